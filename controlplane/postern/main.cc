@@ -1,0 +1,266 @@
+// main.cc - the wrapper: `postern [options] COMMAND ARGS...` runs a program accelerated.
+// SPDX-License-Identifier: Apache-2.0
+//
+// It checks all it is given before anything is started, turns options into POSTERN_* variables,
+// puts libpostern.so in front of LD_PRELOAD, sees to it that a posternd runs, and becomes the
+// command. Nothing of it stays behind.
+#include <getopt.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "daemon.h"
+#include "help.h"
+#include "runtime_dir.h"
+#include "say.h"
+#include "target.h"
+
+namespace postern::wrapper {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kDefaultProfile[] = "safe";
+constexpr uintmax_t kProfileBytesMax = 64 * 1024;
+
+struct CommandLine {
+  std::string profile;                // empty: not given
+  std::vector<std::string> settings;  // of -o, in order
+  bool is_strict = false;
+  bool is_verbose = false;
+  char** command = nullptr;  // null-terminated
+};
+
+[[noreturn]] void Print(const std::string& text) {
+  fputs(text.c_str(), stdout);
+  exit(fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE);
+}
+
+CommandLine ParseCommandLine(int argc, char** argv) {
+  enum LongOnly : int { kStrict = 256, kVersion, kDumpTuning };
+  static const option kLong[] = {
+      {"profile", required_argument, nullptr, 'p'},
+      {"option", required_argument, nullptr, 'o'},
+      {"strict", no_argument, nullptr, kStrict},
+      {"verbose", no_argument, nullptr, 'v'},
+      {"version", no_argument, nullptr, kVersion},
+      {"help", no_argument, nullptr, 'h'},
+      {"dump-tuning-md", no_argument, nullptr, kDumpTuning},
+      {nullptr, 0, nullptr, 0},
+  };
+  CommandLine line;
+  // '+': stop at the first word that is no option.
+  for (int c = 0; (c = getopt_long(argc, argv, "+p:o:vh", kLong, nullptr)) != -1;) {
+    switch (c) {
+      case 'p':
+        line.profile = optarg;
+        break;
+      case 'o':
+        line.settings.emplace_back(optarg);
+        break;
+      case kStrict:
+        line.is_strict = true;
+        break;
+      case 'v':
+        line.is_verbose = true;
+        break;
+      case 'h':
+        Print(HelpText());
+      case kVersion:
+        Print("postern " POSTERN_VERSION "\n");
+      case kDumpTuning:
+        Print(TuningText());
+      default:
+        Die(kExitUsage, UsageText());  // getopt_long has said what is wrong
+    }
+  }
+  if (optind >= argc) Die(kExitUsage, "no command given\n" + UsageText());
+  line.command = argv + optind;
+  return line;
+}
+
+// Where our own files are: beside the wrapper in the build tree, around it when installed.
+class Siblings {
+ public:
+  Siblings() : dir_(fs::read_symlink("/proc/self/exe").parent_path()) {}
+
+  // The first that exists; empty when neither does.
+  [[nodiscard]] fs::path Find(const char* built, const char* installed) const {
+    for (const char* relative : {built, installed}) {
+      const fs::path path = (dir_ / relative).lexically_normal();
+      if (fs::exists(path)) return path;
+    }
+    return {};
+  }
+
+ private:
+  fs::path dir_;
+};
+
+std::string ProfileNames(const fs::path& dir) {
+  std::string names;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(dir, ignored)) {
+    if (entry.path().extension() == ".conf") names += " " + entry.path().stem().string();
+  }
+  return names;
+}
+
+fs::path ProfilePath(const std::string& name, const Siblings& siblings) {
+  if (name.find('/') != std::string::npos) return name;
+  const fs::path dir = siblings.Find("profiles", "../share/postern/profiles");
+  const fs::path path = dir / (name + ".conf");
+  if (dir.empty() || !fs::exists(path)) {
+    Die(kExitUsage, "no profile '" + name + "'; there are:" + ProfileNames(dir));
+  }
+  return path;
+}
+
+// Reports each error; the caller dies when there was one.
+void ReportError(void* /*context*/, const char* message) { Warn(message); }
+
+void LoadProfile(Options& options, const fs::path& path) {
+  std::error_code error;
+  if (!fs::is_regular_file(path, error) || fs::file_size(path, error) > kProfileBytesMax) {
+    Die(kExitUsage, "profile " + path.string() + ": not a file of at most 64 KiB");
+  }
+  std::ifstream file(path, std::ios::binary);
+  if (!file) Die(kExitUsage, "profile " + path.string() + ": " + ErrorText(errno));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const std::string name = path.filename().string();
+  if (OptionsLoadProfile(options, name.c_str(), text.data(), text.size(), ReportError, nullptr) !=
+      0) {
+    exit(kExitUsage);
+  }
+}
+
+void SetOrDie(Options& options, const std::string& key, const std::string& value) {
+  char message[kOptionMessageBytes];
+  if (OptionSet(options, key.c_str(), value.c_str(), message, sizeof(message)) != OptionErr::kOk) {
+    Die(kExitUsage, message);
+  }
+}
+
+void LoadSettings(Options& options, const std::vector<std::string>& settings) {
+  for (const std::string& setting : settings) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string::npos || equals == 0) {
+      Die(kExitUsage, "-o wants key=value, got '" + setting + "'");
+    }
+    SetOrDie(options, setting.substr(0, equals), setting.substr(equals + 1));
+  }
+}
+
+Options CollectOptions(const CommandLine& line, const Siblings& siblings) {
+  Options options = OptionsDefault();
+  // A tree without profiles still works: the default one holds nothing but defaults.
+  const bool has_profiles = !siblings.Find("profiles", "../share/postern/profiles").empty();
+  if (!line.profile.empty()) {
+    LoadProfile(options, ProfilePath(line.profile, siblings));
+  } else if (has_profiles) {
+    LoadProfile(options, ProfilePath(kDefaultProfile, siblings));
+  }
+  if (OptionsLoadEnv(options, environ, ReportError, nullptr) != 0) exit(kExitUsage);
+  LoadSettings(options, line.settings);
+  if (line.is_strict) SetOrDie(options, "strict", "on");
+  const bool is_quiet = options.log_level < static_cast<int64_t>(LogLevel::kInfo);
+  if (line.is_verbose && is_quiet) SetOrDie(options, "log.level", "info");
+  char message[kOptionMessageBytes];
+  if (OptionsCheck(options, message, sizeof(message)) != OptionErr::kOk) Die(kExitUsage, message);
+  return options;
+}
+
+void SetEnv(const std::string& name, const std::string& value) {
+  if (setenv(name.c_str(), value.c_str(), 1) != 0) {
+    Die(kExitOurselves, "cannot set " + name + ": " + ErrorText(errno));
+  }
+}
+
+// Whatever was set by any means, so that the command and its children see the same.
+void ExportOptions(const Options& options) {
+  for (size_t i = 0; i < kOptionCount; ++i) {
+    const OptionDesc& desc = OptionAt(i);
+    if (!OptionGiven(options, desc)) continue;
+    char name[kOptionMessageBytes];
+    char value[kOptionMessageBytes];
+    SetEnv(OptionEnvName(desc, name, sizeof(name)),
+           OptionFormat(options, desc, value, sizeof(value)));
+  }
+}
+
+void ExportPreload(const std::string& library) {
+  if (library.find_first_of(" :") != std::string::npos) {
+    Die(kExitOurselves, "LD_PRELOAD cannot hold a path with a blank or colon: " + library);
+  }
+  const char* existing = getenv("LD_PRELOAD");
+  std::string preload = library;
+  if (existing != nullptr && *existing != '\0') {
+    // Not twice when one wrapper runs another.
+    const std::string list = std::string(existing) + ":";
+    if (list.rfind(library + ":", 0) == 0) return;
+    preload += std::string(":") + existing;
+  }
+  SetEnv("LD_PRELOAD", preload);
+}
+
+// Everything around the command: directory, daemon. Only the runtime directory is indispensable.
+void Prepare(const Options& options, const Siblings& siblings, bool is_verbose) {
+  const std::string library = siblings.Find("libpostern.so", "../lib/postern/libpostern.so");
+  if (library.empty())
+    Die(kExitOurselves, "libpostern.so is neither built nor installed beside postern");
+  const std::string runtime_dir = RuntimeDir();
+  SetEnv("POSTERN_RUNTIME_DIR", runtime_dir);
+  ExportOptions(options);
+  const std::string posternd = siblings.Find("posternd", "../libexec/postern/posternd");
+  if (!posternd.empty()) SetEnv("POSTERN_DAEMON", posternd);
+  if (is_verbose) Warn("runtime directory " + runtime_dir + ", preloading " + library);
+  if (options.accel != 0 && options.daemon_spawn != 0) {
+    const std::string problem = posternd.empty()
+                                    ? "posternd is neither built nor installed beside postern"
+                                    : EnsureDaemon(posternd, runtime_dir);
+    if (!problem.empty()) Warn("warning: " + problem + "; connections will use the kernel");
+  }
+  ExportPreload(library);
+}
+
+[[noreturn]] void Run(char** command) {
+  execvp(command[0], command);
+  const int error = errno;
+  Die(error == ENOENT ? kExitNotFound : kExitNotExecutable,
+      std::string(command[0]) + ": " + ErrorText(error));
+}
+
+int Main(int argc, char** argv) {
+  const CommandLine line = ParseCommandLine(argc, argv);
+  const Siblings siblings;
+  const Options options = CollectOptions(line, siblings);
+  const std::string program = FindProgram(line.command[0]);
+  // No daemon for a command that is not there; execvp finds the right words.
+  if (!program.empty()) {
+    Prepare(options, siblings, line.is_verbose);
+    const std::string reason = WhyNotPreloadable(program);
+    if (line.is_verbose && !reason.empty())
+      Warn("warning: " + reason + "; it will not be accelerated");
+  }
+  Run(line.command);
+}
+
+}  // namespace
+}  // namespace postern::wrapper
+
+int main(int argc, char** argv) {
+  try {
+    return postern::wrapper::Main(argc, argv);
+  } catch (const std::exception& error) {
+    postern::wrapper::Die(postern::wrapper::kExitOurselves, error.what());
+  }
+}

@@ -1,0 +1,118 @@
+// ask.cc - one request, one reply with a memfd.
+// SPDX-License-Identifier: Apache-2.0
+#include "ask.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "ctl/proto.h"
+
+namespace postern::ctl_command {
+namespace {
+
+constexpr time_t kPatienceSec = 10;
+
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  int get() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+[[noreturn]] void Throw(const std::string& what, int error) {
+  throw AskError(what + ": " + strerror(error));
+}
+
+bool IsOwnDir(const char* path) {
+  struct stat st {};
+  return path != nullptr && path[0] == '/' && stat(path, &st) == 0 && S_ISDIR(st.st_mode) &&
+         st.st_uid == geteuid();
+}
+
+// False when nobody listens.
+bool Connect(int fd, const std::string& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) Throw(path, ENAMETOOLONG);
+  memcpy(address.sun_path, path.data(), path.size());
+  const timeval patience{kPatienceSec, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return true;
+  if (errno == ENOENT || errno == ECONNREFUSED) return false;
+  Throw(path, errno);
+}
+
+int ReceiveReply(int fd, ctl::Msg& reply) {
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+  iovec iov{&reply, sizeof(reply)};
+  msghdr header{};
+  header.msg_iov = &iov;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  const ssize_t got = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
+  if (got < 0) Throw("posternd does not answer", errno);
+  int with = -1;
+  const cmsghdr* c = CMSG_FIRSTHDR(&header);
+  if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+    memcpy(&with, CMSG_DATA(c), sizeof(with));
+  if (got != sizeof(reply)) throw AskError("posternd closed the connection (another version, or another user's?)");
+  return with;
+}
+
+std::string ReadAll(int fd) {
+  std::string text;
+  char buffer[65536];
+  off_t at = 0;
+  for (;;) {
+    const ssize_t got = pread(fd, buffer, sizeof(buffer), at);
+    if (got < 0) Throw("report", errno);
+    if (got == 0) return text;
+    text.append(buffer, static_cast<size_t>(got));
+    at += got;
+  }
+}
+
+}  // namespace
+
+std::string RuntimeDir(const std::string& given) {
+  if (!given.empty()) return given;
+  const char* set = getenv("POSTERN_RUNTIME_DIR");
+  if (set != nullptr && *set != '\0') return set;
+  const char* xdg = getenv("XDG_RUNTIME_DIR");
+  if (IsOwnDir(xdg)) return std::string(xdg) + "/postern";
+  return "/tmp/postern-" + std::to_string(geteuid());
+}
+
+Json Ask(const std::string& runtime_dir, Report report, uint32_t pid) {
+  const Fd socket_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (socket_fd.get() < 0) Throw("socket", errno);
+  if (!Connect(socket_fd.get(), runtime_dir + "/posternd.sock")) return nullptr;
+  ctl::Msg message;
+  message.type = ctl::Type::kStatus;
+  message.seq = 1;
+  message.a = static_cast<uint32_t>(report);
+  message.b = pid;
+  if (send(socket_fd.get(), &message, sizeof(message), MSG_NOSIGNAL) < 0) Throw("posternd", errno);
+  ctl::Msg reply;
+  const Fd memfd(ReceiveReply(socket_fd.get(), reply));
+  if (reply.status != 0) Throw("posternd", reply.status);
+  if (memfd.get() < 0) throw AskError("posternd sent no report");
+  return Json::parse(ReadAll(memfd.get()));
+}
+
+}  // namespace postern::ctl_command

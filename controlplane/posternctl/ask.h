@@ -1,0 +1,28 @@
+// ask.h - posternctl's line to posternd.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <stdexcept>
+#include <string>
+
+namespace postern::ctl_command {
+
+using Json = nlohmann::json;
+
+// posternd can't be asked, although there is something in its place.
+class AskError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+enum class Report : uint32_t { kStatus = 0, kSockets = 1, kExplain = 2 };
+
+// Where the wrapper puts it, unless `given` says otherwise:
+// POSTERN_RUNTIME_DIR, XDG_RUNTIME_DIR/postern if that is ours, /tmp/postern-UID.
+std::string RuntimeDir(const std::string& given);
+
+// The report, or null when no posternd runs there. `pid` is for kExplain.
+Json Ask(const std::string& runtime_dir, Report report, uint32_t pid = 0);
+
+}  // namespace postern::ctl_command

@@ -1,0 +1,114 @@
+// main.cc - posternctl: what is accelerated, and if not, why.
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <iostream>
+#include <string>
+
+#include "ask.h"
+#include "show.h"
+
+#ifndef POSTERN_VERSION
+#define POSTERN_VERSION "unknown"
+#endif
+
+namespace postern::ctl_command {
+namespace {
+
+struct Arguments {
+  std::string runtime_dir;
+  uint32_t pid = 0;
+  bool json = false;
+};
+
+const char* const kNotRunning =
+    "posternd is not running, so nothing is accelerated. `postern COMMAND` starts it.\n";
+
+void Print(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
+
+int Status(const Arguments& arguments) {
+  Json status = Ask(RuntimeDir(arguments.runtime_dir), Report::kStatus);
+  if (status.is_null() && !arguments.json) {
+    std::cout << kNotRunning;
+    return 0;
+  }
+  if (status.is_null()) {
+    const Json none = Json::array();
+    status = {{"running", false}, {"stacks", none}, {"link_groups", none}, {"listeners", none}, {"addresses", none}};
+  }
+  if (arguments.json) {
+    Print(status);
+  } else {
+    ShowStatus(std::cout, status);
+  }
+  return 0;
+}
+
+int Sockets(const Arguments& arguments) {
+  Json report = Ask(RuntimeDir(arguments.runtime_dir), Report::kSockets);
+  const bool running = !report.is_null();
+  Json sockets = Json::array();
+  if (running) {
+    for (Json& s : report.at("sockets")) {
+      if (arguments.pid == 0 || s.at("pid") == arguments.pid) sockets.push_back(std::move(s));
+    }
+  }
+  if (arguments.json) {
+    Print({{"running", running}, {"sockets", sockets}});
+  } else if (running) {
+    ShowSockets(std::cout, sockets);
+  } else {
+    std::cout << kNotRunning;
+  }
+  return 0;
+}
+
+int Explain(const Arguments& arguments) {
+  const Json report = Ask(RuntimeDir(arguments.runtime_dir), Report::kExplain, arguments.pid);
+  if (report.is_null()) {
+    if (arguments.json) {
+      Print({{"running", false}, {"pid", arguments.pid}, {"known", false}, {"sockets", Json::array()}});
+    } else {
+      std::cout << kNotRunning;
+    }
+    return 0;
+  }
+  if (arguments.json) {
+    Print(report);
+  } else {
+    ShowExplanation(std::cout, report);
+  }
+  return report.at("known").get<bool>() ? 0 : 1;
+}
+
+int Main(int argc, char** argv) {
+  Arguments arguments;
+  CLI::App app("posternctl - shows what Postern accelerates, and why not");
+  app.set_version_flag("--version", "posternctl " POSTERN_VERSION);
+  app.require_subcommand(1);
+  app.fallthrough();
+  app.add_option("--runtime-dir", arguments.runtime_dir, "posternd's directory, if it is not the usual one");
+  CLI::App* status = app.add_subcommand("status", "Stacks, link groups and listeners");
+  CLI::App* sockets = app.add_subcommand("ss", "Sockets and the path that each one takes");
+  CLI::App* explain = app.add_subcommand("explain", "Why a process's sockets are accelerated or not");
+  for (CLI::App* command : {status, sockets, explain}) {
+    command->add_flag("--json", arguments.json, "For programs");
+  }
+  sockets->add_option("-p,--pid", arguments.pid, "Only this process's");
+  explain->add_option("PID", arguments.pid, "The process")->required()->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  if (status->parsed()) return Status(arguments);
+  return sockets->parsed() ? Sockets(arguments) : Explain(arguments);
+}
+
+}  // namespace
+}  // namespace postern::ctl_command
+
+int main(int argc, char** argv) {
+  try {
+    return postern::ctl_command::Main(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "posternctl: " << error.what() << '\n';
+    return 1;
+  }
+}

@@ -1,0 +1,14 @@
+// show.h - reports for people.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <ostream>
+
+#include "ask.h"
+
+namespace postern::ctl_command {
+
+void ShowStatus(std::ostream& out, const Json& status);
+void ShowSockets(std::ostream& out, const Json& sockets);
+void ShowExplanation(std::ostream& out, const Json& report);
+
+}  // namespace postern::ctl_command

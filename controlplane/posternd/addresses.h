@@ -1,0 +1,33 @@
+// addresses.h - the local addresses of this network namespace, kept up to date from netlink.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A notification only says that something changed: each one, and each overrun of the socket,
+// leads to a complete new dump, so that nothing can be missed or counted twice.
+#pragma once
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "abi/postern_abi.h"
+#include "event.h"
+#include "fd.h"
+
+namespace postern::daemon {
+
+std::vector<pstn_addr> LocalAddresses();
+
+class AddressWatch {
+ public:
+  using OnChange = std::function<void(const std::vector<pstn_addr>&)>;
+  // Calls on_change at once, and after each change.
+  AddressWatch(event_base* base, OnChange on_change);
+
+ private:
+  void Drain();
+
+  OnChange on_change_;
+  UniqueFd netlink_;
+  std::unique_ptr<Event> readable_;
+};
+
+}  // namespace postern::daemon

@@ -1,0 +1,74 @@
+// directory.h - the table of listeners and local addresses that every client maps read-only.
+// SPDX-License-Identifier: Apache-2.0
+//
+// posternd is the only writer; readers never wait. Each change happens between two increments of
+// `seq` (odd while it lasts), and a reader that saw an odd or a changed number looks again. A
+// reader may follow links that are being changed, so it bounds its steps and checks each index.
+//
+// The alive mutex is a robust pthread mutex that is locked once and never unlocked: when posternd
+// ends, in whatever way, the kernel sets FUTEX_OWNER_DIED in its word. It belongs to the thread
+// that called Create(), which has to be the one that ends last.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "abi/postern_abi.h"
+#include "fd.h"
+
+namespace postern::daemon {
+
+struct Listener {
+  pstn_uuid stack{};
+  uint32_t ep_idx = 0, ep_gen = 0, backlog = 0;
+  pstn_addr local{};
+  uint32_t family = 0, v6only = 0;
+  uint64_t netns_ino = 0, cookie = 0;
+};
+
+class Directory {
+ public:
+  Directory() = default;
+  ~Directory();
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+
+  // 0 or -errno.
+  int Create(const pstn_uuid& id);
+  // To be handed out; nobody can write through it.
+  SharedFd fd() const { return fd_; }
+  const pstn_dir* map() const { return dir_; }
+
+  // The same endpoint and generation again replaces the entry. 0, or -ENOSPC.
+  int Publish(const Listener& listener);
+  // Whether there was one.
+  bool Withdraw(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
+  template <typename Predicate>
+  void WithdrawIf(Predicate&& gone) {
+    std::vector<uint32_t> found;
+    for (const auto& [entry, listener] : listeners_) {
+      if (gone(listener)) found.push_back(entry);
+    }
+    for (uint32_t entry : found) Remove(entry);
+  }
+  // What does not fit is left out: connections to such an address go through the kernel.
+  void SetAddresses(const std::vector<pstn_addr>& addresses);
+
+  const std::map<uint32_t, Listener>& listeners() const { return listeners_; }
+
+ private:
+  class Change;  // seq is odd while one of these exists
+  uint32_t FindEntry(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) const;
+  void Remove(uint32_t entry);
+  void Link(uint32_t entry, uint16_t port);
+  void Unlink(uint32_t entry, uint16_t port);
+  void Write(uint32_t entry, const Listener& listener);
+
+  SharedFd fd_;
+  pstn_dir* dir_ = nullptr;
+  std::map<uint32_t, Listener> listeners_;  // by entry
+  uint32_t entry_hw_ = 0;
+  std::vector<uint32_t> free_entries_;
+};
+
+}  // namespace postern::daemon

@@ -1,0 +1,30 @@
+// kernel_names.h - addresses and state of sockets that the kernel serves, by process and fd.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Made for one report: the kernel's table is read at the first question, and only then, since it
+// can be long.
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+namespace postern::daemon {
+
+class KernelNames {
+ public:
+  struct Entry {
+    std::string local, peer, state;
+  };
+  // Null when `fd` of `pid` is no TCP socket of our network namespace, or is not connected.
+  const Entry* Find(pid_t pid, uint32_t fd);
+
+ private:
+  void Load(const char* path);
+
+  bool loaded_ = false;
+  std::unordered_map<uint64_t, Entry> by_inode_;
+};
+
+}  // namespace postern::daemon

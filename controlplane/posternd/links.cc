@@ -1,0 +1,244 @@
+// links.cc - link groups: made once for each pair of stacks, known to every process of both.
+// SPDX-License-Identifier: Apache-2.0
+//
+// After a restart of posternd the stacks come back one by one, each with its link groups. A group
+// whose other stack has not come yet waits; a group whose other stack has ended must be ended too,
+// or its connections would hang for ever. The two are told apart by who still maps the memory.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <iterator>
+
+#include "base/atomic.h"
+#include "log.h"
+#include "proc.h"
+#include "registry.h"
+#include "sock/reap.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kLinkTimerMs = 500;
+constexpr auto kPeerGrace = std::chrono::seconds(5);
+
+constexpr uint32_t kRefFree = 0, kRefUsed = 1, kRefPeerDead = 2;
+
+uint64_t InodeOf(int fd) {
+  struct stat st {};
+  return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
+uint32_t RefState(const Stack& stack, uint32_t idx) {
+  return idx < PSTN_LGRS ? LoadAcquire(stack.view.s->lgrs[idx].state) : kRefFree;
+}
+
+bool EndWorks(const LinkEnd& end) {
+  return end.stack != nullptr && RefState(*end.stack, end.idx) == kRefUsed;
+}
+
+// The index under which the stack itself knows the link group.
+uint32_t FindRef(const Stack& stack, const LinkGroup& link, uint32_t side) {
+  const uint32_t end = std::min(LoadAcquire(stack.view.s->hdr.lgrs_hw), PSTN_LGRS);
+  for (uint32_t i = 0; i < end; ++i) {
+    const pstn_lgr_ref& ref = stack.view.s->lgrs[i];
+    if (LoadAcquire(ref.state) != kRefFree && ref.side == side && Same(ref.id, link.id)) return i;
+  }
+  return PSTN_NONE;
+}
+
+}  // namespace
+
+LinkGroup* Registry::FindLink(const Stack& client, const Stack& server) {
+  for (const auto& [idx, link] : client.links) {
+    if (link->dead || link->end[0].stack != &client || !Same(link->owner[1], server.id)) continue;
+    if (EndWorks(link->end[0]) && EndWorks(link->end[1])) return link;
+  }
+  return nullptr;
+}
+
+int Registry::Introduce(Stack& client, Stack& server, LinkGroup*& link) {
+  link = FindLink(client, server);
+  return link != nullptr ? 0 : CreateLink(client, server, link);
+}
+
+int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {
+  auto fresh = std::make_unique<LinkGroup>();
+  fresh->id = NewUuid();
+  fresh->owner = {client.id, server.id};
+  UniqueFd memfd(CreateLgr(fresh->id, client.id, server.id));
+  if (!memfd.ok()) return -ENOMEM;
+  fresh->inode = InodeOf(memfd.get());
+  fresh->fd = Share(std::move(memfd));
+  Stack* const owner[2] = {&client, &server};
+  int error = 0;
+  for (uint32_t side = 0; side < 2 && error == 0; ++side) {
+    const uint32_t idx = AddLgrRef(*owner[side]->view.s, side, fresh->id, fresh->owner[1 - side]);
+    error = idx < PSTN_LGRS ? AttachEnd(*fresh, side, *owner[side], idx) : -ENOSPC;
+    if (error != 0 && idx < PSTN_LGRS) FreeLgrRef(*owner[side]->view.s, idx);
+  }
+  if (error != 0) {
+    if (Stack* half = fresh->end[0].stack) {
+      FreeLgrRef(*half->view.s, fresh->end[0].idx);
+      DetachEnd(*fresh, 0);
+    }
+    return error;
+  }
+  link = fresh.get();
+  links_[fresh->id] = std::move(fresh);
+  Note("link group %s: %s -> %s", Text(link->id).c_str(), Text(client.id).c_str(), Text(server.id).c_str());
+  PushLink(*link, 1);
+  PushLink(*link, 0);
+  return 0;
+}
+
+void Registry::PushLink(const LinkGroup& link, uint32_t side) {
+  ctl::Msg message;
+  message.type = ctl::Type::kLgr;
+  message.a = link.end[side].idx;
+  message.uuid = link.owner[1 - side];
+  for (const auto& [slot, process] : link.end[side].stack->processes) {
+    if (process->client != nullptr) process->client->Send(message, link.fd);
+  }
+}
+
+int Registry::AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx) {
+  uint8_t* map = MapLgr(link.fd->get(), &link.id);
+  if (map == nullptr) return -ENOMEM;
+  if (const auto old = stack.links.find(idx); old != stack.links.end()) {
+    LinkGroup& stale = *old->second;  // the stack has given this index to another group
+    DetachEnd(stale, stale.end[0].stack == &stack && stale.end[0].idx == idx ? 0 : 1);
+    EraseIfUnused(stale);
+  }
+  SetLgrMapping(stack.view, idx, map, 0);
+  stack.links[idx] = &link;
+  link.end[side] = {&stack, idx};
+  return 0;
+}
+
+void Registry::DetachEnd(LinkGroup& link, uint32_t side) {
+  LinkEnd& end = link.end[side];
+  if (end.stack == nullptr) return;
+  DropLgrMapping(end.stack->view, end.idx);
+  end.stack->links.erase(end.idx);
+  end = {};
+}
+
+void Registry::EraseIfUnused(LinkGroup& link) {
+  if (link.end[0].stack == nullptr && link.end[1].stack == nullptr) links_.erase(link.id);
+}
+
+// The side that survives gets to see the end of its connections; the group itself goes when the
+// last of them is closed.
+void Registry::KillLink(LinkGroup& link, uint32_t dead_side) {
+  link.dead = true;
+  LinkEnd& survivor = link.end[1 - dead_side];
+  if (survivor.stack == nullptr || Same(link.owner[0], link.owner[1])) return;
+  MarkPeerDead(survivor.stack->view, survivor.idx);
+  if (!link_timer_.pending()) link_timer_.AddMs(kLinkTimerMs);
+}
+
+int Registry::AddLink(Stack& stack, uint32_t idx, UniqueFd memfd) {
+  if (idx >= PSTN_LGRS || !memfd.ok()) return -EINVAL;
+  const pstn_lgr_ref& ref = stack.view.s->lgrs[idx];
+  const uint32_t state = LoadAcquire(ref.state);
+  const uint32_t side = LoadRelaxed(ref.side);
+  const pstn_uuid id = ref.id;
+  const pstn_uuid peer = ref.peer;
+  if (state == kRefFree || side > 1) return -ENOENT;
+  uint8_t* map = MapLgr(memfd.get(), &id);
+  if (map == nullptr) return -EINVAL;
+  const pstn_uuid owner[2] = {LgrHdr(map).stack[0], LgrHdr(map).stack[1]};
+  UnmapLgr(map);
+  if (!Same(owner[side], stack.id) || !Same(owner[1 - side], peer)) return -EPERM;
+
+  const uint64_t inode = InodeOf(memfd.get());
+  auto& place = links_[id];
+  if (place == nullptr) {
+    place = std::make_unique<LinkGroup>();
+    place->id = id;
+    place->owner = {owner[0], owner[1]};
+    place->inode = inode;
+    place->fd = Share(std::move(memfd));
+  } else if (place->inode != inode) {
+    return -EEXIST;
+  }
+  LinkGroup& link = *place;
+  if (link.end[side].stack == &stack && link.end[side].idx == idx) return 0;
+  if (link.end[side].stack != nullptr) return -EEXIST;
+  if (const int error = AttachEnd(link, side, stack, idx); error != 0) {
+    EraseIfUnused(link);
+    return error;
+  }
+  if (link.dead) {
+    KillLink(link, 1 - side);
+  } else if (Stack* other = Find(peer)) {
+    AttachWaiting(*other);
+  }
+  if (!link.dead && link.end[1 - side].stack == nullptr) {
+    link.wait_until = Clock::now() + kPeerGrace;
+    if (!link_timer_.pending()) link_timer_.AddMs(kLinkTimerMs);
+  }
+  return 0;
+}
+
+// Gives a stack that is registered its ends of groups which others brought back.
+void Registry::AttachWaiting(Stack& stack) {
+  for (auto& [id, link] : links_) {
+    for (uint32_t side = 0; side < 2; ++side) {
+      if (link->end[side].stack != nullptr || !Same(link->owner[side], stack.id)) continue;
+      const uint32_t idx = FindRef(stack, *link, side);
+      if (idx == PSTN_NONE) {
+        KillLink(*link, side);  // it has given its end up
+      } else if (AttachEnd(*link, side, stack, idx) == 0 && link->dead) {
+        KillLink(*link, 1 - side);
+      }
+    }
+  }
+}
+
+// Somebody who is not of the surviving stack still has the memory mapped.
+bool Registry::PeerMayLive(const LinkGroup& link) {
+  const LinkEnd& survivor = link.end[link.end[0].stack != nullptr ? 0 : 1];
+  for (const pid_t pid : MappersOf(link.inode)) {
+    const auto& family = survivor.stack->processes;
+    const bool ours = std::any_of(family.begin(), family.end(),
+                                  [pid](const auto& entry) { return entry.second->pid == pid; });
+    if (!ours) return true;
+  }
+  return false;
+}
+
+void Registry::LinkTimer() {
+  bool look_again = false;
+  for (auto it = links_.begin(); it != links_.end();) {
+    LinkGroup& link = *it->second;
+    ++it;
+    const bool alone = link.end[0].stack == nullptr || link.end[1].stack == nullptr;
+    if (alone && !link.dead) {
+      look_again = true;
+      if (Clock::now() < link.wait_until) continue;
+      if (PeerMayLive(link)) {
+        link.wait_until = Clock::now() + kPeerGrace;
+        continue;
+      }
+      Note("link group %s: its other stack never came back", Text(link.id).c_str());
+      KillLink(link, link.end[0].stack == nullptr ? 0 : 1);
+    }
+    for (uint32_t side = 0; side < 2; ++side) {
+      const LinkEnd end = link.end[side];
+      if (end.stack == nullptr) continue;
+      const uint32_t state = RefState(*end.stack, end.idx);
+      if (state == kRefPeerDead && LgrIdle(*end.stack->view.s, end.idx)) {
+        FreeLgrRef(*end.stack->view.s, end.idx);
+        DetachEnd(link, side);
+      } else if (state == kRefPeerDead) {
+        look_again = true;
+      }
+    }
+    EraseIfUnused(link);
+  }
+  if (look_again && !link_timer_.pending()) link_timer_.AddMs(kLinkTimerMs);
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,17 @@
+// listener_check.h - what a listening socket really is, asked of the kernel.
+// SPDX-License-Identifier: Apache-2.0
+//
+// This is what keeps anybody from claiming a port that isn't theirs: the address that is
+// published is the kernel socket's own, and holding that socket proves the right to it.
+#pragma once
+#include <sys/types.h>
+
+#include "directory.h"
+
+namespace postern::daemon {
+
+// Fills local, family, v6only, netns_ino and cookie. 0; -ENOTSOCK or -EINVAL when it is not a
+// listening TCP socket; -EPERM when it is not, or not provably, in our network namespace.
+int CheckListener(int fd, pid_t owner, Listener& listener);
+
+}  // namespace postern::daemon

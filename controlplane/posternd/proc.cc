@@ -1,0 +1,107 @@
+// proc.cc - /proc and pidfds.
+// SPDX-License-Identifier: Apache-2.0
+#include "proc.h"
+
+#include <dirent.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+namespace postern::daemon {
+namespace {
+
+std::string Path(pid_t pid, const char* leaf) { return "/proc/" + std::to_string(pid) + "/" + leaf; }
+
+struct Stat {
+  char state = 0;
+  uint64_t start_time = 0;
+};
+
+// The name in the second field may hold blanks and parentheses: fields are counted behind the last one.
+Stat ReadStat(pid_t pid) {
+  std::ifstream file(Path(pid, "stat"));
+  std::string text;
+  std::getline(file, text);
+  const size_t end = text.rfind(')');
+  if (end == std::string::npos) return {};
+  std::istringstream fields(text.substr(end + 1));
+  Stat stat;
+  fields >> stat.state;
+  std::string skipped;
+  for (int field = 4; field < 22; ++field) fields >> skipped;
+  fields >> stat.start_time;
+  return stat;
+}
+
+uint64_t NsInoAt(const std::string& path) {
+  struct stat st {};
+  return stat(path.c_str(), &st) == 0 ? st.st_ino : 0;
+}
+
+bool Maps(pid_t pid, uint64_t inode) {
+  std::ifstream file(Path(pid, "maps"));
+  std::string line;
+  while (std::getline(file, line)) {
+    // address perms offset dev inode path; only memfds are of interest.
+    if (line.find("/memfd:") == std::string::npos) continue;
+    std::istringstream fields(line);
+    std::string skipped;
+    uint64_t found = 0;
+    fields >> skipped >> skipped >> skipped >> skipped >> found;
+    if (found == inode) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+uint64_t StartTime(pid_t pid) { return ReadStat(pid).start_time; }
+
+std::string Comm(pid_t pid) {
+  std::ifstream file(Path(pid, "comm"));
+  std::string name;
+  std::getline(file, name);
+  return name;
+}
+
+uint64_t NetnsIno(pid_t pid) { return NsInoAt(Path(pid, "ns/net")); }
+uint64_t OwnNetnsIno() { return NsInoAt("/proc/self/ns/net"); }
+
+UniqueFd OpenPidfd(pid_t pid, uint64_t start_time) {
+  if (pid <= 0) return {};
+  UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  // Looked at after the pidfd is open: from here on the number can't change its meaning unnoticed.
+  if (fd.ok() && start_time != 0 && StartTime(pid) != start_time) fd.Reset();
+  return fd;
+}
+
+bool PidfdIsDead(int pidfd) {
+  pollfd p{pidfd, POLLIN, 0};
+  return poll(&p, 1, 0) == 1 && (p.revents & POLLIN) != 0;
+}
+
+bool IsAlive(pid_t pid, uint64_t start_time) {
+  if (pid <= 0) return false;
+  const Stat stat = ReadStat(pid);
+  if (stat.state == 0 || stat.state == 'Z' || stat.state == 'X') return false;
+  return start_time == 0 || stat.start_time == start_time;
+}
+
+std::set<pid_t> MappersOf(uint64_t inode) {
+  std::set<pid_t> found;
+  DIR* dir = opendir("/proc");
+  if (dir == nullptr) return found;
+  while (dirent* entry = readdir(dir)) {
+    const pid_t pid = static_cast<pid_t>(strtol(entry->d_name, nullptr, 10));
+    if (pid > 0 && pid != getpid() && Maps(pid, inode)) found.insert(pid);
+  }
+  closedir(dir);
+  return found;
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,32 @@
+// proc.h - what the kernel says about another process. Every answer may be out of date when it is
+// used, except through a pidfd.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <set>
+#include <string>
+
+#include "fd.h"
+
+namespace postern::daemon {
+
+// Field 22 of /proc/PID/stat, clock ticks since boot; 0 when there is no such process.
+uint64_t StartTime(pid_t pid);
+std::string Comm(pid_t pid);
+// Inode of the network namespace; 0 when it can't be determined.
+uint64_t NetnsIno(pid_t pid);
+uint64_t OwnNetnsIno();
+
+// Not ok() when there is none, or when it is not the one that started at `start_time` (0: any).
+UniqueFd OpenPidfd(pid_t pid, uint64_t start_time);
+bool PidfdIsDead(int pidfd);
+// Zombies count as dead, since they hold nothing any more.
+bool IsAlive(pid_t pid, uint64_t start_time);
+
+// Processes that have the file (by inode) mapped, as far as we may look into them. Slow: it reads
+// the maps of every process.
+std::set<pid_t> MappersOf(uint64_t inode);
+
+}  // namespace postern::daemon

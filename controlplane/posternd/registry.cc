@@ -1,0 +1,265 @@
+// registry.cc - processes and stacks: hello, watching, death.
+// SPDX-License-Identifier: Apache-2.0
+#include "registry.h"
+
+#include <signal.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/atomic.h"
+#include "base/counters.h"
+#include "log.h"
+#include "proc.h"
+#include "sock/reap.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kSlotScanMs = 250;
+// A forked child takes its slot over in its first instructions; who has not done it by then never will.
+constexpr auto kEmbryoGrace = std::chrono::seconds(2);
+
+uint64_t InodeOf(int fd) {
+  struct stat st {};
+  return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
+struct SlotCopy {
+  uint32_t state;
+  pid_t pid;
+  uint64_t start_time;
+};
+SlotCopy ReadSlot(const Stack& stack, uint32_t slot) {
+  const pstn_slot& s = stack.view.s->slots[slot];
+  SlotCopy copy{};
+  copy.state = LoadAcquire(s.state);
+  copy.pid = static_cast<pid_t>(LoadRelaxed(s.pid));
+  copy.start_time = LoadRelaxed(s.start_time);
+  return copy;
+}
+bool Held(const SlotCopy& slot) { return slot.state == PSTN_SL_LIVE || slot.state == PSTN_SL_EMBRYO; }
+
+uint32_t SlotsInUse(const Stack& stack) {
+  return std::min(LoadAcquire(stack.view.s->hdr.slots_hw), PSTN_SLOTS);
+}
+
+}  // namespace
+
+Registry::Registry(event_base* base, Directory& directory, std::function<void()> on_change)
+    : base_(base),
+      directory_(directory),
+      on_change_(std::move(on_change)),
+      slot_timer_(base, -1, 0, [this] { SlotTimer(); }),
+      link_timer_(base, -1, 0, [this] { LinkTimer(); }) {}
+
+// The clients' connections go on without us: nothing is taken apart, only let go.
+Registry::~Registry() {
+  while (!stacks_.empty()) ReleaseStack(*stacks_.begin()->second);
+}
+
+Stack* Registry::Find(const pstn_uuid& id) {
+  const auto it = stacks_.find(id);
+  return it == stacks_.end() ? nullptr : it->second.get();
+}
+
+int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack) {
+  const uint64_t inode = InodeOf(memfd.get());
+  stack = Find(id);
+  // Known by its id: then it has to be the very same memory.
+  if (stack != nullptr) return stack->inode == inode ? 0 : -EEXIST;
+  pstn_stack* map = MapStack(memfd.get());
+  if (map == nullptr) return -EINVAL;
+  const pstn_uuid found = map->hdr.id;
+  if (!Same(found, id)) {
+    UnmapStack(map);
+    return -EINVAL;
+  }
+  auto fresh = std::make_unique<Stack>();
+  fresh->id = id;
+  fresh->fd = std::move(memfd);
+  fresh->inode = inode;
+  fresh->view.s = map;
+  stack = fresh.get();
+  stacks_[id] = std::move(fresh);
+  return 0;
+}
+
+int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd memfd) {
+  if (!memfd.ok() || slot >= PSTN_SLOTS) return -EINVAL;
+  const bool is_new = Find(id) == nullptr;
+  Stack* stack = nullptr;
+  int error = OpenStack(id, std::move(memfd), stack);
+  if (error != 0) return error;
+  const SlotCopy copy = ReadSlot(*stack, slot);
+  Process* process = nullptr;
+  error = copy.pid == client.pid() ? Watch(*stack, slot, copy.pid, copy.start_time, process) : -EPERM;
+  if (error != 0) {
+    if (is_new) ReleaseStack(*stack);
+    return error;
+  }
+  if (client.process != nullptr && client.process != process) client.process->client = nullptr;
+  if (process->client != nullptr) process->client->process = nullptr;
+  process->client = &client;
+  client.process = process;
+  Note("stack %s: hello from pid %d, slot %u", Text(id).c_str(), copy.pid, slot);
+  if (is_new) {
+    AttachWaiting(*stack);
+    on_change_();
+  }
+  ScanOrDrop(*stack);
+  return client.process != nullptr ? 0 : -ESRCH;
+}
+
+int Registry::ChildSlot(Process& parent, uint32_t slot, pid_t child) {
+  Stack& stack = *parent.stack;
+  if (slot >= PSTN_SLOTS || child <= 0) return -EINVAL;
+  const SlotCopy copy = ReadSlot(stack, slot);
+  Process* process = nullptr;
+  if (copy.pid == child) {
+    (void)Watch(stack, slot, child, copy.start_time, process);
+  } else if (copy.state == PSTN_SL_EMBRYO && copy.pid == parent.pid) {
+    // Not taken over yet. Perhaps it never will be (a static program, an early death), and the
+    // parent may live on for ever: the slot is held for as long as the child lives.
+    stack.suspects[slot] = {parent.pid, child, Clock::now()};
+  }
+  ScanOrDrop(stack);
+  return 0;
+}
+
+int Registry::Watch(Stack& stack, uint32_t slot, pid_t pid, uint64_t start_time, Process*& process) {
+  const auto known = stack.processes.find(slot);
+  if (known != stack.processes.end()) {
+    if (known->second->pid == pid && !PidfdIsDead(known->second->pidfd.get())) {
+      process = known->second.get();
+      return 0;
+    }
+    Forget(stack, slot);  // the slot has passed on to another process
+  }
+  UniqueFd pidfd = OpenPidfd(pid, start_time);
+  if (!pidfd.ok() || PidfdIsDead(pidfd.get())) return -ESRCH;
+  auto fresh = std::make_unique<Process>();
+  fresh->stack = &stack;
+  fresh->slot = slot;
+  fresh->pid = pid;
+  fresh->died = std::make_unique<Event>(
+      base_, pidfd.get(), EV_READ, [this, id = stack.id, slot, pid] { ProcessDied(id, slot, pid); });
+  fresh->died->Add();
+  fresh->pidfd = std::move(pidfd);
+  process = fresh.get();
+  stack.processes[slot] = std::move(fresh);
+  return 0;
+}
+
+void Registry::Forget(Stack& stack, uint32_t slot) {
+  const auto it = stack.processes.find(slot);
+  if (it == stack.processes.end()) return;
+  if (it->second->client != nullptr) it->second->client->process = nullptr;
+  it->second->died.reset();  // before the descriptor that it watches
+  stack.processes.erase(it);
+}
+
+void Registry::ClientGone(Client& client) {
+  if (client.process != nullptr) client.process->client = nullptr;
+  client.process = nullptr;
+}
+
+void Registry::ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid) {
+  Stack* stack = Find(stack_id);
+  if (stack == nullptr) return;
+  Note("stack %s: pid %d, slot %u, has died", Text(stack_id).c_str(), pid, slot);
+  Forget(*stack, slot);
+  // An orderly process has given its slot back itself, and another may hold it by now.
+  const SlotCopy copy = ReadSlot(*stack, slot);
+  if (Held(copy) && copy.pid == pid && copy.state == PSTN_SL_LIVE) ReapSlot(stack->view, slot);
+  if (!ScanOrDrop(*stack)) WithdrawStaleListeners(*stack);
+}
+
+bool Registry::ScanSlots(Stack& stack) {
+  bool look_again = false;
+  const uint32_t end = SlotsInUse(stack);
+  for (uint32_t slot = 0; slot < end; ++slot) look_again |= ScanSlot(stack, slot);
+  return look_again;
+}
+
+bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
+  const SlotCopy copy = ReadSlot(stack, slot);
+  if (copy.state == PSTN_SL_EMBRYO) return ScanEmbryo(stack, slot, copy.pid);
+  stack.suspects.erase(slot);
+  if (copy.state != PSTN_SL_LIVE) return false;
+  Process* process = nullptr;
+  if (Watch(stack, slot, copy.pid, copy.start_time, process) == 0) return false;
+  // No pidfd although it lives: out of descriptors. Then the timer is what notices its death.
+  if (IsAlive(copy.pid, copy.start_time)) return true;
+  Note("stack %s: slot %u belonged to pid %d, which is gone", Text(stack.id).c_str(), slot, copy.pid);
+  ReapSlot(stack.view, slot);
+  return false;
+}
+
+// An embryo bears its parent's pid and no start time that could be relied on.
+bool Registry::ScanEmbryo(Stack& stack, uint32_t slot, pid_t parent) {
+  const auto now = Clock::now();
+  const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{parent, 0, now});
+  Suspect& suspect = it->second;
+  if (suspect.parent != parent) suspect = {parent, 0, now};
+  // Whose child is not known is given the time that its parent lives.
+  if (IsAlive(suspect.child != 0 ? suspect.child : parent, 0)) suspect.last_alive = now;
+  // Even then, the child of a dead parent may be just about to take over.
+  if (now - suspect.last_alive < kEmbryoGrace) return true;
+  Note("stack %s: slot %u was never taken over by a child of pid %d", Text(stack.id).c_str(), slot,
+       parent);
+  stack.suspects.erase(it);
+  ReapSlot(stack.view, slot);
+  return false;
+}
+
+bool Registry::ScanOrDrop(Stack& stack) {
+  const bool look_again = ScanSlots(stack);
+  if (look_again && !slot_timer_.pending()) slot_timer_.AddMs(kSlotScanMs);
+  if (look_again || !stack.processes.empty()) return false;
+  DropStack(stack);
+  return true;
+}
+
+void Registry::SlotTimer() {
+  std::vector<pstn_uuid> ids;
+  for (const auto& [id, stack] : stacks_) ids.push_back(id);
+  for (const pstn_uuid& id : ids) {
+    if (Stack* stack = Find(id)) (void)ScanOrDrop(*stack);
+  }
+}
+
+void Registry::WithdrawStaleListeners(Stack& stack) {
+  directory_.WithdrawIf([&](const Listener& l) {
+    if (!Same(l.stack, stack.id)) return false;
+    const pstn_ep* ep = EpAt(*stack.view.s, l.ep_idx);
+    return ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN || LoadRelaxed(ep->gen) != l.ep_gen;
+  });
+}
+
+void Registry::DropStack(Stack& stack) {
+  Note("stack %s: nobody is left", Text(stack.id).c_str());
+  directory_.WithdrawIf([&](const Listener& l) { return Same(l.stack, stack.id); });
+  while (!stack.processes.empty()) Forget(stack, stack.processes.begin()->first);
+  ReapStack(stack.view);
+  std::map<uint32_t, LinkGroup*> links;
+  links.swap(stack.links);
+  for (const auto& [idx, link] : links) {
+    // Both ends of a stack's link to itself are in the list.
+    const uint32_t side = link->end[0].stack == &stack && link->end[0].idx == idx ? 0 : 1;
+    DetachEnd(*link, side);
+    KillLink(*link, side);
+    EraseIfUnused(*link);
+  }
+  ReleaseStack(stack);
+  on_change_();
+}
+
+void Registry::ReleaseStack(Stack& stack) {
+  for (uint32_t i = 0; i < PSTN_LGRS; ++i) DropLgrMapping(stack.view, i);
+  UnmapStack(stack.view.s);
+  stacks_.erase(stack.id);
+}
+
+}  // namespace postern::daemon

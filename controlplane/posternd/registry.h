@@ -1,0 +1,135 @@
+// registry.h - the stacks, processes and link groups that posternd knows: their birth and death.
+// SPDX-License-Identifier: Apache-2.0
+//
+//   Stack 1 --- n Process (slot, pid, pidfd) 1 --- 0..1 Client
+//     |
+//     +-- LinkGroup side 0 (client) / side 1 (server); a stack that talks to itself is both
+//
+// What decides over life and death is the pidfd alone. A client's connection may end before its
+// process does (exec, closefrom), and a process may never say hello (a forked child): those are
+// found by scanning the slots of their stack.
+//
+// A stack's memory is written by programs. posternd believes none of it: each value is loaded once,
+// checked, and used from the copy; what goes wrong then concerns that family only.
+#pragma once
+#include <sys/types.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "client.h"
+#include "directory.h"
+#include "event.h"
+#include "state/view.h"
+#include "uuid.h"
+
+namespace postern::daemon {
+
+using Clock = std::chrono::steady_clock;
+
+struct Stack;
+
+struct Process {
+  Stack* stack = nullptr;
+  uint32_t slot = 0;
+  pid_t pid = 0;
+  UniqueFd pidfd;
+  std::unique_ptr<Event> died;
+  Client* client = nullptr;
+};
+
+// How one stack takes part in a link group.
+struct LinkEnd {
+  Stack* stack = nullptr;  // null: not registered (yet), or gone
+  uint32_t idx = PSTN_NONE;
+};
+
+struct LinkGroup {
+  pstn_uuid id{};
+  SharedFd fd;
+  uint64_t inode = 0;
+  std::array<pstn_uuid, 2> owner{};
+  std::array<LinkEnd, 2> end;
+  bool dead = false;             // one side has ended: the other is only winding up
+  Clock::time_point wait_until;  // while an end that was never seen may still turn up
+};
+
+// A slot that a child has not taken over yet, and when somebody was last seen who may hold it.
+struct Suspect {
+  pid_t parent = 0;
+  pid_t child = 0;  // 0: not known
+  Clock::time_point last_alive;
+};
+
+struct Stack {
+  pstn_uuid id{};
+  UniqueFd fd;
+  uint64_t inode = 0;
+  StackView view;
+  std::map<uint32_t, std::unique_ptr<Process>> processes;  // by slot
+  std::map<uint32_t, LinkGroup*> links;                    // by index in the stack's table
+  std::map<uint32_t, Suspect> suspects;                    // by slot
+};
+
+class Registry {
+ public:
+  // on_change is called whenever a stack came or went.
+  Registry(event_base* base, Directory& directory, std::function<void()> on_change);
+  ~Registry();
+
+  // Each returns 0 or -errno.
+  int Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd memfd);
+  int ChildSlot(Process& parent, uint32_t slot, pid_t child);
+  // The link group between them, as seen by the client; a new one is made known to all first.
+  int Introduce(Stack& client, Stack& server, LinkGroup*& link);
+  int AddLink(Stack& stack, uint32_t idx, UniqueFd memfd);
+
+  Stack* Find(const pstn_uuid& id);
+  void ClientGone(Client& client);
+
+  const std::map<pstn_uuid, std::unique_ptr<Stack>, UuidLess>& stacks() const { return stacks_; }
+  const std::map<pstn_uuid, std::unique_ptr<LinkGroup>, UuidLess>& links() const { return links_; }
+
+ private:
+  // registry.cc: processes and stacks
+  int OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack);
+  int Watch(Stack& stack, uint32_t slot, pid_t pid, uint64_t start_time, Process*& process);
+  void Forget(Stack& stack, uint32_t slot);
+  void ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid);
+  // Whether some slot has a holder without a pidfd, so that the timer has to look again.
+  bool ScanSlots(Stack& stack);
+  bool ScanSlot(Stack& stack, uint32_t slot);
+  bool ScanEmbryo(Stack& stack, uint32_t slot, pid_t parent);
+  // Cleans up when nobody is left; true if the stack is gone.
+  bool ScanOrDrop(Stack& stack);
+  void DropStack(Stack& stack);
+  // Lets go of the memory, and changes nothing in it.
+  void ReleaseStack(Stack& stack);
+  void WithdrawStaleListeners(Stack& stack);
+  void SlotTimer();
+
+  // links.cc: link groups
+  LinkGroup* FindLink(const Stack& client, const Stack& server);
+  int CreateLink(Stack& client, Stack& server, LinkGroup*& link);
+  int AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx);
+  void AttachWaiting(Stack& stack);
+  void DetachEnd(LinkGroup& link, uint32_t side);
+  void KillLink(LinkGroup& link, uint32_t dead_side);
+  void EraseIfUnused(LinkGroup& link);
+  void PushLink(const LinkGroup& link, uint32_t side);
+  bool PeerMayLive(const LinkGroup& link);
+  void LinkTimer();
+
+  event_base* base_;
+  Directory& directory_;
+  std::function<void()> on_change_;
+  std::map<pstn_uuid, std::unique_ptr<Stack>, UuidLess> stacks_;
+  std::map<pstn_uuid, std::unique_ptr<LinkGroup>, UuidLess> links_;
+  Event slot_timer_, link_timer_;
+};
+
+}  // namespace postern::daemon

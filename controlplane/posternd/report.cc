@@ -1,0 +1,257 @@
+// report.cc - walks the stacks and tells what is in them.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stacks are untrusted here as everywhere in posternd: an index is loaded once and checked; a text is
+// cut at its field's size and cleaned when the JSON is written. Holes of a table are not read, since
+// reading shared memory allocates it.
+#include "report.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "base/atomic.h"
+#include "base/counters.h"
+#include "base/reasons.h"
+#include "kernel_names.h"
+#include "log.h"
+#include "proc.h"
+
+#ifndef POSTERN_VERSION
+#define POSTERN_VERSION "unknown"
+#endif
+
+namespace postern::daemon {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+uint64_t MemoryBytes(int fd) {
+  struct stat st {};
+  return fstat(fd, &st) == 0 ? static_cast<uint64_t>(st.st_blocks) * 512 : 0;
+}
+
+std::string AddressText(const pstn_addr& from, uint32_t family) {
+  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  static constexpr uint8_t kZero[16] = {};
+  const pstn_addr addr = from;
+  char text[INET6_ADDRSTRLEN] = "";
+  std::string ip;
+  if (memcmp(addr.ip, kMapped, sizeof(kMapped)) == 0) {
+    ip = inet_ntop(AF_INET, addr.ip + 12, text, sizeof(text));
+  } else if (family == AF_INET && memcmp(addr.ip, kZero, sizeof(kZero)) == 0) {
+    ip = "0.0.0.0";
+  } else {
+    ip = std::string("[") + inet_ntop(AF_INET6, addr.ip, text, sizeof(text)) + "]";
+  }
+  return ip + ":" + (addr.port != 0 ? std::to_string(addr.port) : "*");
+}
+
+const char* StateName(uint32_t state) {
+  switch (state) {
+    case PSTN_EP_NEW: return "NEW";
+    case PSTN_EP_LISTEN: return "LISTEN";
+    case PSTN_EP_EMBRYO: return "QUEUED";
+    case PSTN_EP_ESTABLISHED: return "ESTAB";
+    case PSTN_EP_KERNEL: return "KERNEL";
+    case PSTN_EP_CLOSED: return "CLOSED";
+    default: return "UNKNOWN";
+  }
+}
+
+const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
+  switch (state) {
+    case PSTN_EP_NEW: return "new";
+    case PSTN_EP_LISTEN: return "listen";
+    case PSTN_EP_KERNEL: return "kernel";
+    default: break;
+  }
+  const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
+  if (lgr < PSTN_LGRS && Same(stack.view.s->lgrs[lgr].peer, stack.id)) return "intra-stack";
+  return "same-host";
+}
+
+// What the kernel knows of a socket that it serves: the endpoint has no names of its own then.
+void AddKernelNames(Json& socket, KernelNames& kernel, pid_t pid, uint32_t fd) {
+  const KernelNames::Entry* found = kernel.Find(pid, fd);
+  if (found == nullptr) return;
+  socket["local"] = found->local;
+  socket["peer"] = found->peer;
+  socket["state"] = found->state;
+}
+
+Json SocketJson(const Stack& stack, const Process& process, const std::string& comm, uint32_t fd,
+                const pstn_ep& ep, KernelNames& kernel) {
+  const uint32_t state = LoadAcquire(ep.state);
+  const uint32_t reason = LoadRelaxed(ep.reason);
+  const uint32_t family = LoadRelaxed(ep.family);
+  Json socket = {{"pid", process.pid},
+                 {"comm", comm},
+                 {"fd", fd},
+                 {"path", PathName(stack, ep, state)},
+                 {"state", StateName(state)},
+                 {"reason", reason == kReasonNone ? "" : ReasonName(reason)},
+                 {"reason_text", reason == kReasonNone ? "" : ReasonText(reason)},
+                 {"local", AddressText(ep.local, family)},
+                 {"peer", AddressText(ep.peer, family)},
+                 {"rx_bytes", LoadRelaxed(ep.rx.bytes)},
+                 {"tx_bytes", LoadRelaxed(ep.tx.bytes)}};
+  if (state == PSTN_EP_KERNEL) AddKernelNames(socket, kernel, process.pid, fd);
+  return socket;
+}
+
+template <typename Visit>
+void ForEachSocket(const Stack& stack, const Process& process, Visit&& visit) {
+  const pstn_stack& s = *stack.view.s;
+  const pstn_slot& slot = s.slots[process.slot];
+  for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; ++c) {
+    const uint32_t chunk = LoadAcquire(slot.chunk[c]);
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; ++i) {
+      const uint32_t entry = LoadRelaxed(s.fdchunks[chunk].fd[i]);
+      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP) continue;
+      const pstn_ep* ep = EpAt(*stack.view.s, entry & PSTN_FD_IDX);
+      if (ep != nullptr && LoadRelaxed(ep->state) != PSTN_EP_FREE) visit(c * PSTN_FDCHUNK_FDS + i, *ep);
+    }
+  }
+}
+
+// A slot whose process has left it in good order has no table any more.
+bool HoldsSlot(const Stack& stack, const Process& process) {
+  const pstn_slot& slot = stack.view.s->slots[process.slot];
+  return LoadAcquire(slot.state) == PSTN_SL_LIVE && static_cast<pid_t>(LoadRelaxed(slot.pid)) == process.pid;
+}
+
+Json SocketsOf(const Registry& registry, pid_t only_pid, Json sockets = Json::array()) {
+  KernelNames kernel;
+  for (const auto& [id, stack] : registry.stacks()) {
+    for (const auto& [slot, process] : stack->processes) {
+      if ((only_pid != 0 && process->pid != only_pid) || !HoldsSlot(*stack, *process)) continue;
+      const std::string comm = Comm(process->pid);
+      ForEachSocket(*stack, *process, [&](uint32_t fd, const pstn_ep& ep) {
+        sockets.push_back(SocketJson(*stack, *process, comm, fd, ep, kernel));
+      });
+    }
+  }
+  return sockets;
+}
+
+Json CountersJson(const pstn_stack_hdr& hdr) {
+  Json counters = Json::object();
+  for (uint32_t i = 0; i < kCounterCount; ++i) counters[CounterName(i)] = LoadRelaxed(hdr.counters[i]);
+  return counters;
+}
+
+Json FallbacksJson(const pstn_stack_hdr& hdr) {
+  Json fallbacks = Json::object();
+  for (uint32_t i = 1; i < kReasonCount; ++i) {
+    if (const uint64_t count = LoadRelaxed(hdr.reasons[i]); count != 0) fallbacks[ReasonName(i)] = count;
+  }
+  return fallbacks;
+}
+
+Json StackJson(const Stack& stack) {
+  const pstn_stack_hdr& hdr = stack.view.s->hdr;
+  Json processes = Json::array();
+  for (const auto& [slot, process] : stack.processes) {
+    processes.push_back({{"pid", process->pid}, {"comm", Comm(process->pid)}, {"slot", slot}});
+  }
+  return {{"id", Text(stack.id)},
+          {"processes", processes},
+          {"endpoints", std::min(LoadRelaxed(hdr.eps.used), PSTN_EPS)},
+          {"link_groups", stack.links.size()},
+          {"counters", CountersJson(hdr)},
+          {"fallbacks", FallbacksJson(hdr)},
+          {"memory_bytes", MemoryBytes(stack.fd.get())}};
+}
+
+Json LinkJson(const LinkGroup& link) {
+  uint32_t connections = 0;
+  for (const LinkEnd& end : link.end) {
+    if (end.stack == nullptr) continue;
+    const uint32_t count = LoadRelaxed(end.stack->view.s->lgrs[end.idx].conns);
+    connections = std::max(connections, std::min(count, PSTN_CONNS));
+  }
+  return {{"id", Text(link.id)},
+          {"client", Text(link.owner[0])},
+          {"server", Text(link.owner[1])},
+          {"connections", connections},
+          {"peer_dead", link.dead},
+          {"memory_bytes", MemoryBytes(link.fd->get())}};
+}
+
+}  // namespace
+
+std::string StatusReport(const Registry& registry, const Directory& directory, uint64_t uptime_sec) {
+  Json stacks = Json::array(), links = Json::array(), listeners = Json::array(), addresses = Json::array();
+  for (const auto& [id, stack] : registry.stacks()) stacks.push_back(StackJson(*stack));
+  for (const auto& [id, link] : registry.links()) links.push_back(LinkJson(*link));
+  for (const auto& [entry, l] : directory.listeners()) {
+    listeners.push_back({{"local", AddressText(l.local, l.family)},
+                         {"family", l.family == AF_INET ? "ipv4" : "ipv6"},
+                         {"v6only", l.v6only != 0},
+                         {"backlog", l.backlog},
+                         {"stack", Text(l.stack)},
+                         {"endpoint", l.ep_idx}});
+  }
+  const uint32_t address_count = std::min(directory.map()->addr_count, PSTN_DIR_ADDRS);
+  for (uint32_t i = 0; i < address_count; ++i) {
+    std::string text = AddressText(directory.map()->addrs[i], AF_INET6);
+    addresses.push_back(text.substr(0, text.rfind(':')));
+  }
+  return Dump({{"running", true},
+               {"version", POSTERN_VERSION},
+               {"pid", getpid()},
+               {"uptime_sec", uptime_sec},
+               {"stacks", stacks},
+               {"link_groups", links},
+               {"listeners", listeners},
+               {"addresses", addresses}});
+}
+
+std::string SocketReport(const Registry& registry) { return Dump({{"sockets", SocketsOf(registry, 0)}}); }
+
+std::string ExplainReport(const Registry& registry, pid_t pid) {
+  Json fallbacks = Json::array();
+  bool known = false;
+  for (const auto& [id, stack] : registry.stacks()) {
+    for (const auto& [slot, process] : stack->processes) {
+      if (process->pid != pid) continue;
+      known = true;
+      for (uint32_t i = 1; i < kReasonCount; ++i) {
+        const uint64_t count = LoadRelaxed(stack->view.s->hdr.reasons[i]);
+        if (count == 0) continue;
+        fallbacks.push_back({{"reason", ReasonName(i)}, {"text", ReasonText(i)}, {"count", count}});
+      }
+    }
+  }
+  return Dump({{"pid", pid},
+               {"known", known},
+               {"comm", Comm(pid)},
+               {"sockets", pid > 0 ? SocketsOf(registry, pid) : Json::array()},
+               {"fallbacks", fallbacks}});
+}
+
+UniqueFd ToMemfd(const std::string& text) {
+  UniqueFd fd(memfd_create("postern-report", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  size_t done = 0;
+  while (fd.ok() && done < text.size()) {
+    const ssize_t wrote = write(fd.get(), text.data() + done, text.size() - done);
+    if (wrote <= 0) fd.Reset();
+    done += static_cast<size_t>(wrote > 0 ? wrote : 0);
+  }
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
+  if (fd.ok() && fcntl(fd.get(), F_ADD_SEALS, seals) != 0) fd.Reset();
+  if (fd.ok()) (void)lseek(fd.get(), 0, SEEK_SET);
+  return fd;
+}
+
+}  // namespace postern::daemon

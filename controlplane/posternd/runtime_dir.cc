@@ -1,0 +1,105 @@
+// runtime_dir.cc - the files of one posternd.
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime_dir.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+namespace postern::daemon {
+namespace {
+
+constexpr int kListenBacklog = 128;
+// An old posternd that is leaving gives its lock up within this; one that starts up listens by then.
+constexpr int kLockTries = 60;
+constexpr useconds_t kLockPauseUsec = 50000;
+
+bool FillAddress(const std::string& path, sockaddr_un& address) {
+  address = {};
+  address.sun_family = AF_UNIX;
+  if (path.size() >= sizeof(address.sun_path)) return false;
+  memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return true;
+}
+
+}  // namespace
+
+int RuntimeDir::Prepare() {
+  if (mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) return -errno;
+  struct stat st {};
+  if (lstat(path_.c_str(), &st) != 0) return -errno;
+  if (!S_ISDIR(st.st_mode)) return -ENOTDIR;
+  // Where others can write they may have planted files, even if they can't any more in a moment.
+  if (st.st_uid != geteuid() || (st.st_mode & 022) != 0) return -EPERM;
+  if ((st.st_mode & 077) != 0 && chmod(path_.c_str(), 0700) != 0) return -errno;
+  // Every later use is by an absolute name, since a daemon changes its working directory.
+  char real[4096];
+  if (realpath(path_.c_str(), real) == nullptr) return -errno;
+  path_ = real;
+  return 0;
+}
+
+bool RuntimeDir::SomebodyAnswers() const {
+  sockaddr_un address;
+  if (!FillAddress(File("posternd.sock"), address)) return false;
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.ok()) return false;
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return true;
+  return errno == EAGAIN;  // its queue is full: it lives
+}
+
+int RuntimeDir::Lock() {
+  UniqueFd fd(open(File("posternd.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd.ok()) return -errno;
+  for (int i = 0; flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++i) {
+    if (errno != EWOULDBLOCK) return -errno;
+    if (SomebodyAnswers() || i == kLockTries) return -EALREADY;
+    usleep(kLockPauseUsec);
+  }
+  lock_ = std::move(fd);
+  return 0;
+}
+
+int RuntimeDir::WritePid() const {
+  const std::string path = File("posternd.pid");
+  const std::string next = path + ".new";
+  UniqueFd fd(open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!fd.ok()) return -errno;
+  const std::string text = std::to_string(getpid()) + "\n";
+  const ssize_t wrote = write(fd.get(), text.data(), text.size());
+  if (wrote != static_cast<ssize_t>(text.size())) return wrote < 0 ? -errno : -ENOSPC;
+  return rename(next.c_str(), path.c_str()) == 0 ? 0 : -errno;
+}
+
+UniqueFd RuntimeDir::Listen() const {
+  const std::string next = File("posternd.sock.new");
+  sockaddr_un address;
+  if (!FillAddress(next, address)) {
+    errno = ENAMETOOLONG;
+    return {};
+  }
+  unlink(next.c_str());
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.ok()) return fd;
+  const bool ready = bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
+                     chmod(next.c_str(), 0600) == 0 && listen(fd.get(), kListenBacklog) == 0 &&
+                     rename(next.c_str(), File("posternd.sock").c_str()) == 0;
+  if (ready) return fd;
+  const int error = errno;
+  fd.Reset();
+  errno = error;
+  return fd;
+}
+
+void RuntimeDir::RemoveSocket() const {
+  unlink(File("posternd.sock").c_str());
+  unlink(File("posternd.pid").c_str());
+}
+
+}  // namespace postern::daemon

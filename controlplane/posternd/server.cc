@@ -1,0 +1,209 @@
+// server.cc - accepting clients and answering them.
+// SPDX-License-Identifier: Apache-2.0
+#include "server.h"
+
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "listener_check.h"
+#include "log.h"
+#include "proc.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kAcceptPauseMs = 100;  // after running out of descriptors
+constexpr uint32_t kBacklogMax = 65535;
+
+}  // namespace
+
+Server::Server(event_base* base, Directory& directory, UniqueFd listener, uint32_t idle_sec)
+    : base_(base),
+      directory_(directory),
+      listener_(std::move(listener)),
+      idle_sec_(idle_sec),
+      registry_(base, directory, [this] { ConsiderLeaving(); }),
+      addresses_(base, [this](const std::vector<pstn_addr>& all) { directory_.SetAddresses(all); }),
+      acceptable_(base, listener_.get(), static_cast<short>(EV_READ | EV_PERSIST), [this] { AcceptAll(); }),
+      accept_again_(base, -1, 0, [this] { acceptable_.Add(); }),
+      idle_(base, -1, 0, [this] { Leave(); }) {
+  acceptable_.Add();
+  ConsiderLeaving();
+}
+
+void Server::AcceptAll() {
+  for (;;) {
+    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd.ok()) {
+      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
+      Warn("cannot accept a client: %s", strerror(errno));
+      acceptable_.Del();
+      return accept_again_.AddMs(kAcceptPauseMs);
+    }
+    ucred peer{};
+    socklen_t size = sizeof(peer);
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;
+    if (peer.uid != geteuid() && peer.uid != 0) {
+      Warn("pid %d of user %u was refused: this posternd is user %u's", peer.pid, peer.uid, geteuid());
+      continue;
+    }
+    auto client = std::make_unique<Client>(
+        base_, std::move(fd), peer,
+        [this](Client& c, const ctl::Msg& m, UniqueFd with) { OnMessage(c, m, std::move(with)); },
+        [this](Client& c) { OnGone(c); });
+    Client* const key = client.get();
+    clients_.emplace(key, std::move(client));
+    ConsiderLeaving();
+  }
+}
+
+void Server::OnGone(Client& client) {
+  registry_.ClientGone(client);
+  clients_.erase(&client);
+  ConsiderLeaving();
+}
+
+void Server::ConsiderLeaving() {
+  const bool idle = registry_.stacks().empty() && clients_.empty();
+  if (!idle || (idle_sec_ == 0 && !quit_asked_)) return idle_.Del();
+  if (quit_asked_) return idle_.AddMs(0);
+  if (!idle_.pending()) idle_.AddMs(idle_sec_ * 1000);
+}
+
+void Server::Leave() {
+  Note(quit_asked_ ? "asked to leave" : "no client for %u s: leaving", idle_sec_);
+  event_base_loopbreak(base_);
+}
+
+Server::Handler Server::HandlerOf(ctl::Type type) {
+  switch (type) {
+    case ctl::Type::kHello: return &Server::Hello;
+    case ctl::Type::kListen: return &Server::Listen;
+    case ctl::Type::kUnlisten: return &Server::Unlisten;
+    case ctl::Type::kIntroduce: return &Server::Introduce;
+    case ctl::Type::kGetLgr: return &Server::GetLink;
+    case ctl::Type::kAddLgr: return &Server::AddLink;
+    case ctl::Type::kStatus: return &Server::Status;
+    case ctl::Type::kChildSlot: return &Server::ChildSlot;
+    case ctl::Type::kQuit: return &Server::Quit;
+    case ctl::Type::kLgr: break;  // ours to send
+  }
+  return nullptr;
+}
+
+void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  const Handler handler = HandlerOf(message.type);
+  if (handler == nullptr) return client.Reply(message, ENOSYS);
+  const bool for_strangers = message.type == ctl::Type::kHello || message.type == ctl::Type::kStatus ||
+                             message.type == ctl::Type::kQuit;
+  if (!for_strangers && client.process == nullptr) {
+    if (message.type != ctl::Type::kChildSlot) client.Reply(message, ENOTCONN);
+    return;
+  }
+  (this->*handler)(client, message, std::move(fd));
+}
+
+void Server::Hello(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  const int error = registry_.Hello(client, message.a, message.uuid, std::move(fd));
+  if (error != 0) {
+    Warn("hello of pid %d refused: %s", client.pid(), strerror(-error));
+    return client.Reply(message, -error);
+  }
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  client.Send(reply, directory_.fd());
+}
+
+// `fd` is closed on every way out: a copy kept here would keep the port taken.
+void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  Listener listener;
+  int error = message.a < PSTN_EPS && fd.ok() ? 0 : -EINVAL;
+  if (error == 0) error = CheckListener(fd.get(), client.pid(), listener);
+  if (error == 0) {
+    listener.stack = client.process->stack->id;
+    listener.ep_idx = message.a;
+    listener.ep_gen = message.b;
+    listener.backlog = message.c < kBacklogMax ? message.c : kBacklogMax;
+    error = directory_.Publish(listener);
+  }
+  fd.Reset();
+  Note("pid %d listens on port %u: %s", client.pid(), listener.local.port, strerror(-error));
+  client.Reply(message, -error);
+}
+
+void Server::Unlisten(Client& client, const ctl::Msg& message, UniqueFd) {
+  const bool found = directory_.Withdraw(client.process->stack->id, message.a, message.b);
+  client.Reply(message, found ? 0 : ENOENT);
+}
+
+void Server::Introduce(Client& client, const ctl::Msg& message, UniqueFd) {
+  Stack* const server = registry_.Find(message.uuid);
+  if (server == nullptr) return client.Reply(message, ENOENT);
+  // The directory speaks of ports of our network namespace; in another one they mean something else.
+  const uint64_t netns = NetnsIno(client.pid());
+  if (netns != 0 && netns != OwnNetnsIno()) return client.Reply(message, EPERM);
+  LinkGroup* link = nullptr;
+  const int error = registry_.Introduce(*client.process->stack, *server, link);
+  if (error != 0) {
+    Warn("no link group for pid %d: %s", client.pid(), strerror(-error));
+    return client.Reply(message, -error);
+  }
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  reply.a = link->end[0].idx;
+  reply.uuid = message.uuid;
+  client.Send(reply, link->fd);
+}
+
+void Server::GetLink(Client& client, const ctl::Msg& message, UniqueFd) {
+  const auto& links = client.process->stack->links;
+  const auto it = links.find(message.a);
+  if (it == links.end()) return client.Reply(message, ENOENT);
+  const LinkGroup& link = *it->second;
+  const bool is_client = link.end[0].stack == client.process->stack && link.end[0].idx == message.a;
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  reply.a = message.a;
+  reply.uuid = link.owner[is_client ? 1 : 0];
+  client.Send(reply, link.fd);
+}
+
+void Server::AddLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  const int error = registry_.AddLink(*client.process->stack, message.a, std::move(fd));
+  if (error != 0) Warn("link group %u of pid %d not taken back: %s", message.a, client.pid(), strerror(-error));
+  client.Reply(message, -error);
+}
+
+void Server::ChildSlot(Client& client, const ctl::Msg& message, UniqueFd) {
+  (void)registry_.ChildSlot(*client.process, message.a, static_cast<pid_t>(message.b));
+}
+
+void Server::Status(Client& client, const ctl::Msg& message, UniqueFd) {
+  const auto uptime = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started_);
+  std::string text;
+  switch (message.a) {
+    case 0: text = StatusReport(registry_, directory_, static_cast<uint64_t>(uptime.count())); break;
+    case 1: text = SocketReport(registry_); break;
+    case 2: text = ExplainReport(registry_, static_cast<pid_t>(message.b)); break;
+    default: return client.Reply(message, EINVAL);
+  }
+  UniqueFd memfd = ToMemfd(text);
+  if (!memfd.ok()) return client.Reply(message, ENOMEM);
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  client.Send(reply, Share(std::move(memfd)));
+}
+
+void Server::Quit(Client& client, const ctl::Msg& message, UniqueFd) {
+  quit_asked_ = true;
+  client.Reply(message, 0);
+  ConsiderLeaving();
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,55 @@
+// server.h - posternd's socket, its clients, and what each request does.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <chrono>
+#include <memory>
+#include <unordered_map>
+
+#include "addresses.h"
+#include "client.h"
+#include "directory.h"
+#include "event.h"
+#include "registry.h"
+#include "report.h"
+
+namespace postern::daemon {
+
+class Server {
+ public:
+  // idle_sec 0: stays for ever.
+  Server(event_base* base, Directory& directory, UniqueFd listener, uint32_t idle_sec);
+
+ private:
+  using Handler = void (Server::*)(Client&, const ctl::Msg&, UniqueFd);
+  static Handler HandlerOf(ctl::Type type);
+
+  void AcceptAll();
+  void OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void OnGone(Client& client);
+  // Starts or stops the countdown to leaving.
+  void ConsiderLeaving();
+  void Leave();
+
+  void Hello(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Listen(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Unlisten(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Introduce(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void GetLink(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void AddLink(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Status(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void ChildSlot(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Quit(Client& client, const ctl::Msg& message, UniqueFd fd);
+
+  event_base* base_;
+  Directory& directory_;
+  UniqueFd listener_;
+  uint32_t idle_sec_;
+  bool quit_asked_ = false;
+  Clock::time_point started_ = Clock::now();
+  Registry registry_;
+  std::unordered_map<Client*, std::unique_ptr<Client>> clients_;
+  AddressWatch addresses_;
+  Event acceptable_, accept_again_, idle_;
+};
+
+}  // namespace postern::daemon

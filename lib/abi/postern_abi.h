@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
+/* postern_abi.h - layout of the memory that Postern's processes share (C11 = C++20 = kernel C). */
+/*
+ * Three kinds of segment, each a sealed memfd; docs/shared-state.md draws them:
+ *
+ *   stack       one family of processes (fork, exec), who trust each other
+ *   link group  one for each (client stack, server stack) pair that has met; both write it, and
+ *               neither believes what the other wrote
+ *   directory   written by posternd, mapped read-only by everyone
+ *
+ * Everything is addressed by index; nothing here is a pointer. A key behind each field says who
+ * writes it: (c) constant after create, (a) atomic, any owner, (l:x) under lock x, (o) its owner.
+ * A "pos" is a free-running count, an "off" a byte offset, an "idx" a table index (~0 = none).
+ */
+#ifndef POSTERN_ABI_H
+#define POSTERN_ABI_H
+
+#ifdef __KERNEL__
+#include <linux/types.h>
+typedef u64 pstn_u64;
+typedef u32 pstn_u32;
+typedef u16 pstn_u16;
+typedef u8 pstn_u8;
+#else
+#include <stdint.h>
+typedef uint64_t pstn_u64;
+typedef uint32_t pstn_u32;
+typedef uint16_t pstn_u16;
+typedef uint8_t pstn_u8;
+#endif
+
+#ifdef __cplusplus
+#define PSTN_STATIC_ASSERT(c, m) static_assert(c, m)
+#define PSTN_LINE alignas(64)
+#else
+#define PSTN_STATIC_ASSERT(c, m) _Static_assert(c, m)
+#define PSTN_LINE __attribute__((aligned(64)))
+#endif
+
+#define PSTN_ABI_VERSION 1u
+#define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
+#define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
+#define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
+#define PSTN_NONE 0xffffffffu
+
+/* Limits. Tables are sparse: a page that nobody touched costs nothing. */
+#define PSTN_SLOTS 256u          /* processes of one stack */
+#define PSTN_EPS 131072u         /* endpoints of one stack */
+#define PSTN_LGRS 256u           /* link groups that one stack takes part in (each role counts) */
+#define PSTN_CONNS 4096u         /* connections of one link group */
+#define PSTN_WAITERS 512u        /* event sets and poll()ing threads of one stack */
+#define PSTN_EPOLLS 1024u        /* epoll objects of one stack */
+#define PSTN_ITEMS 262144u       /* epoll registrations of one stack */
+#define PSTN_FDCHUNK_FDS 1024u   /* fds in one chunk of a process's fd table */
+#define PSTN_FDCHUNKS 4096u      /* chunks of one stack */
+#define PSTN_SLOT_CHUNKS 1024u   /* chunks of one process: 1,048,576 fds, the kernel's nr_open */
+#define PSTN_COUNTERS 128u
+#define PSTN_OPTIONS_BYTES 4096u
+
+struct pstn_uuid {
+  pstn_u64 hi, lo;
+};
+
+/* Mutex that survives its owner: thread id, 0 = free; top bit = somebody sleeps. See base/lock.h. */
+struct pstn_lock {
+  pstn_u32 word; /* (a) */
+};
+
+/* An address as sockets see it. IPv4 is kept v4-mapped (::ffff:a.b.c.d); port in host order. */
+struct pstn_addr {
+  pstn_u8 ip[16];
+  pstn_u16 port;
+  pstn_u16 zero;
+  pstn_u32 scope;
+};
+
+/* ---------------------------------------------------------------- link group ---------------- */
+/* Side 0 is the client (its processes call connect), side 1 the server. Two stacks that connect to
+ * each other both ways have two link groups; a stack that talks to itself has one and both sides. */
+
+/* Where one side hears which of its connections changed: a two-level bitmap. The peer sets the bit
+ * of the connection, then the bit of its word in `summary`, then rings if `sleeping`. A bit is a
+ * hint only: a wrong one costs a look, so a hostile peer gains nothing by setting them all. */
+struct PSTN_LINE pstn_evmap {
+  pstn_u64 summary;  /* (a) */
+  pstn_u32 sleeping; /* (a) 1: owner is going to sleep or sleeps; the ringer takes it to 0 */
+  pstn_u32 in_use;   /* (a) PSTN_EV_* */
+  pstn_u64 pad[6];
+  pstn_u64 leaf[PSTN_CONNS / 64]; /* (a) */
+};
+#define PSTN_EV_USED 1u /* owner listens here */
+#define PSTN_EV_SYN 2u  /* ring it for new connections too: it waits for a listener */
+#define PSTN_EVMAP_SYN 0u /* server side: connections that wait to be admitted to a listener */
+
+/* Rarely written by its side, so that it stays shared in the other side's cache. */
+struct PSTN_LINE pstn_conn_ctl {
+  pstn_u64 ring;      /* (o) where this side's transmit ring is; PSTN_RING_* below; 0 = none */
+  pstn_u32 flags;     /* (a) PSTN_CF_* */
+  pstn_u32 rx_notify; /* (a) 0: nobody; w + 1: post to evmap w; PSTN_NOTIFY_ALL: to every one */
+  pstn_u32 rx_wait;   /* (a) futex: 1 = a thread of this side sleeps until data or flags come */
+  pstn_u32 tx_wait;   /* (a) PSTN_TXW_*: this side wants to hear of returned space */
+  pstn_u32 gen;       /* (o) the connection's generation as this side knows it */
+  pstn_u32 urg;       /* (o) urgent byte: value | PSTN_URG_VALID */
+  pstn_u64 urg_pos;   /* (o) stream position behind the urgent byte */
+  pstn_u64 zero[3];
+};
+
+/* Written at each receive by the reading side: its read offset in the peer's ring. */
+struct PSTN_LINE pstn_conn_pos {
+  pstn_u64 read; /* (o) generation of the ring << 32 | read offset in it, one word so that they agree */
+  pstn_u64 zero[7];
+};
+
+/* Written by the client before the SYN; read by the server once, at admission. */
+struct PSTN_LINE pstn_conn_setup {
+  pstn_u32 state; /* (a) PSTN_CS_* */
+  pstn_u32 gen;   /* (o: client) */
+  pstn_u32 listener_idx;
+  pstn_u32 listener_gen;
+  struct pstn_addr client, server;
+};
+
+struct pstn_conn {
+  struct pstn_conn_setup setup;
+  struct pstn_conn_ctl ctl[2];
+  struct pstn_conn_pos pos[2];
+};
+
+enum {
+  PSTN_CS_FREE = 0,
+  PSTN_CS_SYN = 1,         /* client has connected; server has not admitted it yet */
+  PSTN_CS_ESTABLISHED = 2, /* server has an endpoint for it */
+  PSTN_CS_REFUSED = 3,     /* server had no such listener, or died */
+  PSTN_CS_CLIENT_GONE = 4, /* client closed for good; the server, closing, frees */
+  PSTN_CS_SERVER_GONE = 5  /* server closed for good; the client, closing, frees */
+};
+
+#define PSTN_CF_FIN 1u     /* done writing: data, then EOF */
+#define PSTN_CF_RST 2u     /* abnormal close */
+#define PSTN_CF_CLOSED 4u  /* this side has closed: it will read no more */
+#define PSTN_CF_RD_SHUT 8u /* shutdown(SHUT_RD) */
+
+#define PSTN_TXW_FUTEX 1u /* a thread sleeps on tx_wait */
+#define PSTN_TXW_POST 2u  /* post to rx_notify's evmap */
+
+#define PSTN_NOTIFY_ALL 0xffffu
+#define PSTN_URG_VALID 0x100u
+
+/* Ring descriptor: generation 63..48, flags 47..44, class 43..40, page (4 KiB, from the segment's
+ * start) 39..0. kSwitch: the ring of the generation before is valid up to its SWITCH mark. */
+#define PSTN_RING_GEN_SHIFT 48
+#define PSTN_RING_CLASS_SHIFT 40
+#define PSTN_RING_F_SWITCH (1ull << 44)
+
+/* Record header, at 64-byte alignment: length of payload, or a marker. 0 = nothing here yet. */
+#define PSTN_REC_HDR 8u
+#define PSTN_REC_ALIGN 64u
+#define PSTN_REC_WRAP 0x8000000000000001ull   /* go on at offset 0 */
+#define PSTN_REC_SWITCH 0x8000000000000002ull /* go on at offset 0 of the ring in ctl.ring */
+
+/* Slab of rings: each side owns one and gives its transmit rings out of it. */
+#define PSTN_SLAB_CLASSES 3u
+#define PSTN_RING0_BYTES 4096u
+#define PSTN_RING1_BYTES 65536u
+#define PSTN_RING2_BYTES 1048576u
+#define PSTN_RING0_COUNT 4096u
+#define PSTN_RING1_COUNT 1024u
+#define PSTN_RING2_COUNT 128u
+
+#define PSTN_PENDING 64u
+struct pstn_lgr_hdr {
+  pstn_u32 magic, abi_version;     /* (c) */
+  pstn_u64 size_bytes;             /* (c) */
+  struct pstn_uuid id;             /* (c) */
+  struct pstn_uuid stack[2];       /* (c) */
+  PSTN_LINE pstn_u32 side_dead[2]; /* (a) posternd: no process of that side is left */
+  PSTN_LINE pstn_u32 waiters_hw[2]; /* (a) first evmap index that side never used */
+  PSTN_LINE pstn_u32 pending[PSTN_PENDING]; /* (a) not yet accepted, by listener modulo this */
+};
+
+#define PSTN_LGR_EVMAP_OFF 4096ull
+#define PSTN_LGR_EVMAP_BYTES (2ull * PSTN_WAITERS * sizeof(struct pstn_evmap))
+#define PSTN_LGR_CONN_OFF (PSTN_LGR_EVMAP_OFF + PSTN_LGR_EVMAP_BYTES)
+#define PSTN_LGR_CONN_BYTES (1ull * PSTN_CONNS * sizeof(struct pstn_conn))
+#define PSTN_ALIGN_UP(x, a) (((x) + (a)-1) / (a) * (a))
+#define PSTN_LGR_SLAB_OFF PSTN_ALIGN_UP(PSTN_LGR_CONN_OFF + PSTN_LGR_CONN_BYTES, 1048576ull)
+#define PSTN_SLAB_BYTES                                                                     \
+  (1ull * PSTN_RING0_BYTES * PSTN_RING0_COUNT + 1ull * PSTN_RING1_BYTES * PSTN_RING1_COUNT + \
+   1ull * PSTN_RING2_BYTES * PSTN_RING2_COUNT)
+#define PSTN_LGR_BYTES (PSTN_LGR_SLAB_OFF + 2ull * PSTN_SLAB_BYTES)
+
+/* ---------------------------------------------------------------- stack --------------------- */
+
+/* One direction's private state: only the owning family sees it. Guarded by `lock`. */
+struct PSTN_LINE pstn_tx {
+  struct pstn_lock lock;
+  pstn_u32 off;     /* (l) next record goes here */
+  pstn_u32 peer;    /* (l) the reader's offset as last looked up */
+  pstn_u32 window;  /* (l) from here on, see whether an early wrap is possible */
+  pstn_u64 ring;    /* (l) descriptor in use, as published in ctl.ring */
+  pstn_u64 bytes;   /* (l) payload sent */
+  pstn_u32 records; /* (l) */
+  pstn_u32 blocked; /* (l) times in a row that the ring was too small */
+  pstn_u64 old_ring; /* (l) ring that the reader has still to leave; 0 = none */
+  pstn_u32 used_ms; /* (l) coarse clock at the last use: idle rings are given back */
+  pstn_u32 pad;
+};
+
+struct PSTN_LINE pstn_rx {
+  struct pstn_lock lock;
+  pstn_u32 off;      /* (l) header of the record that is being read */
+  pstn_u32 rec_len;  /* (l) its length as checked when first seen; 0 = none yet */
+  pstn_u32 rec_done; /* (l) bytes of it given to the program */
+  pstn_u64 ring;     /* (l) descriptor as checked */
+  pstn_u64 bytes;    /* (l) payload received */
+  pstn_u32 unreturned; /* (l) bytes consumed since the writer was last considered */
+  pstn_u32 gate;     /* (l) PSTN_RXG_* */
+  pstn_u64 pad[2];
+};
+#define PSTN_RXG_RESET 1u /* ECONNRESET was reported */
+
+struct PSTN_LINE pstn_ep {
+  pstn_u32 state;  /* (a) PSTN_EP_* */
+  pstn_u32 gen;    /* (a) changes at each reuse */
+  pstn_u32 refs;   /* (a) fds, over all processes, that mean this endpoint; +1 in an accept queue */
+  pstn_u32 family; /* (c) AF_INET or AF_INET6 */
+  pstn_u32 flags;  /* (a) PSTN_EPF_* */
+  pstn_u32 reason; /* (a) why it is not accelerated; base/reasons.def */
+  pstn_u32 lgr_idx, conn_idx; /* (c once established) */
+  pstn_u32 side;   /* (c once established) */
+  pstn_u32 conn_gen;
+  pstn_u32 error;  /* (a) SO_ERROR */
+  pstn_u32 next;   /* free list, or accept queue (l: listener's lock) */
+  pstn_u64 cookie; /* (c) SO_COOKIE of the kernel's socket */
+  pstn_u32 item_head; /* (l: item_lock) epoll registrations */
+  struct pstn_lock item_lock;
+
+  struct pstn_tx tx;
+  struct pstn_rx rx;
+
+  /* listener */
+  PSTN_LINE struct pstn_lock accept_lock;
+  pstn_u32 accept_head, accept_tail, accept_count, backlog;
+  pstn_u32 listener; /* the endpoint through whose queue this one came */
+  struct pstn_addr local, peer;
+
+  /* options as the program set them; units as in setsockopt */
+  pstn_u32 opt_set; /* bit per option below: the program has set it */
+  pstn_u32 sndbuf, rcvbuf, linger_on, linger_sec, rcvlowat;
+  pstn_u64 rcvtimeo_ns, sndtimeo_ns; /* 0 = for ever */
+  pstn_u32 keepidle, keepintvl, keepcnt, user_timeout, notsent_lowat, defer_accept;
+  pstn_u32 busy_poll, priority, owner_slot;
+  pstn_u32 kernel_port; /* (c) ephemeral port that the kernel's socket holds; 0 = none */
+  pstn_u32 pollers; /* (l: item_lock) threads asleep in poll() on it */
+  pstn_u64 pad2[2];
+};
+
+enum {
+  PSTN_EP_FREE = 0,
+  PSTN_EP_NEW = 1,         /* socket() */
+  PSTN_EP_LISTEN = 2,
+  PSTN_EP_EMBRYO = 3,      /* admitted; in an accept queue */
+  PSTN_EP_ESTABLISHED = 4, /* includes half-closed */
+  PSTN_EP_KERNEL = 5,      /* the kernel's TCP serves this one; `reason` says why */
+  PSTN_EP_CLOSED = 6       /* last reference dropped, being taken apart */
+};
+
+#define PSTN_EPF_NONBLOCK 0x001u
+#define PSTN_EPF_BOUND_AUTO 0x002u /* kernel socket holds an ephemeral port that we bound */
+#define PSTN_EPF_BOUND 0x004u      /* the program called bind() */
+#define PSTN_EPF_NODELAY 0x008u
+#define PSTN_EPF_CORK 0x010u
+#define PSTN_EPF_KEEPALIVE 0x020u
+#define PSTN_EPF_OOBINLINE 0x040u
+#define PSTN_EPF_CONNECTING 0x080u /* EINPROGRESS was returned, success not yet reported */
+#define PSTN_EPF_DIRTY 0x100u      /* kernel socket has state of its own: not for the fd cache */
+#define PSTN_EPF_SHUT_RD 0x200u
+#define PSTN_EPF_SHUT_WR 0x400u
+#define PSTN_EPF_DUPPED 0x800u     /* more than one fd ever meant it: not for the fd cache */
+#define PSTN_EPF_REUSEADDR 0x1000u
+#define PSTN_EPF_V6ONLY 0x2000u
+#define PSTN_EPF_PUBLISHED 0x4000u /* listener is in the directory */
+#define PSTN_EPF_QUICKACK 0x8000u
+#define PSTN_EPF_REUSEPORT 0x10000u
+#define PSTN_EPF_CLOEXEC 0x40000u  /* the fd it was made with is close-on-exec */
+#define PSTN_EPF_HUNG 0x20000u     /* error was reported by connect */
+
+struct PSTN_LINE pstn_item {
+  pstn_u32 next;       /* free list */
+  pstn_u32 ep_idx;     /* (l: both locks) */
+  pstn_u32 ep_next;    /* (l: ep.item_lock) other registrations of the same endpoint */
+  pstn_u32 epoll_idx;  /* (l: both locks) */
+  pstn_u32 ready_next; /* (l: epoll.lock) */
+  pstn_u32 all_prev, all_next; /* (l: epoll.lock) */
+  pstn_u32 flags;      /* (l: epoll.lock) PSTN_IT_* */
+  pstn_u32 events;     /* (l: epoll.lock) as given to epoll_ctl */
+  pstn_u32 fd;         /* (l: epoll.lock) */
+  pstn_u64 data;       /* (l: epoll.lock) */
+  pstn_u32 owner_slot;
+  pstn_u32 epfd;       /* (l: epoll.lock) the set's fd in that process */
+  pstn_u32 pad[2];
+};
+#define PSTN_IT_READY 1u    /* on the ready list */
+#define PSTN_IT_DISABLED 2u /* ONESHOT fired */
+#define PSTN_IT_KERNEL 4u   /* its fd is also in the kernel's set (listener) */
+#define PSTN_IT_KREADY 8u   /* ... which has reported it */
+
+struct PSTN_LINE pstn_epoll {
+  pstn_u32 state; /* (a) 0 free */
+  pstn_u32 refs;  /* (a) fds, over all processes */
+  struct pstn_lock lock;
+  pstn_u32 next;
+  pstn_u32 waiter_idx; /* (a) PSTN_NONE until something accelerated is registered */
+  pstn_u32 ready_head, ready_tail, ready_count; /* (l) count is also read unlocked, as a hint */
+  pstn_u32 all_head, kernel_count; /* (l) kernel_count: fds in the kernel's set, ours excepted */
+  pstn_u32 listeners;              /* (l) */
+  pstn_u32 gen;
+  pstn_u64 magic; /* (c) upper 40 bits mark epoll data that is ours in the kernel's set */
+  pstn_u64 pad;
+};
+
+/* Somebody who sleeps on more than one thing. Its doorbell is an abstract datagram socket whose
+ * name is made of the stack's id and this index: any peer can ring it, and it dies with its owner. */
+struct PSTN_LINE pstn_waiter {
+  pstn_u32 state;     /* (a) 0 free, 1 used */
+  pstn_u32 next;
+  pstn_u32 sleeping;  /* (a) as in pstn_evmap, for posts from inside the stack */
+  pstn_u32 owner_slot; /* process; PSTN_NONE when an epoll object owns it */
+  pstn_u32 posted;    /* (a) something happened that has no bit */
+  pstn_u32 wants_syn; /* (a) waits for a listener: ring it for SYNs */
+  pstn_u32 gen;
+  pstn_u32 pad[9];
+};
+
+struct pstn_slot {
+  PSTN_LINE pstn_u32 state; /* (a) PSTN_SL_* */
+  pstn_u32 pid;             /* (a) */
+  pstn_u64 start_time;      /* (o) field 22 of /proc/PID/stat: tells a reused pid */
+  pstn_u32 parent_pid;
+  pstn_u32 exec_pending; /* (o) exec is under way: the next image takes this slot over */
+  char comm[16];
+  pstn_u64 pad[2];
+  pstn_u32 chunk[PSTN_SLOT_CHUNKS]; /* (a) fd chunk index, PSTN_NONE */
+};
+enum { PSTN_SL_FREE = 0, PSTN_SL_EMBRYO = 1, PSTN_SL_LIVE = 2, PSTN_SL_DEAD = 3 };
+
+/* Entry of an fd table: kind in the top 4 bits, index below; 0 = not ours. */
+#define PSTN_FD_NONE 0u
+#define PSTN_FD_EP 0x10000000u
+#define PSTN_FD_EPOLL 0x20000000u
+#define PSTN_FD_CACHED 0x40000000u   /* private tables only: closed by the program, kept by us */
+#define PSTN_FD_INTERNAL 0x50000000u /* private tables only: the library's own */
+#define PSTN_FD_KIND 0xf0000000u
+#define PSTN_FD_IDX 0x0fffffffu
+struct pstn_fdchunk {
+  pstn_u32 next;
+  pstn_u32 pad[15];
+  pstn_u32 fd[PSTN_FDCHUNK_FDS]; /* (a) */
+};
+
+/* A link group as one of its stacks keeps it: what the peer must not be able to change. */
+struct PSTN_LINE pstn_lgr_ref {
+  pstn_u32 state; /* (a) 0 free, 1 used, 2 peer dead */
+  pstn_u32 side;  /* (c) */
+  struct pstn_uuid id;   /* (c) */
+  struct pstn_uuid peer; /* (c) */
+  struct pstn_lock lock;
+  pstn_u32 conns;      /* (l) in use (client side: given out) */
+  pstn_u32 conn_hint;  /* (l) */
+  pstn_u32 slab_hint[PSTN_SLAB_CLASSES]; /* (l) */
+  pstn_u32 rings;      /* (l) rings given out */
+  pstn_u32 sweep_hand;
+  PSTN_LINE pstn_u64 conn_map[PSTN_CONNS / 64]; /* (l) client side: given out */
+  pstn_u64 zombie_map[PSTN_CONNS / 64];         /* (l) closed here, not yet by the peer */
+  pstn_u64 ring0_map[PSTN_RING0_COUNT / 64];    /* (l) */
+  pstn_u64 ring1_map[PSTN_RING1_COUNT / 64];    /* (l) */
+  pstn_u64 ring2_map[PSTN_RING2_COUNT / 64];    /* (l) */
+  pstn_u64 zombie_ring[PSTN_CONNS]; /* (l) transmit ring that a zombie still holds */
+  pstn_u64 zombie_old[PSTN_CONNS];  /* (l) the ring before that one, if the peer had not left it */
+  pstn_u32 zombies, pad_z;          /* (l) */
+  pstn_u32 conn_ep[PSTN_CONNS];  /* (a) endpoint + 1; 0 = none */
+};
+
+/* Free list: a Treiber stack of indices. Low 32 bits: head; high 32: tag against ABA. */
+struct PSTN_LINE pstn_pool {
+  pstn_u64 head; /* (a) */
+  pstn_u32 hw;   /* (a) indices from here on were never used */
+  pstn_u32 used; /* (a) */
+};
+
+struct pstn_stack_hdr {
+  pstn_u32 magic, abi_version;   /* (c) */
+  pstn_u64 size_bytes;           /* (c) */
+  struct pstn_uuid id;           /* (c) */
+  pstn_u32 uid, closing;         /* (c), (a) */
+  pstn_u64 netns_ino;            /* (c) */
+  pstn_u64 created_ns;           /* (c) CLOCK_REALTIME */
+  struct pstn_pool eps, items, fdchunks, epolls, waiters;
+  PSTN_LINE struct pstn_lock slot_lock;
+  struct pstn_lock lgr_lock;
+  pstn_u32 slots_hw, lgrs_hw; /* (a) */
+  PSTN_LINE pstn_u64 counters[PSTN_COUNTERS]; /* (a) base/counters.def */
+  PSTN_LINE pstn_u64 reasons[PSTN_COUNTERS];  /* (a) fallbacks by reason */
+  PSTN_LINE pstn_u8 options[PSTN_OPTIONS_BYTES]; /* (c) struct Options of lib/base/options.h */
+};
+
+struct pstn_stack {
+  struct pstn_stack_hdr hdr;
+  struct pstn_waiter waiters[PSTN_WAITERS];
+  struct pstn_epoll epolls[PSTN_EPOLLS];
+  struct pstn_slot slots[PSTN_SLOTS];
+  struct pstn_lgr_ref lgrs[PSTN_LGRS];
+  struct pstn_ep eps[PSTN_EPS];
+  struct pstn_item items[PSTN_ITEMS];
+  struct pstn_fdchunk fdchunks[PSTN_FDCHUNKS];
+};
+
+/* ---------------------------------------------------------------- directory ----------------- */
+#define PSTN_DIR_LISTENERS 8192u
+#define PSTN_DIR_ADDRS 512u
+
+struct pstn_dir_listener {
+  pstn_u32 next;  /* entry + 1 of the same port; 0 = end */
+  pstn_u32 used;
+  struct pstn_uuid stack;
+  pstn_u32 ep_idx, ep_gen;
+  struct pstn_addr local; /* all zero ip: wildcard of `family` */
+  pstn_u32 family, v6only, backlog, pad;
+  pstn_u64 netns_ino, cookie;
+};
+
+struct pstn_dir {
+  pstn_u32 magic, abi_version;
+  pstn_u64 size_bytes;
+  struct pstn_uuid id; /* of this posternd */
+  pstn_u32 pid, pad;
+  /* A robust mutex that posternd holds for life: the kernel sets FUTEX_OWNER_DIED (0x40000000) in
+   * its first word when posternd dies, however it dies, so readers learn of it without a syscall. */
+  PSTN_LINE pstn_u8 alive_mutex[64];
+  PSTN_LINE pstn_u64 seq; /* odd while posternd writes; readers retry */
+  pstn_u32 addr_count, pad2;
+  struct pstn_addr addrs[PSTN_DIR_ADDRS]; /* local addresses of posternd's namespace */
+  pstn_u32 port_head[65536];              /* entry + 1 */
+  struct pstn_dir_listener listeners[PSTN_DIR_LISTENERS];
+};
+
+PSTN_STATIC_ASSERT(sizeof(struct pstn_evmap) == 576, "evmap is a line and a leaf array");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_ctl) == 64, "one line");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_pos) == 64, "one line");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_setup) == 64, "one line");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_conn) == 320, "five lines");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_tx) == 64, "one line");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_rx) == 64, "one line");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_item) == 64, "one line");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_waiter) == 64, "one line");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_epoll) == 64, "one line");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_ep) % 64 == 0, "whole lines");
+
+#endif /* POSTERN_ABI_H */

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// iov.h - walks an iovec array as one run of bytes.
+#pragma once
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+namespace postern {
+
+class IovCursor {
+ public:
+  IovCursor(const iovec* iov, size_t count) : iov_(iov), count_(count) {
+    for (size_t i = 0; i < count; i++) left_ += iov[i].iov_len;
+  }
+  size_t left() const { return left_; }
+
+  // Copies up to `bytes` between the program's buffers and `at`.
+  size_t CopyOut(uint8_t* at, size_t bytes) {
+    return Walk(bytes, [&](void* user, size_t n) {
+      memcpy(at, user, n);
+      at += n;
+    });
+  }
+  size_t CopyIn(const uint8_t* at, size_t bytes) {
+    return Walk(bytes, [&](void* user, size_t n) {
+      memcpy(user, at, n);
+      at += n;
+    });
+  }
+  void Skip(size_t bytes) {
+    Walk(bytes, [](void*, size_t) {});
+  }
+
+ private:
+  template <typename Fn>
+  size_t Walk(size_t bytes, Fn fn) {
+    size_t done = 0;
+    while (done < bytes && count_ > 0) {
+      size_t n = iov_->iov_len - used_;
+      if (n > bytes - done) n = bytes - done;
+      if (n != 0) fn(static_cast<uint8_t*>(iov_->iov_base) + used_, n);
+      done += n;
+      used_ += n;
+      if (used_ == iov_->iov_len) {
+        iov_++;
+        count_--;
+        used_ = 0;
+      }
+    }
+    left_ -= done;
+    return done;
+  }
+
+  const iovec* iov_;
+  size_t count_;
+  size_t used_ = 0;
+  size_t left_ = 0;
+};
+
+}  // namespace postern

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// lock.cc - the contended half of lock.h.
+#include "base/lock.h"
+
+#include "base/sys.h"
+
+namespace postern {
+namespace {
+
+thread_local uint32_t self_tid __attribute__((tls_model("initial-exec"))) = 0;
+
+constexpr int kSpins = 200;                    // about 5 us: longer than any critical section
+constexpr timespec kPatience = {0, 20000000};  // then ask whether the owner is alive
+
+}  // namespace
+
+uint32_t SelfTid() {
+  if (self_tid == 0) self_tid = static_cast<uint32_t>(sys::Tid());
+  return self_tid;
+}
+void ForgetTid() { self_tid = 0; }
+
+void LockSlow(pstn_lock& lock, uint32_t self) {
+  for (int i = 0; i < kSpins; i++) {
+    uint32_t free = 0;
+    if (LoadRelaxed(lock.word) == 0 && CompareExchange(lock.word, free, self)) return;
+    CpuRelax();
+  }
+  // From here on we take the lock with the sleepers' bit set: others may sleep beside us.
+  for (;;) {
+    uint32_t seen = LoadRelaxed(lock.word);
+    if (seen == 0) {
+      if (CompareExchange(lock.word, seen, self | kLockSleepers)) return;
+      continue;
+    }
+    if ((seen & kLockSleepers) == 0 && !CompareExchange(lock.word, seen, seen | kLockSleepers)) {
+      continue;
+    }
+    seen |= kLockSleepers;
+    long r = sys::FutexWait(&lock.word, seen, &kPatience);
+    if (r == -110 && !sys::ThreadIsAlive(seen & ~kLockSleepers)) {  // ETIMEDOUT
+      if (CompareExchange(lock.word, seen, self | kLockSleepers)) return;
+    }
+  }
+}
+
+void UnlockWake(pstn_lock& lock) { (void)sys::FutexWake(&lock.word, 1); }
+
+}  // namespace postern

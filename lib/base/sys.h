@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// sys.h - system calls made directly, so that neither our own hooks nor errno are involved.
+//
+// Each returns what the kernel returns: a value, or -errno. Safe in signal handlers and before main.
+#pragma once
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace postern::sys {
+
+inline long Call6(long n, long a, long b, long c, long d, long e, long f) {
+#if defined(__x86_64__)
+  long ret;
+  register long r10 __asm__("r10") = d;
+  register long r8 __asm__("r8") = e;
+  register long r9 __asm__("r9") = f;
+  __asm__ volatile("syscall"
+                   : "=a"(ret)
+                   : "a"(n), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                   : "rcx", "r11", "memory");
+  return ret;
+#elif defined(__aarch64__)
+  register long x8 __asm__("x8") = n;
+  register long x0 __asm__("x0") = a;
+  register long x1 __asm__("x1") = b;
+  register long x2 __asm__("x2") = c;
+  register long x3 __asm__("x3") = d;
+  register long x4 __asm__("x4") = e;
+  register long x5 __asm__("x5") = f;
+  __asm__ volatile("svc 0"
+                   : "+r"(x0)
+                   : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5)
+                   : "memory");
+  return x0;
+#else
+#error "port the system call instruction"
+#endif
+}
+
+template <typename T>
+inline long Word(T v) {
+  if constexpr (std::is_null_pointer_v<T>) {
+    return 0;
+  } else if constexpr (std::is_pointer_v<T>) {
+    return reinterpret_cast<long>(v);
+  } else {
+    return static_cast<long>(v);
+  }
+}
+
+template <typename... A>
+inline long Call(long n, A... args) {
+  long v[6] = {};
+  size_t i = 0;
+  ((v[i++] = Word(args)), ...);
+  return Call6(n, v[0], v[1], v[2], v[3], v[4], v[5]);
+}
+
+inline int Close(int fd) { return static_cast<int>(Call(SYS_close, fd)); }
+inline int Fcntl(int fd, int cmd, long arg) { return static_cast<int>(Call(SYS_fcntl, fd, cmd, arg)); }
+inline int Socket(int f, int t, int p) { return static_cast<int>(Call(SYS_socket, f, t, p)); }
+inline int Dup3(int from, int to, int flags) {
+  return static_cast<int>(Call(SYS_dup3, from, to, flags));
+}
+inline int Tid() { return static_cast<int>(Call(SYS_gettid)); }
+inline int Pid() { return static_cast<int>(Call(SYS_getpid)); }
+inline bool ThreadIsAlive(uint32_t tid) { return Call(SYS_kill, static_cast<long>(tid), 0L) != -3; }
+
+inline long FutexWait(uint32_t* word, uint32_t expected, const timespec* relative) {
+  return Call(SYS_futex, word, FUTEX_WAIT, static_cast<long>(expected), relative, 0L, 0L);
+}
+inline long FutexWake(uint32_t* word, int count) {
+  return Call(SYS_futex, word, FUTEX_WAKE, static_cast<long>(count), 0L, 0L, 0L);
+}
+
+// Maps shared memory; null on failure.
+inline void* MapShared(int fd, size_t bytes, int prot) {
+  long r = Call(SYS_mmap, 0L, bytes, prot, MAP_SHARED, fd, 0L);
+  return r < 0 && r > -4096 ? nullptr : reinterpret_cast<void*>(r);
+}
+inline void Unmap(void* p, size_t bytes) { (void)Call(SYS_munmap, p, bytes); }
+
+}  // namespace postern::sys

@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+// notify.cc - see notify.h.
+#include "smcd/notify.h"
+
+#include <sys/un.h>
+
+#include <cstdio>
+#include <cstring>
+
+#include "base/counters.h"
+#include "base/sys.h"
+
+namespace postern {
+namespace {
+
+constexpr uint32_t kAll = 0x7fffffffu;
+
+void PutHex(char*& p, uint64_t v) {
+  for (int shift = 60; shift >= 0; shift -= 4) *p++ = "0123456789abcdef"[v >> shift & 0xfu];
+}
+
+// Length of the address, which is abstract: first byte 0.
+socklen_t BellName(sockaddr_un& a, const pstn_uuid& stack, uint32_t waiter) {
+  memset(&a, 0, sizeof a);
+  a.sun_family = AF_UNIX;
+  char* p = a.sun_path + 1;
+  memcpy(p, "postern/", 8);
+  p += 8;
+  PutHex(p, stack.hi);
+  PutHex(p, stack.lo);
+  *p++ = '/';
+  PutHex(p, waiter);
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + static_cast<size_t>(p - a.sun_path));
+}
+
+void Count(Bells& b, Counter c) {
+  if (b.counters != nullptr) StoreRelaxed(b.counters[c], LoadRelaxed(b.counters[c]) + 1);
+}
+
+// Rings the owner of evmap `waiter` if it has announced its sleep. The load follows a locked
+// instruction or a fence of the caller [F1].
+void RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
+  pstn_evmap& map = LgrEvmap(lgr, side, waiter);
+  if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return;
+  Count(b, kCounterDoorbells);
+  (void)RingBell(BellSender(b), LgrHdr(lgr).stack[side], waiter);
+}
+
+void WakeFutex(Bells& b, uint32_t& word) {
+  if (LoadRelaxed(word) == 0) return;
+  if (Exchange(word, 0u) == 0) return;
+  Count(b, kCounterFutexWakes);
+  (void)sys::FutexWake(&word, kAll);
+}
+
+void SetBits(pstn_evmap& map, uint32_t conn) {
+  conn %= PSTN_CONNS;
+  FetchOr(map.leaf[conn / 64], 1ull << (conn % 64));
+  uint64_t word = 1ull << (conn / 64);
+  if ((LoadRelaxed(map.summary) & word) == 0) FetchOr(map.summary, word);
+}
+
+uint32_t WaitersHw(uint8_t* lgr, uint32_t side) {
+  uint32_t hw = LoadRelaxed(LgrHdr(lgr).waiters_hw[side]);
+  return hw < PSTN_WAITERS ? hw : PSTN_WAITERS;
+}
+
+// Posts to whom `notify`, a word of `side`, names. The word is the owner's: any value is survived.
+void PostTo(Bells& b, uint8_t* lgr, uint32_t side, uint32_t notify, uint32_t conn) {
+  if (notify == 0) return;
+  if (notify != PSTN_NOTIFY_ALL) {
+    PostBit(b, lgr, side, notify - 1, conn);
+    return;
+  }
+  uint32_t hw = WaitersHw(lgr, side);
+  for (uint32_t w = 1; w < hw; w++) {
+    if (LoadRelaxed(LgrEvmap(lgr, side, w).in_use) != 0) PostBit(b, lgr, side, w, conn);
+  }
+}
+
+}  // namespace
+
+int OpenBell(const pstn_uuid& stack, uint32_t waiter) {
+  sockaddr_un a;
+  socklen_t len = BellName(a, stack, waiter);
+  int fd = sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return fd;
+  long r = sys::Call(SYS_bind, fd, &a, len);
+  if (r == 0) return fd;
+  sys::Close(fd);
+  return static_cast<int>(r);
+}
+
+void DrainBell(int fd) {
+  char byte[8];
+  while (sys::Call(SYS_recvfrom, fd, static_cast<char*>(byte), sizeof byte, static_cast<long>(MSG_DONTWAIT), 0L, 0L) >= 0) {
+  }
+}
+
+bool RingBell(int sender, const pstn_uuid& stack, uint32_t waiter) {
+  sockaddr_un a;
+  socklen_t len = BellName(a, stack, waiter);
+  long r = sys::Call(SYS_sendto, sender, "!", 1L, static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), &a, len);
+  return r == 1 || r == -EAGAIN;  // a full queue has rung already
+}
+
+int BellSender(Bells& b) {
+  if (b.sender < 0) {
+    int fd = sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0) return fd;
+    int high = sys::Fcntl(fd, F_DUPFD_CLOEXEC, 900);
+    if (high >= 0) {
+      sys::Close(fd);
+      fd = high;
+    }
+    int none = -1;
+    if (!CompareExchange(b.sender, none, fd)) sys::Close(fd);
+  }
+  return b.sender;
+}
+
+void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t conn) {
+  SetBits(LgrEvmap(lgr, side, waiter), conn);
+  RingIfAsleep(b, lgr, side, waiter % PSTN_WAITERS);
+}
+
+void AnnounceData(Bells& b, const ConnEnd& e) {
+  uint32_t notify = LoadRelaxed(e.peer_ctl().rx_notify);
+  if (notify != 0) {
+    PostTo(b, e.lgr, e.side ^ 1u, notify, e.ep->conn_idx);
+  } else {
+    FullFence();  // [F1] between the record's header and the look at rx_wait
+  }
+  WakeFutex(b, e.peer_ctl().rx_wait);
+}
+
+void AnnounceSpace(Bells& b, const ConnEnd& e) {
+  FullFence();  // [F1] between pos.read and the look at tx_wait
+  pstn_conn_ctl& peer = e.peer_ctl();
+  if (LoadRelaxed(peer.tx_wait) == 0) return;
+  uint32_t how = Exchange(peer.tx_wait, 0u);
+  if ((how & PSTN_TXW_FUTEX) != 0) {
+    Count(b, kCounterFutexWakes);
+    (void)sys::FutexWake(&peer.tx_wait, kAll);
+  }
+  if ((how & PSTN_TXW_POST) != 0) PostTo(b, e.lgr, e.side ^ 1u, LoadRelaxed(peer.rx_notify), e.ep->conn_idx);
+}
+
+void AnnounceLocal(Bells& b, const ConnEnd& e) {
+  FullFence();
+  pstn_conn_ctl& own = e.ctl();
+  PostTo(b, e.lgr, e.side, LoadRelaxed(own.rx_notify), e.ep->conn_idx);
+  WakeFutex(b, own.rx_wait);
+  WakeFutex(b, own.tx_wait);
+}
+
+void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn) {
+  SetBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), conn);
+  uint32_t hw = WaitersHw(lgr, 1);
+  for (uint32_t w = 1; w < hw; w++) {
+    if ((LoadRelaxed(LgrEvmap(lgr, 1, w).in_use) & PSTN_EV_SYN) != 0) RingIfAsleep(b, lgr, 1, w);
+  }
+}
+
+void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side) {
+  FullFence();
+  uint32_t hw = WaitersHw(lgr, side);
+  for (uint32_t w = 1; w < hw; w++) {
+    if (LoadRelaxed(LgrEvmap(lgr, side, w).in_use) != 0) RingIfAsleep(b, lgr, side, w);
+  }
+}
+
+void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter) {
+  if (waiter >= PSTN_WAITERS) return;
+  pstn_waiter& w = s.waiters[waiter];
+  Exchange(w.posted, 1u);  // [F1]
+  if (LoadRelaxed(w.sleeping) == 0 || Exchange(w.sleeping, 0u) == 0) return;
+  Count(b, kCounterDoorbells);
+  (void)RingBell(BellSender(b), s.hdr.id, waiter);
+}
+
+}  // namespace postern

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// notify.h - tells the other side (or another process of ours) that something changed.
+//
+// Two ways to sleep, so two ways to wake:
+//  - a thread blocked on one connection sleeps on a futex in its own ctl line (rx_wait, tx_wait);
+//  - an event set or poll() sleeps in the kernel on its fds and its doorbell; it is told by a bit in
+//    its evmap and, only when `sleeping` says so, by a datagram to the doorbell.
+//
+// No lost wake-up: the sleeper stores its flag, full fence, looks again, sleeps. The waker stores
+// its news, full fence (or the locked instruction that sets the bit), loads the flag. One of the two
+// sees the other's store [F1]. No system call while the other side is awake.
+#pragma once
+#include "smcd/ring.h"
+
+namespace postern {
+
+// The doorbell of a waiter: an abstract datagram socket, named by stack and index. Returns a
+// non-blocking fd bound to it, or -errno. Nobody has to pass it on, it needs no file, works after
+// chroot and setuid, and is gone with its owner; a ring by a stranger is a spurious wake-up.
+int OpenBell(const pstn_uuid& stack, uint32_t waiter);
+void DrainBell(int fd);
+// Rings. `sender` is any datagram Unix socket. True if somebody holds that bell.
+bool RingBell(int sender, const pstn_uuid& stack, uint32_t waiter);
+
+// What posting needs of its process.
+struct Bells {
+  int sender = -1;              // fd for RingBell, opened on first use
+  uint64_t* counters = nullptr;  // of the poster's stack
+};
+int BellSender(Bells& b);
+
+// Sets the bit of `conn` in evmap `waiter` of `side` and wakes its owner if it sleeps.
+void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t conn);
+// Tells the peer that data or flags have come: bit, doorbell and futex as it asked for.
+void AnnounceData(Bells& b, const ConnEnd& e);
+// Tells the peer that ring space was returned, if it waits for that.
+void AnnounceSpace(Bells& b, const ConnEnd& e);
+// The same towards our own side: for threads of ours that wait on `e` (shutdown, close, death).
+void AnnounceLocal(Bells& b, const ConnEnd& e);
+// A new connection: bit in the server's SYN map, and its waiters that want such news.
+void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn);
+// Wakes every waiter of `side` (death of the other).
+void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side);
+
+// Wakes a waiter from inside its own stack.
+void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter);
+
+}  // namespace postern

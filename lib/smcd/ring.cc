@@ -1,0 +1,370 @@
+// SPDX-License-Identifier: Apache-2.0
+// ring.cc - see ring.h for the protocol and why it is safe.
+#include "smcd/ring.h"
+
+#include "base/clock.h"
+
+namespace postern {
+namespace {
+
+constexpr uint32_t kLine = PSTN_REC_ALIGN;
+constexpr uint32_t kWindow = 512;           // look for an early wrap each so many bytes
+constexpr uint32_t kChunk = 16384;          // longer writes become several records: the reader
+                                            // copies one while the writer fills the next
+constexpr uint32_t kPublishBytes = 8192;    // return space at least so often within one read
+constexpr uint64_t kPlaceMask = (1ull << 44) - 1;  // class and page of a descriptor
+
+uint64_t& HeaderAt(uint8_t* ring, uint32_t off) { return *reinterpret_cast<uint64_t*>(ring + off); }
+uint32_t RecordBytes(uint64_t len) {
+  return static_cast<uint32_t>((len + PSTN_REC_HDR + kLine - 1) / kLine * kLine);
+}
+
+// ---------------------------------------------------------------- writer
+
+// Takes over the reader's offset, if it is one that an honest reader could have: 64-byte aligned
+// and within what is unread, between the last known offset and the write offset.
+void LearnReadOffset(const ConnEnd& e, uint32_t ring_bytes) {
+  pstn_tx& tx = e.ep->tx;
+  uint64_t read = LoadAcquire(e.peer_pos().read);  // [A1] pairs with [R1]: its copies are done
+  if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;  // still in the ring before
+  uint32_t r = static_cast<uint32_t>(read);
+  bool unread_is_straight = tx.peer <= tx.off;
+  bool inside = unread_is_straight ? (r >= tx.peer && r <= tx.off) : (r >= tx.peer || r <= tx.off);
+  if (r % kLine == 0 && r < ring_bytes && inside) tx.peer = r;
+}
+
+// What a writer that died in the middle left behind: a record is published before tx.off moves.
+void RepairWriter(const ConnEnd& e, const RingPlace& ring) {
+  pstn_tx& tx = e.ep->tx;
+  for (uint32_t guard = 0; guard < ring.bytes / kLine; guard++) {
+    uint64_t h = LoadAcquire(HeaderAt(ring.base, tx.off));
+    if (h == 0) return;
+    if (h == PSTN_REC_WRAP) {
+      tx.off = 0;
+    } else if (h <= ring.bytes && tx.off + RecordBytes(h) < ring.bytes) {
+      tx.off += RecordBytes(h);
+      tx.bytes += h;
+    } else {
+      return;  // SWITCH: the next attach sees to it
+    }
+  }
+}
+
+uint32_t ClassFor(size_t bytes, const RingLimits& limits) {
+  uint32_t cls = limits.class_min;
+  while (cls < limits.class_max && bytes * 2 > RingBytes(cls)) cls++;
+  return cls;
+}
+
+// Gives the memory of the ring before back once the reader has left it.
+void DropOldRing(const ConnEnd& e) {
+  pstn_tx& tx = e.ep->tx;
+  if (tx.old_ring == 0) return;
+  uint64_t read = LoadAcquire(e.peer_pos().read);
+  if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;
+  GiveRing(*e.ref, tx.old_ring);
+  tx.old_ring = 0;
+}
+
+// Where the next ring starts. Its first header is cleared before anyone is told of it.
+bool TakeNextRing(const ConnEnd& e, uint32_t cls, uint64_t flags, uint64_t* desc) {
+  uint64_t place = TakeRing(*e.ref, cls);
+  if (place == 0) return false;
+  RingPlace r = RingAt(e.lgr, e.side, place);
+  StoreRelaxed(HeaderAt(r.base, 0), 0u);
+  uint64_t gen = (RingGen(LoadRelaxed(e.ctl().ring)) + 1u) & 0xffffu;
+  *desc = gen << PSTN_RING_GEN_SHIFT | flags | place;
+  return true;
+}
+
+bool Attach(const ConnEnd& e, uint32_t cls) {
+  uint64_t desc;
+  if (!TakeNextRing(e, cls, 0, &desc)) return false;
+  pstn_tx& tx = e.ep->tx;
+  tx.ring = desc;
+  tx.off = tx.peer = 0;
+  tx.window = kWindow;
+  tx.blocked = 0;
+  StoreRelease(e.ctl().ring, desc);  // [R2] pairs with [A2]: the first header is 0
+  return true;
+}
+
+// Moves the stream to a larger ring. The old one is given back when the reader has left it.
+bool Grow(const ConnEnd& e, const RingPlace& old, uint32_t cls) {
+  pstn_tx& tx = e.ep->tx;
+  DropOldRing(e);
+  if (tx.old_ring != 0) return false;
+  uint64_t desc;
+  if (!TakeNextRing(e, cls, PSTN_RING_F_SWITCH, &desc)) return false;
+  if (RingClass(desc) <= RingClass(tx.ring)) {  // only a smaller one was left
+    GiveRing(*e.ref, desc & kPlaceMask);
+    return false;
+  }
+  tx.old_ring = tx.ring & kPlaceMask;
+  uint32_t mark = tx.off;
+  tx.ring = desc;
+  tx.off = tx.peer = 0;
+  tx.window = kWindow;
+  tx.blocked = 0;
+  StoreRelease(e.ctl().ring, desc);
+  StoreRelease(HeaderAt(old.base, mark), PSTN_REC_SWITCH);
+  return true;
+}
+
+// Room for one record (header included) at the write offset, leaving a line for the next header.
+uint32_t RoomAt(const pstn_tx& tx, uint32_t ring_bytes) {
+  uint32_t end = tx.off >= tx.peer ? ring_bytes : tx.peer;
+  return end - tx.off - kLine;
+}
+uint32_t RoomAtStart(const pstn_tx& tx) {
+  return tx.off >= tx.peer && tx.peer >= 2 * kLine ? tx.peer - kLine : 0;
+}
+
+// Puts one record of `len` bytes at `at` (not the write offset: a wrap) or at the write offset.
+void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len, bool wrap) {
+  pstn_tx& tx = e.ep->tx;
+  uint32_t at = wrap ? 0 : tx.off;
+  uint32_t next = at + RecordBytes(len);
+  from.CopyOut(ring.base + at + PSTN_REC_HDR, len);
+  if (LoadRelaxed(HeaderAt(ring.base, next)) != 0) StoreRelaxed(HeaderAt(ring.base, next), 0u);
+  StoreRelease(HeaderAt(ring.base, at), static_cast<uint64_t>(len));  // [R3] pairs with [A3]
+  if (wrap) {
+    StoreRelease(HeaderAt(ring.base, tx.off), PSTN_REC_WRAP);
+    tx.window = kWindow;
+  }
+  tx.off = next;
+  tx.bytes += len;
+}
+
+// One record. 0 when the ring is full.
+uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from) {
+  pstn_tx& tx = e.ep->tx;
+  size_t want = from.left() < kChunk ? from.left() : kChunk;
+  uint32_t need = RecordBytes(want);
+  bool looked = false;
+  if (tx.off >= tx.window) {
+    LearnReadOffset(e, ring.bytes);
+    looked = true;
+    if (tx.peer == tx.off && RoomAtStart(tx) >= need) {  // drained: stay in few lines
+      Put(e, ring, from, static_cast<uint32_t>(want), true);
+      return static_cast<uint32_t>(want);
+    }
+    tx.window = tx.off + kWindow;
+  }
+  for (;;) {
+    if (RoomAt(tx, ring.bytes) >= need) {
+      Put(e, ring, from, static_cast<uint32_t>(want), false);
+      return static_cast<uint32_t>(want);
+    }
+    if (RoomAtStart(tx) >= need) {
+      Put(e, ring, from, static_cast<uint32_t>(want), true);
+      return static_cast<uint32_t>(want);
+    }
+    if (looked) break;
+    LearnReadOffset(e, ring.bytes);
+    looked = true;
+  }
+  // Not all of it: fill what is there, if that is worth a record.
+  uint32_t end = RoomAt(tx, ring.bytes), start = RoomAtStart(tx);
+  uint32_t room = end >= start ? end : start;
+  if (room < kLine || (room < 512 && room < ring.bytes / 8)) return 0;
+  uint32_t len = room - PSTN_REC_HDR;
+  Put(e, ring, from, len, end < start);
+  return len;
+}
+
+}  // namespace
+
+size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits) {
+  pstn_tx& tx = e.ep->tx;
+  if (tx.ring == 0 && !Attach(e, ClassFor(from.left(), limits))) return 0;
+  DropOldRing(e);
+  RingPlace ring = RingAt(e.lgr, e.side, tx.ring);
+  if (LoadRelaxed(HeaderAt(ring.base, tx.off)) != 0) RepairWriter(e, ring);
+  size_t done = 0;
+  while (from.left() != 0) {
+    uint32_t n = PutSome(e, ring, from);
+    done += n;
+    if (n != 0) continue;
+    // Full. A stream that keeps filling its ring gets a larger one, at once if it is far too small.
+    uint32_t cls = RingClass(tx.ring);
+    tx.blocked++;
+    bool far_too_small = from.left() > ring.bytes / 2;
+    if (cls >= limits.class_max || (tx.blocked < 3 && !far_too_small)) break;
+    if (!Grow(e, ring, cls + 1)) break;
+    ring = RingAt(e.lgr, e.side, tx.ring);
+  }
+  tx.records++;
+  return done;
+}
+
+bool RingWritable(const ConnEnd& e) {
+  const pstn_tx& tx = e.ep->tx;
+  uint64_t desc = LoadRelaxed(tx.ring);
+  if (desc == 0) return true;
+  uint32_t bytes = RingBytes(RingClass(desc) % PSTN_SLAB_CLASSES);
+  uint32_t off = LoadRelaxed(tx.off), r = LoadRelaxed(tx.peer);
+  for (int pass = 0; pass < 2; pass++) {
+    // A third of the ring, as the kernel's sk_stream_is_writeable: no wake-up for each freed line.
+    uint32_t used = off >= r ? off - r : bytes - r + off;
+    if (bytes - used > bytes / 3) return true;
+    uint64_t read = LoadAcquire(e.peer_pos().read);
+    if (static_cast<uint32_t>(read >> 32) != RingGen(desc)) return false;
+    r = static_cast<uint32_t>(read);
+    if (r >= bytes || r % kLine != 0) return false;
+  }
+  return false;
+}
+
+bool RingDrained(const ConnEnd& e) {
+  pstn_tx& tx = e.ep->tx;
+  if (tx.ring == 0) return true;
+  if (tx.old_ring != 0) {
+    DropOldRing(e);
+    if (tx.old_ring != 0) return false;
+  }
+  LearnReadOffset(e, RingBytes(RingClass(tx.ring)));
+  uint64_t read = LoadAcquire(e.peer_pos().read);
+  return tx.peer == tx.off && static_cast<uint32_t>(read >> 32) == RingGen(tx.ring);
+}
+
+bool RingDetach(const ConnEnd& e) {
+  pstn_tx& tx = e.ep->tx;
+  if (tx.ring == 0 || !RingDrained(e)) return false;
+  uint64_t desc = tx.ring;
+  tx.ring = 0;
+  // The generation stays, so that the next ring's differs.
+  StoreRelease(e.ctl().ring, desc & ~((1ull << PSTN_RING_GEN_SHIFT) - 1));
+  GiveRing(*e.ref, desc & kPlaceMask);
+  return true;
+}
+
+// ---------------------------------------------------------------- reader
+namespace {
+
+constexpr uint64_t kHasPlace = (1ull << 40) - 1;  // page 0 is the header page: no ring is there
+
+enum class Look : uint8_t { kRecord, kEmpty, kViolation };
+
+struct Place {
+  uint64_t ring;
+  uint32_t off;
+};
+
+// What is at `p`, following marks and changes of ring. On kRecord `len` is the checked length.
+Look LookAt(const ConnEnd& e, Place& p, uint64_t& len) {
+  for (int steps = 0; steps < 6; steps++) {
+    if ((p.ring & kHasPlace) == 0) {
+      uint64_t desc = LoadAcquire(e.peer_ctl().ring);  // [A2]
+      if ((desc & kHasPlace) == 0) return Look::kEmpty;
+      if (RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr) return Look::kViolation;
+      p = {desc, 0};
+      continue;
+    }
+    RingPlace ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
+    if (ring.base == nullptr) return Look::kViolation;
+    uint64_t h = LoadAcquire(HeaderAt(ring.base, p.off));  // [A3]
+    uint64_t desc = LoadAcquire(e.peer_ctl().ring);        // after the header, see ring.h
+    if (desc != p.ring) {
+      bool old_one_goes_on = (desc & PSTN_RING_F_SWITCH) != 0 && RingGen(desc) == ((RingGen(p.ring) + 1u) & 0xffffu);
+      if (!old_one_goes_on) {  // it was drained and taken away
+        p = {0, 0};
+        continue;
+      }
+    }
+    if (h == 0) return Look::kEmpty;
+    if (h == PSTN_REC_WRAP) {
+      if (p.off == 0) return Look::kViolation;
+      p.off = 0;
+      continue;
+    }
+    if (h == PSTN_REC_SWITCH) {
+      if (desc == p.ring || RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr) return Look::kViolation;
+      p = {desc, 0};
+      continue;
+    }
+    if (h > ring.bytes || p.off + RecordBytes(h) > ring.bytes - kLine) return Look::kViolation;
+    len = h;
+    return Look::kRecord;
+  }
+  return Look::kViolation;
+}
+
+void Publish(const ConnEnd& e, const pstn_rx& rx) {
+  uint64_t word = static_cast<uint64_t>(RingGen(rx.ring)) << 32 | rx.off;
+  if (LoadRelaxed(e.pos().read) != word) StoreRelease(e.pos().read, word);  // [R1] pairs with [A1]
+}
+
+}  // namespace
+
+ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode) {
+  pstn_rx& rx = e.ep->rx;
+  Place p = {rx.ring, rx.off};
+  uint32_t rec_done = rx.rec_done;
+  size_t done = 0, unpublished = 0;
+  ReadStatus status = ReadStatus::kOk;
+  while (done < want) {
+    uint64_t len = rx.rec_len;
+    if (rec_done == 0 || mode == ReadMode::kPeek) {
+      Place before = p;
+      Look look = LookAt(e, p, len);
+      if (mode != ReadMode::kPeek && (before.ring != p.ring || before.off != p.off)) {
+        StoreRelaxed(rx.ring, p.ring);
+        StoreRelaxed(rx.off, p.off);
+      }
+      if (look != Look::kRecord) {
+        if (look == Look::kViolation) status = ReadStatus::kViolation;
+        else if (done == 0) status = ReadStatus::kEmpty;
+        break;
+      }
+      if (rec_done >= len) return {done, ReadStatus::kViolation};  // it shrank under a peek
+    }
+    RingPlace ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
+    size_t n = len - rec_done < want - done ? len - rec_done : want - done;
+    if (to != nullptr) to->CopyIn(ring.base + p.off + PSTN_REC_HDR + rec_done, n);
+    done += n;
+    rec_done += static_cast<uint32_t>(n);
+    bool whole = rec_done == len;
+    if (whole) {
+      p.off += RecordBytes(len);
+      rec_done = 0;
+    }
+    if (mode == ReadMode::kPeek) continue;
+    rx.rec_len = static_cast<uint32_t>(len);
+    rx.rec_done = rec_done;
+    rx.bytes += n;
+    if (!whole) break;
+    StoreRelaxed(rx.off, p.off);
+    unpublished += len;
+    if (unpublished >= kPublishBytes) {
+      Publish(e, rx);
+      unpublished = 0;
+    }
+  }
+  if (mode != ReadMode::kPeek && rx.ring != 0) Publish(e, rx);
+  return {done, done != 0 && status != ReadStatus::kViolation ? ReadStatus::kOk : status};
+}
+
+bool RingReadable(const ConnEnd& e) {
+  const pstn_rx& rx = e.ep->rx;
+  if (LoadRelaxed(rx.rec_done) != 0) return true;
+  Place p = {LoadRelaxed(rx.ring), LoadRelaxed(rx.off)};
+  uint64_t len;
+  return LookAt(e, p, len) != Look::kEmpty;
+}
+
+size_t RingQueued(const ConnEnd& e, size_t limit) {
+  const pstn_rx& rx = e.ep->rx;
+  Place p = {rx.ring, rx.off};
+  size_t total = 0;
+  uint64_t len = 0;
+  uint32_t rec_done = rx.rec_done;
+  while (total < limit && LookAt(e, p, len) == Look::kRecord && rec_done < len) {
+    total += len - rec_done;
+    rec_done = 0;
+    p.off += RecordBytes(len);
+  }
+  return total;
+}
+
+}  // namespace postern

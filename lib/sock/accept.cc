@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: Apache-2.0
+// accept.cc - admits clients' connections to listeners, and hands them out with the kernel's.
+//
+// A client's SYN is a bit in its link group's SYN map. Whichever process of the server's family
+// comes by first takes the bits, makes an endpoint for each connection and puts it into the accept
+// queue of its listener (in the stack, so that every process that shares the listener can accept).
+#include <cerrno>
+#include <cstring>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+constexpr uint32_t kKernelTurn = 8;  // so often the kernel's queue is asked first
+
+// Refuses a connection, as a RST would: there is no such listener, or no room.
+void Refuse(const ConnEnd& e) {
+  FetchOr(e.ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
+  uint32_t syn = PSTN_CS_SYN;
+  if (!CompareExchange(e.conn->setup.state, syn, PSTN_CS_SERVER_GONE)) {
+    StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // the client is gone as well
+    return;
+  }
+  AnnounceData(g_proc.bells, e);
+  AnnounceSpace(g_proc.bells, e);
+}
+
+void QueueAccepted(pstn_ep& listener, uint32_t idx) {
+  pstn_stack& s = Stack();
+  s.eps[idx].next = PSTN_NONE;
+  if (listener.accept_head == PSTN_NONE) {
+    listener.accept_head = idx;
+  } else {
+    s.eps[listener.accept_tail].next = idx;
+  }
+  listener.accept_tail = idx;
+  StoreRelease(listener.accept_count, listener.accept_count + 1);
+}
+
+// One connection of link group `idx`. What the client wrote is loaded once and checked.
+void Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
+  pstn_stack& s = Stack();
+  pstn_lgr_ref& ref = s.lgrs[lgr_idx];
+  pstn_conn& c = LgrConn(lgr, conn);
+  uint32_t state = LoadAcquire(c.setup.state);
+  if ((state != PSTN_CS_SYN && state != PSTN_CS_CLIENT_GONE) || LoadAcquire(ref.conn_ep[conn]) != 0) return;
+  BuryZombie(ref, conn);
+  pstn_conn_setup setup = c.setup;
+  pstn_ep* listener = EpAt(s, setup.listener_idx);
+  pstn_ep none;
+  ConnEnd e = {&none, &ref, lgr, &c, 1};
+  none.conn_idx = conn;
+  uint32_t idx = listener != nullptr ? NewEp(listener->family) : PSTN_NONE;
+  if (idx == PSTN_NONE) {
+    Refuse(e);
+    return;
+  }
+  pstn_ep& ep = s.eps[idx];
+  ep.lgr_idx = lgr_idx;
+  ep.conn_idx = conn;
+  ep.conn_gen = setup.gen;
+  ep.side = 1;
+  ep.local = setup.server;
+  ep.peer = setup.client;
+  ep.listener = setup.listener_idx;
+  Lock(listener->accept_lock);
+  bool open = LoadAcquire(listener->state) == PSTN_EP_LISTEN && listener->gen == setup.listener_gen &&
+              (listener->flags & PSTN_EPF_SHUT_RD) == 0;
+  if (open) {
+    // What the listener has, its children inherit.
+    ep.flags = listener->flags & (PSTN_EPF_NODELAY | PSTN_EPF_KEEPALIVE | PSTN_EPF_CORK | PSTN_EPF_OOBINLINE | PSTN_EPF_REUSEADDR);
+    ep.sndbuf = listener->sndbuf;
+    ep.rcvbuf = listener->rcvbuf;
+    ep.linger_on = listener->linger_on;
+    ep.linger_sec = listener->linger_sec;
+    ep.rcvtimeo_ns = listener->rcvtimeo_ns;
+    ep.sndtimeo_ns = listener->sndtimeo_ns;
+    ep.rcvlowat = listener->rcvlowat;
+    ep.keepidle = listener->keepidle;
+    ep.keepintvl = listener->keepintvl;
+    ep.keepcnt = listener->keepcnt;
+    ep.user_timeout = listener->user_timeout;
+    ep.opt_set = listener->opt_set;
+    StoreRelease(ref.conn_ep[conn], idx + 1);
+    uint32_t syn = PSTN_CS_SYN;
+    CompareExchange(c.setup.state, syn, PSTN_CS_ESTABLISHED);  // or it stays CLIENT_GONE
+    StoreRelease(ep.state, PSTN_EP_EMBRYO);
+    QueueAccepted(*listener, idx);
+  }
+  Unlock(listener->accept_lock);
+  if (open) {
+    PostEp(*listener);
+  } else {
+    StoreRelease(ep.state, PSTN_EP_FREE);
+    GiveEp(s, idx);
+    Refuse(e);
+  }
+}
+
+void AdmitFrom(uint32_t lgr_idx, uint8_t* lgr) {
+  pstn_evmap& map = LgrEvmap(lgr, 1, PSTN_EVMAP_SYN);
+  if (LoadRelaxed(map.summary) == 0) return;
+  uint64_t words = Exchange(map.summary, 0u);
+  while (words != 0) {
+    uint32_t w = static_cast<uint32_t>(__builtin_ctzll(words));
+    words &= words - 1;
+    uint64_t bits = Exchange(map.leaf[w], 0u);
+    while (bits != 0) {
+      uint32_t conn = w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
+      bits &= bits - 1;
+      Admit(lgr_idx, lgr, conn);
+    }
+  }
+}
+
+// The next connection of the accept queue, or PSTN_NONE.
+uint32_t Dequeue(pstn_ep& listener) {
+  pstn_stack& s = Stack();
+  if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;
+  Guard g(listener.accept_lock);
+  uint32_t idx = listener.accept_head;
+  if (idx >= PSTN_EPS) return PSTN_NONE;
+  listener.accept_head = s.eps[idx].next;
+  if (listener.accept_head == PSTN_NONE) listener.accept_tail = PSTN_NONE;
+  StoreRelease(listener.accept_count, listener.accept_count - 1);
+  uint8_t* lgr = LgrBase(g_proc.view, s.eps[idx].lgr_idx);
+  if (lgr != nullptr) FetchSub(LgrHdr(lgr).pending[EpIdx(s, listener) % PSTN_PENDING], 1u);
+  return idx;
+}
+
+long AcceptOurs(pstn_ep& listener, uint32_t idx, sockaddr* sa, socklen_t* len, int flags) {
+  pstn_stack& s = Stack();
+  pstn_ep& ep = s.eps[idx];
+  long fd = OpenFdFor(ep, idx, false, (flags & SOCK_CLOEXEC) != 0);
+  if (fd < 0) {  // out of fds: it stays first in the queue, as with the kernel
+    Guard g(listener.accept_lock);
+    ep.next = listener.accept_head;
+    listener.accept_head = idx;
+    if (listener.accept_tail == PSTN_NONE) listener.accept_tail = idx;
+    StoreRelease(listener.accept_count, listener.accept_count + 1);
+    return fd;
+  }
+  if ((flags & SOCK_NONBLOCK) != 0) FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
+  ep.owner_slot = g_proc.slot;
+  StoreRelease(ep.state, PSTN_EP_ESTABLISHED);
+  Count(s.hdr, kCounterAccepts);
+  AddrToSockaddr(ep.peer, ep.family, sa, len);
+  return fd;
+}
+
+long AcceptKernel(int fd, sockaddr* sa, socklen_t* len, int flags) {
+  long r = sys::Call(SYS_accept4, fd, sa, len, static_cast<long>(flags));
+  if (r == -EMFILE || r == -ENFILE) {
+    CacheFlush();
+    r = sys::Call(SYS_accept4, fd, sa, len, static_cast<long>(flags));
+  }
+  if (r < 0) return r;
+  pstn_stack& s = Stack();
+  Count(s.hdr, kCounterKernelAccepts);
+  FetchAdd(s.hdr.reasons[kReasonKernelClient], 1u);
+  uint32_t idx = NewEp(EpOfFd(fd) != nullptr ? EpOfFd(fd)->family : AF_INET);
+  if (idx == PSTN_NONE) return r;  // served all the same, only not listed
+  s.eps[idx].reason = kReasonKernelClient;
+  s.eps[idx].flags = PSTN_EPF_DIRTY | ((flags & SOCK_NONBLOCK) != 0 ? PSTN_EPF_NONBLOCK : 0u);
+  StoreRelease(s.eps[idx].state, PSTN_EP_KERNEL);
+  SetFd(static_cast<int>(r), PSTN_FD_EP | idx);
+  return r;
+}
+
+}  // namespace
+
+void AdmitSyns() {
+  pstn_stack& s = Stack();
+  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    if (LoadAcquire(s.lgrs[i].state) == 0 || s.lgrs[i].side != 1) continue;
+    uint8_t* lgr = LgrBase(g_proc.view, i);
+    if (lgr == nullptr) lgr = EnsureLgr(i);
+    if (lgr != nullptr) AdmitFrom(i, lgr);
+  }
+}
+
+long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
+  if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) {
+    return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;
+  }
+  if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return -EINVAL;
+  if (sa != nullptr && len != nullptr && static_cast<int>(*len) < 0) return -EINVAL;
+  if (sa == nullptr) len = nullptr;
+  static thread_local uint32_t turn = 0;
+  Deadline until = ep.rcvtimeo_ns != 0 ? Deadline::AfterNs(ep.rcvtimeo_ns) : Deadline::Never();
+  for (;;) {
+    AdmitSyns();
+    if (++turn % kKernelTurn == 0) {
+      long r = AcceptKernel(fd, sa, len, flags);
+      if (r != -EAGAIN) return r;
+    }
+    uint32_t idx = Dequeue(ep);
+    if (idx != PSTN_NONE) return AcceptOurs(ep, idx, sa, len, flags);
+    long r = AcceptKernel(fd, sa, len, flags);
+    if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;
+    pollfd p = {fd, POLLIN, 0};
+    long n = SockPoll(&p, 1, until, nullptr);
+    if (n < 0) return n;
+    if (n == 0) return -EAGAIN;
+  }
+}
+
+}  // namespace postern

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// close.cc - references to endpoints, and the end of a connection.
+//
+// An endpoint lives as long as an fd of any process means it. The last close ends the connection as
+// the kernel's TCP would: data that was written is delivered, then FIN; unread data turns it into a
+// RST. The connection slot of the link group is free again when both sides have closed.
+#include <cerrno>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+// Our side leaves the connection slot; the second to leave frees it.
+void LeaveConn(const ConnEnd& e) {
+  pstn_ep& ep = *e.ep;
+  uint32_t conn = ep.conn_idx % PSTN_CONNS;
+  Lock(ep.tx.lock);
+  (void)RingDetach(e);
+  uint64_t ring = ep.tx.ring;
+  uint64_t old = ep.tx.old_ring;
+  ep.tx.ring = ep.tx.old_ring = 0;
+  Unlock(ep.tx.lock);
+  StoreRelease(e.ref->conn_ep[conn], 0u);
+  uint32_t gone = e.side == 0 ? PSTN_CS_CLIENT_GONE : PSTN_CS_SERVER_GONE;
+  MakeZombie(*e.ref, conn, ring, old);
+  uint32_t state = LoadAcquire(e.conn->setup.state);
+  for (;;) {
+    bool peer_gone = state == (e.side == 0 ? PSTN_CS_SERVER_GONE : PSTN_CS_CLIENT_GONE) ||
+                     state == PSTN_CS_FREE || LoadRelaxed(LgrHdr(e.lgr).side_dead[e.side ^ 1u]) != 0;
+    if (CompareExchange(e.conn->setup.state, state, peer_gone ? uint32_t{PSTN_CS_FREE} : gone)) {
+      if (peer_gone) BuryZombie(*e.ref, conn);
+      return;
+    }
+  }
+}
+
+void CloseListener(pstn_ep& ep) {
+  pstn_stack& s = Stack();
+  if ((ep.flags & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
+  Lock(ep.accept_lock);
+  StoreRelease(ep.state, PSTN_EP_CLOSED);
+  uint32_t idx = ep.accept_head;
+  ep.accept_head = ep.accept_tail = PSTN_NONE;
+  StoreRelease(ep.accept_count, 0u);
+  Unlock(ep.accept_lock);
+  while (idx < PSTN_EPS) {  // clients that nobody will accept: RST
+    pstn_ep& embryo = s.eps[idx];
+    idx = embryo.next;
+    ConnEnd e;
+    if (Resolve(embryo, e)) FetchSub(LgrHdr(e.lgr).pending[EpIdx(s, ep) % PSTN_PENDING], 1u);
+    StoreRelease(embryo.state, PSTN_EP_ESTABLISHED);
+    embryo.linger_on = 1;
+    embryo.linger_sec = 0;
+    CloseEp(embryo);
+  }
+  AdmitSyns();  // refuses what is still on its way
+}
+
+void CloseConnection(pstn_ep& ep) {
+  ConnEnd e;
+  if (!Resolve(ep, e)) return;
+  bool reset = RingReadable(e) || (ep.linger_on != 0 && ep.linger_sec == 0);
+  Lock(ep.tx.lock);
+  FetchOr(e.ctl().flags, PSTN_CF_CLOSED | (reset ? PSTN_CF_RST : PSTN_CF_FIN));
+  Unlock(ep.tx.lock);
+  AnnounceData(g_proc.bells, e);
+  AnnounceSpace(g_proc.bells, e);
+  LeaveConn(e);
+}
+
+}  // namespace
+
+void CloseEp(pstn_ep& ep) {
+  uint32_t state = LoadAcquire(ep.state);
+  DropItemsOfEp(ep);
+  if (state == PSTN_EP_LISTEN) {
+    CloseListener(ep);
+  } else if (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_EMBRYO) {
+    CloseConnection(ep);
+  }
+  StoreRelease(ep.state, PSTN_EP_FREE);
+  GiveEp(Stack(), EpIdx(Stack(), ep));
+}
+
+void DropFdRef(uint32_t entry) {
+  uint32_t idx = entry & PSTN_FD_IDX;
+  if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL) {
+    if (idx < PSTN_EPOLLS && FetchSub(Stack().epolls[idx].refs, 1u) == 1) DropEpoll(idx);
+    return;
+  }
+  pstn_ep* ep = EpAt(Stack(), idx);
+  if (ep != nullptr && (entry & PSTN_FD_KIND) == PSTN_FD_EP && FetchSub(ep->refs, 1u) == 1) CloseEp(*ep);
+}
+
+void SockDup(int from, int to) {
+  uint32_t entry = FdEntry(from);
+  uint32_t idx = entry & PSTN_FD_IDX;
+  if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(), idx) != nullptr) {
+    pstn_ep& ep = Stack().eps[idx];
+    FetchAdd(ep.refs, 1u);
+    FetchOr(ep.flags, PSTN_EPF_DUPPED);
+  } else if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) {
+    FetchAdd(Stack().epolls[idx].refs, 1u);
+  }
+  SetFd(to, entry);
+}
+
+// Waits, as SO_LINGER asks, until the peer has taken what was written.
+void ReleaseLinger(pstn_ep& ep) {
+  ConnEnd e;
+  if (ep.linger_on == 0 || ep.linger_sec == 0 || !Resolve(ep, e)) return;
+  Deadline until = Deadline::AfterNs(static_cast<uint64_t>(ep.linger_sec) * 1000000000u);
+  FetchOr(e.ctl().flags, PSTN_CF_FIN);
+  AnnounceData(g_proc.bells, e);
+  auto gone = [&] {
+    if ((LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RST)) != 0) return true;
+    Guard g(ep.tx.lock);
+    return RingDrained(e);
+  };
+  while (!gone() && until.left_ns() != 0) {
+    timespec ts = until.LeftTimespec(1000000);
+    if (sys::Call(SYS_nanosleep, &ts, nullptr) == -EINTR) return;
+  }
+}
+
+long SockClose(int fd, uint32_t entry) {
+  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+  if (ep == nullptr) {
+    SetFd(fd, 0);
+    long r = sys::Close(fd);
+    DropFdRef(entry);
+    return r;
+  }
+  uint32_t refs = LoadAcquire(ep->refs);
+  if (refs == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) ReleaseLinger(*ep);
+  if (refs > 1 && ep->item_head != PSTN_NONE) DropItemsOfFd(*ep, fd);
+  // The kernel's socket serves again if nobody else refers to it and the kernel knows nothing of it.
+  uint32_t flags = LoadRelaxed(ep->flags);
+  bool reusable = refs == 1 && (flags & (PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND)) == 0 &&
+                  LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED;
+  CachedFd c = {fd, static_cast<uint16_t>(ep->kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0};
+  uint32_t family = ep->family;
+  SetFd(fd, 0);
+  if (reusable) {
+    DropFdRef(entry);  // before the fd can be taken again: its port is the connection's
+    if (CachePut(family, c)) return 0;
+    return sys::Close(fd);
+  }
+  long r = sys::Close(fd);
+  DropFdRef(entry);
+  return r;
+}
+
+}  // namespace postern

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// connect.cc - finds the peer in the directory and connects through a link group, or says why not.
+//
+//   directory (posternd's, read-only)  ->  which stack listens there
+//   link group with that stack         ->  had already, or posternd introduces us (first time only)
+//   a connection slot of it            ->  filled in, marked SYN, announced
+//
+// As with TCP, accept() is not awaited: connect succeeds when the listener's backlog has room, and
+// data may follow at once. Whatever does not fit falls back to the kernel, with its reason.
+#include <netinet/in.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+struct Target {
+  pstn_uuid stack;
+  uint32_t ep_idx, ep_gen, backlog;
+};
+
+constexpr int kSeqRetries = 1000;
+
+bool SameIp(const pstn_addr& a, const pstn_addr& b) { return memcmp(a.ip, b.ip, 16) == 0; }
+
+// How well a listener fits a destination: 0 not at all, 1 dual-stack wildcard, 2 wildcard, 3 exact.
+int Fit(const pstn_dir_listener& l, const pstn_addr& to) {
+  if (l.used == 0 || l.local.port != to.port) return 0;
+  bool v4 = AddrIsV4(to);
+  if (!AddrIsAny(l.local)) return SameIp(l.local, to) ? 3 : 0;
+  if (v4 && l.family == AF_INET) return 2;
+  if (l.family == AF_INET6) return v4 ? (l.v6only != 0 ? 0 : 1) : 2;
+  return 0;
+}
+
+// Under the directory's version number: what is read counts only if it did not change meanwhile.
+template <typename Fn>
+bool ReadDirectory(const pstn_dir& d, Fn fn) {
+  for (int i = 0; i < kSeqRetries; i++) {
+    uint64_t before = LoadAcquire(d.seq);
+    if ((before & 1u) != 0) {
+      CpuRelax();
+      continue;
+    }
+    fn();
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if (LoadRelaxed(d.seq) == before) return true;
+  }
+  return false;
+}
+
+// Several listeners may share a port (SO_REUSEPORT): they take turns.
+bool FindListener(const pstn_dir& d, const pstn_addr& to, Target& out) {
+  static uint32_t turn = 0;
+  uint32_t mine = FetchAdd(turn, 1u);
+  bool found = false;
+  bool stable = ReadDirectory(d, [&] {
+    int best = 0;
+    uint32_t same = 0;
+    found = false;
+    uint32_t next = LoadRelaxed(d.port_head[to.port]);
+    for (uint32_t steps = 0; next != 0 && next <= PSTN_DIR_LISTENERS && steps < PSTN_DIR_LISTENERS; steps++) {
+      const pstn_dir_listener& l = d.listeners[next - 1];
+      next = LoadRelaxed(l.next);
+      int fit = Fit(l, to);
+      if (fit == 0 || fit < best) continue;
+      same = fit > best ? 1 : same + 1;
+      best = fit;
+      if (same > 1 && mine % same != 0) continue;
+      out = {l.stack, l.ep_idx, l.ep_gen, l.backlog};
+      found = true;
+    }
+  });
+  return stable && found;
+}
+
+bool IsLocalAddress(const pstn_dir& d, const pstn_addr& a) {
+  if (AddrIsLoopback(a)) return true;
+  bool found = false;
+  bool stable = ReadDirectory(d, [&] {
+    uint32_t n = LoadRelaxed(d.addr_count);
+    found = false;
+    for (uint32_t i = 0; i < n && i < PSTN_DIR_ADDRS; i++) found = found || SameIp(d.addrs[i], a);
+  });
+  return stable && found;
+}
+
+// 0.0.0.0 and :: as a destination mean this host.
+void NormaliseDestination(pstn_addr& to) {
+  if (!AddrIsAny(to)) return;
+  if (AddrIsV4(to)) {
+    to.ip[12] = 127;
+    to.ip[15] = 1;
+  } else {
+    to.ip[15] = 1;
+  }
+}
+
+// The source address that the kernel's routing would choose for a local destination.
+void ChooseSource(const pstn_addr& to, pstn_addr& from) {
+  if (!AddrIsAny(from) && from.port != 0) return;  // bound to an address
+  uint16_t port = from.port;
+  memcpy(from.ip, to.ip, 16);
+  if (AddrIsV4(to) && to.ip[12] == 127) {
+    from.ip[13] = from.ip[14] = 0;
+    from.ip[15] = 1;
+  }
+  from.port = port;
+}
+
+// Reserves an ephemeral port at the kernel for the endpoint's socket. The socket keeps it for life.
+bool ReservePort(int fd, pstn_ep& ep) {
+  if (ep.local.port != 0) return true;
+  sockaddr_storage ss;
+  memset(&ss, 0, sizeof ss);
+  ss.ss_family = static_cast<sa_family_t>(ep.family);
+  auto* sa = reinterpret_cast<sockaddr*>(&ss);
+  socklen_t len = ep.family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  if (sys::Call(SYS_bind, fd, sa, len) < 0) return false;
+  len = sizeof ss;
+  pstn_addr got;
+  if (sys::Call(SYS_getsockname, fd, sa, &len) < 0 || !AddrFromSockaddr(sa, len, ep.family, got)) return false;
+  ep.local.port = got.port;
+  ep.kernel_port = got.port;
+  FetchOr(ep.flags, PSTN_EPF_BOUND_AUTO);
+  return true;
+}
+
+// The link group in which we are the client of `stack`, introduced by posternd at first contact.
+Reason FindLgr(const pstn_uuid& stack, uint32_t& idx) {
+  pstn_stack& s = Stack();
+  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    const pstn_lgr_ref& ref = s.lgrs[i];
+    if (LoadAcquire(ref.state) != 1 || ref.side != 0 || !SameUuid(ref.peer, stack)) continue;
+    if (ref.conns >= PSTN_CONNS - 8 && ref.zombies == 0) continue;
+    if (EnsureLgr(i) == nullptr) continue;
+    idx = i;
+    return kReasonNone;
+  }
+  int r = CtlIntroduce(stack, &idx);
+  if (r == 0) return kReasonNone;
+  return r == -ENOTCONN ? kReasonNoDaemon : r == -ENOMEM ? kReasonNoMemory : kReasonDaemonRefused;
+}
+
+Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_addr& from) {
+  uint32_t idx;
+  Reason why = FindLgr(t.stack, idx);
+  if (why != kReasonNone) return why;
+  pstn_stack& s = Stack();
+  pstn_lgr_ref& ref = s.lgrs[idx];
+  uint8_t* lgr = LgrBase(g_proc.view, idx);
+  if (lgr == nullptr) return kReasonNoMemory;
+  uint32_t& pending = LgrHdr(lgr).pending[t.ep_idx % PSTN_PENDING];
+  if (LoadRelaxed(pending) > t.backlog) return kReasonBacklogFull;
+  uint32_t conn = TakeConn(ref, lgr);
+  if (conn == PSTN_NONE) return kReasonLgrFull;
+  pstn_conn& c = LgrConn(lgr, conn);
+  uint32_t gen = c.setup.gen + 1;
+  memset(static_cast<void*>(&c), 0, sizeof c);
+  c.setup.gen = gen;
+  c.setup.listener_idx = t.ep_idx;
+  c.setup.listener_gen = t.ep_gen;
+  c.setup.client = from;
+  c.setup.server = to;
+  ep.lgr_idx = idx;
+  ep.conn_idx = conn;
+  ep.conn_gen = gen;
+  ep.side = 0;
+  ep.local = from;
+  ep.peer = to;
+  StoreRelease(ref.conn_ep[conn], EpIdx(s, ep) + 1);
+  StoreRelease(ep.state, PSTN_EP_ESTABLISHED);
+  FetchAdd(pending, 1u);
+  StoreRelease(c.setup.state, PSTN_CS_SYN);
+  AnnounceSyn(g_proc.bells, lgr, conn);
+  return kReasonNone;
+}
+
+Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
+  if (PortExcluded(to.port)) return kReasonExcludedPort;
+  if (to.scope != 0) return kReasonScopedAddress;
+  NormaliseDestination(to);
+  bool v4_through_v6 = ep.family == AF_INET6 && AddrIsV4(to);
+  if (v4_through_v6 && (ep.flags & PSTN_EPF_V6ONLY) != 0) return kReasonOption;
+  if (!DaemonAlive()) {
+    CtlReconnect();
+    if (!DaemonAlive()) return kReasonNoDaemon;
+  }
+  const pstn_dir& d = *g_proc.dir;
+  if (!IsLocalAddress(d, to)) return kReasonNotLocal;
+  Target t;
+  if (!FindListener(d, to, t)) return kReasonNoListener;
+  if (!ReservePort(fd, ep)) return kReasonNoPort;
+  pstn_addr from = ep.local;
+  ChooseSource(to, from);
+  Reason why = Establish(ep, t, to, from);
+  if (why != kReasonNone) return why;
+  // A registration made before connect() asked for news that only exist from now on.
+  Lock(ep.item_lock);
+  RenotifyLocked(ep);
+  bool watched = ep.item_head != PSTN_NONE;
+  Unlock(ep.item_lock);
+  if (watched) PostEp(ep);
+  return kReasonNone;
+}
+
+// The kernel's connect(), on what is its socket from now on.
+long KernelConnect(int fd, pstn_ep& ep, Reason reason) {
+  if (g_proc.opt.strict != 0 && reason != kReasonNotLocal) return -ECONNREFUSED;
+  FallBack(fd, ep, reason);
+  Count(Stack().hdr, kCounterKernelConnects);
+  return kPass;
+}
+
+}  // namespace
+
+long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL || state == PSTN_EP_LISTEN) return kPass;
+  if (sa == nullptr) return -EFAULT;
+  if (state == PSTN_EP_ESTABLISHED) {
+    if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC) return -EOPNOTSUPP;
+    if ((FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0) return 0;
+    return -EISCONN;
+  }
+  pstn_addr to;
+  if (!AddrFromSockaddr(sa, len, ep.family, to)) return KernelConnect(fd, ep, kReasonOption);
+  Reason why = TryConnect(fd, ep, to);
+  if (why != kReasonNone) return KernelConnect(fd, ep, why);
+  Count(Stack().hdr, kCounterConnects);
+  if ((ep.flags & PSTN_EPF_NONBLOCK) == 0) return 0;
+  FetchOr(ep.flags, PSTN_EPF_CONNECTING);
+  return -EINPROGRESS;  // as the kernel, whose handshake is never done by then
+}
+
+}  // namespace postern

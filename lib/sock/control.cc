@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+// control.cc - the process's line to posternd.
+//
+// posternd is needed to be found, not to be connected: when it is gone, existing connections go on,
+// and new ones are the kernel's until it is back. Whether it lives is read from the directory, whose
+// robust mutex the kernel marks when posternd dies (no system call). After a restart each process
+// says hello again, with its link groups and the listeners it holds.
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "ctl/proto.h"
+#include "sock/proc.h"
+
+namespace postern {
+namespace {
+
+using ctl::Msg;
+using ctl::Type;
+
+constexpr uint64_t kRetryNs = 200'000'000;  // between attempts to reach a posternd that is gone
+constexpr time_t kReplySec = 3;
+
+// Sends one message, with an fd beside it if `fd` >= 0. 0 or -errno.
+int SendMsg(const Msg& m, int fd) {
+  iovec iov = {const_cast<Msg*>(&m), sizeof m};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr h = {};
+  h.msg_iov = &iov;
+  h.msg_iovlen = 1;
+  if (fd >= 0) {
+    h.msg_control = control;
+    h.msg_controllen = sizeof control;
+    cmsghdr* c = CMSG_FIRSTHDR(&h);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  }
+  for (;;) {
+    long r = sys::Call(SYS_sendmsg, g_proc.ctl_fd, &h, static_cast<long>(MSG_NOSIGNAL));
+    if (r != -EINTR) return r < 0 ? static_cast<int>(r) : 0;
+  }
+}
+
+// Receives one message; `fd` becomes what came with it, or -1. 0 or -errno (EPIPE: end).
+int RecvMsg(Msg& m, int& fd, int flags) {
+  iovec iov = {&m, sizeof m};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  fd = -1;
+  for (;;) {
+    msghdr h = {};
+    h.msg_iov = &iov;
+    h.msg_iovlen = 1;
+    h.msg_control = control;
+    h.msg_controllen = sizeof control;
+    long r = sys::Call(SYS_recvmsg, g_proc.ctl_fd, &h, static_cast<long>(flags | MSG_CMSG_CLOEXEC));
+    if (r == -EINTR) continue;
+    if (r < 0) return static_cast<int>(r);
+    if (r == 0) return -EPIPE;
+    cmsghdr* c = CMSG_FIRSTHDR(&h);
+    if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    if (r != static_cast<long>(sizeof m)) return -EPROTO;
+    return 0;
+  }
+}
+
+void Disconnect() {
+  CloseInternal(g_proc.ctl_fd);
+  g_proc.ctl_fd = -1;
+  g_proc.ctl_retry_ns = MonotonicNs() + kRetryNs;
+}
+
+// The link group that posternd made for us (`idx` in our stack). Takes `fd`.
+void TakeLgr(uint32_t idx, int fd) {
+  if (fd < 0) return;
+  bool known = idx < PSTN_LGRS && LoadAcquire(Stack().lgrs[idx].state) != 0;
+  uint8_t* base = known && LgrBase(g_proc.view, idx) == nullptr ? MapLgr(fd, &Stack().lgrs[idx].id) : nullptr;
+  if (base == nullptr) {
+    sys::Close(fd);
+    return;
+  }
+  int before = g_proc.view.lgr_fd[idx];
+  SetLgrMapping(g_proc.view, idx, base, MoveHigh(fd));
+  if (before > 0) CloseInternal(before);
+}
+
+// Sends a request and waits for its reply; link groups that are pushed meanwhile are taken.
+int Ask(Msg& m, int fd, int* reply_fd) {
+  if (g_proc.ctl_fd < 0) return -ENOTCONN;
+  m.seq = ++g_proc.ctl_seq;
+  if (m.seq == 0) m.seq = ++g_proc.ctl_seq;
+  uint32_t seq = m.seq;
+  int r = SendMsg(m, fd);
+  while (r == 0) {
+    Msg in;
+    int in_fd = -1;
+    r = RecvMsg(in, in_fd, 0);
+    if (r != 0) break;
+    if (in.seq == 0 && in.type == Type::kLgr) {
+      TakeLgr(in.a, in_fd);
+      continue;
+    }
+    if (in.seq == seq) {
+      m = in;
+      if (reply_fd != nullptr) {
+        *reply_fd = in_fd;
+      } else if (in_fd >= 0) {
+        sys::Close(in_fd);
+      }
+      return -in.status;
+    }
+    if (in_fd >= 0) sys::Close(in_fd);
+  }
+  Disconnect();
+  return r;
+}
+
+int ListenLocked(pstn_ep& ep, int fd) {
+  Msg m;
+  m.type = Type::kListen;
+  m.a = EpIdx(Stack(), ep);
+  m.b = ep.gen;
+  m.c = ep.backlog;
+  return Ask(m, fd, nullptr);
+}
+
+// What posternd must know again after it was away: our link groups and listeners.
+void Reintroduce() {
+  pstn_stack& s = Stack();
+  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS && g_proc.ctl_fd >= 0; i++) {
+    if (LgrBase(g_proc.view, i) == nullptr || LoadRelaxed(s.lgrs[i].state) != 1) continue;
+    Msg m;
+    m.type = Type::kAddLgr;
+    m.a = i;
+    m.uuid = s.lgrs[i].peer;
+    (void)Ask(m, g_proc.view.lgr_fd[i], nullptr);
+  }
+  const pstn_slot& slot = s.slots[g_proc.slot];
+  for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
+    uint32_t chunk = LoadRelaxed(slot.chunk[c]);
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS && g_proc.ctl_fd >= 0; i++) {
+      int fd = static_cast<int>(c * PSTN_FDCHUNK_FDS + i);
+      pstn_ep* ep = EpOfFd(fd);
+      if (ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_LISTEN) (void)ListenLocked(*ep, fd);
+    }
+  }
+}
+
+bool ConnectLocked() {
+  if (g_proc.ctl_fd >= 0) return true;
+  if (MonotonicNs() < g_proc.ctl_retry_ns || g_proc.socket_path[0] == 0) return false;
+  int fd = sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (fd < 0) return false;
+  fd = MoveHigh(fd);
+  sockaddr_un a = {};
+  a.sun_family = AF_UNIX;
+  memcpy(a.sun_path, g_proc.socket_path, sizeof a.sun_path);
+  timeval tv = {kReplySec, 0};
+  (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_RCVTIMEO), &tv, sizeof tv);
+  (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_SNDTIMEO), &tv, sizeof tv);
+  long r = sys::Call(SYS_connect, fd, &a, sizeof a);
+  if (r < 0) {
+    CloseInternal(fd);
+    g_proc.ctl_retry_ns = MonotonicNs() + kRetryNs;
+    return false;
+  }
+  g_proc.ctl_fd = fd;
+  Msg m;
+  m.type = Type::kHello;
+  m.uuid = Stack().hdr.id;
+  m.a = g_proc.slot;
+  int dir_fd = -1;
+  if (Ask(m, g_proc.stack_fd, &dir_fd) != 0 || dir_fd < 0) {
+    Disconnect();
+    return false;
+  }
+  const pstn_dir* dir = MapDir(dir_fd);
+  sys::Close(dir_fd);
+  if (dir == nullptr) {
+    Disconnect();
+    return false;
+  }
+  const pstn_dir* before = g_proc.dir;
+  g_proc.dir = dir;
+  // The directory before stays mapped: another thread may be reading it. A restart of posternd
+  // is rare enough for its 1 MiB.
+  if (before != nullptr && !SameUuid(before->id, dir->id)) Reintroduce();
+  return g_proc.ctl_fd >= 0;
+}
+
+}  // namespace
+
+bool DaemonAlive() {
+  const pstn_dir* d = g_proc.dir;
+  if (d == nullptr) return false;
+  uint32_t word = LoadAcquire(*reinterpret_cast<const uint32_t*>(d->alive_mutex));
+  return word != 0 && (word & FUTEX_OWNER_DIED) == 0;
+}
+
+void CtlReconnect() {
+  if (!g_proc.attached || (g_proc.ctl_fd >= 0 && DaemonAlive())) return;
+  if (MonotonicNs() < g_proc.ctl_retry_ns || !TryLock(g_proc.ctl_lock)) return;
+  if (g_proc.ctl_fd >= 0 && !DaemonAlive()) Disconnect(), g_proc.ctl_retry_ns = 0;
+  (void)ConnectLocked();
+  Unlock(g_proc.ctl_lock);
+}
+
+int CtlListen(pstn_ep& ep, int fd) {
+  Guard g(g_proc.ctl_lock);
+  if (!ConnectLocked()) return -ENOTCONN;
+  return ListenLocked(ep, fd);
+}
+
+int CtlUnlisten(pstn_ep& ep) {
+  Guard g(g_proc.ctl_lock);
+  if (g_proc.ctl_fd < 0) return -ENOTCONN;
+  Msg m;
+  m.type = Type::kUnlisten;
+  m.a = EpIdx(Stack(), ep);
+  m.b = ep.gen;
+  return Ask(m, -1, nullptr);
+}
+
+int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx) {
+  Guard g(g_proc.ctl_lock);
+  if (!ConnectLocked()) return -ENOTCONN;
+  Msg m;
+  m.type = Type::kIntroduce;
+  m.uuid = peer;
+  int fd = -1;
+  int r = Ask(m, -1, &fd);
+  if (r == 0 && m.a >= PSTN_LGRS) r = -EPROTO;
+  if (r != 0) {
+    if (fd >= 0) sys::Close(fd);
+    return r;
+  }
+  TakeLgr(m.a, fd);
+  *lgr_idx = m.a;
+  return LgrBase(g_proc.view, m.a) != nullptr ? 0 : -ENOMEM;
+}
+
+void CtlDrain() {
+  if (g_proc.ctl_fd < 0 || !TryLock(g_proc.ctl_lock)) return;
+  for (;;) {
+    if (g_proc.ctl_fd < 0) break;
+    Msg in;
+    int fd = -1;
+    int r = RecvMsg(in, fd, MSG_DONTWAIT);
+    if (r == -EAGAIN) break;
+    if (r != 0) {
+      Disconnect();
+      break;
+    }
+    if (in.type == Type::kLgr) {
+      TakeLgr(in.a, fd);
+    } else if (fd >= 0) {
+      sys::Close(fd);
+    }
+  }
+  Unlock(g_proc.ctl_lock);
+}
+
+uint8_t* EnsureLgr(uint32_t idx) {
+  uint8_t* base = LgrBase(g_proc.view, idx);
+  if (base != nullptr || idx >= PSTN_LGRS) return base;
+  CtlDrain();
+  base = LgrBase(g_proc.view, idx);
+  if (base != nullptr) return base;
+  Guard g(g_proc.ctl_lock);
+  base = LgrBase(g_proc.view, idx);
+  if (base != nullptr || !ConnectLocked()) return base;
+  Msg m;
+  m.type = Type::kGetLgr;
+  m.a = idx;
+  int fd = -1;
+  if (Ask(m, -1, &fd) == 0) TakeLgr(idx, fd);
+  return LgrBase(g_proc.view, idx);
+}
+
+void CtlAfterFork() {
+  g_proc.ctl_lock.word = 0;
+  CloseInternal(g_proc.ctl_fd);
+  g_proc.ctl_fd = -1;
+  g_proc.ctl_retry_ns = 0;
+  Guard g(g_proc.ctl_lock);
+  (void)ConnectLocked();
+}
+
+}  // namespace postern

@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// ep.cc - an endpoint's state: what it is ready for, whom to tell, and its way back to the kernel.
+#include <cerrno>
+#include <cstring>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+
+bool Resolve(pstn_ep& ep, ConnEnd& e) {
+  uint32_t idx = ep.lgr_idx;
+  uint8_t* base = LgrBase(g_proc.view, idx);
+  if (base == nullptr) base = EnsureLgr(idx);
+  if (base == nullptr) return false;
+  e.ep = &ep;
+  e.ref = &Stack().lgrs[idx];
+  e.lgr = base;
+  e.conn = &LgrConn(base, ep.conn_idx);
+  e.side = ep.side & 1u;
+  return true;
+}
+
+uint32_t NewEp(uint32_t family) {
+  pstn_stack& s = Stack();
+  uint32_t idx = TakeEp(s);
+  if (idx == PSTN_NONE) return idx;
+  pstn_ep& ep = s.eps[idx];
+  uint32_t gen = ep.gen + 1;
+  memset(static_cast<void*>(&ep), 0, sizeof ep);
+  ep.gen = gen;
+  ep.family = family;
+  ep.refs = 1;
+  ep.next = ep.item_head = ep.accept_head = ep.accept_tail = ep.listener = PSTN_NONE;
+  ep.lgr_idx = PSTN_NONE;
+  ep.owner_slot = g_proc.slot;
+  StoreRelease(ep.state, PSTN_EP_NEW);
+  return idx;
+}
+
+bool PortExcluded(uint16_t port) {
+  return g_proc.opt.ports_exclude[0] != 0 && PortListHas(g_proc.opt.ports_exclude, port);
+}
+
+void FallBack(int fd, pstn_ep& ep, Reason reason) {
+  StoreRelaxed(ep.reason, reason);
+  FetchAdd(Stack().hdr.reasons[reason], 1u);
+  FetchOr(ep.flags, PSTN_EPF_DIRTY);
+  ApplyOptions(fd, ep);
+  StoreRelease(ep.state, PSTN_EP_KERNEL);
+  // Registrations move to the kernel's sets; the numbers are this process's.
+  for (;;) {
+    Lock(ep.item_lock);
+    uint32_t i = ep.item_head;
+    if (i >= PSTN_ITEMS) {
+      Unlock(ep.item_lock);
+      break;
+    }
+    pstn_item& item = Stack().items[i];
+    epoll_event ev = {};
+    ev.events = item.events;
+    ev.data.u64 = item.data;
+    int epfd = static_cast<int>(item.epfd), item_fd = static_cast<int>(item.fd);
+    Unlock(ep.item_lock);
+    (void)SockEpollCtl(epfd, EPOLL_CTL_DEL, item_fd, nullptr);
+    (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), item_fd, &ev);
+  }
+}
+
+uint32_t Readiness(pstn_ep& ep) {
+  switch (LoadAcquire(ep.state)) {
+    case PSTN_EP_NEW:
+      return EPOLLOUT | EPOLLHUP;
+    case PSTN_EP_LISTEN:
+      return LoadAcquire(ep.accept_count) != 0 ? EPOLLIN | EPOLLRDNORM : 0u;
+    case PSTN_EP_ESTABLISHED:
+      break;
+    default:
+      return 0;
+  }
+  ConnEnd e;
+  if (!Resolve(ep, e)) return EPOLLERR | EPOLLHUP | EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+  uint32_t own = LoadRelaxed(ep.flags);
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  uint32_t mask = 0;
+  if ((peer & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0 || (own & PSTN_EPF_SHUT_RD) != 0) {
+    mask |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+    if ((own & PSTN_EPF_SHUT_WR) != 0) mask |= EPOLLHUP;
+  }
+  if ((peer & PSTN_CF_RST) != 0 || (own & PSTN_EPF_HUNG) != 0) {
+    mask |= EPOLLHUP | EPOLLOUT | EPOLLIN | EPOLLRDHUP;
+    if (LoadRelaxed(ep.error) != 0 || ((peer & PSTN_CF_RST) != 0 && (ep.rx.gate & PSTN_RXG_RESET) == 0)) mask |= EPOLLERR;
+  }
+  if ((mask & EPOLLIN) == 0 && RingReadable(e)) mask |= EPOLLIN | EPOLLRDNORM;
+  if ((own & PSTN_EPF_SHUT_WR) != 0 || (peer & PSTN_CF_CLOSED) != 0 || RingWritable(e)) mask |= EPOLLOUT | EPOLLWRNORM;
+  return mask;
+}
+
+void RenotifyLocked(pstn_ep& ep) {
+  if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) return;
+  ConnEnd e;
+  if (!Resolve(ep, e)) return;
+  uint32_t notify = 0;
+  for (uint32_t i = ep.item_head; i < PSTN_ITEMS; i = Stack().items[i].ep_next) {
+    uint32_t set = Stack().items[i].epoll_idx;
+    uint32_t w = set < PSTN_EPOLLS ? LoadRelaxed(Stack().epolls[set].waiter_idx) : PSTN_NONE;
+    if (w >= PSTN_WAITERS) continue;
+    notify = notify == 0 || notify == w + 1 ? w + 1 : PSTN_NOTIFY_ALL;
+  }
+  if (ep.pollers != 0) notify = PSTN_NOTIFY_ALL;
+  StoreRelaxed(e.ctl().rx_notify, notify);
+  FullFence();  // [F1]: who sets it looks at the connection's state afterwards
+}
+
+void PostEp(pstn_ep& ep) {
+  pstn_stack& s = Stack();
+  Lock(ep.item_lock);
+  uint32_t pollers = ep.pollers;
+  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < 4096; guard++) {
+    pstn_item& item = s.items[i];
+    i = item.ep_next;
+    if (item.epoll_idx >= PSTN_EPOLLS) continue;
+    pstn_epoll& set = s.epolls[item.epoll_idx];
+    Lock(set.lock);
+    if ((item.flags & (PSTN_IT_READY | PSTN_IT_DISABLED)) == 0) {
+      item.flags |= PSTN_IT_READY;
+      item.ready_next = PSTN_NONE;
+      uint32_t idx = static_cast<uint32_t>(&item - s.items);
+      if (set.ready_head == PSTN_NONE) {
+        set.ready_head = idx;
+      } else {
+        s.items[set.ready_tail].ready_next = idx;
+      }
+      set.ready_tail = idx;
+      StoreRelease(set.ready_count, set.ready_count + 1);
+    }
+    Unlock(set.lock);
+    PostWaiter(g_proc.bells, s, set.waiter_idx);
+  }
+  Unlock(ep.item_lock);
+  if (pollers == 0) return;
+  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
+  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
+    if (LoadRelaxed(s.waiters[w].wants_syn) != 0) PostWaiter(g_proc.bells, s, w);
+  }
+}
+
+}  // namespace postern

@@ -1,0 +1,585 @@
+// SPDX-License-Identifier: Apache-2.0
+// epoll.cc - event sets that hold accelerated sockets beside the kernel's descriptors.
+//
+// A set is the kernel's epoll fd and, from the first accelerated socket on, an object in the stack:
+// registrations (items), a ready list and a waiter. The kernel's fds stay registered in the kernel's
+// set with the program's own data; what we add there ourselves (doorbell, listeners' kernel
+// sockets, the line to posternd) carries data whose upper 40 bits are the set's magic.
+//
+// A wait, in this order:
+//   1. take the bits that peers have set (evmap) and put the items on the ready list,
+//   2. look at the kernel's set, at most each epoll.kernel_usec while events keep coming,
+//   3. walk the ready list once: an item whose endpoint is ready is an event; level-triggered ones
+//      go back to the tail, others leave the list (one-shot ones are disarmed),
+//   4. nothing: spin, then announce the sleep, look again, sleep in the kernel's set.
+//
+// Each post puts an item on the list at most once, so an edge is reported once; a level that
+// persists is found again by the walk. Cost is by events, never by members.
+#include <cerrno>
+#include <cstring>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+constexpr uint64_t kMagicMask = ~0xffffffull;
+constexpr uint32_t kTagBell = 0xffffff;
+constexpr uint32_t kTagControl = 0xfffffe;
+constexpr uint32_t kEventMask = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM | EPOLLRDBAND |
+                                EPOLLWRBAND | EPOLLMSG | EPOLLERR | EPOLLHUP;
+constexpr int kKernelBatch = 64;
+constexpr uint64_t kSpinForNs = 2'000'000;     // spin while accelerated events are no rarer than this
+constexpr uint64_t kIdleSweepNs = 20'000'000;  // first sleep, after which idle rings are given back
+
+// Doorbells of the sets that this process has slept on, by set: an fd that belongs to the waiter.
+struct SetLocal {
+  uint32_t gen;
+  int bell;     // 0: not opened here
+  int control;  // ctl_fd that is registered; 0: none
+  uint32_t epfd;
+  uint64_t kernel_look_ns;
+  uint64_t ours_ns;  // last event of an accelerated socket: no spinning where there are none
+};
+SetLocal set_local[PSTN_EPOLLS];
+
+pstn_epoll* SetOf(int epfd, uint32_t* idx) {
+  uint32_t e = FdEntry(epfd);
+  if ((e & PSTN_FD_KIND) != PSTN_FD_EPOLL || (e & PSTN_FD_IDX) >= PSTN_EPOLLS) return nullptr;
+  *idx = e & PSTN_FD_IDX;
+  return &Stack().epolls[*idx];
+}
+
+long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data) {
+  epoll_event ev = {};
+  ev.events = events;
+  ev.data.u64 = data;
+  return sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), fd, &ev);
+}
+
+// Makes the object of a kernel epoll fd at its first accelerated member.
+long Adopt(int epfd, uint32_t* idx) {
+  // The kernel says whether this is an epoll fd at all, and what is wrong otherwise.
+  epoll_event probe = {};
+  long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), BellSender(g_proc.bells), &probe);
+  if (r != -ENOENT) return r < 0 ? r : -EINVAL;
+  pstn_stack& s = Stack();
+  uint32_t i = TakeEpoll(s);
+  if (i == PSTN_NONE) return -ENOSPC;
+  uint32_t w = TakeWaiter(s);
+  if (w == PSTN_NONE) {
+    GiveEpoll(s, i);
+    return -ENOSPC;
+  }
+  pstn_waiter& waiter = s.waiters[w];
+  waiter.owner_slot = PSTN_NONE;
+  StoreRelaxed(waiter.sleeping, 0u);
+  StoreRelaxed(waiter.wants_syn, 0u);
+  StoreRelaxed(waiter.posted, 0u);
+  StoreRelease(waiter.state, 1u);
+  pstn_epoll& set = s.epolls[i];
+  set.refs = 1;
+  set.lock.word = 0;
+  set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
+  set.ready_count = set.kernel_count = set.listeners = 0;
+  set.gen++;
+  set.magic = NewUuid().hi & kMagicMask;
+  StoreRelease(set.waiter_idx, w);
+  StoreRelease(set.state, 1u);
+  MarkWaiter(w, PSTN_EV_USED);
+  SetFd(epfd, PSTN_FD_EPOLL | i);
+  *idx = i;
+  return 0;
+}
+
+// The doorbell of a set in this process, made and put into the kernel's set before the first sleep.
+long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
+  SetLocal& l = set_local[idx];
+  if (l.gen != set.gen) l = {set.gen, 0, 0, 0, 0, 0};
+  if (l.bell == 0) {
+    int fd = MoveHigh(OpenBell(Stack().hdr.id, set.waiter_idx));
+    // EADDRINUSE: another process that shares the set has it; it is in the kernel's set already.
+    if (fd == -EADDRINUSE) {
+      l.bell = -1;
+    } else if (fd < 0) {
+      return fd;
+    } else {
+      long r = KernelAdd(epfd, fd, EPOLLIN, set.magic | kTagBell);
+      if (r < 0) {
+        CloseInternal(fd);
+        return r;
+      }
+      l.bell = fd;
+    }
+  }
+  if (set.listeners != 0 && l.control != g_proc.ctl_fd) {
+    l.control = g_proc.ctl_fd;
+    if (l.control >= 0) (void)KernelAdd(epfd, l.control, EPOLLIN, set.magic | kTagControl);
+  }
+  return 0;
+}
+
+// ---------------------------------------------------------------- ready list (under set.lock)
+
+void PushReady(pstn_epoll& set, uint32_t idx) {
+  pstn_stack& s = Stack();
+  pstn_item& item = s.items[idx];
+  if ((item.flags & (PSTN_IT_READY | PSTN_IT_DISABLED)) != 0) return;
+  item.flags |= PSTN_IT_READY;
+  item.ready_next = PSTN_NONE;
+  if (set.ready_head == PSTN_NONE) {
+    set.ready_head = idx;
+  } else {
+    s.items[set.ready_tail].ready_next = idx;
+  }
+  set.ready_tail = idx;
+  StoreRelease(set.ready_count, set.ready_count + 1);
+}
+
+uint32_t PopReady(pstn_epoll& set) {
+  uint32_t idx = set.ready_head;
+  if (idx >= PSTN_ITEMS) return PSTN_NONE;
+  pstn_item& item = Stack().items[idx];
+  set.ready_head = item.ready_next;
+  if (set.ready_head == PSTN_NONE) set.ready_tail = PSTN_NONE;
+  item.flags &= ~PSTN_IT_READY;
+  StoreRelease(set.ready_count, set.ready_count - 1);
+  return idx;
+}
+
+void UnlinkReady(pstn_epoll& set, uint32_t idx) {
+  pstn_stack& s = Stack();
+  if ((s.items[idx].flags & PSTN_IT_READY) == 0) return;
+  uint32_t prev = PSTN_NONE;
+  for (uint32_t i = set.ready_head; i < PSTN_ITEMS; prev = i, i = s.items[i].ready_next) {
+    if (i != idx) continue;
+    if (prev == PSTN_NONE) {
+      set.ready_head = s.items[i].ready_next;
+    } else {
+      s.items[prev].ready_next = s.items[i].ready_next;
+    }
+    if (set.ready_tail == idx) set.ready_tail = prev;
+    StoreRelease(set.ready_count, set.ready_count - 1);
+    break;
+  }
+  s.items[idx].flags &= ~PSTN_IT_READY;
+}
+
+// ---------------------------------------------------------------- registrations
+
+// The item of (set, endpoint, fd), under item_lock; `prev` its predecessor in the endpoint's list.
+uint32_t FindItem(const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev) {
+  pstn_stack& s = Stack();
+  *prev = PSTN_NONE;
+  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
+    if (s.items[i].epoll_idx == set_idx && s.items[i].fd == static_cast<uint32_t>(fd)) return i;
+    *prev = i;
+    i = s.items[i].ep_next;
+  }
+  return PSTN_NONE;
+}
+
+// Takes an item out of both lists, under both locks, and frees it.
+void RemoveItem(pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev) {
+  pstn_stack& s = Stack();
+  pstn_item& item = s.items[idx];
+  if (prev == PSTN_NONE) {
+    ep.item_head = item.ep_next;
+  } else {
+    s.items[prev].ep_next = item.ep_next;
+  }
+  UnlinkReady(set, idx);
+  if (item.all_prev == PSTN_NONE) {
+    set.all_head = item.all_next;
+  } else {
+    s.items[item.all_prev].all_next = item.all_next;
+  }
+  if (item.all_next != PSTN_NONE) s.items[item.all_next].all_prev = item.all_prev;
+  if ((item.flags & PSTN_IT_KERNEL) != 0 && set.listeners != 0) set.listeners--;
+  item.flags = 0;
+  GiveItem(s, idx);
+}
+
+// Edge-triggered and one-shot concern the kernel's part as well; EPOLLEXCLUSIVE goes with it.
+uint32_t ListenerKernelEvents(uint32_t events) {
+  return (events & (EPOLLIN | EPOLLET | EPOLLEXCLUSIVE | EPOLLONESHOT)) | EPOLLIN;
+}
+
+long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, const epoll_event& ev) {
+  pstn_stack& s = Stack();
+  uint32_t prev;
+  Guard g(ep.item_lock);
+  if (FindItem(ep, set_idx, fd, &prev) != PSTN_NONE) return -EEXIST;
+  uint32_t idx = TakeItem(s);
+  if (idx == PSTN_NONE) return -ENOSPC;
+  bool listens = LoadRelaxed(ep.state) == PSTN_EP_LISTEN;
+  if (listens) {
+    long r = KernelAdd(epfd, fd, ListenerKernelEvents(ev.events), set.magic | idx);
+    if (r < 0) {
+      GiveItem(s, idx);
+      return r;
+    }
+  }
+  Guard h(set.lock);
+  pstn_item& item = s.items[idx];
+  item.ep_idx = EpIdx(s, ep);
+  item.epoll_idx = set_idx;
+  item.fd = static_cast<uint32_t>(fd);
+  item.epfd = static_cast<uint32_t>(epfd);
+  item.events = ev.events;
+  item.data = ev.data.u64;
+  item.owner_slot = g_proc.slot;
+  item.flags = listens ? PSTN_IT_KERNEL : 0u;
+  item.all_prev = PSTN_NONE;
+  item.all_next = set.all_head;
+  if (set.all_head != PSTN_NONE) s.items[set.all_head].all_prev = idx;
+  set.all_head = idx;
+  item.ep_next = ep.item_head;
+  ep.item_head = idx;
+  if (listens) set.listeners++;
+  RenotifyLocked(ep);
+  PushReady(set, idx);  // what it is ready for already is an event
+  return 0;
+}
+
+long ModItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, const epoll_event& ev) {
+  uint32_t prev;
+  Guard g(ep.item_lock);
+  uint32_t idx = FindItem(ep, set_idx, fd, &prev);
+  if (idx == PSTN_NONE) return -ENOENT;
+  Guard h(set.lock);
+  pstn_item& item = Stack().items[idx];
+  if (((item.events | ev.events) & EPOLLEXCLUSIVE) != 0) return -EINVAL;
+  if ((item.flags & PSTN_IT_KERNEL) != 0) {
+    epoll_event k = {};
+    k.events = ListenerKernelEvents(ev.events);
+    k.data.u64 = set.magic | idx;
+    long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_MOD), fd, &k);
+    if (r < 0) return r;
+  }
+  item.events = ev.events;
+  item.data = ev.data.u64;
+  item.flags &= ~PSTN_IT_DISABLED;
+  PushReady(set, idx);
+  return 0;
+}
+
+long DelItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
+  uint32_t prev;
+  Guard g(ep.item_lock);
+  uint32_t idx = FindItem(ep, set_idx, fd, &prev);
+  if (idx == PSTN_NONE) return -ENOENT;
+  Guard h(set.lock);
+  bool kernel = (Stack().items[idx].flags & PSTN_IT_KERNEL) != 0;
+  RemoveItem(ep, set, idx, prev);
+  RenotifyLocked(ep);
+  epoll_event none = {};
+  return kernel ? sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), fd, &none) : 0;
+}
+
+// Whether a set other than `skip` in this process's tables... see DropItemsOfFd.
+bool WatchesKernelOnly(pstn_ep& ep) {
+  uint32_t st = LoadAcquire(ep.state);
+  return st == PSTN_EP_KERNEL || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
+}
+
+}  // namespace
+
+long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
+  pstn_ep* ep = EpOfFd(fd);
+  uint32_t idx = PSTN_NONE;
+  pstn_epoll* set = SetOf(epfd, &idx);
+  if (ep == nullptr) return kPass;
+  if (WatchesKernelOnly(*ep) && (set == nullptr || op != EPOLL_CTL_DEL)) return kPass;
+  if (op != EPOLL_CTL_DEL && ev == nullptr) return -EFAULT;
+  if (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return -EINVAL;
+  if (set == nullptr) {
+    if (op != EPOLL_CTL_ADD) return kPass;  // the kernel knows neither: its error is the right one
+    long r = Adopt(epfd, &idx);
+    if (r < 0) return r;
+    set = &Stack().epolls[idx];
+  }
+  if (op == EPOLL_CTL_ADD) {
+    long r = AddItem(epfd, *set, idx, *ep, fd, *ev);
+    if (r == 0) PostWaiter(g_proc.bells, Stack(), set->waiter_idx);  // somebody may sleep on the set
+    return r;
+  }
+  if (op == EPOLL_CTL_MOD) {
+    long r = ModItem(epfd, *set, idx, *ep, fd, *ev);
+    if (r == 0) PostWaiter(g_proc.bells, Stack(), set->waiter_idx);
+    return r;
+  }
+  long r = DelItem(epfd, *set, idx, *ep, fd);
+  return r == -ENOENT && WatchesKernelOnly(*ep) ? kPass : r;
+}
+
+void DropItemsOfEp(pstn_ep& ep) {
+  pstn_stack& s = Stack();
+  Guard g(ep.item_lock);
+  while (ep.item_head < PSTN_ITEMS) {
+    uint32_t idx = ep.item_head;
+    uint32_t set_idx = s.items[idx].epoll_idx;
+    if (set_idx >= PSTN_EPOLLS) {
+      ep.item_head = PSTN_NONE;
+      break;
+    }
+    pstn_epoll& set = s.epolls[set_idx];
+    Guard h(set.lock);
+    RemoveItem(ep, set, idx, PSTN_NONE);
+  }
+}
+
+// The kernel keeps a registration until the last fd of the file is closed; so do we. Nothing to do
+// while others exist, but the number may be given to another file at once: events of ours carry the
+// program's data, not the number, so that is no conflict.
+void DropItemsOfFd(pstn_ep& ep, int fd) {
+  (void)ep;
+  (void)fd;
+}
+
+void DropEpoll(uint32_t idx) {
+  pstn_stack& s = Stack();
+  pstn_epoll& set = s.epolls[idx];
+  for (;;) {
+    Lock(set.lock);
+    uint32_t i = set.all_head;
+    uint32_t ep_idx = i < PSTN_ITEMS ? s.items[i].ep_idx : PSTN_NONE;
+    uint32_t fd = i < PSTN_ITEMS ? s.items[i].fd : 0;
+    Unlock(set.lock);
+    pstn_ep* ep = EpAt(s, ep_idx);
+    if (ep == nullptr) break;
+    uint32_t prev;
+    Guard g(ep->item_lock);
+    uint32_t found = FindItem(*ep, idx, static_cast<int>(fd), &prev);
+    if (found == PSTN_NONE) continue;
+    Guard h(set.lock);
+    RemoveItem(*ep, set, found, prev);
+    RenotifyLocked(*ep);
+  }
+  SetLocal& l = set_local[idx];
+  if (l.gen == set.gen && l.bell > 0) CloseInternal(l.bell);
+  l = {};
+  uint32_t w = set.waiter_idx;
+  MarkWaiter(w, 0);
+  StoreRelease(s.waiters[w].state, 0u);
+  GiveWaiter(s, w);
+  StoreRelease(set.waiter_idx, PSTN_NONE);
+  StoreRelease(set.state, 0u);
+  GiveEpoll(s, idx);
+}
+
+// ---------------------------------------------------------------- waiting
+namespace {
+
+// 1. Bits that peers have set, for this set's waiter: their items become ready.
+void CollectBits(pstn_epoll& set, uint32_t set_idx) {
+  pstn_stack& s = Stack();
+  uint32_t waiter = set.waiter_idx;
+  if (LoadRelaxed(s.waiters[waiter].posted) != 0) StoreRelaxed(s.waiters[waiter].posted, 0u);
+  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    pstn_lgr_ref& ref = s.lgrs[i];
+    if (LoadAcquire(ref.state) == 0) continue;
+    uint8_t* lgr = LgrBase(g_proc.view, i);
+    if (lgr == nullptr) continue;
+    pstn_evmap& map = LgrEvmap(lgr, ref.side, waiter);
+    if (LoadRelaxed(map.summary) == 0) continue;
+    uint64_t words = Exchange(map.summary, 0u);
+    for (; words != 0; words &= words - 1) {
+      uint32_t w = static_cast<uint32_t>(__builtin_ctzll(words));
+      uint64_t bits = Exchange(map.leaf[w], 0u);
+      for (; bits != 0; bits &= bits - 1) {
+        uint32_t conn = w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
+        uint32_t ep_idx = LoadAcquire(ref.conn_ep[conn]);
+        if (ep_idx == 0 || ep_idx > PSTN_EPS) continue;
+        pstn_ep& ep = s.eps[ep_idx - 1];
+        // Under set.lock no item of this set can go away; one of this set alone is the usual case.
+        uint32_t head = LoadAcquire(ep.item_head);
+        for (uint32_t it = head, guard = 0; it < PSTN_ITEMS && guard < 64; it = s.items[it].ep_next, guard++) {
+          if (s.items[it].epoll_idx == set_idx && s.items[it].ep_idx == ep_idx - 1) PushReady(set, it);
+        }
+      }
+    }
+  }
+}
+
+// 3. One walk over the ready list. Level-triggered items that are ready go to the tail again.
+int Harvest(pstn_epoll& set, epoll_event* out, int max) {
+  pstn_stack& s = Stack();
+  int n = 0;
+  uint32_t rounds = set.ready_count;
+  while (n < max && rounds-- != 0) {
+    uint32_t idx = PopReady(set);
+    if (idx == PSTN_NONE) break;
+    pstn_item& item = s.items[idx];
+    pstn_ep* ep = EpAt(s, item.ep_idx);
+    if (ep == nullptr) continue;
+    uint32_t got = Readiness(*ep);
+    if ((item.flags & PSTN_IT_KREADY) != 0) {
+      got |= EPOLLIN | EPOLLRDNORM;
+      item.flags &= ~PSTN_IT_KREADY;
+    }
+    got &= (item.events & kEventMask) | EPOLLERR | EPOLLHUP;
+    if ((item.events & EPOLLOUT) != 0 && (got & EPOLLOUT) == 0 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
+      ConnEnd e;
+      if (Resolve(*ep, e)) {
+        FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+        if (RingWritable(e)) got |= EPOLLOUT;  // [F1]: it has become so meanwhile
+      }
+    }
+    if (got == 0) continue;
+    out[n].events = got;
+    out[n].data.u64 = item.data;
+    n++;
+    if ((item.events & EPOLLONESHOT) != 0) {
+      item.flags |= PSTN_IT_DISABLED;
+    } else if ((item.events & EPOLLET) == 0) {
+      PushReady(set, idx);
+    }
+  }
+  return n;
+}
+
+// 2. What the kernel's set has. Events of the program's own fds go to `out`; ours are acted upon.
+long LookAtKernel(int epfd, pstn_epoll& set, SetLocal& local, epoll_event* out, int max, const Deadline& until,
+                  bool sleep, const sigset_t* mask) {
+  epoll_event got[kKernelBatch];
+  int batch = max < kKernelBatch ? max : kKernelBatch;
+  long r;
+  if (sleep) {
+    uint64_t left = until.left_ns();
+    timespec ts = until.LeftTimespec(UINT64_MAX);
+    r = sys::Call(SYS_epoll_pwait2, epfd, &got[0], batch, until.never() ? nullptr : &ts, mask, 8L);
+    if (r == -ENOSYS) {
+      long ms = until.never() ? -1 : static_cast<long>((left + 999999) / 1000000);
+      r = sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, mask, 8L);
+    }
+  } else {
+    r = sys::Call(SYS_epoll_wait, epfd, &got[0], batch, 0L);
+  }
+  local.kernel_look_ns = MonotonicNs();
+  if (r <= 0) return r;
+  int n = 0;
+  for (long i = 0; i < r; i++) {
+    if ((got[i].data.u64 & kMagicMask) != set.magic) {
+      out[n++] = got[i];
+      continue;
+    }
+    uint32_t tag = static_cast<uint32_t>(got[i].data.u64 & ~kMagicMask);
+    if (tag == kTagBell) {
+      if (local.bell > 0) DrainBell(local.bell);
+    } else if (tag == kTagControl) {
+      CtlDrain();
+      if (g_proc.ctl_fd < 0) {
+        local.control = 0;
+        CtlReconnect();
+      }
+    } else if (tag < PSTN_ITEMS) {
+      Guard g(set.lock);
+      pstn_item& item = Stack().items[tag];
+      if (item.epoll_idx < PSTN_EPOLLS && &Stack().epolls[item.epoll_idx] == &set) {
+        item.flags |= PSTN_IT_KREADY;
+        PushReady(set, tag);
+      }
+    }
+  }
+  return n;
+}
+
+// One look at both halves. More than 0: that many events.
+long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, bool ask_kernel) {
+  SetLocal& local = set_local[idx];
+  long n = 0;
+  if (ask_kernel) {
+    n = LookAtKernel(epfd, set, local, out, max, Deadline{0}, false, nullptr);
+    if (n < 0) return n;
+  }
+  if (set.listeners != 0) AdmitSyns();
+  if (WaiterHasNews(set.waiter_idx, false) || LoadRelaxed(set.ready_count) != 0) {
+    Guard g(set.lock);
+    CollectBits(set, idx);
+    int ours = Harvest(set, out + n, max - static_cast<int>(n));
+    if (ours != 0) local.ours_ns = MonotonicNs();
+    n += ours;
+  }
+  return n;
+}
+
+// 4. Sleeps until something may have happened. Events of the kernel's fds that end the sleep go to `out`.
+long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
+  long r = EnsureBell(epfd, set, idx);
+  if (r < 0) return r;
+  uint32_t w = set.waiter_idx;
+  bool listens = set.listeners != 0;
+  MarkWaiter(w, PSTN_EV_USED | (listens ? PSTN_EV_SYN : 0u));
+  StoreRelaxed(Stack().waiters[w].wants_syn, listens ? 1u : 0u);
+  AnnounceSleep(w, true);
+  if (!WaiterHasNews(w, listens) && LoadRelaxed(set.ready_count) == 0) {
+    Count(Stack().hdr, kCounterSleeps);
+    if (listens && g_proc.ctl_fd < 0 && until.left_ns() > kDaemonRetryNs) until = Deadline::AfterNs(kDaemonRetryNs);
+    r = LookAtKernel(epfd, set, set_local[idx], out, max, until, true, mask);
+    if (listens && g_proc.ctl_fd < 0) CtlReconnect();
+  }
+  AnnounceSleep(w, false);
+  return r;
+}
+
+bool HasRings() {
+  uint32_t hw = LoadRelaxed(Stack().hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    if (LoadRelaxed(Stack().lgrs[i].state) != 0 && (LoadRelaxed(Stack().lgrs[i].rings) > 32 || LoadRelaxed(Stack().lgrs[i].zombies) > 32)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
+  uint32_t idx;
+  pstn_epoll* found = SetOf(epfd, &idx);
+  if (found == nullptr) return kPass;
+  if (max <= 0) return -EINVAL;
+  if (out == nullptr) return -EFAULT;
+  pstn_epoll& set = *found;
+  SetLocal& local = set_local[idx];
+  if (local.gen != set.gen) local = {set.gen, 0, 0, 0, 0, 0};
+  const uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u;
+  const uint32_t interrupts = t_interrupts;
+  long n = 0;
+  auto news = [&] {
+    if (!WaiterHasNews(set.waiter_idx, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return false;
+    n = LookOnce(epfd, set, idx, out, max, false);
+    return n != 0;
+  };
+  // Where accelerated events flow, the kernel's half is asked now and then; where none do, it is
+  // asked once, by the sleep.
+  uint64_t now = MonotonicNs();
+  bool flows = now - local.ours_ns < kSpinForNs;
+  if (until.left_ns() == 0 || (flows && now - local.kernel_look_ns >= kernel_ns)) {
+    if ((n = LookOnce(epfd, set, idx, out, max, true)) != 0) return n;
+  } else if (news()) {
+    return n;
+  }
+  if (until.left_ns() == 0) return 0;
+  bool swept = false;
+  for (;;) {
+    if (flows && Spin(news, until)) return n;
+    flows = false;
+    if (t_interrupts != interrupts) return -EINTR;
+    Deadline end = until;
+    bool sweep = !swept && HasRings() && until.left_ns() > kIdleSweepNs;
+    if (sweep) end = Deadline::AfterNs(kIdleSweepNs);
+    n = Sleep(epfd, set, idx, out, max, end, mask);
+    if (n != 0) return n;
+    n = LookOnce(epfd, set, idx, out, max, false);
+    if (n != 0) return n;
+    if (until.left_ns() == 0) return 0;
+    if (sweep && end.left_ns() == 0) {
+      GiveBackIdleRings();
+      swept = true;
+    }
+  }
+}
+
+}  // namespace postern

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// fdcache.cc - kernel sockets of closed connections, kept so that the next needs no system call.
+//
+// Clients' sockets stay bound to the ephemeral port they were given, so that a port is unique and
+// really reserved, and still costs a bind() only once. Only sockets go in that nobody else refers
+// to (no dup, no fork) and that the kernel knows nothing of (no option, no connection).
+#include "base/sys.h"
+#include "sock/proc.h"
+
+namespace postern {
+namespace {
+
+constexpr uint32_t kCacheMax = 4096;
+
+struct Shelf {
+  CachedFd at[kCacheMax];
+  uint32_t count;
+};
+
+pstn_lock cache_lock;
+Shelf shelves[2][2];  // [family is IPv6][bound]
+
+Shelf& ShelfFor(uint32_t family, bool bound) { return shelves[family == AF_INET6 ? 1 : 0][bound ? 1 : 0]; }
+
+template <typename Fn>
+void Each(Fn fn) {
+  for (auto& row : shelves) {
+    for (Shelf& shelf : row) fn(shelf);
+  }
+}
+
+void CloseAll(Shelf& shelf) {
+  for (uint32_t i = 0; i < shelf.count; i++) {
+    MarkPrivate(shelf.at[i].fd, 0);
+    sys::Close(shelf.at[i].fd);
+  }
+  shelf.count = 0;
+}
+
+}  // namespace
+
+CachedFd CacheTake(uint32_t family, bool want_bound, bool cloexec) {
+  CachedFd got;
+  Lock(cache_lock);
+  Shelf* shelf = &ShelfFor(family, want_bound);
+  if (shelf->count == 0 && !want_bound) shelf = &ShelfFor(family, true);
+  if (shelf->count != 0) got = shelf->at[--shelf->count];
+  Unlock(cache_lock);
+  if (got.fd >= 0 && got.cloexec != cloexec) {
+    if (sys::Fcntl(got.fd, F_SETFD, cloexec ? FD_CLOEXEC : 0) < 0) return {};
+    got.cloexec = cloexec;
+  }
+  return got;
+}
+
+bool CachePut(uint32_t family, const CachedFd& c) {
+  if (c.fd <= 2) return false;  // programs count on getting 0, 1 and 2 back
+  uint64_t limit = static_cast<uint64_t>(g_proc.opt.fdcache_max);
+  if (limit > kCacheMax) limit = kCacheMax;
+  Guard g(cache_lock);
+  Shelf& shelf = ShelfFor(family, c.port != 0);
+  if (shelf.count >= limit) return false;
+  shelf.at[shelf.count++] = c;
+  MarkPrivate(c.fd, PSTN_FD_CACHED);
+  return true;
+}
+
+void CacheFlush() {
+  Guard g(cache_lock);
+  Each([](Shelf& shelf) { CloseAll(shelf); });
+}
+
+void CacheForget() {
+  cache_lock.word = 0;  // whoever held it is in the parent
+  Each([](Shelf& shelf) { CloseAll(shelf); });
+}
+
+void CacheMarkCloexec() {
+  Guard g(cache_lock);
+  Each([](Shelf& shelf) {
+    for (uint32_t i = 0; i < shelf.count; i++) {
+      if (!shelf.at[i].cloexec && sys::Fcntl(shelf.at[i].fd, F_SETFD, FD_CLOEXEC) == 0) shelf.at[i].cloexec = true;
+    }
+  });
+}
+
+void CacheRemove(int fd) {
+  Guard g(cache_lock);
+  Each([&](Shelf& shelf) {
+    for (uint32_t i = 0; i < shelf.count; i++) {
+      if (shelf.at[i].fd != fd) continue;
+      shelf.at[i] = shelf.at[--shelf.count];
+      return;
+    }
+  });
+  MarkPrivate(fd, 0);
+}
+
+}  // namespace postern

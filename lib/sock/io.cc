@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+// io.cc - send and receive on an accelerated connection.
+//
+// A send: copy into the ring, announce (a bit, and a doorbell only if the peer sleeps). A receive:
+// copy out, return space when a quarter of the ring has been taken. Neither makes a system call
+// while both sides are awake. What must block spins first, then sleeps on a futex in its own ctl
+// line; the order of stores and looks is in smcd/notify.h.
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+enum class Wait : uint8_t { kReady, kTimeout, kInterrupted };
+
+bool PeerEnded(const ConnEnd& e) {
+  return (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0;
+}
+bool ReadableOrEnded(const ConnEnd& e) {
+  return RingReadable(e) || PeerEnded(e) || (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_RD) != 0 ||
+         LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
+}
+bool WritableOrEnded(const ConnEnd& e) {
+  return RingWritable(e) || (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_RST | PSTN_CF_CLOSED)) != 0 ||
+         (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_WR) != 0 || LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
+}
+
+// Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
+// more after that [F1].
+template <typename Ready>
+Wait SleepOn(uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
+  uint32_t interrupts = t_interrupts;
+  Count(Stack().hdr, kCounterSleeps);
+  for (;;) {
+    uint32_t value = FetchOr(word, bit) | bit;
+    FullFence();
+    if (ready()) return Wait::kReady;
+    if (t_interrupts != interrupts) return Wait::kInterrupted;
+    timespec left = until.LeftTimespec(UINT64_MAX);
+    // Without an end the kernel restarts the wait after handlers that ask for it (SA_RESTART).
+    long r = sys::FutexWait(&word, value, until.never() ? nullptr : &left);
+    if (ready()) return Wait::kReady;
+    if (r == -EINTR) return Wait::kInterrupted;
+    if (until.left_ns() == 0) return Wait::kTimeout;
+  }
+}
+
+template <typename Ready>
+Wait WaitFor(uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
+  uint32_t interrupts = t_interrupts;
+  if (Spin(ready, until)) return Wait::kReady;
+  if (t_interrupts != interrupts) return Wait::kInterrupted;
+  if (until.left_ns() == 0) return Wait::kTimeout;
+  return SleepOn(word, bit, ready, until);
+}
+
+// ---------------------------------------------------------------- receive
+
+// Lets a writer that waits for room go on, when a good part of the ring has become free.
+void ReturnSpace(const ConnEnd& e, size_t taken) {
+  pstn_rx& rx = e.ep->rx;
+  // Each record takes at least a line: count what the ring has got back, not the payload.
+  rx.unreturned += static_cast<uint32_t>(taken < 64 ? 64 : taken);
+  if ((rx.ring & ((1ull << 40) - 1)) == 0) return;
+  if (rx.unreturned < RingBytes(RingClass(rx.ring) % PSTN_SLAB_CLASSES) / 4) return;
+  rx.unreturned = 0;
+  AnnounceSpace(g_proc.bells, e);
+}
+
+// What an empty ring means: -EAGAIN (just empty), 0 (end of stream) or the connection's error.
+long WhenEmpty(const ConnEnd& e) {
+  uint32_t flags = LoadAcquire(e.peer_ctl().flags);
+  if ((flags & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0) {
+    if (RingReadable(e)) return -EAGAIN;  // it came just before the end
+    if (LoadRelaxed(e.ep->error) != 0) return -static_cast<long>(Exchange(e.ep->error, 0u));
+    if ((flags & PSTN_CF_RST) != 0 && (FetchOr(e.ep->rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) == 0) return -ECONNRESET;
+    return 0;
+  }
+  if ((LoadRelaxed(e.ep->flags) & (PSTN_EPF_SHUT_RD | PSTN_EPF_HUNG)) != 0) return 0;
+  return -EAGAIN;
+}
+
+// The peer wrote something that no honest peer writes: the connection ends, and says so.
+long Violation(const ConnEnd& e) {
+  Count(Stack().hdr, kCounterPeerViolations);
+  FetchOr(e.ctl().flags, PSTN_CF_RST);
+  FetchOr(e.ep->flags, PSTN_EPF_HUNG | PSTN_EPF_SHUT_RD);
+  AnnounceData(g_proc.bells, e);
+  return -ECONNRESET;
+}
+
+long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode) {
+  Lock(e.ep->rx.lock);
+  ReadResult r = RingRead(e, to, want, mode);
+  if (r.bytes != 0 && mode != ReadMode::kPeek) ReturnSpace(e, r.bytes);
+  Unlock(e.ep->rx.lock);
+  if (r.status == ReadStatus::kViolation) return Violation(e);
+  return r.bytes != 0 ? static_cast<long>(r.bytes) : -EAGAIN;
+}
+
+bool TooMuch(const iovec* iov, size_t count) {
+  if (count > 1024) return true;
+  size_t sum = 0;
+  for (size_t i = 0; i < count; i++) {
+    if (iov[i].iov_len > static_cast<size_t>(INT64_MAX) - sum) return true;
+    sum += iov[i].iov_len;
+  }
+  return false;
+}
+
+}  // namespace
+
+long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state != PSTN_EP_ESTABLISHED) return state == PSTN_EP_KERNEL ? kPass : -ENOTCONN;
+  (void)fd;
+  ConnEnd e;
+  if (!Resolve(ep, e)) return -ECONNRESET;
+  if ((flags & MSG_OOB) != 0) return -EINVAL;      // no urgent byte is there
+  if ((flags & MSG_ERRQUEUE) != 0) return -EAGAIN;
+  if (TooMuch(iov, count)) return -EINVAL;
+  IovCursor to(iov, count);
+  const size_t want = to.left();
+  const bool peek = (flags & MSG_PEEK) != 0;
+  const ReadMode mode = peek ? ReadMode::kPeek : (flags & MSG_TRUNC) != 0 ? ReadMode::kDiscard : ReadMode::kTake;
+  IovCursor* target = mode == ReadMode::kDiscard ? nullptr : &to;
+  if (want == 0) return 0;
+  const bool nonblock = (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
+  size_t least = (flags & MSG_WAITALL) != 0 ? want : 1;
+  if (ep.rcvlowat > least) least = ep.rcvlowat < want ? ep.rcvlowat : want;
+  Deadline until = Deadline::Never();
+  bool timed = false;
+  size_t done = 0;
+  for (;;) {
+    if (peek) to = IovCursor(iov, count), done = 0;
+    long r = RecvOnce(e, target, want - done, mode);
+    if (r > 0) done += static_cast<size_t>(r);
+    if (done >= least || (r < 0 && r != -EAGAIN)) return done != 0 ? static_cast<long>(done) : r;
+    long end = WhenEmpty(e);
+    if (end != -EAGAIN) {
+      if (done != 0 && end < 0) StoreRelaxed(ep.error, static_cast<uint32_t>(-end));  // for the next call
+      return done != 0 ? static_cast<long>(done) : end;
+    }
+    if (nonblock) return done != 0 ? static_cast<long>(done) : -EAGAIN;
+    if (!timed && ep.rcvtimeo_ns != 0) until = Deadline::AfterNs(ep.rcvtimeo_ns);
+    timed = true;
+    size_t have = done;
+    auto ready = [&] {
+      if (!peek || have == 0) return ReadableOrEnded(e);
+      return PeerEnded(e) || RingQueued(e, least) > have;  // MSG_PEEK | MSG_WAITALL: more than seen
+    };
+    Wait w = WaitFor(e.ctl().rx_wait, 1, ready, until);
+    if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) return done != 0 ? static_cast<long>(done) : -ECONNABORTED;
+    if (w == Wait::kReady) continue;
+    if (done != 0) return static_cast<long>(done);
+    return w == Wait::kTimeout ? -EAGAIN : -EINTR;
+  }
+}
+
+// ---------------------------------------------------------------- send
+namespace {
+
+// 0: go on; else what the call returns. `hung` is set when the data would go nowhere.
+long CheckSend(const ConnEnd& e, bool& swallow) {
+  uint32_t own = LoadRelaxed(e.ep->flags);
+  if ((own & PSTN_EPF_SHUT_WR) != 0) return -EPIPE;
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  if ((peer & PSTN_CF_RST) != 0) {
+    if (LoadRelaxed(e.ep->error) != 0) return -static_cast<long>(Exchange(e.ep->error, 0u));
+    if ((FetchOr(e.ep->rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) == 0) return -ECONNRESET;
+    return -EPIPE;
+  }
+  if ((own & PSTN_EPF_HUNG) != 0) {
+    (void)Exchange(e.ep->error, 0u);
+    return -EPIPE;
+  }
+  // The peer has closed. With TCP the first write goes out and is answered by a RST.
+  if ((peer & PSTN_CF_CLOSED) != 0) {
+    StoreRelaxed(e.ep->error, static_cast<uint32_t>(EPIPE));
+    FetchOr(e.ep->flags, PSTN_EPF_HUNG);
+    swallow = true;
+    AnnounceLocal(g_proc.bells, e);
+  }
+  return 0;
+}
+
+size_t SendOnce(const ConnEnd& e, IovCursor& from) {
+  Lock(e.ep->tx.lock);
+  size_t n = RingWrite(e, from, g_proc.limits);
+  e.ep->tx.used_ms = 1;
+  Unlock(e.ep->tx.lock);
+  if (n != 0) AnnounceData(g_proc.bells, e);
+  return n;
+}
+
+}  // namespace
+
+long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state != PSTN_EP_ESTABLISHED) {
+    if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0) FallBack(fd, ep, kReasonFastOpen), state = PSTN_EP_KERNEL;
+    return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
+  }
+  ConnEnd e;
+  if (!Resolve(ep, e)) return -ECONNRESET;
+  if (TooMuch(iov, count)) return -EINVAL;
+  IovCursor from(iov, count);
+  const size_t want = from.left();
+  const bool nonblock = (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
+  Deadline until = Deadline::Never();
+  bool timed = false;
+  for (;;) {
+    bool swallow = false;
+    long stop = CheckSend(e, swallow);
+    if (swallow) return static_cast<long>(want);
+    size_t done = want - from.left();
+    if (stop != 0) return done != 0 ? static_cast<long>(done) : stop;
+    if (want == 0) return 0;
+    (void)SendOnce(e, from);
+    done = want - from.left();
+    if (from.left() == 0) return static_cast<long>(want);
+    if (nonblock) {
+      FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+      FullFence();  // [F1] against ReturnSpace
+      if (SendOnce(e, from) == 0) return done != 0 ? static_cast<long>(done) : -EAGAIN;
+      continue;
+    }
+    if (!timed && ep.sndtimeo_ns != 0) until = Deadline::AfterNs(ep.sndtimeo_ns);
+    timed = true;
+    Wait w = WaitFor(e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until);
+    if (w == Wait::kReady) continue;
+    if (done != 0) return static_cast<long>(done);
+    return w == Wait::kTimeout ? -EAGAIN : -EINTR;
+  }
+}
+
+// ---------------------------------------------------------------- sendfile, splice
+namespace {
+
+constexpr size_t kBounce = 32768;
+
+// Sends all of `bytes` or, if the socket would block or fails, as much as went.
+long SendAll(int fd, pstn_ep& ep, const uint8_t* data, size_t bytes, int flags) {
+  iovec iov = {const_cast<uint8_t*>(data), bytes};
+  return SockSend(fd, ep, &iov, 1, flags | MSG_NOSIGNAL);
+}
+
+}  // namespace
+
+long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state != PSTN_EP_ESTABLISHED) return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
+  alignas(64) uint8_t bounce[kBounce];
+  // Read at an explicit position: what the socket does not take has then not been consumed.
+  long at = offset != nullptr ? static_cast<long>(*offset) : sys::Call(SYS_lseek, in_fd, 0L, static_cast<long>(SEEK_CUR));
+  if (at < 0) return offset != nullptr ? -EINVAL : at;
+  size_t done = 0;
+  long error = 0;
+  while (done < count) {
+    size_t want = count - done < kBounce ? count - done : kBounce;
+    long got = sys::Call(SYS_pread64, in_fd, static_cast<uint8_t*>(bounce), want, at + static_cast<long>(done));
+    if (got <= 0) {
+      error = got;
+      break;
+    }
+    long sent = SendAll(fd, ep, bounce, static_cast<size_t>(got), 0);
+    if (sent < 0) {
+      error = sent;
+      break;
+    }
+    done += static_cast<size_t>(sent);
+    if (sent < got) break;
+  }
+  if (offset != nullptr) {
+    *offset += static_cast<off_t>(done);
+  } else if (done != 0) {
+    (void)sys::Call(SYS_lseek, in_fd, at + static_cast<long>(done), static_cast<long>(SEEK_SET));
+  }
+  return done != 0 ? static_cast<long>(done) : error;
+}
+
+namespace {
+
+// Socket to pipe: what the pipe takes is taken from the ring, so nothing is lost in between.
+long SpliceOut(int fd, pstn_ep& ep, int pipe, size_t len, bool nonblock) {
+  alignas(64) uint8_t bounce[kBounce];
+  iovec iov = {bounce, len < kBounce ? len : kBounce};
+  long got = SockRecv(fd, ep, &iov, 1, MSG_PEEK | (nonblock ? MSG_DONTWAIT : 0));
+  if (got <= 0) return got;
+  pollfd p = {pipe, POLLOUT, 0};
+  long room = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
+  if (room < 0) return room;
+  if (room == 0) return -EAGAIN;
+  // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
+  size_t n = static_cast<size_t>(got) < 4096 ? static_cast<size_t>(got) : 4096;
+  long wrote = sys::Call(SYS_write, pipe, static_cast<uint8_t*>(bounce), n);
+  if (wrote <= 0) return wrote;
+  iov.iov_len = static_cast<size_t>(wrote);
+  return SockRecv(fd, ep, &iov, 1, MSG_DONTWAIT);
+}
+
+// Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
+long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
+  ConnEnd e;
+  if (!Resolve(ep, e)) return -ECONNRESET;
+  if (!WritableOrEnded(e)) {
+    if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) {
+      FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+      FullFence();
+      if (!WritableOrEnded(e)) return -EAGAIN;
+    } else if (WaitFor(e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, Deadline::Never()) == Wait::kInterrupted) {
+      return -EINTR;
+    }
+  }
+  alignas(64) uint8_t bounce[1024];  // a writable ring has a third free, 1365 bytes at the least
+  pollfd p = {pipe, POLLIN, 0};
+  long there = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
+  if (there < 0) return there;
+  if (there == 0) return -EAGAIN;
+  long got = sys::Call(SYS_read, pipe, static_cast<uint8_t*>(bounce), len < sizeof bounce ? len : sizeof bounce);
+  if (got <= 0) return got;
+  size_t done = 0;
+  while (done < static_cast<size_t>(got)) {
+    iovec iov = {bounce + done, static_cast<size_t>(got) - done};
+    long r = SockSend(fd, ep, &iov, 1, MSG_NOSIGNAL);
+    if (r > 0) done += static_cast<size_t>(r);
+    if (r < 0 && r != -EAGAIN && r != -EINTR) return done != 0 ? static_cast<long>(done) : r;
+    if (r == -EAGAIN) (void)Spin([&] { return WritableOrEnded(e); }, Deadline::AfterMs(1));
+  }
+  return static_cast<long>(done);
+}
+
+}  // namespace
+
+long SockSplice(int fd_in, int fd_out, pstn_ep* in, pstn_ep* out, size_t len, unsigned flags) {
+  if (in != nullptr && LoadAcquire(in->state) == PSTN_EP_KERNEL) in = nullptr;
+  if (out != nullptr && LoadAcquire(out->state) == PSTN_EP_KERNEL) out = nullptr;
+  if (in == nullptr && out == nullptr) return kPass;
+  if (in != nullptr && out != nullptr) return -EINVAL;  // one end must be a pipe
+  bool nonblock = (flags & 2u) != 0;  // SPLICE_F_NONBLOCK
+  size_t done = 0;
+  while (done < len) {
+    bool wait = done == 0 && !nonblock;
+    long r = in != nullptr ? SpliceOut(fd_in, *in, fd_out, len - done, !wait) : SpliceIn(fd_in, fd_out, *out, len - done, !wait);
+    if (r <= 0) return done != 0 ? static_cast<long>(done) : r;
+    done += static_cast<size_t>(r);
+  }
+  return static_cast<long>(done);
+}
+
+}  // namespace postern

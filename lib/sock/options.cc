@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+// options.cc - socket options, ioctl and fcntl on endpoints.
+//
+// An accelerated socket keeps what the program sets; the kernel's socket hears of it only when it
+// takes over (ApplyOptions), so that an accepted connection needs no system call. Options that we
+// do not know go to the kernel's socket at once: it checks them, and keeps them for that case.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+
+#include <cerrno>
+#include <cstring>
+#include <initializer_list>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+// Options whose value is an int that is just kept, and where.
+enum Kept : uint32_t {
+  kNodelay, kCork, kKeepalive, kReuseaddr, kReuseport, kOobinline, kV6only, kQuickack,  // flags
+  kSndbuf, kRcvbuf, kKeepidle, kKeepintvl, kKeepcnt, kUserTimeout, kNotsentLowat, kDeferAccept, kBusyPoll, kPriority,
+  kRcvlowat, kLinger, kRcvtimeo, kSndtimeo, kKeptCount
+};
+
+struct KeptOption {
+  int level, name;
+  uint32_t flag;                 // PSTN_EPF_*, or 0
+  pstn_u32 pstn_ep::*field;      // or null
+};
+
+const KeptOption kKept[] = {
+    {IPPROTO_TCP, TCP_NODELAY, PSTN_EPF_NODELAY, nullptr},
+    {IPPROTO_TCP, TCP_CORK, PSTN_EPF_CORK, nullptr},
+    {SOL_SOCKET, SO_KEEPALIVE, PSTN_EPF_KEEPALIVE, nullptr},
+    {SOL_SOCKET, SO_REUSEADDR, PSTN_EPF_REUSEADDR, nullptr},
+    {SOL_SOCKET, SO_REUSEPORT, PSTN_EPF_REUSEPORT, nullptr},
+    {SOL_SOCKET, SO_OOBINLINE, PSTN_EPF_OOBINLINE, nullptr},
+    {IPPROTO_IPV6, IPV6_V6ONLY, PSTN_EPF_V6ONLY, nullptr},
+    {IPPROTO_TCP, TCP_QUICKACK, PSTN_EPF_QUICKACK, nullptr},
+    {SOL_SOCKET, SO_SNDBUF, 0, &pstn_ep::sndbuf},
+    {SOL_SOCKET, SO_RCVBUF, 0, &pstn_ep::rcvbuf},
+    {IPPROTO_TCP, TCP_KEEPIDLE, 0, &pstn_ep::keepidle},
+    {IPPROTO_TCP, TCP_KEEPINTVL, 0, &pstn_ep::keepintvl},
+    {IPPROTO_TCP, TCP_KEEPCNT, 0, &pstn_ep::keepcnt},
+    {IPPROTO_TCP, TCP_USER_TIMEOUT, 0, &pstn_ep::user_timeout},
+    {IPPROTO_TCP, 25 /* TCP_NOTSENT_LOWAT */, 0, &pstn_ep::notsent_lowat},
+    {IPPROTO_TCP, TCP_DEFER_ACCEPT, 0, &pstn_ep::defer_accept},
+    {SOL_SOCKET, SO_BUSY_POLL, 0, &pstn_ep::busy_poll},
+    {SOL_SOCKET, SO_PRIORITY, 0, &pstn_ep::priority},
+};
+
+uint32_t FindKept(int level, int name) {
+  for (uint32_t i = 0; i < sizeof kKept / sizeof kKept[0]; i++) {
+    if (kKept[i].level == level && kKept[i].name == name) return i;
+  }
+  if (level != SOL_SOCKET) return kKeptCount;
+  switch (name) {
+    case SO_RCVLOWAT: return kRcvlowat;
+    case SO_LINGER: return kLinger;
+    case SO_RCVTIMEO: return kRcvtimeo;
+    case SO_SNDTIMEO: return kSndtimeo;
+    default: return kKeptCount;
+  }
+}
+
+long KernelSet(int fd, int level, int name, const void* value, socklen_t len) {
+  return sys::Call(SYS_setsockopt, fd, static_cast<long>(level), static_cast<long>(name), value, static_cast<long>(len));
+}
+
+// Values whose limits only the kernel knows: it checks them, on its own socket.
+bool KernelMustCheck(uint32_t i) {
+  return i == kSndbuf || i == kRcvbuf || i == kKeepidle || i == kKeepintvl || i == kKeepcnt || i == kUserTimeout ||
+         i == kPriority || i == kDeferAccept;
+}
+
+long SetTime(pstn_u64& ns, const void* value, socklen_t len) {
+  if (len < sizeof(timeval)) return -EINVAL;
+  timeval tv;
+  memcpy(&tv, value, sizeof tv);
+  if (tv.tv_usec < 0 || tv.tv_usec >= 1000000) return -EDOM;
+  // Negative: the kernel takes it as "do not wait"; one tick is as close.
+  ns = tv.tv_sec < 0 ? 1u : static_cast<uint64_t>(tv.tv_sec) * 1000000000u + static_cast<uint64_t>(tv.tv_usec) * 1000u;
+  return 0;
+}
+
+}  // namespace
+
+long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL) return kPass;
+  uint32_t i = FindKept(level, name);
+  if (state == PSTN_EP_LISTEN || (state == PSTN_EP_NEW && (ep.flags & PSTN_EPF_BOUND) != 0)) {
+    long r = KernelSet(fd, level, name, value, len);  // a bound socket is the kernel's too
+    if (r < 0 || i == kKeptCount) return r;
+  } else if (i == kKeptCount) {
+    FetchOr(ep.flags, PSTN_EPF_DIRTY);
+    return kPass;
+  }
+  if (value == nullptr) return -EFAULT;
+  if (i == kLinger) {
+    if (len < sizeof(linger)) return -EINVAL;
+    linger l;
+    memcpy(&l, value, sizeof l);
+    ep.linger_on = l.l_onoff != 0 ? 1 : 0;
+    if (l.l_onoff != 0) ep.linger_sec = static_cast<uint32_t>(l.l_linger);
+  } else if (i == kRcvtimeo || i == kSndtimeo) {
+    long r = SetTime(i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns, value, len);
+    if (r < 0) return r;
+  } else {
+    if (len < sizeof(int)) return -EINVAL;
+    int v;
+    memcpy(&v, value, sizeof v);
+    if (i == kRcvlowat) {
+      ep.rcvlowat = v < 0 ? INT32_MAX : v == 0 ? 1u : static_cast<uint32_t>(v);
+    } else if (kKept[i].flag != 0) {
+      if (v != 0) {
+        FetchOr(ep.flags, kKept[i].flag);
+      } else {
+        FetchAnd(ep.flags, ~kKept[i].flag);
+      }
+    } else {
+      if (KernelMustCheck(i) && state != PSTN_EP_LISTEN) {
+        FetchOr(ep.flags, PSTN_EPF_DIRTY);
+        long r = KernelSet(fd, level, name, value, len);
+        if (r < 0) return r;
+      }
+      ep.*kKept[i].field = static_cast<uint32_t>(v);
+    }
+  }
+  ep.opt_set |= 1u << i;
+  return 0;
+}
+
+void ApplyOptions(int fd, const pstn_ep& ep) {
+  for (uint32_t i = 0; i < sizeof kKept / sizeof kKept[0]; i++) {
+    if ((ep.opt_set >> i & 1u) == 0) continue;
+    int v = kKept[i].flag != 0 ? (ep.flags & kKept[i].flag) != 0 : static_cast<int>(ep.*kKept[i].field);
+    (void)KernelSet(fd, kKept[i].level, kKept[i].name, &v, sizeof v);
+  }
+  if ((ep.opt_set >> kRcvlowat & 1u) != 0) {
+    int v = static_cast<int>(ep.rcvlowat);
+    (void)KernelSet(fd, SOL_SOCKET, SO_RCVLOWAT, &v, sizeof v);
+  }
+  if ((ep.opt_set >> kLinger & 1u) != 0) {
+    linger l = {static_cast<int>(ep.linger_on), static_cast<int>(ep.linger_sec)};
+    (void)KernelSet(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l);
+  }
+  for (uint32_t i : {kRcvtimeo, kSndtimeo}) {
+    if ((ep.opt_set >> i & 1u) == 0) continue;
+    uint64_t ns = i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns;
+    timeval tv = {static_cast<time_t>(ns / 1000000000u), static_cast<suseconds_t>(ns % 1000000000u / 1000u)};
+    (void)KernelSet(fd, SOL_SOCKET, i == kRcvtimeo ? SO_RCVTIMEO : SO_SNDTIMEO, &tv, sizeof tv);
+  }
+  if ((ep.flags & PSTN_EPF_NONBLOCK) != 0) {
+    int fl = sys::Fcntl(fd, F_GETFL, 0);
+    if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, fl | O_NONBLOCK);
+  }
+}
+
+namespace {
+
+long GiveBytes(const void* from, socklen_t bytes, void* value, socklen_t* len) {
+  if (len == nullptr || value == nullptr) return -EFAULT;
+  if (static_cast<int>(*len) < 0) return -EINVAL;
+  if (*len > bytes) *len = bytes;
+  memcpy(value, from, *len);
+  return 0;
+}
+long GiveInt(int v, void* value, socklen_t* len) { return GiveBytes(&v, sizeof v, value, len); }
+
+// What tcp_info can truly say of a connection that has no segments.
+long GiveTcpInfo(pstn_ep& ep, void* value, socklen_t* len) {
+  tcp_info info;
+  memset(&info, 0, sizeof info);
+  ConnEnd e;
+  bool there = Resolve(ep, e);
+  uint32_t peer = there ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
+  bool peer_fin = (peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0, own_fin = (ep.flags & PSTN_EPF_SHUT_WR) != 0;
+  if ((peer & PSTN_CF_RST) != 0 || (peer_fin && own_fin)) {
+    info.tcpi_state = TCP_CLOSE;
+  } else if (own_fin) {
+    info.tcpi_state = TCP_FIN_WAIT2;
+  } else {
+    info.tcpi_state = peer_fin ? TCP_CLOSE_WAIT : TCP_ESTABLISHED;
+  }
+  info.tcpi_rto = 200000;
+  info.tcpi_snd_mss = info.tcpi_rcv_mss = 32768;
+  info.tcpi_rtt = 1;
+  info.tcpi_snd_cwnd = 10;
+  info.tcpi_rcv_space = 65536;
+  return GiveBytes(&info, sizeof info, value, len);
+}
+
+}  // namespace
+
+long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t* len) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL) return kPass;
+  if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_ESTABLISHED) {
+    ConnEnd e;
+    if (LoadRelaxed(ep.error) == 0 && Resolve(ep, e) && (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_RST) != 0 &&
+        (FetchOr(ep.rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) == 0) {
+      return GiveInt(ECONNRESET, value, len);
+    }
+    return GiveInt(static_cast<int>(Exchange(ep.error, 0u)), value, len);
+  }
+  if (level == IPPROTO_TCP && name == TCP_INFO && state == PSTN_EP_ESTABLISHED) return GiveTcpInfo(ep, value, len);
+  if (level == SOL_SOCKET && name == SO_ACCEPTCONN && state == PSTN_EP_ESTABLISHED) return GiveInt(0, value, len);
+  uint32_t i = FindKept(level, name);
+  if (state == PSTN_EP_LISTEN || i == kKeptCount || (ep.opt_set >> i & 1u) == 0) return kPass;
+  switch (i) {
+    case kLinger: {
+      linger l = {static_cast<int>(ep.linger_on), static_cast<int>(ep.linger_sec)};
+      return GiveBytes(&l, sizeof l, value, len);
+    }
+    case kRcvtimeo:
+    case kSndtimeo: {
+      uint64_t ns = i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns;
+      timeval tv = {static_cast<time_t>(ns / 1000000000u), static_cast<suseconds_t>(ns % 1000000000u / 1000u)};
+      return GiveBytes(&tv, sizeof tv, value, len);
+    }
+    case kRcvlowat:
+      return GiveInt(static_cast<int>(ep.rcvlowat), value, len);
+    default:
+      break;
+  }
+  if (KernelMustCheck(i)) return kPass;  // it has the value, doubled or rounded as it does
+  if (kKept[i].flag != 0) return GiveInt((ep.flags & kKept[i].flag) != 0 ? 1 : 0, value, len);
+  (void)fd;
+  return GiveInt(static_cast<int>(ep.*kKept[i].field), value, len);
+}
+
+long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL) return kPass;
+  switch (request) {
+    case FIONBIO: {
+      if (arg == nullptr) return -EFAULT;
+      int v;
+      memcpy(&v, arg, sizeof v);
+      if (v != 0) {
+        FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
+      } else {
+        FetchAnd(ep.flags, ~PSTN_EPF_NONBLOCK);
+      }
+      return 0;  // the kernel's socket hears of it when it takes over
+    }
+    case FIONREAD: {
+      if (state == PSTN_EP_LISTEN) return -EINVAL;
+      if (state != PSTN_EP_ESTABLISHED) return kPass;
+      ConnEnd e;
+      int v = 0;
+      if (Resolve(ep, e)) {
+        Guard g(ep.rx.lock);
+        v = static_cast<int>(RingQueued(e, INT32_MAX));
+      }
+      memcpy(arg, &v, sizeof v);
+      return 0;
+    }
+    case FIOCLEX:
+      FetchOr(ep.flags, PSTN_EPF_CLOEXEC);
+      return kPass;
+    case FIONCLEX:
+      FetchAnd(ep.flags, ~PSTN_EPF_CLOEXEC);
+      return kPass;
+    case 0x5411 /* SIOCOUTQ */:
+    case 0x894B /* SIOCOUTQNSD */: {
+      if (state != PSTN_EP_ESTABLISHED) return kPass;
+      ConnEnd e;
+      int v = 0;
+      if (Resolve(ep, e)) {
+        Guard g(ep.tx.lock);
+        // Bytes between the reader's offset and ours, headers included: the ring's own measure.
+        if (!RingDrained(e)) {
+          uint32_t bytes = RingBytes(RingClass(ep.tx.ring) % PSTN_SLAB_CLASSES);
+          v = static_cast<int>(ep.tx.off >= ep.tx.peer ? ep.tx.off - ep.tx.peer : bytes - ep.tx.peer + ep.tx.off);
+        }
+      }
+      if (request == 0x894B) v = 0;
+      memcpy(arg, &v, sizeof v);
+      return 0;
+    }
+    case 0x8905 /* SIOCATMARK */: {
+      if (state != PSTN_EP_ESTABLISHED) return kPass;
+      int v = 0;
+      memcpy(arg, &v, sizeof v);
+      return 0;
+    }
+    default:
+      (void)fd;
+      return kPass;
+  }
+}
+
+long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL) return kPass;
+  switch (cmd) {
+    case F_GETFL:
+      // The kernel's socket of a listener is always non-blocking; the program's flag is ours.
+      return O_RDWR | ((ep.flags & PSTN_EPF_NONBLOCK) != 0 ? O_NONBLOCK : 0);
+    case F_SETFL: {
+      if ((arg & O_NONBLOCK) != 0) {
+        FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
+      } else {
+        FetchAnd(ep.flags, ~PSTN_EPF_NONBLOCK);
+      }
+      if ((arg & (O_ASYNC | O_DIRECT | O_NOATIME)) == 0) return 0;
+      FetchOr(ep.flags, PSTN_EPF_DIRTY);
+      return sys::Fcntl(fd, F_SETFL, arg | (state == PSTN_EP_LISTEN ? O_NONBLOCK : 0));
+    }
+    case F_SETFD: {
+      int r = sys::Fcntl(fd, F_SETFD, arg);
+      if (r == 0 && (arg & FD_CLOEXEC) != 0) FetchOr(ep.flags, PSTN_EPF_CLOEXEC);
+      if (r == 0 && (arg & FD_CLOEXEC) == 0) FetchAnd(ep.flags, ~PSTN_EPF_CLOEXEC);
+      return r;
+    }
+    case F_SETOWN:
+    case F_SETSIG:
+      FetchOr(ep.flags, PSTN_EPF_DIRTY);
+      return kPass;
+    default:
+      return kPass;
+  }
+}
+
+}  // namespace postern

@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+// poll.cc - poll and select over the kernel's descriptors and ours.
+//
+// Ours are looked at in place; the kernel's are asked with a zero timeout. When nothing is ready the
+// call sleeps in the kernel on the kernel's descriptors and the doorbell of a waiter, to which all
+// of ours are told to post meanwhile.
+#include <cerrno>
+#include <cstring>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+constexpr size_t kInline = 128;     // descriptors for which no memory is asked of the kernel
+constexpr size_t kMaxPoll = kFdMax;
+
+// Kernel poll set of a call: the entries that the kernel has to watch, and the doorbell behind them.
+struct KernelSet {
+  pollfd inline_fds[kInline + 2];  // two more: the doorbell, and posternd's line
+  uint32_t inline_at[kInline + 2];
+  pollfd* fds = inline_fds;
+  uint32_t* at = inline_at;  // position in the caller's array
+  size_t count = 0;
+  size_t mapped_bytes = 0;
+
+  bool Reserve(size_t n) {
+    if (n <= kInline) return true;
+    mapped_bytes = (n + 2) * (sizeof(pollfd) + sizeof(uint32_t));
+    long r = sys::Call(SYS_mmap, 0L, mapped_bytes, static_cast<long>(PROT_READ | PROT_WRITE),
+                       static_cast<long>(MAP_PRIVATE | MAP_ANONYMOUS), -1L, 0L);
+    if (r < 0 && r > -4096) return false;
+    fds = reinterpret_cast<pollfd*>(r);
+    at = reinterpret_cast<uint32_t*>(fds + n + 2);
+    return true;
+  }
+  ~KernelSet() {
+    if (mapped_bytes != 0) sys::Unmap(fds, mapped_bytes);
+  }
+};
+
+// The endpoint of an fd if it is one that we answer for.
+pstn_ep* OursForPoll(int fd) {
+  pstn_ep* ep = EpOfFd(fd);
+  if (ep == nullptr) return nullptr;
+  uint32_t st = LoadAcquire(ep->state);
+  return st == PSTN_EP_ESTABLISHED || st == PSTN_EP_LISTEN || st == PSTN_EP_NEW ? ep : nullptr;
+}
+
+short Answer(pstn_ep& ep, short events) {
+  uint32_t mask = Readiness(ep);
+  // EPOLL* and POLL* have the same values on Linux.
+  return static_cast<short>(mask & (static_cast<uint32_t>(static_cast<uint16_t>(events)) | POLLERR | POLLHUP));
+}
+
+// One look at everything. Returns how many are ready; fills revents.
+long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
+  long ready = 0;
+  bool listeners = false;
+  for (size_t i = 0; i < n; i++) {
+    fds[i].revents = 0;
+    pstn_ep* ep = OursForPoll(fds[i].fd);
+    if (ep == nullptr) continue;
+    if (LoadRelaxed(ep->state) == PSTN_EP_LISTEN && !listeners) {
+      AdmitSyns();
+      listeners = true;
+    }
+    fds[i].revents = Answer(*ep, fds[i].events);
+    if (fds[i].revents != 0) ready++;
+    if ((fds[i].events & POLLOUT) != 0 && (fds[i].revents & POLLOUT) == 0 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
+      ConnEnd e;
+      if (Resolve(*ep, e)) FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+    }
+  }
+  if (k.count == 0 || !ask_kernel) return ready;
+  long r = sys::Call(SYS_poll, k.fds, k.count, 0L);
+  if (r < 0) return ready != 0 ? ready : r;
+  for (size_t i = 0; i < k.count && r > 0; i++) {
+    if (k.fds[i].revents == 0) continue;
+    pollfd& p = fds[k.at[i]];
+    if (p.revents == 0) ready++;
+    p.revents = static_cast<short>(p.revents | k.fds[i].revents);
+    r--;
+  }
+  return ready;
+}
+
+void Register(pollfd* fds, size_t n, bool on) {
+  for (size_t i = 0; i < n; i++) {
+    pstn_ep* ep = OursForPoll(fds[i].fd);
+    if (ep == nullptr) continue;
+    Guard g(ep->item_lock);
+    if (on) {
+      ep->pollers++;
+    } else if (ep->pollers != 0) {
+      ep->pollers--;
+    }
+    RenotifyLocked(*ep);
+  }
+}
+
+// Sleeps until something may have happened, or the time is up. 0, or -errno of the kernel's call.
+long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners, const Deadline& until, const sigset_t* mask) {
+  AnnounceSleep(bed.waiter, true);
+  long r = 0;
+  if (!WaiterHasNews(bed.waiter, true) && LookOnce(fds, n, k, false) == 0) {
+    Count(Stack().hdr, kCounterSleeps);
+    k.fds[k.count] = {bed.bell, POLLIN, 0};
+    // A listener also hears from posternd: a first contact, or that it has to be reached again.
+    k.fds[k.count + 1] = {g_proc.ctl_fd, POLLIN, 0};
+    bool retry = listeners && g_proc.ctl_fd < 0;
+    timespec left = until.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
+    r = sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u), until.never() && !retry ? nullptr : &left, mask, 8L);
+    if (retry) CtlReconnect();
+    if (r > 0 && k.fds[k.count].revents != 0) DrainBell(bed.bell);
+  }
+  AnnounceSleep(bed.waiter, false);
+  StoreRelaxed(Stack().waiters[bed.waiter].posted, 0u);
+  return r < 0 ? r : 0;
+}
+
+// Clears this waiter's bits: poll() looks at every descriptor anyway.
+void ClearNews(uint32_t waiter) {
+  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack().hdr.lgrs_hw); i++) {
+    uint8_t* lgr = LgrBase(g_proc.view, i);
+    if (lgr == nullptr || LoadAcquire(Stack().lgrs[i].state) == 0) continue;
+    pstn_evmap& map = LgrEvmap(lgr, Stack().lgrs[i].side, waiter);
+    if (LoadRelaxed(map.summary) == 0) continue;
+    uint64_t words = Exchange(map.summary, 0u);
+    for (; words != 0; words &= words - 1) Exchange(map.leaf[__builtin_ctzll(words)], 0u);
+  }
+}
+
+}  // namespace
+
+bool AnyOurs(pollfd* fds, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    if (OursForPoll(fds[i].fd) != nullptr) return true;
+  }
+  return false;
+}
+
+long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
+  if (n > kMaxPoll) return -EINVAL;
+  KernelSet k;
+  if (!k.Reserve(n)) return -ENOMEM;
+  bool listeners = false;
+  for (size_t i = 0; i < n; i++) {
+    pstn_ep* ep = OursForPoll(fds[i].fd);
+    bool listens = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_LISTEN;
+    listeners = listeners || listens;
+    if (fds[i].fd < 0 || (ep != nullptr && !listens)) continue;
+    k.fds[k.count] = fds[i];
+    k.at[k.count++] = static_cast<uint32_t>(i);
+  }
+  if (g_proc.ctl_fd >= 0 && !DaemonAlive()) CtlReconnect();
+  long ready = LookOnce(fds, n, k, true);
+  if (ready != 0 || until.left_ns() == 0) return ready;
+  uint32_t interrupts = t_interrupts;
+  uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u, last = MonotonicNs();
+  auto look = [&] {
+    bool ask = k.count != 0 && MonotonicNs() - last >= kernel_ns;
+    if (ask) last = MonotonicNs();
+    ready = LookOnce(fds, n, k, ask);
+    return ready != 0;
+  };
+  if (Spin(look, until)) return ready;
+  if (t_interrupts != interrupts) return -EINTR;
+
+  Bed bed = TakeBed();
+  if (bed.waiter == PSTN_NONE) return -ENOMEM;
+  StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 1u);
+  MarkWaiter(bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
+  Register(fds, n, true);
+  for (;;) {
+    ClearNews(bed.waiter);
+    ready = LookOnce(fds, n, k, true);
+    if (ready != 0 || until.left_ns() == 0) break;
+    if (t_interrupts != interrupts) {
+      ready = -EINTR;
+      break;
+    }
+    long r = Sleep(bed, fds, n, k, listeners, until, mask);
+    CtlDrain();
+    MarkWaiter(bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
+    if (r < 0) {
+      ready = r;
+      break;
+    }
+  }
+  Register(fds, n, false);
+  StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 0u);
+  MarkWaiter(bed.waiter, 0);
+  GiveBed(bed);
+  return ready;
+}
+
+long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const sigset_t* mask) {
+  if (n < 0) return -EINVAL;
+  constexpr short kIn = POLLRDNORM | POLLRDBAND | POLLIN | POLLHUP | POLLERR;  // as the kernel's select
+  constexpr short kOut = POLLWRBAND | POLLWRNORM | POLLOUT | POLLERR;
+  auto has = [](const fd_set* s, int fd) {
+    return s != nullptr && (reinterpret_cast<const uint64_t*>(s)[fd / 64] >> (fd % 64) & 1u) != 0;
+  };
+  auto put = [](fd_set* s, int fd, bool on) {
+    if (s == nullptr) return;
+    uint64_t bit = 1ull << (fd % 64);
+    uint64_t& word = reinterpret_cast<uint64_t*>(s)[fd / 64];
+    word = on ? word | bit : word & ~bit;
+  };
+  size_t count = 0;
+  for (int fd = 0; fd < n; fd++) count += has(r, fd) || has(w, fd) || has(x, fd) ? 1u : 0u;
+  size_t bytes = (count + 1) * sizeof(pollfd);
+  pollfd few[kInline];
+  pollfd* fds = few;
+  if (count > kInline) {
+    long m = sys::Call(SYS_mmap, 0L, bytes, static_cast<long>(PROT_READ | PROT_WRITE),
+                       static_cast<long>(MAP_PRIVATE | MAP_ANONYMOUS), -1L, 0L);
+    if (m < 0 && m > -4096) return -ENOMEM;
+    fds = reinterpret_cast<pollfd*>(m);
+  }
+  size_t at = 0;
+  for (int fd = 0; fd < n; fd++) {
+    if (!has(r, fd) && !has(w, fd) && !has(x, fd)) continue;
+    int events = (has(r, fd) ? POLLIN : 0) | (has(w, fd) ? POLLOUT : 0) | (has(x, fd) ? POLLPRI : 0);
+    fds[at++] = {fd, static_cast<short>(events), 0};
+  }
+  long ready = SockPoll(fds, count, until, mask);
+  long result = ready;
+  for (size_t i = 0; i < count && ready >= 0; i++) {
+    if ((fds[i].revents & POLLNVAL) != 0) result = -EBADF;
+  }
+  if (result >= 0) {
+    result = 0;
+    for (size_t i = 0; i < count; i++) {
+      int fd = fds[i].fd;
+      bool in = has(r, fd) && (fds[i].revents & kIn) != 0;
+      bool out = has(w, fd) && (fds[i].revents & kOut) != 0;
+      bool pri = has(x, fd) && (fds[i].revents & POLLPRI) != 0;
+      put(r, fd, in);
+      put(w, fd, out);
+      put(x, fd, pri);
+      result += (in ? 1 : 0) + (out ? 1 : 0) + (pri ? 1 : 0);
+    }
+  }
+  if (count > kInline) sys::Unmap(fds, bytes);
+  return result;
+}
+
+}  // namespace postern

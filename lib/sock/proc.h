@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// proc.h - what one process knows: its view of the stack, its fd table, its line to posternd.
+//
+// The one place of global mutable state. Everything that other processes must see is in the stack;
+// what is here can be rebuilt from it (exec does so).
+#pragma once
+#include "base/counters.h"
+#include "base/lock.h"
+#include "base/options.h"
+#include "base/reasons.h"
+#include "smcd/notify.h"
+#include "state/view.h"
+
+namespace postern {
+
+inline constexpr uint32_t kFdMax = 1u << 20;  // the kernel's default fs.nr_open
+inline constexpr int kFdInternal = 900;       // our own fds live from here on, out of the way
+inline constexpr long kPass = -4096;          // "not ours: let the kernel do it"
+
+struct Process {
+  StackView view;
+  uint32_t slot = PSTN_NONE;
+  int stack_fd = -1;
+  uint32_t pid = 0;
+  bool enabled = false;  // options say so, and this is not posternd itself
+  bool attached = false;
+  pstn_lock init_lock{};
+  Options opt{};
+  RingLimits limits{};
+  Bells bells{};
+
+  // posternd
+  int ctl_fd = -1;
+  uint32_t ctl_seq = 0;
+  pstn_lock ctl_lock{};
+  uint64_t ctl_retry_ns = 0;  // not before this
+  const pstn_dir* dir = nullptr;
+  char socket_path[108]{};
+};
+
+extern Process g_proc;
+// This process's fd table: PSTN_FD_* entry of each fd, or 0. A mirror of its slot's chunks.
+extern uint32_t g_fd[kFdMax];
+
+inline pstn_stack& Stack() { return *g_proc.view.s; }
+
+// Reads options and, after an exec, takes over what the image before held. Once, before main.
+void ProcessInit(const char* const* envp);
+// Makes the stack at the first use. False if it can't be had; sockets then are the kernel's.
+bool EnsureStack();
+
+// ---- fd table (fdtab.cc)
+inline uint32_t FdEntry(int fd) {
+  return static_cast<uint32_t>(fd) < kFdMax ? LoadRelaxed(g_fd[fd]) : 0;
+}
+// The endpoint of `fd`, or null. `fd` may be anything.
+inline pstn_ep* EpOfFd(int fd) {
+  uint32_t e = FdEntry(fd);
+  if ((e & PSTN_FD_KIND) != PSTN_FD_EP) return nullptr;
+  return EpAt(Stack(), e & PSTN_FD_IDX);
+}
+void MarkPrivate(int fd, uint32_t entry);  // this process's table only
+void SetFd(int fd, uint32_t entry);   // both tables; the caller counts references
+// The library's own fds: the program may neither see nor close them.
+inline bool IsInternalFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL; }
+int MoveHigh(int fd);        // to kFdInternal or above, close-on-exec, marked; keeps fd on failure
+void CloseInternal(int fd);
+extern uint32_t g_fd_hw;     // no entry was ever set from here on
+
+// ---- fd cache (fdcache.cc): kernel sockets of closed connections, ready for the next
+struct CachedFd {
+  int fd = -1;
+  uint16_t port = 0;  // bound to this ephemeral port; 0 = unbound
+  bool cloexec = false;
+};
+CachedFd CacheTake(uint32_t family, bool want_bound, bool cloexec);
+bool CachePut(uint32_t family, const CachedFd& c);
+void CacheFlush();            // EMFILE, exec
+void CacheForget();           // child of fork: closes its copies
+void CacheMarkCloexec();      // before posix_spawn
+void CacheRemove(int fd);     // the number is being taken for something else
+
+// ---- posternd (control.cc). All return 0 or -errno.
+bool DaemonAlive();           // no system call
+int CtlListen(pstn_ep& ep, int fd);
+int CtlUnlisten(pstn_ep& ep);
+int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx);
+void CtlDrain();              // takes what posternd pushed
+uint8_t* EnsureLgr(uint32_t idx);  // maps it if need be; null if it can't be had
+void CtlAfterFork();
+void CtlReconnect();          // if posternd is gone and enough time has passed
+
+// ---- signals (installed by the preload layer)
+// Handlers without SA_RESTART that ran in this thread: a wait that sees it change returns EINTR.
+extern thread_local uint32_t t_interrupts __attribute__((tls_model("initial-exec")));
+
+}  // namespace postern

@@ -1,0 +1,319 @@
+// SPDX-License-Identifier: Apache-2.0
+// process.cc - a process joins a stack: at its first socket, as a child of fork, or after exec.
+//
+// Fork: before the kernel copies the process, an embryo slot takes a reference on everything that
+// the fd table means, so that no close in the parent can end what the child inherits. The child
+// makes the slot its own; if it never comes, posternd reaps the slot.
+//
+// Exec: the slot stays, the memory goes. The stack's memfd and those of the link groups are left
+// open over the exec and named in POSTERN_ATTACH; the new image takes the slot over and drops what
+// close-on-exec has closed.
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+uint32_t embryo_slot = PSTN_NONE;  // between ForkPrepare and ForkParent or ForkChild
+
+// Field 22 of /proc/self/stat: when this process started, in ticks. 0 if unknown.
+uint64_t StartTime() {
+  char text[1024];
+  long fd = sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), "/proc/self/stat", static_cast<long>(O_RDONLY | O_CLOEXEC));
+  if (fd < 0) return 0;
+  long n = sys::Call(SYS_read, fd, &text[0], sizeof text - 1);
+  sys::Close(static_cast<int>(fd));
+  if (n <= 0) return 0;
+  text[n] = 0;
+  const char* p = strrchr(text, ')');  // the name may hold anything, so count from its end
+  for (int field = 2; p != nullptr && field < 22; field++) p = strchr(p + 1, ' ');
+  return p != nullptr ? strtoull(p + 1, nullptr, 10) : 0;
+}
+
+void FillSlot(pstn_slot& slot) {
+  slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
+  slot.start_time = StartTime();
+  slot.exec_pending = 0;
+  (void)sys::Call(SYS_prctl, 16L /* PR_GET_NAME */, &slot.comm[0]);
+  StoreRelease(slot.pid, static_cast<uint32_t>(sys::Pid()));
+  StoreRelease(slot.state, PSTN_SL_LIVE);
+}
+
+uint32_t TakeSlot(uint32_t state) {
+  pstn_stack& s = Stack();
+  Guard g(s.hdr.slot_lock);
+  for (uint32_t i = 0; i < PSTN_SLOTS; i++) {
+    if (LoadRelaxed(s.slots[i].state) != PSTN_SL_FREE) continue;
+    for (uint32_t& c : s.slots[i].chunk) StoreRelaxed(c, PSTN_NONE);
+    StoreRelease(s.slots[i].pid, static_cast<uint32_t>(sys::Pid()));
+    StoreRelease(s.slots[i].state, state);
+    if (i >= LoadRelaxed(s.hdr.slots_hw)) StoreRelease(s.hdr.slots_hw, i + 1);
+    return i;
+  }
+  return PSTN_NONE;
+}
+
+void Ref(uint32_t entry) {
+  uint32_t idx = entry & PSTN_FD_IDX;
+  if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(), idx) != nullptr) {
+    FetchAdd(Stack().eps[idx].refs, 1u);
+    FetchOr(Stack().eps[idx].flags, PSTN_EPF_DUPPED);
+  } else if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) {
+    FetchAdd(Stack().epolls[idx].refs, 1u);
+  }
+}
+
+// Calls fn(fd, entry) for each entry of a slot's fd table.
+template <typename Fn>
+void EachFd(const pstn_slot& slot, Fn fn) {
+  for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
+    uint32_t chunk = LoadAcquire(slot.chunk[c]);
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
+      uint32_t entry = LoadAcquire(Stack().fdchunks[chunk].fd[i]);
+      if (entry != 0) fn(static_cast<int>(c * PSTN_FDCHUNK_FDS + i), entry);
+    }
+  }
+}
+
+bool CopyTable(uint32_t to) {
+  pstn_stack& s = Stack();
+  const pstn_slot& from = s.slots[g_proc.slot];
+  for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
+    uint32_t chunk = LoadAcquire(from.chunk[c]);
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    uint32_t fresh = TakeFdChunk(s);
+    if (fresh == PSTN_NONE) return false;
+    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
+      uint32_t entry = LoadAcquire(s.fdchunks[chunk].fd[i]);
+      Ref(entry);
+      StoreRelaxed(s.fdchunks[fresh].fd[i], entry);
+    }
+    StoreRelease(s.slots[to].chunk[c], fresh);
+  }
+  return true;
+}
+
+void UseOptions() {
+  auto cls = [](int64_t bytes) { return bytes <= PSTN_RING0_BYTES ? 0u : bytes <= PSTN_RING1_BYTES ? 1u : 2u; };
+  g_proc.limits.class_min = cls(g_proc.opt.ring_min);
+  g_proc.limits.class_max = cls(g_proc.opt.ring_max);
+}
+
+bool Join(int stack_fd, uint32_t slot) {
+  pstn_stack* s = MapStack(stack_fd);
+  if (s == nullptr) return false;
+  g_proc.view.s = s;
+  g_proc.stack_fd = stack_fd;
+  g_proc.slot = slot != PSTN_NONE ? slot : TakeSlot(PSTN_SL_EMBRYO);
+  if (g_proc.slot == PSTN_NONE) {
+    UnmapStack(s);
+    g_proc.view.s = nullptr;
+    return false;
+  }
+  g_proc.bells.counters = s->hdr.counters;
+  MarkPrivate(BellSender(g_proc.bells), PSTN_FD_INTERNAL);
+  return true;
+}
+
+const char* EnvValue(const char* const* envp, const char* name) {
+  size_t len = strlen(name);
+  for (; envp != nullptr && *envp != nullptr; envp++) {
+    if (strncmp(*envp, name, len) == 0 && (*envp)[len] == '=') return *envp + len + 1;
+  }
+  return nullptr;
+}
+
+// POSTERN_ATTACH=<stack fd>:<slot>:<mode>[:<lgr>=<fd>]...   mode: e after exec, s after spawn
+void AttachAfterExec(const char* text) {
+  char* end = nullptr;
+  long fd = strtol(text, &end, 10);
+  if (end == nullptr || *end != ':') return;
+  unsigned long slot = strtoul(end + 1, &end, 10);
+  if (*end != ':' || slot >= PSTN_SLOTS) return;
+  bool spawned = end[1] == 's';
+  end += 2;
+  if (!Join(static_cast<int>(fd), static_cast<uint32_t>(slot))) return;
+  pstn_slot& mine = Stack().slots[slot];
+  uint32_t state = LoadAcquire(mine.state);
+  bool fits = spawned ? state == PSTN_SL_EMBRYO : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
+  if (!fits) {  // the variable was inherited by somebody for whom it was not meant
+    UnmapStack(g_proc.view.s);
+    g_proc.view.s = nullptr;
+    g_proc.slot = PSTN_NONE;
+    g_proc.stack_fd = -1;
+    sys::Close(static_cast<int>(fd));
+    return;
+  }
+  (void)sys::Fcntl(static_cast<int>(fd), F_SETFD, FD_CLOEXEC);
+  MarkPrivate(static_cast<int>(fd), PSTN_FD_INTERNAL);
+  while (*end == ':') {
+    unsigned long idx = strtoul(end + 1, &end, 10);
+    if (*end != '=') break;
+    int lgr_fd = static_cast<int>(strtol(end + 1, &end, 10));
+    uint8_t* base = idx < PSTN_LGRS ? MapLgr(lgr_fd, &Stack().lgrs[idx].id) : nullptr;
+    if (base == nullptr) continue;
+    (void)sys::Fcntl(lgr_fd, F_SETFD, FD_CLOEXEC);
+    MarkPrivate(lgr_fd, PSTN_FD_INTERNAL);
+    SetLgrMapping(g_proc.view, static_cast<uint32_t>(idx), base, lgr_fd);
+  }
+  g_proc.attached = true;
+  FillSlot(mine);
+  Count(Stack().hdr, kCounterExecs);
+  if (spawned) {
+    // File actions may have moved descriptors: the sockets themselves say which they are.
+    for (int i = 0; i < 1024; i++) {
+      uint64_t cookie = 0;
+      socklen_t len = sizeof cookie;
+      if (sys::Call(SYS_getsockopt, i, static_cast<long>(SOL_SOCKET), 57L /* SO_COOKIE */, &cookie, &len) < 0 || cookie == 0) continue;
+      uint32_t entry = 0;
+      EachFd(mine, [&](int, uint32_t e) {
+        pstn_ep* ep = (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), e & PSTN_FD_IDX) : nullptr;
+        if (ep != nullptr && ep->cookie == cookie) entry = e;
+      });
+      if (entry != 0) StoreRelaxed(g_fd[i], entry);
+    }
+  } else {
+    EachFd(mine, [&](int i, uint32_t entry) {
+      if (sys::Fcntl(i, F_GETFD, 0) >= 0) StoreRelaxed(g_fd[i], entry);
+    });
+  }
+  // The slot's table becomes what is really open: first take, then drop, so that nothing ends between.
+  for (int i = 0; i < 1024; i++) {
+    if (spawned) Ref(g_fd[i]);
+  }
+  EachFd(mine, [&](int i, uint32_t entry) {
+    if (!spawned && g_fd[i] == entry) return;
+    uint32_t keep = g_fd[i];
+    SetFd(i, 0);
+    StoreRelaxed(g_fd[i], keep);
+    DropFdRef(entry);
+  });
+  for (int i = 0; spawned && i < 1024; i++) {
+    if ((g_fd[i] & PSTN_FD_KIND) == PSTN_FD_EP) SetFd(i, g_fd[i]);
+  }
+  CtlReconnect();
+}
+
+void ReportNothing(void*, const char*) {}
+
+}  // namespace
+
+void ProcessInit(const char* const* envp) {
+  g_proc.opt = OptionsDefault();
+  (void)OptionsLoadEnv(g_proc.opt, envp, ReportNothing, nullptr);
+  UseOptions();
+  const char* dir = EnvValue(envp, "POSTERN_RUNTIME_DIR");
+  if (dir != nullptr && dir[0] == '/') {
+    int n = snprintf(g_proc.socket_path, sizeof g_proc.socket_path, "%s/posternd.sock", dir);
+    if (n < 0 || static_cast<size_t>(n) >= sizeof g_proc.socket_path) g_proc.socket_path[0] = 0;
+  }
+  g_proc.pid = static_cast<uint32_t>(sys::Pid());
+  // Without a posternd to ask there is nobody to meet: everything is the kernel's, at no cost.
+  g_proc.enabled = g_proc.opt.accel != 0 && g_proc.socket_path[0] != 0;
+  const char* attach = EnvValue(envp, "POSTERN_ATTACH");
+  if (g_proc.enabled && attach != nullptr && attach[0] != 0) AttachAfterExec(attach);
+}
+
+bool EnsureStack() {
+  if (g_proc.attached) return true;
+  if (!g_proc.enabled) return false;
+  Guard g(g_proc.init_lock);
+  if (g_proc.attached) return true;
+  int fd = CreateStack(NewUuid());
+  if (fd < 0) {
+    g_proc.enabled = false;
+    return false;
+  }
+  fd = MoveHigh(fd);
+  if (!Join(fd, PSTN_NONE)) {
+    CloseInternal(fd);
+    g_proc.enabled = false;
+    return false;
+  }
+  static_assert(sizeof(Options) <= PSTN_OPTIONS_BYTES);
+  memcpy(Stack().hdr.options, &g_proc.opt, sizeof g_proc.opt);
+  FillSlot(Stack().slots[g_proc.slot]);
+  g_proc.attached = true;
+  CtlReconnect();
+  return true;
+}
+
+void ForkPrepare() {
+  embryo_slot = PSTN_NONE;
+  if (!g_proc.attached) return;
+  uint32_t slot = TakeSlot(PSTN_SL_EMBRYO);
+  if (slot == PSTN_NONE) return;
+  (void)CopyTable(slot);
+  embryo_slot = slot;
+}
+
+void ForkParent() { embryo_slot = PSTN_NONE; }
+
+void ForkChild() {
+  ForgetTid();
+  g_proc.pid = static_cast<uint32_t>(sys::Pid());
+  g_proc.init_lock.word = 0;
+  if (!g_proc.attached) return;
+  uint32_t slot = embryo_slot;
+  embryo_slot = PSTN_NONE;
+  if (slot == PSTN_NONE) {  // a fork that went past our handlers, or no slot was free
+    slot = TakeSlot(PSTN_SL_EMBRYO);
+    if (slot == PSTN_NONE) {
+      g_proc.enabled = g_proc.attached = false;
+      return;
+    }
+    (void)CopyTable(slot);
+  }
+  g_proc.slot = slot;
+  FillSlot(Stack().slots[slot]);
+  Count(Stack().hdr, kCounterForks);
+  CacheForget();
+  BedsAfterFork();
+  CtlAfterFork();
+}
+
+uint32_t EmbryoSlot() { return embryo_slot; }
+
+size_t ExecPrepare(char* variable, size_t bytes, uint32_t slot, bool spawn) {
+  if (bytes != 0) variable[0] = 0;
+  if (!g_proc.attached || slot >= PSTN_SLOTS) return 0;
+  int n = snprintf(variable, bytes, "POSTERN_ATTACH=%d:%u:%c", g_proc.stack_fd, slot, spawn ? 's' : 'e');
+  if (n < 0 || static_cast<size_t>(n) >= bytes) return 0;
+  size_t at = static_cast<size_t>(n);
+  (void)sys::Fcntl(g_proc.stack_fd, F_SETFD, 0);
+  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack().hdr.lgrs_hw); i++) {
+    if (LgrBase(g_proc.view, i) == nullptr || g_proc.view.lgr_fd[i] <= 0 || LoadRelaxed(Stack().lgrs[i].state) == 0) continue;
+    n = snprintf(variable + at, bytes - at, ":%u=%d", i, g_proc.view.lgr_fd[i]);
+    if (n < 0 || static_cast<size_t>(n) >= bytes - at) break;
+    at += static_cast<size_t>(n);
+    (void)sys::Fcntl(g_proc.view.lgr_fd[i], F_SETFD, 0);
+  }
+  if (spawn) {
+    EachFd(Stack().slots[slot], [&](int fd, uint32_t e) {
+      pstn_ep* ep = (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), e & PSTN_FD_IDX) : nullptr;
+      socklen_t len = sizeof(uint64_t);
+      if (ep != nullptr) (void)sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L, &ep->cookie, &len);
+    });
+  } else {
+    StoreRelease(Stack().slots[slot].exec_pending, 1u);
+  }
+  CacheMarkCloexec();
+  return at;
+}
+
+void ExecFailed() {
+  if (!g_proc.attached) return;
+  StoreRelease(Stack().slots[g_proc.slot].exec_pending, 0u);
+  (void)sys::Fcntl(g_proc.stack_fd, F_SETFD, FD_CLOEXEC);
+  for (uint32_t i = 0; i < PSTN_LGRS; i++) {
+    if (g_proc.view.lgr_fd[i] > 0) (void)sys::Fcntl(g_proc.view.lgr_fd[i], F_SETFD, FD_CLOEXEC);
+  }
+}
+
+}  // namespace postern

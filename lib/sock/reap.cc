@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+// reap.cc - see reap.h.
+#include "sock/reap.h"
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+// The socket code works on the process's own view: lend it the one that is being reaped.
+class Borrow {
+ public:
+  explicit Borrow(StackView& v) : v_(v), own_(g_proc.view) {
+    g_proc.view = v;
+    g_proc.bells.counters = v.s->hdr.counters;
+  }
+  ~Borrow() {
+    v_ = g_proc.view;
+    g_proc.view = own_;
+  }
+  Borrow(const Borrow&) = delete;
+  Borrow& operator=(const Borrow&) = delete;
+
+ private:
+  StackView& v_;
+  StackView own_;
+};
+
+void DropTable(pstn_stack& s, pstn_slot& slot) {
+  for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
+    uint32_t chunk = Exchange(slot.chunk[c], PSTN_NONE);
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    for (uint32_t& e : s.fdchunks[chunk].fd) {
+      uint32_t entry = Exchange(e, 0u);
+      if (entry != 0) DropFdRef(entry);
+    }
+    GiveFdChunk(s, chunk);
+  }
+}
+
+// Ends every connection of a side that no process will end any more.
+void EndSide(uint8_t* lgr, uint32_t side) {
+  for (uint32_t i = 0; i < PSTN_CONNS; i++) {
+    pstn_conn& c = LgrConn(lgr, i);
+    uint32_t state = LoadAcquire(c.setup.state);
+    uint32_t own_gone = side == 0 ? PSTN_CS_CLIENT_GONE : PSTN_CS_SERVER_GONE;
+    uint32_t peer_gone = side == 0 ? PSTN_CS_SERVER_GONE : PSTN_CS_CLIENT_GONE;
+    if (state == PSTN_CS_FREE || state == own_gone) continue;
+    uint32_t flags = LoadRelaxed(c.ctl[side].flags);
+    if ((flags & PSTN_CF_CLOSED) == 0) FetchOr(c.ctl[side].flags, PSTN_CF_CLOSED | PSTN_CF_RST);
+    CompareExchange(c.setup.state, state, state == peer_gone ? uint32_t{PSTN_CS_FREE} : own_gone);
+    pstn_ep none = {};
+    none.conn_idx = i;
+    ConnEnd e = {&none, nullptr, lgr, &c, side};
+    AnnounceData(g_proc.bells, e);
+    AnnounceSpace(g_proc.bells, e);
+  }
+}
+
+}  // namespace
+
+void ReapSlot(StackView& v, uint32_t slot_idx) {
+  if (slot_idx >= PSTN_SLOTS) return;
+  Borrow b(v);
+  pstn_stack& s = *v.s;
+  pstn_slot& slot = s.slots[slot_idx];
+  if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;
+  StoreRelease(slot.state, PSTN_SL_DEAD);
+  DropTable(s, slot);
+  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
+  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
+    if (LoadRelaxed(s.waiters[w].state) == 0 || s.waiters[w].owner_slot != slot_idx) continue;
+    MarkWaiter(w, 0);
+    StoreRelease(s.waiters[w].state, 0u);
+    GiveWaiter(s, w);
+  }
+  Count(s.hdr, kCounterSlotsReaped);
+  StoreRelease(slot.pid, 0u);
+  StoreRelease(slot.state, PSTN_SL_FREE);
+}
+
+void ReapStack(StackView& v) {
+  for (uint32_t i = 0; i < PSTN_SLOTS; i++) ReapSlot(v, i);
+  Borrow b(v);
+  pstn_stack& s = *v.s;
+  for (uint32_t i = 0; i < PSTN_LGRS; i++) {
+    if (LoadRelaxed(s.lgrs[i].state) == 0) continue;
+    uint8_t* lgr = LgrBase(g_proc.view, i);
+    if (lgr == nullptr) continue;
+    uint32_t side = s.lgrs[i].side & 1u;
+    StoreRelease(LgrHdr(lgr).side_dead[side], 1u);
+    EndSide(lgr, side);
+    AnnounceAll(g_proc.bells, lgr, side ^ 1u);
+  }
+}
+
+void MarkPeerDead(StackView& survivor, uint32_t idx) {
+  if (idx >= PSTN_LGRS || LoadAcquire(survivor.s->lgrs[idx].state) == 0) return;
+  Borrow b(survivor);
+  StoreRelease(survivor.s->lgrs[idx].state, 2u);
+  uint8_t* lgr = LgrBase(g_proc.view, idx);
+  if (lgr == nullptr) return;
+  uint32_t side = survivor.s->lgrs[idx].side & 1u;
+  StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
+  EndSide(lgr, side ^ 1u);
+  AnnounceAll(g_proc.bells, lgr, side);
+}
+
+bool LgrIdle(const pstn_stack& s, uint32_t idx) {
+  if (idx >= PSTN_LGRS) return true;
+  for (const uint32_t& ep : s.lgrs[idx].conn_ep) {
+    if (LoadRelaxed(ep) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace postern

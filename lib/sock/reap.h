@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// reap.h - takes apart what dead processes leave behind. Used by posternd.
+//
+// posternd is single-threaded; each call works on one stack's view, which it must be able to write.
+#pragma once
+#include "state/view.h"
+
+namespace postern {
+
+// Drops everything that the process of `slot` held; what was the last reference is shut down as the
+// kernel would have done it. The slot is free afterwards.
+void ReapSlot(StackView& v, uint32_t slot);
+// No process of the stack is left: all slots, all connections; the peers see the end.
+void ReapStack(StackView& v);
+// In a surviving stack: the peer stack of this link group is dead.
+void MarkPeerDead(StackView& survivor, uint32_t lgr_idx);
+// No endpoint of this stack uses the link group any more.
+bool LgrIdle(const pstn_stack& s, uint32_t lgr_idx);
+
+}  // namespace postern

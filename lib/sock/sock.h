@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// sock.h - the socket calls on accelerated endpoints. preload/ translates libc's calls to these.
+//
+// Each takes the fd and the endpoint that FdEntry gave for it, and returns what the system call
+// would: a value or -errno; or kPass: this call is the kernel's, make it on `fd`. No call here sets
+// errno or raises SIGPIPE except where said.
+#pragma once
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/socket.h>
+
+#include "base/clock.h"
+#include "sock/proc.h"
+
+namespace postern {
+
+// ---- ep.cc: state
+// The connection of an endpoint, if it has one and this process can reach it.
+bool Resolve(pstn_ep& ep, ConnEnd& e);
+uint32_t NewEp(uint32_t family);  // state NEW, one reference; PSTN_NONE when the stack is full
+// Makes the endpoint the kernel's for good: options, flags and event registrations go with it.
+void FallBack(int fd, pstn_ep& ep, Reason reason);
+bool PortExcluded(uint16_t port);
+// What poll() would say of the endpoint: EPOLLIN, EPOLLOUT, ...
+uint32_t Readiness(pstn_ep& ep);
+// rx_notify as the endpoint's registrations and pollers want it. Needs item_lock.
+void RenotifyLocked(pstn_ep& ep);
+// Marks the endpoint ready in every event set it is registered in, and wakes who sleeps on it.
+void PostEp(pstn_ep& ep);
+
+// ---- addr.cc: addresses
+bool AddrFromSockaddr(const sockaddr* sa, socklen_t len, uint32_t family, pstn_addr& out);
+// As accept, getsockname and friends do it: truncates, and sets *len to the full length.
+void AddrToSockaddr(const pstn_addr& a, uint32_t family, sockaddr* sa, socklen_t* len);
+bool AddrIsAny(const pstn_addr& a);
+bool AddrIsV4(const pstn_addr& a);
+bool AddrIsLoopback(const pstn_addr& a);
+
+// ---- socket.cc
+long SockSocket(int domain, int type, int protocol);
+long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
+long SockListen(int fd, pstn_ep& ep, int backlog);
+long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer);
+long SockShutdown(int fd, pstn_ep& ep, int how);
+
+// ---- connect.cc, accept.cc
+long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
+long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags);
+// Takes what clients have posted into the accept queues of this stack's listeners.
+void AdmitSyns();
+// A file descriptor for an endpoint: a kernel socket from the cache or a new one. -errno on failure.
+long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec);
+
+// ---- io.cc. `flags` as in send and recv.
+long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags);
+long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags);
+long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count);
+long SockSplice(int fd_in, int fd_out, pstn_ep* in, pstn_ep* out, size_t len, unsigned flags);
+
+// ---- options.cc
+long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
+long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t* len);
+long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg);
+long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg);
+// Gives the kernel's socket every option that the endpoint has kept for it.
+void ApplyOptions(int fd, const pstn_ep& ep);
+
+// ---- close.cc
+// fd numbers going away or being duplicated. SockClose returns what close() would.
+long SockClose(int fd, uint32_t entry);
+void SockDup(int from, int to);          // after the kernel has made `to`
+void DropFdRef(uint32_t entry);          // one reference of an entry, its fd already gone
+void CloseEp(pstn_ep& ep);               // last reference dropped
+void ReleaseLinger(pstn_ep& ep);
+
+// ---- epoll.cc
+long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev);
+long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask);
+void DropItemsOfEp(pstn_ep& ep);
+void DropItemsOfFd(pstn_ep& ep, int fd);
+void DropEpoll(uint32_t idx);
+
+// ---- poll.cc
+long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask);
+long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const sigset_t* mask);
+bool AnyOurs(pollfd* fds, size_t n);
+
+// ---- wait.cc
+// Spins while `ready()` is false, as options and the load of this CPU allow. True: it became ready.
+template <typename Ready>
+bool Spin(Ready ready, const Deadline& until);
+
+inline constexpr uint64_t kDaemonRetryNs = 300'000'000;  // a sleeping listener looks for posternd
+
+// A place to sleep for a set of descriptors: a waiter of the stack, and its doorbell.
+struct Bed {
+  uint32_t waiter = PSTN_NONE;
+  int bell = -1;
+};
+Bed TakeBed();
+void GiveBed(const Bed& bed);
+void BedsAfterFork();
+// Says (or takes back) in every place where news for `waiter` arrives that it sleeps.
+void AnnounceSleep(uint32_t waiter, bool sleeps);
+void MarkWaiter(uint32_t waiter, uint32_t evmap_flags);  // PSTN_EV_* in every link group
+// Something for `waiter` that a look has not yet taken?
+bool WaiterHasNews(uint32_t waiter, bool syn);
+void GiveBackIdleRings();
+
+// ---- process.cc
+void ForkPrepare();
+void ForkParent();
+void ForkChild();
+// The slot that ForkPrepare has made and nobody has taken over yet; PSTN_NONE if there is none.
+uint32_t EmbryoSlot();
+// Writes the variable (POSTERN_ATTACH=...) by which the next image in `slot` finds this stack, and
+// lets the fds that it names survive the exec. Its length; 0: nothing to keep.
+size_t ExecPrepare(char* variable, size_t bytes, uint32_t slot, bool spawn);
+// The exec did not happen, or the spawned child has been started: as before.
+void ExecFailed();
+
+// ---- reap.cc is in reap.h
+
+bool SpinAllowed();
+void SpinLost();
+
+template <typename Ready>
+bool Spin(Ready ready, const Deadline& until) {
+  if (!SpinAllowed()) return ready();
+  const uint64_t start = MonotonicNs();
+  const uint64_t budget = static_cast<uint64_t>(g_proc.opt.spin_usec) * 1000u;
+  const uint32_t interrupts = t_interrupts;
+  uint64_t now = start;
+  do {
+    for (int i = 0; i < 40; i++) {
+      if (ready()) return true;
+      CpuRelax();
+    }
+    if (t_interrupts != interrupts) return false;
+    if (g_proc.opt.spin_yield != 0 && now - start > 4000) {
+      // Whoever else wants this CPU gets it. If somebody did, spinning only stands in the way.
+      uint64_t before = MonotonicNs();
+      (void)sys::Call(SYS_sched_yield);
+      now = MonotonicNs();
+      if (now - before > 8000) {
+        SpinLost();
+        return ready();
+      }
+    } else {
+      now = MonotonicNs();
+    }
+  } while (now - start < budget && now < until.at_ns);
+  return ready();
+}
+
+}  // namespace postern

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// socket.cc - socket, bind, listen, shutdown and names.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+
+long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec) {
+  CachedFd c = CacheTake(ep.family, want_bound, cloexec);
+  if (c.fd < 0) {
+    int type = SOCK_STREAM | (cloexec ? SOCK_CLOEXEC : 0);
+    long r = sys::Socket(static_cast<int>(ep.family), type, 0);
+    if (r == -EMFILE || r == -ENFILE) {
+      CacheFlush();
+      r = sys::Socket(static_cast<int>(ep.family), type, 0);
+    }
+    if (r < 0) return r;
+    Count(Stack().hdr, kCounterFdcacheMisses);
+    c = {static_cast<int>(r), 0, cloexec};
+  } else {
+    Count(Stack().hdr, kCounterFdcacheHits);
+  }
+  ep.kernel_port = c.port;
+  if (cloexec) ep.flags |= PSTN_EPF_CLOEXEC;
+  if (c.port != 0) {
+    ep.flags |= PSTN_EPF_BOUND_AUTO;
+    if (want_bound) ep.local.port = c.port;  // else it is the listener's: an accepted connection
+  }
+  SetFd(c.fd, PSTN_FD_EP | ep_idx);
+  return c.fd;
+}
+
+long SockSocket(int domain, int type, int protocol) {
+  int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if ((domain != AF_INET && domain != AF_INET6) || kind != SOCK_STREAM || (protocol != 0 && protocol != IPPROTO_TCP)) {
+    return kPass;
+  }
+  if (!g_proc.enabled || !EnsureStack()) return kPass;
+  uint32_t idx = NewEp(static_cast<uint32_t>(domain));
+  if (idx == PSTN_NONE) {
+    FetchAdd(Stack().hdr.reasons[kReasonStackFull], 1u);
+    return kPass;
+  }
+  pstn_ep& ep = Stack().eps[idx];
+  if ((type & SOCK_NONBLOCK) != 0) ep.flags |= PSTN_EPF_NONBLOCK;
+  long fd = OpenFdFor(ep, idx, true, (type & SOCK_CLOEXEC) != 0);
+  if (fd < 0) GiveEp(Stack(), idx);
+  return fd;
+}
+
+namespace {
+
+// Puts a fresh kernel socket under `fd`: the one there is bound to a port that we chose.
+long Unbind(int fd, pstn_ep& ep) {
+  int flags = sys::Fcntl(fd, F_GETFD, 0);
+  int fresh = sys::Socket(static_cast<int>(ep.family), SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fresh < 0) return fresh;
+  int r = sys::Dup3(fresh, fd, flags > 0 && (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0);
+  sys::Close(fresh);
+  if (r < 0) return r;
+  FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
+  ep.local.port = 0;
+  ep.kernel_port = 0;
+  return 0;
+}
+
+// The kernel's idea of the local name goes into the endpoint.
+void LearnLocal(int fd, pstn_ep& ep) {
+  sockaddr_storage ss;
+  socklen_t len = sizeof ss;
+  auto* sa = reinterpret_cast<sockaddr*>(&ss);
+  if (sys::Call(SYS_getsockname, fd, sa, &len) == 0) (void)AddrFromSockaddr(sa, len, ep.family, ep.local);
+}
+
+}  // namespace
+
+long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+  if (LoadRelaxed(ep.state) != PSTN_EP_NEW) return LoadRelaxed(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;
+  if ((ep.flags & PSTN_EPF_BOUND_AUTO) != 0) {
+    long r = Unbind(fd, ep);
+    if (r < 0) return r;
+  }
+  ApplyOptions(fd, ep);  // SO_REUSEADDR, IPV6_V6ONLY: they matter to the kernel's bind
+  FetchOr(ep.flags, PSTN_EPF_DIRTY);
+  long r = sys::Call(SYS_bind, fd, sa, len);
+  if (r < 0) return r;
+  FetchOr(ep.flags, PSTN_EPF_BOUND);
+  LearnLocal(fd, ep);
+  return 0;
+}
+
+long SockListen(int fd, pstn_ep& ep, int backlog) {
+  uint32_t state = LoadRelaxed(ep.state);
+  if (state == PSTN_EP_KERNEL) return kPass;
+  if (state != PSTN_EP_NEW && state != PSTN_EP_LISTEN) return -EINVAL;
+  if (state == PSTN_EP_NEW && (ep.flags & PSTN_EPF_BOUND_AUTO) != 0) {
+    long r = Unbind(fd, ep);
+    if (r < 0) return r;
+  }
+  ApplyOptions(fd, ep);
+  FetchOr(ep.flags, PSTN_EPF_DIRTY);
+  long r = sys::Call(SYS_listen, fd, static_cast<long>(backlog));
+  if (r < 0) return r;
+  LearnLocal(fd, ep);
+  ep.backlog = backlog < 0 || backlog > 4096 ? 4096u : static_cast<uint32_t>(backlog);
+  if (PortExcluded(ep.local.port)) {
+    FallBack(fd, ep, kReasonExcludedPort);
+    return 0;
+  }
+  // The kernel's listener never blocks: accept() merges two queues, and waits for both itself.
+  int fl = sys::Fcntl(fd, F_GETFL, 0);
+  if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, fl | O_NONBLOCK);
+  StoreRelease(ep.state, PSTN_EP_LISTEN);
+  int p = CtlListen(ep, fd);
+  if (p == 0) {
+    FetchOr(ep.flags, PSTN_EPF_PUBLISHED);
+  } else {
+    StoreRelaxed(ep.reason, p == -ENOTCONN ? kReasonNoDaemon : kReasonDaemonRefused);
+  }
+  return 0;
+}
+
+long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL || state == PSTN_EP_LISTEN) return kPass;
+  if (len == nullptr || (sa == nullptr && *len != 0)) return -EFAULT;
+  if (static_cast<int>(*len) < 0) return -EINVAL;
+  if (peer) {
+    if (state != PSTN_EP_ESTABLISHED) return -ENOTCONN;
+    ConnEnd e;
+    bool dead = !Resolve(ep, e) || (ep.flags & PSTN_EPF_HUNG) != 0 || (LoadRelaxed(e.peer_ctl().flags) & PSTN_CF_RST) != 0;
+    if (dead) return -ENOTCONN;
+    AddrToSockaddr(ep.peer, ep.family, sa, len);
+    return 0;
+  }
+  if (state == PSTN_EP_NEW) {
+    if ((ep.flags & PSTN_EPF_BOUND_AUTO) == 0) return kPass;
+    pstn_addr none = {};  // the port that we chose is not the program's business yet
+    AddrToSockaddr(none, ep.family, sa, len);
+    return 0;
+  }
+  (void)fd;
+  AddrToSockaddr(ep.local, ep.family, sa, len);
+  return 0;
+}
+
+long SockShutdown(int fd, pstn_ep& ep, int how) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL) return kPass;
+  if (how < SHUT_RD || how > SHUT_RDWR) return -EINVAL;
+  if (state == PSTN_EP_NEW) return -ENOTCONN;
+  if (state == PSTN_EP_LISTEN) {
+    // The kernel stops listening; so do we, and threads in accept() see it.
+    if (how != SHUT_WR) {
+      (void)CtlUnlisten(ep);
+      long r = sys::Call(SYS_shutdown, fd, static_cast<long>(how));
+      FetchOr(ep.flags, PSTN_EPF_SHUT_RD);
+      PostEp(ep);
+      return r;
+    }
+    return kPass;
+  }
+  ConnEnd e;
+  if (!Resolve(ep, e)) return -ENOTCONN;
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  if ((peer & PSTN_CF_RST) != 0 || (ep.flags & PSTN_EPF_HUNG) != 0) return -ENOTCONN;
+  if (how != SHUT_RD && (ep.flags & PSTN_EPF_SHUT_WR) == 0) {
+    Lock(ep.tx.lock);  // after what another thread is writing
+    FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
+    FetchOr(e.ctl().flags, PSTN_CF_FIN);
+    Unlock(ep.tx.lock);
+    AnnounceData(g_proc.bells, e);
+  }
+  if (how != SHUT_WR) {
+    FetchOr(ep.flags, PSTN_EPF_SHUT_RD);
+  }
+  AnnounceLocal(g_proc.bells, e);
+  return 0;
+}
+
+}  // namespace postern

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// wait.cc - spinning within reason, and places to sleep for sets of descriptors.
+#include <cerrno>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+
+thread_local uint32_t t_interrupts __attribute__((tls_model("initial-exec"))) = 0;
+
+namespace {
+
+// Until then this thread sleeps at once: its CPU had other work when it last spun.
+thread_local uint64_t no_spin_until_ns __attribute__((tls_model("initial-exec"))) = 0;
+thread_local uint32_t spins_lost __attribute__((tls_model("initial-exec"))) = 0;
+
+constexpr uint64_t kNoSpinNs = 200'000;       // doubles with each loss in a row ...
+constexpr uint32_t kNoSpinDoublings = 7;      // ... up to 25 ms
+
+constexpr uint32_t kBeds = 256;
+pstn_lock beds_lock;
+Bed beds[kBeds];
+uint32_t beds_count;
+
+}  // namespace
+
+bool SpinAllowed() {
+  if (g_proc.opt.spin_usec == 0) return false;
+  if (no_spin_until_ns == 0) return true;
+  if (MonotonicNs() < no_spin_until_ns) return false;
+  no_spin_until_ns = 0;
+  return true;
+}
+
+void SpinLost() {
+  if (spins_lost < kNoSpinDoublings) spins_lost++;
+  no_spin_until_ns = MonotonicNs() + (kNoSpinNs << spins_lost);
+}
+
+Bed TakeBed() {
+  {
+    Guard g(beds_lock);
+    if (beds_count != 0) return beds[--beds_count];
+  }
+  Bed bed;
+  pstn_stack& s = Stack();
+  bed.waiter = TakeWaiter(s);
+  if (bed.waiter == PSTN_NONE) return bed;
+  bed.bell = MoveHigh(OpenBell(s.hdr.id, bed.waiter));
+  if (bed.bell < 0) {
+    GiveWaiter(s, bed.waiter);
+    return {};
+  }
+  pstn_waiter& w = s.waiters[bed.waiter];
+  w.owner_slot = g_proc.slot;
+  StoreRelaxed(w.sleeping, 0u);
+  StoreRelaxed(w.wants_syn, 0u);
+  StoreRelease(w.state, 1u);
+  return bed;
+}
+
+void GiveBed(const Bed& bed) {
+  if (bed.waiter == PSTN_NONE) return;
+  {
+    Guard g(beds_lock);
+    if (beds_count < kBeds) {
+      beds[beds_count++] = bed;
+      return;
+    }
+  }
+  MarkWaiter(bed.waiter, 0);
+  CloseInternal(bed.bell);
+  StoreRelease(Stack().waiters[bed.waiter].state, 0u);
+  GiveWaiter(Stack(), bed.waiter);
+}
+
+// The parent's beds are the parent's: the child closes its copies of the bells.
+void BedsAfterFork() {
+  beds_lock.word = 0;
+  for (uint32_t i = 0; i < beds_count; i++) CloseInternal(beds[i].bell);
+  beds_count = 0;
+  no_spin_until_ns = 0;
+}
+
+namespace {
+
+template <typename Fn>
+void EachLgr(Fn fn) {
+  pstn_stack& s = Stack();
+  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    if (LoadAcquire(s.lgrs[i].state) == 0) continue;
+    uint8_t* lgr = LgrBase(g_proc.view, i);
+    if (lgr != nullptr) fn(lgr, s.lgrs[i].side);
+  }
+}
+
+}  // namespace
+
+void MarkWaiter(uint32_t waiter, uint32_t evmap_flags) {
+  EachLgr([&](uint8_t* lgr, uint32_t side) {
+    pstn_evmap& map = LgrEvmap(lgr, side, waiter);
+    if (LoadRelaxed(map.in_use) == evmap_flags) return;
+    StoreRelaxed(map.in_use, evmap_flags);
+    uint32_t& hw = LgrHdr(lgr).waiters_hw[side];
+    uint32_t seen = LoadRelaxed(hw);
+    while (evmap_flags != 0 && seen <= waiter && !CompareExchange(hw, seen, waiter + 1)) {
+    }
+  });
+}
+
+void AnnounceSleep(uint32_t waiter, bool sleeps) {
+  EachLgr([&](uint8_t* lgr, uint32_t side) {
+    uint32_t& flag = LgrEvmap(lgr, side, waiter).sleeping;
+    if (sleeps || LoadRelaxed(flag) != 0) StoreRelaxed(flag, sleeps ? 1u : 0u);
+  });
+  StoreRelaxed(Stack().waiters[waiter].sleeping, sleeps ? 1u : 0u);
+  if (sleeps) FullFence();  // [F1]: the caller looks once more
+}
+
+bool WaiterHasNews(uint32_t waiter, bool syn) {
+  if (LoadRelaxed(Stack().waiters[waiter].posted) != 0) return true;
+  bool news = false;
+  EachLgr([&](uint8_t* lgr, uint32_t side) {
+    news = news || LoadRelaxed(LgrEvmap(lgr, side, waiter).summary) != 0 ||
+           (syn && side == 1 && LoadRelaxed(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN).summary) != 0);
+  });
+  return news;
+}
+
+namespace {
+
+void SweepLgr(uint32_t idx, uint8_t* lgr) {
+  pstn_stack& s = Stack();
+  pstn_lgr_ref& ref = s.lgrs[idx];
+  if (ref.zombies != 0) SweepZombies(ref, lgr);
+  if (LoadRelaxed(ref.rings) == 0) return;
+  for (uint32_t c = 0; c < PSTN_CONNS; c++) {
+    uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);
+    if (ep_idx == 0 || ep_idx > PSTN_EPS) continue;
+    pstn_ep& ep = s.eps[ep_idx - 1];
+    if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) continue;
+    if (!TryLock(ep.tx.lock)) continue;
+    ConnEnd e = {&ep, &ref, lgr, &LgrConn(lgr, ep.conn_idx), ep.side & 1u};
+    if (ep.lgr_idx == idx && ep.tx.ring != 0) {
+      uint64_t place = ep.tx.ring;
+      if (RingDetach(e)) {
+        Count(s.hdr, kCounterRingGivenBack);
+        RingPlace r = RingAt(lgr, e.side, place);
+        if (r.base != nullptr) (void)sys::Call(SYS_madvise, r.base, r.bytes, static_cast<long>(MADV_REMOVE));
+      }
+    }
+    Unlock(ep.tx.lock);
+  }
+}
+
+}  // namespace
+
+void GiveBackIdleRings() {
+  uint32_t hw = LoadRelaxed(Stack().hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    if (LoadAcquire(Stack().lgrs[i].state) == 0) continue;
+    uint8_t* lgr = LgrBase(g_proc.view, i);
+    if (lgr != nullptr) SweepLgr(i, lgr);
+  }
+}
+
+}  // namespace postern

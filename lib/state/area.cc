@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// area.cc - see area.h.
+#include "state/area.h"
+
+#include <sys/random.h>
+#include <sys/stat.h>
+
+#include <initializer_list>
+
+#include "base/sys.h"
+
+namespace postern {
+namespace {
+
+constexpr unsigned kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+int CreateSegment(const char* name, size_t bytes) {
+  long fd = sys::Call(SYS_memfd_create, name, static_cast<long>(MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd < 0) return static_cast<int>(fd);
+  int f = static_cast<int>(fd);
+  long r = sys::Call(SYS_ftruncate, f, bytes);
+  if (r == 0) r = sys::Fcntl(f, F_ADD_SEALS, kSeals);
+  if (r == 0) return f;
+  sys::Close(f);
+  return static_cast<int>(r);
+}
+
+// Maps `fd` if it is a sealed memfd of exactly `bytes`.
+void* MapChecked(int fd, size_t bytes, int prot) {
+  int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
+  if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
+    return nullptr;
+  }
+  long size = sys::Call(SYS_lseek, fd, 0L, static_cast<long>(SEEK_END));
+  if (size < 0 || static_cast<size_t>(size) != bytes) return nullptr;
+  return sys::MapShared(fd, bytes, prot);
+}
+
+uint64_t Random64() {
+  uint64_t v = 0;
+  if (sys::Call(SYS_getrandom, &v, sizeof v, 0L) != static_cast<long>(sizeof v)) {
+    timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    v = static_cast<uint64_t>(ts.tv_nsec) * 0x9e3779b97f4a7c15u ^ static_cast<uint64_t>(sys::Tid());
+  }
+  return v;
+}
+
+}  // namespace
+
+pstn_uuid NewUuid() {
+  pstn_uuid id = {Random64(), Random64()};
+  id.hi = (id.hi & ~0xf000ull) | 0x4000u;                              // RFC 9562: version 4,
+  id.lo = (id.lo & 0x3fffffffffffffffull) | 0x8000000000000000ull;     // variant 10
+  return id;
+}
+
+int CreateStack(const pstn_uuid& id) {
+  int fd = CreateSegment("postern-stack", sizeof(pstn_stack));
+  if (fd < 0) return fd;
+  auto* s = static_cast<pstn_stack*>(sys::MapShared(fd, sizeof(pstn_stack), PROT_READ | PROT_WRITE));
+  if (s == nullptr) {
+    sys::Close(fd);
+    return -12;  // ENOMEM
+  }
+  s->hdr.magic = PSTN_MAGIC_STACK;
+  s->hdr.abi_version = PSTN_ABI_VERSION;
+  s->hdr.size_bytes = sizeof(pstn_stack);
+  s->hdr.id = id;
+  s->hdr.uid = static_cast<uint32_t>(sys::Call(SYS_geteuid));
+  timespec ts;
+  clock_gettime(CLOCK_REALTIME, &ts);
+  s->hdr.created_ns = static_cast<uint64_t>(ts.tv_sec) * 1000000000u + static_cast<uint64_t>(ts.tv_nsec);
+  for (pstn_pool* p : {&s->hdr.eps, &s->hdr.items, &s->hdr.fdchunks, &s->hdr.epolls, &s->hdr.waiters}) {
+    p->head = PSTN_NONE;
+  }
+  s->hdr.waiters.hw = 1;  // evmap 0 is PSTN_EVMAP_SYN
+  UnmapStack(s);
+  return fd;
+}
+
+int CreateLgr(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& server) {
+  int fd = CreateSegment("postern-lgr", PSTN_LGR_BYTES);
+  if (fd < 0) return fd;
+  auto* h = static_cast<pstn_lgr_hdr*>(sys::MapShared(fd, 4096, PROT_READ | PROT_WRITE));
+  if (h == nullptr) {
+    sys::Close(fd);
+    return -12;
+  }
+  h->magic = PSTN_MAGIC_LGR;
+  h->abi_version = PSTN_ABI_VERSION;
+  h->size_bytes = PSTN_LGR_BYTES;
+  h->id = id;
+  h->stack[0] = client;
+  h->stack[1] = server;
+  h->waiters_hw[0] = h->waiters_hw[1] = 1;
+  sys::Unmap(h, 4096);
+  return fd;
+}
+
+pstn_stack* MapStack(int fd) {
+  auto* s = static_cast<pstn_stack*>(MapChecked(fd, sizeof(pstn_stack), PROT_READ | PROT_WRITE));
+  if (s == nullptr) return nullptr;
+  if (s->hdr.magic == PSTN_MAGIC_STACK && s->hdr.abi_version == PSTN_ABI_VERSION) return s;
+  UnmapStack(s);
+  return nullptr;
+}
+
+uint8_t* MapLgr(int fd, const pstn_uuid* expected_id) {
+  auto* base = static_cast<uint8_t*>(MapChecked(fd, PSTN_LGR_BYTES, PROT_READ | PROT_WRITE));
+  if (base == nullptr) return nullptr;
+  auto* h = reinterpret_cast<pstn_lgr_hdr*>(base);
+  if (h->magic == PSTN_MAGIC_LGR && h->abi_version == PSTN_ABI_VERSION &&
+      (expected_id == nullptr || SameUuid(h->id, *expected_id))) {
+    return base;
+  }
+  UnmapLgr(base);
+  return nullptr;
+}
+
+const pstn_dir* MapDir(int fd) {
+  auto* d = static_cast<const pstn_dir*>(MapChecked(fd, sizeof(pstn_dir), PROT_READ));
+  if (d == nullptr) return nullptr;
+  if (d->magic == PSTN_MAGIC_DIR && d->abi_version == PSTN_ABI_VERSION) return d;
+  UnmapDir(d);
+  return nullptr;
+}
+
+void UnmapStack(pstn_stack* stack) { sys::Unmap(stack, sizeof(pstn_stack)); }
+void UnmapLgr(uint8_t* base) { sys::Unmap(base, PSTN_LGR_BYTES); }
+void UnmapDir(const pstn_dir* dir) { sys::Unmap(const_cast<pstn_dir*>(dir), sizeof(pstn_dir)); }
+
+}  // namespace postern

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// area.h - creates and maps the shared segments: sealed memfds of a fixed size.
+//
+// A segment is mapped only when its seals forbid shrinking: a peer that truncates memory which we
+// have mapped would otherwise kill us with SIGBUS.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+#include "abi/postern_abi.h"
+
+namespace postern {
+
+pstn_uuid NewUuid();
+inline bool SameUuid(const pstn_uuid& a, const pstn_uuid& b) { return a.hi == b.hi && a.lo == b.lo; }
+
+// A new memfd (close-on-exec) or -errno. The stack's tables are initialised; no slot is taken.
+int CreateStack(const pstn_uuid& id);
+int CreateLgr(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& server);
+
+// Null if the fd is not such a segment, of this version, with its seals. `expected_id` may be null.
+pstn_stack* MapStack(int fd);
+uint8_t* MapLgr(int fd, const pstn_uuid* expected_id);
+const pstn_dir* MapDir(int fd);
+
+void UnmapStack(pstn_stack* stack);
+void UnmapLgr(uint8_t* base);
+void UnmapDir(const pstn_dir* dir);
+
+}  // namespace postern

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+// slab.cc - see slab.h.
+#include "state/slab.h"
+
+#include "base/lock.h"
+
+namespace postern {
+namespace {
+
+uint64_t* ClassMap(pstn_lgr_ref& ref, uint32_t cls) {
+  return cls == 0 ? ref.ring0_map : cls == 1 ? ref.ring1_map : ref.ring2_map;
+}
+
+uint64_t SlabPage(uint32_t side) {
+  return (PSTN_LGR_SLAB_OFF + (side & 1u) * PSTN_SLAB_BYTES) / 4096u;
+}
+
+// First zero bit at or after the word of `hint`, wrapping once; PSTN_NONE when all are set.
+uint32_t FindClear(const uint64_t* map, uint32_t bits, uint32_t hint) {
+  uint32_t words = bits / 64, start = hint / 64 % words;
+  for (uint32_t i = 0; i < words; i++) {
+    uint32_t w = (start + i) % words;
+    if (~map[w] != 0) return w * 64 + static_cast<uint32_t>(__builtin_ctzll(~map[w]));
+  }
+  return PSTN_NONE;
+}
+
+bool TestBit(const uint64_t* map, uint32_t i) { return (map[i / 64] >> (i % 64) & 1u) != 0; }
+void SetBit(uint64_t* map, uint32_t i) { map[i / 64] |= 1ull << (i % 64); }
+void ClearBit(uint64_t* map, uint32_t i) { map[i / 64] &= ~(1ull << (i % 64)); }
+
+void GiveRingLocked(pstn_lgr_ref& ref, uint64_t desc) {
+  uint32_t cls = RingClass(desc);
+  if (desc == 0 || cls >= PSTN_SLAB_CLASSES) return;
+  uint64_t page = desc & ((1ull << 40) - 1);
+  uint64_t first = SlabPage(ref.side) + ClassOff(cls) / 4096u;
+  if (page < first) return;
+  uint64_t i = (page - first) / (RingBytes(cls) / 4096u);
+  if (i >= RingCount(cls) || !TestBit(ClassMap(ref, cls), static_cast<uint32_t>(i))) return;
+  ClearBit(ClassMap(ref, cls), static_cast<uint32_t>(i));
+  ref.slab_hint[cls] = static_cast<uint32_t>(i);  // last used first: it is warm
+  ref.rings--;
+}
+
+void BuryLocked(pstn_lgr_ref& ref, uint32_t conn) {
+  if (!TestBit(ref.zombie_map, conn)) return;
+  ClearBit(ref.zombie_map, conn);
+  ref.zombies--;
+  GiveRingLocked(ref, ref.zombie_ring[conn]);
+  GiveRingLocked(ref, ref.zombie_old[conn]);
+  ref.zombie_ring[conn] = ref.zombie_old[conn] = 0;
+  if (ref.side == 0 && TestBit(ref.conn_map, conn)) {
+    ClearBit(ref.conn_map, conn);
+    ref.conns--;
+  }
+}
+
+}  // namespace
+
+RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
+  uint32_t cls = RingClass(desc);
+  if (cls >= PSTN_SLAB_CLASSES) return {nullptr, 0};
+  uint64_t page = desc & ((1ull << 40) - 1);
+  uint64_t first = SlabPage(side) + ClassOff(cls) / 4096u;
+  uint64_t pages = RingBytes(cls) / 4096u;
+  if (page < first || (page - first) % pages != 0 || (page - first) / pages >= RingCount(cls)) {
+    return {nullptr, 0};
+  }
+  return {lgr + page * 4096u, RingBytes(cls)};
+}
+
+uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls) {
+  Guard g(ref.lock);
+  for (uint32_t c = cls + 1; c-- > 0;) {
+    uint64_t* map = ClassMap(ref, c);
+    uint32_t i = FindClear(map, RingCount(c), ref.slab_hint[c]);
+    if (i == PSTN_NONE) continue;
+    SetBit(map, i);
+    ref.slab_hint[c] = i;
+    ref.rings++;
+    uint64_t page = SlabPage(ref.side) + ClassOff(c) / 4096u + static_cast<uint64_t>(i) * (RingBytes(c) / 4096u);
+    return static_cast<uint64_t>(c) << PSTN_RING_CLASS_SHIFT | page;
+  }
+  return 0;
+}
+
+void GiveRing(pstn_lgr_ref& ref, uint64_t desc) {
+  Guard g(ref.lock);
+  GiveRingLocked(ref, desc);
+}
+
+uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr) {
+  Guard g(ref.lock);
+  for (uint32_t w = 0; w < PSTN_CONNS / 64; w++) {
+    uint64_t candidates = ~ref.conn_map[w] | ref.zombie_map[w];
+    while (candidates != 0) {
+      uint32_t i = w * 64 + static_cast<uint32_t>(__builtin_ctzll(candidates));
+      candidates &= candidates - 1;
+      if (TestBit(ref.zombie_map, i)) {
+        if (LoadAcquire(LgrConn(lgr, i).setup.state) != PSTN_CS_FREE) continue;
+        BuryLocked(ref, i);
+      }
+      SetBit(ref.conn_map, i);
+      ref.conns++;
+      return i;
+    }
+  }
+  return PSTN_NONE;
+}
+
+void MakeZombie(pstn_lgr_ref& ref, uint32_t conn, uint64_t ring, uint64_t old) {
+  Guard g(ref.lock);
+  if (conn >= PSTN_CONNS || TestBit(ref.zombie_map, conn)) return;
+  SetBit(ref.zombie_map, conn);
+  ref.zombies++;
+  ref.zombie_ring[conn] = ring;
+  ref.zombie_old[conn] = old;
+}
+
+void BuryZombie(pstn_lgr_ref& ref, uint32_t conn) {
+  Guard g(ref.lock);
+  if (conn < PSTN_CONNS) BuryLocked(ref, conn);
+}
+
+void GiveConn(pstn_lgr_ref& ref, uint32_t conn) {
+  Guard g(ref.lock);
+  if (conn >= PSTN_CONNS || !TestBit(ref.conn_map, conn)) return;
+  ClearBit(ref.conn_map, conn);
+  ref.conns--;
+}
+
+void SweepZombies(pstn_lgr_ref& ref, uint8_t* lgr) {
+  Guard g(ref.lock);
+  for (uint32_t w = 0; w < PSTN_CONNS / 64 && ref.zombies != 0; w++) {
+    uint64_t bits = ref.zombie_map[w];
+    while (bits != 0) {
+      uint32_t i = w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
+      bits &= bits - 1;
+      if (LoadAcquire(LgrConn(lgr, i).setup.state) == PSTN_CS_FREE) BuryLocked(ref, i);
+    }
+  }
+}
+
+}  // namespace postern

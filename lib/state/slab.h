@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// slab.h - rings and connection slots of a link group, as one side gives them out.
+//
+// What is given out is recorded in the giver's own stack (pstn_lgr_ref), never in the segment: the
+// peer can write the segment. Rings come in three sizes; a descriptor packs generation, flags,
+// class and page, so that one word says where a ring is.
+#pragma once
+#include "state/view.h"
+
+namespace postern {
+
+struct RingPlace {
+  uint8_t* base;
+  uint32_t bytes;
+};
+
+constexpr uint32_t RingBytes(uint32_t cls) {
+  return cls == 0 ? PSTN_RING0_BYTES : cls == 1 ? PSTN_RING1_BYTES : PSTN_RING2_BYTES;
+}
+constexpr uint32_t RingCount(uint32_t cls) {
+  return cls == 0 ? PSTN_RING0_COUNT : cls == 1 ? PSTN_RING1_COUNT : PSTN_RING2_COUNT;
+}
+// Byte offset of a class's area in a side's slab.
+constexpr uint64_t ClassOff(uint32_t cls) {
+  uint64_t off = 0;
+  for (uint32_t c = 0; c < cls; c++) off += static_cast<uint64_t>(RingBytes(c)) * RingCount(c);
+  return off;
+}
+constexpr uint32_t RingGen(uint64_t desc) { return static_cast<uint32_t>(desc >> PSTN_RING_GEN_SHIFT); }
+constexpr uint32_t RingClass(uint64_t desc) {
+  return static_cast<uint32_t>(desc >> PSTN_RING_CLASS_SHIFT) & 0xfu;
+}
+
+// Where `desc` points, if it is a ring of `side`'s slab; {null, 0} for anything else. Used on words
+// that the peer wrote: every bit of them is checked here.
+RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc);
+
+// A ring of class `cls`, or of a smaller one, for our side: descriptor without generation; 0 = none.
+uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls);
+void GiveRing(pstn_lgr_ref& ref, uint64_t desc);
+
+// A free connection slot for the client side, or PSTN_NONE.
+uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr);
+// Our side has closed the connection; `ring` and the `old` one before it (or 0) are still in the
+// peer's hands.
+void MakeZombie(pstn_lgr_ref& ref, uint32_t conn, uint64_t ring, uint64_t old);
+// The peer has let go of the connection: takes back what our side still gave to it.
+void BuryZombie(pstn_lgr_ref& ref, uint32_t conn);
+void GiveConn(pstn_lgr_ref& ref, uint32_t conn);
+// Takes back what peers have let go of since. Looks at each zombie once.
+void SweepZombies(pstn_lgr_ref& ref, uint8_t* lgr);
+
+}  // namespace postern

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// view.cc - the stack's table of link groups, and a process's mappings of them.
+#include "state/view.h"
+
+#include <cstring>
+
+#include "base/lock.h"
+
+namespace postern {
+
+uint32_t AddLgrRef(pstn_stack& s, uint32_t side, const pstn_uuid& id, const pstn_uuid& peer) {
+  Guard g(s.hdr.lgr_lock);
+  for (uint32_t i = 0; i < PSTN_LGRS; i++) {
+    pstn_lgr_ref& ref = s.lgrs[i];
+    if (LoadRelaxed(ref.state) != 0) continue;
+    // A reference that was used before has stale maps; a fresh one is zero and stays untouched.
+    if (ref.id.hi != 0) memset(static_cast<void*>(&ref), 0, sizeof ref);
+    ref.side = side;
+    ref.id = id;
+    ref.peer = peer;
+    StoreRelease(ref.state, 1u);
+    if (i >= LoadRelaxed(s.hdr.lgrs_hw)) StoreRelease(s.hdr.lgrs_hw, i + 1);
+    return i;
+  }
+  return PSTN_NONE;
+}
+
+void FreeLgrRef(pstn_stack& s, uint32_t idx) {
+  if (idx >= PSTN_LGRS) return;
+  Guard g(s.hdr.lgr_lock);
+  StoreRelease(s.lgrs[idx].state, 0u);
+}
+
+void DropLgrMapping(StackView& v, uint32_t idx) {
+  if (idx >= PSTN_LGRS) return;
+  if (v.lgr[idx] != nullptr) UnmapLgr(v.lgr[idx]);
+  if (v.retired[idx] != nullptr) UnmapLgr(v.retired[idx]);
+  v.lgr[idx] = v.retired[idx] = nullptr;
+  v.lgr_fd[idx] = 0;  // the caller, who knows whose fds these are, closes it
+}
+
+void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd) {
+  if (idx >= PSTN_LGRS) return;
+  if (v.lgr[idx] != nullptr) {
+    if (v.retired[idx] != nullptr) UnmapLgr(v.retired[idx]);
+    v.retired[idx] = v.lgr[idx];
+    v.lgr[idx] = nullptr;
+  }
+  v.lgr_id[idx] = LgrHdr(base).id;
+  v.lgr_fd[idx] = fd;
+  v.lgr[idx] = base;
+}
+
+}  // namespace postern

@@ -1,0 +1,147 @@
+# runner.py - runs workloads round by round, the columns next to each other in each round.
+# SPDX-License-Identifier: Apache-2.0
+"""From workloads to results: plain dictionaries, as they are written to the JSON file.
+
+Columns are interleaved so that a machine that gets slower (a neighbour, the clock, the temperature) gets slower for all of them,
+and their order turns round from one round to the next, so that none always follows the same.
+"""
+
+import time
+from statistics import median
+
+from . import process
+from .process import BenchError
+from .session import Sample
+
+KERNEL_PATH_SHARE_MAX = 0.01  # more kernel connections than this share of the kernel column's: Postern fell back
+
+
+def sample_record(sample):
+    def cpu(value):
+        return None if value is None else {"user": round(value.user, 4), "system": round(value.system, 4)}
+
+    return {"values": sample.values, "errors": sample.errors, "notes": sample.notes, "wall_s": round(sample.wall, 4),
+            "kept_s": round(sample.kept_s, 4), "server_cpu_s": cpu(sample.server_cpu), "client_cpu_s": cpu(sample.client_cpu),
+            "kernel_connections": sample.kernel_connections}
+
+
+def run_round(workload, session, columns, records):
+    """One round of the columns that haven't failed yet, in this order."""
+    columns = [column for column in columns if not records[column.name]["errors"]]
+    if not hasattr(workload, "run_round"):
+        return {column.name: run_once(workload, session, column) for column in columns}
+    try:
+        return workload.run_round(session, columns)
+    except BenchError as error:
+        return {column.name: Sample(errors=[str(error)]) for column in columns}
+
+
+def run_once(workload, session, column):
+    """One run; whatever goes wrong ends up in the sample's errors."""
+    redirected = column.sockmap.counts()["redirected"] if column.sockmap else 0
+    try:
+        sample = workload.run(session, column)
+    except BenchError as error:
+        sample = Sample(errors=[str(error)])
+    if column.sockmap:
+        sample.notes["redirected"] = column.sockmap.counts()["redirected"] - redirected
+    return sample
+
+
+def runs_of(workload, column, asked, quick):
+    """How often. --quick keeps the asked number where a ratio is required, and there for the two columns that it is made of."""
+    if workload.runs_min > 1:
+        return max(asked, workload.runs_min if quick else workload.runs_full)
+    return 1 if quick and not (workload.key and column.name in ("kernel", "postern")) else asked
+
+
+def run_workload(workload, session, columns, asked):
+    """All rounds of one workload. A column that fails once isn't run again."""
+    start, used = time.monotonic(), process.seconds_used_by_all()
+    records = {}
+    usable = []
+    for column in workload.columns(columns):
+        reason = workload.unavailable(column)
+        if not reason and session.quick and workload.quick_columns and column.name not in workload.quick_columns:
+            reason = "not part of --quick"
+        records[column.name] = {"label": column.label, "unavailable": reason, "errors": [], "runs": []}
+        if not reason:
+            usable.append(column)
+    runs = {column.name: runs_of(workload, column, asked, session.quick) for column in usable}
+    for number in range(max(runs.values(), default=0)):
+        order = [column for column in usable if number < runs[column.name]]
+        for name, sample in run_round(workload, session, order if number % 2 == 0 else order[::-1], records).items():
+            records[name]["runs"].append(sample_record(sample))
+            records[name]["errors"] = sample.errors
+    for record in records.values():
+        summarise(workload, record)
+    result = {"name": workload.name, "title": workload.title, "baseline": workload.baseline, "columns": records,
+              "metrics": [{"name": m.name, "unit": m.unit, "higher_is_better": m.higher_is_better}
+                          for m in workload.metrics]}
+    result["bound"] = bound_of(workload, records.get("kernel"))
+    mark_fallback(result)
+    took = time.monotonic() - start
+    everybody, own = (after - before for after, before in zip(process.seconds_used_by_all(), used))
+    result["took_s"] = round(took, 1)
+    result["others_cores"] = round(max(everybody - own, 0) / took, 3) if took > 1 else 0.0
+    return result
+
+
+def summarise(workload, record):
+    """Median, minimum and maximum of each metric."""
+    record["summary"] = {}
+    if record["errors"]:
+        return
+    for metric in workload.metrics:
+        values = [run["values"][metric.name] for run in record["runs"] if metric.name in run["values"]]
+        if values:
+            record["summary"][metric.name] = {"median": median(values), "min": min(values), "max": max(values)}
+
+
+def bound_of(workload, record):
+    """How much faster a network that costs nothing would make this, from the CPU times of the kernel column.
+
+    What is left then is user time, and what the server does with files. With a core for each side it is total CPU time / what
+    is left, of the side where that is less. (Not wall time: a neighbour may have had part of the core.) With one request at a time
+    the sides take turns and sleep in between, so there it is wall time / what is left of both.
+    """
+    runs = [run for run in record["runs"] if run["server_cpu_s"] and run["client_cpu_s"]] if record else []
+    if not workload.bound or not runs or record["errors"]:
+        return None
+
+    def mid(function):
+        return median(function(run) for run in runs)
+
+    server_left = mid(lambda run: (run["server_cpu_s"]["user"] + run["kept_s"]) / run["wall_s"])
+    server_user = mid(lambda run: run["server_cpu_s"]["user"] / run["wall_s"])
+    client_user = mid(lambda run: run["client_cpu_s"]["user"] / run["wall_s"])
+    if min(server_user, client_user) <= 0:
+        return None
+    server_busy = mid(lambda run: sum(run["server_cpu_s"].values()) / run["wall_s"])
+    client_busy = mid(lambda run: sum(run["client_cpu_s"].values()) / run["wall_s"])
+    if workload.bound == "serial":
+        ratio = 1 / (server_left + client_user)
+    else:
+        ratio = min(server_busy / server_left, client_busy / client_user)
+    return {"kind": workload.bound, "ratio": ratio, "server_busy": server_busy, "client_busy": client_busy,
+            "server_user_share": server_user / server_busy, "client_user_share": client_user / client_busy,
+            "server_file_share": (server_left - server_user) / server_busy}
+
+
+def mark_fallback(result):
+    """Says in the Postern column whether connections went through the kernel after all."""
+    record = result["columns"].get("postern")
+    if not record or result["baseline"] != "kernel":
+        return
+
+    def connections(column):
+        counts = [run["kernel_connections"] for run in result["columns"].get(column, {"runs": []})["runs"]
+                  if run["kernel_connections"] is not None]
+        return median(counts) if counts else None
+
+    seen = connections("postern")
+    if seen is None:
+        return
+    in_kernel = connections("kernel") or 0
+    record["fell_back"] = seen > in_kernel * KERNEL_PATH_SHARE_MAX and seen >= 1
+    record["kernel_connections"] = seen

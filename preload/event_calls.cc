@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// event_calls.cc - epoll, poll and select.
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+
+#include <cstring>
+#include <initializer_list>
+
+#include "real.h"
+
+using namespace postern;
+
+namespace {
+
+bool IsSet(int epfd) { return (FdEntry(epfd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
+
+bool BadTime(const timespec* ts) { return ts != nullptr && (ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec > 999999999); }
+Deadline Until(const timespec* ts) {
+  if (ts == nullptr) return Deadline::Never();
+  return Deadline::AfterNs(static_cast<uint64_t>(ts->tv_sec) * 1000000000u + static_cast<uint64_t>(ts->tv_nsec));
+}
+
+// Any accelerated socket among the descriptors of a select?
+bool SelectHasOurs(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
+  for (int at = 0; at < n; at += 64) {
+    uint64_t bits = 0;
+    for (const fd_set* s : {r, w, x}) {
+      if (s != nullptr) bits |= reinterpret_cast<const uint64_t*>(s)[at / 64];
+    }
+    for (; bits != 0; bits &= bits - 1) {
+      int fd = at + __builtin_ctzll(bits);
+      if (fd < n && Ours(fd) != nullptr && LoadRelaxed(Ours(fd)->state) != PSTN_EP_KERNEL) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+PSTN_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* ev) noexcept {
+  long r = FdEntry(fd) != 0 && Ours(fd) != nullptr ? SockEpollCtl(epfd, op, fd, ev) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(epoll_ctl)(epfd, op, fd, ev);
+}
+PSTN_EXPORT int epoll_wait(int epfd, epoll_event* out, int max, int ms) {
+  long r = IsSet(epfd) ? SockEpollWait(epfd, out, max, Deadline::AfterMs(ms), nullptr) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(epoll_wait)(epfd, out, max, ms);
+}
+PSTN_EXPORT int epoll_pwait(int epfd, epoll_event* out, int max, int ms, const sigset_t* mask) {
+  long r = IsSet(epfd) ? SockEpollWait(epfd, out, max, Deadline::AfterMs(ms), mask) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(epoll_pwait)(epfd, out, max, ms, mask);
+}
+PSTN_EXPORT int epoll_pwait2(int epfd, epoll_event* out, int max, const timespec* ts, const sigset_t* mask) {
+  long r = kPass;
+  if (IsSet(epfd)) r = BadTime(ts) ? -EINVAL : SockEpollWait(epfd, out, max, Until(ts), mask);
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(epoll_pwait2)(epfd, out, max, ts, mask);
+}
+
+PSTN_EXPORT int poll(pollfd* fds, nfds_t n, int ms) {
+  if (!AnyOurs(fds, n)) return PSTN_REAL(poll)(fds, n, ms);
+  return Ret<int>(SockPoll(fds, n, Deadline::AfterMs(ms), nullptr));
+}
+PSTN_EXPORT int __poll_chk(pollfd* fds, nfds_t n, int ms, size_t room) {
+  if (room / sizeof *fds < n) __builtin_trap();
+  return poll(fds, n, ms);
+}
+PSTN_EXPORT int ppoll(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t* mask) {
+  if (!AnyOurs(fds, n)) return PSTN_REAL(ppoll)(fds, n, ts, mask);
+  if (BadTime(ts)) return Ret<int>(-EINVAL);
+  return Ret<int>(SockPoll(fds, n, Until(ts), mask));
+}
+PSTN_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t* mask, size_t room) {
+  if (room / sizeof *fds < n) __builtin_trap();
+  return ppoll(fds, n, ts, mask);
+}
+
+PSTN_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* x, timeval* tv) {
+  if (!SelectHasOurs(n, r, w, x)) return PSTN_REAL(select)(n, r, w, x, tv);
+  if (tv != nullptr && (tv->tv_sec < 0 || tv->tv_usec < 0)) return Ret<int>(-EINVAL);
+  Deadline until = tv == nullptr ? Deadline::Never()
+                                 : Deadline::AfterNs(static_cast<uint64_t>(tv->tv_sec) * 1000000000u + static_cast<uint64_t>(tv->tv_usec) * 1000u);
+  long got = SockSelect(n, r, w, x, until, nullptr);
+  if (tv != nullptr) {  // Linux tells the time that was left
+    uint64_t left = until.left_ns();
+    tv->tv_sec = static_cast<time_t>(left / 1000000000u);
+    tv->tv_usec = static_cast<suseconds_t>(left % 1000000000u / 1000u);
+  }
+  return Ret<int>(got);
+}
+PSTN_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* x, const timespec* ts, const sigset_t* mask) {
+  if (!SelectHasOurs(n, r, w, x)) return PSTN_REAL(pselect)(n, r, w, x, ts, mask);
+  if (BadTime(ts)) return Ret<int>(-EINVAL);
+  return Ret<int>(SockSelect(n, r, w, x, Until(ts), mask));
+}

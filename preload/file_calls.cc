@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+// file_calls.cc - calls on descriptors of any kind: close, dup, fcntl, sendfile, splice, stdio, and
+// those that make descriptors, so that a number closed behind our back is noticed when it comes again.
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <sys/eventfd.h>
+#include <sys/sendfile.h>
+#include <sys/timerfd.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+#include "real.h"
+
+using namespace postern;
+
+PSTN_EXPORT int close(int fd) {
+  uint32_t e = FdEntry(fd);
+  if (e == 0) {
+    auto real = PSTN_REAL(close);
+    return real != nullptr ? real(fd) : Ret<int>(sys::Close(fd));
+  }
+  uint32_t kind = e & PSTN_FD_KIND;
+  if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
+  return Ret<int>(SockClose(fd, e));
+}
+
+namespace {
+
+// The kernel's close_range over [first, last], which holds nothing of ours.
+int KernelCloseRange(unsigned first, unsigned last, int flags) {
+  if (first > last) return 0;
+  return Ret<int>(sys::Call(SYS_close_range, static_cast<unsigned long>(first), static_cast<unsigned long>(last), static_cast<long>(flags)));
+}
+
+}  // namespace
+
+PSTN_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
+  if (first > last) return Ret<int>(-EINVAL);
+  unsigned hw = LoadAcquire(g_fd_hw);
+  unsigned gap = first;
+  for (unsigned fd = first; fd < hw && fd <= last; fd++) {
+    uint32_t e = FdEntry(static_cast<int>(fd));
+    if (e == 0) continue;
+    if (gap < fd && KernelCloseRange(gap, fd - 1, flags) != 0) return -1;
+    gap = fd + 1;
+    if ((static_cast<unsigned>(flags) & CLOSE_RANGE_CLOEXEC) == 0) {
+      (void)close(static_cast<int>(fd));
+    } else if ((e & PSTN_FD_KIND) == PSTN_FD_EP || (e & PSTN_FD_KIND) == PSTN_FD_EPOLL) {
+      (void)fcntl(static_cast<int>(fd), F_SETFD, FD_CLOEXEC);
+    }
+  }
+  return KernelCloseRange(gap, last, flags);
+}
+PSTN_EXPORT void closefrom(int low) noexcept { (void)close_range(low < 0 ? 0u : static_cast<unsigned>(low), ~0u, 0); }
+
+PSTN_EXPORT int dup(int fd) noexcept {
+  uint32_t kind = FdEntry(fd) & PSTN_FD_KIND;
+  if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
+  int r = PSTN_REAL(dup)(fd);
+  if (OutOfFds(r)) r = PSTN_REAL(dup)(fd);
+  FreshFd(r);
+  if (r >= 0 && FdEntry(fd) != 0) SockDup(fd, r);
+  return r;
+}
+
+PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
+  uint32_t kind = FdEntry(from) & PSTN_FD_KIND;
+  if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
+  if (from == to) return PSTN_REAL(dup3)(from, to, flags);
+  if (IsInternalFd(to)) return Ret<int>(-EBADF);
+  uint32_t old = FdEntry(to);
+  if ((old & PSTN_FD_KIND) == PSTN_FD_CACHED) CacheRemove(to), old = 0;
+  if (FdEntry(from) != 0) SockDup(from, to);  // before the number means something else to the kernel
+  int r = PSTN_REAL(dup3)(from, to, flags);
+  if (r < 0) {
+    if (FdEntry(from) != 0) DropFdRef(FdEntry(from));
+    SetFd(to, old);
+    return r;
+  }
+  if (FdEntry(from) == 0 && old != 0) SetFd(to, 0);
+  if (old != 0) DropFdRef(old);
+  return r;
+}
+PSTN_EXPORT int dup2(int from, int to) noexcept {
+  if (from == to) return PSTN_REAL(dup2)(from, to);
+  return dup3(from, to, 0);
+}
+
+PSTN_EXPORT int fcntl(int fd, int cmd, ...) {
+  va_list ap;
+  va_start(ap, cmd);
+  long arg = va_arg(ap, long);
+  va_end(ap);
+  uint32_t e = FdEntry(fd);
+  if (e == 0) {
+    int r = PSTN_REAL(fcntl)(fd, cmd, arg);
+    return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC ? FreshFd(r) : r;
+  }
+  uint32_t kind = e & PSTN_FD_KIND;
+  if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
+  if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
+    int r = PSTN_REAL(fcntl)(fd, cmd, arg);
+    if (OutOfFds(r)) r = PSTN_REAL(fcntl)(fd, cmd, arg);
+    FreshFd(r);
+    if (r >= 0) SockDup(fd, r);
+    return r;
+  }
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? SockFcntl(fd, *ep, cmd, arg) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(fcntl)(fd, cmd, arg);
+}
+PSTN_EXPORT int fcntl64(int fd, int cmd, ...) {
+  va_list ap;
+  va_start(ap, cmd);
+  long arg = va_arg(ap, long);
+  va_end(ap);
+  return fcntl(fd, cmd, arg);
+}
+
+// ---------------------------------------------------------------- moving data
+
+PSTN_EXPORT ssize_t sendfile(int out, int in, off_t* offset, size_t count) noexcept {
+  pstn_ep* ep = Ours(out);
+  long r = ep != nullptr ? Sent(SockSendFile(out, *ep, in, offset, count), 0) : kPass;
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendfile)(out, in, offset, count);
+}
+PSTN_EXPORT ssize_t sendfile64(int out, int in, off64_t* offset, size_t count) noexcept {
+  return sendfile(out, in, offset, count);
+}
+PSTN_EXPORT ssize_t splice(int in, off64_t* off_in, int out, off64_t* off_out, size_t len, unsigned flags) {
+  pstn_ep* a = Ours(in);
+  pstn_ep* b = Ours(out);
+  long r = kPass;
+  if (a != nullptr || b != nullptr) {
+    bool seek = (a != nullptr && off_in != nullptr) || (b != nullptr && off_out != nullptr);
+    r = seek ? -ESPIPE : Sent(SockSplice(in, out, a, b, len, flags), 0);
+  }
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(splice)(in, off_in, out, off_out, len, flags);
+}
+
+// ---------------------------------------------------------------- descriptors that are not ours
+
+#define PSTN_WATCHED(call)            \
+  int fd_ = (call);                   \
+  if (OutOfFds(fd_)) fd_ = (call);    \
+  return FreshFd(fd_)
+
+namespace {
+unsigned ModeOf(int flags, va_list ap) { return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(ap, unsigned) : 0; }
+
+int OpenAt(int dir, const char* path, int flags, unsigned mode) {
+  auto real = PSTN_REAL(openat);
+  if (real != nullptr) return real(dir, path, flags, mode);
+  return Ret<int>(sys::Call(SYS_openat, dir, path, static_cast<long>(flags), static_cast<long>(mode)));
+}
+}  // namespace
+
+PSTN_EXPORT int open(const char* path, int flags, ...) {
+  va_list ap;
+  va_start(ap, flags);
+  unsigned mode = ModeOf(flags, ap);
+  va_end(ap);
+  PSTN_WATCHED(OpenAt(AT_FDCWD, path, flags, mode));
+}
+PSTN_EXPORT int open64(const char* path, int flags, ...) {
+  va_list ap;
+  va_start(ap, flags);
+  unsigned mode = ModeOf(flags, ap);
+  va_end(ap);
+  PSTN_WATCHED(OpenAt(AT_FDCWD, path, flags | O_LARGEFILE, mode));
+}
+PSTN_EXPORT int openat(int dir, const char* path, int flags, ...) {
+  va_list ap;
+  va_start(ap, flags);
+  unsigned mode = ModeOf(flags, ap);
+  va_end(ap);
+  PSTN_WATCHED(OpenAt(dir, path, flags, mode));
+}
+PSTN_EXPORT int openat64(int dir, const char* path, int flags, ...) {
+  va_list ap;
+  va_start(ap, flags);
+  unsigned mode = ModeOf(flags, ap);
+  va_end(ap);
+  PSTN_WATCHED(OpenAt(dir, path, flags | O_LARGEFILE, mode));
+}
+PSTN_EXPORT int creat(const char* path, mode_t mode) { return open(path, O_CREAT | O_WRONLY | O_TRUNC, mode); }
+PSTN_EXPORT int creat64(const char* path, mode_t mode) { return open64(path, O_CREAT | O_WRONLY | O_TRUNC, mode); }
+
+PSTN_EXPORT int pipe2(int p[2], int flags) noexcept {
+  int r = PSTN_REAL(pipe2)(p, flags);
+  if (OutOfFds(r)) r = PSTN_REAL(pipe2)(p, flags);
+  if (r == 0) FreshFd(p[0]), FreshFd(p[1]);
+  return r;
+}
+PSTN_EXPORT int pipe(int p[2]) noexcept { return pipe2(p, 0); }
+PSTN_EXPORT int eventfd(unsigned count, int flags) noexcept { PSTN_WATCHED(PSTN_REAL(eventfd)(count, flags)); }
+PSTN_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept { PSTN_WATCHED(PSTN_REAL(timerfd_create)(clock, flags)); }
+PSTN_EXPORT int epoll_create1(int flags) noexcept { PSTN_WATCHED(PSTN_REAL(epoll_create1)(flags)); }
+PSTN_EXPORT int epoll_create(int size) noexcept { PSTN_WATCHED(PSTN_REAL(epoll_create)(size)); }

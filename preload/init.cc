@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// init.cc - start of the library in a process, and hygiene of the fd table.
+#include <dlfcn.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "real.h"
+
+namespace postern {
+
+void* RealSymbol(const char* name) { return dlsym(RTLD_NEXT, name); }
+
+void RaiseSigpipe() { (void)sys::Call(SYS_tgkill, sys::Pid(), sys::Tid(), static_cast<long>(SIGPIPE)); }
+
+void TakeNumber(int fd) {
+  uint32_t e = FdEntry(fd);
+  if (e == 0) return;
+  uint32_t kind = e & PSTN_FD_KIND;
+  if (kind == PSTN_FD_CACHED) {
+    CacheRemove(fd);
+  } else if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) {
+    SetFd(fd, 0);
+    DropFdRef(e);
+  }
+}
+
+int FreshFd(int fd) {
+  if (fd < 0 || FdEntry(fd) == 0) return fd;
+  uint32_t kind = FdEntry(fd) & PSTN_FD_KIND;
+  if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) Count(Stack().hdr, kCounterFdsLost);
+  TakeNumber(fd);
+  return fd;
+}
+
+bool OutOfFds(int result) {
+  if (result >= 0 || (errno != EMFILE && errno != ENFILE)) return false;
+  CacheFlush();
+  return true;
+}
+
+namespace {
+
+__attribute__((constructor(101))) void Start() {
+  ProcessInit(environ);
+  (void)pthread_atfork(ForkPrepare, ForkParent, ForkChild);
+}
+
+}  // namespace
+}  // namespace postern

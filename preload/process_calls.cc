@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// process_calls.cc - fork, exec and spawn: what a child and a new image must know goes with them.
+//
+// pthread_atfork handlers do the work of fork, so that forks inside libc (daemon, forkpty) are
+// covered. vfork is fork here: its child shares our memory but not our descriptors, and a close in
+// it would be taken for one in the parent.
+#include <spawn.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "real.h"
+#include "sock/reap.h"
+
+using namespace postern;
+
+namespace {
+
+constexpr size_t kAttachBytes = 4096;
+constexpr size_t kMaxEnv = 8192;
+constexpr size_t kMaxArgs = 1024;
+
+// `envp` with our variable in it, in an array of the caller's. False if it does not fit.
+bool WithAttach(char* const envp[], char* attach, char** out, size_t room) {
+  size_t n = 0;
+  for (; envp != nullptr && *envp != nullptr; envp++) {
+    if (strncmp(*envp, "POSTERN_ATTACH=", 15) == 0) continue;
+    if (n + 2 >= room) return false;
+    out[n++] = *envp;
+  }
+  if (attach[0] != 0) out[n++] = attach;
+  out[n] = nullptr;
+  return true;
+}
+
+// Runs `exec(envp)`, which returns only if it fails.
+template <typename Call>
+int Exec(char* const envp[], Call exec) {
+  char attach[kAttachBytes];
+  char* env[kMaxEnv];
+  size_t len = ExecPrepare(attach, sizeof attach, g_proc.slot, false);
+  int r;
+  if (len != 0 && WithAttach(envp, attach, env, kMaxEnv)) {
+    r = exec(env);
+  } else {
+    r = exec(envp);
+  }
+  int e = errno;
+  ExecFailed();
+  errno = e;
+  return r;
+}
+
+// The arguments of execl and its kin, in an array of the caller's.
+bool Collect(const char* arg, va_list ap, char** argv) {
+  size_t n = 0;
+  for (; arg != nullptr; arg = va_arg(ap, const char*)) {
+    if (n + 1 >= kMaxArgs) return false;
+    argv[n++] = const_cast<char*>(arg);
+  }
+  argv[n] = nullptr;
+  return true;
+}
+
+}  // namespace
+
+PSTN_EXPORT pid_t fork() noexcept {
+  pid_t r = PSTN_REAL(fork)();
+  return r;
+}
+PSTN_EXPORT pid_t vfork() noexcept { return fork(); }
+
+PSTN_EXPORT int execve(const char* path, char* const argv[], char* const envp[]) noexcept {
+  return Exec(envp, [&](char* const* env) { return PSTN_REAL(execve)(path, argv, env); });
+}
+PSTN_EXPORT int execv(const char* path, char* const argv[]) noexcept { return execve(path, argv, environ); }
+PSTN_EXPORT int execvpe(const char* file, char* const argv[], char* const envp[]) noexcept {
+  return Exec(envp, [&](char* const* env) { return PSTN_REAL(execvpe)(file, argv, env); });
+}
+PSTN_EXPORT int execvp(const char* file, char* const argv[]) noexcept { return execvpe(file, argv, environ); }
+PSTN_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) noexcept {
+  return Exec(envp, [&](char* const* env) { return PSTN_REAL(fexecve)(fd, argv, env); });
+}
+PSTN_EXPORT int execveat(int dir, const char* path, char* const argv[], char* const envp[], int flags) noexcept {
+  return Exec(envp, [&](char* const* env) { return PSTN_REAL(execveat)(dir, path, argv, env, flags); });
+}
+PSTN_EXPORT int execl(const char* path, const char* arg, ...) noexcept {
+  char* argv[kMaxArgs];
+  va_list ap;
+  va_start(ap, arg);
+  bool fits = Collect(arg, ap, argv);
+  va_end(ap);
+  return fits ? execve(path, argv, environ) : Ret<int>(-E2BIG);
+}
+PSTN_EXPORT int execlp(const char* file, const char* arg, ...) noexcept {
+  char* argv[kMaxArgs];
+  va_list ap;
+  va_start(ap, arg);
+  bool fits = Collect(arg, ap, argv);
+  va_end(ap);
+  return fits ? execvpe(file, argv, environ) : Ret<int>(-E2BIG);
+}
+PSTN_EXPORT int execle(const char* path, const char* arg, ...) noexcept {
+  char* argv[kMaxArgs];
+  va_list ap;
+  va_start(ap, arg);
+  bool fits = Collect(arg, ap, argv);
+  char** envp = va_arg(ap, char**);
+  va_end(ap);
+  return fits ? execve(path, argv, envp) : Ret<int>(-E2BIG);
+}
+
+namespace {
+
+// The child is made inside libc, past our fork handlers: it gets a slot of its own beforehand, which
+// its image, if it is preloaded, takes over; posternd reaps it otherwise.
+template <typename Spawn>
+int SpawnWith(pid_t* pid, char* const envp[], Spawn spawn) {
+  pid_t none;
+  if (pid == nullptr) pid = &none;
+  if (!g_proc.attached) return spawn(pid, envp);
+  char attach[kAttachBytes];
+  char* env[kMaxEnv];
+  ForkPrepare();
+  uint32_t slot = EmbryoSlot();
+  ForkParent();
+  size_t len = slot != PSTN_NONE ? ExecPrepare(attach, sizeof attach, slot, true) : 0;
+  int r = len != 0 && WithAttach(envp, attach, env, kMaxEnv) ? spawn(pid, static_cast<char* const*>(env)) : spawn(pid, envp);
+  ExecFailed();
+  if (slot == PSTN_NONE) return r;
+  uint32_t own = g_proc.pid;
+  if (r == 0) {
+    CompareExchange(Stack().slots[slot].pid, own, static_cast<uint32_t>(*pid));
+  } else {
+    ReapSlot(g_proc.view, slot);
+  }
+  return r;
+}
+
+}  // namespace
+
+PSTN_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
+                            const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
+  return SpawnWith(pid, envp, [&](pid_t* p, char* const* env) { return PSTN_REAL(posix_spawn)(p, path, actions, attr, argv, env); });
+}
+PSTN_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
+                             const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
+  return SpawnWith(pid, envp, [&](pid_t* p, char* const* env) { return PSTN_REAL(posix_spawnp)(p, file, actions, attr, argv, env); });
+}

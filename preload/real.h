@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// real.h - the C library's own functions, behind ours.
+//
+// Looked up when the library is loaded. A call that comes earlier (another constructor, an allocator
+// that opens files) goes straight to the kernel where a system call of the same shape exists.
+#pragma once
+#include <cerrno>
+
+#include "sock/sock.h"
+
+#define PSTN_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace postern {
+
+void* RealSymbol(const char* name);
+
+// The function of that name with the type of its declaration.
+#define PSTN_REAL(name)                                                        \
+  ([]() -> decltype(&::name) {                                                 \
+    static decltype(&::name) f = nullptr;                                      \
+    if (f == nullptr) f = reinterpret_cast<decltype(&::name)>(RealSymbol(#name)); \
+    return f;                                                                  \
+  }())
+
+// A system call's result as libc gives it.
+template <typename T = long>
+inline T Ret(long r) {
+  if (r >= 0) return static_cast<T>(r);
+  errno = static_cast<int>(-r);
+  return static_cast<T>(-1);
+}
+
+// The endpoint of `fd` if the library has to look at the call; null for everything else. This is
+// all that a program pays for descriptors that are not ours.
+inline pstn_ep* Ours(int fd) {
+  uint32_t e = FdEntry(fd);
+  return (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), e & PSTN_FD_IDX) : nullptr;
+}
+
+// EPIPE raises SIGPIPE in the thread, unless the call says not to.
+void RaiseSigpipe();
+inline long Sent(long r, int flags) {
+  if (r == -EPIPE && (flags & MSG_NOSIGNAL) == 0) RaiseSigpipe();
+  return r;
+}
+
+// `fd` was made by a call that we only watch: if the table still has that number, it was closed
+// behind our back. Returns fd.
+int FreshFd(int fd);
+// The program is about to put another file on this number.
+void TakeNumber(int fd);
+// Retries what failed for want of descriptors after giving back the cached ones.
+bool OutOfFds(int result);
+
+}  // namespace postern

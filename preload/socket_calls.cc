@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// socket_calls.cc - the socket API: translate, call lib/sock, translate back.
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <cstdarg>
+#include <cstring>
+
+#include "real.h"
+
+using namespace postern;
+
+PSTN_EXPORT int socket(int domain, int type, int protocol) noexcept {
+  long r = SockSocket(domain, type, protocol);
+  if (r != kPass) return Ret<int>(r);
+  int fd = PSTN_REAL(socket)(domain, type, protocol);
+  if (OutOfFds(fd)) fd = PSTN_REAL(socket)(domain, type, protocol);
+  return FreshFd(fd);
+}
+
+PSTN_EXPORT int socketpair(int domain, int type, int protocol, int sv[2]) noexcept {
+  int r = PSTN_REAL(socketpair)(domain, type, protocol, sv);
+  if (OutOfFds(r)) r = PSTN_REAL(socketpair)(domain, type, protocol, sv);
+  if (r == 0) FreshFd(sv[0]), FreshFd(sv[1]);
+  return r;
+}
+
+PSTN_EXPORT int bind(int fd, const sockaddr* sa, socklen_t len) noexcept {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? SockBind(fd, *ep, sa, len) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(bind)(fd, sa, len);
+}
+
+PSTN_EXPORT int listen(int fd, int backlog) noexcept {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? SockListen(fd, *ep, backlog) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(listen)(fd, backlog);
+}
+
+PSTN_EXPORT int connect(int fd, const sockaddr* sa, socklen_t len) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? SockConnect(fd, *ep, sa, len) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(connect)(fd, sa, len);
+}
+
+PSTN_EXPORT int accept4(int fd, sockaddr* sa, socklen_t* len, int flags) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? SockAccept(fd, *ep, sa, len, flags) : kPass;
+  if (r != kPass) return Ret<int>(r);
+  int n = PSTN_REAL(accept4)(fd, sa, len, flags);
+  if (OutOfFds(n)) n = PSTN_REAL(accept4)(fd, sa, len, flags);
+  return FreshFd(n);
+}
+PSTN_EXPORT int accept(int fd, sockaddr* sa, socklen_t* len) { return accept4(fd, sa, len, 0); }
+
+PSTN_EXPORT int shutdown(int fd, int how) noexcept {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? SockShutdown(fd, *ep, how) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(shutdown)(fd, how);
+}
+
+PSTN_EXPORT int getsockname(int fd, sockaddr* sa, socklen_t* len) noexcept {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? SockGetName(fd, *ep, sa, len, false) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(getsockname)(fd, sa, len);
+}
+PSTN_EXPORT int getpeername(int fd, sockaddr* sa, socklen_t* len) noexcept {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? SockGetName(fd, *ep, sa, len, true) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(getpeername)(fd, sa, len);
+}
+
+PSTN_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? SockSetOpt(fd, *ep, level, name, value, len) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(setsockopt)(fd, level, name, value, len);
+}
+PSTN_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* len) noexcept {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? SockGetOpt(fd, *ep, level, name, value, len) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(getsockopt)(fd, level, name, value, len);
+}
+
+PSTN_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
+  va_list ap;
+  va_start(ap, request);
+  void* arg = va_arg(ap, void*);
+  va_end(ap);
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? SockIoctl(fd, *ep, request, arg) : kPass;
+  return r != kPass ? Ret<int>(r) : PSTN_REAL(ioctl)(fd, request, arg);
+}
+
+// ---------------------------------------------------------------- receiving
+
+namespace {
+
+ssize_t Receive(int fd, pstn_ep& ep, void* buf, size_t n, int flags) {
+  iovec iov = {buf, n};
+  return SockRecv(fd, ep, &iov, 1, flags);
+}
+
+// A stream socket fills in no name and no control data.
+long ReceiveMsg(int fd, pstn_ep& ep, msghdr* m, int flags) {
+  long r = SockRecv(fd, ep, m->msg_iov, m->msg_iovlen, flags);
+  if (r == kPass || r < 0) return r;
+  m->msg_namelen = 0;
+  m->msg_controllen = 0;
+  m->msg_flags = 0;
+  return r;
+}
+
+}  // namespace
+
+PSTN_EXPORT ssize_t read(int fd, void* buf, size_t n) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? Receive(fd, *ep, buf, n, 0) : kPass;
+  if (r != kPass) return Ret<ssize_t>(r);
+  auto real = PSTN_REAL(read);
+  return real != nullptr ? real(fd, buf, n) : Ret<ssize_t>(sys::Call(SYS_read, fd, buf, n));
+}
+PSTN_EXPORT ssize_t __read_chk(int fd, void* buf, size_t n, size_t room) {
+  if (n > room) __builtin_trap();
+  return read(fd, buf, n);
+}
+PSTN_EXPORT ssize_t readv(int fd, const iovec* iov, int count) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? (count < 0 ? -EINVAL : SockRecv(fd, *ep, iov, static_cast<size_t>(count), 0)) : kPass;
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(readv)(fd, iov, count);
+}
+PSTN_EXPORT ssize_t recv(int fd, void* buf, size_t n, int flags) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? Receive(fd, *ep, buf, n, flags) : kPass;
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(recv)(fd, buf, n, flags);
+}
+PSTN_EXPORT ssize_t __recv_chk(int fd, void* buf, size_t n, size_t room, int flags) {
+  if (n > room) __builtin_trap();
+  return recv(fd, buf, n, flags);
+}
+PSTN_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* sa, socklen_t* len) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? Receive(fd, *ep, buf, n, flags) : kPass;
+  if (r == kPass) return PSTN_REAL(recvfrom)(fd, buf, n, flags, sa, len);
+  if (r >= 0 && sa != nullptr && len != nullptr) *len = 0;
+  return Ret<ssize_t>(r);
+}
+PSTN_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int flags, sockaddr* sa, socklen_t* len) {
+  if (n > room) __builtin_trap();
+  return recvfrom(fd, buf, n, flags, sa, len);
+}
+PSTN_EXPORT ssize_t recvmsg(int fd, msghdr* m, int flags) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr && m != nullptr ? ReceiveMsg(fd, *ep, m, flags) : kPass;
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(recvmsg)(fd, m, flags);
+}
+PSTN_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* timeout) {
+  pstn_ep* ep = Ours(fd);
+  if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) return PSTN_REAL(recvmmsg)(fd, v, n, flags, timeout);
+  Deadline until = timeout == nullptr ? Deadline::Never()
+                                      : Deadline::AfterNs(static_cast<uint64_t>(timeout->tv_sec) * 1000000000u +
+                                                          static_cast<uint64_t>(timeout->tv_nsec));
+  unsigned done = 0;
+  long r = 0;
+  while (done < n) {
+    int f = flags & ~MSG_WAITFORONE;
+    if (done != 0 && (flags & MSG_WAITFORONE) != 0) f |= MSG_DONTWAIT;
+    r = ReceiveMsg(fd, *ep, &v[done].msg_hdr, f);
+    if (r < 0) break;
+    v[done++].msg_len = static_cast<unsigned>(r);
+    if (r == 0 || until.left_ns() == 0) break;  // the kernel, too, looks at the time only here
+  }
+  return done != 0 ? static_cast<int>(done) : Ret<int>(r);
+}
+
+// ---------------------------------------------------------------- sending
+
+namespace {
+
+long Transmit(int fd, pstn_ep& ep, const void* buf, size_t n, int flags) {
+  iovec iov = {const_cast<void*>(buf), n};
+  return Sent(SockSend(fd, ep, &iov, 1, flags), flags);
+}
+long TransmitMsg(int fd, pstn_ep& ep, const msghdr* m, int flags) {
+  return Sent(SockSend(fd, ep, m->msg_iov, m->msg_iovlen, flags), flags);
+}
+
+}  // namespace
+
+PSTN_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? Transmit(fd, *ep, buf, n, 0) : kPass;
+  if (r != kPass) return Ret<ssize_t>(r);
+  auto real = PSTN_REAL(write);
+  return real != nullptr ? real(fd, buf, n) : Ret<ssize_t>(sys::Call(SYS_write, fd, buf, n));
+}
+PSTN_EXPORT ssize_t writev(int fd, const iovec* iov, int count) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? (count < 0 ? -EINVAL : Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count), 0), 0)) : kPass;
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(writev)(fd, iov, count);
+}
+PSTN_EXPORT ssize_t send(int fd, const void* buf, size_t n, int flags) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? Transmit(fd, *ep, buf, n, flags) : kPass;
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(send)(fd, buf, n, flags);
+}
+PSTN_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* sa, socklen_t len) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr ? Transmit(fd, *ep, buf, n, flags) : kPass;
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendto)(fd, buf, n, flags, sa, len);
+}
+PSTN_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
+  pstn_ep* ep = Ours(fd);
+  long r = ep != nullptr && m != nullptr ? TransmitMsg(fd, *ep, m, flags) : kPass;
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendmsg)(fd, m, flags);
+}
+PSTN_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
+  pstn_ep* ep = Ours(fd);
+  if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) return PSTN_REAL(sendmmsg)(fd, v, n, flags);
+  unsigned done = 0;
+  long r = 0;
+  while (done < n) {
+    r = TransmitMsg(fd, *ep, &v[done].msg_hdr, flags);
+    if (r < 0) break;
+    v[done++].msg_len = static_cast<unsigned>(r);
+  }
+  return done != 0 ? static_cast<int>(done) : Ret<int>(r);
+}
+
+// preadv2 and pwritev2 work on sockets when the offset is -1.
+PSTN_EXPORT ssize_t preadv2(int fd, const iovec* iov, int count, off_t offset, int flags) {
+  pstn_ep* ep = offset == -1 ? Ours(fd) : nullptr;
+  constexpr int kNowait = 8;  // RWF_NOWAIT
+  long r = ep != nullptr ? SockRecv(fd, *ep, iov, static_cast<size_t>(count), (flags & kNowait) != 0 ? MSG_DONTWAIT : 0) : kPass;
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(preadv2)(fd, iov, count, offset, flags);
+}
+PSTN_EXPORT ssize_t pwritev2(int fd, const iovec* iov, int count, off_t offset, int flags) {
+  pstn_ep* ep = offset == -1 ? Ours(fd) : nullptr;
+  constexpr int kNowait = 8;
+  long r = ep != nullptr ? Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count), (flags & kNowait) != 0 ? MSG_DONTWAIT : 0), 0) : kPass;
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(pwritev2)(fd, iov, count, offset, flags);
+}
+PSTN_EXPORT ssize_t preadv64v2(int fd, const iovec* iov, int count, off64_t offset, int flags) {
+  return preadv2(fd, iov, count, offset, flags);
+}
+PSTN_EXPORT ssize_t pwritev64v2(int fd, const iovec* iov, int count, off64_t offset, int flags) {
+  return pwritev2(fd, iov, count, offset, flags);
+}

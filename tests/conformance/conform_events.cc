@@ -1,0 +1,133 @@
+// conform_events.cc - commands that ask for readiness: poll, select, epoll.
+// SPDX-License-Identifier: MIT
+
+#include <errno.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <sstream>
+
+#include "conform.h"
+
+namespace conform {
+namespace {
+
+const std::pair<const char*, unsigned> kEvents[] = {{"IN", EPOLLIN}, {"PRI", EPOLLPRI}, {"OUT", EPOLLOUT}, {"ERR", EPOLLERR}, {"HUP", EPOLLHUP}, {"RDHUP", EPOLLRDHUP},
+    {"NVAL", POLLNVAL}, {"ET", EPOLLET}, {"ONESHOT", EPOLLONESHOT}, {"EXCLUSIVE", EPOLLEXCLUSIVE}};
+
+std::mutex tags_mutex;
+std::map<std::string, uint64_t> tags;  // data.u64 of a member, by name; guarded by tags_mutex
+
+unsigned ParseEvents(const std::string& text) {
+  std::istringstream in(text);
+  unsigned events = 0;
+  for (std::string word; std::getline(in, word, ',');) {
+    for (const auto& [name, bit] : kEvents) events |= word == name ? bit : 0;
+  }
+  return events;
+}
+
+std::string EventText(unsigned events) {
+  std::string out;
+  for (const auto& [name, bit] : kEvents) {
+    if ((events & bit) != 0) out += (out.empty() ? "" : ",") + std::string(name);
+  }
+  return out.empty() ? "-" : out;
+}
+
+std::pair<std::string, std::string> Split(const std::string& text) {
+  const size_t colon = text.rfind(':');
+  return {text.substr(0, colon), text.substr(colon + 1)};
+}
+
+std::string Poll(const Args& a) {
+  std::vector<pollfd> fds;
+  for (size_t i = 1; i < a.size(); ++i) fds.push_back({Fd(Split(a[i]).first), static_cast<short>(ParseEvents(Split(a[i]).second)), 0});
+  const int n = poll(fds.data(), fds.size(), static_cast<int>(Number(a[0])));
+  if (n < 0) return Errno();
+  std::string out = std::to_string(n);
+  for (const auto& one : fds) out += " " + EventText(static_cast<unsigned short>(one.revents));
+  return out;
+}
+
+std::string Ppoll(const Args& a) {
+  pollfd one{Fd(Split(a[1]).first), static_cast<short>(ParseEvents(Split(a[1]).second)), 0};
+  const timespec timeout{Number(a[0]) / 1000, (Number(a[0]) % 1000) * 1000000};
+  const int n = ppoll(&one, 1, &timeout, nullptr);
+  return n < 0 ? Errno() : std::to_string(n) + " " + EventText(static_cast<unsigned short>(one.revents));
+}
+
+std::string SelectBy(const Args& a, bool with_pselect) {
+  fd_set sets[3];
+  for (auto& set : sets) FD_ZERO(&set);
+  int highest = 0;
+  for (size_t i = 1; i < a.size(); ++i) {
+    const auto [name, what] = Split(a[i]);
+    highest = std::max(highest, Fd(name));
+    for (size_t s = 0; s < 3; ++s) {
+      if (what.find("rwe"[s]) != std::string::npos) FD_SET(Fd(name), &sets[s]);
+    }
+  }
+  timeval timeout{Number(a[0]) / 1000, (Number(a[0]) % 1000) * 1000};
+  const timespec fine{timeout.tv_sec, timeout.tv_usec * 1000};
+  const int n = with_pselect ? pselect(highest + 1, &sets[0], &sets[1], &sets[2], &fine, nullptr) : select(highest + 1, &sets[0], &sets[1], &sets[2], &timeout);
+  if (n < 0) return Errno();
+  std::string out = std::to_string(n);
+  for (size_t i = 1; i < a.size(); ++i) {
+    out += " ";
+    for (size_t s = 0; s < 3; ++s) out += FD_ISSET(Fd(Split(a[i]).first), &sets[s]) ? std::string(1, "rwe"[s]) : "-";
+  }
+  return out;
+}
+
+std::string Select(const Args& a) { return SelectBy(a, false); }
+std::string Pselect(const Args& a) { return SelectBy(a, true); }
+
+std::string EpollCreate(const Args& a) { return Made(a[0], epoll_create1(EPOLL_CLOEXEC)); }
+
+std::string EpollControl(const Args& a, int operation) {
+  epoll_event event{};
+  event.events = a.size() > 2 ? ParseEvents(a[2]) : 0;
+  {
+    const std::lock_guard lock(tags_mutex);
+    event.data.u64 = tags.emplace(a[1], tags.size() + 0x100000001u).first->second;
+  }
+  return Outcome(epoll_ctl(Fd(a[0]), operation, Fd(a[1]), &event));
+}
+
+std::string EpollAdd(const Args& a) { return EpollControl(a, EPOLL_CTL_ADD); }
+std::string EpollMod(const Args& a) { return EpollControl(a, EPOLL_CTL_MOD); }
+std::string EpollDel(const Args& a) { return EpollControl(a, EPOLL_CTL_DEL); }
+
+// Members are printed by name and sorted: the order of ready ones is not compared.
+std::string EpollWait(const Args& a) {
+  epoll_event events[16];
+  const int room = a.size() > 2 ? static_cast<int>(Number(a[2])) : 16;
+  const int n = epoll_wait(Fd(a[0]), events, room, static_cast<int>(Number(a[1])));
+  if (n < 0) return Errno();
+  std::vector<std::string> lines;
+  const std::lock_guard lock(tags_mutex);
+  for (int i = 0; i < n; ++i) {
+    std::string name = "unknown";
+    for (const auto& [tag_name, tag] : tags) {
+      if (tag == events[i].data.u64) name = tag_name;
+    }
+    lines.push_back(name + "=" + EventText(events[i].events));
+  }
+  std::sort(lines.begin(), lines.end());
+  std::string out = std::to_string(n);
+  for (const auto& line : lines) out += " " + line;
+  return out;
+}
+
+}  // namespace
+
+const Entry kEventCommands[] = {{"poll", 2, Poll}, {"ppoll", 2, Ppoll}, {"select", 2, Select}, {"pselect", 2, Pselect}, {"epcreate", 1, EpollCreate}, {"epadd", 3, EpollAdd},
+    {"epmod", 3, EpollMod}, {"epdel", 2, EpollDel}, {"epwait", 2, EpollWait}, {nullptr, 0, nullptr}};
+
+}  // namespace conform

@@ -1,0 +1,123 @@
+#!/usr/bin/python3
+# run.py - runs the program tests: real programs on both sides, in each mode, and says how many passed.
+# SPDX-License-Identifier: MIT
+#
+#   run.py --build build                      the fast tier with both sides under postern, the server, the client
+#   run.py --build build --mode kernel        on plain kernel sockets (needs no postern)
+#   run.py --build build --only 'nginx_*' --mode both,client
+# Exit code: 0 all passed, 1 something failed, 2 usage.
+
+import argparse
+import fnmatch
+import importlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+
+import harness
+import posternview
+
+MODULES = ("t_nginx", "t_curl", "t_redis", "t_memcached", "t_iperf3", "t_sockperf", "t_python", "t_haproxy",
+           "t_xfer", "t_mistakes", "t_storm")
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description="Real programs under postern, on both sides, one side and none.")
+    parser.add_argument("--build", default="build", help="meson build directory (default: build)")
+    parser.add_argument("--only", default="*", help="names to run: shell patterns, comma separated")
+    parser.add_argument("--list", action="store_true", help="print the names and their modes, run nothing")
+    parser.add_argument("--mode", default="both,server,client", help="all, or any of " + ",".join(harness.MODES) + " (default: all but kernel)")
+    parser.add_argument("--tier", default="fast", choices=("fast", "long"), help="long includes the fast tests")
+    parser.add_argument("--wrapper", help="command put before a program instead of BUILD/postern; paths are then not checked")
+    parser.add_argument("--seed", type=int, default=1, help="for everything that is sampled")
+    parser.add_argument("--keep", action="store_true", help="keep the logs of passed tests too")
+    return parser.parse_args()
+
+
+def configure(args, modes):
+    build = os.path.abspath(args.build)
+    config = harness.Config(build=build, tier=args.tier, seed=args.seed, keep="all" if args.keep else "")
+    if args.wrapper:
+        config.wrapper = args.wrapper.split()
+        print(f"note: wrapper is '{args.wrapper}': that connections are accelerated is not checked")
+    else:
+        config.wrapper, config.posternctl = [os.path.join(build, "postern")], os.path.join(build, "posternctl")
+        missing = [p for p in (config.wrapper[0], config.posternctl) if not os.access(p, os.X_OK)]
+        if missing and modes != ["kernel"]:
+            sys.exit(f"run.py: not built: {', '.join(missing)} (--mode kernel needs none of them)")
+    return config
+
+
+def selected(args, modes):
+    patterns = args.only.split(",")
+    for test in harness.TESTS:
+        if not any(fnmatch.fnmatchcase(test.name, p) for p in patterns):
+            continue
+        if test.tier == "long" and args.tier == "fast":
+            continue
+        for mode in test.modes:
+            if mode in modes:
+                yield test, mode
+
+
+def run_all(chosen, config):
+    count = {"pass": 0, "fail": 0, "skip": 0}
+    failed = []
+    for test, mode in chosen:
+        outcome, text, seconds = harness.run_one(test, mode, config)
+        count[outcome] += 1
+        print(f"{outcome:4}  {test.name} [{mode}]  {seconds:.1f} s" + (f"  {text}" if text else ""), flush=True)
+        if outcome == "fail":
+            failed.append(f"{test.name} [{mode}]")
+    return count, failed
+
+
+def nothing_left(config, modes, count, failed):
+    """After the whole run posternd may hold nothing: one more test, for which every program above is the workload."""
+    if modes == ["kernel"] or not config.posternctl:
+        return
+    try:
+        posternview.expect_nothing_left(config.posternctl)
+        count["pass"] += 1
+        print("pass  nothing_left_in_posternd")
+    except posternview.ViewError as error:
+        count["fail"] += 1
+        failed.append("nothing_left_in_posternd")
+        print(f"fail  nothing_left_in_posternd  {error}")
+
+
+def main():
+    args = arguments()
+    modes = list(harness.MODES) if args.mode == "all" else args.mode.split(",")
+    if not set(modes) <= set(harness.MODES):
+        sys.exit(f"run.py: --mode knows all, {', '.join(harness.MODES)}")
+    sys.path.insert(0, harness.HERE)
+    for module in MODULES:
+        importlib.import_module(module)
+    chosen = list(selected(args, modes))
+    if args.list:
+        for test in {t.name: t for t, _ in chosen}.values():
+            print(f"{test.name:44} {test.tier:5} {','.join(m for m in test.modes if m in modes)}")
+        return 0
+    if not chosen:
+        sys.exit(f"run.py: no test is called '{args.only}'")
+    config = configure(args, modes)
+    config.cache_dir = tempfile.mkdtemp(prefix="pstn-cache-")
+    print(f"seed {config.seed}, tier {config.tier}, modes {','.join(modes)}, {len(chosen)} tests", flush=True)
+    started = time.monotonic()
+    try:
+        count, failed = run_all(chosen, config)
+    finally:
+        shutil.rmtree(config.cache_dir, ignore_errors=True)
+    nothing_left(config, modes, count, failed)
+    if failed:
+        print("failed: " + ", ".join(failed))
+    print(f"{time.monotonic() - started:.0f} s")
+    print(f"{count['pass']} passed, {count['fail']} failed" + (f", {count['skip']} skipped" if count["skip"] else ""))
+    return 1 if count["fail"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

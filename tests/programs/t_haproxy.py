@@ -1,0 +1,53 @@
+# t_haproxy.py - haproxy between curl and nginx: accept and connect in one process, splice, keep-alive on both sides.
+# SPDX-License-Identifier: MIT
+
+import hashlib
+import os
+
+from harness import check, need, test
+from nginxkit import Nginx, documents
+
+CONF = """
+global
+  nbthread 2
+  maxconn 2000
+defaults
+  mode {mode}
+  timeout connect 20s
+  timeout client 60s
+  timeout server 60s
+  {options}
+frontend front
+  bind 127.0.0.1:{port}
+  default_backend back
+backend back
+  server one 127.0.0.1:{back}
+"""
+
+
+def through(ctx, mode, options):
+    nginx = Nginx(ctx, docs=documents(ctx, sizes=(0, 100, 4095, 65536, 30 << 20)))
+    port = ctx.port()
+    conf = ctx.write("haproxy.cfg", CONF.format(mode=mode, options=options, port=port, back=nginx.port))
+    proxy = ctx.start("server", [need("haproxy"), "-db", "-f", conf])
+    ctx.wait_listening(port, proxy)
+    client = ctx.script("client", "http_load.py", f"--port={port}", f"--docs={nginx.docs}", "--threads=6", "--seconds=1.5", "--close=0.1")
+    ctx.expect_path(port)
+    client.wait()
+    check('"error_' not in client.output() and '"ok"' in client.output(), client.output())
+    curl = need("curl")
+    body = ctx.write("body", os.urandom(5 << 20))
+    ctx.run("client", [curl, "-sS", "-f", "-T", body, f"http://127.0.0.1:{port}/put/x"])
+    with open(body, "rb") as sent, open(os.path.join(nginx.dir, "put", "x"), "rb") as stored:
+        check(hashlib.sha256(sent.read()).digest() == hashlib.sha256(stored.read()).digest(), "a PUT was stored with other bytes")
+    check(proxy.alive(), f"haproxy ended: {proxy.output()}")
+
+
+@test()
+def haproxy_http(ctx):
+    through(ctx, "http", "option http-keep-alive\n  http-reuse always")
+
+
+@test()
+def haproxy_tcp_splice(ctx):
+    through(ctx, "tcp", "option splice-auto\n  option splice-request\n  option splice-response")

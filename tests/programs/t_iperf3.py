@@ -1,0 +1,50 @@
+# t_iperf3.py - iperf3: streams in parallel, in reverse and in both directions; its own accounting has to agree.
+# SPDX-License-Identifier: MIT
+
+import json
+
+from harness import check, need, test
+
+
+def iperf(ctx, *options):
+    port, seconds = ctx.port(), 1 if ctx.fast else 10
+    server = ctx.start("server", [need("iperf3"), "-s", "-1", "-B", "127.0.0.1", "-p", port], name="iperf3-server")
+    ctx.wait_listening(port, server)
+    client = ctx.start("client", [need("iperf3"), "-c", "127.0.0.1", "-p", port, "-t", seconds, "-J", *options], name="iperf3-client")
+    ctx.expect_path(port)
+    client.wait(seconds + 30)
+    server.wait(20)
+    report = json.loads(client.output())
+    check("error" not in report, report.get("error"))
+    end = report["end"]
+    for direction in ("", "_bidir_reverse") if "--bidir" in options else ("",):
+        sent, received = end[f"sum_sent{direction}"]["bytes"], end[f"sum_received{direction}"]["bytes"]
+        check(0 < received <= sent, f"{direction or 'one way'}: {sent} bytes sent, {received} received")
+    for stream in end["streams"]:
+        check(stream["receiver"]["bytes"] > 0, f"a stream starved: {stream}")
+
+
+@test()
+def iperf3_parallel(ctx):
+    iperf(ctx, "-P", "4")
+
+
+@test()
+def iperf3_reverse(ctx):
+    iperf(ctx, "-R", "-P", "2")
+
+
+@test()
+def iperf3_bidir(ctx):
+    iperf(ctx, "--bidir")
+
+
+@test()
+def iperf3_zerocopy(ctx):
+    """-Z sends with sendfile."""
+    iperf(ctx, "-Z")
+
+
+@test()
+def iperf3_nodelay_small(ctx):
+    iperf(ctx, "-N", "-l", "100")

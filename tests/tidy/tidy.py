@@ -1,0 +1,216 @@
+#!/usr/bin/python3
+# tidy.py - lints the tree: the rules of the house style that a machine can check.
+# SPDX-License-Identifier: Apache-2.0
+#
+# Each rule is a function that yields "path:line: what is wrong"; each is one test. A line that has to break the rule of banned
+# calls says why in a comment on it or just above it: "tidy-allow: reason".
+# Exit code: 0 all passed, 1 not.
+
+import os
+import re
+import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+LINES_MAX = 800
+SKIPPED_DIRS = re.compile(r"^(\.git|\.cache|__pycache__|build.*|out)$")
+CODE = (".c", ".cc", ".h")
+SOURCE = CODE + (".py", ".sh", ".def", ".map")
+HEADER_LINES = 3  # a #! line, the comment and the SPDX line, the last two in either order
+
+# Directories of lib/ from the bottom up. A file includes from its own directory and from lower ranks.
+RANK = {"abi": 0, "base": 1, "wire": 2, "ctl": 2, "state": 3, "tcp": 4, "udp": 4, "smcd": 4, "vi": 5, "stack": 6, "sock": 7,
+        "include": 8}
+# Above lib/: what each may include from it, as the highest rank.
+CONSUMERS = {"preload": 8, "controlplane": 7, "tests": 8}
+
+# Outside kmod/ everything can be had under Apache-2.0.
+LICENSES = {"kmod": "GPL-2.0", "": "Apache-2.0"}
+
+# In lib/ and preload/, which run inside other people's programs: pattern, what to use instead.
+BANNED = [
+    (r"\b(malloc|calloc|realloc|free|strdup|aligned_alloc)\s*\(", "slots of the stack (lib/state), or sys::Mmap at start-up"),
+    (r"\bnew\b(?!\s*\()", "placement new into a slot"),
+    (r"\bdelete\b(?!\s*[;,])", "the owner's Free()"),
+    (r"\bstd::(string|vector|map|unordered_map|set|deque|list|function|shared_ptr|unique_ptr)\b", "fixed arrays and indices"),
+    (r"\bstd::(mutex|lock_guard|unique_lock|condition_variable|call_once|thread)\b", "base/lock.h"),
+    (r"(?<![\w.])(printf|fprintf|vfprintf|puts|fputs|putchar|perror|fwrite|fopen)\s*\(", "the log, or write(2) on a formatted buffer"),
+    (r"\bstd::(cout|cerr|clog|endl)\b", "the log"),
+    (r"(?<![\w.])(sprintf|vsprintf|strcpy|strcat|strtok|gets)\s*\(", "snprintf and explicit lengths"),
+    (r"(?<![\w.])(atoi|atol|atoll|strtol|strtoul|strtoll|strtoull)\s*\(", "OptionSet, or digits by hand: no locale, no errno"),
+    (r"(?<![\w.])(rand|srand|random)\s*\(", "Rng&"),
+    (r"\bvolatile\b(?!\s*\()", "std::atomic or std::atomic_ref"),
+    (r"\b(throw|dynamic_cast|typeid)\b", "Result<T>"),
+]
+
+
+class File:
+    def __init__(self, path):
+        self.path = path
+        self.name = os.path.basename(path)
+        self.ext = os.path.splitext(path)[1]
+        with open(os.path.join(ROOT, path), encoding="utf-8", errors="replace") as f:
+            self.lines = f.read().splitlines()
+        first = self.lines[0] if self.lines else ""
+        self.is_source = (self.ext in SOURCE or self.name == "meson.build" or first.startswith("#!"))
+
+    def under(self, *dirs):
+        return self.path.split(os.sep)[0] in dirs
+
+
+def load():
+    files = []
+    for top, dirs, names in os.walk(ROOT):
+        dirs[:] = sorted(d for d in dirs if not SKIPPED_DIRS.match(d))
+        for name in sorted(names):
+            path = os.path.join(top, name)
+            if os.path.isfile(path) and not name.endswith((".pyc", ".png", ".svg")):
+                files.append(File(os.path.relpath(path, ROOT)))
+    return files
+
+
+def without_comments_and_strings(lines):
+    """C or C++ code with comments and the contents of literals blanked out, line for line."""
+    pattern = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'', re.S)
+    blank = lambda m: re.sub(r"[^\n]", " ", m.group())
+    return pattern.sub(blank, "\n".join(lines)).split("\n")
+
+
+def rule_file_length(files):
+    for f in files:
+        if f.is_source and len(f.lines) > LINES_MAX:
+            yield f"{f.path}:{LINES_MAX}: {len(f.lines)} lines, the limit is {LINES_MAX}: split by idea"
+
+
+def rule_first_comment(files):
+    for f in files:
+        opening = re.compile(r"^(//|/\*|#) " + re.escape(f.name) + " - .{10,}")
+        if f.is_source and not any(opening.match(line) for line in f.lines[:HEADER_LINES]):
+            yield f"{f.path}:1: begin with '{f.name} - what it is'"
+
+
+def rule_spdx(files):
+    for f in files:
+        if not f.is_source:
+            continue
+        wanted = LICENSES["kmod"] if f.under("kmod") else LICENSES[""]
+        tags = [line for line in f.lines[:HEADER_LINES] if "SPDX-License-" + "Identifier:" in line]
+        if not tags:
+            yield f"{f.path}:1: no SPDX line"
+        elif wanted not in tags[0]:
+            yield f"{f.path}:1: licence is not {wanted}, which is that of the tree (LICENSE)"
+
+
+def included(f):
+    for number, line in enumerate(f.lines, 1):
+        match = re.match(r'\s*#\s*include\s*"([^"]+)"', line)
+        if match:
+            yield number, match.group(1)
+
+
+def rule_include_direction(files):
+    for f in files:
+        parts = f.path.split(os.sep)
+        if f.ext not in CODE + (".def",) or parts[0] not in ("lib", *CONSUMERS):
+            continue
+        in_lib = parts[0] == "lib"
+        own = parts[1] if in_lib else None
+        if in_lib and own not in RANK:
+            yield f"{f.path}:1: lib/{own} has no rank in tests/tidy/tidy.py"
+            continue
+        rank = RANK[own] if in_lib else CONSUMERS[parts[0]]
+        for number, target in included(f):
+            group = target.split("/")[0]
+            if group in ("preload", "controlplane") and in_lib or target.startswith("../"):
+                yield f"{f.path}:{number}: lib must not include {target}"
+            elif group in RANK and "/" in target and group != own and (RANK[group] > rank or in_lib and RANK[group] == rank):
+                yield f"{f.path}:{number}: {target} is not below {own or parts[0]}"
+
+
+def rule_includes_exist(files):
+    paths = {f.path for f in files}
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane"):
+            continue
+        for number, target in included(f):
+            near = os.path.normpath(os.path.join(os.path.dirname(f.path), target))
+            if near not in paths and os.path.join("lib", target) not in paths:
+                yield f"{f.path}:{number}: no file {target}"
+
+
+def rule_no_marks(files):
+    marks = re.compile(r"\b(FIX" r"ME|TO" r"DO|XX" r"X|HA" r"CK)\b")
+    for f in files:
+        if not f.is_source or f.under("facts"):
+            continue
+        for number, line in enumerate(f.lines, 1):
+            if marks.search(line) and "type=to" + "do" not in line:
+                yield f"{f.path}:{number}: mark of unfinished work: finish it, or open an issue"
+
+
+def rule_no_machine_paths(files):
+    paths = re.compile(r"(?<![\w.$}/])/(work|root|home/\w+|Users/\w+)/")
+    for f in files:
+        for number, line in enumerate(f.lines, 1):
+            if paths.search(line) and f.name != "LICENSE":
+                yield f"{f.path}:{number}: path of one machine"
+
+
+def rule_doc_links(files):
+    link = re.compile(r"\[[^\]]*\]\(([^)\s#]+)(?:#[^)]*)?\)")
+    for f in files:
+        if f.ext != ".md":
+            continue
+        for number, line in enumerate(f.lines, 1):
+            for target in link.findall(re.sub(r"`[^`]*`", "", line)):
+                is_local = not re.match(r"[a-z]+:", target)
+                if is_local and not os.path.exists(os.path.join(ROOT, os.path.dirname(f.path), target)):
+                    yield f"{f.path}:{number}: link to {target}, which is not there"
+
+
+def rule_banned_calls(files):
+    patterns = [(re.compile(p), use) for p, use in BANNED]
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload"):
+            continue
+        for number, code in enumerate(without_comments_and_strings(f.lines), 1):
+            around = "".join(f.lines[max(number - 2, 0):number])
+            # Freestanding assembly is volatile by its nature.
+            if "tidy-allow: " in around or re.match(r"\s*(__)?asm", code):
+                continue
+            for pattern, use in patterns:
+                match = pattern.search(code)
+                if match:
+                    yield f"{f.path}:{number}: '{match.group().strip()}' is banned here; use {use}"
+
+
+def rule_listed_in_meson(files):
+    """A .cc that no meson.build names is dead, or worse, believed to be tested. (perf/ and tests/stress make their lists up.)"""
+    texts = {os.path.dirname(f.path): "\n".join(f.lines) for f in files if f.name == "meson.build"}
+    for f in files:
+        if f.ext != ".cc" or not f.path.startswith(("lib/", "preload/", "controlplane/", "tests/unit/")):
+            continue
+        folder = os.path.dirname(f.path)
+        while folder and folder not in texts:
+            folder = os.path.dirname(folder)
+        if f"'{os.path.relpath(f.path, folder or '.')}'" not in texts.get(folder, ""):
+            yield f"{f.path}:1: not listed in {folder}/meson.build"
+
+
+def main():
+    files = load()
+    rules = [(name[len("rule_"):], rule) for name, rule in globals().items() if name.startswith("rule_")]
+    failed = 0
+    for name, rule in rules:
+        problems = list(rule(files))
+        failed += bool(problems)
+        print(f"{'fail' if problems else 'pass'}  {name}" + (f": {len(problems)}" if problems else ""))
+        for problem in problems:
+            print("  " + problem)
+    print(f"{len(files)} files")
+    print(f"{len(rules) - failed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,216 @@
+// posternd_test.cc - posternd's parts in one process: directory, alive mark, listener check, runtime dir.
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+
+#include "../../controlplane/posternd/directory.h"
+#include "../../controlplane/posternd/listener_check.h"
+#include "../../controlplane/posternd/proc.h"
+#include "../../controlplane/posternd/runtime_dir.h"
+#include "base/atomic.h"
+#include "base/counters.h"
+#include "base/reasons.h"
+#include "catch.h"
+
+using namespace postern;
+using namespace postern::daemon;
+
+namespace {
+
+constexpr pstn_uuid kStack{1, 2};
+
+Listener ListenerOn(uint16_t port, uint32_t ep) {
+  Listener listener;
+  listener.stack = kStack;
+  listener.ep_idx = ep;
+  listener.ep_gen = 1;
+  listener.local.port = port;
+  listener.family = AF_INET;
+  return listener;
+}
+
+// As a client walks a port's chain.
+std::vector<uint32_t> EndpointsOf(const pstn_dir& dir, uint16_t port) {
+  std::vector<uint32_t> found;
+  for (uint32_t next = dir.port_head[port]; next != 0; next = dir.listeners[next - 1].next) {
+    REQUIRE(dir.listeners[next - 1].used == 1);
+    found.push_back(dir.listeners[next - 1].ep_idx);
+  }
+  return found;
+}
+
+uint32_t AliveWord(const pstn_dir& dir) {
+  uint32_t word = 0;
+  memcpy(&word, dir.alive_mutex, sizeof(word));
+  return word;
+}
+
+}  // namespace
+
+TEST_CASE("posternd: directory chains listeners of one port") {
+  Directory directory;
+  REQUIRE(directory.Create({7, 8}) == 0);
+  const pstn_dir& dir = *directory.map();
+  for (uint32_t ep = 1; ep <= 3; ++ep) REQUIRE(directory.Publish(ListenerOn(80, ep)) == 0);
+  REQUIRE(directory.Publish(ListenerOn(81, 4)) == 0);
+  CHECK(EndpointsOf(dir, 80) == std::vector<uint32_t>{1, 2, 3});
+
+  CHECK(directory.Withdraw(kStack, 2, 1));
+  CHECK_FALSE(directory.Withdraw(kStack, 2, 1));
+  CHECK(EndpointsOf(dir, 80) == std::vector<uint32_t>{1, 3});
+
+  REQUIRE(directory.Publish(ListenerOn(81, 1)) == 0);  // the same endpoint, now elsewhere
+  CHECK(EndpointsOf(dir, 80) == std::vector<uint32_t>{3});
+  CHECK(EndpointsOf(dir, 81) == std::vector<uint32_t>{4, 1});
+  CHECK(dir.seq % 2 == 0);
+
+  directory.WithdrawIf([](const Listener&) { return true; });
+  CHECK(EndpointsOf(dir, 80).empty());
+  CHECK(EndpointsOf(dir, 81).empty());
+}
+
+TEST_CASE("posternd: a full directory says so and stays usable") {
+  Directory directory;
+  REQUIRE(directory.Create({7, 8}) == 0);
+  for (uint32_t i = 0; i < 64; ++i) REQUIRE(directory.Publish(ListenerOn(1000, i)) == 0);
+  CHECK(directory.listeners().size() == 64);
+  CHECK(directory.Withdraw(kStack, 5, 1));
+  CHECK(directory.Publish(ListenerOn(1001, 99)) == 0);  // takes the free entry
+  CHECK(EndpointsOf(*directory.map(), 1001) == std::vector<uint32_t>{99});
+}
+
+TEST_CASE("posternd: nobody else can write the directory") {
+  Directory directory;
+  REQUIRE(directory.Create({7, 8}) == 0);
+  const int fd = directory.fd()->get();
+  CHECK(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED);
+  CHECK(pwrite(fd, "x", 1, 0) == -1);
+  CHECK(ftruncate(fd, 0) == -1);
+  void* map = mmap(nullptr, 4096, PROT_READ, MAP_SHARED, fd, 0);
+  REQUIRE(map != MAP_FAILED);
+  CHECK(mprotect(map, 4096, PROT_READ | PROT_WRITE) == -1);
+  munmap(map, 4096);
+}
+
+// The kernel's promise that clients rely on, tried with a real death.
+TEST_CASE("posternd: kill -9 marks the alive mutex") {
+  int sockets[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets) == 0);
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    Directory directory;
+    if (directory.Create({7, 8}) != 0) _exit(1);
+    const int fd = directory.fd()->get();
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    char byte = 1;
+    iovec iov{&byte, 1};
+    msghdr header{};
+    header.msg_iov = &iov;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    cmsghdr* c = CMSG_FIRSTHDR(&header);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+    sendmsg(sockets[1], &header, 0);
+    for (;;) pause();
+  }
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  char byte = 0;
+  iovec iov{&byte, 1};
+  msghdr header{};
+  header.msg_iov = &iov;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof(control);
+  REQUIRE(recvmsg(sockets[0], &header, 0) == 1);
+  int fd = -1;
+  memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof(fd));
+  void* map = mmap(nullptr, sizeof(pstn_dir), PROT_READ, MAP_SHARED, fd, 0);
+  REQUIRE(map != MAP_FAILED);
+  const auto& dir = *static_cast<const pstn_dir*>(map);
+  CHECK(AliveWord(dir) == static_cast<uint32_t>(child));
+  kill(child, SIGKILL);
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  CHECK((AliveWord(dir) & 0x40000000u) != 0);
+  munmap(map, sizeof(pstn_dir));
+  for (const int f : {fd, sockets[0], sockets[1]}) close(f);
+}
+
+TEST_CASE("posternd: only a listening TCP socket is one") {
+  Listener listener;
+  UniqueFd tcp(socket(AF_INET, SOCK_STREAM, 0));
+  CHECK(CheckListener(tcp.get(), getpid(), listener) == -EINVAL);  // does not listen
+  REQUIRE(listen(tcp.get(), 1) == 0);
+  REQUIRE(CheckListener(tcp.get(), getpid(), listener) == 0);
+  CHECK(listener.local.port != 0);
+  CHECK(listener.cookie != 0);
+  CHECK(listener.family == AF_INET);
+  CHECK(listener.netns_ino == OwnNetnsIno());
+  for (const uint8_t byte : listener.local.ip) CHECK(byte == 0);
+  UniqueFd local(socket(AF_UNIX, SOCK_STREAM, 0));
+  CHECK(CheckListener(local.get(), getpid(), listener) == -EINVAL);
+  UniqueFd file(open("/dev/null", O_RDONLY));
+  CHECK(CheckListener(file.get(), getpid(), listener) == -ENOTSOCK);
+}
+
+TEST_CASE("posternd: runtime directory") {
+  char place[] = "/tmp/postern-unit-XXXXXX";
+  REQUIRE(mkdtemp(place) != nullptr);
+  const std::string inner = std::string(place) + "/run";
+  RuntimeDir first(inner), second(inner);
+  REQUIRE(first.Prepare() == 0);
+  REQUIRE(second.Prepare() == 0);
+  REQUIRE(first.Lock() == 0);
+  UniqueFd listener = first.Listen();
+  REQUIRE(listener.ok());
+  CHECK(second.Lock() == -EALREADY);
+  CHECK(first.WritePid() == 0);
+  first.RemoveSocket();
+  chmod(place, 0777);
+  CHECK(RuntimeDir(place).Prepare() == -EPERM);
+  CHECK(RuntimeDir(inner + "/posternd.lock").Prepare() == -ENOTDIR);
+  unlink((inner + "/posternd.lock").c_str());
+  rmdir(inner.c_str());
+  rmdir(place);
+}
+
+TEST_CASE("posternd: a pidfd knows a reused pid") {
+  const uint64_t started = StartTime(getpid());
+  CHECK(started != 0);
+  CHECK(OpenPidfd(getpid(), started).ok());
+  CHECK_FALSE(OpenPidfd(getpid(), started + 1).ok());
+  CHECK(IsAlive(getpid(), started));
+  CHECK_FALSE(IsAlive(getpid(), started + 1));
+  const pid_t child = fork();
+  if (child == 0) _exit(0);
+  siginfo_t info{};
+  REQUIRE(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT) == 0);
+  CHECK_FALSE(IsAlive(child, 0));  // a zombie holds nothing
+  const UniqueFd pidfd = OpenPidfd(child, 0);
+  CHECK(PidfdIsDead(pidfd.get()));
+  waitpid(child, nullptr, 0);
+}
+
+TEST_CASE("reasons and counters have texts for every number") {
+  for (uint32_t i = 0; i < PSTN_COUNTERS + 1; ++i) {
+    CHECK(std::string(ReasonText(i)).size() > 10);
+    CHECK(std::string(ReasonName(i)).find(' ') == std::string::npos);
+    CHECK((i >= kCounterCount) == (std::string(CounterName(i)) == "unknown"));
+  }
+  CHECK(std::string(ReasonName(kReasonNoListener)) == "no-listener");
+}
