@@ -30,7 +30,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kDefaultProfile[] = "safe";
-constexpr uintmax_t kProfileBytesMax = 64 * 1024;
+constexpr uintmax_t kProfileBytesMax = uintmax_t{64} * 1024;
 
 struct CommandLine {
   std::string profile;                // empty: not given
@@ -96,7 +96,7 @@ class Siblings {
   // The first that exists; empty when neither does.
   [[nodiscard]] fs::path Find(const char* built, const char* installed) const {
     for (const char* relative : {built, installed}) {
-      const fs::path path = (dir_ / relative).lexically_normal();
+      fs::path path = (dir_ / relative).lexically_normal();
       if (fs::exists(path)) return path;
     }
     return {};
@@ -118,7 +118,7 @@ std::string ProfileNames(const fs::path& dir) {
 fs::path ProfilePath(const std::string& name, const Siblings& siblings) {
   if (name.find('/') != std::string::npos) return name;
   const fs::path dir = siblings.Find("profiles", "../share/postern/profiles");
-  const fs::path path = dir / (name + ".conf");
+  fs::path path = dir / (name + ".conf");
   if (dir.empty() || !fs::exists(path)) {
     Die(kExitUsage, "no profile '" + name + "'; there are:" + ProfileNames(dir));
   }

@@ -70,7 +70,8 @@ int ReceiveReply(int fd, ctl::Msg& reply) {
   const cmsghdr* c = CMSG_FIRSTHDR(&header);
   if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
     memcpy(&with, CMSG_DATA(c), sizeof(with));
-  if (got != sizeof(reply)) throw AskError("posternd closed the connection (another version, or another user's?)");
+  if (got != sizeof(reply))
+    throw AskError("posternd closed the connection (another version, or another user's?)");
   return with;
 }
 

@@ -24,7 +24,9 @@ struct Arguments {
 const char* const kNotRunning =
     "posternd is not running, so nothing is accelerated. `postern COMMAND` starts it.\n";
 
-void Print(const Json& json) { std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n'; }
+void Print(const Json& json) {
+  std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+}
 
 int Status(const Arguments& arguments) {
   Json status = Ask(RuntimeDir(arguments.runtime_dir), Report::kStatus);
@@ -34,7 +36,11 @@ int Status(const Arguments& arguments) {
   }
   if (status.is_null()) {
     const Json none = Json::array();
-    status = {{"running", false}, {"stacks", none}, {"link_groups", none}, {"listeners", none}, {"addresses", none}};
+    status = {{"running", false},
+              {"stacks", none},
+              {"link_groups", none},
+              {"listeners", none},
+              {"addresses", none}};
   }
   if (arguments.json) {
     Print(status);
@@ -67,7 +73,10 @@ int Explain(const Arguments& arguments) {
   const Json report = Ask(RuntimeDir(arguments.runtime_dir), Report::kExplain, arguments.pid);
   if (report.is_null()) {
     if (arguments.json) {
-      Print({{"running", false}, {"pid", arguments.pid}, {"known", false}, {"sockets", Json::array()}});
+      Print({{"running", false},
+             {"pid", arguments.pid},
+             {"known", false},
+             {"sockets", Json::array()}});
     } else {
       std::cout << kNotRunning;
     }
@@ -87,10 +96,12 @@ int Main(int argc, char** argv) {
   app.set_version_flag("--version", "posternctl " POSTERN_VERSION);
   app.require_subcommand(1);
   app.fallthrough();
-  app.add_option("--runtime-dir", arguments.runtime_dir, "posternd's directory, if it is not the usual one");
+  app.add_option("--runtime-dir", arguments.runtime_dir,
+                 "posternd's directory, if it is not the usual one");
   CLI::App* status = app.add_subcommand("status", "Stacks, link groups and listeners");
   CLI::App* sockets = app.add_subcommand("ss", "Sockets and the path that each one takes");
-  CLI::App* explain = app.add_subcommand("explain", "Why a process's sockets are accelerated or not");
+  CLI::App* explain =
+      app.add_subcommand("explain", "Why a process's sockets are accelerated or not");
   for (CLI::App* command : {status, sockets, explain}) {
     command->add_flag("--json", arguments.json, "For programs");
   }

@@ -43,16 +43,22 @@ std::string Holder(const Json& socket) {
   return std::to_string(socket.at("pid").get<long>()) + "/" + socket.at("comm").get<std::string>();
 }
 
-std::string String(const Json& socket, const char* key) { return socket.at(key).get<std::string>(); }
+std::string String(const Json& socket, const char* key) {
+  return socket.at(key).get<std::string>();
+}
 
 // What a socket's path means, for one who has not read the manual.
 std::string PathSentence(const Json& socket) {
   const std::string path = String(socket, "path");
   const std::string local = String(socket, "local"), peer = String(socket, "peer");
   const bool fine = String(socket, "reason").empty();
-  if (path == "same-host") return local + " <-> " + peer + " is accelerated: shared memory with the peer's process.";
-  if (path == "intra-stack") return local + " <-> " + peer + " is accelerated: both ends are in this program.";
-  if (path == "listen") return "listens on " + local + (fine ? " and is found by accelerated clients." : " for the kernel's clients only.");
+  if (path == "same-host")
+    return local + " <-> " + peer + " is accelerated: shared memory with the peer's process.";
+  if (path == "intra-stack")
+    return local + " <-> " + peer + " is accelerated: both ends are in this program.";
+  if (path == "listen")
+    return "listens on " + local +
+           (fine ? " and is found by accelerated clients." : " for the kernel's clients only.");
   if (path == "new") return "is neither connected nor listening.";
   return local + " <-> " + peer + " is not accelerated: the kernel's TCP serves it.";
 }
@@ -60,7 +66,8 @@ std::string PathSentence(const Json& socket) {
 void ShowCounters(std::ostream& out, const Json& stack) {
   std::string line;
   for (const auto& [name, value] : stack.at("counters").items()) {
-    if (value.get<uint64_t>() != 0) line += " " + name + "=" + std::to_string(value.get<uint64_t>());
+    if (value.get<uint64_t>() != 0)
+      line += " " + name + "=" + std::to_string(value.get<uint64_t>());
   }
   if (!line.empty()) out << "  counters:" << line << '\n';
   line.clear();
@@ -77,38 +84,45 @@ void ShowStatus(std::ostream& out, const Json& status) {
       << status.at("uptime_sec") << " s\n";
   for (const Json& stack : status.at("stacks")) {
     out << "\nstack " << String(stack, "id") << ": " << stack.at("endpoints") << " sockets, "
-        << stack.at("link_groups") << " link groups, " << Size(stack.at("memory_bytes").get<uint64_t>()) << '\n';
+        << stack.at("link_groups") << " link groups, "
+        << Size(stack.at("memory_bytes").get<uint64_t>()) << '\n';
     for (const Json& process : stack.at("processes")) {
       out << "  process " << process.at("pid") << " " << String(process, "comm") << '\n';
     }
     ShowCounters(out, stack);
   }
   for (const Json& link : status.at("link_groups")) {
-    out << "\nlink group " << String(link, "id") << ": " << link.at("connections") << " connections, "
-        << Size(link.at("memory_bytes").get<uint64_t>()) << (link.at("peer_dead").get<bool>() ? ", peer has ended" : "")
-        << "\n  " << String(link, "client") << " -> " << String(link, "server") << '\n';
+    out << "\nlink group " << String(link, "id") << ": " << link.at("connections")
+        << " connections, " << Size(link.at("memory_bytes").get<uint64_t>())
+        << (link.at("peer_dead").get<bool>() ? ", peer has ended" : "") << "\n  "
+        << String(link, "client") << " -> " << String(link, "server") << '\n';
   }
   if (!status.at("listeners").empty()) out << '\n';
   for (const Json& listener : status.at("listeners")) {
-    out << "listener " << String(listener, "local") << " of stack " << String(listener, "stack") << '\n';
+    out << "listener " << String(listener, "local") << " of stack " << String(listener, "stack")
+        << '\n';
   }
   if (status.at("stacks").empty()) out << "No program is attached.\n";
 }
 
 void ShowSockets(std::ostream& out, const Json& sockets) {
-  std::vector<Row> rows = {{"Path", "State", "Local", "Peer", "Process", "Fd", "Rx-B", "Tx-B", "Reason"}};
+  std::vector<Row> rows = {
+      {"Path", "State", "Local", "Peer", "Process", "Fd", "Rx-B", "Tx-B", "Reason"}};
   for (const Json& s : sockets) {
-    rows.push_back({String(s, "path"), String(s, "state"), String(s, "local"), String(s, "peer"), Holder(s),
-                    std::to_string(s.at("fd").get<long>()), std::to_string(s.at("rx_bytes").get<uint64_t>()),
+    rows.push_back({String(s, "path"), String(s, "state"), String(s, "local"), String(s, "peer"),
+                    Holder(s), std::to_string(s.at("fd").get<long>()),
+                    std::to_string(s.at("rx_bytes").get<uint64_t>()),
                     std::to_string(s.at("tx_bytes").get<uint64_t>()), String(s, "reason")});
   }
   ShowTable(out, rows);
 }
 
 void ShowExplanation(std::ostream& out, const Json& report) {
-  const std::string name = std::to_string(report.at("pid").get<long>()) + " " + String(report, "comm");
+  const std::string name =
+      std::to_string(report.at("pid").get<long>()) + " " + String(report, "comm");
   if (!report.at("known").get<bool>()) {
-    out << "Process " << name << " is not known to posternd: it was not started with `postern`, has made no "
+    out << "Process " << name
+        << " is not known to posternd: it was not started with `postern`, has made no "
         << "socket yet, or is a static program, which the library can't be loaded into.\n";
     return;
   }
@@ -121,7 +135,8 @@ void ShowExplanation(std::ostream& out, const Json& report) {
   if (report.at("sockets").empty()) out << "\nIt holds no TCP socket now.\n";
   if (!report.at("fallbacks").empty()) out << "\nSo far its stack left to the kernel:\n";
   for (const Json& f : report.at("fallbacks")) {
-    out << "  " << f.at("count") << " x " << String(f, "reason") << ": " << String(f, "text") << '\n';
+    out << "  " << f.at("count") << " x " << String(f, "reason") << ": " << String(f, "text")
+        << '\n';
   }
 }
 

@@ -47,8 +47,12 @@ std::vector<pstn_addr> LocalAddresses() {
   }
   freeifaddrs(list);
   // An order of our own, so that an unchanged set compares equal.
-  const auto less = [](const pstn_addr& a, const pstn_addr& b) { return memcmp(&a, &b, sizeof(a)) < 0; };
-  const auto same = [](const pstn_addr& a, const pstn_addr& b) { return memcmp(&a, &b, sizeof(a)) == 0; };
+  const auto less = [](const pstn_addr& a, const pstn_addr& b) {
+    return memcmp(&a, &b, sizeof(a)) < 0;
+  };
+  const auto same = [](const pstn_addr& a, const pstn_addr& b) {
+    return memcmp(&a, &b, sizeof(a)) == 0;
+  };
   std::sort(found.begin(), found.end(), less);
   found.erase(std::unique(found.begin(), found.end(), same), found.end());
   return found;
@@ -62,8 +66,8 @@ AddressWatch::AddressWatch(event_base* base, OnChange on_change)
   address.nl_groups = RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
   if (netlink_.ok() &&
       bind(netlink_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
-    readable_ = std::make_unique<Event>(base, netlink_.get(), static_cast<short>(EV_READ | EV_PERSIST),
-                                        [this] { Drain(); });
+    readable_ = std::make_unique<Event>(
+        base, netlink_.get(), static_cast<short>(EV_READ | EV_PERSIST), [this] { Drain(); });
     readable_->Add();
   } else {
     Warn("changes of local addresses will not be seen: %s", strerror(errno));

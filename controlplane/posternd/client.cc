@@ -28,12 +28,14 @@ UniqueFd TakeFd(msghdr& header) {
 
 }  // namespace
 
-Client::Client(event_base* base, UniqueFd socket, const ucred& peer, OnMessage on_message, OnGone on_gone)
+Client::Client(event_base* base, UniqueFd socket, const ucred& peer, OnMessage on_message,
+               OnGone on_gone)
     : socket_(std::move(socket)),
       peer_(peer),
       on_message_(std::move(on_message)),
       on_gone_(std::move(on_gone)),
-      readable_(base, socket_.get(), static_cast<short>(EV_READ | EV_PERSIST), [this] { Readable(); }),
+      readable_(base, socket_.get(), static_cast<short>(EV_READ | EV_PERSIST),
+                [this] { Readable(); }),
       writable_(base, socket_.get(), EV_WRITE, [this] { Flush(); }),
       gone_(base, -1, 0, [this] { on_gone_(*this); }) {
   readable_.Add();
@@ -74,7 +76,8 @@ int Client::ReadOne() {
     return -1;
   }
   if (message.version != ctl::kProtoVersion) {
-    Warn("pid %d speaks protocol version %u, not %u", peer_.pid, message.version, ctl::kProtoVersion);
+    Warn("pid %d speaks protocol version %u, not %u", peer_.pid, message.version,
+         ctl::kProtoVersion);
     Reply(message, EPROTONOSUPPORT);
     return -1;
   }
@@ -128,7 +131,8 @@ int Client::WriteOne(const Outgoing& out) {
   const ssize_t sent = sendmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent >= 0) return 0;
   // ETOOMANYREFS: more descriptors under way than our limit of open files; they will be taken.
-  if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ETOOMANYREFS) return -EAGAIN;
+  if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ETOOMANYREFS)
+    return -EAGAIN;
   return -errno;
 }
 

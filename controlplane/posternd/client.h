@@ -27,7 +27,8 @@ class Client {
   using OnMessage = std::function<void(Client&, const ctl::Msg&, UniqueFd)>;
   using OnGone = std::function<void(Client&)>;
 
-  Client(event_base* base, UniqueFd socket, const ucred& peer, OnMessage on_message, OnGone on_gone);
+  Client(event_base* base, UniqueFd socket, const ucred& peer, OnMessage on_message,
+         OnGone on_gone);
 
   pid_t pid() const { return peer_.pid; }
   // Sends now or later; the order is kept.

@@ -90,7 +90,8 @@ int Directory::Create(const pstn_uuid& id) {
 
 uint32_t Directory::FindEntry(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) const {
   for (const auto& [entry, l] : listeners_) {
-    if (l.ep_idx == ep_idx && l.ep_gen == ep_gen && l.stack.hi == stack.hi && l.stack.lo == stack.lo)
+    if (l.ep_idx == ep_idx && l.ep_gen == ep_gen && l.stack.hi == stack.hi &&
+        l.stack.lo == stack.lo)
       return entry;
   }
   return PSTN_NONE;
@@ -167,9 +168,11 @@ bool Directory::Withdraw(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_ge
 
 void Directory::SetAddresses(const std::vector<pstn_addr>& addresses) {
   const size_t count = std::min<size_t>(addresses.size(), PSTN_DIR_ADDRS);
-  if (count < addresses.size()) Warn("only %zu of %zu local addresses fit", count, addresses.size());
+  if (count < addresses.size())
+    Warn("only %zu of %zu local addresses fit", count, addresses.size());
   const size_t bytes = count * sizeof(pstn_addr);
-  if (dir_->addr_count == count && (count == 0 || memcmp(dir_->addrs, addresses.data(), bytes) == 0))
+  if (dir_->addr_count == count &&
+      (count == 0 || memcmp(dir_->addrs, addresses.data(), bytes) == 0))
     return;
   Change change(dir_);
   if (count != 0) memcpy(dir_->addrs, addresses.data(), bytes);

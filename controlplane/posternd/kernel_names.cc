@@ -19,7 +19,8 @@ std::string NameOf(const std::string& text) {
   if (colon != 8 && colon != 32) return "";
   uint8_t ip[16] = {};
   for (size_t word = 0; word < colon / 8; ++word) {
-    const uint32_t value = static_cast<uint32_t>(strtoul(text.substr(word * 8, 8).c_str(), nullptr, 16));
+    const uint32_t value =
+        static_cast<uint32_t>(strtoul(text.substr(word * 8, 8).c_str(), nullptr, 16));
     memcpy(ip + word * 4, &value, 4);
   }
   static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
@@ -38,9 +39,9 @@ std::string NameOf(const std::string& text) {
 
 // Linux's numbers, ss's names.
 const char* StateOf(const std::string& hex) {
-  static constexpr const char* kNames[] = {"UNKNOWN",    "ESTAB",      "SYN-SENT", "SYN-RECV",
+  static constexpr const char* kNames[] = {"UNKNOWN",    "ESTAB",      "SYN-SENT",  "SYN-RECV",
                                            "FIN-WAIT-1", "FIN-WAIT-2", "TIME-WAIT", "UNCONN",
-                                           "CLOSE-WAIT", "LAST-ACK",   "LISTEN",   "CLOSING"};
+                                           "CLOSE-WAIT", "LAST-ACK",   "LISTEN",    "CLOSING"};
   const unsigned long state = strtoul(hex.c_str(), nullptr, 16);
   return state < sizeof(kNames) / sizeof(kNames[0]) ? kNames[state] : kNames[0];
 }
@@ -56,7 +57,8 @@ void KernelNames::Load(const char* path) {
     std::istringstream fields(line);
     std::string sl, local, peer, state, skipped;
     uint64_t inode = 0;
-    fields >> sl >> local >> peer >> state >> skipped >> skipped >> skipped >> skipped >> skipped >> inode;
+    fields >> sl >> local >> peer >> state >> skipped >> skipped >> skipped >> skipped >> skipped >>
+        inode;
     if (inode != 0) by_inode_[inode] = {NameOf(local), NameOf(peer), StateOf(state)};
   }
 }

@@ -86,7 +86,8 @@ int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {
   }
   link = fresh.get();
   links_[fresh->id] = std::move(fresh);
-  Note("link group %s: %s -> %s", Text(link->id).c_str(), Text(client.id).c_str(), Text(server.id).c_str());
+  Note("link group %s: %s -> %s", Text(link->id).c_str(), Text(client.id).c_str(),
+       Text(server.id).c_str());
   PushLink(*link, 1);
   PushLink(*link, 0);
   return 0;

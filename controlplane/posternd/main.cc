@@ -72,7 +72,8 @@ void Tell(UniqueFd& parent, unsigned char status) {
 
 void DetachStdio(const RuntimeDir& runtime) {
   UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  UniqueFd log(open(runtime.File("posternd.log").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  UniqueFd log(open(runtime.File("posternd.log").c_str(),
+                    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (null.ok()) {
     dup2(null.get(), 0);
     dup2(null.get(), 1);
@@ -99,7 +100,8 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   }
   if (locked != 0) return Fail(parent, "posternd.lock", -locked);
   Directory directory;
-  if (const int error = directory.Create(NewUuid()); error != 0) return Fail(parent, "directory", -error);
+  if (const int error = directory.Create(NewUuid()); error != 0)
+    return Fail(parent, "directory", -error);
   if (const int error = runtime.WritePid(); error != 0) return Fail(parent, "posternd.pid", -error);
   std::unique_ptr<event_base, FreeBase> base(event_base_new());
   if (base == nullptr) return Fail(parent, "event loop", ENOMEM);
@@ -141,10 +143,12 @@ int Main(const Arguments& arguments) {
   return Run(runtime, arguments, parent);
 }
 
-// The wrapper hands its options on as POSTERN_* variables; what it does not know it has said already.
+// The wrapper hands its options on as POSTERN_* variables; what it does not know it has said
+// already.
 uint32_t IdleSecFromEnv() {
   Options options = OptionsDefault();
-  (void)OptionsLoadEnv(options, environ, [](void*, const char* text) { Warn("%s", text); }, nullptr);
+  (void)OptionsLoadEnv(
+      options, environ, [](void*, const char* text) { Warn("%s", text); }, nullptr);
   return static_cast<uint32_t>(options.daemon_idle_sec);
 }
 
@@ -156,10 +160,13 @@ int main(int argc, char** argv) {
   arguments.idle_sec = postern::daemon::IdleSecFromEnv();
   CLI::App app("posternd - introduces Postern's programs to each other, and cleans up after them");
   app.set_version_flag("--version", "posternd " POSTERN_VERSION);
-  app.add_option("--runtime-dir", arguments.runtime_dir, "Directory of the socket; made if missing")->required();
-  app.add_option("--idle-sec", arguments.idle_sec, "Leave after so many seconds without a client; 0: never (daemon.idle_sec)")
+  app.add_option("--runtime-dir", arguments.runtime_dir, "Directory of the socket; made if missing")
+      ->required();
+  app.add_option("--idle-sec", arguments.idle_sec,
+                 "Leave after so many seconds without a client; 0: never (daemon.idle_sec)")
       ->check(CLI::Range(0, 86400));
-  app.add_flag("--foreground", arguments.foreground, "Stay in the foreground, log to standard error");
+  app.add_flag("--foreground", arguments.foreground,
+               "Stay in the foreground, log to standard error");
   app.add_flag("--verbose", arguments.verbose, "Log what happens, not only what goes wrong");
   CLI11_PARSE(app, argc, argv);
   return postern::daemon::Main(arguments);

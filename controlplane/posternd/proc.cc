@@ -15,14 +15,17 @@
 namespace postern::daemon {
 namespace {
 
-std::string Path(pid_t pid, const char* leaf) { return "/proc/" + std::to_string(pid) + "/" + leaf; }
+std::string Path(pid_t pid, const char* leaf) {
+  return "/proc/" + std::to_string(pid) + "/" + leaf;
+}
 
 struct Stat {
   char state = 0;
   uint64_t start_time = 0;
 };
 
-// The name in the second field may hold blanks and parentheses: fields are counted behind the last one.
+// The name in the second field may hold blanks and parentheses: fields are counted behind the last
+// one.
 Stat ReadStat(pid_t pid) {
   std::ifstream file(Path(pid, "stat"));
   std::string text;

@@ -18,7 +18,8 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kSlotScanMs = 250;
-// A forked child takes its slot over in its first instructions; who has not done it by then never will.
+// A forked child takes its slot over in its first instructions; who has not done it by then never
+// will.
 constexpr auto kEmbryoGrace = std::chrono::seconds(2);
 
 uint64_t InodeOf(int fd) {
@@ -39,7 +40,9 @@ SlotCopy ReadSlot(const Stack& stack, uint32_t slot) {
   copy.start_time = LoadRelaxed(s.start_time);
   return copy;
 }
-bool Held(const SlotCopy& slot) { return slot.state == PSTN_SL_LIVE || slot.state == PSTN_SL_EMBRYO; }
+bool Held(const SlotCopy& slot) {
+  return slot.state == PSTN_SL_LIVE || slot.state == PSTN_SL_EMBRYO;
+}
 
 uint32_t SlotsInUse(const Stack& stack) {
   return std::min(LoadAcquire(stack.view.s->hdr.slots_hw), PSTN_SLOTS);
@@ -94,7 +97,8 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
   if (error != 0) return error;
   const SlotCopy copy = ReadSlot(*stack, slot);
   Process* process = nullptr;
-  error = copy.pid == client.pid() ? Watch(*stack, slot, copy.pid, copy.start_time, process) : -EPERM;
+  error =
+      copy.pid == client.pid() ? Watch(*stack, slot, copy.pid, copy.start_time, process) : -EPERM;
   if (error != 0) {
     if (is_new) ReleaseStack(*stack);
     return error;
@@ -128,7 +132,8 @@ int Registry::ChildSlot(Process& parent, uint32_t slot, pid_t child) {
   return 0;
 }
 
-int Registry::Watch(Stack& stack, uint32_t slot, pid_t pid, uint64_t start_time, Process*& process) {
+int Registry::Watch(Stack& stack, uint32_t slot, pid_t pid, uint64_t start_time,
+                    Process*& process) {
   const auto known = stack.processes.find(slot);
   if (known != stack.processes.end()) {
     if (known->second->pid == pid && !PidfdIsDead(known->second->pidfd.get())) {
@@ -143,8 +148,9 @@ int Registry::Watch(Stack& stack, uint32_t slot, pid_t pid, uint64_t start_time,
   fresh->stack = &stack;
   fresh->slot = slot;
   fresh->pid = pid;
-  fresh->died = std::make_unique<Event>(
-      base_, pidfd.get(), EV_READ, [this, id = stack.id, slot, pid] { ProcessDied(id, slot, pid); });
+  fresh->died =
+      std::make_unique<Event>(base_, pidfd.get(), EV_READ,
+                              [this, id = stack.id, slot, pid] { ProcessDied(id, slot, pid); });
   fresh->died->Add();
   fresh->pidfd = std::move(pidfd);
   process = fresh.get();
@@ -192,7 +198,8 @@ bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
   if (Watch(stack, slot, copy.pid, copy.start_time, process) == 0) return false;
   // No pidfd although it lives: out of descriptors. Then the timer is what notices its death.
   if (IsAlive(copy.pid, copy.start_time)) return true;
-  Note("stack %s: slot %u belonged to pid %d, which is gone", Text(stack.id).c_str(), slot, copy.pid);
+  Note("stack %s: slot %u belonged to pid %d, which is gone", Text(stack.id).c_str(), slot,
+       copy.pid);
   ReapSlot(stack.view, slot);
   return false;
 }
@@ -234,7 +241,8 @@ void Registry::WithdrawStaleListeners(Stack& stack) {
   directory_.WithdrawIf([&](const Listener& l) {
     if (!Same(l.stack, stack.id)) return false;
     const pstn_ep* ep = EpAt(*stack.view.s, l.ep_idx);
-    return ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN || LoadRelaxed(ep->gen) != l.ep_gen;
+    return ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN ||
+           LoadRelaxed(ep->gen) != l.ep_gen;
   });
 }
 

@@ -1,9 +1,9 @@
 // report.cc - walks the stacks and tells what is in them.
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stacks are untrusted here as everywhere in posternd: an index is loaded once and checked; a text is
-// cut at its field's size and cleaned when the JSON is written. Holes of a table are not read, since
-// reading shared memory allocates it.
+// Stacks are untrusted here as everywhere in posternd: an index is loaded once and checked; a text
+// is cut at its field's size and cleaned when the JSON is written. Holes of a table are not read,
+// since reading shared memory allocates it.
 #include "report.h"
 
 #include <arpa/inet.h>
@@ -32,7 +32,9 @@ namespace {
 
 using Json = nlohmann::json;
 
-std::string Dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 uint64_t MemoryBytes(int fd) {
   struct stat st {};
@@ -57,22 +59,33 @@ std::string AddressText(const pstn_addr& from, uint32_t family) {
 
 const char* StateName(uint32_t state) {
   switch (state) {
-    case PSTN_EP_NEW: return "NEW";
-    case PSTN_EP_LISTEN: return "LISTEN";
-    case PSTN_EP_EMBRYO: return "QUEUED";
-    case PSTN_EP_ESTABLISHED: return "ESTAB";
-    case PSTN_EP_KERNEL: return "KERNEL";
-    case PSTN_EP_CLOSED: return "CLOSED";
-    default: return "UNKNOWN";
+    case PSTN_EP_NEW:
+      return "NEW";
+    case PSTN_EP_LISTEN:
+      return "LISTEN";
+    case PSTN_EP_EMBRYO:
+      return "QUEUED";
+    case PSTN_EP_ESTABLISHED:
+      return "ESTAB";
+    case PSTN_EP_KERNEL:
+      return "KERNEL";
+    case PSTN_EP_CLOSED:
+      return "CLOSED";
+    default:
+      return "UNKNOWN";
   }
 }
 
 const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
   switch (state) {
-    case PSTN_EP_NEW: return "new";
-    case PSTN_EP_LISTEN: return "listen";
-    case PSTN_EP_KERNEL: return "kernel";
-    default: break;
+    case PSTN_EP_NEW:
+      return "new";
+    case PSTN_EP_LISTEN:
+      return "listen";
+    case PSTN_EP_KERNEL:
+      return "kernel";
+    default:
+      break;
   }
   const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
   if (lgr < PSTN_LGRS && Same(stack.view.s->lgrs[lgr].peer, stack.id)) return "intra-stack";
@@ -119,7 +132,8 @@ void ForEachSocket(const Stack& stack, const Process& process, Visit&& visit) {
       const uint32_t entry = LoadRelaxed(s.fdchunks[chunk].fd[i]);
       if ((entry & PSTN_FD_KIND) != PSTN_FD_EP) continue;
       const pstn_ep* ep = EpAt(*stack.view.s, entry & PSTN_FD_IDX);
-      if (ep != nullptr && LoadRelaxed(ep->state) != PSTN_EP_FREE) visit(c * PSTN_FDCHUNK_FDS + i, *ep);
+      if (ep != nullptr && LoadRelaxed(ep->state) != PSTN_EP_FREE)
+        visit(c * PSTN_FDCHUNK_FDS + i, *ep);
     }
   }
 }
@@ -127,7 +141,8 @@ void ForEachSocket(const Stack& stack, const Process& process, Visit&& visit) {
 // A slot whose process has left it in good order has no table any more.
 bool HoldsSlot(const Stack& stack, const Process& process) {
   const pstn_slot& slot = stack.view.s->slots[process.slot];
-  return LoadAcquire(slot.state) == PSTN_SL_LIVE && static_cast<pid_t>(LoadRelaxed(slot.pid)) == process.pid;
+  return LoadAcquire(slot.state) == PSTN_SL_LIVE &&
+         static_cast<pid_t>(LoadRelaxed(slot.pid)) == process.pid;
 }
 
 Json SocketsOf(const Registry& registry, pid_t only_pid, Json sockets = Json::array()) {
@@ -146,14 +161,16 @@ Json SocketsOf(const Registry& registry, pid_t only_pid, Json sockets = Json::ar
 
 Json CountersJson(const pstn_stack_hdr& hdr) {
   Json counters = Json::object();
-  for (uint32_t i = 0; i < kCounterCount; ++i) counters[CounterName(i)] = LoadRelaxed(hdr.counters[i]);
+  for (uint32_t i = 0; i < kCounterCount; ++i)
+    counters[CounterName(i)] = LoadRelaxed(hdr.counters[i]);
   return counters;
 }
 
 Json FallbacksJson(const pstn_stack_hdr& hdr) {
   Json fallbacks = Json::object();
   for (uint32_t i = 1; i < kReasonCount; ++i) {
-    if (const uint64_t count = LoadRelaxed(hdr.reasons[i]); count != 0) fallbacks[ReasonName(i)] = count;
+    if (const uint64_t count = LoadRelaxed(hdr.reasons[i]); count != 0)
+      fallbacks[ReasonName(i)] = count;
   }
   return fallbacks;
 }
@@ -180,18 +197,17 @@ Json LinkJson(const LinkGroup& link) {
     const uint32_t count = LoadRelaxed(end.stack->view.s->lgrs[end.idx].conns);
     connections = std::max(connections, std::min(count, PSTN_CONNS));
   }
-  return {{"id", Text(link.id)},
-          {"client", Text(link.owner[0])},
-          {"server", Text(link.owner[1])},
-          {"connections", connections},
-          {"peer_dead", link.dead},
-          {"memory_bytes", MemoryBytes(link.fd->get())}};
+  return {{"id", Text(link.id)},           {"client", Text(link.owner[0])},
+          {"server", Text(link.owner[1])}, {"connections", connections},
+          {"peer_dead", link.dead},        {"memory_bytes", MemoryBytes(link.fd->get())}};
 }
 
 }  // namespace
 
-std::string StatusReport(const Registry& registry, const Directory& directory, uint64_t uptime_sec) {
-  Json stacks = Json::array(), links = Json::array(), listeners = Json::array(), addresses = Json::array();
+std::string StatusReport(const Registry& registry, const Directory& directory,
+                         uint64_t uptime_sec) {
+  Json stacks = Json::array(), links = Json::array(), listeners = Json::array(),
+       addresses = Json::array();
   for (const auto& [id, stack] : registry.stacks()) stacks.push_back(StackJson(*stack));
   for (const auto& [id, link] : registry.links()) links.push_back(LinkJson(*link));
   for (const auto& [entry, l] : directory.listeners()) {
@@ -217,7 +233,9 @@ std::string StatusReport(const Registry& registry, const Directory& directory, u
                {"addresses", addresses}});
 }
 
-std::string SocketReport(const Registry& registry) { return Dump({{"sockets", SocketsOf(registry, 0)}}); }
+std::string SocketReport(const Registry& registry) {
+  return Dump({{"sockets", SocketsOf(registry, 0)}});
+}
 
 std::string ExplainReport(const Registry& registry, pid_t pid) {
   Json fallbacks = Json::array();

@@ -26,7 +26,8 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, uint32
       idle_sec_(idle_sec),
       registry_(base, directory, [this] { ConsiderLeaving(); }),
       addresses_(base, [this](const std::vector<pstn_addr>& all) { directory_.SetAddresses(all); }),
-      acceptable_(base, listener_.get(), static_cast<short>(EV_READ | EV_PERSIST), [this] { AcceptAll(); }),
+      acceptable_(base, listener_.get(), static_cast<short>(EV_READ | EV_PERSIST),
+                  [this] { AcceptAll(); }),
       accept_again_(base, -1, 0, [this] { acceptable_.Add(); }),
       idle_(base, -1, 0, [this] { Leave(); }) {
   acceptable_.Add();
@@ -46,7 +47,8 @@ void Server::AcceptAll() {
     socklen_t size = sizeof(peer);
     if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;
     if (peer.uid != geteuid() && peer.uid != 0) {
-      Warn("pid %d of user %u was refused: this posternd is user %u's", peer.pid, peer.uid, geteuid());
+      Warn("pid %d of user %u was refused: this posternd is user %u's", peer.pid, peer.uid,
+           geteuid());
       continue;
     }
     auto client = std::make_unique<Client>(
@@ -79,16 +81,26 @@ void Server::Leave() {
 
 Server::Handler Server::HandlerOf(ctl::Type type) {
   switch (type) {
-    case ctl::Type::kHello: return &Server::Hello;
-    case ctl::Type::kListen: return &Server::Listen;
-    case ctl::Type::kUnlisten: return &Server::Unlisten;
-    case ctl::Type::kIntroduce: return &Server::Introduce;
-    case ctl::Type::kGetLgr: return &Server::GetLink;
-    case ctl::Type::kAddLgr: return &Server::AddLink;
-    case ctl::Type::kStatus: return &Server::Status;
-    case ctl::Type::kChildSlot: return &Server::ChildSlot;
-    case ctl::Type::kQuit: return &Server::Quit;
-    case ctl::Type::kLgr: break;  // ours to send
+    case ctl::Type::kHello:
+      return &Server::Hello;
+    case ctl::Type::kListen:
+      return &Server::Listen;
+    case ctl::Type::kUnlisten:
+      return &Server::Unlisten;
+    case ctl::Type::kIntroduce:
+      return &Server::Introduce;
+    case ctl::Type::kGetLgr:
+      return &Server::GetLink;
+    case ctl::Type::kAddLgr:
+      return &Server::AddLink;
+    case ctl::Type::kStatus:
+      return &Server::Status;
+    case ctl::Type::kChildSlot:
+      return &Server::ChildSlot;
+    case ctl::Type::kQuit:
+      return &Server::Quit;
+    case ctl::Type::kLgr:
+      break;  // ours to send
   }
   return nullptr;
 }
@@ -96,8 +108,8 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
 void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
   const Handler handler = HandlerOf(message.type);
   if (handler == nullptr) return client.Reply(message, ENOSYS);
-  const bool for_strangers = message.type == ctl::Type::kHello || message.type == ctl::Type::kStatus ||
-                             message.type == ctl::Type::kQuit;
+  const bool for_strangers = message.type == ctl::Type::kHello ||
+                             message.type == ctl::Type::kStatus || message.type == ctl::Type::kQuit;
   if (!for_strangers && client.process == nullptr) {
     if (message.type != ctl::Type::kChildSlot) client.Reply(message, ENOTCONN);
     return;
@@ -142,7 +154,8 @@ void Server::Unlisten(Client& client, const ctl::Msg& message, UniqueFd) {
 void Server::Introduce(Client& client, const ctl::Msg& message, UniqueFd) {
   Stack* const server = registry_.Find(message.uuid);
   if (server == nullptr) return client.Reply(message, ENOENT);
-  // The directory speaks of ports of our network namespace; in another one they mean something else.
+  // The directory speaks of ports of our network namespace; in another one they mean something
+  // else.
   const uint64_t netns = NetnsIno(client.pid());
   if (netns != 0 && netns != OwnNetnsIno()) return client.Reply(message, EPERM);
   LinkGroup* link = nullptr;
@@ -175,7 +188,8 @@ void Server::GetLink(Client& client, const ctl::Msg& message, UniqueFd) {
 
 void Server::AddLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
   const int error = registry_.AddLink(*client.process->stack, message.a, std::move(fd));
-  if (error != 0) Warn("link group %u of pid %d not taken back: %s", message.a, client.pid(), strerror(-error));
+  if (error != 0)
+    Warn("link group %u of pid %d not taken back: %s", message.a, client.pid(), strerror(-error));
   client.Reply(message, -error);
 }
 
@@ -187,10 +201,17 @@ void Server::Status(Client& client, const ctl::Msg& message, UniqueFd) {
   const auto uptime = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - started_);
   std::string text;
   switch (message.a) {
-    case 0: text = StatusReport(registry_, directory_, static_cast<uint64_t>(uptime.count())); break;
-    case 1: text = SocketReport(registry_); break;
-    case 2: text = ExplainReport(registry_, static_cast<pid_t>(message.b)); break;
-    default: return client.Reply(message, EINVAL);
+    case 0:
+      text = StatusReport(registry_, directory_, static_cast<uint64_t>(uptime.count()));
+      break;
+    case 1:
+      text = SocketReport(registry_);
+      break;
+    case 2:
+      text = ExplainReport(registry_, static_cast<pid_t>(message.b));
+      break;
+    default:
+      return client.Reply(message, EINVAL);
   }
   UniqueFd memfd = ToMemfd(text);
   if (!memfd.ok()) return client.Reply(message, ENOMEM);

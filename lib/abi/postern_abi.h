@@ -202,8 +202,8 @@ struct PSTN_LINE pstn_tx {
   pstn_u32 records; /* (l) */
   pstn_u32 blocked; /* (l) times in a row that the ring was too small */
   pstn_u64 old_ring; /* (l) ring that the reader has still to leave; 0 = none */
-  pstn_u32 used_ms; /* (l) coarse clock at the last use: idle rings are given back */
-  pstn_u32 pad;
+  pstn_u32 burst;   /* (l) ring bytes that are written at a time, before the reader has drained them */
+  pstn_u32 since;   /* (l) ring bytes written since the reader was last seen to have drained it */
 };
 
 struct PSTN_LINE pstn_rx {

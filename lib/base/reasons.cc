@@ -20,8 +20,9 @@ static_assert(sizeof(kRows) / sizeof(kRows[0]) == kReasonCount);
 
 const char* ReasonName(uint32_t code) { return code < kReasonCount ? kRows[code].name : "unknown"; }
 const char* ReasonText(uint32_t code) {
-  return code < kReasonCount ? kRows[code].text
-                             : "This code is not known here: posternctl and the library differ in version.";
+  return code < kReasonCount
+             ? kRows[code].text
+             : "This code is not known here: posternctl and the library differ in version.";
 }
 
 }  // namespace postern

@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The list is reasons.def. A code lives in pstn_ep.reason (another process may have written it, so
-// every function takes any number) and counts in pstn_stack_hdr.reasons. Thread-safe, constant data.
+// every function takes any number) and counts in pstn_stack_hdr.reasons. Thread-safe, constant
+// data.
 #pragma once
 #include <cstdint>
 

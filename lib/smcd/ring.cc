@@ -133,6 +133,7 @@ void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
     tx.window = kWindow;
   }
   tx.off = next;
+  tx.since += RecordBytes(len);
   tx.bytes += len;
 }
 
@@ -145,9 +146,16 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from) {
   if (tx.off >= tx.window) {
     LearnReadOffset(e, ring.bytes);
     looked = true;
-    if (tx.peer == tx.off && RoomAtStart(tx) >= need) {  // drained: stay in few lines
-      Put(e, ring, from, static_cast<uint32_t>(want), true);
-      return static_cast<uint32_t>(want);
+    if (tx.peer == tx.off) {  // drained
+      tx.burst = tx.since > tx.burst - tx.burst / 8 ? tx.since : tx.burst - tx.burst / 8;
+      tx.since = 0;
+      // Start again at 0, to stay in few lines, if what is usually written at a time fits twice: the
+      // rest of the ring is out of reach until the reader has followed. Not below a quarter, so
+      // that a reader that drains what blocks us has taken enough to think of us.
+      if (tx.off >= ring.bytes / 4 && RoomAtStart(tx) >= need + 2 * tx.burst) {
+        Put(e, ring, from, static_cast<uint32_t>(want), true);
+        return static_cast<uint32_t>(want);
+      }
     }
     tx.window = tx.off + kWindow;
   }
@@ -202,16 +210,18 @@ bool RingWritable(const ConnEnd& e) {
   const pstn_tx& tx = e.ep->tx;
   uint64_t desc = LoadRelaxed(tx.ring);
   if (desc == 0) return true;
+  pstn_tx copy = {};
+  copy.off = LoadRelaxed(tx.off);
+  copy.peer = LoadRelaxed(tx.peer);
   uint32_t bytes = RingBytes(RingClass(desc) % PSTN_SLAB_CLASSES);
-  uint32_t off = LoadRelaxed(tx.off), r = LoadRelaxed(tx.peer);
   for (int pass = 0; pass < 2; pass++) {
-    // A third of the ring, as the kernel's sk_stream_is_writeable: no wake-up for each freed line.
-    uint32_t used = off >= r ? off - r : bytes - r + off;
-    if (bytes - used > bytes / 3) return true;
+    // An eighth of the ring in one piece: no wake-up for each freed line.
+    uint32_t end = RoomAt(copy, bytes), start = RoomAtStart(copy);
+    if ((end >= start ? end : start) >= bytes / 8) return true;
     uint64_t read = LoadAcquire(e.peer_pos().read);
     if (static_cast<uint32_t>(read >> 32) != RingGen(desc)) return false;
-    r = static_cast<uint32_t>(read);
-    if (r >= bytes || r % kLine != 0) return false;
+    copy.peer = static_cast<uint32_t>(read);
+    if (copy.peer >= bytes || copy.peer % kLine != 0) return false;
   }
   return false;
 }

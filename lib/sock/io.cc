@@ -2,7 +2,7 @@
 // io.cc - send and receive on an accelerated connection.
 //
 // A send: copy into the ring, announce (a bit, and a doorbell only if the peer sleeps). A receive:
-// copy out, return space when a quarter of the ring has been taken. Neither makes a system call
+// copy out, return space when a good part of the ring has been taken. Neither makes a system call
 // while both sides are awake. What must block spins first, then sleeps on a futex in its own ctl
 // line; the order of stores and looks is in smcd/notify.h.
 #include <cerrno>
@@ -60,13 +60,14 @@ Wait WaitFor(uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
 
 // ---------------------------------------------------------------- receive
 
-// Lets a writer that waits for room go on, when a good part of the ring has become free.
+// Lets a writer that waits for room go on, when a sixteenth of the ring has become free: a blocked
+// writer has at least an eighth unread before it (ring.cc), so this comes before the ring is drained.
 void ReturnSpace(const ConnEnd& e, size_t taken) {
   pstn_rx& rx = e.ep->rx;
   // Each record takes at least a line: count what the ring has got back, not the payload.
   rx.unreturned += static_cast<uint32_t>(taken < 64 ? 64 : taken);
   if ((rx.ring & ((1ull << 40) - 1)) == 0) return;
-  if (rx.unreturned < RingBytes(RingClass(rx.ring) % PSTN_SLAB_CLASSES) / 4) return;
+  if (rx.unreturned < RingBytes(RingClass(rx.ring) % PSTN_SLAB_CLASSES) / 16) return;
   rx.unreturned = 0;
   AnnounceSpace(g_proc.bells, e);
 }
@@ -191,7 +192,6 @@ long CheckSend(const ConnEnd& e, bool& swallow) {
 size_t SendOnce(const ConnEnd& e, IovCursor& from) {
   Lock(e.ep->tx.lock);
   size_t n = RingWrite(e, from, g_proc.limits);
-  e.ep->tx.used_ms = 1;
   Unlock(e.ep->tx.lock);
   if (n != 0) AnnounceData(g_proc.bells, e);
   return n;
@@ -316,7 +316,7 @@ long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
       return -EINTR;
     }
   }
-  alignas(64) uint8_t bounce[1024];  // a writable ring has a third free, 1365 bytes at the least
+  alignas(64) uint8_t bounce[448];  // a writable ring has an eighth free, 512 bytes at the least
   pollfd p = {pipe, POLLIN, 0};
   long there = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
   if (there < 0) return there;

@@ -42,10 +42,12 @@ RATIOS = (
 
 def ratio_of(result, metric_name, column="postern"):
     """How many times better the column is than the base line, or None."""
+    if not result["compared"]:
+        return None
     metric = next(m for m in result["metrics"] if m["name"] == metric_name)
     base = result["columns"].get(result["baseline"], {}).get("summary", {}).get(metric_name)
     other = result["columns"].get(column, {}).get("summary", {}).get(metric_name)
-    if not base or not other or not base["median"] or not other["median"]:
+    if not base or not other or base["median"] <= 0 or other["median"] <= 0:
         return None
     return other["median"] / base["median"] if metric["higher_is_better"] else base["median"] / other["median"]
 
@@ -105,7 +107,7 @@ def check_overhead(result):
     low, high = median_interval(slower)
     unsure = ", within the noise" if low <= OVERHEAD_MAX < high else ""
     return line(median(slower) <= OVERHEAD_MAX, text,
-                f"{100 * median(slower):+.2f} % slower (95 % sure: {100 * low:+.1f} to {100 * high:+.1f} %, {len(slower)} "
+                f"slower by {100 * median(slower):+.2f} % (95 % sure: {100 * low:+.1f} to {100 * high:+.1f} %, {len(slower)} "
                 f"pairs), at most {100 * OVERHEAD_MAX:g} %{unsure}", result)
 
 

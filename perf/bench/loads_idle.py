@@ -34,6 +34,7 @@ class IdleMemory(Workload):
     metrics = (Metric("own", "B", False), Metric("slab", "B", False), Metric("shmem", "B", False),
                Metric("available", "B", False))
     no_unix = None
+    compared = False
 
     def _measure(self, server, client, column):
         pids = process.tree(server.pid) + process.tree(client.pid)
@@ -69,6 +70,7 @@ class IdleCpu(Workload):
     metrics = (Metric("all", "ms", False), Metric("server ticks", "ticks", False), Metric("server", "ms", False),
                Metric("client", "ms", False), Metric("posternd", "ms", False))
     no_unix = "not asked for"
+    compared = False
 
     def __init__(self, program):
         self.name = f"idle-cpu-{program}"

@@ -76,6 +76,7 @@ def run_workload(workload, session, columns, asked):
     for record in records.values():
         summarise(workload, record)
     result = {"name": workload.name, "title": workload.title, "baseline": workload.baseline, "columns": records,
+              "compared": workload.compared,
               "metrics": [{"name": m.name, "unit": m.unit, "higher_is_better": m.higher_is_better}
                           for m in workload.metrics]}
     result["bound"] = bound_of(workload, records.get("kernel"))
@@ -109,23 +110,22 @@ def bound_of(workload, record):
     if not workload.bound or not runs or record["errors"]:
         return None
 
-    def mid(function):
-        return median(function(run) for run in runs)
+    def total(function):  # of all runs: the kernel's accounting samples, and one short run may hold no sample of user time
+        return sum(function(run) for run in runs)
 
-    server_left = mid(lambda run: (run["server_cpu_s"]["user"] + run["kept_s"]) / run["wall_s"])
-    server_user = mid(lambda run: run["server_cpu_s"]["user"] / run["wall_s"])
-    client_user = mid(lambda run: run["client_cpu_s"]["user"] / run["wall_s"])
+    wall = total(lambda run: run["wall_s"])
+    server_user, client_user = (total(lambda run, side=side: run[side]["user"]) for side in ("server_cpu_s", "client_cpu_s"))
+    server_all, client_all = (total(lambda run, side=side: sum(run[side].values())) for side in ("server_cpu_s", "client_cpu_s"))
+    kept = total(lambda run: run["kept_s"])
     if min(server_user, client_user) <= 0:
         return None
-    server_busy = mid(lambda run: sum(run["server_cpu_s"].values()) / run["wall_s"])
-    client_busy = mid(lambda run: sum(run["client_cpu_s"].values()) / run["wall_s"])
     if workload.bound == "serial":
-        ratio = 1 / (server_left + client_user)
+        ratio = wall / (server_user + kept + client_user)
     else:
-        ratio = min(server_busy / server_left, client_busy / client_user)
-    return {"kind": workload.bound, "ratio": ratio, "server_busy": server_busy, "client_busy": client_busy,
-            "server_user_share": server_user / server_busy, "client_user_share": client_user / client_busy,
-            "server_file_share": (server_left - server_user) / server_busy}
+        ratio = min(server_all / (server_user + kept), client_all / client_user)
+    return {"kind": workload.bound, "ratio": ratio, "server_busy": server_all / wall, "client_busy": client_all / wall,
+            "server_user_share": server_user / server_all, "client_user_share": client_user / client_all,
+            "server_file_share": kept / server_all}
 
 
 def mark_fallback(result):

@@ -62,7 +62,7 @@ def plot_ratios(results, path):
         metric = result["metrics"][0]
         bars = [(name, ratio_of(result, metric["name"], name)) for name in COLOURS if name != "kernel"]
         bars = [(name, ratio) for name, ratio in bars if ratio and ratio > 0]
-        if bars and result["baseline"] == "kernel" and not result["name"].startswith("idle-"):
+        if bars and result["baseline"] == "kernel":
             rows.append((result, metric, bars))
     if not rows:
         return False

@@ -19,6 +19,7 @@ class Workload:
     title = ""
     metrics = ()
     baseline = "kernel"
+    compared = True  # whether the ratio of two columns means anything
     key = False  # has a required ratio: runs thrice in --quick too
     bound = None  # "cores": each side has a core of its own; "serial": one request at a time, one side waits for the other
     quick_columns = None  # the columns that --quick runs, if not all

@@ -1,8 +1,9 @@
-// conform.cc - the actor's loop, and the commands that run others: in a thread, in a child, under a signal.
-// SPDX-License-Identifier: MIT
+// conform.cc - the actor's loop, and the commands that run others: in a thread, in a child, under a
+// signal. SPDX-License-Identifier: Apache-2.0
 //
-// One line in, one line out. `bg ID CMD ...` starts a call that may block in a thread, `state ID MS` says whether it is
-// done after MS, `join ID` prints what came of it. `child CMD ... ; CMD ...` makes calls in a forked child and prints them all.
+// One line in, one line out. `bg ID CMD ...` starts a call that may block in a thread, `state ID
+// MS` says whether it is done after MS, `join ID` prints what came of it. `child CMD ... ; CMD ...`
+// makes calls in a forked child and prints them all.
 
 #include "conform.h"
 
@@ -46,13 +47,16 @@ volatile sig_atomic_t sigpipes;
 
 std::string Run(const Args& words);
 
-Args Tail(const Args& words, size_t from) { return {words.begin() + static_cast<std::ptrdiff_t>(from), words.end()}; }
+Args Tail(const Args& words, size_t from) {
+  return {words.begin() + static_cast<std::ptrdiff_t>(from), words.end()};
+}
 
 std::string RunBackground(const Args& args) {
   std::promise<std::string> promise;
   Background& b = backgrounds[args[0]];
   b.result = promise.get_future().share();
-  b.thread = std::thread([p = std::move(promise), words = Tail(args, 1)]() mutable { p.set_value(Run(words)); });
+  b.thread = std::thread(
+      [p = std::move(promise), words = Tail(args, 1)]() mutable { p.set_value(Run(words)); });
   return "started";
 }
 
@@ -70,9 +74,12 @@ std::string Join(const Args& args) {
   return result;
 }
 
-std::string Interrupt(const Args& args) { return Outcome(pthread_kill(backgrounds.at(args[0]).thread.native_handle(), SIGUSR1)); }
+std::string Interrupt(const Args& args) {
+  return Outcome(pthread_kill(backgrounds.at(args[0]).thread.native_handle(), SIGUSR1));
+}
 
-// Runs commands separated by ";" in a forked child, which then ends by _exit: its descriptors close.
+// Runs commands separated by ";" in a forked child, which then ends by _exit: its descriptors
+// close.
 Child Fork(const Args& words) {
   int output[2];
   if (pipe(output) != 0) return {-1, -1};
@@ -99,7 +106,8 @@ Child Fork(const Args& words) {
 std::string Collect(const Child& child) {
   std::string all;
   char data[4096];
-  for (ssize_t n; (n = read(child.output, data, sizeof data)) > 0;) all.append(data, static_cast<size_t>(n));
+  for (ssize_t n; (n = read(child.output, data, sizeof data)) > 0;)
+    all.append(data, static_cast<size_t>(n));
   close(child.output);
   int status = 0;
   waitpid(child.pid, &status, 0);
@@ -159,14 +167,18 @@ std::string SigpipeAction(const Args& args) {
 std::string AtLeast(const Args& args) {
   const auto start = std::chrono::steady_clock::now();
   const std::string result = Run(Tail(args, 1));
-  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
+  const auto took = std::chrono::duration_cast<std::chrono::milliseconds>(
+                        std::chrono::steady_clock::now() - start)
+                        .count();
   return result + (took + 5 >= Number(args[0]) ? " after long enough" : " too early");
 }
 
-const Entry kRunCommands[] = {{"bg", 2, RunBackground}, {"state", 2, State}, {"join", 1, Join}, {"interrupt", 1, Interrupt},
-                              {"child", 1, RunChild}, {"childbg", 2, StartChild}, {"childwait", 1, WaitChild}, {"childkill", 1, KillChild},
-                              {"exec", 2, Exec}, {"sleep", 1, Sleep}, {"sigpipes", 0, Sigpipes}, {"sigpipe", 1, SigpipeAction},
-                              {"atleast", 2, AtLeast}, {nullptr, 0, nullptr}};
+const Entry kRunCommands[] = {
+    {"bg", 2, RunBackground},    {"state", 2, State},         {"join", 1, Join},
+    {"interrupt", 1, Interrupt}, {"child", 1, RunChild},      {"childbg", 2, StartChild},
+    {"childwait", 1, WaitChild}, {"childkill", 1, KillChild}, {"exec", 2, Exec},
+    {"sleep", 1, Sleep},         {"sigpipes", 0, Sigpipes},   {"sigpipe", 1, SigpipeAction},
+    {"atleast", 2, AtLeast},     {nullptr, 0, nullptr}};
 
 std::string Run(const Args& words) {
   if (words.empty()) return "";
@@ -181,7 +193,7 @@ std::string Run(const Args& words) {
 }
 
 void CatchSignals() {
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = [](int) { sigpipes = sigpipes + 1; };
   sigaction(SIGPIPE, &action, nullptr);
   action.sa_handler = [](int) {};
@@ -201,7 +213,9 @@ void SetFd(const std::string& name, int fd) {
   fds[name] = fd;
 }
 
-std::string Errno() { return std::string("-1 ") + (strerrorname_np(errno) != nullptr ? strerrorname_np(errno) : "?"); }
+std::string Errno() {
+  return std::string("-1 ") + (strerrorname_np(errno) != nullptr ? strerrorname_np(errno) : "?");
+}
 
 std::string Outcome(long result) { return result < 0 ? Errno() : std::to_string(result); }
 
@@ -229,9 +243,13 @@ std::string Expand(const std::string& text) {
 }
 
 int MessageFlags(const Args& args, size_t from) {
-  static const std::map<std::string, int> kFlags = {{"PEEK", MSG_PEEK}, {"WAITALL", MSG_WAITALL}, {"DONTWAIT", MSG_DONTWAIT}, {"OOB", MSG_OOB},
-      {"NOSIGNAL", MSG_NOSIGNAL}, {"MORE", MSG_MORE}, {"TRUNC", MSG_TRUNC}, {"WAITFORONE", MSG_WAITFORONE}, {"EOR", MSG_EOR},
-      {"DONTROUTE", MSG_DONTROUTE}, {"ERRQUEUE", MSG_ERRQUEUE}, {"CONFIRM", MSG_CONFIRM}};
+  static const std::map<std::string, int> kFlags = {
+      {"PEEK", MSG_PEEK},         {"WAITALL", MSG_WAITALL},
+      {"DONTWAIT", MSG_DONTWAIT}, {"OOB", MSG_OOB},
+      {"NOSIGNAL", MSG_NOSIGNAL}, {"MORE", MSG_MORE},
+      {"TRUNC", MSG_TRUNC},       {"WAITFORONE", MSG_WAITFORONE},
+      {"EOR", MSG_EOR},           {"DONTROUTE", MSG_DONTROUTE},
+      {"ERRQUEUE", MSG_ERRQUEUE}, {"CONFIRM", MSG_CONFIRM}};
   int flags = 0;
   for (size_t i = from; i < args.size(); ++i) flags |= kFlags.at(args[i]);
   return flags;

@@ -1,5 +1,5 @@
 // conform_data.cc - commands that move bytes.
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -17,10 +17,14 @@ namespace conform {
 namespace {
 
 std::string Received(ssize_t n, const std::string& buffer) {
-  return n < 0 ? Errno() : std::to_string(n) + " " + Data(buffer.substr(0, std::min(static_cast<size_t>(n), buffer.size())));
+  return n < 0 ? Errno()
+               : std::to_string(n) + " " +
+                     Data(buffer.substr(0, std::min(static_cast<size_t>(n), buffer.size())));
 }
 
-std::string Buffer(const std::string& size) { return std::string(static_cast<size_t>(Number(size)), '.'); }
+std::string Buffer(const std::string& size) {
+  return std::string(static_cast<size_t>(Number(size)), '.');
+}
 
 std::string Send(const Args& a) {
   const std::string data = Expand(a[1]);
@@ -33,7 +37,8 @@ std::string Sendto(const Args& a) {
   to.sin_family = AF_INET;
   to.sin_port = htons(static_cast<uint16_t>(Number(a[2])));
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return Outcome(sendto(Fd(a[0]), data.data(), data.size(), MessageFlags(a, 3), reinterpret_cast<sockaddr*>(&to), sizeof to));
+  return Outcome(sendto(Fd(a[0]), data.data(), data.size(), MessageFlags(a, 3),
+                        reinterpret_cast<sockaddr*>(&to), sizeof to));
 }
 
 std::string Write(const Args& a) {
@@ -59,7 +64,8 @@ std::string Sendmmsg(const Args& a) {
     messages[i].msg_hdr.msg_iov = &pieces[i];
     messages[i].msg_hdr.msg_iovlen = 1;
   }
-  const int n = sendmmsg(Fd(a[0]), messages.data(), static_cast<unsigned>(messages.size()), MSG_NOSIGNAL);
+  const int n =
+      sendmmsg(Fd(a[0]), messages.data(), static_cast<unsigned>(messages.size()), MSG_NOSIGNAL);
   std::string out = Outcome(n);
   for (int i = 0; i < n; ++i) out += " " + std::to_string(messages[static_cast<size_t>(i)].msg_len);
   return out;
@@ -91,7 +97,8 @@ std::string Recvfrom(const Args& a) {
   std::string buffer = Buffer(a[1]);
   sockaddr_storage from{};
   socklen_t len = sizeof from;
-  const ssize_t n = recvfrom(Fd(a[0]), buffer.data(), buffer.size(), MessageFlags(a, 2), reinterpret_cast<sockaddr*>(&from), &len);
+  const ssize_t n = recvfrom(Fd(a[0]), buffer.data(), buffer.size(), MessageFlags(a, 2),
+                             reinterpret_cast<sockaddr*>(&from), &len);
   return Received(n, buffer) + (n < 0 ? "" : " addrlen " + std::to_string(len));
 }
 
@@ -102,7 +109,11 @@ std::string Recvmsg(const Args& a) {
   iovec piece{buffer.data(), buffer.size()};
   msghdr message{&from, sizeof from, &piece, 1, control, sizeof control, 0};
   const ssize_t n = recvmsg(Fd(a[0]), &message, MessageFlags(a, 2));
-  return Received(n, buffer) + (n < 0 ? "" : " namelen " + std::to_string(message.msg_namelen) + " controllen " + std::to_string(message.msg_controllen) + " flags " + std::to_string(message.msg_flags));
+  return Received(n, buffer) + (n < 0
+                                    ? ""
+                                    : " namelen " + std::to_string(message.msg_namelen) +
+                                          " controllen " + std::to_string(message.msg_controllen) +
+                                          " flags " + std::to_string(message.msg_flags));
 }
 
 std::string Recvmmsg(const Args& a) {
@@ -118,9 +129,15 @@ std::string Recvmmsg(const Args& a) {
     messages[i].msg_hdr.msg_iov = &pieces[i];
     messages[i].msg_hdr.msg_iovlen = 1;
   }
-  const int n = recvmmsg(Fd(a[0]), messages.data(), static_cast<unsigned>(messages.size()), one ? MSG_WAITFORONE : now ? MSG_DONTWAIT : 0, nullptr);
+  const int n = recvmmsg(Fd(a[0]), messages.data(), static_cast<unsigned>(messages.size()),
+                         one   ? MSG_WAITFORONE
+                         : now ? MSG_DONTWAIT
+                               : 0,
+                         nullptr);
   std::string out = Outcome(n);
-  for (int i = 0; i < n; ++i) out += " " + Data(buffers[static_cast<size_t>(i)].substr(0, messages[static_cast<size_t>(i)].msg_len));
+  for (int i = 0; i < n; ++i)
+    out += " " + Data(buffers[static_cast<size_t>(i)].substr(
+                     0, messages[static_cast<size_t>(i)].msg_len));
   return out;
 }
 
@@ -157,7 +174,10 @@ std::string SpliceFrom(const Args& a) {
   return result;
 }
 
-std::string NullBuffer(const Args& a) { return Outcome(a[1] == "send" ? send(Fd(a[0]), reinterpret_cast<void*>(8), 10, MSG_NOSIGNAL) : recv(Fd(a[0]), reinterpret_cast<void*>(8), 10, 0)); }
+std::string NullBuffer(const Args& a) {
+  return Outcome(a[1] == "send" ? send(Fd(a[0]), reinterpret_cast<void*>(8), 10, MSG_NOSIGNAL)
+                                : recv(Fd(a[0]), reinterpret_cast<void*>(8), 10, 0));
+}
 
 std::string Pread(const Args& a) {
   char byte;
@@ -166,12 +186,14 @@ std::string Pread(const Args& a) {
 
 std::string Lseek(const Args& a) { return Outcome(lseek(Fd(a[0]), 0, SEEK_CUR)); }
 
-// Writes until it would block. How much fits is not compared, only that something did; `drain` gets it all again.
+// Writes until it would block. How much fits is not compared, only that something did; `drain` gets
+// it all again.
 std::string Fill(const Args& a) {
   const std::string block(65536, 'f');
   long total = 0;
   ssize_t n;
-  while ((n = send(Fd(a[0]), block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL)) > 0) total += n;
+  while ((n = send(Fd(a[0]), block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
+    total += n;
   return (total > 0 ? "some, then " : "none, then ") + Errno();
 }
 
@@ -184,10 +206,12 @@ std::string Drain(const Args& a) {
     total += n;
     wrong = wrong || block.find_first_not_of('f') < static_cast<size_t>(n);
   }
-  return std::string(total > 0 ? "some" : "none") + (wrong ? ", wrong bytes" : "") + ", then " + (n == 0 ? "end" : Errno());
+  return std::string(total > 0 ? "some" : "none") + (wrong ? ", wrong bytes" : "") + ", then " +
+         (n == 0 ? "end" : Errno());
 }
 
-// Everything up to the end, blocking; what came is compared only by its bytes, as part of it was drained before.
+// Everything up to the end, blocking; what came is compared only by its bytes, as part of it was
+// drained before.
 std::string Rest(const Args& a) {
   std::string block(65536, '.');
   ssize_t n;
@@ -199,8 +223,26 @@ std::string Rest(const Args& a) {
 
 }  // namespace
 
-const Entry kDataCommands[] = {{"send", 2, Send}, {"sendto", 3, Sendto}, {"write", 2, Write}, {"writev", 2, Writev}, {"sendmmsg", 2, Sendmmsg}, {"recv", 2, Recv},
-    {"read", 2, Read}, {"readv", 2, Readv}, {"recvfrom", 2, Recvfrom}, {"recvmsg", 2, Recvmsg}, {"recvmmsg", 2, Recvmmsg}, {"sendfile", 2, Sendfile},
-    {"spliceto", 2, SpliceTo}, {"splicefrom", 2, SpliceFrom}, {"badbuffer", 2, NullBuffer}, {"pread", 1, Pread}, {"lseek", 1, Lseek}, {"fill", 1, Fill}, {"drain", 1, Drain}, {"rest", 1, Rest}, {nullptr, 0, nullptr}};
+const Entry kDataCommands[] = {{"send", 2, Send},
+                               {"sendto", 3, Sendto},
+                               {"write", 2, Write},
+                               {"writev", 2, Writev},
+                               {"sendmmsg", 2, Sendmmsg},
+                               {"recv", 2, Recv},
+                               {"read", 2, Read},
+                               {"readv", 2, Readv},
+                               {"recvfrom", 2, Recvfrom},
+                               {"recvmsg", 2, Recvmsg},
+                               {"recvmmsg", 2, Recvmmsg},
+                               {"sendfile", 2, Sendfile},
+                               {"spliceto", 2, SpliceTo},
+                               {"splicefrom", 2, SpliceFrom},
+                               {"badbuffer", 2, NullBuffer},
+                               {"pread", 1, Pread},
+                               {"lseek", 1, Lseek},
+                               {"fill", 1, Fill},
+                               {"drain", 1, Drain},
+                               {"rest", 1, Rest},
+                               {nullptr, 0, nullptr}};
 
 }  // namespace conform

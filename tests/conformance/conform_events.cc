@@ -1,5 +1,5 @@
 // conform_events.cc - commands that ask for readiness: poll, select, epoll.
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 
 #include <errno.h>
 #include <poll.h>
@@ -17,8 +17,12 @@
 namespace conform {
 namespace {
 
-const std::pair<const char*, unsigned> kEvents[] = {{"IN", EPOLLIN}, {"PRI", EPOLLPRI}, {"OUT", EPOLLOUT}, {"ERR", EPOLLERR}, {"HUP", EPOLLHUP}, {"RDHUP", EPOLLRDHUP},
-    {"NVAL", POLLNVAL}, {"ET", EPOLLET}, {"ONESHOT", EPOLLONESHOT}, {"EXCLUSIVE", EPOLLEXCLUSIVE}};
+const std::pair<const char*, unsigned> kEvents[] = {
+    {"IN", EPOLLIN},           {"PRI", EPOLLPRI},
+    {"OUT", EPOLLOUT},         {"ERR", EPOLLERR},
+    {"HUP", EPOLLHUP},         {"RDHUP", EPOLLRDHUP},
+    {"NVAL", POLLNVAL},        {"ET", EPOLLET},
+    {"ONESHOT", EPOLLONESHOT}, {"EXCLUSIVE", EPOLLEXCLUSIVE}};
 
 std::mutex tags_mutex;
 std::map<std::string, uint64_t> tags;  // data.u64 of a member, by name; guarded by tags_mutex
@@ -47,7 +51,8 @@ std::pair<std::string, std::string> Split(const std::string& text) {
 
 std::string Poll(const Args& a) {
   std::vector<pollfd> fds;
-  for (size_t i = 1; i < a.size(); ++i) fds.push_back({Fd(Split(a[i]).first), static_cast<short>(ParseEvents(Split(a[i]).second)), 0});
+  for (size_t i = 1; i < a.size(); ++i)
+    fds.push_back({Fd(Split(a[i]).first), static_cast<short>(ParseEvents(Split(a[i]).second)), 0});
   const int n = poll(fds.data(), fds.size(), static_cast<int>(Number(a[0])));
   if (n < 0) return Errno();
   std::string out = std::to_string(n);
@@ -59,7 +64,8 @@ std::string Ppoll(const Args& a) {
   pollfd one{Fd(Split(a[1]).first), static_cast<short>(ParseEvents(Split(a[1]).second)), 0};
   const timespec timeout{Number(a[0]) / 1000, (Number(a[0]) % 1000) * 1000000};
   const int n = ppoll(&one, 1, &timeout, nullptr);
-  return n < 0 ? Errno() : std::to_string(n) + " " + EventText(static_cast<unsigned short>(one.revents));
+  return n < 0 ? Errno()
+               : std::to_string(n) + " " + EventText(static_cast<unsigned short>(one.revents));
 }
 
 std::string SelectBy(const Args& a, bool with_pselect) {
@@ -75,12 +81,14 @@ std::string SelectBy(const Args& a, bool with_pselect) {
   }
   timeval timeout{Number(a[0]) / 1000, (Number(a[0]) % 1000) * 1000};
   const timespec fine{timeout.tv_sec, timeout.tv_usec * 1000};
-  const int n = with_pselect ? pselect(highest + 1, &sets[0], &sets[1], &sets[2], &fine, nullptr) : select(highest + 1, &sets[0], &sets[1], &sets[2], &timeout);
+  const int n = with_pselect ? pselect(highest + 1, &sets[0], &sets[1], &sets[2], &fine, nullptr)
+                             : select(highest + 1, &sets[0], &sets[1], &sets[2], &timeout);
   if (n < 0) return Errno();
   std::string out = std::to_string(n);
   for (size_t i = 1; i < a.size(); ++i) {
     out += " ";
-    for (size_t s = 0; s < 3; ++s) out += FD_ISSET(Fd(Split(a[i]).first), &sets[s]) ? std::string(1, "rwe"[s]) : "-";
+    for (size_t s = 0; s < 3; ++s)
+      out += FD_ISSET(Fd(Split(a[i]).first), &sets[s]) ? std::string(1, "rwe"[s]) : "-";
   }
   return out;
 }
@@ -127,7 +135,10 @@ std::string EpollWait(const Args& a) {
 
 }  // namespace
 
-const Entry kEventCommands[] = {{"poll", 2, Poll}, {"ppoll", 2, Ppoll}, {"select", 2, Select}, {"pselect", 2, Pselect}, {"epcreate", 1, EpollCreate}, {"epadd", 3, EpollAdd},
-    {"epmod", 3, EpollMod}, {"epdel", 2, EpollDel}, {"epwait", 2, EpollWait}, {nullptr, 0, nullptr}};
+const Entry kEventCommands[] = {
+    {"poll", 2, Poll},       {"ppoll", 2, Ppoll},          {"select", 2, Select},
+    {"pselect", 2, Pselect}, {"epcreate", 1, EpollCreate}, {"epadd", 3, EpollAdd},
+    {"epmod", 3, EpollMod},  {"epdel", 2, EpollDel},       {"epwait", 2, EpollWait},
+    {nullptr, 0, nullptr}};
 
 }  // namespace conform

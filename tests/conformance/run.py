@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # run.py - the same socket calls on the kernel and under postern: what comes of each call has to be the same.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 #
 # A case (cases/*.case) is a script for two actors, A and B (conform.cc). Layouts: `pair`, each actor a program of its own, so
 # that under postern they meet over the same-host path; `local`, one program is both. Each layout runs on the kernel first,

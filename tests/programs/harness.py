@@ -1,5 +1,5 @@
 # harness.py - a test: registered by name, run in each mode in a process of its own, with a watchdog and no strays.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 #
 # A pair test starts its programs with ctx.start("server", ...) and ctx.run("client", ...). The mode decides which of
 # the sides run under the wrapper: both, server, client, or kernel (neither: the oracle, in which every test has to pass).
@@ -102,7 +102,7 @@ class Proc:
     """A started program: own session, output in a file."""
 
     def __init__(self, ctx, argv, name, env, stdin):
-        self.ctx, self.name = ctx, name
+        self.ctx, self.name, self.held = ctx, name, 0
         self.log = os.path.join(ctx.dir, f"{len(ctx.procs):02d}-{name}.log")
         with open(self.log, "wb") as out:
             self.popen = subprocess.Popen(argv, stdout=out, stderr=subprocess.STDOUT, stdin=stdin or subprocess.DEVNULL,
@@ -127,7 +127,12 @@ class Proc:
         return code
 
     def go_on(self):
-        """SIGUSR1 to all its processes: what they wait for when they hold a connection open to be looked at."""
+        """SIGUSR1 to all its processes, once one has said that it holds its connection open to be looked at and waits for this."""
+        end = time.monotonic() + 60
+        while self.held == self.output().count("holding\n"):
+            check(self.alive() and time.monotonic() < end, lambda: f"{self.name} does not get to hold its connection: {self.output()[-800:]}")
+            time.sleep(0.01)
+        self.held += 1
         os.killpg(self.pid, signal.SIGUSR1)
 
     def alive(self):

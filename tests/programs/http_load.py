@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # http_load.py - HTTP load that checks every byte and knows what a keep-alive client has to put up with.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 #
 # A server may close an idle keep-alive connection at any time, so a request on a *reused* connection that ends before
 # the first byte of an answer is repeated on a new one (RFC 9112, 9.3.1) and counted as "idle_close". Everything else

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # kill_storm.py - kill -9 at random moments under load: nobody else hangs, crashes or gets wrong bytes.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 #
 #   kill_storm.py --build build [--mode both|server|client|kernel] [--rounds 20] [--seed N] [--victims client,worker,...]
 #

@@ -1,8 +1,8 @@
-// mistakes.cc - mistakes serve|connect NAME PORT: one side of a test for a mistake that others have made.
-// SPDX-License-Identifier: MIT
+// mistakes.cc - mistakes serve|connect NAME PORT: one side of a test for a mistake that others have
+// made. SPDX-License-Identifier: Apache-2.0
 //
-// The driver (t_mistakes.py) starts both sides, each under the wrapper or not. A side that finds something wrong prints
-// the failed expectation and exits with 1.
+// The driver (t_mistakes.py) starts both sides, each under the wrapper or not. A side that finds
+// something wrong prints the failed expectation and exits with 1.
 
 #include "mistakes.h"
 
@@ -24,7 +24,9 @@
 namespace mistakes {
 
 void Die(const char* file, int line, const char* what) {
-  fprintf(stderr, "%s:%d: pid %d expected %s; errno %d (%s)\n", strrchr(file, '/') != nullptr ? strrchr(file, '/') + 1 : file, line, getpid(), what, errno, strerror(errno));
+  fprintf(stderr, "%s:%d: pid %d expected %s; errno %d (%s)\n",
+          strrchr(file, '/') != nullptr ? strrchr(file, '/') + 1 : file, line, getpid(), what,
+          errno, strerror(errno));
   _exit(1);
 }
 

@@ -1,5 +1,5 @@
-// mistakes.h - frame of the mistake tests: a named pair of a server and a client, and small socket helpers that do or die.
-// SPDX-License-Identifier: MIT
+// mistakes.h - frame of the mistake tests: a named pair of a server and a client, and small socket
+// helpers that do or die. SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <sys/types.h>

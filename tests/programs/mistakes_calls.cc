@@ -1,5 +1,5 @@
 // mistakes_calls.cc - calls, flags, time-outs and ends of a connection.
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -32,8 +32,9 @@ void SetTimeout(int fd, int option, int ms) {
   EXPECT(setsockopt(fd, SOL_SOCKET, option, &time, sizeof time) == 0);
 }
 
-// The client says nothing until it is greeted. A server that waits some 200 ms for a sign of acceleration does so for
-// each of them, so the *fastest* of 20 tells, however loaded the machine is: the one time bound in these tests.
+// The client says nothing until it is greeted. A server that waits some 200 ms for a sign of
+// acceleration does so for each of them, so the *fastest* of 20 tells, however loaded the machine
+// is: the one time bound in these tests.
 void GreetServe(int listener) {
   for (int i = 0; i < 20; ++i) {
     const int fd = Accept(listener);
@@ -62,6 +63,8 @@ void WaitForDriver() {
   sigemptyset(&set);
   sigaddset(&set, SIGUSR1);
   int number = 0;
+  printf("holding\n");
+  fflush(stdout);
   EXPECT(sigwait(&set, &number) == 0);
 }
 
@@ -108,7 +111,8 @@ void ExpectAgain(int fd) {
   EXPECT(recv(fd, &byte, 1, 0) == -1 && errno == EAGAIN);
 }
 
-// O_NONBLOCK belongs to the open file: changed at any time, by fcntl or ioctl, through a dup, in a child.
+// O_NONBLOCK belongs to the open file: changed at any time, by fcntl or ioctl, through a dup, in a
+// child.
 void NonblockFlagConnect(uint16_t port) {
   const int fd = Connect(port), copy = dup(fd);
   const int flags = fcntl(fd, F_GETFL);
@@ -156,7 +160,8 @@ void PeekServe(int listener) {
   ExpectText(fd, "3");
   usleep(400000);  // reads nothing while the client fills the buffers
   std::array<char, 65536> data;
-  while (read(fd, data.data(), data.size()) > 0) {}
+  while (read(fd, data.data(), data.size()) > 0) {
+  }
 }
 
 void PeekConnect(uint16_t port) {
@@ -183,19 +188,22 @@ void PeekConnect(uint16_t port) {
   Put(fd, "1");
   EXPECT(recv(fd, data, 10, MSG_WAITALL) == 10 && memcmp(data, "ghijklmnop", 10) == 0);
   Put(fd, "2");
-  EXPECT(recv(fd, data, 10, MSG_WAITALL) == 2 && memcmp(data, "qr", 2) == 0);  // the end of the stream ends it too
+  EXPECT(recv(fd, data, 10, MSG_WAITALL) == 2 &&
+         memcmp(data, "qr", 2) == 0);  // the end of the stream ends it too
   EXPECT(recv(fd, data, 10, MSG_WAITALL) == 0);
   Put(fd, "3");
   SetTimeout(fd, SO_SNDTIMEO, 100);
   const std::string block(8 << 20, 'x');
-  ssize_t total = 0, n;
+  ssize_t n;
   start = NowMs();
-  while ((n = send(fd, block.data(), block.size(), 0)) == static_cast<ssize_t>(block.size())) total += n;
+  while ((n = send(fd, block.data(), block.size(), 0)) == static_cast<ssize_t>(block.size())) {
+  }
   EXPECT(n == -1 ? errno == EAGAIN : n > 0);
   EXPECT(NowMs() - start >= 90);
 }
 
-// Each connection is closed in another way; the server has to see the end of each, and in no other order.
+// Each connection is closed in another way; the server has to see the end of each, and in no other
+// order.
 void CloseWaysConnect(uint16_t port) {
   std::vector<int> fds;
   for (int i = 0; i < 7; ++i) fds.push_back(Connect(port));
@@ -260,7 +268,8 @@ void PipesConnect(uint16_t port) {
   std::array<char, 64> data{};
   piece = {data.data(), len};
   EXPECT(Readable(fd, -1));
-  EXPECT(preadv2(fd, &piece, 1, -1, 0) == static_cast<ssize_t>(len) && memcmp(data.data(), text, len) == 0);
+  EXPECT(preadv2(fd, &piece, 1, -1, 0) == static_cast<ssize_t>(len) &&
+         memcmp(data.data(), text, len) == 0);
   EXPECT(preadv(fd, &piece, 1, 0) == -1 && errno == ESPIPE);
   EXPECT(pread(fd, data.data(), 1, 0) == -1 && errno == ESPIPE);
   EXPECT(lseek(fd, 0, SEEK_CUR) == -1 && errno == ESPIPE);
@@ -268,7 +277,8 @@ void PipesConnect(uint16_t port) {
 
 volatile sig_atomic_t sigpipes;
 
-// Closing with data unread resets. The peer sees ECONNRESET once, then the end; writing gives EPIPE, and SIGPIPE unless told not to.
+// Closing with data unread resets. The peer sees ECONNRESET once, then the end; writing gives
+// EPIPE, and SIGPIPE unless told not to.
 void ResetServe(int listener) {
   int fd = Accept(listener);
   Put(fd, "go");
@@ -284,7 +294,7 @@ void ResetServe(int listener) {
 }
 
 void ResetConnect(uint16_t port) {
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = [](int) { sigpipes = sigpipes + 1; };
   sigaction(SIGPIPE, &action, nullptr);
   for (int round = 0; round < 2; ++round) {
@@ -307,7 +317,8 @@ void ResetConnect(uint16_t port) {
   }
 }
 
-// Half close: the writer's end is found, the other direction goes on; writing after SHUT_WR is EPIPE.
+// Half close: the writer's end is found, the other direction goes on; writing after SHUT_WR is
+// EPIPE.
 void HalfCloseServe(int listener) {
   const int fd = Accept(listener);
   ExpectText(fd, "question");
@@ -343,7 +354,8 @@ void ManyConnect(uint16_t port) {
   }
 }
 
-// One thread and poll for all, so that the server's memory is the connections' and not the threads'.
+// One thread and poll for all, so that the server's memory is the connections' and not the
+// threads'.
 void ManyServe(int listener) {
   std::vector<pollfd> fds{{listener, POLLIN, 0}};
   std::array<char, 4096> data;
@@ -382,17 +394,16 @@ void SmallSendsServe(int listener) {
 
 }  // namespace
 
-const Case kCallCases[] = {
-    {"accept_not_waiting", GreetServe, GreetConnect},
-    {"nonblocking_connect", EchoOneServe, NonblockingConnect},
-    {"nonblock_flag_reread", IdleServe, NonblockFlagConnect},
-    {"peek_waitall_timeouts", PeekServe, PeekConnect},
-    {"close_ways", CloseWaysServe, CloseWaysConnect},
-    {"pipes", EchoOneServe, PipesConnect},
-    {"reset", ResetServe, ResetConnect},
-    {"half_close", HalfCloseServe, HalfCloseConnect},
-    {"many", ManyServe, ManyConnect},
-    {"small_sends", SmallSendsServe, SmallSendsConnect},
-    {nullptr, nullptr, nullptr}};
+const Case kCallCases[] = {{"accept_not_waiting", GreetServe, GreetConnect},
+                           {"nonblocking_connect", EchoOneServe, NonblockingConnect},
+                           {"nonblock_flag_reread", IdleServe, NonblockFlagConnect},
+                           {"peek_waitall_timeouts", PeekServe, PeekConnect},
+                           {"close_ways", CloseWaysServe, CloseWaysConnect},
+                           {"pipes", EchoOneServe, PipesConnect},
+                           {"reset", ResetServe, ResetConnect},
+                           {"half_close", HalfCloseServe, HalfCloseConnect},
+                           {"many", ManyServe, ManyConnect},
+                           {"small_sends", SmallSendsServe, SmallSendsConnect},
+                           {nullptr, nullptr, nullptr}};
 
 }  // namespace mistakes

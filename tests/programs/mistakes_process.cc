@@ -1,11 +1,11 @@
 // mistakes_process.cc - fork, exec, spawn, passed descriptors and death.
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 
 #include <errno.h>
 #include <fcntl.h>
-#include <sched.h>
 #include <linux/sched.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -24,13 +24,16 @@
 
 #include "mistakes.h"
 
-extern "C" int pidfd_getfd(int pidfd, int target, unsigned flags);  // glibc 2.36 forgets extern "C" in <sys/pidfd.h>
+extern "C" int pidfd_getfd(int pidfd, int target,
+                           unsigned flags);  // glibc 2.36 forgets extern "C" in <sys/pidfd.h>
 
 namespace mistakes {
 namespace {
 
-// -- two producers, two consumers --------------------------------------------------------------------------------
-// Each byte carries its producer (top bit) and the low 7 bits of a counter, so any interleaving can be taken apart again.
+// -- two producers, two consumers
+// -------------------------------------------------------------------------------- Each byte
+// carries its producer (top bit) and the low 7 bits of a counter, so any interleaving can be taken
+// apart again.
 constexpr unsigned kMessages = 20000, kMessageBytes = 64;
 
 void Produce(int fd, unsigned who) {
@@ -88,17 +91,19 @@ void TwoConsumersServe(int listener) {
   std::array<unsigned, 256> other{};
   EXPECT(read(results[0], other.data(), sizeof other) == sizeof other);
   ExpectChild(child);
-  for (size_t value = 0; value < 256; ++value) EXPECT(seen[value] + other[value] == (value < 128 ? kMessages * kMessageBytes / 128 : 0));
+  for (size_t value = 0; value < 256; ++value)
+    EXPECT(seen[value] + other[value] == (value < 128 ? kMessages * kMessageBytes / 128 : 0));
 }
 
-// -- exec --------------------------------------------------------------------------------------------------------
+// -- exec
+// --------------------------------------------------------------------------------------------------------
 void ExecConnect(uint16_t port) {
   const int kept = Connect(port), closed = Connect(port);
   EXPECT(fcntl(closed, F_SETFD, FD_CLOEXEC) == 0);
   Put(kept, "before");
   EXPECT(Readable(kept, -1));  // data is there, unread, at the time of exec
   execl(Self(), "mistakes", "resume", "exec", std::to_string(kept).c_str(), nullptr);
-  EXPECT(!"exec");
+  Die(__FILE__, __LINE__, "exec to succeed");
 }
 
 void ExecServe(int listener) {
@@ -110,7 +115,8 @@ void ExecServe(int listener) {
   ExpectEnd(kept);
 }
 
-// -- passing -----------------------------------------------------------------------------------------------------
+// -- passing
+// -----------------------------------------------------------------------------------------------------
 void SendFd(int channel, int fd) {
   char byte = 'f';
   iovec piece{&byte, 1};
@@ -153,7 +159,8 @@ void Echo(int fd) {
   }
 }
 
-// The acceptor passes the connection to another program and forgets it; with `stranger` that one has no preload.
+// The acceptor passes the connection to another program and forgets it; with `stranger` that one
+// has no preload.
 void PassServe(int listener, bool stranger) {
   const int fd = Accept(listener);
   ExpectText(fd, "first");
@@ -195,7 +202,8 @@ void EchoedConnect(uint16_t port) {
 
 void EchoConnect(uint16_t port) { EchoRounds(Connect(port)); }
 
-// -- a child that serves: `cat` on the socket ------------------------------------------------------------------------
+// -- a child that serves: `cat` on the socket
+// ------------------------------------------------------------------------
 void InheritServe(int listener, bool stranger) {
   const int fd = Accept(listener);
   ExpectText(fd, "first");
@@ -280,9 +288,10 @@ void PidfdGetfdServe(int listener) {
   Echo(fd);
 }
 
-// -- death -------------------------------------------------------------------------------------------------------
-// Connections 1-5 meet a server that reads, polls, is in epoll_wait, is in send, has not accepted yet; the client dies by
-// SIGKILL. 6: it dies with data of ours unread, which is a reset.
+// -- death
+// -------------------------------------------------------------------------------------------------------
+// Connections 1-5 meet a server that reads, polls, is in epoll_wait, is in send, has not accepted
+// yet; the client dies by SIGKILL. 6: it dies with data of ours unread, which is a reset.
 void DeathConnect(uint16_t port) {
   for (int i = 0; i < 6; ++i) {
     const pid_t child = fork();
@@ -323,7 +332,8 @@ void DeathServe(int listener) {
   ExpectText(fd, "hello");
   const std::string block(1 << 20, 'z');
   ssize_t n;
-  while ((n = send(fd, block.data(), block.size(), MSG_NOSIGNAL)) > 0) {}
+  while ((n = send(fd, block.data(), block.size(), MSG_NOSIGNAL)) > 0) {
+  }
   EXPECT(n == -1 && (errno == ECONNRESET || errno == EPIPE));
   close(fd);
   usleep(300000);  // the client connects, sends and dies before this accept
@@ -338,7 +348,8 @@ void DeathServe(int listener) {
   EXPECT(read(fd, &byte, 1) == -1 && errno == ECONNRESET);
 }
 
-// -- fork in a threaded program; children die inside calls -------------------------------------------------------------
+// -- fork in a threaded program; children die inside calls
+// -------------------------------------------------------------
 void LockOwnerConnect(uint16_t port) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
@@ -346,7 +357,8 @@ void LockOwnerConnect(uint16_t port) {
     threads.emplace_back([&, t] {
       const int fd = Connect(port);
       for (unsigned i = 0; !stop; ++i) {
-        const std::string text(1 + i % 5000, static_cast<char>('A' + (i + static_cast<unsigned>(t)) % 26));
+        const std::string text(1 + i % 5000,
+                               static_cast<char>('A' + (i + static_cast<unsigned>(t)) % 26));
         Put(fd, text);
         ExpectText(fd, text);
       }
@@ -377,7 +389,8 @@ void EchoPoolServe(int listener) {
     std::thread([fd] {
       std::array<char, 8192> data;
       for (ssize_t n; (n = read(fd, data.data(), data.size())) > 0;) {
-        if (send(fd, data.data(), static_cast<size_t>(n), MSG_NOSIGNAL) != n) break;  // that client was killed
+        if (send(fd, data.data(), static_cast<size_t>(n), MSG_NOSIGNAL) != n)
+          break;  // that client was killed
       }
       close(fd);
     }).detach();
@@ -398,21 +411,20 @@ int Resume(const std::string& what, int fd) {
   return 0;
 }
 
-const Case kProcessCases[] = {
-    {"fork_two_producers", TwoProducersServe, TwoProducersConnect},
-    {"fork_two_consumers", TwoConsumersServe, TwoConsumersConnect},
-    {"exec_keeps_state", ExecServe, ExecConnect},
-    {"passed_fd", PassedServe, EchoedConnect},
-    {"passed_fd_to_stranger", PassedStrangerServe, EchoedConnect},
-    {"inherited_by_exec", CatServe, EchoedConnect},
-    {"inherited_by_stranger", CatStrangerServe, EchoedConnect},
-    {"posix_spawn", SpawnServe, EchoedConnect},
-    {"clone3", Clone3Serve, EchoedConnect},
-    {"vfork", VforkServe, EchoedConnect},
-    {"pidfd_getfd", PidfdGetfdServe, EchoedConnect},
-    {"peer_death", DeathServe, DeathConnect},
-    {"fork_lock_owner_dies", EchoPoolServe, LockOwnerConnect},
-    {"echo", EchoPoolServe, EchoConnect},
-    {nullptr, nullptr, nullptr}};
+const Case kProcessCases[] = {{"fork_two_producers", TwoProducersServe, TwoProducersConnect},
+                              {"fork_two_consumers", TwoConsumersServe, TwoConsumersConnect},
+                              {"exec_keeps_state", ExecServe, ExecConnect},
+                              {"passed_fd", PassedServe, EchoedConnect},
+                              {"passed_fd_to_stranger", PassedStrangerServe, EchoedConnect},
+                              {"inherited_by_exec", CatServe, EchoedConnect},
+                              {"inherited_by_stranger", CatStrangerServe, EchoedConnect},
+                              {"posix_spawn", SpawnServe, EchoedConnect},
+                              {"clone3", Clone3Serve, EchoedConnect},
+                              {"vfork", VforkServe, EchoedConnect},
+                              {"pidfd_getfd", PidfdGetfdServe, EchoedConnect},
+                              {"peer_death", DeathServe, DeathConnect},
+                              {"fork_lock_owner_dies", EchoPoolServe, LockOwnerConnect},
+                              {"echo", EchoPoolServe, EchoConnect},
+                              {nullptr, nullptr, nullptr}};
 
 }  // namespace mistakes

@@ -1,5 +1,5 @@
 # nginxkit.py - Debian's nginx with a configuration of its own: master, two workers, nothing outside the test's directory.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 
 import os
 import random

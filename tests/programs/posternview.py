@@ -1,5 +1,5 @@
 # posternview.py - the only place that knows what posternctl prints.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 #
 # `posternctl ss --json`     {"sockets":[{"pid","fd","path","reason","local","peer","rx_bytes","tx_bytes"}]}
 # `posternctl status --json` counts of what is alive; the names looked for are in LEFTOVER_KEYS.

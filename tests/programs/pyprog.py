@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # pyprog.py - the Python programs of the program tests: pyprog.py ROLE PORT [SECONDS]. A client prints "ok N" or fails.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 
 import asyncio
 import random

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # run.py - runs the program tests: real programs on both sides, in each mode, and says how many passed.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 #
 #   run.py --build build                      the fast tier with both sides under postern, the server, the client
 #   run.py --build build --mode kernel        on plain kernel sockets (needs no postern)

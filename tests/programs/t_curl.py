@@ -1,5 +1,5 @@
 # t_curl.py - curl against nginx: many transfers, one large one, IPv6, and chosen local addresses.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 
 import hashlib
 import os

@@ -1,5 +1,5 @@
 # t_haproxy.py - haproxy between curl and nginx: accept and connect in one process, splice, keep-alive on both sides.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 
 import hashlib
 import os

@@ -1,5 +1,5 @@
 # t_iperf3.py - iperf3: streams in parallel, in reverse and in both directions; its own accounting has to agree.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 
 import json
 

@@ -1,5 +1,5 @@
 # t_memcached.py - memcached: accept in one thread, service in four others, clients that check what they get.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 
 import os
 

@@ -1,5 +1,5 @@
 # t_mistakes.py - one test for each mistake that others have made (facts/anchors.md, section 4).
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 #
 # The two sides are `mistakes serve NAME` and `mistakes connect NAME`, separate programs, so that in mode `both` they meet over
 # the same-host path. What is measured from outside (memory, permissions, the daemon's part) is here.

@@ -1,5 +1,5 @@
 # t_nginx.py - nginx as a server, as a proxy, and while it is reloaded under load.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 
 import hashlib
 import json

@@ -1,5 +1,5 @@
 # t_python.py - Python's own servers and clients: http.server, asyncio, a forking server, multiprocessing over TCP.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 
 from harness import PYTHON, check, test
 from nginxkit import documents

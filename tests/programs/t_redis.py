@@ -1,5 +1,5 @@
 # t_redis.py - redis with its own clients: values, pipelining, pub/sub, replication.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 
 import hashlib
 import os

@@ -1,5 +1,5 @@
 # t_sockperf.py - sockperf: ping-pong with its check of the data, throughput, and many sockets under epoll.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 
 import re
 

@@ -1,5 +1,5 @@
 # t_storm.py - the kill storm as a test of the runner: 20 rounds, 200 in the long tier.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 
 import random
 

@@ -1,5 +1,5 @@
 # t_xfer.py - the table of xfer runs: which ways of writing, reading and waiting meet, and what has to come out.
-# SPDX-License-Identifier: MIT
+# SPDX-License-Identifier: Apache-2.0
 #
 # Each test is a list of option sets. Fast tier: a seeded sample (the seed is printed by run.py) up to 64 MiB; long tier: all of
 # it and 1 GiB. A failed run is named by the two command lines that repeat it.

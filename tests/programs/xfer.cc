@@ -1,14 +1,16 @@
 // xfer.cc - checked streams over one TCP connection: xfer serve|connect|self [--option=value ...]
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 //
-// One connection carries --up bytes from client to server and --down bytes back, both at once. The bytes are a function of
-// (seed, direction, offset), so the reader compares every one at its place and can name the first wrong offset; both
-// ends also print the SHA-256 of what they sent and received, and the driver compares those. After its last byte a writer
-// shuts its direction down, and the reader has to find the end exactly there.
+// One connection carries --up bytes from client to server and --down bytes back, both at once. The
+// bytes are a function of (seed, direction, offset), so the reader compares every one at its place
+// and can name the first wrong offset; both ends also print the SHA-256 of what they sent and
+// received, and the driver compares those. After its last byte a writer shuts its direction down,
+// and the reader has to find the end exactly there.
 //
-// Who does the work (--who): `single` one thread, non-blocking, both directions in one loop; `threads` a thread for writing, one
-// for reading; `fork` a process for each. With --turns=1 each direction is shared by two processes that alternate
-// after each call. `self` runs both ends in one process family (fork), which under postern is the intra-stack path.
+// Who does the work (--who): `single` one thread, non-blocking, both directions in one loop;
+// `threads` a thread for writing, one for reading; `fork` a process for each. With --turns=1 each
+// direction is shared by two processes that alternate after each call. `self` runs both ends in one
+// process family (fork), which under postern is the intra-stack path.
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -56,7 +58,8 @@ struct Direction {
 };
 
 [[noreturn]] void Die(const char* what, long error, uint64_t offset) {
-  fprintf(stderr, "xfer: %s: %s (%ld) at offset %llu\n", what, strerror(static_cast<int>(error < 0 ? -error : error)), error,
+  fprintf(stderr, "xfer: %s: %s (%ld) at offset %llu\n", what,
+          strerror(static_cast<int>(error < 0 ? -error : error)), error,
           static_cast<unsigned long long>(offset));
   _exit(1);
 }
@@ -90,7 +93,8 @@ void Check(const Direction& d, const uint8_t* got, size_t len, std::vector<uint8
   if (memcmp(got, want->data(), len) == 0) return;
   const auto diff = std::mismatch(got, got + len, want->begin());
   fprintf(stderr, "xfer: wrong byte at offset %llu of %llu\n",
-          static_cast<unsigned long long>(d.offset + static_cast<uint64_t>(diff.first - got)), static_cast<unsigned long long>(d.total));
+          static_cast<unsigned long long>(d.offset + static_cast<uint64_t>(diff.first - got)),
+          static_cast<unsigned long long>(d.total));
   _exit(1);
 }
 
@@ -108,14 +112,16 @@ struct Worker {
     Direction& d = *direction;
     if (d.offset == d.total) return Step::kDone;
     const uint64_t chunk_start = d.offset - d.offset % options.chunk;
-    const size_t chunk = static_cast<size_t>(std::min<uint64_t>(options.chunk, d.total - chunk_start));
+    const size_t chunk =
+        static_cast<size_t>(std::min<uint64_t>(options.chunk, d.total - chunk_start));
     if (data_offset != chunk_start || data.size() != chunk) {
       data.resize(chunk);
       Fill(d.seed, chunk_start, data.data(), chunk);
       data_offset = chunk_start;
     }
     const size_t skip = static_cast<size_t>(d.offset - chunk_start);
-    const ssize_t n = WriteSome(options.write, fd, data.data() + skip, chunk - skip, chunk_start + chunk == d.total, &lane);
+    const ssize_t n = WriteSome(options.write, fd, data.data() + skip, chunk - skip,
+                                chunk_start + chunk == d.total, &lane);
     if (n == -EAGAIN && options.nonblock) return Step::kBlocked;
     if (n == -EINTR) return Step::kMoved;
     if (n <= 0) Die("write", n, d.offset);
@@ -127,7 +133,8 @@ struct Worker {
   Step ReadStep() {
     Direction& d = *direction;
     data.resize(options.rchunk);
-    const ssize_t n = ReadSome(options.read, fd, data.data(), options.rchunk, !options.nonblock, &lane);
+    const ssize_t n =
+        ReadSome(options.read, fd, data.data(), options.rchunk, !options.nonblock, &lane);
     if (n == -EAGAIN && options.nonblock) return Step::kBlocked;
     if (n == -EINTR) return Step::kMoved;
     if (n < 0) Die("read", n, d.offset);
@@ -135,11 +142,13 @@ struct Worker {
       if (d.offset != d.total) Die("stream ended early", 0, d.offset);
       return Step::kDone;
     }
-    if (d.offset + static_cast<uint64_t>(n) > d.total) Die("more bytes than were sent", 0, d.offset);
+    if (d.offset + static_cast<uint64_t>(n) > d.total)
+      Die("more bytes than were sent", 0, d.offset);
     Check(d, data.data(), static_cast<size_t>(n), &want);
     d.sha.Update(data.data(), static_cast<size_t>(n));
     d.offset += static_cast<uint64_t>(n);
-    if (options.slow && (d.offset >> 20) != ((d.offset - static_cast<uint64_t>(n)) >> 20)) usleep(2000);
+    if (options.slow && (d.offset >> 20) != ((d.offset - static_cast<uint64_t>(n)) >> 20))
+      usleep(2000);
     return Step::kMoved;
   }
 
@@ -155,7 +164,11 @@ void ShutDown(const Options& options, int fd) {
   sigemptyset(&set);
   sigaddset(&set, SIGUSR1);
   int number = 0;
-  if (options.hold) sigwait(&set, &number);
+  if (options.hold) {
+    printf("holding\n");
+    fflush(stdout);
+    sigwait(&set, &number);
+  }
   if (shutdown(fd, SHUT_WR) != 0) Die("shutdown", errno, 0);
 }
 
@@ -163,8 +176,11 @@ void ShutDown(const Options& options, int fd) {
 void Pump(const Options& options, int fd, Direction* direction, short event) {
   Worker worker{options, fd, direction};
   for (;;) {
-    // A blocking socket that is waited for: wait first. A non-blocking one: only after EAGAIN, as edges demand.
-    if (!options.nonblock && options.wait != WaitHow::kNone && !(event == POLLOUT && direction->offset == direction->total)) worker.Wait(event);
+    // A blocking socket that is waited for: wait first. A non-blocking one: only after EAGAIN, as
+    // edges demand.
+    if (!options.nonblock && options.wait != WaitHow::kNone &&
+        !(event == POLLOUT && direction->offset == direction->total))
+      worker.Wait(event);
     const Step step = event == POLLOUT ? worker.WriteStep() : worker.ReadStep();
     if (step == Step::kDone) break;
     if (step == Step::kBlocked) worker.Wait(event);
@@ -172,24 +188,29 @@ void Pump(const Options& options, int fd, Direction* direction, short event) {
   if (event == POLLOUT) ShutDown(options, fd);
 }
 
-// One direction by two processes that alternate: a byte in a pipe is the turn, 'd' says that all is done.
+// One direction by two processes that alternate: a byte in a pipe is the turn, 'd' says that all is
+// done.
 void PumpInTurns(const Options& options, int fd, Direction* direction, short event) {
   int to_child[2], to_parent[2];
   if (pipe(to_child) != 0 || pipe(to_parent) != 0) Die("pipe", errno, 0);
   const pid_t child = fork();
   if (child < 0) Die("fork", errno, 0);
-  const int in = child == 0 ? to_child[0] : to_parent[0], out = child == 0 ? to_parent[1] : to_child[1];
+  const int in = child == 0 ? to_child[0] : to_parent[0],
+            out = child == 0 ? to_parent[1] : to_child[1];
   close(child == 0 ? to_child[1] : to_parent[1]);
   Worker worker{options, fd, direction};
   char token = 't';
   bool mine = child != 0;
   while (token == 't') {
-    if (!mine && read(in, &token, 1) != 1) Die("the other process is gone", errno, direction->offset);
+    if (!mine && read(in, &token, 1) != 1)
+      Die("the other process is gone", errno, direction->offset);
     mine = false;
     if (token == 'd') break;
     Step step;
-    while ((step = event == POLLOUT ? worker.WriteStep() : worker.ReadStep()) == Step::kBlocked) worker.Wait(event);
-    while (worker.lane.pipe_pending > 0) worker.WriteStep();  // bytes in this process's pipe come before the other's
+    while ((step = event == POLLOUT ? worker.WriteStep() : worker.ReadStep()) == Step::kBlocked)
+      worker.Wait(event);
+    while (worker.lane.pipe_pending > 0)
+      worker.WriteStep();  // bytes in this process's pipe come before the other's
     if (step == Step::kDone) token = 'd';
     if (write(out, &token, 1) != 1) Die("turn", errno, direction->offset);
   }
@@ -271,11 +292,13 @@ void Prepare(const Options& options, int fd) {
   const int one = 1;
   if (options.nodelay) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   const int flags = fcntl(fd, F_GETFL);
-  if (fcntl(fd, F_SETFL, options.nonblock ? flags | O_NONBLOCK : flags & ~O_NONBLOCK) != 0) Die("F_SETFL", errno, 0);
+  if (fcntl(fd, F_SETFL, options.nonblock ? flags | O_NONBLOCK : flags & ~O_NONBLOCK) != 0)
+    Die("F_SETFL", errno, 0);
 }
 
 Direction* MakeDirections(const Options& options) {
-  void* memory = mmap(nullptr, 2 * sizeof(Direction), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* memory = mmap(nullptr, 2 * sizeof(Direction), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) Die("mmap", errno, 0);
   auto* d = static_cast<Direction*>(memory);
   new (d) Direction{options.up, 0, options.seed * 2, {}};
@@ -284,8 +307,9 @@ Direction* MakeDirections(const Options& options) {
 }
 
 void Report(const char* role, const Direction& sent, const Direction& received) {
-  printf("%s sent %llu %s received %llu %s\n", role, static_cast<unsigned long long>(sent.offset), sent.sha.Hex().c_str(),
-         static_cast<unsigned long long>(received.offset), received.sha.Hex().c_str());
+  printf("%s sent %llu %s received %llu %s\n", role, static_cast<unsigned long long>(sent.offset),
+         sent.sha.Hex().c_str(), static_cast<unsigned long long>(received.offset),
+         received.sha.Hex().c_str());
   fflush(stdout);
 }
 
@@ -335,7 +359,9 @@ int Connect(const Options& options) {
     pollfd one{fd, POLLOUT, 0};
     int error = 0;
     socklen_t error_len = sizeof error;
-    if (poll(&one, 1, -1) != 1 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_len) != 0 || error != 0) Die("connect", error, 0);
+    if (poll(&one, 1, -1) != 1 || getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &error_len) != 0 ||
+        error != 0)
+      Die("connect", error, 0);
   }
   Prepare(options, fd);
   Direction* d = MakeDirections(options);
@@ -350,7 +376,9 @@ int Self(Options options) {
   sockaddr_storage name{};
   socklen_t len = sizeof name;
   getsockname(listener, reinterpret_cast<sockaddr*>(&name), &len);
-  options.port = ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&name)->sin6_port : reinterpret_cast<sockaddr_in*>(&name)->sin_port);
+  options.port =
+      ntohs(name.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&name)->sin6_port
+                                       : reinterpret_cast<sockaddr_in*>(&name)->sin_port);
   const pid_t child = fork();
   if (child == 0) _exit(Serve(options, listener));
   close(listener);
@@ -365,16 +393,25 @@ bool Set(Options* o, const std::string& key, const std::string& value) {
   if (key == "write") return Parse(value, &o->write);
   if (key == "read") return Parse(value, &o->read);
   if (key == "wait") return Parse(value, &o->wait);
-  std::map<std::string, std::string*> texts = {{"addr", &o->addr}, {"bind", &o->bind}, {"who", &o->who}, {"accept", &o->accept}};
+  std::map<std::string, std::string*> texts = {
+      {"addr", &o->addr}, {"bind", &o->bind}, {"who", &o->who}, {"accept", &o->accept}};
   std::map<std::string, uint64_t*> longs = {{"up", &o->up}, {"down", &o->down}, {"seed", &o->seed}};
   std::map<std::string, size_t*> sizes = {{"chunk", &o->chunk}, {"rchunk", &o->rchunk}};
-  std::map<std::string, bool*> flags = {{"nonblock", &o->nonblock}, {"turns", &o->turns}, {"dup", &o->dup}, {"nodelay", &o->nodelay}, {"slow", &o->slow}, {"hold", &o->hold}};
-  if (texts.contains(key)) *texts[key] = value;
-  else if (longs.contains(key)) *longs[key] = number;
-  else if (sizes.contains(key)) *sizes[key] = static_cast<size_t>(number);
-  else if (flags.contains(key)) *flags[key] = number != 0;
-  else if (key == "port") o->port = static_cast<uint16_t>(number);
-  else return false;
+  std::map<std::string, bool*> flags = {{"nonblock", &o->nonblock}, {"turns", &o->turns},
+                                        {"dup", &o->dup},           {"nodelay", &o->nodelay},
+                                        {"slow", &o->slow},         {"hold", &o->hold}};
+  if (texts.contains(key))
+    *texts[key] = value;
+  else if (longs.contains(key))
+    *longs[key] = number;
+  else if (sizes.contains(key))
+    *sizes[key] = static_cast<size_t>(number);
+  else if (flags.contains(key))
+    *flags[key] = number != 0;
+  else if (key == "port")
+    o->port = static_cast<uint16_t>(number);
+  else
+    return false;
   return true;
 }
 
@@ -384,8 +421,10 @@ const char* Senseless(const Options& o) {
   if (o.who == "single" && !o.nonblock) return "single needs non-blocking";
   if (!o.nonblock && (o.wait == WaitHow::kEpollEt)) return "edge triggered needs non-blocking";
   if (o.turns && o.who != "fork") return "turns need who=fork";
-  if (o.turns && o.nonblock && o.wait == WaitHow::kEpollEt) return "an edge may be taken by the other process's call";
-  if (o.who != "single" && o.who != "threads" && o.who != "fork") return "who is single, threads or fork";
+  if (o.turns && o.nonblock && o.wait == WaitHow::kEpollEt)
+    return "an edge may be taken by the other process's call";
+  if (o.who != "single" && o.who != "threads" && o.who != "fork")
+    return "who is single, threads or fork";
   if (o.chunk == 0 || o.rchunk == 0) return "chunks are at least 1 byte";
   return nullptr;
 }
@@ -400,7 +439,8 @@ int main(int argc, char** argv) {
   for (int i = 2; i < argc; ++i) {
     const std::string argument = argv[i];
     const size_t equals = argument.find('=');
-    if (argument.rfind("--", 0) != 0 || equals == std::string::npos || !Set(&options, argument.substr(2, equals - 2), argument.substr(equals + 1))) {
+    if (argument.rfind("--", 0) != 0 || equals == std::string::npos ||
+        !Set(&options, argument.substr(2, equals - 2), argument.substr(equals + 1))) {
       fprintf(stderr, "xfer: what is '%s'?\n", argv[i]);
       return 2;
     }

@@ -1,5 +1,5 @@
 // xfer_io.cc - the write and read variants.
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 
 #include "xfer_io.h"
 
@@ -27,7 +27,8 @@ ssize_t Result(ssize_t n) { return n < 0 ? -errno : n; }
 std::array<iovec, kPieces> Cut(const uint8_t* data, size_t len) {
   auto* p = const_cast<uint8_t*>(data);
   const size_t first = len / 5, second = len / 3;
-  return {iovec{p, first}, iovec{p + first, second}, iovec{p + first + second, len - first - second}};
+  return {iovec{p, first}, iovec{p + first, second},
+          iovec{p + first + second, len - first - second}};
 }
 
 msghdr Message(iovec* pieces, size_t count) {
@@ -40,7 +41,8 @@ msghdr Message(iovec* pieces, size_t count) {
 int EnsurePipe(Lane* lane) {
   if (lane->pipe_fds[0] >= 0) return 0;
   if (pipe2(lane->pipe_fds, O_CLOEXEC) != 0) return -errno;
-  fcntl(lane->pipe_fds[1], F_SETPIPE_SZ, static_cast<int>(kPipeBytes));  // smaller is slower, not wrong
+  fcntl(lane->pipe_fds[1], F_SETPIPE_SZ,
+        static_cast<int>(kPipeBytes));  // smaller is slower, not wrong
   return 0;
 }
 
@@ -54,7 +56,8 @@ ssize_t Sendmmsg(int fd, const uint8_t* data, size_t len) {
   for (int i = 0; i < count; ++i) {
     total += messages[i].msg_len;
     // A message may be cut short only if none follows; otherwise a hole is in the stream.
-    if (messages[i].msg_len < pieces[static_cast<size_t>(i)].iov_len && i + 1 < count) return -EPROTO;
+    if (messages[i].msg_len < pieces[static_cast<size_t>(i)].iov_len && i + 1 < count)
+      return -EPROTO;
   }
   return total;
 }
@@ -74,7 +77,8 @@ ssize_t Sendfile(int fd, const uint8_t* data, size_t len, Lane* lane) {
   return n;
 }
 
-// What is in the pipe is always the beginning of what is asked to be sent now, as a short count is repeated from its end.
+// What is in the pipe is always the beginning of what is asked to be sent now, as a short count is
+// repeated from its end.
 ssize_t SpliceOut(int fd, const uint8_t* data, size_t len, bool last, Lane* lane) {
   if (const int error = EnsurePipe(lane); error < 0) return error;
   if (lane->pipe_pending == 0) {
@@ -83,7 +87,8 @@ ssize_t SpliceOut(int fd, const uint8_t* data, size_t len, bool last, Lane* lane
     lane->pipe_pending = static_cast<size_t>(n);
   }
   const bool more = !last && (lane->turn++ % 3) != 0;
-  const ssize_t n = Result(splice(lane->pipe_fds[0], nullptr, fd, nullptr, lane->pipe_pending, more ? SPLICE_F_MORE : 0u));
+  const ssize_t n = Result(splice(lane->pipe_fds[0], nullptr, fd, nullptr, lane->pipe_pending,
+                                  more ? SPLICE_F_MORE : 0u));
   if (n > 0) lane->pipe_pending -= static_cast<size_t>(n);
   return n;
 }
@@ -93,7 +98,9 @@ ssize_t Recvmmsg(int fd, uint8_t* data, size_t len) {
   mmsghdr messages[kPieces] = {};
   size_t vlen = 0;
   for (auto& piece : pieces) {
-    if (piece.iov_len > 0) messages[vlen++].msg_hdr = Message(&piece, 1);  // an empty one would wait for data and take none
+    if (piece.iov_len > 0)
+      messages[vlen++].msg_hdr =
+          Message(&piece, 1);  // an empty one would wait for data and take none
   }
   const int count = recvmmsg(fd, messages, static_cast<unsigned>(vlen), MSG_WAITFORONE, nullptr);
   if (count < 0) return -errno;
@@ -124,7 +131,8 @@ ssize_t PeekThenRead(int fd, uint8_t* data, size_t len, Lane* lane) {
 
 ssize_t SpliceIn(int fd, uint8_t* data, size_t len, Lane* lane) {
   if (const int error = EnsurePipe(lane); error < 0) return error;
-  const ssize_t n = splice(fd, nullptr, lane->pipe_fds[1], nullptr, std::min(len, size_t{65536}), 0);
+  const ssize_t n =
+      splice(fd, nullptr, lane->pipe_fds[1], nullptr, std::min(len, size_t{65536}), 0);
   if (n <= 0) return Result(n);
   for (ssize_t have = 0; have < n;) {
     const ssize_t part = read(lane->pipe_fds[0], data + have, static_cast<size_t>(n - have));
@@ -136,7 +144,8 @@ ssize_t SpliceIn(int fd, uint8_t* data, size_t len, Lane* lane) {
 
 template <typename How, size_t kCount>
 bool Find(const std::string& name, const std::array<const char*, kCount>& names, How* how) {
-  const auto found = std::find_if(names.begin(), names.end(), [&](const char* n) { return name == n; });
+  const auto found =
+      std::find_if(names.begin(), names.end(), [&](const char* n) { return name == n; });
   if (found == names.end()) return false;
   *how = static_cast<How>(found - names.begin());
   return true;
@@ -145,17 +154,22 @@ bool Find(const std::string& name, const std::array<const char*, kCount>& names,
 }  // namespace
 
 bool Parse(const std::string& name, WriteHow* how) {
-  static constexpr std::array kNames = {"write", "send", "sendto", "sendmsg", "sendmmsg", "writev", "pwritev2", "sendfile", "splice", "more", "mix"};
+  static constexpr std::array kNames = {"write",    "send",   "sendto",   "sendmsg",
+                                        "sendmmsg", "writev", "pwritev2", "sendfile",
+                                        "splice",   "more",   "mix"};
   return Find(name, kNames, how);
 }
 
 bool Parse(const std::string& name, ReadHow* how) {
-  static constexpr std::array kNames = {"read", "recv", "recvfrom", "recvmsg", "recvmmsg", "readv", "preadv2", "waitall", "peek", "splice", "mix"};
+  static constexpr std::array kNames = {"read",     "recv",   "recvfrom", "recvmsg",
+                                        "recvmmsg", "readv",  "preadv2",  "waitall",
+                                        "peek",     "splice", "mix"};
   return Find(name, kNames, how);
 }
 
 bool Parse(const std::string& name, WaitHow* how) {
-  static constexpr std::array kNames = {"none", "poll", "ppoll", "select", "pselect", "epoll-lt", "epoll-et", "epoll-oneshot"};
+  static constexpr std::array kNames = {"none",    "poll",     "ppoll",    "select",
+                                        "pselect", "epoll-lt", "epoll-et", "epoll-oneshot"};
   return Find(name, kNames, how);
 }
 
@@ -168,44 +182,70 @@ Lane::~Lane() {
 ssize_t WriteSome(WriteHow how, int fd, const uint8_t* data, size_t len, bool last, Lane* lane) {
   if (how == WriteHow::kMix) {
     // Bytes that wait in the pipe come first, whatever the turn says.
-    how = lane->pipe_pending > 0 ? WriteHow::kSplice : static_cast<WriteHow>(lane->turn++ % static_cast<unsigned>(WriteHow::kMix));
+    how = lane->pipe_pending > 0
+              ? WriteHow::kSplice
+              : static_cast<WriteHow>(lane->turn++ % static_cast<unsigned>(WriteHow::kMix));
   }
   auto pieces = Cut(data, len);
   msghdr message = Message(pieces.data(), pieces.size());
   switch (how) {
-    case WriteHow::kWrite: return Result(write(fd, data, len));
-    case WriteHow::kSend: return Result(send(fd, data, len, MSG_NOSIGNAL));
-    case WriteHow::kSendto: return Result(sendto(fd, data, len, MSG_NOSIGNAL, nullptr, 0));
-    case WriteHow::kSendmsg: return Result(sendmsg(fd, &message, MSG_NOSIGNAL));
-    case WriteHow::kSendmmsg: return Sendmmsg(fd, data, len);
-    case WriteHow::kWritev: return Result(writev(fd, pieces.data(), kPieces));
-    case WriteHow::kPwritev2: return Result(pwritev2(fd, pieces.data(), kPieces, -1, 0));
-    case WriteHow::kSendfile: return Sendfile(fd, data, len, lane);
-    case WriteHow::kSplice: return SpliceOut(fd, data, len, last, lane);
-    case WriteHow::kMore: return Result(send(fd, data, len, MSG_NOSIGNAL | (last || lane->turn++ % 8 == 0 ? 0 : MSG_MORE)));
-    case WriteHow::kMix: break;
+    case WriteHow::kWrite:
+      return Result(write(fd, data, len));
+    case WriteHow::kSend:
+      return Result(send(fd, data, len, MSG_NOSIGNAL));
+    case WriteHow::kSendto:
+      return Result(sendto(fd, data, len, MSG_NOSIGNAL, nullptr, 0));
+    case WriteHow::kSendmsg:
+      return Result(sendmsg(fd, &message, MSG_NOSIGNAL));
+    case WriteHow::kSendmmsg:
+      return Sendmmsg(fd, data, len);
+    case WriteHow::kWritev:
+      return Result(writev(fd, pieces.data(), kPieces));
+    case WriteHow::kPwritev2:
+      return Result(pwritev2(fd, pieces.data(), kPieces, -1, 0));
+    case WriteHow::kSendfile:
+      return Sendfile(fd, data, len, lane);
+    case WriteHow::kSplice:
+      return SpliceOut(fd, data, len, last, lane);
+    case WriteHow::kMore:
+      return Result(
+          send(fd, data, len, MSG_NOSIGNAL | (last || lane->turn++ % 8 == 0 ? 0 : MSG_MORE)));
+    case WriteHow::kMix:
+      break;
   }
   return -EINVAL;
 }
 
 ssize_t ReadSome(ReadHow how, int fd, uint8_t* data, size_t len, bool blocking, Lane* lane) {
-  if (how == ReadHow::kMix) how = static_cast<ReadHow>(lane->turn++ % static_cast<unsigned>(ReadHow::kMix));
+  if (how == ReadHow::kMix)
+    how = static_cast<ReadHow>(lane->turn++ % static_cast<unsigned>(ReadHow::kMix));
   auto pieces = Cut(data, len);
   msghdr message = Message(pieces.data(), pieces.size());
   sockaddr_storage from;
   socklen_t from_len = sizeof from;
   switch (how) {
-    case ReadHow::kRead: return Result(read(fd, data, len));
-    case ReadHow::kRecv: return Result(recv(fd, data, len, 0));
-    case ReadHow::kRecvfrom: return Result(recvfrom(fd, data, len, 0, reinterpret_cast<sockaddr*>(&from), &from_len));
-    case ReadHow::kRecvmsg: return Result(recvmsg(fd, &message, 0));
-    case ReadHow::kRecvmmsg: return Recvmmsg(fd, data, len);
-    case ReadHow::kReadv: return Result(readv(fd, pieces.data(), kPieces));
-    case ReadHow::kPreadv2: return Result(preadv2(fd, pieces.data(), kPieces, -1, 0));
-    case ReadHow::kWaitall: return Waitall(fd, data, len, blocking, lane);
-    case ReadHow::kPeek: return PeekThenRead(fd, data, len, lane);
-    case ReadHow::kSplice: return SpliceIn(fd, data, len, lane);
-    case ReadHow::kMix: break;
+    case ReadHow::kRead:
+      return Result(read(fd, data, len));
+    case ReadHow::kRecv:
+      return Result(recv(fd, data, len, 0));
+    case ReadHow::kRecvfrom:
+      return Result(recvfrom(fd, data, len, 0, reinterpret_cast<sockaddr*>(&from), &from_len));
+    case ReadHow::kRecvmsg:
+      return Result(recvmsg(fd, &message, 0));
+    case ReadHow::kRecvmmsg:
+      return Recvmmsg(fd, data, len);
+    case ReadHow::kReadv:
+      return Result(readv(fd, pieces.data(), kPieces));
+    case ReadHow::kPreadv2:
+      return Result(preadv2(fd, pieces.data(), kPieces, -1, 0));
+    case ReadHow::kWaitall:
+      return Waitall(fd, data, len, blocking, lane);
+    case ReadHow::kPeek:
+      return PeekThenRead(fd, data, len, lane);
+    case ReadHow::kSplice:
+      return SpliceIn(fd, data, len, lane);
+    case ReadHow::kMix:
+      break;
   }
   return -EINVAL;
 }

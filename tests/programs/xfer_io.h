@@ -1,9 +1,9 @@
 // xfer_io.h - every way to write to, read from and wait for a stream socket, behind one call each.
-// SPDX-License-Identifier: MIT
+// SPDX-License-Identifier: Apache-2.0
 //
-// WriteSome and ReadSome move at most `len` bytes and return the count, 0 at the end of the stream (reads), or -errno.
-// A Lane is what one user of one direction needs besides the socket: pipes, scratch memory, an epoll fd. It belongs to one
-// process and one thread.
+// WriteSome and ReadSome move at most `len` bytes and return the count, 0 at the end of the stream
+// (reads), or -errno. A Lane is what one user of one direction needs besides the socket: pipes,
+// scratch memory, an epoll fd. It belongs to one process and one thread.
 #pragma once
 
 #include <sys/types.h>
@@ -15,8 +15,32 @@
 
 namespace xfer {
 
-enum class WriteHow { kWrite, kSend, kSendto, kSendmsg, kSendmmsg, kWritev, kPwritev2, kSendfile, kSplice, kMore, kMix };
-enum class ReadHow { kRead, kRecv, kRecvfrom, kRecvmsg, kRecvmmsg, kReadv, kPreadv2, kWaitall, kPeek, kSplice, kMix };
+enum class WriteHow {
+  kWrite,
+  kSend,
+  kSendto,
+  kSendmsg,
+  kSendmmsg,
+  kWritev,
+  kPwritev2,
+  kSendfile,
+  kSplice,
+  kMore,
+  kMix
+};
+enum class ReadHow {
+  kRead,
+  kRecv,
+  kRecvfrom,
+  kRecvmsg,
+  kRecvmmsg,
+  kReadv,
+  kPreadv2,
+  kWaitall,
+  kPeek,
+  kSplice,
+  kMix
+};
 enum class WaitHow { kNone, kPoll, kPpoll, kSelect, kPselect, kEpollLt, kEpollEt, kEpollOneshot };
 
 // Each returns false when the name is unknown.

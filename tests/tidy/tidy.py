@@ -121,7 +121,7 @@ def rule_include_direction(files):
         rank = RANK[own] if in_lib else CONSUMERS[parts[0]]
         for number, target in included(f):
             group = target.split("/")[0]
-            if group in ("preload", "controlplane") and in_lib or target.startswith("../"):
+            if in_lib and (group in ("preload", "controlplane") or target.startswith("../")):
                 yield f"{f.path}:{number}: lib must not include {target}"
             elif group in RANK and "/" in target and group != own and (RANK[group] > rank or in_lib and RANK[group] == rank):
                 yield f"{f.path}:{number}: {target} is not below {own or parts[0]}"

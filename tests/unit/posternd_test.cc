@@ -1,4 +1,4 @@
-// posternd_test.cc - posternd's parts in one process: directory, alive mark, listener check, runtime dir.
+// posternd_test.cc - posternd in one process: directory, alive mark, listener check, runtime dir.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <netinet/in.h>
