@@ -11,8 +11,9 @@ namespace {
 
 constexpr char kEnvPrefix[] = "POSTERN_";
 constexpr size_t kEnvPrefixLength = sizeof(kEnvPrefix) - 1;
-// Handed from the wrapper to the library and to posternd; not options.
-constexpr const char* kEnvReserved[] = {"POSTERN_DAEMON", "POSTERN_RUNTIME_DIR"};
+// What the parts of Postern hand to each other (POSTERN_ATTACH: across exec, by the library); not
+// options.
+constexpr const char* kEnvReserved[] = {"POSTERN_ATTACH", "POSTERN_DAEMON", "POSTERN_RUNTIME_DIR"};
 // Keys longer than this are never near to a known one, and are cut in messages.
 constexpr size_t kKeyMax = 63;
 // A typing error is at most this many edits away from what was meant.

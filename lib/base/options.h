@@ -115,8 +115,8 @@ const char* OptionEnvName(const OptionDesc& desc, char* text, size_t text_bytes)
 using OptionReport = void (*)(void* context, const char* message);
 
 // Takes every POSTERN_* variable of `envp` (null-terminated array; null: none). Those that the
-// parts of Postern hand to each other (POSTERN_DAEMON, POSTERN_RUNTIME_DIR) are passed over.
-// Returns the number of errors reported.
+// parts of Postern hand to each other (POSTERN_ATTACH, POSTERN_DAEMON, POSTERN_RUNTIME_DIR) are
+// passed over. Returns the number of errors reported.
 size_t OptionsLoadEnv(Options& options, const char* const* envp, OptionReport report,
                       void* context);
 

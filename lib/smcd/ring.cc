@@ -15,8 +15,12 @@ constexpr uint32_t kPublishBytes = 8192;    // return space at least so often wi
 constexpr uint64_t kPlaceMask = (1ull << 44) - 1;  // class and page of a descriptor
 
 uint64_t& HeaderAt(uint8_t* ring, uint32_t off) { return *reinterpret_cast<uint64_t*>(ring + off); }
+// Where the payload of a record starts: behind the header word, so that a small message is one line;
+// in a line of its own when it is long, because large copies want an aligned destination.
+constexpr uint32_t kLongRecord = 2048;
+uint32_t PayloadOff(uint64_t len) { return len < kLongRecord ? PSTN_REC_HDR : kLine; }
 uint32_t RecordBytes(uint64_t len) {
-  return static_cast<uint32_t>((len + PSTN_REC_HDR + kLine - 1) / kLine * kLine);
+  return static_cast<uint32_t>((len + PayloadOff(len) + kLine - 1) / kLine * kLine);
 }
 
 // ---------------------------------------------------------------- writer
@@ -125,7 +129,7 @@ void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
   pstn_tx& tx = e.ep->tx;
   uint32_t at = wrap ? 0 : tx.off;
   uint32_t next = at + RecordBytes(len);
-  from.CopyOut(ring.base + at + PSTN_REC_HDR, len);
+  from.CopyOut(ring.base + at + PayloadOff(len), len);
   if (LoadRelaxed(HeaderAt(ring.base, next)) != 0) StoreRelaxed(HeaderAt(ring.base, next), 0u);
   StoreRelease(HeaderAt(ring.base, at), static_cast<uint64_t>(len));  // [R3] pairs with [A3]
   if (wrap) {
@@ -176,7 +180,7 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from) {
   uint32_t end = RoomAt(tx, ring.bytes), start = RoomAtStart(tx);
   uint32_t room = end >= start ? end : start;
   if (room < kLine || (room < 512 && room < ring.bytes / 8)) return 0;
-  uint32_t len = room - PSTN_REC_HDR;
+  uint32_t len = room - (room < kLongRecord ? PSTN_REC_HDR : kLine);
   Put(e, ring, from, len, end < start);
   return len;
 }
@@ -331,7 +335,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     }
     RingPlace ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
     size_t n = len - rec_done < want - done ? len - rec_done : want - done;
-    if (to != nullptr) to->CopyIn(ring.base + p.off + PSTN_REC_HDR + rec_done, n);
+    if (to != nullptr) to->CopyIn(ring.base + p.off + PayloadOff(len) + rec_done, n);
     done += n;
     rec_done += static_cast<uint32_t>(n);
     bool whole = rec_done == len;

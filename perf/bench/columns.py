@@ -39,7 +39,7 @@ def wrapper_prefix(command):
         raise BenchError("no wrapper given")
     path = shutil.which(os.path.abspath(words[0])) or shutil.which(words[0])
     if not path:
-        raise BenchError(f"{words[0]} isn't there: build Postern first, or name it with --postern")
+        raise BenchError(f"{os.path.relpath(words[0])} isn't there: build Postern first, or name it with --postern")
     return [path] + words[1:]
 
 

@@ -225,10 +225,10 @@ TEST_CASE("options that contradict each other", "[options]") {
 
 TEST_CASE("environment: ours is taken, the rest is not, errors are told", "[options]") {
   Options options = OptionsDefault();
-  const auto messages =
-      LoadEnv(options, {"PATH=/bin", "POSTERN_SPIN_USEC=7", "POSTERN_DAEMON=/x",
-                        "POSTERN_RUNTIME_DIR=/y", "POSTERN_DAEMON_IDLE_SEC=3",
-                        "POSTERN_SPIN_USECS=8", "POSTERN_STRICT=maybe", "POSTERN_"});
+  const auto messages = LoadEnv(
+      options, {"PATH=/bin", "POSTERN_SPIN_USEC=7", "POSTERN_DAEMON=/x", "POSTERN_RUNTIME_DIR=/y",
+                "POSTERN_ATTACH=3:0:e", "POSTERN_DAEMON_IDLE_SEC=3", "POSTERN_SPIN_USECS=8",
+                "POSTERN_STRICT=maybe", "POSTERN_"});
   CHECK(options.spin_usec == 7);
   CHECK(options.daemon_idle_sec == 3);
   REQUIRE(messages.size() == 2);
