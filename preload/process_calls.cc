@@ -65,10 +65,25 @@ bool Collect(const char* arg, va_list ap, char** argv) {
   return true;
 }
 
+// The child of an embryo slot is known, or (pid < 0) there is none. A child that dies before it comes
+// to its first instruction is then found by its pid.
+void Adopted(uint32_t slot, pid_t pid) {
+  int e = errno;
+  uint32_t own = g_proc.pid;
+  if (pid < 0) {
+    ReapSlot(g_proc.view, slot);
+  } else {
+    CompareExchange(Stack().slots[slot].pid, own, static_cast<uint32_t>(pid));
+  }
+  errno = e;
+}
+
 }  // namespace
 
 PSTN_EXPORT pid_t fork() noexcept {
   pid_t r = PSTN_REAL(fork)();
+  if (r == 0 || !g_proc.attached || EmbryoSlot() == PSTN_NONE) return r;
+  Adopted(EmbryoSlot(), r);
   return r;
 }
 PSTN_EXPORT pid_t vfork() noexcept { return fork(); }
@@ -130,13 +145,7 @@ int SpawnWith(pid_t* pid, char* const envp[], Spawn spawn) {
   size_t len = slot != PSTN_NONE ? ExecPrepare(attach, sizeof attach, slot, true) : 0;
   int r = len != 0 && WithAttach(envp, attach, env, kMaxEnv) ? spawn(pid, static_cast<char* const*>(env)) : spawn(pid, envp);
   ExecFailed();
-  if (slot == PSTN_NONE) return r;
-  uint32_t own = g_proc.pid;
-  if (r == 0) {
-    CompareExchange(Stack().slots[slot].pid, own, static_cast<uint32_t>(*pid));
-  } else {
-    ReapSlot(g_proc.view, slot);
-  }
+  if (slot != PSTN_NONE) Adopted(slot, r == 0 ? *pid : -1);
   return r;
 }
 

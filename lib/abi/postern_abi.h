@@ -175,6 +175,7 @@ struct pstn_lgr_hdr {
   struct pstn_uuid stack[2];       /* (c) */
   PSTN_LINE pstn_u32 side_dead[2]; /* (a) posternd: no process of that side is left */
   PSTN_LINE pstn_u32 waiters_hw[2]; /* (a) first evmap index that side never used */
+  pstn_u32 conns_hw; /* (a) first connection that was never used */
   PSTN_LINE pstn_u32 pending[PSTN_PENDING]; /* (a) not yet accepted, by listener modulo this */
 };
 

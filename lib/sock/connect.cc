@@ -47,7 +47,7 @@ bool ReadDirectory(const pstn_dir& d, Fn fn) {
       continue;
     }
     fn();
-    std::atomic_thread_fence(std::memory_order_acquire);
+    FullFence();  // what fn loaded precedes the second look at the version
     if (LoadRelaxed(d.seq) == before) return true;
   }
   return false;
@@ -159,6 +159,9 @@ Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_a
   if (LoadRelaxed(pending) > t.backlog) return kReasonBacklogFull;
   uint32_t conn = TakeConn(ref, lgr);
   if (conn == PSTN_NONE) return kReasonLgrFull;
+  uint32_t& conns_hw = LgrHdr(lgr).conns_hw;
+  for (uint32_t seen = LoadRelaxed(conns_hw); seen <= conn && !CompareExchange(conns_hw, seen, conn + 1);) {
+  }
   pstn_conn& c = LgrConn(lgr, conn);
   uint32_t gen = c.setup.gen + 1;
   memset(static_cast<void*>(&c), 0, sizeof c);

@@ -8,6 +8,7 @@
 #include <sys/un.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "base/clock.h"
@@ -22,6 +23,7 @@ using ctl::Msg;
 using ctl::Type;
 
 constexpr uint64_t kRetryNs = 200'000'000;  // between attempts to reach a posternd that is gone
+constexpr uint64_t kSpawnNs = 1'000'000'000;
 constexpr time_t kReplySec = 3;
 
 // Sends one message, with an fd beside it if `fd` >= 0. 0 or -errno.
@@ -152,6 +154,38 @@ void Reintroduce() {
   }
 }
 
+// Starts posternd as the wrapper does, when nobody answers: the process that notices may be the only
+// one that is left to do it. Two forks, so that the program has no child that it does not know; plain
+// system calls, so that no handler of the program runs.
+void Spawn() {
+  static uint64_t not_before_ns = 0;
+  if (g_proc.daemon_path[0] == 0 || g_proc.opt.daemon_spawn == 0 || MonotonicNs() < not_before_ns) return;
+  not_before_ns = MonotonicNs() + kSpawnNs;
+  long child = sys::Call(SYS_clone, 0L, 0L, 0L, 0L, 0L);  // exit signal 0: no SIGCHLD
+  if (child < 0) return;
+  if (child == 0) {
+    (void)sys::Call(SYS_setsid);
+    if (sys::Call(SYS_clone, 0L, 0L, 0L, 0L, 0L) == 0) {
+      char runtime_dir[sizeof g_proc.socket_path];
+      memcpy(runtime_dir, g_proc.socket_path, sizeof runtime_dir);
+      char* slash = strrchr(runtime_dir, '/');
+      if (slash != nullptr) *slash = 0;
+      char flag[] = "--runtime-dir";
+      char* argv[] = {g_proc.daemon_path, flag, runtime_dir, nullptr};
+      char* envp[] = {nullptr};
+      uint64_t none = 0;
+      (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_SETMASK), &none, nullptr, 8L);
+      (void)sys::Call(SYS_close_range, 3L, ~0u, 0L);
+      (void)sys::Call(SYS_execve, g_proc.daemon_path, &argv[0], &envp[0]);
+      sys::Call(SYS_exit_group, 127L);
+    }
+    sys::Call(SYS_exit_group, 0L);
+  }
+  int status = 0;
+  while (sys::Call(SYS_wait4, child, &status, 0x80000000L /* __WCLONE */, nullptr) == -EINTR) {
+  }
+}
+
 bool ConnectLocked() {
   if (g_proc.ctl_fd >= 0) return true;
   if (MonotonicNs() < g_proc.ctl_retry_ns || g_proc.socket_path[0] == 0) return false;
@@ -168,6 +202,7 @@ bool ConnectLocked() {
   if (r < 0) {
     CloseInternal(fd);
     g_proc.ctl_retry_ns = MonotonicNs() + kRetryNs;
+    if (r == -ECONNREFUSED || r == -ENOENT) Spawn();
     return false;
   }
   g_proc.ctl_fd = fd;
@@ -186,11 +221,10 @@ bool ConnectLocked() {
     Disconnect();
     return false;
   }
-  const pstn_dir* before = g_proc.dir;
-  g_proc.dir = dir;
   // The directory before stays mapped: another thread may be reading it. A restart of posternd
   // is rare enough for its 1 MiB.
-  if (before != nullptr && !SameUuid(before->id, dir->id)) Reintroduce();
+  g_proc.dir = dir;
+  Reintroduce();
   return g_proc.ctl_fd >= 0;
 }
 

@@ -36,6 +36,7 @@ struct Process {
   uint64_t ctl_retry_ns = 0;  // not before this
   const pstn_dir* dir = nullptr;
   char socket_path[108]{};
+  char daemon_path[256]{};
 };
 
 extern Process g_proc;

@@ -10,7 +10,6 @@
 // close-on-exec has closed.
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 
 #include "base/sys.h"
@@ -19,20 +18,27 @@
 namespace postern {
 namespace {
 
-uint32_t embryo_slot = PSTN_NONE;  // between ForkPrepare and ForkParent or ForkChild
+uint32_t embryo_slot = PSTN_NONE;  // made by the last ForkPrepare
+
+// Decimal number at `p`, which moves behind it. strtoul would look at the locale.
+uint64_t Number(const char*& p) {
+  uint64_t v = 0;
+  for (; *p >= '0' && *p <= '9'; p++) v = v * 10 + static_cast<uint64_t>(*p - '0');
+  return v;
+}
 
 // Field 22 of /proc/self/stat: when this process started, in ticks. 0 if unknown.
 uint64_t StartTime() {
   char text[1024];
-  long fd = sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), "/proc/self/stat", static_cast<long>(O_RDONLY | O_CLOEXEC));
+  int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), "/proc/self/stat", static_cast<long>(O_RDONLY | O_CLOEXEC)));
   if (fd < 0) return 0;
   long n = sys::Call(SYS_read, fd, &text[0], sizeof text - 1);
-  sys::Close(static_cast<int>(fd));
+  sys::Close(fd);
   if (n <= 0) return 0;
   text[n] = 0;
   const char* p = strrchr(text, ')');  // the name may hold anything, so count from its end
   for (int field = 2; p != nullptr && field < 22; field++) p = strchr(p + 1, ' ');
-  return p != nullptr ? strtoull(p + 1, nullptr, 10) : 0;
+  return p != nullptr ? Number(++p) : 0;
 }
 
 void FillSlot(pstn_slot& slot) {
@@ -131,14 +137,14 @@ const char* EnvValue(const char* const* envp, const char* name) {
 
 // POSTERN_ATTACH=<stack fd>:<slot>:<mode>[:<lgr>=<fd>]...   mode: e after exec, s after spawn
 void AttachAfterExec(const char* text) {
-  char* end = nullptr;
-  long fd = strtol(text, &end, 10);
-  if (end == nullptr || *end != ':') return;
-  unsigned long slot = strtoul(end + 1, &end, 10);
+  const char* end = text;
+  int fd = static_cast<int>(Number(end));
+  if (*end != ':') return;
+  uint64_t slot = Number(++end);
   if (*end != ':' || slot >= PSTN_SLOTS) return;
   bool spawned = end[1] == 's';
   end += 2;
-  if (!Join(static_cast<int>(fd), static_cast<uint32_t>(slot))) return;
+  if (!Join(fd, static_cast<uint32_t>(slot))) return;
   pstn_slot& mine = Stack().slots[slot];
   uint32_t state = LoadAcquire(mine.state);
   bool fits = spawned ? state == PSTN_SL_EMBRYO : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
@@ -147,15 +153,15 @@ void AttachAfterExec(const char* text) {
     g_proc.view.s = nullptr;
     g_proc.slot = PSTN_NONE;
     g_proc.stack_fd = -1;
-    sys::Close(static_cast<int>(fd));
+    sys::Close(fd);
     return;
   }
-  (void)sys::Fcntl(static_cast<int>(fd), F_SETFD, FD_CLOEXEC);
-  MarkPrivate(static_cast<int>(fd), PSTN_FD_INTERNAL);
+  (void)sys::Fcntl(fd, F_SETFD, FD_CLOEXEC);
+  MarkPrivate(fd, PSTN_FD_INTERNAL);
   while (*end == ':') {
-    unsigned long idx = strtoul(end + 1, &end, 10);
+    uint64_t idx = Number(++end);
     if (*end != '=') break;
-    int lgr_fd = static_cast<int>(strtol(end + 1, &end, 10));
+    int lgr_fd = static_cast<int>(Number(++end));
     uint8_t* base = idx < PSTN_LGRS ? MapLgr(lgr_fd, &Stack().lgrs[idx].id) : nullptr;
     if (base == nullptr) continue;
     (void)sys::Fcntl(lgr_fd, F_SETFD, FD_CLOEXEC);
@@ -213,6 +219,10 @@ void ProcessInit(const char* const* envp) {
     int n = snprintf(g_proc.socket_path, sizeof g_proc.socket_path, "%s/posternd.sock", dir);
     if (n < 0 || static_cast<size_t>(n) >= sizeof g_proc.socket_path) g_proc.socket_path[0] = 0;
   }
+  const char* daemon = EnvValue(envp, "POSTERN_DAEMON");
+  if (daemon != nullptr && daemon[0] == '/' && strlen(daemon) < sizeof g_proc.daemon_path) {
+    memcpy(g_proc.daemon_path, daemon, strlen(daemon) + 1);
+  }
   g_proc.pid = static_cast<uint32_t>(sys::Pid());
   // Without a posternd to ask there is nobody to meet: everything is the kernel's, at no cost.
   g_proc.enabled = g_proc.opt.accel != 0 && g_proc.socket_path[0] != 0;
@@ -253,7 +263,7 @@ void ForkPrepare() {
   embryo_slot = slot;
 }
 
-void ForkParent() { embryo_slot = PSTN_NONE; }
+void ForkParent() {}
 
 void ForkChild() {
   ForgetTid();

@@ -41,7 +41,8 @@ void DropTable(pstn_stack& s, pstn_slot& slot) {
 
 // Ends every connection of a side that no process will end any more.
 void EndSide(uint8_t* lgr, uint32_t side) {
-  for (uint32_t i = 0; i < PSTN_CONNS; i++) {
+  uint32_t hw = LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
+  for (uint32_t i = 0; i < hw && i < PSTN_CONNS; i++) {
     pstn_conn& c = LgrConn(lgr, i);
     uint32_t state = LoadAcquire(c.setup.state);
     uint32_t own_gone = side == 0 ? PSTN_CS_CLIENT_GONE : PSTN_CS_SERVER_GONE;
