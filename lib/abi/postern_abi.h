@@ -102,7 +102,8 @@ struct PSTN_LINE pstn_conn_ctl {
   pstn_u32 gen;       /* (o) the connection's generation as this side knows it */
   pstn_u32 urg;       /* (o) urgent byte: value | PSTN_URG_VALID */
   pstn_u64 urg_pos;   /* (o) stream position behind the urgent byte */
-  pstn_u64 zero[3];
+  pstn_u64 prev_ring; /* (o) the ring before `ring`, if that has PSTN_RING_F_SWITCH */
+  pstn_u64 zero[2];
 };
 
 /* Written at each receive by the reading side: its read offset in the peer's ring. */

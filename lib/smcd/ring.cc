@@ -2,7 +2,7 @@
 // ring.cc - see ring.h for the protocol and why it is safe.
 #include "smcd/ring.h"
 
-#include "base/clock.h"
+#include "base/sys.h"
 
 namespace postern {
 namespace {
@@ -105,6 +105,7 @@ bool Grow(const ConnEnd& e, const RingPlace& old, uint32_t cls) {
     return false;
   }
   tx.old_ring = tx.ring & kPlaceMask;
+  StoreRelaxed(e.ctl().prev_ring, tx.ring & ~PSTN_RING_F_SWITCH);
   uint32_t mark = tx.off;
   tx.ring = desc;
   tx.off = tx.peer = 0;
@@ -242,13 +243,17 @@ bool RingDrained(const ConnEnd& e) {
   return tx.peer == tx.off && static_cast<uint32_t>(read >> 32) == RingGen(tx.ring);
 }
 
-bool RingDetach(const ConnEnd& e) {
+bool RingDetach(const ConnEnd& e, Pages pages) {
   pstn_tx& tx = e.ep->tx;
   if (tx.ring == 0 || !RingDrained(e)) return false;
   uint64_t desc = tx.ring;
   tx.ring = 0;
   // The generation stays, so that the next ring's differs.
   StoreRelease(e.ctl().ring, desc & ~((1ull << PSTN_RING_GEN_SHIFT) - 1));
+  if (pages == Pages::kDrop) {
+    RingPlace r = RingAt(e.lgr, e.side, desc);
+    (void)sys::Call(SYS_madvise, r.base, r.bytes, static_cast<long>(MADV_REMOVE));
+  }
   GiveRing(*e.ref, desc & kPlaceMask);
   return true;
 }
@@ -271,6 +276,8 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len) {
     if ((p.ring & kHasPlace) == 0) {
       uint64_t desc = LoadAcquire(e.peer_ctl().ring);  // [A2]
       if ((desc & kHasPlace) == 0) return Look::kEmpty;
+      // It has grown before we came to read the ring that it began in: that one is first.
+      if ((desc & PSTN_RING_F_SWITCH) != 0) desc = LoadRelaxed(e.peer_ctl().prev_ring);
       if (RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr) return Look::kViolation;
       p = {desc, 0};
       continue;

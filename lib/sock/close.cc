@@ -17,23 +17,27 @@ void LeaveConn(const ConnEnd& e) {
   pstn_ep& ep = *e.ep;
   uint32_t conn = ep.conn_idx % PSTN_CONNS;
   Lock(ep.tx.lock);
-  (void)RingDetach(e);
+  (void)RingDetach(e, Pages::kKeep);
   uint64_t ring = ep.tx.ring;
   uint64_t old = ep.tx.old_ring;
   ep.tx.ring = ep.tx.old_ring = 0;
   Unlock(ep.tx.lock);
   StoreRelease(e.ref->conn_ep[conn], 0u);
-  uint32_t gone = e.side == 0 ? PSTN_CS_CLIENT_GONE : PSTN_CS_SERVER_GONE;
+  uint32_t own_gone = e.side == 0 ? PSTN_CS_CLIENT_GONE : PSTN_CS_SERVER_GONE;
+  uint32_t peer_gone = e.side == 0 ? PSTN_CS_SERVER_GONE : PSTN_CS_CLIENT_GONE;
+  // Rings that the peer may still read wait with the slot until it leaves, too.
   MakeZombie(*e.ref, conn, ring, old);
   uint32_t state = LoadAcquire(e.conn->setup.state);
-  for (;;) {
-    bool peer_gone = state == (e.side == 0 ? PSTN_CS_SERVER_GONE : PSTN_CS_CLIENT_GONE) ||
-                     state == PSTN_CS_FREE || LoadRelaxed(LgrHdr(e.lgr).side_dead[e.side ^ 1u]) != 0;
-    if (CompareExchange(e.conn->setup.state, state, peer_gone ? uint32_t{PSTN_CS_FREE} : gone)) {
-      if (peer_gone) BuryZombie(*e.ref, conn);
-      return;
-    }
-  }
+  bool alone = false;
+  do {
+    alone = state == peer_gone || state == PSTN_CS_FREE || LoadRelaxed(LgrHdr(e.lgr).side_dead[e.side ^ 1u]) != 0;
+    if (alone) break;
+  } while (!CompareExchange(e.conn->setup.state, state, own_gone));
+  if (!alone) return;
+  // The store that frees the slot comes after our last use of it: it can be taken again at once.
+  UnmakeZombie(*e.ref, conn);
+  StoreRelease(e.conn->setup.state, PSTN_CS_FREE);
+  if (e.side == 0) GiveConn(*e.ref, conn);
 }
 
 void CloseListener(pstn_ep& ep) {

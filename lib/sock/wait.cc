@@ -143,14 +143,9 @@ void SweepLgr(uint32_t idx, uint8_t* lgr) {
     if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) continue;
     if (!TryLock(ep.tx.lock)) continue;
     ConnEnd e = {&ep, &ref, lgr, &LgrConn(lgr, ep.conn_idx), ep.side & 1u};
-    if (ep.lgr_idx == idx && ep.tx.ring != 0) {
-      uint64_t place = ep.tx.ring;
-      if (RingDetach(e)) {
-        Count(s.hdr, kCounterRingGivenBack);
-        RingPlace r = RingAt(lgr, e.side, place);
-        if (r.base != nullptr) (void)sys::Call(SYS_madvise, r.base, r.bytes, static_cast<long>(MADV_REMOVE));
-      }
-    }
+    // Closed and used again meanwhile? Then conn_ep says otherwise.
+    bool same = LoadAcquire(ref.conn_ep[c]) == ep_idx && ep.lgr_idx == idx && ep.conn_idx == c;
+    if (same && RingDetach(e, Pages::kDrop)) Count(s.hdr, kCounterRingGivenBack);
     Unlock(ep.tx.lock);
   }
 }

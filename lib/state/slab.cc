@@ -42,13 +42,18 @@ void GiveRingLocked(pstn_lgr_ref& ref, uint64_t desc) {
   ref.rings--;
 }
 
-void BuryLocked(pstn_lgr_ref& ref, uint32_t conn) {
-  if (!TestBit(ref.zombie_map, conn)) return;
+bool UnmakeLocked(pstn_lgr_ref& ref, uint32_t conn) {
+  if (!TestBit(ref.zombie_map, conn)) return false;
   ClearBit(ref.zombie_map, conn);
   ref.zombies--;
   GiveRingLocked(ref, ref.zombie_ring[conn]);
   GiveRingLocked(ref, ref.zombie_old[conn]);
   ref.zombie_ring[conn] = ref.zombie_old[conn] = 0;
+  return true;
+}
+
+void BuryLocked(pstn_lgr_ref& ref, uint32_t conn) {
+  if (!UnmakeLocked(ref, conn)) return;
   if (ref.side == 0 && TestBit(ref.conn_map, conn)) {
     ClearBit(ref.conn_map, conn);
     ref.conns--;
@@ -115,6 +120,11 @@ void MakeZombie(pstn_lgr_ref& ref, uint32_t conn, uint64_t ring, uint64_t old) {
   ref.zombies++;
   ref.zombie_ring[conn] = ring;
   ref.zombie_old[conn] = old;
+}
+
+void UnmakeZombie(pstn_lgr_ref& ref, uint32_t conn) {
+  Guard g(ref.lock);
+  if (conn < PSTN_CONNS) (void)UnmakeLocked(ref, conn);
 }
 
 void BuryZombie(pstn_lgr_ref& ref, uint32_t conn) {

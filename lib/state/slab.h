@@ -44,6 +44,8 @@ uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr);
 // Our side has closed the connection; `ring` and the `old` one before it (or 0) are still in the
 // peer's hands.
 void MakeZombie(pstn_lgr_ref& ref, uint32_t conn, uint64_t ring, uint64_t old);
+// As if MakeZombie had not been: gives the rings back, and leaves the slot taken.
+void UnmakeZombie(pstn_lgr_ref& ref, uint32_t conn);
 // The peer has let go of the connection: takes back what our side still gave to it.
 void BuryZombie(pstn_lgr_ref& ref, uint32_t conn);
 void GiveConn(pstn_lgr_ref& ref, uint32_t conn);
