@@ -22,14 +22,48 @@ namespace {
 constexpr size_t kAttachBytes = 4096;
 constexpr size_t kMaxEnv = 8192;
 constexpr size_t kMaxArgs = 1024;
+constexpr size_t kMaxKept = 64;
+constexpr size_t kKeptBytes = 8192;
 
-// `envp` with our variable in it, in an array of the caller's. False if it does not fit.
+// LD_PRELOAD and the POSTERN_* variables with which this process was started.
+char kept_text[kKeptBytes];
+char* kept[kMaxKept];
+size_t kept_count;
+
+__attribute__((constructor(102))) void KeepEnvironment() {
+  size_t at = 0;
+  for (char** e = environ; e != nullptr && *e != nullptr && kept_count < kMaxKept; e++) {
+    if (strncmp(*e, "POSTERN_", 8) != 0 && strncmp(*e, "LD_PRELOAD=", 11) != 0) continue;
+    if (strncmp(*e, "POSTERN_ATTACH=", 15) == 0) continue;
+    size_t n = strlen(*e) + 1;
+    if (at + n > kKeptBytes) return;
+    memcpy(kept_text + at, *e, n);
+    kept[kept_count++] = kept_text + at;
+    at += n;
+  }
+}
+
+bool Named(const char* variable, const char* name) {
+  size_t n = strlen(name);
+  return strncmp(variable, name, n) == 0 && variable[n] == '=';
+}
+
+// `envp` with our variable in it, in an array of the caller's. False if it does not fit. Programs that
+// make a new environment for their successor (nginx at a binary upgrade) would leave the library
+// behind, and with it the sockets that it inherits: what brought us here goes with it.
 bool WithAttach(char* const envp[], char* attach, char** out, size_t room) {
   size_t n = 0;
+  bool preload = false, options = false;
   for (; envp != nullptr && *envp != nullptr; envp++) {
-    if (strncmp(*envp, "POSTERN_ATTACH=", 15) == 0) continue;
-    if (n + 2 >= room) return false;
+    if (Named(*envp, "POSTERN_ATTACH")) continue;
+    if (n + kMaxKept + 2 >= room) return false;
+    preload = preload || Named(*envp, "LD_PRELOAD");
+    options = options || Named(*envp, "POSTERN_RUNTIME_DIR");
     out[n++] = *envp;
+  }
+  for (size_t i = 0; i < kept_count; i++) {
+    bool is_preload = Named(kept[i], "LD_PRELOAD");
+    if (is_preload ? !preload : !options) out[n++] = kept[i];
   }
   if (attach[0] != 0) out[n++] = attach;
   out[n] = nullptr;

@@ -322,7 +322,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
   pstn_rx& rx = e.ep->rx;
   Place p = {rx.ring, rx.off};
   uint32_t rec_done = rx.rec_done;
-  size_t done = 0, unpublished = 0;
+  size_t done = 0, unpublished = 0, returned = 0;
   ReadStatus status = ReadStatus::kOk;
   while (done < want) {
     uint64_t len = rx.rec_len;
@@ -338,7 +338,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
         else if (done == 0) status = ReadStatus::kEmpty;
         break;
       }
-      if (rec_done >= len) return {done, ReadStatus::kViolation};  // it shrank under a peek
+      if (rec_done >= len) return {done, ReadStatus::kViolation, returned};  // it shrank under a peek
     }
     RingPlace ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
     size_t n = len - rec_done < want - done ? len - rec_done : want - done;
@@ -356,14 +356,15 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     rx.bytes += n;
     if (!whole) break;
     StoreRelaxed(rx.off, p.off);
-    unpublished += len;
+    unpublished += RecordBytes(len);
+    returned += RecordBytes(len);
     if (unpublished >= kPublishBytes) {
       Publish(e, rx);
       unpublished = 0;
     }
   }
   if (mode != ReadMode::kPeek && rx.ring != 0) Publish(e, rx);
-  return {done, done != 0 && status != ReadStatus::kViolation ? ReadStatus::kOk : status};
+  return {done, done != 0 && status != ReadStatus::kViolation ? ReadStatus::kOk : status, returned};
 }
 
 bool RingReadable(const ConnEnd& e) {

@@ -115,11 +115,14 @@ void ChooseSource(const pstn_addr& to, pstn_addr& from) {
 // Reserves an ephemeral port at the kernel for the endpoint's socket. The socket keeps it for life.
 bool ReservePort(int fd, pstn_ep& ep) {
   if (ep.local.port != 0) return true;
+  if ((ep.flags & PSTN_EPF_BOUND) != 0) {  // bound to an address under IP_BIND_ADDRESS_NO_PORT: now it takes one
+    int off = 0;
+    (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_IP), static_cast<long>(IP_BIND_ADDRESS_NO_PORT), &off, sizeof off);
+  }
   sockaddr_storage ss;
-  memset(&ss, 0, sizeof ss);
-  ss.ss_family = static_cast<sa_family_t>(ep.family);
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
-  socklen_t len = ep.family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  socklen_t len = sizeof ss;
+  AddrToSockaddr(ep.local, ep.family, sa, &len);  // any, or bound to an address without a port
   if (sys::Call(SYS_bind, fd, sa, len) < 0) return false;
   len = sizeof ss;
   pstn_addr got;

@@ -239,7 +239,8 @@ bool DaemonAlive() {
 
 void CtlReconnect() {
   if (!g_proc.attached || (g_proc.ctl_fd >= 0 && DaemonAlive())) return;
-  if (MonotonicNs() < g_proc.ctl_retry_ns || !TryLock(g_proc.ctl_lock)) return;
+  if (MonotonicNs() < g_proc.ctl_retry_ns) return;
+  Lock(g_proc.ctl_lock);  // who comes second finds it connected
   if (g_proc.ctl_fd >= 0 && !DaemonAlive()) Disconnect(), g_proc.ctl_retry_ns = 0;
   (void)ConnectLocked();
   Unlock(g_proc.ctl_lock);

@@ -62,10 +62,9 @@ Wait WaitFor(uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
 
 // Lets a writer that waits for room go on, when a sixteenth of the ring has become free: a blocked
 // writer has at least an eighth unread before it (ring.cc), so this comes before the ring is drained.
-void ReturnSpace(const ConnEnd& e, size_t taken) {
+void ReturnSpace(const ConnEnd& e, size_t returned) {
   pstn_rx& rx = e.ep->rx;
-  // Each record takes at least a line: count what the ring has got back, not the payload.
-  rx.unreturned += static_cast<uint32_t>(taken < 64 ? 64 : taken);
+  rx.unreturned += static_cast<uint32_t>(returned);
   if ((rx.ring & ((1ull << 40) - 1)) == 0) return;
   if (rx.unreturned < RingBytes(RingClass(rx.ring) % PSTN_SLAB_CLASSES) / 16) return;
   rx.unreturned = 0;
@@ -97,7 +96,7 @@ long Violation(const ConnEnd& e) {
 long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode) {
   Lock(e.ep->rx.lock);
   ReadResult r = RingRead(e, to, want, mode);
-  if (r.bytes != 0 && mode != ReadMode::kPeek) ReturnSpace(e, r.bytes);
+  if (r.returned != 0) ReturnSpace(e, r.returned);
   Unlock(e.ep->rx.lock);
   if (r.status == ReadStatus::kViolation) return Violation(e);
   return r.bytes != 0 ? static_cast<long>(r.bytes) : -EAGAIN;

@@ -135,6 +135,18 @@ const char* EnvValue(const char* const* envp, const char* name) {
   return nullptr;
 }
 
+// The segment's fd that was left open for us. A spawned child whose file actions closed it (closefrom)
+// takes it from its parent, which still has it. -1 if it can't be had.
+int PassedFd(int fd, bool spawned) {
+  int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
+  if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0) return fd;
+  if (!spawned) return -1;
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%ld/fd/%d", sys::Call(SYS_getppid), fd);
+  long r = sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &path[0], static_cast<long>(O_RDWR | O_CLOEXEC));
+  return r < 0 ? -1 : MoveHigh(static_cast<int>(r));
+}
+
 // POSTERN_ATTACH=<stack fd>:<slot>:<mode>[:<lgr>=<fd>]...   mode: e after exec, s after spawn
 void AttachAfterExec(const char* text) {
   const char* end = text;
@@ -144,6 +156,8 @@ void AttachAfterExec(const char* text) {
   if (*end != ':' || slot >= PSTN_SLOTS) return;
   bool spawned = end[1] == 's';
   end += 2;
+  fd = PassedFd(fd, spawned);
+  if (fd < 0) return;
   if (!Join(fd, static_cast<uint32_t>(slot))) return;
   pstn_slot& mine = Stack().slots[slot];
   uint32_t state = LoadAcquire(mine.state);
@@ -161,7 +175,8 @@ void AttachAfterExec(const char* text) {
   while (*end == ':') {
     uint64_t idx = Number(++end);
     if (*end != '=') break;
-    int lgr_fd = static_cast<int>(Number(++end));
+    int lgr_fd = PassedFd(static_cast<int>(Number(++end)), spawned);
+    if (lgr_fd < 0) continue;
     uint8_t* base = idx < PSTN_LGRS ? MapLgr(lgr_fd, &Stack().lgrs[idx].id) : nullptr;
     if (base == nullptr) continue;
     (void)sys::Fcntl(lgr_fd, F_SETFD, FD_CLOEXEC);

@@ -26,7 +26,7 @@ def expect_whole(said):
 
 @test()
 def sockperf_ping_pong(ctx):
-    expect_whole(sockperf(ctx, "pp", "-m", 14, "--data-integrity"))
+    expect_whole(sockperf(ctx, "pp", "-m", 14, "--mps=4000000", "--data-integrity"))
 
 
 @test()
