@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/select.h>
 
+#include <climits>
 #include <cstring>
 #include <initializer_list>
 
@@ -36,28 +37,95 @@ bool SelectHasOurs(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
   return false;
 }
 
+// A number among them that is closed to the program, though the kernel knows it?
+bool SelectHasHidden(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
+  for (int at = 0; at < n; at += 64) {
+    uint64_t bits = 0;
+    for (const fd_set* s : {r, w, x}) {
+      if (s != nullptr) bits |= reinterpret_cast<const uint64_t*>(s)[at / 64];
+    }
+    for (; bits != 0; bits &= bits - 1) {
+      int fd = at + __builtin_ctzll(bits);
+      if (fd < n && Foreign(fd) != kPass) return true;
+    }
+  }
+  return false;
+}
+
+// poll() with such numbers: as the kernel does it, POLLNVAL makes the call return at once. The
+// caller's array is changed for the time of the call: negative numbers are skipped, and none is as low as these.
+bool PollHasHidden(const pollfd* fds, nfds_t n) {
+  for (nfds_t i = 0; i < n; i++) {
+    if (Foreign(fds[i].fd) != kPass) return true;
+  }
+  return false;
+}
+int PollHidden(pollfd* fds, nfds_t n) {
+  int hidden = 0;
+  for (nfds_t i = 0; i < n; i++) {
+    if (Foreign(fds[i].fd) != kPass) fds[i].fd += INT_MIN, hidden++;
+  }
+  int r = poll(fds, n, 0);
+  for (nfds_t i = 0; i < n; i++) {
+    if (fds[i].fd < 0 && Foreign(fds[i].fd - INT_MIN) != kPass) {
+      fds[i].fd -= INT_MIN;
+      fds[i].revents = POLLNVAL;
+    }
+  }
+  return r < 0 ? r : r + hidden;
+}
+
+// The kernel's answer for a set that it served alone: the set may have become ours meanwhile, and
+// events of sets within it may be over.
+int AfterKernelWait(int epfd, epoll_event* out, int r, int max, Deadline until, const sigset_t* mask) {
+  if (r < 0) return r;
+  if (IsSet(epfd)) return Ret<int>(SockEpollAdopted(epfd, out, r, max, until, mask));
+  while (r > 0) {
+    long kept = SockEpollFilter(epfd, out, r);
+    if (kept != 0 || until.left_ns() == 0) return static_cast<int>(kept);
+    uint64_t ms = until.never() ? 0 : (until.left_ns() + 999999) / 1000000;
+    r = PSTN_REAL(epoll_pwait)(epfd, out, max, until.never() ? -1 : static_cast<int>(ms < INT32_MAX ? ms : INT32_MAX), mask);
+  }
+  return r;
+}
+
 }  // namespace
 
 PSTN_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* ev) noexcept {
-  long r = FdEntry(fd) != 0 && Ours(fd) != nullptr ? SockEpollCtl(epfd, op, fd, ev) : kPass;
-  return r != kPass ? Ret<int>(r) : PSTN_REAL(epoll_ctl)(epfd, op, fd, ev);
+  long r = Foreign(epfd);
+  if (r == kPass) r = Ours(fd) != nullptr ? SockEpollCtl(epfd, op, fd, ev) : Foreign(fd);
+  if (r != kPass) return Ret<int>(r);
+  int done = PSTN_REAL(epoll_ctl)(epfd, op, fd, ev);
+  if (done == 0) SockEpollNest(epfd, op, fd, ev);  // if `fd` is a set itself
+  return done;
 }
 PSTN_EXPORT int epoll_wait(int epfd, epoll_event* out, int max, int ms) {
-  long r = IsSet(epfd) ? SockEpollWait(epfd, out, max, Deadline::AfterMs(ms), nullptr) : kPass;
-  return r != kPass ? Ret<int>(r) : PSTN_REAL(epoll_wait)(epfd, out, max, ms);
+  WaitsForMany waits;
+  long r = IsSet(epfd) ? SockEpollWait(epfd, out, max, Deadline::AfterMs(ms), nullptr) : Foreign(epfd);
+  if (r != kPass) return Ret<int>(r);
+  Deadline until = Deadline::AfterMs(ms);
+  return AfterKernelWait(epfd, out, PSTN_REAL(epoll_wait)(epfd, out, max, ms), max, until, nullptr);
 }
 PSTN_EXPORT int epoll_pwait(int epfd, epoll_event* out, int max, int ms, const sigset_t* mask) {
-  long r = IsSet(epfd) ? SockEpollWait(epfd, out, max, Deadline::AfterMs(ms), mask) : kPass;
-  return r != kPass ? Ret<int>(r) : PSTN_REAL(epoll_pwait)(epfd, out, max, ms, mask);
+  WaitsForMany waits;
+  long r = IsSet(epfd) ? SockEpollWait(epfd, out, max, Deadline::AfterMs(ms), mask) : Foreign(epfd);
+  if (r != kPass) return Ret<int>(r);
+  Deadline until = Deadline::AfterMs(ms);
+  return AfterKernelWait(epfd, out, PSTN_REAL(epoll_pwait)(epfd, out, max, ms, mask), max, until, mask);
 }
 PSTN_EXPORT int epoll_pwait2(int epfd, epoll_event* out, int max, const timespec* ts, const sigset_t* mask) {
-  long r = kPass;
+  WaitsForMany waits;
+  long r = Foreign(epfd);
   if (IsSet(epfd)) r = BadTime(ts) ? -EINVAL : SockEpollWait(epfd, out, max, Until(ts), mask);
-  return r != kPass ? Ret<int>(r) : PSTN_REAL(epoll_pwait2)(epfd, out, max, ts, mask);
+  if (r != kPass) return Ret<int>(r);
+  Deadline until = Until(BadTime(ts) ? nullptr : ts);
+  return AfterKernelWait(epfd, out, PSTN_REAL(epoll_pwait2)(epfd, out, max, ts, mask), max, until, mask);
 }
 
 PSTN_EXPORT int poll(pollfd* fds, nfds_t n, int ms) {
+  if (PollHasHidden(fds, n)) return PollHidden(fds, n);
   if (!AnyOurs(fds, n)) return PSTN_REAL(poll)(fds, n, ms);
+  WaitsForMany waits;
   return Ret<int>(SockPoll(fds, n, Deadline::AfterMs(ms), nullptr));
 }
 PSTN_EXPORT int __poll_chk(pollfd* fds, nfds_t n, int ms, size_t room) {
@@ -65,8 +133,10 @@ PSTN_EXPORT int __poll_chk(pollfd* fds, nfds_t n, int ms, size_t room) {
   return poll(fds, n, ms);
 }
 PSTN_EXPORT int ppoll(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t* mask) {
+  if (PollHasHidden(fds, n)) return PollHidden(fds, n);
   if (!AnyOurs(fds, n)) return PSTN_REAL(ppoll)(fds, n, ts, mask);
   if (BadTime(ts)) return Ret<int>(-EINVAL);
+  WaitsForMany waits;
   return Ret<int>(SockPoll(fds, n, Until(ts), mask));
 }
 PSTN_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t* mask, size_t room) {
@@ -75,10 +145,12 @@ PSTN_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* ts, const sig
 }
 
 PSTN_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* x, timeval* tv) {
+  if (SelectHasHidden(n, r, w, x)) return Ret<int>(-EBADF);
   if (!SelectHasOurs(n, r, w, x)) return PSTN_REAL(select)(n, r, w, x, tv);
   if (tv != nullptr && (tv->tv_sec < 0 || tv->tv_usec < 0)) return Ret<int>(-EINVAL);
   Deadline until = tv == nullptr ? Deadline::Never()
                                  : Deadline::AfterNs(static_cast<uint64_t>(tv->tv_sec) * 1000000000u + static_cast<uint64_t>(tv->tv_usec) * 1000u);
+  WaitsForMany waits;
   long got = SockSelect(n, r, w, x, until, nullptr);
   if (tv != nullptr) {  // Linux tells the time that was left
     uint64_t left = until.left_ns();
@@ -88,7 +160,9 @@ PSTN_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* x, timeval* tv) {
   return Ret<int>(got);
 }
 PSTN_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* x, const timespec* ts, const sigset_t* mask) {
+  if (SelectHasHidden(n, r, w, x)) return Ret<int>(-EBADF);
   if (!SelectHasOurs(n, r, w, x)) return PSTN_REAL(pselect)(n, r, w, x, ts, mask);
   if (BadTime(ts)) return Ret<int>(-EINVAL);
+  WaitsForMany waits;
   return Ret<int>(SockSelect(n, r, w, x, Until(ts), mask));
 }

@@ -5,6 +5,7 @@
 #include <linux/close_range.h>
 #include <sys/eventfd.h>
 #include <sys/sendfile.h>
+#include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -85,7 +86,7 @@ PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
   return r;
 }
 PSTN_EXPORT int dup2(int from, int to) noexcept {
-  if (from == to) return PSTN_REAL(dup2)(from, to);
+  if (from == to) return Foreign(from) == kPass ? PSTN_REAL(dup2)(from, to) : Ret<int>(-EBADF);
   return dup3(from, to, 0);
 }
 
@@ -120,11 +121,34 @@ PSTN_EXPORT int fcntl64(int fd, int cmd, ...) {
   return fcntl(fd, cmd, arg);
 }
 
+// Only so that a number which the program has closed is closed for these, too.
+PSTN_EXPORT int fstat(int fd, struct stat* st) noexcept {
+  return Foreign(fd) == kPass ? PSTN_REAL(fstat)(fd, st) : Ret<int>(-EBADF);
+}
+PSTN_EXPORT int fstat64(int fd, struct stat64* st) noexcept {
+  return Foreign(fd) == kPass ? PSTN_REAL(fstat64)(fd, st) : Ret<int>(-EBADF);
+}
+extern "C" int __fxstat(int version, int fd, struct stat* st) noexcept;
+extern "C" int __fxstat64(int version, int fd, struct stat64* st) noexcept;
+PSTN_EXPORT int __fxstat(int version, int fd, struct stat* st) noexcept {
+  return Foreign(fd) == kPass ? PSTN_REAL(__fxstat)(version, fd, st) : Ret<int>(-EBADF);
+}
+PSTN_EXPORT int __fxstat64(int version, int fd, struct stat64* st) noexcept {
+  return Foreign(fd) == kPass ? PSTN_REAL(__fxstat64)(version, fd, st) : Ret<int>(-EBADF);
+}
+PSTN_EXPORT off_t lseek(int fd, off_t offset, int whence) noexcept {
+  return Foreign(fd) == kPass ? PSTN_REAL(lseek)(fd, offset, whence) : Ret<off_t>(-EBADF);
+}
+PSTN_EXPORT off64_t lseek64(int fd, off64_t offset, int whence) noexcept {
+  return Foreign(fd) == kPass ? PSTN_REAL(lseek64)(fd, offset, whence) : Ret<off64_t>(-EBADF);
+}
+
 // ---------------------------------------------------------------- moving data
 
 PSTN_EXPORT ssize_t sendfile(int out, int in, off_t* offset, size_t count) noexcept {
   pstn_ep* ep = Ours(out);
-  long r = ep != nullptr ? Sent(SockSendFile(out, *ep, in, offset, count), 0) : kPass;
+  if (Foreign(in) != kPass) return Ret<ssize_t>(-EBADF);
+  long r = ep != nullptr ? Sent(SockSendFile(out, *ep, in, offset, count), 0) : Foreign(out);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendfile)(out, in, offset, count);
 }
 PSTN_EXPORT ssize_t sendfile64(int out, int in, off64_t* offset, size_t count) noexcept {
@@ -133,8 +157,8 @@ PSTN_EXPORT ssize_t sendfile64(int out, int in, off64_t* offset, size_t count) n
 PSTN_EXPORT ssize_t splice(int in, off64_t* off_in, int out, off64_t* off_out, size_t len, unsigned flags) {
   pstn_ep* a = Ours(in);
   pstn_ep* b = Ours(out);
-  long r = kPass;
-  if (a != nullptr || b != nullptr) {
+  long r = Foreign(in) != kPass ? -EBADF : Foreign(out);
+  if (r == kPass && (a != nullptr || b != nullptr)) {
     bool seek = (a != nullptr && off_in != nullptr) || (b != nullptr && off_out != nullptr);
     r = seek ? -ESPIPE : Sent(SockSplice(in, out, a, b, len, flags), 0);
   }
@@ -198,5 +222,12 @@ PSTN_EXPORT int pipe2(int p[2], int flags) noexcept {
 PSTN_EXPORT int pipe(int p[2]) noexcept { return pipe2(p, 0); }
 PSTN_EXPORT int eventfd(unsigned count, int flags) noexcept { PSTN_WATCHED(PSTN_REAL(eventfd)(count, flags)); }
 PSTN_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept { PSTN_WATCHED(PSTN_REAL(timerfd_create)(clock, flags)); }
-PSTN_EXPORT int epoll_create1(int flags) noexcept { PSTN_WATCHED(PSTN_REAL(epoll_create1)(flags)); }
-PSTN_EXPORT int epoll_create(int size) noexcept { PSTN_WATCHED(PSTN_REAL(epoll_create)(size)); }
+PSTN_EXPORT int epoll_create1(int flags) noexcept {
+  int fd = PSTN_REAL(epoll_create1)(flags);
+  if (OutOfFds(fd)) fd = PSTN_REAL(epoll_create1)(flags);
+  if (fd >= 0) SockEpollMade(fd);
+  return FreshFd(fd);
+}
+PSTN_EXPORT int epoll_create(int size) noexcept {
+  return size <= 0 ? Ret<int>(-EINVAL) : epoll_create1(0);
+}

@@ -44,7 +44,9 @@ namespace {
 
 __attribute__((constructor(101))) void Start() {
   ProcessInit(environ);
+  SignalsInit();
   (void)pthread_atfork(ForkPrepare, ForkParent, ForkChild);
+  StdioAttach();
 }
 
 }  // namespace

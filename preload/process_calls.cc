@@ -17,6 +17,19 @@
 
 using namespace postern;
 
+// The child of an embryo slot is known, or (pid < 0) there is none. A child that dies before it comes
+// to its first instruction is then found by its pid.
+void postern::Adopted(uint32_t slot, pid_t pid) {
+  int e = errno;
+  uint32_t own = g_proc.pid;
+  if (pid < 0) {
+    ReapSlot(g_proc.view, slot);
+  } else {
+    CompareExchange(Stack().slots[slot].pid, own, static_cast<uint32_t>(pid));
+  }
+  errno = e;
+}
+
 namespace {
 
 constexpr size_t kAttachBytes = 4096;
@@ -97,19 +110,6 @@ bool Collect(const char* arg, va_list ap, char** argv) {
   }
   argv[n] = nullptr;
   return true;
-}
-
-// The child of an embryo slot is known, or (pid < 0) there is none. A child that dies before it comes
-// to its first instruction is then found by its pid.
-void Adopted(uint32_t slot, pid_t pid) {
-  int e = errno;
-  uint32_t own = g_proc.pid;
-  if (pid < 0) {
-    ReapSlot(g_proc.view, slot);
-  } else {
-    CompareExchange(Stack().slots[slot].pid, own, static_cast<uint32_t>(pid));
-  }
-  errno = e;
 }
 
 }  // namespace

@@ -37,6 +37,14 @@ inline pstn_ep* Ours(int fd) {
   return (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), e & PSTN_FD_IDX) : nullptr;
 }
 
+// What a call on an fd that has no endpoint comes to: the kernel's business, or -EBADF, because the
+// program has closed that number (its socket waits in the cache) or never had it (our own fds).
+inline bool IsHidden(uint32_t entry) {
+  uint32_t kind = entry & PSTN_FD_KIND;
+  return kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL;
+}
+inline long Foreign(int fd) { return IsHidden(FdEntry(fd)) ? -EBADF : kPass; }
+
 // EPIPE raises SIGPIPE in the thread, unless the call says not to.
 void RaiseSigpipe();
 inline long Sent(long r, int flags) {
@@ -44,11 +52,29 @@ inline long Sent(long r, int flags) {
   return r;
 }
 
+// Wraps the handlers that the program installs from now on (signal_calls.cc). Before the library's
+// own fork handlers are registered.
+void SignalsInit();
+// In poll, select and epoll_wait every handler ends the wait, SA_RESTART or not.
+extern constinit thread_local bool t_waits_for_many __attribute__((tls_model("initial-exec")));
+class WaitsForMany {
+ public:
+  WaitsForMany() { t_waits_for_many = true; }
+  ~WaitsForMany() { t_waits_for_many = false; }
+  WaitsForMany(const WaitsForMany&) = delete;
+  WaitsForMany& operator=(const WaitsForMany&) = delete;
+};
+
+// Gives stdin, stdout and stderr functions of ours where they are accelerated sockets (stdio_calls.cc).
+void StdioAttach();
+
 // `fd` was made by a call that we only watch: if the table still has that number, it was closed
 // behind our back. Returns fd.
 int FreshFd(int fd);
 // The program is about to put another file on this number.
 void TakeNumber(int fd);
+// After a fork: the child of an embryo slot is known, or (pid < 0) there is none.
+void Adopted(uint32_t slot, pid_t pid);
 // Retries what failed for want of descriptors after giving back the cached ones.
 bool OutOfFds(int result);
 

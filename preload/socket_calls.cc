@@ -27,25 +27,25 @@ PSTN_EXPORT int socketpair(int domain, int type, int protocol, int sv[2]) noexce
 
 PSTN_EXPORT int bind(int fd, const sockaddr* sa, socklen_t len) noexcept {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? SockBind(fd, *ep, sa, len) : kPass;
+  long r = ep != nullptr ? SockBind(fd, *ep, sa, len) : Foreign(fd);
   return r != kPass ? Ret<int>(r) : PSTN_REAL(bind)(fd, sa, len);
 }
 
 PSTN_EXPORT int listen(int fd, int backlog) noexcept {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? SockListen(fd, *ep, backlog) : kPass;
+  long r = ep != nullptr ? SockListen(fd, *ep, backlog) : Foreign(fd);
   return r != kPass ? Ret<int>(r) : PSTN_REAL(listen)(fd, backlog);
 }
 
 PSTN_EXPORT int connect(int fd, const sockaddr* sa, socklen_t len) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? SockConnect(fd, *ep, sa, len) : kPass;
+  long r = ep != nullptr ? SockConnect(fd, *ep, sa, len) : Foreign(fd);
   return r != kPass ? Ret<int>(r) : PSTN_REAL(connect)(fd, sa, len);
 }
 
 PSTN_EXPORT int accept4(int fd, sockaddr* sa, socklen_t* len, int flags) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? SockAccept(fd, *ep, sa, len, flags) : kPass;
+  long r = ep != nullptr ? SockAccept(fd, *ep, sa, len, flags) : Foreign(fd);
   if (r != kPass) return Ret<int>(r);
   int n = PSTN_REAL(accept4)(fd, sa, len, flags);
   if (OutOfFds(n)) n = PSTN_REAL(accept4)(fd, sa, len, flags);
@@ -55,29 +55,29 @@ PSTN_EXPORT int accept(int fd, sockaddr* sa, socklen_t* len) { return accept4(fd
 
 PSTN_EXPORT int shutdown(int fd, int how) noexcept {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? SockShutdown(fd, *ep, how) : kPass;
+  long r = ep != nullptr ? SockShutdown(fd, *ep, how) : Foreign(fd);
   return r != kPass ? Ret<int>(r) : PSTN_REAL(shutdown)(fd, how);
 }
 
 PSTN_EXPORT int getsockname(int fd, sockaddr* sa, socklen_t* len) noexcept {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? SockGetName(fd, *ep, sa, len, false) : kPass;
+  long r = ep != nullptr ? SockGetName(fd, *ep, sa, len, false) : Foreign(fd);
   return r != kPass ? Ret<int>(r) : PSTN_REAL(getsockname)(fd, sa, len);
 }
 PSTN_EXPORT int getpeername(int fd, sockaddr* sa, socklen_t* len) noexcept {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? SockGetName(fd, *ep, sa, len, true) : kPass;
+  long r = ep != nullptr ? SockGetName(fd, *ep, sa, len, true) : Foreign(fd);
   return r != kPass ? Ret<int>(r) : PSTN_REAL(getpeername)(fd, sa, len);
 }
 
 PSTN_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? SockSetOpt(fd, *ep, level, name, value, len) : kPass;
+  long r = ep != nullptr ? SockSetOpt(fd, *ep, level, name, value, len) : Foreign(fd);
   return r != kPass ? Ret<int>(r) : PSTN_REAL(setsockopt)(fd, level, name, value, len);
 }
 PSTN_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* len) noexcept {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? SockGetOpt(fd, *ep, level, name, value, len) : kPass;
+  long r = ep != nullptr ? SockGetOpt(fd, *ep, level, name, value, len) : Foreign(fd);
   return r != kPass ? Ret<int>(r) : PSTN_REAL(getsockopt)(fd, level, name, value, len);
 }
 
@@ -87,7 +87,7 @@ PSTN_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   void* arg = va_arg(ap, void*);
   va_end(ap);
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? SockIoctl(fd, *ep, request, arg) : kPass;
+  long r = ep != nullptr ? SockIoctl(fd, *ep, request, arg) : Foreign(fd);
   return r != kPass ? Ret<int>(r) : PSTN_REAL(ioctl)(fd, request, arg);
 }
 
@@ -98,6 +98,14 @@ namespace {
 ssize_t Receive(int fd, pstn_ep& ep, void* buf, size_t n, int flags) {
   iovec iov = {buf, n};
   return SockRecv(fd, ep, &iov, 1, flags);
+}
+
+// Unlike recv(), read() and readv() of nothing do not wait.
+long ReadVector(int fd, pstn_ep& ep, const iovec* iov, int count) {
+  if (count < 0) return -EINVAL;
+  size_t bytes = 0;
+  for (int i = 0; i < count && bytes == 0; i++) bytes = iov[i].iov_len;
+  return bytes != 0 ? SockRecv(fd, ep, iov, static_cast<size_t>(count), 0) : 0;
 }
 
 // A stream socket fills in no name and no control data.
@@ -114,7 +122,7 @@ long ReceiveMsg(int fd, pstn_ep& ep, msghdr* m, int flags) {
 
 PSTN_EXPORT ssize_t read(int fd, void* buf, size_t n) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? Receive(fd, *ep, buf, n, 0) : kPass;
+  long r = ep != nullptr ? (n != 0 ? Receive(fd, *ep, buf, n, 0) : 0) : Foreign(fd);  // nothing is read at once
   if (r != kPass) return Ret<ssize_t>(r);
   auto real = PSTN_REAL(read);
   return real != nullptr ? real(fd, buf, n) : Ret<ssize_t>(sys::Call(SYS_read, fd, buf, n));
@@ -125,12 +133,12 @@ PSTN_EXPORT ssize_t __read_chk(int fd, void* buf, size_t n, size_t room) {
 }
 PSTN_EXPORT ssize_t readv(int fd, const iovec* iov, int count) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? (count < 0 ? -EINVAL : SockRecv(fd, *ep, iov, static_cast<size_t>(count), 0)) : kPass;
+  long r = ep != nullptr ? ReadVector(fd, *ep, iov, count) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(readv)(fd, iov, count);
 }
 PSTN_EXPORT ssize_t recv(int fd, void* buf, size_t n, int flags) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? Receive(fd, *ep, buf, n, flags) : kPass;
+  long r = ep != nullptr ? Receive(fd, *ep, buf, n, flags) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(recv)(fd, buf, n, flags);
 }
 PSTN_EXPORT ssize_t __recv_chk(int fd, void* buf, size_t n, size_t room, int flags) {
@@ -139,7 +147,7 @@ PSTN_EXPORT ssize_t __recv_chk(int fd, void* buf, size_t n, size_t room, int fla
 }
 PSTN_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* sa, socklen_t* len) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? Receive(fd, *ep, buf, n, flags) : kPass;
+  long r = ep != nullptr ? Receive(fd, *ep, buf, n, flags) : Foreign(fd);
   if (r == kPass) return PSTN_REAL(recvfrom)(fd, buf, n, flags, sa, len);
   if (r >= 0 && sa != nullptr && len != nullptr) *len = 0;
   return Ret<ssize_t>(r);
@@ -150,12 +158,14 @@ PSTN_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int
 }
 PSTN_EXPORT ssize_t recvmsg(int fd, msghdr* m, int flags) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr && m != nullptr ? ReceiveMsg(fd, *ep, m, flags) : kPass;
+  long r = ep != nullptr && m != nullptr ? ReceiveMsg(fd, *ep, m, flags) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(recvmsg)(fd, m, flags);
 }
 PSTN_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* timeout) {
   pstn_ep* ep = Ours(fd);
-  if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) return PSTN_REAL(recvmmsg)(fd, v, n, flags, timeout);
+  if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) {
+    return Foreign(fd) != kPass ? Ret<int>(-EBADF) : PSTN_REAL(recvmmsg)(fd, v, n, flags, timeout);
+  }
   Deadline until = timeout == nullptr ? Deadline::Never()
                                       : Deadline::AfterNs(static_cast<uint64_t>(timeout->tv_sec) * 1000000000u +
                                                           static_cast<uint64_t>(timeout->tv_nsec));
@@ -167,7 +177,7 @@ PSTN_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* ti
     r = ReceiveMsg(fd, *ep, &v[done].msg_hdr, f);
     if (r < 0) break;
     v[done++].msg_len = static_cast<unsigned>(r);
-    if (r == 0 || until.left_ns() == 0) break;  // the kernel, too, looks at the time only here
+    if (until.left_ns() == 0) break;  // the kernel, too, looks at the time only here
   }
   return done != 0 ? static_cast<int>(done) : Ret<int>(r);
 }
@@ -188,34 +198,36 @@ long TransmitMsg(int fd, pstn_ep& ep, const msghdr* m, int flags) {
 
 PSTN_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? Transmit(fd, *ep, buf, n, 0) : kPass;
+  long r = ep != nullptr ? Transmit(fd, *ep, buf, n, 0) : Foreign(fd);
   if (r != kPass) return Ret<ssize_t>(r);
   auto real = PSTN_REAL(write);
   return real != nullptr ? real(fd, buf, n) : Ret<ssize_t>(sys::Call(SYS_write, fd, buf, n));
 }
 PSTN_EXPORT ssize_t writev(int fd, const iovec* iov, int count) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? (count < 0 ? -EINVAL : Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count), 0), 0)) : kPass;
+  long r = ep != nullptr ? (count < 0 ? -EINVAL : Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count), 0), 0)) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(writev)(fd, iov, count);
 }
 PSTN_EXPORT ssize_t send(int fd, const void* buf, size_t n, int flags) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? Transmit(fd, *ep, buf, n, flags) : kPass;
+  long r = ep != nullptr ? Transmit(fd, *ep, buf, n, flags) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(send)(fd, buf, n, flags);
 }
 PSTN_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* sa, socklen_t len) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? Transmit(fd, *ep, buf, n, flags) : kPass;
+  long r = ep != nullptr ? Transmit(fd, *ep, buf, n, flags) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendto)(fd, buf, n, flags, sa, len);
 }
 PSTN_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr && m != nullptr ? TransmitMsg(fd, *ep, m, flags) : kPass;
+  long r = ep != nullptr && m != nullptr ? TransmitMsg(fd, *ep, m, flags) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendmsg)(fd, m, flags);
 }
 PSTN_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
   pstn_ep* ep = Ours(fd);
-  if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) return PSTN_REAL(sendmmsg)(fd, v, n, flags);
+  if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) {
+    return Foreign(fd) != kPass ? Ret<int>(-EBADF) : PSTN_REAL(sendmmsg)(fd, v, n, flags);
+  }
   unsigned done = 0;
   long r = 0;
   while (done < n) {
@@ -230,13 +242,13 @@ PSTN_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
 PSTN_EXPORT ssize_t preadv2(int fd, const iovec* iov, int count, off_t offset, int flags) {
   pstn_ep* ep = offset == -1 ? Ours(fd) : nullptr;
   constexpr int kNowait = 8;  // RWF_NOWAIT
-  long r = ep != nullptr ? SockRecv(fd, *ep, iov, static_cast<size_t>(count), (flags & kNowait) != 0 ? MSG_DONTWAIT : 0) : kPass;
+  long r = ep != nullptr ? SockRecv(fd, *ep, iov, static_cast<size_t>(count), (flags & kNowait) != 0 ? MSG_DONTWAIT : 0) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(preadv2)(fd, iov, count, offset, flags);
 }
 PSTN_EXPORT ssize_t pwritev2(int fd, const iovec* iov, int count, off_t offset, int flags) {
   pstn_ep* ep = offset == -1 ? Ours(fd) : nullptr;
   constexpr int kNowait = 8;
-  long r = ep != nullptr ? Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count), (flags & kNowait) != 0 ? MSG_DONTWAIT : 0), 0) : kPass;
+  long r = ep != nullptr ? Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count), (flags & kNowait) != 0 ? MSG_DONTWAIT : 0), 0) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(pwritev2)(fd, iov, count, offset, flags);
 }
 PSTN_EXPORT ssize_t preadv64v2(int fd, const iovec* iov, int count, off64_t offset, int flags) {

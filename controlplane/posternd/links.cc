@@ -57,9 +57,27 @@ LinkGroup* Registry::FindLink(const Stack& client, const Stack& server) {
   return nullptr;
 }
 
+namespace {
+
+// Whether each living process of the stack has its line to us. One that has not (posternd was
+// restarted a moment ago) could not be given the link group, and a connection that only it would
+// accept would wait for ever if we died before it came.
+bool AllPresent(const Stack& stack) {
+  for (uint32_t slot = 0; slot < PSTN_SLOTS; slot++) {
+    if (LoadAcquire(stack.view.s->slots[slot].state) != PSTN_SL_LIVE) continue;
+    auto found = stack.processes.find(slot);
+    if (found == stack.processes.end() || found->second->client == nullptr) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
 int Registry::Introduce(Stack& client, Stack& server, LinkGroup*& link) {
   link = FindLink(client, server);
-  return link != nullptr ? 0 : CreateLink(client, server, link);
+  if (link != nullptr) return 0;
+  // The client's connection goes through the kernel meanwhile.
+  return AllPresent(server) ? CreateLink(client, server, link) : -EAGAIN;
 }
 
 int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {

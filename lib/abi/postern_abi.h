@@ -206,6 +206,8 @@ struct PSTN_LINE pstn_tx {
   pstn_u64 old_ring; /* (l) ring that the reader has still to leave; 0 = none */
   pstn_u32 burst;   /* (l) ring bytes that are written at a time, before the reader has drained them */
   pstn_u32 since;   /* (l) ring bytes written since the reader was last seen to have drained it */
+  pstn_u32 seen;    /* (l) `records` when the sweep of idle rings last came by */
+  pstn_u32 pad;
 };
 
 struct PSTN_LINE pstn_rx {

@@ -5,6 +5,10 @@
 #include "base/sys.h"
 
 namespace postern {
+
+constinit thread_local ThreadLocks t_locks __attribute__((tls_model("initial-exec"))) = {0, 0};
+void (*g_run_late)() = [] {};
+
 namespace {
 
 thread_local uint32_t self_tid __attribute__((tls_model("initial-exec"))) = 0;

@@ -18,20 +18,47 @@ uint32_t SelfTid();
 // To be called in the child of a fork: the thread id that was kept is the parent's.
 void ForgetTid();
 
+// Locks that this thread holds or is about to take. While there are any, a signal's handler must not
+// run: it could ask for a lock that its own thread holds. The signal layer (preload/signal_calls.cc)
+// then sets `late`, and the last Unlock calls it back.
+struct ThreadLocks {
+  uint32_t held;
+  uint32_t late;
+};
+extern constinit thread_local ThreadLocks t_locks __attribute__((tls_model("initial-exec")));
+extern void (*g_run_late)();  // never null
+
+// Handlers of this very thread see these stores in this order; no other thread looks.
+inline void EnterLocked() {
+  t_locks.held = t_locks.held + 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+inline void LeaveLocked() {
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  t_locks.held = t_locks.held - 1;
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // then `late`: a handler before this sets it
+  if (t_locks.late != 0 && t_locks.held == 0) [[unlikely]] g_run_late();
+}
+
 void LockSlow(pstn_lock& lock, uint32_t self);
 void UnlockWake(pstn_lock& lock);
 
 inline void Lock(pstn_lock& lock) {
+  EnterLocked();
   uint32_t self = SelfTid();
   uint32_t free = 0;
   if (!CompareExchange(lock.word, free, self)) LockSlow(lock, self);
 }
 inline bool TryLock(pstn_lock& lock) {
+  EnterLocked();
   uint32_t free = 0;
-  return CompareExchange(lock.word, free, SelfTid());
+  bool taken = CompareExchange(lock.word, free, SelfTid());
+  if (!taken) LeaveLocked();
+  return taken;
 }
 inline void Unlock(pstn_lock& lock) {
   if ((Exchange(lock.word, 0u) & kLockSleepers) != 0) UnlockWake(lock);
+  LeaveLocked();
 }
 
 class Guard {

@@ -75,7 +75,16 @@ inline int Dup3(int from, int to, int flags) {
 }
 inline int Tid() { return static_cast<int>(Call(SYS_gettid)); }
 inline int Pid() { return static_cast<int>(Call(SYS_getpid)); }
-inline bool ThreadIsAlive(uint32_t tid) { return Call(SYS_kill, static_cast<long>(tid), 0L) != -3; }
+// False for a thread that does not exist, and for a process that is dead and not yet waited for.
+inline bool ThreadIsAlive(uint32_t tid) {
+  if (Call(SYS_kill, static_cast<long>(tid), 0L) == -3) return false;  // ESRCH
+  int fd = static_cast<int>(Call(SYS_pidfd_open, static_cast<long>(tid), 0L));
+  if (fd < 0) return true;  // not the first thread of its process: those leave no zombie
+  pollfd p = {fd, POLLIN, 0};
+  bool dead = Call(SYS_poll, &p, 1L, 0L) > 0;
+  Close(fd);
+  return !dead;
+}
 
 inline long FutexWait(uint32_t* word, uint32_t expected, const timespec* relative) {
   return Call(SYS_futex, word, FUTEX_WAIT, static_cast<long>(expected), relative, 0L, 0L);

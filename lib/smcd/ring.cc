@@ -322,7 +322,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
   pstn_rx& rx = e.ep->rx;
   Place p = {rx.ring, rx.off};
   uint32_t rec_done = rx.rec_done;
-  size_t done = 0, unpublished = 0, returned = 0;
+  size_t done = 0, unpublished = 0;
   ReadStatus status = ReadStatus::kOk;
   while (done < want) {
     uint64_t len = rx.rec_len;
@@ -338,7 +338,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
         else if (done == 0) status = ReadStatus::kEmpty;
         break;
       }
-      if (rec_done >= len) return {done, ReadStatus::kViolation, returned};  // it shrank under a peek
+      if (rec_done >= len) return {done, ReadStatus::kViolation};  // it shrank under a peek
     }
     RingPlace ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
     size_t n = len - rec_done < want - done ? len - rec_done : want - done;
@@ -351,20 +351,22 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
       rec_done = 0;
     }
     if (mode == ReadMode::kPeek) continue;
+    // What the ring gets back, which is much more than the payload when records are short: a writer
+    // that waits for room is told by this count (lib/sock/io.cc), and by nothing else.
+    if (whole) rx.unreturned += RecordBytes(len);
     rx.rec_len = static_cast<uint32_t>(len);
     rx.rec_done = rec_done;
     rx.bytes += n;
     if (!whole) break;
     StoreRelaxed(rx.off, p.off);
     unpublished += RecordBytes(len);
-    returned += RecordBytes(len);
     if (unpublished >= kPublishBytes) {
       Publish(e, rx);
       unpublished = 0;
     }
   }
   if (mode != ReadMode::kPeek && rx.ring != 0) Publish(e, rx);
-  return {done, done != 0 && status != ReadStatus::kViolation ? ReadStatus::kOk : status, returned};
+  return {done, done != 0 && status != ReadStatus::kViolation ? ReadStatus::kOk : status};
 }
 
 bool RingReadable(const ConnEnd& e) {
@@ -381,7 +383,9 @@ size_t RingQueued(const ConnEnd& e, size_t limit) {
   size_t total = 0;
   uint64_t len = 0;
   uint32_t rec_done = rx.rec_done;
-  while (total < limit && LookAt(e, p, len) == Look::kRecord && rec_done < len) {
+  // A liar can make a circle of records; no honest ring and the one before it hold more than this.
+  for (uint32_t guard = 2 * PSTN_RING2_BYTES / kLine; guard != 0 && total < limit; guard--) {
+    if (LookAt(e, p, len) != Look::kRecord || rec_done >= len) break;
     total += len - rec_done;
     rec_done = 0;
     p.off += RecordBytes(len);

@@ -63,7 +63,6 @@ enum class ReadStatus : uint8_t { kOk, kEmpty, kViolation };
 struct ReadResult {
   size_t bytes;
   ReadStatus status;  // kEmpty only with bytes = 0
-  size_t returned;    // ring bytes that the writer gets back: each record takes whole lines
 };
 enum class ReadMode : uint8_t { kTake, kPeek, kDiscard };
 

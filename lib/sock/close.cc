@@ -4,6 +4,8 @@
 // An endpoint lives as long as an fd of any process means it. The last close ends the connection as
 // the kernel's TCP would: data that was written is delivered, then FIN; unread data turns it into a
 // RST. The connection slot of the link group is free again when both sides have closed.
+#include <fcntl.h>
+
 #include <cerrno>
 
 #include "base/sys.h"
@@ -40,11 +42,14 @@ void LeaveConn(const ConnEnd& e) {
   if (e.side == 0) GiveConn(*e.ref, conn);
 }
 
-void CloseListener(pstn_ep& ep) {
+}  // namespace
+
+void StopListening(pstn_ep& ep, uint32_t state) {
   pstn_stack& s = Stack();
-  if ((ep.flags & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
+  if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
   Lock(ep.accept_lock);
-  StoreRelease(ep.state, PSTN_EP_CLOSED);
+  StoreRelease(ep.state, state);
+  if (state == PSTN_EP_NEW) FetchAdd(ep.gen, 1u);  // who still comes for the old listener is refused
   uint32_t idx = ep.accept_head;
   ep.accept_head = ep.accept_tail = PSTN_NONE;
   StoreRelease(ep.accept_count, 0u);
@@ -62,10 +67,14 @@ void CloseListener(pstn_ep& ep) {
   AdmitSyns();  // refuses what is still on its way
 }
 
-void CloseConnection(pstn_ep& ep) {
+namespace {
+
+enum class End : uint8_t { kOrderly, kReset };
+
+void CloseConnection(pstn_ep& ep, End end) {
   ConnEnd e;
   if (!Resolve(ep, e)) return;
-  bool reset = RingReadable(e) || (ep.linger_on != 0 && ep.linger_sec == 0);
+  bool reset = end == End::kReset || RingReadable(e) || (ep.linger_on != 0 && ep.linger_sec == 0);
   Lock(ep.tx.lock);
   FetchOr(e.ctl().flags, PSTN_CF_CLOSED | (reset ? PSTN_CF_RST : PSTN_CF_FIN));
   Unlock(ep.tx.lock);
@@ -80,12 +89,36 @@ void CloseEp(pstn_ep& ep) {
   uint32_t state = LoadAcquire(ep.state);
   DropItemsOfEp(ep);
   if (state == PSTN_EP_LISTEN) {
-    CloseListener(ep);
+    StopListening(ep, PSTN_EP_CLOSED);
   } else if (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_EMBRYO) {
-    CloseConnection(ep);
+    CloseConnection(ep, End::kOrderly);
   }
   StoreRelease(ep.state, PSTN_EP_FREE);
   GiveEp(Stack(), EpIdx(Stack(), ep));
+}
+
+// As the kernel's disconnect: not reset, but closed, is a connection that both sides had ended.
+void ResetConnection(pstn_ep& ep) {
+  ConnEnd e;
+  uint32_t peer = Resolve(ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
+  bool open = (peer & PSTN_CF_RST) == 0 &&
+              ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
+  StoreRelease(ep.state, PSTN_EP_NEW);  // before those who wait on the connection are woken
+  if (Resolve(ep, e)) AnnounceLocal(g_proc.bells, e);
+  CloseConnection(ep, open ? End::kReset : End::kOrderly);
+  Lock(ep.tx.lock);
+  ep.tx.off = ep.tx.peer = ep.tx.window = ep.tx.records = ep.tx.blocked = ep.tx.burst = ep.tx.since = 0;
+  ep.tx.ring = ep.tx.old_ring = ep.tx.bytes = 0;
+  Unlock(ep.tx.lock);
+  Lock(ep.rx.lock);
+  ep.rx.off = ep.rx.rec_len = ep.rx.rec_done = ep.rx.unreturned = ep.rx.gate = 0;
+  ep.rx.ring = ep.rx.bytes = 0;
+  Unlock(ep.rx.lock);
+  ep.lgr_idx = PSTN_NONE;
+  ep.side = 0;
+  ep.peer = {};
+  StoreRelaxed(ep.error, open ? static_cast<uint32_t>(ECONNRESET) : 0u);
+  FetchAnd(ep.flags, ~(PSTN_EPF_HUNG | PSTN_EPF_CONNECTING | PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
 }
 
 void DropFdRef(uint32_t entry) {
@@ -129,6 +162,83 @@ void ReleaseLinger(pstn_ep& ep) {
   }
 }
 
+// ---------------------------------------------------------------- close() while others sleep on it
+namespace {
+
+constexpr uint32_t kHoldsMax = 256;  // endpoints that threads sleep on; more: close() ends the connection
+struct Held {
+  pstn_ep* ep;
+  uint32_t threads;
+  uint32_t tid;  // the first of them
+  int keep;  // number of ours that has the reference since the program closed its own; 0: none
+};
+pstn_lock holds_lock;
+Held holds[kHoldsMax];
+uint32_t holds_used;  // none is in use from here on
+uint32_t holds_pid;   // whose table this is: a forked child has none of the sleepers
+
+// The reference moves to a number of our own, which the process's death releases like any other.
+void KeepForSleepers(int fd, const pstn_ep& ep) {
+  if (LoadAcquire(holds_used) == 0) return;
+  Guard g(holds_lock);
+  if (holds_pid != g_proc.pid) return;
+  for (uint32_t i = 0; i < holds_used; i++) {
+    if (holds[i].ep != &ep || holds[i].threads == 0 || holds[i].keep != 0) continue;
+    if (holds[i].threads == 1 && holds[i].tid == SelfTid()) {  // its call is over: a handler jumped out of it
+      holds[i].threads = 0;
+      return;
+    }
+    int high = sys::Fcntl(fd, F_DUPFD_CLOEXEC, kFdInternal);
+    if (high < 0) return;
+    SockDup(fd, high);
+    MarkPrivate(high, PSTN_FD_INTERNAL);
+    holds[i].keep = high;
+    return;
+  }
+}
+
+}  // namespace
+
+void Hold::On(pstn_ep& ep) {
+  if (at_ != PSTN_NONE) return;
+  Guard g(holds_lock);
+  if (holds_pid != g_proc.pid) holds_used = 0, holds_pid = g_proc.pid;
+  uint32_t free_at = PSTN_NONE;
+  for (uint32_t i = 0; i < holds_used; i++) {
+    if (holds[i].threads == 0) free_at = i;
+    if (holds[i].threads == 0 || holds[i].ep != &ep) continue;
+    holds[i].threads++;
+    at_ = i;
+    ep_ = &ep;
+    return;
+  }
+  if (free_at == PSTN_NONE && holds_used < kHoldsMax) free_at = holds_used;
+  if (free_at == PSTN_NONE) return;
+  holds[free_at] = {&ep, 1, SelfTid(), 0};
+  ep_ = &ep;
+  if (free_at == holds_used) StoreRelease(holds_used, free_at + 1);
+  at_ = free_at;
+}
+
+void Hold::Release() {
+  int keep = 0;
+  uint32_t entry = 0;
+  {
+    Guard g(holds_lock);
+    Held& h = holds[at_];
+    at_ = PSTN_NONE;
+    if (h.ep != ep_ || h.threads == 0 || --h.threads != 0) return;
+    keep = h.keep;
+    entry = PSTN_FD_EP | EpIdx(Stack(), *h.ep);
+    h = {};
+    while (holds_used != 0 && holds[holds_used - 1].threads == 0) StoreRelease(holds_used, holds_used - 1);
+  }
+  if (keep == 0) return;
+  SetFd(keep, 0);
+  sys::Close(keep);
+  DropFdRef(entry);
+}
+
 long SockClose(int fd, uint32_t entry) {
   pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
   if (ep == nullptr) {
@@ -137,6 +247,7 @@ long SockClose(int fd, uint32_t entry) {
     DropFdRef(entry);
     return r;
   }
+  KeepForSleepers(fd, *ep);
   uint32_t refs = LoadAcquire(ep->refs);
   if (refs == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) ReleaseLinger(*ep);
   if (refs > 1 && ep->item_head != PSTN_NONE) DropItemsOfFd(*ep, fd);

@@ -227,10 +227,11 @@ long KernelConnect(int fd, pstn_ep& ep, Reason reason) {
 
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL || state == PSTN_EP_LISTEN) return kPass;
+  if (state == PSTN_EP_KERNEL) return kPass;
   if (sa == nullptr) return -EFAULT;
+  if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC) return SockDisconnect(fd, ep, sa, len);
+  if (state == PSTN_EP_LISTEN) return kPass;
   if (state == PSTN_EP_ESTABLISHED) {
-    if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC) return -EOPNOTSUPP;
     if ((FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0) return 0;
     return -EISCONN;
   }

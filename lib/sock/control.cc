@@ -88,6 +88,13 @@ void TakeLgr(uint32_t idx, int fd) {
   int before = g_proc.view.lgr_fd[idx];
   SetLgrMapping(g_proc.view, idx, base, MoveHigh(fd));
   if (before > 0) CloseInternal(before);
+  // Threads that sleep on listeners have not asked this link group for its SYNs: they could not. The
+  // message that would wake them may be taken by another thread, here, before they look.
+  pstn_stack& s = Stack();
+  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
+  for (uint32_t w = 1; s.lgrs[idx].side == 1 && w < hw && w < PSTN_WAITERS; w++) {
+    if (LoadRelaxed(s.waiters[w].wants_syn) != 0) PostWaiter(g_proc.bells, s, w);
+  }
 }
 
 // Sends a request and waits for its reply; link groups that are pushed meanwhile are taken.

@@ -67,10 +67,27 @@ void FallBack(int fd, pstn_ep& ep, Reason reason) {
   }
 }
 
+namespace {
+
+// SO_RCVLOWAT counts for readiness. A ring full of one-byte records holds a byte for each line, and
+// its writer waits for room: so more than half as many bytes are never asked for.
+bool EnoughToRead(const ConnEnd& e) {
+  if (!RingReadable(e)) return false;
+  size_t lowat = e.ep->rcvlowat;
+  if (lowat <= 1) return true;
+  size_t most = RingBytes(RingClass(LoadRelaxed(e.ep->rx.ring)) % PSTN_SLAB_CLASSES) / (2 * PSTN_REC_ALIGN);
+  if (lowat > most) lowat = most;
+  Guard g(e.ep->rx.lock);
+  return RingQueued(e, lowat) >= lowat;
+}
+
+}  // namespace
+
 uint32_t Readiness(pstn_ep& ep) {
   switch (LoadAcquire(ep.state)) {
-    case PSTN_EP_NEW:
-      return EPOLLOUT | EPOLLHUP;
+    case PSTN_EP_NEW:  // shutdown() says ENOTCONN but leaves its mark, as with the kernel
+      return (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? EPOLLOUT | EPOLLHUP | EPOLLIN | EPOLLRDNORM | EPOLLRDHUP
+                                                             : EPOLLOUT | EPOLLHUP;
     case PSTN_EP_LISTEN:
       return LoadAcquire(ep.accept_count) != 0 ? EPOLLIN | EPOLLRDNORM : 0u;
     case PSTN_EP_ESTABLISHED:
@@ -91,7 +108,7 @@ uint32_t Readiness(pstn_ep& ep) {
     mask |= EPOLLHUP | EPOLLOUT | EPOLLIN | EPOLLRDHUP;
     if (LoadRelaxed(ep.error) != 0 || ((peer & PSTN_CF_RST) != 0 && (ep.rx.gate & PSTN_RXG_RESET) == 0)) mask |= EPOLLERR;
   }
-  if ((mask & EPOLLIN) == 0 && RingReadable(e)) mask |= EPOLLIN | EPOLLRDNORM;
+  if ((mask & EPOLLIN) == 0 && EnoughToRead(e)) mask |= EPOLLIN | EPOLLRDNORM;
   if ((own & PSTN_EPF_SHUT_WR) != 0 || (peer & PSTN_CF_CLOSED) != 0 || RingWritable(e)) mask |= EPOLLOUT | EPOLLWRNORM;
   return mask;
 }

@@ -41,8 +41,29 @@ struct SetLocal {
   uint32_t epfd;
   uint64_t kernel_look_ns;
   uint64_t ours_ns;  // last event of an accelerated socket: no spinning where there are none
+  uint32_t sleepers;  // threads of this process in Sleep()
+  uint32_t watched;   // 1: the set itself is in another set, or was polled: see Rearm
+  uint32_t kernel_first;
 };
 SetLocal set_local[PSTN_EPOLLS];
+
+SetLocal FreshLocal(uint32_t gen) {
+  SetLocal l = {};
+  l.gen = gen;
+  return l;
+}
+
+// Sets that are members of another set of this process. Few programs have any.
+constexpr uint32_t kNestedMax = 64;
+struct Nested {
+  int outer, inner;
+  uint32_t idx;   // of the inner set
+  uint64_t data;  // of the registration
+};
+uint64_t epolls_made[kFdMax / 64];  // numbers that epoll_create gave: a hint
+pstn_lock nested_lock;
+Nested nested[kNestedMax];
+uint32_t nested_count;
 
 pstn_epoll* SetOf(int epfd, uint32_t* idx) {
   uint32_t e = FdEntry(epfd);
@@ -93,10 +114,23 @@ long Adopt(int epfd, uint32_t* idx) {
   return 0;
 }
 
+// dup() of the set's fd from before it was ours: the table has to know those, too.
+void AdoptDups(int epfd, pstn_epoll& set, uint32_t idx) {
+  constexpr int kLook = 1024;
+  for (int fd = 0; fd < kLook; fd++) {
+    if (fd == epfd || FdEntry(fd) != 0) continue;
+    long r = sys::Call(SYS_kcmp, sys::Pid(), sys::Pid(), 0L /* KCMP_FILE */, static_cast<long>(fd), static_cast<long>(epfd));
+    if (r == -EPERM || r == -ENOSYS) return;  // not ours to ask
+    if (r != 0) continue;
+    FetchAdd(set.refs, 1u);
+    SetFd(fd, PSTN_FD_EPOLL | idx);
+  }
+}
+
 // The doorbell of a set in this process, made and put into the kernel's set before the first sleep.
 long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
   SetLocal& l = set_local[idx];
-  if (l.gen != set.gen) l = {set.gen, 0, 0, 0, 0, 0};
+  if (l.gen != set.gen) l = FreshLocal(set.gen);
   if (l.bell == 0) {
     int fd = MoveHigh(OpenBell(Stack().hdr.id, set.waiter_idx));
     // EADDRINUSE: another process that shares the set has it; it is in the kernel's set already.
@@ -299,6 +333,9 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
     long r = Adopt(epfd, &idx);
     if (r < 0) return r;
     set = &Stack().epolls[idx];
+    AdoptDups(epfd, *set, idx);
+    // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
+    if (EnsureBell(epfd, *set, idx) == 0) (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, set->waiter_idx);
   }
   if (op == EPOLL_CTL_ADD) {
     long r = AddItem(epfd, *set, idx, *ep, fd, *ev);
@@ -460,6 +497,7 @@ long LookAtKernel(int epfd, pstn_epoll& set, SetLocal& local, epoll_event* out, 
   }
   local.kernel_look_ns = MonotonicNs();
   if (r <= 0) return r;
+  if (LoadRelaxed(nested_count) != 0) r = SockEpollFilter(epfd, &got[0], r);
   int n = 0;
   for (long i = 0; i < r; i++) {
     if ((got[i].data.u64 & kMagicMask) != set.magic) {
@@ -487,22 +525,32 @@ long LookAtKernel(int epfd, pstn_epoll& set, SetLocal& local, epoll_event* out, 
   return n;
 }
 
+int LookAtOurs(pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
+  if (set.listeners != 0) AdmitSyns();
+  if (!WaiterHasNews(set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
+  Guard g(set.lock);
+  CollectBits(set, idx);
+  int n = Harvest(set, out, max);
+  if (n != 0) set_local[idx].ours_ns = MonotonicNs();
+  return n;
+}
+
 // One look at both halves. More than 0: that many events.
 long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, bool ask_kernel) {
   SetLocal& local = set_local[idx];
-  long n = 0;
-  if (ask_kernel) {
-    n = LookAtKernel(epfd, set, local, out, max, Deadline{0}, false, nullptr);
-    if (n < 0) return n;
+  // When one half fills `out`, the other half is first the next time.
+  bool kernel_first = local.kernel_first != 0;
+  local.kernel_first = 0;
+  int ours = ask_kernel && kernel_first ? 0 : LookAtOurs(set, idx, out, max);
+  if (!ask_kernel) return ours;
+  if (ours == max) {
+    local.kernel_first = 1;
+    return ours;
   }
-  if (set.listeners != 0) AdmitSyns();
-  if (WaiterHasNews(set.waiter_idx, false) || LoadRelaxed(set.ready_count) != 0) {
-    Guard g(set.lock);
-    CollectBits(set, idx);
-    int ours = Harvest(set, out + n, max - static_cast<int>(n));
-    if (ours != 0) local.ours_ns = MonotonicNs();
-    n += ours;
-  }
+  long n = LookAtKernel(epfd, set, local, out + ours, max - ours, Deadline{0}, false, nullptr);
+  if (n < 0) return ours != 0 ? ours : n;
+  n += ours;
+  if (ours == 0 && n < max) n += LookAtOurs(set, idx, out + n, max - static_cast<int>(n));  // the look may have brought some
   return n;
 }
 
@@ -514,6 +562,8 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
   bool listens = set.listeners != 0;
   MarkWaiter(w, PSTN_EV_USED | (listens ? PSTN_EV_SYN : 0u));
   StoreRelaxed(Stack().waiters[w].wants_syn, listens ? 1u : 0u);
+  uint32_t& sleepers = set_local[idx].sleepers;
+  FetchAdd(sleepers, 1u);
   AnnounceSleep(w, true);
   if (!WaiterHasNews(w, listens) && LoadRelaxed(set.ready_count) == 0) {
     Count(Stack().hdr, kCounterSleeps);
@@ -521,7 +571,7 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
     r = LookAtKernel(epfd, set, set_local[idx], out, max, until, true, mask);
     if (listens && g_proc.ctl_fd < 0) CtlReconnect();
   }
-  AnnounceSleep(w, false);
+  AnnounceSleep(w, FetchSub(sleepers, 1u) != 1);  // others of this process may sleep on
   return r;
 }
 
@@ -535,15 +585,134 @@ bool HasRings() {
 
 }  // namespace
 
-long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
+// ---------------------------------------------------------------- sets in other sets
+// The kernel's epoll fd is readable when its own members are, or the doorbell. So for a set that is
+// itself waited for, the bell is kept as if somebody slept on it, and rung while a member is ready.
+// Whoever gives the event to the program looks again here: what the bell said may be over.
+namespace {
+
+bool AnyReady(pstn_epoll& set, uint32_t idx) {
+  pstn_stack& s = Stack();
+  if (set.listeners != 0) AdmitSyns();
+  Guard g(set.lock);
+  CollectBits(set, idx);
+  for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
+    const pstn_item& item = s.items[i];
+    i = item.ready_next;
+    pstn_ep* ep = EpAt(s, item.ep_idx);
+    if (ep == nullptr) continue;
+    if ((item.flags & PSTN_IT_KREADY) != 0) return true;
+    if ((Readiness(*ep) & ((item.events & kEventMask) | EPOLLERR | EPOLLHUP)) != 0) return true;
+  }
+  return false;
+}
+
+// Is a member of ours ready? The bell then rings; else it is silent, and rings when one becomes so.
+bool Rearm(int epfd, pstn_epoll& set, uint32_t idx) {
+  if (EnsureBell(epfd, set, idx) < 0) return false;
+  SetLocal& l = set_local[idx];
+  StoreRelaxed(l.watched, 1u);
+  if (l.bell > 0) DrainBell(l.bell);
+  MarkWaiter(set.waiter_idx, PSTN_EV_USED | (set.listeners != 0 ? PSTN_EV_SYN : 0u));
+  StoreRelaxed(Stack().waiters[set.waiter_idx].wants_syn, set.listeners != 0 ? 1u : 0u);
+  AnnounceSleep(set.waiter_idx, true);
+  if (!AnyReady(set, idx)) return false;
+  (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, set.waiter_idx);
+  return true;
+}
+
+// Whether an event that a kernel's set reports for the inner set is still true.
+bool StillReady(const Nested& n) {
   uint32_t idx;
-  pstn_epoll* found = SetOf(epfd, &idx);
-  if (found == nullptr) return kPass;
-  if (max <= 0) return -EINVAL;
-  if (out == nullptr) return -EFAULT;
-  pstn_epoll& set = *found;
+  pstn_epoll* set = SetOf(n.inner, &idx);
+  if (set == nullptr || idx != n.idx || AnyReady(*set, idx)) return true;
+  (void)Rearm(n.inner, *set, idx);
+  pollfd p = {n.inner, POLLIN, 0};
+  return sys::Call(SYS_poll, &p, 1L, 0L) != 0;
+}
+
+}  // namespace
+
+void SockEpollMade(int fd) {
+  if (static_cast<uint32_t>(fd) >= kFdMax) return;
+  FetchOr(epolls_made[fd / 64], 1ull << (fd & 63));
+  if (LoadRelaxed(nested_count) == 0) return;
+  Guard g(nested_lock);  // what the number was before
+  for (uint32_t i = 0; i < nested_count;) {
+    if (nested[i].outer == fd || nested[i].inner == fd) {
+      nested[i] = nested[--nested_count];
+    } else {
+      i++;
+    }
+  }
+}
+
+void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
+  uint32_t idx;
+  pstn_epoll* set = SetOf(inner, &idx);
+  if (set == nullptr) {
+    // A set with nothing of ours in it, yet: that can change, and the outer one must hear of it then.
+    uint64_t bit = 1ull << (inner & 63);
+    if (op != EPOLL_CTL_ADD || static_cast<uint32_t>(inner) >= kFdMax || (epolls_made[inner / 64] & bit) == 0) return;
+    FetchAnd(epolls_made[inner / 64], ~bit);
+    if (!g_proc.enabled || !EnsureStack() || Adopt(inner, &idx) < 0) return;
+    set = &Stack().epolls[idx];
+    AdoptDups(inner, *set, idx);
+  }
+  {
+    Guard g(nested_lock);
+    uint32_t i = 0;
+    while (i < nested_count && (nested[i].outer != outer || nested[i].idx != idx)) i++;
+    if (op == EPOLL_CTL_DEL) {
+      if (i < nested_count) nested[i] = nested[--nested_count];
+      return;
+    }
+    if (ev == nullptr || i == kNestedMax) return;  // not in the table: an event may then be one too many
+    nested[i] = {outer, inner, idx, ev->data.u64};
+    if (i == nested_count) StoreRelease(nested_count, i + 1);
+  }
+  (void)Rearm(inner, *set, idx);
+}
+
+long SockEpollFilter(int epfd, epoll_event* events, long count) {
+  if (LoadRelaxed(nested_count) == 0) return count;
+  long kept = 0;
+  for (long i = 0; i < count; i++) {
+    Nested found = {-1, -1, 0, 0};
+    {
+      Guard g(nested_lock);
+      for (uint32_t k = 0; k < nested_count; k++) {
+        if (nested[k].outer == epfd && nested[k].data == events[i].data.u64) found = nested[k];
+      }
+    }
+    if (found.inner < 0 || StillReady(found)) events[kept++] = events[i];
+  }
+  return kept;
+}
+
+void SockEpollWatch(int epfd) {
+  uint32_t idx;
+  pstn_epoll* set = SetOf(epfd, &idx);
+  if (set != nullptr) (void)Rearm(epfd, *set, idx);
+}
+
+// A wait that began when the set was the kernel's alone, and got `count` events.
+long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadline until, const sigset_t* mask) {
+  uint32_t idx;
+  pstn_epoll* set = SetOf(epfd, &idx);
+  if (set == nullptr || count < 0) return count;
+  long kept = 0;
+  for (long i = 0; i < count; i++) {
+    if ((events[i].data.u64 & kMagicMask) != set->magic) events[kept++] = events[i];
+  }
+  return kept != 0 ? kept : SockEpollWait(epfd, events, max, until, mask);
+}
+
+namespace {
+
+long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
   SetLocal& local = set_local[idx];
-  if (local.gen != set.gen) local = {set.gen, 0, 0, 0, 0, 0};
+  if (local.gen != set.gen) local = FreshLocal(set.gen);
   const uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u;
   const uint32_t interrupts = t_interrupts;
   long n = 0;
@@ -580,6 +749,19 @@ long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const si
       swept = true;
     }
   }
+}
+
+}  // namespace
+
+long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
+  uint32_t idx;
+  pstn_epoll* set = SetOf(epfd, &idx);
+  if (set == nullptr) return kPass;
+  if (max <= 0) return -EINVAL;
+  if (out == nullptr) return -EFAULT;
+  long n = WaitOnSet(epfd, *set, idx, out, max, until, mask);
+  if (LoadRelaxed(set_local[idx].watched) != 0) (void)Rearm(epfd, *set, idx);
+  return n;
 }
 
 }  // namespace postern

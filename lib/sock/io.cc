@@ -49,12 +49,14 @@ Wait SleepOn(uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
   }
 }
 
+// `hold` is on `ep` from the first sleep on.
 template <typename Ready>
-Wait WaitFor(uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
+Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
   uint32_t interrupts = t_interrupts;
   if (Spin(ready, until)) return Wait::kReady;
   if (t_interrupts != interrupts) return Wait::kInterrupted;
   if (until.left_ns() == 0) return Wait::kTimeout;
+  hold.On(ep);
   return SleepOn(word, bit, ready, until);
 }
 
@@ -62,9 +64,9 @@ Wait WaitFor(uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
 
 // Lets a writer that waits for room go on, when a sixteenth of the ring has become free: a blocked
 // writer has at least an eighth unread before it (ring.cc), so this comes before the ring is drained.
-void ReturnSpace(const ConnEnd& e, size_t returned) {
+// RingRead has counted what the ring got back.
+void ReturnSpace(const ConnEnd& e) {
   pstn_rx& rx = e.ep->rx;
-  rx.unreturned += static_cast<uint32_t>(returned);
   if ((rx.ring & ((1ull << 40) - 1)) == 0) return;
   if (rx.unreturned < RingBytes(RingClass(rx.ring) % PSTN_SLAB_CLASSES) / 16) return;
   rx.unreturned = 0;
@@ -96,7 +98,7 @@ long Violation(const ConnEnd& e) {
 long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode) {
   Lock(e.ep->rx.lock);
   ReadResult r = RingRead(e, to, want, mode);
-  if (r.returned != 0) ReturnSpace(e, r.returned);
+  if (r.bytes != 0 && mode != ReadMode::kPeek) ReturnSpace(e);
   Unlock(e.ep->rx.lock);
   if (r.status == ReadStatus::kViolation) return Violation(e);
   return r.bytes != 0 ? static_cast<long>(r.bytes) : -EAGAIN;
@@ -112,11 +114,42 @@ bool TooMuch(const iovec* iov, size_t count) {
   return false;
 }
 
+// A buffer that no program can own: the first page, or the kernel's half. Other bad addresses fault
+// in the program, as they would in memcpy (docs/deviations.md).
+bool BadBuffer(const iovec* iov, size_t count) {
+  constexpr uintptr_t kLowest = 4096, kKernelHalf = uintptr_t{1} << 63;
+  for (size_t i = 0; i < count; i++) {
+    auto at = reinterpret_cast<uintptr_t>(iov[i].iov_base);
+    if (iov[i].iov_len != 0 && (at < kLowest || at >= kKernelHalf)) return true;
+  }
+  return false;
+}
+
+// The kernel's TCP: 0 after shutdown(SHUT_RD), which works unconnected.
+long RecvUnconnected(const pstn_ep& ep, uint32_t state) {
+  if (state == PSTN_EP_KERNEL) return kPass;
+  return state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? 0 : -ENOTCONN;
+}
+
+// recv() of no bytes waits for data all the same, and takes none. (read() of none does not come here.)
+long RecvNothing(const ConnEnd& e, bool nonblock) {
+  Hold hold;
+  Deadline until = e.ep->rcvtimeo_ns != 0 ? Deadline::AfterNs(e.ep->rcvtimeo_ns) : Deadline::Never();
+  for (;;) {
+    if (RingReadable(e)) return 0;
+    long end = WhenEmpty(e);
+    if (end != -EAGAIN || nonblock) return end;
+    Wait w = WaitFor(hold, *e.ep, e.ctl().rx_wait, 1, [&] { return ReadableOrEnded(e); }, until);
+    if (LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED) return -ECONNABORTED;
+    if (w != Wait::kReady) return w == Wait::kTimeout ? -EAGAIN : -EINTR;
+  }
+}
+
 }  // namespace
 
 long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   uint32_t state = LoadAcquire(ep.state);
-  if (state != PSTN_EP_ESTABLISHED) return state == PSTN_EP_KERNEL ? kPass : -ENOTCONN;
+  if (state != PSTN_EP_ESTABLISHED) return RecvUnconnected(ep, state);
   (void)fd;
   ConnEnd e;
   if (!Resolve(ep, e)) return -ECONNRESET;
@@ -128,13 +161,18 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   const bool peek = (flags & MSG_PEEK) != 0;
   const ReadMode mode = peek ? ReadMode::kPeek : (flags & MSG_TRUNC) != 0 ? ReadMode::kDiscard : ReadMode::kTake;
   IovCursor* target = mode == ReadMode::kDiscard ? nullptr : &to;
-  if (want == 0) return 0;
   const bool nonblock = (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
+  if (want == 0) return RecvNothing(e, nonblock);
+  if (target != nullptr && BadBuffer(iov, count)) {
+    long r = RecvNothing(e, nonblock);  // the kernel looks at the buffer when there is data for it
+    return r == 0 && RingReadable(e) ? -EFAULT : r;
+  }
   size_t least = (flags & MSG_WAITALL) != 0 ? want : 1;
   if (ep.rcvlowat > least) least = ep.rcvlowat < want ? ep.rcvlowat : want;
   Deadline until = Deadline::Never();
   bool timed = false;
   size_t done = 0;
+  Hold hold;
   for (;;) {
     if (peek) to = IovCursor(iov, count), done = 0;
     long r = RecvOnce(e, target, want - done, mode);
@@ -153,7 +191,7 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
       if (!peek || have == 0) return ReadableOrEnded(e);
       return PeerEnded(e) || RingQueued(e, least) > have;  // MSG_PEEK | MSG_WAITALL: more than seen
     };
-    Wait w = WaitFor(e.ctl().rx_wait, 1, ready, until);
+    Wait w = WaitFor(hold, ep, e.ctl().rx_wait, 1, ready, until);
     if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) return done != 0 ? static_cast<long>(done) : -ECONNABORTED;
     if (w == Wait::kReady) continue;
     if (done != 0) return static_cast<long>(done);
@@ -190,9 +228,11 @@ long CheckSend(const ConnEnd& e, bool& swallow) {
 
 size_t SendOnce(const ConnEnd& e, IovCursor& from) {
   Lock(e.ep->tx.lock);
+  bool had_ring = e.ep->tx.ring != 0;
   size_t n = RingWrite(e, from, g_proc.limits);
   Unlock(e.ep->tx.lock);
   if (n != 0) AnnounceData(g_proc.bells, e);
+  if (!had_ring) GiveBackSome(e);
   return n;
 }
 
@@ -212,6 +252,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   const bool nonblock = (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   Deadline until = Deadline::Never();
   bool timed = false;
+  Hold hold;
   for (;;) {
     bool swallow = false;
     long stop = CheckSend(e, swallow);
@@ -219,6 +260,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     size_t done = want - from.left();
     if (stop != 0) return done != 0 ? static_cast<long>(done) : stop;
     if (want == 0) return 0;
+    if (BadBuffer(iov, count)) return -EFAULT;
     (void)SendOnce(e, from);
     done = want - from.left();
     if (from.left() == 0) return static_cast<long>(want);
@@ -230,7 +272,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     }
     if (!timed && ep.sndtimeo_ns != 0) until = Deadline::AfterNs(ep.sndtimeo_ns);
     timed = true;
-    Wait w = WaitFor(e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until);
+    Wait w = WaitFor(hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until);
     if (w == Wait::kReady) continue;
     if (done != 0) return static_cast<long>(done);
     return w == Wait::kTimeout ? -EAGAIN : -EINTR;
@@ -306,12 +348,13 @@ long SpliceOut(int fd, pstn_ep& ep, int pipe, size_t len, bool nonblock) {
 long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
   ConnEnd e;
   if (!Resolve(ep, e)) return -ECONNRESET;
+  Hold hold;
   if (!WritableOrEnded(e)) {
     if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();
       if (!WritableOrEnded(e)) return -EAGAIN;
-    } else if (WaitFor(e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, Deadline::Never()) == Wait::kInterrupted) {
+    } else if (WaitFor(hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, Deadline::Never()) == Wait::kInterrupted) {
       return -EINTR;
     }
   }

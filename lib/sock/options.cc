@@ -76,13 +76,23 @@ bool KernelMustCheck(uint32_t i) {
          i == kPriority || i == kDeferAccept;
 }
 
+// Ticks of the kernel's clock a second: it keeps socket timeouts in whole ticks.
+uint64_t TicksPerSecond() {
+  timespec tick = {};
+  (void)clock_getres(CLOCK_MONOTONIC_COARSE, &tick);
+  uint64_t ns = static_cast<uint64_t>(tick.tv_nsec);
+  return ns < 100'000 || ns > 100'000'000 ? 1000u : (1000000000u + ns / 2) / ns;
+}
+
 long SetTime(pstn_u64& ns, const void* value, socklen_t len) {
   if (len < sizeof(timeval)) return -EINVAL;
   timeval tv;
   memcpy(&tv, value, sizeof tv);
   if (tv.tv_usec < 0 || tv.tv_usec >= 1000000) return -EDOM;
   // Negative: the kernel takes it as "do not wait"; one tick is as close.
-  ns = tv.tv_sec < 0 ? 1u : static_cast<uint64_t>(tv.tv_sec) * 1000000000u + static_cast<uint64_t>(tv.tv_usec) * 1000u;
+  uint64_t hz = TicksPerSecond(), tick_usec = 1000000u / hz;
+  uint64_t ticks = (static_cast<uint64_t>(tv.tv_usec) + tick_usec - 1) / tick_usec;
+  ns = tv.tv_sec < 0 ? 1u : static_cast<uint64_t>(tv.tv_sec) * 1000000000u + ticks * 1000000000u / hz;
   return 0;
 }
 
@@ -227,7 +237,15 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
     default:
       break;
   }
-  if (KernelMustCheck(i)) return kPass;  // it has the value, doubled or rounded as it does
+  if (KernelMustCheck(i)) {
+    // Its socket has the value, doubled or rounded as it does; not yet if the listener had it set.
+    if (ep.listener != PSTN_NONE) {
+      int v = static_cast<int>(ep.*kKept[i].field);
+      FetchOr(ep.flags, PSTN_EPF_DIRTY);
+      (void)KernelSet(fd, level, name, &v, sizeof v);
+    }
+    return kPass;
+  }
   if (kKept[i].flag != 0) return GiveInt((ep.flags & kKept[i].flag) != 0 ? 1 : 0, value, len);
   (void)fd;
   return GiveInt(static_cast<int>(ep.*kKept[i].field), value, len);

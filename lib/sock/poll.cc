@@ -24,6 +24,7 @@ struct KernelSet {
   uint32_t* at = inline_at;  // position in the caller's array
   size_t count = 0;
   size_t mapped_bytes = 0;
+  bool sets = false;  // event sets of ours are among them
 
   bool Reserve(size_t n) {
     if (n <= kInline) return true;
@@ -39,6 +40,8 @@ struct KernelSet {
     if (mapped_bytes != 0) sys::Unmap(fds, mapped_bytes);
   }
 };
+
+bool IsSetFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
 
 // The endpoint of an fd if it is one that we answer for.
 pstn_ep* OursForPoll(int fd) {
@@ -74,6 +77,9 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
     }
   }
   if (k.count == 0 || !ask_kernel) return ready;
+  for (size_t i = 0; k.sets && i < k.count; i++) {
+    if (IsSetFd(k.fds[i].fd)) SockEpollWatch(k.fds[i].fd);
+  }
   long r = sys::Call(SYS_poll, k.fds, k.count, 0L);
   if (r < 0) return ready != 0 ? ready : r;
   for (size_t i = 0; i < k.count && r > 0; i++) {
@@ -136,7 +142,7 @@ void ClearNews(uint32_t waiter) {
 
 bool AnyOurs(pollfd* fds, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    if (OursForPoll(fds[i].fd) != nullptr) return true;
+    if (OursForPoll(fds[i].fd) != nullptr || IsSetFd(fds[i].fd)) return true;
   }
   return false;
 }
@@ -151,6 +157,7 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
     bool listens = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_LISTEN;
     listeners = listeners || listens;
     if (fds[i].fd < 0 || (ep != nullptr && !listens)) continue;
+    k.sets = k.sets || IsSetFd(fds[i].fd);
     k.fds[k.count] = fds[i];
     k.at[k.count++] = static_cast<uint32_t>(i);
   }

@@ -42,6 +42,7 @@ long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 long SockListen(int fd, pstn_ep& ep, int backlog);
 long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer);
 long SockShutdown(int fd, pstn_ep& ep, int how);
+long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);  // connect to AF_UNSPEC
 
 // ---- connect.cc, accept.cc
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
@@ -70,12 +71,40 @@ void ApplyOptions(int fd, const pstn_ep& ep);
 long SockClose(int fd, uint32_t entry);
 void SockDup(int from, int to);          // after the kernel has made `to`
 void DropFdRef(uint32_t entry);          // one reference of an entry, its fd already gone
+// Held by a thread that sleeps on an endpoint: as with the kernel's files, a close() by another thread
+// then takes the number away, and the connection lives until the call is over.
+class Hold {
+ public:
+  Hold() = default;
+  Hold(const Hold&) = delete;
+  Hold& operator=(const Hold&) = delete;
+  ~Hold() {
+    if (at_ != PSTN_NONE) Release();
+  }
+  void On(pstn_ep& ep);
+
+ private:
+  void Release();
+  uint32_t at_ = PSTN_NONE;
+  const pstn_ep* ep_ = nullptr;
+};
 void CloseEp(pstn_ep& ep);               // last reference dropped
+// Takes a listener out of the directory and resets who waits in its queue; `state` is its next.
+void StopListening(pstn_ep& ep, uint32_t state);
+void ResetConnection(pstn_ep& ep);       // RST to the peer; the endpoint is NEW again
 void ReleaseLinger(pstn_ep& ep);
 
 // ---- epoll.cc
 long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev);
 long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask);
+// After a wait in the kernel alone: what to do if the set has become ours during it.
+long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadline until, const sigset_t* mask);
+// Sets in other sets: notes a registration that the kernel has taken; drops events that are over;
+// makes the kernel's fd of a set tell, by being readable, whether members of ours are ready.
+void SockEpollMade(int fd);  // epoll_create gave this number
+void SockEpollNest(int outer, int op, int inner, const epoll_event* ev);
+long SockEpollFilter(int epfd, epoll_event* events, long count);
+void SockEpollWatch(int epfd);
 void DropItemsOfEp(pstn_ep& ep);
 void DropItemsOfFd(pstn_ep& ep, int fd);
 void DropEpoll(uint32_t idx);
@@ -106,6 +135,7 @@ void MarkWaiter(uint32_t waiter, uint32_t evmap_flags);  // PSTN_EV_* in every l
 // Something for `waiter` that a look has not yet taken?
 bool WaiterHasNews(uint32_t waiter, bool syn);
 void GiveBackIdleRings();
+void GiveBackSome(const ConnEnd& e);
 
 // ---- process.cc
 void ForkPrepare();

@@ -78,7 +78,39 @@ void LearnLocal(int fd, pstn_ep& ep) {
   if (sys::Call(SYS_getsockname, fd, sa, &len) == 0) (void)AddrFromSockaddr(sa, len, ep.family, ep.local);
 }
 
+// A listener becomes a plain socket again, after the kernel's has: shutdown, or connect to AF_UNSPEC.
+void Unlisten(int fd, pstn_ep& ep) {
+  StopListening(ep, PSTN_EP_NEW);
+  int fl = sys::Fcntl(fd, F_GETFL, 0);
+  if (fl >= 0 && (ep.flags & PSTN_EPF_NONBLOCK) == 0) (void)sys::Fcntl(fd, F_SETFL, fl & ~O_NONBLOCK);
+  LearnLocal(fd, ep);
+  if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND);
+  PostEp(ep);
+}
+
 }  // namespace
+
+long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL) return kPass;
+  // The kernel's socket has no connection: this checks the arguments.
+  long r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
+  if (r < 0) return r;
+  if (state == PSTN_EP_LISTEN) {
+    Unlisten(fd, ep);
+    return 0;
+  }
+  if (state == PSTN_EP_ESTABLISHED) ResetConnection(ep);
+  FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
+  // A port that the program did not ask for is given up, unless others see this kernel's socket, too.
+  uint32_t flags = LoadRelaxed(ep.flags);
+  bool sole = LoadRelaxed(ep.refs) == 1 && (flags & (PSTN_EPF_DIRTY | PSTN_EPF_DUPPED)) == 0;
+  if (!sole || (flags & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
+  ep.kernel_port = (ep.flags & PSTN_EPF_BOUND_AUTO) != 0 ? ep.local.port : 0u;
+  if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
+  PostEp(ep);
+  return 0;
+}
 
 long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   if (LoadRelaxed(ep.state) != PSTN_EP_NEW) return LoadRelaxed(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;
@@ -126,6 +158,11 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   return 0;
 }
 
+// Both directions are at their end: for TCP the connection is closed.
+static bool BothEnded(const pstn_ep& ep, uint32_t peer_flags) {
+  return (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) != 0 && (peer_flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0;
+}
+
 long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL || state == PSTN_EP_LISTEN) return kPass;
@@ -154,22 +191,23 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   if (how < SHUT_RD || how > SHUT_RDWR) return -EINVAL;
-  if (state == PSTN_EP_NEW) return -ENOTCONN;
+  if (state == PSTN_EP_NEW) {  // an error, and yet it counts from now on
+    FetchOr(ep.flags, PSTN_EPF_DIRTY | (how != SHUT_WR ? PSTN_EPF_SHUT_RD : 0u) | (how != SHUT_RD ? PSTN_EPF_SHUT_WR : 0u));
+    long r = sys::Call(SYS_shutdown, fd, static_cast<long>(how));
+    PostEp(ep);
+    return r;
+  }
   if (state == PSTN_EP_LISTEN) {
-    // The kernel stops listening; so do we, and threads in accept() see it.
-    if (how != SHUT_WR) {
-      (void)CtlUnlisten(ep);
-      long r = sys::Call(SYS_shutdown, fd, static_cast<long>(how));
-      FetchOr(ep.flags, PSTN_EPF_SHUT_RD);
-      PostEp(ep);
-      return r;
-    }
-    return kPass;
+    if (how == SHUT_WR) return kPass;
+    // The kernel stops listening; so do we, and threads in accept() see it. It may listen again.
+    long r = sys::Call(SYS_shutdown, fd, static_cast<long>(how));
+    Unlisten(fd, ep);
+    return r;
   }
   ConnEnd e;
   if (!Resolve(ep, e)) return -ENOTCONN;
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
-  if ((peer & PSTN_CF_RST) != 0 || (ep.flags & PSTN_EPF_HUNG) != 0) return -ENOTCONN;
+  if ((peer & PSTN_CF_RST) != 0 || (ep.flags & PSTN_EPF_HUNG) != 0 || BothEnded(ep, peer)) return -ENOTCONN;
   if (how != SHUT_RD && (ep.flags & PSTN_EPF_SHUT_WR) == 0) {
     Lock(ep.tx.lock);  // after what another thread is writing
     FetchOr(ep.flags, PSTN_EPF_SHUT_WR);

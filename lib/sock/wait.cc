@@ -131,26 +131,49 @@ bool WaiterHasNews(uint32_t waiter, bool syn) {
 
 namespace {
 
-void SweepLgr(uint32_t idx, uint8_t* lgr) {
+// Gives back the transmit ring of connection `c`, if it is drained and, with kUnused, has not
+// been written to since the sweep last came by.
+enum class Sweep : uint8_t { kAll, kUnused };
+void SweepConn(uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which) {
   pstn_stack& s = Stack();
   pstn_lgr_ref& ref = s.lgrs[idx];
-  if (ref.zombies != 0) SweepZombies(ref, lgr);
-  if (LoadRelaxed(ref.rings) == 0) return;
-  for (uint32_t c = 0; c < PSTN_CONNS; c++) {
-    uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);
-    if (ep_idx == 0 || ep_idx > PSTN_EPS) continue;
-    pstn_ep& ep = s.eps[ep_idx - 1];
-    if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) continue;
-    if (!TryLock(ep.tx.lock)) continue;
-    ConnEnd e = {&ep, &ref, lgr, &LgrConn(lgr, ep.conn_idx), ep.side & 1u};
-    // Closed and used again meanwhile? Then conn_ep says otherwise.
-    bool same = LoadAcquire(ref.conn_ep[c]) == ep_idx && ep.lgr_idx == idx && ep.conn_idx == c;
-    if (same && RingDetach(e, Pages::kDrop)) Count(s.hdr, kCounterRingGivenBack);
-    Unlock(ep.tx.lock);
+  uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);
+  if (ep_idx == 0 || ep_idx > PSTN_EPS) return;
+  pstn_ep& ep = s.eps[ep_idx - 1];
+  if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !TryLock(ep.tx.lock)) return;
+  ConnEnd e = {&ep, &ref, lgr, &LgrConn(lgr, ep.conn_idx), ep.side & 1u};
+  // Closed and used again meanwhile? Then conn_ep says otherwise.
+  bool same = LoadAcquire(ref.conn_ep[c]) == ep_idx && ep.lgr_idx == idx && ep.conn_idx == c;
+  bool used = which == Sweep::kUnused && ep.tx.records != ep.tx.seen;
+  ep.tx.seen = ep.tx.records;
+  if (same && !used && RingDetach(e, which == Sweep::kAll ? Pages::kDrop : Pages::kKeep)) {
+    Count(s.hdr, kCounterRingGivenBack);
   }
+  Unlock(ep.tx.lock);
 }
 
+void SweepLgr(uint32_t idx, uint8_t* lgr) {
+  pstn_lgr_ref& ref = Stack().lgrs[idx];
+  if (ref.zombies != 0) SweepZombies(ref, lgr);
+  for (uint32_t c = 0; c < PSTN_CONNS && LoadRelaxed(ref.rings) != 0; c++) SweepConn(idx, lgr, c, Sweep::kAll);
+}
+
+constexpr uint32_t kRingsFree = 64;  // so many rings of a side may sit idle
+constexpr uint32_t kSweepStep = 4;
+
 }  // namespace
+
+// A ring has just been attached. Where many are, a few others are looked at in turn, so that
+// connections that have fallen silent do not keep theirs: they get a second chance, then lose it.
+void GiveBackSome(const ConnEnd& e) {
+  if (LoadRelaxed(e.ref->rings) <= kRingsFree) return;
+  uint32_t hw = LoadRelaxed(LgrHdr(e.lgr).conns_hw);
+  if (hw == 0 || hw > PSTN_CONNS) return;
+  for (uint32_t i = 0; i < kSweepStep; i++) {
+    uint32_t hand = FetchAdd(e.ref->sweep_hand, 1u) % hw;
+    if (hand != e.ep->conn_idx) SweepConn(e.ep->lgr_idx, e.lgr, hand, Sweep::kUnused);
+  }
+}
 
 void GiveBackIdleRings() {
   uint32_t hw = LoadRelaxed(Stack().hdr.lgrs_hw);

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+// signal_calls.cc - handlers of the program run between our critical sections, never inside one.
+//
+// A handler may call send() on the very socket whose lock its thread holds. So the kernel is given
+// OnSignal in place of each handler. When no lock is held, OnSignal calls the handler as the kernel
+// would have. Otherwise it puts the signal aside, and blocks all others in the context to which it
+// returns; the last Unlock sends the signal to this thread again, with the same siginfo, and puts the
+// mask back. The kernel then delivers it as it would have, alternate stack and all.
+//
+// OnSignal is entered with everything blocked, so that there is never more than one to put aside.
+// Faults (SIGSEGV and its kin) are not touched: they cannot wait. Nor is SIGABRT.
+//
+// What the program has installed is in `actions`; whether it still stands, the kernel knows: only if
+// OnSignal is installed there does the entry count. Calls of libc's own (system, sigset) and direct
+// system calls thus never disagree with the table.
+#include <pthread.h>
+#include <signal.h>
+#include <ucontext.h>
+
+#include <cstring>
+
+#include "base/lock.h"
+#include "real.h"
+
+namespace postern {
+
+constinit thread_local bool t_waits_for_many __attribute__((tls_model("initial-exec"))) = false;
+
+namespace {
+
+constexpr int kSignals = 65;
+using Handler = void (*)(int, siginfo_t*, void*);
+constexpr int kOnce = static_cast<int>(SA_RESETHAND);
+
+constexpr uint64_t Bit(int signo) { return 1ull << (signo - 1); }
+// Never deferred and so never wrapped.
+constexpr uint64_t kFaults = Bit(SIGSEGV) | Bit(SIGBUS) | Bit(SIGFPE) | Bit(SIGILL) | Bit(SIGTRAP) | Bit(SIGABRT) | Bit(SIGSYS);
+constexpr uint64_t kLibc = Bit(32) | Bit(33);  // cancellation and setuid of libc
+constexpr uint64_t kBlocked = ~(kFaults | kLibc);
+
+// What the program asked for. Written under actions_lock, `seq` odd meanwhile; read by OnSignal. A
+// thread that writes holds a lock, so its own signals wait: a reader waits for other threads only.
+struct Action {
+  uint32_t seq;
+  int flags;
+  uint64_t mask;
+  Handler handler;
+};
+Action actions[kSignals];
+pstn_lock actions_lock;
+uint64_t interrupting;  // siginterrupt(): signal() installs these without SA_RESTART
+
+struct Late {
+  siginfo_t info;
+  uint64_t mask;  // of the context that was interrupted
+  int signo;
+  int tid;        // a child of fork must not run what its parent put aside
+};
+thread_local Late late __attribute__((tls_model("initial-exec")));
+
+uint64_t MaskOf(const sigset_t& set) {
+  uint64_t word;
+  memcpy(&word, &set, sizeof word);
+  return word;
+}
+void SetMaskOf(sigset_t& set, uint64_t word) { memcpy(&set, &word, sizeof word); }
+void SetThreadMask(uint64_t mask) {
+  (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_SETMASK), &mask, nullptr, 8L);
+}
+
+Action Snapshot(int signo) {
+  Action& from = actions[signo];
+  for (;;) {
+    uint32_t seq = LoadAcquire(from.seq);
+    Action a = {seq, LoadRelaxed(from.flags), LoadRelaxed(from.mask), LoadRelaxed(from.handler)};
+    std::atomic_thread_fence(std::memory_order_acquire);
+    if ((seq & 1u) == 0 && LoadRelaxed(from.seq) == seq) return a;
+    CpuRelax();
+  }
+}
+void PublishLocked(int signo, const Action& a) {
+  Action& to = actions[signo];
+  uint32_t seq = LoadRelaxed(to.seq);
+  StoreRelaxed(to.seq, seq + 1);
+  std::atomic_thread_fence(std::memory_order_release);
+  StoreRelaxed(to.flags, a.flags);
+  StoreRelaxed(to.mask, a.mask);
+  StoreRelaxed(to.handler, a.handler);
+  StoreRelease(to.seq, seq + 2);
+}
+
+void OnSignal(int signo, siginfo_t* info, void* context) {
+  uint64_t mask = MaskOf(static_cast<ucontext_t*>(context)->uc_sigmask);
+  if (t_locks.held != 0) {
+    late.info = *info;
+    late.mask = mask;
+    late.signo = signo;
+    late.tid = sys::Tid();
+    t_locks.late = 1;
+    SetMaskOf(static_cast<ucontext_t*>(context)->uc_sigmask, mask | kBlocked);
+    return;
+  }
+  Action a = Snapshot(signo);
+  if ((a.flags & kOnce) != 0) {
+    struct sigaction reset = {};
+    (void)PSTN_REAL(sigaction)(signo, &reset, nullptr);
+  }
+  bool waits = t_waits_for_many;
+  t_waits_for_many = false;  // for the handler's own calls, and for good if it does not return
+  if ((a.flags & SA_RESTART) == 0 || waits) t_interrupts++;
+  SetThreadMask(mask | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : Bit(signo)));
+  a.handler(signo, info, context);  // more arguments than a plain handler takes do no harm, as in the kernel
+  t_waits_for_many = waits;
+}
+
+// The last lock is free: what was put aside comes again.
+void RunLate() {
+  t_locks.late = 0;
+  uint64_t mask = late.mask;
+  int tid = sys::Tid();
+  if (tid == late.tid && sys::Call(SYS_rt_tgsigqueueinfo, sys::Pid(), tid, late.signo, &late.info) < 0) {
+    (void)sys::Call(SYS_tgkill, sys::Pid(), tid, late.signo);
+  }
+  SetThreadMask(mask);  // the handler runs here
+}
+
+bool IsWrapped(int signo) { return g_proc.enabled && signo > 0 && signo < kSignals && (kBlocked & Bit(signo)) != 0; }
+bool IsFunction(Handler h) {
+  auto value = reinterpret_cast<uintptr_t>(h);
+  return value > reinterpret_cast<uintptr_t>(SIG_IGN) && h != OnSignal;  // SIG_DFL is 0, SIG_IGN 1
+}
+
+int SetAction(int signo, const struct sigaction* act, struct sigaction* old) {
+  auto real = PSTN_REAL(sigaction);
+  if (!IsWrapped(signo)) return real(signo, act, old);
+  constexpr int kOurs = kOnce | SA_NODEFER;  // done by OnSignal: the signal may come twice
+  bool function = act != nullptr && IsFunction(act->sa_sigaction);
+  struct sigaction mine = {};
+  Action after = {};
+  if (function) {
+    after = {0, act->sa_flags, MaskOf(act->sa_mask), act->sa_sigaction};
+    mine.sa_flags = (act->sa_flags & ~kOurs) | SA_SIGINFO;
+    mine.sa_sigaction = OnSignal;
+    SetMaskOf(mine.sa_mask, kBlocked);
+  }
+  struct sigaction was;
+  Lock(actions_lock);
+  Action before = Snapshot(signo);
+  if (function) PublishLocked(signo, after);  // first: it is used as soon as the kernel knows
+  int r = real(signo, function ? &mine : act, &was);
+  if (r != 0 && function) PublishLocked(signo, before);
+  Unlock(actions_lock);
+  if (r != 0 || old == nullptr) return r;
+  if (was.sa_sigaction == OnSignal) {
+    was.sa_sigaction = before.handler;
+    was.sa_flags = before.flags | (was.sa_flags & 0x04000000);  // SA_RESTORER, which libc leaves in
+    memset(&was.sa_mask, 0, sizeof was.sa_mask);
+    SetMaskOf(was.sa_mask, before.mask);
+  }
+  *old = was;
+  return r;
+}
+
+sighandler_t Install(int signo, sighandler_t handler, int flags, uint64_t mask) {
+  struct sigaction act = {};
+  act.sa_handler = handler;
+  act.sa_flags = flags;
+  SetMaskOf(act.sa_mask, mask);
+  struct sigaction old;
+  return SetAction(signo, &act, &old) == 0 ? old.sa_handler : SIG_ERR;
+}
+
+}  // namespace
+
+void SignalsInit() {
+  if (!g_proc.enabled) return;
+  g_run_late = RunLate;
+  (void)pthread_atfork([] { Lock(actions_lock); }, [] { Unlock(actions_lock); }, [] { Unlock(actions_lock); });
+}
+
+}  // namespace postern
+
+using namespace postern;
+
+PSTN_EXPORT int sigaction(int signo, const struct sigaction* act, struct sigaction* old) noexcept {
+  return SetAction(signo, act, old);
+}
+PSTN_EXPORT int __sigaction(int signo, const struct sigaction* act, struct sigaction* old) noexcept {
+  return SetAction(signo, act, old);
+}
+
+PSTN_EXPORT sighandler_t signal(int signo, sighandler_t handler) noexcept {
+  if (!IsWrapped(signo) || handler == SIG_ERR) return PSTN_REAL(signal)(signo, handler);
+  return Install(signo, handler, (LoadRelaxed(interrupting) & Bit(signo)) != 0 ? 0 : SA_RESTART, Bit(signo));
+}
+PSTN_EXPORT sighandler_t bsd_signal(int signo, sighandler_t handler) noexcept { return signal(signo, handler); }
+PSTN_EXPORT sighandler_t ssignal(int signo, sighandler_t handler) noexcept { return signal(signo, handler); }
+
+PSTN_EXPORT sighandler_t __sysv_signal(int signo, sighandler_t handler) noexcept {
+  constexpr int kInterrupt = 0x20000000;  // SA_INTERRUPT, which nobody looks at
+  if (!IsWrapped(signo) || handler == SIG_ERR) return PSTN_REAL(__sysv_signal)(signo, handler);
+  return Install(signo, handler, kOnce | SA_NODEFER | kInterrupt, 0);
+}
+PSTN_EXPORT sighandler_t sysv_signal(int signo, sighandler_t handler) noexcept { return __sysv_signal(signo, handler); }
+
+PSTN_EXPORT int siginterrupt(int signo, int flag) noexcept {
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+  int r = PSTN_REAL(siginterrupt)(signo, flag);
+#pragma GCC diagnostic pop
+  if (r != 0 || !IsWrapped(signo)) return r;
+  Guard g(actions_lock);
+  Action a = Snapshot(signo);
+  a.flags = flag != 0 ? a.flags & ~SA_RESTART : a.flags | SA_RESTART;
+  PublishLocked(signo, a);
+  if (flag != 0) {
+    FetchOr(interrupting, Bit(signo));
+  } else {
+    FetchAnd(interrupting, ~Bit(signo));
+  }
+  return r;
+}

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// syscall_calls.cc - libc's syscall(): numbers of calls that we hook go to the hook when their
+// descriptor is one that the library knows; everything else to the kernel.
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cstdarg>
+#include <cstring>
+
+#include "real.h"
+
+using namespace postern;
+
+namespace {
+
+struct Args {
+  long v[6];
+  int Fd(int i) const { return static_cast<int>(v[i]); }
+  int Int(int i) const { return static_cast<int>(v[i]); }
+  unsigned Uint(int i) const { return static_cast<unsigned>(v[i]); }
+  size_t Size(int i) const { return static_cast<size_t>(v[i]); }
+  template <typename T>
+  T* Ptr(int i) const { return reinterpret_cast<T*>(v[i]); }
+};
+
+// Data: the first argument is a descriptor of ours. False: not a call of this kind.
+bool Data(long n, const Args& a, long* r) {
+  int fd = a.Fd(0);
+  switch (n) {
+    case SYS_read: *r = read(fd, a.Ptr<void>(1), a.Size(2)); return true;
+    case SYS_write: *r = write(fd, a.Ptr<void>(1), a.Size(2)); return true;
+    case SYS_readv: *r = readv(fd, a.Ptr<iovec>(1), a.Int(2)); return true;
+    case SYS_writev: *r = writev(fd, a.Ptr<iovec>(1), a.Int(2)); return true;
+    case SYS_recvfrom: *r = recvfrom(fd, a.Ptr<void>(1), a.Size(2), a.Int(3), a.Ptr<sockaddr>(4), a.Ptr<socklen_t>(5)); return true;
+    case SYS_sendto: *r = sendto(fd, a.Ptr<void>(1), a.Size(2), a.Int(3), a.Ptr<sockaddr>(4), a.Uint(5)); return true;
+    case SYS_recvmsg: *r = recvmsg(fd, a.Ptr<msghdr>(1), a.Int(2)); return true;
+    case SYS_sendmsg: *r = sendmsg(fd, a.Ptr<msghdr>(1), a.Int(2)); return true;
+    case SYS_recvmmsg: *r = recvmmsg(fd, a.Ptr<mmsghdr>(1), a.Uint(2), a.Int(3), a.Ptr<timespec>(4)); return true;
+    case SYS_sendmmsg: *r = sendmmsg(fd, a.Ptr<mmsghdr>(1), a.Uint(2), a.Int(3)); return true;
+    case SYS_sendfile: *r = sendfile(fd, a.Fd(1), a.Ptr<off_t>(2), a.Size(3)); return true;
+    default: return false;
+  }
+}
+
+bool Control(long n, const Args& a, long* r) {
+  int fd = a.Fd(0);
+  switch (n) {
+    case SYS_close: *r = close(fd); return true;
+    case SYS_dup: *r = dup(fd); return true;
+    case SYS_fcntl: *r = fcntl(fd, a.Int(1), a.v[2]); return true;
+    case SYS_ioctl: *r = ioctl(fd, a.Size(1), a.Ptr<void>(2)); return true;
+    case SYS_bind: *r = bind(fd, a.Ptr<sockaddr>(1), a.Uint(2)); return true;
+    case SYS_listen: *r = listen(fd, a.Int(1)); return true;
+    case SYS_connect: *r = connect(fd, a.Ptr<sockaddr>(1), a.Uint(2)); return true;
+    case SYS_accept: *r = accept(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2)); return true;
+    case SYS_accept4: *r = accept4(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2), a.Int(3)); return true;
+    case SYS_shutdown: *r = shutdown(fd, a.Int(1)); return true;
+    case SYS_getsockname: *r = getsockname(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2)); return true;
+    case SYS_getpeername: *r = getpeername(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2)); return true;
+    case SYS_setsockopt: *r = setsockopt(fd, a.Int(1), a.Int(2), a.Ptr<void>(3), a.Uint(4)); return true;
+    case SYS_getsockopt: *r = getsockopt(fd, a.Int(1), a.Int(2), a.Ptr<void>(3), a.Ptr<socklen_t>(4)); return true;
+#ifdef SYS_epoll_wait
+    case SYS_epoll_wait: *r = epoll_wait(fd, a.Ptr<epoll_event>(1), a.Int(2), a.Int(3)); return true;
+#endif
+    case SYS_epoll_pwait: *r = epoll_pwait(fd, a.Ptr<epoll_event>(1), a.Int(2), a.Int(3), a.Ptr<sigset_t>(4)); return true;
+    default: return false;
+  }
+}
+
+// Calls whose descriptors are elsewhere than in the first argument.
+bool Others(long n, const Args& a, long* r) {
+  switch (n) {
+    case SYS_socket: *r = socket(a.Int(0), a.Int(1), a.Int(2)); return true;
+    case SYS_epoll_ctl: *r = epoll_ctl(a.Fd(0), a.Int(1), a.Fd(2), a.Ptr<epoll_event>(3)); return true;
+    case SYS_close_range: *r = close_range(a.Uint(0), a.Uint(1), a.Int(2)); return true;
+#ifdef SYS_dup2
+    case SYS_dup2: *r = dup2(a.Fd(0), a.Fd(1)); return true;
+#endif
+    case SYS_dup3: *r = dup3(a.Fd(0), a.Fd(1), a.Int(2)); return true;
+    case SYS_splice: *r = splice(a.Fd(0), a.Ptr<off64_t>(1), a.Fd(2), a.Ptr<off64_t>(3), a.Size(4), a.Uint(5)); return true;
+#ifdef SYS_poll
+    case SYS_poll: *r = poll(a.Ptr<pollfd>(0), a.Size(1), a.Int(2)); return true;
+#endif
+    default: return false;
+  }
+}
+
+}  // namespace
+
+namespace {
+
+// Whether the call makes a process with memory of its own: fork by another name.
+bool Forks(long n, const Args& a) {
+#ifdef SYS_fork
+  if (n == SYS_fork) return true;
+#endif
+  if (n == SYS_clone) return (a.v[0] & (CLONE_VM | CLONE_THREAD)) == 0;
+  if (n != SYS_clone3 || a.v[0] == 0) return false;
+  uint64_t flags;  // the first member of struct clone_args
+  memcpy(&flags, reinterpret_cast<const void*>(a.v[0]), sizeof flags);
+  return (flags & (CLONE_VM | CLONE_THREAD)) == 0;
+}
+
+// Past libc's fork handlers, so the child's share of the stack is seen to here.
+long ForkRaw(long n, const Args& a) {
+  ForkPrepare();
+  long r = sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]);
+  if (r == 0) {
+    ForkChild();
+  } else if (g_proc.attached && EmbryoSlot() != PSTN_NONE) {
+    Adopted(EmbryoSlot(), static_cast<pid_t>(r));
+  }
+  return Ret<long>(r);
+}
+
+}  // namespace
+
+PSTN_EXPORT long syscall(long n, ...) noexcept {
+  Args a;
+  va_list ap;
+  va_start(ap, n);
+  for (long& v : a.v) v = va_arg(ap, long);
+  va_end(ap);
+  if (g_proc.enabled) {
+    long r;
+    if (Forks(n, a)) return ForkRaw(n, a);
+    if (FdEntry(a.Fd(0)) != 0 && (Data(n, a, &r) || Control(n, a, &r))) return r;
+    if (Others(n, a, &r)) return r;
+  }
+  return Ret<long>(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));
+}
