@@ -139,7 +139,10 @@ def nginx_binary_upgrade(ctx):
     """USR2 starts a new master that inherits the listening sockets by exec; the old one is then told to quit."""
     nginx = Nginx(ctx, docs=documents(ctx), daemon=True)
     client = load(ctx, nginx, 3600, threads=8, close=0.1)
-    ctx.expect_path(nginx.port)
+    # The path of mixed modes is nginx_keep_alive's business: here connections come and go, and a kernel
+    # connection is named by a look at /proc/net/tcp, which is slow after tests that leave many in TIME_WAIT.
+    if ctx.mode == "both":
+        ctx.expect_path(nginx.port)
     pid_file = os.path.join(nginx.dir, "nginx.pid")
     os.kill(nginx.master, signal.SIGUSR2)
     wait_until(lambda: all(os.path.exists(p) and os.path.getsize(p) for p in (pid_file, pid_file + ".oldbin")), "no new master")
