@@ -103,6 +103,8 @@ void MarkPeerDead(StackView& survivor, uint32_t idx) {
   uint8_t* lgr = LgrBase(g_proc.view, idx);
   if (lgr == nullptr) return;
   uint32_t side = survivor.s->lgrs[idx].side & 1u;
+  // Clients that connected, perhaps wrote, and died before anyone came by: they are accepted all the same.
+  if (side == 1) AdmitSyns();
   StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
   EndSide(lgr, side ^ 1u);
   AnnounceAll(g_proc.bells, lgr, side);
