@@ -4,6 +4,7 @@
 // pthread_atfork handlers do the work of fork, so that forks inside libc (daemon, forkpty) are
 // covered. vfork is fork here: its child shares our memory but not our descriptors, and a close in
 // it would be taken for one in the parent.
+#include <fcntl.h>
 #include <spawn.h>
 #include <unistd.h>
 
@@ -12,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "leaving.h"
 #include "real.h"
 #include "sock/reap.h"
 
@@ -83,13 +85,19 @@ bool WithAttach(char* const envp[], char* attach, char** out, size_t room) {
   return true;
 }
 
-// Runs `exec(envp)`, which returns only if it fails.
+// Runs `exec(envp)`, which returns only if it fails. `path` is what it will run, as far as that can be told.
 template <typename Call>
-int Exec(char* const envp[], Call exec) {
+int Exec(const char* path, bool search, char* const envp[], Call exec) {
   char attach[kAttachBytes];
   char* env[kMaxEnv];
-  size_t len = ExecPrepare(attach, sizeof attach, g_proc.slot, false);
   int r;
+  size_t len = 0;
+  if (g_proc.attached && LosesLibrary(path, search)) {
+    ExportInherited(false);
+    ExecWithout();
+  } else {
+    len = ExecPrepare(attach, sizeof attach, g_proc.slot, false);
+  }
   if (len != 0 && WithAttach(envp, attach, env, kMaxEnv)) {
     r = exec(env);
   } else {
@@ -123,18 +131,23 @@ PSTN_EXPORT pid_t fork() noexcept {
 PSTN_EXPORT pid_t vfork() noexcept { return fork(); }
 
 PSTN_EXPORT int execve(const char* path, char* const argv[], char* const envp[]) noexcept {
-  return Exec(envp, [&](char* const* env) { return PSTN_REAL(execve)(path, argv, env); });
+  return Exec(path, false, envp, [&](char* const* env) { return PSTN_REAL(execve)(path, argv, env); });
 }
 PSTN_EXPORT int execv(const char* path, char* const argv[]) noexcept { return execve(path, argv, environ); }
 PSTN_EXPORT int execvpe(const char* file, char* const argv[], char* const envp[]) noexcept {
-  return Exec(envp, [&](char* const* env) { return PSTN_REAL(execvpe)(file, argv, env); });
+  return Exec(file, true, envp, [&](char* const* env) { return PSTN_REAL(execvpe)(file, argv, env); });
 }
 PSTN_EXPORT int execvp(const char* file, char* const argv[]) noexcept { return execvpe(file, argv, environ); }
 PSTN_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) noexcept {
-  return Exec(envp, [&](char* const* env) { return PSTN_REAL(fexecve)(fd, argv, env); });
+  char path[64];
+  snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+  return Exec(path, false, envp, [&](char* const* env) { return PSTN_REAL(fexecve)(fd, argv, env); });
 }
 PSTN_EXPORT int execveat(int dir, const char* path, char* const argv[], char* const envp[], int flags) noexcept {
-  return Exec(envp, [&](char* const* env) { return PSTN_REAL(execveat)(dir, path, argv, env, flags); });
+  char full[4200];
+  bool relative = dir != AT_FDCWD && path != nullptr && path[0] != '/';
+  if (relative) snprintf(full, sizeof full, "/proc/self/fd/%d%s%s", dir, path[0] != 0 ? "/" : "", path);
+  return Exec(relative ? full : path, false, envp, [&](char* const* env) { return PSTN_REAL(execveat)(dir, path, argv, env, flags); });
 }
 PSTN_EXPORT int execl(const char* path, const char* arg, ...) noexcept {
   char* argv[kMaxArgs];
@@ -167,10 +180,14 @@ namespace {
 // The child is made inside libc, past our fork handlers: it gets a slot of its own beforehand, which
 // its image, if it is preloaded, takes over; posternd reaps it otherwise.
 template <typename Spawn>
-int SpawnWith(pid_t* pid, char* const envp[], Spawn spawn) {
+int SpawnWith(pid_t* pid, const char* path, bool search, char* const envp[], Spawn spawn) {
   pid_t none;
   if (pid == nullptr) pid = &none;
   if (!g_proc.attached) return spawn(pid, envp);
+  if (LosesLibrary(path, search)) {
+    ExportInherited(true);
+    return spawn(pid, envp);
+  }
   char attach[kAttachBytes];
   char* env[kMaxEnv];
   ForkPrepare();
@@ -187,9 +204,9 @@ int SpawnWith(pid_t* pid, char* const envp[], Spawn spawn) {
 
 PSTN_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                             const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
-  return SpawnWith(pid, envp, [&](pid_t* p, char* const* env) { return PSTN_REAL(posix_spawn)(p, path, actions, attr, argv, env); });
+  return SpawnWith(pid, path, false, envp, [&](pid_t* p, char* const* env) { return PSTN_REAL(posix_spawn)(p, path, actions, attr, argv, env); });
 }
 PSTN_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
                              const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
-  return SpawnWith(pid, envp, [&](pid_t* p, char* const* env) { return PSTN_REAL(posix_spawnp)(p, file, actions, attr, argv, env); });
+  return SpawnWith(pid, file, true, envp, [&](pid_t* p, char* const* env) { return PSTN_REAL(posix_spawnp)(p, file, actions, attr, argv, env); });
 }

@@ -6,6 +6,7 @@
 #include <cstdarg>
 #include <cstring>
 
+#include "leaving.h"
 #include "real.h"
 
 using namespace postern;
@@ -221,12 +222,18 @@ PSTN_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const s
 PSTN_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
   pstn_ep* ep = Ours(fd);
   long r = ep != nullptr && m != nullptr ? TransmitMsg(fd, *ep, m, flags) : Foreign(fd);
+  if (ep == nullptr && r == kPass && m != nullptr && m->msg_controllen != 0 && (r = ExportPassed(m)) == 0) r = kPass;
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendmsg)(fd, m, flags);
 }
 PSTN_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
   pstn_ep* ep = Ours(fd);
   if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) {
-    return Foreign(fd) != kPass ? Ret<int>(-EBADF) : PSTN_REAL(sendmmsg)(fd, v, n, flags);
+    if (Foreign(fd) != kPass) return Ret<int>(-EBADF);
+    for (unsigned i = 0; v != nullptr && i < n; i++) {
+      long r = v[i].msg_hdr.msg_controllen != 0 ? ExportPassed(&v[i].msg_hdr) : 0;
+      if (r != 0) return Ret<int>(r);
+    }
+    return PSTN_REAL(sendmmsg)(fd, v, n, flags);
   }
   unsigned done = 0;
   long r = 0;

@@ -16,6 +16,8 @@
 
 #include "real.h"
 
+extern "C" int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept;
+
 using namespace postern;
 
 namespace {
@@ -79,6 +81,10 @@ bool Others(long n, const Args& a, long* r) {
   switch (n) {
     case SYS_socket: *r = socket(a.Int(0), a.Int(1), a.Int(2)); return true;
     case SYS_epoll_ctl: *r = epoll_ctl(a.Fd(0), a.Int(1), a.Fd(2), a.Ptr<epoll_event>(3)); return true;
+    case SYS_pidfd_getfd: *r = pidfd_getfd(a.Fd(0), a.Fd(1), a.Uint(2)); return true;
+    case SYS_sendmsg: *r = sendmsg(a.Fd(0), a.Ptr<msghdr>(1), a.Int(2)); return true;
+    case SYS_sendmmsg: *r = sendmmsg(a.Fd(0), a.Ptr<mmsghdr>(1), a.Uint(2), a.Int(3)); return true;
+    case SYS_execve: *r = execve(a.Ptr<char>(0), a.Ptr<char*>(1), a.Ptr<char*>(2)); return true;
     case SYS_close_range: *r = close_range(a.Uint(0), a.Uint(1), a.Int(2)); return true;
 #ifdef SYS_dup2
     case SYS_dup2: *r = dup2(a.Fd(0), a.Fd(1)); return true;

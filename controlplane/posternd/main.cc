@@ -107,7 +107,7 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   if (base == nullptr) return Fail(parent, "event loop", ENOMEM);
   UniqueFd listener = runtime.Listen();
   if (!listener.ok()) return Fail(parent, "posternd.sock", errno);
-  Server server(base.get(), directory, std::move(listener), arguments.idle_sec);
+  Server server(base.get(), directory, std::move(listener), arguments.runtime_dir, arguments.idle_sec);
 
   const auto stop = [&base] { event_base_loopbreak(base.get()); };
   Event terminated(base.get(), SIGTERM, static_cast<short>(EV_SIGNAL | EV_PERSIST), stop);

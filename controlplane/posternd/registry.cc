@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "base/atomic.h"
 #include "base/counters.h"
@@ -21,23 +22,22 @@ constexpr uint32_t kSlotScanMs = 250;
 // A forked child takes its slot over in its first instructions; who has not done it by then never
 // will.
 constexpr auto kEmbryoGrace = std::chrono::seconds(2);
+// An image with the library takes its slot over before main; one that was meant to and has not come
+// by then has been made without it.
+constexpr auto kExecGrace = std::chrono::seconds(10);
 
 uint64_t InodeOf(int fd) {
   struct stat st {};
   return fstat(fd, &st) == 0 ? st.st_ino : 0;
 }
 
-struct SlotCopy {
-  uint32_t state;
-  pid_t pid;
-  uint64_t start_time;
-};
 SlotCopy ReadSlot(const Stack& stack, uint32_t slot) {
   const pstn_slot& s = stack.view.s->slots[slot];
   SlotCopy copy{};
   copy.state = LoadAcquire(s.state);
   copy.pid = static_cast<pid_t>(LoadRelaxed(s.pid));
   copy.start_time = LoadRelaxed(s.start_time);
+  copy.exec_pending = LoadAcquire(s.exec_pending);
   return copy;
 }
 bool Held(const SlotCopy& slot) {
@@ -65,6 +65,24 @@ Registry::~Registry() {
 Stack* Registry::Find(const pstn_uuid& id) {
   const auto it = stacks_.find(id);
   return it == stacks_.end() ? nullptr : it->second.get();
+}
+
+const Stack* Registry::EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t& gen) const {
+  if (fd >= PSTN_SLOT_CHUNKS * PSTN_FDCHUNK_FDS) return nullptr;
+  for (const auto& [id, stack] : stacks_) {
+    for (const auto& [slot, process] : stack->processes) {
+      if (process->pid != pid) continue;
+      const pstn_stack& s = *stack->view.s;
+      const uint32_t chunk = LoadAcquire(s.slots[slot].chunk[fd / PSTN_FDCHUNK_FDS]);
+      if (chunk >= PSTN_FDCHUNKS) return nullptr;
+      const uint32_t entry = LoadAcquire(s.fdchunks[chunk].fd[fd % PSTN_FDCHUNK_FDS]);
+      ep = entry & PSTN_FD_IDX;
+      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || ep >= PSTN_EPS) return nullptr;
+      gen = LoadRelaxed(s.eps[ep].gen);
+      return stack.get();
+    }
+  }
+  return nullptr;
 }
 
 int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack) {
@@ -167,8 +185,12 @@ void Registry::Forget(Stack& stack, uint32_t slot) {
 }
 
 void Registry::ClientGone(Client& client) {
-  if (client.process != nullptr) client.process->client = nullptr;
-  client.process = nullptr;
+  Process* const process = std::exchange(client.process, nullptr);
+  if (process == nullptr) return;
+  process->client = nullptr;
+  // The connection of a process that lives ends when it has exec'd (or lost its descriptors). An image
+  // without the library never takes the slot over.
+  if (!PidfdIsDead(process->pidfd.get())) ScanOrDrop(*process->stack);
 }
 
 void Registry::ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid) {
@@ -192,14 +214,29 @@ bool Registry::ScanSlots(Stack& stack) {
 bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
   const SlotCopy copy = ReadSlot(stack, slot);
   if (copy.state == PSTN_SL_EMBRYO) return ScanEmbryo(stack, slot, copy.pid);
-  stack.suspects.erase(slot);
-  if (copy.state != PSTN_SL_LIVE) return false;
   Process* process = nullptr;
-  if (Watch(stack, slot, copy.pid, copy.start_time, process) == 0) return false;
+  const bool live = copy.state == PSTN_SL_LIVE;
+  const bool watched = live && Watch(stack, slot, copy.pid, copy.start_time, process) == 0;
+  if (watched && process->client == nullptr && copy.exec_pending != PSTN_EXEC_NONE) return ScanExec(stack, slot, copy);
+  stack.suspects.erase(slot);
+  if (!live) return false;
+  if (watched) return false;
   // No pidfd although it lives: out of descriptors. Then the timer is what notices its death.
   if (IsAlive(copy.pid, copy.start_time)) return true;
   Note("stack %s: slot %u belonged to pid %d, which is gone", Text(stack.id).c_str(), slot,
        copy.pid);
+  ReapSlot(stack.view, slot);
+  return false;
+}
+
+// The process has exec'd, and its new image has not said hello.
+bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy) {
+  const auto now = Clock::now();
+  const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{copy.pid, copy.pid, now});
+  if (copy.exec_pending == PSTN_EXEC_WITH && now - it->second.last_alive < kExecGrace) return true;
+  Note("stack %s: pid %d, slot %u, runs an image without the library", Text(stack.id).c_str(), copy.pid, slot);
+  stack.suspects.erase(it);
+  Forget(stack, slot);
   ReapSlot(stack.view, slot);
   return false;
 }

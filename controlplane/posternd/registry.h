@@ -65,6 +65,14 @@ struct Suspect {
   Clock::time_point last_alive;
 };
 
+// A slot as it was when it was read: the family may change it at any time.
+struct SlotCopy {
+  uint32_t state;
+  pid_t pid;
+  uint64_t start_time;
+  uint32_t exec_pending;
+};
+
 struct Stack {
   pstn_uuid id{};
   UniqueFd fd;
@@ -89,6 +97,8 @@ class Registry {
   int AddLink(Stack& stack, uint32_t idx, UniqueFd memfd);
 
   Stack* Find(const pstn_uuid& id);
+  // The endpoint behind descriptor `fd` of a process, and its stack; null: none.
+  const Stack* EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t& gen) const;
   void ClientGone(Client& client);
 
   const std::map<pstn_uuid, std::unique_ptr<Stack>, UuidLess>& stacks() const { return stacks_; }
@@ -103,6 +113,7 @@ class Registry {
   // Whether some slot has a holder without a pidfd, so that the timer has to look again.
   bool ScanSlots(Stack& stack);
   bool ScanSlot(Stack& stack, uint32_t slot);
+  bool ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy);
   bool ScanEmbryo(Stack& stack, uint32_t slot, pid_t parent);
   // Cleans up when nobody is left; true if the stack is gone.
   bool ScanOrDrop(Stack& stack);

@@ -19,12 +19,14 @@ constexpr uint32_t kBacklogMax = 65535;
 
 }  // namespace
 
-Server::Server(event_base* base, Directory& directory, UniqueFd listener, uint32_t idle_sec)
+Server::Server(event_base* base, Directory& directory, UniqueFd listener, std::string runtime_dir,
+               uint32_t idle_sec)
     : base_(base),
       directory_(directory),
       listener_(std::move(listener)),
       idle_sec_(idle_sec),
       registry_(base, directory, [this] { ConsiderLeaving(); }),
+      keepers_(base, std::move(runtime_dir)),
       addresses_(base, [this](const std::vector<pstn_addr>& all) { directory_.SetAddresses(all); }),
       acceptable_(base, listener_.get(), static_cast<short>(EV_READ | EV_PERSIST),
                   [this] { AcceptAll(); }),
@@ -62,6 +64,7 @@ void Server::AcceptAll() {
 }
 
 void Server::OnGone(Client& client) {
+  keepers_.OnGone(client);
   registry_.ClientGone(client);
   clients_.erase(&client);
   ConsiderLeaving();
@@ -99,6 +102,10 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
       return &Server::ChildSlot;
     case ctl::Type::kQuit:
       return &Server::Quit;
+    case ctl::Type::kExport:
+      return &Server::Export;
+    case ctl::Type::kKeeper:
+      return &Server::Keeper;
     case ctl::Type::kLgr:
       break;  // ours to send
   }
@@ -108,8 +115,11 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
 void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
   const Handler handler = HandlerOf(message.type);
   if (handler == nullptr) return client.Reply(message, ENOSYS);
-  const bool for_strangers = message.type == ctl::Type::kHello ||
-                             message.type == ctl::Type::kStatus || message.type == ctl::Type::kQuit;
+  // Export: the keeper answers on a line that has not said hello.
+  const bool for_strangers =
+      message.type == ctl::Type::kHello || message.type == ctl::Type::kStatus ||
+      message.type == ctl::Type::kQuit || message.type == ctl::Type::kKeeper ||
+      message.type == ctl::Type::kExport;
   if (!for_strangers && client.process == nullptr) {
     if (message.type != ctl::Type::kChildSlot) client.Reply(message, ENOTCONN);
     return;
@@ -225,6 +235,30 @@ void Server::Quit(Client& client, const ctl::Msg& message, UniqueFd) {
   quit_asked_ = true;
   client.Reply(message, 0);
   ConsiderLeaving();
+}
+
+void Server::Export(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (keepers_.OnAnswer(client, message)) return;
+  if (client.process == nullptr) return client.Reply(message, ENOTCONN);
+  if (message.a != PSTN_NONE) {
+    return keepers_.Export(client, *client.process->stack, message, std::move(fd));
+  }
+  ctl::Msg request = message;
+  const Stack* const stack = registry_.EndpointOf(static_cast<pid_t>(message.b), message.c, request.a, request.b);
+  if (stack == nullptr) return client.Reply(message, ENOENT);
+  keepers_.Export(client, *stack, request, std::move(fd));
+}
+
+// Only a process of the stack can be its keeper: it has said hello on another line.
+void Server::Keeper(Client& client, const ctl::Msg& message, UniqueFd) {
+  const Stack* const stack = registry_.Find(message.uuid);
+  bool member = false;
+  if (stack != nullptr) {
+    for (const auto& [slot, process] : stack->processes) member |= process->pid == client.pid();
+  }
+  if (member) return keepers_.OnKeeper(client, message.uuid);
+  Warn("pid %d is not a keeper: it is no process of that stack", client.pid());
+  client.Break();
 }
 
 }  // namespace postern::daemon

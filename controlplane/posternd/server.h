@@ -3,12 +3,14 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <string>
 #include <unordered_map>
 
 #include "addresses.h"
 #include "client.h"
 #include "directory.h"
 #include "event.h"
+#include "keepers.h"
 #include "registry.h"
 #include "report.h"
 
@@ -17,7 +19,7 @@ namespace postern::daemon {
 class Server {
  public:
   // idle_sec 0: stays for ever.
-  Server(event_base* base, Directory& directory, UniqueFd listener, uint32_t idle_sec);
+  Server(event_base* base, Directory& directory, UniqueFd listener, std::string runtime_dir, uint32_t idle_sec);
 
  private:
   using Handler = void (Server::*)(Client&, const ctl::Msg&, UniqueFd);
@@ -39,6 +41,8 @@ class Server {
   void Status(Client& client, const ctl::Msg& message, UniqueFd fd);
   void ChildSlot(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Quit(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Export(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Keeper(Client& client, const ctl::Msg& message, UniqueFd fd);
 
   event_base* base_;
   Directory& directory_;
@@ -47,6 +51,7 @@ class Server {
   bool quit_asked_ = false;
   Clock::time_point started_ = Clock::now();
   Registry registry_;
+  Keepers keepers_;
   std::unordered_map<Client*, std::unique_ptr<Client>> clients_;
   AddressWatch addresses_;
   Event acceptable_, accept_again_, idle_;

@@ -256,7 +256,8 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 busy_poll, priority, owner_slot;
   pstn_u32 kernel_port; /* (c) ephemeral port that the kernel's socket holds; 0 = none */
   pstn_u32 pollers; /* (l: item_lock) threads asleep in poll() on it */
-  pstn_u64 pad2[2];
+  pstn_u32 took_over; /* (o) endpoint + 1 whose connection this one is taking over (sock/export.cc) */
+  pstn_u32 pad2[3];
 };
 
 enum {
@@ -288,6 +289,7 @@ enum {
 #define PSTN_EPF_REUSEPORT 0x10000u
 #define PSTN_EPF_CLOEXEC 0x40000u  /* the fd it was made with is close-on-exec */
 #define PSTN_EPF_HUNG 0x20000u     /* error was reported by connect */
+#define PSTN_EPF_EXPORTED 0x80000u /* others than the family have the fd: the kernel serves it, see sock/export.cc */
 
 struct PSTN_LINE pstn_item {
   pstn_u32 next;       /* free list */
@@ -341,11 +343,14 @@ struct pstn_slot {
   pstn_u32 pid;             /* (a) */
   pstn_u64 start_time;      /* (o) field 22 of /proc/PID/stat: tells a reused pid */
   pstn_u32 parent_pid;
-  pstn_u32 exec_pending; /* (o) exec is under way: the next image takes this slot over */
+  pstn_u32 exec_pending; /* (o) PSTN_EXEC_*: exec is under way */
   char comm[16];
   pstn_u64 pad[2];
   pstn_u32 chunk[PSTN_SLOT_CHUNKS]; /* (a) fd chunk index, PSTN_NONE */
 };
+#define PSTN_EXEC_NONE 0u
+#define PSTN_EXEC_WITH 1u    /* the next image takes this slot over */
+#define PSTN_EXEC_WITHOUT 2u /* it comes up without the library: posternd reaps the slot */
 enum { PSTN_SL_FREE = 0, PSTN_SL_EMBRYO = 1, PSTN_SL_LIVE = 2, PSTN_SL_DEAD = 3 };
 
 /* Entry of an fd table: kind in the top 4 bits, index below; 0 = not ours. */

@@ -29,6 +29,15 @@ class IovCursor {
       at += n;
     });
   }
+  // What is left, in at most `max` pieces; returns how many.
+  size_t Rest(iovec* out, size_t max) const {
+    size_t n = 0;
+    for (size_t i = 0; i < count_ && n < max; i++) {
+      size_t skip = i == 0 ? used_ : 0;
+      out[n++] = {static_cast<uint8_t*>(iov_[i].iov_base) + skip, iov_[i].iov_len - skip};
+    }
+    return n;
+  }
   void Skip(size_t bytes) {
     Walk(bytes, [](void*, size_t) {});
   }

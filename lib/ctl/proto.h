@@ -24,6 +24,10 @@ enum class Type : uint32_t {
   kStatus,      // posternctl: a = 0 status, 1 ss, 2 explain (b = pid). Reply: fd = memfd with JSON
   kChildSlot,   // a = slot, b = pid of a child that may not come to say hello. No reply
   kQuit,        // posternctl: leave when no client is left. Reply: status
+  kExport,      // a = ep, b = ep gen, fd = its kernel socket: it leaves the family (sock/export.cc);
+                // or a = ~0: the fd was taken from process b of another family, where it is number c.
+                // Handed to the stack's keeper with a seq of posternd's own. Reply: status
+  kKeeper,      // the keeper, on a line of its own: uuid = stack. No reply; kExport comes here
 };
 
 struct Msg {

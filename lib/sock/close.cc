@@ -86,6 +86,7 @@ void CloseConnection(pstn_ep& ep, End end) {
 }  // namespace
 
 void CloseEp(pstn_ep& ep) {
+  if (ep.took_over != 0) FinishTakeOver(ep);
   uint32_t state = LoadAcquire(ep.state);
   DropItemsOfEp(ep);
   if (state == PSTN_EP_LISTEN) {

@@ -156,7 +156,8 @@ void Reintroduce() {
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS && g_proc.ctl_fd >= 0; i++) {
       int fd = static_cast<int>(c * PSTN_FDCHUNK_FDS + i);
       pstn_ep* ep = EpOfFd(fd);
-      if (ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_LISTEN) (void)ListenLocked(*ep, fd);
+      if (ep == nullptr || LoadRelaxed(ep->state) != PSTN_EP_LISTEN || (LoadRelaxed(ep->flags) & PSTN_EPF_EXPORTED) != 0) continue;
+      (void)ListenLocked(*ep, fd);
     }
   }
 }
@@ -268,6 +269,35 @@ int CtlUnlisten(pstn_ep& ep) {
   m.b = ep.gen;
   return Ask(m, -1, nullptr);
 }
+
+namespace {
+
+int ExportWith(uint32_t a, uint32_t b, uint32_t c, int fd) {
+  constexpr int kTries = 20;
+  constexpr timespec kPause = {0, 100'000'000};
+  int r = -ENOTCONN;
+  // A posternd that is gone is started again (ConnectLocked), and a keeper that was just leaving.
+  for (int i = 0; i < kTries && (r == -ENOTCONN || r == -EIO); i++) {
+    if (i != 0) (void)sys::Call(SYS_nanosleep, &kPause, nullptr);
+    Guard g(g_proc.ctl_lock);
+    if (g_proc.ctl_fd >= 0 && !DaemonAlive()) Disconnect();
+    g_proc.ctl_retry_ns = 0;
+    if (!ConnectLocked()) continue;
+    Msg m;
+    m.type = Type::kExport;
+    m.a = a;
+    m.b = b;
+    m.c = c;
+    r = Ask(m, fd, nullptr);
+    if (r == -EPIPE || r == -ECONNRESET) r = -ENOTCONN;
+  }
+  return r;
+}
+
+}  // namespace
+
+int CtlExport(const pstn_ep& ep, int fd) { return ExportWith(EpIdx(Stack(), ep), ep.gen, 0, fd); }
+int CtlExportOf(uint32_t pid, int target, int fd) { return ExportWith(PSTN_NONE, pid, static_cast<uint32_t>(target), fd); }
 
 int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx) {
   Guard g(g_proc.ctl_lock);

@@ -48,23 +48,7 @@ void FallBack(int fd, pstn_ep& ep, Reason reason) {
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
   ApplyOptions(fd, ep);
   StoreRelease(ep.state, PSTN_EP_KERNEL);
-  // Registrations move to the kernel's sets; the numbers are this process's.
-  for (;;) {
-    Lock(ep.item_lock);
-    uint32_t i = ep.item_head;
-    if (i >= PSTN_ITEMS) {
-      Unlock(ep.item_lock);
-      break;
-    }
-    pstn_item& item = Stack().items[i];
-    epoll_event ev = {};
-    ev.events = item.events;
-    ev.data.u64 = item.data;
-    int epfd = static_cast<int>(item.epfd), item_fd = static_cast<int>(item.fd);
-    Unlock(ep.item_lock);
-    (void)SockEpollCtl(epfd, EPOLL_CTL_DEL, item_fd, nullptr);
-    (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), item_fd, &ev);
-  }
+  MoveItemsToKernel(ep);
 }
 
 namespace {

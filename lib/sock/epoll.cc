@@ -312,7 +312,25 @@ long DelItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
   return kernel ? sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), fd, &none) : 0;
 }
 
-// Whether a set other than `skip` in this process's tables... see DropItemsOfFd.
+// From our set into the kernel's, which tells at once if there is something to tell.
+void MoveItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
+  uint32_t prev;
+  Guard g(ep.item_lock);
+  uint32_t idx = FindItem(ep, set_idx, fd, &prev);
+  if (idx == PSTN_NONE) return;
+  Guard h(set.lock);
+  const pstn_item& item = Stack().items[idx];
+  bool in_kernel = (item.flags & PSTN_IT_KERNEL) != 0;
+  // A one-shot registration that has fired stays silent.
+  uint32_t events = (item.flags & PSTN_IT_DISABLED) != 0 ? item.events & (EPOLLET | EPOLLONESHOT) : item.events;
+  epoll_event ev = {};
+  ev.events = events;
+  ev.data.u64 = item.data;
+  RemoveItem(ep, set, idx, prev);
+  (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(in_kernel ? EPOLL_CTL_MOD : EPOLL_CTL_ADD), fd, &ev);
+}
+
+// The endpoint is the kernel's, or nobody's.
 bool WatchesKernelOnly(pstn_ep& ep) {
   uint32_t st = LoadAcquire(ep.state);
   return st == PSTN_EP_KERNEL || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
@@ -325,7 +343,10 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
   uint32_t idx = PSTN_NONE;
   pstn_epoll* set = SetOf(epfd, &idx);
   if (ep == nullptr) return kPass;
-  if (WatchesKernelOnly(*ep) && (set == nullptr || op != EPOLL_CTL_DEL)) return kPass;
+  if (WatchesKernelOnly(*ep)) {
+    if (set != nullptr) MoveItem(epfd, *set, idx, *ep, fd);  // it became so after it was registered
+    return kPass;
+  }
   if (op != EPOLL_CTL_DEL && ev == nullptr) return -EFAULT;
   if (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return -EINVAL;
   if (set == nullptr) {
@@ -347,8 +368,28 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
     if (r == 0) PostWaiter(g_proc.bells, Stack(), set->waiter_idx);
     return r;
   }
-  long r = DelItem(epfd, *set, idx, *ep, fd);
-  return r == -ENOENT && WatchesKernelOnly(*ep) ? kPass : r;
+  return DelItem(epfd, *set, idx, *ep, fd);
+}
+
+// Those that this process has made; others are moved when their process next waits (LookAtOurs).
+void MoveItemsToKernel(pstn_ep& ep) {
+  pstn_stack& s = Stack();
+  for (;;) {
+    int epfd = -1, fd = -1;
+    uint32_t set_idx = PSTN_NONE;
+    {
+      Guard g(ep.item_lock);
+      for (uint32_t i = ep.item_head; i < PSTN_ITEMS && epfd < 0; i = s.items[i].ep_next) {
+        const pstn_item& item = s.items[i];
+        if (item.owner_slot != g_proc.slot) continue;
+        epfd = static_cast<int>(item.epfd);
+        fd = static_cast<int>(item.fd);
+        set_idx = item.epoll_idx;
+      }
+    }
+    if (epfd < 0 || set_idx >= PSTN_EPOLLS) return;
+    MoveItem(epfd, s.epolls[set_idx], set_idx, ep, fd);
+  }
 }
 
 void DropItemsOfEp(pstn_ep& ep) {
@@ -441,8 +482,9 @@ void CollectBits(pstn_epoll& set, uint32_t set_idx) {
   }
 }
 
-// 3. One walk over the ready list. Level-triggered items that are ready go to the tail again.
-int Harvest(pstn_epoll& set, epoll_event* out, int max) {
+// 3. One walk over the ready list. Level-triggered items that are ready go to the tail again. `moved`:
+// an endpoint was met that has become the kernel's.
+int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
   pstn_stack& s = Stack();
   int n = 0;
   uint32_t rounds = set.ready_count;
@@ -452,6 +494,10 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max) {
     pstn_item& item = s.items[idx];
     pstn_ep* ep = EpAt(s, item.ep_idx);
     if (ep == nullptr) continue;
+    if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {
+      *moved = true;
+      continue;
+    }
     uint32_t got = Readiness(*ep);
     if ((item.flags & PSTN_IT_KREADY) != 0) {
       got |= EPOLLIN | EPOLLRDNORM;
@@ -525,13 +571,32 @@ long LookAtKernel(int epfd, pstn_epoll& set, SetLocal& local, epoll_event* out, 
   return n;
 }
 
-int LookAtOurs(pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
+// A member of this set whose endpoint the kernel serves by now, and its fd in this process; null: none.
+pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
+  pstn_stack& s = Stack();
+  Guard g(set.lock);
+  for (uint32_t i = set.all_head; i < PSTN_ITEMS; i = s.items[i].all_next) {
+    pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
+    if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_KERNEL) continue;
+    *fd = static_cast<int>(s.items[i].fd);
+    if (EpOfFd(*fd) == ep) return ep;
+  }
+  return nullptr;
+}
+
+int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
   if (set.listeners != 0) AdmitSyns();
   if (!WaiterHasNews(set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
-  Guard g(set.lock);
-  CollectBits(set, idx);
-  int n = Harvest(set, out, max);
+  bool moved = false;
+  int n;
+  {
+    Guard g(set.lock);
+    CollectBits(set, idx);
+    n = Harvest(set, out, max, &moved);
+  }
   if (n != 0) set_local[idx].ours_ns = MonotonicNs();
+  int fd;
+  for (pstn_ep* ep; moved && (ep = MovedMember(set, &fd)) != nullptr;) MoveItem(epfd, set, idx, *ep, fd);
   return n;
 }
 
@@ -541,7 +606,7 @@ long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max
   // When one half fills `out`, the other half is first the next time.
   bool kernel_first = local.kernel_first != 0;
   local.kernel_first = 0;
-  int ours = ask_kernel && kernel_first ? 0 : LookAtOurs(set, idx, out, max);
+  int ours = ask_kernel && kernel_first ? 0 : LookAtOurs(epfd, set, idx, out, max);
   if (!ask_kernel) return ours;
   if (ours == max) {
     local.kernel_first = 1;
@@ -550,7 +615,7 @@ long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max
   long n = LookAtKernel(epfd, set, local, out + ours, max - ours, Deadline{0}, false, nullptr);
   if (n < 0) return ours != 0 ? ours : n;
   n += ours;
-  if (ours == 0 && n < max) n += LookAtOurs(set, idx, out + n, max - static_cast<int>(n));  // the look may have brought some
+  if (ours == 0 && n < max) n += LookAtOurs(epfd, set, idx, out + n, max - static_cast<int>(n));  // the look may have brought some
   return n;
 }
 

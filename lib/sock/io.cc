@@ -15,6 +15,8 @@
 namespace postern {
 namespace {
 
+constexpr size_t kRestMax = 64;  // pieces of a call that is continued in the kernel
+
 enum class Wait : uint8_t { kReady, kTimeout, kInterrupted };
 
 bool PeerEnded(const ConnEnd& e) {
@@ -95,8 +97,16 @@ long Violation(const ConnEnd& e) {
   return -ECONNRESET;
 }
 
+// What a call comes to on an endpoint that is no longer connected here: kPass if the kernel serves it.
+long NotHere(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -ECONNABORTED; }
+bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
+
 long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode) {
   Lock(e.ep->rx.lock);
+  if (!Here(*e.ep)) {  // under the lock: from here on the ring may be another endpoint's (export.cc)
+    Unlock(e.ep->rx.lock);
+    return NotHere(*e.ep);
+  }
   ReadResult r = RingRead(e, to, want, mode);
   if (r.bytes != 0 && mode != ReadMode::kPeek) ReturnSpace(e);
   Unlock(e.ep->rx.lock);
@@ -138,11 +148,23 @@ long RecvNothing(const ConnEnd& e, bool nonblock) {
   for (;;) {
     if (RingReadable(e)) return 0;
     long end = WhenEmpty(e);
+    if (!Here(*e.ep)) return NotHere(*e.ep);
     if (end != -EAGAIN || nonblock) return end;
     Wait w = WaitFor(hold, *e.ep, e.ctl().rx_wait, 1, [&] { return ReadableOrEnded(e); }, until);
-    if (LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED) return -ECONNABORTED;
+    if (!Here(*e.ep)) return NotHere(*e.ep);
     if (w != Wait::kReady) return w == Wait::kTimeout ? -EAGAIN : -EINTR;
   }
+}
+
+// A recv() that waits for more (MSG_WAITALL) goes on in the kernel: the endpoint has changed hands.
+long RecvRest(int fd, IovCursor& to, size_t done, ReadMode mode) {
+  iovec rest[kRestMax];
+  msghdr m = {};
+  m.msg_iov = rest;
+  m.msg_iovlen = to.Rest(rest, kRestMax);
+  if (mode == ReadMode::kDiscard) return static_cast<long>(done);
+  long r = sys::Call(SYS_recvmsg, fd, &m, static_cast<long>(MSG_WAITALL));
+  return static_cast<long>(done) + (r > 0 ? r : 0);
 }
 
 }  // namespace
@@ -150,7 +172,6 @@ long RecvNothing(const ConnEnd& e, bool nonblock) {
 long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   uint32_t state = LoadAcquire(ep.state);
   if (state != PSTN_EP_ESTABLISHED) return RecvUnconnected(ep, state);
-  (void)fd;
   ConnEnd e;
   if (!Resolve(ep, e)) return -ECONNRESET;
   if ((flags & MSG_OOB) != 0) return -EINVAL;      // no urgent byte is there
@@ -177,8 +198,10 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     if (peek) to = IovCursor(iov, count), done = 0;
     long r = RecvOnce(e, target, want - done, mode);
     if (r > 0) done += static_cast<size_t>(r);
+    if (r == kPass && done != 0 && !peek) return RecvRest(fd, to, done, mode);
     if (done >= least || (r < 0 && r != -EAGAIN)) return done != 0 ? static_cast<long>(done) : r;
     long end = WhenEmpty(e);
+    if (!Here(ep)) continue;
     if (end != -EAGAIN) {
       if (done != 0 && end < 0) StoreRelaxed(ep.error, static_cast<uint32_t>(-end));  // for the next call
       return done != 0 ? static_cast<long>(done) : end;
@@ -189,11 +212,10 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     size_t have = done;
     auto ready = [&] {
       if (!peek || have == 0) return ReadableOrEnded(e);
-      return PeerEnded(e) || RingQueued(e, least) > have;  // MSG_PEEK | MSG_WAITALL: more than seen
+      return PeerEnded(e) || !Here(ep) || RingQueued(e, least) > have;  // MSG_PEEK | MSG_WAITALL: more than seen
     };
     Wait w = WaitFor(hold, ep, e.ctl().rx_wait, 1, ready, until);
-    if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) return done != 0 ? static_cast<long>(done) : -ECONNABORTED;
-    if (w == Wait::kReady) continue;
+    if (w == Wait::kReady || !Here(ep)) continue;
     if (done != 0) return static_cast<long>(done);
     return w == Wait::kTimeout ? -EAGAIN : -EINTR;
   }
@@ -226,14 +248,30 @@ long CheckSend(const ConnEnd& e, bool& swallow) {
   return 0;
 }
 
+constexpr size_t kMoved = ~size_t{0};  // nothing was sent: the endpoint is not connected here any more
+
 size_t SendOnce(const ConnEnd& e, IovCursor& from) {
   Lock(e.ep->tx.lock);
+  if (!Here(*e.ep)) {  // as in RecvOnce
+    Unlock(e.ep->tx.lock);
+    return kMoved;
+  }
   bool had_ring = e.ep->tx.ring != 0;
   size_t n = RingWrite(e, from, g_proc.limits);
   Unlock(e.ep->tx.lock);
   if (n != 0) AnnounceData(g_proc.bells, e);
   if (!had_ring) GiveBackSome(e);
   return n;
+}
+
+// A send() that has begun here goes on in the kernel.
+long SendRest(int fd, IovCursor& from, size_t done, int flags) {
+  iovec rest[kRestMax];
+  msghdr m = {};
+  m.msg_iov = rest;
+  m.msg_iovlen = from.Rest(rest, kRestMax);
+  long r = sys::Call(SYS_sendmsg, fd, &m, static_cast<long>(flags | MSG_NOSIGNAL));
+  return static_cast<long>(done) + (r > 0 ? r : 0);
 }
 
 }  // namespace
@@ -256,12 +294,17 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   for (;;) {
     bool swallow = false;
     long stop = CheckSend(e, swallow);
+    if (!Here(ep)) stop = 0, swallow = false;  // what it saw may not have been ours
     if (swallow) return static_cast<long>(want);
     size_t done = want - from.left();
     if (stop != 0) return done != 0 ? static_cast<long>(done) : stop;
     if (want == 0) return 0;
     if (BadBuffer(iov, count)) return -EFAULT;
-    (void)SendOnce(e, from);
+    size_t sent = SendOnce(e, from);
+    if (sent == kMoved) {
+      if (LoadAcquire(ep.state) != PSTN_EP_KERNEL) return done != 0 ? static_cast<long>(done) : -EPIPE;
+      return done != 0 ? SendRest(fd, from, done, flags) : kPass;
+    }
     done = want - from.left();
     if (from.left() == 0) return static_cast<long>(want);
     if (nonblock) {
@@ -341,7 +384,9 @@ long SpliceOut(int fd, pstn_ep& ep, int pipe, size_t len, bool nonblock) {
   long wrote = sys::Call(SYS_write, pipe, static_cast<uint8_t*>(bounce), n);
   if (wrote <= 0) return wrote;
   iov.iov_len = static_cast<size_t>(wrote);
-  return SockRecv(fd, ep, &iov, 1, MSG_DONTWAIT);
+  long taken = SockRecv(fd, ep, &iov, 1, MSG_DONTWAIT);
+  if (taken != kPass) return taken;
+  return sys::Call(SYS_recvfrom, fd, iov.iov_base, iov.iov_len, static_cast<long>(MSG_WAITALL), 0L, 0L);  // it is on its way there
 }
 
 // Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
@@ -369,6 +414,7 @@ long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
   while (done < static_cast<size_t>(got)) {
     iovec iov = {bounce + done, static_cast<size_t>(got) - done};
     long r = SockSend(fd, ep, &iov, 1, MSG_NOSIGNAL);
+    if (r == kPass) r = sys::Call(SYS_sendto, fd, iov.iov_base, iov.iov_len, static_cast<long>(MSG_NOSIGNAL), 0L, 0L);
     if (r > 0) done += static_cast<size_t>(r);
     if (r < 0 && r != -EAGAIN && r != -EINTR) return done != 0 ? static_cast<long>(done) : r;
     if (r == -EAGAIN) (void)Spin([&] { return WritableOrEnded(e); }, Deadline::AfterMs(1));

@@ -26,6 +26,8 @@ struct KernelSet {
   size_t mapped_bytes = 0;
   bool sets = false;  // event sets of ours are among them
 
+  // Listeners are with both. True if one of ours is among `all`.
+  bool Fill(pollfd* all, size_t n);
   bool Reserve(size_t n) {
     if (n <= kInline) return true;
     mapped_bytes = (n + 2) * (sizeof(pollfd) + sizeof(uint32_t));
@@ -49,6 +51,21 @@ pstn_ep* OursForPoll(int fd) {
   if (ep == nullptr) return nullptr;
   uint32_t st = LoadAcquire(ep->state);
   return st == PSTN_EP_ESTABLISHED || st == PSTN_EP_LISTEN || st == PSTN_EP_NEW ? ep : nullptr;
+}
+
+bool KernelSet::Fill(pollfd* all, size_t n) {
+  bool listeners = false;
+  count = 0;
+  for (size_t i = 0; i < n; i++) {
+    pstn_ep* ep = OursForPoll(all[i].fd);
+    bool listens = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_LISTEN;
+    listeners = listeners || listens;
+    if (all[i].fd < 0 || (ep != nullptr && !listens)) continue;
+    sets = sets || IsSetFd(all[i].fd);
+    fds[count] = all[i];
+    at[count++] = static_cast<uint32_t>(i);
+  }
+  return listeners;
 }
 
 short Answer(pstn_ep& ep, short events) {
@@ -94,7 +111,7 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
 
 void Register(pollfd* fds, size_t n, bool on) {
   for (size_t i = 0; i < n; i++) {
-    pstn_ep* ep = OursForPoll(fds[i].fd);
+    pstn_ep* ep = on ? OursForPoll(fds[i].fd) : EpOfFd(fds[i].fd);
     if (ep == nullptr) continue;
     Guard g(ep->item_lock);
     if (on) {
@@ -151,16 +168,7 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
   if (n > kMaxPoll) return -EINVAL;
   KernelSet k;
   if (!k.Reserve(n)) return -ENOMEM;
-  bool listeners = false;
-  for (size_t i = 0; i < n; i++) {
-    pstn_ep* ep = OursForPoll(fds[i].fd);
-    bool listens = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_LISTEN;
-    listeners = listeners || listens;
-    if (fds[i].fd < 0 || (ep != nullptr && !listens)) continue;
-    k.sets = k.sets || IsSetFd(fds[i].fd);
-    k.fds[k.count] = fds[i];
-    k.at[k.count++] = static_cast<uint32_t>(i);
-  }
+  bool listeners = k.Fill(fds, n);
   if (g_proc.ctl_fd >= 0 && !DaemonAlive()) CtlReconnect();
   long ready = LookOnce(fds, n, k, true);
   if (ready != 0 || until.left_ns() == 0) return ready;
@@ -190,6 +198,7 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
     }
     long r = Sleep(bed, fds, n, k, listeners, until, mask);
     CtlDrain();
+    listeners = k.Fill(fds, n);  // one of ours may have become the kernel's
     MarkWaiter(bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
     if (r < 0) {
       ready = r;

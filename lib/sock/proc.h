@@ -49,6 +49,8 @@ inline pstn_stack& Stack() { return *g_proc.view.s; }
 void ProcessInit(const char* const* envp);
 // Makes the stack at the first use. False if it can't be had; sockets then are the kernel's.
 bool EnsureStack();
+// Becomes a process of the stack in `stack_fd`, which is taken: the keeper's way in.
+bool JoinStack(int stack_fd);
 
 // ---- fd table (fdtab.cc)
 inline uint32_t FdEntry(int fd) {
@@ -86,6 +88,8 @@ bool DaemonAlive();           // no system call
 int CtlListen(pstn_ep& ep, int fd);
 int CtlUnlisten(pstn_ep& ep);
 int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx);
+int CtlExport(const pstn_ep& ep, int fd);  // has the stack's keeper take over the connection
+int CtlExportOf(uint32_t pid, int target, int fd);  // the same for number `target` of another family's process
 void CtlDrain();              // takes what posternd pushed
 uint8_t* EnsureLgr(uint32_t idx);  // maps it if need be; null if it can't be had
 void CtlAfterFork();

@@ -44,7 +44,7 @@ uint64_t StartTime() {
 void FillSlot(pstn_slot& slot) {
   slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
   slot.start_time = StartTime();
-  slot.exec_pending = 0;
+  slot.exec_pending = PSTN_EXEC_NONE;
   (void)sys::Call(SYS_prctl, 16L /* PR_GET_NAME */, &slot.comm[0]);
   StoreRelease(slot.pid, static_cast<uint32_t>(sys::Pid()));
   StoreRelease(slot.state, PSTN_SL_LIVE);
@@ -269,6 +269,15 @@ bool EnsureStack() {
   return true;
 }
 
+bool JoinStack(int stack_fd) {
+  stack_fd = MoveHigh(stack_fd);
+  if (!g_proc.enabled || !Join(stack_fd, PSTN_NONE)) return false;
+  FillSlot(Stack().slots[g_proc.slot]);
+  g_proc.attached = true;
+  CtlReconnect();
+  return true;
+}
+
 void ForkPrepare() {
   embryo_slot = PSTN_NONE;
   if (!g_proc.attached) return;
@@ -326,15 +335,19 @@ size_t ExecPrepare(char* variable, size_t bytes, uint32_t slot, bool spawn) {
       if (ep != nullptr) (void)sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L, &ep->cookie, &len);
     });
   } else {
-    StoreRelease(Stack().slots[slot].exec_pending, 1u);
+    StoreRelease(Stack().slots[slot].exec_pending, PSTN_EXEC_WITH);
   }
   CacheMarkCloexec();
   return at;
 }
 
+void ExecWithout() {
+  if (g_proc.attached) StoreRelease(Stack().slots[g_proc.slot].exec_pending, PSTN_EXEC_WITHOUT);
+}
+
 void ExecFailed() {
   if (!g_proc.attached) return;
-  StoreRelease(Stack().slots[g_proc.slot].exec_pending, 0u);
+  StoreRelease(Stack().slots[g_proc.slot].exec_pending, PSTN_EXEC_NONE);
   (void)sys::Fcntl(g_proc.stack_fd, F_SETFD, FD_CLOEXEC);
   for (uint32_t i = 0; i < PSTN_LGRS; i++) {
     if (g_proc.view.lgr_fd[i] > 0) (void)sys::Fcntl(g_proc.view.lgr_fd[i], F_SETFD, FD_CLOEXEC);

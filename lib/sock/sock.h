@@ -109,6 +109,24 @@ void DropItemsOfEp(pstn_ep& ep);
 void DropItemsOfFd(pstn_ep& ep, int fd);
 void DropEpoll(uint32_t idx);
 
+// Endpoints that the kernel serves by now: their registrations move to the kernel's sets.
+void MoveItemsToKernel(pstn_ep& ep);
+
+// ---- export.cc: descriptors that others than the family's processes get
+// To be called before it happens. 0, or -errno: the connection could not be moved, nothing has changed.
+long SockExport(int fd);
+// `fd` was taken from another process (pidfd_getfd), where its number is `target`.
+void SockAdopt(int fd, int pidfd, int target);
+// The keeper's part: the kernel's socket of `ep` (`fd`, which is taken) becomes connected to another,
+// and a new endpoint has the connection that `ep` had.
+struct TakenOver {
+  int ring_fd;    // fd of the new endpoint
+  int kernel_fd;  // the other end of the program's kernel socket
+};
+long TakeOverConnection(int fd, uint32_t ep_idx, uint32_t ep_gen, TakenOver* out);
+// Who was taking over a connection has died: whatever step it had come to is completed.
+void FinishTakeOver(pstn_ep& taker);
+
 // ---- poll.cc
 long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask);
 long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const sigset_t* mask);
@@ -146,6 +164,8 @@ uint32_t EmbryoSlot();
 // Writes the variable (POSTERN_ATTACH=...) by which the next image in `slot` finds this stack, and
 // lets the fds that it names survive the exec. Its length; 0: nothing to keep.
 size_t ExecPrepare(char* variable, size_t bytes, uint32_t slot, bool spawn);
+// The next image has no library: nothing is kept for it.
+void ExecWithout();
 // The exec did not happen, or the spawned child has been started: as before.
 void ExecFailed();
 

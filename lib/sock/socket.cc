@@ -165,9 +165,17 @@ static bool BothEnded(const pstn_ep& ep, uint32_t peer_flags) {
 
 long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
   uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL || state == PSTN_EP_LISTEN) return kPass;
+  bool moved = state == PSTN_EP_KERNEL && (LoadRelaxed(ep.flags) & PSTN_EPF_EXPORTED) != 0 && ep.peer.port != 0;
+  if ((state == PSTN_EP_KERNEL && !moved) || state == PSTN_EP_LISTEN) return kPass;
   if (len == nullptr || (sa == nullptr && *len != 0)) return -EFAULT;
   if (static_cast<int>(*len) < 0) return -EINVAL;
+  if (peer && moved) {  // the connection keeps its names; the kernel says whether it has ended
+    sockaddr_storage ss;
+    socklen_t room = sizeof ss;
+    long r = sys::Call(SYS_getpeername, fd, &ss, &room);
+    if (r == 0) AddrToSockaddr(ep.peer, ep.family, sa, len);
+    return r;
+  }
   if (peer) {
     if (state != PSTN_EP_ESTABLISHED) return -ENOTCONN;
     ConnEnd e;
@@ -182,7 +190,6 @@ long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
     AddrToSockaddr(none, ep.family, sa, len);
     return 0;
   }
-  (void)fd;
   AddrToSockaddr(ep.local, ep.family, sa, len);
   return 0;
 }
@@ -210,6 +217,10 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
   if ((peer & PSTN_CF_RST) != 0 || (ep.flags & PSTN_EPF_HUNG) != 0 || BothEnded(ep, peer)) return -ENOTCONN;
   if (how != SHUT_RD && (ep.flags & PSTN_EPF_SHUT_WR) == 0) {
     Lock(ep.tx.lock);  // after what another thread is writing
+    if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) {
+      Unlock(ep.tx.lock);
+      return SockShutdown(fd, ep, how);
+    }
     FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
     FetchOr(e.ctl().flags, PSTN_CF_FIN);
     Unlock(ep.tx.lock);

@@ -39,11 +39,9 @@ def pair(ctx, name, server_ends=True, look=False):
         check(server.alive(), f"server ended: {server.output()[-500:]}")
 
 
-def simple(name, case, leaves_family=False, **kw):
+def simple(name, case, **kw):
     """Registers a test that is a pair of programs and nothing else."""
     def run(ctx):
-        if leaves_family and ctx.mode == "both":
-            raise Skip("an accelerated descriptor that leaves its family is not bridged yet (docs/deviations.md)")
         pair(ctx, case, **kw)
     run.__name__ = name
     test()(run)
@@ -52,14 +50,14 @@ def simple(name, case, leaves_family=False, **kw):
 simple("mistake_fork_two_producers", "fork_two_producers")
 simple("mistake_fork_two_consumers", "fork_two_consumers")
 simple("mistake_exec_keeps_state", "exec_keeps_state")
-simple("mistake_passed_fd_refused", "passed_fd", leaves_family=True)
-simple("mistake_passed_fd_to_stranger", "passed_fd_to_stranger", leaves_family=True)
+simple("mistake_passed_fd_refused", "passed_fd")
+simple("mistake_passed_fd_to_stranger", "passed_fd_to_stranger")
 simple("mistake_inherited_by_exec", "inherited_by_exec")
 simple("mistake_inherited_by_stranger", "inherited_by_stranger")
 simple("mistake_posix_spawn", "posix_spawn")
 simple("mistake_clone3", "clone3")
 simple("mistake_vfork", "vfork")
-simple("mistake_pidfd_getfd", "pidfd_getfd", leaves_family=True)
+simple("mistake_pidfd_getfd", "pidfd_getfd")
 simple("mistake_peer_death", "peer_death")
 simple("mistake_fork_lock_owner_dies", "fork_lock_owner_dies", server_ends=False)
 simple("mistake_accept_not_waiting_for_unaccelerated", "accept_not_waiting")

@@ -1,0 +1,180 @@
+// main.cc - postern-keeper: goes on with what a stack has to do when no process of its family does it.
+// SPDX-License-Identifier: Apache-2.0
+//
+// One for each stack that needs it, started by posternd with the stack in descriptor 3. Today it
+// carries connections whose descriptors have left the family (lib/sock/export.cc); it ends when the
+// last of them has ended. It is a process of the family: what it holds is dropped like any other
+// process's when it dies, so that a killed keeper resets its connections and harms nothing else.
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "bridge.h"
+#include "ctl/proto.h"
+#include "sock/sock.h"
+
+namespace postern::keeper {
+namespace {
+
+constexpr int kStackFd = 3;
+constexpr uint64_t kIdleMs = 3000;   // without a bridge; then it leaves
+constexpr uint64_t kRetryMs = 300;   // to reach a posternd that is gone
+constexpr int kEventsPerLook = 64;
+constexpr uint64_t kLineTag = ~uint64_t{0};
+
+class Keeper {
+ public:
+  Keeper() : set_(epoll_create1(EPOLL_CLOEXEC)) {}
+  int Run();
+
+ private:
+  void Connect();
+  void ReadLine();
+  void Take(const ctl::Msg& job, int fd);
+  void Watch(Bridge& bridge, int fd);
+  void PumpAll();
+
+  int set_;
+  int line_ = -1;  // posternd; the library has one of its own, for what it asks itself
+  uint64_t next_ = 0;
+  std::unordered_map<uint64_t, std::unique_ptr<Bridge>> bridges_;
+  std::vector<uint64_t> busy_;
+};
+
+void Keeper::Connect() {
+  sockaddr_un at{};
+  at.sun_family = AF_UNIX;
+  memcpy(at.sun_path, g_proc.socket_path, sizeof(at.sun_path));
+  line_ = MoveHigh(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  ctl::Msg hello;
+  hello.type = ctl::Type::kKeeper;
+  hello.uuid = Stack().hdr.id;
+  CtlReconnect();  // first as a process of the stack, then for this
+  epoll_event ev{};
+  ev.events = EPOLLIN;
+  ev.data.u64 = kLineTag;
+  if (connect(line_, reinterpret_cast<sockaddr*>(&at), sizeof(at)) != 0 ||
+      send(line_, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello) ||
+      epoll_ctl(set_, EPOLL_CTL_ADD, line_, &ev) != 0) {
+    CloseInternal(line_);
+    line_ = -1;
+  }
+}
+
+void Keeper::ReadLine() {
+  for (;;) {
+    ctl::Msg job;
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    iovec iov{&job, sizeof(job)};
+    msghdr header{};
+    header.msg_iov = &iov;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    const ssize_t got = recvmsg(line_, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (got <= 0) {
+      CloseInternal(line_);
+      line_ = -1;
+      return;
+    }
+    int fd = -1;
+    const cmsghdr* c = CMSG_FIRSTHDR(&header);
+    if (c != nullptr && c->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+    if (got == sizeof(job) && job.type == ctl::Type::kExport && fd >= 0) {
+      Take(job, fd);
+    } else if (fd >= 0) {
+      close(fd);
+    }
+  }
+}
+
+void Keeper::Take(const ctl::Msg& job, int fd) {
+  TakenOver taken;
+  const long r = TakeOverConnection(fd, job.a, job.b, &taken);
+  ctl::Msg reply;
+  reply.type = job.type;
+  reply.seq = job.seq;
+  reply.status = static_cast<int32_t>(-r);
+  if (taken.ring_fd >= 0) {
+    const uint64_t tag = next_++;
+    auto bridge = std::make_unique<Bridge>(taken.ring_fd, taken.kernel_fd);
+    epoll_event ev{};
+    ev.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+    ev.data.u64 = tag;
+    if (SockEpollCtl(set_, EPOLL_CTL_ADD, taken.ring_fd, &ev) != 0 ||
+        epoll_ctl(set_, EPOLL_CTL_ADD, taken.kernel_fd, &ev) != 0) {
+      fprintf(stderr, "postern-keeper: a connection that was passed on can't be watched: %s\n", strerror(errno));
+    }
+    busy_.push_back(tag);  // what was in the ring is nobody's event
+    bridges_.emplace(tag, std::move(bridge));
+  }
+  (void)!send(line_, &reply, sizeof(reply), MSG_NOSIGNAL);
+}
+
+void Keeper::PumpAll() {
+  std::vector<uint64_t> now;
+  now.swap(busy_);
+  for (const uint64_t tag : now) {
+    const auto it = bridges_.find(tag);
+    if (it == bridges_.end()) continue;
+    switch (it->second->Pump()) {
+      case Bridge::State::kBusy:
+        busy_.push_back(tag);
+        break;
+      case Bridge::State::kDone:
+        bridges_.erase(it);
+        break;
+      case Bridge::State::kWaiting:
+        break;
+    }
+  }
+}
+
+int Keeper::Run() {
+  Connect();
+  uint64_t idle_since = MonotonicNs();
+  for (;;) {
+    if (!bridges_.empty()) idle_since = MonotonicNs();
+    const uint64_t idle_ms = (MonotonicNs() - idle_since) / 1'000'000;
+    if (bridges_.empty() && (line_ < 0 || idle_ms >= kIdleMs)) return 0;
+    uint64_t wait_ms = !busy_.empty() ? 0 : bridges_.empty() ? kIdleMs - idle_ms + 1 : line_ < 0 ? kRetryMs : 60'000;
+    epoll_event events[kEventsPerLook];
+    long n = SockEpollWait(set_, events, kEventsPerLook, Deadline::AfterMs(static_cast<long>(wait_ms)), nullptr);
+    if (n == kPass) n = epoll_wait(set_, events, kEventsPerLook, static_cast<int>(wait_ms));
+    for (long i = 0; i < n; ++i) {
+      const uint64_t tag = events[i].data.u64;
+      if (tag == kLineTag) {
+        ReadLine();
+      } else if (std::find(busy_.begin(), busy_.end(), tag) == busy_.end()) {
+        busy_.push_back(tag);
+      }
+    }
+    PumpAll();
+    if (line_ < 0) Connect();
+  }
+}
+
+}  // namespace
+}  // namespace postern::keeper
+
+int main() {
+  using namespace postern;
+  signal(SIGPIPE, SIG_IGN);
+  ProcessInit(environ);
+  if (!JoinStack(keeper::kStackFd)) {
+    fprintf(stderr, "postern-keeper: no stack in descriptor %d, or no place in it; posternd starts this program\n", keeper::kStackFd);
+    return 1;
+  }
+  return keeper::Keeper().Run();
+}

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// export.cc - descriptors that leave the family: passed over a Unix socket, or inherited by an image
+// that does not have the library (static, setuid).
+//
+// Who gets such a descriptor has the kernel's socket and nothing else, so from then on the kernel must
+// serve it, for the family as well: one stream, one path. What was a connection is taken over by the
+// stack's keeper, a process that posternd starts (controlplane/keeper): it connects the kernel's
+// socket to one of its own, makes an endpoint that continues the connection where this one stops, and
+// carries bytes between the two for as long as both live. Nothing is lost: the endpoint changes hands
+// under both its locks, with all that the ring holds. docs/adr/0005 has the reasons.
+//
+// A keeper that dies at any step leaves either an endpoint that is still ours, or one that the kernel
+// serves and whose other end is closed (FinishTakeOver).
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/sys.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+// A listener goes on as the kernel's: its accelerated clients would wait for a family that may not
+// accept any more. Those in the queue already are still taken by whoever of the family accepts.
+void ExportListener(pstn_ep& ep) {
+  FetchOr(ep.flags, PSTN_EPF_EXPORTED);
+  StoreRelaxed(ep.reason, kReasonExported);
+  if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
+  AdmitSyns();
+}
+
+}  // namespace
+
+long SockExport(int fd) {
+  pstn_ep* ep = EpOfFd(fd);
+  if (ep == nullptr) return 0;
+  switch (LoadAcquire(ep->state)) {
+    case PSTN_EP_NEW:
+      FallBack(fd, *ep, kReasonExported);
+      return 0;
+    case PSTN_EP_LISTEN:
+      ExportListener(*ep);
+      return 0;
+    case PSTN_EP_ESTABLISHED: {
+      int r = CtlExport(*ep, fd);
+      if (r == 0) MoveItemsToKernel(*ep);
+      return r;
+    }
+    default:
+      return 0;
+  }
+}
+
+namespace {
+
+// The process behind a pidfd; 0 if it has ended or is in another pid namespace.
+uint32_t PidOf(int pidfd) {
+  char path[64], text[512];
+  snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+  int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &path[0], static_cast<long>(O_RDONLY | O_CLOEXEC)));
+  if (fd < 0) return 0;
+  long n = sys::Call(SYS_read, fd, &text[0], sizeof text - 1);
+  sys::Close(fd);
+  if (n <= 0) return 0;
+  text[n] = 0;
+  const char* at = strstr(text, "\nPid:\t");
+  uint32_t pid = 0;
+  for (at = at != nullptr ? at + 6 : ""; *at >= '0' && *at <= '9'; at++) pid = pid * 10 + static_cast<uint32_t>(*at - '0');
+  return pid;
+}
+
+// What number `fd` of process `pid` means in our stack; 0: nothing, or it is not of our family.
+uint32_t EntryOf(uint32_t pid, int fd, bool* family) {
+  pstn_stack& s = Stack();
+  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.slots_hw) && i < PSTN_SLOTS; i++) {
+    if (LoadAcquire(s.slots[i].state) != PSTN_SL_LIVE || LoadRelaxed(s.slots[i].pid) != pid) continue;
+    *family = true;
+    uint32_t chunk = LoadAcquire(s.slots[i].chunk[static_cast<uint32_t>(fd) / PSTN_FDCHUNK_FDS]);
+    return chunk < PSTN_FDCHUNKS ? LoadAcquire(s.fdchunks[chunk].fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS]) : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void SockAdopt(int fd, int pidfd, int target) {
+  int type = 0;
+  socklen_t len = sizeof type;
+  if (sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_PROTOCOL), &type, &len) != 0 || type != IPPROTO_TCP) return;
+  uint32_t pid = PidOf(pidfd);
+  if (pid == 0 || static_cast<uint32_t>(target) >= kFdMax || !g_proc.enabled || !EnsureStack()) return;
+  bool family = false;
+  uint32_t entry = EntryOf(pid, target, &family);
+  if (!family) {
+    (void)CtlExportOf(pid, target, fd);  // fails if that process is not accelerated: nothing to do
+    return;
+  }
+  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+  if (ep == nullptr) return;
+  FetchAdd(ep->refs, 1u);
+  FetchOr(ep->flags, PSTN_EPF_DUPPED);
+  SetFd(fd, entry);
+}
+
+// ---------------------------------------------------------------- in the keeper
+namespace {
+
+// One more reference, unless the endpoint is on its way out or another one by now.
+bool RefLive(pstn_ep& ep, uint32_t gen) {
+  uint32_t refs = LoadAcquire(ep.refs);
+  do {
+    if (refs == 0) return false;
+  } while (!CompareExchange(ep.refs, refs, refs + 1));
+  if (LoadAcquire(ep.gen) == gen && LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED) return true;
+  FetchSub(ep.refs, 1u);
+  return false;
+}
+
+// Connects `fd` to a socket of ours; its address is the peer's, its port the kernel's choice. Returns
+// our end, or -errno.
+long ConnectPair(int fd, const pstn_ep& ep) {
+  int family = static_cast<int>(ep.family);
+  int listener = sys::Socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (listener < 0) return listener;
+  sockaddr_storage ss = {};
+  auto* sa = reinterpret_cast<sockaddr*>(&ss);
+  socklen_t len = sizeof ss;
+  pstn_addr at = ep.peer;
+  at.port = 0;
+  AddrToSockaddr(at, ep.family, sa, &len);
+  long r = sys::Call(SYS_bind, listener, sa, static_cast<long>(len));
+  if (r == 0) r = sys::Call(SYS_listen, listener, 1L);
+  if (r == 0) r = sys::Call(SYS_getsockname, listener, sa, &len);
+  if (r == 0) r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
+  pollfd p = {listener, POLLIN, 0};
+  constexpr long kWaitMs = 2000;
+  if (r == -EINPROGRESS || r == 0) r = sys::Call(SYS_poll, &p, 1L, kWaitMs) == 1 ? 0 : -ETIMEDOUT;
+  // Anybody on the host can connect: the one we want has the name of our socket.
+  while (r == 0) {
+    sockaddr_storage mine = {}, other = {};
+    socklen_t mine_len = sizeof mine, other_len = sizeof other;
+    long end = sys::Call(SYS_accept4, listener, &other, &other_len, static_cast<long>(SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (end < 0) {
+      r = end;
+    } else if (sys::Call(SYS_getsockname, fd, &mine, &mine_len) == 0 && mine_len == other_len && memcmp(&mine, &other, mine_len) == 0) {
+      r = end;
+    } else {
+      sys::Close(static_cast<int>(end));
+    }
+  }
+  sys::Close(listener);
+  return r;
+}
+
+// The connection's state, as it is: a new owner of the same ring positions. Under both locks of `from`.
+void CopyConnection(pstn_ep& to, const pstn_ep& from) {
+  constexpr uint32_t kCarried = PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG;
+  to.lgr_idx = from.lgr_idx;
+  to.conn_idx = from.conn_idx;
+  to.side = from.side;
+  to.conn_gen = from.conn_gen;
+  to.local = from.local;
+  to.peer = from.peer;
+  FetchOr(to.flags, PSTN_EPF_NONBLOCK | (LoadRelaxed(from.flags) & kCarried));
+  pstn_lock tx = to.tx.lock, rx = to.rx.lock;
+  to.tx = from.tx;
+  to.rx = from.rx;
+  to.tx.lock = tx;
+  to.rx.lock = rx;
+}
+
+void SetBlocking(int fd, bool blocking) {
+  int fl = sys::Fcntl(fd, F_GETFL, 0);
+  if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, blocking ? fl & ~O_NONBLOCK : fl | O_NONBLOCK);
+}
+
+// What the program had shut down before it changed hands.
+void ShutKernelSocket(int fd, const pstn_ep& ep) {
+  uint32_t flags = LoadRelaxed(ep.flags);
+  if ((flags & PSTN_EPF_SHUT_WR) != 0) (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_WR));
+  if ((flags & PSTN_EPF_SHUT_RD) != 0) (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_RD));
+}
+
+// The step that counts. After each store a death is mended by FinishTakeOver.
+bool ChangeHands(pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
+  pstn_stack& s = Stack();
+  Guard tx(from.tx.lock);
+  Guard rx(from.rx.lock);
+  if (LoadAcquire(from.state) != PSTN_EP_ESTABLISHED) return false;
+  CopyConnection(to, from);
+  StoreRelaxed(to.took_over, EpIdx(s, from) + 1);
+  StoreRelease(to.state, PSTN_EP_ESTABLISHED);
+  StoreRelease(e.ref->conn_ep[from.conn_idx % PSTN_CONNS], EpIdx(s, to) + 1);
+  StoreRelaxed(from.reason, kReasonExported);
+  FetchOr(from.flags, PSTN_EPF_EXPORTED | PSTN_EPF_DIRTY);
+  StoreRelease(from.state, PSTN_EP_KERNEL);
+  StoreRelease(to.took_over, 0u);
+  return true;
+}
+
+long TakeOverHeld(int fd, pstn_ep& from, TakenOver* out) {
+  ConnEnd e;
+  if (!Resolve(from, e)) return -ECONNRESET;
+  FetchOr(from.flags, PSTN_EPF_DIRTY | PSTN_EPF_DUPPED);  // never again for the fd cache
+  long end = ConnectPair(fd, from);
+  if (end < 0) return end;
+  uint32_t idx = NewEp(from.family);
+  long ring_fd = idx != PSTN_NONE ? OpenFdFor(Stack().eps[idx], idx, false, true) : -ENOBUFS;
+  if (ring_fd < 0) {
+    if (idx != PSTN_NONE) GiveEp(Stack(), idx);
+    sys::Close(static_cast<int>(end));
+    return ring_fd;
+  }
+  ApplyOptions(fd, from);
+  SetBlocking(fd, (LoadRelaxed(from.flags) & PSTN_EPF_NONBLOCK) == 0);
+  if (!ChangeHands(from, e, Stack().eps[idx])) {
+    (void)SockClose(static_cast<int>(ring_fd), PSTN_FD_EP | idx);
+    sys::Close(static_cast<int>(end));
+    return LoadAcquire(from.state) == PSTN_EP_KERNEL ? 0 : -ECONNRESET;
+  }
+  FetchAdd(Stack().hdr.reasons[kReasonExported], 1u);
+  ShutKernelSocket(fd, from);
+  // Threads that sleep on the ring go on in the kernel, and event sets look there.
+  AnnounceLocal(g_proc.bells, e);
+  PostEp(from);
+  *out = {static_cast<int>(ring_fd), static_cast<int>(end)};
+  return 0;
+}
+
+}  // namespace
+
+long TakeOverConnection(int fd, uint32_t ep_idx, uint32_t ep_gen, TakenOver* out) {
+  *out = {-1, -1};
+  pstn_ep* from = EpAt(Stack(), ep_idx);
+  if (from == nullptr || !RefLive(*from, ep_gen)) {
+    sys::Close(fd);
+    return -ESTALE;
+  }
+  SetFd(fd, PSTN_FD_EP | ep_idx);  // our death drops the reference
+  long r = TakeOverHeld(fd, *from, out);
+  (void)SockClose(fd, PSTN_FD_EP | ep_idx);
+  return r;
+}
+
+void FinishTakeOver(pstn_ep& taker) {
+  uint32_t idx = taker.took_over - 1;
+  taker.took_over = 0;
+  pstn_ep* from = EpAt(Stack(), idx);
+  if (from == nullptr || LoadAcquire(taker.state) != PSTN_EP_ESTABLISHED || LoadAcquire(from->state) != PSTN_EP_ESTABLISHED ||
+      from->lgr_idx != taker.lgr_idx || from->conn_idx != taker.conn_idx) {
+    return;
+  }
+  StoreRelaxed(from->reason, kReasonExported);
+  FetchOr(from->flags, PSTN_EPF_EXPORTED | PSTN_EPF_DIRTY);
+  StoreRelease(from->state, PSTN_EP_KERNEL);
+  ConnEnd e;
+  if (Resolve(*from, e)) AnnounceLocal(g_proc.bells, e);
+  PostEp(*from);
+}
+
+}  // namespace postern

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// leaving.cc - see leaving.h. What happens to the sockets themselves is in lib/sock/export.cc.
+#include "leaving.h"
+
+#include <elf.h>
+#include <spawn.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "real.h"
+
+namespace postern {
+
+long ExportPassed(const msghdr* m) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(m), c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0)) continue;
+    size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; i++) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+      if (IsHidden(FdEntry(fd))) return -EBADF;
+      if (Ours(fd) != nullptr && SockExport(fd) != 0) return -ETOOMANYREFS;
+    }
+  }
+  return 0;
+}
+
+namespace {
+
+constexpr int kScriptDepth = 4;  // the kernel's limit of interpreters of interpreters
+#if defined(__x86_64__)
+constexpr uint16_t kMachine = EM_X86_64;
+#elif defined(__aarch64__)
+constexpr uint16_t kMachine = EM_AARCH64;
+#endif
+
+// A read-only file by plain system calls: this runs in children of fork.
+class File {
+ public:
+  explicit File(const char* path)
+      : fd_(static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), path, static_cast<long>(O_RDONLY | O_CLOEXEC)))) {}
+  ~File() {
+    if (fd_ >= 0) sys::Close(fd_);
+  }
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+  bool ok() const { return fd_ >= 0; }
+  size_t Read(void* to, size_t bytes, uint64_t at) const {
+    long n = sys::Call(SYS_pread64, fd_, to, bytes, static_cast<long>(at));
+    return n > 0 ? static_cast<size_t>(n) : 0;
+  }
+
+ private:
+  int fd_;
+};
+
+// The loader ignores LD_PRELOAD where the image runs with rights that its caller does not have.
+bool RaisesRights(const char* path) {
+  struct stat st;
+  if (PSTN_REAL(stat)(path, &st) != 0) return false;
+  if ((st.st_mode & S_ISUID) != 0 && st.st_uid != getuid()) return true;
+  if ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && st.st_gid != getgid()) return true;
+  return getuid() != 0 && getxattr(path, "security.capability", nullptr, 0) > 0;
+}
+
+bool IsGoNote(const File& file, const Elf64_Phdr& h) {
+  struct {
+    Elf64_Nhdr note;
+    char name[4];
+  } first;
+  return file.Read(&first, sizeof first, h.p_offset) == sizeof first && first.note.n_namesz == 4 && memcmp(&first.name[0], "Go\0", 4) == 0;
+}
+
+bool ElfLosesLibrary(const File& file, const Elf64_Ehdr& e) {
+  if (e.e_ident[EI_CLASS] != ELFCLASS64 || e.e_machine != kMachine) return true;
+  bool dynamic = false;
+  for (uint32_t i = 0; i < e.e_phnum; i++) {
+    Elf64_Phdr h;
+    if (file.Read(&h, sizeof h, e.e_phoff + uint64_t{i} * e.e_phentsize) != sizeof h) return false;
+    dynamic = dynamic || h.p_type == PT_INTERP;
+    if (h.p_type == PT_NOTE && IsGoNote(file, h)) return true;
+  }
+  return !dynamic;
+}
+
+bool FileLosesLibrary(const char* path, int depth) {
+  if (RaisesRights(path)) return true;
+  File file(path);
+  union {
+    char text[256];
+    Elf64_Ehdr elf;
+  } head = {};
+  size_t n = file.ok() ? file.Read(&head, sizeof head - 1, 0) : 0;
+  if (n < 4) return false;  // nothing that can be run, or that we may look into
+  if (memcmp(head.text, ELFMAG, SELFMAG) == 0) return n >= sizeof head.elf && ElfLosesLibrary(file, head.elf);
+  if (head.text[0] != '#' || head.text[1] != '!' || depth == 0) return false;
+  char* at = head.text + 2;
+  at += strspn(at, " \t");
+  at[strcspn(at, " \t\n")] = 0;
+  return FileLosesLibrary(at, depth - 1);
+}
+
+}  // namespace
+
+bool LosesLibrary(const char* path, bool search) {
+  if (path == nullptr) return false;
+  const char* dirs = search && strchr(path, '/') == nullptr ? getenv("PATH") : nullptr;
+  if (dirs == nullptr) return FileLosesLibrary(path, kScriptDepth);
+  while (*dirs != 0) {
+    size_t n = strcspn(dirs, ":");
+    char full[4096];
+    int len = snprintf(full, sizeof full, "%.*s/%s", static_cast<int>(n), dirs, path);
+    if (len > 0 && static_cast<size_t>(len) < sizeof full && access(n != 0 ? full : path, X_OK) == 0) {
+      return FileLosesLibrary(n != 0 ? full : path, kScriptDepth);
+    }
+    dirs += n + (dirs[n] != 0);
+  }
+  return false;
+}
+
+namespace {
+uint64_t action_sources[kFdMax / 64];  // numbers that posix_spawn_file_actions_adddup2 was given
+}  // namespace
+
+void ExportInherited(bool spawn) {
+  uint32_t hw = LoadAcquire(g_fd_hw);
+  for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
+    int fd = static_cast<int>(n);
+    if (Ours(fd) == nullptr) continue;
+    int flags = sys::Fcntl(fd, F_GETFD, 0);
+    bool survives = flags >= 0 && (flags & FD_CLOEXEC) == 0;
+    bool named = spawn && (LoadRelaxed(action_sources[n / 64]) >> (n % 64) & 1u) != 0;
+    if (survives || named) (void)SockExport(fd);
+  }
+}
+
+}  // namespace postern
+
+using namespace postern;
+
+PSTN_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int from, int to) noexcept {
+  if (static_cast<uint32_t>(from) < kFdMax) FetchOr(action_sources[from / 64], uint64_t{1} << (from % 64));
+  return PSTN_REAL(posix_spawn_file_actions_adddup2)(actions, from, to);
+}
+
+// The descriptor of another process: of our family, it means here what it means there.
+extern "C" int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept;
+PSTN_EXPORT int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept {
+  long r = sys::Call(SYS_pidfd_getfd, pidfd, target, static_cast<long>(flags));
+  if (r < 0) return Ret<int>(r);
+  int fd = FreshFd(static_cast<int>(r));
+  SockAdopt(fd, pidfd, target);
+  return fd;
+}
