@@ -41,7 +41,7 @@ class Keeper {
   void Connect();
   void ReadLine();
   void Take(const ctl::Msg& job, int fd);
-  void Watch(Bridge& bridge, int fd);
+  void Carry(int ring_fd, int kernel_fd);
   void PumpAll();
 
   int set_;
@@ -100,26 +100,27 @@ void Keeper::ReadLine() {
 }
 
 void Keeper::Take(const ctl::Msg& job, int fd) {
-  TakenOver taken;
-  const long r = TakeOverConnection(fd, job.a, job.b, &taken);
+  const auto carry = [](void* self, int ring_fd, int kernel_fd) { static_cast<Keeper*>(self)->Carry(ring_fd, kernel_fd); };
+  const long r = TakeOver(fd, job.a, job.b, carry, this);
   ctl::Msg reply;
   reply.type = job.type;
   reply.seq = job.seq;
   reply.status = static_cast<int32_t>(-r);
-  if (taken.ring_fd >= 0) {
-    const uint64_t tag = next_++;
-    auto bridge = std::make_unique<Bridge>(taken.ring_fd, taken.kernel_fd);
-    epoll_event ev{};
-    ev.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-    ev.data.u64 = tag;
-    if (SockEpollCtl(set_, EPOLL_CTL_ADD, taken.ring_fd, &ev) != 0 ||
-        epoll_ctl(set_, EPOLL_CTL_ADD, taken.kernel_fd, &ev) != 0) {
-      fprintf(stderr, "postern-keeper: a connection that was passed on can't be watched: %s\n", strerror(errno));
-    }
-    busy_.push_back(tag);  // what was in the ring is nobody's event
-    bridges_.emplace(tag, std::move(bridge));
-  }
   (void)!send(line_, &reply, sizeof(reply), MSG_NOSIGNAL);
+}
+
+void Keeper::Carry(int ring_fd, int kernel_fd) {
+  const uint64_t tag = next_++;
+  auto bridge = std::make_unique<Bridge>(ring_fd, kernel_fd);
+  epoll_event ev{};
+  ev.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  ev.data.u64 = tag;
+  if (SockEpollCtl(set_, EPOLL_CTL_ADD, ring_fd, &ev) != 0 || epoll_ctl(set_, EPOLL_CTL_ADD, kernel_fd, &ev) != 0) {
+    fprintf(stderr, "postern-keeper: a connection that was passed on can't be watched: %s\n", strerror(errno));
+    return;  // it ends here, on both sides
+  }
+  busy_.push_back(tag);  // what was in the ring is nobody's event
+  bridges_.emplace(tag, std::move(bridge));
 }
 
 void Keeper::PumpAll() {

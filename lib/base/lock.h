@@ -27,6 +27,7 @@ struct ThreadLocks {
 };
 extern constinit thread_local ThreadLocks t_locks __attribute__((tls_model("initial-exec")));
 extern void (*g_run_late)();  // never null
+extern uint64_t* g_locks_taken_over;  // counts locks that were taken over from the dead; never null
 
 // Handlers of this very thread see these stores in this order; no other thread looks.
 inline void EnterLocked() {

@@ -16,10 +16,12 @@ namespace {
 constexpr uint32_t kKernelTurn = 8;  // so often the kernel's queue is asked first
 
 // Refuses a connection, as a RST would: there is no such listener, or no room.
-void Refuse(const ConnEnd& e) {
+void Refuse(const ConnEnd& e, uint32_t listener_idx) {
   FetchOr(e.ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
-  uint32_t syn = PSTN_CS_SYN;
-  if (!CompareExchange(e.conn->setup.state, syn, PSTN_CS_SERVER_GONE)) {
+  FetchSub(LgrHdr(e.lgr).pending[listener_idx % PSTN_PENDING], 1u);
+  Count(Stack().hdr, kCounterSynsRefused);
+  uint32_t claimed = PSTN_CS_ESTABLISHED;
+  if (!CompareExchange(e.conn->setup.state, claimed, PSTN_CS_SERVER_GONE)) {
     StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // the client is gone as well
     return;
   }
@@ -44,8 +46,10 @@ void Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   pstn_stack& s = Stack();
   pstn_lgr_ref& ref = s.lgrs[lgr_idx];
   pstn_conn& c = LgrConn(lgr, conn);
-  uint32_t state = LoadAcquire(c.setup.state);
-  if ((state != PSTN_CS_SYN && state != PSTN_CS_CLIENT_GONE) || LoadAcquire(ref.conn_ep[conn]) != 0) return;
+  if (LoadAcquire(ref.conn_ep[conn]) != 0) return;
+  // Claimed first: a client that finds its listener gone takes its SYN back, and may use the slot again.
+  uint32_t state = PSTN_CS_SYN;
+  if (!CompareExchange(c.setup.state, state, PSTN_CS_ESTABLISHED) && state != PSTN_CS_CLIENT_GONE) return;
   BuryZombie(ref, conn);
   pstn_conn_setup setup = c.setup;
   pstn_ep* listener = EpAt(s, setup.listener_idx);
@@ -54,7 +58,7 @@ void Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   none.conn_idx = conn;
   uint32_t idx = listener != nullptr ? NewEp(listener->family) : PSTN_NONE;
   if (idx == PSTN_NONE) {
-    Refuse(e);
+    Refuse(e, setup.listener_idx);
     return;
   }
   pstn_ep& ep = s.eps[idx];
@@ -84,8 +88,6 @@ void Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     ep.user_timeout = listener->user_timeout;
     ep.opt_set = listener->opt_set;
     StoreRelease(ref.conn_ep[conn], idx + 1);
-    uint32_t syn = PSTN_CS_SYN;
-    CompareExchange(c.setup.state, syn, PSTN_CS_ESTABLISHED);  // or it stays CLIENT_GONE
     StoreRelease(ep.state, PSTN_EP_EMBRYO);
     QueueAccepted(*listener, idx);
   }
@@ -95,7 +97,7 @@ void Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   } else {
     StoreRelease(ep.state, PSTN_EP_FREE);
     GiveEp(s, idx);
-    Refuse(e);
+    Refuse(e, setup.listener_idx);
   }
 }
 
@@ -115,8 +117,9 @@ void AdmitFrom(uint32_t lgr_idx, uint8_t* lgr) {
   }
 }
 
-// The next connection of the accept queue, or PSTN_NONE.
-uint32_t Dequeue(pstn_ep& listener) {
+}  // namespace
+
+uint32_t DequeueEmbryo(pstn_ep& listener) {
   pstn_stack& s = Stack();
   if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;
   Guard g(listener.accept_lock);
@@ -129,6 +132,8 @@ uint32_t Dequeue(pstn_ep& listener) {
   if (lgr != nullptr) FetchSub(LgrHdr(lgr).pending[EpIdx(s, listener) % PSTN_PENDING], 1u);
   return idx;
 }
+
+namespace {
 
 long AcceptOurs(pstn_ep& listener, uint32_t idx, sockaddr* sa, socklen_t* len, int flags) {
   pstn_stack& s = Stack();
@@ -197,7 +202,7 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
       long r = AcceptKernel(fd, sa, len, flags);
       if (r != -EAGAIN) return r;
     }
-    uint32_t idx = Dequeue(ep);
+    uint32_t idx = DequeueEmbryo(ep);
     if (idx != PSTN_NONE) return AcceptOurs(ep, idx, sa, len, flags);
     long r = AcceptKernel(fd, sa, len, flags);
     if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;

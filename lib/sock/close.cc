@@ -44,26 +44,23 @@ void LeaveConn(const ConnEnd& e) {
 
 }  // namespace
 
-void StopListening(pstn_ep& ep, uint32_t state) {
-  pstn_stack& s = Stack();
-  if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
-  Lock(ep.accept_lock);
-  StoreRelease(ep.state, state);
-  if (state == PSTN_EP_NEW) FetchAdd(ep.gen, 1u);  // who still comes for the old listener is refused
-  uint32_t idx = ep.accept_head;
-  ep.accept_head = ep.accept_tail = PSTN_NONE;
-  StoreRelease(ep.accept_count, 0u);
-  Unlock(ep.accept_lock);
-  while (idx < PSTN_EPS) {  // clients that nobody will accept: RST
-    pstn_ep& embryo = s.eps[idx];
-    idx = embryo.next;
-    ConnEnd e;
-    if (Resolve(embryo, e)) FetchSub(LgrHdr(e.lgr).pending[EpIdx(s, ep) % PSTN_PENDING], 1u);
+void ResetQueue(pstn_ep& listener) {
+  for (uint32_t idx; (idx = DequeueEmbryo(listener)) != PSTN_NONE;) {
+    pstn_ep& embryo = Stack().eps[idx];
     StoreRelease(embryo.state, PSTN_EP_ESTABLISHED);
     embryo.linger_on = 1;
     embryo.linger_sec = 0;
     CloseEp(embryo);
   }
+}
+
+void StopListening(pstn_ep& ep, uint32_t state) {
+  if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
+  Lock(ep.accept_lock);
+  StoreRelease(ep.state, state);
+  if (state == PSTN_EP_NEW) FetchAdd(ep.gen, 1u);  // who still comes for the old listener is refused
+  Unlock(ep.accept_lock);
+  ResetQueue(ep);
   AdmitSyns();  // refuses what is still on its way
 }
 
@@ -80,6 +77,8 @@ void CloseConnection(pstn_ep& ep, End end) {
   Unlock(ep.tx.lock);
   AnnounceData(g_proc.bells, e);
   AnnounceSpace(g_proc.bells, e);
+  FetchAdd(Stack().hdr.counters[kCounterBytesSent], ep.tx.bytes);
+  FetchAdd(Stack().hdr.counters[kCounterBytesReceived], ep.rx.bytes);
   LeaveConn(e);
 }
 

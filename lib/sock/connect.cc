@@ -187,6 +187,34 @@ Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_a
   return kReasonNone;
 }
 
+// The listener may have gone, or have become the kernel's, between the look and the SYN: whoever takes it
+// out of the directory admits SYNs after that, and we look at the directory after ours, so that one of
+// the two sees the other. False: nobody will come for this SYN, and it is taken back.
+bool StillListed(const pstn_dir& d, pstn_ep& ep, const Target& t, const pstn_addr& to) {
+  bool listed = false;
+  bool stable = ReadDirectory(d, [&] {
+    listed = false;
+    uint32_t next = LoadRelaxed(d.port_head[to.port]);
+    for (uint32_t steps = 0; next != 0 && next <= PSTN_DIR_LISTENERS && steps < PSTN_DIR_LISTENERS; steps++) {
+      const pstn_dir_listener& l = d.listeners[next - 1];
+      next = LoadRelaxed(l.next);
+      listed = listed || (SameUuid(l.stack, t.stack) && LoadRelaxed(l.ep_idx) == t.ep_idx && LoadRelaxed(l.ep_gen) == t.ep_gen);
+    }
+  });
+  if (listed || !stable) return true;
+  ConnEnd e;
+  if (!Resolve(ep, e)) return true;
+  uint32_t state = PSTN_CS_SYN;
+  if (CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE)) {
+    FetchOr(e.peer_ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
+    FetchSub(LgrHdr(e.lgr).pending[t.ep_idx % PSTN_PENDING], 1u);
+  }
+  if (state == PSTN_CS_ESTABLISHED) return true;
+  ResetConnection(ep);  // nobody has seen it: the endpoint is as before
+  StoreRelaxed(ep.error, 0u);
+  return false;
+}
+
 Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
   if (PortExcluded(to.port)) return kReasonExcludedPort;
   if (to.scope != 0) return kReasonScopedAddress;
@@ -206,6 +234,7 @@ Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
   ChooseSource(to, from);
   Reason why = Establish(ep, t, to, from);
   if (why != kReasonNone) return why;
+  if (!StillListed(d, ep, t, to)) return kReasonNoListener;
   // A registration made before connect() asked for news that only exist from now on.
   Lock(ep.item_lock);
   RenotifyLocked(ep);

@@ -231,6 +231,7 @@ bool ConnectLocked() {
   }
   // The directory before stays mapped: another thread may be reading it. A restart of posternd
   // is rare enough for its 1 MiB.
+  if (g_proc.dir != nullptr) Count(Stack().hdr, kCounterDaemonReconnects);
   g_proc.dir = dir;
   Reintroduce();
   return g_proc.ctl_fd >= 0;
@@ -312,6 +313,7 @@ int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx) {
     if (fd >= 0) sys::Close(fd);
     return r;
   }
+  Count(Stack().hdr, kCounterIntroductions);
   TakeLgr(m.a, fd);
   *lgr_idx = m.a;
   return LgrBase(g_proc.view, m.a) != nullptr ? 0 : -ENOMEM;

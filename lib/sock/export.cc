@@ -25,13 +25,29 @@
 namespace postern {
 namespace {
 
-// A listener goes on as the kernel's: its accelerated clients would wait for a family that may not
-// accept any more. Those in the queue already are still taken by whoever of the family accepts.
-void ExportListener(pstn_ep& ep) {
-  FetchOr(ep.flags, PSTN_EPF_EXPORTED);
-  StoreRelaxed(ep.reason, kReasonExported);
+void SetBlocking(int fd, bool blocking) {
+  int fl = sys::Fcntl(fd, F_GETFL, 0);
+  if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, blocking ? fl & ~O_NONBLOCK : fl | O_NONBLOCK);
+}
+
+// A listener is the kernel's from now on, or its accelerated clients would wait for a family that may
+// never accept again. Those in its queue get into the kernel's (TakeOver); who comes too late is told by
+// the directory (StillListed, lib/sock/connect.cc).
+long ExportListener(int fd, pstn_ep& ep) {
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
   AdmitSyns();
+  // The kernel's listener never blocked while accept() merged two queues.
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) SetBlocking(fd, true);
+  FetchOr(ep.flags, PSTN_EPF_EXPORTED);
+  Lock(ep.accept_lock);
+  FetchAdd(ep.gen, 1u);  // for late SYNs, too, this is another endpoint
+  StoreRelease(ep.state, PSTN_EP_KERNEL);
+  Unlock(ep.accept_lock);
+  if (LoadAcquire(ep.accept_count) != 0) (void)CtlExport(ep, fd);
+  ResetQueue(ep);  // only what the keeper could not take
+  FallBack(fd, ep, kReasonExported);
+  PostEp(ep);
+  return 0;
 }
 
 }  // namespace
@@ -39,13 +55,14 @@ void ExportListener(pstn_ep& ep) {
 long SockExport(int fd) {
   pstn_ep* ep = EpOfFd(fd);
   if (ep == nullptr) return 0;
-  switch (LoadAcquire(ep->state)) {
+  uint32_t state = LoadAcquire(ep->state);
+  if (state != PSTN_EP_KERNEL) Count(Stack().hdr, kCounterFdsExported);
+  switch (state) {
     case PSTN_EP_NEW:
       FallBack(fd, *ep, kReasonExported);
       return 0;
     case PSTN_EP_LISTEN:
-      ExportListener(*ep);
-      return 0;
+      return ExportListener(fd, *ep);
     case PSTN_EP_ESTABLISHED: {
       int r = CtlExport(*ep, fd);
       if (r == 0) MoveItemsToKernel(*ep);
@@ -111,12 +128,12 @@ void SockAdopt(int fd, int pidfd, int target) {
 namespace {
 
 // One more reference, unless the endpoint is on its way out or another one by now.
-bool RefLive(pstn_ep& ep, uint32_t gen) {
+bool Ref(pstn_ep& ep, uint32_t gen) {
   uint32_t refs = LoadAcquire(ep.refs);
   do {
     if (refs == 0) return false;
   } while (!CompareExchange(ep.refs, refs, refs + 1));
-  if (LoadAcquire(ep.gen) == gen && LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED) return true;
+  if (LoadAcquire(ep.gen) == gen) return true;
   FetchSub(ep.refs, 1u);
   return false;
 }
@@ -174,11 +191,6 @@ void CopyConnection(pstn_ep& to, const pstn_ep& from) {
   to.rx.lock = rx;
 }
 
-void SetBlocking(int fd, bool blocking) {
-  int fl = sys::Fcntl(fd, F_GETFL, 0);
-  if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, blocking ? fl & ~O_NONBLOCK : fl | O_NONBLOCK);
-}
-
 // What the program had shut down before it changed hands.
 void ShutKernelSocket(int fd, const pstn_ep& ep) {
   uint32_t flags = LoadRelaxed(ep.flags);
@@ -203,7 +215,7 @@ bool ChangeHands(pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
   return true;
 }
 
-long TakeOverHeld(int fd, pstn_ep& from, TakenOver* out) {
+long TakeOverConnection(int fd, pstn_ep& from, Taken taken, void* context) {
   ConnEnd e;
   if (!Resolve(from, e)) return -ECONNRESET;
   FetchOr(from.flags, PSTN_EPF_DIRTY | PSTN_EPF_DUPPED);  // never again for the fd cache
@@ -228,21 +240,45 @@ long TakeOverHeld(int fd, pstn_ep& from, TakenOver* out) {
   // Threads that sleep on the ring go on in the kernel, and event sets look there.
   AnnounceLocal(g_proc.bells, e);
   PostEp(from);
-  *out = {static_cast<int>(ring_fd), static_cast<int>(end)};
+  taken(context, static_cast<int>(ring_fd), static_cast<int>(end));
   return 0;
+}
+
+// A client of the kernel's listener in the place of one that waits in ours.
+long TakeOverQueue(int fd, pstn_ep& listener, Taken taken, void* context) {
+  sockaddr_storage ss = {};
+  socklen_t len = sizeof ss;
+  long r = sys::Call(SYS_getsockname, fd, &ss, &len);
+  pstn_stack& s = Stack();
+  for (uint32_t idx; r >= 0 && (idx = DequeueEmbryo(listener)) != PSTN_NONE;) {
+    long ring_fd = OpenFdFor(s.eps[idx], idx, false, true);
+    FetchOr(s.eps[idx].flags, PSTN_EPF_NONBLOCK);
+    StoreRelease(s.eps[idx].state, PSTN_EP_ESTABLISHED);
+    if (ring_fd < 0) {
+      CloseEp(s.eps[idx]);
+      return ring_fd;
+    }
+    int client = sys::Socket(ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    r = client < 0 ? client : sys::Call(SYS_connect, client, &ss, static_cast<long>(len));
+    if (r == -EINPROGRESS) r = 0;
+    taken(context, static_cast<int>(ring_fd), client);
+  }
+  return r;
 }
 
 }  // namespace
 
-long TakeOverConnection(int fd, uint32_t ep_idx, uint32_t ep_gen, TakenOver* out) {
-  *out = {-1, -1};
+long TakeOver(int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* context) {
   pstn_ep* from = EpAt(Stack(), ep_idx);
-  if (from == nullptr || !RefLive(*from, ep_gen)) {
+  if (from == nullptr || !Ref(*from, ep_gen)) {
     sys::Close(fd);
     return -ESTALE;
   }
   SetFd(fd, PSTN_FD_EP | ep_idx);  // our death drops the reference
-  long r = TakeOverHeld(fd, *from, out);
+  uint32_t state = LoadAcquire(from->state);
+  long r = state == PSTN_EP_ESTABLISHED ? TakeOverConnection(fd, *from, taken, context)
+           : state == PSTN_EP_KERNEL    ? TakeOverQueue(fd, *from, taken, context)
+                                        : -ESTALE;
   (void)SockClose(fd, PSTN_FD_EP | ep_idx);
   return r;
 }

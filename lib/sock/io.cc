@@ -248,6 +248,12 @@ long CheckSend(const ConnEnd& e, bool& swallow) {
   return 0;
 }
 
+// A send took a ring, another ring, or none because none was free.
+void NoteRing(const ConnEnd& e, uint64_t before, uint64_t after) {
+  Count(Stack().hdr, after == 0 ? kCounterRingExhausted : before == 0 ? kCounterRingAttached : kCounterRingGrown);
+  if (before == 0) GiveBackSome(e);
+}
+
 constexpr size_t kMoved = ~size_t{0};  // nothing was sent: the endpoint is not connected here any more
 
 size_t SendOnce(const ConnEnd& e, IovCursor& from) {
@@ -256,11 +262,12 @@ size_t SendOnce(const ConnEnd& e, IovCursor& from) {
     Unlock(e.ep->tx.lock);
     return kMoved;
   }
-  bool had_ring = e.ep->tx.ring != 0;
+  uint64_t before = e.ep->tx.ring;
   size_t n = RingWrite(e, from, g_proc.limits);
+  uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
   if (n != 0) AnnounceData(g_proc.bells, e);
-  if (!had_ring) GiveBackSome(e);
+  if (before != after || after == 0) [[unlikely]] NoteRing(e, before, after);
   return n;
 }
 

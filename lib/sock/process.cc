@@ -123,6 +123,7 @@ bool Join(int stack_fd, uint32_t slot) {
     return false;
   }
   g_proc.bells.counters = s->hdr.counters;
+  g_locks_taken_over = &s->hdr.counters[kCounterLocksRecovered];
   MarkPrivate(BellSender(g_proc.bells), PSTN_FD_INTERNAL);
   return true;
 }

@@ -33,6 +33,8 @@ void DropTable(pstn_stack& s, pstn_slot& slot) {
     if (chunk >= PSTN_FDCHUNKS) continue;
     for (uint32_t& e : s.fdchunks[chunk].fd) {
       uint32_t entry = Exchange(e, 0u);
+      pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
+      if (ep != nullptr && LoadRelaxed(ep->refs) == 1) Count(s.hdr, kCounterEndpointsReaped);
       if (entry != 0) DropFdRef(entry);
     }
     GiveFdChunk(s, chunk);

@@ -49,6 +49,8 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags);
 // Takes what clients have posted into the accept queues of this stack's listeners.
 void AdmitSyns();
+// The next connection of the accept queue, or PSTN_NONE.
+uint32_t DequeueEmbryo(pstn_ep& listener);
 // A file descriptor for an endpoint: a kernel socket from the cache or a new one. -errno on failure.
 long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec);
 
@@ -91,6 +93,7 @@ class Hold {
 void CloseEp(pstn_ep& ep);               // last reference dropped
 // Takes a listener out of the directory and resets who waits in its queue; `state` is its next.
 void StopListening(pstn_ep& ep, uint32_t state);
+void ResetQueue(pstn_ep& listener);      // those who wait in it
 void ResetConnection(pstn_ep& ep);       // RST to the peer; the endpoint is NEW again
 void ReleaseLinger(pstn_ep& ep);
 
@@ -117,13 +120,12 @@ void MoveItemsToKernel(pstn_ep& ep);
 long SockExport(int fd);
 // `fd` was taken from another process (pidfd_getfd), where its number is `target`.
 void SockAdopt(int fd, int pidfd, int target);
-// The keeper's part: the kernel's socket of `ep` (`fd`, which is taken) becomes connected to another,
-// and a new endpoint has the connection that `ep` had.
-struct TakenOver {
-  int ring_fd;    // fd of the new endpoint
-  int kernel_fd;  // the other end of the program's kernel socket
-};
-long TakeOverConnection(int fd, uint32_t ep_idx, uint32_t ep_gen, TakenOver* out);
+// The keeper's part; `fd`, the endpoint's kernel socket, is taken. Of a connection: that socket becomes
+// connected to another, and a new endpoint has what the old one had. Of a listener: those who wait in
+// its queue get into the kernel's queue. `taken` gets each pair: the fd of an endpoint of ours, and the
+// kernel socket whose other end the program has, or will accept.
+using Taken = void (*)(void* context, int ring_fd, int kernel_fd);
+long TakeOver(int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* context);
 // Who was taking over a connection has died: whatever step it had come to is completed.
 void FinishTakeOver(pstn_ep& taker);
 

@@ -152,6 +152,7 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   int p = CtlListen(ep, fd);
   if (p == 0) {
     FetchOr(ep.flags, PSTN_EPF_PUBLISHED);
+    Count(Stack().hdr, kCounterListens);
   } else {
     StoreRelaxed(ep.reason, p == -ENOTCONN ? kReasonNoDaemon : kReasonDaemonRefused);
   }

@@ -13,6 +13,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -103,6 +104,23 @@ void ExpectChild(pid_t pid) {
   EXPECT(status == 0);
 }
 
+void SendFd(int channel, int fd) {
+  char byte = 'f';
+  iovec piece{&byte, 1};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  EXPECT(sendmsg(channel, &message, 0) == 1);
+}
+
 bool Readable(int fd, int timeout_ms) {
   pollfd one{fd, POLLIN, 0};
   return poll(&one, 1, timeout_ms) == 1;
@@ -123,7 +141,7 @@ const char* Self() {
 }
 
 static const Case* Find(const std::string& name) {
-  for (const Case* table : {kProcessCases, kCallCases}) {
+  for (const Case* table : {kProcessCases, kCallCases, kExportCases}) {
     for (; table->name != nullptr; ++table) {
       if (name == table->name) return table;
     }

@@ -18,6 +18,7 @@ struct Case {
 
 extern const Case kProcessCases[];  // fork, exec, spawn, death; ends with a null name
 extern const Case kCallCases[];     // calls, flags, timeouts
+extern const Case kExportCases[];   // descriptors that leave
 
 [[noreturn]] void Die(const char* file, int line, const char* what);
 #define EXPECT(condition) ((condition) ? (void)0 : ::mistakes::Die(__FILE__, __LINE__, #condition))
@@ -30,6 +31,7 @@ std::string Get(int fd, size_t bytes);             // exactly so many, by read
 void ExpectEnd(int fd);                            // the next read finds the end of the stream
 void ExpectText(int fd, const std::string& text);  // exactly this comes next
 void ExpectChild(pid_t pid);                       // ended with 0
+void SendFd(int channel, int fd);                  // by SCM_RIGHTS, beside one byte
 bool Readable(int fd, int timeout_ms);
 int64_t NowMs();
 const char* Self();  // path of this program, for exec

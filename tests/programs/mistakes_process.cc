@@ -117,23 +117,6 @@ void ExecServe(int listener) {
 
 // -- passing
 // -----------------------------------------------------------------------------------------------------
-void SendFd(int channel, int fd) {
-  char byte = 'f';
-  iovec piece{&byte, 1};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &piece;
-  message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof space;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  EXPECT(sendmsg(channel, &message, 0) == 1);
-}
-
 int ReceiveFd(int channel) {
   char byte;
   iovec piece{&byte, 1};
