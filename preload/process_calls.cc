@@ -210,3 +210,47 @@ PSTN_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_fil
                              const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
   return SpawnWith(pid, file, true, envp, [&](pid_t* p, char* const* env) { return PSTN_REAL(posix_spawnp)(p, file, actions, attr, argv, env); });
 }
+
+// ---------------------------------------------------------------- system, popen
+// libc starts the shell inside, with `environ`: what the shell must know is put there meanwhile. The
+// array stays, for a thread that is in getenv() at that moment.
+namespace {
+
+pstn_lock shell_lock;
+char shell_attach[kAttachBytes];
+char* shell_env[kMaxEnv];
+
+template <typename Call>
+auto WithShellEnvironment(Call call) {
+  if (!g_proc.attached) return call();
+  ForkPrepare();
+  uint32_t slot = EmbryoSlot();
+  ForkParent();
+  if (slot == PSTN_NONE) return call();
+  Lock(shell_lock);
+  char** own = environ;
+  if (ExecPrepare(shell_attach, sizeof shell_attach, slot, true) != 0 && WithAttach(own, shell_attach, shell_env, kMaxEnv)) environ = shell_env;
+  Unlock(shell_lock);
+  auto r = call();
+  int e = errno;
+  if (environ == shell_env) environ = own;
+  ExecFailed();
+  errno = e;
+  return r;
+}
+
+}  // namespace
+
+PSTN_EXPORT int system(const char* command) {
+  uint32_t slot = PSTN_NONE;
+  int r = WithShellEnvironment([&] {
+    if (g_proc.attached) slot = EmbryoSlot();
+    return PSTN_REAL(system)(command);
+  });
+  // No shell has come, or it had no library; one that came and has ended is posternd's.
+  if (slot != PSTN_NONE && LoadAcquire(Stack().slots[slot].state) == PSTN_SL_EMBRYO) Adopted(slot, -1);
+  return r;
+}
+PSTN_EXPORT FILE* popen(const char* command, const char* mode) {
+  return WithShellEnvironment([&] { return PSTN_REAL(popen)(command, mode); });
+}

@@ -222,6 +222,25 @@ void SpawnServe(int listener) {
   ExpectChild(child);
 }
 
+// The shell is started inside libc, past every hook on exec.
+void SystemServe(int listener) {
+  const int fd = Accept(listener);
+  ExpectText(fd, "first");
+  const std::string command = "cat <&" + std::to_string(fd) + " >&" + std::to_string(fd);
+  EXPECT(system(command.c_str()) == 0);
+}
+
+void PopenServe(int listener) {
+  const int fd = Accept(listener);
+  ExpectText(fd, "first");
+  const std::string command = "cat <&" + std::to_string(fd) + " >&" + std::to_string(fd) + "; echo over";
+  FILE* shell = popen(command.c_str(), "re");
+  EXPECT(shell != nullptr);
+  char line[16] = "";
+  EXPECT(fgets(line, sizeof line, shell) != nullptr && std::string(line) == "over\n");
+  EXPECT(pclose(shell) == 0);
+}
+
 void Clone3Serve(int listener) {
   const int fd = Accept(listener);
   ExpectText(fd, "first");
@@ -402,6 +421,8 @@ const Case kProcessCases[] = {{"fork_two_producers", TwoProducersServe, TwoProdu
                               {"inherited_by_exec", CatServe, EchoedConnect},
                               {"inherited_by_stranger", CatStrangerServe, EchoedConnect},
                               {"posix_spawn", SpawnServe, EchoedConnect},
+                              {"system", SystemServe, EchoedConnect},
+                              {"popen", PopenServe, EchoedConnect},
                               {"clone3", Clone3Serve, EchoedConnect},
                               {"vfork", VforkServe, EchoedConnect},
                               {"pidfd_getfd", PidfdGetfdServe, EchoedConnect},
