@@ -39,6 +39,7 @@ class Client {
   void Break();
 
   Process* process = nullptr;  // after hello
+  bool stranger = false;       // of another user, and has not said hello yet
 
  private:
   struct Outgoing {

@@ -11,6 +11,7 @@
 #include <iterator>
 
 #include "base/atomic.h"
+#include "base/clock.h"
 #include "log.h"
 #include "proc.h"
 #include "registry.h"
@@ -21,6 +22,7 @@ namespace {
 
 constexpr uint32_t kLinkTimerMs = 500;
 constexpr auto kPeerGrace = std::chrono::seconds(5);
+constexpr uint64_t kLostNs = 2'000'000'000;  // several attempts of a process that looks for us
 
 constexpr uint32_t kRefFree = 0, kRefUsed = 1, kRefPeerDead = 2;
 
@@ -59,16 +61,22 @@ LinkGroup* Registry::FindLink(const Stack& client, const Stack& server) {
 
 namespace {
 
-// Whether each living process of the stack has its line to us. One that has not (posternd was
-// restarted a moment ago) could not be given the link group, and a connection that only it would
-// accept would wait for ever if we died before it came.
-bool AllPresent(const Stack& stack) {
+// Whether a new link group would reach those who accept. A process that waits for connections without
+// a line to us tries again and again, and says in its slot when it could not; until it has come (after a
+// restart of posternd) its clients take the kernel's way. One that does not try waits for nothing.
+bool Reachable(const Stack& stack) {
+  bool any = false;
   for (uint32_t slot = 0; slot < PSTN_SLOTS; slot++) {
-    if (LoadAcquire(stack.view.s->slots[slot].state) != PSTN_SL_LIVE) continue;
-    auto found = stack.processes.find(slot);
-    if (found == stack.processes.end() || found->second->client == nullptr) return false;
+    const pstn_slot& s = stack.view.s->slots[slot];
+    if (LoadAcquire(s.state) != PSTN_SL_LIVE) continue;
+    const auto found = stack.processes.find(slot);
+    if (found != stack.processes.end() && found->second->client != nullptr) {
+      any = true;
+    } else if (MonotonicNs() - LoadRelaxed(s.lost_ns) < kLostNs) {
+      return false;
+    }
   }
-  return true;
+  return any;
 }
 
 }  // namespace
@@ -77,7 +85,7 @@ int Registry::Introduce(Stack& client, Stack& server, LinkGroup*& link) {
   link = FindLink(client, server);
   if (link != nullptr) return 0;
   // The client's connection goes through the kernel meanwhile.
-  return AllPresent(server) ? CreateLink(client, server, link) : -EAGAIN;
+  return Reachable(server) ? CreateLink(client, server, link) : -EAGAIN;
 }
 
 int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {

@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "base/lock.h"
 #include "base/options.h"
 #include "directory.h"
 #include "event.h"
@@ -28,6 +29,8 @@
 
 namespace postern::daemon {
 namespace {
+
+constexpr uint32_t kLockPatience = 100;  // 2 s
 
 struct Arguments {
   std::string runtime_dir;
@@ -107,7 +110,10 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   if (base == nullptr) return Fail(parent, "event loop", ENOMEM);
   UniqueFd listener = runtime.Listen();
   if (!listener.ok()) return Fail(parent, "posternd.sock", errno);
-  Server server(base.get(), directory, std::move(listener), arguments.runtime_dir, arguments.idle_sec);
+  UniqueFd abstract = runtime.ListenAbstract();
+  if (!abstract.ok()) Warn("programs that change their user or root can't come back: %s", strerror(errno));
+  Server server(base.get(), directory, std::move(listener), std::move(abstract),
+                arguments.runtime_dir, arguments.idle_sec);
 
   const auto stop = [&base] { event_base_loopbreak(base.get()); };
   Event terminated(base.get(), SIGTERM, static_cast<short>(EV_SIGNAL | EV_PERSIST), stop);
@@ -125,6 +131,7 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
 
 int Main(const Arguments& arguments) {
   SetVerbose(arguments.verbose);
+  g_lock_patience = kLockPatience;
   CloseInherited();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGHUP, SIG_IGN);

@@ -12,6 +12,8 @@
 #include <cstdio>
 #include <cstring>
 
+#include "ctl/proto.h"
+
 namespace postern::daemon {
 namespace {
 
@@ -92,6 +94,19 @@ UniqueFd RuntimeDir::Listen() const {
                      chmod(next.c_str(), 0600) == 0 && listen(fd.get(), kListenBacklog) == 0 &&
                      rename(next.c_str(), File("posternd.sock").c_str()) == 0;
   if (ready) return fd;
+  const int error = errno;
+  fd.Reset();
+  errno = error;
+  return fd;
+}
+
+UniqueFd RuntimeDir::ListenAbstract() const {
+  sockaddr_un address;
+  const socklen_t size = ctl::AbstractName((given_ + "/posternd.sock").c_str(), address);
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.ok() || (bind(fd.get(), reinterpret_cast<sockaddr*>(&address), size) == 0 &&
+                   listen(fd.get(), kListenBacklog) == 0))
+    return fd;
   const int error = errno;
   fd.Reset();
   errno = error;

@@ -9,7 +9,7 @@ namespace postern::daemon {
 
 class RuntimeDir {
  public:
-  explicit RuntimeDir(std::string path) : path_(std::move(path)) {}
+  explicit RuntimeDir(std::string path) : path_(std::move(path)), given_(path_) {}
 
   // Makes the directory, or checks that nobody else could have put anything into it. 0 or -errno.
   int Prepare();
@@ -19,6 +19,8 @@ class RuntimeDir {
   int WritePid() const;
   // The listening socket; replaces what an earlier posternd left. Not ok() with errno set.
   UniqueFd Listen() const;
+  // The same for its abstract name (ctl/proto.h).
+  UniqueFd ListenAbstract() const;
   // Before leaving, while the lock is still held.
   void RemoveSocket() const;
 
@@ -27,7 +29,7 @@ class RuntimeDir {
  private:
   bool SomebodyAnswers() const;
 
-  std::string path_;
+  std::string path_, given_;  // resolved; as the programs know it
   UniqueFd lock_;
 };
 

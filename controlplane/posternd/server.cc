@@ -3,6 +3,7 @@
 #include "server.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstring>
@@ -16,47 +17,62 @@ namespace {
 
 constexpr uint32_t kAcceptPauseMs = 100;  // after running out of descriptors
 constexpr uint32_t kBacklogMax = 65535;
+constexpr size_t kStrangersMax = 64;
+
+// Whoever has the memory of a stack that our user has made is of its family.
+bool BelongsToUs(const UniqueFd& memfd) {
+  struct stat st {};
+  return memfd.ok() && fstat(memfd.get(), &st) == 0 && st.st_uid == geteuid();
+}
 
 }  // namespace
 
-Server::Server(event_base* base, Directory& directory, UniqueFd listener, std::string runtime_dir,
-               uint32_t idle_sec)
+Server::Door::Door(event_base* base, UniqueFd fd, Server& server)
+    : listener(std::move(fd)),
+      acceptable(base, listener.get(), static_cast<short>(EV_READ | EV_PERSIST),
+                 [this, &server] { server.AcceptAll(*this); }),
+      again(base, -1, 0, [this] { acceptable.Add(); }) {
+  if (listener.ok()) acceptable.Add();
+}
+
+Server::Server(event_base* base, Directory& directory, UniqueFd listener, UniqueFd abstract,
+               std::string runtime_dir, uint32_t idle_sec)
     : base_(base),
       directory_(directory),
-      listener_(std::move(listener)),
       idle_sec_(idle_sec),
       registry_(base, directory, [this] { ConsiderLeaving(); }),
       keepers_(base, std::move(runtime_dir)),
       addresses_(base, [this](const std::vector<pstn_addr>& all) { directory_.SetAddresses(all); }),
-      acceptable_(base, listener_.get(), static_cast<short>(EV_READ | EV_PERSIST),
-                  [this] { AcceptAll(); }),
-      accept_again_(base, -1, 0, [this] { acceptable_.Add(); }),
+      path_(base, std::move(listener), *this),
+      abstract_(base, std::move(abstract), *this),
       idle_(base, -1, 0, [this] { Leave(); }) {
-  acceptable_.Add();
   ConsiderLeaving();
 }
 
-void Server::AcceptAll() {
+void Server::AcceptAll(Door& door) {
   for (;;) {
-    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd fd(accept4(door.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.ok()) {
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
       Warn("cannot accept a client: %s", strerror(errno));
-      acceptable_.Del();
-      return accept_again_.AddMs(kAcceptPauseMs);
+      door.acceptable.Del();
+      return door.again.AddMs(kAcceptPauseMs);
     }
     ucred peer{};
     socklen_t size = sizeof(peer);
     if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;
-    if (peer.uid != geteuid() && peer.uid != 0) {
-      Warn("pid %d of user %u was refused: this posternd is user %u's", peer.pid, peer.uid,
-           geteuid());
+    // A program that has changed its user is known by the stack that it brings (Hello).
+    const bool stranger = peer.uid != geteuid() && peer.uid != 0;
+    if (stranger && strangers_ >= kStrangersMax) {
+      Warn("pid %d of user %u was refused: too many of other users", peer.pid, peer.uid);
       continue;
     }
     auto client = std::make_unique<Client>(
         base_, std::move(fd), peer,
         [this](Client& c, const ctl::Msg& m, UniqueFd with) { OnMessage(c, m, std::move(with)); },
         [this](Client& c) { OnGone(c); });
+    client->stranger = stranger;
+    strangers_ += stranger ? 1 : 0;
     Client* const key = client.get();
     clients_.emplace(key, std::move(client));
     ConsiderLeaving();
@@ -66,6 +82,7 @@ void Server::AcceptAll() {
 void Server::OnGone(Client& client) {
   keepers_.OnGone(client);
   registry_.ClientGone(client);
+  strangers_ -= client.stranger ? 1 : 0;
   clients_.erase(&client);
   ConsiderLeaving();
 }
@@ -116,11 +133,15 @@ void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
   const Handler handler = HandlerOf(message.type);
   if (handler == nullptr) return client.Reply(message, ENOSYS);
   // Export: the keeper answers on a line that has not said hello.
-  const bool for_strangers =
+  const bool needs_no_hello =
       message.type == ctl::Type::kHello || message.type == ctl::Type::kStatus ||
       message.type == ctl::Type::kQuit || message.type == ctl::Type::kKeeper ||
       message.type == ctl::Type::kExport;
-  if (!for_strangers && client.process == nullptr) {
+  if (client.stranger && message.type != ctl::Type::kHello) {
+    Warn("pid %d is another user's, and brings no stack of ours", client.pid());
+    return client.Break();
+  }
+  if (!needs_no_hello && client.process == nullptr) {
     if (message.type != ctl::Type::kChildSlot) client.Reply(message, ENOTCONN);
     return;
   }
@@ -128,7 +149,13 @@ void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
 }
 
 void Server::Hello(Client& client, const ctl::Msg& message, UniqueFd fd) {
-  const int error = registry_.Hello(client, message.a, message.uuid, std::move(fd));
+  const bool known = !client.stranger || BelongsToUs(fd);
+  const int error =
+      known ? registry_.Hello(client, message.a, message.uuid, std::move(fd)) : -EACCES;
+  if (error == 0 && client.stranger) {
+    client.stranger = false;
+    --strangers_;
+  }
   if (error != 0) {
     Warn("hello of pid %d refused: %s", client.pid(), strerror(-error));
     return client.Reply(message, -error);

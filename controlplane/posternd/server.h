@@ -19,13 +19,21 @@ namespace postern::daemon {
 class Server {
  public:
   // idle_sec 0: stays for ever.
-  Server(event_base* base, Directory& directory, UniqueFd listener, std::string runtime_dir, uint32_t idle_sec);
+  // abstract: the listener of the abstract name, or not ok().
+  Server(event_base* base, Directory& directory, UniqueFd listener, UniqueFd abstract,
+         std::string runtime_dir, uint32_t idle_sec);
 
  private:
   using Handler = void (Server::*)(Client&, const ctl::Msg&, UniqueFd);
   static Handler HandlerOf(ctl::Type type);
 
-  void AcceptAll();
+  // One way in: by the path, or by the abstract name.
+  struct Door {
+    Door(event_base* base, UniqueFd fd, Server& server);
+    UniqueFd listener;
+    Event acceptable, again;
+  };
+  void AcceptAll(Door& door);
   void OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd);
   void OnGone(Client& client);
   // Starts or stops the countdown to leaving.
@@ -46,7 +54,6 @@ class Server {
 
   event_base* base_;
   Directory& directory_;
-  UniqueFd listener_;
   uint32_t idle_sec_;
   bool quit_asked_ = false;
   Clock::time_point started_ = Clock::now();
@@ -54,7 +61,9 @@ class Server {
   Keepers keepers_;
   std::unordered_map<Client*, std::unique_ptr<Client>> clients_;
   AddressWatch addresses_;
-  Event acceptable_, accept_again_, idle_;
+  Door path_, abstract_;
+  size_t strangers_ = 0;  // of other users, until they have said hello
+  Event idle_;
 };
 
 }  // namespace postern::daemon

@@ -345,7 +345,8 @@ struct pstn_slot {
   pstn_u32 parent_pid;
   pstn_u32 exec_pending; /* (o) PSTN_EXEC_*: exec is under way */
   char comm[16];
-  pstn_u64 pad[2];
+  pstn_u64 lost_ns; /* (o) CLOCK_MONOTONIC when it last tried to reach posternd in vain */
+  pstn_u64 pad;
   pstn_u32 chunk[PSTN_SLOT_CHUNKS]; /* (a) fd chunk index, PSTN_NONE */
 };
 #define PSTN_EXEC_NONE 0u

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // proto.h - messages between a process (or posternctl) and posternd.
 //
-// A SOCK_SEQPACKET Unix socket, <runtime dir>/posternd.sock; one struct Msg a packet, at most one
+// A SOCK_SEQPACKET Unix socket, <runtime dir>/posternd.sock, and the abstract name AbstractName(): a
+// program that has changed its user or its root directory can't open the path any more. One struct Msg a packet, at most one
 // fd beside it (SCM_RIGHTS). A request carries a `seq` that its reply repeats; kLgr is also pushed
 // unasked, with seq 0. posternd takes pid and uid from SO_PEERCRED, never from the message.
 #pragma once
+#include <sys/socket.h>
+#include <sys/un.h>
+
 #include <cstdint>
 
 #include "abi/postern_abi.h"
@@ -41,5 +45,20 @@ struct Msg {
   uint64_t zero[4]{};
 };
 static_assert(sizeof(Msg) == 104);
+
+// The abstract address that belongs to a path; anybody may have taken it, so a program believes only one
+// that is served by root or by its stack's user, and posternd only who brings a stack of its user's.
+// Returns the address's length.
+inline socklen_t AbstractName(const char* path, sockaddr_un& out) {
+  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char* p = path; *p != 0; p++) hash = (hash ^ static_cast<uint8_t>(*p)) * 0x100000001b3u;
+  out = {};
+  out.sun_family = AF_UNIX;
+  constexpr char kPrefix[] = "postern-ctl-";
+  char* at = out.sun_path + 1;
+  for (const char* p = kPrefix; *p != 0; p++) *at++ = *p;
+  for (int i = 15; i >= 0; i--) *at++ = "0123456789abcdef"[hash >> (4 * i) & 15u];
+  return static_cast<socklen_t>(at - reinterpret_cast<char*>(&out));
+}
 
 }  // namespace postern::ctl

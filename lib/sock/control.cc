@@ -194,20 +194,33 @@ void Spawn() {
   }
 }
 
+// posternd by its path or, where that can't be reached (any more), by its abstract name. 0 or -errno.
+long Reach(int fd) {
+  sockaddr_un a = {};
+  a.sun_family = AF_UNIX;
+  memcpy(a.sun_path, g_proc.socket_path, sizeof a.sun_path);
+  long r = sys::Call(SYS_connect, fd, &a, sizeof a);
+  if (r != -EACCES && r != -EPERM && r != -ENOENT) return r;
+  socklen_t len = ctl::AbstractName(g_proc.socket_path, a);
+  if (sys::Call(SYS_connect, fd, &a, static_cast<long>(len)) < 0) return r;
+  ucred peer = {};
+  socklen_t size = sizeof peer;
+  r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_PEERCRED), &peer, &size);
+  return r < 0 || peer.uid == 0 || peer.uid == Stack().hdr.uid ? r : -EACCES;
+}
+
 bool ConnectLocked() {
   if (g_proc.ctl_fd >= 0) return true;
   if (MonotonicNs() < g_proc.ctl_retry_ns || g_proc.socket_path[0] == 0) return false;
   int fd = sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   fd = MoveHigh(fd);
-  sockaddr_un a = {};
-  a.sun_family = AF_UNIX;
-  memcpy(a.sun_path, g_proc.socket_path, sizeof a.sun_path);
   timeval tv = {kReplySec, 0};
   (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_RCVTIMEO), &tv, sizeof tv);
   (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_SNDTIMEO), &tv, sizeof tv);
-  long r = sys::Call(SYS_connect, fd, &a, sizeof a);
+  long r = Reach(fd);
   if (r < 0) {
+    StoreRelaxed(Stack().slots[g_proc.slot].lost_ns, MonotonicNs());
     CloseInternal(fd);
     g_proc.ctl_retry_ns = MonotonicNs() + kRetryNs;
     if (r == -ECONNREFUSED || r == -ENOENT) Spawn();

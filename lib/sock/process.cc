@@ -45,6 +45,7 @@ void FillSlot(pstn_slot& slot) {
   slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
   slot.start_time = StartTime();
   slot.exec_pending = PSTN_EXEC_NONE;
+  slot.lost_ns = 0;
   (void)sys::Call(SYS_prctl, 16L /* PR_GET_NAME */, &slot.comm[0]);
   StoreRelease(slot.pid, static_cast<uint32_t>(sys::Pid()));
   StoreRelease(slot.state, PSTN_SL_LIVE);

@@ -40,7 +40,8 @@ class Storm:
 
     def start_server(self):
         self.number += 1
-        self.nginx = Nginx(self.ctx, f"nginx{self.number}", docs=self.docs)
+        # Workers of another user than the master's can't reach posternd by its path once it has been restarted.
+        self.nginx = Nginx(self.ctx, f"nginx{self.number}", docs=self.docs, user=self.random.choice(("root", "www-data")))
         end = time.monotonic() + 20
         while len(self.nginx.workers()) < 2:
             check(time.monotonic() < end, "nginx has no two workers")

@@ -35,11 +35,12 @@ http {{
 
 
 class Nginx:
-    def __init__(self, ctx, name="nginx", side="server", docs=None, workers=2, events="", http="", server="", reuseport=False, daemon=False):
+    def __init__(self, ctx, name="nginx", side="server", docs=None, workers=2, events="", http="", server="", reuseport=False, daemon=False,
+                 user="root"):
         self.ctx, self.dir, self.port = ctx, ctx.path(name, "x")[:-2], ctx.port()
         os.chmod(ctx.dir, 0o755)
         self.docs = docs or self.dir
-        user = "user root;\n" if os.getuid() == 0 else ""
+        user = f"user {user};\n" if os.getuid() == 0 else ""
         for sub in ("put", "put/tmp"):
             os.makedirs(os.path.join(self.dir, sub), exist_ok=True)
         conf = CONF.format(user=user, workers=workers, dir=self.dir, port=self.port, docs=self.docs, events=events,
