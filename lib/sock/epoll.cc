@@ -19,6 +19,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/cancel.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -533,11 +534,12 @@ long LookAtKernel(int epfd, pstn_epoll& set, SetLocal& local, epoll_event* out, 
   if (sleep) {
     uint64_t left = until.left_ns();
     timespec ts = until.LeftTimespec(UINT64_MAX);
-    r = sys::Call(SYS_epoll_pwait2, epfd, &got[0], batch, until.never() ? nullptr : &ts, mask, 8L);
-    if (r == -ENOSYS) {
-      long ms = until.never() ? -1 : static_cast<long>((left + 999999) / 1000000);
-      r = sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, mask, 8L);
-    }
+    long ms = until.never() ? -1 : static_cast<long>((left + 999999) / 1000000);
+    auto wait = [&] {
+      long n = sys::Call(SYS_epoll_pwait2, epfd, &got[0], batch, until.never() ? nullptr : &ts, mask, 8L);
+      return n == -ENOSYS ? sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, mask, 8L) : n;
+    };
+    r = Cancellable(wait, [&] { AnnounceSleep(set.waiter_idx, FetchSub(local.sleepers, 1u) != 1); });
   } else {
     r = sys::Call(SYS_epoll_wait, epfd, &got[0], batch, 0L);
   }

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/cancel.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -34,7 +35,7 @@ bool WritableOrEnded(const ConnEnd& e) {
 // Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
 // more after that [F1].
 template <typename Ready>
-Wait SleepOn(uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
+Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
   uint32_t interrupts = t_interrupts;
   Count(Stack().hdr, kCounterSleeps);
   for (;;) {
@@ -44,7 +45,7 @@ Wait SleepOn(uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
     if (t_interrupts != interrupts) return Wait::kInterrupted;
     timespec left = until.LeftTimespec(UINT64_MAX);
     // Without an end the kernel restarts the wait after handlers that ask for it (SA_RESTART).
-    long r = sys::FutexWait(&word, value, until.never() ? nullptr : &left);
+    long r = Cancellable([&] { return sys::FutexWait(&word, value, until.never() ? nullptr : &left); }, [&] { hold.Off(); });
     if (ready()) return Wait::kReady;
     if (r == -EINTR) return Wait::kInterrupted;
     if (until.left_ns() == 0) return Wait::kTimeout;
@@ -59,7 +60,7 @@ Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
   if (t_interrupts != interrupts) return Wait::kInterrupted;
   if (until.left_ns() == 0) return Wait::kTimeout;
   hold.On(ep);
-  return SleepOn(word, bit, ready, until);
+  return SleepOn(hold, word, bit, ready, until);
 }
 
 // ---------------------------------------------------------------- receive

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/cancel.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -38,9 +39,11 @@ struct KernelSet {
     at = reinterpret_cast<uint32_t*>(fds + n + 2);
     return true;
   }
-  ~KernelSet() {
+  void Release() {
     if (mapped_bytes != 0) sys::Unmap(fds, mapped_bytes);
+    mapped_bytes = 0;
   }
+  ~KernelSet() { Release(); }
 };
 
 bool IsSetFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
@@ -123,6 +126,16 @@ void Register(pollfd* fds, size_t n, bool on) {
   }
 }
 
+// What a poll() that slept leaves behind, taken back.
+void GetUp(const Bed& bed, pollfd* fds, size_t n, KernelSet& k) {
+  AnnounceSleep(bed.waiter, false);
+  Register(fds, n, false);
+  StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 0u);
+  MarkWaiter(bed.waiter, 0);
+  GiveBed(bed);
+  k.Release();
+}
+
 // Sleeps until something may have happened, or the time is up. 0, or -errno of the kernel's call.
 long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners, const Deadline& until, const sigset_t* mask) {
   AnnounceSleep(bed.waiter, true);
@@ -134,7 +147,8 @@ long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners, 
     k.fds[k.count + 1] = {g_proc.ctl_fd, POLLIN, 0};
     bool retry = listeners && g_proc.ctl_fd < 0;
     timespec left = until.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
-    r = sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u), until.never() && !retry ? nullptr : &left, mask, 8L);
+    r = Cancellable([&] { return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u), until.never() && !retry ? nullptr : &left, mask, 8L); },
+                    [&] { GetUp(bed, fds, n, k); });
     if (retry) CtlReconnect();
     if (r > 0 && k.fds[k.count].revents != 0) DrainBell(bed.bell);
   }
@@ -205,10 +219,7 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
       break;
     }
   }
-  Register(fds, n, false);
-  StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 0u);
-  MarkWaiter(bed.waiter, 0);
-  GiveBed(bed);
+  GetUp(bed, fds, n, k);
   return ready;
 }
 

@@ -80,10 +80,11 @@ class Hold {
   Hold() = default;
   Hold(const Hold&) = delete;
   Hold& operator=(const Hold&) = delete;
-  ~Hold() {
+  ~Hold() { Off(); }
+  void On(pstn_ep& ep);
+  void Off() {
     if (at_ != PSTN_NONE) Release();
   }
-  void On(pstn_ep& ep);
 
  private:
   void Release();

@@ -7,6 +7,7 @@
 #include <linux/close_range.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -375,6 +376,67 @@ void ManyServe(int listener) {
   }
 }
 
+// pthread_cancel ends a thread that waits in any of these, and leaves the socket usable.
+void CancelServe(int listener) {
+  const int fd = Accept(listener);
+  using Wait = void (*)(int);
+  const Wait waits[] = {
+      [](int s) {
+        char byte;
+        (void)!read(s, &byte, 1);
+      },
+      [](int s) { Readable(s, -1); },
+      [](int s) {
+        const int set = epoll_create1(0);
+        epoll_event event{.events = EPOLLIN, .data = {}};
+        epoll_ctl(set, EPOLL_CTL_ADD, s, &event);
+        epoll_wait(set, &event, 1, -1);
+      },
+      [](int s) {
+        std::string data(1 << 20, 'x');
+        for (;;) (void)!write(s, data.data(), data.size());
+      },
+  };
+  for (const Wait wait : waits) {
+    struct Job {
+      Wait wait;
+      int fd;
+    } job{wait, fd};
+    pthread_t thread;
+    const auto body = [](void* p) -> void* {
+      static_cast<Job*>(p)->wait(static_cast<Job*>(p)->fd);
+      return nullptr;
+    };
+    EXPECT(pthread_create(&thread, nullptr, body, &job) == 0);
+    usleep(50000);
+    EXPECT(pthread_cancel(thread) == 0);
+    void* result = nullptr;
+    EXPECT(pthread_join(thread, &result) == 0);
+    EXPECT(result == PTHREAD_CANCELED);
+  }
+  const int another = Accept(listener);  // and a thread in accept()
+  pthread_t thread;
+  const auto accepting = [](void* p) -> void* {
+    accept(*static_cast<int*>(p), nullptr, nullptr);
+    return nullptr;
+  };
+  EXPECT(pthread_create(&thread, nullptr, accepting, &listener) == 0);
+  usleep(50000);
+  EXPECT(pthread_cancel(thread) == 0 && pthread_join(thread, nullptr) == 0);
+  Put(another, "over");
+  ExpectEnd(another);
+}
+void CancelConnect(uint16_t port) {
+  const int fd = Connect(port), another = Connect(port);
+  ExpectText(another, "over");
+  close(another);
+  std::array<char, 65536> data;
+  ssize_t n;
+  while ((n = read(fd, data.data(), data.size())) > 0) {
+  }
+  EXPECT(n == 0);  // what was written, then the end
+}
+
 // Many small sends to a reader that is awake: counted with strace by the driver.
 constexpr int kSmallSends = 50000;
 
@@ -404,6 +466,7 @@ const Case kCallCases[] = {{"accept_not_waiting", GreetServe, GreetConnect},
                            {"half_close", HalfCloseServe, HalfCloseConnect},
                            {"many", ManyServe, ManyConnect},
                            {"small_sends", SmallSendsServe, SmallSendsConnect},
+                           {"cancel", CancelServe, CancelConnect},
                            {nullptr, nullptr, nullptr}};
 
 }  // namespace mistakes
