@@ -140,7 +140,7 @@ void GetUp(const Bed& bed, pollfd* fds, size_t n, KernelSet& k) {
 long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners, const Deadline& until, const sigset_t* mask) {
   AnnounceSleep(bed.waiter, true);
   long r = 0;
-  if (!WaiterHasNews(bed.waiter, true) && LookOnce(fds, n, k, false) == 0) {
+  if (!WaiterHasNews(bed.waiter, listeners) && LookOnce(fds, n, k, false) == 0) {
     Count(Stack().hdr, kCounterSleeps);
     k.fds[k.count] = {bed.bell, POLLIN, 0};
     // A listener also hears from posternd: a first contact, or that it has to be reached again.

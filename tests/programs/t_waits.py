@@ -1,0 +1,17 @@
+# t_waits.py - event sets and waits under conditions that few programs meet; the program compares with what the kernel does.
+# SPDX-License-Identifier: Apache-2.0
+
+from harness import check, test
+
+
+def single(name, env=None):
+    """Registers a test that is one process under the wrapper."""
+    def run(ctx):
+        proc = ctx.start("server", [ctx.built("waits"), name], env=env or {})
+        proc.wait(50)
+        check("as it should be" in proc.output(), proc.output())
+    run.__name__ = f"waits_{name}"
+    test()(run)
+
+
+single("poll_beside_backlog")
