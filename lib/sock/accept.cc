@@ -15,10 +15,13 @@ namespace {
 
 constexpr uint32_t kKernelTurn = 8;  // so often the kernel's queue is asked first
 
+// Clients count who waits for a listener, so as not to overrun its backlog; who no longer waits is taken off.
+uint32_t& PendingOf(uint8_t* lgr, uint32_t listener_idx) { return LgrHdr(lgr).pending[listener_idx % PSTN_PENDING]; }
+
 // Refuses a connection, as a RST would: there is no such listener, or no room.
 void Refuse(const ConnEnd& e, uint32_t listener_idx) {
+  FetchSub(PendingOf(e.lgr, listener_idx), 1u);
   FetchOr(e.ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
-  FetchSub(LgrHdr(e.lgr).pending[listener_idx % PSTN_PENDING], 1u);
   Count(Stack().hdr, kCounterSynsRefused);
   uint32_t claimed = PSTN_CS_ESTABLISHED;
   if (!CompareExchange(e.conn->setup.state, claimed, PSTN_CS_SERVER_GONE)) {
@@ -129,7 +132,7 @@ uint32_t DequeueEmbryo(pstn_ep& listener) {
   if (listener.accept_head == PSTN_NONE) listener.accept_tail = PSTN_NONE;
   StoreRelease(listener.accept_count, listener.accept_count - 1);
   uint8_t* lgr = LgrBase(g_proc.view, s.eps[idx].lgr_idx);
-  if (lgr != nullptr) FetchSub(LgrHdr(lgr).pending[EpIdx(s, listener) % PSTN_PENDING], 1u);
+  if (lgr != nullptr) FetchSub(PendingOf(lgr, EpIdx(s, listener)), 1u);
   return idx;
 }
 
@@ -145,6 +148,8 @@ long AcceptOurs(pstn_ep& listener, uint32_t idx, sockaddr* sa, socklen_t* len, i
     listener.accept_head = idx;
     if (listener.accept_tail == PSTN_NONE) listener.accept_tail = idx;
     StoreRelease(listener.accept_count, listener.accept_count + 1);
+    uint8_t* lgr = LgrBase(g_proc.view, ep.lgr_idx);
+    if (lgr != nullptr) FetchAdd(PendingOf(lgr, EpIdx(s, listener)), 1u);
     return fd;
   }
   if ((flags & SOCK_NONBLOCK) != 0) FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
