@@ -200,6 +200,7 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
   if (sa != nullptr && len != nullptr && static_cast<int>(*len) < 0) return -EINVAL;
   if (sa == nullptr) len = nullptr;
   static thread_local uint32_t turn = 0;
+  const uint32_t interrupts = t_interrupts;
   Deadline until = ep.rcvtimeo_ns != 0 ? Deadline::AfterNs(ep.rcvtimeo_ns) : Deadline::Never();
   for (;;) {
     AdmitSyns();
@@ -213,6 +214,8 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
     if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;
     pollfd p = {fd, POLLIN, 0};
     long n = SockPoll(&p, 1, until, nullptr);
+    // poll() ends with every handler; this call goes on after those with SA_RESTART, unless it has a timeout.
+    if (n == -EINTR && until.never() && t_interrupts == interrupts) continue;
     if (n < 0) return n;
     if (n == 0) return -EAGAIN;
   }
