@@ -18,8 +18,7 @@ bool IsSet(int epfd) { return (FdEntry(epfd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
 
 bool BadTime(const timespec* ts) { return ts != nullptr && (ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec > 999999999); }
 Deadline Until(const timespec* ts) {
-  if (ts == nullptr) return Deadline::Never();
-  return Deadline::AfterNs(static_cast<uint64_t>(ts->tv_sec) * 1000000000u + static_cast<uint64_t>(ts->tv_nsec));
+  return ts == nullptr ? Deadline::Never() : Deadline::After(*ts);
 }
 
 // Any accelerated socket among the descriptors of a select?
@@ -148,11 +147,11 @@ PSTN_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* x, timeval* tv) {
   if (SelectHasHidden(n, r, w, x)) return Ret<int>(-EBADF);
   if (!SelectHasOurs(n, r, w, x)) return PSTN_REAL(select)(n, r, w, x, tv);
   if (tv != nullptr && (tv->tv_sec < 0 || tv->tv_usec < 0)) return Ret<int>(-EINVAL);
-  Deadline until = tv == nullptr ? Deadline::Never()
-                                 : Deadline::AfterNs(static_cast<uint64_t>(tv->tv_sec) * 1000000000u + static_cast<uint64_t>(tv->tv_usec) * 1000u);
+  // The kernel, too, takes microseconds beyond a second.
+  Deadline until = tv == nullptr ? Deadline::Never() : Deadline::After({tv->tv_sec + tv->tv_usec / 1000000, tv->tv_usec % 1000000 * 1000});
   WaitsForMany waits;
   long got = SockSelect(n, r, w, x, until, nullptr);
-  if (tv != nullptr) {  // Linux tells the time that was left
+  if (tv != nullptr && !until.never()) {  // Linux tells the time that was left
     uint64_t left = until.left_ns();
     tv->tv_sec = static_cast<time_t>(left / 1000000000u);
     tv->tv_usec = static_cast<suseconds_t>(left % 1000000000u / 1000u);

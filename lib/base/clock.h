@@ -28,7 +28,16 @@ struct Deadline {
   uint64_t at_ns = UINT64_MAX;
 
   static Deadline Never() { return {}; }
-  static Deadline AfterNs(uint64_t ns) { return {MonotonicNs() + ns}; }
+  static Deadline AfterNs(uint64_t ns) {
+    uint64_t now = MonotonicNs();
+    return {ns < UINT64_MAX - now ? now + ns : UINT64_MAX};
+  }
+  // As programs give it, and valid: what is beyond the clock's range (584 years) is never.
+  static Deadline After(const timespec& ts) {
+    constexpr uint64_t kLongest = UINT64_MAX / 1000000000u - 1;
+    uint64_t sec = static_cast<uint64_t>(ts.tv_sec);
+    return sec >= kLongest ? Never() : AfterNs(sec * 1000000000u + static_cast<uint64_t>(ts.tv_nsec));
+  }
   // poll()'s and epoll_wait()'s convention: negative = never.
   static Deadline AfterMs(long ms) {
     return ms < 0 ? Never() : AfterNs(static_cast<uint64_t>(ms) * 1000000u);

@@ -92,7 +92,8 @@ long SetTime(pstn_u64& ns, const void* value, socklen_t len) {
   // Negative: the kernel takes it as "do not wait"; one tick is as close.
   uint64_t hz = TicksPerSecond(), tick_usec = 1000000u / hz;
   uint64_t ticks = (static_cast<uint64_t>(tv.tv_usec) + tick_usec - 1) / tick_usec;
-  ns = tv.tv_sec < 0 ? 1u : static_cast<uint64_t>(tv.tv_sec) * 1000000000u + ticks * 1000000000u / hz;
+  constexpr int64_t kForEver = INT64_MAX / 1000000000;  // so long is no timeout, for the kernel neither
+  ns = tv.tv_sec < 0 ? 1u : tv.tv_sec >= kForEver ? 0u : static_cast<uint64_t>(tv.tv_sec) * 1000000000u + ticks * 1000000000u / hz;
   return 0;
 }
 

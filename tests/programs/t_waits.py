@@ -17,3 +17,4 @@ def single(name, env=None):
 single("poll_beside_backlog")
 single("backlog_count", {"POSTERN_STRICT": "on"})
 single("accept_restarts")
+single("limits")
