@@ -30,6 +30,7 @@ constexpr uint32_t kTagBell = 0xffffff;
 constexpr uint32_t kTagControl = 0xfffffe;
 constexpr uint32_t kEventMask = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM | EPOLLRDBAND |
                                 EPOLLWRBAND | EPOLLMSG | EPOLLERR | EPOLLHUP;
+constexpr uint32_t kExclusiveOk = EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 constexpr int kKernelBatch = 64;
 constexpr uint64_t kSpinForNs = 2'000'000;     // spin while accelerated events are no rarer than this
 constexpr uint64_t kIdleSweepNs = 20'000'000;  // first sleep, after which idle rings are given back
@@ -236,9 +237,11 @@ void RemoveItem(pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev) {
   GiveItem(s, idx);
 }
 
-// Edge-triggered and one-shot concern the kernel's part as well; EPOLLEXCLUSIVE goes with it.
+// Edge-triggered and one-shot concern the kernel's part as well; EPOLLEXCLUSIVE goes with it. Who has
+// not asked for connections must not be woken for them: nobody would take them.
 uint32_t ListenerKernelEvents(uint32_t events) {
-  return (events & (EPOLLIN | EPOLLET | EPOLLEXCLUSIVE | EPOLLONESHOT)) | EPOLLIN;
+  uint32_t in = (events & (EPOLLIN | EPOLLRDNORM)) != 0 ? EPOLLIN : 0u;
+  return (events & (EPOLLET | EPOLLEXCLUSIVE | EPOLLONESHOT)) | in;
 }
 
 long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, const epoll_event& ev) {
@@ -350,6 +353,7 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
   }
   if (op != EPOLL_CTL_DEL && ev == nullptr) return -EFAULT;
   if (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return -EINVAL;
+  if (op == EPOLL_CTL_ADD && (ev->events & EPOLLEXCLUSIVE) != 0 && (ev->events & ~kExclusiveOk) != 0) return -EINVAL;
   if (set == nullptr) {
     if (op != EPOLL_CTL_ADD) return kPass;  // the kernel knows neither: its error is the right one
     long r = Adopt(epfd, &idx);

@@ -17,4 +17,5 @@ def single(name, env=None):
 single("poll_beside_backlog")
 single("backlog_count", {"POSTERN_STRICT": "on"})
 single("accept_restarts")
+single("paused_listener")
 single("limits")
