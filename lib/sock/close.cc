@@ -250,7 +250,6 @@ long SockClose(int fd, uint32_t entry) {
   KeepForSleepers(fd, *ep);
   uint32_t refs = LoadAcquire(ep->refs);
   if (refs == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) ReleaseLinger(*ep);
-  if (refs > 1 && ep->item_head != PSTN_NONE) DropItemsOfFd(*ep, fd);
   // The kernel's socket serves again if nobody else refers to it and the kernel knows nothing of it.
   uint32_t flags = LoadRelaxed(ep->flags);
   bool reusable = refs == 1 && (flags & (PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND)) == 0 &&

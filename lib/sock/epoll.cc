@@ -20,6 +20,7 @@
 
 #include "base/sys.h"
 #include "sock/cancel.h"
+#include "sock/items.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -156,86 +157,7 @@ long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
   return 0;
 }
 
-// ---------------------------------------------------------------- ready list (under set.lock)
-
-void PushReady(pstn_epoll& set, uint32_t idx) {
-  pstn_stack& s = Stack();
-  pstn_item& item = s.items[idx];
-  if ((item.flags & (PSTN_IT_READY | PSTN_IT_DISABLED)) != 0) return;
-  item.flags |= PSTN_IT_READY;
-  item.ready_next = PSTN_NONE;
-  if (set.ready_head == PSTN_NONE) {
-    set.ready_head = idx;
-  } else {
-    s.items[set.ready_tail].ready_next = idx;
-  }
-  set.ready_tail = idx;
-  StoreRelease(set.ready_count, set.ready_count + 1);
-}
-
-uint32_t PopReady(pstn_epoll& set) {
-  uint32_t idx = set.ready_head;
-  if (idx >= PSTN_ITEMS) return PSTN_NONE;
-  pstn_item& item = Stack().items[idx];
-  set.ready_head = item.ready_next;
-  if (set.ready_head == PSTN_NONE) set.ready_tail = PSTN_NONE;
-  item.flags &= ~PSTN_IT_READY;
-  StoreRelease(set.ready_count, set.ready_count - 1);
-  return idx;
-}
-
-void UnlinkReady(pstn_epoll& set, uint32_t idx) {
-  pstn_stack& s = Stack();
-  if ((s.items[idx].flags & PSTN_IT_READY) == 0) return;
-  uint32_t prev = PSTN_NONE;
-  for (uint32_t i = set.ready_head; i < PSTN_ITEMS; prev = i, i = s.items[i].ready_next) {
-    if (i != idx) continue;
-    if (prev == PSTN_NONE) {
-      set.ready_head = s.items[i].ready_next;
-    } else {
-      s.items[prev].ready_next = s.items[i].ready_next;
-    }
-    if (set.ready_tail == idx) set.ready_tail = prev;
-    StoreRelease(set.ready_count, set.ready_count - 1);
-    break;
-  }
-  s.items[idx].flags &= ~PSTN_IT_READY;
-}
-
 // ---------------------------------------------------------------- registrations
-
-// The item of (set, endpoint, fd), under item_lock; `prev` its predecessor in the endpoint's list.
-uint32_t FindItem(const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev) {
-  pstn_stack& s = Stack();
-  *prev = PSTN_NONE;
-  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
-    if (s.items[i].epoll_idx == set_idx && s.items[i].fd == static_cast<uint32_t>(fd)) return i;
-    *prev = i;
-    i = s.items[i].ep_next;
-  }
-  return PSTN_NONE;
-}
-
-// Takes an item out of both lists, under both locks, and frees it.
-void RemoveItem(pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev) {
-  pstn_stack& s = Stack();
-  pstn_item& item = s.items[idx];
-  if (prev == PSTN_NONE) {
-    ep.item_head = item.ep_next;
-  } else {
-    s.items[prev].ep_next = item.ep_next;
-  }
-  UnlinkReady(set, idx);
-  if (item.all_prev == PSTN_NONE) {
-    set.all_head = item.all_next;
-  } else {
-    s.items[item.all_prev].all_next = item.all_next;
-  }
-  if (item.all_next != PSTN_NONE) s.items[item.all_next].all_prev = item.all_prev;
-  if ((item.flags & PSTN_IT_KERNEL) != 0 && set.listeners != 0) set.listeners--;
-  item.flags = 0;
-  GiveItem(s, idx);
-}
 
 // Edge-triggered and one-shot concern the kernel's part as well; EPOLLEXCLUSIVE goes with it. Who has
 // not asked for connections must not be woken for them: nobody would take them.
@@ -248,7 +170,7 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, c
   pstn_stack& s = Stack();
   uint32_t prev;
   Guard g(ep.item_lock);
-  if (FindItem(ep, set_idx, fd, &prev) != PSTN_NONE) return -EEXIST;
+  if (FindItem(s, ep, set_idx, fd, &prev) != PSTN_NONE) return -EEXIST;
   uint32_t idx = TakeItem(s);
   if (idx == PSTN_NONE) return -ENOSPC;
   bool listens = LoadRelaxed(ep.state) == PSTN_EP_LISTEN;
@@ -269,25 +191,20 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, c
   item.data = ev.data.u64;
   item.owner_slot = g_proc.slot;
   item.flags = listens ? PSTN_IT_KERNEL : 0u;
-  item.all_prev = PSTN_NONE;
-  item.all_next = set.all_head;
-  if (set.all_head != PSTN_NONE) s.items[set.all_head].all_prev = idx;
-  set.all_head = idx;
-  item.ep_next = ep.item_head;
-  ep.item_head = idx;
-  if (listens) set.listeners++;
+  LinkItem(s, ep, set, idx);
   RenotifyLocked(ep);
-  PushReady(set, idx);  // what it is ready for already is an event
+  PushReady(s, set, idx);  // what it is ready for already is an event
   return 0;
 }
 
 long ModItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, const epoll_event& ev) {
+  pstn_stack& s = Stack();
   uint32_t prev;
   Guard g(ep.item_lock);
-  uint32_t idx = FindItem(ep, set_idx, fd, &prev);
+  uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
   if (idx == PSTN_NONE) return -ENOENT;
   Guard h(set.lock);
-  pstn_item& item = Stack().items[idx];
+  pstn_item& item = s.items[idx];
   if (((item.events | ev.events) & EPOLLEXCLUSIVE) != 0) return -EINVAL;
   if ((item.flags & PSTN_IT_KERNEL) != 0) {
     epoll_event k = {};
@@ -299,18 +216,19 @@ long ModItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, c
   item.events = ev.events;
   item.data = ev.data.u64;
   item.flags &= ~PSTN_IT_DISABLED;
-  PushReady(set, idx);
+  PushReady(s, set, idx);
   return 0;
 }
 
 long DelItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
+  pstn_stack& s = Stack();
   uint32_t prev;
   Guard g(ep.item_lock);
-  uint32_t idx = FindItem(ep, set_idx, fd, &prev);
+  uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
   if (idx == PSTN_NONE) return -ENOENT;
   Guard h(set.lock);
-  bool kernel = (Stack().items[idx].flags & PSTN_IT_KERNEL) != 0;
-  RemoveItem(ep, set, idx, prev);
+  bool kernel = (s.items[idx].flags & PSTN_IT_KERNEL) != 0;
+  RemoveItem(s, ep, set, idx, prev);
   RenotifyLocked(ep);
   epoll_event none = {};
   return kernel ? sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), fd, &none) : 0;
@@ -400,7 +318,7 @@ void MoveItemsToKernel(pstn_ep& ep) {
 void DropItemsOfEp(pstn_ep& ep) {
   pstn_stack& s = Stack();
   Guard g(ep.item_lock);
-  while (ep.item_head < PSTN_ITEMS) {
+  for (uint32_t guard = 0; ep.item_head < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
     uint32_t idx = ep.item_head;
     uint32_t set_idx = s.items[idx].epoll_idx;
     if (set_idx >= PSTN_EPOLLS) {
@@ -409,44 +327,50 @@ void DropItemsOfEp(pstn_ep& ep) {
     }
     pstn_epoll& set = s.epolls[set_idx];
     Guard h(set.lock);
-    RemoveItem(ep, set, idx, PSTN_NONE);
+    RemoveItem(s, ep, set, idx, PSTN_NONE);
   }
 }
 
-// The kernel keeps a registration until the last fd of the file is closed; so do we. Nothing to do
-// while others exist, but the number may be given to another file at once: events of ours carry the
-// program's data, not the number, so that is no conflict.
-void DropItemsOfFd(pstn_ep& ep, int fd) {
-  (void)ep;
-  (void)fd;
+namespace {
+
+// Takes the first item out of a set that nobody uses any more. False: it is empty.
+bool DropFirstItem(pstn_stack& s, pstn_epoll& set, uint32_t set_idx) {
+  Lock(set.lock);
+  uint32_t i = set.all_head;
+  pstn_ep* ep = i < PSTN_ITEMS ? EpAt(s, s.items[i].ep_idx) : nullptr;
+  int fd = i < PSTN_ITEMS ? static_cast<int>(s.items[i].fd) : -1;
+  if (i < PSTN_ITEMS && ep == nullptr) RemoveOrphan(s, set, i);
+  Unlock(set.lock);
+  if (ep == nullptr) return i < PSTN_ITEMS;
+  uint32_t prev;
+  Guard g(ep->item_lock);
+  uint32_t found = FindItem(s, *ep, set_idx, fd, &prev);
+  Guard h(set.lock);
+  if (found != PSTN_NONE) {
+    RemoveItem(s, *ep, set, found, prev);
+    RenotifyLocked(*ep);
+  } else if (set.all_head == i && EpAt(s, s.items[i].ep_idx) == ep) {
+    RemoveOrphan(s, set, i);  // whoever added or removed it died on the way
+  }
+  return true;
 }
+
+}  // namespace
 
 void DropEpoll(uint32_t idx) {
   pstn_stack& s = Stack();
   pstn_epoll& set = s.epolls[idx];
-  for (;;) {
-    Lock(set.lock);
-    uint32_t i = set.all_head;
-    uint32_t ep_idx = i < PSTN_ITEMS ? s.items[i].ep_idx : PSTN_NONE;
-    uint32_t fd = i < PSTN_ITEMS ? s.items[i].fd : 0;
-    Unlock(set.lock);
-    pstn_ep* ep = EpAt(s, ep_idx);
-    if (ep == nullptr) break;
-    uint32_t prev;
-    Guard g(ep->item_lock);
-    uint32_t found = FindItem(*ep, idx, static_cast<int>(fd), &prev);
-    if (found == PSTN_NONE) continue;
-    Guard h(set.lock);
-    RemoveItem(*ep, set, found, prev);
-    RenotifyLocked(*ep);
+  for (uint32_t guard = 0; guard < PSTN_ITEMS && DropFirstItem(s, set, idx); guard++) {
   }
   SetLocal& l = set_local[idx];
   if (l.gen == set.gen && l.bell > 0) CloseInternal(l.bell);
   l = {};
   uint32_t w = set.waiter_idx;
-  MarkWaiter(w, 0);
-  StoreRelease(s.waiters[w].state, 0u);
-  GiveWaiter(s, w);
+  if (w < PSTN_WAITERS) {
+    MarkWaiter(w, 0);
+    StoreRelease(s.waiters[w].state, 0u);
+    GiveWaiter(s, w);
+  }
   StoreRelease(set.waiter_idx, PSTN_NONE);
   StoreRelease(set.state, 0u);
   GiveEpoll(s, idx);
@@ -480,7 +404,7 @@ void CollectBits(pstn_epoll& set, uint32_t set_idx) {
         // Under set.lock no item of this set can go away; one of this set alone is the usual case.
         uint32_t head = LoadAcquire(ep.item_head);
         for (uint32_t it = head, guard = 0; it < PSTN_ITEMS && guard < 64; it = s.items[it].ep_next, guard++) {
-          if (s.items[it].epoll_idx == set_idx && s.items[it].ep_idx == ep_idx - 1) PushReady(set, it);
+          if (s.items[it].epoll_idx == set_idx && s.items[it].ep_idx == ep_idx - 1) PushReady(s, set, it);
         }
       }
     }
@@ -494,7 +418,7 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
   int n = 0;
   uint32_t rounds = set.ready_count;
   while (n < max && rounds-- != 0) {
-    uint32_t idx = PopReady(set);
+    uint32_t idx = PopReady(s, set);
     if (idx == PSTN_NONE) break;
     pstn_item& item = s.items[idx];
     pstn_ep* ep = EpAt(s, item.ep_idx);
@@ -523,7 +447,7 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
     if ((item.events & EPOLLONESHOT) != 0) {
       item.flags |= PSTN_IT_DISABLED;
     } else if ((item.events & EPOLLET) == 0) {
-      PushReady(set, idx);
+      PushReady(s, set, idx);
     }
   }
   return n;
@@ -567,10 +491,12 @@ long LookAtKernel(int epfd, pstn_epoll& set, SetLocal& local, epoll_event* out, 
       }
     } else if (tag < PSTN_ITEMS) {
       Guard g(set.lock);
-      pstn_item& item = Stack().items[tag];
-      if (item.epoll_idx < PSTN_EPOLLS && &Stack().epolls[item.epoll_idx] == &set) {
+      pstn_stack& s = Stack();
+      pstn_item& item = s.items[tag];
+      bool member = item.epoll_idx < PSTN_EPOLLS && &s.epolls[item.epoll_idx] == &set;
+      if (member && (item.flags & PSTN_IT_KERNEL) != 0) {  // another thread may just have removed it
         item.flags |= PSTN_IT_KREADY;
-        PushReady(set, tag);
+        PushReady(s, set, tag);
       }
     }
   }

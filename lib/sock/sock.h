@@ -110,7 +110,6 @@ void SockEpollNest(int outer, int op, int inner, const epoll_event* ev);
 long SockEpollFilter(int epfd, epoll_event* events, long count);
 void SockEpollWatch(int epfd);
 void DropItemsOfEp(pstn_ep& ep);
-void DropItemsOfFd(pstn_ep& ep, int fd);
 void DropEpoll(uint32_t idx);
 
 // Endpoints that the kernel serves by now: their registrations move to the kernel's sets.

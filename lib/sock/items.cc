@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// items.cc - see items.h.
+//
+// posternd takes sets apart for processes that died, and believes none of their memory: each index is
+// checked and each walk has an end.
+#include "sock/items.h"
+
+namespace postern {
+
+void PushReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
+  pstn_item& item = s.items[idx];
+  if ((item.flags & (PSTN_IT_READY | PSTN_IT_DISABLED)) != 0) return;
+  item.flags |= PSTN_IT_READY;
+  item.ready_next = PSTN_NONE;
+  if (set.ready_head == PSTN_NONE || set.ready_tail >= PSTN_ITEMS) {
+    set.ready_head = idx;
+  } else {
+    s.items[set.ready_tail].ready_next = idx;
+  }
+  set.ready_tail = idx;
+  StoreRelease(set.ready_count, set.ready_count + 1);
+}
+
+uint32_t PopReady(pstn_stack& s, pstn_epoll& set) {
+  uint32_t idx = set.ready_head;
+  if (idx >= PSTN_ITEMS) return PSTN_NONE;
+  pstn_item& item = s.items[idx];
+  set.ready_head = item.ready_next;
+  if (set.ready_head == PSTN_NONE) set.ready_tail = PSTN_NONE;
+  item.flags &= ~PSTN_IT_READY;
+  StoreRelease(set.ready_count, set.ready_count - 1);
+  return idx;
+}
+
+void LinkItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx) {
+  pstn_item& item = s.items[idx];
+  item.all_prev = PSTN_NONE;
+  item.all_next = set.all_head;
+  if (set.all_head < PSTN_ITEMS) s.items[set.all_head].all_prev = idx;
+  set.all_head = idx;
+  item.ep_next = ep.item_head;
+  ep.item_head = idx;
+  if ((item.flags & PSTN_IT_KERNEL) != 0) set.listeners++;
+}
+
+uint32_t FindItem(pstn_stack& s, const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev) {
+  *prev = PSTN_NONE;
+  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
+    if (s.items[i].epoll_idx == set_idx && s.items[i].fd == static_cast<uint32_t>(fd)) return i;
+    *prev = i;
+    i = s.items[i].ep_next;
+  }
+  return PSTN_NONE;
+}
+
+namespace {
+
+void UnlinkReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
+  if ((s.items[idx].flags & PSTN_IT_READY) == 0) return;
+  uint32_t prev = PSTN_NONE;
+  for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; prev = i, i = s.items[i].ready_next, guard++) {
+    if (i != idx) continue;
+    if (prev == PSTN_NONE) {
+      set.ready_head = s.items[i].ready_next;
+    } else {
+      s.items[prev].ready_next = s.items[i].ready_next;
+    }
+    if (set.ready_tail == idx) set.ready_tail = prev;
+    StoreRelease(set.ready_count, set.ready_count - 1);
+    break;
+  }
+  s.items[idx].flags &= ~PSTN_IT_READY;
+}
+
+}  // namespace
+
+void RemoveOrphan(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
+  pstn_item& item = s.items[idx];
+  UnlinkReady(s, set, idx);
+  if (item.all_prev >= PSTN_ITEMS) {
+    set.all_head = item.all_next;
+  } else {
+    s.items[item.all_prev].all_next = item.all_next;
+  }
+  if (item.all_next < PSTN_ITEMS) s.items[item.all_next].all_prev = item.all_prev;
+  if ((item.flags & PSTN_IT_KERNEL) != 0 && set.listeners != 0) set.listeners--;
+  // Nobody's any more: an event of the kernel that names it may still be on its way (LookAtKernel).
+  item.flags = 0;
+  item.ep_idx = item.epoll_idx = PSTN_NONE;
+  GiveItem(s, idx);
+}
+
+void RemoveItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev) {
+  if (prev == PSTN_NONE) {
+    ep.item_head = s.items[idx].ep_next;
+  } else {
+    s.items[prev].ep_next = s.items[idx].ep_next;
+  }
+  RemoveOrphan(s, set, idx);
+}
+
+}  // namespace postern

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// items.h - registrations of endpoints in event sets, and the list of those that may be ready.
+//
+// An item is in two lists: its endpoint's (under ep.item_lock) and its set's (under set.lock). Both locks
+// are held, the endpoint's first, when it joins or leaves. The ready list is the set's alone.
+#pragma once
+#include "base/lock.h"
+#include "state/view.h"
+
+namespace postern {
+
+// Under set.lock. An item that is on the list, or whose one shot was fired, is not put there.
+void PushReady(pstn_stack& s, pstn_epoll& set, uint32_t idx);
+uint32_t PopReady(pstn_stack& s, pstn_epoll& set);  // PSTN_NONE: the list is empty
+
+// Under both locks: makes `idx`, which is filled in, a member.
+void LinkItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx);
+// The item of (set, endpoint, fd), under item_lock; `prev` its predecessor in the endpoint's list.
+uint32_t FindItem(pstn_stack& s, const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev);
+// Takes an item out of both lists, under both locks, and frees it.
+void RemoveItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev);
+// The same for one that its endpoint's list does not have: its process died between the two.
+void RemoveOrphan(pstn_stack& s, pstn_epoll& set, uint32_t idx);
+
+}  // namespace postern

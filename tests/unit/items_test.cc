@@ -1,0 +1,93 @@
+// items_test.cc - registrations in event sets: both lists, the ready list, and what a dead process leaves.
+// SPDX-License-Identifier: Apache-2.0
+#include "sock/items.h"
+
+#include "base/sys.h"
+#include "catch.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+// A stack as this process's own, with one set and one endpoint.
+struct Place {
+  int fd = CreateStack(NewUuid());
+  pstn_stack& s = *MapStack(fd);
+  pstn_stack* before = g_proc.view.s;
+  uint32_t set_idx, ep_idx;
+
+  Place() {
+    g_proc.view.s = &s;
+    set_idx = TakeEpoll(s);
+    ep_idx = NewEp(AF_INET);
+    pstn_epoll& e = set();
+    e.refs = 1;
+    e.ready_head = e.ready_tail = e.all_head = PSTN_NONE;
+    e.waiter_idx = TakeWaiter(s);
+    e.state = 1;
+  }
+  ~Place() {
+    g_proc.view.s = before;
+    UnmapStack(&s);
+    sys::Close(fd);
+  }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  pstn_epoll& set() { return s.epolls[set_idx]; }
+  pstn_ep& ep() { return s.eps[ep_idx]; }
+  uint32_t Add(int number) {
+    uint32_t i = TakeItem(s);
+    pstn_item& item = s.items[i];
+    item.flags = 0;
+    item.ep_idx = ep_idx;
+    item.epoll_idx = set_idx;
+    item.fd = static_cast<uint32_t>(number);
+    LinkItem(s, ep(), set(), i);
+    return i;
+  }
+};
+
+TEST_CASE("items: found, ready once, gone from all lists") {
+  Place p;
+  const uint32_t a = p.Add(5), b = p.Add(6), c = p.Add(7);
+  for (uint32_t i : {a, b, c, b}) PushReady(p.s, p.set(), i);
+  CHECK(p.set().ready_count == 3);
+  uint32_t prev;
+  CHECK(FindItem(p.s, p.ep(), p.set_idx, 6, &prev) == b);
+  RemoveItem(p.s, p.ep(), p.set(), b, prev);
+  CHECK(FindItem(p.s, p.ep(), p.set_idx, 6, &prev) == PSTN_NONE);
+  CHECK(PopReady(p.s, p.set()) == a);
+  CHECK(PopReady(p.s, p.set()) == c);
+  CHECK(PopReady(p.s, p.set()) == PSTN_NONE);
+  CHECK(p.set().ready_count == 0);
+}
+
+TEST_CASE("items: a set is taken apart though a process died while it added or removed a member") {
+  Place p;
+  (void)p.Add(5);
+  const uint32_t half = p.Add(6);
+  (void)p.Add(7);
+  p.s.items[p.ep().item_head].ep_next = p.s.items[half].ep_next;  // in the set's list alone
+  PushReady(p.s, p.set(), half);
+  DropEpoll(p.set_idx);
+  CHECK(p.s.hdr.items.used == 0);
+  CHECK(p.s.hdr.epolls.used == 0);
+  CHECK(p.ep().item_head == PSTN_NONE);
+}
+
+TEST_CASE("items: memory that makes no sense ends no process") {
+  Place p;
+  const uint32_t a = p.Add(5), b = p.Add(6);
+  p.s.items[a].all_prev = p.s.items[b].all_next = 0x7fffffff;
+  p.s.items[a].ep_next = b;  // a circle
+  p.s.items[b].ready_next = b;
+  p.s.items[b].flags = p.s.items[a].flags = PSTN_IT_READY;
+  p.set().ready_head = p.set().ready_tail = b;
+  p.set().waiter_idx = 0x7fffffff;
+  DropItemsOfEp(p.ep());
+  DropEpoll(p.set_idx);
+  SUCCEED();
+}
+
+}  // namespace
+}  // namespace postern
