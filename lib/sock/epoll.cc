@@ -49,6 +49,7 @@ struct SetLocal {
   uint32_t kernel_first;
 };
 SetLocal set_local[PSTN_EPOLLS];
+pstn_lock adopt_lock;
 
 SetLocal FreshLocal(uint32_t gen) {
   SetLocal l = {};
@@ -82,39 +83,13 @@ long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data) {
   return sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), fd, &ev);
 }
 
-// Makes the object of a kernel epoll fd at its first accelerated member.
-long Adopt(int epfd, uint32_t* idx) {
-  // The kernel says whether this is an epoll fd at all, and what is wrong otherwise.
-  epoll_event probe = {};
-  long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), BellSender(g_proc.bells), &probe);
-  if (r != -ENOENT) return r < 0 ? r : -EINVAL;
-  pstn_stack& s = Stack();
-  uint32_t i = TakeEpoll(s);
-  if (i == PSTN_NONE) return -ENOSPC;
-  uint32_t w = TakeWaiter(s);
-  if (w == PSTN_NONE) {
-    GiveEpoll(s, i);
-    return -ENOSPC;
-  }
-  pstn_waiter& waiter = s.waiters[w];
-  waiter.owner_slot = PSTN_NONE;
-  StoreRelaxed(waiter.sleeping, 0u);
-  StoreRelaxed(waiter.wants_syn, 0u);
-  StoreRelaxed(waiter.posted, 0u);
-  StoreRelease(waiter.state, 1u);
-  pstn_epoll& set = s.epolls[i];
-  set.refs = 1;
-  set.lock.word = 0;
-  set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
-  set.ready_count = set.kernel_count = set.listeners = 0;
-  set.gen++;
-  set.magic = NewUuid().hi & kMagicMask;
-  StoreRelease(set.waiter_idx, w);
-  StoreRelease(set.state, 1u);
-  MarkWaiter(w, PSTN_EV_USED);
-  SetFd(epfd, PSTN_FD_EPOLL | i);
-  *idx = i;
-  return 0;
+// This process's part of a set. One that was left by a set before it is closed: its bell has no use.
+SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx) {
+  SetLocal& l = set_local[idx];
+  if (l.gen == set.gen) return l;
+  if (l.bell > 0) CloseInternal(l.bell);
+  l = FreshLocal(set.gen);
+  return l;
 }
 
 // dup() of the set's fd from before it was ours: the table has to know those, too.
@@ -130,11 +105,55 @@ void AdoptDups(int epfd, pstn_epoll& set, uint32_t idx) {
   }
 }
 
-// The doorbell of a set in this process, made and put into the kernel's set before the first sleep.
+// Makes the object of a kernel epoll fd at its first accelerated member. It has its doorbell from the
+// beginning, and so whoever shares the set: a bell is in the kernel's set as long as any copy of it is open.
+long Adopt(int epfd, uint32_t* idx) {
+  Guard g(adopt_lock);
+  if (SetOf(epfd, idx) != nullptr) return 0;  // another thread was first
+  // The kernel says whether this is an epoll fd at all, and what is wrong otherwise.
+  epoll_event probe = {};
+  long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), BellSender(g_proc.bells), &probe);
+  if (r != -ENOENT) return r < 0 ? r : -EINVAL;
+  pstn_stack& s = Stack();
+  uint32_t i = TakeEpoll(s);
+  if (i == PSTN_NONE) return -ENOSPC;
+  uint64_t magic = NewUuid().hi & kMagicMask;
+  Bed bed = MakeBed(PSTN_NONE);
+  if (bed.waiter == PSTN_NONE) {
+    GiveEpoll(s, i);
+    return bed.bell;
+  }
+  r = KernelAdd(epfd, bed.bell, EPOLLIN, magic | kTagBell);
+  if (r < 0) {
+    UnmakeBed(bed);
+    GiveEpoll(s, i);
+    return r;
+  }
+  pstn_epoll& set = s.epolls[i];
+  set.refs = 1;
+  set.lock.word = 0;
+  set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
+  set.ready_count = set.kernel_count = set.listeners = 0;
+  set.gen++;
+  set.magic = magic;
+  StoreRelease(set.waiter_idx, bed.waiter);
+  StoreRelease(set.state, 1u);
+  MarkWaiter(bed.waiter, PSTN_EV_USED);
+  LocalOf(set, i).bell = bed.bell;
+  SetFd(epfd, PSTN_FD_EPOLL | i);
+  AdoptDups(epfd, set, i);
+  *idx = i;
+  // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
+  (void)RingBell(BellSender(g_proc.bells), s.hdr.id, bed.waiter);
+  return 0;
+}
+
+// A set that this process has from the image before it needs a bell anew.
 long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
-  SetLocal& l = set_local[idx];
-  if (l.gen != set.gen) l = FreshLocal(set.gen);
+  SetLocal& l = LocalOf(set, idx);
   if (l.bell == 0) {
+    Guard g(adopt_lock);
+    if (l.bell != 0) return 0;  // another thread has it just made
     int fd = MoveHigh(OpenBell(Stack().hdr.id, set.waiter_idx));
     // EADDRINUSE: another process that shares the set has it; it is in the kernel's set already.
     if (fd == -EADDRINUSE) {
@@ -277,9 +296,6 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
     long r = Adopt(epfd, &idx);
     if (r < 0) return r;
     set = &Stack().epolls[idx];
-    AdoptDups(epfd, *set, idx);
-    // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
-    if (EnsureBell(epfd, *set, idx) == 0) (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, set->waiter_idx);
   }
   if (op == EPOLL_CTL_ADD) {
     long r = AddItem(epfd, *set, idx, *ep, fd, *ev);
@@ -654,7 +670,6 @@ void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
     FetchAnd(epolls_made[inner / 64], ~bit);
     if (!g_proc.enabled || !EnsureStack() || Adopt(inner, &idx) < 0) return;
     set = &Stack().epolls[idx];
-    AdoptDups(inner, *set, idx);
   }
   {
     Guard g(nested_lock);
@@ -708,8 +723,7 @@ long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadli
 namespace {
 
 long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
-  SetLocal& local = set_local[idx];
-  if (local.gen != set.gen) local = FreshLocal(set.gen);
+  SetLocal& local = LocalOf(set, idx);
   const uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u;
   const uint32_t interrupts = t_interrupts;
   long n = 0;

@@ -143,10 +143,12 @@ inline constexpr uint64_t kDaemonRetryNs = 300'000'000;  // a sleeping listener 
 
 // A place to sleep for a set of descriptors: a waiter of the stack, and its doorbell.
 struct Bed {
-  uint32_t waiter = PSTN_NONE;
+  uint32_t waiter = PSTN_NONE;  // PSTN_NONE: there is none, and `bell` is -errno
   int bell = -1;
 };
-Bed TakeBed();
+Bed MakeBed(uint32_t owner_slot);  // PSTN_NONE: it belongs to an event set
+void UnmakeBed(const Bed& bed);
+Bed TakeBed();  // made, or kept from before
 void GiveBed(const Bed& bed);
 void BedsAfterFork();
 // Says (or takes back) in every place where news for `waiter` arrives that it sleeps.

@@ -38,26 +38,50 @@ void SpinLost() {
   no_spin_until_ns = MonotonicNs() + (kNoSpinNs << spins_lost);
 }
 
+// A waiter's name may still be held, by a fork that inherited the doorbell of the waiter's last owner: such a
+// waiter is passed over, and stays for later.
+Bed MakeBed(uint32_t owner_slot) {
+  pstn_stack& s = Stack();
+  Bed bed;
+  uint32_t passed_over = PSTN_NONE;  // chained like the free ones
+  for (;;) {
+    bed.waiter = TakeWaiter(s);
+    bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(OpenBell(s.hdr.id, bed.waiter));
+    if (bed.bell != -EADDRINUSE) break;
+    StoreRelaxed(s.waiters[bed.waiter].next, passed_over);
+    passed_over = bed.waiter;
+  }
+  while (passed_over < PSTN_WAITERS) {
+    uint32_t w = passed_over;
+    passed_over = LoadRelaxed(s.waiters[w].next);
+    GiveWaiter(s, w);
+  }
+  if (bed.bell < 0) {
+    if (bed.waiter != PSTN_NONE) GiveWaiter(s, bed.waiter);
+    return {PSTN_NONE, bed.bell};
+  }
+  pstn_waiter& w = s.waiters[bed.waiter];
+  w.owner_slot = owner_slot;
+  StoreRelaxed(w.sleeping, 0u);
+  StoreRelaxed(w.wants_syn, 0u);
+  StoreRelaxed(w.posted, 0u);
+  StoreRelease(w.state, 1u);
+  return bed;
+}
+
+void UnmakeBed(const Bed& bed) {
+  MarkWaiter(bed.waiter, 0);
+  CloseInternal(bed.bell);
+  StoreRelease(Stack().waiters[bed.waiter].state, 0u);
+  GiveWaiter(Stack(), bed.waiter);
+}
+
 Bed TakeBed() {
   {
     Guard g(beds_lock);
     if (beds_count != 0) return beds[--beds_count];
   }
-  Bed bed;
-  pstn_stack& s = Stack();
-  bed.waiter = TakeWaiter(s);
-  if (bed.waiter == PSTN_NONE) return bed;
-  bed.bell = MoveHigh(OpenBell(s.hdr.id, bed.waiter));
-  if (bed.bell < 0) {
-    GiveWaiter(s, bed.waiter);
-    return {};
-  }
-  pstn_waiter& w = s.waiters[bed.waiter];
-  w.owner_slot = g_proc.slot;
-  StoreRelaxed(w.sleeping, 0u);
-  StoreRelaxed(w.wants_syn, 0u);
-  StoreRelease(w.state, 1u);
-  return bed;
+  return MakeBed(g_proc.slot);
 }
 
 void GiveBed(const Bed& bed) {
@@ -69,10 +93,7 @@ void GiveBed(const Bed& bed) {
       return;
     }
   }
-  MarkWaiter(bed.waiter, 0);
-  CloseInternal(bed.bell);
-  StoreRelease(Stack().waiters[bed.waiter].state, 0u);
-  GiveWaiter(Stack(), bed.waiter);
+  UnmakeBed(bed);
 }
 
 // The parent's beds are the parent's: the child closes its copies of the bells.
