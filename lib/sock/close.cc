@@ -199,6 +199,10 @@ void KeepForSleepers(int fd, const pstn_ep& ep) {
 
 }  // namespace
 
+void HoldsAfterFork() {
+  holds_lock.word = 0;  // whoever held it is in the parent
+}
+
 void Hold::On(pstn_ep& ep) {
   if (at_ != PSTN_NONE) return;
   Guard g(holds_lock);
@@ -243,8 +247,9 @@ long SockClose(int fd, uint32_t entry) {
   pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
   if (ep == nullptr) {
     SetFd(fd, 0);
+    bool kept = (entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && KeepForWaiters(fd, entry);
     long r = sys::Close(fd);
-    DropFdRef(entry);
+    if (!kept) DropFdRef(entry);
     return r;
   }
   KeepForSleepers(fd, *ep);

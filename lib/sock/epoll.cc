@@ -50,6 +50,10 @@ struct SetLocal {
 };
 SetLocal set_local[PSTN_EPOLLS];
 pstn_lock adopt_lock;
+// Threads of this process in SockEpollWait on a set, and the number of ours that keeps it for them since
+// the program closed its own (0: none).
+uint32_t set_waiting[PSTN_EPOLLS];
+int set_kept[PSTN_EPOLLS];
 
 SetLocal FreshLocal(uint32_t gen) {
   SetLocal l = {};
@@ -103,6 +107,12 @@ void AdoptDups(int epfd, pstn_epoll& set, uint32_t idx) {
     FetchAdd(set.refs, 1u);
     SetFd(fd, PSTN_FD_EPOLL | idx);
   }
+}
+
+// The number under which a thread that waits reaches the kernel's set.
+int KernelFd(int epfd, uint32_t idx) {
+  int kept = LoadAcquire(set_kept[idx]);
+  return kept != 0 ? kept : epfd;
 }
 
 // Makes the object of a kernel epoll fd at its first accelerated member. It has its doorbell from the
@@ -470,8 +480,10 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
 }
 
 // 2. What the kernel's set has. Events of the program's own fds go to `out`; ours are acted upon.
-long LookAtKernel(int epfd, pstn_epoll& set, SetLocal& local, epoll_event* out, int max, const Deadline& until,
-                  bool sleep, const sigset_t* mask) {
+long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, const Deadline& until, bool sleep,
+                  const sigset_t* mask) {
+  SetLocal& local = set_local[idx];
+  const int epfd = KernelFd(fd, idx);
   epoll_event got[kKernelBatch];
   int batch = max < kKernelBatch ? max : kKernelBatch;
   long r;
@@ -560,7 +572,7 @@ long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max
     local.kernel_first = 1;
     return ours;
   }
-  long n = LookAtKernel(epfd, set, local, out + ours, max - ours, Deadline{0}, false, nullptr);
+  long n = LookAtKernel(epfd, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr);
   if (n < 0) return ours != 0 ? ours : n;
   n += ours;
   if (ours == 0 && n < max) n += LookAtOurs(epfd, set, idx, out + n, max - static_cast<int>(n));  // the look may have brought some
@@ -569,7 +581,7 @@ long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max
 
 // 4. Sleeps until something may have happened. Events of the kernel's fds that end the sleep go to `out`.
 long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
-  long r = EnsureBell(epfd, set, idx);
+  long r = EnsureBell(KernelFd(epfd, idx), set, idx);
   if (r < 0) return r;
   uint32_t w = set.waiter_idx;
   bool listens = set.listeners != 0;
@@ -581,7 +593,7 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
   if (!WaiterHasNews(w, listens) && LoadRelaxed(set.ready_count) == 0) {
     Count(Stack().hdr, kCounterSleeps);
     if (listens && g_proc.ctl_fd < 0 && until.left_ns() > kDaemonRetryNs) until = Deadline::AfterNs(kDaemonRetryNs);
-    r = LookAtKernel(epfd, set, set_local[idx], out, max, until, true, mask);
+    r = LookAtKernel(epfd, set, idx, out, max, until, true, mask);
     if (listens && g_proc.ctl_fd < 0) CtlReconnect();
   }
   AnnounceSleep(w, FetchSub(sleepers, 1u) != 1);  // others of this process may sleep on
@@ -717,7 +729,9 @@ long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadli
   for (long i = 0; i < count; i++) {
     if ((events[i].data.u64 & kMagicMask) != set->magic) events[kept++] = events[i];
   }
-  return kept != 0 ? kept : SockEpollWait(epfd, events, max, until, mask);
+  if (kept != 0) return kept;
+  long r = SockEpollWait(epfd, events, max, until, mask);
+  return r != kPass ? r : -EBADF;
 }
 
 namespace {
@@ -762,6 +776,15 @@ long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
   }
 }
 
+// The last thread that waited on a set whose number is closed ends it, unless other numbers mean it.
+void ReleaseKept(uint32_t idx) {
+  int kept = Exchange(set_kept[idx], 0);
+  if (kept == 0) return;
+  SetFd(kept, 0);
+  sys::Close(kept);
+  DropFdRef(PSTN_FD_EPOLL | idx);
+}
+
 }  // namespace
 
 long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
@@ -770,9 +793,45 @@ long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const si
   if (set == nullptr) return kPass;
   if (max <= 0) return -EINVAL;
   if (out == nullptr) return -EFAULT;
-  long n = WaitOnSet(epfd, *set, idx, out, max, until, mask);
-  if (LoadRelaxed(set_local[idx].watched) != 0) (void)Rearm(epfd, *set, idx);
+  FetchAdd(set_waiting[idx], 1u);  // [F1] against KeepForWaiters: it sees this, or we see that the number is gone
+  uint32_t again;
+  long n = -EBADF;
+  if (SetOf(epfd, &again) == set) {
+    n = WaitOnSet(epfd, *set, idx, out, max, until, mask);
+    if (LoadRelaxed(set_local[idx].watched) != 0) (void)Rearm(KernelFd(epfd, idx), *set, idx);
+  }
+  if (FetchSub(set_waiting[idx], 1u) == 1 && LoadAcquire(set_kept[idx]) != 0) ReleaseKept(idx);
   return n;
+}
+
+// As with the kernel's files: who waits goes on though another thread closes the number. The reference
+// moves to a number of our own, which the process's death releases like any other.
+bool KeepForWaiters(int epfd, uint32_t entry) {
+  uint32_t idx = entry & PSTN_FD_IDX;
+  FullFence();  // [F1]
+  if (idx >= PSTN_EPOLLS || LoadRelaxed(set_waiting[idx]) == 0) return false;
+  int high = sys::Fcntl(epfd, F_DUPFD_CLOEXEC, kFdInternal);
+  if (high < 0) return false;
+  SetFd(high, entry);
+  MarkPrivate(high, PSTN_FD_INTERNAL);
+  int none = 0;
+  if (!CompareExchange(set_kept[idx], none, high)) {  // a duplicate was closed before: that is enough
+    SetFd(high, 0);
+    sys::Close(high);
+    return false;
+  }
+  if (LoadAcquire(set_waiting[idx]) == 0) ReleaseKept(idx);
+  return true;
+}
+
+// Threads of the parent are not in the child, nor what they held and waited for.
+void SetsAfterFork() {
+  adopt_lock.word = nested_lock.word = 0;
+  for (uint32_t i = 0; i < PSTN_EPOLLS; i++) {
+    if (set_waiting[i] == 0) continue;
+    set_waiting[i] = 0;
+    if (set_kept[i] != 0) ReleaseKept(i);
+  }
 }
 
 }  // namespace postern

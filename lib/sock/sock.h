@@ -91,6 +91,7 @@ class Hold {
   uint32_t at_ = PSTN_NONE;
   const pstn_ep* ep_ = nullptr;
 };
+void HoldsAfterFork();
 void CloseEp(pstn_ep& ep);               // last reference dropped
 // Takes a listener out of the directory and resets who waits in its queue; `state` is its next.
 void StopListening(pstn_ep& ep, uint32_t state);
@@ -111,6 +112,9 @@ long SockEpollFilter(int epfd, epoll_event* events, long count);
 void SockEpollWatch(int epfd);
 void DropItemsOfEp(pstn_ep& ep);
 void DropEpoll(uint32_t idx);
+// close() takes a set's number away: true if threads wait on it, who have taken the reference over.
+bool KeepForWaiters(int epfd, uint32_t entry);
+void SetsAfterFork();
 
 // Endpoints that the kernel serves by now: their registrations move to the kernel's sets.
 void MoveItemsToKernel(pstn_ep& ep);
@@ -150,7 +154,7 @@ Bed MakeBed(uint32_t owner_slot);  // PSTN_NONE: it belongs to an event set
 void UnmakeBed(const Bed& bed);
 Bed TakeBed();  // made, or kept from before
 void GiveBed(const Bed& bed);
-void BedsAfterFork();
+void BedsAfterFork();  // and what else the parent's threads held or waited for
 // Says (or takes back) in every place where news for `waiter` arrives that it sleeps.
 void AnnounceSleep(uint32_t waiter, bool sleeps);
 void MarkWaiter(uint32_t waiter, uint32_t evmap_flags);  // PSTN_EV_* in every link group

@@ -102,6 +102,8 @@ void BedsAfterFork() {
   for (uint32_t i = 0; i < beds_count; i++) CloseInternal(beds[i].bell);
   beds_count = 0;
   no_spin_until_ns = 0;
+  HoldsAfterFork();
+  SetsAfterFork();
 }
 
 namespace {
