@@ -322,7 +322,8 @@ struct PSTN_LINE pstn_epoll {
   pstn_u32 listeners;              /* (l) */
   pstn_u32 gen;
   pstn_u64 magic; /* (c) upper 40 bits mark epoll data that is ours in the kernel's set */
-  pstn_u64 pad;
+  pstn_u32 sleepers; /* (a) threads asleep on it; one that died there costs doorbells, no more */
+  pstn_u32 pad;
 };
 
 /* Somebody who sleeps on more than one thing. Its doorbell is an abstract datagram socket whose

@@ -44,7 +44,6 @@ struct SetLocal {
   uint32_t epfd;
   uint64_t kernel_look_ns;
   uint64_t ours_ns;  // last event of an accelerated socket: no spinning where there are none
-  uint32_t sleepers;  // threads of this process in Sleep()
   uint32_t watched;   // 1: the set itself is in another set, or was polled: see Rearm
   uint32_t kernel_first;
 };
@@ -143,7 +142,7 @@ long Adopt(int epfd, uint32_t* idx) {
   set.refs = 1;
   set.lock.word = 0;
   set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
-  set.ready_count = set.kernel_count = set.listeners = 0;
+  set.ready_count = set.kernel_count = set.listeners = set.sleepers = 0;
   set.gen++;
   set.magic = magic;
   StoreRelease(set.waiter_idx, bed.waiter);
@@ -587,8 +586,7 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
   bool listens = set.listeners != 0;
   MarkWaiter(w, PSTN_EV_USED | (listens ? PSTN_EV_SYN : 0u));
   StoreRelaxed(Stack().waiters[w].wants_syn, listens ? 1u : 0u);
-  uint32_t& sleepers = set_local[idx].sleepers;
-  FetchAdd(sleepers, 1u);
+  FetchAdd(set.sleepers, 1u);
   AnnounceSleep(w, true);
   if (!WaiterHasNews(w, listens) && LoadRelaxed(set.ready_count) == 0) {
     Count(Stack().hdr, kCounterSleeps);
@@ -596,7 +594,7 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
     r = LookAtKernel(epfd, set, idx, out, max, until, true, mask);
     if (listens && g_proc.ctl_fd < 0) CtlReconnect();
   }
-  AnnounceSleep(w, FetchSub(sleepers, 1u) != 1);  // others of this process may sleep on
+  AnnounceSleep(w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
   return r;
 }
 
@@ -776,6 +774,16 @@ long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
   }
 }
 
+// Before a call returns. Others may sleep on the set: the doorbell that this call has answered was for
+// all, and what it leaves on the list is for them.
+void WakeOthers(const pstn_epoll& set) {
+  if (LoadRelaxed(set.sleepers) == 0) return;
+  uint32_t w = set.waiter_idx;
+  AnnounceSleep(w, true);
+  if (!WaiterHasNews(w, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return;
+  (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, w);
+}
+
 // The last thread that waited on a set whose number is closed ends it, unless other numbers mean it.
 void ReleaseKept(uint32_t idx) {
   int kept = Exchange(set_kept[idx], 0);
@@ -798,6 +806,7 @@ long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const si
   long n = -EBADF;
   if (SetOf(epfd, &again) == set) {
     n = WaitOnSet(epfd, *set, idx, out, max, until, mask);
+    WakeOthers(*set);
     if (LoadRelaxed(set_local[idx].watched) != 0) (void)Rearm(KernelFd(epfd, idx), *set, idx);
   }
   if (FetchSub(set_waiting[idx], 1u) == 1 && LoadAcquire(set_kept[idx]) != 0) ReleaseKept(idx);
