@@ -404,38 +404,6 @@ void DropEpoll(uint32_t idx) {
 // ---------------------------------------------------------------- waiting
 namespace {
 
-// 1. Bits that peers have set, for this set's waiter: their items become ready.
-void CollectBits(pstn_epoll& set, uint32_t set_idx) {
-  pstn_stack& s = Stack();
-  uint32_t waiter = set.waiter_idx;
-  if (LoadRelaxed(s.waiters[waiter].posted) != 0) StoreRelaxed(s.waiters[waiter].posted, 0u);
-  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    pstn_lgr_ref& ref = s.lgrs[i];
-    if (LoadAcquire(ref.state) == 0) continue;
-    uint8_t* lgr = LgrBase(g_proc.view, i);
-    if (lgr == nullptr) continue;
-    pstn_evmap& map = LgrEvmap(lgr, ref.side, waiter);
-    if (LoadRelaxed(map.summary) == 0) continue;
-    uint64_t words = Exchange(map.summary, 0u);
-    for (; words != 0; words &= words - 1) {
-      uint32_t w = static_cast<uint32_t>(__builtin_ctzll(words));
-      uint64_t bits = Exchange(map.leaf[w], 0u);
-      for (; bits != 0; bits &= bits - 1) {
-        uint32_t conn = w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
-        uint32_t ep_idx = LoadAcquire(ref.conn_ep[conn]);
-        if (ep_idx == 0 || ep_idx > PSTN_EPS) continue;
-        pstn_ep& ep = s.eps[ep_idx - 1];
-        // Under set.lock no item of this set can go away; one of this set alone is the usual case.
-        uint32_t head = LoadAcquire(ep.item_head);
-        for (uint32_t it = head, guard = 0; it < PSTN_ITEMS && guard < 64; it = s.items[it].ep_next, guard++) {
-          if (s.items[it].epoll_idx == set_idx && s.items[it].ep_idx == ep_idx - 1) PushReady(s, set, it);
-        }
-      }
-    }
-  }
-}
-
 // 3. One walk over the ready list. Level-triggered items that are ready go to the tail again. `moved`:
 // an endpoint was met that has become the kernel's.
 int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
@@ -546,11 +514,11 @@ pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
 int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
   if (set.listeners != 0) AdmitSyns();
   if (!WaiterHasNews(set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
+  TakePosts(g_proc.view, set, idx);
   bool moved = false;
   int n;
   {
     Guard g(set.lock);
-    CollectBits(set, idx);
     n = Harvest(set, out, max, &moved);
   }
   if (n != 0) set_local[idx].ours_ns = MonotonicNs();
@@ -617,8 +585,8 @@ namespace {
 bool AnyReady(pstn_epoll& set, uint32_t idx) {
   pstn_stack& s = Stack();
   if (set.listeners != 0) AdmitSyns();
+  TakePosts(g_proc.view, set, idx);
   Guard g(set.lock);
-  CollectBits(set, idx);
   for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
     const pstn_item& item = s.items[i];
     i = item.ready_next;

@@ -99,4 +99,72 @@ void RemoveItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint3
   RemoveOrphan(s, set, idx);
 }
 
+// ---------------------------------------------------------------- posts
+namespace {
+
+// Endpoints with news that are registered more than once: their lists are walked under their own locks.
+struct Shared {
+  uint32_t ep[64];
+  uint32_t count = 0;
+};
+
+// Makes the item of one endpoint ready, or puts the endpoint into `later`. False: there is no room.
+// An endpoint that is registered here alone, the usual case, needs no lock of its own: under set.lock no
+// item of the set can go away. Any other item can, and serve in another list, where a walk would get lost.
+bool PushEp(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, Shared& later) {
+  uint32_t head = LoadAcquire(s.eps[ep_idx].item_head);
+  if (head >= PSTN_ITEMS) return true;
+  const pstn_item& item = s.items[head];
+  if (item.epoll_idx == set_idx && item.ep_idx == ep_idx && LoadRelaxed(item.ep_next) == PSTN_NONE) {
+    PushReady(s, set, head);
+    return true;
+  }
+  if (later.count == sizeof later.ep / sizeof later.ep[0]) return false;
+  later.ep[later.count++] = ep_idx;
+  return true;
+}
+
+void TakeBits(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_ref& ref, pstn_evmap& map, Shared& later) {
+  uint64_t words = Exchange(map.summary, 0u);
+  for (; words != 0; words &= words - 1) {
+    uint32_t w = static_cast<uint32_t>(__builtin_ctzll(words));
+    uint64_t bits = Exchange(map.leaf[w], 0u);
+    for (; bits != 0; bits &= bits - 1) {
+      uint32_t ep = LoadAcquire(ref.conn_ep[w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits))]);  // + 1
+      if (ep == 0 || ep > PSTN_EPS || PushEp(s, set, set_idx, ep - 1, later)) continue;
+      FetchOr(map.leaf[w], bits);  // the next look takes them
+      FetchOr(map.summary, words);
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx) {
+  pstn_stack& s = *v.s;
+  uint32_t waiter = set.waiter_idx;
+  Shared later;
+  Lock(set.lock);
+  if (LoadRelaxed(s.waiters[waiter].posted) != 0) StoreRelaxed(s.waiters[waiter].posted, 0u);
+  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    if (LoadAcquire(s.lgrs[i].state) == 0) continue;
+    uint8_t* lgr = LgrBase(v, i);
+    if (lgr == nullptr) continue;
+    pstn_evmap& map = LgrEvmap(lgr, s.lgrs[i].side, waiter);
+    if (LoadRelaxed(map.summary) != 0) TakeBits(s, set, set_idx, s.lgrs[i], map, later);
+  }
+  Unlock(set.lock);
+  for (uint32_t i = 0; i < later.count; i++) {
+    pstn_ep& ep = s.eps[later.ep[i]];
+    Guard g(ep.item_lock);
+    for (uint32_t it = ep.item_head, guard = 0; it < PSTN_ITEMS && guard < PSTN_ITEMS; it = s.items[it].ep_next, guard++) {
+      if (s.items[it].epoll_idx != set_idx) continue;
+      Guard h(set.lock);
+      PushReady(s, set, it);
+    }
+  }
+}
+
 }  // namespace postern

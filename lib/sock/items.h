@@ -22,4 +22,7 @@ void RemoveItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint3
 // The same for one that its endpoint's list does not have: its process died between the two.
 void RemoveOrphan(pstn_stack& s, pstn_epoll& set, uint32_t idx);
 
+// Bits that peers have set for this set's waiter: their items become ready. Takes the locks itself.
+void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx);
+
 }  // namespace postern

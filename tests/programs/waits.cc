@@ -464,6 +464,23 @@ void Limits() {
   later.join();
 }
 
+// One connection in very many sets.
+void ManySets() {
+  Pair p;
+  int sets[150];
+  epoll_event got;
+  for (int& ep : sets) {
+    ep = epoll_create1(0);
+    Add(ep, p.server, EPOLLIN | EPOLLET);
+    Check("nothing yet", epoll_wait(ep, &got, 1, 0) == 0);
+  }
+  (void)!write(p.client, "x", 1);
+  int woken = 0;
+  for (int ep : sets) woken += epoll_wait(ep, &got, 1, 20);
+  Check("each set reports", woken == 150);
+  for (int ep : sets) close(ep);
+}
+
 struct Named {
   const char* name;
   void (*run)();
@@ -483,6 +500,7 @@ const Named kAll[] = {
     {"accept_restarts", AcceptRestarts},
     {"backlog_count", BacklogCount},
     {"limits", Limits},
+    {"many_sets", ManySets},
 };
 
 }  // namespace
