@@ -29,10 +29,10 @@ uint32_t SelfTid() {
 }
 void ForgetTid() { self_tid = 0; }
 
-void LockSlow(pstn_lock& lock, uint32_t self) {
+bool LockSlow(pstn_lock& lock, uint32_t self) {
   for (int i = 0; i < kSpins; i++) {
     uint32_t free = 0;
-    if (LoadRelaxed(lock.word) == 0 && CompareExchange(lock.word, free, self)) return;
+    if (LoadRelaxed(lock.word) == 0 && CompareExchange(lock.word, free, self)) return false;
     CpuRelax();
   }
   uint32_t asked = 0, owner = 0;
@@ -40,7 +40,7 @@ void LockSlow(pstn_lock& lock, uint32_t self) {
   for (;;) {
     uint32_t seen = LoadRelaxed(lock.word);
     if (seen == 0) {
-      if (CompareExchange(lock.word, seen, self | kLockSleepers)) return;
+      if (CompareExchange(lock.word, seen, self | kLockSleepers)) return false;
       continue;
     }
     if ((seen & kLockSleepers) == 0 && !CompareExchange(lock.word, seen, seen | kLockSleepers)) {
@@ -52,7 +52,7 @@ void LockSlow(pstn_lock& lock, uint32_t self) {
     if (r == -110 && (!sys::ThreadIsAlive(seen & ~kLockSleepers) || ++asked >= g_lock_patience)) {  // ETIMEDOUT
       if (!CompareExchange(lock.word, seen, self | kLockSleepers)) continue;
       FetchAdd(*g_locks_taken_over, uint64_t{1});
-      return;
+      return true;
     }
   }
 }

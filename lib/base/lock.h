@@ -44,14 +44,15 @@ inline void LeaveLocked() {
   if (t_locks.late != 0 && t_locks.held == 0) [[unlikely]] g_run_late();
 }
 
-void LockSlow(pstn_lock& lock, uint32_t self);
+bool LockSlow(pstn_lock& lock, uint32_t self);
 void UnlockWake(pstn_lock& lock);
 
-inline void Lock(pstn_lock& lock) {
+// True: taken over from an owner that died with it, perhaps in the middle of a change.
+inline bool Lock(pstn_lock& lock) {
   EnterLocked();
   uint32_t self = SelfTid();
   uint32_t free = 0;
-  if (!CompareExchange(lock.word, free, self)) LockSlow(lock, self);
+  return !CompareExchange(lock.word, free, self) && LockSlow(lock, self);
 }
 inline bool TryLock(pstn_lock& lock) {
   EnterLocked();

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/items.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -122,20 +123,10 @@ void PostEp(pstn_ep& ep) {
     i = item.ep_next;
     if (item.epoll_idx >= PSTN_EPOLLS) continue;
     pstn_epoll& set = s.epolls[item.epoll_idx];
-    Lock(set.lock);
-    if ((item.flags & (PSTN_IT_READY | PSTN_IT_DISABLED)) == 0) {
-      item.flags |= PSTN_IT_READY;
-      item.ready_next = PSTN_NONE;
-      uint32_t idx = static_cast<uint32_t>(&item - s.items);
-      if (set.ready_head == PSTN_NONE) {
-        set.ready_head = idx;
-      } else {
-        s.items[set.ready_tail].ready_next = idx;
-      }
-      set.ready_tail = idx;
-      StoreRelease(set.ready_count, set.ready_count + 1);
+    {
+      SetGuard h(s, set);
+      PushReady(s, set, static_cast<uint32_t>(&item - s.items));
     }
-    Unlock(set.lock);
     PostWaiter(g_proc.bells, s, set.waiter_idx);
   }
   Unlock(ep.item_lock);

@@ -209,7 +209,7 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, c
       return r;
     }
   }
-  Guard h(set.lock);
+  SetGuard h(s, set);
   pstn_item& item = s.items[idx];
   item.ep_idx = EpIdx(s, ep);
   item.epoll_idx = set_idx;
@@ -231,7 +231,7 @@ long ModItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, c
   Guard g(ep.item_lock);
   uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
   if (idx == PSTN_NONE) return -ENOENT;
-  Guard h(set.lock);
+  SetGuard h(s, set);
   pstn_item& item = s.items[idx];
   if (((item.events | ev.events) & EPOLLEXCLUSIVE) != 0) return -EINVAL;
   if ((item.flags & PSTN_IT_KERNEL) != 0) {
@@ -254,7 +254,7 @@ long DelItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
   Guard g(ep.item_lock);
   uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
   if (idx == PSTN_NONE) return -ENOENT;
-  Guard h(set.lock);
+  SetGuard h(s, set);
   bool kernel = (s.items[idx].flags & PSTN_IT_KERNEL) != 0;
   RemoveItem(s, ep, set, idx, prev);
   RenotifyLocked(ep);
@@ -351,7 +351,7 @@ void DropItemsOfEp(pstn_ep& ep) {
       break;
     }
     pstn_epoll& set = s.epolls[set_idx];
-    Guard h(set.lock);
+    SetGuard h(s, set);
     RemoveItem(s, ep, set, idx, PSTN_NONE);
   }
 }
@@ -360,17 +360,22 @@ namespace {
 
 // Takes the first item out of a set that nobody uses any more. False: it is empty.
 bool DropFirstItem(pstn_stack& s, pstn_epoll& set, uint32_t set_idx) {
-  Lock(set.lock);
-  uint32_t i = set.all_head;
-  pstn_ep* ep = i < PSTN_ITEMS ? EpAt(s, s.items[i].ep_idx) : nullptr;
-  int fd = i < PSTN_ITEMS ? static_cast<int>(s.items[i].fd) : -1;
-  if (i < PSTN_ITEMS && ep == nullptr) RemoveOrphan(s, set, i);
-  Unlock(set.lock);
-  if (ep == nullptr) return i < PSTN_ITEMS;
+  uint32_t i;
+  pstn_ep* ep;
+  int fd;
+  {
+    SetGuard h(s, set);
+    i = set.all_head;
+    if (i >= PSTN_ITEMS) return false;
+    ep = EpAt(s, s.items[i].ep_idx);
+    fd = static_cast<int>(s.items[i].fd);
+    if (ep == nullptr) RemoveOrphan(s, set, i);
+  }
+  if (ep == nullptr) return true;
   uint32_t prev;
   Guard g(ep->item_lock);
   uint32_t found = FindItem(s, *ep, set_idx, fd, &prev);
-  Guard h(set.lock);
+  SetGuard h(s, set);
   if (found != PSTN_NONE) {
     RemoveItem(s, *ep, set, found, prev);
     RenotifyLocked(*ep);
@@ -485,8 +490,8 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
         CtlReconnect();
       }
     } else if (tag < PSTN_ITEMS) {
-      Guard g(set.lock);
       pstn_stack& s = Stack();
+      SetGuard g(s, set);
       pstn_item& item = s.items[tag];
       bool member = item.epoll_idx < PSTN_EPOLLS && &s.epolls[item.epoll_idx] == &set;
       if (member && (item.flags & PSTN_IT_KERNEL) != 0) {  // another thread may just have removed it
@@ -518,7 +523,7 @@ int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
   bool moved = false;
   int n;
   {
-    Guard g(set.lock);
+    SetGuard g(Stack(), set);
     n = Harvest(set, out, max, &moved);
   }
   if (n != 0) set_local[idx].ours_ns = MonotonicNs();
@@ -586,7 +591,7 @@ bool AnyReady(pstn_epoll& set, uint32_t idx) {
   pstn_stack& s = Stack();
   if (set.listeners != 0) AdmitSyns();
   TakePosts(g_proc.view, set, idx);
-  Guard g(set.lock);
+  SetGuard g(s, set);
   for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
     const pstn_item& item = s.items[i];
     i = item.ready_next;

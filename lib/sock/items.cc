@@ -6,6 +6,29 @@
 #include "sock/items.h"
 
 namespace postern {
+namespace {
+
+// The list of members is whole at each instruction when walked forwards; all else is made anew from it. Each
+// member that may be ready is looked at: an event that the dead owner had taken is found again.
+void Mend(pstn_stack& s, pstn_epoll& set) {
+  set.ready_head = set.ready_tail = PSTN_NONE;
+  StoreRelease(set.ready_count, 0u);
+  set.listeners = 0;
+  uint32_t prev = PSTN_NONE;
+  for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; prev = i, i = s.items[i].all_next, guard++) {
+    pstn_item& item = s.items[i];
+    item.all_prev = prev;
+    if ((item.flags & PSTN_IT_KERNEL) != 0) set.listeners++;
+    item.flags &= ~PSTN_IT_READY;
+    PushReady(s, set, i);
+  }
+}
+
+}  // namespace
+
+SetGuard::SetGuard(pstn_stack& s, pstn_epoll& set) : set_(set) {
+  if (Lock(set.lock)) Mend(s, set);
+}
 
 void PushReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
   pstn_item& item = s.items[idx];
@@ -145,23 +168,24 @@ void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx) {
   pstn_stack& s = *v.s;
   uint32_t waiter = set.waiter_idx;
   Shared later;
-  Lock(set.lock);
-  if (LoadRelaxed(s.waiters[waiter].posted) != 0) StoreRelaxed(s.waiters[waiter].posted, 0u);
-  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadAcquire(s.lgrs[i].state) == 0) continue;
-    uint8_t* lgr = LgrBase(v, i);
-    if (lgr == nullptr) continue;
-    pstn_evmap& map = LgrEvmap(lgr, s.lgrs[i].side, waiter);
-    if (LoadRelaxed(map.summary) != 0) TakeBits(s, set, set_idx, s.lgrs[i], map, later);
+  {
+    SetGuard g(s, set);
+    if (LoadRelaxed(s.waiters[waiter].posted) != 0) StoreRelaxed(s.waiters[waiter].posted, 0u);
+    uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
+    for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+      if (LoadAcquire(s.lgrs[i].state) == 0) continue;
+      uint8_t* lgr = LgrBase(v, i);
+      if (lgr == nullptr) continue;
+      pstn_evmap& map = LgrEvmap(lgr, s.lgrs[i].side, waiter);
+      if (LoadRelaxed(map.summary) != 0) TakeBits(s, set, set_idx, s.lgrs[i], map, later);
+    }
   }
-  Unlock(set.lock);
   for (uint32_t i = 0; i < later.count; i++) {
     pstn_ep& ep = s.eps[later.ep[i]];
     Guard g(ep.item_lock);
     for (uint32_t it = ep.item_head, guard = 0; it < PSTN_ITEMS && guard < PSTN_ITEMS; it = s.items[it].ep_next, guard++) {
       if (s.items[it].epoll_idx != set_idx) continue;
-      Guard h(set.lock);
+      SetGuard h(s, set);
       PushReady(s, set, it);
     }
   }

@@ -9,6 +9,18 @@
 
 namespace postern {
 
+// set.lock for the time of a block. What an owner that died with it has left half done is mended first.
+class SetGuard {
+ public:
+  SetGuard(pstn_stack& s, pstn_epoll& set);
+  ~SetGuard() { Unlock(set_.lock); }
+  SetGuard(const SetGuard&) = delete;
+  SetGuard& operator=(const SetGuard&) = delete;
+
+ private:
+  pstn_epoll& set_;
+};
+
 // Under set.lock. An item that is on the list, or whose one shot was fired, is not put there.
 void PushReady(pstn_stack& s, pstn_epoll& set, uint32_t idx);
 uint32_t PopReady(pstn_stack& s, pstn_epoll& set);  // PSTN_NONE: the list is empty

@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sock/items.h"
 
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "base/sys.h"
 #include "catch.h"
 #include "sock/sock.h"
@@ -73,6 +76,28 @@ TEST_CASE("items: a set is taken apart though a process died while it added or r
   CHECK(p.s.hdr.items.used == 0);
   CHECK(p.s.hdr.epolls.used == 0);
   CHECK(p.ep().item_head == PSTN_NONE);
+}
+
+TEST_CASE("items: who takes a set over from a dead process finds every member, once") {
+  Place p;
+  const uint32_t a = p.Add(5), b = p.Add(6), c = p.Add(7);
+  p.s.items[c].flags = PSTN_IT_KERNEL;
+  PushReady(p.s, p.set(), a);
+  p.s.items[b].flags = PSTN_IT_READY;  // it died before it put `b` on the list ...
+  p.set().ready_count = 7;             // ... and at other places
+  p.s.items[a].all_prev = PSTN_NONE;
+  const pid_t dead = fork();
+  if (dead == 0) _exit(0);
+  REQUIRE(waitpid(dead, nullptr, 0) == dead);
+  p.set().lock.word = static_cast<uint32_t>(dead);
+  {
+    SetGuard g(p.s, p.set());
+    CHECK(p.set().ready_count == 3);
+    CHECK(p.set().listeners == 1);
+    for (uint32_t i : {c, b, a}) CHECK(PopReady(p.s, p.set()) == i);
+    CHECK(p.s.items[a].all_prev == b);
+  }
+  CHECK(p.set().lock.word == 0);
 }
 
 TEST_CASE("items: memory that makes no sense ends no process") {
