@@ -49,7 +49,7 @@ void FallBack(int fd, pstn_ep& ep, Reason reason) {
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
   ApplyOptions(fd, ep);
   StoreRelease(ep.state, PSTN_EP_KERNEL);
-  MoveItemsToKernel(ep);
+  MoveItemsToKernel(fd, ep);
 }
 
 namespace {

@@ -54,12 +54,6 @@ pstn_lock adopt_lock;
 uint32_t set_waiting[PSTN_EPOLLS];
 int set_kept[PSTN_EPOLLS];
 
-SetLocal FreshLocal(uint32_t gen) {
-  SetLocal l = {};
-  l.gen = gen;
-  return l;
-}
-
 // Sets that are members of another set of this process. Few programs have any.
 constexpr uint32_t kNestedMax = 64;
 struct Nested {
@@ -91,7 +85,8 @@ SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx) {
   SetLocal& l = set_local[idx];
   if (l.gen == set.gen) return l;
   if (l.bell > 0) CloseInternal(l.bell);
-  l = FreshLocal(set.gen);
+  l = {};
+  l.gen = set.gen;
   return l;
 }
 
@@ -187,6 +182,11 @@ long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
 
 // ---------------------------------------------------------------- registrations
 
+bool WatchesKernelOnly(pstn_ep& ep) {
+  uint32_t st = LoadAcquire(ep.state);
+  return st == PSTN_EP_KERNEL || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
+}
+
 // Edge-triggered and one-shot concern the kernel's part as well; EPOLLEXCLUSIVE goes with it. Who has
 // not asked for connections must not be woken for them: nobody would take them.
 uint32_t ListenerKernelEvents(uint32_t events) {
@@ -198,6 +198,7 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, c
   pstn_stack& s = Stack();
   uint32_t prev;
   Guard g(ep.item_lock);
+  if (WatchesKernelOnly(ep)) return kPass;  // since a moment: MoveItemsToKernel has been by
   if (FindItem(s, ep, set_idx, fd, &prev) != PSTN_NONE) return -EEXIST;
   uint32_t idx = TakeItem(s);
   if (idx == PSTN_NONE) return -ENOSPC;
@@ -262,28 +263,26 @@ long DelItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
   return kernel ? sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), fd, &none) : 0;
 }
 
-// From our set into the kernel's, which tells at once if there is something to tell.
-void MoveItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
-  uint32_t prev;
-  Guard g(ep.item_lock);
-  uint32_t idx = FindItem(ep, set_idx, fd, &prev);
-  if (idx == PSTN_NONE) return;
-  Guard h(set.lock);
-  const pstn_item& item = Stack().items[idx];
+// From our set into the kernel's, which tells at once if there is something to tell. Under ep.item_lock.
+void MoveItem(int epfd, pstn_epoll& set, pstn_ep& ep, int fd, uint32_t idx, uint32_t prev) {
+  pstn_stack& s = Stack();
+  SetGuard h(s, set);
+  const pstn_item& item = s.items[idx];
   bool in_kernel = (item.flags & PSTN_IT_KERNEL) != 0;
   // A one-shot registration that has fired stays silent.
   uint32_t events = (item.flags & PSTN_IT_DISABLED) != 0 ? item.events & (EPOLLET | EPOLLONESHOT) : item.events;
   epoll_event ev = {};
   ev.events = events;
   ev.data.u64 = item.data;
-  RemoveItem(ep, set, idx, prev);
+  RemoveItem(s, ep, set, idx, prev);
   (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(in_kernel ? EPOLL_CTL_MOD : EPOLL_CTL_ADD), fd, &ev);
 }
 
-// The endpoint is the kernel's, or nobody's.
-bool WatchesKernelOnly(pstn_ep& ep) {
-  uint32_t st = LoadAcquire(ep.state);
-  return st == PSTN_EP_KERNEL || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
+void MoveItemOf(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
+  uint32_t prev;
+  Guard g(ep.item_lock);
+  uint32_t idx = FindItem(Stack(), ep, set_idx, fd, &prev);
+  if (idx != PSTN_NONE) MoveItem(epfd, set, ep, fd, idx, prev);
 }
 
 }  // namespace
@@ -294,7 +293,7 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
   pstn_epoll* set = SetOf(epfd, &idx);
   if (ep == nullptr) return kPass;
   if (WatchesKernelOnly(*ep)) {
-    if (set != nullptr) MoveItem(epfd, *set, idx, *ep, fd);  // it became so after it was registered
+    if (set != nullptr) MoveItemOf(epfd, *set, idx, *ep, fd);  // it became so after it was registered
     return kPass;
   }
   if (op != EPOLL_CTL_DEL && ev == nullptr) return -EFAULT;
@@ -306,38 +305,12 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
     if (r < 0) return r;
     set = &Stack().epolls[idx];
   }
-  if (op == EPOLL_CTL_ADD) {
-    long r = AddItem(epfd, *set, idx, *ep, fd, *ev);
+  if (op != EPOLL_CTL_DEL) {
+    long r = op == EPOLL_CTL_ADD ? AddItem(epfd, *set, idx, *ep, fd, *ev) : ModItem(epfd, *set, idx, *ep, fd, *ev);
     if (r == 0) PostWaiter(g_proc.bells, Stack(), set->waiter_idx);  // somebody may sleep on the set
     return r;
   }
-  if (op == EPOLL_CTL_MOD) {
-    long r = ModItem(epfd, *set, idx, *ep, fd, *ev);
-    if (r == 0) PostWaiter(g_proc.bells, Stack(), set->waiter_idx);
-    return r;
-  }
   return DelItem(epfd, *set, idx, *ep, fd);
-}
-
-// Those that this process has made; others are moved when their process next waits (LookAtOurs).
-void MoveItemsToKernel(pstn_ep& ep) {
-  pstn_stack& s = Stack();
-  for (;;) {
-    int epfd = -1, fd = -1;
-    uint32_t set_idx = PSTN_NONE;
-    {
-      Guard g(ep.item_lock);
-      for (uint32_t i = ep.item_head; i < PSTN_ITEMS && epfd < 0; i = s.items[i].ep_next) {
-        const pstn_item& item = s.items[i];
-        if (item.owner_slot != g_proc.slot) continue;
-        epfd = static_cast<int>(item.epfd);
-        fd = static_cast<int>(item.fd);
-        set_idx = item.epoll_idx;
-      }
-    }
-    if (epfd < 0 || set_idx >= PSTN_EPOLLS) return;
-    MoveItem(epfd, s.epolls[set_idx], set_idx, ep, fd);
-  }
 }
 
 void DropItemsOfEp(pstn_ep& ep) {
@@ -353,6 +326,59 @@ void DropItemsOfEp(pstn_ep& ep) {
     pstn_epoll& set = s.epolls[set_idx];
     SetGuard h(s, set);
     RemoveItem(s, ep, set, idx, PSTN_NONE);
+  }
+}
+
+// A number of this process that means the set, if possible `epfd`; -1: none.
+static int NumberOf(uint32_t set_idx, int epfd) {
+  const uint32_t entry = PSTN_FD_EPOLL | set_idx;
+  if (FdEntry(epfd) == entry) return epfd;
+  const int hw = static_cast<int>(LoadRelaxed(g_fd_hw));
+  for (int fd = 0; fd < hw; fd++) {
+    if (FdEntry(fd) == entry) return fd;
+  }
+  return -1;
+}
+
+// The endpoint's socket has become the kernel's, and `fd` means it. Numbers with which the program
+// registered it may be closed or mean something else by now. Sets that this process has no number for
+// are left to those who have, when they next wait (LookAtOurs).
+void MoveItemsToKernel(int fd, pstn_ep& ep) {
+  pstn_stack& s = Stack();
+  Guard g(ep.item_lock);
+  uint32_t prev = PSTN_NONE;
+  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
+    const pstn_item& item = s.items[i];
+    uint32_t next = item.ep_next, set_idx = item.epoll_idx;
+    if (set_idx >= PSTN_EPOLLS) return;
+    int epfd = NumberOf(set_idx, static_cast<int>(item.epfd));
+    int item_fd = FdEntry(static_cast<int>(item.fd)) == FdEntry(fd) ? static_cast<int>(item.fd) : fd;
+    if (epfd >= 0) {
+      MoveItem(epfd, s.epolls[set_idx], ep, item_fd, i, prev);
+    } else {
+      prev = i;
+    }
+    i = next;
+  }
+}
+
+// The endpoint, registered before, listens from now on: the kernel's half of it has to be watched, too.
+void WatchListener(int fd, pstn_ep& ep) {
+  pstn_stack& s = Stack();
+  Guard g(ep.item_lock);
+  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; i = s.items[i].ep_next, guard++) {
+    pstn_item& item = s.items[i];
+    if (item.epoll_idx >= PSTN_EPOLLS) return;
+    pstn_epoll& set = s.epolls[item.epoll_idx];
+    {
+      SetGuard h(s, set);
+      int epfd = NumberOf(item.epoll_idx, static_cast<int>(item.epfd));
+      int item_fd = FdEntry(static_cast<int>(item.fd)) == FdEntry(fd) ? static_cast<int>(item.fd) : fd;
+      if ((item.flags & PSTN_IT_KERNEL) != 0 || KernelAdd(epfd, item_fd, ListenerKernelEvents(item.events), set.magic | i) < 0) continue;
+      item.flags |= PSTN_IT_KERNEL;
+      set.listeners++;
+    }
+    PostWaiter(g_proc.bells, s, set.waiter_idx);  // who sleeps on it has not asked for SYNs
   }
 }
 
@@ -507,7 +533,7 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
 pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
   pstn_stack& s = Stack();
   Guard g(set.lock);
-  for (uint32_t i = set.all_head; i < PSTN_ITEMS; i = s.items[i].all_next) {
+  for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; i = s.items[i].all_next, guard++) {
     pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
     if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_KERNEL) continue;
     *fd = static_cast<int>(s.items[i].fd);
@@ -528,7 +554,7 @@ int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
   }
   if (n != 0) set_local[idx].ours_ns = MonotonicNs();
   int fd;
-  for (pstn_ep* ep; moved && (ep = MovedMember(set, &fd)) != nullptr;) MoveItem(epfd, set, idx, *ep, fd);
+  for (pstn_ep* ep; moved && (ep = MovedMember(set, &fd)) != nullptr;) MoveItemOf(epfd, set, idx, *ep, fd);
   return n;
 }
 

@@ -65,7 +65,7 @@ long SockExport(int fd) {
       return ExportListener(fd, *ep);
     case PSTN_EP_ESTABLISHED: {
       int r = CtlExport(*ep, fd);
-      if (r == 0) MoveItemsToKernel(*ep);
+      if (r == 0) MoveItemsToKernel(fd, *ep);
       return r;
     }
     default:

@@ -111,13 +111,13 @@ void SockEpollNest(int outer, int op, int inner, const epoll_event* ev);
 long SockEpollFilter(int epfd, epoll_event* events, long count);
 void SockEpollWatch(int epfd);
 void DropItemsOfEp(pstn_ep& ep);
+void MoveItemsToKernel(int fd, pstn_ep& ep);
+void WatchListener(int fd, pstn_ep& ep);
 void DropEpoll(uint32_t idx);
 // close() takes a set's number away: true if threads wait on it, who have taken the reference over.
 bool KeepForWaiters(int epfd, uint32_t entry);
 void SetsAfterFork();
 
-// Endpoints that the kernel serves by now: their registrations move to the kernel's sets.
-void MoveItemsToKernel(pstn_ep& ep);
 
 // ---- export.cc: descriptors that others than the family's processes get
 // To be called before it happens. 0, or -errno: the connection could not be moved, nothing has changed.

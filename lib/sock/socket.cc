@@ -149,6 +149,7 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   int fl = sys::Fcntl(fd, F_GETFL, 0);
   if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, fl | O_NONBLOCK);
   StoreRelease(ep.state, PSTN_EP_LISTEN);
+  WatchListener(fd, ep);
   int p = CtlListen(ep, fd);
   if (p == 0) {
     FetchOr(ep.flags, PSTN_EPF_PUBLISHED);
