@@ -20,8 +20,10 @@ constexpr size_t kMaxPoll = kFdMax;
 // Kernel poll set of a call: the entries that the kernel has to watch, and the doorbell behind them.
 struct KernelSet {
   pollfd inline_fds[kInline + 2];  // two more: the doorbell, and posternd's line
+  uint64_t inline_ours[kInline];
   uint32_t inline_at[kInline + 2];
   pollfd* fds = inline_fds;
+  uint64_t* ours = inline_ours;  // by position in the caller's array: endpoint that posts to us, or 0; see Register
   uint32_t* at = inline_at;  // position in the caller's array
   size_t count = 0;
   size_t mapped_bytes = 0;
@@ -31,12 +33,13 @@ struct KernelSet {
   bool Fill(pollfd* all, size_t n);
   bool Reserve(size_t n) {
     if (n <= kInline) return true;
-    mapped_bytes = (n + 2) * (sizeof(pollfd) + sizeof(uint32_t));
+    mapped_bytes = (n + 2) * (sizeof(pollfd) + sizeof(uint64_t) + sizeof(uint32_t));
     long r = sys::Call(SYS_mmap, 0L, mapped_bytes, static_cast<long>(PROT_READ | PROT_WRITE),
                        static_cast<long>(MAP_PRIVATE | MAP_ANONYMOUS), -1L, 0L);
     if (r < 0 && r > -4096) return false;
     fds = reinterpret_cast<pollfd*>(r);
-    at = reinterpret_cast<uint32_t*>(fds + n + 2);
+    ours = reinterpret_cast<uint64_t*>(fds + n + 2);
+    at = reinterpret_cast<uint32_t*>(ours + n + 2);
     return true;
   }
   void Release() {
@@ -112,24 +115,34 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
   return ready;
 }
 
-void Register(pollfd* fds, size_t n, bool on) {
+// Asks the endpoints to post. Which they were is noted: while we sleep, another thread may close a number,
+// and have it given to another socket, whose own pollers are none of our business.
+void Register(const pollfd* fds, size_t n, KernelSet& k) {
   for (size_t i = 0; i < n; i++) {
-    pstn_ep* ep = on ? OursForPoll(fds[i].fd) : EpOfFd(fds[i].fd);
+    k.ours[i] = 0;
+    pstn_ep* ep = OursForPoll(fds[i].fd);
     if (ep == nullptr) continue;
     Guard g(ep->item_lock);
-    if (on) {
-      ep->pollers++;
-    } else if (ep->pollers != 0) {
-      ep->pollers--;
-    }
+    k.ours[i] = static_cast<uint64_t>(LoadRelaxed(ep->gen)) << 32 | (EpIdx(Stack(), *ep) + 1);
+    ep->pollers++;
     RenotifyLocked(*ep);
+  }
+}
+void Unregister(size_t n, const KernelSet& k) {
+  for (size_t i = 0; i < n; i++) {
+    if (k.ours[i] == 0) continue;
+    pstn_ep& ep = Stack().eps[static_cast<uint32_t>(k.ours[i]) - 1];
+    Guard g(ep.item_lock);
+    if (LoadRelaxed(ep.gen) != k.ours[i] >> 32 || ep.pollers == 0) continue;
+    ep.pollers--;
+    RenotifyLocked(ep);
   }
 }
 
 // What a poll() that slept leaves behind, taken back.
-void GetUp(const Bed& bed, pollfd* fds, size_t n, KernelSet& k) {
+void GetUp(const Bed& bed, size_t n, KernelSet& k) {
   AnnounceSleep(bed.waiter, false);
-  Register(fds, n, false);
+  Unregister(n, k);
   StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 0u);
   MarkWaiter(bed.waiter, 0);
   GiveBed(bed);
@@ -148,7 +161,7 @@ long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners, 
     bool retry = listeners && g_proc.ctl_fd < 0;
     timespec left = until.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
     r = Cancellable([&] { return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u), until.never() && !retry ? nullptr : &left, mask, 8L); },
-                    [&] { GetUp(bed, fds, n, k); });
+                    [&] { GetUp(bed, n, k); });
     if (retry) CtlReconnect();
     if (r > 0 && k.fds[k.count].revents != 0) DrainBell(bed.bell);
   }
@@ -201,7 +214,7 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
   if (bed.waiter == PSTN_NONE) return -ENOMEM;
   StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 1u);
   MarkWaiter(bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
-  Register(fds, n, true);
+  Register(fds, n, k);
   for (;;) {
     ClearNews(bed.waiter);
     ready = LookOnce(fds, n, k, true);
@@ -219,7 +232,7 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
       break;
     }
   }
-  GetUp(bed, fds, n, k);
+  GetUp(bed, n, k);
   return ready;
 }
 

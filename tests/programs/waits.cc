@@ -464,6 +464,31 @@ void Limits() {
   later.join();
 }
 
+// A thread polls a number that is closed and used again; then another polls the socket that has it now.
+void PollReusedNumber() {
+  Pair a, b;
+  int number = a.server;
+  std::thread first([&] {
+    pollfd p = {number, POLLIN, 0};
+    (void)poll(&p, 1, 400);
+  });
+  SleepMs(100);
+  int other = dup(number);  // keeps what the first thread polls
+  dup2(b.server, number);
+  long woken = 0;
+  std::thread second([&] {
+    pollfd p = {number, POLLIN, 0};
+    long start = NowMs();
+    if (poll(&p, 1, 3000) == 1) woken = NowMs() - start;
+  });
+  first.join();
+  SleepMs(200);
+  (void)!write(b.client, "x", 1);
+  second.join();
+  Check("the second poller is woken", woken != 0 && woken < 1500);
+  close(other);
+}
+
 // One connection in very many sets.
 void ManySets() {
   Pair p;
@@ -501,6 +526,7 @@ const Named kAll[] = {
     {"backlog_count", BacklogCount},
     {"limits", Limits},
     {"many_sets", ManySets},
+    {"poll_reused_number", PollReusedNumber},
 };
 
 }  // namespace
