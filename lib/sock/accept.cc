@@ -18,10 +18,18 @@ constexpr uint32_t kKernelTurn = 8;  // so often the kernel's queue is asked fir
 // Clients count who waits for a listener, so as not to overrun its backlog; who no longer waits is taken off.
 uint32_t& PendingOf(uint8_t* lgr, uint32_t listener_idx) { return LgrHdr(lgr).pending[listener_idx % PSTN_PENDING]; }
 
+// The client that finds its listener gone takes its SYN back, and may use the slot again (StillListed in
+// connect.cc); from here on it can't. False: it has, or another process has admitted or refused it.
+bool Claim(pstn_conn& c) {
+  uint32_t state = PSTN_CS_SYN;
+  return CompareExchange(c.setup.state, state, PSTN_CS_ESTABLISHED) || state == PSTN_CS_CLIENT_GONE;
+}
+
 // Refuses a connection, as a RST would: there is no such listener, or no room.
 void Refuse(const ConnEnd& e, uint32_t listener_idx) {
-  FetchSub(PendingOf(e.lgr, listener_idx), 1u);
+  if (!Claim(*e.conn)) return;
   FetchOr(e.ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
+  FetchSub(PendingOf(e.lgr, listener_idx), 1u);
   Count(Stack().hdr, kCounterSynsRefused);
   uint32_t claimed = PSTN_CS_ESTABLISHED;
   if (!CompareExchange(e.conn->setup.state, claimed, PSTN_CS_SERVER_GONE)) {
@@ -31,6 +39,25 @@ void Refuse(const ConnEnd& e, uint32_t listener_idx) {
   AnnounceData(g_proc.bells, e);
   AnnounceSpace(g_proc.bells, e);
 }
+
+// accept_lock. What an owner that died with it has left half done is mended: the chain is whole, walked forwards.
+class QueueGuard {
+ public:
+  explicit QueueGuard(pstn_ep& listener) : listener_(listener) {
+    if (!Lock(listener.accept_lock)) return;
+    pstn_stack& s = Stack();
+    uint32_t count = 0;
+    listener.accept_tail = PSTN_NONE;
+    for (uint32_t i = listener.accept_head; i < PSTN_EPS && count < PSTN_EPS; i = s.eps[i].next, count++) listener.accept_tail = i;
+    StoreRelease(listener.accept_count, count);
+  }
+  ~QueueGuard() { Unlock(listener_.accept_lock); }
+  QueueGuard(const QueueGuard&) = delete;
+  QueueGuard& operator=(const QueueGuard&) = delete;
+
+ private:
+  pstn_ep& listener_;
+};
 
 void QueueAccepted(pstn_ep& listener, uint32_t idx) {
   pstn_stack& s = Stack();
@@ -44,15 +71,34 @@ void QueueAccepted(pstn_ep& listener, uint32_t idx) {
   StoreRelease(listener.accept_count, listener.accept_count + 1);
 }
 
-// One connection of link group `idx`. What the client wrote is loaded once and checked.
-void Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
+// What the listener has, its children inherit.
+void Inherit(pstn_ep& ep, const pstn_ep& listener) {
+  ep.flags = listener.flags & (PSTN_EPF_NODELAY | PSTN_EPF_KEEPALIVE | PSTN_EPF_CORK | PSTN_EPF_OOBINLINE | PSTN_EPF_REUSEADDR);
+  ep.sndbuf = listener.sndbuf;
+  ep.rcvbuf = listener.rcvbuf;
+  ep.linger_on = listener.linger_on;
+  ep.linger_sec = listener.linger_sec;
+  ep.rcvtimeo_ns = listener.rcvtimeo_ns;
+  ep.sndtimeo_ns = listener.sndtimeo_ns;
+  ep.rcvlowat = listener.rcvlowat;
+  ep.keepidle = listener.keepidle;
+  ep.keepintvl = listener.keepintvl;
+  ep.keepcnt = listener.keepcnt;
+  ep.user_timeout = listener.user_timeout;
+  ep.opt_set = listener.opt_set;
+}
+
+enum class Admission : uint8_t { kDone, kChanged };
+constexpr int kAdmitTries = 4;  // a client that changes its mind more often does it to keep us busy
+
+// One connection of link group `idx`. What the client wrote is loaded once and checked. kChanged: the
+// client has taken it back meanwhile, and there may be another in its place.
+Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   pstn_stack& s = Stack();
   pstn_lgr_ref& ref = s.lgrs[lgr_idx];
   pstn_conn& c = LgrConn(lgr, conn);
-  if (LoadAcquire(ref.conn_ep[conn]) != 0) return;
-  // Claimed first: a client that finds its listener gone takes its SYN back, and may use the slot again.
-  uint32_t state = PSTN_CS_SYN;
-  if (!CompareExchange(c.setup.state, state, PSTN_CS_ESTABLISHED) && state != PSTN_CS_CLIENT_GONE) return;
+  uint32_t state = LoadAcquire(c.setup.state);
+  if ((state != PSTN_CS_SYN && state != PSTN_CS_CLIENT_GONE) || LoadAcquire(ref.conn_ep[conn]) != 0) return Admission::kDone;
   BuryZombie(ref, conn);
   pstn_conn_setup setup = c.setup;
   pstn_ep* listener = EpAt(s, setup.listener_idx);
@@ -62,7 +108,7 @@ void Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   uint32_t idx = listener != nullptr ? NewEp(listener->family) : PSTN_NONE;
   if (idx == PSTN_NONE) {
     Refuse(e, setup.listener_idx);
-    return;
+    return Admission::kDone;
   }
   pstn_ep& ep = s.eps[idx];
   ep.lgr_idx = lgr_idx;
@@ -72,36 +118,41 @@ void Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   ep.local = setup.server;
   ep.peer = setup.client;
   ep.listener = setup.listener_idx;
-  Lock(listener->accept_lock);
-  bool open = LoadAcquire(listener->state) == PSTN_EP_LISTEN && listener->gen == setup.listener_gen &&
-              (listener->flags & PSTN_EPF_SHUT_RD) == 0;
-  if (open) {
-    // What the listener has, its children inherit.
-    ep.flags = listener->flags & (PSTN_EPF_NODELAY | PSTN_EPF_KEEPALIVE | PSTN_EPF_CORK | PSTN_EPF_OOBINLINE | PSTN_EPF_REUSEADDR);
-    ep.sndbuf = listener->sndbuf;
-    ep.rcvbuf = listener->rcvbuf;
-    ep.linger_on = listener->linger_on;
-    ep.linger_sec = listener->linger_sec;
-    ep.rcvtimeo_ns = listener->rcvtimeo_ns;
-    ep.sndtimeo_ns = listener->sndtimeo_ns;
-    ep.rcvlowat = listener->rcvlowat;
-    ep.keepidle = listener->keepidle;
-    ep.keepintvl = listener->keepintvl;
-    ep.keepcnt = listener->keepcnt;
-    ep.user_timeout = listener->user_timeout;
-    ep.opt_set = listener->opt_set;
-    StoreRelease(ref.conn_ep[conn], idx + 1);
-    StoreRelease(ep.state, PSTN_EP_EMBRYO);
-    QueueAccepted(*listener, idx);
-  }
-  Unlock(listener->accept_lock);
-  if (open) {
-    PostEp(*listener);
-  } else {
+  // Whoever enters its endpoint here has admitted it: a bit may come twice, from a strange client or for a
+  // process that died with it (RecoverConns).
+  uint32_t nobody = 0;
+  if (!CompareExchange(ref.conn_ep[conn], nobody, idx + 1)) {
     StoreRelease(ep.state, PSTN_EP_FREE);
     GiveEp(s, idx);
-    Refuse(e, setup.listener_idx);
+    return Admission::kDone;
   }
+  bool open, claimed = false, same = false;
+  {
+    QueueGuard g(*listener);
+    open = LoadAcquire(listener->state) == PSTN_EP_LISTEN && listener->gen == setup.listener_gen &&
+           (listener->flags & PSTN_EPF_SHUT_RD) == 0;
+    claimed = open && Claim(c);
+    same = claimed && LoadRelaxed(c.setup.gen) == setup.gen;
+    if (same) {
+      Inherit(ep, *listener);
+      StoreRelease(ep.state, PSTN_EP_EMBRYO);
+      QueueAccepted(*listener, idx);
+    }
+  }
+  if (same) {
+    PostEp(*listener);
+    return Admission::kDone;
+  }
+  StoreRelease(ref.conn_ep[conn], 0u);
+  StoreRelease(ep.state, PSTN_EP_FREE);
+  GiveEp(s, idx);
+  if (!open) {
+    Refuse(e, setup.listener_idx);
+    return Admission::kDone;
+  }
+  uint32_t established = PSTN_CS_ESTABLISHED;
+  if (claimed) CompareExchange(c.setup.state, established, PSTN_CS_SYN);
+  return Admission::kChanged;
 }
 
 void AdmitFrom(uint32_t lgr_idx, uint8_t* lgr) {
@@ -115,7 +166,8 @@ void AdmitFrom(uint32_t lgr_idx, uint8_t* lgr) {
     while (bits != 0) {
       uint32_t conn = w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
       bits &= bits - 1;
-      Admit(lgr_idx, lgr, conn);
+      for (int i = 0; i < kAdmitTries && Admit(lgr_idx, lgr, conn) == Admission::kChanged; i++) {
+      }
     }
   }
 }
@@ -125,9 +177,10 @@ void AdmitFrom(uint32_t lgr_idx, uint8_t* lgr) {
 uint32_t DequeueEmbryo(pstn_ep& listener) {
   pstn_stack& s = Stack();
   if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;
-  Guard g(listener.accept_lock);
+  QueueGuard g(listener);
   uint32_t idx = listener.accept_head;
   if (idx >= PSTN_EPS) return PSTN_NONE;
+  s.eps[idx].owner_slot = g_proc.slot;  // until its fd is in the table: see RecoverConns
   listener.accept_head = s.eps[idx].next;
   if (listener.accept_head == PSTN_NONE) listener.accept_tail = PSTN_NONE;
   StoreRelease(listener.accept_count, listener.accept_count - 1);
@@ -143,7 +196,7 @@ long AcceptOurs(pstn_ep& listener, uint32_t idx, sockaddr* sa, socklen_t* len, i
   pstn_ep& ep = s.eps[idx];
   long fd = OpenFdFor(ep, idx, false, (flags & SOCK_CLOEXEC) != 0);
   if (fd < 0) {  // out of fds: it stays first in the queue, as with the kernel
-    Guard g(listener.accept_lock);
+    QueueGuard g(listener);
     ep.next = listener.accept_head;
     listener.accept_head = idx;
     if (listener.accept_tail == PSTN_NONE) listener.accept_tail = idx;
@@ -180,6 +233,56 @@ long AcceptKernel(int fd, sockaddr* sa, socklen_t* len, int flags) {
 }
 
 }  // namespace
+
+namespace {
+
+bool InQueue(const pstn_ep& listener, uint32_t idx) {
+  uint32_t guard = 0;
+  for (uint32_t i = listener.accept_head; i < PSTN_EPS && guard < PSTN_EPS; i = Stack().eps[i].next, guard++) {
+    if (i == idx) return true;
+  }
+  return false;
+}
+
+// A connection that the dead process of `slot` was just admitting, accepting or closing.
+void RecoverConn(uint32_t slot, pstn_lgr_ref& ref, uint32_t conn, uint32_t idx) {
+  pstn_stack& s = Stack();
+  pstn_ep& ep = s.eps[idx];
+  if (ep.owner_slot != slot || &s.lgrs[ep.lgr_idx % PSTN_LGRS] != &ref || ep.conn_idx != conn) return;
+  uint32_t state = LoadAcquire(ep.state);
+  pstn_ep* listener = EpAt(s, ep.listener);
+  if (state == PSTN_EP_NEW && ref.side == 1) {  // admitted, but in no queue: once more from the beginning
+    StoreRelease(ref.conn_ep[conn], 0u);
+    StoreRelease(ep.state, PSTN_EP_FREE);
+    GiveEp(s, idx);
+  } else if (state == PSTN_EP_EMBRYO && listener != nullptr) {
+    {
+      QueueGuard g(*listener);
+      if (LoadAcquire(listener->state) == PSTN_EP_LISTEN && !InQueue(*listener, idx)) QueueAccepted(*listener, idx);
+    }
+    PostEp(*listener);
+  } else if (state == PSTN_EP_CLOSED) {
+    FinishClose(ep);
+  }
+}
+
+}  // namespace
+
+void RecoverConns(uint32_t slot) {
+  pstn_stack& s = Stack();
+  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.lgrs_hw) && i < PSTN_LGRS; i++) {
+    pstn_lgr_ref& ref = s.lgrs[i];
+    uint8_t* lgr = LgrBase(g_proc.view, i);
+    if (LoadAcquire(ref.state) == 0 || lgr == nullptr) continue;
+    uint32_t hw = LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
+    for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
+      uint32_t idx = LoadAcquire(ref.conn_ep[c]);
+      if (idx != 0 && idx <= PSTN_EPS) RecoverConn(slot, ref, c, idx - 1);
+      // Its bit has been taken, by the dead process or by one that is about to admit it: then who comes second finds it done.
+      if (ref.side == 1 && LoadAcquire(LgrConn(lgr, c).setup.state) == PSTN_CS_SYN && LoadAcquire(ref.conn_ep[c]) == 0) (void)Admit(i, lgr, c);
+    }
+  }
+}
 
 void AdmitSyns() {
   pstn_stack& s = Stack();

@@ -84,15 +84,24 @@ void CloseConnection(pstn_ep& ep, End end) {
 
 }  // namespace
 
+void FinishClose(pstn_ep& ep) {
+  DropItemsOfEp(ep);
+  CloseConnection(ep, End::kOrderly);
+  StoreRelease(ep.state, PSTN_EP_FREE);
+  GiveEp(Stack(), EpIdx(Stack(), ep));
+}
+
 void CloseEp(pstn_ep& ep) {
   if (ep.took_over != 0) FinishTakeOver(ep);
   uint32_t state = LoadAcquire(ep.state);
-  DropItemsOfEp(ep);
-  if (state == PSTN_EP_LISTEN) {
-    StopListening(ep, PSTN_EP_CLOSED);
-  } else if (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_EMBRYO) {
-    CloseConnection(ep, End::kOrderly);
+  if (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_EMBRYO) {
+    ep.owner_slot = g_proc.slot;  // should we die in the middle: see RecoverConns
+    StoreRelease(ep.state, PSTN_EP_CLOSED);
+    FinishClose(ep);
+    return;
   }
+  DropItemsOfEp(ep);
+  if (state == PSTN_EP_LISTEN) StopListening(ep, PSTN_EP_CLOSED);
   StoreRelease(ep.state, PSTN_EP_FREE);
   GiveEp(Stack(), EpIdx(Stack(), ep));
 }
@@ -262,14 +271,9 @@ long SockClose(int fd, uint32_t entry) {
   CachedFd c = {fd, static_cast<uint16_t>(ep->kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0};
   uint32_t family = ep->family;
   SetFd(fd, 0);
-  if (reusable) {
-    DropFdRef(entry);  // before the fd can be taken again: its port is the connection's
-    if (CachePut(family, c)) return 0;
-    return sys::Close(fd);
-  }
-  long r = sys::Close(fd);
-  DropFdRef(entry);
-  return r;
+  DropFdRef(entry);  // before the fd can be taken again: its port is the connection's
+  if (reusable && CachePut(family, c)) return 0;
+  return sys::Close(fd);
 }
 
 }  // namespace postern

@@ -71,6 +71,7 @@ void ReapSlot(StackView& v, uint32_t slot_idx) {
   if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;
   StoreRelease(slot.state, PSTN_SL_DEAD);
   DropTable(s, slot);
+  RecoverConns(slot_idx);
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
     if (LoadRelaxed(s.waiters[w].state) == 0 || s.waiters[w].owner_slot != slot_idx) continue;

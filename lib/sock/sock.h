@@ -51,6 +51,8 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags);
 void AdmitSyns();
 // The next connection of the accept queue, or PSTN_NONE.
 uint32_t DequeueEmbryo(pstn_ep& listener);
+// After the fd table of a dead process has been dropped: the connections that were in its hands.
+void RecoverConns(uint32_t slot);
 // A file descriptor for an endpoint: a kernel socket from the cache or a new one. -errno on failure.
 long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec);
 
@@ -93,6 +95,7 @@ class Hold {
 };
 void HoldsAfterFork();
 void CloseEp(pstn_ep& ep);               // last reference dropped
+void FinishClose(pstn_ep& ep);           // the rest of it, for a connection in state CLOSED
 // Takes a listener out of the directory and resets who waits in its queue; `state` is its next.
 void StopListening(pstn_ep& ep, uint32_t state);
 void ResetQueue(pstn_ep& listener);      // those who wait in it

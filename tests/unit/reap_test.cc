@@ -1,0 +1,97 @@
+// reap_test.cc - connections in the hands of a process that dies: admitted, accepted or closed all the same.
+// SPDX-License-Identifier: Apache-2.0
+#include "sock/reap.h"
+
+#include "catch.h"
+#include "ring_pair.h"
+#include "sock/sock.h"
+
+namespace postern {
+namespace {
+
+constexpr uint32_t kDead = 3, kConn = 70;
+
+// A listener of the stack, and a client's connection to it that has been announced.
+struct Place {
+  RingWorld world;
+  StackView before = g_proc.view;
+  uint32_t listener;
+
+  Place() {
+    g_proc.view = {};
+    StackView& v = g_proc.view;
+    v.s = &world.stack();
+    for (uint32_t side = 0; side < 2; side++) {
+      uint32_t idx = static_cast<uint32_t>(&world.ref(side) - v.s->lgrs);
+      v.lgr[idx] = world.lgr();
+      v.lgr_id[idx] = v.s->lgrs[idx].id;
+    }
+    v.s->slots[kDead].state = PSTN_SL_LIVE;
+    for (uint32_t& c : v.s->slots[kDead].chunk) c = PSTN_NONE;
+    listener = NewEp(AF_INET);
+    v.s->eps[listener].state = PSTN_EP_LISTEN;
+    LgrHdr(world.lgr()).conns_hw = kConn + 1;
+    conn().setup.listener_idx = listener;
+    conn().setup.listener_gen = v.s->eps[listener].gen;
+    conn().setup.state = PSTN_CS_SYN;
+    AnnounceSyn(g_proc.bells, world.lgr(), kConn);
+  }
+  ~Place() { g_proc.view = before; }
+  Place(const Place&) = delete;
+  Place& operator=(const Place&) = delete;
+  pstn_stack& s() { return world.stack(); }
+  pstn_ep& l() { return s().eps[listener]; }
+  pstn_conn& conn() { return LgrConn(world.lgr(), kConn); }
+  pstn_ep& Accepted() { return s().eps[world.ref(1).conn_ep[kConn] - 1]; }
+  void Die() {
+    s().slots[kDead].state = PSTN_SL_LIVE;
+    ReapSlot(g_proc.view, kDead);
+  }
+};
+
+TEST_CASE("reap: a connection whose announcement the dead process had taken is admitted") {
+  Place p;
+  pstn_evmap& map = LgrEvmap(p.world.lgr(), 1, PSTN_EVMAP_SYN);
+  map.summary = 0;
+  for (uint64_t& leaf : map.leaf) leaf = 0;
+  p.Die();
+  CHECK(p.l().accept_count == 1);
+  CHECK(p.conn().setup.state == PSTN_CS_ESTABLISHED);
+}
+
+TEST_CASE("reap: a connection that was on its way into the accept queue, or out of it, is there again") {
+  Place p;
+  AdmitSyns();
+  REQUIRE(p.l().accept_count == 1);
+  pstn_ep& ep = p.Accepted();
+  p.Die();
+  CHECK(p.l().accept_count == 1);  // it was in nobody's hands
+  p.l().accept_head = p.l().accept_tail = PSTN_NONE;
+  p.l().accept_count = 0;
+  ep.owner_slot = kDead;
+  p.Die();
+  CHECK(p.l().accept_count == 1);
+  p.l().accept_head = p.l().accept_tail = PSTN_NONE;
+  p.l().accept_count = 0;
+  ep.state = PSTN_EP_NEW;
+  ep.owner_slot = kDead;
+  p.conn().setup.state = PSTN_CS_SYN;
+  p.Die();
+  CHECK(p.l().accept_count == 1);
+}
+
+TEST_CASE("reap: a connection that was being closed is closed") {
+  Place p;
+  AdmitSyns();
+  pstn_ep& ep = p.Accepted();
+  ep.refs = 0;
+  ep.owner_slot = kDead;
+  ep.state = PSTN_EP_CLOSED;
+  p.Die();
+  CHECK(ep.state == PSTN_EP_FREE);
+  CHECK((p.conn().ctl[1].flags & (PSTN_CF_CLOSED | PSTN_CF_FIN)) == (PSTN_CF_CLOSED | PSTN_CF_FIN));
+  CHECK(p.conn().setup.state == PSTN_CS_SERVER_GONE);
+}
+
+}  // namespace
+}  // namespace postern
