@@ -102,8 +102,9 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
   }
   Action a = Snapshot(signo);
   if ((a.flags & kOnce) != 0) {
-    struct sigaction reset = {};
-    (void)PSTN_REAL(sigaction)(signo, &reset, nullptr);
+    // Not by libc's function: it may have to be looked up, which no handler may do.
+    const uint64_t reset[4] = {};  // the kernel's struct sigaction: handler, flags, restorer, mask
+    (void)sys::Call(SYS_rt_sigaction, signo, &reset[0], nullptr, 8L);
   }
   bool waits = t_waits_for_many;
   t_waits_for_many = false;  // for the handler's own calls, and for good if it does not return

@@ -8,14 +8,18 @@
 namespace postern {
 namespace {
 
-// The socket code works on the process's own view: lend it the one that is being reaped.
+// The socket code works on the process's own view: lend it the one that is being reaped. A program that
+// takes back a slot of its own (a fork that failed) has it already, and other threads may be changing it.
 class Borrow {
  public:
-  explicit Borrow(StackView& v) : v_(v), own_(g_proc.view) {
+  explicit Borrow(StackView& v) : v_(v), other_(&v != &g_proc.view) {
+    if (!other_) return;
+    own_ = g_proc.view;
     g_proc.view = v;
     g_proc.bells.counters = v.s->hdr.counters;
   }
   ~Borrow() {
+    if (!other_) return;
     v_ = g_proc.view;
     g_proc.view = own_;
   }
@@ -24,6 +28,7 @@ class Borrow {
 
  private:
   StackView& v_;
+  const bool other_;
   StackView own_;
 };
 
