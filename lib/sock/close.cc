@@ -255,8 +255,9 @@ void Hold::Release() {
 long SockClose(int fd, uint32_t entry) {
   pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
   if (ep == nullptr) {
-    SetFd(fd, 0);
+    if (!TakeFd(fd, entry)) return -EBADF;
     bool kept = (entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && KeepForWaiters(fd, entry);
+    MarkPrivate(fd, 0);
     long r = sys::Close(fd);
     if (!kept) DropFdRef(entry);
     return r;
@@ -270,9 +271,10 @@ long SockClose(int fd, uint32_t entry) {
                   LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED;
   CachedFd c = {fd, static_cast<uint16_t>(ep->kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0};
   uint32_t family = ep->family;
-  SetFd(fd, 0);
+  if (!TakeFd(fd, entry)) return -EBADF;
   DropFdRef(entry);  // before the fd can be taken again: its port is the connection's
   if (reusable && CachePut(family, c)) return 0;
+  MarkPrivate(fd, 0);
   return sys::Close(fd);
 }
 

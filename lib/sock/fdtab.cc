@@ -31,13 +31,27 @@ pstn_fdchunk* ChunkFor(uint32_t fd, bool make) {
 
 }  // namespace
 
-void SetFd(int fd, uint32_t entry) {
-  if (static_cast<uint32_t>(fd) >= kFdMax) return;
-  MarkPrivate(fd, entry);
+namespace {
+
+void SetShared(int fd, uint32_t entry) {
   if (!g_proc.attached) return;
   uint32_t n = static_cast<uint32_t>(fd);
   pstn_fdchunk* c = ChunkFor(n, entry != 0);
   if (c != nullptr) StoreRelease(c->fd[n % PSTN_FDCHUNK_FDS], entry);
+}
+
+}  // namespace
+
+void SetFd(int fd, uint32_t entry) {
+  if (static_cast<uint32_t>(fd) >= kFdMax) return;
+  MarkPrivate(fd, entry);
+  SetShared(fd, entry);
+}
+
+bool TakeFd(int fd, uint32_t entry) {
+  if (static_cast<uint32_t>(fd) >= kFdMax || !CompareExchange(g_fd[fd], entry, PSTN_FD_INTERNAL)) return false;
+  SetShared(fd, 0);
+  return true;
 }
 
 int MoveHigh(int fd) {

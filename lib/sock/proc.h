@@ -64,6 +64,8 @@ inline pstn_ep* EpOfFd(int fd) {
 }
 void MarkPrivate(int fd, uint32_t entry);  // this process's table only
 void SetFd(int fd, uint32_t entry);   // both tables; the caller counts references
+// Takes `entry` out of both: one of several threads that close the number may. It is the library's own then.
+bool TakeFd(int fd, uint32_t entry);
 // The library's own fds: the program may neither see nor close them.
 inline bool IsInternalFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL; }
 int MoveHigh(int fd);        // to kFdInternal or above, close-on-exec, marked; keeps fd on failure

@@ -506,6 +506,27 @@ void ManySets() {
   for (int ep : sets) close(ep);
 }
 
+// Two threads close a number at the same time: one of them does.
+void CloseTwice() {
+  int twice = 0;
+  for (int round = 0; round < 500; round++) {
+    Pair p;
+    std::atomic<int> ready{0}, closed{0};
+    auto end = [&] {
+      for (ready++; ready < 2;) {
+      }
+      if (close(p.server) == 0) closed++;
+    };
+    std::thread one(end), two(end);
+    one.join();
+    two.join();
+    if (closed != 1) twice++;
+    p.server = -1;
+  }
+  if (twice != 0) printf("%d rounds of 500\n", twice);
+  Check("closed once", twice == 0);
+}
+
 struct Named {
   const char* name;
   void (*run)();
@@ -526,6 +547,7 @@ const Named kAll[] = {
     {"backlog_count", BacklogCount},
     {"limits", Limits},
     {"many_sets", ManySets},
+    {"close_twice", CloseTwice},
     {"poll_reused_number", PollReusedNumber},
 };
 
