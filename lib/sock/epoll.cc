@@ -477,6 +477,19 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
   return n;
 }
 
+// The last thread that waited on a set whose number is closed ends it, unless other numbers mean it.
+void ReleaseKept(uint32_t idx) {
+  int kept = Exchange(set_kept[idx], 0);
+  if (kept == 0) return;
+  SetFd(kept, 0);
+  sys::Close(kept);
+  DropFdRef(PSTN_FD_EPOLL | idx);
+}
+
+void StopWaiting(uint32_t idx) {
+  if (FetchSub(set_waiting[idx], 1u) == 1 && LoadAcquire(set_kept[idx]) != 0) ReleaseKept(idx);
+}
+
 // 2. What the kernel's set has. Events of the program's own fds go to `out`; ours are acted upon.
 long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, const Deadline& until, bool sleep,
                   const sigset_t* mask) {
@@ -493,7 +506,10 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
       long n = sys::Call(SYS_epoll_pwait2, epfd, &got[0], batch, until.never() ? nullptr : &ts, mask, 8L);
       return n == -ENOSYS ? sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, mask, 8L) : n;
     };
-    r = Cancellable(wait, [&] { AnnounceSleep(set.waiter_idx, FetchSub(local.sleepers, 1u) != 1); });
+    r = Cancellable(wait, [&] {
+      AnnounceSleep(set.waiter_idx, FetchSub(set.sleepers, 1u) != 1);
+      StopWaiting(idx);
+    });
   } else {
     r = sys::Call(SYS_epoll_wait, epfd, &got[0], batch, 0L);
   }
@@ -783,15 +799,6 @@ void WakeOthers(const pstn_epoll& set) {
   (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, w);
 }
 
-// The last thread that waited on a set whose number is closed ends it, unless other numbers mean it.
-void ReleaseKept(uint32_t idx) {
-  int kept = Exchange(set_kept[idx], 0);
-  if (kept == 0) return;
-  SetFd(kept, 0);
-  sys::Close(kept);
-  DropFdRef(PSTN_FD_EPOLL | idx);
-}
-
 }  // namespace
 
 long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
@@ -808,7 +815,7 @@ long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const si
     WakeOthers(*set);
     if (LoadRelaxed(set_local[idx].watched) != 0) (void)Rearm(KernelFd(epfd, idx), *set, idx);
   }
-  if (FetchSub(set_waiting[idx], 1u) == 1 && LoadAcquire(set_kept[idx]) != 0) ReleaseKept(idx);
+  StopWaiting(idx);
   return n;
 }
 
