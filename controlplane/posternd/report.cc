@@ -145,15 +145,19 @@ bool HoldsSlot(const Stack& stack, const Process& process) {
          static_cast<pid_t>(LoadRelaxed(slot.pid)) == process.pid;
 }
 
+void AddSockets(Json& sockets, const Stack& stack, const Process& process, KernelNames& kernel) {
+  const std::string comm = Comm(process.pid);
+  ForEachSocket(stack, process, [&](uint32_t fd, const pstn_ep& ep) {
+    sockets.push_back(SocketJson(stack, process, comm, fd, ep, kernel));
+  });
+}
+
 Json SocketsOf(const Registry& registry, pid_t only_pid, Json sockets = Json::array()) {
   KernelNames kernel;
   for (const auto& [id, stack] : registry.stacks()) {
     for (const auto& [slot, process] : stack->processes) {
-      if ((only_pid != 0 && process->pid != only_pid) || !HoldsSlot(*stack, *process)) continue;
-      const std::string comm = Comm(process->pid);
-      ForEachSocket(*stack, *process, [&](uint32_t fd, const pstn_ep& ep) {
-        sockets.push_back(SocketJson(*stack, *process, comm, fd, ep, kernel));
-      });
+      const bool is_asked = only_pid == 0 || process->pid == only_pid;
+      if (is_asked && HoldsSlot(*stack, *process)) AddSockets(sockets, *stack, *process, kernel);
     }
   }
   return sockets;
