@@ -2,8 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import json
+import re
 
 from harness import check, need, test
+
+
+def uncounted_bytes(report):
+    """Since 3.16 each stream has a thread, which is cancelled at the end: between sending its last block and counting it, perhaps."""
+    start = report["start"]
+    version = tuple(int(n) for n in re.match(r"iperf (\d+)\.(\d+)", start["version"]).groups())
+    return start["test_start"]["blksize"] * start["test_start"]["num_streams"] if version >= (3, 16) else 0
 
 
 def iperf(ctx, *options):
@@ -19,7 +27,7 @@ def iperf(ctx, *options):
     end = report["end"]
     for direction in ("", "_bidir_reverse") if "--bidir" in options else ("",):
         sent, received = end[f"sum_sent{direction}"]["bytes"], end[f"sum_received{direction}"]["bytes"]
-        check(0 < received <= sent, f"{direction or 'one way'}: {sent} bytes sent, {received} received")
+        check(0 < received <= sent + uncounted_bytes(report), f"{direction or 'one way'}: {sent} bytes sent, {received} received")
     for stream in end["streams"]:
         check(stream["receiver"]["bytes"] > 0, f"a stream starved: {stream}")
 
