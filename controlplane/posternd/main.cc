@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -159,12 +160,9 @@ uint32_t IdleSecFromEnv() {
   return static_cast<uint32_t>(options.daemon_idle_sec);
 }
 
-}  // namespace
-}  // namespace postern::daemon
-
-int main(int argc, char** argv) {
-  postern::daemon::Arguments arguments;
-  arguments.idle_sec = postern::daemon::IdleSecFromEnv();
+int ParseAndRun(int argc, char** argv) {
+  Arguments arguments;
+  arguments.idle_sec = IdleSecFromEnv();
   CLI::App app("posternd - introduces Postern's programs to each other, and cleans up after them");
   app.set_version_flag("--version", "posternd " POSTERN_VERSION);
   app.add_option("--runtime-dir", arguments.runtime_dir, "Directory of the socket; made if missing")
@@ -176,5 +174,17 @@ int main(int argc, char** argv) {
                "Stay in the foreground, log to standard error");
   app.add_flag("--verbose", arguments.verbose, "Log what happens, not only what goes wrong");
   CLI11_PARSE(app, argc, argv);
-  return postern::daemon::Main(arguments);
+  return Main(arguments);
+}
+
+}  // namespace
+}  // namespace postern::daemon
+
+int main(int argc, char** argv) {
+  try {
+    return postern::daemon::ParseAndRun(argc, argv);
+  } catch (const std::exception& error) {
+    postern::daemon::Warn("%s", error.what());
+    return 1;
+  }
 }
