@@ -112,7 +112,7 @@ long ReadVector(int fd, pstn_ep& ep, const iovec* iov, int count) {
 // A stream socket fills in no name and no control data.
 long ReceiveMsg(int fd, pstn_ep& ep, msghdr* m, int flags) {
   long r = SockRecv(fd, ep, m->msg_iov, m->msg_iovlen, flags);
-  if (r == kPass || r < 0) return r;
+  if (r < 0) return r;  // kPass, too
   m->msg_namelen = 0;
   m->msg_controllen = 0;
   m->msg_flags = 0;

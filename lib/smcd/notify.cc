@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "base/counters.h"
 #include "base/sys.h"
@@ -24,8 +25,7 @@ socklen_t BellName(sockaddr_un& a, const pstn_uuid& stack, uint32_t waiter) {
   memset(&a, 0, sizeof a);
   a.sun_family = AF_UNIX;
   char* p = a.sun_path + 1;
-  memcpy(p, "postern/", 8);
-  p += 8;
+  for (const char c : std::string_view("postern/")) *p++ = c;
   PutHex(p, stack.hi);
   PutHex(p, stack.lo);
   *p++ = '/';

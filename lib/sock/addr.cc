@@ -64,14 +64,14 @@ void AddrToSockaddr(const pstn_addr& a, uint32_t family, sockaddr* sa, socklen_t
 bool AddrIsV4(const pstn_addr& a) { return memcmp(a.ip, kMapped, sizeof kMapped) == 0; }
 
 bool AddrIsAny(const pstn_addr& a) {
-  static constexpr uint8_t zero[16] = {};
-  return memcmp(a.ip, zero, 16) == 0 || (AddrIsV4(a) && memcmp(a.ip + 12, zero, 4) == 0);
+  static constexpr uint8_t kZero[16] = {};
+  return memcmp(a.ip, kZero, 16) == 0 || (AddrIsV4(a) && memcmp(a.ip + 12, kZero, 4) == 0);
 }
 
 bool AddrIsLoopback(const pstn_addr& a) {
   if (AddrIsV4(a)) return a.ip[12] == 127;
-  static constexpr uint8_t one[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
-  return memcmp(a.ip, one, 16) == 0;
+  static constexpr uint8_t kOne[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  return memcmp(a.ip, kOne, 16) == 0;
 }
 
 }  // namespace postern
