@@ -1,14 +1,12 @@
 // daemon.cc - connects to posternd, or double-forks one and waits until its socket accepts.
 // SPDX-License-Identifier: Apache-2.0
 //
-//   wrapper --fork--> child --setsid, fork--> posternd          The child leaves at once, so
-//   posternd belongs to init, has no
-//      |                |                         |             controlling terminal, and is not a
-//      child of the command.
+//   wrapper --fork--> child --setsid, fork--> posternd     The child leaves at once, so posternd
+//      |                |                         |        belongs to init, has no terminal, and
+//      |                |                         |        is not a child of the command.
 //      |<----- wait ----+                         |
-//      |<---- errno of a failed exec (pipe) ------+             The pipe is close-on-exec: end of
-//      file says that exec succeeded.
-//      |<---- connect() succeeds -----------------+
+//      |<---- errno of a failed exec (pipe) ------+        The pipe is close-on-exec: its end says
+//      |<---- connect() succeeds -----------------+        that exec succeeded.
 #include "daemon.h"
 
 #include <fcntl.h>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // options.cc - the option table, parsing of single values, and loading from environment and profile
-// files. SPDX-License-Identifier: Apache-2.0
+// files.
 #include "base/options.h"
 
 #include <cstdarg>

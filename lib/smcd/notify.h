@@ -3,8 +3,8 @@
 //
 // Two ways to sleep, so two ways to wake:
 //  - a thread blocked on one connection sleeps on a futex in its own ctl line (rx_wait, tx_wait);
-//  - an event set or poll() sleeps in the kernel on its fds and its doorbell; it is told by a bit in
-//    its evmap and, only when `sleeping` says so, by a datagram to the doorbell.
+//  - an event set or poll() sleeps in the kernel on its fds and its doorbell; it is told by a bit
+//    in its evmap and, only when `sleeping` says so, by a datagram to the doorbell.
 //
 // No lost wake-up: the sleeper stores its flag, full fence, looks again, sleeps. The waker stores
 // its news, full fence (or the locked instruction that sets the bit), loads the flag. One of the two

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // conform.cc - the actor's loop, and the commands that run others: in a thread, in a child, under a
-// signal. SPDX-License-Identifier: Apache-2.0
+// signal.
 //
 // One line in, one line out. `bg ID CMD ...` starts a call that may block in a thread, `state ID
 // MS` says whether it is done after MS, `join ID` prints what came of it. `child CMD ... ; CMD ...`

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // conform.h - the actor of the conformance run: reads socket calls as lines of text, makes them,
-// prints what came of each. SPDX-License-Identifier: Apache-2.0
+// prints what came of each.
 #pragma once
 
 #include <sys/types.h>

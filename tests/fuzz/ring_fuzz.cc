@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // ring_fuzz.cc - a peer that writes anything into all that it can write: no access out of bounds, no
-// endless loop, and our own offsets stay inside the ring. SPDX-License-Identifier: Apache-2.0
+// endless loop, and our own offsets stay inside the ring.
 //
 // The input is a program of five-byte steps (operation, where, value) on one connection. The peer
 // maps the whole link group, so its lies go into both sides' control lines and into both slabs; the

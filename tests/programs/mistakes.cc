@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // mistakes.cc - mistakes serve|connect NAME PORT: one side of a test for a mistake that others have
-// made. SPDX-License-Identifier: Apache-2.0
+// made.
 //
 // The driver (t_mistakes.py) starts both sides, each under the wrapper or not. A side that finds
 // something wrong prints the failed expectation and exits with 1.

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // mistakes.h - frame of the mistake tests: a named pair of a server and a client, and small socket
-// helpers that do or die. SPDX-License-Identifier: Apache-2.0
+// helpers that do or die.
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // sha256.cc - SHA-256 compression: portable, and with SHA-NI (1.5 GB/s, so that a GiB is not a
-// minute). SPDX-License-Identifier: Apache-2.0
+// minute).
 
 #include "sha256.h"
 

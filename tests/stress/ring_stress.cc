@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // ring_stress.cc - checked streams through rings that are also detached, between threads and between
-// processes. SPDX-License-Identifier: Apache-2.0
+// processes.
 //
 //   ring_stress [SECONDS [CONNECTIONS [SEED]]]    default: 3 4 1
 //

@@ -1,4 +1,5 @@
-// addr_test.cc - addresses to and from the program's form, truncation included. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// addr_test.cc - addresses to and from the program's form, truncation included.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 

@@ -1,4 +1,5 @@
-// area_test.cc - a segment is mapped only if it is what it has to be. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// area_test.cc - a segment is mapped only if it is what it has to be.
 #include "state/area.h"
 
 #include <fcntl.h>

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // options_test.cc - the option schema, parsing of values, and loading from environment and
-// profiles. SPDX-License-Identifier: Apache-2.0
+// profiles.
 #include "base/options.h"
 
 #include <cstring>

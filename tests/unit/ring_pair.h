@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // ring_pair.h - a stack, a link group and connections set up by hand, for tests of what lies below
-// the sockets. SPDX-License-Identifier: Apache-2.0
+// the sockets.
 //
 // The stack talks to itself, so it has both sides of the link group: one mapping, which is what a
 // sanitizer needs to see both ends of a race. No Catch2 here: the stress test and the fuzzer use it.

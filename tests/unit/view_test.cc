@@ -1,4 +1,5 @@
-// view_test.cc - link-group references of a stack and their mappings. SPDX-License-Identifier: Apache-2.0
+// SPDX-License-Identifier: Apache-2.0
+// view_test.cc - link-group references of a stack and their mappings.
 #include "state/view.h"
 
 #include <memory>
