@@ -90,6 +90,15 @@ def session_members(sids):
     return found
 
 
+def is_gone(pid):
+    """It has ended. So has a zombie: the first process of a container may be one that never waits for those it inherits."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
 def kill_pids(pids, sig=signal.SIGKILL):
     for pid in pids:
         try:

@@ -130,9 +130,9 @@ def nothing_left(ctx, runtime, shm_before):
         if daemon:
             os.kill(daemon, signal.SIGTERM)
             end = time.monotonic() + 10
-            while os.path.exists(f"/proc/{daemon}") and time.monotonic() < end:
+            while not harness.is_gone(daemon) and time.monotonic() < end:
                 time.sleep(0.05)
-            check(not os.path.exists(f"/proc/{daemon}"), "posternd does not end on SIGTERM")
+            check(harness.is_gone(daemon), "posternd does not end on SIGTERM")
     strange = [name for name in os.listdir(runtime) if not name.startswith("posternd")]
     check(not strange, f"files left in the runtime directory: {strange}")
     new = posternview.shm_files() - shm_before

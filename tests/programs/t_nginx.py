@@ -8,7 +8,7 @@ import re
 import signal
 import time
 
-from harness import check, need, test
+from harness import check, is_gone, need, test
 from nginxkit import Nginx, documents
 
 
@@ -149,7 +149,7 @@ def nginx_binary_upgrade(ctx):
     new_master = nginx.pid_from_file()
     time.sleep(0.5)
     os.kill(nginx.master, signal.SIGQUIT)
-    wait_until(lambda: not os.path.exists(f"/proc/{nginx.master}"), "the old master does not quit")
+    wait_until(lambda: is_gone(nginx.master), "the old master does not quit")
     time.sleep(0.5)
     client.stop(expect=0)
     expect_clean(load_result(client))
