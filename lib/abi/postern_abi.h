@@ -152,6 +152,7 @@ enum {
 #define PSTN_RING_GEN_SHIFT 48
 #define PSTN_RING_CLASS_SHIFT 40
 #define PSTN_RING_F_SWITCH (1ull << 44)
+#define PSTN_RING_PLACE ((1ull << 40) - 1) /* the page; 0, the header page, is no ring's */
 
 /* Record header, at 64-byte alignment: length of payload, or a marker. 0 = nothing here yet. */
 #define PSTN_REC_HDR 8u

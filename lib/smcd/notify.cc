@@ -146,6 +146,18 @@ void AnnounceSpace(Bells& b, const ConnEnd& e) {
   if ((how & PSTN_TXW_POST) != 0) PostTo(b, e.lgr, e.side ^ 1u, LoadRelaxed(peer.rx_notify), e.ep->conn_idx);
 }
 
+// A blocked writer has at least an eighth unread before it (ring.cc), so a sixteenth comes back before
+// the ring is drained. But RingRead publishes in the middle, and a ring that is seen to be drained can
+// be taken away before it returns: then there is no ring to measure by, and nothing more to come.
+void ReturnSpace(Bells& b, const ConnEnd& e) {
+  pstn_rx& rx = e.ep->rx;
+  bool taken_away = (rx.ring & PSTN_RING_PLACE) == 0;
+  uint32_t enough = taken_away ? 1 : RingBytes(RingClass(rx.ring) % PSTN_SLAB_CLASSES) / 16;
+  if (rx.unreturned < enough) return;
+  rx.unreturned = 0;
+  AnnounceSpace(b, e);
+}
+
 void AnnounceLocal(Bells& b, const ConnEnd& e) {
   FullFence();
   pstn_conn_ctl& own = e.ctl();

@@ -35,7 +35,10 @@ void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t co
 void AnnounceData(Bells& b, const ConnEnd& e);
 // Tells the peer that ring space was returned, if it waits for that.
 void AnnounceSpace(Bells& b, const ConnEnd& e);
-// The same towards our own side: for threads of ours that wait on `e` (shutdown, close, death).
+// After a read, under rx.lock: AnnounceSpace when a sixteenth of the ring has come back since it was
+// last considered. RingRead has counted what came back.
+void ReturnSpace(Bells& b, const ConnEnd& e);
+// AnnounceData and AnnounceSpace towards our own side: for threads of ours that wait on `e` (shutdown, close, death).
 void AnnounceLocal(Bells& b, const ConnEnd& e);
 // A new connection: bit in the server's SYN map, and its waiters that want such news.
 void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn);

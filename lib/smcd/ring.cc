@@ -261,8 +261,6 @@ bool RingDetach(const ConnEnd& e, Pages pages) {
 // ---------------------------------------------------------------- reader
 namespace {
 
-constexpr uint64_t kHasPlace = (1ull << 40) - 1;  // page 0 is the header page: no ring is there
-
 enum class Look : uint8_t { kRecord, kEmpty, kViolation };
 
 struct Place {
@@ -273,9 +271,9 @@ struct Place {
 // What is at `p`, following marks and changes of ring. On kRecord `len` is the checked length.
 Look LookAt(const ConnEnd& e, Place& p, uint64_t& len) {
   for (int steps = 0; steps < 6; steps++) {
-    if ((p.ring & kHasPlace) == 0) {
+    if ((p.ring & PSTN_RING_PLACE) == 0) {
       uint64_t desc = LoadAcquire(e.peer_ctl().ring);  // [A2]
-      if ((desc & kHasPlace) == 0) return Look::kEmpty;
+      if ((desc & PSTN_RING_PLACE) == 0) return Look::kEmpty;
       // It has grown before we came to read the ring that it began in: that one is first.
       if ((desc & PSTN_RING_F_SWITCH) != 0) desc = LoadRelaxed(e.peer_ctl().prev_ring);
       if (RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr) return Look::kViolation;

@@ -65,17 +65,6 @@ Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
 
 // ---------------------------------------------------------------- receive
 
-// Lets a writer that waits for room go on, when a sixteenth of the ring has become free: a blocked
-// writer has at least an eighth unread before it (ring.cc), so this comes before the ring is drained.
-// RingRead has counted what the ring got back.
-void ReturnSpace(const ConnEnd& e) {
-  pstn_rx& rx = e.ep->rx;
-  if ((rx.ring & ((1ull << 40) - 1)) == 0) return;
-  if (rx.unreturned < RingBytes(RingClass(rx.ring) % PSTN_SLAB_CLASSES) / 16) return;
-  rx.unreturned = 0;
-  AnnounceSpace(g_proc.bells, e);
-}
-
 // What an empty ring means: -EAGAIN (just empty), 0 (end of stream) or the connection's error.
 long WhenEmpty(const ConnEnd& e) {
   uint32_t flags = LoadAcquire(e.peer_ctl().flags);
@@ -109,7 +98,7 @@ long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode) {
     return NotHere(*e.ep);
   }
   ReadResult r = RingRead(e, to, want, mode);
-  if (r.bytes != 0 && mode != ReadMode::kPeek) ReturnSpace(e);
+  if (r.bytes != 0 && mode != ReadMode::kPeek) ReturnSpace(g_proc.bells, e);
   Unlock(e.ep->rx.lock);
   if (r.status == ReadStatus::kViolation) return Violation(e);
   return r.bytes != 0 ? static_cast<long>(r.bytes) : -EAGAIN;

@@ -102,14 +102,6 @@ void Writer(Job job) {
   FetchAdd(job.shared->bytes, pos);
 }
 
-// As lib/sock/io.cc returns space: when a sixteenth of the ring has become free.
-void ReturnSpace(Job& job) {
-  pstn_rx& rx = job.end.ep->rx;
-  if (rx.ring == 0 || rx.unreturned < RingBytes(RingClass(rx.ring)) / 16) return;
-  rx.unreturned = 0;
-  AnnounceSpace(job.bells, job.end);
-}
-
 void Reader(Job job) {
   TestRandom random(job.seed + 1000);
   std::vector<uint8_t> data(kLargest);
@@ -123,7 +115,7 @@ void Reader(Job job) {
     const bool last = ended();
     Lock(job.end.ep->rx.lock);
     const ReadResult r = RingRead(job.end, &to, want, mode);
-    if (r.bytes != 0 && mode == ReadMode::kTake) ReturnSpace(job);
+    if (r.bytes != 0 && mode == ReadMode::kTake) ReturnSpace(job.bells, job.end);
     Unlock(job.end.ep->rx.lock);
     if (r.status == ReadStatus::kViolation) Fail(*job.shared, "an honest writer was found to lie", job.end.ep->conn_idx, pos);
     const size_t good = CheckStream(data.data(), r.bytes, job.seed, pos);

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <thread>
+#include <vector>
 
 #include "base/counters.h"
 #include "catch.h"
@@ -184,6 +185,25 @@ TEST_CASE("notify: returned space is posted to whom wanted it so") {
   CHECK(HasBit(p.Map(1, 7), 70));
   CHECK(p.server.ctl().tx_wait == 0);
   CHECK(p.counters[kCounterFutexWakes] == 0);
+}
+
+// RingRead publishes in the middle; who sees the ring drained then may take it away before RingRead
+// looks for more. What it leaves behind is the same as that of a second, empty look.
+TEST_CASE("notify: a writer is told of space when its ring was taken away during the read") {
+  Place p;
+  std::vector<uint8_t> data(3000);
+  iovec iov = {data.data(), data.size()};
+  IovCursor from(&iov, 1);
+  REQUIRE(RingWrite(p.server, from, {}) == data.size());
+  StoreRelaxed(p.server.ctl().tx_wait, PSTN_TXW_FUTEX);
+  iov = {data.data(), data.size()};
+  IovCursor to(&iov, 1);
+  REQUIRE(RingRead(p.client, &to, data.size(), ReadMode::kTake).bytes == data.size());
+  REQUIRE(RingDetach(p.server, Pages::kKeep));
+  REQUIRE(RingRead(p.client, &to, 1, ReadMode::kTake).status == ReadStatus::kEmpty);
+  ReturnSpace(p.bells, p.client);
+  CHECK(p.server.ctl().tx_wait == 0);
+  CHECK(p.counters[kCounterFutexWakes] == 1);
 }
 
 }  // namespace
