@@ -2,6 +2,7 @@
 // ring.cc - see ring.h for the protocol and why it is safe.
 #include "smcd/ring.h"
 
+#include "base/copy.h"
 #include "base/sys.h"
 
 namespace postern {
@@ -130,7 +131,12 @@ void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
   pstn_tx& tx = e.ep->tx;
   uint32_t at = wrap ? 0 : tx.off;
   uint32_t next = at + RecordBytes(len);
-  from.CopyOut(ring.base + at + PayloadOff(len), len);
+  uint8_t* payload = ring.base + at + PayloadOff(len);
+  if (len >= kLargeCopy && t_copy_chooser.Next(len) == CopyWay::kPastCache) {
+    from.StreamOut(payload, len);
+  } else {
+    from.CopyOut(payload, len);
+  }
   if (LoadRelaxed(HeaderAt(ring.base, next)) != 0) StoreRelaxed(HeaderAt(ring.base, next), 0u);
   StoreRelease(HeaderAt(ring.base, at), static_cast<uint64_t>(len));  // [R3] pairs with [A3]
   if (wrap) {
