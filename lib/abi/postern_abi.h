@@ -209,7 +209,7 @@ struct PSTN_LINE pstn_tx {
   pstn_u32 burst;   /* (l) ring bytes that are written at a time, before the reader has drained them */
   pstn_u32 since;   /* (l) ring bytes written since the reader was last seen to have drained it */
   pstn_u32 seen;    /* (l) `records` when the sweep of idle rings last came by */
-  pstn_u32 pad;
+  pstn_u32 step;    /* (l) from one look at the reader's offset to the next */
 };
 
 struct PSTN_LINE pstn_rx {

@@ -7,13 +7,12 @@
 namespace postern {
 
 constinit thread_local ThreadLocks t_locks __attribute__((tls_model("initial-exec"))) = {0, 0};
+constinit thread_local uint32_t t_self_tid __attribute__((tls_model("initial-exec"))) = 0;
 void (*g_run_late)() = [] {};
 
 namespace {
 
 uint64_t nobodys_count;
-
-thread_local uint32_t self_tid __attribute__((tls_model("initial-exec"))) = 0;
 
 constexpr int kSpins = 200;                    // about 5 us: longer than any critical section
 constexpr timespec kPatience = {0, 20000000};  // then ask whether the owner is alive
@@ -23,11 +22,8 @@ constexpr timespec kPatience = {0, 20000000};  // then ask whether the owner is 
 uint64_t* g_locks_taken_over = &nobodys_count;
 uint32_t g_lock_patience = ~0u;
 
-uint32_t SelfTid() {
-  if (self_tid == 0) self_tid = static_cast<uint32_t>(sys::Tid());
-  return self_tid;
-}
-void ForgetTid() { self_tid = 0; }
+uint32_t LearnTid() { return t_self_tid = static_cast<uint32_t>(sys::Tid()); }
+void ForgetTid() { t_self_tid = 0; }
 
 bool LockSlow(pstn_lock& lock, uint32_t self) {
   for (int i = 0; i < kSpins; i++) {

@@ -14,7 +14,9 @@ namespace postern {
 inline constexpr uint32_t kLockSleepers = 0x80000000u;
 
 // Thread id, kept in thread-local memory after the first call in each process.
-uint32_t SelfTid();
+extern constinit thread_local uint32_t t_self_tid __attribute__((tls_model("initial-exec")));
+uint32_t LearnTid();
+inline uint32_t SelfTid() { return t_self_tid != 0 ? t_self_tid : LearnTid(); }
 // To be called in the child of a fork: the thread id that was kept is the parent's.
 void ForgetTid();
 

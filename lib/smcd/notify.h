@@ -33,6 +33,13 @@ int BellSender(Bells& b);
 void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t conn);
 // Tells the peer that data or flags have come: bit, doorbell and futex as it asked for.
 void AnnounceData(Bells& b, const ConnEnd& e);
+// The same after Unlock() of the lock under which the data was written: its locked instruction is the
+// fence of [F1], so that a send to a peer that is awake and listens nowhere costs two loads.
+inline void AnnounceUnlocked(Bells& b, const ConnEnd& e) {
+  FenceAfterLocked();
+  const pstn_conn_ctl& peer = e.peer_ctl();
+  if ((LoadRelaxed(peer.rx_notify) | LoadRelaxed(peer.rx_wait)) != 0) AnnounceData(b, e);
+}
 // Tells the peer that ring space was returned, if it waits for that.
 void AnnounceSpace(Bells& b, const ConnEnd& e);
 // After a read, under rx.lock: AnnounceSpace when a sixteenth of the ring has come back since it was

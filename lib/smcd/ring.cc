@@ -9,7 +9,8 @@ namespace postern {
 namespace {
 
 constexpr uint32_t kLine = PSTN_REC_ALIGN;
-constexpr uint32_t kWindow = 512;           // look for an early wrap each so many bytes
+constexpr uint32_t kWindow = 512;           // look for an early wrap each so many bytes, at first
+constexpr uint32_t kAhead = 512;            // lines so far before the write offset are fetched
 constexpr uint32_t kChunk = 16384;          // longer writes become several records: the reader
                                             // copies one while the writer fills the next
 constexpr uint32_t kPublishBytes = 8192;    // return space at least so often within one read
@@ -88,7 +89,7 @@ bool Attach(const ConnEnd& e, uint32_t cls) {
   pstn_tx& tx = e.ep->tx;
   tx.ring = desc;
   tx.off = tx.peer = 0;
-  tx.window = kWindow;
+  tx.window = tx.step = kWindow;
   tx.blocked = 0;
   StoreRelease(e.ctl().ring, desc);  // [R2] pairs with [A2]: the first header is 0
   return true;
@@ -110,7 +111,7 @@ bool Grow(const ConnEnd& e, const RingPlace& old, uint32_t cls) {
   uint32_t mark = tx.off;
   tx.ring = desc;
   tx.off = tx.peer = 0;
-  tx.window = kWindow;
+  tx.window = tx.step = kWindow;
   tx.blocked = 0;
   StoreRelease(e.ctl().ring, desc);
   StoreRelease(HeaderAt(old.base, mark), PSTN_REC_SWITCH);
@@ -124,6 +125,15 @@ uint32_t RoomAt(const pstn_tx& tx, uint32_t ring_bytes) {
 }
 uint32_t RoomAtStart(const pstn_tx& tx) {
   return tx.off >= tx.peer && tx.peer >= 2 * kLine ? tx.peer - kLine : 0;
+}
+
+// The next records' lines were last read by the other core, and are its to give. To ask for them while
+// this call goes on takes their way out of the next calls, whose locked instructions wait for stores.
+// Only what is known to be free: the reader needs the rest.
+void FetchAhead(const pstn_tx& tx, const RingPlace& ring, uint32_t bytes) {
+  if (bytes > kAhead || RoomAt(tx, ring.bytes) < kAhead + bytes) return;
+  const uint8_t* at = ring.base + tx.off + kAhead;
+  for (uint32_t i = 0; i < bytes; i += kLine) __builtin_prefetch(at + i, 1);
 }
 
 // Puts one record of `len` bytes at `at` (not the write offset: a wrap) or at the write offset.
@@ -141,9 +151,10 @@ void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
   StoreRelease(HeaderAt(ring.base, at), static_cast<uint64_t>(len));  // [R3] pairs with [A3]
   if (wrap) {
     StoreRelease(HeaderAt(ring.base, tx.off), PSTN_REC_WRAP);
-    tx.window = kWindow;
+    tx.window = tx.step;
   }
   tx.off = next;
+  FetchAhead(tx, ring, RecordBytes(len));
   tx.since += RecordBytes(len);
   tx.bytes += len;
 }
@@ -157,7 +168,10 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from) {
   if (tx.off >= tx.window) {
     LearnReadOffset(e, ring.bytes);
     looked = true;
-    if (tx.peer == tx.off) {  // drained
+    bool drained = tx.peer == tx.off;
+    // A look takes the line from the reader: seldom while it lags.
+    tx.step = drained ? kWindow : tx.step < ring.bytes / 16 ? tx.step * 2 : tx.step;
+    if (drained) {
       tx.burst = tx.since > tx.burst - tx.burst / 8 ? tx.since : tx.burst - tx.burst / 8;
       tx.since = 0;
       // Start again at 0, to stay in few lines, if what is usually written at a time fits twice: the
@@ -168,7 +182,7 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from) {
         return static_cast<uint32_t>(want);
       }
     }
-    tx.window = tx.off + kWindow;
+    tx.window = tx.off + tx.step;
   }
   for (;;) {
     if (RoomAt(tx, ring.bytes) >= need) {
@@ -274,8 +288,9 @@ struct Place {
   uint32_t off;
 };
 
-// What is at `p`, following marks and changes of ring. On kRecord `len` is the checked length.
-Look LookAt(const ConnEnd& e, Place& p, uint64_t& len) {
+// What is at `p`, following marks and changes of ring. On kRecord `len` is the checked length of what
+// lies in `ring`.
+Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
   for (int steps = 0; steps < 6; steps++) {
     if ((p.ring & PSTN_RING_PLACE) == 0) {
       uint64_t desc = LoadAcquire(e.peer_ctl().ring);  // [A2]
@@ -286,7 +301,7 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len) {
       p = {desc, 0};
       continue;
     }
-    RingPlace ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
+    ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
     if (ring.base == nullptr) return Look::kViolation;
     uint64_t h = LoadAcquire(HeaderAt(ring.base, p.off));  // [A3]
     uint64_t desc = LoadAcquire(e.peer_ctl().ring);        // after the header, see ring.h
@@ -330,9 +345,10 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
   ReadStatus status = ReadStatus::kOk;
   while (done < want) {
     uint64_t len = rx.rec_len;
+    RingPlace ring = {nullptr, 0};
     if (rec_done == 0 || mode == ReadMode::kPeek) {
       Place before = p;
-      Look look = LookAt(e, p, len);
+      Look look = LookAt(e, p, len, ring);
       if (mode != ReadMode::kPeek && (before.ring != p.ring || before.off != p.off)) {
         StoreRelaxed(rx.ring, p.ring);
         StoreRelaxed(rx.off, p.off);
@@ -344,7 +360,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
       }
       if (rec_done >= len) return {done, ReadStatus::kViolation};  // it shrank under a peek
     }
-    RingPlace ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
+    if (ring.base == nullptr) ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
     size_t n = len - rec_done < want - done ? len - rec_done : want - done;
     if (to != nullptr) to->CopyIn(ring.base + p.off + PayloadOff(len) + rec_done, n);
     done += n;
@@ -378,7 +394,8 @@ bool RingReadable(const ConnEnd& e) {
   if (LoadRelaxed(rx.rec_done) != 0) return true;
   Place p = {LoadRelaxed(rx.ring), LoadRelaxed(rx.off)};
   uint64_t len;
-  return LookAt(e, p, len) != Look::kEmpty;
+  RingPlace ring;
+  return LookAt(e, p, len, ring) != Look::kEmpty;
 }
 
 size_t RingQueued(const ConnEnd& e, size_t limit) {
@@ -386,10 +403,11 @@ size_t RingQueued(const ConnEnd& e, size_t limit) {
   Place p = {rx.ring, rx.off};
   size_t total = 0;
   uint64_t len = 0;
+  RingPlace ring;
   uint32_t rec_done = rx.rec_done;
   // A liar can make a circle of records; no honest ring and the one before it hold more than this.
   for (uint32_t guard = 2 * PSTN_RING2_BYTES / kLine; guard != 0 && total < limit; guard--) {
-    if (LookAt(e, p, len) != Look::kRecord || rec_done >= len) break;
+    if (LookAt(e, p, len, ring) != Look::kRecord || rec_done >= len) break;
     total += len - rec_done;
     rec_done = 0;
     p.off += RecordBytes(len);

@@ -9,19 +9,6 @@
 
 namespace postern {
 
-bool Resolve(pstn_ep& ep, ConnEnd& e) {
-  uint32_t idx = ep.lgr_idx;
-  uint8_t* base = LgrBase(g_proc.view, idx);
-  if (base == nullptr) base = EnsureLgr(idx);
-  if (base == nullptr) return false;
-  e.ep = &ep;
-  e.ref = &Stack().lgrs[idx];
-  e.lgr = base;
-  e.conn = &LgrConn(base, ep.conn_idx);
-  e.side = ep.side & 1u;
-  return true;
-}
-
 uint32_t NewEp(uint32_t family) {
   pstn_stack& s = Stack();
   uint32_t idx = TakeEp(s);

@@ -256,7 +256,7 @@ size_t SendOnce(const ConnEnd& e, IovCursor& from) {
   size_t n = RingWrite(e, from, g_proc.limits);
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
-  if (n != 0) AnnounceData(g_proc.bells, e);
+  if (n != 0) AnnounceUnlocked(g_proc.bells, e);
   if (before != after || after == 0) [[unlikely]] NoteRing(e, before, after);
   return n;
 }

@@ -16,7 +16,14 @@ namespace postern {
 
 // ---- ep.cc: state
 // The connection of an endpoint, if it has one and this process can reach it.
-bool Resolve(pstn_ep& ep, ConnEnd& e);
+inline bool Resolve(pstn_ep& ep, ConnEnd& e) {
+  uint32_t idx = ep.lgr_idx;
+  uint8_t* base = LgrBase(g_proc.view, idx);
+  if (base == nullptr) base = EnsureLgr(idx);
+  if (base == nullptr) return false;
+  e = {&ep, &Stack().lgrs[idx], base, &LgrConn(base, ep.conn_idx), ep.side & 1u};
+  return true;
+}
 uint32_t NewEp(uint32_t family);  // state NEW, one reference; PSTN_NONE when the stack is full
 // Makes the endpoint the kernel's for good: options, flags and event registrations go with it.
 void FallBack(int fd, pstn_ep& ep, Reason reason);

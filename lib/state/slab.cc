@@ -11,10 +11,6 @@ uint64_t* ClassMap(pstn_lgr_ref& ref, uint32_t cls) {
   return cls == 0 ? ref.ring0_map : cls == 1 ? ref.ring1_map : ref.ring2_map;
 }
 
-uint64_t SlabPage(uint32_t side) {
-  return (PSTN_LGR_SLAB_OFF + (side & 1u) * PSTN_SLAB_BYTES) / 4096u;
-}
-
 // First zero bit at or after the word of `hint`, wrapping once; PSTN_NONE when all are set.
 uint32_t FindClear(const uint64_t* map, uint32_t bits, uint32_t hint) {
   uint32_t words = bits / 64, start = hint / 64 % words;
@@ -61,18 +57,6 @@ void BuryLocked(pstn_lgr_ref& ref, uint32_t conn) {
 }
 
 }  // namespace
-
-RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
-  uint32_t cls = RingClass(desc);
-  if (cls >= PSTN_SLAB_CLASSES) return {nullptr, 0};
-  uint64_t page = desc & ((1ull << 40) - 1);
-  uint64_t first = SlabPage(side) + ClassOff(cls) / 4096u;
-  uint64_t pages = RingBytes(cls) / 4096u;
-  if (page < first || (page - first) % pages != 0 || (page - first) / pages >= RingCount(cls)) {
-    return {nullptr, 0};
-  }
-  return {lgr + page * 4096u, RingBytes(cls)};
-}
 
 uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls) {
   Guard g(ref.lock);

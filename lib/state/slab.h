@@ -31,9 +31,35 @@ constexpr uint32_t RingClass(uint64_t desc) {
   return static_cast<uint32_t>(desc >> PSTN_RING_CLASS_SHIFT) & 0xfu;
 }
 
+// First page of a side's slab, counted from the segment's start.
+constexpr uint64_t SlabPage(uint32_t side) {
+  return (PSTN_LGR_SLAB_OFF + (side & 1u) * PSTN_SLAB_BYTES) / 4096u;
+}
+
+// A class's rings, in pages: looked up for each record, so nothing is divided.
+struct ClassPlace {
+  uint64_t first_page;
+  uint32_t pages_shift, count, bytes;
+};
+constexpr ClassPlace PlaceOf(uint32_t cls) {
+  static_assert((PSTN_RING0_BYTES & (PSTN_RING0_BYTES - 1)) == 0 && (PSTN_RING1_BYTES & (PSTN_RING1_BYTES - 1)) == 0 &&
+                    (PSTN_RING2_BYTES & (PSTN_RING2_BYTES - 1)) == 0,
+                "ring sizes are powers of two");
+  return {ClassOff(cls) / 4096u, static_cast<uint32_t>(__builtin_ctz(RingBytes(cls) / 4096u)), RingCount(cls), RingBytes(cls)};
+}
+inline constexpr ClassPlace kPlaces[PSTN_SLAB_CLASSES] = {PlaceOf(0), PlaceOf(1), PlaceOf(2)};
+
 // Where `desc` points, if it is a ring of `side`'s slab; {null, 0} for anything else. Used on words
 // that the peer wrote: every bit of them is checked here.
-RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc);
+inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
+  uint32_t cls = RingClass(desc);
+  if (cls >= PSTN_SLAB_CLASSES) return {nullptr, 0};
+  const ClassPlace& c = kPlaces[cls];
+  uint64_t page = desc & ((1ull << 40) - 1);
+  uint64_t beyond = page - (SlabPage(side) + c.first_page);  // huge if it is before
+  if (beyond >> c.pages_shift >= c.count || (beyond & ((1u << c.pages_shift) - 1)) != 0) return {nullptr, 0};
+  return {lgr + page * 4096u, c.bytes};
+}
 
 // A ring of class `cls`, or of a smaller one, for our side: descriptor without generation; 0 = none.
 uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls);

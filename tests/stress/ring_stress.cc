@@ -89,7 +89,7 @@ void Writer(Job job) {
       Lock(job.end.ep->tx.lock);
       const size_t n = RingWrite(job.end, from, {});
       Unlock(job.end.ep->tx.lock);
-      if (n != 0) AnnounceData(job.bells, job.end);
+      if (n != 0) AnnounceUnlocked(job.bells, job.end);
       if (from.left() == 0) break;
       WaitFor(job, job.end.ctl().tx_wait, PSTN_TXW_FUTEX, random.Below(300), [&] { return RingWritable(job.end); });
     }
