@@ -93,6 +93,11 @@ inline long FutexWake(uint32_t* word, int count) {
   return Call(SYS_futex, word, FUTEX_WAKE, static_cast<long>(count), 0L, 0L, 0L);
 }
 
+inline void Nap(uint64_t ns) {
+  timespec ts = {0, static_cast<long>(ns)};
+  (void)Call(SYS_nanosleep, &ts, nullptr);
+}
+
 // Maps shared memory; null on failure.
 inline void* MapShared(int fd, size_t bytes, int prot) {
   long r = Call(SYS_mmap, 0L, bytes, prot, MAP_SHARED, fd, 0L);

@@ -208,7 +208,21 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from) {
 
 }  // namespace
 
-size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits) {
+namespace {
+
+// The class of the ring that follows a full one of class `cls`; `cls` itself: stay. A stream that keeps
+// filling its ring gets a larger one, at once if it is far too small.
+uint32_t NextClass(uint32_t cls, uint32_t blocked, size_t left, const RingLimits& limits, Growth growth) {
+  if (cls >= limits.class_max) return cls;
+  if (growth == Growth::kNow) return limits.class_max;
+  uint32_t fits = ClassFor(left, limits);
+  if (fits > cls) return fits;
+  return blocked < 3 ? cls : cls + 1;
+}
+
+}  // namespace
+
+size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Growth growth) {
   pstn_tx& tx = e.ep->tx;
   if (tx.ring == 0 && !Attach(e, ClassFor(from.left(), limits))) return 0;
   DropOldRing(e);
@@ -219,12 +233,9 @@ size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits) {
     uint32_t n = PutSome(e, ring, from);
     done += n;
     if (n != 0) continue;
-    // Full. A stream that keeps filling its ring gets a larger one, at once if it is far too small.
     uint32_t cls = RingClass(tx.ring);
-    tx.blocked++;
-    bool far_too_small = from.left() > ring.bytes / 2;
-    if (cls >= limits.class_max || (tx.blocked < 3 && !far_too_small)) break;
-    if (!Grow(e, ring, cls + 1)) break;
+    uint32_t next = NextClass(cls, ++tx.blocked, from.left(), limits, growth);
+    if (next == cls || !Grow(e, ring, next)) break;
     ring = RingAt(e.lgr, e.side, tx.ring);
   }
   tx.records++;
@@ -247,6 +258,17 @@ bool RingWritable(const ConnEnd& e) {
     if (static_cast<uint32_t>(read >> 32) != RingGen(desc)) return false;
     copy.peer = static_cast<uint32_t>(read);
     if (copy.peer >= bytes || copy.peer % kLine != 0) return false;
+  }
+  return false;
+}
+
+bool RingGrowable(const ConnEnd& e, const RingLimits& limits) {
+  const pstn_tx& tx = e.ep->tx;
+  uint64_t desc = LoadRelaxed(tx.ring);
+  if (desc == 0 || RingClass(desc) >= limits.class_max) return false;
+  if (LoadRelaxed(tx.old_ring) != 0 && static_cast<uint32_t>(LoadAcquire(e.peer_pos().read) >> 32) != RingGen(desc)) return false;
+  for (uint32_t cls = RingClass(desc) + 1; cls <= limits.class_max; cls++) {
+    if (SlabHas(*e.ref, cls)) return true;
   }
   return false;
 }

@@ -55,6 +55,15 @@ bool EnoughToRead(const ConnEnd& e) {
 
 }  // namespace
 
+// A program that has asked for a small send buffer counts on being stopped early.
+RingLimits LimitsOf(const pstn_ep& ep) {
+  RingLimits limits = g_proc.limits;
+  if (ep.sndbuf != 0 && ep.sndbuf <= PSTN_RING1_BYTES && limits.class_max > 1) limits.class_max = 1;
+  return limits;
+}
+
+bool Writable(const ConnEnd& e) { return RingWritable(e) || RingGrowable(e, LimitsOf(*e.ep)); }
+
 uint32_t Readiness(pstn_ep& ep) {
   switch (LoadAcquire(ep.state)) {
     case PSTN_EP_NEW:  // shutdown() says ENOTCONN but leaves its mark, as with the kernel
@@ -81,7 +90,7 @@ uint32_t Readiness(pstn_ep& ep) {
     if (LoadRelaxed(ep.error) != 0 || ((peer & PSTN_CF_RST) != 0 && (ep.rx.gate & PSTN_RXG_RESET) == 0)) mask |= EPOLLERR;
   }
   if ((mask & EPOLLIN) == 0 && EnoughToRead(e)) mask |= EPOLLIN | EPOLLRDNORM;
-  if ((own & PSTN_EPF_SHUT_WR) != 0 || (peer & PSTN_CF_CLOSED) != 0 || RingWritable(e)) mask |= EPOLLOUT | EPOLLWRNORM;
+  if ((own & PSTN_EPF_SHUT_WR) != 0 || (peer & PSTN_CF_CLOSED) != 0 || Writable(e)) mask |= EPOLLOUT | EPOLLWRNORM;
   return mask;
 }
 

@@ -461,7 +461,7 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
       ConnEnd e;
       if (Resolve(*ep, e)) {
         FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
-        if (RingWritable(e)) got |= EPOLLOUT;  // [F1]: it has become so meanwhile
+        if (Writable(e)) got |= EPOLLOUT;  // [F1]: it has become so meanwhile
       }
     }
     if (got == 0) continue;

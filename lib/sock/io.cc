@@ -16,6 +16,7 @@
 namespace postern {
 namespace {
 
+constexpr uint64_t kNoRingNs = 1'000'000;
 constexpr size_t kRestMax = 64;  // pieces of a call that is continued in the kernel
 
 enum class Wait : uint8_t { kReady, kTimeout, kInterrupted };
@@ -52,13 +53,17 @@ Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadli
   }
 }
 
-// `hold` is on `ep` from the first sleep on.
-template <typename Ready>
-Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
+bool NothingElse() { return false; }
+
+// `hold` is on `ep` from the first sleep on. `otherwise`, before it, may do what makes the sleep needless.
+template <typename Ready, typename Otherwise = bool (*)()>
+Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
+             Otherwise otherwise = NothingElse) {
   uint32_t interrupts = t_interrupts;
   if (Spin(ready, until)) return Wait::kReady;
   if (t_interrupts != interrupts) return Wait::kInterrupted;
   if (until.left_ns() == 0) return Wait::kTimeout;
+  if (otherwise()) return Wait::kReady;
   hold.On(ep);
   return SleepOn(hold, word, bit, ready, until);
 }
@@ -246,14 +251,14 @@ void NoteRing(const ConnEnd& e, uint64_t before, uint64_t after) {
 
 constexpr size_t kMoved = ~size_t{0};  // nothing was sent: the endpoint is not connected here any more
 
-size_t SendOnce(const ConnEnd& e, IovCursor& from) {
+size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth) {
   Lock(e.ep->tx.lock);
   if (!Here(*e.ep)) {  // as in RecvOnce
     Unlock(e.ep->tx.lock);
     return kMoved;
   }
   uint64_t before = e.ep->tx.ring;
-  size_t n = RingWrite(e, from, g_proc.limits);
+  size_t n = growth == Growth::kNow ? RingWrite(e, from, LimitsOf(*e.ep), growth) : RingWrite(e, from, g_proc.limits);
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
   if (n != 0) AnnounceUnlocked(g_proc.bells, e);
@@ -297,7 +302,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     if (stop != 0) return done != 0 ? static_cast<long>(done) : stop;
     if (want == 0) return 0;
     if (BadBuffer(iov, count)) return -EFAULT;
-    size_t sent = SendOnce(e, from);
+    size_t sent = SendOnce(e, from, Growth::kWhenUseful);
     if (sent == kMoved) {
       if (LoadAcquire(ep.state) != PSTN_EP_KERNEL) return done != 0 ? static_cast<long>(done) : -EPIPE;
       return done != 0 ? SendRest(fd, from, done, flags) : kPass;
@@ -307,13 +312,16 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     if (nonblock) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();  // [F1] against ReturnSpace
-      if (SendOnce(e, from) == 0) return done != 0 ? static_cast<long>(done) : -EAGAIN;
+      if (SendOnce(e, from, Growth::kNow) == 0) return done != 0 ? static_cast<long>(done) : -EAGAIN;
       continue;
     }
     if (!timed && ep.sndtimeo_ns != 0) until = Deadline::AfterNs(ep.sndtimeo_ns);
     timed = true;
-    Wait w = WaitFor(hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until);
+    Wait w = WaitFor(hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
+                     [&] { return SendOnce(e, from, Growth::kNow) != 0; });
+    if (LoadRelaxed(ep.tx.ring) == 0) sys::Nap(kNoRingNs);  // none is free: all are in use by others
     if (w == Wait::kReady) continue;
+    done = want - from.left();
     if (done != 0) return static_cast<long>(done);
     return w == Wait::kTimeout ? -EAGAIN : -EINTR;
   }

@@ -28,6 +28,10 @@ uint32_t NewEp(uint32_t family);  // state NEW, one reference; PSTN_NONE when th
 // Makes the endpoint the kernel's for good: options, flags and event registrations go with it.
 void FallBack(int fd, pstn_ep& ep, Reason reason);
 bool PortExcluded(uint16_t port);
+// How large this endpoint's ring may become.
+RingLimits LimitsOf(const pstn_ep& ep);
+// Whether a send that does not block would take something.
+bool Writable(const ConnEnd& e);
 // What poll() would say of the endpoint: EPOLLIN, EPOLLOUT, ...
 uint32_t Readiness(pstn_ep& ep);
 // rx_notify as the endpoint's registrations and pollers want it. Needs item_lock.

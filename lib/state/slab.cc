@@ -22,8 +22,9 @@ uint32_t FindClear(const uint64_t* map, uint32_t bits, uint32_t hint) {
 }
 
 bool TestBit(const uint64_t* map, uint32_t i) { return (map[i / 64] >> (i % 64) & 1u) != 0; }
-void SetBit(uint64_t* map, uint32_t i) { map[i / 64] |= 1ull << (i % 64); }
-void ClearBit(uint64_t* map, uint32_t i) { map[i / 64] &= ~(1ull << (i % 64)); }
+// Under ref.lock; atomic for those who look without it.
+void SetBit(uint64_t* map, uint32_t i) { StoreRelaxed(map[i / 64], map[i / 64] | 1ull << (i % 64)); }
+void ClearBit(uint64_t* map, uint32_t i) { StoreRelaxed(map[i / 64], map[i / 64] & ~(1ull << (i % 64))); }
 
 void GiveRingLocked(pstn_lgr_ref& ref, uint64_t desc) {
   uint32_t cls = RingClass(desc);
@@ -57,6 +58,14 @@ void BuryLocked(pstn_lgr_ref& ref, uint32_t conn) {
 }
 
 }  // namespace
+
+bool SlabHas(pstn_lgr_ref& ref, uint32_t cls) {
+  const uint64_t* map = ClassMap(ref, cls);
+  for (uint32_t i = 0; i < RingCount(cls) / 64; i++) {
+    if (LoadRelaxed(map[i]) != ~uint64_t{0}) return true;
+  }
+  return false;
+}
 
 uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls) {
   Guard g(ref.lock);

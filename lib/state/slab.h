@@ -63,6 +63,7 @@ inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
 
 // A ring of class `cls`, or of a smaller one, for our side: descriptor without generation; 0 = none.
 uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls);
+bool SlabHas(pstn_lgr_ref& ref, uint32_t cls);  // one of this very class; without the lock, a moment's answer
 void GiveRing(pstn_lgr_ref& ref, uint64_t desc);
 
 // A free connection slot for the client side, or PSTN_NONE.

@@ -376,6 +376,32 @@ void ManyServe(int listener) {
   }
 }
 
+// Both sides write a good part of what the kernel would buffer before either reads; blocking, and
+// with poll() before each write.
+void WriteFirst(int fd) {
+  for (const size_t chunk : {size_t{100}, size_t{1000}, size_t{50000}}) {
+    for (const bool polled : {false, true}) {
+      const size_t total = 400000 / chunk * chunk;
+      const std::string piece(chunk, static_cast<char>('a' + chunk % 7));
+      for (size_t done = 0; done < total; done += chunk) {
+        if (polled) {
+          pollfd one{fd, POLLOUT, 0};
+          EXPECT(poll(&one, 1, 20000) == 1);
+        }
+        Put(fd, piece);
+      }
+      const std::string got = Get(fd, total);
+      EXPECT(got == std::string(total, piece[0]));
+    }
+  }
+}
+void WriteFirstServe(int listener) {
+  const int fd = Accept(listener);
+  WriteFirst(fd);
+  ExpectEnd(fd);
+}
+void WriteFirstConnect(uint16_t port) { WriteFirst(Connect(port)); }
+
 // pthread_cancel ends a thread that waits in any of these, and leaves the socket usable.
 void CancelServe(int listener) {
   const int fd = Accept(listener);
@@ -467,6 +493,7 @@ const Case kCallCases[] = {{"accept_not_waiting", GreetServe, GreetConnect},
                            {"many", ManyServe, ManyConnect},
                            {"small_sends", SmallSendsServe, SmallSendsConnect},
                            {"cancel", CancelServe, CancelConnect},
+                           {"write_first", WriteFirstServe, WriteFirstConnect},
                            {nullptr, nullptr, nullptr}};
 
 }  // namespace mistakes

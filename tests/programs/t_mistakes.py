@@ -71,6 +71,7 @@ simple("mistake_vmsplice_tee_preadv2", "pipes")
 simple("mistake_reset_epipe_sigpipe", "reset")
 simple("mistake_dup_and_shutdown_missing", "half_close")
 simple("mistake_thread_not_cancelled", "cancel")
+simple("mistake_both_write_first", "write_first")
 
 
 @test()

@@ -134,7 +134,7 @@ TEST_CASE("ring: a stream that fills its ring grows through all classes") {
   REQUIRE(s.Write(10) == 10);
   CHECK(s.TxClass() == 0);
   for (uint32_t cls = 1; cls < PSTN_SLAB_CLASSES; cls++) {
-    REQUIRE(s.Write(1u << 20) > RingBytes(cls) / 2);
+    REQUIRE(s.Write(RingBytes(cls) / 2 - 100) == RingBytes(cls) / 2 - 100);  // too much for the class before
     CHECK(s.TxClass() == cls);
     CHECK(s.world.ref(0).rings == 2);  // the reader has still to leave the one before
     CheckAnswers(s);
@@ -149,6 +149,7 @@ TEST_CASE("ring: a stream that fills its ring grows through all classes") {
 TEST_CASE("ring: growth waits until the reader has left the ring before") {
   Stream s;
   REQUIRE(s.Write(10) == 10);
+  REQUIRE(s.Write(20000) == 20000);
   while (s.Write(1u << 20) != 0) {
   }
   CHECK(s.TxClass() == 1);  // not 2: the reader still is in the ring of class 0
@@ -158,6 +159,22 @@ TEST_CASE("ring: growth waits until the reader has left the ring before") {
   s.Read(kBuffer, ReadMode::kPeek);
   s.Drain();
   CHECK(RingWritable(s.tx));
+}
+
+TEST_CASE("ring: a writer that would have to wait gets the largest ring at once") {
+  Stream s;
+  while (s.Write(100) == 100) {
+  }
+  CHECK(s.TxClass() == 0);
+  CHECK_FALSE(RingWritable(s.tx));
+  CHECK(RingGrowable(s.tx, {}));
+  CHECK_FALSE(RingGrowable(s.tx, {0, 0}));
+  uint8_t piece[100] = {};
+  iovec iov = {&piece[0], sizeof piece};
+  IovCursor from(&iov, 1);
+  CHECK(RingWrite(s.tx, from, {}, Growth::kNow) == sizeof piece);
+  CHECK(s.TxClass() == 2);
+  CHECK_FALSE(RingGrowable(s.tx, {}));
 }
 
 TEST_CASE("ring: an old ring is given back although the writer writes no more") {
@@ -184,7 +201,7 @@ TEST_CASE("ring: blocked often, it grows; at the largest class allowed, it does 
 TEST_CASE("ring: no larger ring is left") {
   Stream s;
   s.Write(10);
-  while (RingClass(TakeRing(s.world.ref(0), 1)) == 1) {
+  while (RingClass(TakeRing(s.world.ref(0), 2)) >= 1) {
   }
   const uint32_t before = s.world.ref(0).rings;
   while (s.Write(1u << 20) != 0) {
