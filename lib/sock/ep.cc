@@ -103,6 +103,7 @@ void RenotifyLocked(pstn_ep& ep) {
     uint32_t set = Stack().items[i].epoll_idx;
     uint32_t w = set < PSTN_EPOLLS ? LoadRelaxed(Stack().epolls[set].waiter_idx) : PSTN_NONE;
     if (w >= PSTN_WAITERS) continue;
+    UseWaiter(e.lgr, e.side, w);
     notify = notify == 0 || notify == w + 1 ? w + 1 : PSTN_NOTIFY_ALL;
   }
   if (ep.pollers != 0) notify = PSTN_NOTIFY_ALL;

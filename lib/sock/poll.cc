@@ -213,8 +213,8 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
   Bed bed = TakeBed();
   if (bed.waiter == PSTN_NONE) return -ENOMEM;
   StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 1u);
+  Register(fds, n, k);  // which may bring link groups that this process had not mapped
   MarkWaiter(bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
-  Register(fds, n, k);
   for (;;) {
     ClearNews(bed.waiter);
     ready = LookOnce(fds, n, k, true);

@@ -172,6 +172,9 @@ void BedsAfterFork();  // and what else the parent's threads held or waited for
 // Says (or takes back) in every place where news for `waiter` arrives that it sleeps.
 void AnnounceSleep(uint32_t waiter, bool sleeps);
 void MarkWaiter(uint32_t waiter, uint32_t evmap_flags);  // PSTN_EV_* in every link group
+// The same for one link group that may be younger than the waiter's last sleep, when news of a
+// connection in it begin to matter: a post to all goes to those that are marked.
+void UseWaiter(uint8_t* lgr, uint32_t side, uint32_t waiter);
 // Something for `waiter` that a look has not yet taken?
 bool WaiterHasNews(uint32_t waiter, bool syn);
 void GiveBackIdleRings();

@@ -121,16 +121,26 @@ void EachLgr(Fn fn) {
 
 }  // namespace
 
+namespace {
+
+void MarkIn(uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t evmap_flags) {
+  StoreRelaxed(LgrEvmap(lgr, side, waiter).in_use, evmap_flags);
+  uint32_t& hw = LgrHdr(lgr).waiters_hw[side];
+  uint32_t seen = LoadRelaxed(hw);
+  while (evmap_flags != 0 && seen <= waiter && !CompareExchange(hw, seen, waiter + 1)) {
+  }
+}
+
+}  // namespace
+
 void MarkWaiter(uint32_t waiter, uint32_t evmap_flags) {
   EachLgr([&](uint8_t* lgr, uint32_t side) {
-    pstn_evmap& map = LgrEvmap(lgr, side, waiter);
-    if (LoadRelaxed(map.in_use) == evmap_flags) return;
-    StoreRelaxed(map.in_use, evmap_flags);
-    uint32_t& hw = LgrHdr(lgr).waiters_hw[side];
-    uint32_t seen = LoadRelaxed(hw);
-    while (evmap_flags != 0 && seen <= waiter && !CompareExchange(hw, seen, waiter + 1)) {
-    }
+    if (LoadRelaxed(LgrEvmap(lgr, side, waiter).in_use) != evmap_flags) MarkIn(lgr, side, waiter, evmap_flags);
   });
+}
+
+void UseWaiter(uint8_t* lgr, uint32_t side, uint32_t waiter) {
+  if (LoadRelaxed(LgrEvmap(lgr, side, waiter).in_use) == 0) MarkIn(lgr, side, waiter, PSTN_EV_USED);
 }
 
 void AnnounceSleep(uint32_t waiter, bool sleeps) {

@@ -506,6 +506,25 @@ void ManySets() {
   for (int ep : sets) close(ep);
 }
 
+// A set that has been waited on before the two programs met, and then shares a connection with another.
+void SetOlderThanLink() {
+  Listener first(5);
+  int old_set = epoll_create1(0);
+  Add(old_set, first.fd, EPOLLIN);
+  epoll_event got;
+  Check("no client yet", epoll_wait(old_set, &got, 1, 0) == 0);
+  Pair p;
+  int new_set = epoll_create1(0);
+  Add(new_set, p.server, EPOLLIN);
+  Add(old_set, p.server, EPOLLIN);
+  Check("nothing yet", epoll_wait(old_set, &got, 1, 0) == 0);
+  (void)!write(p.client, "x", 1);
+  Check("the older set reports", epoll_wait(old_set, &got, 1, 3000) == 1 && got.data.fd == p.server);
+  Check("the newer set reports", epoll_wait(new_set, &got, 1, 3000) == 1 && got.data.fd == p.server);
+  close(old_set);
+  close(new_set);
+}
+
 // Two threads close a number at the same time: one of them does.
 void CloseTwice() {
   int twice = 0;
@@ -547,6 +566,7 @@ const Named kAll[] = {
     {"backlog_count", BacklogCount},
     {"limits", Limits},
     {"many_sets", ManySets},
+    {"set_older_than_link", SetOlderThanLink},
     {"close_twice", CloseTwice},
     {"poll_reused_number", PollReusedNumber},
 };
