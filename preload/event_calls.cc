@@ -16,7 +16,9 @@ namespace {
 
 bool IsSet(int epfd) { return (FdEntry(epfd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
 
-bool BadTime(const timespec* ts) { return ts != nullptr && (ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec > 999999999); }
+bool BadTime(const timespec* ts) {
+  return ts != nullptr && (ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec > 999999999);
+}
 Deadline Until(const timespec* ts) {
   return ts == nullptr ? Deadline::Never() : Deadline::After(*ts);
 }
@@ -30,7 +32,8 @@ bool SelectHasOurs(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
     }
     for (; bits != 0; bits &= bits - 1) {
       int fd = at + __builtin_ctzll(bits);
-      if (fd < n && Ours(fd) != nullptr && LoadRelaxed(Ours(fd)->state) != PSTN_EP_KERNEL) return true;
+      if (fd < n && Ours(fd) != nullptr && LoadRelaxed(Ours(fd)->state) != PSTN_EP_KERNEL)
+        return true;
     }
   }
   return false;
@@ -52,7 +55,8 @@ bool SelectHasHidden(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
 }
 
 // poll() with such numbers: as the kernel does it, POLLNVAL makes the call return at once. The
-// caller's array is changed for the time of the call: negative numbers are skipped, and none is as low as these.
+// caller's array is changed for the time of the call: negative numbers are skipped, and none is as
+// low as these.
 bool PollHasHidden(const pollfd* fds, nfds_t n) {
   for (nfds_t i = 0; i < n; i++) {
     if (Foreign(fds[i].fd) != kPass) return true;
@@ -76,14 +80,17 @@ int PollHidden(pollfd* fds, nfds_t n) {
 
 // The kernel's answer for a set that it served alone: the set may have become ours meanwhile, and
 // events of sets within it may be over.
-int AfterKernelWait(int epfd, epoll_event* out, int r, int max, Deadline until, const sigset_t* mask) {
+int AfterKernelWait(int epfd, epoll_event* out, int r, int max, Deadline until,
+                    const sigset_t* mask) {
   if (r < 0) return r;
   if (IsSet(epfd)) return Ret<int>(SockEpollAdopted(epfd, out, r, max, until, mask));
   while (r > 0) {
     long kept = SockEpollFilter(epfd, out, r);
     if (kept != 0 || until.left_ns() == 0) return static_cast<int>(kept);
     uint64_t ms = until.never() ? 0 : (until.left_ns() + 999999) / 1000000;
-    r = PSTN_REAL(epoll_pwait)(epfd, out, max, until.never() ? -1 : static_cast<int>(ms < INT32_MAX ? ms : INT32_MAX), mask);
+    r = PSTN_REAL(epoll_pwait)(
+        epfd, out, max, until.never() ? -1 : static_cast<int>(ms < INT32_MAX ? ms : INT32_MAX),
+        mask);
   }
   return r;
 }
@@ -100,7 +107,8 @@ PSTN_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* ev) noexcept {
 }
 PSTN_EXPORT int epoll_wait(int epfd, epoll_event* out, int max, int ms) {
   WaitsForMany waits;
-  long r = IsSet(epfd) ? SockEpollWait(epfd, out, max, Deadline::AfterMs(ms), nullptr) : Foreign(epfd);
+  long r =
+      IsSet(epfd) ? SockEpollWait(epfd, out, max, Deadline::AfterMs(ms), nullptr) : Foreign(epfd);
   if (r != kPass) return Ret<int>(r);
   Deadline until = Deadline::AfterMs(ms);
   return AfterKernelWait(epfd, out, PSTN_REAL(epoll_wait)(epfd, out, max, ms), max, until, nullptr);
@@ -110,15 +118,18 @@ PSTN_EXPORT int epoll_pwait(int epfd, epoll_event* out, int max, int ms, const s
   long r = IsSet(epfd) ? SockEpollWait(epfd, out, max, Deadline::AfterMs(ms), mask) : Foreign(epfd);
   if (r != kPass) return Ret<int>(r);
   Deadline until = Deadline::AfterMs(ms);
-  return AfterKernelWait(epfd, out, PSTN_REAL(epoll_pwait)(epfd, out, max, ms, mask), max, until, mask);
+  return AfterKernelWait(epfd, out, PSTN_REAL(epoll_pwait)(epfd, out, max, ms, mask), max, until,
+                         mask);
 }
-PSTN_EXPORT int epoll_pwait2(int epfd, epoll_event* out, int max, const timespec* ts, const sigset_t* mask) {
+PSTN_EXPORT int epoll_pwait2(int epfd, epoll_event* out, int max, const timespec* ts,
+                             const sigset_t* mask) {
   WaitsForMany waits;
   long r = Foreign(epfd);
   if (IsSet(epfd)) r = BadTime(ts) ? -EINVAL : SockEpollWait(epfd, out, max, Until(ts), mask);
   if (r != kPass) return Ret<int>(r);
   Deadline until = Until(BadTime(ts) ? nullptr : ts);
-  return AfterKernelWait(epfd, out, PSTN_REAL(epoll_pwait2)(epfd, out, max, ts, mask), max, until, mask);
+  return AfterKernelWait(epfd, out, PSTN_REAL(epoll_pwait2)(epfd, out, max, ts, mask), max, until,
+                         mask);
 }
 
 PSTN_EXPORT int poll(pollfd* fds, nfds_t n, int ms) {
@@ -138,7 +149,8 @@ PSTN_EXPORT int ppoll(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t*
   WaitsForMany waits;
   return Ret<int>(SockPoll(fds, n, Until(ts), mask));
 }
-PSTN_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t* mask, size_t room) {
+PSTN_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t* mask,
+                            size_t room) {
   if (room / sizeof *fds < n) __builtin_trap();
   return ppoll(fds, n, ts, mask);
 }
@@ -148,7 +160,10 @@ PSTN_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* x, timeval* tv) {
   if (!SelectHasOurs(n, r, w, x)) return PSTN_REAL(select)(n, r, w, x, tv);
   if (tv != nullptr && (tv->tv_sec < 0 || tv->tv_usec < 0)) return Ret<int>(-EINVAL);
   // The kernel, too, takes microseconds beyond a second.
-  Deadline until = tv == nullptr ? Deadline::Never() : Deadline::After({tv->tv_sec + tv->tv_usec / 1000000, tv->tv_usec % 1000000 * 1000});
+  Deadline until =
+      tv == nullptr
+          ? Deadline::Never()
+          : Deadline::After({tv->tv_sec + tv->tv_usec / 1000000, tv->tv_usec % 1000000 * 1000});
   WaitsForMany waits;
   long got = SockSelect(n, r, w, x, until, nullptr);
   if (tv != nullptr && !until.never()) {  // Linux tells the time that was left
@@ -158,7 +173,8 @@ PSTN_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* x, timeval* tv) {
   }
   return Ret<int>(got);
 }
-PSTN_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* x, const timespec* ts, const sigset_t* mask) {
+PSTN_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* x, const timespec* ts,
+                        const sigset_t* mask) {
   if (SelectHasHidden(n, r, w, x)) return Ret<int>(-EBADF);
   if (!SelectHasOurs(n, r, w, x)) return PSTN_REAL(pselect)(n, r, w, x, ts, mask);
   if (BadTime(ts)) return Ret<int>(-EINVAL);

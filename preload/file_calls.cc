@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // file_calls.cc - calls on descriptors of any kind: close, dup, fcntl, sendfile, splice, stdio, and
-// those that make descriptors, so that a number closed behind our back is noticed when it comes again.
+// those that make descriptors, so that a number closed behind our back is noticed when it comes
+// again.
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <sys/eventfd.h>
@@ -33,7 +34,8 @@ namespace {
 // The kernel's close_range over [first, last], which holds nothing of ours.
 int KernelCloseRange(unsigned first, unsigned last, int flags) {
   if (first > last) return 0;
-  return Ret<int>(sys::Call(SYS_close_range, static_cast<unsigned long>(first), static_cast<unsigned long>(last), static_cast<long>(flags)));
+  return Ret<int>(sys::Call(SYS_close_range, static_cast<unsigned long>(first),
+                            static_cast<unsigned long>(last), static_cast<long>(flags)));
 }
 
 }  // namespace
@@ -55,7 +57,9 @@ PSTN_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
   }
   return KernelCloseRange(gap, last, flags);
 }
-PSTN_EXPORT void closefrom(int low) noexcept { (void)close_range(low < 0 ? 0u : static_cast<unsigned>(low), ~0u, 0); }
+PSTN_EXPORT void closefrom(int low) noexcept {
+  (void)close_range(low < 0 ? 0u : static_cast<unsigned>(low), ~0u, 0);
+}
 
 PSTN_EXPORT int dup(int fd) noexcept {
   uint32_t kind = FdEntry(fd) & PSTN_FD_KIND;
@@ -74,7 +78,8 @@ PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
   if (IsInternalFd(to)) return Ret<int>(-EBADF);
   uint32_t old = FdEntry(to);
   if ((old & PSTN_FD_KIND) == PSTN_FD_CACHED) CacheRemove(to), old = 0;
-  if (FdEntry(from) != 0) SockDup(from, to);  // before the number means something else to the kernel
+  if (FdEntry(from) != 0)
+    SockDup(from, to);  // before the number means something else to the kernel
   int r = PSTN_REAL(dup3)(from, to, flags);
   if (r < 0) {
     if (FdEntry(from) != 0) DropFdRef(FdEntry(from));
@@ -154,7 +159,8 @@ PSTN_EXPORT ssize_t sendfile(int out, int in, off_t* offset, size_t count) noexc
 PSTN_EXPORT ssize_t sendfile64(int out, int in, off64_t* offset, size_t count) noexcept {
   return sendfile(out, in, offset, count);
 }
-PSTN_EXPORT ssize_t splice(int in, off64_t* off_in, int out, off64_t* off_out, size_t len, unsigned flags) {
+PSTN_EXPORT ssize_t splice(int in, off64_t* off_in, int out, off64_t* off_out, size_t len,
+                           unsigned flags) {
   pstn_ep* a = Ours(in);
   pstn_ep* b = Ours(out);
   long r = Foreign(in) != kPass ? -EBADF : Foreign(out);
@@ -167,18 +173,21 @@ PSTN_EXPORT ssize_t splice(int in, off64_t* off_in, int out, off64_t* off_out, s
 
 // ---------------------------------------------------------------- descriptors that are not ours
 
-#define PSTN_WATCHED(call)            \
-  int fd_ = (call);                   \
-  if (OutOfFds(fd_)) fd_ = (call);    \
+#define PSTN_WATCHED(call)         \
+  int fd_ = (call);                \
+  if (OutOfFds(fd_)) fd_ = (call); \
   return FreshFd(fd_)
 
 namespace {
-unsigned ModeOf(int flags, va_list ap) { return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(ap, unsigned) : 0; }
+unsigned ModeOf(int flags, va_list ap) {
+  return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(ap, unsigned) : 0;
+}
 
 int OpenAt(int dir, const char* path, int flags, unsigned mode) {
   auto real = PSTN_REAL(openat);
   if (real != nullptr) return real(dir, path, flags, mode);
-  return Ret<int>(sys::Call(SYS_openat, dir, path, static_cast<long>(flags), static_cast<long>(mode)));
+  return Ret<int>(
+      sys::Call(SYS_openat, dir, path, static_cast<long>(flags), static_cast<long>(mode)));
 }
 }  // namespace
 
@@ -210,8 +219,12 @@ PSTN_EXPORT int openat64(int dir, const char* path, int flags, ...) {
   va_end(ap);
   PSTN_WATCHED(OpenAt(dir, path, flags | O_LARGEFILE, mode));
 }
-PSTN_EXPORT int creat(const char* path, mode_t mode) { return open(path, O_CREAT | O_WRONLY | O_TRUNC, mode); }
-PSTN_EXPORT int creat64(const char* path, mode_t mode) { return open64(path, O_CREAT | O_WRONLY | O_TRUNC, mode); }
+PSTN_EXPORT int creat(const char* path, mode_t mode) {
+  return open(path, O_CREAT | O_WRONLY | O_TRUNC, mode);
+}
+PSTN_EXPORT int creat64(const char* path, mode_t mode) {
+  return open64(path, O_CREAT | O_WRONLY | O_TRUNC, mode);
+}
 
 PSTN_EXPORT int pipe2(int p[2], int flags) noexcept {
   int r = PSTN_REAL(pipe2)(p, flags);
@@ -220,8 +233,12 @@ PSTN_EXPORT int pipe2(int p[2], int flags) noexcept {
   return r;
 }
 PSTN_EXPORT int pipe(int p[2]) noexcept { return pipe2(p, 0); }
-PSTN_EXPORT int eventfd(unsigned count, int flags) noexcept { PSTN_WATCHED(PSTN_REAL(eventfd)(count, flags)); }
-PSTN_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept { PSTN_WATCHED(PSTN_REAL(timerfd_create)(clock, flags)); }
+PSTN_EXPORT int eventfd(unsigned count, int flags) noexcept {
+  PSTN_WATCHED(PSTN_REAL(eventfd)(count, flags));
+}
+PSTN_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept {
+  PSTN_WATCHED(PSTN_REAL(timerfd_create)(clock, flags));
+}
 PSTN_EXPORT int epoll_create1(int flags) noexcept {
   int fd = PSTN_REAL(epoll_create1)(flags);
   if (OutOfFds(fd)) fd = PSTN_REAL(epoll_create1)(flags);

@@ -12,7 +12,9 @@ namespace postern {
 
 void* RealSymbol(const char* name) { return dlsym(RTLD_NEXT, name); }
 
-void RaiseSigpipe() { (void)sys::Call(SYS_tgkill, sys::Pid(), sys::Tid(), static_cast<long>(SIGPIPE)); }
+void RaiseSigpipe() {
+  (void)sys::Call(SYS_tgkill, sys::Pid(), sys::Tid(), static_cast<long>(SIGPIPE));
+}
 
 void TakeNumber(int fd) {
   uint32_t e = FdEntry(fd);

@@ -17,7 +17,8 @@ namespace postern {
 
 long ExportPassed(const msghdr* m) {
   for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(m), c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0)) continue;
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
+      continue;
     size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
     for (size_t i = 0; i < count; i++) {
       int fd;
@@ -42,7 +43,8 @@ constexpr uint16_t kMachine = EM_AARCH64;
 class File {
  public:
   explicit File(const char* path)
-      : fd_(static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), path, static_cast<long>(O_RDONLY | O_CLOEXEC)))) {}
+      : fd_(static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), path,
+                                       static_cast<long>(O_RDONLY | O_CLOEXEC)))) {}
   ~File() {
     if (fd_ >= 0) sys::Close(fd_);
   }
@@ -63,7 +65,8 @@ bool RaisesRights(const char* path) {
   struct stat st;
   if (PSTN_REAL(stat)(path, &st) != 0) return false;
   if ((st.st_mode & S_ISUID) != 0 && st.st_uid != getuid()) return true;
-  if ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && st.st_gid != getgid()) return true;
+  if ((st.st_mode & (S_ISGID | S_IXGRP)) == (S_ISGID | S_IXGRP) && st.st_gid != getgid())
+    return true;
   return getuid() != 0 && getxattr(path, "security.capability", nullptr, 0) > 0;
 }
 
@@ -72,7 +75,8 @@ bool IsGoNote(const File& file, const Elf64_Phdr& h) {
     Elf64_Nhdr note;
     char name[4];
   } first;
-  return file.Read(&first, sizeof first, h.p_offset) == sizeof first && first.note.n_namesz == 4 && memcmp(&first.name[0], "Go\0", 4) == 0;
+  return file.Read(&first, sizeof first, h.p_offset) == sizeof first && first.note.n_namesz == 4 &&
+         memcmp(&first.name[0], "Go\0", 4) == 0;
 }
 
 bool ElfLosesLibrary(const File& file, const Elf64_Ehdr& e) {
@@ -96,7 +100,8 @@ bool FileLosesLibrary(const char* path, int depth) {
   } head = {};
   size_t n = file.ok() ? file.Read(&head, sizeof head - 1, 0) : 0;
   if (n < 4) return false;  // nothing that can be run, or that we may look into
-  if (memcmp(head.text, ELFMAG, SELFMAG) == 0) return n >= sizeof head.elf && ElfLosesLibrary(file, head.elf);
+  if (memcmp(head.text, ELFMAG, SELFMAG) == 0)
+    return n >= sizeof head.elf && ElfLosesLibrary(file, head.elf);
   if (head.text[0] != '#' || head.text[1] != '!' || depth == 0) return false;
   char* at = head.text + 2;
   at += strspn(at, " \t");
@@ -114,7 +119,8 @@ bool LosesLibrary(const char* path, bool search) {
     size_t n = strcspn(dirs, ":");
     char full[4096];
     int len = snprintf(full, sizeof full, "%.*s/%s", static_cast<int>(n), dirs, path);
-    if (len > 0 && static_cast<size_t>(len) < sizeof full && access(n != 0 ? full : path, X_OK) == 0) {
+    if (len > 0 && static_cast<size_t>(len) < sizeof full &&
+        access(n != 0 ? full : path, X_OK) == 0) {
       return FileLosesLibrary(n != 0 ? full : path, kScriptDepth);
     }
     dirs += n + (dirs[n] != 0);
@@ -142,8 +148,10 @@ void ExportInherited(bool spawn) {
 
 using namespace postern;
 
-PSTN_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int from, int to) noexcept {
-  if (static_cast<uint32_t>(from) < kFdMax) FetchOr(action_sources[from / 64], uint64_t{1} << (from % 64));
+PSTN_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int from,
+                                                 int to) noexcept {
+  if (static_cast<uint32_t>(from) < kFdMax)
+    FetchOr(action_sources[from / 64], uint64_t{1} << (from % 64));
   return PSTN_REAL(posix_spawn_file_actions_adddup2)(actions, from, to);
 }
 

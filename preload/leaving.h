@@ -5,12 +5,13 @@
 
 namespace postern {
 
-// For sendmsg on a descriptor that is not ours: sockets that the message passes on (SCM_RIGHTS) become
-// the kernel's. 0, or -errno: one could not, and the message must not be sent.
+// For sendmsg on a descriptor that is not ours: sockets that the message passes on (SCM_RIGHTS)
+// become the kernel's. 0, or -errno: one could not, and the message must not be sent.
 long ExportPassed(const msghdr* m);
 
-// Whether the image at `path` comes up without the library: static, of another machine, set-user-id,
-// or written in Go, which calls the kernel itself. `search`: along PATH, as execvp does.
+// Whether the image at `path` comes up without the library: static, of another machine,
+// set-user-id, or written in Go, which calls the kernel itself. `search`: along PATH, as execvp
+// does.
 bool LosesLibrary(const char* path, bool search);
 // Every socket that survives an exec becomes the kernel's. `spawn`: so does every one that was ever
 // named as the source of a file action, since it can be made to survive.

@@ -19,8 +19,8 @@
 
 using namespace postern;
 
-// The child of an embryo slot is known, or (pid < 0) there is none. A child that dies before it comes
-// to its first instruction is then found by its pid.
+// The child of an embryo slot is known, or (pid < 0) there is none. A child that dies before it
+// comes to its first instruction is then found by its pid.
 void postern::Adopted(uint32_t slot, pid_t pid) {
   int e = errno;
   uint32_t own = g_proc.pid;
@@ -63,9 +63,9 @@ bool Named(const char* variable, const char* name) {
   return strncmp(variable, name, n) == 0 && variable[n] == '=';
 }
 
-// `envp` with our variable in it, in an array of the caller's. False if it does not fit. Programs that
-// make a new environment for their successor (nginx at a binary upgrade) would leave the library
-// behind, and with it the sockets that it inherits: what brought us here goes with it.
+// `envp` with our variable in it, in an array of the caller's. False if it does not fit. Programs
+// that make a new environment for their successor (nginx at a binary upgrade) would leave the
+// library behind, and with it the sockets that it inherits: what brought us here goes with it.
 bool WithAttach(char* const envp[], char* attach, char** out, size_t room) {
   size_t n = 0;
   bool preload = false, options = false;
@@ -85,7 +85,8 @@ bool WithAttach(char* const envp[], char* attach, char** out, size_t room) {
   return true;
 }
 
-// Runs `exec(envp)`, which returns only if it fails. `path` is what it will run, as far as that can be told.
+// Runs `exec(envp)`, which returns only if it fails. `path` is what it will run, as far as that can
+// be told.
 template <typename Call>
 int Exec(const char* path, bool search, char* const envp[], Call exec) {
   char attach[kAttachBytes];
@@ -131,23 +132,33 @@ PSTN_EXPORT pid_t fork() noexcept {
 PSTN_EXPORT pid_t vfork() noexcept { return fork(); }
 
 PSTN_EXPORT int execve(const char* path, char* const argv[], char* const envp[]) noexcept {
-  return Exec(path, false, envp, [&](char* const* env) { return PSTN_REAL(execve)(path, argv, env); });
+  return Exec(path, false, envp,
+              [&](char* const* env) { return PSTN_REAL(execve)(path, argv, env); });
 }
-PSTN_EXPORT int execv(const char* path, char* const argv[]) noexcept { return execve(path, argv, environ); }
+PSTN_EXPORT int execv(const char* path, char* const argv[]) noexcept {
+  return execve(path, argv, environ);
+}
 PSTN_EXPORT int execvpe(const char* file, char* const argv[], char* const envp[]) noexcept {
-  return Exec(file, true, envp, [&](char* const* env) { return PSTN_REAL(execvpe)(file, argv, env); });
+  return Exec(file, true, envp,
+              [&](char* const* env) { return PSTN_REAL(execvpe)(file, argv, env); });
 }
-PSTN_EXPORT int execvp(const char* file, char* const argv[]) noexcept { return execvpe(file, argv, environ); }
+PSTN_EXPORT int execvp(const char* file, char* const argv[]) noexcept {
+  return execvpe(file, argv, environ);
+}
 PSTN_EXPORT int fexecve(int fd, char* const argv[], char* const envp[]) noexcept {
   char path[64];
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-  return Exec(path, false, envp, [&](char* const* env) { return PSTN_REAL(fexecve)(fd, argv, env); });
+  return Exec(path, false, envp,
+              [&](char* const* env) { return PSTN_REAL(fexecve)(fd, argv, env); });
 }
-PSTN_EXPORT int execveat(int dir, const char* path, char* const argv[], char* const envp[], int flags) noexcept {
+PSTN_EXPORT int execveat(int dir, const char* path, char* const argv[], char* const envp[],
+                         int flags) noexcept {
   char full[4200];
   bool relative = dir != AT_FDCWD && path != nullptr && path[0] != '/';
-  if (relative) snprintf(full, sizeof full, "/proc/self/fd/%d%s%s", dir, path[0] != 0 ? "/" : "", path);
-  return Exec(relative ? full : path, false, envp, [&](char* const* env) { return PSTN_REAL(execveat)(dir, path, argv, env, flags); });
+  if (relative)
+    snprintf(full, sizeof full, "/proc/self/fd/%d%s%s", dir, path[0] != 0 ? "/" : "", path);
+  return Exec(relative ? full : path, false, envp,
+              [&](char* const* env) { return PSTN_REAL(execveat)(dir, path, argv, env, flags); });
 }
 PSTN_EXPORT int execl(const char* path, const char* arg, ...) noexcept {
   char* argv[kMaxArgs];
@@ -177,8 +188,8 @@ PSTN_EXPORT int execle(const char* path, const char* arg, ...) noexcept {
 
 namespace {
 
-// The child is made inside libc, past our fork handlers: it gets a slot of its own beforehand, which
-// its image, if it is preloaded, takes over; posternd reaps it otherwise.
+// The child is made inside libc, past our fork handlers: it gets a slot of its own beforehand,
+// which its image, if it is preloaded, takes over; posternd reaps it otherwise.
 template <typename Spawn>
 int SpawnWith(pid_t* pid, const char* path, bool search, char* const envp[], Spawn spawn) {
   pid_t none;
@@ -194,7 +205,9 @@ int SpawnWith(pid_t* pid, const char* path, bool search, char* const envp[], Spa
   uint32_t slot = EmbryoSlot();
   ForkParent();
   size_t len = slot != PSTN_NONE ? ExecPrepare(attach, sizeof attach, slot, true) : 0;
-  int r = len != 0 && WithAttach(envp, attach, env, kMaxEnv) ? spawn(pid, static_cast<char* const*>(env)) : spawn(pid, envp);
+  int r = len != 0 && WithAttach(envp, attach, env, kMaxEnv)
+              ? spawn(pid, static_cast<char* const*>(env))
+              : spawn(pid, envp);
   ExecFailed();
   if (slot != PSTN_NONE) Adopted(slot, r == 0 ? *pid : -1);
   return r;
@@ -204,16 +217,22 @@ int SpawnWith(pid_t* pid, const char* path, bool search, char* const envp[], Spa
 
 PSTN_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                             const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
-  return SpawnWith(pid, path, false, envp, [&](pid_t* p, char* const* env) { return PSTN_REAL(posix_spawn)(p, path, actions, attr, argv, env); });
+  return SpawnWith(pid, path, false, envp, [&](pid_t* p, char* const* env) {
+    return PSTN_REAL(posix_spawn)(p, path, actions, attr, argv, env);
+  });
 }
-PSTN_EXPORT int posix_spawnp(pid_t* pid, const char* file, const posix_spawn_file_actions_t* actions,
-                             const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
-  return SpawnWith(pid, file, true, envp, [&](pid_t* p, char* const* env) { return PSTN_REAL(posix_spawnp)(p, file, actions, attr, argv, env); });
+PSTN_EXPORT int posix_spawnp(pid_t* pid, const char* file,
+                             const posix_spawn_file_actions_t* actions,
+                             const posix_spawnattr_t* attr, char* const argv[],
+                             char* const envp[]) {
+  return SpawnWith(pid, file, true, envp, [&](pid_t* p, char* const* env) {
+    return PSTN_REAL(posix_spawnp)(p, file, actions, attr, argv, env);
+  });
 }
 
 // ---------------------------------------------------------------- system, popen
-// libc starts the shell inside, with `environ`: what the shell must know is put there meanwhile. The
-// array stays, for a thread that is in getenv() at that moment.
+// libc starts the shell inside, with `environ`: what the shell must know is put there meanwhile.
+// The array stays, for a thread that is in getenv() at that moment.
 namespace {
 
 pstn_lock shell_lock;
@@ -229,7 +248,9 @@ auto WithShellEnvironment(Call call) {
   if (slot == PSTN_NONE) return call();
   Lock(shell_lock);
   char** own = environ;
-  if (ExecPrepare(shell_attach, sizeof shell_attach, slot, true) != 0 && WithAttach(own, shell_attach, shell_env, kMaxEnv)) environ = shell_env;
+  if (ExecPrepare(shell_attach, sizeof shell_attach, slot, true) != 0 &&
+      WithAttach(own, shell_attach, shell_env, kMaxEnv))
+    environ = shell_env;
   Unlock(shell_lock);
   auto r = call();
   int e = errno;
@@ -248,7 +269,8 @@ PSTN_EXPORT int system(const char* command) {
     return PSTN_REAL(system)(command);
   });
   // No shell has come, or it had no library; one that came and has ended is posternd's.
-  if (slot != PSTN_NONE && LoadAcquire(Stack().slots[slot].state) == PSTN_SL_EMBRYO) Adopted(slot, -1);
+  if (slot != PSTN_NONE && LoadAcquire(Stack().slots[slot].state) == PSTN_SL_EMBRYO)
+    Adopted(slot, -1);
   return r;
 }
 PSTN_EXPORT FILE* popen(const char* command, const char* mode) {

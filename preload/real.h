@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // real.h - the C library's own functions, behind ours.
 //
-// Looked up when the library is loaded. A call that comes earlier (another constructor, an allocator
-// that opens files) goes straight to the kernel where a system call of the same shape exists.
+// Looked up when the library is loaded. A call that comes earlier (another constructor, an
+// allocator that opens files) goes straight to the kernel where a system call of the same shape
+// exists.
 #pragma once
 #include <cerrno>
 
@@ -15,11 +16,11 @@ namespace postern {
 void* RealSymbol(const char* name);
 
 // The function of that name with the type of its declaration.
-#define PSTN_REAL(name)                                                        \
-  ([]() -> decltype(&::name) {                                                 \
-    static decltype(&::name) f = nullptr;                                      \
+#define PSTN_REAL(name)                                                           \
+  ([]() -> decltype(&::name) {                                                    \
+    static decltype(&::name) f = nullptr;                                         \
     if (f == nullptr) f = reinterpret_cast<decltype(&::name)>(RealSymbol(#name)); \
-    return f;                                                                  \
+    return f;                                                                     \
   }())
 
 // A system call's result as libc gives it.
@@ -65,7 +66,8 @@ class WaitsForMany {
   WaitsForMany& operator=(const WaitsForMany&) = delete;
 };
 
-// Gives stdin, stdout and stderr functions of ours where they are accelerated sockets (stdio_calls.cc).
+// Gives stdin, stdout and stderr functions of ours where they are accelerated sockets
+// (stdio_calls.cc).
 void StdioAttach();
 
 // `fd` was made by a call that we only watch: if the table still has that number, it was closed

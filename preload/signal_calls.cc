@@ -4,15 +4,15 @@
 // A handler may call send() on the very socket whose lock its thread holds. So the kernel is given
 // OnSignal in place of each handler. When no lock is held, OnSignal calls the handler as the kernel
 // would have. Otherwise it puts the signal aside, and blocks all others in the context to which it
-// returns; the last Unlock sends the signal to this thread again, with the same siginfo, and puts the
-// mask back. The kernel then delivers it as it would have, alternate stack and all.
+// returns; the last Unlock sends the signal to this thread again, with the same siginfo, and puts
+// the mask back. The kernel then delivers it as it would have, alternate stack and all.
 //
 // OnSignal is entered with everything blocked, so that there is never more than one to put aside.
 // Faults (SIGSEGV and its kin) are not touched: they cannot wait. Nor is SIGABRT.
 //
-// What the program has installed is in `actions`; whether it still stands, the kernel knows: only if
-// OnSignal is installed there does the entry count. Calls of libc's own (system, sigset) and direct
-// system calls thus never disagree with the table.
+// What the program has installed is in `actions`; whether it still stands, the kernel knows: only
+// if OnSignal is installed there does the entry count. Calls of libc's own (system, sigset) and
+// direct system calls thus never disagree with the table.
 #include <pthread.h>
 #include <signal.h>
 #include <ucontext.h>
@@ -34,7 +34,8 @@ constexpr int kOnce = static_cast<int>(SA_RESETHAND);
 
 constexpr uint64_t Bit(int signo) { return 1ull << (signo - 1); }
 // Never deferred and so never wrapped.
-constexpr uint64_t kFaults = Bit(SIGSEGV) | Bit(SIGBUS) | Bit(SIGFPE) | Bit(SIGILL) | Bit(SIGTRAP) | Bit(SIGABRT) | Bit(SIGSYS);
+constexpr uint64_t kFaults = Bit(SIGSEGV) | Bit(SIGBUS) | Bit(SIGFPE) | Bit(SIGILL) | Bit(SIGTRAP) |
+                             Bit(SIGABRT) | Bit(SIGSYS);
 constexpr uint64_t kLibc = Bit(32) | Bit(33);  // cancellation and setuid of libc
 constexpr uint64_t kBlocked = ~(kFaults | kLibc);
 
@@ -54,7 +55,7 @@ struct Late {
   siginfo_t info;
   uint64_t mask;  // of the context that was interrupted
   int signo;
-  int tid;        // a child of fork must not run what its parent put aside
+  int tid;  // a child of fork must not run what its parent put aside
 };
 thread_local Late late __attribute__((tls_model("initial-exec")));
 
@@ -110,7 +111,8 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
   t_waits_for_many = false;  // for the handler's own calls, and for good if it does not return
   if ((a.flags & SA_RESTART) == 0 || waits) t_interrupts++;
   SetThreadMask(mask | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : Bit(signo)));
-  a.handler(signo, info, context);  // more arguments than a plain handler takes do no harm, as in the kernel
+  a.handler(signo, info,
+            context);  // more arguments than a plain handler takes do no harm, as in the kernel
   t_waits_for_many = waits;
 }
 
@@ -119,13 +121,16 @@ void RunLate() {
   t_locks.late = 0;
   uint64_t mask = late.mask;
   int tid = sys::Tid();
-  if (tid == late.tid && sys::Call(SYS_rt_tgsigqueueinfo, sys::Pid(), tid, late.signo, &late.info) < 0) {
+  if (tid == late.tid &&
+      sys::Call(SYS_rt_tgsigqueueinfo, sys::Pid(), tid, late.signo, &late.info) < 0) {
     (void)sys::Call(SYS_tgkill, sys::Pid(), tid, late.signo);
   }
   SetThreadMask(mask);  // the handler runs here
 }
 
-bool IsWrapped(int signo) { return g_proc.enabled && signo > 0 && signo < kSignals && (kBlocked & Bit(signo)) != 0; }
+bool IsWrapped(int signo) {
+  return g_proc.enabled && signo > 0 && signo < kSignals && (kBlocked & Bit(signo)) != 0;
+}
 bool IsFunction(Handler h) {
   auto value = reinterpret_cast<uintptr_t>(h);
   return value > reinterpret_cast<uintptr_t>(SIG_IGN) && h != OnSignal;  // SIG_DFL is 0, SIG_IGN 1
@@ -176,7 +181,8 @@ sighandler_t Install(int signo, sighandler_t handler, int flags, uint64_t mask) 
 void SignalsInit() {
   if (!g_proc.enabled) return;
   g_run_late = RunLate;
-  (void)pthread_atfork([] { Lock(actions_lock); }, [] { Unlock(actions_lock); }, [] { Unlock(actions_lock); });
+  (void)pthread_atfork([] { Lock(actions_lock); }, [] { Unlock(actions_lock); },
+                       [] { Unlock(actions_lock); });
 }
 
 }  // namespace postern
@@ -186,23 +192,31 @@ using namespace postern;
 PSTN_EXPORT int sigaction(int signo, const struct sigaction* act, struct sigaction* old) noexcept {
   return SetAction(signo, act, old);
 }
-PSTN_EXPORT int __sigaction(int signo, const struct sigaction* act, struct sigaction* old) noexcept {
+PSTN_EXPORT int __sigaction(int signo, const struct sigaction* act,
+                            struct sigaction* old) noexcept {
   return SetAction(signo, act, old);
 }
 
 PSTN_EXPORT sighandler_t signal(int signo, sighandler_t handler) noexcept {
   if (!IsWrapped(signo) || handler == SIG_ERR) return PSTN_REAL(signal)(signo, handler);
-  return Install(signo, handler, (LoadRelaxed(interrupting) & Bit(signo)) != 0 ? 0 : SA_RESTART, Bit(signo));
+  return Install(signo, handler, (LoadRelaxed(interrupting) & Bit(signo)) != 0 ? 0 : SA_RESTART,
+                 Bit(signo));
 }
-PSTN_EXPORT sighandler_t bsd_signal(int signo, sighandler_t handler) noexcept { return signal(signo, handler); }
-PSTN_EXPORT sighandler_t ssignal(int signo, sighandler_t handler) noexcept { return signal(signo, handler); }
+PSTN_EXPORT sighandler_t bsd_signal(int signo, sighandler_t handler) noexcept {
+  return signal(signo, handler);
+}
+PSTN_EXPORT sighandler_t ssignal(int signo, sighandler_t handler) noexcept {
+  return signal(signo, handler);
+}
 
 PSTN_EXPORT sighandler_t __sysv_signal(int signo, sighandler_t handler) noexcept {
   constexpr int kInterrupt = 0x20000000;  // SA_INTERRUPT, which nobody looks at
   if (!IsWrapped(signo) || handler == SIG_ERR) return PSTN_REAL(__sysv_signal)(signo, handler);
   return Install(signo, handler, kOnce | SA_NODEFER | kInterrupt, 0);
 }
-PSTN_EXPORT sighandler_t sysv_signal(int signo, sighandler_t handler) noexcept { return __sysv_signal(signo, handler); }
+PSTN_EXPORT sighandler_t sysv_signal(int signo, sighandler_t handler) noexcept {
+  return __sysv_signal(signo, handler);
+}
 
 PSTN_EXPORT int siginterrupt(int signo, int flag) noexcept {
 #pragma GCC diagnostic push

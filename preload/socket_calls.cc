@@ -123,7 +123,8 @@ long ReceiveMsg(int fd, pstn_ep& ep, msghdr* m, int flags) {
 
 PSTN_EXPORT ssize_t read(int fd, void* buf, size_t n) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? (n != 0 ? Receive(fd, *ep, buf, n, 0) : 0) : Foreign(fd);  // nothing is read at once
+  long r = ep != nullptr ? (n != 0 ? Receive(fd, *ep, buf, n, 0) : 0)
+                         : Foreign(fd);  // nothing is read at once
   if (r != kPass) return Ret<ssize_t>(r);
   auto real = PSTN_REAL(read);
   return real != nullptr ? real(fd, buf, n) : Ret<ssize_t>(sys::Call(SYS_read, fd, buf, n));
@@ -153,7 +154,8 @@ PSTN_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* s
   if (r >= 0 && sa != nullptr && len != nullptr) *len = 0;
   return Ret<ssize_t>(r);
 }
-PSTN_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int flags, sockaddr* sa, socklen_t* len) {
+PSTN_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int flags,
+                                   sockaddr* sa, socklen_t* len) {
   if (n > room) __builtin_trap();
   return recvfrom(fd, buf, n, flags, sa, len);
 }
@@ -167,9 +169,10 @@ PSTN_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* ti
   if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) {
     return Foreign(fd) != kPass ? Ret<int>(-EBADF) : PSTN_REAL(recvmmsg)(fd, v, n, flags, timeout);
   }
-  Deadline until = timeout == nullptr ? Deadline::Never()
-                                      : Deadline::AfterNs(static_cast<uint64_t>(timeout->tv_sec) * 1000000000u +
-                                                          static_cast<uint64_t>(timeout->tv_nsec));
+  Deadline until = timeout == nullptr
+                       ? Deadline::Never()
+                       : Deadline::AfterNs(static_cast<uint64_t>(timeout->tv_sec) * 1000000000u +
+                                           static_cast<uint64_t>(timeout->tv_nsec));
   unsigned done = 0;
   long r = 0;
   while (done < n) {
@@ -206,7 +209,10 @@ PSTN_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
 }
 PSTN_EXPORT ssize_t writev(int fd, const iovec* iov, int count) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? (count < 0 ? -EINVAL : Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count), 0), 0)) : Foreign(fd);
+  long r =
+      ep != nullptr
+          ? (count < 0 ? -EINVAL : Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count), 0), 0))
+          : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(writev)(fd, iov, count);
 }
 PSTN_EXPORT ssize_t send(int fd, const void* buf, size_t n, int flags) {
@@ -214,7 +220,8 @@ PSTN_EXPORT ssize_t send(int fd, const void* buf, size_t n, int flags) {
   long r = ep != nullptr ? Transmit(fd, *ep, buf, n, flags) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(send)(fd, buf, n, flags);
 }
-PSTN_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* sa, socklen_t len) {
+PSTN_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* sa,
+                           socklen_t len) {
   pstn_ep* ep = Ours(fd);
   long r = ep != nullptr ? Transmit(fd, *ep, buf, n, flags) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendto)(fd, buf, n, flags, sa, len);
@@ -222,7 +229,9 @@ PSTN_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const s
 PSTN_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
   pstn_ep* ep = Ours(fd);
   long r = ep != nullptr && m != nullptr ? TransmitMsg(fd, *ep, m, flags) : Foreign(fd);
-  if (ep == nullptr && r == kPass && m != nullptr && m->msg_controllen != 0 && (r = ExportPassed(m)) == 0) r = kPass;
+  if (ep == nullptr && r == kPass && m != nullptr && m->msg_controllen != 0 &&
+      (r = ExportPassed(m)) == 0)
+    r = kPass;
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendmsg)(fd, m, flags);
 }
 PSTN_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
@@ -249,13 +258,18 @@ PSTN_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
 PSTN_EXPORT ssize_t preadv2(int fd, const iovec* iov, int count, off_t offset, int flags) {
   pstn_ep* ep = offset == -1 ? Ours(fd) : nullptr;
   constexpr int kNowait = 8;  // RWF_NOWAIT
-  long r = ep != nullptr ? SockRecv(fd, *ep, iov, static_cast<size_t>(count), (flags & kNowait) != 0 ? MSG_DONTWAIT : 0) : Foreign(fd);
+  long r = ep != nullptr ? SockRecv(fd, *ep, iov, static_cast<size_t>(count),
+                                    (flags & kNowait) != 0 ? MSG_DONTWAIT : 0)
+                         : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(preadv2)(fd, iov, count, offset, flags);
 }
 PSTN_EXPORT ssize_t pwritev2(int fd, const iovec* iov, int count, off_t offset, int flags) {
   pstn_ep* ep = offset == -1 ? Ours(fd) : nullptr;
   constexpr int kNowait = 8;
-  long r = ep != nullptr ? Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count), (flags & kNowait) != 0 ? MSG_DONTWAIT : 0), 0) : Foreign(fd);
+  long r = ep != nullptr ? Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count),
+                                         (flags & kNowait) != 0 ? MSG_DONTWAIT : 0),
+                                0)
+                         : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(pwritev2)(fd, iov, count, offset, flags);
 }
 PSTN_EXPORT ssize_t preadv64v2(int fd, const iovec* iov, int count, off64_t offset, int flags) {

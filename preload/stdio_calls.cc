@@ -44,7 +44,9 @@ size_t WriteAll(int fd, const char* data, size_t n) {
   return done;
 }
 
-ssize_t CookieRead(void* cookie, char* buf, size_t n) { return read(static_cast<Stream*>(cookie)->fd, buf, n); }
+ssize_t CookieRead(void* cookie, char* buf, size_t n) {
+  return read(static_cast<Stream*>(cookie)->fd, buf, n);
+}
 ssize_t CookieWrite(void* cookie, const char* buf, size_t n) {
   return static_cast<ssize_t>(WriteAll(static_cast<Stream*>(cookie)->fd, buf, n));
 }
@@ -93,7 +95,8 @@ int Print(int fd, const char* format, va_list ap) {
   int n = vsnprintf(few, sizeof few, format, ap);
   char* text = few;
   if (n >= static_cast<int>(sizeof few)) {
-    text = static_cast<char*>(malloc(static_cast<size_t>(n) + 1));  // tidy-allow: stdio allocates as well
+    text = static_cast<char*>(
+        malloc(static_cast<size_t>(n) + 1));  // tidy-allow: stdio allocates as well
     if (text != nullptr) n = vsnprintf(text, static_cast<size_t>(n) + 1, format, again);
   }
   va_end(again);
@@ -107,11 +110,12 @@ int Print(int fd, const char* format, va_list ap) {
 
 namespace postern {
 
-// After an exec that left us 0, 1 or 2 as accelerated sockets: libc's own three FILEs would go to the
-// kernel's half of them.
+// After an exec that left us 0, 1 or 2 as accelerated sockets: libc's own three FILEs would go to
+// the kernel's half of them.
 void StdioAttach() {
   if (!g_proc.enabled) return;
-  (void)pthread_atfork([] { Lock(streams_lock); }, [] { Unlock(streams_lock); }, [] { Unlock(streams_lock); });
+  (void)pthread_atfork([] { Lock(streams_lock); }, [] { Unlock(streams_lock); },
+                       [] { Unlock(streams_lock); });
   FILE* f;
   if (NeedsCookie(0) && (f = OpenStream(0, "r")) != nullptr) stdin = f;
   if (NeedsCookie(1) && (f = OpenStream(1, "w")) != nullptr) stdout = f;

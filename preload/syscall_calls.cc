@@ -29,72 +29,154 @@ struct Args {
   unsigned Uint(int i) const { return static_cast<unsigned>(v[i]); }
   size_t Size(int i) const { return static_cast<size_t>(v[i]); }
   template <typename T>
-  T* Ptr(int i) const { return reinterpret_cast<T*>(v[i]); }
+  T* Ptr(int i) const {
+    return reinterpret_cast<T*>(v[i]);
+  }
 };
 
 // Data: the first argument is a descriptor of ours. False: not a call of this kind.
 bool Data(long n, const Args& a, long* r) {
   int fd = a.Fd(0);
   switch (n) {
-    case SYS_read: *r = read(fd, a.Ptr<void>(1), a.Size(2)); return true;
-    case SYS_write: *r = write(fd, a.Ptr<void>(1), a.Size(2)); return true;
-    case SYS_readv: *r = readv(fd, a.Ptr<iovec>(1), a.Int(2)); return true;
-    case SYS_writev: *r = writev(fd, a.Ptr<iovec>(1), a.Int(2)); return true;
-    case SYS_recvfrom: *r = recvfrom(fd, a.Ptr<void>(1), a.Size(2), a.Int(3), a.Ptr<sockaddr>(4), a.Ptr<socklen_t>(5)); return true;
-    case SYS_sendto: *r = sendto(fd, a.Ptr<void>(1), a.Size(2), a.Int(3), a.Ptr<sockaddr>(4), a.Uint(5)); return true;
-    case SYS_recvmsg: *r = recvmsg(fd, a.Ptr<msghdr>(1), a.Int(2)); return true;
-    case SYS_sendmsg: *r = sendmsg(fd, a.Ptr<msghdr>(1), a.Int(2)); return true;
-    case SYS_recvmmsg: *r = recvmmsg(fd, a.Ptr<mmsghdr>(1), a.Uint(2), a.Int(3), a.Ptr<timespec>(4)); return true;
-    case SYS_sendmmsg: *r = sendmmsg(fd, a.Ptr<mmsghdr>(1), a.Uint(2), a.Int(3)); return true;
-    case SYS_sendfile: *r = sendfile(fd, a.Fd(1), a.Ptr<off_t>(2), a.Size(3)); return true;
-    default: return false;
+    case SYS_read:
+      *r = read(fd, a.Ptr<void>(1), a.Size(2));
+      return true;
+    case SYS_write:
+      *r = write(fd, a.Ptr<void>(1), a.Size(2));
+      return true;
+    case SYS_readv:
+      *r = readv(fd, a.Ptr<iovec>(1), a.Int(2));
+      return true;
+    case SYS_writev:
+      *r = writev(fd, a.Ptr<iovec>(1), a.Int(2));
+      return true;
+    case SYS_recvfrom:
+      *r = recvfrom(fd, a.Ptr<void>(1), a.Size(2), a.Int(3), a.Ptr<sockaddr>(4),
+                    a.Ptr<socklen_t>(5));
+      return true;
+    case SYS_sendto:
+      *r = sendto(fd, a.Ptr<void>(1), a.Size(2), a.Int(3), a.Ptr<sockaddr>(4), a.Uint(5));
+      return true;
+    case SYS_recvmsg:
+      *r = recvmsg(fd, a.Ptr<msghdr>(1), a.Int(2));
+      return true;
+    case SYS_sendmsg:
+      *r = sendmsg(fd, a.Ptr<msghdr>(1), a.Int(2));
+      return true;
+    case SYS_recvmmsg:
+      *r = recvmmsg(fd, a.Ptr<mmsghdr>(1), a.Uint(2), a.Int(3), a.Ptr<timespec>(4));
+      return true;
+    case SYS_sendmmsg:
+      *r = sendmmsg(fd, a.Ptr<mmsghdr>(1), a.Uint(2), a.Int(3));
+      return true;
+    case SYS_sendfile:
+      *r = sendfile(fd, a.Fd(1), a.Ptr<off_t>(2), a.Size(3));
+      return true;
+    default:
+      return false;
   }
 }
 
 bool Control(long n, const Args& a, long* r) {
   int fd = a.Fd(0);
   switch (n) {
-    case SYS_close: *r = close(fd); return true;
-    case SYS_dup: *r = dup(fd); return true;
-    case SYS_fcntl: *r = fcntl(fd, a.Int(1), a.v[2]); return true;
-    case SYS_ioctl: *r = ioctl(fd, a.Size(1), a.Ptr<void>(2)); return true;
-    case SYS_bind: *r = bind(fd, a.Ptr<sockaddr>(1), a.Uint(2)); return true;
-    case SYS_listen: *r = listen(fd, a.Int(1)); return true;
-    case SYS_connect: *r = connect(fd, a.Ptr<sockaddr>(1), a.Uint(2)); return true;
-    case SYS_accept: *r = accept(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2)); return true;
-    case SYS_accept4: *r = accept4(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2), a.Int(3)); return true;
-    case SYS_shutdown: *r = shutdown(fd, a.Int(1)); return true;
-    case SYS_getsockname: *r = getsockname(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2)); return true;
-    case SYS_getpeername: *r = getpeername(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2)); return true;
-    case SYS_setsockopt: *r = setsockopt(fd, a.Int(1), a.Int(2), a.Ptr<void>(3), a.Uint(4)); return true;
-    case SYS_getsockopt: *r = getsockopt(fd, a.Int(1), a.Int(2), a.Ptr<void>(3), a.Ptr<socklen_t>(4)); return true;
+    case SYS_close:
+      *r = close(fd);
+      return true;
+    case SYS_dup:
+      *r = dup(fd);
+      return true;
+    case SYS_fcntl:
+      *r = fcntl(fd, a.Int(1), a.v[2]);
+      return true;
+    case SYS_ioctl:
+      *r = ioctl(fd, a.Size(1), a.Ptr<void>(2));
+      return true;
+    case SYS_bind:
+      *r = bind(fd, a.Ptr<sockaddr>(1), a.Uint(2));
+      return true;
+    case SYS_listen:
+      *r = listen(fd, a.Int(1));
+      return true;
+    case SYS_connect:
+      *r = connect(fd, a.Ptr<sockaddr>(1), a.Uint(2));
+      return true;
+    case SYS_accept:
+      *r = accept(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2));
+      return true;
+    case SYS_accept4:
+      *r = accept4(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2), a.Int(3));
+      return true;
+    case SYS_shutdown:
+      *r = shutdown(fd, a.Int(1));
+      return true;
+    case SYS_getsockname:
+      *r = getsockname(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2));
+      return true;
+    case SYS_getpeername:
+      *r = getpeername(fd, a.Ptr<sockaddr>(1), a.Ptr<socklen_t>(2));
+      return true;
+    case SYS_setsockopt:
+      *r = setsockopt(fd, a.Int(1), a.Int(2), a.Ptr<void>(3), a.Uint(4));
+      return true;
+    case SYS_getsockopt:
+      *r = getsockopt(fd, a.Int(1), a.Int(2), a.Ptr<void>(3), a.Ptr<socklen_t>(4));
+      return true;
 #ifdef SYS_epoll_wait
-    case SYS_epoll_wait: *r = epoll_wait(fd, a.Ptr<epoll_event>(1), a.Int(2), a.Int(3)); return true;
+    case SYS_epoll_wait:
+      *r = epoll_wait(fd, a.Ptr<epoll_event>(1), a.Int(2), a.Int(3));
+      return true;
 #endif
-    case SYS_epoll_pwait: *r = epoll_pwait(fd, a.Ptr<epoll_event>(1), a.Int(2), a.Int(3), a.Ptr<sigset_t>(4)); return true;
-    default: return false;
+    case SYS_epoll_pwait:
+      *r = epoll_pwait(fd, a.Ptr<epoll_event>(1), a.Int(2), a.Int(3), a.Ptr<sigset_t>(4));
+      return true;
+    default:
+      return false;
   }
 }
 
 // Calls whose descriptors are elsewhere than in the first argument.
 bool Others(long n, const Args& a, long* r) {
   switch (n) {
-    case SYS_socket: *r = socket(a.Int(0), a.Int(1), a.Int(2)); return true;
-    case SYS_epoll_ctl: *r = epoll_ctl(a.Fd(0), a.Int(1), a.Fd(2), a.Ptr<epoll_event>(3)); return true;
-    case SYS_pidfd_getfd: *r = pidfd_getfd(a.Fd(0), a.Fd(1), a.Uint(2)); return true;
-    case SYS_sendmsg: *r = sendmsg(a.Fd(0), a.Ptr<msghdr>(1), a.Int(2)); return true;
-    case SYS_sendmmsg: *r = sendmmsg(a.Fd(0), a.Ptr<mmsghdr>(1), a.Uint(2), a.Int(3)); return true;
-    case SYS_execve: *r = execve(a.Ptr<char>(0), a.Ptr<char*>(1), a.Ptr<char*>(2)); return true;
-    case SYS_close_range: *r = close_range(a.Uint(0), a.Uint(1), a.Int(2)); return true;
+    case SYS_socket:
+      *r = socket(a.Int(0), a.Int(1), a.Int(2));
+      return true;
+    case SYS_epoll_ctl:
+      *r = epoll_ctl(a.Fd(0), a.Int(1), a.Fd(2), a.Ptr<epoll_event>(3));
+      return true;
+    case SYS_pidfd_getfd:
+      *r = pidfd_getfd(a.Fd(0), a.Fd(1), a.Uint(2));
+      return true;
+    case SYS_sendmsg:
+      *r = sendmsg(a.Fd(0), a.Ptr<msghdr>(1), a.Int(2));
+      return true;
+    case SYS_sendmmsg:
+      *r = sendmmsg(a.Fd(0), a.Ptr<mmsghdr>(1), a.Uint(2), a.Int(3));
+      return true;
+    case SYS_execve:
+      *r = execve(a.Ptr<char>(0), a.Ptr<char*>(1), a.Ptr<char*>(2));
+      return true;
+    case SYS_close_range:
+      *r = close_range(a.Uint(0), a.Uint(1), a.Int(2));
+      return true;
 #ifdef SYS_dup2
-    case SYS_dup2: *r = dup2(a.Fd(0), a.Fd(1)); return true;
+    case SYS_dup2:
+      *r = dup2(a.Fd(0), a.Fd(1));
+      return true;
 #endif
-    case SYS_dup3: *r = dup3(a.Fd(0), a.Fd(1), a.Int(2)); return true;
-    case SYS_splice: *r = splice(a.Fd(0), a.Ptr<off64_t>(1), a.Fd(2), a.Ptr<off64_t>(3), a.Size(4), a.Uint(5)); return true;
+    case SYS_dup3:
+      *r = dup3(a.Fd(0), a.Fd(1), a.Int(2));
+      return true;
+    case SYS_splice:
+      *r = splice(a.Fd(0), a.Ptr<off64_t>(1), a.Fd(2), a.Ptr<off64_t>(3), a.Size(4), a.Uint(5));
+      return true;
 #ifdef SYS_poll
-    case SYS_poll: *r = poll(a.Ptr<pollfd>(0), a.Size(1), a.Int(2)); return true;
+    case SYS_poll:
+      *r = poll(a.Ptr<pollfd>(0), a.Size(1), a.Int(2));
+      return true;
 #endif
-    default: return false;
+    default:
+      return false;
   }
 }
 

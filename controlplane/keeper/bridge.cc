@@ -29,7 +29,8 @@ Bridge::~Bridge() {
   if (reset_) {
     const linger now{1, 0};
     (void)setsockopt(kernel_fd_, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-    if (pstn_ep* ep = EpOfFd(ring_fd_)) (void)SockSetOpt(ring_fd_, *ep, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    if (pstn_ep* ep = EpOfFd(ring_fd_))
+      (void)SockSetOpt(ring_fd_, *ep, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
   }
   (void)SockClose(ring_fd_, FdEntry(ring_fd_));
   close(kernel_fd_);

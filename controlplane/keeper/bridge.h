@@ -1,5 +1,5 @@
-// bridge.h - carries bytes between a ring and a kernel socket, both ways, until both directions end.
-// SPDX-License-Identifier: Apache-2.0
+// bridge.h - carries bytes between a ring and a kernel socket, both ways, until both directions
+// end. SPDX-License-Identifier: Apache-2.0
 //
 // Non-blocking and edge-triggered: whoever is told of an event calls Pump(). An end is passed on as
 // it came: FIN as shutdown, a reset as a reset. What one side does not take yet is kept here, and
@@ -33,8 +33,8 @@ class Bridge {
   // One direction: what has been read and not been written, and how far its end has come.
   struct Flow {
     std::vector<uint8_t> held;
-    size_t at = 0;      // held bytes before here are written
-    bool ended = false;  // no more will be read
+    size_t at = 0;        // held bytes before here are written
+    bool ended = false;   // no more will be read
     bool closed = false;  // ... and the other side has been told
   };
   bool Step(Flow& flow, bool from_ring, bool* busy);

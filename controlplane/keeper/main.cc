@@ -1,5 +1,5 @@
-// main.cc - postern-keeper: goes on with what a stack has to do when no process of its family does it.
-// SPDX-License-Identifier: Apache-2.0
+// main.cc - postern-keeper: goes on with what a stack has to do when no process of its family does
+// it. SPDX-License-Identifier: Apache-2.0
 //
 // One for each stack that needs it, started by posternd with the stack in descriptor 3. Today it
 // carries connections whose descriptors have left the family (lib/sock/export.cc); it ends when the
@@ -27,8 +27,8 @@ namespace postern::keeper {
 namespace {
 
 constexpr int kStackFd = 3;
-constexpr uint64_t kIdleMs = 3000;   // without a bridge; then it leaves
-constexpr uint64_t kRetryMs = 300;   // to reach a posternd that is gone
+constexpr uint64_t kIdleMs = 3000;  // without a bridge; then it leaves
+constexpr uint64_t kRetryMs = 300;  // to reach a posternd that is gone
 constexpr int kEventsPerLook = 64;
 constexpr uint64_t kLineTag = ~uint64_t{0};
 
@@ -100,7 +100,9 @@ void Keeper::ReadLine() {
 }
 
 void Keeper::Take(const ctl::Msg& job, int fd) {
-  const auto carry = [](void* self, int ring_fd, int kernel_fd) { static_cast<Keeper*>(self)->Carry(ring_fd, kernel_fd); };
+  const auto carry = [](void* self, int ring_fd, int kernel_fd) {
+    static_cast<Keeper*>(self)->Carry(ring_fd, kernel_fd);
+  };
   const long r = TakeOver(fd, job.a, job.b, carry, this);
   ctl::Msg reply;
   reply.type = job.type;
@@ -115,8 +117,10 @@ void Keeper::Carry(int ring_fd, int kernel_fd) {
   epoll_event ev{};
   ev.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   ev.data.u64 = tag;
-  if (SockEpollCtl(set_, EPOLL_CTL_ADD, ring_fd, &ev) != 0 || epoll_ctl(set_, EPOLL_CTL_ADD, kernel_fd, &ev) != 0) {
-    fprintf(stderr, "postern-keeper: a connection that was passed on can't be watched: %s\n", strerror(errno));
+  if (SockEpollCtl(set_, EPOLL_CTL_ADD, ring_fd, &ev) != 0 ||
+      epoll_ctl(set_, EPOLL_CTL_ADD, kernel_fd, &ev) != 0) {
+    fprintf(stderr, "postern-keeper: a connection that was passed on can't be watched: %s\n",
+            strerror(errno));
     return;  // it ends here, on both sides
   }
   busy_.push_back(tag);  // what was in the ring is nobody's event
@@ -149,9 +153,13 @@ int Keeper::Run() {
     if (!bridges_.empty()) idle_since = MonotonicNs();
     const uint64_t idle_ms = (MonotonicNs() - idle_since) / 1'000'000;
     if (bridges_.empty() && (line_ < 0 || idle_ms >= kIdleMs)) return 0;
-    uint64_t wait_ms = !busy_.empty() ? 0 : bridges_.empty() ? kIdleMs - idle_ms + 1 : line_ < 0 ? kRetryMs : 60'000;
+    uint64_t wait_ms = !busy_.empty()     ? 0
+                       : bridges_.empty() ? kIdleMs - idle_ms + 1
+                       : line_ < 0        ? kRetryMs
+                                          : 60'000;
     epoll_event events[kEventsPerLook];
-    long n = SockEpollWait(set_, events, kEventsPerLook, Deadline::AfterMs(static_cast<long>(wait_ms)), nullptr);
+    long n = SockEpollWait(set_, events, kEventsPerLook,
+                           Deadline::AfterMs(static_cast<long>(wait_ms)), nullptr);
     if (n == kPass) n = epoll_wait(set_, events, kEventsPerLook, static_cast<int>(wait_ms));
     for (long i = 0; i < n; ++i) {
       const uint64_t tag = events[i].data.u64;
@@ -174,7 +182,10 @@ int main() {
   signal(SIGPIPE, SIG_IGN);
   ProcessInit(environ);
   if (!JoinStack(keeper::kStackFd)) {
-    fprintf(stderr, "postern-keeper: no stack in descriptor %d, or no place in it; posternd starts this program\n", keeper::kStackFd);
+    fprintf(stderr,
+            "postern-keeper: no stack in descriptor %d, or no place in it; posternd starts this "
+            "program\n",
+            keeper::kStackFd);
     return 1;
   }
   return keeper::Keeper().Run();

@@ -1,10 +1,11 @@
 // keepers.h - starts a keeper for each stack that needs one, and hands it its work.
 // SPDX-License-Identifier: Apache-2.0
 //
-//   program -- kExport --> posternd -- kExport, seq of ours --> keeper -- status --> posternd -- status --> program
+//   program -- kExport --> posternd -- kExport, seq of ours --> keeper -- status --> posternd --
+//   status --> program
 //
-// A keeper is known by the line on which it has said kKeeper. Work that comes before that waits; when
-// the line breaks, whoever waits for an answer gets EIO and may ask again.
+// A keeper is known by the line on which it has said kKeeper. Work that comes before that waits;
+// when the line breaks, whoever waits for an answer gets EIO and may ask again.
 #pragma once
 #include <sys/types.h>
 

@@ -61,9 +61,10 @@ LinkGroup* Registry::FindLink(const Stack& client, const Stack& server) {
 
 namespace {
 
-// Whether a new link group would reach those who accept. A process that waits for connections without
-// a line to us tries again and again, and says in its slot when it could not; until it has come (after a
-// restart of posternd) its clients take the kernel's way. One that does not try waits for nothing.
+// Whether a new link group would reach those who accept. A process that waits for connections
+// without a line to us tries again and again, and says in its slot when it could not; until it has
+// come (after a restart of posternd) its clients take the kernel's way. One that does not try waits
+// for nothing.
 bool Reachable(const Stack& stack) {
   bool any = false;
   for (uint32_t slot = 0; slot < PSTN_SLOTS; slot++) {

@@ -112,7 +112,8 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   UniqueFd listener = runtime.Listen();
   if (!listener.ok()) return Fail(parent, "posternd.sock", errno);
   UniqueFd abstract = runtime.ListenAbstract();
-  if (!abstract.ok()) Warn("programs that change their user or root can't come back: %s", strerror(errno));
+  if (!abstract.ok())
+    Warn("programs that change their user or root can't come back: %s", strerror(errno));
   Server server(base.get(), directory, std::move(listener), std::move(abstract),
                 arguments.runtime_dir, arguments.idle_sec);
 

@@ -188,8 +188,8 @@ void Registry::ClientGone(Client& client) {
   Process* const process = std::exchange(client.process, nullptr);
   if (process == nullptr) return;
   process->client = nullptr;
-  // The connection of a process that lives ends when it has exec'd (or lost its descriptors). An image
-  // without the library never takes the slot over.
+  // The connection of a process that lives ends when it has exec'd (or lost its descriptors). An
+  // image without the library never takes the slot over.
   if (!PidfdIsDead(process->pidfd.get())) ScanOrDrop(*process->stack);
 }
 
@@ -217,7 +217,8 @@ bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
   Process* process = nullptr;
   const bool live = copy.state == PSTN_SL_LIVE;
   const bool watched = live && Watch(stack, slot, copy.pid, copy.start_time, process) == 0;
-  if (watched && process->client == nullptr && copy.exec_pending != PSTN_EXEC_NONE) return ScanExec(stack, slot, copy);
+  if (watched && process->client == nullptr && copy.exec_pending != PSTN_EXEC_NONE)
+    return ScanExec(stack, slot, copy);
   stack.suspects.erase(slot);
   if (!live) return false;
   if (watched) return false;
@@ -234,7 +235,8 @@ bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy) {
   const auto now = Clock::now();
   const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{copy.pid, copy.pid, now});
   if (copy.exec_pending == PSTN_EXEC_WITH && now - it->second.last_alive < kExecGrace) return true;
-  Note("stack %s: pid %d, slot %u, runs an image without the library", Text(stack.id).c_str(), copy.pid, slot);
+  Note("stack %s: pid %d, slot %u, runs an image without the library", Text(stack.id).c_str(),
+       copy.pid, slot);
   stack.suspects.erase(it);
   Forget(stack, slot);
   ReapSlot(stack.view, slot);

@@ -271,7 +271,8 @@ void Server::Export(Client& client, const ctl::Msg& message, UniqueFd fd) {
     return keepers_.Export(client, *client.process->stack, message, std::move(fd));
   }
   ctl::Msg request = message;
-  const Stack* const stack = registry_.EndpointOf(static_cast<pid_t>(message.b), message.c, request.a, request.b);
+  const Stack* const stack =
+      registry_.EndpointOf(static_cast<pid_t>(message.b), message.c, request.a, request.b);
   if (stack == nullptr) return client.Reply(message, ENOENT);
   keepers_.Export(client, *stack, request, std::move(fd));
 }

@@ -44,16 +44,16 @@ typedef uint8_t pstn_u8;
 #define PSTN_NONE 0xffffffffu
 
 /* Limits. Tables are sparse: a page that nobody touched costs nothing. */
-#define PSTN_SLOTS 256u          /* processes of one stack */
-#define PSTN_EPS 131072u         /* endpoints of one stack */
-#define PSTN_LGRS 256u           /* link groups that one stack takes part in (each role counts) */
-#define PSTN_CONNS 4096u         /* connections of one link group */
-#define PSTN_WAITERS 512u        /* event sets and poll()ing threads of one stack */
-#define PSTN_EPOLLS 1024u        /* epoll objects of one stack */
-#define PSTN_ITEMS 262144u       /* epoll registrations of one stack */
-#define PSTN_FDCHUNK_FDS 1024u   /* fds in one chunk of a process's fd table */
-#define PSTN_FDCHUNKS 4096u      /* chunks of one stack */
-#define PSTN_SLOT_CHUNKS 1024u   /* chunks of one process: 1,048,576 fds, the kernel's nr_open */
+#define PSTN_SLOTS 256u        /* processes of one stack */
+#define PSTN_EPS 131072u       /* endpoints of one stack */
+#define PSTN_LGRS 256u         /* link groups that one stack takes part in (each role counts) */
+#define PSTN_CONNS 4096u       /* connections of one link group */
+#define PSTN_WAITERS 512u      /* event sets and poll()ing threads of one stack */
+#define PSTN_EPOLLS 1024u      /* epoll objects of one stack */
+#define PSTN_ITEMS 262144u     /* epoll registrations of one stack */
+#define PSTN_FDCHUNK_FDS 1024u /* fds in one chunk of a process's fd table */
+#define PSTN_FDCHUNKS 4096u    /* chunks of one stack */
+#define PSTN_SLOT_CHUNKS 1024u /* chunks of one process: 1,048,576 fds, the kernel's nr_open */
 #define PSTN_COUNTERS 128u
 #define PSTN_OPTIONS_BYTES 4096u
 
@@ -61,7 +61,8 @@ struct pstn_uuid {
   pstn_u64 hi, lo;
 };
 
-/* Mutex that survives its owner: thread id, 0 = free; top bit = somebody sleeps. See base/lock.h. */
+/* Mutex that survives its owner: thread id, 0 = free; top bit = somebody sleeps. See base/lock.h.
+ */
 struct pstn_lock {
   pstn_u32 word; /* (a) */
 };
@@ -76,7 +77,8 @@ struct pstn_addr {
 
 /* ---------------------------------------------------------------- link group ---------------- */
 /* Side 0 is the client (its processes call connect), side 1 the server. Two stacks that connect to
- * each other both ways have two link groups; a stack that talks to itself has one and both sides. */
+ * each other both ways have two link groups; a stack that talks to itself has one and both sides.
+ */
 
 /* Where one side hears which of its connections changed: a two-level bitmap. The peer sets the bit
  * of the connection, then the bit of its word in `summary`, then rings if `sleeping`. A bit is a
@@ -88,8 +90,8 @@ struct PSTN_LINE pstn_evmap {
   pstn_u64 pad[6];
   pstn_u64 leaf[PSTN_CONNS / 64]; /* (a) */
 };
-#define PSTN_EV_USED 1u /* owner listens here */
-#define PSTN_EV_SYN 2u  /* ring it for new connections too: it waits for a listener */
+#define PSTN_EV_USED 1u   /* owner listens here */
+#define PSTN_EV_SYN 2u    /* ring it for new connections too: it waits for a listener */
 #define PSTN_EVMAP_SYN 0u /* server side: connections that wait to be admitted to a listener */
 
 /* Rarely written by its side, so that it stays shared in the other side's cache. */
@@ -108,7 +110,8 @@ struct PSTN_LINE pstn_conn_ctl {
 
 /* Written at each receive by the reading side: its read offset in the peer's ring. */
 struct PSTN_LINE pstn_conn_pos {
-  pstn_u64 read; /* (o) generation of the ring << 32 | read offset in it, one word so that they agree */
+  pstn_u64
+      read; /* (o) generation of the ring << 32 | read offset in it, one word so that they agree */
   pstn_u64 zero[7];
 };
 
@@ -172,13 +175,13 @@ enum {
 #define PSTN_PENDING 64u
 /* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): a line for each writer */
 struct pstn_lgr_hdr {
-  pstn_u32 magic, abi_version;     /* (c) */
-  pstn_u64 size_bytes;             /* (c) */
-  struct pstn_uuid id;             /* (c) */
-  struct pstn_uuid stack[2];       /* (c) */
-  PSTN_LINE pstn_u32 side_dead[2]; /* (a) posternd: no process of that side is left */
-  PSTN_LINE pstn_u32 waiters_hw[2]; /* (a) first evmap index that side never used */
-  pstn_u32 conns_hw; /* (a) first connection that was never used */
+  pstn_u32 magic, abi_version;              /* (c) */
+  pstn_u64 size_bytes;                      /* (c) */
+  struct pstn_uuid id;                      /* (c) */
+  struct pstn_uuid stack[2];                /* (c) */
+  PSTN_LINE pstn_u32 side_dead[2];          /* (a) posternd: no process of that side is left */
+  PSTN_LINE pstn_u32 waiters_hw[2];         /* (a) first evmap index that side never used */
+  pstn_u32 conns_hw;                        /* (a) first connection that was never used */
   PSTN_LINE pstn_u32 pending[PSTN_PENDING]; /* (a) not yet accepted, by listener modulo this */
 };
 
@@ -188,7 +191,7 @@ struct pstn_lgr_hdr {
 #define PSTN_LGR_CONN_BYTES (1ull * PSTN_CONNS * sizeof(struct pstn_conn))
 #define PSTN_ALIGN_UP(x, a) (((x) + (a)-1) / (a) * (a))
 #define PSTN_LGR_SLAB_OFF PSTN_ALIGN_UP(PSTN_LGR_CONN_OFF + PSTN_LGR_CONN_BYTES, 1048576ull)
-#define PSTN_SLAB_BYTES                                                                     \
+#define PSTN_SLAB_BYTES                                                                      \
   (1ull * PSTN_RING0_BYTES * PSTN_RING0_COUNT + 1ull * PSTN_RING1_BYTES * PSTN_RING1_COUNT + \
    1ull * PSTN_RING2_BYTES * PSTN_RING2_COUNT)
 #define PSTN_LGR_BYTES (PSTN_LGR_SLAB_OFF + 2ull * PSTN_SLAB_BYTES)
@@ -198,29 +201,30 @@ struct pstn_lgr_hdr {
 /* One direction's private state: only the owning family sees it. Guarded by `lock`. */
 struct PSTN_LINE pstn_tx {
   struct pstn_lock lock;
-  pstn_u32 off;     /* (l) next record goes here */
-  pstn_u32 peer;    /* (l) the reader's offset as last looked up */
-  pstn_u32 window;  /* (l) from here on, see whether an early wrap is possible */
-  pstn_u64 ring;    /* (l) descriptor in use, as published in ctl.ring */
-  pstn_u64 bytes;   /* (l) payload sent */
-  pstn_u32 records; /* (l) */
-  pstn_u32 blocked; /* (l) times in a row that the ring was too small */
+  pstn_u32 off;      /* (l) next record goes here */
+  pstn_u32 peer;     /* (l) the reader's offset as last looked up */
+  pstn_u32 window;   /* (l) from here on, see whether an early wrap is possible */
+  pstn_u64 ring;     /* (l) descriptor in use, as published in ctl.ring */
+  pstn_u64 bytes;    /* (l) payload sent */
+  pstn_u32 records;  /* (l) */
+  pstn_u32 blocked;  /* (l) times in a row that the ring was too small */
   pstn_u64 old_ring; /* (l) ring that the reader has still to leave; 0 = none */
-  pstn_u32 burst;   /* (l) ring bytes that are written at a time, before the reader has drained them */
-  pstn_u32 since;   /* (l) ring bytes written since the reader was last seen to have drained it */
-  pstn_u32 seen;    /* (l) `records` when the sweep of idle rings last came by */
-  pstn_u32 step;    /* (l) from one look at the reader's offset to the next */
+  pstn_u32
+      burst; /* (l) ring bytes that are written at a time, before the reader has drained them */
+  pstn_u32 since; /* (l) ring bytes written since the reader was last seen to have drained it */
+  pstn_u32 seen;  /* (l) `records` when the sweep of idle rings last came by */
+  pstn_u32 step;  /* (l) from one look at the reader's offset to the next */
 };
 
 struct PSTN_LINE pstn_rx {
   struct pstn_lock lock;
-  pstn_u32 off;      /* (l) header of the record that is being read */
-  pstn_u32 rec_len;  /* (l) its length as checked when first seen; 0 = none yet */
-  pstn_u32 rec_done; /* (l) bytes of it given to the program */
-  pstn_u64 ring;     /* (l) descriptor as checked */
-  pstn_u64 bytes;    /* (l) payload received */
+  pstn_u32 off;        /* (l) header of the record that is being read */
+  pstn_u32 rec_len;    /* (l) its length as checked when first seen; 0 = none yet */
+  pstn_u32 rec_done;   /* (l) bytes of it given to the program */
+  pstn_u64 ring;       /* (l) descriptor as checked */
+  pstn_u64 bytes;      /* (l) payload received */
   pstn_u32 unreturned; /* (l) bytes consumed since the writer was last considered */
-  pstn_u32 gate;     /* (l) PSTN_RXG_* */
+  pstn_u32 gate;       /* (l) PSTN_RXG_* */
   pstn_u64 pad[2];
 };
 #define PSTN_RXG_RESET 1u /* ECONNRESET was reported */
@@ -233,11 +237,11 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 flags;  /* (a) PSTN_EPF_* */
   pstn_u32 reason; /* (a) why it is not accelerated; base/reasons.def */
   pstn_u32 lgr_idx, conn_idx; /* (c once established) */
-  pstn_u32 side;   /* (c once established) */
+  pstn_u32 side;              /* (c once established) */
   pstn_u32 conn_gen;
-  pstn_u32 error;  /* (a) SO_ERROR */
-  pstn_u32 next;   /* free list, or accept queue (l: listener's lock) */
-  pstn_u64 cookie; /* (c) SO_COOKIE of the kernel's socket */
+  pstn_u32 error;     /* (a) SO_ERROR */
+  pstn_u32 next;      /* free list, or accept queue (l: listener's lock) */
+  pstn_u64 cookie;    /* (c) SO_COOKIE of the kernel's socket */
   pstn_u32 item_head; /* (l: item_lock) epoll registrations */
   struct pstn_lock item_lock;
 
@@ -257,14 +261,15 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 keepidle, keepintvl, keepcnt, user_timeout, notsent_lowat, defer_accept;
   pstn_u32 busy_poll, priority, owner_slot;
   pstn_u32 kernel_port; /* (c) ephemeral port that the kernel's socket holds; 0 = none */
-  pstn_u32 pollers; /* (l: item_lock) threads asleep in poll() on it */
-  pstn_u32 took_over; /* (o) endpoint + 1 whose connection this one is taking over (sock/export.cc) */
+  pstn_u32 pollers;     /* (l: item_lock) threads asleep in poll() on it */
+  pstn_u32
+      took_over; /* (o) endpoint + 1 whose connection this one is taking over (sock/export.cc) */
   pstn_u32 pad2[3];
 };
 
 enum {
   PSTN_EP_FREE = 0,
-  PSTN_EP_NEW = 1,         /* socket() */
+  PSTN_EP_NEW = 1, /* socket() */
   PSTN_EP_LISTEN = 2,
   PSTN_EP_EMBRYO = 3,      /* admitted; in an accept queue */
   PSTN_EP_ESTABLISHED = 4, /* includes half-closed */
@@ -283,29 +288,30 @@ enum {
 #define PSTN_EPF_DIRTY 0x100u      /* kernel socket has state of its own: not for the fd cache */
 #define PSTN_EPF_SHUT_RD 0x200u
 #define PSTN_EPF_SHUT_WR 0x400u
-#define PSTN_EPF_DUPPED 0x800u     /* more than one fd ever meant it: not for the fd cache */
+#define PSTN_EPF_DUPPED 0x800u /* more than one fd ever meant it: not for the fd cache */
 #define PSTN_EPF_REUSEADDR 0x1000u
 #define PSTN_EPF_V6ONLY 0x2000u
 #define PSTN_EPF_PUBLISHED 0x4000u /* listener is in the directory */
 #define PSTN_EPF_QUICKACK 0x8000u
 #define PSTN_EPF_REUSEPORT 0x10000u
-#define PSTN_EPF_CLOEXEC 0x40000u  /* the fd it was made with is close-on-exec */
-#define PSTN_EPF_HUNG 0x20000u     /* error was reported by connect */
-#define PSTN_EPF_EXPORTED 0x80000u /* others than the family have the fd: the kernel serves it, see sock/export.cc */
+#define PSTN_EPF_CLOEXEC 0x40000u /* the fd it was made with is close-on-exec */
+#define PSTN_EPF_HUNG 0x20000u    /* error was reported by connect */
+#define PSTN_EPF_EXPORTED \
+  0x80000u /* others than the family have the fd: the kernel serves it, see sock/export.cc */
 
 struct PSTN_LINE pstn_item {
-  pstn_u32 next;       /* free list */
-  pstn_u32 ep_idx;     /* (l: both locks) */
-  pstn_u32 ep_next;    /* (l: ep.item_lock) other registrations of the same endpoint */
-  pstn_u32 epoll_idx;  /* (l: both locks) */
-  pstn_u32 ready_next; /* (l: epoll.lock) */
+  pstn_u32 next;               /* free list */
+  pstn_u32 ep_idx;             /* (l: both locks) */
+  pstn_u32 ep_next;            /* (l: ep.item_lock) other registrations of the same endpoint */
+  pstn_u32 epoll_idx;          /* (l: both locks) */
+  pstn_u32 ready_next;         /* (l: epoll.lock) */
   pstn_u32 all_prev, all_next; /* (l: epoll.lock) */
-  pstn_u32 flags;      /* (l: epoll.lock) PSTN_IT_* */
-  pstn_u32 events;     /* (l: epoll.lock) as given to epoll_ctl */
-  pstn_u32 fd;         /* (l: epoll.lock) */
-  pstn_u64 data;       /* (l: epoll.lock) */
+  pstn_u32 flags;              /* (l: epoll.lock) PSTN_IT_* */
+  pstn_u32 events;             /* (l: epoll.lock) as given to epoll_ctl */
+  pstn_u32 fd;                 /* (l: epoll.lock) */
+  pstn_u64 data;               /* (l: epoll.lock) */
   pstn_u32 owner_slot;
-  pstn_u32 epfd;       /* (l: epoll.lock) the set's fd in that process */
+  pstn_u32 epfd; /* (l: epoll.lock) the set's fd in that process */
   pstn_u32 pad[2];
 };
 #define PSTN_IT_READY 1u    /* on the ready list */
@@ -323,20 +329,21 @@ struct PSTN_LINE pstn_epoll {
   pstn_u32 all_head, kernel_count; /* (l) kernel_count: fds in the kernel's set, ours excepted */
   pstn_u32 listeners;              /* (l) */
   pstn_u32 gen;
-  pstn_u64 magic; /* (c) upper 40 bits mark epoll data that is ours in the kernel's set */
+  pstn_u64 magic;    /* (c) upper 40 bits mark epoll data that is ours in the kernel's set */
   pstn_u32 sleepers; /* (a) threads asleep on it; one that died there costs doorbells, no more */
   pstn_u32 pad;
 };
 
 /* Somebody who sleeps on more than one thing. Its doorbell is an abstract datagram socket whose
- * name is made of the stack's id and this index: any peer can ring it, and it dies with its owner. */
+ * name is made of the stack's id and this index: any peer can ring it, and it dies with its owner.
+ */
 struct PSTN_LINE pstn_waiter {
-  pstn_u32 state;     /* (a) 0 free, 1 used */
+  pstn_u32 state; /* (a) 0 free, 1 used */
   pstn_u32 next;
-  pstn_u32 sleeping;  /* (a) as in pstn_evmap, for posts from inside the stack */
+  pstn_u32 sleeping;   /* (a) as in pstn_evmap, for posts from inside the stack */
   pstn_u32 owner_slot; /* process; PSTN_NONE when an epoll object owns it */
-  pstn_u32 posted;    /* (a) something happened that has no bit */
-  pstn_u32 wants_syn; /* (a) waits for a listener: ring it for SYNs */
+  pstn_u32 posted;     /* (a) something happened that has no bit */
+  pstn_u32 wants_syn;  /* (a) waits for a listener: ring it for SYNs */
   pstn_u32 gen;
   pstn_u32 pad[9];
 };
@@ -374,25 +381,25 @@ struct pstn_fdchunk {
 /* A link group as one of its stacks keeps it: what the peer must not be able to change. */
 /* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): a line for each writer */
 struct PSTN_LINE pstn_lgr_ref {
-  pstn_u32 state; /* (a) 0 free, 1 used, 2 peer dead */
-  pstn_u32 side;  /* (c) */
+  pstn_u32 state;        /* (a) 0 free, 1 used, 2 peer dead */
+  pstn_u32 side;         /* (c) */
   struct pstn_uuid id;   /* (c) */
   struct pstn_uuid peer; /* (c) */
   struct pstn_lock lock;
-  pstn_u32 conns;      /* (l) in use (client side: given out) */
-  pstn_u32 conn_hint;  /* (l) */
+  pstn_u32 conns;                        /* (l) in use (client side: given out) */
+  pstn_u32 conn_hint;                    /* (l) */
   pstn_u32 slab_hint[PSTN_SLAB_CLASSES]; /* (l) */
-  pstn_u32 rings;      /* (l) rings given out */
+  pstn_u32 rings;                        /* (l) rings given out */
   pstn_u32 sweep_hand;
   PSTN_LINE pstn_u64 conn_map[PSTN_CONNS / 64]; /* (l) client side: given out */
   pstn_u64 zombie_map[PSTN_CONNS / 64];         /* (l) closed here, not yet by the peer */
   pstn_u64 ring0_map[PSTN_RING0_COUNT / 64];    /* (l) */
   pstn_u64 ring1_map[PSTN_RING1_COUNT / 64];    /* (l) */
   pstn_u64 ring2_map[PSTN_RING2_COUNT / 64];    /* (l) */
-  pstn_u64 zombie_ring[PSTN_CONNS]; /* (l) transmit ring that a zombie still holds */
-  pstn_u64 zombie_old[PSTN_CONNS];  /* (l) the ring before that one, if the peer had not left it */
-  pstn_u32 zombies, pad_z;          /* (l) */
-  pstn_u32 conn_ep[PSTN_CONNS];  /* (a) endpoint + 1; 0 = none */
+  pstn_u64 zombie_ring[PSTN_CONNS];             /* (l) transmit ring that a zombie still holds */
+  pstn_u64 zombie_old[PSTN_CONNS]; /* (l) the ring before that one, if the peer had not left it */
+  pstn_u32 zombies, pad_z;         /* (l) */
+  pstn_u32 conn_ep[PSTN_CONNS];    /* (a) endpoint + 1; 0 = none */
 };
 
 /* Free list: a Treiber stack of indices. Low 32 bits: head; high 32: tag against ABA. */
@@ -403,18 +410,18 @@ struct PSTN_LINE pstn_pool {
 };
 
 struct pstn_stack_hdr {
-  pstn_u32 magic, abi_version;   /* (c) */
-  pstn_u64 size_bytes;           /* (c) */
-  struct pstn_uuid id;           /* (c) */
-  pstn_u32 uid, closing;         /* (c), (a) */
-  pstn_u64 netns_ino;            /* (c) */
-  pstn_u64 created_ns;           /* (c) CLOCK_REALTIME */
+  pstn_u32 magic, abi_version; /* (c) */
+  pstn_u64 size_bytes;         /* (c) */
+  struct pstn_uuid id;         /* (c) */
+  pstn_u32 uid, closing;       /* (c), (a) */
+  pstn_u64 netns_ino;          /* (c) */
+  pstn_u64 created_ns;         /* (c) CLOCK_REALTIME */
   struct pstn_pool eps, items, fdchunks, epolls, waiters;
   PSTN_LINE struct pstn_lock slot_lock;
   struct pstn_lock lgr_lock;
-  pstn_u32 slots_hw, lgrs_hw; /* (a) */
-  PSTN_LINE pstn_u64 counters[PSTN_COUNTERS]; /* (a) base/counters.def */
-  PSTN_LINE pstn_u64 reasons[PSTN_COUNTERS];  /* (a) fallbacks by reason */
+  pstn_u32 slots_hw, lgrs_hw;                    /* (a) */
+  PSTN_LINE pstn_u64 counters[PSTN_COUNTERS];    /* (a) base/counters.def */
+  PSTN_LINE pstn_u64 reasons[PSTN_COUNTERS];     /* (a) fallbacks by reason */
   PSTN_LINE pstn_u8 options[PSTN_OPTIONS_BYTES]; /* (c) struct Options of lib/base/options.h */
 };
 
@@ -434,7 +441,7 @@ struct pstn_stack {
 #define PSTN_DIR_ADDRS 512u
 
 struct pstn_dir_listener {
-  pstn_u32 next;  /* entry + 1 of the same port; 0 = end */
+  pstn_u32 next; /* entry + 1 of the same port; 0 = end */
   pstn_u32 used;
   struct pstn_uuid stack;
   pstn_u32 ep_idx, ep_gen;
@@ -450,7 +457,8 @@ struct pstn_dir {
   struct pstn_uuid id; /* of this posternd */
   pstn_u32 pid, pad;
   /* A robust mutex that posternd holds for life: the kernel sets FUTEX_OWNER_DIED (0x40000000) in
-   * its first word when posternd dies, however it dies, so readers learn of it without a syscall. */
+   * its first word when posternd dies, however it dies, so readers learn of it without a syscall.
+   */
   PSTN_LINE pstn_u8 alive_mutex[64];
   PSTN_LINE pstn_u64 seq; /* odd while posternd writes; readers retry */
   pstn_u32 addr_count, pad2;

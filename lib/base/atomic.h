@@ -55,8 +55,8 @@ inline bool CompareExchange(T& v, T& expected, U desired) {
 // instruction on our own stack is what a fence costs at best, and TSan understands neither.
 inline void FullFence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
-// The same where a locked instruction of this thread (Unlock is one) stands between the store and the
-// load: on x86 that was the barrier.
+// The same where a locked instruction of this thread (Unlock is one) stands between the store and
+// the load: on x86 that was the barrier.
 inline void FenceAfterLocked() {
 #if defined(__x86_64__)
   std::atomic_signal_fence(std::memory_order_seq_cst);

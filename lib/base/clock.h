@@ -36,7 +36,8 @@ struct Deadline {
   static Deadline After(const timespec& ts) {
     constexpr uint64_t kLongest = UINT64_MAX / 1000000000u - 1;
     uint64_t sec = static_cast<uint64_t>(ts.tv_sec);
-    return sec >= kLongest ? Never() : AfterNs(sec * 1000000000u + static_cast<uint64_t>(ts.tv_nsec));
+    return sec >= kLongest ? Never()
+                           : AfterNs(sec * 1000000000u + static_cast<uint64_t>(ts.tv_nsec));
   }
   // poll()'s and epoll_wait()'s convention: negative = never.
   static Deadline AfterMs(long ms) {

@@ -19,7 +19,8 @@ void CopyPastCache(uint8_t* to, const uint8_t* from, size_t bytes) {
   for (; bytes >= 64; bytes -= 64, to += 64, from += 64) {
     const auto* s = reinterpret_cast<const __m128i*>(from);
     auto* d = reinterpret_cast<__m128i*>(to);
-    __m128i a = _mm_loadu_si128(s), b = _mm_loadu_si128(s + 1), c = _mm_loadu_si128(s + 2), e = _mm_loadu_si128(s + 3);
+    __m128i a = _mm_loadu_si128(s), b = _mm_loadu_si128(s + 1), c = _mm_loadu_si128(s + 2),
+            e = _mm_loadu_si128(s + 3);
     _mm_stream_si128(d, a);
     _mm_stream_si128(d + 1, b);
     _mm_stream_si128(d + 2, c);

@@ -3,12 +3,12 @@
 //
 // Two ways. Ordinary stores take each line from the core that read it last, and leave it in our
 // cache, where the reader has to fetch it. Stores past the cache go to memory, from where the
-// reader's prefetcher gets them. Which is faster depends on how far apart the two cores are. Seen in
-// one virtual machine within minutes (its cores seem to be moved), ring of 256 KiB to 4 MiB:
+// reader's prefetcher gets them. Which is faster depends on how far apart the two cores are. Seen
+// in one virtual machine within minutes (its cores seem to be moved), ring of 256 KiB to 4 MiB:
 //   round trip of a line 0.1 us: ordinary 12-14 GB/s (1 MiB) to 43 (4 MiB), past the cache 14-17
 //   round trip of a line 0.4 us: ordinary 2.3 GB/s,                         past the cache 14-17
-// Nobody tells a program which it is, so it is measured: of kPhases phases, two are copied the other
-// way, and the faster way is kept.
+// Nobody tells a program which it is, so it is measured: of kPhases phases, two are copied the
+// other way, and the faster way is kept.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -17,11 +17,13 @@ namespace postern {
 
 inline constexpr size_t kLargeCopy = 4096;
 
-// To `to`, which is 64-byte aligned. What follows in program order is seen after it by who acquires.
+// To `to`, which is 64-byte aligned. What follows in program order is seen after it by who
+// acquires.
 void CopyPastCache(uint8_t* to, const uint8_t* from, size_t bytes);
 
-// Which way the calling thread's next large copy of `bytes` goes. The time that matters is that of the
-// stream, not of the copy: it is the reader who waits for lines. So phases are timed from end to end.
+// Which way the calling thread's next large copy of `bytes` goes. The time that matters is that of
+// the stream, not of the copy: it is the reader who waits for lines. So phases are timed from end
+// to end.
 enum class CopyWay : uint8_t { kCached, kPastCache };
 class CopyChooser {
  public:
@@ -41,7 +43,9 @@ class CopyChooser {
   static constexpr uint32_t kPhases = 128;
 
   CopyWay EndPhase();
-  CopyWay Other() const { return way_ == CopyWay::kCached ? CopyWay::kPastCache : CopyWay::kCached; }
+  CopyWay Other() const {
+    return way_ == CopyWay::kCached ? CopyWay::kPastCache : CopyWay::kCached;
+  }
 
   size_t left_ = kPhaseBytes;
   uint64_t began_ns_ = 0;

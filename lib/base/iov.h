@@ -25,11 +25,14 @@ class IovCursor {
       at += n;
     });
   }
-  // The same past the cache, to a 64-byte aligned place. Pieces that do not end on a line go the other way.
+  // The same past the cache, to a 64-byte aligned place. Pieces that do not end on a line go the
+  // other way.
   size_t StreamOut(uint8_t* at, size_t bytes) {
     return Walk(bytes, [&](void* user, size_t n) {
-      if (reinterpret_cast<uintptr_t>(at) % 64 == 0) CopyPastCache(at, static_cast<const uint8_t*>(user), n);
-      else memcpy(at, user, n);
+      if (reinterpret_cast<uintptr_t>(at) % 64 == 0)
+        CopyPastCache(at, static_cast<const uint8_t*>(user), n);
+      else
+        memcpy(at, user, n);
       at += n;
     });
   }

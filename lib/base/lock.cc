@@ -45,7 +45,8 @@ bool LockSlow(pstn_lock& lock, uint32_t self) {
     seen |= kLockSleepers;
     if (seen != owner) owner = seen, asked = 0;
     long r = sys::FutexWait(&lock.word, seen, &kPatience);
-    if (r == -110 && (!sys::ThreadIsAlive(seen & ~kLockSleepers) || ++asked >= g_lock_patience)) {  // ETIMEDOUT
+    if (r == -110 &&
+        (!sys::ThreadIsAlive(seen & ~kLockSleepers) || ++asked >= g_lock_patience)) {  // ETIMEDOUT
       if (!CompareExchange(lock.word, seen, self | kLockSleepers)) continue;
       FetchAdd(*g_locks_taken_over, uint64_t{1});
       return true;

@@ -20,17 +20,18 @@ inline uint32_t SelfTid() { return t_self_tid != 0 ? t_self_tid : LearnTid(); }
 // To be called in the child of a fork: the thread id that was kept is the parent's.
 void ForgetTid();
 
-// Locks that this thread holds or is about to take. While there are any, a signal's handler must not
-// run: it could ask for a lock that its own thread holds. The signal layer (preload/signal_calls.cc)
-// then sets `late`, and the last Unlock calls it back.
+// Locks that this thread holds or is about to take. While there are any, a signal's handler must
+// not run: it could ask for a lock that its own thread holds. The signal layer
+// (preload/signal_calls.cc) then sets `late`, and the last Unlock calls it back.
 struct ThreadLocks {
   uint32_t held;
   uint32_t late;
 };
 extern constinit thread_local ThreadLocks t_locks __attribute__((tls_model("initial-exec")));
 extern void (*g_run_late)();  // never null
-// How often a waiter asks whether the owner lives before it takes the lock from a living one, too; 20 ms
-// each. ~0, never, but for posternd, which must not hang because a program is stopped or means ill.
+// How often a waiter asks whether the owner lives before it takes the lock from a living one, too;
+// 20 ms each. ~0, never, but for posternd, which must not hang because a program is stopped or
+// means ill.
 extern uint32_t g_lock_patience;
 extern uint64_t* g_locks_taken_over;  // counts locks that were taken over from the dead; never null
 
@@ -42,8 +43,10 @@ inline void EnterLocked() {
 inline void LeaveLocked() {
   std::atomic_signal_fence(std::memory_order_seq_cst);
   t_locks.held = t_locks.held - 1;
-  std::atomic_signal_fence(std::memory_order_seq_cst);  // then `late`: a handler before this sets it
-  if (t_locks.late != 0 && t_locks.held == 0) [[unlikely]] g_run_late();
+  std::atomic_signal_fence(
+      std::memory_order_seq_cst);  // then `late`: a handler before this sets it
+  if (t_locks.late != 0 && t_locks.held == 0) [[unlikely]]
+    g_run_late();
 }
 
 bool LockSlow(pstn_lock& lock, uint32_t self);

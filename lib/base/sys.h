@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // sys.h - system calls made directly, so that neither our own hooks nor errno are involved.
 //
-// Each returns what the kernel returns: a value, or -errno. Safe in signal handlers and before main.
+// Each returns what the kernel returns: a value, or -errno. Safe in signal handlers and before
+// main.
 #pragma once
 #include <fcntl.h>
 #include <linux/futex.h>
@@ -68,7 +69,9 @@ inline long Call(long n, A... args) {
 }
 
 inline int Close(int fd) { return static_cast<int>(Call(SYS_close, fd)); }
-inline int Fcntl(int fd, int cmd, long arg) { return static_cast<int>(Call(SYS_fcntl, fd, cmd, arg)); }
+inline int Fcntl(int fd, int cmd, long arg) {
+  return static_cast<int>(Call(SYS_fcntl, fd, cmd, arg));
+}
 inline int Socket(int f, int t, int p) { return static_cast<int>(Call(SYS_socket, f, t, p)); }
 inline int Dup3(int from, int to, int flags) {
   return static_cast<int>(Call(SYS_dup3, from, to, flags));

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // proto.h - messages between a process (or posternctl) and posternd.
 //
-// A SOCK_SEQPACKET Unix socket, <runtime dir>/posternd.sock, and the abstract name AbstractName(): a
-// program that has changed its user or its root directory can't open the path any more. One struct Msg a packet, at most one
-// fd beside it (SCM_RIGHTS). A request carries a `seq` that its reply repeats; kLgr is also pushed
-// unasked, with seq 0. posternd takes pid and uid from SO_PEERCRED, never from the message.
+// A SOCK_SEQPACKET Unix socket, <runtime dir>/posternd.sock, and the abstract name AbstractName():
+// a program that has changed its user or its root directory can't open the path any more. One
+// struct Msg a packet, at most one fd beside it (SCM_RIGHTS). A request carries a `seq` that its
+// reply repeats; kLgr is also pushed unasked, with seq 0. posternd takes pid and uid from
+// SO_PEERCRED, never from the message.
 #pragma once
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -18,20 +19,20 @@ namespace postern::ctl {
 inline constexpr uint32_t kProtoVersion = 1;
 
 enum class Type : uint32_t {
-  kHello = 1,   // uuid = stack, a = slot, fd = stack memfd. Reply: fd = directory memfd
-  kListen,      // a = ep, b = ep gen, c = backlog, fd = kernel's listening socket. Reply: status
-  kUnlisten,    // a = ep, b = ep gen. Reply: status, after the entry is gone
-  kIntroduce,   // uuid = server stack. Reply: a = lgr index in the asker's stack, fd = its memfd
-  kLgr,         // pushed: a = lgr index in your stack, uuid = peer, fd = its memfd
-  kGetLgr,      // a = lgr index. Reply: fd
-  kAddLgr,      // after a restart of posternd: a = lgr index, fd = memfd. Reply: status
-  kStatus,      // posternctl: a = 0 status, 1 ss, 2 explain (b = pid). Reply: fd = memfd with JSON
-  kChildSlot,   // a = slot, b = pid of a child that may not come to say hello. No reply
-  kQuit,        // posternctl: leave when no client is left. Reply: status
-  kExport,      // a = ep, b = ep gen, fd = its kernel socket: it leaves the family (sock/export.cc);
-                // or a = ~0: the fd was taken from process b of another family, where it is number c.
-                // Handed to the stack's keeper with a seq of posternd's own. Reply: status
-  kKeeper,      // the keeper, on a line of its own: uuid = stack. No reply; kExport comes here
+  kHello = 1,  // uuid = stack, a = slot, fd = stack memfd. Reply: fd = directory memfd
+  kListen,     // a = ep, b = ep gen, c = backlog, fd = kernel's listening socket. Reply: status
+  kUnlisten,   // a = ep, b = ep gen. Reply: status, after the entry is gone
+  kIntroduce,  // uuid = server stack. Reply: a = lgr index in the asker's stack, fd = its memfd
+  kLgr,        // pushed: a = lgr index in your stack, uuid = peer, fd = its memfd
+  kGetLgr,     // a = lgr index. Reply: fd
+  kAddLgr,     // after a restart of posternd: a = lgr index, fd = memfd. Reply: status
+  kStatus,     // posternctl: a = 0 status, 1 ss, 2 explain (b = pid). Reply: fd = memfd with JSON
+  kChildSlot,  // a = slot, b = pid of a child that may not come to say hello. No reply
+  kQuit,       // posternctl: leave when no client is left. Reply: status
+  kExport,     // a = ep, b = ep gen, fd = its kernel socket: it leaves the family (sock/export.cc);
+            // or a = ~0: the fd was taken from process b of another family, where it is number c.
+            // Handed to the stack's keeper with a seq of posternd's own. Reply: status
+  kKeeper,  // the keeper, on a line of its own: uuid = stack. No reply; kExport comes here
 };
 
 struct Msg {
@@ -46,12 +47,13 @@ struct Msg {
 };
 static_assert(sizeof(Msg) == 104);
 
-// The abstract address that belongs to a path; anybody may have taken it, so a program believes only one
-// that is served by root or by its stack's user, and posternd only who brings a stack of its user's.
-// Returns the address's length.
+// The abstract address that belongs to a path; anybody may have taken it, so a program believes
+// only one that is served by root or by its stack's user, and posternd only who brings a stack of
+// its user's. Returns the address's length.
 inline socklen_t AbstractName(const char* path, sockaddr_un& out) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const char* p = path; *p != 0; p++) hash = (hash ^ static_cast<uint8_t>(*p)) * 0x100000001b3u;
+  for (const char* p = path; *p != 0; p++)
+    hash = (hash ^ static_cast<uint8_t>(*p)) * 0x100000001b3u;
   out = {};
   out.sun_family = AF_UNIX;
   constexpr char kPrefix[] = "postern-ctl-";

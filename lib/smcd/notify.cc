@@ -30,7 +30,8 @@ socklen_t BellName(sockaddr_un& a, const pstn_uuid& stack, uint32_t waiter) {
   PutHex(p, stack.lo);
   *p++ = '/';
   PutHex(p, waiter);
-  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + static_cast<size_t>(p - a.sun_path));
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) +
+                                static_cast<size_t>(p - a.sun_path));
 }
 
 void Count(Bells& b, Counter c) {
@@ -93,14 +94,16 @@ int OpenBell(const pstn_uuid& stack, uint32_t waiter) {
 
 void DrainBell(int fd) {
   char byte[8];
-  while (sys::Call(SYS_recvfrom, fd, static_cast<char*>(byte), sizeof byte, static_cast<long>(MSG_DONTWAIT), 0L, 0L) >= 0) {
+  while (sys::Call(SYS_recvfrom, fd, static_cast<char*>(byte), sizeof byte,
+                   static_cast<long>(MSG_DONTWAIT), 0L, 0L) >= 0) {
   }
 }
 
 bool RingBell(int sender, const pstn_uuid& stack, uint32_t waiter) {
   sockaddr_un a;
   socklen_t len = BellName(a, stack, waiter);
-  long r = sys::Call(SYS_sendto, sender, "!", 1L, static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), &a, len);
+  long r = sys::Call(SYS_sendto, sender, "!", 1L, static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL),
+                     &a, len);
   return r == 1 || r == -EAGAIN;  // a full queue has rung already
 }
 
@@ -143,12 +146,14 @@ void AnnounceSpace(Bells& b, const ConnEnd& e) {
     Count(b, kCounterFutexWakes);
     (void)sys::FutexWake(&peer.tx_wait, kAll);
   }
-  if ((how & PSTN_TXW_POST) != 0) PostTo(b, e.lgr, e.side ^ 1u, LoadRelaxed(peer.rx_notify), e.ep->conn_idx);
+  if ((how & PSTN_TXW_POST) != 0)
+    PostTo(b, e.lgr, e.side ^ 1u, LoadRelaxed(peer.rx_notify), e.ep->conn_idx);
 }
 
-// A blocked writer has at least an eighth unread before it (ring.cc), so a sixteenth comes back before
-// the ring is drained. But RingRead publishes in the middle, and a ring that is seen to be drained can
-// be taken away before it returns: then there is no ring to measure by, and nothing more to come.
+// A blocked writer has at least an eighth unread before it (ring.cc), so a sixteenth comes back
+// before the ring is drained. But RingRead publishes in the middle, and a ring that is seen to be
+// drained can be taken away before it returns: then there is no ring to measure by, and nothing
+// more to come.
 void ReturnSpace(Bells& b, const ConnEnd& e) {
   pstn_rx& rx = e.ep->rx;
   bool taken_away = (rx.ring & PSTN_RING_PLACE) == 0;

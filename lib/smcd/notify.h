@@ -7,8 +7,8 @@
 //    in its evmap and, only when `sleeping` says so, by a datagram to the doorbell.
 //
 // No lost wake-up: the sleeper stores its flag, full fence, looks again, sleeps. The waker stores
-// its news, full fence (or the locked instruction that sets the bit), loads the flag. One of the two
-// sees the other's store [F1]. No system call while the other side is awake.
+// its news, full fence (or the locked instruction that sets the bit), loads the flag. One of the
+// two sees the other's store [F1]. No system call while the other side is awake.
 #pragma once
 #include "smcd/ring.h"
 
@@ -24,7 +24,7 @@ bool RingBell(int sender, const pstn_uuid& stack, uint32_t waiter);
 
 // What posting needs of its process.
 struct Bells {
-  int sender = -1;              // fd for RingBell, opened on first use
+  int sender = -1;               // fd for RingBell, opened on first use
   uint64_t* counters = nullptr;  // of the poster's stack
 };
 int BellSender(Bells& b);
@@ -33,8 +33,8 @@ int BellSender(Bells& b);
 void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t conn);
 // Tells the peer that data or flags have come: bit, doorbell and futex as it asked for.
 void AnnounceData(Bells& b, const ConnEnd& e);
-// The same after Unlock() of the lock under which the data was written: its locked instruction is the
-// fence of [F1], so that a send to a peer that is awake and listens nowhere costs two loads.
+// The same after Unlock() of the lock under which the data was written: its locked instruction is
+// the fence of [F1], so that a send to a peer that is awake and listens nowhere costs two loads.
 inline void AnnounceUnlocked(Bells& b, const ConnEnd& e) {
   FenceAfterLocked();
   const pstn_conn_ctl& peer = e.peer_ctl();
@@ -42,10 +42,11 @@ inline void AnnounceUnlocked(Bells& b, const ConnEnd& e) {
 }
 // Tells the peer that ring space was returned, if it waits for that.
 void AnnounceSpace(Bells& b, const ConnEnd& e);
-// After a read, under rx.lock: AnnounceSpace when a sixteenth of the ring has come back since it was
-// last considered. RingRead has counted what came back.
+// After a read, under rx.lock: AnnounceSpace when a sixteenth of the ring has come back since it
+// was last considered. RingRead has counted what came back.
 void ReturnSpace(Bells& b, const ConnEnd& e);
-// AnnounceData and AnnounceSpace towards our own side: for threads of ours that wait on `e` (shutdown, close, death).
+// AnnounceData and AnnounceSpace towards our own side: for threads of ours that wait on `e`
+// (shutdown, close, death).
 void AnnounceLocal(Bells& b, const ConnEnd& e);
 // A new connection: bit in the server's SYN map, and its waiters that want such news.
 void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn);

@@ -9,16 +9,16 @@ namespace postern {
 namespace {
 
 constexpr uint32_t kLine = PSTN_REC_ALIGN;
-constexpr uint32_t kWindow = 512;           // look for an early wrap each so many bytes, at first
-constexpr uint32_t kAhead = 512;            // lines so far before the write offset are fetched
-constexpr uint32_t kChunk = 16384;          // longer writes become several records: the reader
-                                            // copies one while the writer fills the next
-constexpr uint32_t kPublishBytes = 8192;    // return space at least so often within one read
+constexpr uint32_t kWindow = 512;         // look for an early wrap each so many bytes, at first
+constexpr uint32_t kAhead = 512;          // lines so far before the write offset are fetched
+constexpr uint32_t kChunk = 16384;        // longer writes become several records: the reader
+                                          // copies one while the writer fills the next
+constexpr uint32_t kPublishBytes = 8192;  // return space at least so often within one read
 constexpr uint64_t kPlaceMask = (1ull << 44) - 1;  // class and page of a descriptor
 
 uint64_t& HeaderAt(uint8_t* ring, uint32_t off) { return *reinterpret_cast<uint64_t*>(ring + off); }
-// Where the payload of a record starts: behind the header word, so that a small message is one line;
-// in a line of its own when it is long, because large copies want an aligned destination.
+// Where the payload of a record starts: behind the header word, so that a small message is one
+// line; in a line of its own when it is long, because large copies want an aligned destination.
 constexpr uint32_t kLongRecord = 2048;
 uint32_t PayloadOff(uint64_t len) { return len < kLongRecord ? PSTN_REC_HDR : kLine; }
 uint32_t RecordBytes(uint64_t len) {
@@ -127,9 +127,9 @@ uint32_t RoomAtStart(const pstn_tx& tx) {
   return tx.off >= tx.peer && tx.peer >= 2 * kLine ? tx.peer - kLine : 0;
 }
 
-// The next records' lines were last read by the other core, and are its to give. To ask for them while
-// this call goes on takes their way out of the next calls, whose locked instructions wait for stores.
-// Only what is known to be free: the reader needs the rest.
+// The next records' lines were last read by the other core, and are its to give. To ask for them
+// while this call goes on takes their way out of the next calls, whose locked instructions wait for
+// stores. Only what is known to be free: the reader needs the rest.
 void FetchAhead(const pstn_tx& tx, const RingPlace& ring, uint32_t bytes) {
   if (bytes > kAhead || RoomAt(tx, ring.bytes) < kAhead + bytes) return;
   const uint8_t* at = ring.base + tx.off + kAhead;
@@ -174,8 +174,8 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from) {
     if (drained) {
       tx.burst = tx.since > tx.burst - tx.burst / 8 ? tx.since : tx.burst - tx.burst / 8;
       tx.since = 0;
-      // Start again at 0, to stay in few lines, if what is usually written at a time fits twice: the
-      // rest of the ring is out of reach until the reader has followed. Not below a quarter, so
+      // Start again at 0, to stay in few lines, if what is usually written at a time fits twice:
+      // the rest of the ring is out of reach until the reader has followed. Not below a quarter, so
       // that a reader that drains what blocks us has taken enough to think of us.
       if (tx.off >= ring.bytes / 4 && RoomAtStart(tx) >= need + 2 * tx.burst) {
         Put(e, ring, from, static_cast<uint32_t>(want), true);
@@ -210,9 +210,10 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from) {
 
 namespace {
 
-// The class of the ring that follows a full one of class `cls`; `cls` itself: stay. A stream that keeps
-// filling its ring gets a larger one, at once if it is far too small.
-uint32_t NextClass(uint32_t cls, uint32_t blocked, size_t left, const RingLimits& limits, Growth growth) {
+// The class of the ring that follows a full one of class `cls`; `cls` itself: stay. A stream that
+// keeps filling its ring gets a larger one, at once if it is far too small.
+uint32_t NextClass(uint32_t cls, uint32_t blocked, size_t left, const RingLimits& limits,
+                   Growth growth) {
   if (cls >= limits.class_max) return cls;
   if (growth == Growth::kNow) return limits.class_max;
   uint32_t fits = ClassFor(left, limits);
@@ -266,7 +267,9 @@ bool RingGrowable(const ConnEnd& e, const RingLimits& limits) {
   const pstn_tx& tx = e.ep->tx;
   uint64_t desc = LoadRelaxed(tx.ring);
   if (desc == 0 || RingClass(desc) >= limits.class_max) return false;
-  if (LoadRelaxed(tx.old_ring) != 0 && static_cast<uint32_t>(LoadAcquire(e.peer_pos().read) >> 32) != RingGen(desc)) return false;
+  if (LoadRelaxed(tx.old_ring) != 0 &&
+      static_cast<uint32_t>(LoadAcquire(e.peer_pos().read) >> 32) != RingGen(desc))
+    return false;
   for (uint32_t cls = RingClass(desc) + 1; cls <= limits.class_max; cls++) {
     if (SlabHas(*e.ref, cls)) return true;
   }
@@ -310,8 +313,8 @@ struct Place {
   uint32_t off;
 };
 
-// What is at `p`, following marks and changes of ring. On kRecord `len` is the checked length of what
-// lies in `ring`.
+// What is at `p`, following marks and changes of ring. On kRecord `len` is the checked length of
+// what lies in `ring`.
 Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
   for (int steps = 0; steps < 6; steps++) {
     if ((p.ring & PSTN_RING_PLACE) == 0) {
@@ -328,7 +331,8 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
     uint64_t h = LoadAcquire(HeaderAt(ring.base, p.off));  // [A3]
     uint64_t desc = LoadAcquire(e.peer_ctl().ring);        // after the header, see ring.h
     if (desc != p.ring) {
-      bool old_one_goes_on = (desc & PSTN_RING_F_SWITCH) != 0 && RingGen(desc) == ((RingGen(p.ring) + 1u) & 0xffffu);
+      bool old_one_goes_on =
+          (desc & PSTN_RING_F_SWITCH) != 0 && RingGen(desc) == ((RingGen(p.ring) + 1u) & 0xffffu);
       if (!old_one_goes_on) {  // it was drained and taken away
         p = {0, 0};
         continue;
@@ -341,7 +345,8 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
       continue;
     }
     if (h == PSTN_REC_SWITCH) {
-      if (desc == p.ring || RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr) return Look::kViolation;
+      if (desc == p.ring || RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr)
+        return Look::kViolation;
       p = {desc, 0};
       continue;
     }
@@ -376,8 +381,10 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
         StoreRelaxed(rx.off, p.off);
       }
       if (look != Look::kRecord) {
-        if (look == Look::kViolation) status = ReadStatus::kViolation;
-        else if (done == 0) status = ReadStatus::kEmpty;
+        if (look == Look::kViolation)
+          status = ReadStatus::kViolation;
+        else if (done == 0)
+          status = ReadStatus::kEmpty;
         break;
       }
       if (rec_done >= len) return {done, ReadStatus::kViolation};  // it shrank under a peek

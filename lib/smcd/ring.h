@@ -53,12 +53,14 @@ struct RingLimits {
   uint32_t class_max = 2;
 };
 
-// kNow: before the writer waits. A reader may not come before the writer has gone on (two programs that
-// both write first), so it gets the room that the kernel's buffers would have.
+// kNow: before the writer waits. A reader may not come before the writer has gone on (two programs
+// that both write first), so it gets the room that the kernel's buffers would have.
 enum class Growth : uint8_t { kWhenUseful, kNow };
 
-// Writes as much of `from` as fits, under ep.tx.lock. 0: the ring is full, or there is none to be had.
-size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Growth growth = Growth::kWhenUseful);
+// Writes as much of `from` as fits, under ep.tx.lock. 0: the ring is full, or there is none to be
+// had.
+size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits,
+                 Growth growth = Growth::kWhenUseful);
 
 // Whether RingWrite would take at least one byte. Needs no lock; a moment's answer.
 bool RingWritable(const ConnEnd& e);

@@ -15,11 +15,15 @@ namespace {
 
 constexpr uint32_t kKernelTurn = 8;  // so often the kernel's queue is asked first
 
-// Clients count who waits for a listener, so as not to overrun its backlog; who no longer waits is taken off.
-uint32_t& PendingOf(uint8_t* lgr, uint32_t listener_idx) { return LgrHdr(lgr).pending[listener_idx % PSTN_PENDING]; }
+// Clients count who waits for a listener, so as not to overrun its backlog; who no longer waits is
+// taken off.
+uint32_t& PendingOf(uint8_t* lgr, uint32_t listener_idx) {
+  return LgrHdr(lgr).pending[listener_idx % PSTN_PENDING];
+}
 
-// The client that finds its listener gone takes its SYN back, and may use the slot again (StillListed in
-// connect.cc); from here on it can't. False: it has, or another process has admitted or refused it.
+// The client that finds its listener gone takes its SYN back, and may use the slot again
+// (StillListed in connect.cc); from here on it can't. False: it has, or another process has
+// admitted or refused it.
 bool Claim(pstn_conn& c) {
   uint32_t state = PSTN_CS_SYN;
   return CompareExchange(c.setup.state, state, PSTN_CS_ESTABLISHED) || state == PSTN_CS_CLIENT_GONE;
@@ -40,7 +44,8 @@ void Refuse(const ConnEnd& e, uint32_t listener_idx) {
   AnnounceSpace(g_proc.bells, e);
 }
 
-// accept_lock. What an owner that died with it has left half done is mended: the chain is whole, walked forwards.
+// accept_lock. What an owner that died with it has left half done is mended: the chain is whole,
+// walked forwards.
 class QueueGuard {
  public:
   explicit QueueGuard(pstn_ep& listener) : listener_(listener) {
@@ -48,7 +53,9 @@ class QueueGuard {
     pstn_stack& s = Stack();
     uint32_t count = 0;
     listener.accept_tail = PSTN_NONE;
-    for (uint32_t i = listener.accept_head; i < PSTN_EPS && count < PSTN_EPS; i = s.eps[i].next, count++) listener.accept_tail = i;
+    for (uint32_t i = listener.accept_head; i < PSTN_EPS && count < PSTN_EPS;
+         i = s.eps[i].next, count++)
+      listener.accept_tail = i;
     StoreRelease(listener.accept_count, count);
   }
   ~QueueGuard() { Unlock(listener_.accept_lock); }
@@ -73,7 +80,8 @@ void QueueAccepted(pstn_ep& listener, uint32_t idx) {
 
 // What the listener has, its children inherit.
 void Inherit(pstn_ep& ep, const pstn_ep& listener) {
-  ep.flags = listener.flags & (PSTN_EPF_NODELAY | PSTN_EPF_KEEPALIVE | PSTN_EPF_CORK | PSTN_EPF_OOBINLINE | PSTN_EPF_REUSEADDR);
+  ep.flags = listener.flags & (PSTN_EPF_NODELAY | PSTN_EPF_KEEPALIVE | PSTN_EPF_CORK |
+                               PSTN_EPF_OOBINLINE | PSTN_EPF_REUSEADDR);
   ep.sndbuf = listener.sndbuf;
   ep.rcvbuf = listener.rcvbuf;
   ep.linger_on = listener.linger_on;
@@ -91,14 +99,15 @@ void Inherit(pstn_ep& ep, const pstn_ep& listener) {
 enum class Admission : uint8_t { kDone, kChanged };
 constexpr int kAdmitTries = 4;  // a client that changes its mind more often does it to keep us busy
 
-// One connection of link group `idx`. What the client wrote is loaded once and checked. kChanged: the
-// client has taken it back meanwhile, and there may be another in its place.
+// One connection of link group `idx`. What the client wrote is loaded once and checked. kChanged:
+// the client has taken it back meanwhile, and there may be another in its place.
 Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   pstn_stack& s = Stack();
   pstn_lgr_ref& ref = s.lgrs[lgr_idx];
   pstn_conn& c = LgrConn(lgr, conn);
   uint32_t state = LoadAcquire(c.setup.state);
-  if ((state != PSTN_CS_SYN && state != PSTN_CS_CLIENT_GONE) || LoadAcquire(ref.conn_ep[conn]) != 0) return Admission::kDone;
+  if ((state != PSTN_CS_SYN && state != PSTN_CS_CLIENT_GONE) || LoadAcquire(ref.conn_ep[conn]) != 0)
+    return Admission::kDone;
   BuryZombie(ref, conn);
   pstn_conn_setup setup = c.setup;
   pstn_ep* listener = EpAt(s, setup.listener_idx);
@@ -118,8 +127,8 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   ep.local = setup.server;
   ep.peer = setup.client;
   ep.listener = setup.listener_idx;
-  // Whoever enters its endpoint here has admitted it: a bit may come twice, from a strange client or for a
-  // process that died with it (RecoverConns).
+  // Whoever enters its endpoint here has admitted it: a bit may come twice, from a strange client
+  // or for a process that died with it (RecoverConns).
   uint32_t nobody = 0;
   if (!CompareExchange(ref.conn_ep[conn], nobody, idx + 1)) {
     StoreRelease(ep.state, PSTN_EP_FREE);
@@ -238,7 +247,8 @@ namespace {
 
 bool InQueue(const pstn_ep& listener, uint32_t idx) {
   uint32_t guard = 0;
-  for (uint32_t i = listener.accept_head; i < PSTN_EPS && guard < PSTN_EPS; i = Stack().eps[i].next, guard++) {
+  for (uint32_t i = listener.accept_head; i < PSTN_EPS && guard < PSTN_EPS;
+       i = Stack().eps[i].next, guard++) {
     if (i == idx) return true;
   }
   return false;
@@ -248,17 +258,20 @@ bool InQueue(const pstn_ep& listener, uint32_t idx) {
 void RecoverConn(uint32_t slot, pstn_lgr_ref& ref, uint32_t conn, uint32_t idx) {
   pstn_stack& s = Stack();
   pstn_ep& ep = s.eps[idx];
-  if (ep.owner_slot != slot || &s.lgrs[ep.lgr_idx % PSTN_LGRS] != &ref || ep.conn_idx != conn) return;
+  if (ep.owner_slot != slot || &s.lgrs[ep.lgr_idx % PSTN_LGRS] != &ref || ep.conn_idx != conn)
+    return;
   uint32_t state = LoadAcquire(ep.state);
   pstn_ep* listener = EpAt(s, ep.listener);
-  if (state == PSTN_EP_NEW && ref.side == 1) {  // admitted, but in no queue: once more from the beginning
+  if (state == PSTN_EP_NEW &&
+      ref.side == 1) {  // admitted, but in no queue: once more from the beginning
     StoreRelease(ref.conn_ep[conn], 0u);
     StoreRelease(ep.state, PSTN_EP_FREE);
     GiveEp(s, idx);
   } else if (state == PSTN_EP_EMBRYO && listener != nullptr) {
     {
       QueueGuard g(*listener);
-      if (LoadAcquire(listener->state) == PSTN_EP_LISTEN && !InQueue(*listener, idx)) QueueAccepted(*listener, idx);
+      if (LoadAcquire(listener->state) == PSTN_EP_LISTEN && !InQueue(*listener, idx))
+        QueueAccepted(*listener, idx);
     }
     PostEp(*listener);
   } else if (state == PSTN_EP_CLOSED) {
@@ -274,12 +287,16 @@ void RecoverConns(uint32_t slot) {
     pstn_lgr_ref& ref = s.lgrs[i];
     uint8_t* lgr = LgrBase(g_proc.view, i);
     if (LoadAcquire(ref.state) == 0 || lgr == nullptr) continue;
-    uint32_t hw = LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
+    uint32_t hw =
+        LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
     for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
       uint32_t idx = LoadAcquire(ref.conn_ep[c]);
       if (idx != 0 && idx <= PSTN_EPS) RecoverConn(slot, ref, c, idx - 1);
-      // Its bit has been taken, by the dead process or by one that is about to admit it: then who comes second finds it done.
-      if (ref.side == 1 && LoadAcquire(LgrConn(lgr, c).setup.state) == PSTN_CS_SYN && LoadAcquire(ref.conn_ep[c]) == 0) (void)Admit(i, lgr, c);
+      // Its bit has been taken, by the dead process or by one that is about to admit it: then who
+      // comes second finds it done.
+      if (ref.side == 1 && LoadAcquire(LgrConn(lgr, c).setup.state) == PSTN_CS_SYN &&
+          LoadAcquire(ref.conn_ep[c]) == 0)
+        (void)Admit(i, lgr, c);
     }
   }
 }
@@ -317,7 +334,8 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
     if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;
     pollfd p = {fd, POLLIN, 0};
     long n = SockPoll(&p, 1, until, nullptr);
-    // poll() ends with every handler; this call goes on after those with SA_RESTART, unless it has a timeout.
+    // poll() ends with every handler; this call goes on after those with SA_RESTART, unless it has
+    // a timeout.
     if (n == -EINTR && until.never() && t_interrupts == interrupts) continue;
     if (n < 0) return n;
     if (n == 0) return -EAGAIN;

@@ -32,7 +32,8 @@ void LeaveConn(const ConnEnd& e) {
   uint32_t state = LoadAcquire(e.conn->setup.state);
   bool alone = false;
   do {
-    alone = state == peer_gone || state == PSTN_CS_FREE || LoadRelaxed(LgrHdr(e.lgr).side_dead[e.side ^ 1u]) != 0;
+    alone = state == peer_gone || state == PSTN_CS_FREE ||
+            LoadRelaxed(LgrHdr(e.lgr).side_dead[e.side ^ 1u]) != 0;
     if (alone) break;
   } while (!CompareExchange(e.conn->setup.state, state, own_gone));
   if (!alone) return;
@@ -58,7 +59,8 @@ void StopListening(pstn_ep& ep, uint32_t state) {
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
   Lock(ep.accept_lock);
   StoreRelease(ep.state, state);
-  if (state == PSTN_EP_NEW) FetchAdd(ep.gen, 1u);  // who still comes for the old listener is refused
+  if (state == PSTN_EP_NEW)
+    FetchAdd(ep.gen, 1u);  // who still comes for the old listener is refused
   Unlock(ep.accept_lock);
   ResetQueue(ep);
   AdmitSyns();  // refuses what is still on its way
@@ -110,13 +112,14 @@ void CloseEp(pstn_ep& ep) {
 void ResetConnection(pstn_ep& ep) {
   ConnEnd e;
   uint32_t peer = Resolve(ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
-  bool open = (peer & PSTN_CF_RST) == 0 &&
-              ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
+  bool open = (peer & PSTN_CF_RST) == 0 && ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 ||
+                                            (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
   StoreRelease(ep.state, PSTN_EP_NEW);  // before those who wait on the connection are woken
   if (Resolve(ep, e)) AnnounceLocal(g_proc.bells, e);
   CloseConnection(ep, open ? End::kReset : End::kOrderly);
   Lock(ep.tx.lock);
-  ep.tx.off = ep.tx.peer = ep.tx.window = ep.tx.records = ep.tx.blocked = ep.tx.burst = ep.tx.since = 0;
+  ep.tx.off = ep.tx.peer = ep.tx.window = ep.tx.records = ep.tx.blocked = ep.tx.burst =
+      ep.tx.since = 0;
   ep.tx.ring = ep.tx.old_ring = ep.tx.bytes = 0;
   Unlock(ep.tx.lock);
   Lock(ep.rx.lock);
@@ -137,7 +140,8 @@ void DropFdRef(uint32_t entry) {
     return;
   }
   pstn_ep* ep = EpAt(Stack(), idx);
-  if (ep != nullptr && (entry & PSTN_FD_KIND) == PSTN_FD_EP && FetchSub(ep->refs, 1u) == 1) CloseEp(*ep);
+  if (ep != nullptr && (entry & PSTN_FD_KIND) == PSTN_FD_EP && FetchSub(ep->refs, 1u) == 1)
+    CloseEp(*ep);
 }
 
 void SockDup(int from, int to) {
@@ -174,12 +178,13 @@ void ReleaseLinger(pstn_ep& ep) {
 // ---------------------------------------------------------------- close() while others sleep on it
 namespace {
 
-constexpr uint32_t kHoldsMax = 256;  // endpoints that threads sleep on; more: close() ends the connection
+constexpr uint32_t kHoldsMax =
+    256;  // endpoints that threads sleep on; more: close() ends the connection
 struct Held {
   pstn_ep* ep;
   uint32_t threads;
   uint32_t tid;  // the first of them
-  int keep;  // number of ours that has the reference since the program closed its own; 0: none
+  int keep;      // number of ours that has the reference since the program closed its own; 0: none
 };
 pstn_lock holds_lock;
 Held holds[kHoldsMax];
@@ -193,7 +198,8 @@ void KeepForSleepers(int fd, const pstn_ep& ep) {
   if (holds_pid != g_proc.pid) return;
   for (uint32_t i = 0; i < holds_used; i++) {
     if (holds[i].ep != &ep || holds[i].threads == 0 || holds[i].keep != 0) continue;
-    if (holds[i].threads == 1 && holds[i].tid == SelfTid()) {  // its call is over: a handler jumped out of it
+    if (holds[i].threads == 1 &&
+        holds[i].tid == SelfTid()) {  // its call is over: a handler jumped out of it
       holds[i].threads = 0;
       return;
     }
@@ -244,7 +250,8 @@ void Hold::Release() {
     keep = h.keep;
     entry = PSTN_FD_EP | EpIdx(Stack(), *h.ep);
     h = {};
-    while (holds_used != 0 && holds[holds_used - 1].threads == 0) StoreRelease(holds_used, holds_used - 1);
+    while (holds_used != 0 && holds[holds_used - 1].threads == 0)
+      StoreRelease(holds_used, holds_used - 1);
   }
   if (keep == 0) return;
   SetFd(keep, 0);
@@ -265,7 +272,8 @@ long SockClose(int fd, uint32_t entry) {
   KeepForSleepers(fd, *ep);
   uint32_t refs = LoadAcquire(ep->refs);
   if (refs == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) ReleaseLinger(*ep);
-  // The kernel's socket serves again if nobody else refers to it and the kernel knows nothing of it.
+  // The kernel's socket serves again if nobody else refers to it and the kernel knows nothing of
+  // it.
   uint32_t flags = LoadRelaxed(ep->flags);
   bool reusable = refs == 1 && (flags & (PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND)) == 0 &&
                   LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED;

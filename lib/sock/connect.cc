@@ -63,7 +63,8 @@ bool FindListener(const pstn_dir& d, const pstn_addr& to, Target& out) {
     uint32_t same = 0;
     found = false;
     uint32_t next = LoadRelaxed(d.port_head[to.port]);
-    for (uint32_t steps = 0; next != 0 && next <= PSTN_DIR_LISTENERS && steps < PSTN_DIR_LISTENERS; steps++) {
+    for (uint32_t steps = 0; next != 0 && next <= PSTN_DIR_LISTENERS && steps < PSTN_DIR_LISTENERS;
+         steps++) {
       const pstn_dir_listener& l = d.listeners[next - 1];
       next = LoadRelaxed(l.next);
       int fit = Fit(l, to);
@@ -115,9 +116,11 @@ void ChooseSource(const pstn_addr& to, pstn_addr& from) {
 // Reserves an ephemeral port at the kernel for the endpoint's socket. The socket keeps it for life.
 bool ReservePort(int fd, pstn_ep& ep) {
   if (ep.local.port != 0) return true;
-  if ((ep.flags & PSTN_EPF_BOUND) != 0) {  // bound to an address under IP_BIND_ADDRESS_NO_PORT: now it takes one
+  if ((ep.flags & PSTN_EPF_BOUND) !=
+      0) {  // bound to an address under IP_BIND_ADDRESS_NO_PORT: now it takes one
     int off = 0;
-    (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_IP), static_cast<long>(IP_BIND_ADDRESS_NO_PORT), &off, sizeof off);
+    (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_IP),
+                    static_cast<long>(IP_BIND_ADDRESS_NO_PORT), &off, sizeof off);
   }
   sockaddr_storage ss;
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
@@ -126,7 +129,8 @@ bool ReservePort(int fd, pstn_ep& ep) {
   if (sys::Call(SYS_bind, fd, sa, len) < 0) return false;
   len = sizeof ss;
   pstn_addr got;
-  if (sys::Call(SYS_getsockname, fd, sa, &len) < 0 || !AddrFromSockaddr(sa, len, ep.family, got)) return false;
+  if (sys::Call(SYS_getsockname, fd, sa, &len) < 0 || !AddrFromSockaddr(sa, len, ep.family, got))
+    return false;
   ep.local.port = got.port;
   ep.kernel_port = got.port;
   FetchOr(ep.flags, PSTN_EPF_BOUND_AUTO);
@@ -163,7 +167,8 @@ Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_a
   uint32_t conn = TakeConn(ref, lgr);
   if (conn == PSTN_NONE) return kReasonLgrFull;
   uint32_t& conns_hw = LgrHdr(lgr).conns_hw;
-  for (uint32_t seen = LoadRelaxed(conns_hw); seen <= conn && !CompareExchange(conns_hw, seen, conn + 1);) {
+  for (uint32_t seen = LoadRelaxed(conns_hw);
+       seen <= conn && !CompareExchange(conns_hw, seen, conn + 1);) {
   }
   pstn_conn& c = LgrConn(lgr, conn);
   uint32_t gen = c.setup.gen + 1;
@@ -187,18 +192,20 @@ Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_a
   return kReasonNone;
 }
 
-// The listener may have gone, or have become the kernel's, between the look and the SYN: whoever takes it
-// out of the directory admits SYNs after that, and we look at the directory after ours, so that one of
-// the two sees the other. False: nobody will come for this SYN, and it is taken back.
+// The listener may have gone, or have become the kernel's, between the look and the SYN: whoever
+// takes it out of the directory admits SYNs after that, and we look at the directory after ours, so
+// that one of the two sees the other. False: nobody will come for this SYN, and it is taken back.
 bool StillListed(const pstn_dir& d, pstn_ep& ep, const Target& t, const pstn_addr& to) {
   bool listed = false;
   bool stable = ReadDirectory(d, [&] {
     listed = false;
     uint32_t next = LoadRelaxed(d.port_head[to.port]);
-    for (uint32_t steps = 0; next != 0 && next <= PSTN_DIR_LISTENERS && steps < PSTN_DIR_LISTENERS; steps++) {
+    for (uint32_t steps = 0; next != 0 && next <= PSTN_DIR_LISTENERS && steps < PSTN_DIR_LISTENERS;
+         steps++) {
       const pstn_dir_listener& l = d.listeners[next - 1];
       next = LoadRelaxed(l.next);
-      listed = listed || (SameUuid(l.stack, t.stack) && LoadRelaxed(l.ep_idx) == t.ep_idx && LoadRelaxed(l.ep_gen) == t.ep_gen);
+      listed = listed || (SameUuid(l.stack, t.stack) && LoadRelaxed(l.ep_idx) == t.ep_idx &&
+                          LoadRelaxed(l.ep_gen) == t.ep_gen);
     }
   });
   if (listed || !stable) return true;
@@ -258,7 +265,8 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   if (sa == nullptr) return -EFAULT;
-  if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC) return SockDisconnect(fd, ep, sa, len);
+  if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC)
+    return SockDisconnect(fd, ep, sa, len);
   if (state == PSTN_EP_LISTEN) return kPass;
   if (state == PSTN_EP_ESTABLISHED) {
     if ((FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0) return 0;

@@ -2,9 +2,9 @@
 // control.cc - the process's line to posternd.
 //
 // posternd is needed to be found, not to be connected: when it is gone, existing connections go on,
-// and new ones are the kernel's until it is back. Whether it lives is read from the directory, whose
-// robust mutex the kernel marks when posternd dies (no system call). After a restart each process
-// says hello again, with its link groups and the listeners it holds.
+// and new ones are the kernel's until it is back. Whether it lives is read from the directory,
+// whose robust mutex the kernel marks when posternd dies (no system call). After a restart each
+// process says hello again, with its link groups and the listeners it holds.
 #include <sys/un.h>
 
 #include <cerrno>
@@ -64,7 +64,8 @@ int RecvMsg(Msg& m, int& fd, int flags) {
     if (r < 0) return static_cast<int>(r);
     if (r == 0) return -EPIPE;
     cmsghdr* c = CMSG_FIRSTHDR(&h);
-    if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+      memcpy(&fd, CMSG_DATA(c), sizeof fd);
     if (r != static_cast<long>(sizeof m)) return -EPROTO;
     return 0;
   }
@@ -80,7 +81,8 @@ void Disconnect() {
 void TakeLgr(uint32_t idx, int fd) {
   if (fd < 0) return;
   bool known = idx < PSTN_LGRS && LoadAcquire(Stack().lgrs[idx].state) != 0;
-  uint8_t* base = known && LgrBase(g_proc.view, idx) == nullptr ? MapLgr(fd, &Stack().lgrs[idx].id) : nullptr;
+  uint8_t* base =
+      known && LgrBase(g_proc.view, idx) == nullptr ? MapLgr(fd, &Stack().lgrs[idx].id) : nullptr;
   if (base == nullptr) {
     sys::Close(fd);
     return;
@@ -88,8 +90,8 @@ void TakeLgr(uint32_t idx, int fd) {
   int before = g_proc.view.lgr_fd[idx];
   SetLgrMapping(g_proc.view, idx, base, MoveHigh(fd));
   if (before > 0) CloseInternal(before);
-  // Threads that sleep on listeners have not asked this link group for its SYNs: they could not. The
-  // message that would wake them may be taken by another thread, here, before they look.
+  // Threads that sleep on listeners have not asked this link group for its SYNs: they could not.
+  // The message that would wake them may be taken by another thread, here, before they look.
   pstn_stack& s = Stack();
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; s.lgrs[idx].side == 1 && w < hw && w < PSTN_WAITERS; w++) {
@@ -156,18 +158,21 @@ void Reintroduce() {
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS && g_proc.ctl_fd >= 0; i++) {
       int fd = static_cast<int>(c * PSTN_FDCHUNK_FDS + i);
       pstn_ep* ep = EpOfFd(fd);
-      if (ep == nullptr || LoadRelaxed(ep->state) != PSTN_EP_LISTEN || (LoadRelaxed(ep->flags) & PSTN_EPF_EXPORTED) != 0) continue;
+      if (ep == nullptr || LoadRelaxed(ep->state) != PSTN_EP_LISTEN ||
+          (LoadRelaxed(ep->flags) & PSTN_EPF_EXPORTED) != 0)
+        continue;
       (void)ListenLocked(*ep, fd);
     }
   }
 }
 
-// Starts posternd as the wrapper does, when nobody answers: the process that notices may be the only
-// one that is left to do it. Two forks, so that the program has no child that it does not know; plain
-// system calls, so that no handler of the program runs.
+// Starts posternd as the wrapper does, when nobody answers: the process that notices may be the
+// only one that is left to do it. Two forks, so that the program has no child that it does not
+// know; plain system calls, so that no handler of the program runs.
 void Spawn() {
   static uint64_t not_before_ns = 0;
-  if (g_proc.daemon_path[0] == 0 || g_proc.opt.daemon_spawn == 0 || MonotonicNs() < not_before_ns) return;
+  if (g_proc.daemon_path[0] == 0 || g_proc.opt.daemon_spawn == 0 || MonotonicNs() < not_before_ns)
+    return;
   not_before_ns = MonotonicNs() + kSpawnNs;
   long child = sys::Call(SYS_clone, 0L, 0L, 0L, 0L, 0L);  // exit signal 0: no SIGCHLD
   if (child < 0) return;
@@ -194,7 +199,8 @@ void Spawn() {
   }
 }
 
-// posternd by its path or, where that can't be reached (any more), by its abstract name. 0 or -errno.
+// posternd by its path or, where that can't be reached (any more), by its abstract name. 0 or
+// -errno.
 long Reach(int fd) {
   sockaddr_un a = {};
   a.sun_family = AF_UNIX;
@@ -205,7 +211,8 @@ long Reach(int fd) {
   if (sys::Call(SYS_connect, fd, &a, static_cast<long>(len)) < 0) return r;
   ucred peer = {};
   socklen_t size = sizeof peer;
-  r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_PEERCRED), &peer, &size);
+  r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_PEERCRED),
+                &peer, &size);
   return r < 0 || peer.uid == 0 || peer.uid == Stack().hdr.uid ? r : -EACCES;
 }
 
@@ -216,8 +223,10 @@ bool ConnectLocked() {
   if (fd < 0) return false;
   fd = MoveHigh(fd);
   timeval tv = {kReplySec, 0};
-  (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_RCVTIMEO), &tv, sizeof tv);
-  (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_SNDTIMEO), &tv, sizeof tv);
+  (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_RCVTIMEO),
+                  &tv, sizeof tv);
+  (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_SNDTIMEO),
+                  &tv, sizeof tv);
   long r = Reach(fd);
   if (r < 0) {
     StoreRelaxed(Stack().slots[g_proc.slot].lost_ns, MonotonicNs());
@@ -311,7 +320,9 @@ int ExportWith(uint32_t a, uint32_t b, uint32_t c, int fd) {
 }  // namespace
 
 int CtlExport(const pstn_ep& ep, int fd) { return ExportWith(EpIdx(Stack(), ep), ep.gen, 0, fd); }
-int CtlExportOf(uint32_t pid, int target, int fd) { return ExportWith(PSTN_NONE, pid, static_cast<uint32_t>(target), fd); }
+int CtlExportOf(uint32_t pid, int target, int fd) {
+  return ExportWith(PSTN_NONE, pid, static_cast<uint32_t>(target), fd);
+}
 
 int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx) {
   Guard g(g_proc.ctl_lock);

@@ -47,7 +47,8 @@ bool EnoughToRead(const ConnEnd& e) {
   if (!RingReadable(e)) return false;
   size_t lowat = e.ep->rcvlowat;
   if (lowat <= 1) return true;
-  size_t most = RingBytes(RingClass(LoadRelaxed(e.ep->rx.ring)) % PSTN_SLAB_CLASSES) / (2 * PSTN_REC_ALIGN);
+  size_t most =
+      RingBytes(RingClass(LoadRelaxed(e.ep->rx.ring)) % PSTN_SLAB_CLASSES) / (2 * PSTN_REC_ALIGN);
   if (lowat > most) lowat = most;
   Guard g(e.ep->rx.lock);
   return RingQueued(e, lowat) >= lowat;
@@ -67,8 +68,9 @@ bool Writable(const ConnEnd& e) { return RingWritable(e) || RingGrowable(e, Limi
 uint32_t Readiness(pstn_ep& ep) {
   switch (LoadAcquire(ep.state)) {
     case PSTN_EP_NEW:  // shutdown() says ENOTCONN but leaves its mark, as with the kernel
-      return (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? EPOLLOUT | EPOLLHUP | EPOLLIN | EPOLLRDNORM | EPOLLRDHUP
-                                                             : EPOLLOUT | EPOLLHUP;
+      return (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0
+                 ? EPOLLOUT | EPOLLHUP | EPOLLIN | EPOLLRDNORM | EPOLLRDHUP
+                 : EPOLLOUT | EPOLLHUP;
     case PSTN_EP_LISTEN:
       return LoadAcquire(ep.accept_count) != 0 ? EPOLLIN | EPOLLRDNORM : 0u;
     case PSTN_EP_ESTABLISHED:
@@ -87,10 +89,13 @@ uint32_t Readiness(pstn_ep& ep) {
   }
   if ((peer & PSTN_CF_RST) != 0 || (own & PSTN_EPF_HUNG) != 0) {
     mask |= EPOLLHUP | EPOLLOUT | EPOLLIN | EPOLLRDHUP;
-    if (LoadRelaxed(ep.error) != 0 || ((peer & PSTN_CF_RST) != 0 && (ep.rx.gate & PSTN_RXG_RESET) == 0)) mask |= EPOLLERR;
+    if (LoadRelaxed(ep.error) != 0 ||
+        ((peer & PSTN_CF_RST) != 0 && (ep.rx.gate & PSTN_RXG_RESET) == 0))
+      mask |= EPOLLERR;
   }
   if ((mask & EPOLLIN) == 0 && EnoughToRead(e)) mask |= EPOLLIN | EPOLLRDNORM;
-  if ((own & PSTN_EPF_SHUT_WR) != 0 || (peer & PSTN_CF_CLOSED) != 0 || Writable(e)) mask |= EPOLLOUT | EPOLLWRNORM;
+  if ((own & PSTN_EPF_SHUT_WR) != 0 || (peer & PSTN_CF_CLOSED) != 0 || Writable(e))
+    mask |= EPOLLOUT | EPOLLWRNORM;
   return mask;
 }
 

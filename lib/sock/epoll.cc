@@ -2,9 +2,9 @@
 // epoll.cc - event sets that hold accelerated sockets beside the kernel's descriptors.
 //
 // A set is the kernel's epoll fd and, from the first accelerated socket on, an object in the stack:
-// registrations (items), a ready list and a waiter. The kernel's fds stay registered in the kernel's
-// set with the program's own data; what we add there ourselves (doorbell, listeners' kernel
-// sockets, the line to posternd) carries data whose upper 40 bits are the set's magic.
+// registrations (items), a ready list and a waiter. The kernel's fds stay registered in the
+// kernel's set with the program's own data; what we add there ourselves (doorbell, listeners'
+// kernel sockets, the line to posternd) carries data whose upper 40 bits are the set's magic.
 //
 // A wait, in this order:
 //   1. take the bits that peers have set (evmap) and put the items on the ready list,
@@ -29,11 +29,13 @@ namespace {
 constexpr uint64_t kMagicMask = ~0xffffffull;
 constexpr uint32_t kTagBell = 0xffffff;
 constexpr uint32_t kTagControl = 0xfffffe;
-constexpr uint32_t kEventMask = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM | EPOLLWRNORM | EPOLLRDBAND |
-                                EPOLLWRBAND | EPOLLMSG | EPOLLERR | EPOLLHUP;
-constexpr uint32_t kExclusiveOk = EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
+constexpr uint32_t kEventMask = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM |
+                                EPOLLWRNORM | EPOLLRDBAND | EPOLLWRBAND | EPOLLMSG | EPOLLERR |
+                                EPOLLHUP;
+constexpr uint32_t kExclusiveOk =
+    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 constexpr int kKernelBatch = 64;
-constexpr uint64_t kSpinForNs = 2'000'000;     // spin while accelerated events are no rarer than this
+constexpr uint64_t kSpinForNs = 2'000'000;  // spin while accelerated events are no rarer than this
 constexpr uint64_t kIdleSweepNs = 20'000'000;  // first sleep, after which idle rings are given back
 
 // Doorbells of the sets that this process has slept on, by set: an fd that belongs to the waiter.
@@ -44,13 +46,13 @@ struct SetLocal {
   uint32_t epfd;
   uint64_t kernel_look_ns;
   uint64_t ours_ns;  // last event of an accelerated socket: no spinning where there are none
-  uint32_t watched;   // 1: the set itself is in another set, or was polled: see Rearm
+  uint32_t watched;  // 1: the set itself is in another set, or was polled: see Rearm
   uint32_t kernel_first;
 };
 SetLocal set_local[PSTN_EPOLLS];
 pstn_lock adopt_lock;
-// Threads of this process in SockEpollWait on a set, and the number of ours that keeps it for them since
-// the program closed its own (0: none).
+// Threads of this process in SockEpollWait on a set, and the number of ours that keeps it for them
+// since the program closed its own (0: none).
 uint32_t set_waiting[PSTN_EPOLLS];
 int set_kept[PSTN_EPOLLS];
 
@@ -80,7 +82,8 @@ long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data) {
   return sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), fd, &ev);
 }
 
-// This process's part of a set. One that was left by a set before it is closed: its bell has no use.
+// This process's part of a set. One that was left by a set before it is closed: its bell has no
+// use.
 SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx) {
   SetLocal& l = set_local[idx];
   if (l.gen == set.gen) return l;
@@ -95,7 +98,8 @@ void AdoptDups(int epfd, pstn_epoll& set, uint32_t idx) {
   constexpr int kLook = 1024;
   for (int fd = 0; fd < kLook; fd++) {
     if (fd == epfd || FdEntry(fd) != 0) continue;
-    long r = sys::Call(SYS_kcmp, sys::Pid(), sys::Pid(), 0L /* KCMP_FILE */, static_cast<long>(fd), static_cast<long>(epfd));
+    long r = sys::Call(SYS_kcmp, sys::Pid(), sys::Pid(), 0L /* KCMP_FILE */, static_cast<long>(fd),
+                       static_cast<long>(epfd));
     if (r == -EPERM || r == -ENOSYS) return;  // not ours to ask
     if (r != 0) continue;
     FetchAdd(set.refs, 1u);
@@ -109,14 +113,16 @@ int KernelFd(int epfd, uint32_t idx) {
   return kept != 0 ? kept : epfd;
 }
 
-// Makes the object of a kernel epoll fd at its first accelerated member. It has its doorbell from the
-// beginning, and so whoever shares the set: a bell is in the kernel's set as long as any copy of it is open.
+// Makes the object of a kernel epoll fd at its first accelerated member. It has its doorbell from
+// the beginning, and so whoever shares the set: a bell is in the kernel's set as long as any copy
+// of it is open.
 long Adopt(int epfd, uint32_t* idx) {
   Guard g(adopt_lock);
   if (SetOf(epfd, idx) != nullptr) return 0;  // another thread was first
   // The kernel says whether this is an epoll fd at all, and what is wrong otherwise.
   epoll_event probe = {};
-  long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), BellSender(g_proc.bells), &probe);
+  long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL),
+                     BellSender(g_proc.bells), &probe);
   if (r != -ENOENT) return r < 0 ? r : -EINVAL;
   pstn_stack& s = Stack();
   uint32_t i = TakeEpoll(s);
@@ -187,14 +193,15 @@ bool WatchesKernelOnly(pstn_ep& ep) {
   return st == PSTN_EP_KERNEL || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
 }
 
-// Edge-triggered and one-shot concern the kernel's part as well; EPOLLEXCLUSIVE goes with it. Who has
-// not asked for connections must not be woken for them: nobody would take them.
+// Edge-triggered and one-shot concern the kernel's part as well; EPOLLEXCLUSIVE goes with it. Who
+// has not asked for connections must not be woken for them: nobody would take them.
 uint32_t ListenerKernelEvents(uint32_t events) {
   uint32_t in = (events & (EPOLLIN | EPOLLRDNORM)) != 0 ? EPOLLIN : 0u;
   return (events & (EPOLLET | EPOLLEXCLUSIVE | EPOLLONESHOT)) | in;
 }
 
-long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, const epoll_event& ev) {
+long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
+             const epoll_event& ev) {
   pstn_stack& s = Stack();
   uint32_t prev;
   Guard g(ep.item_lock);
@@ -226,7 +233,8 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, c
   return 0;
 }
 
-long ModItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd, const epoll_event& ev) {
+long ModItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
+             const epoll_event& ev) {
   pstn_stack& s = Stack();
   uint32_t prev;
   Guard g(ep.item_lock);
@@ -263,19 +271,22 @@ long DelItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
   return kernel ? sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), fd, &none) : 0;
 }
 
-// From our set into the kernel's, which tells at once if there is something to tell. Under ep.item_lock.
+// From our set into the kernel's, which tells at once if there is something to tell. Under
+// ep.item_lock.
 void MoveItem(int epfd, pstn_epoll& set, pstn_ep& ep, int fd, uint32_t idx, uint32_t prev) {
   pstn_stack& s = Stack();
   SetGuard h(s, set);
   const pstn_item& item = s.items[idx];
   bool in_kernel = (item.flags & PSTN_IT_KERNEL) != 0;
   // A one-shot registration that has fired stays silent.
-  uint32_t events = (item.flags & PSTN_IT_DISABLED) != 0 ? item.events & (EPOLLET | EPOLLONESHOT) : item.events;
+  uint32_t events =
+      (item.flags & PSTN_IT_DISABLED) != 0 ? item.events & (EPOLLET | EPOLLONESHOT) : item.events;
   epoll_event ev = {};
   ev.events = events;
   ev.data.u64 = item.data;
   RemoveItem(s, ep, set, idx, prev);
-  (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(in_kernel ? EPOLL_CTL_MOD : EPOLL_CTL_ADD), fd, &ev);
+  (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(in_kernel ? EPOLL_CTL_MOD : EPOLL_CTL_ADD),
+                  fd, &ev);
 }
 
 void MoveItemOf(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
@@ -293,12 +304,15 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
   pstn_epoll* set = SetOf(epfd, &idx);
   if (ep == nullptr) return kPass;
   if (WatchesKernelOnly(*ep)) {
-    if (set != nullptr) MoveItemOf(epfd, *set, idx, *ep, fd);  // it became so after it was registered
+    if (set != nullptr)
+      MoveItemOf(epfd, *set, idx, *ep, fd);  // it became so after it was registered
     return kPass;
   }
   if (op != EPOLL_CTL_DEL && ev == nullptr) return -EFAULT;
   if (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return -EINVAL;
-  if (op == EPOLL_CTL_ADD && (ev->events & EPOLLEXCLUSIVE) != 0 && (ev->events & ~kExclusiveOk) != 0) return -EINVAL;
+  if (op == EPOLL_CTL_ADD && (ev->events & EPOLLEXCLUSIVE) != 0 &&
+      (ev->events & ~kExclusiveOk) != 0)
+    return -EINVAL;
   if (set == nullptr) {
     if (op != EPOLL_CTL_ADD) return kPass;  // the kernel knows neither: its error is the right one
     long r = Adopt(epfd, &idx);
@@ -306,8 +320,10 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
     set = &Stack().epolls[idx];
   }
   if (op != EPOLL_CTL_DEL) {
-    long r = op == EPOLL_CTL_ADD ? AddItem(epfd, *set, idx, *ep, fd, *ev) : ModItem(epfd, *set, idx, *ep, fd, *ev);
-    if (r == 0) PostWaiter(g_proc.bells, Stack(), set->waiter_idx);  // somebody may sleep on the set
+    long r = op == EPOLL_CTL_ADD ? AddItem(epfd, *set, idx, *ep, fd, *ev)
+                                 : ModItem(epfd, *set, idx, *ep, fd, *ev);
+    if (r == 0)
+      PostWaiter(g_proc.bells, Stack(), set->waiter_idx);  // somebody may sleep on the set
     return r;
   }
   return DelItem(epfd, *set, idx, *ep, fd);
@@ -341,8 +357,8 @@ static int NumberOf(uint32_t set_idx, int epfd) {
 }
 
 // The endpoint's socket has become the kernel's, and `fd` means it. Numbers with which the program
-// registered it may be closed or mean something else by now. Sets that this process has no number for
-// are left to those who have, when they next wait (LookAtOurs).
+// registered it may be closed or mean something else by now. Sets that this process has no number
+// for are left to those who have, when they next wait (LookAtOurs).
 void MoveItemsToKernel(int fd, pstn_ep& ep) {
   pstn_stack& s = Stack();
   Guard g(ep.item_lock);
@@ -352,7 +368,8 @@ void MoveItemsToKernel(int fd, pstn_ep& ep) {
     uint32_t next = item.ep_next, set_idx = item.epoll_idx;
     if (set_idx >= PSTN_EPOLLS) return;
     int epfd = NumberOf(set_idx, static_cast<int>(item.epfd));
-    int item_fd = FdEntry(static_cast<int>(item.fd)) == FdEntry(fd) ? static_cast<int>(item.fd) : fd;
+    int item_fd =
+        FdEntry(static_cast<int>(item.fd)) == FdEntry(fd) ? static_cast<int>(item.fd) : fd;
     if (epfd >= 0) {
       MoveItem(epfd, s.epolls[set_idx], ep, item_fd, i, prev);
     } else {
@@ -362,19 +379,24 @@ void MoveItemsToKernel(int fd, pstn_ep& ep) {
   }
 }
 
-// The endpoint, registered before, listens from now on: the kernel's half of it has to be watched, too.
+// The endpoint, registered before, listens from now on: the kernel's half of it has to be watched,
+// too.
 void WatchListener(int fd, pstn_ep& ep) {
   pstn_stack& s = Stack();
   Guard g(ep.item_lock);
-  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; i = s.items[i].ep_next, guard++) {
+  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
+       i = s.items[i].ep_next, guard++) {
     pstn_item& item = s.items[i];
     if (item.epoll_idx >= PSTN_EPOLLS) return;
     pstn_epoll& set = s.epolls[item.epoll_idx];
     {
       SetGuard h(s, set);
       int epfd = NumberOf(item.epoll_idx, static_cast<int>(item.epfd));
-      int item_fd = FdEntry(static_cast<int>(item.fd)) == FdEntry(fd) ? static_cast<int>(item.fd) : fd;
-      if ((item.flags & PSTN_IT_KERNEL) != 0 || KernelAdd(epfd, item_fd, ListenerKernelEvents(item.events), set.magic | i) < 0) continue;
+      int item_fd =
+          FdEntry(static_cast<int>(item.fd)) == FdEntry(fd) ? static_cast<int>(item.fd) : fd;
+      if ((item.flags & PSTN_IT_KERNEL) != 0 ||
+          KernelAdd(epfd, item_fd, ListenerKernelEvents(item.events), set.magic | i) < 0)
+        continue;
       item.flags |= PSTN_IT_KERNEL;
       set.listeners++;
     }
@@ -435,8 +457,8 @@ void DropEpoll(uint32_t idx) {
 // ---------------------------------------------------------------- waiting
 namespace {
 
-// 3. One walk over the ready list. Level-triggered items that are ready go to the tail again. `moved`:
-// an endpoint was met that has become the kernel's.
+// 3. One walk over the ready list. Level-triggered items that are ready go to the tail again.
+// `moved`: an endpoint was met that has become the kernel's.
 int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
   pstn_stack& s = Stack();
   int n = 0;
@@ -457,7 +479,8 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
       item.flags &= ~PSTN_IT_KREADY;
     }
     got &= (item.events & kEventMask) | EPOLLERR | EPOLLHUP;
-    if ((item.events & EPOLLOUT) != 0 && (got & EPOLLOUT) == 0 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
+    if ((item.events & EPOLLOUT) != 0 && (got & EPOLLOUT) == 0 &&
+        LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
       ConnEnd e;
       if (Resolve(*ep, e)) {
         FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
@@ -477,7 +500,8 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
   return n;
 }
 
-// The last thread that waited on a set whose number is closed ends it, unless other numbers mean it.
+// The last thread that waited on a set whose number is closed ends it, unless other numbers mean
+// it.
 void ReleaseKept(uint32_t idx) {
   int kept = Exchange(set_kept[idx], 0);
   if (kept == 0) return;
@@ -491,8 +515,8 @@ void StopWaiting(uint32_t idx) {
 }
 
 // 2. What the kernel's set has. Events of the program's own fds go to `out`; ours are acted upon.
-long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, const Deadline& until, bool sleep,
-                  const sigset_t* mask) {
+long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
+                  const Deadline& until, bool sleep, const sigset_t* mask) {
   SetLocal& local = set_local[idx];
   const int epfd = KernelFd(fd, idx);
   epoll_event got[kKernelBatch];
@@ -503,7 +527,8 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
     timespec ts = until.LeftTimespec(UINT64_MAX);
     long ms = until.never() ? -1 : static_cast<long>((left + 999999) / 1000000);
     auto wait = [&] {
-      long n = sys::Call(SYS_epoll_pwait2, epfd, &got[0], batch, until.never() ? nullptr : &ts, mask, 8L);
+      long n = sys::Call(SYS_epoll_pwait2, epfd, &got[0], batch, until.never() ? nullptr : &ts,
+                         mask, 8L);
       return n == -ENOSYS ? sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, mask, 8L) : n;
     };
     r = Cancellable(wait, [&] {
@@ -536,7 +561,8 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
       SetGuard g(s, set);
       pstn_item& item = s.items[tag];
       bool member = item.epoll_idx < PSTN_EPOLLS && &s.epolls[item.epoll_idx] == &set;
-      if (member && (item.flags & PSTN_IT_KERNEL) != 0) {  // another thread may just have removed it
+      if (member &&
+          (item.flags & PSTN_IT_KERNEL) != 0) {  // another thread may just have removed it
         item.flags |= PSTN_IT_KREADY;
         PushReady(s, set, tag);
       }
@@ -545,11 +571,13 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
   return n;
 }
 
-// A member of this set whose endpoint the kernel serves by now, and its fd in this process; null: none.
+// A member of this set whose endpoint the kernel serves by now, and its fd in this process; null:
+// none.
 pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
   pstn_stack& s = Stack();
   Guard g(set.lock);
-  for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; i = s.items[i].all_next, guard++) {
+  for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
+       i = s.items[i].all_next, guard++) {
     pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
     if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_KERNEL) continue;
     *fd = static_cast<int>(s.items[i].fd);
@@ -570,7 +598,8 @@ int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
   }
   if (n != 0) set_local[idx].ours_ns = MonotonicNs();
   int fd;
-  for (pstn_ep* ep; moved && (ep = MovedMember(set, &fd)) != nullptr;) MoveItemOf(epfd, set, idx, *ep, fd);
+  for (pstn_ep* ep; moved && (ep = MovedMember(set, &fd)) != nullptr;)
+    MoveItemOf(epfd, set, idx, *ep, fd);
   return n;
 }
 
@@ -589,12 +618,16 @@ long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max
   long n = LookAtKernel(epfd, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr);
   if (n < 0) return ours != 0 ? ours : n;
   n += ours;
-  if (ours == 0 && n < max) n += LookAtOurs(epfd, set, idx, out + n, max - static_cast<int>(n));  // the look may have brought some
+  if (ours == 0 && n < max)
+    n += LookAtOurs(epfd, set, idx, out + n,
+                    max - static_cast<int>(n));  // the look may have brought some
   return n;
 }
 
-// 4. Sleeps until something may have happened. Events of the kernel's fds that end the sleep go to `out`.
-long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
+// 4. Sleeps until something may have happened. Events of the kernel's fds that end the sleep go to
+// `out`.
+long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until,
+           const sigset_t* mask) {
   long r = EnsureBell(KernelFd(epfd, idx), set, idx);
   if (r < 0) return r;
   uint32_t w = set.waiter_idx;
@@ -605,7 +638,8 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
   AnnounceSleep(w, true);
   if (!WaiterHasNews(w, listens) && LoadRelaxed(set.ready_count) == 0) {
     Count(Stack().hdr, kCounterSleeps);
-    if (listens && g_proc.ctl_fd < 0 && until.left_ns() > kDaemonRetryNs) until = Deadline::AfterNs(kDaemonRetryNs);
+    if (listens && g_proc.ctl_fd < 0 && until.left_ns() > kDaemonRetryNs)
+      until = Deadline::AfterNs(kDaemonRetryNs);
     r = LookAtKernel(epfd, set, idx, out, max, until, true, mask);
     if (listens && g_proc.ctl_fd < 0) CtlReconnect();
   }
@@ -616,7 +650,9 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
 bool HasRings() {
   uint32_t hw = LoadRelaxed(Stack().hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadRelaxed(Stack().lgrs[i].state) != 0 && (LoadRelaxed(Stack().lgrs[i].rings) > 32 || LoadRelaxed(Stack().lgrs[i].zombies) > 32)) return true;
+    if (LoadRelaxed(Stack().lgrs[i].state) != 0 &&
+        (LoadRelaxed(Stack().lgrs[i].rings) > 32 || LoadRelaxed(Stack().lgrs[i].zombies) > 32))
+      return true;
   }
   return false;
 }
@@ -689,9 +725,12 @@ void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
   uint32_t idx;
   pstn_epoll* set = SetOf(inner, &idx);
   if (set == nullptr) {
-    // A set with nothing of ours in it, yet: that can change, and the outer one must hear of it then.
+    // A set with nothing of ours in it, yet: that can change, and the outer one must hear of it
+    // then.
     uint64_t bit = 1ull << (inner & 63);
-    if (op != EPOLL_CTL_ADD || static_cast<uint32_t>(inner) >= kFdMax || (epolls_made[inner / 64] & bit) == 0) return;
+    if (op != EPOLL_CTL_ADD || static_cast<uint32_t>(inner) >= kFdMax ||
+        (epolls_made[inner / 64] & bit) == 0)
+      return;
     FetchAnd(epolls_made[inner / 64], ~bit);
     if (!g_proc.enabled || !EnsureStack() || Adopt(inner, &idx) < 0) return;
     set = &Stack().epolls[idx];
@@ -704,7 +743,8 @@ void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
       if (i < nested_count) nested[i] = nested[--nested_count];
       return;
     }
-    if (ev == nullptr || i == kNestedMax) return;  // not in the table: an event may then be one too many
+    if (ev == nullptr || i == kNestedMax)
+      return;  // not in the table: an event may then be one too many
     nested[i] = {outer, inner, idx, ev->data.u64};
     if (i == nested_count) StoreRelease(nested_count, i + 1);
   }
@@ -734,7 +774,8 @@ void SockEpollWatch(int epfd) {
 }
 
 // A wait that began when the set was the kernel's alone, and got `count` events.
-long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadline until, const sigset_t* mask) {
+long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadline until,
+                      const sigset_t* mask) {
   uint32_t idx;
   pstn_epoll* set = SetOf(epfd, &idx);
   if (set == nullptr || count < 0) return count;
@@ -749,13 +790,15 @@ long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadli
 
 namespace {
 
-long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
+long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until,
+               const sigset_t* mask) {
   SetLocal& local = LocalOf(set, idx);
   const uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u;
   const uint32_t interrupts = t_interrupts;
   long n = 0;
   auto news = [&] {
-    if (!WaiterHasNews(set.waiter_idx, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return false;
+    if (!WaiterHasNews(set.waiter_idx, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0)
+      return false;
     n = LookOnce(epfd, set, idx, out, max, false);
     return n != 0;
   };
@@ -789,8 +832,8 @@ long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
   }
 }
 
-// Before a call returns. Others may sleep on the set: the doorbell that this call has answered was for
-// all, and what it leaves on the list is for them.
+// Before a call returns. Others may sleep on the set: the doorbell that this call has answered was
+// for all, and what it leaves on the list is for them.
 void WakeOthers(const pstn_epoll& set) {
   if (LoadRelaxed(set.sleepers) == 0) return;
   uint32_t w = set.waiter_idx;
@@ -807,7 +850,8 @@ long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const si
   if (set == nullptr) return kPass;
   if (max <= 0) return -EINVAL;
   if (out == nullptr) return -EFAULT;
-  FetchAdd(set_waiting[idx], 1u);  // [F1] against KeepForWaiters: it sees this, or we see that the number is gone
+  FetchAdd(set_waiting[idx],
+           1u);  // [F1] against KeepForWaiters: it sees this, or we see that the number is gone
   uint32_t again;
   long n = -EBADF;
   if (SetOf(epfd, &again) == set) {
@@ -819,8 +863,8 @@ long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const si
   return n;
 }
 
-// As with the kernel's files: who waits goes on though another thread closes the number. The reference
-// moves to a number of our own, which the process's death releases like any other.
+// As with the kernel's files: who waits goes on though another thread closes the number. The
+// reference moves to a number of our own, which the process's death releases like any other.
 bool KeepForWaiters(int epfd, uint32_t entry) {
   uint32_t idx = entry & PSTN_FD_IDX;
   FullFence();  // [F1]
@@ -830,7 +874,8 @@ bool KeepForWaiters(int epfd, uint32_t entry) {
   SetFd(high, entry);
   MarkPrivate(high, PSTN_FD_INTERNAL);
   int none = 0;
-  if (!CompareExchange(set_kept[idx], none, high)) {  // a duplicate was closed before: that is enough
+  if (!CompareExchange(set_kept[idx], none,
+                       high)) {  // a duplicate was closed before: that is enough
     SetFd(high, 0);
     sys::Close(high);
     return false;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// export.cc - descriptors that leave the family: passed over a Unix socket, or inherited by an image
-// that does not have the library (static, setuid).
+// export.cc - descriptors that leave the family: passed over a Unix socket, or inherited by an
+// image that does not have the library (static, setuid).
 //
-// Who gets such a descriptor has the kernel's socket and nothing else, so from then on the kernel must
-// serve it, for the family as well: one stream, one path. What was a connection is taken over by the
-// stack's keeper, a process that posternd starts (controlplane/keeper): it connects the kernel's
-// socket to one of its own, makes an endpoint that continues the connection where this one stops, and
-// carries bytes between the two for as long as both live. Nothing is lost: the endpoint changes hands
-// under both its locks, with all that the ring holds. docs/adr/0005 has the reasons.
+// Who gets such a descriptor has the kernel's socket and nothing else, so from then on the kernel
+// must serve it, for the family as well: one stream, one path. What was a connection is taken over
+// by the stack's keeper, a process that posternd starts (controlplane/keeper): it connects the
+// kernel's socket to one of its own, makes an endpoint that continues the connection where this one
+// stops, and carries bytes between the two for as long as both live. Nothing is lost: the endpoint
+// changes hands under both its locks, with all that the ring holds. docs/adr/0005 has the reasons.
 //
-// A keeper that dies at any step leaves either an endpoint that is still ours, or one that the kernel
-// serves and whose other end is closed (FinishTakeOver).
+// A keeper that dies at any step leaves either an endpoint that is still ours, or one that the
+// kernel serves and whose other end is closed (FinishTakeOver).
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/ioctl.h>
@@ -30,9 +30,9 @@ void SetBlocking(int fd, bool blocking) {
   if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, blocking ? fl & ~O_NONBLOCK : fl | O_NONBLOCK);
 }
 
-// A listener is the kernel's from now on, or its accelerated clients would wait for a family that may
-// never accept again. Those in its queue get into the kernel's (TakeOver); who comes too late is told by
-// the directory (StillListed, lib/sock/connect.cc).
+// A listener is the kernel's from now on, or its accelerated clients would wait for a family that
+// may never accept again. Those in its queue get into the kernel's (TakeOver); who comes too late
+// is told by the directory (StillListed, lib/sock/connect.cc).
 long ExportListener(int fd, pstn_ep& ep) {
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
   AdmitSyns();
@@ -79,7 +79,8 @@ namespace {
 uint32_t PidOf(int pidfd) {
   char path[64], text[512];
   snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
-  int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &path[0], static_cast<long>(O_RDONLY | O_CLOEXEC)));
+  int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &path[0],
+                                      static_cast<long>(O_RDONLY | O_CLOEXEC)));
   if (fd < 0) return 0;
   long n = sys::Call(SYS_read, fd, &text[0], sizeof text - 1);
   sys::Close(fd);
@@ -87,7 +88,8 @@ uint32_t PidOf(int pidfd) {
   text[n] = 0;
   const char* at = strstr(text, "\nPid:\t");
   uint32_t pid = 0;
-  for (at = at != nullptr ? at + 6 : ""; *at >= '0' && *at <= '9'; at++) pid = pid * 10 + static_cast<uint32_t>(*at - '0');
+  for (at = at != nullptr ? at + 6 : ""; *at >= '0' && *at <= '9'; at++)
+    pid = pid * 10 + static_cast<uint32_t>(*at - '0');
   return pid;
 }
 
@@ -95,10 +97,13 @@ uint32_t PidOf(int pidfd) {
 uint32_t EntryOf(uint32_t pid, int fd, bool* family) {
   pstn_stack& s = Stack();
   for (uint32_t i = 0; i < LoadRelaxed(s.hdr.slots_hw) && i < PSTN_SLOTS; i++) {
-    if (LoadAcquire(s.slots[i].state) != PSTN_SL_LIVE || LoadRelaxed(s.slots[i].pid) != pid) continue;
+    if (LoadAcquire(s.slots[i].state) != PSTN_SL_LIVE || LoadRelaxed(s.slots[i].pid) != pid)
+      continue;
     *family = true;
     uint32_t chunk = LoadAcquire(s.slots[i].chunk[static_cast<uint32_t>(fd) / PSTN_FDCHUNK_FDS]);
-    return chunk < PSTN_FDCHUNKS ? LoadAcquire(s.fdchunks[chunk].fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS]) : 0;
+    return chunk < PSTN_FDCHUNKS
+               ? LoadAcquire(s.fdchunks[chunk].fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS])
+               : 0;
   }
   return 0;
 }
@@ -108,9 +113,13 @@ uint32_t EntryOf(uint32_t pid, int fd, bool* family) {
 void SockAdopt(int fd, int pidfd, int target) {
   int type = 0;
   socklen_t len = sizeof type;
-  if (sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_PROTOCOL), &type, &len) != 0 || type != IPPROTO_TCP) return;
+  if (sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_PROTOCOL),
+                &type, &len) != 0 ||
+      type != IPPROTO_TCP)
+    return;
   uint32_t pid = PidOf(pidfd);
-  if (pid == 0 || static_cast<uint32_t>(target) >= kFdMax || !g_proc.enabled || !EnsureStack()) return;
+  if (pid == 0 || static_cast<uint32_t>(target) >= kFdMax || !g_proc.enabled || !EnsureStack())
+    return;
   bool family = false;
   uint32_t entry = EntryOf(pid, target, &family);
   if (!family) {
@@ -138,8 +147,8 @@ bool Ref(pstn_ep& ep, uint32_t gen) {
   return false;
 }
 
-// Connects `fd` to a socket of ours; its address is the peer's, its port the kernel's choice. Returns
-// our end, or -errno.
+// Connects `fd` to a socket of ours; its address is the peer's, its port the kernel's choice.
+// Returns our end, or -errno.
 long ConnectPair(int fd, const pstn_ep& ep) {
   int family = static_cast<int>(ep.family);
   int listener = sys::Socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -161,10 +170,12 @@ long ConnectPair(int fd, const pstn_ep& ep) {
   while (r == 0) {
     sockaddr_storage mine = {}, other = {};
     socklen_t mine_len = sizeof mine, other_len = sizeof other;
-    long end = sys::Call(SYS_accept4, listener, &other, &other_len, static_cast<long>(SOCK_CLOEXEC | SOCK_NONBLOCK));
+    long end = sys::Call(SYS_accept4, listener, &other, &other_len,
+                         static_cast<long>(SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (end < 0) {
       r = end;
-    } else if (sys::Call(SYS_getsockname, fd, &mine, &mine_len) == 0 && mine_len == other_len && memcmp(&mine, &other, mine_len) == 0) {
+    } else if (sys::Call(SYS_getsockname, fd, &mine, &mine_len) == 0 && mine_len == other_len &&
+               memcmp(&mine, &other, mine_len) == 0) {
       r = end;
     } else {
       sys::Close(static_cast<int>(end));
@@ -174,7 +185,8 @@ long ConnectPair(int fd, const pstn_ep& ep) {
   return r;
 }
 
-// The connection's state, as it is: a new owner of the same ring positions. Under both locks of `from`.
+// The connection's state, as it is: a new owner of the same ring positions. Under both locks of
+// `from`.
 void CopyConnection(pstn_ep& to, const pstn_ep& from) {
   constexpr uint32_t kCarried = PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG;
   to.lgr_idx = from.lgr_idx;
@@ -194,8 +206,10 @@ void CopyConnection(pstn_ep& to, const pstn_ep& from) {
 // What the program had shut down before it changed hands.
 void ShutKernelSocket(int fd, const pstn_ep& ep) {
   uint32_t flags = LoadRelaxed(ep.flags);
-  if ((flags & PSTN_EPF_SHUT_WR) != 0) (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_WR));
-  if ((flags & PSTN_EPF_SHUT_RD) != 0) (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_RD));
+  if ((flags & PSTN_EPF_SHUT_WR) != 0)
+    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_WR));
+  if ((flags & PSTN_EPF_SHUT_RD) != 0)
+    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_RD));
 }
 
 // The step that counts. After each store a death is mended by FinishTakeOver.
@@ -287,8 +301,9 @@ void FinishTakeOver(pstn_ep& taker) {
   uint32_t idx = taker.took_over - 1;
   taker.took_over = 0;
   pstn_ep* from = EpAt(Stack(), idx);
-  if (from == nullptr || LoadAcquire(taker.state) != PSTN_EP_ESTABLISHED || LoadAcquire(from->state) != PSTN_EP_ESTABLISHED ||
-      from->lgr_idx != taker.lgr_idx || from->conn_idx != taker.conn_idx) {
+  if (from == nullptr || LoadAcquire(taker.state) != PSTN_EP_ESTABLISHED ||
+      LoadAcquire(from->state) != PSTN_EP_ESTABLISHED || from->lgr_idx != taker.lgr_idx ||
+      from->conn_idx != taker.conn_idx) {
     return;
   }
   StoreRelaxed(from->reason, kReasonExported);

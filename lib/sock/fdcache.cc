@@ -20,7 +20,9 @@ struct Shelf {
 pstn_lock cache_lock;
 Shelf shelves[2][2];  // [family is IPv6][bound]
 
-Shelf& ShelfFor(uint32_t family, bool bound) { return shelves[family == AF_INET6 ? 1 : 0][bound ? 1 : 0]; }
+Shelf& ShelfFor(uint32_t family, bool bound) {
+  return shelves[family == AF_INET6 ? 1 : 0][bound ? 1 : 0];
+}
 
 template <typename Fn>
 void Each(Fn fn) {
@@ -79,7 +81,8 @@ void CacheMarkCloexec() {
   Guard g(cache_lock);
   Each([](Shelf& shelf) {
     for (uint32_t i = 0; i < shelf.count; i++) {
-      if (!shelf.at[i].cloexec && sys::Fcntl(shelf.at[i].fd, F_SETFD, FD_CLOEXEC) == 0) shelf.at[i].cloexec = true;
+      if (!shelf.at[i].cloexec && sys::Fcntl(shelf.at[i].fd, F_SETFD, FD_CLOEXEC) == 0)
+        shelf.at[i].cloexec = true;
     }
   });
 }

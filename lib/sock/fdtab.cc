@@ -49,7 +49,8 @@ void SetFd(int fd, uint32_t entry) {
 }
 
 bool TakeFd(int fd, uint32_t entry) {
-  if (static_cast<uint32_t>(fd) >= kFdMax || !CompareExchange(g_fd[fd], entry, PSTN_FD_INTERNAL)) return false;
+  if (static_cast<uint32_t>(fd) >= kFdMax || !CompareExchange(g_fd[fd], entry, PSTN_FD_INTERNAL))
+    return false;
   SetShared(fd, 0);
   return true;
 }
@@ -75,7 +76,8 @@ void MarkPrivate(int fd, uint32_t entry) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
   StoreRelease(g_fd[fd], entry);
   uint32_t hw = LoadRelaxed(g_fd_hw);
-  while (hw <= static_cast<uint32_t>(fd) && !CompareExchange(g_fd_hw, hw, static_cast<uint32_t>(fd) + 1)) {
+  while (hw <= static_cast<uint32_t>(fd) &&
+         !CompareExchange(g_fd_hw, hw, static_cast<uint32_t>(fd) + 1)) {
   }
 }
 

@@ -29,8 +29,10 @@ bool ReadableOrEnded(const ConnEnd& e) {
          LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
 }
 bool WritableOrEnded(const ConnEnd& e) {
-  return RingWritable(e) || (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_RST | PSTN_CF_CLOSED)) != 0 ||
-         (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_WR) != 0 || LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
+  return RingWritable(e) ||
+         (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_RST | PSTN_CF_CLOSED)) != 0 ||
+         (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_WR) != 0 ||
+         LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
 }
 
 // Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
@@ -46,7 +48,9 @@ Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadli
     if (t_interrupts != interrupts) return Wait::kInterrupted;
     timespec left = until.LeftTimespec(UINT64_MAX);
     // Without an end the kernel restarts the wait after handlers that ask for it (SA_RESTART).
-    long r = Cancellable([&] { return sys::FutexWait(&word, value, until.never() ? nullptr : &left); }, [&] { hold.Off(); });
+    long r =
+        Cancellable([&] { return sys::FutexWait(&word, value, until.never() ? nullptr : &left); },
+                    [&] { hold.Off(); });
     if (ready()) return Wait::kReady;
     if (r == -EINTR) return Wait::kInterrupted;
     if (until.left_ns() == 0) return Wait::kTimeout;
@@ -55,10 +59,11 @@ Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadli
 
 bool NothingElse() { return false; }
 
-// `hold` is on `ep` from the first sleep on. `otherwise`, before it, may do what makes the sleep needless.
+// `hold` is on `ep` from the first sleep on. `otherwise`, before it, may do what makes the sleep
+// needless.
 template <typename Ready, typename Otherwise = bool (*)()>
-Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
-             Otherwise otherwise = NothingElse) {
+Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
+             const Deadline& until, Otherwise otherwise = NothingElse) {
   uint32_t interrupts = t_interrupts;
   if (Spin(ready, until)) return Wait::kReady;
   if (t_interrupts != interrupts) return Wait::kInterrupted;
@@ -76,7 +81,9 @@ long WhenEmpty(const ConnEnd& e) {
   if ((flags & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0) {
     if (RingReadable(e)) return -EAGAIN;  // it came just before the end
     if (LoadRelaxed(e.ep->error) != 0) return -static_cast<long>(Exchange(e.ep->error, 0u));
-    if ((flags & PSTN_CF_RST) != 0 && (FetchOr(e.ep->rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) == 0) return -ECONNRESET;
+    if ((flags & PSTN_CF_RST) != 0 &&
+        (FetchOr(e.ep->rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) == 0)
+      return -ECONNRESET;
     return 0;
   }
   if ((LoadRelaxed(e.ep->flags) & (PSTN_EPF_SHUT_RD | PSTN_EPF_HUNG)) != 0) return 0;
@@ -92,13 +99,17 @@ long Violation(const ConnEnd& e) {
   return -ECONNRESET;
 }
 
-// What a call comes to on an endpoint that is no longer connected here: kPass if the kernel serves it.
-long NotHere(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -ECONNABORTED; }
+// What a call comes to on an endpoint that is no longer connected here: kPass if the kernel serves
+// it.
+long NotHere(const pstn_ep& ep) {
+  return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -ECONNABORTED;
+}
 bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
 
 long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode) {
   Lock(e.ep->rx.lock);
-  if (!Here(*e.ep)) {  // under the lock: from here on the ring may be another endpoint's (export.cc)
+  if (!Here(
+          *e.ep)) {  // under the lock: from here on the ring may be another endpoint's (export.cc)
     Unlock(e.ep->rx.lock);
     return NotHere(*e.ep);
   }
@@ -136,16 +147,19 @@ long RecvUnconnected(const pstn_ep& ep, uint32_t state) {
   return state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? 0 : -ENOTCONN;
 }
 
-// recv() of no bytes waits for data all the same, and takes none. (read() of none does not come here.)
+// recv() of no bytes waits for data all the same, and takes none. (read() of none does not come
+// here.)
 long RecvNothing(const ConnEnd& e, bool nonblock) {
   Hold hold;
-  Deadline until = e.ep->rcvtimeo_ns != 0 ? Deadline::AfterNs(e.ep->rcvtimeo_ns) : Deadline::Never();
+  Deadline until =
+      e.ep->rcvtimeo_ns != 0 ? Deadline::AfterNs(e.ep->rcvtimeo_ns) : Deadline::Never();
   for (;;) {
     if (RingReadable(e)) return 0;
     long end = WhenEmpty(e);
     if (!Here(*e.ep)) return NotHere(*e.ep);
     if (end != -EAGAIN || nonblock) return end;
-    Wait w = WaitFor(hold, *e.ep, e.ctl().rx_wait, 1, [&] { return ReadableOrEnded(e); }, until);
+    Wait w = WaitFor(
+        hold, *e.ep, e.ctl().rx_wait, 1, [&] { return ReadableOrEnded(e); }, until);
     if (!Here(*e.ep)) return NotHere(*e.ep);
     if (w != Wait::kReady) return w == Wait::kTimeout ? -EAGAIN : -EINTR;
   }
@@ -169,15 +183,18 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   if (state != PSTN_EP_ESTABLISHED) return RecvUnconnected(ep, state);
   ConnEnd e;
   if (!Resolve(ep, e)) return -ECONNRESET;
-  if ((flags & MSG_OOB) != 0) return -EINVAL;      // no urgent byte is there
+  if ((flags & MSG_OOB) != 0) return -EINVAL;  // no urgent byte is there
   if ((flags & MSG_ERRQUEUE) != 0) return -EAGAIN;
   if (TooMuch(iov, count)) return -EINVAL;
   IovCursor to(iov, count);
   const size_t want = to.left();
   const bool peek = (flags & MSG_PEEK) != 0;
-  const ReadMode mode = peek ? ReadMode::kPeek : (flags & MSG_TRUNC) != 0 ? ReadMode::kDiscard : ReadMode::kTake;
+  const ReadMode mode = peek                       ? ReadMode::kPeek
+                        : (flags & MSG_TRUNC) != 0 ? ReadMode::kDiscard
+                                                   : ReadMode::kTake;
   IovCursor* target = mode == ReadMode::kDiscard ? nullptr : &to;
-  const bool nonblock = (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
+  const bool nonblock =
+      (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   if (want == 0) return RecvNothing(e, nonblock);
   if (target != nullptr && BadBuffer(iov, count)) {
     long r = RecvNothing(e, nonblock);  // the kernel looks at the buffer when there is data for it
@@ -198,7 +215,8 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     long end = WhenEmpty(e);
     if (!Here(ep)) continue;
     if (end != -EAGAIN) {
-      if (done != 0 && end < 0) StoreRelaxed(ep.error, static_cast<uint32_t>(-end));  // for the next call
+      if (done != 0 && end < 0)
+        StoreRelaxed(ep.error, static_cast<uint32_t>(-end));  // for the next call
       return done != 0 ? static_cast<long>(done) : end;
     }
     if (nonblock) return done != 0 ? static_cast<long>(done) : -EAGAIN;
@@ -207,7 +225,8 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     size_t have = done;
     auto ready = [&] {
       if (!peek || have == 0) return ReadableOrEnded(e);
-      return PeerEnded(e) || !Here(ep) || RingQueued(e, least) > have;  // MSG_PEEK | MSG_WAITALL: more than seen
+      return PeerEnded(e) || !Here(ep) ||
+             RingQueued(e, least) > have;  // MSG_PEEK | MSG_WAITALL: more than seen
     };
     Wait w = WaitFor(hold, ep, e.ctl().rx_wait, 1, ready, until);
     if (w == Wait::kReady || !Here(ep)) continue;
@@ -245,11 +264,14 @@ long CheckSend(const ConnEnd& e, bool& swallow) {
 
 // A send took a ring, another ring, or none because none was free.
 void NoteRing(const ConnEnd& e, uint64_t before, uint64_t after) {
-  Count(Stack().hdr, after == 0 ? kCounterRingExhausted : before == 0 ? kCounterRingAttached : kCounterRingGrown);
+  Count(Stack().hdr, after == 0    ? kCounterRingExhausted
+                     : before == 0 ? kCounterRingAttached
+                                   : kCounterRingGrown);
   if (before == 0) GiveBackSome(e);
 }
 
-constexpr size_t kMoved = ~size_t{0};  // nothing was sent: the endpoint is not connected here any more
+constexpr size_t kMoved =
+    ~size_t{0};  // nothing was sent: the endpoint is not connected here any more
 
 size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth) {
   Lock(e.ep->tx.lock);
@@ -258,11 +280,13 @@ size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth) {
     return kMoved;
   }
   uint64_t before = e.ep->tx.ring;
-  size_t n = growth == Growth::kNow ? RingWrite(e, from, LimitsOf(*e.ep), growth) : RingWrite(e, from, g_proc.limits);
+  size_t n = growth == Growth::kNow ? RingWrite(e, from, LimitsOf(*e.ep), growth)
+                                    : RingWrite(e, from, g_proc.limits);
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
   if (n != 0) AnnounceUnlocked(g_proc.bells, e);
-  if (before != after || after == 0) [[unlikely]] NoteRing(e, before, after);
+  if (before != after || after == 0) [[unlikely]]
+    NoteRing(e, before, after);
   return n;
 }
 
@@ -281,7 +305,8 @@ long SendRest(int fd, IovCursor& from, size_t done, int flags) {
 long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   uint32_t state = LoadAcquire(ep.state);
   if (state != PSTN_EP_ESTABLISHED) {
-    if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0) FallBack(fd, ep, kReasonFastOpen), state = PSTN_EP_KERNEL;
+    if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0)
+      FallBack(fd, ep, kReasonFastOpen), state = PSTN_EP_KERNEL;
     return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
   }
   ConnEnd e;
@@ -289,7 +314,8 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   if (TooMuch(iov, count)) return -EINVAL;
   IovCursor from(iov, count);
   const size_t want = from.left();
-  const bool nonblock = (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
+  const bool nonblock =
+      (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   Deadline until = Deadline::Never();
   bool timed = false;
   Hold hold;
@@ -304,7 +330,8 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     if (BadBuffer(iov, count)) return -EFAULT;
     size_t sent = SendOnce(e, from, Growth::kWhenUseful);
     if (sent == kMoved) {
-      if (LoadAcquire(ep.state) != PSTN_EP_KERNEL) return done != 0 ? static_cast<long>(done) : -EPIPE;
+      if (LoadAcquire(ep.state) != PSTN_EP_KERNEL)
+        return done != 0 ? static_cast<long>(done) : -EPIPE;
       return done != 0 ? SendRest(fd, from, done, flags) : kPass;
     }
     done = want - from.left();
@@ -312,14 +339,17 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     if (nonblock) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();  // [F1] against ReturnSpace
-      if (SendOnce(e, from, Growth::kNow) == 0) return done != 0 ? static_cast<long>(done) : -EAGAIN;
+      if (SendOnce(e, from, Growth::kNow) == 0)
+        return done != 0 ? static_cast<long>(done) : -EAGAIN;
       continue;
     }
     if (!timed && ep.sndtimeo_ns != 0) until = Deadline::AfterNs(ep.sndtimeo_ns);
     timed = true;
-    Wait w = WaitFor(hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
-                     [&] { return SendOnce(e, from, Growth::kNow) != 0; });
-    if (LoadRelaxed(ep.tx.ring) == 0) sys::Nap(kNoRingNs);  // none is free: all are in use by others
+    Wait w = WaitFor(
+        hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
+        [&] { return SendOnce(e, from, Growth::kNow) != 0; });
+    if (LoadRelaxed(ep.tx.ring) == 0)
+      sys::Nap(kNoRingNs);  // none is free: all are in use by others
     if (w == Wait::kReady) continue;
     done = want - from.left();
     if (done != 0) return static_cast<long>(done);
@@ -345,13 +375,15 @@ long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count) {
   if (state != PSTN_EP_ESTABLISHED) return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
   alignas(64) uint8_t bounce[kBounce];
   // Read at an explicit position: what the socket does not take has then not been consumed.
-  long at = offset != nullptr ? static_cast<long>(*offset) : sys::Call(SYS_lseek, in_fd, 0L, static_cast<long>(SEEK_CUR));
+  long at = offset != nullptr ? static_cast<long>(*offset)
+                              : sys::Call(SYS_lseek, in_fd, 0L, static_cast<long>(SEEK_CUR));
   if (at < 0) return offset != nullptr ? -EINVAL : at;
   size_t done = 0;
   long error = 0;
   while (done < count) {
     size_t want = count - done < kBounce ? count - done : kBounce;
-    long got = sys::Call(SYS_pread64, in_fd, static_cast<uint8_t*>(bounce), want, at + static_cast<long>(done));
+    long got = sys::Call(SYS_pread64, in_fd, static_cast<uint8_t*>(bounce), want,
+                         at + static_cast<long>(done));
     if (got <= 0) {
       error = got;
       break;
@@ -391,7 +423,8 @@ long SpliceOut(int fd, pstn_ep& ep, int pipe, size_t len, bool nonblock) {
   iov.iov_len = static_cast<size_t>(wrote);
   long taken = SockRecv(fd, ep, &iov, 1, MSG_DONTWAIT);
   if (taken != kPass) return taken;
-  return sys::Call(SYS_recvfrom, fd, iov.iov_base, iov.iov_len, static_cast<long>(MSG_WAITALL), 0L, 0L);  // it is on its way there
+  return sys::Call(SYS_recvfrom, fd, iov.iov_base, iov.iov_len, static_cast<long>(MSG_WAITALL), 0L,
+                   0L);  // it is on its way there
 }
 
 // Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
@@ -404,7 +437,9 @@ long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();
       if (!WritableOrEnded(e)) return -EAGAIN;
-    } else if (WaitFor(hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, Deadline::Never()) == Wait::kInterrupted) {
+    } else if (WaitFor(
+                   hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); },
+                   Deadline::Never()) == Wait::kInterrupted) {
       return -EINTR;
     }
   }
@@ -413,13 +448,16 @@ long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
   long there = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
   if (there < 0) return there;
   if (there == 0) return -EAGAIN;
-  long got = sys::Call(SYS_read, pipe, static_cast<uint8_t*>(bounce), len < sizeof bounce ? len : sizeof bounce);
+  long got = sys::Call(SYS_read, pipe, static_cast<uint8_t*>(bounce),
+                       len < sizeof bounce ? len : sizeof bounce);
   if (got <= 0) return got;
   size_t done = 0;
   while (done < static_cast<size_t>(got)) {
     iovec iov = {bounce + done, static_cast<size_t>(got) - done};
     long r = SockSend(fd, ep, &iov, 1, MSG_NOSIGNAL);
-    if (r == kPass) r = sys::Call(SYS_sendto, fd, iov.iov_base, iov.iov_len, static_cast<long>(MSG_NOSIGNAL), 0L, 0L);
+    if (r == kPass)
+      r = sys::Call(SYS_sendto, fd, iov.iov_base, iov.iov_len, static_cast<long>(MSG_NOSIGNAL), 0L,
+                    0L);
     if (r > 0) done += static_cast<size_t>(r);
     if (r < 0 && r != -EAGAIN && r != -EINTR) return done != 0 ? static_cast<long>(done) : r;
     if (r == -EAGAIN) (void)Spin([&] { return WritableOrEnded(e); }, Deadline::AfterMs(1));
@@ -434,11 +472,12 @@ long SockSplice(int fd_in, int fd_out, pstn_ep* in, pstn_ep* out, size_t len, un
   if (out != nullptr && LoadAcquire(out->state) == PSTN_EP_KERNEL) out = nullptr;
   if (in == nullptr && out == nullptr) return kPass;
   if (in != nullptr && out != nullptr) return -EINVAL;  // one end must be a pipe
-  bool nonblock = (flags & 2u) != 0;  // SPLICE_F_NONBLOCK
+  bool nonblock = (flags & 2u) != 0;                    // SPLICE_F_NONBLOCK
   size_t done = 0;
   while (done < len) {
     bool wait = done == 0 && !nonblock;
-    long r = in != nullptr ? SpliceOut(fd_in, *in, fd_out, len - done, !wait) : SpliceIn(fd_in, fd_out, *out, len - done, !wait);
+    long r = in != nullptr ? SpliceOut(fd_in, *in, fd_out, len - done, !wait)
+                           : SpliceIn(fd_in, fd_out, *out, len - done, !wait);
     if (r <= 0) return done != 0 ? static_cast<long>(done) : r;
     done += static_cast<size_t>(r);
   }

@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // items.cc - see items.h.
 //
-// posternd takes sets apart for processes that died, and believes none of their memory: each index is
-// checked and each walk has an end.
+// posternd takes sets apart for processes that died, and believes none of their memory: each index
+// is checked and each walk has an end.
 #include "sock/items.h"
 
 namespace postern {
 namespace {
 
-// The list of members is whole at each instruction when walked forwards; all else is made anew from it. Each
-// member that may be ready is looked at: an event that the dead owner had taken is found again.
+// The list of members is whole at each instruction when walked forwards; all else is made anew from
+// it. Each member that may be ready is looked at: an event that the dead owner had taken is found
+// again.
 void Mend(pstn_stack& s, pstn_epoll& set) {
   set.ready_head = set.ready_tail = PSTN_NONE;
   StoreRelease(set.ready_count, 0u);
   set.listeners = 0;
   uint32_t prev = PSTN_NONE;
-  for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; prev = i, i = s.items[i].all_next, guard++) {
+  for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
+       prev = i, i = s.items[i].all_next, guard++) {
     pstn_item& item = s.items[i];
     item.all_prev = prev;
     if ((item.flags & PSTN_IT_KERNEL) != 0) set.listeners++;
@@ -81,7 +83,8 @@ namespace {
 void UnlinkReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
   if ((s.items[idx].flags & PSTN_IT_READY) == 0) return;
   uint32_t prev = PSTN_NONE;
-  for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; prev = i, i = s.items[i].ready_next, guard++) {
+  for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
+       prev = i, i = s.items[i].ready_next, guard++) {
     if (i != idx) continue;
     if (prev == PSTN_NONE) {
       set.ready_head = s.items[i].ready_next;
@@ -125,20 +128,23 @@ void RemoveItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint3
 // ---------------------------------------------------------------- posts
 namespace {
 
-// Endpoints with news that are registered more than once: their lists are walked under their own locks.
+// Endpoints with news that are registered more than once: their lists are walked under their own
+// locks.
 struct Shared {
   uint32_t ep[64];
   uint32_t count = 0;
 };
 
 // Makes the item of one endpoint ready, or puts the endpoint into `later`. False: there is no room.
-// An endpoint that is registered here alone, the usual case, needs no lock of its own: under set.lock no
-// item of the set can go away. Any other item can, and serve in another list, where a walk would get lost.
+// An endpoint that is registered here alone, the usual case, needs no lock of its own: under
+// set.lock no item of the set can go away. Any other item can, and serve in another list, where a
+// walk would get lost.
 bool PushEp(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, Shared& later) {
   uint32_t head = LoadAcquire(s.eps[ep_idx].item_head);
   if (head >= PSTN_ITEMS) return true;
   const pstn_item& item = s.items[head];
-  if (item.epoll_idx == set_idx && item.ep_idx == ep_idx && LoadRelaxed(item.ep_next) == PSTN_NONE) {
+  if (item.epoll_idx == set_idx && item.ep_idx == ep_idx &&
+      LoadRelaxed(item.ep_next) == PSTN_NONE) {
     PushReady(s, set, head);
     return true;
   }
@@ -147,13 +153,15 @@ bool PushEp(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, S
   return true;
 }
 
-void TakeBits(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_ref& ref, pstn_evmap& map, Shared& later) {
+void TakeBits(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_ref& ref,
+              pstn_evmap& map, Shared& later) {
   uint64_t words = Exchange(map.summary, 0u);
   for (; words != 0; words &= words - 1) {
     uint32_t w = static_cast<uint32_t>(__builtin_ctzll(words));
     uint64_t bits = Exchange(map.leaf[w], 0u);
     for (; bits != 0; bits &= bits - 1) {
-      uint32_t ep = LoadAcquire(ref.conn_ep[w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits))]);  // + 1
+      uint32_t ep =
+          LoadAcquire(ref.conn_ep[w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits))]);  // + 1
       if (ep == 0 || ep > PSTN_EPS || PushEp(s, set, set_idx, ep - 1, later)) continue;
       FetchOr(map.leaf[w], bits);  // the next look takes them
       FetchOr(map.summary, words);
@@ -183,7 +191,8 @@ void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx) {
   for (uint32_t i = 0; i < later.count; i++) {
     pstn_ep& ep = s.eps[later.ep[i]];
     Guard g(ep.item_lock);
-    for (uint32_t it = ep.item_head, guard = 0; it < PSTN_ITEMS && guard < PSTN_ITEMS; it = s.items[it].ep_next, guard++) {
+    for (uint32_t it = ep.item_head, guard = 0; it < PSTN_ITEMS && guard < PSTN_ITEMS;
+         it = s.items[it].ep_next, guard++) {
       if (s.items[it].epoll_idx != set_idx) continue;
       SetGuard h(s, set);
       PushReady(s, set, it);

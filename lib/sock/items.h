@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // items.h - registrations of endpoints in event sets, and the list of those that may be ready.
 //
-// An item is in two lists: its endpoint's (under ep.item_lock) and its set's (under set.lock). Both locks
-// are held, the endpoint's first, when it joins or leaves. The ready list is the set's alone.
+// An item is in two lists: its endpoint's (under ep.item_lock) and its set's (under set.lock). Both
+// locks are held, the endpoint's first, when it joins or leaves. The ready list is the set's alone.
 #pragma once
 #include "base/lock.h"
 #include "state/view.h"
 
 namespace postern {
 
-// set.lock for the time of a block. What an owner that died with it has left half done is mended first.
+// set.lock for the time of a block. What an owner that died with it has left half done is mended
+// first.
 class SetGuard {
  public:
   SetGuard(pstn_stack& s, pstn_epoll& set);

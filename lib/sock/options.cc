@@ -20,15 +20,35 @@ namespace {
 
 // Options whose value is an int that is just kept, and where.
 enum Kept : uint32_t {
-  kNodelay, kCork, kKeepalive, kReuseaddr, kReuseport, kOobinline, kV6only, kQuickack,  // flags
-  kSndbuf, kRcvbuf, kKeepidle, kKeepintvl, kKeepcnt, kUserTimeout, kNotsentLowat, kDeferAccept, kBusyPoll, kPriority,
-  kRcvlowat, kLinger, kRcvtimeo, kSndtimeo, kKeptCount
+  kNodelay,
+  kCork,
+  kKeepalive,
+  kReuseaddr,
+  kReuseport,
+  kOobinline,
+  kV6only,
+  kQuickack,  // flags
+  kSndbuf,
+  kRcvbuf,
+  kKeepidle,
+  kKeepintvl,
+  kKeepcnt,
+  kUserTimeout,
+  kNotsentLowat,
+  kDeferAccept,
+  kBusyPoll,
+  kPriority,
+  kRcvlowat,
+  kLinger,
+  kRcvtimeo,
+  kSndtimeo,
+  kKeptCount
 };
 
 struct KeptOption {
   int level, name;
-  uint32_t flag;                 // PSTN_EPF_*, or 0
-  pstn_u32 pstn_ep::*field;      // or null
+  uint32_t flag;             // PSTN_EPF_*, or 0
+  pstn_u32 pstn_ep::*field;  // or null
 };
 
 const KeptOption kKept[] = {
@@ -58,22 +78,28 @@ uint32_t FindKept(int level, int name) {
   }
   if (level != SOL_SOCKET) return kKeptCount;
   switch (name) {
-    case SO_RCVLOWAT: return kRcvlowat;
-    case SO_LINGER: return kLinger;
-    case SO_RCVTIMEO: return kRcvtimeo;
-    case SO_SNDTIMEO: return kSndtimeo;
-    default: return kKeptCount;
+    case SO_RCVLOWAT:
+      return kRcvlowat;
+    case SO_LINGER:
+      return kLinger;
+    case SO_RCVTIMEO:
+      return kRcvtimeo;
+    case SO_SNDTIMEO:
+      return kSndtimeo;
+    default:
+      return kKeptCount;
   }
 }
 
 long KernelSet(int fd, int level, int name, const void* value, socklen_t len) {
-  return sys::Call(SYS_setsockopt, fd, static_cast<long>(level), static_cast<long>(name), value, static_cast<long>(len));
+  return sys::Call(SYS_setsockopt, fd, static_cast<long>(level), static_cast<long>(name), value,
+                   static_cast<long>(len));
 }
 
 // Values whose limits only the kernel knows: it checks them, on its own socket.
 bool KernelMustCheck(uint32_t i) {
-  return i == kSndbuf || i == kRcvbuf || i == kKeepidle || i == kKeepintvl || i == kKeepcnt || i == kUserTimeout ||
-         i == kPriority || i == kDeferAccept;
+  return i == kSndbuf || i == kRcvbuf || i == kKeepidle || i == kKeepintvl || i == kKeepcnt ||
+         i == kUserTimeout || i == kPriority || i == kDeferAccept;
 }
 
 // Ticks of the kernel's clock a second: it keeps socket timeouts in whole ticks.
@@ -92,8 +118,12 @@ long SetTime(pstn_u64& ns, const void* value, socklen_t len) {
   // Negative: the kernel takes it as "do not wait"; one tick is as close.
   uint64_t hz = TicksPerSecond(), tick_usec = 1000000u / hz;
   uint64_t ticks = (static_cast<uint64_t>(tv.tv_usec) + tick_usec - 1) / tick_usec;
-  constexpr int64_t kForEver = INT64_MAX / 1000000000;  // so long is no timeout, for the kernel neither
-  ns = tv.tv_sec < 0 ? 1u : tv.tv_sec >= kForEver ? 0u : static_cast<uint64_t>(tv.tv_sec) * 1000000000u + ticks * 1000000000u / hz;
+  constexpr int64_t kForEver =
+      INT64_MAX / 1000000000;  // so long is no timeout, for the kernel neither
+  ns = tv.tv_sec < 0 ? 1u
+       : tv.tv_sec >= kForEver
+           ? 0u
+           : static_cast<uint64_t>(tv.tv_sec) * 1000000000u + ticks * 1000000000u / hz;
   return 0;
 }
 
@@ -148,7 +178,8 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
 void ApplyOptions(int fd, const pstn_ep& ep) {
   for (uint32_t i = 0; i < sizeof kKept / sizeof kKept[0]; i++) {
     if ((ep.opt_set >> i & 1u) == 0) continue;
-    int v = kKept[i].flag != 0 ? (ep.flags & kKept[i].flag) != 0 : static_cast<int>(ep.*kKept[i].field);
+    int v =
+        kKept[i].flag != 0 ? (ep.flags & kKept[i].flag) != 0 : static_cast<int>(ep.*kKept[i].field);
     (void)KernelSet(fd, kKept[i].level, kKept[i].name, &v, sizeof v);
   }
   if ((ep.opt_set >> kRcvlowat & 1u) != 0) {
@@ -162,7 +193,8 @@ void ApplyOptions(int fd, const pstn_ep& ep) {
   for (uint32_t i : {kRcvtimeo, kSndtimeo}) {
     if ((ep.opt_set >> i & 1u) == 0) continue;
     uint64_t ns = i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns;
-    timeval tv = {static_cast<time_t>(ns / 1000000000u), static_cast<suseconds_t>(ns % 1000000000u / 1000u)};
+    timeval tv = {static_cast<time_t>(ns / 1000000000u),
+                  static_cast<suseconds_t>(ns % 1000000000u / 1000u)};
     (void)KernelSet(fd, SOL_SOCKET, i == kRcvtimeo ? SO_RCVTIMEO : SO_SNDTIMEO, &tv, sizeof tv);
   }
   if ((ep.flags & PSTN_EPF_NONBLOCK) != 0) {
@@ -189,7 +221,8 @@ long GiveTcpInfo(pstn_ep& ep, void* value, socklen_t* len) {
   ConnEnd e;
   bool there = Resolve(ep, e);
   uint32_t peer = there ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
-  bool peer_fin = (peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0, own_fin = (ep.flags & PSTN_EPF_SHUT_WR) != 0;
+  bool peer_fin = (peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0,
+       own_fin = (ep.flags & PSTN_EPF_SHUT_WR) != 0;
   if ((peer & PSTN_CF_RST) != 0 || (peer_fin && own_fin)) {
     info.tcpi_state = TCP_CLOSE;
   } else if (own_fin) {
@@ -212,14 +245,17 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
   if (state == PSTN_EP_KERNEL) return kPass;
   if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_ESTABLISHED) {
     ConnEnd e;
-    if (LoadRelaxed(ep.error) == 0 && Resolve(ep, e) && (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_RST) != 0 &&
+    if (LoadRelaxed(ep.error) == 0 && Resolve(ep, e) &&
+        (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_RST) != 0 &&
         (FetchOr(ep.rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) == 0) {
       return GiveInt(ECONNRESET, value, len);
     }
     return GiveInt(static_cast<int>(Exchange(ep.error, 0u)), value, len);
   }
-  if (level == IPPROTO_TCP && name == TCP_INFO && state == PSTN_EP_ESTABLISHED) return GiveTcpInfo(ep, value, len);
-  if (level == SOL_SOCKET && name == SO_ACCEPTCONN && state == PSTN_EP_ESTABLISHED) return GiveInt(0, value, len);
+  if (level == IPPROTO_TCP && name == TCP_INFO && state == PSTN_EP_ESTABLISHED)
+    return GiveTcpInfo(ep, value, len);
+  if (level == SOL_SOCKET && name == SO_ACCEPTCONN && state == PSTN_EP_ESTABLISHED)
+    return GiveInt(0, value, len);
   uint32_t i = FindKept(level, name);
   if (state == PSTN_EP_LISTEN || i == kKeptCount || (ep.opt_set >> i & 1u) == 0) return kPass;
   switch (i) {
@@ -230,7 +266,8 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
     case kRcvtimeo:
     case kSndtimeo: {
       uint64_t ns = i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns;
-      timeval tv = {static_cast<time_t>(ns / 1000000000u), static_cast<suseconds_t>(ns % 1000000000u / 1000u)};
+      timeval tv = {static_cast<time_t>(ns / 1000000000u),
+                    static_cast<suseconds_t>(ns % 1000000000u / 1000u)};
       return GiveBytes(&tv, sizeof tv, value, len);
     }
     case kRcvlowat:
@@ -295,7 +332,8 @@ long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
         // Bytes between the reader's offset and ours, headers included: the ring's own measure.
         if (!RingDrained(e)) {
           uint32_t bytes = RingBytes(RingClass(ep.tx.ring) % PSTN_SLAB_CLASSES);
-          v = static_cast<int>(ep.tx.off >= ep.tx.peer ? ep.tx.off - ep.tx.peer : bytes - ep.tx.peer + ep.tx.off);
+          v = static_cast<int>(ep.tx.off >= ep.tx.peer ? ep.tx.off - ep.tx.peer
+                                                       : bytes - ep.tx.peer + ep.tx.off);
         }
       }
       if (request == 0x894B) v = 0;

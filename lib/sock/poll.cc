@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // poll.cc - poll and select over the kernel's descriptors and ours.
 //
-// Ours are looked at in place; the kernel's are asked with a zero timeout. When nothing is ready the
-// call sleeps in the kernel on the kernel's descriptors and the doorbell of a waiter, to which all
-// of ours are told to post meanwhile.
+// Ours are looked at in place; the kernel's are asked with a zero timeout. When nothing is ready
+// the call sleeps in the kernel on the kernel's descriptors and the doorbell of a waiter, to which
+// all of ours are told to post meanwhile.
 #include <cerrno>
 #include <cstring>
 
@@ -14,17 +14,19 @@
 namespace postern {
 namespace {
 
-constexpr size_t kInline = 128;     // descriptors for which no memory is asked of the kernel
+constexpr size_t kInline = 128;  // descriptors for which no memory is asked of the kernel
 constexpr size_t kMaxPoll = kFdMax;
 
-// Kernel poll set of a call: the entries that the kernel has to watch, and the doorbell behind them.
+// Kernel poll set of a call: the entries that the kernel has to watch, and the doorbell behind
+// them.
 struct KernelSet {
   pollfd inline_fds[kInline + 2];  // two more: the doorbell, and posternd's line
   uint64_t inline_ours[kInline];
   uint32_t inline_at[kInline + 2];
   pollfd* fds = inline_fds;
-  uint64_t* ours = inline_ours;  // by position in the caller's array: endpoint that posts to us, or 0; see Register
-  uint32_t* at = inline_at;  // position in the caller's array
+  uint64_t* ours = inline_ours;  // by position in the caller's array: endpoint that posts to us, or
+                                 // 0; see Register
+  uint32_t* at = inline_at;      // position in the caller's array
   size_t count = 0;
   size_t mapped_bytes = 0;
   bool sets = false;  // event sets of ours are among them
@@ -77,7 +79,8 @@ bool KernelSet::Fill(pollfd* all, size_t n) {
 short Answer(pstn_ep& ep, short events) {
   uint32_t mask = Readiness(ep);
   // EPOLL* and POLL* have the same values on Linux.
-  return static_cast<short>(mask & (static_cast<uint32_t>(static_cast<uint16_t>(events)) | POLLERR | POLLHUP));
+  return static_cast<short>(
+      mask & (static_cast<uint32_t>(static_cast<uint16_t>(events)) | POLLERR | POLLHUP));
 }
 
 // One look at everything. Returns how many are ready; fills revents.
@@ -94,7 +97,8 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
     }
     fds[i].revents = Answer(*ep, fds[i].events);
     if (fds[i].revents != 0) ready++;
-    if ((fds[i].events & POLLOUT) != 0 && (fds[i].revents & POLLOUT) == 0 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
+    if ((fds[i].events & POLLOUT) != 0 && (fds[i].revents & POLLOUT) == 0 &&
+        LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
       ConnEnd e;
       if (Resolve(*ep, e)) FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
     }
@@ -115,8 +119,8 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
   return ready;
 }
 
-// Asks the endpoints to post. Which they were is noted: while we sleep, another thread may close a number,
-// and have it given to another socket, whose own pollers are none of our business.
+// Asks the endpoints to post. Which they were is noted: while we sleep, another thread may close a
+// number, and have it given to another socket, whose own pollers are none of our business.
 void Register(const pollfd* fds, size_t n, KernelSet& k) {
   for (size_t i = 0; i < n; i++) {
     k.ours[i] = 0;
@@ -150,7 +154,8 @@ void GetUp(const Bed& bed, size_t n, KernelSet& k) {
 }
 
 // Sleeps until something may have happened, or the time is up. 0, or -errno of the kernel's call.
-long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners, const Deadline& until, const sigset_t* mask) {
+long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
+           const Deadline& until, const sigset_t* mask) {
   AnnounceSleep(bed.waiter, true);
   long r = 0;
   if (!WaiterHasNews(bed.waiter, listeners) && LookOnce(fds, n, k, false) == 0) {
@@ -160,8 +165,12 @@ long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners, 
     k.fds[k.count + 1] = {g_proc.ctl_fd, POLLIN, 0};
     bool retry = listeners && g_proc.ctl_fd < 0;
     timespec left = until.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
-    r = Cancellable([&] { return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u), until.never() && !retry ? nullptr : &left, mask, 8L); },
-                    [&] { GetUp(bed, n, k); });
+    r = Cancellable(
+        [&] {
+          return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u),
+                           until.never() && !retry ? nullptr : &left, mask, 8L);
+        },
+        [&] { GetUp(bed, n, k); });
     if (retry) CtlReconnect();
     if (r > 0 && k.fds[k.count].revents != 0) DrainBell(bed.bell);
   }
@@ -200,7 +209,8 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
   long ready = LookOnce(fds, n, k, true);
   if (ready != 0 || until.left_ns() == 0) return ready;
   uint32_t interrupts = t_interrupts;
-  uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u, last = MonotonicNs();
+  uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u,
+           last = MonotonicNs();
   auto look = [&] {
     bool ask = k.count != 0 && MonotonicNs() - last >= kernel_ns;
     if (ask) last = MonotonicNs();
@@ -238,7 +248,8 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
 
 long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const sigset_t* mask) {
   if (n < 0) return -EINVAL;
-  constexpr short kIn = POLLRDNORM | POLLRDBAND | POLLIN | POLLHUP | POLLERR;  // as the kernel's select
+  constexpr short kIn =
+      POLLRDNORM | POLLRDBAND | POLLIN | POLLHUP | POLLERR;  // as the kernel's select
   constexpr short kOut = POLLWRBAND | POLLWRNORM | POLLOUT | POLLERR;
   auto has = [](const fd_set* s, int fd) {
     return s != nullptr && (reinterpret_cast<const uint64_t*>(s)[fd / 64] >> (fd % 64) & 1u) != 0;
@@ -263,7 +274,8 @@ long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const si
   size_t at = 0;
   for (int fd = 0; fd < n; fd++) {
     if (!has(r, fd) && !has(w, fd) && !has(x, fd)) continue;
-    int events = (has(r, fd) ? POLLIN : 0) | (has(w, fd) ? POLLOUT : 0) | (has(x, fd) ? POLLPRI : 0);
+    int events =
+        (has(r, fd) ? POLLIN : 0) | (has(w, fd) ? POLLOUT : 0) | (has(x, fd) ? POLLPRI : 0);
     fds[at++] = {fd, static_cast<short>(events), 0};
   }
   long ready = SockPoll(fds, count, until, mask);

@@ -63,14 +63,15 @@ inline pstn_ep* EpOfFd(int fd) {
   return EpAt(Stack(), e & PSTN_FD_IDX);
 }
 void MarkPrivate(int fd, uint32_t entry);  // this process's table only
-void SetFd(int fd, uint32_t entry);   // both tables; the caller counts references
-// Takes `entry` out of both: one of several threads that close the number may. It is the library's own then.
+void SetFd(int fd, uint32_t entry);        // both tables; the caller counts references
+// Takes `entry` out of both: one of several threads that close the number may. It is the library's
+// own then.
 bool TakeFd(int fd, uint32_t entry);
 // The library's own fds: the program may neither see nor close them.
 inline bool IsInternalFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL; }
-int MoveHigh(int fd);        // to kFdInternal or above, close-on-exec, marked; keeps fd on failure
+int MoveHigh(int fd);  // to kFdInternal or above, close-on-exec, marked; keeps fd on failure
 void CloseInternal(int fd);
-extern uint32_t g_fd_hw;     // no entry was ever set from here on
+extern uint32_t g_fd_hw;  // no entry was ever set from here on
 
 // ---- fd cache (fdcache.cc): kernel sockets of closed connections, ready for the next
 struct CachedFd {
@@ -80,22 +81,23 @@ struct CachedFd {
 };
 CachedFd CacheTake(uint32_t family, bool want_bound, bool cloexec);
 bool CachePut(uint32_t family, const CachedFd& c);
-void CacheFlush();            // EMFILE, exec
-void CacheForget();           // child of fork: closes its copies
-void CacheMarkCloexec();      // before posix_spawn
-void CacheRemove(int fd);     // the number is being taken for something else
+void CacheFlush();         // EMFILE, exec
+void CacheForget();        // child of fork: closes its copies
+void CacheMarkCloexec();   // before posix_spawn
+void CacheRemove(int fd);  // the number is being taken for something else
 
 // ---- posternd (control.cc). All return 0 or -errno.
-bool DaemonAlive();           // no system call
+bool DaemonAlive();  // no system call
 int CtlListen(pstn_ep& ep, int fd);
 int CtlUnlisten(pstn_ep& ep);
 int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx);
 int CtlExport(const pstn_ep& ep, int fd);  // has the stack's keeper take over the connection
-int CtlExportOf(uint32_t pid, int target, int fd);  // the same for number `target` of another family's process
-void CtlDrain();              // takes what posternd pushed
+int CtlExportOf(uint32_t pid, int target,
+                int fd);           // the same for number `target` of another family's process
+void CtlDrain();                   // takes what posternd pushed
 uint8_t* EnsureLgr(uint32_t idx);  // maps it if need be; null if it can't be had
 void CtlAfterFork();
-void CtlReconnect();          // if posternd is gone and enough time has passed
+void CtlReconnect();  // if posternd is gone and enough time has passed
 
 // ---- signals (installed by the preload layer)
 // Handlers without SA_RESTART that ran in this thread: a wait that sees it change returns EINTR.

@@ -30,7 +30,8 @@ uint64_t Number(const char*& p) {
 // Field 22 of /proc/self/stat: when this process started, in ticks. 0 if unknown.
 uint64_t StartTime() {
   char text[1024];
-  int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), "/proc/self/stat", static_cast<long>(O_RDONLY | O_CLOEXEC)));
+  int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), "/proc/self/stat",
+                                      static_cast<long>(O_RDONLY | O_CLOEXEC)));
   if (fd < 0) return 0;
   long n = sys::Call(SYS_read, fd, &text[0], sizeof text - 1);
   sys::Close(fd);
@@ -107,7 +108,9 @@ bool CopyTable(uint32_t to) {
 }
 
 void UseOptions() {
-  auto cls = [](int64_t bytes) { return bytes <= PSTN_RING0_BYTES ? 0u : bytes <= PSTN_RING1_BYTES ? 1u : 2u; };
+  auto cls = [](int64_t bytes) {
+    return bytes <= PSTN_RING0_BYTES ? 0u : bytes <= PSTN_RING1_BYTES ? 1u : 2u;
+  };
   g_proc.limits.class_min = cls(g_proc.opt.ring_min);
   g_proc.limits.class_max = cls(g_proc.opt.ring_max);
 }
@@ -137,15 +140,16 @@ const char* EnvValue(const char* const* envp, const char* name) {
   return nullptr;
 }
 
-// The segment's fd that was left open for us. A spawned child whose file actions closed it (closefrom)
-// takes it from its parent, which still has it. -1 if it can't be had.
+// The segment's fd that was left open for us. A spawned child whose file actions closed it
+// (closefrom) takes it from its parent, which still has it. -1 if it can't be had.
 int PassedFd(int fd, bool spawned) {
   int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
   if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0) return fd;
   if (!spawned) return -1;
   char path[64];
   snprintf(path, sizeof path, "/proc/%ld/fd/%d", sys::Call(SYS_getppid), fd);
-  long r = sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &path[0], static_cast<long>(O_RDWR | O_CLOEXEC));
+  long r = sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &path[0],
+                     static_cast<long>(O_RDWR | O_CLOEXEC));
   return r < 0 ? -1 : MoveHigh(static_cast<int>(r));
 }
 
@@ -163,7 +167,9 @@ void AttachAfterExec(const char* text) {
   if (!Join(fd, static_cast<uint32_t>(slot))) return;
   pstn_slot& mine = Stack().slots[slot];
   uint32_t state = LoadAcquire(mine.state);
-  bool fits = spawned ? state == PSTN_SL_EMBRYO : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
+  bool fits =
+      spawned ? state == PSTN_SL_EMBRYO
+              : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
   if (!fits) {  // the variable was inherited by somebody for whom it was not meant
     UnmapStack(g_proc.view.s);
     g_proc.view.s = nullptr;
@@ -193,7 +199,10 @@ void AttachAfterExec(const char* text) {
     for (int i = 0; i < 1024; i++) {
       uint64_t cookie = 0;
       socklen_t len = sizeof cookie;
-      if (sys::Call(SYS_getsockopt, i, static_cast<long>(SOL_SOCKET), 57L /* SO_COOKIE */, &cookie, &len) < 0 || cookie == 0) continue;
+      if (sys::Call(SYS_getsockopt, i, static_cast<long>(SOL_SOCKET), 57L /* SO_COOKIE */, &cookie,
+                    &len) < 0 ||
+          cookie == 0)
+        continue;
       uint32_t entry = 0;
       EachFd(mine, [&](int, uint32_t e) {
         pstn_ep* ep = (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), e & PSTN_FD_IDX) : nullptr;
@@ -206,7 +215,8 @@ void AttachAfterExec(const char* text) {
       if (sys::Fcntl(i, F_GETFD, 0) >= 0) StoreRelaxed(g_fd[i], entry);
     });
   }
-  // The slot's table becomes what is really open: first take, then drop, so that nothing ends between.
+  // The slot's table becomes what is really open: first take, then drop, so that nothing ends
+  // between.
   for (int i = 0; i < 1024; i++) {
     if (spawned) Ref(g_fd[i]);
   }
@@ -319,12 +329,15 @@ uint32_t EmbryoSlot() { return embryo_slot; }
 size_t ExecPrepare(char* variable, size_t bytes, uint32_t slot, bool spawn) {
   if (bytes != 0) variable[0] = 0;
   if (!g_proc.attached || slot >= PSTN_SLOTS) return 0;
-  int n = snprintf(variable, bytes, "POSTERN_ATTACH=%d:%u:%c", g_proc.stack_fd, slot, spawn ? 's' : 'e');
+  int n = snprintf(variable, bytes, "POSTERN_ATTACH=%d:%u:%c", g_proc.stack_fd, slot,
+                   spawn ? 's' : 'e');
   if (n < 0 || static_cast<size_t>(n) >= bytes) return 0;
   size_t at = static_cast<size_t>(n);
   (void)sys::Fcntl(g_proc.stack_fd, F_SETFD, 0);
   for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack().hdr.lgrs_hw); i++) {
-    if (LgrBase(g_proc.view, i) == nullptr || g_proc.view.lgr_fd[i] <= 0 || LoadRelaxed(Stack().lgrs[i].state) == 0) continue;
+    if (LgrBase(g_proc.view, i) == nullptr || g_proc.view.lgr_fd[i] <= 0 ||
+        LoadRelaxed(Stack().lgrs[i].state) == 0)
+      continue;
     n = snprintf(variable + at, bytes - at, ":%u=%d", i, g_proc.view.lgr_fd[i]);
     if (n < 0 || static_cast<size_t>(n) >= bytes - at) break;
     at += static_cast<size_t>(n);
@@ -334,7 +347,8 @@ size_t ExecPrepare(char* variable, size_t bytes, uint32_t slot, bool spawn) {
     EachFd(Stack().slots[slot], [&](int fd, uint32_t e) {
       pstn_ep* ep = (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), e & PSTN_FD_IDX) : nullptr;
       socklen_t len = sizeof(uint64_t);
-      if (ep != nullptr) (void)sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L, &ep->cookie, &len);
+      if (ep != nullptr)
+        (void)sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L, &ep->cookie, &len);
     });
   } else {
     StoreRelease(Stack().slots[slot].exec_pending, PSTN_EXEC_WITH);

@@ -8,8 +8,9 @@
 namespace postern {
 namespace {
 
-// The socket code works on the process's own view: lend it the one that is being reaped. A program that
-// takes back a slot of its own (a fork that failed) has it already, and other threads may be changing it.
+// The socket code works on the process's own view: lend it the one that is being reaped. A program
+// that takes back a slot of its own (a fork that failed) has it already, and other threads may be
+// changing it.
 class Borrow {
  public:
   explicit Borrow(StackView& v) : v_(v), other_(&v != &g_proc.view) {
@@ -48,7 +49,8 @@ void DropTable(pstn_stack& s, pstn_slot& slot) {
 
 // Ends every connection of a side that no process will end any more.
 void EndSide(uint8_t* lgr, uint32_t side) {
-  uint32_t hw = LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
+  uint32_t hw =
+      LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
   for (uint32_t i = 0; i < hw && i < PSTN_CONNS; i++) {
     pstn_conn& c = LgrConn(lgr, i);
     uint32_t state = LoadAcquire(c.setup.state);
@@ -111,7 +113,8 @@ void MarkPeerDead(StackView& survivor, uint32_t idx) {
   uint8_t* lgr = LgrBase(g_proc.view, idx);
   if (lgr == nullptr) return;
   uint32_t side = survivor.s->lgrs[idx].side & 1u;
-  // Clients that connected, perhaps wrote, and died before anyone came by: they are accepted all the same.
+  // Clients that connected, perhaps wrote, and died before anyone came by: they are accepted all
+  // the same.
   if (side == 1) AdmitSyns();
   StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
   EndSide(lgr, side ^ 1u);

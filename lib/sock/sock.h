@@ -53,7 +53,8 @@ long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 long SockListen(int fd, pstn_ep& ep, int backlog);
 long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer);
 long SockShutdown(int fd, pstn_ep& ep, int how);
-long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);  // connect to AF_UNSPEC
+long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa,
+                    socklen_t len);  // connect to AF_UNSPEC
 
 // ---- connect.cc, accept.cc
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
@@ -64,7 +65,8 @@ void AdmitSyns();
 uint32_t DequeueEmbryo(pstn_ep& listener);
 // After the fd table of a dead process has been dropped: the connections that were in its hands.
 void RecoverConns(uint32_t slot);
-// A file descriptor for an endpoint: a kernel socket from the cache or a new one. -errno on failure.
+// A file descriptor for an endpoint: a kernel socket from the cache or a new one. -errno on
+// failure.
 long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec);
 
 // ---- io.cc. `flags` as in send and recv.
@@ -84,10 +86,10 @@ void ApplyOptions(int fd, const pstn_ep& ep);
 // ---- close.cc
 // fd numbers going away or being duplicated. SockClose returns what close() would.
 long SockClose(int fd, uint32_t entry);
-void SockDup(int from, int to);          // after the kernel has made `to`
-void DropFdRef(uint32_t entry);          // one reference of an entry, its fd already gone
-// Held by a thread that sleeps on an endpoint: as with the kernel's files, a close() by another thread
-// then takes the number away, and the connection lives until the call is over.
+void SockDup(int from, int to);  // after the kernel has made `to`
+void DropFdRef(uint32_t entry);  // one reference of an entry, its fd already gone
+// Held by a thread that sleeps on an endpoint: as with the kernel's files, a close() by another
+// thread then takes the number away, and the connection lives until the call is over.
 class Hold {
  public:
   Hold() = default;
@@ -105,19 +107,20 @@ class Hold {
   const pstn_ep* ep_ = nullptr;
 };
 void HoldsAfterFork();
-void CloseEp(pstn_ep& ep);               // last reference dropped
-void FinishClose(pstn_ep& ep);           // the rest of it, for a connection in state CLOSED
+void CloseEp(pstn_ep& ep);      // last reference dropped
+void FinishClose(pstn_ep& ep);  // the rest of it, for a connection in state CLOSED
 // Takes a listener out of the directory and resets who waits in its queue; `state` is its next.
 void StopListening(pstn_ep& ep, uint32_t state);
-void ResetQueue(pstn_ep& listener);      // those who wait in it
-void ResetConnection(pstn_ep& ep);       // RST to the peer; the endpoint is NEW again
+void ResetQueue(pstn_ep& listener);  // those who wait in it
+void ResetConnection(pstn_ep& ep);   // RST to the peer; the endpoint is NEW again
 void ReleaseLinger(pstn_ep& ep);
 
 // ---- epoll.cc
 long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev);
 long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask);
 // After a wait in the kernel alone: what to do if the set has become ours during it.
-long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadline until, const sigset_t* mask);
+long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadline until,
+                      const sigset_t* mask);
 // Sets in other sets: notes a registration that the kernel has taken; drops events that are over;
 // makes the kernel's fd of a set tell, by being readable, whether members of ours are ready.
 void SockEpollMade(int fd);  // epoll_create gave this number
@@ -132,16 +135,16 @@ void DropEpoll(uint32_t idx);
 bool KeepForWaiters(int epfd, uint32_t entry);
 void SetsAfterFork();
 
-
 // ---- export.cc: descriptors that others than the family's processes get
-// To be called before it happens. 0, or -errno: the connection could not be moved, nothing has changed.
+// To be called before it happens. 0, or -errno: the connection could not be moved, nothing has
+// changed.
 long SockExport(int fd);
 // `fd` was taken from another process (pidfd_getfd), where its number is `target`.
 void SockAdopt(int fd, int pidfd, int target);
-// The keeper's part; `fd`, the endpoint's kernel socket, is taken. Of a connection: that socket becomes
-// connected to another, and a new endpoint has what the old one had. Of a listener: those who wait in
-// its queue get into the kernel's queue. `taken` gets each pair: the fd of an endpoint of ours, and the
-// kernel socket whose other end the program has, or will accept.
+// The keeper's part; `fd`, the endpoint's kernel socket, is taken. Of a connection: that socket
+// becomes connected to another, and a new endpoint has what the old one had. Of a listener: those
+// who wait in its queue get into the kernel's queue. `taken` gets each pair: the fd of an endpoint
+// of ours, and the kernel socket whose other end the program has, or will accept.
 using Taken = void (*)(void* context, int ring_fd, int kernel_fd);
 long TakeOver(int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* context);
 // Who was taking over a connection has died: whatever step it had come to is completed.

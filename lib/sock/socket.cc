@@ -38,7 +38,8 @@ long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec) {
 
 long SockSocket(int domain, int type, int protocol) {
   int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if ((domain != AF_INET && domain != AF_INET6) || kind != SOCK_STREAM || (protocol != 0 && protocol != IPPROTO_TCP)) {
+  if ((domain != AF_INET && domain != AF_INET6) || kind != SOCK_STREAM ||
+      (protocol != 0 && protocol != IPPROTO_TCP)) {
     return kPass;
   }
   if (!g_proc.enabled || !EnsureStack()) return kPass;
@@ -75,14 +76,17 @@ void LearnLocal(int fd, pstn_ep& ep) {
   sockaddr_storage ss;
   socklen_t len = sizeof ss;
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
-  if (sys::Call(SYS_getsockname, fd, sa, &len) == 0) (void)AddrFromSockaddr(sa, len, ep.family, ep.local);
+  if (sys::Call(SYS_getsockname, fd, sa, &len) == 0)
+    (void)AddrFromSockaddr(sa, len, ep.family, ep.local);
 }
 
-// A listener becomes a plain socket again, after the kernel's has: shutdown, or connect to AF_UNSPEC.
+// A listener becomes a plain socket again, after the kernel's has: shutdown, or connect to
+// AF_UNSPEC.
 void Unlisten(int fd, pstn_ep& ep) {
   StopListening(ep, PSTN_EP_NEW);
   int fl = sys::Fcntl(fd, F_GETFL, 0);
-  if (fl >= 0 && (ep.flags & PSTN_EPF_NONBLOCK) == 0) (void)sys::Fcntl(fd, F_SETFL, fl & ~O_NONBLOCK);
+  if (fl >= 0 && (ep.flags & PSTN_EPF_NONBLOCK) == 0)
+    (void)sys::Fcntl(fd, F_SETFL, fl & ~O_NONBLOCK);
   LearnLocal(fd, ep);
   if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND);
   PostEp(ep);
@@ -102,7 +106,8 @@ long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   }
   if (state == PSTN_EP_ESTABLISHED) ResetConnection(ep);
   FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
-  // A port that the program did not ask for is given up, unless others see this kernel's socket, too.
+  // A port that the program did not ask for is given up, unless others see this kernel's socket,
+  // too.
   uint32_t flags = LoadRelaxed(ep.flags);
   bool sole = LoadRelaxed(ep.refs) == 1 && (flags & (PSTN_EPF_DIRTY | PSTN_EPF_DUPPED)) == 0;
   if (!sole || (flags & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
@@ -113,7 +118,8 @@ long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
 }
 
 long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
-  if (LoadRelaxed(ep.state) != PSTN_EP_NEW) return LoadRelaxed(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;
+  if (LoadRelaxed(ep.state) != PSTN_EP_NEW)
+    return LoadRelaxed(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;
   if ((ep.flags & PSTN_EPF_BOUND_AUTO) != 0) {
     long r = Unbind(fd, ep);
     if (r < 0) return r;
@@ -162,12 +168,14 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
 
 // Both directions are at their end: for TCP the connection is closed.
 static bool BothEnded(const pstn_ep& ep, uint32_t peer_flags) {
-  return (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) != 0 && (peer_flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0;
+  return (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) != 0 &&
+         (peer_flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0;
 }
 
 long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
   uint32_t state = LoadAcquire(ep.state);
-  bool moved = state == PSTN_EP_KERNEL && (LoadRelaxed(ep.flags) & PSTN_EPF_EXPORTED) != 0 && ep.peer.port != 0;
+  bool moved = state == PSTN_EP_KERNEL && (LoadRelaxed(ep.flags) & PSTN_EPF_EXPORTED) != 0 &&
+               ep.peer.port != 0;
   if ((state == PSTN_EP_KERNEL && !moved) || state == PSTN_EP_LISTEN) return kPass;
   if (len == nullptr || (sa == nullptr && *len != 0)) return -EFAULT;
   if (static_cast<int>(*len) < 0) return -EINVAL;
@@ -181,7 +189,8 @@ long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
   if (peer) {
     if (state != PSTN_EP_ESTABLISHED) return -ENOTCONN;
     ConnEnd e;
-    bool dead = !Resolve(ep, e) || (ep.flags & PSTN_EPF_HUNG) != 0 || (LoadRelaxed(e.peer_ctl().flags) & PSTN_CF_RST) != 0;
+    bool dead = !Resolve(ep, e) || (ep.flags & PSTN_EPF_HUNG) != 0 ||
+                (LoadRelaxed(e.peer_ctl().flags) & PSTN_CF_RST) != 0;
     if (dead) return -ENOTCONN;
     AddrToSockaddr(ep.peer, ep.family, sa, len);
     return 0;
@@ -201,7 +210,8 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
   if (state == PSTN_EP_KERNEL) return kPass;
   if (how < SHUT_RD || how > SHUT_RDWR) return -EINVAL;
   if (state == PSTN_EP_NEW) {  // an error, and yet it counts from now on
-    FetchOr(ep.flags, PSTN_EPF_DIRTY | (how != SHUT_WR ? PSTN_EPF_SHUT_RD : 0u) | (how != SHUT_RD ? PSTN_EPF_SHUT_WR : 0u));
+    FetchOr(ep.flags, PSTN_EPF_DIRTY | (how != SHUT_WR ? PSTN_EPF_SHUT_RD : 0u) |
+                          (how != SHUT_RD ? PSTN_EPF_SHUT_WR : 0u));
     long r = sys::Call(SYS_shutdown, fd, static_cast<long>(how));
     PostEp(ep);
     return r;
@@ -216,7 +226,8 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
   ConnEnd e;
   if (!Resolve(ep, e)) return -ENOTCONN;
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
-  if ((peer & PSTN_CF_RST) != 0 || (ep.flags & PSTN_EPF_HUNG) != 0 || BothEnded(ep, peer)) return -ENOTCONN;
+  if ((peer & PSTN_CF_RST) != 0 || (ep.flags & PSTN_EPF_HUNG) != 0 || BothEnded(ep, peer))
+    return -ENOTCONN;
   if (how != SHUT_RD && (ep.flags & PSTN_EPF_SHUT_WR) == 0) {
     Lock(ep.tx.lock);  // after what another thread is writing
     if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) {

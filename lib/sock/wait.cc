@@ -15,8 +15,8 @@ namespace {
 thread_local uint64_t no_spin_until_ns __attribute__((tls_model("initial-exec"))) = 0;
 thread_local uint32_t spins_lost __attribute__((tls_model("initial-exec"))) = 0;
 
-constexpr uint64_t kNoSpinNs = 200'000;       // doubles with each loss in a row ...
-constexpr uint32_t kNoSpinDoublings = 7;      // ... up to 25 ms
+constexpr uint64_t kNoSpinNs = 200'000;   // doubles with each loss in a row ...
+constexpr uint32_t kNoSpinDoublings = 7;  // ... up to 25 ms
 
 constexpr uint32_t kBeds = 256;
 pstn_lock beds_lock;
@@ -38,8 +38,8 @@ void SpinLost() {
   no_spin_until_ns = MonotonicNs() + (kNoSpinNs << spins_lost);
 }
 
-// A waiter's name may still be held, by a fork that inherited the doorbell of the waiter's last owner: such a
-// waiter is passed over, and stays for later.
+// A waiter's name may still be held, by a fork that inherited the doorbell of the waiter's last
+// owner: such a waiter is passed over, and stays for later.
 Bed MakeBed(uint32_t owner_slot) {
   pstn_stack& s = Stack();
   Bed bed;
@@ -135,7 +135,8 @@ void MarkIn(uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t evmap_flags) 
 
 void MarkWaiter(uint32_t waiter, uint32_t evmap_flags) {
   EachLgr([&](uint8_t* lgr, uint32_t side) {
-    if (LoadRelaxed(LgrEvmap(lgr, side, waiter).in_use) != evmap_flags) MarkIn(lgr, side, waiter, evmap_flags);
+    if (LoadRelaxed(LgrEvmap(lgr, side, waiter).in_use) != evmap_flags)
+      MarkIn(lgr, side, waiter, evmap_flags);
   });
 }
 
@@ -173,7 +174,9 @@ void SweepConn(uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which) {
   uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);
   if (ep_idx == 0 || ep_idx > PSTN_EPS) return;
   pstn_ep& ep = s.eps[ep_idx - 1];
-  if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !TryLock(ep.tx.lock)) return;
+  if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED ||
+      !TryLock(ep.tx.lock))
+    return;
   ConnEnd e = {&ep, &ref, lgr, &LgrConn(lgr, ep.conn_idx), ep.side & 1u};
   // Closed and used again meanwhile? Then conn_ep says otherwise.
   bool same = LoadAcquire(ref.conn_ep[c]) == ep_idx && ep.lgr_idx == idx && ep.conn_idx == c;
@@ -188,7 +191,8 @@ void SweepConn(uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which) {
 void SweepLgr(uint32_t idx, uint8_t* lgr) {
   pstn_lgr_ref& ref = Stack().lgrs[idx];
   if (ref.zombies != 0) SweepZombies(ref, lgr);
-  for (uint32_t c = 0; c < PSTN_CONNS && LoadRelaxed(ref.rings) != 0; c++) SweepConn(idx, lgr, c, Sweep::kAll);
+  for (uint32_t c = 0; c < PSTN_CONNS && LoadRelaxed(ref.rings) != 0; c++)
+    SweepConn(idx, lgr, c, Sweep::kAll);
 }
 
 constexpr uint32_t kRingsFree = 64;  // so many rings of a side may sit idle

@@ -50,15 +50,16 @@ uint64_t Random64() {
 
 pstn_uuid NewUuid() {
   pstn_uuid id = {Random64(), Random64()};
-  id.hi = (id.hi & ~0xf000ull) | 0x4000u;                              // RFC 9562: version 4,
-  id.lo = (id.lo & 0x3fffffffffffffffull) | 0x8000000000000000ull;     // variant 10
+  id.hi = (id.hi & ~0xf000ull) | 0x4000u;                           // RFC 9562: version 4,
+  id.lo = (id.lo & 0x3fffffffffffffffull) | 0x8000000000000000ull;  // variant 10
   return id;
 }
 
 int CreateStack(const pstn_uuid& id) {
   int fd = CreateSegment("postern-stack", sizeof(pstn_stack));
   if (fd < 0) return fd;
-  auto* s = static_cast<pstn_stack*>(sys::MapShared(fd, sizeof(pstn_stack), PROT_READ | PROT_WRITE));
+  auto* s =
+      static_cast<pstn_stack*>(sys::MapShared(fd, sizeof(pstn_stack), PROT_READ | PROT_WRITE));
   if (s == nullptr) {
     sys::Close(fd);
     return -12;  // ENOMEM
@@ -70,8 +71,10 @@ int CreateStack(const pstn_uuid& id) {
   s->hdr.uid = static_cast<uint32_t>(sys::Call(SYS_geteuid));
   timespec ts;
   clock_gettime(CLOCK_REALTIME, &ts);
-  s->hdr.created_ns = static_cast<uint64_t>(ts.tv_sec) * 1000000000u + static_cast<uint64_t>(ts.tv_nsec);
-  for (pstn_pool* p : {&s->hdr.eps, &s->hdr.items, &s->hdr.fdchunks, &s->hdr.epolls, &s->hdr.waiters}) {
+  s->hdr.created_ns =
+      static_cast<uint64_t>(ts.tv_sec) * 1000000000u + static_cast<uint64_t>(ts.tv_nsec);
+  for (pstn_pool* p :
+       {&s->hdr.eps, &s->hdr.items, &s->hdr.fdchunks, &s->hdr.epolls, &s->hdr.waiters}) {
     p->head = PSTN_NONE;
   }
   s->hdr.waiters.hw = 1;  // evmap 0 is PSTN_EVMAP_SYN

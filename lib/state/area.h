@@ -12,7 +12,9 @@
 namespace postern {
 
 pstn_uuid NewUuid();
-inline bool SameUuid(const pstn_uuid& a, const pstn_uuid& b) { return a.hi == b.hi && a.lo == b.lo; }
+inline bool SameUuid(const pstn_uuid& a, const pstn_uuid& b) {
+  return a.hi == b.hi && a.lo == b.lo;
+}
 
 // A new memfd (close-on-exec) or -errno. The stack's tables are initialised; no slot is taken.
 int CreateStack(const pstn_uuid& id);

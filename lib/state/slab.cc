@@ -23,8 +23,12 @@ uint32_t FindClear(const uint64_t* map, uint32_t bits, uint32_t hint) {
 
 bool TestBit(const uint64_t* map, uint32_t i) { return (map[i / 64] >> (i % 64) & 1u) != 0; }
 // Under ref.lock; atomic for those who look without it.
-void SetBit(uint64_t* map, uint32_t i) { StoreRelaxed(map[i / 64], map[i / 64] | 1ull << (i % 64)); }
-void ClearBit(uint64_t* map, uint32_t i) { StoreRelaxed(map[i / 64], map[i / 64] & ~(1ull << (i % 64))); }
+void SetBit(uint64_t* map, uint32_t i) {
+  StoreRelaxed(map[i / 64], map[i / 64] | 1ull << (i % 64));
+}
+void ClearBit(uint64_t* map, uint32_t i) {
+  StoreRelaxed(map[i / 64], map[i / 64] & ~(1ull << (i % 64)));
+}
 
 void GiveRingLocked(pstn_lgr_ref& ref, uint64_t desc) {
   uint32_t cls = RingClass(desc);
@@ -76,7 +80,8 @@ uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls) {
     SetBit(map, i);
     ref.slab_hint[c] = i;
     ref.rings++;
-    uint64_t page = SlabPage(ref.side) + ClassOff(c) / 4096u + static_cast<uint64_t>(i) * (RingBytes(c) / 4096u);
+    uint64_t page = SlabPage(ref.side) + ClassOff(c) / 4096u +
+                    static_cast<uint64_t>(i) * (RingBytes(c) / 4096u);
     return static_cast<uint64_t>(c) << PSTN_RING_CLASS_SHIFT | page;
   }
   return 0;

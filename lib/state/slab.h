@@ -26,7 +26,9 @@ constexpr uint64_t ClassOff(uint32_t cls) {
   for (uint32_t c = 0; c < cls; c++) off += static_cast<uint64_t>(RingBytes(c)) * RingCount(c);
   return off;
 }
-constexpr uint32_t RingGen(uint64_t desc) { return static_cast<uint32_t>(desc >> PSTN_RING_GEN_SHIFT); }
+constexpr uint32_t RingGen(uint64_t desc) {
+  return static_cast<uint32_t>(desc >> PSTN_RING_GEN_SHIFT);
+}
 constexpr uint32_t RingClass(uint64_t desc) {
   return static_cast<uint32_t>(desc >> PSTN_RING_CLASS_SHIFT) & 0xfu;
 }
@@ -42,10 +44,12 @@ struct ClassPlace {
   uint32_t pages_shift, count, bytes;
 };
 constexpr ClassPlace PlaceOf(uint32_t cls) {
-  static_assert((PSTN_RING0_BYTES & (PSTN_RING0_BYTES - 1)) == 0 && (PSTN_RING1_BYTES & (PSTN_RING1_BYTES - 1)) == 0 &&
+  static_assert((PSTN_RING0_BYTES & (PSTN_RING0_BYTES - 1)) == 0 &&
+                    (PSTN_RING1_BYTES & (PSTN_RING1_BYTES - 1)) == 0 &&
                     (PSTN_RING2_BYTES & (PSTN_RING2_BYTES - 1)) == 0,
                 "ring sizes are powers of two");
-  return {ClassOff(cls) / 4096u, static_cast<uint32_t>(__builtin_ctz(RingBytes(cls) / 4096u)), RingCount(cls), RingBytes(cls)};
+  return {ClassOff(cls) / 4096u, static_cast<uint32_t>(__builtin_ctz(RingBytes(cls) / 4096u)),
+          RingCount(cls), RingBytes(cls)};
 }
 inline constexpr ClassPlace kPlaces[PSTN_SLAB_CLASSES] = {PlaceOf(0), PlaceOf(1), PlaceOf(2)};
 
@@ -57,13 +61,16 @@ inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
   const ClassPlace& c = kPlaces[cls];
   uint64_t page = desc & ((1ull << 40) - 1);
   uint64_t beyond = page - (SlabPage(side) + c.first_page);  // huge if it is before
-  if (beyond >> c.pages_shift >= c.count || (beyond & ((1u << c.pages_shift) - 1)) != 0) return {nullptr, 0};
+  if (beyond >> c.pages_shift >= c.count || (beyond & ((1u << c.pages_shift) - 1)) != 0)
+    return {nullptr, 0};
   return {lgr + page * 4096u, c.bytes};
 }
 
-// A ring of class `cls`, or of a smaller one, for our side: descriptor without generation; 0 = none.
+// A ring of class `cls`, or of a smaller one, for our side: descriptor without generation; 0 =
+// none.
 uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls);
-bool SlabHas(pstn_lgr_ref& ref, uint32_t cls);  // one of this very class; without the lock, a moment's answer
+bool SlabHas(pstn_lgr_ref& ref,
+             uint32_t cls);  // one of this very class; without the lock, a moment's answer
 void GiveRing(pstn_lgr_ref& ref, uint64_t desc);
 
 // A free connection slot for the client side, or PSTN_NONE.

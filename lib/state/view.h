@@ -14,10 +14,10 @@ namespace postern {
 
 struct StackView {
   pstn_stack* s = nullptr;
-  uint8_t* lgr[PSTN_LGRS] = {};       // null: not mapped here
-  pstn_uuid lgr_id[PSTN_LGRS] = {};   // which link group that mapping is
-  int lgr_fd[PSTN_LGRS] = {};         // 0: none kept
-  uint8_t* retired[PSTN_LGRS] = {};   // mapping before that one: a thread may still look at it
+  uint8_t* lgr[PSTN_LGRS] = {};      // null: not mapped here
+  pstn_uuid lgr_id[PSTN_LGRS] = {};  // which link group that mapping is
+  int lgr_fd[PSTN_LGRS] = {};        // 0: none kept
+  uint8_t* retired[PSTN_LGRS] = {};  // mapping before that one: a thread may still look at it
 };
 
 inline pstn_ep* EpAt(pstn_stack& s, uint32_t idx) { return idx < PSTN_EPS ? &s.eps[idx] : nullptr; }
@@ -43,8 +43,8 @@ inline uint8_t* LgrBase(const StackView& v, uint32_t idx) {
 // Link-group references of a stack. Index, or PSTN_NONE when the table is full.
 uint32_t AddLgrRef(pstn_stack& s, uint32_t side, const pstn_uuid& id, const pstn_uuid& peer);
 void FreeLgrRef(pstn_stack& s, uint32_t idx);
-// Puts a mapping into the view and keeps `fd`. The mapping before is unmapped at the next change; its
-// fd is the caller's to close.
+// Puts a mapping into the view and keeps `fd`. The mapping before is unmapped at the next change;
+// its fd is the caller's to close.
 void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd);
 void DropLgrMapping(StackView& v, uint32_t idx);
 
@@ -55,25 +55,29 @@ inline void GiveEp(pstn_stack& s, uint32_t idx) {
   PoolGive(s.hdr.eps, idx, [&](uint32_t i) -> uint32_t& { return s.eps[i].next; });
 }
 inline uint32_t TakeItem(pstn_stack& s) {
-  return PoolTake(s.hdr.items, PSTN_ITEMS, [&](uint32_t i) -> uint32_t& { return s.items[i].next; });
+  return PoolTake(s.hdr.items, PSTN_ITEMS,
+                  [&](uint32_t i) -> uint32_t& { return s.items[i].next; });
 }
 inline void GiveItem(pstn_stack& s, uint32_t idx) {
   PoolGive(s.hdr.items, idx, [&](uint32_t i) -> uint32_t& { return s.items[i].next; });
 }
 inline uint32_t TakeEpoll(pstn_stack& s) {
-  return PoolTake(s.hdr.epolls, PSTN_EPOLLS, [&](uint32_t i) -> uint32_t& { return s.epolls[i].next; });
+  return PoolTake(s.hdr.epolls, PSTN_EPOLLS,
+                  [&](uint32_t i) -> uint32_t& { return s.epolls[i].next; });
 }
 inline void GiveEpoll(pstn_stack& s, uint32_t idx) {
   PoolGive(s.hdr.epolls, idx, [&](uint32_t i) -> uint32_t& { return s.epolls[i].next; });
 }
 inline uint32_t TakeWaiter(pstn_stack& s) {
-  return PoolTake(s.hdr.waiters, PSTN_WAITERS, [&](uint32_t i) -> uint32_t& { return s.waiters[i].next; });
+  return PoolTake(s.hdr.waiters, PSTN_WAITERS,
+                  [&](uint32_t i) -> uint32_t& { return s.waiters[i].next; });
 }
 inline void GiveWaiter(pstn_stack& s, uint32_t idx) {
   PoolGive(s.hdr.waiters, idx, [&](uint32_t i) -> uint32_t& { return s.waiters[i].next; });
 }
 inline uint32_t TakeFdChunk(pstn_stack& s) {
-  return PoolTake(s.hdr.fdchunks, PSTN_FDCHUNKS, [&](uint32_t i) -> uint32_t& { return s.fdchunks[i].next; });
+  return PoolTake(s.hdr.fdchunks, PSTN_FDCHUNKS,
+                  [&](uint32_t i) -> uint32_t& { return s.fdchunks[i].next; });
 }
 inline void GiveFdChunk(pstn_stack& s, uint32_t idx) {
   PoolGive(s.hdr.fdchunks, idx, [&](uint32_t i) -> uint32_t& { return s.fdchunks[i].next; });

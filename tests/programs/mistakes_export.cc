@@ -1,7 +1,8 @@
 // mistakes_export.cc - descriptors that get to a program without the library: static children,
 // SCM_RIGHTS. SPDX-License-Identifier: Apache-2.0
 //
-// The stranger is `stranger`, a static program beside this one. Each case passes on the kernel alone.
+// The stranger is `stranger`, a static program beside this one. Each case passes on the kernel
+// alone.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -25,8 +26,8 @@
 namespace mistakes {
 namespace {
 
-constexpr size_t kEarly = 300000;   // sent before the descriptor is passed on, and not yet read
-constexpr size_t kBulk = 8000000;   // of each direction after it
+constexpr size_t kEarly = 300000;  // sent before the descriptor is passed on, and not yet read
+constexpr size_t kBulk = 8000000;  // of each direction after it
 
 std::string Stranger() {
   const std::string self = Self();
@@ -46,7 +47,8 @@ void ExpectStream(int fd, size_t from, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     const ssize_t n = read(fd, piece.data(), std::min(piece.size(), bytes - done));
     EXPECT(n > 0);
-    for (ssize_t i = 0; i < n; ++i) EXPECT(piece[static_cast<size_t>(i)] == At(from + done + static_cast<size_t>(i)));
+    for (ssize_t i = 0; i < n; ++i)
+      EXPECT(piece[static_cast<size_t>(i)] == At(from + done + static_cast<size_t>(i)));
     done += static_cast<size_t>(n);
   }
 }
@@ -197,7 +199,8 @@ void WaitersServe(int listener) {
   for (const Wait& wait : waits) {
     const int fd = Accept(listener);
     std::thread waiter([&] { wait(fd); });
-    usleep(100000);  // so that it sleeps, usually; where it does not, the case is another one and passes, too
+    usleep(100000);  // so that it sleeps, usually; where it does not, the case is another one and
+                     // passes, too
     WhilePassed(fd, [&] {
       Put(fd, "go");
       waiter.join();

@@ -233,7 +233,8 @@ void SystemServe(int listener) {
 void PopenServe(int listener) {
   const int fd = Accept(listener);
   ExpectText(fd, "first");
-  const std::string command = "cat <&" + std::to_string(fd) + " >&" + std::to_string(fd) + "; echo over";
+  const std::string command =
+      "cat <&" + std::to_string(fd) + " >&" + std::to_string(fd) + "; echo over";
   FILE* shell = popen(command.c_str(), "re");
   EXPECT(shell != nullptr);
   char line[16] = "";

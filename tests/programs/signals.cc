@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// signals.cc - handlers among socket calls: what interrupts a wait, and handlers that write themselves.
+// signals.cc - handlers among socket calls: what interrupts a wait, and handlers that write
+// themselves.
 //
 // One process is both ends. Prints a line per check that is not as on the kernel; exit code 1 then.
 #include <arpa/inet.h>
@@ -17,8 +18,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <cstring>
+#include <ctime>
 
 namespace {
 
@@ -96,7 +97,8 @@ void Waits(long usec) {
   epoll_event ev = {EPOLLIN, {}}, got;
   epoll_ctl(ep, EPOLL_CTL_ADD, server, &ev);
   Timer(usec);
-  Check("epoll_wait: EINTR in spite of SA_RESTART", epoll_wait(ep, &got, 1, 5000) == -1 && errno == EINTR);
+  Check("epoll_wait: EINTR in spite of SA_RESTART",
+        epoll_wait(ep, &got, 1, 5000) == -1 && errno == EINTR);
   Timer(0);
   close(ep);
   Install(Jump, 0);
@@ -116,17 +118,20 @@ void Flags() {
   struct sigaction old, act = {};
   Install(Note, SA_RESTART, SIGUSR1);
   sigaction(SIGUSR1, nullptr, &old);
-  Check("sigaction tells what was set", old.sa_handler == Note && (old.sa_flags & ~0x04000000) == SA_RESTART);
+  Check("sigaction tells what was set",
+        old.sa_handler == Note && (old.sa_flags & ~0x04000000) == SA_RESTART);
   act.sa_sigaction = Details;
   act.sa_flags = SA_SIGINFO | static_cast<int>(SA_RESETHAND);
   sigaddset(&act.sa_mask, SIGUSR2);
   sigaction(SIGUSR1, &act, &old);
-  Check("sigaction tells the one before", old.sa_handler == Note && sigismember(&old.sa_mask, SIGUSR2) == 0);
+  Check("sigaction tells the one before",
+        old.sa_handler == Note && sigismember(&old.sa_mask, SIGUSR2) == 0);
   kill(getpid(), SIGUSR1);
   Check("SA_SIGINFO: who sent it", ran == 1 && sender == getpid());
   sigaction(SIGUSR1, nullptr, &old);
   Check("SA_RESETHAND: default afterwards", old.sa_handler == SIG_DFL);
-  Check("signal() returns the one before", signal(SIGUSR1, Note) == SIG_DFL && signal(SIGUSR1, SIG_IGN) == Note);
+  Check("signal() returns the one before",
+        signal(SIGUSR1, Note) == SIG_DFL && signal(SIGUSR1, SIG_IGN) == Note);
   Check("signal(SIGKILL): EINVAL", signal(SIGKILL, Note) == SIG_ERR && errno == EINVAL);
   signal(SIGUSR1, Note);
   siginterrupt(SIGUSR1, 1);
@@ -193,7 +198,8 @@ void Storm(int seconds) {
   pthread_join(rain, nullptr);
   sigset_t now;
   pthread_sigmask(SIG_SETMASK, nullptr, &now);
-  Check("the mask is as before", sigismember(&now, SIGUSR1) == 0 && sigismember(&now, SIGTERM) == 0);
+  Check("the mask is as before",
+        sigismember(&now, SIGUSR1) == 0 && sigismember(&now, SIGTERM) == 0);
   shutdown(client, SHUT_WR);
   pthread_join(drain, nullptr);
   Check("storm: every byte arrives", received == sent + sent_in_handler);

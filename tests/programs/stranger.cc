@@ -1,12 +1,12 @@
-// stranger.cc - a static program, which no preloaded library gets into: what holds a descriptor that
-// was passed on. SPDX-License-Identifier: Apache-2.0
+// stranger.cc - a static program, which no preloaded library gets into: what holds a descriptor
+// that was passed on. SPDX-License-Identifier: Apache-2.0
 //
 //   stranger echo       standard input to standard output until the end
 //   stranger say TEXT   writes TEXT to standard output
 //   stranger take N     reads N bytes, and leaves the rest unread
-//   stranger receive    descriptors come over the Unix socket that is standard input: echoes on each
-//   stranger accept N   standard input is a listener: accepts N connections, echoes on each in turn
-//   stranger hold       until it is killed
+//   stranger receive    descriptors come over the Unix socket that is standard input: echoes on
+//   each stranger accept N   standard input is a listener: accepts N connections, echoes on each in
+//   turn stranger hold       until it is killed
 
 #include <sys/socket.h>
 #include <unistd.h>

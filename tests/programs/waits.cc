@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // waits.cc - event sets and waits under conditions that few programs meet, each as on the kernel.
 //
-// waits NAME: one check, in one process that is both ends (or forks). Prints what is wrong; exit code 1 then.
-// waits: the names.
+// waits NAME: one check, in one process that is both ends (or forks). Prints what is wrong; exit
+// code 1 then. waits: the names.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -45,7 +45,8 @@ long NowMs() {
 long CpuMs() {
   rusage u;
   getrusage(RUSAGE_SELF, &u);
-  return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000 + (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000;
+  return (u.ru_utime.tv_sec + u.ru_stime.tv_sec) * 1000 +
+         (u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1000;
 }
 
 struct Listener {
@@ -116,7 +117,9 @@ void PausedListener() {
   if (stranger == 0) {
     char port[16];
     snprintf(port, sizeof port, "%d", ntohs(l.at.sin_port));
-    char text[] = "import socket, sys, time; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); time.sleep(2)";
+    char text[] =
+        "import socket, sys, time; s = socket.create_connection(('127.0.0.1', int(sys.argv[1]))); "
+        "time.sleep(2)";
     char* argv[] = {const_cast<char*>("python3"), const_cast<char*>("-c"), text, port, nullptr};
     char none[] = "LD_PRELOAD=", nowhere[] = "POSTERN_RUNTIME_DIR=";
     char* envp[] = {none, nowhere, nullptr};
@@ -191,7 +194,9 @@ void TwoSleepers(uint32_t how) {
     }
     epoll_event got[2];
     (void)epoll_wait(ep, got, 2, 0);
-    if (how != 0) Add(ep, a.server, EPOLLIN | how, EPOLL_CTL_MOD), Add(ep, b.server, EPOLLIN | how, EPOLL_CTL_MOD);
+    if (how != 0)
+      Add(ep, a.server, EPOLLIN | how, EPOLL_CTL_MOD),
+          Add(ep, b.server, EPOLLIN | how, EPOLL_CTL_MOD);
   }
   if (late != 0) printf("%d rounds of 5\n", late);
   Check("each sleeper is woken for its event", late == 0);
@@ -200,7 +205,8 @@ void TwoSleepers(uint32_t how) {
 void TwoSleepersLevel() { TwoSleepers(0); }
 void TwoSleepersOneshot() { TwoSleepers(EPOLLONESHOT); }
 
-// One thread sleeps, another looks now and then, and takes the first event: the second is the sleeper's.
+// One thread sleeps, another looks now and then, and takes the first event: the second is the
+// sleeper's.
 void SleeperAndLooker() {
   Pair a, b;
   int ep = epoll_create1(0);
@@ -211,12 +217,14 @@ void SleeperAndLooker() {
     std::atomic<int> got_by_sleeper{0}, got_by_looker{0};
     std::thread sleeper([&] {
       epoll_event got;
-      while (got_by_sleeper + got_by_looker < 2 && epoll_wait(ep, &got, 1, 1500) == 1) got_by_sleeper++;
+      while (got_by_sleeper + got_by_looker < 2 && epoll_wait(ep, &got, 1, 1500) == 1)
+        got_by_sleeper++;
     });
     SleepMs(3);
     epoll_event got, two[2];
     (void)!write(a.client, "x", 1);
-    for (long end = NowMs() + 2; NowMs() < end && got_by_looker == 0;) got_by_looker += epoll_wait(ep, two, 2, 0);
+    for (long end = NowMs() + 2; NowMs() < end && got_by_looker == 0;)
+      got_by_looker += epoll_wait(ep, two, 2, 0);
     (void)!write(b.client, "y", 1);
     long end = NowMs() + 500;
     while (got_by_sleeper + got_by_looker < 2 && NowMs() < end) SleepMs(1);
@@ -371,7 +379,8 @@ void FallBackAfterDup() {
   int d = dup(s);
   close(s);
   alarm(5);
-  Check("connect is refused", connect(d, gone.Name(), sizeof gone.at) == -1 && errno == ECONNREFUSED);
+  Check("connect is refused",
+        connect(d, gone.Name(), sizeof gone.at) == -1 && errno == ECONNREFUSED);
   alarm(0);
   close(d);
   close(ep);
@@ -411,10 +420,12 @@ void AcceptRestarts() {
   act.sa_flags = SA_RESTART;
   sigaction(SIGALRM, &act, nullptr);
   ualarm(200000, 0);
-  Check("accept with SO_RCVTIMEO: EINTR in spite of SA_RESTART", accept(l.fd, nullptr, nullptr) == -1 && errno == EINTR);
+  Check("accept with SO_RCVTIMEO: EINTR in spite of SA_RESTART",
+        accept(l.fd, nullptr, nullptr) == -1 && errno == EINTR);
 }
 
-// Refusals and failed accepts leave the backlog's count as it was (with -o strict a fallback is an error).
+// Refusals and failed accepts leave the backlog's count as it was (with -o strict a fallback is an
+// error).
 void BacklogCount() {
   Pair p;
   {
@@ -425,7 +436,8 @@ void BacklogCount() {
     none = was;
     none.rlim_cur = 0;
     setrlimit(RLIMIT_NOFILE, &none);
-    for (int i = 0; i < 5; i++) Check("accept: EMFILE", accept(l.fd, nullptr, nullptr) == -1 && errno == EMFILE);
+    for (int i = 0; i < 5; i++)
+      Check("accept: EMFILE", accept(l.fd, nullptr, nullptr) == -1 && errno == EMFILE);
     setrlimit(RLIMIT_NOFILE, &was);
     int s = accept(l.fd, nullptr, nullptr);
     Check("accept after EMFILE", s >= 0);
@@ -449,10 +461,13 @@ void BacklogCount() {
 void Limits() {
   Pair p;
   int ep = epoll_create1(0);
-  Check("EPOLLEXCLUSIVE with EPOLLONESHOT", Add(ep, p.server, EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT) == -1 && errno == EINVAL);
-  Check("EPOLLEXCLUSIVE with EPOLLRDHUP", Add(ep, p.server, EPOLLIN | EPOLLEXCLUSIVE | EPOLLRDHUP) == -1 && errno == EINVAL);
+  Check("EPOLLEXCLUSIVE with EPOLLONESHOT",
+        Add(ep, p.server, EPOLLIN | EPOLLEXCLUSIVE | EPOLLONESHOT) == -1 && errno == EINVAL);
+  Check("EPOLLEXCLUSIVE with EPOLLRDHUP",
+        Add(ep, p.server, EPOLLIN | EPOLLEXCLUSIVE | EPOLLRDHUP) == -1 && errno == EINVAL);
   Check("EPOLLEXCLUSIVE", Add(ep, p.server, EPOLLIN | EPOLLEXCLUSIVE) == 0);
-  Check("EPOLLEXCLUSIVE by MOD", Add(ep, p.server, EPOLLIN, EPOLL_CTL_MOD) == -1 && errno == EINVAL);
+  Check("EPOLLEXCLUSIVE by MOD",
+        Add(ep, p.server, EPOLLIN, EPOLL_CTL_MOD) == -1 && errno == EINVAL);
   close(ep);
   std::thread later([&] {
     SleepMs(200);
@@ -464,7 +479,8 @@ void Limits() {
   later.join();
 }
 
-// A thread polls a number that is closed and used again; then another polls the socket that has it now.
+// A thread polls a number that is closed and used again; then another polls the socket that has it
+// now.
 void PollReusedNumber() {
   Pair a, b;
   int number = a.server;
@@ -506,7 +522,8 @@ void ManySets() {
   for (int ep : sets) close(ep);
 }
 
-// A set that has been waited on before the two programs met, and then shares a connection with another.
+// A set that has been waited on before the two programs met, and then shares a connection with
+// another.
 void SetOlderThanLink() {
   Listener first(5);
   int old_set = epoll_create1(0);
@@ -519,8 +536,10 @@ void SetOlderThanLink() {
   Add(old_set, p.server, EPOLLIN);
   Check("nothing yet", epoll_wait(old_set, &got, 1, 0) == 0);
   (void)!write(p.client, "x", 1);
-  Check("the older set reports", epoll_wait(old_set, &got, 1, 3000) == 1 && got.data.fd == p.server);
-  Check("the newer set reports", epoll_wait(new_set, &got, 1, 3000) == 1 && got.data.fd == p.server);
+  Check("the older set reports",
+        epoll_wait(old_set, &got, 1, 3000) == 1 && got.data.fd == p.server);
+  Check("the newer set reports",
+        epoll_wait(new_set, &got, 1, 3000) == 1 && got.data.fd == p.server);
   close(old_set);
   close(new_set);
 }

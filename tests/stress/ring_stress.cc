@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// ring_stress.cc - checked streams through rings that are also detached, between threads and between
-// processes.
+// ring_stress.cc - checked streams through rings that are also detached, between threads and
+// between processes.
 //
 //   ring_stress [SECONDS [CONNECTIONS [SEED]]]    default: 3 4 1
 //
-// Each connection has a writer and a reader. Both spin a little and then sleep on the futex of their
-// ctl line, in the order that smcd/notify.h proves: a lost wake-up is a sleep that times out with
-// work to do, and fails the test. A further thread takes drained rings away all the time, as
+// Each connection has a writer and a reader. Both spin a little and then sleep on the futex of
+// their ctl line, in the order that smcd/notify.h proves: a lost wake-up is a sleep that times out
+// with work to do, and fails the test. A further thread takes drained rings away all the time, as
 // posternd's pressure does, so that connections write into memory that others polled a moment ago.
 // First half: threads, where TSan sees both ends. Second half: the readers are in a forked process.
 #include <sys/wait.h>
@@ -21,8 +21,8 @@
 #include "base/lock.h"
 #include "smcd/notify.h"
 
-// Both races are of hints, argued at the top of smcd/ring.h: what is read so is checked again, under
-// the lock or against ctl.ring, before anything is believed.
+// Both races are of hints, argued at the top of smcd/ring.h: what is read so is checked again,
+// under the lock or against ctl.ring, before anything is believed.
 //  LookAt: a reader polls the header at its old place after the ring was taken away, while the
 //    memory's next user copies payload there. The header is discarded because ctl.ring has changed.
 //  RingWritable: reads tx.off and tx.peer without the lock of the thread that writes.
@@ -39,10 +39,10 @@ constexpr size_t kLargest = 300000;
 constexpr timespec kLostWakeup = {10, 0};
 
 struct Shared {
-  uint32_t stop;  // (a) writers end at the next record
-  uint32_t failed;  // (a)
+  uint32_t stop;                     // (a) writers end at the next record
+  uint32_t failed;                   // (a)
   uint64_t detached, bytes, sleeps;  // (a)
-  uint64_t written[kConnsMax];  // (a) before FIN
+  uint64_t written[kConnsMax];       // (a) before FIN
 };
 
 struct Job {
@@ -53,7 +53,8 @@ struct Job {
 };
 
 void Fail(Shared& s, const char* why, uint32_t conn, uint64_t pos) {
-  fprintf(stderr, "connection %u, position %llu: %s\n", conn, static_cast<unsigned long long>(pos), why);
+  fprintf(stderr, "connection %u, position %llu: %s\n", conn, static_cast<unsigned long long>(pos),
+          why);
   StoreRelaxed(s.failed, 1u);
   _exit(1);
 }
@@ -71,7 +72,11 @@ void WaitFor(const Job& job, uint32_t& word, uint32_t bit, size_t spins, Ready r
     if (ready()) return;
     FetchAdd(job.shared->sleeps, uint64_t{1});
     const long r = sys::FutexWait(&word, value, &kLostWakeup);
-    if (r == -ETIMEDOUT && ready()) Fail(*job.shared, bit == PSTN_TXW_FUTEX && &word == &job.end.ctl().tx_wait ? "writer: a wake-up was lost" : "reader: a wake-up was lost", job.end.ep->conn_idx, 0);
+    if (r == -ETIMEDOUT && ready())
+      Fail(*job.shared,
+           bit == PSTN_TXW_FUTEX && &word == &job.end.ctl().tx_wait ? "writer: a wake-up was lost"
+                                                                    : "reader: a wake-up was lost",
+           job.end.ep->conn_idx, 0);
     if (ready()) return;
   }
 }
@@ -91,10 +96,12 @@ void Writer(Job job) {
       Unlock(job.end.ep->tx.lock);
       if (n != 0) AnnounceUnlocked(job.bells, job.end);
       if (from.left() == 0) break;
-      WaitFor(job, job.end.ctl().tx_wait, PSTN_TXW_FUTEX, random.Below(300), [&] { return RingWritable(job.end); });
+      WaitFor(job, job.end.ctl().tx_wait, PSTN_TXW_FUTEX, random.Below(300),
+              [&] { return RingWritable(job.end); });
     }
     pos += bytes;
-    if (random.Below(50) == 0) usleep(static_cast<useconds_t>(random.Below(300)));  // the reader drains and sleeps
+    if (random.Below(50) == 0)
+      usleep(static_cast<useconds_t>(random.Below(300)));  // the reader drains and sleeps
   }
   StoreRelaxed(job.shared->written[job.end.ep->conn_idx], pos);
   FetchOr(job.end.ctl().flags, PSTN_CF_FIN);
@@ -117,15 +124,18 @@ void Reader(Job job) {
     const ReadResult r = RingRead(job.end, &to, want, mode);
     if (r.bytes != 0 && mode == ReadMode::kTake) ReturnSpace(job.bells, job.end);
     Unlock(job.end.ep->rx.lock);
-    if (r.status == ReadStatus::kViolation) Fail(*job.shared, "an honest writer was found to lie", job.end.ep->conn_idx, pos);
+    if (r.status == ReadStatus::kViolation)
+      Fail(*job.shared, "an honest writer was found to lie", job.end.ep->conn_idx, pos);
     const size_t good = CheckStream(data.data(), r.bytes, job.seed, pos);
     if (good != r.bytes) Fail(*job.shared, "wrong byte", job.end.ep->conn_idx, pos + good);
     if (mode == ReadMode::kTake) pos += r.bytes;
     if (r.bytes != 0) continue;
     if (last) break;
-    WaitFor(job, job.end.ctl().rx_wait, 1, random.Below(300), [&] { return RingReadable(job.end) || ended(); });
+    WaitFor(job, job.end.ctl().rx_wait, 1, random.Below(300),
+            [&] { return RingReadable(job.end) || ended(); });
   }
-  if (pos != LoadRelaxed(job.shared->written[job.end.ep->conn_idx])) Fail(*job.shared, "the stream is too short", job.end.ep->conn_idx, pos);
+  if (pos != LoadRelaxed(job.shared->written[job.end.ep->conn_idx]))
+    Fail(*job.shared, "the stream is too short", job.end.ep->conn_idx, pos);
 }
 
 // Takes drained rings away, one connection after the other.
@@ -135,7 +145,8 @@ void Detacher(const std::vector<Job>* writers, const uint32_t* over) {
   while (LoadAcquire(*over) == 0) {
     const ConnEnd& e = (*writers)[random.Below(writers->size())].end;
     if (TryLock(e.ep->tx.lock)) {
-      if (RingDetach(e, random.Below(32) == 0 ? Pages::kDrop : Pages::kKeep)) FetchAdd(shared.detached, uint64_t{1});
+      if (RingDetach(e, random.Below(32) == 0 ? Pages::kDrop : Pages::kKeep))
+        FetchAdd(shared.detached, uint64_t{1});
       Unlock(e.ep->tx.lock);
     }
     if (random.Below(4) == 0) usleep(20);
@@ -148,16 +159,19 @@ struct Run {
 
   Run(Shared& shared, uint32_t conns, uint64_t seed) {
     for (uint32_t c = 0; c < conns; c++) {
-      writers.push_back({world.End(c & 1u, c), seed + c, &shared, {}});  // both sides write, each some
+      writers.push_back(
+          {world.End(c & 1u, c), seed + c, &shared, {}});  // both sides write, each some
       readers.push_back({world.End(~c & 1u, c), seed + c, &shared, {}});
     }
   }
   void Finish() {
     for (const Job& job : writers) {
-      if (!RingDrained(job.end)) Fail(*job.shared, "not drained at the end", job.end.ep->conn_idx, 0);
+      if (!RingDrained(job.end))
+        Fail(*job.shared, "not drained at the end", job.end.ep->conn_idx, 0);
       (void)RingDetach(job.end, Pages::kKeep);
     }
-    if (world.ref(0).rings != 0 || world.ref(1).rings != 0) Fail(*writers.front().shared, "a ring was lost", 0, 0);
+    if (world.ref(0).rings != 0 || world.ref(1).rings != 0)
+      Fail(*writers.front().shared, "a ring was lost", 0, 0);
   }
 };
 
@@ -185,7 +199,8 @@ void RunReadersHere(Run& run) {
 }
 
 int Half(const char* what, double seconds, uint32_t conns, uint64_t seed, bool forked) {
-  auto& shared = *static_cast<Shared*>(mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto& shared = *static_cast<Shared*>(
+      mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   Run run(shared, conns, seed);
   const pid_t child = forked ? fork() : -1;
   if (child == 0) {
@@ -196,8 +211,9 @@ int Half(const char* what, double seconds, uint32_t conns, uint64_t seed, bool f
   int status = 0;
   if (forked && (waitpid(child, &status, 0) != child || status != 0)) return 1;
   run.Finish();
-  printf("%s: %u connections, %.1f MB, %llu sleeps, %llu rings taken away\n", what, conns, static_cast<double>(shared.bytes) / 1e6,
-         static_cast<unsigned long long>(shared.sleeps), static_cast<unsigned long long>(shared.detached));
+  printf("%s: %u connections, %.1f MB, %llu sleeps, %llu rings taken away\n", what, conns,
+         static_cast<double>(shared.bytes) / 1e6, static_cast<unsigned long long>(shared.sleeps),
+         static_cast<unsigned long long>(shared.detached));
   fflush(stdout);
   return shared.failed != 0 || shared.bytes == 0 ? 1 : 0;
 }

@@ -63,7 +63,8 @@ TEST_CASE("addr: IPv6 with its scope, and without (24 bytes)") {
 TEST_CASE("addr: too short, or of the wrong family") {
   const sockaddr_in in = In("127.0.0.1", 1);
   pstn_addr a;
-  for (socklen_t len = 0; len < sizeof in; len++) CHECK_FALSE(AddrFromSockaddr(Sa(in), len, AF_INET, a));
+  for (socklen_t len = 0; len < sizeof in; len++)
+    CHECK_FALSE(AddrFromSockaddr(Sa(in), len, AF_INET, a));
   CHECK_FALSE(AddrFromSockaddr(Sa(in), sizeof in, AF_INET6, a));
   const sockaddr_in6 in6 = In6("::1", 1);
   CHECK_FALSE(AddrFromSockaddr(Sa(in6), sizeof in6, AF_INET, a));
@@ -87,8 +88,10 @@ TEST_CASE("addr: a short buffer is filled as far as it goes, and learns the whol
 TEST_CASE("addr: wildcard and loopback") {
   const auto any = [](const char* ip) {
     pstn_addr a;
-    if (strchr(ip, ':') != nullptr) REQUIRE(AddrFromSockaddr(Sa(In6(ip, 1)), sizeof(sockaddr_in6), AF_INET6, a));
-    else REQUIRE(AddrFromSockaddr(Sa(In(ip, 1)), sizeof(sockaddr_in), AF_INET, a));
+    if (strchr(ip, ':') != nullptr)
+      REQUIRE(AddrFromSockaddr(Sa(In6(ip, 1)), sizeof(sockaddr_in6), AF_INET6, a));
+    else
+      REQUIRE(AddrFromSockaddr(Sa(In(ip, 1)), sizeof(sockaddr_in), AF_INET, a));
     return a;
   };
   CHECK(AddrIsAny(any("0.0.0.0")));

@@ -12,8 +12,8 @@ using namespace postern;
 
 namespace {
 
-// Runs `phases` phases of a machine on which the two ways take the given times. Returns the share of
-// phases, in percent, that went past the cache.
+// Runs `phases` phases of a machine on which the two ways take the given times. Returns the share
+// of phases, in percent, that went past the cache.
 int SharePastCache(CopyChooser& chooser, uint64_t cached_ns, uint64_t past_ns, int phases) {
   CopyWay way = chooser.Next(0);
   int past = 0;
@@ -43,7 +43,10 @@ TEST_CASE("copy: past the cache, any length and source alignment", "[copy]") {
 TEST_CASE("copy: an iovec whose pieces end in the middle of lines", "[copy]") {
   std::vector<uint8_t> from(8000);
   for (size_t i = 0; i < from.size(); i++) from[i] = static_cast<uint8_t>(i * 11);
-  iovec iov[] = {{from.data(), 100}, {from.data() + 100, 4096}, {from.data() + 4196, 0}, {from.data() + 4196, 3804}};
+  iovec iov[] = {{from.data(), 100},
+                 {from.data() + 100, 4096},
+                 {from.data() + 4196, 0},
+                 {from.data() + 4196, 3804}};
   alignas(64) static uint8_t to[8000];
   IovCursor cursor(iov, 4);
   CHECK(cursor.StreamOut(to, 5000) == 5000);
@@ -53,8 +56,8 @@ TEST_CASE("copy: an iovec whose pieces end in the middle of lines", "[copy]") {
 
 TEST_CASE("copy: the faster way is found, kept and left again", "[copy]") {
   CopyChooser chooser;
-  CHECK(SharePastCache(chooser, 400, 100, 2000) > 95);   // far apart
-  CHECK(SharePastCache(chooser, 60, 100, 2000) < 15);    // the threads were moved together
-  CHECK(SharePastCache(chooser, 100, 100, 2000) < 5);    // no difference: as it is
+  CHECK(SharePastCache(chooser, 400, 100, 2000) > 95);  // far apart
+  CHECK(SharePastCache(chooser, 60, 100, 2000) < 15);   // the threads were moved together
+  CHECK(SharePastCache(chooser, 100, 100, 2000) < 5);   // no difference: as it is
   CHECK(SharePastCache(chooser, 400, 100, 2000) > 85);
 }

@@ -103,7 +103,8 @@ TEST_CASE("lock: whoever waits for a killed owner takes it over") {
       });
     }
     usleep(30000);
-    CHECK(LoadRelaxed(s.count) == static_cast<uint64_t>(round) * 3);  // a living owner is left alone
+    CHECK(LoadRelaxed(s.count) ==
+          static_cast<uint64_t>(round) * 3);  // a living owner is left alone
     kill(child, SIGKILL);
     REQUIRE(waitpid(child, nullptr, 0) == child);
     for (std::thread& thread : waiters) thread.join();

@@ -61,7 +61,8 @@ TEST_CASE("notify: a doorbell has one holder, and one that is gone cannot be run
     CHECK_FALSE(RingBell(sender, p.id(), 6));
     CHECK(bell.Rung());
     CHECK_FALSE(bell.Rung());
-    for (int i = 0; i < 10000; i++) REQUIRE(RingBell(sender, p.id(), 5));  // a full queue counts as rung
+    for (int i = 0; i < 10000; i++)
+      REQUIRE(RingBell(sender, p.id(), 5));  // a full queue counts as rung
     CHECK(bell.Rung());
   }
   CHECK_FALSE(RingBell(sender, p.id(), 5));
@@ -139,9 +140,12 @@ TEST_CASE("notify: words that the other side made up are survived") {
   TestRandom random(17);
   LgrHdr(p.world.lgr()).waiters_hw[0] = LgrHdr(p.world.lgr()).waiters_hw[1] = ~0u;
   LgrHdr(p.world.lgr()).stack[1] = {random.Next(), random.Next()};
-  for (uint32_t w = 0; w < PSTN_WAITERS; w++) p.Map(1, w).in_use = p.Map(1, w).sleeping = static_cast<uint32_t>(random.Next());
+  for (uint32_t w = 0; w < PSTN_WAITERS; w++)
+    p.Map(1, w).in_use = p.Map(1, w).sleeping = static_cast<uint32_t>(random.Next());
   for (int i = 0; i < 2000; i++) {
-    p.server.ctl().rx_notify = random.Below(4) == 0 ? PSTN_NOTIFY_ALL : static_cast<uint32_t>(random.Next() >> random.Below(33));
+    p.server.ctl().rx_notify = random.Below(4) == 0
+                                   ? PSTN_NOTIFY_ALL
+                                   : static_cast<uint32_t>(random.Next() >> random.Below(33));
     p.server.ctl().tx_wait = static_cast<uint32_t>(random.Next());
     p.server.ctl().rx_wait = static_cast<uint32_t>(random.Next());
     AnnounceData(p.bells, p.client);
@@ -150,7 +154,8 @@ TEST_CASE("notify: words that the other side made up are survived") {
   CHECK(p.server.ctl().rx_wait == 0);
 }
 
-// Starts a sleeper on `word`, calls `wake` until it has gone on: more than once only if it was slow to sleep.
+// Starts a sleeper on `word`, calls `wake` until it has gone on: more than once only if it was slow
+// to sleep.
 template <typename Wake>
 void WakesSleeper(uint32_t& word, uint32_t value, Wake wake) {
   uint32_t awake = 0;

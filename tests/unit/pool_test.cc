@@ -90,7 +90,8 @@ TEST_CASE("pool: no index has two holders") {
 TEST_CASE("pool: the stack's pools reach their limits") {
   RingWorld world;
   std::set<uint32_t> waiters;
-  for (uint32_t idx = TakeWaiter(world.stack()); idx != PSTN_NONE; idx = TakeWaiter(world.stack())) waiters.insert(idx);
+  for (uint32_t idx = TakeWaiter(world.stack()); idx != PSTN_NONE; idx = TakeWaiter(world.stack()))
+    waiters.insert(idx);
   CHECK(waiters.size() == PSTN_WAITERS - 1);
   CHECK(waiters.count(PSTN_EVMAP_SYN) == 0);
   const uint32_t ep = TakeEp(world.stack());

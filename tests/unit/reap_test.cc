@@ -1,5 +1,5 @@
-// reap_test.cc - connections in the hands of a process that dies: admitted, accepted or closed all the same.
-// SPDX-License-Identifier: Apache-2.0
+// reap_test.cc - connections in the hands of a process that dies: admitted, accepted or closed all
+// the same. SPDX-License-Identifier: Apache-2.0
 #include "sock/reap.h"
 
 #include "catch.h"
@@ -59,7 +59,8 @@ TEST_CASE("reap: a connection whose announcement the dead process had taken is a
   CHECK(p.conn().setup.state == PSTN_CS_ESTABLISHED);
 }
 
-TEST_CASE("reap: a connection that was on its way into the accept queue, or out of it, is there again") {
+TEST_CASE(
+    "reap: a connection that was on its way into the accept queue, or out of it, is there again") {
   Place p;
   AdmitSyns();
   REQUIRE(p.l().accept_count == 1);

@@ -3,7 +3,8 @@
 // the sockets.
 //
 // The stack talks to itself, so it has both sides of the link group: one mapping, which is what a
-// sanitizer needs to see both ends of a race. No Catch2 here: the stress test and the fuzzer use it.
+// sanitizer needs to see both ends of a race. No Catch2 here: the stress test and the fuzzer use
+// it.
 #pragma once
 #include <cstdio>
 #include <cstdlib>
@@ -23,7 +24,8 @@ class RingWorld {
     if (stack_ == nullptr || lgr_ == nullptr) Die("cannot map a stack and a link group");
     sys::Close(stack_fd);
     sys::Close(lgr_fd);
-    for (uint32_t side = 0; side < 2; side++) ref_[side] = AddLgrRef(*stack_, side, lgr_id, stack_id);
+    for (uint32_t side = 0; side < 2; side++)
+      ref_[side] = AddLgrRef(*stack_, side, lgr_id, stack_id);
   }
   ~RingWorld() {
     UnmapLgr(lgr_);

@@ -39,7 +39,8 @@ struct Stream {
     const ReadResult r = ReadRaw(want, mode, pieces);
     REQUIRE(r.status == (r.bytes == 0 ? ReadStatus::kEmpty : ReadStatus::kOk));
     REQUIRE(r.bytes == (want < queued() ? want : queued()));
-    if (mode != ReadMode::kDiscard) REQUIRE(CheckStream(buffer.data(), r.bytes, seed, got) == r.bytes);
+    if (mode != ReadMode::kDiscard)
+      REQUIRE(CheckStream(buffer.data(), r.bytes, seed, got) == r.bytes);
     if (mode != ReadMode::kPeek) got += r.bytes;
     return r.bytes;
   }
@@ -75,15 +76,24 @@ void RandomTraffic(uint64_t seed, const RingLimits& limits, size_t largest, int 
   for (int i = 0; i < steps; i++) {
     const size_t pieces = 1 + random.Below(4);
     switch (random.Below(8)) {
-      case 0: case 1: case 2: {
+      case 0:
+      case 1:
+      case 2: {
         const bool writable = RingWritable(s.tx);
         const size_t n = s.Write(random.Size(largest), limits, pieces);
         if (writable) REQUIRE(n != 0);
         break;
       }
-      case 3: case 4: s.Read(random.Size(largest), ReadMode::kTake, pieces); break;
-      case 5: s.Read(random.Size(largest), ReadMode::kPeek, pieces); break;
-      case 6: s.Read(random.Size(largest), ReadMode::kDiscard); break;
+      case 3:
+      case 4:
+        s.Read(random.Size(largest), ReadMode::kTake, pieces);
+        break;
+      case 5:
+        s.Read(random.Size(largest), ReadMode::kPeek, pieces);
+        break;
+      case 6:
+        s.Read(random.Size(largest), ReadMode::kDiscard);
+        break;
       default:
         if (random.Below(4) == 0) s.Drain();
         const bool expected = s.queued() == 0 && s.tx.ep->tx.ring != 0;
@@ -134,7 +144,8 @@ TEST_CASE("ring: a stream that fills its ring grows through all classes") {
   REQUIRE(s.Write(10) == 10);
   CHECK(s.TxClass() == 0);
   for (uint32_t cls = 1; cls < PSTN_SLAB_CLASSES; cls++) {
-    REQUIRE(s.Write(RingBytes(cls) / 2 - 100) == RingBytes(cls) / 2 - 100);  // too much for the class before
+    REQUIRE(s.Write(RingBytes(cls) / 2 - 100) ==
+            RingBytes(cls) / 2 - 100);  // too much for the class before
     CHECK(s.TxClass() == cls);
     CHECK(s.world.ref(0).rings == 2);  // the reader has still to leave the one before
     CheckAnswers(s);
@@ -296,12 +307,23 @@ uint64_t& Header(Stream& s, uint32_t off) {
   return *reinterpret_cast<uint64_t*>(RingAt(s.world.lgr(), 0, s.tx.ctl().ring).base + off);
 }
 
-bool Refused(Stream& s) { return s.ReadRaw(kBuffer, ReadMode::kTake).status == ReadStatus::kViolation; }
+bool Refused(Stream& s) {
+  return s.ReadRaw(kBuffer, ReadMode::kTake).status == ReadStatus::kViolation;
+}
 
 TEST_CASE("ring: lengths that do not fit are refused") {
-  const uint64_t lengths[] = {PSTN_RING0_BYTES, PSTN_RING0_BYTES - 64,  PSTN_RING0_BYTES - 127, 1ull << 31,
-                              1ull << 32,       (1ull << 32) + 8,       1ull << 63,             ~0ull,
-                              ~0ull - 63,       PSTN_REC_WRAP + 2,      PSTN_REC_SWITCH,        PSTN_REC_WRAP};
+  const uint64_t lengths[] = {PSTN_RING0_BYTES,
+                              PSTN_RING0_BYTES - 64,
+                              PSTN_RING0_BYTES - 127,
+                              1ull << 31,
+                              1ull << 32,
+                              (1ull << 32) + 8,
+                              1ull << 63,
+                              ~0ull,
+                              ~0ull - 63,
+                              PSTN_REC_WRAP + 2,
+                              PSTN_REC_SWITCH,
+                              PSTN_REC_WRAP};
   for (const uint64_t length : lengths) {
     CAPTURE(length);
     Stream s;
@@ -359,8 +381,10 @@ TEST_CASE("ring: descriptors that are no ring are refused or mean nothing") {
   Stream s;
   for (int i = 0; i < 20000; i++) {
     s.rx.ep->rx = {};
-    const uint64_t page = random.Below(2) != 0 ? random.Below(PSTN_LGR_BYTES / 4096 + 8) : random.Next();
-    s.tx.ctl().ring = random.Below(4) == 0 ? random.Next() : random.Next() << 40 | (page & ((1ull << 40) - 1));
+    const uint64_t page =
+        random.Below(2) != 0 ? random.Below(PSTN_LGR_BYTES / 4096 + 8) : random.Next();
+    s.tx.ctl().ring =
+        random.Below(4) == 0 ? random.Next() : random.Next() << 40 | (page & ((1ull << 40) - 1));
     s.tx.ctl().prev_ring = random.Below(2) == 0 ? random.Next() : s.tx.ctl().ring;
     const ReadResult r = s.ReadRaw(1000, ReadMode::kTake);
     REQUIRE(r.bytes == 0);
@@ -374,7 +398,8 @@ TEST_CASE("ring: a lying reader harms only itself") {
   const uint64_t gen = static_cast<uint64_t>(RingGen(s.tx.ctl().ring)) << 32;
   const pstn_tx before = s.tx.ep->tx;
   // Behind the write offset, unaligned, beyond the ring, of another generation.
-  const uint64_t lies[] = {gen | 2048u, gen | 33u, gen | 0xffffffc0u, gen | 4096u, (gen + (1ull << 32)) | 64u, ~0ull};
+  const uint64_t lies[] = {
+      gen | 2048u, gen | 33u, gen | 0xffffffc0u, gen | 4096u, (gen + (1ull << 32)) | 64u, ~0ull};
   for (const uint64_t lie : lies) {
     CAPTURE(lie);
     StoreRelaxed(s.tx.peer_pos().read, lie);
@@ -395,9 +420,11 @@ TEST_CASE("ring: whatever the memory holds, the writer stays in its ring") {
   for (int i = 0; i < 20000; i++) {
     if (s.tx.ep->tx.ring != 0) {
       const RingPlace r = RingAt(s.world.lgr(), 0, s.tx.ep->tx.ring);
-      const uint64_t values[] = {random.Next(), random.Below(5000), PSTN_REC_WRAP, PSTN_REC_SWITCH, 1, r.bytes - 128};
+      const uint64_t values[] = {
+          random.Next(), random.Below(5000), PSTN_REC_WRAP, PSTN_REC_SWITCH, 1, r.bytes - 128};
       memcpy(r.base + s.tx.ep->tx.off, &values[random.Below(6)], 8);
-      StoreRelaxed(s.tx.peer_pos().read, static_cast<uint64_t>(RingGen(s.tx.ep->tx.ring)) << 32 | random.Below(r.bytes / 64) * 64);
+      StoreRelaxed(s.tx.peer_pos().read, static_cast<uint64_t>(RingGen(s.tx.ep->tx.ring)) << 32 |
+                                             random.Below(r.bytes / 64) * 64);
     }
     s.tx.ctl().ring = random.Next();
     (void)s.Write(random.Size(20000));

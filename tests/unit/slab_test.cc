@@ -25,7 +25,8 @@ TEST_CASE("slab: every ring of every class once, none overlaps, then smaller one
       REQUIRE(place.base >= begin);
       REQUIRE(place.base + place.bytes <= begin + PSTN_SLAB_BYTES);
       REQUIRE(RingAt(world.lgr(), side ^ 1u, desc).base == nullptr);
-      for (uint32_t off = 0; off < place.bytes; off += PSTN_RING0_BYTES) REQUIRE(lines.insert(place.base + off).second);
+      for (uint32_t off = 0; off < place.bytes; off += PSTN_RING0_BYTES)
+        REQUIRE(lines.insert(place.base + off).second);
       count[RingClass(desc)]++;
       all.push_back(desc);
     }
@@ -45,7 +46,8 @@ TEST_CASE("slab: what is not a ring that was given out cannot be given back") {
   REQUIRE(mine != 0);
   const uint64_t never = mine + PSTN_RING1_BYTES / 4096;
   const uint64_t class_three = uint64_t{3} << PSTN_RING_CLASS_SHIFT;
-  for (const uint64_t desc : {uint64_t{0}, ~uint64_t{0}, never, class_three, uint64_t{1}}) GiveRing(ref, desc);
+  for (const uint64_t desc : {uint64_t{0}, ~uint64_t{0}, never, class_three, uint64_t{1}})
+    GiveRing(ref, desc);
   CHECK(ref.rings == 1);
   GiveRing(ref, mine);
   GiveRing(ref, mine);
@@ -57,7 +59,8 @@ TEST_CASE("slab: any word is a ring of that side's slab or nothing") {
   TestRandom random(5);
   int rings = 0;
   for (int i = 0; i < 400000; i++) {
-    const uint64_t page = random.Below(4) != 0 ? random.Below(PSTN_LGR_BYTES / 4096 + 16) : random.Next();
+    const uint64_t page =
+        random.Below(4) != 0 ? random.Below(PSTN_LGR_BYTES / 4096 + 16) : random.Next();
     const uint64_t desc = random.Next() << PSTN_RING_CLASS_SHIFT | (page & ((1ull << 40) - 1));
     const uint32_t side = static_cast<uint32_t>(random.Below(2));
     const RingPlace place = RingAt(world.lgr(), side, desc);
