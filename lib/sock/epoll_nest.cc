@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// epoll_nest.cc - sets in other sets, and sets that are polled.
+//
+// The kernel's epoll fd is readable when its own members are, or the doorbell. So for a set that is
+// itself waited for, the bell is kept as if somebody slept on it, and rung while a member is ready.
+// Whoever gives the event to the program looks again here: what the bell said may be over.
+#include "base/sys.h"
+#include "sock/epoll_set.h"
+
+namespace postern {
+
+pstn_lock nested_lock;
+uint32_t nested_count;
+
+namespace {
+
+// Sets that are members of another set of this process. Few programs have any.
+constexpr uint32_t kNestedMax = 64;
+struct Nested {
+  int outer, inner;
+  uint32_t idx;   // of the inner set
+  uint64_t data;  // of the registration
+};
+uint64_t epolls_made[kFdMax / 64];  // numbers that epoll_create gave: a hint
+Nested nested[kNestedMax];
+
+bool AnyReady(pstn_epoll& set, uint32_t idx) {
+  pstn_stack& s = Stack();
+  if (set.listeners != 0) AdmitSyns();
+  TakePosts(g_proc.view, set, idx);
+  SetGuard g(s, set);
+  for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
+    const pstn_item& item = s.items[i];
+    i = item.ready_next;
+    pstn_ep* ep = EpAt(s, item.ep_idx);
+    if (ep == nullptr) continue;
+    if ((item.flags & PSTN_IT_KREADY) != 0) return true;
+    if ((Readiness(*ep) & ((item.events & kEventMask) | EPOLLERR | EPOLLHUP)) != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+bool Rearm(int epfd, pstn_epoll& set, uint32_t idx) {
+  if (EnsureBell(epfd, set, idx) < 0) return false;
+  SetLocal& l = set_local[idx];
+  StoreRelaxed(l.watched, 1u);
+  if (l.bell > 0) DrainBell(l.bell);
+  MarkWaiter(set.waiter_idx, PSTN_EV_USED | (set.listeners != 0 ? PSTN_EV_SYN : 0u));
+  StoreRelaxed(Stack().waiters[set.waiter_idx].wants_syn, set.listeners != 0 ? 1u : 0u);
+  AnnounceSleep(set.waiter_idx, true);
+  if (!AnyReady(set, idx)) return false;
+  (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, set.waiter_idx);
+  return true;
+}
+
+namespace {
+
+// Whether an event that a kernel's set reports for the inner set is still true.
+bool StillReady(const Nested& n) {
+  uint32_t idx;
+  pstn_epoll* set = SetOf(n.inner, &idx);
+  if (set == nullptr || idx != n.idx || AnyReady(*set, idx)) return true;
+  (void)Rearm(n.inner, *set, idx);
+  pollfd p = {n.inner, POLLIN, 0};
+  return sys::Call(SYS_poll, &p, 1L, 0L) != 0;
+}
+
+}  // namespace
+
+void SockEpollMade(int fd) {
+  if (static_cast<uint32_t>(fd) >= kFdMax) return;
+  FetchOr(epolls_made[fd / 64], 1ull << (fd & 63));
+  if (LoadRelaxed(nested_count) == 0) return;
+  Guard g(nested_lock);  // what the number was before
+  for (uint32_t i = 0; i < nested_count;) {
+    if (nested[i].outer == fd || nested[i].inner == fd) {
+      nested[i] = nested[--nested_count];
+    } else {
+      i++;
+    }
+  }
+}
+
+void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
+  uint32_t idx;
+  pstn_epoll* set = SetOf(inner, &idx);
+  if (set == nullptr) {
+    // A set with nothing of ours in it, yet: that can change, and the outer one must hear of it
+    // then.
+    uint64_t bit = 1ull << (inner & 63);
+    if (op != EPOLL_CTL_ADD || static_cast<uint32_t>(inner) >= kFdMax ||
+        (epolls_made[inner / 64] & bit) == 0)
+      return;
+    FetchAnd(epolls_made[inner / 64], ~bit);
+    if (!g_proc.enabled || !EnsureStack() || Adopt(inner, &idx) < 0) return;
+    set = &Stack().epolls[idx];
+  }
+  {
+    Guard g(nested_lock);
+    uint32_t i = 0;
+    while (i < nested_count && (nested[i].outer != outer || nested[i].idx != idx)) i++;
+    if (op == EPOLL_CTL_DEL) {
+      if (i < nested_count) nested[i] = nested[--nested_count];
+      return;
+    }
+    if (ev == nullptr || i == kNestedMax)
+      return;  // not in the table: an event may then be one too many
+    nested[i] = {outer, inner, idx, ev->data.u64};
+    if (i == nested_count) StoreRelease(nested_count, i + 1);
+  }
+  (void)Rearm(inner, *set, idx);
+}
+
+long SockEpollFilter(int epfd, epoll_event* events, long count) {
+  if (LoadRelaxed(nested_count) == 0) return count;
+  long kept = 0;
+  for (long i = 0; i < count; i++) {
+    Nested found = {-1, -1, 0, 0};
+    {
+      Guard g(nested_lock);
+      for (uint32_t k = 0; k < nested_count; k++) {
+        if (nested[k].outer == epfd && nested[k].data == events[i].data.u64) found = nested[k];
+      }
+    }
+    if (found.inner < 0 || StillReady(found)) events[kept++] = events[i];
+  }
+  return kept;
+}
+
+void SockEpollWatch(int epfd) {
+  uint32_t idx;
+  pstn_epoll* set = SetOf(epfd, &idx);
+  if (set != nullptr) (void)Rearm(epfd, *set, idx);
+}
+
+}  // namespace postern

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// epoll_set.cc - a kernel epoll fd becomes a set of ours: its object, its doorbell.
+#include "sock/epoll_set.h"
+
+#include <cerrno>
+
+#include "base/sys.h"
+
+namespace postern {
+
+SetLocal set_local[PSTN_EPOLLS];
+uint32_t set_waiting[PSTN_EPOLLS];
+int set_kept[PSTN_EPOLLS];
+
+pstn_lock adopt_lock;
+
+long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data) {
+  epoll_event ev = {};
+  ev.events = events;
+  ev.data.u64 = data;
+  return sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), fd, &ev);
+}
+
+// This process's part of a set. One that was left by a set before it is closed: its bell has no
+// use.
+SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx) {
+  SetLocal& l = set_local[idx];
+  if (l.gen == set.gen) return l;
+  if (l.bell > 0) CloseInternal(l.bell);
+  l = {};
+  l.gen = set.gen;
+  return l;
+}
+
+namespace {
+
+// dup() of the set's fd from before it was ours: the table has to know those, too.
+void AdoptDups(int epfd, pstn_epoll& set, uint32_t idx) {
+  constexpr int kLook = 1024;
+  for (int fd = 0; fd < kLook; fd++) {
+    if (fd == epfd || FdEntry(fd) != 0) continue;
+    long r = sys::Call(SYS_kcmp, sys::Pid(), sys::Pid(), 0L /* KCMP_FILE */, static_cast<long>(fd),
+                       static_cast<long>(epfd));
+    if (r == -EPERM || r == -ENOSYS) return;  // not ours to ask
+    if (r != 0) continue;
+    FetchAdd(set.refs, 1u);
+    SetFd(fd, PSTN_FD_EPOLL | idx);
+  }
+}
+
+}  // namespace
+
+// The number under which a thread that waits reaches the kernel's set.
+int KernelFd(int epfd, uint32_t idx) {
+  int kept = LoadAcquire(set_kept[idx]);
+  return kept != 0 ? kept : epfd;
+}
+
+// Makes the object of a kernel epoll fd at its first accelerated member. It has its doorbell from
+// the beginning, and so whoever shares the set: a bell is in the kernel's set as long as any copy
+// of it is open.
+long Adopt(int epfd, uint32_t* idx) {
+  Guard g(adopt_lock);
+  if (SetOf(epfd, idx) != nullptr) return 0;  // another thread was first
+  // The kernel says whether this is an epoll fd at all, and what is wrong otherwise.
+  epoll_event probe = {};
+  long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL),
+                     BellSender(g_proc.bells), &probe);
+  if (r != -ENOENT) return r < 0 ? r : -EINVAL;
+  pstn_stack& s = Stack();
+  uint32_t i = TakeEpoll(s);
+  if (i == PSTN_NONE) return -ENOSPC;
+  uint64_t magic = NewUuid().hi & kMagicMask;
+  Bed bed = MakeBed(PSTN_NONE);
+  if (bed.waiter == PSTN_NONE) {
+    GiveEpoll(s, i);
+    return bed.bell;
+  }
+  r = KernelAdd(epfd, bed.bell, EPOLLIN, magic | kTagBell);
+  if (r < 0) {
+    UnmakeBed(bed);
+    GiveEpoll(s, i);
+    return r;
+  }
+  pstn_epoll& set = s.epolls[i];
+  set.refs = 1;
+  set.lock.word = 0;
+  set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
+  set.ready_count = set.kernel_count = set.listeners = set.sleepers = 0;
+  set.gen++;
+  set.magic = magic;
+  StoreRelease(set.waiter_idx, bed.waiter);
+  StoreRelease(set.state, 1u);
+  MarkWaiter(bed.waiter, PSTN_EV_USED);
+  LocalOf(set, i).bell = bed.bell;
+  SetFd(epfd, PSTN_FD_EPOLL | i);
+  AdoptDups(epfd, set, i);
+  *idx = i;
+  // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
+  (void)RingBell(BellSender(g_proc.bells), s.hdr.id, bed.waiter);
+  return 0;
+}
+
+// A set that this process has from the image before it needs a bell anew.
+long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
+  SetLocal& l = LocalOf(set, idx);
+  if (l.bell == 0) {
+    Guard g(adopt_lock);
+    if (l.bell != 0) return 0;  // another thread has it just made
+    int fd = MoveHigh(OpenBell(Stack().hdr.id, set.waiter_idx));
+    // EADDRINUSE: another process that shares the set has it; it is in the kernel's set already.
+    if (fd == -EADDRINUSE) {
+      l.bell = -1;
+    } else if (fd < 0) {
+      return fd;
+    } else {
+      long r = KernelAdd(epfd, fd, EPOLLIN, set.magic | kTagBell);
+      if (r < 0) {
+        CloseInternal(fd);
+        return r;
+      }
+      l.bell = fd;
+    }
+  }
+  if (set.listeners != 0 && l.control != g_proc.ctl_fd) {
+    l.control = g_proc.ctl_fd;
+    if (l.control >= 0) (void)KernelAdd(epfd, l.control, EPOLLIN, set.magic | kTagControl);
+  }
+  return 0;
+}
+
+}  // namespace postern

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// epoll_set.h - what the parts of the epoll code share: the set itself, in the stack and in this
+// process. epoll.cc registers, epoll_wait.cc waits, epoll_nest.cc knows of sets in other sets.
+#pragma once
+#include "sock/items.h"
+#include "sock/sock.h"
+
+namespace postern {
+
+inline constexpr uint64_t kMagicMask = ~0xffffffull;
+inline constexpr uint32_t kTagBell = 0xffffff;
+inline constexpr uint32_t kTagControl = 0xfffffe;
+inline constexpr uint32_t kEventMask = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM |
+                                       EPOLLWRNORM | EPOLLRDBAND | EPOLLWRBAND | EPOLLMSG |
+                                       EPOLLERR | EPOLLHUP;
+inline constexpr uint32_t kExclusiveOk =
+    EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
+
+// Doorbells of the sets that this process has slept on, by set: an fd that belongs to the waiter.
+struct SetLocal {
+  uint32_t gen;
+  int bell;     // 0: not opened here
+  int control;  // ctl_fd that is registered; 0: none
+  uint32_t epfd;
+  uint64_t kernel_look_ns;
+  uint64_t ours_ns;  // last event of an accelerated socket: no spinning where there are none
+  uint32_t watched;  // 1: the set itself is in another set, or was polled: see Rearm
+  uint32_t kernel_first;
+};
+extern SetLocal set_local[PSTN_EPOLLS];
+// Threads of this process in SockEpollWait on a set, and the number of ours that keeps it for them
+// since the program closed its own (0: none).
+extern uint32_t set_waiting[PSTN_EPOLLS];
+extern int set_kept[PSTN_EPOLLS];
+extern pstn_lock adopt_lock, nested_lock;
+extern uint32_t nested_count;  // sets that are members of others, under nested_lock
+
+inline pstn_epoll* SetOf(int epfd, uint32_t* idx) {
+  uint32_t e = FdEntry(epfd);
+  if ((e & PSTN_FD_KIND) != PSTN_FD_EPOLL || (e & PSTN_FD_IDX) >= PSTN_EPOLLS) return nullptr;
+  *idx = e & PSTN_FD_IDX;
+  return &Stack().epolls[*idx];
+}
+
+long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data);
+// This process's part of a set.
+SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx);
+// The number under which a thread that waits reaches the kernel's set.
+int KernelFd(int epfd, uint32_t idx);
+// Makes the object of a kernel epoll fd at its first accelerated member.
+long Adopt(int epfd, uint32_t* idx);
+// A set that this process has from the image before it needs a bell anew.
+long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx);
+// The registration of an endpoint that the kernel serves by now moves to the kernel's set.
+void MoveItemOf(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd);
+// Is a member of ours ready? The bell then rings; else it is silent, and rings when one becomes so.
+bool Rearm(int epfd, pstn_epoll& set, uint32_t idx);
+
+}  // namespace postern

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+// epoll_wait.cc - waiting on a set: the walk that epoll.cc describes.
+#include <cerrno>
+
+#include "base/sys.h"
+#include "sock/cancel.h"
+#include "sock/epoll_set.h"
+
+namespace postern {
+namespace {
+
+constexpr int kKernelBatch = 64;
+constexpr uint64_t kSpinForNs = 2'000'000;  // spin while accelerated events are no rarer than this
+constexpr uint64_t kIdleSweepNs = 20'000'000;  // first sleep, after which idle rings are given back
+// 3. One walk over the ready list. Level-triggered items that are ready go to the tail again.
+// `moved`: an endpoint was met that has become the kernel's.
+int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
+  pstn_stack& s = Stack();
+  int n = 0;
+  uint32_t rounds = set.ready_count;
+  while (n < max && rounds-- != 0) {
+    uint32_t idx = PopReady(s, set);
+    if (idx == PSTN_NONE) break;
+    pstn_item& item = s.items[idx];
+    pstn_ep* ep = EpAt(s, item.ep_idx);
+    if (ep == nullptr) continue;
+    if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {
+      *moved = true;
+      continue;
+    }
+    uint32_t got = Readiness(*ep);
+    if ((item.flags & PSTN_IT_KREADY) != 0) {
+      got |= EPOLLIN | EPOLLRDNORM;
+      item.flags &= ~PSTN_IT_KREADY;
+    }
+    got &= (item.events & kEventMask) | EPOLLERR | EPOLLHUP;
+    if ((item.events & EPOLLOUT) != 0 && (got & EPOLLOUT) == 0 &&
+        LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
+      ConnEnd e;
+      if (Resolve(*ep, e)) {
+        FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+        if (Writable(e)) got |= EPOLLOUT;  // [F1]: it has become so meanwhile
+      }
+    }
+    if (got == 0) continue;
+    out[n].events = got;
+    out[n].data.u64 = item.data;
+    n++;
+    if ((item.events & EPOLLONESHOT) != 0) {
+      item.flags |= PSTN_IT_DISABLED;
+    } else if ((item.events & EPOLLET) == 0) {
+      PushReady(s, set, idx);
+    }
+  }
+  return n;
+}
+
+// The last thread that waited on a set whose number is closed ends it, unless other numbers mean
+// it.
+void ReleaseKept(uint32_t idx) {
+  int kept = Exchange(set_kept[idx], 0);
+  if (kept == 0) return;
+  SetFd(kept, 0);
+  sys::Close(kept);
+  DropFdRef(PSTN_FD_EPOLL | idx);
+}
+
+void StopWaiting(uint32_t idx) {
+  if (FetchSub(set_waiting[idx], 1u) == 1 && LoadAcquire(set_kept[idx]) != 0) ReleaseKept(idx);
+}
+
+// 2. What the kernel's set has. Events of the program's own fds go to `out`; ours are acted upon.
+long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
+                  const Deadline& until, bool sleep, const sigset_t* mask) {
+  SetLocal& local = set_local[idx];
+  const int epfd = KernelFd(fd, idx);
+  epoll_event got[kKernelBatch];
+  int batch = max < kKernelBatch ? max : kKernelBatch;
+  long r;
+  if (sleep) {
+    uint64_t left = until.left_ns();
+    timespec ts = until.LeftTimespec(UINT64_MAX);
+    long ms = until.never() ? -1 : static_cast<long>((left + 999999) / 1000000);
+    auto wait = [&] {
+      long n = sys::Call(SYS_epoll_pwait2, epfd, &got[0], batch, until.never() ? nullptr : &ts,
+                         mask, 8L);
+      return n == -ENOSYS ? sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, mask, 8L) : n;
+    };
+    r = Cancellable(wait, [&] {
+      AnnounceSleep(set.waiter_idx, FetchSub(set.sleepers, 1u) != 1);
+      StopWaiting(idx);
+    });
+  } else {
+    r = sys::Call(SYS_epoll_wait, epfd, &got[0], batch, 0L);
+  }
+  local.kernel_look_ns = MonotonicNs();
+  if (r <= 0) return r;
+  if (LoadRelaxed(nested_count) != 0) r = SockEpollFilter(epfd, &got[0], r);
+  int n = 0;
+  for (long i = 0; i < r; i++) {
+    if ((got[i].data.u64 & kMagicMask) != set.magic) {
+      out[n++] = got[i];
+      continue;
+    }
+    uint32_t tag = static_cast<uint32_t>(got[i].data.u64 & ~kMagicMask);
+    if (tag == kTagBell) {
+      if (local.bell > 0) DrainBell(local.bell);
+    } else if (tag == kTagControl) {
+      CtlDrain();
+      if (g_proc.ctl_fd < 0) {
+        local.control = 0;
+        CtlReconnect();
+      }
+    } else if (tag < PSTN_ITEMS) {
+      pstn_stack& s = Stack();
+      SetGuard g(s, set);
+      pstn_item& item = s.items[tag];
+      bool member = item.epoll_idx < PSTN_EPOLLS && &s.epolls[item.epoll_idx] == &set;
+      if (member &&
+          (item.flags & PSTN_IT_KERNEL) != 0) {  // another thread may just have removed it
+        item.flags |= PSTN_IT_KREADY;
+        PushReady(s, set, tag);
+      }
+    }
+  }
+  return n;
+}
+
+// A member of this set whose endpoint the kernel serves by now, and its fd in this process; null:
+// none.
+pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
+  pstn_stack& s = Stack();
+  Guard g(set.lock);
+  for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
+       i = s.items[i].all_next, guard++) {
+    pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
+    if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_KERNEL) continue;
+    *fd = static_cast<int>(s.items[i].fd);
+    if (EpOfFd(*fd) == ep) return ep;
+  }
+  return nullptr;
+}
+
+int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
+  if (set.listeners != 0) AdmitSyns();
+  if (!WaiterHasNews(set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
+  TakePosts(g_proc.view, set, idx);
+  bool moved = false;
+  int n;
+  {
+    SetGuard g(Stack(), set);
+    n = Harvest(set, out, max, &moved);
+  }
+  if (n != 0) set_local[idx].ours_ns = MonotonicNs();
+  int fd;
+  for (pstn_ep* ep; moved && (ep = MovedMember(set, &fd)) != nullptr;)
+    MoveItemOf(epfd, set, idx, *ep, fd);
+  return n;
+}
+
+// One look at both halves. More than 0: that many events.
+long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, bool ask_kernel) {
+  SetLocal& local = set_local[idx];
+  // When one half fills `out`, the other half is first the next time.
+  bool kernel_first = local.kernel_first != 0;
+  local.kernel_first = 0;
+  int ours = ask_kernel && kernel_first ? 0 : LookAtOurs(epfd, set, idx, out, max);
+  if (!ask_kernel) return ours;
+  if (ours == max) {
+    local.kernel_first = 1;
+    return ours;
+  }
+  long n = LookAtKernel(epfd, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr);
+  if (n < 0) return ours != 0 ? ours : n;
+  n += ours;
+  if (ours == 0 && n < max)
+    n += LookAtOurs(epfd, set, idx, out + n,
+                    max - static_cast<int>(n));  // the look may have brought some
+  return n;
+}
+
+// 4. Sleeps until something may have happened. Events of the kernel's fds that end the sleep go to
+// `out`.
+long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until,
+           const sigset_t* mask) {
+  long r = EnsureBell(KernelFd(epfd, idx), set, idx);
+  if (r < 0) return r;
+  uint32_t w = set.waiter_idx;
+  bool listens = set.listeners != 0;
+  MarkWaiter(w, PSTN_EV_USED | (listens ? PSTN_EV_SYN : 0u));
+  StoreRelaxed(Stack().waiters[w].wants_syn, listens ? 1u : 0u);
+  FetchAdd(set.sleepers, 1u);
+  AnnounceSleep(w, true);
+  if (!WaiterHasNews(w, listens) && LoadRelaxed(set.ready_count) == 0) {
+    Count(Stack().hdr, kCounterSleeps);
+    if (listens && g_proc.ctl_fd < 0 && until.left_ns() > kDaemonRetryNs)
+      until = Deadline::AfterNs(kDaemonRetryNs);
+    r = LookAtKernel(epfd, set, idx, out, max, until, true, mask);
+    if (listens && g_proc.ctl_fd < 0) CtlReconnect();
+  }
+  AnnounceSleep(w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
+  return r;
+}
+
+bool HasRings() {
+  uint32_t hw = LoadRelaxed(Stack().hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    if (LoadRelaxed(Stack().lgrs[i].state) != 0 &&
+        (LoadRelaxed(Stack().lgrs[i].rings) > 32 || LoadRelaxed(Stack().lgrs[i].zombies) > 32))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// A wait that began when the set was the kernel's alone, and got `count` events.
+long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadline until,
+                      const sigset_t* mask) {
+  uint32_t idx;
+  pstn_epoll* set = SetOf(epfd, &idx);
+  if (set == nullptr || count < 0) return count;
+  long kept = 0;
+  for (long i = 0; i < count; i++) {
+    if ((events[i].data.u64 & kMagicMask) != set->magic) events[kept++] = events[i];
+  }
+  if (kept != 0) return kept;
+  long r = SockEpollWait(epfd, events, max, until, mask);
+  return r != kPass ? r : -EBADF;
+}
+
+namespace {
+
+long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until,
+               const sigset_t* mask) {
+  SetLocal& local = LocalOf(set, idx);
+  const uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u;
+  const uint32_t interrupts = t_interrupts;
+  long n = 0;
+  auto news = [&] {
+    if (!WaiterHasNews(set.waiter_idx, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0)
+      return false;
+    n = LookOnce(epfd, set, idx, out, max, false);
+    return n != 0;
+  };
+  // Where accelerated events flow, the kernel's half is asked now and then; where none do, it is
+  // asked once, by the sleep.
+  uint64_t now = MonotonicNs();
+  bool flows = now - local.ours_ns < kSpinForNs;
+  if (until.left_ns() == 0 || (flows && now - local.kernel_look_ns >= kernel_ns)) {
+    if ((n = LookOnce(epfd, set, idx, out, max, true)) != 0) return n;
+  } else if (news()) {
+    return n;
+  }
+  if (until.left_ns() == 0) return 0;
+  bool swept = false;
+  for (;;) {
+    if (flows && Spin(news, until)) return n;
+    flows = false;
+    if (t_interrupts != interrupts) return -EINTR;
+    Deadline end = until;
+    bool sweep = !swept && HasRings() && until.left_ns() > kIdleSweepNs;
+    if (sweep) end = Deadline::AfterNs(kIdleSweepNs);
+    n = Sleep(epfd, set, idx, out, max, end, mask);
+    if (n != 0) return n;
+    n = LookOnce(epfd, set, idx, out, max, false);
+    if (n != 0) return n;
+    if (until.left_ns() == 0) return 0;
+    if (sweep && end.left_ns() == 0) {
+      GiveBackIdleRings();
+      swept = true;
+    }
+  }
+}
+
+// Before a call returns. Others may sleep on the set: the doorbell that this call has answered was
+// for all, and what it leaves on the list is for them.
+void WakeOthers(const pstn_epoll& set) {
+  if (LoadRelaxed(set.sleepers) == 0) return;
+  uint32_t w = set.waiter_idx;
+  AnnounceSleep(w, true);
+  if (!WaiterHasNews(w, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return;
+  (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, w);
+}
+
+}  // namespace
+
+long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
+  uint32_t idx;
+  pstn_epoll* set = SetOf(epfd, &idx);
+  if (set == nullptr) return kPass;
+  if (max <= 0) return -EINVAL;
+  if (out == nullptr) return -EFAULT;
+  FetchAdd(set_waiting[idx],
+           1u);  // [F1] against KeepForWaiters: it sees this, or we see that the number is gone
+  uint32_t again;
+  long n = -EBADF;
+  if (SetOf(epfd, &again) == set) {
+    n = WaitOnSet(epfd, *set, idx, out, max, until, mask);
+    WakeOthers(*set);
+    if (LoadRelaxed(set_local[idx].watched) != 0) (void)Rearm(KernelFd(epfd, idx), *set, idx);
+  }
+  StopWaiting(idx);
+  return n;
+}
+
+// As with the kernel's files: who waits goes on though another thread closes the number. The
+// reference moves to a number of our own, which the process's death releases like any other.
+bool KeepForWaiters(int epfd, uint32_t entry) {
+  uint32_t idx = entry & PSTN_FD_IDX;
+  FullFence();  // [F1]
+  if (idx >= PSTN_EPOLLS || LoadRelaxed(set_waiting[idx]) == 0) return false;
+  int high = sys::Fcntl(epfd, F_DUPFD_CLOEXEC, kFdInternal);
+  if (high < 0) return false;
+  SetFd(high, entry);
+  MarkPrivate(high, PSTN_FD_INTERNAL);
+  int none = 0;
+  if (!CompareExchange(set_kept[idx], none,
+                       high)) {  // a duplicate was closed before: that is enough
+    SetFd(high, 0);
+    sys::Close(high);
+    return false;
+  }
+  if (LoadAcquire(set_waiting[idx]) == 0) ReleaseKept(idx);
+  return true;
+}
+
+// Threads of the parent are not in the child, nor what they held and waited for.
+void SetsAfterFork() {
+  adopt_lock.word = nested_lock.word = 0;
+  for (uint32_t i = 0; i < PSTN_EPOLLS; i++) {
+    if (set_waiting[i] == 0) continue;
+    set_waiting[i] = 0;
+    if (set_kept[i] != 0) ReleaseKept(i);
+  }
+}
+
+}  // namespace postern
