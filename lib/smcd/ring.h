@@ -41,6 +41,7 @@ struct ConnEnd {
   uint8_t* lgr;
   pstn_conn* conn;
   uint32_t side;
+  uint64_t which = 0;  // endpoint's and connection's generations: whether they still are the same
 
   pstn_conn_ctl& ctl() const { return conn->ctl[side]; }
   pstn_conn_ctl& peer_ctl() const { return conn->ctl[side ^ 1u]; }

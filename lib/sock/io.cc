@@ -99,19 +99,21 @@ long Violation(const ConnEnd& e) {
   return -ECONNRESET;
 }
 
-// What a call comes to on an endpoint that is no longer connected here: kPass if the kernel serves
-// it.
-long NotHere(const pstn_ep& ep) {
-  return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -ECONNABORTED;
-}
 bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
+// The same under one of its locks, from where the connection can't be taken away (export.cc, close.cc):
+// and it is the connection that the call began with, not one that got the endpoint after a close().
+bool StillHere(const ConnEnd& e) { return Here(*e.ep) && Which(*e.ep) == e.which; }
+// What a call comes to where that is not so: kPass if the kernel serves it.
+long NotHere(const ConnEnd& e) {
+  if (Which(*e.ep) != e.which) return -EBADF;
+  return LoadAcquire(e.ep->state) == PSTN_EP_KERNEL ? kPass : -ECONNABORTED;
+}
 
 long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode) {
   Lock(e.ep->rx.lock);
-  if (!Here(
-          *e.ep)) {  // under the lock: from here on the ring may be another endpoint's (export.cc)
+  if (!StillHere(e)) {
     Unlock(e.ep->rx.lock);
-    return NotHere(*e.ep);
+    return NotHere(e);
   }
   ReadResult r = RingRead(e, to, want, mode);
   if (r.bytes != 0 && mode != ReadMode::kPeek) ReturnSpace(g_proc.bells, e);
@@ -156,11 +158,11 @@ long RecvNothing(const ConnEnd& e, bool nonblock) {
   for (;;) {
     if (RingReadable(e)) return 0;
     long end = WhenEmpty(e);
-    if (!Here(*e.ep)) return NotHere(*e.ep);
+    if (!Here(*e.ep)) return NotHere(e);
     if (end != -EAGAIN || nonblock) return end;
     Wait w = WaitFor(
         hold, *e.ep, e.ctl().rx_wait, 1, [&] { return ReadableOrEnded(e); }, until);
-    if (!Here(*e.ep)) return NotHere(*e.ep);
+    if (!Here(*e.ep)) return NotHere(e);
     if (w != Wait::kReady) return w == Wait::kTimeout ? -EAGAIN : -EINTR;
   }
 }
@@ -275,7 +277,7 @@ constexpr size_t kMoved =
 
 size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth) {
   Lock(e.ep->tx.lock);
-  if (!Here(*e.ep)) {  // as in RecvOnce
+  if (!StillHere(e)) {  // as in RecvOnce
     Unlock(e.ep->tx.lock);
     return kMoved;
   }

@@ -16,12 +16,16 @@ namespace postern {
 
 // ---- ep.cc: state
 // The connection of an endpoint, if it has one and this process can reach it.
+inline uint64_t Which(const pstn_ep& ep) {
+  return static_cast<uint64_t>(LoadAcquire(ep.gen)) << 32 | LoadRelaxed(ep.conn_gen);
+}
 inline bool Resolve(pstn_ep& ep, ConnEnd& e) {
+  uint64_t which = Which(ep);
   uint32_t idx = ep.lgr_idx;
   uint8_t* base = LgrBase(g_proc.view, idx);
   if (base == nullptr) base = EnsureLgr(idx);
   if (base == nullptr) return false;
-  e = {&ep, &Stack().lgrs[idx], base, &LgrConn(base, ep.conn_idx), ep.side & 1u};
+  e = {&ep, &Stack().lgrs[idx], base, &LgrConn(base, ep.conn_idx), ep.side & 1u, which};
   return true;
 }
 uint32_t NewEp(uint32_t family);  // state NEW, one reference; PSTN_NONE when the stack is full
