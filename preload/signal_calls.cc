@@ -109,7 +109,12 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
   }
   bool waits = t_waits_for_many;
   t_waits_for_many = false;  // for the handler's own calls, and for good if it does not return
-  if ((a.flags & SA_RESTART) == 0 || waits) t_interrupts++;
+  uint32_t* word = t_sleep_word;
+  t_sleep_word = nullptr;  // for good, too, if it does not return
+  if ((a.flags & SA_RESTART) == 0 || waits) {
+    t_interrupts++;
+    if (word != nullptr) FetchOr(*word, kNudge);
+  }
   SetThreadMask(mask | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : Bit(signo)));
   a.handler(signo, info,
             context);  // more arguments than a plain handler takes do no harm, as in the kernel

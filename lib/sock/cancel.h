@@ -8,6 +8,12 @@
 #pragma once
 #include <pthread.h>
 
+#include <cerrno>
+#include <csignal>
+
+#include "base/sys.h"
+#include "sock/proc.h"
+
 namespace postern {
 
 template <typename Call, typename Undo>
@@ -19,6 +25,19 @@ long Cancellable(Call call, Undo undo) {
   r = call();
   pthread_setcanceltype(type, nullptr);
   pthread_cleanup_pop(0);
+  return r;
+}
+
+// Makes `call(mask)`, a sleep that lets signals in by that mask, unless a handler has run since
+// `interrupts` was read: between that look and the sleep, signals are held back.
+template <typename Call>
+long SleepUnlessInterrupted(uint32_t interrupts, const sigset_t* mask, Call call) {
+  const uint64_t all = ~uint64_t{0};
+  uint64_t own = 0;
+  (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_SETMASK), &all, &own, 8L);
+  const void* in_force = mask != nullptr ? static_cast<const void*>(mask) : &own;
+  long r = t_interrupts != interrupts ? -EINTR : call(in_force);
+  (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_SETMASK), &own, nullptr, 8L);
   return r;
 }
 

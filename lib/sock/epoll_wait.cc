@@ -71,7 +71,7 @@ void StopWaiting(uint32_t idx) {
 
 // 2. What the kernel's set has. Events of the program's own fds go to `out`; ours are acted upon.
 long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
-                  const Deadline& until, bool sleep, const sigset_t* mask) {
+                  const Deadline& until, bool sleep, const sigset_t* mask, uint32_t interrupts) {
   SetLocal& local = set_local[idx];
   const int epfd = KernelFd(fd, idx);
   epoll_event got[kKernelBatch];
@@ -81,15 +81,16 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
     uint64_t left = until.left_ns();
     timespec ts = until.LeftTimespec(UINT64_MAX);
     long ms = until.never() ? -1 : static_cast<long>((left + 999999) / 1000000);
-    auto wait = [&] {
+    auto wait = [&](const void* in_force) {
       long n = sys::Call(SYS_epoll_pwait2, epfd, &got[0], batch, until.never() ? nullptr : &ts,
-                         mask, 8L);
-      return n == -ENOSYS ? sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, mask, 8L) : n;
+                         in_force, 8L);
+      return n == -ENOSYS ? sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, in_force, 8L) : n;
     };
-    r = Cancellable(wait, [&] {
-      AnnounceSleep(set.waiter_idx, FetchSub(set.sleepers, 1u) != 1);
-      StopWaiting(idx);
-    });
+    r = Cancellable([&] { return SleepUnlessInterrupted(interrupts, mask, wait); },
+                    [&] {
+                      AnnounceSleep(set.waiter_idx, FetchSub(set.sleepers, 1u) != 1);
+                      StopWaiting(idx);
+                    });
   } else {
     r = sys::Call(SYS_epoll_wait, epfd, &got[0], batch, 0L);
   }
@@ -170,7 +171,7 @@ long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max
     local.kernel_first = 1;
     return ours;
   }
-  long n = LookAtKernel(epfd, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr);
+  long n = LookAtKernel(epfd, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr, 0);
   if (n < 0) return ours != 0 ? ours : n;
   n += ours;
   if (ours == 0 && n < max)
@@ -182,7 +183,7 @@ long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max
 // 4. Sleeps until something may have happened. Events of the kernel's fds that end the sleep go to
 // `out`.
 long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until,
-           const sigset_t* mask) {
+           const sigset_t* mask, uint32_t interrupts) {
   long r = EnsureBell(KernelFd(epfd, idx), set, idx);
   if (r < 0) return r;
   uint32_t w = set.waiter_idx;
@@ -195,7 +196,7 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
     Count(Stack().hdr, kCounterSleeps);
     if (listens && g_proc.ctl_fd < 0 && until.left_ns() > kDaemonRetryNs)
       until = Deadline::AfterNs(kDaemonRetryNs);
-    r = LookAtKernel(epfd, set, idx, out, max, until, true, mask);
+    r = LookAtKernel(epfd, set, idx, out, max, until, true, mask, interrupts);
     if (listens && g_proc.ctl_fd < 0) CtlReconnect();
   }
   AnnounceSleep(w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
@@ -261,7 +262,7 @@ long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
     Deadline end = until;
     bool sweep = !swept && HasRings() && until.left_ns() > kIdleSweepNs;
     if (sweep) end = Deadline::AfterNs(kIdleSweepNs);
-    n = Sleep(epfd, set, idx, out, max, end, mask);
+    n = Sleep(epfd, set, idx, out, max, end, mask, interrupts);
     if (n != 0) return n;
     n = LookOnce(epfd, set, idx, out, max, false);
     if (n != 0) return n;

@@ -35,11 +35,22 @@ bool WritableOrEnded(const ConnEnd& e) {
          LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
 }
 
+// A handler that runs between the last look at t_interrupts and the sleep finds the word here, and
+// changes it, so that the kernel does not let us sleep.
+class SleepWord {
+ public:
+  explicit SleepWord(uint32_t& word) { t_sleep_word = &word; }
+  ~SleepWord() { t_sleep_word = nullptr; }
+  SleepWord(const SleepWord&) = delete;
+  SleepWord& operator=(const SleepWord&) = delete;
+};
+
 // Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
 // more after that [F1].
 template <typename Ready>
-Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until) {
-  uint32_t interrupts = t_interrupts;
+Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
+             uint32_t interrupts) {
+  SleepWord on(word);
   Count(Stack().hdr, kCounterSleeps);
   for (;;) {
     uint32_t value = FetchOr(word, bit) | bit;
@@ -70,7 +81,7 @@ Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
   if (until.left_ns() == 0) return Wait::kTimeout;
   if (otherwise()) return Wait::kReady;
   hold.On(ep);
-  return SleepOn(hold, word, bit, ready, until);
+  return SleepOn(hold, word, bit, ready, until, interrupts);
 }
 
 // ---------------------------------------------------------------- receive
@@ -100,8 +111,9 @@ long Violation(const ConnEnd& e) {
 }
 
 bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
-// The same under one of its locks, from where the connection can't be taken away (export.cc, close.cc):
-// and it is the connection that the call began with, not one that got the endpoint after a close().
+// The same under one of its locks, from where the connection can't be taken away (export.cc,
+// close.cc): and it is the connection that the call began with, not one that got the endpoint after
+// a close().
 bool StillHere(const ConnEnd& e) { return Here(*e.ep) && Which(*e.ep) == e.which; }
 // What a call comes to where that is not so: kPass if the kernel serves it.
 long NotHere(const ConnEnd& e) {

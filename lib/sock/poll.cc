@@ -155,7 +155,7 @@ void GetUp(const Bed& bed, size_t n, KernelSet& k) {
 
 // Sleeps until something may have happened, or the time is up. 0, or -errno of the kernel's call.
 long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
-           const Deadline& until, const sigset_t* mask) {
+           const Deadline& until, const sigset_t* mask, uint32_t interrupts) {
   AnnounceSleep(bed.waiter, true);
   long r = 0;
   if (!WaiterHasNews(bed.waiter, listeners) && LookOnce(fds, n, k, false) == 0) {
@@ -167,8 +167,10 @@ long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
     timespec left = until.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
     r = Cancellable(
         [&] {
-          return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u),
-                           until.never() && !retry ? nullptr : &left, mask, 8L);
+          return SleepUnlessInterrupted(interrupts, mask, [&](const void* in_force) {
+            return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u),
+                             until.never() && !retry ? nullptr : &left, in_force, 8L);
+          });
         },
         [&] { GetUp(bed, n, k); });
     if (retry) CtlReconnect();
@@ -233,7 +235,7 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
       ready = -EINTR;
       break;
     }
-    long r = Sleep(bed, fds, n, k, listeners, until, mask);
+    long r = Sleep(bed, fds, n, k, listeners, until, mask, interrupts);
     CtlDrain();
     listeners = k.Fill(fds, n);  // one of ours may have become the kernel's
     MarkWaiter(bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
