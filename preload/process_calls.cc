@@ -5,6 +5,7 @@
 // covered. vfork is fork here: its child shares our memory but not our descriptors, and a close in
 // it would be taken for one in the parent.
 #include <fcntl.h>
+#include <sched.h>
 #include <spawn.h>
 #include <unistd.h>
 
@@ -130,6 +131,48 @@ PSTN_EXPORT pid_t fork() noexcept {
   return r;
 }
 PSTN_EXPORT pid_t vfork() noexcept { return fork(); }
+
+namespace {
+
+struct Cloned {
+  int (*fn)(void*);
+  void* arg;
+};
+int RunCloned(void* p) {
+  Cloned c = *static_cast<Cloned*>(p);  // in the child's copy of the parent's memory
+  ForkChild();
+  return c.fn(c.arg);
+}
+
+}  // namespace
+
+// A child with memory of its own is one of fork; others are threads, or the program's own affair.
+PSTN_EXPORT int clone(int (*fn)(void*), void* stack, int flags, void* arg, ...) noexcept {
+  va_list ap;
+  va_start(ap, arg);
+  auto* ptid = va_arg(ap, pid_t*);
+  auto* tls = va_arg(ap, void*);
+  auto* ctid = va_arg(ap, pid_t*);
+  va_end(ap);
+  if ((flags & (CLONE_VM | CLONE_THREAD)) != 0 || !g_proc.attached) {
+    return PSTN_REAL(clone)(fn, stack, flags, arg, ptid, tls, ctid);
+  }
+  Cloned c = {fn, arg};
+  ForkPrepare();
+  int r = PSTN_REAL(clone)(RunCloned, stack, flags, &c, ptid, tls, ctid);
+  if (EmbryoSlot() != PSTN_NONE) Adopted(EmbryoSlot(), r);
+  return r;
+}
+PSTN_EXPORT int unshare(int flags) noexcept {
+  int r = PSTN_REAL(unshare)(flags);
+  if (r == 0 && (flags & CLONE_NEWNET) != 0) LearnNetns();
+  return r;
+}
+PSTN_EXPORT int setns(int fd, int type) noexcept {
+  int r = PSTN_REAL(setns)(fd, type);
+  if (r == 0) LearnNetns();
+  return r;
+}
 
 PSTN_EXPORT int execve(const char* path, char* const argv[], char* const envp[]) noexcept {
   return Exec(path, false, envp,

@@ -224,6 +224,7 @@ bool StillListed(const pstn_dir& d, pstn_ep& ep, const Target& t, const pstn_add
 
 Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
   if (PortExcluded(to.port)) return kReasonExcludedPort;
+  if (g_proc.elsewhere) return kReasonNetns;
   if (to.scope != 0) return kReasonScopedAddress;
   NormaliseDestination(to);
   bool v4_through_v6 = ep.family == AF_INET6 && AddrIsV4(to);

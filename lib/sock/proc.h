@@ -24,6 +24,7 @@ struct Process {
   uint32_t pid = 0;
   bool enabled = false;  // options say so, and this is not posternd itself
   bool attached = false;
+  bool elsewhere = false;  // in another network namespace than the stack: ports mean others there
   pstn_lock init_lock{};
   Options opt{};
   RingLimits limits{};

@@ -8,6 +8,8 @@
 // Exec: the slot stays, the memory goes. The stack's memfd and those of the link groups are left
 // open over the exec and named in POSTERN_ATTACH; the new image takes the slot over and drops what
 // close-on-exec has closed.
+#include <sys/stat.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -192,6 +194,7 @@ void AttachAfterExec(const char* text) {
     SetLgrMapping(g_proc.view, static_cast<uint32_t>(idx), base, lgr_fd);
   }
   g_proc.attached = true;
+  LearnNetns();
   FillSlot(mine);
   Count(Stack().hdr, kCounterExecs);
   if (spawned) {
@@ -288,6 +291,13 @@ bool JoinStack(int stack_fd) {
   g_proc.attached = true;
   CtlReconnect();
   return true;
+}
+
+void LearnNetns() {
+  if (!g_proc.attached) return;  // the stack will belong where it is made
+  struct stat st;
+  long r = sys::Call(SYS_newfstatat, static_cast<long>(AT_FDCWD), "/proc/self/ns/net", &st, 0L);
+  g_proc.elsewhere = r == 0 && st.st_ino != Stack().hdr.netns_ino;
 }
 
 void ForkPrepare() {

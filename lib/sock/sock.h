@@ -189,6 +189,8 @@ void GiveBackSome(const ConnEnd& e);
 
 // ---- process.cc
 void ForkPrepare();
+// The process may have changed its network namespace (unshare, setns).
+void LearnNetns();
 void ForkParent();
 void ForkChild();
 // The slot that ForkPrepare has made and nobody has taken over yet; PSTN_NONE if there is none.

@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -257,6 +258,39 @@ void Clone3Serve(int listener) {
   ExpectChild(static_cast<pid_t>(child));
 }
 
+// libc's clone(), which runs no fork handlers.
+int EchoOn(void* fd) {
+  Echo(*static_cast<int*>(fd));
+  return 0;
+}
+void CloneServe(int listener) {
+  int fd = Accept(listener);
+  ExpectText(fd, "first");
+  std::vector<char> stack(1 << 20);
+  const int child = clone(EchoOn, stack.data() + stack.size(), SIGCHLD, &fd);
+  EXPECT(child > 0);
+  close(fd);
+  ExpectChild(child);
+}
+
+// In another network namespace the same port is somebody else's, or nobody's.
+void UnshareServe(int listener) {
+  const int fd = Accept(listener);
+  ExpectText(fd, "here");
+  ExpectEnd(fd);
+}
+void UnshareConnect(uint16_t port) {
+  const int fd = Connect(port);
+  Put(fd, "here");
+  EXPECT(unshare(CLONE_NEWNET) == 0);
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_port = htons(port);
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const int other = socket(AF_INET, SOCK_STREAM, 0);
+  EXPECT(connect(other, reinterpret_cast<sockaddr*>(&at), sizeof at) == -1);
+}
+
 void VforkServe(int listener) {
   const int fd = Accept(listener);
   ExpectText(fd, "first");
@@ -424,6 +458,8 @@ const Case kProcessCases[] = {{"fork_two_producers", TwoProducersServe, TwoProdu
                               {"posix_spawn", SpawnServe, EchoedConnect},
                               {"system", SystemServe, EchoedConnect},
                               {"popen", PopenServe, EchoedConnect},
+                              {"clone", CloneServe, EchoedConnect},
+                              {"unshare_net", UnshareServe, UnshareConnect},
                               {"clone3", Clone3Serve, EchoedConnect},
                               {"vfork", VforkServe, EchoedConnect},
                               {"pidfd_getfd", PidfdGetfdServe, EchoedConnect},

@@ -39,9 +39,11 @@ def pair(ctx, name, server_ends=True, look=False):
         check(server.alive(), f"server ended: {server.output()[-500:]}")
 
 
-def simple(name, case, **kw):
+def simple(name, case, root=False, **kw):
     """Registers a test that is a pair of programs and nothing else."""
     def run(ctx):
+        if root and os.getuid() != 0:
+            raise Skip("needs root, for a network namespace of its own")
         pair(ctx, case, **kw)
     run.__name__ = name
     test()(run)
@@ -56,6 +58,8 @@ simple("mistake_inherited_by_exec", "inherited_by_exec")
 simple("mistake_inherited_by_stranger", "inherited_by_stranger")
 simple("mistake_posix_spawn", "posix_spawn")
 simple("mistake_clone3", "clone3")
+simple("mistake_clone", "clone")
+simple("mistake_unshare_net", "unshare_net", root=True)
 simple("mistake_system", "system")
 simple("mistake_popen", "popen")
 simple("mistake_vfork", "vfork")
