@@ -110,10 +110,13 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
   bool waits = t_waits_for_many;
   t_waits_for_many = false;  // for the handler's own calls, and for good if it does not return
   uint32_t* word = t_sleep_word;
+  uint32_t waiter = t_sleep_waiter;
   t_sleep_word = nullptr;  // for good, too, if it does not return
+  t_sleep_waiter = PSTN_NONE;
   if ((a.flags & SA_RESTART) == 0 || waits) {
     t_interrupts++;
     if (word != nullptr) FetchOr(*word, kNudge);
+    if (waiter != PSTN_NONE) (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, waiter);
   }
   SetThreadMask(mask | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : Bit(signo)));
   a.handler(signo, info,

@@ -9,7 +9,6 @@
 #include <pthread.h>
 
 #include <cerrno>
-#include <csignal>
 
 #include "base/sys.h"
 #include "sock/proc.h"
@@ -28,16 +27,16 @@ long Cancellable(Call call, Undo undo) {
   return r;
 }
 
-// Makes `call(mask)`, a sleep that lets signals in by that mask, unless a handler has run since
-// `interrupts` was read: between that look and the sleep, signals are held back.
+// Makes `call()`, a sleep in the kernel that the bell of `waiter` ends, unless a handler has run
+// since `interrupts` was read. One that runs after that look rings the bell. (Blocking signals
+// meanwhile would do as well, but to unblock them takes a process's signals away from the thread
+// that the kernel has chosen; CPython's main thread then sleeps on.)
 template <typename Call>
-long SleepUnlessInterrupted(uint32_t interrupts, const sigset_t* mask, Call call) {
-  const uint64_t all = ~uint64_t{0};
-  uint64_t own = 0;
-  (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_SETMASK), &all, &own, 8L);
-  const void* in_force = mask != nullptr ? static_cast<const void*>(mask) : &own;
-  long r = t_interrupts != interrupts ? -EINTR : call(in_force);
-  (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_SETMASK), &own, nullptr, 8L);
+long SleepUnlessInterrupted(uint32_t interrupts, uint32_t waiter, Call call) {
+  t_sleep_waiter = waiter;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  long r = t_interrupts != interrupts ? -EINTR : call();
+  t_sleep_waiter = PSTN_NONE;
   return r;
 }
 

@@ -81,12 +81,12 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
     uint64_t left = until.left_ns();
     timespec ts = until.LeftTimespec(UINT64_MAX);
     long ms = until.never() ? -1 : static_cast<long>((left + 999999) / 1000000);
-    auto wait = [&](const void* in_force) {
+    auto wait = [&] {
       long n = sys::Call(SYS_epoll_pwait2, epfd, &got[0], batch, until.never() ? nullptr : &ts,
-                         in_force, 8L);
-      return n == -ENOSYS ? sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, in_force, 8L) : n;
+                         mask, 8L);
+      return n == -ENOSYS ? sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, mask, 8L) : n;
     };
-    r = Cancellable([&] { return SleepUnlessInterrupted(interrupts, mask, wait); },
+    r = Cancellable([&] { return SleepUnlessInterrupted(interrupts, set.waiter_idx, wait); },
                     [&] {
                       AnnounceSleep(set.waiter_idx, FetchSub(set.sleepers, 1u) != 1);
                       StopWaiting(idx);

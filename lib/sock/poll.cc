@@ -167,9 +167,9 @@ long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
     timespec left = until.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
     r = Cancellable(
         [&] {
-          return SleepUnlessInterrupted(interrupts, mask, [&](const void* in_force) {
+          return SleepUnlessInterrupted(interrupts, bed.waiter, [&] {
             return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u),
-                             until.never() && !retry ? nullptr : &left, in_force, 8L);
+                             until.never() && !retry ? nullptr : &left, mask, 8L);
           });
         },
         [&] { GetUp(bed, n, k); });

@@ -8,6 +8,7 @@
 namespace postern {
 
 thread_local uint32_t t_interrupts __attribute__((tls_model("initial-exec"))) = 0;
+thread_local uint32_t t_sleep_waiter __attribute__((tls_model("initial-exec"))) = PSTN_NONE;
 thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-exec"))) = nullptr;
 
 namespace {
