@@ -26,9 +26,6 @@ class Bridge {
   };
   State Pump();
 
-  int ring_fd() const { return ring_fd_; }
-  int kernel_fd() const { return kernel_fd_; }
-
  private:
   // One direction: what has been read and not been written, and how far its end has come.
   struct Flow {
@@ -41,7 +38,6 @@ class Bridge {
   long Read(bool from_ring, void* to, size_t bytes);
   long Write(bool to_ring, const void* from, size_t bytes);
   void ShutWrite(bool ring);
-  void Reset();
 
   int ring_fd_, kernel_fd_;
   Flow out_, in_;  // ring -> kernel, kernel -> ring
