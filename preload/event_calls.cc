@@ -99,10 +99,18 @@ int AfterKernelWait(int epfd, epoll_event* out, int r, int max, Deadline until,
 
 PSTN_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* ev) noexcept {
   long r = Foreign(epfd);
-  if (r == kPass) r = Ours(fd) != nullptr ? SockEpollCtl(epfd, op, fd, ev) : Foreign(fd);
   if (r != kPass) return Ret<int>(r);
+  const pstn_ep* ep = Ours(fd);
+  if (ep == nullptr) {
+    r = Foreign(fd);
+  } else if (!WatchesKernelOnly(*ep) || IsSet(epfd)) {
+    r = SockEpollCtl(epfd, op, fd, ev);
+  }
+  if (r != kPass) return Ret<int>(r);
+  // A tail call: each return after a system call is one that the CPU has not predicted.
+  if (!MayBeSet(fd)) return PSTN_REAL(epoll_ctl)(epfd, op, fd, ev);
   int done = PSTN_REAL(epoll_ctl)(epfd, op, fd, ev);
-  if (done == 0) SockEpollNest(epfd, op, fd, ev);  // if `fd` is a set itself
+  if (done == 0) SockEpollNest(epfd, op, fd, ev);
   return done;
 }
 PSTN_EXPORT int epoll_wait(int epfd, epoll_event* out, int max, int ms) {

@@ -106,6 +106,8 @@ Json SocketJson(const Stack& stack, const Process& process, const std::string& c
   const uint32_t state = LoadAcquire(ep.state);
   const uint32_t reason = LoadRelaxed(ep.reason);
   const uint32_t family = LoadRelaxed(ep.family);
+  // connect() writes the peer's name before the state: a socket that is still NEW has no peer.
+  const pstn_addr peer = state == PSTN_EP_NEW ? pstn_addr{} : ep.peer;
   Json socket = {{"pid", process.pid},
                  {"comm", comm},
                  {"fd", fd},
@@ -114,7 +116,7 @@ Json SocketJson(const Stack& stack, const Process& process, const std::string& c
                  {"reason", reason == kReasonNone ? "" : ReasonName(reason)},
                  {"reason_text", reason == kReasonNone ? "" : ReasonText(reason)},
                  {"local", AddressText(ep.local, family)},
-                 {"peer", AddressText(ep.peer, family)},
+                 {"peer", AddressText(peer, family)},
                  {"rx_bytes", LoadRelaxed(ep.rx.bytes)},
                  {"tx_bytes", LoadRelaxed(ep.tx.bytes)}};
   if (state == PSTN_EP_KERNEL) AddKernelNames(socket, kernel, process.pid, fd);

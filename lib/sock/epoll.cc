@@ -24,11 +24,6 @@
 namespace postern {
 namespace {
 
-bool WatchesKernelOnly(pstn_ep& ep) {
-  uint32_t st = LoadAcquire(ep.state);
-  return st == PSTN_EP_KERNEL || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
-}
-
 // Edge-triggered and one-shot concern the kernel's part as well; EPOLLEXCLUSIVE goes with it. Who
 // has not asked for connections must not be woken for them: nobody would take them.
 uint32_t ListenerKernelEvents(uint32_t events) {

@@ -11,6 +11,7 @@ namespace postern {
 
 pstn_lock nested_lock;
 uint32_t nested_count;
+uint64_t g_epolls_made[kFdMax / 64];
 
 namespace {
 
@@ -21,7 +22,6 @@ struct Nested {
   uint32_t idx;   // of the inner set
   uint64_t data;  // of the registration
 };
-uint64_t epolls_made[kFdMax / 64];  // numbers that epoll_create gave: a hint
 Nested nested[kNestedMax];
 
 bool AnyReady(pstn_epoll& set, uint32_t idx) {
@@ -71,7 +71,7 @@ bool StillReady(const Nested& n) {
 
 void SockEpollMade(int fd) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
-  FetchOr(epolls_made[fd / 64], 1ull << (fd & 63));
+  FetchOr(g_epolls_made[fd / 64], 1ull << (fd & 63));
   if (LoadRelaxed(nested_count) == 0) return;
   Guard g(nested_lock);  // what the number was before
   for (uint32_t i = 0; i < nested_count;) {
@@ -91,9 +91,9 @@ void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
     // then.
     uint64_t bit = 1ull << (inner & 63);
     if (op != EPOLL_CTL_ADD || static_cast<uint32_t>(inner) >= kFdMax ||
-        (epolls_made[inner / 64] & bit) == 0)
+        (g_epolls_made[inner / 64] & bit) == 0)
       return;
-    FetchAnd(epolls_made[inner / 64], ~bit);
+    FetchAnd(g_epolls_made[inner / 64], ~bit);
     if (!g_proc.enabled || !EnsureStack() || Adopt(inner, &idx) < 0) return;
     set = &Stack().epolls[idx];
   }

@@ -121,13 +121,25 @@ void ReleaseLinger(pstn_ep& ep);
 
 // ---- epoll.cc
 long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev);
+// Not ours to register: the kernel serves it, or it is nothing any more.
+inline bool WatchesKernelOnly(const pstn_ep& ep) {
+  uint32_t st = LoadAcquire(ep.state);
+  return st == PSTN_EP_KERNEL || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
+}
 long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask);
 // After a wait in the kernel alone: what to do if the set has become ours during it.
 long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadline until,
                       const sigset_t* mask);
 // Sets in other sets: notes a registration that the kernel has taken; drops events that are over;
 // makes the kernel's fd of a set tell, by being readable, whether members of ours are ready.
-void SockEpollMade(int fd);  // epoll_create gave this number
+void SockEpollMade(int fd);                  // epoll_create gave this number
+extern uint64_t g_epolls_made[kFdMax / 64];  // numbers that epoll_create gave: a hint
+// Might `fd` be a set itself? If not, SockEpollNest has nothing to do.
+inline bool MayBeSet(int fd) {
+  if (static_cast<uint32_t>(fd) >= kFdMax) return false;
+  return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL ||
+         (LoadRelaxed(g_epolls_made[fd / 64]) >> (fd & 63) & 1u) != 0;
+}
 void SockEpollNest(int outer, int op, int inner, const epoll_event* ev);
 long SockEpollFilter(int epfd, epoll_event* events, long count);
 void SockEpollWatch(int epfd);
