@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // bridge.h - carries bytes between a ring and a kernel socket, both ways, until both directions
-// end. SPDX-License-Identifier: Apache-2.0
+// end.
 //
 // Non-blocking and edge-triggered: whoever is told of an event calls Pump(). An end is passed on as
 // it came: FIN as shutdown, a reset as a reset. What one side does not take yet is kept here, and

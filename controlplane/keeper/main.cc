@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // main.cc - postern-keeper: goes on with what a stack has to do when no process of its family does
-// it. SPDX-License-Identifier: Apache-2.0
+// it.
 //
 // One for each stack that needs it, started by posternd with the stack in descriptor 3. Today it
 // carries connections whose descriptors have left the family (lib/sock/export.cc); it ends when the
@@ -20,7 +21,7 @@
 #include <vector>
 
 #include "bridge.h"
-#include "ctl/proto.h"
+#include "ctl/packet.h"
 #include "sock/sock.h"
 
 namespace postern::keeper {
@@ -74,23 +75,15 @@ void Keeper::Connect() {
 void Keeper::ReadLine() {
   for (;;) {
     ctl::Msg job;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    iovec iov{&job, sizeof(job)};
-    msghdr header{};
-    header.msg_iov = &iov;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    const ssize_t got = recvmsg(line_, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    ctl::Packet packet(job);
+    const ssize_t got = recvmsg(line_, &packet.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
       CloseInternal(line_);
       line_ = -1;
       return;
     }
-    int fd = -1;
-    const cmsghdr* c = CMSG_FIRSTHDR(&header);
-    if (c != nullptr && c->cmsg_type == SCM_RIGHTS) memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+    const int fd = packet.TakeFd(close);
     if (got == sizeof(job) && job.type == ctl::Type::kExport && fd >= 0) {
       Take(job, fd);
     } else if (fd >= 0) {

@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "ctl/proto.h"
+#include "ctl/packet.h"
 
 namespace postern::ctl_command {
 namespace {
@@ -57,19 +57,10 @@ bool Connect(int fd, const std::string& path) {
 }
 
 int ReceiveReply(int fd, ctl::Msg& reply) {
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  iovec iov{&reply, sizeof(reply)};
-  msghdr header{};
-  header.msg_iov = &iov;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof(control);
-  const ssize_t got = recvmsg(fd, &header, MSG_CMSG_CLOEXEC);
+  ctl::Packet packet(reply);
+  const ssize_t got = recvmsg(fd, &packet.header, MSG_CMSG_CLOEXEC);
   if (got < 0) Throw("posternd does not answer", errno);
-  int with = -1;
-  const cmsghdr* c = CMSG_FIRSTHDR(&header);
-  if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-    memcpy(&with, CMSG_DATA(c), sizeof(with));
+  const int with = packet.TakeFd(close);
   if (got != sizeof(reply))
     throw AskError("posternd closed the connection (another version, or another user's?)");
   return with;

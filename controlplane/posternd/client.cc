@@ -5,28 +5,10 @@
 #include <cerrno>
 #include <cstring>
 
+#include "ctl/packet.h"
 #include "log.h"
 
 namespace postern::daemon {
-namespace {
-
-// Takes every descriptor of the packet; those that the protocol has no place for are closed.
-UniqueFd TakeFd(msghdr& header) {
-  UniqueFd first;
-  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    const size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-    for (size_t i = 0; i < count; ++i) {
-      int fd = -1;
-      memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(int));
-      UniqueFd owned(fd);
-      if (!first.ok()) first = std::move(owned);
-    }
-  }
-  return first;
-}
-
-}  // namespace
 
 Client::Client(event_base* base, UniqueFd socket, const ucred& peer, OnMessage on_message,
                OnGone on_gone)
@@ -60,18 +42,12 @@ void Client::Readable() {
 
 int Client::ReadOne() {
   ctl::Msg message;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-  iovec iov{&message, sizeof(message)};
-  msghdr header{};
-  header.msg_iov = &iov;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof(control);
-  const ssize_t got = recvmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  ctl::Packet packet(message);
+  const ssize_t got = recvmsg(socket_.get(), &packet.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
-  UniqueFd fd = TakeFd(header);
+  UniqueFd fd(packet.TakeFd(close));
   if (got == 0) return -1;
-  if (got != sizeof(message) || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+  if (got != sizeof(message) || (packet.header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     Warn("pid %d sent a malformed packet", peer_.pid);
     return -1;
   }
@@ -113,22 +89,8 @@ void Client::Flush() {
 }
 
 int Client::WriteOne(const Outgoing& out) {
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec iov{const_cast<ctl::Msg*>(&out.message), sizeof(out.message)};
-  msghdr header{};
-  header.msg_iov = &iov;
-  header.msg_iovlen = 1;
-  if (out.fd != nullptr) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    cmsghdr* c = CMSG_FIRSTHDR(&header);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    const int fd = out.fd->get();
-    memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-  }
-  const ssize_t sent = sendmsg(socket_.get(), &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+  ctl::Packet packet(out.message, out.fd != nullptr ? out.fd->get() : -1);
+  const ssize_t sent = sendmsg(socket_.get(), &packet.header, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent >= 0) return 0;
   // ETOOMANYREFS: more descriptors under way than our limit of open files; they will be taken.
   if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ETOOMANYREFS)

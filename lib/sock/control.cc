@@ -13,7 +13,7 @@
 
 #include "base/clock.h"
 #include "base/sys.h"
-#include "ctl/proto.h"
+#include "ctl/packet.h"
 #include "sock/proc.h"
 
 namespace postern {
@@ -28,44 +28,24 @@ constexpr time_t kReplySec = 3;
 
 // Sends one message, with an fd beside it if `fd` >= 0. 0 or -errno.
 int SendMsg(const Msg& m, int fd) {
-  iovec iov = {const_cast<Msg*>(&m), sizeof m};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr h = {};
-  h.msg_iov = &iov;
-  h.msg_iovlen = 1;
-  if (fd >= 0) {
-    h.msg_control = control;
-    h.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&h);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  }
+  ctl::Packet packet(m, fd);
   for (;;) {
-    long r = sys::Call(SYS_sendmsg, g_proc.ctl_fd, &h, static_cast<long>(MSG_NOSIGNAL));
+    long r = sys::Call(SYS_sendmsg, g_proc.ctl_fd, &packet.header, static_cast<long>(MSG_NOSIGNAL));
     if (r != -EINTR) return r < 0 ? static_cast<int>(r) : 0;
   }
 }
 
 // Receives one message; `fd` becomes what came with it, or -1. 0 or -errno (EPIPE: end).
 int RecvMsg(Msg& m, int& fd, int flags) {
-  iovec iov = {&m, sizeof m};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   fd = -1;
   for (;;) {
-    msghdr h = {};
-    h.msg_iov = &iov;
-    h.msg_iovlen = 1;
-    h.msg_control = control;
-    h.msg_controllen = sizeof control;
-    long r = sys::Call(SYS_recvmsg, g_proc.ctl_fd, &h, static_cast<long>(flags | MSG_CMSG_CLOEXEC));
+    ctl::Packet packet(m);
+    long r = sys::Call(SYS_recvmsg, g_proc.ctl_fd, &packet.header,
+                       static_cast<long>(flags | MSG_CMSG_CLOEXEC));
     if (r == -EINTR) continue;
     if (r < 0) return static_cast<int>(r);
     if (r == 0) return -EPIPE;
-    cmsghdr* c = CMSG_FIRSTHDR(&h);
-    if (c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-      memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    fd = packet.TakeFd(sys::Close);
     if (r != static_cast<long>(sizeof m)) return -EPROTO;
     return 0;
   }

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // mistakes_export.cc - descriptors that get to a program without the library: static children,
-// SCM_RIGHTS. SPDX-License-Identifier: Apache-2.0
+// SCM_RIGHTS.
 //
 // The stranger is `stranger`, a static program beside this one. Each case passes on the kernel
 // alone.

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // stranger.cc - a static program, which no preloaded library gets into: what holds a descriptor
-// that was passed on. SPDX-License-Identifier: Apache-2.0
+// that was passed on.
 //
 //   stranger echo       standard input to standard output until the end
 //   stranger say TEXT   writes TEXT to standard output

@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // items_test.cc - registrations in event sets: both lists, the ready list, and what a dead process
-// leaves. SPDX-License-Identifier: Apache-2.0
+// leaves.
 #include "sock/items.h"
 
 #include <sys/wait.h>

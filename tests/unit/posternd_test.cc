@@ -22,6 +22,7 @@
 #include "base/counters.h"
 #include "base/reasons.h"
 #include "catch.h"
+#include "ctl/packet.h"
 
 using namespace postern;
 using namespace postern::daemon;
@@ -113,33 +114,15 @@ TEST_CASE("posternd: kill -9 marks the alive mutex") {
     Directory directory;
     if (directory.Create({7, 8}) != 0) _exit(1);
     const int fd = directory.fd()->get();
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    char byte = 1;
-    iovec iov{&byte, 1};
-    msghdr header{};
-    header.msg_iov = &iov;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof(control);
-    cmsghdr* c = CMSG_FIRSTHDR(&header);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    memcpy(CMSG_DATA(c), &fd, sizeof(fd));
-    sendmsg(sockets[1], &header, 0);
+    const ctl::Msg message;
+    ctl::Packet packet(message, fd);
+    sendmsg(sockets[1], &packet.header, 0);
     for (;;) pause();
   }
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  char byte = 0;
-  iovec iov{&byte, 1};
-  msghdr header{};
-  header.msg_iov = &iov;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof(control);
-  REQUIRE(recvmsg(sockets[0], &header, 0) == 1);
-  int fd = -1;
-  memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&header)), sizeof(fd));
+  ctl::Msg message;
+  ctl::Packet packet(message);
+  REQUIRE(recvmsg(sockets[0], &packet.header, 0) == sizeof(message));
+  const int fd = packet.TakeFd(close);
   void* map = mmap(nullptr, sizeof(pstn_dir), PROT_READ, MAP_SHARED, fd, 0);
   REQUIRE(map != MAP_FAILED);
   const auto& dir = *static_cast<const pstn_dir*>(map);

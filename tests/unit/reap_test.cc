@@ -1,5 +1,6 @@
+// SPDX-License-Identifier: Apache-2.0
 // reap_test.cc - connections in the hands of a process that dies: admitted, accepted or closed all
-// the same. SPDX-License-Identifier: Apache-2.0
+// the same.
 #include "sock/reap.h"
 
 #include "catch.h"
