@@ -64,6 +64,7 @@ PSTN_EXPORT void closefrom(int low) noexcept {
 PSTN_EXPORT int dup(int fd) noexcept {
   uint32_t kind = FdEntry(fd) & PSTN_FD_KIND;
   if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
+  TableChange change;
   int r = PSTN_REAL(dup)(fd);
   if (OutOfFds(r)) r = PSTN_REAL(dup)(fd);
   FreshFd(r);
@@ -76,6 +77,7 @@ PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
   if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
   if (from == to) return PSTN_REAL(dup3)(from, to, flags);
   if (IsInternalFd(to)) return Ret<int>(-EBADF);
+  TableChange change;
   uint32_t old = FdEntry(to);
   if ((old & PSTN_FD_KIND) == PSTN_FD_CACHED) CacheRemove(to), old = 0;
   if (FdEntry(from) != 0)
@@ -108,6 +110,7 @@ PSTN_EXPORT int fcntl(int fd, int cmd, ...) {
   uint32_t kind = e & PSTN_FD_KIND;
   if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
   if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
+    TableChange change;
     int r = PSTN_REAL(fcntl)(fd, cmd, arg);
     if (OutOfFds(r)) r = PSTN_REAL(fcntl)(fd, cmd, arg);
     FreshFd(r);

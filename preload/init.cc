@@ -17,8 +17,9 @@ void RaiseSigpipe() {
 }
 
 void TakeNumber(int fd) {
+  if (FdEntry(fd) == 0) return;
+  TableChange change;
   uint32_t e = FdEntry(fd);
-  if (e == 0) return;
   uint32_t kind = e & PSTN_FD_KIND;
   if (kind == PSTN_FD_CACHED) {
     CacheRemove(fd);

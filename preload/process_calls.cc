@@ -160,6 +160,7 @@ PSTN_EXPORT int clone(int (*fn)(void*), void* stack, int flags, void* arg, ...) 
   Cloned c = {fn, arg};
   ForkPrepare();
   int r = PSTN_REAL(clone)(RunCloned, stack, flags, &c, ptid, tls, ctid);
+  ForkParent();
   if (EmbryoSlot() != PSTN_NONE) Adopted(EmbryoSlot(), r);
   return r;
 }

@@ -202,7 +202,10 @@ long ForkRaw(long n, const Args& a) {
   long r = sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]);
   if (r == 0) {
     ForkChild();
-  } else if (g_proc.attached && EmbryoSlot() != PSTN_NONE) {
+    return 0;
+  }
+  ForkParent();
+  if (g_proc.attached && EmbryoSlot() != PSTN_NONE) {
     Adopted(EmbryoSlot(), static_cast<pid_t>(r));
   }
   return Ret<long>(r);

@@ -60,6 +60,7 @@ int KernelFd(int epfd, uint32_t idx) {
 // the beginning, and so whoever shares the set: a bell is in the kernel's set as long as any copy
 // of it is open.
 long Adopt(int epfd, uint32_t* idx) {
+  TableChange change;
   Guard g(adopt_lock);
   if (SetOf(epfd, idx) != nullptr) return 0;  // another thread was first
   // The kernel says whether this is an epoll fd at all, and what is wrong otherwise.

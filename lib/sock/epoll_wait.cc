@@ -60,6 +60,7 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
 void ReleaseKept(uint32_t idx) {
   int kept = Exchange(set_kept[idx], 0);
   if (kept == 0) return;
+  TableChange change;
   SetFd(kept, 0);
   sys::Close(kept);
   DropFdRef(PSTN_FD_EPOLL | idx);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // fdtab.cc - which fd means what: the process's own table, mirrored in its slot for others.
+#include "base/lock.h"
 #include "base/sys.h"
 #include "sock/proc.h"
 
@@ -8,6 +9,61 @@ namespace postern {
 Process g_proc;
 uint32_t g_fd[kFdMax];
 uint32_t g_fd_hw;
+
+namespace {
+
+constexpr uint64_t kFreezeNapNs = 20'000;
+
+// The readers' side of a lock whose writers fork. All of this is the process's own.
+uint32_t changing;  // threads in a TableChange
+uint32_t frozen;    // futex: 1 while a thread forks
+pstn_lock fork_lock;
+constinit thread_local uint32_t t_changing __attribute__((tls_model("initial-exec"))) = 0;
+constinit thread_local bool t_froze __attribute__((tls_model("initial-exec"))) = false;
+
+}  // namespace
+
+TableChange::TableChange() {
+  EnterLocked();
+  if (t_changing++ != 0) return;
+  for (;;) {
+    FetchAdd(changing, 1u);  // [F1] against TableFreeze: it sees this, or we see `frozen`
+    if (LoadAcquire(frozen) == 0 || t_froze) return;
+    FetchSub(changing, 1u);
+    timespec patience = {0, 10'000'000};
+    (void)sys::FutexWait(&frozen, 1, &patience);
+  }
+}
+
+TableChange::~TableChange() {
+  if (--t_changing == 0) FetchSub(changing, 1u);
+  LeaveLocked();
+}
+
+void TableFreeze() {
+  Lock(fork_lock);
+  t_froze = true;
+  StoreRelease(frozen, 1u);
+  FullFence();  // [F1]
+  while (LoadAcquire(changing) != (t_changing != 0 ? 1u : 0u)) sys::Nap(kFreezeNapNs);
+}
+
+void TableThaw() {
+  if (!t_froze) return;
+  t_froze = false;
+  StoreRelease(frozen, 0u);
+  (void)sys::FutexWake(&frozen, INT32_MAX);
+  Unlock(fork_lock);
+}
+
+// The other threads, and what they waited for, are the parent's.
+void TableForked() {
+  changing = t_changing != 0 ? 1 : 0;
+  frozen = 0;
+  fork_lock.word = 0;
+  if (t_froze) LeaveLocked();
+  t_froze = false;
+}
 
 namespace {
 

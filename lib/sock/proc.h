@@ -70,6 +70,21 @@ void SetFd(int fd, uint32_t entry);        // both tables; the caller counts ref
 bool TakeFd(int fd, uint32_t entry);
 // The library's own fds: the program may neither see nor close them.
 inline bool IsInternalFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL; }
+// While a thread changes what numbers mean, to the kernel and in the tables, no other thread forks:
+// a child would get one without the other. Does not nest with a fork of the same thread's handler:
+// handlers wait, as under a lock.
+class TableChange {
+ public:
+  TableChange();
+  ~TableChange();
+  TableChange(const TableChange&) = delete;
+  TableChange& operator=(const TableChange&) = delete;
+};
+// Around a fork: waits until nobody changes the table, and keeps it so. In the child, TableForked.
+void TableFreeze();
+void TableThaw();
+void TableForked();
+
 int MoveHigh(int fd);  // to kFdInternal or above, close-on-exec, marked; keeps fd on failure
 void CloseInternal(int fd);
 extern uint32_t g_fd_hw;  // no entry was ever set from here on

@@ -20,7 +20,8 @@
 namespace postern {
 namespace {
 
-uint32_t embryo_slot = PSTN_NONE;  // made by the last ForkPrepare
+// Made by this thread's last ForkPrepare.
+constinit thread_local uint32_t embryo_slot __attribute__((tls_model("initial-exec"))) = PSTN_NONE;
 
 // Decimal number at `p`, which moves behind it. strtoul would look at the locale.
 uint64_t Number(const char*& p) {
@@ -301,6 +302,7 @@ void LearnNetns() {
 }
 
 void ForkPrepare() {
+  TableFreeze();
   embryo_slot = PSTN_NONE;
   if (!g_proc.attached) return;
   uint32_t slot = TakeSlot(PSTN_SL_EMBRYO);
@@ -309,9 +311,10 @@ void ForkPrepare() {
   embryo_slot = slot;
 }
 
-void ForkParent() {}
+void ForkParent() { TableThaw(); }
 
 void ForkChild() {
+  TableForked();
   ForgetTid();
   g_proc.pid = static_cast<uint32_t>(sys::Pid());
   g_proc.init_lock.word = 0;
