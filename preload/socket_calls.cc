@@ -101,12 +101,24 @@ ssize_t Receive(int fd, pstn_ep& ep, void* buf, size_t n, int flags) {
   return SockRecv(fd, ep, &iov, 1, flags);
 }
 
+bool HasBytes(const iovec* iov, int count) {
+  for (int i = 0; i < count; i++) {
+    if (iov[i].iov_len != 0) return true;
+  }
+  return false;
+}
+
 // Unlike recv(), read() and readv() of nothing do not wait.
 long ReadVector(int fd, pstn_ep& ep, const iovec* iov, int count) {
   if (count < 0) return -EINVAL;
-  size_t bytes = 0;
-  for (int i = 0; i < count && bytes == 0; i++) bytes = iov[i].iov_len;
-  return bytes != 0 ? SockRecv(fd, ep, iov, static_cast<size_t>(count), 0) : 0;
+  return HasBytes(iov, count) ? SockRecv(fd, ep, iov, static_cast<size_t>(count), 0) : 0;
+}
+
+// Unlike write(), writev() of nothing does not look at the socket.
+long WriteVector(int fd, pstn_ep& ep, const iovec* iov, int count) {
+  if (count < 0) return -EINVAL;
+  if (!HasBytes(iov, count)) return 0;
+  return Sent(SockSend(fd, ep, iov, static_cast<size_t>(count), 0), 0);
 }
 
 // A stream socket fills in no name and no control data.
@@ -115,7 +127,7 @@ long ReceiveMsg(int fd, pstn_ep& ep, msghdr* m, int flags) {
   if (r < 0) return r;  // kPass, too
   m->msg_namelen = 0;
   m->msg_controllen = 0;
-  m->msg_flags = 0;
+  m->msg_flags = (flags & MSG_OOB) != 0 ? MSG_OOB : 0;
   return r;
 }
 
@@ -173,6 +185,11 @@ PSTN_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* ti
                        ? Deadline::Never()
                        : Deadline::AfterNs(static_cast<uint64_t>(timeout->tv_sec) * 1000000000u +
                                            static_cast<uint64_t>(timeout->tv_nsec));
+  // An error comes before what was received, unlike with recv().
+  int error = 0;
+  socklen_t len = sizeof error;
+  if (SockGetOpt(fd, *ep, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error != 0)
+    return Ret<int>(-error);
   unsigned done = 0;
   long r = 0;
   while (done < n) {
@@ -183,6 +200,8 @@ PSTN_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* ti
     v[done++].msg_len = static_cast<unsigned>(r);
     if (until.left_ns() == 0) break;  // the kernel, too, looks at the time only here
   }
+  if (done != 0 && r < 0 && r != -EAGAIN && r != -EINTR)
+    StoreRelaxed(ep->error, static_cast<uint32_t>(-r));
   return done != 0 ? static_cast<int>(done) : Ret<int>(r);
 }
 
@@ -209,10 +228,7 @@ PSTN_EXPORT ssize_t write(int fd, const void* buf, size_t n) {
 }
 PSTN_EXPORT ssize_t writev(int fd, const iovec* iov, int count) {
   pstn_ep* ep = Ours(fd);
-  long r =
-      ep != nullptr
-          ? (count < 0 ? -EINVAL : Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count), 0), 0))
-          : Foreign(fd);
+  long r = ep != nullptr ? WriteVector(fd, *ep, iov, count) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(writev)(fd, iov, count);
 }
 PSTN_EXPORT ssize_t send(int fd, const void* buf, size_t n, int flags) {

@@ -102,10 +102,11 @@ struct PSTN_LINE pstn_conn_ctl {
   pstn_u32 rx_wait;   /* (a) futex: 1 = a thread of this side sleeps until data or flags come */
   pstn_u32 tx_wait;   /* (a) PSTN_TXW_*: this side wants to hear of returned space */
   pstn_u32 gen;       /* (o) the connection's generation as this side knows it */
-  pstn_u32 urg;       /* (o) urgent byte: value | PSTN_URG_VALID */
-  pstn_u64 urg_pos;   /* (o) stream position behind the urgent byte */
+  pstn_u32 pad;
+  pstn_u64 urgent;    /* (o) stream position behind the urgent byte << 8 | the byte; 0 = none yet */
   pstn_u64 prev_ring; /* (o) the ring before `ring`, if that has PSTN_RING_F_SWITCH */
-  pstn_u64 zero[2];
+  pstn_u64 syn_ns;    /* (o: client) CLOCK_MONOTONIC of its connect(): the order of accept queues */
+  pstn_u64 zero;
 };
 
 /* Written at each receive by the reading side: its read offset in the peer's ring. */
@@ -142,13 +143,13 @@ enum {
 #define PSTN_CF_FIN 1u     /* done writing: data, then EOF */
 #define PSTN_CF_RST 2u     /* abnormal close */
 #define PSTN_CF_CLOSED 4u  /* this side has closed: it will read no more */
-#define PSTN_CF_RD_SHUT 8u /* shutdown(SHUT_RD) */
+#define PSTN_CF_RD_SHUT 8u /* shutdown() of both directions: data meets a RST */
 
 #define PSTN_TXW_FUTEX 1u /* a thread sleeps on tx_wait */
 #define PSTN_TXW_POST 2u  /* post to rx_notify's evmap */
 
 #define PSTN_NOTIFY_ALL 0xffffu
-#define PSTN_URG_VALID 0x100u
+#define PSTN_NOTIFY_SYN 1u /* = PSTN_EVMAP_SYN + 1: as a new connection (TCP_DEFER_ACCEPT) */
 
 /* Ring descriptor: generation 63..48, flags 47..44, class 43..40, page (4 KiB, from the segment's
  * start) 39..0. kSwitch: the ring of the generation before is valid up to its SWITCH mark. */
@@ -225,9 +226,11 @@ struct PSTN_LINE pstn_rx {
   pstn_u64 bytes;      /* (l) payload received */
   pstn_u32 unreturned; /* (l) bytes consumed since the writer was last considered */
   pstn_u32 gate;       /* (l) PSTN_RXG_* */
-  pstn_u64 pad[2];
+  pstn_u64 urgent_end; /* (l) position behind the urgent byte that was last heard of */
+  pstn_u64 pad;
 };
-#define PSTN_RXG_RESET 1u /* ECONNRESET was reported */
+#define PSTN_RXG_RESET 1u        /* ECONNRESET was reported */
+#define PSTN_RXG_URGENT_TAKEN 2u /* the urgent byte was received with MSG_OOB */
 
 struct PSTN_LINE pstn_ep {
   pstn_u32 state;  /* (a) PSTN_EP_* */
@@ -264,7 +267,8 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 pollers;     /* (l: item_lock) threads asleep in poll() on it */
   pstn_u32
       took_over; /* (o) endpoint + 1 whose connection this one is taking over (sock/export.cc) */
-  pstn_u32 pad2[3];
+  pstn_u32 pad2;
+  pstn_u64 syn_ns; /* (c) when its client connected */
 };
 
 enum {

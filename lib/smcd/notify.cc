@@ -69,6 +69,7 @@ uint32_t WaitersHw(uint8_t* lgr, uint32_t side) {
 // Posts to whom `notify`, a word of `side`, names. The word is the owner's: any value is survived.
 void PostTo(Bells& b, uint8_t* lgr, uint32_t side, uint32_t notify, uint32_t conn) {
   if (notify == 0) return;
+  if (notify == PSTN_NOTIFY_SYN && side == 1) return AnnounceSyn(b, lgr, conn);
   if (notify != PSTN_NOTIFY_ALL) {
     PostBit(b, lgr, side, notify - 1, conn);
     return;

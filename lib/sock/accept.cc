@@ -66,15 +66,22 @@ class QueueGuard {
   pstn_ep& listener_;
 };
 
+// In the order in which the clients connected, which is not that of the map's bits. Most come last.
 void QueueAccepted(pstn_ep& listener, uint32_t idx) {
   pstn_stack& s = Stack();
-  s.eps[idx].next = PSTN_NONE;
-  if (listener.accept_head == PSTN_NONE) {
-    listener.accept_head = idx;
-  } else {
-    s.eps[listener.accept_tail].next = idx;
+  pstn_ep& ep = s.eps[idx];
+  uint32_t after = listener.accept_tail;
+  if (after < PSTN_EPS && s.eps[after].syn_ns > ep.syn_ns) {
+    after = PSTN_NONE;
+    for (uint32_t i = listener.accept_head, guard = 0;
+         i < PSTN_EPS && guard < PSTN_EPS && s.eps[i].syn_ns <= ep.syn_ns;
+         i = s.eps[i].next, guard++)
+      after = i;
   }
-  listener.accept_tail = idx;
+  uint32_t& link = after < PSTN_EPS ? s.eps[after].next : listener.accept_head;
+  ep.next = link;
+  StoreRelease(link, idx);
+  if (ep.next == PSTN_NONE) listener.accept_tail = idx;
   StoreRelease(listener.accept_count, listener.accept_count + 1);
 }
 
@@ -96,6 +103,22 @@ void Inherit(pstn_ep& ep, const pstn_ep& listener) {
   ep.opt_set = listener.opt_set;
 }
 
+// TCP_DEFER_ACCEPT: who has only connected is left where it is, and announces itself once more when
+// it writes, or ends.
+bool Defer(uint8_t* lgr, uint32_t conn) {
+  pstn_ep unread = {};
+  pstn_conn& c = LgrConn(lgr, conn);
+  ConnEnd e = {&unread, nullptr, lgr, &c, 1};
+  auto silent = [&] {
+    return !RingReadable(e) &&
+           (LoadAcquire(c.ctl[0].flags) & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) == 0;
+  };
+  if (!silent()) return false;
+  StoreRelease(c.ctl[1].rx_notify, PSTN_NOTIFY_SYN);
+  FullFence();  // [F1] against AnnounceData
+  return silent();
+}
+
 enum class Admission : uint8_t { kDone, kChanged };
 constexpr int kAdmitTries = 4;  // a client that changes its mind more often does it to keep us busy
 
@@ -114,6 +137,8 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   pstn_ep none;
   ConnEnd e = {&none, &ref, lgr, &c, 1};
   none.conn_idx = conn;
+  if (listener != nullptr && listener->defer_accept != 0 && Defer(lgr, conn))
+    return Admission::kDone;
   uint32_t idx = listener != nullptr ? NewEp(listener->family) : PSTN_NONE;
   if (idx == PSTN_NONE) {
     Refuse(e, setup.listener_idx);
@@ -127,6 +152,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   ep.local = setup.server;
   ep.peer = setup.client;
   ep.listener = setup.listener_idx;
+  ep.syn_ns = LoadRelaxed(c.ctl[0].syn_ns);
   // Whoever enters its endpoint here has admitted it: a bit may come twice, from a strange client
   // or for a process that died with it (RecoverConns).
   uint32_t nobody = 0;
@@ -144,6 +170,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     same = claimed && LoadRelaxed(c.setup.gen) == setup.gen;
     if (same) {
       Inherit(ep, *listener);
+      StoreRelaxed(c.ctl[1].rx_notify, 0u);
       StoreRelease(ep.state, PSTN_EP_EMBRYO);
       QueueAccepted(*listener, idx);
     }
@@ -223,6 +250,7 @@ long AcceptOurs(pstn_ep& listener, uint32_t idx, sockaddr* sa, socklen_t* len, i
 }
 
 long AcceptKernel(int fd, sockaddr* sa, socklen_t* len, int flags) {
+  TableChange change;
   long r = sys::Call(SYS_accept4, fd, sa, len, static_cast<long>(flags));
   if (r == -EMFILE || r == -ENFILE) {
     CacheFlush();

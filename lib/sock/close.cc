@@ -73,7 +73,10 @@ enum class End : uint8_t { kOrderly, kReset };
 void CloseConnection(pstn_ep& ep, End end) {
   ConnEnd e;
   if (!Resolve(ep, e)) return;
-  bool reset = end == End::kReset || RingReadable(e) || (ep.linger_on != 0 && ep.linger_sec == 0);
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  bool reset =
+      end == End::kReset || (LoadRelaxed(e.ctl().flags) & PSTN_CF_RST) != 0 ||
+      (!BothEnded(ep, peer) && (RingReadable(e) || (ep.linger_on != 0 && ep.linger_sec == 0)));
   Lock(ep.tx.lock);
   FetchOr(e.ctl().flags, PSTN_CF_CLOSED | (reset ? PSTN_CF_RST : PSTN_CF_FIN));
   Unlock(ep.tx.lock);
@@ -124,6 +127,7 @@ void ResetConnection(pstn_ep& ep) {
   Unlock(ep.tx.lock);
   Lock(ep.rx.lock);
   ep.rx.off = ep.rx.rec_len = ep.rx.rec_done = ep.rx.unreturned = ep.rx.gate = 0;
+  ep.rx.urgent_end = 0;
   ep.rx.ring = ep.rx.bytes = 0;
   Unlock(ep.rx.lock);
   ep.lgr_idx = PSTN_NONE;
@@ -254,6 +258,7 @@ void Hold::Release() {
       StoreRelease(holds_used, holds_used - 1);
   }
   if (keep == 0) return;
+  TableChange change;
   SetFd(keep, 0);
   sys::Close(keep);
   DropFdRef(entry);
@@ -262,6 +267,7 @@ void Hold::Release() {
 long SockClose(int fd, uint32_t entry) {
   pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
   if (ep == nullptr) {
+    TableChange change;
     if (!TakeFd(fd, entry)) return -EBADF;
     bool kept = (entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && KeepForWaiters(fd, entry);
     MarkPrivate(fd, 0);
@@ -269,9 +275,14 @@ long SockClose(int fd, uint32_t entry) {
     if (!kept) DropFdRef(entry);
     return r;
   }
-  KeepForSleepers(fd, *ep);
+  {
+    TableChange change;
+    KeepForSleepers(fd, *ep);
+  }
+  if (LoadAcquire(ep->refs) == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED)
+    ReleaseLinger(*ep);
+  TableChange change;
   uint32_t refs = LoadAcquire(ep->refs);
-  if (refs == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) ReleaseLinger(*ep);
   // The kernel's socket serves again if nobody else refers to it and the kernel knows nothing of
   // it.
   uint32_t flags = LoadRelaxed(ep->flags);

@@ -178,6 +178,7 @@ Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_a
   c.setup.listener_gen = t.ep_gen;
   c.setup.client = from;
   c.setup.server = to;
+  c.ctl[0].syn_ns = MonotonicNs();
   ep.lgr_idx = idx;
   ep.conn_idx = conn;
   ep.conn_gen = gen;
@@ -260,6 +261,17 @@ long KernelConnect(int fd, pstn_ep& ep, Reason reason) {
   return kPass;
 }
 
+// What came of a connect() that had to be waited for. One that was reset meanwhile is undone.
+long Connected(pstn_ep& ep) {
+  ConnEnd e;
+  if (!Resolve(ep, e)) return -ECONNABORTED;
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  if ((peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0) return 0;
+  int error = TakeError(e, peer);
+  ResetConnection(ep);
+  return error != 0 ? -error : -ECONNABORTED;
+}
+
 }  // namespace
 
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
@@ -270,8 +282,8 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
     return SockDisconnect(fd, ep, sa, len);
   if (state == PSTN_EP_LISTEN) return kPass;
   if (state == PSTN_EP_ESTABLISHED) {
-    if ((FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0) return 0;
-    return -EISCONN;
+    bool asked = (FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0;
+    return asked ? Connected(ep) : -EISCONN;
   }
   pstn_addr to;
   if (!AddrFromSockaddr(sa, len, ep.family, to)) return KernelConnect(fd, ep, kReasonOption);

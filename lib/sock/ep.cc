@@ -43,9 +43,11 @@ namespace {
 
 // SO_RCVLOWAT counts for readiness. A ring full of one-byte records holds a byte for each line, and
 // its writer waits for room: so more than half as many bytes are never asked for.
-bool EnoughToRead(const ConnEnd& e) {
+// The urgent byte at the reader's position does not count.
+bool EnoughToRead(const ConnEnd& e, const MarkState& mark) {
   if (!RingReadable(e)) return false;
   size_t lowat = e.ep->rcvlowat;
+  if (mark.at && mark.hides) lowat = lowat < 1 ? 2 : lowat + 1;
   if (lowat <= 1) return true;
   size_t most =
       RingBytes(RingClass(LoadRelaxed(e.ep->rx.ring)) % PSTN_SLAB_CLASSES) / (2 * PSTN_REC_ALIGN);
@@ -55,6 +57,14 @@ bool EnoughToRead(const ConnEnd& e) {
 }
 
 }  // namespace
+
+int TakeError(const ConnEnd& e, uint32_t peer_flags) {
+  if (LoadRelaxed(e.ep->error) != 0) return static_cast<int>(Exchange(e.ep->error, 0u));
+  if ((peer_flags & PSTN_CF_RST) == 0 ||
+      (FetchOr(e.ep->rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) != 0)
+    return 0;
+  return (peer_flags & PSTN_CF_FIN) != 0 ? EPIPE : ECONNRESET;
+}
 
 // A program that has asked for a small send buffer counts on being stopped early.
 RingLimits LimitsOf(const pstn_ep& ep) {
@@ -93,7 +103,9 @@ uint32_t Readiness(pstn_ep& ep) {
         ((peer & PSTN_CF_RST) != 0 && (ep.rx.gate & PSTN_RXG_RESET) == 0))
       mask |= EPOLLERR;
   }
-  if ((mask & EPOLLIN) == 0 && EnoughToRead(e)) mask |= EPOLLIN | EPOLLRDNORM;
+  const MarkState mark = LookAtMark(e);
+  if (mark.ready) mask |= EPOLLPRI;
+  if ((mask & EPOLLIN) == 0 && EnoughToRead(e, mark)) mask |= EPOLLIN | EPOLLRDNORM;
   if ((own & PSTN_EPF_SHUT_WR) != 0 || (peer & PSTN_CF_CLOSED) != 0 || Writable(e))
     mask |= EPOLLOUT | EPOLLWRNORM;
   return mask;

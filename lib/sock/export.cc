@@ -128,6 +128,7 @@ void SockAdopt(int fd, int pidfd, int target) {
   }
   pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
   if (ep == nullptr) return;
+  TableChange change;
   FetchAdd(ep->refs, 1u);
   FetchOr(ep->flags, PSTN_EPF_DUPPED);
   SetFd(fd, entry);
@@ -195,7 +196,8 @@ void CopyConnection(pstn_ep& to, const pstn_ep& from) {
   to.conn_gen = from.conn_gen;
   to.local = from.local;
   to.peer = from.peer;
-  FetchOr(to.flags, PSTN_EPF_NONBLOCK | (LoadRelaxed(from.flags) & kCarried));
+  // An urgent byte goes over the bridge as an ordinary one, in its place.
+  FetchOr(to.flags, PSTN_EPF_NONBLOCK | PSTN_EPF_OOBINLINE | (LoadRelaxed(from.flags) & kCarried));
   pstn_lock tx = to.tx.lock, rx = to.rx.lock;
   to.tx = from.tx;
   to.rx = from.rx;

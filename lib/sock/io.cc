@@ -91,11 +91,8 @@ long WhenEmpty(const ConnEnd& e) {
   uint32_t flags = LoadAcquire(e.peer_ctl().flags);
   if ((flags & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0) {
     if (RingReadable(e)) return -EAGAIN;  // it came just before the end
-    if (LoadRelaxed(e.ep->error) != 0) return -static_cast<long>(Exchange(e.ep->error, 0u));
-    if ((flags & PSTN_CF_RST) != 0 &&
-        (FetchOr(e.ep->rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) == 0)
-      return -ECONNRESET;
-    return 0;
+    // Behind a FIN the kernel's recv() reports no error: that is left to write() and SO_ERROR.
+    return (flags & PSTN_CF_FIN) != 0 ? 0 : -TakeError(e, flags);
   }
   if ((LoadRelaxed(e.ep->flags) & (PSTN_EPF_SHUT_RD | PSTN_EPF_HUNG)) != 0) return 0;
   return -EAGAIN;
@@ -121,17 +118,19 @@ long NotHere(const ConnEnd& e) {
   return LoadAcquire(e.ep->state) == PSTN_EP_KERNEL ? kPass : -ECONNABORTED;
 }
 
-long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode) {
+// 0: the urgent mark ends a read that has begun (`first` is false).
+long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode mode) {
   Lock(e.ep->rx.lock);
   if (!StillHere(e)) {
     Unlock(e.ep->rx.lock);
     return NotHere(e);
   }
-  ReadResult r = RingRead(e, to, want, mode);
+  ReadResult r = LoadRelaxed(e.peer_ctl().urgent) == 0 ? RingRead(e, to, want, mode)
+                                                       : ReadToMark(e, to, want, first, mode);
   if (r.bytes != 0 && mode != ReadMode::kPeek) ReturnSpace(g_proc.bells, e);
   Unlock(e.ep->rx.lock);
   if (r.status == ReadStatus::kViolation) return Violation(e);
-  return r.bytes != 0 ? static_cast<long>(r.bytes) : -EAGAIN;
+  return r.bytes != 0 || r.status == ReadStatus::kOk ? static_cast<long>(r.bytes) : -EAGAIN;
 }
 
 bool TooMuch(const iovec* iov, size_t count) {
@@ -194,10 +193,13 @@ long RecvRest(int fd, IovCursor& to, size_t done, ReadMode mode) {
 
 long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   uint32_t state = LoadAcquire(ep.state);
-  if (state != PSTN_EP_ESTABLISHED) return RecvUnconnected(ep, state);
+  if (state != PSTN_EP_ESTABLISHED) {
+    long r = RecvUnconnected(ep, state);
+    return r != kPass && (flags & MSG_OOB) != 0 && state == PSTN_EP_NEW ? -EINVAL : r;
+  }
   ConnEnd e;
   if (!Resolve(ep, e)) return -ECONNRESET;
-  if ((flags & MSG_OOB) != 0) return -EINVAL;  // no urgent byte is there
+  if ((flags & MSG_OOB) != 0) return RecvUrgent(e, iov, count, flags);
   if ((flags & MSG_ERRQUEUE) != 0) return -EAGAIN;
   if (TooMuch(iov, count)) return -EINVAL;
   IovCursor to(iov, count);
@@ -222,8 +224,10 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   Hold hold;
   for (;;) {
     if (peek) to = IovCursor(iov, count), done = 0;
-    long r = RecvOnce(e, target, want - done, mode);
+    long r = RecvOnce(e, target, want - done, done == 0, mode);
+    if (r == 0) return static_cast<long>(done);
     if (r > 0) done += static_cast<size_t>(r);
+    if (peek && r > 0 && LookAtMark(e).before == done) return static_cast<long>(done);
     if (r == kPass && done != 0 && !peek) return RecvRest(fd, to, done, mode);
     if (done >= least || (r < 0 && r != -EAGAIN)) return done != 0 ? static_cast<long>(done) : r;
     long end = WhenEmpty(e);
@@ -236,11 +240,12 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     if (nonblock) return done != 0 ? static_cast<long>(done) : -EAGAIN;
     if (!timed && ep.rcvtimeo_ns != 0) until = Deadline::AfterNs(ep.rcvtimeo_ns);
     timed = true;
-    size_t have = done;
+    const MarkState mark = peek ? LookAtMark(e) : MarkState{};
+    // What a peek has seen, or steps over: it waits for more than that.
+    size_t have = done + (mark.at && mark.hides ? 1 : 0);
     auto ready = [&] {
-      if (!peek || have == 0) return ReadableOrEnded(e);
-      return PeerEnded(e) || !Here(ep) ||
-             RingQueued(e, least) > have;  // MSG_PEEK | MSG_WAITALL: more than seen
+      if (have == 0 || !peek) return ReadableOrEnded(e);
+      return PeerEnded(e) || !Here(ep) || RingQueued(e, have + 1) > have;
     };
     Wait w = WaitFor(hold, ep, e.ctl().rx_wait, 1, ready, until);
     if (w == Wait::kReady || !Here(ep)) continue;
@@ -252,25 +257,25 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
 // ---------------------------------------------------------------- send
 namespace {
 
-// 0: go on; else what the call returns. `hung` is set when the data would go nowhere.
-long CheckSend(const ConnEnd& e, bool& swallow) {
+// 0: go on; else what the call returns. `swallow` is set when the data would go nowhere.
+long CheckSend(const ConnEnd& e, size_t want, bool& swallow) {
   uint32_t own = LoadRelaxed(e.ep->flags);
-  if ((own & PSTN_EPF_SHUT_WR) != 0) return -EPIPE;
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
-  if ((peer & PSTN_CF_RST) != 0) {
-    if (LoadRelaxed(e.ep->error) != 0) return -static_cast<long>(Exchange(e.ep->error, 0u));
-    if ((FetchOr(e.ep->rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) == 0) return -ECONNRESET;
-    return -EPIPE;
+  if ((own & (PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG)) != 0 || (peer & PSTN_CF_RST) != 0) {
+    int error = TakeError(e, peer);
+    return error != 0 ? -error : -EPIPE;
   }
-  if ((own & PSTN_EPF_HUNG) != 0) {
-    (void)Exchange(e.ep->error, 0u);
-    return -EPIPE;
-  }
-  // The peer has closed. With TCP the first write goes out and is answered by a RST.
-  if ((peer & PSTN_CF_CLOSED) != 0) {
+  // The peer reads no more. With TCP the first write goes out and is answered by a RST, which ends
+  // a peer that is still there, too.
+  if ((peer & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0 && want != 0) {
     StoreRelaxed(e.ep->error, static_cast<uint32_t>(EPIPE));
     FetchOr(e.ep->flags, PSTN_EPF_HUNG);
     swallow = true;
+    if ((peer & PSTN_CF_CLOSED) == 0) {
+      FetchOr(e.ctl().flags, PSTN_CF_RST);
+      AnnounceData(g_proc.bells, e);
+      AnnounceSpace(g_proc.bells, e);
+    }
     AnnounceLocal(g_proc.bells, e);
   }
   return 0;
@@ -284,18 +289,36 @@ void NoteRing(const ConnEnd& e, uint64_t before, uint64_t after) {
   if (before == 0) GiveBackSome(e);
 }
 
+// What is sent with MSG_OOB: its last byte is the urgent one.
+struct Urgent {
+  const iovec* iov;  // null: nothing is urgent
+  size_t bytes;
+};
+
 constexpr size_t kMoved =
     ~size_t{0};  // nothing was sent: the endpoint is not connected here any more
 
-size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth) {
+size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth, const Urgent& urgent) {
   Lock(e.ep->tx.lock);
   if (!StillHere(e)) {  // as in RecvOnce
     Unlock(e.ep->tx.lock);
     return kMoved;
   }
   uint64_t before = e.ep->tx.ring;
+  uint64_t mark_before = 0;
+  if (urgent.iov != nullptr) [[unlikely]] {  // first the mark, or the byte is read as any other
+    mark_before = LoadRelaxed(e.ctl().urgent);
+    MarkUrgent(e, urgent.iov, urgent.bytes - from.left(), from.left());
+  }
   size_t n = growth == Growth::kNow ? RingWrite(e, from, LimitsOf(*e.ep), growth)
                                     : RingWrite(e, from, g_proc.limits);
+  if (urgent.iov != nullptr && from.left() != 0) [[unlikely]] {  // no more may follow
+    if (from.left() == urgent.bytes) {
+      StoreRelease(e.ctl().urgent, mark_before);
+    } else {
+      MarkUrgent(e, urgent.iov, urgent.bytes - from.left(), 0);
+    }
+  }
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
   if (n != 0) AnnounceUnlocked(g_proc.bells, e);
@@ -328,6 +351,8 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   if (TooMuch(iov, count)) return -EINVAL;
   IovCursor from(iov, count);
   const size_t want = from.left();
+  const bool bad = want != 0 && BadBuffer(iov, count);
+  const Urgent urgent = {(flags & MSG_OOB) != 0 ? iov : nullptr, want};
   const bool nonblock =
       (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   Deadline until = Deadline::Never();
@@ -335,14 +360,18 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   Hold hold;
   for (;;) {
     bool swallow = false;
-    long stop = CheckSend(e, swallow);
+    long stop = CheckSend(e, bad ? 0 : want, swallow);
     if (!Here(ep)) stop = 0, swallow = false;  // what it saw may not have been ours
-    if (swallow) return static_cast<long>(want);
+    if (swallow) {
+      Guard g(ep.tx.lock);
+      if (urgent.iov != nullptr) MarkUrgent(e, iov, 0, want);  // the mark outruns the reset
+      return static_cast<long>(want);
+    }
     size_t done = want - from.left();
     if (stop != 0) return done != 0 ? static_cast<long>(done) : stop;
     if (want == 0) return 0;
-    if (BadBuffer(iov, count)) return -EFAULT;
-    size_t sent = SendOnce(e, from, Growth::kWhenUseful);
+    if (bad) return -EFAULT;
+    size_t sent = SendOnce(e, from, Growth::kWhenUseful, urgent);
     if (sent == kMoved) {
       if (LoadAcquire(ep.state) != PSTN_EP_KERNEL)
         return done != 0 ? static_cast<long>(done) : -EPIPE;
@@ -353,7 +382,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     if (nonblock) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();  // [F1] against ReturnSpace
-      if (SendOnce(e, from, Growth::kNow) == 0)
+      if (SendOnce(e, from, Growth::kNow, urgent) == 0)
         return done != 0 ? static_cast<long>(done) : -EAGAIN;
       continue;
     }
@@ -361,7 +390,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     timed = true;
     Wait w = WaitFor(
         hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
-        [&] { return SendOnce(e, from, Growth::kNow) != 0; });
+        [&] { return SendOnce(e, from, Growth::kNow, urgent) != 0; });
     if (LoadRelaxed(ep.tx.ring) == 0)
       sys::Nap(kNoRingNs);  // none is free: all are in use by others
     if (w == Wait::kReady) continue;
@@ -386,7 +415,9 @@ long SendAll(int fd, pstn_ep& ep, const uint8_t* data, size_t bytes, int flags) 
 
 long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count) {
   uint32_t state = LoadAcquire(ep.state);
-  if (state != PSTN_EP_ESTABLISHED) return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
+  if (state == PSTN_EP_KERNEL) return kPass;
+  if (count == 0) return 0;
+  if (state != PSTN_EP_ESTABLISHED) return -EPIPE;
   alignas(64) uint8_t bounce[kBounce];
   // Read at an explicit position: what the socket does not take has then not been consumed.
   long at = offset != nullptr ? static_cast<long>(*offset)
@@ -444,26 +475,30 @@ long SpliceOut(int fd, pstn_ep& ep, int pipe, size_t len, bool nonblock) {
 // Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
 long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
   ConnEnd e;
+  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return -EPIPE;
   if (!Resolve(ep, e)) return -ECONNRESET;
   Hold hold;
-  if (!WritableOrEnded(e)) {
+  auto takes = [&] { return WritableOrEnded(e) || Writable(e); };  // it may grow
+  if (!takes()) {
     if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();
-      if (!WritableOrEnded(e)) return -EAGAIN;
-    } else if (WaitFor(
-                   hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); },
-                   Deadline::Never()) == Wait::kInterrupted) {
+      if (!takes()) return -EAGAIN;
+    } else if (WaitFor(hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, takes, Deadline::Never()) ==
+               Wait::kInterrupted) {
       return -EINTR;
     }
   }
-  alignas(64) uint8_t bounce[448];  // a writable ring has an eighth free, 512 bytes at the least
+  // A writable ring has an eighth free, 512 bytes at the least; a peer that is gone takes it all.
+  constexpr size_t kSurelyTaken = 448;
+  alignas(64) uint8_t bounce[kBounce];
+  const bool gone = (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0;
+  const size_t most = gone ? kBounce : kSurelyTaken;
   pollfd p = {pipe, POLLIN, 0};
   long there = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
   if (there < 0) return there;
   if (there == 0) return -EAGAIN;
-  long got = sys::Call(SYS_read, pipe, static_cast<uint8_t*>(bounce),
-                       len < sizeof bounce ? len : sizeof bounce);
+  long got = sys::Call(SYS_read, pipe, static_cast<uint8_t*>(bounce), len < most ? len : most);
   if (got <= 0) return got;
   size_t done = 0;
   while (done < static_cast<size_t>(got)) {
@@ -492,6 +527,8 @@ long SockSplice(int fd_in, int fd_out, pstn_ep* in, pstn_ep* out, size_t len, un
     bool wait = done == 0 && !nonblock;
     long r = in != nullptr ? SpliceOut(fd_in, *in, fd_out, len - done, !wait)
                            : SpliceIn(fd_in, fd_out, *out, len - done, !wait);
+    if (r < 0 && r != -EAGAIN && r != -EINTR && done != 0 && in != nullptr)
+      StoreRelaxed(in->error, static_cast<uint32_t>(-r));  // for the next call
     if (r <= 0) return done != 0 ? static_cast<long>(done) : r;
     done += static_cast<size_t>(r);
   }

@@ -245,12 +245,9 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
   if (state == PSTN_EP_KERNEL) return kPass;
   if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_ESTABLISHED) {
     ConnEnd e;
-    if (LoadRelaxed(ep.error) == 0 && Resolve(ep, e) &&
-        (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_RST) != 0 &&
-        (FetchOr(ep.rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) == 0) {
-      return GiveInt(ECONNRESET, value, len);
-    }
-    return GiveInt(static_cast<int>(Exchange(ep.error, 0u)), value, len);
+    int error = Resolve(ep, e) ? TakeError(e, LoadAcquire(e.peer_ctl().flags))
+                               : static_cast<int>(Exchange(ep.error, 0u));
+    return GiveInt(error, value, len);
   }
   if (level == IPPROTO_TCP && name == TCP_INFO && state == PSTN_EP_ESTABLISHED)
     return GiveTcpInfo(ep, value, len);
@@ -310,8 +307,10 @@ long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
       ConnEnd e;
       int v = 0;
       if (Resolve(ep, e)) {
+        const MarkState mark = LookAtMark(e);
         Guard g(ep.rx.lock);
         v = static_cast<int>(RingQueued(e, INT32_MAX));
+        if (mark.hides && mark.before < static_cast<uint64_t>(v)) v = static_cast<int>(mark.before);
       }
       memcpy(arg, &v, sizeof v);
       return 0;
@@ -342,7 +341,8 @@ long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
     }
     case 0x8905 /* SIOCATMARK */: {
       if (state != PSTN_EP_ESTABLISHED) return kPass;
-      int v = 0;
+      ConnEnd e;
+      int v = Resolve(ep, e) && LookAtMark(e).at ? 1 : 0;
       memcpy(arg, &v, sizeof v);
       return 0;
     }

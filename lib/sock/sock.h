@@ -116,7 +116,33 @@ void FinishClose(pstn_ep& ep);  // the rest of it, for a connection in state CLO
 // Takes a listener out of the directory and resets who waits in its queue; `state` is its next.
 void StopListening(pstn_ep& ep, uint32_t state);
 void ResetQueue(pstn_ep& listener);  // those who wait in it
-void ResetConnection(pstn_ep& ep);   // RST to the peer; the endpoint is NEW again
+// Both directions are at their end: for TCP the connection is closed.
+inline bool BothEnded(const pstn_ep& ep, uint32_t peer_flags) {
+  return (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) != 0 &&
+         (peer_flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0;
+}
+// The connection's error, which the call that reports it takes away; 0: none. A RST behind a FIN is
+// EPIPE, as the kernel has it in CLOSE_WAIT.
+int TakeError(const ConnEnd& e, uint32_t peer_flags);
+
+// ---- urgent data (urgent.cc)
+struct MarkState {
+  bool ahead = false;   // there is an urgent byte that the reader has not passed
+  bool at = false;      // it comes next
+  bool ready = false;   // and can be had with MSG_OOB
+  bool hides = false;   // it is not part of what is read (no SO_OOBINLINE)
+  uint64_t before = 0;  // bytes before it
+};
+MarkState LookAtMark(const ConnEnd& e);
+// RingRead where there is, or was, an urgent byte. kOk and no bytes: the mark ends a read that has
+// begun (`first` is false).
+ReadResult ReadToMark(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode mode);
+// recv(MSG_OOB): 1, 0 or -errno.
+long RecvUrgent(const ConnEnd& e, const iovec* iov, size_t count, int flags);
+// Of `iov`, `sent` bytes are in the ring and `more` will follow, the last of which is the urgent
+// one. Under tx.lock.
+void MarkUrgent(const ConnEnd& e, const iovec* iov, size_t sent, size_t more);
+void ResetConnection(pstn_ep& ep);  // RST to the peer; the endpoint is NEW again
 void ReleaseLinger(pstn_ep& ep);
 
 // ---- epoll.cc

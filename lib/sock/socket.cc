@@ -12,6 +12,7 @@
 namespace postern {
 
 long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec) {
+  TableChange change;
   CachedFd c = CacheTake(ep.family, want_bound, cloexec);
   if (c.fd < 0) {
     int type = SOCK_STREAM | (cloexec ? SOCK_CLOEXEC : 0);
@@ -117,9 +118,18 @@ long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   return 0;
 }
 
+// It has a name already, but a wrong address is what the kernel sees first.
+static long BindAgain(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+  constexpr socklen_t kLeastIn6 = 24;  // without the scope, as RFC 2133 had it
+  if (sa == nullptr) return -EFAULT;
+  if (len < (ep.family == AF_INET6 ? kLeastIn6 : sizeof(sockaddr_in))) return -EINVAL;
+  bool fits = sa->sa_family == ep.family || (ep.family == AF_INET && sa->sa_family == AF_UNSPEC);
+  return fits ? -EINVAL : -EAFNOSUPPORT;
+}
+
 long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
-  if (LoadRelaxed(ep.state) != PSTN_EP_NEW)
-    return LoadRelaxed(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;
+  if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL) return kPass;
+  if (LoadRelaxed(ep.state) != PSTN_EP_NEW) return BindAgain(ep, sa, len);
   if ((ep.flags & PSTN_EPF_BOUND_AUTO) != 0) {
     long r = Unbind(fd, ep);
     if (r < 0) return r;
@@ -166,12 +176,6 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   return 0;
 }
 
-// Both directions are at their end: for TCP the connection is closed.
-static bool BothEnded(const pstn_ep& ep, uint32_t peer_flags) {
-  return (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) != 0 &&
-         (peer_flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0;
-}
-
 long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
   uint32_t state = LoadAcquire(ep.state);
   bool moved = state == PSTN_EP_KERNEL && (LoadRelaxed(ep.flags) & PSTN_EPF_EXPORTED) != 0 &&
@@ -190,7 +194,8 @@ long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
     if (state != PSTN_EP_ESTABLISHED) return -ENOTCONN;
     ConnEnd e;
     bool dead = !Resolve(ep, e) || (ep.flags & PSTN_EPF_HUNG) != 0 ||
-                (LoadRelaxed(e.peer_ctl().flags) & PSTN_CF_RST) != 0;
+                (LoadRelaxed(e.peer_ctl().flags) & PSTN_CF_RST) != 0 ||
+                BothEnded(ep, LoadRelaxed(e.peer_ctl().flags));
     if (dead) return -ENOTCONN;
     AddrToSockaddr(ep.peer, ep.family, sa, len);
     return 0;
@@ -223,12 +228,16 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
     Unlisten(fd, ep);
     return r;
   }
+  FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING);  // as if success had been reported
   ConnEnd e;
   if (!Resolve(ep, e)) return -ENOTCONN;
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
-  if ((peer & PSTN_CF_RST) != 0 || (ep.flags & PSTN_EPF_HUNG) != 0 || BothEnded(ep, peer))
+  if ((peer & PSTN_CF_RST) != 0 || (ep.flags & PSTN_EPF_HUNG) != 0 || BothEnded(ep, peer)) {
+    AnnounceLocal(g_proc.bells, e);  // an edge, as with the kernel, though nothing has changed
     return -ENOTCONN;
-  if (how != SHUT_RD && (ep.flags & PSTN_EPF_SHUT_WR) == 0) {
+  }
+  // Not by SHUT_WR, which a shutdown() before connect() has left.
+  if (how != SHUT_RD && (LoadRelaxed(e.ctl().flags) & PSTN_CF_FIN) == 0) {
     Lock(ep.tx.lock);  // after what another thread is writing
     if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) {
       Unlock(ep.tx.lock);
@@ -242,6 +251,8 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
   if (how != SHUT_WR) {
     FetchOr(ep.flags, PSTN_EPF_SHUT_RD);
   }
+  constexpr uint32_t kBoth = PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR;
+  if ((LoadRelaxed(ep.flags) & kBoth) == kBoth) FetchOr(e.ctl().flags, PSTN_CF_RD_SHUT);
   AnnounceLocal(g_proc.bells, e);
   return 0;
 }

@@ -15,14 +15,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <future>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -34,6 +38,7 @@ std::map<std::string, int> fds;  // guarded by fds_mutex
 
 struct Background {
   std::thread thread;
+  std::shared_ptr<std::atomic<pid_t>> tid = std::make_shared<std::atomic<pid_t>>(0);
   std::shared_future<std::string> result;
 };
 std::map<std::string, Background> backgrounds;  // main thread only
@@ -56,15 +61,31 @@ std::string RunBackground(const Args& args) {
   std::promise<std::string> promise;
   Background& b = backgrounds[args[0]];
   b.result = promise.get_future().share();
-  b.thread = std::thread(
-      [p = std::move(promise), words = Tail(args, 1)]() mutable { p.set_value(Run(words)); });
+  b.thread = std::thread([p = std::move(promise), words = Tail(args, 1), tid = b.tid]() mutable {
+    tid->store(gettid());
+    p.set_value(Run(words));
+  });
   return "started";
 }
 
+// On a busy machine a thread may take its time to get to where it sleeps.
+bool Sleeps(pid_t tid) {
+  std::ifstream stat("/proc/self/task/" + std::to_string(tid) + "/stat");
+  std::string text;
+  std::getline(stat, text);
+  const size_t end = text.rfind(')');
+  return tid != 0 && end != std::string::npos && text.size() > end + 2 && text[end + 2] == 'S';
+}
+
 std::string State(const Args& args) {
+  constexpr int kPatience = 100;
   const auto& b = backgrounds.at(args[0]);
-  const auto status = b.result.wait_for(std::chrono::milliseconds(Number(args[1])));
-  return status == std::future_status::ready ? "done" : "blocked";
+  for (int i = 0; i < kPatience; ++i) {
+    const auto status = b.result.wait_for(std::chrono::milliseconds(Number(args[1])));
+    if (status == std::future_status::ready) return "done";
+    if (Sleeps(b.tid->load())) break;
+  }
+  return "blocked";
 }
 
 std::string Join(const Args& args) {
@@ -174,12 +195,35 @@ std::string AtLeast(const Args& args) {
   return result + (took + 5 >= Number(args[0]) ? " after long enough" : " too early");
 }
 
+void CatchSignals() {
+  struct sigaction action {};
+  action.sa_handler = [](int) { sigpipes = sigpipes + 1; };
+  sigaction(SIGPIPE, &action, nullptr);
+  action.sa_handler = [](int) {};
+  sigaction(SIGUSR1, &action, nullptr);  // no SA_RESTART: calls end with EINTR
+}
+
+// As if the actor had just begun: nothing is open, no name means anything.
+std::string Reset(const Args&) {
+  std::set<int> open;
+  {
+    const std::lock_guard lock(fds_mutex);
+    for (const auto& [name, fd] : fds) open.insert(fd);
+    fds.clear();
+  }
+  for (const int fd : open) close(fd);
+  ForgetTags();
+  sigpipes = 0;
+  CatchSignals();
+  return "ok";
+}
+
 const Entry kRunCommands[] = {
     {"bg", 2, RunBackground},    {"state", 2, State},         {"join", 1, Join},
     {"interrupt", 1, Interrupt}, {"child", 1, RunChild},      {"childbg", 2, StartChild},
     {"childwait", 1, WaitChild}, {"childkill", 1, KillChild}, {"exec", 2, Exec},
     {"sleep", 1, Sleep},         {"sigpipes", 0, Sigpipes},   {"sigpipe", 1, SigpipeAction},
-    {"atleast", 2, AtLeast},     {nullptr, 0, nullptr}};
+    {"atleast", 2, AtLeast},     {"reset", 0, Reset},         {nullptr, 0, nullptr}};
 
 std::string Run(const Args& words) {
   if (words.empty()) return "";
@@ -191,14 +235,6 @@ std::string Run(const Args& words) {
     }
   }
   return "SCRIPT ERROR: no command " + words[0];
-}
-
-void CatchSignals() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { sigpipes = sigpipes + 1; };
-  sigaction(SIGPIPE, &action, nullptr);
-  action.sa_handler = [](int) {};
-  sigaction(SIGUSR1, &action, nullptr);  // no SA_RESTART: calls end with EINTR
 }
 
 }  // namespace

@@ -36,5 +36,6 @@ std::string Data(const std::string& bytes);         // quoted, or length and has
 std::string Expand(const std::string& text);        // "ab*3" is "ababab"
 int MessageFlags(const Args& args, size_t from);    // PEEK, WAITALL, ...
 long Number(const std::string& text);
+void ForgetTags();  // members of event sets are named anew
 
 }  // namespace conform

@@ -74,6 +74,7 @@ std::string SelectBy(const Args& a, bool with_pselect) {
   int highest = 0;
   for (size_t i = 1; i < a.size(); ++i) {
     const auto [name, what] = Split(a[i]);
+    if (Fd(name) < 0) return "no descriptor " + name;  // a set has no place for it
     highest = std::max(highest, Fd(name));
     for (size_t s = 0; s < 3; ++s) {
       if (what.find("rwe"[s]) != std::string::npos) FD_SET(Fd(name), &sets[s]);
@@ -134,6 +135,11 @@ std::string EpollWait(const Args& a) {
 }
 
 }  // namespace
+
+void ForgetTags() {
+  const std::lock_guard lock(tags_mutex);
+  tags.clear();
+}
 
 const Entry kEventCommands[] = {
     {"poll", 2, Poll},       {"ppoll", 2, Ppoll},          {"select", 2, Select},

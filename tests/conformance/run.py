@@ -12,51 +12,25 @@
 # A difference that is meant is listed with its reason in deviations.txt; it is printed and counted, never hidden.
 
 import argparse
+import collections
 import difflib
 import fnmatch
 import glob
 import itertools
 import os
-import re
-import select
-import subprocess
 import sys
 import time
 
+from actors import Stage, broken
+from generate import generate, shrink
+
 HERE = os.path.dirname(os.path.abspath(__file__))
-ADDRESS = re.compile(r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:.]+\]):(\d+)")
+RUNS = (("pair", "both"), ("pair", "server"), ("pair", "client"), ("pair", "fallback"), ("local", "both"))
 HANG_S = 20.0
-RUNS = (("pair", "both"), ("pair", "server"), ("pair", "client"), ("local", "both"))
-
-
-class Actor:
-    def __init__(self, argv, errors):
-        self.popen = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
-        self.rest = b""
-
-    def call(self, line):
-        try:
-            self.popen.stdin.write((line + "\n").encode())
-            self.popen.stdin.flush()
-        except OSError:
-            return f"ACTOR GONE {self.popen.wait()}"
-        end = time.monotonic() + HANG_S
-        while b"\n" not in self.rest:
-            ready, _, _ = select.select([self.popen.stdout], [], [], max(0, end - time.monotonic()))
-            if not ready:
-                return "HANG"
-            data = os.read(self.popen.stdout.fileno(), 65536)
-            if not data:
-                return f"ACTOR GONE {self.popen.wait()}"
-            self.rest += data
-        line, self.rest = self.rest.split(b"\n", 1)
-        return line.decode(errors="replace")
-
-    def end(self):
-        self.popen.kill()
-        self.popen.wait()
-        self.popen.stdin.close()
-        self.popen.stdout.close()
+GENERATED_HANG_S = 5.0
+SHRINK_HANG_S = 1.0
+SHRINK_S = 30.0
+FALLBACK = ["-o", "ports.exclude=1-65535"]
 
 
 def load_cases():
@@ -85,52 +59,6 @@ def expand(line, values):
     return line
 
 
-def macro(line):
-    """`pair` and `pair6`: a listener l, a client c and the accepted s."""
-    if line not in ("pair", "pair6"):
-        return [line]
-    family, host = ("inet6", "::1") if line == "pair6" else ("inet", "127.0.0.1")
-    return [f"B socket l {family} stream", f"B bind l {host} 0", "B listen l 5", "B name l => p", f"A socket c {family} stream",
-            f"A connect c {host} $p", "B accept l s"]
-
-
-class Names:
-    """Ports by order of appearance: the numbers differ from run to run, which ones are equal does not."""
-
-    def __init__(self):
-        self.ports = {"0": "0"}
-
-    def normal(self, text):
-        return ADDRESS.sub(lambda m: f"{m.group(1)}:{self.ports.setdefault(m.group(2), f'P{len(self.ports)}')}", text)
-
-
-def transcript(lines, layout, wrap_a, wrap_b, args):
-    program, errors = args.program, None if args.show else subprocess.DEVNULL
-    actor_a = Actor([*wrap_a, program], errors)
-    actors = {"A": actor_a, "B": actor_a if layout == "local" else Actor([*wrap_b, program], errors)}
-    names, values, out = Names(), {}, []
-    try:
-        for line in itertools.chain.from_iterable(macro(one) for one in lines):
-            who, command = line.split(None, 1)
-            command, _, keep = command.partition(" => ")
-            result = actors[who].call(expand_ports(command, values))
-            if keep:
-                values[keep] = ADDRESS.search(result).group(2) if ADDRESS.search(result) else "1"
-            out.append(f"{line}  ->  {names.normal(result)}")
-            if result == "HANG" or result.startswith("ACTOR GONE"):
-                break
-    finally:
-        for actor in set(actors.values()):
-            actor.end()
-    return out
-
-
-def expand_ports(command, values):
-    for key, value in values.items():
-        command = command.replace("$" + key, value)
-    return command
-
-
 def deviations():
     """{case name: reason}; each line `NAME: REASON`."""
     with open(os.path.join(HERE, "deviations.txt"), encoding="ascii") as file:
@@ -140,36 +68,100 @@ def deviations():
 
 def wraps(mode, wrapper):
     """(what is put before A, what is put before B)"""
+    if mode == "fallback":
+        return ([*wrapper, *FALLBACK], [*wrapper, *FALLBACK])
     return (wrapper if mode in ("both", "client") else [], wrapper if mode in ("both", "server") else [])
 
 
-def compare_all(cases, runs, args):
-    count = {"equal": 0, "different": 0, "deviation": 0}
-    known, oracle = deviations(), {}
-    for layout, mode in runs:
-        for name, lines in cases:
-            if (layout, name) not in oracle:
-                oracle[layout, name] = transcript(lines, layout, [], [], args)
-            want = oracle[layout, name]
-            broken = [line for line in want if "SCRIPT ERROR" in line or "HANG" in line or "ACTOR GONE" in line]
-            got = broken and ["the kernel's own transcript is no oracle", *broken] or transcript(lines, layout, *wraps(mode, args.wrapper), args)
-            if args.show:
-                print("\n".join([f"== {name} [{layout}, {mode}]", *got]))
-            if got == want:
-                count["equal"] += 1
-                continue
-            kind = "deviation" if name in known and not broken else "different"
-            count[kind] += 1
-            print(f"{kind}: {name} [{layout}, {mode}]" + (f": {known[name]}" if kind == "deviation" else ""))
-            print("".join(f"    {line}\n" for line in difflib.unified_diff(want, got, "kernel", "postern", lineterm="", n=2)), end="", flush=True)
-    return count
+class Comparison:
+    def __init__(self, args):
+        self.args, self.known = args, deviations()
+        self.count = {"equal": 0, "different": 0, "deviation": 0}
+        self.calls = collections.Counter()  # by (call, path)
+
+    def stage(self, layout, wrap=((), ()), hang_s=HANG_S):
+        return Stage(self.args.program, layout, *wrap, show=self.args.show, hang_s=hang_s, ports_last=hang_s == HANG_S)
+
+    def judge(self, name, layout, mode, want, got):
+        """Counts, and prints what is not equal."""
+        self.calls.update((line.split()[1], f"{layout}, {mode}") for line in want)
+        if self.args.show:
+            print("\n".join([f"== {name} [{layout}, {mode}]", *got]))
+        if got == want:
+            self.count["equal"] += 1
+            return
+        kind = "deviation" if name in self.known and not broken(want) else "different"
+        self.count[kind] += 1
+        print(f"{kind}: {name} [{layout}, {mode}]" + (f": {self.known[name]}" if kind == "deviation" else ""))
+        print("".join(f"    {line}\n" for line in difflib.unified_diff(want, got, "kernel", "postern", lineterm="", n=2)), end="", flush=True)
+
+    def hand_written(self, cases, runs):
+        """Fresh actors for each."""
+        oracle = {}
+        for layout, mode in runs:
+            for name, lines in cases:
+                if (layout, name) not in oracle:
+                    with self.stage(layout) as stage:
+                        oracle[layout, name] = stage.play(lines)
+                want = oracle[layout, name]
+                if broken(want):
+                    got = ["the kernel's own transcript is no oracle", *broken(want)]
+                else:
+                    with self.stage(layout, wraps(mode, self.args.wrapper)) as stage:
+                        got = stage.play(lines)
+                self.judge(name, layout, mode, want, got)
+
+    def generated(self, cases, runs):
+        """The same actors for all, so that each case meets what the one before left behind."""
+        for layout in dict.fromkeys(layout for layout, _ in runs):
+            with self.stage(layout, hang_s=GENERATED_HANG_S) as kernel:
+                oracle = [(name, lines, kernel.play(lines)) for name, lines in cases]
+            usable = [one for one in oracle if not broken(one[2])]
+            if len(usable) != len(oracle):
+                print(f"{len(oracle) - len(usable)} generated cases left out [{layout}]: the kernel hangs in them")
+            for mode in [mode for of, mode in runs if of == layout]:
+                with self.stage(layout, wraps(mode, self.args.wrapper), hang_s=GENERATED_HANG_S) as stage:
+                    for name, lines, want in usable:
+                        got = stage.play(lines)
+                        self.judge(name, layout, mode, want, got)
+                        if got != want:
+                            self.explain(name, layout, mode, lines)
+
+    @staticmethod
+    def differs(kernel, stage, lines):
+        """What both say, if it differs and the kernel says it twice."""
+        want, again = kernel.play(lines), kernel.play(lines)
+        if want != again or broken(want):
+            return None
+        got = stage.play(lines)
+        return (want, got) if got != want else None
+
+    def explain(self, name, layout, mode, lines):
+        with self.stage(layout, hang_s=SHRINK_HANG_S) as kernel, self.stage(layout, wraps(mode, self.args.wrapper), hang_s=SHRINK_HANG_S) as stage:
+            if not self.differs(kernel, stage, lines):
+                print(f"    {name}: not with fresh actors, or not each time: what was before it matters, or the time")
+                return
+            end = time.monotonic() + SHRINK_S
+            fewest = shrink(lines, lambda some: time.monotonic() < end and self.differs(kernel, stage, some) is not None)
+            want, got = self.differs(kernel, stage, fewest) or ([], [])
+        print(f"    the fewest lines of {name} that differ:")
+        print("".join(f"      {line}\n" for line in difflib.ndiff(want, got) if line[0] != "?"), end="", flush=True)
+
+    def print_calls(self):
+        paths = sorted({path for _, path in self.calls})
+        print(f"{'call':12}" + "".join(f"{path:>18}" for path in paths))
+        for call in sorted({call for call, _ in self.calls}):
+            print(f"{call:12}" + "".join(f"{self.calls[call, path]:18}" for path in paths))
 
 
 def main():
     parser = argparse.ArgumentParser(description="Socket calls on the kernel and under postern, compared.")
     parser.add_argument("--build", default="build")
     parser.add_argument("--only", default="*", help="case names: shell patterns, comma separated")
-    parser.add_argument("--mode", default="both,server,client", help="who runs under postern")
+    parser.add_argument("--mode", default="both,server,client,fallback", help="who runs under postern")
+    parser.add_argument("--generate", type=int, default=0, metavar="N", help="and N cases made at random")
+    parser.add_argument("--seed", default="1", help="for --generate: the same seed, the same cases")
+    parser.add_argument("--calls", action="store_true", help="count the calls by path")
     parser.add_argument("--wrapper", help="instead of BUILD/postern")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--show", action="store_true", help="print the transcripts")
@@ -191,11 +183,17 @@ def main():
         if not (os.path.isfile(args.wrapper[0]) or args.wrapper[0] == "env"):
             sys.exit(f"run.py: no wrapper {args.wrapper[0]}; --self-check N needs none")
         runs = [(layout, mode) for layout, mode in RUNS if mode in args.mode.split(",")]
-    if not cases or not runs:
+    if not (cases or args.generate) or not runs:
         sys.exit("run.py: nothing to run")
     started = time.monotonic()
-    count = compare_all(cases, runs, args)
-    print(f"{len(cases)} cases, {sum(count.values())} comparisons in {time.monotonic() - started:.0f} s: "
+    comparison = Comparison(args)
+    comparison.hand_written(cases, runs)
+    random_cases = generate(args.seed, args.generate)
+    comparison.generated(random_cases, runs)
+    if args.calls:
+        comparison.print_calls()
+    count = comparison.count
+    print(f"{len(cases) + len(random_cases)} cases, {sum(count.values())} comparisons in {time.monotonic() - started:.0f} s: "
           f"{count['equal']} equal, {count['deviation']} listed deviations, {count['different']} different")
     return 1 if count["different"] else 0
 
