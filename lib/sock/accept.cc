@@ -249,8 +249,10 @@ long AcceptOurs(pstn_ep& listener, uint32_t idx, sockaddr* sa, socklen_t* len, i
   return fd;
 }
 
-long AcceptKernel(int fd, sockaddr* sa, socklen_t* len, int flags) {
+long AcceptKernel(int fd, const pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
   TableChange change;
+  // Exported meanwhile: the kernel's listener may block now, which must not be waited for here.
+  if (LoadAcquire(listener.state) == PSTN_EP_KERNEL) return kPass;
   long r = sys::Call(SYS_accept4, fd, sa, len, static_cast<long>(flags));
   if (r == -EMFILE || r == -ENFILE) {
     CacheFlush();
@@ -260,7 +262,7 @@ long AcceptKernel(int fd, sockaddr* sa, socklen_t* len, int flags) {
   pstn_stack& s = Stack();
   Count(s.hdr, kCounterKernelAccepts);
   FetchAdd(s.hdr.reasons[kReasonKernelClient], 1u);
-  uint32_t idx = NewEp(EpOfFd(fd) != nullptr ? EpOfFd(fd)->family : AF_INET);
+  uint32_t idx = NewEp(listener.family);
   if (idx == PSTN_NONE) return r;  // served all the same, only not listed
   s.eps[idx].reason = kReasonKernelClient;
   s.eps[idx].flags = PSTN_EPF_DIRTY | ((flags & SOCK_NONBLOCK) != 0 ? PSTN_EPF_NONBLOCK : 0u);
@@ -353,12 +355,12 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
   for (;;) {
     AdmitSyns();
     if (++turn % kKernelTurn == 0) {
-      long r = AcceptKernel(fd, sa, len, flags);
+      long r = AcceptKernel(fd, ep, sa, len, flags);
       if (r != -EAGAIN) return r;
     }
     uint32_t idx = DequeueEmbryo(ep);
     if (idx != PSTN_NONE) return AcceptOurs(ep, idx, sa, len, flags);
-    long r = AcceptKernel(fd, sa, len, flags);
+    long r = AcceptKernel(fd, ep, sa, len, flags);
     if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;
     pollfd p = {fd, POLLIN, 0};
     long n = SockPoll(&p, 1, until, nullptr);

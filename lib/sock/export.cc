@@ -36,13 +36,16 @@ void SetBlocking(int fd, bool blocking) {
 long ExportListener(int fd, pstn_ep& ep) {
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
   AdmitSyns();
-  // The kernel's listener never blocked while accept() merged two queues.
-  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) SetBlocking(fd, true);
   FetchOr(ep.flags, PSTN_EPF_EXPORTED);
   Lock(ep.accept_lock);
   FetchAdd(ep.gen, 1u);  // for late SYNs, too, this is another endpoint
   StoreRelease(ep.state, PSTN_EP_KERNEL);
   Unlock(ep.accept_lock);
+  // The kernel's listener never blocked while accept() merged two queues. Those who are in it go
+  // first (AcceptKernel).
+  TableFreeze();
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) SetBlocking(fd, true);
+  TableThaw();
   if (LoadAcquire(ep.accept_count) != 0) (void)CtlExport(ep, fd);
   ResetQueue(ep);  // only what the keeper could not take
   FallBack(fd, ep, kReasonExported);
