@@ -199,7 +199,10 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   }
   ConnEnd e;
   if (!Resolve(ep, e)) return -ECONNRESET;
-  if ((flags & MSG_OOB) != 0) return RecvUrgent(e, iov, count, flags);
+  if ((flags & MSG_OOB) != 0) {
+    if (!BadBuffer(iov, count)) return RecvUrgent(e, iov, count, flags);
+    return LookAtMark(e).ready ? -EFAULT : -EINVAL;
+  }
   if ((flags & MSG_ERRQUEUE) != 0) return -EAGAIN;
   if (TooMuch(iov, count)) return -EINVAL;
   IovCursor to(iov, count);
@@ -363,8 +366,10 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     long stop = CheckSend(e, bad ? 0 : want, swallow);
     if (!Here(ep)) stop = 0, swallow = false;  // what it saw may not have been ours
     if (swallow) {
-      Guard g(ep.tx.lock);
-      if (urgent.iov != nullptr) MarkUrgent(e, iov, 0, want);  // the mark outruns the reset
+      if (urgent.iov != nullptr) {  // the mark outruns the reset
+        Guard g(ep.tx.lock);
+        MarkUrgent(e, iov, 0, want);
+      }
       return static_cast<long>(want);
     }
     size_t done = want - from.left();

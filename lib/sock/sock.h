@@ -127,8 +127,7 @@ int TakeError(const ConnEnd& e, uint32_t peer_flags);
 
 // ---- urgent data (urgent.cc)
 struct MarkState {
-  bool ahead = false;   // there is an urgent byte that the reader has not passed
-  bool at = false;      // it comes next
+  bool at = false;      // the urgent byte comes next
   bool ready = false;   // and can be had with MSG_OOB
   bool hides = false;   // it is not part of what is read (no SO_OOBINLINE)
   uint64_t before = 0;  // bytes before it

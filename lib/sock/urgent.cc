@@ -20,16 +20,19 @@ bool Inline(const pstn_ep& ep) { return (LoadRelaxed(ep.flags) & PSTN_EPF_OOBINL
 // The position behind the urgent byte, from which on it is history.
 bool IsAhead(const pstn_rx& rx) { return rx.bytes < rx.urgent_end; }
 
-// Takes notice of a mark that has come since. Under rx.lock.
-void Notice(const ConnEnd& e) {
+// Takes notice of a mark that has come since. Under rx.lock. Returns the last one's byte.
+uint8_t Notice(const ConnEnd& e) {
   pstn_rx& rx = e.ep->rx;
-  uint64_t end = LoadAcquire(e.peer_ctl().urgent) >> 8;  // [A4]
-  if (end == rx.urgent_end) return;
+  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);  // [A4] once: position and byte agree
+  const uint8_t byte = static_cast<uint8_t>(mark);
+  const uint64_t end = mark >> 8;
+  if (end == rx.urgent_end) return byte;
   // The reader stands before the old byte: a newer mark makes it an ordinary one, but it stays out.
   if (IsAhead(rx) && rx.bytes + 1 == rx.urgent_end && !Inline(*e.ep))
     (void)RingRead(e, nullptr, 1, ReadMode::kDiscard);
   rx.urgent_end = end;
   FetchAnd(rx.gate, ~PSTN_RXG_URGENT_TAKEN);
+  return byte;
 }
 
 }  // namespace
@@ -62,7 +65,6 @@ MarkState LookAtMark(const ConnEnd& e) {
   MarkState mark;
   mark.before = rx.urgent_end - 1 - rx.bytes;
   mark.at = mark.before == 0;
-  mark.ahead = true;
   mark.hides = !Inline(*e.ep);
   mark.ready = (LoadRelaxed(rx.gate) & PSTN_RXG_URGENT_TAKEN) == 0;
   return mark;
@@ -71,12 +73,11 @@ MarkState LookAtMark(const ConnEnd& e) {
 long RecvUrgent(const ConnEnd& e, const iovec* iov, size_t count, int flags) {
   if (LoadRelaxed(e.peer_ctl().urgent) == 0) return -EINVAL;
   Guard g(e.ep->rx.lock);
-  Notice(e);
+  const uint8_t byte = Notice(e);
   pstn_rx& rx = e.ep->rx;
   bool taken = (LoadRelaxed(rx.gate) & PSTN_RXG_URGENT_TAKEN) != 0;
   if (Inline(*e.ep) || !IsAhead(rx) || taken) return -EINVAL;
   if ((flags & MSG_PEEK) == 0) FetchOr(rx.gate, PSTN_RXG_URGENT_TAKEN);
-  uint8_t byte = static_cast<uint8_t>(LoadRelaxed(e.peer_ctl().urgent));
   for (size_t i = 0; i < count; i++) {
     if (iov[i].iov_len == 0) continue;
     if ((flags & MSG_TRUNC) == 0) *static_cast<uint8_t*>(iov[i].iov_base) = byte;
