@@ -134,7 +134,8 @@ void ResetConnection(pstn_ep& ep) {
   ep.side = 0;
   ep.peer = {};
   StoreRelaxed(ep.error, open ? static_cast<uint32_t>(ECONNRESET) : 0u);
-  FetchAnd(ep.flags, ~(PSTN_EPF_HUNG | PSTN_EPF_CONNECTING | PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
+  FetchAnd(ep.flags, ~(PSTN_EPF_HUNG | PSTN_EPF_CONNECTING | PSTN_EPF_DISCONNECTING |
+                       PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
 }
 
 void DropFdRef(uint32_t entry) {

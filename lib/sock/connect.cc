@@ -283,6 +283,7 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   if (state == PSTN_EP_LISTEN) return kPass;
   if (state == PSTN_EP_ESTABLISHED) {
     bool asked = (FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0;
+    if ((LoadRelaxed(ep.flags) & PSTN_EPF_DISCONNECTING) != 0) return -EINVAL;
     return asked ? Connected(ep) : -EISCONN;
   }
   pstn_addr to;

@@ -17,6 +17,7 @@ inline constexpr uint32_t kExclusiveOk =
     EPOLLIN | EPOLLOUT | EPOLLERR | EPOLLHUP | EPOLLWAKEUP | EPOLLET | EPOLLEXCLUSIVE;
 
 // Doorbells of the sets that this process has slept on, by set: an fd that belongs to the waiter.
+enum First : uint32_t { kNobodyFirst, kKernelFirst, kOursFirst };  // at the next look
 struct SetLocal {
   uint32_t gen;
   int bell;     // 0: not opened here
@@ -25,7 +26,7 @@ struct SetLocal {
   uint64_t kernel_look_ns;
   uint64_t ours_ns;  // last event of an accelerated socket: no spinning where there are none
   uint32_t watched;  // 1: the set itself is in another set, or was polled: see Rearm
-  uint32_t kernel_first;
+  First first;
 };
 extern SetLocal set_local[PSTN_EPOLLS];
 // Threads of this process in SockEpollWait on a set, and the number of ours that keeps it for them

@@ -163,18 +163,21 @@ int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
 // One look at both halves. More than 0: that many events.
 long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, bool ask_kernel) {
   SetLocal& local = set_local[idx];
-  // When one half fills `out`, the other half is first the next time.
-  bool kernel_first = local.kernel_first != 0;
-  local.kernel_first = 0;
-  int ours = ask_kernel && kernel_first ? 0 : LookAtOurs(epfd, set, idx, out, max);
-  if (!ask_kernel) return ours;
+  // When one half fills `out`, the other half is first the next time. Else the kernel's is where it
+  // may tell of listeners, which are ours.
+  bool kernel_first =
+      local.first == kKernelFirst || (local.first == kNobodyFirst && set.listeners != 0);
+  if (!ask_kernel) return LookAtOurs(epfd, set, idx, out, max);
+  local.first = kNobodyFirst;
+  int ours = kernel_first ? 0 : LookAtOurs(epfd, set, idx, out, max);
   if (ours == max) {
-    local.kernel_first = 1;
+    local.first = kKernelFirst;
     return ours;
   }
   long n = LookAtKernel(epfd, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr, 0);
   if (n < 0) return ours != 0 ? ours : n;
   n += ours;
+  if (n == max && ours == 0) local.first = kOursFirst;
   if (ours == 0 && n < max)
     n += LookAtOurs(epfd, set, idx, out + n,
                     max - static_cast<int>(n));  // the look may have brought some

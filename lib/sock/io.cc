@@ -86,11 +86,19 @@ Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
 
 // ---------------------------------------------------------------- receive
 
+// A peek has stepped over the urgent byte, and nothing is behind it.
+bool OnlyUrgentByte(const ConnEnd& e) {
+  const MarkState mark = LookAtMark(e);
+  if (!mark.at || !mark.hides) return false;
+  Guard g(e.ep->rx.lock);
+  return RingQueued(e, 2) <= 1;
+}
+
 // What an empty ring means: -EAGAIN (just empty), 0 (end of stream) or the connection's error.
 long WhenEmpty(const ConnEnd& e) {
   uint32_t flags = LoadAcquire(e.peer_ctl().flags);
   if ((flags & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0) {
-    if (RingReadable(e)) return -EAGAIN;  // it came just before the end
+    if (RingReadable(e) && !OnlyUrgentByte(e)) return -EAGAIN;  // it came just before the end
     // Behind a FIN the kernel's recv() reports no error: that is left to write() and SO_ERROR.
     return (flags & PSTN_CF_FIN) != 0 ? 0 : -TakeError(e, flags);
   }
@@ -273,6 +281,7 @@ long CheckSend(const ConnEnd& e, size_t want, bool& swallow) {
   if ((peer & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0 && want != 0) {
     StoreRelaxed(e.ep->error, static_cast<uint32_t>(EPIPE));
     FetchOr(e.ep->flags, PSTN_EPF_HUNG);
+    FetchOr(e.ep->rx.gate, PSTN_RXG_RESET);  // a RST that still comes finds nothing to end
     swallow = true;
     if ((peer & PSTN_CF_CLOSED) == 0) {
       FetchOr(e.ctl().flags, PSTN_CF_RST);

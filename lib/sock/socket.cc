@@ -228,11 +228,13 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
     Unlisten(fd, ep);
     return r;
   }
-  FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING);  // as if success had been reported
+  // As if success had been reported.
+  bool asked = (FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0;
   ConnEnd e;
   if (!Resolve(ep, e)) return -ENOTCONN;
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
   if ((peer & PSTN_CF_RST) != 0 || (ep.flags & PSTN_EPF_HUNG) != 0 || BothEnded(ep, peer)) {
+    if (asked) FetchOr(ep.flags, PSTN_EPF_DISCONNECTING);  // connect() is EINVAL from now on
     AnnounceLocal(g_proc.bells, e);  // an edge, as with the kernel, though nothing has changed
     return -ENOTCONN;
   }
