@@ -123,6 +123,7 @@ long WriteVector(int fd, pstn_ep& ep, const iovec* iov, int count) {
 
 // A stream socket fills in no name and no control data.
 long ReceiveMsg(int fd, pstn_ep& ep, msghdr* m, int flags) {
+  if ((flags & MSG_ERRQUEUE) != 0) return RecvErrorQueue(ep, m);
   long r = SockRecv(fd, ep, m->msg_iov, m->msg_iovlen, flags);
   if (r < 0) return r;  // kPass, too
   m->msg_namelen = 0;

@@ -2,8 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bridge.h"
 
+#include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -23,6 +25,7 @@ uint8_t scratch[kChunk];
 Bridge::Bridge(int ring_fd, int kernel_fd) : ring_fd_(ring_fd), kernel_fd_(kernel_fd) {
   const int on = 1;  // what came in one piece is not held back here
   (void)setsockopt(kernel_fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  (void)setsockopt(kernel_fd_, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));  // the ring's has it
 }
 
 Bridge::~Bridge() {
@@ -46,14 +49,23 @@ long Bridge::Read(bool from_ring, void* to, size_t bytes) {
   return ep != nullptr ? SockRecv(ring_fd_, *ep, &iov, 1, MSG_DONTWAIT) : -EBADF;
 }
 
-long Bridge::Write(bool to_ring, const void* from, size_t bytes) {
+long Bridge::Write(bool to_ring, const void* from, size_t bytes, int flags) {
+  flags |= MSG_DONTWAIT | MSG_NOSIGNAL;
   if (!to_ring) {
-    const ssize_t put = send(kernel_fd_, from, bytes, MSG_DONTWAIT | MSG_NOSIGNAL);
+    const ssize_t put = send(kernel_fd_, from, bytes, flags);
     return put >= 0 ? put : -errno;
   }
   pstn_ep* ep = EpOfFd(ring_fd_);
   iovec iov{const_cast<void*>(from), bytes};
-  return ep != nullptr ? SockSend(ring_fd_, *ep, &iov, 1, MSG_DONTWAIT | MSG_NOSIGNAL) : -EBADF;
+  return ep != nullptr ? SockSend(ring_fd_, *ep, &iov, 1, flags) : -EBADF;
+}
+
+// The urgent byte comes next. A read stops before it.
+bool Bridge::AtMark(bool ring) {
+  int at = 0;
+  if (!ring) return ioctl(kernel_fd_, SIOCATMARK, &at) == 0 && at != 0;
+  pstn_ep* ep = EpOfFd(ring_fd_);
+  return ep != nullptr && SockIoctl(ring_fd_, *ep, SIOCATMARK, &at) == 0 && at != 0;
 }
 
 void Bridge::ShutWrite(bool ring) {
@@ -68,7 +80,8 @@ void Bridge::ShutWrite(bool ring) {
 bool Bridge::Step(Flow& flow, bool from_ring, bool* busy) {
   if (flow.closed) return false;
   if (flow.at == flow.held.size() && !flow.ended) {
-    const long got = Read(from_ring, scratch, sizeof(scratch));
+    flow.urgent = AtMark(from_ring);
+    const long got = Read(from_ring, scratch, flow.urgent ? 1 : sizeof(scratch));
     if (got == -EAGAIN || got == -EINTR) return false;
     if (got < 0) {
       reset_ = true;
@@ -79,7 +92,8 @@ bool Bridge::Step(Flow& flow, bool from_ring, bool* busy) {
     flow.at = 0;
   }
   while (flow.at < flow.held.size()) {
-    const long put = Write(!from_ring, flow.held.data() + flow.at, flow.held.size() - flow.at);
+    const long put = Write(!from_ring, flow.held.data() + flow.at, flow.held.size() - flow.at,
+                           flow.urgent ? MSG_OOB : 0);
     if (put == -EAGAIN || put == -EINTR) return false;
     if (put < 0) {  // the reader has closed: as TCP, which answers with a reset
       reset_ = true;

@@ -3,7 +3,8 @@
 // end.
 //
 // Non-blocking and edge-triggered: whoever is told of an event calls Pump(). An end is passed on as
-// it came: FIN as shutdown, a reset as a reset. What one side does not take yet is kept here, and
+// it came: FIN as shutdown, a reset as a reset; an urgent byte is an urgent byte on the other side.
+// What one side does not take yet is kept here, and
 // until it has been taken, no more is read from the other side: back-pressure goes through.
 #pragma once
 #include <cstddef>
@@ -32,12 +33,14 @@ class Bridge {
   struct Flow {
     std::vector<uint8_t> held;
     size_t at = 0;        // held bytes before here are written
+    bool urgent = false;  // what is held is the urgent byte
     bool ended = false;   // no more will be read
     bool closed = false;  // ... and the other side has been told
   };
   bool Step(Flow& flow, bool from_ring, bool* busy);
   long Read(bool from_ring, void* to, size_t bytes);
-  long Write(bool to_ring, const void* from, size_t bytes);
+  long Write(bool to_ring, const void* from, size_t bytes, int flags);
+  bool AtMark(bool ring);
   void ShutWrite(bool ring);
 
   int ring_fd_, kernel_fd_;

@@ -204,6 +204,18 @@ void Registry::ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid) 
   if (!ScanOrDrop(*stack)) WithdrawStaleListeners(*stack);
 }
 
+int Registry::ChildEnded(Stack& stack, uint32_t slot, pid_t pid) {
+  if (slot >= PSTN_SLOTS) return -EINVAL;
+  const SlotCopy copy = ReadSlot(stack, slot);
+  if (!Held(copy) || copy.pid != pid) return -ENOENT;
+  if (IsAlive(pid, copy.state == PSTN_SL_LIVE ? copy.start_time : 0)) return -EBUSY;
+  Forget(stack, slot);
+  stack.suspects.erase(slot);
+  ReapSlot(stack.view, slot);
+  WithdrawStaleListeners(stack);
+  return 0;
+}
+
 bool Registry::ScanSlots(Stack& stack) {
   bool look_again = false;
   const uint32_t end = SlotsInUse(stack);

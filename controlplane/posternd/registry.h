@@ -92,6 +92,8 @@ class Registry {
   // Each returns 0 or -errno.
   int Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd memfd);
   int ChildSlot(Process& parent, uint32_t slot, pid_t child);
+  // A parent has waited for this child: what it held is released now, not when its pidfd tells.
+  int ChildEnded(Stack& stack, uint32_t slot, pid_t pid);
   // The link group between them, as seen by the client; a new one is made known to all first.
   int Introduce(Stack& client, Stack& server, LinkGroup*& link);
   int AddLink(Stack& stack, uint32_t idx, UniqueFd memfd);

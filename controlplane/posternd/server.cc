@@ -117,6 +117,8 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
       return &Server::Status;
     case ctl::Type::kChildSlot:
       return &Server::ChildSlot;
+    case ctl::Type::kReap:
+      return &Server::Reap;
     case ctl::Type::kQuit:
       return &Server::Quit;
     case ctl::Type::kExport:
@@ -232,6 +234,11 @@ void Server::AddLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
 
 void Server::ChildSlot(Client& client, const ctl::Msg& message, UniqueFd) {
   (void)registry_.ChildSlot(*client.process, message.a, static_cast<pid_t>(message.b));
+}
+
+void Server::Reap(Client& client, const ctl::Msg& message, UniqueFd) {
+  client.Reply(message, -registry_.ChildEnded(*client.process->stack, message.a,
+                                              static_cast<pid_t>(message.b)));
 }
 
 void Server::Status(Client& client, const ctl::Msg& message, UniqueFd) {

@@ -47,6 +47,7 @@ class Server {
   void GetLink(Client& client, const ctl::Msg& message, UniqueFd fd);
   void AddLink(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Status(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Reap(Client& client, const ctl::Msg& message, UniqueFd fd);
   void ChildSlot(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Quit(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Export(Client& client, const ctl::Msg& message, UniqueFd fd);

@@ -37,7 +37,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 1u
+#define PSTN_ABI_VERSION 2u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -268,7 +268,8 @@ struct PSTN_LINE pstn_ep {
   pstn_u32
       took_over; /* (o) endpoint + 1 whose connection this one is taking over (sock/export.cc) */
   pstn_u32 pad2;
-  pstn_u64 syn_ns; /* (c) when its client connected */
+  pstn_u64 syn_ns;                       /* (c) when its client connected */
+  pstn_u32 zerocopy_sent, zerocopy_told; /* (a) sends with MSG_ZEROCOPY; completions given out */
 };
 
 enum {
@@ -298,8 +299,9 @@ enum {
 #define PSTN_EPF_PUBLISHED 0x4000u /* listener is in the directory */
 #define PSTN_EPF_QUICKACK 0x8000u
 #define PSTN_EPF_REUSEPORT 0x10000u
-#define PSTN_EPF_CLOEXEC 0x40000u /* the fd it was made with is close-on-exec */
-#define PSTN_EPF_HUNG 0x20000u    /* error was reported by connect */
+#define PSTN_EPF_CLOEXEC 0x40000u        /* the fd it was made with is close-on-exec */
+#define PSTN_EPF_HUNG 0x20000u           /* error was reported by connect */
+#define PSTN_EPF_ZEROCOPY 0x200000u      /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are numbered */
 #define PSTN_EPF_DISCONNECTING 0x100000u /* shutdown() met a connect() that had failed */
 #define PSTN_EPF_EXPORTED \
   0x80000u /* others than the family have the fd: the kernel serves it, see sock/export.cc */

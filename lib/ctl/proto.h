@@ -33,6 +33,8 @@ enum class Type : uint32_t {
             // or a = ~0: the fd was taken from process b of another family, where it is number c.
             // Handed to the stack's keeper with a seq of posternd's own. Reply: status
   kKeeper,  // the keeper, on a line of its own: uuid = stack. No reply; kExport comes here
+  kReap,    // a = slot, b = pid of a child that its parent has waited for. Reply: status,
+            // after what it held is released
 };
 
 struct Msg {

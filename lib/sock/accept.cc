@@ -87,8 +87,9 @@ void QueueAccepted(pstn_ep& listener, uint32_t idx) {
 
 // What the listener has, its children inherit.
 void Inherit(pstn_ep& ep, const pstn_ep& listener) {
-  ep.flags = listener.flags & (PSTN_EPF_NODELAY | PSTN_EPF_KEEPALIVE | PSTN_EPF_CORK |
-                               PSTN_EPF_OOBINLINE | PSTN_EPF_REUSEADDR);
+  ep.flags =
+      listener.flags & (PSTN_EPF_NODELAY | PSTN_EPF_KEEPALIVE | PSTN_EPF_CORK | PSTN_EPF_OOBINLINE |
+                        PSTN_EPF_REUSEADDR | PSTN_EPF_V6ONLY | PSTN_EPF_ZEROCOPY);
   ep.sndbuf = listener.sndbuf;
   ep.rcvbuf = listener.rcvbuf;
   ep.linger_on = listener.linger_on;

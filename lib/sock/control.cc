@@ -304,6 +304,19 @@ int CtlExportOf(uint32_t pid, int target, int fd) {
   return ExportWith(PSTN_NONE, pid, static_cast<uint32_t>(target), fd);
 }
 
+// From a handler, too (of SIGCHLD): not while another call is under way.
+void CtlReap(uint32_t slot, uint32_t pid) {
+  if (!TryLock(g_proc.ctl_lock)) return;
+  if (g_proc.ctl_fd >= 0) {
+    Msg m;
+    m.type = Type::kReap;
+    m.a = slot;
+    m.b = pid;
+    (void)Ask(m, -1, nullptr);
+  }
+  Unlock(g_proc.ctl_lock);
+}
+
 int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx) {
   Guard g(g_proc.ctl_lock);
   if (!ConnectLocked()) return -ENOTCONN;

@@ -103,6 +103,7 @@ uint32_t Readiness(pstn_ep& ep) {
         ((peer & PSTN_CF_RST) != 0 && (ep.rx.gate & PSTN_RXG_RESET) == 0))
       mask |= EPOLLERR;
   }
+  if (HasCompletions(ep)) mask |= EPOLLERR;
   const MarkState mark = LookAtMark(e);
   if (mark.ready) mask |= EPOLLPRI;
   if ((mask & EPOLLIN) == 0 && EnoughToRead(e, mark)) mask |= EPOLLIN | EPOLLRDNORM;

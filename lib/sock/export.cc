@@ -199,7 +199,7 @@ void CopyConnection(pstn_ep& to, const pstn_ep& from) {
   to.conn_gen = from.conn_gen;
   to.local = from.local;
   to.peer = from.peer;
-  // An urgent byte goes over the bridge as an ordinary one, in its place.
+  // The bridge reads the urgent byte in its place, and knows it by the mark.
   FetchOr(to.flags, PSTN_EPF_NONBLOCK | PSTN_EPF_OOBINLINE | (LoadRelaxed(from.flags) & kCarried));
   pstn_lock tx = to.tx.lock, rx = to.rx.lock;
   to.tx = from.tx;

@@ -45,11 +45,14 @@ class SleepWord {
   SleepWord& operator=(const SleepWord&) = delete;
 };
 
+// A handler that asks for it (SA_RESTART) lets a call go on that has not moved a byte yet.
+enum class Restart : uint8_t { kIfAsked, kNever };
+
 // Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
 // more after that [F1].
 template <typename Ready>
 Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
-             uint32_t interrupts) {
+             uint32_t interrupts, Restart restart) {
   SleepWord on(word);
   Count(Stack().hdr, kCounterSleeps);
   for (;;) {
@@ -58,10 +61,10 @@ Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadli
     if (ready()) return Wait::kReady;
     if (t_interrupts != interrupts) return Wait::kInterrupted;
     timespec left = until.LeftTimespec(UINT64_MAX);
-    // Without an end the kernel restarts the wait after handlers that ask for it (SA_RESTART).
-    long r =
-        Cancellable([&] { return sys::FutexWait(&word, value, until.never() ? nullptr : &left); },
-                    [&] { hold.Off(); });
+    // The kernel restarts a wait that has no end.
+    bool endless = until.never() && restart == Restart::kIfAsked;
+    long r = Cancellable([&] { return sys::FutexWait(&word, value, endless ? nullptr : &left); },
+                         [&] { hold.Off(); });
     if (ready()) return Wait::kReady;
     if (r == -EINTR) return Wait::kInterrupted;
     if (until.left_ns() == 0) return Wait::kTimeout;
@@ -74,14 +77,14 @@ bool NothingElse() { return false; }
 // needless.
 template <typename Ready, typename Otherwise = bool (*)()>
 Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
-             const Deadline& until, Otherwise otherwise = NothingElse) {
+             const Deadline& until, Restart restart, Otherwise otherwise = NothingElse) {
   uint32_t interrupts = t_interrupts;
   if (Spin(ready, until)) return Wait::kReady;
   if (t_interrupts != interrupts) return Wait::kInterrupted;
   if (until.left_ns() == 0) return Wait::kTimeout;
   if (otherwise()) return Wait::kReady;
   hold.On(ep);
-  return SleepOn(hold, word, bit, ready, until, interrupts);
+  return SleepOn(hold, word, bit, ready, until, interrupts, restart);
 }
 
 // ---------------------------------------------------------------- receive
@@ -180,7 +183,8 @@ long RecvNothing(const ConnEnd& e, bool nonblock) {
     if (!Here(*e.ep)) return NotHere(e);
     if (end != -EAGAIN || nonblock) return end;
     Wait w = WaitFor(
-        hold, *e.ep, e.ctl().rx_wait, 1, [&] { return ReadableOrEnded(e); }, until);
+        hold, *e.ep, e.ctl().rx_wait, 1, [&] { return ReadableOrEnded(e); }, until,
+        Restart::kIfAsked);
     if (!Here(*e.ep)) return NotHere(e);
     if (w != Wait::kReady) return w == Wait::kTimeout ? -EAGAIN : -EINTR;
   }
@@ -201,6 +205,8 @@ long RecvRest(int fd, IovCursor& to, size_t done, ReadMode mode) {
 
 long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   uint32_t state = LoadAcquire(ep.state);
+  if ((flags & MSG_ERRQUEUE) != 0) [[unlikely]]
+    return RecvErrorQueue(ep, nullptr);
   if (state != PSTN_EP_ESTABLISHED) {
     long r = RecvUnconnected(ep, state);
     return r != kPass && (flags & MSG_OOB) != 0 && state == PSTN_EP_NEW ? -EINVAL : r;
@@ -211,7 +217,6 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     if (!BadBuffer(iov, count)) return RecvUrgent(e, iov, count, flags);
     return LookAtMark(e).ready ? -EFAULT : -EINVAL;
   }
-  if ((flags & MSG_ERRQUEUE) != 0) return -EAGAIN;
   if (TooMuch(iov, count)) return -EINVAL;
   IovCursor to(iov, count);
   const size_t want = to.left();
@@ -258,7 +263,8 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
       if (have == 0 || !peek) return ReadableOrEnded(e);
       return PeerEnded(e) || !Here(ep) || RingQueued(e, have + 1) > have;
     };
-    Wait w = WaitFor(hold, ep, e.ctl().rx_wait, 1, ready, until);
+    Wait w = WaitFor(hold, ep, e.ctl().rx_wait, 1, ready, until,
+                     done == 0 ? Restart::kIfAsked : Restart::kNever);
     if (w == Wait::kReady || !Here(ep)) continue;
     if (done != 0) return static_cast<long>(done);
     return w == Wait::kTimeout ? -EAGAIN : -EINTR;
@@ -352,6 +358,8 @@ long SendRest(int fd, IovCursor& from, size_t done, int flags) {
 }  // namespace
 
 long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
+  if ((flags & MSG_ZEROCOPY) != 0) [[unlikely]]
+    return SendZerocopy(fd, ep, iov, count, flags);
   uint32_t state = LoadAcquire(ep.state);
   if (state != PSTN_EP_ESTABLISHED) {
     if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0)
@@ -404,6 +412,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     timed = true;
     Wait w = WaitFor(
         hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
+        done == 0 ? Restart::kIfAsked : Restart::kNever,
         [&] { return SendOnce(e, from, Growth::kNow, urgent) != 0; });
     if (LoadRelaxed(ep.tx.ring) == 0)
       sys::Nap(kNoRingNs);  // none is free: all are in use by others
@@ -465,8 +474,24 @@ long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count) {
 
 namespace {
 
+// The kernel's splice() does not step over the urgent byte: it waits there. 0: go on.
+long StopAtMark(pstn_ep& ep, bool nonblock, bool* ended) {
+  ConnEnd e;
+  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(ep, e) || !LookAtMark(e).at)
+    return 0;
+  if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
+  auto past = [&] { return PeerEnded(e) || !Here(ep) || !LookAtMark(e).at; };
+  Hold hold;
+  Wait w = WaitFor(hold, ep, e.ctl().rx_wait, 1, past, Deadline::Never(), Restart::kIfAsked);
+  *ended = Here(ep) && LookAtMark(e).at;
+  return w == Wait::kInterrupted ? -EINTR : 0;
+}
+
 // Socket to pipe: what the pipe takes is taken from the ring, so nothing is lost in between.
 long SpliceOut(int fd, pstn_ep& ep, int pipe, size_t len, bool nonblock) {
+  bool ended = false;
+  long stop = StopAtMark(ep, nonblock, &ended);
+  if (stop != 0 || ended) return stop;
   alignas(64) uint8_t bounce[kBounce];
   iovec iov = {bounce, len < kBounce ? len : kBounce};
   long got = SockRecv(fd, ep, &iov, 1, MSG_PEEK | (nonblock ? MSG_DONTWAIT : 0));
@@ -498,8 +523,8 @@ long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();
       if (!takes()) return -EAGAIN;
-    } else if (WaitFor(hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, takes, Deadline::Never()) ==
-               Wait::kInterrupted) {
+    } else if (WaitFor(hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, takes, Deadline::Never(),
+                       Restart::kIfAsked) == Wait::kInterrupted) {
       return -EINTR;
     }
   }

@@ -127,17 +127,34 @@ long SetTime(pstn_u64& ns, const void* value, socklen_t len) {
   return 0;
 }
 
+// The kernel checks it, and keeps it for itself.
+long SetZerocopy(int fd, pstn_ep& ep, const void* value, socklen_t len) {
+  long r = KernelSet(fd, SOL_SOCKET, SO_ZEROCOPY, value, len);
+  if (r < 0) return r;
+  int v;
+  memcpy(&v, value, sizeof v);
+  if (v != 0) {
+    FetchOr(ep.flags, PSTN_EPF_ZEROCOPY);
+  } else {
+    FetchAnd(ep.flags, ~PSTN_EPF_ZEROCOPY);
+  }
+  return 0;
+}
+
 }  // namespace
 
 long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
+  OptionForKernel(fd, ep, level, name, value, len);
+  if ((state = LoadAcquire(ep.state)) == PSTN_EP_KERNEL) return kPass;
   uint32_t i = FindKept(level, name);
   if (state == PSTN_EP_LISTEN || (state == PSTN_EP_NEW && (ep.flags & PSTN_EPF_BOUND) != 0)) {
     long r = KernelSet(fd, level, name, value, len);  // a bound socket is the kernel's too
     if (r < 0 || i == kKeptCount) return r;
   } else if (i == kKeptCount) {
     FetchOr(ep.flags, PSTN_EPF_DIRTY);
+    if (level == SOL_SOCKET && name == SO_ZEROCOPY) return SetZerocopy(fd, ep, value, len);
     return kPass;
   }
   if (value == nullptr) return -EFAULT;
@@ -235,6 +252,8 @@ long GiveTcpInfo(pstn_ep& ep, void* value, socklen_t* len) {
   info.tcpi_rtt = 1;
   info.tcpi_snd_cwnd = 10;
   info.tcpi_rcv_space = 65536;
+  info.tcpi_pmtu = 65535;  // as over lo
+  info.tcpi_advmss = 65483;
   return GiveBytes(&info, sizeof info, value, len);
 }
 
@@ -253,6 +272,13 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
     return GiveTcpInfo(ep, value, len);
   if (level == SOL_SOCKET && name == SO_ACCEPTCONN && state == PSTN_EP_ESTABLISHED)
     return GiveInt(0, value, len);
+  if (level == SOL_SOCKET && name == SO_INCOMING_CPU && state == PSTN_EP_ESTABLISHED) {
+    unsigned cpu = 0;
+    (void)sys::Call(SYS_getcpu, &cpu, nullptr, nullptr);
+    return GiveInt(static_cast<int>(cpu), value, len);
+  }
+  // Its number is for one socket's life: this one is not kept for the next connection.
+  if (level == SOL_SOCKET && name == SO_COOKIE) FetchOr(ep.flags, PSTN_EPF_DIRTY);
   uint32_t i = FindKept(level, name);
   if (state == PSTN_EP_LISTEN || i == kKeptCount || (ep.opt_set >> i & 1u) == 0) return kPass;
   switch (i) {
@@ -287,6 +313,7 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
 }
 
 long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
+  IoctlForKernel(fd, ep, request, arg);
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   switch (request) {
@@ -353,6 +380,7 @@ long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
 }
 
 long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg) {
+  FcntlForKernel(fd, ep, cmd, arg);
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   switch (cmd) {

@@ -107,7 +107,8 @@ bool DaemonAlive();  // no system call
 int CtlListen(pstn_ep& ep, int fd);
 int CtlUnlisten(pstn_ep& ep);
 int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx);
-int CtlExport(const pstn_ep& ep, int fd);  // has the stack's keeper take over the connection
+void CtlReap(uint32_t slot, uint32_t pid);  // a child that has been waited for
+int CtlExport(const pstn_ep& ep, int fd);   // has the stack's keeper take over the connection
 int CtlExportOf(uint32_t pid, int target,
                 int fd);           // the same for number `target` of another family's process
 void CtlDrain();                   // takes what posternd pushed

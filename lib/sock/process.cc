@@ -18,6 +18,19 @@
 #include "sock/sock.h"
 
 namespace postern {
+
+// What it held is released before the parent goes on, as with the kernel's descriptors.
+void ChildEnded(int pid) {
+  if (!g_proc.attached || pid <= 0) return;
+  pstn_stack& s = Stack();
+  uint32_t hw = LoadRelaxed(s.hdr.slots_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_SLOTS; i++) {
+    if (LoadAcquire(s.slots[i].state) != PSTN_SL_FREE &&
+        LoadRelaxed(s.slots[i].pid) == static_cast<uint32_t>(pid))
+      CtlReap(i, static_cast<uint32_t>(pid));
+  }
+}
+
 namespace {
 
 // Made by this thread's last ForkPrepare.

@@ -56,6 +56,8 @@ long SockSocket(int domain, int type, int protocol);
 long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 long SockListen(int fd, pstn_ep& ep, int backlog);
 long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer);
+// Gives up the port that we chose for the kernel's socket. 0 or -errno.
+long Unbind(int fd, pstn_ep& ep);
 long SockShutdown(int fd, pstn_ep& ep, int how);
 long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa,
                     socklen_t len);  // connect to AF_UNSPEC
@@ -78,6 +80,20 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags);
 long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags);
 long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count);
 long SockSplice(int fd_in, int fd_out, pstn_ep* in, pstn_ep* out, size_t len, unsigned flags);
+
+// ---- zerocopy.cc
+long SendZerocopy(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags);
+// recvmsg(MSG_ERRQUEUE); `m` may be null: the message is dropped.
+long RecvErrorQueue(pstn_ep& ep, msghdr* m);
+inline bool HasCompletions(const pstn_ep& ep) {
+  return (LoadRelaxed(ep.flags) & PSTN_EPF_ZEROCOPY) != 0 &&
+         LoadRelaxed(ep.zerocopy_sent) != LoadRelaxed(ep.zerocopy_told);
+}
+
+// ---- kernel_only.cc: makes the socket the kernel's if what is about to be asked of it needs that.
+void OptionForKernel(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
+void FcntlForKernel(int fd, pstn_ep& ep, int cmd, long arg);
+void IoctlForKernel(int fd, pstn_ep& ep, unsigned long request, const void* arg);
 
 // ---- options.cc
 long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
@@ -232,6 +248,8 @@ void ForkParent();
 void ForkChild();
 // The slot that ForkPrepare has made and nobody has taken over yet; PSTN_NONE if there is none.
 uint32_t EmbryoSlot();
+// A wait() has told that this child has ended.
+void ChildEnded(int pid);
 // Writes the variable (POSTERN_ATTACH=...) by which the next image in `slot` finds this stack, and
 // lets the fds that it names survive the exec. Its length; 0: nothing to keep.
 size_t ExecPrepare(char* variable, size_t bytes, uint32_t slot, bool spawn);

@@ -56,21 +56,21 @@ long SockSocket(int domain, int type, int protocol) {
   return fd;
 }
 
-namespace {
-
-// Puts a fresh kernel socket under `fd`: the one there is bound to a port that we chose.
+// The kernel's socket gives up the port that we chose: a listener that stops does, if the port was
+// the kernel's choice. The socket itself stays, with its options, and for its duplicates.
 long Unbind(int fd, pstn_ep& ep) {
-  int flags = sys::Fcntl(fd, F_GETFD, 0);
-  int fresh = sys::Socket(static_cast<int>(ep.family), SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fresh < 0) return fresh;
-  int r = sys::Dup3(fresh, fd, flags > 0 && (flags & FD_CLOEXEC) != 0 ? O_CLOEXEC : 0);
-  sys::Close(fresh);
+  long r = sys::Call(SYS_listen, fd, 0L);
+  if (r < 0) return r;
+  const sockaddr none = {AF_UNSPEC, {}};
+  r = sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
   if (r < 0) return r;
   FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
   ep.local.port = 0;
   ep.kernel_port = 0;
   return 0;
 }
+
+namespace {
 
 // The kernel's idea of the local name goes into the endpoint.
 void LearnLocal(int fd, pstn_ep& ep) {
@@ -79,6 +79,17 @@ void LearnLocal(int fd, pstn_ep& ep) {
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
   if (sys::Call(SYS_getsockname, fd, sa, &len) == 0)
     (void)AddrFromSockaddr(sa, len, ep.family, ep.local);
+}
+
+// A bind to one IPv6 address sets it; accepted sockets inherit it.
+void LearnV6Only(int fd, pstn_ep& ep) {
+  int v = 0;
+  socklen_t len = sizeof v;
+  if (ep.family == AF_INET6 &&
+      sys::Call(SYS_getsockopt, fd, static_cast<long>(IPPROTO_IPV6), static_cast<long>(IPV6_V6ONLY),
+                &v, &len) == 0 &&
+      v != 0)
+    FetchOr(ep.flags, PSTN_EPF_V6ONLY);
 }
 
 // A listener becomes a plain socket again, after the kernel's has: shutdown, or connect to
@@ -107,11 +118,8 @@ long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   }
   if (state == PSTN_EP_ESTABLISHED) ResetConnection(ep);
   FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
-  // A port that the program did not ask for is given up, unless others see this kernel's socket,
-  // too.
-  uint32_t flags = LoadRelaxed(ep.flags);
-  bool sole = LoadRelaxed(ep.refs) == 1 && (flags & (PSTN_EPF_DIRTY | PSTN_EPF_DUPPED)) == 0;
-  if (!sole || (flags & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
+  // A port that the program did not ask for is given up.
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
   ep.kernel_port = (ep.flags & PSTN_EPF_BOUND_AUTO) != 0 ? ep.local.port : 0u;
   if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
   PostEp(ep);
@@ -156,6 +164,7 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   long r = sys::Call(SYS_listen, fd, static_cast<long>(backlog));
   if (r < 0) return r;
   LearnLocal(fd, ep);
+  LearnV6Only(fd, ep);
   ep.backlog = backlog < 0 || backlog > 4096 ? 4096u : static_cast<uint32_t>(backlog);
   if (PortExcluded(ep.local.port)) {
     FallBack(fd, ep, kReasonExcludedPort);
