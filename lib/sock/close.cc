@@ -289,7 +289,10 @@ long SockClose(int fd, uint32_t entry) {
   uint32_t flags = LoadRelaxed(ep->flags);
   bool reusable = refs == 1 && (flags & (PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND)) == 0 &&
                   LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED;
-  CachedFd c = {fd, static_cast<uint16_t>(ep->kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0};
+  CachedFd c = {
+      fd, static_cast<uint16_t>(ep->kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0, 0};
+  if (ep->side == 0 && c.port != 0)
+    c.lgr_idx = ep->lgr_idx, c.conn_idx = ep->conn_idx, c.conn_gen = ep->conn_gen;
   uint32_t family = ep->family;
   if (!TakeFd(fd, entry)) return -EBADF;
   DropFdRef(entry);  // before the fd can be taken again: its port is the connection's

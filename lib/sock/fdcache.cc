@@ -2,8 +2,11 @@
 // fdcache.cc - kernel sockets of closed connections, kept so that the next needs no system call.
 //
 // Clients' sockets stay bound to the ephemeral port they were given, so that a port is unique and
-// really reserved, and still costs a bind() only once. Only sockets go in that nobody else refers
-// to (no dup, no fork) and that the kernel knows nothing of (no option, no connection).
+// really reserved, and still costs a bind() only once. Two connections to one server never have the
+// same port at a time: the one before must have ended on both sides. Only sockets go in that nobody
+// else refers to (no dup, no fork) and that the kernel knows nothing of (no option, no connection).
+#include <utility>
+
 #include "base/sys.h"
 #include "sock/proc.h"
 
@@ -39,6 +42,28 @@ void CloseAll(Shelf& shelf) {
   shelf.count = 0;
 }
 
+// The peer's word decides; one that lies costs us a socket() here and there.
+bool IsOver(const CachedFd& c) {
+  if (c.lgr_idx == PSTN_NONE) return true;
+  uint8_t* base = LgrBase(g_proc.view, c.lgr_idx);
+  if (base == nullptr) return true;
+  const pstn_conn_setup& setup = LgrConn(base, c.conn_idx).setup;
+  return LoadRelaxed(setup.gen) != c.conn_gen || LoadAcquire(setup.state) != PSTN_CS_CLIENT_GONE;
+}
+
+constexpr uint32_t kTries = 4;
+
+// The last one in; where that can't serve yet, others in turn.
+CachedFd Pop(Shelf& shelf, bool want_bound) {
+  static uint32_t turn = 0;
+  for (uint32_t i = 0; i < kTries && i < shelf.count; i++) {
+    CachedFd& last = shelf.at[shelf.count - 1];
+    if (!want_bound || IsOver(last)) return shelf.at[--shelf.count];
+    std::swap(last, shelf.at[turn++ % shelf.count]);
+  }
+  return {};
+}
+
 }  // namespace
 
 CachedFd CacheTake(uint32_t family, bool want_bound, bool cloexec) {
@@ -46,7 +71,7 @@ CachedFd CacheTake(uint32_t family, bool want_bound, bool cloexec) {
   Lock(cache_lock);
   Shelf* shelf = &ShelfFor(family, want_bound);
   if (shelf->count == 0 && !want_bound) shelf = &ShelfFor(family, true);
-  if (shelf->count != 0) got = shelf->at[--shelf->count];
+  got = Pop(*shelf, want_bound);
   Unlock(cache_lock);
   if (got.fd >= 0 && got.cloexec != cloexec) {
     if (sys::Fcntl(got.fd, F_SETFD, cloexec ? FD_CLOEXEC : 0) < 0) return {};

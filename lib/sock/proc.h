@@ -94,6 +94,8 @@ struct CachedFd {
   int fd = -1;
   uint16_t port = 0;  // bound to this ephemeral port; 0 = unbound
   bool cloexec = false;
+  // The connection that had the port: until its peer has closed, too, the names are taken.
+  uint32_t lgr_idx = PSTN_NONE, conn_idx = 0, conn_gen = 0;
 };
 CachedFd CacheTake(uint32_t family, bool want_bound, bool cloexec);
 bool CachePut(uint32_t family, const CachedFd& c);
