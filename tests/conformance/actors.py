@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import select
+import socket
 import subprocess
 import time
 
@@ -13,8 +14,11 @@ BROKEN = ("SCRIPT ERROR", "HANG", "ACTOR GONE")
 
 
 class Actor:
-    def __init__(self, argv, errors):
-        self.popen = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+    def __init__(self, argv, lines, errors):
+        """lines: {name: end of a Unix socket to the other actor}."""
+        argv = [*argv, *(f"fd:{name}={end.fileno()}" for name, end in lines.items())]
+        self.popen = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+                                      pass_fds=[end.fileno() for end in lines.values()])
         self.rest = b""
 
     def call(self, line, hang_s):
@@ -62,8 +66,11 @@ class Stage:
     def _begin(self):
         """Fresh actors at first, and after something went wrong; else the same, with everything closed."""
         if not self.actors:
-            actor_a = Actor([*self.wrap_a, self.program], self.errors)
-            self.actors = {"A": actor_a, "B": actor_a if self.layout == "local" else Actor([*self.wrap_b, self.program], self.errors)}
+            xa, xb = socket.socketpair()
+            local = self.layout == "local"
+            with xa, xb:
+                actor_a = Actor([*self.wrap_a, self.program], {"xa": xa, "xb": xb} if local else {"xa": xa}, self.errors)
+                self.actors = {"A": actor_a, "B": actor_a if local else Actor([*self.wrap_b, self.program], {"xb": xb}, self.errors)}
         else:
             for actor in set(self.actors.values()):
                 actor.call("reset", self.hang_s)

@@ -43,20 +43,6 @@ struct Background {
 };
 std::map<std::string, Background> backgrounds;  // main thread only
 
-struct Child {
-  pid_t pid;
-  int output;
-};
-std::map<std::string, Child> children;  // main thread only
-
-volatile sig_atomic_t sigpipes;
-
-std::string Run(const Args& words);
-
-Args Tail(const Args& words, size_t from) {
-  return {words.begin() + static_cast<std::ptrdiff_t>(from), words.end()};
-}
-
 std::string RunBackground(const Args& args) {
   std::promise<std::string> promise;
   Background& b = backgrounds[args[0]];
@@ -100,88 +86,8 @@ std::string Interrupt(const Args& args) {
   return Outcome(pthread_kill(backgrounds.at(args[0]).thread.native_handle(), SIGUSR1));
 }
 
-// Runs commands separated by ";" in a forked child, which then ends by _exit: its descriptors
-// close.
-Child Fork(const Args& words) {
-  int output[2];
-  if (pipe(output) != 0) return {-1, -1};
-  const pid_t pid = fork();
-  if (pid != 0) {
-    close(output[1]);
-    return {pid, output[0]};
-  }
-  close(output[0]);
-  std::string all;
-  Args command;
-  for (size_t i = 0; i <= words.size(); ++i) {
-    if (i < words.size() && words[i] != ";") {
-      command.push_back(words[i]);
-      continue;
-    }
-    all += (all.empty() ? "" : " | ") + Run(command);
-    command.clear();
-  }
-  if (write(output[1], all.data(), all.size()) < 0) _exit(1);
-  _exit(0);
-}
-
-std::string Collect(const Child& child) {
-  std::string all;
-  char data[4096];
-  for (ssize_t n; (n = read(child.output, data, sizeof data)) > 0;)
-    all.append(data, static_cast<size_t>(n));
-  close(child.output);
-  int status = 0;
-  waitpid(child.pid, &status, 0);
-  return all + (WIFSIGNALED(status) ? " killed by " + std::to_string(WTERMSIG(status)) : "");
-}
-
-std::string RunChild(const Args& args) { return Collect(Fork(args)); }
-
-std::string StartChild(const Args& args) {
-  children[args[0]] = Fork(Tail(args, 1));
-  return "started";
-}
-
-std::string WaitChild(const Args& args) {
-  std::string result = Collect(children.at(args[0]));
-  children.erase(args[0]);
-  return result;
-}
-
-std::string KillChild(const Args& args) { return Outcome(kill(children.at(args[0]).pid, SIGKILL)); }
-
-// exec of a program that knows nothing of us, with the socket as its standard input and output.
-std::string Exec(const Args& args) {
-  const int fd = Fd(args[0]);
-  const pid_t pid = fork();
-  if (pid == 0) {
-    dup2(fd, 0);
-    dup2(fd, 1);
-    std::vector<char*> argv;
-    for (size_t i = 1; i < args.size(); ++i) argv.push_back(const_cast<char*>(args[i].c_str()));
-    argv.push_back(nullptr);
-    for (int i = 3; i < 1024; ++i) close(i);
-    execvp(argv[0], argv.data());
-    _exit(127);
-  }
-  children["exec"] = {pid, open("/dev/null", 0)};
-  return "started";
-}
-
 std::string Sleep(const Args& args) {
   usleep(static_cast<useconds_t>(Number(args[0]) * 1000));
-  return "ok";
-}
-
-std::string Sigpipes(const Args&) {
-  const int count = sigpipes;
-  sigpipes = 0;
-  return std::to_string(count);
-}
-
-std::string SigpipeAction(const Args& args) {
-  signal(SIGPIPE, args[0] == "default" ? SIG_DFL : SIG_IGN);
   return "ok";
 }
 
@@ -195,39 +101,36 @@ std::string AtLeast(const Args& args) {
   return result + (took + 5 >= Number(args[0]) ? " after long enough" : " too early");
 }
 
-void CatchSignals() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { sigpipes = sigpipes + 1; };
-  sigaction(SIGPIPE, &action, nullptr);
-  action.sa_handler = [](int) {};
-  sigaction(SIGUSR1, &action, nullptr);  // no SA_RESTART: calls end with EINTR
-}
-
 // As if the actor had just begun: nothing is open, no name means anything.
 std::string Reset(const Args&) {
   std::set<int> open;
   {
     const std::lock_guard lock(fds_mutex);
-    for (const auto& [name, fd] : fds) open.insert(fd);
-    fds.clear();
+    for (auto one = fds.begin(); one != fds.end();) {
+      const bool keep = IsLine(one->first);
+      if (!keep) open.insert(one->second);
+      one = keep ? std::next(one) : fds.erase(one);
+    }
   }
   for (const int fd : open) close(fd);
+  DrainLines();
   ForgetTags();
-  sigpipes = 0;
   CatchSignals();
   return "ok";
 }
 
-const Entry kRunCommands[] = {
-    {"bg", 2, RunBackground},    {"state", 2, State},         {"join", 1, Join},
-    {"interrupt", 1, Interrupt}, {"child", 1, RunChild},      {"childbg", 2, StartChild},
-    {"childwait", 1, WaitChild}, {"childkill", 1, KillChild}, {"exec", 2, Exec},
-    {"sleep", 1, Sleep},         {"sigpipes", 0, Sigpipes},   {"sigpipe", 1, SigpipeAction},
-    {"atleast", 2, AtLeast},     {"reset", 0, Reset},         {nullptr, 0, nullptr}};
+const Entry kRunCommands[] = {{"bg", 2, RunBackground}, {"state", 2, State},
+                              {"join", 1, Join},        {"interrupt", 1, Interrupt},
+                              {"sleep", 1, Sleep},      {"atleast", 2, AtLeast},
+                              {"reset", 0, Reset},      {nullptr, 0, nullptr}};
+
+}  // namespace
 
 std::string Run(const Args& words) {
   if (words.empty()) return "";
-  for (const Entry* table : {kRunCommands, kSocketCommands, kDataCommands, kEventCommands}) {
+  for (const Entry* table :
+       {kRunCommands, kSocketCommands, kNameCommands, kOptionCommands, kDataCommands, kPipeCommands,
+        kEventCommands, kProcessCommands, kSignalCommands}) {
     for (; table->name != nullptr; ++table) {
       if (words[0] != table->name) continue;
       if (words.size() <= table->args_min) return "SCRIPT ERROR: " + words[0] + " wants more";
@@ -237,7 +140,9 @@ std::string Run(const Args& words) {
   return "SCRIPT ERROR: no command " + words[0];
 }
 
-}  // namespace
+Args Tail(const Args& words, size_t from) {
+  return {words.begin() + static_cast<std::ptrdiff_t>(from), words.end()};
+}
 
 int Fd(const std::string& name) {
   const std::lock_guard lock(fds_mutex);
@@ -248,6 +153,11 @@ int Fd(const std::string& name) {
 void SetFd(const std::string& name, int fd) {
   const std::lock_guard lock(fds_mutex);
   fds[name] = fd;
+}
+
+std::map<std::string, int> AllFds() {
+  const std::lock_guard lock(fds_mutex);
+  return fds;
 }
 
 std::string Errno() {
@@ -286,17 +196,34 @@ int MessageFlags(const Args& args, size_t from) {
       {"NOSIGNAL", MSG_NOSIGNAL}, {"MORE", MSG_MORE},
       {"TRUNC", MSG_TRUNC},       {"WAITFORONE", MSG_WAITFORONE},
       {"EOR", MSG_EOR},           {"DONTROUTE", MSG_DONTROUTE},
-      {"ERRQUEUE", MSG_ERRQUEUE}, {"CONFIRM", MSG_CONFIRM}};
+      {"ERRQUEUE", MSG_ERRQUEUE}, {"CONFIRM", MSG_CONFIRM},
+      {"ZEROCOPY", MSG_ZEROCOPY}, {"FASTOPEN", MSG_FASTOPEN},
+      {"UNKNOWN", 0x800000}};
   int flags = 0;
   for (size_t i = from; i < args.size(); ++i) flags |= kFlags.at(args[i]);
   return flags;
 }
 
+void* Nowhere() { return reinterpret_cast<void*>(8); }
+
 long Number(const std::string& text) { return strtol(text.c_str(), nullptr, 0); }
+
+// A signal may come while we wait for the next line.
+static bool GetLine(std::string* line) {
+  line->clear();
+  char c = 0;
+  for (ssize_t n; (n = read(0, &c, 1)) != 0;) {
+    if (n < 0 && errno != EINTR) return false;
+    if (n < 0) continue;
+    if (c == '\n') return true;
+    line->push_back(c);
+  }
+  return false;
+}
 
 static int Loop() {
   CatchSignals();
-  for (std::string line; std::getline(std::cin, line);) {
+  for (std::string line; GetLine(&line);) {
     std::istringstream in(line);
     Args words;
     for (std::string word; in >> word;) words.push_back(word);
@@ -307,4 +234,16 @@ static int Loop() {
 
 }  // namespace conform
 
-int main() { return conform::Loop(); }
+// `fd:NAME=NUMBER` and `tag:NAME=NUMBER` are what an image before this one knew; then come the
+// commands of a child, or nothing: an actor.
+int main(int argc, char** argv) {
+  conform::Args words;
+  for (int i = 1; i < argc; ++i) {
+    if (!conform::Inherit(argv[i])) words.emplace_back(argv[i]);
+  }
+  if (words.empty()) return conform::Loop();
+  conform::CatchSignals();
+  std::cout << (words[0] == "became" ? "ok" : conform::RunAll(words)) << std::endl;
+  if (words[0] == "became") return conform::Loop();
+  _exit(0);
+}

@@ -3,8 +3,10 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <signal.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,7 +24,10 @@ const std::pair<const char*, unsigned> kEvents[] = {
     {"OUT", EPOLLOUT},         {"ERR", EPOLLERR},
     {"HUP", EPOLLHUP},         {"RDHUP", EPOLLRDHUP},
     {"NVAL", POLLNVAL},        {"ET", EPOLLET},
-    {"ONESHOT", EPOLLONESHOT}, {"EXCLUSIVE", EPOLLEXCLUSIVE}};
+    {"ONESHOT", EPOLLONESHOT}, {"EXCLUSIVE", EPOLLEXCLUSIVE},
+    {"RDNORM", EPOLLRDNORM},   {"RDBAND", EPOLLRDBAND},
+    {"WRNORM", EPOLLWRNORM},   {"WRBAND", EPOLLWRBAND},
+    {"WAKEUP", EPOLLWAKEUP}};
 
 std::mutex tags_mutex;
 std::map<std::string, uint64_t> tags;  // data.u64 of a member, by name; guarded by tags_mutex
@@ -114,10 +119,7 @@ std::string EpollMod(const Args& a) { return EpollControl(a, EPOLL_CTL_MOD); }
 std::string EpollDel(const Args& a) { return EpollControl(a, EPOLL_CTL_DEL); }
 
 // Members are printed by name and sorted: the order of ready ones is not compared.
-std::string EpollWait(const Args& a) {
-  epoll_event events[16];
-  const int room = a.size() > 2 ? static_cast<int>(Number(a[2])) : 16;
-  const int n = epoll_wait(Fd(a[0]), events, room, static_cast<int>(Number(a[1])));
+std::string Members(const epoll_event* events, int n) {
   if (n < 0) return Errno();
   std::vector<std::string> lines;
   const std::lock_guard lock(tags_mutex);
@@ -134,17 +136,138 @@ std::string EpollWait(const Args& a) {
   return out;
 }
 
+constexpr int kMembersMax = 16;
+
+std::string EpollWait(const Args& a) {
+  epoll_event events[kMembersMax];
+  const int room = a.size() > 2 ? static_cast<int>(Number(a[2])) : kMembersMax;
+  const int n = epoll_wait(Fd(a[0]), events, room, static_cast<int>(Number(a[1])));
+  return Members(events, n);
+}
+
+// `empty`, or the one signal that is blocked; `keep`: no mask is given.
+const sigset_t* Mask(const std::string& text, sigset_t* set) {
+  sigemptyset(set);
+  if (text == "USR1") sigaddset(set, SIGUSR1);
+  return text == "keep" ? nullptr : set;
+}
+
+std::string EpollWaitMasked(const Args& a) {
+  epoll_event events[kMembersMax];
+  sigset_t set;
+  const int n =
+      epoll_pwait(Fd(a[0]), events, kMembersMax, static_cast<int>(Number(a[1])), Mask(a[2], &set));
+  return Members(events, n);
+}
+
+// `epwait2 E NANOSECONDS|none|bad [MASK [ROOM]]`
+std::string EpollWait2(const Args& a) {
+  epoll_event events[kMembersMax];
+  sigset_t set;
+  const long ns = a[1] == "bad" ? 2000000000 : Number(a[1]);
+  const timespec timeout{a[1] == "bad" ? 0 : ns / 1000000000, a[1] == "bad" ? ns : ns % 1000000000};
+  const int room = a.size() > 3 ? static_cast<int>(Number(a[3])) : kMembersMax;
+  const int n = epoll_pwait2(Fd(a[0]), events, room, a[1] == "none" ? nullptr : &timeout,
+                             Mask(a.size() > 2 ? a[2] : "keep", &set));
+  return Members(events, n);
+}
+
+// Calls of this family that no program means: bad memory, sizes, flags, operations, timeouts.
+std::string BadEvents(const Args& a) {
+  auto* nowhere = static_cast<epoll_event*>(Nowhere());
+  epoll_event event{};
+  pollfd one{Fd(a[1]), POLLIN, 0};
+  fd_set set;
+  FD_ZERO(&set);
+  const timespec fine{0, 2000000000};
+  timeval coarse{-1, 0};
+  const std::string& what = a[0];
+  if (what == "create") return Outcome(epoll_create(0));
+  if (what == "create1") return Outcome(epoll_create1(0x7));
+  if (what == "operation") return Outcome(epoll_ctl(Fd(a[1]), 77, Fd(a[2]), &event));
+  if (what == "add") return Outcome(epoll_ctl(Fd(a[1]), EPOLL_CTL_ADD, Fd(a[2]), nowhere));
+  if (what == "mod") return Outcome(epoll_ctl(Fd(a[1]), EPOLL_CTL_MOD, Fd(a[2]), nowhere));
+  if (what == "del") return Outcome(epoll_ctl(Fd(a[1]), EPOLL_CTL_DEL, Fd(a[2]), nullptr));
+  if (what == "wait") return Outcome(epoll_wait(Fd(a[1]), nowhere, 4, 0));
+  if (what == "poll") return Outcome(poll(static_cast<pollfd*>(Nowhere()), 1, 0));
+  if (what == "pollmany") return Outcome(poll(&one, static_cast<nfds_t>(Number("0x40000000")), 0));
+  if (what == "ppoll") return Outcome(ppoll(&one, 1, &fine, nullptr));
+  if (what == "select") return Outcome(select(-1, &set, nullptr, nullptr, &coarse));
+  if (what == "selecttime") return Outcome(select(1, &set, nullptr, nullptr, &coarse));
+  if (what == "pselect") return Outcome(pselect(1, &set, nullptr, nullptr, &fine, nullptr));
+  if (what == "selectmemory")
+    return Outcome(
+        select(Fd(a[1]) + 1, static_cast<fd_set*>(Nowhere()), nullptr, nullptr, nullptr));
+  return "SCRIPT ERROR";
+}
+
+std::string PpollMasked(const Args& a) {
+  sigset_t set;
+  pollfd one{Fd(Split(a[2]).first), static_cast<short>(ParseEvents(Split(a[2]).second)), 0};
+  const timespec timeout{Number(a[0]) / 1000, (Number(a[0]) % 1000) * 1000000};
+  const int n = ppoll(&one, 1, &timeout, Mask(a[1], &set));
+  return n < 0 ? Errno()
+               : std::to_string(n) + " " + EventText(static_cast<unsigned short>(one.revents));
+}
+
+std::string PselectMasked(const Args& a) {
+  sigset_t set;
+  fd_set reads;
+  FD_ZERO(&reads);
+  FD_SET(Fd(a[2]), &reads);
+  const timespec timeout{Number(a[0]) / 1000, (Number(a[0]) % 1000) * 1000000};
+  return Outcome(pselect(Fd(a[2]) + 1, &reads, nullptr, nullptr, &timeout, Mask(a[1], &set)));
+}
+
+// select writes the time that is left; whether it is less than was given, and what is left in the
+// sets at an error.
+std::string SelectLeft(const Args& a) {
+  fd_set reads;
+  FD_ZERO(&reads);
+  FD_SET(Fd(a[1]), &reads);
+  timeval timeout{Number(a[0]) / 1000, (Number(a[0]) % 1000) * 1000};
+  const timeval before = timeout;
+  const int n = select(Fd(a[1]) + 1, &reads, nullptr, nullptr, &timeout);
+  const bool less = timercmp(&timeout, &before, <);
+  return Outcome(n) +
+         (timeout.tv_sec == 0 && timeout.tv_usec == 0 ? " nothing left"
+          : less                                      ? " less left"
+                                                      : " all left") +
+         (FD_ISSET(Fd(a[1]), &reads) ? " set" : " clear");
+}
+
 }  // namespace
+
+void SetTag(const std::string& name, uint64_t tag) {
+  const std::lock_guard lock(tags_mutex);
+  tags[name] = tag;
+}
+
+std::map<std::string, uint64_t> AllTags() {
+  const std::lock_guard lock(tags_mutex);
+  return tags;
+}
 
 void ForgetTags() {
   const std::lock_guard lock(tags_mutex);
   tags.clear();
 }
 
-const Entry kEventCommands[] = {
-    {"poll", 2, Poll},       {"ppoll", 2, Ppoll},          {"select", 2, Select},
-    {"pselect", 2, Pselect}, {"epcreate", 1, EpollCreate}, {"epadd", 3, EpollAdd},
-    {"epmod", 3, EpollMod},  {"epdel", 2, EpollDel},       {"epwait", 2, EpollWait},
-    {nullptr, 0, nullptr}};
+const Entry kEventCommands[] = {{"poll", 1, Poll},
+                                {"ppoll", 2, Ppoll},
+                                {"select", 1, Select},
+                                {"pselect", 1, Pselect},
+                                {"epcreate", 1, EpollCreate},
+                                {"epadd", 3, EpollAdd},
+                                {"epmod", 3, EpollMod},
+                                {"epdel", 2, EpollDel},
+                                {"epwait", 2, EpollWait},
+                                {"epwaitm", 3, EpollWaitMasked},
+                                {"epwait2", 2, EpollWait2},
+                                {"ppollm", 3, PpollMasked},
+                                {"pselectm", 3, PselectMasked},
+                                {"selectleft", 2, SelectLeft},
+                                {"badevents", 2, BadEvents},
+                                {nullptr, 0, nullptr}};
 
 }  // namespace conform
