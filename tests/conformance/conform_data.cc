@@ -186,14 +186,23 @@ std::string Pread(const Args& a) {
 
 std::string Lseek(const Args& a) { return Outcome(lseek(Fd(a[0]), 0, SEEK_CUR)); }
 
-// Writes until it would block. How much fits is not compared, only that something did; `drain` gets
-// it all again.
+// Writes until it would block, and goes on doing so: the kernel finds room once more when it hears
+// of what has arrived. How much fits is not compared, only that something did; `drain` gets it all
+// again.
 std::string Fill(const Args& a) {
+  constexpr int kQuietRounds = 6;
   const std::string block(65536, 'f');
   long total = 0;
-  ssize_t n;
-  while ((n = send(Fd(a[0]), block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL)) > 0)
-    total += n;
+  for (int quiet = 0; quiet < kQuietRounds; ++quiet) {
+    if (quiet > 0) usleep(20000);
+    for (const size_t size : {block.size(), size_t{1}}) {
+      ssize_t n;
+      while ((n = send(Fd(a[0]), block.data(), size, MSG_DONTWAIT | MSG_NOSIGNAL)) > 0) {
+        total += n;
+        quiet = 0;
+      }
+    }
+  }
   return (total > 0 ? "some, then " : "none, then ") + Errno();
 }
 

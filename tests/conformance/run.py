@@ -13,6 +13,7 @@
 
 import argparse
 import collections
+import concurrent.futures
 import difflib
 import fnmatch
 import glob
@@ -95,21 +96,23 @@ class Comparison:
         print(f"{kind}: {name} [{layout}, {mode}]" + (f": {self.known[name]}" if kind == "deviation" else ""))
         print("".join(f"    {line}\n" for line in difflib.unified_diff(want, got, "kernel", "postern", lineterm="", n=2)), end="", flush=True)
 
+    def play_fresh(self, layout, wrap, lines):
+        with self.stage(layout, wrap) as stage:
+            return stage.play(lines)
+
     def hand_written(self, cases, runs):
-        """Fresh actors for each."""
-        oracle = {}
-        for layout, mode in runs:
-            for name, lines in cases:
-                if (layout, name) not in oracle:
-                    with self.stage(layout) as stage:
-                        oracle[layout, name] = stage.play(lines)
-                want = oracle[layout, name]
-                if broken(want):
-                    got = ["the kernel's own transcript is no oracle", *broken(want)]
-                else:
-                    with self.stage(layout, wraps(mode, self.args.wrapper)) as stage:
-                        got = stage.play(lines)
-                self.judge(name, layout, mode, want, got)
+        """Fresh actors for each. Most of the time of a case is waiting, so that some are played at once."""
+        with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
+            oracle = {}
+            for layout, mode in runs:
+                if layout not in oracle:
+                    oracle[layout] = list(pool.map(lambda case: self.play_fresh(layout, ((), ()), case[1]), cases))
+                wrap = wraps(mode, self.args.wrapper)
+                usable = [(case, want) for case, want in zip(cases, oracle[layout]) if not broken(want)]
+                results = pool.map(lambda one: self.play_fresh(layout, wrap, one[0][1]), usable)
+                for (name, _), want in zip(cases, oracle[layout]):
+                    got = ["the kernel's own transcript is no oracle", *broken(want)] if broken(want) else next(results)
+                    self.judge(name, layout, mode, want, got)
 
     def generated(self, cases, runs):
         """The same actors for all, so that each case meets what the one before left behind."""
@@ -163,6 +166,7 @@ def main():
     parser.add_argument("--seed", default="1", help="for --generate: the same seed, the same cases")
     parser.add_argument("--calls", action="store_true", help="count the calls by path")
     parser.add_argument("--wrapper", help="instead of BUILD/postern")
+    parser.add_argument("--jobs", type=int, default=4, metavar="N", help="written cases that are played at once")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--show", action="store_true", help="print the transcripts")
     parser.add_argument("--self-check", type=int, default=0, metavar="N", help="compare the kernel with itself N times")
