@@ -32,8 +32,9 @@ bool SelectHasOurs(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
     }
     for (; bits != 0; bits &= bits - 1) {
       int fd = at + __builtin_ctzll(bits);
-      if (fd < n && Ours(fd) != nullptr && LoadRelaxed(Ours(fd)->state) != PSTN_EP_KERNEL)
-        return true;
+      if (fd >= n) break;
+      const pstn_ep* ep = Ours(fd);
+      if (ep != nullptr ? LoadRelaxed(ep->state) != PSTN_EP_KERNEL : IsSet(fd)) return true;
     }
   }
   return false;

@@ -126,9 +126,12 @@ long ReceiveMsg(int fd, pstn_ep& ep, msghdr* m, int flags) {
   if ((flags & MSG_ERRQUEUE) != 0) return RecvErrorQueue(ep, m);
   long r = SockRecv(fd, ep, m->msg_iov, m->msg_iovlen, flags);
   if (r < 0) return r;  // kPass, too
+  size_t room = m->msg_controllen;
   m->msg_namelen = 0;
   m->msg_controllen = 0;
   m->msg_flags = (flags & MSG_OOB) != 0 ? MSG_OOB : 0;
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_INQ) != 0) [[unlikely]]
+    PutInq(ep, *m, room);
   return r;
 }
 

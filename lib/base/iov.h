@@ -11,6 +11,14 @@
 
 namespace postern {
 
+// An address that no program can own: the first page, or the kernel's half. Other bad addresses
+// fault in the program, as they would in memcpy (docs/deviations.md).
+inline bool BadPointer(const void* p) {
+  constexpr uintptr_t kLowest = 4096, kKernelHalf = uintptr_t{1} << 63;
+  auto at = reinterpret_cast<uintptr_t>(p);
+  return at < kLowest || at >= kKernelHalf;
+}
+
 class IovCursor {
  public:
   IovCursor(const iovec* iov, size_t count) : iov_(iov), count_(count) {

@@ -78,9 +78,9 @@ bool Writable(const ConnEnd& e) { return RingWritable(e) || RingGrowable(e, Limi
 uint32_t Readiness(pstn_ep& ep) {
   switch (LoadAcquire(ep.state)) {
     case PSTN_EP_NEW:  // shutdown() says ENOTCONN but leaves its mark, as with the kernel
-      return (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0
-                 ? EPOLLOUT | EPOLLHUP | EPOLLIN | EPOLLRDNORM | EPOLLRDHUP
-                 : EPOLLOUT | EPOLLHUP;
+      return EPOLLOUT | EPOLLHUP | (LoadRelaxed(ep.error) != 0 ? EPOLLERR : 0u) |
+             ((LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? EPOLLIN | EPOLLRDNORM | EPOLLRDHUP
+                                                              : 0u);
     case PSTN_EP_LISTEN:
       return LoadAcquire(ep.accept_count) != 0 ? EPOLLIN | EPOLLRDNORM : 0u;
     case PSTN_EP_ESTABLISHED:

@@ -139,7 +139,7 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
       MoveItemOf(epfd, *set, idx, *ep, fd);  // it became so after it was registered
     return kPass;
   }
-  if (op != EPOLL_CTL_DEL && ev == nullptr) return -EFAULT;
+  if (op != EPOLL_CTL_DEL && BadPointer(ev)) return -EFAULT;
   if (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return -EINVAL;
   if (op == EPOLL_CTL_MOD && (ev->events & EPOLLEXCLUSIVE) != 0) return -EINVAL;
   if (op == EPOLL_CTL_ADD && (ev->events & EPOLLEXCLUSIVE) != 0 &&

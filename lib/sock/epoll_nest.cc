@@ -57,11 +57,28 @@ bool Rearm(int epfd, pstn_epoll& set, uint32_t idx) {
 
 namespace {
 
-// Whether an event that a kernel's set reports for the inner set is still true.
-bool StillReady(const Nested& n) {
+constexpr int kDeepest = 5;  // as the kernel's EP_MAX_NESTS: it has refused what is deeper
+
+// The n-th set that is a member of `outer`. False: there are no more.
+bool MemberSet(int outer, uint32_t n, Nested& out) {
+  Guard g(nested_lock);
+  for (uint32_t i = 0; i < nested_count; i++) {
+    if (nested[i].outer != outer || n-- != 0) continue;
+    out = nested[i];
+    return true;
+  }
+  return false;
+}
+
+// Whether an event that a kernel's set reports for the inner set is still true. Its own members may
+// be sets, with bells that tell of what is over.
+bool StillReady(const Nested& n, int depth = 0) {
   uint32_t idx;
   pstn_epoll* set = SetOf(n.inner, &idx);
   if (set == nullptr || idx != n.idx || AnyReady(*set, idx)) return true;
+  Nested member;
+  for (uint32_t i = 0; depth < kDeepest && MemberSet(n.inner, i, member); i++)
+    (void)StillReady(member, depth + 1);
   (void)Rearm(n.inner, *set, idx);
   pollfd p = {n.inner, POLLIN, 0};
   return sys::Call(SYS_poll, &p, 1L, 0L) != 0;

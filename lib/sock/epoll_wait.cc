@@ -295,7 +295,7 @@ long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const si
   pstn_epoll* set = SetOf(epfd, &idx);
   if (set == nullptr) return kPass;
   if (max <= 0) return -EINVAL;
-  if (out == nullptr) return -EFAULT;
+  if (BadPointer(out)) return -EFAULT;
   FetchAdd(set_waiting[idx],
            1u);  // [F1] against KeepForWaiters: it sees this, or we see that the number is gone
   uint32_t again;

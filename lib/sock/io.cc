@@ -154,13 +154,9 @@ bool TooMuch(const iovec* iov, size_t count) {
   return false;
 }
 
-// A buffer that no program can own: the first page, or the kernel's half. Other bad addresses fault
-// in the program, as they would in memcpy (docs/deviations.md).
 bool BadBuffer(const iovec* iov, size_t count) {
-  constexpr uintptr_t kLowest = 4096, kKernelHalf = uintptr_t{1} << 63;
   for (size_t i = 0; i < count; i++) {
-    auto at = reinterpret_cast<uintptr_t>(iov[i].iov_base);
-    if (iov[i].iov_len != 0 && (at < kLowest || at >= kKernelHalf)) return true;
+    if (iov[i].iov_len != 0 && BadPointer(iov[i].iov_base)) return true;
   }
   return false;
 }
@@ -368,6 +364,8 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   }
   ConnEnd e;
   if (!Resolve(ep, e)) return -ECONNRESET;
+  if ((flags & MSG_FASTOPEN) != 0) [[unlikely]]
+    return -EISCONN;
   if (TooMuch(iov, count)) return -EINVAL;
   IovCursor from(iov, count);
   const size_t want = from.left();

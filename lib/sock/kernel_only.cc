@@ -20,7 +20,8 @@ struct KernelOption {
   Reason why;
 };
 
-constexpr int kBindToIfindex = 62, kIpv6Transparent = 75, kMd5SigExt = 32, kFastOpenConnect = 30;
+constexpr int kBindToIfindex = 62, kIpv6Transparent = 75, kMd5SigExt = 32, kFastOpenConnect = 30,
+              kPeekOff = 42;
 
 // Options of a socket before it has a connection, by which the kernel chooses or filters its path.
 const KernelOption kOptions[] = {
@@ -31,6 +32,7 @@ const KernelOption kOptions[] = {
     {SOL_SOCKET, SO_MARK, kReasonFiltered},
     {SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, kReasonReusePort},
     {SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, kReasonReusePort},
+    {SOL_SOCKET, kPeekOff, kReasonOption},
     {IPPROTO_IP, IP_TRANSPARENT, kReasonFiltered},
     {IPPROTO_IP, IP_OPTIONS, kReasonOption},
     {IPPROTO_IPV6, kIpv6Transparent, kReasonFiltered},
@@ -65,7 +67,8 @@ void GoKernel(int fd, pstn_ep& ep, Reason why) {
 }  // namespace
 
 void OptionForKernel(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
-  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED || value == nullptr || AllZero(value, len))
+  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED || BadPointer(value) ||
+      static_cast<int>(len) < 0 || (name != kPeekOff && AllZero(value, len)))
     return;
   for (const KernelOption& o : kOptions) {
     if (o.level == level && o.name == name) GoKernel(fd, ep, o.why);
@@ -82,7 +85,7 @@ void FcntlForKernel(int fd, pstn_ep& ep, int cmd, long arg) {
 void IoctlForKernel(int fd, pstn_ep& ep, unsigned long request, const void* arg) {
   if (request != FIOASYNC && request != FIOSETOWN && request != SIOCSPGRP) return;
   int value = 0;
-  if (arg != nullptr) memcpy(&value, arg, sizeof value);
+  if (!BadPointer(arg)) memcpy(&value, arg, sizeof value);
   if (value != 0) GoKernel(fd, ep, kReasonSignalIo);
 }
 

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// options.cc - socket options, ioctl and fcntl on endpoints.
+// options.cc - socket options of endpoints.
 //
 // An accelerated socket keeps what the program sets; the kernel's socket hears of it only when it
 // takes over (ApplyOptions), so that an accepted connection needs no system call. Options that we
 // do not know go to the kernel's socket at once: it checks them, and keeps them for that case.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/ioctl.h>
 
 #include <cerrno>
 #include <cstring>
@@ -99,7 +98,7 @@ long KernelSet(int fd, int level, int name, const void* value, socklen_t len) {
 // Values whose limits only the kernel knows: it checks them, on its own socket.
 bool KernelMustCheck(uint32_t i) {
   return i == kSndbuf || i == kRcvbuf || i == kKeepidle || i == kKeepintvl || i == kKeepcnt ||
-         i == kUserTimeout || i == kPriority || i == kDeferAccept;
+         i == kUserTimeout || i == kPriority || i == kDeferAccept || i == kBusyPoll;
 }
 
 // Ticks of the kernel's clock a second: it keeps socket timeouts in whole ticks.
@@ -127,18 +126,42 @@ long SetTime(pstn_u64& ns, const void* value, socklen_t len) {
   return 0;
 }
 
+constexpr int kTcpInq = 36;
+
 // The kernel checks it, and keeps it for itself.
-long SetZerocopy(int fd, pstn_ep& ep, const void* value, socklen_t len) {
-  long r = KernelSet(fd, SOL_SOCKET, SO_ZEROCOPY, value, len);
+long SetFlag(int fd, pstn_ep& ep, int level, int name, uint32_t flag, const void* value,
+             socklen_t len) {
+  long r = KernelSet(fd, level, name, value, len);
   if (r < 0) return r;
   int v;
   memcpy(&v, value, sizeof v);
   if (v != 0) {
-    FetchOr(ep.flags, PSTN_EPF_ZEROCOPY);
+    FetchOr(ep.flags, flag);
   } else {
-    FetchAnd(ep.flags, ~PSTN_EPF_ZEROCOPY);
+    FetchAnd(ep.flags, ~flag);
   }
   return 0;
+}
+
+// What the kernel refuses once there is a connection; its own socket has none.
+long RefusedConnected(int level, int name, const void* value, socklen_t len) {
+  constexpr int kFastOpenConnect = 30, kFastOpenNoCookie = 34, kPeekOff = 42;
+  if (level == SOL_SOCKET && name == kPeekOff) return -EOPNOTSUPP;  // before 6.9 never with TCP
+  if (level != IPPROTO_TCP) return 0;
+  int v = 1;
+  if (len >= sizeof v && !BadPointer(value)) memcpy(&v, value, sizeof v);
+  switch (name) {
+    case TCP_FASTOPEN:
+    case kFastOpenConnect:
+    case kFastOpenNoCookie:
+      return -EINVAL;
+    case TCP_WINDOW_CLAMP:
+      return v == 0 ? -EINVAL : 0;
+    case TCP_QUEUE_SEQ:
+      return -EPERM;
+    default:
+      return 0;
+  }
 }
 
 }  // namespace
@@ -146,6 +169,10 @@ long SetZerocopy(int fd, pstn_ep& ep, const void* value, socklen_t len) {
 long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
+  if (state == PSTN_EP_ESTABLISHED) {
+    long refused = RefusedConnected(level, name, value, len);
+    if (refused != 0) return refused;
+  }
   OptionForKernel(fd, ep, level, name, value, len);
   if ((state = LoadAcquire(ep.state)) == PSTN_EP_KERNEL) return kPass;
   uint32_t i = FindKept(level, name);
@@ -154,10 +181,14 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
     if (r < 0 || i == kKeptCount) return r;
   } else if (i == kKeptCount) {
     FetchOr(ep.flags, PSTN_EPF_DIRTY);
-    if (level == SOL_SOCKET && name == SO_ZEROCOPY) return SetZerocopy(fd, ep, value, len);
+    if (level == SOL_SOCKET && name == SO_ZEROCOPY)
+      return SetFlag(fd, ep, level, name, PSTN_EPF_ZEROCOPY, value, len);
+    if (level == IPPROTO_TCP && name == kTcpInq)
+      return SetFlag(fd, ep, level, name, PSTN_EPF_INQ, value, len);
     return kPass;
   }
-  if (value == nullptr) return -EFAULT;
+  if (static_cast<int>(len) < 0) return -EINVAL;
+  if (BadPointer(value)) return len < sizeof(int) ? -EINVAL : -EFAULT;
   if (i == kLinger) {
     if (len < sizeof(linger)) return -EINVAL;
     linger l;
@@ -223,7 +254,7 @@ void ApplyOptions(int fd, const pstn_ep& ep) {
 namespace {
 
 long GiveBytes(const void* from, socklen_t bytes, void* value, socklen_t* len) {
-  if (len == nullptr || value == nullptr) return -EFAULT;
+  if (BadPointer(len) || BadPointer(value)) return -EFAULT;
   if (static_cast<int>(*len) < 0) return -EINVAL;
   if (*len > bytes) *len = bytes;
   memcpy(value, from, *len);
@@ -231,37 +262,13 @@ long GiveBytes(const void* from, socklen_t bytes, void* value, socklen_t* len) {
 }
 long GiveInt(int v, void* value, socklen_t* len) { return GiveBytes(&v, sizeof v, value, len); }
 
-// What tcp_info can truly say of a connection that has no segments.
-long GiveTcpInfo(pstn_ep& ep, void* value, socklen_t* len) {
-  tcp_info info;
-  memset(&info, 0, sizeof info);
-  ConnEnd e;
-  bool there = Resolve(ep, e);
-  uint32_t peer = there ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
-  bool peer_fin = (peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0,
-       own_fin = (ep.flags & PSTN_EPF_SHUT_WR) != 0;
-  if ((peer & PSTN_CF_RST) != 0 || (peer_fin && own_fin)) {
-    info.tcpi_state = TCP_CLOSE;
-  } else if (own_fin) {
-    info.tcpi_state = TCP_FIN_WAIT2;
-  } else {
-    info.tcpi_state = peer_fin ? TCP_CLOSE_WAIT : TCP_ESTABLISHED;
-  }
-  info.tcpi_rto = 200000;
-  info.tcpi_snd_mss = info.tcpi_rcv_mss = 32768;
-  info.tcpi_rtt = 1;
-  info.tcpi_snd_cwnd = 10;
-  info.tcpi_rcv_space = 65536;
-  info.tcpi_pmtu = 65535;  // as over lo
-  info.tcpi_advmss = 65483;
-  return GiveBytes(&info, sizeof info, value, len);
-}
-
 }  // namespace
 
 long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t* len) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
+  if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_NEW && LoadRelaxed(ep.error) != 0)
+    return GiveInt(static_cast<int>(Exchange(ep.error, 0u)), value, len);
   if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_ESTABLISHED) {
     ConnEnd e;
     int error = Resolve(ep, e) ? TakeError(e, LoadAcquire(e.peer_ctl().flags))
@@ -269,7 +276,7 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
     return GiveInt(error, value, len);
   }
   if (level == IPPROTO_TCP && name == TCP_INFO && state == PSTN_EP_ESTABLISHED)
-    return GiveTcpInfo(ep, value, len);
+    return GiveTcpInfo(fd, ep, value, len);
   if (level == SOL_SOCKET && name == SO_ACCEPTCONN && state == PSTN_EP_ESTABLISHED)
     return GiveInt(0, value, len);
   if (level == SOL_SOCKET && name == SO_INCOMING_CPU && state == PSTN_EP_ESTABLISHED) {
@@ -310,106 +317,6 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
   if (kKept[i].flag != 0) return GiveInt((ep.flags & kKept[i].flag) != 0 ? 1 : 0, value, len);
   (void)fd;
   return GiveInt(static_cast<int>(ep.*kKept[i].field), value, len);
-}
-
-long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
-  IoctlForKernel(fd, ep, request, arg);
-  uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL) return kPass;
-  switch (request) {
-    case FIONBIO: {
-      if (arg == nullptr) return -EFAULT;
-      int v;
-      memcpy(&v, arg, sizeof v);
-      if (v != 0) {
-        FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
-      } else {
-        FetchAnd(ep.flags, ~PSTN_EPF_NONBLOCK);
-      }
-      return 0;  // the kernel's socket hears of it when it takes over
-    }
-    case FIONREAD: {
-      if (state == PSTN_EP_LISTEN) return -EINVAL;
-      if (state != PSTN_EP_ESTABLISHED) return kPass;
-      ConnEnd e;
-      int v = 0;
-      if (Resolve(ep, e)) {
-        const MarkState mark = LookAtMark(e);
-        Guard g(ep.rx.lock);
-        v = static_cast<int>(RingQueued(e, INT32_MAX));
-        if (mark.hides && mark.before < static_cast<uint64_t>(v)) v = static_cast<int>(mark.before);
-      }
-      memcpy(arg, &v, sizeof v);
-      return 0;
-    }
-    case FIOCLEX:
-      FetchOr(ep.flags, PSTN_EPF_CLOEXEC);
-      return kPass;
-    case FIONCLEX:
-      FetchAnd(ep.flags, ~PSTN_EPF_CLOEXEC);
-      return kPass;
-    case 0x5411 /* SIOCOUTQ */:
-    case 0x894B /* SIOCOUTQNSD */: {
-      if (state != PSTN_EP_ESTABLISHED) return kPass;
-      ConnEnd e;
-      int v = 0;
-      if (Resolve(ep, e)) {
-        Guard g(ep.tx.lock);
-        // Bytes between the reader's offset and ours, headers included: the ring's own measure.
-        if (!RingDrained(e)) {
-          uint32_t bytes = RingBytes(RingClass(ep.tx.ring) % PSTN_SLAB_CLASSES);
-          v = static_cast<int>(ep.tx.off >= ep.tx.peer ? ep.tx.off - ep.tx.peer
-                                                       : bytes - ep.tx.peer + ep.tx.off);
-        }
-      }
-      if (request == 0x894B) v = 0;
-      memcpy(arg, &v, sizeof v);
-      return 0;
-    }
-    case 0x8905 /* SIOCATMARK */: {
-      if (state != PSTN_EP_ESTABLISHED) return kPass;
-      ConnEnd e;
-      int v = Resolve(ep, e) && LookAtMark(e).at ? 1 : 0;
-      memcpy(arg, &v, sizeof v);
-      return 0;
-    }
-    default:
-      (void)fd;
-      return kPass;
-  }
-}
-
-long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg) {
-  FcntlForKernel(fd, ep, cmd, arg);
-  uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL) return kPass;
-  switch (cmd) {
-    case F_GETFL:
-      // The kernel's socket of a listener is always non-blocking; the program's flag is ours.
-      return O_RDWR | ((ep.flags & PSTN_EPF_NONBLOCK) != 0 ? O_NONBLOCK : 0);
-    case F_SETFL: {
-      if ((arg & O_NONBLOCK) != 0) {
-        FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
-      } else {
-        FetchAnd(ep.flags, ~PSTN_EPF_NONBLOCK);
-      }
-      if ((arg & (O_ASYNC | O_DIRECT | O_NOATIME)) == 0) return 0;
-      FetchOr(ep.flags, PSTN_EPF_DIRTY);
-      return sys::Fcntl(fd, F_SETFL, arg | (state == PSTN_EP_LISTEN ? O_NONBLOCK : 0));
-    }
-    case F_SETFD: {
-      int r = sys::Fcntl(fd, F_SETFD, arg);
-      if (r == 0 && (arg & FD_CLOEXEC) != 0) FetchOr(ep.flags, PSTN_EPF_CLOEXEC);
-      if (r == 0 && (arg & FD_CLOEXEC) == 0) FetchAnd(ep.flags, ~PSTN_EPF_CLOEXEC);
-      return r;
-    }
-    case F_SETOWN:
-    case F_SETSIG:
-      FetchOr(ep.flags, PSTN_EPF_DIRTY);
-      return kPass;
-    default:
-      return kPass;
-  }
 }
 
 }  // namespace postern

@@ -90,6 +90,17 @@ inline bool HasCompletions(const pstn_ep& ep) {
          LoadRelaxed(ep.zerocopy_sent) != LoadRelaxed(ep.zerocopy_told);
 }
 
+// As the kernel's put_cmsg, into all of m.msg_control.
+void PutControl(msghdr& m, int level, int type, const void* data, size_t bytes);
+
+// ---- tcp_info.cc
+long GiveTcpInfo(int fd, pstn_ep& ep, void* value, socklen_t* len);
+void PutInq(pstn_ep& ep, msghdr& m, size_t room);  // TCP_INQ's message behind a recvmsg()
+
+// ---- ioctl.cc
+long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg);
+long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg);
+
 // ---- kernel_only.cc: makes the socket the kernel's if what is about to be asked of it needs that.
 void OptionForKernel(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
 void FcntlForKernel(int fd, pstn_ep& ep, int cmd, long arg);
@@ -98,8 +109,6 @@ void IoctlForKernel(int fd, pstn_ep& ep, unsigned long request, const void* arg)
 // ---- options.cc
 long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
 long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t* len);
-long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg);
-long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg);
 // Gives the kernel's socket every option that the endpoint has kept for it.
 void ApplyOptions(int fd, const pstn_ep& ep);
 

@@ -17,8 +17,6 @@
 #include "sock/sock.h"
 
 namespace postern {
-namespace {
-
 // As the kernel's put_cmsg: what does not fit is cut off, and said to be.
 void PutControl(msghdr& m, int level, int type, const void* data, size_t bytes) {
   const size_t room = m.msg_controllen;
@@ -40,8 +38,6 @@ void PutControl(msghdr& m, int level, int type, const void* data, size_t bytes) 
   memcpy(at + CMSG_LEN(0), data, header.cmsg_len - CMSG_LEN(0));
   m.msg_controllen = room < CMSG_SPACE(bytes) ? room : CMSG_SPACE(bytes);
 }
-
-}  // namespace
 
 long SendZerocopy(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   long r = SockSend(fd, ep, iov, count, flags & ~MSG_ZEROCOPY);
