@@ -41,7 +41,8 @@ int KernelCloseRange(unsigned first, unsigned last, int flags) {
 }  // namespace
 
 PSTN_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
-  if (first > last) return Ret<int>(-EINVAL);
+  constexpr unsigned kKnown = CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC;
+  if (first > last || (static_cast<unsigned>(flags) & ~kKnown) != 0) return Ret<int>(-EINVAL);
   unsigned hw = LoadAcquire(g_fd_hw);
   unsigned gap = first;
   for (unsigned fd = first; fd < hw && fd <= last; fd++) {
@@ -168,8 +169,13 @@ PSTN_EXPORT ssize_t splice(int in, off64_t* off_in, int out, off64_t* off_out, s
   pstn_ep* b = Ours(out);
   long r = Foreign(in) != kPass ? -EBADF : Foreign(out);
   if (r == kPass && (a != nullptr || b != nullptr)) {
-    bool seek = (a != nullptr && off_in != nullptr) || (b != nullptr && off_out != nullptr);
-    r = seek ? -ESPIPE : Sent(SockSplice(in, out, a, b, len, flags), 0);
+    // A pipe's offset is looked at before a socket's.
+    bool pipe = (a == nullptr && off_in != nullptr) || (b == nullptr && off_out != nullptr);
+    bool seek = off_in != nullptr || off_out != nullptr;
+    r = len == 0 ? 0
+        : pipe   ? -ESPIPE
+        : seek   ? -EINVAL
+                 : Sent(SockSplice(in, out, a, b, len, flags), 0);
   }
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(splice)(in, off_in, out, off_out, len, flags);
 }

@@ -108,21 +108,52 @@ bool HasBytes(const iovec* iov, int count) {
   return false;
 }
 
+constexpr size_t kMaxPieces = 1024;  // UIO_MAXIOV
+
+// What the kernel finds wrong with a vector before it looks at the socket.
+long BadVector(const iovec* iov, size_t count, long too_many) {
+  if (count > kMaxPieces) return too_many;
+  return count != 0 && BadPointer(iov) ? -EFAULT : 0;
+}
+
+// Control messages that a TCP socket does not know. Others mean nothing to it.
+bool BadControl(const msghdr& m) {
+  auto* at = static_cast<const uint8_t*>(m.msg_control);
+  for (size_t left = m.msg_controllen; left >= sizeof(cmsghdr);) {
+    cmsghdr c;
+    memcpy(&c, at, sizeof c);
+    if (c.cmsg_len < sizeof c || c.cmsg_len > left) return true;
+    bool known = c.cmsg_type == SCM_RIGHTS || c.cmsg_type == SCM_CREDENTIALS ||
+                 c.cmsg_type == SO_TIMESTAMPING || c.cmsg_type == SO_MARK;
+    if (c.cmsg_level == SOL_SOCKET && !known) return true;
+    size_t step = CMSG_ALIGN(c.cmsg_len);
+    if (step >= left) break;
+    at += step;
+    left -= step;
+  }
+  return false;
+}
+
 // Unlike recv(), read() and readv() of nothing do not wait.
 long ReadVector(int fd, pstn_ep& ep, const iovec* iov, int count) {
-  if (count < 0) return -EINVAL;
+  long bad = BadVector(iov, static_cast<size_t>(count), -EINVAL);
+  if (bad != 0) return bad;
   return HasBytes(iov, count) ? SockRecv(fd, ep, iov, static_cast<size_t>(count), 0) : 0;
 }
 
 // Unlike write(), writev() of nothing does not look at the socket.
 long WriteVector(int fd, pstn_ep& ep, const iovec* iov, int count) {
-  if (count < 0) return -EINVAL;
+  long bad = BadVector(iov, static_cast<size_t>(count), -EINVAL);
+  if (bad != 0) return bad;
   if (!HasBytes(iov, count)) return 0;
   return Sent(SockSend(fd, ep, iov, static_cast<size_t>(count), 0), 0);
 }
 
 // A stream socket fills in no name and no control data.
 long ReceiveMsg(int fd, pstn_ep& ep, msghdr* m, int flags) {
+  if (BadPointer(m)) return -EFAULT;
+  long bad = BadVector(m->msg_iov, m->msg_iovlen, -EMSGSIZE);
+  if (bad != 0) return bad;
   if ((flags & MSG_ERRQUEUE) != 0) return RecvErrorQueue(ep, m);
   long r = SockRecv(fd, ep, m->msg_iov, m->msg_iovlen, flags);
   if (r < 0) return r;  // kPass, too
@@ -177,7 +208,7 @@ PSTN_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int
 }
 PSTN_EXPORT ssize_t recvmsg(int fd, msghdr* m, int flags) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr && m != nullptr ? ReceiveMsg(fd, *ep, m, flags) : Foreign(fd);
+  long r = ep != nullptr ? ReceiveMsg(fd, *ep, m, flags) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(recvmsg)(fd, m, flags);
 }
 PSTN_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* timeout) {
@@ -185,6 +216,10 @@ PSTN_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* ti
   if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) {
     return Foreign(fd) != kPass ? Ret<int>(-EBADF) : PSTN_REAL(recvmmsg)(fd, v, n, flags, timeout);
   }
+  if (BadPointer(v) && n != 0) return Ret<int>(-EFAULT);
+  if (timeout != nullptr &&
+      (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000))
+    return Ret<int>(-EINVAL);
   Deadline until = timeout == nullptr
                        ? Deadline::Never()
                        : Deadline::AfterNs(static_cast<uint64_t>(timeout->tv_sec) * 1000000000u +
@@ -218,6 +253,11 @@ long Transmit(int fd, pstn_ep& ep, const void* buf, size_t n, int flags) {
   return Sent(SockSend(fd, ep, &iov, 1, flags), flags);
 }
 long TransmitMsg(int fd, pstn_ep& ep, const msghdr* m, int flags) {
+  if (BadPointer(m)) return -EFAULT;
+  long bad = BadVector(m->msg_iov, m->msg_iovlen, -EMSGSIZE);
+  if (bad != 0) return bad;
+  if (m->msg_controllen != 0 && LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && BadControl(*m))
+    return -EINVAL;
   return Sent(SockSend(fd, ep, m->msg_iov, m->msg_iovlen, flags), flags);
 }
 
@@ -248,8 +288,8 @@ PSTN_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const s
 }
 PSTN_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr && m != nullptr ? TransmitMsg(fd, *ep, m, flags) : Foreign(fd);
-  if (ep == nullptr && r == kPass && m != nullptr && m->msg_controllen != 0 &&
+  long r = ep != nullptr ? TransmitMsg(fd, *ep, m, flags) : Foreign(fd);
+  if (ep == nullptr && r == kPass && !BadPointer(m) && m->msg_controllen != 0 &&
       (r = ExportPassed(m)) == 0)
     r = kPass;
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendmsg)(fd, m, flags);
@@ -258,12 +298,13 @@ PSTN_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
   pstn_ep* ep = Ours(fd);
   if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) {
     if (Foreign(fd) != kPass) return Ret<int>(-EBADF);
-    for (unsigned i = 0; v != nullptr && i < n; i++) {
+    for (unsigned i = 0; !BadPointer(v) && i < n; i++) {
       long r = v[i].msg_hdr.msg_controllen != 0 ? ExportPassed(&v[i].msg_hdr) : 0;
       if (r != 0) return Ret<int>(r);
     }
     return PSTN_REAL(sendmmsg)(fd, v, n, flags);
   }
+  if (BadPointer(v) && n != 0) return Ret<int>(-EFAULT);
   unsigned done = 0;
   long r = 0;
   while (done < n) {
@@ -275,21 +316,37 @@ PSTN_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
 }
 
 // preadv2 and pwritev2 work on sockets when the offset is -1.
+namespace {
+
+constexpr int kNowait = 8, kKnownFlags = 0x3f;  // RWF_NOWAIT, RWF_*
+
+long ReadPositioned(int fd, pstn_ep& ep, const iovec* iov, int count, int flags) {
+  if (LoadAcquire(ep.state) == PSTN_EP_KERNEL) return kPass;
+  if ((flags & ~kKnownFlags) != 0) return -EOPNOTSUPP;
+  long bad = BadVector(iov, static_cast<size_t>(count), -EINVAL);
+  if (bad != 0 || !HasBytes(iov, count)) return bad;
+  return SockRecv(fd, ep, iov, static_cast<size_t>(count),
+                  (flags & kNowait) != 0 ? MSG_DONTWAIT : 0);
+}
+long WritePositioned(int fd, pstn_ep& ep, const iovec* iov, int count, int flags) {
+  if (LoadAcquire(ep.state) == PSTN_EP_KERNEL) return kPass;
+  if ((flags & ~kKnownFlags) != 0) return -EOPNOTSUPP;
+  long bad = BadVector(iov, static_cast<size_t>(count), -EINVAL);
+  if (bad != 0 || !HasBytes(iov, count)) return bad;
+  int send = (flags & kNowait) != 0 ? MSG_DONTWAIT : 0;
+  return Sent(SockSend(fd, ep, iov, static_cast<size_t>(count), send), 0);
+}
+
+}  // namespace
+
 PSTN_EXPORT ssize_t preadv2(int fd, const iovec* iov, int count, off_t offset, int flags) {
   pstn_ep* ep = offset == -1 ? Ours(fd) : nullptr;
-  constexpr int kNowait = 8;  // RWF_NOWAIT
-  long r = ep != nullptr ? SockRecv(fd, *ep, iov, static_cast<size_t>(count),
-                                    (flags & kNowait) != 0 ? MSG_DONTWAIT : 0)
-                         : Foreign(fd);
+  long r = ep != nullptr ? ReadPositioned(fd, *ep, iov, count, flags) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(preadv2)(fd, iov, count, offset, flags);
 }
 PSTN_EXPORT ssize_t pwritev2(int fd, const iovec* iov, int count, off_t offset, int flags) {
   pstn_ep* ep = offset == -1 ? Ours(fd) : nullptr;
-  constexpr int kNowait = 8;
-  long r = ep != nullptr ? Sent(SockSend(fd, *ep, iov, static_cast<size_t>(count),
-                                         (flags & kNowait) != 0 ? MSG_DONTWAIT : 0),
-                                0)
-                         : Foreign(fd);
+  long r = ep != nullptr ? WritePositioned(fd, *ep, iov, count, flags) : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(pwritev2)(fd, iov, count, offset, flags);
 }
 PSTN_EXPORT ssize_t preadv64v2(int fd, const iovec* iov, int count, off64_t offset, int flags) {

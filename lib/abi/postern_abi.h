@@ -299,11 +299,12 @@ enum {
 #define PSTN_EPF_PUBLISHED 0x4000u /* listener is in the directory */
 #define PSTN_EPF_QUICKACK 0x8000u
 #define PSTN_EPF_REUSEPORT 0x10000u
-#define PSTN_EPF_CLOEXEC 0x40000u        /* the fd it was made with is close-on-exec */
-#define PSTN_EPF_HUNG 0x20000u           /* error was reported by connect */
-#define PSTN_EPF_INQ 0x400000u           /* TCP_INQ: recvmsg() tells what is left */
-#define PSTN_EPF_ZEROCOPY 0x200000u      /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are numbered */
-#define PSTN_EPF_DISCONNECTING 0x100000u /* shutdown() met a connect() that had failed */
+#define PSTN_EPF_CLOEXEC 0x40000u         /* the fd it was made with is close-on-exec */
+#define PSTN_EPF_HUNG 0x20000u            /* error was reported by connect */
+#define PSTN_EPF_KERNEL_OPTIONS 0x800000u /* has options that we do not keep */
+#define PSTN_EPF_INQ 0x400000u            /* TCP_INQ: recvmsg() tells what is left */
+#define PSTN_EPF_ZEROCOPY 0x200000u       /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are numbered */
+#define PSTN_EPF_DISCONNECTING 0x100000u  /* shutdown() met a connect() that had failed */
 #define PSTN_EPF_EXPORTED \
   0x80000u /* others than the family have the fd: the kernel serves it, see sock/export.cc */
 

@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -94,6 +95,28 @@ inline long FutexWait(uint32_t* word, uint32_t expected, const timespec* relativ
 }
 inline long FutexWake(uint32_t* word, int count) {
   return Call(SYS_futex, word, FUTEX_WAKE, static_cast<long>(count), 0L, 0L, 0L);
+}
+
+// A duplicate out of the program's way, close-on-exec. The limit on numbers is raised for the
+// moment, where that is allowed: no call of the program can then mean ours, or count it. Else it is
+// among the highest numbers.
+inline int DupHigh(int fd) {
+  constexpr uint64_t kRoom = 4096, kOurs = 512;
+  constexpr uint64_t kHighest = 65536;  // tables by number stay small
+  rlimit limit = {1024, 1024};
+  (void)Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), nullptr, &limit);
+  if (limit.rlim_cur <= kHighest) {
+    rlimit more = {limit.rlim_cur + kRoom, limit.rlim_max};
+    if (more.rlim_max < more.rlim_cur) more.rlim_max = more.rlim_cur;
+    if (Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), &more, nullptr) == 0) {
+      int high = Fcntl(fd, F_DUPFD_CLOEXEC, static_cast<long>(limit.rlim_cur));
+      (void)Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), &limit, nullptr);
+      if (high >= 0) return high;
+    }
+  }
+  uint64_t end = limit.rlim_cur < kHighest ? limit.rlim_cur : kHighest;
+  uint64_t ours = end / 8 < kOurs ? end / 8 : kOurs;
+  return Fcntl(fd, F_DUPFD_CLOEXEC, static_cast<long>(end - ours));
 }
 
 inline void Nap(uint64_t ns) {

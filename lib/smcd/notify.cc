@@ -112,7 +112,7 @@ int BellSender(Bells& b) {
   if (b.sender < 0) {
     int fd = sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0) return fd;
-    int high = sys::Fcntl(fd, F_DUPFD_CLOEXEC, 900);
+    int high = sys::DupHigh(fd);
     if (high >= 0) {
       sys::Close(fd);
       fd = high;

@@ -228,7 +228,8 @@ uint32_t DequeueEmbryo(pstn_ep& listener) {
 
 namespace {
 
-long AcceptOurs(pstn_ep& listener, uint32_t idx, sockaddr* sa, socklen_t* len, int flags) {
+long AcceptOurs(int listener_fd, pstn_ep& listener, uint32_t idx, sockaddr* sa, socklen_t* len,
+                int flags) {
   pstn_stack& s = Stack();
   pstn_ep& ep = s.eps[idx];
   long fd = OpenFdFor(ep, idx, false, (flags & SOCK_CLOEXEC) != 0);
@@ -246,6 +247,17 @@ long AcceptOurs(pstn_ep& listener, uint32_t idx, sockaddr* sa, socklen_t* len, i
   ep.owner_slot = g_proc.slot;
   StoreRelease(ep.state, PSTN_EP_ESTABLISHED);
   Count(s.hdr, kCounterAccepts);
+  if ((LoadRelaxed(listener.flags) & PSTN_EPF_KERNEL_OPTIONS) != 0)
+    InheritKernelOptions(listener_fd, static_cast<int>(fd), ep);
+  long bad = sa == nullptr                 ? 0
+             : BadPointer(len)             ? -EFAULT
+             : static_cast<int>(*len) < 0  ? -EINVAL
+             : BadPointer(sa) && *len != 0 ? -EFAULT
+                                           : 0;
+  if (bad != 0) {  // as with the kernel, the client is lost
+    (void)SockClose(static_cast<int>(fd), PSTN_FD_EP | idx);
+    return bad;
+  }
   AddrToSockaddr(ep.peer, ep.family, sa, len);
   return fd;
 }
@@ -348,22 +360,24 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
     return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;
   }
   if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return -EINVAL;
-  if (sa != nullptr && len != nullptr && static_cast<int>(*len) < 0) return -EINVAL;
   if (sa == nullptr) len = nullptr;
   static thread_local uint32_t turn = 0;
   const uint32_t interrupts = t_interrupts;
   Deadline until = ep.rcvtimeo_ns != 0 ? Deadline::AfterNs(ep.rcvtimeo_ns) : Deadline::Never();
+  Hold hold;  // another thread may close the number: this call goes on
   for (;;) {
+    fd = hold.NumberOf(fd);
     AdmitSyns();
     if (++turn % kKernelTurn == 0) {
       long r = AcceptKernel(fd, ep, sa, len, flags);
       if (r != -EAGAIN) return r;
     }
     uint32_t idx = DequeueEmbryo(ep);
-    if (idx != PSTN_NONE) return AcceptOurs(ep, idx, sa, len, flags);
+    if (idx != PSTN_NONE) return AcceptOurs(fd, ep, idx, sa, len, flags);
     long r = AcceptKernel(fd, ep, sa, len, flags);
     if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;
-    pollfd p = {fd, POLLIN, 0};
+    hold.On(ep);
+    pollfd p = {hold.NumberOf(fd), POLLIN, 0};
     long n = SockPoll(&p, 1, until, nullptr);
     // poll() ends with every handler; this call goes on after those with SA_RESTART, unless it has
     // a timeout.

@@ -208,7 +208,7 @@ void KeepForSleepers(int fd, const pstn_ep& ep) {
       holds[i].threads = 0;
       return;
     }
-    int high = sys::Fcntl(fd, F_DUPFD_CLOEXEC, kFdInternal);
+    int high = sys::DupHigh(fd);
     if (high < 0) return;
     SockDup(fd, high);
     MarkPrivate(high, PSTN_FD_INTERNAL);
@@ -242,6 +242,12 @@ void Hold::On(pstn_ep& ep) {
   ep_ = &ep;
   if (free_at == holds_used) StoreRelease(holds_used, free_at + 1);
   at_ = free_at;
+}
+
+int Hold::NumberOf(int fd) const {
+  if (at_ == PSTN_NONE) return fd;
+  Guard g(holds_lock);
+  return holds[at_].ep == ep_ && holds[at_].keep != 0 ? holds[at_].keep : fd;
 }
 
 void Hold::Release() {
@@ -280,6 +286,7 @@ long SockClose(int fd, uint32_t entry) {
     TableChange change;
     KeepForSleepers(fd, *ep);
   }
+  if (LoadRelaxed(ep->state) == PSTN_EP_LISTEN) PostEp(*ep);  // accept() looks for its number
   if (LoadAcquire(ep->refs) == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED)
     ReleaseLinger(*ep);
   TableChange change;

@@ -277,7 +277,8 @@ long Connected(pstn_ep& ep) {
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
-  if (sa == nullptr) return -EFAULT;
+  if (len > sizeof(sockaddr_storage)) return -EINVAL;  // negative, too
+  if (len != 0 && BadPointer(sa)) return -EFAULT;
   if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC)
     return SockDisconnect(fd, ep, sa, len);
   if (state == PSTN_EP_LISTEN) return kPass;

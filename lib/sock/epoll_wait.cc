@@ -315,7 +315,7 @@ bool KeepForWaiters(int epfd, uint32_t entry) {
   uint32_t idx = entry & PSTN_FD_IDX;
   FullFence();  // [F1]
   if (idx >= PSTN_EPOLLS || LoadRelaxed(set_waiting[idx]) == 0) return false;
-  int high = sys::Fcntl(epfd, F_DUPFD_CLOEXEC, kFdInternal);
+  int high = sys::DupHigh(epfd);
   if (high < 0) return false;
   SetFd(high, entry);
   MarkPrivate(high, PSTN_FD_INTERNAL);

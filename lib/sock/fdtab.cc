@@ -98,6 +98,12 @@ void SetShared(int fd, uint32_t entry) {
 
 }  // namespace
 
+uint32_t SharedEntry(int fd) {
+  if (!g_proc.attached || static_cast<uint32_t>(fd) >= kFdMax) return 0;
+  const pstn_fdchunk* c = ChunkFor(static_cast<uint32_t>(fd), false);
+  return c != nullptr ? LoadAcquire(c->fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS]) : 0;
+}
+
 void SetFd(int fd, uint32_t entry) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
   MarkPrivate(fd, entry);
@@ -113,7 +119,7 @@ bool TakeFd(int fd, uint32_t entry) {
 
 int MoveHigh(int fd) {
   if (fd < 0) return fd;
-  int high = sys::Fcntl(fd, F_DUPFD_CLOEXEC, kFdInternal);
+  int high = sys::DupHigh(fd);
   if (high >= 0) {
     sys::Close(fd);
     fd = high;

@@ -3,89 +3,20 @@
 //
 // A send: copy into the ring, announce (a bit, and a doorbell only if the peer sleeps). A receive:
 // copy out, return space when a good part of the ring has been taken. Neither makes a system call
-// while both sides are awake. What must block spins first, then sleeps on a futex in its own ctl
-// line; the order of stores and looks is in smcd/notify.h.
+// while both sides are awake. How they block is in block.h; the order of stores and looks in
+// smcd/notify.h.
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 
 #include "base/sys.h"
-#include "sock/cancel.h"
-#include "sock/sock.h"
+#include "sock/block.h"
 
 namespace postern {
 namespace {
 
 constexpr uint64_t kNoRingNs = 1'000'000;
 constexpr size_t kRestMax = 64;  // pieces of a call that is continued in the kernel
-
-enum class Wait : uint8_t { kReady, kTimeout, kInterrupted };
-
-bool PeerEnded(const ConnEnd& e) {
-  return (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0;
-}
-bool ReadableOrEnded(const ConnEnd& e) {
-  return RingReadable(e) || PeerEnded(e) || (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_RD) != 0 ||
-         LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
-}
-bool WritableOrEnded(const ConnEnd& e) {
-  return RingWritable(e) ||
-         (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_RST | PSTN_CF_CLOSED)) != 0 ||
-         (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_WR) != 0 ||
-         LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
-}
-
-// A handler that runs between the last look at t_interrupts and the sleep finds the word here, and
-// changes it, so that the kernel does not let us sleep.
-class SleepWord {
- public:
-  explicit SleepWord(uint32_t& word) { t_sleep_word = &word; }
-  ~SleepWord() { t_sleep_word = nullptr; }
-  SleepWord(const SleepWord&) = delete;
-  SleepWord& operator=(const SleepWord&) = delete;
-};
-
-// A handler that asks for it (SA_RESTART) lets a call go on that has not moved a byte yet.
-enum class Restart : uint8_t { kIfAsked, kNever };
-
-// Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
-// more after that [F1].
-template <typename Ready>
-Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
-             uint32_t interrupts, Restart restart) {
-  SleepWord on(word);
-  Count(Stack().hdr, kCounterSleeps);
-  for (;;) {
-    uint32_t value = FetchOr(word, bit) | bit;
-    FullFence();
-    if (ready()) return Wait::kReady;
-    if (t_interrupts != interrupts) return Wait::kInterrupted;
-    timespec left = until.LeftTimespec(UINT64_MAX);
-    // The kernel restarts a wait that has no end.
-    bool endless = until.never() && restart == Restart::kIfAsked;
-    long r = Cancellable([&] { return sys::FutexWait(&word, value, endless ? nullptr : &left); },
-                         [&] { hold.Off(); });
-    if (ready()) return Wait::kReady;
-    if (r == -EINTR) return Wait::kInterrupted;
-    if (until.left_ns() == 0) return Wait::kTimeout;
-  }
-}
-
-bool NothingElse() { return false; }
-
-// `hold` is on `ep` from the first sleep on. `otherwise`, before it, may do what makes the sleep
-// needless.
-template <typename Ready, typename Otherwise = bool (*)()>
-Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
-             const Deadline& until, Restart restart, Otherwise otherwise = NothingElse) {
-  uint32_t interrupts = t_interrupts;
-  if (Spin(ready, until)) return Wait::kReady;
-  if (t_interrupts != interrupts) return Wait::kInterrupted;
-  if (until.left_ns() == 0) return Wait::kTimeout;
-  if (otherwise()) return Wait::kReady;
-  hold.On(ep);
-  return SleepOn(hold, word, bit, ready, until, interrupts, restart);
-}
 
 // ---------------------------------------------------------------- receive
 
@@ -118,7 +49,6 @@ long Violation(const ConnEnd& e) {
   return -ECONNRESET;
 }
 
-bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
 // The same under one of its locks, from where the connection can't be taken away (export.cc,
 // close.cc): and it is the connection that the call began with, not one that got the endpoint after
 // a close().
@@ -136,8 +66,15 @@ long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode
     Unlock(e.ep->rx.lock);
     return NotHere(e);
   }
-  ReadResult r = LoadRelaxed(e.peer_ctl().urgent) == 0 ? RingRead(e, to, want, mode)
-                                                       : ReadToMark(e, to, want, first, mode);
+  ReadResult r;
+  if (to == nullptr && mode == ReadMode::kPeek) {
+    r = {RingQueued(e, want), ReadStatus::kOk};
+    if (r.bytes > want) r.bytes = want;
+    if (r.bytes == 0) r.status = ReadStatus::kEmpty;
+  } else {
+    r = LoadRelaxed(e.peer_ctl().urgent) == 0 ? RingRead(e, to, want, mode)
+                                              : ReadToMark(e, to, want, first, mode);
+  }
   if (r.bytes != 0 && mode != ReadMode::kPeek) ReturnSpace(g_proc.bells, e);
   Unlock(e.ep->rx.lock);
   if (r.status == ReadStatus::kViolation) return Violation(e);
@@ -162,8 +99,9 @@ bool BadBuffer(const iovec* iov, size_t count) {
 }
 
 // The kernel's TCP: 0 after shutdown(SHUT_RD), which works unconnected.
-long RecvUnconnected(const pstn_ep& ep, uint32_t state) {
+long RecvUnconnected(pstn_ep& ep, uint32_t state) {
   if (state == PSTN_EP_KERNEL) return kPass;
+  if (LoadRelaxed(ep.error) != 0) return -static_cast<long>(Exchange(ep.error, 0u));
   return state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? 0 : -ENOTCONN;
 }
 
@@ -220,7 +158,7 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   const ReadMode mode = peek                       ? ReadMode::kPeek
                         : (flags & MSG_TRUNC) != 0 ? ReadMode::kDiscard
                                                    : ReadMode::kTake;
-  IovCursor* target = mode == ReadMode::kDiscard ? nullptr : &to;
+  IovCursor* target = (flags & MSG_TRUNC) != 0 ? nullptr : &to;  // counted only
   const bool nonblock =
       (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   if (want == 0) return RecvNothing(e, nonblock);
@@ -360,7 +298,8 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   if (state != PSTN_EP_ESTABLISHED) {
     if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0)
       FallBack(fd, ep, kReasonFastOpen), state = PSTN_EP_KERNEL;
-    return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
+    if (state == PSTN_EP_KERNEL) return kPass;
+    return LoadRelaxed(ep.error) != 0 ? -static_cast<long>(Exchange(ep.error, 0u)) : -EPIPE;
   }
   ConnEnd e;
   if (!Resolve(ep, e)) return -ECONNRESET;
@@ -388,7 +327,11 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
       return static_cast<long>(want);
     }
     size_t done = want - from.left();
-    if (stop != 0) return done != 0 ? static_cast<long>(done) : stop;
+    if (stop != 0 && done != 0) {
+      if (stop != -EPIPE) StoreRelaxed(ep.error, static_cast<uint32_t>(-stop));  // the next call's
+      return static_cast<long>(done);
+    }
+    if (stop != 0) return stop;
     if (want == 0) return 0;
     if (bad) return -EFAULT;
     size_t sent = SendOnce(e, from, Growth::kWhenUseful, urgent);
@@ -419,157 +362,6 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     if (done != 0) return static_cast<long>(done);
     return w == Wait::kTimeout ? -EAGAIN : -EINTR;
   }
-}
-
-// ---------------------------------------------------------------- sendfile, splice
-namespace {
-
-constexpr size_t kBounce = 32768;
-
-// Sends all of `bytes` or, if the socket would block or fails, as much as went.
-long SendAll(int fd, pstn_ep& ep, const uint8_t* data, size_t bytes, int flags) {
-  iovec iov = {const_cast<uint8_t*>(data), bytes};
-  return SockSend(fd, ep, &iov, 1, flags | MSG_NOSIGNAL);
-}
-
-}  // namespace
-
-long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count) {
-  uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL) return kPass;
-  if (count == 0) return 0;
-  if (state != PSTN_EP_ESTABLISHED) return -EPIPE;
-  alignas(64) uint8_t bounce[kBounce];
-  // Read at an explicit position: what the socket does not take has then not been consumed.
-  long at = offset != nullptr ? static_cast<long>(*offset)
-                              : sys::Call(SYS_lseek, in_fd, 0L, static_cast<long>(SEEK_CUR));
-  if (at < 0) return offset != nullptr ? -EINVAL : at;
-  size_t done = 0;
-  long error = 0;
-  while (done < count) {
-    size_t want = count - done < kBounce ? count - done : kBounce;
-    long got = sys::Call(SYS_pread64, in_fd, static_cast<uint8_t*>(bounce), want,
-                         at + static_cast<long>(done));
-    if (got <= 0) {
-      error = got;
-      break;
-    }
-    long sent = SendAll(fd, ep, bounce, static_cast<size_t>(got), 0);
-    if (sent < 0) {
-      error = sent;
-      break;
-    }
-    done += static_cast<size_t>(sent);
-    if (sent < got) break;
-  }
-  if (offset != nullptr) {
-    *offset += static_cast<off_t>(done);
-  } else if (done != 0) {
-    (void)sys::Call(SYS_lseek, in_fd, at + static_cast<long>(done), static_cast<long>(SEEK_SET));
-  }
-  return done != 0 ? static_cast<long>(done) : error;
-}
-
-namespace {
-
-// The kernel's splice() does not step over the urgent byte: it waits there. 0: go on.
-long StopAtMark(pstn_ep& ep, bool nonblock, bool* ended) {
-  ConnEnd e;
-  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(ep, e) || !LookAtMark(e).at)
-    return 0;
-  if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
-  auto past = [&] { return PeerEnded(e) || !Here(ep) || !LookAtMark(e).at; };
-  Hold hold;
-  Wait w = WaitFor(hold, ep, e.ctl().rx_wait, 1, past, Deadline::Never(), Restart::kIfAsked);
-  *ended = Here(ep) && LookAtMark(e).at;
-  return w == Wait::kInterrupted ? -EINTR : 0;
-}
-
-// Socket to pipe: what the pipe takes is taken from the ring, so nothing is lost in between.
-long SpliceOut(int fd, pstn_ep& ep, int pipe, size_t len, bool nonblock) {
-  bool ended = false;
-  long stop = StopAtMark(ep, nonblock, &ended);
-  if (stop != 0 || ended) return stop;
-  alignas(64) uint8_t bounce[kBounce];
-  iovec iov = {bounce, len < kBounce ? len : kBounce};
-  long got = SockRecv(fd, ep, &iov, 1, MSG_PEEK | (nonblock ? MSG_DONTWAIT : 0));
-  if (got <= 0) return got;
-  pollfd p = {pipe, POLLOUT, 0};
-  long room = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
-  if (room < 0) return room;
-  if (room == 0) return -EAGAIN;
-  // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
-  size_t n = static_cast<size_t>(got) < 4096 ? static_cast<size_t>(got) : 4096;
-  long wrote = sys::Call(SYS_write, pipe, static_cast<uint8_t*>(bounce), n);
-  if (wrote <= 0) return wrote;
-  iov.iov_len = static_cast<size_t>(wrote);
-  long taken = SockRecv(fd, ep, &iov, 1, MSG_DONTWAIT);
-  if (taken != kPass) return taken;
-  return sys::Call(SYS_recvfrom, fd, iov.iov_base, iov.iov_len, static_cast<long>(MSG_WAITALL), 0L,
-                   0L);  // it is on its way there
-}
-
-// Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
-long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
-  ConnEnd e;
-  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return -EPIPE;
-  if (!Resolve(ep, e)) return -ECONNRESET;
-  Hold hold;
-  auto takes = [&] { return WritableOrEnded(e) || Writable(e); };  // it may grow
-  if (!takes()) {
-    if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) {
-      FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
-      FullFence();
-      if (!takes()) return -EAGAIN;
-    } else if (WaitFor(hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, takes, Deadline::Never(),
-                       Restart::kIfAsked) == Wait::kInterrupted) {
-      return -EINTR;
-    }
-  }
-  // A writable ring has an eighth free, 512 bytes at the least; a peer that is gone takes it all.
-  constexpr size_t kSurelyTaken = 448;
-  alignas(64) uint8_t bounce[kBounce];
-  const bool gone = (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0;
-  const size_t most = gone ? kBounce : kSurelyTaken;
-  pollfd p = {pipe, POLLIN, 0};
-  long there = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
-  if (there < 0) return there;
-  if (there == 0) return -EAGAIN;
-  long got = sys::Call(SYS_read, pipe, static_cast<uint8_t*>(bounce), len < most ? len : most);
-  if (got <= 0) return got;
-  size_t done = 0;
-  while (done < static_cast<size_t>(got)) {
-    iovec iov = {bounce + done, static_cast<size_t>(got) - done};
-    long r = SockSend(fd, ep, &iov, 1, MSG_NOSIGNAL);
-    if (r == kPass)
-      r = sys::Call(SYS_sendto, fd, iov.iov_base, iov.iov_len, static_cast<long>(MSG_NOSIGNAL), 0L,
-                    0L);
-    if (r > 0) done += static_cast<size_t>(r);
-    if (r < 0 && r != -EAGAIN && r != -EINTR) return done != 0 ? static_cast<long>(done) : r;
-    if (r == -EAGAIN) (void)Spin([&] { return WritableOrEnded(e); }, Deadline::AfterMs(1));
-  }
-  return static_cast<long>(done);
-}
-
-}  // namespace
-
-long SockSplice(int fd_in, int fd_out, pstn_ep* in, pstn_ep* out, size_t len, unsigned flags) {
-  if (in != nullptr && LoadAcquire(in->state) == PSTN_EP_KERNEL) in = nullptr;
-  if (out != nullptr && LoadAcquire(out->state) == PSTN_EP_KERNEL) out = nullptr;
-  if (in == nullptr && out == nullptr) return kPass;
-  if (in != nullptr && out != nullptr) return -EINVAL;  // one end must be a pipe
-  bool nonblock = (flags & 2u) != 0;                    // SPLICE_F_NONBLOCK
-  size_t done = 0;
-  while (done < len) {
-    bool wait = done == 0 && !nonblock;
-    long r = in != nullptr ? SpliceOut(fd_in, *in, fd_out, len - done, !wait)
-                           : SpliceIn(fd_in, fd_out, *out, len - done, !wait);
-    if (r < 0 && r != -EAGAIN && r != -EINTR && done != 0 && in != nullptr)
-      StoreRelaxed(in->error, static_cast<uint32_t>(-r));  // for the next call
-    if (r <= 0) return done != 0 ? static_cast<long>(done) : r;
-    done += static_cast<size_t>(r);
-  }
-  return static_cast<long>(done);
 }
 
 }  // namespace postern

@@ -12,6 +12,9 @@
 namespace postern {
 namespace {
 
+// Flags of the open file that only the kernel keeps.
+constexpr int kOtherFlags = O_APPEND | O_ASYNC | O_DIRECT | O_NOATIME;
+
 long GiveInt(void* arg, int v) {
   if (BadPointer(arg)) return -EFAULT;
   memcpy(arg, &v, sizeof v);
@@ -91,16 +94,20 @@ long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg) {
   switch (cmd) {
     case F_GETFL:
       // The kernel's socket of a listener is always non-blocking; the program's flag is ours.
-      return O_RDWR | ((ep.flags & PSTN_EPF_NONBLOCK) != 0 ? O_NONBLOCK : 0);
+      return O_RDWR | ((ep.flags & PSTN_EPF_NONBLOCK) != 0 ? O_NONBLOCK : 0) |
+             ((ep.flags & PSTN_EPF_DIRTY) != 0 ? sys::Fcntl(fd, F_GETFL, 0) & kOtherFlags : 0);
     case F_SETFL: {
+      if ((arg & kOtherFlags) != 0) FetchOr(ep.flags, PSTN_EPF_DIRTY);
+      if ((ep.flags & PSTN_EPF_DIRTY) != 0) {
+        int r = sys::Fcntl(fd, F_SETFL, arg | (state == PSTN_EP_LISTEN ? O_NONBLOCK : 0));
+        if (r < 0) return r;
+      }
       if ((arg & O_NONBLOCK) != 0) {
         FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
       } else {
         FetchAnd(ep.flags, ~PSTN_EPF_NONBLOCK);
       }
-      if ((arg & (O_ASYNC | O_DIRECT | O_NOATIME)) == 0) return 0;
-      FetchOr(ep.flags, PSTN_EPF_DIRTY);
-      return sys::Fcntl(fd, F_SETFL, arg | (state == PSTN_EP_LISTEN ? O_NONBLOCK : 0));
+      return 0;
     }
     case F_SETFD: {
       int r = sys::Fcntl(fd, F_SETFD, arg);

@@ -147,6 +147,7 @@ long SetFlag(int fd, pstn_ep& ep, int level, int name, uint32_t flag, const void
 long RefusedConnected(int level, int name, const void* value, socklen_t len) {
   constexpr int kFastOpenConnect = 30, kFastOpenNoCookie = 34, kPeekOff = 42;
   if (level == SOL_SOCKET && name == kPeekOff) return -EOPNOTSUPP;  // before 6.9 never with TCP
+  if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY) return -EINVAL;
   if (level != IPPROTO_TCP) return 0;
   int v = 1;
   if (len >= sizeof v && !BadPointer(value)) memcpy(&v, value, sizeof v);
@@ -169,6 +170,7 @@ long RefusedConnected(int level, int name, const void* value, socklen_t len) {
 long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
+  if (ep.family == AF_INET && level == IPPROTO_IPV6) return kPass;  // an error
   if (state == PSTN_EP_ESTABLISHED) {
     long refused = RefusedConnected(level, name, value, len);
     if (refused != 0) return refused;
@@ -178,9 +180,10 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
   uint32_t i = FindKept(level, name);
   if (state == PSTN_EP_LISTEN || (state == PSTN_EP_NEW && (ep.flags & PSTN_EPF_BOUND) != 0)) {
     long r = KernelSet(fd, level, name, value, len);  // a bound socket is the kernel's too
+    if (i == kKeptCount) FetchOr(ep.flags, PSTN_EPF_KERNEL_OPTIONS);
     if (r < 0 || i == kKeptCount) return r;
   } else if (i == kKeptCount) {
-    FetchOr(ep.flags, PSTN_EPF_DIRTY);
+    FetchOr(ep.flags, PSTN_EPF_DIRTY | PSTN_EPF_KERNEL_OPTIONS);
     if (level == SOL_SOCKET && name == SO_ZEROCOPY)
       return SetFlag(fd, ep, level, name, PSTN_EPF_ZEROCOPY, value, len);
     if (level == IPPROTO_TCP && name == kTcpInq)
@@ -262,6 +265,16 @@ long GiveBytes(const void* from, socklen_t bytes, void* value, socklen_t* len) {
 }
 long GiveInt(int v, void* value, socklen_t* len) { return GiveBytes(&v, sizeof v, value, len); }
 
+long GivePeerName(const pstn_ep& ep, void* value, socklen_t* len) {
+  sockaddr_storage ss = {};
+  socklen_t size = sizeof ss;
+  AddrToSockaddr(ep.peer, ep.family, reinterpret_cast<sockaddr*>(&ss), &size);
+  if (BadPointer(len) || BadPointer(value)) return -EFAULT;
+  if (*len > size) return -EINVAL;
+  memcpy(value, &ss, *len);
+  return 0;
+}
+
 }  // namespace
 
 long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t* len) {
@@ -279,6 +292,12 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
     return GiveTcpInfo(fd, ep, value, len);
   if (level == SOL_SOCKET && name == SO_ACCEPTCONN && state == PSTN_EP_ESTABLISHED)
     return GiveInt(0, value, len);
+  bool mtu = (level == IPPROTO_IP && name == IP_MTU) ||
+             (level == IPPROTO_IPV6 && name == IPV6_MTU && ep.family == AF_INET6);
+  if (mtu && state == PSTN_EP_ESTABLISHED)  // lo's
+    return GiveInt(ep.family == AF_INET6 && !AddrIsV4(ep.peer) ? 65536 : 65535, value, len);
+  if (level == SOL_SOCKET && name == SO_PEERNAME && state == PSTN_EP_ESTABLISHED)
+    return GivePeerName(ep, value, len);
   if (level == SOL_SOCKET && name == SO_INCOMING_CPU && state == PSTN_EP_ESTABLISHED) {
     unsigned cpu = 0;
     (void)sys::Call(SYS_getcpu, &cpu, nullptr, nullptr);

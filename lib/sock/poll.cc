@@ -53,9 +53,18 @@ struct KernelSet {
 
 bool IsSetFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
 
+bool IsHidden(int fd) {
+  uint32_t kind = FdEntry(fd) & PSTN_FD_KIND;
+  return kind == PSTN_FD_CACHED;
+}
+
 // The endpoint of an fd if it is one that we answer for.
 pstn_ep* OursForPoll(int fd) {
   pstn_ep* ep = EpOfFd(fd);
+  if (ep == nullptr && (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL) {  // accept()'s own
+    uint32_t entry = SharedEntry(fd);
+    if ((entry & PSTN_FD_KIND) == PSTN_FD_EP) ep = EpAt(Stack(), entry & PSTN_FD_IDX);
+  }
   if (ep == nullptr) return nullptr;
   uint32_t st = LoadAcquire(ep->state);
   return st == PSTN_EP_ESTABLISHED || st == PSTN_EP_LISTEN || st == PSTN_EP_NEW ? ep : nullptr;
@@ -68,7 +77,7 @@ bool KernelSet::Fill(pollfd* all, size_t n) {
     pstn_ep* ep = OursForPoll(all[i].fd);
     bool listens = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_LISTEN;
     listeners = listeners || listens;
-    if (all[i].fd < 0 || (ep != nullptr && !listens)) continue;
+    if (all[i].fd < 0 || (ep != nullptr && !listens) || IsHidden(all[i].fd)) continue;
     sets = sets || IsSetFd(all[i].fd);
     fds[count] = all[i];
     at[count++] = static_cast<uint32_t>(i);
@@ -90,7 +99,10 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
   for (size_t i = 0; i < n; i++) {
     fds[i].revents = 0;
     pstn_ep* ep = OursForPoll(fds[i].fd);
-    if (ep == nullptr) continue;
+    if (ep == nullptr) {
+      if (IsHidden(fds[i].fd)) fds[i].revents = POLLNVAL, ready++;  // closed meanwhile
+      continue;
+    }
     if (LoadRelaxed(ep->state) == PSTN_EP_LISTEN && !listeners) {
       AdmitSyns();
       listeners = true;

@@ -14,7 +14,6 @@
 namespace postern {
 
 inline constexpr uint32_t kFdMax = 1u << 20;  // the kernel's default fs.nr_open
-inline constexpr int kFdInternal = 900;       // our own fds live from here on, out of the way
 inline constexpr long kPass = -4096;          // "not ours: let the kernel do it"
 
 struct Process {
@@ -67,6 +66,7 @@ void MarkPrivate(int fd, uint32_t entry);  // this process's table only
 void SetFd(int fd, uint32_t entry);        // both tables; the caller counts references
 // Takes `entry` out of both: one of several threads that close the number may. It is the library's
 // own then.
+uint32_t SharedEntry(int fd);  // what a number of our own stands for (Hold)
 bool TakeFd(int fd, uint32_t entry);
 // The library's own fds: the program may neither see nor close them.
 inline bool IsInternalFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL; }
@@ -85,7 +85,7 @@ void TableFreeze();
 void TableThaw();
 void TableForked();
 
-int MoveHigh(int fd);  // to kFdInternal or above, close-on-exec, marked; keeps fd on failure
+int MoveHigh(int fd);  // out of the way (sys::DupHigh), close-on-exec, marked; keeps fd on failure
 void CloseInternal(int fd);
 extern uint32_t g_fd_hw;  // no entry was ever set from here on
 

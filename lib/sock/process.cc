@@ -58,6 +58,13 @@ uint64_t StartTime() {
   return p != nullptr ? Number(++p) : 0;
 }
 
+// Of this process's network namespace; 0: unknown.
+uint64_t NetnsIno() {
+  struct stat st;
+  long r = sys::Call(SYS_newfstatat, static_cast<long>(AT_FDCWD), "/proc/self/ns/net", &st, 0L);
+  return r == 0 ? st.st_ino : 0;
+}
+
 void FillSlot(pstn_slot& slot) {
   slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
   slot.start_time = StartTime();
@@ -292,6 +299,7 @@ bool EnsureStack() {
   }
   static_assert(sizeof(Options) <= PSTN_OPTIONS_BYTES);
   memcpy(Stack().hdr.options, &g_proc.opt, sizeof g_proc.opt);
+  Stack().hdr.netns_ino = NetnsIno();
   FillSlot(Stack().slots[g_proc.slot]);
   g_proc.attached = true;
   CtlReconnect();
@@ -309,9 +317,8 @@ bool JoinStack(int stack_fd) {
 
 void LearnNetns() {
   if (!g_proc.attached) return;  // the stack will belong where it is made
-  struct stat st;
-  long r = sys::Call(SYS_newfstatat, static_cast<long>(AT_FDCWD), "/proc/self/ns/net", &st, 0L);
-  g_proc.elsewhere = r == 0 && st.st_ino != Stack().hdr.netns_ino;
+  uint64_t ino = NetnsIno();
+  g_proc.elsewhere = ino != 0 && ino != Stack().hdr.netns_ino;
 }
 
 void ForkPrepare() {

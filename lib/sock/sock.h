@@ -103,6 +103,7 @@ long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg);
 
 // ---- kernel_only.cc: makes the socket the kernel's if what is about to be asked of it needs that.
 void OptionForKernel(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
+void InheritKernelOptions(int listener_fd, int fd, pstn_ep& ep);
 void FcntlForKernel(int fd, pstn_ep& ep, int cmd, long arg);
 void IoctlForKernel(int fd, pstn_ep& ep, unsigned long request, const void* arg);
 
@@ -126,6 +127,8 @@ class Hold {
   Hold& operator=(const Hold&) = delete;
   ~Hold() { Off(); }
   void On(pstn_ep& ep);
+  // The number to use for it: `fd`, or ours since another thread has closed that.
+  int NumberOf(int fd) const;
   void Off() {
     if (at_ != PSTN_NONE) Release();
   }

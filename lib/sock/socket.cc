@@ -185,13 +185,22 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   return 0;
 }
 
+static bool HasPeer(pstn_ep& ep, uint32_t state) {
+  ConnEnd e;
+  return state == PSTN_EP_ESTABLISHED && Resolve(ep, e) && (ep.flags & PSTN_EPF_HUNG) == 0 &&
+         (LoadRelaxed(e.peer_ctl().flags) & PSTN_CF_RST) == 0 &&
+         !BothEnded(ep, LoadRelaxed(e.peer_ctl().flags));
+}
+
 long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
   uint32_t state = LoadAcquire(ep.state);
   bool moved = state == PSTN_EP_KERNEL && (LoadRelaxed(ep.flags) & PSTN_EPF_EXPORTED) != 0 &&
                ep.peer.port != 0;
   if ((state == PSTN_EP_KERNEL && !moved) || state == PSTN_EP_LISTEN) return kPass;
-  if (len == nullptr || (sa == nullptr && *len != 0)) return -EFAULT;
+  if (peer && !moved && !HasPeer(ep, state)) return -ENOTCONN;
+  if (BadPointer(len)) return -EFAULT;
   if (static_cast<int>(*len) < 0) return -EINVAL;
+  if (BadPointer(sa) && *len != 0) return -EFAULT;
   if (peer && moved) {  // the connection keeps its names; the kernel says whether it has ended
     sockaddr_storage ss;
     socklen_t room = sizeof ss;
@@ -200,12 +209,6 @@ long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
     return r;
   }
   if (peer) {
-    if (state != PSTN_EP_ESTABLISHED) return -ENOTCONN;
-    ConnEnd e;
-    bool dead = !Resolve(ep, e) || (ep.flags & PSTN_EPF_HUNG) != 0 ||
-                (LoadRelaxed(e.peer_ctl().flags) & PSTN_CF_RST) != 0 ||
-                BothEnded(ep, LoadRelaxed(e.peer_ctl().flags));
-    if (dead) return -ENOTCONN;
     AddrToSockaddr(ep.peer, ep.family, sa, len);
     return 0;
   }

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// block.h - how a call on a connection blocks: it spins, then sleeps on a futex of its own ctl
+// line.
+#pragma once
+#include "base/sys.h"
+#include "sock/cancel.h"
+#include "sock/sock.h"
+
+namespace postern {
+
+inline bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
+
+enum class Wait : uint8_t { kReady, kTimeout, kInterrupted };
+
+inline bool PeerEnded(const ConnEnd& e) {
+  return (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0;
+}
+inline bool ReadableOrEnded(const ConnEnd& e) {
+  return RingReadable(e) || PeerEnded(e) || (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_RD) != 0 ||
+         LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
+}
+inline bool WritableOrEnded(const ConnEnd& e) {
+  return RingWritable(e) ||
+         (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_RST | PSTN_CF_CLOSED)) != 0 ||
+         (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_WR) != 0 ||
+         LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
+}
+
+// A handler that runs between the last look at t_interrupts and the sleep finds the word here, and
+// changes it, so that the kernel does not let us sleep.
+class SleepWord {
+ public:
+  explicit SleepWord(uint32_t& word) { t_sleep_word = &word; }
+  ~SleepWord() { t_sleep_word = nullptr; }
+  SleepWord(const SleepWord&) = delete;
+  SleepWord& operator=(const SleepWord&) = delete;
+};
+
+// A handler that asks for it (SA_RESTART) lets a call go on that has not moved a byte yet.
+enum class Restart : uint8_t { kIfAsked, kNever };
+
+// Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
+// more after that [F1].
+template <typename Ready>
+Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
+             uint32_t interrupts, Restart restart) {
+  SleepWord on(word);
+  Count(Stack().hdr, kCounterSleeps);
+  for (;;) {
+    uint32_t value = FetchOr(word, bit) | bit;
+    FullFence();
+    if (ready()) return Wait::kReady;
+    if (t_interrupts != interrupts) return Wait::kInterrupted;
+    timespec left = until.LeftTimespec(UINT64_MAX);
+    // The kernel restarts a wait that has no end.
+    bool endless = until.never() && restart == Restart::kIfAsked;
+    long r = Cancellable([&] { return sys::FutexWait(&word, value, endless ? nullptr : &left); },
+                         [&] { hold.Off(); });
+    if (ready()) return Wait::kReady;
+    if (r == -EINTR) return Wait::kInterrupted;
+    if (until.left_ns() == 0) return Wait::kTimeout;
+  }
+}
+
+inline bool NothingElse() { return false; }
+
+// `hold` is on `ep` from the first sleep on. `otherwise`, before it, may do what makes the sleep
+// needless.
+template <typename Ready, typename Otherwise = bool (*)()>
+Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
+             const Deadline& until, Restart restart, Otherwise otherwise = NothingElse) {
+  uint32_t interrupts = t_interrupts;
+  if (Spin(ready, until)) return Wait::kReady;
+  if (t_interrupts != interrupts) return Wait::kInterrupted;
+  if (until.left_ns() == 0) return Wait::kTimeout;
+  if (otherwise()) return Wait::kReady;
+  hold.On(ep);
+  return SleepOn(hold, word, bit, ready, until, interrupts, restart);
+}
+
+}  // namespace postern
