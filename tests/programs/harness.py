@@ -157,7 +157,7 @@ class Proc:
 class Context:
     def __init__(self, config, mode, directory):
         self.config, self.mode, self.dir = config, mode, directory
-        self.procs, self.sessions = [], set()
+        self.procs, self.sessions, self.as_user = [], set(), []
         self.random = random.Random(config.seed)
         self.fast = config.tier == "fast"
 
@@ -166,7 +166,7 @@ class Context:
         return self.mode == "both" or self.mode == side
 
     def argv(self, side, argv):
-        return [*self.config.wrapper, *argv] if self.wrapped(side) else list(argv)
+        return [*self.as_user, *(self.config.wrapper if self.wrapped(side) else []), *argv]
 
     def start(self, side, argv, name=None, env=None, stdin=None):
         argv = [str(a) for a in argv]
