@@ -144,6 +144,17 @@ void ExportInherited(bool spawn) {
   }
 }
 
+void ExportConfined() {
+  if (g_proc.confined) return;
+  g_proc.confined = true;
+  if (!g_proc.attached) return;
+  uint32_t hw = LoadAcquire(g_fd_hw);
+  for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
+    int fd = static_cast<int>(n);
+    if (Ours(fd) != nullptr) (void)SockExport(fd);
+  }
+}
+
 }  // namespace postern
 
 using namespace postern;

@@ -5,8 +5,10 @@
 // covered. vfork is fork here: its child shares our memory but not our descriptors, and a close in
 // it would be taken for one in the parent.
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <spawn.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstdarg>
@@ -173,6 +175,17 @@ PSTN_EXPORT int setns(int fd, int type) noexcept {
   int r = PSTN_REAL(setns)(fd, type);
   if (r == 0) LearnNetns();
   return r;
+}
+
+PSTN_EXPORT int prctl(int option, ...) noexcept {
+  va_list ap;
+  va_start(ap, option);
+  long a[4];
+  for (long& v : a) v = va_arg(ap, long);
+  va_end(ap);
+  // Without a filter it is a question whether the kernel knows them.
+  if (option == PR_SET_SECCOMP && (a[0] == SECCOMP_MODE_STRICT || a[1] != 0)) ExportConfined();
+  return Ret<int>(sys::Call(SYS_prctl, option, a[0], a[1], a[2], a[3]));
 }
 
 PSTN_EXPORT int execve(const char* path, char* const argv[], char* const envp[]) noexcept {

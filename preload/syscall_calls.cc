@@ -2,10 +2,12 @@
 // syscall_calls.cc - libc's syscall(): numbers of calls that we hook go to the hook when their
 // descriptor is one that the library knows; everything else to the kernel.
 #include <fcntl.h>
+#include <linux/seccomp.h>
 #include <poll.h>
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -14,6 +16,7 @@
 #include <cstdarg>
 #include <cstring>
 
+#include "leaving.h"
 #include "real.h"
 
 extern "C" int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept;
@@ -153,6 +156,15 @@ bool Others(long n, const Args& a, long* r) {
     case SYS_sendmmsg:
       *r = sendmmsg(a.Fd(0), a.Ptr<mmsghdr>(1), a.Uint(2), a.Int(3));
       return true;
+    case SYS_prctl:
+      *r = prctl(a.Int(0), a.v[1], a.v[2], a.v[3], a.v[4]);
+      return true;
+    case SYS_seccomp:
+      if (a.Uint(0) == SECCOMP_SET_MODE_STRICT
+              ? a.Uint(1) == 0
+              : a.Uint(0) == SECCOMP_SET_MODE_FILTER && a.v[2] != 0)
+        ExportConfined();
+      return false;
     case SYS_execve:
       *r = execve(a.Ptr<char>(0), a.Ptr<char*>(1), a.Ptr<char*>(2));
       return true;

@@ -24,6 +24,7 @@ struct Process {
   bool enabled = false;  // options say so, and this is not posternd itself
   bool attached = false;
   bool elsewhere = false;  // in another network namespace than the stack: ports mean others there
+  bool confined = false;   // behind a seccomp filter: no more calls than the program's own
   pstn_lock init_lock{};
   Options opt{};
   RingLimits limits{};

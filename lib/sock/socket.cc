@@ -43,7 +43,7 @@ long SockSocket(int domain, int type, int protocol) {
       (protocol != 0 && protocol != IPPROTO_TCP)) {
     return kPass;
   }
-  if (!g_proc.enabled || !EnsureStack()) return kPass;
+  if (!g_proc.enabled || g_proc.confined || !EnsureStack()) return kPass;
   uint32_t idx = NewEp(static_cast<uint32_t>(domain));
   if (idx == PSTN_NONE) {
     FetchAdd(Stack().hdr.reasons[kReasonStackFull], 1u);
