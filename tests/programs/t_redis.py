@@ -9,8 +9,8 @@ import time
 from harness import check, need, test
 
 
-def redis(ctx, side="server", name="redis", *options):
-    port = ctx.port()
+def redis(ctx, side="server", name="redis", *options, port=None):
+    port = port or ctx.port()
     os.makedirs(ctx.path(name, "x")[:-2], exist_ok=True)
     proc = ctx.start(side, [need("redis-server"), "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no",
                             "--dir", os.path.join(ctx.dir, name), "--enable-debug-command", "local", "--repl-diskless-sync-delay", 0,
