@@ -5,7 +5,7 @@
 # A server may close an idle keep-alive connection at any time, so a request on a *reused* connection that ends before
 # the first byte of an answer is repeated on a new one (RFC 9112, 9.3.1) and counted as "idle_close". Everything else
 # that goes wrong is counted by kind: reset, eof (mid-answer, or on a fresh connection), refused, timeout, status,
-# corrupt, other. Bodies are compared with the files of --docs. Ends after --seconds, or on SIGTERM; prints one JSON line.
+# corrupt, other. Bodies are compared with the files of --docs. Ends after --seconds, or on SIGTERM; the last line printed is JSON.
 
 import argparse
 import collections
@@ -154,7 +154,11 @@ def main():
     threads = [threading.Thread(target=c.loop, args=(stop,)) for c in clients]
     for thread in threads:
         thread.start()
-    stop.wait(args.seconds)
+    end = time.monotonic() + args.seconds
+    while time.monotonic() < end and not all(c.counts["ok"] for c in clients) and not stop.wait(0.02):
+        pass
+    print("going", flush=True)  # every thread has been served, for who waits for it
+    stop.wait(end - time.monotonic())
     stop.set()
     for thread in threads:
         thread.join()

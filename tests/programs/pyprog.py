@@ -161,13 +161,19 @@ def memcached_thread(port, number, seconds, done):
                 stored[key] = value = rng.randbytes(rng.choice(SIZES))
                 sock.sendall(f"set {key} 0 0 {len(value)}\r\n".encode() + value + b"\r\n")
                 answer = file.readline()
+                if not answer:
+                    raise EOFError
                 assert answer == b"STORED\r\n", answer
             else:
                 sock.sendall(f"get {key}\r\n".encode())
-                head = file.readline().split()
-                value = file.read(int(head[3]) + 2)[:-2]
-                assert value == stored[key], f"{key}: other bytes"
-                assert file.readline() == b"END\r\n"
+                head = file.readline()
+                want = int(head.split()[3]) + 2 if head.endswith(b"\n") else 0
+                value = file.read(want)
+                if len(value) < max(want, 1):
+                    raise EOFError
+                assert value[:-2] == stored[key], f"{key}: other bytes"
+                if file.readline() != b"END\r\n":
+                    raise EOFError
             done[number] += 1
 
 
@@ -190,6 +196,34 @@ def memcached(port, seconds):
     print("ok", sum(done))
 
 
+def memcached_dying(port):
+    """Load until the server is gone: every connection ends at once, as TCP ends it, and the port then refuses."""
+    count = 12
+    done, ends = [0] * count, []
+
+    def run(number):
+        try:
+            memcached_thread(port, number, 3600, done)
+        except BaseException as error:
+            ends.append(type(error).__name__)
+    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
+    for thread in threads:
+        thread.start()
+    while not all(done) and not ends:
+        time.sleep(0.01)
+    print("loading", flush=True)
+    for thread in threads:
+        thread.join()
+    strange = set(ends) - {"EOFError", "ConnectionResetError", "BrokenPipeError"}
+    if strange or not all(done):
+        raise SystemExit(f"connections ended with {ends}, operations {done}")
+    try:
+        socket.create_connection((HOST, port), timeout=30)
+        raise SystemExit("somebody accepts at the port of a dead server")
+    except ConnectionRefusedError:
+        print("ok", sum(done), ends)
+
+
 def main():
     role, port = sys.argv[1], int(sys.argv[2])
     roles = {
@@ -200,6 +234,7 @@ def main():
         "asyncio-client": lambda: asyncio.run(asyncio_client(port)),
         "manager-server": lambda: manager(port).get_server().serve_forever(),
         "manager-client": lambda: manager_client(port),
+        "memcached-dying": lambda: memcached_dying(port),
         "memcached": lambda: memcached(port, float(sys.argv[3])),
     }
     roles[role]()

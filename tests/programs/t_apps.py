@@ -6,6 +6,9 @@ import os
 import subprocess
 
 from harness import HERE, check, need, test
+from nginxkit import documents
+from t_nginx import expect_clean, load_result
+from workerkit import Prefork
 
 
 def echo_pair(ctx, argv, watch=True):
@@ -24,6 +27,31 @@ def echo_pair(ctx, argv, watch=True):
 @test(watchdog_s=120)
 def node_http(ctx):
     echo_pair(ctx, [need("node"), os.path.join(HERE, "apps", "http.js")])
+
+
+def node_cluster(ctx, policy):
+    port, docs = ctx.port(), documents(ctx)
+    argv = [need("node"), os.path.join(HERE, "apps", "cluster.js"), port, docs]
+    return Prefork(ctx, argv, port, "cluster", {"NODE_CLUSTER_SCHED_POLICY": policy}), docs
+
+
+@test()
+def node_cluster_passing(ctx):
+    """The primary accepts and passes each connection on to a worker. No kill: node forgets a connection on its way to a dead one."""
+    server, docs = node_cluster(ctx, "rr")
+    client = server.start_load(docs, f"--seconds={1.5 if ctx.fast else 20}")
+    client.wait()
+    expect_clean(load_result(client))
+
+
+@test(watchdog_s=120)
+def node_cluster_sharing(ctx):
+    """The workers accept from a listener that the primary has passed to them."""
+    (server, docs), kills = node_cluster(ctx, "none"), 2 if ctx.fast else 20
+    client = server.start_load(docs)
+    for _ in range(kills):
+        server.kill_worker()
+    server.expect_kills(client, kills)
 
 
 @test(watchdog_s=180)

@@ -1,8 +1,11 @@
 # t_python.py - Python's own servers and clients: http.server, asyncio, a forking server, multiprocessing over TCP.
 # SPDX-License-Identifier: Apache-2.0
 
-from harness import PYTHON, check, test
+import os
+
+from harness import HERE, PYTHON, check, test
 from nginxkit import documents
+from workerkit import Prefork
 
 
 def pair(ctx, server_args, client_args, **kw):
@@ -47,3 +50,16 @@ def python_threading_server(ctx):
 def python_multiprocessing(ctx):
     """A BaseManager over TCP: served by threads, used by a pool of forked workers that each connect."""
     pair(ctx, "manager-server", "manager-client")
+
+
+@test(watchdog_s=120)
+def python_kill_worker(ctx):
+    """Four processes of multiprocessing, an asyncio loop in each, one listener that they inherited."""
+    port, docs, kills = ctx.port(), documents(ctx), 3 if ctx.fast else 40
+    server = Prefork(ctx, [PYTHON, os.path.join(HERE, "apps", "prefork.py"), port, docs], port, "prefork")
+    client = server.start_load(docs)
+    ctx.expect_path(port)
+    for _ in range(kills):
+        server.kill_worker()
+    ctx.expect_path(port)
+    server.expect_kills(client, kills)
