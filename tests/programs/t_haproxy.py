@@ -3,9 +3,11 @@
 
 import hashlib
 import os
+import signal
 
 from harness import check, need, test
 from nginxkit import Nginx, documents
+from t_nginx import expect_clean, load_result, wait_until
 
 CONF = """
 global
@@ -51,3 +53,28 @@ def haproxy_http(ctx):
 @test()
 def haproxy_tcp_splice(ctx):
     through(ctx, "tcp", "option splice-auto\n  option splice-request\n  option splice-response")
+
+
+@test(watchdog_s=120)
+def haproxy_reload_under_load(ctx):
+    """USR2: the master executes itself anew, its new worker gets the listener from the old one over a Unix socket. Nobody loses anything."""
+    nginx = Nginx(ctx, docs=documents(ctx))
+    port = ctx.port()
+    conf = ctx.write("haproxy.cfg", CONF.format(mode="http", options="option http-keep-alive", port=port, back=nginx.port))
+    proxy = ctx.start("server", [need("haproxy"), "-W", "-f", conf])
+    ctx.wait_listening(port, proxy)
+
+    def workers():
+        with open(f"/proc/{proxy.pid}/task/{proxy.pid}/children", encoding="ascii") as file:
+            return {int(pid) for pid in file.read().split()}
+    client = ctx.script("client", "http_load.py", f"--port={port}", f"--docs={nginx.docs}", "--threads=6", "--close=0.3")
+    wait_until(lambda: client.output().startswith("going"), "no load")
+    if ctx.mode == "both":  # as in nginx_binary_upgrade
+        ctx.expect_path(port)
+    for number in range(2 if ctx.fast else 20):
+        before = workers()
+        os.kill(proxy.pid, signal.SIGUSR2)
+        wait_until(lambda: workers() and not before & workers(), f"reload {number}: the old worker stays: {proxy.output()[-800:]}")
+    client.stop(expect=0)
+    expect_clean(load_result(client))
+    check(proxy.alive(), lambda: f"haproxy ended: {proxy.output()}")

@@ -134,6 +134,26 @@ def nginx_reload_reuseport(ctx):
     reload_under(ctx, 2 if ctx.fast else 10, reuseport=True)
 
 
+@test(watchdog_s=120)
+def nginx_kill_worker(ctx):
+    """kill -9 of a worker: its connections end as TCP ends them, the other worker's go on, nobody is refused. See also kill_storm."""
+    nginx, kills, threads = Nginx(ctx, docs=documents(ctx)), 3 if ctx.fast else 40, 8
+    client = load(ctx, nginx, 3600, threads=threads, close=0.1)
+    wait_until(lambda: client.output().startswith("going"), "no load")
+    for _ in range(kills):
+        if ctx.mode == "both":  # as below
+            ctx.expect_path(nginx.port)
+        victim = ctx.random.choice(nginx.workers())
+        os.kill(victim, signal.SIGKILL)
+        wait_until(lambda: victim not in nginx.workers() and len(nginx.workers()) == 2, "the worker is not replaced")
+    client.stop(expect=0)
+    result = load_result(client)
+    expect_clean(result, allowed=("reset", "eof"))
+    check(sum(result["counts"].get(f"error_{kind}", 0) for kind in ("reset", "eof")) <= kills * threads, f"{kills} kills, {result['counts']}")
+    strange = [line for line in nginx.errors() if "exited on signal 9" not in line]
+    check(nginx.proc.alive() and not strange, lambda: f"nginx complains: {strange[:3]}")
+
+
 @test(watchdog_s=60)
 def nginx_binary_upgrade(ctx):
     """USR2 starts a new master that inherits the listening sockets by exec; the old one is then told to quit."""

@@ -58,8 +58,8 @@ def python_kill_worker(ctx):
     port, docs, kills = ctx.port(), documents(ctx), 3 if ctx.fast else 40
     server = Prefork(ctx, [PYTHON, os.path.join(HERE, "apps", "prefork.py"), port, docs], port, "prefork")
     client = server.start_load(docs)
-    ctx.expect_path(port)
+    server.expect_accelerated()
     for _ in range(kills):
         server.kill_worker()
-    ctx.expect_path(port)
+    server.expect_accelerated()
     server.expect_kills(client, kills)

@@ -29,6 +29,11 @@ class Prefork:
         wait_until(lambda: client.output().startswith("going"), "no load")
         return client
 
+    def expect_accelerated(self):
+        """Not in mixed modes: posternctl is slow to name connections of the kernel, and these come and go (see nginx_binary_upgrade)."""
+        if self.ctx.mode == "both":
+            self.ctx.expect_path(self.port)
+
     def kill_worker(self):
         time.sleep(self.ctx.random.random() * 0.3)  # any moment of the load
         victim = self.ctx.random.choice(self.workers())
