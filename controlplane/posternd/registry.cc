@@ -200,7 +200,7 @@ void Registry::ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid) 
   Forget(*stack, slot);
   // An orderly process has given its slot back itself, and another may hold it by now.
   const SlotCopy copy = ReadSlot(*stack, slot);
-  if (Held(copy) && copy.pid == pid && copy.state == PSTN_SL_LIVE) ReapSlot(stack->view, slot);
+  if (Held(copy) && copy.pid == pid && copy.state == PSTN_SL_LIVE) Reap(*stack, slot);
   if (!ScanOrDrop(*stack)) WithdrawStaleListeners(*stack);
 }
 
@@ -211,9 +211,16 @@ int Registry::ChildEnded(Stack& stack, uint32_t slot, pid_t pid) {
   if (IsAlive(pid, copy.state == PSTN_SL_LIVE ? copy.start_time : 0)) return -EBUSY;
   Forget(stack, slot);
   stack.suspects.erase(slot);
-  ReapSlot(stack.view, slot);
-  WithdrawStaleListeners(stack);
+  Reap(stack, slot);
   return 0;
+}
+
+// In the order in which a client may notice: who has been told that its connection is gone finds
+// nobody at the port.
+void Registry::Reap(Stack& stack, uint32_t slot) {
+  ReapListeners(stack.view, slot);
+  WithdrawStaleListeners(stack);
+  ReapSlot(stack.view, slot);
 }
 
 bool Registry::ScanSlots(Stack& stack) {
@@ -238,7 +245,7 @@ bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
   if (IsAlive(copy.pid, copy.start_time)) return true;
   Note("stack %s: slot %u belonged to pid %d, which is gone", Text(stack.id).c_str(), slot,
        copy.pid);
-  ReapSlot(stack.view, slot);
+  Reap(stack, slot);
   return false;
 }
 
@@ -251,7 +258,7 @@ bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy) {
        copy.pid, slot);
   stack.suspects.erase(it);
   Forget(stack, slot);
-  ReapSlot(stack.view, slot);
+  Reap(stack, slot);
   return false;
 }
 
@@ -268,7 +275,7 @@ bool Registry::ScanEmbryo(Stack& stack, uint32_t slot, pid_t parent) {
   Note("stack %s: slot %u was never taken over by a child of pid %d", Text(stack.id).c_str(), slot,
        parent);
   stack.suspects.erase(it);
-  ReapSlot(stack.view, slot);
+  Reap(stack, slot);
   return false;
 }
 

@@ -33,6 +33,18 @@ class Borrow {
   StackView own_;
 };
 
+void DropListeners(pstn_stack& s, pstn_slot& slot) {
+  for (uint32_t chunk : slot.chunk) {
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    for (uint32_t& e : s.fdchunks[chunk].fd) {
+      uint32_t entry = LoadRelaxed(e);
+      pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
+      if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;
+      if (CompareExchange(e, entry, 0u)) DropFdRef(entry);
+    }
+  }
+}
+
 void DropTable(pstn_stack& s, pstn_slot& slot) {
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = Exchange(slot.chunk[c], PSTN_NONE);
@@ -69,6 +81,12 @@ void EndSide(uint8_t* lgr, uint32_t side) {
 }
 
 }  // namespace
+
+void ReapListeners(StackView& v, uint32_t slot_idx) {
+  if (slot_idx >= PSTN_SLOTS) return;
+  Borrow b(v);
+  DropListeners(*v.s, v.s->slots[slot_idx]);
+}
 
 void ReapSlot(StackView& v, uint32_t slot_idx) {
   if (slot_idx >= PSTN_SLOTS) return;

@@ -10,6 +10,9 @@ namespace postern {
 // Drops everything that the process of `slot` held; what was the last reference is shut down as the
 // kernel would have done it. The slot is free afterwards.
 void ReapSlot(StackView& v, uint32_t slot);
+// Only its listeners. First of all, and the directory has to hear of it before ReapSlot: a client
+// that has seen its connection end would otherwise still be taken in by the listener.
+void ReapListeners(StackView& v, uint32_t slot);
 // No process of the stack is left: all slots, all connections; the peers see the end.
 void ReapStack(StackView& v);
 // In a surviving stack: the peer stack of this link group is dead.

@@ -95,5 +95,27 @@ TEST_CASE("reap: a connection that was being closed is closed") {
   CHECK(p.conn().setup.state == PSTN_CS_SERVER_GONE);
 }
 
+TEST_CASE("reap: listeners go before connections") {
+  Place p;
+  AdmitSyns();
+  pstn_slot& slot = p.s().slots[kDead];
+  uint32_t chunk = TakeFdChunk(p.s());
+  REQUIRE(chunk < PSTN_FDCHUNKS);
+  slot.chunk[0] = chunk;
+  uint32_t accepted = p.world.ref(1).conn_ep[kConn] - 1;
+  p.l().accept_head = p.l().accept_tail = PSTN_NONE;
+  p.l().accept_count = 0;
+  p.s().eps[accepted].state = PSTN_EP_ESTABLISHED;
+  p.s().eps[accepted].refs = 1;
+  p.l().refs = 1;
+  p.s().fdchunks[chunk].fd[3] = PSTN_FD_EP | p.listener;
+  p.s().fdchunks[chunk].fd[2] = PSTN_FD_EP | accepted;
+  ReapListeners(g_proc.view, kDead);
+  CHECK(p.s().eps[p.listener].state == PSTN_EP_FREE);
+  CHECK((p.conn().ctl[1].flags & PSTN_CF_CLOSED) == 0);
+  p.Die();
+  CHECK((p.conn().ctl[1].flags & PSTN_CF_CLOSED) != 0);
+}
+
 }  // namespace
 }  // namespace postern
