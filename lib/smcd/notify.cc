@@ -188,6 +188,34 @@ void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side) {
   }
 }
 
+void PostTaken(Bells& b, const ConnEnd& e) {
+  const ConnEnd peer = {e.ep, e.ref, e.lgr, e.conn, e.side ^ 1u};
+  for (const ConnEnd& end : {e, peer}) {
+    pstn_conn_ctl& ctl = end.ctl();
+    PostTo(b, e.lgr, end.side, LoadRelaxed(ctl.rx_notify), e.ep->conn_idx);
+    (void)sys::FutexWake(&ctl.rx_wait, kAll);
+    (void)sys::FutexWake(&ctl.tx_wait, kAll);
+  }
+}
+
+void RingTaken(Bells& b, uint8_t* lgr, uint32_t side) {
+  FullFence();
+  uint32_t hw = WaitersHw(lgr, side);
+  for (uint32_t w = 1; w < hw; w++) {
+    pstn_evmap& map = LgrEvmap(lgr, side, w);
+    if (LoadRelaxed(map.in_use) == 0 || LoadRelaxed(map.sleeping) != 0) continue;
+    (void)RingBell(BellSender(b), LgrHdr(lgr).stack[side], w);
+  }
+}
+
+void RingTakenInside(Bells& b, pstn_stack& s) {
+  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
+  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
+    if (LoadRelaxed(s.waiters[w].state) == 0 || LoadRelaxed(s.waiters[w].sleeping) != 0) continue;
+    (void)RingBell(BellSender(b), s.hdr.id, w);
+  }
+}
+
 void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter) {
   if (waiter >= PSTN_WAITERS) return;
   pstn_waiter& w = s.waiters[waiter];

@@ -53,6 +53,15 @@ void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn);
 // Wakes every waiter of `side` (death of the other).
 void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side);
 
+// For posternd. Who wakes somebody first takes that one's word for its sleep, then wakes it; who
+// dies in between leaves a sleeper whom nobody wakes any more. So, after a death: PostTaken for
+// each connection that the dead process held, both sides' bits and futexes; then RingTaken for each
+// link group of these, which rings whoever does not say that he sleeps. Awake, he looks once in
+// vain.
+void PostTaken(Bells& b, const ConnEnd& e);
+void RingTaken(Bells& b, uint8_t* lgr, uint32_t side);
+void RingTakenInside(Bells& b, pstn_stack& s);
+
 // Wakes a waiter from inside its own stack.
 void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter);
 

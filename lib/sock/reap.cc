@@ -45,7 +45,33 @@ void DropListeners(pstn_stack& s, pstn_slot& slot) {
   }
 }
 
-void DropTable(pstn_stack& s, pstn_slot& slot) {
+// The link groups of the connections that a dead process held.
+class Touched {
+ public:
+  void Add(pstn_ep& ep) {
+    ConnEnd e;
+    if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(ep, e)) return;
+    PostTaken(g_proc.bells, e);
+    lgrs_[ep.lgr_idx % PSTN_LGRS / 64] |= 1ull << (ep.lgr_idx % 64);
+    any_ = true;
+  }
+  // After all else has been posted: who is rung sees it.
+  void Ring(pstn_stack& s) const {
+    for (uint32_t i = 0; i < PSTN_LGRS && any_; i++) {
+      uint8_t* lgr = (lgrs_[i / 64] >> (i % 64) & 1u) != 0 ? LgrBase(g_proc.view, i) : nullptr;
+      if (lgr == nullptr) continue;
+      RingTaken(g_proc.bells, lgr, 0);
+      RingTaken(g_proc.bells, lgr, 1);
+    }
+    if (any_) RingTakenInside(g_proc.bells, s);
+  }
+
+ private:
+  uint64_t lgrs_[PSTN_LGRS / 64] = {};
+  bool any_ = false;
+};
+
+void DropTable(pstn_stack& s, pstn_slot& slot, Touched& touched) {
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = Exchange(slot.chunk[c], PSTN_NONE);
     if (chunk >= PSTN_FDCHUNKS) continue;
@@ -53,6 +79,7 @@ void DropTable(pstn_stack& s, pstn_slot& slot) {
       uint32_t entry = Exchange(e, 0u);
       pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
       if (ep != nullptr && LoadRelaxed(ep->refs) == 1) Count(s.hdr, kCounterEndpointsReaped);
+      if (ep != nullptr) touched.Add(*ep);
       if (entry != 0) DropFdRef(entry);
     }
     GiveFdChunk(s, chunk);
@@ -95,7 +122,8 @@ void ReapSlot(StackView& v, uint32_t slot_idx) {
   pstn_slot& slot = s.slots[slot_idx];
   if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;
   StoreRelease(slot.state, PSTN_SL_DEAD);
-  DropTable(s, slot);
+  Touched touched;
+  DropTable(s, slot, touched);
   RecoverConns(slot_idx);
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
@@ -104,6 +132,7 @@ void ReapSlot(StackView& v, uint32_t slot_idx) {
     StoreRelease(s.waiters[w].state, 0u);
     GiveWaiter(s, w);
   }
+  touched.Ring(s);
   Count(s.hdr, kCounterSlotsReaped);
   StoreRelease(slot.pid, 0u);
   StoreRelease(slot.state, PSTN_SL_FREE);
@@ -121,6 +150,7 @@ void ReapStack(StackView& v) {
     StoreRelease(LgrHdr(lgr).side_dead[side], 1u);
     EndSide(lgr, side);
     AnnounceAll(g_proc.bells, lgr, side ^ 1u);
+    RingTaken(g_proc.bells, lgr, side ^ 1u);
   }
 }
 
@@ -137,6 +167,7 @@ void MarkPeerDead(StackView& survivor, uint32_t idx) {
   StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
   EndSide(lgr, side ^ 1u);
   AnnounceAll(g_proc.bells, lgr, side);
+  RingTaken(g_proc.bells, lgr, side);
 }
 
 bool LgrIdle(const pstn_stack& s, uint32_t idx) {

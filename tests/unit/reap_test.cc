@@ -3,6 +3,9 @@
 // the same.
 #include "sock/reap.h"
 
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include "catch.h"
 #include "ring_pair.h"
 #include "sock/sock.h"
@@ -115,6 +118,34 @@ TEST_CASE("reap: listeners go before connections") {
   CHECK((p.conn().ctl[1].flags & PSTN_CF_CLOSED) == 0);
   p.Die();
   CHECK((p.conn().ctl[1].flags & PSTN_CF_CLOSED) != 0);
+}
+
+TEST_CASE("reap: a sleeper whose wake-up the dead process had begun is woken") {
+  Place p;
+  AdmitSyns();
+  uint32_t idx = p.world.ref(1).conn_ep[kConn] - 1;
+  pstn_ep& ep = p.s().eps[idx];
+  ep.state = PSTN_EP_ESTABLISHED;
+  ep.refs = 2;  // the dead process's and another one's: the connection stays
+  pstn_slot& slot = p.s().slots[kDead];
+  uint32_t chunk = TakeFdChunk(p.s());
+  REQUIRE(chunk < PSTN_FDCHUNKS);
+  slot.chunk[0] = chunk;
+  p.s().fdchunks[chunk].fd[3] = PSTN_FD_EP | idx;
+  constexpr uint32_t kWaiter = 9;
+  pstn_evmap& map = LgrEvmap(p.world.lgr(), 0, kWaiter);
+  map.in_use = PSTN_EV_USED;
+  map.sleeping = 0;  // taken, and not rung
+  LgrHdr(p.world.lgr()).waiters_hw[0] = kWaiter + 1;
+  p.conn().ctl[0].rx_notify = kWaiter + 1;
+  int bell = OpenBell(LgrHdr(p.world.lgr()).stack[0], kWaiter);
+  REQUIRE(bell >= 0);
+  p.Die();
+  char byte;
+  CHECK(recv(bell, &byte, 1, MSG_DONTWAIT) == 1);
+  CHECK(map.leaf[kConn / 64] != 0);
+  CHECK(ep.state == PSTN_EP_ESTABLISHED);
+  close(bell);
 }
 
 }  // namespace
