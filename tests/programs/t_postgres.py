@@ -98,7 +98,7 @@ class Postgres:
 @test(watchdog_s=180)
 def postgres_pgbench(ctx):
     server = Postgres(ctx)
-    bench = server.start_bench("-c", 8, "-j", 2, "-T", 2 if ctx.fast else 15)
+    bench = server.start_bench("-c", 8, "-j", 2, "-T", 1 if ctx.fast else 15)
     ctx.expect_path(server.port)
     total = server.done(bench)
     total += server.done(server.start_bench("-c", 6, "-M", "prepared", "-t", 50 if ctx.fast else 500))

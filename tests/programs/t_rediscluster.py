@@ -66,13 +66,13 @@ class Cluster:
 def redis_cluster_failover(ctx):
     cluster = Cluster(ctx)
     nodes = cluster.nodes
-    load = cluster.start_load(nodes[0], 40_000 if ctx.fast else 1_000_000)
+    load = cluster.start_load(nodes[0], 20_000 if ctx.fast else 1_000_000)
     ctx.expect_path(nodes[1].port)
     if ctx.mode == "both":
         ctx.expect_path(nodes[1].port + BUS)
     load.wait(100)
     check(load.output().count("requests per second") >= 2 and "rror" not in load.output(), load.output()[-800:])
-    count, left = 2000, nodes
+    count, left = 1000, nodes
     for number in range(1 if ctx.fast else 3):
         answers = cluster.commands(left[0], [f"set known:{n} value:{number}:{n}" for n in range(count)])
         check(answers == ["OK"] * count, f"{len(answers)} answers, e.g. {sorted(set(answers) - {'OK'})[:3]}")

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # sshd executes itself anew for each connection, forks a child that gives up its rights (chroot, user sshd) and, with
-# what comes through a forwarded port, is client and server at once.
+# what comes through a forwarded port, is client and server at once. HOME is the test's: what the user has his shell do at
+# login must not be seen.
 
 import hashlib
 import os
@@ -30,7 +31,7 @@ AllowTcpForwarding yes
 UseDNS no
 LogLevel VERBOSE
 MaxStartups 50
-Subsystem sftp internal-sftp
+SetEnv HOME={dir}
 """
 
 
