@@ -38,4 +38,6 @@ def memcached_kill(ctx):
         os.kill(server.pid, signal.SIGKILL)
         server.wait(expect=-signal.SIGKILL)
         client.wait(60)
+        # Not before both: a dying process closes its descriptors one after the other, the listener not first.
+        ctx.script("client", "pyprog.py", "refused", str(port), name="refused").wait()
         check("\nok " in client.output(), client.output())
