@@ -32,7 +32,9 @@ const std::pair<const char*, unsigned> kEvents[] = {
 std::mutex tags_mutex;
 std::map<std::string, uint64_t> tags;  // data.u64 of a member, by name; guarded by tags_mutex
 
-unsigned ParseEvents(const std::string& text) {
+// Names by comma, or by + where a comma would end an axis of the case.
+unsigned ParseEvents(std::string text) {
+  std::replace(text.begin(), text.end(), '+', ',');
   std::istringstream in(text);
   unsigned events = 0;
   for (std::string word; std::getline(in, word, ',');) {

@@ -217,9 +217,9 @@ std::string Cookies(const Args& args) {
 
 std::string SetOptionShort(const Args& args) {
   const Option& o = kOptions.at(args[1]);
-  const int n = 1;
+  const int n[16] = {1};
   return Outcome(
-      setsockopt(Fd(args[0]), o.level, o.name, &n, static_cast<socklen_t>(Number(args[2]))));
+      setsockopt(Fd(args[0]), o.level, o.name, n, static_cast<socklen_t>(Number(args[2]))));
 }
 
 // The states that programs look at, by number as in TCP_ESTABLISHED = 1.
