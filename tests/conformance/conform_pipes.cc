@@ -72,9 +72,11 @@ std::string Tee(const Args& a) {
   return Outcome(tee(Fd(a[0]), Fd(a[1]), static_cast<size_t>(Number(a[2])), SpliceFlags(a, 3)));
 }
 
+// The pipe refers to the pages themselves: they have to stay as they are.
 std::string Vmsplice(const Args& a) {
-  const std::string data = Expand(a[1]);
-  iovec piece{const_cast<char*>(data.data()), data.size()};
+  static std::vector<std::string*> kept;
+  kept.push_back(new std::string(Expand(a[1])));
+  iovec piece{kept.back()->data(), kept.back()->size()};
   return Outcome(vmsplice(Fd(a[0]), &piece, 1, SpliceFlags(a, 2)));
 }
 

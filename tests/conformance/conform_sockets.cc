@@ -81,9 +81,27 @@ std::string Bind(const Args& args) {
   return Outcome(bind(Fd(args[0]), a.get(), a.len));
 }
 
+// `socketbind NAME FAMILY HOST PORT OPTION VALUE`: one line for what has to be done in this order.
+std::string SocketBind(const Args& args) {
+  Address a = ToAddress(args[2], args[3]);
+  const int on = static_cast<int>(Number(args[5]));
+  const int fd = socket(args[1] == "inet6" ? AF_INET6 : AF_INET, SOCK_STREAM, 0);
+  const int option = args[4] == "REUSEPORT" ? SO_REUSEPORT : SO_REUSEADDR;
+  if (setsockopt(fd, SOL_SOCKET, option, &on, sizeof on) != 0) return Errno();
+  SetFd(args[0], fd);
+  return Outcome(bind(fd, a.get(), a.len));
+}
+
 std::string Connect(const Args& args) {
   Address a = ToAddress(args[1], args[2]);
   if (args.size() > 3) a.len = static_cast<socklen_t>(Number(args[3]));
+  return Outcome(connect(Fd(args[0]), a.get(), a.len));
+}
+
+// `socketconnect NAME FAMILY HOST PORT`
+std::string SocketConnect(const Args& args) {
+  Address a = ToAddress(args[2], args[3]);
+  SetFd(args[0], socket(args[1] == "inet6" ? AF_INET6 : AF_INET, SOCK_STREAM, 0));
   return Outcome(connect(Fd(args[0]), a.get(), a.len));
 }
 
@@ -174,6 +192,8 @@ std::string Close(const Args& args) { return Outcome(close(Fd(args[0]))); }
 const Entry kSocketCommands[] = {{"socket", 3, Socket},
                                  {"socketraw", 4, SocketRaw},
                                  {"socketpair", 3, SocketPair},
+                                 {"socketbind", 6, SocketBind},
+                                 {"socketconnect", 4, SocketConnect},
                                  {"bind", 3, Bind},
                                  {"connect", 3, Connect},
                                  {"listen", 2, Listen},
