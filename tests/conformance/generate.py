@@ -7,20 +7,28 @@
 
 import random
 
+from generate_steps import IMAGES, WaitingSteps
+
 READS = ("recv {n} {size} DONTWAIT", "recv {n} {size} DONTWAIT", "recv {n} {size} DONTWAIT PEEK", "recvfrom {n} {size} DONTWAIT",
-         "recvmsg {n} {size} DONTWAIT", "recvmmsg {n} {size} {size} DONTWAIT", "recv {n} {size} DONTWAIT TRUNC")
-READS_BLOCKING = ("read {n} {size}", "readv {n} 1 {size}", "recv {n} {size}", "recvfrom {n} {size}", "splicefrom {n} {size}", "recvmsg {n} {size} PEEK")
+         "recvmsg {n} {size} DONTWAIT", "recvmmsg {n} {size} {size} DONTWAIT", "recv {n} {size} DONTWAIT TRUNC", "preadv2 {n} {size} -1 NOWAIT",
+         "recvmmsgt {n} 1000 {size} 2 DONTWAIT", "recvmsgc {n} {size} DONTWAIT")
+READS_BLOCKING = ("read {n} {size}", "readv {n} 1 {size}", "recv {n} {size}", "recvfrom {n} {size}", "splicefrom {n} {size}", "recvmsg {n} {size} PEEK",
+                  "preadv2 {n} {size} -1")
 WRITES = ("send {n} {data}", "send {n} {data} NOSIGNAL", "send {n} {data} DONTWAIT", "write {n} {data}", "writev {n} {data} - {data}",
-          "sendmmsg {n} {data} {data}", "sendfile {n} {data}", "spliceto {n} {data}", "sendto {n} {data} 9 NOSIGNAL")
+          "sendmmsg {n} {data} {data}", "sendfile {n} {data}", "spliceto {n} {data}", "sendto {n} {data} 9 NOSIGNAL", "sendmsgs {n} - {data} {data}",
+          "pwritev2 {n} {data} -1")
 URGENT = ("send {n} {data} OOB", "recv {n} 1 OOB DONTWAIT", "recv {n} 1 OOB DONTWAIT", "recv {n} 1 OOB PEEK DONTWAIT", "ioctl {n} SIOCATMARK",
           "recvmsg {n} 2 OOB DONTWAIT")
 WORDS = ("a", "bc", "def", "0123456789", "x*100", "yz*700", "-")
 EVENTS = ("IN", "OUT", "IN,OUT", "IN,RDHUP", "IN,OUT,RDHUP,PRI", "RDHUP", "IN,ET", "IN,OUT,ET", "IN,OUT,RDHUP,ET", "IN,ONESHOT", "OUT,ONESHOT",
           "IN,OUT,ET,ONESHOT", "IN,EXCLUSIVE", "IN,ET,EXCLUSIVE", "IN,OUT,HUP,ERR")
-OPTIONS_GET = ("ACCEPTCONN", "ERROR", "KEEPALIVE", "LINGER", "OOBINLINE", "REUSEADDR", "TYPE", "DOMAIN", "PROTOCOL", "NODELAY", "RCVLOWAT",
-               "KEEPIDLE", "RCVTIMEO", "SNDTIMEO", "KEEPCNT", "KEEPINTVL", "USER_TIMEOUT", "SYNCNT", "UNKNOWN", "UNKNOWN_TCP", "BROADCAST")
-OPTIONS_SET = ("KEEPALIVE 1", "KEEPALIVE 0", "OOBINLINE 1", "REUSEADDR 1", "NODELAY 1", "KEEPIDLE 30", "KEEPCNT 3", "KEEPINTVL 0", "RCVTIMEO 5000",
-               "SNDTIMEO 5000", "USER_TIMEOUT 9000", "UNKNOWN 1", "UNKNOWN_TCP 1", "TYPE 1", "LINGER 0 7", "BROADCAST 1", "SYNCNT 3")
+OPTIONS_GET = ("PRIORITY", "DONTROUTE", "REUSEPORT", "LINGER2", "SNDLOWAT", "CONGESTION", "CORK", "ACCEPTCONN", "ERROR",
+               "KEEPALIVE", "LINGER", "OOBINLINE", "REUSEADDR", "TYPE", "DOMAIN", "PROTOCOL", "NODELAY", "RCVLOWAT", "KEEPIDLE",
+               "RCVTIMEO", "SNDTIMEO", "KEEPCNT", "KEEPINTVL", "USER_TIMEOUT", "SYNCNT", "UNKNOWN", "UNKNOWN_TCP", "BROADCAST")
+OPTIONS_SET = ("PRIORITY 3", "PRIORITY 9", "DONTROUTE 1", "LINGER2 20", "KEEPCNT 0", "KEEPIDLE 40000", "SNDLOWAT 3",
+               "SYNCNT 200", "KEEPALIVE 1", "KEEPALIVE 0", "OOBINLINE 1", "REUSEADDR 1", "NODELAY 1", "KEEPIDLE 30",
+               "KEEPCNT 3", "KEEPINTVL 0", "RCVTIMEO 5000", "SNDTIMEO 5000", "USER_TIMEOUT 9000", "UNKNOWN 1", "UNKNOWN_TCP 1",
+               "TYPE 1", "LINGER 0 7", "BROADCAST 1", "SYNCNT 3")
 QUEUE_MAX = 24000  # bytes under way in one direction: no buffer is as small
 BACKLOG = 8        # and no queue as short
 
@@ -44,11 +52,12 @@ class Object:
         return self.actor, self.refused
 
 
-class Generator:
+class Generator(WaitingSteps):
     def __init__(self, seed):
         self.r = random.Random(seed)
         self.lines, self.objects = [], []
         self.made = self.ports = 0
+        self.images = 0  # that an actor was replaced by
         self.has_urgent = self.r.random() < 0.1  # in few: it changes all that is read
 
     def emit(self, actor, text):
@@ -160,7 +169,8 @@ class Generator:
         size = self.size_of(data) * 2
         if peer is not None and peer.under_way + size > QUEUE_MAX or peer is None and o.kind == "stream" and o.early + size > QUEUE_MAX:
             return False
-        self.emit(o.actor, self.r.choice(WRITES).format(n=self.r.choice(o.names), data=data))
+        form = self.r.choice(WRITES if data != "-" else WRITES[:-1])
+        self.emit(o.actor, form.format(n=self.r.choice(o.names), data=data))
         if peer is not None:
             peer.under_way += size
             peer.surely += 0 if peer.odd or o.odd or data == "-" else 1
@@ -191,6 +201,7 @@ class Generator:
         size = self.r.choice((0, 1, 2, 3, 5, 10, 64, 100, 1000, 5000, 100000))
         safe = o.nonblock or o.kind != "stream"
         form = self.r.choice(READS + READS_BLOCKING * 2 if safe else READS)
+        size = max(size, 1) if "preadv2" in form else size
         self.emit(o.actor, form.format(n=self.r.choice(o.names), size=size))
         if "PEEK" not in form:
             o.surely = 0
@@ -245,13 +256,14 @@ class Generator:
             return False
         o = self.r.choice(some)
         name = self.r.choice(o.names)
-        actions = [f"send {name} {self.r.choice(WORDS)} NOSIGNAL", f"recv {name} 5 DONTWAIT", f"poll 0 {name}:IN,OUT,RDHUP", f"peer {name}",
+        actions = [f"send {name} {self.r.choice(WORDS)} NOSIGNAL", f"recv {name} 5 DONTWAIT", f"poll 0 {name}:IN,OUT,RDHUP", f"name {name}",
                    f"getopt {name} ERROR", f"ioctl {name} FIONREAD"]
         if self.r.random() < 0.1:
             actions.append(f"shutdown {name} wr")
             o.peer.ended = True
         chosen = self.r.sample(actions, self.r.randrange(1, 4))
-        self.emit(o.actor, "child " + " ; ".join(chosen))
+        image = self.r.choices(IMAGES, (8, 2, 1, 1))[0]
+        self.emit(o.actor, f"{image} " + " ; ".join(chosen))
         o.peer.under_way += 1400
         o.surely = 0
         return True
@@ -273,7 +285,7 @@ class Generator:
             events = self.r.choice(EVENTS if x.kind != "set" else ("IN", "IN,OUT"))
             self.emit(o.actor, f"{what} {name} {self.r.choice(x.names)}" + (f" {events}" if what != "epdel" else ""))
         else:
-            self.emit(o.actor, f"epwait {name} 0")
+            self.emit(o.actor, self.r.choice(("epwait {n} 0", "epwait {n} 0", "epwait2 {n} 0", "epwaitm {n} 0 empty")).format(n=name))
         return True
 
     def readiness(self):
@@ -282,7 +294,12 @@ class Generator:
         if not mine:
             return False
         some = self.r.sample(mine, min(len(mine), self.r.randrange(1, 4)))
-        if self.r.random() < 0.7:
+        dice = self.r.random()
+        if dice < 0.2:
+            o = some[0]
+            self.emit(actor, self.r.choice(("ppoll 0 {n}:IN,OUT,RDHUP", "pselect 0 {n}:rwe", "ppollm 0 empty {n}:IN,OUT", "poll 0 {n}:IN,OUT,HUP,ERR,NVAL"))
+                      .format(n=self.r.choice(o.names)))
+        elif dice < 0.7:
             events = ("IN", "OUT", "IN,OUT", "IN,OUT,RDHUP,PRI", "RDHUP", "")
             self.emit(actor, "poll 0 " + " ".join(f"{self.r.choice(o.names)}:{self.r.choice(events)}" for o in some))
         else:
@@ -297,6 +314,8 @@ class Generator:
         name = self.r.choice(o.names)
         form = self.r.choice(("name {n}", "peer {n}", "getopt {n} {g}", "getopt {n} ERROR", "setopt {n} {s}", "ioctl {n} FIONREAD", "ioctl {n} SIOCATMARK",
                               "getfl {n}", "fstat {n}", "lseek {n}", "pread {n}", "badbuffer {n} send", "setfd {n} on"))
+        if form == "peer {n}" and o.peer is not None and not o.peer.names:
+            return False  # the next socket may have its port (docs/deviations.md)
         self.emit(o.actor, form.format(n=name, g=self.r.choice(OPTIONS_GET), s=self.r.choice(OPTIONS_SET)))
         return True
 
@@ -323,28 +342,15 @@ class Generator:
             o.odd = True
         return True
 
-    def blocked(self):
-        """A thread waits, the other side ends the wait."""
-        some = [o for o in self.alive("stream") if o.peer is not None and o.peer.names and not o.nonblock and not o.odd and not o.peer.odd
-                and not o.ended and not o.peer.ended and o.peer.actor != o.actor]
-        if not some:
-            return False
-        o = self.r.choice(some)
-        name, peer = self.r.choice(o.names), self.r.choice(o.peer.names)
-        call = self.r.choice((f"recv {name} 10", f"poll 3000 {name}:IN", f"select 3000 {name}:r", f"read {name} 7", f"recvmsg {name} 10"))
-        self.emit(o.actor, f"recv {name} 100000 DONTWAIT")
-        self.emit(o.actor, f"bg w {call}")
-        self.emit(o.peer.actor, self.r.choice((f"send {peer} wake", f"write {peer} wake", f"shutdown {peer} wr", f"sendfile {peer} wake")))
-        if self.lines[-1][1].startswith("shutdown"):
-            o.ended = True
-        o.under_way += 4
-        self.emit(o.actor, "join w")
-        return True
+    def connected_object(self, actor, family):
+        o = Object(actor, "stream", family)
+        self.objects.append(o)
+        return o
 
     # ---- whole cases
 
     STEPS = ((new_socket, 4), (listener, 3), (connect, 14), (accept, 6), (refused, 1), (write, 22), (read, 20), (shutdown, 5), (close, 6), (dup, 3),
-             (child, 1.5), (epoll, 18), (readiness, 12), (urgent, 12), (question, 8), (wrong, 2), (blocked, 3))
+             (child, 1.5), (epoll, 18), (readiness, 12), (urgent, 12), (question, 8), (wrong, 2), *WaitingSteps.WAITING_STEPS)
 
     def case(self):
         length = self.r.choice((6, 10, 16, 25, 40))
@@ -368,6 +374,7 @@ class Generator:
 Object.early = 0      # bytes written before the connection was accepted
 Object.gone = False   # closed or shut down by its owner
 Object.any = False
+Object.lowat = False  # it has SO_RCVLOWAT: a reader may wait for more than is sent
 
 
 def generate(seed, count):
