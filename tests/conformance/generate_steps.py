@@ -85,8 +85,6 @@ class WaitingSteps:
         self.emit(o.actor, f"setfl {name} block")
         o.nonblock = False
         self.emit(o.actor, f"fill {name}")
-        self.emit(o.actor, f"poll 0 {name}:OUT")
-        self.emit(o.actor, self.r.choice((f"send {name} f DONTWAIT", f"ticking {TICK_MS} write {name} f", f"send {name} f*100 DONTWAIT")))
         self.emit(o.actor, f"bg w send {name} f*500 NOSIGNAL")
         self.emit(o.peer.actor, f"drain {peer}")
         self.emit(o.actor, "join w")
