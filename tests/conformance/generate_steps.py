@@ -186,4 +186,4 @@ class WaitingSteps:
         return True
 
     WAITING_STEPS = ((ticked, 2), (ticked_accept, 0.4), (timeout, 1), (held_back, 2), (full, 0.12), (wakes, 3), (accept_waits, 0.7), (lowat, 0.5),
-                     (passed_to_oneself, 1), (passed_on, 0.5), (image, 0))
+                     (passed_to_oneself, 1), (passed_on, 0.5), (image, 0.3))
