@@ -239,6 +239,8 @@ PSTN_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* ti
     v[done++].msg_len = static_cast<unsigned>(r);
     if (until.left_ns() == 0) break;  // the kernel, too, looks at the time only here
   }
+  if (r == kPass)
+    return done != 0 ? static_cast<int>(done) : PSTN_REAL(recvmmsg)(fd, v, n, flags, timeout);
   if (done != 0 && r < 0 && r != -EAGAIN && r != -EINTR)
     StoreRelaxed(ep->error, static_cast<uint32_t>(-r));
   return done != 0 ? static_cast<int>(done) : Ret<int>(r);
@@ -251,6 +253,11 @@ namespace {
 long Transmit(int fd, pstn_ep& ep, const void* buf, size_t n, int flags) {
   iovec iov = {const_cast<void*>(buf), n};
   return Sent(SockSend(fd, ep, &iov, 1, flags), flags);
+}
+size_t Length(const msghdr& m) {
+  size_t sum = 0;
+  for (size_t i = 0; i < m.msg_iovlen; i++) sum += m.msg_iov[i].iov_len;
+  return sum;
 }
 long TransmitMsg(int fd, pstn_ep& ep, const msghdr* m, int flags) {
   if (BadPointer(m)) return -EFAULT;
@@ -311,7 +318,9 @@ PSTN_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
     r = TransmitMsg(fd, *ep, &v[done].msg_hdr, flags);
     if (r < 0) break;
     v[done++].msg_len = static_cast<unsigned>(r);
+    if (Length(v[done - 1].msg_hdr) != static_cast<size_t>(r)) break;  // nothing goes behind a part
   }
+  if (r == kPass && done == 0) return PSTN_REAL(sendmmsg)(fd, v, n, flags);  // since a moment
   return done != 0 ? static_cast<int>(done) : Ret<int>(r);
 }
 
