@@ -193,6 +193,9 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     const MarkState mark = peek ? LookAtMark(e) : MarkState{};
     // What a peek has seen, or steps over: it waits for more than that.
     size_t have = done + (mark.at && mark.hides ? 1 : 0);
+    // Nothing follows what it has seen. (What it has seen is still there: WhenEmpty sees no end.)
+    if (peek && done != 0 && PeerEnded(e) && RingQueued(e, have + 1) <= have)
+      return static_cast<long>(done);
     auto ready = [&] {
       if (have == 0 || !peek) return ReadableOrEnded(e);
       return PeerEnded(e) || !Here(ep) || RingQueued(e, have + 1) > have;
