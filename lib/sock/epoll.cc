@@ -64,13 +64,16 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
   return 0;
 }
 
+// Not registered; or it was, until MoveItemsToKernel came by a moment ago.
+long NoItem(const pstn_ep& ep) { return WatchesKernelOnly(ep) ? kPass : -ENOENT; }
+
 long ModItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
              const epoll_event& ev) {
   pstn_stack& s = Stack();
   uint32_t prev;
   Guard g(ep.item_lock);
   uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
-  if (idx == PSTN_NONE) return -ENOENT;
+  if (idx == PSTN_NONE) return NoItem(ep);
   SetGuard h(s, set);
   pstn_item& item = s.items[idx];
   if (((item.events | ev.events) & EPOLLEXCLUSIVE) != 0) return -EINVAL;
@@ -93,7 +96,7 @@ long DelItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
   uint32_t prev;
   Guard g(ep.item_lock);
   uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
-  if (idx == PSTN_NONE) return -ENOENT;
+  if (idx == PSTN_NONE) return NoItem(ep);
   SetGuard h(s, set);
   bool kernel = (s.items[idx].flags & PSTN_IT_KERNEL) != 0;
   RemoveItem(s, ep, set, idx, prev);
@@ -190,7 +193,8 @@ static int NumberOf(uint32_t set_idx, int epfd) {
 
 // The endpoint's socket has become the kernel's, and `fd` means it. Numbers with which the program
 // registered it may be closed or mean something else by now. Sets that this process has no number
-// for are left to those who have, when they next wait (LookAtOurs).
+// for are left to those who have, when they next wait (LookAtOurs); so are registrations of others
+// with a number that is not this endpoint's here: the kernel knows a registration by its number.
 void MoveItemsToKernel(int fd, pstn_ep& ep) {
   pstn_stack& s = Stack();
   Guard g(ep.item_lock);
@@ -200,9 +204,9 @@ void MoveItemsToKernel(int fd, pstn_ep& ep) {
     uint32_t next = item.ep_next, set_idx = item.epoll_idx;
     if (set_idx >= PSTN_EPOLLS) return;
     int epfd = NumberOf(set_idx, static_cast<int>(item.epfd));
-    int item_fd =
-        FdEntry(static_cast<int>(item.fd)) == FdEntry(fd) ? static_cast<int>(item.fd) : fd;
-    if (epfd >= 0) {
+    const bool same = FdEntry(static_cast<int>(item.fd)) == FdEntry(fd);
+    const int item_fd = same ? static_cast<int>(item.fd) : fd;
+    if (epfd >= 0 && (same || item.owner_slot == g_proc.slot)) {
       MoveItem(epfd, s.epolls[set_idx], ep, item_fd, i, prev);
     } else {
       prev = i;
