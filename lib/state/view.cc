@@ -35,7 +35,8 @@ void DropLgrMapping(StackView& v, uint32_t idx) {
   if (idx >= PSTN_LGRS) return;
   if (v.lgr[idx] != nullptr) UnmapLgr(v.lgr[idx]);
   if (v.retired[idx] != nullptr) UnmapLgr(v.retired[idx]);
-  v.lgr[idx] = v.retired[idx] = nullptr;
+  v.retired[idx] = nullptr;
+  StoreRelaxed(v.lgr[idx], nullptr);
   v.lgr_fd[idx] = 0;  // the caller, who knows whose fds these are, closes it
 }
 
@@ -44,11 +45,13 @@ void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd) {
   if (v.lgr[idx] != nullptr) {
     if (v.retired[idx] != nullptr) UnmapLgr(v.retired[idx]);
     v.retired[idx] = v.lgr[idx];
-    v.lgr[idx] = nullptr;
+    StoreRelaxed(v.lgr[idx], nullptr);
   }
-  v.lgr_id[idx] = LgrHdr(base).id;
+  const pstn_uuid id = LgrHdr(base).id;
+  StoreRelease(v.lgr_id[idx].hi, id.hi);  // [V2] who sees this name does not see the old mapping
+  StoreRelease(v.lgr_id[idx].lo, id.lo);
   v.lgr_fd[idx] = fd;
-  v.lgr[idx] = base;
+  StoreRelease(v.lgr[idx], base);  // [V1]
 }
 
 }  // namespace postern

@@ -34,10 +34,14 @@ inline pstn_conn& LgrConn(uint8_t* base, uint32_t conn) {
 }
 
 // The mapping of link group `idx` if this process has it and it still is the one the stack means.
+// Another thread may put in the next one meanwhile (SetLgrMapping): a mapping that still stands
+// when its name has been read is the one of that name.
 inline uint8_t* LgrBase(const StackView& v, uint32_t idx) {
-  if (idx >= PSTN_LGRS || v.lgr[idx] == nullptr) return nullptr;
-  const pstn_lgr_ref& ref = v.s->lgrs[idx];
-  return SameUuid(ref.id, v.lgr_id[idx]) ? v.lgr[idx] : nullptr;
+  if (idx >= PSTN_LGRS) return nullptr;
+  uint8_t* base = LoadAcquire(v.lgr[idx]);  // [V1] in view.cc: its name is there
+  if (base == nullptr) return nullptr;
+  const pstn_uuid id = {LoadAcquire(v.lgr_id[idx].hi), LoadAcquire(v.lgr_id[idx].lo)};  // [V2]
+  return SameUuid(v.s->lgrs[idx].id, id) && LoadRelaxed(v.lgr[idx]) == base ? base : nullptr;
 }
 
 // Link-group references of a stack. Index, or PSTN_NONE when the table is full.
