@@ -16,11 +16,12 @@ namespace postern {
 void* RealSymbol(const char* name);
 
 // The function of that name with the type of its declaration.
-#define PSTN_REAL(name)                                                           \
-  ([]() -> decltype(&::name) {                                                    \
-    static decltype(&::name) f = nullptr;                                         \
-    if (f == nullptr) f = reinterpret_cast<decltype(&::name)>(RealSymbol(#name)); \
-    return f;                                                                     \
+#define PSTN_REAL(name)                                                                   \
+  ([]() -> decltype(&::name) {                                                            \
+    static void* f = nullptr; /* two threads may look it up at once, and find the same */ \
+    void* found = LoadRelaxed(f);                                                         \
+    if (found == nullptr) StoreRelaxed(f, found = RealSymbol(#name));                     \
+    return reinterpret_cast<decltype(&::name)>(found);                                    \
   }())
 
 // A system call's result as libc gives it.

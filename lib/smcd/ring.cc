@@ -36,7 +36,7 @@ void LearnReadOffset(const ConnEnd& e, uint32_t ring_bytes) {
   uint32_t r = static_cast<uint32_t>(read);
   bool unread_is_straight = tx.peer <= tx.off;
   bool inside = unread_is_straight ? (r >= tx.peer && r <= tx.off) : (r >= tx.peer || r <= tx.off);
-  if (r % kLine == 0 && r < ring_bytes && inside) tx.peer = r;
+  if (r % kLine == 0 && r < ring_bytes && inside) StoreRelaxed(tx.peer, r);
 }
 
 // What a writer that died in the middle left behind: a record is published before tx.off moves.
@@ -46,9 +46,9 @@ void RepairWriter(const ConnEnd& e, const RingPlace& ring) {
     uint64_t h = LoadAcquire(HeaderAt(ring.base, tx.off));
     if (h == 0) return;
     if (h == PSTN_REC_WRAP) {
-      tx.off = 0;
+      StoreRelaxed(tx.off, 0u);
     } else if (h <= ring.bytes && tx.off + RecordBytes(h) < ring.bytes) {
-      tx.off += RecordBytes(h);
+      StoreRelaxed(tx.off, tx.off + RecordBytes(h));
       tx.bytes += h;
     } else {
       return;  // SWITCH: the next attach sees to it
@@ -69,7 +69,7 @@ void DropOldRing(const ConnEnd& e) {
   uint64_t read = LoadAcquire(e.peer_pos().read);
   if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;
   GiveRing(*e.ref, tx.old_ring);
-  tx.old_ring = 0;
+  StoreRelaxed(tx.old_ring, 0u);
 }
 
 // Where the next ring starts. Its first header is cleared before anyone is told of it.
@@ -87,8 +87,9 @@ bool Attach(const ConnEnd& e, uint32_t cls) {
   uint64_t desc;
   if (!TakeNextRing(e, cls, 0, &desc)) return false;
   pstn_tx& tx = e.ep->tx;
-  tx.ring = desc;
-  tx.off = tx.peer = 0;
+  StoreRelaxed(tx.ring, desc);
+  StoreRelaxed(tx.off, 0u);
+  StoreRelaxed(tx.peer, 0u);
   tx.window = tx.step = kWindow;
   tx.blocked = 0;
   StoreRelease(e.ctl().ring, desc);  // [R2] pairs with [A2]: the first header is 0
@@ -106,11 +107,12 @@ bool Grow(const ConnEnd& e, const RingPlace& old, uint32_t cls) {
     GiveRing(*e.ref, desc & kPlaceMask);
     return false;
   }
-  tx.old_ring = tx.ring & kPlaceMask;
+  StoreRelaxed(tx.old_ring, tx.ring & kPlaceMask);
   StoreRelaxed(e.ctl().prev_ring, tx.ring & ~PSTN_RING_F_SWITCH);
   uint32_t mark = tx.off;
-  tx.ring = desc;
-  tx.off = tx.peer = 0;
+  StoreRelaxed(tx.ring, desc);
+  StoreRelaxed(tx.off, 0u);
+  StoreRelaxed(tx.peer, 0u);
   tx.window = tx.step = kWindow;
   tx.blocked = 0;
   StoreRelease(e.ctl().ring, desc);
@@ -153,7 +155,7 @@ void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
     StoreRelease(HeaderAt(ring.base, tx.off), PSTN_REC_WRAP);
     tx.window = tx.step;
   }
-  tx.off = next;
+  StoreRelaxed(tx.off, next);
   FetchAhead(tx, ring, RecordBytes(len));
   tx.since += RecordBytes(len);
   tx.bytes += len;
@@ -292,7 +294,7 @@ bool RingDetach(const ConnEnd& e, Pages pages) {
   pstn_tx& tx = e.ep->tx;
   if (tx.ring == 0 || !RingDrained(e)) return false;
   uint64_t desc = tx.ring;
-  tx.ring = 0;
+  StoreRelaxed(tx.ring, 0u);
   // The generation stays, so that the next ring's differs.
   StoreRelease(e.ctl().ring, desc & ~((1ull << PSTN_RING_GEN_SHIFT) - 1));
   if (pages == Pages::kDrop) {
@@ -419,7 +421,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     // that waits for room is told by this count (lib/sock/io.cc), and by nothing else.
     if (whole) rx.unreturned += RecordBytes(len);
     rx.rec_len = static_cast<uint32_t>(len);
-    rx.rec_done = rec_done;
+    StoreRelaxed(rx.rec_done, rec_done);
     rx.bytes += n;
     if (!whole) break;
     StoreRelaxed(rx.off, p.off);

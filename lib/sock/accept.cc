@@ -87,9 +87,9 @@ void QueueAccepted(pstn_ep& listener, uint32_t idx) {
 
 // What the listener has, its children inherit.
 void Inherit(pstn_ep& ep, const pstn_ep& listener) {
-  ep.flags =
-      listener.flags & (PSTN_EPF_NODELAY | PSTN_EPF_KEEPALIVE | PSTN_EPF_CORK | PSTN_EPF_OOBINLINE |
-                        PSTN_EPF_REUSEADDR | PSTN_EPF_V6ONLY | PSTN_EPF_ZEROCOPY);
+  ep.flags = LoadRelaxed(listener.flags) &
+             (PSTN_EPF_NODELAY | PSTN_EPF_KEEPALIVE | PSTN_EPF_CORK | PSTN_EPF_OOBINLINE |
+              PSTN_EPF_REUSEADDR | PSTN_EPF_V6ONLY | PSTN_EPF_ZEROCOPY);
   ep.sndbuf = listener.sndbuf;
   ep.rcvbuf = listener.rcvbuf;
   ep.linger_on = listener.linger_on;
@@ -146,7 +146,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     return Admission::kDone;
   }
   pstn_ep& ep = s.eps[idx];
-  ep.lgr_idx = lgr_idx;
+  StoreRelaxed(ep.lgr_idx, lgr_idx);
   ep.conn_idx = conn;
   ep.conn_gen = setup.gen;
   ep.side = 1;
@@ -166,7 +166,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   {
     QueueGuard g(*listener);
     open = LoadAcquire(listener->state) == PSTN_EP_LISTEN && listener->gen == setup.listener_gen &&
-           (listener->flags & PSTN_EPF_SHUT_RD) == 0;
+           (LoadRelaxed(listener->flags) & PSTN_EPF_SHUT_RD) == 0;
     claimed = open && Claim(c);
     same = claimed && LoadRelaxed(c.setup.gen) == setup.gen;
     if (same) {
@@ -217,8 +217,9 @@ uint32_t DequeueEmbryo(pstn_ep& listener) {
   QueueGuard g(listener);
   uint32_t idx = listener.accept_head;
   if (idx >= PSTN_EPS) return PSTN_NONE;
+  FollowUsers(s.eps[idx]);
   s.eps[idx].owner_slot = g_proc.slot;  // until its fd is in the table: see RecoverConns
-  listener.accept_head = s.eps[idx].next;
+  listener.accept_head = LoadRelaxed(s.eps[idx].next);
   if (listener.accept_head == PSTN_NONE) listener.accept_tail = PSTN_NONE;
   StoreRelease(listener.accept_count, listener.accept_count - 1);
   uint8_t* lgr = LgrBase(g_proc.view, s.eps[idx].lgr_idx);

@@ -22,7 +22,8 @@ void LeaveConn(const ConnEnd& e) {
   (void)RingDetach(e, Pages::kKeep);
   uint64_t ring = ep.tx.ring;
   uint64_t old = ep.tx.old_ring;
-  ep.tx.ring = ep.tx.old_ring = 0;
+  StoreRelaxed(ep.tx.ring, 0u);
+  StoreRelaxed(ep.tx.old_ring, 0u);
   Unlock(ep.tx.lock);
   StoreRelease(e.ref->conn_ep[conn], 0u);
   uint32_t own_gone = e.side == 0 ? PSTN_CS_CLIENT_GONE : PSTN_CS_SERVER_GONE;
@@ -226,7 +227,7 @@ void HoldsAfterFork() {
 void Hold::On(pstn_ep& ep) {
   if (at_ != PSTN_NONE) return;
   Guard g(holds_lock);
-  if (holds_pid != g_proc.pid) holds_used = 0, holds_pid = g_proc.pid;
+  if (holds_pid != g_proc.pid) StoreRelease(holds_used, 0u), holds_pid = g_proc.pid;
   uint32_t free_at = PSTN_NONE;
   for (uint32_t i = 0; i < holds_used; i++) {
     if (holds[i].threads == 0) free_at = i;

@@ -116,7 +116,7 @@ void ChooseSource(const pstn_addr& to, pstn_addr& from) {
 // Reserves an ephemeral port at the kernel for the endpoint's socket. The socket keeps it for life.
 bool ReservePort(int fd, pstn_ep& ep) {
   if (ep.local.port != 0) return true;
-  if ((ep.flags & PSTN_EPF_BOUND) !=
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) !=
       0) {  // bound to an address under IP_BIND_ADDRESS_NO_PORT: now it takes one
     int off = 0;
     (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_IP),
@@ -144,7 +144,7 @@ Reason FindLgr(const pstn_uuid& stack, uint32_t& idx) {
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
     const pstn_lgr_ref& ref = s.lgrs[i];
     if (LoadAcquire(ref.state) != 1 || ref.side != 0 || !SameUuid(ref.peer, stack)) continue;
-    if (ref.conns >= PSTN_CONNS - 8 && ref.zombies == 0) continue;
+    if (LoadRelaxed(ref.conns) >= PSTN_CONNS - 8 && LoadRelaxed(ref.zombies) == 0) continue;
     if (EnsureLgr(i) == nullptr) continue;
     idx = i;
     return kReasonNone;
@@ -179,7 +179,7 @@ Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_a
   c.setup.client = from;
   c.setup.server = to;
   c.ctl[0].syn_ns = MonotonicNs();
-  ep.lgr_idx = idx;
+  StoreRelaxed(ep.lgr_idx, idx);
   ep.conn_idx = conn;
   ep.conn_gen = gen;
   ep.side = 0;
@@ -229,12 +229,12 @@ Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
   if (to.scope != 0) return kReasonScopedAddress;
   NormaliseDestination(to);
   bool v4_through_v6 = ep.family == AF_INET6 && AddrIsV4(to);
-  if (v4_through_v6 && (ep.flags & PSTN_EPF_V6ONLY) != 0) return kReasonOption;
+  if (v4_through_v6 && (LoadRelaxed(ep.flags) & PSTN_EPF_V6ONLY) != 0) return kReasonOption;
   if (!DaemonAlive()) {
     CtlReconnect();
     if (!DaemonAlive()) return kReasonNoDaemon;
   }
-  const pstn_dir& d = *g_proc.dir;
+  const pstn_dir& d = *LoadAcquire(g_proc.dir);
   if (!IsLocalAddress(d, to)) return kReasonNotLocal;
   Target t;
   if (!FindListener(d, to, t)) return kReasonNoListener;
@@ -292,7 +292,7 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   Reason why = TryConnect(fd, ep, to);
   if (why != kReasonNone) return KernelConnect(fd, ep, why);
   Count(Stack().hdr, kCounterConnects);
-  if ((ep.flags & PSTN_EPF_NONBLOCK) == 0) return 0;
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) return 0;
   FetchOr(ep.flags, PSTN_EPF_CONNECTING);
   return -EINPROGRESS;  // as the kernel, whose handshake is never done by then
 }

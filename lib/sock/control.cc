@@ -53,8 +53,8 @@ int RecvMsg(Msg& m, int& fd, int flags) {
 
 void Disconnect() {
   CloseInternal(g_proc.ctl_fd);
-  g_proc.ctl_fd = -1;
-  g_proc.ctl_retry_ns = MonotonicNs() + kRetryNs;
+  StoreRelaxed(g_proc.ctl_fd, -1);
+  StoreRelaxed(g_proc.ctl_retry_ns, MonotonicNs() + kRetryNs);
 }
 
 // The link group that posternd made for us (`idx` in our stack). Takes `fd`.
@@ -81,7 +81,7 @@ void TakeLgr(uint32_t idx, int fd) {
 
 // Sends a request and waits for its reply; link groups that are pushed meanwhile are taken.
 int Ask(Msg& m, int fd, int* reply_fd) {
-  if (g_proc.ctl_fd < 0) return -ENOTCONN;
+  if (LoadRelaxed(g_proc.ctl_fd) < 0) return -ENOTCONN;
   m.seq = ++g_proc.ctl_seq;
   if (m.seq == 0) m.seq = ++g_proc.ctl_seq;
   uint32_t seq = m.seq;
@@ -123,7 +123,7 @@ int ListenLocked(pstn_ep& ep, int fd) {
 void Reintroduce() {
   pstn_stack& s = Stack();
   uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS && g_proc.ctl_fd >= 0; i++) {
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS && LoadRelaxed(g_proc.ctl_fd) >= 0; i++) {
     if (LgrBase(g_proc.view, i) == nullptr || LoadRelaxed(s.lgrs[i].state) != 1) continue;
     Msg m;
     m.type = Type::kAddLgr;
@@ -135,7 +135,7 @@ void Reintroduce() {
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = LoadRelaxed(slot.chunk[c]);
     if (chunk >= PSTN_FDCHUNKS) continue;
-    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS && g_proc.ctl_fd >= 0; i++) {
+    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS && LoadRelaxed(g_proc.ctl_fd) >= 0; i++) {
       int fd = static_cast<int>(c * PSTN_FDCHUNK_FDS + i);
       pstn_ep* ep = EpOfFd(fd);
       if (ep == nullptr || LoadRelaxed(ep->state) != PSTN_EP_LISTEN ||
@@ -197,8 +197,8 @@ long Reach(int fd) {
 }
 
 bool ConnectLocked() {
-  if (g_proc.ctl_fd >= 0) return true;
-  if (MonotonicNs() < g_proc.ctl_retry_ns || g_proc.socket_path[0] == 0) return false;
+  if (LoadRelaxed(g_proc.ctl_fd) >= 0) return true;
+  if (MonotonicNs() < LoadRelaxed(g_proc.ctl_retry_ns) || g_proc.socket_path[0] == 0) return false;
   int fd = sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   fd = MoveHigh(fd);
@@ -211,11 +211,11 @@ bool ConnectLocked() {
   if (r < 0) {
     StoreRelaxed(Stack().slots[g_proc.slot].lost_ns, MonotonicNs());
     CloseInternal(fd);
-    g_proc.ctl_retry_ns = MonotonicNs() + kRetryNs;
+    StoreRelaxed(g_proc.ctl_retry_ns, MonotonicNs() + kRetryNs);
     if (r == -ECONNREFUSED || r == -ENOENT) Spawn();
     return false;
   }
-  g_proc.ctl_fd = fd;
+  StoreRelaxed(g_proc.ctl_fd, fd);
   Msg m;
   m.type = Type::kHello;
   m.uuid = Stack().hdr.id;
@@ -234,25 +234,26 @@ bool ConnectLocked() {
   // The directory before stays mapped: another thread may be reading it. A restart of posternd
   // is rare enough for its 1 MiB.
   if (g_proc.dir != nullptr) Count(Stack().hdr, kCounterDaemonReconnects);
-  g_proc.dir = dir;
+  StoreRelease(g_proc.dir, dir);
   Reintroduce();
-  return g_proc.ctl_fd >= 0;
+  return LoadRelaxed(g_proc.ctl_fd) >= 0;
 }
 
 }  // namespace
 
 bool DaemonAlive() {
-  const pstn_dir* d = g_proc.dir;
+  const pstn_dir* d = LoadAcquire(g_proc.dir);
   if (d == nullptr) return false;
   uint32_t word = LoadAcquire(*reinterpret_cast<const uint32_t*>(d->alive_mutex));
   return word != 0 && (word & FUTEX_OWNER_DIED) == 0;
 }
 
 void CtlReconnect() {
-  if (!g_proc.attached || (g_proc.ctl_fd >= 0 && DaemonAlive())) return;
-  if (MonotonicNs() < g_proc.ctl_retry_ns) return;
+  if (!g_proc.attached || (LoadRelaxed(g_proc.ctl_fd) >= 0 && DaemonAlive())) return;
+  if (MonotonicNs() < LoadRelaxed(g_proc.ctl_retry_ns)) return;
   Lock(g_proc.ctl_lock);  // who comes second finds it connected
-  if (g_proc.ctl_fd >= 0 && !DaemonAlive()) Disconnect(), g_proc.ctl_retry_ns = 0;
+  if (LoadRelaxed(g_proc.ctl_fd) >= 0 && !DaemonAlive())
+    Disconnect(), StoreRelaxed(g_proc.ctl_retry_ns, 0);
   (void)ConnectLocked();
   Unlock(g_proc.ctl_lock);
 }
@@ -265,7 +266,7 @@ int CtlListen(pstn_ep& ep, int fd) {
 
 int CtlUnlisten(pstn_ep& ep) {
   Guard g(g_proc.ctl_lock);
-  if (g_proc.ctl_fd < 0) return -ENOTCONN;
+  if (LoadRelaxed(g_proc.ctl_fd) < 0) return -ENOTCONN;
   Msg m;
   m.type = Type::kUnlisten;
   m.a = EpIdx(Stack(), ep);
@@ -283,8 +284,8 @@ int ExportWith(uint32_t a, uint32_t b, uint32_t c, int fd) {
   for (int i = 0; i < kTries && (r == -ENOTCONN || r == -EIO); i++) {
     if (i != 0) (void)sys::Call(SYS_nanosleep, &kPause, nullptr);
     Guard g(g_proc.ctl_lock);
-    if (g_proc.ctl_fd >= 0 && !DaemonAlive()) Disconnect();
-    g_proc.ctl_retry_ns = 0;
+    if (LoadRelaxed(g_proc.ctl_fd) >= 0 && !DaemonAlive()) Disconnect();
+    StoreRelaxed(g_proc.ctl_retry_ns, 0);
     if (!ConnectLocked()) continue;
     Msg m;
     m.type = Type::kExport;
@@ -299,7 +300,9 @@ int ExportWith(uint32_t a, uint32_t b, uint32_t c, int fd) {
 
 }  // namespace
 
-int CtlExport(const pstn_ep& ep, int fd) { return ExportWith(EpIdx(Stack(), ep), ep.gen, 0, fd); }
+int CtlExport(const pstn_ep& ep, int fd) {
+  return ExportWith(EpIdx(Stack(), ep), LoadRelaxed(ep.gen), 0, fd);
+}
 int CtlExportOf(uint32_t pid, int target, int fd) {
   return ExportWith(PSTN_NONE, pid, static_cast<uint32_t>(target), fd);
 }
@@ -337,9 +340,9 @@ int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx) {
 }
 
 void CtlDrain() {
-  if (g_proc.ctl_fd < 0 || !TryLock(g_proc.ctl_lock)) return;
+  if (LoadRelaxed(g_proc.ctl_fd) < 0 || !TryLock(g_proc.ctl_lock)) return;
   for (;;) {
-    if (g_proc.ctl_fd < 0) break;
+    if (LoadRelaxed(g_proc.ctl_fd) < 0) break;
     Msg in;
     int fd = -1;
     int r = RecvMsg(in, fd, MSG_DONTWAIT);
@@ -377,8 +380,8 @@ uint8_t* EnsureLgr(uint32_t idx) {
 void CtlAfterFork() {
   g_proc.ctl_lock.word = 0;
   CloseInternal(g_proc.ctl_fd);
-  g_proc.ctl_fd = -1;
-  g_proc.ctl_retry_ns = 0;
+  StoreRelaxed(g_proc.ctl_fd, -1);
+  StoreRelaxed(g_proc.ctl_retry_ns, 0);
   Guard g(g_proc.ctl_lock);
   (void)ConnectLocked();
 }

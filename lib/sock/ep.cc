@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ep.cc - an endpoint's state: what it is ready for, whom to tell, and its way back to the kernel.
 #include <cerrno>
-#include <cstring>
 
 #include "base/sys.h"
 #include "sock/items.h"
@@ -9,18 +8,47 @@
 
 namespace postern {
 
+void FollowUsers(const pstn_ep& ep) {
+  for (const uint32_t* word : {&ep.tx.lock.word, &ep.rx.lock.word, &ep.item_lock.word,
+                               &ep.accept_lock.word, &ep.refs, &ep.state, &ep.flags})
+    (void)LoadAcquire(*word);
+}
+
+namespace {
+
+void ClearWords(uint32_t* from, const void* end) {
+  for (; from != end; from++) StoreRelaxed(*from, 0u);
+}
+
+// Zeroes all but the locks: a call that was meant for the last connection may just hold one, on its
+// way to see that (StillHere), and would give back what is another thread's by then. Word by word,
+// because such calls look meanwhile.
+void Clear(pstn_ep& ep) {
+  FollowUsers(ep);
+  const uint32_t gen = LoadRelaxed(ep.gen) + 1;
+  ClearWords(&ep.state, &ep.gen);
+  ClearWords(&ep.refs, &ep.item_lock);
+  ClearWords(&ep.item_lock.word + 1, &ep.tx.lock);
+  ClearWords(&ep.tx.lock.word + 1, &ep.rx.lock);
+  ClearWords(&ep.rx.lock.word + 1, &ep.accept_lock);
+  ClearWords(&ep.accept_lock.word + 1, &ep + 1);
+  StoreRelease(ep.gen, gen);
+}
+
+}  // namespace
+
 uint32_t NewEp(uint32_t family) {
   pstn_stack& s = Stack();
   uint32_t idx = TakeEp(s);
   if (idx == PSTN_NONE) return idx;
   pstn_ep& ep = s.eps[idx];
-  uint32_t gen = ep.gen + 1;
-  memset(static_cast<void*>(&ep), 0, sizeof ep);
-  ep.gen = gen;
+  Clear(ep);
   ep.family = family;
-  ep.refs = 1;
-  ep.next = ep.item_head = ep.accept_head = ep.accept_tail = ep.listener = PSTN_NONE;
-  ep.lgr_idx = PSTN_NONE;
+  StoreRelaxed(ep.refs, 1u);
+  StoreRelaxed(ep.next, PSTN_NONE);
+  StoreRelaxed(ep.item_head, PSTN_NONE);
+  ep.accept_head = ep.accept_tail = ep.listener = PSTN_NONE;
+  StoreRelaxed(ep.lgr_idx, PSTN_NONE);
   ep.owner_slot = g_proc.slot;
   StoreRelease(ep.state, PSTN_EP_NEW);
   return idx;
@@ -117,8 +145,8 @@ void RenotifyLocked(pstn_ep& ep) {
   ConnEnd e;
   if (!Resolve(ep, e)) return;
   uint32_t notify = 0;
-  for (uint32_t i = ep.item_head; i < PSTN_ITEMS; i = Stack().items[i].ep_next) {
-    uint32_t set = Stack().items[i].epoll_idx;
+  for (uint32_t i = ep.item_head; i < PSTN_ITEMS; i = LoadRelaxed(Stack().items[i].ep_next)) {
+    uint32_t set = LoadRelaxed(Stack().items[i].epoll_idx);
     uint32_t w = set < PSTN_EPOLLS ? LoadRelaxed(Stack().epolls[set].waiter_idx) : PSTN_NONE;
     if (w >= PSTN_WAITERS) continue;
     UseWaiter(e.lgr, e.side, w);
@@ -135,7 +163,7 @@ void PostEp(pstn_ep& ep) {
   uint32_t pollers = ep.pollers;
   for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < 4096; guard++) {
     pstn_item& item = s.items[i];
-    i = item.ep_next;
+    i = LoadRelaxed(item.ep_next);
     if (item.epoll_idx >= PSTN_EPOLLS) continue;
     pstn_epoll& set = s.epolls[item.epoll_idx];
     {

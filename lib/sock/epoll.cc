@@ -50,13 +50,13 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
   }
   SetGuard h(s, set);
   pstn_item& item = s.items[idx];
-  item.ep_idx = EpIdx(s, ep);
-  item.epoll_idx = set_idx;
-  item.fd = static_cast<uint32_t>(fd);
-  item.epfd = static_cast<uint32_t>(epfd);
+  StoreRelaxed(item.ep_idx, EpIdx(s, ep));  // PushEp looks without this set's lock
+  StoreRelaxed(item.epoll_idx, set_idx);
+  StoreRelaxed(item.fd, static_cast<uint32_t>(fd));
+  StoreRelaxed(item.epfd, static_cast<uint32_t>(epfd));
   item.events = ev.events;
   item.data = ev.data.u64;
-  item.owner_slot = g_proc.slot;
+  StoreRelaxed(item.owner_slot, g_proc.slot);
   item.flags = listens ? PSTN_IT_KERNEL : 0u;
   LinkItem(s, ep, set, idx);
   RenotifyLocked(ep);
@@ -201,12 +201,13 @@ void MoveItemsToKernel(int fd, pstn_ep& ep) {
   uint32_t prev = PSTN_NONE;
   for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
     const pstn_item& item = s.items[i];
-    uint32_t next = item.ep_next, set_idx = item.epoll_idx;
+    uint32_t next = LoadRelaxed(item.ep_next), set_idx = LoadRelaxed(item.epoll_idx);
     if (set_idx >= PSTN_EPOLLS) return;
-    int epfd = NumberOf(set_idx, static_cast<int>(item.epfd));
-    const bool same = FdEntry(static_cast<int>(item.fd)) == FdEntry(fd);
-    const int item_fd = same ? static_cast<int>(item.fd) : fd;
-    if (epfd >= 0 && (same || item.owner_slot == g_proc.slot)) {
+    const int epfd = NumberOf(set_idx, static_cast<int>(LoadRelaxed(item.epfd)));
+    const int registered = static_cast<int>(LoadRelaxed(item.fd));
+    const bool same = FdEntry(registered) == FdEntry(fd);
+    const int item_fd = same ? registered : fd;
+    if (epfd >= 0 && (same || LoadRelaxed(item.owner_slot) == g_proc.slot)) {
       MoveItem(epfd, s.epolls[set_idx], ep, item_fd, i, prev);
     } else {
       prev = i;
@@ -221,7 +222,7 @@ void WatchListener(int fd, pstn_ep& ep) {
   pstn_stack& s = Stack();
   Guard g(ep.item_lock);
   for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
-       i = s.items[i].ep_next, guard++) {
+       i = LoadRelaxed(s.items[i].ep_next), guard++) {
     pstn_item& item = s.items[i];
     if (item.epoll_idx >= PSTN_EPOLLS) return;
     pstn_epoll& set = s.epolls[item.epoll_idx];

@@ -108,7 +108,7 @@ void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
     // then.
     uint64_t bit = 1ull << (inner & 63);
     if (op != EPOLL_CTL_ADD || static_cast<uint32_t>(inner) >= kFdMax ||
-        (g_epolls_made[inner / 64] & bit) == 0)
+        (LoadRelaxed(g_epolls_made[inner / 64]) & bit) == 0)
       return;
     FetchAnd(g_epolls_made[inner / 64], ~bit);
     if (!g_proc.enabled || !EnsureStack() || Adopt(inner, &idx) < 0) return;

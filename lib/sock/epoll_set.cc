@@ -84,10 +84,15 @@ long Adopt(int epfd, uint32_t* idx) {
     return r;
   }
   pstn_epoll& set = s.epolls[i];
-  set.refs = 1;
-  set.lock.word = 0;
+  // After all that was done under its lock, and by who dropped it last; as with endpoints (Clear in
+  // ep.cc), a late one may hold the lock.
+  (void)LoadAcquire(set.lock.word);
+  (void)LoadAcquire(set.refs);
+  StoreRelaxed(set.refs, 1u);
   set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
-  set.ready_count = set.kernel_count = set.listeners = set.sleepers = 0;
+  StoreRelaxed(set.ready_count, 0u);
+  StoreRelaxed(set.sleepers, 0u);
+  set.kernel_count = set.listeners = 0;
   set.gen++;
   set.magic = magic;
   StoreRelease(set.waiter_idx, bed.waiter);
@@ -123,8 +128,8 @@ long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
       l.bell = fd;
     }
   }
-  if (set.listeners != 0 && l.control != g_proc.ctl_fd) {
-    l.control = g_proc.ctl_fd;
+  if (set.listeners != 0 && l.control != LoadRelaxed(g_proc.ctl_fd)) {
+    l.control = LoadRelaxed(g_proc.ctl_fd);
     if (l.control >= 0) (void)KernelAdd(epfd, l.control, EPOLLIN, set.magic | kTagControl);
   }
   return 0;

@@ -109,7 +109,7 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
       if (local.bell > 0) DrainBell(local.bell);
     } else if (tag == kTagControl) {
       CtlDrain();
-      if (g_proc.ctl_fd < 0) {
+      if (LoadRelaxed(g_proc.ctl_fd) < 0) {
         local.control = 0;
         CtlReconnect();
       }
@@ -132,7 +132,7 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
 // none.
 pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
   pstn_stack& s = Stack();
-  Guard g(set.lock);
+  SetGuard g(s, set);
   for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
        i = s.items[i].all_next, guard++) {
     pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
@@ -198,10 +198,10 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
   AnnounceSleep(w, true);
   if (!WaiterHasNews(w, listens) && LoadRelaxed(set.ready_count) == 0) {
     Count(Stack().hdr, kCounterSleeps);
-    if (listens && g_proc.ctl_fd < 0 && until.left_ns() > kDaemonRetryNs)
+    if (listens && LoadRelaxed(g_proc.ctl_fd) < 0 && until.left_ns() > kDaemonRetryNs)
       until = Deadline::AfterNs(kDaemonRetryNs);
     r = LookAtKernel(epfd, set, idx, out, max, until, true, mask, interrupts);
-    if (listens && g_proc.ctl_fd < 0) CtlReconnect();
+    if (listens && LoadRelaxed(g_proc.ctl_fd) < 0) CtlReconnect();
   }
   AnnounceSleep(w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
   return r;

@@ -94,11 +94,13 @@ long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg) {
   switch (cmd) {
     case F_GETFL:
       // The kernel's socket of a listener is always non-blocking; the program's flag is ours.
-      return O_RDWR | ((ep.flags & PSTN_EPF_NONBLOCK) != 0 ? O_NONBLOCK : 0) |
-             ((ep.flags & PSTN_EPF_DIRTY) != 0 ? sys::Fcntl(fd, F_GETFL, 0) & kOtherFlags : 0);
+      return O_RDWR | ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0 ? O_NONBLOCK : 0) |
+             ((LoadRelaxed(ep.flags) & PSTN_EPF_DIRTY) != 0
+                  ? sys::Fcntl(fd, F_GETFL, 0) & kOtherFlags
+                  : 0);
     case F_SETFL: {
       if ((arg & kOtherFlags) != 0) FetchOr(ep.flags, PSTN_EPF_DIRTY);
-      if ((ep.flags & PSTN_EPF_DIRTY) != 0) {
+      if ((LoadRelaxed(ep.flags) & PSTN_EPF_DIRTY) != 0) {
         int r = sys::Fcntl(fd, F_SETFL, arg | (state == PSTN_EP_LISTEN ? O_NONBLOCK : 0));
         if (r < 0) return r;
       }

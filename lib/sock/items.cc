@@ -28,8 +28,10 @@ void Mend(pstn_stack& s, pstn_epoll& set) {
 
 }  // namespace
 
-SetGuard::SetGuard(pstn_stack& s, pstn_epoll& set) : set_(set) {
-  if (Lock(set.lock)) Mend(s, set);
+SetGuard::SetGuard(pstn_stack& s, pstn_epoll& set) : s_(s), set_(set) {
+  const bool died = Lock(set.lock);
+  TsanCome(&s.hdr.items);
+  if (died) Mend(s, set);
 }
 
 void PushReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
@@ -63,17 +65,19 @@ void LinkItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx) {
   item.all_next = set.all_head;
   if (set.all_head < PSTN_ITEMS) s.items[set.all_head].all_prev = idx;
   set.all_head = idx;
-  item.ep_next = ep.item_head;
-  ep.item_head = idx;
+  StoreRelaxed(item.ep_next, ep.item_head);
+  StoreRelease(ep.item_head, idx);
   if ((item.flags & PSTN_IT_KERNEL) != 0) set.listeners++;
 }
 
 uint32_t FindItem(pstn_stack& s, const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev) {
   *prev = PSTN_NONE;
   for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
-    if (s.items[i].epoll_idx == set_idx && s.items[i].fd == static_cast<uint32_t>(fd)) return i;
+    if (LoadRelaxed(s.items[i].epoll_idx) == set_idx &&
+        LoadRelaxed(s.items[i].fd) == static_cast<uint32_t>(fd))
+      return i;
     *prev = i;
-    i = s.items[i].ep_next;
+    i = LoadRelaxed(s.items[i].ep_next);
   }
   return PSTN_NONE;
 }
@@ -112,15 +116,16 @@ void RemoveOrphan(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
   if ((item.flags & PSTN_IT_KERNEL) != 0 && set.listeners != 0) set.listeners--;
   // Nobody's any more: an event of the kernel that names it may still be on its way (LookAtKernel).
   item.flags = 0;
-  item.ep_idx = item.epoll_idx = PSTN_NONE;
+  StoreRelaxed(item.ep_idx, PSTN_NONE);
+  StoreRelaxed(item.epoll_idx, PSTN_NONE);
   GiveItem(s, idx);
 }
 
 void RemoveItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev) {
   if (prev == PSTN_NONE) {
-    ep.item_head = s.items[idx].ep_next;
+    StoreRelaxed(ep.item_head, LoadRelaxed(s.items[idx].ep_next));
   } else {
-    s.items[prev].ep_next = s.items[idx].ep_next;
+    StoreRelaxed(s.items[prev].ep_next, LoadRelaxed(s.items[idx].ep_next));
   }
   RemoveOrphan(s, set, idx);
 }
@@ -143,7 +148,7 @@ bool PushEp(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, S
   uint32_t head = LoadAcquire(s.eps[ep_idx].item_head);
   if (head >= PSTN_ITEMS) return true;
   const pstn_item& item = s.items[head];
-  if (item.epoll_idx == set_idx && item.ep_idx == ep_idx &&
+  if (LoadRelaxed(item.epoll_idx) == set_idx && LoadRelaxed(item.ep_idx) == ep_idx &&
       LoadRelaxed(item.ep_next) == PSTN_NONE) {
     PushReady(s, set, head);
     return true;
@@ -192,8 +197,8 @@ void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx) {
     pstn_ep& ep = s.eps[later.ep[i]];
     Guard g(ep.item_lock);
     for (uint32_t it = ep.item_head, guard = 0; it < PSTN_ITEMS && guard < PSTN_ITEMS;
-         it = s.items[it].ep_next, guard++) {
-      if (s.items[it].epoll_idx != set_idx) continue;
+         it = LoadRelaxed(s.items[it].ep_next), guard++) {
+      if (LoadRelaxed(s.items[it].epoll_idx) != set_idx) continue;
       SetGuard h(s, set);
       PushReady(s, set, it);
     }

@@ -5,6 +5,7 @@
 // locks are held, the endpoint's first, when it joins or leaves. The ready list is the set's alone.
 #pragma once
 #include "base/lock.h"
+#include "base/tsan.h"
 #include "state/view.h"
 
 namespace postern {
@@ -14,11 +15,15 @@ namespace postern {
 class SetGuard {
  public:
   SetGuard(pstn_stack& s, pstn_epoll& set);
-  ~SetGuard() { Unlock(set_.lock); }
+  ~SetGuard() {
+    TsanLeave(&s_.hdr.items);
+    Unlock(set_.lock);
+  }
   SetGuard(const SetGuard&) = delete;
   SetGuard& operator=(const SetGuard&) = delete;
 
  private:
+  pstn_stack& s_;
   pstn_epoll& set_;
 };
 

@@ -178,7 +178,8 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
   OptionForKernel(fd, ep, level, name, value, len);
   if ((state = LoadAcquire(ep.state)) == PSTN_EP_KERNEL) return kPass;
   uint32_t i = FindKept(level, name);
-  if (state == PSTN_EP_LISTEN || (state == PSTN_EP_NEW && (ep.flags & PSTN_EPF_BOUND) != 0)) {
+  if (state == PSTN_EP_LISTEN ||
+      (state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0)) {
     long r = KernelSet(fd, level, name, value, len);  // a bound socket is the kernel's too
     if (i == kKeptCount) FetchOr(ep.flags, PSTN_EPF_KERNEL_OPTIONS);
     if (r < 0 || i == kKeptCount) return r;
@@ -229,8 +230,8 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
 void ApplyOptions(int fd, const pstn_ep& ep) {
   for (uint32_t i = 0; i < sizeof kKept / sizeof kKept[0]; i++) {
     if ((ep.opt_set >> i & 1u) == 0) continue;
-    int v =
-        kKept[i].flag != 0 ? (ep.flags & kKept[i].flag) != 0 : static_cast<int>(ep.*kKept[i].field);
+    int v = kKept[i].flag != 0 ? (LoadRelaxed(ep.flags) & kKept[i].flag) != 0
+                               : static_cast<int>(ep.*kKept[i].field);
     (void)KernelSet(fd, kKept[i].level, kKept[i].name, &v, sizeof v);
   }
   if ((ep.opt_set >> kRcvlowat & 1u) != 0) {
@@ -248,7 +249,7 @@ void ApplyOptions(int fd, const pstn_ep& ep) {
                   static_cast<suseconds_t>(ns % 1000000000u / 1000u)};
     (void)KernelSet(fd, SOL_SOCKET, i == kRcvtimeo ? SO_RCVTIMEO : SO_SNDTIMEO, &tv, sizeof tv);
   }
-  if ((ep.flags & PSTN_EPF_NONBLOCK) != 0) {
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) {
     int fl = sys::Fcntl(fd, F_GETFL, 0);
     if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, fl | O_NONBLOCK);
   }
@@ -333,7 +334,8 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
     }
     return kPass;
   }
-  if (kKept[i].flag != 0) return GiveInt((ep.flags & kKept[i].flag) != 0 ? 1 : 0, value, len);
+  if (kKept[i].flag != 0)
+    return GiveInt((LoadRelaxed(ep.flags) & kKept[i].flag) != 0 ? 1 : 0, value, len);
   (void)fd;
   return GiveInt(static_cast<int>(ep.*kKept[i].field), value, len);
 }

@@ -174,8 +174,8 @@ long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
     Count(Stack().hdr, kCounterSleeps);
     k.fds[k.count] = {bed.bell, POLLIN, 0};
     // A listener also hears from posternd: a first contact, or that it has to be reached again.
-    k.fds[k.count + 1] = {g_proc.ctl_fd, POLLIN, 0};
-    bool retry = listeners && g_proc.ctl_fd < 0;
+    k.fds[k.count + 1] = {LoadRelaxed(g_proc.ctl_fd), POLLIN, 0};
+    bool retry = listeners && LoadRelaxed(g_proc.ctl_fd) < 0;
     timespec left = until.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
     r = Cancellable(
         [&] {
@@ -226,7 +226,7 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
   KernelSet k;
   if (!k.Reserve(n)) return -ENOMEM;
   bool listeners = k.Fill(fds, n);
-  if (g_proc.ctl_fd >= 0 && !DaemonAlive()) CtlReconnect();
+  if (LoadRelaxed(g_proc.ctl_fd) >= 0 && !DaemonAlive()) CtlReconnect();
   long ready = LookOnce(fds, n, k, true);
   if (ready != 0) return ready;
   if (until.left_ns() == 0) return mask != nullptr ? LetIn(mask) : 0;

@@ -121,11 +121,11 @@ void CtlReconnect();  // if posternd is gone and enough time has passed
 
 // ---- signals (installed by the preload layer)
 // Handlers without SA_RESTART that ran in this thread: a wait that sees it change returns EINTR.
-extern thread_local uint32_t t_interrupts __attribute__((tls_model("initial-exec")));
+extern constinit thread_local uint32_t t_interrupts __attribute__((tls_model("initial-exec")));
 // The futex on which this thread is about to sleep; a handler sets kNudge in it, and forgets it.
-extern thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-exec")));
+extern constinit thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-exec")));
 // Or the waiter; a handler rings its bell.
-extern thread_local uint32_t t_sleep_waiter __attribute__((tls_model("initial-exec")));
+extern constinit thread_local uint32_t t_sleep_waiter __attribute__((tls_model("initial-exec")));
 inline constexpr uint32_t kNudge = 0x40000000u;
 
 }  // namespace postern

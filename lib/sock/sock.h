@@ -21,13 +21,16 @@ inline uint64_t Which(const pstn_ep& ep) {
 }
 inline bool Resolve(pstn_ep& ep, ConnEnd& e) {
   uint64_t which = Which(ep);
-  uint32_t idx = ep.lgr_idx;
+  uint32_t idx = LoadRelaxed(ep.lgr_idx);
   uint8_t* base = LgrBase(g_proc.view, idx);
   if (base == nullptr) base = EnsureLgr(idx);
   if (base == nullptr) return false;
   e = {&ep, &Stack().lgrs[idx], base, &LgrConn(base, ep.conn_idx), ep.side & 1u, which};
   return true;
 }
+// Comes after all that has been done with the endpoint under its locks and counts. Who gave it back
+// did, and may have been another process, which ThreadSanitizer does not see.
+void FollowUsers(const pstn_ep& ep);
 uint32_t NewEp(uint32_t family);  // state NEW, one reference; PSTN_NONE when the stack is full
 // Makes the endpoint the kernel's for good: options, flags and event registrations go with it.
 void FallBack(int fd, pstn_ep& ep, Reason reason);

@@ -97,7 +97,7 @@ void LearnV6Only(int fd, pstn_ep& ep) {
 void Unlisten(int fd, pstn_ep& ep) {
   StopListening(ep, PSTN_EP_NEW);
   int fl = sys::Fcntl(fd, F_GETFL, 0);
-  if (fl >= 0 && (ep.flags & PSTN_EPF_NONBLOCK) == 0)
+  if (fl >= 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0)
     (void)sys::Fcntl(fd, F_SETFL, fl & ~O_NONBLOCK);
   LearnLocal(fd, ep);
   if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND);
@@ -120,7 +120,7 @@ long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
   // A port that the program did not ask for is given up.
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
-  ep.kernel_port = (ep.flags & PSTN_EPF_BOUND_AUTO) != 0 ? ep.local.port : 0u;
+  ep.kernel_port = (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 ? ep.local.port : 0u;
   if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
   PostEp(ep);
   return 0;
@@ -138,7 +138,7 @@ static long BindAgain(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
 long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL) return kPass;
   if (LoadRelaxed(ep.state) != PSTN_EP_NEW) return BindAgain(ep, sa, len);
-  if ((ep.flags & PSTN_EPF_BOUND_AUTO) != 0) {
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0) {
     long r = Unbind(fd, ep);
     if (r < 0) return r;
   }
@@ -155,7 +155,7 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   uint32_t state = LoadRelaxed(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   if (state != PSTN_EP_NEW && state != PSTN_EP_LISTEN) return -EINVAL;
-  if (state == PSTN_EP_NEW && (ep.flags & PSTN_EPF_BOUND_AUTO) != 0) {
+  if (state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0) {
     long r = Unbind(fd, ep);
     if (r < 0) return r;
   }
@@ -187,7 +187,8 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
 
 static bool HasPeer(pstn_ep& ep, uint32_t state) {
   ConnEnd e;
-  return state == PSTN_EP_ESTABLISHED && Resolve(ep, e) && (ep.flags & PSTN_EPF_HUNG) == 0 &&
+  return state == PSTN_EP_ESTABLISHED && Resolve(ep, e) &&
+         (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
          (LoadRelaxed(e.peer_ctl().flags) & PSTN_CF_RST) == 0 &&
          !BothEnded(ep, LoadRelaxed(e.peer_ctl().flags));
 }
@@ -213,7 +214,7 @@ long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
     return 0;
   }
   if (state == PSTN_EP_NEW) {
-    if ((ep.flags & PSTN_EPF_BOUND_AUTO) == 0) return kPass;
+    if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0) return kPass;
     pstn_addr none = {};  // the port that we chose is not the program's business yet
     AddrToSockaddr(none, ep.family, sa, len);
     return 0;
@@ -245,7 +246,8 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
   ConnEnd e;
   if (!Resolve(ep, e)) return -ENOTCONN;
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
-  if ((peer & PSTN_CF_RST) != 0 || (ep.flags & PSTN_EPF_HUNG) != 0 || BothEnded(ep, peer)) {
+  if ((peer & PSTN_CF_RST) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) != 0 ||
+      BothEnded(ep, peer)) {
     if (asked) FetchOr(ep.flags, PSTN_EPF_DISCONNECTING);  // connect() is EINVAL from now on
     AnnounceLocal(g_proc.bells, e);  // an edge, as with the kernel, though nothing has changed
     return -ENOTCONN;

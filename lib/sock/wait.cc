@@ -7,15 +7,16 @@
 
 namespace postern {
 
-thread_local uint32_t t_interrupts __attribute__((tls_model("initial-exec"))) = 0;
-thread_local uint32_t t_sleep_waiter __attribute__((tls_model("initial-exec"))) = PSTN_NONE;
-thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-exec"))) = nullptr;
+constinit thread_local uint32_t t_interrupts __attribute__((tls_model("initial-exec"))) = 0;
+constinit thread_local uint32_t t_sleep_waiter __attribute__((tls_model("initial-exec"))) =
+    PSTN_NONE;
+constinit thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-exec"))) = nullptr;
 
 namespace {
 
 // Until then this thread sleeps at once: its CPU had other work when it last spun.
-thread_local uint64_t no_spin_until_ns __attribute__((tls_model("initial-exec"))) = 0;
-thread_local uint32_t spins_lost __attribute__((tls_model("initial-exec"))) = 0;
+constinit thread_local uint64_t no_spin_until_ns __attribute__((tls_model("initial-exec"))) = 0;
+constinit thread_local uint32_t spins_lost __attribute__((tls_model("initial-exec"))) = 0;
 
 constexpr uint64_t kNoSpinNs = 200'000;   // doubles with each loss in a row ...
 constexpr uint32_t kNoSpinDoublings = 7;  // ... up to 25 ms
@@ -192,7 +193,7 @@ void SweepConn(uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which) {
 
 void SweepLgr(uint32_t idx, uint8_t* lgr) {
   pstn_lgr_ref& ref = Stack().lgrs[idx];
-  if (ref.zombies != 0) SweepZombies(ref, lgr);
+  if (LoadRelaxed(ref.zombies) != 0) SweepZombies(ref, lgr);
   for (uint32_t c = 0; c < PSTN_CONNS && LoadRelaxed(ref.rings) != 0; c++)
     SweepConn(idx, lgr, c, Sweep::kAll);
 }

@@ -40,13 +40,13 @@ void GiveRingLocked(pstn_lgr_ref& ref, uint64_t desc) {
   if (i >= RingCount(cls) || !TestBit(ClassMap(ref, cls), static_cast<uint32_t>(i))) return;
   ClearBit(ClassMap(ref, cls), static_cast<uint32_t>(i));
   ref.slab_hint[cls] = static_cast<uint32_t>(i);  // last used first: it is warm
-  ref.rings--;
+  StoreRelaxed(ref.rings, ref.rings - 1);
 }
 
 bool UnmakeLocked(pstn_lgr_ref& ref, uint32_t conn) {
   if (!TestBit(ref.zombie_map, conn)) return false;
   ClearBit(ref.zombie_map, conn);
-  ref.zombies--;
+  StoreRelaxed(ref.zombies, ref.zombies - 1);
   GiveRingLocked(ref, ref.zombie_ring[conn]);
   GiveRingLocked(ref, ref.zombie_old[conn]);
   ref.zombie_ring[conn] = ref.zombie_old[conn] = 0;
@@ -57,7 +57,7 @@ void BuryLocked(pstn_lgr_ref& ref, uint32_t conn) {
   if (!UnmakeLocked(ref, conn)) return;
   if (ref.side == 0 && TestBit(ref.conn_map, conn)) {
     ClearBit(ref.conn_map, conn);
-    ref.conns--;
+    StoreRelaxed(ref.conns, ref.conns - 1);
   }
 }
 
@@ -79,7 +79,7 @@ uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls) {
     if (i == PSTN_NONE) continue;
     SetBit(map, i);
     ref.slab_hint[c] = i;
-    ref.rings++;
+    StoreRelaxed(ref.rings, ref.rings + 1);
     uint64_t page = SlabPage(ref.side) + ClassOff(c) / 4096u +
                     static_cast<uint64_t>(i) * (RingBytes(c) / 4096u);
     return static_cast<uint64_t>(c) << PSTN_RING_CLASS_SHIFT | page;
@@ -104,7 +104,7 @@ uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr) {
         BuryLocked(ref, i);
       }
       SetBit(ref.conn_map, i);
-      ref.conns++;
+      StoreRelaxed(ref.conns, ref.conns + 1);
       return i;
     }
   }
@@ -115,7 +115,7 @@ void MakeZombie(pstn_lgr_ref& ref, uint32_t conn, uint64_t ring, uint64_t old) {
   Guard g(ref.lock);
   if (conn >= PSTN_CONNS || TestBit(ref.zombie_map, conn)) return;
   SetBit(ref.zombie_map, conn);
-  ref.zombies++;
+  StoreRelaxed(ref.zombies, ref.zombies + 1);
   ref.zombie_ring[conn] = ring;
   ref.zombie_old[conn] = old;
 }
@@ -134,7 +134,7 @@ void GiveConn(pstn_lgr_ref& ref, uint32_t conn) {
   Guard g(ref.lock);
   if (conn >= PSTN_CONNS || !TestBit(ref.conn_map, conn)) return;
   ClearBit(ref.conn_map, conn);
-  ref.conns--;
+  StoreRelaxed(ref.conns, ref.conns - 1);
 }
 
 void SweepZombies(pstn_lgr_ref& ref, uint8_t* lgr) {
