@@ -2,6 +2,7 @@
 // chaos_hands.cc - a stream changes its descriptor or its process while its bytes flow.
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -44,7 +45,7 @@ void SendParcel(int line, const Stream& s, int pipe_end) {
   const int fds[2] = {s.fd, pipe_end};
   memcpy(CMSG_DATA(c), fds, sizeof fds);
   while (sendmsg(line, &h, MSG_NOSIGNAL) < 0) {
-    if (errno != EINTR) Bad(&s, "a stream could not be passed on", errno);
+    if (!Interrupted()) Bad(&s, "a stream could not be passed on", errno);
   }
 }
 
@@ -57,7 +58,7 @@ void SendParcel(int line, const Stream& s, int pipe_end) {
     iovec piece;
     msghdr h = Header(p, piece);
     const ssize_t n = recvmsg(line, &h, 0);
-    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && Interrupted()) continue;
     if (n <= 0) _exit(0);
     int fds[2];
     memcpy(fds, CMSG_DATA(CMSG_FIRSTHDR(&h)), sizeof fds);
@@ -77,7 +78,7 @@ void SendParcel(int line, const Stream& s, int pipe_end) {
 void AwaitByte(const Stream& s, int fd) {
   char done = 0;
   ssize_t n;
-  while ((n = read(fd, &done, 1)) < 0 && errno == EINTR) {
+  while ((n = read(fd, &done, 1)) < 0 && Interrupted()) {
   }
   close(fd);
   if (n != 1) Bad(&s, "who had the stream died with it", n);
@@ -93,19 +94,69 @@ bool ToAdopter(Stream& s, bool stranger) {
   return true;
 }
 
+// In the child, all numbers but the stream's are closed.
+void CloseOthers(const Stream& s) {
+  adopter_lines[0] = adopter_lines[1] = -1;
+  ForgetSet();
+  const auto fd = static_cast<unsigned>(s.fd);
+  if (fd > 3) close_range(3, fd - 1, 0);
+  close_range(fd + 1, ~0u, 0);
+}
+
 bool ToChild(Stream& s) {
-  const pid_t child = fork();
-  if (child < 0) return false;
+  const pid_t child = Fork(s);
   if (child == 0) {
+    if (Below(s.rng, 4) == 0) CloseOthers(s);
     Exchange(s);
     _exit(0);
   }
   close(s.fd);
-  int status = 0;
-  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  if (status != 0) Bad(&s, "a child that had the stream ended with status", status);
+  AwaitChild(s, child);
   return true;
+}
+
+// Its parent is gone when it goes on.
+bool ToGrandchild(Stream& s) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return false;
+  const pid_t child = Fork(s);
+  if (child == 0) {
+    if (Fork(s) != 0) _exit(0);
+    Exchange(s);
+    const char done = 1;
+    _exit(write(ends[1], &done, 1) == 1 ? 0 : 1);
+  }
+  close(ends[1]);
+  close(s.fd);
+  AwaitChild(s, child);
+  AwaitByte(s, ends[0]);
+  return true;
+}
+
+// Over a number that means something else until then.
+void OverLiveNumber(Stream& s) {
+  int ends[2] = {-1, -1};
+  int live = -1;
+  switch (Below(s.rng, 4)) {
+    case 0:
+      live = dup(s.fd);
+      break;
+    case 1:
+      live = socket(AF_INET, SOCK_STREAM, 0);
+      break;
+    case 2:
+      live = epoll_create1(EPOLL_CLOEXEC);
+      break;
+    default:
+      if (pipe2(ends, O_CLOEXEC) == 0) live = ends[0];
+      break;
+  }
+  if (live < 0) Bad(&s, "a descriptor", errno);
+  const int r = Below(s.rng, 2) != 0 ? dup2(s.fd, live) : dup3(s.fd, live, O_CLOEXEC);
+  if (r != live) Bad(&s, "dup2", errno);
+  close(s.fd);
+  if (ends[1] >= 0) close(ends[1]);
+  s.fd = live;
 }
 
 void NewNumber(Stream& s) {
@@ -134,17 +185,53 @@ void StartAdopter(bool stranger) {
   adopter_lines[stranger ? 1 : 0] = line[1];
 }
 
+pid_t Fork(Stream& s) {
+  const pid_t child = fork();
+  if (child < 0) Bad(&s, "fork", errno);
+  if (child == 0) {
+    may_start_threads = false;
+    if (Below(s.rng, 2) != 0) StartSignals(s.rng);
+  }
+  return child;
+}
+
+void AwaitChild(const Stream& s, pid_t child) {
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && Interrupted()) {
+  }
+  if (status != 0) Bad(&s, "a child that had the stream ended with status", status);
+}
+
 bool PassOn(Stream& s) {
   if (Below(s.rng, kSeldom) != 0) return false;
-  const uint64_t how = Below(s.rng, 8);
-  if (how < 4) {
-    NewNumber(s);
-    return false;
-  }
-  if (s.hops == 0) return false;
+  const uint64_t how = Below(s.rng, 16);
+  if (how < 3) NewNumber(s);
+  if (how == 3 || how == 4) OverLiveNumber(s);
+  if (how < 5 || s.hops == 0) return false;
   s.hops--;
-  if (how < 6) return ToChild(s);
-  return ToAdopter(s, how == 7);
+  switch (how) {
+    case 5:
+      WithBystander(s);
+      return false;
+    case 6:
+      return InTurns(s);
+    case 7:
+      return InHalves(s);
+    case 8:
+      return ToGrandchild(s);
+    case 9:
+      return ToAdopter(s, false);
+    case 10:
+      return ToAdopter(s, true);
+    case 11:
+      return ToImage(s, Start::kFork);
+    case 12:
+      return ToImage(s, Start::kVfork);
+    case 13:
+      return ToImage(s, Start::kSpawn);
+    default:
+      return ToChild(s);
+  }
 }
 
 }  // namespace chaos

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// chaos_io.cc - the calls that move bytes and wait, chosen at random; each byte is checked.
+// chaos_io.cc - the calls that move bytes, chosen at random; each byte is checked.
 #include <errno.h>
-#include <poll.h>
-#include <sys/epoll.h>
-#include <sys/select.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "chaos.h"
 
@@ -14,7 +16,8 @@ namespace chaos {
 namespace {
 
 constexpr size_t kMost = 70000;
-constexpr int kStallMs = 60000;
+constexpr size_t kPipe = 32768;  // what an empty pipe takes at once
+constexpr unsigned kMessages = 3;
 thread_local uint8_t buffer[kMost];
 
 void Fill(uint64_t seed, uint64_t from, uint8_t* out, size_t n) {
@@ -36,6 +39,125 @@ size_t Size(Stream& s) {
   return 1 + Below(s.rng, kSizes[Below(s.rng, 8)]);
 }
 
+// Plain calls know no MSG_DONTWAIT. The flag belongs to all who hold the connection; whoever meets
+// it by accident gets EAGAIN once too often.
+class Nonblocking {
+ public:
+  Nonblocking(int fd, bool on) : fd_(on ? fd : -1) {
+    if (on) fcntl(fd_, F_SETFL, O_RDWR | O_NONBLOCK);
+  }
+  ~Nonblocking() {
+    const int error = errno;
+    if (fd_ >= 0) fcntl(fd_, F_SETFL, O_RDWR);
+    errno = error;
+  }
+  Nonblocking(const Nonblocking&) = delete;
+  Nonblocking& operator=(const Nonblocking&) = delete;
+
+ private:
+  int fd_;
+};
+
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    const int error = errno;
+    close(fd_);
+    errno = error;
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  operator int() const { return fd_; }
+
+ private:
+  int fd_;
+};
+
+void Pipe(const Stream& s, int ends[2]) {
+  if (pipe2(ends, O_CLOEXEC) != 0) Bad(&s, "pipe", errno);
+}
+
+// `n` bytes of the buffer as up to kMessages messages, none of them empty: one that is would be
+// received without a wait.
+struct Messages {
+  Messages(Stream& s, size_t n)
+      : count(1 + static_cast<unsigned>(Below(s.rng, std::min<size_t>(n, kMessages)))) {
+    for (unsigned i = 0; i < count; i++) {
+      const size_t from = n * i / count, to = n * (i + 1) / count, middle = (from + to) / 2;
+      pieces[i][0] = {buffer + from, middle - from};
+      pieces[i][1] = {buffer + middle, to - middle};
+      all[i].msg_hdr.msg_iov = pieces[i];
+      all[i].msg_hdr.msg_iovlen = 2;
+    }
+  }
+  iovec pieces[kMessages][2];
+  mmsghdr all[kMessages] = {};
+  unsigned count;
+};
+
+ssize_t SendMessages(Stream& s, size_t n, int flags) {
+  Messages m(s, n);
+  const int done = sendmmsg(s.fd, m.all, m.count, flags);
+  if (done <= 0) return done;
+  ssize_t sum = 0;
+  for (int i = 0; i < done; i++) {
+    sum += m.all[i].msg_len;
+    const size_t whole = m.pieces[i][0].iov_len + m.pieces[i][1].iov_len;
+    if (m.all[i].msg_len != whole && i + 1 < done) Bad(&s, "sent on behind a part", i);
+  }
+  return sum;
+}
+
+// Messages behind the end of the stream are empty.
+ssize_t RecvMessages(Stream& s, size_t n, int flags) {
+  Messages m(s, n);
+  const int done =
+      recvmmsg(s.fd, m.all, m.count, flags | (Below(s.rng, 2) != 0 ? MSG_WAITFORONE : 0), nullptr);
+  if (done <= 0) return done;
+  ssize_t sum = 0;
+  for (int i = 0; i < done; i++) {  // close ranks
+    const size_t len = m.all[i].msg_len, first = std::min(len, m.pieces[i][0].iov_len);
+    std::copy_n(static_cast<uint8_t*>(m.pieces[i][0].iov_base), first, buffer + sum);
+    std::copy_n(static_cast<uint8_t*>(m.pieces[i][1].iov_base), len - first, buffer + sum + first);
+    sum += static_cast<ssize_t>(len);
+  }
+  return sum;
+}
+
+ssize_t SendFile(const Stream& s, size_t n) {
+  Fd file(memfd_create("chaos", MFD_CLOEXEC));
+  if (write(file, buffer, n) != static_cast<ssize_t>(n)) Bad(&s, "memfd", errno);
+  off_t from = 0;
+  const ssize_t r = sendfile(s.fd, file, &from, n);
+  if (r >= 0 && r != from) Bad(&s, "sendfile moved the offset elsewhere", from);
+  return r;
+}
+
+ssize_t SpliceOut(const Stream& s, size_t n) {
+  int ends[2];
+  Pipe(s, ends);
+  Fd in(ends[0]), out(ends[1]);
+  const ssize_t put = write(out, buffer, std::min(n, kPipe));
+  if (put <= 0) Bad(&s, "a write to an empty pipe", errno);
+  return splice(in, nullptr, s.fd, nullptr, static_cast<size_t>(put), 0);
+}
+
+ssize_t SpliceIn(const Stream& s, size_t n) {
+  int ends[2];
+  Pipe(s, ends);
+  Fd in(ends[0]), out(ends[1]);
+  const ssize_t r = splice(s.fd, nullptr, out, nullptr, std::min(n, kPipe), 0);
+  // The kernel says 0 where data came that moment, too.
+  if (r == 0) return recv(s.fd, buffer, 1, MSG_DONTWAIT);
+  for (ssize_t done = 0; done < r;) {
+    const ssize_t got = read(in, buffer + done, static_cast<size_t>(r - done));
+    if (got <= 0 && !Interrupted()) Bad(&s, "a splice put less into a pipe than it said", got);
+    if (got > 0) done += got;
+  }
+  return r;
+}
+
 }  // namespace
 
 long SendSome(Stream& s, bool may_block) {
@@ -47,101 +169,57 @@ long SendSome(Stream& s, bool may_block) {
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
-  mmsghdr many{message, 0};
+  const uint64_t how = Below(s.rng, 8);
   ssize_t r;
-  switch (Below(s.rng, may_block ? 6 : 4)) {
-    case 0:
-      r = send(s.fd, buffer, n, flags);
-      break;
-    case 1:
-      r = sendto(s.fd, buffer, n, flags | MSG_NOSIGNAL, nullptr, 0);
-      break;
-    case 2:
-      r = sendmsg(s.fd, &message, flags);
-      break;
-    case 3:
-      r = sendmmsg(s.fd, &many, 1, flags);
-      if (r == 1) r = many.msg_len;
-      break;
-    case 4:
-      r = write(s.fd, buffer, n);
-      break;
-    default:
-      r = writev(s.fd, parts, 2);
-      break;
+  if (how < 4) {
+    r = how == 0   ? send(s.fd, buffer, n, flags)
+        : how == 1 ? sendto(s.fd, buffer, n, flags | MSG_NOSIGNAL, nullptr, 0)
+        : how == 2 ? sendmsg(s.fd, &message, flags)
+                   : SendMessages(s, n, flags);
+  } else {
+    Nonblocking now(s.fd, !may_block);
+    r = how == 4   ? write(s.fd, buffer, n)
+        : how == 5 ? writev(s.fd, parts, 2)
+        : how == 6 ? SendFile(s, n)
+                   : SpliceOut(s, n);
   }
-  if (r < 0) return -errno;
+  if (r < 0) return Interrupted() ? -EINTR : -errno;
   s.sent += static_cast<uint64_t>(r);
   return r;
 }
 
 long RecvSome(Stream& s, bool may_block) {
-  const size_t n = Size(s);
+  size_t n = Size(s);
   const int flags = may_block ? 0 : MSG_DONTWAIT;
   iovec parts[2] = {{buffer, n / 2}, {buffer + n / 2, n - n / 2}};
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
-  mmsghdr many{message, 0};
+  const uint64_t how = Below(s.rng, 11);
+  bool take = true, look = true;
   ssize_t r;
-  bool peek = false;
-  switch (Below(s.rng, may_block ? 7 : 5)) {
-    case 0:
-      r = recv(s.fd, buffer, n, flags);
-      break;
-    case 1:
-      r = recvmsg(s.fd, &message, flags);
-      break;
-    case 2:
-      r = recv(s.fd, buffer, n, flags | MSG_PEEK);
-      peek = r > 0;
-      break;
-    case 3:
-      r = recvmmsg(s.fd, &many, 1, flags, nullptr);
-      if (r == 1) r = many.msg_len;
-      break;
-    case 4:
-      r = recvfrom(s.fd, buffer, n, flags, nullptr, nullptr);
-      break;
-    case 5:
-      r = read(s.fd, buffer, n);
-      break;
-    default:
-      r = readv(s.fd, parts, 2);
-      break;
-  }
-  if (r < 0) return -errno;
-  Check(s, buffer, static_cast<size_t>(r));
-  if (!peek) s.got += static_cast<uint64_t>(r);
-  return r;
-}
-
-void WaitFor(Stream& s, short events) {
-  fd_set in, out;
-  const uint64_t how = Below(s.rng, s.fd < FD_SETSIZE ? 3 : 2);
-  int n = 0;
-  if (how == 0) {
-    pollfd one{s.fd, events, 0};
-    n = poll(&one, 1, kStallMs);
-  } else if (how == 1) {
-    const int set = epoll_create1(EPOLL_CLOEXEC);
-    epoll_event event{};
-    event.events = static_cast<uint32_t>(events) | (Below(s.rng, 2) != 0 ? EPOLLET : 0u);
-    if (set < 0 || epoll_ctl(set, EPOLL_CTL_ADD, s.fd, &event) != 0) Bad(&s, "epoll", errno);
-    n = epoll_wait(set, &event, 1, kStallMs);
-    const int error = errno;
-    close(set);
-    errno = error;
+  if (how < 8) {
+    take = how != 2 && how != 3;
+    look = how != 4;
+    // A look that waits for more than the kernel has is stuck where its window is closed, which
+    // only taking opens again.
+    if (how == 3) n = std::min<size_t>(n, 2);
+    r = how == 0   ? recv(s.fd, buffer, n, flags)
+        : how == 1 ? recvmsg(s.fd, &message, flags)
+        : how == 2 ? recv(s.fd, buffer, n, flags | MSG_PEEK)
+        : how == 3 ? recv(s.fd, buffer, n, flags | MSG_PEEK | MSG_WAITALL)
+        : how == 4 ? recv(s.fd, buffer, n, flags | MSG_TRUNC)  // thrown away unseen
+        : how == 5 ? recvfrom(s.fd, buffer, n, flags, nullptr, nullptr)
+        : how == 6 ? recv(s.fd, buffer, n, flags | MSG_WAITALL)
+                   : RecvMessages(s, n, flags);
   } else {
-    FD_ZERO(&in);
-    FD_ZERO(&out);
-    if ((events & POLLIN) != 0) FD_SET(s.fd, &in);
-    if ((events & POLLOUT) != 0) FD_SET(s.fd, &out);
-    timeval patience{kStallMs / 1000, 0};
-    n = select(s.fd + 1, &in, &out, nullptr, &patience);
+    Nonblocking now(s.fd, !may_block);
+    r = how == 8 ? read(s.fd, buffer, n) : how == 9 ? readv(s.fd, parts, 2) : SpliceIn(s, n);
   }
-  if (n < 0 && errno != EINTR) Bad(&s, "a wait failed", errno);
-  if (n == 0) Bad(&s, "no progress: waited for events", events);
+  if (r < 0) return Interrupted() ? -EINTR : -errno;
+  if (look) Check(s, buffer, static_cast<size_t>(r));
+  if (take) s.got += static_cast<uint64_t>(r);
+  return r;
 }
 
 }  // namespace chaos

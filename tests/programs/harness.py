@@ -51,6 +51,9 @@ class Config:
     seed: int = 1
     cache_dir: str = ""
     keep: str = ""
+    seconds: int = 0  # of a chaos test; 0: what the tier says
+    sanitizer: str = ""  # asan or tsan: what the build is watched by (sanitizer.py)
+    reports: str = ""  # where its reports go
 
 
 def test(modes=MODES, tier="fast", watchdog_s=60.0):

@@ -104,6 +104,11 @@ def expect_nothing_left(posternctl, deadline_s=10.0, env=None):
         time.sleep(0.1)
 
 
+def counters(posternctl, env=None):
+    """{stack's id: its counters}, as far as they have been used."""
+    return {stack["id"]: stack["counters"] for stack in _posternctl(posternctl, "status", env=env)["stacks"]}
+
+
 def runtime_dir(env=None):
     """Where posternd keeps its socket and pid file: the variable, else the first place where one is found."""
     env = os.environ if env is None else env

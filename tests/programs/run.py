@@ -18,6 +18,7 @@ import time
 
 import harness
 import posternview
+import sanitizer
 
 MODULES = ("t_nginx", "t_curl", "t_redis", "t_rediscluster", "t_memcached", "t_iperf3", "t_sockperf", "t_python", "t_haproxy",
            "t_apps", "t_xfer", "t_mistakes", "t_postgres", "t_uwsgi", "t_ssh", "t_export", "t_signals", "t_waits", "t_chaos", "t_storm")
@@ -32,13 +33,14 @@ def arguments():
     parser.add_argument("--tier", default="fast", choices=("fast", "long"), help="long includes the fast tests")
     parser.add_argument("--wrapper", help="command put before a program instead of BUILD/postern; paths are then not checked")
     parser.add_argument("--seed", type=int, default=1, help="for everything that is sampled")
+    parser.add_argument("--seconds", type=int, default=0, help="how long each chaos test runs (default: 5; 600 in the long tier)")
     parser.add_argument("--keep", action="store_true", help="keep the logs of passed tests too")
     return parser.parse_args()
 
 
 def configure(args, modes):
     build = os.path.abspath(args.build)
-    config = harness.Config(build=build, tier=args.tier, seed=args.seed, keep="all" if args.keep else "")
+    config = harness.Config(build=build, tier=args.tier, seed=args.seed, keep="all" if args.keep else "", seconds=args.seconds)
     if args.wrapper:
         config.wrapper = args.wrapper.split()
         print(f"note: wrapper is '{args.wrapper}': that connections are accelerated is not checked")
@@ -88,6 +90,31 @@ def nothing_left(config, modes, count, failed):
         print(f"fail  nothing_left_in_posternd  {error}")
 
 
+def use_sanitizer(config):
+    """A build that is watched: its processes report to files, all in one directory."""
+    config.sanitizer = sanitizer.kind_of(os.path.join(config.build, "libpostern.so"))
+    if not config.sanitizer:
+        return
+    config.reports = tempfile.mkdtemp(prefix="pstn-reports-")
+    os.environ.update(sanitizer.options(config.reports))
+    print(f"note: built with {config.sanitizer}; reports go to {config.reports}")
+
+
+def no_reports(config, count, failed):
+    """One more test of a watched build: no process, posternd and its keepers included, was reported."""
+    if not config.sanitizer:
+        return
+    found = sanitizer.reports(config.reports, [sanitizer.daemon_log()])
+    if found:
+        count["fail"] += 1
+        failed.append("no_reports")
+        print(f"fail  no_reports  {len(found)} processes, the first: {found[0][0]}\n{found[0][1][:6000]}")
+    else:
+        count["pass"] += 1
+        print("pass  no_reports")
+        shutil.rmtree(config.reports, ignore_errors=True)
+
+
 def main():
     args = arguments()
     modes = list(harness.MODES) if args.mode == "all" else args.mode.split(",")
@@ -104,6 +131,7 @@ def main():
     if not chosen:
         sys.exit(f"run.py: no test is called '{args.only}'")
     config = configure(args, modes)
+    use_sanitizer(config)
     config.cache_dir = tempfile.mkdtemp(prefix="pstn-cache-")
     print(f"seed {config.seed}, tier {config.tier}, modes {','.join(modes)}, {len(chosen)} tests", flush=True)
     started = time.monotonic()
@@ -112,6 +140,7 @@ def main():
     finally:
         shutil.rmtree(config.cache_dir, ignore_errors=True)
     nothing_left(config, modes, count, failed)
+    no_reports(config, count, failed)
     if failed:
         print("failed: " + ", ".join(failed))
     print(f"{time.monotonic() - started:.0f} s")
