@@ -26,7 +26,7 @@ using namespace postern;
 // comes to its first instruction is then found by its pid.
 void postern::Adopted(uint32_t slot, pid_t pid) {
   int e = errno;
-  uint32_t own = g_proc.pid;
+  uint32_t own = SelfTid();
   if (pid < 0) {
     ReapSlot(g_proc.view, slot);
   } else {
@@ -96,8 +96,11 @@ int Exec(const char* path, bool search, char* const envp[], Call exec) {
   char* env[kMaxEnv];
   int r;
   size_t len = 0;
-  if (g_proc.attached && LosesLibrary(path, search)) {
-    ExportInherited(false);
+  const bool loses = g_proc.attached && LosesLibrary(path, search);
+  if (loses) ExportInherited(false);
+  // Nobody else changes descriptors, or ends the preparations, before the image is there.
+  TableFreeze();
+  if (loses) {
     ExecWithout();
   } else {
     len = ExecPrepare(attach, sizeof attach, g_proc.slot, false);
@@ -109,6 +112,7 @@ int Exec(const char* path, bool search, char* const envp[], Call exec) {
   }
   int e = errno;
   ExecFailed();
+  TableThaw();
   errno = e;
   return r;
 }
@@ -258,14 +262,14 @@ int SpawnWith(pid_t* pid, const char* path, bool search, char* const envp[], Spa
   }
   char attach[kAttachBytes];
   char* env[kMaxEnv];
-  ForkPrepare();
+  ForkPrepare();  // what the slot's table says and what the child inherits is one state
   uint32_t slot = EmbryoSlot();
-  ForkParent();
   size_t len = slot != PSTN_NONE ? ExecPrepare(attach, sizeof attach, slot, true) : 0;
   int r = len != 0 && WithAttach(envp, attach, env, kMaxEnv)
               ? spawn(pid, static_cast<char* const*>(env))
               : spawn(pid, envp);
   ExecFailed();
+  ForkParent();
   if (slot != PSTN_NONE) Adopted(slot, r == 0 ? *pid : -1);
   return r;
 }
@@ -301,14 +305,17 @@ auto WithShellEnvironment(Call call) {
   if (!g_proc.attached) return call();
   ForkPrepare();
   uint32_t slot = EmbryoSlot();
-  ForkParent();
-  if (slot == PSTN_NONE) return call();
+  if (slot == PSTN_NONE) {
+    ForkParent();
+    return call();
+  }
   Lock(shell_lock);
   char** own = environ;
   if (ExecPrepare(shell_attach, sizeof shell_attach, slot, true) != 0 &&
       WithAttach(own, shell_attach, shell_env, kMaxEnv))
     environ = shell_env;
   Unlock(shell_lock);
+  ForkParent();
   auto r = call();
   int e = errno;
   if (environ == shell_env) environ = own;

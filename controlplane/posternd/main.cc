@@ -31,8 +31,6 @@
 namespace postern::daemon {
 namespace {
 
-constexpr uint32_t kLockPatience = 100;  // 2 s
-
 struct Arguments {
   std::string runtime_dir;
   uint32_t idle_sec = 10;
@@ -133,7 +131,6 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
 
 int Main(const Arguments& arguments) {
   SetVerbose(arguments.verbose);
-  g_lock_patience = kLockPatience;
   CloseInherited();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGHUP, SIG_IGN);

@@ -95,6 +95,11 @@ bool IsAlive(pid_t pid, uint64_t start_time) {
   return start_time == 0 || stat.start_time == start_time;
 }
 
+bool ThreadIsStopped(uint32_t tid) {
+  const char state = ReadStat(static_cast<pid_t>(tid)).state;
+  return state == 'T' || state == 't';
+}
+
 std::set<pid_t> MappersOf(uint64_t inode) {
   std::set<pid_t> found;
   DIR* dir = opendir("/proc");

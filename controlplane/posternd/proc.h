@@ -25,6 +25,7 @@ bool PidfdIsDead(int pidfd);
 // Zombies count as dead, since they hold nothing any more.
 bool IsAlive(pid_t pid, uint64_t start_time);
 
+bool ThreadIsStopped(uint32_t tid);  // by a signal or a debugger
 // Processes that have the file (by inode) mapped, as far as we may look into them. Slow: it reads
 // the maps of every process.
 std::set<pid_t> MappersOf(uint64_t inode);

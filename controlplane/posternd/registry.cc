@@ -200,7 +200,8 @@ void Registry::ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid) 
   Forget(*stack, slot);
   // An orderly process has given its slot back itself, and another may hold it by now.
   const SlotCopy copy = ReadSlot(*stack, slot);
-  if (Held(copy) && copy.pid == pid && copy.state == PSTN_SL_LIVE) Reap(*stack, slot);
+  if (Held(copy) && copy.pid == pid && copy.state == PSTN_SL_LIVE)
+    (void)Reap(*stack, slot);  // else the scan is what tries again
   if (!ScanOrDrop(*stack)) WithdrawStaleListeners(*stack);
 }
 
@@ -211,16 +212,20 @@ int Registry::ChildEnded(Stack& stack, uint32_t slot, pid_t pid) {
   if (IsAlive(pid, copy.state == PSTN_SL_LIVE ? copy.start_time : 0)) return -EBUSY;
   Forget(stack, slot);
   stack.suspects.erase(slot);
-  Reap(stack, slot);
-  return 0;
+  if (Reap(stack, slot)) return 0;
+  slot_timer_.AddMs(kSlotScanMs);
+  return -EBUSY;
 }
 
 // In the order in which a client may notice: who has been told that its connection is gone finds
-// nobody at the port.
-void Registry::Reap(Stack& stack, uint32_t slot) {
+// nobody at the port. False: a stopped thread (a debugger, SIGSTOP) holds a lock that this needs.
+// To take it from a living thread would have two in there when it goes on: it is tried again later.
+bool Registry::Reap(Stack& stack, uint32_t slot) {
+  if (ReapWouldWait(*stack.view.s, slot, ThreadIsStopped)) return false;
   ReapListeners(stack.view, slot);
   WithdrawStaleListeners(stack);
   ReapSlot(stack.view, slot);
+  return true;
 }
 
 bool Registry::ScanSlots(Stack& stack) {
@@ -245,8 +250,7 @@ bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
   if (IsAlive(copy.pid, copy.start_time)) return true;
   Note("stack %s: slot %u belonged to pid %d, which is gone", Text(stack.id).c_str(), slot,
        copy.pid);
-  Reap(stack, slot);
-  return false;
+  return !Reap(stack, slot);
 }
 
 // The process has exec'd, and its new image has not said hello.
@@ -258,8 +262,7 @@ bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy) {
        copy.pid, slot);
   stack.suspects.erase(it);
   Forget(stack, slot);
-  Reap(stack, slot);
-  return false;
+  return !Reap(stack, slot);
 }
 
 // An embryo bears its parent's pid and no start time that could be relied on.
@@ -275,8 +278,7 @@ bool Registry::ScanEmbryo(Stack& stack, uint32_t slot, pid_t parent) {
   Note("stack %s: slot %u was never taken over by a child of pid %d", Text(stack.id).c_str(), slot,
        parent);
   stack.suspects.erase(it);
-  Reap(stack, slot);
-  return false;
+  return !Reap(stack, slot);
 }
 
 bool Registry::ScanOrDrop(Stack& stack) {

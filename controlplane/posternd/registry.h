@@ -112,7 +112,7 @@ class Registry {
   int Watch(Stack& stack, uint32_t slot, pid_t pid, uint64_t start_time, Process*& process);
   void Forget(Stack& stack, uint32_t slot);
   void ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid);
-  void Reap(Stack& stack, uint32_t slot);
+  bool Reap(Stack& stack, uint32_t slot);
   // Whether some slot has a holder without a pidfd, so that the timer has to look again.
   bool ScanSlots(Stack& stack);
   bool ScanSlot(Stack& stack, uint32_t slot);

@@ -20,7 +20,6 @@ constexpr timespec kPatience = {0, 20000000};  // then ask whether the owner is 
 }  // namespace
 
 uint64_t* g_locks_taken_over = &nobodys_count;
-uint32_t g_lock_patience = ~0u;
 
 uint32_t LearnTid() { return t_self_tid = static_cast<uint32_t>(sys::Tid()); }
 void ForgetTid() { t_self_tid = 0; }
@@ -31,7 +30,6 @@ bool LockSlow(pstn_lock& lock, uint32_t self) {
     if (LoadRelaxed(lock.word) == 0 && CompareExchange(lock.word, free, self)) return false;
     CpuRelax();
   }
-  uint32_t asked = 0, owner = 0;
   // From here on we take the lock with the sleepers' bit set: others may sleep beside us.
   for (;;) {
     uint32_t seen = LoadRelaxed(lock.word);
@@ -43,10 +41,8 @@ bool LockSlow(pstn_lock& lock, uint32_t self) {
       continue;
     }
     seen |= kLockSleepers;
-    if (seen != owner) owner = seen, asked = 0;
     long r = sys::FutexWait(&lock.word, seen, &kPatience);
-    if (r == -110 &&
-        (!sys::ThreadIsAlive(seen & ~kLockSleepers) || ++asked >= g_lock_patience)) {  // ETIMEDOUT
+    if (r == -110 && !sys::ThreadIsAlive(seen & ~kLockSleepers)) {  // ETIMEDOUT
       if (!CompareExchange(lock.word, seen, self | kLockSleepers)) continue;
       FetchAdd(*g_locks_taken_over, uint64_t{1});
       return true;

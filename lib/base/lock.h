@@ -28,11 +28,7 @@ struct ThreadLocks {
   uint32_t late;
 };
 extern constinit thread_local ThreadLocks t_locks __attribute__((tls_model("initial-exec")));
-extern void (*g_run_late)();  // never null
-// How often a waiter asks whether the owner lives before it takes the lock from a living one, too;
-// 20 ms each. ~0, never, but for posternd, which must not hang because a program is stopped or
-// means ill.
-extern uint32_t g_lock_patience;
+extern void (*g_run_late)();          // never null
 extern uint64_t* g_locks_taken_over;  // counts locks that were taken over from the dead; never null
 
 // Handlers of this very thread see these stores in this order; no other thread looks.

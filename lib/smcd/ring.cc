@@ -4,6 +4,7 @@
 
 #include "base/copy.h"
 #include "base/sys.h"
+#include "base/tsan.h"
 
 namespace postern {
 namespace {
@@ -242,6 +243,7 @@ size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Gr
     ring = RingAt(e.lgr, e.side, tx.ring);
   }
   tx.records++;
+  TsanLeave(e.ref);  // the ring may be another connection's next, through a process of the family
   return done;
 }
 

@@ -81,7 +81,9 @@ uint32_t TakeSlot(uint32_t state) {
   for (uint32_t i = 0; i < PSTN_SLOTS; i++) {
     if (LoadRelaxed(s.slots[i].state) != PSTN_SL_FREE) continue;
     for (uint32_t& c : s.slots[i].chunk) StoreRelaxed(c, PSTN_NONE);
-    StoreRelease(s.slots[i].pid, static_cast<uint32_t>(sys::Pid()));
+    // The thread's: two threads that fork at once must not take each other's child for theirs
+    // (Adopted).
+    StoreRelease(s.slots[i].pid, SelfTid());
     StoreRelease(s.slots[i].state, state);
     if (i >= LoadRelaxed(s.hdr.slots_hw)) StoreRelease(s.hdr.slots_hw, i + 1);
     return i;

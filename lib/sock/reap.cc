@@ -109,6 +109,32 @@ void EndSide(uint8_t* lgr, uint32_t side) {
 
 }  // namespace
 
+bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stopped)(uint32_t tid)) {
+  auto held = [&](const pstn_lock& lock) {
+    uint32_t owner = LoadRelaxed(lock.word) & ~kLockSleepers;
+    return owner != 0 && stopped(owner);
+  };
+  if (slot_idx >= PSTN_SLOTS || held(s.hdr.slot_lock) || held(s.hdr.lgr_lock)) return true;
+  for (const pstn_lgr_ref& ref : s.lgrs) {
+    if (LoadRelaxed(ref.state) != 0 && held(ref.lock)) return true;
+  }
+  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.epolls.hw) && i < PSTN_EPOLLS; i++) {
+    if (held(s.epolls[i].lock)) return true;
+  }
+  for (const uint32_t& place : s.slots[slot_idx].chunk) {
+    uint32_t chunk = LoadAcquire(place);
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    for (const uint32_t& e : s.fdchunks[chunk].fd) {
+      uint32_t entry = LoadRelaxed(e), idx = entry & PSTN_FD_IDX;
+      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || idx >= PSTN_EPS) continue;
+      const pstn_ep& ep = s.eps[idx];
+      if (held(ep.tx.lock) || held(ep.rx.lock) || held(ep.item_lock) || held(ep.accept_lock))
+        return true;
+    }
+  }
+  return false;
+}
+
 void ReapListeners(StackView& v, uint32_t slot_idx) {
   if (slot_idx >= PSTN_SLOTS) return;
   Borrow b(v);

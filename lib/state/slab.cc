@@ -3,6 +3,7 @@
 #include "state/slab.h"
 
 #include "base/lock.h"
+#include "base/tsan.h"
 
 namespace postern {
 namespace {
@@ -73,6 +74,7 @@ bool SlabHas(pstn_lgr_ref& ref, uint32_t cls) {
 
 uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls) {
   Guard g(ref.lock);
+  TsanCome(&ref);
   for (uint32_t c = cls + 1; c-- > 0;) {
     uint64_t* map = ClassMap(ref, c);
     uint32_t i = FindClear(map, RingCount(c), ref.slab_hint[c]);

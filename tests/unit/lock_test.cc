@@ -114,20 +114,5 @@ TEST_CASE("lock: whoever waits for a killed owner takes it over") {
   munmap(&s, 4096);
 }
 
-TEST_CASE("lock: with a limit to its patience, a waiter takes it from a living owner") {
-  Shared& s = MapPage();
-  s.stage = 0;
-  const pid_t child = HoldInChild(s);
-  kill(child, SIGSTOP);
-  g_lock_patience = 3;
-  Lock(s.lock);
-  CHECK((s.lock.word & ~kLockSleepers) == SelfTid());
-  Unlock(s.lock);
-  g_lock_patience = ~0u;
-  kill(child, SIGKILL);
-  REQUIRE(waitpid(child, nullptr, 0) == child);
-  munmap(&s, 4096);
-}
-
 }  // namespace
 }  // namespace postern
