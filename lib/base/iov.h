@@ -25,6 +25,8 @@ class IovCursor {
     for (size_t i = 0; i < count; i++) left_ += iov[i].iov_len;
   }
   size_t left() const { return left_; }
+  // What the caller will send behind this, as far as it knows: room is made for that, too.
+  size_t ahead = 0;
 
   // Copies up to `bytes` between the program's buffers and `at`.
   size_t CopyOut(uint8_t* at, size_t bytes) {

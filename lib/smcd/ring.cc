@@ -228,7 +228,7 @@ uint32_t NextClass(uint32_t cls, uint32_t blocked, size_t left, const RingLimits
 
 size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Growth growth) {
   pstn_tx& tx = e.ep->tx;
-  if (tx.ring == 0 && !Attach(e, ClassFor(from.left(), limits))) return 0;
+  if (tx.ring == 0 && !Attach(e, ClassFor(from.left() + from.ahead, limits))) return 0;
   DropOldRing(e);
   RingPlace ring = RingAt(e.lgr, e.side, tx.ring);
   if (LoadRelaxed(HeaderAt(ring.base, tx.off)) != 0) RepairWriter(e, ring);
@@ -238,7 +238,7 @@ size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Gr
     done += n;
     if (n != 0) continue;
     uint32_t cls = RingClass(tx.ring);
-    uint32_t next = NextClass(cls, ++tx.blocked, from.left(), limits, growth);
+    uint32_t next = NextClass(cls, ++tx.blocked, from.left() + from.ahead, limits, growth);
     if (next == cls || !Grow(e, ring, next)) break;
     ring = RingAt(e.lgr, e.side, tx.ring);
   }

@@ -294,7 +294,7 @@ long SendRest(int fd, IovCursor& from, size_t done, int flags) {
 
 }  // namespace
 
-long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
+long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags, size_t ahead) {
   if ((flags & MSG_ZEROCOPY) != 0) [[unlikely]]
     return SendZerocopy(fd, ep, iov, count, flags);
   uint32_t state = LoadAcquire(ep.state);
@@ -310,6 +310,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     return -EISCONN;
   if (TooMuch(iov, count)) return -EINVAL;
   IovCursor from(iov, count);
+  from.ahead = ahead;
   const size_t want = from.left();
   const bool bad = want != 0 && BadBuffer(iov, count);
   const Urgent urgent = {(flags & MSG_OOB) != 0 ? iov : nullptr, want};

@@ -79,7 +79,8 @@ void RecoverConns(uint32_t slot);
 long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec);
 
 // ---- io.cc. `flags` as in send and recv.
-long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags);
+// `ahead`: bytes that will follow at once.
+long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags, size_t ahead = 0);
 long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags);
 long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count);
 long SockSplice(int fd_in, int fd_out, pstn_ep* in, pstn_ep* out, size_t len, unsigned flags);

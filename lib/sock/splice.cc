@@ -11,11 +11,12 @@ namespace postern {
 namespace {
 
 constexpr size_t kBounce = 32768;
+constexpr size_t kMostAhead = 1u << 20;  // no ring is larger
 
 // Sends all of `bytes` or, if the socket would block or fails, as much as went.
-long SendAll(int fd, pstn_ep& ep, const uint8_t* data, size_t bytes, int flags) {
+long SendAll(int fd, pstn_ep& ep, const uint8_t* data, size_t bytes, size_t ahead) {
   iovec iov = {const_cast<uint8_t*>(data), bytes};
-  return SockSend(fd, ep, &iov, 1, flags | MSG_NOSIGNAL);
+  return SockSend(fd, ep, &iov, 1, MSG_NOSIGNAL, ahead);
 }
 
 }  // namespace
@@ -41,7 +42,10 @@ long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count) {
       error = got;
       break;
     }
-    long sent = SendAll(fd, ep, bounce, static_cast<size_t>(got), 0);
+    // A file may be shorter than what was asked for.
+    size_t rest = count - done - static_cast<size_t>(got);
+    long sent =
+        SendAll(fd, ep, bounce, static_cast<size_t>(got), rest < kMostAhead ? rest : kMostAhead);
     if (sent < 0) {
       error = sent;
       break;
@@ -101,7 +105,9 @@ long SpliceOut(int fd, pstn_ep& ep, int pipe, size_t len, bool wait, bool nonblo
 // Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
 long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
   ConnEnd e;
-  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return -EPIPE;
+  uint32_t state = LoadAcquire(ep.state);
+  if (state != PSTN_EP_ESTABLISHED)  // exported, perhaps, since this call began
+    return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
   if (!Resolve(ep, e)) return -ECONNRESET;
   iovec none = {nullptr, 0};
   long stop = SockSend(fd, ep, &none, 1, MSG_NOSIGNAL);  // an error leaves the pipe as it was
