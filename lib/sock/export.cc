@@ -30,6 +30,63 @@ void SetBlocking(int fd, bool blocking) {
   if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, blocking ? fl & ~O_NONBLOCK : fl | O_NONBLOCK);
 }
 
+// One more reference, unless the endpoint is on its way out or another one by now.
+bool Ref(pstn_ep& ep, uint32_t gen) {
+  uint32_t refs = LoadAcquire(ep.refs);
+  do {
+    if (refs == 0) return false;
+  } while (!CompareExchange(ep.refs, refs, refs + 1));
+  if (LoadAcquire(ep.gen) == gen) return true;
+  FetchSub(ep.refs, 1u);
+  return false;
+}
+
+// Endpoint and kernel socket as a number means them at one moment, held while the keeper works:
+// another thread may close the number meanwhile, and both may be another connection's. The
+// reference is in the table, under a number of our own, which our death releases.
+class Pinned {
+ public:
+  Pinned(int fd, pstn_ep& ep) : entry_(PSTN_FD_EP | EpIdx(Stack(), ep)) {
+    TableChange change;
+    const uint32_t gen = LoadAcquire(ep.gen);
+    own_ = sys::DupHigh(fd);
+    // Whoever takes the number away changes its entry before the kernel hears of it.
+    if (own_ >= 0 && FdEntry(fd) == entry_ && Ref(ep, gen)) {
+      SetFd(own_, entry_);
+      MarkPrivate(own_, PSTN_FD_INTERNAL);
+      held_ = true;
+    } else if (own_ >= 0) {
+      sys::Close(own_);
+    }
+  }
+  ~Pinned() {
+    if (!held_) return;
+    TableChange change;
+    SetFd(own_, 0);
+    sys::Close(own_);
+    DropFdRef(entry_);
+  }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+  // 0: held; -errno. -EBADF: the number means something else by now.
+  long error() const { return held_ ? 0 : own_ < 0 ? own_ : -EBADF; }
+  int fd() const { return own_; }
+
+ private:
+  const uint32_t entry_;
+  int own_ = -1;
+  bool held_ = false;
+};
+
+long ExportConnection(int fd, pstn_ep& ep) {
+  Pinned pin(fd, ep);
+  if (pin.error() == -EBADF) return 0;  // closed: nothing to export
+  // Out of numbers (a sandbox that allows itself none): then the program's own has to do.
+  int r = CtlExport(ep, pin.error() == 0 ? pin.fd() : fd);
+  if (r == 0) MoveItemsToKernel(fd, ep);
+  return r;
+}
+
 // A listener is the kernel's from now on, or its accelerated clients would wait for a family that
 // may never accept again. Those in its queue get into the kernel's (TakeOver); who comes too late
 // is told by the directory (StillListed, lib/sock/connect.cc).
@@ -66,11 +123,8 @@ long SockExport(int fd) {
       return 0;
     case PSTN_EP_LISTEN:
       return ExportListener(fd, *ep);
-    case PSTN_EP_ESTABLISHED: {
-      int r = CtlExport(*ep, fd);
-      if (r == 0) MoveItemsToKernel(fd, *ep);
-      return r;
-    }
+    case PSTN_EP_ESTABLISHED:
+      return ExportConnection(fd, *ep);
     default:
       return 0;
   }
@@ -139,17 +193,6 @@ void SockAdopt(int fd, int pidfd, int target) {
 
 // ---------------------------------------------------------------- in the keeper
 namespace {
-
-// One more reference, unless the endpoint is on its way out or another one by now.
-bool Ref(pstn_ep& ep, uint32_t gen) {
-  uint32_t refs = LoadAcquire(ep.refs);
-  do {
-    if (refs == 0) return false;
-  } while (!CompareExchange(ep.refs, refs, refs + 1));
-  if (LoadAcquire(ep.gen) == gen) return true;
-  FetchSub(ep.refs, 1u);
-  return false;
-}
 
 // Connects `fd` to a socket of ours; its address is the peer's, its port the kernel's choice.
 // Returns our end, or -errno.

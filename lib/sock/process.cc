@@ -354,6 +354,14 @@ void ForkChild() {
   g_proc.slot = slot;
   FillSlot(Stack().slots[slot]);
   Count(Stack().hdr, kCounterForks);
+  // What the parent's threads hold by numbers of ours is not the child's.
+  EachFd(Stack().slots[slot], [](int fd, uint32_t entry) {
+    if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || (FdEntry(fd) & PSTN_FD_KIND) != PSTN_FD_INTERNAL)
+      return;
+    SetFd(fd, 0);
+    sys::Close(fd);
+    DropFdRef(entry);
+  });
   CacheForget();
   BedsAfterFork();
   CtlAfterFork();
