@@ -265,7 +265,7 @@ bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy) {
   return !Reap(stack, slot);
 }
 
-// An embryo bears its parent's pid and no start time that could be relied on.
+// An embryo bears the id of the thread that forks, and no start time that could be relied on.
 bool Registry::ScanEmbryo(Stack& stack, uint32_t slot, pid_t parent) {
   const auto now = Clock::now();
   const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{parent, 0, now});

@@ -42,9 +42,9 @@ const KernelOption kOptions[] = {
     {IPPROTO_TCP, kFastOpenConnect, kReasonFastOpen},
 };
 
-// No device, no mark, off.
+// No device, no mark, off. No such value is longer; the kernel looks at no more of it either.
 bool AllZero(const void* value, socklen_t len) {
-  for (socklen_t i = 0; i < len; i++) {
+  for (socklen_t i = 0; i < len && i < sizeof(int); i++) {
     if (static_cast<const uint8_t*>(value)[i] != 0) return false;
   }
   return true;
@@ -69,10 +69,11 @@ void GoKernel(int fd, pstn_ep& ep, Reason why) {
 
 void OptionForKernel(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
   if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED || BadPointer(value) ||
-      static_cast<int>(len) < 0 || (name != kPeekOff && AllZero(value, len)))
+      static_cast<int>(len) < 0)
     return;
   for (const KernelOption& o : kOptions) {
-    if (o.level == level && o.name == name) GoKernel(fd, ep, o.why);
+    if (o.level == level && o.name == name && (name == kPeekOff || !AllZero(value, len)))
+      GoKernel(fd, ep, o.why);
   }
 }
 
@@ -81,23 +82,14 @@ void InheritKernelOptions(int listener_fd, int fd, pstn_ep& ep) {
   struct {
     int level, name;
   } const kInherited[] = {
-      {IPPROTO_IP, IP_TOS},
-      {IPPROTO_IP, IP_TTL},
-      {IPPROTO_IP, IP_RECVTOS},
-      {IPPROTO_IP, IP_PKTINFO},
-      {IPPROTO_IP, IP_MINTTL},
-      {IPPROTO_IP, IP_MTU_DISCOVER},
-      {IPPROTO_IP, IP_RECVERR},
-      {IPPROTO_IPV6, IPV6_TCLASS},
-      {IPPROTO_IPV6, IPV6_RECVERR},
-      {IPPROTO_IPV6, IPV6_UNICAST_HOPS},
-      {IPPROTO_TCP, TCP_CONGESTION},
-      {IPPROTO_TCP, TCP_MAXSEG},
-      {IPPROTO_TCP, TCP_SYNCNT},
-      {IPPROTO_TCP, TCP_LINGER2},
-      {SOL_SOCKET, SO_TIMESTAMP},
-      {SOL_SOCKET, SO_TIMESTAMPNS},
-      {SOL_SOCKET, SO_MAX_PACING_RATE},
+      {IPPROTO_IP, IP_TOS},          {IPPROTO_IP, IP_TTL},
+      {IPPROTO_IP, IP_RECVTOS},      {IPPROTO_IP, IP_PKTINFO},
+      {IPPROTO_IP, IP_MINTTL},       {IPPROTO_IP, IP_MTU_DISCOVER},
+      {IPPROTO_IP, IP_RECVERR},      {IPPROTO_IPV6, IPV6_TCLASS},
+      {IPPROTO_IPV6, IPV6_RECVERR},  {IPPROTO_IPV6, IPV6_UNICAST_HOPS},
+      {IPPROTO_TCP, TCP_CONGESTION}, {IPPROTO_TCP, TCP_SYNCNT},
+      {IPPROTO_TCP, TCP_LINGER2},    {SOL_SOCKET, SO_TIMESTAMP},
+      {SOL_SOCKET, SO_TIMESTAMPNS},  {SOL_SOCKET, SO_MAX_PACING_RATE},
   };
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
   for (const auto& o : kInherited) {

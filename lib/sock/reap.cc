@@ -115,8 +115,8 @@ bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stopped)(uint3
     return owner != 0 && stopped(owner);
   };
   if (slot_idx >= PSTN_SLOTS || held(s.hdr.slot_lock) || held(s.hdr.lgr_lock)) return true;
-  for (const pstn_lgr_ref& ref : s.lgrs) {
-    if (LoadRelaxed(ref.state) != 0 && held(ref.lock)) return true;
+  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.lgrs_hw) && i < PSTN_LGRS; i++) {
+    if (LoadRelaxed(s.lgrs[i].state) != 0 && held(s.lgrs[i].lock)) return true;
   }
   for (uint32_t i = 0; i < LoadRelaxed(s.hdr.epolls.hw) && i < PSTN_EPOLLS; i++) {
     if (held(s.epolls[i].lock)) return true;

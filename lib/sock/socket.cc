@@ -129,7 +129,7 @@ long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
 // It has a name already, but a wrong address is what the kernel sees first.
 static long BindAgain(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   constexpr socklen_t kLeastIn6 = 24;  // without the scope, as RFC 2133 had it
-  if (sa == nullptr) return -EFAULT;
+  if (BadPointer(sa)) return -EFAULT;
   if (len < (ep.family == AF_INET6 ? kLeastIn6 : sizeof(sockaddr_in))) return -EINVAL;
   bool fits = sa->sa_family == ep.family || (ep.family == AF_INET && sa->sa_family == AF_UNSPEC);
   return fits ? -EINVAL : -EAFNOSUPPORT;

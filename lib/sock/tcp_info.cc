@@ -15,18 +15,14 @@ namespace {
 
 // The fields that newer kernels have behind those of the C library's struct, by offset.
 enum : size_t {
-  kPacingRate = 104,
   kBytesAcked = 120,
   kBytesReceived = 128,
   kSegsOut = 136,
-  kSegsIn = 140,
   kMinRtt = 148,
-  kDataSegsIn = 152,
   kDataSegsOut = 156,
   kDelivered = 192,
   kBytesSent = 200,
   kSndWnd = 228,
-  kRcvWnd = 232,
   kEnd = 512
 };
 

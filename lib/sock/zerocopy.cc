@@ -4,7 +4,7 @@
 // A program that has set SO_ZEROCOPY looks for completions in the socket's error queue before it
 // uses a buffer again. Here a buffer is free when send() returns. Each send gets its number, and
 // its completion says SO_EE_CODE_ZEROCOPY_COPIED, as the kernel's does over loopback
-// (Documentation/ networking/msg_zerocopy.rst). The queue is two counters: numbers that follow each
+// (msg_zerocopy.rst). The queue is two counters: numbers that follow each
 // other are one message.
 #include <netinet/in.h>
 #include <time.h>
