@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,6 +26,28 @@ namespace {
 static_assert(sizeof(pthread_mutex_t) <= sizeof(pstn_dir::alive_mutex));
 static_assert(offsetof(pthread_mutex_t, __data.__lock) == 0);
 static_assert(sizeof(pthread_mutex_t::__data.__lock) == sizeof(uint32_t));
+
+bool IsWildcard(const Listener& l) {
+  static constexpr uint8_t kZero[16] = {};
+  return memcmp(l.local.ip, kZero, sizeof(kZero)) == 0;
+}
+
+// Which of the two families' connections it takes: 1 for IPv4, 2 for IPv6.
+unsigned Takes(const Listener& l) {
+  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  if (l.family == AF_INET) return 1;
+  if (IsWildcard(l)) return l.v6only != 0 ? 2 : 3;
+  return memcmp(l.local.ip, kMapped, sizeof(kMapped)) == 0 ? 1 : 2;
+}
+
+// Whether the kernel would refuse two sockets to listen there.
+bool SamePlace(const Listener& a, const Listener& b) {
+  if (a.local.port != b.local.port || a.netns_ino != b.netns_ino || (Takes(a) & Takes(b)) == 0)
+    return false;
+  return IsWildcard(a) || IsWildcard(b) ||
+         (memcmp(a.local.ip, b.local.ip, sizeof(a.local.ip)) == 0 &&
+          a.local.scope == b.local.scope);
+}
 
 constexpr uint32_t kOwnerDied = 0x40000000;  // FUTEX_OWNER_DIED
 
@@ -125,7 +148,13 @@ void Directory::Unlink(uint32_t entry, uint16_t port) {
   if (*at != 0) StoreRelaxed(*at, dir_->listeners[entry].next);
 }
 
+void Directory::WithdrawEnded(const Listener& by) {
+  if (by.shares_port) return;
+  WithdrawIf([&](const Listener& l) { return l.cookie != by.cookie && SamePlace(l, by); });
+}
+
 int Directory::Publish(const Listener& listener) {
+  WithdrawEnded(listener);
   uint32_t entry = FindEntry(listener.stack, listener.ep_idx, listener.ep_gen);
   if (entry != PSTN_NONE) {
     Change change(dir_);

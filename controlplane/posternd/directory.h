@@ -24,6 +24,7 @@ struct Listener {
   pstn_addr local{};
   uint32_t family = 0, v6only = 0;
   uint64_t netns_ino = 0, cookie = 0;
+  bool shares_port = false;  // SO_REUSEPORT
 };
 
 class Directory {
@@ -39,7 +40,9 @@ class Directory {
   SharedFd fd() const { return fd_; }
   const pstn_dir* map() const { return dir_; }
 
-  // The same endpoint and generation again replaces the entry. 0, or -ENOSPC.
+  // The same endpoint and generation again replaces the entry. A listener that shares no port is
+  // the only one at its address, says the kernel: others that are listed there have ended, though
+  // their family's death is not known yet, and are withdrawn. 0, or -ENOSPC.
   int Publish(const Listener& listener);
   // Whether there was one.
   bool Withdraw(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
@@ -58,6 +61,7 @@ class Directory {
 
  private:
   class Change;  // seq is odd while one of these exists
+  void WithdrawEnded(const Listener& by);
   uint32_t FindEntry(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) const;
   void Remove(uint32_t entry);
   void Link(uint32_t entry, uint16_t port);

@@ -1,66 +1,75 @@
-// kernel_names.cc - /proc/net/tcp and tcp6.
 // SPDX-License-Identifier: Apache-2.0
+// kernel_names.cc - the kernel's sockets by sock_diag(7). /proc/net/tcp would list those in
+// TIME_WAIT, too: tens of thousands, where connections are short.
 #include "kernel_names.h"
 
 #include <arpa/inet.h>
+#include <libmnl/libmnl.h>
+#include <linux/inet_diag.h>
+#include <linux/netlink.h>
+#include <linux/sock_diag.h>
+#include <netinet/in.h>
 #include <sys/stat.h>
 
-#include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
+#include <iterator>
+#include <memory>
+#include <vector>
 
 namespace postern::daemon {
 namespace {
 
-// "0100007F:1F90": words of four bytes in the machine's byte order, then the port.
-std::string NameOf(const std::string& text) {
-  const size_t colon = text.find(':');
-  if (colon != 8 && colon != 32) return "";
-  uint8_t ip[16] = {};
-  for (size_t word = 0; word < colon / 8; ++word) {
-    const uint32_t value =
-        static_cast<uint32_t>(strtoul(text.substr(word * 8, 8).c_str(), nullptr, 16));
-    memcpy(ip + word * 4, &value, 4);
-  }
-  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  char name[INET6_ADDRSTRLEN] = "";
-  std::string result;
-  if (colon == 8) {
-    result = inet_ntop(AF_INET, ip, name, sizeof(name));
-  } else if (memcmp(ip, kMapped, sizeof(kMapped)) == 0) {
-    result = inet_ntop(AF_INET, ip + 12, name, sizeof(name));
-  } else {
-    result = std::string("[") + inet_ntop(AF_INET6, ip, name, sizeof(name)) + "]";
-  }
-  const unsigned long port = strtoul(text.c_str() + colon + 1, nullptr, 16);
-  return result + ":" + (port != 0 ? std::to_string(port) : "*");
-}
+// Linux's numbers (include/net/tcp_states.h), ss's names.
+constexpr const char* kStates[] = {"UNKNOWN",    "ESTAB",      "SYN-SENT",  "SYN-RECV",
+                                   "FIN-WAIT-1", "FIN-WAIT-2", "TIME-WAIT", "UNCONN",
+                                   "CLOSE-WAIT", "LAST-ACK",   "LISTEN",    "CLOSING"};
+constexpr size_t kBufferBytes = 32768;  // the kernel makes messages of a dump no larger
+constexpr uint32_t kTimeWait = 1u << 6;
 
-// Linux's numbers, ss's names.
-const char* StateOf(const std::string& hex) {
-  static constexpr const char* kNames[] = {"UNKNOWN",    "ESTAB",      "SYN-SENT",  "SYN-RECV",
-                                           "FIN-WAIT-1", "FIN-WAIT-2", "TIME-WAIT", "UNCONN",
-                                           "CLOSE-WAIT", "LAST-ACK",   "LISTEN",    "CLOSING"};
-  const unsigned long state = strtoul(hex.c_str(), nullptr, 16);
-  return state < sizeof(kNames) / sizeof(kNames[0]) ? kNames[state] : kNames[0];
+std::string NameOf(uint8_t family, const __be32* words, __be16 port) {
+  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  char text[INET6_ADDRSTRLEN] = "";
+  std::string name;
+  if (family == AF_INET) {
+    name = inet_ntop(AF_INET, words, text, sizeof(text));
+  } else if (memcmp(words, kMapped, sizeof(kMapped)) == 0) {
+    name = inet_ntop(AF_INET, words + 3, text, sizeof(text));
+  } else {
+    name = std::string("[") + inet_ntop(AF_INET6, words, text, sizeof(text)) + "]";
+  }
+  return name + ":" + (port != 0 ? std::to_string(ntohs(port)) : "*");
 }
 
 }  // namespace
 
-void KernelNames::Load(const char* path) {
-  std::ifstream file(path);
-  std::string line;
-  std::getline(file, line);  // the headings
-  while (std::getline(file, line)) {
-    // sl local rem st queues timer retransmits uid timeout inode
-    std::istringstream fields(line);
-    std::string sl, local, peer, state, skipped;
-    uint64_t inode = 0;
-    fields >> sl >> local >> peer >> state >> skipped >> skipped >> skipped >> skipped >> skipped >>
-        inode;
-    if (inode != 0) by_inode_[inode] = {NameOf(local), NameOf(peer), StateOf(state)};
-  }
+void KernelNames::Load(uint8_t family) {
+  const std::unique_ptr<mnl_socket, int (*)(mnl_socket*)> line(
+      mnl_socket_open2(NETLINK_SOCK_DIAG, SOCK_CLOEXEC), mnl_socket_close);
+  if (line == nullptr) return;
+  std::vector<char> buffer(kBufferBytes);
+  nlmsghdr* header = mnl_nlmsg_put_header(buffer.data());
+  header->nlmsg_type = SOCK_DIAG_BY_FAMILY;
+  header->nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+  auto* request =
+      static_cast<inet_diag_req_v2*>(mnl_nlmsg_put_extra_header(header, sizeof(inet_diag_req_v2)));
+  request->sdiag_family = family;
+  request->sdiag_protocol = IPPROTO_TCP;
+  request->idiag_states = ~kTimeWait;
+  if (mnl_socket_sendto(line.get(), header, header->nlmsg_len) < 0) return;
+  const mnl_cb_t add = [](const nlmsghdr* answer, void* names) {
+    const auto* d = static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
+    if (mnl_nlmsg_get_payload_len(answer) < sizeof *d || d->idiag_inode == 0) return MNL_CB_OK;
+    static_cast<KernelNames*>(names)->by_inode_[d->idiag_inode] = {
+        NameOf(d->idiag_family, d->id.idiag_src, d->id.idiag_sport),
+        NameOf(d->idiag_family, d->id.idiag_dst, d->id.idiag_dport),
+        d->idiag_state < std::size(kStates) ? kStates[d->idiag_state] : kStates[0]};
+    return MNL_CB_OK;
+  };
+  const unsigned port = mnl_socket_get_portid(line.get());
+  ssize_t n;
+  do {
+    n = mnl_socket_recvfrom(line.get(), buffer.data(), buffer.size());
+  } while (n > 0 && mnl_cb_run(buffer.data(), static_cast<size_t>(n), 0, port, add, this) > 0);
 }
 
 const KernelNames::Entry* KernelNames::Find(pid_t pid, uint32_t fd) {
@@ -68,8 +77,8 @@ const KernelNames::Entry* KernelNames::Find(pid_t pid, uint32_t fd) {
   struct stat st {};
   if (stat(path.c_str(), &st) != 0 || !S_ISSOCK(st.st_mode)) return nullptr;
   if (!loaded_) {
-    Load("/proc/self/net/tcp");
-    Load("/proc/self/net/tcp6");
+    Load(AF_INET);
+    Load(AF_INET6);
     loaded_ = true;
   }
   const auto it = by_inode_.find(st.st_ino);

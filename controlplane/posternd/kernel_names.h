@@ -21,7 +21,7 @@ class KernelNames {
   const Entry* Find(pid_t pid, uint32_t fd);
 
  private:
-  void Load(const char* path);
+  void Load(uint8_t family);
 
   bool loaded_ = false;
   std::unordered_map<uint64_t, Entry> by_inode_;

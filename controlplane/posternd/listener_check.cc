@@ -57,14 +57,17 @@ uint64_t SocketNetns(int fd, pid_t owner) {
 }  // namespace
 
 int CheckListener(int fd, pid_t owner, Listener& listener) {
-  int domain = 0, type = 0, protocol = 0, listening = 0, v6only = 0;
+  int domain = 0, type = 0, protocol = 0, listening = 0, v6only = 0, device = 0, shares_port = 0;
   int error = IntOption(fd, SOL_SOCKET, SO_DOMAIN, domain);
   if (error == 0) error = IntOption(fd, SOL_SOCKET, SO_TYPE, type);
   if (error == 0) error = IntOption(fd, SOL_SOCKET, SO_PROTOCOL, protocol);
   if (error == 0) error = IntOption(fd, SOL_SOCKET, SO_ACCEPTCONN, listening);
+  if (error == 0) error = IntOption(fd, SOL_SOCKET, SO_BINDTOIFINDEX, device);
+  if (error == 0) error = IntOption(fd, SOL_SOCKET, SO_REUSEPORT, shares_port);
   if (error != 0) return error;
   if (domain != AF_INET && domain != AF_INET6) return -EINVAL;
-  if (type != SOCK_STREAM || protocol != IPPROTO_TCP || listening == 0) return -EINVAL;
+  if (type != SOCK_STREAM || protocol != IPPROTO_TCP || listening == 0 || device != 0)
+    return -EINVAL;
   if (domain == AF_INET6) error = IntOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, v6only);
   if (error == 0) error = ReadAddress(fd, listener);
   if (error != 0) return error;
@@ -72,6 +75,7 @@ int CheckListener(int fd, pid_t owner, Listener& listener) {
   if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &listener.cookie, &size) != 0) return -errno;
   listener.family = static_cast<uint32_t>(domain);
   listener.v6only = v6only != 0 ? 1 : 0;
+  listener.shares_port = shares_port != 0;
   listener.netns_ino = SocketNetns(fd, owner);
   if (listener.netns_ino == 0 || listener.netns_ino != OwnNetnsIno()) return -EPERM;
   return 0;

@@ -10,8 +10,9 @@
 
 namespace postern::daemon {
 
-// Fills local, family, v6only, netns_ino and cookie. 0; -ENOTSOCK or -EINVAL when it is not a
-// listening TCP socket; -EPERM when it is not, or not provably, in our network namespace.
+// Fills local, family, v6only, netns_ino, cookie and shares_port. 0; -ENOTSOCK or -EINVAL when it
+// is not a listening TCP socket, or one of a single device; -EPERM when it is not, or not provably,
+// in our network namespace.
 int CheckListener(int fd, pid_t owner, Listener& listener);
 
 }  // namespace postern::daemon

@@ -147,11 +147,15 @@ bool HoldsSlot(const Stack& stack, const Process& process) {
          static_cast<pid_t>(LoadRelaxed(slot.pid)) == process.pid;
 }
 
+// Nothing of a process that has died meanwhile: it holds none of these any more, and the kernel no
+// longer has names for them.
 void AddSockets(Json& sockets, const Stack& stack, const Process& process, KernelNames& kernel) {
   const std::string comm = Comm(process.pid);
+  Json found = Json::array();
   ForEachSocket(stack, process, [&](uint32_t fd, const pstn_ep& ep) {
-    sockets.push_back(SocketJson(stack, process, comm, fd, ep, kernel));
+    found.push_back(SocketJson(stack, process, comm, fd, ep, kernel));
   });
+  if (!PidfdIsDead(process.pidfd.get())) sockets.insert(sockets.end(), found.begin(), found.end());
 }
 
 Json SocketsOf(const Registry& registry, pid_t only_pid, Json sockets = Json::array()) {

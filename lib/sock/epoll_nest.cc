@@ -15,6 +15,8 @@ uint64_t g_epolls_made[kFdMax / 64];
 
 namespace {
 
+uint32_t epolls_hw;  // no bit of g_epolls_made was ever set in a word from here on
+
 // Sets that are members of another set of this process. Few programs have any.
 constexpr uint32_t kNestedMax = 64;
 struct Nested {
@@ -24,20 +26,32 @@ struct Nested {
 };
 Nested nested[kNestedMax];
 
-bool AnyReady(pstn_epoll& set, uint32_t idx) {
+// `moved`: an endpoint was met that has become the kernel's.
+bool AnyOnList(pstn_epoll& set, bool* moved) {
   pstn_stack& s = Stack();
-  if (set.listeners != 0) AdmitSyns();
-  TakePosts(g_proc.view, set, idx);
   SetGuard g(s, set);
   for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
     const pstn_item& item = s.items[i];
     i = item.ready_next;
     pstn_ep* ep = EpAt(s, item.ep_idx);
     if (ep == nullptr) continue;
+    if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {
+      *moved = true;
+      continue;
+    }
     if ((item.flags & PSTN_IT_KREADY) != 0) return true;
     if ((Readiness(*ep) & ((item.events & kEventMask) | EPOLLERR | EPOLLHUP)) != 0) return true;
   }
   return false;
+}
+
+bool AnyReady(int epfd, pstn_epoll& set, uint32_t idx) {
+  if (set.listeners != 0) AdmitSyns();
+  TakePosts(g_proc.view, set, idx);
+  bool moved = false;
+  const bool any = AnyOnList(set, &moved);
+  if (moved) MoveMembers(epfd, set, idx);  // the kernel's set tells of these from now on
+  return any;
 }
 
 }  // namespace
@@ -50,7 +64,7 @@ bool Rearm(int epfd, pstn_epoll& set, uint32_t idx) {
   MarkWaiter(set.waiter_idx, PSTN_EV_USED | (set.listeners != 0 ? PSTN_EV_SYN : 0u));
   StoreRelaxed(Stack().waiters[set.waiter_idx].wants_syn, set.listeners != 0 ? 1u : 0u);
   AnnounceSleep(set.waiter_idx, true);
-  if (!AnyReady(set, idx)) return false;
+  if (!AnyReady(epfd, set, idx)) return false;
   (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, set.waiter_idx);
   return true;
 }
@@ -75,7 +89,7 @@ bool MemberSet(int outer, uint32_t n, Nested& out) {
 bool StillReady(const Nested& n, int depth = 0) {
   uint32_t idx;
   pstn_epoll* set = SetOf(n.inner, &idx);
-  if (set == nullptr || idx != n.idx || AnyReady(*set, idx)) return true;
+  if (set == nullptr || idx != n.idx || AnyReady(n.inner, *set, idx)) return true;
   Nested member;
   for (uint32_t i = 0; depth < kDeepest && MemberSet(n.inner, i, member); i++)
     (void)StillReady(member, depth + 1);
@@ -88,7 +102,11 @@ bool StillReady(const Nested& n, int depth = 0) {
 
 void SockEpollMade(int fd) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
-  FetchOr(g_epolls_made[fd / 64], 1ull << (fd & 63));
+  const uint32_t word = static_cast<uint32_t>(fd) / 64;
+  FetchOr(g_epolls_made[word], 1ull << (fd & 63));
+  for (uint32_t hw = LoadRelaxed(epolls_hw);
+       hw <= word && !CompareExchange(epolls_hw, hw, word + 1);) {
+  }
   if (LoadRelaxed(nested_count) == 0) return;
   Guard g(nested_lock);  // what the number was before
   for (uint32_t i = 0; i < nested_count;) {
@@ -96,6 +114,20 @@ void SockEpollMade(int fd) {
       nested[i] = nested[--nested_count];
     } else {
       i++;
+    }
+  }
+}
+
+// A set that a child shares has to be ours before the fork: made ours by one of the two later, its
+// doorbell would be news of nobody's to the other.
+void AdoptBeforeFork() {
+  for (uint32_t w = 0, end = LoadRelaxed(epolls_hw); w < end; w++) {
+    for (uint64_t bits = LoadRelaxed(g_epolls_made[w]); bits != 0; bits &= bits - 1) {
+      const int fd = static_cast<int>(w * 64) + __builtin_ctzll(bits);
+      uint32_t idx;
+      if (FdEntry(fd) != 0) continue;
+      const long r = Adopt(fd, &idx);
+      if (r < 0 && r != -ENOSPC) FetchAnd(g_epolls_made[w], ~(bits & -bits));  // closed long since
     }
   }
 }

@@ -143,6 +143,15 @@ pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
   return nullptr;
 }
 
+}  // namespace
+
+void MoveMembers(int epfd, pstn_epoll& set, uint32_t idx) {
+  int fd;
+  for (pstn_ep* ep; (ep = MovedMember(set, &fd)) != nullptr;) MoveItemOf(epfd, set, idx, *ep, fd);
+}
+
+namespace {
+
 int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
   if (set.listeners != 0) AdmitSyns();
   if (!WaiterHasNews(set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
@@ -154,9 +163,7 @@ int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
     n = Harvest(set, out, max, &moved);
   }
   if (n != 0) set_local[idx].ours_ns = MonotonicNs();
-  int fd;
-  for (pstn_ep* ep; moved && (ep = MovedMember(set, &fd)) != nullptr;)
-    MoveItemOf(epfd, set, idx, *ep, fd);
+  if (moved) MoveMembers(epfd, set, idx);
   return n;
 }
 

@@ -324,6 +324,7 @@ void LearnNetns() {
 }
 
 void ForkPrepare() {
+  if (g_proc.attached) AdoptBeforeFork();
   TableFreeze();
   embryo_slot = PSTN_NONE;
   if (!g_proc.attached) return;

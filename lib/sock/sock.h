@@ -206,6 +206,7 @@ void WatchListener(int fd, pstn_ep& ep);
 void DropEpoll(uint32_t idx);
 // close() takes a set's number away: true if threads wait on it, who have taken the reference over.
 bool KeepForWaiters(int epfd, uint32_t entry);
+void AdoptBeforeFork();
 void SetsAfterFork();
 
 // ---- export.cc: descriptors that others than the family's processes get

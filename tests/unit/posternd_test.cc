@@ -81,6 +81,85 @@ TEST_CASE("posternd: directory chains listeners of one port") {
   CHECK(EndpointsOf(dir, 81).empty());
 }
 
+namespace {
+
+constexpr uint8_t kLocal[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+struct Place {
+  const char* name;
+  int family, v6only;
+  bool wildcard, mapped;
+};
+constexpr Place kPlaces[] = {
+    {"0.0.0.0", AF_INET, 0, true, false}, {"127.0.0.1", AF_INET, 0, false, true},
+    {"::", AF_INET6, 0, true, false},     {":: v6only", AF_INET6, 1, true, false},
+    {"::1", AF_INET6, 0, false, false},   {"::ffff:127.0.0.1", AF_INET6, 0, false, true}};
+
+Listener ListenerAt(const Place& place, uint32_t ep) {
+  Listener l = ListenerOn(80, ep);
+  l.family = static_cast<uint32_t>(place.family);
+  l.v6only = static_cast<uint32_t>(place.v6only);
+  l.cookie = 100 + ep;
+  if (place.mapped) memcpy(l.local.ip, kLocal, sizeof(kLocal));
+  if (!place.wildcard && !place.mapped) l.local.ip[15] = 1;
+  return l;
+}
+
+// A listening socket of the kernel's, -1 if it refuses. Port 0: any, which is then told.
+int ListenAt(const Place& place, in_port_t& port) {
+  sockaddr_in in{};
+  sockaddr_in6 in6{};
+  in.sin_family = AF_INET;
+  in6.sin6_family = AF_INET6;
+  in.sin_port = in6.sin6_port = port;
+  if (place.mapped) in.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (place.mapped) memcpy(&in6.sin6_addr, kLocal, sizeof(kLocal));
+  if (!place.mapped && !place.wildcard) in6.sin6_addr = in6addr_loopback;
+  const bool is4 = place.family == AF_INET;
+  auto* address = is4 ? reinterpret_cast<sockaddr*>(&in) : reinterpret_cast<sockaddr*>(&in6);
+  socklen_t size = is4 ? sizeof(in) : sizeof(in6);
+  const int fd = socket(place.family, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
+  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  if (!is4) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &place.v6only, sizeof(place.v6only));
+  if (bind(fd, address, size) != 0 || listen(fd, 1) != 0) {
+    close(fd);
+    return -1;
+  }
+  getsockname(fd, address, &size);
+  port = is4 ? in.sin_port : in6.sin6_port;
+  return fd;
+}
+
+bool MayBothListen(const Place& a, const Place& b) {
+  in_port_t port = 0;
+  const int first = ListenAt(a, port);
+  REQUIRE(first >= 0);
+  const int second = ListenAt(b, port);
+  close(first);
+  return second >= 0 && close(second) == 0;
+}
+
+}  // namespace
+
+// The kernel, which lets one socket listen at an address unless they share the port, is asked.
+TEST_CASE("posternd: who listens anew withdraws who can't listen any more") {
+  for (const Place& before : kPlaces) {
+    for (const Place& after : kPlaces) {
+      INFO(before.name << ", then " << after.name);
+      Directory directory;
+      REQUIRE(directory.Create({7, 8}) == 0);
+      REQUIRE(directory.Publish(ListenerAt(before, 1)) == 0);
+      Listener sharing = ListenerAt(after, 2);
+      sharing.shares_port = true;
+      REQUIRE(directory.Publish(sharing) == 0);
+      CHECK(EndpointsOf(*directory.map(), 80) == std::vector<uint32_t>{1, 2});
+      REQUIRE(directory.Publish(ListenerAt(after, 3)) == 0);
+      const auto left = EndpointsOf(*directory.map(), 80);
+      CHECK((left.front() == 1) == MayBothListen(before, after));
+      CHECK(left.back() == 3);
+    }
+  }
+}
+
 TEST_CASE("posternd: a full directory says so and stays usable") {
   Directory directory;
   REQUIRE(directory.Create({7, 8}) == 0);
