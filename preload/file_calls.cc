@@ -20,6 +20,14 @@ using namespace postern;
 
 PSTN_EXPORT int close(int fd) {
   uint32_t e = FdEntry(fd);
+  if (e == 0 && MayBeSet(fd)) {
+    TableChange change;  // a fork in another thread may be about to make the set ours
+    e = FdEntry(fd);
+    if (e == 0) {
+      SockEpollGone(fd);
+      return PSTN_REAL(close)(fd);
+    }
+  }
   if (e == 0) {
     auto real = PSTN_REAL(close);
     return real != nullptr ? real(fd) : Ret<int>(sys::Close(fd));
@@ -249,10 +257,12 @@ PSTN_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept {
   PSTN_WATCHED(PSTN_REAL(timerfd_create)(clock, flags));
 }
 PSTN_EXPORT int epoll_create1(int flags) noexcept {
+  TableChange change;  // as in close()
   int fd = PSTN_REAL(epoll_create1)(flags);
   if (OutOfFds(fd)) fd = PSTN_REAL(epoll_create1)(flags);
+  FreshFd(fd);
   if (fd >= 0) SockEpollMade(fd);
-  return FreshFd(fd);
+  return fd;
 }
 PSTN_EXPORT int epoll_create(int size) noexcept {
   return size <= 0 ? Ret<int>(-EINVAL) : epoll_create1(0);

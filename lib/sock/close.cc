@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "base/sys.h"
+#include "sock/items.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -272,14 +273,26 @@ void Hold::Release() {
   DropFdRef(entry);
 }
 
+// A set's number under the set's lock: registrations may be on their way into it (HandOver).
+static long CloseNumber(int fd, uint32_t entry) {
+  pstn_stack& s = Stack();
+  const uint32_t idx = entry & PSTN_FD_IDX;
+  if ((entry & PSTN_FD_KIND) != PSTN_FD_EPOLL || idx >= PSTN_EPOLLS) {
+    MarkPrivate(fd, 0);
+    return sys::Close(fd);
+  }
+  SetGuard h(s, s.epolls[idx]);
+  MarkPrivate(fd, 0);
+  return sys::Close(fd);
+}
+
 long SockClose(int fd, uint32_t entry) {
   pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
   if (ep == nullptr) {
     TableChange change;
     if (!TakeFd(fd, entry)) return -EBADF;
     bool kept = (entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && KeepForWaiters(fd, entry);
-    MarkPrivate(fd, 0);
-    long r = sys::Close(fd);
+    long r = CloseNumber(fd, entry);
     if (!kept) DropFdRef(entry);
     return r;
   }

@@ -105,19 +105,21 @@ long DelItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
   return kernel ? sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), fd, &none) : 0;
 }
 
+// What the kernel is to know of a registration. A one-shot one that has fired stays silent.
+epoll_event KernelEvent(const pstn_item& item) {
+  const bool disabled = (item.flags & PSTN_IT_DISABLED) != 0;
+  epoll_event ev = {};
+  ev.events = disabled ? item.events & (EPOLLET | EPOLLONESHOT) : item.events;
+  ev.data.u64 = item.data;
+  return ev;
+}
+
 // From our set into the kernel's, which tells at once if there is something to tell. Under
-// ep.item_lock.
+// ep.item_lock and set.lock.
 void MoveItem(int epfd, pstn_epoll& set, pstn_ep& ep, int fd, uint32_t idx, uint32_t prev) {
   pstn_stack& s = Stack();
-  SetGuard h(s, set);
-  const pstn_item& item = s.items[idx];
-  bool in_kernel = (item.flags & PSTN_IT_KERNEL) != 0;
-  // A one-shot registration that has fired stays silent.
-  uint32_t events =
-      (item.flags & PSTN_IT_DISABLED) != 0 ? item.events & (EPOLLET | EPOLLONESHOT) : item.events;
-  epoll_event ev = {};
-  ev.events = events;
-  ev.data.u64 = item.data;
+  const bool in_kernel = (s.items[idx].flags & PSTN_IT_KERNEL) != 0;
+  epoll_event ev = KernelEvent(s.items[idx]);
   RemoveItem(s, ep, set, idx, prev);
   (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(in_kernel ? EPOLL_CTL_MOD : EPOLL_CTL_ADD),
                   fd, &ev);
@@ -129,7 +131,9 @@ void MoveItemOf(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd
   uint32_t prev;
   Guard g(ep.item_lock);
   uint32_t idx = FindItem(Stack(), ep, set_idx, fd, &prev);
-  if (idx != PSTN_NONE) MoveItem(epfd, set, ep, fd, idx, prev);
+  if (idx == PSTN_NONE) return;
+  SetGuard h(Stack(), set);
+  MoveItem(epfd, set, ep, fd, idx, prev);
 }
 
 long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
@@ -191,12 +195,37 @@ static int NumberOf(uint32_t set_idx, int epfd) {
   return -1;
 }
 
-// The endpoint's socket has become the kernel's, and `fd` means it. Numbers with which the program
-// registered it may be closed or mean something else by now. Sets that this process has no number
-// for are left to those who have, when they next wait (LookAtOurs); so are registrations of others
-// with a number that is not this endpoint's here: the kernel knows a registration by its number.
+namespace {
+
+// One registration for MoveItemsToKernel, in a set whose number here is `epfd`. Other threads may
+// close numbers meanwhile. False: the set's.
+bool HandOver(int epfd, uint32_t set_idx, pstn_ep& ep, int fd, uint32_t idx, uint32_t prev) {
+  pstn_stack& s = Stack();
+  const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
+  SetGuard h(s, s.epolls[set_idx]);  // under which its number is closed (SockClose)
+  if (FdEntry(epfd) != (PSTN_FD_EPOLL | set_idx)) return false;
+  const int registered = static_cast<int>(LoadRelaxed(s.items[idx].fd));
+  const bool same = FdEntry(registered) == entry;
+  epoll_event ev = KernelEvent(s.items[idx]);
+  MoveItem(epfd, s.epolls[set_idx], ep, same ? registered : fd, idx, prev);
+  if (same && FdEntry(registered) != entry) {  // closed: that may have been another file
+    (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), registered, &ev);
+    (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), fd, &ev);
+  }
+  return true;
+}
+
+}  // namespace
+
+// The endpoint's socket has become the kernel's, and `fd`, which nobody closes meanwhile, means it.
+// Numbers with which the program registered it may be closed or mean something else by now: then it
+// is registered as `fd`, and the program can't find it any more, as with the kernel. Sets that this
+// process has no number for are left to those who have, when they next wait (LookAtOurs); so are
+// registrations of others with a number that is not this endpoint's here: the kernel knows a
+// registration by its number.
 void MoveItemsToKernel(int fd, pstn_ep& ep) {
   pstn_stack& s = Stack();
+  const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
   Guard g(ep.item_lock);
   uint32_t prev = PSTN_NONE;
   for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
@@ -204,14 +233,9 @@ void MoveItemsToKernel(int fd, pstn_ep& ep) {
     uint32_t next = LoadRelaxed(item.ep_next), set_idx = LoadRelaxed(item.epoll_idx);
     if (set_idx >= PSTN_EPOLLS) return;
     const int epfd = NumberOf(set_idx, static_cast<int>(LoadRelaxed(item.epfd)));
-    const int registered = static_cast<int>(LoadRelaxed(item.fd));
-    const bool same = FdEntry(registered) == FdEntry(fd);
-    const int item_fd = same ? registered : fd;
-    if (epfd >= 0 && (same || LoadRelaxed(item.owner_slot) == g_proc.slot)) {
-      MoveItem(epfd, s.epolls[set_idx], ep, item_fd, i, prev);
-    } else {
-      prev = i;
-    }
+    const bool ours = FdEntry(static_cast<int>(LoadRelaxed(item.fd))) == entry ||
+                      LoadRelaxed(item.owner_slot) == g_proc.slot;
+    if (epfd < 0 || !ours || !HandOver(epfd, set_idx, ep, fd, i, prev)) prev = i;
     i = next;
   }
 }

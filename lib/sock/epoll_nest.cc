@@ -118,8 +118,11 @@ void SockEpollMade(int fd) {
   }
 }
 
+void SockEpollGone(int fd) { FetchAnd(g_epolls_made[fd / 64], ~(1ull << (fd & 63))); }
+
 // A set that a child shares has to be ours before the fork: made ours by one of the two later, its
-// doorbell would be news of nobody's to the other.
+// doorbell would be news of nobody's to the other. In a TableFreeze: no other thread makes a set or
+// closes one.
 void AdoptBeforeFork() {
   for (uint32_t w = 0, end = LoadRelaxed(epolls_hw); w < end; w++) {
     for (uint64_t bits = LoadRelaxed(g_epolls_made[w]); bits != 0; bits &= bits - 1) {

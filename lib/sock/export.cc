@@ -82,8 +82,9 @@ long ExportConnection(int fd, pstn_ep& ep) {
   Pinned pin(fd, ep);
   if (pin.error() == -EBADF) return 0;  // closed: nothing to export
   // Out of numbers (a sandbox that allows itself none): then the program's own has to do.
-  int r = CtlExport(ep, pin.error() == 0 ? pin.fd() : fd);
-  if (r == 0) MoveItemsToKernel(fd, ep);
+  const int number = pin.error() == 0 ? pin.fd() : fd;
+  int r = CtlExport(ep, number);
+  if (r == 0) MoveItemsToKernel(number, ep);
   return r;
 }
 

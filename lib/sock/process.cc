@@ -324,10 +324,10 @@ void LearnNetns() {
 }
 
 void ForkPrepare() {
-  if (g_proc.attached) AdoptBeforeFork();
   TableFreeze();
   embryo_slot = PSTN_NONE;
   if (!g_proc.attached) return;
+  AdoptBeforeFork();
   uint32_t slot = TakeSlot(PSTN_SL_EMBRYO);
   if (slot == PSTN_NONE) return;
   (void)CopyTable(slot);

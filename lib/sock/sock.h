@@ -189,7 +189,8 @@ long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadli
                       const sigset_t* mask);
 // Sets in other sets: notes a registration that the kernel has taken; drops events that are over;
 // makes the kernel's fd of a set tell, by being readable, whether members of ours are ready.
-void SockEpollMade(int fd);                  // epoll_create gave this number
+void SockEpollMade(int fd);                  // epoll_create gave this number, in a TableChange
+void SockEpollGone(int fd);                  // it is about to be closed, in a TableChange
 extern uint64_t g_epolls_made[kFdMax / 64];  // numbers that epoll_create gave: a hint
 // Might `fd` be a set itself? If not, SockEpollNest has nothing to do.
 inline bool MayBeSet(int fd) {
