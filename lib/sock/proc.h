@@ -54,8 +54,8 @@ bool EnsureStack();
 bool JoinStack(int stack_fd);
 
 // ---- fd table (fdtab.cc)
-inline uint32_t FdEntry(int fd) {
-  return static_cast<uint32_t>(fd) < kFdMax ? LoadRelaxed(g_fd[fd]) : 0;
+inline uint32_t FdEntry(int fd) {  // pairs with MarkPrivate: what it names is made
+  return static_cast<uint32_t>(fd) < kFdMax ? LoadAcquire(g_fd[fd]) : 0;
 }
 // The endpoint of `fd`, or null. `fd` may be anything.
 inline pstn_ep* EpOfFd(int fd) {
