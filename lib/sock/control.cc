@@ -293,7 +293,9 @@ int ExportWith(uint32_t a, uint32_t b, uint32_t c, int fd) {
     m.b = b;
     m.c = c;
     r = Ask(m, fd, nullptr);
-    if (r == -EPIPE || r == -ECONNRESET) r = -ENOTCONN;
+    // No answer in time, on a busy machine: what was asked for may be done by now, and asking again
+    // does no harm.
+    if (r == -EPIPE || r == -ECONNRESET || r == -EAGAIN) r = -ENOTCONN;
   }
   return r;
 }

@@ -85,7 +85,9 @@ long ExportConnection(int fd, pstn_ep& ep) {
   const int number = pin.error() == 0 ? pin.fd() : fd;
   int r = CtlExport(ep, number);
   if (r == 0) MoveItemsToKernel(number, ep);
-  return r;
+  // Reset or disconnected meanwhile: there is nothing to carry, and the kernel passes it on as
+  // well.
+  return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED ? r : 0;
 }
 
 // A listener is the kernel's from now on, or its accelerated clients would wait for a family that
