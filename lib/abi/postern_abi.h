@@ -37,7 +37,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 2u
+#define PSTN_ABI_VERSION 3u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -116,10 +116,10 @@ struct PSTN_LINE pstn_conn_pos {
   pstn_u64 zero[7];
 };
 
-/* Written by the client before the SYN; read by the server once, at admission. */
+/* Written by the client before the SYN; read by the server at admission. */
 struct PSTN_LINE pstn_conn_setup {
   pstn_u32 state; /* (a) PSTN_CS_* */
-  pstn_u32 gen;   /* (o: client) */
+  pstn_u32 gen;   /* (a) the client's */
   pstn_u32 listener_idx;
   pstn_u32 listener_gen;
   struct pstn_addr client, server;
@@ -137,7 +137,8 @@ enum {
   PSTN_CS_ESTABLISHED = 2, /* server has an endpoint for it */
   PSTN_CS_REFUSED = 3,     /* server had no such listener, or died */
   PSTN_CS_CLIENT_GONE = 4, /* client closed for good; the server, closing, frees */
-  PSTN_CS_SERVER_GONE = 5  /* server closed for good; the client, closing, frees */
+  PSTN_CS_SERVER_GONE = 5, /* server closed for good; the client, closing, frees */
+  PSTN_CS_SYN_GONE = 6     /* client closed for good before the server has admitted it */
 };
 
 #define PSTN_CF_FIN 1u     /* done writing: data, then EOF */

@@ -26,7 +26,14 @@ uint32_t& PendingOf(uint8_t* lgr, uint32_t listener_idx) {
 // admitted or refused it.
 bool Claim(pstn_conn& c) {
   uint32_t state = PSTN_CS_SYN;
-  return CompareExchange(c.setup.state, state, PSTN_CS_ESTABLISHED) || state == PSTN_CS_CLIENT_GONE;
+  if (CompareExchange(c.setup.state, state, PSTN_CS_ESTABLISHED)) return true;
+  return state == PSTN_CS_SYN_GONE && CompareExchange(c.setup.state, state, PSTN_CS_CLIENT_GONE);
+}
+// It was another connection than the one that was looked at.
+void Unclaim(pstn_conn& c) {
+  uint32_t state = PSTN_CS_ESTABLISHED;
+  if (CompareExchange(c.setup.state, state, PSTN_CS_SYN)) return;
+  if (state == PSTN_CS_CLIENT_GONE) CompareExchange(c.setup.state, state, PSTN_CS_SYN_GONE);
 }
 
 // Refuses a connection, as a RST would: there is no such listener, or no room.
@@ -130,8 +137,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   pstn_lgr_ref& ref = s.lgrs[lgr_idx];
   pstn_conn& c = LgrConn(lgr, conn);
   uint32_t state = LoadAcquire(c.setup.state);
-  if ((state != PSTN_CS_SYN && state != PSTN_CS_CLIENT_GONE) || LoadAcquire(ref.conn_ep[conn]) != 0)
-    return Admission::kDone;
+  if (!WaitsForServer(state) || LoadAcquire(ref.conn_ep[conn]) != 0) return Admission::kDone;
   BuryZombie(ref, conn);
   pstn_conn_setup setup = c.setup;
   pstn_ep* listener = EpAt(s, setup.listener_idx);
@@ -150,8 +156,6 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   ep.conn_idx = conn;
   ep.conn_gen = setup.gen;
   ep.side = 1;
-  ep.local = setup.server;
-  ep.peer = setup.client;
   ep.listener = setup.listener_idx;
   ep.syn_ns = LoadRelaxed(c.ctl[0].syn_ns);
   // Whoever enters its endpoint here has admitted it: a bit may come twice, from a strange client
@@ -168,8 +172,12 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     open = LoadAcquire(listener->state) == PSTN_EP_LISTEN && listener->gen == setup.listener_gen &&
            (LoadRelaxed(listener->flags) & PSTN_EPF_SHUT_RD) == 0;
     claimed = open && Claim(c);
-    same = claimed && LoadRelaxed(c.setup.gen) == setup.gen;
+    // The copy was made while the client might write; from the claim on it doesn't.
+    same = claimed && LoadRelaxed(c.setup.gen) == setup.gen &&
+           c.setup.listener_idx == setup.listener_idx && c.setup.listener_gen == setup.listener_gen;
     if (same) {
+      ep.local = c.setup.server;
+      ep.peer = c.setup.client;
       Inherit(ep, *listener);
       StoreRelaxed(c.ctl[1].rx_notify, 0u);
       StoreRelease(ep.state, PSTN_EP_EMBRYO);
@@ -187,8 +195,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     Refuse(e, setup.listener_idx);
     return Admission::kDone;
   }
-  uint32_t established = PSTN_CS_ESTABLISHED;
-  if (claimed) CompareExchange(c.setup.state, established, PSTN_CS_SYN);
+  if (claimed) Unclaim(c);
   return Admission::kChanged;
 }
 
@@ -338,7 +345,7 @@ void RecoverConns(uint32_t slot) {
       if (idx != 0 && idx <= PSTN_EPS) RecoverConn(slot, ref, c, idx - 1);
       // Its bit has been taken, by the dead process or by one that is about to admit it: then who
       // comes second finds it done.
-      if (ref.side == 1 && LoadAcquire(LgrConn(lgr, c).setup.state) == PSTN_CS_SYN &&
+      if (ref.side == 1 && WaitsForServer(LoadAcquire(LgrConn(lgr, c).setup.state)) &&
           LoadAcquire(ref.conn_ep[c]) == 0)
         (void)Admit(i, lgr, c);
     }

@@ -27,7 +27,6 @@ void LeaveConn(const ConnEnd& e) {
   StoreRelaxed(ep.tx.old_ring, 0u);
   Unlock(ep.tx.lock);
   StoreRelease(e.ref->conn_ep[conn], 0u);
-  uint32_t own_gone = e.side == 0 ? PSTN_CS_CLIENT_GONE : PSTN_CS_SERVER_GONE;
   uint32_t peer_gone = e.side == 0 ? PSTN_CS_SERVER_GONE : PSTN_CS_CLIENT_GONE;
   // Rings that the peer may still read wait with the slot until it leaves, too.
   MakeZombie(*e.ref, conn, ring, old);
@@ -37,7 +36,7 @@ void LeaveConn(const ConnEnd& e) {
     alone = state == peer_gone || state == PSTN_CS_FREE ||
             LoadRelaxed(LgrHdr(e.lgr).side_dead[e.side ^ 1u]) != 0;
     if (alone) break;
-  } while (!CompareExchange(e.conn->setup.state, state, own_gone));
+  } while (!CompareExchange(e.conn->setup.state, state, GoneState(e.side, state)));
   if (!alone) return;
   // The store that frees the slot comes after our last use of it: it can be taken again at once.
   UnmakeZombie(*e.ref, conn);

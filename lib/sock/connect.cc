@@ -171,9 +171,9 @@ Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_a
        seen <= conn && !CompareExchange(conns_hw, seen, conn + 1);) {
   }
   pstn_conn& c = LgrConn(lgr, conn);
-  uint32_t gen = c.setup.gen + 1;
-  memset(static_cast<void*>(&c), 0, sizeof c);
-  c.setup.gen = gen;
+  uint32_t gen = LoadRelaxed(c.setup.gen) + 1;
+  StoreRelaxed(c.setup.gen, gen);  // of the slot's last use, others may still ask (IsOver)
+  memset(static_cast<void*>(&c.ctl), 0, sizeof c - sizeof c.setup);
   c.setup.listener_idx = t.ep_idx;
   c.setup.listener_gen = t.ep_gen;
   c.setup.client = from;

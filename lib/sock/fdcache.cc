@@ -48,7 +48,9 @@ bool IsOver(const CachedFd& c) {
   uint8_t* base = LgrBase(g_proc.view, c.lgr_idx);
   if (base == nullptr) return true;
   const pstn_conn_setup& setup = LgrConn(base, c.conn_idx).setup;
-  return LoadRelaxed(setup.gen) != c.conn_gen || LoadAcquire(setup.state) != PSTN_CS_CLIENT_GONE;
+  const uint32_t state = LoadAcquire(setup.state);
+  return LoadRelaxed(setup.gen) != c.conn_gen ||
+         (state != PSTN_CS_CLIENT_GONE && state != PSTN_CS_SYN_GONE);
 }
 
 constexpr uint32_t kTries = 4;

@@ -220,6 +220,7 @@ void AttachAfterExec(const char* text) {
   LearnNetns();
   FillSlot(mine);
   Count(Stack().hdr, kCounterExecs);
+  if (!spawned) ReleaseWaitersOf(static_cast<uint32_t>(slot));  // the last image's threads
   if (spawned) {
     // File actions may have moved descriptors: the sockets themselves say which they are.
     for (int i = 0; i < 1024; i++) {

@@ -93,12 +93,13 @@ void EndSide(uint8_t* lgr, uint32_t side) {
   for (uint32_t i = 0; i < hw && i < PSTN_CONNS; i++) {
     pstn_conn& c = LgrConn(lgr, i);
     uint32_t state = LoadAcquire(c.setup.state);
-    uint32_t own_gone = side == 0 ? PSTN_CS_CLIENT_GONE : PSTN_CS_SERVER_GONE;
-    uint32_t peer_gone = side == 0 ? PSTN_CS_SERVER_GONE : PSTN_CS_CLIENT_GONE;
+    uint32_t own_gone = GoneState(side, state);
+    bool peer_gone = side == 0 ? state == PSTN_CS_SERVER_GONE
+                               : state == PSTN_CS_CLIENT_GONE || state == PSTN_CS_SYN_GONE;
     if (state == PSTN_CS_FREE || state == own_gone) continue;
     uint32_t flags = LoadRelaxed(c.ctl[side].flags);
     if ((flags & PSTN_CF_CLOSED) == 0) FetchOr(c.ctl[side].flags, PSTN_CF_CLOSED | PSTN_CF_RST);
-    CompareExchange(c.setup.state, state, state == peer_gone ? uint32_t{PSTN_CS_FREE} : own_gone);
+    CompareExchange(c.setup.state, state, peer_gone ? uint32_t{PSTN_CS_FREE} : own_gone);
     pstn_ep none = {};
     none.conn_idx = i;
     ConnEnd e = {&none, nullptr, lgr, &c, side};
@@ -151,13 +152,7 @@ void ReapSlot(StackView& v, uint32_t slot_idx) {
   Touched touched;
   DropTable(s, slot, touched);
   RecoverConns(slot_idx);
-  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
-  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].state) == 0 || s.waiters[w].owner_slot != slot_idx) continue;
-    MarkWaiter(w, 0);
-    StoreRelease(s.waiters[w].state, 0u);
-    GiveWaiter(s, w);
-  }
+  ReleaseWaitersOf(slot_idx);
   touched.Ring(s);
   Count(s.hdr, kCounterSlotsReaped);
   StoreRelease(slot.pid, 0u);

@@ -244,6 +244,8 @@ struct Bed {
 };
 Bed MakeBed(uint32_t owner_slot);  // PSTN_NONE: it belongs to an event set
 void UnmakeBed(const Bed& bed);
+// Those of a process that has ended, or become another program.
+void ReleaseWaitersOf(uint32_t slot);
 Bed TakeBed();  // made, or kept from before
 void GiveBed(const Bed& bed);
 void BedsAfterFork();  // and what else the parent's threads held or waited for

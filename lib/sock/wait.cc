@@ -72,11 +72,23 @@ Bed MakeBed(uint32_t owner_slot) {
   return bed;
 }
 
+static void ReleaseWaiter(uint32_t waiter) {
+  MarkWaiter(waiter, 0);
+  StoreRelease(Stack().waiters[waiter].state, 0u);
+  GiveWaiter(Stack(), waiter);
+}
+
 void UnmakeBed(const Bed& bed) {
-  MarkWaiter(bed.waiter, 0);
   CloseInternal(bed.bell);
-  StoreRelease(Stack().waiters[bed.waiter].state, 0u);
-  GiveWaiter(Stack(), bed.waiter);
+  ReleaseWaiter(bed.waiter);
+}
+
+void ReleaseWaitersOf(uint32_t slot) {
+  pstn_stack& s = Stack();
+  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
+  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
+    if (LoadRelaxed(s.waiters[w].state) != 0 && s.waiters[w].owner_slot == slot) ReleaseWaiter(w);
+  }
 }
 
 Bed TakeBed() {

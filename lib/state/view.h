@@ -33,6 +33,16 @@ inline pstn_conn& LgrConn(uint8_t* base, uint32_t conn) {
   return reinterpret_cast<pstn_conn*>(base + PSTN_LGR_CONN_OFF)[conn % PSTN_CONNS];
 }
 
+// Connected, and not yet admitted by the server; the client may have closed it already.
+inline bool WaitsForServer(uint32_t state) {
+  return state == PSTN_CS_SYN || state == PSTN_CS_SYN_GONE;
+}
+// What a connection's state becomes when `side` leaves it and the other does not.
+inline uint32_t GoneState(uint32_t side, uint32_t state) {
+  if (side != 0) return PSTN_CS_SERVER_GONE;
+  return WaitsForServer(state) ? PSTN_CS_SYN_GONE : PSTN_CS_CLIENT_GONE;
+}
+
 // The mapping of link group `idx` if this process has it and it still is the one the stack means.
 // Another thread may put in the next one meanwhile (SetLgrMapping): a mapping that still stands
 // when its name has been read is the one of that name.

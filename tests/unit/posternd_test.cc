@@ -130,12 +130,16 @@ int ListenAt(const Place& place, in_port_t& port) {
 }
 
 bool MayBothListen(const Place& a, const Place& b) {
-  in_port_t port = 0;
-  const int first = ListenAt(a, port);
-  REQUIRE(first >= 0);
-  const int second = ListenAt(b, port);
-  close(first);
-  return second >= 0 && close(second) == 0;
+  for (;;) {
+    in_port_t port = 0;
+    const int first = ListenAt(a, port);
+    REQUIRE(first >= 0);
+    const int second = ListenAt(b, port);
+    close(first);
+    if (second >= 0) return close(second) == 0;
+    const int alone = ListenAt(b, port);  // refused without the first, too: some other program's
+    if (alone >= 0) return close(alone) != 0;
+  }
 }
 
 }  // namespace
