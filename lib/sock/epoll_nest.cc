@@ -122,13 +122,14 @@ void SockEpollGone(int fd) { FetchAnd(g_epolls_made[fd / 64], ~(1ull << (fd & 63
 
 // A set that a child shares has to be ours before the fork: made ours by one of the two later, its
 // doorbell would be news of nobody's to the other. In a TableFreeze: no other thread makes a set or
-// closes one.
+// closes one. Half of the waiters are left to those who need them for certain.
 void AdoptBeforeFork() {
+  const uint32_t& waiters = Stack().hdr.waiters.used;
   for (uint32_t w = 0, end = LoadRelaxed(epolls_hw); w < end; w++) {
     for (uint64_t bits = LoadRelaxed(g_epolls_made[w]); bits != 0; bits &= bits - 1) {
       const int fd = static_cast<int>(w * 64) + __builtin_ctzll(bits);
       uint32_t idx;
-      if (FdEntry(fd) != 0) continue;
+      if (FdEntry(fd) != 0 || LoadRelaxed(waiters) > PSTN_WAITERS / 2) continue;
       const long r = Adopt(fd, &idx);
       if (r < 0 && r != -ENOSPC) FetchAnd(g_epolls_made[w], ~(bits & -bits));  // closed long since
     }
