@@ -86,9 +86,10 @@ void QueueAccepted(pstn_ep& listener, uint32_t idx) {
       after = i;
   }
   uint32_t& link = after < PSTN_EPS ? s.eps[after].next : listener.accept_head;
-  ep.next = link;
+  const uint32_t next = link;
+  StoreRelaxed(ep.next, next);  // who takes from the pool may still look at it (PoolTake)
   StoreRelease(link, idx);
-  if (ep.next == PSTN_NONE) listener.accept_tail = idx;
+  if (next == PSTN_NONE) listener.accept_tail = idx;
   StoreRelease(listener.accept_count, listener.accept_count + 1);
 }
 
@@ -243,7 +244,7 @@ long AcceptOurs(int listener_fd, pstn_ep& listener, uint32_t idx, sockaddr* sa, 
   long fd = OpenFdFor(ep, idx, false, (flags & SOCK_CLOEXEC) != 0);
   if (fd < 0) {  // out of fds: it stays first in the queue, as with the kernel
     QueueGuard g(listener);
-    ep.next = listener.accept_head;
+    StoreRelaxed(ep.next, listener.accept_head);
     listener.accept_head = idx;
     if (listener.accept_tail == PSTN_NONE) listener.accept_tail = idx;
     StoreRelease(listener.accept_count, listener.accept_count + 1);

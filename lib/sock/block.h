@@ -21,7 +21,8 @@ inline bool ReadableOrEnded(const ConnEnd& e) {
 }
 inline bool WritableOrEnded(const ConnEnd& e) {
   return RingWritable(e) ||
-         (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_RST | PSTN_CF_CLOSED)) != 0 ||
+         (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_RST | PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) !=
+             0 ||
          (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_WR) != 0 ||
          LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
 }

@@ -103,6 +103,10 @@ RingLimits LimitsOf(const pstn_ep& ep) {
 
 bool Writable(const ConnEnd& e) { return RingWritable(e) || RingGrowable(e, LimitsOf(*e.ep)); }
 
+bool BeforeShutPeer(const ConnEnd& e, uint32_t peer) {
+  return (peer & (PSTN_CF_RD_SHUT | PSTN_CF_CLOSED)) == PSTN_CF_RD_SHUT && !Writable(e);
+}
+
 uint32_t Readiness(pstn_ep& ep) {
   switch (LoadAcquire(ep.state)) {
     case PSTN_EP_NEW:  // shutdown() says ENOTCONN but leaves its mark, as with the kernel
@@ -137,6 +141,7 @@ uint32_t Readiness(pstn_ep& ep) {
   if ((mask & EPOLLIN) == 0 && EnoughToRead(e, mark)) mask |= EPOLLIN | EPOLLRDNORM;
   if ((own & PSTN_EPF_SHUT_WR) != 0 || (peer & PSTN_CF_CLOSED) != 0 || Writable(e))
     mask |= EPOLLOUT | EPOLLWRNORM;
+  if (BeforeShutPeer(e, peer)) mask |= EPOLLOUT | EPOLLWRNORM | EPOLLERR | EPOLLHUP;
   return mask;
 }
 
@@ -166,11 +171,13 @@ void PostEp(pstn_ep& ep) {
     i = LoadRelaxed(item.ep_next);
     if (item.epoll_idx >= PSTN_EPOLLS) continue;
     pstn_epoll& set = s.epolls[item.epoll_idx];
+    uint32_t waiter;
     {
       SetGuard h(s, set);
       PushReady(s, set, static_cast<uint32_t>(&item - s.items));
+      waiter = set.waiter_idx;
     }
-    PostWaiter(g_proc.bells, s, set.waiter_idx);
+    PostWaiter(g_proc.bells, s, waiter);
   }
   Unlock(ep.item_lock);
   if (pollers == 0) return;

@@ -222,16 +222,17 @@ long CheckSend(const ConnEnd& e, size_t want, bool& swallow) {
   // The peer reads no more. With TCP the first write goes out and is answered by a RST, which ends
   // a peer that is still there, too.
   if ((peer & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0 && want != 0) {
-    StoreRelaxed(e.ep->error, static_cast<uint32_t>(EPIPE));
+    swallow = !BeforeShutPeer(e, peer);
+    StoreRelaxed(e.ep->error, swallow ? static_cast<uint32_t>(EPIPE) : 0u);
     FetchOr(e.ep->flags, PSTN_EPF_HUNG);
     FetchOr(e.ep->rx.gate, PSTN_RXG_RESET);  // a RST that still comes finds nothing to end
-    swallow = true;
     if ((peer & PSTN_CF_CLOSED) == 0) {
       FetchOr(e.ctl().flags, PSTN_CF_RST);
       AnnounceData(g_proc.bells, e);
       AnnounceSpace(g_proc.bells, e);
     }
     AnnounceLocal(g_proc.bells, e);
+    if (!swallow) return -EPIPE;
   }
   return 0;
 }

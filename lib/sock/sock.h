@@ -39,6 +39,9 @@ bool PortExcluded(uint16_t port);
 RingLimits LimitsOf(const pstn_ep& ep);
 // Whether a send that does not block would take something.
 bool Writable(const ConnEnd& e);
+// A peer that has shut down both directions, and no room before it: what is under way meets its
+// RST.
+bool BeforeShutPeer(const ConnEnd& e, uint32_t peer);
 // What poll() would say of the endpoint: EPOLLIN, EPOLLOUT, ...
 uint32_t Readiness(pstn_ep& ep);
 // rx_notify as the endpoint's registrations and pollers want it. Needs item_lock.

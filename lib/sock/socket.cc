@@ -268,7 +268,10 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
     FetchOr(ep.flags, PSTN_EPF_SHUT_RD);
   }
   constexpr uint32_t kBoth = PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR;
-  if ((LoadRelaxed(ep.flags) & kBoth) == kBoth) FetchOr(e.ctl().flags, PSTN_CF_RD_SHUT);
+  if ((LoadRelaxed(ep.flags) & kBoth) == kBoth) {
+    FetchOr(e.ctl().flags, PSTN_CF_RD_SHUT);
+    AnnounceSpace(g_proc.bells, e);  // a writer that waits for space has its answer
+  }
   AnnounceLocal(g_proc.bells, e);
   return 0;
 }
