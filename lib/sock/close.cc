@@ -127,7 +127,8 @@ void ResetConnection(pstn_ep& ep) {
   ep.tx.ring = ep.tx.old_ring = ep.tx.bytes = 0;
   Unlock(ep.tx.lock);
   Lock(ep.rx.lock);
-  ep.rx.off = ep.rx.rec_len = ep.rx.rec_done = ep.rx.unreturned = ep.rx.gate = 0;
+  ep.rx.off = ep.rx.rec_len = ep.rx.rec_done = ep.rx.unreturned = 0;
+  StoreRelaxed(ep.rx.gate, 0u);
   ep.rx.urgent_end = 0;
   ep.rx.ring = ep.rx.bytes = 0;
   Unlock(ep.rx.lock);

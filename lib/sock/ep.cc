@@ -132,7 +132,7 @@ uint32_t Readiness(pstn_ep& ep) {
   if ((peer & PSTN_CF_RST) != 0 || (own & PSTN_EPF_HUNG) != 0) {
     mask |= EPOLLHUP | EPOLLOUT | EPOLLIN | EPOLLRDHUP;
     if (LoadRelaxed(ep.error) != 0 ||
-        ((peer & PSTN_CF_RST) != 0 && (ep.rx.gate & PSTN_RXG_RESET) == 0))
+        ((peer & PSTN_CF_RST) != 0 && (LoadRelaxed(ep.rx.gate) & PSTN_RXG_RESET) == 0))
       mask |= EPOLLERR;
   }
   if (HasCompletions(ep)) mask |= EPOLLERR;
