@@ -139,7 +139,6 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   pstn_conn& c = LgrConn(lgr, conn);
   uint32_t state = LoadAcquire(c.setup.state);
   if (!WaitsForServer(state) || LoadAcquire(ref.conn_ep[conn]) != 0) return Admission::kDone;
-  BuryZombie(ref, conn);
   pstn_conn_setup setup = c.setup;
   pstn_ep* listener = EpAt(s, setup.listener_idx);
   pstn_ep none;
@@ -177,6 +176,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     same = claimed && LoadRelaxed(c.setup.gen) == setup.gen &&
            c.setup.listener_idx == setup.listener_idx && c.setup.listener_gen == setup.listener_gen;
     if (same) {
+      BuryZombie(ref, conn);  // of the slot's last use: before the claim, it might be of this one
       ep.local = c.setup.server;
       ep.peer = c.setup.client;
       Inherit(ep, *listener);

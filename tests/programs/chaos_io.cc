@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "chaos.h"
 
@@ -19,18 +21,34 @@ constexpr size_t kMost = 70000;
 constexpr size_t kPipe = 32768;  // what an empty pipe takes at once
 constexpr unsigned kMessages = 3;
 thread_local uint8_t buffer[kMost];
+thread_local unsigned call;  // which of RecvSome's calls was the last
 
 void Fill(uint64_t seed, uint64_t from, uint8_t* out, size_t n) {
   for (size_t i = 0; i < n; i++, from++)
     out[i] = static_cast<uint8_t>(Mix(seed + from / 8) >> 8 * (from % 8));
 }
 
+// Whose they are can be found out: each byte says from which seed and position it comes.
+void Show(const uint8_t* bytes, size_t n) {
+  char text[200];
+  int at = snprintf(text, sizeof text, "by call %u, %zu bytes:", call, n);
+  for (size_t i = 0; i < n && i < 40; i++)
+    at += snprintf(text + at, sizeof text - static_cast<size_t>(at), " %02x", bytes[i]);
+  text[at++] = '\n';
+  if (write(1, text, static_cast<size_t>(at)) < 0) abort();
+}
+
 void Check(const Stream& s, const uint8_t* bytes, size_t n) {
-  if (s.got + n > s.to_get) Bad(&s, "more bytes than were sent", static_cast<long>(n));
+  if (s.got + n > s.to_get) {
+    Show(bytes, n);
+    Bad(&s, "more bytes than were sent", static_cast<long>(n));
+  }
   for (size_t i = 0; i < n; i++) {
     uint8_t want;
     Fill(s.in_seed, s.got + i, &want, 1);
-    if (bytes[i] != want) Bad(&s, "another byte, this far into a read", static_cast<long>(i));
+    if (bytes[i] == want) continue;
+    Show(bytes + i, n - i);
+    Bad(&s, "another byte, this far into a read", static_cast<long>(i));
   }
 }
 
@@ -196,6 +214,7 @@ long RecvSome(Stream& s, bool may_block) {
   message.msg_iov = parts;
   message.msg_iovlen = 2;
   const uint64_t how = Below(s.rng, 11);
+  call = static_cast<unsigned>(how);
   bool take = true, look = true;
   ssize_t r;
   if (how < 8) {
