@@ -69,8 +69,9 @@ void DropOldRing(const ConnEnd& e) {
   if (tx.old_ring == 0) return;
   uint64_t read = LoadAcquire(e.peer_pos().read);
   if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;
-  GiveRing(*e.ref, tx.old_ring);
-  StoreRelaxed(tx.old_ring, 0u);
+  const uint64_t old = tx.old_ring;
+  StoreRelaxed(tx.old_ring, 0u);  // first: who dies in between must not have it given back twice
+  GiveRing(*e.ref, old);
 }
 
 // Where the next ring starts. Its first header is cleared before anyone is told of it.

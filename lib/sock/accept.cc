@@ -322,7 +322,9 @@ void RecoverConn(uint32_t slot, pstn_lgr_ref& ref, uint32_t conn, uint32_t idx) 
   } else if (state == PSTN_EP_EMBRYO && listener != nullptr) {
     {
       QueueGuard g(*listener);
-      if (LoadAcquire(listener->state) == PSTN_EP_LISTEN && !InQueue(*listener, idx))
+      // Another process may just have taken it off the queue: then it is that one's by now.
+      if (ep.owner_slot == slot && LoadAcquire(listener->state) == PSTN_EP_LISTEN &&
+          !InQueue(*listener, idx))
         QueueAccepted(*listener, idx);
     }
     PostEp(*listener);

@@ -113,12 +113,19 @@ void CloseEp(pstn_ep& ep) {
 }
 
 // As the kernel's disconnect: not reset, but closed, is a connection that both sides had ended.
-void ResetConnection(pstn_ep& ep) {
+bool ResetConnection(pstn_ep& ep) {
   ConnEnd e;
   uint32_t peer = Resolve(ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
   bool open = (peer & PSTN_CF_RST) == 0 && ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 ||
                                             (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
-  StoreRelease(ep.state, PSTN_EP_NEW);  // before those who wait on the connection are woken
+  {
+    // As in ChangeHands: one of the two finds the connection. And nobody is at the rings, which are
+    // others' next.
+    Guard tx(ep.tx.lock);
+    Guard rx(ep.rx.lock);
+    if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return false;
+    StoreRelease(ep.state, PSTN_EP_NEW);  // before those who wait on the connection are woken
+  }
   if (Resolve(ep, e)) AnnounceLocal(g_proc.bells, e);
   CloseConnection(ep, open ? End::kReset : End::kOrderly);
   Lock(ep.tx.lock);
@@ -138,6 +145,7 @@ void ResetConnection(pstn_ep& ep) {
   StoreRelaxed(ep.error, open ? static_cast<uint32_t>(ECONNRESET) : 0u);
   FetchAnd(ep.flags, ~(PSTN_EPF_HUNG | PSTN_EPF_CONNECTING | PSTN_EPF_DISCONNECTING |
                        PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
+  return true;
 }
 
 void DropFdRef(uint32_t entry) {
@@ -304,19 +312,22 @@ long SockClose(int fd, uint32_t entry) {
   if (LoadAcquire(ep->refs) == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED)
     ReleaseLinger(*ep);
   TableChange change;
-  uint32_t refs = LoadAcquire(ep->refs);
-  // The kernel's socket serves again if nobody else refers to it and the kernel knows nothing of
-  // it.
-  uint32_t flags = LoadRelaxed(ep->flags);
-  bool reusable = refs == 1 && (flags & (PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND)) == 0 &&
-                  LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED;
-  CachedFd c = {
-      fd, static_cast<uint16_t>(ep->kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0, 0};
-  if (ep->side == 0 && c.port != 0)
-    c.lgr_idx = ep->lgr_idx, c.conn_idx = ep->conn_idx, c.conn_gen = ep->conn_gen;
-  uint32_t family = ep->family;
   if (!TakeFd(fd, entry)) return -EBADF;
-  DropFdRef(entry);  // before the fd can be taken again: its port is the connection's
+  const uint32_t family = ep->family;
+  bool reusable = false;
+  CachedFd c;
+  if (FetchSub(ep->refs, 1u) == 1) {
+    // The kernel's socket serves again if the kernel knows nothing of it. Nobody comes to refer to
+    // the endpoint any more, so what its flags say stays true.
+    constexpr uint32_t kNot = PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND;
+    const uint32_t flags = LoadRelaxed(ep->flags);
+    reusable = (flags & kNot) == 0 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED;
+    c = {fd, static_cast<uint16_t>(ep->kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0,
+         0};
+    if (ep->side == 0 && c.port != 0)
+      c.lgr_idx = ep->lgr_idx, c.conn_idx = ep->conn_idx, c.conn_gen = ep->conn_gen;
+    CloseEp(*ep);  // before the fd can be taken again: its port is the connection's
+  }
   if (reusable && CachePut(family, c)) return 0;
   MarkPrivate(fd, 0);
   return sys::Close(fd);

@@ -218,7 +218,7 @@ bool StillListed(const pstn_dir& d, pstn_ep& ep, const Target& t, const pstn_add
     FetchSub(LgrHdr(e.lgr).pending[t.ep_idx % PSTN_PENDING], 1u);
   }
   if (state == PSTN_CS_ESTABLISHED) return true;
-  ResetConnection(ep);  // nobody has seen it: the endpoint is as before
+  (void)ResetConnection(ep);  // nobody has seen it: the endpoint is as before
   StoreRelaxed(ep.error, 0u);
   return false;
 }
@@ -268,7 +268,7 @@ long Connected(pstn_ep& ep) {
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
   if ((peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0) return 0;
   int error = TakeError(e, peer);
-  ResetConnection(ep);
+  (void)ResetConnection(ep);
   return error != 0 ? -error : -ECONNABORTED;
 }
 

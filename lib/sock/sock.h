@@ -176,7 +176,8 @@ long RecvUrgent(const ConnEnd& e, const iovec* iov, size_t count, int flags);
 // Of `iov`, `sent` bytes are in the ring and `more` will follow, the last of which is the urgent
 // one. Under tx.lock.
 void MarkUrgent(const ConnEnd& e, const iovec* iov, size_t sent, size_t more);
-void ResetConnection(pstn_ep& ep);  // RST to the peer; the endpoint is NEW again
+// RST to the peer; the endpoint is NEW again. False: its connection is gone, or the kernel's.
+bool ResetConnection(pstn_ep& ep);
 void ReleaseLinger(pstn_ep& ep);
 
 // ---- epoll.cc

@@ -116,7 +116,7 @@ long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
     Unlisten(fd, ep);
     return 0;
   }
-  if (state == PSTN_EP_ESTABLISHED) ResetConnection(ep);
+  if (state == PSTN_EP_ESTABLISHED && !ResetConnection(ep)) return 0;
   FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
   // A port that the program did not ask for is given up.
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
