@@ -97,6 +97,7 @@ void Keeper::Take(const ctl::Msg& job, int fd) {
     static_cast<Keeper*>(self)->Carry(ring_fd, kernel_fd);
   };
   const long r = TakeOver(fd, job.a, job.b, carry, this);
+  PumpAll();  // data, end or reset that was there before is seen by whoever goes on with it now
   ctl::Msg reply;
   reply.type = job.type;
   reply.seq = job.seq;

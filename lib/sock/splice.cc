@@ -68,6 +68,12 @@ long StopAtMark(pstn_ep& ep, bool nonblock, bool* ended) {
   ConnEnd e;
   if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(ep, e) || !LookAtMark(e).at)
     return 0;
+  const uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  if ((peer & PSTN_CF_RST) == 0 &&
+      ((peer & PSTN_CF_FIN) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0)) {
+    *ended = true;  // nothing comes that would push it on
+    return 0;
+  }
   if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
   auto past = [&] { return PeerEnded(e) || !Here(ep) || !LookAtMark(e).at; };
   Hold hold;
