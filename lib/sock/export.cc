@@ -90,6 +90,15 @@ long ExportConnection(int fd, pstn_ep& ep) {
   return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED ? r : 0;
 }
 
+// What the program had shut down before it changed hands.
+void ShutKernelSocket(int fd, const pstn_ep& ep) {
+  uint32_t flags = LoadRelaxed(ep.flags);
+  if ((flags & PSTN_EPF_SHUT_WR) != 0)
+    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_WR));
+  if ((flags & PSTN_EPF_SHUT_RD) != 0)
+    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_RD));
+}
+
 // A listener is the kernel's from now on, or its accelerated clients would wait for a family that
 // may never accept again. Those in its queue get into the kernel's (TakeOver); who comes too late
 // is told by the directory (StillListed, lib/sock/connect.cc).
@@ -122,6 +131,9 @@ long SockExport(int fd) {
   if (state != PSTN_EP_KERNEL) Count(Stack().hdr, kCounterFdsExported);
   switch (state) {
     case PSTN_EP_NEW:
+      // Not with a port that we chose. Giving it up takes the marks of a shutdown() along.
+      if ((LoadRelaxed(ep->flags) & PSTN_EPF_BOUND_AUTO) != 0 && Unbind(fd, *ep) == 0)
+        ShutKernelSocket(fd, *ep);
       FallBack(fd, *ep, kReasonExported);
       return 0;
     case PSTN_EP_LISTEN:
@@ -252,15 +264,6 @@ void CopyConnection(pstn_ep& to, const pstn_ep& from) {
   to.rx = from.rx;
   to.tx.lock = tx;
   to.rx.lock = rx;
-}
-
-// What the program had shut down before it changed hands.
-void ShutKernelSocket(int fd, const pstn_ep& ep) {
-  uint32_t flags = LoadRelaxed(ep.flags);
-  if ((flags & PSTN_EPF_SHUT_WR) != 0)
-    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_WR));
-  if ((flags & PSTN_EPF_SHUT_RD) != 0)
-    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_RD));
 }
 
 // The step that counts. After each store a death is mended by FinishTakeOver.
