@@ -9,6 +9,10 @@
 namespace postern {
 
 inline bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
+// The same under one of its locks, from where the connection can't be taken away (export.cc,
+// close.cc): and it is the connection that the call began with, not one that got the endpoint after
+// a close(). Whoever is at the rings asks this first: they may be another connection's.
+inline bool StillHere(const ConnEnd& e) { return Here(*e.ep) && Which(*e.ep) == e.which; }
 
 enum class Wait : uint8_t { kReady, kTimeout, kInterrupted };
 

@@ -9,6 +9,7 @@
 #include <cerrno>
 
 #include "base/sys.h"
+#include "sock/block.h"
 #include "sock/items.h"
 #include "sock/sock.h"
 
@@ -182,7 +183,7 @@ void ReleaseLinger(pstn_ep& ep) {
   auto gone = [&] {
     if ((LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RST)) != 0) return true;
     Guard g(ep.tx.lock);
-    return RingDrained(e);
+    return !StillHere(e) || RingDrained(e);
   };
   while (!gone() && until.left_ns() != 0) {
     timespec ts = until.LeftTimespec(1000000);

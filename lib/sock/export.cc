@@ -276,6 +276,8 @@ bool ChangeHands(pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
   StoreRelaxed(to.took_over, EpIdx(s, from) + 1);
   StoreRelease(to.state, PSTN_EP_ESTABLISHED);
   StoreRelease(e.ref->conn_ep[from.conn_idx % PSTN_CONNS], EpIdx(s, to) + 1);
+  StoreRelaxed(from.tx.ring, 0u);  // they are `to`'s to give back
+  StoreRelaxed(from.tx.old_ring, 0u);
   StoreRelaxed(from.reason, kReasonExported);
   FetchOr(from.flags, PSTN_EPF_EXPORTED | PSTN_EPF_DIRTY);
   StoreRelease(from.state, PSTN_EP_KERNEL);

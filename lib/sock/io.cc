@@ -49,10 +49,6 @@ long Violation(const ConnEnd& e) {
   return -ECONNRESET;
 }
 
-// The same under one of its locks, from where the connection can't be taken away (export.cc,
-// close.cc): and it is the connection that the call began with, not one that got the endpoint after
-// a close().
-bool StillHere(const ConnEnd& e) { return Here(*e.ep) && Which(*e.ep) == e.which; }
 // What a call comes to where that is not so: kPass if the kernel serves it.
 long NotHere(const ConnEnd& e) {
   if (Which(*e.ep) != e.which) return -EBADF;

@@ -7,7 +7,7 @@
 #include <cstring>
 
 #include "base/sys.h"
-#include "sock/sock.h"
+#include "sock/block.h"
 
 namespace postern {
 namespace {
@@ -67,6 +67,7 @@ long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
       // more is a closed window, and what lies in it (headers included) waits to be sent.
       if (Resolve(ep, e) && !Writable(e)) {
         Guard g(ep.tx.lock);
+        if (!StillHere(e)) return kPass;
         if (!RingDrained(e)) {
           uint32_t bytes = RingBytes(RingClass(ep.tx.ring) % PSTN_SLAB_CLASSES);
           v = static_cast<int>(ep.tx.off >= ep.tx.peer ? ep.tx.off - ep.tx.peer
