@@ -92,6 +92,12 @@ short Answer(pstn_ep& ep, short events) {
       mask & (static_cast<uint32_t>(static_cast<uint16_t>(events)) | POLLERR | POLLHUP));
 }
 
+// A set's doorbell may have rung for news that are no event, or for one that is over.
+bool StillReadable(pollfd one) {
+  SockEpollWatch(one.fd);
+  return sys::Call(SYS_poll, &one, 1L, 0L) != 0;
+}
+
 // One look at everything. Returns how many are ready; fills revents.
 long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
   long ready = 0;
@@ -123,6 +129,10 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
   if (r < 0) return ready != 0 ? ready : r;
   for (size_t i = 0; i < k.count && r > 0; i++) {
     if (k.fds[i].revents == 0) continue;
+    if (k.sets && IsSetFd(k.fds[i].fd) && !StillReadable(k.fds[i])) {
+      r--;
+      continue;
+    }
     pollfd& p = fds[k.at[i]];
     if (p.revents == 0) ready++;
     p.revents = static_cast<short>(p.revents | k.fds[i].revents);
