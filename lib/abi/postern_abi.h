@@ -268,7 +268,7 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 pollers;     /* (l: item_lock) threads asleep in poll() on it */
   pstn_u32
       took_over; /* (o) endpoint + 1 whose connection this one is taking over (sock/export.cc) */
-  pstn_u32 pad2;
+  struct pstn_lock setup_lock;           /* bind, connect, listen; not yet connected: export */
   pstn_u64 syn_ns;                       /* (c) when its client connected */
   pstn_u32 zerocopy_sent, zerocopy_told; /* (a) sends with MSG_ZEROCOPY; completions given out */
 };

@@ -275,6 +275,7 @@ long Connected(pstn_ep& ep) {
 }  // namespace
 
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+  Guard g(ep.setup_lock);
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   if (len > sizeof(sockaddr_storage)) return -EINVAL;  // negative, too

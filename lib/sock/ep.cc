@@ -10,7 +10,8 @@ namespace postern {
 
 void FollowUsers(const pstn_ep& ep) {
   for (const uint32_t* word : {&ep.tx.lock.word, &ep.rx.lock.word, &ep.item_lock.word,
-                               &ep.accept_lock.word, &ep.refs, &ep.state, &ep.flags})
+                               &ep.accept_lock.word, &ep.setup_lock.word, &ep.refs, &ep.state,
+                               &ep.flags})
     (void)LoadAcquire(*word);
 }
 
@@ -31,7 +32,8 @@ void Clear(pstn_ep& ep) {
   ClearWords(&ep.item_lock.word + 1, &ep.tx.lock);
   ClearWords(&ep.tx.lock.word + 1, &ep.rx.lock);
   ClearWords(&ep.rx.lock.word + 1, &ep.accept_lock);
-  ClearWords(&ep.accept_lock.word + 1, &ep + 1);
+  ClearWords(&ep.accept_lock.word + 1, &ep.setup_lock);
+  ClearWords(&ep.setup_lock.word + 1, &ep + 1);
   StoreRelease(ep.gen, gen);
 }
 

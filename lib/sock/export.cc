@@ -78,31 +78,18 @@ class Pinned {
   bool held_ = false;
 };
 
-long ExportConnection(int fd, pstn_ep& ep) {
-  Pinned pin(fd, ep);
-  if (pin.error() == -EBADF) return 0;  // closed: nothing to export
-  // Out of numbers (a sandbox that allows itself none): then the program's own has to do.
-  const int number = pin.error() == 0 ? pin.fd() : fd;
-  int r = CtlExport(ep, number);
-  if (r == 0) MoveItemsToKernel(number, ep);
-  // Reset or disconnected meanwhile: there is nothing to carry, and the kernel passes it on as
-  // well.
-  return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED ? r : 0;
-}
-
-// What the program had shut down before it changed hands.
-void ShutKernelSocket(int fd, const pstn_ep& ep) {
-  uint32_t flags = LoadRelaxed(ep.flags);
-  if ((flags & PSTN_EPF_SHUT_WR) != 0)
-    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_WR));
-  if ((flags & PSTN_EPF_SHUT_RD) != 0)
-    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_RD));
+int ExportConnection(int fd, pstn_ep& ep) {
+  int r = CtlExport(ep, fd);
+  if (r == 0) MoveItemsToKernel(fd, ep);
+  return r;
 }
 
 // A listener is the kernel's from now on, or its accelerated clients would wait for a family that
 // may never accept again. Those in its queue get into the kernel's (TakeOver); who comes too late
-// is told by the directory (StillListed, lib/sock/connect.cc).
-long ExportListener(int fd, pstn_ep& ep) {
+// is told by the directory (StillListed, lib/sock/connect.cc). False: it does not listen any more.
+bool ExportListener(int fd, pstn_ep& ep) {
+  Guard g(ep.setup_lock);
+  if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) return false;
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
   AdmitSyns();
   FetchOr(ep.flags, PSTN_EPF_EXPORTED);
@@ -119,29 +106,32 @@ long ExportListener(int fd, pstn_ep& ep) {
   ResetQueue(ep);  // only what the keeper could not take
   FallBack(fd, ep, kReasonExported);
   PostEp(ep);
-  return 0;
+  return true;
 }
 
 }  // namespace
 
 long SockExport(int fd) {
   pstn_ep* ep = EpOfFd(fd);
-  if (ep == nullptr) return 0;
-  uint32_t state = LoadAcquire(ep->state);
-  if (state != PSTN_EP_KERNEL) Count(Stack().hdr, kCounterFdsExported);
-  switch (state) {
-    case PSTN_EP_NEW:
-      // Not with a port that we chose. Giving it up takes the marks of a shutdown() along.
-      if ((LoadRelaxed(ep->flags) & PSTN_EPF_BOUND_AUTO) != 0 && Unbind(fd, *ep) == 0)
-        ShutKernelSocket(fd, *ep);
-      FallBack(fd, *ep, kReasonExported);
+  if (ep == nullptr || LoadAcquire(ep->state) == PSTN_EP_KERNEL) return 0;
+  Pinned pin(fd, *ep);
+  if (pin.error() == -EBADF) return 0;  // closed: nothing to export
+  // Out of numbers (a sandbox that allows itself none): then the program's own has to do.
+  const int number = pin.error() == 0 ? pin.fd() : fd;
+  Count(Stack().hdr, kCounterFdsExported);
+  // Another thread may connect it meanwhile, listen, or disconnect: then it is looked at again.
+  for (;;) {
+    const uint32_t state = LoadAcquire(ep->state);
+    if (state == PSTN_EP_NEW) {
+      if (LeaveUnconnected(number, *ep, kReasonExported)) return 0;
+    } else if (state == PSTN_EP_LISTEN) {
+      if (ExportListener(number, *ep)) return 0;
+    } else if (state == PSTN_EP_ESTABLISHED) {
+      const int r = ExportConnection(number, *ep);
+      if (r == 0 || LoadAcquire(ep->state) == state) return r;
+    } else {
       return 0;
-    case PSTN_EP_LISTEN:
-      return ExportListener(fd, *ep);
-    case PSTN_EP_ESTABLISHED:
-      return ExportConnection(fd, *ep);
-    default:
-      return 0;
+    }
   }
 }
 

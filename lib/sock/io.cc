@@ -297,7 +297,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags, si
   uint32_t state = LoadAcquire(ep.state);
   if (state != PSTN_EP_ESTABLISHED) {
     if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0)
-      FallBack(fd, ep, kReasonFastOpen), state = PSTN_EP_KERNEL;
+      (void)LeaveUnconnected(fd, ep, kReasonFastOpen), state = LoadAcquire(ep.state);
     if (state == PSTN_EP_KERNEL) return kPass;
     return LoadRelaxed(ep.error) != 0 ? -static_cast<long>(Exchange(ep.error, 0u)) : -EPIPE;
   }

@@ -53,9 +53,8 @@ bool AllZero(const void* value, socklen_t len) {
 void GoKernel(int fd, pstn_ep& ep, Reason why) {
   switch (LoadAcquire(ep.state)) {
     case PSTN_EP_NEW:
-      if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0) (void)Unbind(fd, ep);
-      FallBack(fd, ep, why);
-      break;
+      if (LeaveUnconnected(fd, ep, why)) break;
+      [[fallthrough]];
     case PSTN_EP_LISTEN:
     case PSTN_EP_ESTABLISHED:
       if (SockExport(fd) == 0) StoreRelaxed(ep.reason, why);

@@ -62,8 +62,13 @@ long SockSocket(int domain, int type, int protocol);
 long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 long SockListen(int fd, pstn_ep& ep, int backlog);
 long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer);
-// Gives up the port that we chose for the kernel's socket. 0 or -errno.
+// Gives up the port that we chose for the kernel's socket. 0 or -errno. Under ep.setup_lock.
 long Unbind(int fd, pstn_ep& ep);
+// Makes an endpoint the kernel's that is neither connected nor listens. False: it does, since a
+// moment.
+bool LeaveUnconnected(int fd, pstn_ep& ep, Reason why);
+// Shuts the kernel's socket down as the program has shut the endpoint.
+void ShutKernelSocket(int fd, const pstn_ep& ep);
 long SockShutdown(int fd, pstn_ep& ep, int how);
 long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa,
                     socklen_t len);  // connect to AF_UNSPEC

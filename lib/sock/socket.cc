@@ -70,6 +70,24 @@ long Unbind(int fd, pstn_ep& ep) {
   return 0;
 }
 
+void ShutKernelSocket(int fd, const pstn_ep& ep) {
+  uint32_t flags = LoadRelaxed(ep.flags);
+  if ((flags & PSTN_EPF_SHUT_WR) != 0)
+    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_WR));
+  if ((flags & PSTN_EPF_SHUT_RD) != 0)
+    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_RD));
+}
+
+bool LeaveUnconnected(int fd, pstn_ep& ep, Reason why) {
+  Guard g(ep.setup_lock);
+  if (LoadAcquire(ep.state) != PSTN_EP_NEW) return false;
+  // Not with a port that we chose. Giving it up takes the marks of a shutdown() along.
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 && Unbind(fd, ep) == 0)
+    ShutKernelSocket(fd, ep);
+  FallBack(fd, ep, why);
+  return true;
+}
+
 namespace {
 
 // The kernel's idea of the local name goes into the endpoint.
@@ -136,6 +154,7 @@ static long BindAgain(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
 }
 
 long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+  Guard g(ep.setup_lock);
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL) return kPass;
   if (LoadRelaxed(ep.state) != PSTN_EP_NEW) return BindAgain(ep, sa, len);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0) {
@@ -152,6 +171,7 @@ long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
 }
 
 long SockListen(int fd, pstn_ep& ep, int backlog) {
+  Guard g(ep.setup_lock);
   uint32_t state = LoadRelaxed(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   if (state != PSTN_EP_NEW && state != PSTN_EP_LISTEN) return -EINVAL;
@@ -223,10 +243,9 @@ long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
   return 0;
 }
 
-long SockShutdown(int fd, pstn_ep& ep, int how) {
+static long ShutUnconnected(int fd, pstn_ep& ep, int how) {
+  Guard g(ep.setup_lock);
   uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL) return kPass;
-  if (how < SHUT_RD || how > SHUT_RDWR) return -EINVAL;
   if (state == PSTN_EP_NEW) {  // an error, and yet it counts from now on
     FetchOr(ep.flags, PSTN_EPF_DIRTY | (how != SHUT_WR ? PSTN_EPF_SHUT_RD : 0u) |
                           (how != SHUT_RD ? PSTN_EPF_SHUT_WR : 0u));
@@ -234,13 +253,19 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
     PostEp(ep);
     return r;
   }
-  if (state == PSTN_EP_LISTEN) {
-    if (how == SHUT_WR) return kPass;
-    // The kernel stops listening; so do we, and threads in accept() see it. It may listen again.
-    long r = sys::Call(SYS_shutdown, fd, static_cast<long>(how));
-    Unlisten(fd, ep);
-    return r;
-  }
+  if (state != PSTN_EP_LISTEN) return -ENOTCONN;  // since a moment: as if we had come before
+  if (how == SHUT_WR) return kPass;
+  // The kernel stops listening; so do we, and threads in accept() see it. It may listen again.
+  long r = sys::Call(SYS_shutdown, fd, static_cast<long>(how));
+  Unlisten(fd, ep);
+  return r;
+}
+
+long SockShutdown(int fd, pstn_ep& ep, int how) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL) return kPass;
+  if (how < SHUT_RD || how > SHUT_RDWR) return -EINVAL;
+  if (state == PSTN_EP_NEW || state == PSTN_EP_LISTEN) return ShutUnconnected(fd, ep, how);
   // As if success had been reported.
   bool asked = (FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0;
   ConnEnd e;
