@@ -28,7 +28,10 @@ void Clear(pstn_ep& ep) {
   FollowUsers(ep);
   const uint32_t gen = LoadRelaxed(ep.gen) + 1;
   ClearWords(&ep.state, &ep.gen);
-  ClearWords(&ep.refs, &ep.item_lock);
+  ClearWords(&ep.refs, &ep.item_head);
+  Lock(ep.item_lock);  // who was told of the last connection (TakePosts) may look for its items
+  StoreRelaxed(ep.item_head, PSTN_NONE);
+  Unlock(ep.item_lock);
   ClearWords(&ep.item_lock.word + 1, &ep.tx.lock);
   ClearWords(&ep.tx.lock.word + 1, &ep.rx.lock);
   ClearWords(&ep.rx.lock.word + 1, &ep.accept_lock);
@@ -48,7 +51,6 @@ uint32_t NewEp(uint32_t family) {
   ep.family = family;
   StoreRelaxed(ep.refs, 1u);
   StoreRelaxed(ep.next, PSTN_NONE);
-  StoreRelaxed(ep.item_head, PSTN_NONE);
   ep.accept_head = ep.accept_tail = ep.listener = PSTN_NONE;
   StoreRelaxed(ep.lgr_idx, PSTN_NONE);
   ep.owner_slot = g_proc.slot;

@@ -175,7 +175,7 @@ void DropItemsOfEp(pstn_ep& ep) {
     uint32_t idx = ep.item_head;
     uint32_t set_idx = s.items[idx].epoll_idx;
     if (set_idx >= PSTN_EPOLLS) {
-      ep.item_head = PSTN_NONE;
+      StoreRelaxed(ep.item_head, PSTN_NONE);
       break;
     }
     pstn_epoll& set = s.epolls[set_idx];
