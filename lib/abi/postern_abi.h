@@ -305,6 +305,7 @@ enum {
 #define PSTN_EPF_KERNEL_OPTIONS 0x800000u /* has options that we do not keep */
 #define PSTN_EPF_INQ 0x400000u            /* TCP_INQ: recvmsg() tells what is left */
 #define PSTN_EPF_ZEROCOPY 0x200000u       /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are numbered */
+#define PSTN_EPF_PORT_GIVEN_UP 0x1000000u /* kernel_port is not the socket's any more, but shows */
 #define PSTN_EPF_DISCONNECTING 0x100000u  /* shutdown() met a connect() that had failed */
 #define PSTN_EPF_EXPORTED \
   0x80000u /* others than the family have the fd: the kernel serves it, see sock/export.cc */
@@ -366,7 +367,8 @@ struct pstn_slot {
   pstn_u32 exec_pending; /* (o) PSTN_EXEC_*: exec is under way */
   char comm[16];
   pstn_u64 lost_ns; /* (o) CLOCK_MONOTONIC when it last tried to reach posternd in vain */
-  pstn_u64 pad;
+  pstn_u32 told;    /* (a) 1: it has had news for others, and may die before it has told them */
+  pstn_u32 pad;
   pstn_u32 chunk[PSTN_SLOT_CHUNKS]; /* (a) fd chunk index, PSTN_NONE */
 };
 #define PSTN_EXEC_NONE 0u

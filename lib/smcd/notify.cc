@@ -129,6 +129,7 @@ void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t co
 }
 
 void AnnounceData(Bells& b, const ConnEnd& e) {
+  NoteNews(b);
   uint32_t notify = LoadRelaxed(e.peer_ctl().rx_notify);
   if (notify != 0) {
     PostTo(b, e.lgr, e.side ^ 1u, notify, e.ep->conn_idx);
@@ -142,6 +143,7 @@ void AnnounceSpace(Bells& b, const ConnEnd& e) {
   FullFence();  // [F1] between pos.read and the look at tx_wait
   pstn_conn_ctl& peer = e.peer_ctl();
   if (LoadRelaxed(peer.tx_wait) == 0) return;
+  NoteNews(b);
   uint32_t how = Exchange(peer.tx_wait, 0u);
   if ((how & PSTN_TXW_FUTEX) != 0) {
     Count(b, kCounterFutexWakes);
@@ -165,6 +167,7 @@ void ReturnSpace(Bells& b, const ConnEnd& e) {
 }
 
 void AnnounceLocal(Bells& b, const ConnEnd& e) {
+  NoteNews(b);
   FullFence();
   pstn_conn_ctl& own = e.ctl();
   PostTo(b, e.lgr, e.side, LoadRelaxed(own.rx_notify), e.ep->conn_idx);
@@ -173,6 +176,7 @@ void AnnounceLocal(Bells& b, const ConnEnd& e) {
 }
 
 void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn) {
+  NoteNews(b);
   SetBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), conn);
   uint32_t hw = WaitersHw(lgr, 1);
   for (uint32_t w = 1; w < hw; w++) {
@@ -181,6 +185,7 @@ void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn) {
 }
 
 void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side) {
+  NoteNews(b);
   FullFence();
   uint32_t hw = WaitersHw(lgr, side);
   for (uint32_t w = 1; w < hw; w++) {
@@ -218,6 +223,7 @@ void RingTakenInside(Bells& b, pstn_stack& s) {
 
 void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter) {
   if (waiter >= PSTN_WAITERS) return;
+  NoteNews(b);
   pstn_waiter& w = s.waiters[waiter];
   Exchange(w.posted, 1u);  // [F1]
   if (LoadRelaxed(w.sleeping) == 0 || Exchange(w.sleeping, 0u) == 0) return;

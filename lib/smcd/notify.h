@@ -26,8 +26,19 @@ bool RingBell(int sender, const pstn_uuid& stack, uint32_t waiter);
 struct Bells {
   int sender = -1;               // fd for RingBell, opened on first use
   uint64_t* counters = nullptr;  // of the poster's stack
+  uint32_t* told = nullptr;      // of the poster's slot
+  uint32_t noted = 0;            // 1: *told is 1
 };
 int BellSender(Bells& b);
+
+// Before anything is written that others are to be told of. A process that never got here, as most
+// children between fork and exec, can die without a look at whom it may have left asleep.
+inline void NoteNews(Bells& b) {
+  if (LoadRelaxed(b.noted) != 0) [[likely]]
+    return;
+  if (b.told != nullptr) StoreRelease(*b.told, 1u);
+  StoreRelaxed(b.noted, 1u);
+}
 
 // Sets the bit of `conn` in evmap `waiter` of `side` and wakes its owner if it sleeps.
 void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t conn);

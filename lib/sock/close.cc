@@ -75,6 +75,7 @@ enum class End : uint8_t { kOrderly, kReset };
 void CloseConnection(pstn_ep& ep, End end) {
   ConnEnd e;
   if (!Resolve(ep, e)) return;
+  NoteNews(g_proc.bells);
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
   bool reset =
       end == End::kReset || (LoadRelaxed(e.ctl().flags) & PSTN_CF_RST) != 0 ||
@@ -117,7 +118,8 @@ void CloseEp(pstn_ep& ep) {
 bool ResetConnection(pstn_ep& ep) {
   ConnEnd e;
   uint32_t peer = Resolve(ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
-  bool open = (peer & PSTN_CF_RST) == 0 && ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 ||
+  bool open = (peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
+              ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 ||
                                             (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
   {
     // As in ChangeHands: one of the two finds the connection. And nobody is at the rings, which are

@@ -186,6 +186,7 @@ Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_a
   ep.local = from;
   ep.peer = to;
   StoreRelease(ref.conn_ep[conn], EpIdx(s, ep) + 1);
+  NoteNews(g_proc.bells);
   StoreRelease(ep.state, PSTN_EP_ESTABLISHED);
   FetchAdd(pending, 1u);
   StoreRelease(c.setup.state, PSTN_CS_SYN);
@@ -256,7 +257,7 @@ Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
 // The kernel's connect(), on what is its socket from now on.
 long KernelConnect(int fd, pstn_ep& ep, Reason reason) {
   if (g_proc.opt.strict != 0 && reason != kReasonNotLocal) return -ECONNREFUSED;
-  FallBack(fd, ep, reason);
+  BecomeKernels(fd, ep, reason);
   Count(Stack().hdr, kCounterKernelConnects);
   return kPass;
 }

@@ -127,14 +127,38 @@ void MoveItem(int epfd, pstn_epoll& set, pstn_ep& ep, int fd, uint32_t idx, uint
 
 }  // namespace
 
-void MoveItemOf(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
+bool MoveItemOf(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
   uint32_t prev;
   Guard g(ep.item_lock);
   uint32_t idx = FindItem(Stack(), ep, set_idx, fd, &prev);
-  if (idx == PSTN_NONE) return;
+  if (idx == PSTN_NONE) return false;
   SetGuard h(Stack(), set);
+  if (StaysHere(Stack().items[idx])) return true;
   MoveItem(epfd, set, ep, fd, idx, prev);
+  return false;
 }
+
+namespace {
+
+// epoll_ctl() for a registration that has stayed with us: armed again, it is the kernel's.
+long CtlStaying(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int op, int fd,
+                epoll_event* ev) {
+  if (op != EPOLL_CTL_DEL && BadPointer(ev)) return -EFAULT;
+  if (op == EPOLL_CTL_ADD) return -EEXIST;
+  if (op == EPOLL_CTL_MOD ? (ev->events & EPOLLEXCLUSIVE) != 0 : op != EPOLL_CTL_DEL)
+    return -EINVAL;
+  {
+    uint32_t prev;
+    Guard g(ep.item_lock);
+    uint32_t idx = FindItem(Stack(), ep, set_idx, fd, &prev);
+    if (idx == PSTN_NONE) return kPass;  // another thread was here
+    SetGuard h(Stack(), set);
+    RemoveItem(Stack(), ep, set, idx, prev);
+  }
+  return op == EPOLL_CTL_DEL ? 0 : KernelAdd(epfd, fd, ev->events, ev->data.u64);
+}
+
+}  // namespace
 
 long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
   pstn_ep* ep = EpOfFd(fd);
@@ -142,8 +166,9 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
   pstn_epoll* set = SetOf(epfd, &idx);
   if (ep == nullptr) return kPass;
   if (WatchesKernelOnly(*ep)) {
-    if (set != nullptr)
-      MoveItemOf(epfd, *set, idx, *ep, fd);  // it became so after it was registered
+    // It became so after it was registered.
+    if (set != nullptr && MoveItemOf(epfd, *set, idx, *ep, fd))
+      return CtlStaying(epfd, *set, idx, *ep, op, fd, ev);
     return kPass;
   }
   if (op != EPOLL_CTL_DEL && BadPointer(ev)) return -EFAULT;
@@ -198,11 +223,12 @@ static int NumberOf(uint32_t set_idx, int epfd) {
 namespace {
 
 // One registration for MoveItemsToKernel, in a set whose number here is `epfd`. Other threads may
-// close numbers meanwhile. False: the set's.
+// close numbers meanwhile. False: the set's has been, or the registration stays.
 bool HandOver(int epfd, uint32_t set_idx, pstn_ep& ep, int fd, uint32_t idx, uint32_t prev) {
   pstn_stack& s = Stack();
   const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
   SetGuard h(s, s.epolls[set_idx]);  // under which its number is closed (SockClose)
+  if (StaysHere(s.items[idx])) return false;
   if (FdEntry(epfd) != (PSTN_FD_EPOLL | set_idx)) return false;
   const int registered = static_cast<int>(LoadRelaxed(s.items[idx].fd));
   const bool same = FdEntry(registered) == entry;

@@ -57,6 +57,7 @@ long NotHere(const ConnEnd& e) {
 
 // 0: the urgent mark ends a read that has begun (`first` is false).
 long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode mode) {
+  NoteNews(g_proc.bells);
   Lock(e.ep->rx.lock);
   if (!StillHere(e)) {
     Unlock(e.ep->rx.lock);
@@ -308,6 +309,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags, si
   if (TooMuch(iov, count)) return -EINVAL;
   IovCursor from(iov, count);
   from.ahead = ahead;
+  NoteNews(g_proc.bells);
   const size_t want = from.left();
   const bool bad = want != 0 && BadBuffer(iov, count);
   const Urgent urgent = {(flags & MSG_OOB) != 0 ? iov : nullptr, want};

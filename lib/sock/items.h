@@ -40,6 +40,13 @@ void RemoveItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint3
 // The same for one that its endpoint's list does not have: its process died between the two.
 void RemoveOrphan(pstn_stack& s, pstn_epoll& set, uint32_t idx);
 
+// Under set.lock: whether a registration stays with us when its endpoint becomes the kernel's. One
+// that has fired its one shot does, until it is armed again: the kernel's epoll_ctl can't add one
+// that is silent, it would tell of a hang-up.
+inline bool StaysHere(const pstn_item& item) {
+  return (item.flags & (PSTN_IT_DISABLED | PSTN_IT_KERNEL)) == PSTN_IT_DISABLED;
+}
+
 // Bits that peers have set for this set's waiter: their items become ready. Takes the locks itself.
 void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx);
 

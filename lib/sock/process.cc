@@ -81,6 +81,7 @@ uint32_t TakeSlot(uint32_t state) {
   for (uint32_t i = 0; i < PSTN_SLOTS; i++) {
     if (LoadRelaxed(s.slots[i].state) != PSTN_SL_FREE) continue;
     for (uint32_t& c : s.slots[i].chunk) StoreRelaxed(c, PSTN_NONE);
+    StoreRelaxed(s.slots[i].told, 0u);
     // The thread's: two threads that fork at once must not take each other's child for theirs
     // (Adopted).
     StoreRelease(s.slots[i].pid, SelfTid());
@@ -152,6 +153,7 @@ bool Join(int stack_fd, uint32_t slot) {
     return false;
   }
   g_proc.bells.counters = s->hdr.counters;
+  g_proc.bells.told = &s->slots[g_proc.slot].told;
   g_locks_taken_over = &s->hdr.counters[kCounterLocksRecovered];
   MarkPrivate(BellSender(g_proc.bells), PSTN_FD_INTERNAL);
   return true;
@@ -354,6 +356,8 @@ void ForkChild() {
     (void)CopyTable(slot);
   }
   g_proc.slot = slot;
+  g_proc.bells.told = &Stack().slots[slot].told;
+  g_proc.bells.noted = 0;
   FillSlot(Stack().slots[slot]);
   Count(Stack().hdr, kCounterForks);
   // What the parent's threads hold by numbers of ours is not the child's.

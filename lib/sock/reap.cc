@@ -72,6 +72,7 @@ class Touched {
 };
 
 void DropTable(pstn_stack& s, pstn_slot& slot, Touched& touched) {
+  const bool told = LoadAcquire(slot.told) != 0;
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = Exchange(slot.chunk[c], PSTN_NONE);
     if (chunk >= PSTN_FDCHUNKS) continue;
@@ -79,7 +80,7 @@ void DropTable(pstn_stack& s, pstn_slot& slot, Touched& touched) {
       uint32_t entry = Exchange(e, 0u);
       pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
       if (ep != nullptr && LoadRelaxed(ep->refs) == 1) Count(s.hdr, kCounterEndpointsReaped);
-      if (ep != nullptr) touched.Add(*ep);
+      if (ep != nullptr && told) touched.Add(*ep);
       if (entry != 0) DropFdRef(entry);
     }
     GiveFdChunk(s, chunk);

@@ -64,8 +64,9 @@ long SockListen(int fd, pstn_ep& ep, int backlog);
 long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer);
 // Gives up the port that we chose for the kernel's socket. 0 or -errno. Under ep.setup_lock.
 long Unbind(int fd, pstn_ep& ep);
-// Makes an endpoint the kernel's that is neither connected nor listens. False: it does, since a
-// moment.
+// Makes an endpoint the kernel's that is neither connected nor listens. Under ep.setup_lock.
+void BecomeKernels(int fd, pstn_ep& ep, Reason why);
+// The same, with the lock. False: it is connected or listens, since a moment.
 bool LeaveUnconnected(int fd, pstn_ep& ep, Reason why);
 // Shuts the kernel's socket down as the program has shut the endpoint.
 void ShutKernelSocket(int fd, const pstn_ep& ep);

@@ -78,13 +78,21 @@ void ShutKernelSocket(int fd, const pstn_ep& ep) {
     (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_RD));
 }
 
+void BecomeKernels(int fd, pstn_ep& ep, Reason why) {
+  // Not with a port that we chose: it would be in the way of a bind() where a connect() fails.
+  const uint32_t port = ep.local.port;
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 && Unbind(fd, ep) == 0) {
+    ShutKernelSocket(fd, ep);  // the marks of a shutdown() have gone with it
+    ep.kernel_port = port;     // Linux goes on showing it
+    FetchOr(ep.flags, PSTN_EPF_PORT_GIVEN_UP);
+  }
+  FallBack(fd, ep, why);
+}
+
 bool LeaveUnconnected(int fd, pstn_ep& ep, Reason why) {
   Guard g(ep.setup_lock);
   if (LoadAcquire(ep.state) != PSTN_EP_NEW) return false;
-  // Not with a port that we chose. Giving it up takes the marks of a shutdown() along.
-  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 && Unbind(fd, ep) == 0)
-    ShutKernelSocket(fd, ep);
-  FallBack(fd, ep, why);
+  BecomeKernels(fd, ep, why);
   return true;
 }
 
@@ -155,6 +163,7 @@ static long BindAgain(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
 
 long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   Guard g(ep.setup_lock);
+  FetchAnd(ep.flags, ~PSTN_EPF_PORT_GIVEN_UP);
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL) return kPass;
   if (LoadRelaxed(ep.state) != PSTN_EP_NEW) return BindAgain(ep, sa, len);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0) {
@@ -172,6 +181,7 @@ long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
 
 long SockListen(int fd, pstn_ep& ep, int backlog) {
   Guard g(ep.setup_lock);
+  FetchAnd(ep.flags, ~PSTN_EPF_PORT_GIVEN_UP);
   uint32_t state = LoadRelaxed(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   if (state != PSTN_EP_NEW && state != PSTN_EP_LISTEN) return -EINVAL;
@@ -213,10 +223,27 @@ static bool HasPeer(pstn_ep& ep, uint32_t state) {
          !BothEnded(ep, LoadRelaxed(e.peer_ctl().flags));
 }
 
+// getsockname() of the kernel's socket, which may show a port that it has given up.
+static long NameWithoutPort(int fd, const pstn_ep& ep, sockaddr* sa, socklen_t* len) {
+  sockaddr_storage ss;
+  socklen_t room = sizeof ss;
+  pstn_addr name;
+  long r = sys::Call(SYS_getsockname, fd, &ss, &room);
+  if (r < 0 || BadPointer(sa) || BadPointer(len) || static_cast<int>(*len) < 0 ||
+      !AddrFromSockaddr(reinterpret_cast<sockaddr*>(&ss), room, ep.family, name) ||
+      !AddrIsAny(name) || name.port != ep.kernel_port)
+    return kPass;
+  name.port = 0;
+  AddrToSockaddr(name, ep.family, sa, len);
+  return 0;
+}
+
 long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
   uint32_t state = LoadAcquire(ep.state);
   bool moved = state == PSTN_EP_KERNEL && (LoadRelaxed(ep.flags) & PSTN_EPF_EXPORTED) != 0 &&
                ep.peer.port != 0;
+  if (state == PSTN_EP_KERNEL && !peer && (LoadRelaxed(ep.flags) & PSTN_EPF_PORT_GIVEN_UP) != 0)
+    return NameWithoutPort(fd, ep, sa, len);
   if ((state == PSTN_EP_KERNEL && !moved) || state == PSTN_EP_LISTEN) return kPass;
   if (peer && !moved && !HasPeer(ep, state)) return -ENOTCONN;
   if (BadPointer(len)) return -EFAULT;
@@ -277,6 +304,7 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
     AnnounceLocal(g_proc.bells, e);  // an edge, as with the kernel, though nothing has changed
     return -ENOTCONN;
   }
+  NoteNews(g_proc.bells);
   // Not by SHUT_WR, which a shutdown() before connect() has left.
   if (how != SHUT_RD && (LoadRelaxed(e.ctl().flags) & PSTN_CF_FIN) == 0) {
     Lock(ep.tx.lock);  // after what another thread is writing

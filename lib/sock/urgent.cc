@@ -77,6 +77,9 @@ long RecvUrgent(const ConnEnd& e, const iovec* iov, size_t count, int flags) {
   pstn_rx& rx = e.ep->rx;
   bool taken = (LoadRelaxed(rx.gate) & PSTN_RXG_URGENT_TAKEN) != 0;
   if (Inline(*e.ep) || !IsAhead(rx) || taken) return -EINVAL;
+  // The byte is still there, and can't be had any more: Linux, unless the stream had ended before.
+  constexpr uint32_t kEnds = PSTN_CF_RST | PSTN_CF_FIN;
+  if ((LoadAcquire(e.peer_ctl().flags) & kEnds) == PSTN_CF_RST) return -ENOTCONN;
   if ((flags & MSG_PEEK) == 0) FetchOr(rx.gate, PSTN_RXG_URGENT_TAKEN);
   for (size_t i = 0; i < count; i++) {
     if (iov[i].iov_len == 0) continue;
