@@ -9,11 +9,17 @@
 #include "log.h"
 
 namespace postern::daemon {
+namespace {
+
+uint64_t clients_ever = 0;
+
+}  // namespace
 
 Client::Client(event_base* base, UniqueFd socket, const ucred& peer, OnMessage on_message,
                OnGone on_gone)
     : socket_(std::move(socket)),
       peer_(peer),
+      id_(++clients_ever),
       on_message_(std::move(on_message)),
       on_gone_(std::move(on_gone)),
       readable_(base, socket_.get(), static_cast<short>(EV_READ | EV_PERSIST),
@@ -30,6 +36,11 @@ void Client::Break() {
   writable_.Del();
   queue_.clear();
   gone_.AddMs(0);
+}
+
+bool Client::connected() const {
+  char byte;
+  return !broken_ && recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
 }
 
 void Client::Readable() {

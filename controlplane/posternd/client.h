@@ -31,6 +31,9 @@ class Client {
          OnGone on_gone);
 
   pid_t pid() const { return peer_.pid; }
+  uint64_t id() const { return id_; }  // no other client has or had it
+  // Whether the other end is still open, though it may have ended by the next instruction.
+  bool connected() const;
   // Sends now or later; the order is kept.
   void Send(const ctl::Msg& message, SharedFd fd = {});
   // Answers `request`: its type and seq, this status (a positive errno).
@@ -55,6 +58,7 @@ class Client {
 
   UniqueFd socket_;
   ucred peer_;
+  const uint64_t id_;
   OnMessage on_message_;
   OnGone on_gone_;
   std::deque<Outgoing> queue_;

@@ -65,6 +65,35 @@ int LockForLife(void* place) {
 
 }  // namespace
 
+ctl::Msg MessageOf(ctl::Type type, const Listener& listener) {
+  ctl::Msg message;
+  message.type = type;
+  message.uuid = listener.stack;
+  message.a = listener.ep_idx;
+  message.b = listener.ep_gen;
+  message.c = listener.backlog;
+  message.addr = listener.local;
+  message.cookie = listener.cookie;
+  message.d = (listener.family == AF_INET6 ? ctl::kListenerIpv6 : 0) |
+              (listener.v6only != 0 ? ctl::kListenerV6Only : 0) |
+              (listener.shares_port ? ctl::kListenerSharesPort : 0);
+  return message;
+}
+
+Listener ListenerIn(const ctl::Msg& message) {
+  Listener listener;
+  listener.stack = message.uuid;
+  listener.ep_idx = message.a;
+  listener.ep_gen = message.b;
+  listener.backlog = message.c;
+  listener.local = message.addr;
+  listener.cookie = message.cookie;
+  listener.family = (message.d & ctl::kListenerIpv6) != 0 ? AF_INET6 : AF_INET;
+  listener.v6only = (message.d & ctl::kListenerV6Only) != 0 ? 1 : 0;
+  listener.shares_port = (message.d & ctl::kListenerSharesPort) != 0;
+  return listener;
+}
+
 class Directory::Change {
  public:
   explicit Change(pstn_dir* dir) : dir_(dir) {

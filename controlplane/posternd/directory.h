@@ -10,10 +10,12 @@
 // that called Create(), which has to be the one that ends last.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <vector>
 
 #include "abi/postern_abi.h"
+#include "ctl/proto.h"
 #include "fd.h"
 
 namespace postern::daemon {
@@ -25,7 +27,12 @@ struct Listener {
   uint32_t family = 0, v6only = 0;
   uint64_t netns_ino = 0, cookie = 0;
   bool shares_port = false;  // SO_REUSEPORT
+  bool foreign = false;      // of another user's posternd: known from the broker
 };
+
+// How listeners are told of between daemons and the broker.
+ctl::Msg MessageOf(ctl::Type type, const Listener& listener);
+Listener ListenerIn(const ctl::Msg& message);
 
 class Directory {
  public:
@@ -52,8 +59,14 @@ class Directory {
     for (const auto& [entry, listener] : listeners_) {
       if (gone(listener)) found.push_back(entry);
     }
-    for (uint32_t entry : found) Remove(entry);
+    for (uint32_t entry : found) {
+      const Listener gone_one = listeners_[entry];
+      Remove(entry);
+      if (on_lost && !gone_one.foreign) on_lost(gone_one);
+    }
   }
+  // Called for what WithdrawIf and Publish take out of our own listeners.
+  std::function<void(const Listener&)> on_lost;
   // What does not fit is left out: connections to such an address go through the kernel.
   void SetAddresses(const std::vector<pstn_addr>& addresses);
 

@@ -4,17 +4,14 @@
 #include "kernel_names.h"
 
 #include <arpa/inet.h>
-#include <libmnl/libmnl.h>
 #include <linux/inet_diag.h>
-#include <linux/netlink.h>
-#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <sys/stat.h>
 
 #include <cstring>
 #include <iterator>
-#include <memory>
-#include <vector>
+
+#include "sock_diag.h"
 
 namespace postern::daemon {
 namespace {
@@ -23,7 +20,6 @@ namespace {
 constexpr const char* kStates[] = {"UNKNOWN",    "ESTAB",      "SYN-SENT",  "SYN-RECV",
                                    "FIN-WAIT-1", "FIN-WAIT-2", "TIME-WAIT", "UNCONN",
                                    "CLOSE-WAIT", "LAST-ACK",   "LISTEN",    "CLOSING"};
-constexpr size_t kBufferBytes = 32768;  // the kernel makes messages of a dump no larger
 constexpr uint32_t kTimeWait = 1u << 6;
 
 std::string NameOf(uint8_t family, const __be32* words, __be16 port) {
@@ -43,19 +39,6 @@ std::string NameOf(uint8_t family, const __be32* words, __be16 port) {
 }  // namespace
 
 void KernelNames::Load(uint8_t family) {
-  const std::unique_ptr<mnl_socket, int (*)(mnl_socket*)> line(
-      mnl_socket_open2(NETLINK_SOCK_DIAG, SOCK_CLOEXEC), mnl_socket_close);
-  if (line == nullptr) return;
-  std::vector<char> buffer(kBufferBytes);
-  nlmsghdr* header = mnl_nlmsg_put_header(buffer.data());
-  header->nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  header->nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
-  auto* request =
-      static_cast<inet_diag_req_v2*>(mnl_nlmsg_put_extra_header(header, sizeof(inet_diag_req_v2)));
-  request->sdiag_family = family;
-  request->sdiag_protocol = IPPROTO_TCP;
-  request->idiag_states = ~kTimeWait;
-  if (mnl_socket_sendto(line.get(), header, header->nlmsg_len) < 0) return;
   const mnl_cb_t add = [](const nlmsghdr* answer, void* names) {
     const auto* d = static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
     if (mnl_nlmsg_get_payload_len(answer) < sizeof *d || d->idiag_inode == 0) return MNL_CB_OK;
@@ -65,11 +48,7 @@ void KernelNames::Load(uint8_t family) {
         d->idiag_state < std::size(kStates) ? kStates[d->idiag_state] : kStates[0]};
     return MNL_CB_OK;
   };
-  const unsigned port = mnl_socket_get_portid(line.get());
-  ssize_t n;
-  do {
-    n = mnl_socket_recvfrom(line.get(), buffer.data(), buffer.size());
-  } while (n > 0 && mnl_cb_run(buffer.data(), static_cast<size_t>(n), 0, port, add, this) > 0);
+  (void)DumpSockets(family, ~kTimeWait, add, this);
 }
 
 const KernelNames::Entry* KernelNames::Find(pid_t pid, uint32_t fd) {

@@ -35,8 +35,9 @@ uint32_t RefState(const Stack& stack, uint32_t idx) {
   return idx < PSTN_LGRS ? LoadAcquire(stack.view.s->lgrs[idx].state) : kRefFree;
 }
 
-bool EndWorks(const LinkEnd& end) {
-  return end.stack != nullptr && RefState(*end.stack, end.idx) == kRefUsed;
+bool EndWorks(const LinkGroup& link, uint32_t side) {
+  const LinkEnd& end = link.end[side];
+  return link.remote[side] || (end.stack != nullptr && RefState(*end.stack, end.idx) == kRefUsed);
 }
 
 // The index under which the stack itself knows the link group.
@@ -51,21 +52,19 @@ uint32_t FindRef(const Stack& stack, const LinkGroup& link, uint32_t side) {
 
 }  // namespace
 
-LinkGroup* Registry::FindLink(const Stack& client, const Stack& server) {
+LinkGroup* Registry::FindLink(const Stack& client, const pstn_uuid& server) {
   for (const auto& [idx, link] : client.links) {
-    if (link->dead || link->end[0].stack != &client || !Same(link->owner[1], server.id)) continue;
-    if (EndWorks(link->end[0]) && EndWorks(link->end[1])) return link;
+    if (link->dead || link->end[0].stack != &client || !Same(link->owner[1], server)) continue;
+    if (EndWorks(*link, 0) && EndWorks(*link, 1)) return link;
   }
   return nullptr;
 }
-
-namespace {
 
 // Whether a new link group would reach those who accept. A process that waits for connections
 // without a line to us tries again and again, and says in its slot when it could not; until it has
 // come (after a restart of posternd) its clients take the kernel's way. One that does not try waits
 // for nothing.
-bool Reachable(const Stack& stack) {
+bool Registry::Reachable(const Stack& stack) {
   bool any = false;
   for (uint32_t slot = 0; slot < PSTN_SLOTS; slot++) {
     const pstn_slot& s = stack.view.s->slots[slot];
@@ -80,10 +79,8 @@ bool Reachable(const Stack& stack) {
   return any;
 }
 
-}  // namespace
-
 int Registry::Introduce(Stack& client, Stack& server, LinkGroup*& link) {
-  link = FindLink(client, server);
+  link = FindLink(client, server.id);
   if (link != nullptr) return 0;
   // The client's connection goes through the kernel meanwhile.
   return Reachable(server) ? CreateLink(client, server, link) : -EAGAIN;
@@ -188,6 +185,7 @@ int Registry::AddLink(Stack& stack, uint32_t idx, UniqueFd memfd) {
     place->owner = {owner[0], owner[1]};
     place->inode = inode;
     place->fd = Share(std::move(memfd));
+    place->remote[1 - side] = LoadRelaxed(ref.remote) != 0 && Find(peer) == nullptr;
   } else if (place->inode != inode) {
     return -EEXIST;
   }
@@ -200,6 +198,9 @@ int Registry::AddLink(Stack& stack, uint32_t idx, UniqueFd memfd) {
   }
   if (link.dead) {
     KillLink(link, 1 - side);
+  } else if (link.remote[1 - side]) {
+    on_have(link, side);
+    return 0;
   } else if (Stack* other = Find(peer)) {
     AttachWaiting(*other);
   }
@@ -215,6 +216,7 @@ void Registry::AttachWaiting(Stack& stack) {
   for (auto& [id, link] : links_) {
     for (uint32_t side = 0; side < 2; ++side) {
       if (link->end[side].stack != nullptr || !Same(link->owner[side], stack.id)) continue;
+      if (link->remote[side]) continue;
       const uint32_t idx = FindRef(stack, *link, side);
       if (idx == PSTN_NONE) {
         KillLink(*link, side);  // it has given its end up
@@ -242,7 +244,8 @@ void Registry::LinkTimer() {
   for (auto it = links_.begin(); it != links_.end();) {
     LinkGroup& link = *it->second;
     ++it;
-    const bool alone = link.end[0].stack == nullptr || link.end[1].stack == nullptr;
+    const bool alone = (link.end[0].stack == nullptr && !link.remote[0]) ||
+                       (link.end[1].stack == nullptr && !link.remote[1]);
     if (alone && !link.dead) {
       look_again = true;
       if (Clock::now() < link.wait_until) continue;

@@ -56,7 +56,7 @@ uint64_t SocketNetns(int fd, pid_t owner) {
 
 }  // namespace
 
-int CheckListener(int fd, pid_t owner, Listener& listener) {
+int CheckListener(int fd, pid_t owner, uint64_t netns, Listener& listener) {
   int domain = 0, type = 0, protocol = 0, listening = 0, v6only = 0, device = 0, shares_port = 0;
   int error = IntOption(fd, SOL_SOCKET, SO_DOMAIN, domain);
   if (error == 0) error = IntOption(fd, SOL_SOCKET, SO_TYPE, type);
@@ -77,7 +77,7 @@ int CheckListener(int fd, pid_t owner, Listener& listener) {
   listener.v6only = v6only != 0 ? 1 : 0;
   listener.shares_port = shares_port != 0;
   listener.netns_ino = SocketNetns(fd, owner);
-  if (listener.netns_ino == 0 || listener.netns_ino != OwnNetnsIno()) return -EPERM;
+  if (listener.netns_ino == 0 || listener.netns_ino != netns) return -EPERM;
   return 0;
 }
 

@@ -12,7 +12,11 @@ namespace postern::daemon {
 
 // Fills local, family, v6only, netns_ino, cookie and shares_port. 0; -ENOTSOCK or -EINVAL when it
 // is not a listening TCP socket, or one of a single device; -EPERM when it is not, or not provably,
-// in our network namespace.
-int CheckListener(int fd, pid_t owner, Listener& listener);
+// in that network namespace (inode).
+int CheckListener(int fd, pid_t owner, uint64_t netns, Listener& listener);
+
+// Whether there is such a listener, of that user, in our network namespace; asked of sock_diag(7).
+// 0, -ENOENT, or -errno.
+int FindListener(const Listener& listener, uid_t uid);
 
 }  // namespace postern::daemon

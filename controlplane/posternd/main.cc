@@ -23,6 +23,7 @@
 #include "runtime_dir.h"
 #include "server.h"
 #include "state/area.h"
+#include "system.h"
 
 #ifndef POSTERN_VERSION
 #define POSTERN_VERSION "unknown"
@@ -36,6 +37,9 @@ struct Arguments {
   uint32_t idle_sec = 10;
   bool foreground = false;
   bool verbose = false;
+  bool system = false;
+  std::string policy = kPolicyFile;
+  std::string broker = std::string(kSystemDir) + "/" + kBrokerSocket;
 };
 
 // Pipes and terminals of whoever started us must not stay open for as long as we live.
@@ -94,35 +98,48 @@ struct FreeBase {
   void operator()(event_base* base) const { event_base_free(base); }
 };
 
+struct Startup {
+  const RuntimeDir& runtime;
+  const Arguments& arguments;
+  UniqueFd& parent;
+};
+
+// Who started us may go on.
+void Ready(void* context) {
+  const Startup& startup = *static_cast<Startup*>(context);
+  Tell(startup.parent, 0);
+  if (!startup.arguments.foreground) DetachStdio(startup.runtime);
+  Note("ready in %s", startup.runtime.File("").c_str());
+}
+
 int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   const int locked = runtime.Lock();
   if (locked == -EALREADY) {
     Tell(parent, 0);
     return 0;
   }
-  if (locked != 0) return Fail(parent, "posternd.lock", -locked);
+  if (locked != 0) return Fail(parent, "lock", -locked);
+  if (const int error = runtime.WritePid(); error != 0) return Fail(parent, "pid file", -error);
+  std::unique_ptr<event_base, FreeBase> base(event_base_new());
+  if (base == nullptr) return Fail(parent, "event loop", ENOMEM);
+  const auto stop = [&base] { event_base_loopbreak(base.get()); };
+  Event terminated(base.get(), SIGTERM, static_cast<short>(EV_SIGNAL | EV_PERSIST), stop);
+  Event interrupted(base.get(), SIGINT, static_cast<short>(EV_SIGNAL | EV_PERSIST), stop);
+  terminated.Add();
+  interrupted.Add();
+  Startup startup{runtime, arguments, parent};
+  if (arguments.system) return ServeSystem(base.get(), runtime, arguments.policy, Ready, &startup);
   Directory directory;
   if (const int error = directory.Create(NewUuid()); error != 0)
     return Fail(parent, "directory", -error);
-  if (const int error = runtime.WritePid(); error != 0) return Fail(parent, "posternd.pid", -error);
-  std::unique_ptr<event_base, FreeBase> base(event_base_new());
-  if (base == nullptr) return Fail(parent, "event loop", ENOMEM);
   UniqueFd listener = runtime.Listen();
   if (!listener.ok()) return Fail(parent, "posternd.sock", errno);
   UniqueFd abstract = runtime.ListenAbstract();
   if (!abstract.ok())
     Warn("programs that change their user or root can't come back: %s", strerror(errno));
   Server server(base.get(), directory, std::move(listener), std::move(abstract),
-                arguments.runtime_dir, arguments.idle_sec);
-
-  const auto stop = [&base] { event_base_loopbreak(base.get()); };
-  Event terminated(base.get(), SIGTERM, static_cast<short>(EV_SIGNAL | EV_PERSIST), stop);
-  Event interrupted(base.get(), SIGINT, static_cast<short>(EV_SIGNAL | EV_PERSIST), stop);
-  terminated.Add();
-  interrupted.Add();
-  Tell(parent, 0);
-  if (!arguments.foreground) DetachStdio(runtime);
-  Note("ready in %s", runtime.File("").c_str());
+                arguments.runtime_dir, arguments.idle_sec, arguments.broker);
+  Ready(&startup);
   event_base_dispatch(base.get());
   runtime.RemoveSocket();
   Note("leaving");
@@ -134,9 +151,10 @@ int Main(const Arguments& arguments) {
   CloseInherited();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGHUP, SIG_IGN);
-  umask(077);
+  umask(arguments.system ? 022 : 077);
   RaiseFileLimit();
-  RuntimeDir runtime(arguments.runtime_dir);
+  RuntimeDir runtime(arguments.runtime_dir, arguments.system ? RuntimeDir::Audience::kEveryone
+                                                             : RuntimeDir::Audience::kUser);
   UniqueFd parent;
   if (const int error = runtime.Prepare(); error != 0) {
     return Fail(parent, arguments.runtime_dir.c_str(), -error);
@@ -163,8 +181,12 @@ int ParseAndRun(int argc, char** argv) {
   arguments.idle_sec = IdleSecFromEnv();
   CLI::App app("posternd - introduces Postern's programs to each other, and cleans up after them");
   app.set_version_flag("--version", "posternd " POSTERN_VERSION);
-  app.add_option("--runtime-dir", arguments.runtime_dir, "Directory of the socket; made if missing")
-      ->required();
+  app.add_flag("--system", arguments.system,
+               "Be the broker that introduces the posternds of all users to each other");
+  app.add_option("--runtime-dir", arguments.runtime_dir,
+                 "Directory of the socket; made if missing (--system: /run/postern)");
+  app.add_option("--policy", arguments.policy, "With --system: who may reach whom");
+  app.add_option("--broker", arguments.broker, "Socket of the host's broker, if there is one");
   app.add_option("--idle-sec", arguments.idle_sec,
                  "Leave after so many seconds without a client; 0: never (daemon.idle_sec)")
       ->check(CLI::Range(0, 86400));
@@ -172,6 +194,11 @@ int ParseAndRun(int argc, char** argv) {
                "Stay in the foreground, log to standard error");
   app.add_flag("--verbose", arguments.verbose, "Log what happens, not only what goes wrong");
   CLI11_PARSE(app, argc, argv);
+  if (arguments.runtime_dir.empty() && arguments.system) arguments.runtime_dir = kSystemDir;
+  if (arguments.runtime_dir.empty()) {
+    fprintf(stderr, "posternd: --runtime-dir is required\n");
+    return 2;
+  }
   return Main(arguments);
 }
 

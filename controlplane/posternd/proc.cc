@@ -75,6 +75,15 @@ std::string Comm(pid_t pid) {
 uint64_t NetnsIno(pid_t pid) { return NsInoAt(Path(pid, "ns/net")); }
 uint64_t OwnNetnsIno() { return NsInoAt("/proc/self/ns/net"); }
 
+std::string CgroupOf(pid_t pid) {
+  std::ifstream file(Path(pid, "cgroup"));
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.compare(0, 3, "0::") == 0) return line.substr(3);
+  }
+  return "";
+}
+
 UniqueFd OpenPidfd(pid_t pid, uint64_t start_time) {
   if (pid <= 0) return {};
   UniqueFd fd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
@@ -86,6 +95,15 @@ UniqueFd OpenPidfd(pid_t pid, uint64_t start_time) {
 bool PidfdIsDead(int pidfd) {
   pollfd p{pidfd, POLLIN, 0};
   return poll(&p, 1, 0) == 1 && (p.revents & POLLIN) != 0;
+}
+
+bool IsPidfd(int fd) {
+  std::ifstream file("/proc/self/fdinfo/" + std::to_string(fd));
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.compare(0, 4, "Pid:") == 0) return true;
+  }
+  return false;
 }
 
 bool IsAlive(pid_t pid, uint64_t start_time) {

@@ -18,10 +18,14 @@ std::string Comm(pid_t pid);
 // Inode of the network namespace; 0 when it can't be determined.
 uint64_t NetnsIno(pid_t pid);
 uint64_t OwnNetnsIno();
+// Path in the unified hierarchy, as we see it; "" when there is none.
+std::string CgroupOf(pid_t pid);
 
 // Not ok() when there is none, or when it is not the one that started at `start_time` (0: any).
 UniqueFd OpenPidfd(pid_t pid, uint64_t start_time);
 bool PidfdIsDead(int pidfd);
+// Whether a descriptor that somebody sent is one.
+bool IsPidfd(int fd);
 // Zombies count as dead, since they hold nothing any more.
 bool IsAlive(pid_t pid, uint64_t start_time);
 

@@ -173,6 +173,7 @@ int Registry::Watch(Stack& stack, uint32_t slot, pid_t pid, uint64_t start_time,
   fresh->pidfd = std::move(pidfd);
   process = fresh.get();
   stack.processes[slot] = std::move(fresh);
+  if (on_process) on_process(*process);
   return 0;
 }
 
@@ -318,6 +319,7 @@ void Registry::DropStack(Stack& stack) {
     const uint32_t side = link->end[0].stack == &stack && link->end[0].idx == idx ? 0 : 1;
     DetachEnd(*link, side);
     KillLink(*link, side);
+    if (link->remote[1 - side]) on_end(*link, side);
     EraseIfUnused(*link);
   }
   ReleaseStack(stack);

@@ -54,6 +54,8 @@ struct LinkGroup {
   uint64_t inode = 0;
   std::array<pstn_uuid, 2> owner{};
   std::array<LinkEnd, 2> end;
+  std::array<bool, 2> remote{};  // that end is another daemon's (upstream.h)
+  bool asked = false;            // the other daemon has not taken it yet
   bool dead = false;             // one side has ended: the other is only winding up
   Clock::time_point wait_until;  // while an end that was never seen may still turn up
 };
@@ -97,6 +99,18 @@ class Registry {
   // The link group between them, as seen by the client; a new one is made known to all first.
   int Introduce(Stack& client, Stack& server, LinkGroup*& link);
   int AddLink(Stack& stack, uint32_t idx, UniqueFd memfd);
+  // The same with a server of another daemon: made here, and told of by PushLink() when that one
+  // has taken it.
+  int MakeRemote(Stack& client, const pstn_uuid& server, LinkGroup*& link);
+  void TellOf(const LinkGroup& link, uint32_t side) { PushLink(link, side); }
+  // A link group that another daemon has made.
+  int TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const pstn_uuid& id,
+                 UniqueFd memfd);
+  // The end that is not ours, or that never came to be.
+  void RemoteEnded(const pstn_uuid& id, uint32_t side);
+  std::function<void(const Process&)> on_process;  // a process that is watched from now on
+  // Our side of a link group whose other end is remote: it has ended; it is back, with its stack.
+  std::function<void(const LinkGroup&, uint32_t side)> on_end, on_have;
 
   Stack* Find(const pstn_uuid& id);
   // The endpoint behind descriptor `fd` of a process, and its stack; null: none.
@@ -127,8 +141,10 @@ class Registry {
   void SlotTimer();
 
   // links.cc: link groups
-  LinkGroup* FindLink(const Stack& client, const Stack& server);
+  LinkGroup* FindLink(const Stack& client, const pstn_uuid& server);
   int CreateLink(Stack& client, Stack& server, LinkGroup*& link);
+  static bool Reachable(const Stack& server);
+  int AddRemote(LinkGroup& link, uint32_t side, Stack& own);
   int AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx);
   void AttachWaiting(Stack& stack);
   void DetachEnd(LinkGroup& link, uint32_t side);

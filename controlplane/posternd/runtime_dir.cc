@@ -34,13 +34,14 @@ bool FillAddress(const std::string& path, sockaddr_un& address) {
 }  // namespace
 
 int RuntimeDir::Prepare() {
-  if (mkdir(path_.c_str(), 0700) != 0 && errno != EEXIST) return -errno;
+  const mode_t mode = everyone_ ? 0755 : 0700;
+  if (mkdir(path_.c_str(), mode) != 0 && errno != EEXIST) return -errno;
   struct stat st {};
   if (lstat(path_.c_str(), &st) != 0) return -errno;
   if (!S_ISDIR(st.st_mode)) return -ENOTDIR;
   // Where others can write they may have planted files, even if they can't any more in a moment.
   if (st.st_uid != geteuid() || (st.st_mode & 022) != 0) return -EPERM;
-  if ((st.st_mode & 077) != 0 && chmod(path_.c_str(), 0700) != 0) return -errno;
+  if ((st.st_mode & 0777) != mode && chmod(path_.c_str(), mode) != 0) return -errno;
   // Every later use is by an absolute name, since a daemon changes its working directory.
   char real[4096];
   if (realpath(path_.c_str(), real) == nullptr) return -errno;
@@ -50,7 +51,7 @@ int RuntimeDir::Prepare() {
 
 bool RuntimeDir::SomebodyAnswers() const {
   sockaddr_un address;
-  if (!FillAddress(File("posternd.sock"), address)) return false;
+  if (!FillAddress(Own(".sock"), address)) return false;
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok()) return false;
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return true;
@@ -58,7 +59,7 @@ bool RuntimeDir::SomebodyAnswers() const {
 }
 
 int RuntimeDir::Lock() {
-  UniqueFd fd(open(File("posternd.lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  UniqueFd fd(open(Own(".lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.ok()) return -errno;
   for (int i = 0; flock(fd.get(), LOCK_EX | LOCK_NB) != 0; ++i) {
     if (errno != EWOULDBLOCK) return -errno;
@@ -70,7 +71,7 @@ int RuntimeDir::Lock() {
 }
 
 int RuntimeDir::WritePid() const {
-  const std::string path = File("posternd.pid");
+  const std::string path = Own(".pid");
   const std::string next = path + ".new";
   UniqueFd fd(open(next.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.ok()) return -errno;
@@ -81,7 +82,7 @@ int RuntimeDir::WritePid() const {
 }
 
 UniqueFd RuntimeDir::Listen() const {
-  const std::string next = File("posternd.sock.new");
+  const std::string next = Own(".sock.new");
   sockaddr_un address;
   if (!FillAddress(next, address)) {
     errno = ENAMETOOLONG;
@@ -91,8 +92,9 @@ UniqueFd RuntimeDir::Listen() const {
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok()) return fd;
   const bool ready = bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-                     chmod(next.c_str(), 0600) == 0 && listen(fd.get(), kListenBacklog) == 0 &&
-                     rename(next.c_str(), File("posternd.sock").c_str()) == 0;
+                     chmod(next.c_str(), everyone_ ? 0666 : 0600) == 0 &&
+                     listen(fd.get(), kListenBacklog) == 0 &&
+                     rename(next.c_str(), Own(".sock").c_str()) == 0;
   if (ready) return fd;
   const int error = errno;
   fd.Reset();
@@ -114,8 +116,8 @@ UniqueFd RuntimeDir::ListenAbstract() const {
 }
 
 void RuntimeDir::RemoveSocket() const {
-  unlink(File("posternd.sock").c_str());
-  unlink(File("posternd.pid").c_str());
+  unlink(Own(".sock").c_str());
+  unlink(Own(".pid").c_str());
 }
 
 }  // namespace postern::daemon

@@ -1,6 +1,7 @@
-// runtime_dir.h - DIR with posternd.lock, posternd.pid and posternd.sock: one posternd for each.
+// runtime_dir.h - DIR with a lock, a pid file and a socket: one posternd, or one broker, for each.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <cstdint>
 #include <string>
 
 #include "fd.h"
@@ -9,7 +10,13 @@ namespace postern::daemon {
 
 class RuntimeDir {
  public:
-  explicit RuntimeDir(std::string path) : path_(std::move(path)), given_(path_) {}
+  // kUser: posternd.sock, for the user alone. kEveryone: broker.sock.
+  enum class Audience : uint8_t { kUser, kEveryone };
+  explicit RuntimeDir(std::string path, Audience audience = Audience::kUser)
+      : path_(std::move(path)),
+        given_(path_),
+        name_(audience == Audience::kUser ? "posternd" : "broker"),
+        everyone_(audience == Audience::kEveryone) {}
 
   // Makes the directory, or checks that nobody else could have put anything into it. 0 or -errno.
   int Prepare();
@@ -29,7 +36,11 @@ class RuntimeDir {
  private:
   bool SomebodyAnswers() const;
 
+  std::string Own(const char* suffix) const { return path_ + "/" + name_ + suffix; }
+
   std::string path_, given_;  // resolved; as the programs know it
+  const std::string name_;
+  const bool everyone_;
   UniqueFd lock_;
 };
 

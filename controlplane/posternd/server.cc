@@ -36,16 +36,23 @@ Server::Door::Door(event_base* base, UniqueFd fd, Server& server)
 }
 
 Server::Server(event_base* base, Directory& directory, UniqueFd listener, UniqueFd abstract,
-               std::string runtime_dir, uint32_t idle_sec)
+               std::string runtime_dir, uint32_t idle_sec, std::string broker)
     : base_(base),
       directory_(directory),
       idle_sec_(idle_sec),
       registry_(base, directory, [this] { ConsiderLeaving(); }),
+      upstream_(base, std::move(broker), directory, registry_),
       keepers_(base, std::move(runtime_dir)),
       addresses_(base, [this](const std::vector<pstn_addr>& all) { directory_.SetAddresses(all); }),
       path_(base, std::move(listener), *this),
       abstract_(base, std::move(abstract), *this),
       idle_(base, -1, 0, [this] { Leave(); }) {
+  registry_.on_end = [this](const LinkGroup& l, uint32_t side) { upstream_.LinkEnd(l, side); };
+  registry_.on_have = [this](const LinkGroup& l, uint32_t side) { upstream_.HaveLink(l, side); };
+  registry_.on_process = [this](const Process& p) {
+    upstream_.Alive(p.stack->id, p.pid, p.pidfd.get());
+  };
+  directory_.on_lost = [this](const Listener& l) { upstream_.Unoffer(l, [] {}); };
   ConsiderLeaving();
 }
 
@@ -125,8 +132,8 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
       return &Server::Export;
     case ctl::Type::kKeeper:
       return &Server::Keeper;
-    case ctl::Type::kLgr:
-      break;  // ours to send
+    default:
+      break;  // ours to send, or the broker's
   }
   return nullptr;
 }
@@ -172,7 +179,7 @@ void Server::Hello(Client& client, const ctl::Msg& message, UniqueFd fd) {
 void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
   Listener listener;
   int error = message.a < PSTN_EPS && fd.ok() ? 0 : -EINVAL;
-  if (error == 0) error = CheckListener(fd.get(), client.pid(), listener);
+  if (error == 0) error = CheckListener(fd.get(), client.pid(), OwnNetnsIno(), listener);
   if (error == 0) {
     listener.stack = client.process->stack->id;
     listener.ep_idx = message.a;
@@ -180,35 +187,84 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
     listener.backlog = message.c < kBacklogMax ? message.c : kBacklogMax;
     error = directory_.Publish(listener);
   }
+  if (error == 0) upstream_.Offer(listener, std::move(fd));
   fd.Reset();
   Note("pid %d listens on port %u: %s", client.pid(), listener.local.port, strerror(-error));
   client.Reply(message, -error);
 }
 
 void Server::Unlisten(Client& client, const ctl::Msg& message, UniqueFd) {
-  const bool found = directory_.Withdraw(client.process->stack->id, message.a, message.b);
-  client.Reply(message, found ? 0 : ENOENT);
+  Listener listener;
+  listener.stack = client.process->stack->id;
+  listener.ep_idx = message.a;
+  listener.ep_gen = message.b;
+  if (!directory_.Withdraw(listener.stack, message.a, message.b))
+    return client.Reply(message, ENOENT);
+  upstream_.Unoffer(listener, [this, line = &client, id = client.id(), message] {
+    if (IsHere(line, id)) line->Reply(message, 0);
+  });
+}
+
+bool Server::IsHere(Client* client, uint64_t id) const {
+  const auto it = clients_.find(client);
+  return it != clients_.end() && it->second->id() == id;
 }
 
 void Server::Introduce(Client& client, const ctl::Msg& message, UniqueFd) {
-  Stack* const server = registry_.Find(message.uuid);
-  if (server == nullptr) return client.Reply(message, ENOENT);
   // The directory speaks of ports of our network namespace; in another one they mean something
   // else.
   const uint64_t netns = NetnsIno(client.pid());
   if (netns != 0 && netns != OwnNetnsIno()) return client.Reply(message, EPERM);
+  Stack* const server = registry_.Find(message.uuid);
+  if (server == nullptr) return IntroduceRemote(client, message);
   LinkGroup* link = nullptr;
   const int error = registry_.Introduce(*client.process->stack, *server, link);
-  if (error != 0) {
-    Warn("no link group for pid %d: %s", client.pid(), strerror(-error));
-    return client.Reply(message, -error);
-  }
+  if (error == 0) return AnswerIntroduce(client, message, *link);
+  Warn("no link group for pid %d: %s", client.pid(), strerror(-error));
+  client.Reply(message, -error);
+}
+
+void Server::AnswerIntroduce(Client& client, const ctl::Msg& message, const LinkGroup& link) {
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
-  reply.a = link->end[0].idx;
+  reply.a = link.end[0].idx;
   reply.uuid = message.uuid;
-  client.Send(reply, link->fd);
+  client.Send(reply, link.fd);
+}
+
+// The first to ask has the link group made; who asks meanwhile waits for the same answer.
+void Server::IntroduceRemote(Client& client, const ctl::Msg& message) {
+  if (!upstream_.joined()) return client.Reply(message, ENOENT);
+  LinkGroup* link = nullptr;
+  const int error = registry_.MakeRemote(*client.process->stack, message.uuid, link);
+  if (error != 0 && error != -EINPROGRESS) return client.Reply(message, -error);
+  if (error == 0 && !link->asked) return AnswerIntroduce(client, message, *link);
+  waiting_[link->id].push_back({&client, client.id(), message});
+  if (error == 0) return;
+  link->asked = true;
+  upstream_.Link(*link, [this, id = link->id](int status) { LinkAnswered(id, status); });
+}
+
+void Server::LinkAnswered(const pstn_uuid& id, int status) {
+  const auto it = registry_.links().find(id);
+  LinkGroup* const link = it != registry_.links().end() ? it->second.get() : nullptr;
+  const bool works = status == 0 && link != nullptr && !link->dead && link->end[0].stack != nullptr;
+  if (works) {
+    link->asked = false;
+    registry_.TellOf(*link, 0);
+  }
+  const auto waiters = std::move(waiting_[id]);
+  waiting_.erase(id);
+  for (const auto& [client, client_id, message] : waiters) {
+    if (!IsHere(client, client_id)) continue;
+    if (works) {
+      AnswerIntroduce(*client, message, *link);
+    } else {
+      client->Reply(message, status != 0 ? status : ECONNRESET);
+    }
+  }
+  if (!works && link != nullptr) registry_.RemoteEnded(id, 1);
 }
 
 void Server::GetLink(Client& client, const ctl::Msg& message, UniqueFd) {

@@ -13,15 +13,17 @@
 #include "keepers.h"
 #include "registry.h"
 #include "report.h"
+#include "upstream.h"
 
 namespace postern::daemon {
 
 class Server {
  public:
   // idle_sec 0: stays for ever.
-  // abstract: the listener of the abstract name, or not ok().
+  // abstract: the listener of the abstract name, or not ok(). broker: path of its socket, which
+  // need not exist.
   Server(event_base* base, Directory& directory, UniqueFd listener, UniqueFd abstract,
-         std::string runtime_dir, uint32_t idle_sec);
+         std::string runtime_dir, uint32_t idle_sec, std::string broker);
 
  private:
   using Handler = void (Server::*)(Client&, const ctl::Msg&, UniqueFd);
@@ -39,6 +41,11 @@ class Server {
   // Starts or stops the countdown to leaving.
   void ConsiderLeaving();
   void Leave();
+  // Whether the client is still there, and not another one in its place.
+  bool IsHere(Client* client, uint64_t id) const;
+  void LinkAnswered(const pstn_uuid& id, int status);
+  void IntroduceRemote(Client& client, const ctl::Msg& message);
+  void AnswerIntroduce(Client& client, const ctl::Msg& message, const LinkGroup& link);
 
   void Hello(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Listen(Client& client, const ctl::Msg& message, UniqueFd fd);
@@ -59,10 +66,17 @@ class Server {
   bool quit_asked_ = false;
   Clock::time_point started_ = Clock::now();
   Registry registry_;
+  Upstream upstream_;
   Keepers keepers_;
   std::unordered_map<Client*, std::unique_ptr<Client>> clients_;
   AddressWatch addresses_;
   Door path_, abstract_;
+  struct Waiting {
+    Client* client;
+    uint64_t client_id;
+    ctl::Msg message;
+  };
+  std::map<pstn_uuid, std::vector<Waiting>, UuidLess> waiting_;  // by the link group asked for
   size_t strangers_ = 0;  // of other users, until they have said hello
   Event idle_;
 };

@@ -305,7 +305,8 @@ enum {
 #define PSTN_EPF_KERNEL_OPTIONS 0x800000u /* has options that we do not keep */
 #define PSTN_EPF_INQ 0x400000u            /* TCP_INQ: recvmsg() tells what is left */
 #define PSTN_EPF_ZEROCOPY 0x200000u       /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are numbered */
-#define PSTN_EPF_PORT_GIVEN_UP 0x1000000u /* kernel_port is not the socket's any more, but shows */
+#define PSTN_EPF_PORT_GIVEN_UP 0x1000000u /* kernel_port is not the socket's any more, but shows \
+                                           */
 #define PSTN_EPF_DISCONNECTING 0x100000u  /* shutdown() met a connect() that had failed */
 #define PSTN_EPF_EXPORTED \
   0x80000u /* others than the family have the fd: the kernel serves it, see sock/export.cc */
@@ -410,7 +411,8 @@ struct PSTN_LINE pstn_lgr_ref {
   pstn_u64 ring2_map[PSTN_RING2_COUNT / 64];    /* (l) */
   pstn_u64 zombie_ring[PSTN_CONNS];             /* (l) transmit ring that a zombie still holds */
   pstn_u64 zombie_old[PSTN_CONNS]; /* (l) the ring before that one, if the peer had not left it */
-  pstn_u32 zombies, pad_z;         /* (l) */
+  pstn_u32 zombies;                /* (l) */
+  pstn_u32 remote;                 /* (c) 1: the peer's posternd is another one */
   pstn_u32 conn_ep[PSTN_CONNS];    /* (a) endpoint + 1; 0 = none */
 };
 

@@ -156,18 +156,6 @@ bool ParsePortRange(const char** at, int64_t* low, int64_t* high) {
   return *low >= 1 && *low <= *high && *high <= UINT16_MAX;
 }
 
-bool IsPortList(const char* value) {
-  if (*value == '\0') return true;
-  int64_t low = 0;
-  int64_t high = 0;
-  while (ParsePortRange(&value, &low, &high)) {
-    if (*value == '\0') return true;
-    if (*value != ',') return false;
-    ++value;
-  }
-  return false;
-}
-
 bool IsName(const char* value) {
   if (*value == '.') return false;
   for (; *value != '\0'; ++value) {
@@ -201,7 +189,7 @@ bool Parse(const OptionDesc& desc, const char* value, int64_t* number) {
     case OptionKind::kName:
       return IsName(value);
     case OptionKind::kPorts:
-      return IsPortList(value);
+      return PortListIsValid(value);
   }
   return false;
 }
@@ -509,6 +497,18 @@ size_t OptionsLoadProfile(Options& options, const char* name, const char* text, 
     report(context, message);
   }
   return error_count;
+}
+
+bool PortListIsValid(const char* value) {
+  if (*value == '\0') return true;
+  int64_t low = 0;
+  int64_t high = 0;
+  while (ParsePortRange(&value, &low, &high)) {
+    if (*value == '\0') return true;
+    if (*value != ',') return false;
+    ++value;
+  }
+  return false;
 }
 
 bool PortListHas(const char* list, uint16_t port) {

@@ -126,7 +126,9 @@ size_t OptionsLoadEnv(Options& options, const char* const* envp, OptionReport re
 size_t OptionsLoadProfile(Options& options, const char* name, const char* text, size_t text_bytes,
                           OptionReport report, void* context);
 
-// Whether a kPorts value that OptionSet accepted holds `port`.
+// Whether `list` means ports ("80,8000-8999"); the empty list does.
+[[nodiscard]] bool PortListIsValid(const char* list);
+// Whether such a list holds `port`.
 [[nodiscard]] bool PortListHas(const char* list, uint16_t port);
 
 }  // namespace postern

@@ -16,7 +16,7 @@
 
 namespace postern::ctl {
 
-inline constexpr uint32_t kProtoVersion = 1;
+inline constexpr uint32_t kProtoVersion = 2;
 
 enum class Type : uint32_t {
   kHello = 1,  // uuid = stack, a = slot, fd = stack memfd. Reply: fd = directory memfd
@@ -35,7 +35,27 @@ enum class Type : uint32_t {
   kKeeper,  // the keeper, on a line of its own: uuid = stack. No reply; kExport comes here
   kReap,    // a = slot, b = pid of a child that its parent has waited for. Reply: status,
             // after what it held is released
+
+  // Between a user's posternd and the broker (posternd --system). Both ask on this line:
+  // kBrokerSeq in a seq says whose number it is.
+  kJoin,     // daemon. Reply: uuid = the host's GID
+  kOffer,    // daemon: uuid = stack, a, b, c as in kListen, fd = the listening socket; or again, to
+             // a broker that is new, addr, d, cookie instead of it. Reply: status
+  kUnoffer,  // daemon: uuid = stack, a, b. Reply: status, when nobody knows it any more
+  kListener,  // broker: somebody else's listener: uuid = stack, a, b, c, addr, d = kListener*
+              // flags, cookie. Reply: status
+  kGone,      // broker: uuid = stack, a, b. Reply: status, after it is out of the directory
+  kLink,  // daemon, then broker to the server's daemon: uuid = server stack, peer = client stack,
+          // id = link group, fd = its memfd. Reply: status
+  kHaveLink,  // daemon that comes back: uuid = own stack, peer, id, a = its side, fd as in kLink.
+              // Reply: status
+  kLinkEnd,   // either: id = link group, a = the side that has ended. No reply
+  kAlive,     // daemon: uuid = stack, a = pid, fd = pidfd: whom the broker watches if the daemon
+              // ends. No reply
 };
+
+inline constexpr uint32_t kBrokerSeq = 0x80000000u;
+inline constexpr uint32_t kListenerIpv6 = 1, kListenerV6Only = 2, kListenerSharesPort = 4;
 
 struct Msg {
   uint32_t version = kProtoVersion;
@@ -45,9 +65,11 @@ struct Msg {
   uint32_t a = 0, b = 0, c = 0, d = 0;
   pstn_uuid uuid{};
   pstn_addr addr{};
-  uint64_t zero[4]{};
+  pstn_uuid peer{}, id{};
+  uint64_t cookie = 0;
+  uint64_t zero = 0;
 };
-static_assert(sizeof(Msg) == 104);
+static_assert(sizeof(Msg) == 120);
 
 // The abstract address that belongs to a path; anybody may have taken it, so a program believes
 // only one that is served by root or by its stack's user, and posternd only who brings a stack of

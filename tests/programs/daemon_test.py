@@ -25,7 +25,7 @@ LIB = os.path.join(HERE, "..", "..", "lib")
 BUILD = "build"
 
 HELLO, LISTEN, UNLISTEN, INTRODUCE, LGR, GET_LGR, ADD_LGR, STATUS, CHILD_SLOT, QUIT = range(1, 11)
-MSG = struct.Struct("=IIIiIIIIQQ24s32s")
+MSG = struct.Struct("=IIIiIIIIQQ24s48s")
 EMBRYO, LIVE = 1, 2
 EPERM, ENOENT, EINVAL, ENOSYS, ENOTCONN, EEXIST = 1, 2, 22, 38, 107, 17
 ADD_SEALS, SEALS = 1033, 2 | 4
@@ -137,9 +137,9 @@ class Client:
         self.seq = 0
         self.pushed = []
 
-    def send(self, kind, a=0, b=0, c=0, uuid=(0, 0), fd=None, version=1):
+    def send(self, kind, a=0, b=0, c=0, uuid=(0, 0), fd=None, version=2):
         self.seq += 1
-        data = MSG.pack(version, kind, self.seq, 0, a, b, c, 0, *uuid, bytes(24), bytes(32))
+        data = MSG.pack(version, kind, self.seq, 0, a, b, c, 0, *uuid, bytes(24), bytes(48))
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd is not None else []
         self.sock.sendmsg([data], rights)
 

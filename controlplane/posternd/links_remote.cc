@@ -1,0 +1,82 @@
+// links_remote.cc - link groups whose other end is a stack of another user's posternd.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Each daemon knows its own end, and hears of the other's end from the broker. What came from there
+// is checked like everything that others wrote: the memory by its seals and its header.
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "base/atomic.h"
+#include "log.h"
+#include "registry.h"
+#include "sock/reap.h"
+
+namespace postern::daemon {
+namespace {
+
+uint64_t InodeOf(int fd) {
+  struct stat st {};
+  return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
+}  // namespace
+
+int Registry::AddRemote(LinkGroup& link, uint32_t side, Stack& own) {
+  const uint32_t idx = AddLgrRef(*own.view.s, side, link.id, link.owner[1 - side]);
+  if (idx >= PSTN_LGRS) return -ENOSPC;
+  StoreRelaxed(own.view.s->lgrs[idx].remote, 1u);
+  link.remote[1 - side] = true;
+  const int error = AttachEnd(link, side, own, idx);
+  if (error != 0) FreeLgrRef(*own.view.s, idx);
+  return error;
+}
+
+int Registry::MakeRemote(Stack& client, const pstn_uuid& server, LinkGroup*& link) {
+  link = FindLink(client, server);
+  if (link != nullptr) return 0;
+  auto fresh = std::make_unique<LinkGroup>();
+  fresh->id = NewUuid();
+  fresh->owner = {client.id, server};
+  UniqueFd memfd(CreateLgr(fresh->id, client.id, server));
+  if (!memfd.ok()) return -ENOMEM;
+  fresh->inode = InodeOf(memfd.get());
+  fresh->fd = Share(std::move(memfd));
+  if (const int error = AddRemote(*fresh, 0, client); error != 0) return error;
+  link = fresh.get();
+  links_[fresh->id] = std::move(fresh);
+  return -EINPROGRESS;
+}
+
+int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const pstn_uuid& id,
+                         UniqueFd memfd) {
+  Stack* const own = Find(server);
+  if (own == nullptr) return -ENOENT;
+  if (Find(client) != nullptr || links_.count(id) != 0) return -EEXIST;
+  if (!Reachable(*own)) return -EAGAIN;
+  uint8_t* map = memfd.ok() ? MapLgr(memfd.get(), &id) : nullptr;
+  if (map == nullptr) return -EINVAL;
+  const bool ours = Same(LgrHdr(map).stack[0], client) && Same(LgrHdr(map).stack[1], server);
+  UnmapLgr(map);
+  if (!ours) return -EINVAL;
+  auto fresh = std::make_unique<LinkGroup>();
+  fresh->id = id;
+  fresh->owner = {client, server};
+  fresh->inode = InodeOf(memfd.get());
+  fresh->fd = Share(std::move(memfd));
+  if (const int error = AddRemote(*fresh, 1, *own); error != 0) return error;
+  Note("link group %s: %s, of another daemon -> %s", Text(id).c_str(), Text(client).c_str(),
+       Text(server).c_str());
+  PushLink(*fresh, 1);
+  links_[id] = std::move(fresh);
+  return 0;
+}
+
+void Registry::RemoteEnded(const pstn_uuid& id, uint32_t side) {
+  const auto it = links_.find(id);
+  if (it == links_.end() || side > 1 || !it->second->remote[side]) return;
+  KillLink(*it->second, side);
+  if (!link_timer_.pending()) link_timer_.AddMs(1);  // what nobody uses goes now
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,140 @@
+// policy.cc - reading rules, and the first that fits.
+// SPDX-License-Identifier: Apache-2.0
+#include "policy.h"
+
+#include <grp.h>
+#include <pwd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+
+#include "base/options.h"
+
+namespace postern::daemon {
+
+using nlohmann::json;
+
+// Throws std::runtime_error with what is wrong; Parse() catches it.
+struct PolicyReader {
+  [[noreturn]] static void Fail(const std::string& what) { throw std::runtime_error(what); }
+
+  static void OnlyKeys(const json& object, const char* where,
+                       std::initializer_list<const char*> known) {
+    if (!object.is_object()) Fail(std::string(where) + " is not an object");
+    for (const auto& [key, value] : object.items()) {
+      bool found = false;
+      for (const char* name : known) found = found || key == name;
+      if (!found) Fail("unknown key \"" + key + "\" in " + where);
+    }
+  }
+
+  static bool Verdict(const json& value, const char* where) {
+    if (value == "allow") return true;
+    if (value == "deny") return false;
+    Fail(std::string(where) + " is neither \"allow\" nor \"deny\"");
+  }
+
+  static uint32_t Number(const json& value, const char* where) {
+    if (!value.is_number_unsigned() || value.get<uint64_t>() > UINT32_MAX)
+      Fail(std::string(where) + " is not a number");
+    return value.get<uint32_t>();
+  }
+
+  static uid_t User(const json& value) {
+    if (!value.is_string()) return Number(value, "user");
+    const passwd* entry = getpwnam(value.get<std::string>().c_str());
+    if (entry == nullptr) Fail("there is no user " + value.dump());
+    return entry->pw_uid;
+  }
+
+  static gid_t Group(const json& value) {
+    if (!value.is_string()) return Number(value, "group");
+    const group* entry = getgrnam(value.get<std::string>().c_str());
+    if (entry == nullptr) Fail("there is no group " + value.dump());
+    return entry->gr_gid;
+  }
+
+  static std::string String(const json& value, const char* where) {
+    if (!value.is_string()) Fail(std::string(where) + " is not a string");
+    return value.get<std::string>();
+  }
+
+  static Policy::Match ReadMatch(const json& object, const char* where) {
+    OnlyKeys(object, where, {"user", "group", "cgroup"});
+    Policy::Match match;
+    if (object.contains("user")) match.uid = User(object["user"]);
+    if (object.contains("group")) match.gid = Group(object["group"]);
+    if (object.contains("cgroup")) match.cgroup = String(object["cgroup"], "cgroup");
+    return match;
+  }
+
+  static Policy::Rule ReadRule(const json& object) {
+    OnlyKeys(object, "a rule", {"from", "to", "ports", "verdict"});
+    Policy::Rule rule;
+    if (object.contains("from")) rule.from = ReadMatch(object["from"], "from");
+    if (object.contains("to")) rule.to = ReadMatch(object["to"], "to");
+    if (object.contains("ports")) {
+      rule.ports = String(object["ports"], "ports");
+      if (!PortListIsValid(rule.ports.c_str())) Fail("ports \"" + rule.ports + "\" are no ports");
+    }
+    if (!object.contains("verdict")) Fail("a rule has no verdict");
+    rule.allow = Verdict(object["verdict"], "a rule's verdict");
+    return rule;
+  }
+
+  static Policy Read(const json& object) {
+    OnlyKeys(object, "the policy", {"default", "rules", "links", "listeners", "daemons"});
+    Policy policy;
+    if (object.contains("default")) policy.default_ = Verdict(object["default"], "default");
+    if (object.contains("links")) policy.links_max = Number(object["links"], "links");
+    if (object.contains("listeners"))
+      policy.listeners_max = Number(object["listeners"], "listeners");
+    if (object.contains("daemons")) policy.daemons_max = Number(object["daemons"], "daemons");
+    if (!object.contains("rules")) return policy;
+    if (!object["rules"].is_array()) Fail("rules is not an array");
+    for (const json& rule : object["rules"]) policy.rules_.push_back(ReadRule(rule));
+    return policy;
+  }
+};
+
+std::optional<Policy> Policy::Parse(const std::string& text, std::string& error) {
+  try {
+    return PolicyReader::Read(json::parse(text, nullptr, true, true));
+  } catch (const std::exception& e) {
+    error = e.what();
+    return std::nullopt;
+  }
+}
+
+std::optional<Policy> Policy::Load(const std::string& path, std::string& error) {
+  std::ifstream file(path);
+  if (!file && errno == ENOENT) return Policy();
+  std::stringstream text;
+  text << file.rdbuf();
+  if (!file) {
+    error = path + ": " + strerror(errno);
+    return std::nullopt;
+  }
+  std::optional<Policy> policy = Parse(text.str(), error);
+  if (!policy) error = path + ": " + error;
+  return policy;
+}
+
+bool Policy::Match::Fits(const Who& who) const {
+  return (!uid || *uid == who.uid) && (!gid || *gid == who.gid) &&
+         who.cgroup.compare(0, cgroup.size(), cgroup) == 0;
+}
+
+bool Policy::Allows(const Who& from, const Who& to, uint16_t port) const {
+  for (const Rule& rule : rules_) {
+    if (!rule.from.Fits(from) || !rule.to.Fits(to)) continue;
+    if (rule.ports.empty() || PortListHas(rule.ports.c_str(), port)) return rule.allow;
+  }
+  return default_;
+}
+
+}  // namespace postern::daemon

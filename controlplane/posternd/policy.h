@@ -1,0 +1,63 @@
+// policy.h - who may reach whom: the broker's rules, from a JSON file.
+// SPDX-License-Identifier: Apache-2.0
+//
+//   { "default": "allow",
+//     "rules": [ { "from": { "user": "www-data" }, "to": { "user": "redis" }, "ports": "6379",
+//     "verdict": "allow" },
+//                { "to": { "cgroup": "/secret/" }, "verdict": "deny" } ] }
+//
+// The first rule that fits decides. "deny" means that the connection is the kernel's, not that it
+// is refused: Postern adds no firewall, and goes around none that names users, cgroups or ports
+// here.
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace postern::daemon {
+
+// A daemon, and so the programs behind it, as the kernel knows it.
+struct Who {
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+  uint64_t netns = 0;  // inode
+  std::string cgroup;  // path in the unified hierarchy, or ""
+};
+
+class Policy {
+ public:
+  // Everybody may reach everybody, as over TCP.
+  Policy() = default;
+  // Nothing, with `error` saying what is wrong and where, if the text does not mean a policy.
+  static std::optional<Policy> Parse(const std::string& text, std::string& error);
+  // A file that does not exist is the empty policy.
+  static std::optional<Policy> Load(const std::string& path, std::string& error);
+
+  bool Allows(const Who& from, const Who& to, uint16_t port) const;
+  // What one user may have.
+  uint32_t links_max = 1024, listeners_max = 1024, daemons_max = 256;
+
+ private:
+  // Unset: any.
+  struct Match {
+    std::optional<uid_t> uid;
+    std::optional<gid_t> gid;
+    std::string cgroup;  // the path begins with it
+    bool Fits(const Who& who) const;
+  };
+  struct Rule {
+    Match from, to;
+    std::string ports;
+    bool allow = true;
+  };
+  friend struct PolicyReader;
+
+  bool default_ = true;
+  std::vector<Rule> rules_;
+};
+
+}  // namespace postern::daemon

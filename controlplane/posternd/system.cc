@@ -1,0 +1,93 @@
+// system.cc - see system.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "system.h"
+
+#include <cap-ng.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <optional>
+
+#include "broker.h"
+#include "event.h"
+#include "log.h"
+#include "policy.h"
+#include "state/area.h"
+
+namespace postern::daemon {
+namespace {
+
+struct Needed {
+  unsigned capability;
+  const char* why;
+};
+constexpr Needed kNeeded[] = {
+    {CAP_SYS_PTRACE, "to see which network namespace another user's process is in"},
+    {CAP_NET_ADMIN, "to see which network namespace a socket belongs to"},
+};
+
+}  // namespace
+
+void DropPrivileges() {
+  capng_get_caps_process();
+  bool has[std::size(kNeeded)];
+  for (size_t i = 0; i < std::size(kNeeded); i++) {
+    has[i] = capng_have_capability(CAPNG_PERMITTED, kNeeded[i].capability) == 1;
+    if (!has[i]) Warn("lacks the capability %s", kNeeded[i].why);
+  }
+  capng_clear(CAPNG_SELECT_BOTH);
+  for (size_t i = 0; i < std::size(kNeeded); i++) {
+    if (has[i])
+      (void)capng_update(CAPNG_ADD, static_cast<capng_type_t>(CAPNG_EFFECTIVE | CAPNG_PERMITTED),
+                         kNeeded[i].capability);
+  }
+  // The bounding set needs CAP_SETPCAP, which an ordinary user has not.
+  if (capng_apply(geteuid() == 0 ? CAPNG_SELECT_BOTH : CAPNG_SELECT_CAPS) != 0)
+    Warn("cannot give up capabilities: %s", strerror(errno));
+}
+
+pstn_uuid HostGid(const RuntimeDir& dir) {
+  UniqueFd fd(open(dir.File("gid").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  pstn_uuid gid{};
+  if (fd.ok() && read(fd.get(), &gid, sizeof(gid)) == sizeof(gid)) return gid;
+  gid = NewUuid();
+  gid.hi = (gid.hi & ~0xf000ull) | 0x4000ull;      // version 4 (RFC 9562, 5.4)
+  gid.lo = (gid.lo & ~(3ull << 62)) | 2ull << 62;  // variant 10
+  if (!fd.ok() || pwrite(fd.get(), &gid, sizeof(gid), 0) != sizeof(gid))
+    Warn("the host's GID is new at each start: %s", strerror(errno));
+  return gid;
+}
+
+int ServeSystem(event_base* base, RuntimeDir& dir, const std::string& policy_path,
+                void (*ready)(void*), void* context) {
+  std::string error;
+  std::optional<Policy> policy = Policy::Load(policy_path, error);
+  if (!policy) {
+    Warn("%s", error.c_str());
+    return 1;
+  }
+  UniqueFd listener = dir.Listen();
+  if (!listener.ok()) {
+    Warn("%s: %s", dir.File(kBrokerSocket).c_str(), strerror(errno));
+    return 1;
+  }
+  DropPrivileges();
+  Broker broker(base, std::move(listener), std::move(*policy), HostGid(dir));
+  Event reload(base, SIGHUP, static_cast<short>(EV_SIGNAL | EV_PERSIST), [&] {
+    std::optional<Policy> next = Policy::Load(policy_path, error);
+    if (!next) return Warn("the policy stays as it is: %s", error.c_str());
+    broker.SetPolicy(std::move(*next));
+    Note("policy read again");
+  });
+  reload.Add();
+  ready(context);
+  event_base_dispatch(base);
+  dir.RemoveSocket();
+  return 0;
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,29 @@
+// system.h - posternd --system: the broker's process.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <string>
+
+#include "abi/postern_abi.h"
+#include "runtime_dir.h"
+
+struct event_base;
+
+namespace postern::daemon {
+
+inline constexpr const char* kSystemDir = "/run/postern";
+inline constexpr const char* kBrokerSocket = "broker.sock";
+inline constexpr const char* kPolicyFile = "/etc/postern/policy.json";
+
+// Gives up every capability that the broker does not use; warns if it lacks one that it does.
+void DropPrivileges();
+
+// The host's GID (an UUID of version 4): the same for as long as the directory is there, which is
+// until the next boot.
+pstn_uuid HostGid(const RuntimeDir& dir);
+
+// Serves until it is told to end. 0, or what the process exits with: a policy that can't be read is
+// an error at the start, and ignored when it is read again (SIGHUP).
+int ServeSystem(event_base* base, RuntimeDir& dir, const std::string& policy_path,
+                void (*ready)(void*), void* context);
+
+}  // namespace postern::daemon

@@ -1,0 +1,85 @@
+// policy_test.cc - the broker's rules: the first that fits, and what is said of a bad file.
+// SPDX-License-Identifier: Apache-2.0
+#include "../../controlplane/posternd/policy.h"
+
+#include "catch.h"
+
+using postern::daemon::Policy;
+using postern::daemon::Who;
+
+namespace {
+
+Policy Good(const char* text) {
+  std::string error;
+  std::optional<Policy> policy = Policy::Parse(text, error);
+  INFO(error);
+  REQUIRE(policy.has_value());
+  return *policy;
+}
+
+std::string Bad(const char* text) {
+  std::string error;
+  CHECK_FALSE(Policy::Parse(text, error).has_value());
+  return error;
+}
+
+bool Has(const std::string& text, const char* part) { return text.find(part) != std::string::npos; }
+
+Who Of(uid_t uid, const char* cgroup = "/") {
+  Who who;
+  who.uid = uid;
+  who.gid = uid;
+  who.cgroup = cgroup;
+  return who;
+}
+
+}  // namespace
+
+TEST_CASE("without a file everybody may reach everybody") {
+  std::string error;
+  const std::optional<Policy> none = Policy::Load("/no/such/file", error);
+  REQUIRE(none.has_value());
+  CHECK(none->Allows(Of(1), Of(2), 80));
+  CHECK_FALSE(Policy::Load("/proc/self/mem", error).has_value());  // there, and can't be read
+  CHECK(Has(error, "/proc/self/mem"));
+}
+
+TEST_CASE("the first rule that fits decides") {
+  const Policy p = Good(R"({"default": "deny", "rules": [
+      {"from": {"user": 7}, "to": {"user": 8}, "ports": "80,8000-8999", "verdict": "allow"},
+      {"from": {"user": 7}, "verdict": "deny"},
+      {"to": {"cgroup": "/open/"}, "verdict": "allow"}]})");
+  CHECK(p.Allows(Of(7), Of(8), 80));
+  CHECK(p.Allows(Of(7), Of(8), 8500));
+  CHECK_FALSE(p.Allows(Of(7), Of(8), 81));
+  CHECK_FALSE(p.Allows(Of(7), Of(9, "/open/a"), 80));
+  CHECK(p.Allows(Of(6), Of(9, "/open/a"), 80));
+  CHECK_FALSE(p.Allows(Of(6), Of(9, "/opener"), 80));
+  CHECK_FALSE(p.Allows(Of(6), Of(9), 80));
+}
+
+TEST_CASE("users and groups have names, quotas are numbers") {
+  const Policy p = Good(
+      R"({"links": 3, "listeners": 4, "daemons": 5, "rules": [{"from": {"user": "root", "group": "root"}, "verdict": "deny"}]})");
+  CHECK(p.links_max == 3);
+  CHECK(p.listeners_max == 4);
+  CHECK(p.daemons_max == 5);
+  CHECK_FALSE(p.Allows(Of(0), Of(1), 80));
+  CHECK(p.Allows(Of(1), Of(0), 80));
+}
+
+TEST_CASE("a bad policy names what is wrong") {
+  CHECK(Has(Bad("{"), "parse error"));
+  CHECK(Has(Bad("[]"), "not an object"));
+  CHECK(Has(Bad(R"({"rulez": []})"), "rulez"));
+  CHECK(Has(Bad(R"({"default": "perhaps"})"), "default"));
+  CHECK(Has(Bad(R"({"rules": {}})"), "not an array"));
+  CHECK(Has(Bad(R"({"rules": [{"ports": "80"}]})"), "no verdict"));
+  CHECK(Has(Bad(R"({"rules": [{"ports": "0", "verdict": "deny"}]})"), "no ports"));
+  CHECK(Has(Bad(R"({"rules": [{"ports": 80, "verdict": "deny"}]})"), "not a string"));
+  CHECK(Has(Bad(R"({"rules": [{"from": {"usr": 1}, "verdict": "deny"}]})"), "usr"));
+  CHECK(Has(Bad(R"({"rules": [{"from": {"user": -1}, "verdict": "deny"}]})"), "user"));
+  CHECK(Has(Bad(R"({"rules": [{"from": {"group": "no such group"}, "verdict": "deny"}]})"),
+            "no such group"));
+  CHECK(Has(Bad(R"({"links": 4294967296})"), "links"));
+}
