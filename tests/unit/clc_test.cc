@@ -292,6 +292,19 @@ TEST_CASE("clc: the longest Proposal") {
   CHECK(ClcEncodeProposal(p, std::span(out).first(kClcMessageBytesMax - 1)) == 0);
 }
 
+TEST_CASE("clc: the longest Proposal cut anywhere, with a header that agrees") {
+  std::vector<uint8_t> whole(kClcMessageBytesMax);
+  REQUIRE(ClcEncodeProposal(FullProposal(), whole) == kClcMessageBytesMax);
+  for (size_t n = 52; n < whole.size(); n++) {
+    std::vector<uint8_t> bytes(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(n));
+    bytes[5] = static_cast<uint8_t>(n >> 8);
+    bytes[6] = static_cast<uint8_t>(n);
+    std::copy(whole.end() - 4, whole.end(), bytes.end() - 4);
+    INFO(n);
+    CHECK(Parse(bytes, ClcType::kProposal) == ClcResult::Abort(ClcAbort::kLength));
+  }
+}
+
 TEST_CASE("clc: counts over the limit") {
   ClcProposal p = FullProposal();
   std::vector<uint8_t> out(kClcMessageBytesMax);
