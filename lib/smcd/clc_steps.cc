@@ -86,6 +86,17 @@ void KeepDmb(ClcMachine& m, const ClcDmb& dmb) {
   m.own_size_code = dmb.size_code;
 }
 
+// An answer of the device that comes to somebody who has given up meanwhile.
+void KeepLateAnswer(Step& step) {
+  ClcMachine& m = step.machine;
+  const bool is_ok = step.event.kind == ClcEventKind::kDeviceOk;
+  if (!is_ok && step.event.kind != ClcEventKind::kDeviceFailed) return;
+  const auto request = static_cast<ClcDo>(m.pending);
+  m.pending = 0;
+  if (is_ok && request == ClcDo::kRegister) KeepDmb(m, step.event.dmb);
+  if (is_ok && request == ClcDo::kAttach) m.held |= kClcHeldAttach;
+}
+
 // Accept or Confirm: our DMB and what was agreed on. False: the device's answer can't be said.
 bool SendOurs(Step& step, ClcType type) {
   const ClcMachine& m = step.machine;
@@ -105,6 +116,7 @@ void Act(Step& step, ClcDo action) {
 }
 
 void Abort(Step& step, ClcAbort reason) {
+  KeepLateAnswer(step);
   Release(step);
   SetState(step, ClcState::kAborted);
   step.machine.abort = static_cast<uint8_t>(reason);
@@ -137,12 +149,7 @@ void DeclineFailed(Step& step) {
 }
 
 void ReleaseLate(Step& step) {
-  ClcMachine& m = step.machine;
-  const auto late = static_cast<ClcDo>(m.pending);
-  m.pending = 0;
-  if (step.event.kind == ClcEventKind::kDeviceFailed) return;
-  if (late == ClcDo::kRegister) KeepDmb(m, step.event.dmb);
-  if (late == ClcDo::kAttach) m.held |= kClcHeldAttach;
+  KeepLateAnswer(step);
   Release(step);
 }
 

@@ -223,6 +223,14 @@ TEST_CASE("clc fsm: a process that dies while it does what it was told to") {
   ClcStep(m, local, ClcEvent::Timer(), kNow, out);
   CHECK(out.last() == ClcDo::kAbort);
   CHECK(m.abort == static_cast<uint8_t>(ClcAbort::kInterrupted));
+
+  // The same when it was the device that answered: the answer is given back.
+  One server = Waiting(ClcState::kServerRegister);
+  server.m.acting = 1;
+  server.Dmb(77, 1);
+  CHECK(server.abort() == ClcAbort::kInterrupted);
+  CHECK(server.out.release == kClcHeldDmb);
+  CHECK(server.m.own_token == 77);
 }
 
 TEST_CASE("clc fsm: a machine of garbage aborts") {
