@@ -221,13 +221,17 @@ int Registry::ChildEnded(Stack& stack, uint32_t slot, pid_t pid) {
 // In the order in which a client may notice: who has been told that its connection is gone finds
 // nobody at the port. False: a stopped thread (a debugger, SIGSTOP) holds a lock that this needs.
 // To take it from a living thread would have two in there when it goes on: it is tried again later.
+// So it is when other daemons still have to withdraw the listeners (Withdrawn).
 bool Registry::Reap(Stack& stack, uint32_t slot) {
   if (ReapWouldWait(*stack.view.s, slot, ThreadIsStopped)) return false;
   ReapListeners(stack.view, slot);
   WithdrawStaleListeners(stack);
+  if (withdrawing && withdrawing()) return false;
   ReapSlot(stack.view, slot);
   return true;
 }
+
+void Registry::Withdrawn() { slot_timer_.AddMs(0); }
 
 bool Registry::ScanSlots(Stack& stack) {
   bool look_again = false;

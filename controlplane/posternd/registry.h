@@ -108,6 +108,9 @@ class Registry {
                  UniqueFd memfd);
   // The end that is not ours, or that never came to be.
   void RemoteEnded(const pstn_uuid& id, uint32_t side);
+  // Whether some daemon may still list a listener that we have withdrawn; Withdrawn(): none does.
+  std::function<bool()> withdrawing;
+  void Withdrawn();
   std::function<void(const Process&)> on_process;  // a process that is watched from now on
   // Our side of a link group whose other end is remote: it has ended; it is back, with its stack.
   std::function<void(const LinkGroup&, uint32_t side)> on_end, on_have;

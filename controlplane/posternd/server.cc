@@ -49,6 +49,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       idle_(base, -1, 0, [this] { Leave(); }) {
   registry_.on_end = [this](const LinkGroup& l, uint32_t side) { upstream_.LinkEnd(l, side); };
   registry_.on_have = [this](const LinkGroup& l, uint32_t side) { upstream_.HaveLink(l, side); };
+  registry_.withdrawing = [this] { return upstream_.withdrawing(); };
   registry_.on_process = [this](const Process& p) {
     upstream_.Alive(p.stack->id, p.pid, p.pidfd.get());
   };

@@ -115,7 +115,11 @@ void Upstream::Offer(const Listener& listener, UniqueFd socket) {
 void Upstream::Unoffer(const Listener& listener, std::function<void()> done) {
   if (!joined_) return done();
   const ctl::Msg message = MessageOf(ctl::Type::kUnoffer, listener);
-  asks_.Ask(*line_, message, {}, [done = std::move(done)](int, const ctl::Msg&) { done(); });
+  unoffers_++;
+  asks_.Ask(*line_, message, {}, [this, done = std::move(done)](int, const ctl::Msg&) {
+    done();
+    if (--unoffers_ == 0) registry_.Withdrawn();
+  });
 }
 
 void Upstream::Link(const LinkGroup& link, std::function<void(int)> done) {

@@ -21,6 +21,7 @@ class Upstream {
   Upstream(event_base* base, std::string socket_path, Directory& directory, Registry& registry);
 
   bool joined() const { return joined_; }
+  bool withdrawing() const { return unoffers_ != 0; }
   // Without its socket: it was offered to the broker that was there before.
   void Offer(const Listener& listener, UniqueFd socket);
   // `done` when nobody else knows it any more.
@@ -44,6 +45,7 @@ class Upstream {
   Registry& registry_;
   std::unique_ptr<Client> line_;
   bool joined_ = false;
+  uint32_t unoffers_ = 0;  // not answered yet
   Asks asks_;
   Event retry_;
 };
