@@ -62,7 +62,9 @@ void Attack(ClcPair& pair, const uint8_t* in) {
         incoming[in[2] % incoming.size()] ^= static_cast<uint8_t>(1u << (in[1] >> 5));
       break;
     case 2:
-      if (!incoming.empty()) incoming.resize(incoming.size() - in[2] % incoming.size());
+      if (!incoming.empty())
+        incoming.erase(incoming.end() - static_cast<std::ptrdiff_t>(in[2] % incoming.size()),
+                       incoming.end());
       break;
     case 3: {
       const std::vector<uint8_t> message = Captured(in[2]);
