@@ -14,7 +14,8 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kAcceptPauseMs = 100;
-constexpr size_t kProcessesMax = 256;  // of a stack: PSTN_SLOTS
+constexpr size_t kProcessesMax = 256;   // of a stack: PSTN_SLOTS
+constexpr ptrdiff_t kStacksMax = 4096;  // of a member
 
 }  // namespace
 
@@ -123,6 +124,12 @@ void Broker::Join(Client& client, const ctl::Msg& message, UniqueFd) {
 
 Broker::Stack* Broker::Claim(Client& client, const pstn_uuid& id) {
   const uid_t uid = MemberOf(client)->who.uid;
+  if (stacks_.count(id) == 0) {
+    const auto own = std::count_if(stacks_.begin(), stacks_.end(), [&client](const auto& stack) {
+      return stack.second.member == &client;
+    });
+    if (own >= kStacksMax) return nullptr;
+  }
   Stack& stack = stacks_[id];
   if (stack.member == &client) return &stack;
   if (stack.member != nullptr || (!stack.pidfds.empty() && stack.uid != uid)) return nullptr;
@@ -151,10 +158,21 @@ void Broker::ProcessDied(const pstn_uuid& id, pid_t pid) {
   ForgetIfDead(id);
 }
 
-// Its daemon, which would have told us, is gone, and nobody is left who could start another.
+bool Broker::IsUsed(const pstn_uuid& id, const Client& member) {
+  const auto& offers = MemberOf(member)->offers;
+  const auto offer = offers.lower_bound(KeyOf(id, 0, 0));
+  return (offer != offers.end() && Same(offer->second.stack, id)) ||
+         std::any_of(links_.begin(), links_.end(), [&id](const auto& link) {
+           return Same(link.second.stack[0], id) || Same(link.second.stack[1], id);
+         });
+}
+
+// A stack without processes. If its daemon is there, that one tells what ends with it. Else nobody
+// is left who could start another daemon.
 void Broker::ForgetIfDead(const pstn_uuid& id) {
   const auto it = stacks_.find(id);
-  if (it == stacks_.end() || it->second.member != nullptr || !it->second.pidfds.empty()) return;
+  if (it == stacks_.end() || !it->second.pidfds.empty()) return;
+  if (it->second.member != nullptr && IsUsed(id, *it->second.member)) return;
   stacks_.erase(it);
   std::vector<std::pair<pstn_uuid, uint32_t>> ends;
   for (const auto& [link_id, link] : links_) {

@@ -69,6 +69,7 @@ class Broker {
   void Join(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Alive(Client& client, const ctl::Msg& message, UniqueFd fd);
   void ProcessDied(const pstn_uuid& stack, pid_t pid);
+  bool IsUsed(const pstn_uuid& stack, const Client& member);
   void ForgetIfDead(const pstn_uuid& stack);
 
   // broker_offers.cc: listeners

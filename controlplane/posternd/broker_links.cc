@@ -56,6 +56,8 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
 void Broker::HaveLink(Client& client, const ctl::Msg& message, UniqueFd) {
   const uint32_t side = message.a;
   if (side > 1 || Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
+  if (links_.count(message.id) == 0 && LinksOf(MemberOf(client)->who.uid) >= policy_.links_max)
+    return client.Reply(message, ENOSPC);
   const auto [it, fresh] = links_.try_emplace(message.id);
   Link& link = it->second;
   if (fresh) {
@@ -97,14 +99,18 @@ void Broker::LinkEnd(Client& client, const ctl::Msg& message, UniqueFd) {
 void Broker::EndSide(const pstn_uuid& id, uint32_t side) {
   const auto it = links_.find(id);
   if (it == links_.end()) return;
-  const auto other = stacks_.find(it->second.stack[1 - side]);
+  const pstn_uuid ended = it->second.stack[side], survivor = it->second.stack[1 - side];
   links_.erase(it);
-  if (other == stacks_.end() || other->second.member == nullptr) return;
-  ctl::Msg message;
-  message.type = ctl::Type::kLinkEnd;
-  message.id = id;
-  message.a = side;
-  other->second.member->Send(message);
+  const auto other = stacks_.find(survivor);
+  if (other != stacks_.end() && other->second.member != nullptr) {
+    ctl::Msg message;
+    message.type = ctl::Type::kLinkEnd;
+    message.id = id;
+    message.a = side;
+    other->second.member->Send(message);
+  }
+  ForgetIfDead(ended);
+  ForgetIfDead(survivor);
 }
 
 }  // namespace postern::daemon

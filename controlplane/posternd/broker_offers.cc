@@ -67,6 +67,7 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
 void Broker::Unoffer(Client& client, const ctl::Msg& message, UniqueFd) {
   const OfferKey key = KeyOf(message.uuid, message.a, message.b);
   if (MemberOf(client)->offers.erase(key) == 0) return client.Reply(message, ENOENT);
+  ForgetIfDead(message.uuid);
   Withdraw(key, [this, line = &client, message] {
     if (members_.count(line) != 0) line->Reply(message, 0);
   });
