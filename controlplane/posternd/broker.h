@@ -89,6 +89,7 @@ class Broker {
   void LinkEnd(Client& client, const ctl::Msg& message, UniqueFd fd);
   void EndSide(const pstn_uuid& id, uint32_t side);
   uint32_t LinksOf(uid_t uid) const;
+  uint32_t LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const;
   void GraceEnds();
   bool MayLink(const Member& from, const Member& to) const;
 

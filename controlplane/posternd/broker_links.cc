@@ -23,6 +23,12 @@ uint32_t Broker::LinksOf(uid_t uid) const {
       links_.begin(), links_.end(), [uid](const auto& link) { return link.second.uid == uid; }));
 }
 
+uint32_t Broker::LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const {
+  return static_cast<uint32_t>(std::count_if(links_.begin(), links_.end(), [&](const auto& link) {
+    return Same(link.second.stack[0], client) && Same(link.second.stack[1], server);
+  }));
+}
+
 // Somebody who may be shown a listener may be linked; so may somebody whose link is for a listener
 // that was withdrawn since, which is refused by the server then.
 bool Broker::MayLink(const Member& from, const Member& to) const {
@@ -43,6 +49,8 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
          policy_.links_max);
     return client.Reply(message, ENOSPC);
   }
+  if (LinksBetween(message.peer, message.uuid) >= PSTN_PAIR_LGRS)
+    return client.Reply(message, ENOSPC);
   if (!links_.emplace(message.id, Link{{message.peer, message.uuid}, member.who.uid}).second)
     return client.Reply(message, EEXIST);
   asks_.Ask(to, message, Share(std::move(fd)),

@@ -1,5 +1,9 @@
-// links.cc - link groups: made once for each pair of stacks, known to every process of both.
+// links.cc - link groups: made when a pair of stacks needs one, known to every process of both.
 // SPDX-License-Identifier: Apache-2.0
+//
+// The first connection of a pair needs one, and the first that finds all slots of the pair taken
+// (docs/adr/0008). Several processes may find so at once: each says how many it has found full, and
+// who comes after the first gets what was made for that one.
 //
 // After a restart of posternd the stacks come back one by one, each with its link groups. A group
 // whose other stack has not come yet waits; a group whose other stack has ended must be ended too,
@@ -52,12 +56,31 @@ uint32_t FindRef(const Stack& stack, const LinkGroup& link, uint32_t side) {
 
 }  // namespace
 
-LinkGroup* Registry::FindLink(const Stack& client, const pstn_uuid& server) {
+// What a client may have written into its own table decides only which of its own it gets.
+Registry::Pair Registry::LinksBetween(const Stack& client, const pstn_uuid& server) {
+  Pair pair;
+  uint32_t fewest = 0;
   for (const auto& [idx, link] : client.links) {
-    if (link->dead || link->end[0].stack != &client || !Same(link->owner[1], server)) continue;
-    if (EndWorks(*link, 0) && EndWorks(*link, 1)) return link;
+    const LinkEnd& end = link->end[0];  // of a stack with itself, both ends are in the list
+    if (link->dead || end.stack != &client || end.idx != idx || !Same(link->owner[1], server))
+      continue;
+    if (!EndWorks(*link, 0) || !EndWorks(*link, 1)) continue;
+    const uint32_t connections = LoadRelaxed(client.view.s->lgrs[idx].conns);
+    pair.count++;
+    if (link->asked) pair.asked = link;
+    if (pair.emptiest != nullptr && connections >= fewest) continue;
+    pair.emptiest = link;
+    fewest = connections;
   }
-  return nullptr;
+  return pair;
+}
+
+int Registry::FindLink(const Stack& client, const pstn_uuid& server, uint32_t full,
+                       LinkGroup*& link) {
+  const Pair pair = LinksBetween(client, server);
+  link = pair.asked != nullptr ? pair.asked : pair.emptiest;
+  if (pair.asked != nullptr || pair.count > full) return 0;
+  return pair.count < PSTN_PAIR_LGRS ? -ENOENT : -ENOSPC;
 }
 
 // Whether a new link group would reach those who accept. A process that waits for connections
@@ -79,9 +102,9 @@ bool Registry::Reachable(const Stack& stack) {
   return any;
 }
 
-int Registry::Introduce(Stack& client, Stack& server, LinkGroup*& link) {
-  link = FindLink(client, server.id);
-  if (link != nullptr) return 0;
+int Registry::Introduce(Stack& client, Stack& server, uint32_t full, LinkGroup*& link) {
+  const int found = FindLink(client, server.id, full, link);
+  if (found != -ENOENT) return found;
   // The client's connection goes through the kernel meanwhile.
   return Reachable(server) ? CreateLink(client, server, link) : -EAGAIN;
 }

@@ -5,6 +5,7 @@
 // is checked like everything that others wrote: the memory by its seals and its header.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "base/atomic.h"
@@ -32,9 +33,9 @@ int Registry::AddRemote(LinkGroup& link, uint32_t side, Stack& own) {
   return error;
 }
 
-int Registry::MakeRemote(Stack& client, const pstn_uuid& server, LinkGroup*& link) {
-  link = FindLink(client, server);
-  if (link != nullptr) return 0;
+int Registry::MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, LinkGroup*& link) {
+  const int found = FindLink(client, server, full, link);
+  if (found != -ENOENT) return found;
   auto fresh = std::make_unique<LinkGroup>();
   fresh->id = NewUuid();
   fresh->owner = {client.id, server};
@@ -53,6 +54,10 @@ int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const
   Stack* const own = Find(server);
   if (own == nullptr) return -ENOENT;
   if (Find(client) != nullptr || links_.count(id) != 0) return -EEXIST;
+  const auto of_pair = std::count_if(links_.begin(), links_.end(), [&](const auto& entry) {
+    return Same(entry.second->owner[0], client) && Same(entry.second->owner[1], server);
+  });
+  if (of_pair >= PSTN_PAIR_LGRS) return -ENOSPC;
   if (!Reachable(*own)) return -EAGAIN;
   uint8_t* map = memfd.ok() ? MapLgr(memfd.get(), &id) : nullptr;
   if (map == nullptr) return -EINVAL;

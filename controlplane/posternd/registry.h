@@ -96,12 +96,13 @@ class Registry {
   int ChildSlot(Process& parent, uint32_t slot, pid_t child);
   // A parent has waited for this child: what it held is released now, not when its pidfd tells.
   int ChildEnded(Stack& stack, uint32_t slot, pid_t pid);
-  // The link group between them, as seen by the client; a new one is made known to all first.
-  int Introduce(Stack& client, Stack& server, LinkGroup*& link);
+  // A link group between them that is not one of `full` that the client has found to be full. A new
+  // one is made known to all first.
+  int Introduce(Stack& client, Stack& server, uint32_t full, LinkGroup*& link);
   int AddLink(Stack& stack, uint32_t idx, UniqueFd memfd);
   // The same with a server of another daemon: made here, and told of by PushLink() when that one
   // has taken it.
-  int MakeRemote(Stack& client, const pstn_uuid& server, LinkGroup*& link);
+  int MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, LinkGroup*& link);
   void TellOf(const LinkGroup& link, uint32_t side) { PushLink(link, side); }
   // A link group that another daemon has made.
   int TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const pstn_uuid& id,
@@ -144,7 +145,15 @@ class Registry {
   void SlotTimer();
 
   // links.cc: link groups
-  LinkGroup* FindLink(const Stack& client, const pstn_uuid& server);
+  struct Pair {
+    LinkGroup* emptiest = nullptr;
+    LinkGroup* asked = nullptr;
+    uint32_t count = 0;
+  };
+  static Pair LinksBetween(const Stack& client, const pstn_uuid& server);
+  // 0 with a link group, -ENOENT if one more is to be made, or why none can be.
+  static int FindLink(const Stack& client, const pstn_uuid& server, uint32_t full,
+                      LinkGroup*& link);
   int CreateLink(Stack& client, Stack& server, LinkGroup*& link);
   static bool Reachable(const Stack& server);
   int AddRemote(LinkGroup& link, uint32_t side, Stack& own);

@@ -200,16 +200,35 @@ Json StackJson(const Stack& stack) {
           {"memory_bytes", MemoryBytes(stack.fd.get())}};
 }
 
+// Of what one end has given out. A slot that it has left counts until the other end has left it,
+// too, and it has been looked at again.
+struct EndUse {
+  uint32_t connections = 0, left = 0, rings = 0;
+};
+EndUse UseOf(const LinkEnd& end) {
+  EndUse use;
+  if (end.stack == nullptr) return use;
+  const pstn_lgr_ref& ref = end.stack->view.s->lgrs[end.idx];
+  uint8_t* const map = LgrBase(end.stack->view, end.idx);
+  const uint32_t conns =
+      map != nullptr ? std::min(LoadRelaxed(LgrHdr(map).conns_hw), PSTN_CONNS) : 0u;
+  for (uint32_t i = 0; i < conns; ++i)
+    use.connections += LoadRelaxed(ref.conn_ep[i]) != 0 ? 1u : 0u;
+  use.left = std::min(LoadRelaxed(ref.zombies), PSTN_CONNS);
+  use.rings = LoadRelaxed(ref.rings);
+  return use;
+}
+
 Json LinkJson(const LinkGroup& link) {
-  uint32_t connections = 0;
-  for (const LinkEnd& end : link.end) {
-    if (end.stack == nullptr) continue;
-    const uint32_t count = LoadRelaxed(end.stack->view.s->lgrs[end.idx].conns);
-    connections = std::max(connections, std::min(count, PSTN_CONNS));
-  }
-  return {{"id", Text(link.id)},           {"client", Text(link.owner[0])},
-          {"server", Text(link.owner[1])}, {"connections", connections},
-          {"peer_dead", link.dead},        {"memory_bytes", MemoryBytes(link.fd->get())}};
+  const EndUse client = UseOf(link.end[0]), server = UseOf(link.end[1]);
+  return {{"id", Text(link.id)},
+          {"client", Text(link.owner[0])},
+          {"server", Text(link.owner[1])},
+          {"connections", std::max(client.connections, server.connections)},
+          {"left", std::max(client.left, server.left)},
+          {"rings", client.rings + server.rings},
+          {"peer_dead", link.dead},
+          {"memory_bytes", MemoryBytes(link.fd->get())}};
 }
 
 }  // namespace

@@ -219,7 +219,7 @@ void Server::Introduce(Client& client, const ctl::Msg& message, UniqueFd) {
   Stack* const server = registry_.Find(message.uuid);
   if (server == nullptr) return IntroduceRemote(client, message);
   LinkGroup* link = nullptr;
-  const int error = registry_.Introduce(*client.process->stack, *server, link);
+  const int error = registry_.Introduce(*client.process->stack, *server, message.a, link);
   if (error == 0) return AnswerIntroduce(client, message, *link);
   Warn("no link group for pid %d: %s", client.pid(), strerror(-error));
   client.Reply(message, -error);
@@ -238,7 +238,7 @@ void Server::AnswerIntroduce(Client& client, const ctl::Msg& message, const Link
 void Server::IntroduceRemote(Client& client, const ctl::Msg& message) {
   if (!upstream_.joined()) return client.Reply(message, ENOENT);
   LinkGroup* link = nullptr;
-  const int error = registry_.MakeRemote(*client.process->stack, message.uuid, link);
+  const int error = registry_.MakeRemote(*client.process->stack, message.uuid, message.a, link);
   if (error != 0 && error != -EINPROGRESS) return client.Reply(message, -error);
   if (error == 0 && !link->asked) return AnswerIntroduce(client, message, *link);
   waiting_[link->id].push_back({&client, client.id(), message});
@@ -273,6 +273,7 @@ void Server::GetLink(Client& client, const ctl::Msg& message, UniqueFd) {
   const auto it = links.find(message.a);
   if (it == links.end()) return client.Reply(message, ENOENT);
   const LinkGroup& link = *it->second;
+  if (link.asked) return client.Reply(message, EAGAIN);  // the other daemon may not take it
   const bool is_client = link.end[0].stack == client.process->stack && link.end[0].idx == message.a;
   ctl::Msg reply;
   reply.type = message.type;

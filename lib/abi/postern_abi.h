@@ -4,8 +4,8 @@
  * Three kinds of segment, each a sealed memfd; docs/shared-state.md draws them:
  *
  *   stack       one family of processes (fork, exec), who trust each other
- *   link group  one for each (client stack, server stack) pair that has met; both write it, and
- *               neither believes what the other wrote
+ *   link group  one for each (client stack, server stack) pair that has met, and more when it is
+ *               full; both write it, and neither believes what the other wrote
  *   directory   written by posternd, mapped read-only by everyone
  *
  * Everything is addressed by index; nothing here is a pointer. A key behind each field says who
@@ -48,6 +48,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_EPS 131072u       /* endpoints of one stack */
 #define PSTN_LGRS 256u         /* link groups that one stack takes part in (each role counts) */
 #define PSTN_CONNS 4096u       /* connections of one link group */
+#define PSTN_PAIR_LGRS 32u     /* link groups of a client stack with one server stack: PSTN_EPS */
 #define PSTN_WAITERS 512u      /* event sets and poll()ing threads of one stack */
 #define PSTN_EPOLLS 1024u      /* epoll objects of one stack */
 #define PSTN_ITEMS 262144u     /* epoll registrations of one stack */
@@ -305,9 +306,10 @@ enum {
 #define PSTN_EPF_KERNEL_OPTIONS 0x800000u /* has options that we do not keep */
 #define PSTN_EPF_INQ 0x400000u            /* TCP_INQ: recvmsg() tells what is left */
 #define PSTN_EPF_ZEROCOPY 0x200000u       /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are numbered */
-#define PSTN_EPF_PORT_GIVEN_UP 0x1000000u /* kernel_port is not the socket's any more, but shows \
-                                           */
-#define PSTN_EPF_DISCONNECTING 0x100000u  /* shutdown() met a connect() that had failed */
+#define PSTN_EPF_PORT_GIVEN_UP                                                                  \
+  0x1000000u                             /* kernel_port is not the socket's any more, but shows \
+                                          */
+#define PSTN_EPF_DISCONNECTING 0x100000u /* shutdown() met a connect() that had failed */
 #define PSTN_EPF_EXPORTED \
   0x80000u /* others than the family have the fd: the kernel serves it, see sock/export.cc */
 
@@ -400,7 +402,7 @@ struct PSTN_LINE pstn_lgr_ref {
   struct pstn_uuid peer; /* (c) */
   struct pstn_lock lock;
   pstn_u32 conns;                        /* (l) in use (client side: given out) */
-  pstn_u32 conn_hint;                    /* (l) */
+  pstn_u32 conn_hint;                    /* (l) the zombie to be looked at next */
   pstn_u32 slab_hint[PSTN_SLAB_CLASSES]; /* (l) */
   pstn_u32 rings;                        /* (l) rings given out */
   pstn_u32 sweep_hand;
@@ -481,6 +483,7 @@ struct pstn_dir {
   struct pstn_dir_listener listeners[PSTN_DIR_LISTENERS];
 };
 
+PSTN_STATIC_ASSERT(PSTN_PAIR_LGRS* PSTN_CONNS == PSTN_EPS, "a pair can use all its endpoints");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_evmap) == 576, "evmap is a line and a leaf array");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_ctl) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_pos) == 64, "one line");

@@ -22,7 +22,8 @@ enum class Type : uint32_t {
   kHello = 1,  // uuid = stack, a = slot, fd = stack memfd. Reply: fd = directory memfd
   kListen,     // a = ep, b = ep gen, c = backlog, fd = kernel's listening socket. Reply: status
   kUnlisten,   // a = ep, b = ep gen. Reply: status, after the entry is gone
-  kIntroduce,  // uuid = server stack. Reply: a = lgr index in the asker's stack, fd = its memfd
+  kIntroduce,  // uuid = server stack, a = how many link groups with it the asker has, all full.
+               // Reply: a = lgr index in the asker's stack, fd = its memfd
   kLgr,        // pushed: a = lgr index in your stack, uuid = peer, fd = its memfd
   kGetLgr,     // a = lgr index. Reply: fd
   kAddLgr,     // after a restart of posternd: a = lgr index, fd = memfd. Reply: status

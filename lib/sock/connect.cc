@@ -2,7 +2,7 @@
 // connect.cc - finds the peer in the directory and connects through a link group, or says why not.
 //
 //   directory (posternd's, read-only)  ->  which stack listens there
-//   link group with that stack         ->  had already, or posternd introduces us (first time only)
+//   link group with that stack         ->  had already, or posternd introduces us (pair.cc)
 //   a connection slot of it            ->  filled in, marked SYN, announced
 //
 // As with TCP, accept() is not awaited: connect succeeds when the listener's backlog has room, and
@@ -137,35 +137,18 @@ bool ReservePort(int fd, pstn_ep& ep) {
   return true;
 }
 
-// The link group in which we are the client of `stack`, introduced by posternd at first contact.
-Reason FindLgr(const pstn_uuid& stack, uint32_t& idx) {
-  pstn_stack& s = Stack();
-  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    const pstn_lgr_ref& ref = s.lgrs[i];
-    if (LoadAcquire(ref.state) != 1 || ref.side != 0 || !SameUuid(ref.peer, stack)) continue;
-    if (LoadRelaxed(ref.conns) >= PSTN_CONNS - 8 && LoadRelaxed(ref.zombies) == 0) continue;
-    if (EnsureLgr(i) == nullptr) continue;
-    idx = i;
-    return kReasonNone;
-  }
-  int r = CtlIntroduce(stack, &idx);
-  if (r == 0) return kReasonNone;
-  return r == -ENOTCONN ? kReasonNoDaemon : r == -ENOMEM ? kReasonNoMemory : kReasonDaemonRefused;
-}
-
 Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_addr& from) {
-  uint32_t idx;
-  Reason why = FindLgr(t.stack, idx);
+  ConnSlot slot;
+  Reason why = TakeConnSlot(t.stack, slot);
   if (why != kReasonNone) return why;
+  const auto [idx, conn, lgr] = slot;
   pstn_stack& s = Stack();
   pstn_lgr_ref& ref = s.lgrs[idx];
-  uint8_t* lgr = LgrBase(g_proc.view, idx);
-  if (lgr == nullptr) return kReasonNoMemory;
   uint32_t& pending = LgrHdr(lgr).pending[t.ep_idx % PSTN_PENDING];
-  if (LoadRelaxed(pending) > t.backlog) return kReasonBacklogFull;
-  uint32_t conn = TakeConn(ref, lgr);
-  if (conn == PSTN_NONE) return kReasonLgrFull;
+  if (LoadRelaxed(pending) > t.backlog) {
+    GiveConn(ref, conn);
+    return kReasonBacklogFull;
+  }
   uint32_t& conns_hw = LgrHdr(lgr).conns_hw;
   for (uint32_t seen = LoadRelaxed(conns_hw);
        seen <= conn && !CompareExchange(conns_hw, seen, conn + 1);) {

@@ -322,12 +322,13 @@ void CtlReap(uint32_t slot, uint32_t pid) {
   Unlock(g_proc.ctl_lock);
 }
 
-int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx) {
+int CtlIntroduce(const pstn_uuid& peer, uint32_t known, uint32_t* lgr_idx) {
   Guard g(g_proc.ctl_lock);
   if (!ConnectLocked()) return -ENOTCONN;
   Msg m;
   m.type = Type::kIntroduce;
   m.uuid = peer;
+  m.a = known;
   int fd = -1;
   int r = Ask(m, -1, &fd);
   if (r == 0 && m.a >= PSTN_LGRS) r = -EPROTO;

@@ -109,7 +109,8 @@ void CacheRemove(int fd);  // the number is being taken for something else
 bool DaemonAlive();  // no system call
 int CtlListen(pstn_ep& ep, int fd);
 int CtlUnlisten(pstn_ep& ep);
-int CtlIntroduce(const pstn_uuid& peer, uint32_t* lgr_idx);
+// `known`: the link groups with that stack that are full.
+int CtlIntroduce(const pstn_uuid& peer, uint32_t known, uint32_t* lgr_idx);
 void CtlReap(uint32_t slot, uint32_t pid);  // a child that has been waited for
 int CtlExport(const pstn_ep& ep, int fd);   // has the stack's keeper take over the connection
 int CtlExportOf(uint32_t pid, int target,

@@ -74,6 +74,15 @@ long SockShutdown(int fd, pstn_ep& ep, int how);
 long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa,
                     socklen_t len);  // connect to AF_UNSPEC
 
+// ---- pair.cc
+struct ConnSlot {
+  uint32_t lgr_idx, conn;
+  uint8_t* lgr;  // mapped
+};
+// A slot in a link group in which we are the client of `stack`; posternd makes it if there is none
+// with room. The slot is taken: it is filled in, or given back (GiveConn).
+Reason TakeConnSlot(const pstn_uuid& stack, ConnSlot& out);
+
 // ---- connect.cc, accept.cc
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags);

@@ -62,6 +62,40 @@ void BuryLocked(pstn_lgr_ref& ref, uint32_t conn) {
   }
 }
 
+// Slots that we have closed and the peer perhaps not: so many are looked at for one that is wanted.
+// Each look is at a line that the peer may have written last; a storm of closes leaves thousands.
+constexpr uint32_t kLooks = 16;
+
+bool IsLeft(uint8_t* lgr, uint32_t conn) {
+  return LoadAcquire(LgrConn(lgr, conn).setup.state) == PSTN_CS_FREE;
+}
+
+uint32_t UseLocked(pstn_lgr_ref& ref, uint32_t conn) {
+  SetBit(ref.conn_map, conn);
+  StoreRelaxed(ref.conns, ref.conns + 1);
+  return conn;
+}
+
+// All are given out: one that the peer has left meanwhile. The next call looks at the next ones.
+uint32_t TakeLeftLocked(pstn_lgr_ref& ref, uint8_t* lgr) {
+  constexpr uint32_t kWords = PSTN_CONNS / 64;
+  const uint32_t start = ref.conn_hint % PSTN_CONNS;
+  uint32_t looks = kLooks;
+  for (uint32_t n = 0; n <= kWords; n++) {
+    uint32_t w = (start / 64 + n) % kWords;
+    uint64_t bits = ref.zombie_map[w] & (n == 0 ? ~uint64_t{0} << (start % 64) : ~uint64_t{0});
+    for (; bits != 0; bits &= bits - 1) {
+      if (looks-- == 0) return PSTN_NONE;
+      uint32_t i = w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
+      ref.conn_hint = i + 1;
+      if (!IsLeft(lgr, i)) continue;
+      BuryLocked(ref, i);
+      return UseLocked(ref, i);
+    }
+  }
+  return PSTN_NONE;
+}
+
 }  // namespace
 
 bool SlabHas(pstn_lgr_ref& ref, uint32_t cls) {
@@ -96,21 +130,19 @@ void GiveRing(pstn_lgr_ref& ref, uint64_t desc) {
 
 uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr) {
   Guard g(ref.lock);
+  uint32_t looks = kLooks;
   for (uint32_t w = 0; w < PSTN_CONNS / 64; w++) {
-    uint64_t candidates = ~ref.conn_map[w] | ref.zombie_map[w];
-    while (candidates != 0) {
+    uint64_t candidates = ~ref.conn_map[w] | (looks != 0 ? ref.zombie_map[w] : 0);
+    for (; candidates != 0; candidates &= candidates - 1) {
       uint32_t i = w * 64 + static_cast<uint32_t>(__builtin_ctzll(candidates));
-      candidates &= candidates - 1;
       if (TestBit(ref.zombie_map, i)) {
-        if (LoadAcquire(LgrConn(lgr, i).setup.state) != PSTN_CS_FREE) continue;
+        if (looks == 0 || (looks--, !IsLeft(lgr, i))) continue;
         BuryLocked(ref, i);
       }
-      SetBit(ref.conn_map, i);
-      StoreRelaxed(ref.conns, ref.conns + 1);
-      return i;
+      return UseLocked(ref, i);
     }
   }
-  return PSTN_NONE;
+  return TakeLeftLocked(ref, lgr);
 }
 
 void MakeZombie(pstn_lgr_ref& ref, uint32_t conn, uint64_t ring, uint64_t old) {
@@ -146,7 +178,7 @@ void SweepZombies(pstn_lgr_ref& ref, uint8_t* lgr) {
     while (bits != 0) {
       uint32_t i = w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
       bits &= bits - 1;
-      if (LoadAcquire(LgrConn(lgr, i).setup.state) == PSTN_CS_FREE) BuryLocked(ref, i);
+      if (IsLeft(lgr, i)) BuryLocked(ref, i);
     }
   }
 }

@@ -73,7 +73,7 @@ bool SlabHas(pstn_lgr_ref& ref,
              uint32_t cls);  // one of this very class; without the lock, a moment's answer
 void GiveRing(pstn_lgr_ref& ref, uint64_t desc);
 
-// A free connection slot for the client side, or PSTN_NONE.
+// A free connection slot for the client side, or PSTN_NONE: then SweepZombies may find some.
 uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr);
 // Our side has closed the connection; `ring` and the `old` one before it (or 0) are still in the
 // peer's hands.

@@ -27,7 +27,7 @@ BUILD = "build"
 HELLO, LISTEN, UNLISTEN, INTRODUCE, LGR, GET_LGR, ADD_LGR, STATUS, CHILD_SLOT, QUIT = range(1, 11)
 MSG = struct.Struct("=IIIiIIIIQQ24s48s")
 EMBRYO, LIVE = 1, 2
-EPERM, ENOENT, EINVAL, ENOSYS, ENOTCONN, EEXIST = 1, 2, 22, 38, 107, 17
+EPERM, ENOENT, EINVAL, ENOSYS, ENOTCONN, EEXIST, ENOSPC = 1, 2, 22, 38, 107, 17, 28
 ADD_SEALS, SEALS = 1033, 2 | 4
 
 LAYOUT_C = r"""
@@ -50,6 +50,7 @@ int main(void) {
   P("lgr_conn_ep", offsetof(struct pstn_lgr_ref, conn_ep));
   P("lgrs_hw", offsetof(struct pstn_stack_hdr, lgrs_hw));
   P("lgr_bytes", PSTN_LGR_BYTES); P("side_dead", offsetof(struct pstn_lgr_hdr, side_dead));
+  P("conns_hw", offsetof(struct pstn_lgr_hdr, conns_hw)); P("pair_lgrs", PSTN_PAIR_LGRS); P("conns", PSTN_CONNS);
   P("dir_size", sizeof(struct pstn_dir)); P("dir_mutex", offsetof(struct pstn_dir, alive_mutex));
   P("dir_seq", offsetof(struct pstn_dir, seq)); P("dir_heads", offsetof(struct pstn_dir, port_head));
   P("dir_addr_count", offsetof(struct pstn_dir, addr_count)); P("dir_addrs", offsetof(struct pstn_dir, addrs));
@@ -122,9 +123,9 @@ class Stack:
         return struct.unpack_from("=II", self.map, L["lgrs"] + idx * L["lgr_size"])
 
     def set_conns(self, idx, count):
-        """0 or 1: whether an endpoint of ours (number 0) has a connection in that link group."""
+        """So many connections of ours in that link group: one of our endpoint number 0, the others only by their number."""
         struct.pack_into("=I", self.map, L["lgrs"] + idx * L["lgr_size"] + L["lgr_conns"], count)
-        struct.pack_into("=I", self.map, L["lgrs"] + idx * L["lgr_size"] + L["lgr_conn_ep"], count)
+        struct.pack_into("=I", self.map, L["lgrs"] + idx * L["lgr_size"] + L["lgr_conn_ep"], min(count, 1))
 
 
 class Client:
@@ -551,6 +552,43 @@ class DaemonTest(unittest.TestCase):
         self.assertEqual(sorted(p[3] for p in client.pushed), [0, 1])
         self.assertEqual(client.ask(INTRODUCE, uuid=stack.id)[1], 0)
 
+    def test_one_more_when_all_are_full(self):
+        one, two, client, server = self.pair()
+        first = client.ask(INTRODUCE, uuid=two.id)
+        second = client.ask(INTRODUCE, uuid=two.id, a=1)
+        self.assertEqual((second[0], second[1], one.lgr(1), two.lgr(1)), (0, 1, (1, 0), (1, 1)))
+        self.assertNotEqual(os.fstat(first[2]).st_ino, os.fstat(second[2]).st_ino)
+        self.assertEqual([server.receive()[3] for _ in range(2)], [0, 1])
+        one.set_conns(0, L["conns"])
+        # Who has not heard of the second yet gets that one, and so does who does not say.
+        self.assertEqual([client.ask(INTRODUCE, uuid=two.id, a=full)[1] for full in (1, 0)], [1, 1])
+        one.set_conns(1, L["conns"])
+        for i in range(2, L["pair_lgrs"]):
+            self.assertEqual(client.ask(INTRODUCE, uuid=two.id, a=i)[:2], (0, i))
+        self.assertEqual(client.ask(INTRODUCE, uuid=two.id, a=L["pair_lgrs"])[0], ENOSPC)
+        self.assertEqual(client.ask(INTRODUCE, uuid=two.id, a=1000)[0], ENOSPC)
+        self.assertEqual(client.ask(INTRODUCE, uuid=two.id, a=3)[1], 2)  # an empty one
+        self.assertEqual(server.ask(INTRODUCE, uuid=one.id)[:2], (0, L["pair_lgrs"]))  # the other way round has its own
+
+    def test_one_more_to_oneself(self):
+        stack = Stack()
+        client = self.hello(stack)
+        for i in range(3):
+            self.assertEqual(client.ask(INTRODUCE, uuid=stack.id, a=i)[:2], (0, 2 * i))
+        self.assertEqual(client.ask(INTRODUCE, uuid=stack.id, a=2)[0], 0)
+        self.assertEqual(len(self.status()["link_groups"]), 3)
+
+    def test_all_of_a_pair_end_with_the_peer(self):
+        one, two = Stack(), Stack()
+        client, peer = self.hello(one), self.peer(two)
+        for i in range(3):
+            self.assertEqual(client.ask(INTRODUCE, uuid=two.id, a=i)[:2], (0, i))
+        one.set_conns(1, 1)
+        peer.kill()
+        self.assertTrue(until(lambda: [one.lgr(i)[0] for i in range(3)] == [0, 2, 0]), self.log())
+        one.set_conns(1, 0)
+        self.assertTrue(until(lambda: self.status()["link_groups"] == []), self.log())
+
     def test_death_of_the_peer(self):
         one, two = Stack(), Stack()
         client, peer = self.hello(one), self.peer(two)
@@ -584,6 +622,8 @@ class DaemonTest(unittest.TestCase):
         for _ in range(2):
             self.assertEqual(client.ask(ADD_LGR, a=idx, fd=fd)[0], 0)
             self.assertEqual(server.ask(ADD_LGR, a=0, fd=fd)[0], 0)
+        with mmap.mmap(fd, L["lgr_bytes"]) as memory:
+            struct.pack_into("=I", memory, L["conns_hw"], 1)
         link = self.status()["link_groups"]
         self.assertEqual((len(link), link[0]["connections"]), (1, 1))
         self.assertEqual(os.fstat(client.ask(INTRODUCE, uuid=two.id)[2]).st_ino, os.fstat(fd).st_ino)

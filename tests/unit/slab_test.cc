@@ -151,5 +151,32 @@ TEST_CASE("slab: a zombie keeps its slot and its rings until the peer has let go
   CHECK(ref.zombies == 0);
 }
 
+TEST_CASE("slab: thousands of zombies cost a few looks, and each that is left is found") {
+  RingWorld world;
+  pstn_lgr_ref& ref = world.ref(0);
+  for (uint32_t i = 0; i < PSTN_CONNS; i++) REQUIRE(TakeConn(ref, world.lgr()) == i);
+  for (uint32_t i = 0; i < PSTN_CONNS; i++) {
+    LgrConn(world.lgr(), i).setup.state = PSTN_CS_CLIENT_GONE;
+    MakeZombie(ref, i, 0, 0);
+  }
+  GiveConn(ref, 3000);  // free, behind more zombies than are looked at
+  UnmakeZombie(ref, 3000);
+  CHECK(TakeConn(ref, world.lgr()) == 3000);
+  std::set<uint32_t> left = {0, 1999, 2000, PSTN_CONNS - 1};
+  for (const uint32_t i : left) LgrConn(world.lgr(), i).setup.state = PSTN_CS_FREE;
+  for (uint32_t calls = 0; !left.empty(); calls++) {
+    REQUIRE(calls < PSTN_CONNS / 8);
+    const uint32_t conn = TakeConn(ref, world.lgr());
+    if (conn == PSTN_NONE) continue;
+    REQUIRE(left.erase(conn) == 1);
+    LgrConn(world.lgr(), conn).setup.state = PSTN_CS_SYN;
+  }
+  CHECK(ref.zombies == PSTN_CONNS - 5);
+  CHECK(ref.conns == PSTN_CONNS);
+  LgrConn(world.lgr(), 777).setup.state = PSTN_CS_FREE;
+  SweepZombies(ref, world.lgr());
+  CHECK(TakeConn(ref, world.lgr()) == 777);
+}
+
 }  // namespace
 }  // namespace postern
