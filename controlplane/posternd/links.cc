@@ -89,7 +89,9 @@ int Registry::FindLink(const Stack& client, const pstn_uuid& server, uint32_t fu
 // for nothing.
 bool Registry::Reachable(const Stack& stack) {
   bool any = false;
-  for (uint32_t slot = 0; slot < PSTN_SLOTS; slot++) {
+  // Not the others: each is a page, which a look would allocate.
+  const uint32_t end = std::min(LoadAcquire(stack.view.s->hdr.slots_hw), PSTN_SLOTS);
+  for (uint32_t slot = 0; slot < end; slot++) {
     const pstn_slot& s = stack.view.s->slots[slot];
     if (LoadAcquire(s.state) != PSTN_SL_LIVE) continue;
     const auto found = stack.processes.find(slot);

@@ -37,7 +37,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 3u
+#define PSTN_ABI_VERSION 4u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -411,11 +411,16 @@ struct PSTN_LINE pstn_lgr_ref {
   pstn_u64 ring0_map[PSTN_RING0_COUNT / 64];    /* (l) */
   pstn_u64 ring1_map[PSTN_RING1_COUNT / 64];    /* (l) */
   pstn_u64 ring2_map[PSTN_RING2_COUNT / 64];    /* (l) */
-  pstn_u64 zombie_ring[PSTN_CONNS];             /* (l) transmit ring that a zombie still holds */
-  pstn_u64 zombie_old[PSTN_CONNS]; /* (l) the ring before that one, if the peer had not left it */
-  pstn_u32 zombies;                /* (l) */
-  pstn_u32 remote;                 /* (c) 1: the peer's posternd is another one */
-  pstn_u32 conn_ep[PSTN_CONNS];    /* (a) endpoint + 1; 0 = none */
+  pstn_u64 ring0_warm[PSTN_RING0_COUNT / 64];   /* (l) free, and still has its pages */
+  pstn_u64 ring1_warm[PSTN_RING1_COUNT / 64];   /* (l) */
+  pstn_u64 ring2_warm[PSTN_RING2_COUNT / 64];   /* (l) */
+  pstn_u32 warm[PSTN_SLAB_CLASSES];             /* (l) how many of each class */
+  pstn_u32 pad;
+  pstn_u64 zombie_ring[PSTN_CONNS]; /* (l) transmit ring that a zombie still holds */
+  pstn_u64 zombie_old[PSTN_CONNS];  /* (l) the ring before that one, if the peer had not left it */
+  pstn_u32 zombies;                 /* (l) */
+  pstn_u32 remote;                  /* (c) 1: the peer's posternd is another one */
+  pstn_u32 conn_ep[PSTN_CONNS];     /* (a) endpoint + 1; 0 = none */
 };
 
 /* Free list: a Treiber stack of indices. Low 32 bits: head; high 32: tag against ABA. */

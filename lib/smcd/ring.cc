@@ -71,7 +71,7 @@ void DropOldRing(const ConnEnd& e) {
   if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;
   const uint64_t old = tx.old_ring;
   StoreRelaxed(tx.old_ring, 0u);  // first: who dies in between must not have it given back twice
-  GiveRing(*e.ref, old);
+  GiveRing(*e.ref, e.lgr, old, Pages::kKeep);
 }
 
 // Where the next ring starts. Its first header is cleared before anyone is told of it.
@@ -106,7 +106,7 @@ bool Grow(const ConnEnd& e, const RingPlace& old, uint32_t cls) {
   uint64_t desc;
   if (!TakeNextRing(e, cls, PSTN_RING_F_SWITCH, &desc)) return false;
   if (RingClass(desc) <= RingClass(tx.ring)) {  // only a smaller one was left
-    GiveRing(*e.ref, desc & kPlaceMask);
+    GiveRing(*e.ref, e.lgr, desc & kPlaceMask, Pages::kKeep);
     return false;
   }
   StoreRelaxed(tx.old_ring, tx.ring & kPlaceMask);
@@ -300,11 +300,7 @@ bool RingDetach(const ConnEnd& e, Pages pages) {
   StoreRelaxed(tx.ring, 0u);
   // The generation stays, so that the next ring's differs.
   StoreRelease(e.ctl().ring, desc & ~((1ull << PSTN_RING_GEN_SHIFT) - 1));
-  if (pages == Pages::kDrop) {
-    RingPlace r = RingAt(e.lgr, e.side, desc);
-    (void)sys::Call(SYS_madvise, r.base, r.bytes, static_cast<long>(MADV_REMOVE));
-  }
-  GiveRing(*e.ref, desc & kPlaceMask);
+  GiveRing(*e.ref, e.lgr, desc & kPlaceMask, pages);
   return true;
 }
 
@@ -332,6 +328,12 @@ struct Place {
   uint32_t off;
 };
 
+// Whether the ring that is being read still is the connection's, when `desc` is the writer's word.
+bool IsValid(uint64_t reading, uint64_t desc) {
+  return desc == reading ||
+         ((desc & PSTN_RING_F_SWITCH) != 0 && RingGen(desc) == ((RingGen(reading) + 1u) & 0xffffu));
+}
+
 // What is at `p`, following marks and changes of ring. On kRecord `len` is the checked length of
 // what lies in `ring`.
 Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
@@ -347,15 +349,16 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
     }
     ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
     if (ring.base == nullptr) return Look::kViolation;
-    uint64_t h = LoadHint(HeaderAt(ring.base, p.off));  // [A3]
-    uint64_t desc = LoadAcquire(e.peer_ctl().ring);     // after the header, see ring.h
-    if (desc != p.ring) {
-      bool old_one_goes_on =
-          (desc & PSTN_RING_F_SWITCH) != 0 && RingGen(desc) == ((RingGen(p.ring) + 1u) & 0xffffu);
-      if (!old_one_goes_on) {  // it was drained and taken away
-        p = {0, 0};
-        continue;
-      }
+    // A ring that is known to be gone is not looked at: that would give it pages again.
+    uint64_t desc = LoadRelaxed(e.peer_ctl().ring);
+    uint64_t h = 0;
+    if (IsValid(p.ring, desc)) {
+      h = LoadHint(HeaderAt(ring.base, p.off));  // [A3]
+      desc = LoadAcquire(e.peer_ctl().ring);     // after the header, see ring.h
+    }
+    if (!IsValid(p.ring, desc)) {  // it was drained and taken away
+      p = {0, 0};
+      continue;
     }
     if (h == 0) return Look::kEmpty;
     if (kThreadSanitizer) h = LoadAcquire(HeaderAt(ring.base, p.off));

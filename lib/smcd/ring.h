@@ -89,8 +89,6 @@ size_t RingQueued(const ConnEnd& e, size_t limit);
 bool RingDrained(const ConnEnd& e);
 
 // Gives a drained transmit ring back, under ep.tx.lock. False if it isn't drained or there is none.
-// kDrop: its pages go back to the system as well, before anyone else can be given the ring.
-enum class Pages : uint8_t { kKeep, kDrop };
 bool RingDetach(const ConnEnd& e, Pages pages);
 
 }  // namespace postern

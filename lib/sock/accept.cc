@@ -176,7 +176,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     same = claimed && LoadRelaxed(c.setup.gen) == setup.gen &&
            c.setup.listener_idx == setup.listener_idx && c.setup.listener_gen == setup.listener_gen;
     if (same) {
-      BuryZombie(ref, conn);  // of the slot's last use: before the claim, it might be of this one
+      BuryZombie(ref, lgr, conn);  // of the slot's last use: before the claim, perhaps of this one
       ep.local = c.setup.server;
       ep.peer = c.setup.client;
       Inherit(ep, *listener);

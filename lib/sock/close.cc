@@ -40,7 +40,7 @@ void LeaveConn(const ConnEnd& e) {
   } while (!CompareExchange(e.conn->setup.state, state, GoneState(e.side, state)));
   if (!alone) return;
   // The store that frees the slot comes after our last use of it: it can be taken again at once.
-  UnmakeZombie(*e.ref, conn);
+  UnmakeZombie(*e.ref, e.lgr, conn);
   StoreRelease(e.conn->setup.state, PSTN_CS_FREE);
   if (e.side == 0) GiveConn(*e.ref, conn);
 }
@@ -120,7 +120,7 @@ bool ResetConnection(pstn_ep& ep) {
   uint32_t peer = Resolve(ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
   bool open = (peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
               ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 ||
-                                            (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
+               (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
   {
     // As in ChangeHands: one of the two finds the connection. And nobody is at the rings, which are
     // others' next.

@@ -11,6 +11,8 @@ namespace {
 
 constexpr int kKernelBatch = 64;
 constexpr uint64_t kSpinForNs = 2'000'000;  // spin while accelerated events are no rarer than this
+constexpr uint64_t kWarmIdle = 256u
+                               << 10;  // bytes of free rings that may stay through a long sleep
 constexpr uint64_t kIdleSweepNs = 20'000'000;  // first sleep, after which idle rings are given back
 // 3. One walk over the ready list. Level-triggered items that are ready go to the tail again.
 // `moved`: an endpoint was met that has become the kernel's.
@@ -215,12 +217,14 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
   return r;
 }
 
+// Enough to be worth a sweep before a long sleep.
+bool HasRings(const pstn_lgr_ref& ref) {
+  return LoadRelaxed(ref.rings) > 32 || LoadRelaxed(ref.zombies) > 32 || WarmBytes(ref) > kWarmIdle;
+}
 bool HasRings() {
   uint32_t hw = LoadRelaxed(Stack().hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadRelaxed(Stack().lgrs[i].state) != 0 &&
-        (LoadRelaxed(Stack().lgrs[i].rings) > 32 || LoadRelaxed(Stack().lgrs[i].zombies) > 32))
-      return true;
+    if (LoadRelaxed(Stack().lgrs[i].state) != 0 && HasRings(Stack().lgrs[i])) return true;
   }
   return false;
 }

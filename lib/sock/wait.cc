@@ -208,6 +208,7 @@ void SweepLgr(uint32_t idx, uint8_t* lgr) {
   if (LoadRelaxed(ref.zombies) != 0) SweepZombies(ref, lgr);
   for (uint32_t c = 0; c < PSTN_CONNS && LoadRelaxed(ref.rings) != 0; c++)
     SweepConn(idx, lgr, c, Sweep::kAll);
+  if (WarmBytes(ref) != 0) DropWarm(ref, lgr);
 }
 
 constexpr uint32_t kRingsFree = 64;  // so many rings of a side may sit idle

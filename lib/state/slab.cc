@@ -2,24 +2,42 @@
 // slab.cc - see slab.h.
 #include "state/slab.h"
 
+#include <sys/mman.h>
+
 #include "base/lock.h"
+#include "base/sys.h"
 #include "base/tsan.h"
 
 namespace postern {
 namespace {
 
+// A ring that is given back keeps its pages, so that the next who takes it faults none in, if no
+// more of its class lie about than these: 1 MiB, 4 MiB and 8 MiB of a side. What a storm or a
+// burst has used beyond goes back to the system at once.
+constexpr uint32_t kWarmMax[PSTN_SLAB_CLASSES] = {256, 64, 8};
+
 uint64_t* ClassMap(pstn_lgr_ref& ref, uint32_t cls) {
   return cls == 0 ? ref.ring0_map : cls == 1 ? ref.ring1_map : ref.ring2_map;
 }
+uint64_t* WarmMap(pstn_lgr_ref& ref, uint32_t cls) {
+  return cls == 0 ? ref.ring0_warm : cls == 1 ? ref.ring1_warm : ref.ring2_warm;
+}
 
-// First zero bit at or after the word of `hint`, wrapping once; PSTN_NONE when all are set.
-uint32_t FindClear(const uint64_t* map, uint32_t bits, uint32_t hint) {
+// First bit that differs from `skip`'s, from the word of `hint` on, wrapping once; PSTN_NONE: none.
+uint32_t FindBit(const uint64_t* map, uint64_t skip, uint32_t bits, uint32_t hint) {
   uint32_t words = bits / 64, start = hint / 64 % words;
   for (uint32_t i = 0; i < words; i++) {
     uint32_t w = (start + i) % words;
-    if (~map[w] != 0) return w * 64 + static_cast<uint32_t>(__builtin_ctzll(~map[w]));
+    const uint64_t found = map[w] ^ skip;
+    if (found != 0) return w * 64 + static_cast<uint32_t>(__builtin_ctzll(found));
   }
   return PSTN_NONE;
+}
+uint32_t FindClear(const uint64_t* map, uint32_t bits, uint32_t hint) {
+  return FindBit(map, ~uint64_t{0}, bits, hint);
+}
+uint32_t FindSet(const uint64_t* map, uint32_t bits, uint32_t hint) {
+  return FindBit(map, 0, bits, hint);
 }
 
 bool TestBit(const uint64_t* map, uint32_t i) { return (map[i / 64] >> (i % 64) & 1u) != 0; }
@@ -31,31 +49,58 @@ void ClearBit(uint64_t* map, uint32_t i) {
   StoreRelaxed(map[i / 64], map[i / 64] & ~(1ull << (i % 64)));
 }
 
-void GiveRingLocked(pstn_lgr_ref& ref, uint64_t desc) {
+uint64_t PageOf(const pstn_lgr_ref& ref, uint32_t cls, uint32_t i) {
+  return SlabPage(ref.side) + ClassOff(cls) / 4096u +
+         static_cast<uint64_t>(i) * (RingBytes(cls) / 4096u);
+}
+
+void DropPages(const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t cls, uint32_t i) {
+  (void)sys::Call(SYS_madvise, lgr + PageOf(ref, cls, i) * 4096u, static_cast<long>(RingBytes(cls)),
+                  static_cast<long>(MADV_REMOVE));
+}
+
+// A warm ring is free at each instruction: whoever dies in between leaves pages behind at worst.
+void SetWarm(pstn_lgr_ref& ref, uint32_t cls, uint32_t i) {
+  SetBit(WarmMap(ref, cls), i);
+  StoreRelaxed(ref.warm[cls], ref.warm[cls] + 1);
+}
+void ClearWarm(pstn_lgr_ref& ref, uint32_t cls, uint32_t i) {
+  if (!TestBit(WarmMap(ref, cls), i)) return;
+  ClearBit(WarmMap(ref, cls), i);
+  if (ref.warm[cls] != 0) StoreRelaxed(ref.warm[cls], ref.warm[cls] - 1);
+}
+
+// Pages go before anyone else can be given the ring.
+void GiveRingLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages) {
   uint32_t cls = RingClass(desc);
   if (desc == 0 || cls >= PSTN_SLAB_CLASSES) return;
   uint64_t page = desc & ((1ull << 40) - 1);
   uint64_t first = SlabPage(ref.side) + ClassOff(cls) / 4096u;
   if (page < first) return;
-  uint64_t i = (page - first) / (RingBytes(cls) / 4096u);
-  if (i >= RingCount(cls) || !TestBit(ClassMap(ref, cls), static_cast<uint32_t>(i))) return;
-  ClearBit(ClassMap(ref, cls), static_cast<uint32_t>(i));
-  ref.slab_hint[cls] = static_cast<uint32_t>(i);  // last used first: it is warm
+  uint64_t nth = (page - first) / (RingBytes(cls) / 4096u);
+  if (nth >= RingCount(cls)) return;
+  uint32_t i = static_cast<uint32_t>(nth);
+  if (!TestBit(ClassMap(ref, cls), i)) return;
+  const bool warm = pages == Pages::kKeep && ref.warm[cls] < kWarmMax[cls];
+  if (!warm) DropPages(ref, lgr, cls, i);
+  ClearBit(ClassMap(ref, cls), i);
+  if (warm) SetWarm(ref, cls, i);
+  ref.slab_hint[cls] = i;  // last used first
   StoreRelaxed(ref.rings, ref.rings - 1);
 }
 
-bool UnmakeLocked(pstn_lgr_ref& ref, uint32_t conn) {
+bool UnmakeLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {
   if (!TestBit(ref.zombie_map, conn)) return false;
   ClearBit(ref.zombie_map, conn);
   StoreRelaxed(ref.zombies, ref.zombies - 1);
-  GiveRingLocked(ref, ref.zombie_ring[conn]);
-  GiveRingLocked(ref, ref.zombie_old[conn]);
+  GiveRingLocked(ref, lgr, ref.zombie_ring[conn], Pages::kKeep);
+  GiveRingLocked(ref, lgr, ref.zombie_old[conn], Pages::kKeep);
   ref.zombie_ring[conn] = ref.zombie_old[conn] = 0;
   return true;
 }
 
-void BuryLocked(pstn_lgr_ref& ref, uint32_t conn) {
-  if (!UnmakeLocked(ref, conn)) return;
+void BuryLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {
+  if (!UnmakeLocked(ref, lgr, conn)) return;
   if (ref.side == 0 && TestBit(ref.conn_map, conn)) {
     ClearBit(ref.conn_map, conn);
     StoreRelaxed(ref.conns, ref.conns - 1);
@@ -89,7 +134,7 @@ uint32_t TakeLeftLocked(pstn_lgr_ref& ref, uint8_t* lgr) {
       uint32_t i = w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
       ref.conn_hint = i + 1;
       if (!IsLeft(lgr, i)) continue;
-      BuryLocked(ref, i);
+      BuryLocked(ref, lgr, i);
       return UseLocked(ref, i);
     }
   }
@@ -110,22 +155,42 @@ uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls) {
   Guard g(ref.lock);
   TsanCome(&ref);
   for (uint32_t c = cls + 1; c-- > 0;) {
-    uint64_t* map = ClassMap(ref, c);
-    uint32_t i = FindClear(map, RingCount(c), ref.slab_hint[c]);
+    const uint32_t hint = ref.slab_hint[c], count = RingCount(c);
+    uint32_t i = ref.warm[c] != 0 ? FindSet(WarmMap(ref, c), count, hint) : PSTN_NONE;
+    if (i == PSTN_NONE) i = FindClear(ClassMap(ref, c), count, hint);
     if (i == PSTN_NONE) continue;
-    SetBit(map, i);
+    ClearWarm(ref, c, i);
+    SetBit(ClassMap(ref, c), i);
     ref.slab_hint[c] = i;
     StoreRelaxed(ref.rings, ref.rings + 1);
-    uint64_t page = SlabPage(ref.side) + ClassOff(c) / 4096u +
-                    static_cast<uint64_t>(i) * (RingBytes(c) / 4096u);
-    return static_cast<uint64_t>(c) << PSTN_RING_CLASS_SHIFT | page;
+    return static_cast<uint64_t>(c) << PSTN_RING_CLASS_SHIFT | PageOf(ref, c, i);
   }
   return 0;
 }
 
-void GiveRing(pstn_lgr_ref& ref, uint64_t desc) {
+void GiveRing(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages) {
   Guard g(ref.lock);
-  GiveRingLocked(ref, desc);
+  GiveRingLocked(ref, lgr, desc, pages);
+}
+
+uint64_t WarmBytes(const pstn_lgr_ref& ref) {
+  uint64_t bytes = 0;
+  for (uint32_t c = 0; c < PSTN_SLAB_CLASSES; c++)
+    bytes += static_cast<uint64_t>(LoadRelaxed(ref.warm[c])) * RingBytes(c);
+  return bytes;
+}
+
+// One at a time, so that nobody waits for the lock for long.
+void DropWarm(pstn_lgr_ref& ref, uint8_t* lgr) {
+  for (uint32_t c = 0; c < PSTN_SLAB_CLASSES; c++) {
+    for (uint32_t n = 0; n < kWarmMax[c]; n++) {
+      Guard g(ref.lock);
+      uint32_t i = ref.warm[c] != 0 ? FindSet(WarmMap(ref, c), RingCount(c), 0) : PSTN_NONE;
+      if (i == PSTN_NONE) break;
+      DropPages(ref, lgr, c, i);
+      ClearWarm(ref, c, i);
+    }
+  }
 }
 
 uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr) {
@@ -137,7 +202,7 @@ uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr) {
       uint32_t i = w * 64 + static_cast<uint32_t>(__builtin_ctzll(candidates));
       if (TestBit(ref.zombie_map, i)) {
         if (looks == 0 || (looks--, !IsLeft(lgr, i))) continue;
-        BuryLocked(ref, i);
+        BuryLocked(ref, lgr, i);
       }
       return UseLocked(ref, i);
     }
@@ -154,14 +219,14 @@ void MakeZombie(pstn_lgr_ref& ref, uint32_t conn, uint64_t ring, uint64_t old) {
   ref.zombie_old[conn] = old;
 }
 
-void UnmakeZombie(pstn_lgr_ref& ref, uint32_t conn) {
+void UnmakeZombie(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {
   Guard g(ref.lock);
-  if (conn < PSTN_CONNS) (void)UnmakeLocked(ref, conn);
+  if (conn < PSTN_CONNS) (void)UnmakeLocked(ref, lgr, conn);
 }
 
-void BuryZombie(pstn_lgr_ref& ref, uint32_t conn) {
+void BuryZombie(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {
   Guard g(ref.lock);
-  if (conn < PSTN_CONNS) BuryLocked(ref, conn);
+  if (conn < PSTN_CONNS) BuryLocked(ref, lgr, conn);
 }
 
 void GiveConn(pstn_lgr_ref& ref, uint32_t conn) {
@@ -178,7 +243,7 @@ void SweepZombies(pstn_lgr_ref& ref, uint8_t* lgr) {
     while (bits != 0) {
       uint32_t i = w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
       bits &= bits - 1;
-      if (IsLeft(lgr, i)) BuryLocked(ref, i);
+      if (IsLeft(lgr, i)) BuryLocked(ref, lgr, i);
     }
   }
 }

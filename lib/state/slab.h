@@ -71,7 +71,13 @@ inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
 uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls);
 bool SlabHas(pstn_lgr_ref& ref,
              uint32_t cls);  // one of this very class; without the lock, a moment's answer
-void GiveRing(pstn_lgr_ref& ref, uint64_t desc);
+// What becomes of the pages of a ring that is given back. kKeep: they stay for the next who takes
+// it, if not too many do already. kDrop: the system gets them.
+enum class Pages : uint8_t { kKeep, kDrop };
+void GiveRing(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages);
+// Pages of free rings; a moment's answer. And what gives them to the system.
+uint64_t WarmBytes(const pstn_lgr_ref& ref);
+void DropWarm(pstn_lgr_ref& ref, uint8_t* lgr);
 
 // A free connection slot for the client side, or PSTN_NONE: then SweepZombies may find some.
 uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr);
@@ -79,9 +85,9 @@ uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr);
 // peer's hands.
 void MakeZombie(pstn_lgr_ref& ref, uint32_t conn, uint64_t ring, uint64_t old);
 // As if MakeZombie had not been: gives the rings back, and leaves the slot taken.
-void UnmakeZombie(pstn_lgr_ref& ref, uint32_t conn);
+void UnmakeZombie(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn);
 // The peer has let go of the connection: takes back what our side still gave to it.
-void BuryZombie(pstn_lgr_ref& ref, uint32_t conn);
+void BuryZombie(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn);
 void GiveConn(pstn_lgr_ref& ref, uint32_t conn);
 // Takes back what peers have let go of since. Looks at each zombie once.
 void SweepZombies(pstn_lgr_ref& ref, uint8_t* lgr);

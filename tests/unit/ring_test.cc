@@ -230,7 +230,8 @@ TEST_CASE("ring: no ring at all is left") {
   while (TakeRing(s.world.ref(0), 2) != 0) {
   }
   CHECK(s.Write(10) == 0);
-  GiveRing(s.world.ref(0), RingAt(s.world.lgr(), 0, 0).base == nullptr ? 0 : 1);  // 0 is no ring
+  GiveRing(s.world.ref(0), s.world.lgr(), RingAt(s.world.lgr(), 0, 0).base == nullptr ? 0 : 1,
+           Pages::kKeep);  // 0 is no ring
   CHECK(s.Write(10) == 0);
   CHECK_FALSE(RingReadable(s.rx));
 }

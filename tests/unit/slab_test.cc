@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "state/slab.h"
 
+#include <sys/mman.h>
+
+#include <cstring>
 #include <set>
 #include <vector>
 
@@ -33,7 +36,7 @@ TEST_CASE("slab: every ring of every class once, none overlaps, then smaller one
     for (uint32_t cls = 0; cls < PSTN_SLAB_CLASSES; cls++) CHECK(count[cls] == RingCount(cls));
     CHECK(ref.rings == all.size());
     CHECK(TakeRing(ref, 0) == 0);
-    for (const uint64_t desc : all) GiveRing(ref, desc);
+    for (const uint64_t desc : all) GiveRing(ref, world.lgr(), desc, Pages::kKeep);
     CHECK(ref.rings == 0);
     CHECK(TakeRing(ref, 0) != 0);
   }
@@ -47,10 +50,10 @@ TEST_CASE("slab: what is not a ring that was given out cannot be given back") {
   const uint64_t never = mine + PSTN_RING1_BYTES / 4096;
   const uint64_t class_three = uint64_t{3} << PSTN_RING_CLASS_SHIFT;
   for (const uint64_t desc : {uint64_t{0}, ~uint64_t{0}, never, class_three, uint64_t{1}})
-    GiveRing(ref, desc);
+    GiveRing(ref, world.lgr(), desc, Pages::kKeep);
   CHECK(ref.rings == 1);
-  GiveRing(ref, mine);
-  GiveRing(ref, mine);
+  GiveRing(ref, world.lgr(), mine, Pages::kKeep);
+  GiveRing(ref, world.lgr(), mine, Pages::kKeep);
   CHECK(ref.rings == 0);
 }
 
@@ -138,13 +141,13 @@ TEST_CASE("slab: a zombie keeps its slot and its rings until the peer has let go
     CHECK(ref.conns == PSTN_CONNS - 1);
   }
   SECTION("buried by name") {
-    BuryZombie(ref, 100);
-    BuryZombie(ref, 100);
-    BuryZombie(ref, PSTN_CONNS + 5);
+    BuryZombie(ref, world.lgr(), 100);
+    BuryZombie(ref, world.lgr(), 100);
+    BuryZombie(ref, world.lgr(), PSTN_CONNS + 5);
     CHECK(ref.conns == PSTN_CONNS - 1);
   }
   SECTION("taken back into life") {
-    UnmakeZombie(ref, 100);
+    UnmakeZombie(ref, world.lgr(), 100);
     CHECK(ref.conns == PSTN_CONNS);
   }
   CHECK(ref.rings == 0);
@@ -160,7 +163,7 @@ TEST_CASE("slab: thousands of zombies cost a few looks, and each that is left is
     MakeZombie(ref, i, 0, 0);
   }
   GiveConn(ref, 3000);  // free, behind more zombies than are looked at
-  UnmakeZombie(ref, 3000);
+  UnmakeZombie(ref, world.lgr(), 3000);
   CHECK(TakeConn(ref, world.lgr()) == 3000);
   std::set<uint32_t> left = {0, 1999, 2000, PSTN_CONNS - 1};
   for (const uint32_t i : left) LgrConn(world.lgr(), i).setup.state = PSTN_CS_FREE;
@@ -176,6 +179,50 @@ TEST_CASE("slab: thousands of zombies cost a few looks, and each that is left is
   LgrConn(world.lgr(), 777).setup.state = PSTN_CS_FREE;
   SweepZombies(ref, world.lgr());
   CHECK(TakeConn(ref, world.lgr()) == 777);
+}
+
+// Bytes of the link group that have pages.
+size_t ResidentOf(RingWorld& world, uint32_t side) {
+  static unsigned char resident[PSTN_SLAB_BYTES / 4096];
+  uint8_t* const begin = world.lgr() + PSTN_LGR_SLAB_OFF + side * PSTN_SLAB_BYTES;
+  REQUIRE(mincore(begin, PSTN_SLAB_BYTES, resident) == 0);
+  size_t pages = 0;
+  for (const unsigned char r : resident) pages += r & 1u;
+  return pages * 4096;
+}
+
+TEST_CASE("slab: a burst's rings go back to the system, some stay warm and are taken first") {
+  RingWorld world;
+  pstn_lgr_ref& ref = world.ref(0);
+  const uint32_t cls = static_cast<uint32_t>(GENERATE(0, 1, 2));
+  const size_t before = ResidentOf(world, 0);
+  std::vector<uint64_t> all;
+  for (uint32_t i = 0; i < RingCount(cls) && i < 300; i++) {
+    all.push_back(TakeRing(ref, cls));
+    const RingPlace place = RingAt(world.lgr(), 0, all.back());
+    memset(place.base, 1, place.bytes);
+  }
+  CHECK(ResidentOf(world, 0) - before == all.size() * RingBytes(cls));
+  for (const uint64_t desc : all) GiveRing(ref, world.lgr(), desc, Pages::kKeep);
+  const size_t warm = WarmBytes(ref);
+  CHECK(warm <= 8u << 20);
+  CHECK(ResidentOf(world, 0) - before == warm);
+  const std::set<uint64_t> given(all.begin(), all.end());
+  std::vector<uint64_t> again;
+  while (WarmBytes(ref) != 0) {
+    again.push_back(TakeRing(ref, cls));
+    REQUIRE(given.count(again.back()) == 1);
+    REQUIRE(LoadRelaxed(*RingAt(world.lgr(), 0, again.back()).base) == 1);  // with its pages
+  }
+  CHECK(again.size() * RingBytes(cls) == warm);
+  CHECK(ref.rings == again.size());
+  GiveRing(ref, world.lgr(), again[0], Pages::kDrop);
+  for (const uint64_t desc : again) GiveRing(ref, world.lgr(), desc, Pages::kKeep);
+  CHECK(WarmBytes(ref) == warm - RingBytes(cls));
+  DropWarm(ref, world.lgr());
+  CHECK(WarmBytes(ref) == 0);
+  CHECK(ResidentOf(world, 0) == before);
+  CHECK(ref.rings == 0);
 }
 
 }  // namespace
