@@ -104,9 +104,13 @@ def expect_nothing_left(posternctl, deadline_s=10.0, env=None):
         time.sleep(0.1)
 
 
+def status(posternctl, env=None):
+    return _posternctl(posternctl, "status", env=env)
+
+
 def counters(posternctl, env=None):
     """{stack's id: its counters}, as far as they have been used."""
-    return {stack["id"]: stack["counters"] for stack in _posternctl(posternctl, "status", env=env)["stacks"]}
+    return {stack["id"]: stack["counters"] for stack in status(posternctl, env)["stacks"]}
 
 
 def runtime_dir(env=None):
