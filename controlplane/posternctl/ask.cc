@@ -90,10 +90,10 @@ std::string RuntimeDir(const std::string& given) {
   return "/tmp/postern-" + std::to_string(geteuid());
 }
 
-Json Ask(const std::string& runtime_dir, Report report, uint32_t pid) {
+std::string AskText(const std::string& runtime_dir, Report report, uint32_t pid) {
   const Fd socket_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (socket_fd.get() < 0) Throw("socket", errno);
-  if (!Connect(socket_fd.get(), runtime_dir + "/posternd.sock")) return nullptr;
+  if (!Connect(socket_fd.get(), runtime_dir + "/posternd.sock")) return "";
   ctl::Msg message;
   message.type = ctl::Type::kStatus;
   message.seq = 1;
@@ -104,7 +104,12 @@ Json Ask(const std::string& runtime_dir, Report report, uint32_t pid) {
   const Fd memfd(ReceiveReply(socket_fd.get(), reply));
   if (reply.status != 0) Throw("posternd", reply.status);
   if (memfd.get() < 0) throw AskError("posternd sent no report");
-  return Json::parse(ReadAll(memfd.get()));
+  return ReadAll(memfd.get());
+}
+
+Json Ask(const std::string& runtime_dir, Report report, uint32_t pid) {
+  const std::string text = AskText(runtime_dir, report, pid);
+  return text.empty() ? Json() : Json::parse(text);
 }
 
 }  // namespace postern::ctl_command

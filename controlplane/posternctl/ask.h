@@ -22,7 +22,10 @@ enum class Report : uint32_t { kStatus = 0, kSockets = 1, kExplain = 2 };
 // POSTERN_RUNTIME_DIR, XDG_RUNTIME_DIR/postern if that is ours, /tmp/postern-UID.
 std::string RuntimeDir(const std::string& given);
 
-// The report, or null when no posternd runs there. `pid` is for kExplain.
+// The report's text, or nothing when no posternd runs there. `pid` is for kExplain and, if it is
+// not 0, for kSockets.
+std::string AskText(const std::string& runtime_dir, Report report, uint32_t pid = 0);
+// The same as a value, or null.
 Json Ask(const std::string& runtime_dir, Report report, uint32_t pid = 0);
 
 }  // namespace postern::ctl_command

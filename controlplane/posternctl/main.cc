@@ -50,19 +50,14 @@ int Status(const Arguments& arguments) {
   return 0;
 }
 
+// There may be hundreds of thousands: their text is passed on as it is.
 int Sockets(const Arguments& arguments) {
-  Json report = Ask(RuntimeDir(arguments.runtime_dir), Report::kSockets);
-  const bool running = !report.is_null();
-  Json sockets = Json::array();
-  if (running) {
-    for (Json& s : report.at("sockets")) {
-      if (arguments.pid == 0 || s.at("pid") == arguments.pid) sockets.push_back(std::move(s));
-    }
-  }
+  const std::string text =
+      AskText(RuntimeDir(arguments.runtime_dir), Report::kSockets, arguments.pid);
   if (arguments.json) {
-    Print({{"running", running}, {"sockets", sockets}});
-  } else if (running) {
-    ShowSockets(std::cout, sockets);
+    std::cout << (text.empty() ? R"({"running":false,"sockets":[]})" : text) << '\n';
+  } else if (!text.empty()) {
+    ShowSockets(std::cout, Json::parse(text).at("sockets"));
   } else {
     std::cout << kNotRunning;
   }

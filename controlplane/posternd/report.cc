@@ -6,7 +6,6 @@
 // since reading shared memory allocates it.
 #include "report.h"
 
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/mman.h>
@@ -19,9 +18,9 @@
 #include "base/atomic.h"
 #include "base/counters.h"
 #include "base/reasons.h"
-#include "kernel_names.h"
 #include "log.h"
 #include "proc.h"
+#include "report_sockets.h"
 
 #ifndef POSTERN_VERSION
 #define POSTERN_VERSION "unknown"
@@ -39,134 +38,6 @@ std::string Dump(const Json& json) {
 uint64_t MemoryBytes(int fd) {
   struct stat st {};
   return fstat(fd, &st) == 0 ? static_cast<uint64_t>(st.st_blocks) * 512 : 0;
-}
-
-std::string AddressText(const pstn_addr& from, uint32_t family) {
-  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  static constexpr uint8_t kZero[16] = {};
-  const pstn_addr addr = from;
-  char text[INET6_ADDRSTRLEN] = "";
-  std::string ip;
-  if (memcmp(addr.ip, kMapped, sizeof(kMapped)) == 0) {
-    ip = inet_ntop(AF_INET, addr.ip + 12, text, sizeof(text));
-  } else if (family == AF_INET && memcmp(addr.ip, kZero, sizeof(kZero)) == 0) {
-    ip = "0.0.0.0";
-  } else {
-    ip = std::string("[") + inet_ntop(AF_INET6, addr.ip, text, sizeof(text)) + "]";
-  }
-  return ip + ":" + (addr.port != 0 ? std::to_string(addr.port) : "*");
-}
-
-const char* StateName(uint32_t state) {
-  switch (state) {
-    case PSTN_EP_NEW:
-      return "NEW";
-    case PSTN_EP_LISTEN:
-      return "LISTEN";
-    case PSTN_EP_EMBRYO:
-      return "QUEUED";
-    case PSTN_EP_ESTABLISHED:
-      return "ESTAB";
-    case PSTN_EP_KERNEL:
-      return "KERNEL";
-    case PSTN_EP_CLOSED:
-      return "CLOSED";
-    default:
-      return "UNKNOWN";
-  }
-}
-
-const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
-  switch (state) {
-    case PSTN_EP_NEW:
-      return "new";
-    case PSTN_EP_LISTEN:
-      return "listen";
-    case PSTN_EP_KERNEL:
-      return "kernel";
-    default:
-      break;
-  }
-  const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
-  if (lgr < PSTN_LGRS && Same(stack.view.s->lgrs[lgr].peer, stack.id)) return "intra-stack";
-  return "same-host";
-}
-
-// What the kernel knows of a socket that it serves: the endpoint has no names of its own then.
-void AddKernelNames(Json& socket, KernelNames& kernel, pid_t pid, uint32_t fd) {
-  const KernelNames::Entry* found = kernel.Find(pid, fd);
-  if (found == nullptr) return;
-  socket["local"] = found->local;
-  socket["peer"] = found->peer;
-  socket["state"] = found->state;
-}
-
-Json SocketJson(const Stack& stack, const Process& process, const std::string& comm, uint32_t fd,
-                const pstn_ep& ep, KernelNames& kernel) {
-  const uint32_t state = LoadAcquire(ep.state);
-  const uint32_t reason = LoadRelaxed(ep.reason);
-  const uint32_t family = LoadRelaxed(ep.family);
-  // connect() writes the peer's name before the state: a socket that is still NEW has no peer.
-  const pstn_addr peer = state == PSTN_EP_NEW ? pstn_addr{} : ep.peer;
-  Json socket = {{"pid", process.pid},
-                 {"comm", comm},
-                 {"fd", fd},
-                 {"path", PathName(stack, ep, state)},
-                 {"state", StateName(state)},
-                 {"reason", reason == kReasonNone ? "" : ReasonName(reason)},
-                 {"reason_text", reason == kReasonNone ? "" : ReasonText(reason)},
-                 {"local", AddressText(ep.local, family)},
-                 {"peer", AddressText(peer, family)},
-                 {"rx_bytes", LoadRelaxed(ep.rx.bytes)},
-                 {"tx_bytes", LoadRelaxed(ep.tx.bytes)}};
-  if (state == PSTN_EP_KERNEL) AddKernelNames(socket, kernel, process.pid, fd);
-  return socket;
-}
-
-template <typename Visit>
-void ForEachSocket(const Stack& stack, const Process& process, Visit&& visit) {
-  const pstn_stack& s = *stack.view.s;
-  const pstn_slot& slot = s.slots[process.slot];
-  for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; ++c) {
-    const uint32_t chunk = LoadAcquire(slot.chunk[c]);
-    if (chunk >= PSTN_FDCHUNKS) continue;
-    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; ++i) {
-      const uint32_t entry = LoadRelaxed(s.fdchunks[chunk].fd[i]);
-      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP) continue;
-      const pstn_ep* ep = EpAt(*stack.view.s, entry & PSTN_FD_IDX);
-      if (ep != nullptr && LoadRelaxed(ep->state) != PSTN_EP_FREE)
-        visit(c * PSTN_FDCHUNK_FDS + i, *ep);
-    }
-  }
-}
-
-// A slot whose process has left it in good order has no table any more.
-bool HoldsSlot(const Stack& stack, const Process& process) {
-  const pstn_slot& slot = stack.view.s->slots[process.slot];
-  return LoadAcquire(slot.state) == PSTN_SL_LIVE &&
-         static_cast<pid_t>(LoadRelaxed(slot.pid)) == process.pid;
-}
-
-// Nothing of a process that has died meanwhile: it holds none of these any more, and the kernel no
-// longer has names for them.
-void AddSockets(Json& sockets, const Stack& stack, const Process& process, KernelNames& kernel) {
-  const std::string comm = Comm(process.pid);
-  Json found = Json::array();
-  ForEachSocket(stack, process, [&](uint32_t fd, const pstn_ep& ep) {
-    found.push_back(SocketJson(stack, process, comm, fd, ep, kernel));
-  });
-  if (!PidfdIsDead(process.pidfd.get())) sockets.insert(sockets.end(), found.begin(), found.end());
-}
-
-Json SocketsOf(const Registry& registry, pid_t only_pid, Json sockets = Json::array()) {
-  KernelNames kernel;
-  for (const auto& [id, stack] : registry.stacks()) {
-    for (const auto& [slot, process] : stack->processes) {
-      const bool is_asked = only_pid == 0 || process->pid == only_pid;
-      if (is_asked && HoldsSlot(*stack, *process)) AddSockets(sockets, *stack, *process, kernel);
-    }
-  }
-  return sockets;
 }
 
 Json CountersJson(const pstn_stack_hdr& hdr) {
@@ -262,8 +133,8 @@ std::string StatusReport(const Registry& registry, const Directory& directory,
                {"addresses", addresses}});
 }
 
-std::string SocketReport(const Registry& registry) {
-  return Dump({{"sockets", SocketsOf(registry, 0)}});
+std::string SocketReport(const Registry& registry, pid_t pid) {
+  return R"({"running":true,"sockets":)" + SocketsText(registry, pid) + "}";
 }
 
 std::string ExplainReport(const Registry& registry, pid_t pid) {
@@ -280,11 +151,10 @@ std::string ExplainReport(const Registry& registry, pid_t pid) {
       }
     }
   }
-  return Dump({{"pid", pid},
-               {"known", known},
-               {"comm", Comm(pid)},
-               {"sockets", pid > 0 ? SocketsOf(registry, pid) : Json::array()},
-               {"fallbacks", fallbacks}});
+  const std::string rest =
+      Dump({{"pid", pid}, {"known", known}, {"comm", Comm(pid)}, {"fallbacks", fallbacks}});
+  const std::string sockets = pid > 0 ? SocketsText(registry, pid) : "[]";
+  return R"({"sockets":)" + sockets + "," + rest.substr(1);
 }
 
 UniqueFd ToMemfd(const std::string& text) {

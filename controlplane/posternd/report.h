@@ -13,7 +13,8 @@ namespace postern::daemon {
 
 std::string StatusReport(const Registry& registry, const Directory& directory, uint64_t uptime_sec);
 // Every fd of every process that means an accelerated socket, or one that could have been.
-std::string SocketReport(const Registry& registry);
+// `pid` 0: of all.
+std::string SocketReport(const Registry& registry, pid_t pid);
 std::string ExplainReport(const Registry& registry, pid_t pid);
 
 // Read-only for whoever gets it.

@@ -307,7 +307,7 @@ void Server::Status(Client& client, const ctl::Msg& message, UniqueFd) {
       text = StatusReport(registry_, directory_, static_cast<uint64_t>(uptime.count()));
       break;
     case 1:
-      text = SocketReport(registry_);
+      text = SocketReport(registry_, static_cast<pid_t>(message.b));
       break;
     case 2:
       text = ExplainReport(registry_, static_cast<pid_t>(message.b));

@@ -27,7 +27,8 @@ enum class Type : uint32_t {
   kLgr,        // pushed: a = lgr index in your stack, uuid = peer, fd = its memfd
   kGetLgr,     // a = lgr index. Reply: fd
   kAddLgr,     // after a restart of posternd: a = lgr index, fd = memfd. Reply: status
-  kStatus,     // posternctl: a = 0 status, 1 ss, 2 explain (b = pid). Reply: fd = memfd with JSON
+  kStatus,  // posternctl: a = 0 status, 1 ss (b = pid or 0), 2 explain (b = pid). Reply: fd = memfd
+            // with JSON
   kChildSlot,  // a = slot, b = pid of a child that may not come to say hello. No reply
   kQuit,       // posternctl: leave when no client is left. Reply: status
   kExport,     // a = ep, b = ep gen, fd = its kernel socket: it leaves the family (sock/export.cc);
