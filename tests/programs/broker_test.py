@@ -41,6 +41,42 @@ for line in sys.stdin:
     except OSError as e:
         print(type(e).__name__, flush=True)
 """
+# As many as more than one link group holds, and each is asked once more whenever that is wanted.
+LIMIT = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)"
+SERVER_MANY = LIMIT + """
+import selectors, socket
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen(64)
+print(s.getsockname()[1], flush=True)
+watch = selectors.DefaultSelector(); watch.register(s, selectors.EVENT_READ)
+while True:
+    for key, _ in watch.select():
+        if key.fileobj is s:
+            watch.register(s.accept()[0], selectors.EVENT_READ)
+        elif data := key.fileobj.recv(100):
+            key.fileobj.sendall(data[::-1])
+        else:
+            watch.unregister(key.fileobj); key.fileobj.close()
+"""
+CLIENT_MANY = LIMIT + """
+import socket, sys
+held = []
+def ask(c, text):
+    c.sendall(text); c.settimeout(20)
+    return c.recv(100) == text[::-1]
+for line in sys.stdin:
+    word, port, n = line.split()
+    try:
+        if word == "open":
+            for i in range(int(n)):
+                held.append(socket.create_connection(("127.0.0.1", int(port)), 20)); assert ask(held[-1], b"new %d" % i)
+        if word == "use": assert all(ask(c, b"again %d" % i) for i, c in enumerate(held))
+        if word == "close":
+            for c in held[:int(n)]: c.close()
+            del held[:int(n)]
+        print(f"{word} {len(held)}", flush=True)
+    except (OSError, AssertionError) as e:
+        print(f"{type(e).__name__} after {len(held)}", flush=True)
+"""
 MSG = struct.Struct("=IIIiIIIIQQ24sQQQQQQ")
 JOIN, OFFER, LINK, HAVE_LINK, ALIVE = 14, 15, 19, 20, 22
 EPERM, ENOENT, EINVAL, ENOSYS, ENOTCONN = 1, 2, 22, 38, 107
@@ -216,6 +252,57 @@ class SomebodyIsKilled(Broker):
         self.assertEqual(client.ask(f"connect {port}"), "ok")
         self.assertEqual(server.ask("accept"), "accepted")
         self.echo(server, client, "anew")
+
+
+class MoreThanOneLinkGroup(Broker):
+    """5,000 connections of one pair: a link group holds 4,096."""
+
+    def many(self, *options):
+        server = Program(self, "a", SERVER_MANY)
+        port = int(server.line())
+        self.wait_for("a", f"listens on port {port}")
+        client = Program(self, "b", CLIENT_MANY, *options)
+        return server, client, port
+
+    def test_between_two_users(self):
+        server, client, port = self.many("--strict")
+        self.assertEqual(client.ask(f"open {port} 5000"), "open 5000")
+        self.assertEqual(client.ask(f"use {port} 0"), "use 5000")
+        self.assertEqual(self.log("a").count("of another daemon"), 2)
+        # Slots that were closed serve again, in either.
+        self.assertEqual(client.ask(f"close {port} 4500"), "close 500")
+        self.assertEqual(client.ask(f"open {port} 4500"), "open 5000")
+        self.assertEqual(self.log("a").count("of another daemon"), 2)
+        server.process.kill()
+        self.assertRegex(client.ask(f"use {port} 0"), "Error after 5000")
+        self.assertEqual(client.ask(f"close {port} 5000"), "close 0")
+
+    def test_everybody_restarts(self):
+        _, client, port = self.many("--strict")
+        self.assertEqual(client.ask(f"open {port} 4200"), "open 4200")
+        for name in ("system", "a", "b"):
+            self.kill(name)
+            if name == "system":
+                self.start_broker()
+                for daemon in ("a", "b"):
+                    self.wait_for(daemon, "joined", 2)
+            else:
+                self.start_daemon(name)
+            self.assertEqual(client.ask(f"use {port} 0"), "use 4200")
+        time.sleep(7)  # the grace for who does not come back
+        self.assertEqual(client.ask(f"use {port} 0"), "use 4200")
+
+
+class OneLinkGroupForEach(MoreThanOneLinkGroup):
+    policy = {"links": 1}
+    test_between_two_users = test_everybody_restarts = None
+
+    def test_no_more_than_the_quota(self):
+        _, client, port = self.many()
+        self.assertEqual(client.ask(f"open {port} 4200"), "open 4200")  # the rest goes the kernel's way
+        self.assertEqual(client.ask(f"use {port} 0"), "use 4200")
+        self.assertEqual(self.log("a").count("of another daemon"), 1)
+        self.assertIn("as many as the policy allows", self.log("system"))
 
 
 class Denied(Broker):
