@@ -5,10 +5,13 @@
 # link group holds. Memory is measured as in perf/bench/loads_idle.py, between the first connection and the last: all that the
 # processes and posternd have of their own, shared pages by proportional set size. The kernel's sockets are counted apart.
 
+import os
+import resource
+import signal
 import time
 
 import posternview
-from harness import check, test
+from harness import Skip, check, test
 from kill_storm import nothing_left, own_runtime
 
 PAIRS = 20
@@ -123,29 +126,49 @@ def slab_bytes():
         return sum(int(line.split()[1]) * 1024 for line in file if line.startswith("Slab:"))
 
 
-@test(modes=("both", "kernel"), watchdog_s=300)
-def many_storm(ctx):
-    """10,000 connections of 20 pairs at a time, opened, used and closed in any order, twice: what is left is bounded, and no more
-    after the second time."""
+def storm(ctx, count, most, total):
+    """`most` connections of each of `count` pairs at a time, `total` of them opened, used and closed in any order, twice: what is left
+    is bounded, and no more after the second time."""
     started = time.monotonic()
-    pairs = Pairs(ctx, PAIRS)
-    pairs.start_clients("storm", ["any"] * PAIRS, STORM_OPEN, STORM_TOTAL, [ctx.config.seed * 100 + i for i in range(PAIRS)])
+    pairs = Pairs(ctx, count)
+    pairs.start_clients("storm", ["any"] * count, most, total, [ctx.config.seed * 100 + i for i in range(count)])
     kept = []
     for _ in range(2):
         pairs.wait_holding()
-        pairs.check_accelerated(PAIRS * STORM_OPEN)
+        pairs.check_accelerated(count * most)
         pairs.go_on()
         pairs.wait_holding()
         pairs.check_accelerated(0)
         pairs.check_empty()
         kept.append(pairs.memory())
         pairs.go_on()
-    bound = PAIRS * (KEPT_BYTES_PAIR_MAX + KEPT_BYTES_MAX * STORM_OPEN)
-    print(f"      many_storm: kept {kept}, bound {bound}; {time.monotonic() - started:.1f} s")
+    bound = count * (KEPT_BYTES_PAIR_MAX + KEPT_BYTES_MAX * most)
+    print(f"      {count} pairs: kept {kept}, bound {bound}; {time.monotonic() - started:.1f} s")
     for now in kept:
         check(max(now["own"], now["areas"]) <= bound, f"kept after the storm: {kept}, bound {bound}")
     check(kept[1]["areas"] <= kept[0]["areas"] * 1.1 + (1 << 20), f"the second storm left more than the first: {kept}")
     pairs.end()
+
+
+@test(modes=("both", "kernel"), watchdog_s=300)
+def many_storm(ctx):
+    storm(ctx, PAIRS, STORM_OPEN, STORM_TOTAL)
+
+
+@test(modes=("both", "kernel"), watchdog_s=300)
+def many_storm_one_pair(ctx):
+    storm(ctx, 1, 2 * LINK_CONNECTIONS + 500, 12000)
+
+
+def need_room(connections):
+    """The kernel's two sockets of each take 9 KB, whether they are used or not."""
+    with open("/proc/meminfo", encoding="ascii") as file:
+        free = next(int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:"))
+    if free < connections * 16000:
+        raise Skip(f"{free >> 20} MiB of memory are free: {connections} connections need {connections * 16000 >> 20}")
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if files < connections // PAIRS + 1000:
+        raise Skip(f"a process may have {files} files open: {connections} connections of {PAIRS} pairs need more")
 
 
 def hold(ctx, count):
@@ -179,4 +202,32 @@ def hold(ctx, count):
 
 @test(modes=("both", "kernel"), watchdog_s=300)
 def many_idle(ctx):
-    hold(ctx, 10000 if ctx.fast else 100000)
+    need_room(100000)
+    hold(ctx, 100000)
+
+
+@test(modes=("both",), watchdog_s=120)
+def many_restart(ctx):
+    """posternd is killed and comes back while a pair has two link groups, of which one stack brings both back, then the other."""
+    count = LINK_CONNECTIONS + 500
+    pairs = Pairs(ctx, 1)
+    pairs.start_clients("hold", ["any"], [count])
+    pairs.wait_holding()
+    pairs.go_on()
+    pairs.wait_holding()
+    pairs.check_accelerated(count)
+    os.kill(posternview.daemon_pid(), signal.SIGKILL)
+    time.sleep(7)  # the server has started the next one, and the client's stack has had its time to come
+    pairs.go_on()
+    pairs.wait_holding()
+    end = time.monotonic() + 20
+    while pairs.watched():
+        links = pairs.status()["link_groups"]
+        if len(links) == 2 or time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    if pairs.watched():
+        check(sum(link["connections"] for link in links) == count and len(links) == 2, f"what came back: {links}")
+        check(not any(link["peer_dead"] for link in links), f"ended although both live: {links}")
+    pairs.go_on()
+    pairs.end()
