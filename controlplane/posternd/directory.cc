@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <fstream>
 
 #include "base/atomic.h"
 #include "log.h"
@@ -50,6 +51,13 @@ bool SamePlace(const Listener& a, const Listener& b) {
 }
 
 constexpr uint32_t kOwnerDied = 0x40000000;  // FUTEX_OWNER_DIED
+
+uint32_t PortLow() {
+  std::ifstream file("/proc/sys/net/ipv4/ip_local_port_range");
+  uint32_t low = 0;
+  file >> low;
+  return low <= 65535 ? low : 0;
+}
 
 int LockForLife(void* place) {
   auto* mutex = static_cast<pthread_mutex_t*>(place);
@@ -134,6 +142,7 @@ int Directory::Create(const pstn_uuid& id) {
   dir_->size_bytes = sizeof(pstn_dir);
   dir_->id = id;
   dir_->pid = static_cast<uint32_t>(getpid());
+  dir_->port_low = PortLow();
   dir_->abi_version = PSTN_ABI_VERSION;
   StoreRelease(dir_->magic, PSTN_MAGIC_DIR);
   fd_ = Share(std::move(fd));

@@ -476,7 +476,8 @@ struct pstn_dir {
   pstn_u32 magic, abi_version;
   pstn_u64 size_bytes;
   struct pstn_uuid id; /* of this posternd */
-  pstn_u32 pid, pad;
+  pstn_u32 pid;
+  pstn_u32 port_low; /* (c) first of the ephemeral ports; 0 = not known */
   /* A robust mutex that posternd holds for life: the kernel sets FUTEX_OWNER_DIED (0x40000000) in
    * its first word when posternd dies, however it dies, so readers learn of it without a syscall.
    */

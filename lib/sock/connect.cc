@@ -7,8 +7,6 @@
 //
 // As with TCP, accept() is not awaited: connect succeeds when the listener's backlog has room, and
 // data may follow at once. Whatever does not fit falls back to the kernel, with its reason.
-#include <netinet/in.h>
-
 #include <cerrno>
 #include <cstring>
 
@@ -113,30 +111,6 @@ void ChooseSource(const pstn_addr& to, pstn_addr& from) {
   from.port = port;
 }
 
-// Reserves an ephemeral port at the kernel for the endpoint's socket. The socket keeps it for life.
-bool ReservePort(int fd, pstn_ep& ep) {
-  if (ep.local.port != 0) return true;
-  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) !=
-      0) {  // bound to an address under IP_BIND_ADDRESS_NO_PORT: now it takes one
-    int off = 0;
-    (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_IP),
-                    static_cast<long>(IP_BIND_ADDRESS_NO_PORT), &off, sizeof off);
-  }
-  sockaddr_storage ss;
-  auto* sa = reinterpret_cast<sockaddr*>(&ss);
-  socklen_t len = sizeof ss;
-  AddrToSockaddr(ep.local, ep.family, sa, &len);  // any, or bound to an address without a port
-  if (sys::Call(SYS_bind, fd, sa, len) < 0) return false;
-  len = sizeof ss;
-  pstn_addr got;
-  if (sys::Call(SYS_getsockname, fd, sa, &len) < 0 || !AddrFromSockaddr(sa, len, ep.family, got))
-    return false;
-  ep.local.port = got.port;
-  ep.kernel_port = got.port;
-  FetchOr(ep.flags, PSTN_EPF_BOUND_AUTO);
-  return true;
-}
-
 Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_addr& from) {
   ConnSlot slot;
   Reason why = TakeConnSlot(t.stack, slot);
@@ -222,7 +196,7 @@ Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
   if (!IsLocalAddress(d, to)) return kReasonNotLocal;
   Target t;
   if (!FindListener(d, to, t)) return kReasonNoListener;
-  if (!ReservePort(fd, ep)) return kReasonNoPort;
+  if (!ReservePort(fd, ep, d)) return kReasonNoPort;
   pstn_addr from = ep.local;
   ChooseSource(to, from);
   Reason why = Establish(ep, t, to, from);

@@ -74,6 +74,10 @@ long SockShutdown(int fd, pstn_ep& ep, int how);
 long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa,
                     socklen_t len);  // connect to AF_UNSPEC
 
+// ---- port.cc
+// Reserves an ephemeral port at the kernel for the endpoint's socket, which keeps it for life.
+bool ReservePort(int fd, pstn_ep& ep, const pstn_dir& dir);
+
 // ---- pair.cc
 struct ConnSlot {
   uint32_t lgr_idx, conn;

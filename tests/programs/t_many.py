@@ -8,6 +8,7 @@
 import os
 import resource
 import signal
+import socket
 import time
 
 import posternview
@@ -229,5 +230,29 @@ def many_restart(ctx):
     if pairs.watched():
         check(sum(link["connections"] for link in links) == count and len(links) == 2, f"what came back: {links}")
         check(not any(link["peer_dead"] for link in links), f"ended although both live: {links}")
+    pairs.go_on()
+    pairs.end()
+
+
+@test(modes=("both", "kernel"), watchdog_s=300)
+def many_ports(ctx):
+    """30,000 connections from one address to three ports, which the kernel can have and its 28,000 ephemeral ports allow; and others
+    can still connect."""
+    need_room(60000)
+    pairs = Pairs(ctx, 3)
+    pairs.start_clients("hold", ["any"] * 3, 10000)
+    for _ in range(2):
+        pairs.wait_holding()
+        pairs.go_on()
+    pairs.wait_holding()
+    for port in pairs.ports:
+        with socket.create_connection(("127.0.0.1", port), 20) as one_more:
+            one_more.sendall(b"\x01")
+            check(one_more.recv(10) == b"\xfe", "an outsider is not served")
+    if pairs.watched():
+        status = pairs.status()
+        others = set().union(*(stack["fallbacks"] for stack in status["stacks"])) - {"no-port", "kernel-client"}
+        fast = sum(link["connections"] for link in status["link_groups"])
+        check(not others and fast > 5000, f"{fast} connections are accelerated, and there are other reasons: {others}")
     pairs.go_on()
     pairs.end()
