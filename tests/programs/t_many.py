@@ -22,7 +22,8 @@ LINK_CONNECTIONS = 4096  # PSTN_CONNS
 IDLE_BYTES_MAX = 4096  # of one connection, both sides
 # What a pair may keep after a storm for each connection of its peak: an endpoint on each side, a slot, entries of tables ...
 KEPT_BYTES_MAX = 2048
-KEPT_BYTES_PAIR_MAX = 4 << 20  # ... and 256 warm rings on each side (kWarmMax), tables and heap of two processes
+KEPT_BYTES_PAIR_MAX = 2 << 20  # ... tables, code and heap of two processes ...
+WARM_BYTES_MAX = 2 << 20  # ... and 256 warm rings on each side of a link group (kWarmMax)
 
 
 class Pairs:
@@ -143,11 +144,14 @@ def storm(ctx, count, most, total):
         pairs.check_empty()
         kept.append(pairs.memory())
         pairs.go_on()
-    bound = count * (KEPT_BYTES_PAIR_MAX + KEPT_BYTES_MAX * most)
+    warm = count * (1 + most // LINK_CONNECTIONS) * WARM_BYTES_MAX
+    bound = count * (KEPT_BYTES_PAIR_MAX + KEPT_BYTES_MAX * most) + warm
     print(f"      {count} pairs: kept {kept}, bound {bound}; {time.monotonic() - started:.1f} s")
     for now in kept:
         check(max(now["own"], now["areas"]) <= bound, f"kept after the storm: {kept}, bound {bound}")
-    check(kept[1]["areas"] <= kept[0]["areas"] * 1.1 + (1 << 20), f"the second storm left more than the first: {kept}")
+    # How many rings are warm is chance, of which the sum over many pairs shows little.
+    slack = (1 << 20) if count > 1 else warm
+    check(kept[1]["areas"] <= kept[0]["areas"] * 1.1 + slack, f"the second storm left more than the first: {kept}")
     pairs.end()
 
 
