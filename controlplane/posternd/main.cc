@@ -23,6 +23,7 @@
 #include "runtime_dir.h"
 #include "server.h"
 #include "state/area.h"
+#include "syn_option.h"
 #include "system.h"
 
 #ifndef POSTERN_VERSION
@@ -34,6 +35,8 @@ namespace {
 
 struct Arguments {
   std::string runtime_dir;
+  std::string syn_option;  // a cgroup, or empty
+  std::string syn_option_pins;
   uint32_t idle_sec = 10;
   bool foreground = false;
   bool verbose = false;
@@ -137,6 +140,11 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   UniqueFd abstract = runtime.ListenAbstract();
   if (!abstract.ok())
     Warn("programs that change their user or root can't come back: %s", strerror(errno));
+  SynOption syn_option;
+  if (!arguments.syn_option.empty()) {
+    const int error = syn_option.Attach(arguments.syn_option, arguments.syn_option_pins);
+    if (error != 0) return Fail(parent, "--syn-option", -error);
+  }
   Server server(base.get(), directory, std::move(listener), std::move(abstract),
                 arguments.runtime_dir, arguments.idle_sec, arguments.broker);
   Ready(&startup);
@@ -190,6 +198,12 @@ int ParseAndRun(int argc, char** argv) {
   app.add_option("--idle-sec", arguments.idle_sec,
                  "Leave after so many seconds without a client; 0: never (daemon.idle_sec)")
       ->check(CLI::Range(0, 86400));
+  CLI::Option* syn_option = app.add_option(
+      "--syn-option", arguments.syn_option,
+      "Mark SYNs of sockets that ask for it, for the processes of this cgroup (v2) directory");
+  app.add_option("--syn-option-pins", arguments.syn_option_pins,
+                 "Directory of a bpffs that keeps --syn-option in force while posternd restarts")
+      ->needs(syn_option);
   app.add_flag("--foreground", arguments.foreground,
                "Stay in the foreground, log to standard error");
   app.add_flag("--verbose", arguments.verbose, "Log what happens, not only what goes wrong");
