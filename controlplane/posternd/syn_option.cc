@@ -42,7 +42,7 @@ constexpr Program kProgram[SynOption::kPrograms] = {
     {"pstn_syn1_get", BPF_CGROUP_GETSOCKOPT},
 };
 
-constexpr int kLockTries = 20;
+constexpr int kLockTries = 200;
 constexpr useconds_t kLockPauseUsec = 50000;
 constexpr size_t kDepthMax = 64;  // of a cgroup below the root
 

@@ -10,7 +10,7 @@
  *     before connect() or listen(), or on a listening socket: SYN and SYN-ACK of this socket carry
  *     the mark. 0 takes it back. EPERM: not in this state, not on this kernel, not this value.
  *   getsockopt(fd, SOL_TCP, PSTN_TCP_SMC, &bits, &len)
- *     PSTN_TCP_SMC_*. Once connected or accepted the answer is final.
+ *     PSTN_TCP_SMC_*. Final once connected or accepted; it goes with the programs, so ask at once.
  */
 #ifndef POSTERN_SYN_OPTION_H
 #define POSTERN_SYN_OPTION_H

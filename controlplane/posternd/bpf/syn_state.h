@@ -4,36 +4,37 @@
 #ifndef POSTERN_SYN_STATE_H
 #define POSTERN_SYN_STATE_H
 
-#define LISTENERS_MAX 65536
+#define PSTN_LISTENERS_MAX 65536
 
 // The kernel's structures, as far as they are looked at.
-#define CORE __attribute__((preserve_access_index))
+#define PSTN_CORE __attribute__((preserve_access_index))
 struct sock_common {
   void* skc_listener;  // of a request
-} CORE;
+} PSTN_CORE;
 struct request_sock {
   struct sock_common __req_common;
   void* saved_syn;
-} CORE;
+} PSTN_CORE;
 struct tcp_sock {
   __u8 save_syn : 2;
-} CORE;
+  void* fastopen_req;  // of a socket that connects by sending
+} PSTN_CORE;
 // What a program's context really is; the first is behind struct bpf_sock_ops, the second behind
 // struct bpf_sockopt.
 struct bpf_sock_ops_kern {
   void* sk;
-} CORE;
+} PSTN_CORE;
 struct bpf_sockopt_kern {
   void* sk;
-} CORE;
+} PSTN_CORE;
 
 enum {
-  MARKED = 1,     // setsockopt() said so
-  OFFERS = 2,     // connect(): it was marked then
-  SENT = 4,       // connect(): a SYN with the option went out
-  EXCHANGED = 8,  // the answer
-  ENROLLED = 16,  // listener: in pstn_syn_listen, and its callbacks are on
-  APP_SAVES = 32  // TCP_SAVE_SYN is the program's own wish
+  PSTN_MARKED = 1,     // setsockopt() said so
+  PSTN_OFFERS = 2,     // connect(): it was marked then
+  PSTN_SENT = 4,       // connect(): a SYN with the option went out
+  PSTN_EXCHANGED = 8,  // the answer
+  PSTN_ENROLLED = 16,  // listener: in pstn_syn_listen, and its callbacks are on
+  PSTN_APP_SAVES = 32  // TCP_SAVE_SYN is the program's own wish
 };
 
 struct state {
@@ -53,21 +54,26 @@ struct {
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __uint(map_flags, BPF_F_NO_PREALLOC);
-  __uint(max_entries, LISTENERS_MAX);
+  __uint(max_entries, PSTN_LISTENERS_MAX);
   __type(key, __u64);
   __type(value, __u8);
 } pstn_syn_listen SEC(".maps");
 
-#define AddressOf(context, type)                                      \
+#define address_of(context, type)                                     \
   ({                                                                  \
     __u64 sk_ = 0;                                                    \
     bpf_core_read(&sk_, sizeof(sk_), &((struct type*)(context))->sk); \
     sk_;                                                              \
   })
 
-static __always_inline int SavesSyn(__u64 listener) {
+static __always_inline int saves_syn(__u64 listener) {
   struct tcp_sock* tp = (struct tcp_sock*)(long)listener;
   return BPF_CORE_READ_BITFIELD_PROBED(tp, save_syn) != 0;
+}
+
+static __always_inline int uses_tfo(__u64 socket) {
+  struct tcp_sock* tp = (struct tcp_sock*)(long)socket;
+  return BPF_CORE_READ(tp, fastopen_req) != 0;
 }
 
 #endif  // POSTERN_SYN_STATE_H
