@@ -78,10 +78,10 @@ def main():
         for i in range(args.pairs):
             got = {}
             for attached in ((False, True), (True, False))[i % 2]:
-                daemon = synkit.Posternd(args.build, cgroup.path, home=cgroup.home) if attached else None
+                broker = synkit.Broker(args.build, cgroup.path, home=cgroup.home) if attached else None
                 got[attached] = connection_usec(args.build, args.seconds, cpu), option_nsec()
-                if daemon:
-                    daemon.stop()
+                if broker:
+                    broker.stop()
             connections.append((got[False][0], got[True][0]))
             options.append((got[False][1], got[True][1]))
     finally:

@@ -23,7 +23,6 @@
 #include "runtime_dir.h"
 #include "server.h"
 #include "state/area.h"
-#include "syn_option.h"
 #include "system.h"
 
 #ifndef POSTERN_VERSION
@@ -35,13 +34,11 @@ namespace {
 
 struct Arguments {
   std::string runtime_dir;
-  std::string syn_option;  // a cgroup, or empty
-  std::string syn_option_pins;
   uint32_t idle_sec = 10;
   bool foreground = false;
   bool verbose = false;
   bool system = false;
-  std::string policy = kPolicyFile;
+  SystemOptions broker_options;
   std::string broker = std::string(kSystemDir) + "/" + kBrokerSocket;
 };
 
@@ -131,7 +128,8 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   terminated.Add();
   interrupted.Add();
   Startup startup{runtime, arguments, parent};
-  if (arguments.system) return ServeSystem(base.get(), runtime, arguments.policy, Ready, &startup);
+  if (arguments.system)
+    return ServeSystem(base.get(), runtime, arguments.broker_options, Ready, &startup);
   Directory directory;
   if (const int error = directory.Create(NewUuid()); error != 0)
     return Fail(parent, "directory", -error);
@@ -140,11 +138,6 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   UniqueFd abstract = runtime.ListenAbstract();
   if (!abstract.ok())
     Warn("programs that change their user or root can't come back: %s", strerror(errno));
-  SynOption syn_option;
-  if (!arguments.syn_option.empty()) {
-    const int error = syn_option.Attach(arguments.syn_option, arguments.syn_option_pins);
-    if (error != 0) return Fail(parent, "--syn-option", -error);
-  }
   Server server(base.get(), directory, std::move(listener), std::move(abstract),
                 arguments.runtime_dir, arguments.idle_sec, arguments.broker);
   Ready(&startup);
@@ -189,21 +182,23 @@ int ParseAndRun(int argc, char** argv) {
   arguments.idle_sec = IdleSecFromEnv();
   CLI::App app("posternd - introduces Postern's programs to each other, and cleans up after them");
   app.set_version_flag("--version", "posternd " POSTERN_VERSION);
-  app.add_flag("--system", arguments.system,
-               "Be the broker that introduces the posternds of all users to each other");
+  CLI::Option* system =
+      app.add_flag("--system", arguments.system,
+                   "Be the broker that introduces the posternds of all users to each other");
   app.add_option("--runtime-dir", arguments.runtime_dir,
                  "Directory of the socket; made if missing (--system: /run/postern)");
-  app.add_option("--policy", arguments.policy, "With --system: who may reach whom");
+  app.add_option("--policy", arguments.broker_options.policy, "With --system: who may reach whom");
+  app.add_option("--syn-option", arguments.broker_options.syn_option,
+                 "With --system: mark SYNs, for the processes of this cgroup (v2) directory; "
+                 "auto: of the host; off")
+      ->needs(system);
+  app.add_option("--syn-option-pins", arguments.broker_options.syn_option_pins,
+                 "Directory of a bpffs that keeps --syn-option in force while the broker restarts")
+      ->needs(system);
   app.add_option("--broker", arguments.broker, "Socket of the host's broker, if there is one");
   app.add_option("--idle-sec", arguments.idle_sec,
                  "Leave after so many seconds without a client; 0: never (daemon.idle_sec)")
       ->check(CLI::Range(0, 86400));
-  CLI::Option* syn_option = app.add_option(
-      "--syn-option", arguments.syn_option,
-      "Mark SYNs of sockets that ask for it, for the processes of this cgroup (v2) directory");
-  app.add_option("--syn-option-pins", arguments.syn_option_pins,
-                 "Directory of a bpffs that keeps --syn-option in force while posternd restarts")
-      ->needs(syn_option);
   app.add_flag("--foreground", arguments.foreground,
                "Stay in the foreground, log to standard error");
   app.add_flag("--verbose", arguments.verbose, "Log what happens, not only what goes wrong");

@@ -4,12 +4,17 @@
 
 #include <cap-ng.h>
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <mntent.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
+#include <memory>
 #include <optional>
 
 #include "broker.h"
@@ -17,6 +22,7 @@
 #include "log.h"
 #include "policy.h"
 #include "state/area.h"
+#include "syn_option.h"
 
 namespace postern::daemon {
 namespace {
@@ -29,6 +35,41 @@ constexpr Needed kNeeded[] = {
     {CAP_SYS_PTRACE, "to see which network namespace another user's process is in"},
     {CAP_NET_ADMIN, "to see which network namespace a socket belongs to"},
 };
+
+constexpr const char* kBpfDir = "/sys/fs/bpf";
+
+struct EndMounts {
+  void operator()(FILE* mounts) const { endmntent(mounts); }
+};
+
+// Where the host's cgroups are, or empty.
+std::string CgroupRoot() {
+  const std::unique_ptr<FILE, EndMounts> mounts(setmntent("/proc/self/mounts", "re"));
+  mntent entry{};
+  char text[4096];
+  while (mounts != nullptr && getmntent_r(mounts.get(), &entry, text, sizeof(text)) != nullptr) {
+    if (strcmp(entry.mnt_type, "cgroup2") == 0) return entry.mnt_dir;
+  }
+  return {};
+}
+
+bool IsBpffs(const char* path) {
+  struct statfs fs {};
+  return statfs(path, &fs) == 0 && static_cast<uint32_t>(fs.f_type) == BPF_FS_MAGIC;
+}
+
+// Not having it is no reason not to serve: it is for connections between network namespaces. Why is
+// in the log (SynOption has said it).
+void AttachSynOption(SynOption& syn_option, const SystemOptions& options) {
+  if (options.syn_option == "off") return;
+  if (options.syn_option != "auto")
+    return (void)syn_option.Attach(options.syn_option, options.syn_option_pins);
+  const std::string root = CgroupRoot();
+  if (root.empty()) return Warn("SYN option: no cgroup2 is mounted");
+  const bool pinned = options.syn_option_pins.empty() && IsBpffs(kBpfDir);
+  const std::string pins = pinned ? std::string(kBpfDir) + "/postern" : options.syn_option_pins;
+  (void)syn_option.Attach(root, pins);
+}
 
 }  // namespace
 
@@ -62,10 +103,10 @@ pstn_uuid HostGid(const RuntimeDir& dir) {
   return gid;
 }
 
-int ServeSystem(event_base* base, RuntimeDir& dir, const std::string& policy_path,
+int ServeSystem(event_base* base, RuntimeDir& dir, const SystemOptions& options,
                 void (*ready)(void*), void* context) {
   std::string error;
-  std::optional<Policy> policy = Policy::Load(policy_path, error);
+  std::optional<Policy> policy = Policy::Load(options.policy, error);
   if (!policy) {
     Warn("%s", error.c_str());
     return 1;
@@ -75,10 +116,13 @@ int ServeSystem(event_base* base, RuntimeDir& dir, const std::string& policy_pat
     Warn("%s: %s", dir.File(kBrokerSocket).c_str(), strerror(errno));
     return 1;
   }
+  // To attach takes more than to serve; what is attached stays so by its descriptors.
+  SynOption syn_option;
+  AttachSynOption(syn_option, options);
   DropPrivileges();
   Broker broker(base, std::move(listener), std::move(*policy), HostGid(dir));
   Event reload(base, SIGHUP, static_cast<short>(EV_SIGNAL | EV_PERSIST), [&] {
-    std::optional<Policy> next = Policy::Load(policy_path, error);
+    std::optional<Policy> next = Policy::Load(options.policy, error);
     if (!next) return Warn("the policy stays as it is: %s", error.c_str());
     broker.SetPolicy(std::move(*next));
     Note("policy read again");

@@ -21,9 +21,18 @@ void DropPrivileges();
 // until the next boot.
 pstn_uuid HostGid(const RuntimeDir& dir);
 
+struct SystemOptions {
+  std::string policy = kPolicyFile;
+  // A cgroup (v2) whose sockets may have SMC's option in their SYNs. "auto": all of the host,
+  // pinned where the host has a bpffs. "off": none.
+  std::string syn_option = "auto";
+  std::string syn_option_pins;  // a directory of a bpffs; empty: as said above
+};
+
 // Serves until it is told to end. 0, or what the process exits with: a policy that can't be read is
-// an error at the start, and ignored when it is read again (SIGHUP).
-int ServeSystem(event_base* base, RuntimeDir& dir, const std::string& policy_path,
+// an error at the start, and ignored when it is read again (SIGHUP). Without the SYN option, for
+// whatever reason, it serves those who need none.
+int ServeSystem(event_base* base, RuntimeDir& dir, const SystemOptions& options,
                 void (*ready)(void*), void* context);
 
 }  // namespace postern::daemon

@@ -152,7 +152,7 @@ class Broker(unittest.TestCase):
             with open(f"{self.top}/policy.json", "w", encoding="utf-8") as file:
                 json.dump(self.policy, file)
         before = self.log("system").count("ready in") if os.path.exists(f"{self.top}/system.log") else 0
-        self.start("system", "--system", "--runtime-dir", self.system, *args)
+        self.start("system", "--system", "--runtime-dir", self.system, "--syn-option", "off", *args)
         self.wait_for("system", "ready in", before + 1)
 
     def start_daemon(self, name):

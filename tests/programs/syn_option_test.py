@@ -1,7 +1,7 @@
 # syn_option_test.py - SMC's option in SYN and SYN-ACK between two network namespaces, looked at on the wire and by the sockets.
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: syn_option_test.py BUILD_DIR [-v] [TEST...]; exit 77 without root, cgroup2, namespaces, or where posternd has no SYN option.
+# usage: syn_option_test.py BUILD_DIR [-v] [TEST...]; exit 77 without root, cgroup2, namespaces, or where the broker has no SYN option.
 
 import errno
 import shutil
@@ -58,7 +58,7 @@ class Exchange(SynTest):
         seen = []
         for attached in (True, False):
             if not attached:
-                self.daemon.stop()
+                self.broker.stop()
             listener = self.listener(0)
             self.carries(*self.connect(listener, 0))
             seen.append([(s.flags, kinds(s), s.payload) for _, s in self.lab.wire.seen if s.payload or s.flags & netlab.SYN])

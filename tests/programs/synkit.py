@@ -1,4 +1,4 @@
-# synkit.py - a cgroup, a posternd with --syn-option on it, and a lab of two namespaces: what the tests of the SYN option share.
+# synkit.py - a cgroup, a broker that attaches the SYN option to it, and a lab of two namespaces: what the tests of the SYN option share.
 # SPDX-License-Identifier: Apache-2.0
 
 import ctypes
@@ -94,12 +94,12 @@ class Cgroup:
         return None
 
 
-class Posternd:
+class Broker:
     def __init__(self, build, cgroup, *args, without_caps=(), home=None):
-        """Ready, or self.status is set; what it said is in self.text."""
+        """Serves, with the programs if self.attached; what it said is in self.text. If it does not serve, self.status is set."""
         self.temp = tempfile.TemporaryDirectory(prefix="pstn-syn-")
-        command = [f"{build}/posternd", "--runtime-dir", f"{self.temp.name}/run", "--foreground", "--verbose", "--idle-sec", "0",
-                   "--syn-option", cgroup, *args]
+        command = [f"{build}/posternd", "--system", "--runtime-dir", f"{self.temp.name}/run", "--policy", f"{self.temp.name}/none",
+                   "--foreground", "--verbose", "--syn-option", cgroup, *args]
         libc = ctypes.CDLL(None)
 
         def before():
@@ -111,6 +111,7 @@ class Posternd:
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, preexec_fn=before)
         self.text, self.status = "", None
         self.wait()
+        self.attached = "SYN option: attached" in self.text or "SYN option: was attached" in self.text
 
     def wait(self):
         end = time.monotonic() + READY_SEC
@@ -132,15 +133,15 @@ class Posternd:
 
 
 class SynTest(unittest.TestCase):
-    """Each test finds an attached posternd (setUp), an empty wire, and free ports."""
+    """Each test finds a broker that has attached it (setUp), an empty wire, and free ports."""
 
     build, lab, cgroup = "build", None, None
     port = 7000
 
     def setUp(self):
-        self.daemon = Posternd(self.build, self.cgroup.path, home=self.cgroup.home)
-        self.addCleanup(self.daemon.stop)
-        self.assertIsNone(self.daemon.status, self.daemon.text)
+        self.broker = Broker(self.build, self.cgroup.path, home=self.cgroup.home)
+        self.addCleanup(self.broker.stop)
+        self.assertTrue(self.broker.attached, self.broker.text)
         self.lab.wire.rule = None
         self.lab.wire.seen.clear()
         self.lab.wire.errors.clear()
@@ -212,10 +213,10 @@ def main(*cases):
     status = 1
     try:
         SynTest.cgroup.enter()
-        probe = Posternd(SynTest.build, SynTest.cgroup.path, home=SynTest.cgroup.home)
+        probe = Broker(SynTest.build, SynTest.cgroup.path, home=SynTest.cgroup.home)
         probe.stop()
         why = next((line for line in probe.text.splitlines() if any(part in line for part in NOT_HERE)), None)
-        if probe.status is not None and why:
+        if not probe.attached and why:
             print(f"skipped: {why.split('posternd: ')[-1]}")
             status = 77
         else:

@@ -1,7 +1,7 @@
-# syn_daemon_test.py - the socket option of the SYN option: marks that change while clients come, errors, and who attaches it.
+# syn_broker_test.py - the socket option of the SYN option: marks that change while clients come, errors, and who attaches it.
 # SPDX-License-Identifier: Apache-2.0
 #
-# usage: syn_daemon_test.py BUILD_DIR [-v] [TEST...]; exit 77 as syn_option_test.py.
+# usage: syn_broker_test.py BUILD_DIR [-v] [TEST...]; exit 77 as syn_option_test.py.
 
 import ctypes
 import errno
@@ -296,9 +296,9 @@ class Option(SynTest):
         finally:
             os.close(counting)
 
-    def test_gone_with_posternd(self):
+    def test_gone_with_the_broker(self):
         listener, client = self.listener(), self.client()
-        self.daemon.stop()
+        self.broker.stop()
         self.fails(errno.ENOPROTOOPT, bits, client)
         self.carries(*self.connect(listener, client=client))
         self.assertEqual([options_254(s) for s in self.syns() + self.synacks()], [[], []])
@@ -315,13 +315,13 @@ def bpftool(*args):
     return subprocess.run(["bpftool", "-j", *args], check=True, capture_output=True, text=True, env={"PATH": path}).stdout
 
 
-class Daemons(SynTest):
+class Brokers(SynTest):
     """Who attaches it, and for how long."""
 
     def another(self, *args, **more):
-        daemon = synkit.Posternd(self.build, more.pop("cgroup", self.cgroup.path), *args, home=self.cgroup.home, **more)
-        self.addCleanup(daemon.stop)
-        return daemon
+        broker = synkit.Broker(self.build, more.pop("cgroup", self.cgroup.path), *args, home=self.cgroup.home, **more)
+        self.addCleanup(broker.stop)
+        return broker
 
     def works(self):
         self.lab.wire.seen.clear()
@@ -343,7 +343,7 @@ class Daemons(SynTest):
         self.assertEqual(self.attached(), 3)
         marked = self.listener()
         self.works()
-        self.daemon.stop(signal.SIGKILL)
+        self.broker.stop(signal.SIGKILL)
         self.works()
         self.assertEqual(exchanged(self.connect(marked)[1]), 1)
         second.stop()
@@ -354,7 +354,7 @@ class Daemons(SynTest):
     def test_second_one_that_cannot_see_the_first(self):
         """CAP_SYS_ADMIN is what it takes to see; without, there are two sets, and one option."""
         second = self.another(without_caps=FEW)
-        self.assertIsNone(second.status, second.text)
+        self.assertTrue(second.attached, second.text)
         self.assertEqual(self.attached(), 6)
         marked = self.listener()
         self.works()
@@ -362,7 +362,7 @@ class Daemons(SynTest):
             for value in (0, 1, 0, 1):
                 mark(marked, value)
         self.assertEqual(bits(marked), MARKED)
-        self.daemon.stop()
+        self.broker.stop()
         self.works()
         self.assertEqual(exchanged(self.connect(marked)[1]), 1)
 
@@ -374,25 +374,25 @@ class Daemons(SynTest):
             below.remove()
 
     def test_both_start_at_once(self):
-        self.daemon.stop()
+        self.broker.stop()
         started = []
         threads = [threading.Thread(target=lambda: started.append(self.another())) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
             thread.join()
-        self.assertEqual([daemon.status for daemon in started], [None] * 4)
+        self.assertEqual([broker.attached for broker in started], [True] * 4)
         self.assertEqual(self.attached(), 3)
 
     def test_pinned(self):
-        """posternd goes and comes; marks and attachment stay. Taking the pins away ends it."""
-        self.daemon.stop()
+        """The broker goes and comes; marks and attachment stay. Taking the pins away ends it."""
+        self.broker.stop()
         with tempfile.TemporaryDirectory() as place:
             netlab.call("mount", b"bpf", place.encode(), b"bpf", 0, None)
             try:
                 pins = ("--syn-option-pins", f"{place}/postern")
                 first = self.another(*pins)
-                self.assertIsNone(first.status, first.text)
+                self.assertTrue(first.attached, first.text)
                 marked = self.listener()
                 first.stop(signal.SIGKILL)
                 self.works()
@@ -412,24 +412,56 @@ class Daemons(SynTest):
             finally:
                 netlab.call("umount2", place.encode(), 2)
 
-    def refused(self, *said, **more):
-        daemon = self.another(**more)
-        self.assertEqual(daemon.status, 1, daemon.text)
-        for part in said:
-            self.assertIn(part, daemon.text)
+    def refused(self, said, *args, **more):
+        """It says why, and serves."""
+        broker = self.another(*args, **more)
+        self.assertEqual((broker.attached, broker.status), (False, None), broker.text)
+        self.assertIn(said, broker.text)
 
     def test_refusals(self):
-        self.daemon.stop()
+        self.broker.stop()
         self.refused("is not a directory of a cgroup2 mount", cgroup="/tmp")
         self.refused("No such file", cgroup=self.cgroup.path + "/no")
         self.refused("posternd lacks CAP_NET_ADMIN CAP_BPF CAP_PERFMON", without_caps=ALL_CAPS)
         for cap, name in ((synkit.CAP_BPF, "CAP_BPF"), (synkit.CAP_PERFMON, "CAP_PERFMON"), (synkit.CAP_NET_ADMIN, "CAP_NET_ADMIN")):
             self.refused(f"posternd lacks {name}:", without_caps=[*FEW, cap])
-        daemon = self.another("--syn-option-pins", "/tmp/pstn-no-bpffs")
-        self.assertEqual(daemon.status, 1)
-        self.assertIn("can't be pinned", daemon.text)
+        self.refused("can't be pinned", "--syn-option-pins", "/tmp/pstn-no-bpffs")
         os.rmdir("/tmp/pstn-no-bpffs")
+        self.assertEqual(self.attached(), 0)
+
+    def test_off(self):
+        self.broker.stop()
+        self.refused("ready in", cgroup="off")
+
+    def test_whole_host(self):
+        """The default: the host's cgroup root, pinned in the place for it (here a file system of our own, in our mount namespace)."""
+        self.broker.stop()
+        netlab.call("mount", b"bpf", b"/sys/fs/bpf", b"bpf", 0, None)
+        try:
+            broker = self.another(cgroup="auto")
+            self.assertTrue(broker.attached, broker.text)
+            self.works()
+            broker.stop()
+            self.works()  # pinned
+        finally:
+            for name in os.listdir("/sys/fs/bpf/postern"):
+                os.unlink(f"/sys/fs/bpf/postern/{name}")
+            netlab.call("umount2", b"/sys/fs/bpf", 2)
+        with self.assertRaises(OSError):
+            bits(self.client(0))
+
+    def test_capabilities_are_given_up(self):
+        with open(f"/proc/{self.broker.process.pid}/status", encoding="ascii") as file:
+            held = int(next(line for line in file if line.startswith("CapPrm")).split()[1], 16)
+        for cap in (synkit.CAP_BPF, synkit.CAP_PERFMON):
+            self.assertFalse(held >> cap & 1, hex(held))
+
+    def test_not_a_users_daemon(self):
+        done = subprocess.run([f"{self.build}/posternd", "--foreground", "--runtime-dir", "/tmp/pstn-none", "--syn-option", self.cgroup.path],
+                              capture_output=True, text=True, timeout=20, check=False)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--syn-option requires --system", done.stderr)
 
 
 if __name__ == "__main__":
-    main(Listeners, Option, Daemons)
+    main(Listeners, Option, Brokers)
