@@ -78,10 +78,10 @@ def choose_cpus(parser, text):
 
 def measure(arguments, workloads, names, cpus, work_dir):
     """Runs everything. Returns the document that becomes the JSON file."""
-    session = Session(work_dir, arguments.programs, arguments.quick, cpus)
     all_columns = columns.make(names, arguments.postern, work_dir)
+    prefix = next((c.server_prefix for c in all_columns if c.is_postern and not c.unavailable), [])
+    session = Session(work_dir, arguments.programs, arguments.quick, cpus, prefix[0] if prefix else None)
     try:
-        prefix = next((c.server_prefix for c in all_columns if c.is_postern and not c.unavailable), [])
         document = {"machine": machine.describe(ROOT, prefix), "results": []}
         start, ticks = time.monotonic(), machine.cpu_ticks()
         for load in workloads:
@@ -93,6 +93,7 @@ def measure(arguments, workloads, names, cpus, work_dir):
                                 "client_cpu": session.client_cpu, "took_s": round(time.monotonic() - start, 1),
                                 "stolen_percent": 100 * stolen / max(passed, 1)}
     finally:
+        session.close()
         columns.close(all_columns)
     document["checks"] = checks.check_all(document["results"]) if "postern" in names and "kernel" in names else []
     return document

@@ -8,6 +8,7 @@ import shutil
 from dataclasses import dataclass, field
 
 from .process import BenchError
+from .place import Place
 from .sockmap import Sockmap
 
 NAMES = ("kernel", "unix", "sockmap", "postern")
@@ -22,6 +23,15 @@ class Column:
     cgroup: str | None = None
     unavailable: str | None = None  # why there is nothing to see in this column
     sockmap: Sockmap | None = None
+    place: Place | None = None  # two containers, if not this host's own loopback
+
+    @property
+    def host(self):
+        return self.place.host if self.place else "127.0.0.1"
+
+    @property
+    def listens_on(self):
+        return "0.0.0.0" if self.place else "127.0.0.1"
 
     @property
     def is_unix(self):

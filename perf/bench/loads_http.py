@@ -29,7 +29,7 @@ http {{
   uwsgi_temp_path {dir}/uwsgi;
   scgi_temp_path {dir}/scgi;
   server {{
-    listen 127.0.0.1:{port} backlog=4096;
+    listen {host}:{port} backlog=4096;
     root {dir};
     location = /ok {{ return 200 "ok\\n"; }}
   }}
@@ -37,7 +37,7 @@ http {{
 """
 
 
-def nginx(session, port, keepalive="3600s"):
+def nginx(session, port, keepalive="3600s", host="127.0.0.1"):
     """Writes a configuration and the 1 KiB file into a directory of their own. Returns (command line, directory).
 
     Run by root, the worker stays root: it must be able to reach what belongs to the user who started it.
@@ -46,7 +46,7 @@ def nginx(session, port, keepalive="3600s"):
     os.mkdir(directory)
     config = os.path.join(directory, "nginx.conf")
     with open(config, "w", encoding="ascii") as file:
-        file.write(CONFIG.format(dir=directory, port=port, keepalive=keepalive,
+        file.write(CONFIG.format(dir=directory, port=port, host=host, keepalive=keepalive,
                                  user="user root root;" if os.geteuid() == 0 else ""))
     with open(os.path.join(directory, "1k"), "wb") as file:
         file.write(b"0123456789abcde\n" * 64)
@@ -97,11 +97,11 @@ class Http(Workload):
     def run(self, session, column):
         port = session.port()
         seconds = 1 if session.quick else self.seconds
-        server, directory = nginx(session, port, "0" if self.close else "3600s")
+        server, directory = nginx(session, port, "0" if self.close else "3600s", column.listens_on)
         client = ["wrk", "-t", str(self.threads), "-c", str(self.connections), "-d", str(seconds), "--latency"]
         client += ["--timeout", f"{max(2, seconds // 3)}s"]
         client += ["-H", "Connection: close"] if self.close else []
-        client.append(f"http://127.0.0.1:{port}{self.path}")
+        client.append(f"http://{column.host}:{port}{self.path}")
         sample, output = run_pair(session, column, server, client, port, seconds_max=seconds + 30, short_lived=self.close)
         sample.values, errors = parse_wrk(output)
         sample.errors += errors + nginx_errors(directory)

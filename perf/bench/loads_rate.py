@@ -57,11 +57,11 @@ def sockperf_errors(output):
 
 def sockperf_pair(session, column, mode, size, seconds):
     port = session.port()
-    where = ["--tcp", "-i", "127.0.0.1", "-p", str(port)]
+    server, client = (["--tcp", "-i", host, "-p", str(port)] for host in (column.listens_on, column.host))
     # Its ping-pong takes room for 600,000 messages a second and gives up beyond; Postern is beyond.
     rate = ["--mps=4000000"] if mode == "pp" else []
-    return run_pair(session, column, ["sockperf", "sr"] + where,
-                    ["sockperf", mode, "-m", str(size), "-t", str(seconds)] + rate + where, port, seconds_max=seconds + 30)
+    return run_pair(session, column, ["sockperf", "sr"] + server,
+                    ["sockperf", mode, "-m", str(size), "-t", str(seconds)] + rate + client, port, seconds_max=seconds + 30)
 
 
 class SockperfLatency(Workload):

@@ -9,14 +9,14 @@ from .session import run_pair
 from .workload import Metric, Workload
 
 
-def redis_server(port, unix_path, directory):
-    where = ["--port", "0", "--unixsocket", unix_path] if unix_path else ["--port", str(port), "--bind", "127.0.0.1"]
+def redis_server(port, unix_path, directory, host="127.0.0.1"):
+    where = ["--port", "0", "--unixsocket", unix_path] if unix_path else ["--port", str(port), "--bind", host, "--protected-mode", "no"]
     return ["redis-server", *where, "--save", "", "--appendonly", "no", "--daemonize", "no", "--dir", directory,
             "--tcp-backlog", "4096", "--maxclients", "5000", "--loglevel", "warning"]
 
 
-def redis_client(port, unix_path, *options):
-    where = ["-s", unix_path] if unix_path else ["-h", "127.0.0.1", "-p", str(port)]
+def redis_client(port, unix_path, *options, host="127.0.0.1"):
+    where = ["-s", unix_path] if unix_path else ["-h", host, "-p", str(port)]
     return ["redis-benchmark", *where, "--csv", *options]
 
 
@@ -42,9 +42,10 @@ class Redis(Workload):
         path = session.path("s") if column.is_unix else None
         port = None if path else session.port()
         count = self.count_quick if session.quick else self.count
-        client = redis_client(port, path, "-t", "set,get", "-n", str(count), "-c", str(self.clients), "-d", "1024")
-        sample, output = run_pair(session, column, redis_server(port, path, session.work_dir), client, port, path,
-                                  seconds_max=300)
+        client = redis_client(port, path, "-t", "set,get", "-n", str(count), "-c", str(self.clients), "-d", "1024",
+                              host=column.host)
+        sample, output = run_pair(session, column, redis_server(port, path, session.work_dir, column.listens_on), client,
+                                  port, path, seconds_max=300)
         rows = parse_csv(output)
         for test in ("GET", "SET"):
             if test not in rows:

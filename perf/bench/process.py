@@ -6,6 +6,7 @@ Output goes to files and not to pipes because a wrapper may leave a helper daemo
 would then never come to its end. Only processes started here are ever signalled, by pid, or by the session made for them.
 """
 
+import contextlib
 import os
 import resource
 import signal
@@ -135,11 +136,11 @@ def meminfo_kib(*names):
     return [values.get(name, 0) for name in names]
 
 
-def count_tcp(port, state):
+def count_tcp(port, state, net="/proc/net"):
     """Kernel TCP sockets with this local port in this state. Connections of Postern aren't among them."""
     wanted = f":{port:04X}"
     count = 0
-    for path in ("/proc/net/tcp", "/proc/net/tcp6"):
+    for path in (f"{net}/tcp", f"{net}/tcp6"):
         for line in read_text(path).splitlines()[1:]:
             fields = line.split()
             if fields[1].endswith(wanted) and fields[3] == state:
@@ -147,9 +148,9 @@ def count_tcp(port, state):
     return count
 
 
-def kernel_opens():
-    """Connections the kernel's TCP has opened actively in this network namespace since boot."""
-    lines = [line.split() for line in read_text("/proc/net/snmp").splitlines() if line.startswith("Tcp:")]
+def kernel_opens(net="/proc/net"):
+    """Connections the kernel's TCP has opened actively in that network namespace since boot."""
+    lines = [line.split() for line in read_text(f"{net}/snmp").splitlines() if line.startswith("Tcp:")]
     if len(lines) < 2:
         return 0
     return int(dict(zip(lines[0], lines[1])).get("ActiveOpens", 0))
@@ -166,10 +167,11 @@ def seconds_used_by_all():
 class Program:
     """A program that runs. Ends with stop(), which must be called whatever happens (use it as a context manager)."""
 
-    def __init__(self, argv, cpu=None, cgroup=None, log_stem="/dev/null", stdin=subprocess.DEVNULL, env=None):
+    def __init__(self, argv, cpu=None, cgroup=None, log_stem="/dev/null", stdin=subprocess.DEVNULL, container=None):
         self.argv = argv
         self.out_path = log_stem if log_stem == "/dev/null" else log_stem + ".out"
         self.err_path = log_stem if log_stem == "/dev/null" else log_stem + ".err"
+        self.net = f"/proc/{container.init.pid}/net" if container else "/proc/net"
 
         def prepare():
             if cgroup:
@@ -177,11 +179,15 @@ class Program:
                     file.write("0")
             if cpu is not None:
                 os.sched_setaffinity(0, {cpu})
+            if container:
+                container.enter()
 
-        with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
+        inside = container.inside() if container else contextlib.nullcontext()
+        with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err, inside:
             try:
                 self.popen = subprocess.Popen(argv, stdin=stdin, stdout=out, stderr=err, preexec_fn=prepare,
-                                              start_new_session=True, env=env)
+                                              start_new_session=True,
+                                              env=container.environment() if container else None)
             except OSError as error:
                 raise BenchError(f"can't start {argv[0]}: {error.strerror}") from error
 
@@ -230,7 +236,7 @@ class Program:
         while time.monotonic() < deadline:
             if not self.alive():
                 raise BenchError(f"{os.path.basename(self.argv[0])} ended at once: {self.said()}")
-            if os.path.exists(unix_path) if unix_path else count_tcp(port, TCP_LISTEN) > 0:
+            if os.path.exists(unix_path) if unix_path else count_tcp(port, TCP_LISTEN, self.net) > 0:
                 return
             time.sleep(0.01)
         raise BenchError(f"{os.path.basename(self.argv[0])} doesn't listen: {self.said()}")

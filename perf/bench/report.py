@@ -33,6 +33,8 @@ def terminal_line(result):
             ratio = ratio_of(result, metric["name"], name)
             ratio_text = f"  {ratio:.2f}x" if ratio and name != result["baseline"] else ""
             mark = "  went through the kernel!" if record.get("fell_back") else ""
+            if record.get("accelerated"):
+                mark = f"  {record['accelerated']}"
             lines.append(f"  {record['label']:<16} {spread(record['summary'][metric['name']])}{ratio_text}{mark}")
     if result.get("bound"):
         bound = result["bound"]
@@ -72,7 +74,9 @@ def cell(result, name, metric, notes):
     ratio = ratio_of(result, metric["name"], name)
     if ratio and name != result["baseline"]:
         text += f" **{ratio:.2f}x**" if name == "postern" else f" {ratio:.2f}x"
-    if record.get("fell_back"):
+    if record.get("accelerated"):
+        text += " " + notes.mark(record["accelerated"])
+    elif record.get("fell_back"):
         text += " " + notes.mark("the connections went through kernel TCP, not through Postern")
     return text
 
@@ -116,17 +120,22 @@ def markdown(document, figures=()):
               "Server on one core, client on the other. Median (minimum - maximum), then the ratio to kernel TCP in the "
               "direction in which more is better. *bound* is what a network of no cost would give. Absolute figures are this "
               "machine's; ratios travel.", ""]
-    main = [result for result in document["results"] if result["baseline"] == "kernel"]
+    pairs = [result for result in document["results"] if result.get("place")]
+    main = [result for result in document["results"] if result["baseline"] == "kernel" and result not in pairs]
     names = [name for name in COLUMN_LABELS if any(name in result["columns"] for result in main)]
     if main:
         lines += table(main, names, notes, 0) + [""]
     for name in figures:
         lines += [f"![{name}]({name})", ""]
+    if pairs:
+        lines += ["## Between two containers", "", "Kernel TCP over a veth pair. A ratio counts for Postern only as far as the note "
+                  "says that connections were accelerated.", ""]
+        lines += table(pairs, ["kernel", "postern"], notes, 0) + [""]
     overhead = [result for result in document["results"] if result["baseline"] == "plain"]
     if overhead:
         lines += ["## Programs that Postern can do nothing for", ""] + overhead_table(overhead, notes) + [""]
-    if any(len(result["metrics"]) > 1 for result in main):
-        lines += ["## Further figures of the same runs", ""] + table(main, names, notes, 1) + [""]
+    if any(len(result["metrics"]) > 1 for result in main + pairs):
+        lines += ["## Further figures of the same runs", ""] + table(main + pairs, names or ["kernel", "postern"], notes, 1) + [""]
     if notes.texts:
         lines += ["## Notes", ""] + notes.lines() + [""]
     if document["checks"]:

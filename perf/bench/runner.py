@@ -76,7 +76,7 @@ def run_workload(workload, session, columns, asked):
     for record in records.values():
         summarise(workload, record)
     result = {"name": workload.name, "title": workload.title, "baseline": workload.baseline, "columns": records,
-              "compared": workload.compared,
+              "compared": workload.compared, "place": workload.place,
               "metrics": [{"name": m.name, "unit": m.unit, "higher_is_better": m.higher_is_better}
                           for m in workload.metrics]}
     result["bound"] = bound_of(workload, records.get("kernel"))
@@ -145,3 +145,15 @@ def mark_fallback(result):
     in_kernel = connections("kernel") or 0
     record["fell_back"] = seen > in_kernel * KERNEL_PATH_SHARE_MAX and seen >= 1
     record["kernel_connections"] = seen
+    if result["place"]:
+        record["accelerated"] = accelerated_text(record["runs"])
+
+
+def accelerated_text(runs):
+    """posternctl's word on the connections of these runs, the worst of them."""
+    seen = [run["notes"] for run in runs if run["notes"].get("connections")]
+    if len(seen) < len(runs) or not runs:
+        return "whether they were accelerated was not seen"
+    worst = min(seen, key=lambda notes: notes["accelerated"] / notes["connections"])
+    reasons = ", ".join(worst["reasons"])
+    return f"{worst['accelerated']} of {worst['connections']} connections accelerated{f' ({reasons})' if reasons else ''}"

@@ -9,6 +9,7 @@ import subprocess
 from dataclasses import dataclass, field
 
 from . import process
+from .place import Place
 from .process import BenchError, Program
 
 PORT_FIRST = 21000  # below the range from which the kernel takes local ports
@@ -31,7 +32,7 @@ class Sample:
 
 
 class Session:
-    def __init__(self, work_dir, program_dir, quick, cpus=None):
+    def __init__(self, work_dir, program_dir, quick, cpus=None, wrapper=None):
         self.work_dir = work_dir
         self.quick = quick
         allowed = sorted(os.sched_getaffinity(0))
@@ -43,6 +44,18 @@ class Session:
         self._file_seconds = None
         self.program_dir = program_dir
         self._programs_ready = False
+        self._wrapper = wrapper
+        self._place = None
+
+    def place(self):
+        """The two containers, made at the first call."""
+        if self._place is None:
+            self._place = Place(self.work_dir, self.program_dir, self._wrapper)
+        return self._place
+
+    def close(self):
+        if self._place:
+            self._place.close()
 
     def _find_programs(self):
         """Makes sure that msgrate and the others are there: those of the build directory, else compiled here and now."""
@@ -93,10 +106,12 @@ class Session:
         return os.path.join(self.work_dir, f"{next(self._numbers):04d}-{suffix}")
 
     def start_server(self, column, argv):
-        return Program(column.server_prefix + argv, self.server_cpu, column.cgroup, self.path("server"))
+        return Program(column.server_prefix + argv, self.server_cpu, column.cgroup, self.path("server"),
+                       container=column.place and column.place.pair.b)
 
     def start_client(self, column, argv, stdin=subprocess.DEVNULL):
-        return Program(column.client_prefix + argv, self.client_cpu, column.cgroup, self.path("client"), stdin)
+        return Program(column.client_prefix + argv, self.client_cpu, column.cgroup, self.path("client"), stdin,
+                       container=column.place and column.place.pair.a)
 
 
 def run_pair(session, column, server_argv, client_argv, port=None, unix_path=None, seconds_max=60.0, short_lived=False,
@@ -109,11 +124,14 @@ def run_pair(session, column, server_argv, client_argv, port=None, unix_path=Non
     sample = Sample()
     with session.start_server(column, server_argv) as server:
         server.wait_listening(port, unix_path)
-        opens_before = process.kernel_opens()
+        net = f"/proc/{column.place.pair.a.init.pid}/net" if column.place else "/proc/net"  # the client's
+        opens_before = process.kernel_opens(net)
         cpu_before = process.cpu_of(process.tree(server.pid))
 
         def look():
-            if not unix_path and not short_lived:
+            if column.place and not short_lived:
+                column.place.look(sample, column.is_postern, port)
+            elif not unix_path and not short_lived:
                 sample.kernel_connections = process.count_tcp(port, process.TCP_ESTABLISHED)
             if while_running:
                 while_running()
@@ -128,7 +146,7 @@ def run_pair(session, column, server_argv, client_argv, port=None, unix_path=Non
         else:
             sample.server_cpu = process.cpu_of(process.tree(server.pid)) - cpu_before
         if sample.kernel_connections is None and not unix_path:
-            sample.kernel_connections = process.kernel_opens() - opens_before
+            sample.kernel_connections = process.kernel_opens(net) - opens_before
         if not server.stop():
             sample.errors.append("server had to be killed: SIGTERM didn't end it")
     if unix_path and os.path.exists(unix_path):

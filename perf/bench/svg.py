@@ -88,7 +88,8 @@ def plot_ratios(results, path):
             canvas.rect(x0, y, x1 - x0, bar_height - 2, COLOURS[name])
             low, high = ratio_range(result, metric, name)
             canvas.line(x_of(low), y + bar_height / 2 - 1, x_of(high), y + bar_height / 2 - 1)
-            canvas.text(max(x_of(high), x1, x_of(1)) + 5, y + bar_height - 3, f"{ratio:.2f}x")
+            how = " (through the kernel)" if result["columns"][name].get("fell_back") else ""
+            canvas.text(max(x_of(high), x1, x_of(1)) + 5, y + bar_height - 3, f"{ratio:.2f}x{how}")
             y += bar_height
         if result.get("bound"):
             x = x_of(result["bound"]["ratio"])

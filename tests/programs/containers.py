@@ -91,6 +91,10 @@ class Container:
                 raise AssertionError(f"{self.name}: {argv[0]}: exit {process.returncode}, expected {expect}: {err.strip() or out.strip()}")
         return out
 
+    @staticmethod
+    def environment():
+        return environment()
+
     def ip(self, *args):
         self._tool(["ip", *args])
 
