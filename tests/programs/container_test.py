@@ -15,6 +15,7 @@ import unittest
 
 import containers
 import netlab
+import synkit
 
 BUILD = "build"
 CONF = """
@@ -41,7 +42,7 @@ class Pair(unittest.TestCase):
     def setUp(self):
         self.top = tempfile.mkdtemp(prefix="pstn-cont-")
         self.addCleanup(shutil.rmtree, self.top)
-        self.broker = containers.Broker(BUILD, f"{self.top}/broker", "--syn-option", "off")
+        self.broker = containers.Broker(BUILD, f"{self.top}/broker", *self.broker_options())
         self.addCleanup(self.broker.close)
         try:
             self.pair = containers.Containers(f"{self.top}/broker", [BUILD, self.top], nat=self.nat)
@@ -49,6 +50,9 @@ class Pair(unittest.TestCase):
             self.skipTest(str(reason))
         self.addCleanup(self.pair.close)
         self.a, self.b = self.pair.a, self.pair.b
+
+    def broker_options(self):
+        return "--syn-option", "off"
 
     def need(self, *programs):
         for program in programs:
@@ -144,6 +148,47 @@ class Nat(Pair):
 
 
 class WrappedNat(Wrapped):
+    nat = True
+
+
+MARKED_SERVER = """
+import socket, sys
+s = socket.socket(); s.setsockopt(6, 0x50534d43, 1); s.bind(("0.0.0.0", 8080)); s.listen()
+c, peer = s.accept(); print(c.getsockopt(6, 0x50534d43) & 1, peer[0]); c.sendall(b"plain")
+"""
+MARKED_CLIENT = """
+import socket, sys
+s = socket.socket(); s.setsockopt(6, 0x50534d43, 1); s.connect((sys.argv[1], 8080)); print(s.getsockopt(6, 0x50534d43) & 1, s.recv(100).decode())
+"""
+
+
+class Marked(Pair):
+    """The broker of the host, and sockets in containers that mark their SYNs: what is to come rests on this."""
+
+    def setUp(self):
+        try:
+            self.cgroup = synkit.Cgroup()
+        except netlab.Unavailable as reason:
+            self.skipTest(str(reason))
+        self.addCleanup(self.cgroup.remove)
+        self.cgroup.enter()
+        super().setUp()
+
+    def broker_options(self):
+        return "--syn-option", self.cgroup.path
+
+    def test_both_are_told(self):
+        why = [line for line in self.broker.log().splitlines() if any(part in line for part in synkit.NOT_HERE)]
+        if why:
+            self.skipTest(why[0])
+        server = self.b.popen(["/usr/bin/python3", "-c", MARKED_SERVER], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(server.stdout.close)
+        self.b.wait_listening(PORT, server)
+        self.assertEqual(self.a.run(["/usr/bin/python3", "-c", MARKED_CLIENT, self.pair.server]), "1 plain\n")
+        self.assertEqual(server.stdout.readline(), f"1 {self.pair.client}\n")
+
+
+class MarkedNat(Marked):
     nat = True
 
 
