@@ -193,7 +193,8 @@ class Broker:
         self.log_path = os.path.join(directory, "log")
         with open(self.log_path, "ab") as log:
             argv = [os.path.join(build, "posternd"), "--system", "--foreground", "--verbose", "--runtime-dir", directory]
-            self.process = subprocess.Popen([*argv, "--policy", os.path.join(directory, "policy.json"), *options], stderr=log, env=environment())
+            self.process = subprocess.Popen([*argv, "--policy", os.path.join(directory, "policy.json"), *options], stderr=log, env=environment(),
+                                            preexec_fn=lambda: _end_with_parent(signal.SIGTERM))
         end = time.monotonic() + READY_SEC
         while not self._accepts(os.path.join(directory, "broker.sock")):
             if self.process.poll() is not None or time.monotonic() > end:
@@ -236,9 +237,13 @@ def _children_in(pid_namespace):
         os.close(home)
 
 
+def _end_with_parent(how):
+    netlab.libc.prctl(PR_SET_PDEATHSIG, how, 0, 0, 0)
+
+
 def _become_init():
     call("unshare", CLONE_NEWNS | CLONE_NEWNET)
-    netlab.libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _end_with_parent(signal.SIGKILL)
 
 
 def _cable(one, one_name, one_address, two, two_name, two_address):
