@@ -174,7 +174,7 @@ class Wires(SynTest):
 
         self.lab.wire.rule = rule
         client, taken = self.connect(self.listener())
-        self.assertEqual([options_254(s) for s in self.syns()], [[EXID]] * 2)
+        self.assertEqual([options_254(s) for s in self.syns(again=True)][:2], [[EXID]] * 2)
         self.assertEqual((exchanged(client), exchanged(taken)), (1, 1))
 
     def test_first_synack_is_lost(self):
@@ -188,8 +188,8 @@ class Wires(SynTest):
 
         self.lab.wire.rule = rule
         client, taken = self.connect(self.listener())
-        self.assertGreaterEqual(len(self.synacks()), 2)
-        self.assertTrue(all(options_254(s) == [EXID] for s in self.synacks()))
+        self.assertGreaterEqual(len(self.synacks(again=True)), 2)
+        self.assertTrue(all(options_254(s) == [EXID] for s in self.synacks(again=True)))
         self.assertEqual((exchanged(client), exchanged(taken)), (1, 1))
 
     def test_syns_with_the_option_are_dropped(self):
@@ -197,7 +197,7 @@ class Wires(SynTest):
         self.lab.wire.rule = lambda _, segment: None if options_254(segment) else [segment]
         client, taken = self.connect(self.listener())
         self.carries(client, taken)
-        self.assertEqual([options_254(s) for s in self.syns()], [[EXID]] * 3 + [[]])
+        self.assertEqual([options_254(s) for s in self.syns(again=True)][:4], [[EXID]] * 3 + [[]])
         self.assertEqual((exchanged(client), exchanged(taken)), (0, 0))
 
     def rewrite(self, chosen, change):
