@@ -45,7 +45,7 @@ class BetweenContainers(Workload):
 
 WORKLOADS = [
     BetweenContainers("pair-nginx-t1-c500", Http("", "nginx 1 KiB, wrk -t 1 -c 500", 1, 500, 10)),
-    BetweenContainers("pair-nginx-t8-c500", Http("", "nginx 1 KiB, wrk -t 8 -c 500", 8, 500, 10)),
+    BetweenContainers("pair-nginx-t8-c500", Http("", "nginx 1 KiB, wrk -t 8 -c 500 -d 30", 8, 500, 30)),
     BetweenContainers("pair-redis-c200", Redis("", "redis-benchmark -t set,get -n 400000 -c 200 -d 1024", 200, 400000, 200000, "cores")),
     BetweenContainers("pair-sockperf-pp-14", SockperfLatency()),
 ]
