@@ -58,6 +58,19 @@ std::vector<pstn_addr> LocalAddresses() {
   return found;
 }
 
+bool SourceTowards(const pstn_addr& to, pstn_addr& source) {
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  memcpy(&address.sin6_addr, to.ip, sizeof(to.ip));
+  address.sin6_port = htons(to.port);
+  socklen_t size = sizeof(address);
+  // Connecting it sends nothing. IPv4 goes by mapped addresses.
+  const UniqueFd fd(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  auto* const place = reinterpret_cast<sockaddr*>(&address);
+  return fd.ok() && connect(fd.get(), place, size) == 0 &&
+         getsockname(fd.get(), place, &size) == 0 && ToAddr(place, source);
+}
+
 AddressWatch::AddressWatch(event_base* base, OnChange on_change)
     : on_change_(std::move(on_change)),
       netlink_(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE)) {

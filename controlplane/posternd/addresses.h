@@ -15,6 +15,8 @@
 namespace postern::daemon {
 
 std::vector<pstn_addr> LocalAddresses();
+// Our address towards `to`, as the kernel's routes have it now. False: there is no way.
+bool SourceTowards(const pstn_addr& to, pstn_addr& source);
 
 class AddressWatch {
  public:

@@ -29,13 +29,13 @@ void Asks::Ask(Client& line, ctl::Msg question, SharedFd fd, Done done) {
   line.Send(question, std::move(fd));
 }
 
-bool Asks::OnAnswer(const Client& line, const ctl::Msg& message) {
+bool Asks::OnAnswer(const Client& line, const ctl::Msg& message, UniqueFd& fd) {
   if (message.seq == 0 || (message.seq & ctl::kBrokerSeq) != whose_) return false;
   const auto it = open_.find(message.seq);
   if (it == open_.end() || it->second.line != &line) return true;  // too late
   const Done done = std::move(it->second.done);
   open_.erase(it);
-  done(message.status, message);
+  done(message.status, message, std::move(fd));
   return true;
 }
 
@@ -49,7 +49,7 @@ void Asks::OnGone(const Client& line) {
       ++it;
     }
   }
-  for (const Done& done : lost) done(EPIPE, {});
+  for (const Done& done : lost) done(EPIPE, {}, {});
 }
 
 void Asks::Tick() {

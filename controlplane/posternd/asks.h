@@ -17,14 +17,14 @@ namespace postern::daemon {
 class Asks {
  public:
   // status: 0 or a positive errno; EPIPE: the line has ended, or was too late.
-  using Done = std::function<void(int status, const ctl::Msg& answer)>;
+  using Done = std::function<void(int status, const ctl::Msg& answer, UniqueFd fd)>;
 
   // whose: 0 or ctl::kBrokerSeq.
   Asks(event_base* base, uint32_t whose);
 
   void Ask(Client& line, ctl::Msg question, SharedFd fd, Done done);
   // False: the message is a question.
-  bool OnAnswer(const Client& line, const ctl::Msg& message);
+  bool OnAnswer(const Client& line, const ctl::Msg& message, UniqueFd& fd);
   void OnGone(const Client& line);
 
  private:

@@ -19,16 +19,24 @@ constexpr ptrdiff_t kStacksMax = 4096;  // of a member
 
 }  // namespace
 
-Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uuid& gid)
+Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uuid& gid,
+               BellSpace& bells, bool has_syn_option)
     : base_(base),
       listener_(std::move(listener)),
       policy_(std::move(policy)),
       gid_(gid),
+      bells_(bells),
+      has_syn_option_(has_syn_option),
       asks_(base, ctl::kBrokerSeq),
       acceptable_(base, listener_.get(), static_cast<short>(EV_READ | EV_PERSIST),
                   [this] { AcceptAll(); }),
       again_(base, -1, 0, [this] { acceptable_.Add(); }),
-      grace_(base, -1, 0, [this] { GraceEnds(); }) {
+      grace_(base, -1, 0, [this] { GraceEnds(); }),
+      tell_(base, -1, 0, [this] { TellHost(); }),
+      watch_(base, [this](const std::vector<pstn_addr>& all) {
+        own_addresses_ = all;
+        tell_.AddMs(0);
+      }) {
   acceptable_.Add();
 }
 
@@ -81,13 +89,25 @@ Broker::Handler Broker::HandlerOf(ctl::Type type) {
       return &Broker::LinkEnd;
     case ctl::Type::kAlive:
       return &Broker::Alive;
+    case ctl::Type::kRegister:
+      return &Broker::Register;
+    case ctl::Type::kAttach:
+      return &Broker::Attach;
+    case ctl::Type::kRelease:
+      return &Broker::Release;
+    case ctl::Type::kLearn:
+      return &Broker::Learn;
+    case ctl::Type::kAddresses:
+      return &Broker::Addresses;
+    case ctl::Type::kBell:
+      return &Broker::Bell;
     default:
       return nullptr;
   }
 }
 
 void Broker::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
-  if (asks_.OnAnswer(client, message)) return;
+  if (asks_.OnAnswer(client, message, fd)) return;
   const Handler handler = HandlerOf(message.type);
   if (handler == nullptr) return client.Reply(message, ENOSYS);
   if (!MemberOf(client)->joined && message.type != ctl::Type::kJoin)
@@ -109,11 +129,8 @@ void Broker::Join(Client& client, const ctl::Msg& message, UniqueFd) {
   const bool again = std::exchange(member.joined, true);
   Note("daemon %d of user %u joins, cgroup %s", member.who.pid, member.who.uid,
        member.who.cgroup.c_str());
-  ctl::Msg reply;
-  reply.type = message.type;
-  reply.seq = message.seq;
-  reply.uuid = gid_;
-  client.Send(reply);
+  client.Reply(message, 0);
+  tell_.AddMs(0);
   if (again) return;
   for (const auto& [other, m] : members_) {
     for (const auto& [key, listener] : m->offers) {
@@ -189,6 +206,8 @@ void Broker::OnGone(Client& client) {
   members_.erase(it);
   Note("daemon %d of user %u is gone", member->who.pid, member->who.uid);
   asks_.OnGone(client);
+  ForgetDmbs(&client);
+  tell_.AddMs(0);
   // Listeners: their processes offer them again to the next daemon, if they live.
   for (const auto& [key, listener] : member->offers) Withdraw(key, [] {});
   std::vector<pstn_uuid> owned;
@@ -200,6 +219,9 @@ void Broker::OnGone(Client& client) {
   for (const pstn_uuid& id : owned) ForgetIfDead(id);
 }
 
-void Broker::SetPolicy(Policy policy) { policy_ = std::move(policy); }
+void Broker::SetPolicy(Policy policy) {
+  policy_ = std::move(policy);
+  tell_.AddMs(0);
+}
 
 }  // namespace postern::daemon

@@ -12,6 +12,7 @@
 #pragma once
 #include <sys/socket.h>
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <set>
@@ -19,7 +20,9 @@
 #include <tuple>
 #include <vector>
 
+#include "addresses.h"
 #include "asks.h"
+#include "bells.h"
 #include "client.h"
 #include "directory.h"
 #include "event.h"
@@ -30,7 +33,9 @@ namespace postern::daemon {
 
 class Broker {
  public:
-  Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uuid& gid);
+  // bells: in its namespace, or not ok(): then network namespaces are not connected.
+  Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uuid& gid, BellSpace& bells,
+         bool has_syn_option);
 
   void SetPolicy(Policy policy);
 
@@ -43,7 +48,8 @@ class Broker {
     Who who;
     bool joined = false;
     std::map<OfferKey, Listener> offers;
-    std::set<OfferKey> shown;  // other members' offers that it has been told
+    std::set<OfferKey> shown;          // other members' offers that it has been told
+    std::vector<pstn_addr> addresses;  // of its network namespace
   };
   struct Stack {
     Client* member = nullptr;  // null: its daemon is gone, and may come back
@@ -56,6 +62,14 @@ class Broker {
     uid_t uid = 0;       // whose quota it is
     bool known[2] = {true, true};
     bool missed = false;  // for a round already
+  };
+
+  // Registered and not attached yet: `what` as it was asked.
+  struct Dmb {
+    Client* owner = nullptr;
+    uid_t uid = 0;
+    ctl::Msg what;
+    std::chrono::steady_clock::time_point until;
   };
 
   // broker.cc: members
@@ -93,6 +107,22 @@ class Broker {
   void GraceEnds();
   bool MayLink(const Member& from, const Member& to) const;
 
+  // broker_device.cc: tokens
+  uint64_t NewToken() const;
+  void Register(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Attach(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Release(Client& client, const ctl::Msg& message, UniqueFd fd);
+  int AttachListener(Client& client, const Dmb& dmb);
+  int AttachConnection(Client& client, const Dmb& dmb, const ctl::Msg& message);
+  void Learn(Client& server, const ctl::Msg& message, UniqueFd fd);
+  void ForgetDmbs(const Client* client);
+
+  // broker_host.cc
+  void Addresses(Client& client, const ctl::Msg& message, UniqueFd fd);
+  pstn_host Host() const;
+  void TellHost();
+  void Bell(Client& client, const ctl::Msg& message, UniqueFd fd);
+
   event_base* base_;
   UniqueFd listener_;
   Policy policy_;
@@ -100,8 +130,13 @@ class Broker {
   std::map<Client*, std::unique_ptr<Member>> members_;
   std::map<pstn_uuid, Stack, UuidLess> stacks_;
   std::map<pstn_uuid, Link, UuidLess> links_;
+  std::map<uint64_t, Dmb> dmbs_;  // by token
+  BellSpace& bells_;
+  const bool has_syn_option_;
+  std::vector<pstn_addr> own_addresses_;
   Asks asks_;
-  Event acceptable_, again_, grace_;
+  Event acceptable_, again_, grace_, tell_;
+  AddressWatch watch_;
 };
 
 }  // namespace postern::daemon

@@ -54,7 +54,7 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (!links_.emplace(message.id, Link{{message.peer, message.uuid}, member.who.uid}).second)
     return client.Reply(message, EEXIST);
   asks_.Ask(to, message, Share(std::move(fd)),
-            [this, line = &client, message](int status, const ctl::Msg&) {
+            [this, line = &client, message](int status, const ctl::Msg&, UniqueFd) {
               if (status != 0) links_.erase(message.id);
               if (members_.count(line) != 0) line->Reply(message, status);
             });

@@ -25,7 +25,7 @@ bool Broker::MayShow(const Member& owner, const Member& to, const Listener& list
 void Broker::Show(Member& to, const Listener& listener) {
   const ctl::Msg message = MessageOf(ctl::Type::kListener, listener);
   to.shown.insert(KeyOf(listener.stack, listener.ep_idx, listener.ep_gen));
-  asks_.Ask(*to.client, message, {}, [](int, const ctl::Msg&) {});
+  asks_.Ask(*to.client, message, {}, [](int, const ctl::Msg&, UniqueFd) {});
 }
 
 // What the socket says of itself; or, of one that was offered to the broker before this one, what
@@ -83,7 +83,7 @@ void Broker::Withdraw(const OfferKey& key, std::function<void()> done) {
   message.b = std::get<3>(key);
   for (const auto& [other, member] : members_) {
     if (member->shown.erase(key) != 0)
-      asks_.Ask(*member->client, message, {}, [last](int, const ctl::Msg&) {});
+      asks_.Ask(*member->client, message, {}, [last](int, const ctl::Msg&, UniqueFd) {});
   }
 }
 

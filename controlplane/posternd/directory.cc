@@ -43,7 +43,8 @@ unsigned Takes(const Listener& l) {
 
 // Whether the kernel would refuse two sockets to listen there.
 bool SamePlace(const Listener& a, const Listener& b) {
-  if (a.local.port != b.local.port || a.netns_ino != b.netns_ino || (Takes(a) & Takes(b)) == 0)
+  if (a.local.port != b.local.port || a.netns_ino != b.netns_ino || a.learnt != b.learnt ||
+      (Takes(a) & Takes(b)) == 0)
     return false;
   return IsWildcard(a) || IsWildcard(b) ||
          (memcmp(a.local.ip, b.local.ip, sizeof(a.local.ip)) == 0 &&
@@ -84,7 +85,8 @@ ctl::Msg MessageOf(ctl::Type type, const Listener& listener) {
   message.cookie = listener.cookie;
   message.d = (listener.family == AF_INET6 ? ctl::kListenerIpv6 : 0) |
               (listener.v6only != 0 ? ctl::kListenerV6Only : 0) |
-              (listener.shares_port ? ctl::kListenerSharesPort : 0);
+              (listener.shares_port ? ctl::kListenerSharesPort : 0) |
+              (listener.learnt ? ctl::kListenerLearnt : 0);
   return message;
 }
 
@@ -99,6 +101,7 @@ Listener ListenerIn(const ctl::Msg& message) {
   listener.family = (message.d & ctl::kListenerIpv6) != 0 ? AF_INET6 : AF_INET;
   listener.v6only = (message.d & ctl::kListenerV6Only) != 0 ? 1 : 0;
   listener.shares_port = (message.d & ctl::kListenerSharesPort) != 0;
+  listener.learnt = (message.d & ctl::kListenerLearnt) != 0;
   return listener;
 }
 
@@ -167,6 +170,8 @@ void Directory::Write(uint32_t entry, const Listener& l) {
   StoreRelaxed(e.family, l.family);
   StoreRelaxed(e.v6only, l.v6only);
   StoreRelaxed(e.backlog, l.backlog);
+  StoreRelaxed(e.learnt, l.learnt ? 1u : 0u);
+  e.source = l.source;
   StoreRelaxed(e.netns_ino, l.netns_ino);
   StoreRelaxed(e.cookie, l.cookie);
   StoreRelaxed(e.used, 1);
@@ -231,6 +236,12 @@ bool Directory::Withdraw(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_ge
   if (entry == PSTN_NONE) return false;
   Remove(entry);
   return true;
+}
+
+void Directory::SetHost(const pstn_host& host) {
+  if (memcmp(&dir_->host, &host, sizeof(host)) == 0) return;
+  Change change(dir_);
+  dir_->host = host;
 }
 
 void Directory::SetAddresses(const std::vector<pstn_addr>& addresses) {

@@ -28,6 +28,8 @@ struct Listener {
   uint64_t netns_ino = 0, cookie = 0;
   bool shares_port = false;  // SO_REUSEPORT
   bool foreign = false;      // of another user's posternd: known from the broker
+  bool learnt = false;       // of another network namespace; `local` is how it is reached from ours
+  pstn_addr source{};        // learnt: our address towards it
 };
 
 // How listeners are told of between daemons and the broker.
@@ -67,6 +69,8 @@ class Directory {
   }
   // Called for what WithdrawIf and Publish take out of our own listeners.
   std::function<void(const Listener&)> on_lost;
+  // As the broker has it; nothing when there is none.
+  void SetHost(const pstn_host& host);
   // What does not fit is left out: connections to such an address go through the kernel.
   void SetAddresses(const std::vector<pstn_addr>& addresses);
 

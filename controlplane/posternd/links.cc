@@ -147,8 +147,12 @@ void Registry::PushLink(const LinkGroup& link, uint32_t side) {
   message.type = ctl::Type::kLgr;
   message.a = link.end[side].idx;
   message.uuid = link.owner[1 - side];
-  for (const auto& [slot, process] : link.end[side].stack->processes) {
-    if (process->client != nullptr) process->client->Send(message, link.fd);
+  Push(*link.end[side].stack, message, link.fd);
+}
+
+void Registry::Push(const Stack& stack, const ctl::Msg& message, const SharedFd& fd) {
+  for (const auto& [slot, process] : stack.processes) {
+    if (process->client != nullptr) process->client->Send(message, fd);
   }
 }
 

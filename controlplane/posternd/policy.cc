@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policy.h"
 
+#include <arpa/inet.h>
 #include <grp.h>
 #include <pwd.h>
 
@@ -13,6 +14,7 @@
 #include <stdexcept>
 
 #include "base/options.h"
+#include "wire/clc.h"
 
 namespace postern::daemon {
 
@@ -86,14 +88,60 @@ struct PolicyReader {
     return rule;
   }
 
+  static std::vector<std::string> Ueids(const json& value) {
+    if (!value.is_array() || value.empty() || value.size() > PSTN_HOST_UEIDS)
+      Fail("ueids is not an array of one to four names");
+    std::vector<std::string> names;
+    for (const json& name : value) {
+      ClcEid eid;
+      names.push_back(String(name, "ueids"));
+      if (!ClcUeidFromText(names.back().c_str(), eid))
+        Fail("ueids: " + name.dump() + " is not made of up to 32 of A-Z 0-9 . -");
+    }
+    return names;
+  }
+
+  // "10.96.0.0/12", "fd00::1"
+  static pstn_addr Prefix(const json& value) {
+    const std::string text = String(value, "addresses");
+    const size_t slash = text.find('/');
+    const std::string ip = text.substr(0, slash);
+    pstn_addr addr{};
+    unsigned most = 128;
+    if (inet_pton(AF_INET, ip.c_str(), addr.ip + 12) == 1) {
+      addr.ip[10] = addr.ip[11] = 0xff;
+      most = 32;
+    } else if (inet_pton(AF_INET6, ip.c_str(), addr.ip) != 1) {
+      Fail("addresses: " + value.dump() + " is no address");
+    }
+    unsigned bits = most;
+    if (slash != std::string::npos) {
+      const std::string length = text.substr(slash + 1);
+      const bool digits = !length.empty() && length.size() <= 3 &&
+                          length.find_first_not_of("0123456789") == std::string::npos;
+      bits = digits ? static_cast<unsigned>(std::stoul(length)) : most + 1;
+    }
+    if (bits > most) Fail("addresses: " + value.dump() + " has no such prefix");
+    addr.port = static_cast<uint16_t>(128 - most + bits);
+    return addr;
+  }
+
   static Policy Read(const json& object) {
-    OnlyKeys(object, "the policy", {"default", "rules", "links", "listeners", "daemons"});
+    OnlyKeys(
+        object, "the policy",
+        {"default", "rules", "links", "listeners", "daemons", "buffers", "ueids", "addresses"});
     Policy policy;
     if (object.contains("default")) policy.default_ = Verdict(object["default"], "default");
     if (object.contains("links")) policy.links_max = Number(object["links"], "links");
     if (object.contains("listeners"))
       policy.listeners_max = Number(object["listeners"], "listeners");
     if (object.contains("daemons")) policy.daemons_max = Number(object["daemons"], "daemons");
+    if (object.contains("buffers")) policy.buffers_max = Number(object["buffers"], "buffers");
+    if (object.contains("ueids")) policy.ueids = Ueids(object["ueids"]);
+    if (object.contains("addresses")) {
+      if (!object["addresses"].is_array()) Fail("addresses is not an array");
+      for (const json& text : object["addresses"]) policy.addresses.push_back(Prefix(text));
+    }
     if (!object.contains("rules")) return policy;
     if (!object["rules"].is_array()) Fail("rules is not an array");
     for (const json& rule : object["rules"]) policy.rules_.push_back(ReadRule(rule));

@@ -4,7 +4,8 @@
 //   { "default": "allow",
 //     "rules": [ { "from": { "user": "www-data" }, "to": { "user": "redis" }, "ports": "6379",
 //     "verdict": "allow" },
-//                { "to": { "cgroup": "/secret/" }, "verdict": "deny" } ] }
+//                { "to": { "cgroup": "/secret/" }, "verdict": "deny" } ],
+//     "addresses": [ "10.96.0.0/12" ] }
 //
 // The first rule that fits decides. "deny" means that the connection is the kernel's, not that it
 // is refused: Postern adds no firewall, and goes around none that names users, cgroups or ports
@@ -16,6 +17,8 @@
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "abi/postern_abi.h"
 
 namespace postern::daemon {
 
@@ -39,7 +42,12 @@ class Policy {
 
   bool Allows(const Who& from, const Who& to, uint16_t port) const;
   // What one user may have.
-  uint32_t links_max = 1024, listeners_max = 1024, daemons_max = 256;
+  uint32_t links_max = 1024, listeners_max = 1024, daemons_max = 256, buffers_max = 4096;
+  // Who our host is to others (SMC's user-defined ids; at least one).
+  std::vector<std::string> ueids = {"POSTERN"};
+  // Where network namespaces of this host may be reached, besides their own addresses: virtual
+  // addresses of services, for example. `port` is the length of the prefix, of 128 bits.
+  std::vector<pstn_addr> addresses;
 
  private:
   // Unset: any.

@@ -85,6 +85,28 @@ const Stack* Registry::EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t
   return nullptr;
 }
 
+void Registry::StoreHeld(const pstn_uuid& id, uint32_t ep_idx, uint32_t ep_gen, uint32_t held,
+                         uint32_t in_talks) {
+  Stack* const stack = Find(id);
+  pstn_ep* const ep = stack != nullptr ? EpAt(*stack->view.s, ep_idx) : nullptr;
+  if (ep == nullptr || LoadRelaxed(ep->gen) != ep_gen) return;
+  const bool more = held > LoadRelaxed(ep->held);
+  StoreRelease(ep->held, held);
+  StoreRelease(ep->in_talks, in_talks);
+  if (!more) return;
+  ctl::Msg message;
+  message.type = ctl::Type::kHeld;
+  message.a = ep_idx;
+  message.b = ep_gen;
+  Push(*stack, message);
+}
+
+uint32_t Registry::BacklogOf(const pstn_uuid& id, uint32_t ep_idx, uint32_t ep_gen) {
+  Stack* const stack = Find(id);
+  const pstn_ep* const ep = stack != nullptr ? EpAt(*stack->view.s, ep_idx) : nullptr;
+  return ep != nullptr && LoadRelaxed(ep->gen) == ep_gen ? LoadRelaxed(ep->backlog) : 0;
+}
+
 int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack) {
   const uint64_t inode = InodeOf(memfd.get());
   stack = Find(id);

@@ -117,6 +117,12 @@ class Registry {
   std::function<void(const LinkGroup&, uint32_t side)> on_end, on_have;
 
   Stack* Find(const pstn_uuid& id);
+  // A listener's words for those who accept (Negotiator); its backlog, 0 if it is gone.
+  void StoreHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen, uint32_t held,
+                 uint32_t in_talks);
+  uint32_t BacklogOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
+  // Sends a message to every process of a stack.
+  static void Push(const Stack& stack, const ctl::Msg& message, const SharedFd& fd = {});
   // The endpoint behind descriptor `fd` of a process, and its stack; null: none.
   const Stack* EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t& gen) const;
   void ClientGone(Client& client);

@@ -70,7 +70,8 @@ const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
   }
   const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
   if (lgr < PSTN_LGRS && Same(stack.view.s->lgrs[lgr].peer, stack.id)) return "intra-stack";
-  return "same-host";
+  return lgr < PSTN_LGRS && LoadRelaxed(stack.view.s->lgrs[lgr].remote) != 0 ? "smc-d"
+                                                                             : "same-host";
 }
 
 template <typename Visit>

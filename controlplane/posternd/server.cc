@@ -40,10 +40,19 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
     : base_(base),
       directory_(directory),
       idle_sec_(idle_sec),
-      registry_(base, directory, [this] { ConsiderLeaving(); }),
+      registry_(base, directory,
+                [this] {
+                  negotiator_.StacksChanged();
+                  ConsiderLeaving();
+                }),
       upstream_(base, std::move(broker), directory, registry_),
+      negotiator_(base, registry_, upstream_),
       keepers_(base, std::move(runtime_dir)),
-      addresses_(base, [this](const std::vector<pstn_addr>& all) { directory_.SetAddresses(all); }),
+      addresses_(base,
+                 [this](const std::vector<pstn_addr>& all) {
+                   directory_.SetAddresses(all);
+                   upstream_.SetAddresses(all);
+                 }),
       path_(base, std::move(listener), *this),
       abstract_(base, std::move(abstract), *this),
       idle_(base, -1, 0, [this] { Leave(); }) {
@@ -53,7 +62,13 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
   registry_.on_process = [this](const Process& p) {
     upstream_.Alive(p.stack->id, p.pid, p.pidfd.get());
   };
-  directory_.on_lost = [this](const Listener& l) { upstream_.Unoffer(l, [] {}); };
+  directory_.on_lost = [this](const Listener& l) {
+    negotiator_.ListenerGone(l.stack, l.ep_idx, l.ep_gen);
+    upstream_.Unoffer(l, [] {});
+  };
+  upstream_.on_host = [this](const pstn_host& host) { SetHost(host); };
+  upstream_.on_join = [this] { AskForListeners(); };
+  upstream_.on_settled = [this] { Settled(); };
   ConsiderLeaving();
 }
 
@@ -133,6 +148,18 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
       return &Server::Export;
     case ctl::Type::kKeeper:
       return &Server::Keeper;
+    case ctl::Type::kNegotiate:
+      return &Server::Negotiate;
+    case ctl::Type::kTakeHeld:
+      return &Server::TakeHeld;
+    case ctl::Type::kAttach:
+      return &Server::Attach;
+    case ctl::Type::kRegister:
+      return &Server::Register;
+    case ctl::Type::kRelease:
+      return &Server::Release;
+    case ctl::Type::kBell:
+      return &Server::Bell;
     default:
       break;  // ours to send, or the broker's
   }
@@ -159,6 +186,7 @@ void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
 }
 
 void Server::Hello(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (!upstream_.settled()) return early_.push_back({&client, client.id(), message, std::move(fd)});
   const bool known = !client.stranger || BelongsToUs(fd);
   const int error =
       known ? registry_.Hello(client, message.a, message.uuid, std::move(fd)) : -EACCES;
@@ -201,6 +229,7 @@ void Server::Unlisten(Client& client, const ctl::Msg& message, UniqueFd) {
   listener.ep_gen = message.b;
   if (!directory_.Withdraw(listener.stack, message.a, message.b))
     return client.Reply(message, ENOENT);
+  negotiator_.ListenerGone(listener.stack, message.a, message.b);
   upstream_.Unoffer(listener, [this, line = &client, id = client.id(), message] {
     if (IsHere(line, id)) line->Reply(message, 0);
   });
@@ -231,6 +260,12 @@ void Server::AnswerIntroduce(Client& client, const ctl::Msg& message, const Link
   reply.seq = message.seq;
   reply.a = link.end[0].idx;
   reply.uuid = message.uuid;
+  if (message.type == ctl::Type::kAttach) {  // the listener, as the broker has answered
+    reply.a = message.d;
+    reply.b = message.b;
+    reply.c = message.c;
+    reply.d = link.end[0].idx;
+  }
   client.Send(reply, link.fd);
 }
 

@@ -11,6 +11,7 @@
 #include "directory.h"
 #include "event.h"
 #include "keepers.h"
+#include "negotiator.h"
 #include "registry.h"
 #include "report.h"
 #include "upstream.h"
@@ -60,6 +61,18 @@ class Server {
   void Export(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Keeper(Client& client, const ctl::Msg& message, UniqueFd fd);
 
+  // server_smc.cc: network namespaces
+  void Negotiate(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void TakeHeld(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Attach(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Register(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Release(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Bell(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void SetHost(const pstn_host& host);
+  void TakeSender();
+  void Settled();
+  void AskForListeners();
+
   event_base* base_;
   Directory& directory_;
   uint32_t idle_sec_;
@@ -67,6 +80,7 @@ class Server {
   Clock::time_point started_ = Clock::now();
   Registry registry_;
   Upstream upstream_;
+  Negotiator negotiator_;
   Keepers keepers_;
   std::unordered_map<Client*, std::unique_ptr<Client>> clients_;
   AddressWatch addresses_;
@@ -77,6 +91,14 @@ class Server {
     ctl::Msg message;
   };
   std::map<pstn_uuid, std::vector<Waiting>, UuidLess> waiting_;  // by the link group asked for
+  // Who says hello while it is not known yet whether there is a broker, and what it offers.
+  struct Early {
+    Client* client;
+    uint64_t client_id;
+    ctl::Msg message;
+    UniqueFd fd;
+  };
+  std::vector<Early> early_;
   size_t strangers_ = 0;  // of other users, until they have said hello
   Event idle_;
 };

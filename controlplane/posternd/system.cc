@@ -17,6 +17,7 @@
 #include <memory>
 #include <optional>
 
+#include "bells.h"
 #include "broker.h"
 #include "event.h"
 #include "log.h"
@@ -60,15 +61,18 @@ bool IsBpffs(const char* path) {
 
 // Not having it is no reason not to serve: it is for connections between network namespaces. Why is
 // in the log (SynOption has said it).
-void AttachSynOption(SynOption& syn_option, const SystemOptions& options) {
-  if (options.syn_option == "off") return;
+bool AttachSynOption(SynOption& syn_option, const SystemOptions& options) {
+  if (options.syn_option == "off") return false;
   if (options.syn_option != "auto")
-    return (void)syn_option.Attach(options.syn_option, options.syn_option_pins);
+    return syn_option.Attach(options.syn_option, options.syn_option_pins) == 0;
   const std::string root = CgroupRoot();
-  if (root.empty()) return Warn("SYN option: no cgroup2 is mounted");
+  if (root.empty()) {
+    Warn("SYN option: no cgroup2 is mounted");
+    return false;
+  }
   const bool pinned = options.syn_option_pins.empty() && IsBpffs(kBpfDir);
   const std::string pins = pinned ? std::string(kBpfDir) + "/postern" : options.syn_option_pins;
-  (void)syn_option.Attach(root, pins);
+  return syn_option.Attach(root, pins) == 0;
 }
 
 }  // namespace
@@ -118,9 +122,12 @@ int ServeSystem(event_base* base, RuntimeDir& dir, const SystemOptions& options,
   }
   // To attach takes more than to serve; what is attached stays so by its descriptors.
   SynOption syn_option;
-  AttachSynOption(syn_option, options);
+  const bool marks_syns = AttachSynOption(syn_option, options);
+  BellSpace bells;
+  if (const int failed = bells.Enter(dir.File("bells")); failed != 0)
+    Warn("network namespaces are not connected: %s", strerror(-failed));
   DropPrivileges();
-  Broker broker(base, std::move(listener), std::move(*policy), HostGid(dir));
+  Broker broker(base, std::move(listener), std::move(*policy), HostGid(dir), bells, marks_syns);
   Event reload(base, SIGHUP, static_cast<short>(EV_SIGNAL | EV_PERSIST), [&] {
     std::optional<Policy> next = Policy::Load(options.policy, error);
     if (!next) return Warn("the policy stays as it is: %s", error.c_str());

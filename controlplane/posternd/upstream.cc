@@ -6,17 +6,24 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
+#include "addresses.h"
 #include "log.h"
 #include "proc.h"
+#include "report.h"
 
 namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kRetryMs = 1000;
+// So long the listener of another network namespace is found in the directory: then one connection
+// goes by TCP again, so that a change of routes or translation rules is seen.
+constexpr auto kLearntFor = std::chrono::seconds(5);
+constexpr uint32_t kForgetMs = 1000;
 
 }  // namespace
 
@@ -27,19 +34,20 @@ Upstream::Upstream(event_base* base, std::string socket_path, Directory& directo
       directory_(directory),
       registry_(registry),
       asks_(base, 0),
-      retry_(base, -1, 0, [this] { Connect(); }) {
+      retry_(base, -1, 0, [this] { Connect(); }),
+      forget_(base, -1, 0, [this] { ForgetLearnt(); }) {
   Connect();
 }
 
 void Upstream::Connect() {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  if (path_.empty() || path_.size() >= sizeof(address.sun_path)) return;
+  if (path_.empty() || path_.size() >= sizeof(address.sun_path)) return Settle();
   memcpy(address.sun_path, path_.data(), path_.size());
   retry_.AddMs(kRetryMs);
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok() || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
-    return;
+    return Settle();
   retry_.Del();
   ucred peer{};
   socklen_t size = sizeof(peer);
@@ -50,9 +58,10 @@ void Upstream::Connect() {
       [this](Client&) { OnGone(); });
   ctl::Msg message;
   message.type = ctl::Type::kJoin;
-  asks_.Ask(*line_, message, {}, [this](int status, const ctl::Msg&) {
+  asks_.Ask(*line_, message, {}, [this](int status, const ctl::Msg&, UniqueFd) {
     if (status == 0) return Join();
     Warn("the broker does not take us: %s", strerror(status));
+    Settle();
   });
 }
 
@@ -72,6 +81,8 @@ void Upstream::Join() {
   for (const auto& [entry, listener] : directory_.listeners()) {
     if (!listener.foreign) Offer(listener, {});
   }
+  TellAddresses();
+  if (on_join) on_join();
 }
 
 void Upstream::OnGone() {
@@ -80,11 +91,20 @@ void Upstream::OnGone() {
   line_.reset();
   Note("the broker is gone");
   directory_.WithdrawIf([](const Listener& l) { return l.foreign; });
+  learnt_.clear();
+  if (on_host) on_host({});
+  Settle();
   retry_.AddMs(kRetryMs / 10);  // it may be starting again
 }
 
+void Upstream::Settle() {
+  if (std::exchange(settled_, true)) return;
+  if (on_settled) on_settled();
+}
+
 void Upstream::OnMessage(const ctl::Msg& message, UniqueFd fd) {
-  if (asks_.OnAnswer(*line_, message)) return;
+  if (asks_.OnAnswer(*line_, message, fd)) return;
+  if (message.type == ctl::Type::kHost) return TakeHost(fd);
   int error = -ENOSYS;
   if (message.type == ctl::Type::kListener) error = TakeListener(message);
   if (message.type == ctl::Type::kGone)
@@ -96,18 +116,69 @@ void Upstream::OnMessage(const ctl::Msg& message, UniqueFd fd) {
 }
 
 int Upstream::TakeListener(const ctl::Msg& message) {
-  if (registry_.Find(message.uuid) != nullptr) return -EEXIST;
   Listener listener = ListenerIn(message);
+  if (registry_.Find(message.uuid) != nullptr) return -EEXIST;
   listener.netns_ino = OwnNetnsIno();
   listener.foreign = true;
+  if (listener.learnt) {
+    if (!SourceTowards(listener.local, listener.source)) return -ENETUNREACH;
+    learnt_[listener.stack] = Clock::now() + kLearntFor;
+    if (!forget_.pending()) forget_.AddMs(kForgetMs);
+  }
   return directory_.Publish(listener);
+}
+
+void Upstream::ForgetLearnt() {
+  const auto now = Clock::now();
+  directory_.WithdrawIf([&](const Listener& l) {
+    const auto known = learnt_.find(l.stack);
+    return l.learnt && (known == learnt_.end() || known->second <= now);
+  });
+  for (auto it = learnt_.begin(); it != learnt_.end();)
+    it = it->second <= now ? learnt_.erase(it) : std::next(it);
+  if (!learnt_.empty()) forget_.AddMs(kForgetMs);
+}
+
+void Upstream::TakeHost(const UniqueFd& fd) {
+  pstn_host host{};
+  if (pread(fd.get(), &host, sizeof(host), 0) != sizeof(host)) return;
+  host.addr_count = std::min(host.addr_count, PSTN_DIR_ADDRS);
+  host.ueid_count = std::min(host.ueid_count, PSTN_HOST_UEIDS);
+  if (on_host) on_host(host);
+  Settle();
+}
+
+void Upstream::SetAddresses(const std::vector<pstn_addr>& addresses) {
+  addresses_ = addresses;
+  TellAddresses();
+}
+
+void Upstream::TellAddresses() {
+  if (!joined_) return;
+  const size_t count = std::min<size_t>(addresses_.size(), PSTN_DIR_ADDRS);
+  UniqueFd memfd =
+      ToMemfd({reinterpret_cast<const char*>(addresses_.data()), count * sizeof(pstn_addr)});
+  if (!memfd.ok()) return;
+  ctl::Msg message;
+  message.type = ctl::Type::kAddresses;
+  message.a = static_cast<uint32_t>(count);
+  line_->Send(message, Share(std::move(memfd)));
+}
+
+void Upstream::Ask(const ctl::Msg& message, Asks::Done done) {
+  if (!joined_) return done(ENOTCONN, {}, {});
+  asks_.Ask(*line_, message, {}, std::move(done));
+}
+
+void Upstream::Send(const ctl::Msg& message) {
+  if (joined_) line_->Send(message);
 }
 
 void Upstream::Offer(const Listener& listener, UniqueFd socket) {
   if (!joined_) return;
   const ctl::Msg message = MessageOf(ctl::Type::kOffer, listener);
   SharedFd with = socket.ok() ? Share(std::move(socket)) : nullptr;
-  asks_.Ask(*line_, message, std::move(with), [](int status, const ctl::Msg&) {
+  asks_.Ask(*line_, message, std::move(with), [](int status, const ctl::Msg&, UniqueFd) {
     if (status != 0) Warn("a listener is known to this user only: %s", strerror(status));
   });
 }
@@ -116,7 +187,7 @@ void Upstream::Unoffer(const Listener& listener, std::function<void()> done) {
   if (!joined_) return done();
   const ctl::Msg message = MessageOf(ctl::Type::kUnoffer, listener);
   unoffers_++;
-  asks_.Ask(*line_, message, {}, [this, done = std::move(done)](int, const ctl::Msg&) {
+  asks_.Ask(*line_, message, {}, [this, done = std::move(done)](int, const ctl::Msg&, UniqueFd) {
     done();
     if (--unoffers_ == 0) registry_.Withdrawn();
   });
@@ -130,7 +201,7 @@ void Upstream::Link(const LinkGroup& link, std::function<void(int)> done) {
   message.peer = link.owner[0];
   message.id = link.id;
   asks_.Ask(*line_, message, link.fd,
-            [done = std::move(done)](int status, const ctl::Msg&) { done(status); });
+            [done = std::move(done)](int status, const ctl::Msg&, UniqueFd) { done(status); });
 }
 
 void Upstream::HaveLink(const LinkGroup& link, uint32_t side) {
@@ -141,7 +212,7 @@ void Upstream::HaveLink(const LinkGroup& link, uint32_t side) {
   message.peer = link.owner[1 - side];
   message.id = link.id;
   message.a = side;
-  asks_.Ask(*line_, message, {}, [this, id = link.id, side](int status, const ctl::Msg&) {
+  asks_.Ask(*line_, message, {}, [this, id = link.id, side](int status, const ctl::Msg&, UniqueFd) {
     if (status != 0 && status != EPIPE) registry_.RemoteEnded(id, 1 - side);
   });
 }

@@ -5,8 +5,10 @@
 // is withdrawn, link groups that are there go on.
 #pragma once
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "asks.h"
 #include "client.h"
@@ -21,6 +23,9 @@ class Upstream {
   Upstream(event_base* base, std::string socket_path, Directory& directory, Registry& registry);
 
   bool joined() const { return joined_; }
+  // Whether it is known what the broker has to offer, or that there is none.
+  bool settled() const { return settled_; }
+  std::function<void()> on_settled;
   bool withdrawing() const { return unoffers_ != 0; }
   // Without its socket: it was offered to the broker that was there before.
   void Offer(const Listener& listener, UniqueFd socket);
@@ -31,6 +36,13 @@ class Upstream {
   void HaveLink(const LinkGroup& link, uint32_t side);
   void LinkEnd(const LinkGroup& link, uint32_t side);
   void Alive(const pstn_uuid& stack, pid_t pid, int pidfd);
+  // What the broker's device is asked (ctl/proto.h). `done` may be called at once, with ENOTCONN.
+  void Ask(const ctl::Msg& message, Asks::Done done);
+  void Send(const ctl::Msg& message);  // what has no answer
+  void SetAddresses(const std::vector<pstn_addr>& addresses);
+
+  std::function<void()> on_join;  // the processes' listeners are unknown to this broker
+  std::function<void(const pstn_host&)> on_host;  // zero: there is no broker any more
 
  private:
   void Connect();
@@ -38,16 +50,22 @@ class Upstream {
   void OnMessage(const ctl::Msg& message, UniqueFd fd);
   void OnGone();
   int TakeListener(const ctl::Msg& message);
+  void TakeHost(const UniqueFd& fd);
+  void TellAddresses();
+  void ForgetLearnt();
+  void Settle();
 
   event_base* base_;
   const std::string path_;
   Directory& directory_;
   Registry& registry_;
   std::unique_ptr<Client> line_;
-  bool joined_ = false;
+  bool joined_ = false, settled_ = false;
   uint32_t unoffers_ = 0;  // not answered yet
   Asks asks_;
-  Event retry_;
+  std::vector<pstn_addr> addresses_;
+  std::map<pstn_uuid, Clock::time_point, UuidLess> learnt_;  // by stack: until then
+  Event retry_, forget_;
 };
 
 }  // namespace postern::daemon

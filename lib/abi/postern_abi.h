@@ -139,7 +139,11 @@ enum {
   PSTN_CS_REFUSED = 3,     /* server had no such listener, or died */
   PSTN_CS_CLIENT_GONE = 4, /* client closed for good; the server, closing, frees */
   PSTN_CS_SERVER_GONE = 5, /* server closed for good; the client, closing, frees */
-  PSTN_CS_SYN_GONE = 6     /* client closed for good before the server has admitted it */
+  PSTN_CS_SYN_GONE = 6,    /* client closed for good before the server has admitted it */
+  /* Filled in by a client whose handshake (smcd/clc_fsm.h) is not over: becomes SYN when the
+   * server's posternd has attached it, or FREE when the client withdraws it; who comes second finds
+   * out. */
+  PSTN_CS_OFFERED = 7
 };
 
 #define PSTN_CF_FIN 1u     /* done writing: data, then EOF */
@@ -269,8 +273,11 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 pollers;     /* (l: item_lock) threads asleep in poll() on it */
   pstn_u32
       took_over; /* (o) endpoint + 1 whose connection this one is taking over (sock/export.cc) */
-  struct pstn_lock setup_lock;           /* bind, connect, listen; not yet connected: export */
-  pstn_u64 syn_ns;                       /* (c) when its client connected */
+  struct pstn_lock setup_lock; /* bind, connect, listen; not yet connected: export */
+  pstn_u64 syn_ns;             /* (c) when its client connected */
+  pstn_u32 held; /* (a) listener: connections that posternd keeps for accept(): TCP after all */
+  pstn_u32
+      in_talks; /* (a) listener: connections of which posternd does not know yet what they become */
   pstn_u32 zerocopy_sent, zerocopy_told; /* (a) sends with MSG_ZEROCOPY; completions given out */
 };
 
@@ -306,6 +313,7 @@ enum {
 #define PSTN_EPF_KERNEL_OPTIONS 0x800000u /* has options that we do not keep */
 #define PSTN_EPF_INQ 0x400000u            /* TCP_INQ: recvmsg() tells what is left */
 #define PSTN_EPF_ZEROCOPY 0x200000u       /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are numbered */
+#define PSTN_EPF_SMC 0x2000000u /* its SYN, or its clients' SYN-ACKs, carry SMC's option */
 #define PSTN_EPF_PORT_GIVEN_UP                                                                  \
   0x1000000u                             /* kernel_port is not the socket's any more, but shows \
                                           */
@@ -437,6 +445,7 @@ struct pstn_stack_hdr {
   pstn_u32 uid, closing;       /* (c), (a) */
   pstn_u64 netns_ino;          /* (c) */
   pstn_u64 created_ns;         /* (c) CLOCK_REALTIME */
+  pstn_u32 wide_bells, pad;    /* (c) 1: its doorbells can be rung from every network namespace */
   struct pstn_pool eps, items, fdchunks, epolls, waiters;
   PSTN_LINE struct pstn_lock slot_lock;
   struct pstn_lock lgr_lock;
@@ -460,6 +469,7 @@ struct pstn_stack {
 /* ---------------------------------------------------------------- directory ----------------- */
 #define PSTN_DIR_LISTENERS 8192u
 #define PSTN_DIR_ADDRS 512u
+#define PSTN_HOST_UEIDS 4u
 
 struct pstn_dir_listener {
   pstn_u32 next; /* entry + 1 of the same port; 0 = end */
@@ -467,9 +477,26 @@ struct pstn_dir_listener {
   struct pstn_uuid stack;
   pstn_u32 ep_idx, ep_gen;
   struct pstn_addr local; /* all zero ip: wildcard of `family` */
-  pstn_u32 family, v6only, backlog, pad;
+  pstn_u32 family, v6only, backlog;
+  pstn_u32
+      learnt; /* 1: of another network namespace, known from a handshake; its address is not ours */
   pstn_u64 netns_ino, cookie;
+  struct pstn_addr source; /* learnt: the address of ours from which it is reached */
 };
+
+/* What the broker says of the host: who it is towards SMC-D's peers, and where they may be. */
+struct pstn_host {
+  struct pstn_uuid gid;
+  pstn_u32 flags; /* PSTN_HOST_* */
+  pstn_u32 ueid_count;
+  pstn_u8 ueids[PSTN_HOST_UEIDS][32]; /* blank padded */
+  pstn_u32 addr_count, pad;
+  /* Behind which there may be another network namespace; `port`: length of the prefix, of 128 bits
+   */
+  struct pstn_addr addrs[PSTN_DIR_ADDRS];
+};
+#define PSTN_HOST_BELLS 1u /* gives out doorbells that work across network namespaces */
+#define PSTN_HOST_SMC 2u   /* ... and SYNs can be marked: peers there can be reached */
 
 /* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): a line for each writer */
 struct pstn_dir {
@@ -485,6 +512,7 @@ struct pstn_dir {
   PSTN_LINE pstn_u64 seq; /* odd while posternd writes; readers retry */
   pstn_u32 addr_count, pad2;
   struct pstn_addr addrs[PSTN_DIR_ADDRS]; /* local addresses of posternd's namespace */
+  struct pstn_host host;                  /* as the broker has it; zero while there is none */
   pstn_u32 port_head[65536];              /* entry + 1 */
   struct pstn_dir_listener listeners[PSTN_DIR_LISTENERS];
 };

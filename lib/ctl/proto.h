@@ -16,7 +16,7 @@
 
 namespace postern::ctl {
 
-inline constexpr uint32_t kProtoVersion = 2;
+inline constexpr uint32_t kProtoVersion = 3;
 
 enum class Type : uint32_t {
   kHello = 1,  // uuid = stack, a = slot, fd = stack memfd. Reply: fd = directory memfd
@@ -40,7 +40,7 @@ enum class Type : uint32_t {
 
   // Between a user's posternd and the broker (posternd --system). Both ask on this line:
   // kBrokerSeq in a seq says whose number it is.
-  kJoin,     // daemon. Reply: uuid = the host's GID
+  kJoin,     // daemon. Reply: status. kHost follows
   kOffer,    // daemon: uuid = stack, a, b, c as in kListen, fd = the listening socket; or again, to
              // a broker that is new, addr, d, cookie instead of it. Reply: status
   kUnoffer,  // daemon: uuid = stack, a, b. Reply: status, when nobody knows it any more
@@ -54,10 +54,32 @@ enum class Type : uint32_t {
   kLinkEnd,   // either: id = link group, a = the side that has ended. No reply
   kAlive,     // daemon: uuid = stack, a = pid, fd = pidfd: whom the broker watches if the daemon
               // ends. No reply
+
+  // For the sake of other network namespaces (docs/protocols/smcd.md).
+  kNegotiate,  // a = ep, b = ep gen of a listener, fd = a connection that it has accepted, whose
+               // SYN had SMC's option: what becomes of it is posternd's business. No reply
+  kHeld,       // pushed: a listener has connections to be fetched; or, a = ~0: look at whether
+               // listeners take part in SMC once more
+  kTakeHeld,   // a, b as above. Reply: fd = a connection, peer.. as TCP has it; or EAGAIN
+  kAddresses,  // daemon: fd = memfd with `a` pstn_addr, those of its network namespace. No reply
+  kHost,       // broker: fd = memfd with a pstn_host. No reply
+  kBell,       // process, then daemon: uuid = own stack, a = waiter, ~0: only to ring others.
+               // Reply: fd = datagram socket in the bells' network namespace, bound to its name
+  // The device (broker_device.cc): a token is good for one attach.
+  kRegister,  // server's daemon: uuid = stack, a, b, c of a listener; process, then client's
+              // daemon: id = link group (process: d = its index), a = connection, b = its gen, uuid
+              // = stack. Reply: cookie = token
+  kAttach,  // process, then client's daemon: cookie = token. Reply: uuid = stack, a = ep, b = ep
+            // gen, c = backlog; to the process also d = link group's index, fd = its memfd.
+            // Server's daemon: uuid = stack. Reply: id, a, b, uuid as registered
+  kRelease,  // who has registered it: cookie = token. No reply
+  kLearn,  // server's daemon: uuid = stack, a = ep, b = ep gen, addr = where clients of the daemon
+           // of stack `peer` reach it, without translation on the way. No reply
 };
 
 inline constexpr uint32_t kBrokerSeq = 0x80000000u;
-inline constexpr uint32_t kListenerIpv6 = 1, kListenerV6Only = 2, kListenerSharesPort = 4;
+inline constexpr uint32_t kListenerIpv6 = 1, kListenerV6Only = 2, kListenerSharesPort = 4,
+                          kListenerLearnt = 8;
 
 struct Msg {
   uint32_t version = kProtoVersion;

@@ -44,7 +44,7 @@ void RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
   if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return;
   Count(b, kCounterDoorbells);
-  (void)RingBell(BellSender(b), LgrHdr(lgr).stack[side], waiter);
+  (void)RingBell(b, LgrHdr(lgr).stack[side], waiter);
 }
 
 void WakeFutex(Bells& b, uint32_t& word) {
@@ -100,12 +100,21 @@ void DrainBell(int fd) {
   }
 }
 
-bool RingBell(int sender, const pstn_uuid& stack, uint32_t waiter) {
-  sockaddr_un a;
-  socklen_t len = BellName(a, stack, waiter);
+namespace {
+
+bool RingFrom(int sender, sockaddr_un& a, socklen_t len) {
   long r = sys::Call(SYS_sendto, sender, "!", 1L, static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL),
                      &a, len);
   return r == 1 || r == -EAGAIN;  // a full queue has rung already
+}
+
+}  // namespace
+
+bool RingBell(Bells& b, const pstn_uuid& stack, uint32_t waiter) {
+  sockaddr_un a;
+  socklen_t len = BellName(a, stack, waiter);
+  const int wide = LoadRelaxed(b.wide_sender);
+  return (wide >= 0 && RingFrom(wide, a, len)) || RingFrom(BellSender(b), a, len);
 }
 
 int BellSender(Bells& b) {
@@ -209,7 +218,7 @@ void RingTaken(Bells& b, uint8_t* lgr, uint32_t side) {
   for (uint32_t w = 1; w < hw; w++) {
     pstn_evmap& map = LgrEvmap(lgr, side, w);
     if (LoadRelaxed(map.in_use) == 0 || LoadRelaxed(map.sleeping) != 0) continue;
-    (void)RingBell(BellSender(b), LgrHdr(lgr).stack[side], w);
+    (void)RingBell(b, LgrHdr(lgr).stack[side], w);
   }
 }
 
@@ -217,7 +226,7 @@ void RingTakenInside(Bells& b, pstn_stack& s) {
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
     if (LoadRelaxed(s.waiters[w].state) == 0 || LoadRelaxed(s.waiters[w].sleeping) != 0) continue;
-    (void)RingBell(BellSender(b), s.hdr.id, w);
+    (void)RingBell(b, s.hdr.id, w);
   }
 }
 
@@ -228,7 +237,7 @@ void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter) {
   Exchange(w.posted, 1u);  // [F1]
   if (LoadRelaxed(w.sleeping) == 0 || Exchange(w.sleeping, 0u) == 0) return;
   Count(b, kCounterDoorbells);
-  (void)RingBell(BellSender(b), s.hdr.id, waiter);
+  (void)RingBell(b, s.hdr.id, waiter);
 }
 
 }  // namespace postern

@@ -19,17 +19,17 @@ namespace postern {
 // chroot and setuid, and is gone with its owner; a ring by a stranger is a spurious wake-up.
 int OpenBell(const pstn_uuid& stack, uint32_t waiter);
 void DrainBell(int fd);
-// Rings. `sender` is any datagram Unix socket. True if somebody holds that bell.
-bool RingBell(int sender, const pstn_uuid& stack, uint32_t waiter);
-
 // What posting needs of its process.
 struct Bells {
   int sender = -1;               // fd for RingBell, opened on first use
+  int wide_sender = -1;          // one in the bells' network namespace, if there is such (bells.h)
   uint64_t* counters = nullptr;  // of the poster's stack
   uint32_t* told = nullptr;      // of the poster's slot
   uint32_t noted = 0;            // 1: *told is 1
 };
 int BellSender(Bells& b);
+// True if somebody holds that bell, in the one network namespace or the other.
+bool RingBell(Bells& b, const pstn_uuid& stack, uint32_t waiter);
 
 // Before anything is written that others are to be told of. A process that never got here, as most
 // children between fork and exec, can die without a look at whom it may have left asleep.

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/negotiate.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -271,26 +272,77 @@ long AcceptOurs(int listener_fd, pstn_ep& listener, uint32_t idx, sockaddr* sa, 
   return fd;
 }
 
-long AcceptKernel(int fd, const pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
-  TableChange change;
-  // Exported meanwhile: the kernel's listener may block now, which must not be waited for here.
-  if (LoadAcquire(listener.state) == PSTN_EP_KERNEL) return kPass;
+long KernelAccept4(int fd, sockaddr* sa, socklen_t* len, int flags) {
   long r = sys::Call(SYS_accept4, fd, sa, len, static_cast<long>(flags));
-  if (r == -EMFILE || r == -ENFILE) {
-    CacheFlush();
-    r = sys::Call(SYS_accept4, fd, sa, len, static_cast<long>(flags));
-  }
-  if (r < 0) return r;
+  if (r != -EMFILE && r != -ENFILE) return r;
+  CacheFlush();
+  return sys::Call(SYS_accept4, fd, sa, len, static_cast<long>(flags));
+}
+
+// A connection of the kernel's that accept() returns.
+long GiveKernels(int fd, const pstn_ep& listener, int flags, Reason why) {
   pstn_stack& s = Stack();
   Count(s.hdr, kCounterKernelAccepts);
-  FetchAdd(s.hdr.reasons[kReasonKernelClient], 1u);
+  FetchAdd(s.hdr.reasons[why], 1u);
   uint32_t idx = NewEp(listener.family);
-  if (idx == PSTN_NONE) return r;  // served all the same, only not listed
-  s.eps[idx].reason = kReasonKernelClient;
+  if (idx == PSTN_NONE) return fd;  // served all the same, only not listed
+  s.eps[idx].reason = why;
   s.eps[idx].flags = PSTN_EPF_DIRTY | ((flags & SOCK_NONBLOCK) != 0 ? PSTN_EPF_NONBLOCK : 0u);
   StoreRelease(s.eps[idx].state, PSTN_EP_KERNEL);
-  SetFd(static_cast<int>(r), PSTN_FD_EP | idx);
-  return r;
+  SetFd(fd, PSTN_FD_EP | idx);
+  return fd;
+}
+
+// The client's name for accept()'s caller, if it wants it; the client is lost where that fails.
+long NameClient(int fd, sockaddr* sa, socklen_t* len) {
+  long r = sa == nullptr ? 0 : sys::Call(SYS_getpeername, fd, sa, len);
+  if (r == -ENOTCONN) r = 0;  // it has gone already
+  if (r < 0) sys::Close(fd);
+  return r < 0 ? r : fd;
+}
+
+// Its first bytes will be a handshake, which posternd has with it. Where too many wait for their
+// end it is reset: the client comes again, unmarked.
+void HandOver(int fd, const pstn_ep& listener) {
+  const uint32_t waiting = LoadRelaxed(listener.in_talks) + LoadRelaxed(listener.held);
+  if (waiting > listener.backlog || CtlNegotiate(listener, fd) != 0) {
+    const linger reset = {1, 0};
+    (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_LINGER),
+                    &reset, sizeof reset);
+  }
+  sys::Close(fd);
+}
+
+long AcceptKernel(int fd, const pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
+  TableChange change;
+  const bool smc = (LoadRelaxed(listener.flags) & PSTN_EPF_SMC) != 0;
+  for (;;) {
+    // Exported meanwhile: the kernel's listener may block now, which must not be waited for here.
+    if (LoadAcquire(listener.state) == PSTN_EP_KERNEL) return kPass;
+    long r = KernelAccept4(fd, smc ? nullptr : sa, smc ? nullptr : len, flags);
+    if (r < 0) return r;
+    const int got = static_cast<int>(r);
+    if (smc && ExchangedSmc(got)) {
+      HandOver(got, listener);
+      continue;
+    }
+    if (smc) r = NameClient(got, sa, len);
+    return r < 0 ? r : GiveKernels(got, listener, flags, kReasonKernelClient);
+  }
+}
+
+// One that posternd keeps since its handshake: TCP after all.
+long AcceptHeld(const pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
+  TableChange change;
+  const int fd = CtlTakeHeld(listener);
+  if (fd < 0) return -EAGAIN;  // another process has it, or it went with posternd
+  (void)sys::Fcntl(fd, F_SETFD, (flags & SOCK_CLOEXEC) != 0 ? FD_CLOEXEC : 0);
+  const int fl = sys::Fcntl(fd, F_GETFL, 0);
+  if (fl >= 0)
+    (void)sys::Fcntl(fd, F_SETFL,
+                     (flags & SOCK_NONBLOCK) != 0 ? fl | O_NONBLOCK : fl & ~O_NONBLOCK);
+  const long r = NameClient(fd, sa, len);
+  return r < 0 ? r : GiveKernels(fd, listener, flags, kReasonDeclined);
 }
 
 }  // namespace
@@ -314,8 +366,14 @@ void RecoverConn(uint32_t slot, pstn_lgr_ref& ref, uint32_t conn, uint32_t idx) 
     return;
   uint32_t state = LoadAcquire(ep.state);
   pstn_ep* listener = EpAt(s, ep.listener);
-  if (state == PSTN_EP_NEW &&
-      ref.side == 1) {  // admitted, but in no queue: once more from the beginning
+  pstn_conn& c = LgrConn(LgrBase(g_proc.view, ep.lgr_idx), conn);
+  uint32_t offered = PSTN_CS_OFFERED;
+  if (ref.side == 0 && state != PSTN_EP_ESTABLISHED &&
+      CompareExchange(c.setup.state, offered, PSTN_CS_FREE)) {  // in a handshake (offer.cc)
+    StoreRelease(ref.conn_ep[conn], 0u);
+    GiveConn(ref, conn);
+  } else if (state == PSTN_EP_NEW &&
+             ref.side == 1) {  // admitted, but in no queue: once more from the beginning
     StoreRelease(ref.conn_ep[conn], 0u);
     StoreRelease(ep.state, PSTN_EP_FREE);
     GiveEp(s, idx);
@@ -356,6 +414,8 @@ void RecoverConns(uint32_t slot) {
 }
 
 void AdmitSyns() {
+  if (LoadRelaxed(g_proc.attend) != 0) [[unlikely]]
+    AttendListeners();
   pstn_stack& s = Stack();
   uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
@@ -385,6 +445,10 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
     }
     uint32_t idx = DequeueEmbryo(ep);
     if (idx != PSTN_NONE) return AcceptOurs(fd, ep, idx, sa, len, flags);
+    if (LoadAcquire(ep.held) != 0) [[unlikely]] {
+      const long held = AcceptHeld(ep, sa, len, flags);
+      if (held != -EAGAIN) return held;
+    }
     long r = AcceptKernel(fd, ep, sa, len, flags);
     if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;
     hold.On(ep);

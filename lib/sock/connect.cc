@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/negotiate.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -19,6 +20,7 @@ namespace {
 struct Target {
   pstn_uuid stack;
   uint32_t ep_idx, ep_gen, backlog;
+  pstn_addr source;  // of ours; only for what is not local
 };
 
 constexpr int kSeqRetries = 1000;
@@ -52,7 +54,8 @@ bool ReadDirectory(const pstn_dir& d, Fn fn) {
 }
 
 // Several listeners may share a port (SO_REUSEPORT): they take turns.
-bool FindListener(const pstn_dir& d, const pstn_addr& to, Target& out) {
+// Those of other network namespaces (`learnt`) are known by addresses that are not local.
+bool FindListener(const pstn_dir& d, const pstn_addr& to, bool learnt, Target& out) {
   static uint32_t turn = 0;
   uint32_t mine = FetchAdd(turn, 1u);
   bool found = false;
@@ -65,12 +68,12 @@ bool FindListener(const pstn_dir& d, const pstn_addr& to, Target& out) {
          steps++) {
       const pstn_dir_listener& l = d.listeners[next - 1];
       next = LoadRelaxed(l.next);
-      int fit = Fit(l, to);
+      int fit = (LoadRelaxed(l.learnt) != 0) == learnt ? Fit(l, to) : 0;
       if (fit == 0 || fit < best) continue;
       same = fit > best ? 1 : same + 1;
       best = fit;
       if (same > 1 && mine % same != 0) continue;
-      out = {l.stack, l.ep_idx, l.ep_gen, l.backlog};
+      out = {l.stack, l.ep_idx, l.ep_gen, l.backlog, l.source};
       found = true;
     }
   });
@@ -111,18 +114,13 @@ void ChooseSource(const pstn_addr& to, pstn_addr& from) {
   from.port = port;
 }
 
-Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_addr& from) {
-  ConnSlot slot;
-  Reason why = TakeConnSlot(t.stack, slot);
-  if (why != kReasonNone) return why;
+}  // namespace
+
+void FillConn(pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx, uint32_t listener_gen,
+              const pstn_addr& to, const pstn_addr& from) {
   const auto [idx, conn, lgr] = slot;
   pstn_stack& s = Stack();
   pstn_lgr_ref& ref = s.lgrs[idx];
-  uint32_t& pending = LgrHdr(lgr).pending[t.ep_idx % PSTN_PENDING];
-  if (LoadRelaxed(pending) > t.backlog) {
-    GiveConn(ref, conn);
-    return kReasonBacklogFull;
-  }
   uint32_t& conns_hw = LgrHdr(lgr).conns_hw;
   for (uint32_t seen = LoadRelaxed(conns_hw);
        seen <= conn && !CompareExchange(conns_hw, seen, conn + 1);) {
@@ -131,8 +129,8 @@ Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_a
   uint32_t gen = LoadRelaxed(c.setup.gen) + 1;
   StoreRelaxed(c.setup.gen, gen);  // of the slot's last use, others may still ask (IsOver)
   memset(static_cast<void*>(&c.ctl), 0, sizeof c - sizeof c.setup);
-  c.setup.listener_idx = t.ep_idx;
-  c.setup.listener_gen = t.ep_gen;
+  c.setup.listener_idx = listener_idx;
+  c.setup.listener_gen = listener_gen;
   c.setup.client = from;
   c.setup.server = to;
   c.ctl[0].syn_ns = MonotonicNs();
@@ -143,6 +141,31 @@ Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_a
   ep.local = from;
   ep.peer = to;
   StoreRelease(ref.conn_ep[conn], EpIdx(s, ep) + 1);
+}
+
+// A registration made before connect() asked for news that only exist from now on.
+void ShowConnected(pstn_ep& ep) {
+  Lock(ep.item_lock);
+  RenotifyLocked(ep);
+  bool watched = ep.item_head != PSTN_NONE;
+  Unlock(ep.item_lock);
+  if (watched) PostEp(ep);
+}
+
+namespace {
+
+Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_addr& from) {
+  ConnSlot slot;
+  Reason why = TakeConnSlot(t.stack, slot);
+  if (why != kReasonNone) return why;
+  const auto [idx, conn, lgr] = slot;
+  uint32_t& pending = LgrHdr(lgr).pending[t.ep_idx % PSTN_PENDING];
+  if (LoadRelaxed(pending) > t.backlog) {
+    GiveConn(Stack().lgrs[idx], conn);
+    return kReasonBacklogFull;
+  }
+  FillConn(ep, slot, t.ep_idx, t.ep_gen, to, from);
+  pstn_conn& c = LgrConn(lgr, conn);
   NoteNews(g_proc.bells);
   StoreRelease(ep.state, PSTN_EP_ESTABLISHED);
   FetchAdd(pending, 1u);
@@ -193,22 +216,33 @@ Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
     if (!DaemonAlive()) return kReasonNoDaemon;
   }
   const pstn_dir& d = *LoadAcquire(g_proc.dir);
-  if (!IsLocalAddress(d, to)) return kReasonNotLocal;
+  const bool local = IsLocalAddress(d, to);
   Target t;
-  if (!FindListener(d, to, t)) return kReasonNoListener;
+  if (!FindListener(d, to, !local, t)) return local ? kReasonNoListener : kReasonNotLocal;
   if (!ReservePort(fd, ep, d)) return kReasonNoPort;
   pstn_addr from = ep.local;
-  ChooseSource(to, from);
+  ChooseSource(local ? to : t.source, from);
   Reason why = Establish(ep, t, to, from);
   if (why != kReasonNone) return why;
   if (!StillListed(d, ep, t, to)) return kReasonNoListener;
-  // A registration made before connect() asked for news that only exist from now on.
-  Lock(ep.item_lock);
-  RenotifyLocked(ep);
-  bool watched = ep.item_head != PSTN_NONE;
-  Unlock(ep.item_lock);
-  if (watched) PostEp(ep);
+  ShowConnected(ep);
   return kReasonNone;
+}
+
+// Another network namespace of this host, perhaps. False: the kernel's connect() is still to be
+// made, for the reason `why`.
+bool ConnectFurther(int fd, pstn_ep& ep, pstn_addr to, Reason& why) {
+  NormaliseDestination(to);
+  if (why != kReasonNotLocal || !MayNegotiate(to)) return false;
+  const Negotiated n = Negotiate(fd, ep, to);
+  why = n.why;
+  if (n.became == Became::kNothing) return false;
+  if (n.became == Became::kTcp) {
+    FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);  // the port has a connection
+    FallBack(fd, ep, why);
+    Count(Stack().hdr, kCounterKernelConnects);
+  }
+  return true;
 }
 
 // The kernel's connect(), on what is its socket from now on.
@@ -249,7 +283,9 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   pstn_addr to;
   if (!AddrFromSockaddr(sa, len, ep.family, to)) return KernelConnect(fd, ep, kReasonOption);
   Reason why = TryConnect(fd, ep, to);
-  if (why != kReasonNone) return KernelConnect(fd, ep, why);
+  if (why != kReasonNone && !ConnectFurther(fd, ep, to, why)) return KernelConnect(fd, ep, why);
+  if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)
+    return (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0 ? -EINPROGRESS : 0;
   Count(Stack().hdr, kCounterConnects);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) return 0;
   FetchOr(ep.flags, PSTN_EPF_CONNECTING);

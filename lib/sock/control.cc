@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "ctl/packet.h"
+#include "sock/control.h"
 #include "sock/proc.h"
 
 namespace postern {
@@ -79,7 +80,15 @@ void TakeLgr(uint32_t idx, int fd) {
   }
 }
 
-// Sends a request and waits for its reply; link groups that are pushed meanwhile are taken.
+// What posternd sends unasked. Takes `fd`.
+void TakePushed(const Msg& in, int fd) {
+  if (in.type == Type::kLgr) return TakeLgr(in.a, fd);
+  if (in.type == Type::kHeld)
+    FetchOr(g_proc.attend, in.a == PSTN_NONE ? kAttendAgain | kAttendHeld : kAttendHeld);
+  if (fd >= 0) sys::Close(fd);
+}
+
+// Sends a request and waits for its reply; what is pushed meanwhile is taken.
 int Ask(Msg& m, int fd, int* reply_fd) {
   if (LoadRelaxed(g_proc.ctl_fd) < 0) return -ENOTCONN;
   m.seq = ++g_proc.ctl_seq;
@@ -91,8 +100,8 @@ int Ask(Msg& m, int fd, int* reply_fd) {
     int in_fd = -1;
     r = RecvMsg(in, in_fd, 0);
     if (r != 0) break;
-    if (in.seq == 0 && in.type == Type::kLgr) {
-      TakeLgr(in.a, in_fd);
+    if (in.seq == 0) {
+      TakePushed(in, in_fd);
       continue;
     }
     if (in.seq == seq) {
@@ -196,6 +205,23 @@ long Reach(int fd) {
   return r < 0 || peer.uid == 0 || peer.uid == Stack().hdr.uid ? r : -EACCES;
 }
 
+// A stack whose first process finds a broker has all its doorbells from there; one that was there
+// before can't be rung from other network namespaces, and does without peers there.
+void TakeWideSender(const pstn_dir& dir) {
+  pstn_stack_hdr& hdr = Stack().hdr;
+  const bool first = LoadRelaxed(hdr.waiters.hw) <= 1;
+  if (g_proc.bells.wide_sender >= 0 || (LoadRelaxed(dir.host.flags) & PSTN_HOST_BELLS) == 0 ||
+      (!first && LoadRelaxed(hdr.wide_bells) == 0))
+    return;
+  Msg m;
+  m.type = Type::kBell;
+  m.a = PSTN_NONE;
+  int fd = -1;
+  if (Ask(m, -1, &fd) != 0 || fd < 0) return;
+  StoreRelaxed(g_proc.bells.wide_sender, MoveHigh(fd));
+  StoreRelaxed(hdr.wide_bells, 1u);
+}
+
 bool ConnectLocked() {
   if (LoadRelaxed(g_proc.ctl_fd) >= 0) return true;
   if (MonotonicNs() < LoadRelaxed(g_proc.ctl_retry_ns) || g_proc.socket_path[0] == 0) return false;
@@ -235,6 +261,7 @@ bool ConnectLocked() {
   // is rare enough for its 1 MiB.
   if (g_proc.dir != nullptr) Count(Stack().hdr, kCounterDaemonReconnects);
   StoreRelease(g_proc.dir, dir);
+  TakeWideSender(*dir);
   Reintroduce();
   return LoadRelaxed(g_proc.ctl_fd) >= 0;
 }
@@ -256,6 +283,21 @@ void CtlReconnect() {
     Disconnect(), StoreRelaxed(g_proc.ctl_retry_ns, 0);
   (void)ConnectLocked();
   Unlock(g_proc.ctl_lock);
+}
+
+int CtlAsk(Msg& m, int fd, int* reply_fd) {
+  Guard g(g_proc.ctl_lock);
+  return ConnectLocked() ? Ask(m, fd, reply_fd) : -ENOTCONN;
+}
+
+int CtlTell(const Msg& m, int fd) {
+  Guard g(g_proc.ctl_lock);
+  return ConnectLocked() ? SendMsg(m, fd) : -ENOTCONN;
+}
+
+void CtlTakeLgr(uint32_t idx, int fd) {
+  Guard g(g_proc.ctl_lock);
+  TakeLgr(idx, fd);
 }
 
 int CtlListen(pstn_ep& ep, int fd) {
@@ -354,11 +396,7 @@ void CtlDrain() {
       Disconnect();
       break;
     }
-    if (in.type == Type::kLgr) {
-      TakeLgr(in.a, fd);
-    } else if (fd >= 0) {
-      sys::Close(fd);
-    }
+    TakePushed(in, fd);
   }
   Unlock(g_proc.ctl_lock);
 }

@@ -4,14 +4,15 @@
 
 #include "base/sys.h"
 #include "sock/items.h"
+#include "sock/negotiate.h"
 #include "sock/sock.h"
 
 namespace postern {
 
 void FollowUsers(const pstn_ep& ep) {
-  for (const uint32_t* word : {&ep.tx.lock.word, &ep.rx.lock.word, &ep.item_lock.word,
-                               &ep.accept_lock.word, &ep.setup_lock.word, &ep.refs, &ep.state,
-                               &ep.flags})
+  for (const uint32_t* word :
+       {&ep.tx.lock.word, &ep.rx.lock.word, &ep.item_lock.word, &ep.accept_lock.word,
+        &ep.setup_lock.word, &ep.refs, &ep.state, &ep.flags})
     (void)LoadAcquire(*word);
 }
 
@@ -66,6 +67,8 @@ void FallBack(int fd, pstn_ep& ep, Reason reason) {
   StoreRelaxed(ep.reason, reason);
   FetchAdd(Stack().hdr.reasons[reason], 1u);
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
+  // Who will accept from it may know nothing of handshakes.
+  if ((FetchAnd(ep.flags, ~PSTN_EPF_SMC) & PSTN_EPF_SMC) != 0) (void)MarkSmc(fd, false);
   ApplyOptions(fd, ep);
   StoreRelease(ep.state, PSTN_EP_KERNEL);
   MoveItemsToKernel(fd, ep);
@@ -118,7 +121,8 @@ uint32_t Readiness(pstn_ep& ep) {
              ((LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? EPOLLIN | EPOLLRDNORM | EPOLLRDHUP
                                                               : 0u);
     case PSTN_EP_LISTEN:
-      return LoadAcquire(ep.accept_count) != 0 ? EPOLLIN | EPOLLRDNORM : 0u;
+      return LoadAcquire(ep.accept_count) != 0 || LoadAcquire(ep.held) != 0 ? EPOLLIN | EPOLLRDNORM
+                                                                            : 0u;
     case PSTN_EP_ESTABLISHED:
       break;
     default:

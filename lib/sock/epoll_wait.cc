@@ -210,7 +210,7 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
     Count(Stack().hdr, kCounterSleeps);
     if (listens && LoadRelaxed(g_proc.ctl_fd) < 0 && until.left_ns() > kDaemonRetryNs)
       until = Deadline::AfterNs(kDaemonRetryNs);
-    r = LookAtKernel(epfd, set, idx, out, max, until, true, mask, interrupts);
+    r = LookAtKernel(epfd, set, idx, out, max, SleepUntil(until), true, mask, interrupts);
     if (listens && LoadRelaxed(g_proc.ctl_fd) < 0) CtlReconnect();
   }
   AnnounceSleep(w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
@@ -297,7 +297,7 @@ void WakeOthers(const pstn_epoll& set) {
   uint32_t w = set.waiter_idx;
   AnnounceSleep(w, true);
   if (!WaiterHasNews(w, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return;
-  (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, w);
+  (void)RingBell(g_proc.bells, Stack().hdr.id, w);
 }
 
 }  // namespace

@@ -203,6 +203,10 @@ namespace {
 // Returns our end, or -errno.
 long ConnectPair(int fd, const pstn_ep& ep) {
   int family = static_cast<int>(ep.family);
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_SMC) != 0) {  // connected, beside the rings
+    const sockaddr none = {AF_UNSPEC, {}};
+    (void)sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
+  }
   int listener = sys::Socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (listener < 0) return listener;
   sockaddr_storage ss = {};

@@ -186,12 +186,13 @@ long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
     // A listener also hears from posternd: a first contact, or that it has to be reached again.
     k.fds[k.count + 1] = {LoadRelaxed(g_proc.ctl_fd), POLLIN, 0};
     bool retry = listeners && LoadRelaxed(g_proc.ctl_fd) < 0;
-    timespec left = until.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
+    const Deadline sleep = SleepUntil(until);
+    timespec left = sleep.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
     r = Cancellable(
         [&] {
           return SleepUnlessInterrupted(interrupts, bed.waiter, [&] {
             return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u),
-                             until.never() && !retry ? nullptr : &left, mask, 8L);
+                             sleep.never() && !retry ? nullptr : &left, mask, 8L);
           });
         },
         [&] { GetUp(bed, n, k); });

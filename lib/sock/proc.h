@@ -35,11 +35,14 @@ struct Process {
   uint32_t ctl_seq = 0;
   pstn_lock ctl_lock{};
   uint64_t ctl_retry_ns = 0;  // not before this
+  uint32_t attend = 0;        // (a) kAttend*: posternd wants something of our listeners
   const pstn_dir* dir = nullptr;
   char socket_path[108]{};
   char daemon_path[256]{};
 };
 
+inline constexpr uint32_t kAttendHeld = 1;   // one may have connections to fetch (pstn_ep.held)
+inline constexpr uint32_t kAttendAgain = 2;  // tell posternd of them once more
 extern Process g_proc;
 // This process's fd table: PSTN_FD_* entry of each fd, or 0. A mirror of its slot's chunks.
 extern uint32_t g_fd[kFdMax];

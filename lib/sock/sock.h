@@ -90,6 +90,11 @@ Reason TakeConnSlot(const pstn_uuid& stack, ConnSlot& out);
 // ---- connect.cc, accept.cc
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags);
+// Fills in the slot for the endpoint, and tells nobody yet.
+void FillConn(pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx, uint32_t listener_gen,
+              const pstn_addr& to, const pstn_addr& from);
+// The endpoint is connected from now on: tells those who wait for that.
+void ShowConnected(pstn_ep& ep);
 // Takes what clients have posted into the accept queues of this stack's listeners.
 void AdmitSyns();
 // The next connection of the accept queue, or PSTN_NONE.
@@ -265,6 +270,10 @@ struct Bed {
   uint32_t waiter = PSTN_NONE;  // PSTN_NONE: there is none, and `bell` is -errno
   int bell = -1;
 };
+// A doorbell for a waiter of ours, which peers wherever they are can ring. fd or -errno.
+int NewBell(uint32_t waiter);
+// How long a sleep may last that ends at `until`.
+Deadline SleepUntil(const Deadline& until);
 Bed MakeBed(uint32_t owner_slot);  // PSTN_NONE: it belongs to an event set
 void UnmakeBed(const Bed& bed);
 // Those of a process that has ended, or become another program.

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/negotiate.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -191,6 +192,7 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   }
   ApplyOptions(fd, ep);
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
+  MarkListener(fd, ep);
   long r = sys::Call(SYS_listen, fd, static_cast<long>(backlog));
   if (r < 0) return r;
   LearnLocal(fd, ep);

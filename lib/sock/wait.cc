@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include "base/sys.h"
+#include "sock/negotiate.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -20,6 +21,11 @@ constinit thread_local uint32_t spins_lost __attribute__((tls_model("initial-exe
 
 constexpr uint64_t kNoSpinNs = 200'000;   // doubles with each loss in a row ...
 constexpr uint32_t kNoSpinDoublings = 7;  // ... up to 25 ms
+
+// 1: the broker could not be asked for a bell, so that peers in other network namespaces can't ring
+// it: then no sleep is long.
+uint32_t narrow_bells;
+constexpr uint64_t kNarrowNs = 10'000'000;
 
 constexpr uint32_t kBeds = 256;
 pstn_lock beds_lock;
@@ -41,6 +47,19 @@ void SpinLost() {
   no_spin_until_ns = MonotonicNs() + (kNoSpinNs << spins_lost);
 }
 
+int NewBell(uint32_t waiter) {
+  if (LoadRelaxed(Stack().hdr.wide_bells) == 0) return OpenBell(Stack().hdr.id, waiter);
+  const int bell = CtlBell(waiter);
+  if (bell >= 0 || bell == -EADDRINUSE) return bell;
+  StoreRelaxed(narrow_bells, 1u);
+  return OpenBell(Stack().hdr.id, waiter);
+}
+
+Deadline SleepUntil(const Deadline& until) {
+  const bool shorten = LoadRelaxed(narrow_bells) != 0 && until.left_ns() > kNarrowNs;
+  return shorten ? Deadline::AfterNs(kNarrowNs) : until;
+}
+
 // A waiter's name may still be held, by a fork that inherited the doorbell of the waiter's last
 // owner: such a waiter is passed over, and stays for later.
 Bed MakeBed(uint32_t owner_slot) {
@@ -49,7 +68,7 @@ Bed MakeBed(uint32_t owner_slot) {
   uint32_t passed_over = PSTN_NONE;  // chained like the free ones
   for (;;) {
     bed.waiter = TakeWaiter(s);
-    bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(OpenBell(s.hdr.id, bed.waiter));
+    bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(NewBell(bed.waiter));
     if (bed.bell != -EADDRINUSE) break;
     StoreRelaxed(s.waiters[bed.waiter].next, passed_over);
     passed_over = bed.waiter;

@@ -190,7 +190,7 @@ class Broker:
     def __init__(self, build, directory, *options):
         os.makedirs(directory, exist_ok=True)
         os.chmod(directory, 0o755)
-        self.log_path = os.path.join(directory, "log")
+        self.directory, self.log_path = directory, os.path.join(directory, "log")
         with open(self.log_path, "ab") as log:
             argv = [os.path.join(build, "posternd"), "--system", "--foreground", "--verbose", "--runtime-dir", directory]
             self.process = subprocess.Popen([*argv, "--policy", os.path.join(directory, "policy.json"), *options], stderr=log, env=environment(),
@@ -211,9 +211,10 @@ class Broker:
         with open(self.log_path, encoding="utf-8", errors="replace") as file:
             return file.read()
 
-    def close(self):
-        self.process.terminate()
+    def close(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
         self.process.wait()
+        netlab.forget_bells(self.directory)
 
 
 def environment():

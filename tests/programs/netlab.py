@@ -20,7 +20,7 @@ import subprocess
 import threading
 
 CLONE_NEWNS, CLONE_NEWNET = 0x20000, 0x40000000
-MS_REC_PRIVATE = 0x4000 | 0x40000
+MS_REC_PRIVATE, MNT_DETACH = 0x4000 | 0x40000, 2
 SIOCETHTOOL, ETHTOOL_STXCSUM = 0x8946, 0x17
 FIN, SYN, RST, ACK = 1, 2, 4, 16
 IPV4, IPV6 = 0x0800, 0x86dd
@@ -39,6 +39,11 @@ def call(name, *args):
     if getattr(libc, name)(*args) != 0:
         error = ctypes.get_errno()
         raise Unavailable(f"{name}: {os.strerror(error)}")
+
+
+def forget_bells(runtime_dir):
+    """What keeps the doorbells' namespace for the next broker (bells.h): there will be none."""
+    libc.umount2(os.path.join(runtime_dir, "bells").encode(), MNT_DETACH)
 
 
 def checksum(data):

@@ -11,7 +11,7 @@ import os
 import subprocess
 import time
 
-ACCELERATED = ("same-host", "intra-stack")
+ACCELERATED = ("same-host", "intra-stack", "smc-d")
 LEFTOVER_KEYS = ("stacks", "link_groups")
 
 

@@ -129,6 +129,7 @@ class Broker:
             self.process.send_signal(how)
             self.process.wait(20)
         self.process.stderr.close()
+        netlab.forget_bells(f"{self.temp.name}/run")
         self.temp.cleanup()
 
 

@@ -18,7 +18,7 @@ namespace {
 struct Place {
   RingWorld world;
   uint64_t counters[PSTN_COUNTERS] = {};
-  Bells bells = {-1, counters};
+  Bells bells = {-1, -1, counters};
   ConnEnd client = world.End(0, 70), server = world.End(1, 70);
 
   ~Place() {
@@ -53,19 +53,19 @@ TEST_CASE("notify: a doorbell has one holder, and one that is gone cannot be run
   REQUIRE(sender >= 0);
   CHECK(BellSender(p.bells) == sender);
   CHECK((fcntl(sender, F_GETFD) & FD_CLOEXEC) != 0);
-  CHECK_FALSE(RingBell(sender, p.id(), 5));
+  CHECK_FALSE(RingBell(p.bells, p.id(), 5));
   {
     const Bell bell(p.id(), 5);
     CHECK(OpenBell(p.id(), 5) == -EADDRINUSE);
-    CHECK(RingBell(sender, p.id(), 5));
-    CHECK_FALSE(RingBell(sender, p.id(), 6));
+    CHECK(RingBell(p.bells, p.id(), 5));
+    CHECK_FALSE(RingBell(p.bells, p.id(), 6));
     CHECK(bell.Rung());
     CHECK_FALSE(bell.Rung());
     for (int i = 0; i < 10000; i++)
-      REQUIRE(RingBell(sender, p.id(), 5));  // a full queue counts as rung
+      REQUIRE(RingBell(p.bells, p.id(), 5));  // a full queue counts as rung
     CHECK(bell.Rung());
   }
-  CHECK_FALSE(RingBell(sender, p.id(), 5));
+  CHECK_FALSE(RingBell(p.bells, p.id(), 5));
 }
 
 TEST_CASE("notify: data sets the bit, and rings only a sleeper, once") {

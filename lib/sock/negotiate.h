@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// negotiate.h - connections to other network namespaces of this host: TCP first, then a handshake
+// (docs/protocols/smcd.md) that makes them SMC-D or leaves them TCP.
+#pragma once
+#include "sock/sock.h"
+
+namespace postern {
+
+// ---- connect()'s half (negotiate.cc)
+
+enum class Became : uint8_t {
+  kOurs,    // accelerated
+  kTcp,     // connected by the kernel
+  kNothing  // not connected, and unmarked: connect() is still to be made by the kernel
+};
+struct Negotiated {
+  Became became = Became::kNothing;
+  Reason why = kReasonNone;
+};
+// Whether a peer in another network namespace may be behind the address.
+bool MayNegotiate(const pstn_addr& to);
+// Waits for the outcome, at most smcd.msec: the handshake is between daemons that do nothing else,
+// and what it takes is microseconds. Under ep.setup_lock.
+Negotiated Negotiate(int fd, pstn_ep& ep, const pstn_addr& to);
+
+// ---- accept()'s half (accept.cc calls it; posternd does the rest)
+
+// From now on the kernel answers clients' marks with ours, or does not. True: it will.
+bool MarkSmc(int fd, bool on);
+// A listener that is about to listen, or listens: takes part if the host has the means.
+void MarkListener(int fd, pstn_ep& ep);
+// Both SYNs of a connected or accepted socket had the option.
+bool ExchangedSmc(int fd);
+// After kHeld: what posternd wants of this process's listeners.
+void AttendListeners();
+
+// ---- the connection slot on its way (offer.cc)
+
+// A listener as the handshake has named it.
+struct Offered {
+  pstn_uuid stack = {};
+  uint32_t ep_idx = 0, ep_gen = 0, backlog = 0;
+};
+// Takes a slot for the endpoint and fills it in, without telling anybody. False: there is none.
+bool OfferConn(pstn_ep& ep, const Offered& to, const pstn_addr& local, const pstn_addr& peer);
+// The server has taken it over.
+bool OfferTaken(const pstn_ep& ep);
+// False: the server was faster. True: it is nobody's any more.
+bool WithdrawOffer(pstn_ep& ep);
+// The client's last step: from here on the endpoint is connected.
+void AcceptOffer(pstn_ep& ep);
+
+// ---- asked of posternd (control_smc.cc). 0 or -errno.
+int CtlAttach(uint64_t token, Offered& to);
+int CtlRegister(uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, uint64_t* token);
+void CtlRelease(uint64_t token);
+int CtlNegotiate(const pstn_ep& listener, int fd);
+int CtlTakeHeld(const pstn_ep& listener);  // an fd, or -errno
+int CtlBell(uint32_t waiter);              // an fd, or -errno
+
+// posternd, for the server: what the handshake says of the connection.
+struct Admitted {
+  uint32_t conn = 0, conn_gen = 0, ep_idx = 0, ep_gen = 0;
+  pstn_addr client = {}, server = {};  // as TCP has them here
+  bool translated = false;             // out: the client has others
+};
+// False: it is not that connection, or the client has withdrawn it.
+bool AdmitOffered(StackView& v, uint32_t lgr_idx, Admitted& as);
+// The names of a connected TCP socket.
+bool NamesOf(int fd, pstn_addr& local, pstn_addr& peer);
+
+}  // namespace postern
