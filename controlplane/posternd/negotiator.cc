@@ -81,7 +81,6 @@ void Negotiator::Take(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen, 
   const Key key{stack.hi, stack.lo, ep_idx, ep_gen};
   waiting_[key].talks++;
   Publish(key);
-  WakeAt(talk.socket.get(), kClcPeekBytes);
   ClcInit(talk.machine, ClcRole::kServer);
   Step(talk, ClcEvent::Start());
 }

@@ -7,6 +7,7 @@
 #include "sock/negotiate.h"
 
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 
 #include <cerrno>
@@ -216,8 +217,12 @@ Became Dialogue::Run() {
     switch (actions.last()) {
       case ClcDo::kSmcD:
         return Became::kOurs;
-      case ClcDo::kTcp:
-        return sent ? Became::kTcp : Became::kNothing;
+      case ClcDo::kTcp: {
+        // The server left after Confirm: what is left of that connection is of no use to anybody.
+        const bool left =
+            machine_.is_peer_diagnosis == 0 && machine_.diagnosis == kClcDiagConfirmLinkTimeout;
+        return sent && !left ? Became::kTcp : Became::kNothing;
+      }
       case ClcDo::kAbort:
         // Ours after all, if the server was faster.
         return offered_ && !WithdrawOffer(ep_) ? Became::kOurs : Became::kNothing;
@@ -266,6 +271,13 @@ void MarkListener(int fd, pstn_ep& ep) {
       (LoadRelaxed(d->host.flags) & PSTN_HOST_SMC) == 0 ||
       LoadRelaxed(Stack().hdr.wide_bells) == 0 || PortExcluded(ep.local.port))
     return;
+  // Marked by a broker's programs that went with it: these would take what is left for the
+  // program's.
+  constexpr uint32_t kOnlyOurs = PSTN_EPF_SMC | PSTN_EPF_KERNEL_OPTIONS;
+  const int off = 0;
+  if ((LoadRelaxed(ep.flags) & kOnlyOurs) == PSTN_EPF_SMC)
+    (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_TCP),
+                    static_cast<long>(TCP_SAVE_SYN), &off, sizeof off);
   if (MarkSmc(fd, true)) FetchOr(ep.flags, PSTN_EPF_SMC);
 }
 
@@ -335,7 +347,7 @@ Negotiated Negotiate(int fd, pstn_ep& ep, const pstn_addr& to) {
   }
   if (result.became == Became::kTcp && !nonblock)  // for the kernel, too, it was a call that waited
     (void)sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
-  if (!nonblock && result.became != Became::kOurs) SetNonblocking(fd, false);
+  if (!nonblock) SetNonblocking(fd, false);
   if (result.became == Became::kOurs) {
     FetchOr(ep.flags, PSTN_EPF_SMC);
     AcceptOffer(ep);

@@ -17,7 +17,6 @@ import contextlib
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -192,23 +191,20 @@ class Broker:
         os.chmod(directory, 0o755)
         self.directory, self.log_path = directory, os.path.join(directory, "log")
         with open(self.log_path, "ab") as log:
+            before = log.tell()
             argv = [os.path.join(build, "posternd"), "--system", "--foreground", "--verbose", "--runtime-dir", directory]
             self.process = subprocess.Popen([*argv, "--policy", os.path.join(directory, "policy.json"), *options], stderr=log, env=environment(),
                                             preexec_fn=lambda: _end_with_parent(signal.SIGTERM))
         end = time.monotonic() + READY_SEC
-        while not self._accepts(os.path.join(directory, "broker.sock")):
+        while "ready in" not in self.log(before):
             if self.process.poll() is not None or time.monotonic() > end:
                 self.close()
                 raise Unavailable(f"no broker: {self.log().strip()[-300:]}")
             time.sleep(0.01)
 
-    @staticmethod
-    def _accepts(path):
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-            return probe.connect_ex(path) == 0
-
-    def log(self):
+    def log(self, begin=0):
         with open(self.log_path, encoding="utf-8", errors="replace") as file:
+            file.seek(begin)
             return file.read()
 
     def close(self, how=signal.SIGTERM):
