@@ -80,8 +80,8 @@ for line in sys.stdin:
         print(f"{type(e).__name__} after {len(held)}", flush=True)
 """
 MSG = struct.Struct("=IIIiIIIIQQ24sQQQQQQ")
-JOIN, OFFER, LINK, HAVE_LINK, ALIVE = 14, 15, 19, 20, 22
-EPERM, ENOENT, EINVAL, ENOSYS, ENOTCONN = 1, 2, 22, 38, 107
+JOIN, OFFER, LINK, HAVE_LINK, ALIVE, BELL, REGISTER, ATTACH = 14, 15, 19, 20, 22, 28, 29, 30
+EPERM, ENOENT, EINVAL, ENOSYS, ENOTSUP, ENOTCONN = 1, 2, 22, 38, 95, 107
 
 
 def another_user():
@@ -334,13 +334,14 @@ class Mistakes(Broker):
             self.assertIn("bad.json", done.stderr)
 
     def ask(self, line, kind, fd=None, seq=1, **fields):
-        f = {"a": 0, "b": 0, "c": 0, "uuid": (0, 0), "peer": (0, 0), "id": (0, 0), **fields}
-        data = MSG.pack(3, kind, seq, 0, f["a"], f["b"], f["c"], 0, *f["uuid"], b"", *f["peer"], *f["id"], 0, 0)
+        f = {"a": 0, "b": 0, "c": 0, "uuid": (0, 0), "peer": (0, 0), "id": (0, 0), "cookie": 0, **fields}
+        data = MSG.pack(3, kind, seq, 0, f["a"], f["b"], f["c"], 0, *f["uuid"], b"", *f["peer"], *f["id"], f["cookie"], 0)
         with_fd = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd is not None else []
         line.sendmsg([data], with_fd)
         while True:
             answer = MSG.unpack(line.recv(MSG.size))
             if answer[2] == seq:
+                self.answer = answer
                 return answer[3]
 
     def test_a_member_that_lies(self):
@@ -368,6 +369,18 @@ class Mistakes(Broker):
             self.assertEqual(self.ask(line, LINK, fd=null.fileno(), uuid=(7, 7), peer=mine, id=(3, 5)), ENOENT)
             self.assertEqual(self.ask(line, HAVE_LINK, uuid=theirs, a=1), EPERM)
             self.assertEqual(self.ask(line, HAVE_LINK, uuid=mine, a=2), EPERM)
+            # Tokens and doorbells.
+            self.assertEqual(self.ask(line, REGISTER, uuid=mine, a=5), ENOENT)     # no such listener
+            self.assertEqual(self.ask(line, REGISTER, uuid=theirs), ENOENT)
+            self.assertEqual(self.ask(line, REGISTER, uuid=theirs, id=(3, 6)), EPERM)
+            self.assertEqual(self.ask(line, ATTACH, cookie=12345), ENOENT)
+            self.assertEqual(self.ask(line, REGISTER, uuid=mine), 0)
+            token = self.answer[-2]
+            self.assertEqual(self.ask(line, ATTACH, cookie=token, uuid=mine), EINVAL)  # a listener is no connection
+            self.assertEqual(self.ask(line, ATTACH, cookie=token), 0)
+            self.assertEqual(self.ask(line, ATTACH, cookie=token), ENOENT)         # it is good for one
+            self.assertIn(self.ask(line, BELL, uuid=theirs, a=1), (EPERM, ENOTSUP))
+            self.assertNotEqual(self.ask(line, BELL, uuid=mine, a=512), 0)
         line.send(b"short")
         self.assertEqual(line.recv(10), b"")  # cut off
         self.echo(server, client)

@@ -83,3 +83,27 @@ TEST_CASE("a bad policy names what is wrong") {
             "no such group"));
   CHECK(Has(Bad(R"({"links": 4294967296})"), "links"));
 }
+
+TEST_CASE("what a host is called, and where it may be reached") {
+  const Policy none = Good("{}");
+  CHECK(none.ueids == std::vector<std::string>{"POSTERN"});
+  CHECK(none.addresses.empty());
+  const Policy p = Good(
+      R"({"ueids": ["A.B-1", "X"], "buffers": 7, "addresses": ["10.96.0.0/12", "fd00::/8", "10.0.0.1", "::1"]})");
+  CHECK(p.ueids.size() == 2);
+  CHECK(p.buffers_max == 7);
+  REQUIRE(p.addresses.size() == 4);
+  CHECK(p.addresses[0].port == 96 + 12);
+  CHECK(p.addresses[0].ip[12] == 10);
+  CHECK(p.addresses[0].ip[11] == 0xff);
+  CHECK(p.addresses[1].port == 8);
+  CHECK(p.addresses[1].ip[0] == 0xfd);
+  CHECK(p.addresses[2].port == 128);
+  CHECK(p.addresses[3].port == 128);
+  for (const char* bad :
+       {"10.0.0.0/33", "10.0.0.0/", "10.0.0.0/-1", "::/129", "10.0.0", "", "10.0.0.1/8/9"})
+    CHECK(Has(Bad((R"({"addresses": [")" + std::string(bad) + R"("]})").c_str()), "addresses"));
+  CHECK(Has(Bad(R"({"ueids": []})"), "ueids"));
+  CHECK(Has(Bad(R"({"ueids": ["lower case"]})"), "ueids"));
+  CHECK(Has(Bad(R"({"ueids": ["A", "B", "C", "D", "E"]})"), "ueids"));
+}
