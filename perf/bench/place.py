@@ -22,7 +22,7 @@ import containers  # noqa: E402
 import netlab  # noqa: E402
 
 FIRST_SEC_MAX = 3.0  # until a client on a busy machine has connected
-ACCELERATED = ("same-host", "intra-stack")  # posternctl's words
+ACCELERATED = ("same-host", "intra-stack", "smc-d")  # posternctl's words
 
 
 @functools.cache
