@@ -15,8 +15,9 @@ import unittest
 
 import containers
 import netlab
+import synkit
 
-BUILD = "build"
+BUILD, CGROUP = "build", None  # processes here, and no others, have the SYN option
 PORT = 8080
 NGINX = """
 daemon off; master_process on; worker_processes 2; user root root;
@@ -143,7 +144,7 @@ class Pair(unittest.TestCase):
         self.a, self.b = self.pair.a, self.pair.b
 
     def start_broker(self):
-        self.broker = containers.Broker(BUILD, f"{self.top}/broker")
+        self.broker = containers.Broker(BUILD, f"{self.top}/broker", "--syn-option", CGROUP.path)
         if "SYN option: attached" not in self.broker.log() and "SYN option: was attached" not in self.broker.log():
             self.broker.close()
             raise unittest.SkipTest("the SYN option can't be had: " + self.broker.log().strip()[-200:])
@@ -405,7 +406,12 @@ if __name__ == "__main__":
     signal.alarm(290)
     try:
         containers.Containers(nat=True).close()
+        CGROUP = synkit.Cgroup()
     except netlab.Unavailable as why:
         print(f"skipped: {why}")
         sys.exit(77)
-    unittest.main(warnings="ignore")
+    CGROUP.enter()
+    try:
+        unittest.main(warnings="ignore")
+    finally:
+        CGROUP.remove()
