@@ -69,10 +69,10 @@ enum class Type : uint32_t {
   kRegister,  // server's daemon: uuid = stack, a, b, c of a listener; process, then client's
               // daemon: id = link group (process: d = its index), a = connection, b = its gen, uuid
               // = stack. Reply: cookie = token
-  kAttach,  // process, then client's daemon: cookie = token. Reply: uuid = stack, a = ep, b = ep
-            // gen, c = backlog; to the process also d = link group's index, fd = its memfd.
-            // Server's daemon: uuid = stack. Reply: id, a, b, uuid as registered
-  kRelease,  // who has registered it: cookie = token. No reply
+  kAttach,    // process, then client's daemon: cookie = token. Reply: uuid = stack, a = ep, b = ep
+              // gen, c = backlog; to the process also d = link group's index, fd = its memfd.
+              // Server's daemon: uuid = stack. Reply: id, a, b, uuid as registered
+  kRelease,   // who has registered it: cookie = token. No reply
   kLearn,  // server's daemon: uuid = stack, a = ep, b = ep gen, addr = where clients of the daemon
            // of stack `peer` reach it, without translation on the way. No reply
 };

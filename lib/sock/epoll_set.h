@@ -52,8 +52,8 @@ int KernelFd(int epfd, uint32_t idx);
 long Adopt(int epfd, uint32_t* idx);
 // A set that this process has from the image before it needs a bell anew.
 long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx);
-// The registration of an endpoint that the kernel serves by now moves to the kernel's set. True: it is
-// there, and stays with us (StaysHere).
+// The registration of an endpoint that the kernel serves by now moves to the kernel's set. True: it
+// is there, and stays with us (StaysHere).
 bool MoveItemOf(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd);
 // The same for all of a set's that this process has numbers for.
 void MoveMembers(int epfd, pstn_epoll& set, uint32_t idx);
