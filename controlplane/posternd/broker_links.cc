@@ -53,7 +53,9 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
     return client.Reply(message, ENOSPC);
   if (!links_.emplace(message.id, Link{{message.peer, message.uuid}, member.who.uid}).second)
     return client.Reply(message, EEXIST);
-  asks_.Ask(to, message, Share(std::move(fd)),
+  ctl::Msg passed_on = message;
+  passed_on.d = member.who.netns != MemberOf(to)->who.netns ? 1 : 0;
+  asks_.Ask(to, passed_on, Share(std::move(fd)),
             [this, line = &client, message](int status, const ctl::Msg&, UniqueFd) {
               if (status != 0) links_.erase(message.id);
               if (members_.count(line) != 0) line->Reply(message, status);

@@ -23,10 +23,10 @@ uint64_t InodeOf(int fd) {
 
 }  // namespace
 
-int Registry::AddRemote(LinkGroup& link, uint32_t side, Stack& own) {
+int Registry::AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who) {
   const uint32_t idx = AddLgrRef(*own.view.s, side, link.id, link.owner[1 - side]);
   if (idx >= PSTN_LGRS) return -ENOSPC;
-  StoreRelaxed(own.view.s->lgrs[idx].remote, 1u);
+  StoreRelaxed(own.view.s->lgrs[idx].remote, who);
   link.remote[1 - side] = true;
   const int error = AttachEnd(link, side, own, idx);
   if (error != 0) FreeLgrRef(*own.view.s, idx);
@@ -43,14 +43,14 @@ int Registry::MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, 
   if (!memfd.ok()) return -ENOMEM;
   fresh->inode = InodeOf(memfd.get());
   fresh->fd = Share(std::move(memfd));
-  if (const int error = AddRemote(*fresh, 0, client); error != 0) return error;
+  if (const int error = AddRemote(*fresh, 0, client, PSTN_LGR_OTHER_USER); error != 0) return error;
   link = fresh.get();
   links_[fresh->id] = std::move(fresh);
   return -EINPROGRESS;
 }
 
 int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const pstn_uuid& id,
-                         UniqueFd memfd) {
+                         uint32_t who, UniqueFd memfd) {
   Stack* const own = Find(server);
   if (own == nullptr) return -ENOENT;
   if (Find(client) != nullptr || links_.count(id) != 0) return -EEXIST;
@@ -69,7 +69,7 @@ int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const
   fresh->owner = {client, server};
   fresh->inode = InodeOf(memfd.get());
   fresh->fd = Share(std::move(memfd));
-  if (const int error = AddRemote(*fresh, 1, *own); error != 0) return error;
+  if (const int error = AddRemote(*fresh, 1, *own, who); error != 0) return error;
   Note("link group %s: %s, of another daemon -> %s", Text(id).c_str(), Text(client).c_str(),
        Text(server).c_str());
   PushLink(*fresh, 1);

@@ -104,9 +104,9 @@ class Registry {
   // has taken it.
   int MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, LinkGroup*& link);
   void TellOf(const LinkGroup& link, uint32_t side) { PushLink(link, side); }
-  // A link group that another daemon has made.
+  // A link group that another daemon has made; who: PSTN_LGR_*.
   int TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const pstn_uuid& id,
-                 UniqueFd memfd);
+                 uint32_t who, UniqueFd memfd);
   // The end that is not ours, or that never came to be.
   void RemoteEnded(const pstn_uuid& id, uint32_t side);
   // Whether some daemon may still list a listener that we have withdrawn; Withdrawn(): none does.
@@ -162,7 +162,7 @@ class Registry {
                       LinkGroup*& link);
   int CreateLink(Stack& client, Stack& server, LinkGroup*& link);
   static bool Reachable(const Stack& server);
-  int AddRemote(LinkGroup& link, uint32_t side, Stack& own);
+  int AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who);
   int AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx);
   void AttachWaiting(Stack& stack);
   void DetachEnd(LinkGroup& link, uint32_t side);

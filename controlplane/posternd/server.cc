@@ -11,6 +11,7 @@
 #include "listener_check.h"
 #include "log.h"
 #include "proc.h"
+#include "sock/proc.h"
 
 namespace postern::daemon {
 namespace {
@@ -56,6 +57,8 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       path_(base, std::move(listener), *this),
       abstract_(base, std::move(abstract), *this),
       idle_(base, -1, 0, [this] { Leave(); }) {
+  g_proc.dir =
+      directory.map();  // what programs know by it, we do when we act for them (sock/reap.h)
   registry_.on_end = [this](const LinkGroup& l, uint32_t side) { upstream_.LinkEnd(l, side); };
   registry_.on_have = [this](const LinkGroup& l, uint32_t side) { upstream_.HaveLink(l, side); };
   registry_.withdrawing = [this] { return upstream_.withdrawing(); };

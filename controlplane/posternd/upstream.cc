@@ -110,7 +110,9 @@ void Upstream::OnMessage(const ctl::Msg& message, UniqueFd fd) {
   if (message.type == ctl::Type::kGone)
     error = directory_.Withdraw(message.uuid, message.a, message.b) ? 0 : -ENOENT;
   if (message.type == ctl::Type::kLink)
-    error = registry_.TakeRemote(message.uuid, message.peer, message.id, std::move(fd));
+    error = registry_.TakeRemote(message.uuid, message.peer, message.id,
+                                 message.d != 0 ? PSTN_LGR_OTHER_NETNS : PSTN_LGR_OTHER_USER,
+                                 std::move(fd));
   if (message.type == ctl::Type::kLinkEnd) return registry_.RemoteEnded(message.id, message.a);
   line_->Reply(message, -error);
 }

@@ -431,6 +431,10 @@ struct PSTN_LINE pstn_lgr_ref {
   pstn_u32 conn_ep[PSTN_CONNS];     /* (a) endpoint + 1; 0 = none */
 };
 
+#define PSTN_LGR_SAME_USER 0u   /* has the same posternd */
+#define PSTN_LGR_OTHER_USER 1u  /* another posternd of this network namespace */
+#define PSTN_LGR_OTHER_NETNS 2u /* ... of another one */
+
 /* Free list: a Treiber stack of indices. Low 32 bits: head; high 32: tag against ABA. */
 struct PSTN_LINE pstn_pool {
   pstn_u64 head; /* (a) */

@@ -48,7 +48,7 @@ enum class Type : uint32_t {
               // flags, cookie. Reply: status
   kGone,      // broker: uuid = stack, a, b. Reply: status, after it is out of the directory
   kLink,  // daemon, then broker to the server's daemon: uuid = server stack, peer = client stack,
-          // id = link group, fd = its memfd. Reply: status
+          // id = link group, fd = its memfd; d = 1: of another network namespace. Reply: status
   kHaveLink,  // daemon that comes back: uuid = own stack, peer, id, a = its side, fd as in kLink.
               // Reply: status
   kLinkEnd,   // either: id = link group, a = the side that has ended. No reply

@@ -147,6 +147,12 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   none.conn_idx = conn;
   if (listener != nullptr && listener->defer_accept != 0 && Defer(lgr, conn))
     return Admission::kDone;
+  const pstn_dir* dir = LoadAcquire(g_proc.dir);
+  if (dir != nullptr && !IsCredible(*dir, ref.remote, setup.client, setup.server)) {
+    Count(s.hdr, kCounterPeerViolations);
+    Refuse(e, setup.listener_idx);
+    return Admission::kDone;
+  }
   uint32_t idx = listener != nullptr ? NewEp(listener->family) : PSTN_NONE;
   if (idx == PSTN_NONE) {
     Refuse(e, setup.listener_idx);
@@ -178,8 +184,8 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
            c.setup.listener_idx == setup.listener_idx && c.setup.listener_gen == setup.listener_gen;
     if (same) {
       BuryZombie(ref, lgr, conn);  // of the slot's last use: before the claim, perhaps of this one
-      ep.local = c.setup.server;
-      ep.peer = c.setup.client;
+      ep.local = setup.server;     // as they were checked
+      ep.peer = setup.client;
       Inherit(ep, *listener);
       StoreRelaxed(c.ctl[1].rx_notify, 0u);
       StoreRelease(ep.state, PSTN_EP_EMBRYO);

@@ -234,12 +234,14 @@ Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
 bool ConnectFurther(int fd, pstn_ep& ep, pstn_addr to, Reason& why) {
   NormaliseDestination(to);
   if (why != kReasonNotLocal || !MayNegotiate(to)) return false;
-  const Negotiated n = Negotiate(fd, ep, to);
+  Hold hold;
+  hold.On(ep);
+  const Negotiated n = Negotiate(hold, fd, ep, to);
   why = n.why;
   if (n.became == Became::kNothing) return false;
   if (n.became == Became::kTcp) {
     FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);  // the port has a connection
-    FallBack(fd, ep, why);
+    FallBack(hold.NumberOf(fd), ep, why);
     Count(Stack().hdr, kCounterKernelConnects);
   }
   return true;

@@ -315,10 +315,8 @@ bool MayNegotiate(const pstn_addr& to) {
   return false;
 }
 
-Negotiated Negotiate(int fd, pstn_ep& ep, const pstn_addr& to) {
-  if (!MarkSmc(fd, true)) return {Became::kNothing, kReasonNotLocal};
-  Hold hold;  // another thread may close the number
-  hold.On(ep);
+Negotiated Negotiate(const Hold& hold, int fd, pstn_ep& ep, const pstn_addr& to) {
+  if (!MarkSmc(hold.NumberOf(fd), true)) return {Became::kNothing, kReasonNotLocal};
   const bool nonblock = (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   const uint64_t wait_ns = static_cast<uint64_t>(g_proc.opt.smcd_msec) * kMsNs;
   const uint64_t start = MonotonicNs();
@@ -340,7 +338,7 @@ Negotiated Negotiate(int fd, pstn_ep& ep, const pstn_addr& to) {
   }
   fd = hold.NumberOf(fd);
   if (result.became == Became::kNothing) {
-    if (MonotonicNs() - start >= wait_ns) NoteSlow(to);
+    if (MonotonicNs() - start >= kSynNs) NoteSlow(to);
     const sockaddr none = {AF_UNSPEC, {}};
     (void)sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
     (void)MarkSmc(fd, false);

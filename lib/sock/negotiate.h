@@ -21,7 +21,8 @@ struct Negotiated {
 bool MayNegotiate(const pstn_addr& to);
 // Waits for the outcome, at most smcd.msec: the handshake is between daemons that do nothing else,
 // and what it takes is microseconds. Under ep.setup_lock.
-Negotiated Negotiate(int fd, pstn_ep& ep, const pstn_addr& to);
+// `hold` is on `ep`: another thread may close the number meanwhile.
+Negotiated Negotiate(const Hold& hold, int fd, pstn_ep& ep, const pstn_addr& to);
 
 // ---- accept()'s half (accept.cc calls it; posternd does the rest)
 

@@ -56,6 +56,9 @@ void AddrToSockaddr(const pstn_addr& a, uint32_t family, sockaddr* sa, socklen_t
 bool AddrIsAny(const pstn_addr& a);
 bool AddrIsV4(const pstn_addr& a);
 bool AddrIsLoopback(const pstn_addr& a);
+// claim.cc: whether a client in such a link group (pstn_lgr_ref.remote) can have these names.
+bool IsCredible(const pstn_dir& d, uint32_t remote, const pstn_addr& client,
+                const pstn_addr& server);
 
 // ---- socket.cc
 long SockSocket(int domain, int type, int protocol);
