@@ -228,10 +228,11 @@ struct PSTN_LINE pstn_rx {
   pstn_u32 unreturned; /* (l) bytes consumed since the writer was last considered */
   pstn_u32 gate;       /* (l) PSTN_RXG_* */
   pstn_u64 urgent_end; /* (l) position behind the urgent byte that was last heard of */
-  pstn_u64 pad;
+  pstn_u64 after_end;  /* (l) payload received after the peer had closed */
 };
 #define PSTN_RXG_RESET 1u        /* ECONNRESET was reported */
 #define PSTN_RXG_URGENT_TAKEN 2u /* the urgent byte was received with MSG_OOB */
+#define PSTN_RXG_BROKEN 4u       /* the peer has lied: nothing more is read */
 
 struct PSTN_LINE pstn_ep {
   pstn_u32 state;  /* (a) PSTN_EP_* */

@@ -221,6 +221,37 @@ void RingTakenInside(Bells& b, pstn_stack& s) {
   }
 }
 
+namespace {
+
+template <typename Fn>
+void EachWaiter(pstn_stack& s, Fn fn) {
+  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
+  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
+    if (LoadRelaxed(s.waiters[w].state) != 0) fn(w);
+  }
+}
+
+}  // namespace
+
+void PostEnded(Bells& b, pstn_stack& s, const ConnEnd& e) {
+  NoteNews(b);
+  EachWaiter(s, [&](uint32_t w) { SetBits(LgrEvmap(e.lgr, e.side, w), e.ep->conn_idx); });
+  pstn_conn_ctl& own = e.ctl();
+  for (uint32_t* word : {&own.rx_wait, &own.tx_wait}) {
+    StoreRelease(*word, 0u);
+    (void)sys::FutexWake(word, kAll);
+  }
+}
+
+void RingInside(Bells& b, pstn_stack& s) {
+  NoteNews(b);
+  FullFence();
+  EachWaiter(s, [&](uint32_t w) {
+    StoreRelaxed(s.waiters[w].posted, 1u);
+    (void)RingBell(BellSender(b), s.hdr.id, w);
+  });
+}
+
 void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter) {
   if (waiter >= PSTN_WAITERS) return;
   NoteNews(b);

@@ -72,6 +72,11 @@ void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side);
 void PostTaken(Bells& b, const ConnEnd& e);
 void RingTaken(Bells& b, uint8_t* lgr, uint32_t side);
 void RingTakenInside(Bells& b, pstn_stack& s);
+// The peer of `e` is dead, and may have left anything in the link group, whom to tell and who sleeps
+// included: what the stack knows itself says where news goes. After the last connection,
+// RingInside rings every waiter of the stack.
+void PostEnded(Bells& b, pstn_stack& s, const ConnEnd& e);
+void RingInside(Bells& b, pstn_stack& s);
 
 // Wakes a waiter from inside its own stack.
 void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter);

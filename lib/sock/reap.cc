@@ -109,6 +109,22 @@ void EndSide(uint8_t* lgr, uint32_t side) {
   }
 }
 
+// The same for the side that survives: the dead one may have left anything in the link group.
+void EndOurs(pstn_stack& s, pstn_lgr_ref& ref, uint8_t* lgr) {
+  const uint32_t side = ref.side & 1u;
+  for (uint32_t i = 0; i < PSTN_CONNS; i++) {
+    const uint32_t idx = LoadAcquire(ref.conn_ep[i]);
+    if (idx == 0 || idx > PSTN_EPS) continue;
+    pstn_ep none = {};
+    none.conn_idx = i;
+    const ConnEnd e = {&none, &ref, lgr, &LgrConn(lgr, i), side};
+    uint32_t& flags = e.peer_ctl().flags;
+    if ((LoadRelaxed(flags) & PSTN_CF_CLOSED) == 0) FetchOr(flags, PSTN_CF_CLOSED | PSTN_CF_RST);
+    PostEnded(g_proc.bells, s, e);
+  }
+  RingInside(g_proc.bells, s);
+}
+
 }  // namespace
 
 bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stopped)(uint32_t tid)) {
@@ -188,8 +204,7 @@ void MarkPeerDead(StackView& survivor, uint32_t idx) {
   if (side == 1) AdmitSyns();
   StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
   EndSide(lgr, side ^ 1u);
-  AnnounceAll(g_proc.bells, lgr, side);
-  RingTaken(g_proc.bells, lgr, side);
+  EndOurs(*survivor.s, survivor.s->lgrs[idx], lgr);
 }
 
 bool LgrIdle(const pstn_stack& s, uint32_t idx) {

@@ -3,8 +3,12 @@
 // the same.
 #include "sock/reap.h"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+
+#include <cerrno>
+#include <vector>
 
 #include "catch.h"
 #include "ring_pair.h"
@@ -148,6 +152,56 @@ TEST_CASE("reap: a sleeper whose wake-up the dead process may have begun is woke
   CHECK((map.leaf[kConn / 64] != 0) == told);
   CHECK(ep.state == PSTN_EP_ESTABLISHED);
   close(bell);
+}
+
+// A peer that has written whatever it liked, and died.
+TEST_CASE("reap: the survivor hears of a death whatever the dead peer has left in the link group") {
+  Place p;
+  AdmitSyns();
+  pstn_ep& ep = p.Accepted();
+  ep.state = PSTN_EP_ESTABLISHED;
+  const uint32_t waiter = TakeWaiter(p.s());
+  p.s().waiters[waiter].state = 1;
+  const int bell = OpenBell(p.s().hdr.id, waiter);
+  REQUIRE(bell >= 0);
+  p.conn().setup.state = GENERATE(0u, 4u, 6u, 77u);  // FREE, CLIENT_GONE, SYN_GONE, nonsense
+  p.conn().ctl[0].flags = 0;
+  p.conn().ctl[1].rx_notify = p.conn().ctl[1].rx_wait = 0;  // nobody wants to hear of it
+  LgrHdr(p.world.lgr()).conns_hw = 0;
+  LgrHdr(p.world.lgr()).waiters_hw[1] = 0;
+  MarkPeerDead(g_proc.view, static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
+  char byte;
+  CHECK(recv(bell, &byte, 1, MSG_DONTWAIT) == 1);
+  CHECK((LgrEvmap(p.world.lgr(), 1, waiter).leaf[kConn / 64] >> (kConn % 64) & 1u) == 1);
+  CHECK((Readiness(ep) & (EPOLLIN | EPOLLHUP)) == (EPOLLIN | EPOLLHUP));
+  const iovec iov = {&byte, 1};
+  CHECK(SockRecv(-1, ep, &iov, 1, 0) == -ECONNRESET);
+  close(bell);
+}
+
+TEST_CASE("reap: a dead peer's records that go round in a circle come to an end") {
+  Place p;
+  AdmitSyns();
+  pstn_ep& ep = p.Accepted();
+  ep.state = PSTN_EP_ESTABLISHED;
+  const ConnEnd liar = p.world.End(0, kConn);
+  std::vector<uint8_t> bytes(1000);
+  iovec iov = {bytes.data(), bytes.size()};
+  IovCursor from(&iov, 1);
+  REQUIRE(RingWrite(liar, from, {}) == bytes.size());
+  const uint64_t again = PSTN_REC_WRAP;
+  memcpy(RingAt(p.world.lgr(), 0, liar.ep->tx.ring).base + liar.ep->tx.off, &again, sizeof again);
+  MarkPeerDead(g_proc.view, static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
+  int n = 0;
+  CHECK(SockIoctl(-1, ep, FIONREAD, &n) == 0);
+  CHECK(n == 2 * PSTN_RING2_BYTES);
+  size_t sum = 0;
+  long r;
+  while ((r = SockRecv(-1, ep, &iov, 1, MSG_DONTWAIT)) > 0 && sum < 10 * PSTN_RING2_BYTES)
+    sum += static_cast<size_t>(r);
+  CHECK(r == -ECONNRESET);
+  CHECK(SockRecv(-1, ep, &iov, 1, MSG_DONTWAIT) == 0);
+  CHECK(p.s().hdr.counters[kCounterPeerViolations] == 1);
 }
 
 }  // namespace
