@@ -37,7 +37,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 3u
+#define PSTN_ABI_VERSION 4u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -87,7 +87,8 @@ struct PSTN_LINE pstn_evmap {
   pstn_u64 summary;  /* (a) */
   pstn_u32 sleeping; /* (a) 1: owner is going to sleep or sleeps; the ringer takes it to 0 */
   pstn_u32 in_use;   /* (a) PSTN_EV_* */
-  pstn_u64 pad[6];
+  pstn_u64 nonce;    /* (a) as in pstn_waiter */
+  pstn_u64 pad[5];
   pstn_u64 leaf[PSTN_CONNS / 64]; /* (a) */
 };
 #define PSTN_EV_USED 1u   /* owner listens here */
@@ -306,9 +307,10 @@ enum {
 #define PSTN_EPF_KERNEL_OPTIONS 0x800000u /* has options that we do not keep */
 #define PSTN_EPF_INQ 0x400000u            /* TCP_INQ: recvmsg() tells what is left */
 #define PSTN_EPF_ZEROCOPY 0x200000u       /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are numbered */
-#define PSTN_EPF_PORT_GIVEN_UP 0x1000000u /* kernel_port is not the socket's any more, but shows \
-                                           */
-#define PSTN_EPF_DISCONNECTING 0x100000u  /* shutdown() met a connect() that had failed */
+#define PSTN_EPF_PORT_GIVEN_UP                                                                  \
+  0x1000000u                             /* kernel_port is not the socket's any more, but shows \
+                                          */
+#define PSTN_EPF_DISCONNECTING 0x100000u /* shutdown() met a connect() that had failed */
 #define PSTN_EPF_EXPORTED \
   0x80000u /* others than the family have the fd: the kernel serves it, see sock/export.cc */
 
@@ -348,8 +350,8 @@ struct PSTN_LINE pstn_epoll {
 };
 
 /* Somebody who sleeps on more than one thing. Its doorbell is an abstract datagram socket whose
- * name is made of the stack's id and this index: any peer can ring it, and it dies with its owner.
- */
+ * name is made of the stack's id, this index and a random number: any peer can ring it, no stranger
+ * can take the name before its owner does, and it dies with its owner. */
 struct PSTN_LINE pstn_waiter {
   pstn_u32 state; /* (a) 0 free, 1 used */
   pstn_u32 next;
@@ -358,7 +360,9 @@ struct PSTN_LINE pstn_waiter {
   pstn_u32 posted;     /* (a) something happened that has no bit */
   pstn_u32 wants_syn;  /* (a) waits for a listener: ring it for SYNs */
   pstn_u32 gen;
-  pstn_u32 pad[9];
+  pstn_u32 pad;
+  pstn_u64 nonce; /* (a) */
+  pstn_u64 pad2[3];
 };
 
 struct pstn_slot {

@@ -21,15 +21,17 @@ void PutHex(char*& p, uint64_t v) {
 }
 
 // Length of the address, which is abstract: first byte 0.
-socklen_t BellName(sockaddr_un& a, const pstn_uuid& stack, uint32_t waiter) {
+socklen_t Address(sockaddr_un& a, const BellName& name) {
   memset(&a, 0, sizeof a);
   a.sun_family = AF_UNIX;
   char* p = a.sun_path + 1;
   for (const char c : std::string_view("postern/")) *p++ = c;
-  PutHex(p, stack.hi);
-  PutHex(p, stack.lo);
+  PutHex(p, name.stack.hi);
+  PutHex(p, name.stack.lo);
   *p++ = '/';
-  PutHex(p, waiter);
+  PutHex(p, name.waiter);
+  *p++ = '/';
+  PutHex(p, name.nonce);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) +
                                 static_cast<size_t>(p - a.sun_path));
 }
@@ -38,13 +40,18 @@ void Count(Bells& b, Counter c) {
   if (b.counters != nullptr) StoreRelaxed(b.counters[c], LoadRelaxed(b.counters[c]) + 1);
 }
 
+// The bell of evmap `waiter` of `side`, as its owner has written it there.
+BellName BellIn(uint8_t* lgr, uint32_t side, uint32_t waiter) {
+  return {LgrHdr(lgr).stack[side], waiter, LoadRelaxed(LgrEvmap(lgr, side, waiter).nonce)};
+}
+
 // Rings the owner of evmap `waiter` if it has announced its sleep. The load follows a locked
 // instruction or a fence of the caller [F1].
 void RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
   if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return;
   Count(b, kCounterDoorbells);
-  (void)RingBell(BellSender(b), LgrHdr(lgr).stack[side], waiter);
+  (void)RingBell(BellSender(b), BellIn(lgr, side, waiter));
 }
 
 void WakeFutex(Bells& b, uint32_t& word) {
@@ -82,9 +89,9 @@ void PostTo(Bells& b, uint8_t* lgr, uint32_t side, uint32_t notify, uint32_t con
 
 }  // namespace
 
-int OpenBell(const pstn_uuid& stack, uint32_t waiter) {
+int OpenBell(const BellName& name) {
   sockaddr_un a;
-  socklen_t len = BellName(a, stack, waiter);
+  socklen_t len = Address(a, name);
   int fd = sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return fd;
   long r = sys::Call(SYS_bind, fd, &a, len);
@@ -100,9 +107,9 @@ void DrainBell(int fd) {
   }
 }
 
-bool RingBell(int sender, const pstn_uuid& stack, uint32_t waiter) {
+bool RingBell(int sender, const BellName& name) {
   sockaddr_un a;
-  socklen_t len = BellName(a, stack, waiter);
+  socklen_t len = Address(a, name);
   long r = sys::Call(SYS_sendto, sender, "!", 1L, static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL),
                      &a, len);
   return r == 1 || r == -EAGAIN;  // a full queue has rung already
@@ -209,7 +216,7 @@ void RingTaken(Bells& b, uint8_t* lgr, uint32_t side) {
   for (uint32_t w = 1; w < hw; w++) {
     pstn_evmap& map = LgrEvmap(lgr, side, w);
     if (LoadRelaxed(map.in_use) == 0 || LoadRelaxed(map.sleeping) != 0) continue;
-    (void)RingBell(BellSender(b), LgrHdr(lgr).stack[side], w);
+    (void)RingBell(BellSender(b), BellIn(lgr, side, w));
   }
 }
 
@@ -217,7 +224,7 @@ void RingTakenInside(Bells& b, pstn_stack& s) {
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
     if (LoadRelaxed(s.waiters[w].state) == 0 || LoadRelaxed(s.waiters[w].sleeping) != 0) continue;
-    (void)RingBell(BellSender(b), s.hdr.id, w);
+    (void)RingBell(BellSender(b), BellOf(s, w));
   }
 }
 
@@ -248,7 +255,7 @@ void RingInside(Bells& b, pstn_stack& s) {
   FullFence();
   EachWaiter(s, [&](uint32_t w) {
     StoreRelaxed(s.waiters[w].posted, 1u);
-    (void)RingBell(BellSender(b), s.hdr.id, w);
+    (void)RingBell(BellSender(b), BellOf(s, w));
   });
 }
 
@@ -259,7 +266,7 @@ void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter) {
   Exchange(w.posted, 1u);  // [F1]
   if (LoadRelaxed(w.sleeping) == 0 || Exchange(w.sleeping, 0u) == 0) return;
   Count(b, kCounterDoorbells);
-  (void)RingBell(BellSender(b), s.hdr.id, waiter);
+  (void)RingBell(BellSender(b), BellOf(s, waiter));
 }
 
 }  // namespace postern

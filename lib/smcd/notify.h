@@ -14,13 +14,22 @@
 
 namespace postern {
 
-// The doorbell of a waiter: an abstract datagram socket, named by stack and index. Returns a
-// non-blocking fd bound to it, or -errno. Nobody has to pass it on, it needs no file, works after
-// chroot and setuid, and is gone with its owner; a ring by a stranger is a spurious wake-up.
-int OpenBell(const pstn_uuid& stack, uint32_t waiter);
+// The doorbell of a waiter: an abstract datagram socket, named by stack, index and a random number.
+// Nobody has to pass it on, it needs no file, works after chroot and setuid, and is gone with its
+// owner; a ring by a stranger is a spurious wake-up. Names are everybody's to take: the number
+// keeps strangers from taking the next one first.
+struct BellName {
+  pstn_uuid stack;
+  uint32_t waiter;
+  uint64_t nonce;
+};
+inline BellName BellOf(const pstn_stack& s, uint32_t waiter) {
+  return {s.hdr.id, waiter, LoadRelaxed(s.waiters[waiter % PSTN_WAITERS].nonce)};
+}
+int OpenBell(const BellName& name);  // a non-blocking fd, or -errno
 void DrainBell(int fd);
 // Rings. `sender` is any datagram Unix socket. True if somebody holds that bell.
-bool RingBell(int sender, const pstn_uuid& stack, uint32_t waiter);
+bool RingBell(int sender, const BellName& name);
 
 // What posting needs of its process.
 struct Bells {
@@ -72,8 +81,8 @@ void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side);
 void PostTaken(Bells& b, const ConnEnd& e);
 void RingTaken(Bells& b, uint8_t* lgr, uint32_t side);
 void RingTakenInside(Bells& b, pstn_stack& s);
-// The peer of `e` is dead, and may have left anything in the link group, whom to tell and who sleeps
-// included: what the stack knows itself says where news goes. After the last connection,
+// The peer of `e` is dead, and may have left anything in the link group, whom to tell and who
+// sleeps included: what the stack knows itself says where news goes. After the last connection,
 // RingInside rings every waiter of the stack.
 void PostEnded(Bells& b, pstn_stack& s, const ConnEnd& e);
 void RingInside(Bells& b, pstn_stack& s);

@@ -65,7 +65,7 @@ bool Rearm(int epfd, pstn_epoll& set, uint32_t idx) {
   StoreRelaxed(Stack().waiters[set.waiter_idx].wants_syn, set.listeners != 0 ? 1u : 0u);
   AnnounceSleep(set.waiter_idx, true);
   if (!AnyReady(epfd, set, idx)) return false;
-  (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, set.waiter_idx);
+  (void)RingBell(BellSender(g_proc.bells), BellOf(Stack(), set.waiter_idx));
   return true;
 }
 

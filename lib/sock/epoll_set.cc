@@ -103,7 +103,7 @@ long Adopt(int epfd, uint32_t* idx) {
   AdoptDups(epfd, set, i);
   *idx = i;
   // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
-  (void)RingBell(BellSender(g_proc.bells), s.hdr.id, bed.waiter);
+  (void)RingBell(BellSender(g_proc.bells), BellOf(s, bed.waiter));
   return 0;
 }
 
@@ -113,7 +113,7 @@ long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
   if (l.bell == 0) {
     Guard g(adopt_lock);
     if (l.bell != 0) return 0;  // another thread has it just made
-    int fd = MoveHigh(OpenBell(Stack().hdr.id, set.waiter_idx));
+    int fd = MoveHigh(OpenBell(BellOf(Stack(), set.waiter_idx)));
     // EADDRINUSE: another process that shares the set has it; it is in the kernel's set already.
     if (fd == -EADDRINUSE) {
       l.bell = -1;

@@ -293,7 +293,7 @@ void WakeOthers(const pstn_epoll& set) {
   uint32_t w = set.waiter_idx;
   AnnounceSleep(w, true);
   if (!WaiterHasNews(w, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return;
-  (void)RingBell(BellSender(g_proc.bells), Stack().hdr.id, w);
+  (void)RingBell(BellSender(g_proc.bells), BellOf(Stack(), w));
 }
 
 }  // namespace

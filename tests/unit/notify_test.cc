@@ -30,7 +30,7 @@ struct Place {
 
 // A waiter's doorbell; Rung() takes what has come.
 struct Bell {
-  Bell(const pstn_uuid& id, uint32_t waiter) : fd(OpenBell(id, waiter)) { REQUIRE(fd >= 0); }
+  Bell(const pstn_uuid& id, uint32_t waiter) : fd(OpenBell({id, waiter, 0})) { REQUIRE(fd >= 0); }
   ~Bell() { sys::Close(fd); }
   Bell(const Bell&) = delete;
   Bell& operator=(const Bell&) = delete;
@@ -53,19 +53,20 @@ TEST_CASE("notify: a doorbell has one holder, and one that is gone cannot be run
   REQUIRE(sender >= 0);
   CHECK(BellSender(p.bells) == sender);
   CHECK((fcntl(sender, F_GETFD) & FD_CLOEXEC) != 0);
-  CHECK_FALSE(RingBell(sender, p.id(), 5));
+  CHECK_FALSE(RingBell(sender, {p.id(), 5, 0}));
   {
     const Bell bell(p.id(), 5);
-    CHECK(OpenBell(p.id(), 5) == -EADDRINUSE);
-    CHECK(RingBell(sender, p.id(), 5));
-    CHECK_FALSE(RingBell(sender, p.id(), 6));
+    CHECK(OpenBell({p.id(), 5, 0}) == -EADDRINUSE);
+    CHECK(RingBell(sender, {p.id(), 5, 0}));
+    CHECK_FALSE(RingBell(sender, {p.id(), 6, 0}));
+    CHECK_FALSE(RingBell(sender, {p.id(), 5, 1}));
     CHECK(bell.Rung());
     CHECK_FALSE(bell.Rung());
     for (int i = 0; i < 10000; i++)
-      REQUIRE(RingBell(sender, p.id(), 5));  // a full queue counts as rung
+      REQUIRE(RingBell(sender, {p.id(), 5, 0}));  // a full queue counts as rung
     CHECK(bell.Rung());
   }
-  CHECK_FALSE(RingBell(sender, p.id(), 5));
+  CHECK_FALSE(RingBell(sender, {p.id(), 5, 0}));
 }
 
 TEST_CASE("notify: data sets the bit, and rings only a sleeper, once") {

@@ -144,7 +144,7 @@ TEST_CASE("reap: a sleeper whose wake-up the dead process may have begun is woke
   map.sleeping = 0;  // taken, and not rung
   LgrHdr(p.world.lgr()).waiters_hw[0] = kWaiter + 1;
   p.conn().ctl[0].rx_notify = kWaiter + 1;
-  int bell = OpenBell(LgrHdr(p.world.lgr()).stack[0], kWaiter);
+  int bell = OpenBell({LgrHdr(p.world.lgr()).stack[0], kWaiter, 0});
   REQUIRE(bell >= 0);
   p.Die();
   char byte;
@@ -162,7 +162,7 @@ TEST_CASE("reap: the survivor hears of a death whatever the dead peer has left i
   ep.state = PSTN_EP_ESTABLISHED;
   const uint32_t waiter = TakeWaiter(p.s());
   p.s().waiters[waiter].state = 1;
-  const int bell = OpenBell(p.s().hdr.id, waiter);
+  const int bell = OpenBell(BellOf(p.s(), waiter));
   REQUIRE(bell >= 0);
   p.conn().setup.state = GENERATE(0u, 4u, 6u, 77u);  // FREE, CLIENT_GONE, SYN_GONE, nonsense
   p.conn().ctl[0].flags = 0;
