@@ -94,12 +94,13 @@ struct PSTN_LINE pstn_evmap {
 #define PSTN_EV_USED 1u   /* owner listens here */
 #define PSTN_EV_SYN 2u    /* ring it for new connections too: it waits for a listener */
 #define PSTN_EVMAP_SYN 0u /* server side: connections that wait to be admitted to a listener */
+#define PSTN_EVMAP_ALL (PSTN_WAITERS - 1u) /* connections with more than one waiter, or none's */
 
 /* Rarely written by its side, so that it stays shared in the other side's cache. */
 struct PSTN_LINE pstn_conn_ctl {
   pstn_u64 ring;      /* (o) where this side's transmit ring is; PSTN_RING_* below; 0 = none */
   pstn_u32 flags;     /* (a) PSTN_CF_* */
-  pstn_u32 rx_notify; /* (a) 0: nobody; w + 1: post to evmap w; PSTN_NOTIFY_ALL: to every one */
+  pstn_u32 rx_notify; /* (a) 0: nobody; w + 1: post to evmap w; PSTN_NOTIFY_ALL: see there */
   pstn_u32 rx_wait;   /* (a) futex: 1 = a thread of this side sleeps until data or flags come */
   pstn_u32 tx_wait;   /* (a) PSTN_TXW_*: this side wants to hear of returned space */
   pstn_u32 gen;       /* (o) the connection's generation as this side knows it */
@@ -150,7 +151,9 @@ enum {
 #define PSTN_TXW_FUTEX 1u /* a thread sleeps on tx_wait */
 #define PSTN_TXW_POST 2u  /* post to rx_notify's evmap */
 
-#define PSTN_NOTIFY_ALL 0xffffu
+#define PSTN_NOTIFY_ALL                                                                        \
+  0xffffu                  /* post to evmap PSTN_EVMAP_ALL: whoever of the side comes by first \
+                              tells its waiters, whom only the side itself knows */
 #define PSTN_NOTIFY_SYN 1u /* = PSTN_EVMAP_SYN + 1: as a new connection (TCP_DEFER_ACCEPT) */
 
 /* Ring descriptor: generation 63..48, flags 47..44, class 43..40, page (4 KiB, from the segment's
@@ -360,7 +363,7 @@ struct PSTN_LINE pstn_waiter {
   pstn_u32 posted;     /* (a) something happened that has no bit */
   pstn_u32 wants_syn;  /* (a) waits for a listener: ring it for SYNs */
   pstn_u32 gen;
-  pstn_u32 pad;
+  pstn_u32 hand;  /* (a) where the next look at its bits begins */
   pstn_u64 nonce; /* (a) */
   pstn_u64 pad2[3];
 };
@@ -405,7 +408,7 @@ struct PSTN_LINE pstn_lgr_ref {
   struct pstn_uuid peer; /* (c) */
   struct pstn_lock lock;
   pstn_u32 conns;                        /* (l) in use (client side: given out) */
-  pstn_u32 conn_hint;                    /* (l) */
+  pstn_u32 syn_hand, all_hand;           /* (a) where the next look at these bits begins */
   pstn_u32 slab_hint[PSTN_SLAB_CLASSES]; /* (l) */
   pstn_u32 rings;                        /* (l) rings given out */
   pstn_u32 sweep_hand;

@@ -15,6 +15,7 @@ namespace postern {
 namespace {
 
 constexpr uint32_t kAll = 0x7fffffffu;
+constexpr uint32_t kTriesPerPost = 4 * kRingsPerPost;
 
 void PutHex(char*& p, uint64_t v) {
   for (int shift = 60; shift >= 0; shift -= 4) *p++ = "0123456789abcdef"[v >> shift & 0xfu];
@@ -47,11 +48,12 @@ BellName BellIn(uint8_t* lgr, uint32_t side, uint32_t waiter) {
 
 // Rings the owner of evmap `waiter` if it has announced its sleep. The load follows a locked
 // instruction or a fence of the caller [F1].
-void RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
+// True: he is rung.
+bool RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
-  if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return;
+  if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return false;
   Count(b, kCounterDoorbells);
-  (void)RingBell(BellSender(b), BellIn(lgr, side, waiter));
+  return RingBell(BellSender(b), BellIn(lgr, side, waiter));
 }
 
 void WakeFutex(Bells& b, uint32_t& word) {
@@ -73,6 +75,18 @@ uint32_t WaitersHw(uint8_t* lgr, uint32_t side) {
   return hw < PSTN_WAITERS ? hw : PSTN_WAITERS;
 }
 
+// Rings the first few of those who sleep and have one of `flags`; who gets up tells the others. A
+// peer that claims to have hundreds of sleepers would have us do nothing else.
+void RingSome(Bells& b, uint8_t* lgr, uint32_t side, uint32_t flags) {
+  uint32_t hw = WaitersHw(lgr, side), rung = 0, tries = 0;
+  for (uint32_t w = 1; w < hw && rung < kRingsPerPost && tries < kTriesPerPost; w++) {
+    const pstn_evmap& map = LgrEvmap(lgr, side, w);
+    if ((LoadRelaxed(map.in_use) & flags) == 0 || LoadRelaxed(map.sleeping) == 0) continue;
+    rung += RingIfAsleep(b, lgr, side, w) ? 1u : 0u;  // who has died asleep is asleep for ever
+    tries++;
+  }
+}
+
 // Posts to whom `notify`, a word of `side`, names. The word is the owner's: any value is survived.
 void PostTo(Bells& b, uint8_t* lgr, uint32_t side, uint32_t notify, uint32_t conn) {
   if (notify == 0) return;
@@ -81,10 +95,8 @@ void PostTo(Bells& b, uint8_t* lgr, uint32_t side, uint32_t notify, uint32_t con
     PostBit(b, lgr, side, notify - 1, conn);
     return;
   }
-  uint32_t hw = WaitersHw(lgr, side);
-  for (uint32_t w = 1; w < hw; w++) {
-    if (LoadRelaxed(LgrEvmap(lgr, side, w).in_use) != 0) PostBit(b, lgr, side, w, conn);
-  }
+  SetBits(LgrEvmap(lgr, side, PSTN_EVMAP_ALL), conn);
+  RingSome(b, lgr, side, ~0u);
 }
 
 }  // namespace
@@ -132,7 +144,7 @@ int BellSender(Bells& b) {
 
 void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t conn) {
   SetBits(LgrEvmap(lgr, side, waiter), conn);
-  RingIfAsleep(b, lgr, side, waiter % PSTN_WAITERS);
+  (void)RingIfAsleep(b, lgr, side, waiter % PSTN_WAITERS);
 }
 
 void AnnounceData(Bells& b, const ConnEnd& e) {
@@ -185,10 +197,7 @@ void AnnounceLocal(Bells& b, const ConnEnd& e) {
 void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn) {
   NoteNews(b);
   SetBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), conn);
-  uint32_t hw = WaitersHw(lgr, 1);
-  for (uint32_t w = 1; w < hw; w++) {
-    if ((LoadRelaxed(LgrEvmap(lgr, 1, w).in_use) & PSTN_EV_SYN) != 0) RingIfAsleep(b, lgr, 1, w);
-  }
+  RingSome(b, lgr, 1, PSTN_EV_SYN);
 }
 
 void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side) {
@@ -196,7 +205,7 @@ void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side) {
   FullFence();
   uint32_t hw = WaitersHw(lgr, side);
   for (uint32_t w = 1; w < hw; w++) {
-    if (LoadRelaxed(LgrEvmap(lgr, side, w).in_use) != 0) RingIfAsleep(b, lgr, side, w);
+    if (LoadRelaxed(LgrEvmap(lgr, side, w).in_use) != 0) (void)RingIfAsleep(b, lgr, side, w);
   }
 }
 

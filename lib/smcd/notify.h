@@ -49,6 +49,10 @@ inline void NoteNews(Bells& b) {
   StoreRelaxed(b.noted, 1u);
 }
 
+// Sleepers that a post rings which is for all, or for whoever waits for a listener. More would be
+// rung by these: see SpreadPosts and AdmitSyns in sock.h.
+inline constexpr uint32_t kRingsPerPost = 8;
+
 // Sets the bit of `conn` in evmap `waiter` of `side` and wakes its owner if it sleeps.
 void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t conn);
 // Tells the peer that data or flags have come: bit, doorbell and futex as it asked for.

@@ -9,6 +9,7 @@
 
 #include "base/sys.h"
 #include "sock/sock.h"
+#include "state/bits.h"
 
 namespace postern {
 namespace {
@@ -200,21 +201,16 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   return Admission::kChanged;
 }
 
+constexpr uint32_t kSynCost = 16, kNoSynCost = 4;  // of kLookBudget
+
 void AdmitFrom(uint32_t lgr_idx, uint8_t* lgr) {
-  pstn_evmap& map = LgrEvmap(lgr, 1, PSTN_EVMAP_SYN);
-  if (LoadRelaxed(map.summary) == 0) return;
-  uint64_t words = Exchange(map.summary, 0u);
-  while (words != 0) {
-    uint32_t w = static_cast<uint32_t>(__builtin_ctzll(words));
-    words &= words - 1;
-    uint64_t bits = Exchange(map.leaf[w], 0u);
-    while (bits != 0) {
-      uint32_t conn = w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
-      bits &= bits - 1;
-      for (int i = 0; i < kAdmitTries && Admit(lgr_idx, lgr, conn) == Admission::kChanged; i++) {
-      }
+  pstn_lgr_ref& ref = Stack().lgrs[lgr_idx];
+  TakeBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), ref.syn_hand, [&](uint32_t conn) {
+    if (!WaitsForServer(LoadRelaxed(LgrConn(lgr, conn).setup.state))) return kNoSynCost;
+    for (int i = 0; i < kAdmitTries && Admit(lgr_idx, lgr, conn) == Admission::kChanged; i++) {
     }
-  }
+    return kSynCost;
+  });
 }
 
 }  // namespace
@@ -355,14 +351,16 @@ void RecoverConns(uint32_t slot) {
   }
 }
 
-void AdmitSyns() {
+void AdmitSyns(uint32_t looks) {
   pstn_stack& s = Stack();
   uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
     if (LoadAcquire(s.lgrs[i].state) == 0 || s.lgrs[i].side != 1) continue;
     uint8_t* lgr = LgrBase(g_proc.view, i);
     if (lgr == nullptr) lgr = EnsureLgr(i);
-    if (lgr != nullptr) AdmitFrom(i, lgr);
+    if (lgr == nullptr) continue;
+    const uint64_t& waiting = LgrEvmap(lgr, 1, PSTN_EVMAP_SYN).summary;
+    for (uint32_t n = 0; n < looks && LoadRelaxed(waiting) != 0; n++) AdmitFrom(i, lgr);
   }
 }
 

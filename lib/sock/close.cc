@@ -65,7 +65,7 @@ void StopListening(pstn_ep& ep, uint32_t state) {
     FetchAdd(ep.gen, 1u);  // who still comes for the old listener is refused
   Unlock(ep.accept_lock);
   ResetQueue(ep);
-  AdmitSyns();  // refuses what is still on its way
+  AdmitSyns(kAllLooks);  // refuses what is still on its way
 }
 
 namespace {
@@ -120,7 +120,7 @@ bool ResetConnection(pstn_ep& ep) {
   uint32_t peer = Resolve(ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
   bool open = (peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
               ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 ||
-                                            (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
+               (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
   {
     // As in ChangeHands: one of the two finds the connection. And nobody is at the rings, which are
     // others' next.

@@ -47,6 +47,7 @@ bool AnyOnList(pstn_epoll& set, bool* moved) {
 
 bool AnyReady(int epfd, pstn_epoll& set, uint32_t idx) {
   if (set.listeners != 0) AdmitSyns();
+  SpreadPosts();
   TakePosts(g_proc.view, set, idx);
   bool moved = false;
   const bool any = AnyOnList(set, &moved);

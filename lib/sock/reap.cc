@@ -170,6 +170,8 @@ void ReapSlot(StackView& v, uint32_t slot_idx) {
   DropTable(s, slot, touched);
   RecoverConns(slot_idx);
   ReleaseWaitersOf(slot_idx);
+  SpreadPosts();  // it may have been rung for all
+  if (LoadAcquire(slot.told) != 0) RespreadPosts();
   touched.Ring(s);
   Count(s.hdr, kCounterSlotsReaped);
   StoreRelease(slot.pid, 0u);
@@ -201,7 +203,7 @@ void MarkPeerDead(StackView& survivor, uint32_t idx) {
   uint32_t side = survivor.s->lgrs[idx].side & 1u;
   // Clients that connected, perhaps wrote, and died before anyone came by: they are accepted all
   // the same.
-  if (side == 1) AdmitSyns();
+  if (side == 1) AdmitSyns(kAllLooks);
   StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
   EndSide(lgr, side ^ 1u);
   EndOurs(*survivor.s, survivor.s->lgrs[idx], lgr);

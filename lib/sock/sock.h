@@ -48,6 +48,11 @@ uint32_t Readiness(pstn_ep& ep);
 void RenotifyLocked(pstn_ep& ep);
 // Marks the endpoint ready in every event set it is registered in, and wakes who sleeps on it.
 void PostEp(pstn_ep& ep);
+// PostEp for each connection whose peer has posted to all. Whoever was rung for such a post does
+// it.
+void SpreadPosts();
+// A process that may have been about to do so has died.
+void RespreadPosts();
 
 // ---- addr.cc: addresses
 bool AddrFromSockaddr(const sockaddr* sa, socklen_t len, uint32_t family, pstn_addr& out);
@@ -77,8 +82,10 @@ long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa,
 // ---- connect.cc, accept.cc
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags);
-// Takes what clients have posted into the accept queues of this stack's listeners.
-void AdmitSyns();
+// Takes what clients have posted into the accept queues of this stack's listeners: of each link
+// group as much as a look takes, or all that an honest client may have posted.
+inline constexpr uint32_t kAllLooks = 256;
+void AdmitSyns(uint32_t looks = 1);
 // The next connection of the accept queue, or PSTN_NONE.
 uint32_t DequeueEmbryo(pstn_ep& listener);
 // After the fd table of a dead process has been dropped: the connections that were in its hands.

@@ -181,6 +181,7 @@ bool WaiterHasNews(uint32_t waiter, bool syn) {
   bool news = false;
   EachLgr([&](uint8_t* lgr, uint32_t side) {
     news = news || LoadRelaxed(LgrEvmap(lgr, side, waiter).summary) != 0 ||
+           LoadRelaxed(LgrEvmap(lgr, side, PSTN_EVMAP_ALL).summary) != 0 ||
            (syn && side == 1 && LoadRelaxed(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN).summary) != 0);
   });
   return news;

@@ -95,7 +95,7 @@ TEST_CASE("notify: nobody asked, nothing is set") {
   CHECK_FALSE(bell.Rung());
 }
 
-TEST_CASE("notify: to every waiter that is in use") {
+TEST_CASE("notify: to all, of whom those who sleep are rung, and no more than a few") {
   Place p;
   const Bell three(p.id(), 3), four(p.id(), 4), beyond(p.id(), 9);
   LgrHdr(p.world.lgr()).waiters_hw[1] = 5;
@@ -103,10 +103,16 @@ TEST_CASE("notify: to every waiter that is in use") {
   p.Map(1, 3).in_use = p.Map(1, 9).in_use = PSTN_EV_USED;
   StoreRelaxed(p.server.ctl().rx_notify, PSTN_NOTIFY_ALL);
   AnnounceData(p.bells, p.client);
-  CHECK(HasBit(p.Map(1, 3), 70));
+  CHECK(HasBit(p.Map(1, PSTN_EVMAP_ALL), 70));
   CHECK(three.Rung());
   CHECK_FALSE(four.Rung());
   CHECK_FALSE(beyond.Rung());
+  LgrHdr(p.world.lgr()).waiters_hw[1] = PSTN_WAITERS;
+  for (uint32_t w = 1; w < PSTN_WAITERS; w++) p.Map(1, w).in_use = p.Map(1, w).sleeping = 1;
+  const uint64_t before = p.counters[kCounterDoorbells];
+  AnnounceData(p.bells, p.client);
+  CHECK(p.counters[kCounterDoorbells] - before <= 4 * kRingsPerPost);
+  CHECK(three.Rung());
 }
 
 TEST_CASE("notify: new connections are told to those who wait for a listener") {
