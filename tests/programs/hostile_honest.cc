@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -124,6 +125,8 @@ int Victim(int port) {
   struct sigaction a = {};
   a.sa_handler = [](int) { stop = 1; };
   sigaction(SIGTERM, &a, nullptr);
+  const rlimit many = {65536, 65536};
+  (void)setrlimit(RLIMIT_NOFILE, &many);
   Server(port).Run();
   printf("ended\n");
   return 0;
