@@ -75,16 +75,19 @@ class QueueGuard {
 };
 
 // In the order in which the clients connected, which is not that of the map's bits. Most come last.
+// Far from both ends the order is not worth the way, which clients could have us go each time.
+constexpr uint32_t kQueueWalk = 512;
 void QueueAccepted(pstn_ep& listener, uint32_t idx) {
   pstn_stack& s = Stack();
   pstn_ep& ep = s.eps[idx];
   uint32_t after = listener.accept_tail;
   if (after < PSTN_EPS && s.eps[after].syn_ns > ep.syn_ns) {
     after = PSTN_NONE;
-    for (uint32_t i = listener.accept_head, guard = 0;
-         i < PSTN_EPS && guard < PSTN_EPS && s.eps[i].syn_ns <= ep.syn_ns;
+    uint32_t i = listener.accept_head, guard = 0;
+    for (; i < PSTN_EPS && guard < kQueueWalk && s.eps[i].syn_ns <= ep.syn_ns;
          i = s.eps[i].next, guard++)
       after = i;
+    if (guard == kQueueWalk) after = listener.accept_tail;
   }
   uint32_t& link = after < PSTN_EPS ? s.eps[after].next : listener.accept_head;
   const uint32_t next = link;
@@ -129,6 +132,31 @@ bool Defer(uint8_t* lgr, uint32_t conn) {
   return silent();
 }
 
+bool IsOurs(const pstn_addr& a) {
+  const pstn_dir* d = LoadAcquire(g_proc.dir);
+  return a.scope == 0 && (AddrIsLoopback(a) || (d != nullptr && IsLocalAddress(*d, a)));
+}
+
+// The addresses are the client's word, which programs go by: who may log in, whom to trust. Any
+// process of this host could have had these with the kernel's TCP. posternd, which has no directory
+// to read, takes a client that is dead by now only if it came from where it went.
+bool Credible(const pstn_ep& listener, const pstn_addr& client, const pstn_addr& server) {
+  const pstn_addr& here = listener.local;
+  if (client.port < kFreePorts || server.port != here.port) return false;
+  if (AddrIsV4(client) != AddrIsV4(server)) return false;
+  if (listener.family == AF_INET && !AddrIsV4(server)) return false;
+  if (!AddrIsAny(here) && memcmp(here.ip, server.ip, sizeof here.ip) != 0) return false;
+  if (memcmp(client.ip, server.ip, sizeof client.ip) != 0 && !IsOurs(client)) return false;
+  return LoadAcquire(g_proc.dir) == nullptr || IsOurs(server);
+}
+
+// When it connected, by its own word: it may be late, but not so late that it overtakes everybody.
+constexpr uint64_t kLateNs = 10'000'000'000;
+uint64_t SynTime(const pstn_conn& c) {
+  const uint64_t said = LoadRelaxed(c.ctl[0].syn_ns), now = MonotonicNs();
+  return said > now ? now : said + kLateNs < now ? now - kLateNs : said;
+}
+
 enum class Admission : uint8_t { kDone, kChanged };
 constexpr int kAdmitTries = 4;  // a client that changes its mind more often does it to keep us busy
 
@@ -158,7 +186,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   ep.conn_gen = setup.gen;
   ep.side = 1;
   ep.listener = setup.listener_idx;
-  ep.syn_ns = LoadRelaxed(c.ctl[0].syn_ns);
+  ep.syn_ns = SynTime(c);
   // Whoever enters its endpoint here has admitted it: a bit may come twice, from a strange client
   // or for a process that died with it (RecoverConns).
   uint32_t nobody = 0;
@@ -167,7 +195,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     GiveEp(s, idx);
     return Admission::kDone;
   }
-  bool open, claimed = false, same = false;
+  bool open, claimed = false, same = false, lies = false;
   {
     QueueGuard g(*listener);
     open = LoadAcquire(listener->state) == PSTN_EP_LISTEN && listener->gen == setup.listener_gen &&
@@ -177,16 +205,19 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     same = claimed && LoadRelaxed(c.setup.gen) == setup.gen &&
            c.setup.listener_idx == setup.listener_idx && c.setup.listener_gen == setup.listener_gen;
     if (same) {
-      BuryZombie(ref, conn);  // of the slot's last use: before the claim, it might be of this one
-      ep.local = c.setup.server;
+      ep.local = c.setup.server;  // loaded once
       ep.peer = c.setup.client;
+      lies = !Credible(*listener, ep.peer, ep.local);
+    }
+    if (same && !lies) {
+      BuryZombie(ref, conn);  // of the slot's last use: before the claim, it might be of this one
       Inherit(ep, *listener);
       StoreRelaxed(c.ctl[1].rx_notify, 0u);
       StoreRelease(ep.state, PSTN_EP_EMBRYO);
       QueueAccepted(*listener, idx);
     }
   }
-  if (same) {
+  if (same && !lies) {
     PostEp(*listener);
     return Admission::kDone;
   }
@@ -198,7 +229,10 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     return Admission::kDone;
   }
   if (claimed) Unclaim(c);
-  return Admission::kChanged;
+  if (!lies) return Admission::kChanged;
+  Count(s.hdr, kCounterPeerViolations);
+  Refuse(e, setup.listener_idx);
+  return Admission::kDone;
 }
 
 constexpr uint32_t kSynCost = 16, kNoSynCost = 4;  // of kLookBudget

@@ -79,6 +79,8 @@ bool FindListener(const pstn_dir& d, const pstn_addr& to, Target& out) {
   return stable && found;
 }
 
+}  // namespace
+
 bool IsLocalAddress(const pstn_dir& d, const pstn_addr& a) {
   if (AddrIsLoopback(a)) return true;
   bool found = false;
@@ -89,6 +91,8 @@ bool IsLocalAddress(const pstn_dir& d, const pstn_addr& a) {
   });
   return stable && found;
 }
+
+namespace {
 
 // 0.0.0.0 and :: as a destination mean this host.
 void NormaliseDestination(pstn_addr& to) {
@@ -242,6 +246,9 @@ Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
   if (!ReservePort(fd, ep)) return kReasonNoPort;
   pstn_addr from = ep.local;
   ChooseSource(to, from);
+  // What the server can't be told in a way that it could believe (Credible in accept.cc).
+  if (from.port < kFreePorts) return kReasonPrivilegedPort;
+  if (!SameIp(from, to) && !IsLocalAddress(d, from)) return kReasonNotLocal;
   Reason why = Establish(ep, t, to, from);
   if (why != kReasonNone) return why;
   if (!StillListed(d, ep, t, to)) return kReasonNoListener;

@@ -80,6 +80,8 @@ long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa,
                     socklen_t len);  // connect to AF_UNSPEC
 
 // ---- connect.cc, accept.cc
+inline constexpr uint16_t kFreePorts = 1024;  // ports below need a privilege
+bool IsLocalAddress(const pstn_dir& d, const pstn_addr& a);
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags);
 // Takes what clients have posted into the accept queues of this stack's listeners: of each link

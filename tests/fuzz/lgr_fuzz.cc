@@ -217,7 +217,9 @@ class Play {
     c.setup.gen++;
     c.setup.listener_idx = in.b < 200 ? world_.listener : in.b;
     c.setup.listener_gen = world_.s().eps[world_.listener].gen + (in.c > 220 ? 1u : 0u);
-    c.setup.client.port = in.e;
+    c.setup.client = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}, 0, 0, 0};
+    c.setup.server = c.setup.client;
+    c.setup.client.port = in.e < 250 ? 40000 : in.e;
     c.ctl[0].syn_ns = in.f < 128 ? MonotonicNs() : static_cast<uint64_t>(in.f) << (in.e % 57);
     uint32_t& hw = LgrHdr(world_.lgr(i)).conns_hw;
     if (hw <= conn && in.c < 240) hw = conn + 1;

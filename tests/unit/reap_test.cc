@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <vector>
 
 #include "catch.h"
@@ -39,6 +40,11 @@ struct Place {
     listener = NewEp(AF_INET);
     v.s->eps[listener].state = PSTN_EP_LISTEN;
     LgrHdr(world.lgr()).conns_hw = kConn + 1;
+    constexpr uint8_t kHere[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+    memcpy(conn().setup.client.ip, kHere, 16);
+    memcpy(conn().setup.server.ip, kHere, 16);
+    conn().setup.client.port = 40000;
+    conn().setup.server.port = v.s->eps[listener].local.port = 80;
     conn().setup.listener_idx = listener;
     conn().setup.listener_gen = v.s->eps[listener].gen;
     conn().setup.state = PSTN_CS_SYN;
@@ -202,6 +208,39 @@ TEST_CASE("reap: a dead peer's records that go round in a circle come to an end"
   CHECK(r == -ECONNRESET);
   CHECK(SockRecv(-1, ep, &iov, 1, MSG_DONTWAIT) == 0);
   CHECK(p.s().hdr.counters[kCounterPeerViolations] == 1);
+}
+
+TEST_CASE("accept: a client may not say that it comes from where it can't") {
+  Place p;
+  pstn_conn_setup& setup = p.conn().setup;
+  pstn_dir& dir = *new pstn_dir{};
+  g_proc.dir = &dir;
+  constexpr uint8_t kLoopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  constexpr uint8_t kOther[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3};
+  constexpr uint8_t kFar[16] = {0x20, 1};
+  memcpy(p.l().local.ip, kLoopback, 16);
+  memcpy(setup.server.ip, kLoopback, 16);
+  memcpy(setup.client.ip, kLoopback, 16);
+  bool admitted = false;
+  SECTION("as it should be") { admitted = true; }
+  SECTION("another host") { memcpy(setup.client.ip, kOther, 16); }
+  SECTION("another family") { memcpy(setup.client.ip, kFar, 16); }
+  SECTION("another of this host's addresses") {
+    memcpy(setup.client.ip, kOther, 16);
+    memcpy(dir.addrs[0].ip, kOther, 16);
+    dir.addr_count = 1;
+    admitted = true;
+  }
+  SECTION("a privileged port") { setup.client.port = 1023; }
+  SECTION("a scope") { setup.client.ip[15] = 2, setup.client.scope = 3; }
+  SECTION("to another port") { setup.server.port = 81; }
+  SECTION("to another address") { setup.server.ip[15] = 2; }
+  AdmitSyns();
+  CHECK(p.l().accept_count == (admitted ? 1 : 0));
+  CHECK(((p.conn().ctl[1].flags & PSTN_CF_RST) != 0) == !admitted);
+  CHECK(p.s().hdr.counters[kCounterPeerViolations] == (admitted ? 0 : 1));
+  g_proc.dir = nullptr;
+  delete &dir;
 }
 
 }  // namespace
