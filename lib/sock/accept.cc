@@ -235,7 +235,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   return Admission::kDone;
 }
 
-constexpr uint32_t kSynCost = 16, kNoSynCost = 4;  // of kLookBudget
+constexpr uint32_t kSynCost = 64, kNoSynCost = 4;  // of kLookBudget
 
 void AdmitFrom(uint32_t lgr_idx, uint8_t* lgr) {
   pstn_lgr_ref& ref = Stack().lgrs[lgr_idx];

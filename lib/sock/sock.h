@@ -86,7 +86,7 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags);
 // Takes what clients have posted into the accept queues of this stack's listeners: of each link
 // group as much as a look takes, or all that an honest client may have posted.
-inline constexpr uint32_t kAllLooks = 256;
+inline constexpr uint32_t kAllLooks = 1024;
 void AdmitSyns(uint32_t looks = 1);
 // The next connection of the accept queue, or PSTN_NONE.
 uint32_t DequeueEmbryo(pstn_ep& listener);

@@ -12,7 +12,7 @@
 
 namespace postern {
 
-inline constexpr uint32_t kLookBudget = 1024, kWordCost = 8;
+inline constexpr uint32_t kLookBudget = 512, kWordCost = 8;
 inline constexpr uint32_t kPutBack = ~0u;  // instead of a cost: this bit stays, and the look ends
 
 // Calls `fn` for each connection whose bit was set; it returns what that has cost.
