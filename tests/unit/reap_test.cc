@@ -13,6 +13,7 @@
 
 #include "catch.h"
 #include "ring_pair.h"
+#include "sock/items.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -241,6 +242,42 @@ TEST_CASE("accept: a client may not say that it comes from where it can't") {
   CHECK(p.s().hdr.counters[kCounterPeerViolations] == (admitted ? 0 : 1));
   g_proc.dir = nullptr;
   delete &dir;
+}
+
+TEST_CASE("notify: a post to all reaches every set, whoever spreads it") {
+  Place p;
+  AdmitSyns();
+  pstn_ep& ep = p.Accepted();
+  ep.state = PSTN_EP_ESTABLISHED;
+  pstn_epoll* sets[2];
+  for (pstn_epoll*& set : sets) {
+    const uint32_t idx = TakeEpoll(p.s()), i = TakeItem(p.s());
+    set = &p.s().epolls[idx];
+    set->state = set->refs = 1;
+    set->ready_head = set->ready_tail = set->all_head = PSTN_NONE;
+    set->waiter_idx = TakeWaiter(p.s());
+    p.s().waiters[set->waiter_idx].state = 1;
+    p.s().items[i].ep_idx = EpIdx(p.s(), ep);
+    p.s().items[i].epoll_idx = idx;
+    LinkItem(p.s(), ep, *set, i);
+  }
+  RenotifyLocked(ep);
+  const bool dies = GENERATE(false, true);  // who was rung
+  AnnounceData(g_proc.bells, p.world.End(0, kConn));
+  CHECK(WaiterHasNews(sets[0]->waiter_idx, false));
+  if (dies) {
+    pstn_evmap& map = LgrEvmap(p.world.lgr(), 1, PSTN_EVMAP_ALL);
+    if (GENERATE(false, true)) map.summary = map.leaf[kConn / 64] = 0;  // in the middle of it
+    p.s().slots[kDead].told = 1;
+    p.Die();
+  } else {
+    SpreadPosts();
+  }
+  for (const pstn_epoll* set : sets) {
+    CHECK(set->ready_count == 1);
+    CHECK(p.s().waiters[set->waiter_idx].posted == 1);
+  }
+  CHECK(LgrEvmap(p.world.lgr(), 1, PSTN_EVMAP_ALL).summary == 0);
 }
 
 }  // namespace
