@@ -185,6 +185,10 @@ TEST_CASE("notify: futex sleepers wake") {
   WakesSleeper(p.server.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { AnnounceSpace(p.bells, p.client); });
   WakesSleeper(p.client.ctl().rx_wait, 1, [&] { AnnounceLocal(p.bells, p.client); });
   CHECK(p.counters[kCounterFutexWakes] == 3);
+  WakesSleeper(p.client.ctl().rx_wait, 1, [&] {
+    StoreRelaxed(p.client.ctl().rx_wait, 0u);  // the peer's doing: shutdown() must not depend on it
+    AnnounceLocal(p.bells, p.client);
+  });
 }
 
 TEST_CASE("notify: returned space is posted to whom wanted it so") {
