@@ -116,7 +116,7 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
   if ((a.flags & SA_RESTART) == 0 || waits) {
     t_interrupts++;
     if (word != nullptr) FetchOr(*word, kNudge);
-    if (waiter != PSTN_NONE) (void)RingBell(g_proc.bells, Stack().hdr.id, waiter);
+    if (waiter != PSTN_NONE) (void)RingBell(g_proc.bells, BellOf(Stack(), waiter));
   }
   SetThreadMask(mask | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : Bit(signo)));
   a.handler(signo, info,

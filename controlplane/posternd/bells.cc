@@ -54,7 +54,7 @@ void BellSpace::Serve(const std::string& keep) {
   for (;;) {
     changed_.wait(lock, [this] { return turn_ == Turn::kAsked || turn_ == Turn::kEnd; });
     if (turn_ == Turn::kEnd) return;
-    answer_ = waiter_ == PSTN_NONE ? OpenSender() : OpenBell(stack_, waiter_);
+    answer_ = name_.waiter == PSTN_NONE ? OpenSender() : OpenBell(name_);
     turn_ = Turn::kAnswered;
     changed_.notify_all();
   }
@@ -74,10 +74,9 @@ int BellSpace::Enter(const std::string& keep) {
   return error;
 }
 
-UniqueFd BellSpace::Open(const pstn_uuid& stack, uint32_t waiter) {
+UniqueFd BellSpace::Open(const BellName& name) {
   std::unique_lock lock(mutex_);
-  stack_ = stack;
-  waiter_ = waiter;
+  name_ = name;
   turn_ = Turn::kAsked;
   changed_.notify_all();
   changed_.wait(lock, [this] { return turn_ == Turn::kAnswered; });

@@ -14,8 +14,8 @@
 #include <string>
 #include <thread>
 
-#include "abi/postern_abi.h"
 #include "fd.h"
+#include "smcd/notify.h"
 
 namespace postern::daemon {
 
@@ -31,7 +31,7 @@ class BellSpace {
   int Enter(const std::string& keep);
   bool ok() const { return thread_.joinable(); }
   // A bell; waiter PSTN_NONE: a socket that only rings. Not ok() with errno set.
-  UniqueFd Open(const pstn_uuid& stack, uint32_t waiter);
+  UniqueFd Open(const BellName& name);
 
  private:
   enum class Turn : uint8_t { kNobody, kAsked, kAnswered, kEnd };
@@ -42,8 +42,7 @@ class BellSpace {
   std::mutex mutex_;
   std::condition_variable changed_;
   Turn turn_ = Turn::kNobody;
-  pstn_uuid stack_{};
-  uint32_t waiter_ = 0;
+  BellName name_{};
   int answer_ = 0;  // fd or -errno
 };
 

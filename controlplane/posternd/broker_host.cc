@@ -93,7 +93,7 @@ void Broker::Bell(Client& client, const ctl::Msg& message, UniqueFd) {
   if (message.a != PSTN_NONE &&
       (message.a >= PSTN_WAITERS || Claim(client, message.uuid) == nullptr))
     return client.Reply(message, EPERM);
-  UniqueFd bell = bells_.Open(message.uuid, message.a);
+  UniqueFd bell = bells_.Open({message.uuid, message.a, message.cookie});
   if (!bell.ok()) return client.Reply(message, errno);
   ctl::Msg reply;
   reply.type = message.type;

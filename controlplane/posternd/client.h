@@ -40,6 +40,7 @@ class Client {
   void Reply(const ctl::Msg& request, int status);
   // on_gone will be called from the event loop, never from inside another call.
   void Break();
+  bool broken() const { return broken_; }
 
   Process* process = nullptr;  // after hello
   bool stranger = false;       // of another user, and has not said hello yet

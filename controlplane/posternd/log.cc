@@ -10,7 +10,18 @@
 namespace postern::daemon {
 namespace {
 
+constexpr unsigned kWarningsPerSecond = 20;  // others can cause them, and fill a disk
+
 bool verbose_on = false;
+time_t this_second = 0;
+unsigned warnings = 0;  // in it
+
+bool TooManyWarnings() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (now.tv_sec != this_second) this_second = now.tv_sec, warnings = 0;
+  return warnings++ >= kWarningsPerSecond;
+}
 
 void Write(const char* format, va_list args) {
   timespec now{};
@@ -29,6 +40,7 @@ void Write(const char* format, va_list args) {
 void SetVerbose(bool verbose) { verbose_on = verbose; }
 
 void Warn(const char* format, ...) {
+  if (!verbose_on && TooManyWarnings()) return;
   va_list args;
   va_start(args, format);
   Write(format, args);

@@ -19,6 +19,8 @@ namespace {
 constexpr uint32_t kAcceptPauseMs = 100;  // after running out of descriptors
 constexpr uint32_t kBacklogMax = 65535;
 constexpr size_t kStrangersMax = 64;
+constexpr int kAcceptsPerTurn = 16;  // who floods us gets no more; and a stranger has several turns
+                                     // to say hello before others have pushed it out
 
 // Whoever has the memory of a stack that our user has made is of its family.
 bool BelongsToUs(const UniqueFd& memfd) {
@@ -31,7 +33,7 @@ bool BelongsToUs(const UniqueFd& memfd) {
 Server::Door::Door(event_base* base, UniqueFd fd, Server& server)
     : listener(std::move(fd)),
       acceptable(base, listener.get(), static_cast<short>(EV_READ | EV_PERSIST),
-                 [this, &server] { server.AcceptAll(*this); }),
+                 [this, &server] { server.AcceptSome(*this); }),
       again(base, -1, 0, [this] { acceptable.Add(); }) {
   if (listener.ok()) acceptable.Add();
 }
@@ -75,8 +77,8 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
   ConsiderLeaving();
 }
 
-void Server::AcceptAll(Door& door) {
-  for (;;) {
+void Server::AcceptSome(Door& door) {
+  for (int i = 0; i < kAcceptsPerTurn; i++) {
     UniqueFd fd(accept4(door.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.ok()) {
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
@@ -89,10 +91,7 @@ void Server::AcceptAll(Door& door) {
     if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;
     // A program that has changed its user is known by the stack that it brings (Hello).
     const bool stranger = peer.uid != geteuid() && peer.uid != 0;
-    if (stranger && strangers_ >= kStrangersMax) {
-      Warn("pid %d of user %u was refused: too many of other users", peer.pid, peer.uid);
-      continue;
-    }
+    if (stranger && strangers_ >= kStrangersMax) BreakOldestStranger();
     auto client = std::make_unique<Client>(
         base_, std::move(fd), peer,
         [this](Client& c, const ctl::Msg& m, UniqueFd with) { OnMessage(c, m, std::move(with)); },
@@ -103,6 +102,18 @@ void Server::AcceptAll(Door& door) {
     clients_.emplace(key, std::move(client));
     ConsiderLeaving();
   }
+}
+
+// Who belongs to us says hello at once; a line that stays silent only stands in the others' way.
+void Server::BreakOldestStranger() {
+  Client* oldest = nullptr;
+  for (const auto& [key, client] : clients_) {
+    if (client->stranger && !client->broken() && (oldest == nullptr || client->id() < oldest->id()))
+      oldest = key;
+  }
+  if (oldest == nullptr) return;
+  Note("pid %d of another user is cut off: too many of them are silent", oldest->pid());
+  oldest->Break();
 }
 
 void Server::OnGone(Client& client) {

@@ -36,7 +36,8 @@ class Server {
     UniqueFd listener;
     Event acceptable, again;
   };
-  void AcceptAll(Door& door);
+  void AcceptSome(Door& door);
+  void BreakOldestStranger();
   void OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd);
   void OnGone(Client& client);
   // Starts or stops the countdown to leaving.

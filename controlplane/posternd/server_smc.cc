@@ -114,6 +114,7 @@ void Server::Bell(Client& client, const ctl::Msg& message, UniqueFd) {
   question.type = message.type;
   question.uuid = client.process->stack->id;
   question.a = message.a;
+  question.cookie = message.cookie;
   upstream_.Ask(question, [this, line = &client, id = client.id(), message](
                               int status, const ctl::Msg&, UniqueFd bell) {
     if (!IsHere(line, id)) return;

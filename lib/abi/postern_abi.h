@@ -88,18 +88,20 @@ struct PSTN_LINE pstn_evmap {
   pstn_u64 summary;  /* (a) */
   pstn_u32 sleeping; /* (a) 1: owner is going to sleep or sleeps; the ringer takes it to 0 */
   pstn_u32 in_use;   /* (a) PSTN_EV_* */
-  pstn_u64 pad[6];
+  pstn_u64 nonce;    /* (a) as in pstn_waiter */
+  pstn_u64 pad[5];
   pstn_u64 leaf[PSTN_CONNS / 64]; /* (a) */
 };
 #define PSTN_EV_USED 1u   /* owner listens here */
 #define PSTN_EV_SYN 2u    /* ring it for new connections too: it waits for a listener */
 #define PSTN_EVMAP_SYN 0u /* server side: connections that wait to be admitted to a listener */
+#define PSTN_EVMAP_ALL (PSTN_WAITERS - 1u) /* connections with more than one waiter, or none's */
 
 /* Rarely written by its side, so that it stays shared in the other side's cache. */
 struct PSTN_LINE pstn_conn_ctl {
   pstn_u64 ring;      /* (o) where this side's transmit ring is; PSTN_RING_* below; 0 = none */
   pstn_u32 flags;     /* (a) PSTN_CF_* */
-  pstn_u32 rx_notify; /* (a) 0: nobody; w + 1: post to evmap w; PSTN_NOTIFY_ALL: to every one */
+  pstn_u32 rx_notify; /* (a) 0: nobody; w + 1: post to evmap w; PSTN_NOTIFY_ALL: see there */
   pstn_u32 rx_wait;   /* (a) futex: 1 = a thread of this side sleeps until data or flags come */
   pstn_u32 tx_wait;   /* (a) PSTN_TXW_*: this side wants to hear of returned space */
   pstn_u32 gen;       /* (o) the connection's generation as this side knows it */
@@ -154,7 +156,9 @@ enum {
 #define PSTN_TXW_FUTEX 1u /* a thread sleeps on tx_wait */
 #define PSTN_TXW_POST 2u  /* post to rx_notify's evmap */
 
-#define PSTN_NOTIFY_ALL 0xffffu
+#define PSTN_NOTIFY_ALL                                                                        \
+  0xffffu                  /* post to evmap PSTN_EVMAP_ALL: whoever of the side comes by first \
+                              tells its waiters, whom only the side itself knows */
 #define PSTN_NOTIFY_SYN 1u /* = PSTN_EVMAP_SYN + 1: as a new connection (TCP_DEFER_ACCEPT) */
 
 /* Ring descriptor: generation 63..48, flags 47..44, class 43..40, page (4 KiB, from the segment's
@@ -233,10 +237,11 @@ struct PSTN_LINE pstn_rx {
   pstn_u32 unreturned; /* (l) bytes consumed since the writer was last considered */
   pstn_u32 gate;       /* (l) PSTN_RXG_* */
   pstn_u64 urgent_end; /* (l) position behind the urgent byte that was last heard of */
-  pstn_u64 pad;
+  pstn_u64 after_end;  /* (l) payload received after the peer had closed */
 };
 #define PSTN_RXG_RESET 1u        /* ECONNRESET was reported */
 #define PSTN_RXG_URGENT_TAKEN 2u /* the urgent byte was received with MSG_OOB */
+#define PSTN_RXG_BROKEN 4u       /* the peer has lied: nothing more is read */
 
 struct PSTN_LINE pstn_ep {
   pstn_u32 state;  /* (a) PSTN_EP_* */
@@ -357,8 +362,8 @@ struct PSTN_LINE pstn_epoll {
 };
 
 /* Somebody who sleeps on more than one thing. Its doorbell is an abstract datagram socket whose
- * name is made of the stack's id and this index: any peer can ring it, and it dies with its owner.
- */
+ * name is made of the stack's id, this index and a random number: any peer can ring it, no stranger
+ * can take the name before its owner does, and it dies with its owner. */
 struct PSTN_LINE pstn_waiter {
   pstn_u32 state; /* (a) 0 free, 1 used */
   pstn_u32 next;
@@ -367,7 +372,9 @@ struct PSTN_LINE pstn_waiter {
   pstn_u32 posted;     /* (a) something happened that has no bit */
   pstn_u32 wants_syn;  /* (a) waits for a listener: ring it for SYNs */
   pstn_u32 gen;
-  pstn_u32 pad[9];
+  pstn_u32 hand;  /* (a) where the next look at its bits begins */
+  pstn_u64 nonce; /* (a) */
+  pstn_u64 pad2[3];
 };
 
 struct pstn_slot {
@@ -411,6 +418,7 @@ struct PSTN_LINE pstn_lgr_ref {
   struct pstn_lock lock;
   pstn_u32 conns;                        /* (l) in use (client side: given out) */
   pstn_u32 conn_hint;                    /* (l) the zombie to be looked at next */
+  pstn_u32 syn_hand, all_hand;           /* (a) where the next look at these bits begins */
   pstn_u32 slab_hint[PSTN_SLAB_CLASSES]; /* (l) */
   pstn_u32 rings;                        /* (l) rings given out */
   pstn_u32 sweep_hand;

@@ -63,8 +63,8 @@ enum class Type : uint32_t {
   kTakeHeld,   // a, b as above. Reply: fd = a connection, peer.. as TCP has it; or EAGAIN
   kAddresses,  // daemon: fd = memfd with `a` pstn_addr, those of its network namespace. No reply
   kHost,       // broker: fd = memfd with a pstn_host. No reply
-  kBell,       // process, then daemon: uuid = own stack, a = waiter, ~0: only to ring others.
-               // Reply: fd = datagram socket in the bells' network namespace, bound to its name
+  kBell,  // process, then daemon: uuid = own stack, a = waiter, cookie = nonce; a = ~0: only to
+          // ring. Reply: fd = datagram socket in the bells' network namespace, bound to its name
   // The device (broker_device.cc): a token is good for one attach.
   kRegister,  // server's daemon: uuid = stack, a, b, c of a listener; process, then client's
               // daemon: id = link group (process: d = its index), a = connection, b = its gen, uuid

@@ -15,21 +15,24 @@ namespace postern {
 namespace {
 
 constexpr uint32_t kAll = 0x7fffffffu;
+constexpr uint32_t kTriesPerPost = 4 * kRingsPerPost;
 
 void PutHex(char*& p, uint64_t v) {
   for (int shift = 60; shift >= 0; shift -= 4) *p++ = "0123456789abcdef"[v >> shift & 0xfu];
 }
 
 // Length of the address, which is abstract: first byte 0.
-socklen_t BellName(sockaddr_un& a, const pstn_uuid& stack, uint32_t waiter) {
+socklen_t Address(sockaddr_un& a, const BellName& name) {
   memset(&a, 0, sizeof a);
   a.sun_family = AF_UNIX;
   char* p = a.sun_path + 1;
   for (const char c : std::string_view("postern/")) *p++ = c;
-  PutHex(p, stack.hi);
-  PutHex(p, stack.lo);
+  PutHex(p, name.stack.hi);
+  PutHex(p, name.stack.lo);
   *p++ = '/';
-  PutHex(p, waiter);
+  PutHex(p, name.waiter);
+  *p++ = '/';
+  PutHex(p, name.nonce);
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) +
                                 static_cast<size_t>(p - a.sun_path));
 }
@@ -38,13 +41,19 @@ void Count(Bells& b, Counter c) {
   if (b.counters != nullptr) StoreRelaxed(b.counters[c], LoadRelaxed(b.counters[c]) + 1);
 }
 
+// The bell of evmap `waiter` of `side`, as its owner has written it there.
+BellName BellIn(uint8_t* lgr, uint32_t side, uint32_t waiter) {
+  return {LgrHdr(lgr).stack[side], waiter, LoadRelaxed(LgrEvmap(lgr, side, waiter).nonce)};
+}
+
 // Rings the owner of evmap `waiter` if it has announced its sleep. The load follows a locked
 // instruction or a fence of the caller [F1].
-void RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
+// True: he is rung.
+bool RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
-  if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return;
+  if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return false;
   Count(b, kCounterDoorbells);
-  (void)RingBell(b, LgrHdr(lgr).stack[side], waiter);
+  return RingBell(b, BellIn(lgr, side, waiter));
 }
 
 void WakeFutex(Bells& b, uint32_t& word) {
@@ -66,6 +75,18 @@ uint32_t WaitersHw(uint8_t* lgr, uint32_t side) {
   return hw < PSTN_WAITERS ? hw : PSTN_WAITERS;
 }
 
+// Rings the first few of those who sleep and have one of `flags`; who gets up tells the others. A
+// peer that claims to have hundreds of sleepers would have us do nothing else.
+void RingSome(Bells& b, uint8_t* lgr, uint32_t side, uint32_t flags) {
+  uint32_t hw = WaitersHw(lgr, side), rung = 0, tries = 0;
+  for (uint32_t w = 1; w < hw && rung < kRingsPerPost && tries < kTriesPerPost; w++) {
+    const pstn_evmap& map = LgrEvmap(lgr, side, w);
+    if ((LoadRelaxed(map.in_use) & flags) == 0 || LoadRelaxed(map.sleeping) == 0) continue;
+    rung += RingIfAsleep(b, lgr, side, w) ? 1u : 0u;  // who has died asleep is asleep for ever
+    tries++;
+  }
+}
+
 // Posts to whom `notify`, a word of `side`, names. The word is the owner's: any value is survived.
 void PostTo(Bells& b, uint8_t* lgr, uint32_t side, uint32_t notify, uint32_t conn) {
   if (notify == 0) return;
@@ -74,17 +95,15 @@ void PostTo(Bells& b, uint8_t* lgr, uint32_t side, uint32_t notify, uint32_t con
     PostBit(b, lgr, side, notify - 1, conn);
     return;
   }
-  uint32_t hw = WaitersHw(lgr, side);
-  for (uint32_t w = 1; w < hw; w++) {
-    if (LoadRelaxed(LgrEvmap(lgr, side, w).in_use) != 0) PostBit(b, lgr, side, w, conn);
-  }
+  SetBits(LgrEvmap(lgr, side, PSTN_EVMAP_ALL), conn);
+  RingSome(b, lgr, side, ~0u);
 }
 
 }  // namespace
 
-int OpenBell(const pstn_uuid& stack, uint32_t waiter) {
+int OpenBell(const BellName& name) {
   sockaddr_un a;
-  socklen_t len = BellName(a, stack, waiter);
+  socklen_t len = Address(a, name);
   int fd = sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (fd < 0) return fd;
   long r = sys::Call(SYS_bind, fd, &a, len);
@@ -110,9 +129,9 @@ bool RingFrom(int sender, sockaddr_un& a, socklen_t len) {
 
 }  // namespace
 
-bool RingBell(Bells& b, const pstn_uuid& stack, uint32_t waiter) {
+bool RingBell(Bells& b, const BellName& name) {
   sockaddr_un a;
-  socklen_t len = BellName(a, stack, waiter);
+  socklen_t len = Address(a, name);
   const int wide = LoadRelaxed(b.wide_sender);
   return (wide >= 0 && RingFrom(wide, a, len)) || RingFrom(BellSender(b), a, len);
 }
@@ -134,7 +153,7 @@ int BellSender(Bells& b) {
 
 void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t conn) {
   SetBits(LgrEvmap(lgr, side, waiter), conn);
-  RingIfAsleep(b, lgr, side, waiter % PSTN_WAITERS);
+  (void)RingIfAsleep(b, lgr, side, waiter % PSTN_WAITERS);
 }
 
 void AnnounceData(Bells& b, const ConnEnd& e) {
@@ -180,17 +199,16 @@ void AnnounceLocal(Bells& b, const ConnEnd& e) {
   FullFence();
   pstn_conn_ctl& own = e.ctl();
   PostTo(b, e.lgr, e.side, LoadRelaxed(own.rx_notify), e.ep->conn_idx);
-  WakeFutex(b, own.rx_wait);
-  WakeFutex(b, own.tx_wait);
+  for (uint32_t* word : {&own.rx_wait, &own.tx_wait}) {
+    if (Exchange(*word, 0u) != 0) Count(b, kCounterFutexWakes);
+    (void)sys::FutexWake(word, kAll);  // whatever it says: the peer may have changed it
+  }
 }
 
 void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn) {
   NoteNews(b);
   SetBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), conn);
-  uint32_t hw = WaitersHw(lgr, 1);
-  for (uint32_t w = 1; w < hw; w++) {
-    if ((LoadRelaxed(LgrEvmap(lgr, 1, w).in_use) & PSTN_EV_SYN) != 0) RingIfAsleep(b, lgr, 1, w);
-  }
+  RingSome(b, lgr, 1, PSTN_EV_SYN);
 }
 
 void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side) {
@@ -198,7 +216,7 @@ void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side) {
   FullFence();
   uint32_t hw = WaitersHw(lgr, side);
   for (uint32_t w = 1; w < hw; w++) {
-    if (LoadRelaxed(LgrEvmap(lgr, side, w).in_use) != 0) RingIfAsleep(b, lgr, side, w);
+    if (LoadRelaxed(LgrEvmap(lgr, side, w).in_use) != 0) (void)RingIfAsleep(b, lgr, side, w);
   }
 }
 
@@ -218,7 +236,7 @@ void RingTaken(Bells& b, uint8_t* lgr, uint32_t side) {
   for (uint32_t w = 1; w < hw; w++) {
     pstn_evmap& map = LgrEvmap(lgr, side, w);
     if (LoadRelaxed(map.in_use) == 0 || LoadRelaxed(map.sleeping) != 0) continue;
-    (void)RingBell(b, LgrHdr(lgr).stack[side], w);
+    (void)RingBell(b, BellIn(lgr, side, w));
   }
 }
 
@@ -226,8 +244,39 @@ void RingTakenInside(Bells& b, pstn_stack& s) {
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
     if (LoadRelaxed(s.waiters[w].state) == 0 || LoadRelaxed(s.waiters[w].sleeping) != 0) continue;
-    (void)RingBell(b, s.hdr.id, w);
+    (void)RingBell(b, BellOf(s, w));
   }
+}
+
+namespace {
+
+template <typename Fn>
+void EachWaiter(pstn_stack& s, Fn fn) {
+  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
+  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
+    if (LoadRelaxed(s.waiters[w].state) != 0) fn(w);
+  }
+}
+
+}  // namespace
+
+void PostEnded(Bells& b, pstn_stack& s, const ConnEnd& e) {
+  NoteNews(b);
+  EachWaiter(s, [&](uint32_t w) { SetBits(LgrEvmap(e.lgr, e.side, w), e.ep->conn_idx); });
+  pstn_conn_ctl& own = e.ctl();
+  for (uint32_t* word : {&own.rx_wait, &own.tx_wait}) {
+    StoreRelease(*word, 0u);
+    (void)sys::FutexWake(word, kAll);
+  }
+}
+
+void RingInside(Bells& b, pstn_stack& s) {
+  NoteNews(b);
+  FullFence();
+  EachWaiter(s, [&](uint32_t w) {
+    StoreRelaxed(s.waiters[w].posted, 1u);
+    (void)RingBell(b, BellOf(s, w));
+  });
 }
 
 void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter) {
@@ -237,7 +286,7 @@ void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter) {
   Exchange(w.posted, 1u);  // [F1]
   if (LoadRelaxed(w.sleeping) == 0 || Exchange(w.sleeping, 0u) == 0) return;
   Count(b, kCounterDoorbells);
-  (void)RingBell(b, s.hdr.id, waiter);
+  (void)RingBell(b, BellOf(s, waiter));
 }
 
 }  // namespace postern

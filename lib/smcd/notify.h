@@ -14,10 +14,19 @@
 
 namespace postern {
 
-// The doorbell of a waiter: an abstract datagram socket, named by stack and index. Returns a
-// non-blocking fd bound to it, or -errno. Nobody has to pass it on, it needs no file, works after
-// chroot and setuid, and is gone with its owner; a ring by a stranger is a spurious wake-up.
-int OpenBell(const pstn_uuid& stack, uint32_t waiter);
+// The doorbell of a waiter: an abstract datagram socket, named by stack, index and a random number.
+// Nobody has to pass it on, it needs no file, works after chroot and setuid, and is gone with its
+// owner; a ring by a stranger is a spurious wake-up. Names are everybody's to take: the number
+// keeps strangers from taking the next one first.
+struct BellName {
+  pstn_uuid stack;
+  uint32_t waiter;
+  uint64_t nonce;
+};
+inline BellName BellOf(const pstn_stack& s, uint32_t waiter) {
+  return {s.hdr.id, waiter, LoadRelaxed(s.waiters[waiter % PSTN_WAITERS].nonce)};
+}
+int OpenBell(const BellName& name);  // a non-blocking fd, or -errno
 void DrainBell(int fd);
 // What posting needs of its process.
 struct Bells {
@@ -29,7 +38,7 @@ struct Bells {
 };
 int BellSender(Bells& b);
 // True if somebody holds that bell, in the one network namespace or the other.
-bool RingBell(Bells& b, const pstn_uuid& stack, uint32_t waiter);
+bool RingBell(Bells& b, const BellName& name);
 
 // Before anything is written that others are to be told of. A process that never got here, as most
 // children between fork and exec, can die without a look at whom it may have left asleep.
@@ -39,6 +48,10 @@ inline void NoteNews(Bells& b) {
   if (b.told != nullptr) StoreRelease(*b.told, 1u);
   StoreRelaxed(b.noted, 1u);
 }
+
+// Sleepers that a post rings which is for all, or for whoever waits for a listener. More would be
+// rung by these: see SpreadPosts and AdmitSyns in sock.h.
+inline constexpr uint32_t kRingsPerPost = 8;
 
 // Sets the bit of `conn` in evmap `waiter` of `side` and wakes its owner if it sleeps.
 void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t conn);
@@ -72,6 +85,11 @@ void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side);
 void PostTaken(Bells& b, const ConnEnd& e);
 void RingTaken(Bells& b, uint8_t* lgr, uint32_t side);
 void RingTakenInside(Bells& b, pstn_stack& s);
+// The peer of `e` is dead, and may have left anything in the link group, whom to tell and who
+// sleeps included: what the stack knows itself says where news goes. After the last connection,
+// RingInside rings every waiter of the stack.
+void PostEnded(Bells& b, pstn_stack& s, const ConnEnd& e);
+void RingInside(Bells& b, pstn_stack& s);
 
 // Wakes a waiter from inside its own stack.
 void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter);

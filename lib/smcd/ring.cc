@@ -458,13 +458,15 @@ size_t RingQueued(const ConnEnd& e, size_t limit) {
   RingPlace ring;
   uint32_t rec_done = rx.rec_done;
   // A liar can make a circle of records; no honest ring and the one before it hold more than this.
-  for (uint32_t guard = 2 * PSTN_RING2_BYTES / kLine; guard != 0 && total < limit; guard--) {
+  constexpr size_t kMost = 2 * PSTN_RING2_BYTES;
+  if (limit > kMost) limit = kMost;
+  for (uint32_t guard = kMost / kLine; guard != 0 && total < limit; guard--) {
     if (LookAt(e, p, len, ring) != Look::kRecord || rec_done >= len) break;
     total += len - rec_done;
     rec_done = 0;
     p.off += RecordBytes(len);
   }
-  return total;
+  return total < kMost ? total : kMost;
 }
 
 }  // namespace postern

@@ -10,6 +10,7 @@
 #include "base/sys.h"
 #include "sock/negotiate.h"
 #include "sock/sock.h"
+#include "state/bits.h"
 
 namespace postern {
 namespace {
@@ -75,16 +76,19 @@ class QueueGuard {
 };
 
 // In the order in which the clients connected, which is not that of the map's bits. Most come last.
+// Far from both ends the order is not worth the way, which clients could have us go each time.
+constexpr uint32_t kQueueWalk = 512;
 void QueueAccepted(pstn_ep& listener, uint32_t idx) {
   pstn_stack& s = Stack();
   pstn_ep& ep = s.eps[idx];
   uint32_t after = listener.accept_tail;
   if (after < PSTN_EPS && s.eps[after].syn_ns > ep.syn_ns) {
     after = PSTN_NONE;
-    for (uint32_t i = listener.accept_head, guard = 0;
-         i < PSTN_EPS && guard < PSTN_EPS && s.eps[i].syn_ns <= ep.syn_ns;
+    uint32_t i = listener.accept_head, guard = 0;
+    for (; i < PSTN_EPS && guard < kQueueWalk && s.eps[i].syn_ns <= ep.syn_ns;
          i = s.eps[i].next, guard++)
       after = i;
+    if (guard == kQueueWalk) after = listener.accept_tail;
   }
   uint32_t& link = after < PSTN_EPS ? s.eps[after].next : listener.accept_head;
   const uint32_t next = link;
@@ -129,6 +133,13 @@ bool Defer(uint8_t* lgr, uint32_t conn) {
   return silent();
 }
 
+// When it connected, by its own word: it may be late, but not so late that it overtakes everybody.
+constexpr uint64_t kLateNs = 10'000'000'000;
+uint64_t SynTime(const pstn_conn& c) {
+  const uint64_t said = LoadRelaxed(c.ctl[0].syn_ns), now = MonotonicNs();
+  return said > now ? now : said + kLateNs < now ? now - kLateNs : said;
+}
+
 enum class Admission : uint8_t { kDone, kChanged };
 constexpr int kAdmitTries = 4;  // a client that changes its mind more often does it to keep us busy
 
@@ -147,12 +158,6 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   none.conn_idx = conn;
   if (listener != nullptr && listener->defer_accept != 0 && Defer(lgr, conn))
     return Admission::kDone;
-  const pstn_dir* dir = LoadAcquire(g_proc.dir);
-  if (dir != nullptr && !IsCredible(*dir, ref.remote, setup.client, setup.server)) {
-    Count(s.hdr, kCounterPeerViolations);
-    Refuse(e, setup.listener_idx);
-    return Admission::kDone;
-  }
   uint32_t idx = listener != nullptr ? NewEp(listener->family) : PSTN_NONE;
   if (idx == PSTN_NONE) {
     Refuse(e, setup.listener_idx);
@@ -164,7 +169,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   ep.conn_gen = setup.gen;
   ep.side = 1;
   ep.listener = setup.listener_idx;
-  ep.syn_ns = LoadRelaxed(c.ctl[0].syn_ns);
+  ep.syn_ns = SynTime(c);
   // Whoever enters its endpoint here has admitted it: a bit may come twice, from a strange client
   // or for a process that died with it (RecoverConns).
   uint32_t nobody = 0;
@@ -173,7 +178,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     GiveEp(s, idx);
     return Admission::kDone;
   }
-  bool open, claimed = false, same = false;
+  bool open, claimed = false, same = false, lies = false;
   {
     QueueGuard g(*listener);
     open = LoadAcquire(listener->state) == PSTN_EP_LISTEN && listener->gen == setup.listener_gen &&
@@ -183,16 +188,19 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     same = claimed && LoadRelaxed(c.setup.gen) == setup.gen &&
            c.setup.listener_idx == setup.listener_idx && c.setup.listener_gen == setup.listener_gen;
     if (same) {
+      ep.local = c.setup.server;  // loaded once
+      ep.peer = c.setup.client;
+      lies = !IsCredible(*listener, ref.remote, ep.peer, ep.local);
+    }
+    if (same && !lies) {
       BuryZombie(ref, lgr, conn);  // of the slot's last use: before the claim, perhaps of this one
-      ep.local = setup.server;     // as they were checked
-      ep.peer = setup.client;
       Inherit(ep, *listener);
       StoreRelaxed(c.ctl[1].rx_notify, 0u);
       StoreRelease(ep.state, PSTN_EP_EMBRYO);
       QueueAccepted(*listener, idx);
     }
   }
-  if (same) {
+  if (same && !lies) {
     PostEp(*listener);
     return Admission::kDone;
   }
@@ -204,24 +212,22 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     return Admission::kDone;
   }
   if (claimed) Unclaim(c);
-  return Admission::kChanged;
+  if (!lies) return Admission::kChanged;
+  Count(s.hdr, kCounterPeerViolations);
+  Refuse(e, setup.listener_idx);
+  return Admission::kDone;
 }
 
+constexpr uint32_t kSynCost = 64, kNoSynCost = 4;  // of kLookBudget
+
 void AdmitFrom(uint32_t lgr_idx, uint8_t* lgr) {
-  pstn_evmap& map = LgrEvmap(lgr, 1, PSTN_EVMAP_SYN);
-  if (LoadRelaxed(map.summary) == 0) return;
-  uint64_t words = Exchange(map.summary, 0u);
-  while (words != 0) {
-    uint32_t w = static_cast<uint32_t>(__builtin_ctzll(words));
-    words &= words - 1;
-    uint64_t bits = Exchange(map.leaf[w], 0u);
-    while (bits != 0) {
-      uint32_t conn = w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits));
-      bits &= bits - 1;
-      for (int i = 0; i < kAdmitTries && Admit(lgr_idx, lgr, conn) == Admission::kChanged; i++) {
-      }
+  pstn_lgr_ref& ref = Stack().lgrs[lgr_idx];
+  TakeBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), ref.syn_hand, [&](uint32_t conn) {
+    if (!WaitsForServer(LoadRelaxed(LgrConn(lgr, conn).setup.state))) return kNoSynCost;
+    for (int i = 0; i < kAdmitTries && Admit(lgr_idx, lgr, conn) == Admission::kChanged; i++) {
     }
-  }
+    return kSynCost;
+  });
 }
 
 }  // namespace
@@ -419,7 +425,7 @@ void RecoverConns(uint32_t slot) {
   }
 }
 
-void AdmitSyns() {
+void AdmitSyns(uint32_t looks) {
   if (LoadRelaxed(g_proc.attend) != 0) [[unlikely]]
     AttendListeners();
   pstn_stack& s = Stack();
@@ -428,7 +434,9 @@ void AdmitSyns() {
     if (LoadAcquire(s.lgrs[i].state) == 0 || s.lgrs[i].side != 1) continue;
     uint8_t* lgr = LgrBase(g_proc.view, i);
     if (lgr == nullptr) lgr = EnsureLgr(i);
-    if (lgr != nullptr) AdmitFrom(i, lgr);
+    if (lgr == nullptr) continue;
+    const uint64_t& waiting = LgrEvmap(lgr, 1, PSTN_EVMAP_SYN).summary;
+    for (uint32_t n = 0; n < looks && LoadRelaxed(waiting) != 0; n++) AdmitFrom(i, lgr);
   }
 }
 

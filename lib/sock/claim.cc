@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// claim.cc - the names that a client gives its connection: the kernel's TCP would not let it lie.
+// claim.cc - the names that a client gives its connection.
 //
-// Servers decide by addresses (redis serves strangers on the loopback only). Inside one user's
-// programs nothing is gained by a lie; others can claim only what a connection of theirs could
-// have.
+// They are the client's word, which programs go by: who may log in, whom to trust (redis serves
+// strangers on the loopback only). Any process of the client's network namespace could have had
+// what is credible with the kernel's TCP.
 #include <cstring>
 
 #include "sock/sock.h"
@@ -11,28 +11,25 @@
 namespace postern {
 namespace {
 
-bool IsOwn(const pstn_dir& d, const pstn_addr& a) {
-  const uint32_t count = LoadRelaxed(d.addr_count);
-  for (uint32_t i = 0; i < count && i < PSTN_DIR_ADDRS; i++) {
-    if (memcmp(d.addrs[i].ip, a.ip, sizeof a.ip) == 0) return true;
-  }
-  return false;
+bool IsOurs(const pstn_addr& a) {
+  const pstn_dir* d = LoadAcquire(g_proc.dir);
+  return a.scope == 0 && (AddrIsLoopback(a) || (d != nullptr && IsLocalAddress(*d, a)));
 }
+
+bool SameIp(const pstn_addr& a, const pstn_addr& b) { return memcmp(a.ip, b.ip, sizeof a.ip) == 0; }
 
 }  // namespace
 
-bool IsCredible(const pstn_dir& d, uint32_t remote, const pstn_addr& client,
+bool IsCredible(const pstn_ep& listener, uint32_t remote, const pstn_addr& client,
                 const pstn_addr& server) {
-  switch (remote) {
-    case PSTN_LGR_SAME_USER:
-      return true;
-    case PSTN_LGR_OTHER_NETNS:  // from nowhere here, to an address that can be reached from there
-      return !AddrIsLoopback(client) && !AddrIsAny(client) && !IsOwn(d, client) &&
-             !AddrIsLoopback(server) && IsOwn(d, server);
-    default:
-      return (AddrIsLoopback(client) || IsOwn(d, client)) &&
-             (AddrIsLoopback(server) || IsOwn(d, server));
-  }
+  const pstn_addr& here = listener.local;
+  if (client.port < kFreePorts || server.port != here.port) return false;
+  if (AddrIsV4(client) != AddrIsV4(server)) return false;
+  if (listener.family == AF_INET && !AddrIsV4(server)) return false;
+  if (!AddrIsAny(here) && !SameIp(here, server)) return false;
+  if (remote == PSTN_LGR_OTHER_NETNS)  // from nowhere here, to what can be reached from there
+    return !AddrIsAny(client) && !IsOurs(client) && IsOurs(server) && !AddrIsLoopback(server);
+  return (SameIp(client, server) || IsOurs(client)) && IsOurs(server);
 }
 
 }  // namespace postern

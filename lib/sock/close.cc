@@ -65,7 +65,7 @@ void StopListening(pstn_ep& ep, uint32_t state) {
     FetchAdd(ep.gen, 1u);  // who still comes for the old listener is refused
   Unlock(ep.accept_lock);
   ResetQueue(ep);
-  AdmitSyns();  // refuses what is still on its way
+  AdmitSyns(kAllLooks);  // refuses what is still on its way
 }
 
 namespace {
@@ -139,7 +139,7 @@ bool ResetConnection(pstn_ep& ep) {
   Lock(ep.rx.lock);
   ep.rx.off = ep.rx.rec_len = ep.rx.rec_done = ep.rx.unreturned = 0;
   StoreRelaxed(ep.rx.gate, 0u);
-  ep.rx.urgent_end = 0;
+  ep.rx.urgent_end = ep.rx.after_end = 0;
   ep.rx.ring = ep.rx.bytes = 0;
   Unlock(ep.rx.lock);
   ep.lgr_idx = PSTN_NONE;

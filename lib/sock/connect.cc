@@ -80,6 +80,8 @@ bool FindListener(const pstn_dir& d, const pstn_addr& to, bool learnt, Target& o
   return stable && found;
 }
 
+}  // namespace
+
 bool IsLocalAddress(const pstn_dir& d, const pstn_addr& a) {
   if (AddrIsLoopback(a)) return true;
   bool found = false;
@@ -90,6 +92,8 @@ bool IsLocalAddress(const pstn_dir& d, const pstn_addr& a) {
   });
   return stable && found;
 }
+
+namespace {
 
 // 0.0.0.0 and :: as a destination mean this host.
 void NormaliseDestination(pstn_addr& to) {
@@ -222,6 +226,9 @@ Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
   if (!ReservePort(fd, ep, d)) return kReasonNoPort;
   pstn_addr from = ep.local;
   ChooseSource(local ? to : t.source, from);
+  // What the server can't be told in a way that it could believe (claim.cc).
+  if (from.port < kFreePorts) return kReasonPrivilegedPort;
+  if (local && !SameIp(from, to) && !IsLocalAddress(d, from)) return kReasonNotLocal;
   Reason why = Establish(ep, t, to, from);
   if (why != kReasonNone) return why;
   if (!StillListed(d, ep, t, to)) return kReasonNoListener;

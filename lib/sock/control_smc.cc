@@ -63,10 +63,11 @@ int CtlTakeHeld(const pstn_ep& listener) {
   return r != 0 ? r : fd >= 0 ? fd : -EPROTO;
 }
 
-int CtlBell(uint32_t waiter) {
+int CtlBell(const BellName& name) {
   Msg m;
   m.type = Type::kBell;
-  m.a = waiter;
+  m.a = name.waiter;
+  m.cookie = name.nonce;
   int fd = -1;
   const int r = CtlAsk(m, -1, &fd);
   return r != 0 ? r : fd >= 0 ? fd : -EPROTO;

@@ -195,4 +195,45 @@ void PostEp(pstn_ep& ep) {
   }
 }
 
+namespace {
+
+template <typename Fn>
+void EachLgr(Fn fn) {
+  pstn_stack& s = Stack();
+  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    if (LoadAcquire(s.lgrs[i].state) == 0) continue;
+    uint8_t* lgr = LgrBase(g_proc.view, i);
+    if (lgr != nullptr) fn(lgr, s.lgrs[i]);
+  }
+}
+
+void PostConn(const pstn_lgr_ref& ref, uint32_t conn) {
+  uint32_t idx = LoadAcquire(ref.conn_ep[conn]);
+  if (idx != 0 && idx <= PSTN_EPS) PostEp(Stack().eps[idx - 1]);
+}
+
+}  // namespace
+
+void SpreadPosts() {
+  constexpr uint32_t kPostCost = 16;
+  EachLgr([](uint8_t* lgr, pstn_lgr_ref& ref) {
+    TakeBits(LgrEvmap(lgr, ref.side, PSTN_EVMAP_ALL), ref.all_hand, [&](uint32_t conn) {
+      if (LoadRelaxed(ref.conn_ep[conn]) == 0) return 1u;
+      PostConn(ref, conn);
+      return kPostCost;
+    });
+  });
+}
+
+void RespreadPosts() {
+  EachLgr([](uint8_t* lgr, const pstn_lgr_ref& ref) {
+    for (uint32_t c = 0; c < PSTN_CONNS; c++) {
+      if (LoadRelaxed(ref.conn_ep[c]) != 0 &&
+          LoadRelaxed(LgrConn(lgr, c).ctl[ref.side & 1u].rx_notify) == PSTN_NOTIFY_ALL)
+        PostConn(ref, c);
+    }
+  });
+}
+
 }  // namespace postern

@@ -47,6 +47,7 @@ bool AnyOnList(pstn_epoll& set, bool* moved) {
 
 bool AnyReady(int epfd, pstn_epoll& set, uint32_t idx) {
   if (set.listeners != 0) AdmitSyns();
+  SpreadPosts();
   TakePosts(g_proc.view, set, idx);
   bool moved = false;
   const bool any = AnyOnList(set, &moved);
@@ -65,7 +66,7 @@ bool Rearm(int epfd, pstn_epoll& set, uint32_t idx) {
   StoreRelaxed(Stack().waiters[set.waiter_idx].wants_syn, set.listeners != 0 ? 1u : 0u);
   AnnounceSleep(set.waiter_idx, true);
   if (!AnyReady(epfd, set, idx)) return false;
-  (void)RingBell(g_proc.bells, Stack().hdr.id, set.waiter_idx);
+  (void)RingBell(g_proc.bells, BellOf(Stack(), set.waiter_idx));
   return true;
 }
 

@@ -103,7 +103,7 @@ long Adopt(int epfd, uint32_t* idx) {
   AdoptDups(epfd, set, i);
   *idx = i;
   // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
-  (void)RingBell(g_proc.bells, s.hdr.id, bed.waiter);
+  (void)RingBell(g_proc.bells, BellOf(s, bed.waiter));
   return 0;
 }
 

@@ -92,6 +92,7 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
     r = Cancellable([&] { return SleepUnlessInterrupted(interrupts, set.waiter_idx, wait); },
                     [&] {
                       AnnounceSleep(set.waiter_idx, FetchSub(set.sleepers, 1u) != 1);
+                      SpreadPosts();
                       StopWaiting(idx);
                     });
   } else {
@@ -158,6 +159,7 @@ namespace {
 int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
   if (set.listeners != 0) AdmitSyns();
   if (!WaiterHasNews(set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
+  SpreadPosts();
   TakePosts(g_proc.view, set, idx);
   bool moved = false;
   int n;
@@ -214,6 +216,7 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
     if (listens && LoadRelaxed(g_proc.ctl_fd) < 0) CtlReconnect();
   }
   AnnounceSleep(w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
+  SpreadPosts();                                      // it may have been rung for all
   return r;
 }
 
@@ -297,7 +300,7 @@ void WakeOthers(const pstn_epoll& set) {
   uint32_t w = set.waiter_idx;
   AnnounceSleep(w, true);
   if (!WaiterHasNews(w, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return;
-  (void)RingBell(g_proc.bells, Stack().hdr.id, w);
+  (void)RingBell(g_proc.bells, BellOf(Stack(), w));
 }
 
 }  // namespace

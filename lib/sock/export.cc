@@ -91,7 +91,7 @@ bool ExportListener(int fd, pstn_ep& ep) {
   Guard g(ep.setup_lock);
   if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) return false;
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
-  AdmitSyns();
+  AdmitSyns(kAllLooks);
   FetchOr(ep.flags, PSTN_EPF_EXPORTED);
   Lock(ep.accept_lock);
   FetchAdd(ep.gen, 1u);  // for late SYNs, too, this is another endpoint

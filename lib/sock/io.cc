@@ -43,6 +43,7 @@ long WhenEmpty(const ConnEnd& e) {
 // The peer wrote something that no honest peer writes: the connection ends, and says so.
 long Violation(const ConnEnd& e) {
   Count(Stack().hdr, kCounterPeerViolations);
+  FetchOr(e.ep->rx.gate, PSTN_RXG_BROKEN);
   FetchOr(e.ctl().flags, PSTN_CF_RST);
   FetchOr(e.ep->flags, PSTN_EPF_HUNG | PSTN_EPF_SHUT_RD);
   AnnounceData(g_proc.bells, e);
@@ -55,7 +56,14 @@ long NotHere(const ConnEnd& e) {
   return LoadAcquire(e.ep->state) == PSTN_EP_KERNEL ? kPass : -ECONNABORTED;
 }
 
-// 0: the urgent mark ends a read that has begun (`first` is false).
+// A peer that has closed leaves no more unread than its rings hold. More of it is a circle of
+// records, which would never end. Under rx.lock.
+bool TooMuchAfterEnd(pstn_rx& rx, size_t bytes) {
+  rx.after_end += bytes;
+  return rx.after_end > uint64_t{2} * PSTN_RING2_BYTES;
+}
+
+// 0: the urgent mark ends a read that has begun (`first` is false), or the peer has lied before.
 long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode mode) {
   NoteNews(g_proc.bells);
   Lock(e.ep->rx.lock);
@@ -63,6 +71,11 @@ long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode
     Unlock(e.ep->rx.lock);
     return NotHere(e);
   }
+  if ((LoadRelaxed(e.ep->rx.gate) & PSTN_RXG_BROKEN) != 0) [[unlikely]] {
+    Unlock(e.ep->rx.lock);
+    return 0;
+  }
+  const bool closed = (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_CLOSED) != 0;
   ReadResult r;
   if (to == nullptr && mode == ReadMode::kPeek) {
     r = {RingQueued(e, want), ReadStatus::kOk};
@@ -72,7 +85,10 @@ long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode
     r = LoadRelaxed(e.peer_ctl().urgent) == 0 ? RingRead(e, to, want, mode)
                                               : ReadToMark(e, to, want, first, mode);
   }
-  if (r.bytes != 0 && mode != ReadMode::kPeek) ReturnSpace(g_proc.bells, e);
+  if (r.bytes != 0 && mode != ReadMode::kPeek) {
+    ReturnSpace(g_proc.bells, e);
+    if (closed && TooMuchAfterEnd(e.ep->rx, r.bytes)) r.status = ReadStatus::kViolation;
+  }
   Unlock(e.ep->rx.lock);
   if (r.status == ReadStatus::kViolation) return Violation(e);
   return r.bytes != 0 || r.status == ReadStatus::kOk ? static_cast<long>(r.bytes) : -EAGAIN;

@@ -158,21 +158,13 @@ bool PushEp(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, S
   return true;
 }
 
-void TakeBits(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_ref& ref,
-              pstn_evmap& map, Shared& later) {
-  uint64_t words = Exchange(map.summary, 0u);
-  for (; words != 0; words &= words - 1) {
-    uint32_t w = static_cast<uint32_t>(__builtin_ctzll(words));
-    uint64_t bits = Exchange(map.leaf[w], 0u);
-    for (; bits != 0; bits &= bits - 1) {
-      uint32_t ep =
-          LoadAcquire(ref.conn_ep[w * 64 + static_cast<uint32_t>(__builtin_ctzll(bits))]);  // + 1
-      if (ep == 0 || ep > PSTN_EPS || PushEp(s, set, set_idx, ep - 1, later)) continue;
-      FetchOr(map.leaf[w], bits);  // the next look takes them
-      FetchOr(map.summary, words);
-      return;
-    }
-  }
+void TakeReady(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_ref& ref,
+               pstn_evmap& map, Shared& later) {
+  TakeBits(map, s.waiters[set.waiter_idx % PSTN_WAITERS].hand, [&](uint32_t conn) {
+    const uint32_t ep = LoadAcquire(ref.conn_ep[conn]);  // + 1
+    const bool done = ep == 0 || ep > PSTN_EPS || PushEp(s, set, set_idx, ep - 1, later);
+    return done ? 1 : kPutBack;  // the next look takes it
+  });
 }
 
 }  // namespace
@@ -190,7 +182,7 @@ void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx) {
       uint8_t* lgr = LgrBase(v, i);
       if (lgr == nullptr) continue;
       pstn_evmap& map = LgrEvmap(lgr, s.lgrs[i].side, waiter);
-      if (LoadRelaxed(map.summary) != 0) TakeBits(s, set, set_idx, s.lgrs[i], map, later);
+      TakeReady(s, set, set_idx, s.lgrs[i], map, later);
     }
   }
   for (uint32_t i = 0; i < later.count; i++) {

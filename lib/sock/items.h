@@ -6,6 +6,7 @@
 #pragma once
 #include "base/lock.h"
 #include "base/tsan.h"
+#include "state/bits.h"
 #include "state/view.h"
 
 namespace postern {

@@ -57,7 +57,7 @@ int CtlRegister(uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, uint64_t* to
 void CtlRelease(uint64_t token);
 int CtlNegotiate(const pstn_ep& listener, int fd);
 int CtlTakeHeld(const pstn_ep& listener);  // an fd, or -errno
-int CtlBell(uint32_t waiter);              // an fd, or -errno
+int CtlBell(const BellName& name);         // an fd, or -errno
 
 // posternd, for the server: what the handshake says of the connection.
 struct Admitted {

@@ -168,6 +168,7 @@ void Unregister(size_t n, const KernelSet& k) {
 // What a poll() that slept leaves behind, taken back.
 void GetUp(const Bed& bed, size_t n, KernelSet& k) {
   AnnounceSleep(bed.waiter, false);
+  SpreadPosts();  // it may have been rung for all
   Unregister(n, k);
   StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 0u);
   MarkWaiter(bed.waiter, 0);
@@ -206,6 +207,7 @@ long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
 
 // Clears this waiter's bits: poll() looks at every descriptor anyway.
 void ClearNews(uint32_t waiter) {
+  SpreadPosts();
   for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack().hdr.lgrs_hw); i++) {
     uint8_t* lgr = LgrBase(g_proc.view, i);
     if (lgr == nullptr || LoadAcquire(Stack().lgrs[i].state) == 0) continue;

@@ -109,6 +109,22 @@ void EndSide(uint8_t* lgr, uint32_t side) {
   }
 }
 
+// The same for the side that survives: the dead one may have left anything in the link group.
+void EndOurs(pstn_stack& s, pstn_lgr_ref& ref, uint8_t* lgr) {
+  const uint32_t side = ref.side & 1u;
+  for (uint32_t i = 0; i < PSTN_CONNS; i++) {
+    const uint32_t idx = LoadAcquire(ref.conn_ep[i]);
+    if (idx == 0 || idx > PSTN_EPS) continue;
+    pstn_ep none = {};
+    none.conn_idx = i;
+    const ConnEnd e = {&none, &ref, lgr, &LgrConn(lgr, i), side};
+    uint32_t& flags = e.peer_ctl().flags;
+    if ((LoadRelaxed(flags) & PSTN_CF_CLOSED) == 0) FetchOr(flags, PSTN_CF_CLOSED | PSTN_CF_RST);
+    PostEnded(g_proc.bells, s, e);
+  }
+  RingInside(g_proc.bells, s);
+}
+
 }  // namespace
 
 bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stopped)(uint32_t tid)) {
@@ -154,6 +170,8 @@ void ReapSlot(StackView& v, uint32_t slot_idx) {
   DropTable(s, slot, touched);
   RecoverConns(slot_idx);
   ReleaseWaitersOf(slot_idx);
+  SpreadPosts();  // it may have been rung for all
+  if (LoadAcquire(slot.told) != 0) RespreadPosts();
   touched.Ring(s);
   Count(s.hdr, kCounterSlotsReaped);
   StoreRelease(slot.pid, 0u);
@@ -185,11 +203,10 @@ void MarkPeerDead(StackView& survivor, uint32_t idx) {
   uint32_t side = survivor.s->lgrs[idx].side & 1u;
   // Clients that connected, perhaps wrote, and died before anyone came by: they are accepted all
   // the same.
-  if (side == 1) AdmitSyns();
+  if (side == 1) AdmitSyns(kAllLooks);
   StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
   EndSide(lgr, side ^ 1u);
-  AnnounceAll(g_proc.bells, lgr, side);
-  RingTaken(g_proc.bells, lgr, side);
+  EndOurs(*survivor.s, survivor.s->lgrs[idx], lgr);
 }
 
 bool LgrIdle(const pstn_stack& s, uint32_t idx) {

@@ -48,6 +48,11 @@ uint32_t Readiness(pstn_ep& ep);
 void RenotifyLocked(pstn_ep& ep);
 // Marks the endpoint ready in every event set it is registered in, and wakes who sleeps on it.
 void PostEp(pstn_ep& ep);
+// PostEp for each connection whose peer has posted to all. Whoever was rung for such a post does
+// it.
+void SpreadPosts();
+// A process that may have been about to do so has died.
+void RespreadPosts();
 
 // ---- addr.cc: addresses
 bool AddrFromSockaddr(const sockaddr* sa, socklen_t len, uint32_t family, pstn_addr& out);
@@ -57,7 +62,7 @@ bool AddrIsAny(const pstn_addr& a);
 bool AddrIsV4(const pstn_addr& a);
 bool AddrIsLoopback(const pstn_addr& a);
 // claim.cc: whether a client in such a link group (pstn_lgr_ref.remote) can have these names.
-bool IsCredible(const pstn_dir& d, uint32_t remote, const pstn_addr& client,
+bool IsCredible(const pstn_ep& listener, uint32_t remote, const pstn_addr& client,
                 const pstn_addr& server);
 
 // ---- socket.cc
@@ -91,6 +96,8 @@ struct ConnSlot {
 Reason TakeConnSlot(const pstn_uuid& stack, ConnSlot& out);
 
 // ---- connect.cc, accept.cc
+inline constexpr uint16_t kFreePorts = 1024;  // ports below need a privilege
+bool IsLocalAddress(const pstn_dir& d, const pstn_addr& a);
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags);
 // Fills in the slot for the endpoint, and tells nobody yet.
@@ -98,8 +105,10 @@ void FillConn(pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx, uint32_t
               const pstn_addr& to, const pstn_addr& from);
 // The endpoint is connected from now on: tells those who wait for that.
 void ShowConnected(pstn_ep& ep);
-// Takes what clients have posted into the accept queues of this stack's listeners.
-void AdmitSyns();
+// Takes what clients have posted into the accept queues of this stack's listeners: of each link
+// group as much as a look takes, or all that an honest client may have posted.
+inline constexpr uint32_t kAllLooks = 1024;
+void AdmitSyns(uint32_t looks = 1);
 // The next connection of the accept queue, or PSTN_NONE.
 uint32_t DequeueEmbryo(pstn_ep& listener);
 // After the fd table of a dead process has been dropped: the connections that were in its hands.

@@ -48,11 +48,12 @@ void SpinLost() {
 }
 
 int NewBell(uint32_t waiter) {
-  if (LoadRelaxed(Stack().hdr.wide_bells) == 0) return OpenBell(Stack().hdr.id, waiter);
-  const int bell = CtlBell(waiter);
+  const BellName name = BellOf(Stack(), waiter);
+  if (LoadRelaxed(Stack().hdr.wide_bells) == 0) return OpenBell(name);
+  const int bell = CtlBell(name);
   if (bell >= 0 || bell == -EADDRINUSE) return bell;
   StoreRelaxed(narrow_bells, 1u);
-  return OpenBell(Stack().hdr.id, waiter);
+  return OpenBell(name);
 }
 
 Deadline SleepUntil(const Deadline& until) {
@@ -68,6 +69,7 @@ Bed MakeBed(uint32_t owner_slot) {
   uint32_t passed_over = PSTN_NONE;  // chained like the free ones
   for (;;) {
     bed.waiter = TakeWaiter(s);
+    if (bed.waiter != PSTN_NONE) StoreRelaxed(s.waiters[bed.waiter].nonce, NewUuid().lo);
     bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(NewBell(bed.waiter));
     if (bed.bell != -EADDRINUSE) break;
     StoreRelaxed(s.waiters[bed.waiter].next, passed_over);
@@ -157,8 +159,12 @@ void EachLgr(Fn fn) {
 
 namespace {
 
+uint64_t NonceOf(uint32_t waiter) { return LoadRelaxed(Stack().waiters[waiter].nonce); }
+
 void MarkIn(uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t evmap_flags) {
-  StoreRelaxed(LgrEvmap(lgr, side, waiter).in_use, evmap_flags);
+  pstn_evmap& map = LgrEvmap(lgr, side, waiter);
+  StoreRelaxed(map.nonce, NonceOf(waiter));
+  StoreRelease(map.in_use, evmap_flags);
   uint32_t& hw = LgrHdr(lgr).waiters_hw[side];
   uint32_t seen = LoadRelaxed(hw);
   while (evmap_flags != 0 && seen <= waiter && !CompareExchange(hw, seen, waiter + 1)) {
@@ -169,19 +175,22 @@ void MarkIn(uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t evmap_flags) 
 
 void MarkWaiter(uint32_t waiter, uint32_t evmap_flags) {
   EachLgr([&](uint8_t* lgr, uint32_t side) {
-    if (LoadRelaxed(LgrEvmap(lgr, side, waiter).in_use) != evmap_flags)
+    const pstn_evmap& map = LgrEvmap(lgr, side, waiter);
+    if (LoadRelaxed(map.in_use) != evmap_flags || LoadRelaxed(map.nonce) != NonceOf(waiter))
       MarkIn(lgr, side, waiter, evmap_flags);
   });
 }
 
 void UseWaiter(uint8_t* lgr, uint32_t side, uint32_t waiter) {
-  if (LoadRelaxed(LgrEvmap(lgr, side, waiter).in_use) == 0) MarkIn(lgr, side, waiter, PSTN_EV_USED);
+  const pstn_evmap& map = LgrEvmap(lgr, side, waiter);
+  if (LoadRelaxed(map.in_use) == 0 || LoadRelaxed(map.nonce) != NonceOf(waiter))
+    MarkIn(lgr, side, waiter, PSTN_EV_USED);
 }
 
 void AnnounceSleep(uint32_t waiter, bool sleeps) {
   EachLgr([&](uint8_t* lgr, uint32_t side) {
     uint32_t& flag = LgrEvmap(lgr, side, waiter).sleeping;
-    if (sleeps || LoadRelaxed(flag) != 0) StoreRelaxed(flag, sleeps ? 1u : 0u);
+    if (sleeps || LoadRelaxed(flag) != 0) StoreRelease(flag, sleeps ? 1u : 0u);  // the bell's name
   });
   StoreRelaxed(Stack().waiters[waiter].sleeping, sleeps ? 1u : 0u);
   if (sleeps) FullFence();  // [F1]: the caller looks once more
@@ -192,6 +201,7 @@ bool WaiterHasNews(uint32_t waiter, bool syn) {
   bool news = false;
   EachLgr([&](uint8_t* lgr, uint32_t side) {
     news = news || LoadRelaxed(LgrEvmap(lgr, side, waiter).summary) != 0 ||
+           LoadRelaxed(LgrEvmap(lgr, side, PSTN_EVMAP_ALL).summary) != 0 ||
            (syn && side == 1 && LoadRelaxed(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN).summary) != 0);
   });
   return news;

@@ -83,7 +83,7 @@ inline void GiveEpoll(pstn_stack& s, uint32_t idx) {
   PoolGive(s.hdr.epolls, idx, [&](uint32_t i) -> uint32_t& { return s.epolls[i].next; });
 }
 inline uint32_t TakeWaiter(pstn_stack& s) {
-  return PoolTake(s.hdr.waiters, PSTN_WAITERS,
+  return PoolTake(s.hdr.waiters, PSTN_EVMAP_ALL,  // which is no waiter's
                   [&](uint32_t i) -> uint32_t& { return s.waiters[i].next; });
 }
 inline void GiveWaiter(pstn_stack& s, uint32_t idx) {

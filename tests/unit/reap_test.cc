@@ -3,11 +3,17 @@
 // the same.
 #include "sock/reap.h"
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
+#include <vector>
+
 #include "catch.h"
 #include "ring_pair.h"
+#include "sock/items.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -35,6 +41,11 @@ struct Place {
     listener = NewEp(AF_INET);
     v.s->eps[listener].state = PSTN_EP_LISTEN;
     LgrHdr(world.lgr()).conns_hw = kConn + 1;
+    constexpr uint8_t kHere[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+    memcpy(conn().setup.client.ip, kHere, 16);
+    memcpy(conn().setup.server.ip, kHere, 16);
+    conn().setup.client.port = 40000;
+    conn().setup.server.port = v.s->eps[listener].local.port = 80;
     conn().setup.listener_idx = listener;
     conn().setup.listener_gen = v.s->eps[listener].gen;
     conn().setup.state = PSTN_CS_SYN;
@@ -140,7 +151,7 @@ TEST_CASE("reap: a sleeper whose wake-up the dead process may have begun is woke
   map.sleeping = 0;  // taken, and not rung
   LgrHdr(p.world.lgr()).waiters_hw[0] = kWaiter + 1;
   p.conn().ctl[0].rx_notify = kWaiter + 1;
-  int bell = OpenBell(LgrHdr(p.world.lgr()).stack[0], kWaiter);
+  int bell = OpenBell({LgrHdr(p.world.lgr()).stack[0], kWaiter, 0});
   REQUIRE(bell >= 0);
   p.Die();
   char byte;
@@ -148,6 +159,125 @@ TEST_CASE("reap: a sleeper whose wake-up the dead process may have begun is woke
   CHECK((map.leaf[kConn / 64] != 0) == told);
   CHECK(ep.state == PSTN_EP_ESTABLISHED);
   close(bell);
+}
+
+// A peer that has written whatever it liked, and died.
+TEST_CASE("reap: the survivor hears of a death whatever the dead peer has left in the link group") {
+  Place p;
+  AdmitSyns();
+  pstn_ep& ep = p.Accepted();
+  ep.state = PSTN_EP_ESTABLISHED;
+  const uint32_t waiter = TakeWaiter(p.s());
+  p.s().waiters[waiter].state = 1;
+  const int bell = OpenBell(BellOf(p.s(), waiter));
+  REQUIRE(bell >= 0);
+  p.conn().setup.state = GENERATE(0u, 4u, 6u, 77u);  // FREE, CLIENT_GONE, SYN_GONE, nonsense
+  p.conn().ctl[0].flags = 0;
+  p.conn().ctl[1].rx_notify = p.conn().ctl[1].rx_wait = 0;  // nobody wants to hear of it
+  LgrHdr(p.world.lgr()).conns_hw = 0;
+  LgrHdr(p.world.lgr()).waiters_hw[1] = 0;
+  MarkPeerDead(g_proc.view, static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
+  char byte;
+  CHECK(recv(bell, &byte, 1, MSG_DONTWAIT) == 1);
+  CHECK((LgrEvmap(p.world.lgr(), 1, waiter).leaf[kConn / 64] >> (kConn % 64) & 1u) == 1);
+  CHECK((Readiness(ep) & (EPOLLIN | EPOLLHUP)) == (EPOLLIN | EPOLLHUP));
+  const iovec iov = {&byte, 1};
+  CHECK(SockRecv(-1, ep, &iov, 1, 0) == -ECONNRESET);
+  close(bell);
+}
+
+TEST_CASE("reap: a dead peer's records that go round in a circle come to an end") {
+  Place p;
+  AdmitSyns();
+  pstn_ep& ep = p.Accepted();
+  ep.state = PSTN_EP_ESTABLISHED;
+  const ConnEnd liar = p.world.End(0, kConn);
+  std::vector<uint8_t> bytes(1000);
+  iovec iov = {bytes.data(), bytes.size()};
+  IovCursor from(&iov, 1);
+  REQUIRE(RingWrite(liar, from, {}) == bytes.size());
+  const uint64_t again = PSTN_REC_WRAP;
+  memcpy(RingAt(p.world.lgr(), 0, liar.ep->tx.ring).base + liar.ep->tx.off, &again, sizeof again);
+  MarkPeerDead(g_proc.view, static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
+  int n = 0;
+  CHECK(SockIoctl(-1, ep, FIONREAD, &n) == 0);
+  CHECK(n == 2 * PSTN_RING2_BYTES);
+  size_t sum = 0;
+  long r;
+  while ((r = SockRecv(-1, ep, &iov, 1, MSG_DONTWAIT)) > 0 && sum < 10 * PSTN_RING2_BYTES)
+    sum += static_cast<size_t>(r);
+  CHECK(r == -ECONNRESET);
+  CHECK(SockRecv(-1, ep, &iov, 1, MSG_DONTWAIT) == 0);
+  CHECK(p.s().hdr.counters[kCounterPeerViolations] == 1);
+}
+
+TEST_CASE("accept: a client may not say that it comes from where it can't") {
+  Place p;
+  pstn_conn_setup& setup = p.conn().setup;
+  pstn_dir& dir = *new pstn_dir{};
+  g_proc.dir = &dir;
+  constexpr uint8_t kLoopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
+  constexpr uint8_t kOther[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3};
+  constexpr uint8_t kFar[16] = {0x20, 1};
+  memcpy(p.l().local.ip, kLoopback, 16);
+  memcpy(setup.server.ip, kLoopback, 16);
+  memcpy(setup.client.ip, kLoopback, 16);
+  bool admitted = false;
+  SECTION("as it should be") { admitted = true; }
+  SECTION("another host") { memcpy(setup.client.ip, kOther, 16); }
+  SECTION("another family") { memcpy(setup.client.ip, kFar, 16); }
+  SECTION("another of this host's addresses") {
+    memcpy(setup.client.ip, kOther, 16);
+    memcpy(dir.addrs[0].ip, kOther, 16);
+    dir.addr_count = 1;
+    admitted = true;
+  }
+  SECTION("a privileged port") { setup.client.port = 1023; }
+  SECTION("a scope") { setup.client.ip[15] = 2, setup.client.scope = 3; }
+  SECTION("to another port") { setup.server.port = 81; }
+  SECTION("to another address") { setup.server.ip[15] = 2; }
+  AdmitSyns();
+  CHECK(p.l().accept_count == (admitted ? 1 : 0));
+  CHECK(((p.conn().ctl[1].flags & PSTN_CF_RST) != 0) == !admitted);
+  CHECK(p.s().hdr.counters[kCounterPeerViolations] == (admitted ? 0 : 1));
+  g_proc.dir = nullptr;
+  delete &dir;
+}
+
+TEST_CASE("notify: a post to all reaches every set, whoever spreads it") {
+  Place p;
+  AdmitSyns();
+  pstn_ep& ep = p.Accepted();
+  ep.state = PSTN_EP_ESTABLISHED;
+  pstn_epoll* sets[2];
+  for (pstn_epoll*& set : sets) {
+    const uint32_t idx = TakeEpoll(p.s()), i = TakeItem(p.s());
+    set = &p.s().epolls[idx];
+    set->state = set->refs = 1;
+    set->ready_head = set->ready_tail = set->all_head = PSTN_NONE;
+    set->waiter_idx = TakeWaiter(p.s());
+    p.s().waiters[set->waiter_idx].state = 1;
+    p.s().items[i].ep_idx = EpIdx(p.s(), ep);
+    p.s().items[i].epoll_idx = idx;
+    LinkItem(p.s(), ep, *set, i);
+  }
+  RenotifyLocked(ep);
+  const bool dies = GENERATE(false, true);  // who was rung
+  AnnounceData(g_proc.bells, p.world.End(0, kConn));
+  CHECK(WaiterHasNews(sets[0]->waiter_idx, false));
+  if (dies) {
+    pstn_evmap& map = LgrEvmap(p.world.lgr(), 1, PSTN_EVMAP_ALL);
+    if (GENERATE(false, true)) map.summary = map.leaf[kConn / 64] = 0;  // in the middle of it
+    p.s().slots[kDead].told = 1;
+    p.Die();
+  } else {
+    SpreadPosts();
+  }
+  for (const pstn_epoll* set : sets) {
+    CHECK(set->ready_count == 1);
+    CHECK(p.s().waiters[set->waiter_idx].posted == 1);
+  }
+  CHECK(LgrEvmap(p.world.lgr(), 1, PSTN_EVMAP_ALL).summary == 0);
 }
 
 }  // namespace
