@@ -1,0 +1,323 @@
+# smcd_steps_test.py - each step of a handshake, and at each of them each death: what the others have then is what TCP gives, at once.
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: smcd_steps_test.py BUILD_DIR [-v] [TEST...]; exit 77 without root, namespaces or the SYN option.
+#
+# Steps within a message, and between two, are those of a peer that the test plays byte by byte (clckit.py); steps of our own processes
+# are those in which they wait for one that was stopped. Each combination is a test method, made from the tables below.
+
+import os
+import signal
+import socket
+import sys
+import time
+import unittest
+
+import clckit
+import containers
+import netlab
+import smcd_test
+import stepskit
+from stepskit import PORTS, inside, reset
+
+BUILD = "build"
+LIMIT_SEC = 1
+SILENT_SEC = 1  # smcd.msec: so long a client waits for a peer that says nothing
+BEAT_SEC = 0.03  # for what was sent to be read; nobody says when it is
+
+
+def ended(sock):
+    """The end of the stream, or a reset."""
+    try:
+        data = sock.recv(100)
+    except ConnectionResetError:
+        return True
+    assert data == b"", data
+    return True
+
+
+def gone(sock):
+    """The same, behind whatever was sent before."""
+    try:
+        while sock.recv(1000):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+def echoes(sock):
+    sock.sendall(b"by TCP")
+    return sock.recv(100) == b"by TCP"
+
+
+class Steps(unittest.TestCase):
+    maxDiff = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.lab = None
+
+    def setUp(self):
+        """A lab in which something went wrong is thrown away."""
+        cls = type(self)
+        if cls.lab is None:
+            cls.lab = stepskit.Lab()
+            try:
+                cls.lab.setUp()
+            except BaseException:
+                cls.lab.doCleanups()
+                cls.lab = None
+                raise
+            cls.baseline = cls.lab.baseline()
+        self.gid, self.was_settled = cls.lab.gid, False
+
+    def tearDown(self):
+        if not self.was_settled:
+            self.lose()
+
+    @classmethod
+    def lose(cls):
+        if cls.lab is not None:
+            print(f"\n{cls.__name__}, at worst:", ", ".join(f"{what} {sec * 1000:.0f} ms" for what, sec in cls.lab.worst.items()), flush=True)
+            lab, cls.lab = cls.lab, None
+            lab.go_on()
+            lab.doCleanups()
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.lose()
+
+    def settle(self):
+        self.lab.settle(self.baseline)
+        self.was_settled = True
+
+    def at_once(self, what, began, limit=LIMIT_SEC, until=None):
+        took = (until or time.monotonic()) - began
+        self.lab.note(what, took)
+        self.assertLess(took, limit, what)
+
+    def heard(self, sock, kind):
+        message = clckit.whole(sock)
+        self.assertIsNotNone(message, "the stream ends")
+        self.assertEqual(message[0], kind)
+        return message[1]
+
+
+class Server(Steps):
+    """The peer is the client of a real server."""
+
+    STEPS = ("connected", "half_proposal", "accept_received", "half_confirm", "nobodys_token", "held")
+    DEATHS = ("peers_fin", "peers_reset", "server", "servers_posternd", "broker")
+
+    def reach(self, step, port):
+        sock = clckit.marked(inside(self.lab.a))
+        self.addCleanup(sock.close)
+        sock.connect((self.lab.pair.server, port))
+        self.assertTrue(clckit.synkit.exchanged(sock))
+        proposal, confirm = clckit.proposal(self.gid), clckit.confirm(self.gid)
+        if step == "half_proposal":
+            sock.sendall(proposal[:len(proposal) // 2])
+        elif step != "connected":
+            sock.sendall(proposal)
+            self.heard(sock, clckit.ACCEPT)
+        if step == "half_confirm":
+            sock.sendall(confirm[:len(confirm) // 2])
+        if step == "nobodys_token":
+            self.fall_back(sock)
+            self.assertTrue(echoes(sock))
+        return sock
+
+    def fall_back(self, sock):
+        sock.sendall(clckit.confirm(self.gid))
+        self.assertEqual(clckit.diagnosis_of(self.heard(sock, clckit.DECLINE)), clckit.DIAG_NO_MEMORY)
+
+    def reach_all(self, step):
+        """One at each listener."""
+        peers = [self.reach(step, port) for port in PORTS.values()]
+        if step == "held":
+            self.lab.stop("server")  # nobody takes from posternd what has become TCP
+            for peer in peers:
+                self.fall_back(peer)
+        time.sleep(BEAT_SEC)
+        return peers
+
+    def finish(self, step, sock):
+        """What is left of the handshake, to its Decline: the device went with the broker."""
+        if step == "connected":
+            sock.sendall(clckit.proposal(self.gid))
+        elif step == "half_proposal":
+            proposal = clckit.proposal(self.gid)
+            sock.sendall(proposal[len(proposal) // 2:])
+        elif step == "accept_received":
+            sock.sendall(clckit.confirm(self.gid))
+        elif step == "half_confirm":
+            confirm = clckit.confirm(self.gid)
+            sock.sendall(confirm[len(confirm) // 2:])
+        self.heard(sock, clckit.DECLINE)
+
+    def case(self, step, death):
+        peers = self.reach_all(step)
+        is_tcp = step in ("nobodys_token", "held")
+        began = time.monotonic()
+        if death == "peers_fin":
+            for peer in peers:
+                peer.close()
+        elif death == "peers_reset":
+            for peer in peers:
+                reset(peer)
+        else:
+            self.lab.kill(death.replace("s_", "'s "))
+        is_lost = death == "server" or (death == "servers_posternd" and step != "nobodys_token")
+        if not is_lost:
+            self.lab.go_on()
+        for peer in peers if death in ("server", "servers_posternd", "broker") else []:
+            if is_lost:
+                self.assertTrue(ended(peer))
+                self.at_once("the peer sees the end", began)
+            else:
+                if not is_tcp:
+                    self.finish(step, peer)
+                    self.at_once("the peer gets a Decline", began)
+                self.assertTrue(echoes(peer))
+                self.at_once("the peer is served by TCP", began)
+            peer.close()
+        self.lab.go_on()
+        if death != "server":
+            self.lab.served(LIMIT_SEC)
+        self.settle()
+
+
+class Client(Steps):
+    """The peer is the server of a real client, which connects in both ways at the same time."""
+
+    STEPS = ("accepted", "proposal_received", "half_accept", "nobodys_token", "declined")
+    DEATHS = ("peers_fin", "peers_reset", "peer", "clients_posternd", "broker", "client", "silence")
+    port = 9000
+
+    def setUp(self):
+        super().setUp()
+        self.listener, self.names = clckit.marked(inside(self.lab.b)), {}
+        self.addCleanup(self.listener.close)
+        Client.port += 1  # a client remembers addresses that cost it the whole time
+        self.listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.listener.bind(("", Client.port))
+        self.listener.listen()
+
+    def taken(self, timeout=10):
+        self.listener.settimeout(timeout)
+        sock = self.listener.accept()[0]
+        sock.settimeout(10)
+        self.addCleanup(sock.close)
+        return sock
+
+    def reach(self, step, how):
+        self.names[how] = self.lab.name()
+        self.lab.client.tell("go", self.names[how], how, Client.port)
+        sock = self.taken()
+        self.assertTrue(clckit.synkit.exchanged(sock))
+        if step != "accepted":
+            self.heard(sock, clckit.PROPOSAL)
+        accept = clckit.accept(self.gid)
+        if step == "half_accept":
+            sock.sendall(accept[:len(accept) // 2])
+        if step == "nobodys_token":
+            sock.sendall(accept)
+            self.assertEqual(clckit.diagnosis_of(self.heard(sock, clckit.DECLINE)), clckit.DIAG_NO_MEMORY)
+        if step == "declined":
+            sock.sendall(clckit.decline())
+        return sock
+
+    def finish(self, step, sock):
+        if step == "accepted":
+            self.heard(sock, clckit.PROPOSAL)
+        accept = clckit.accept(self.gid)
+        if step in ("accepted", "proposal_received"):
+            sock.sendall(accept)
+        elif step == "half_accept":
+            sock.sendall(accept[len(accept) // 2:])
+        if step in ("accepted", "proposal_received", "half_accept"):
+            self.heard(sock, clckit.DECLINE)
+
+    def echo(self, sock):
+        data = sock.recv(100)
+        sock.sendall(data)
+        return data.decode()
+
+    def said(self, how):
+        when, said = self.lab.client.outcome(self.names[how])
+        self.lab.client.tell("close", self.names[how])
+        return when, said["error"] or said["got"] or "end", said["did"]
+
+    def carried(self, began, limit, *socks):
+        """Each of these connections has one client's bytes, once."""
+        self.assertEqual(sorted(self.echo(sock) for sock in socks), sorted(self.names.values()))
+        for how, name in self.names.items():
+            when, result, _ = self.said(how)
+            self.assertEqual(result, name)
+            self.at_once("the client has its answer", began, limit, when)
+
+    def case(self, step, death):
+        peers = [self.reach(step, how) for how in PORTS]
+        time.sleep(BEAT_SEC)
+        is_tcp = step in ("nobodys_token", "declined")
+        began = time.monotonic()
+        if death == "peers_fin":
+            for peer in peers:
+                peer.shutdown(socket.SHUT_WR)
+        elif death == "peers_reset":
+            for peer in peers:
+                reset(peer)
+        elif death == "peer":
+            self.listener.close()
+            for peer in peers:
+                peer.close()
+        elif death != "silence":
+            self.lab.kill(death.replace("s_", "'s "))
+        if death == "client":
+            for peer in peers:
+                self.assertTrue(gone(peer))
+                self.at_once("the peer sees the end", began)
+        elif death in ("peers_fin", "peers_reset", "peer") and (is_tcp or death == "peer"):
+            # Of a connection the end; without one, nobody listens any more.
+            for how in PORTS:
+                when, result, did = self.said(how)
+                self.assertIn((did, result), [("recv", "end"), ("recv", "ECONNRESET"), ("send", "ECONNRESET"), ("send", "EPIPE")] if is_tcp
+                              else [("connect", "ECONNREFUSED")])
+                self.at_once("the client sees the end", began, until=when)
+        elif is_tcp or death in ("clients_posternd", "broker"):
+            for peer in peers:
+                self.finish(step, peer)
+            self.carried(began, LIMIT_SEC, *peers)
+        else:
+            again = [self.taken() for _ in PORTS]
+            self.assertFalse(any(clckit.synkit.exchanged(sock) for sock in again))
+            self.carried(began, LIMIT_SEC + (SILENT_SEC if death == "silence" else 0), *again)
+            for sock in again:
+                sock.close()
+        for peer in peers:
+            peer.close()
+        self.settle()
+
+
+def each(case, steps, deaths):
+    """A method for each combination."""
+    for step in steps:
+        for death in deaths:
+            def method(self, step=step, death=death):
+                self.case(step, death)
+            setattr(case, f"test_{step}_{death}", method)
+
+
+each(Server, Server.STEPS, Server.DEATHS)
+each(Client, Client.STEPS, Client.DEATHS)
+
+if __name__ == "__main__":
+    BUILD = smcd_test.BUILD = os.path.abspath(sys.argv.pop(1))
+    signal.alarm(290)
+    try:
+        containers.Containers(nat=True).close()
+    except netlab.Unavailable as why:
+        print(f"skipped: {why}")
+        sys.exit(77)
+    unittest.main(warnings="ignore")
