@@ -315,6 +315,12 @@ UniqueFd Negotiator::TakeHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t 
   return first;
 }
 
+void Negotiator::ListenerHere(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) {
+  const Key key{stack.hi, stack.lo, ep_idx, ep_gen};
+  if (waiting_.count(key) != 0) return Publish(key);
+  registry_.StoreHeld(stack, ep_idx, ep_gen, 0, 0);
+}
+
 void Negotiator::ListenerGone(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) {
   const Key key{stack.hi, stack.lo, ep_idx, ep_gen};
   waiting_.erase(key);

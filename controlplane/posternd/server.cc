@@ -230,7 +230,10 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
     listener.backlog = message.c < kBacklogMax ? message.c : kBacklogMax;
     error = directory_.Publish(listener);
   }
-  if (error == 0) upstream_.Offer(listener, std::move(fd));
+  if (error == 0) {
+    negotiator_.ListenerHere(listener.stack, listener.ep_idx, listener.ep_gen);
+    upstream_.Offer(listener, std::move(fd));
+  }
   fd.Reset();
   Note("pid %d listens on port %u: %s", client.pid(), listener.local.port, strerror(-error));
   client.Reply(message, -error);

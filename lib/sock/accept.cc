@@ -344,10 +344,14 @@ long AcceptKernel(int fd, const pstn_ep& listener, sockaddr* sa, socklen_t* len,
 }
 
 // One that posternd keeps since its handshake: TCP after all.
-long AcceptHeld(const pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
+long AcceptHeld(pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
   TableChange change;
+  uint32_t seen = LoadAcquire(listener.held);
   const int fd = CtlTakeHeld(listener);
-  if (fd < 0) return -EAGAIN;  // another process has it, or it went with posternd
+  if (fd < 0) {  // another process has it, or it went with posternd: then nobody else says so
+    if (!DaemonAlive()) (void)CompareExchange(listener.held, seen, 0u);
+    return -EAGAIN;
+  }
   (void)sys::Fcntl(fd, F_SETFD, (flags & SOCK_CLOEXEC) != 0 ? FD_CLOEXEC : 0);
   const int fl = sys::Fcntl(fd, F_GETFL, 0);
   if (fl >= 0)
