@@ -91,6 +91,7 @@ class Dialogue {
   ClcEvent Register();
   ClcEvent Wait();
   ClcEvent Read();
+  ClcEvent Half(size_t want);
   bool Send(std::span<const uint8_t> bytes);
   void Release(uint8_t held);
 
@@ -139,6 +140,16 @@ void Dialogue::Release(uint8_t held) {
   offered_ = false;
 }
 
+// Less than `want` bytes are there. An end behind them is not read: they would have to be first.
+ClcEvent Dialogue::Half(size_t want) {
+  pollfd p = {fd(), POLLRDHUP, 0};
+  const timespec none = {0, 0};
+  if (sys::Call(SYS_ppoll, &p, 1L, &none, nullptr, 0L) != 1) return ClcEvent::Timer();
+  const long n = sys::Call(SYS_recvfrom, fd(), static_cast<uint8_t*>(bytes_), want,
+                           static_cast<long>(MSG_PEEK | MSG_DONTWAIT), 0L, 0L);
+  return n == static_cast<long>(want) ? ClcEvent::Timer() : ClcEvent::PeerClosed();
+}
+
 // Exactly one message, or the end; kTimer: it is not there yet.
 ClcEvent Dialogue::Read() {
   constexpr long kPeek = MSG_PEEK | MSG_DONTWAIT;
@@ -150,7 +161,7 @@ ClcEvent Dialogue::Read() {
   ClcHead head;
   const std::span<const uint8_t, kClcPeekBytes> first(bytes_, kClcPeekBytes);
   if (static_cast<size_t>(n) >= want && ClcPeek(first, head).ok()) want = head.len_bytes;
-  if (static_cast<size_t>(n) < want) return ClcEvent::Timer();
+  if (static_cast<size_t>(n) < want) return Half(want);
   n = sys::Call(SYS_recvfrom, fd(), static_cast<uint8_t*>(bytes_), want,
                 static_cast<long>(MSG_DONTWAIT), 0L, 0L);
   return n == static_cast<long>(want) ? ClcEvent::Message({bytes_, want}) : ClcEvent::Reset();
