@@ -5,6 +5,7 @@
 // and new ones are the kernel's until it is back. Whether it lives is read from the directory,
 // whose robust mutex the kernel marks when posternd dies (no system call). After a restart each
 // process says hello again, with its link groups and the listeners it holds.
+#include <poll.h>
 #include <sys/un.h>
 
 #include <cerrno>
@@ -88,8 +89,31 @@ void TakePushed(const Msg& in, int fd) {
   if (fd >= 0) sys::Close(fd);
 }
 
-// Sends a request and waits for its reply; what is pushed meanwhile is taken.
-int Ask(Msg& m, int fd, int* reply_fd) {
+// An answer that nobody waited for. What it has brought is given back.
+void DropLate(const Msg& in, int fd) {
+  if (fd >= 0) sys::Close(fd);
+  if (in.type != Type::kRegister || in.status != 0) return;
+  Msg m;
+  m.type = Type::kRelease;
+  m.cookie = in.cookie;
+  (void)SendMsg(m, -1);
+}
+
+// False: nothing came in time.
+bool ComesBefore(uint64_t until_ns) {
+  long r = -EINTR;
+  while (until_ns != UINT64_MAX && r == -EINTR) {
+    const uint64_t now_ns = MonotonicNs(), left = until_ns > now_ns ? until_ns - now_ns : 0;
+    pollfd p = {LoadRelaxed(g_proc.ctl_fd), POLLIN, 0};
+    timespec ts = {static_cast<time_t>(left / 1000000000u), static_cast<long>(left % 1000000000u)};
+    r = sys::Call(SYS_ppoll, &p, 1L, &ts, nullptr, 0L);
+  }
+  return r != 0;
+}
+
+// Sends a request and waits for its reply; what is pushed meanwhile is taken. -ETIMEDOUT: no answer
+// before `until_ns`, and the line is kept; a posternd that is silent for kReplySec is given up.
+int Ask(Msg& m, int fd, int* reply_fd, uint64_t until_ns = UINT64_MAX) {
   if (LoadRelaxed(g_proc.ctl_fd) < 0) return -ENOTCONN;
   m.seq = ++g_proc.ctl_seq;
   if (m.seq == 0) m.seq = ++g_proc.ctl_seq;
@@ -98,6 +122,7 @@ int Ask(Msg& m, int fd, int* reply_fd) {
   while (r == 0) {
     Msg in;
     int in_fd = -1;
+    if (!ComesBefore(until_ns)) return -ETIMEDOUT;
     r = RecvMsg(in, in_fd, 0);
     if (r != 0) break;
     if (in.seq == 0) {
@@ -113,7 +138,7 @@ int Ask(Msg& m, int fd, int* reply_fd) {
       }
       return -in.status;
     }
-    if (in_fd >= 0) sys::Close(in_fd);
+    DropLate(in, in_fd);
   }
   Disconnect();
   return r;
@@ -285,9 +310,9 @@ void CtlReconnect() {
   Unlock(g_proc.ctl_lock);
 }
 
-int CtlAsk(Msg& m, int fd, int* reply_fd) {
+int CtlAsk(Msg& m, int fd, int* reply_fd, uint64_t until_ns) {
   Guard g(g_proc.ctl_lock);
-  return ConnectLocked() ? Ask(m, fd, reply_fd) : -ENOTCONN;
+  return ConnectLocked() ? Ask(m, fd, reply_fd, until_ns) : -ENOTCONN;
 }
 
 int CtlTell(const Msg& m, int fd) {
@@ -396,7 +421,11 @@ void CtlDrain() {
       Disconnect();
       break;
     }
-    TakePushed(in, fd);
+    if (in.seq == 0) {
+      TakePushed(in, fd);
+    } else {
+      DropLate(in, fd);
+    }
   }
   Unlock(g_proc.ctl_lock);
 }

@@ -6,8 +6,8 @@
 namespace postern {
 
 // Connects if need be. `m` becomes the answer, `reply_fd` (may be null) what came with it, or -1. 0
-// or -errno.
-int CtlAsk(ctl::Msg& m, int fd, int* reply_fd);
+// or -errno; -ETIMEDOUT: no answer before `until_ns`, and a later one is dropped.
+int CtlAsk(ctl::Msg& m, int fd, int* reply_fd, uint64_t until_ns = UINT64_MAX);
 // What has no answer.
 int CtlTell(const ctl::Msg& m, int fd);
 // A link group that came with an answer. Takes `fd`.

@@ -69,6 +69,8 @@ uint32_t DiagnosisOf(long error) {
       return kClcDiagConfig;
     case -ENOSPC:
       return kClcDiagDmbLimit;
+    case -ETIMEDOUT:
+      return kClcDiagInternal;
     default:
       return kClcDiagNoMemory;
   }
@@ -116,14 +118,14 @@ bool Dialogue::Send(std::span<const uint8_t> bytes) {
 // with it, gets a token of its own.
 ClcEvent Dialogue::Register() {
   Offered to;
-  int r = CtlAttach(machine_.peer_token, to);
+  int r = CtlAttach(machine_.peer_token, to, end_ns_);
   if (r != 0) return ClcEvent::DeviceFailed(DiagnosisOf(r));
   pstn_addr local, peer;
   if (!NamesOf(fd(), local, peer)) return ClcEvent::DeviceFailed(kClcDiagInternal);
   if (!OfferConn(ep_, to, local, peer)) return ClcEvent::DeviceFailed(kClcDiagDmbLimit);
   offered_ = true;
   ClcDmb dmb;
-  r = CtlRegister(ep_.lgr_idx, ep_.conn_idx, ep_.conn_gen, &dmb.token);
+  r = CtlRegister(ep_.lgr_idx, ep_.conn_idx, ep_.conn_gen, end_ns_, &dmb.token);
   if (r != 0) {
     Release(kClcHeldDmb);
     return ClcEvent::DeviceFailed(DiagnosisOf(r));
@@ -348,8 +350,11 @@ Negotiated Negotiate(const Hold& hold, int fd, pstn_ep& ep, const pstn_addr& to)
     if (result.became == Became::kTcp) result.why = kReasonDeclined;
   }
   fd = hold.NumberOf(fd);
+  const uint64_t took_ns = MonotonicNs() - start;
+  if ((result.became == Became::kNothing && took_ns >= kSynNs) ||
+      (result.became == Became::kTcp && took_ns >= wait_ns))
+    NoteSlow(to);
   if (result.became == Became::kNothing) {
-    if (MonotonicNs() - start >= kSynNs) NoteSlow(to);
     const sockaddr none = {AF_UNSPEC, {}};
     (void)sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
     (void)MarkSmc(fd, false);

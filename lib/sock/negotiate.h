@@ -51,9 +51,10 @@ bool WithdrawOffer(pstn_ep& ep);
 // The client's last step: from here on the endpoint is connected.
 void AcceptOffer(pstn_ep& ep);
 
-// ---- asked of posternd (control_smc.cc). 0 or -errno.
-int CtlAttach(uint64_t token, Offered& to);
-int CtlRegister(uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, uint64_t* token);
+// ---- asked of posternd (control_smc.cc). 0 or -errno; -ETIMEDOUT: no answer before `until_ns`.
+int CtlAttach(uint64_t token, Offered& to, uint64_t until_ns);
+int CtlRegister(uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, uint64_t until_ns,
+                uint64_t* token);
 void CtlRelease(uint64_t token);
 int CtlNegotiate(const pstn_ep& listener, int fd);
 int CtlTakeHeld(const pstn_ep& listener);  // an fd, or -errno
