@@ -184,6 +184,7 @@ class Server(Steps):
             peer.close()
         self.lab.go_on()
         if death != "server":
+            self.assertFalse(self.lab.spins(self.lab.server, 0.1), "woken for what is not there")
             self.lab.served(LIMIT_SEC)
         self.settle()
 
@@ -255,7 +256,7 @@ class Client(Steps):
         for how, name in self.names.items():
             when, result, _ = self.said(how)
             self.assertEqual(result, name)
-            self.at_once("the client has its answer", began, limit, when)
+            self.at_once("the client has its answer" if limit == LIMIT_SEC else "after silence", began, limit, when)
 
     def case(self, step, death):
         peers = [self.reach(step, how) for how in PORTS]
@@ -300,6 +301,66 @@ class Client(Steps):
         self.settle()
 
 
+class Both(Steps):
+    """Neither is played. What a process waits for at a step is stopped before; it goes on when the other has been killed."""
+
+    # What the client sends, and what is stopped (-) or goes on (+) before the next message on the wire.
+    PROPOSAL, ACCEPT, CONFIRM = clckit.PROPOSAL, clckit.ACCEPT, clckit.CONFIRM
+    A, B = "client's posternd", "server's posternd"
+    STEPS = {
+        "unaccepted": ("-server", PROPOSAL),
+        "proposal_unread": ("-" + B, PROPOSAL),
+        "server_registers": ("-broker", PROPOSAL),
+        "client_asks": ("-" + A, ACCEPT),
+        "client_attaches": ("-" + A, ACCEPT, "-broker", "+" + A),
+        "confirm_unread": ("-" + A, ACCEPT, "-" + B, "+" + A, CONFIRM),
+        "server_attaches": ("-" + A, ACCEPT, "-" + B, "+" + A, CONFIRM, "-broker", "+" + B),
+    }
+    DEATHS = ("client", "server", "clients_posternd", "servers_posternd", "broker", "nobody")
+    # With a connection or without. Who learns from SO_ERROR that he is connected may find it reset by then.
+    SERVER_GONE = [("connect", "ECONNREFUSED"), ("recv", ""), ("recv", "ECONNRESET"), ("send", "ECONNRESET"), ("send", "EPIPE")]
+    turn = 0
+
+    def reach(self, step, name, how):
+        ear = stepskit.Ear(self.lab.a)
+        self.addCleanup(ear.close)
+        todo = list(self.STEPS[step])
+        self.lab.stop(todo.pop(0)[1:])
+        self.lab.client.tell("go", name, how, PORTS[how])
+        for what in todo:
+            if isinstance(what, int):
+                ear.wait(what)
+            else:
+                (self.lab.stop if what[0] == "-" else self.lab.go_on)(what[1:])
+        time.sleep(BEAT_SEC)
+
+    def case(self, step, death):
+        Both.turn += 1
+        name, how, started = self.lab.name(), ("blocking", "epoll")[Both.turn % 2], time.monotonic()
+        self.reach(step, name, how)
+        limit, began = LIMIT_SEC, time.monotonic()
+        if death == "nobody":  # until smcd.msec is over, whatever stands still; but data needs its server
+            limit += SILENT_SEC
+            if step == "unaccepted":
+                time.sleep(SILENT_SEC)
+                self.lab.go_on()
+        else:
+            self.lab.kill(death.replace("s_", "'s "))
+            self.lab.go_on()
+        if death != "client":
+            when, said = self.lab.client.outcome(name)
+            result = (said["did"], said["error"] or said["got"])
+            if death == "server":
+                self.assertIn(result, self.SERVER_GONE + ([("connect", "ECONNRESET")] if how == "epoll" else []))
+            else:
+                self.assertEqual(result, ("recv", name))
+            self.at_once("after silence" if death == "nobody" else "the client has its answer", began, limit, when)
+            self.lab.client.tell("close", name)
+            if when - started > SILENT_SEC * 0.9:
+                self.lab.kill("client")  # it would do without handshakes for a while
+        self.settle()
+
+
 def each(case, steps, deaths):
     """A method for each combination."""
     for step in steps:
@@ -311,6 +372,7 @@ def each(case, steps, deaths):
 
 each(Server, Server.STEPS, Server.DEATHS)
 each(Client, Client.STEPS, Client.DEATHS)
+each(Both, Both.STEPS, Both.DEATHS)
 
 if __name__ == "__main__":
     BUILD = smcd_test.BUILD = os.path.abspath(sys.argv.pop(1))

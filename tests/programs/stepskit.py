@@ -97,14 +97,14 @@ class Program:
 
     def __init__(self, lab, container, text, *args):
         self.process = lab.python(container, text, *args, stdin=subprocess.PIPE)
-        self.lines, self.gone, self.late = queue.Queue(), False, {}
+        self.lines, self.late = queue.Queue(), {}
         threading.Thread(target=self._read, daemon=True).start()
         assert self.line()[1] == "ready\n"
 
     def _read(self):
         for line in self.process.stdout:
             self.lines.put((time.monotonic(), line))
-        self.gone = True
+        self.lines.put((time.monotonic(), "(ended)\n"))
 
     def line(self, timeout=20):
         return self.lines.get(timeout=timeout)
@@ -167,7 +167,7 @@ class Ear:
         while True:
             packet = self.sock.recv(65536)
             tcp = packet[4 * (packet[0] & 15):]
-            if packet[9] == socket.IPPROTO_TCP and tcp[4 * (tcp[12] >> 4):].startswith(mark + bytes([kind])):
+            if packet[0] >> 4 == 4 and packet[9] == socket.IPPROTO_TCP and tcp[4 * (tcp[12] >> 4):].startswith(mark + bytes([kind])):
                 return
 
     def close(self):
