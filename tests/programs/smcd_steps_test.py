@@ -9,6 +9,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 import unittest
@@ -70,7 +71,7 @@ class Steps(unittest.TestCase):
                 cls.lab = None
                 raise
             cls.baseline = cls.lab.baseline()
-        self.gid, self.was_settled = cls.lab.gid, False
+        self.gid, self.was_settled, cls.lab.case = cls.lab.gid, False, self._testMethodName
 
     def tearDown(self):
         if not self.was_settled:
@@ -79,7 +80,9 @@ class Steps(unittest.TestCase):
     @classmethod
     def lose(cls):
         if cls.lab is not None:
-            print(f"\n{cls.__name__}, at worst:", ", ".join(f"{what} {sec * 1000:.0f} ms" for what, sec in cls.lab.worst.items()), flush=True)
+            for what, (seconds, case) in cls.lab.worst.items():
+                print(f"\n{cls.__name__}: {what} after {seconds * 1000:.0f} ms at most ({case})", end="", flush=True)
+            print()
             lab, cls.lab = cls.lab, None
             lab.go_on()
             lab.doCleanups()
@@ -180,7 +183,7 @@ class Server(Steps):
                     self.finish(step, peer)
                     self.at_once("the peer gets a Decline", began)
                 self.assertTrue(echoes(peer))
-                self.at_once("the peer is served by TCP", began)
+                self.at_once("the peer has an answer by TCP", began)
             peer.close()
         self.lab.go_on()
         if death != "server":
@@ -256,7 +259,7 @@ class Client(Steps):
         for how, name in self.names.items():
             when, result, _ = self.said(how)
             self.assertEqual(result, name)
-            self.at_once("the client has its answer" if limit == LIMIT_SEC else "after silence", began, limit, when)
+            self.at_once("the client has its answer" if limit == LIMIT_SEC else "the client of a silent peer has its answer", began, limit, when)
 
     def case(self, step, death):
         peers = [self.reach(step, how) for how in PORTS]
@@ -354,7 +357,7 @@ class Both(Steps):
                 self.assertIn(result, self.SERVER_GONE + ([("connect", "ECONNRESET")] if how == "epoll" else []))
             else:
                 self.assertEqual(result, ("recv", name))
-            self.at_once("after silence" if death == "nobody" else "the client has its answer", began, limit, when)
+            self.at_once("the client of a silent peer has its answer" if death == "nobody" else "the client has its answer", began, limit, when)
             self.lab.client.tell("close", name)
             if when - started > SILENT_SEC * 0.9:
                 self.lab.kill("client")  # it would do without handshakes for a while
@@ -374,12 +377,25 @@ each(Server, Server.STEPS, Server.DEATHS)
 each(Client, Client.STEPS, Client.DEATHS)
 each(Both, Both.STEPS, Both.DEATHS)
 
+def together(cases, options):
+    """Most of it is waiting: each class in a process of its own, at the same time."""
+    def dies_with_us():
+        netlab.libc.prctl(containers.PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    started = [subprocess.Popen([sys.executable, __file__, BUILD, *options, case.__name__], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                text=True, preexec_fn=dies_with_us) for case in cases]
+    for process in started:
+        print(process.communicate()[0], flush=True)
+    return max(process.returncode for process in started)
+
+
 if __name__ == "__main__":
     BUILD = smcd_test.BUILD = os.path.abspath(sys.argv.pop(1))
-    signal.alarm(290)
+    signal.alarm(230)
     try:
         containers.Containers(nat=True).close()
     except netlab.Unavailable as why:
         print(f"skipped: {why}")
         sys.exit(77)
+    if all(word.startswith("-") for word in sys.argv[1:]):
+        sys.exit(together((Server, Client, Both), sys.argv[1:]))
     unittest.main(warnings="ignore")
