@@ -325,7 +325,9 @@ void HandOver(int fd, const pstn_ep& listener) {
   sys::Close(fd);
 }
 
-long AcceptKernel(int fd, const pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
+// What the kernel's queue has; `handed`: one of it went to posternd.
+long AcceptKernel(int fd, const pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags,
+                  bool& handed) {
   TableChange change;
   const bool smc = (LoadRelaxed(listener.flags) & PSTN_EPF_SMC) != 0;
   for (;;) {
@@ -336,6 +338,7 @@ long AcceptKernel(int fd, const pstn_ep& listener, sockaddr* sa, socklen_t* len,
     const int got = static_cast<int>(r);
     if (smc && ExchangedSmc(got)) {
       HandOver(got, listener);
+      handed = true;
       continue;
     }
     if (smc) r = NameClient(got, sa, len);
@@ -359,6 +362,18 @@ long AcceptHeld(pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
                      (flags & SOCK_NONBLOCK) != 0 ? fl | O_NONBLOCK : fl & ~O_NONBLOCK);
   const long r = NameClient(fd, sa, len);
   return r < 0 ? r : GiveKernels(fd, listener, flags, kReasonDeclined);
+}
+
+// So long an accept() waits for the end of a handshake that it has begun. On one host it takes
+// microseconds, if the client goes on with it.
+constexpr uint64_t kHandshakeNs = 20'000'000;
+
+// A program that has been told that somebody is there, and has other things to do than to wait for
+// him: to it, who is in a handshake for too long has gone, and comes again when that has ended
+// well.
+bool MustReturn(const pstn_ep& listener) {
+  return (LoadRelaxed(listener.flags) & PSTN_EPF_POLLED) != 0 ||
+         LoadRelaxed(listener.item_head) != PSTN_NONE;
 }
 
 }  // namespace
@@ -454,11 +469,13 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
   const uint32_t interrupts = t_interrupts;
   Deadline until = ep.rcvtimeo_ns != 0 ? Deadline::AfterNs(ep.rcvtimeo_ns) : Deadline::Never();
   Hold hold;  // another thread may close the number: this call goes on
+  bool handed = false;
+  Deadline handshake = Deadline::Never();
   for (;;) {
     fd = hold.NumberOf(fd);
     AdmitSyns();
     if (++turn % kKernelTurn == 0) {
-      long r = AcceptKernel(fd, ep, sa, len, flags);
+      long r = AcceptKernel(fd, ep, sa, len, flags, handed);
       if (r != -EAGAIN) return r;
     }
     uint32_t idx = DequeueEmbryo(ep);
@@ -467,16 +484,18 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
       const long held = AcceptHeld(ep, sa, len, flags);
       if (held != -EAGAIN) return held;
     }
-    long r = AcceptKernel(fd, ep, sa, len, flags);
+    long r = AcceptKernel(fd, ep, sa, len, flags, handed);
     if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;
     hold.On(ep);
     pollfd p = {hold.NumberOf(fd), POLLIN, 0};
-    long n = SockPoll(&p, 1, until, nullptr);
+    if (handed && handshake.never()) handshake = Deadline::AfterNs(kHandshakeNs);
+    const bool returns = handshake.at_ns < until.at_ns && MustReturn(ep);
+    long n = SockPoll(&p, 1, returns ? handshake : until, nullptr, Asker::kAccept);
     // poll() ends with every handler; this call goes on after those with SA_RESTART, unless it has
     // a timeout.
     if (n == -EINTR && until.never() && t_interrupts == interrupts) continue;
     if (n < 0) return n;
-    if (n == 0) return -EAGAIN;
+    if (n == 0) return returns ? -ECONNABORTED : -EAGAIN;
   }
 }
 

@@ -30,6 +30,9 @@ struct KernelSet {
   size_t count = 0;
   size_t mapped_bytes = 0;
   bool sets = false;  // event sets of ours are among them
+  const Asker asker;
+
+  explicit KernelSet(Asker who) : asker(who) {}
 
   // Listeners are with both. True if one of ours is among `all`.
   bool Fill(pollfd* all, size_t n);
@@ -77,6 +80,8 @@ bool KernelSet::Fill(pollfd* all, size_t n) {
     pstn_ep* ep = OursForPoll(all[i].fd);
     bool listens = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_LISTEN;
     listeners = listeners || listens;
+    if (listens && asker == Asker::kProgram && (LoadRelaxed(ep->flags) & PSTN_EPF_POLLED) == 0)
+      FetchOr(ep->flags, PSTN_EPF_POLLED);
     if (all[i].fd < 0 || (ep != nullptr && !listens) || IsHidden(all[i].fd)) continue;
     sets = sets || IsSetFd(all[i].fd);
     fds[count] = all[i];
@@ -234,9 +239,9 @@ bool AnyOurs(pollfd* fds, size_t n) {
   return false;
 }
 
-long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask) {
+long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask, Asker asker) {
   if (n > kMaxPoll) return -EINVAL;
-  KernelSet k;
+  KernelSet k(asker);
   if (!k.Reserve(n)) return -ENOMEM;
   bool listeners = k.Fill(fds, n);
   if (LoadRelaxed(g_proc.ctl_fd) >= 0 && !DaemonAlive()) CtlReconnect();

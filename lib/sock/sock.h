@@ -266,7 +266,9 @@ long TakeOver(int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* conte
 void FinishTakeOver(pstn_ep& taker);
 
 // ---- poll.cc
-long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask);
+enum class Asker : uint8_t { kProgram, kAccept };
+long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask,
+              Asker asker = Asker::kProgram);
 long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const sigset_t* mask);
 bool AnyOurs(pollfd* fds, size_t n);
 
