@@ -19,7 +19,7 @@ import containers
 import netlab
 import smcd_test
 import stepskit
-from stepskit import PORTS, inside, reset
+from stepskit import MODES, PORTS, inside, reset
 
 BUILD = "build"
 LIMIT_SEC = 1
@@ -160,6 +160,9 @@ class Server(Steps):
         self.heard(sock, clckit.DECLINE)
 
     def case(self, step, death):
+        old = self.lab.old(PORTS["alone"])
+        self.addCleanup(old.close)
+        self.assertTrue(echoes(old))
         peers = self.reach_all(step)
         is_tcp = step in ("nobodys_token", "held")
         began = time.monotonic()
@@ -187,8 +190,11 @@ class Server(Steps):
             peer.close()
         self.lab.go_on()
         if death != "server":
+            self.assertTrue(echoes(old))
+            self.at_once("an old client has its answer", began)
             self.assertFalse(self.lab.spins(self.lab.server, 0.1), "woken for what is not there")
             self.lab.served(LIMIT_SEC)
+        old.close()
         self.settle()
 
 
@@ -262,7 +268,7 @@ class Client(Steps):
             self.at_once("the client has its answer" if limit == LIMIT_SEC else "the client of a silent peer has its answer", began, limit, when)
 
     def case(self, step, death):
-        peers = [self.reach(step, how) for how in PORTS]
+        peers = [self.reach(step, how) for how in MODES]
         time.sleep(BEAT_SEC)
         is_tcp = step in ("nobodys_token", "declined")
         began = time.monotonic()
@@ -284,7 +290,7 @@ class Client(Steps):
                 self.at_once("the peer sees the end", began)
         elif death in ("peers_fin", "peers_reset", "peer") and (is_tcp or death == "peer"):
             # Of a connection the end; without one, nobody listens any more.
-            for how in PORTS:
+            for how in MODES:
                 when, result, did = self.said(how)
                 self.assertIn((did, result), [("recv", "end"), ("recv", "ECONNRESET"), ("send", "ECONNRESET"), ("send", "EPIPE")] if is_tcp
                               else [("connect", "ECONNREFUSED")])
@@ -294,7 +300,7 @@ class Client(Steps):
                 self.finish(step, peer)
             self.carried(began, LIMIT_SEC, *peers)
         else:
-            again = [self.taken() for _ in PORTS]
+            again = [self.taken() for _ in MODES]
             self.assertFalse(any(clckit.synkit.exchanged(sock) for sock in again))
             self.carried(began, LIMIT_SEC + (SILENT_SEC if death == "silence" else 0), *again)
             for sock in again:
@@ -339,7 +345,7 @@ class Both(Steps):
 
     def case(self, step, death):
         Both.turn += 1
-        name, how, started = self.lab.name(), ("blocking", "epoll")[Both.turn % 2], time.monotonic()
+        name, how, started = self.lab.name(), MODES[Both.turn % 2], time.monotonic()
         self.reach(step, name, how)
         limit, began = LIMIT_SEC, time.monotonic()
         if death == "nobody":  # until smcd.msec is over, whatever stands still; but data needs its server

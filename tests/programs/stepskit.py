@@ -19,9 +19,11 @@ import clckit
 import netlab
 import smcd_test
 
-# Its two listeners are waited for in two ways; each connection is echoed by a thread of its own.
+MODES = ("blocking", "epoll")  # of a client
+# Its listeners are waited for in three ways. Connections are echoed by threads of their own; those of the third by the one that also
+# accepts, from a listener that blocks: an accept() that waits is felt by all of them.
 UNBURIED = 6
-PORTS = {"blocking": 8080, "epoll": 8081}
+PORTS = {"blocking": 8080, "epoll": 8081, "alone": 8082}
 SERVER = """
 import select, socket, threading
 def echo(c):
@@ -48,8 +50,28 @@ def events(s):
     while True:
         ep.poll()
         take(s)
-one, two = (socket.create_server(("", port), backlog=64) for port in (8080, 8081))
+def alone(s):
+    p, clients = select.poll(), {s.fileno(): s}
+    p.register(s, select.POLLIN)
+    while True:
+        for fd, _ in p.poll():
+            try:
+                if fd == s.fileno():
+                    c = s.accept()[0]
+                    clients[c.fileno()] = c
+                    p.register(c, select.POLLIN)
+                elif data := clients[fd].recv(65536):
+                    clients[fd].sendall(data)
+                else:
+                    raise ConnectionResetError
+            except ConnectionAbortedError:
+                pass  # before it was accepted
+            except OSError:
+                p.unregister(fd)
+                clients.pop(fd).close()
+one, two, three = (socket.create_server(("", port), backlog=64) for port in (8080, 8081, 8082))
 print("ready", flush=True)
+threading.Thread(target=alone, args=(three,), daemon=True).start()
 threading.Thread(target=events, args=(two,), daemon=True).start()
 while True:
     take(one)
@@ -241,14 +263,17 @@ class Lab(smcd_test.Pair):
     def note(self, what, seconds):
         self.worst[what] = max(self.worst.get(what, (0, "")), (seconds, self.case))
 
-    def plain(self, port):
-        """A client that nothing of Postern's is in."""
-        began = time.monotonic()
+    def old(self, port):
+        """A connection that nothing of Postern's is in, on the client's side."""
         with inside(self.a):
             sock = socket.socket()
-        with sock:
-            sock.settimeout(10)
-            sock.connect((self.pair.server, port))
+        sock.settimeout(10)
+        sock.connect((self.pair.server, port))
+        return sock
+
+    def plain(self, port):
+        began = time.monotonic()
+        with self.old(port) as sock:
             sock.sendall(b"plain")
             self.assertEqual(sock.recv(100), b"plain")
         return time.monotonic() - began
@@ -256,8 +281,8 @@ class Lab(smcd_test.Pair):
     def served(self, limit):
         """New clients of both kinds are served by both listeners."""
         for how, port in PORTS.items():
-            names, began = [self.name() for _ in PORTS], time.monotonic()
-            for name, kind in zip(names, PORTS):
+            names, began = [self.name() for _ in MODES], time.monotonic()
+            for name, kind in zip(names, MODES):
                 self.client.tell("go", name, kind, port)
             for name in names:
                 when, said = self.client.outcome(name)
