@@ -94,6 +94,7 @@ class Dialogue {
   ClcEvent Wait();
   ClcEvent Read();
   ClcEvent Half(size_t want);
+  bool HasEnded() const;
   bool Send(std::span<const uint8_t> bytes);
   void Release(uint8_t held);
 
@@ -142,11 +143,15 @@ void Dialogue::Release(uint8_t held) {
   offered_ = false;
 }
 
-// Less than `want` bytes are there. An end behind them is not read: they would have to be first.
-ClcEvent Dialogue::Half(size_t want) {
+bool Dialogue::HasEnded() const {
   pollfd p = {fd(), POLLRDHUP, 0};
   const timespec none = {0, 0};
-  if (sys::Call(SYS_ppoll, &p, 1L, &none, nullptr, 0L) != 1) return ClcEvent::Timer();
+  return sys::Call(SYS_ppoll, &p, 1L, &none, nullptr, 0L) == 1;
+}
+
+// Less than `want` bytes are there. An end behind them is not read: they would have to be first.
+ClcEvent Dialogue::Half(size_t want) {
+  if (!HasEnded()) return ClcEvent::Timer();
   const long n = sys::Call(SYS_recvfrom, fd(), static_cast<uint8_t*>(bytes_), want,
                            static_cast<long>(MSG_PEEK | MSG_DONTWAIT), 0L, 0L);
   return n == static_cast<long>(want) ? ClcEvent::Timer() : ClcEvent::PeerClosed();
@@ -222,6 +227,10 @@ Became Dialogue::Run() {
   for (;;) {
     ClcStep(machine_, local_, event, now_ns_, actions);
     bool sent = true;
+    // Before our Decline nobody but the server's posternd can have ended it: the program that would
+    // go on by TCP has not got it.
+    const bool nobody =
+        actions.last() == ClcDo::kTcp && machine_.is_peer_diagnosis == 0 && HasEnded();
     for (uint32_t i = 0; i < actions.count; i++) {
       if (actions.list[i] == ClcDo::kSend) sent = Send(actions.message());
       if (actions.list[i] == ClcDo::kRelease) Release(actions.release);
@@ -234,7 +243,7 @@ Became Dialogue::Run() {
         // The server left after Confirm: what is left of that connection is of no use to anybody.
         const bool left =
             machine_.is_peer_diagnosis == 0 && machine_.diagnosis == kClcDiagConfirmLinkTimeout;
-        return sent && !left ? Became::kTcp : Became::kNothing;
+        return sent && !left && !nobody ? Became::kTcp : Became::kNothing;
       }
       case ClcDo::kAbort:
         // Ours after all, if the server was faster.
