@@ -328,7 +328,7 @@ class Both(Steps):
     DEATHS = ("client", "server", "clients_posternd", "servers_posternd", "broker", "nobody")
     # With a connection or without. Who learns from SO_ERROR that he is connected may find it reset by then.
     SERVER_GONE = [("connect", "ECONNREFUSED"), ("recv", ""), ("recv", "ECONNRESET"), ("send", "ECONNRESET"), ("send", "EPIPE")]
-    turn = 0
+    how = None
 
     def reach(self, step, name, how):
         ear = stepskit.Ear(self.lab.a)
@@ -344,8 +344,7 @@ class Both(Steps):
         time.sleep(BEAT_SEC)
 
     def case(self, step, death):
-        Both.turn += 1
-        name, how, started = self.lab.name(), MODES[Both.turn % 2], time.monotonic()
+        name, how, started = self.lab.name(), self.how, time.monotonic()
         self.reach(step, name, how)
         limit, began = LIMIT_SEC, time.monotonic()
         if death == "nobody":  # until smcd.msec is over, whatever stands still; but data needs its server
@@ -370,6 +369,14 @@ class Both(Steps):
         self.settle()
 
 
+class BothBlocking(Both):
+    how = "blocking"
+
+
+class BothEpoll(Both):
+    how = "epoll"
+
+
 def each(case, steps, deaths):
     """A method for each combination."""
     for step in steps:
@@ -381,7 +388,8 @@ def each(case, steps, deaths):
 
 each(Server, Server.STEPS, Server.DEATHS)
 each(Client, Client.STEPS, Client.DEATHS)
-each(Both, Both.STEPS, Both.DEATHS)
+for one in (BothBlocking, BothEpoll):
+    each(one, Both.STEPS, Both.DEATHS)
 
 def together(cases, options):
     """Most of it is waiting: each class in a process of its own, at the same time."""
@@ -403,5 +411,5 @@ if __name__ == "__main__":
         print(f"skipped: {why}")
         sys.exit(77)
     if all(word.startswith("-") for word in sys.argv[1:]):
-        sys.exit(together((Server, Client, Both), sys.argv[1:]))
+        sys.exit(together((Server, Client, BothBlocking, BothEpoll), sys.argv[1:]))
     unittest.main(warnings="ignore")
