@@ -1,4 +1,4 @@
-// main.cc - posternctl: what is accelerated, and if not, why.
+// main.cc - posternctl: what is accelerated, and if not, why; and the self-test of falling back.
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ask.h"
+#include "selftest.h"
 #include "show.h"
 
 #ifndef POSTERN_VERSION
@@ -19,6 +20,8 @@ struct Arguments {
   std::string runtime_dir;
   uint32_t pid = 0;
   bool json = false;
+  selftest::Request selftest;
+  unsigned port = 0;
 };
 
 const char* const kNotRunning =
@@ -102,7 +105,23 @@ int Main(int argc, char** argv) {
   }
   sockets->add_option("-p,--pid", arguments.pid, "Only this process's");
   explain->add_option("PID", arguments.pid, "The process")->required()->check(CLI::PositiveNumber);
+  CLI::App* const test = app.add_subcommand(
+      "selftest", "Forces each cause for doing without shared memory; most of it needs root");
+  test->add_flag("--json", arguments.json, "For programs");
+  test->add_flag("--list", arguments.selftest.list, "Only names the causes");
+  test->add_flag("--verbose", arguments.selftest.verbose, "posternd's log after a failure");
+  test->add_option("--only", arguments.selftest.only, "Causes whose names begin so");
+  // What the self-test runs under `postern`.
+  CLI::App* echo = app.add_subcommand("selftest-echo")->group("");
+  echo->add_option("PORT", arguments.port)->required();
+  CLI::App* commands = app.add_subcommand("selftest-client")->group("");
   CLI11_PARSE(app, argc, argv);
+  if (echo->parsed()) return selftest::ServeEcho(arguments.port);
+  if (commands->parsed()) return selftest::ServeCommands();
+  if (test->parsed()) {
+    arguments.selftest.json = arguments.json;
+    return selftest::Run(arguments.selftest);
+  }
   if (status->parsed()) return Status(arguments);
   return sockets->parsed() ? Sockets(arguments) : Explain(arguments);
 }
