@@ -206,8 +206,6 @@ void AddConfirms(Causes& causes) {
       });
   Add(causes, "out-of-sync", "the two differ on what they have in common", Declined("04000000"),
       [](FakeClient& c, World&) {
-        // A Confirm that is not the first contact has no place for features: nothing is agreed on
-        // any more, and a Decline instead of it says the same.
         (void)c.Shake();
         c.wire().Send(Encode(ClcMakeDecline(c.local(), 2, kClcDiagSync)));
         return c.GoOn();
@@ -321,11 +319,11 @@ void AddGarbage(Causes& causes) {
         c.wire().Send(bytes);
         return c.AwaitEnd();
       });
-  Add(causes, "garbage/order", "a Confirm in place of the Proposal", Ended("unexpected"),
+  Add(causes, "garbage/order", "an Accept in place of the Proposal", Ended("unexpected"),
       [](FakeClient& c, World&) {
-        ClcTerms terms;
-        terms.release = 1;
-        c.wire().Send(Encode(ClcMakeAccept(c.local(), ClcType::kConfirm, terms, 1)));
+        Bytes bytes = Encode(ClcMakeProposal(c.local()));
+        bytes[4] = static_cast<uint8_t>(ClcType::kAccept);
+        c.wire().Send(bytes);
         return c.AwaitEnd();
       });
   Add(causes, "garbage/again", "a second Proposal in place of the Confirm", Ended("unexpected"),

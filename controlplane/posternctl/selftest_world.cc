@@ -206,32 +206,16 @@ void World::SetPolicy(const std::string& more) {
     throw std::runtime_error("the broker does not read its policy again");
 }
 
-bool World::HasHost(Node& node) {
-  // Whoever may ask for marks is told that there is a broker.
-  const Json status = Ask(node.runtime_dir, Report::kStatus);
-  return !status.is_null();
-}
-
 void World::Repair() {
   for (Process* process : {broker_.get(), a_.daemon.get(), b_.daemon.get(), server_.get()})
     if (process != nullptr) process->Signal(SIGCONT);
-  bool whole = true;
-  if (broker_ == nullptr || !broker_->running()) {
-    StartBroker();
-    whole = false;
-  }
+  if (broker_ == nullptr || !broker_->running()) StartBroker();
   for (Node* node : {&a_, &b_}) {
-    if (node->daemon != nullptr && node->daemon->running()) continue;
-    StartDaemon(*node);
-    whole = false;
+    if (node->daemon == nullptr || !node->daemon->running()) StartDaemon(*node);
   }
   if (ReadFile(Own("policy.json")) != Policy("")) SetPolicy("");
-  if (server_ == nullptr || !server_->running()) {
-    StartServer();
-    whole = false;
-  }
+  if (server_ == nullptr || !server_->running()) StartServer();
   log_read_ = ReadFile(b_.log).size();
-  dirty_ = dirty_ || !whole;
 }
 
 void World::AwaitReady() {

@@ -73,7 +73,6 @@ class World {
   std::unique_ptr<Process> Program(Node& node, const std::vector<std::string>& options,
                                    const std::vector<std::string>& argv);
   std::string Own(const char* name) const { return place_.dir + "/" + name; }
-  bool HasHost(Node& node);
 
   Place place_;
   Fd home_;
@@ -82,7 +81,6 @@ class World {
   ClcLocal local_;
   uint16_t next_port_ = 20000;
   size_t log_read_ = 0;
-  bool dirty_ = true;
 };
 
 }  // namespace postern::ctl_command::selftest
