@@ -104,6 +104,7 @@ class Dialogue {
   const uint64_t end_ns_;
   uint64_t now_ns_ = 0;  // as the machine is told
   bool offered_ = false;
+  bool ended_ = false;  // the TCP connection, by FIN or RST
   ClcLocal local_;
   ClcMachine machine_;
   uint8_t bytes_[kClcMessageBytesMax];
@@ -225,12 +226,10 @@ Became Dialogue::Run() {
   ClcEvent event = ClcEvent::Start();
   now_ns_ = MonotonicNs();
   for (;;) {
+    if (event.kind == ClcEventKind::kPeerClosed || event.kind == ClcEventKind::kReset)
+      ended_ = true;
     ClcStep(machine_, local_, event, now_ns_, actions);
     bool sent = true;
-    // Before our Decline nobody but the server's posternd can have ended it: the program that would
-    // go on by TCP has not got it.
-    const bool nobody =
-        actions.last() == ClcDo::kTcp && machine_.is_peer_diagnosis == 0 && HasEnded();
     for (uint32_t i = 0; i < actions.count; i++) {
       if (actions.list[i] == ClcDo::kSend) sent = Send(actions.message());
       if (actions.list[i] == ClcDo::kRelease) Release(actions.release);
@@ -239,12 +238,9 @@ Became Dialogue::Run() {
     switch (actions.last()) {
       case ClcDo::kSmcD:
         return Became::kOurs;
-      case ClcDo::kTcp: {
-        // The server left after Confirm: what is left of that connection is of no use to anybody.
-        const bool left =
-            machine_.is_peer_diagnosis == 0 && machine_.diagnosis == kClcDiagConfirmLinkTimeout;
-        return sent && !left && !nobody ? Became::kTcp : Became::kNothing;
-      }
+      case ClcDo::kTcp:
+        // One that has ended would be reported as connected; another one may do better.
+        return sent && !ended_ ? Became::kTcp : Became::kNothing;
       case ClcDo::kAbort:
         // Ours after all, if the server was faster.
         return offered_ && !WithdrawOffer(ep_) ? Became::kOurs : Became::kNothing;
