@@ -58,26 +58,39 @@ Outcome FakeServer::TakeDecline() {
   return Serve(CodeText(decline.diagnosis));
 }
 
-Outcome FakeServer::Serve(const std::string& code) {
+namespace {
+
+// False: it has ended. What can't be sent any more, the client will miss.
+bool Forward(Wire& from, Wire& to, size_t& bytes) {
+  static uint8_t room[64 * 1024];
+  const ssize_t n = recv(from.fd(), room, sizeof(room), 0);
+  if (n > 0) bytes += static_cast<size_t>(n);
+  return n > 0 && to.ok() && to.Send({room, static_cast<size_t>(n)});
+}
+
+}  // namespace
+
+Outcome FakeServer::Serve(const std::string& code, Wire* behind) {
   std::vector<Wire> later;
   std::string said;
-  Bytes room(64 * 1024);
-  // False: it has ended. What can't be sent any more, the client will miss.
-  const auto echo = [&room](Wire& wire, size_t& bytes) {
-    const ssize_t n = recv(wire.fd(), room.data(), room.size(), 0);
-    if (n > 0) bytes += static_cast<size_t>(n);
-    return n > 0 && wire.Send({room.data(), static_cast<size_t>(n)});
-  };
+  Wire none;
+  Wire& back = behind != nullptr ? *behind : none;
+  size_t back_bytes = 0;
   for (const uint64_t until = NowMs() + kPatienceMs; said.empty() && NowMs() < until;) {
     std::vector<pollfd> polled{{program_->out(), POLLIN, 0},
                                {listener_.get(), POLLIN, 0},
-                               {wire_.ok() ? wire_.fd() : -1, POLLIN, 0}};
+                               {wire_.ok() ? wire_.fd() : -1, POLLIN, 0},
+                               {back.ok() ? back.fd() : -1, POLLIN, 0}};
     for (const Wire& wire : later) polled.push_back({wire.fd(), POLLIN, 0});
     (void)poll(polled.data(), polled.size(), 100);
     if (polled[0].revents != 0) said = program_->Read(kPatienceMs);
-    if (polled[2].revents != 0 && !echo(wire_, first_bytes_)) wire_.Close();
+    if (polled[2].revents != 0 &&
+        !Forward(wire_, behind != nullptr ? back : wire_, first_bytes_))
+      wire_.Close();
+    if (polled[3].revents != 0 && !Forward(back, wire_, back_bytes)) back.Close();
     for (size_t i = later.size(); i > 0; i--) {
-      if (polled[2 + i].revents != 0 && !echo(later[i - 1], later_bytes_))
+      Wire& wire = later[i - 1];
+      if (polled[3 + i].revents != 0 && !Forward(wire, wire, later_bytes_))
         later.erase(later.begin() + static_cast<ptrdiff_t>(i - 1));
     }
     if (polled[1].revents != 0) later.emplace_back(Accept(listener_.get(), 0));
@@ -85,7 +98,7 @@ Outcome FakeServer::Serve(const std::string& code) {
   Outcome outcome = Judge(said, code);
   if (said.empty()) {
     program_->End(SIGKILL);
-  } else {
+  } else if (program_->running()) {
     program_->Write("close");
     (void)program_->Read(kPatienceMs);
   }
@@ -99,12 +112,13 @@ Outcome FakeServer::Judge(const std::string& said, const std::string& code) {
   if (!outcome.data) outcome.remark = said.empty() ? "the client does not come to an end" : said;
   if (!outcome.data) return outcome;
   const Json socket = world_.SocketOf(world_.a(), said.substr(3), "local");
+  if (socket.is_null()) outcome.remark = "posternd does not know " + said.substr(3);
   if (!socket.is_null()) outcome.reason = socket.at("reason").get<std::string>();
-  if (!socket.is_null() && socket.at("path") == "same-host") {
+  if (!socket.is_null() && socket.at("path") == "smc-d") {
     outcome.path = kSmcD;
-  } else if (first_bytes_ == kDataBytes) {
+  } else if (first_bytes_ >= kDataBytes) {
     outcome.path = kTcp;
-  } else if (later_bytes_ == kDataBytes) {
+  } else if (later_bytes_ >= kDataBytes) {
     outcome.path = kTcpAgain;
   }
   return outcome;

@@ -32,8 +32,9 @@ class FakeServer {
   // An Accept as it should be, but for the token.
   ClcAccept MakeAccept(uint64_t token) const;
   // Echoes whatever comes on whichever connection, until the program has its data, and says which
-  // way it went. `code` as the outcome's.
-  Outcome Serve(const std::string& code = "");
+  // way it went. `code` as the outcome's. With `behind` the first connection is not echoed, but
+  // joined to that one.
+  Outcome Serve(const std::string& code = "", Wire* behind = nullptr);
   // The client declines and the data comes on this connection.
   Outcome TakeDecline();
 

@@ -74,16 +74,22 @@ void Remove(const Place& place) {
     usleep(kRemovePauseUsec);
 }
 
+// `dir`, and a place in it that keeps a broker's programs while another broker is started.
+bool HaveOwnMounts(const std::string& dir) {
+  const std::string pins = dir + "/bpf";
+  return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("tmpfs", dir.c_str(), "tmpfs", 0, "mode=755") == 0 && mkdir(pins.c_str(), 0700) == 0 &&
+         mount("bpf", pins.c_str(), "bpf", 0, nullptr) == 0;
+}
+
 [[noreturn]] void Work(const Place& place, const std::function<int(const Place&)>& work) {
   int status = 1;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) signal(number, SIG_DFL);
   try {
     Place own = place;
-    if (!own.dir.empty() && own.why_not.empty() &&
-        (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
-         mount("tmpfs", own.dir.c_str(), "tmpfs", 0, "mode=755") != 0))
-      own.why_not = std::string("no mount namespace: ") + strerror(errno);
+    if (!own.dir.empty() && own.why_not.empty() && !HaveOwnMounts(own.dir))
+      own.why_not = std::string("no mounts of its own: ") + strerror(errno);
     status = work(own);
   } catch (const std::exception& error) {
     std::cerr << "posternctl: " << error.what() << '\n';

@@ -101,7 +101,9 @@ void World::StartBroker() {
                 "--policy",
                 Own("policy.json"),
                 "--syn-option",
-                place_.cgroup};
+                place_.cgroup,
+                "--syn-option-pins",
+                Own("bpf/postern")};
   start.log = Own("broker.log");
   const size_t before = ReadFile(start.log).size();
   broker_ = std::make_unique<Process>(start);
@@ -148,9 +150,11 @@ std::unique_ptr<Process> World::Program(Node& node, const std::vector<std::strin
   return process;
 }
 
-void World::StartServer() {
-  server_ = Program(b_, {}, {"selftest-echo", std::to_string(kEchoPort)});
+std::unique_ptr<Process> World::Server(uint16_t port) {
+  return Program(b_, {}, {"selftest-echo", std::to_string(port)});
 }
+
+void World::StartServer() { server_ = Server(kEchoPort); }
 
 std::unique_ptr<Process> World::Client(const std::vector<std::string>& options) {
   return Program(a_, options, {"selftest-client"});
@@ -219,18 +223,21 @@ void World::Repair() {
 }
 
 void World::AwaitReady() {
+  std::string last;
   const bool ready = Await([&] {
     Process& program = client();
     program.Write("connect " + b_.ip + " " + std::to_string(kEchoPort));
-    const std::string said = program.Read(kPatienceMs);
-    if (said.compare(0, 3, "ok ") != 0) return false;
-    const Json socket = SocketOf(a_, said.substr(3), "local");
-    const bool ours = !socket.is_null() && socket.at("path") == "same-host";
+    last = program.Read(kPatienceMs);
+    if (last.compare(0, 3, "ok ") != 0) return false;
+    const Json socket = SocketOf(a_, last.substr(3), "local");
+    if (!socket.is_null())
+      last += " " + socket.at("path").get<std::string>() + " " +
+              socket.at("reason").get<std::string>();
     program.Write("close");
     (void)program.Read(kPatienceMs);
-    return ours;
+    return !socket.is_null() && socket.at("path") == "smc-d";
   });
-  if (!ready) throw std::runtime_error("the two namespaces do not come to SMC-D");
+  if (!ready) throw std::runtime_error("the two namespaces do not come to SMC-D: " + last);
 }
 
 std::string World::Logs() {

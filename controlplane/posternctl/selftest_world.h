@@ -51,6 +51,7 @@ class World {
   std::unique_ptr<Process> Client(const std::vector<std::string>& options = {});
   // The one that stays.
   Process& client();
+  std::unique_ptr<Process> Server(uint16_t port);
 
   // The report's entry of the connection with that local or peer name; null if it has none.
   Json SocketOf(const Node& node, const std::string& name, const char* key);
