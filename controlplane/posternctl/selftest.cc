@@ -63,8 +63,9 @@ void Show(const Result& result) {
            CodeWithName(happened.code).c_str(), happened.data ? "ok" : "FAILED",
            happened.remark.empty() ? "" : "  ", happened.remark.c_str());
     if (result.verdict == Verdict::kFailed)
-      printf("         %-44s expected reason %s, code %s: %s\n", "", OrDash(expected.reason).c_str(),
-             CodeWithName(expected.code).c_str(), result.cause->what.c_str());
+      printf("         %-44s expected reason %s, code %s: %s\n", "",
+             OrDash(expected.reason).c_str(), CodeWithName(expected.code).c_str(),
+             result.cause->what.c_str());
   }
   fflush(stdout);
 }

@@ -21,7 +21,7 @@ namespace postern::ctl_command::selftest {
 class World;
 
 constexpr const char* kSmcD = "SMC-D";
-constexpr const char* kTcp = "TCP";            // the connection went on as TCP
+constexpr const char* kTcp = "TCP";             // the connection went on as TCP
 constexpr const char* kTcpAgain = "TCP again";  // it ended, and a second one carried the data
 
 // Empty fields of what is expected are not looked at.

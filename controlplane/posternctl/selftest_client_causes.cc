@@ -31,8 +31,7 @@ class FakeClient {
   ClcAccept ReadAccept() {
     Bytes message;
     ClcAccept accept;
-    if (wire_.Read(message, kPatienceMs) != Got::kMessage ||
-        !ClcParseAccept(message, accept).ok())
+    if (wire_.Read(message, kPatienceMs) != Got::kMessage || !ClcParseAccept(message, accept).ok())
       throw std::runtime_error("no Accept");
     return accept;
   }
@@ -85,8 +84,8 @@ class FakeClient {
     Outcome outcome;
     for (const uint64_t until = NowMs() + kPatienceMs; outcome.code.empty() && NowMs() < until;)
       outcome.code = world_.LastHandshake();
-    wire_ = Wire(Connect(world_.Socket(world_.a(), Mark::kPlain),
-                         Address(world_.b().ip, kEchoPort)));
+    wire_ =
+        Wire(Connect(world_.Socket(world_.a(), Mark::kPlain), Address(world_.b().ip, kEchoPort)));
     outcome.data = wire_.Exchange();
     if (outcome.data) outcome.path = kTcpAgain;
     outcome.reason = Reason();
@@ -134,8 +133,7 @@ constexpr Odd kProposals[] = {
     {"release", "release 0", "03030009", [](ClcProposal& p) { p.release = 0; }},
     {"ueid", "another enterprise id", "03030008",
      [](ClcProposal& p) { (void)ClcUeidFromText("OTHER", p.ueids[0]); }},
-    {"no-eid", "no enterprise id at all", "03030008",
-     [](ClcProposal& p) { p.ueid_count = 0; }},
+    {"no-eid", "no enterprise id at all", "03030008", [](ClcProposal& p) { p.ueid_count = 0; }},
     {"seid", "relies on the system's id", "03030006",
      [](ClcProposal& p) {
        p.ueid_count = 0;
@@ -145,8 +143,7 @@ constexpr Odd kProposals[] = {
      [](ClcProposal& p) { p.has_smcd = p.entry_count = 0; }},
     {"no-v2-extension", "version 2 without its extension", "03030004",
      [](ClcProposal& p) { p.has_v2 = p.has_smcd = p.entry_count = 0; }},
-    {"smc-r", "wants SMC-R only", "03040000",
-     [](ClcProposal& p) { p.path_v2 = ClcPath::kSmcR; }},
+    {"smc-r", "wants SMC-R only", "03040000", [](ClcProposal& p) { p.path_v2 = ClcPath::kSmcR; }},
 };
 
 void AddProposals(Causes& causes) {
@@ -283,8 +280,8 @@ void AddDeaths(Causes& causes) {
           return c.ComeAgain();
         });
     Add(causes, std::string("half-closes-after/") + kSteps[step],
-        "FIN, but it still reads: the server has to end it", {kTcpAgain, "kernel-client", "", true, ""},
-        [step](FakeClient& c, World&) {
+        "FIN, but it still reads: the server has to end it",
+        {kTcpAgain, "kernel-client", "", true, ""}, [step](FakeClient& c, World&) {
           ComeTo(c, step);
           c.wire().Half();
           Bytes message;
@@ -301,12 +298,13 @@ void AddDeaths(Causes& causes) {
 }
 
 void AddGarbage(Causes& causes) {
-  Add(causes, "unmarked", "a client without Postern", {kTcp, "kernel-client", "", true, ""},
+  Add(
+      causes, "unmarked", "a client without Postern", {kTcp, "kernel-client", "", true, ""},
       [](FakeClient& c, World&) { return c.GoOn(); }, Mark::kPlain);
   Add(causes, "data-at-once", "the program's data in place of a Proposal",
       {kTcp, "declined", "", true, ""}, [](FakeClient& c, World&) { return c.GoOn(); });
-  Add(causes, "garbage/header", "CLC's eyecatcher, and then no message", {kTcpAgain, "kernel-client", "", true, ""},
-      [](FakeClient& c, World&) {
+  Add(causes, "garbage/header", "CLC's eyecatcher, and then no message",
+      {kTcpAgain, "kernel-client", "", true, ""}, [](FakeClient& c, World&) {
         Bytes bytes = Encode(ClcMakeProposal(c.local()));
         memset(bytes.data() + 4, 0xff, bytes.size() - 4);
         c.wire().Send(bytes);

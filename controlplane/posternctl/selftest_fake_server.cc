@@ -84,8 +84,7 @@ Outcome FakeServer::Serve(const std::string& code, Wire* behind) {
     for (const Wire& wire : later) polled.push_back({wire.fd(), POLLIN, 0});
     (void)poll(polled.data(), polled.size(), 100);
     if (polled[0].revents != 0) said = program_->Read(kPatienceMs);
-    if (polled[2].revents != 0 &&
-        !Forward(wire_, behind != nullptr ? back : wire_, first_bytes_))
+    if (polled[2].revents != 0 && !Forward(wire_, behind != nullptr ? back : wire_, first_bytes_))
       wire_.Close();
     if (polled[3].revents != 0 && !Forward(back, wire_, back_bytes)) back.Close();
     for (size_t i = later.size(); i > 0; i--) {
@@ -111,6 +110,7 @@ Outcome FakeServer::Judge(const std::string& said, const std::string& code) {
   outcome.data = said.compare(0, 3, "ok ") == 0;
   if (!outcome.data) outcome.remark = said.empty() ? "the client does not come to an end" : said;
   if (!outcome.data) return outcome;
+  world_.a().daemon->Signal(SIGCONT);
   const Json socket = world_.SocketOf(world_.a(), said.substr(3), "local");
   if (socket.is_null()) outcome.remark = "posternd does not know " + said.substr(3);
   if (!socket.is_null()) outcome.reason = socket.at("reason").get<std::string>();

@@ -77,9 +77,10 @@ void Remove(const Place& place) {
 // `dir`, and a place in it that keeps a broker's programs while another broker is started.
 bool HaveOwnMounts(const std::string& dir) {
   const std::string pins = dir + "/bpf";
-  return unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
-         mount("tmpfs", dir.c_str(), "tmpfs", 0, "mode=755") == 0 && mkdir(pins.c_str(), 0700) == 0 &&
-         mount("bpf", pins.c_str(), "bpf", 0, nullptr) == 0;
+  return unshare(CLONE_NEWNS) == 0 &&
+         mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+         mount("tmpfs", dir.c_str(), "tmpfs", 0, "mode=755") == 0 &&
+         mkdir(pins.c_str(), 0700) == 0 && mount("bpf", pins.c_str(), "bpf", 0, nullptr) == 0;
 }
 
 [[noreturn]] void Work(const Place& place, const std::function<int(const Place&)>& work) {

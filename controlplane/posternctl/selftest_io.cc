@@ -3,6 +3,7 @@
 #include "selftest_io.h"
 
 #include <arpa/inet.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -98,6 +99,11 @@ Got Wire::WaitEnd(unsigned timeout_ms) {
 }
 
 void Wire::Half() { (void)shutdown(fd_.get(), SHUT_WR); }
+
+void Wire::HoldBack() {
+  const int on = 1;
+  (void)setsockopt(fd_.get(), IPPROTO_TCP, TCP_CORK, &on, sizeof(on));
+}
 
 void Wire::Reset() {
   const linger reset{1, 0};

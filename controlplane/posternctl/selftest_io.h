@@ -58,6 +58,8 @@ class Wire {
   // FIN and RST. Half(): only our direction is closed.
   void Close() { fd_ = Fd(); }
   void Half();
+  // What is sent from now on goes out together with the FIN.
+  void HoldBack();
   void Reset();
   // Data to a peer that echoes; false: not all of it came back as it was.
   bool Exchange();

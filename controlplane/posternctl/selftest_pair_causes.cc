@@ -46,8 +46,8 @@ struct Pair {
   // What posternd knows, where there is one to ask; the programs tell it again when it has come.
   void Tell(const std::string& local, Outcome& outcome) {
     world.a().daemon->Signal(SIGCONT);
-    const Json socket = world.a().daemon->running() ? world.SocketOf(world.a(), local, "local")
-                                                    : Json(nullptr);
+    const Json socket =
+        world.a().daemon->running() ? world.SocketOf(world.a(), local, "local") : Json(nullptr);
     outcome.path = kTcp;
     if (socket.is_null()) return;
     outcome.reason = socket.at("reason").get<std::string>();

@@ -53,8 +53,8 @@ Process::Process(const Start& start) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(126);
   if (start.netns >= 0 && setns(start.netns, CLONE_NEWNET) != 0) _exit(126);
-  const int log =
-      open(start.log.empty() ? "/dev/null" : start.log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+  const int log = open(start.log.empty() ? "/dev/null" : start.log.c_str(),
+                       O_WRONLY | O_CREAT | O_APPEND, 0600);
   dup2(in_read.get(), 0);
   dup2(out_write.get(), 1);
   if (log >= 0) dup2(log, 2);

@@ -4,12 +4,15 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <thread>
+
 #include "selftest_fake_server.h"
 
 namespace postern::ctl_command::selftest {
 namespace {
 
 constexpr uint64_t kNobodysToken = 0x5e1f7e57'00000003;
+constexpr useconds_t kStopUsec = 1'500'000;  // longer than smcd.msec
 
 class Relay {
  public:
@@ -96,7 +99,8 @@ void AddChanges(Causes& causes) {
     Add(causes, "token-changed/" + name, "the other side finds no such buffer",
         Declined("01010000"), [type](Relay& r) {
           r.ComeTo(type);
-          r.Deliver(type, Changed(r.Next(type), type, [](ClcAccept& a) { a.token = kNobodysToken; }));
+          r.Deliver(type,
+                    Changed(r.Next(type), type, [](ClcAccept& a) { a.token = kNobodysToken; }));
           return r.Serve();
         });
     Add(causes, "gid-changed/" + name, "another host's", Declined("03030007"), [type](Relay& r) {
@@ -140,9 +144,8 @@ void AddLosses(Causes& causes) {
           r.Deliver(type, message);
           Bytes answer;
           const Got got = r.back().Read(answer, kPatienceMs);
-          const bool fine =
-              got != Got::kMessage || type == ClcType::kProposal ||
-              answer[4] == static_cast<uint8_t>(ClcType::kDecline);
+          const bool fine = got != Got::kMessage || type == ClcType::kProposal ||
+                            answer[4] == static_cast<uint8_t>(ClcType::kDecline);
           if (!fine) outcome.remark = "the server agrees with a client that has gone";
           outcome.data = outcome.data && fine;
           if (type == ClcType::kConfirm && got != Got::kMessage) {
@@ -153,8 +156,8 @@ void AddLosses(Causes& causes) {
         });
   }
   Add(causes, "cut-after-confirm",
-      "FIN at the very moment of the acknowledgement, thirty times: both or none", {"", "", "", true, ""},
-      [](Relay& r) {
+      "FIN at the very moment of the acknowledgement, thirty times: both or none",
+      {"", "", "", true, ""}, [](Relay& r) {
         r.Cut();
         Outcome outcome = r.Serve();
         unsigned on_smcd = 0;
@@ -214,43 +217,86 @@ void AddReplays(Causes& causes) {
       });
 }
 
-// Killed, or stopped, when this message is on its way.
+// ---- killed, or stopped, when a message is on its way
+
+struct Victim {
+  const char* name;
+  Process& (*process)(World&);
+};
+constexpr Victim kVictims[] = {
+    {"broker", [](World& w) -> Process& { return w.broker(); }},
+    {"client-posternd", [](World& w) -> Process& { return *w.a().daemon; }},
+    {"server-posternd", [](World& w) -> Process& { return *w.b().daemon; }},
+};
+
+// What is left to the two ends may be enough for either path: the broker may have said already what
+// it had to say.
+Outcome Kill(Relay& r, ClcType type, Process& victim) {
+  r.ComeTo(type);
+  const Bytes message = r.Next(type);
+  victim.End(SIGKILL);
+  // Whose end the client would have seen without us in between.
+  const bool gone =
+      &victim == r.world().b().daemon.get() && r.back().WaitEnd(kPatienceMs) != Got::kTimeout;
+  if (gone) r.front().wire().HoldBack();
+  r.Deliver(type, message);
+  if (gone) r.front().wire().Half();
+  return r.Serve();
+}
+
+Outcome Stop(Relay& r, ClcType type, Process& victim) {
+  r.ComeTo(type);
+  const Bytes message = r.Next(type);
+  victim.Signal(SIGSTOP);
+  r.Deliver(type, message);
+  return r.Serve();
+}
+
+// The program itself. Its client is told, and the next one is served by the next server.
+Outcome KillServer(Relay& r, ClcType type) {
+  r.ComeTo(type);
+  const Bytes message = r.Next(type);
+  r.world().server().End(SIGKILL);
+  r.Deliver(type, message);
+  Outcome outcome = r.Serve();
+  const bool told = outcome.data || outcome.remark.compare(0, 6, "failed") == 0;
+  if (told && outcome.path.empty()) outcome.path = "ended";
+  r.world().StartServer();
+  outcome.data = told && r.world().OthersAreServed();
+  return outcome;
+}
+
+// posternd agrees in its stead; it serves when it goes on.
+Outcome StopServer(Relay& r, ClcType type) {
+  r.ComeTo(type);
+  const Bytes message = r.Next(type);
+  const pid_t server = r.world().server().pid();
+  kill(server, SIGSTOP);
+  r.Deliver(type, message);
+  std::thread later([server] {
+    usleep(kStopUsec);
+    kill(server, SIGCONT);
+  });
+  Outcome outcome = r.Serve();
+  later.join();
+  return outcome;
+}
+
 void AddDeaths(Causes& causes) {
-  static constexpr struct {
-    const char* name;
-    Process& (*process)(World&);
-  } kWho[] = {
-      {"broker", [](World& w) -> Process& { return w.broker(); }},
-      {"client-posternd", [](World& w) -> Process& { return *w.a().daemon; }},
-      {"server-posternd", [](World& w) -> Process& { return *w.b().daemon; }},
-      {"server", [](World& w) -> Process& { return w.server(); }},
-  };
-  for (const auto& [who, process] : kWho) {
-    for (const auto& [name, type] : kMessages) {
-      for (const bool dies : {true, false}) {
-        const std::string what = dies ? " is killed" : " is stopped";
-        // What is left to the two ends is enough for either path: the server takes no part in a
-        // handshake, and what the broker had to say it may have said.
-        Add(causes, std::string(who) + (dies ? "-killed/" : "-stopped/") + name,
-            "when that message is on its way the " + std::string(who) + what,
-            {"", "", "", true, ""}, [process = process, type = type, dies](Relay& r) {
-              r.ComeTo(type);
-              const Bytes message = r.Next(type);
-              Process& victim = process(r.world());
-              if (dies) {
-                victim.End(SIGKILL);
-              } else {
-                victim.Signal(SIGSTOP);
-              }
-              r.Deliver(type, message);
-              if (type == ClcType::kProposal || type == ClcType::kAccept) {
-                // The rest of it, as far as it comes.
-                return r.front().Serve("", &r.back());
-              }
-              return r.Serve();
-            });
-      }
+  const Outcome any = {"", "", "", true, ""};
+  for (const auto& [name, type] : kMessages) {
+    for (const Victim& victim : kVictims) {
+      Add(causes, std::string(victim.name) + "-killed/" + name, "while that message is on its way",
+          any,
+          [&victim, type = type](Relay& r) { return Kill(r, type, victim.process(r.world())); });
+      Add(causes, std::string(victim.name) + "-stopped/" + name, "while that message is on its way",
+          any,
+          [&victim, type = type](Relay& r) { return Stop(r, type, victim.process(r.world())); });
     }
+    Add(causes, std::string("server-killed/") + name, "while that message is on its way", any,
+        [type = type](Relay& r) { return KillServer(r, type); });
+    Add(causes, std::string("server-stopped/") + name, "while that message is on its way", any,
+        [type = type](Relay& r) { return StopServer(r, type); });
   }
 }
 

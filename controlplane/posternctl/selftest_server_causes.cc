@@ -37,8 +37,7 @@ constexpr Odd kAccepts[] = {
     {"native-device", "a device of another kind", "03030007", [](ClcAccept& a) { a.chid = 7; }},
     {"ueid", "an enterprise id that was not offered", "03030008",
      [](ClcAccept& a) { (void)ClcUeidFromText("OTHER", a.eid); }},
-    {"release", "release 0", "03030009",
-     [](ClcAccept& a) { a.first.release = 0; }},
+    {"release", "release 0", "03030009", [](ClcAccept& a) { a.first.release = 0; }},
     {"no-emulation", "knows no emulated devices", "03030007",
      [](ClcAccept& a) { a.first.feature_mask = 0; }},
     {"element", "a buffer of several elements", "", [](ClcAccept& a) { a.dmbe_index = 1; }},
@@ -151,22 +150,21 @@ void AddDeaths(Causes& causes) {
 }
 
 void AddGarbage(Causes& causes) {
-  Add(causes, "unmarked", "a server without Postern", {kTcp, "peer-plain", "", true, ""},
+  Add(
+      causes, "unmarked", "a server without Postern", {kTcp, "peer-plain", "", true, ""},
       [](FakeServer& s, World&) { return s.Serve(); }, Mark::kPlain);
-  Add(causes, "garbage/no-clc", "data in place of an Accept", Again(),
-      [](FakeServer& s, World&) {
-        (void)s.Take(ClcType::kProposal);
-        s.wire().Send(Bytes(100, 'x'));
-        return s.Serve();
-      });
-  Add(causes, "garbage/trailer", "an Accept with a wrong end", Again(),
-      [](FakeServer& s, World&) {
-        (void)s.Take(ClcType::kProposal);
-        Bytes accept = Encode(s.MakeAccept(kNobodysToken));
-        accept.back() ^= 1;
-        s.wire().Send(accept);
-        return s.Serve();
-      });
+  Add(causes, "garbage/no-clc", "data in place of an Accept", Again(), [](FakeServer& s, World&) {
+    (void)s.Take(ClcType::kProposal);
+    s.wire().Send(Bytes(100, 'x'));
+    return s.Serve();
+  });
+  Add(causes, "garbage/trailer", "an Accept with a wrong end", Again(), [](FakeServer& s, World&) {
+    (void)s.Take(ClcType::kProposal);
+    Bytes accept = Encode(s.MakeAccept(kNobodysToken));
+    accept.back() ^= 1;
+    s.wire().Send(accept);
+    return s.Serve();
+  });
   Add(causes, "garbage/order", "a Proposal in place of an Accept", Again(),
       [](FakeServer& s, World& world) {
         (void)s.Take(ClcType::kProposal);

@@ -90,8 +90,8 @@ void AddFailures(Causes& causes) {
 void AddTerms(Causes& causes) {
   Add(causes, "ueid", "no UEID in common", {kTcp, "declined", "03030008", true, ""},
       [](SimPlan& p) { (void)ClcUeidFromText("OTHER", p.server.local.ueids[0]); });
-  Add(causes, "seid", "the client relies on the system's id", {kTcp, "declined", "03030006", true, ""},
-      [](SimPlan& p) {
+  Add(causes, "seid", "the client relies on the system's id",
+      {kTcp, "declined", "03030006", true, ""}, [](SimPlan& p) {
         p.client.local.ueid_count = 0;
         p.client.local.has_seid = 1;
       });
@@ -100,7 +100,8 @@ void AddTerms(Causes& causes) {
   Add(causes, "native-device", "a device of another kind", {kTcp, "declined", "03030007", true, ""},
       [](SimPlan& p) { p.client.local.chid = 7; });
   Add(causes, "no-emulation", "the client knows no emulated devices",
-      {kTcp, "declined", "03030007", true, ""}, [](SimPlan& p) { p.client.local.feature_mask = 0; });
+      {kTcp, "declined", "03030007", true, ""},
+      [](SimPlan& p) { p.client.local.feature_mask = 0; });
   Add(causes, "garbage/client", "no message of CLC's", {kTcpAgain, "eyecatcher", "", true, ""},
       [](SimPlan& p) { p.client.fault.garbage = Bytes(64, 'x'); });
   Add(causes, "garbage/server", "no message of CLC's", {kTcpAgain, "", "", true, ""},
@@ -141,12 +142,12 @@ void AddDeaths(Causes& causes) {
   static constexpr struct {
     const char* name;
     SimEnd end;
-  } kEnds[] = {{"closes", SimEnd::kCloses}, {"resets", SimEnd::kResets}, {"silent", SimEnd::kSilent}};
+  } kEnds[] = {
+      {"closes", SimEnd::kCloses}, {"resets", SimEnd::kResets}, {"silent", SimEnd::kSilent}};
   for (const auto& [name, end] : kEnds) {
     for (const bool client : {true, false}) {
       for (unsigned step = 0; step < 4; step++) {
-        Add(causes,
-            std::string(client ? "client-" : "server-") + name + "/" + std::to_string(step),
+        Add(causes, std::string(client ? "client-" : "server-") + name + "/" + std::to_string(step),
             end == SimEnd::kSilent ? "nothing comes for 6 s" : "it is gone before that step",
             {kTcpAgain, end == SimEnd::kSilent ? "timeout" : "", "", true, ""},
             [client, end = end, step](SimPlan& p) {

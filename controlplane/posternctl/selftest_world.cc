@@ -225,14 +225,17 @@ void World::Repair() {
 void World::AwaitReady() {
   std::string last;
   const bool ready = Await([&] {
+    // Of a new listener nobody has learnt yet: there has to be a handshake.
+    const uint16_t port = NewPort();
+    const auto server = Server(port);
     Process& program = client();
-    program.Write("connect " + b_.ip + " " + std::to_string(kEchoPort));
+    program.Write("connect " + b_.ip + " " + std::to_string(port));
     last = program.Read(kPatienceMs);
     if (last.compare(0, 3, "ok ") != 0) return false;
     const Json socket = SocketOf(a_, last.substr(3), "local");
     if (!socket.is_null())
-      last += " " + socket.at("path").get<std::string>() + " " +
-              socket.at("reason").get<std::string>();
+      last +=
+          " " + socket.at("path").get<std::string>() + " " + socket.at("reason").get<std::string>();
     program.Write("close");
     (void)program.Read(kPatienceMs);
     return !socket.is_null() && socket.at("path") == "smc-d";

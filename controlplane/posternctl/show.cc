@@ -56,7 +56,8 @@ std::string PathSentence(const Json& socket) {
     return local + " <-> " + peer + " is accelerated: shared memory with the peer's process.";
   if (path == "smc-d")
     return local + " <-> " + peer +
-           " is accelerated: shared memory with a program in another container, or of another user.";
+           " is accelerated: shared memory with a program in another container, or of another "
+           "user.";
   if (path == "intra-stack")
     return local + " <-> " + peer + " is accelerated: both ends are in this program.";
   if (path == "listen")

@@ -96,7 +96,6 @@ class Dialogue {
   ClcEvent Half(size_t want);
   bool HasEnded() const;
   bool Send(std::span<const uint8_t> bytes);
-  bool PeerEnded() const;
   void Release(uint8_t held);
 
   const Hold& hold_;
@@ -111,15 +110,9 @@ class Dialogue {
   uint8_t bytes_[kClcMessageBytesMax];
 };
 
-// It has nothing to say now but its end: it died while we were busy.
-bool Dialogue::PeerEnded() const {
-  pollfd p = {fd(), POLLRDHUP, 0};
-  timespec none = {0, 0};
-  return sys::Call(SYS_ppoll, &p, 1L, &none, nullptr, 0L) == 1;
-}
-
+// To nobody who died while we were busy.
 bool Dialogue::Send(std::span<const uint8_t> bytes) {
-  return !PeerEnded() && sys::Call(SYS_sendto, fd(), bytes.data(), bytes.size(),
+  return !HasEnded() && sys::Call(SYS_sendto, fd(), bytes.data(), bytes.size(),
                                    static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), 0L,
                                    0L) == static_cast<long>(bytes.size());
 }

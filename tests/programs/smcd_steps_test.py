@@ -18,6 +18,7 @@ import clckit
 import containers
 import netlab
 import smcd_test
+import synkit
 import stepskit
 from stepskit import MODES, PORTS, inside, reset
 
@@ -412,4 +413,9 @@ if __name__ == "__main__":
         sys.exit(77)
     if all(word.startswith("-") for word in sys.argv[1:]):
         sys.exit(together((Server, Client, BothBlocking, BothEpoll), sys.argv[1:]))
-    unittest.main(warnings="ignore")
+    smcd_test.CGROUP = synkit.Cgroup()
+    smcd_test.CGROUP.enter()
+    try:
+        unittest.main(warnings="ignore")
+    finally:
+        smcd_test.CGROUP.remove()
