@@ -483,6 +483,7 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
     if (LoadAcquire(ep.held) != 0) [[unlikely]] {
       const long held = AcceptHeld(ep, sa, len, flags);
       if (held != -EAGAIN) return held;
+      handed = true;  // poll() may have said so
     }
     long r = AcceptKernel(fd, ep, sa, len, flags, handed);
     if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;

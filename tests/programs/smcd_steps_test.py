@@ -140,6 +140,7 @@ class Server(Steps):
         """One at each listener."""
         peers = [self.reach(step, port) for port in PORTS.values()]
         if step == "held":
+            time.sleep(BEAT_SEC)  # for accept() to return
             self.lab.stop("server")  # nobody takes from posternd what has become TCP
             for peer in peers:
                 self.fall_back(peer)
