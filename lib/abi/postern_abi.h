@@ -318,7 +318,7 @@ enum {
 #define PSTN_EPF_KERNEL_OPTIONS 0x800000u /* has options that we do not keep */
 #define PSTN_EPF_INQ 0x400000u            /* TCP_INQ: recvmsg() tells what is left */
 #define PSTN_EPF_ZEROCOPY 0x200000u       /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are numbered */
-#define PSTN_EPF_SMC 0x2000000u /* its SYN, or its clients' SYN-ACKs, carry SMC's option */
+#define PSTN_EPF_SMC 0x2000000u    /* its SYN, or its clients' SYN-ACKs, carry SMC's option */
 #define PSTN_EPF_POLLED 0x4000000u /* listener: some program waits for it by poll() or select() */
 #define PSTN_EPF_PORT_GIVEN_UP                                                                  \
   0x1000000u                             /* kernel_port is not the socket's any more, but shows \

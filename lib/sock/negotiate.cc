@@ -113,8 +113,8 @@ class Dialogue {
 // To nobody who died while we were busy.
 bool Dialogue::Send(std::span<const uint8_t> bytes) {
   return !HasEnded() && sys::Call(SYS_sendto, fd(), bytes.data(), bytes.size(),
-                                   static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), 0L,
-                                   0L) == static_cast<long>(bytes.size());
+                                  static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), 0L,
+                                  0L) == static_cast<long>(bytes.size());
 }
 
 // The peer's token leads to its listener; then our buffer, which is a connection in the link group
