@@ -173,7 +173,7 @@ class Pair(unittest.TestCase):
         self.assertIn("posternd", container.run([f"{BUILD}/posternctl", "status"]))
 
     def ss(self, container):
-        return [s for s in json.loads(container.run([f"{BUILD}/posternctl", "ss", "--json"]))["sockets"] if s["path"] != "listen"]
+        return [s for s in json.loads(container.run([f"{BUILD}/posternctl", "ss", "--json"]))["sockets"] if s["path"] not in ("listen", "new")]
 
     def paths(self, container, at_least=1):
         """The ways of its connections; waits until there are as many."""
