@@ -152,6 +152,7 @@ int ForceAll(const Request& request, const Causes& causes, const Place& place) {
       results.push_back(Force(cause, cause.needs_world ? world.get() : nullptr));
       if (request.verbose && world != nullptr && results.back().verdict == Verdict::kFailed)
         std::cerr << world->Logs();
+      if (world != nullptr && results.back().verdict == Verdict::kFailed) world->DropClient();
       if (world != nullptr) world->Repair();
     }
     if (!request.json) Show(results.back());

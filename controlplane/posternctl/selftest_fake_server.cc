@@ -33,7 +33,12 @@ Bytes FakeServer::Take(ClcType type) {
   const Got got = wire_.Read(message, kPatienceMs);
   if (got != Got::kMessage || message[4] != static_cast<uint8_t>(type))
     throw std::runtime_error("the client does not send message " +
-                             std::to_string(static_cast<unsigned>(type)));
+                             std::to_string(static_cast<unsigned>(type)) + ", but " +
+                             (got == Got::kMessage  ? "another"
+                              : got == Got::kNoClc  ? "data"
+                              : got == Got::kClosed ? "FIN"
+                              : got == Got::kReset  ? "RST"
+                                                    : "nothing"));
   return message;
 }
 

@@ -51,6 +51,8 @@ class World {
   std::unique_ptr<Process> Client(const std::vector<std::string>& options = {});
   // The one that stays.
   Process& client();
+  // It may still be at what it was told last.
+  void DropClient() { client_.reset(); }
   std::unique_ptr<Process> Server(uint16_t port);
 
   // The report's entry of the connection with that local or peer name; null if it has none.
