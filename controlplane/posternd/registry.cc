@@ -13,6 +13,7 @@
 #include "base/counters.h"
 #include "log.h"
 #include "proc.h"
+#include "sock/proc.h"
 #include "sock/reap.h"
 
 namespace postern::daemon {
@@ -353,6 +354,8 @@ void Registry::DropStack(Stack& stack) {
 }
 
 void Registry::ReleaseStack(Stack& stack) {
+  // Reaping has counted there; a handshake rings without a stack of its own.
+  g_proc.bells.counters = nullptr;
   for (uint32_t i = 0; i < PSTN_LGRS; ++i) DropLgrMapping(stack.view, i);
   UnmapStack(stack.view.s);
   stacks_.erase(stack.id);
