@@ -21,16 +21,21 @@ def seconds_of(ctx):
 
 
 class Traffic:
-    """The highest counts seen of each stack, its last moments excepted."""
+    """The highest counts seen of each stack, its last moments excepted. To be made before the programs: stacks of a test before this one
+    may still be there, posternd being about to take them apart."""
 
     def __init__(self, ctx):
         self.ctx, self.seen = ctx, {}
+        self.old = set(self.counters())
+
+    def counters(self):
+        watches = self.ctx.mode == "both" and self.ctx.config.posternctl
+        return posternview.counters(self.ctx.config.posternctl) if watches and posternview.daemon_pid() else {}
 
     def wait(self, proc, seconds):
         end = time.monotonic() + seconds + PATIENCE_S
         while proc.alive() and time.monotonic() < end:
-            if self.ctx.mode == "both" and self.ctx.config.posternctl:
-                self.seen.update(posternview.counters(self.ctx.config.posternctl))
+            self.seen.update({stack: counts for stack, counts in self.counters().items() if stack not in self.old})
             time.sleep(0.5)
         proc.wait(1)
 
@@ -59,10 +64,10 @@ def expect_no_report(ctx):
 @test(watchdog_s=7200)
 def chaos_two_families(ctx):
     seconds, seed, port = seconds_of(ctx), ctx.random.randrange(10**6), ctx.port()
+    traffic = Traffic(ctx)
     server = ctx.start("server", chaos(ctx, "serve", port, 6, seed), name="chaos-server")
     ctx.wait_listening(port, server)
     client = ctx.start("client", chaos(ctx, "load", port, 6, seed + 1, seconds), name="chaos-client")
-    traffic = Traffic(ctx)
     traffic.wait(client, seconds)
     traffic.check(expect_ok(client, seed))
     check(server.alive() and "BAD" not in server.output(), f"seed {seed}: {server.output()[-2000:]}")
@@ -72,8 +77,8 @@ def chaos_two_families(ctx):
 @test(modes=("both",), watchdog_s=7200)
 def chaos_one_family(ctx):
     seconds, seed, port = seconds_of(ctx), ctx.random.randrange(10**6), ctx.port()
-    both = ctx.start("server", chaos(ctx, "both", port, 5, seed, seconds), name="chaos-both")
     traffic = Traffic(ctx)
+    both = ctx.start("server", chaos(ctx, "both", port, 5, seed, seconds), name="chaos-both")
     traffic.wait(both, seconds)
     traffic.check(expect_ok(both, seed))
     expect_no_report(ctx)
