@@ -19,6 +19,7 @@ namespace {
 constexpr uint32_t kAcceptPauseMs = 100;  // after running out of descriptors
 constexpr uint32_t kBacklogMax = 65535;
 constexpr size_t kStrangersMax = 64;
+constexpr size_t kEarlyMax = 1024;   // hellos that wait for the broker's answer
 constexpr int kAcceptsPerTurn = 16;  // who floods us gets no more; and a stranger has several turns
                                      // to say hello before others have pushed it out
 
@@ -200,7 +201,10 @@ void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
 }
 
 void Server::Hello(Client& client, const ctl::Msg& message, UniqueFd fd) {
-  if (!upstream_.settled()) return early_.push_back({&client, client.id(), message, std::move(fd)});
+  if (!upstream_.settled()) {
+    if (early_.size() >= kEarlyMax) return client.Break();
+    return early_.push_back({&client, client.id(), message, std::move(fd)});
+  }
   const bool known = !client.stranger || BelongsToUs(fd);
   const int error =
       known ? registry_.Hello(client, message.a, message.uuid, std::move(fd)) : -EACCES;

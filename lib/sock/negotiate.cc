@@ -46,7 +46,7 @@ bool SameDestination(const pstn_addr& a, const pstn_addr& b) {
 bool IsSlow(const pstn_addr& to) {
   Guard g(slow_lock);
   for (const Slow& s : slow) {
-    if (s.until_ns != 0 && SameDestination(s.addr, to)) return MonotonicNs() < s.until_ns;
+    if (s.until_ns != 0 && SameDestination(s.addr, to) && MonotonicNs() < s.until_ns) return true;
   }
   return false;
 }
