@@ -23,6 +23,7 @@
 #include "bridge.h"
 #include "ctl/packet.h"
 #include "sock/sock.h"
+#include "wire_keeper.h"
 
 namespace postern::keeper {
 namespace {
@@ -31,7 +32,7 @@ constexpr int kStackFd = 3;
 constexpr uint64_t kIdleMs = 3000;  // without a bridge; then it leaves
 constexpr uint64_t kRetryMs = 300;  // to reach a posternd that is gone
 constexpr int kEventsPerLook = 64;
-constexpr uint64_t kLineTag = ~uint64_t{0};
+constexpr uint64_t kLineTag = ~uint64_t{0}, kWireTag = ~uint64_t{0} - 1;
 
 class Keeper {
  public:
@@ -50,6 +51,7 @@ class Keeper {
   uint64_t next_ = 0;
   std::unordered_map<uint64_t, std::unique_ptr<Bridge>> bridges_;
   std::vector<uint64_t> busy_;
+  WireKeeper wire_;
 };
 
 void Keeper::Connect() {
@@ -86,6 +88,14 @@ void Keeper::ReadLine() {
     const int fd = packet.TakeFd(close);
     if (got == sizeof(job) && job.type == ctl::Type::kExport && fd >= 0) {
       Take(job, fd);
+    } else if (got == sizeof(job) && job.type == ctl::Type::kWire && fd >= 0) {
+      const int r = wire_.Start(fd, set_, kWireTag);
+      if (r != 0) fprintf(stderr, "postern-keeper: no wire: %s\n", strerror(-r));
+      ctl::Msg reply;
+      reply.type = job.type;
+      reply.seq = job.seq;
+      reply.status = -r;
+      (void)!send(line_, &reply, sizeof(reply), MSG_NOSIGNAL);
     } else if (fd >= 0) {
       close(fd);
     }
@@ -144,19 +154,25 @@ int Keeper::Run() {
   Connect();
   uint64_t idle_since = MonotonicNs();
   for (;;) {
-    if (!bridges_.empty()) idle_since = MonotonicNs();
+    if (!bridges_.empty() || (wire_.started() && wire_.IsNeeded())) idle_since = MonotonicNs();
     const uint64_t idle_ms = (MonotonicNs() - idle_since) / 1'000'000;
-    if (bridges_.empty() && (line_ < 0 || idle_ms >= kIdleMs)) return 0;
+    if (bridges_.empty() && ((line_ < 0 && !wire_.started()) || idle_ms >= kIdleMs)) return 0;
     uint64_t wait_ms = !busy_.empty()     ? 0
                        : bridges_.empty() ? kIdleMs - idle_ms + 1
                        : line_ < 0        ? kRetryMs
                                           : 60'000;
+    if (wire_.started()) {
+      const uint64_t ms = wire_.Work();
+      if (ms < wait_ms) wait_ms = ms;
+    }
     epoll_event events[kEventsPerLook];
     long n = SockEpollWait(set_, events, kEventsPerLook,
                            Deadline::AfterMs(static_cast<long>(wait_ms)), nullptr);
     if (n == kPass) n = epoll_wait(set_, events, kEventsPerLook, static_cast<int>(wait_ms));
+    if (wire_.started()) wire_.Up();
     for (long i = 0; i < n; ++i) {
       const uint64_t tag = events[i].data.u64;
+      if (tag == kWireTag) continue;  // Work() comes
       if (tag == kLineTag) {
         ReadLine();
       } else if (std::find(busy_.begin(), busy_.end(), tag) == busy_.end()) {

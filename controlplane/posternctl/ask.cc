@@ -90,21 +90,30 @@ std::string RuntimeDir(const std::string& given) {
   return "/tmp/postern-" + std::to_string(geteuid());
 }
 
-std::string AskText(const std::string& runtime_dir, Report report, uint32_t pid) {
+int AskFd(const std::string& runtime_dir, const ctl::Msg& request) {
   const Fd socket_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (socket_fd.get() < 0) Throw("socket", errno);
-  if (!Connect(socket_fd.get(), runtime_dir + "/posternd.sock")) return "";
-  ctl::Msg message;
-  message.type = ctl::Type::kStatus;
+  if (!Connect(socket_fd.get(), runtime_dir + "/posternd.sock")) return -1;
+  ctl::Msg message = request;
   message.seq = 1;
-  message.a = static_cast<uint32_t>(report);
-  message.b = pid;
   if (send(socket_fd.get(), &message, sizeof(message), MSG_NOSIGNAL) < 0) Throw("posternd", errno);
   ctl::Msg reply;
-  const Fd memfd(ReceiveReply(socket_fd.get(), reply));
-  if (reply.status != 0) Throw("posternd", reply.status);
-  if (memfd.get() < 0) throw AskError("posternd sent no report");
-  return ReadAll(memfd.get());
+  const int fd = ReceiveReply(socket_fd.get(), reply);
+  if (reply.status != 0) {
+    if (fd >= 0) close(fd);
+    Throw("posternd", reply.status);
+  }
+  if (fd < 0) throw AskError("posternd sent no report");
+  return fd;
+}
+
+std::string AskText(const std::string& runtime_dir, Report report, uint32_t pid) {
+  ctl::Msg message;
+  message.type = ctl::Type::kStatus;
+  message.a = static_cast<uint32_t>(report);
+  message.b = pid;
+  const Fd memfd(AskFd(runtime_dir, message));
+  return memfd.get() < 0 ? "" : ReadAll(memfd.get());
 }
 
 Json Ask(const std::string& runtime_dir, Report report, uint32_t pid) {

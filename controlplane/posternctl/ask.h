@@ -6,6 +6,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "ctl/proto.h"
+
 namespace postern::ctl_command {
 
 using Json = nlohmann::json;
@@ -27,5 +29,8 @@ std::string RuntimeDir(const std::string& given);
 std::string AskText(const std::string& runtime_dir, Report report, uint32_t pid = 0);
 // The same as a value, or null.
 Json Ask(const std::string& runtime_dir, Report report, uint32_t pid = 0);
+
+// A request whose answer is a descriptor; -1 when no posternd runs there.
+int AskFd(const std::string& runtime_dir, const ctl::Msg& request);
 
 }  // namespace postern::ctl_command

@@ -4,8 +4,10 @@
 #include <cstdio>
 #include <iostream>
 #include <string>
+#include <vector>
 
 #include "ask.h"
+#include "route.h"
 #include "selftest.h"
 #include "show.h"
 
@@ -22,6 +24,7 @@ struct Arguments {
   bool json = false;
   selftest::Request selftest;
   unsigned port = 0;
+  std::vector<std::string> words;
 };
 
 const char* const kNotRunning =
@@ -111,6 +114,14 @@ int Main(int argc, char** argv) {
   test->add_flag("--list", arguments.selftest.list, "Only names the causes");
   test->add_flag("--verbose", arguments.selftest.verbose, "posternd's log after a failure");
   test->add_option("--only", arguments.selftest.only, "Causes whose names begin so");
+  CLI::App* const route = app.add_subcommand("route", "The routes as posternd has them");
+  CLI::App* const get = route->add_subcommand("get", "The way to an address, as `ip route get`");
+  route->require_subcommand(1);
+  get->add_option("WORDS", arguments.words,
+                  "ADDRESS [from ADDRESS] [oif NAME] [mark N] [uid N] [tos N] [proto N] [sport N] "
+                  "[dport N]")
+      ->required();
+  get->add_flag("--json", arguments.json, "For programs");
   // What the self-test runs under `postern`.
   CLI::App* echo = app.add_subcommand("selftest-echo")->group("");
   echo->add_option("PORT", arguments.port)->required();
@@ -122,6 +133,8 @@ int Main(int argc, char** argv) {
     arguments.selftest.json = arguments.json;
     return selftest::Run(arguments.selftest);
   }
+  if (get->parsed())
+    return RouteGet(RuntimeDir(arguments.runtime_dir), arguments.words, arguments.json);
   if (status->parsed()) return Status(arguments);
   return sockets->parsed() ? Sockets(arguments) : Explain(arguments);
 }

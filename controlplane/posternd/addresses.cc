@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "addresses.h"
 
-#include <ifaddrs.h>
 #include <linux/rtnetlink.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -11,7 +10,9 @@
 #include <cerrno>
 #include <cstring>
 
+#include "fd.h"
 #include "log.h"
+#include "routes_read.h"
 
 namespace postern::daemon {
 namespace {
@@ -32,20 +33,32 @@ bool ToAddr(const sockaddr* from, pstn_addr& to) {
   return false;
 }
 
+bool IsLinkLocal(const uint8_t ip[16]) { return ip[0] == 0xfe && (ip[1] & 0xc0) == 0x80; }
+
+constexpr int kTries = 3;
+
 }  // namespace
 
 std::vector<pstn_addr> LocalAddresses() {
   std::vector<pstn_addr> found;
-  ifaddrs* list = nullptr;
-  if (getifaddrs(&list) != 0) {
-    Warn("cannot read the local addresses: %s", strerror(errno));
+  Netlink line(NETLINK_ROUTE);
+  RouteModel model;
+  int error = line.ok() ? -EINTR : -errno;
+  for (int i = 0; i < kTries && error == -EINTR; i++) {
+    model = {};
+    error = ReadAddresses(line, model);
+  }
+  // After the last try: what changed meanwhile is told, and leads to another reading.
+  if (error != 0 && error != -EINTR) {
+    Warn("cannot read the local addresses: %s", strerror(-error));
     return found;
   }
-  for (ifaddrs* at = list; at != nullptr; at = at->ifa_next) {
-    pstn_addr addr;
-    if (at->ifa_addr != nullptr && ToAddr(at->ifa_addr, addr)) found.push_back(addr);
+  for (const AddrEntry& entry : model.addrs) {
+    pstn_addr addr{};
+    memcpy(addr.ip, entry.addr.ip, sizeof(addr.ip));
+    if (entry.family == 6 && IsLinkLocal(addr.ip)) addr.scope = entry.addr.ifindex;
+    found.push_back(addr);
   }
-  freeifaddrs(list);
   // An order of our own, so that an unchanged set compares equal.
   const auto less = [](const pstn_addr& a, const pstn_addr& b) {
     return memcmp(&a, &b, sizeof(a)) < 0;
@@ -72,15 +85,11 @@ bool SourceTowards(const pstn_addr& to, pstn_addr& source) {
 }
 
 AddressWatch::AddressWatch(event_base* base, OnChange on_change)
-    : on_change_(std::move(on_change)),
-      netlink_(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE)) {
-  sockaddr_nl address{};
-  address.nl_family = AF_NETLINK;
-  address.nl_groups = RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
-  if (netlink_.ok() &&
-      bind(netlink_.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) {
+    : on_change_(std::move(on_change)), netlink_(NETLINK_ROUTE) {
+  if (netlink_.ok() && netlink_.Join(RTNLGRP_IPV4_IFADDR) == 0 &&
+      netlink_.Join(RTNLGRP_IPV6_IFADDR) == 0) {
     readable_ = std::make_unique<Event>(
-        base, netlink_.get(), static_cast<short>(EV_READ | EV_PERSIST), [this] { Drain(); });
+        base, netlink_.fd(), static_cast<short>(EV_READ | EV_PERSIST), [this] { Drain(); });
     readable_->Add();
   } else {
     Warn("changes of local addresses will not be seen: %s", strerror(errno));
@@ -89,11 +98,7 @@ AddressWatch::AddressWatch(event_base* base, OnChange on_change)
 }
 
 void AddressWatch::Drain() {
-  char buffer[8192];
-  for (;;) {
-    const ssize_t got = recv(netlink_.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
-    if (got < 0 && errno != ENOBUFS && errno != EINTR) break;
-  }
+  (void)netlink_.Drain([](const nlmsghdr*) {});
   on_change_(LocalAddresses());
 }
 

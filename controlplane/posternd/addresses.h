@@ -10,7 +10,7 @@
 
 #include "abi/postern_abi.h"
 #include "event.h"
-#include "fd.h"
+#include "netlink.h"
 
 namespace postern::daemon {
 
@@ -28,7 +28,7 @@ class AddressWatch {
   void Drain();
 
   OnChange on_change_;
-  UniqueFd netlink_;
+  Netlink netlink_;
   std::unique_ptr<Event> readable_;
 };
 

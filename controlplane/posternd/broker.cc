@@ -20,12 +20,13 @@ constexpr ptrdiff_t kStacksMax = 4096;  // of a member
 }  // namespace
 
 Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uuid& gid,
-               BellSpace& bells, bool has_syn_option)
+               BellSpace& bells, bool has_syn_option, Vis& vis)
     : base_(base),
       listener_(std::move(listener)),
       policy_(std::move(policy)),
       gid_(gid),
       bells_(bells),
+      vis_(vis),
       has_syn_option_(has_syn_option),
       asks_(base, ctl::kBrokerSeq),
       acceptable_(base, listener_.get(), static_cast<short>(EV_READ | EV_PERSIST),
@@ -33,10 +34,12 @@ Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uu
       again_(base, -1, 0, [this] { acceptable_.Add(); }),
       grace_(base, -1, 0, [this] { GraceEnds(); }),
       tell_(base, -1, 0, [this] { TellHost(); }),
-      watch_(base, [this](const std::vector<pstn_addr>& all) {
-        own_addresses_ = all;
-        tell_.AddMs(0);
-      }) {
+      watch_(base,
+             [this](const std::vector<pstn_addr>& all) {
+               own_addresses_ = all;
+               tell_.AddMs(0);
+             }),
+      routes_(base, 0) {
   acceptable_.Add();
 }
 
@@ -101,6 +104,14 @@ Broker::Handler Broker::HandlerOf(ctl::Type type) {
       return &Broker::Addresses;
     case ctl::Type::kBell:
       return &Broker::Bell;
+    case ctl::Type::kVi:
+      return &Broker::Vi;
+    case ctl::Type::kFilter:
+      return &Broker::Filter;
+    case ctl::Type::kRoutes:
+      return &Broker::GetRoutes;
+    case ctl::Type::kResolve:
+      return &Broker::Resolve;
     default:
       return nullptr;
   }

@@ -27,7 +27,9 @@
 #include "directory.h"
 #include "event.h"
 #include "policy.h"
+#include "routes.h"
 #include "uuid.h"
+#include "vis.h"
 
 namespace postern::daemon {
 
@@ -35,7 +37,7 @@ class Broker {
  public:
   // bells: in its namespace, or not ok(): then network namespaces are not connected.
   Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uuid& gid, BellSpace& bells,
-         bool has_syn_option);
+         bool has_syn_option, Vis& vis);
 
   void SetPolicy(Policy policy);
 
@@ -122,6 +124,10 @@ class Broker {
   pstn_host Host() const;
   void TellHost();
   void Bell(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Vi(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Filter(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void GetRoutes(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Resolve(Client& client, const ctl::Msg& message, UniqueFd fd);
 
   event_base* base_;
   UniqueFd listener_;
@@ -132,11 +138,13 @@ class Broker {
   std::map<pstn_uuid, Link, UuidLess> links_;
   std::map<uint64_t, Dmb> dmbs_;  // by token
   BellSpace& bells_;
+  Vis& vis_;
   const bool has_syn_option_;
   std::vector<pstn_addr> own_addresses_;
   Asks asks_;
   Event acceptable_, again_, grace_, tell_;
   AddressWatch watch_;
+  Routes routes_;  // of our own network namespace
 };
 
 }  // namespace postern::daemon

@@ -12,6 +12,7 @@
 
 #include "broker.h"
 #include "log.h"
+#include "proc.h"
 #include "report.h"
 
 namespace postern::daemon {
@@ -102,6 +103,46 @@ void Broker::Bell(Client& client, const ctl::Msg& message, UniqueFd) {
   reply.type = message.type;
   reply.seq = message.seq;
   client.Send(reply, Share(std::move(bell)));
+}
+
+// In the network namespace of the member, which was noted when it joined.
+void Broker::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  const Who& who = MemberOf(client)->who;
+  if (!vis_.enabled()) return client.Reply(message, ENOTSUP);
+  if (Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
+  const UniqueFd netns = OpenNetns(who.pid, who.netns);
+  if (!netns.ok() || !client.connected()) return client.Reply(message, EPERM);
+  UniqueFd line;
+  const int error = message.b != 0 ? vis_.Adopt(message.uuid, netns, message, std::move(fd), line)
+                                   : vis_.Open(message.uuid, netns, message, std::move(fd), line);
+  if (error != 0) return client.Reply(message, -error);
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  client.Send(reply, Share(std::move(line)));
+}
+
+void Broker::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  reply.status = -vis_.Filter(message.uuid, message, std::move(fd), reply.d);
+  client.Send(reply);
+}
+
+void Broker::GetRoutes(Client& client, const ctl::Msg& message, UniqueFd) {
+  if (MemberOf(client)->who.netns != OwnNetnsIno()) return client.Reply(message, EXDEV);
+  SharedFd tables = routes_.Tables();
+  if (tables == nullptr) return client.Reply(message, ENODEV);
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  client.Send(reply, std::move(tables));
+}
+
+void Broker::Resolve(Client& client, const ctl::Msg& message, UniqueFd) {
+  if (MemberOf(client)->who.netns == OwnNetnsIno()) routes_.Resolve(message.a, message.addr.ip);
 }
 
 }  // namespace postern::daemon

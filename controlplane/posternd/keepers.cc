@@ -63,6 +63,14 @@ pid_t Keepers::Spawn(const Stack& stack) const {
 
 void Keepers::Export(Client& asker, const Stack& stack, const ctl::Msg& request, UniqueFd fd) {
   if (!fd.ok() || request.a >= PSTN_EPS) return asker.Reply(request, EINVAL);
+  Ask(asker, stack, request, Share(std::move(fd)));
+}
+
+void Keepers::Wire(Client& asker, const Stack& stack, const ctl::Msg& request) {
+  Ask(asker, stack, request, stack.wire);
+}
+
+void Keepers::Ask(Client& asker, const Stack& stack, const ctl::Msg& request, SharedFd fd) {
   Keeper& keeper = keepers_[stack.id];
   if (keeper.line == nullptr && keeper.pid == 0) {
     keeper.pid = Spawn(stack);
@@ -72,7 +80,7 @@ void Keepers::Export(Client& asker, const Stack& stack, const ctl::Msg& request,
     }
   }
   if (++next_seq_ == 0) ++next_seq_;
-  Job& job = keeper.jobs[next_seq_] = {&asker, request, Share(std::move(fd)), false};
+  Job& job = keeper.jobs[next_seq_] = {&asker, request, std::move(fd), false};
   if (keeper.line != nullptr) Send(keeper, next_seq_, job);
 }
 

@@ -27,6 +27,8 @@ class Keepers {
 
   // A request of `asker` for its own stack; answered later.
   void Export(Client& asker, const Stack& stack, const ctl::Msg& request, UniqueFd fd);
+  // Has the stack's keeper run its wire.
+  void Wire(Client& asker, const Stack& stack, const ctl::Msg& request);
   void OnKeeper(Client& client, const pstn_uuid& stack);
   // The keeper's answer. False: the client is not a keeper.
   bool OnAnswer(Client& client, const ctl::Msg& answer);
@@ -45,6 +47,7 @@ class Keepers {
     std::map<uint32_t, Job> jobs;  // by the seq we gave them
   };
 
+  void Ask(Client& asker, const Stack& stack, const ctl::Msg& request, SharedFd fd);
   pid_t Spawn(const Stack& stack) const;
   void Send(Keeper& keeper, uint32_t seq, Job& job);
   void Fail(Keeper& keeper, int error);

@@ -24,6 +24,7 @@
 #include "server.h"
 #include "state/area.h"
 #include "system.h"
+#include "vis.h"
 
 #ifndef POSTERN_VERSION
 #define POSTERN_VERSION "unknown"
@@ -35,9 +36,11 @@ namespace {
 struct Arguments {
   std::string runtime_dir;
   uint32_t idle_sec = 10;
+  uint32_t netlink_bytes = 0;
   bool foreground = false;
   bool verbose = false;
   bool system = false;
+  std::string vi = "off";
   SystemOptions broker_options;
   std::string broker = std::string(kSystemDir) + "/" + kBrokerSocket;
 };
@@ -138,8 +141,10 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   UniqueFd abstract = runtime.ListenAbstract();
   if (!abstract.ok())
     Warn("programs that change their user or root can't come back: %s", strerror(errno));
+  Vis vis(base.get(), arguments.vi);
   Server server(base.get(), directory, std::move(listener), std::move(abstract),
-                arguments.runtime_dir, arguments.idle_sec, arguments.broker);
+                arguments.runtime_dir, arguments.idle_sec, arguments.broker, vis,
+                arguments.netlink_bytes);
   Ready(&startup);
   event_base_dispatch(base.get());
   runtime.RemoveSocket();
@@ -195,10 +200,15 @@ int ParseAndRun(int argc, char** argv) {
   app.add_option("--syn-option-pins", arguments.broker_options.syn_option_pins,
                  "Directory of a bpffs that keeps --syn-option in force while the broker restarts")
       ->needs(system);
+  app.add_option("--vi", arguments.vi,
+                 "Interfaces, separated by commas, of which programs may have their packets "
+                 "themselves (AF_XDP; needs root); any; off");
   app.add_option("--broker", arguments.broker, "Socket of the host's broker, if there is one");
   app.add_option("--idle-sec", arguments.idle_sec,
                  "Leave after so many seconds without a client; 0: never (daemon.idle_sec)")
       ->check(CLI::Range(0, 86400));
+  app.add_option("--netlink-bytes", arguments.netlink_bytes,
+                 "Receive buffer for what the kernel tells of routes; 0: 4 MiB");
   app.add_flag("--foreground", arguments.foreground,
                "Stay in the foreground, log to standard error");
   app.add_flag("--verbose", arguments.verbose, "Log what happens, not only what goes wrong");
@@ -208,6 +218,7 @@ int ParseAndRun(int argc, char** argv) {
     fprintf(stderr, "posternd: --runtime-dir is required\n");
     return 2;
   }
+  arguments.broker_options.vi = arguments.vi;
   return Main(arguments);
 }
 

@@ -3,6 +3,7 @@
 #include "proc.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -74,6 +75,13 @@ std::string Comm(pid_t pid) {
 
 uint64_t NetnsIno(pid_t pid) { return NsInoAt(Path(pid, "ns/net")); }
 uint64_t OwnNetnsIno() { return NsInoAt("/proc/self/ns/net"); }
+
+UniqueFd OpenNetns(pid_t pid, uint64_t expected) {
+  UniqueFd fd(open(Path(pid, "ns/net").c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat st {};
+  if (!fd.ok() || fstat(fd.get(), &st) != 0) return {};
+  return expected == 0 || st.st_ino == expected ? std::move(fd) : UniqueFd();
+}
 
 std::string CgroupOf(pid_t pid) {
   std::ifstream file(Path(pid, "cgroup"));

@@ -78,6 +78,7 @@ struct SlotCopy {
 struct Stack {
   pstn_uuid id{};
   UniqueFd fd;
+  SharedFd wire;  // the bundle, see ctl::Type::kWire; null: it has none
   uint64_t inode = 0;
   StackView view;
   std::map<uint32_t, std::unique_ptr<Process>> processes;  // by slot

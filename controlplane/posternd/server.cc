@@ -40,9 +40,11 @@ Server::Door::Door(event_base* base, UniqueFd fd, Server& server)
 }
 
 Server::Server(event_base* base, Directory& directory, UniqueFd listener, UniqueFd abstract,
-               std::string runtime_dir, uint32_t idle_sec, std::string broker)
+               std::string runtime_dir, uint32_t idle_sec, std::string broker, Vis& vis,
+               uint32_t netlink_bytes)
     : base_(base),
       directory_(directory),
+      vis_(vis),
       idle_sec_(idle_sec),
       registry_(base, directory,
                 [this] {
@@ -57,6 +59,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
                    directory_.SetAddresses(all);
                    upstream_.SetAddresses(all);
                  }),
+      routes_(base, netlink_bytes),
       path_(base, std::move(listener), *this),
       abstract_(base, std::move(abstract), *this),
       idle_(base, -1, 0, [this] { Leave(); }) {
@@ -175,6 +178,16 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
       return &Server::Release;
     case ctl::Type::kBell:
       return &Server::Bell;
+    case ctl::Type::kVi:
+      return &Server::Vi;
+    case ctl::Type::kFilter:
+      return &Server::Filter;
+    case ctl::Type::kWire:
+      return &Server::Wire;
+    case ctl::Type::kRoutes:
+      return &Server::GetRoutes;
+    case ctl::Type::kResolve:
+      return &Server::Resolve;
     default:
       break;  // ours to send, or the broker's
   }
@@ -184,11 +197,12 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
 void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
   const Handler handler = HandlerOf(message.type);
   if (handler == nullptr) return client.Reply(message, ENOSYS);
-  // Export: the keeper answers on a line that has not said hello.
+  // Export, Wire: the keeper answers on a line that has not said hello.
   const bool needs_no_hello =
       message.type == ctl::Type::kHello || message.type == ctl::Type::kStatus ||
       message.type == ctl::Type::kQuit || message.type == ctl::Type::kKeeper ||
-      message.type == ctl::Type::kExport;
+      message.type == ctl::Type::kExport || message.type == ctl::Type::kWire ||
+      message.type == ctl::Type::kRoutes || message.type == ctl::Type::kResolve;
   if (client.stranger && message.type != ctl::Type::kHello) {
     Warn("pid %d is another user's, and brings no stack of ours", client.pid());
     return client.Break();

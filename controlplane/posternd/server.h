@@ -14,7 +14,9 @@
 #include "negotiator.h"
 #include "registry.h"
 #include "report.h"
+#include "routes.h"
 #include "upstream.h"
+#include "vis.h"
 
 namespace postern::daemon {
 
@@ -22,9 +24,10 @@ class Server {
  public:
   // idle_sec 0: stays for ever.
   // abstract: the listener of the abstract name, or not ok(). broker: path of its socket, which
-  // need not exist.
+  // need not exist. vis: what we may grant ourselves; where that is none, the broker is asked.
   Server(event_base* base, Directory& directory, UniqueFd listener, UniqueFd abstract,
-         std::string runtime_dir, uint32_t idle_sec, std::string broker);
+         std::string runtime_dir, uint32_t idle_sec, std::string broker, Vis& vis,
+         uint32_t netlink_bytes);
 
  private:
   using Handler = void (Server::*)(Client&, const ctl::Msg&, UniqueFd);
@@ -62,6 +65,11 @@ class Server {
   void Export(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Keeper(Client& client, const ctl::Msg& message, UniqueFd fd);
 
+  // server_routes.cc
+  void SendRoutes(Client& client, const ctl::Msg& message, SharedFd tables);
+  void GetRoutes(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Resolve(Client& client, const ctl::Msg& message, UniqueFd fd);
+
   // server_smc.cc: network namespaces
   void Negotiate(Client& client, const ctl::Msg& message, UniqueFd fd);
   void TakeHeld(Client& client, const ctl::Msg& message, UniqueFd fd);
@@ -70,12 +78,20 @@ class Server {
   void Release(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Bell(Client& client, const ctl::Msg& message, UniqueFd fd);
   void SetHost(const pstn_host& host);
+
+  // server_vi.cc
+  void Vi(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Filter(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Wire(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void AskBroker(Client& client, const ctl::Msg& message, UniqueFd fd);
+
   void TakeSender();
   void Settled();
   void AskForListeners();
 
   event_base* base_;
   Directory& directory_;
+  Vis& vis_;
   uint32_t idle_sec_;
   bool quit_asked_ = false;
   Clock::time_point started_ = Clock::now();
@@ -85,6 +101,8 @@ class Server {
   Keepers keepers_;
   std::unordered_map<Client*, std::unique_ptr<Client>> clients_;
   AddressWatch addresses_;
+  Routes routes_;
+  bool routes_upstream_ = false;  // the tables that we hand out are the broker's
   Door path_, abstract_;
   struct Waiting {
     Client* client;

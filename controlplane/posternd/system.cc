@@ -24,6 +24,7 @@
 #include "policy.h"
 #include "state/area.h"
 #include "syn_option.h"
+#include "vis.h"
 
 namespace postern::daemon {
 namespace {
@@ -126,8 +127,10 @@ int ServeSystem(event_base* base, RuntimeDir& dir, const SystemOptions& options,
   BellSpace bells;
   if (const int failed = bells.Enter(dir.File("bells")); failed != 0)
     Warn("network namespaces are not connected: %s", strerror(-failed));
+  Vis vis(base, options.vi);
   DropPrivileges();
-  Broker broker(base, std::move(listener), std::move(*policy), HostGid(dir), bells, marks_syns);
+  Broker broker(base, std::move(listener), std::move(*policy), HostGid(dir), bells, marks_syns,
+                vis);
   Event reload(base, SIGHUP, static_cast<short>(EV_SIGNAL | EV_PERSIST), [&] {
     std::optional<Policy> next = Policy::Load(options.policy, error);
     if (!next) return Warn("the policy stays as it is: %s", error.c_str());

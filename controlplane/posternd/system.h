@@ -26,6 +26,7 @@ struct SystemOptions {
   // A cgroup (v2) whose sockets may have SMC's option in their SYNs. "auto": all of the host,
   // pinned where the host has a bpffs. "off": none.
   std::string syn_option = "auto";
+  std::string vi = "off";       // interfaces of which programs may have VIs (vis.h)
   std::string syn_option_pins;  // a directory of a bpffs; empty: as said above
 };
 

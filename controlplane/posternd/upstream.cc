@@ -167,9 +167,9 @@ void Upstream::TellAddresses() {
   line_->Send(message, Share(std::move(memfd)));
 }
 
-void Upstream::Ask(const ctl::Msg& message, Asks::Done done) {
+void Upstream::Ask(const ctl::Msg& message, Asks::Done done, SharedFd with) {
   if (!joined_) return done(ENOTCONN, {}, {});
-  asks_.Ask(*line_, message, {}, std::move(done));
+  asks_.Ask(*line_, message, std::move(with), std::move(done));
 }
 
 void Upstream::Send(const ctl::Msg& message) {

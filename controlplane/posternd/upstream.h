@@ -37,7 +37,7 @@ class Upstream {
   void LinkEnd(const LinkGroup& link, uint32_t side);
   void Alive(const pstn_uuid& stack, pid_t pid, int pidfd);
   // What the broker's device is asked (ctl/proto.h). `done` may be called at once, with ENOTCONN.
-  void Ask(const ctl::Msg& message, Asks::Done done);
+  void Ask(const ctl::Msg& message, Asks::Done done, SharedFd with = {});
   void Send(const ctl::Msg& message);  // what has no answer
   void SetAddresses(const std::vector<pstn_addr>& addresses);
 

@@ -37,7 +37,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 4u
+#define PSTN_ABI_VERSION 5u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -92,9 +92,10 @@ struct PSTN_LINE pstn_evmap {
   pstn_u64 pad[5];
   pstn_u64 leaf[PSTN_CONNS / 64]; /* (a) */
 };
-#define PSTN_EV_USED 1u   /* owner listens here */
-#define PSTN_EV_SYN 2u    /* ring it for new connections too: it waits for a listener */
-#define PSTN_EVMAP_SYN 0u /* server side: connections that wait to be admitted to a listener */
+#define PSTN_EV_USED 1u    /* owner listens here */
+#define PSTN_EV_SYN 2u     /* ring it for new connections too: it waits for a listener */
+#define PSTN_EVMAP_SYN 0u  /* server side: connections that wait to be admitted to a listener */
+#define PSTN_EVMAP_WIRE 1u /* connections whose other end is the engine (sock/wire.h) */
 #define PSTN_EVMAP_ALL (PSTN_WAITERS - 1u) /* connections with more than one waiter, or none's */
 
 /* Rarely written by its side, so that it stays shared in the other side's cache. */
@@ -284,6 +285,9 @@ struct PSTN_LINE pstn_ep {
   pstn_u32
       in_talks; /* (a) listener: connections of which posternd does not know yet what they become */
   pstn_u32 zerocopy_sent, zerocopy_told; /* (a) sends with MSG_ZEROCOPY; completions given out */
+  pstn_u32 wire;     /* (a) listener: its place in the engine's table + 1; 0: none */
+  pstn_u32 sleepers; /* (a) threads asleep on our ctl line; one that died there costs a futex call
+                        at each shutdown */
 };
 
 enum {
@@ -293,7 +297,8 @@ enum {
   PSTN_EP_EMBRYO = 3,      /* admitted; in an accept queue */
   PSTN_EP_ESTABLISHED = 4, /* includes half-closed */
   PSTN_EP_KERNEL = 5,      /* the kernel's TCP serves this one; `reason` says why */
-  PSTN_EP_CLOSED = 6       /* last reference dropped, being taken apart */
+  PSTN_EP_CLOSED = 6,      /* last reference dropped, being taken apart */
+  PSTN_EP_CONNECTING = 7   /* the engine has its handshake (sock/wire_connect.cc) */
 };
 
 #define PSTN_EPF_NONBLOCK 0x001u
@@ -318,7 +323,9 @@ enum {
 #define PSTN_EPF_KERNEL_OPTIONS 0x800000u /* has options that we do not keep */
 #define PSTN_EPF_INQ 0x400000u            /* TCP_INQ: recvmsg() tells what is left */
 #define PSTN_EPF_ZEROCOPY 0x200000u       /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are numbered */
-#define PSTN_EPF_SMC 0x2000000u    /* its SYN, or its clients' SYN-ACKs, carry SMC's option */
+#define PSTN_EPF_SMC 0x2000000u /* its SYN, or its clients' SYN-ACKs, carry SMC's option */
+#define PSTN_EPF_ENGINE \
+  0x8000000u /* the engine's end of a connection through a VI: no fd means it */
 #define PSTN_EPF_POLLED 0x4000000u /* listener: some program waits for it by poll() or select() */
 #define PSTN_EPF_PORT_GIVEN_UP                                                                  \
   0x1000000u                             /* kernel_port is not the socket's any more, but shows \
@@ -432,7 +439,7 @@ struct PSTN_LINE pstn_lgr_ref {
   pstn_u64 ring1_warm[PSTN_RING1_COUNT / 64];   /* (l) */
   pstn_u64 ring2_warm[PSTN_RING2_COUNT / 64];   /* (l) */
   pstn_u32 warm[PSTN_SLAB_CLASSES];             /* (l) how many of each class */
-  pstn_u32 pad;
+  pstn_u32 wire_hand;               /* (a) where the engine's next look at its bits begins */
   pstn_u64 zombie_ring[PSTN_CONNS]; /* (l) transmit ring that a zombie still holds */
   pstn_u64 zombie_old[PSTN_CONNS];  /* (l) the ring before that one, if the peer had not left it */
   pstn_u32 zombies;                 /* (l) */
@@ -458,7 +465,8 @@ struct pstn_stack_hdr {
   pstn_u32 uid, closing;       /* (c), (a) */
   pstn_u64 netns_ino;          /* (c) */
   pstn_u64 created_ns;         /* (c) CLOCK_REALTIME */
-  pstn_u32 wide_bells, pad;    /* (c) 1: its doorbells can be rung from every network namespace */
+  pstn_u32 wide_bells;         /* (c) 1: its doorbells can be rung from every network namespace */
+  pstn_u32 wire_error;         /* (a) errno with which its VIs could not be had; 0 */
   struct pstn_pool eps, items, fdchunks, epolls, waiters;
   PSTN_LINE struct pstn_lock slot_lock;
   struct pstn_lock lgr_lock;

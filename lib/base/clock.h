@@ -15,6 +15,13 @@ inline uint64_t MonotonicNs() {
   return static_cast<uint64_t>(ts.tv_sec) * 1000000000u + static_cast<uint64_t>(ts.tv_nsec);
 }
 
+// Behind MonotonicNs() by up to a tick (1 to 10 ms), and cheaper: no look at the clock itself.
+inline uint64_t MonotonicCoarseNs() {
+  timespec ts;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
+  return static_cast<uint64_t>(ts.tv_sec) * 1000000000u + static_cast<uint64_t>(ts.tv_nsec);
+}
+
 // Milliseconds, coarse (one tick): for ages, not for intervals that somebody measures.
 inline uint32_t CoarseMs() {
   timespec ts;

@@ -16,7 +16,7 @@
 
 namespace postern::ctl {
 
-inline constexpr uint32_t kProtoVersion = 3;
+inline constexpr uint32_t kProtoVersion = 4;
 
 enum class Type : uint32_t {
   kHello = 1,  // uuid = stack, a = slot, fd = stack memfd. Reply: fd = directory memfd
@@ -75,9 +75,27 @@ enum class Type : uint32_t {
   kRelease,   // who has registered it: cookie = token. No reply
   kLearn,  // server's daemon: uuid = stack, a = ep, b = ep gen, addr = where clients of the daemon
            // of stack `peer` reach it, without translation on the way. No reply
+
+  // VIs (docs/vi.md), of a posternd that may make them, else of the broker.
+  kVi,      // process, then daemon (uuid = own stack): a = ifindex; b = 0: a new one, c = slots of
+            // each ring or 0, fd = packet area; b = 1: one that an earlier posternd has made, fd =
+            // its first AF_XDP socket. Reply: fd = the VI's line, with a ViGrant (vi_grant.h) in it
+  kFilter,  // process, then daemon (uuid): cookie = the VI's id; a = 1, add: fd = the kernel's
+            // socket, b = kFilter* flags, c = VLAN or 0, addr = peer, port 0: of any; with a peer
+            // and a socket that is bound to any address, id = the local one's 16 bytes. Reply: d =
+            // its number. a = 2, remove: d
+  kWire,    // process: a = 1, fd = the bundle of its stack's wire (sock/wire_attach.cc), which the
+            // keeper gets, too. Reply: status. a = 0. Reply: fd = that bundle, or ENOENT
+
+  // Routes (docs/routes.md). Both need no hello.
+  // Routes (docs/routes.md): process, then daemon that may not see all. Both need no hello.
+  kRoutes,   // Reply: fd = memfd with the tables (abi/routes_abi.h)
+  kResolve,  // a = interface, addr = whose link-layer address is wanted there. No reply
 };
 
 inline constexpr uint32_t kBrokerSeq = 0x80000000u;
+// Leave it to the kernel though a wider filter would take it; its fragments, too.
+inline constexpr uint32_t kFilterPass = 1, kFilterFragments = 2;
 inline constexpr uint32_t kListenerIpv6 = 1, kListenerV6Only = 2, kListenerSharesPort = 4,
                           kListenerLearnt = 8;
 

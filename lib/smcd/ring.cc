@@ -5,6 +5,7 @@
 #include "base/copy.h"
 #include "base/sys.h"
 #include "base/tsan.h"
+#include "smcd/ring_record.h"
 
 namespace postern {
 namespace {
@@ -18,13 +19,6 @@ constexpr uint32_t kPublishBytes = 8192;  // return space at least so often with
 constexpr uint64_t kPlaceMask = (1ull << 44) - 1;  // class and page of a descriptor
 
 uint64_t& HeaderAt(uint8_t* ring, uint32_t off) { return *reinterpret_cast<uint64_t*>(ring + off); }
-// Where the payload of a record starts: behind the header word, so that a small message is one
-// line; in a line of its own when it is long, because large copies want an aligned destination.
-constexpr uint32_t kLongRecord = 2048;
-uint32_t PayloadOff(uint64_t len) { return len < kLongRecord ? PSTN_REC_HDR : kLine; }
-uint32_t RecordBytes(uint64_t len) {
-  return static_cast<uint32_t>((len + PayloadOff(len) + kLine - 1) / kLine * kLine);
-}
 
 // ---------------------------------------------------------------- writer
 
@@ -321,21 +315,14 @@ constexpr bool kThreadSanitizer = false;
 uint64_t LoadHint(const uint64_t& header) { return LoadAcquire(header); }
 #endif
 
-enum class Look : uint8_t { kRecord, kEmpty, kViolation };
-
-struct Place {
-  uint64_t ring;
-  uint32_t off;
-};
-
 // Whether the ring that is being read still is the connection's, when `desc` is the writer's word.
 bool IsValid(uint64_t reading, uint64_t desc) {
   return desc == reading ||
          ((desc & PSTN_RING_F_SWITCH) != 0 && RingGen(desc) == ((RingGen(reading) + 1u) & 0xffffu));
 }
 
-// What is at `p`, following marks and changes of ring. On kRecord `len` is the checked length of
-// what lies in `ring`.
+}  // namespace
+
 Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
   for (int steps = 0; steps < 6; steps++) {
     if ((p.ring & PSTN_RING_PLACE) == 0) {
@@ -379,6 +366,8 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
   }
   return Look::kViolation;
 }
+
+namespace {
 
 void Publish(const ConnEnd& e, const pstn_rx& rx) {
   uint64_t word = static_cast<uint64_t>(RingGen(rx.ring)) << 32 | rx.off;

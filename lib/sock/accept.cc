@@ -10,6 +10,7 @@
 #include "base/sys.h"
 #include "sock/negotiate.h"
 #include "sock/sock.h"
+#include "sock/wire.h"
 #include "state/bits.h"
 
 namespace postern {
@@ -136,7 +137,8 @@ bool Defer(uint8_t* lgr, uint32_t conn) {
 // When it connected, by its own word: it may be late, but not so late that it overtakes everybody.
 constexpr uint64_t kLateNs = 10'000'000'000;
 uint64_t SynTime(const pstn_conn& c) {
-  const uint64_t said = LoadRelaxed(c.ctl[0].syn_ns), now = MonotonicNs();
+  constexpr uint64_t kTickNs = 10'000'000;  // the coarse clock is behind by that at most
+  const uint64_t said = LoadRelaxed(c.ctl[0].syn_ns), now = MonotonicCoarseNs() + kTickNs;
   return said > now ? now : said + kLateNs < now ? now - kLateNs : said;
 }
 
@@ -190,7 +192,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     if (same) {
       ep.local = c.setup.server;  // loaded once
       ep.peer = c.setup.client;
-      lies = !IsCredible(*listener, ref.remote, ep.peer, ep.local);
+      lies = !IsCredible(*listener, ref.remote, ep.peer, ep.local) && !IsFromWire(lgr_idx, conn);
     }
     if (same && !lies) {
       BuryZombie(ref, lgr, conn);  // of the slot's last use: before the claim, perhaps of this one
@@ -399,7 +401,7 @@ void RecoverConn(uint32_t slot, pstn_lgr_ref& ref, uint32_t conn, uint32_t idx) 
   pstn_ep* listener = EpAt(s, ep.listener);
   pstn_conn& c = LgrConn(LgrBase(g_proc.view, ep.lgr_idx), conn);
   uint32_t offered = PSTN_CS_OFFERED;
-  if (ref.side == 0 && state != PSTN_EP_ESTABLISHED &&
+  if (ref.side == 0 && state != PSTN_EP_ESTABLISHED && state != PSTN_EP_CONNECTING &&
       CompareExchange(c.setup.state, offered, PSTN_CS_FREE)) {  // in a handshake (offer.cc)
     StoreRelease(ref.conn_ep[conn], 0u);
     GiveConn(ref, conn);

@@ -44,12 +44,30 @@ class SleepWord {
 // A handler that asks for it (SA_RESTART) lets a call go on that has not moved a byte yet.
 enum class Restart : uint8_t { kIfAsked, kNever };
 
+// Threads of ours that sleep on a connection are counted where the peer can't write: who ends it on
+// this side need not ask the kernel in vain (AnnounceLocal).
+class Sleeper {
+ public:
+  explicit Sleeper(pstn_ep& ep) : ep_(&ep) { FetchAdd(ep.sleepers, 1u); }  // [F1] before the look
+  ~Sleeper() { Off(); }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+  void Off() {
+    if (ep_ != nullptr) FetchSub(ep_->sleepers, 1u);
+    ep_ = nullptr;
+  }
+
+ private:
+  pstn_ep* ep_;
+};
+
 // Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
 // more after that [F1].
 template <typename Ready>
-Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
-             uint32_t interrupts, Restart restart) {
+Wait SleepOn(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
+             const Deadline& until, uint32_t interrupts, Restart restart) {
   SleepWord on(word);
+  Sleeper sleeper(ep);
   Count(Stack().hdr, kCounterSleeps);
   for (;;) {
     uint32_t value = FetchOr(word, bit) | bit;
@@ -59,8 +77,9 @@ Wait SleepOn(Hold& hold, uint32_t& word, uint32_t bit, Ready ready, const Deadli
     timespec left = until.LeftTimespec(UINT64_MAX);
     // The kernel restarts a wait that has no end.
     bool endless = until.never() && restart == Restart::kIfAsked;
+    const WireSleep wire;
     long r = Cancellable([&] { return sys::FutexWait(&word, value, endless ? nullptr : &left); },
-                         [&] { hold.Off(); });
+                         [&] { sleeper.Off(), hold.Off(); });
     if (ready()) return Wait::kReady;
     if (r == -EINTR) return Wait::kInterrupted;
     if (until.left_ns() == 0) return Wait::kTimeout;
@@ -80,7 +99,7 @@ Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
   if (until.left_ns() == 0) return Wait::kTimeout;
   if (otherwise()) return Wait::kReady;
   hold.On(ep);
-  return SleepOn(hold, word, bit, ready, until, interrupts, restart);
+  return SleepOn(hold, ep, word, bit, ready, until, interrupts, restart);
 }
 
 }  // namespace postern

@@ -12,6 +12,7 @@
 #include "sock/block.h"
 #include "sock/items.h"
 #include "sock/sock.h"
+#include "sock/wire.h"
 
 namespace postern {
 namespace {
@@ -58,6 +59,7 @@ void ResetQueue(pstn_ep& listener) {
 }
 
 void StopListening(pstn_ep& ep, uint32_t state) {
+  if (LoadRelaxed(ep.wire) != 0) WireUnlisten(ep);
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
   Lock(ep.accept_lock);
   StoreRelease(ep.state, state);
@@ -102,7 +104,7 @@ void FinishClose(pstn_ep& ep) {
 void CloseEp(pstn_ep& ep) {
   if (ep.took_over != 0) FinishTakeOver(ep);
   uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_EMBRYO) {
+  if (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_EMBRYO || state == PSTN_EP_CONNECTING) {
     ep.owner_slot = g_proc.slot;  // should we die in the middle: see RecoverConns
     StoreRelease(ep.state, PSTN_EP_CLOSED);
     FinishClose(ep);
@@ -330,6 +332,7 @@ long SockClose(int fd, uint32_t entry) {
     if (ep->side == 0 && c.port != 0)
       c.lgr_idx = ep->lgr_idx, c.conn_idx = ep->conn_idx, c.conn_gen = ep->conn_gen;
     CloseEp(*ep);  // before the fd can be taken again: its port is the connection's
+    WireTurn();
   }
   if (reusable && CachePut(family, c)) return 0;
   MarkPrivate(fd, 0);

@@ -273,6 +273,29 @@ long Connected(pstn_ep& ep) {
   return error != 0 ? -error : -ECONNABORTED;
 }
 
+// connect() once more, while the handshake lasts.
+long AgainWired(pstn_ep& ep) {
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EALREADY;
+  Hold hold;
+  const long r = WireAwaitConnected(hold, ep);
+  FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING);
+  return r == 0 ? Connected(ep) : r == -EINPROGRESS ? -EALREADY : r;
+}
+
+// The handshake on the wire has begun.
+long ConnectWired(pstn_ep& ep) {
+  Count(Stack().hdr, kCounterConnects);
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) {
+    Hold hold;
+    const long r = WireAwaitConnected(hold, ep);
+    if (r == 0) return Connected(ep);
+    FetchOr(ep.flags, PSTN_EPF_CONNECTING);
+    return r;
+  }
+  FetchOr(ep.flags, PSTN_EPF_CONNECTING);
+  return -EINPROGRESS;
+}
+
 }  // namespace
 
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
@@ -284,6 +307,7 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC)
     return SockDisconnect(fd, ep, sa, len);
   if (state == PSTN_EP_LISTEN) return kPass;
+  if (state == PSTN_EP_CONNECTING) return AgainWired(ep);
   if (state == PSTN_EP_ESTABLISHED) {
     bool asked = (FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0;
     if ((LoadRelaxed(ep.flags) & PSTN_EPF_DISCONNECTING) != 0) return -EINVAL;
@@ -292,7 +316,11 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   pstn_addr to;
   if (!AddrFromSockaddr(sa, len, ep.family, to)) return KernelConnect(fd, ep, kReasonOption);
   Reason why = TryConnect(fd, ep, to);
-  if (why != kReasonNone && !ConnectFurther(fd, ep, to, why)) return KernelConnect(fd, ep, why);
+  if (why != kReasonNone && !ConnectFurther(fd, ep, to, why)) {
+    if (why != kReasonNotLocal || WireConnect(fd, ep, to) != kReasonNone)
+      return KernelConnect(fd, ep, why);
+    return ConnectWired(ep);
+  }
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)
     return (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0 ? -EINPROGRESS : 0;
   Count(Stack().hdr, kCounterConnects);

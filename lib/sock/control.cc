@@ -234,7 +234,7 @@ long Reach(int fd) {
 // before can't be rung from other network namespaces, and does without peers there.
 void TakeWideSender(const pstn_dir& dir) {
   pstn_stack_hdr& hdr = Stack().hdr;
-  const bool first = LoadRelaxed(hdr.waiters.hw) <= 1;
+  const bool first = LoadRelaxed(hdr.waiters.hw) <= PSTN_EVMAP_WIRE + 1;
   if (g_proc.bells.wide_sender >= 0 || (LoadRelaxed(dir.host.flags) & PSTN_HOST_BELLS) == 0 ||
       (!first && LoadRelaxed(hdr.wide_bells) == 0))
     return;

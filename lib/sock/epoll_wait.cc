@@ -212,6 +212,7 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
     Count(Stack().hdr, kCounterSleeps);
     if (listens && LoadRelaxed(g_proc.ctl_fd) < 0 && until.left_ns() > kDaemonRetryNs)
       until = Deadline::AfterNs(kDaemonRetryNs);
+    const WireSleep wire;
     r = LookAtKernel(epfd, set, idx, out, max, SleepUntil(until), true, mask, interrupts);
     if (listens && LoadRelaxed(g_proc.ctl_fd) < 0) CtlReconnect();
   }
@@ -265,6 +266,7 @@ long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
   };
   // Where accelerated events flow, the kernel's half is asked now and then; where none do, it is
   // asked once, by the sleep.
+  WireTurn();
   uint64_t now = MonotonicNs();
   bool flows = now - local.ours_ns < kSpinForNs;
   if (until.left_ns() == 0 || (flows && now - local.kernel_look_ns >= kernel_ns)) {

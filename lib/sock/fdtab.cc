@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // fdtab.cc - which fd means what: the process's own table, mirrored in its slot for others.
+#include <sys/single_threaded.h>
+
 #include "base/lock.h"
 #include "base/sys.h"
 #include "sock/proc.h"
@@ -19,6 +21,7 @@ uint32_t changing;  // threads in a TableChange
 uint32_t frozen;    // futex: 1 while a thread forks
 pstn_lock fork_lock;
 constinit thread_local uint32_t t_changing __attribute__((tls_model("initial-exec"))) = 0;
+constinit thread_local bool t_counted __attribute__((tls_model("initial-exec"))) = false;
 constinit thread_local bool t_froze __attribute__((tls_model("initial-exec"))) = false;
 
 }  // namespace
@@ -26,6 +29,9 @@ constinit thread_local bool t_froze __attribute__((tls_model("initial-exec"))) =
 TableChange::TableChange() {
   EnterLocked();
   if (t_changing++ != 0) return;
+  // Alone, nobody can fork meanwhile: a handler that could begin a thread waits (EnterLocked).
+  if (__libc_single_threaded != 0) return;
+  t_counted = true;
   for (;;) {
     FetchAdd(changing, 1u);  // [F1] against TableFreeze: it sees this, or we see `frozen`
     if (LoadAcquire(frozen) == 0 || t_froze) return;
@@ -36,7 +42,10 @@ TableChange::TableChange() {
 }
 
 TableChange::~TableChange() {
-  if (--t_changing == 0) FetchSub(changing, 1u);
+  if (--t_changing == 0 && t_counted) {
+    t_counted = false;
+    FetchSub(changing, 1u);
+  }
   LeaveLocked();
 }
 
@@ -45,7 +54,7 @@ void TableFreeze() {
   t_froze = true;
   StoreRelease(frozen, 1u);
   FullFence();  // [F1]
-  while (LoadAcquire(changing) != (t_changing != 0 ? 1u : 0u)) sys::Nap(kFreezeNapNs);
+  while (LoadAcquire(changing) != (t_counted ? 1u : 0u)) sys::Nap(kFreezeNapNs);
 }
 
 void TableThaw() {
@@ -58,7 +67,7 @@ void TableThaw() {
 
 // The other threads, and what they waited for, are the parent's.
 void TableForked() {
-  changing = t_changing != 0 ? 1 : 0;
+  changing = t_counted ? 1 : 0;
   frozen = 0;
   fork_lock.word = 0;
   if (t_froze) LeaveLocked();

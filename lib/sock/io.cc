@@ -112,8 +112,18 @@ bool BadBuffer(const iovec* iov, size_t count) {
 }
 
 // The kernel's TCP: 0 after shutdown(SHUT_RD), which works unconnected.
+// As in the kernel: who blocks waits for the end of the handshake first. kAgain: look again.
+constexpr long kAgain = kPass - 1;
+long AwaitConnected(pstn_ep& ep) {
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
+  Hold hold;
+  const long r = WireAwaitConnected(hold, ep);
+  return r == 0 ? kAgain : r == -EINPROGRESS ? -EAGAIN : r;
+}
+
 long RecvUnconnected(pstn_ep& ep, uint32_t state) {
   if (state == PSTN_EP_KERNEL) return kPass;
+  if (state == PSTN_EP_CONNECTING) return AwaitConnected(ep);
   if (LoadRelaxed(ep.error) != 0) return -static_cast<long>(Exchange(ep.error, 0u));
   return state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? 0 : -ENOTCONN;
 }
@@ -156,6 +166,7 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
     return RecvErrorQueue(ep, nullptr);
   if (state != PSTN_EP_ESTABLISHED) {
     long r = RecvUnconnected(ep, state);
+    if (r == kAgain) return SockRecv(fd, ep, iov, count, flags);
     return r != kPass && (flags & MSG_OOB) != 0 && state == PSTN_EP_NEW ? -EINVAL : r;
   }
   ConnEnd e;
@@ -291,6 +302,7 @@ size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth, const Urgent& 
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
   if (n != 0) AnnounceUnlocked(g_proc.bells, e);
+  WireTurn();
   if (before != after || after == 0) [[unlikely]]
     NoteRing(e, before, after);
   return n;
@@ -316,6 +328,10 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags, si
     if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0)
       (void)LeaveUnconnected(fd, ep, kReasonFastOpen), state = LoadAcquire(ep.state);
     if (state == PSTN_EP_KERNEL) return kPass;
+    if (state == PSTN_EP_CONNECTING) {
+      const long r = (flags & MSG_DONTWAIT) != 0 ? -EAGAIN : AwaitConnected(ep);
+      return r == kAgain ? SockSend(fd, ep, iov, count, flags, ahead) : r;
+    }
     return LoadRelaxed(ep.error) != 0 ? -static_cast<long>(Exchange(ep.error, 0u)) : -EPIPE;
   }
   ConnEnd e;

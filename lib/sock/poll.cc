@@ -194,6 +194,7 @@ long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
     bool retry = listeners && LoadRelaxed(g_proc.ctl_fd) < 0;
     const Deadline sleep = SleepUntil(until);
     timespec left = sleep.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
+    const WireSleep wire;
     r = Cancellable(
         [&] {
           return SleepUnlessInterrupted(interrupts, bed.waiter, [&] {
@@ -245,6 +246,7 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask, Asker
   if (!k.Reserve(n)) return -ENOMEM;
   bool listeners = k.Fill(fds, n);
   if (LoadRelaxed(g_proc.ctl_fd) >= 0 && !DaemonAlive()) CtlReconnect();
+  WireTurn();
   long ready = LookOnce(fds, n, k, true);
   if (ready != 0) return ready;
   if (until.left_ns() == 0) return mask != nullptr ? LetIn(mask) : 0;

@@ -329,6 +329,39 @@ void ExecFailed();
 bool SpinAllowed();
 void SpinLost();
 
+// ---- wire.cc: what a thread does for all where the stack has VIs (wire.h)
+extern uint32_t g_wire_on;
+// Looks for packets, timers and news, if nobody else is at it. How much there was.
+uint32_t WirePoll();
+// One look in between, where somebody spins, has just written, or is about to look for events.
+inline void WireTurn() {
+  if (LoadRelaxed(g_wire_on) != 0) [[unlikely]]
+    (void)WirePoll();
+}
+void WireSleeps();
+void WireAwake();
+// kReasonNone: the endpoint is PSTN_EP_CONNECTING, or past it already. Else it is as before.
+Reason WireConnect(int fd, pstn_ep& ep, const pstn_addr& to);
+// Waits for the end of a handshake. 0, -EINTR, or -EINPROGRESS at the end of SO_SNDTIMEO.
+long WireAwaitConnected(class Hold& hold, pstn_ep& ep);
+// Around a sleep in the kernel: while nobody polls, the keeper does.
+class WireSleep {
+ public:
+  WireSleep() : on_(LoadRelaxed(g_wire_on)) {
+    if (on_ != 0) [[unlikely]]
+      WireSleeps();
+  }
+  ~WireSleep() {
+    if (on_ != 0) [[unlikely]]
+      WireAwake();
+  }
+  WireSleep(const WireSleep&) = delete;
+  WireSleep& operator=(const WireSleep&) = delete;
+
+ private:
+  const uint32_t on_;
+};
+
 template <typename Ready>
 bool Spin(Ready ready, const Deadline& until) {
   if (!SpinAllowed()) return ready();
@@ -340,6 +373,7 @@ bool Spin(Ready ready, const Deadline& until) {
     for (int i = 0; i < 40; i++) {
       if (ready()) return true;
       CpuRelax();
+      if (i % 4 == 0) WireTurn();
     }
     if (t_interrupts != interrupts) return false;
     if (g_proc.opt.spin_yield != 0 && now - start > 4000) {

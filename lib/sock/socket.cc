@@ -9,6 +9,7 @@
 #include "base/sys.h"
 #include "sock/negotiate.h"
 #include "sock/sock.h"
+#include "sock/wire.h"
 
 namespace postern {
 
@@ -214,6 +215,7 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   } else {
     StoreRelaxed(ep.reason, p == -ENOTCONN ? kReasonNoDaemon : kReasonDaemonRefused);
   }
+  WireListen(fd, ep);
   return 0;
 }
 
@@ -328,6 +330,7 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
     AnnounceSpace(g_proc.bells, e);  // a writer that waits for space has its answer
   }
   AnnounceLocal(g_proc.bells, e);
+  WireTurn();
   return 0;
 }
 

@@ -77,7 +77,7 @@ int CreateStack(const pstn_uuid& id) {
        {&s->hdr.eps, &s->hdr.items, &s->hdr.fdchunks, &s->hdr.epolls, &s->hdr.waiters}) {
     p->head = PSTN_NONE;
   }
-  s->hdr.waiters.hw = 1;  // evmap 0 is PSTN_EVMAP_SYN
+  s->hdr.waiters.hw = PSTN_EVMAP_WIRE + 1;  // before it are those of SYNs and of the engine
   UnmapStack(s);
   return fd;
 }
@@ -129,8 +129,19 @@ const pstn_dir* MapDir(int fd) {
   return nullptr;
 }
 
+const pstn_routes* MapRoutes(int fd) {
+  auto* r = static_cast<const pstn_routes*>(MapChecked(fd, sizeof(pstn_routes), PROT_READ));
+  if (r == nullptr) return nullptr;
+  if (r->magic == PSTN_MAGIC_ROUTES && r->version == PSTN_ROUTES_VERSION) return r;
+  UnmapRoutes(r);
+  return nullptr;
+}
+
 void UnmapStack(pstn_stack* stack) { sys::Unmap(stack, sizeof(pstn_stack)); }
 void UnmapLgr(uint8_t* base) { sys::Unmap(base, PSTN_LGR_BYTES); }
 void UnmapDir(const pstn_dir* dir) { sys::Unmap(const_cast<pstn_dir*>(dir), sizeof(pstn_dir)); }
+void UnmapRoutes(const pstn_routes* routes) {
+  sys::Unmap(const_cast<pstn_routes*>(routes), sizeof(pstn_routes));
+}
 
 }  // namespace postern

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "abi/postern_abi.h"
+#include "abi/routes_abi.h"
 
 namespace postern {
 
@@ -24,9 +25,11 @@ int CreateLgr(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& ser
 pstn_stack* MapStack(int fd);
 uint8_t* MapLgr(int fd, const pstn_uuid* expected_id);
 const pstn_dir* MapDir(int fd);
+const pstn_routes* MapRoutes(int fd);
 
 void UnmapStack(pstn_stack* stack);
 void UnmapLgr(uint8_t* base);
 void UnmapDir(const pstn_dir* dir);
+void UnmapRoutes(const pstn_routes* routes);
 
 }  // namespace postern

@@ -75,10 +75,10 @@ void GiveRingLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages)
   uint32_t cls = RingClass(desc);
   if (desc == 0 || cls >= PSTN_SLAB_CLASSES) return;
   uint64_t page = desc & ((1ull << 40) - 1);
-  uint64_t first = SlabPage(ref.side) + ClassOff(cls) / 4096u;
-  if (page < first) return;
-  uint64_t nth = (page - first) / (RingBytes(cls) / 4096u);
-  if (nth >= RingCount(cls)) return;
+  const ClassPlace& place = kPlaces[cls];
+  // Huge if it is before the first.
+  uint64_t nth = (page - (SlabPage(ref.side) + place.first_page)) >> place.pages_shift;
+  if (nth >= place.count) return;
   uint32_t i = static_cast<uint32_t>(nth);
   if (!TestBit(ClassMap(ref, cls), i)) return;
   const bool warm = pages == Pages::kKeep && ref.warm[cls] < kWarmMax[cls];

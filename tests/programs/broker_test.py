@@ -335,7 +335,7 @@ class Mistakes(Broker):
 
     def ask(self, line, kind, fd=None, seq=1, **fields):
         f = {"a": 0, "b": 0, "c": 0, "uuid": (0, 0), "peer": (0, 0), "id": (0, 0), "cookie": 0, **fields}
-        data = MSG.pack(3, kind, seq, 0, f["a"], f["b"], f["c"], 0, *f["uuid"], b"", *f["peer"], *f["id"], f["cookie"], 0)
+        data = MSG.pack(4, kind, seq, 0, f["a"], f["b"], f["c"], 0, *f["uuid"], b"", *f["peer"], *f["id"], f["cookie"], 0)
         with_fd = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd is not None else []
         line.sendmsg([data], with_fd)
         while True:

@@ -138,7 +138,7 @@ class Client:
         self.seq = 0
         self.pushed = []
 
-    def send(self, kind, a=0, b=0, c=0, uuid=(0, 0), fd=None, version=3):
+    def send(self, kind, a=0, b=0, c=0, uuid=(0, 0), fd=None, version=4):
         self.seq += 1
         data = MSG.pack(version, kind, self.seq, 0, a, b, c, 0, *uuid, bytes(24), bytes(48))
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd is not None else []

@@ -102,7 +102,7 @@ def message(kind, seq=None, **fields):
     if seq is None:
         seq = next(NUMBERS)
     f = {"a": 0, "b": 0, "c": 0, "uuid": (0, 0), "peer": (0, 0), "id": (0, 0), **fields}
-    return MSG.pack(3, kind, seq, 0, f["a"], f["b"], f["c"], 0, *f["uuid"], b"", *f["peer"], *f["id"], 0, 0)
+    return MSG.pack(4, kind, seq, 0, f["a"], f["b"], f["c"], 0, *f["uuid"], b"", *f["peer"], *f["id"], 0, 0)
 
 
 def ask(line, data, fd=None):
@@ -122,7 +122,7 @@ def ask(line, data, fd=None):
 def forged_memfd(size):
     fd = os.memfd_create("postern-stack", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
-    os.pwrite(fd, struct.pack("=IIQ", 0x6b6e7473, 4, size), 0)
+    os.pwrite(fd, struct.pack("=IIQ", 0x6b6e7473, 5, size), 0)
     fcntl.fcntl(fd, F_ADD_SEALS, F_SEALS)
     return fd
 

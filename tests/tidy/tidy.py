@@ -19,7 +19,7 @@ SOURCE = CODE + (".py", ".sh", ".def", ".map")
 HEADER_LINES = 3  # a #! line, the comment and the SPDX line, the last two in either order
 
 # Directories of lib/ from the bottom up. A file includes from its own directory and from lower ranks.
-RANK = {"abi": 0, "base": 1, "wire": 2, "ctl": 2, "state": 3, "tcp": 4, "udp": 4, "smcd": 4, "vi": 5, "stack": 6, "sock": 7,
+RANK = {"abi": 0, "base": 1, "tcp": 2, "ctl": 2, "wire": 3, "state": 3, "udp": 4, "smcd": 4, "vi": 5, "stack": 6, "sock": 7,
         "include": 8}
 # Above lib/: what each may include from it, as the highest rank.
 CONSUMERS = {"preload": 8, "controlplane": 7, "tests": 8}

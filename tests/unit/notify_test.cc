@@ -183,6 +183,8 @@ TEST_CASE("notify: futex sleepers wake") {
   Place p;
   WakesSleeper(p.server.ctl().rx_wait, 1, [&] { AnnounceData(p.bells, p.client); });
   WakesSleeper(p.server.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { AnnounceSpace(p.bells, p.client); });
+  AnnounceLocal(p.bells, p.client);  // nobody of ours sleeps: the kernel is not asked
+  StoreRelaxed(p.client.ep->sleepers, 1u);
   WakesSleeper(p.client.ctl().rx_wait, 1, [&] { AnnounceLocal(p.bells, p.client); });
   CHECK(p.counters[kCounterFutexWakes] == 3);
   WakesSleeper(p.client.ctl().rx_wait, 1, [&] {

@@ -92,7 +92,8 @@ TEST_CASE("pool: the stack's pools reach their limits") {
   std::set<uint32_t> waiters;
   for (uint32_t idx = TakeWaiter(world.stack()); idx != PSTN_NONE; idx = TakeWaiter(world.stack()))
     waiters.insert(idx);
-  CHECK(waiters.size() == PSTN_WAITERS - 2);
+  CHECK(waiters.size() == PSTN_WAITERS - 3);
+  CHECK(waiters.count(PSTN_EVMAP_WIRE) == 0);
   CHECK(waiters.count(PSTN_EVMAP_SYN) == 0);
   const uint32_t ep = TakeEp(world.stack());
   CHECK(EpAt(world.stack(), ep) == &world.stack().eps[ep]);

@@ -1,0 +1,93 @@
+// wire_keeper.cc - see wire_keeper.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "wire_keeper.h"
+
+#include <sys/epoll.h>
+
+#include <cerrno>
+
+namespace postern::keeper {
+namespace {
+
+constexpr uint64_t kAttendedNs = 2'000'000;  // so long after a program's look it counts as awake
+constexpr uint64_t kSweepNs = 1'000'000'000;
+constexpr uint64_t kLongestMs = 1000;
+
+}  // namespace
+
+int WireKeeper::Start(int bundle, int set, uint64_t tag) {
+  if (started()) {
+    CloseInternal(bundle);
+    return 0;
+  }
+  int r = WireAdopt(bundle);
+  if (r != 0) return r;
+  StoreRelease(g_wire_on, 0u);  // what it does for its bridges is not a program's polling
+  r = WireBell();
+  if (r < 0) return r;
+  bell_ = r;
+  set_ = set;
+  tag_ = tag;
+  epoll_event ev{};
+  ev.events = EPOLLIN;
+  ev.data.u64 = tag_;
+  return epoll_ctl(set_, EPOLL_CTL_ADD, bell_, &ev) == 0 ? 0 : -errno;
+}
+
+// The VIs are watched only while nobody polls them: else each packet would wake two.
+void WireKeeper::Watch(uint32_t events) {
+  if (events == watched_) return;
+  for (uint32_t i = 0; i < kAreaVis; i++) {
+    Vi* vi = g_wire->ViAt(i);
+    const int fd = vi != nullptr ? vi->Fd() : -1;
+    if (fd < 0) continue;
+    epoll_event ev{};
+    ev.events = events;
+    ev.data.u64 = tag_;
+    if (epoll_ctl(set_, EPOLL_CTL_MOD, fd, &ev) != 0) (void)epoll_ctl(set_, EPOLL_CTL_ADD, fd, &ev);
+  }
+  watched_ = events;
+}
+
+uint64_t WireKeeper::Work() {
+  stack::WireState& w = g_wire->state();
+  const uint64_t now = MonotonicNs();
+  (void)g_wire->Poll(now);
+  if (now - swept_ns_ > kSweepNs) {
+    swept_ns_ = now;
+    WireSweep();
+  }
+  const bool attended = LoadRelaxed(w.awake) != 0 && now - LoadRelaxed(w.attended_ns) < kAttendedNs;
+  if (!attended) StoreRelaxed(w.awake, 0u);  // whoever counted there has died
+  StoreRelaxed(w.keeper_naps, attended ? 1u : 0u);
+  AnnounceSleep(PSTN_EVMAP_WIRE, !attended);
+  FullFence();  // [F1] against WireSleeps(), and against who posts
+  if (attended) {
+    Watch(0);
+    return LoadRelaxed(w.awake) == 0 ? 0 : 1;
+  }
+  Watch(EPOLLIN);
+  if (g_wire->IsDue(MonotonicNs())) return 0;
+  const uint64_t next = g_wire->NextDeadline(), at = MonotonicNs();
+  if (next <= at) return 0;
+  const uint64_t ms = (next - at + 999'999) / 1'000'000;
+  return ms < kLongestMs ? ms : kLongestMs;
+}
+
+void WireKeeper::Up() {
+  StoreRelaxed(g_wire->state().keeper_naps, 0u);
+  AnnounceSleep(PSTN_EVMAP_WIRE, false);
+  DrainBell(bell_);
+}
+
+bool WireKeeper::IsNeeded() const {
+  const pstn_stack& s = Stack();
+  const uint32_t hw = LoadRelaxed(s.hdr.slots_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_SLOTS; i++) {
+    const uint32_t state = LoadAcquire(s.slots[i].state);
+    if (i != g_proc.slot && (state == PSTN_SL_LIVE || state == PSTN_SL_EMBRYO)) return true;
+  }
+  return LoadRelaxed(g_wire->state().conn_count) != 0;
+}
+
+}  // namespace postern::keeper

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
+// xdp_filter.bpf.c - steers the flows of VIs to their AF_XDP sockets; everything else passes.
+//
+// The kernel keeps the interface: ARP, neighbour discovery, ICMP, ssh and whatever is not named in
+// a filter. What is named, a flow (both ends) or else a port (ours), goes to the socket of the
+// filter's VI for the queue that the packet came by. Where there is no such socket any more, its
+// owner being dead, the packet passes: the kernel's own socket, or a RST, answers.
+//
+// A filter for a port on any address takes only what is for an address of this host
+// (pstn_vi_local): a router's other packets are none of ours, whatever their port.
+//
+// ICMP errors go with the packet that they are about: to the VI if that one's flow (ends exchanged)
+// is a VI's, else to the kernel. Nobody needs a copy: for such a flow the kernel has no socket that
+// it could tell, and it learns a path's MTU by its sockets only.
+//
+// Fragments have no ports but for the first, so the kernel gets them all; unless the filter says
+// that the VI wants them. Then the first is remembered by source, destination, identification and
+// protocol (RFC 791, 3.2; RFC 8200, 4.5), and those that follow it go the same way. (One that
+// overtakes the first is the kernel's: the sender repeats it.)
+//
+// Everything is bounded: two VLAN tags, four extension headers, one packet inside of an error.
+#include <linux/bpf.h>
+#include <linux/if_ether.h>
+#include <linux/in.h>
+
+// After linux/bpf.h, whose types they use.
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#include "xdp_maps.h"
+
+char LICENSE[] SEC("license") = "GPL";
+
+struct {
+  __uint(type, BPF_MAP_TYPE_XSKMAP);
+  __uint(max_entries, PSTN_XDP_SLOTS* PSTN_XDP_SLOT_QUEUES);
+  __type(key, __u32);
+  __type(value, __u32);
+} pstn_vi_xsks SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(map_flags, BPF_F_NO_PREALLOC);
+  __uint(max_entries, PSTN_XDP_FLOWS_MAX);
+  __type(key, struct pstn_xdp_flow);
+  __type(value, struct pstn_xdp_target);
+} pstn_vi_flows SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(map_flags, BPF_F_NO_PREALLOC);
+  __uint(max_entries, PSTN_XDP_PORTS_MAX);
+  __type(key, struct pstn_xdp_port);
+  __type(value, struct pstn_xdp_target);
+} pstn_vi_ports SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_HASH);
+  __uint(map_flags, BPF_F_NO_PREALLOC);
+  __uint(max_entries, PSTN_XDP_LOCAL_MAX);
+  __type(key, struct pstn_xdp_ip);
+  __type(value, __u32);
+} pstn_vi_local SEC(".maps");
+
+// Not used here: who has which slot, for a posternd that takes over.
+struct {
+  __uint(type, BPF_MAP_TYPE_ARRAY);
+  __uint(max_entries, PSTN_XDP_SLOTS);
+  __type(key, __u32);
+  __type(value, __u64);
+} pstn_vi_owners SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_LRU_HASH);
+  __uint(max_entries, PSTN_XDP_FRAGMENTS_MAX);
+  __type(key, struct pstn_xdp_fragments);
+  __type(value, __u32);
+} pstn_vi_frags SEC(".maps");
+
+struct {
+  __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+  __uint(max_entries, PSTN_XDP_COUNTS);
+  __type(key, __u32);
+  __type(value, __u64);
+} pstn_vi_counts SEC(".maps");
+
+#define EXTENSIONS_MAX 4
+#define HOP_BY_HOP 0
+#define ROUTING 43
+#define FRAGMENT 44
+#define DESTINATION 60
+#define ICMPV6 58
+#define IPV4_MORE 0x2000
+#define IPV4_OFFSET 0x1fff
+
+struct vlan_tag {
+  __be16 id, type;
+};
+struct ipv4 {
+  __u8 version_length, tos;
+  __be16 bytes, id, fragment;
+  __u8 ttl, protocol;
+  __be16 sum;
+  __be32 src, dst;
+};
+struct ipv6 {
+  __be32 version_flow;
+  __be16 payload_bytes;
+  __u8 next, hops;
+  struct pstn_xdp_ip src, dst;
+};
+struct extension {
+  __u8 next, length;
+  __be16 fragment;
+  __be32 id;
+};
+struct ports {
+  __be16 src, dst;
+};
+struct icmp {
+  __u8 type, code;
+  __be16 sum;
+  __be32 rest;
+};
+
+// What has been read so far. `at` is the next byte that has not.
+struct packet {
+  void* at;
+  void* end;
+  struct pstn_xdp_ip src, dst;
+  __u32 id;  // of its fragments
+  __u16 vlan;
+  __u8 protocol;
+  __u8 is_fragment, is_first;  // the first one has the ports
+  __u8 is_ipv6;
+};
+
+// Null if the packet is shorter. The bytes after `at` are the caller's until the next call.
+#define TAKE(p, type)                                                           \
+  ({                                                                            \
+    type* taken_ = (p)->at;                                                     \
+    (void*)(taken_ + 1) > (p)->end ? (type*)0 : ((p)->at = taken_ + 1, taken_); \
+  })
+
+static __always_inline void count(__u32 which) {
+  __u64* value = bpf_map_lookup_elem(&pstn_vi_counts, &which);
+  if (value) (*value)++;
+}
+
+static __always_inline void map_ipv4(struct pstn_xdp_ip* to, __be32 from) {
+  to->word[0] = to->word[1] = 0;
+  to->word[2] = bpf_htonl(0xffff);
+  to->word[3] = from;
+}
+
+static __always_inline int is_same(const struct pstn_xdp_ip* a, const struct pstn_xdp_ip* b) {
+  return a->word[0] == b->word[0] && a->word[1] == b->word[1] && a->word[2] == b->word[2] &&
+         a->word[3] == b->word[3];
+}
+
+static __always_inline int read_ipv4(struct packet* p) {
+  struct ipv4* ip = TAKE(p, struct ipv4);
+  if (!ip || ip->version_length >> 4 != 4) return 0;
+  const __u32 header = (ip->version_length & 15) * 4;
+  if (header < sizeof(*ip)) return 0;
+  p->at += header - sizeof(*ip);
+  map_ipv4(&p->src, ip->src);
+  map_ipv4(&p->dst, ip->dst);
+  p->protocol = ip->protocol;
+  p->id = ip->id;
+  p->is_ipv6 = 0;
+  p->is_fragment = (ip->fragment & bpf_htons(IPV4_MORE | IPV4_OFFSET)) != 0;
+  p->is_first = (ip->fragment & bpf_htons(IPV4_OFFSET)) == 0;
+  return 1;
+}
+
+// RFC 8200, 4: those that can stand before TCP and UDP.
+static __always_inline int read_ipv6(struct packet* p) {
+  struct ipv6* ip = TAKE(p, struct ipv6);
+  if (!ip || (bpf_ntohl(ip->version_flow) >> 28) != 6) return 0;
+  p->src = ip->src;
+  p->dst = ip->dst;
+  p->protocol = ip->next;
+  p->is_ipv6 = 1;
+  p->is_fragment = 0;
+  p->is_first = 1;
+#pragma unroll
+  for (int i = 0; i < EXTENSIONS_MAX; i++) {
+    const __u8 kind = p->protocol;
+    if (kind != HOP_BY_HOP && kind != ROUTING && kind != DESTINATION && kind != FRAGMENT) return 1;
+    if (!p->is_first) return 1;  // the rest is data
+    struct extension* e = TAKE(p, struct extension);
+    if (!e) return 0;
+    p->protocol = e->next;
+    if (kind == FRAGMENT) {
+      p->is_fragment = (e->fragment & bpf_htons(0xfff9)) != 0;  // offset or M
+      p->is_first = (e->fragment & bpf_htons(0xfff8)) == 0;
+      p->id = e->id;
+    } else {
+      p->at += e->length * 8;
+    }
+  }
+  const __u8 last = p->protocol;
+  return last != HOP_BY_HOP && last != ROUTING && last != DESTINATION && last != FRAGMENT;
+}
+
+static __always_inline int read_ip(struct packet* p, __be16 type) {
+  if (type == bpf_htons(ETH_P_IP)) return read_ipv4(p);
+  return type == bpf_htons(ETH_P_IPV6) && read_ipv6(p);
+}
+
+// The filter for a packet between these ends, if there is one.
+static __always_inline struct pstn_xdp_target* find(const struct packet* p,
+                                                    const struct pstn_xdp_ip* local,
+                                                    const struct pstn_xdp_ip* peer,
+                                                    __be16 local_port, __be16 peer_port) {
+  struct pstn_xdp_flow flow = {*local, *peer, local_port, peer_port, p->vlan, p->protocol, 0};
+  struct pstn_xdp_target* target = bpf_map_lookup_elem(&pstn_vi_flows, &flow);
+  if (target) return target;
+  struct pstn_xdp_port port = {*local, local_port, p->vlan, p->protocol, {0}};
+  target = bpf_map_lookup_elem(&pstn_vi_ports, &port);
+  if (target || !bpf_map_lookup_elem(&pstn_vi_local, local)) return target;
+  port.local.word[0] = port.local.word[1] = port.local.word[3] = 0;
+  port.local.word[2] = p->is_ipv6 ? 0 : bpf_htonl(0xffff);
+  return bpf_map_lookup_elem(&pstn_vi_ports, &port);
+}
+
+static __always_inline int redirect(struct xdp_md* ctx, __u32 slot) {
+  const __u32 queue = ctx->rx_queue_index;
+  if (queue >= PSTN_XDP_SLOT_QUEUES) return XDP_PASS;
+  const long action =
+      bpf_redirect_map(&pstn_vi_xsks, slot * PSTN_XDP_SLOT_QUEUES + queue, XDP_PASS);
+  if (action == XDP_REDIRECT) count(PSTN_XDP_COUNT_REDIRECTED);
+  return (int)action;
+}
+
+static __always_inline int is_error(const struct packet* p, __u8 type) {
+  if (p->is_ipv6) return type >= 1 && type <= 4;              // RFC 4443, 3
+  return type == 3 || type == 4 || type == 11 || type == 12;  // RFC 792
+}
+
+// An error goes where the packet that it is about came from.
+static __always_inline int steer_icmp(struct xdp_md* ctx, struct packet* p) {
+  struct icmp* icmp = TAKE(p, struct icmp);
+  if (!icmp || p->is_fragment || !is_error(p, icmp->type)) return XDP_PASS;
+  struct packet inner = {.at = p->at, .end = p->end, .vlan = p->vlan};
+  const __be16 type = p->is_ipv6 ? bpf_htons(ETH_P_IPV6) : bpf_htons(ETH_P_IP);
+  if (!read_ip(&inner, type) || !inner.is_first) return XDP_PASS;
+  if (inner.protocol != IPPROTO_TCP && inner.protocol != IPPROTO_UDP) return XDP_PASS;
+  struct ports* ports = TAKE(&inner, struct ports);
+  if (!ports || !is_same(&inner.src, &p->dst)) return XDP_PASS;
+  struct pstn_xdp_target* target = find(&inner, &inner.src, &inner.dst, ports->src, ports->dst);
+  if (!target || (target->flags & PSTN_XDP_PASS)) return XDP_PASS;
+  const int action = redirect(ctx, target->slot);
+  if (action == XDP_REDIRECT) count(PSTN_XDP_COUNT_ICMP);
+  return action;
+}
+
+static __always_inline int steer_fragment(struct xdp_md* ctx, const struct packet* p) {
+  struct pstn_xdp_fragments key = {p->src, p->dst, p->id, p->protocol};
+  __u32* slot = bpf_map_lookup_elem(&pstn_vi_frags, &key);
+  if (slot) return redirect(ctx, *slot);
+  count(PSTN_XDP_COUNT_FRAGMENTS);
+  return XDP_PASS;
+}
+
+static __always_inline int steer(struct xdp_md* ctx, struct packet* p) {
+  if (!p->is_first) return steer_fragment(ctx, p);
+  struct ports* ports = TAKE(p, struct ports);
+  if (!ports) return XDP_PASS;
+  struct pstn_xdp_target* target = find(p, &p->dst, &p->src, ports->dst, ports->src);
+  if (!target || (target->flags & PSTN_XDP_PASS)) return XDP_PASS;
+  if (p->is_fragment) {
+    if (!(target->flags & PSTN_XDP_FRAGMENTS)) {
+      count(PSTN_XDP_COUNT_FRAGMENTS);
+      return XDP_PASS;
+    }
+    struct pstn_xdp_fragments key = {p->src, p->dst, p->id, p->protocol};
+    bpf_map_update_elem(&pstn_vi_frags, &key, &target->slot, BPF_ANY);
+  }
+  return redirect(ctx, target->slot);
+}
+
+SEC("xdp.frags")
+int pstn_xdp1_vi(struct xdp_md* ctx) {
+  struct packet p = {.at = (void*)(long)ctx->data, .end = (void*)(long)ctx->data_end};
+  struct ethhdr* eth = TAKE(&p, struct ethhdr);
+  if (!eth) return XDP_PASS;
+  __be16 type = eth->h_proto;
+#pragma unroll
+  for (int i = 0; i < 2; i++) {
+    if (type != bpf_htons(ETH_P_8021Q) && type != bpf_htons(ETH_P_8021AD)) break;
+    struct vlan_tag* tag = TAKE(&p, struct vlan_tag);
+    if (!tag || p.vlan != 0) return XDP_PASS;  // a tag within a tag is nobody's of ours
+    p.vlan = bpf_ntohs(tag->id) & 0x0fff;
+    type = tag->type;
+  }
+  if (type != bpf_htons(ETH_P_IP) && type != bpf_htons(ETH_P_IPV6)) return XDP_PASS;
+  if (!read_ip(&p, type)) {
+    count(PSTN_XDP_COUNT_ODD);
+    return XDP_PASS;
+  }
+  if (p.protocol == IPPROTO_TCP || p.protocol == IPPROTO_UDP) return steer(ctx, &p);
+  if (p.protocol == (p.is_ipv6 ? ICMPV6 : IPPROTO_ICMP)) return steer_icmp(ctx, &p);
+  return XDP_PASS;
+}

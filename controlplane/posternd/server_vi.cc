@@ -1,0 +1,70 @@
+// server_vi.cc - VIs for our processes: made here, or asked of the broker.
+// SPDX-License-Identifier: Apache-2.0
+#include <cerrno>
+#include <utility>
+
+#include "proc.h"
+#include "server.h"
+
+namespace postern::daemon {
+
+// The broker knows which network namespace we are in, not which our processes are in.
+void Server::AskBroker(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (NetnsIno(client.pid()) != OwnNetnsIno()) return client.Reply(message, EPERM);
+  ctl::Msg question = message;
+  question.uuid = client.process->stack->id;
+  const auto pass_on = [this, line = &client, id = client.id(), message](
+                           int status, const ctl::Msg& answer, UniqueFd with) {
+    if (!IsHere(line, id)) return;
+    ctl::Msg reply;
+    reply.type = message.type;
+    reply.seq = message.seq;
+    reply.status = status;
+    reply.d = answer.d;
+    line->Send(reply, with.ok() ? Share(std::move(with)) : SharedFd());
+  };
+  upstream_.Ask(question, pass_on, fd.ok() ? Share(std::move(fd)) : SharedFd());
+}
+
+void Server::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (!vis_.enabled()) return AskBroker(client, message, std::move(fd));
+  const UniqueFd netns = OpenNetns(client.pid(), 0);
+  if (!netns.ok() || PidfdIsDead(client.process->pidfd.get())) return client.Reply(message, EPERM);
+  const pstn_uuid& stack = client.process->stack->id;
+  UniqueFd line;
+  const int error = message.b != 0 ? vis_.Adopt(stack, netns, message, std::move(fd), line)
+                                   : vis_.Open(stack, netns, message, std::move(fd), line);
+  if (error != 0) return client.Reply(message, -error);
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  client.Send(reply, Share(std::move(line)));
+}
+
+void Server::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (!vis_.enabled()) return AskBroker(client, message, std::move(fd));
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  reply.status = -vis_.Filter(client.process->stack->id, message, std::move(fd), reply.d);
+  client.Send(reply);
+}
+
+// What is in the bundle is the family's business; posternd only keeps it, as long as the stack.
+void Server::Wire(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (keepers_.OnAnswer(client, message)) return;
+  if (client.process == nullptr) return client.Reply(message, ENOTCONN);
+  Stack& stack = *client.process->stack;
+  if (message.a == 0) {
+    if (!stack.wire) return client.Reply(message, ENOENT);
+    ctl::Msg reply;
+    reply.type = message.type;
+    reply.seq = message.seq;
+    return client.Send(reply, stack.wire);
+  }
+  if (!fd.ok()) return client.Reply(message, EINVAL);
+  stack.wire = Share(std::move(fd));
+  keepers_.Wire(client, stack, message);
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,339 @@
+// vis.cc - see vis.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "vis.h"
+
+#include <fcntl.h>
+#include <linux/if_xdp.h>
+#include <linux/rtnetlink.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "log.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kAdd = 1, kRemove = 2;  // kFilter's a
+constexpr uint32_t kFlags = PSTN_XDP_PASS | PSTN_XDP_FRAGMENTS;
+constexpr uint32_t kGraceMs = 30'000;  // for owners to come to a new posternd
+constexpr size_t kFiltersMax = 65536;  // of one VI: each keeps a descriptor
+
+std::vector<std::string> Split(const std::string& list) {
+  std::vector<std::string> names;
+  for (size_t at = 0; list != "off" && at < list.size();) {
+    const size_t end = std::min(list.find(',', at), list.size());
+    if (end > at) names.push_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return names;
+}
+
+uint64_t NewId() {
+  uint64_t id = 0;
+  (void)!getrandom(&id, sizeof(id), 0);
+  return id;
+}
+
+UniqueFd AddressSocket() {
+  UniqueFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
+  sockaddr_nl address{};
+  address.nl_family = AF_NETLINK;
+  address.nl_groups = RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
+  if (!fd.ok() || bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
+    return {};
+  return fd;
+}
+
+template <typename K>
+std::string Bytes(const K& key) {
+  return {reinterpret_cast<const char*>(&key), sizeof(key)};
+}
+
+}  // namespace
+
+Vis::Vis(event_base* base, const std::string& interfaces)
+    : base_(base), interfaces_allowed_(Split(interfaces)) {
+  if (enabled()) worker_.Start();
+}
+
+Vis::~Vis() = default;
+
+bool Vis::IsAllowed(const std::string& name) const {
+  return std::any_of(interfaces_allowed_.begin(), interfaces_allowed_.end(),
+                     [&name](const std::string& a) { return a == "any" || a == name; });
+}
+
+// ---- interfaces --------------------------------------------------------------------------------
+
+// What can come from a wire: not what is the loopback's (RFC 1122, 3.2.1.3).
+std::vector<pstn_addr> Vis::Reachable(std::vector<pstn_addr> all) {
+  const auto is_loopback = [](const pstn_addr& a) {
+    const auto* in6 = reinterpret_cast<const in6_addr*>(a.ip);
+    return IN6_IS_ADDR_LOOPBACK(in6) || (IN6_IS_ADDR_V4MAPPED(in6) && a.ip[12] == 127);
+  };
+  all.erase(std::remove_if(all.begin(), all.end(), is_loopback), all.end());
+  return all;
+}
+
+void Vis::AddressesChanged(Interface& interface) {
+  char buffer[8192];
+  for (;;) {
+    const ssize_t got = recv(interface.netlink.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (got < 0 && errno != ENOBUFS && errno != EINTR) break;
+  }
+  (void)In(interface, [&interface] {
+    interface.addresses = Reachable(LocalAddresses());
+    interface.program.SetLocal(interface.addresses);
+    return 0;
+  });
+}
+
+void Vis::WatchAddresses(Interface& interface) {
+  if (!interface.netlink.ok())
+    return Warn("VI on %s: changes of addresses will not be seen", interface.name.c_str());
+  interface.changed = std::make_unique<Event>(base_, interface.netlink.get(),
+                                              static_cast<short>(EV_READ | EV_PERSIST),
+                                              [this, at = &interface] { AddressesChanged(*at); });
+  interface.changed->Add();
+}
+
+// What nobody has shown a socket for: its port may be somebody else's by now.
+void Vis::SweepInherited(Interface& interface) {
+  const auto keep = [&](uint32_t slot, const std::string& key) {
+    return std::any_of(vis_.begin(), vis_.end(), [&](const auto& vi) {
+      return vi.second->interface == &interface && vi.second->slot == slot &&
+             vi.second->uses.count(key) != 0;
+    });
+  };
+  (void)In(interface, [&] {
+    interface.program.Sweep(keep);
+    return 0;
+  });
+}
+
+int Vis::MakeInterface(const UniqueFd& netns, const Key& key, Interface*& made) {
+  auto interface = std::make_unique<Interface>();
+  interface->key = key;
+  interface->netns = UniqueFd(fcntl(netns.get(), F_DUPFD_CLOEXEC, 0));
+  Interface& i = *interface;
+  const int error = worker_.Run(netns.get(), [this, &i] {
+    NetInterface about;
+    if (const int failed = ReadInterface(i.key.second, about); failed != 0) return failed;
+    i.name = about.name;
+    if (!IsAllowed(i.name)) return -EPERM;
+    i.netlink = AddressSocket();
+    i.addresses = Reachable(LocalAddresses());
+    const int failed = i.program.Attach(i.key.second, i.name);
+    if (failed == 0) i.program.SetLocal(i.addresses);
+    return failed;
+  });
+  if (error != 0) return error;
+  WatchAddresses(i);
+  if (i.program.taken_over()) {
+    i.grace = std::make_unique<Event>(base_, -1, 0, [this, &i] { SweepInherited(i); });
+    i.grace->AddMs(kGraceMs);
+  }
+  Note("VI on %s: the XDP program %s%s", i.name.c_str(),
+       i.program.taken_over() ? "was attached" : "is attached",
+       i.program.generic() ? ", in generic mode" : "");
+  made = &i;
+  interfaces_.push_back(std::move(interface));
+  return 0;
+}
+
+int Vis::FindInterface(const UniqueFd& netns, uint32_t ifindex, Interface*& found) {
+  struct stat st {};
+  if (!netns.ok() || fstat(netns.get(), &st) != 0) return -EPERM;
+  const Key key{st.st_ino, ifindex};
+  // One that has been removed is not the one that has its number now.
+  const auto it = std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& i) {
+    return i->key == key && In(*i, [&i] { return i->program.attached() ? 0 : -ENODEV; }) == 0;
+  });
+  if (it == interfaces_.end()) return MakeInterface(netns, key, found);
+  found = it->get();
+  return 0;
+}
+
+void Vis::DropIfUnused(Interface& interface) {
+  if (interface.users != 0) return;
+  Note("VI on %s: the last one is gone", interface.name.c_str());
+  interfaces_.erase(std::find_if(interfaces_.begin(), interfaces_.end(),
+                                 [&interface](const auto& i) { return i.get() == &interface; }));
+}
+
+// ---- VIs ---------------------------------------------------------------------------------------
+
+// The VI's line, with the grant in it.
+int Vis::Grant(const pstn_uuid& stack, Interface& interface, uint32_t slot, ctl::ViGrant& grant,
+               const std::vector<UniqueFd>& sockets, UniqueFd& line) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    return -errno;
+  auto vi = std::make_unique<One>();
+  vi->line = UniqueFd(ends[0]);
+  line = UniqueFd(ends[1]);
+  uint64_t id = NewId();
+  while (id == 0 || vis_.count(id) != 0) id = NewId();
+  grant.id = id;
+  std::vector<int> fds;
+  for (const UniqueFd& socket : sockets) fds.push_back(socket.get());
+  fds.push_back(interface.program.link());
+  const ctl::GrantPacket packet(grant, fds.data(), static_cast<uint32_t>(fds.size()));
+  if (sendmsg(vi->line.get(), &packet.header, MSG_NOSIGNAL) < 0) return -errno;
+  vi->stack = stack;
+  vi->interface = &interface;
+  vi->slot = slot;
+  vi->ended = std::make_unique<Event>(base_, vi->line.get(), EV_READ, [this, id] { Ended(id); });
+  vi->ended->Add();
+  interface.users++;
+  vis_[id] = std::move(vi);
+  return 0;
+}
+
+// Nobody writes into the line: readable is its end. (Whoever writes has ended it as well.)
+void Vis::Ended(uint64_t id) {
+  const auto it = vis_.find(id);
+  if (it == vis_.end()) return;
+  const std::unique_ptr<One> vi = std::move(it->second);
+  vis_.erase(it);
+  Interface& interface = *vi->interface;
+  Note("VI on %s: its stack has let go of it", interface.name.c_str());
+  vi->ended.reset();
+  (void)In(interface, [&] {
+    interface.program.DropSlot(vi->slot);
+    return 0;
+  });
+  interface.users--;
+  DropIfUnused(interface);
+}
+
+int Vis::Open(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request, UniqueFd area,
+              UniqueFd& line) {
+  Interface* interface = nullptr;
+  if (const int error = FindInterface(netns, request.a, interface); error != 0) return error;
+  std::vector<UniqueFd> sockets;
+  ctl::ViGrant grant;
+  uint32_t slot = 0;
+  int error = In(*interface, [&] {
+    NetInterface about;
+    if (const int failed = ReadInterface(request.a, about); failed != 0) return failed;
+    const SocketsWanted wanted = {request.c, interface->program.generic()};
+    if (const int failed = OpenSockets(about, area, wanted, sockets, grant); failed != 0)
+      return failed;
+    const int free = interface->program.AddSockets(sockets);
+    if (free < 0) return free;
+    slot = static_cast<uint32_t>(free);
+    return 0;
+  });
+  if (error == 0) error = Grant(stack, *interface, slot, grant, sockets, line);
+  if (error != 0) DropIfUnused(*interface);
+  return error;
+}
+
+int Vis::Adopt(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request,
+               UniqueFd socket, UniqueFd& line) {
+  uint64_t cookie = 0;
+  int domain = 0;
+  socklen_t size = sizeof(domain);
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_XDP)
+    return -EINVAL;
+  size = sizeof(cookie);
+  if (getsockopt(socket.get(), SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return -errno;
+  Interface* interface = nullptr;
+  int error = FindInterface(netns, request.a, interface);
+  if (error != 0) return error;
+  int slot = -ENOENT;
+  error = In(*interface, [&] {
+    slot = interface->program.FindSlot(cookie);
+    return slot < 0 ? slot : 0;
+  });
+  const bool known = std::any_of(vis_.begin(), vis_.end(), [&](const auto& vi) {
+    return vi.second->interface == interface && static_cast<int>(vi.second->slot) == slot;
+  });
+  if (known) error = -EEXIST;
+  ctl::ViGrant grant;
+  grant.ifindex = request.a;
+  if (error == 0) error = Grant(stack, *interface, static_cast<uint32_t>(slot), grant, {}, line);
+  if (error != 0) DropIfUnused(*interface);
+  return error;
+}
+
+// ---- filters -----------------------------------------------------------------------------------
+
+// All of it or nothing.
+int Vis::Install(One& vi, FilterKeys& keys, uint32_t flags) {
+  const pstn_xdp_target target = {vi.slot, flags};
+  XdpProgram& program = vi.interface->program;
+  FilterKeys done;
+  int error = 0;
+  for (const pstn_xdp_flow& flow : keys.flows) {
+    if (error == 0) error = program.AddFlow(flow, target);
+    if (error == 0) done.flows.push_back(flow);
+  }
+  for (const pstn_xdp_port& port : keys.ports) {
+    if (error == 0) error = program.AddPort(port, target);
+    if (error == 0) done.ports.push_back(port);
+  }
+  for (const pstn_xdp_flow& flow : done.flows) vi.uses[Bytes(flow)]++;
+  for (const pstn_xdp_port& port : done.ports) vi.uses[Bytes(port)]++;
+  if (error != 0) Remove(vi, done);
+  return error;
+}
+
+void Vis::Remove(One& vi, const FilterKeys& keys) {
+  XdpProgram& program = vi.interface->program;
+  // Whether it was the last use; what was never installed has none.
+  const auto last = [&vi](const std::string& key) {
+    const auto it = vi.uses.find(key);
+    if (it == vi.uses.end() || --it->second != 0) return false;
+    vi.uses.erase(it);
+    return true;
+  };
+  for (const pstn_xdp_flow& flow : keys.flows) {
+    if (last(Bytes(flow))) program.RemoveFlow(flow, vi.slot);
+  }
+  for (const pstn_xdp_port& port : keys.ports) {
+    if (last(Bytes(port))) program.RemovePort(port, vi.slot);
+  }
+}
+
+int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, uint32_t& number) {
+  if (!socket.ok() || (request.b & ~kFlags) != 0) return -EINVAL;
+  if (vi.filters.size() >= kFiltersMax) return -ENOSPC;
+  Interface& interface = *vi.interface;
+  Installed filter;
+  const int error = In(interface, [&] {
+    int failed = CheckFilter(socket.get(), interface.key.first, interface.key.second, request,
+                             interface.addresses, filter.keys);
+    if (failed == 0) failed = Install(vi, filter.keys, request.b);
+    return failed;
+  });
+  if (error != 0) return error;
+  number = vi.next_filter++;
+  filter.socket = std::move(socket);
+  vi.filters[number] = std::move(filter);
+  return 0;
+}
+
+int Vis::Filter(const pstn_uuid& stack, const ctl::Msg& request, UniqueFd socket,
+                uint32_t& number) {
+  const auto it = vis_.find(request.cookie);
+  if (it == vis_.end() || !Same(it->second->stack, stack)) return -ENOENT;
+  One& vi = *it->second;
+  if (request.a == kAdd) return AddFilter(vi, request, std::move(socket), number);
+  const auto filter = vi.filters.find(request.d);
+  if (request.a != kRemove || filter == vi.filters.end()) return -ENOENT;
+  (void)In(*vi.interface, [&] {
+    Remove(vi, filter->second.keys);
+    return 0;
+  });
+  vi.filters.erase(filter);
+  return 0;
+}
+
+}  // namespace postern::daemon

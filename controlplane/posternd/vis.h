@@ -1,0 +1,109 @@
+// vis.h - the VIs that this posternd has granted, and what is steered to them.
+// SPDX-License-Identifier: Apache-2.0
+//
+//   Interface (network namespace, ifindex): XdpProgram, addresses
+//     `-- VI: its stack, its slot in the program's maps, its line
+//          `-- Filter: the kernel's socket that justifies it, its keys in the maps
+//
+// posternd keeps nothing that the packets need: sockets and program belong to whoever uses the VI
+// (ctl/vi_grant.h). A VI ends when the last copy of its line is closed; then its filters go, and
+// with the last VI of an interface the program. Filters that an earlier posternd has left count
+// until their owners have had time to come back with the sockets that justify them. What an
+// attacker could gain by a VI is bounded by CheckFilter(): packets that the kernel would have given
+// to a socket that he has.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "addresses.h"
+#include "ctl/proto.h"
+#include "event.h"
+#include "filter_check.h"
+#include "netns_worker.h"
+#include "uuid.h"
+#include "xdp_program.h"
+#include "xsk_open.h"
+
+namespace postern::daemon {
+
+class Vis {
+ public:
+  // interfaces: names separated by commas, "any", or "off". To be made while posternd still has the
+  // capabilities that it takes.
+  Vis(event_base* base, const std::string& interfaces);
+  ~Vis();
+  Vis(const Vis&) = delete;
+  Vis& operator=(const Vis&) = delete;
+
+  bool enabled() const { return !interfaces_allowed_.empty(); }
+
+  // kVi of a process of that stack in that network namespace (a descriptor). `line`: what the
+  // answer carries. 0 or -errno; EPERM: not on this interface, ENODEV, EBUSY, and what
+  // OpenSockets() and XdpProgram::Attach() say.
+  int Open(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request, UniqueFd area,
+           UniqueFd& line);
+  // kVi of a stack that has a VI of an earlier posternd, whose first socket this is.
+  int Adopt(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request, UniqueFd socket,
+            UniqueFd& line);
+  // kFilter. `number` names what was added.
+  int Filter(const pstn_uuid& stack, const ctl::Msg& request, UniqueFd socket, uint32_t& number);
+
+ private:
+  using Key = std::pair<uint64_t, uint32_t>;  // network namespace's inode, ifindex
+  struct Interface {
+    Key key;
+    UniqueFd netns;
+    std::string name;
+    XdpProgram program;
+    std::vector<pstn_addr> addresses;
+    UniqueFd netlink;
+    std::unique_ptr<Event> changed, grace;
+    uint32_t users = 0;
+  };
+  struct Installed {
+    UniqueFd socket;
+    FilterKeys keys;
+  };
+  struct One {
+    pstn_uuid stack{};
+    Interface* interface = nullptr;
+    uint32_t slot = 0;
+    UniqueFd line;
+    std::unique_ptr<Event> ended;
+    std::map<uint32_t, Installed> filters;
+    std::map<std::string, uint32_t> uses;  // of a key's bytes: listeners may share a port
+    uint32_t next_filter = 1;
+  };
+
+  bool IsAllowed(const std::string& name) const;
+  // Runs it in the interface's network namespace, with all capabilities.
+  template <typename Work>
+  int In(const Interface& interface, const Work& work) {
+    return worker_.Run(interface.netns.get(), work);
+  }
+  int FindInterface(const UniqueFd& netns, uint32_t ifindex, Interface*& found);
+  int MakeInterface(const UniqueFd& netns, const Key& key, Interface*& made);
+  void WatchAddresses(Interface& interface);
+  static std::vector<pstn_addr> Reachable(std::vector<pstn_addr> all);
+  void AddressesChanged(Interface& interface);
+  void SweepInherited(Interface& interface);
+  void DropIfUnused(Interface& interface);
+  int Grant(const pstn_uuid& stack, Interface& interface, uint32_t slot, ctl::ViGrant& grant,
+            const std::vector<UniqueFd>& sockets, UniqueFd& line);
+  void Ended(uint64_t id);
+  int AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, uint32_t& number);
+  static int Install(One& vi, FilterKeys& keys, uint32_t flags);
+  static void Remove(One& vi, const FilterKeys& keys);
+
+  event_base* base_;
+  std::vector<std::string> interfaces_allowed_;
+  NetnsWorker worker_;
+  std::vector<std::unique_ptr<Interface>> interfaces_;
+  std::map<uint64_t, std::unique_ptr<One>> vis_;  // by id
+};
+
+}  // namespace postern::daemon

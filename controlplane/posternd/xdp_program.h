@@ -1,0 +1,66 @@
+// xdp_program.h - bpf/xdp_filter.bpf.c on one interface, and its maps.
+// SPDX-License-Identifier: Apache-2.0
+//
+// One program for each interface, which all VIs of that interface share. It stays attached as long
+// as somebody has its link: posternd, or whoever uses a VI, to whom the link goes with the sockets.
+// So the death of posternd changes nothing for them, and the next posternd finds the program and
+// its maps on the interface. To be called in the interface's network namespace (NetnsWorker), but
+// for what only works on the maps.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "abi/postern_abi.h"
+#include "bpf/xdp_maps.h"
+#include "fd.h"
+
+namespace postern::daemon {
+
+class XdpProgram {
+ public:
+  // Whether this posternd was built with it.
+  static bool Built();
+
+  // Attaches it, in driver mode where the driver can, or takes over what an earlier posternd has
+  // attached. 0 or -errno, after Warn(): EBUSY, the interface has somebody else's program.
+  int Attach(uint32_t ifindex, const std::string& name);
+
+  bool generic() const { return generic_; }
+  bool taken_over() const { return taken_over_; }
+  int link() const { return link_.get(); }
+  // False: the interface is gone, or somebody has detached it.
+  bool attached() const;
+
+  // The sockets of a VI, by queue, into a free slot, which is returned; or -errno. What an earlier
+  // owner of the slot has left behind is taken out first.
+  int AddSockets(const std::vector<UniqueFd>& sockets);
+  // Who owned a slot before posternd was started anew: by the cookie of its first socket.
+  int FindSlot(uint64_t cookie) const;
+  void DropSlot(uint32_t slot);
+
+  // 0 or -errno; adding what is there replaces it.
+  int AddFlow(const pstn_xdp_flow& flow, const pstn_xdp_target& target);
+  int AddPort(const pstn_xdp_port& port, const pstn_xdp_target& target);
+  // Only what leads to that slot.
+  void RemoveFlow(const pstn_xdp_flow& flow, uint32_t slot);
+  void RemovePort(const pstn_xdp_port& port, uint32_t slot);
+  // Takes out what is not to be kept, a key's bytes.
+  using Keep = std::function<bool(uint32_t slot, const std::string& key)>;
+  void Sweep(const Keep& keep);
+  // The addresses that a port on any address means.
+  void SetLocal(const std::vector<pstn_addr>& addresses);
+  // PSTN_XDP_COUNT_*, over all processors.
+  uint64_t Count(uint32_t which) const;
+
+ private:
+  int AttachNew(uint32_t ifindex, const std::string& name);
+  int TakeOver(uint32_t ifindex, uint32_t program);
+  void PurgeSlot(uint32_t slot);
+
+  UniqueFd link_, xsks_, flows_, ports_, local_, owners_, counts_;
+  bool generic_ = false, taken_over_ = false;
+};
+
+}  // namespace postern::daemon

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// ring_record.h - where a ring's records lie: for ring.cc, which reads and writes them in order,
+// and ring_ahead.cc, which looks further.
+#pragma once
+#include "smcd/ring.h"
+
+namespace postern {
+
+// Where the payload of a record starts: behind the header word, so that a small message is one
+// line; in a line of its own when it is long, because large copies want an aligned destination.
+inline constexpr uint32_t kLongRecord = 2048;
+inline uint32_t PayloadOff(uint64_t len) {
+  return len < kLongRecord ? PSTN_REC_HDR : PSTN_REC_ALIGN;
+}
+inline uint32_t RecordBytes(uint64_t len) {
+  return static_cast<uint32_t>((len + PayloadOff(len) + PSTN_REC_ALIGN - 1) / PSTN_REC_ALIGN *
+                               PSTN_REC_ALIGN);
+}
+
+enum class Look : uint8_t { kRecord, kEmpty, kViolation };
+
+struct Place {
+  uint64_t ring;
+  uint32_t off;
+};
+
+// What is at `p` in the peer's ring, following marks and changes of ring. On kRecord `len` is the
+// checked length of what lies in `ring`.
+Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring);
+
+}  // namespace postern

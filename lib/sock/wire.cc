@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// wire.cc - this process's part in running the engine: when it looks, and who does while it sleeps.
+#include "sock/wire.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/sys.h"
+#include "state/area.h"
+
+namespace postern {
+
+stack::Engine* g_wire;
+uint32_t g_wire_on;
+
+void WireUse(stack::Engine* engine) {
+  StoreRelease(g_wire, engine);
+  StoreRelease(g_wire_on, engine != nullptr ? 1u : 0u);
+}
+
+uint32_t WirePoll() {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr) return 0;
+  const uint64_t now = MonotonicNs();
+  StoreRelaxed(engine->state().attended_ns, now);
+  return engine->IsDue(now) ? engine->Poll(now) : 0;
+}
+
+void WireAwake() {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine != nullptr) FetchAdd(engine->state().awake, 1u);
+}
+
+// The last one who goes to sleep tells the keeper, if that one relies on us.
+void WireSleeps() {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr) return;
+  stack::WireState& w = engine->state();
+  if (LoadRelaxed(w.awake) != 0) FetchSub(w.awake, 1u);
+  FullFence();  // [F1] against the keeper, who says that he naps and looks at `awake` after it
+  if (LoadRelaxed(w.keeper_naps) == 0 || Exchange(w.keeper_naps, 0u) == 0) return;
+  (void)RingBell(g_proc.bells, BellOf(Stack(), PSTN_EVMAP_WIRE));
+}
+
+namespace {
+
+// What a listener can't have on the wire stays with the kernel: no address, or one of this host
+// only.
+bool MayListen(const pstn_ep& ep) {
+  return !AddrIsLoopback(ep.local) && (LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) == 0;
+}
+
+}  // namespace
+
+void WireListen(int fd, pstn_ep& ep) {
+  if (ep.wire != 0 || !MayListen(ep) || !WireStart()) return;
+  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::WireState& w = engine->state();
+  if (Lock(w.lock)) engine->Recover(MonotonicNs());
+  const uint32_t at =
+      engine->Listen(ep.local, ep.family, (LoadRelaxed(ep.flags) & PSTN_EPF_V6ONLY) != 0 ? 1u : 0u,
+                     ep.backlog, EpIdx(Stack(), ep), ep.gen);
+  Unlock(w.lock);
+  if (at == PSTN_NONE) return;
+  StoreRelease(ep.wire, at + 1);
+  // The engine knows it: from now on it may come.
+  for (uint32_t vi = 0; vi < kAreaVis; vi++)
+    if (w.grant[vi] != 0) (void)WireFilter(fd, vi, &w.listeners[at].filter[vi]);
+}
+
+namespace {
+
+void GiveUp(stack::Engine& engine, uint32_t at) {
+  stack::WireState& w = engine.state();
+  for (uint32_t vi = 0; vi < kAreaVis; vi++)
+    if (w.grant[vi] != 0 && w.listeners[at].filter[vi] != 0)
+      WireUnfilter(vi, w.listeners[at].filter[vi]);
+  if (Lock(w.lock)) engine.Recover(MonotonicNs());
+  engine.Unlisten(at);
+  (void)engine.PollLocked(MonotonicNs());  // what that has put on its way
+  Unlock(w.lock);
+}
+
+}  // namespace
+
+void WireUnlisten(pstn_ep& ep) {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr) return;  // posternd, who reaps: the keeper sees to it
+  const uint32_t at = Exchange(ep.wire, 0u);
+  if (at != 0 && at <= stack::kListeners) GiveUp(*engine, at - 1);
+}
+
+void WireSweep() {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr) return;
+  stack::WireState& w = engine->state();
+  RingStreams streams;
+  for (uint32_t i = 0; i < w.listener_hw && i < stack::kListeners; i++)
+    if (LoadRelaxed(w.listeners[i].use) != 0 && !streams.Listens(w.listeners[i]))
+      GiveUp(*engine, i);
+}
+
+int WireBell() {
+  pstn_waiter& w = Stack().waiters[PSTN_EVMAP_WIRE];
+  StoreRelaxed(w.nonce, NewUuid().lo);
+  const int bell = OpenBell(BellOf(Stack(), PSTN_EVMAP_WIRE));
+  if (bell >= 0) MarkWaiter(PSTN_EVMAP_WIRE, PSTN_EV_USED);
+  return bell < 0 ? bell : MoveHigh(bell);
+}
+
+}  // namespace postern

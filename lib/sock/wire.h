@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// wire.h - connections whose peer is behind a VI: the engine is the other end of their rings.
+//
+// The program's end is an endpoint like any other; so is the engine's (PSTN_EPF_ENGINE), but no
+// descriptor means it. Both are connected through one of the link groups that the stack has with
+// itself. docs/adr/0010; what happens in which call: docs/architecture.md, "Walk: a packet".
+#pragma once
+#include "sock/sock.h"
+#include "stack/engine.h"
+
+namespace postern {
+
+// The engine's view of the program's ends.
+class RingStreams final : public stack::Streams {
+ public:
+  tcp::Cursor Begin(stack::Conn& c) override;
+  uint32_t Available(stack::Conn& c, const tcp::Cursor& at, uint32_t limit) override;
+  tcp::Cursor Skip(stack::Conn& c, const tcp::Cursor& at, uint32_t bytes) override;
+  bool Copy(stack::Conn& c, const tcp::Cursor& at, uint32_t bytes, uint8_t* to,
+            wire::Checksummer& sum) override;
+  void Release(stack::Conn& c, uint32_t bytes) override;
+  bool Ended(stack::Conn& c) override;
+  uint32_t Room(stack::Conn& c) override;
+  uint32_t RoomMax(stack::Conn& c) override;
+  uint32_t Deliver(stack::Conn& c, const uint8_t* data, uint32_t bytes) override;
+  void Report(stack::Conn& c, tcp::Event event, int error) override;
+  uint32_t Look(stack::Conn& c) override;
+  bool Accept(stack::Conn& c, uint32_t idx, const stack::Listener& l) override;
+  bool MayAccept(const stack::Listener& l) override;
+  bool Listens(const stack::Listener& l) override;
+  void Collect(stack::Engine& engine) override;
+  bool HasNews() override;
+};
+
+// The wire as this process has it; null: there is none, or it was not asked for. g_wire_on follows.
+extern stack::Engine* g_wire;
+void WireUse(stack::Engine* engine);
+// wire_attach.cc. Makes the stack's wire, or joins it. False: the kernel does it all.
+bool WireStart();
+// The keeper's way in; `bundle` is taken. 0 or -errno.
+int WireAdopt(int bundle);
+// Steers what comes by VI `vi` for the name that the kernel's socket is bound to, to us. 0 or
+// -errno.
+int WireFilter(int fd, uint32_t vi, uint32_t* number);
+void WireUnfilter(uint32_t vi, uint32_t number);
+void WireUnfilterLater(uint32_t vi, uint32_t number);  // asks, and does not wait for the answer
+// The same for one connection.
+int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
+                   uint32_t* number);
+const pstn_routes* WireTables();
+uint32_t WireViOn(uint32_t ifindex);  // kAreaVis: none
+// The engine's doorbell, for whoever keeps it: fd or -errno.
+int WireBell();
+// Gives up listeners whose program is gone without a word.
+void WireSweep();
+
+// ---- wire_connect.cc
+void WireConnected(pstn_ep& program, pstn_conn& conn, int error);
+
+// The link group `idx` of the stack with itself, as its other side has it.
+uint32_t OtherSide(uint32_t idx);
+// Whether connection `conn` of link group `idx`, in which we are the server, came through a VI.
+bool IsFromWire(uint32_t idx, uint32_t conn);
+
+// listen() and its end. What can't be had on the wire is served by the kernel alone.
+void WireListen(int fd, pstn_ep& ep);
+void WireUnlisten(pstn_ep& ep);
+
+}  // namespace postern

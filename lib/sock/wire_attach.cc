@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// wire_attach.cc - how a stack comes to its wire, and its processes to the stack's.
+//
+// The first process that listens or connects where the option "vi" names interfaces makes it: the
+// packet area and the wire segment (memfds), and for each interface a VI, which posternd grants.
+// All their descriptors wait in one message in a Unix socket, the *bundle*: whoever has it looks at
+// the message (MSG_PEEK) and gets copies. posternd keeps the bundle for the stack, hands it to the
+// keeper, and to whoever comes from an exec. Forked children have everything already.
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "base/sys.h"
+#include "ctl/vi_grant.h"
+#include "sock/control.h"
+#include "sock/wire.h"
+#include "stack/route_paths.h"
+#include "state/area.h"
+#include "vi/xsk.h"
+
+namespace postern {
+namespace {
+
+constexpr uint32_t kFrames = 8192;
+constexpr uint32_t kBundleMagic = 0x656c7562u;
+constexpr uint32_t kBundleFdsMax = 2 + kAreaVis;
+
+struct Bundle {
+  uint32_t magic = kBundleMagic;
+  uint32_t vis = 0;
+};
+
+void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]);
+
+// All of it is made once and stays: other threads may be in it.
+struct WireHere {
+  Area area;
+  RingStreams streams;
+  stack::RoutePaths paths{area, AskNeighbour};
+  XskVi vis[kAreaVis];
+  stack::WireState* state = nullptr;
+  const pstn_routes* tables = nullptr;
+  int bundle = -1;
+};
+alignas(64) unsigned char here_at[sizeof(WireHere)];
+alignas(64) unsigned char engine_at[sizeof(stack::Engine)];
+WireHere* here;  // under wire_lock, like all below
+pstn_lock wire_lock;
+uint64_t not_before_ns;  // after a failure
+constexpr uint64_t kRetryNs = 1'000'000'000;
+
+int NewWireState() {
+  int fd = static_cast<int>(sys::Call(SYS_memfd_create, "postern-wire", 3L));  // CLOEXEC, SEALING
+  if (fd < 0) return fd;
+  constexpr long kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  uint64_t entropy[4];
+  long r = sys::Call(SYS_ftruncate, fd, static_cast<long>(sizeof(stack::WireState)));
+  if (r == 0 && sys::Call(SYS_getrandom, entropy, sizeof entropy, 0L) != sizeof entropy) r = -EIO;
+  if (r == 0) r = sys::Fcntl(fd, F_ADD_SEALS, kSeals);
+  if (r != 0) {
+    sys::Close(fd);
+    return static_cast<int>(r);
+  }
+  void* p = mmap(nullptr, sizeof(stack::WireState), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) {
+    sys::Close(fd);
+    return -ENOMEM;
+  }
+  stack::FormatWire(*static_cast<stack::WireState*>(p), Stack().hdr.id, entropy, MonotonicNs());
+  munmap(p, sizeof(stack::WireState));
+  return fd;
+}
+
+stack::WireState* MapWireState(int fd) {
+  const int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return nullptr;
+  void* p = mmap(nullptr, sizeof(stack::WireState), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) return nullptr;
+  auto* w = static_cast<stack::WireState*>(p);
+  if (LoadAcquire(w->magic) == stack::kWireMagic && w->version == stack::kWireVersion &&
+      w->size_bytes == sizeof *w)
+    return w;
+  munmap(p, sizeof *w);
+  return nullptr;
+}
+
+// The grant and its sockets, out of the VI's line, where they stay for the next. 0 or -errno.
+int PeekGrant(int line, ctl::ViGrant& grant, int (&fds)[ctl::kGrantFdsMax], uint32_t& count) {
+  ctl::GrantPacket packet(grant);
+  const long r = sys::Call(SYS_recvmsg, line, &packet.header,
+                           static_cast<long>(MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
+  count = r > 0 ? packet.TakeFds(fds) : 0;
+  if (r == static_cast<long>(sizeof grant) && grant.magic == ctl::kGrantMagic &&
+      count == grant.queue_count + 1 && grant.queue_count <= kViQueues)
+    return 0;
+  for (uint32_t i = 0; i < count; i++) sys::Close(fds[i]);
+  return r < 0 ? static_cast<int>(r) : -EPROTO;
+}
+
+// Is for the whole family: what the first one enters, the others find.
+enum class Who : uint8_t { kFirst, kAnother };
+
+int AttachVi(WireHere& h, uint32_t idx, int line, Who who) {
+  ctl::ViGrant grant;
+  int fds[ctl::kGrantFdsMax];
+  uint32_t count = 0;
+  int r = PeekGrant(line, grant, fds, count);
+  if (r != 0) return r;
+  for (uint32_t i = 0; i < count; i++) fds[i] = MoveHigh(fds[i]);
+  if (who == Who::kFirst) {
+    EnterGrant(grant, *h.area.ViAt(idx));
+    h.state->grant[idx] = grant.id;
+  }
+  r = h.vis[idx].Attach(h.area, idx, fds, grant.queue_count);
+  if (r != 0)
+    for (uint32_t i = 0; i < count; i++) CloseInternal(fds[i]);
+  return r;  // the link's descriptor, the last one, is kept for life
+}
+
+const pstn_routes* FetchRoutes() {
+  ctl::Msg m;
+  m.type = ctl::Type::kRoutes;
+  int fd = -1;
+  if (CtlAsk(m, -1, &fd) != 0 || fd < 0) return nullptr;
+  const pstn_routes* tables = MapRoutes(fd);
+  sys::Close(fd);
+  return tables;
+}
+
+// Not more often than a kernel would ask: once a second for each neighbour, as far as the few that
+// are remembered tell.
+void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]) {
+  struct Asked {
+    uint8_t ip[16];
+    uint32_t ifindex;
+    uint64_t at_ns;
+  };
+  static Asked asked[16];
+  static uint32_t next;
+  const uint64_t now = MonotonicNs();
+  for (const Asked& a : asked)
+    if (a.ifindex == ifindex && memcmp(a.ip, ip, 16) == 0 && now - a.at_ns < kRetryNs) return;
+  Asked& a = asked[next++ % 16];
+  memcpy(a.ip, ip, 16);
+  a.ifindex = ifindex;
+  a.at_ns = now;
+  ctl::Msg m;
+  m.type = ctl::Type::kResolve;
+  m.a = ifindex;
+  memcpy(m.addr.ip, ip, sizeof m.addr.ip);
+  (void)CtlTell(m, -1);
+}
+
+// Maps what the bundle has and takes part from now on.
+int Join(WireHere& h, const int* fds, uint32_t vis, Who who) {
+  int r = h.area.Map(fds[0]);
+  if (r != 0) return r;
+  h.state = MapWireState(fds[1]);
+  if (h.state == nullptr) return -EPROTO;
+  const pstn_routes* tables = FetchRoutes();
+  if (tables == nullptr) return -ENOENT;
+  h.paths.SetTables(tables);
+  h.tables = tables;
+  auto* engine = std::construct_at(reinterpret_cast<stack::Engine*>(engine_at), *h.state, h.area,
+                                   h.streams, h.paths);
+  for (uint32_t i = 0; i < vis; i++) {
+    r = AttachVi(h, i, fds[2 + i], who);
+    if (r != 0) return r;
+    engine->SetVi(i, &h.vis[i]);
+  }
+  // A link group with ourselves is there before the first packet is.
+  ConnSlot slot;
+  if (who == Who::kFirst && TakeConnSlot(Stack().hdr.id, slot) == kReasonNone)
+    GiveConn(Stack().lgrs[slot.lgr_idx], slot.conn);
+  WireUse(engine);
+  return 0;
+}
+
+int SendBundle(int to, const int* fds, uint32_t count) {
+  Bundle bundle;
+  bundle.vis = count - 2;
+  iovec iov = {&bundle, sizeof bundle};
+  alignas(cmsghdr) char control[CMSG_SPACE(kBundleFdsMax * sizeof(int))] = {};
+  msghdr m = {};
+  m.msg_iov = &iov;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = CMSG_SPACE(count * sizeof(int));
+  cmsghdr* c = CMSG_FIRSTHDR(&m);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(count * sizeof(int));
+  memcpy(CMSG_DATA(c), fds, count * sizeof(int));
+  const long r = sys::Call(SYS_sendmsg, to, &m, static_cast<long>(MSG_NOSIGNAL));
+  return r < 0 ? static_cast<int>(r) : 0;
+}
+
+uint32_t PeekBundle(int from, int (&fds)[kBundleFdsMax]) {
+  Bundle bundle;
+  iovec iov = {&bundle, sizeof bundle};
+  alignas(cmsghdr) char control[CMSG_SPACE(kBundleFdsMax * sizeof(int))] = {};
+  msghdr m = {};
+  m.msg_iov = &iov;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof control;
+  const long r = sys::Call(SYS_recvmsg, from, &m,
+                           static_cast<long>(MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
+  uint32_t n = 0;
+  for (cmsghdr* c = r > 0 ? CMSG_FIRSTHDR(&m) : nullptr; c != nullptr; c = CMSG_NXTHDR(&m, c)) {
+    for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0) && n < kBundleFdsMax;
+         at += sizeof(int))
+      memcpy(&fds[n++], CMSG_DATA(c) + at, sizeof(int));
+  }
+  if (r == static_cast<long>(sizeof bundle) && bundle.magic == kBundleMagic && n == bundle.vis + 2)
+    return n;
+  for (uint32_t i = 0; i < n; i++) sys::Close(fds[i]);
+  return 0;
+}
+
+uint32_t IndexOf(const char* name, size_t bytes) {
+  ifreq q = {};
+  if (bytes >= sizeof q.ifr_name) return 0;
+  memcpy(q.ifr_name, name, bytes);
+  const int fd = sys::Socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return 0;
+  const long r = sys::Call(SYS_ioctl, fd, static_cast<long>(SIOCGIFINDEX), &q);
+  sys::Close(fd);
+  return r < 0 ? 0 : static_cast<uint32_t>(q.ifr_ifindex);
+}
+
+// The line of a VI on each interface that the option names. How many; -errno of the first that
+// can't be had.
+int OpenVis(int area_fd, int* lines) {
+  uint32_t n = 0;
+  const char* at = g_proc.opt.vi;
+  while (*at != 0 && n < kAreaVis) {
+    const size_t bytes = strcspn(at, ",");
+    const uint32_t ifindex = IndexOf(at, bytes);
+    if (ifindex == 0) return -ENODEV;
+    ctl::Msg m;
+    m.type = ctl::Type::kVi;
+    m.a = ifindex;
+    const int r = CtlAsk(m, area_fd, &lines[n]);
+    if (r != 0) return r;
+    if (lines[n] < 0) return -EPROTO;
+    n++;
+    at += bytes + (at[bytes] == ',' ? 1 : 0);
+  }
+  return static_cast<int>(n);
+}
+
+// Makes the stack's wire and leaves it with posternd.
+int Make(WireHere& h) {
+  int fds[kBundleFdsMax] = {-1, -1};
+  fds[0] = CreateArea(Stack().hdr.id, kFrames);
+  fds[1] = fds[0] < 0 ? -1 : NewWireState();
+  for (uint32_t i = 2; i < kBundleFdsMax; i++) fds[i] = -1;
+  int r = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : OpenVis(fds[0], fds + 2);
+  if (r > 0) {
+    const uint32_t vis = static_cast<uint32_t>(r);
+    int pair[2] = {-1, -1};
+    r = Join(h, fds, vis, Who::kFirst);
+    if (r == 0)
+      r = static_cast<int>(sys::Call(SYS_socketpair, static_cast<long>(AF_UNIX),
+                                     static_cast<long>(SOCK_SEQPACKET | SOCK_CLOEXEC), 0L, pair));
+    if (r == 0) {
+      r = SendBundle(pair[0], fds, vis + 2);
+      sys::Close(pair[0]);  // what is queued stays
+      h.bundle = MoveHigh(pair[1]);
+    }
+    if (r == 0) {
+      ctl::Msg m;
+      m.type = ctl::Type::kWire;
+      m.a = 1;
+      r = CtlAsk(m, h.bundle, nullptr);
+    }
+  } else if (r == 0) {
+    r = -ENODEV;
+  }
+  for (const int fd : fds)
+    if (fd >= 0) sys::Close(fd);
+  return r;
+}
+
+int Adopt(WireHere& h, int bundle) {
+  int fds[kBundleFdsMax];
+  const uint32_t n = PeekBundle(bundle, fds);
+  if (n < 2) return -EPROTO;
+  const int r = Join(h, fds, n - 2, Who::kAnother);
+  for (uint32_t i = 0; i < n; i++) sys::Close(fds[i]);
+  h.bundle = bundle;
+  return r;
+}
+
+}  // namespace
+
+int WireAdopt(int bundle) {
+  Guard g(wire_lock);
+  if (g_wire != nullptr) return 0;
+  if (here == nullptr) here = std::construct_at(reinterpret_cast<WireHere*>(here_at));
+  return Adopt(*here, MoveHigh(bundle));
+}
+
+bool WireStart() {
+  if (g_proc.opt.vi[0] == 0) return false;
+  if (LoadAcquire(g_wire) != nullptr) return true;
+  Guard g(wire_lock);
+  if (g_wire != nullptr) return true;
+  if (here != nullptr || MonotonicNs() < not_before_ns) return false;
+  not_before_ns = MonotonicNs() + kRetryNs;
+  ctl::Msg m;
+  m.type = ctl::Type::kWire;
+  int bundle = -1;
+  const int r = CtlAsk(m, -1, &bundle);
+  here = std::construct_at(reinterpret_cast<WireHere*>(here_at));
+  const int done = r == 0 && bundle >= 0 ? Adopt(*here, MoveHigh(bundle)) : Make(*here);
+  StoreRelaxed(Stack().hdr.wire_error, static_cast<uint32_t>(-done));
+  return done == 0;
+}
+
+int WireFilter(int fd, uint32_t vi, uint32_t* number) {
+  if (here == nullptr || here->state == nullptr) return -ENOENT;
+  ctl::Msg m;
+  m.type = ctl::Type::kFilter;
+  m.cookie = here->state->grant[vi % kAreaVis];
+  m.a = 1;
+  const int r = CtlAsk(m, fd, nullptr);
+  if (r == 0 && number != nullptr) *number = m.d;
+  return r;
+}
+
+int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
+                   uint32_t* number) {
+  if (here == nullptr || here->state == nullptr) return -ENOENT;
+  ctl::Msg m;
+  m.type = ctl::Type::kFilter;
+  m.cookie = here->state->grant[vi % kAreaVis];
+  m.a = 1;
+  m.addr = peer;
+  memcpy(&m.id, local.ip, sizeof m.id);
+  const int r = CtlAsk(m, fd, nullptr);
+  if (r == 0) *number = m.d;
+  return r;
+}
+
+const pstn_routes* WireTables() { return here != nullptr ? here->tables : nullptr; }
+
+uint32_t WireViOn(uint32_t ifindex) {
+  for (uint32_t i = 0; here != nullptr && i < kAreaVis; i++) {
+    const pstn_vi& vi = *here->area.ViAt(i);
+    if (LoadRelaxed(vi.state) == kViUp && vi.ifindex == ifindex) return i;
+  }
+  return kAreaVis;
+}
+
+void WireUnfilter(uint32_t vi, uint32_t number) {
+  if (here == nullptr || here->state == nullptr) return;
+  ctl::Msg m;
+  m.type = ctl::Type::kFilter;
+  m.cookie = here->state->grant[vi % kAreaVis];
+  m.a = 2;
+  m.d = number;
+  (void)CtlAsk(m, -1, nullptr);
+}
+
+void WireUnfilterLater(uint32_t vi, uint32_t number) {
+  if (here == nullptr || here->state == nullptr) return;
+  ctl::Msg m;
+  m.type = ctl::Type::kFilter;
+  m.cookie = here->state->grant[vi % kAreaVis];
+  m.a = 2;
+  m.d = number;
+  (void)CtlTell(m, -1);
+}
+
+}  // namespace postern

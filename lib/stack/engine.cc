@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine.cc - one round of work: completed frames, packets, news of programs, timers, packets out.
+#include "stack/engine.h"
+
+#include <cerrno>
+#include <cstring>
+
+namespace postern::stack {
+
+void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4], uint64_t now_ns) {
+  w.version = kWireVersion;
+  w.size_bytes = sizeof w;
+  w.stack = stack;
+  w.random[0] = entropy[0] | 1;
+  w.random[1] = entropy[1];
+  w.secret[0] = entropy[2];
+  w.secret[1] = entropy[3];
+  WheelFormat(w.wheel, now_ns);
+  StoreRelease(w.magic, kWireMagic);
+}
+
+// xorshift128+: for what has to look random to peers that do not attack; secrets are hashed
+// (isn.h).
+uint64_t Engine::Random() {
+  uint64_t a = w_.random[0];
+  const uint64_t b = w_.random[1];
+  a ^= a << 23;
+  w_.random[0] = b;
+  w_.random[1] = a ^ b ^ (a >> 18) ^ (b >> 5);
+  return w_.random[1] + b;
+}
+
+// ---- segments under way: free lists whose links are the entries' own `next`, + 1
+uint32_t Engine::TakeTxSeg() {
+  if (w_.tx_free != 0 && w_.tx_free <= kTxSegs) {
+    const uint32_t idx = w_.tx_free - 1;
+    w_.tx_free = w_.tx[idx].next;
+    return idx;
+  }
+  if (w_.tx_hw < kTxSegs) return w_.tx_hw++;
+  w_.counters.no_segment++;
+  return PSTN_NONE;
+}
+void Engine::GiveTxSeg(uint32_t idx) {
+  if (idx >= kTxSegs) return;
+  w_.tx[idx].next = w_.tx_free;
+  w_.tx_free = idx + 1;
+}
+uint32_t Engine::TakeRxSeg() {
+  if (w_.rx_free != 0 && w_.rx_free <= kRxSegs) {
+    const uint32_t idx = w_.rx_free - 1;
+    w_.rx_free = w_.rx[idx].next;
+    return idx;
+  }
+  if (w_.rx_hw < kRxSegs) return w_.rx_hw++;
+  w_.counters.no_segment++;
+  return PSTN_NONE;
+}
+void Engine::GiveRxSeg(uint32_t idx) {
+  if (idx >= kRxSegs) return;
+  w_.rx[idx].next = w_.rx_free;
+  w_.rx_free = idx + 1;
+}
+
+bool Engine::Pending() {
+  for (Vi* vi : vi_)
+    if (vi != nullptr && vi->Pending()) return true;
+  return false;
+}
+
+// ---------------------------------------------------------------- connections
+
+// A quarter of the frames has to stay for what the drivers receive into.
+bool Engine::Keep(uint32_t packet) {
+  return area_.FreeCount() > area_.frame_count() / 4 && area_.Keep(packet);
+}
+
+void Engine::Wake(uint32_t conn) {
+  if (conn >= kConns) return;
+  Conn& c = w_.conns[conn];
+  if (c.use != kConnUsed || (c.flags & kReady) != 0) return;
+  c.flags |= kReady;
+  c.next = 0;
+  if (w_.ready_tail != 0 && w_.ready_tail <= kConns)
+    w_.conns[w_.ready_tail - 1].next = conn + 1;
+  else
+    w_.ready_head = conn + 1;
+  w_.ready_tail = conn + 1;
+}
+
+void Engine::Report(tcp::Tcb& t, tcp::Event event, int error) {
+  Conn& c = Of(t);
+  if (event == tcp::Event::kClosed) {
+    closed_ = true;
+    if ((c.flags & (kEmbryo | kOrphan | kDetached)) == 0) streams_.Report(c, event, error);
+    return;
+  }
+  if ((c.flags & kEmbryo) != 0) {
+    if (event != tcp::Event::kConnected) return;
+    c.flags &= ~kEmbryo;
+    w_.embryo_count--;
+    Listener* l = c.listener < kListeners ? &w_.listeners[c.listener] : nullptr;
+    if (l != nullptr && l->embryos != 0) l->embryos--;
+    if (l == nullptr || l->use == 0 || !streams_.Accept(c, IdxOf(c), *l)) c.flags |= kOrphan;
+    if ((c.flags & kOrphan) != 0) Wake(IdxOf(c));  // reset, but not from within TCP
+    return;
+  }
+  if ((c.flags & (kOrphan | kDetached)) == 0) streams_.Report(c, event, error);
+}
+
+void Engine::Touch(uint32_t idx) {
+  Conn& c = w_.conns[idx];
+  if (closed_ || tcp::StateOf(c.tcb) == tcp::State::kClosed) {
+    closed_ = false;
+    FreeConn(idx);
+    return;
+  }
+  // Everything has been delivered, and nothing more comes: a minute of waiting needs no ring.
+  if (tcp::StateOf(c.tcb) == tcp::State::kTimeWait &&
+      (c.flags & (kEmbryo | kOrphan | kDetached)) == 0) {
+    c.flags |= kDetached;
+    streams_.Report(c, tcp::Event::kClosed, 0);
+  }
+  if ((c.flags & kMtuChanged) != 0) [[unlikely]] {
+    c.flags &= ~kMtuChanged;
+    tcp::PathMtu(c.tcb, c.path_mss, *this);
+  }
+  if ((c.flags & kNoRoom) != 0) Wake(idx);
+  Timers().Set(idx, tcp::NextDeadline(c.tcb));
+}
+
+uint32_t Engine::Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t owner,
+                         uint64_t now, int& error) {
+  error = EADDRNOTAVAIL;
+  const uint32_t old = FindConn(local, peer);
+  if (old != PSTN_NONE) return PSTN_NONE;  // TIME_WAIT has the port: the caller takes another
+  const uint32_t idx = NewConn(local, peer);
+  error = ENOBUFS;
+  if (idx == PSTN_NONE) return PSTN_NONE;
+  Conn& c = w_.conns[idx];
+  c.owner = owner;
+  now_ns = now;
+  if (!FindPath(c, error)) {
+    FreeConn(idx);
+    return PSTN_NONE;
+  }
+  Hold(idx);
+  (void)streams_.Look(c);  // settings
+  tcp::Open(c.tcb, ArgsFor(c), *this);
+  Touch(idx);
+  LetGo();
+  return idx;
+}
+
+// ---------------------------------------------------------------- a round of work
+
+uint32_t Engine::RunReady() {
+  uint32_t done = 0;
+  const uint32_t last = w_.ready_tail;
+  for (uint32_t steps = 0; w_.ready_head != 0 && w_.ready_head <= kConns && steps < kConns;
+       steps++) {
+    const uint32_t idx = w_.ready_head - 1;
+    Conn& c = w_.conns[idx];
+    w_.ready_head = c.next;
+    if (w_.ready_head == 0) w_.ready_tail = 0;
+    c.flags &= ~kReady;
+    if (c.use != kConnUsed) {  // closed while it waited here
+      c.next = w_.conn_free;
+      w_.conn_free = idx + 1;
+    } else {
+      Hold(idx);
+      const bool had_no_room = (c.flags & kNoRoom) != 0;
+      c.flags &= ~kNoRoom;
+      const uint32_t end = (c.flags & kOrphan) != 0                 ? kEndAborted
+                           : (c.flags & (kEmbryo | kDetached)) != 0 ? 0
+                                                                    : streams_.Look(c);
+      if ((end & kEndAborted) != 0) {
+        c.flags |= kOrphan;
+        tcp::Abort(c.tcb, *this);
+      } else {
+        if ((end & kEndClosed) != 0) tcp::Closed(c.tcb, *this);
+        if (!closed_) tcp::Output(c.tcb, *this);
+      }
+      Touch(idx);
+      LetGo();
+      if (!had_no_room || (c.flags & kNoRoom) == 0) done++;
+    }
+    if (idx + 1 == last) break;  // what was put in meanwhile is the next round's
+  }
+  return done;
+}
+
+uint32_t Engine::RunTimers() {
+  uint32_t fired = 0;
+  constexpr uint32_t kTimersPerRound = 1024;
+  (void)Timers().Run(now_ns, kTimersPerRound, [&](uint32_t idx) {
+    Conn& c = w_.conns[idx];
+    if (c.use != kConnUsed) return kNoDeadline;
+    const uint64_t deadline = tcp::NextDeadline(c.tcb);
+    if (deadline > now_ns) return deadline;
+    fired++;
+    Hold(idx);
+    tcp::Timer(c.tcb, *this);
+    Touch(idx);
+    LetGo();
+    return c.use == kConnUsed ? tcp::NextDeadline(c.tcb) : kNoDeadline;
+  });
+  return fired;
+}
+
+uint32_t Engine::PollLocked(uint64_t now, uint32_t rounds) {
+  now_ns = now;
+  uint32_t all = 0;
+  for (uint32_t i = 0; i < rounds; i++) {
+    TakeCompleted();
+    streams_.Collect(*this);
+    uint32_t done = ReceiveAll();
+    done += RunReady();
+    if (i == 0) done += RunTimers();
+    Refill();
+    Flush();
+    all += done;
+    if (done == 0) break;
+  }
+  StoreRelaxed(w_.polled_ns, now);
+  return all;
+}
+
+uint32_t Engine::Poll(uint64_t now) {
+  // Somebody is at it, who sees our news before he leaves. Or he is dead: then Lock() finds out.
+  constexpr uint64_t kLongNs = 50'000'000;
+  if (LoadRelaxed(w_.lock.word) != 0 && now - LoadRelaxed(w_.polled_ns) < kLongNs) return 0;
+  uint32_t done = 0;
+  do {
+    if (Lock(w_.lock)) Recover(now);
+    done += PollLocked(now);
+    Unlock(w_.lock);
+    // Who has posted since we looked found the lock taken, and counts on this look: his bit is set
+    // before he looks at the lock, and ours comes after its release (both locked instructions).
+    FenceAfterLocked();
+  } while (streams_.HasNews() && LoadRelaxed(w_.lock.word) == 0);
+  return done;
+}
+
+}  // namespace postern::stack

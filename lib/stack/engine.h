@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// engine.h - runs a stack's connections over its VIs: frames in, TCP, frames out, timers.
+//
+// An Engine is one process's view of the wire segment and the packet area; whoever holds the
+// segment's lock runs it, by Poll(). It knows addresses and packets. What a program's end of a
+// connection is, it asks of Streams (lib/sock/wire.cc: rings; tests: plain memory); where packets
+// go, of Paths (route_paths.h; tests: one wire). See docs/adr/0010.
+#pragma once
+#include "base/lock.h"
+#include "stack/wire_state.h"
+#include "tcp/tcp.h"
+#include "vi/area.h"
+#include "vi/vi.h"
+#include "wire/checksum.h"
+#include "wire/packet.h"
+#include "wire/tcp_header.h"
+
+namespace postern::stack {
+
+// What the program's end wants of TCP, besides sending what is there.
+inline constexpr uint32_t kEndAborted = 1;  // RST
+inline constexpr uint32_t kEndClosed = 2;   // nobody reads any more
+
+// The program's ends. All calls come from within Poll(), under the lock. A connection that is in
+// its handshake and passive has none yet (owner PSTN_NONE): only the rooms are asked for then,
+// which are what the program's end will have.
+class Streams {
+ public:
+  virtual tcp::Cursor Begin(Conn& c) = 0;
+  virtual uint32_t Available(Conn& c, const tcp::Cursor& at, uint32_t limit) = 0;
+  virtual tcp::Cursor Skip(Conn& c, const tcp::Cursor& at, uint32_t bytes) = 0;
+  // Copies `bytes` from `at` on, which are there. False: they are not (a peer that lies, to us).
+  virtual bool Copy(Conn& c, const tcp::Cursor& at, uint32_t bytes, uint8_t* to,
+                    wire::Checksummer& sum) = 0;
+  virtual void Release(Conn& c, uint32_t bytes) = 0;
+  virtual bool Ended(Conn& c) = 0;
+  virtual uint32_t Room(Conn& c) = 0;
+  virtual uint32_t RoomMax(Conn& c) = 0;
+  virtual uint32_t Deliver(Conn& c, const uint8_t* data, uint32_t bytes) = 0;
+  virtual void Report(Conn& c, tcp::Event event, int error) = 0;
+  // kEnd* of the program's end; and the options as they are now go into c.tcb.settings.
+  virtual uint32_t Look(Conn& c) = 0;
+
+  // A passive connection is through its handshake: the program may accept it. False: it can't be
+  // had; it is reset.
+  virtual bool Accept(Conn& c, uint32_t idx, const Listener& l) = 0;
+  // Whether the accept queue has room for one more.
+  virtual bool MayAccept(const Listener& l) = 0;
+  // Whether the listener is still there.
+  virtual bool Listens(const Listener& l) = 0;
+  // Connections of which somebody has said that there is news: Engine::Wake() for each.
+  virtual void Collect(class Engine& engine) = 0;
+  // Whether there is such news; without the lock.
+  virtual bool HasNews() = 0;
+
+ protected:
+  ~Streams() = default;
+};
+
+enum class PathStatus : uint8_t {
+  kOk,
+  kWait,  // the neighbour is being asked for
+  kDead,  // `error`
+};
+
+class Paths {
+ public:
+  // True: `path` is as good as when it was found.
+  virtual bool IsFresh(const Path& path) = 0;
+  virtual PathStatus Find(const pstn_addr& local, const pstn_addr& peer, Path& path,
+                          int& error) = 0;
+
+ protected:
+  ~Paths() = default;
+};
+
+class Engine final : public tcp::Host {
+ public:
+  Engine(WireState& state, Area& area, Streams& streams, Paths& paths)
+      : w_(state), area_(area), streams_(streams), paths_(paths) {}
+
+  // `idx` as in the area. The object stays the caller's.
+  void SetVi(uint32_t idx, Vi* vi) { vi_[idx % kAreaVis] = vi; }
+
+  // Everything that is due, if nobody else is at it. How many packets and timers there were; 0:
+  // nothing, or somebody else has done it.
+  uint32_t Poll(uint64_t now);
+  // The same under a lock that the caller has, until there is nothing left or `rounds` are over.
+  uint32_t PollLocked(uint64_t now, uint32_t rounds = 8);
+  // When Poll() has to be called at the latest, if no packet comes and nobody is woken.
+  uint64_t NextDeadline() const { return WheelNext(w_.wheel); }
+  // Whether a VI has packets; without the lock.
+  bool Pending();
+  // Whether Poll() would find anything to do.
+  bool IsDue(uint64_t now) {
+    return Pending() || streams_.HasNews() || LoadRelaxed(w_.ready_head) != 0 ||
+           WheelNext(w_.wheel) <= now;
+  }
+
+  // ---- under the lock
+  void Wake(uint32_t conn);  // there is news of the program's end
+  // Active open: SYN_SENT, or PSTN_NONE and `error`. ECN as the caller wants.
+  uint32_t Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t owner, uint64_t now,
+                   int& error);
+  // A place in the port's table, or PSTN_NONE.
+  uint32_t Listen(const pstn_addr& local, uint32_t family, uint32_t v6only, uint32_t backlog,
+                  uint32_t owner, uint32_t owner_gen);
+  void Unlisten(uint32_t listener);  // those in handshakes are reset
+  Vi* ViAt(uint32_t idx) { return vi_[idx % kAreaVis]; }
+  Conn& ConnAt(uint32_t idx) { return w_.conns[idx % kConns]; }
+  uint32_t IdxOf(const Conn& c) const { return static_cast<uint32_t>(&c - w_.conns); }
+  WireState& state() { return w_; }
+  // Mends what a dead holder of the lock has left. Poll() does it by itself.
+  void Recover(uint64_t now);
+
+  // ---- tcp::Host
+  uint64_t Random() override;
+  bool Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) override;
+  tcp::Cursor Begin(tcp::Tcb& t) override {
+    return HasEnd(t) ? streams_.Begin(Of(t)) : tcp::Cursor{};
+  }
+  uint32_t Available(tcp::Tcb& t, const tcp::Cursor& at, uint32_t limit) override {
+    return HasEnd(t) ? streams_.Available(Of(t), at, limit) : 0;
+  }
+  tcp::Cursor Skip(tcp::Tcb& t, const tcp::Cursor& at, uint32_t bytes) override {
+    return HasEnd(t) ? streams_.Skip(Of(t), at, bytes) : at;
+  }
+  void Release(tcp::Tcb& t, uint32_t bytes) override {
+    if (HasEnd(t)) streams_.Release(Of(t), bytes);
+  }
+  bool Ended(tcp::Tcb& t) override { return HasEnd(t) && streams_.Ended(Of(t)); }
+  uint32_t Room(tcp::Tcb& t) override { return streams_.Room(Of(t)); }
+  uint32_t RoomMax(tcp::Tcb& t) override { return streams_.RoomMax(Of(t)); }
+  uint32_t Deliver(tcp::Tcb& t, const uint8_t* data, uint32_t bytes) override {
+    return HasEnd(t) ? streams_.Deliver(Of(t), data, bytes) : 0;
+  }
+  void Report(tcp::Tcb& t, tcp::Event event, int error) override;
+  bool Keep(uint32_t packet) override;
+  void Drop(uint32_t packet) override { area_.Give(packet); }
+  const uint8_t* PacketAt(uint32_t packet, uint32_t off) override;
+  uint32_t TakeTxSeg() override;
+  void GiveTxSeg(uint32_t idx) override;
+  tcp::TxSeg& TxSegAt(uint32_t idx) override { return w_.tx[idx % kTxSegs]; }
+  uint32_t TakeRxSeg() override;
+  void GiveRxSeg(uint32_t idx) override;
+  tcp::RxSeg& RxSegAt(uint32_t idx) override { return w_.rx[idx % kRxSegs]; }
+
+ private:
+  static bool HasEnd(tcp::Tcb& t) { return Of(t).owner != PSTN_NONE; }
+  static Conn& Of(tcp::Tcb& t) { return reinterpret_cast<Conn&>(t); }
+  WheelLink& LinkAt(uint32_t idx) { return w_.conns[idx].wheel; }
+  auto Timers() {
+    return WheelView(w_.wheel, [this](uint32_t i) -> WheelLink& { return LinkAt(i); });
+  }
+
+  // demux.cc
+  uint32_t FindConn(const pstn_addr& local, const pstn_addr& peer);
+  uint32_t FindListener(const pstn_addr& local, uint32_t hash);
+  uint32_t NewConn(const pstn_addr& local, const pstn_addr& peer);
+  void FreeConn(uint32_t idx);
+  tcp::OpenArgs ArgsFor(const Conn& c);
+  uint32_t HashOf(const pstn_addr& local, const pstn_addr& peer) const;
+  void Enter(uint32_t idx);
+  void Leave(uint32_t idx);
+
+  // recover.cc
+  bool ClaimSegments(Conn& c);
+
+  // receive.cc
+  uint32_t ReceiveAll();
+  void Frame(const ViRx& rx, uint32_t vi);
+  void Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi);
+  void Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
+  void AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
+
+  // transmit.cc
+  bool FindPath(Conn& c, int& error);
+  bool PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip, const wire::Ports& ports,
+                  const tcp::SegmentOut& s, Conn* payload_of);
+  void Flush();
+  void Refill();
+  void TakeCompleted();
+
+  // engine.cc
+  void Hold(uint32_t idx) { StoreRelaxed(w_.current, idx + 1); }
+  void LetGo() { StoreRelaxed(w_.current, 0u); }
+  void Touch(uint32_t idx);  // after any call into TCP: its next deadline, or its end
+  uint32_t RunReady();
+  uint32_t RunTimers();
+
+  WireState& w_;
+  Area& area_;
+  Streams& streams_;
+  Paths& paths_;
+  Vi* vi_[kAreaVis] = {};
+  ViTx out_[kAreaVis][kViBatchMax];
+  uint32_t out_count_[kAreaVis] = {};
+  uint32_t took_[kViBatchMax];  // free frames, taken in a batch
+  uint32_t took_count_ = 0;
+  bool closed_ = false;  // kClosed was reported in the present call
+};
+
+}  // namespace postern::stack

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// route_paths.cc - a route and a neighbour become the header that packets to a peer get.
+#include "stack/route_paths.h"
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/atomic.h"
+#include "stack/route.h"
+
+namespace postern::stack {
+
+// Both versions grow with each change: their sum is the same only if both are.
+static uint64_t VersionOf(const pstn_routes& tables) {
+  return RouteVersion(tables) + NeighbourVersion(tables);
+}
+
+bool RoutePaths::IsFresh(const Path& path) {
+  return tables_ != nullptr && path.version == VersionOf(*tables_);
+}
+
+PathStatus RoutePaths::Find(const pstn_addr& local, const pstn_addr& peer, Path& path, int& error) {
+  if (tables_ == nullptr) return PathStatus::kWait;
+  const uint64_t version = VersionOf(*tables_);
+  RouteQuery q;
+  memcpy(q.dst, peer.ip, sizeof q.dst);
+  memcpy(q.src, local.ip, sizeof q.src);
+  q.oif = peer.scope;
+  q.proto = 6;
+  q.sport = local.port;
+  q.dport = peer.port;
+  q.known = kRouteKnowsProto | kRouteKnowsSport | kRouteKnowsDport;
+  const RouteAnswer a = RouteLookup(*tables_, q);
+  if (a.verdict == RouteVerdict::kRefused) {
+    error = a.error;
+    return PathStatus::kDead;
+  }
+  if (a.verdict != RouteVerdict::kUnicast || a.link.reason != RouteReason::kNone) {
+    // Undecided, or local by now: the connection was made when it was not. As a route that is gone.
+    error = ENETUNREACH;
+    return a.reason == RouteReason::kBusy ? PathStatus::kWait : PathStatus::kDead;
+  }
+  path.vi = kAreaVis;
+  for (uint32_t i = 0; i < kAreaVis; i++) {
+    const pstn_vi& vi = *area_.ViAt(i);
+    if (LoadRelaxed(vi.state) != kViUnused && vi.ifindex == a.link.vi_ifindex) path.vi = i;
+  }
+  if (path.vi == kAreaVis) {
+    error = ENETUNREACH;
+    return PathStatus::kDead;
+  }
+  const NeighbourAnswer n = NeighbourOf(*tables_, a.ifindex, a.next_hop);
+  switch (n.state) {
+    case NeighbourState::kFailed:
+      ask_(a.ifindex, a.next_hop);  // it may come back
+      error = EHOSTUNREACH;
+      return PathStatus::kDead;
+    case NeighbourState::kUnknown:
+    case NeighbourState::kAsking:
+      ask_(a.ifindex, a.next_hop);
+      return PathStatus::kWait;
+    case NeighbourState::kStale:
+      ask_(a.ifindex, a.next_hop);
+      break;
+    default:
+      break;
+  }
+  memcpy(path.link.destination, n.mac, sizeof n.mac);
+  memcpy(path.link.source, a.link.mac, sizeof a.link.mac);
+  path.link.vlan = a.link.tags >= 1 ? a.link.vid[a.link.tags - 1u] : wire::kNoVlan;
+  path.link.outer_vlan = a.link.tags == 2 ? a.link.vid[0] : wire::kNoVlan;
+  path.mtu = a.mtu;
+  path.ttl = a.hop_limit != 0 ? a.hop_limit : 64;
+  path.version = version;
+  return PathStatus::kOk;
+}
+
+}  // namespace postern::stack

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// transmit.cc - a segment on its way out: path, frame, headers, payload copied and summed in one
+// pass.
+#include <cerrno>
+#include <cstring>
+
+#include "stack/engine.h"
+#include "wire/tcp_header.h"
+
+namespace postern::stack {
+namespace {
+
+constexpr uint32_t kFrameHead = 64;  // before the Ethernet header: the payload's line is its own
+
+wire::Address IpOf(const pstn_addr& a) {
+  wire::Address ip;
+  memcpy(ip.bytes, a.ip, sizeof ip.bytes);
+  return ip;
+}
+
+uint32_t IpBytes(const pstn_addr& local) {
+  return wire::IsMapped(IpOf(local)) ? wire::kIpv4HeaderBytes : wire::kIpv6HeaderBytes;
+}
+
+}  // namespace
+
+// True: c.path is good. False: nothing can be sent now; `error` if that is for good.
+bool Engine::FindPath(Conn& c, int& error) {
+  error = 0;
+  if (c.path.version != 0 && paths_.IsFresh(c.path)) [[likely]]
+    return true;
+  Path path = {};
+  const PathStatus status = paths_.Find(c.local, c.peer, path, error);
+  if (status != PathStatus::kOk) {
+    w_.counters.no_path++;
+    return false;
+  }
+  c.path = path;
+  constexpr uint32_t kMtuMax = kFrameBytes - kFrameHead - wire::kEthernetBytesMax;
+  const uint32_t mtu = path.mtu < kMtuMax ? path.mtu : kMtuMax;
+  const uint32_t mss = mtu - IpBytes(c.local) - wire::kTcpHeaderBytes;
+  const bool changed = c.path_mss != 0 && c.path_mss != mss;
+  c.path_mss = mss;
+  if (changed) c.flags |= kMtuChanged;
+  return true;
+}
+
+bool Engine::Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) {
+  Conn& c = Of(tcb);
+  int error = 0;
+  if (!FindPath(c, error)) {
+    if (error == 0) {
+      c.flags |= kNoRoom;
+      return false;
+    }
+    return true;  // as if lost on the way: time decides
+  }
+  wire::IpOut ip;
+  ip.source = IpOf(c.local);
+  ip.destination = IpOf(c.peer);
+  ip.family = wire::IsMapped(ip.source) ? wire::Family::kIpv4 : wire::Family::kIpv6;
+  ip.protocol = wire::kProtocolTcp;
+  ip.tos = static_cast<uint8_t>((c.tos & 0xfcu) | static_cast<uint32_t>(s.ecn));
+  ip.ttl = c.ttl != 0 ? static_cast<uint8_t>(c.ttl) : c.path.ttl;
+  ip.id = c.ip_id++;
+  ip.flow_label = c.flow_label;
+  if (PutSegment(c.path.vi, c.path.link, ip, {c.local.port, c.peer.port}, s, &c)) return true;
+  c.flags |= kNoRoom;
+  return false;
+}
+
+bool Engine::PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip,
+                        const wire::Ports& ports, const tcp::SegmentOut& s, Conn* payload_of) {
+  if (vi >= kAreaVis || vi_[vi] == nullptr) return true;  // gone: as if lost
+  if (out_count_[vi] == kViBatchMax) Flush();
+  if (out_count_[vi] == kViBatchMax) return false;
+  if (took_count_ == 0) took_count_ = area_.Take(took_, kViBatchMax);
+  if (took_count_ == 0) {
+    w_.counters.no_frame++;
+    return false;
+  }
+  const uint32_t frame = took_[took_count_ - 1];
+  uint8_t* const start = area_.At(frame, kFrameHead);
+  const uint32_t payload = s.probe ? 1 : s.bytes;
+  const uint32_t tcp_head = wire::TcpHeaderBytes(s.options);
+  uint32_t off = wire::BuildEthernet(start, link, ip.family);
+  off += wire::BuildIp(start + off, ip, tcp_head + payload);
+  if (kFrameHead + off + tcp_head + payload > kFrameBytes) return true;  // TCP knows the MTU better
+  uint8_t* const header = start + off;
+  (void)wire::BuildTcp(header, ports, s);
+  wire::Checksummer sum;
+  if (s.probe) {
+    header[tcp_head] = 0;
+    sum.Add(header + tcp_head, 1);
+  } else if (payload != 0 && (payload_of == nullptr || !streams_.Copy(*payload_of, s.from, payload,
+                                                                      header + tcp_head, sum))) {
+    w_.counters.lost_payload++;
+    return true;
+  }
+  wire::CompleteTcp(
+      header, tcp_head,
+      wire::PseudoSum(ip.family, ip.source, ip.destination, wire::kProtocolTcp, tcp_head + payload),
+      sum.sum());
+  took_count_--;
+  out_[vi][out_count_[vi]++] = {frame, static_cast<uint16_t>(kFrameHead),
+                                static_cast<uint16_t>(off + tcp_head + payload), 0, 0};
+  return true;
+}
+
+void Engine::AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi) {
+  tcp::SegmentOut out;
+  if (!tcp::ResetFor(s, out)) return;
+  pstn_addr local = {}, peer = {};
+  memcpy(local.ip, p.ip.destination.bytes, 16);
+  memcpy(peer.ip, p.ip.source.bytes, 16);
+  Path path = {};
+  int error = 0;
+  if (paths_.Find(local, peer, path, error) != PathStatus::kOk) return;
+  (void)vi;
+  wire::IpOut ip;
+  ip.source = p.ip.destination;
+  ip.destination = p.ip.source;
+  ip.family = p.ip.family;
+  ip.protocol = wire::kProtocolTcp;
+  ip.ttl = path.ttl;
+  w_.counters.resets_out++;
+  (void)PutSegment(path.vi, path.link, ip, {p.destination_port, p.source_port}, out, nullptr);
+}
+
+// ---------------------------------------------------------------- frames
+
+void Engine::TakeCompleted() {
+  for (Vi* vi : vi_) {
+    if (vi == nullptr) continue;
+    uint32_t frames[kViBatchMax];
+    uint32_t n;
+    do {
+      n = vi->Completed(frames, kViBatchMax);
+      if (n != 0) area_.Give(frames, n);
+    } while (n == kViBatchMax);
+  }
+}
+
+void Engine::Refill() {
+  for (Vi* vi : vi_) {
+    if (vi == nullptr) continue;
+    uint32_t room = vi->RefillRoom();
+    constexpr uint32_t kEnough = 32;  // not for each frame
+    while (room >= kEnough) {
+      uint32_t frames[kViBatchMax];
+      const uint32_t n = area_.Take(frames, room < kViBatchMax ? room : kViBatchMax);
+      if (n == 0) break;
+      const uint32_t took = vi->Refill(frames, n);
+      if (took < n) area_.Give(frames + took, n - took);
+      if (took == 0) break;
+      room -= took;
+    }
+  }
+}
+
+void Engine::Flush() {
+  for (uint32_t v = 0; v < kAreaVis; v++) {
+    if (vi_[v] == nullptr) continue;
+    const uint32_t n = out_count_[v];
+    if (n == 0) continue;
+    const uint32_t sent = vi_[v]->Send(out_[v], n);
+    w_.counters.packets_out += sent;
+    for (uint32_t i = sent; i < n; i++) area_.Give(out_[v][i].frame);  // lost, as on any full queue
+    w_.counters.no_tx_room += n - sent;
+    out_count_[v] = 0;
+    (void)vi_[v]->Kick();
+  }
+  if (took_count_ != 0) area_.Give(took_, took_count_);
+  took_count_ = 0;
+}
+
+}  // namespace postern::stack

@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// newdata.cc - what may be sent for the first time: the peer's window, congestion window, Nagle,
+// cork, pacing, and how the stream is cut into segments.
+#include "tcp/machine.h"
+
+namespace postern::tcp {
+namespace {
+
+// The next segment as the program's stream would have it, whatever forbids to send it.
+struct Piece {
+  uint32_t bytes = 0;
+  bool last = false;  // the program has written no more
+  bool fin = false;   // ... and will not
+  bool empty() const { return bytes == 0 && !fin; }
+};
+
+Piece NextPiece(Tcb& t, uint32_t mss, Host& h) {
+  Piece p;
+  const State s = StateOf(t);
+  if (s != State::kEstablished && s != State::kCloseWait) return p;
+  uint32_t there = h.Available(t, t.snd_cursor, mss + 1);
+  p.last = there <= mss;
+  if (p.last && h.Ended(t)) {
+    // The program writes while we look: what there is counts after it has said that it is all.
+    there = h.Available(t, t.snd_cursor, mss + 1);
+    p.last = there <= mss;
+    p.fin = p.last;
+  }
+  p.bytes = std::min(there, mss);
+  return p;
+}
+
+// RFC 9293, 3.8.6.2.1. A peer whose window was never large gets segments of half of it (Linux), so
+// that Fs * Max(SND.WND) of the third condition is always reached by a full segment.
+uint32_t SegmentMax(const Tcb& t) {
+  const uint32_t window = t.snd_wnd_max;
+  const uint32_t bound = window > kMssDefault ? window / 2 : window;
+  return bound != 0 && t.mss_bytes > bound ? std::max(bound, kMssMin) : t.mss_bytes;
+}
+
+uint32_t WindowRoom(const Tcb& t) {
+  const int32_t room = t.snd_una + t.snd_wnd - t.snd_nxt;
+  return room > 0 ? static_cast<uint32_t>(room) : 0;
+}
+
+//= rfc9293#3.7.4
+//# If there is unacknowledged data (i.e., SND.NXT > SND.UNA), then the sending TCP endpoint buffers
+//# all user data [...] until the outstanding data has been acknowledged or until the TCP endpoint
+//# can send a full-sized segment
+// Minshall's variant, as Linux: only a small segment under way holds the next small one back.
+Blocked Hold(const Tcb& t) {
+  if (Has(t, kUrgentOut)) return Blocked::kNothing;
+  if (HasSetting(t, kSetCork)) return Blocked::kCork;
+  if (HasSetting(t, kSetNoDelay) || InFlight(t) == 0) return Blocked::kNothing;
+  const bool small_under_way = After(t.snd_sml, t.snd_una) && AtOrBefore(t.snd_sml, t.snd_nxt);
+  return small_under_way ? Blocked::kNagle : Blocked::kNothing;
+}
+
+Blocked MaySendPiece(Tcb& t, Piece& p, uint32_t mss, Host& h) {
+  const uint32_t room = WindowRoom(t);
+  if (p.bytes > room || (p.bytes == 0 && room == 0)) return Blocked::kWindow;
+  if (p.fin && p.bytes == room) p.fin = false;  // it follows when there is room for its number
+  if (p.bytes < mss && !p.fin) {
+    const Blocked hold = Hold(t);
+    if (hold != Blocked::kNothing) return hold;
+  }
+  const uint32_t pipe = PipeBytes(t);
+  const bool fin_alone = p.fin && p.bytes == 0;  // Linux is not strict about the last FIN
+  if (pipe != 0 && !fin_alone && CongestionRoom(t.cc, pipe) < p.bytes) return Blocked::kCwnd;
+  if (p.bytes != 0 && t.pace_next_ns > h.now_ns + kPaceSlackNs) return Blocked::kPace;
+  return Blocked::kNothing;
+}
+
+Blocked SendPiece(Tcb& t, const Piece& p, uint32_t mss, Host& h) {
+  const uint32_t idx = t.tx_count < kTxSegsMax ? h.TakeTxSeg() : kNone;
+  if (idx == kNone) return Blocked::kStarved;
+  TxSeg& seg = h.TxSegAt(idx);
+  seg = TxSeg{};
+  seg.from = t.snd_cursor;
+  seg.sent_ns = seg.first_ns = h.now_ns;
+  seg.seq = t.snd_nxt;
+  seg.bytes = p.bytes;
+  if (p.fin) seg.flags |= kTxFin;
+  //= rfc9293#3.9.1.2
+  //# it MUST set the PSH bit in the last buffered segment (i.e., when there is no more queued data
+  //# to be sent)
+  if (p.last && p.bytes != 0) seg.flags |= kTxPsh;
+  uint8_t flags = 0;
+  //= rfc3168#6.1.2
+  //# the TCP sender sets the CWR flag in the TCP header of the first new data packet sent after the
+  //# window reduction
+  if (Has(t, kEcnCwr) && p.bytes != 0) flags |= kCwr;
+  const Ecn ecn = Has(t, kEcnOk) && p.bytes != 0 ? Ecn::kEct0 : Ecn::kNotEct;
+  if (!EmitData(t, seg, flags, ecn, h)) {
+    h.GiveTxSeg(idx);
+    return Blocked::kWire;
+  }
+  if ((flags & kCwr) != 0) t.flags &= ~kEcnCwr;
+  if (t.tx_head == kNone) t.stalled_ns = 0;  // what went before was about something else
+  TxAppend(t, idx, h);
+  t.snd_nxt = EndOf(seg);
+  if (p.bytes != 0) t.snd_cursor = h.Skip(t, t.snd_cursor, p.bytes);
+  if (p.bytes < mss) t.snd_sml = t.snd_nxt;
+  t.cork_deadline_ns = 0;
+  if (p.fin) {
+    t.flags |= kFinSent;
+    SetState(t, StateOf(t) == State::kCloseWait ? State::kLastAck : State::kFinWait1);
+  }
+  // Linux's ping-pong mode: a program that answers carries our acknowledgements.
+  if (p.bytes != 0 && t.bytes_received != 0 && h.now_ns - t.last_data_ns < t.ato_ns)
+    t.flags |= kPingPong;
+  return Blocked::kNothing;
+}
+
+void NoteBlocked(Tcb& t, Blocked why, Host& h) {
+  t.blocked = static_cast<uint32_t>(why);
+  if (why == Blocked::kPace) {
+    t.flags |= kPaceWait;
+  } else if (why == Blocked::kStarved) {
+    t.flags |= kStarved;
+    t.retry_deadline_ns = h.now_ns + kRetryNs;
+  } else if (why == Blocked::kCork && t.cork_deadline_ns == 0) {
+    t.cork_deadline_ns = h.now_ns + kCorkNs;
+  }
+}
+
+}  // namespace
+
+void Pace(Tcb& t, uint32_t bytes, Host& h) {
+  uint64_t rate = HasSetting(t, kSetPacing) ? CongestionPacingRate(t.cc, Srtt(t.rtt)) : 0;
+  const uint64_t limit = t.settings.max_pacing_rate;
+  if (limit != 0 && (rate == 0 || limit < rate)) rate = limit;
+  if (rate == 0) return;
+  t.pace_next_ns = std::max(t.pace_next_ns, h.now_ns) + bytes * kSecond / rate;
+}
+
+uint32_t SendNew(Tcb& t, Host& h) {
+  const uint32_t mss = SegmentMax(t);
+  uint32_t sent = 0;
+  Blocked why = Blocked::kNothing;
+  for (;;) {
+    Piece p = NextPiece(t, mss, h);
+    if (p.empty()) break;
+    const bool ends = p.fin;
+    // RFC 5681, 4.1: the window is not valid any more after a pause.
+    if (sent == 0 && t.tx_head == kNone && t.sent_ns != 0)
+      CongestionOnIdle(t.cc, h.now_ns - t.sent_ns, t.rtt.rto_ns);
+    why = MaySendPiece(t, p, mss, h);
+    if (why == Blocked::kNothing) why = SendPiece(t, p, mss, h);
+    if (why != Blocked::kNothing) break;
+    Pace(t, p.bytes, h);
+    sent += p.bytes;
+    if (p.last && p.fin == ends) break;  // what is written now calls Output()
+  }
+  NoteBlocked(t, why, h);
+  return sent;
+}
+
+bool SendNewProbe(Tcb& t, Host& h) {
+  const uint32_t mss = SegmentMax(t);
+  Piece p = NextPiece(t, mss, h);
+  const uint32_t room = WindowRoom(t);
+  if (p.empty() || p.bytes > room || room == 0) return false;
+  if (p.bytes == room) p.fin = false;
+  return SendPiece(t, p, mss, h) == Blocked::kNothing;
+}
+
+//= rfc9293#3.8.6.2.1
+//# (4) or if the override timeout occurs.
+bool SendIntoWindow(Tcb& t, Host& h) {
+  const uint32_t mss = SegmentMax(t);
+  const uint32_t room = WindowRoom(t);
+  Piece p = NextPiece(t, mss, h);
+  if (room == 0 || p.empty()) return false;
+  if (p.bytes >= room) {
+    p.bytes = room;
+    p.fin = false;
+  }
+  return SendPiece(t, p, mss, h) == Blocked::kNothing;
+}
+
+bool HasUnsent(Tcb& t, Host& h) { return !NextPiece(t, 1, h).empty(); }
+
+}  // namespace postern::tcp

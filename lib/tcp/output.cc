@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// output.cc - what is said at the end of each step: lost segments first, then new ones, and an
+// acknowledgement by itself if none of them carried it.
+#include "tcp/machine.h"
+
+namespace postern::tcp {
+namespace {
+
+// RFC 6675, 5: while the pipe is not full, the segments that are lost, from the lowest on.
+uint32_t SendLost(Tcb& t, Host& h) {
+  uint32_t sent = 0;
+  while (t.tx_lost_head != kNone) {
+    const uint32_t idx = t.tx_lost_head;
+    const TxSeg& seg = h.TxSegAt(idx);
+    const uint32_t pipe = PipeBytes(t);
+    const uint32_t bytes = std::min(seg.bytes, t.mss_bytes);
+    if (pipe != 0 && CongestionRoom(t.cc, pipe) < bytes) break;
+    // What the peer's window has been taken back from (RFC 9293, 3.8.6); the first is a probe.
+    if (seg.seq != t.snd_una && AtOrAfter(seg.seq, t.snd_una + t.snd_wnd)) break;
+    if (sent != 0 && t.pace_next_ns > h.now_ns + kPaceSlackNs) {
+      t.flags |= kPaceWait;
+      break;
+    }
+    if (!Retransmit(t, idx, h)) break;
+    sent += std::max(bytes, 1u);
+    Pace(t, bytes, h);
+  }
+  return sent;
+}
+
+}  // namespace
+
+bool Retransmit(Tcb& t, uint32_t idx, Host& h) {
+  // The path may take less than when it was sent: cut anew (RFC 1191, 6.4).
+  if (h.TxSegAt(idx).bytes > t.mss_bytes && !TxSplit(t, idx, t.mss_bytes, h)) return false;
+  const TxSeg& seg = h.TxSegAt(idx);
+  //= rfc3168#6.1.5
+  //# ECN-capable TCP implementations MUST NOT set either ECT codepoint (ECT(0) or ECT(1)) in the IP
+  //# header for retransmitted data packets
+  if (!EmitData(t, seg, 0, Ecn::kNotEct, h)) return false;
+  const uint32_t length = static_cast<uint32_t>(EndOf(seg) - seg.seq);
+  TxMarkRetransmitted(t, idx, h);
+  t.retransmits++;
+  t.bytes_retrans += seg.bytes;
+  t.undo_retrans_bytes += length;
+  if (!Has(t, kRetransStamp)) {
+    t.flags |= kRetransStamp;
+    t.retrans_stamp = TimestampNow(t, h);
+  }
+  return true;
+}
+
+void SendAckIfDue(Tcb& t, Host& h) {
+  const State s = StateOf(t);
+  if (s == State::kClosed || s == State::kSynSent || s == State::kSynReceived) return;
+  if (Has(t, kAckNow) || WindowHasOpened(t, h)) EmitAck(t, h);
+}
+
+void Send(Tcb& t, Host& h) {
+  switch (StateOf(t)) {
+    case State::kClosed:
+      return;
+    case State::kSynSent:
+    case State::kSynReceived:
+      if (Has(t, kSynUnsent)) SendSyn(t, h);
+      return;
+    default:
+      break;
+  }
+  if (MaySend(t)) {
+    uint32_t sent = 0;
+    const uint32_t under_way = InFlight(t);
+    t.flags &= ~(kPaceWait | kStarved);
+    t.retry_deadline_ns = 0;
+    // F-RTO asks new data first, whether the old ones are lost at all (RFC 5682, 2.1, step 2b).
+    if (t.tx_lost_head != kNone && !Has(t, kFrtoNew)) sent = SendLost(t, h);
+    sent += SendNew(t, h);
+    t.flags &= ~kFrtoNew;
+    if (sent != 0) {
+      const SendSample sample = {h.now_ns, t.rtt.rto_ns, sent, PipeBytes(t), t.snd_una, t.snd_nxt};
+      CongestionOnSent(t.cc, sample);
+    }
+    const Rtx kind = static_cast<Rtx>(t.rtx_kind);
+    // A timer that waits for the youngest segment begins anew with each; the RTO does not.
+    const bool grown = InFlight(t) != under_way;
+    if (t.tx_head != kNone &&
+        (kind == Rtx::kIdle || kind == Rtx::kPersist || (grown && kind == Rtx::kTlp)))
+      RearmRto(t, h);
+  }
+  SendAckIfDue(t, h);
+}
+
+void Output(Tcb& t, Host& h) {
+  if (StateOf(t) == State::kClosed) return;
+  if (IsSynchronized(t)) TuneWindow(t, h);
+  Send(t, h);
+  SetTimers(t, h);
+}
+
+void Urgent(Tcb& t, uint32_t bytes, Host& h) {
+  const State s = StateOf(t);
+  if (s == State::kClosed || Has(t, kFinSent) || bytes == 0) return;
+  const bool opening = s == State::kSynSent || s == State::kSynReceived;
+  t.snd_up = (opening ? t.iss + 1 : t.snd_una) + bytes;
+  t.flags |= kUrgentOut;
+  Output(t, h);
+}
+
+void SetAckMode(Tcb& t, AckMode mode, Host& h) {
+  if (!IsSynchronized(t)) return;
+  if (mode == AckMode::kDelayed) {
+    t.flags |= kPingPong;
+    return;
+  }
+  t.flags &= ~kPingPong;
+  if (Has(t, kAckDelayed)) t.flags |= kAckNow;
+  SendAckIfDue(t, h);
+  SetTimers(t, h);
+}
+
+}  // namespace postern::tcp

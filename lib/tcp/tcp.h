@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// tcp.h - the transmission control protocol of one connection (RFC 9293), without I/O.
+//
+// Every entry takes the Tcb, which lives in memory that processes share, and the Host. After each
+// of them NextDeadline() says when Timer() wants to be called. None allocates, blocks or keeps a
+// pointer. docs/protocols/tcp.md lists what is done of which RFC.
+#pragma once
+#include "tcp/host.h"
+#include "tcp/tcb.h"
+
+namespace postern::tcp {
+
+// What the socket's options say (tcb.settings); changed between calls, followed by Output().
+// See tcb.h.
+
+struct OpenArgs {
+  uint32_t mss_max;        // that the path allows us to send, headers taken off
+  uint32_t mss_receive;    // what we announce
+  Seq iss;                 // RFC 6528: made by the caller (isn.h)
+  bool ecn;                // ask for it, or agree to it
+  uint32_t ts_offset = 0;  // of our timestamps (isn.h)
+};
+
+// ---- opening
+void Open(Tcb& tcb, const OpenArgs& args, Host& host);  // active: SYN_SENT
+// A SYN for a listener: the Tcb becomes SYN_RECEIVED and answers.
+void OpenPassive(Tcb& tcb, const OpenArgs& args, const SegmentIn& syn, Host& host);
+// The third segment of a handshake of which nothing was kept (syn_cookie.h has decoded it).
+struct CookieState;
+void OpenFromCookie(Tcb& tcb, const OpenArgs& args, const CookieState& cookie, const SegmentIn& ack,
+                    Host& host);
+
+// ---- running
+void Input(Tcb& tcb, const SegmentIn& segment, Host& host);
+// The program has written, ended, read (the window may open), changed an option; or the wire has
+// room again.
+void Output(Tcb& tcb, Host& host);
+void Timer(Tcb& tcb, Host& host);
+// MSG_OOB: the urgent byte is the last of the `bytes` that Begin() starts (RFC 6093).
+void Urgent(Tcb& tcb, uint32_t bytes, Host& host);
+// TCP_QUICKACK, which Linux forgets again as soon as the program answers.
+enum class AckMode : uint8_t { kDelayed, kQuick };
+void SetAckMode(Tcb& tcb, AckMode mode, Host& host);
+uint64_t NextDeadline(const Tcb& tcb);                 // UINT64_MAX: never
+void PathMtu(Tcb& tcb, uint32_t mss_max, Host& host);  // ICMP has said so, and was checked
+// An ICMP error about a segment of ours that began at `seq` (RFC 5927: only if it is under way).
+void SoftError(Tcb& tcb, Seq seq, int error, bool hard, Host& host);
+
+// ---- ending
+void Closed(Tcb& tcb, Host& host);  // nobody will read any more; what comes is answered by a RST
+void Abort(Tcb& tcb, Host& host);   // RST, at once; reports kClosed
+
+// A SYN for a connection in TIME_WAIT: whether a listener may have it (RFC 6191). The Tcb is then
+// given up without a word (Forget), and the new connection's ISS has to be `iss` or later.
+bool MayReuse(const Tcb& tcb, const SegmentIn& syn, Seq& iss);
+// Gives back all that the connection holds of the Host's tables. CLOSED, nothing is sent or
+// reported.
+void Forget(Tcb& tcb, Host& host);
+
+// The answer to a segment that belongs to no connection (RFC 9293, 3.10.7.1). False: none is due.
+bool ResetFor(const SegmentIn& segment, SegmentOut& out);
+
+}  // namespace postern::tcp

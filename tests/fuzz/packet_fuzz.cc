@@ -1,0 +1,237 @@
+// SPDX-License-Identifier: Apache-2.0
+// packet_fuzz.cc - frames from a hostile network: no read outside, and what is told of an accepted
+// one is so: offsets lie in the frame, the checksum is right by RFC 1071's own words, and a TCP
+// header that is built from what was read says the same.
+//
+// The first byte of the input chooses: the rest as it is, or a good frame changed at places that
+// the rest names, with its checksums made right again or left, so that random inputs get past them.
+//
+//   clang: `./run fuzz` builds it with libFuzzer
+//   else:  replay.h
+#include "../unit/wire_frames.h"
+#include "replay.h"
+#include "wire/icmp.h"
+#include "wire/tcp_header.h"
+
+namespace postern {
+namespace {
+
+using namespace wire_test;  // NOLINT(google-build-using-namespace): helpers of this test
+using wire::Family;
+using wire::Packet;
+using wire::Refusal;
+
+constexpr size_t kInputMax = 96;
+constexpr uint32_t kSeeds = 14;
+
+Bytes Quote(FrameSpec s) {
+  s.source = s.is6 ? Address6(2) : Address4(2);
+  s.destination = s.is6 ? Address6(9) : Address4(9);
+  FixChecksum(s);
+  const Bytes frame = MakeFrame(s);
+  return {frame.begin() + 14, frame.end()};
+}
+
+FrameSpec Seed(uint32_t which) {
+  const bool is6 = which % 2 != 0;
+  FrameSpec s = TcpSpec(is6, Counting(30));
+  switch (which / 2) {
+    case 0:
+      break;
+    case 1:
+      s.l4 = TcpBytes({2, 4, 5,   180, 4,    2,    8,    10,   0, 0,  0, 9, 0, 0, 0, 0, 1, 3, 3, 7,
+                       1, 1, 254, 6,   0xe2, 0xd4, 0xc3, 0xd9, 5, 10, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0},
+                      {}, 2);
+      break;
+    case 2:
+      s = UdpSpec(is6, Counting(17));
+      break;
+    case 3:
+      s = IcmpSpec(is6, is6 ? 128 : 8, 0, 7, Counting(20));
+      break;
+    case 4:
+      s = IcmpSpec(is6, is6 ? 1 : 3, is6 ? 4 : 3, 0, Quote(TcpSpec(is6, Counting(4))));
+      break;
+    case 5:
+      s = IcmpSpec(is6, is6 ? 2 : 3, is6 ? 0 : 4, 1400, Quote(UdpSpec(is6, Counting(4))));
+      break;
+    default:
+      s.tags = {0x88, 0xa8, 0, 1, 0x81, 0, 0, 2};
+      if (!is6) {
+        s.options = {7, 7, 4, 0, 0, 0, 0, 1};
+        s.fragment = 0x2000;
+      } else {
+        s.first_next = 0;
+        s.options = Extension(43, {5, 2, 0, 0});
+        Put(s.options, Extension(44, {4, 0, 0, 0, 0, 0}));
+        Put(s.options, FragmentHeader(60, 0, true, 77));
+        Put(s.options, Extension(6, {1, 4, 0, 0, 0, 0}));
+      }
+      while ((s.l4.size() + s.options.size()) % 8 != 0) s.l4.push_back(0);
+  }
+  FixChecksum(s);
+  return s;
+}
+
+// Makes the IPv4 header's checksum right, wherever a careless reader would look for it.
+void FixIp(Bytes& frame, size_t ip) {
+  if (frame.size() < ip + 20 || frame[ip] >> 4 != 4) return;
+  const size_t header = (frame[ip] & 15u) * 4u;
+  if (header < 20 || frame.size() < ip + header) return;
+  Set16(frame, ip + 10, 0);
+  Set16(frame, ip + 10, 0xffffu ^ NaiveSum(std::span(frame).subspan(ip, header)));
+}
+
+Bytes Changed(const FrameSpec& s, std::span<const uint8_t> in) {
+  Bytes frame = MakeFrame(s);
+  const size_t ip = IpOffOf(s), l4 = L4OffOf(s);
+  const uint8_t how = in.empty() ? uint8_t{0} : in[0];
+  // Few changes mostly: with many, nothing is left that is nearly right.
+  const uint32_t changes = (how & 0xe0) == 0xe0 ? UINT32_MAX : how >> 2 & 7u;
+  in = in.subspan(in.empty() ? 0 : 1);
+  for (uint32_t i = 0; i < changes && in.size() >= 3; i++, in = in.subspan(3)) {
+    const size_t pos = (in[0] | static_cast<size_t>(in[1] & 0x3fu) << 8) % frame.size();
+    switch (in[1] >> 6) {
+      case 0:
+        frame[pos] = in[2];
+        break;
+      case 1:
+        frame[pos] ^= static_cast<uint8_t>(1u << (in[2] & 7u));
+        break;
+      case 2:
+        frame.resize(in[2] % 4 != 0 ? pos + 1 : frame.size() + in[2] / 4u);
+        break;
+      default:  // lengths and offsets that are nearly right
+        frame[pos] = static_cast<uint8_t>(frame[pos] + in[2] % 5 - 2);
+    }
+  }
+  if ((how & 1) != 0) {
+    FrameSpec fixed = s;
+    const size_t end = frame.size() < l4 + 20 ? 0 : frame.size();
+    if (end != 0) {
+      fixed.l4.assign(frame.begin() + static_cast<ptrdiff_t>(l4), frame.end());
+      FixChecksum(fixed);
+      memcpy(frame.data() + l4, fixed.l4.data(), fixed.l4.size());
+    }
+  }
+  if ((how & 2) != 0) FixIp(frame, ip);
+  return frame;
+}
+
+// ---------------------------------------------------------------- what has to hold
+
+void CheckSum(const Bytes& frame, const Packet& p) {
+  FrameSpec s;
+  s.is6 = p.ip.family == Family::kIpv6;
+  s.protocol = p.ip.protocol;
+  const size_t at = s.is6 ? 0 : 12, bytes = s.is6 ? 16 : 4;
+  s.source.assign(p.ip.source.bytes + at, p.ip.source.bytes + at + bytes);
+  s.destination.assign(p.ip.destination.bytes + at, p.ip.destination.bytes + at + bytes);
+  const auto covered = std::span(frame).subspan(p.ip.l4_off, wire::CoveredBytes(p));
+  const uint16_t pseudo = s.protocol == 1 ? uint16_t{0} : NaivePseudo(s, covered.size());
+  FUZZ_CHECK(NaiveSum(covered, pseudo) == 0xffff);
+}
+
+void CheckTcp(const Bytes& frame, const Packet& p) {
+  tcp::SegmentIn in;
+  FUZZ_CHECK(wire::ParseTcp(frame.data(), p, in));
+  FUZZ_CHECK(in.data == frame.data() + p.payload_off && in.bytes == p.payload_bytes);
+  FUZZ_CHECK(in.options.sack_count <= tcp::kSackBlocksMax);
+  tcp::SegmentOut out;
+  out.seq = in.seq;
+  out.ack = in.ack;
+  out.window = in.window;
+  out.urgent = in.urgent;
+  out.flags = in.flags;
+  out.options = in.options;
+  uint8_t built[wire::kTcpHeaderBytesMax];
+  const uint32_t bytes = wire::TcpHeaderBytes(out.options);
+  FUZZ_CHECK(bytes <= sizeof built);
+  FUZZ_CHECK(wire::BuildTcp(built, {p.source_port, p.destination_port}, out) == bytes);
+  tcp::SegmentIn back;
+  FUZZ_CHECK(wire::ParseTcp(built, bytes, back));
+  FUZZ_CHECK(back.seq == in.seq && back.ack == in.ack && back.flags == in.flags);
+  FUZZ_CHECK(back.options.mss == in.options.mss);
+  FUZZ_CHECK(back.options.has_timestamps == in.options.has_timestamps);
+  FUZZ_CHECK(back.options.ts_echo == in.options.ts_echo);
+  FUZZ_CHECK(back.options.window_scale == in.options.window_scale);
+  FUZZ_CHECK(back.options.sack_count <= in.options.sack_count);
+  FUZZ_CHECK(back.options.has_smc == in.options.has_smc);
+}
+
+void CheckIcmp(const Bytes& frame, const Packet& p) {
+  const wire::IcmpIn in = wire::ParseIcmp(frame.data(), p);
+  FUZZ_CHECK((in.kind == wire::IcmpKind::kError) == (in.error != 0));
+  FUZZ_CHECK(in.mtu == 0 || in.mtu >= (p.ip.family == Family::kIpv6 ? 1280u : 68u));
+  Bytes answer(p.ip.l4_bytes);
+  const uint32_t n = wire::BuildEchoReply(answer.data(), p.ip.l4_bytes, frame.data(), p);
+  FUZZ_CHECK(n == (in.kind == wire::IcmpKind::kEchoRequest ? p.ip.l4_bytes : 0u));
+}
+
+void CheckAccepted(const Bytes& frame, const Packet& p) {
+  const wire::IpHead& ip = p.ip;
+  FUZZ_CHECK(ip.ip_off >= 14 && ip.ip_off < ip.l4_off && ip.ip_off < ip.data_off);
+  FUZZ_CHECK(ip.l4_off <= p.payload_off && ip.data_off <= ip.l4_off);
+  FUZZ_CHECK(ip.ip_off + ip.ip_bytes <= frame.size());
+  FUZZ_CHECK(ip.l4_off + ip.l4_bytes == ip.ip_off + ip.ip_bytes);
+  FUZZ_CHECK(ip.data_off + ip.data_bytes == ip.ip_off + ip.ip_bytes);
+  FUZZ_CHECK(p.payload_off + p.payload_bytes <= ip.ip_off + ip.ip_bytes);
+  FUZZ_CHECK(wire::IsMapped(ip.source) == (ip.family == Family::kIpv4));
+  FUZZ_CHECK(wire::IsMapped(ip.destination) == (ip.family == Family::kIpv4));
+  if (ip.family == Family::kIpv4) {
+    const size_t header = (frame[ip.ip_off] & 15u) * 4u;
+    FUZZ_CHECK(NaiveSum(std::span(frame).subspan(ip.ip_off, header)) == 0xffff);
+  }
+  if (ip.is_fragment != 0) {
+    FUZZ_CHECK(p.l4_state == wire::L4State::kUnknown);
+    FUZZ_CHECK(ip.data_bytes != 0 && ip.fragment_off + ip.data_bytes <= 65535);
+    FUZZ_CHECK(ip.has_more == 0 || ip.data_bytes % 8 == 0);
+    FUZZ_CHECK(ip.has_more != 0 || ip.fragment_off != 0);
+    return;
+  }
+  if (p.l4_state == wire::L4State::kVerified) CheckSum(frame, p);
+  if (ip.protocol == wire::kProtocolTcp) {
+    FUZZ_CHECK(p.l4_state == wire::L4State::kVerified);
+    CheckTcp(frame, p);
+  }
+  CheckIcmp(frame, p);
+  if (wire::MayAnswerWithError(p)) {
+    uint8_t answer[wire::kIcmpErrorBytesMax];
+    FUZZ_CHECK(wire::BuildPortUnreachable(answer, sizeof answer, frame.data(), p) != 0);
+  }
+}
+
+void One(const Bytes& frame) {
+  const auto bytes = static_cast<uint32_t>(frame.size());
+  Packet p;
+  if (wire::ParseFrame(frame.data(), bytes, 0, p) == Refusal::kNone) CheckAccepted(frame, p);
+  // What the device has verified may be wrong all the same: nothing may be read outside.
+  if (wire::ParseFrame(frame.data(), bytes, wire::kRxIpVerified | wire::kRxL4Verified, p) ==
+      Refusal::kNone) {
+    FUZZ_CHECK(p.payload_off + p.payload_bytes <= bytes);
+    tcp::SegmentIn in;
+    if (p.ip.protocol == wire::kProtocolTcp && p.ip.is_fragment == 0)
+      FUZZ_CHECK(wire::ParseTcp(frame.data(), p, in));
+  }
+  tcp::SegmentIn in;
+  wire::ParseTcp(frame.data(), bytes, in);
+}
+
+}  // namespace
+}  // namespace postern
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace postern;  // NOLINT(google-build-using-namespace): the entry of this file
+  if (size == 0) return 0;
+  const std::span<const uint8_t> rest(data + 1, size - 1);
+  const uint32_t which = data[0] % (kSeeds + 1);
+  // A vector of exactly the frame's size, so that a sanitizer sees a byte too many.
+  Bytes frame = which == kSeeds ? Bytes(rest.begin(), rest.end()) : Changed(Seed(which), rest);
+  frame.shrink_to_fit();
+  One(frame);
+  return 0;
+}
+
+#ifndef POSTERN_LIBFUZZER
+int main(int argc, char** argv) { return postern::FuzzReplay(argc, argv, postern::kInputMax); }
+#endif

@@ -1,0 +1,144 @@
+// tcp_hostile_test.cc - segments that can't be meant: blind attacks, old duplicates, floods.
+// SPDX-License-Identifier: Apache-2.0
+#include "tcp_world.h"
+
+namespace postern::tcp {
+
+TEST_CASE("tcp hostile: a RST has to hit the next number") {
+  TcpWorld w;
+  w.Establish();
+  w.Send({.data = "abc"});
+  w.Advance(kSecond);
+  w.wire.clear();
+  SECTION("in the window: a challenge (RFC 5961, 3.2)") {
+    w.Send({.seq = 100, .flags = kRst});
+    w.Expect({.seq = 1, .ack = 4, .flags = kAck, .bytes = 0});
+    w.ExpectState(State::kEstablished);
+    w.Send({.seq = 101, .flags = kRst});
+    w.ExpectNothing();  // one in 500 ms
+    w.Advance(kSecond);
+    w.Send({.seq = 101, .flags = kRst});
+    w.Expect({.ack = 4});
+  }
+  SECTION("outside: nothing") {
+    w.Send({.seq = 0x40000000, .flags = kRst});
+    w.ExpectNothing();
+    w.ExpectState(State::kEstablished);
+  }
+  SECTION("exactly") {
+    w.Send({.seq = 4, .flags = kRst});
+    CHECK(w.ErrorOf(Event::kReset) == ECONNRESET);
+    w.ExpectClosed();
+    w.ExpectNothing();
+  }
+}
+
+TEST_CASE("tcp hostile: a SYN is challenged, wherever it is (RFC 5961, 4.2)") {
+  TcpWorld w;
+  w.Establish();
+  const uint32_t seq = GENERATE(0u, 1u, 500u, 0x40000000u);
+  w.Send({.seq = seq, .flags = kSyn});
+  w.Expect({.seq = 1, .ack = 1, .flags = kAck});
+  w.ExpectState(State::kEstablished);
+}
+
+TEST_CASE("tcp hostile: an ACK out of bounds drops the segment (RFC 5961, 5.2)") {
+  TcpWorld w;
+  w.Establish();
+  SECTION("of what was not sent") { w.Send({.ack = 5, .data = "evil"}); }
+  SECTION("far too old") { w.Send({.ack = 0u - 0x10000000u, .data = "evil"}); }
+  w.Expect({.seq = 1, .ack = 1, .flags = kAck, .bytes = 0});
+  CHECK(w.received.empty());
+}
+
+TEST_CASE("tcp hostile: data outside the window are answered, not taken") {
+  TcpWorld w;
+  w.Establish();
+  w.Send({.seq = 0x100000, .data = "far"});
+  w.Expect({.ack = 1, .bytes = 0});
+  CHECK(w.received.empty());
+  CHECK(w.kept.empty());
+}
+
+TEST_CASE("tcp hostile: PAWS") {
+  TcpWorld w;
+  w.Establish({.timestamps = true});
+  w.Send({.data = "abc"});
+  const uint32_t now = w.PeerClock();
+  w.Advance(kSecond);
+  w.wire.clear();
+  w.Send({.seq = 4, .data = "old", .ts = now - 1000});
+  CHECK(w.received == "abc");
+  w.Expect({.ack = 4, .bytes = 0});
+  w.Send({.seq = 4, .data = "new"});
+  CHECK(w.received == "abcnew");
+  SECTION("a RST is not subject to it") {
+    w.Send({.seq = 7, .flags = kRst, .ts = now - 1000});
+    w.ExpectClosed();
+  }
+  SECTION("after 24 days nothing is known any more") {
+    w.Advance(25ull * 86400 * kSecond);
+    w.Send({.seq = 7, .data = "!", .ts = now - 1000});
+    CHECK(w.received == "abcnew!");
+  }
+}
+
+TEST_CASE("tcp hostile: what is kept out of order is bounded") {
+  TcpWorld w;
+  w.room_max = 60'000;
+  w.Establish();
+  for (uint32_t i = 0; i < 5000; i++) w.Send({.seq = 3 + 2 * i, .data = "x"});
+  CHECK(w.t.rx_count == kRxSegsMax);
+  CHECK(w.kept.size() == kRxSegsMax);
+  // What is missing gets through all the same.
+  w.wire.clear();
+  for (uint32_t i = 0; i < 100; i++) w.Send({.seq = 1 + i, .data = "y"});
+  CHECK(w.received.size() >= 100);
+}
+
+TEST_CASE("tcp hostile: SACKs of nonsense change nothing") {
+  TcpWorld w;
+  w.Establish();
+  w.Write(5000);
+  w.wire.clear();
+  w.Send({.ack = 1, .sack = Blocks{{9001, 10'001}}});            // not sent
+  w.Send({.ack = 1, .sack = Blocks{{3001, 2001}}});              // backwards
+  w.Send({.ack = 1, .sack = Blocks{{1001, 0x70000000}}});        // all and more
+  w.Send({.ack = 1, .sack = Blocks{{0u - 5000u, 0u - 4000u}}});  // long ago
+  w.Send({.ack = 1, .sack = Blocks{{1500, 1600}}});              // a part of one
+  CHECK(w.t.sacked_bytes == 0);
+  CHECK(w.t.lost_bytes == 0);
+}
+
+TEST_CASE("tcp hostile: ICMP errors count only for what is under way (RFC 5927)") {
+  TcpWorld w;
+  w.Establish();
+  SoftError(w.t, Seq(kIss) + 1, EHOSTUNREACH, false, w);
+  CHECK(!w.Happened(Event::kSoftError));
+  w.Write("x");
+  SoftError(w.t, Seq(kIss) + 1, EHOSTUNREACH, true, w);
+  CHECK(w.ErrorOf(Event::kSoftError) == EHOSTUNREACH);
+  w.ExpectState(State::kEstablished);
+  w.Advance(2000 * kSecond);
+  CHECK(w.ErrorOf(Event::kReset) == EHOSTUNREACH);  // the better reason
+}
+
+TEST_CASE("tcp hostile: an ICMP error ends a connection that is being opened") {
+  TcpWorld w;
+  w.OpenActive();
+  SoftError(w.t, Seq(kIss), ECONNREFUSED, true, w);
+  CHECK(w.ErrorOf(Event::kReset) == ECONNREFUSED);
+  w.ExpectClosed();
+}
+
+TEST_CASE("tcp hostile: ACKs for parts of a segment gain nothing") {
+  TcpWorld w;
+  w.Establish();
+  w.Write(20'000);
+  w.wire.clear();
+  const uint32_t cwnd = w.t.cc.cwnd_bytes;
+  for (uint32_t i = 1; i <= 100; i++) w.Send({.ack = 1 + i});
+  CHECK(w.t.cc.cwnd_bytes <= cwnd + 100);  // by bytes: RFC 3465
+}
+
+}  // namespace postern::tcp
