@@ -271,7 +271,10 @@ struct PSTN_LINE pstn_ep {
 
   /* options as the program set them; units as in setsockopt */
   pstn_u32 opt_set; /* bit per option below: the program has set it */
-  pstn_u32 sndbuf, rcvbuf, linger_on, linger_sec, rcvlowat;
+  pstn_u32 sndbuf, rcvbuf;
+  pstn_u16 linger_on;
+  pstn_u16 wire; /* (a) listener: its place in the engine's table + 1; 0: none */
+  pstn_u32 linger_sec, rcvlowat;
   pstn_u64 rcvtimeo_ns, sndtimeo_ns; /* 0 = for ever */
   pstn_u32 keepidle, keepintvl, keepcnt, user_timeout, notsent_lowat, defer_accept;
   pstn_u32 busy_poll, priority, owner_slot;
@@ -280,14 +283,13 @@ struct PSTN_LINE pstn_ep {
   pstn_u32
       took_over; /* (o) endpoint + 1 whose connection this one is taking over (sock/export.cc) */
   struct pstn_lock setup_lock; /* bind, connect, listen; not yet connected: export */
+  pstn_u32 sleepers;           /* (a) threads asleep on our ctl line; one that died there costs a
+                                  futex call at each shutdown */
   pstn_u64 syn_ns;             /* (c) when its client connected */
   pstn_u32 held; /* (a) listener: connections that posternd keeps for accept(): TCP after all */
   pstn_u32
       in_talks; /* (a) listener: connections of which posternd does not know yet what they become */
   pstn_u32 zerocopy_sent, zerocopy_told; /* (a) sends with MSG_ZEROCOPY; completions given out */
-  pstn_u32 wire;     /* (a) listener: its place in the engine's table + 1; 0: none */
-  pstn_u32 sleepers; /* (a) threads asleep on our ctl line; one that died there costs a futex call
-                        at each shutdown */
 };
 
 enum {
@@ -549,6 +551,6 @@ PSTN_STATIC_ASSERT(sizeof(struct pstn_rx) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_item) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_waiter) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_epoll) == 64, "one line");
-PSTN_STATIC_ASSERT(sizeof(struct pstn_ep) % 64 == 0, "whole lines");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_ep) == 384, "each connection has two of them");
 
 #endif /* POSTERN_ABI_H */

@@ -197,7 +197,7 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
     if (len < sizeof(linger)) return -EINVAL;
     linger l;
     memcpy(&l, value, sizeof l);
-    ep.linger_on = l.l_onoff != 0 ? 1 : 0;
+    ep.linger_on = l.l_onoff != 0 ? 1u : 0u;
     if (l.l_onoff != 0) ep.linger_sec = static_cast<uint32_t>(l.l_linger);
   } else if (i == kRcvtimeo || i == kSndtimeo) {
     long r = SetTime(i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns, value, len);

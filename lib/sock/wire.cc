@@ -62,7 +62,7 @@ void WireListen(int fd, pstn_ep& ep) {
                      ep.backlog, EpIdx(Stack(), ep), ep.gen);
   Unlock(w.lock);
   if (at == PSTN_NONE) return;
-  StoreRelease(ep.wire, at + 1);
+  StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));
   // The engine knows it: from now on it may come.
   for (uint32_t vi = 0; vi < kAreaVis; vi++)
     if (w.grant[vi] != 0) (void)WireFilter(fd, vi, &w.listeners[at].filter[vi]);
@@ -86,7 +86,7 @@ void GiveUp(stack::Engine& engine, uint32_t at) {
 void WireUnlisten(pstn_ep& ep) {
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine == nullptr) return;  // posternd, who reaps: the keeper sees to it
-  const uint32_t at = Exchange(ep.wire, 0u);
+  const uint32_t at = Exchange(ep.wire, uint16_t{0});
   if (at != 0 && at <= stack::kListeners) GiveUp(*engine, at - 1);
 }
 
