@@ -222,6 +222,23 @@ TEST_CASE("tcp loss: after a time-out all that is not SACKed is sent again, in s
   w.Expect({.seq = 5001, .bytes = 1000});
 }
 
+// With all acknowledgements of a minute lost, the next one SACKs what arrived at its beginning.
+TEST_CASE("tcp loss: the pause of a time-out is no round trip") {
+  TcpWorld w;
+  const bool timestamps = GENERATE(false, true);
+  w.Establish({.timestamps = timestamps});
+  const uint32_t mss = w.t.mss_bytes;
+  w.Send({});
+  w.Write(4 * mss);
+  while (w.t.rto_count < 6) w.Fire(0, 20 * kSecond);
+  const uint64_t srtt_ns = Srtt(w.t.rtt);
+  w.Advance(10 * kMs);
+  // The first has arrived now, the third long ago; the echo is that of the first's last copy.
+  w.Send({.ack = 1 + mss, .sack = Blocks{{1 + 2 * mss, 1 + 3 * mss}}});
+  CHECK(Srtt(w.t.rtt) <= std::max(srtt_ns, 100 * kMs));
+  CHECK(w.t.rtt.rto_ns <= kRtoMaxNs);
+}
+
 TEST_CASE("tcp loss: a spurious time-out is taken back") {
   TcpWorld w;
   w.Establish({.timestamps = true});
