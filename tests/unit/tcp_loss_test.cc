@@ -186,6 +186,32 @@ TEST_CASE("tcp loss: a peer without SACK") {
   CHECK(w.t.recovery == static_cast<uint32_t>(Recovery::kOpen));
 }
 
+//= rfc6582#3.2
+//= type=test
+//# If not, the TCP does not enter fast retransmit and does not reset ssthresh.
+TEST_CASE("tcp loss: duplicates of what a time-out sent twice are no loss, without SACK") {
+  TcpWorld w;
+  w.Establish({.sack = false});
+  InFlight(w, 4);
+  while (w.t.recovery != static_cast<uint32_t>(Recovery::kLoss)) w.Fire(0, kSecond);
+  w.wire.clear();
+  w.Advance(10 * kMs);
+  w.Send({.ack = 4001});  // they had all arrived but the first
+  w.Write(2 * kMss);
+  w.Expect({.seq = 4001, .bytes = 1000});
+  w.Expect({.seq = 5001, .bytes = 1000});
+  for (int i = 0; i < 3; i++) w.Send({.ack = 4001});
+  w.ExpectNothing();
+  CHECK(w.t.recovery != static_cast<uint32_t>(Recovery::kFast));
+  w.Send({.ack = 6001});
+  // What is lost behind that is found as ever.
+  w.Write(5 * kMss);
+  w.wire.clear();
+  w.Send({.ack = 7001});
+  for (int i = 0; i < 3; i++) w.Send({.ack = 7001});
+  w.Expect({.seq = 7001, .bytes = 1000});
+}
+
 TEST_CASE("tcp loss: limited transmit") {
   TcpWorld w;
   const bool sack = GENERATE(true, false);
