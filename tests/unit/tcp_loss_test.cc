@@ -343,6 +343,16 @@ TEST_CASE("tcp loss: the path takes less") {
   REQUIRE(Validate(w.t, w) == nullptr);
 }
 
+TEST_CASE("tcp loss: of a segment that is cut anew, the last part pushes") {
+  TcpWorld w;
+  w.Establish();
+  w.Write(1000);
+  CHECK((w.Expect({.seq = 1, .bytes = 1000}).segment.flags & kPsh) != 0);
+  w.Step([&] { PathMtu(w.t, 600, w); });
+  CHECK((w.Expect({.seq = 1, .bytes = 600}).segment.flags & kPsh) == 0);
+  CHECK((w.Expect({.seq = 601, .bytes = 400}).segment.flags & kPsh) != 0);
+}
+
 TEST_CASE("tcp loss: large segments vanish") {
   TcpWorld w;
   w.Establish({.mss = 1460});
