@@ -86,6 +86,10 @@ void Send(Tcb& t, Host& h) {
     if (t.tx_head != kNone &&
         (kind == Rtx::kIdle || kind == Rtx::kPersist || (grown && kind == Rtx::kTlp)))
       RearmRto(t, h);
+  } else {
+    // Our FIN is acknowledged, and with it what pacing or the want of a TxSeg had held back.
+    t.flags &= ~(kPaceWait | kStarved);
+    t.retry_deadline_ns = 0;
   }
   SendAckIfDue(t, h);
 }
