@@ -63,8 +63,8 @@ void Engine::GiveRxSeg(uint32_t idx) {
 }
 
 bool Engine::Pending() {
-  for (Vi* vi : vi_)
-    if (vi != nullptr && vi->Pending()) return true;
+  for (uint32_t v = 0; v < vi_end_; v++)
+    if (vi_[v] != nullptr && vi_[v]->Pending()) return true;
   return false;
 }
 
@@ -208,6 +208,9 @@ uint32_t Engine::RunTimers() {
   return fired;
 }
 
+// Whether another round is worth it. What has come since the last look is the next Poll()'s.
+bool Engine::IsMore() { return full_ || LoadRelaxed(w_.ready_head) != 0 || streams_.HasNews(); }
+
 uint32_t Engine::PollLocked(uint64_t now, uint32_t rounds) {
   now_ns = now;
   uint32_t all = 0;
@@ -220,7 +223,7 @@ uint32_t Engine::PollLocked(uint64_t now, uint32_t rounds) {
     Refill();
     Flush();
     all += done;
-    if (done == 0) break;
+    if (done == 0 || !IsMore()) break;
   }
   StoreRelaxed(w_.polled_ns, now);
   return all;

@@ -80,12 +80,16 @@ class Engine final : public tcp::Host {
       : w_(state), area_(area), streams_(streams), paths_(paths) {}
 
   // `idx` as in the area. The object stays the caller's.
-  void SetVi(uint32_t idx, Vi* vi) { vi_[idx % kAreaVis] = vi; }
+  void SetVi(uint32_t idx, Vi* vi) {
+    vi_[idx % kAreaVis] = vi;
+    if (vi_end_ <= idx % kAreaVis) vi_end_ = idx % kAreaVis + 1;
+  }
 
   // Everything that is due, if nobody else is at it. How many packets and timers there were; 0:
   // nothing, or somebody else has done it.
   uint32_t Poll(uint64_t now);
-  // The same under a lock that the caller has, until there is nothing left or `rounds` are over.
+  // The same under a lock that the caller has, until there was nothing left at its last look, or
+  // `rounds` are over.
   uint32_t PollLocked(uint64_t now, uint32_t rounds = 8);
   // When Poll() has to be called at the latest, if no packet comes and nobody is woken.
   uint64_t NextDeadline() const { return WheelNext(w_.wheel); }
@@ -187,16 +191,21 @@ class Engine final : public tcp::Host {
   void Touch(uint32_t idx);  // after any call into TCP: its next deadline, or its end
   uint32_t RunReady();
   uint32_t RunTimers();
+  bool IsMore();
 
   WireState& w_;
   Area& area_;
   Streams& streams_;
   Paths& paths_;
   Vi* vi_[kAreaVis] = {};
+  uint32_t vi_end_ = 0;  // behind the last one that was ever set
   ViTx out_[kAreaVis][kViBatchMax];
   uint32_t out_count_[kAreaVis] = {};
-  uint32_t took_[kViBatchMax];  // free frames, taken in a batch
-  uint32_t took_count_ = 0;
+  // Free frames, taken in batches that grow within a round: most rounds send one packet, and what
+  // is left over has to be given back for others to have.
+  uint32_t took_[kViBatchMax];
+  uint32_t took_count_ = 0, take_next_ = 1;
+  bool full_ = false;    // a VI had more packets than are taken in one round
   bool closed_ = false;  // kClosed was reported in the present call
 };
 

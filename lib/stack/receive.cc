@@ -34,7 +34,8 @@ const uint8_t* Engine::PacketAt(uint32_t packet, uint32_t off) {
 
 uint32_t Engine::ReceiveAll() {
   uint32_t done = 0;
-  for (uint32_t v = 0; v < kAreaVis; v++) {
+  full_ = false;
+  for (uint32_t v = 0; v < vi_end_; v++) {
     if (vi_[v] == nullptr) continue;
     ViRx rx[kViBatchMax];
     const uint32_t n = vi_[v]->Receive(rx, kViBatchMax);
@@ -44,6 +45,7 @@ uint32_t Engine::ReceiveAll() {
       if (area_.UseAt(rx[i].frame) == kFrameRx) area_.Give(rx[i].frame);  // else it is kept
     }
     done += n;
+    full_ |= n == kViBatchMax;
   }
   w_.counters.packets_in += done;
   return done;

@@ -74,7 +74,10 @@ bool Engine::PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip,
   if (vi >= kAreaVis || vi_[vi] == nullptr) return true;  // gone: as if lost
   if (out_count_[vi] == kViBatchMax) Flush();
   if (out_count_[vi] == kViBatchMax) return false;
-  if (took_count_ == 0) took_count_ = area_.Take(took_, kViBatchMax);
+  if (took_count_ == 0) {
+    took_count_ = area_.Take(took_, take_next_);
+    if (take_next_ < kViBatchMax) take_next_ *= 2;
+  }
   if (took_count_ == 0) {
     w_.counters.no_frame++;
     return false;
@@ -130,7 +133,8 @@ void Engine::AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_
 // ---------------------------------------------------------------- frames
 
 void Engine::TakeCompleted() {
-  for (Vi* vi : vi_) {
+  for (uint32_t v = 0; v < vi_end_; v++) {
+    Vi* const vi = vi_[v];
     if (vi == nullptr) continue;
     uint32_t frames[kViBatchMax];
     uint32_t n;
@@ -142,7 +146,8 @@ void Engine::TakeCompleted() {
 }
 
 void Engine::Refill() {
-  for (Vi* vi : vi_) {
+  for (uint32_t v = 0; v < vi_end_; v++) {
+    Vi* const vi = vi_[v];
     if (vi == nullptr) continue;
     uint32_t room = vi->RefillRoom();
     constexpr uint32_t kEnough = 32;  // not for each frame
@@ -159,7 +164,7 @@ void Engine::Refill() {
 }
 
 void Engine::Flush() {
-  for (uint32_t v = 0; v < kAreaVis; v++) {
+  for (uint32_t v = 0; v < vi_end_; v++) {
     if (vi_[v] == nullptr) continue;
     const uint32_t n = out_count_[v];
     if (n == 0) continue;
@@ -172,6 +177,7 @@ void Engine::Flush() {
   }
   if (took_count_ != 0) area_.Give(took_, took_count_);
   took_count_ = 0;
+  take_next_ = 1;
 }
 
 }  // namespace postern::stack
