@@ -18,7 +18,6 @@ namespace {
 
 constexpr uint32_t kStrictInterface = 1;  // another interface than the one asked for is no match
 constexpr uint32_t kStrictReachable = 2;
-constexpr uint8_t kTosBits = 0x1c;
 constexpr int kNoMatch = -3, kUnreachable = -2;
 constexpr uint16_t kNudFailed = 0x20;
 

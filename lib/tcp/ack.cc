@@ -65,8 +65,10 @@ bool TakeWindow(Tcb& t, const SegmentIn& s) {
 }
 
 void TakeRoundTrip(Tcb& t, const SegmentIn& s, const AckNews& news, const Host& h) {
-  uint64_t rtt_ns = news.retransmitted ? 0 : news.rtt_ns;
-  if (rtt_ns == 0) rtt_ns = news.sack_rtt_ns;
+  // Nor by a segment SACKed beside one that was sent again: it may have arrived long ago, with all
+  // acknowledgements of it lost, and the pause of our own time-out would count as its round trip.
+  uint64_t rtt_ns = 0;
+  if (!news.retransmitted) rtt_ns = news.rtt_ns != 0 ? news.rtt_ns : news.sack_rtt_ns;
   //= rfc7323#4.1
   //# RTTM rule: A TSecr value received in a segment MAY be used to update the averaged RTT
   //# measurement only if the segment advances the left edge of the send window

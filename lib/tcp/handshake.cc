@@ -205,7 +205,7 @@ void BecomeEstablished(Tcb& t, Host& h) {
   t.life_deadline_ns = 0;
   t.flags &= ~kDeferred;
   t.snd_cursor = h.Begin(t);
-  t.recover = t.snd_una;
+  t.recover = t.iss;  // RFC 6582, 3.2, step 1
   t.rcv_space_ns = t.rcv_rtt_begin_ns = t.last_data_ns = h.now_ns;
   h.Report(t, Event::kConnected, 0);
 }

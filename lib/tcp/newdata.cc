@@ -173,6 +173,7 @@ bool SendIntoWindow(Tcb& t, Host& h) {
   Piece p = NextPiece(t, mss, h);
   if (room == 0 || p.empty()) return false;
   if (p.bytes >= room) {
+    p.last = p.last && p.bytes == room;
     p.bytes = room;
     p.fin = false;
   }

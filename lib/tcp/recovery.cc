@@ -92,9 +92,11 @@ void NewReno(Tcb& t, AckNews& news, Host& h) {
     const uint32_t before = t.sacked_bytes;
     NewRenoDuplicate(t);
     news.sacked_bytes = t.sacked_bytes - before;
-    // RFC 6582, 3.2, step 2: not for what an earlier recovery has sent twice.
-    if (t.dup_acks == kDupAckThreshold && Now(t) <= Recovery::kEcn &&
-        AtOrAfter(t.snd_una, t.recover))
+    //= rfc6582#3.2
+    //# If not, the TCP does not enter fast retransmit and does not reset ssthresh.
+    // It: the acknowledgement covers more than `recover`. These duplicates are of what an earlier
+    // recovery has sent twice.
+    if (t.dup_acks == kDupAckThreshold && Now(t) <= Recovery::kEcn && After(t.snd_una, t.recover))
       MarkHeadLost(t, h);
   }
 }

@@ -163,7 +163,7 @@ bool TxSplit(Tcb& t, uint32_t idx, uint32_t bytes, Host& h) {
   rest.seq = s.seq + bytes;
   rest.bytes = s.bytes - bytes;
   s.bytes = bytes;
-  s.flags &= ~kTxFin;
+  s.flags &= ~(kTxFin | kTxPsh);  // they are about the last byte
   rest.prev = idx;
   s.next = other;
   if (rest.next != kNone) {

@@ -13,7 +13,7 @@
 namespace postern {
 namespace {
 
-constexpr size_t kInputMax = 64;
+[[maybe_unused]] constexpr size_t kInputMax = 64;
 
 std::vector<uint8_t> Longest() {
   ClcProposal p;

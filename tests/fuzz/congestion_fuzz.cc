@@ -14,7 +14,7 @@
 namespace postern::tcp {
 namespace {
 
-constexpr size_t kInputMax = 600;
+[[maybe_unused]] constexpr size_t kInputMax = 600;
 
 class Run {
  public:

@@ -22,7 +22,7 @@ namespace {
 using route_test::Ip;
 using route_test::Message;
 
-constexpr size_t kInputMax = 96;
+[[maybe_unused]] constexpr size_t kInputMax = 96;
 
 template <typename Header>
 Header OfFamily(uint8_t family) {

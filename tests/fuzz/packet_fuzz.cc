@@ -21,7 +21,7 @@ using wire::Family;
 using wire::Packet;
 using wire::Refusal;
 
-constexpr size_t kInputMax = 96;
+[[maybe_unused]] constexpr size_t kInputMax = 96;
 constexpr uint32_t kSeeds = 14;
 
 Bytes Quote(FrameSpec s) {

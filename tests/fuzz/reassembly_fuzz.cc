@@ -20,7 +20,7 @@ using namespace stack;  // NOLINT(google-build-using-namespace): what this tests
 using wire::Family;
 using wire::IpHead;
 
-constexpr size_t kInputMax = 4000;
+[[maybe_unused]] constexpr size_t kInputMax = 4000;
 
 struct World final : FrameOwner {
   std::unique_ptr<Reassembly> table = std::make_unique<Reassembly>();

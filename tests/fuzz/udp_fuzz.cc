@@ -13,7 +13,7 @@
 namespace postern::udp {
 namespace {
 
-constexpr size_t kInputMax = 400;
+[[maybe_unused]] constexpr size_t kInputMax = 400;
 constexpr uint32_t kEndpoints = 8;
 
 class Bytes {

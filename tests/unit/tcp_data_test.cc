@@ -222,7 +222,9 @@ TEST_CASE("tcp data: a window smaller than a segment is used when nothing else m
   w.Write(1000);
   w.ExpectNothing();  // RFC 9293, 3.8.6.2.1
   w.Fire(200 * kMs, 2 * kSecond);
-  w.Expect({.seq = 1, .bytes = 100});
+  CHECK((w.Expect({.seq = 1, .bytes = 100}).segment.flags & kPsh) == 0);  // more is written
+  w.Send({.ack = 101});
+  CHECK((w.Expect({.seq = 101, .bytes = 900}).segment.flags & kPsh) != 0);
 }
 
 TEST_CASE("tcp data: no room on the wire") {

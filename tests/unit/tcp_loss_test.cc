@@ -186,6 +186,32 @@ TEST_CASE("tcp loss: a peer without SACK") {
   CHECK(w.t.recovery == static_cast<uint32_t>(Recovery::kOpen));
 }
 
+//= rfc6582#3.2
+//= type=test
+//# If not, the TCP does not enter fast retransmit and does not reset ssthresh.
+TEST_CASE("tcp loss: duplicates of what a time-out sent twice are no loss, without SACK") {
+  TcpWorld w;
+  w.Establish({.sack = false});
+  InFlight(w, 4);
+  while (w.t.recovery != static_cast<uint32_t>(Recovery::kLoss)) w.Fire(0, kSecond);
+  w.wire.clear();
+  w.Advance(10 * kMs);
+  w.Send({.ack = 4001});  // they had all arrived but the first
+  w.Write(2 * kMss);
+  w.Expect({.seq = 4001, .bytes = 1000});
+  w.Expect({.seq = 5001, .bytes = 1000});
+  for (int i = 0; i < 3; i++) w.Send({.ack = 4001});
+  w.ExpectNothing();
+  CHECK(w.t.recovery != static_cast<uint32_t>(Recovery::kFast));
+  w.Send({.ack = 6001});
+  // What is lost behind that is found as ever.
+  w.Write(5 * kMss);
+  w.wire.clear();
+  w.Send({.ack = 7001});
+  for (int i = 0; i < 3; i++) w.Send({.ack = 7001});
+  w.Expect({.seq = 7001, .bytes = 1000});
+}
+
 TEST_CASE("tcp loss: limited transmit") {
   TcpWorld w;
   const bool sack = GENERATE(true, false);
@@ -220,6 +246,23 @@ TEST_CASE("tcp loss: after a time-out all that is not SACKed is sent again, in s
   w.Send({.ack = 3001, .sack = Blocks{{4001, 5001}}});
   w.Expect({.seq = 3001, .bytes = 1000});
   w.Expect({.seq = 5001, .bytes = 1000});
+}
+
+// With all acknowledgements of a minute lost, the next one SACKs what arrived at its beginning.
+TEST_CASE("tcp loss: the pause of a time-out is no round trip") {
+  TcpWorld w;
+  const bool timestamps = GENERATE(false, true);
+  w.Establish({.timestamps = timestamps});
+  const uint32_t mss = w.t.mss_bytes;
+  w.Send({});
+  w.Write(4 * mss);
+  while (w.t.rto_count < 6) w.Fire(0, 20 * kSecond);
+  const uint64_t srtt_ns = Srtt(w.t.rtt);
+  w.Advance(10 * kMs);
+  // The first has arrived now, the third long ago; the echo is that of the first's last copy.
+  w.Send({.ack = 1 + mss, .sack = Blocks{{1 + 2 * mss, 1 + 3 * mss}}});
+  CHECK(Srtt(w.t.rtt) <= std::max(srtt_ns, 100 * kMs));
+  CHECK(w.t.rtt.rto_ns <= kRtoMaxNs);
 }
 
 TEST_CASE("tcp loss: a spurious time-out is taken back") {
@@ -298,6 +341,16 @@ TEST_CASE("tcp loss: the path takes less") {
   w.Expect({.seq = 1001, .bytes = 600});
   CHECK(w.t.cc.ssthresh_bytes == kSsthreshUnknown);  // no sign of congestion
   REQUIRE(Validate(w.t, w) == nullptr);
+}
+
+TEST_CASE("tcp loss: of a segment that is cut anew, the last part pushes") {
+  TcpWorld w;
+  w.Establish();
+  w.Write(1000);
+  CHECK((w.Expect({.seq = 1, .bytes = 1000}).segment.flags & kPsh) != 0);
+  w.Step([&] { PathMtu(w.t, 600, w); });
+  CHECK((w.Expect({.seq = 1, .bytes = 600}).segment.flags & kPsh) == 0);
+  CHECK((w.Expect({.seq = 601, .bytes = 400}).segment.flags & kPsh) != 0);
 }
 
 TEST_CASE("tcp loss: large segments vanish") {
