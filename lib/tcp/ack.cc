@@ -21,6 +21,7 @@ void TakeCumulative(Tcb& t, const SegmentIn& s, AckNews& news, Host& h) {
         if (news.sent_again_ns == 0) news.sent_again_ns = seg.sent_ns;
       }
       TxTrimHead(t, bytes, h);
+      if ((seg.flags & kTxPart) != 0) TxMarkLost(t, t.tx_head, h);  // there was no TxSeg to cut it
       break;
     }
     //= rfc6298#3

@@ -30,16 +30,25 @@ uint32_t SendLost(Tcb& t, Host& h) {
 
 }  // namespace
 
+// The path may take less than when it was sent: cut anew (RFC 1191, 6.4). When there is no TxSeg to
+// cut it with, it may be that all of them wait for this: then the first part of the first segment
+// is sent, and what is left of it once that is acknowledged is lost again (ack.cc).
 bool Retransmit(Tcb& t, uint32_t idx, Host& h) {
-  // The path may take less than when it was sent: cut anew (RFC 1191, 6.4).
-  if (h.TxSegAt(idx).bytes > t.mss_bytes && !TxSplit(t, idx, t.mss_bytes, h)) return false;
-  const TxSeg& seg = h.TxSegAt(idx);
+  const bool whole = h.TxSegAt(idx).bytes <= t.mss_bytes || TxSplit(t, idx, t.mss_bytes, h);
+  if (!whole && idx != t.tx_head) return false;
+  TxSeg seg = h.TxSegAt(idx);
+  if (!whole) {
+    seg.bytes = t.mss_bytes;
+    seg.flags &= ~(kTxFin | kTxPsh);
+  }
   //= rfc3168#6.1.5
   //# ECN-capable TCP implementations MUST NOT set either ECT codepoint (ECT(0) or ECT(1)) in the IP
   //# header for retransmitted data packets
   if (!EmitData(t, seg, 0, Ecn::kNotEct, h)) return false;
   const uint32_t length = static_cast<uint32_t>(EndOf(seg) - seg.seq);
   TxMarkRetransmitted(t, idx, h);
+  TxSeg& sent = h.TxSegAt(idx);
+  sent.flags = whole ? sent.flags & ~kTxPart : sent.flags | kTxPart;
   t.retransmits++;
   t.bytes_retrans += seg.bytes;
   t.undo_retrans_bytes += length;
@@ -86,6 +95,10 @@ void Send(Tcb& t, Host& h) {
     if (t.tx_head != kNone &&
         (kind == Rtx::kIdle || kind == Rtx::kPersist || (grown && kind == Rtx::kTlp)))
       RearmRto(t, h);
+  } else {
+    // Our FIN is acknowledged, and with it what pacing or the want of a TxSeg had held back.
+    t.flags &= ~(kPaceWait | kStarved);
+    t.retry_deadline_ns = 0;
   }
   SendAckIfDue(t, h);
 }

@@ -259,7 +259,8 @@ inline constexpr uint32_t kTxFin = 1u << 0, kTxSacked = 1u << 1, kTxLost = 1u <<
     kTxEverRetrans = 1u << 4,                    // Karn
     kTxTimed = 1u << 5,                          // in the chain of times
     kTxToSend = 1u << 6,                         // in the chain of what is to be sent again
-    kTxPsh = 1u << 7;                            // the program had written no more
+    kTxPsh = 1u << 7,                            // the program had written no more
+    kTxPart = 1u << 8;                           // only its first mss_bytes were sent again
 inline Seq EndOf(const TxSeg& s) { return s.seq + (s.bytes + ((s.flags & kTxFin) != 0 ? 1 : 0)); }
 
 // A segment beyond a hole. The Host keeps the packet that it came in.

@@ -22,6 +22,7 @@ struct PairResult {
   uint64_t virtual_ns = 0, events = 0;
   uint64_t segments = 0, delivered = 0, resent = 0, rtos = 0;
   uint32_t time_waits = 0, errors = 0;
+  uint32_t half_errors = 0;  // of passive ends whose handshake was not completed
   LinkCounts to_server, to_client;
 };
 

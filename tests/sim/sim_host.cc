@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t kHeaderBytes = 40;  // IPv4 and TCP without options
 constexpr uint64_t kTimerSpinsMax = 16;
 constexpr uint64_t kWireFullNs = 50 * kMicrosecond;
-constexpr uint64_t kIssTickNs = 4 * kMicrosecond;  // RFC 9293, 3.4.1
+constexpr uint64_t kIssTickNs = 64;  // as lib/tcp/isn.cc
 
 // An event of a host: what, and the connection.
 enum class What : uint64_t { kTimer, kWake, kWire, kTooBig };

@@ -98,6 +98,10 @@ class SimHost final : public StreamHost, public Actor {
   void Listen(uint16_t port, AppMaker make) { listeners_[port] = std::move(make); }
   SimConn& Connect(uint32_t peer_host, uint16_t peer_port, uint16_t local_port,
                    std::unique_ptr<App> app);
+  bool IsConnected(uint16_t local_port, uint32_t peer_host, uint16_t peer_port) {
+    const SimConn* conn = Find(local_port, peer_host, peer_port);
+    return conn != nullptr && tcp::StateOf(*conn) != tcp::State::kTimeWait;
+  }
 
   // ---- the calls of programs
   size_t Write(SimConn& conn, const uint8_t* data, size_t count);

@@ -280,4 +280,22 @@ TEST_CASE("tcp data: pacing") {
   CHECK(w.wire.size() == 10);
 }
 
+// A deadline that nothing takes back would keep the engine busy for ever.
+TEST_CASE("tcp data: pacing ends with the last acknowledgement") {
+  TcpWorld w;
+  w.Establish();
+  w.t.settings.max_pacing_rate = 100'000;
+  w.Write(5000);
+  w.End();
+  w.Advance(100 * kMs);
+  const uint32_t end = static_cast<uint32_t>(w.t.snd_nxt - Seq(kIss));
+  REQUIRE(end == 5002);
+  while (w.t.recovery != static_cast<uint32_t>(Recovery::kLoss)) w.Fire(0, kSecond);
+  w.Send({.ack = 1001});  // two may be sent again, the second a little later
+  REQUIRE(Has(w.t, kPaceWait));
+  w.Send({.ack = end});
+  w.ExpectState(State::kFinWait2);
+  CHECK(NextDeadline(w.t) == UINT64_MAX);
+}
+
 }  // namespace postern::tcp

@@ -343,6 +343,29 @@ TEST_CASE("tcp loss: the path takes less") {
   REQUIRE(Validate(w.t, w) == nullptr);
 }
 
+TEST_CASE("tcp loss: the path takes less, and there is no TxSeg to cut anything with") {
+  TcpWorld w;
+  const bool sack = GENERATE(true, false);
+  w.Establish({.sack = sack});
+  w.tx_segs_max = 2;
+  w.Write(2000);
+  w.wire.clear();
+  w.Step([&] { PathMtu(w.t, 400, w); });
+  w.Expect({.seq = 1, .bytes = 400});
+  w.ExpectNothing();
+  w.Send({.ack = 401});
+  w.Expect({.seq = 401, .bytes = 400});
+  w.Send({.ack = 801});
+  w.Expect({.seq = 801, .bytes = 200});
+  w.Send({.ack = 1001});  // one is free again
+  w.Expect({.seq = 1001, .bytes = 400});
+  w.Send({.ack = 1401});
+  w.Expect({.seq = 1401, .bytes = 400});
+  CHECK((w.Expect({.seq = 1801, .bytes = 200}).segment.flags & kPsh) != 0);
+  w.Send({.ack = 2001});
+  CHECK(NextDeadline(w.t) == UINT64_MAX);
+}
+
 TEST_CASE("tcp loss: of a segment that is cut anew, the last part pushes") {
   TcpWorld w;
   w.Establish();
