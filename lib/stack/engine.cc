@@ -210,6 +210,7 @@ uint32_t Engine::RunTimers() {
 
 uint32_t Engine::PollLocked(uint64_t now, uint32_t rounds) {
   now_ns = now;
+  if (w_.mtu_expiry_ns != 0 && now >= w_.mtu_expiry_ns) ExpireLearned();
   uint32_t all = 0;
   for (uint32_t i = 0; i < rounds; i++) {
     TakeCompleted();

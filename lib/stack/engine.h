@@ -173,6 +173,14 @@ class Engine final : public tcp::Host {
   void Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
   void AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
 
+  // errors.cc
+  void IcmpError(const uint8_t* frame, const wire::Packet& p);
+  void TooBig(Conn& c, uint32_t mtu);
+  LearnedMtu& LearnedSlot(const pstn_addr& peer);
+  void ApplyLearned(Conn& c, uint32_t& mtu);
+  void ExpireLearned();
+  void ForgetLearned();
+
   // transmit.cc
   bool FindPath(Conn& c, int& error);
   bool PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip, const wire::Ports& ports,

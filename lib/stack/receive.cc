@@ -65,9 +65,8 @@ void Engine::Frame(const ViRx& rx, uint32_t vi) {
     w_.counters.refused[static_cast<uint32_t>(why) % 64]++;
     return;
   }
-  if (p.ip.protocol != wire::kProtocolTcp || p.ip.is_fragment != 0 || p.ip.is_multicast != 0 ||
-      p.link.is_multicast != 0)
-    return;
+  if (p.ip.is_fragment != 0 || p.ip.is_multicast != 0 || p.link.is_multicast != 0) return;
+  if (p.ip.protocol != wire::kProtocolTcp) return IcmpError(frame, p);
   tcp::SegmentIn s;
   if (!wire::ParseTcp(frame, p, s)) return;
   s.packet = rx.frame;

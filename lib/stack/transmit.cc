@@ -27,7 +27,7 @@ uint32_t IpBytes(const pstn_addr& local) {
 // True: c.path is good. False: nothing can be sent now; `error` if that is for good.
 bool Engine::FindPath(Conn& c, int& error) {
   error = 0;
-  if (c.path.version != 0 && paths_.IsFresh(c.path)) [[likely]]
+  if (c.path.version != 0 && c.mtu_epoch == w_.mtu_epoch && paths_.IsFresh(c.path)) [[likely]]
     return true;
   Path path = {};
   const PathStatus status = paths_.Find(c.local, c.peer, path, error);
@@ -37,7 +37,8 @@ bool Engine::FindPath(Conn& c, int& error) {
   }
   c.path = path;
   constexpr uint32_t kMtuMax = kFrameBytes - kFrameHead - wire::kEthernetBytesMax;
-  const uint32_t mtu = path.mtu < kMtuMax ? path.mtu : kMtuMax;
+  uint32_t mtu = path.mtu < kMtuMax ? path.mtu : kMtuMax;
+  ApplyLearned(c, mtu);
   const uint32_t mss = mtu - IpBytes(c.local) - wire::kTcpHeaderBytes;
   const bool changed = c.path_mss != 0 && c.path_mss != mss;
   c.path_mss = mss;
@@ -63,6 +64,7 @@ bool Engine::Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) {
   ip.tos = static_cast<uint8_t>((c.tos & 0xfcu) | static_cast<uint32_t>(s.ecn));
   ip.ttl = c.ttl != 0 ? static_cast<uint8_t>(c.ttl) : c.path.ttl;
   ip.id = c.ip_id++;
+  ip.dont_fragment = (c.flags & kMayFragment) == 0;
   ip.flow_label = c.flow_label;
   if (PutSegment(c.path.vi, c.path.link, ip, {c.local.port, c.peer.port}, s, &c)) return true;
   c.flags |= kNoRoom;
