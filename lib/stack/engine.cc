@@ -16,6 +16,7 @@ void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4],
   w.secret[0] = entropy[2];
   w.secret[1] = entropy[3];
   WheelFormat(w.wheel, now_ns);
+  ReassemblyInit(w.reassembly, entropy[2] ^ ~entropy[3]);
   StoreRelease(w.magic, kWireMagic);
 }
 

@@ -74,6 +74,12 @@ class Paths {
   ~Paths() = default;
 };
 
+// Where the payload of a kept packet lies, written in front of the packet, where its frame is free.
+struct KeptHead {
+  uint32_t data_off;
+};
+inline constexpr uint32_t kHeadOff = 0;
+
 class Engine final : public tcp::Host {
  public:
   Engine(WireState& state, Area& area, Streams& streams, Paths& paths)
@@ -172,6 +178,14 @@ class Engine final : public tcp::Host {
   void Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi);
   void Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
   void AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
+
+  void NoteData(uint32_t packet, uint32_t off);
+
+  // fragments.cc
+  void Fragment(const wire::Packet& p, const ViRx& rx, uint32_t vi);
+  void Whole(const Gathered& whole, uint32_t vi);
+  void Piecewise(const Gathered& whole, const wire::Packet& p, const tcp::SegmentIn& s,
+                 uint32_t vi);
 
   // errors.cc
   void IcmpError(const uint8_t* frame, const wire::Packet& p);

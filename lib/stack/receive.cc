@@ -9,12 +9,6 @@
 namespace postern::stack {
 namespace {
 
-// Where the payload of a kept packet lies, written in front of the packet, where its frame is free.
-struct KeptHead {
-  uint32_t data_off;
-};
-constexpr uint32_t kHeadOff = 0;
-
 pstn_addr NameOf(const wire::Address& ip, uint16_t port) {
   pstn_addr a = {};
   memcpy(a.ip, ip.bytes, sizeof a.ip);
@@ -23,6 +17,11 @@ pstn_addr NameOf(const wire::Address& ip, uint16_t port) {
 }
 
 }  // namespace
+
+void Engine::NoteData(uint32_t packet, uint32_t off) {
+  const KeptHead kept = {off};
+  memcpy(area_.At(packet, kHeadOff), &kept, sizeof kept);
+}
 
 const uint8_t* Engine::PacketAt(uint32_t packet, uint32_t off) {
   const uint8_t* head = area_.At(packet, kHeadOff);
@@ -65,13 +64,14 @@ void Engine::Frame(const ViRx& rx, uint32_t vi) {
     w_.counters.refused[static_cast<uint32_t>(why) % 64]++;
     return;
   }
-  if (p.ip.is_fragment != 0 || p.ip.is_multicast != 0 || p.link.is_multicast != 0) return;
+  if (p.ip.is_multicast != 0 || p.link.is_multicast != 0) return;
+  if (p.ip.is_fragment != 0) [[unlikely]]
+    return Fragment(p, rx, vi);
   if (p.ip.protocol != wire::kProtocolTcp) return IcmpError(frame, p);
   tcp::SegmentIn s;
   if (!wire::ParseTcp(frame, p, s)) return;
   s.packet = rx.frame;
-  const KeptHead kept = {rx.off + p.payload_off};
-  memcpy(area_.At(rx.frame, kHeadOff), &kept, sizeof kept);
+  NoteData(rx.frame, rx.off + p.payload_off);
   Segment(p, s, vi);
 }
 

@@ -10,6 +10,7 @@
 // that nobody touched costs nothing.
 #pragma once
 #include "abi/postern_abi.h"
+#include "stack/reassembly.h"
 #include "stack/wheel.h"
 #include "tcp/challenge.h"
 #include "tcp/tcb.h"
@@ -104,9 +105,10 @@ struct WireCounters {
   uint64_t no_frame, no_tx_room, no_path, no_conn, no_segment;
   uint64_t lost_payload;  // what a program's end had promised was not there
   uint64_t syns_in, syns_dropped, accepts_full;
-  uint64_t icmp_in, icmp_ignored;  // errors; those about nothing that is under way
-  uint64_t taken_over;             // locks of the dead
-  uint64_t lost_connections;       // reset because somebody died in them
+  uint64_t fragments_in, fragments_dropped;  // dropped: no room, or not TCP's
+  uint64_t icmp_in, icmp_ignored;            // errors; those about nothing that is under way
+  uint64_t taken_over;                       // locks of the dead
+  uint64_t lost_connections;                 // reset because somebody died in them
 };
 
 struct WireState {
@@ -135,6 +137,7 @@ struct WireState {
   uint32_t mtu_epoch;              // grows when what is known of a path changes
   uint32_t zero;
   LearnedMtu learned[kLearnedMtus];
+  Reassembly reassembly;
   Listener listeners[kListeners];
   Conn conns[kConns];
   uint64_t tx_named[kTxSegs / 64], rx_named[kRxSegs / 64];  // recover.cc's
