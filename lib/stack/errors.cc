@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "stack/engine.h"
+#include "stack/names.h"
 #include "wire/icmp.h"
 
 namespace postern::stack {
@@ -21,17 +22,6 @@ namespace {
 
 constexpr uint64_t kLearnedNs = 600'000'000'000;
 constexpr uint32_t kMtuMin4 = 552;
-
-pstn_addr NameOf(const wire::Address& ip, uint16_t port) {
-  pstn_addr a = {};
-  memcpy(a.ip, ip.bytes, sizeof a.ip);
-  a.port = port;
-  return a;
-}
-
-bool IsIpv4(const pstn_addr& a) {
-  return memcmp(a.ip, wire::kMappedPrefix, sizeof wire::kMappedPrefix) == 0;
-}
 
 // As Linux: nothing is reported of a passive handshake, so it ends by what will last (tcp_req_err);
 // an active one by any error; a connection by none.
@@ -84,8 +74,7 @@ LearnedMtu& Engine::LearnedSlot(const pstn_addr& peer) {
 
 void Engine::TooBig(Conn& c, uint32_t mtu) {
   // Not more than what we send already: then the packet is old, or a lie that costs nothing.
-  const uint32_t heads =
-      wire::kTcpHeaderBytes + (IsIpv4(c.local) ? wire::kIpv4HeaderBytes : wire::kIpv6HeaderBytes);
+  const uint32_t heads = wire::kTcpHeaderBytes + IpBytes(c.local);
   if (mtu >= c.path_mss + heads) return;
   const bool too_small = IsIpv4(c.local) && mtu < kMtuMin4;
   if (too_small) mtu = kMtuMin4;

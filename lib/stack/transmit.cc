@@ -5,22 +5,13 @@
 #include <cstring>
 
 #include "stack/engine.h"
+#include "stack/names.h"
 #include "wire/tcp_header.h"
 
 namespace postern::stack {
 namespace {
 
 constexpr uint32_t kFrameHead = 64;  // before the Ethernet header: the payload's line is its own
-
-wire::Address IpOf(const pstn_addr& a) {
-  wire::Address ip;
-  memcpy(ip.bytes, a.ip, sizeof ip.bytes);
-  return ip;
-}
-
-uint32_t IpBytes(const pstn_addr& local) {
-  return wire::IsMapped(IpOf(local)) ? wire::kIpv4HeaderBytes : wire::kIpv6HeaderBytes;
-}
 
 }  // namespace
 
@@ -112,9 +103,7 @@ bool Engine::PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip,
 void Engine::AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi) {
   tcp::SegmentOut out;
   if (!tcp::ResetFor(s, out)) return;
-  pstn_addr local = {}, peer = {};
-  memcpy(local.ip, p.ip.destination.bytes, 16);
-  memcpy(peer.ip, p.ip.source.bytes, 16);
+  const pstn_addr local = NameOf(p.ip.destination, 0), peer = NameOf(p.ip.source, 0);
   Path path = {};
   int error = 0;
   if (paths_.Find(local, peer, path, error) != PathStatus::kOk) return;
