@@ -70,7 +70,9 @@ int NewWireState() {
     sys::Close(fd);
     return -ENOMEM;
   }
-  stack::FormatWire(*static_cast<stack::WireState*>(p), Stack().hdr.id, entropy, MonotonicNs());
+  auto& state = *static_cast<stack::WireState*>(p);
+  stack::FormatWire(state, Stack().hdr.id, entropy, MonotonicNs());
+  WireReadSettings(state.settings);
   munmap(p, sizeof(stack::WireState));
   return fd;
 }

@@ -15,6 +15,7 @@ void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4],
   w.random[1] = entropy[1];
   w.secret[0] = entropy[2];
   w.secret[1] = entropy[3];
+  w.settings = {1, 0};
   WheelFormat(w.wheel, now_ns);
   ReassemblyInit(w.reassembly, entropy[2] ^ ~entropy[3]);
   StoreRelease(w.magic, kWireMagic);

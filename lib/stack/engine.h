@@ -176,10 +176,15 @@ class Engine final : public tcp::Host {
   uint32_t ReceiveAll();
   void Frame(const ViRx& rx, uint32_t vi);
   void Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi);
-  void Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
   void AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
 
   void NoteData(uint32_t packet, uint32_t off);
+
+  // passive.cc
+  void Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
+  uint32_t NewEmbryo(uint32_t listener, const wire::Packet& p);
+  void AnswerByCookie(uint32_t listener, const wire::Packet& p, tcp::SegmentIn s);
+  bool TakeCookie(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s);
 
   // fragments.cc
   void Fragment(const wire::Packet& p, const ViRx& rx, uint32_t vi);

@@ -96,7 +96,7 @@ void Engine::Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi) {
   const uint32_t listener = FindListener(local, HashOf(local, peer));
   if (listener != PSTN_NONE && (s.flags & kSynBits) == tcp::kSyn) {
     Syn(listener, p, s, vi);
-  } else {
+  } else if (listener == PSTN_NONE || !TakeCookie(listener, p, s)) {
     w_.counters.not_ours++;
     AnswerReset(p, s, vi);
   }

@@ -13,6 +13,7 @@
 #include "stack/reassembly.h"
 #include "stack/wheel.h"
 #include "tcp/challenge.h"
+#include "tcp/syn_cookie.h"
 #include "tcp/tcb.h"
 #include "vi/layout.h"
 #include "wire/ethernet.h"
@@ -84,6 +85,14 @@ struct Listener {
   uint32_t cookies;           // SYNs answered without keeping anything, for people to see
   uint32_t zero;
   uint32_t filter[kAreaVis];  // what steers to it, by VI
+  tcp::CookieGate cookie_gate;
+};
+
+// The host's settings that a stack of ours follows, by the names of their sysctls: as they are when
+// the wire is made.
+struct WireSettings {
+  uint32_t tcp_syncookies;  // 0: never; 1: when a listener has too many handshakes; 2: always
+  uint32_t zero;
 };
 
 // What a router has said that the path to a peer takes (errors.cc). One for each slot of a hash of
@@ -105,6 +114,7 @@ struct WireCounters {
   uint64_t no_frame, no_tx_room, no_path, no_conn, no_segment;
   uint64_t lost_payload;  // what a program's end had promised was not there
   uint64_t syns_in, syns_dropped, accepts_full;
+  uint64_t cookies_sent, cookies_taken, cookies_refused;
   uint64_t fragments_in, fragments_dropped;  // dropped: no room, or not TCP's
   uint64_t icmp_in, icmp_ignored;            // errors; those about nothing that is under way
   uint64_t taken_over;                       // locks of the dead
@@ -124,6 +134,7 @@ struct WireState {
   uint32_t keeper_naps;  // (a) 1: the keeper relies on them, and wants to be rung when they sleep
   alignas(64) uint64_t random[2];
   uint64_t grant[kAreaVis];     // (c) posternd's names of the VIs
+  WireSettings settings;        // (c)
   uint64_t secret[2];           // of ISNs, cookies and time-stamp offsets
   uint32_t conn_hw, conn_free;  // first never used; free list (+ 1)
   uint32_t tx_hw, tx_free, rx_hw, rx_free;

@@ -68,6 +68,14 @@ struct World {
     REQUIRE(vi.Send(&tx, 1) == 1);
     (void)vi.Kick();
   }
+  // What is on its way to `host` never gets there.
+  void Swallow(PlainHost& host) {
+    Vi& vi = &host == &a ? *vi_a : *vi_b;
+    ViRx rx[kViBatchMax];
+    while (const uint32_t n = vi.Receive(rx, kViBatchMax)) {
+      for (uint32_t i = 0; i < n; i++) host.area.Give(rx[i].frame);
+    }
+  }
   stack::Conn& ConnOf(PlainHost& host, const PlainEnd& end) {
     return host.engine->ConnAt(end.conn);
   }
