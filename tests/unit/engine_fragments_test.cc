@@ -11,29 +11,13 @@ using wire_test::Bytes;
 
 namespace {
 
-Bytes IpOf(const pstn_addr& a, bool is6) {
-  return is6 ? Bytes(a.ip, a.ip + 16) : Bytes(a.ip + 12, a.ip + 16);
-}
 Bytes BytesOf(const std::string& s) { return Bytes(s.begin(), s.end()); }
 
 // A segment of the connection whose end `c` is, `skip` bytes behind what it would send next, cut
 // into fragments with `piece` bytes each.
 std::vector<Bytes> Cut(const stack::Conn& c, const Bytes& payload, uint32_t skip, size_t piece,
                        uint32_t id, uint8_t flags = tcp::kAck) {
-  wire_test::FrameSpec whole;
-  whole.is6 = c.local.ip[0] != 0;
-  whole.source = IpOf(c.local, whole.is6);
-  whole.destination = IpOf(c.peer, whole.is6);
-  wire_test::Put16(whole.l4, c.local.port);
-  wire_test::Put16(whole.l4, c.peer.port);
-  wire_test::Put32(whole.l4, (c.tcb.snd_nxt + skip).value());
-  wire_test::Put32(whole.l4, c.tcb.rcv_nxt.value());
-  whole.l4.push_back(5 << 4);
-  whole.l4.push_back(flags);
-  wire_test::Put16(whole.l4, 1000);
-  wire_test::Put32(whole.l4, 0);
-  wire_test::Put(whole.l4, payload);
-  wire_test::FixChecksum(whole);
+  const wire_test::FrameSpec whole = SegmentOf(c, flags, static_cast<int32_t>(skip), payload);
   std::vector<Bytes> out;
   for (size_t at = 0; at < whole.l4.size(); at += piece) {
     const size_t end = std::min(at + piece, whole.l4.size());
@@ -57,11 +41,8 @@ struct Pair {
   PlainEnd* client;
   PlainEnd* server;
   explicit Pair(bool is6 = false) {
-    if (is6) {
-      const uint8_t prefix[15] = {0x20, 0x01, 0x0d, 0xb8};
-      for (PlainHost* host : {&w.a, &w.b}) memcpy(host->ip.ip, prefix, sizeof prefix);
-    }
-    (void)w.b.engine->Listen(w.b.At(80), is6 ? AF_INET6 : AF_INET, 0, 16, 80, 1);
+    if (is6) w.UseIpv6();
+    (void)w.Listen(80);
     client = &w.a.Connect(w.a.At(40000), w.b.At(80));
     w.Settle();
     server = w.Accepted(80);
@@ -154,7 +135,7 @@ TEST_CASE("engine: a flood of fragments takes bounded memory, and others get thr
   for (uint32_t i = 0; i < 5000; i++) {
     wire_test::FrameSpec f;
     f.source = {192, 0, static_cast<uint8_t>(i >> 8), static_cast<uint8_t>(i)};
-    f.destination = IpOf(p.w.b.ip, false);
+    f.destination = IpOf(p.w.b.ip);
     f.id = i;
     f.fragment = 0x2000 | (i % 2 == 0 ? 0u : 100u);
     f.l4 = wire_test::TcpBytes({}, wire_test::Counting(804));  // a multiple of 8

@@ -11,40 +11,25 @@ using wire_test::Bytes;
 
 namespace {
 
-Bytes IpOf(const pstn_addr& a, bool is6) {
-  return is6 ? Bytes(a.ip, a.ip + 16) : Bytes(a.ip + 12, a.ip + 16);
-}
-
 // An error from b's side about the segment that began at `seq`, as a router would send it.
 struct IcmpCase {
   uint8_t type, code;
   uint32_t rest = 0;
 };
 Bytes ErrorAbout(const stack::Conn& c, tcp::Seq seq, const IcmpCase& what) {
-  const bool is6 = c.local.ip[0] != 0;  // no v4-mapped one, in these tests
-  wire_test::FrameSpec quoted;
-  quoted.is6 = is6;
-  quoted.source = IpOf(c.local, is6);
-  quoted.destination = IpOf(c.peer, is6);
-  wire_test::Put16(quoted.l4, c.local.port);
-  wire_test::Put16(quoted.l4, c.peer.port);
-  wire_test::Put32(quoted.l4, seq.value());
+  wire_test::FrameSpec quoted = SegmentOf(c, tcp::kAck, seq - c.tcb.snd_nxt);
+  quoted.l4.resize(8);
   const Bytes packet = wire_test::MakeFrame(quoted);
   wire_test::FrameSpec error;
-  error.is6 = is6;
-  error.protocol = is6 ? 58 : 1;
-  error.source = IpOf(c.peer, is6);
+  error.is6 = quoted.is6;
+  error.protocol = quoted.is6 ? 58 : 1;
+  error.source = IpOf(c.peer);
   error.source.back() = 77;  // a router, not the peer
-  error.destination = IpOf(c.local, is6);
+  error.destination = IpOf(c.local);
   error.l4 = wire_test::IcmpBytes(what.type, what.code, what.rest,
                                   Bytes(packet.begin() + 14, packet.end()));
   wire_test::FixChecksum(error);
   return wire_test::MakeFrame(error);
-}
-
-void UseIpv6(World& w) {
-  const uint8_t prefix[15] = {0x20, 0x01, 0x0d, 0xb8};
-  for (PlainHost* host : {&w.a, &w.b}) memcpy(host->ip.ip, prefix, sizeof prefix);
 }
 
 // A client that has sent its SYN, which nobody has answered.
@@ -61,7 +46,7 @@ struct Open {
   PlainEnd* server;
 };
 Open Established(World& w) {
-  (void)w.b.engine->Listen(w.b.At(80), w.b.ip.ip[0] == 0 ? AF_INET : AF_INET6, 0, 16, 80, 1);
+  (void)w.Listen(80);
   PlainEnd& client = w.a.Connect(w.a.At(40000), w.b.At(80));
   w.Settle();
   PlainEnd* server = w.Accepted(80);
@@ -92,7 +77,7 @@ TEST_CASE("engine: an ICMP error ends a connect() with what Linux gives") {
   for (const auto& each : cases) {
     CAPTURE(each.is6, each.icmp.type, each.icmp.code);
     World w;
-    if (each.is6) UseIpv6(w);
+    if (each.is6) w.UseIpv6();
     PlainEnd& client = Opening(w);
     REQUIRE_FALSE(client.gone);
     const stack::Conn& c = w.ConnOf(w.a, client);
@@ -159,7 +144,7 @@ TEST_CASE("engine: a packet that was too big is cut and sent again; other connec
   for (const auto& each : cases) {
     CAPTURE(each.is6);
     World w;
-    if (each.is6) UseIpv6(w);
+    if (each.is6) w.UseIpv6();
     auto [client, server] = Established(w);
     const uint32_t heads = (each.is6 ? 60 : 40) + 12;
     stack::Conn& c = w.ConnOf(w.a, *client);

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "catch.h"
 #include "plain_host.h"
@@ -14,6 +15,31 @@
 namespace postern::test {
 
 inline constexpr uint64_t kMs = 1'000'000;
+
+inline wire_test::Bytes IpOf(const pstn_addr& a) {  // no v4-mapped one is all there is to tell
+  return a.ip[0] != 0 ? wire_test::Bytes(a.ip, a.ip + 16) : wire_test::Bytes(a.ip + 12, a.ip + 16);
+}
+
+// A segment of the connection whose end `c` is, as `c` would send it `skip` bytes from now; its
+// checksum is right.
+inline wire_test::FrameSpec SegmentOf(const stack::Conn& c, uint8_t flags, int32_t skip = 0,
+                                      const wire_test::Bytes& payload = {}) {
+  wire_test::FrameSpec f;
+  f.is6 = c.local.ip[0] != 0;
+  f.source = IpOf(c.local);
+  f.destination = IpOf(c.peer);
+  wire_test::Put16(f.l4, c.local.port);
+  wire_test::Put16(f.l4, c.peer.port);
+  wire_test::Put32(f.l4, c.tcb.snd_nxt.value() + static_cast<uint32_t>(skip));
+  wire_test::Put32(f.l4, (flags & tcp::kAck) != 0 ? c.tcb.rcv_nxt.value() : 0);
+  f.l4.push_back(5 << 4);
+  f.l4.push_back(flags);
+  wire_test::Put16(f.l4, 1000);
+  wire_test::Put32(f.l4, 0);
+  wire_test::Put(f.l4, payload);
+  wire_test::FixChecksum(f);
+  return f;
+}
 
 // Two hosts and what is between them, in virtual time.
 struct World {
@@ -68,19 +94,30 @@ struct World {
     REQUIRE(vi.Send(&tx, 1) == 1);
     (void)vi.Kick();
   }
-  // What is on its way to `host` never gets there.
-  void Swallow(PlainHost& host) {
+  // What is on its way to `host`, which never gets there; to be Put() again from the other side.
+  std::vector<wire_test::Bytes> Swallow(PlainHost& host) {
     Vi& vi = &host == &a ? *vi_a : *vi_b;
+    std::vector<wire_test::Bytes> all;
     ViRx rx[kViBatchMax];
     while (const uint32_t n = vi.Receive(rx, kViBatchMax)) {
-      for (uint32_t i = 0; i < n; i++) host.area.Give(rx[i].frame);
+      for (uint32_t i = 0; i < n; i++) {
+        const uint8_t* from = host.area.At(rx[i].frame, rx[i].off);
+        all.emplace_back(from, from + rx[i].bytes);
+        host.area.Give(rx[i].frame);
+      }
     }
+    return all;
   }
   stack::Conn& ConnOf(PlainHost& host, const PlainEnd& end) {
     return host.engine->ConnAt(end.conn);
   }
+  // Both ends from here on: before anything else.
+  void UseIpv6() {
+    const uint8_t prefix[15] = {0x20, 0x01, 0x0d, 0xb8};
+    for (PlainHost* host : {&a, &b}) memcpy(host->ip.ip, prefix, sizeof prefix);
+  }
   uint32_t Listen(uint16_t port, uint32_t backlog = 16) {
-    return b.engine->Listen(b.At(port), AF_INET, 0, backlog, port, 1);
+    return b.engine->Listen(b.At(port), b.ip.ip[0] != 0 ? AF_INET6 : AF_INET, 0, backlog, port, 1);
   }
   PlainEnd* Accepted(uint16_t port) {
     auto& q = b.accepted[port];
