@@ -37,6 +37,9 @@ void Read(const char* name, uint32_t& value) {
 
 }  // namespace
 
-void WireReadSettings(stack::WireSettings& s) { Read("tcp_syncookies", s.tcp_syncookies); }
+void WireReadSettings(stack::WireSettings& s) {
+  Read("tcp_syncookies", s.tcp_syncookies);
+  Read("tcp_challenge_ack_limit", s.tcp_challenge_ack_limit);
+}
 
 }  // namespace postern

@@ -15,7 +15,7 @@ void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4],
   w.random[1] = entropy[1];
   w.secret[0] = entropy[2];
   w.secret[1] = entropy[3];
-  w.settings = {1, 0};
+  w.settings = {1, tcp::kChallengeAcksDefault};
   WheelFormat(w.wheel, now_ns);
   ReassemblyInit(w.reassembly, entropy[2] ^ ~entropy[3]);
   StoreRelease(w.magic, kWireMagic);
@@ -30,6 +30,14 @@ uint64_t Engine::Random() {
   w_.random[0] = b;
   w_.random[1] = a ^ b ^ (a >> 18) ^ (b >> 5);
   return w_.random[1] + b;
+}
+
+bool Engine::MayChallenge() {
+  const uint32_t limit = w_.settings.tcp_challenge_ack_limit;
+  if (tcp::ChallengeAllowed(w_.challenges, now_ns, limit < INT32_MAX ? limit : ~0u, Random()))
+    return true;
+  w_.counters.challenges_limited++;
+  return false;
 }
 
 // ---- segments under way: free lists whose links are the entries' own `next`, + 1

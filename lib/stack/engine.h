@@ -121,6 +121,7 @@ class Engine final : public tcp::Host {
 
   // ---- tcp::Host
   uint64_t Random() override;
+  bool MayChallenge() override;
   bool Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) override;
   tcp::Cursor Begin(tcp::Tcb& t) override {
     return HasEnd(t) ? streams_.Begin(Of(t)) : tcp::Cursor{};

@@ -92,7 +92,7 @@ struct Listener {
 // the wire is made.
 struct WireSettings {
   uint32_t tcp_syncookies;  // 0: never; 1: when a listener has too many handshakes; 2: always
-  uint32_t zero;
+  uint32_t tcp_challenge_ack_limit;  // a second; INT32_MAX, Linux's default since 6.1: any
 };
 
 // What a router has said that the path to a peer takes (errors.cc). One for each slot of a hash of
@@ -115,6 +115,7 @@ struct WireCounters {
   uint64_t lost_payload;  // what a program's end had promised was not there
   uint64_t syns_in, syns_dropped, accepts_full;
   uint64_t cookies_sent, cookies_taken, cookies_refused;
+  uint64_t challenges_limited;
   uint64_t fragments_in, fragments_dropped;  // dropped: no room, or not TCP's
   uint64_t icmp_in, icmp_ignored;            // errors; those about nothing that is under way
   uint64_t taken_over;                       // locks of the dead
@@ -144,8 +145,9 @@ struct WireState {
   Wheel wheel;
   uint32_t hash[kHashSlots];       // Conn + 1
   uint32_t port_head[kPortSlots];  // Listener + 1
-  uint64_t mtu_expiry_ns;          // before that no LearnedMtu ends; 0: there are none
-  uint32_t mtu_epoch;              // grows when what is known of a path changes
+  tcp::ChallengeLimit challenges;
+  uint64_t mtu_expiry_ns;  // before that no LearnedMtu ends; 0: there are none
+  uint32_t mtu_epoch;      // grows when what is known of a path changes
   uint32_t zero;
   LearnedMtu learned[kLearnedMtus];
   Reassembly reassembly;
