@@ -40,6 +40,7 @@ void Read(const char* name, uint32_t& value) {
 void WireReadSettings(stack::WireSettings& s) {
   Read("tcp_syncookies", s.tcp_syncookies);
   Read("tcp_challenge_ack_limit", s.tcp_challenge_ack_limit);
+  Read("tcp_ecn", s.tcp_ecn);
 }
 
 }  // namespace postern

@@ -15,7 +15,7 @@ void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4],
   w.random[1] = entropy[1];
   w.secret[0] = entropy[2];
   w.secret[1] = entropy[3];
-  w.settings = {1, tcp::kChallengeAcksDefault};
+  w.settings = {1, tcp::kChallengeAcksDefault, 2, 0};
   WheelFormat(w.wheel, now_ns);
   ReassemblyInit(w.reassembly, entropy[2] ^ ~entropy[3]);
   StoreRelease(w.magic, kWireMagic);
@@ -156,7 +156,9 @@ uint32_t Engine::Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t
   }
   Hold(idx);
   (void)streams_.Look(c);  // settings
-  tcp::Open(c.tcb, ArgsFor(c), *this);
+  tcp::OpenArgs args = ArgsFor(c);
+  args.ecn = w_.settings.tcp_ecn == 1;
+  tcp::Open(c.tcb, args, *this);
   Touch(idx);
   LetGo();
   return idx;

@@ -105,7 +105,7 @@ class Engine final : public tcp::Host {
 
   // ---- under the lock
   void Wake(uint32_t conn);  // there is news of the program's end
-  // Active open: SYN_SENT, or PSTN_NONE and `error`. ECN as the caller wants.
+  // Active open: SYN_SENT, or PSTN_NONE and `error`.
   uint32_t Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t owner, uint64_t now,
                    int& error);
   // A place in the port's table, or PSTN_NONE.

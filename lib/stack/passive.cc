@@ -23,6 +23,14 @@ void DropOptions(tcp::SegmentOptions& o) {
   o.has_window_scale = o.sack_permitted = false;
 }
 
+//= rfc3168#6.1.1
+//# A host MUST NOT set ECT on SYN or SYN-ACK packets.
+// A SYN that has it is not from who knows what ECN is (Linux: tcp_ecn_create_request).
+bool AgreesToEcn(const WireSettings& settings, const tcp::SegmentIn& syn) {
+  constexpr uint8_t kAsks = tcp::kEce | tcp::kCwr;
+  return settings.tcp_ecn != 0 && (syn.flags & kAsks) == kAsks && syn.ecn == tcp::Ecn::kNotEct;
+}
+
 }  // namespace
 
 uint32_t Engine::NewEmbryo(uint32_t listener, const wire::Packet& p) {
@@ -55,8 +63,10 @@ void Engine::Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn&
   const uint32_t idx = NewEmbryo(listener, p);
   if (idx == PSTN_NONE) return;
   Conn& c = w_.conns[idx];
+  tcp::OpenArgs args = ArgsFor(c);
+  args.ecn = AgreesToEcn(w_.settings, s);
   Hold(idx);
-  tcp::OpenPassive(c.tcb, ArgsFor(c), s, *this);
+  tcp::OpenPassive(c.tcb, args, s, *this);
   Touch(idx);
   LetGo();
 }
@@ -70,7 +80,7 @@ void Engine::AnswerByCookie(uint32_t listener, const wire::Packet& p, tcp::Segme
   const tcp::ConnName name = ConnNameOf(c.local, c.peer);
   DropOptions(s.options);
   tcp::OpenArgs args = ArgsFor(c);
-  args.ecn = args.ecn && s.options.has_timestamps;
+  args.ecn = AgreesToEcn(w_.settings, s) && s.options.has_timestamps;
   args.iss = tcp::CookieMake(key, name, !IsIpv4(c.local), s, now_ns);
   const auto clock_ms = static_cast<uint32_t>(now_ns / kMs);
   args.ts_offset = tcp::CookieTimestamp(key, name, s, args.ecn, clock_ms) - clock_ms;
