@@ -140,7 +140,7 @@ void Engine::Touch(uint32_t idx) {
 }
 
 uint32_t Engine::Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t owner,
-                         uint64_t now, int& error) {
+                         uint64_t now, int& error, const OpenWish& wish) {
   error = EADDRNOTAVAIL;
   const uint32_t old = FindConn(local, peer);
   if (old != PSTN_NONE) return PSTN_NONE;  // TIME_WAIT has the port: the caller takes another
@@ -149,6 +149,9 @@ uint32_t Engine::Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t
   if (idx == PSTN_NONE) return PSTN_NONE;
   Conn& c = w_.conns[idx];
   c.owner = owner;
+  c.tcb.settings = wish.settings;
+  c.tos = wish.tos;
+  c.ttl = wish.ttl;
   now_ns = now;
   if (!FindPath(c, error)) {
     FreeConn(idx);

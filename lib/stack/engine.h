@@ -21,6 +21,12 @@ namespace postern::stack {
 inline constexpr uint32_t kEndAborted = 1;  // RST
 inline constexpr uint32_t kEndClosed = 2;   // nobody reads any more
 
+// What a program has asked for before it connects, besides what Look() tells. 0: the default.
+struct OpenWish {
+  tcp::Settings settings;
+  uint32_t tos, ttl;
+};
+
 // The program's ends. All calls come from within Poll(), under the lock. A connection that is in
 // its handshake and passive has none yet (owner PSTN_NONE): only the rooms are asked for then,
 // which are what the program's end will have.
@@ -107,7 +113,7 @@ class Engine final : public tcp::Host {
   void Wake(uint32_t conn);  // there is news of the program's end
   // Active open: SYN_SENT, or PSTN_NONE and `error`.
   uint32_t Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t owner, uint64_t now,
-                   int& error);
+                   int& error, const OpenWish& wish = {});
   // A place in the port's table, or PSTN_NONE.
   uint32_t Listen(const pstn_addr& local, uint32_t family, uint32_t v6only, uint32_t backlog,
                   uint32_t owner, uint32_t owner_gen);
