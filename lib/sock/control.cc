@@ -317,6 +317,12 @@ int CtlAsk(Msg& m, int fd, int* reply_fd, uint64_t until_ns) {
 
 int CtlTell(const Msg& m, int fd) {
   Guard g(g_proc.ctl_lock);
+  if (!ConnectLocked()) return -ENOTCONN;
+  const int r = SendMsg(m, fd);
+  if (r != -EPIPE && r != -ECONNRESET) return r;
+  // The end of a posternd that has been replaced while we were asleep: the next one takes it.
+  Disconnect();
+  StoreRelaxed(g_proc.ctl_retry_ns, 0);
   return ConnectLocked() ? SendMsg(m, fd) : -ENOTCONN;
 }
 

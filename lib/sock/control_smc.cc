@@ -51,6 +51,7 @@ int CtlNegotiate(const pstn_ep& listener, int fd) {
   m.type = Type::kNegotiate;
   m.a = EpIdx(Stack(), listener);
   m.b = listener.gen;
+  StoreRelaxed(g_proc.ctl_retry_ns, 0);  // who is turned away now has to connect once more
   return CtlTell(m, fd);
 }
 

@@ -110,11 +110,14 @@ class Dialogue {
   uint8_t bytes_[kClcMessageBytesMax];
 };
 
-// To nobody who died while we were busy.
+// To nobody who died while we were busy; nor after our time: what the device waited for may be what
+// the server's posternd, in whose hands this connection is, doesn't do. Another connection is the
+// program's own from the start.
 bool Dialogue::Send(std::span<const uint8_t> bytes) {
-  return !HasEnded() && sys::Call(SYS_sendto, fd(), bytes.data(), bytes.size(),
-                                  static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), 0L,
-                                  0L) == static_cast<long>(bytes.size());
+  return MonotonicNs() < end_ns_ && !HasEnded() &&
+         sys::Call(SYS_sendto, fd(), bytes.data(), bytes.size(),
+                   static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), 0L,
+                   0L) == static_cast<long>(bytes.size());
 }
 
 // The peer's token leads to its listener; then our buffer, which is a connection in the link group

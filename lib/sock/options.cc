@@ -13,6 +13,7 @@
 
 #include "base/sys.h"
 #include "sock/sock.h"
+#include "sock/wire_options.h"
 
 namespace postern {
 namespace {
@@ -174,6 +175,8 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
   if (state == PSTN_EP_ESTABLISHED) {
     long refused = RefusedConnected(level, name, value, len);
     if (refused != 0) return refused;
+    const long wire = WireSetOpt(ep, level, name, value, len);
+    if (wire != kPass) return wire;
   }
   OptionForKernel(fd, ep, level, name, value, len);
   if ((state = LoadAcquire(ep.state)) == PSTN_EP_KERNEL) return kPass;
@@ -224,6 +227,7 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
     }
   }
   ep.opt_set |= 1u << i;
+  if (state == PSTN_EP_ESTABLISHED) WireOptionSet(ep);
   return 0;
 }
 
@@ -287,12 +291,16 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
     ConnEnd e;
     int error = Resolve(ep, e) ? TakeError(e, LoadAcquire(e.peer_ctl().flags))
                                : static_cast<int>(Exchange(ep.error, 0u));
+    if (error == 0) error = WireTakeSoftError(ep);
     return GiveInt(error, value, len);
   }
   if (level == IPPROTO_TCP && name == TCP_INFO && state == PSTN_EP_ESTABLISHED)
     return GiveTcpInfo(fd, ep, value, len);
   if (level == SOL_SOCKET && name == SO_ACCEPTCONN && state == PSTN_EP_ESTABLISHED)
     return GiveInt(0, value, len);
+  WireValue wire;
+  if (state == PSTN_EP_ESTABLISHED && WireGetOpt(ep, level, name, wire))
+    return GiveBytes(wire.bytes, wire.size, value, len);
   bool mtu = (level == IPPROTO_IP && name == IP_MTU) ||
              (level == IPPROTO_IPV6 && name == IPV6_MTU && ep.family == AF_INET6);
   if (mtu && state == PSTN_EP_ESTABLISHED)  // lo's

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tcp_info.cc - TCP_INFO, and TCP_INQ's message, of a connection that has no segments.
+// tcp_info.cc - TCP_INFO, and TCP_INQ's message: of a connection that has no segments, or of one
+// whose segments the engine knows.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 
@@ -9,6 +10,7 @@
 
 #include "base/sys.h"
 #include "sock/sock.h"
+#include "sock/wire_options.h"
 
 namespace postern {
 namespace {
@@ -51,6 +53,12 @@ long GiveTcpInfo(int fd, pstn_ep& ep, void* value, socklen_t* len) {
   long r = sys::Call(SYS_getsockopt, fd, static_cast<long>(IPPROTO_TCP),
                      static_cast<long>(TCP_INFO), &all[0], &size);
   if (r < 0) return r;
+  tcp::Info wire;
+  if (WireInfo(ep, wire)) {
+    if (*len > size) *len = size;
+    memcpy(value, wire.bytes, *len);
+    return 0;
+  }
   ConnEnd e;
   tcp_info info;
   memcpy(&info, all, sizeof info);

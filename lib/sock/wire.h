@@ -37,6 +37,8 @@ extern stack::Engine* g_wire;
 void WireUse(stack::Engine* engine);
 // wire_attach.cc. Makes the stack's wire, or joins it. False: the kernel does it all.
 bool WireStart();
+// wire_settings.cc
+void WireReadSettings(stack::WireSettings& settings);
 // The keeper's way in; `bundle` is taken. 0 or -errno.
 int WireAdopt(int bundle);
 // Steers what comes by VI `vi` for the name that the kernel's socket is bound to, to us. 0 or

@@ -70,7 +70,9 @@ int NewWireState() {
     sys::Close(fd);
     return -ENOMEM;
   }
-  stack::FormatWire(*static_cast<stack::WireState*>(p), Stack().hdr.id, entropy, MonotonicNs());
+  auto& state = *static_cast<stack::WireState*>(p);
+  stack::FormatWire(state, Stack().hdr.id, entropy, MonotonicNs());
+  WireReadSettings(state.settings);
   munmap(p, sizeof(stack::WireState));
   return fd;
 }
@@ -329,6 +331,7 @@ int WireFilter(int fd, uint32_t vi, uint32_t* number) {
   m.type = ctl::Type::kFilter;
   m.cookie = here->state->grant[vi % kAreaVis];
   m.a = 1;
+  m.b = ctl::kFilterFragments;  // the kernel would answer them, once whole, with a RST
   const int r = CtlAsk(m, fd, nullptr);
   if (r == 0 && number != nullptr) *number = m.d;
   return r;
@@ -341,6 +344,7 @@ int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr&
   m.type = ctl::Type::kFilter;
   m.cookie = here->state->grant[vi % kAreaVis];
   m.a = 1;
+  m.b = ctl::kFilterFragments;  // the kernel would answer them, once whole, with a RST
   m.addr = peer;
   memcpy(&m.id, local.ip, sizeof m.id);
   const int r = CtlAsk(m, fd, nullptr);

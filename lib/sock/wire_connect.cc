@@ -13,6 +13,7 @@
 #include "base/sys.h"
 #include "sock/block.h"
 #include "sock/wire.h"
+#include "sock/wire_options.h"
 #include "stack/route.h"
 
 namespace postern {
@@ -85,9 +86,10 @@ Reason Begin(int fd, pstn_ep& ep, const pstn_addr& to, const pstn_addr& from, ui
     pstn_conn& conn = LgrConn(slot.lgr, slot.conn);
     StoreRelease(conn.setup.state, PSTN_CS_OFFERED);
     StoreRelease(ep.state, PSTN_EP_CONNECTING);
+    const stack::OpenWish wish = WireWish(fd, ep);
     stack::WireState& w = g_wire->state();
     if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
-    const uint32_t idx = g_wire->Connect(from, to, end, MonotonicNs(), r);
+    const uint32_t idx = g_wire->Connect(from, to, end, MonotonicNs(), r, wish);
     if (idx != PSTN_NONE) {
       s.eps[end].accept_head = idx;
       g_wire->ConnAt(idx).filter = filter;

@@ -4,6 +4,7 @@
 
 #include "base/siphash.h"
 #include "stack/engine.h"
+#include "stack/names.h"
 #include "tcp/isn.h"
 
 namespace postern::stack {
@@ -15,11 +16,7 @@ bool SameName(const pstn_addr& a, const pstn_addr& b) {
 bool IsAny(const pstn_addr& a) {
   static constexpr uint8_t kZero[16] = {};
   return memcmp(a.ip, kZero, 16) == 0 ||
-         (memcmp(a.ip, wire::kMappedPrefix, sizeof wire::kMappedPrefix) == 0 &&
-          memcmp(a.ip + 12, kZero, 4) == 0);
-}
-bool IsV4(const pstn_addr& a) {
-  return memcmp(a.ip, wire::kMappedPrefix, sizeof wire::kMappedPrefix) == 0;
+         (IsIpv4(a) && memcmp(a.ip + wire::kMappedOff, kZero, 4) == 0);
 }
 uint64_t Word(const uint8_t* at) {
   uint64_t v;
@@ -31,7 +28,7 @@ uint64_t Word(const uint8_t* at) {
 int Fit(const Listener& l, const pstn_addr& to) {
   if (l.use == 0 || l.local.port != to.port) return 0;
   if (!IsAny(l.local)) return SameName(l.local, to) ? 3 : 0;
-  const bool v4 = IsV4(to);
+  const bool v4 = IsIpv4(to);
   if (l.family == 2) return v4 ? 2 : 0;  // AF_INET
   return v4 ? (l.v6only != 0 ? 0 : 1) : 2;
 }
@@ -131,11 +128,7 @@ uint32_t Engine::NewConn(const pstn_addr& local, const pstn_addr& peer) {
 }
 
 tcp::OpenArgs Engine::ArgsFor(const Conn& c) {
-  tcp::ConnName name = {};
-  memcpy(name.local, c.local.ip, 16);
-  memcpy(name.remote, c.peer.ip, 16);
-  name.local_port = c.local.port;
-  name.remote_port = c.peer.port;
+  const tcp::ConnName name = ConnNameOf(c.local, c.peer);
   const SipKey key = {w_.secret[0], w_.secret[1]};
   tcp::OpenArgs args = {};
   args.mss_max = args.mss_receive = c.path_mss;
@@ -174,7 +167,7 @@ uint32_t Engine::Listen(const pstn_addr& local, uint32_t family, uint32_t v6only
     return PSTN_NONE;
   }
   uint32_t& head = w_.port_head[local.port % kPortSlots];
-  w_.listeners[idx] = {1, head, local, family, v6only, backlog, 0, owner, owner_gen, 0, 0, {}};
+  w_.listeners[idx] = {1, head, local, family, v6only, backlog, 0, owner, owner_gen, 0, 0, {}, {}};
   head = idx + 1;
   return idx;
 }

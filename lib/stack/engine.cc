@@ -15,7 +15,9 @@ void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4],
   w.random[1] = entropy[1];
   w.secret[0] = entropy[2];
   w.secret[1] = entropy[3];
+  w.settings = {1, tcp::kChallengeAcksDefault, 2, 0};
   WheelFormat(w.wheel, now_ns);
+  ReassemblyInit(w.reassembly, entropy[2] ^ ~entropy[3]);
   StoreRelease(w.magic, kWireMagic);
 }
 
@@ -28,6 +30,14 @@ uint64_t Engine::Random() {
   w_.random[0] = b;
   w_.random[1] = a ^ b ^ (a >> 18) ^ (b >> 5);
   return w_.random[1] + b;
+}
+
+bool Engine::MayChallenge() {
+  const uint32_t limit = w_.settings.tcp_challenge_ack_limit;
+  if (tcp::ChallengeAllowed(w_.challenges, now_ns, limit < INT32_MAX ? limit : ~0u, Random()))
+    return true;
+  w_.counters.challenges_limited++;
+  return false;
 }
 
 // ---- segments under way: free lists whose links are the entries' own `next`, + 1
@@ -130,7 +140,7 @@ void Engine::Touch(uint32_t idx) {
 }
 
 uint32_t Engine::Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t owner,
-                         uint64_t now, int& error) {
+                         uint64_t now, int& error, const OpenWish& wish) {
   error = EADDRNOTAVAIL;
   const uint32_t old = FindConn(local, peer);
   if (old != PSTN_NONE) return PSTN_NONE;  // TIME_WAIT has the port: the caller takes another
@@ -139,6 +149,9 @@ uint32_t Engine::Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t
   if (idx == PSTN_NONE) return PSTN_NONE;
   Conn& c = w_.conns[idx];
   c.owner = owner;
+  c.tcb.settings = wish.settings;
+  c.tos = wish.tos;
+  c.ttl = wish.ttl;
   now_ns = now;
   if (!FindPath(c, error)) {
     FreeConn(idx);
@@ -146,7 +159,9 @@ uint32_t Engine::Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t
   }
   Hold(idx);
   (void)streams_.Look(c);  // settings
-  tcp::Open(c.tcb, ArgsFor(c), *this);
+  tcp::OpenArgs args = ArgsFor(c);
+  args.ecn = w_.settings.tcp_ecn == 1;
+  tcp::Open(c.tcb, args, *this);
   Touch(idx);
   LetGo();
   return idx;
@@ -213,6 +228,7 @@ bool Engine::IsMore() { return full_ || LoadRelaxed(w_.ready_head) != 0 || strea
 
 uint32_t Engine::PollLocked(uint64_t now, uint32_t rounds) {
   now_ns = now;
+  if (w_.mtu_expiry_ns != 0 && now >= w_.mtu_expiry_ns) ExpireLearned();
   uint32_t all = 0;
   for (uint32_t i = 0; i < rounds; i++) {
     TakeCompleted();

@@ -21,6 +21,12 @@ namespace postern::stack {
 inline constexpr uint32_t kEndAborted = 1;  // RST
 inline constexpr uint32_t kEndClosed = 2;   // nobody reads any more
 
+// What a program has asked for before it connects, besides what Look() tells. 0: the default.
+struct OpenWish {
+  tcp::Settings settings;
+  uint32_t tos, ttl;
+};
+
 // The program's ends. All calls come from within Poll(), under the lock. A connection that is in
 // its handshake and passive has none yet (owner PSTN_NONE): only the rooms are asked for then,
 // which are what the program's end will have.
@@ -74,6 +80,12 @@ class Paths {
   ~Paths() = default;
 };
 
+// Where the payload of a kept packet lies, written in front of the packet, where its frame is free.
+struct KeptHead {
+  uint32_t data_off;
+};
+inline constexpr uint32_t kHeadOff = 0;
+
 class Engine final : public tcp::Host {
  public:
   Engine(WireState& state, Area& area, Streams& streams, Paths& paths)
@@ -103,9 +115,9 @@ class Engine final : public tcp::Host {
 
   // ---- under the lock
   void Wake(uint32_t conn);  // there is news of the program's end
-  // Active open: SYN_SENT, or PSTN_NONE and `error`. ECN as the caller wants.
+  // Active open: SYN_SENT, or PSTN_NONE and `error`.
   uint32_t Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t owner, uint64_t now,
-                   int& error);
+                   int& error, const OpenWish& wish = {});
   // A place in the port's table, or PSTN_NONE.
   uint32_t Listen(const pstn_addr& local, uint32_t family, uint32_t v6only, uint32_t backlog,
                   uint32_t owner, uint32_t owner_gen);
@@ -119,6 +131,7 @@ class Engine final : public tcp::Host {
 
   // ---- tcp::Host
   uint64_t Random() override;
+  bool MayChallenge() override;
   bool Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) override;
   tcp::Cursor Begin(tcp::Tcb& t) override {
     return HasEnd(t) ? streams_.Begin(Of(t)) : tcp::Cursor{};
@@ -174,8 +187,29 @@ class Engine final : public tcp::Host {
   uint32_t ReceiveAll();
   void Frame(const ViRx& rx, uint32_t vi);
   void Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi);
-  void Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
   void AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
+
+  void NoteData(uint32_t packet, uint32_t off);
+
+  // passive.cc
+  void Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
+  uint32_t NewEmbryo(uint32_t listener, const wire::Packet& p);
+  void AnswerByCookie(uint32_t listener, const wire::Packet& p, tcp::SegmentIn s);
+  bool TakeCookie(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s);
+
+  // fragments.cc
+  void Fragment(const wire::Packet& p, const ViRx& rx, uint32_t vi);
+  void Whole(const Gathered& whole, uint32_t vi);
+  void Piecewise(const Gathered& whole, const wire::Packet& p, const tcp::SegmentIn& s,
+                 uint32_t vi);
+
+  // errors.cc
+  void IcmpError(const uint8_t* frame, const wire::Packet& p);
+  void TooBig(Conn& c, uint32_t mtu);
+  LearnedMtu& LearnedSlot(const pstn_addr& peer);
+  void ApplyLearned(Conn& c, uint32_t& mtu);
+  void ExpireLearned();
+  void ForgetLearned();
 
   // transmit.cc
   bool FindPath(Conn& c, int& error);

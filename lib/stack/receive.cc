@@ -4,25 +4,15 @@
 #include <cstring>
 
 #include "stack/engine.h"
+#include "stack/names.h"
 #include "wire/tcp_header.h"
 
 namespace postern::stack {
-namespace {
 
-// Where the payload of a kept packet lies, written in front of the packet, where its frame is free.
-struct KeptHead {
-  uint32_t data_off;
-};
-constexpr uint32_t kHeadOff = 0;
-
-pstn_addr NameOf(const wire::Address& ip, uint16_t port) {
-  pstn_addr a = {};
-  memcpy(a.ip, ip.bytes, sizeof a.ip);
-  a.port = port;
-  return a;
+void Engine::NoteData(uint32_t packet, uint32_t off) {
+  const KeptHead kept = {off};
+  memcpy(area_.At(packet, kHeadOff), &kept, sizeof kept);
 }
-
-}  // namespace
 
 const uint8_t* Engine::PacketAt(uint32_t packet, uint32_t off) {
   const uint8_t* head = area_.At(packet, kHeadOff);
@@ -67,14 +57,14 @@ void Engine::Frame(const ViRx& rx, uint32_t vi) {
     w_.counters.refused[static_cast<uint32_t>(why) % 64]++;
     return;
   }
-  if (p.ip.protocol != wire::kProtocolTcp || p.ip.is_fragment != 0 || p.ip.is_multicast != 0 ||
-      p.link.is_multicast != 0)
-    return;
+  if (p.ip.is_multicast != 0 || p.link.is_multicast != 0) return;
+  if (p.ip.is_fragment != 0) [[unlikely]]
+    return Fragment(p, rx, vi);
+  if (p.ip.protocol != wire::kProtocolTcp) return IcmpError(frame, p);
   tcp::SegmentIn s;
   if (!wire::ParseTcp(frame, p, s)) return;
   s.packet = rx.frame;
-  const KeptHead kept = {rx.off + p.payload_off};
-  memcpy(area_.At(rx.frame, kHeadOff), &kept, sizeof kept);
+  NoteData(rx.frame, rx.off + p.payload_off);
   Segment(p, s, vi);
 }
 
@@ -108,40 +98,10 @@ void Engine::Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi) {
   const uint32_t listener = FindListener(local, HashOf(local, peer));
   if (listener != PSTN_NONE && (s.flags & kSynBits) == tcp::kSyn) {
     Syn(listener, p, s, vi);
-  } else {
+  } else if (listener == PSTN_NONE || !TakeCookie(listener, p, s)) {
     w_.counters.not_ours++;
     AnswerReset(p, s, vi);
   }
-}
-
-void Engine::Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi) {
-  (void)vi;
-  Listener& l = w_.listeners[listener];
-  if (!streams_.Listens(l)) return AnswerReset(p, s, vi);
-  w_.counters.syns_in++;
-  // Linux: a SYN is dropped while the accept queue is full, and so many may be in handshakes.
-  if (!streams_.MayAccept(l) || l.embryos > l.backlog) {
-    w_.counters.syns_dropped++;
-    return;
-  }
-  const pstn_addr local = NameOf(p.ip.destination, p.destination_port);
-  const pstn_addr peer = NameOf(p.ip.source, p.source_port);
-  const uint32_t idx = NewConn(local, peer);
-  if (idx == PSTN_NONE) return;
-  Conn& c = w_.conns[idx];
-  c.flags = kEmbryo;
-  c.listener = listener;
-  w_.embryo_count++;
-  l.embryos++;
-  int error = 0;
-  if (!FindPath(c, error)) {
-    FreeConn(idx);
-    return;
-  }
-  Hold(idx);
-  tcp::OpenPassive(c.tcb, ArgsFor(c), s, *this);
-  Touch(idx);
-  LetGo();
 }
 
 }  // namespace postern::stack

@@ -35,6 +35,9 @@ void Engine::Recover(uint64_t now) {
   w_.ready_head = w_.ready_tail = 0;
   w_.conn_free = w_.listener_free = 0;
   w_.conn_count = w_.embryo_count = 0;
+  // What was incomplete is lost, as it may be on the way. Its frames are nobody's, and so found.
+  ReassemblyInit(w_.reassembly, w_.reassembly.secret);
+  ForgetLearned();  // an entry may be half written; routers say it again
   const uint32_t at = LoadRelaxed(w_.current);
 
   // Everything is free that no sound connection names. The tables' free lists: chained below.

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "stack/engine.h"
+#include "stack/names.h"
 #include "wire/tcp_header.h"
 
 namespace postern::stack {
@@ -12,22 +13,12 @@ namespace {
 
 constexpr uint32_t kFrameHead = 64;  // before the Ethernet header: the payload's line is its own
 
-wire::Address IpOf(const pstn_addr& a) {
-  wire::Address ip;
-  memcpy(ip.bytes, a.ip, sizeof ip.bytes);
-  return ip;
-}
-
-uint32_t IpBytes(const pstn_addr& local) {
-  return wire::IsMapped(IpOf(local)) ? wire::kIpv4HeaderBytes : wire::kIpv6HeaderBytes;
-}
-
 }  // namespace
 
 // True: c.path is good. False: nothing can be sent now; `error` if that is for good.
 bool Engine::FindPath(Conn& c, int& error) {
   error = 0;
-  if (c.path.version != 0 && paths_.IsFresh(c.path)) [[likely]]
+  if (c.path.version != 0 && c.mtu_epoch == w_.mtu_epoch && paths_.IsFresh(c.path)) [[likely]]
     return true;
   Path path = {};
   const PathStatus status = paths_.Find(c.local, c.peer, path, error);
@@ -37,7 +28,8 @@ bool Engine::FindPath(Conn& c, int& error) {
   }
   c.path = path;
   constexpr uint32_t kMtuMax = kFrameBytes - kFrameHead - wire::kEthernetBytesMax;
-  const uint32_t mtu = path.mtu < kMtuMax ? path.mtu : kMtuMax;
+  uint32_t mtu = path.mtu < kMtuMax ? path.mtu : kMtuMax;
+  ApplyLearned(c, mtu);
   const uint32_t mss = mtu - IpBytes(c.local) - wire::kTcpHeaderBytes;
   const bool changed = c.path_mss != 0 && c.path_mss != mss;
   c.path_mss = mss;
@@ -63,6 +55,7 @@ bool Engine::Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) {
   ip.tos = static_cast<uint8_t>((c.tos & 0xfcu) | static_cast<uint32_t>(s.ecn));
   ip.ttl = c.ttl != 0 ? static_cast<uint8_t>(c.ttl) : c.path.ttl;
   ip.id = c.ip_id++;
+  ip.dont_fragment = (c.flags & kMayFragment) == 0;
   ip.flow_label = c.flow_label;
   if (PutSegment(c.path.vi, c.path.link, ip, {c.local.port, c.peer.port}, s, &c)) return true;
   c.flags |= kNoRoom;
@@ -113,9 +106,7 @@ bool Engine::PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip,
 void Engine::AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi) {
   tcp::SegmentOut out;
   if (!tcp::ResetFor(s, out)) return;
-  pstn_addr local = {}, peer = {};
-  memcpy(local.ip, p.ip.destination.bytes, 16);
-  memcpy(peer.ip, p.ip.source.bytes, 16);
+  const pstn_addr local = NameOf(p.ip.destination, 0), peer = NameOf(p.ip.source, 0);
   Path path = {};
   int error = 0;
   if (paths_.Find(local, peer, path, error) != PathStatus::kOk) return;

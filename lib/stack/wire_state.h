@@ -10,8 +10,10 @@
 // that nobody touched costs nothing.
 #pragma once
 #include "abi/postern_abi.h"
+#include "stack/reassembly.h"
 #include "stack/wheel.h"
 #include "tcp/challenge.h"
+#include "tcp/syn_cookie.h"
 #include "tcp/tcb.h"
 #include "vi/layout.h"
 #include "wire/ethernet.h"
@@ -19,13 +21,14 @@
 namespace postern::stack {
 
 inline constexpr uint32_t kWireMagic = 0x65726977u;  // "wire"
-inline constexpr uint32_t kWireVersion = 1;
+inline constexpr uint32_t kWireVersion = 2;
 inline constexpr uint32_t kConns = 65536;
 inline constexpr uint32_t kTxSegs = 262144;
 inline constexpr uint32_t kRxSegs = 65536;
 inline constexpr uint32_t kHashSlots = 65536;
 inline constexpr uint32_t kListeners = 4096;
 inline constexpr uint32_t kPortSlots = 4096;
+inline constexpr uint32_t kLearnedMtus = 1024;
 
 // How packets to a peer go out, as found by Paths (engine.h).
 struct Path {
@@ -46,6 +49,7 @@ inline constexpr uint32_t kOrphan = 4;       // the program's end is closed, or 
 inline constexpr uint32_t kNoRoom = 8;       // a segment did not go out; tried again
 inline constexpr uint32_t kMtuChanged = 16;  // path_mss is not what TCP was told
 inline constexpr uint32_t kDetached = 32;  // the program's end is given up; TCP goes on (TIME_WAIT)
+inline constexpr uint32_t kMayFragment = 64;  // the path takes less than we make: without DF
 
 struct Conn {
   tcp::Tcb tcb;  // first: the engine gets from a Tcb to its Conn
@@ -66,6 +70,8 @@ struct Conn {
   uint32_t tos;
   uint32_t ttl;                // as the program has set it; 0: the route's
   uint32_t filter, filter_vi;  // what steers to it alone; 0: its listener's does
+  uint32_t mtu_epoch;          // WireState::mtu_epoch when `path` was found
+  uint32_t zero;
 };
 
 struct Listener {
@@ -79,6 +85,25 @@ struct Listener {
   uint32_t cookies;           // SYNs answered without keeping anything, for people to see
   uint32_t zero;
   uint32_t filter[kAreaVis];  // what steers to it, by VI
+  tcp::CookieGate cookie_gate;
+};
+
+// The host's settings that a stack of ours follows, by the names of their sysctls: as they are when
+// the wire is made.
+struct WireSettings {
+  uint32_t tcp_syncookies;  // 0: never; 1: when a listener has too many handshakes; 2: always
+  uint32_t tcp_challenge_ack_limit;  // a second; INT32_MAX, Linux's default since 6.1: any
+  uint32_t tcp_ecn;                  // 0: none; 1: asked for and agreed to; 2: agreed to
+  uint32_t zero;
+};
+
+// What a router has said that the path to a peer takes (errors.cc). One for each slot of a hash of
+// the address: two peers that share one forget each other's, and learn it again.
+struct LearnedMtu {
+  uint8_t ip[16];
+  uint64_t until_ns;  // 0: nothing is known
+  uint32_t mtu;
+  uint32_t may_fragment;  // 1: it was less than kMtuMin4, which is what `mtu` is then
 };
 
 // Counters of the engine. Prose: docs/wire.md.
@@ -91,8 +116,12 @@ struct WireCounters {
   uint64_t no_frame, no_tx_room, no_path, no_conn, no_segment;
   uint64_t lost_payload;  // what a program's end had promised was not there
   uint64_t syns_in, syns_dropped, accepts_full;
-  uint64_t taken_over;        // locks of the dead
-  uint64_t lost_connections;  // reset because somebody died in them
+  uint64_t cookies_sent, cookies_taken, cookies_refused;
+  uint64_t challenges_limited;
+  uint64_t fragments_in, fragments_dropped;  // dropped: no room, or not TCP's
+  uint64_t icmp_in, icmp_ignored;            // errors; those about nothing that is under way
+  uint64_t taken_over;                       // locks of the dead
+  uint64_t lost_connections;                 // reset because somebody died in them
 };
 
 struct WireState {
@@ -108,6 +137,7 @@ struct WireState {
   uint32_t keeper_naps;  // (a) 1: the keeper relies on them, and wants to be rung when they sleep
   alignas(64) uint64_t random[2];
   uint64_t grant[kAreaVis];     // (c) posternd's names of the VIs
+  WireSettings settings;        // (c)
   uint64_t secret[2];           // of ISNs, cookies and time-stamp offsets
   uint32_t conn_hw, conn_free;  // first never used; free list (+ 1)
   uint32_t tx_hw, tx_free, rx_hw, rx_free;
@@ -117,6 +147,12 @@ struct WireState {
   Wheel wheel;
   uint32_t hash[kHashSlots];       // Conn + 1
   uint32_t port_head[kPortSlots];  // Listener + 1
+  tcp::ChallengeLimit challenges;
+  uint64_t mtu_expiry_ns;  // before that no LearnedMtu ends; 0: there are none
+  uint32_t mtu_epoch;      // grows when what is known of a path changes
+  uint32_t zero;
+  LearnedMtu learned[kLearnedMtus];
+  Reassembly reassembly;
   Listener listeners[kListeners];
   Conn conns[kConns];
   uint64_t tx_named[kTxSegs / 64], rx_named[kRxSegs / 64];  // recover.cc's

@@ -165,19 +165,24 @@ void TakeTimestamp(Tcb& t, const SegmentIn& s, const Host& h) {
   t.ts_recent_ns = h.now_ns;
 }
 
+// Two ends that take each other's segments for old ones do not go on about it for ever.
+bool MayAnswerOld(Tcb& t, const Host& h) {
+  if (t.challenge_ns != 0 && h.now_ns - t.challenge_ns < kChallengeNs) return false;
+  t.challenge_ns = h.now_ns;
+  return true;
+}
+
 //= rfc5961#7
 //# [...] an implementation SHOULD include an ACK throttling mechanism to be conservative.
-// For each connection, as Linux: what one peer does then shows nothing of another (CVE-2016-5696).
+// For each connection, and for the Host if it says so, as Linux.
 void Challenge(Tcb& t, Host& h) {
-  if (t.challenge_ns != 0 && h.now_ns - t.challenge_ns < kChallengeNs) return;
-  t.challenge_ns = h.now_ns;
-  t.flags |= kAckNow;
+  if (MayAnswerOld(t, h) && h.MayChallenge()) t.flags |= kAckNow;
 }
 
 void AnswerUnacceptable(Tcb& t, const SegmentIn& s, Host& h) {
   const bool brings_data = SequenceLength(s) != 0 && (s.flags & kSyn) == 0;
   if (!brings_data) {
-    Challenge(t, h);
+    if (MayAnswerOld(t, h)) t.flags |= kAckNow;
     return;
   }
   // What was delivered comes again: the peer may have missed our acknowledgement. RFC 2883.

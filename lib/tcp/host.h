@@ -33,6 +33,8 @@ class Host {
   uint64_t now_ns = 0;  // CLOCK_MONOTONIC, one value for the whole of a call
 
   virtual uint64_t Random() = 0;
+  // Of all connections together: whether one more challenge ACK may be sent (challenge.h).
+  virtual bool MayChallenge() { return true; }
 
   // ---- the wire. False: no room now; TCP keeps what it wanted to say, and says it in the Output()
   // that the Host makes once there is room again. Nothing is counted as sent.

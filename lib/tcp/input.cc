@@ -53,8 +53,7 @@ void TakeEcn(Tcb& t, const SegmentIn& s) {
 bool TakeSynAgain(Tcb& t, const SegmentIn& s, Host& h) {
   if (StateOf(t) != State::kSynReceived || s.seq != t.irs || (s.flags & kRst) != 0) return false;
   if ((s.flags & kAck) == 0 || After(s.ack, t.snd_nxt) || AtOrBefore(s.ack, t.snd_una)) {
-    if (t.challenge_ns != 0 && h.now_ns - t.challenge_ns < kChallengeNs) return true;
-    t.challenge_ns = h.now_ns;
+    if (!MayAnswerOld(t, h)) return true;
     SendSyn(t, h);  // RFC 9293, 3.5: our SYN-ACK was lost
     return true;
   }

@@ -142,9 +142,12 @@ AckVerdict TakeAck(Tcb& t, const SegmentIn& s, Host& h);
 // PAWS (RFC 7323, 5.3). False: the segment is old.
 bool TimestampOk(const Tcb& t, const SegmentIn& s, const Host& h);
 void TakeTimestamp(Tcb& t, const SegmentIn& s, const Host& h);
+// Whether kChallengeNs have passed since the last answer of this kind; they begin anew then.
+bool MayAnswerOld(Tcb& t, const Host& h);
 // An ACK for a segment that is not acceptable; at most one in kChallengeNs unless it brought data.
 void AnswerUnacceptable(Tcb& t, const SegmentIn& s, Host& h);
-void Challenge(Tcb& t, Host& h);  // RFC 5961: the same, whatever it brought
+// RFC 5961: the same, whatever it brought, and as often only as the Host allows to all.
+void Challenge(Tcb& t, Host& h);
 
 // ---- sack.cc
 void TakeSack(Tcb& t, const SegmentIn& s, AckNews& news, Host& h);

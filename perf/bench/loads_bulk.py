@@ -29,16 +29,18 @@ class SockperfThroughput(Workload):
 
 
 class Iperf(Workload):
-    name = "iperf3"
-    title = "iperf3"
     metrics = (Metric("bandwidth", "Gbit/s"),)
     no_unix = "iperf3 has no Unix sockets"
+
+    def __init__(self, back=False):
+        self.name = self.title = "iperf3 -R" if back else "iperf3"
+        self.back = back
 
     def run(self, session, column):
         port = session.port()
         seconds = 1 if session.quick else 5
-        sample, output = run_pair(session, column, ["iperf3", "-s", "-p", str(port)],
-                                  ["iperf3", "-c", "127.0.0.1", "-p", str(port), "-t", str(seconds), "-J"], port,
+        sample, output = run_pair(session, column, ["iperf3", "-s", "-p", str(port), "-B", column.listens_on],
+                                  ["iperf3", "-c", column.host, "-p", str(port), "-t", str(seconds), "-J", *(["-R"] if self.back else [])], port,
                                   seconds_max=seconds + 30)
         try:
             result = json.loads(output)

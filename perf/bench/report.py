@@ -4,7 +4,7 @@
 
 from .checks import ratio_of
 
-COLUMN_LABELS = {"kernel": "kernel TCP", "unix": "Unix socket", "sockmap": "BPF sockmap", "postern": "Postern"}
+COLUMN_LABELS = {"kernel": "kernel TCP", "unix": "Unix socket", "sockmap": "BPF sockmap", "postern": "Postern", "both": "Postern, both sides"}
 
 
 def number(value):
@@ -120,8 +120,8 @@ def markdown(document, figures=()):
               "Server on one core, client on the other. Median (minimum - maximum), then the ratio to kernel TCP in the "
               "direction in which more is better. *bound* is what a network of no cost would give. Absolute figures are this "
               "machine's; ratios travel.", ""]
-    pairs = [result for result in document["results"] if result.get("place")]
-    main = [result for result in document["results"] if result["baseline"] == "kernel" and result not in pairs]
+    pairs, wire = ([result for result in document["results"] if result.get("place") == place] for place in ("containers", "wire"))
+    main = [result for result in document["results"] if result["baseline"] == "kernel" and not result.get("place")]
     names = [name for name in COLUMN_LABELS if any(name in result["columns"] for result in main)]
     if main:
         lines += table(main, names, notes, 0) + [""]
@@ -131,6 +131,11 @@ def markdown(document, figures=()):
         lines += ["## Between two containers", "", "Kernel TCP over a veth pair. A ratio counts for Postern only as far as the note "
                   "says that connections were accelerated.", ""]
         lines += table(pairs, ["kernel", "postern"], notes, 0) + [""]
+    if wire:
+        lines += ["## Over the wire", "", "A veth pair between two network namespaces, of whose packets Postern's sides take theirs with AF_XDP. "
+                  "*Postern* is the server alone, its client is on the kernel's TCP.", ""]
+        for index in (0, 1) if any(len(result["metrics"]) > 1 for result in wire) else (0,):
+            lines += table(wire, ["kernel", "postern", "both"], notes, index) + [""]
     overhead = [result for result in document["results"] if result["baseline"] == "plain"]
     if overhead:
         lines += ["## Programs that Postern can do nothing for", ""] + overhead_table(overhead, notes) + [""]

@@ -145,7 +145,7 @@ def mark_fallback(result):
     in_kernel = connections("kernel") or 0
     record["fell_back"] = seen > in_kernel * KERNEL_PATH_SHARE_MAX and seen >= 1
     record["kernel_connections"] = seen
-    if result["place"]:
+    if result["place"] == "containers":
         record["accelerated"] = accelerated_text(record["runs"])
 
 

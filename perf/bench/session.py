@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from . import process
 from .place import Place
 from .process import BenchError, Program
+from .wire_place import WirePlace
 
 PORT_FIRST = 21000  # below the range from which the kernel takes local ports
 PORT_COUNT = 8000
@@ -45,7 +46,7 @@ class Session:
         self.program_dir = program_dir
         self._programs_ready = False
         self._wrapper = wrapper
-        self._place = None
+        self._place = self._wire_place = None
 
     def place(self):
         """The two containers, made at the first call."""
@@ -53,9 +54,16 @@ class Session:
             self._place = Place(self.work_dir, self.program_dir, self._wrapper)
         return self._place
 
+    def wire_place(self):
+        """The two containers between which there are only packets."""
+        if self._wire_place is None:
+            self._wire_place = WirePlace(self.work_dir, self.program_dir, self._wrapper)
+        return self._wire_place
+
     def close(self):
-        if self._place:
-            self._place.close()
+        for place in (self._place, self._wire_place):
+            if place:
+                place.close()
 
     def _find_programs(self):
         """Makes sure that msgrate and the others are there: those of the build directory, else compiled here and now."""

@@ -24,7 +24,7 @@ class Workload:
     bound = None  # "cores": each side has a core of its own; "serial": one request at a time, one side waits for the other
     quick_columns = None  # the columns that --quick runs, if not all
     runs_min = 1
-    place = None  # "containers": not on this host's loopback, but between two of them
+    place = None  # "containers": not on this host's loopback, but between two of them; "wire": and neither sees the other's memory
     no_unix = "the programs have no Unix sockets"  # why there is nothing in that column; None if there is
 
     def columns(self, columns):
@@ -44,7 +44,7 @@ class Workload:
 
 def load_all():
     """All workloads, in the order of the report."""
-    from . import loads_bulk, loads_containers, loads_http, loads_idle, loads_overhead, loads_redis, loads_rate
+    from . import loads_bulk, loads_containers, loads_http, loads_idle, loads_overhead, loads_redis, loads_rate, loads_wire
 
     return (loads_rate.WORKLOADS + loads_bulk.WORKLOADS + loads_http.WORKLOADS + loads_redis.WORKLOADS +
-            loads_containers.WORKLOADS + loads_idle.WORKLOADS + loads_overhead.WORKLOADS)
+            loads_containers.WORKLOADS + loads_wire.WORKLOADS + loads_idle.WORKLOADS + loads_overhead.WORKLOADS)

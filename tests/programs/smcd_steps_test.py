@@ -406,7 +406,7 @@ def together(cases, options):
 
 if __name__ == "__main__":
     BUILD = smcd_test.BUILD = os.path.abspath(sys.argv.pop(1))
-    signal.alarm(230)
+    signal.alarm(230 if os.environ.get("TIER") != "long" else 560)
     try:
         containers.Containers(nat=True).close()
     except netlab.Unavailable as why:

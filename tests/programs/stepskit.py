@@ -300,7 +300,10 @@ class Lab(smcd_test.Pair):
         """What there is beside a server and a client that are idle and have a link group."""
         said = {}
         for name, container in (("a", self.a), ("b", self.b)):
-            status = json.loads(container.run([f"{smcd_test.BUILD}/posternctl", "status", "--json"]))
+            try:
+                status = json.loads(container.run([f"{smcd_test.BUILD}/posternctl", "status", "--json"]))
+            except AssertionError as error:  # the one that was killed has not gone yet
+                return {name: str(error)}
             if not status["running"]:
                 return {name: "no posternd"}
             pid = self.daemon(container)

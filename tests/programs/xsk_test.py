@@ -360,6 +360,34 @@ class XskTest(unittest.TestCase):
         self.put(frame4(tcp(4000, 7000)), wanted)
         self.assertEqual(peer.frames(2, QUIET_MSEC), [wanted])
 
+    def test_a_connection_that_the_kernel_has(self):
+        """It was accepted before its port had a filter: not a byte of it is lost to the VI."""
+        for family, address, frame in ((socket.AF_INET, V4["b"], frame4), (socket.AF_INET6, V6["b"], frame6)):
+            with self.lab.socket("a", family) as client:
+                with self.lab.socket("b", family) as listener:
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    listener.bind((address, 7000))
+                    listener.listen()
+                    client.connect((address, 7000))
+                    taken, _ = listener.accept()
+                with taken:
+                    self.stays_with_the_kernel(client, taken, address, frame)
+
+    def stays_with_the_kernel(self, client, taken, address, frame):
+        peer = self.opened()
+        peer.port(7000, address)
+        taken.settimeout(10)
+        for text in (b"hello", b"again"):
+            client.sendall(text)
+            self.assertEqual(taken.recv(5), text)
+        wanted = frame(tcp(4001, 7000))
+        self.put(wanted)
+        self.assertEqual(peer.frames(2, QUIET_MSEC), [wanted])
+        client.shutdown(socket.SHUT_WR)
+        self.assertEqual(taken.recv(5), b"")
+        peer.kill()
+        self.until(lambda: not self.attached(), "the program is still on the interface")
+
     def test_a_filter_ends(self):
         peer = self.opened()
         first, second = peer.port(7000, V4["b"]), peer.port(7001, V4["b"])

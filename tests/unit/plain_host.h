@@ -54,11 +54,12 @@ class PlainHost final : public stack::Streams, public stack::Paths {
   }
   PlainEnd& EndOf(uint32_t owner) { return *ends.at(owner); }
   // A program connects.
-  PlainEnd& Connect(const pstn_addr& local, const pstn_addr& peer) {
+  PlainEnd& Connect(const pstn_addr& local, const pstn_addr& peer,
+                    const stack::OpenWish& wish = {}) {
     ends.push_back(std::make_unique<PlainEnd>());
     int error = 0;
     const uint32_t owner = static_cast<uint32_t>(ends.size() - 1);
-    ends.back()->conn = engine->Connect(local, peer, owner, now, error);
+    ends.back()->conn = engine->Connect(local, peer, owner, now, error, wish);
     ends.back()->error = error;
     return *ends.back();
   }

@@ -62,6 +62,7 @@ enum {
   PSTN_XDP_COUNT_ICMP,       // errors about a packet of ours; of those redirected
   PSTN_XDP_COUNT_FRAGMENTS,  // fragments that went to the kernel
   PSTN_XDP_COUNT_ODD,        // not understood; to the kernel
+  PSTN_XDP_COUNT_KERNELS,    // of a port with a filter, but of a connection that the kernel has
   PSTN_XDP_COUNTS
 };
 
