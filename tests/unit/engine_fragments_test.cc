@@ -51,7 +51,8 @@ struct Pair {
   const stack::Conn& conn() { return w.ConnOf(w.a, *client); }
   void PutAll(const std::vector<Bytes>& frames) {
     for (const Bytes& f : frames) w.Put(w.a, f);
-    w.b.engine->Poll(w.now);
+    while (w.b.engine->Poll(w.now) != 0) {  // and once more, for the frames that have been sent
+    }
   }
   stack::Reassembly& table() { return w.b.state().reassembly; }
   // Nothing waits, and no frame is lost.
