@@ -305,13 +305,13 @@ class ClientTest(wirekit.WireTest):
             with self.subTest(family=family):
                 self.port += 1
                 self.kernel_echo(family)
-                before = self.lab.segments("a")
+                before = self.lab.opens("a")
                 for size in SIZES:
                     client.do("""
 with socket.create_connection((HOST, PORT), timeout=20) as sock:
     exchange(sock, random.Random(SIZE).randbytes(SIZE))
 """, HOST=(V4 if family == socket.AF_INET else V6)["b"], PORT=self.port, SIZE=size)
-                self.assertEqual(self.lab.segments("a"), before, "the kernel's TCP had a part in it")
+                self.assertEqual(self.lab.opens("a"), before, "the kernel's TCP had a part in it")
 
     def test_many_at_once(self):
         self.kernel_echo()
@@ -441,13 +441,13 @@ class BothTest(wirekit.WireTest):
             with self.subTest(family=family):
                 self.port += 1
                 self.echo_server(server, family=family)
-                before = self.lab.segments("a"), self.lab.segments("b")
+                before = self.lab.opens("a"), self.lab.segments("b")
                 for size in SIZES:
                     client.do("""
 with socket.create_connection((HOST, PORT), timeout=20) as sock:
     exchange(sock, random.Random(SIZE).randbytes(SIZE))
 """, HOST=(V4 if family == socket.AF_INET else V6)["b"], PORT=self.port, SIZE=size)
-                self.assertEqual((self.lab.segments("a"), self.lab.segments("b")), before, "the kernel's TCP had a part in it")
+                self.assertEqual((self.lab.opens("a"), self.lab.segments("b")), before, "the kernel's TCP had a part in it")
 
 
 def missing(build):

@@ -110,10 +110,18 @@ class Pair(netlab.Lab):
 
     def segments(self, side):
         """InSegs and OutSegs of the kernel's TCP there."""
+        return self.counters(side, "InSegs", "OutSegs")
+
+    def opens(self, side):
+        """How many connections the kernel's TCP has made there. Segments say less: what comes late for a connection that was made by
+        postern, and is in TIME_WAIT, is the kernel's (docs/vi.md)."""
+        return self.counters(side, "ActiveOpens", "PassiveOpens")
+
+    def counters(self, side, *wanted):
         with self.inside(side), open("/proc/thread-self/net/snmp", encoding="ascii") as file:
             names, values = [line.split() for line in file if line.startswith("Tcp:")]
         counters = dict(zip(names, values))
-        return int(counters["InSegs"]), int(counters["OutSegs"])
+        return tuple(int(counters[name]) for name in wanted)
 
     def new_silent(self):
         """An address of b's link whose owner takes packets and answers none of them."""
