@@ -29,8 +29,9 @@ namespace postern::keeper {
 namespace {
 
 constexpr int kStackFd = 3;
-constexpr uint64_t kIdleMs = 3000;  // without a bridge; then it leaves
-constexpr uint64_t kRetryMs = 300;  // to reach a posternd that is gone
+constexpr uint64_t kIdleMs = 3000;            // without a bridge; then it leaves
+constexpr uint64_t kRetryMs = 300;            // to reach a posternd that is gone
+constexpr uint64_t kAloneNs = 1'000'000'000;  // without a posternd: then none may come soon
 constexpr int kEventsPerLook = 64;
 constexpr uint64_t kLineTag = ~uint64_t{0}, kWireTag = ~uint64_t{0} - 1;
 
@@ -152,8 +153,9 @@ void Keeper::PumpAll() {
 
 int Keeper::Run() {
   Connect();
-  uint64_t idle_since = MonotonicNs();
+  uint64_t idle_since = MonotonicNs(), company_ns = idle_since;
   for (;;) {
+    if (line_ >= 0) company_ns = MonotonicNs();
     if (!bridges_.empty() || (wire_.started() && wire_.IsNeeded())) idle_since = MonotonicNs();
     const uint64_t idle_ms = (MonotonicNs() - idle_since) / 1'000'000;
     if (bridges_.empty() && ((line_ < 0 && !wire_.started()) || idle_ms >= kIdleMs)) return 0;
@@ -161,8 +163,10 @@ int Keeper::Run() {
                        : bridges_.empty() ? kIdleMs - idle_ms + 1
                        : line_ < 0        ? kRetryMs
                                           : 60'000;
+    if (line_ < 0 && wait_ms > kRetryMs) wait_ms = kRetryMs;
     if (wire_.started()) {
-      const uint64_t ms = wire_.Work();
+      const bool alone = MonotonicNs() - company_ns > kAloneNs;
+      const uint64_t ms = wire_.Work(alone ? Company::kAlone : Company::kPosternd);
       if (ms < wait_ms) wait_ms = ms;
     }
     epoll_event events[kEventsPerLook];

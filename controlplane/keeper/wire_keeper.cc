@@ -6,6 +6,9 @@
 
 #include <cerrno>
 
+#include "../posternd/proc.h"
+#include "sock/reap.h"
+
 namespace postern::keeper {
 namespace {
 
@@ -49,13 +52,13 @@ void WireKeeper::Watch(uint32_t events) {
   watched_ = events;
 }
 
-uint64_t WireKeeper::Work() {
+uint64_t WireKeeper::Work(Company company) {
   stack::WireState& w = g_wire->state();
   const uint64_t now = MonotonicNs();
   (void)g_wire->Poll(now);
   if (now - swept_ns_ > kSweepNs) {
     swept_ns_ = now;
-    WireSweep();
+    Sweep(company);
   }
   const bool attended = LoadRelaxed(w.awake) != 0 && now - LoadRelaxed(w.attended_ns) < kAttendedNs;
   if (!attended) StoreRelaxed(w.awake, 0u);  // whoever counted there has died
@@ -80,14 +83,41 @@ void WireKeeper::Up() {
   DrainBell(bell_);
 }
 
-bool WireKeeper::IsNeeded() const {
-  const pstn_stack& s = Stack();
-  const uint32_t hw = LoadRelaxed(s.hdr.slots_hw);
+// An embryo bears the name of its parent; its child takes it over at once, or never.
+bool WireKeeper::Lives(uint32_t slot, Company company) {
+  const pstn_slot& s = Stack().slots[slot];
+  const uint32_t state = LoadAcquire(s.state);
+  if (state != PSTN_SL_LIVE && state != PSTN_SL_EMBRYO) return false;
+  if (company == Company::kPosternd) return true;  // it takes the dead out of the table
+  const auto pid = static_cast<pid_t>(LoadRelaxed(s.pid));
+  return daemon::IsAlive(pid, state == PSTN_SL_LIVE ? LoadRelaxed(s.start_time) : 0);
+}
+
+// What posternd does for the dead, when there is none: their connections get their FIN or RST.
+// Claimed first: a posternd that comes meanwhile leaves alone what is dead already.
+static void Bury(uint32_t slot) {
+  pstn_stack& s = Stack();
+  uint32_t state = LoadAcquire(s.slots[slot].state);
+  if ((state != PSTN_SL_LIVE && state != PSTN_SL_EMBRYO) ||
+      ReapWouldWait(s, slot, daemon::ThreadIsStopped) ||
+      !CompareExchange(s.slots[slot].state, state, uint32_t{PSTN_SL_DEAD}))
+    return;
+  ReapListeners(g_proc.view, slot);
+  ReapSlot(g_proc.view, slot);
+}
+
+void WireKeeper::Sweep(Company company) {
+  const uint32_t hw = LoadRelaxed(Stack().hdr.slots_hw);
+  bool live = false;
   for (uint32_t i = 0; i < hw && i < PSTN_SLOTS; i++) {
-    const uint32_t state = LoadAcquire(s.slots[i].state);
-    if (i != g_proc.slot && (state == PSTN_SL_LIVE || state == PSTN_SL_EMBRYO)) return true;
+    if (i == g_proc.slot) continue;
+    if (Lives(i, company))
+      live = true;
+    else if (company == Company::kAlone)
+      Bury(i);
   }
-  return LoadRelaxed(g_wire->state().conn_count) != 0;
+  WireSweep();
+  needed_ = live || g_wire->Unfinished() != 0;
 }
 
 }  // namespace postern::keeper

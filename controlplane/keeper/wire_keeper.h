@@ -10,6 +10,8 @@
 
 namespace postern::keeper {
 
+enum class Company : uint8_t { kPosternd, kAlone };
+
 class WireKeeper {
  public:
   // Takes part from now on; `bundle` is taken, `set` is the epoll set that the keeper sleeps in,
@@ -17,19 +19,24 @@ class WireKeeper {
   int Start(int bundle, int set, uint64_t tag);
   bool started() const { return bell_ >= 0; }
   // Does what is due; then how long the keeper may sleep, in ms, and says that it does.
-  uint64_t Work();
+  // `alone`: there is no posternd, and the dead of the family are ours to bury.
+  uint64_t Work(Company company);
   // It has got up.
   void Up();
-  // Whether somebody may still need it: a program, or a connection that a program has left.
-  bool IsNeeded() const;
+  // Whether somebody may still need it: a program, or a connection that a program has left and that
+  // is not in TIME_WAIT. As of a second ago.
+  bool IsNeeded() const { return needed_; }
 
  private:
+  void Sweep(Company company);
+  static bool Lives(uint32_t slot, Company company);
   void Watch(uint32_t events);
 
   int bell_ = -1, set_ = -1;
   uint64_t tag_ = 0;
   uint32_t watched_ = 0;
   uint64_t swept_ns_ = 0;
+  bool needed_ = true;
 };
 
 }  // namespace postern::keeper

@@ -5,6 +5,7 @@
 // puts libpostern.so in front of LD_PRELOAD, sees to it that a posternd runs, and becomes the
 // command. Nothing of it stays behind.
 #include <getopt.h>
+#include <net/if.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -14,6 +15,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -213,6 +215,16 @@ void ExportPreload(const std::string& library) {
 }
 
 // Everything around the command: directory, daemon. Only the runtime directory is indispensable.
+// Not an error: the interface may come, and until then the kernel serves.
+void CheckInterfaces(const std::string& names) {
+  std::istringstream list(names);
+  for (std::string name; std::getline(list, name, ',');) {
+    if (!name.empty() && if_nametoindex(name.c_str()) == 0)
+      Warn("warning: there is no interface '" + name + "' here (option vi)" +
+           "; connections will use the kernel");
+  }
+}
+
 void Prepare(const Options& options, const Siblings& siblings, bool is_verbose) {
   const std::string library = siblings.Find("libpostern.so", "../lib/postern/libpostern.so");
   if (library.empty())
@@ -220,6 +232,7 @@ void Prepare(const Options& options, const Siblings& siblings, bool is_verbose) 
   const std::string runtime_dir = RuntimeDir();
   SetEnv("POSTERN_RUNTIME_DIR", runtime_dir);
   ExportOptions(options);
+  CheckInterfaces(options.vi);
   const std::string posternd = siblings.Find("posternd", "../libexec/postern/posternd");
   if (!posternd.empty()) SetEnv("POSTERN_DAEMON", posternd);
   if (is_verbose) Warn("runtime directory " + runtime_dir + ", preloading " + library);

@@ -113,13 +113,13 @@ void Broker::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
   const UniqueFd netns = OpenNetns(who.pid, who.netns);
   if (!netns.ok() || !client.connected()) return client.Reply(message, EPERM);
   UniqueFd line;
-  const int error = message.b != 0 ? vis_.Adopt(message.uuid, netns, message, std::move(fd), line)
-                                   : vis_.Open(message.uuid, netns, message, std::move(fd), line);
-  if (error != 0) return client.Reply(message, -error);
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
-  client.Send(reply, Share(std::move(line)));
+  reply.status = message.b != 0
+                     ? -vis_.Adopt(message.uuid, netns, message, std::move(fd), line, reply.cookie)
+                     : -vis_.Open(message.uuid, netns, message, std::move(fd), line);
+  client.Send(reply, line.ok() ? Share(std::move(line)) : SharedFd());
 }
 
 void Broker::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {

@@ -63,24 +63,25 @@ pid_t Keepers::Spawn(const Stack& stack) const {
 
 void Keepers::Export(Client& asker, const Stack& stack, const ctl::Msg& request, UniqueFd fd) {
   if (!fd.ok() || request.a >= PSTN_EPS) return asker.Reply(request, EINVAL);
-  Ask(asker, stack, request, Share(std::move(fd)));
+  Ask(&asker, stack, request, Share(std::move(fd)));
 }
 
-void Keepers::Wire(Client& asker, const Stack& stack, const ctl::Msg& request) {
+void Keepers::Wire(Client* asker, const Stack& stack, const ctl::Msg& request) {
   Ask(asker, stack, request, stack.wire);
 }
 
-void Keepers::Ask(Client& asker, const Stack& stack, const ctl::Msg& request, SharedFd fd) {
+void Keepers::Ask(Client* asker, const Stack& stack, const ctl::Msg& request, SharedFd fd) {
   Keeper& keeper = keepers_[stack.id];
   if (keeper.line == nullptr && keeper.pid == 0) {
     keeper.pid = Spawn(stack);
     if (keeper.pid < 0) {
       keepers_.erase(stack.id);
-      return asker.Reply(request, ENOEXEC);
+      if (asker != nullptr) asker->Reply(request, ENOEXEC);
+      return;
     }
   }
   if (++next_seq_ == 0) ++next_seq_;
-  Job& job = keeper.jobs[next_seq_] = {&asker, request, std::move(fd), false};
+  Job& job = keeper.jobs[next_seq_] = {asker, request, std::move(fd), false};
   if (keeper.line != nullptr) Send(keeper, next_seq_, job);
 }
 
@@ -129,6 +130,7 @@ void Keepers::OnGone(Client& client) {
     if (it->second.line != &client) continue;
     Fail(it->second, EIO);
     keepers_.erase(it);
+    if (on_lost) on_lost();
     return;
   }
 }
@@ -144,6 +146,7 @@ void Keepers::Reap() {
       if (it->second.line == nullptr) {  // else OnGone, when what it has sent has been read
         Fail(it->second, EIO);
         keepers_.erase(it);
+        if (on_lost) on_lost();
       }
       break;
     }

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -28,11 +29,13 @@ class Keepers {
   // A request of `asker` for its own stack; answered later.
   void Export(Client& asker, const Stack& stack, const ctl::Msg& request, UniqueFd fd);
   // Has the stack's keeper run its wire.
-  void Wire(Client& asker, const Stack& stack, const ctl::Msg& request);
+  void Wire(Client* asker, const Stack& stack, const ctl::Msg& request);
+  bool Has(const pstn_uuid& stack) const { return keepers_.count(stack) != 0; }
   void OnKeeper(Client& client, const pstn_uuid& stack);
   // The keeper's answer. False: the client is not a keeper.
   bool OnAnswer(Client& client, const ctl::Msg& answer);
   void OnGone(Client& client);
+  std::function<void()> on_lost;  // one has ended
 
  private:
   struct Job {
@@ -47,7 +50,7 @@ class Keepers {
     std::map<uint32_t, Job> jobs;  // by the seq we gave them
   };
 
-  void Ask(Client& asker, const Stack& stack, const ctl::Msg& request, SharedFd fd);
+  void Ask(Client* asker, const Stack& stack, const ctl::Msg& request, SharedFd fd);
   pid_t Spawn(const Stack& stack) const;
   void Send(Keeper& keeper, uint32_t seq, Job& job);
   void Fail(Keeper& keeper, int error);

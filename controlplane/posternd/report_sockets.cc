@@ -44,6 +44,8 @@ const char* StateName(uint32_t state) {
       return "NEW";
     case PSTN_EP_LISTEN:
       return "LISTEN";
+    case PSTN_EP_CONNECTING:
+      return "SYN-SENT";
     case PSTN_EP_EMBRYO:
       return "QUEUED";
     case PSTN_EP_ESTABLISHED:
@@ -55,6 +57,19 @@ const char* StateName(uint32_t state) {
     default:
       return "UNKNOWN";
   }
+}
+
+// The other end is the engine's (lib/sock/wire.h): its index in the stack's own link group.
+bool IsWired(const pstn_stack& s, const pstn_ep& ep, uint32_t lgr) {
+  const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    if (i == lgr || LoadAcquire(s.lgrs[i].state) == 0 || !Same(s.lgrs[i].id, s.lgrs[lgr].id))
+      continue;
+    const uint32_t end = LoadAcquire(s.lgrs[i].conn_ep[LoadRelaxed(ep.conn_idx) % PSTN_CONNS]);
+    return end != 0 && end <= PSTN_EPS &&
+           (LoadRelaxed(s.eps[end - 1].flags) & PSTN_EPF_ENGINE) != 0;
+  }
+  return false;
 }
 
 const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
@@ -69,7 +84,8 @@ const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
       break;
   }
   const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
-  if (lgr < PSTN_LGRS && Same(stack.view.s->lgrs[lgr].peer, stack.id)) return "intra-stack";
+  if (lgr < PSTN_LGRS && Same(stack.view.s->lgrs[lgr].peer, stack.id))
+    return IsWired(*stack.view.s, ep, lgr) ? "vi" : "intra-stack";
   return lgr < PSTN_LGRS && LoadRelaxed(stack.view.s->lgrs[lgr].remote) != 0 ? "smc-d"
                                                                              : "same-host";
 }

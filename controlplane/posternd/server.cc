@@ -17,6 +17,7 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kAcceptPauseMs = 100;  // after running out of descriptors
+constexpr uint32_t kKeeperAgainMs = 200;  // until its death is known, and not faster
 constexpr uint32_t kBacklogMax = 65535;
 constexpr size_t kStrangersMax = 64;
 constexpr size_t kEarlyMax = 1024;   // hellos that wait for the broker's answer
@@ -62,12 +63,14 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       routes_(base, netlink_bytes),
       path_(base, std::move(listener), *this),
       abstract_(base, std::move(abstract), *this),
-      idle_(base, -1, 0, [this] { Leave(); }) {
+      idle_(base, -1, 0, [this] { Leave(); }),
+      wires_(base, -1, 0, [this] { MindWires(); }) {
   g_proc.dir =
       directory.map();  // what programs know by it, we do when we act for them (sock/reap.h)
   registry_.on_end = [this](const LinkGroup& l, uint32_t side) { upstream_.LinkEnd(l, side); };
   registry_.on_have = [this](const LinkGroup& l, uint32_t side) { upstream_.HaveLink(l, side); };
   registry_.withdrawing = [this] { return upstream_.withdrawing(); };
+  keepers_.on_lost = [this] { wires_.AddMs(kKeeperAgainMs); };
   registry_.on_process = [this](const Process& p) {
     upstream_.Alive(p.stack->id, p.pid, p.pidfd.get());
   };

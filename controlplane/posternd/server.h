@@ -83,6 +83,7 @@ class Server {
   void Vi(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Filter(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Wire(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void MindWires();
   void AskBroker(Client& client, const ctl::Msg& message, UniqueFd fd);
 
   void TakeSender();
@@ -120,6 +121,7 @@ class Server {
   std::vector<Early> early_;
   size_t strangers_ = 0;  // of other users, until they have said hello
   Event idle_;
+  Event wires_;  // then stacks without a keeper are looked for
 };
 
 }  // namespace postern::daemon

@@ -7,6 +7,11 @@
 #include "server.h"
 
 namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kKeeperComesMs = 1500;
+
+}  // namespace
 
 // The broker knows which network namespace we are in, not which our processes are in.
 void Server::AskBroker(Client& client, const ctl::Msg& message, UniqueFd fd) {
@@ -21,6 +26,7 @@ void Server::AskBroker(Client& client, const ctl::Msg& message, UniqueFd fd) {
     reply.seq = message.seq;
     reply.status = status;
     reply.d = answer.d;
+    reply.cookie = answer.cookie;
     line->Send(reply, with.ok() ? Share(std::move(with)) : SharedFd());
   };
   upstream_.Ask(question, pass_on, fd.ok() ? Share(std::move(fd)) : SharedFd());
@@ -32,13 +38,13 @@ void Server::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (!netns.ok() || PidfdIsDead(client.process->pidfd.get())) return client.Reply(message, EPERM);
   const pstn_uuid& stack = client.process->stack->id;
   UniqueFd line;
-  const int error = message.b != 0 ? vis_.Adopt(stack, netns, message, std::move(fd), line)
-                                   : vis_.Open(stack, netns, message, std::move(fd), line);
-  if (error != 0) return client.Reply(message, -error);
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
-  client.Send(reply, Share(std::move(line)));
+  reply.status = message.b != 0
+                     ? -vis_.Adopt(stack, netns, message, std::move(fd), line, reply.cookie)
+                     : -vis_.Open(stack, netns, message, std::move(fd), line);
+  client.Send(reply, line.ok() ? Share(std::move(line)) : SharedFd());
 }
 
 void Server::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
@@ -64,7 +70,21 @@ void Server::Wire(Client& client, const ctl::Msg& message, UniqueFd fd) {
   }
   if (!fd.ok()) return client.Reply(message, EINVAL);
   stack.wire = Share(std::move(fd));
-  keepers_.Wire(client, stack, message);
+  if (message.a == 1) return keepers_.Wire(&client, stack, message);
+  // A stack that had its wire before us. Its keeper comes by itself, if it lives.
+  client.Reply(message, 0);
+  wires_.AddMs(kKeeperComesMs);
+}
+
+// A stack whose keeper was killed gets another one: its programs may be asleep.
+void Server::MindWires() {
+  for (const auto& [id, stack] : registry_.stacks()) {
+    if (!stack->wire || stack->processes.empty() || keepers_.Has(id)) continue;
+    ctl::Msg message;
+    message.type = ctl::Type::kWire;
+    message.a = 1;
+    keepers_.Wire(nullptr, *stack, message);
+  }
 }
 
 }  // namespace postern::daemon

@@ -18,7 +18,7 @@
 namespace postern::daemon {
 namespace {
 
-constexpr uint32_t kAdd = 1, kRemove = 2;  // kFilter's a
+constexpr uint32_t kAdd = 1, kRemove = 2, kHush = 3;  // kFilter's a
 constexpr uint32_t kFlags = PSTN_XDP_PASS | PSTN_XDP_FRAGMENTS;
 constexpr uint32_t kGraceMs = 30'000;  // for owners to come to a new posternd
 constexpr size_t kFiltersMax = 65536;  // of one VI: each keeps a descriptor
@@ -236,7 +236,7 @@ int Vis::Open(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& req
 }
 
 int Vis::Adopt(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request,
-               UniqueFd socket, UniqueFd& line) {
+               UniqueFd socket, UniqueFd& line, uint64_t& id) {
   uint64_t cookie = 0;
   int domain = 0;
   socklen_t size = sizeof(domain);
@@ -252,10 +252,13 @@ int Vis::Adopt(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& re
     slot = interface->program.FindSlot(cookie);
     return slot < 0 ? slot : 0;
   });
-  const bool known = std::any_of(vis_.begin(), vis_.end(), [&](const auto& vi) {
+  const auto known = std::find_if(vis_.begin(), vis_.end(), [&](const auto& vi) {
     return vi.second->interface == interface && static_cast<int>(vi.second->slot) == slot;
   });
-  if (known) error = -EEXIST;
+  if (known != vis_.end()) {
+    error = -EEXIST;
+    if (Same(known->second->stack, stack)) id = known->first;
+  }
   ctl::ViGrant grant;
   grant.ifindex = request.a;
   if (error == 0) error = Grant(stack, *interface, static_cast<uint32_t>(slot), grant, {}, line);
@@ -327,7 +330,10 @@ int Vis::Filter(const pstn_uuid& stack, const ctl::Msg& request, UniqueFd socket
   One& vi = *it->second;
   if (request.a == kAdd) return AddFilter(vi, request, std::move(socket), number);
   const auto filter = vi.filters.find(request.d);
-  if (request.a != kRemove || filter == vi.filters.end()) return -ENOENT;
+  if (filter == vi.filters.end()) return -ENOENT;
+  if (request.a == kHush)  // of a listener: it is closed, and keeps its port
+    return shutdown(filter->second.socket.get(), SHUT_RD) == 0 ? 0 : -errno;
+  if (request.a != kRemove) return -EINVAL;
   (void)In(*vi.interface, [&] {
     Remove(vi, filter->second.keys);
     return 0;

@@ -46,9 +46,10 @@ class Vis {
   // OpenSockets() and XdpProgram::Attach() say.
   int Open(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request, UniqueFd area,
            UniqueFd& line);
-  // kVi of a stack that has a VI of an earlier posternd, whose first socket this is.
+  // kVi of a stack that has a VI of an earlier posternd, whose first socket this is. EEXIST: the
+  // stack has come for it already, and it is `id`.
   int Adopt(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request, UniqueFd socket,
-            UniqueFd& line);
+            UniqueFd& line, uint64_t& id);
   // kFilter. `number` names what was added.
   int Filter(const pstn_uuid& stack, const ctl::Msg& request, UniqueFd socket, uint32_t& number);
 

@@ -83,9 +83,10 @@ enum class Type : uint32_t {
   kFilter,  // process, then daemon (uuid): cookie = the VI's id; a = 1, add: fd = the kernel's
             // socket, b = kFilter* flags, c = VLAN or 0, addr = peer, port 0: of any; with a peer
             // and a socket that is bound to any address, id = the local one's 16 bytes. Reply: d =
-            // its number. a = 2, remove: d
+            // its number. a = 2, remove: d; a = 3, its socket listens no more: d
   kWire,    // process: a = 1, fd = the bundle of its stack's wire (sock/wire_attach.cc), which the
-            // keeper gets, too. Reply: status. a = 0. Reply: fd = that bundle, or ENOENT
+          // keeper gets, too. Reply: status. a = 2: the same to a new posternd. a = 0. Reply: fd =
+          // that bundle, or ENOENT
 
   // Routes (docs/routes.md). Both need no hello.
   // Routes (docs/routes.md): process, then daemon that may not see all. Both need no hello.

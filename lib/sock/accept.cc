@@ -344,7 +344,10 @@ long AcceptKernel(int fd, const pstn_ep& listener, sockaddr* sa, socklen_t* len,
       continue;
     }
     if (smc) r = NameClient(got, sa, len);
-    return r < 0 ? r : GiveKernels(got, listener, flags, kReasonKernelClient);
+    return r < 0 ? r
+                 : GiveKernels(got, listener, flags,
+                               LoadRelaxed(listener.reason) == kReasonNoVi ? kReasonNoVi
+                                                                           : kReasonKernelClient);
   }
 }
 

@@ -151,7 +151,7 @@ void FillConn(pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx, uint32_t
 void ShowConnected(pstn_ep& ep) {
   Lock(ep.item_lock);
   RenotifyLocked(ep);
-  bool watched = ep.item_head != PSTN_NONE;
+  bool watched = ep.item_head != PSTN_NONE || ep.pollers != 0;
   Unlock(ep.item_lock);
   if (watched) PostEp(ep);
 }
@@ -317,8 +317,8 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   if (!AddrFromSockaddr(sa, len, ep.family, to)) return KernelConnect(fd, ep, kReasonOption);
   Reason why = TryConnect(fd, ep, to);
   if (why != kReasonNone && !ConnectFurther(fd, ep, to, why)) {
-    if (why != kReasonNotLocal || WireConnect(fd, ep, to) != kReasonNone)
-      return KernelConnect(fd, ep, why);
+    if (why == kReasonNotLocal) why = WireConnect(fd, ep, to);
+    if (why != kReasonNone) return KernelConnect(fd, ep, why);
     return ConnectWired(ep);
   }
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)

@@ -17,6 +17,7 @@
 #include "ctl/packet.h"
 #include "sock/control.h"
 #include "sock/proc.h"
+#include "sock/wire.h"
 
 namespace postern {
 namespace {
@@ -165,6 +166,8 @@ void Reintroduce() {
     m.uuid = s.lgrs[i].peer;
     (void)Ask(m, g_proc.view.lgr_fd[i], nullptr);
   }
+  const WireAsk ask = [](Msg& m, int fd, int* reply) { return Ask(m, fd, reply); };
+  const bool wired = WireReintroduce(ask) == 0;
   const pstn_slot& slot = s.slots[g_proc.slot];
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = LoadRelaxed(slot.chunk[c]);
@@ -172,6 +175,7 @@ void Reintroduce() {
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS && LoadRelaxed(g_proc.ctl_fd) >= 0; i++) {
       int fd = static_cast<int>(c * PSTN_FDCHUNK_FDS + i);
       pstn_ep* ep = EpOfFd(fd);
+      if (wired && ep != nullptr) WireRefilter(ask, fd, *ep);
       if (ep == nullptr || LoadRelaxed(ep->state) != PSTN_EP_LISTEN ||
           (LoadRelaxed(ep->flags) & PSTN_EPF_EXPORTED) != 0)
         continue;

@@ -101,7 +101,10 @@ bool EnoughToRead(const ConnEnd& e, const MarkState& mark) {
 }  // namespace
 
 int TakeError(const ConnEnd& e, uint32_t peer_flags) {
-  if (LoadRelaxed(e.ep->error) != 0) return static_cast<int>(Exchange(e.ep->error, 0u));
+  if (LoadRelaxed(e.ep->error) != 0) {
+    if ((peer_flags & PSTN_CF_RST) != 0) FetchOr(e.ep->rx.gate, PSTN_RXG_RESET);  // that is it
+    return static_cast<int>(Exchange(e.ep->error, 0u));
+  }
   if ((peer_flags & PSTN_CF_RST) == 0 ||
       (FetchOr(e.ep->rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) != 0)
     return 0;

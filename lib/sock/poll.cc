@@ -70,7 +70,10 @@ pstn_ep* OursForPoll(int fd) {
   }
   if (ep == nullptr) return nullptr;
   uint32_t st = LoadAcquire(ep->state);
-  return st == PSTN_EP_ESTABLISHED || st == PSTN_EP_LISTEN || st == PSTN_EP_NEW ? ep : nullptr;
+  return st == PSTN_EP_ESTABLISHED || st == PSTN_EP_LISTEN || st == PSTN_EP_NEW ||
+                 st == PSTN_EP_CONNECTING
+             ? ep
+             : nullptr;
 }
 
 bool KernelSet::Fill(pollfd* all, size_t n) {

@@ -2,6 +2,8 @@
 // wire.cc - this process's part in running the engine: when it looks, and who does while it sleeps.
 #include "sock/wire.h"
 
+#include <linux/filter.h>
+
 #include <cerrno>
 #include <cstring>
 
@@ -52,8 +54,27 @@ bool MayListen(const pstn_ep& ep) {
 
 }  // namespace
 
+WireGate::WireGate(int fd, pstn_ep& ep) : fd_(-1) {
+  if (g_proc.opt.vi[0] == 0 || ep.wire != 0 || LoadRelaxed(ep.state) != PSTN_EP_NEW ||
+      !MayListen(ep) || !WireStart())
+    return;
+  sock_filter none = {BPF_RET | BPF_K, 0, 0, 0};
+  const sock_fprog program = {1, &none};
+  if (sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET),
+                static_cast<long>(SO_ATTACH_FILTER), &program, sizeof program) == 0)
+    fd_ = fd;
+}
+
+WireGate::~WireGate() {
+  const int nothing = 0;
+  if (fd_ >= 0)
+    (void)sys::Call(SYS_setsockopt, fd_, static_cast<long>(SOL_SOCKET),
+                    static_cast<long>(SO_DETACH_FILTER), &nothing, sizeof nothing);
+}
+
 void WireListen(int fd, pstn_ep& ep) {
-  if (ep.wire != 0 || !MayListen(ep) || !WireStart()) return;
+  if (g_proc.opt.vi[0] == 0 || ep.wire != 0 || !MayListen(ep)) return;
+  if (!WireStart()) return StoreRelaxed(ep.reason, kReasonNoVi);
   stack::Engine* engine = LoadAcquire(g_wire);
   stack::WireState& w = engine->state();
   if (Lock(w.lock)) engine->Recover(MonotonicNs());
@@ -64,21 +85,35 @@ void WireListen(int fd, pstn_ep& ep) {
   if (at == PSTN_NONE) return;
   StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));
   // The engine knows it: from now on it may come.
+  w.listeners[at].filter_epoch = static_cast<uint32_t>(w.grant[0]);
   for (uint32_t vi = 0; vi < kAreaVis; vi++)
     if (w.grant[vi] != 0) (void)WireFilter(fd, vi, &w.listeners[at].filter[vi]);
 }
 
 namespace {
 
+// The filters of a listener go when the last connection has ended that comes by them: until then
+// the kernel would answer with resets. posternd keeps the kernel's socket meanwhile, so that the
+// port is nobody else's; it listens no more.
 void GiveUp(stack::Engine& engine, uint32_t at) {
   stack::WireState& w = engine.state();
-  for (uint32_t vi = 0; vi < kAreaVis; vi++)
-    if (w.grant[vi] != 0 && w.listeners[at].filter[vi] != 0)
-      WireUnfilter(vi, w.listeners[at].filter[vi]);
   if (Lock(w.lock)) engine.Recover(MonotonicNs());
-  engine.Unlisten(at);
-  (void)engine.PollLocked(MonotonicNs());  // what that has put on its way
+  stack::Listener& l = w.listeners[at];
+  const bool first = l.use == stack::kListenerUsed;
+  if (first) engine.Unlisten(at);
+  const bool wait = l.use == stack::kListenerEnded && engine.NeedsFilter(l);
+  if (first) (void)engine.PollLocked(MonotonicNs());  // what that has put on its way
+  uint32_t filter[kAreaVis];
+  memcpy(filter, l.filter, sizeof filter);
+  if (!wait) engine.FreeListener(at);
   Unlock(w.lock);
+  for (uint32_t vi = 0; (first || !wait) && vi < kAreaVis; vi++) {
+    if (w.grant[vi] == 0 || filter[vi] == 0) continue;
+    if (wait)
+      WireHush(vi, filter[vi]);
+    else
+      WireUnfilter(vi, filter[vi]);
+  }
 }
 
 }  // namespace
@@ -95,9 +130,12 @@ void WireSweep() {
   if (engine == nullptr) return;
   stack::WireState& w = engine->state();
   RingStreams streams;
-  for (uint32_t i = 0; i < w.listener_hw && i < stack::kListeners; i++)
-    if (LoadRelaxed(w.listeners[i].use) != 0 && !streams.Listens(w.listeners[i]))
+  for (uint32_t i = 0; i < w.listener_hw && i < stack::kListeners; i++) {
+    const uint32_t use = LoadRelaxed(w.listeners[i].use);
+    if (use == stack::kListenerEnded ||
+        (use == stack::kListenerUsed && !streams.Listens(w.listeners[i])))
       GiveUp(*engine, i);
+  }
 }
 
 int WireBell() {

@@ -5,6 +5,7 @@
 // descriptor means it. Both are connected through one of the link groups that the stack has with
 // itself. docs/adr/0010; what happens in which call: docs/architecture.md, "Walk: a packet".
 #pragma once
+#include "ctl/proto.h"
 #include "sock/sock.h"
 #include "stack/engine.h"
 
@@ -46,6 +47,7 @@ int WireAdopt(int bundle);
 int WireFilter(int fd, uint32_t vi, uint32_t* number);
 void WireUnfilter(uint32_t vi, uint32_t number);
 void WireUnfilterLater(uint32_t vi, uint32_t number);  // asks, and does not wait for the answer
+void WireHush(uint32_t vi, uint32_t number);  // its socket listens no more; the filter stays
 // The same for one connection.
 int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
                    uint32_t* number);
@@ -53,6 +55,10 @@ const pstn_routes* WireTables();
 uint32_t WireViOn(uint32_t ifindex);  // kAreaVis: none
 // The engine's doorbell, for whoever keeps it: fd or -errno.
 int WireBell();
+// After a posternd has come anew: how it is asked (under the line's lock), and what it is told.
+using WireAsk = int (*)(ctl::Msg& m, int fd, int* reply_fd);
+int WireReintroduce(WireAsk ask);                           // the VIs: 0 or -errno
+void WireRefilter(WireAsk ask, int fd, const pstn_ep& ep);  // what is steered to it
 // Gives up listeners whose program is gone without a word.
 void WireSweep();
 

@@ -27,8 +27,10 @@ namespace {
 
 constexpr uint32_t kFrames = 8192;
 constexpr uint32_t kBundleMagic = 0x656c7562u;
-constexpr uint32_t kBundleFdsMax = 2 + kAreaVis;
+constexpr uint32_t kBundleFdsMax = 2 + 2 * kAreaVis;
 
+// Its descriptors: the area, the wire segment, the line of each VI, and the lines that a later
+// posternd has given for them, which only have to be kept.
 struct Bundle {
   uint32_t magic = kBundleMagic;
   uint32_t vis = 0;
@@ -44,8 +46,10 @@ struct WireHere {
   XskVi vis[kAreaVis];
   stack::WireState* state = nullptr;
   const pstn_routes* tables = nullptr;
+  int links[kAreaVis] = {-1, -1, -1, -1, -1, -1, -1, -1};
   int bundle = -1;
 };
+static_assert(kAreaVis == 8, "links is -1 for each");
 alignas(64) unsigned char here_at[sizeof(WireHere)];
 alignas(64) unsigned char engine_at[sizeof(stack::Engine)];
 WireHere* here;  // under wire_lock, like all below
@@ -120,7 +124,24 @@ int AttachVi(WireHere& h, uint32_t idx, int line, Who who) {
   r = h.vis[idx].Attach(h.area, idx, fds, grant.queue_count);
   if (r != 0)
     for (uint32_t i = 0; i < count; i++) CloseInternal(fds[i]);
-  return r;  // the link's descriptor, the last one, is kept for life
+  else
+    h.links[idx] = fds[count - 1];
+  return r;
+}
+
+// What an attempt that failed has left; nobody else has seen any of it.
+void TearDown() {
+  WireHere& h = *here;
+  for (uint32_t i = 0; i < kAreaVis; i++) {
+    if (h.links[i] < 0) continue;
+    h.vis[i].Detach();
+    CloseInternal(h.links[i]);
+  }
+  if (h.area.ok()) h.area.Unmap();
+  if (h.state != nullptr) munmap(h.state, sizeof *h.state);
+  if (h.bundle >= 0) CloseInternal(h.bundle);
+  std::destroy_at(here);
+  here = nullptr;
 }
 
 const pstn_routes* FetchRoutes() {
@@ -178,13 +199,12 @@ int Join(WireHere& h, const int* fds, uint32_t vis, Who who) {
   ConnSlot slot;
   if (who == Who::kFirst && TakeConnSlot(Stack().hdr.id, slot) == kReasonNone)
     GiveConn(Stack().lgrs[slot.lgr_idx], slot.conn);
-  WireUse(engine);
   return 0;
 }
 
-int SendBundle(int to, const int* fds, uint32_t count) {
+int SendBundle(int to, const int* fds, uint32_t vis, uint32_t count) {
   Bundle bundle;
-  bundle.vis = count - 2;
+  bundle.vis = vis;
   iovec iov = {&bundle, sizeof bundle};
   alignas(cmsghdr) char control[CMSG_SPACE(kBundleFdsMax * sizeof(int))] = {};
   msghdr m = {};
@@ -201,7 +221,8 @@ int SendBundle(int to, const int* fds, uint32_t count) {
   return r < 0 ? static_cast<int>(r) : 0;
 }
 
-uint32_t PeekBundle(int from, int (&fds)[kBundleFdsMax]) {
+// How many descriptors there are; 0: it is no bundle.
+uint32_t PeekBundle(int from, int (&fds)[kBundleFdsMax], uint32_t& vis) {
   Bundle bundle;
   iovec iov = {&bundle, sizeof bundle};
   alignas(cmsghdr) char control[CMSG_SPACE(kBundleFdsMax * sizeof(int))] = {};
@@ -218,7 +239,9 @@ uint32_t PeekBundle(int from, int (&fds)[kBundleFdsMax]) {
          at += sizeof(int))
       memcpy(&fds[n++], CMSG_DATA(c) + at, sizeof(int));
   }
-  if (r == static_cast<long>(sizeof bundle) && bundle.magic == kBundleMagic && n == bundle.vis + 2)
+  vis = bundle.vis;
+  if (r == static_cast<long>(sizeof bundle) && bundle.magic == kBundleMagic && vis <= kAreaVis &&
+      (n == vis + 2 || n == 2 * vis + 2))
     return n;
   for (uint32_t i = 0; i < n; i++) sys::Close(fds[i]);
   return 0;
@@ -271,7 +294,7 @@ int Make(WireHere& h) {
       r = static_cast<int>(sys::Call(SYS_socketpair, static_cast<long>(AF_UNIX),
                                      static_cast<long>(SOCK_SEQPACKET | SOCK_CLOEXEC), 0L, pair));
     if (r == 0) {
-      r = SendBundle(pair[0], fds, vis + 2);
+      r = SendBundle(pair[0], fds, vis, vis + 2);
       sys::Close(pair[0]);  // what is queued stays
       h.bundle = MoveHigh(pair[1]);
     }
@@ -291,11 +314,12 @@ int Make(WireHere& h) {
 
 int Adopt(WireHere& h, int bundle) {
   int fds[kBundleFdsMax];
-  const uint32_t n = PeekBundle(bundle, fds);
-  if (n < 2) return -EPROTO;
-  const int r = Join(h, fds, n - 2, Who::kAnother);
-  for (uint32_t i = 0; i < n; i++) sys::Close(fds[i]);
+  uint32_t vis = 0;
+  const uint32_t n = PeekBundle(bundle, fds, vis);
   h.bundle = bundle;
+  if (n < 2) return -EPROTO;
+  const int r = Join(h, fds, vis, Who::kAnother);
+  for (uint32_t i = 0; i < n; i++) sys::Close(fds[i]);
   return r;
 }
 
@@ -304,8 +328,13 @@ int Adopt(WireHere& h, int bundle) {
 int WireAdopt(int bundle) {
   Guard g(wire_lock);
   if (g_wire != nullptr) return 0;
-  if (here == nullptr) here = std::construct_at(reinterpret_cast<WireHere*>(here_at));
-  return Adopt(*here, MoveHigh(bundle));
+  here = std::construct_at(reinterpret_cast<WireHere*>(here_at));
+  const int r = Adopt(*here, MoveHigh(bundle));
+  if (r != 0)
+    TearDown();
+  else
+    WireUse(reinterpret_cast<stack::Engine*>(engine_at));
+  return r;
 }
 
 bool WireStart() {
@@ -313,7 +342,7 @@ bool WireStart() {
   if (LoadAcquire(g_wire) != nullptr) return true;
   Guard g(wire_lock);
   if (g_wire != nullptr) return true;
-  if (here != nullptr || MonotonicNs() < not_before_ns) return false;
+  if (MonotonicNs() < not_before_ns) return false;
   not_before_ns = MonotonicNs() + kRetryNs;
   ctl::Msg m;
   m.type = ctl::Type::kWire;
@@ -322,34 +351,132 @@ bool WireStart() {
   here = std::construct_at(reinterpret_cast<WireHere*>(here_at));
   const int done = r == 0 && bundle >= 0 ? Adopt(*here, MoveHigh(bundle)) : Make(*here);
   StoreRelaxed(Stack().hdr.wire_error, static_cast<uint32_t>(-done));
-  return done == 0;
+  if (done != 0) {
+    TearDown();
+    return false;
+  }
+  WireUse(reinterpret_cast<stack::Engine*>(engine_at));
+  return true;
 }
 
-int WireFilter(int fd, uint32_t vi, uint32_t* number) {
+namespace {
+
+// `to`, if it is not null: whom it comes from.
+int AddFilter(WireAsk ask, int fd, uint32_t vi, const pstn_addr* local, const pstn_addr* to,
+              uint32_t* number) {
   if (here == nullptr || here->state == nullptr) return -ENOENT;
   ctl::Msg m;
   m.type = ctl::Type::kFilter;
   m.cookie = here->state->grant[vi % kAreaVis];
   m.a = 1;
   m.b = ctl::kFilterFragments;  // the kernel would answer them, once whole, with a RST
-  const int r = CtlAsk(m, fd, nullptr);
+  if (to != nullptr) {
+    m.addr = *to;
+    memcpy(&m.id, local->ip, sizeof m.id);
+  }
+  const int r = ask(m, fd, nullptr);
   if (r == 0 && number != nullptr) *number = m.d;
   return r;
 }
 
+int AskNow(ctl::Msg& m, int fd, int* reply_fd) { return CtlAsk(m, fd, reply_fd); }
+
+// The VIs' lines of a new posternd. The first of the family gets them, and leaves them with it; the
+// others are told the VIs' new names.
+int AdoptVis(WireHere& h, WireAsk ask) {
+  int fds[kBundleFdsMax], pair[2];
+  uint32_t vis = 0, count = PeekBundle(h.bundle, fds, vis), got = 0;
+  int r = count < 2 ? -EPROTO : 0;
+  for (uint32_t i = 0; r == 0 && i < vis; i++) {
+    ctl::Msg m;
+    m.type = ctl::Type::kVi;
+    m.a = h.area.ViAt(i)->ifindex;
+    m.b = 1;
+    int line = -1;
+    r = ask(m, h.vis[i].FdOf(0), &line);
+    if (r == -EEXIST && m.cookie != 0) {
+      h.state->grant[i] = m.cookie;
+      r = 0;
+    } else if (r == 0) {
+      ctl::ViGrant grant;
+      int link[ctl::kGrantFdsMax];
+      uint32_t links = 0;
+      r = PeekGrant(line, grant, link, links);
+      for (uint32_t j = 0; r == 0 && j < links; j++) sys::Close(link[j]);
+      if (r == 0) h.state->grant[i] = grant.id;
+      fds[2 + vis + got++] = line;
+    }
+  }
+  count += got;
+  if (r == 0 && got == vis) {
+    r = static_cast<int>(sys::Call(SYS_socketpair, static_cast<long>(AF_UNIX),
+                                   static_cast<long>(SOCK_SEQPACKET | SOCK_CLOEXEC), 0L, pair));
+    if (r == 0) {
+      r = SendBundle(pair[0], fds, vis, count);
+      ctl::Msg m;
+      m.type = ctl::Type::kWire;
+      m.a = 2;
+      if (r == 0) r = ask(m, pair[1], nullptr);
+      sys::Close(pair[0]);
+      sys::Close(pair[1]);
+    }
+  }
+  for (uint32_t i = 0; i < count; i++) sys::Close(fds[i]);
+  return r;
+}
+
+// The engine's connection whose program is `ep`; null: it has none.
+stack::Conn* ConnOf(const pstn_ep& ep) {
+  const pstn_stack& s = Stack();
+  const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
+  if (lgr >= PSTN_LGRS || !SameUuid(s.lgrs[lgr].peer, s.hdr.id)) return nullptr;
+  const uint32_t other = OtherSide(lgr);
+  if (other >= PSTN_LGRS) return nullptr;
+  const uint32_t end = LoadAcquire(s.lgrs[other].conn_ep[ep.conn_idx % PSTN_CONNS]);
+  if (end == 0 || end > PSTN_EPS || (LoadRelaxed(s.eps[end - 1].flags) & PSTN_EPF_ENGINE) == 0)
+    return nullptr;
+  return &g_wire->ConnAt(s.eps[end - 1].accept_head);
+}
+
+}  // namespace
+
+int WireReintroduce(WireAsk ask) {
+  return LoadAcquire(g_wire) == nullptr ? -ENOENT : AdoptVis(*here, ask);
+}
+
+void WireRefilter(WireAsk ask, int fd, const pstn_ep& ep) {
+  stack::WireState& w = g_wire->state();
+  const uint32_t epoch = static_cast<uint32_t>(w.grant[0]), at = LoadRelaxed(ep.wire);
+  if (at != 0 && at <= stack::kListeners) {
+    stack::Listener& l = w.listeners[at - 1];
+    if (Exchange(l.filter_epoch, epoch) == epoch) return;  // another process was here
+    for (uint32_t vi = 0; vi < kAreaVis; vi++)
+      if (w.grant[vi] != 0) (void)AddFilter(ask, fd, vi, nullptr, nullptr, &l.filter[vi]);
+    return;
+  }
+  stack::Conn* c = ConnOf(ep);
+  if (c == nullptr || LoadRelaxed(c->filter) == 0 || Exchange(c->filter_epoch, epoch) == epoch)
+    return;
+  (void)AddFilter(ask, fd, c->filter_vi, &c->local, &c->peer, &c->filter);
+}
+
+int WireFilter(int fd, uint32_t vi, uint32_t* number) {
+  return AddFilter(AskNow, fd, vi, nullptr, nullptr, number);
+}
+
 int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
                    uint32_t* number) {
-  if (here == nullptr || here->state == nullptr) return -ENOENT;
+  return AddFilter(AskNow, fd, vi, &local, &peer, number);
+}
+
+void WireHush(uint32_t vi, uint32_t number) {
+  if (here == nullptr || here->state == nullptr) return;
   ctl::Msg m;
   m.type = ctl::Type::kFilter;
   m.cookie = here->state->grant[vi % kAreaVis];
-  m.a = 1;
-  m.b = ctl::kFilterFragments;  // the kernel would answer them, once whole, with a RST
-  m.addr = peer;
-  memcpy(&m.id, local.ip, sizeof m.id);
-  const int r = CtlAsk(m, fd, nullptr);
-  if (r == 0) *number = m.d;
-  return r;
+  m.a = 3;
+  m.d = number;
+  (void)CtlAsk(m, -1, nullptr);
 }
 
 const pstn_routes* WireTables() { return here != nullptr ? here->tables : nullptr; }

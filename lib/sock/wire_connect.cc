@@ -94,6 +94,7 @@ Reason Begin(int fd, pstn_ep& ep, const pstn_addr& to, const pstn_addr& from, ui
       s.eps[end].accept_head = idx;
       g_wire->ConnAt(idx).filter = filter;
       g_wire->ConnAt(idx).filter_vi = vi;
+      g_wire->ConnAt(idx).filter_epoch = static_cast<uint32_t>(w.grant[0]);
       (void)g_wire->PollLocked(MonotonicNs());
       Unlock(w.lock);
       return kReasonNone;
@@ -109,18 +110,37 @@ Reason Begin(int fd, pstn_ep& ep, const pstn_addr& to, const pstn_addr& from, ui
   return kReasonNotLocal;
 }
 
+// A port of ours, from which there is no connection to that peer: a socket from the fd cache brings
+// the one of its last connection, which is in TIME_WAIT.
+bool FreePort(int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from) {
+  constexpr int kTries = 16;
+  stack::WireState& w = g_wire->state();
+  const pstn_dir* dir = LoadAcquire(g_proc.dir);
+  for (int i = 0; dir != nullptr && i < kTries && ReservePort(fd, ep, *dir); i++) {
+    from.port = ep.local.port;
+    if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
+    const bool taken = g_wire->IsTaken(from, to);
+    Unlock(w.lock);
+    if (!taken) return true;
+    if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) != 0) return false;
+  }
+  return false;
+}
+
 }  // namespace
 
 Reason WireConnect(int fd, pstn_ep& ep, const pstn_addr& to) {
-  if (AddrIsLoopback(to) || !WireStart()) return kReasonNotLocal;
+  if (g_proc.opt.vi[0] == 0 || AddrIsLoopback(to)) return kReasonNotLocal;
+  if (!WireStart()) return kReasonNoVi;
   pstn_addr from = ep.local;
   uint32_t vi = kAreaVis;
   Reason why = WayTo(to, from, &vi);
   if (why != kReasonNone) return why;
-  const pstn_dir* dir = LoadAcquire(g_proc.dir);
-  if (dir == nullptr || !ReservePort(fd, ep, *dir)) return kReasonNoPort;
-  from.port = ep.local.port;
-  return Begin(fd, ep, to, from, vi);
+  if (!FreePort(fd, ep, to, from)) return kReasonNoPort;
+  const pstn_addr before = ep.local;
+  why = Begin(fd, ep, to, from, vi);
+  if (why != kReasonNone) ep.local = before;
+  return why;
 }
 
 long WireAwaitConnected(Hold& hold, pstn_ep& ep) {

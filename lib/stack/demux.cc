@@ -173,7 +173,7 @@ uint32_t Engine::Listen(const pstn_addr& local, uint32_t family, uint32_t v6only
 }
 
 void Engine::Unlisten(uint32_t listener) {
-  if (listener >= kListeners || w_.listeners[listener].use == 0) return;
+  if (listener >= kListeners || w_.listeners[listener].use != kListenerUsed) return;
   Listener& l = w_.listeners[listener];
   uint32_t* link = &w_.port_head[l.local.port % kPortSlots];
   for (uint32_t steps = 0; *link != 0 && *link <= kListeners && steps < kListeners; steps++) {
@@ -183,7 +183,7 @@ void Engine::Unlisten(uint32_t listener) {
     }
     link = &w_.listeners[*link - 1].next;
   }
-  l.use = 0;
+  l.use = kListenerEnded;
   for (uint32_t i = 0; l.embryos != 0 && i < w_.conn_hw && i < kConns; i++) {
     Conn& c = w_.conns[i];
     if (c.use != kConnUsed || (c.flags & kEmbryo) == 0 || c.listener != listener) continue;
@@ -192,8 +192,40 @@ void Engine::Unlisten(uint32_t listener) {
     Touch(i);
     LetGo();
   }
+}
+
+bool Engine::NeedsFilter(const Listener& l) const {
+  for (uint32_t next = w_.port_head[l.local.port % kPortSlots], steps = 0;
+       next != 0 && next <= kListeners && steps < kListeners; steps++) {
+    const Listener& other = w_.listeners[next - 1];
+    if (memcmp(&other.local, &l.local, sizeof l.local) == 0 && other.family == l.family)
+      return false;  // has one of its own
+    next = other.next;
+  }
+  for (uint32_t i = 0; i < w_.conn_hw && i < kConns; i++) {
+    const Conn& c = w_.conns[i];
+    if (c.use == kConnUsed && c.filter == 0 && c.local.port == l.local.port &&
+        tcp::StateOf(c.tcb) != tcp::State::kTimeWait)
+      return true;
+  }
+  return false;
+}
+
+void Engine::FreeListener(uint32_t listener) {
+  if (listener >= kListeners || w_.listeners[listener].use != kListenerEnded) return;
+  Listener& l = w_.listeners[listener];
+  l.use = kListenerFree;
   l.next = w_.listener_free;
   w_.listener_free = listener + 1;
+}
+
+uint32_t Engine::Unfinished() const {
+  uint32_t count = 0;
+  for (uint32_t i = 0; i < w_.conn_hw && i < kConns; i++) {
+    const Conn& c = w_.conns[i];
+    if (LoadRelaxed(c.use) == kConnUsed && tcp::StateOf(c.tcb) != tcp::State::kTimeWait) count++;
+  }
+  return count;
 }
 
 }  // namespace postern::stack

@@ -111,7 +111,8 @@ void Engine::Report(tcp::Tcb& t, tcp::Event event, int error) {
     w_.embryo_count--;
     Listener* l = c.listener < kListeners ? &w_.listeners[c.listener] : nullptr;
     if (l != nullptr && l->embryos != 0) l->embryos--;
-    if (l == nullptr || l->use == 0 || !streams_.Accept(c, IdxOf(c), *l)) c.flags |= kOrphan;
+    if (l == nullptr || l->use != kListenerUsed || !streams_.Accept(c, IdxOf(c), *l))
+      c.flags |= kOrphan;
     if ((c.flags & kOrphan) != 0) Wake(IdxOf(c));  // reset, but not from within TCP
     return;
   }
@@ -153,7 +154,7 @@ uint32_t Engine::Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t
   c.tos = wish.tos;
   c.ttl = wish.ttl;
   now_ns = now;
-  if (!FindPath(c, error)) {
+  if (!FindPath(c, error) && (error != 0 || c.path_mss == 0)) {
     FreeConn(idx);
     return PSTN_NONE;
   }
@@ -189,7 +190,11 @@ uint32_t Engine::RunReady() {
       const uint32_t end = (c.flags & kOrphan) != 0                 ? kEndAborted
                            : (c.flags & (kEmbryo | kDetached)) != 0 ? 0
                                                                     : streams_.Look(c);
-      if ((end & kEndAborted) != 0) {
+      if ((c.flags & kUnreachable) != 0 && tcp::StateOf(c.tcb) == tcp::State::kSynSent)
+        tcp::SoftError(c.tcb, c.tcb.snd_una, c.path_error, true, *this);
+      c.flags &= ~kUnreachable;
+      if (closed_) {
+      } else if ((end & kEndAborted) != 0) {
         c.flags |= kOrphan;
         tcp::Abort(c.tcb, *this);
       } else {

@@ -113,8 +113,16 @@ class Engine final : public tcp::Host {
            WheelNext(w_.wheel) <= now;
   }
 
+  // Connections that somebody has to go on with; TIME_WAIT is none. Without the lock: about so
+  // many.
+  uint32_t Unfinished() const;
+
   // ---- under the lock
   void Wake(uint32_t conn);  // there is news of the program's end
+  // Whether a connection has these names; it may be in TIME_WAIT.
+  bool IsTaken(const pstn_addr& local, const pstn_addr& peer) {
+    return FindConn(local, peer) != PSTN_NONE;
+  }
   // Active open: SYN_SENT, or PSTN_NONE and `error`.
   uint32_t Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t owner, uint64_t now,
                    int& error, const OpenWish& wish = {});
@@ -122,6 +130,9 @@ class Engine final : public tcp::Host {
   uint32_t Listen(const pstn_addr& local, uint32_t family, uint32_t v6only, uint32_t backlog,
                   uint32_t owner, uint32_t owner_gen);
   void Unlisten(uint32_t listener);  // those in handshakes are reset
+  // Whether connections of a listener that has ended still come by its filters.
+  bool NeedsFilter(const Listener& l) const;
+  void FreeListener(uint32_t listener);  // after Unlisten(), when its filters are gone
   Vi* ViAt(uint32_t idx) { return vi_[idx % kAreaVis]; }
   Conn& ConnAt(uint32_t idx) { return w_.conns[idx % kConns]; }
   uint32_t IdxOf(const Conn& c) const { return static_cast<uint32_t>(&c - w_.conns); }

@@ -56,9 +56,10 @@ void Engine::Recover(uint64_t now) {
       w_.listener_free = i + 1;
       continue;
     }
+    l.embryos = 0;
+    if (l.use != kListenerUsed) continue;
     uint32_t& head = w_.port_head[l.local.port % kPortSlots];
     l.next = head;
-    l.embryos = 0;
     head = i + 1;
   }
 

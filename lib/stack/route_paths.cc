@@ -49,6 +49,7 @@ PathStatus RoutePaths::Find(const pstn_addr& local, const pstn_addr& peer, Path&
     error = ENETUNREACH;
     return PathStatus::kDead;
   }
+  path.mtu = a.mtu;  // as good as known, while the neighbour is asked for
   const NeighbourAnswer n = NeighbourOf(*tables_, a.ifindex, a.next_hop);
   switch (n.state) {
     case NeighbourState::kFailed:
@@ -69,7 +70,6 @@ PathStatus RoutePaths::Find(const pstn_addr& local, const pstn_addr& peer, Path&
   memcpy(path.link.source, a.link.mac, sizeof a.link.mac);
   path.link.vlan = a.link.tags >= 1 ? a.link.vid[a.link.tags - 1u] : wire::kNoVlan;
   path.link.outer_vlan = a.link.tags == 2 ? a.link.vid[0] : wire::kNoVlan;
-  path.mtu = a.mtu;
   path.ttl = a.hop_limit != 0 ? a.hop_limit : 64;
   path.version = version;
   return PathStatus::kOk;

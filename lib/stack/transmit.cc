@@ -22,15 +22,17 @@ bool Engine::FindPath(Conn& c, int& error) {
     return true;
   Path path = {};
   const PathStatus status = paths_.Find(c.local, c.peer, path, error);
-  if (status != PathStatus::kOk) {
-    w_.counters.no_path++;
-    return false;
-  }
-  c.path = path;
   constexpr uint32_t kMtuMax = kFrameBytes - kFrameHead - wire::kEthernetBytesMax;
   uint32_t mtu = path.mtu < kMtuMax ? path.mtu : kMtuMax;
   ApplyLearned(c, mtu);
   const uint32_t mss = mtu - IpBytes(c.local) - wire::kTcpHeaderBytes;
+  if (status != PathStatus::kOk) {
+    w_.counters.no_path++;
+    // A handshake can begin before the neighbour has answered.
+    if (status == PathStatus::kWait && path.mtu != 0 && c.path_mss == 0) c.path_mss = mss;
+    return false;
+  }
+  c.path = path;
   const bool changed = c.path_mss != 0 && c.path_mss != mss;
   c.path_mss = mss;
   if (changed) c.flags |= kMtuChanged;
@@ -45,7 +47,13 @@ bool Engine::Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) {
       c.flags |= kNoRoom;
       return false;
     }
-    return true;  // as if lost on the way: time decides
+    // As if lost on the way: time decides. A handshake ends, as with the kernel.
+    if (tcp::StateOf(tcb) == tcp::State::kSynSent) {
+      c.flags |= kUnreachable;
+      c.path_error = error;
+      Wake(IdxOf(c));  // not from within TCP
+    }
+    return true;
   }
   wire::IpOut ip;
   ip.source = IpOf(c.local);

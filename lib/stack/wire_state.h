@@ -41,6 +41,8 @@ struct Path {
 };
 
 inline constexpr uint32_t kConnFree = 0, kConnUsed = 1;
+// Listener::use. One that has ended keeps its filters while its connections need them.
+inline constexpr uint32_t kListenerFree = 0, kListenerUsed = 1, kListenerEnded = 2;
 
 // Conn::flags
 inline constexpr uint32_t kReady = 1;        // in the queue of those to be looked at
@@ -50,6 +52,7 @@ inline constexpr uint32_t kNoRoom = 8;       // a segment did not go out; tried 
 inline constexpr uint32_t kMtuChanged = 16;  // path_mss is not what TCP was told
 inline constexpr uint32_t kDetached = 32;  // the program's end is given up; TCP goes on (TIME_WAIT)
 inline constexpr uint32_t kMayFragment = 64;  // the path takes less than we make: without DF
+inline constexpr uint32_t kUnreachable = 128;  // in its handshake there is no way, for path_error
 
 struct Conn {
   tcp::Tcb tcb;  // first: the engine gets from a Tcb to its Conn
@@ -71,6 +74,8 @@ struct Conn {
   uint32_t ttl;                // as the program has set it; 0: the route's
   uint32_t filter, filter_vi;  // what steers to it alone; 0: its listener's does
   uint32_t mtu_epoch;          // WireState::mtu_epoch when `path` was found
+  uint32_t filter_epoch;       // of the grant that the filter was made under
+  int32_t path_error;
   uint32_t zero;
 };
 
@@ -83,7 +88,7 @@ struct Listener {
   uint32_t embryos;           // in handshakes
   uint32_t owner, owner_gen;  // the Streams' name
   uint32_t cookies;           // SYNs answered without keeping anything, for people to see
-  uint32_t zero;
+  uint32_t filter_epoch;      // of the grant that the filters were made under
   uint32_t filter[kAreaVis];  // what steers to it, by VI
   tcp::CookieGate cookie_gate;
 };

@@ -1,0 +1,489 @@
+# wire_test.py - TCP of unmodified programs over AF_XDP (option vi, posternd --vi): what they see, and who may die.
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: wire_test.py BUILD_DIR [-v] [TEST...]; exit 77 without root, namespaces, AF_XDP, or where posternd has no BPF.
+
+import errno
+import hashlib
+import os
+import random
+import re
+import select
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import unittest
+
+import netlab
+import wirekit
+from netlab import V4, V6
+from wirekit import EXCHANGE, exchange
+
+FAMILIES = (socket.AF_INET, socket.AF_INET6)
+NGINX = """
+worker_processes 2; daemon off; pid {dir}/nginx.pid; error_log {dir}/error.log warn;
+events {{ worker_connections 1024; }}
+http {{ access_log off; keepalive_requests 1000000; sendfile on;
+  server {{ listen 0.0.0.0:{port}; root {dir}/docs; }} }}
+"""
+SIZES = (1, 100, 1448, 1449, 65536, 8 << 20)
+
+
+def content(size):
+    return random.Random(size).randbytes(size)
+
+
+class ServerTest(wirekit.WireTest):
+    """The server is postern's, the client the kernel's."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_daemon("b")
+
+    def test_echo(self):
+        server = self.program()
+        for family in FAMILIES:
+            with self.subTest(family=family):
+                self.port += 1
+                self.echo_server(server, family=family)
+                before = self.lab.segments("b")
+                for size in SIZES:
+                    with self.connected(family=family) as sock:
+                        exchange(sock, content(size))
+                self.assertEqual(self.lab.segments("b"), before, "the kernel's TCP had a part in it")
+        server.close()
+        self.until(lambda: not self.attached(), lambda: f"the queues are still held: {self.log('b')}")
+
+    def test_many_at_once(self):
+        server = self.program()
+        self.echo_server(server)
+        socks = [self.connected() for _ in range(100)]
+        for n, sock in enumerate(socks):
+            sock.sendall(content(1000 + n))
+        for n, sock in enumerate(socks):
+            sock.shutdown(socket.SHUT_WR)
+            got = b""
+            while part := sock.recv(65536):
+                got += part
+            self.assertEqual(got, content(1000 + n))
+            sock.close()
+
+    def test_half_close(self):
+        """What the client's end of writing does not end: a megabyte the other way; and the same the other way round."""
+        server = self.program()
+        server.do("listener = socket.create_server((HOST, PORT))", HOST="0.0.0.0", PORT=self.port)
+        server.tell("s, _ = listener.accept(); n = len(s.recv(9)); e = s.recv(9); s.sendall(bytes(1 << 20)); s.close(); result = [n, len(e)]")
+        with self.connected() as sock:
+            sock.sendall(b"hello")
+            sock.shutdown(socket.SHUT_WR)
+            got = 0
+            while part := sock.recv(65536):
+                got += len(part)
+        self.assertEqual(got, 1 << 20)
+        self.assertEqual(server.read("accept"), [5, 0])
+        server.tell("s, _ = listener.accept(); s.shutdown(socket.SHUT_WR); n = 0\nwhile p := s.recv(65536): n += len(p)\nresult = n")
+        with self.connected() as sock:
+            self.assertEqual(sock.recv(1), b"")
+            sock.sendall(bytes(1 << 20))
+        self.assertEqual(server.read("accept"), 1 << 20)
+
+    def test_reset(self):
+        linger = "s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); s.close()"
+        server = self.program()
+        server.do("listener = socket.create_server((HOST, PORT))", HOST="0.0.0.0", PORT=self.port)
+        with self.connected() as sock:
+            server.do("s, _ = listener.accept(); " + linger)
+            with self.assertRaises(ConnectionResetError):
+                sock.recv(1)
+        sock = self.connected()
+        server.do("s, _ = listener.accept()")
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        sock.close()
+        with self.assertRaises(wirekit.Refused) as refused:
+            server.do("s.recv(1)")
+        self.assertEqual(refused.exception.errno, errno.ECONNRESET)
+
+    def test_server_killed(self):
+        """What it had written before arrives, then the end."""
+        server = self.program()
+        server.do("listener = socket.create_server((HOST, PORT))", HOST="0.0.0.0", PORT=self.port)
+        with self.connected() as sock, self.connected() as busy:
+            server.do("s, _ = listener.accept(); t, _ = listener.accept(); s.sendall(bytes(600000))")
+            server.tell("while True: t.sendall(bytes(100000))")
+            while len(busy.recv(1 << 20)) == 0:
+                pass
+            server.kill()
+            got = 0
+            while part := sock.recv(65536):
+                got += len(part)
+            self.assertEqual(got, 600000)
+            try:
+                while busy.recv(65536):
+                    pass
+            except ConnectionResetError:
+                pass
+        with self.assertRaises(ConnectionRefusedError):
+            self.connected()
+
+    def test_listener_closed(self):
+        """Its connections go on."""
+        server = self.program()
+        server.do("listener = socket.create_server((HOST, PORT))", HOST="0.0.0.0", PORT=self.port)
+        with self.connected() as sock:
+            server.do("s, _ = listener.accept(); listener.close()")
+            sock.sendall(b"hello")
+            self.assertEqual(server.get("s.recv(9).decode()"), "hello")
+            server.do("s.sendall(b'there')")
+            self.assertEqual(sock.recv(9), b"there")
+        with self.assertRaises(ConnectionRefusedError):
+            self.connected()
+        # The port is free again.
+        server.do("listener = socket.create_server((HOST, PORT))", HOST="0.0.0.0", PORT=self.port)
+        with self.connected() as sock:
+            server.do("s, _ = listener.accept(); s.sendall(b'again')")
+            self.assertEqual(sock.recv(9), b"again")
+
+    def test_fork_and_exec(self):
+        server = self.program()
+        server.do("listener = socket.create_server((HOST, PORT))", HOST="0.0.0.0", PORT=self.port)
+        with self.connected() as sock:
+            server.do("s, _ = listener.accept()")
+            server.do("""
+if os.fork() == 0:
+    s.sendall(b"child")
+    code = "import socket, sys; s = socket.socket(fileno=int(sys.argv[1])); s.sendall(b'exec'); l = socket.socket(fileno=int(sys.argv[2])); t, _ = l.accept(); t.sendall(b'new')"
+    for fd in s.fileno(), listener.fileno():
+        os.set_inheritable(fd, True)
+    os.execv(sys.executable, [sys.executable, "-c", code, str(s.fileno()), str(listener.fileno())])
+s.close(); listener.close()
+""")
+            self.assertEqual(sock.recv(5, socket.MSG_WAITALL), b"child")
+            self.assertEqual(sock.recv(4, socket.MSG_WAITALL), b"exec")
+            with self.connected() as other:
+                self.assertEqual(other.recv(9), b"new")
+            self.assertEqual(sock.recv(9), b"")
+
+    def test_posternd_killed(self):
+        server = self.program()
+        self.echo_server(server)
+        with self.connected() as sock:
+            sock.sendall(b"a")
+            self.assertEqual(sock.recv(9), b"a")
+            self.stop_daemon("b")
+            sock.sendall(b"b")
+            self.assertEqual(sock.recv(9), b"b")
+            with self.connected() as new:
+                exchange(new, content(100000))
+            self.start_daemon("b")
+            with self.connected() as new:
+                exchange(new, content(100000))
+            sock.sendall(b"c")
+            self.assertEqual(sock.recv(9), b"c")
+
+    def test_both_killed(self):
+        """Server and posternd: nothing holds the queues, and the client sees the end."""
+        server = self.program()
+        self.echo_server(server)
+        with self.connected() as sock:
+            sock.sendall(b"a")
+            self.assertEqual(sock.recv(9), b"a")
+            self.stop_daemon("b")
+            server.kill()
+            self.assertEqual(sock.recv(9), b"")
+        self.until(lambda: not self.attached(), "the queues are still held")
+        self.start_daemon("b")
+        server = self.program()
+        self.echo_server(server)
+        with self.connected() as sock:
+            exchange(sock, content(100000))
+
+    def test_keeper_killed(self):
+        server = self.program()
+        self.echo_server(server)
+        with self.connected() as sock:
+            sock.sendall(b"a")
+            self.assertEqual(sock.recv(9), b"a")
+            self.until(lambda: len(self.keepers()) == 1, "no keeper")
+            os.kill(self.keepers()[0], signal.SIGKILL)
+            for letter in (b"b", b"c"):
+                sock.sendall(letter)
+                self.assertEqual(sock.recv(9), letter)
+            with self.connected() as new:
+                exchange(new, content(100000))
+
+    def test_nginx(self):
+        nginx, curl, wrk = (shutil.which(name, path=wirekit.PATH + ":/usr/local/bin") for name in ("nginx", "curl", "wrk"))
+        if not nginx or not curl or not wrk:
+            self.skipTest("no nginx, curl or wrk")
+        os.chmod(self.temp.name, 0o755)
+        os.mkdir(f"{self.temp.name}/docs")
+        big = random.Random(5).randbytes(64 << 20)
+        with open(f"{self.temp.name}/docs/big", "wb") as file:
+            file.write(big)
+        with open(f"{self.temp.name}/docs/small", "wb") as file:
+            file.write(bytes(100))
+        with open(f"{self.temp.name}/nginx.conf", "w", encoding="ascii") as file:
+            file.write(NGINX.format(dir=self.temp.name, port=self.port))
+        self.start("b", [f"{self.build}/postern", "-o", "vi=vb", nginx, "-c", f"{self.temp.name}/nginx.conf"])
+        self.until(self.listening, lambda: f"nginx does not listen: {self.log('b')}")
+        before = self.lab.segments("b")
+        url = f"http://{V4['b']}:{self.port}"
+        got = self.run_in("a", [curl, "-sS", f"{url}/big"])
+        self.assertEqual(hashlib.sha256(got).digest(), hashlib.sha256(big).digest())
+        said = self.run_in("a", [wrk, "-t", "1", "-c", "50", "-d", "3", f"{url}/small"]).decode()
+        self.assertNotIn("Socket errors", said)
+        self.assertNotIn("Non-2xx", said)
+        self.assertGreater(int(re.search(r"(\d+) requests in", said)[1]), 50)
+        self.assertEqual(self.lab.segments("b"), before, "the kernel's TCP had a part in it")
+
+    def paths(self, program, side="b"):
+        """(state, path, reason) of its sockets, as posternctl ss shows them."""
+        return sorted((s["state"], s["path"], s["reason"]) for s in self.sockets(program, side)["sockets"])
+
+    def test_shown(self):
+        server = self.program()
+        self.echo_server(server)
+        with self.connected() as sock:
+            sock.sendall(b"a")
+            self.assertEqual(sock.recv(9), b"a")
+            self.assertEqual(self.paths(server), [("ESTAB", "vi", ""), ("LISTEN", "listen", "")])
+
+    def kernel_serves(self, server):
+        self.echo_server(server)
+        before = self.lab.segments("b")
+        with self.connected() as sock:
+            sock.sendall(b"a")
+            self.assertEqual(sock.recv(9), b"a")
+            self.assertEqual(self.paths(server), [("ESTAB", "kernel", "no-vi"), ("LISTEN", "listen", "no-vi")])
+            exchange(sock, content(100000))
+        self.assertNotEqual(self.lab.segments("b"), before)
+        self.assertFalse(self.attached())
+
+    def test_not_allowed(self):
+        """The kernel serves it, and posternctl says why; it is asked for again when there may be something new."""
+        self.stop_daemon("b")
+        self.start_daemon("b", vi="off")
+        server = self.program()
+        self.kernel_serves(server)
+        self.stop_daemon("b")
+        self.start_daemon("b")
+
+        def served():
+            self.port += 1
+            self.echo_server(server)
+            return self.attached()
+
+        self.until(served, "it is never asked for again")
+        with self.connected() as sock:
+            exchange(sock, content(100000))
+
+    def test_no_such_interface(self):
+        self.kernel_serves(self.program(options=["vi=nowhere"]))
+        with open(f"{self.temp.name}/stderr", encoding="utf-8") as file:
+            self.assertIn("nowhere", file.read())
+
+
+class ClientTest(wirekit.WireTest):
+    """The client is postern's, the server the kernel's."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_daemon("a")
+
+    def kernel_echo(self, family=socket.AF_INET):
+        server = self.plain("b")
+        self.echo_server(server, family=family)
+        return server
+
+    def test_echo(self):
+        client = self.program("a")
+        client.do(EXCHANGE)
+        for family in FAMILIES:
+            with self.subTest(family=family):
+                self.port += 1
+                self.kernel_echo(family)
+                before = self.lab.opens("a")
+                for size in SIZES:
+                    client.do("""
+with socket.create_connection((HOST, PORT), timeout=20) as sock:
+    exchange(sock, random.Random(SIZE).randbytes(SIZE))
+""", HOST=(V4 if family == socket.AF_INET else V6)["b"], PORT=self.port, SIZE=size)
+                self.assertEqual(self.lab.opens("a"), before, "the kernel's TCP had a part in it")
+
+    def test_many_at_once(self):
+        self.kernel_echo()
+        client = self.program("a")
+        client.do(EXCHANGE)
+        client.do("""
+socks = [socket.create_connection((HOST, PORT), timeout=20) for _ in range(100)]
+for n, sock in enumerate(socks):
+    exchange(sock, bytes([n]) * (1000 + n))
+    sock.close()
+""", HOST=V4["b"], PORT=self.port)
+
+    def test_non_blocking(self):
+        self.kernel_echo()
+        client = self.program("a")
+        said = client.do("""
+s = socket.socket()
+s.setblocking(False)
+first = s.connect_ex((HOST, PORT))
+poll = select.poll()
+poll.register(s, select.POLLOUT)
+events = poll.poll(10000)
+error = s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+again = s.connect_ex((HOST, PORT))
+last = s.connect_ex((HOST, PORT))
+s.send(b"hello")
+poll.modify(s, select.POLLIN)
+poll.poll(10000)
+result = [first, [e for _, e in events], error, again, last, s.recv(9).decode(), list(s.getpeername())]
+""", HOST=V4["b"], PORT=self.port)
+        self.assertEqual(said, [errno.EINPROGRESS, [4], 0, 0, errno.EISCONN, "hello", [V4["b"], self.port]])
+
+    def test_refused(self):
+        client = self.program("a")
+        connect = f"s = socket.socket(); s.settimeout(10); s.connect(({V4['b']!r}, {self.port}))"
+        for _ in range(2):
+            with self.assertRaises(wirekit.Refused) as refused:
+                client.do(connect)
+            self.assertEqual(refused.exception.errno, errno.ECONNREFUSED)
+        said = client.do("""
+s = socket.socket()
+s.setblocking(False)
+first = s.connect_ex((HOST, PORT))
+poll = select.poll()
+poll.register(s, select.POLLOUT)
+events = poll.poll(10000)
+result = [first, [e for _, e in events], s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), s.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)]
+""", HOST=V4["b"], PORT=self.port)
+        self.assertEqual(said, [errno.EINPROGRESS, [select.POLLOUT | select.POLLERR | select.POLLHUP], errno.ECONNREFUSED, 0])
+        said = client.do("s = socket.socket(); result = [s.connect_ex((HOST, PORT)), s.connect_ex((HOST, PORT))]", HOST=V4["b"],
+                         PORT=self.port)
+        self.assertEqual(said, [errno.ECONNREFUSED] * 2)
+
+    def test_no_such_neighbour(self):
+        """As the kernel says it: EHOSTUNREACH, when its questions for the neighbour have had no answer."""
+        code = "s = socket.socket(); result = s.connect_ex(('10.77.0.99', 7000))"
+        self.assertEqual(self.plain("a").do(code), errno.EHOSTUNREACH)
+        self.assertEqual(self.program("a").do(code), errno.EHOSTUNREACH)
+
+    def test_timeout(self):
+        """A server that does not answer: SO_SNDTIMEO ends the call, not the attempt."""
+        silent = self.lab.new_silent()
+        client = self.program("a")
+        said = client.do("""
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 300000))
+first = s.connect_ex((HOST, PORT))
+again = s.connect_ex((HOST, PORT))
+s.close()
+result = [first, again]
+""", HOST=silent, PORT=self.port)
+        self.assertEqual(said, [errno.EINPROGRESS, errno.EALREADY])
+
+    def test_closed_in_the_handshake(self):
+        silent = self.lab.new_silent()
+        client = self.program("a")
+        client.do("""
+socks = []
+for n in range(50):
+    s = socket.socket()
+    s.setblocking(False)
+    s.connect_ex((HOST, PORT))
+    socks.append(s)
+for s in socks:
+    s.close()
+""", HOST=silent, PORT=self.port)
+        self.kernel_echo()
+        client.do(EXCHANGE)
+        client.do("exchange(socket.create_connection((HOST, PORT), timeout=20), bytes(100000))", HOST=V4["b"], PORT=self.port)
+
+    def test_killed(self):
+        """The server sees all that was written, then the end."""
+        server = self.plain("b")
+        server.do("listener = socket.create_server((HOST, PORT))", HOST=V4["b"], PORT=self.port)
+        client = self.program("a")
+        client.do("s = socket.create_connection((HOST, PORT), timeout=20)", HOST=V4["b"], PORT=self.port)
+        server.do("s, _ = listener.accept(); s.settimeout(20)")
+        client.do("s.sendall(bytes(600000))")
+        client.kill()
+        self.assertEqual(server.do("n = 0\nwhile p := s.recv(65536): n += len(p)\nresult = n"), 600000)
+
+    def test_curl(self):
+        curl = shutil.which("curl", path=wirekit.PATH)
+        if not curl:
+            self.skipTest("no curl")
+        os.mkdir(f"{self.temp.name}/docs")
+        big = random.Random(5).randbytes(16 << 20)
+        with open(f"{self.temp.name}/docs/big", "wb") as file:
+            file.write(big)
+        self.start("b", [sys.executable, "-m", "http.server", "--bind", V4["b"], "-d", f"{self.temp.name}/docs", str(self.port)],
+                            stdout=subprocess.DEVNULL)
+        self.until(self.listening, "no server")
+        got = self.run_in("a", [f"{self.build}/postern", "-o", "vi=va", curl, "-sS", f"http://{V4['b']}:{self.port}/big"])
+        self.assertEqual(hashlib.sha256(got).digest(), hashlib.sha256(big).digest())
+
+
+class BothTest(wirekit.WireTest):
+    """Both are postern's, each with a stack of its own."""
+
+    def test_echo(self):
+        for side in "ab":
+            self.start_daemon(side)
+        client = self.program("a")
+        client.do(EXCHANGE)
+        server = self.program("b")
+        for family in FAMILIES:
+            with self.subTest(family=family):
+                self.port += 1
+                self.echo_server(server, family=family)
+                before = self.lab.opens("a"), self.lab.segments("b")
+                for size in SIZES:
+                    client.do("""
+with socket.create_connection((HOST, PORT), timeout=20) as sock:
+    exchange(sock, random.Random(SIZE).randbytes(SIZE))
+""", HOST=(V4 if family == socket.AF_INET else V6)["b"], PORT=self.port, SIZE=size)
+                self.assertEqual((self.lab.opens("a"), self.lab.segments("b")), before, "the kernel's TCP had a part in it")
+
+
+def missing(build):
+    """Why nothing can be tested here, or None."""
+    wirekit.WireTest.build = build
+    try:
+        socket.socket(44, socket.SOCK_RAW).close()  # AF_XDP
+    except OSError as error:
+        return f"no AF_XDP: {error.strerror}"
+    probe = ServerTest("test_echo")
+    probe.setUp()
+    try:
+        probe.echo_server(probe.program())
+        if probe.attached():
+            return None
+        return next((line for line in probe.log("b").splitlines() if any(part in line for part in wirekit.NOT_HERE)), None)
+    finally:
+        probe.tearDown()
+
+
+def main():
+    build = sys.argv.pop(1)
+    try:
+        if os.geteuid() != 0:
+            raise netlab.Unavailable("not root")
+        netlab.call("unshare", netlab.CLONE_NEWNS)
+        netlab.call("mount", b"none", b"/", None, netlab.MS_REC_PRIVATE, None)
+        netlab.call("unshare", netlab.CLONE_NEWNET)
+        why = missing(build)
+    except netlab.Unavailable as reason:
+        why = reason
+    if why:
+        print(f"skipped: {why}")
+        sys.exit(77)
+    unittest.main(argv=sys.argv, verbosity=2 if "-v" in sys.argv else 1)
+
+
+if __name__ == "__main__":
+    main()
