@@ -51,7 +51,7 @@ inline constexpr uint32_t kOrphan = 4;       // the program's end is closed, or 
 inline constexpr uint32_t kNoRoom = 8;       // a segment did not go out; tried again
 inline constexpr uint32_t kMtuChanged = 16;  // path_mss is not what TCP was told
 inline constexpr uint32_t kDetached = 32;  // the program's end is given up; TCP goes on (TIME_WAIT)
-inline constexpr uint32_t kMayFragment = 64;  // the path takes less than we make: without DF
+inline constexpr uint32_t kMayFragment = 64;   // the path takes less than we make: without DF
 inline constexpr uint32_t kUnreachable = 128;  // in its handshake there is no way, for path_error
 
 struct Conn {
