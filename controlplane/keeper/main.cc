@@ -29,6 +29,9 @@ namespace postern::keeper {
 namespace {
 
 constexpr int kStackFd = 3;
+// An interface's queues are one stack's at a time: whoever comes after us waits for them. Until
+// then the last RSTs go out, and what the peers still had under way is answered.
+constexpr uint64_t kLetGoMs = 200, kLetGoLookMs = 10;
 constexpr uint64_t kIdleMs = 3000;            // without a bridge; then it leaves
 constexpr uint64_t kRetryMs = 300;            // to reach a posternd that is gone
 constexpr uint64_t kAloneNs = 1'000'000'000;  // without a posternd: then none may come soon
@@ -156,13 +159,15 @@ int Keeper::Run() {
   uint64_t idle_since = MonotonicNs(), company_ns = idle_since;
   for (;;) {
     if (line_ >= 0) company_ns = MonotonicNs();
-    if (!bridges_.empty() || (wire_.started() && wire_.IsNeeded())) idle_since = MonotonicNs();
+    const bool needed = !bridges_.empty() || (wire_.started() && wire_.IsNeeded());
+    if (needed) idle_since = MonotonicNs();
     const uint64_t idle_ms = (MonotonicNs() - idle_since) / 1'000'000;
-    if (bridges_.empty() && ((line_ < 0 && !wire_.started()) || idle_ms >= kIdleMs)) return 0;
-    uint64_t wait_ms = !busy_.empty()     ? 0
-                       : bridges_.empty() ? kIdleMs - idle_ms + 1
-                       : line_ < 0        ? kRetryMs
-                                          : 60'000;
+    const uint64_t last_ms = wire_.started() ? kLetGoMs : kIdleMs;
+    if (!needed && (idle_ms >= last_ms || (line_ < 0 && !wire_.started()))) return 0;
+    uint64_t wait_ms = !busy_.empty()    ? 0
+                       : needed          ? 60'000
+                       : wire_.started() ? kLetGoLookMs
+                                         : last_ms - idle_ms + 1;
     if (line_ < 0 && wait_ms > kRetryMs) wait_ms = kRetryMs;
     if (wire_.started()) {
       const bool alone = MonotonicNs() - company_ns > kAloneNs;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kAttendedNs = 2'000'000;  // so long after a program's look it counts as awake
 constexpr uint64_t kSweepNs = 1'000'000'000;
-constexpr uint64_t kLongestMs = 1000;
+constexpr uint64_t kLongestMs = 200;  // until it sees that the last program has ended
 
 }  // namespace
 

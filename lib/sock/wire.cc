@@ -52,11 +52,13 @@ bool MayListen(const pstn_ep& ep) {
   return !AddrIsLoopback(ep.local) && (LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) == 0;
 }
 
+constexpr uint64_t kTakenNs = 1'000'000'000;  // more than an ended program's keeper takes to leave
+
 }  // namespace
 
 WireGate::WireGate(int fd, pstn_ep& ep) : fd_(-1) {
   if (g_proc.opt.vi[0] == 0 || ep.wire != 0 || LoadRelaxed(ep.state) != PSTN_EP_NEW ||
-      !MayListen(ep) || !WireStart())
+      !MayListen(ep) || !WireStart(kTakenNs))
     return;
   sock_filter none = {BPF_RET | BPF_K, 0, 0, 0};
   const sock_fprog program = {1, &none};
@@ -74,7 +76,7 @@ WireGate::~WireGate() {
 
 void WireListen(int fd, pstn_ep& ep) {
   if (g_proc.opt.vi[0] == 0 || ep.wire != 0 || !MayListen(ep)) return;
-  if (!WireStart()) return StoreRelaxed(ep.reason, kReasonNoVi);
+  if (!WireStart(kTakenNs)) return StoreRelaxed(ep.reason, kReasonNoVi);
   stack::Engine* engine = LoadAcquire(g_wire);
   stack::WireState& w = engine->state();
   if (Lock(w.lock)) engine->Recover(MonotonicNs());

@@ -37,7 +37,9 @@ class RingStreams final : public stack::Streams {
 extern stack::Engine* g_wire;
 void WireUse(stack::Engine* engine);
 // wire_attach.cc. Makes the stack's wire, or joins it. False: the kernel does it all.
-bool WireStart();
+// `patience_ns`: so long the interface's queues may be those of a stack that is just ending (a
+// server that is restarted).
+bool WireStart(uint64_t patience_ns = 0);
 // wire_settings.cc
 void WireReadSettings(stack::WireSettings& settings);
 // The keeper's way in; `bundle` is taken. 0 or -errno.

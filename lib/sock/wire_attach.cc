@@ -260,17 +260,23 @@ uint32_t IndexOf(const char* name, size_t bytes) {
 
 // The line of a VI on each interface that the option names. How many; -errno of the first that
 // can't be had.
-int OpenVis(int area_fd, int* lines) {
+int OpenVis(int area_fd, int* lines, uint64_t patience_ns) {
+  constexpr uint64_t kTakenPauseNs = 20'000'000;
+  const uint64_t end_ns = MonotonicNs() + patience_ns;
   uint32_t n = 0;
   const char* at = g_proc.opt.vi;
   while (*at != 0 && n < kAreaVis) {
     const size_t bytes = strcspn(at, ",");
     const uint32_t ifindex = IndexOf(at, bytes);
     if (ifindex == 0) return -ENODEV;
-    ctl::Msg m;
-    m.type = ctl::Type::kVi;
-    m.a = ifindex;
-    const int r = CtlAsk(m, area_fd, &lines[n]);
+    const auto ask = [&] {
+      ctl::Msg m;
+      m.type = ctl::Type::kVi;
+      m.a = ifindex;
+      return CtlAsk(m, area_fd, &lines[n]);
+    };
+    int r = ask();
+    for (; r == -EBUSY && MonotonicNs() < end_ns; r = ask()) sys::Nap(kTakenPauseNs);
     if (r != 0) return r;
     if (lines[n] < 0) return -EPROTO;
     n++;
@@ -280,12 +286,12 @@ int OpenVis(int area_fd, int* lines) {
 }
 
 // Makes the stack's wire and leaves it with posternd.
-int Make(WireHere& h) {
+int Make(WireHere& h, uint64_t patience_ns) {
   int fds[kBundleFdsMax] = {-1, -1};
   fds[0] = CreateArea(Stack().hdr.id, kFrames);
   fds[1] = fds[0] < 0 ? -1 : NewWireState();
   for (uint32_t i = 2; i < kBundleFdsMax; i++) fds[i] = -1;
-  int r = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : OpenVis(fds[0], fds + 2);
+  int r = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : OpenVis(fds[0], fds + 2, patience_ns);
   if (r > 0) {
     const uint32_t vis = static_cast<uint32_t>(r);
     int pair[2] = {-1, -1};
@@ -337,7 +343,7 @@ int WireAdopt(int bundle) {
   return r;
 }
 
-bool WireStart() {
+bool WireStart(uint64_t patience_ns) {
   if (g_proc.opt.vi[0] == 0) return false;
   if (LoadAcquire(g_wire) != nullptr) return true;
   Guard g(wire_lock);
@@ -349,7 +355,8 @@ bool WireStart() {
   int bundle = -1;
   const int r = CtlAsk(m, -1, &bundle);
   here = std::construct_at(reinterpret_cast<WireHere*>(here_at));
-  const int done = r == 0 && bundle >= 0 ? Adopt(*here, MoveHigh(bundle)) : Make(*here);
+  const int done =
+      r == 0 && bundle >= 0 ? Adopt(*here, MoveHigh(bundle)) : Make(*here, patience_ns);
   StoreRelaxed(Stack().hdr.wire_error, static_cast<uint32_t>(-done));
   if (done != 0) {
     TearDown();

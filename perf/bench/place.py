@@ -78,6 +78,10 @@ class Place:
         """The server's address, as the client knows it."""
         return self.pair.server
 
+    def opens(self):
+        """Where the kernel counts connections that are none of Postern's: at the client."""
+        return f"/proc/{self.pair.a.init.pid}/net", "ActiveOpens"
+
     def look(self, sample, is_postern, port):
         """While the client runs: how many connections there are, and by posternctl's word how many are accelerated. (A kernel
         connection stays open under each that is, so that counting those says nothing.)"""

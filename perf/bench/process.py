@@ -148,12 +148,12 @@ def count_tcp(port, state, net="/proc/net"):
     return count
 
 
-def kernel_opens(net="/proc/net"):
-    """Connections the kernel's TCP has opened actively in that network namespace since boot."""
+def kernel_opens(net="/proc/net", kind="ActiveOpens"):
+    """Connections the kernel's TCP has opened actively, or PassiveOpens, in that network namespace since boot."""
     lines = [line.split() for line in read_text(f"{net}/snmp").splitlines() if line.startswith("Tcp:")]
     if len(lines) < 2:
         return 0
-    return int(dict(zip(lines[0], lines[1])).get("ActiveOpens", 0))
+    return int(dict(zip(lines[0], lines[1])).get(kind, 0))
 
 
 def seconds_used_by_all():

@@ -132,8 +132,8 @@ def run_pair(session, column, server_argv, client_argv, port=None, unix_path=Non
     sample = Sample()
     with session.start_server(column, server_argv) as server:
         server.wait_listening(port, unix_path)
-        net = f"/proc/{column.place.pair.a.init.pid}/net" if column.place else "/proc/net"  # the client's
-        opens_before = process.kernel_opens(net)
+        net = column.place.opens() if column.place else ("/proc/net",)
+        opens_before = process.kernel_opens(*net)
         cpu_before = process.cpu_of(process.tree(server.pid))
 
         def look():
@@ -154,7 +154,7 @@ def run_pair(session, column, server_argv, client_argv, port=None, unix_path=Non
         else:
             sample.server_cpu = process.cpu_of(process.tree(server.pid)) - cpu_before
         if sample.kernel_connections is None and not unix_path:
-            sample.kernel_connections = process.kernel_opens(net) - opens_before
+            sample.kernel_connections = process.kernel_opens(*net) - opens_before
         if not server.stop():
             sample.errors.append("server had to be killed: SIGTERM didn't end it")
     if unix_path and os.path.exists(unix_path):

@@ -61,6 +61,10 @@ class WirePlace:
         """The server's address, as the client knows it."""
         return self.pair.server
 
+    def opens(self):
+        """Where the kernel counts connections that are none of Postern's: at the server, whose client may be the kernel's."""
+        return f"/proc/{self.pair.b.init.pid}/net", "PassiveOpens"
+
     def look(self, sample, is_postern, port):
         """While the client runs: connections that the server's kernel has. Of one that comes by a VI it knows nothing."""
         end = time.monotonic() + (FIRST_SEC_MAX if not is_postern else 0.2)
