@@ -85,10 +85,9 @@ enum class Type : uint32_t {
             // and a socket that is bound to any address, id = the local one's 16 bytes. Reply: d =
             // its number. a = 2, remove: d; a = 3, its socket listens no more: d
   kWire,    // process: a = 1, fd = the bundle of its stack's wire (sock/wire_attach.cc), which the
-          // keeper gets, too. Reply: status. a = 2: the same to a new posternd. a = 0. Reply: fd =
-          // that bundle, or ENOENT
+            // keeper gets, too. Reply: status. a = 2: the same to a new posternd. a = 0. Reply: fd
+            // = that bundle, or ENOENT
 
-  // Routes (docs/routes.md). Both need no hello.
   // Routes (docs/routes.md): process, then daemon that may not see all. Both need no hello.
   kRoutes,   // Reply: fd = memfd with the tables (abi/routes_abi.h)
   kResolve,  // a = interface, addr = whose link-layer address is wanted there. No reply
