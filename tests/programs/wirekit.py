@@ -197,6 +197,8 @@ class WireTest(unittest.TestCase):
             program.close()
         for side in list(self.daemons):
             self.stop_daemon(side, signal.SIGTERM)
+        for pid in (*self.keepers("a"), *self.keepers("b")):  # else they wait for peers that are gone, as a kernel does
+            os.kill(pid, signal.SIGKILL)
         self.stderr.close()
         self.lab.close()
         self.temp.cleanup()
@@ -218,7 +220,7 @@ class WireTest(unittest.TestCase):
                    "--broker", f"{self.temp.name}/none.sock", "--vi", vi]
         with self.lab.inside(side), open(log, "ab") as file:
             before = file.tell()
-            self.daemons[side] = subprocess.Popen(command, stderr=file, env={"PATH": PATH})
+            self.daemons[side] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env={"PATH": PATH})
 
         def ready():
             with open(log, "rb") as file:
