@@ -59,10 +59,13 @@ void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t co
 void AnnounceData(Bells& b, const ConnEnd& e);
 // The same after Unlock() of the lock under which the data was written: its locked instruction is
 // the fence of [F1], so that a send to a peer that is awake and listens nowhere costs two loads.
-inline void AnnounceUnlocked(Bells& b, const ConnEnd& e) {
+// Whether the peer had asked to be told.
+inline bool AnnounceUnlocked(Bells& b, const ConnEnd& e) {
   FenceAfterLocked();
   const pstn_conn_ctl& peer = e.peer_ctl();
-  if ((LoadRelaxed(peer.rx_notify) | LoadRelaxed(peer.rx_wait)) != 0) AnnounceData(b, e);
+  if ((LoadRelaxed(peer.rx_notify) | LoadRelaxed(peer.rx_wait)) == 0) return false;
+  AnnounceData(b, e);
+  return true;
 }
 // Tells the peer that ring space was returned, if it waits for that.
 void AnnounceSpace(Bells& b, const ConnEnd& e);

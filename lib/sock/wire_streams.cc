@@ -130,7 +130,7 @@ uint32_t RingStreams::Deliver(Conn& c, const uint8_t* data, uint32_t bytes) {
   Lock(e.ep->tx.lock);
   const size_t taken = RingWrite(e, from, g_proc.limits, Growth::kNow);
   Unlock(e.ep->tx.lock);
-  if (taken != 0) AnnounceUnlocked(g_proc.bells, e);
+  if (taken != 0) (void)AnnounceUnlocked(g_proc.bells, e);
   // The program frees some: then TCP has to say so.
   if (taken < bytes) FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
   return static_cast<uint32_t>(taken);
