@@ -239,6 +239,8 @@ struct PSTN_LINE pstn_rx {
   pstn_u32 gate;       /* (l) PSTN_RXG_* */
   pstn_u64 urgent_end; /* (l) position behind the urgent byte that was last heard of */
   pstn_u64 after_end;  /* (l) payload received after the peer had closed */
+  pstn_u32 run;        /* (l) reads since the ring was last found empty */
+  pstn_u32 pause_ns;   /* (l) how long a reader that finds it so lets it fill (sock/io.cc) */
 };
 #define PSTN_RXG_RESET 1u        /* ECONNRESET was reported */
 #define PSTN_RXG_URGENT_TAKEN 2u /* the urgent byte was received with MSG_OOB */

@@ -63,6 +63,29 @@ bool TooMuchAfterEnd(pstn_rx& rx, size_t bytes) {
   return rx.after_end > uint64_t{2} * PSTN_RING2_BYTES;
 }
 
+// A reader that is as fast as its writer waits for each message where it will be written, and each
+// then costs both of them the way of that line from core to core. So a dense stream, of several
+// messages between two looks that find nothing, is let get ahead for as long as it stays dense:
+// then each is busy with lines of its own. One that is sparse, or waits for answers, is not.
+constexpr uint32_t kPauseMinNs = 256, kPauseMaxNs = 4096;
+constexpr uint64_t kDenseNs = 128;  // from one message to the next, at most
+constexpr uint32_t kDenseRun = 3;
+
+void FoundEmpty(pstn_rx& rx) {
+  const uint32_t run = rx.run, was = rx.pause_ns;
+  rx.run = 0;
+  const bool dense = run >= kDenseRun && run * kDenseNs >= was;
+  uint32_t pause = !dense ? was / 2 : was == 0 ? kPauseMinNs : was * 2;
+  if (pause < kPauseMinNs) pause = 0;
+  StoreRelaxed(rx.pause_ns, pause < kPauseMaxNs ? pause : kPauseMaxNs);
+}
+
+void LetFill(const pstn_ep& ep) {
+  const uint32_t pause = LoadRelaxed(ep.rx.pause_ns);
+  if (pause == 0 || !SpinAllowed()) return;
+  for (const uint64_t start = MonotonicNs(); MonotonicNs() - start < pause;) CpuRelax();
+}
+
 // 0: the urgent mark ends a read that has begun (`first` is false), or the peer has lied before.
 long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode mode) {
   NoteNews(g_proc.bells);
@@ -85,7 +108,9 @@ long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode
     r = LoadRelaxed(e.peer_ctl().urgent) == 0 ? RingRead(e, to, want, mode)
                                               : ReadToMark(e, to, want, first, mode);
   }
+  if (r.status == ReadStatus::kEmpty) FoundEmpty(e.ep->rx);
   if (r.bytes != 0 && mode != ReadMode::kPeek) {
+    e.ep->rx.run++;
     ReturnSpace(g_proc.bells, e);
     if (closed && TooMuchAfterEnd(e.ep->rx, r.bytes)) r.status = ReadStatus::kViolation;
   }
@@ -224,6 +249,7 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
       if (have == 0 || !peek) return ReadableOrEnded(e);
       return PeerEnded(e) || !Here(ep) || RingQueued(e, have + 1) > have;
     };
+    LetFill(ep);
     Wait w = WaitFor(hold, ep, e.ctl().rx_wait, 1, ready, until,
                      done == 0 ? Restart::kIfAsked : Restart::kNever);
     if (w == Wait::kReady || !Here(ep)) continue;
