@@ -145,7 +145,7 @@ PSTN_EXPORT int poll(pollfd* fds, nfds_t n, int ms) {
   if (PollHasHidden(fds, n)) return PollHidden(fds, n);
   if (!AnyOurs(fds, n)) return PSTN_REAL(poll)(fds, n, ms);
   WaitsForMany waits;
-  return Ret<int>(SockPoll(fds, n, Deadline::AfterMs(ms), nullptr));
+  return Ret<int>(WireEvents(SockPoll(fds, n, Deadline::AfterMs(ms), nullptr)));
 }
 PSTN_EXPORT int __poll_chk(pollfd* fds, nfds_t n, int ms, size_t room) {
   if (room / sizeof *fds < n) __builtin_trap();
@@ -156,7 +156,7 @@ PSTN_EXPORT int ppoll(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t*
   if (!AnyOurs(fds, n)) return PSTN_REAL(ppoll)(fds, n, ts, mask);
   if (BadTime(ts)) return Ret<int>(-EINVAL);
   WaitsForMany waits;
-  return Ret<int>(SockPoll(fds, n, Until(ts), mask));
+  return Ret<int>(WireEvents(SockPoll(fds, n, Until(ts), mask)));
 }
 PSTN_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t* mask,
                             size_t room) {

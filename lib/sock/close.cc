@@ -332,7 +332,7 @@ long SockClose(int fd, uint32_t entry) {
     if (ep->side == 0 && c.port != 0)
       c.lgr_idx = ep->lgr_idx, c.conn_idx = ep->conn_idx, c.conn_gen = ep->conn_gen;
     CloseEp(*ep);  // before the fd can be taken again: its port is the connection's
-    WireTurn();
+    WireWrote();
   }
   if (reusable && CachePut(family, c)) return 0;
   MarkPrivate(fd, 0);

@@ -318,7 +318,7 @@ long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const si
   uint32_t again;
   long n = -EBADF;
   if (SetOf(epfd, &again) == set) {
-    n = WaitOnSet(epfd, *set, idx, out, max, until, mask);
+    n = WireEvents(WaitOnSet(epfd, *set, idx, out, max, until, mask));
     WakeOthers(*set);
     if (LoadRelaxed(set_local[idx].watched) != 0) (void)Rearm(KernelFd(epfd, idx), *set, idx);
   }

@@ -328,7 +328,7 @@ size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth, const Urgent& 
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
   // Who has asked to be told may be the engine: what can be sent goes out at once.
-  if (n != 0 && AnnounceUnlocked(g_proc.bells, e)) WireTurn();
+  if (n != 0 && AnnounceUnlocked(g_proc.bells, e)) WireWrote();
   if (before != after || after == 0) [[unlikely]]
     NoteRing(e, before, after);
   return n;

@@ -323,7 +323,7 @@ long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const si
         (has(r, fd) ? POLLIN : 0) | (has(w, fd) ? POLLOUT : 0) | (has(x, fd) ? POLLPRI : 0);
     fds[at++] = {fd, static_cast<short>(events), 0};
   }
-  long ready = SockPoll(fds, count, until, mask);
+  long ready = WireEvents(SockPoll(fds, count, until, mask));
   long result = ready;
   for (size_t i = 0; i < count && ready >= 0; i++) {
     if ((fds[i].revents & POLLNVAL) != 0) result = -EBADF;

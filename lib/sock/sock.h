@@ -333,11 +333,21 @@ void SpinLost();
 extern uint32_t g_wire_on;
 // Looks for packets, timers and news, if nobody else is at it. How much there was.
 uint32_t WirePoll();
-// One look in between, where somebody spins, has just written, or is about to look for events.
+// One look in between, where somebody spins or is about to look for events.
 inline void WireTurn() {
   if (LoadRelaxed(g_wire_on) != 0) [[unlikely]]
     (void)WirePoll();
 }
+// After a write or a close. Who still has other events at hand goes on with them first: what they
+// lead to, and the rest of this answer, goes out with it, in fewer and larger segments. Where that
+// takes the program longer than it should, the keeper looks, within a millisecond.
+void WireWroteOne();
+inline void WireWrote() {
+  if (LoadRelaxed(g_wire_on) != 0) [[unlikely]]
+    WireWroteOne();
+}
+// How many events this thread has been given by epoll_wait() or poll(). Returns it.
+long WireEvents(long count);
 void WireSleeps();
 void WireAwake();
 // kReasonNone: the endpoint is PSTN_EP_CONNECTING, or past it already. Else it is as before.

@@ -331,7 +331,7 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
     AnnounceSpace(g_proc.bells, e);  // a writer that waits for space has its answer
   }
   AnnounceLocal(g_proc.bells, e);
-  WireTurn();
+  WireWrote();
   return 0;
 }
 

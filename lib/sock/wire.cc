@@ -20,7 +20,30 @@ void WireUse(stack::Engine* engine) {
   StoreRelease(g_wire_on, engine != nullptr ? 1u : 0u);
 }
 
+namespace {
+
+// What this thread has been given to do, and how often it has written since the engine's last turn.
+constinit thread_local long t_events __attribute__((tls_model("initial-exec"))) = 0;
+constinit thread_local uint32_t t_writes __attribute__((tls_model("initial-exec"))) = 0;
+constexpr uint32_t kWritesMax = 8;
+
+}  // namespace
+
+long WireEvents(long count) {
+  t_events = count;
+  return count;
+}
+
+void WireWroteOne() {
+  if (t_events > 1 && ++t_writes < kWritesMax) return;
+  const long events = t_events;
+  (void)WirePoll();
+  t_events = events;
+}
+
 uint32_t WirePoll() {
+  t_events = 0;  // it spins, or asks for more
+  t_writes = 0;
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine == nullptr) return 0;
   const uint64_t now = MonotonicNs();
