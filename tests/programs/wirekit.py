@@ -273,11 +273,11 @@ class WireTest(unittest.TestCase):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def run_in(self, side, argv):
+    def run_in(self, side, argv, seconds=60):
         """What it says; it has to succeed."""
         process = self.start(side, argv, stdout=subprocess.PIPE)
         with process.stdout:
-            out, _ = process.communicate(timeout=60)
+            out, _ = process.communicate(timeout=seconds)
         self.assertEqual(process.returncode, 0, argv)
         return out
 
