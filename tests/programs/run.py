@@ -29,7 +29,7 @@ def arguments():
     parser.add_argument("--build", default="build", help="meson build directory (default: build)")
     parser.add_argument("--only", default="*", help="names to run: shell patterns, comma separated")
     parser.add_argument("--list", action="store_true", help="print the names and their modes, run nothing")
-    parser.add_argument("--mode", default="both,server,client", help="all, or any of " + ",".join(harness.MODES) + " (default: all but kernel)")
+    parser.add_argument("--mode", default="both,server,client", help="all, or any of " + ",".join(harness.MODES) + " (default: all but kernel); turns: both, and of server and client one for each test")
     parser.add_argument("--tier", default="fast", choices=("fast", "long"), help="long includes the fast tests")
     parser.add_argument("--wrapper", help="command put before a program instead of BUILD/postern; paths are then not checked")
     parser.add_argument("--seed", type=int, default=1, help="for everything that is sampled")
@@ -53,14 +53,18 @@ def configure(args, modes):
 
 
 def selected(args, modes):
-    patterns = args.only.split(",")
+    patterns, turn = args.only.split(","), 0
     for test in harness.TESTS:
         if not any(fnmatch.fnmatchcase(test.name, p) for p in patterns):
             continue
         if test.tier == "long" and args.tier == "fast":
             continue
+        left_out = None
+        if args.mode == "turns" and {"server", "client"} <= set(test.modes):
+            left_out = ("server", "client")[turn % 2]
+            turn += 1
         for mode in test.modes:
-            if mode in modes:
+            if mode in modes and mode != left_out:
                 yield test, mode
 
 
@@ -117,7 +121,7 @@ def no_reports(config, count, failed):
 
 def main():
     args = arguments()
-    modes = list(harness.MODES) if args.mode == "all" else args.mode.split(",")
+    modes = list(harness.MODES) if args.mode == "all" else args.mode.replace("turns", "both,server,client").split(",")
     if not set(modes) <= set(harness.MODES):
         sys.exit(f"run.py: --mode knows all, {', '.join(harness.MODES)}")
     sys.path.insert(0, harness.HERE)

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// sim_main.cc - entry of the simulations.
+// sim_main.cc - the arguments of the simulations.
 //
 //   postern_sim [--seed N] [--runs N] [Catch2's arguments]
 //
 // A failure prints its seed; `--seed N --runs 1 "name of the test"` plays it again, event by event.
-#define CATCH_CONFIG_RUNNER
 #include <cstdlib>
 #include <cstring>
 
-#include "../unit/catch.h"
+#include "../unit/own_arguments.h"
 #include "seeds.h"
 
 namespace postern::sim {
@@ -16,7 +15,7 @@ uint64_t first_seed = 1;
 uint64_t seed_runs = 0;
 }  // namespace postern::sim
 
-int main(int argc, char** argv) {
+int postern::test::TakeOwnArguments(int argc, char** argv) {
   int kept = 1;
   for (int i = 1; i < argc; i++) {
     if (strcmp(argv[i], "--seed") == 0 && i + 1 < argc) {
@@ -27,5 +26,5 @@ int main(int argc, char** argv) {
       argv[kept++] = argv[i];
     }
   }
-  return Catch::Session().run(kept, argv);
+  return kept;
 }
