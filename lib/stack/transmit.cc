@@ -164,9 +164,8 @@ void Engine::Refill() {
 
 void Engine::Flush() {
   for (uint32_t v = 0; v < vi_end_; v++) {
-    if (vi_[v] == nullptr) continue;
     const uint32_t n = out_count_[v];
-    if (n == 0) continue;
+    if (n == 0 || vi_[v] == nullptr) continue;
     const uint32_t sent = vi_[v]->Send(out_[v], n);
     w_.counters.packets_out += sent;
     for (uint32_t i = sent; i < n; i++) area_.Give(out_[v][i].frame);  // lost, as on any full queue

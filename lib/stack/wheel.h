@@ -74,6 +74,8 @@ class WheelView {
   // now (kNoDeadline: none). It may Set() and Remove() others. True: there may be more.
   template <typename Fire>
   bool Run(uint64_t now_ns, uint32_t limit, Fire fire) {
+    if (now_ns >> kFineShift <= w_.fine_now && now_ns >> kCoarseShift <= w_.coarse_now)
+      return false;  // no slot has passed
     return RunWheel(0, now_ns >> kFineShift, now_ns, limit, fire) ||
            RunWheel(1, now_ns >> kCoarseShift, now_ns, limit, fire);
   }

@@ -56,8 +56,10 @@ uint32_t Run(uint8_t* to, const uint8_t* from, size_t bytes, uint32_t before) {
   }
   for (; bytes - at >= 8; at += 8) {
     const auto words = Load<uint64_t, kCopying>(dest(at), from + at);
-    sum += (words & 0xffffffff) + (words >> 32);
+    sum += words;
+    sum += sum < words ? 1 : 0;  // the end-around carry
   }
+  sum = (sum & 0xffffffff) + (sum >> 32);
   if ((bytes & 4) != 0) {
     sum += Load<uint32_t, kCopying>(dest(at), from + at);
     at += 4;
