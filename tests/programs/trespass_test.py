@@ -364,8 +364,8 @@ class Trespass(unittest.TestCase):
 
         def says_hello():
             line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            line.connect(name)  # waits where posternd has not come to accept the flood yet
             line.settimeout(10)
-            line.connect(name)
             return ask(line, message(HELLO, uuid=self.stacks[0]))
         with self.b_holds(flood):
             self.assertEqual(self.as_b(says_hello), errno.EACCES)  # an answer: it was heard
