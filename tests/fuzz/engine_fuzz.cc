@@ -22,7 +22,7 @@ namespace {
 using test::PlainHost;
 using wire_test::Bytes;
 
-constexpr size_t kInputMax = 1500;
+[[maybe_unused]] constexpr size_t kInputMax = 1500;  // libFuzzer has a length of its own
 constexpr uint32_t kBacklog = 4, kPeers = 8, kFrames = 2048;
 constexpr uint64_t kMs = 1'000'000;
 
