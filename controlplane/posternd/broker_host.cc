@@ -58,6 +58,7 @@ pstn_host Broker::Host() const {
   for (const std::string& ueid : policy_.ueids) {
     uint8_t* const place = host.ueids[host.ueid_count++];
     memset(place, ' ', sizeof(host.ueids[0]));
+    // 32 bytes with blanks behind, no string: NOLINTNEXTLINE(bugprone-not-null-terminated-result)
     memcpy(place, ueid.data(), std::min(ueid.size(), sizeof(host.ueids[0])));
   }
   std::set<pstn_addr, LessAddr> all(policy_.addresses.begin(), policy_.addresses.end());

@@ -125,12 +125,18 @@ int XdpProgram::TakeOver(uint32_t ifindex, uint32_t program) {
     uint32_t about_size = sizeof(about);
     if (!map.ok() || bpf_obj_get_info_by_fd(map.get(), &about, &about_size) != 0) return -EBUSY;
     const std::string name = about.name;
-    if (name == "pstn_vi_xsks") xsks_ = std::move(map);
-    if (name == "pstn_vi_flows") flows_ = std::move(map);
-    if (name == "pstn_vi_ports") ports_ = std::move(map);
-    if (name == "pstn_vi_local") local_ = std::move(map);
-    if (name == "pstn_vi_owners") owners_ = std::move(map);
-    if (name == "pstn_vi_counts") counts_ = std::move(map);
+    if (name == "pstn_vi_xsks")
+      xsks_ = std::move(map);
+    else if (name == "pstn_vi_flows")
+      flows_ = std::move(map);
+    else if (name == "pstn_vi_ports")
+      ports_ = std::move(map);
+    else if (name == "pstn_vi_local")
+      local_ = std::move(map);
+    else if (name == "pstn_vi_owners")
+      owners_ = std::move(map);
+    else if (name == "pstn_vi_counts")
+      counts_ = std::move(map);
   }
   link_ = LinkOf(program);
   LIBBPF_OPTS(bpf_xdp_query_opts, query);
