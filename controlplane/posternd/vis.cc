@@ -18,7 +18,6 @@
 namespace postern::daemon {
 namespace {
 
-constexpr uint32_t kAdd = 1, kRemove = 2, kHush = 3;  // kFilter's a
 constexpr uint32_t kFlags = PSTN_XDP_PASS | PSTN_XDP_FRAGMENTS;
 constexpr uint32_t kGraceMs = 30'000;  // for owners to come to a new posternd
 constexpr size_t kFiltersMax = 65536;  // of one VI: each keeps a descriptor
@@ -328,12 +327,12 @@ int Vis::Filter(const pstn_uuid& stack, const ctl::Msg& request, UniqueFd socket
   const auto it = vis_.find(request.cookie);
   if (it == vis_.end() || !Same(it->second->stack, stack)) return -ENOENT;
   One& vi = *it->second;
-  if (request.a == kAdd) return AddFilter(vi, request, std::move(socket), number);
+  if (request.a == ctl::kFilterAdd) return AddFilter(vi, request, std::move(socket), number);
   const auto filter = vi.filters.find(request.d);
   if (filter == vi.filters.end()) return -ENOENT;
-  if (request.a == kHush)  // of a listener: it is closed, and keeps its port
+  if (request.a == ctl::kFilterHush)  // of a listener: it is closed, and keeps its port
     return shutdown(filter->second.socket.get(), SHUT_RD) == 0 ? 0 : -errno;
-  if (request.a != kRemove) return -EINVAL;
+  if (request.a != ctl::kFilterRemove) return -EINVAL;
   (void)In(*vi.interface, [&] {
     Remove(vi, filter->second.keys);
     return 0;

@@ -134,10 +134,7 @@ void GiveUp(stack::Engine& engine, uint32_t at) {
   Unlock(w.lock);
   for (uint32_t vi = 0; (first || !wait) && vi < kAreaVis; vi++) {
     if (w.grant[vi] == 0 || filter[vi] == 0) continue;
-    if (wait)
-      WireHush(vi, filter[vi]);
-    else
-      WireUnfilter(vi, filter[vi]);
+    WireUnfilter(vi, filter[vi], wait ? Unfilter::kHush : Unfilter::kNow);
   }
 }
 

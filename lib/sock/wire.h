@@ -42,27 +42,35 @@ void WireUse(stack::Engine* engine);
 bool WireStart(uint64_t patience_ns = 0);
 // wire_settings.cc
 void WireReadSettings(stack::WireSettings& settings);
+// After a posternd has come anew: how it is asked (under the line's lock), and what it is told.
+using WireAsk = int (*)(ctl::Msg& m, int fd, int* reply_fd);
+int WireReintroduce(WireAsk ask);  // the VIs: 0 or -errno
+const pstn_routes* WireTables();
+uint32_t WireViOn(uint32_t ifindex);  // kAreaVis: none
 // The keeper's way in; `bundle` is taken. 0 or -errno.
 int WireAdopt(int bundle);
+
+// ---- wire_filter.cc
 // Steers what comes by VI `vi` for the name that the kernel's socket is bound to, to us. 0 or
 // -errno.
 int WireFilter(int fd, uint32_t vi, uint32_t* number);
-void WireUnfilter(uint32_t vi, uint32_t number);
-void WireUnfilterLater(uint32_t vi, uint32_t number);  // asks, and does not wait for the answer
-void WireHush(uint32_t vi, uint32_t number);  // its socket listens no more; the filter stays
 // The same for one connection.
 int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
                    uint32_t* number);
-const pstn_routes* WireTables();
-uint32_t WireViOn(uint32_t ifindex);  // kAreaVis: none
-// The engine's doorbell, for whoever keeps it: fd or -errno.
-int WireBell();
-// After a posternd has come anew: how it is asked (under the line's lock), and what it is told.
-using WireAsk = int (*)(ctl::Msg& m, int fd, int* reply_fd);
-int WireReintroduce(WireAsk ask);                           // the VIs: 0 or -errno
-void WireRefilter(WireAsk ask, int fd, const pstn_ep& ep);  // what is steered to it
+enum class Unfilter : uint8_t {
+  kNow,
+  kLater,  // asks, and does not wait for the answer
+  kHush,   // its socket listens no more; the filter stays
+};
+void WireUnfilter(uint32_t vi, uint32_t number, Unfilter how);
+// What is steered to that endpoint, for a new posternd.
+void WireRefilter(WireAsk ask, int fd, const pstn_ep& ep);
+
+// ---- wire.cc
 // Gives up listeners whose program is gone without a word.
 void WireSweep();
+// The engine's doorbell, for whoever keeps it: fd or -errno.
+int WireBell();
 
 // ---- wire_connect.cc
 void WireConnected(pstn_ep& program, pstn_conn& conn, int error);

@@ -3,9 +3,8 @@
 //
 // The first process that listens or connects where the option "vi" names interfaces makes it: the
 // packet area and the wire segment (memfds), and for each interface a VI, which posternd grants.
-// All their descriptors wait in one message in a Unix socket, the *bundle*: whoever has it looks at
-// the message (MSG_PEEK) and gets copies. posternd keeps the bundle for the stack, hands it to the
-// keeper, and to whoever comes from an exec. Forked children have everything already.
+// posternd keeps all their descriptors for the stack (wire_bundle.h), hands them to the keeper, and
+// to whoever comes from an exec. Forked children have everything already.
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
@@ -15,9 +14,9 @@
 #include <memory>
 
 #include "base/sys.h"
-#include "ctl/vi_grant.h"
 #include "sock/control.h"
 #include "sock/wire.h"
+#include "sock/wire_bundle.h"
 #include "stack/route_paths.h"
 #include "state/area.h"
 #include "vi/xsk.h"
@@ -26,15 +25,6 @@ namespace postern {
 namespace {
 
 constexpr uint32_t kFrames = 8192;
-constexpr uint32_t kBundleMagic = 0x656c7562u;
-constexpr uint32_t kBundleFdsMax = 2 + 2 * kAreaVis;
-
-// Its descriptors: the area, the wire segment, the line of each VI, and the lines that a later
-// posternd has given for them, which only have to be kept.
-struct Bundle {
-  uint32_t magic = kBundleMagic;
-  uint32_t vis = 0;
-};
 
 void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]);
 
@@ -56,56 +46,6 @@ WireHere* here;  // under wire_lock, like all below
 pstn_lock wire_lock;
 uint64_t not_before_ns;  // after a failure
 constexpr uint64_t kRetryNs = 1'000'000'000;
-
-int NewWireState() {
-  int fd = static_cast<int>(sys::Call(SYS_memfd_create, "postern-wire", 3L));  // CLOEXEC, SEALING
-  if (fd < 0) return fd;
-  constexpr long kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  uint64_t entropy[4];
-  long r = sys::Call(SYS_ftruncate, fd, static_cast<long>(sizeof(stack::WireState)));
-  if (r == 0 && sys::Call(SYS_getrandom, entropy, sizeof entropy, 0L) != sizeof entropy) r = -EIO;
-  if (r == 0) r = sys::Fcntl(fd, F_ADD_SEALS, kSeals);
-  if (r != 0) {
-    sys::Close(fd);
-    return static_cast<int>(r);
-  }
-  void* p = mmap(nullptr, sizeof(stack::WireState), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (p == MAP_FAILED) {
-    sys::Close(fd);
-    return -ENOMEM;
-  }
-  auto& state = *static_cast<stack::WireState*>(p);
-  stack::FormatWire(state, Stack().hdr.id, entropy, MonotonicNs());
-  WireReadSettings(state.settings);
-  munmap(p, sizeof(stack::WireState));
-  return fd;
-}
-
-stack::WireState* MapWireState(int fd) {
-  const int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return nullptr;
-  void* p = mmap(nullptr, sizeof(stack::WireState), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (p == MAP_FAILED) return nullptr;
-  auto* w = static_cast<stack::WireState*>(p);
-  if (LoadAcquire(w->magic) == stack::kWireMagic && w->version == stack::kWireVersion &&
-      w->size_bytes == sizeof *w)
-    return w;
-  munmap(p, sizeof *w);
-  return nullptr;
-}
-
-// The grant and its sockets, out of the VI's line, where they stay for the next. 0 or -errno.
-int PeekGrant(int line, ctl::ViGrant& grant, int (&fds)[ctl::kGrantFdsMax], uint32_t& count) {
-  ctl::GrantPacket packet(grant);
-  const long r = sys::Call(SYS_recvmsg, line, &packet.header,
-                           static_cast<long>(MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
-  count = r > 0 ? packet.TakeFds(fds) : 0;
-  if (r == static_cast<long>(sizeof grant) && grant.magic == ctl::kGrantMagic &&
-      count == grant.queue_count + 1 && grant.queue_count <= kViQueues)
-    return 0;
-  for (uint32_t i = 0; i < count; i++) sys::Close(fds[i]);
-  return r < 0 ? static_cast<int>(r) : -EPROTO;
-}
 
 // Is for the whole family: what the first one enters, the others find.
 enum class Who : uint8_t { kFirst, kAnother };
@@ -199,51 +139,6 @@ int Join(WireHere& h, const int* fds, uint32_t vis, Who who) {
   ConnSlot slot;
   if (who == Who::kFirst && TakeConnSlot(Stack().hdr.id, slot) == kReasonNone)
     GiveConn(Stack().lgrs[slot.lgr_idx], slot.conn);
-  return 0;
-}
-
-int SendBundle(int to, const int* fds, uint32_t vis, uint32_t count) {
-  Bundle bundle;
-  bundle.vis = vis;
-  iovec iov = {&bundle, sizeof bundle};
-  alignas(cmsghdr) char control[CMSG_SPACE(kBundleFdsMax * sizeof(int))] = {};
-  msghdr m = {};
-  m.msg_iov = &iov;
-  m.msg_iovlen = 1;
-  m.msg_control = control;
-  m.msg_controllen = CMSG_SPACE(count * sizeof(int));
-  cmsghdr* c = CMSG_FIRSTHDR(&m);
-  c->cmsg_level = SOL_SOCKET;
-  c->cmsg_type = SCM_RIGHTS;
-  c->cmsg_len = CMSG_LEN(count * sizeof(int));
-  memcpy(CMSG_DATA(c), fds, count * sizeof(int));
-  const long r = sys::Call(SYS_sendmsg, to, &m, static_cast<long>(MSG_NOSIGNAL));
-  return r < 0 ? static_cast<int>(r) : 0;
-}
-
-// How many descriptors there are; 0: it is no bundle.
-uint32_t PeekBundle(int from, int (&fds)[kBundleFdsMax], uint32_t& vis) {
-  Bundle bundle;
-  iovec iov = {&bundle, sizeof bundle};
-  alignas(cmsghdr) char control[CMSG_SPACE(kBundleFdsMax * sizeof(int))] = {};
-  msghdr m = {};
-  m.msg_iov = &iov;
-  m.msg_iovlen = 1;
-  m.msg_control = control;
-  m.msg_controllen = sizeof control;
-  const long r = sys::Call(SYS_recvmsg, from, &m,
-                           static_cast<long>(MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
-  uint32_t n = 0;
-  for (cmsghdr* c = r > 0 ? CMSG_FIRSTHDR(&m) : nullptr; c != nullptr; c = CMSG_NXTHDR(&m, c)) {
-    for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0) && n < kBundleFdsMax;
-         at += sizeof(int))
-      memcpy(&fds[n++], CMSG_DATA(c) + at, sizeof(int));
-  }
-  vis = bundle.vis;
-  if (r == static_cast<long>(sizeof bundle) && bundle.magic == kBundleMagic && vis <= kAreaVis &&
-      (n == vis + 2 || n == 2 * vis + 2))
-    return n;
-  for (uint32_t i = 0; i < n; i++) sys::Close(fds[i]);
   return 0;
 }
 
@@ -368,26 +263,6 @@ bool WireStart(uint64_t patience_ns) {
 
 namespace {
 
-// `to`, if it is not null: whom it comes from.
-int AddFilter(WireAsk ask, int fd, uint32_t vi, const pstn_addr* local, const pstn_addr* to,
-              uint32_t* number) {
-  if (here == nullptr || here->state == nullptr) return -ENOENT;
-  ctl::Msg m;
-  m.type = ctl::Type::kFilter;
-  m.cookie = here->state->grant[vi % kAreaVis];
-  m.a = 1;
-  m.b = ctl::kFilterFragments;  // the kernel would answer them, once whole, with a RST
-  if (to != nullptr) {
-    m.addr = *to;
-    memcpy(&m.id, local->ip, sizeof m.id);
-  }
-  const int r = ask(m, fd, nullptr);
-  if (r == 0 && number != nullptr) *number = m.d;
-  return r;
-}
-
-int AskNow(ctl::Msg& m, int fd, int* reply_fd) { return CtlAsk(m, fd, reply_fd); }
-
 // The VIs' lines of a new posternd. The first of the family gets them, and leaves them with it; the
 // others are told the VIs' new names.
 int AdoptVis(WireHere& h, WireAsk ask) {
@@ -432,58 +307,10 @@ int AdoptVis(WireHere& h, WireAsk ask) {
   return r;
 }
 
-// The engine's connection whose program is `ep`; null: it has none.
-stack::Conn* ConnOf(const pstn_ep& ep) {
-  const pstn_stack& s = Stack();
-  const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
-  if (lgr >= PSTN_LGRS || !SameUuid(s.lgrs[lgr].peer, s.hdr.id)) return nullptr;
-  const uint32_t other = OtherSide(lgr);
-  if (other >= PSTN_LGRS) return nullptr;
-  const uint32_t end = LoadAcquire(s.lgrs[other].conn_ep[ep.conn_idx % PSTN_CONNS]);
-  if (end == 0 || end > PSTN_EPS || (LoadRelaxed(s.eps[end - 1].flags) & PSTN_EPF_ENGINE) == 0)
-    return nullptr;
-  return &g_wire->ConnAt(s.eps[end - 1].accept_head);
-}
-
 }  // namespace
 
 int WireReintroduce(WireAsk ask) {
   return LoadAcquire(g_wire) == nullptr ? -ENOENT : AdoptVis(*here, ask);
-}
-
-void WireRefilter(WireAsk ask, int fd, const pstn_ep& ep) {
-  stack::WireState& w = g_wire->state();
-  const uint32_t epoch = static_cast<uint32_t>(w.grant[0]), at = LoadRelaxed(ep.wire);
-  if (at != 0 && at <= stack::kListeners) {
-    stack::Listener& l = w.listeners[at - 1];
-    if (Exchange(l.filter_epoch, epoch) == epoch) return;  // another process was here
-    for (uint32_t vi = 0; vi < kAreaVis; vi++)
-      if (w.grant[vi] != 0) (void)AddFilter(ask, fd, vi, nullptr, nullptr, &l.filter[vi]);
-    return;
-  }
-  stack::Conn* c = ConnOf(ep);
-  if (c == nullptr || LoadRelaxed(c->filter) == 0 || Exchange(c->filter_epoch, epoch) == epoch)
-    return;
-  (void)AddFilter(ask, fd, c->filter_vi, &c->local, &c->peer, &c->filter);
-}
-
-int WireFilter(int fd, uint32_t vi, uint32_t* number) {
-  return AddFilter(AskNow, fd, vi, nullptr, nullptr, number);
-}
-
-int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
-                   uint32_t* number) {
-  return AddFilter(AskNow, fd, vi, &local, &peer, number);
-}
-
-void WireHush(uint32_t vi, uint32_t number) {
-  if (here == nullptr || here->state == nullptr) return;
-  ctl::Msg m;
-  m.type = ctl::Type::kFilter;
-  m.cookie = here->state->grant[vi % kAreaVis];
-  m.a = 3;
-  m.d = number;
-  (void)CtlAsk(m, -1, nullptr);
 }
 
 const pstn_routes* WireTables() { return here != nullptr ? here->tables : nullptr; }
@@ -494,26 +321,6 @@ uint32_t WireViOn(uint32_t ifindex) {
     if (LoadRelaxed(vi.state) == kViUp && vi.ifindex == ifindex) return i;
   }
   return kAreaVis;
-}
-
-void WireUnfilter(uint32_t vi, uint32_t number) {
-  if (here == nullptr || here->state == nullptr) return;
-  ctl::Msg m;
-  m.type = ctl::Type::kFilter;
-  m.cookie = here->state->grant[vi % kAreaVis];
-  m.a = 2;
-  m.d = number;
-  (void)CtlAsk(m, -1, nullptr);
-}
-
-void WireUnfilterLater(uint32_t vi, uint32_t number) {
-  if (here == nullptr || here->state == nullptr) return;
-  ctl::Msg m;
-  m.type = ctl::Type::kFilter;
-  m.cookie = here->state->grant[vi % kAreaVis];
-  m.a = 2;
-  m.d = number;
-  (void)CtlTell(m, -1);
 }
 
 }  // namespace postern

@@ -100,7 +100,7 @@ Reason Begin(int fd, pstn_ep& ep, const pstn_addr& to, const pstn_addr& from, ui
       return kReasonNone;
     }
     Unlock(w.lock);
-    WireUnfilter(vi, filter);
+    WireUnfilter(vi, filter, Unfilter::kNow);
     StoreRelease(ep.state, PSTN_EP_NEW);
   }
   StoreRelease(s.lgrs[s.eps[end].lgr_idx].conn_ep[slot.conn], 0u);

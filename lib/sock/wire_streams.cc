@@ -159,7 +159,7 @@ void RingStreams::Report(Conn& c, tcp::Event event, int error) {
       AnnounceSpace(g_proc.bells, e);
       break;
     case tcp::Event::kClosed:
-      if (c.filter != 0) WireUnfilterLater(c.filter_vi, c.filter);
+      if (c.filter != 0) WireUnfilter(c.filter_vi, c.filter, Unfilter::kLater);
       c.filter = 0;
       CloseEp(*e.ep);
       c.owner = PSTN_NONE;
