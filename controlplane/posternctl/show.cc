@@ -60,9 +60,13 @@ std::string PathSentence(const Json& socket) {
            "user.";
   if (path == "intra-stack")
     return local + " <-> " + peer + " is accelerated: both ends are in this program.";
+  if (path == "vi")
+    return local + " <-> " + peer +
+           " is accelerated: its packets pass the kernel by (AF_XDP), and TCP is ours.";
   if (path == "listen")
     return "listens on " + local +
-           (fine ? " and is found by accelerated clients." : " for the kernel's clients only.");
+           (fine ? " and is found by accelerated clients" : " for the kernel's clients only") +
+           (socket.value("steered", false) ? ", and by those on the wire." : ".");
   if (path == "new") return "is neither connected nor listening.";
   return local + " <-> " + peer + " is not accelerated: the kernel's TCP serves it.";
 }

@@ -157,6 +157,7 @@ void Writer::Socket(uint32_t fd, const pstn_ep& ep) const {
   Number(",\"rx_bytes\":", LoadRelaxed(ep.rx.bytes));
   Number(",\"tx_bytes\":", LoadRelaxed(ep.tx.bytes));
   Text(",\"reason\":\"", reason == kReasonNone ? "" : ReasonName(reason));
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_STEERED) != 0) out.append(",\"steered\":true");
   out.append(",\"reason_text\":")
       .append(reason == kReasonNone ? "\"\"" : Quoted(ReasonText(reason)))
       .append("},");

@@ -352,18 +352,9 @@ void WireSleeps();
 void WireAwake();
 // kReasonNone: the endpoint is PSTN_EP_CONNECTING, or past it already. Else it is as before.
 Reason WireConnect(int fd, pstn_ep& ep, const pstn_addr& to);
-// Between the kernel's listen() and the filter that steers to us the kernel would answer SYNs, and
-// what follows them would come to us. While there is a gate the kernel drops them: they come again.
-class WireGate {
- public:
-  WireGate(int fd, pstn_ep& ep);
-  ~WireGate();
-  WireGate(const WireGate&) = delete;
-  WireGate& operator=(const WireGate&) = delete;
-
- private:
-  int fd_;
-};
+// Clients that come between the kernel's listen() and the filter that steers to us are the
+// kernel's, and stay so. There are few of them if all else that takes time has been done before.
+void WireBeforeListen(const pstn_ep& ep);
 // Waits for the end of a handshake. 0, -EINTR, or -EINPROGRESS at the end of SO_SNDTIMEO.
 long WireAwaitConnected(class Hold& hold, pstn_ep& ep);
 // Around a sleep in the kernel: while nobody polls, the keeper does.

@@ -194,7 +194,7 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   ApplyOptions(fd, ep);
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
   MarkListener(fd, ep);
-  const WireGate gate(fd, ep);
+  if (state == PSTN_EP_NEW) WireBeforeListen(ep);
   long r = sys::Call(SYS_listen, fd, static_cast<long>(backlog));
   if (r < 0) return r;
   LearnLocal(fd, ep);

@@ -2,8 +2,6 @@
 // wire.cc - this process's part in running the engine: when it looks, and who does while it sleeps.
 #include "sock/wire.h"
 
-#include <linux/filter.h>
-
 #include <cerrno>
 #include <cstring>
 
@@ -79,22 +77,8 @@ constexpr uint64_t kTakenNs = 1'000'000'000;  // more than an ended program's ke
 
 }  // namespace
 
-WireGate::WireGate(int fd, pstn_ep& ep) : fd_(-1) {
-  if (g_proc.opt.vi[0] == 0 || ep.wire != 0 || LoadRelaxed(ep.state) != PSTN_EP_NEW ||
-      !MayListen(ep) || !WireStart(kTakenNs))
-    return;
-  sock_filter none = {BPF_RET | BPF_K, 0, 0, 0};
-  const sock_fprog program = {1, &none};
-  if (sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET),
-                static_cast<long>(SO_ATTACH_FILTER), &program, sizeof program) == 0)
-    fd_ = fd;
-}
-
-WireGate::~WireGate() {
-  const int nothing = 0;
-  if (fd_ >= 0)
-    (void)sys::Call(SYS_setsockopt, fd_, static_cast<long>(SOL_SOCKET),
-                    static_cast<long>(SO_DETACH_FILTER), &nothing, sizeof nothing);
+void WireBeforeListen(const pstn_ep& ep) {
+  if (g_proc.opt.vi[0] != 0 && ep.wire == 0 && MayListen(ep)) (void)WireStart(kTakenNs);
 }
 
 void WireListen(int fd, pstn_ep& ep) {
@@ -112,7 +96,8 @@ void WireListen(int fd, pstn_ep& ep) {
   // The engine knows it: from now on it may come.
   w.listeners[at].filter_epoch = static_cast<uint32_t>(w.grant[0]);
   for (uint32_t vi = 0; vi < kAreaVis; vi++)
-    if (w.grant[vi] != 0) (void)WireFilter(fd, vi, &w.listeners[at].filter[vi]);
+    if (w.grant[vi] != 0 && WireFilter(fd, vi, &w.listeners[at].filter[vi]) == 0)
+      FetchOr(ep.flags, PSTN_EPF_STEERED);
 }
 
 namespace {
@@ -143,6 +128,7 @@ void GiveUp(stack::Engine& engine, uint32_t at) {
 void WireUnlisten(pstn_ep& ep) {
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine == nullptr) return;  // posternd, who reaps: the keeper sees to it
+  FetchAnd(ep.flags, ~PSTN_EPF_STEERED);
   const uint32_t at = Exchange(ep.wire, uint16_t{0});
   if (at != 0 && at <= stack::kListeners) GiveUp(*engine, at - 1);
 }

@@ -254,6 +254,7 @@ bool WireStart(uint64_t patience_ns) {
       r == 0 && bundle >= 0 ? Adopt(*here, MoveHigh(bundle)) : Make(*here, patience_ns);
   StoreRelaxed(Stack().hdr.wire_error, static_cast<uint32_t>(-done));
   if (done != 0) {
+    not_before_ns = MonotonicNs() + kRetryNs;  // patience may have used it up
     TearDown();
     return false;
   }

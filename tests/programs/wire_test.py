@@ -15,6 +15,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import unittest
 
 import netlab
@@ -227,8 +228,8 @@ s.close(); listener.close()
             file.write(bytes(100))
         with open(f"{self.temp.name}/nginx.conf", "w", encoding="ascii") as file:
             file.write(NGINX.format(dir=self.temp.name, port=self.port))
-        self.start("b", [f"{self.build}/postern", "-o", "vi=vb", nginx, "-c", f"{self.temp.name}/nginx.conf"])
-        self.until(self.listening, lambda: f"nginx does not listen: {self.log('b')}")
+        master = self.start("b", [f"{self.build}/postern", "-o", "vi=vb", nginx, "-c", f"{self.temp.name}/nginx.conf"])
+        self.until(lambda: self.steered(master), lambda: f"nginx does not listen, or not to the wire: {self.log('b')}")
         before = self.lab.segments("b")
         url = f"http://{V4['b']}:{self.port}"
         got = self.run_in("a", [curl, "-sS", f"{url}/big"])
@@ -261,6 +262,49 @@ s.close(); listener.close()
             exchange(sock, content(100000))
         self.assertNotEqual(self.lab.segments("b"), before)
         self.assertFalse(self.attached())
+
+    def test_clients_at_listen(self):
+        """Whoever comes in the moment in which a server begins to listen is served: nobody is reset, and nobody's SYN is lost."""
+        server = self.program()
+        resent = self.lab.tcp_ext("a", "TCPSynRetrans")
+        kernels = 0
+        for _ in range(30):
+            self.port += 1
+            ended, served, failed = threading.Event(), [], []
+
+            def come(port=self.port, ended=ended, served=served, failed=failed):
+                while not ended.is_set() or not served:
+                    with self.new_socket() as sock:
+                        sock.settimeout(20)
+                        try:
+                            sock.connect((V4["b"], port))
+                            sock.sendall(b"hello")
+                            served.append(sock.recv(5) == b"hello")
+                        except ConnectionRefusedError:
+                            continue  # nobody listens yet
+                        except OSError as error:
+                            failed.append(error)
+                            return
+
+            clients = [threading.Thread(target=come) for _ in range(3)]
+            for client in clients:
+                client.start()
+            before = self.lab.opens("b")
+            self.echo_server(server)
+            ended.set()
+            for client in clients:
+                client.join()
+            self.assertEqual(failed, [])
+            self.assertEqual(set(served), {True})
+            kernels += self.lab.opens("b")[1] - before[1]
+        self.assertEqual(self.lab.tcp_ext("a", "TCPSynRetrans"), resent, "a client has waited")
+        self.assertGreater(kernels, 0, "nobody came in between: nothing was tested")
+
+    def test_cookies_at_listen(self):
+        """The same where the kernel keeps nothing of a handshake."""
+        with self.lab.inside("b"), open("/proc/sys/net/ipv4/tcp_syncookies", "w", encoding="ascii") as file:
+            file.write("2")
+        self.test_clients_at_listen()
 
     def test_not_allowed(self):
         """The kernel serves it, and posternctl says why; it is asked for again when there may be something new."""

@@ -117,9 +117,12 @@ class Pair(netlab.Lab):
         postern, and is in TIME_WAIT, is the kernel's (docs/vi.md)."""
         return self.counters(side, "ActiveOpens", "PassiveOpens")
 
-    def counters(self, side, *wanted):
-        with self.inside(side), open("/proc/thread-self/net/snmp", encoding="ascii") as file:
-            names, values = [line.split() for line in file if line.startswith("Tcp:")]
+    def tcp_ext(self, side, name):
+        return self.counters(side, name, file="netstat", group="TcpExt:")[0]
+
+    def counters(self, side, *wanted, file="snmp", group="Tcp:"):
+        with self.inside(side), open(f"/proc/thread-self/net/{file}", encoding="ascii") as table:
+            names, values = [line.split() for line in table if line.startswith(group)]
         counters = dict(zip(names, values))
         return tuple(int(counters[name]) for name in wanted)
 
@@ -257,6 +260,10 @@ class WireTest(unittest.TestCase):
         shown = subprocess.run([f"{self.build}/posternctl", "ss", "--json", "--pid", str(program.pid)], capture_output=True, text=True,
                                check=True, env=self.environment(side))
         return json.loads(shown.stdout)
+
+    def steered(self, program, side="b"):
+        """Whether it listens on the port, and what comes there by the VI is its own."""
+        return any(s.get("steered") for s in self.sockets(program, side)["sockets"] if s["local"].endswith(f":{self.port}"))
 
     # -- programs ------------------------------------------------------------------------------------------------------------
     def start(self, side, argv, **options):

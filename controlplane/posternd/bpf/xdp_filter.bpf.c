@@ -9,7 +9,9 @@
 // A filter for a port leaves alone what the kernel has already: connections that were accepted, or
 // are in a handshake, before there was a filter, or that came in by another interface. Only a look
 // into the kernel's own table tells that at the moment of the packet; it is asked for each packet
-// of TCP that no flow's filter takes (100 ns beside the microsecond that a packet costs here).
+// of TCP that no flow's filter takes (100 ns beside the microsecond that a packet costs here). Of a
+// handshake that it answered with a SYN cookie the kernel has nothing there; but it says whether an
+// ACK brings one back.
 //
 // A filter for a port on any address takes only what is for an address of this host
 // (pstn_vi_local): a router's other packets are none of ours, whatever their port.
@@ -128,10 +130,17 @@ struct icmp {
   __be32 rest;
 };
 
+struct tcp {
+  struct ports ports;
+  __be32 seq, ack;
+  __be16 flags, window, sum, urgent;
+};
+
 // What has been read so far. `at` is the next byte that has not.
 struct packet {
   void* at;
   void* end;
+  void* ip;
   struct pstn_xdp_ip src, dst;
   __u32 id;  // of its fragments
   __u16 vlan;
@@ -166,6 +175,7 @@ static __always_inline int is_same(const struct pstn_xdp_ip* a, const struct pst
 static __always_inline int read_ipv4(struct packet* p) {
   struct ipv4* ip = TAKE(p, struct ipv4);
   if (!ip || ip->version_length >> 4 != 4) return 0;
+  p->ip = ip;
   const __u32 header = (ip->version_length & 15) * 4;
   if (header < sizeof(*ip)) return 0;
   p->at += header - sizeof(*ip);
@@ -183,6 +193,7 @@ static __always_inline int read_ipv4(struct packet* p) {
 static __always_inline int read_ipv6(struct packet* p) {
   struct ipv6* ip = TAKE(p, struct ipv6);
   if (!ip || (bpf_ntohl(ip->version_flow) >> 28) != 6) return 0;
+  p->ip = ip;
   p->src = ip->src;
   p->dst = ip->dst;
   p->protocol = ip->next;
@@ -214,11 +225,21 @@ static __always_inline int read_ip(struct packet* p, __be16 type) {
   return type == bpf_htons(ETH_P_IPV6) && read_ipv6(p);
 }
 
+// Whether it is the last segment of a handshake of that listener's, of which nothing was kept.
+// `ports` is where the packet's TCP header begins; null in an error.
+static __always_inline int brings_cookie(const struct packet* p, struct bpf_sock* listener,
+                                         struct ports* ports) {
+  struct tcp* tcp = (struct tcp*)ports;
+  const __u32 bytes = p->is_ipv6 ? sizeof(struct ipv6) : sizeof(struct ipv4);
+  if (!tcp || (void*)(tcp + 1) > p->end || p->ip + bytes > p->end) return 0;
+  return bpf_tcp_check_syncookie(listener, p->ip, bytes, (struct tcphdr*)tcp, sizeof(*tcp)) == 0;
+}
+
 // Whether the kernel has a connection between these ends: established, in a handshake, or ended.
 static __always_inline int is_kernels(struct xdp_md* ctx, const struct packet* p,
                                       const struct pstn_xdp_ip* local,
                                       const struct pstn_xdp_ip* peer, __be16 local_port,
-                                      __be16 peer_port) {
+                                      __be16 peer_port, struct ports* ports) {
   if (p->protocol != IPPROTO_TCP) return 0;
   struct bpf_sock_tuple tuple = {};
   __u32 bytes = sizeof(tuple.ipv4);
@@ -236,16 +257,18 @@ static __always_inline int is_kernels(struct xdp_md* ctx, const struct packet* p
   }
   struct bpf_sock* sk = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
   if (!sk) return 0;
-  const int listens = sk->state == BPF_TCP_LISTEN;
+  const int takes = sk->state != BPF_TCP_LISTEN || brings_cookie(p, sk, ports);
   bpf_sk_release(sk);
-  return !listens;
+  return takes;
 }
 
-// The filter for a packet between these ends, if there is one.
+// The filter for a packet between these ends, if there is one. `ports` is where its TCP begins, if
+// it is not one that an error is about.
 static __always_inline struct pstn_xdp_target* find(struct xdp_md* ctx, const struct packet* p,
                                                     const struct pstn_xdp_ip* local,
                                                     const struct pstn_xdp_ip* peer,
-                                                    __be16 local_port, __be16 peer_port) {
+                                                    __be16 local_port, __be16 peer_port,
+                                                    struct ports* ports) {
   struct pstn_xdp_flow flow = {*local, *peer, local_port, peer_port, p->vlan, p->protocol, 0};
   struct pstn_xdp_target* target = bpf_map_lookup_elem(&pstn_vi_flows, &flow);
   if (target) return target;
@@ -256,7 +279,7 @@ static __always_inline struct pstn_xdp_target* find(struct xdp_md* ctx, const st
     port.local.word[2] = p->is_ipv6 ? 0 : bpf_htonl(0xffff);
     target = bpf_map_lookup_elem(&pstn_vi_ports, &port);
   }
-  if (target && is_kernels(ctx, p, local, peer, local_port, peer_port)) {
+  if (target && is_kernels(ctx, p, local, peer, local_port, peer_port, ports)) {
     count(PSTN_XDP_COUNT_KERNELS);
     return 0;
   }
@@ -288,7 +311,7 @@ static __always_inline int steer_icmp(struct xdp_md* ctx, struct packet* p) {
   struct ports* ports = TAKE(&inner, struct ports);
   if (!ports || !is_same(&inner.src, &p->dst)) return XDP_PASS;
   struct pstn_xdp_target* target =
-      find(ctx, &inner, &inner.src, &inner.dst, ports->src, ports->dst);
+      find(ctx, &inner, &inner.src, &inner.dst, ports->src, ports->dst, (struct ports*)0);
   if (!target || (target->flags & PSTN_XDP_PASS)) return XDP_PASS;
   const int action = redirect(ctx, target->slot);
   if (action == XDP_REDIRECT) count(PSTN_XDP_COUNT_ICMP);
@@ -307,7 +330,7 @@ static __always_inline int steer(struct xdp_md* ctx, struct packet* p) {
   if (!p->is_first) return steer_fragment(ctx, p);
   struct ports* ports = TAKE(p, struct ports);
   if (!ports) return XDP_PASS;
-  struct pstn_xdp_target* target = find(ctx, p, &p->dst, &p->src, ports->dst, ports->src);
+  struct pstn_xdp_target* target = find(ctx, p, &p->dst, &p->src, ports->dst, ports->src, ports);
   if (!target || (target->flags & PSTN_XDP_PASS)) return XDP_PASS;
   if (p->is_fragment) {
     if (!(target->flags & PSTN_XDP_FRAGMENTS)) {
