@@ -128,7 +128,7 @@ void Broker::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
-  reply.status = -vis_.Filter(message.uuid, message, std::move(fd), reply.d);
+  reply.status = -vis_.Filter(message.uuid, message, std::move(fd), reply);
   client.Send(reply);
 }
 

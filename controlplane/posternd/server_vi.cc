@@ -25,6 +25,7 @@ void Server::AskBroker(Client& client, const ctl::Msg& message, UniqueFd fd) {
     reply.type = message.type;
     reply.seq = message.seq;
     reply.status = status;
+    reply.a = answer.a;
     reply.d = answer.d;
     reply.cookie = answer.cookie;
     line->Send(reply, with.ok() ? Share(std::move(with)) : SharedFd());
@@ -52,7 +53,7 @@ void Server::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
-  reply.status = -vis_.Filter(client.process->stack->id, message, std::move(fd), reply.d);
+  reply.status = -vis_.Filter(client.process->stack->id, message, std::move(fd), reply);
   client.Send(reply);
 }
 

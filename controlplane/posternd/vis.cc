@@ -14,13 +14,19 @@
 #include <cstring>
 
 #include "log.h"
+#include "source_port.h"
+#include "stack/source_ports.h"
 
 namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kFlags = PSTN_XDP_PASS | PSTN_XDP_FRAGMENTS;
-constexpr uint32_t kGraceMs = 30'000;  // for owners to come to a new posternd
-constexpr size_t kFiltersMax = 65536;  // of one VI: each keeps a descriptor
+constexpr uint32_t kGraceMs = 30'000;                    // for owners to come to a new posternd
+constexpr size_t kFiltersMax = 65536;                    // of one VI: each keeps a descriptor
+constexpr uint32_t kKeptPortsMax = stack::kSourcePorts;  // of one VI
+
+static_assert(ctl::kFilterPass == PSTN_XDP_PASS && ctl::kFilterFragments == PSTN_XDP_FRAGMENTS &&
+              ctl::kFilterOutgoing == PSTN_XDP_OUTGOING);
 
 std::vector<std::string> Split(const std::string& list) {
   std::vector<std::string> names;
@@ -304,9 +310,31 @@ void Vis::Remove(One& vi, const FilterKeys& keys) {
   }
 }
 
-int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, uint32_t& number) {
-  if (!socket.ok() || (request.b & ~kFlags) != 0) return -EINVAL;
+// A port that nobody has, for connections that are made from it.
+int Vis::KeepPort(One& vi, const ctl::Msg& request, ctl::Msg& answer) {
+  if (vi.kept_ports >= kKeptPortsMax) return -ENOSPC;
+  Installed filter;
+  filter.is_kept_port = true;
+  pstn_xdp_port key{};
+  const int error = In(*vi.interface, [&] {
+    const int failed = KeepSourcePort(request.c, request.addr.port, filter.socket, key);
+    if (failed != 0) return failed;
+    filter.keys.ports.push_back(key);
+    return Install(vi, filter.keys, request.b);
+  });
+  if (error != 0) return error;
+  answer.a = ntohs(key.port);
+  answer.d = vi.next_filter++;
+  vi.kept_ports++;
+  vi.filters[answer.d] = std::move(filter);
+  return 0;
+}
+
+int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer) {
   if (vi.filters.size() >= kFiltersMax) return -ENOSPC;
+  if (request.b == (ctl::kFilterOutgoing | ctl::kFilterFragments))
+    return KeepPort(vi, request, answer);
+  if (!socket.ok() || (request.b & ~kFlags) != 0) return -EINVAL;
   Interface& interface = *vi.interface;
   Installed filter;
   const int error = In(interface, [&] {
@@ -316,18 +344,18 @@ int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, uint32_t& 
     return failed;
   });
   if (error != 0) return error;
-  number = vi.next_filter++;
+  answer.d = vi.next_filter++;
   filter.socket = std::move(socket);
-  vi.filters[number] = std::move(filter);
+  vi.filters[answer.d] = std::move(filter);
   return 0;
 }
 
 int Vis::Filter(const pstn_uuid& stack, const ctl::Msg& request, UniqueFd socket,
-                uint32_t& number) {
+                ctl::Msg& answer) {
   const auto it = vis_.find(request.cookie);
   if (it == vis_.end() || !Same(it->second->stack, stack)) return -ENOENT;
   One& vi = *it->second;
-  if (request.a == ctl::kFilterAdd) return AddFilter(vi, request, std::move(socket), number);
+  if (request.a == ctl::kFilterAdd) return AddFilter(vi, request, std::move(socket), answer);
   const auto filter = vi.filters.find(request.d);
   if (filter == vi.filters.end()) return -ENOENT;
   if (request.a == ctl::kFilterHush)  // of a listener: it is closed, and keeps its port
@@ -337,6 +365,7 @@ int Vis::Filter(const pstn_uuid& stack, const ctl::Msg& request, UniqueFd socket
     Remove(vi, filter->second.keys);
     return 0;
   });
+  if (filter->second.is_kept_port) vi.kept_ports--;
   vi.filters.erase(filter);
   return 0;
 }

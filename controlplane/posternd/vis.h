@@ -50,8 +50,8 @@ class Vis {
   // stack has come for it already, and it is `id`.
   int Adopt(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request, UniqueFd socket,
             UniqueFd& line, uint64_t& id);
-  // kFilter. `number` names what was added.
-  int Filter(const pstn_uuid& stack, const ctl::Msg& request, UniqueFd socket, uint32_t& number);
+  // kFilter, and what the answer says besides its status.
+  int Filter(const pstn_uuid& stack, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer);
 
  private:
   using Key = std::pair<uint64_t, uint32_t>;  // network namespace's inode, ifindex
@@ -68,6 +68,7 @@ class Vis {
   struct Installed {
     UniqueFd socket;
     FilterKeys keys;
+    bool is_kept_port = false;
   };
   struct One {
     pstn_uuid stack{};
@@ -78,6 +79,7 @@ class Vis {
     std::map<uint32_t, Installed> filters;
     std::map<std::string, uint32_t> uses;  // of a key's bytes: listeners may share a port
     uint32_t next_filter = 1;
+    uint32_t kept_ports = 0;
   };
 
   bool IsAllowed(const std::string& name) const;
@@ -96,7 +98,8 @@ class Vis {
   int Grant(const pstn_uuid& stack, Interface& interface, uint32_t slot, ctl::ViGrant& grant,
             const std::vector<UniqueFd>& sockets, UniqueFd& line);
   void Ended(uint64_t id);
-  int AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, uint32_t& number);
+  int AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer);
+  int KeepPort(One& vi, const ctl::Msg& request, ctl::Msg& answer);
   static int Install(One& vi, FilterKeys& keys, uint32_t flags);
   static void Remove(One& vi, const FilterKeys& keys);
 

@@ -86,7 +86,7 @@ int XdpProgram::AttachNew(uint32_t ifindex, const std::string& name) {
     Warn("VI on %s: the XDP program is not loaded: %s", name.c_str(), strerror(error));
     return -error;
   }
-  const int program = bpf_program__fd(skeleton->progs.pstn_xdp1_vi);
+  const int program = bpf_program__fd(skeleton->progs.pstn_xdp2_vi);
   // The program itself has no use for this one, which is to live as long as it does.
   if (bpf_prog_bind_map(program, bpf_map__fd(skeleton->maps.pstn_vi_owners), nullptr) != 0)
     return -errno;

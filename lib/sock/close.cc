@@ -147,6 +147,10 @@ bool ResetConnection(pstn_ep& ep) {
   ep.lgr_idx = PSTN_NONE;
   ep.side = 0;
   ep.peer = {};
+  if ((FetchAnd(ep.flags, ~PSTN_EPF_PORT_LENT) & PSTN_EPF_PORT_LENT) != 0) {
+    ep.local = {};
+    ep.local.port = static_cast<uint16_t>(ep.kernel_port);
+  }
   StoreRelaxed(ep.error, open ? static_cast<uint32_t>(ECONNRESET) : 0u);
   FetchAnd(ep.flags, ~(PSTN_EPF_HUNG | PSTN_EPF_CONNECTING | PSTN_EPF_DISCONNECTING |
                        PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));

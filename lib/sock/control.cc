@@ -168,6 +168,7 @@ void Reintroduce() {
   }
   const WireAsk ask = [](Msg& m, int fd, int* reply) { return Ask(m, fd, reply); };
   const bool wired = WireReintroduce(ask) == 0;
+  if (wired) WireKeepPorts(ask);
   const pstn_slot& slot = s.slots[g_proc.slot];
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = LoadRelaxed(slot.chunk[c]);

@@ -74,6 +74,7 @@ CachedFd CacheTake(uint32_t family, bool want_bound, bool cloexec) {
   Shelf* shelf = &ShelfFor(family, want_bound);
   if (shelf->count == 0 && !want_bound) shelf = &ShelfFor(family, true);
   got = Pop(*shelf, want_bound);
+  if (got.fd < 0 && want_bound) got = Pop(ShelfFor(family, false), false);
   Unlock(cache_lock);
   if (got.fd >= 0 && got.cloexec != cloexec) {
     if (sys::Fcntl(got.fd, F_SETFD, cloexec ? FD_CLOEXEC : 0) < 0) return {};

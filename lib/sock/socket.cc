@@ -175,6 +175,9 @@ long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   ApplyOptions(fd, ep);  // SO_REUSEADDR, IPV6_V6ONLY: they matter to the kernel's bind
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
   long r = sys::Call(SYS_bind, fd, sa, len);
+  pstn_addr name;
+  if (r == -EADDRINUSE && AddrFromSockaddr(sa, len, ep.family, name) && WireGivePort(name.port))
+    r = sys::Call(SYS_bind, fd, sa, len);
   if (r < 0) return r;
   FetchOr(ep.flags, PSTN_EPF_BOUND);
   LearnLocal(fd, ep);

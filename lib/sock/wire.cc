@@ -144,6 +144,7 @@ void WireSweep() {
         (use == stack::kListenerUsed && !streams.Listens(w.listeners[i])))
       GiveUp(*engine, i);
   }
+  WireSweepPorts();
 }
 
 int WireBell() {

@@ -66,6 +66,14 @@ void WireUnfilter(uint32_t vi, uint32_t number, Unfilter how);
 // What is steered to that endpoint, for a new posternd.
 void WireRefilter(WireAsk ask, int fd, const pstn_ep& ep);
 
+// ---- wire_ports.cc: ports that connections are made from (stack/source_ports.h)
+// One more. False: posternd has none for us, or there are enough.
+bool WireNewPort(uint32_t vi, bool is_ipv6);
+// Gives it back, so that a program can bind it. False: it is none of ours, or in use.
+bool WireGivePort(uint16_t port);
+void WireSweepPorts();            // gives back what nobody has needed for a while
+void WireKeepPorts(WireAsk ask);  // for a new posternd
+
 // ---- wire.cc
 // Gives up listeners whose program is gone without a word.
 void WireSweep();

@@ -38,80 +38,120 @@ Reason WayTo(const pstn_addr& to, pstn_addr& from, uint32_t* vi) {
   return kReasonNone;
 }
 
-// The engine's end of the slot. PSTN_NONE: no endpoint left.
-uint32_t MakeEngineEnd(const pstn_ep& ep, const ConnSlot& slot) {
+// A connection that is being made: a slot, and its two ends. Without a port in `from` it gets one
+// of the stack's own.
+struct Attempt {
+  pstn_ep& ep;
+  const pstn_addr& to;
+  pstn_addr from;
+  uint32_t vi;
+  uint32_t filter = 0;  // of its own; 0: its port's
+  ConnSlot slot = {};
+  uint32_t end = PSTN_NONE;
+
+  pstn_conn& conn() const { return LgrConn(slot.lgr, slot.conn); }
+};
+
+// The engine's end of the slot. False: no endpoint left.
+bool MakeEngineEnd(Attempt& a) {
   pstn_stack& s = Stack();
-  const uint32_t other = OtherSide(slot.lgr_idx),
-                 idx = other < PSTN_LGRS ? NewEp(ep.family) : PSTN_NONE;
-  if (idx == PSTN_NONE) return idx;
-  pstn_ep& end = s.eps[idx];
+  const uint32_t other = OtherSide(a.slot.lgr_idx);
+  a.end = other < PSTN_LGRS ? NewEp(a.ep.family) : PSTN_NONE;
+  if (a.end == PSTN_NONE) return false;
+  pstn_ep& end = s.eps[a.end];
   FetchOr(end.flags, PSTN_EPF_ENGINE | PSTN_EPF_NODELAY);
   end.owner_slot = PSTN_NONE;
   StoreRelaxed(end.lgr_idx, other);
-  end.conn_idx = slot.conn;
-  end.conn_gen = ep.conn_gen;
+  end.conn_idx = a.slot.conn;
+  end.conn_gen = a.ep.conn_gen;
   end.side = 1;
-  end.local = ep.peer;
-  end.peer = ep.local;
-  end.listener = slot.lgr_idx;
-  pstn_conn& conn = LgrConn(slot.lgr, slot.conn);
-  StoreRelease(conn.ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);
-  StoreRelease(s.lgrs[other].conn_ep[slot.conn], idx + 1);
+  end.local = a.ep.peer;
+  end.peer = a.ep.local;
+  end.listener = a.slot.lgr_idx;
+  StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);
+  StoreRelease(s.lgrs[other].conn_ep[a.slot.conn], a.end + 1);
   StoreRelease(end.state, PSTN_EP_ESTABLISHED);
-  return idx;
+  return true;
 }
 
-void UndoSlot(pstn_ep& ep, const ConnSlot& slot) {
-  StoreRelease(LgrConn(slot.lgr, slot.conn).setup.state, PSTN_CS_FREE);
-  StoreRelease(Stack().lgrs[slot.lgr_idx].conn_ep[slot.conn], 0u);
-  GiveConn(Stack().lgrs[slot.lgr_idx], slot.conn);
-  StoreRelaxed(ep.lgr_idx, PSTN_NONE);
-}
-
-Reason Begin(int fd, pstn_ep& ep, const pstn_addr& to, const pstn_addr& from, uint32_t vi) {
+void Undo(const Attempt& a) {
   pstn_stack& s = Stack();
-  ConnSlot slot;
-  const Reason why = TakeConnSlot(s.hdr.id, slot);
+  if (a.end != PSTN_NONE) {
+    StoreRelease(s.lgrs[s.eps[a.end].lgr_idx].conn_ep[a.slot.conn], 0u);
+    StoreRelease(s.eps[a.end].state, PSTN_EP_FREE);
+    GiveEp(s, a.end);
+  }
+  StoreRelease(a.conn().setup.state, PSTN_CS_FREE);
+  StoreRelease(s.lgrs[a.slot.lgr_idx].conn_ep[a.slot.conn], 0u);
+  GiveConn(s.lgrs[a.slot.lgr_idx], a.slot.conn);
+  StoreRelaxed(a.ep.lgr_idx, PSTN_NONE);
+}
+
+// All who have its name learn the port that it has got.
+void NamePort(Attempt& a, uint16_t port) {
+  a.from.port = a.ep.local.port = a.conn().setup.client.port = Stack().eps[a.end].peer.port = port;
+  FetchOr(a.ep.flags, PSTN_EPF_PORT_LENT);
+}
+
+// Under the engine's lock. 0 or an errno; EADDRNOTAVAIL: there is no port for it.
+int ConnectLocked(Attempt& a, const stack::OpenWish& wish) {
+  int error = EADDRNOTAVAIL;
+  const uint64_t now = MonotonicNs();
+  if (a.from.port == 0) {
+    pstn_addr from = a.from;
+    if (!stack::TakeSourcePort(*g_wire, a.vi, from, a.to, now)) return error;
+    NamePort(a, from.port);
+  }
+  const uint32_t idx = g_wire->Connect(a.from, a.to, a.end, now, error, wish);
+  if (idx == PSTN_NONE) return error;
+  Stack().eps[a.end].accept_head = idx;
+  stack::Conn& c = g_wire->ConnAt(idx);
+  c.filter = a.filter;
+  c.filter_vi = a.vi;
+  c.filter_epoch = static_cast<uint32_t>(g_wire->state().grant[0]);
+  (void)g_wire->PollLocked(MonotonicNs());
+  return 0;
+}
+
+// The same, from a port that is asked for if the stack has none that is free for this peer.
+int Connect(Attempt& a, const stack::OpenWish& wish) {
+  constexpr int kTries = 8;  // others may be faster than we are
+  stack::WireState& w = g_wire->state();
+  for (int i = 0;; i++) {
+    if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
+    const int r = ConnectLocked(a, wish);
+    Unlock(w.lock);
+    if (r != EADDRNOTAVAIL || a.from.port != 0 || i == kTries ||
+        !WireNewPort(a.vi, !AddrIsV4(a.to)))
+      return r;
+  }
+}
+
+Reason Begin(int fd, Attempt& a) {
+  const Reason why = TakeConnSlot(Stack().hdr.id, a.slot);
   if (why != kReasonNone) return why;
-  FillConn(ep, slot, PSTN_NONE, 0, to, from);
-  const uint32_t end = MakeEngineEnd(ep, slot);
-  if (end == PSTN_NONE) {
-    UndoSlot(ep, slot);
+  FillConn(a.ep, a.slot, PSTN_NONE, 0, a.to, a.from);
+  if (!MakeEngineEnd(a)) {
+    Undo(a);
     return kReasonNoMemory;
   }
   // The answer must not meet the kernel.
-  uint32_t filter = 0;
-  int r = WireFilterPeer(fd, vi, from, to, &filter);
+  int r = a.from.port != 0 ? WireFilterPeer(fd, a.vi, a.from, a.to, &a.filter) : 0;
   if (r == 0) {
-    pstn_conn& conn = LgrConn(slot.lgr, slot.conn);
-    StoreRelease(conn.setup.state, PSTN_CS_OFFERED);
-    StoreRelease(ep.state, PSTN_EP_CONNECTING);
-    const stack::OpenWish wish = WireWish(fd, ep);
-    stack::WireState& w = g_wire->state();
-    if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
-    const uint32_t idx = g_wire->Connect(from, to, end, MonotonicNs(), r, wish);
-    if (idx != PSTN_NONE) {
-      s.eps[end].accept_head = idx;
-      g_wire->ConnAt(idx).filter = filter;
-      g_wire->ConnAt(idx).filter_vi = vi;
-      g_wire->ConnAt(idx).filter_epoch = static_cast<uint32_t>(w.grant[0]);
-      (void)g_wire->PollLocked(MonotonicNs());
-      Unlock(w.lock);
-      return kReasonNone;
-    }
-    Unlock(w.lock);
-    WireUnfilter(vi, filter, Unfilter::kNow);
-    StoreRelease(ep.state, PSTN_EP_NEW);
+    StoreRelease(a.conn().setup.state, PSTN_CS_OFFERED);
+    StoreRelease(a.ep.state, PSTN_EP_CONNECTING);
+    r = Connect(a, WireWish(fd, a.ep));
+    if (r == 0) return kReasonNone;
+    if (a.filter != 0) WireUnfilter(a.vi, a.filter, Unfilter::kNow);
+    FetchAnd(a.ep.flags, ~PSTN_EPF_PORT_LENT);
+    StoreRelease(a.ep.state, PSTN_EP_NEW);
   }
-  StoreRelease(s.lgrs[s.eps[end].lgr_idx].conn_ep[slot.conn], 0u);
-  StoreRelease(s.eps[end].state, PSTN_EP_FREE);
-  GiveEp(s, end);
-  UndoSlot(ep, slot);
-  return kReasonNotLocal;
+  Undo(a);
+  return r == EADDRNOTAVAIL ? kReasonNoPort : kReasonNotLocal;
 }
 
-// A port of ours, from which there is no connection to that peer: a socket from the fd cache brings
-// the one of its last connection, which is in TIME_WAIT.
+// A port that is bound, from which there is no connection to that peer: a socket from the fd cache
+// brings the one of its last connection, which is in TIME_WAIT.
 bool FreePort(int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from) {
   constexpr int kTries = 16;
   stack::WireState& w = g_wire->state();
@@ -136,10 +176,20 @@ Reason WireConnect(int fd, pstn_ep& ep, const pstn_addr& to) {
   uint32_t vi = kAreaVis;
   Reason why = WayTo(to, from, &vi);
   if (why != kReasonNone) return why;
-  if (!FreePort(fd, ep, to, from)) return kReasonNoPort;
   const pstn_addr before = ep.local;
-  why = Begin(fd, ep, to, from, vi);
-  if (why != kReasonNone) ep.local = before;
+  why = kReasonNoPort;
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) == 0) {
+    from.port = 0;
+    Attempt lent = {ep, to, from, vi};
+    why = Begin(fd, lent);
+    if (why != kReasonNone) ep.local = before;
+  }
+  if (why != kReasonNoPort) return why;
+  if (!FreePort(fd, ep, to, from)) return kReasonNoPort;
+  const pstn_addr bound = ep.local;
+  Attempt own = {ep, to, from, vi};
+  why = Begin(fd, own);
+  if (why != kReasonNone) ep.local = bound;
   return why;
 }
 

@@ -11,6 +11,7 @@
 #pragma once
 #include "abi/postern_abi.h"
 #include "stack/reassembly.h"
+#include "stack/source_ports.h"
 #include "stack/wheel.h"
 #include "tcp/challenge.h"
 #include "tcp/syn_cookie.h"
@@ -21,7 +22,7 @@
 namespace postern::stack {
 
 inline constexpr uint32_t kWireMagic = 0x65726977u;  // "wire"
-inline constexpr uint32_t kWireVersion = 2;
+inline constexpr uint32_t kWireVersion = 3;
 inline constexpr uint32_t kConns = 65536;
 inline constexpr uint32_t kTxSegs = 262144;
 inline constexpr uint32_t kRxSegs = 65536;
@@ -158,6 +159,7 @@ struct WireState {
   uint32_t zero;
   LearnedMtu learned[kLearnedMtus];
   Reassembly reassembly;
+  SourcePorts sources;
   Listener listeners[kListeners];
   Conn conns[kConns];
   uint64_t tx_named[kTxSegs / 64], rx_named[kRxSegs / 64];  // recover.cc's

@@ -330,6 +330,35 @@ s.close(); listener.close()
             self.assertIn("nowhere", file.read())
 
 
+PULL = """
+seen = set()
+def pull(n=1):
+    for _ in range(n):
+        with socket.create_connection((HOST, PORT), timeout=20) as s:
+            name = s.getsockname()[1]
+            seen.add(name)
+            if s.recv(100) != str(name).encode() or s.recv(1) != b"":
+                raise AssertionError("another name, or no end")
+    return name
+"""
+
+
+def names(test, server):
+    """The server tells each client its port, and closes; the client that comes back has pull() to ask it."""
+    server.do("""
+listener = socket.create_server((HOST, PORT), backlog=256)
+def accept():
+    while True:
+        sock, (_, port) = listener.accept()
+        sock.sendall(str(port).encode())
+        sock.close()
+threading.Thread(target=accept, daemon=True).start()
+""", HOST="0.0.0.0", PORT=test.port)
+    client = test.program("a")
+    client.do(PULL, HOST=V4["b"], PORT=test.port)
+    return client
+
+
 class ClientTest(wirekit.WireTest):
     """The client is postern's, the server the kernel's."""
 
@@ -457,6 +486,83 @@ for s in socks:
         client.kill()
         self.assertEqual(server.do("n = 0\nwhile p := s.recv(65536): n += len(p)\nresult = n"), 600000)
 
+    def may_bind(self, port, side="a"):
+        with self.new_socket(side) as sock:
+            try:
+                sock.bind(("0.0.0.0", port))
+            except OSError as error:
+                self.assertEqual(error.errno, errno.EADDRINUSE)
+                return False
+        return True
+
+    def test_ports_are_kept(self):
+        """The second connection asks nobody: posternd may be stopped. The port is nobody else's until the program ends."""
+        client = names(self, self.plain("b"))
+        before, resets = self.lab.opens("a"), self.lab.counters("a", "OutRsts")
+        port = client.get("pull(20)")
+        self.daemons["a"].send_signal(signal.SIGSTOP)
+        try:
+            client.do("pull(50)")
+        finally:
+            self.daemons["a"].send_signal(signal.SIGCONT)
+        self.assertEqual(self.lab.opens("a"), before, "the kernel's TCP had a part in it")
+        self.assertEqual(self.lab.counters("a", "OutRsts"), resets)
+        self.assertFalse(self.may_bind(port))
+        client.kill()
+        self.until(lambda: self.may_bind(port), "the port is still held")
+
+    def test_ports_of_many(self):
+        """Connections to one server have names of their own; another server sees the same ports."""
+        client = names(self, self.plain("b"))
+        client.do("""
+socks = [socket.create_connection((HOST, PORT), timeout=20) for _ in range(50)]
+names = {s.getsockname()[1] for s in socks}
+assert len(names) == 50, names
+assert {int(s.recv(9)) for s in socks} == names
+""")
+
+    def test_port_is_bound_by_name(self):
+        """bind() gets a port that the stack has kept, when no connection has it; connections from there have that name."""
+        client = names(self, self.plain("b"))
+        self.assertEqual(client.do("""
+port = pull()
+s = socket.socket()
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+end = time.monotonic() + 20
+while True:
+    try:
+        s.bind(("0.0.0.0", port))
+        break
+    except OSError as error:  # our FIN is not acknowledged yet
+        assert error.errno == errno.EADDRINUSE and time.monotonic() < end, error
+s.listen()
+t = socket.socket()
+t.bind(("0.0.0.0", 0))
+t.connect((HOST, PORT))
+result = [s.getsockname()[1] == port, t.getsockname()[1] == int(t.recv(9)), pull() != port]
+"""), [True] * 3)
+
+    def test_ports_after_a_new_posternd(self):
+        client = names(self, self.plain("b"))
+        port = client.get("pull()")
+        self.stop_daemon("a")
+        self.start_daemon("a")
+        self.until(lambda: not self.may_bind(port), "the port was not reserved again")
+        before = self.lab.opens("a")
+        client.do("pull(20)")
+        self.assertEqual(self.lab.opens("a"), before, "the kernel's TCP had a part in it")
+
+    def test_refused_and_then_connected(self):
+        """The socket whose connect() failed connects elsewhere: under a name of that connection's."""
+        client = names(self, self.plain("b"))
+        self.assertEqual(client.do("""
+s = socket.socket()
+first = s.connect_ex((HOST, PORT + 1))
+unnamed = s.getsockname()[1]
+s.connect((HOST, PORT))
+result = [first, unnamed, s.getsockname()[1] == int(s.recv(9))]
+"""), [errno.ECONNREFUSED, 0, True])
+
     def test_curl(self):
         curl = shutil.which("curl", path=wirekit.PATH)
         if not curl:
@@ -492,6 +598,17 @@ with socket.create_connection((HOST, PORT), timeout=20) as sock:
     exchange(sock, random.Random(SIZE).randbytes(SIZE))
 """, HOST=(V4 if family == socket.AF_INET else V6)["b"], PORT=self.port, SIZE=size)
                 self.assertEqual((self.lab.opens("a"), self.lab.segments("b")), before, "the kernel's TCP had a part in it")
+
+    def test_one_after_the_other(self):
+        """Ports come again while the server's last connection from there is in TIME_WAIT (RFC 6191)."""
+        for side in "ab":
+            self.start_daemon(side)
+        client = names(self, self.program("b"))
+        client.do("pull()")
+        before = self.lab.opens("a"), self.lab.segments("b")
+        client.do("pull(300)")
+        self.assertLess(client.get("len(seen)"), 100, "a port for each connection")
+        self.assertEqual((self.lab.opens("a"), self.lab.segments("b")), before, "the kernel's TCP had a part in it")
 
 
 def missing(build):

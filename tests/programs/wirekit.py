@@ -27,7 +27,7 @@ OTHER = {"a": "b", "b": "a"}
 
 # What a program of a test is: each line of its input is Python, as a JSON string; what that leaves in `result` is the answer.
 PROGRAM = """
-import hashlib, json, os, random, select, signal, socket, struct, sys, threading, time, traceback
+import errno, hashlib, json, os, random, select, signal, socket, struct, sys, threading, time, traceback
 world = dict(globals())
 print(json.dumps({"result": os.getpid()}), flush=True)
 for line in sys.stdin:

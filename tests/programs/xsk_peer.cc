@@ -9,6 +9,7 @@
 //   flow tcp|udp ADDR PORT LOCAL PEER PPORT FLAGS VLAN   a bound one, and a filter for that peer
 //   again NUMBER LOCAL PEER PPORT [FLAGS]   one more for the socket of that filter
 //   bound tcp ADDR PORT             only bound, and a filter as of "port": refused
+//   keep 4|6 PORT                   a port for connections from here, PORT 0: any; "ok NUMBER PORT"
 //   unfilter NUMBER                 takes the filter out, and closes its socket
 //   leak NUMBER                     closes the socket, and leaves the filter
 //   recv COUNT MSEC                 waits for so many frames: "ok HEX HEX ..."
@@ -279,6 +280,19 @@ std::string Again(World& w, Words& words) {
   return Install(w, m, dup(w.sockets[number]));
 }
 
+std::string Keep(World& w, Words& words) {
+  ctl::Msg m;
+  m.type = ctl::Type::kFilter;
+  m.cookie = w.vis.begin()->second.grant_id;
+  m.a = ctl::kFilterAdd;
+  m.b = ctl::kFilterOutgoing | ctl::kFilterFragments;
+  words >> m.c >> m.addr.port;
+  int with = -1;
+  if (const int error = w.daemon.Ask(m, -1, with); error != 0) return Status(error);
+  w.sockets[m.d] = -1;
+  return "ok " + std::to_string(m.d) + " " + std::to_string(m.a);
+}
+
 std::string Unfilter(World& w, Words& words) {
   ctl::Msg m;
   m.type = ctl::Type::kFilter;
@@ -422,6 +436,7 @@ std::string Obey(World& w, const std::string& line) {
   if (command == "bound") return Port(w, words, false);
   if (command == "flow") return Flow(w, words);
   if (command == "again") return Again(w, words);
+  if (command == "keep") return Keep(w, words);
   if (command == "unfilter") return Unfilter(w, words);
   if (command == "leak") return Leak(w, words);
   if (command == "recv") return Recv(w, words);

@@ -23,7 +23,7 @@ import netlab
 from netlab import MAC, V4, V6, checksum
 
 READY_SEC = 20
-EPERM, EBUSY, EINVAL, ENOENT, EADDRNOTAVAIL, EADDRINUSE = 1, 16, 22, 2, 99, 98
+EPERM, EBUSY, EINVAL, ENOENT, ENOSPC, EADDRNOTAVAIL, EADDRINUSE = 1, 16, 22, 2, 28, 99, 98
 SO_RCVBUFFORCE = 33
 TCP, UDP, ICMP, ICMP6 = 6, 17, 1, 58
 NOBODY = 65534
@@ -543,6 +543,33 @@ class XskTest(unittest.TestCase):
             with self.assertRaises(OSError) as taken:
                 other.bind(("0.0.0.0", 7000))
             self.assertEqual(taken.exception.errno, EADDRINUSE)
+
+    def test_a_port_for_connections_from_here(self):
+        """It is reserved, and takes what the kernel has no socket for; one that is to be it again has to be free, and ephemeral."""
+        peer = self.opened()
+        for family, address, frame in (4, "0.0.0.0", frame4), (6, "::", frame6):
+            number, port = (int(word) for word in peer.do("keep", family, 0))
+            with self.lab.socket("b", socket.AF_INET if family == 4 else socket.AF_INET6) as other:
+                with self.assertRaises(OSError) as taken:
+                    other.bind((address, port))
+                self.assertEqual(taken.exception.errno, EADDRINUSE)
+                wanted = [frame(tcp(4000, port)), frame(tcp(4001, port, flags=netlab.SYN | netlab.ACK))]
+                self.put(*wanted)
+                self.assertEqual(peer.frames(3, QUIET_MSEC), wanted)
+                self.assertEqual(self.refused(peer.do, "keep", family, port), EADDRINUSE)
+                peer.do("unfilter", number)
+                other.bind((address, port))
+            self.assertEqual(int(peer.do("keep", family, port)[1]), port)
+        self.assertEqual(self.refused(peer.do, "keep", 4, 80), EPERM)
+        self.assertEqual(self.refused(peer.do, "keep", 5, 0), EINVAL)
+
+    def test_ports_for_connections_are_bounded(self):
+        peer = self.opened()
+        with self.assertRaises(Refused) as refused:
+            for _ in range(2000):
+                peer.do("keep", 4, 0)
+        self.assertEqual(refused.exception.errno, ENOSPC)
+        self.assertTrue(self.kernel_answers(7000))
 
     def test_an_interface_that_is_not_named(self):
         with self.lab.inside("b"):

@@ -13,6 +13,9 @@
 // handshake that it answered with a SYN cookie the kernel has nothing there; but it says whether an
 // ACK brings one back.
 //
+// A filter for a port that connections are made from leaves listeners alone, too: it takes only
+// what the kernel would answer with a RST. So it can't harm anybody.
+//
 // A filter for a port on any address takes only what is for an address of this host
 // (pstn_vi_local): a router's other packets are none of ours, whatever their port.
 //
@@ -239,7 +242,7 @@ static __always_inline int brings_cookie(const struct packet* p, struct bpf_sock
 static __always_inline int is_kernels(struct xdp_md* ctx, const struct packet* p,
                                       const struct pstn_xdp_ip* local,
                                       const struct pstn_xdp_ip* peer, __be16 local_port,
-                                      __be16 peer_port, struct ports* ports) {
+                                      __be16 peer_port, __u32 flags, struct ports* ports) {
   if (p->protocol != IPPROTO_TCP) return 0;
   struct bpf_sock_tuple tuple = {};
   __u32 bytes = sizeof(tuple.ipv4);
@@ -257,7 +260,8 @@ static __always_inline int is_kernels(struct xdp_md* ctx, const struct packet* p
   }
   struct bpf_sock* sk = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
   if (!sk) return 0;
-  const int takes = sk->state != BPF_TCP_LISTEN || brings_cookie(p, sk, ports);
+  const int takes =
+      sk->state != BPF_TCP_LISTEN || (flags & PSTN_XDP_OUTGOING) || brings_cookie(p, sk, ports);
   bpf_sk_release(sk);
   return takes;
 }
@@ -279,7 +283,7 @@ static __always_inline struct pstn_xdp_target* find(struct xdp_md* ctx, const st
     port.local.word[2] = p->is_ipv6 ? 0 : bpf_htonl(0xffff);
     target = bpf_map_lookup_elem(&pstn_vi_ports, &port);
   }
-  if (target && is_kernels(ctx, p, local, peer, local_port, peer_port, ports)) {
+  if (target && is_kernels(ctx, p, local, peer, local_port, peer_port, target->flags, ports)) {
     count(PSTN_XDP_COUNT_KERNELS);
     return 0;
   }
@@ -344,7 +348,7 @@ static __always_inline int steer(struct xdp_md* ctx, struct packet* p) {
 }
 
 SEC("xdp.frags")
-int pstn_xdp1_vi(struct xdp_md* ctx) {
+int pstn_xdp2_vi(struct xdp_md* ctx) {
   struct packet p = {.at = (void*)(long)ctx->data, .end = (void*)(long)ctx->data_end};
   struct ethhdr* eth = TAKE(&p, struct ethhdr);
   if (!eth) return XDP_PASS;

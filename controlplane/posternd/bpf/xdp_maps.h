@@ -11,7 +11,7 @@
 #include <linux/types.h>
 #endif
 
-#define PSTN_XDP_PROGRAM "pstn_xdp1_vi"
+#define PSTN_XDP_PROGRAM "pstn_xdp2_vi"
 #define PSTN_XDP_SLOTS 64        // VIs of one interface
 #define PSTN_XDP_SLOT_QUEUES 32  // of each; index in the XSKMAP: slot * 32 + queue
 #define PSTN_XDP_FLOWS_MAX 262144
@@ -44,6 +44,7 @@ struct pstn_xdp_port {
 
 #define PSTN_XDP_PASS 1       // leave it to the kernel, though a wider filter would take it
 #define PSTN_XDP_FRAGMENTS 2  // its fragments, too
+#define PSTN_XDP_OUTGOING 4   // of a port: only what no socket of the kernel's would get
 
 struct pstn_xdp_target {
   __u32 slot;

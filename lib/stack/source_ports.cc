@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+// source_ports.cc - see source_ports.h.
+#include "stack/source_ports.h"
+
+#include "base/atomic.h"
+#include "stack/engine.h"
+#include "stack/names.h"
+
+namespace postern::stack {
+namespace {
+
+// A peer with whom all of these are taken gets a new port, or one that is bound for it alone.
+constexpr uint32_t kLooks = 64;
+
+}  // namespace
+
+bool TakeSourcePort(Engine& engine, uint32_t vi, pstn_addr& from, const pstn_addr& to,
+                    uint64_t now) {
+  SourcePorts& ports = engine.state().sources;
+  const uint32_t hw = ports.hw < kSourcePorts ? ports.hw : kSourcePorts;
+  if (hw == 0) return false;
+  const uint32_t is_ipv6 = IsIpv4(to) ? 0 : 1;
+  const uint32_t first = static_cast<uint32_t>(engine.Random() % hw);
+  for (uint32_t i = 0, looks = 0; i < hw && looks < kLooks; i++) {
+    SourcePort& p = ports.at[(first + i) % hw];
+    if (LoadRelaxed(p.filter) == 0 || p.vi != vi || p.is_ipv6 != is_ipv6) continue;
+    looks++;
+    from.port = p.port;
+    if (engine.IsTaken(from, to)) continue;
+    StoreRelaxed(p.used_ns, now);
+    return true;
+  }
+  return false;
+}
+
+bool AddSourcePort(WireState& w, const SourcePort& p) {
+  SourcePorts& ports = w.sources;
+  for (uint32_t i = 0; i < kSourcePorts; i++) {
+    SourcePort& at = ports.at[i];
+    if (i < ports.hw && LoadRelaxed(at.filter) != 0) continue;
+    at.port = p.port;
+    at.vi = p.vi;
+    at.is_ipv6 = p.is_ipv6;
+    StoreRelaxed(at.used_ns, p.used_ns);
+    StoreRelaxed(at.epoch, p.epoch);
+    StoreRelease(at.filter, p.filter);  // last: who dies before has added nothing
+    if (i >= ports.hw) StoreRelease(ports.hw, i + 1);
+    return true;
+  }
+  return false;
+}
+
+namespace {
+
+template <typename Fn>
+void EachUsedPort(const WireState& w, TimeWait time_wait, Fn fn) {
+  for (uint32_t i = 0; i < LoadRelaxed(w.conn_hw) && i < kConns; i++) {
+    const Conn& c = w.conns[i];
+    if (LoadRelaxed(c.use) == kConnUsed &&
+        (time_wait == TimeWait::kCounts || tcp::StateOf(c.tcb) != tcp::State::kTimeWait))
+      fn(c.local.port);
+  }
+}
+
+}  // namespace
+
+bool IsPortUsed(const WireState& w, uint16_t port, TimeWait time_wait) {
+  bool found = false;
+  EachUsedPort(w, time_wait, [&](uint16_t used) { found = found || used == port; });
+  return found;
+}
+
+void FindUsedPorts(const WireState& w, TimeWait time_wait, UsedPorts& used) {
+  used = {};
+  EachUsedPort(w, time_wait, [&](uint16_t port) { used.bits[port / 64] |= 1ull << (port % 64); });
+}
+
+bool RemoveSourcePort(WireState& w, uint32_t idx, uint64_t used_ns, SourcePort& was) {
+  if (idx >= kSourcePorts) return false;
+  SourcePort& p = w.sources.at[idx];
+  was = p;
+  if (was.filter == 0 || was.used_ns != used_ns) return false;
+  StoreRelaxed(p.filter, 0u);
+  return true;
+}
+
+}  // namespace postern::stack
