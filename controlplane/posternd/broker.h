@@ -27,6 +27,7 @@
 #include "directory.h"
 #include "event.h"
 #include "policy.h"
+#include "rate_limit.h"
 #include "routes.h"
 #include "uuid.h"
 #include "vis.h"
@@ -52,6 +53,7 @@ class Broker {
     std::map<OfferKey, Listener> offers;
     std::set<OfferKey> shown;          // other members' offers that it has been told
     std::vector<pstn_addr> addresses;  // of its network namespace
+    RateLimit vi_asks;
   };
   struct Stack {
     Client* member = nullptr;  // null: its daemon is gone, and may come back
@@ -124,6 +126,8 @@ class Broker {
   pstn_host Host() const;
   void TellHost();
   void Bell(Client& client, const ctl::Msg& message, UniqueFd fd);
+  ViAsker AskerFor(const Member& member, const pstn_uuid& stack) const;
+  bool MayAskNow(Member& member, uint32_t cost) const;
   void Vi(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Filter(Client& client, const ctl::Msg& message, UniqueFd fd);
   void GetRoutes(Client& client, const ctl::Msg& message, UniqueFd fd);

@@ -106,29 +106,49 @@ void Broker::Bell(Client& client, const ctl::Msg& message, UniqueFd) {
   client.Send(reply, Share(std::move(bell)));
 }
 
+ViAsker Broker::AskerFor(const Member& member, const pstn_uuid& stack) const {
+  const auto may_have = [this, &member](const std::string& interface) {
+    return policy_.AllowsVi(member.who, interface);
+  };
+  return {stack, member.who.uid, policy_.filters_max, may_have};
+}
+
+// To make a VI and to check a filter takes time in which nobody else is served.
+bool Broker::MayAskNow(Member& member, uint32_t cost) const {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const auto now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  return member.vi_asks.Take(static_cast<uint64_t>(now_ns), policy_.vi_asks_max, cost);
+}
+
 // In the network namespace of the member, which was noted when it joined.
 void Broker::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
-  const Who& who = MemberOf(client)->who;
+  Member& member = *MemberOf(client);
+  const Who& who = member.who;
   if (!vis_.enabled()) return client.Reply(message, ENOTSUP);
+  if (!MayAskNow(member, kViAskCost)) return client.Reply(message, EBUSY);
   if (Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
   const UniqueFd netns = OpenNetns(who.pid, who.netns);
   if (!netns.ok() || !client.connected()) return client.Reply(message, EPERM);
+  const ViAsker asker = AskerFor(member, message.uuid);
   UniqueFd line;
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
   reply.status = message.b != 0
-                     ? -vis_.Adopt(message.uuid, netns, message, std::move(fd), line, reply.cookie)
-                     : -vis_.Open(message.uuid, netns, message, std::move(fd), line);
+                     ? -vis_.Adopt(asker, netns, message, std::move(fd), line, reply.cookie)
+                     : -vis_.Open(asker, netns, message, std::move(fd), line);
   client.Send(reply, line.ok() ? Share(std::move(line)) : SharedFd());
 }
 
 void Broker::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
+  Member& member = *MemberOf(client);
+  // What takes something away is never too much.
+  if (message.a == ctl::kFilterAdd && !MayAskNow(member, 1)) return client.Reply(message, EBUSY);
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
-  reply.status = -vis_.Filter(message.uuid, message, std::move(fd), reply);
+  reply.status = -vis_.Filter(AskerFor(member, message.uuid), message, std::move(fd), reply);
   client.Send(reply);
 }
 

@@ -67,6 +67,10 @@ struct PolicyReader {
 
   static Policy::Match ReadMatch(const json& object, const char* where) {
     OnlyKeys(object, where, {"user", "group", "cgroup"});
+    return ReadWho(object);
+  }
+
+  static Policy::Match ReadWho(const json& object) {
     Policy::Match match;
     if (object.contains("user")) match.uid = User(object["user"]);
     if (object.contains("group")) match.gid = Group(object["group"]);
@@ -86,6 +90,23 @@ struct PolicyReader {
     if (!object.contains("verdict")) Fail("a rule has no verdict");
     rule.allow = Verdict(object["verdict"], "a rule's verdict");
     return rule;
+  }
+
+  static Policy::ViRule ReadViRule(const json& object) {
+    OnlyKeys(object, "an entry of vis", {"interface", "user", "group", "cgroup", "verdict"});
+    Policy::ViRule rule;
+    rule.who = ReadWho(object);
+    if (object.contains("interface")) rule.interface = String(object["interface"], "interface");
+    if (!object.contains("verdict")) Fail("an entry of vis has no verdict");
+    rule.allow = Verdict(object["verdict"], "the verdict of an entry of vis");
+    return rule;
+  }
+
+  static std::vector<Policy::ViRule> ViRules(const json& array) {
+    if (!array.is_array()) Fail("vis is not an array");
+    std::vector<Policy::ViRule> rules;
+    for (const json& rule : array) rules.push_back(ReadViRule(rule));
+    return rules;
   }
 
   static std::vector<std::string> Ueids(const json& value) {
@@ -127,9 +148,9 @@ struct PolicyReader {
   }
 
   static Policy Read(const json& object) {
-    OnlyKeys(
-        object, "the policy",
-        {"default", "rules", "links", "listeners", "daemons", "buffers", "ueids", "addresses"});
+    OnlyKeys(object, "the policy",
+             {"default", "rules", "links", "listeners", "daemons", "buffers", "filters", "vi_asks",
+              "vis", "ueids", "addresses"});
     Policy policy;
     if (object.contains("default")) policy.default_ = Verdict(object["default"], "default");
     if (object.contains("links")) policy.links_max = Number(object["links"], "links");
@@ -137,6 +158,9 @@ struct PolicyReader {
       policy.listeners_max = Number(object["listeners"], "listeners");
     if (object.contains("daemons")) policy.daemons_max = Number(object["daemons"], "daemons");
     if (object.contains("buffers")) policy.buffers_max = Number(object["buffers"], "buffers");
+    if (object.contains("filters")) policy.filters_max = Number(object["filters"], "filters");
+    if (object.contains("vi_asks")) policy.vi_asks_max = Number(object["vi_asks"], "vi_asks");
+    if (object.contains("vis")) policy.vi_rules_ = ViRules(object["vis"]);
     if (object.contains("ueids")) policy.ueids = Ueids(object["ueids"]);
     if (object.contains("addresses")) {
       if (!object["addresses"].is_array()) Fail("addresses is not an array");
@@ -175,6 +199,15 @@ std::optional<Policy> Policy::Load(const std::string& path, std::string& error) 
 bool Policy::Match::Fits(const Who& who) const {
   return (!uid || *uid == who.uid) && (!gid || *gid == who.gid) &&
          who.cgroup.compare(0, cgroup.size(), cgroup) == 0;
+}
+
+bool Policy::AllowsVi(const Who& who, const std::string& interface) const {
+  if (!vi_rules_) return true;
+  for (const ViRule& rule : *vi_rules_) {
+    if (rule.who.Fits(who) && (rule.interface.empty() || rule.interface == interface))
+      return rule.allow;
+  }
+  return false;
 }
 
 bool Policy::Allows(const Who& from, const Who& to, uint16_t port) const {

@@ -5,11 +5,13 @@
 //     "rules": [ { "from": { "user": "www-data" }, "to": { "user": "redis" }, "ports": "6379",
 //     "verdict": "allow" },
 //                { "to": { "cgroup": "/secret/" }, "verdict": "deny" } ],
-//     "addresses": [ "10.96.0.0/12" ] }
+//     "addresses": [ "10.96.0.0/12" ],
+//     "vis": [ { "interface": "eth1", "group": "web", "verdict": "allow" } ] }
 //
 // The first rule that fits decides. "deny" means that the connection is the kernel's, not that it
 // is refused: Postern adds no firewall, and goes around none that names users, cgroups or ports
-// here.
+// here. "vis" says whose programs may have an interface's packets themselves, of those that --vi
+// names: the first that fits decides, and if there are any, who fits none may not.
 #pragma once
 #include <sys/types.h>
 
@@ -21,6 +23,9 @@
 #include "abi/postern_abi.h"
 
 namespace postern::daemon {
+
+// It takes so much longer than other asks.
+inline constexpr uint32_t kViAskCost = 200;
 
 // A daemon, and so the programs behind it, as the kernel knows it.
 struct Who {
@@ -41,8 +46,12 @@ class Policy {
   static std::optional<Policy> Load(const std::string& path, std::string& error);
 
   bool Allows(const Who& from, const Who& to, uint16_t port) const;
+  bool AllowsVi(const Who& who, const std::string& interface) const;
   // What one user may have.
-  uint32_t links_max = 1024, listeners_max = 1024, daemons_max = 256, buffers_max = 4096;
+  uint32_t links_max = 1024, listeners_max = 1024, daemons_max = 256, buffers_max = 4096,
+           filters_max = 65536;
+  // What one daemon may ask about VIs in a second; to make one counts for kViAskCost.
+  uint32_t vi_asks_max = 2000;
   // Who our host is to others (SMC's user-defined ids; at least one).
   std::vector<std::string> ueids = {"POSTERN"};
   // Where network namespaces of this host may be reached, besides their own addresses: virtual
@@ -62,10 +71,16 @@ class Policy {
     std::string ports;
     bool allow = true;
   };
+  struct ViRule {
+    Match who;
+    std::string interface;  // "": any
+    bool allow = true;
+  };
   friend struct PolicyReader;
 
   bool default_ = true;
   std::vector<Rule> rules_;
+  std::optional<std::vector<ViRule>> vi_rules_;  // unset: everybody
 };
 
 }  // namespace postern::daemon

@@ -37,14 +37,14 @@ void Server::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (!vis_.enabled()) return AskBroker(client, message, std::move(fd));
   const UniqueFd netns = OpenNetns(client.pid(), 0);
   if (!netns.ok() || PidfdIsDead(client.process->pidfd.get())) return client.Reply(message, EPERM);
-  const pstn_uuid& stack = client.process->stack->id;
+  const ViAsker asker = {client.process->stack->id};
   UniqueFd line;
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
   reply.status = message.b != 0
-                     ? -vis_.Adopt(stack, netns, message, std::move(fd), line, reply.cookie)
-                     : -vis_.Open(stack, netns, message, std::move(fd), line);
+                     ? -vis_.Adopt(asker, netns, message, std::move(fd), line, reply.cookie)
+                     : -vis_.Open(asker, netns, message, std::move(fd), line);
   client.Send(reply, line.ok() ? Share(std::move(line)) : SharedFd());
 }
 
@@ -53,7 +53,7 @@ void Server::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
-  reply.status = -vis_.Filter(client.process->stack->id, message, std::move(fd), reply);
+  reply.status = -vis_.Filter({client.process->stack->id}, message, std::move(fd), reply);
   client.Send(reply);
 }
 

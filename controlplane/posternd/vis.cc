@@ -68,7 +68,8 @@ Vis::Vis(event_base* base, const std::string& interfaces)
 
 Vis::~Vis() = default;
 
-bool Vis::IsAllowed(const std::string& name) const {
+bool Vis::IsAllowed(const ViAsker& asker, const std::string& name) const {
+  if (asker.may_have && !asker.may_have(name)) return false;
   return std::any_of(interfaces_allowed_.begin(), interfaces_allowed_.end(),
                      [&name](const std::string& a) { return a == "any" || a == name; });
 }
@@ -121,16 +122,17 @@ void Vis::SweepInherited(Interface& interface) {
   });
 }
 
-int Vis::MakeInterface(const UniqueFd& netns, const Key& key, Interface*& made) {
+int Vis::MakeInterface(const ViAsker& asker, const UniqueFd& netns, const Key& key,
+                       Interface*& made) {
   auto interface = std::make_unique<Interface>();
   interface->key = key;
   interface->netns = UniqueFd(fcntl(netns.get(), F_DUPFD_CLOEXEC, 0));
   Interface& i = *interface;
-  const int error = worker_.Run(netns.get(), [this, &i] {
+  const int error = worker_.Run(netns.get(), [this, &i, &asker] {
     NetInterface about;
     if (const int failed = ReadInterface(i.key.second, about); failed != 0) return failed;
     i.name = about.name;
-    if (!IsAllowed(i.name)) return -EPERM;
+    if (!IsAllowed(asker, i.name)) return -EPERM;
     i.netlink = AddressSocket();
     i.addresses = Reachable(LocalAddresses());
     const int failed = i.program.Attach(i.key.second, i.name);
@@ -151,7 +153,8 @@ int Vis::MakeInterface(const UniqueFd& netns, const Key& key, Interface*& made) 
   return 0;
 }
 
-int Vis::FindInterface(const UniqueFd& netns, uint32_t ifindex, Interface*& found) {
+int Vis::FindInterface(const ViAsker& asker, const UniqueFd& netns, uint32_t ifindex,
+                       Interface*& found) {
   struct stat st {};
   if (!netns.ok() || fstat(netns.get(), &st) != 0) return -EPERM;
   const Key key{st.st_ino, ifindex};
@@ -159,9 +162,9 @@ int Vis::FindInterface(const UniqueFd& netns, uint32_t ifindex, Interface*& foun
   const auto it = std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& i) {
     return i->key == key && In(*i, [&i] { return i->program.attached() ? 0 : -ENODEV; }) == 0;
   });
-  if (it == interfaces_.end()) return MakeInterface(netns, key, found);
+  if (it == interfaces_.end()) return MakeInterface(asker, netns, key, found);
   found = it->get();
-  return 0;
+  return IsAllowed(asker, found->name) ? 0 : -EPERM;
 }
 
 void Vis::DropIfUnused(Interface& interface) {
@@ -174,7 +177,7 @@ void Vis::DropIfUnused(Interface& interface) {
 // ---- VIs ---------------------------------------------------------------------------------------
 
 // The VI's line, with the grant in it.
-int Vis::Grant(const pstn_uuid& stack, Interface& interface, uint32_t slot, ctl::ViGrant& grant,
+int Vis::Grant(const ViAsker& asker, Interface& interface, uint32_t slot, ctl::ViGrant& grant,
                const std::vector<UniqueFd>& sockets, UniqueFd& line) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
@@ -190,7 +193,8 @@ int Vis::Grant(const pstn_uuid& stack, Interface& interface, uint32_t slot, ctl:
   fds.push_back(interface.program.link());
   const ctl::GrantPacket packet(grant, fds.data(), static_cast<uint32_t>(fds.size()));
   if (sendmsg(vi->line.get(), &packet.header, MSG_NOSIGNAL) < 0) return -errno;
-  vi->stack = stack;
+  vi->stack = asker.stack;
+  vi->uid = asker.uid;
   vi->interface = &interface;
   vi->slot = slot;
   vi->ended = std::make_unique<Event>(base_, vi->line.get(), EV_READ, [this, id] { Ended(id); });
@@ -217,10 +221,10 @@ void Vis::Ended(uint64_t id) {
   DropIfUnused(interface);
 }
 
-int Vis::Open(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request, UniqueFd area,
+int Vis::Open(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd area,
               UniqueFd& line) {
   Interface* interface = nullptr;
-  if (const int error = FindInterface(netns, request.a, interface); error != 0) return error;
+  if (const int error = FindInterface(asker, netns, request.a, interface); error != 0) return error;
   std::vector<UniqueFd> sockets;
   ctl::ViGrant grant;
   uint32_t slot = 0;
@@ -235,12 +239,12 @@ int Vis::Open(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& req
     slot = static_cast<uint32_t>(free);
     return 0;
   });
-  if (error == 0) error = Grant(stack, *interface, slot, grant, sockets, line);
+  if (error == 0) error = Grant(asker, *interface, slot, grant, sockets, line);
   if (error != 0) DropIfUnused(*interface);
   return error;
 }
 
-int Vis::Adopt(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request,
+int Vis::Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request,
                UniqueFd socket, UniqueFd& line, uint64_t& id) {
   uint64_t cookie = 0;
   int domain = 0;
@@ -250,7 +254,7 @@ int Vis::Adopt(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& re
   size = sizeof(cookie);
   if (getsockopt(socket.get(), SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return -errno;
   Interface* interface = nullptr;
-  int error = FindInterface(netns, request.a, interface);
+  int error = FindInterface(asker, netns, request.a, interface);
   if (error != 0) return error;
   int slot = -ENOENT;
   error = In(*interface, [&] {
@@ -262,11 +266,11 @@ int Vis::Adopt(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& re
   });
   if (known != vis_.end()) {
     error = -EEXIST;
-    if (Same(known->second->stack, stack)) id = known->first;
+    if (Same(known->second->stack, asker.stack)) id = known->first;
   }
   ctl::ViGrant grant;
   grant.ifindex = request.a;
-  if (error == 0) error = Grant(stack, *interface, static_cast<uint32_t>(slot), grant, {}, line);
+  if (error == 0) error = Grant(asker, *interface, static_cast<uint32_t>(slot), grant, {}, line);
   if (error != 0) DropIfUnused(*interface);
   return error;
 }
@@ -330,6 +334,12 @@ int Vis::KeepPort(One& vi, const ctl::Msg& request, ctl::Msg& answer) {
   return 0;
 }
 
+size_t Vis::FiltersOf(uid_t uid) const {
+  size_t count = 0;
+  for (const auto& [id, vi] : vis_) count += vi->uid == uid ? vi->filters.size() : 0;
+  return count;
+}
+
 int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer) {
   if (vi.filters.size() >= kFiltersMax) return -ENOSPC;
   if (request.b == (ctl::kFilterOutgoing | ctl::kFilterFragments))
@@ -350,11 +360,11 @@ int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& 
   return 0;
 }
 
-int Vis::Filter(const pstn_uuid& stack, const ctl::Msg& request, UniqueFd socket,
-                ctl::Msg& answer) {
+int Vis::Filter(const ViAsker& asker, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer) {
   const auto it = vis_.find(request.cookie);
-  if (it == vis_.end() || !Same(it->second->stack, stack)) return -ENOENT;
+  if (it == vis_.end() || !Same(it->second->stack, asker.stack)) return -ENOENT;
   One& vi = *it->second;
+  if (request.a == ctl::kFilterAdd && FiltersOf(vi.uid) >= asker.filters_max) return -ENOSPC;
   if (request.a == ctl::kFilterAdd) return AddFilter(vi, request, std::move(socket), answer);
   const auto filter = vi.filters.find(request.d);
   if (filter == vi.filters.end()) return -ENOENT;

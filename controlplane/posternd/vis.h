@@ -13,6 +13,7 @@
 // to a socket that he has.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,6 +31,14 @@
 
 namespace postern::daemon {
 
+// For whom a VI or a filter is. What may be refused him besides `--vi`: filled in by the broker.
+struct ViAsker {
+  pstn_uuid stack{};
+  uid_t uid = 0;
+  uint32_t filters_max = UINT32_MAX;                   // of the user's, all together
+  std::function<bool(const std::string&)> may_have{};  // an interface's name; none: any
+};
+
 class Vis {
  public:
   // interfaces: names separated by commas, "any", or "off". To be made while posternd still has the
@@ -44,14 +53,14 @@ class Vis {
   // kVi of a process of that stack in that network namespace (a descriptor). `line`: what the
   // answer carries. 0 or -errno; EPERM: not on this interface, ENODEV, EBUSY, and what
   // OpenSockets() and XdpProgram::Attach() say.
-  int Open(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request, UniqueFd area,
+  int Open(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd area,
            UniqueFd& line);
   // kVi of a stack that has a VI of an earlier posternd, whose first socket this is. EEXIST: the
   // stack has come for it already, and it is `id`.
-  int Adopt(const pstn_uuid& stack, const UniqueFd& netns, const ctl::Msg& request, UniqueFd socket,
+  int Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd socket,
             UniqueFd& line, uint64_t& id);
   // kFilter, and what the answer says besides its status.
-  int Filter(const pstn_uuid& stack, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer);
+  int Filter(const ViAsker& asker, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer);
 
  private:
   using Key = std::pair<uint64_t, uint32_t>;  // network namespace's inode, ifindex
@@ -72,6 +81,7 @@ class Vis {
   };
   struct One {
     pstn_uuid stack{};
+    uid_t uid = 0;
     Interface* interface = nullptr;
     uint32_t slot = 0;
     UniqueFd line;
@@ -82,20 +92,22 @@ class Vis {
     uint32_t kept_ports = 0;
   };
 
-  bool IsAllowed(const std::string& name) const;
+  bool IsAllowed(const ViAsker& asker, const std::string& name) const;
   // Runs it in the interface's network namespace, with all capabilities.
   template <typename Work>
   int In(const Interface& interface, const Work& work) {
     return worker_.Run(interface.netns.get(), work);
   }
-  int FindInterface(const UniqueFd& netns, uint32_t ifindex, Interface*& found);
-  int MakeInterface(const UniqueFd& netns, const Key& key, Interface*& made);
+  int FindInterface(const ViAsker& asker, const UniqueFd& netns, uint32_t ifindex,
+                    Interface*& found);
+  int MakeInterface(const ViAsker& asker, const UniqueFd& netns, const Key& key, Interface*& made);
+  size_t FiltersOf(uid_t uid) const;
   void WatchAddresses(Interface& interface);
   static std::vector<pstn_addr> Reachable(std::vector<pstn_addr> all);
   void AddressesChanged(Interface& interface);
   void SweepInherited(Interface& interface);
   void DropIfUnused(Interface& interface);
-  int Grant(const pstn_uuid& stack, Interface& interface, uint32_t slot, ctl::ViGrant& grant,
+  int Grant(const ViAsker& asker, Interface& interface, uint32_t slot, ctl::ViGrant& grant,
             const std::vector<UniqueFd>& sockets, UniqueFd& line);
   void Ended(uint64_t id);
   int AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer);

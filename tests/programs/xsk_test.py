@@ -7,6 +7,7 @@
 #
 # Frames for b are put on mb as they are; what b answers is heard there.
 
+import json
 import os
 import select
 import shutil
@@ -147,6 +148,7 @@ class XskTest(unittest.TestCase):
             self.stop_daemon(daemon)
         self.wire.close()
         self.until(lambda: not self.attached(), "the program is still on the interface")
+        netlab.forget_bells(f"{self.temp.name}/broker")
         self.temp.cleanup()
 
     # -- what the tests stand on ---------------------------------------------------------------------------------------------
@@ -707,7 +709,49 @@ class XskTest(unittest.TestCase):
         self.assertEqual(peer.frames(2, QUIET_MSEC), [frame4(tcp(4000, 7001))])
         peer.kill()
         self.until(lambda: not self.attached(), "the program is still there")
-        netlab.forget_bells(f"{self.temp.name}/broker")
+
+    def start_broker(self, policy):
+        """And a user's posternd, whose path this is."""
+        with open(f"{self.temp.name}/policy.json", "w", encoding="ascii") as file:
+            json.dump(policy, file)
+        self.start_daemon("--system", "--vi", "vb", "--syn-option", "off", "--policy", f"{self.temp.name}/policy.json", name="broker")
+        return self.start_daemon(name="user", side="b")
+
+    def test_the_brokers_policy(self):
+        rule = {"interface": "vb", "user": os.geteuid()}
+        path = self.start_broker({"vis": [{**rule, "verdict": "deny"}]})
+        peer = self.peer(path)
+        self.assertEqual(self.refused(peer.do, "open", self.ifindex("vb")), EPERM)
+        self.assertFalse(self.attached())
+        with open(f"{self.temp.name}/policy.json", "w", encoding="ascii") as file:
+            json.dump({"vis": [{**rule, "verdict": "allow"}], "filters": 3}, file)
+        self.daemons[-2].send_signal(signal.SIGHUP)
+        self.until(lambda: "policy read again" in self.log("broker"), "the policy was not read again")
+        peer.do("open", self.ifindex("vb"))
+        numbers = [peer.port(7000), peer.port(7001), int(peer.do("keep", 4, 0)[0])]
+        self.assertEqual(self.refused(peer.port, 7002), ENOSPC)
+        peer.do("unfilter", numbers[0])
+        peer.port(7002)
+
+    def test_asks_are_bounded(self):
+        """Who asks for more in a second is refused; what is there can still be given back."""
+        path = self.start_broker({"vi_asks": 201})
+        peer = self.peer(path)
+        peer.do("open", self.ifindex("vb"))
+        number = peer.port(7000)
+        with self.assertRaises(Refused) as refused:
+            for port in range(7001, 9000):
+                peer.port(port)
+        self.assertEqual(refused.exception.errno, EBUSY)
+        peer.do("unfilter", number)
+        self.until(lambda: self.asks_again(peer), "it may never ask again")
+
+    @staticmethod
+    def asks_again(peer):
+        try:
+            return peer.port(7000) > 0
+        except Refused:
+            return False
 
 
 def missing(build):

@@ -2,9 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../../controlplane/posternd/policy.h"
 
+#include "../../controlplane/posternd/rate_limit.h"
 #include "catch.h"
 
 using postern::daemon::Policy;
+using postern::daemon::RateLimit;
 using postern::daemon::Who;
 
 namespace {
@@ -82,6 +84,41 @@ TEST_CASE("a bad policy names what is wrong") {
   CHECK(Has(Bad(R"({"rules": [{"from": {"group": "no such group"}, "verdict": "deny"}]})"),
             "no such group"));
   CHECK(Has(Bad(R"({"links": 4294967296})"), "links"));
+}
+
+TEST_CASE("whose programs may have an interface's packets") {
+  CHECK(Good("{}").AllowsVi(Of(1), "eth0"));
+  CHECK_FALSE(Good(R"({"vis": []})").AllowsVi(Of(0), "eth0"));
+  const Policy p = Good(R"({"filters": 7, "vi_asks": 8, "vis": [
+      {"interface": "eth0", "user": 7, "verdict": "deny"},
+      {"interface": "eth0", "cgroup": "/web/", "verdict": "allow"},
+      {"user": 9, "verdict": "allow"}]})");
+  CHECK(p.filters_max == 7);
+  CHECK(p.vi_asks_max == 8);
+  CHECK_FALSE(p.AllowsVi(Of(7, "/web/"), "eth0"));
+  CHECK(p.AllowsVi(Of(8, "/web/"), "eth0"));
+  CHECK_FALSE(p.AllowsVi(Of(8, "/web/"), "eth1"));
+  CHECK_FALSE(p.AllowsVi(Of(8), "eth0"));
+  CHECK(p.AllowsVi(Of(9), "eth1"));
+  CHECK(Has(Bad(R"({"vis": {}})"), "not an array"));
+  CHECK(Has(Bad(R"({"vis": [{"interface": "eth0"}]})"), "no verdict"));
+  CHECK(Has(Bad(R"({"vis": [{"interface": 0, "verdict": "deny"}]})"), "not a string"));
+  CHECK(Has(Bad(R"({"vis": [{"device": "eth0", "verdict": "deny"}]})"), "device"));
+}
+
+TEST_CASE("so many a second, and as many at once") {
+  RateLimit limit;
+  constexpr uint64_t kSec = 1'000'000'000, kStart = 5 * kSec;
+  for (int i = 0; i < 10; i++) CHECK(limit.Take(kStart, 10, 1));
+  CHECK_FALSE(limit.Take(kStart, 10, 1));
+  CHECK(limit.Take(kStart + kSec / 10, 10, 1));
+  CHECK_FALSE(limit.Take(kStart + kSec / 10, 10, 1));
+  CHECK(limit.Take(kStart + 100 * kSec, 10, 8));  // no more than a second's worth is saved up
+  CHECK_FALSE(limit.Take(kStart + 100 * kSec, 10, 8));
+  CHECK(limit.Take(kStart + 102 * kSec, 10,
+                   100));  // dearer than a second's worth: that one takes it all
+  CHECK_FALSE(limit.Take(kStart + 102 * kSec, 10, 1));
+  CHECK_FALSE(limit.Take(kStart + 103 * kSec, 0, 1));
 }
 
 TEST_CASE("what a host is called, and where it may be reached") {
