@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint64_t kAttendedNs = 2'000'000;  // so long after a program's look it counts as awake
 constexpr uint64_t kSweepNs = 1'000'000'000;
-constexpr uint64_t kLongestMs = 200;  // until it sees that the last program has ended
+constexpr uint64_t kSweepAfterNs = 100'000'000;  // somebody may be waiting for the queues
+constexpr uint64_t kLongestMs = 200;             // until it sees that the last program has ended
 
 }  // namespace
 
@@ -56,7 +57,7 @@ uint64_t WireKeeper::Work(Company company) {
   stack::WireState& w = g_wire->state();
   const uint64_t now = MonotonicNs();
   (void)g_wire->Poll(now);
-  if (now - swept_ns_ > kSweepNs) {
+  if (now - swept_ns_ > (IsAfter(company) ? kSweepAfterNs : kSweepNs)) {
     swept_ns_ = now;
     Sweep(company);
   }
@@ -104,6 +105,14 @@ static void Bury(uint32_t slot) {
     return;
   ReapListeners(g_proc.view, slot);
   ReapSlot(g_proc.view, slot);
+}
+
+bool WireKeeper::IsAfter(Company company) {
+  const uint32_t hw = LoadRelaxed(Stack().hdr.slots_hw);
+  bool live = company == Company::kAlone;  // each look would cost a look into /proc
+  for (uint32_t i = 0; i < hw && i < PSTN_SLOTS && !live; i++)
+    live = i != g_proc.slot && Lives(i, company);
+  return !live;
 }
 
 void WireKeeper::Sweep(Company company) {

@@ -24,11 +24,12 @@ class WireKeeper {
   // It has got up.
   void Up();
   // Whether somebody may still need it: a program, or a connection that a program has left and that
-  // is not in TIME_WAIT. As of a second ago.
+  // is not in TIME_WAIT. As of a second ago, or, if no program lives, of 0.1 s.
   bool IsNeeded() const { return needed_; }
 
  private:
   void Sweep(Company company);
+  static bool IsAfter(Company company);  // the last program of the stack has ended
   static bool Lives(uint32_t slot, Company company);
   void Watch(uint32_t events);
 

@@ -41,6 +41,7 @@ Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uu
              }),
       routes_(base, 0) {
   acceptable_.Add();
+  vis_.on_free = [this] { TellViFree(); };
 }
 
 void Broker::AcceptAll() {

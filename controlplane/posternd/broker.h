@@ -128,6 +128,7 @@ class Broker {
   void Bell(Client& client, const ctl::Msg& message, UniqueFd fd);
   ViAsker AskerFor(const Member& member, const pstn_uuid& stack) const;
   bool MayAskNow(Member& member, uint32_t cost) const;
+  void TellViFree();
   void Vi(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Filter(Client& client, const ctl::Msg& message, UniqueFd fd);
   void GetRoutes(Client& client, const ctl::Msg& message, UniqueFd fd);

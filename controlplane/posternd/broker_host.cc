@@ -152,6 +152,14 @@ void Broker::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
   client.Send(reply);
 }
 
+void Broker::TellViFree() {
+  ctl::Msg message;
+  message.type = ctl::Type::kVi;
+  for (const auto& [line, member] : members_) {
+    if (member->joined) member->client->Send(message);
+  }
+}
+
 void Broker::GetRoutes(Client& client, const ctl::Msg& message, UniqueFd) {
   if (MemberOf(client)->who.netns != OwnNetnsIno()) return client.Reply(message, EXDEV);
   SharedFd tables = routes_.Tables();

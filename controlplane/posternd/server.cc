@@ -80,6 +80,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
   };
   upstream_.on_host = [this](const pstn_host& host) { SetHost(host); };
   upstream_.on_join = [this] { AskForListeners(); };
+  upstream_.on_vi_free = vis_.on_free = [this] { TellViFree(); };
   upstream_.on_settled = [this] { Settled(); };
   ConsiderLeaving();
 }

@@ -84,6 +84,7 @@ class Server {
   void Filter(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Wire(Client& client, const ctl::Msg& message, UniqueFd fd);
   void MindWires();
+  void TellViFree();
   void AskBroker(Client& client, const ctl::Msg& message, UniqueFd fd);
 
   void TakeSender();

@@ -77,6 +77,13 @@ void Server::Wire(Client& client, const ctl::Msg& message, UniqueFd fd) {
   wires_.AddMs(kKeeperComesMs);
 }
 
+// Listeners that found an interface's queues taken are the kernel's until then.
+void Server::TellViFree() {
+  ctl::Msg message;
+  message.type = ctl::Type::kVi;
+  for (const auto& [id, stack] : registry_.stacks()) Registry::Push(*stack, message);
+}
+
 // A stack whose keeper was killed gets another one: its programs may be asleep.
 void Server::MindWires() {
   for (const auto& [id, stack] : registry_.stacks()) {

@@ -105,6 +105,10 @@ void Upstream::Settle() {
 void Upstream::OnMessage(const ctl::Msg& message, UniqueFd fd) {
   if (asks_.OnAnswer(*line_, message, fd)) return;
   if (message.type == ctl::Type::kHost) return TakeHost(fd);
+  if (message.type == ctl::Type::kVi) {
+    if (on_vi_free) on_vi_free();
+    return;
+  }
   int error = -ENOSYS;
   if (message.type == ctl::Type::kListener) error = TakeListener(message);
   if (message.type == ctl::Type::kGone)

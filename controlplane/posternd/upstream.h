@@ -41,6 +41,7 @@ class Upstream {
   void Send(const ctl::Msg& message);  // what has no answer
   void SetAddresses(const std::vector<pstn_addr>& addresses);
 
+  std::function<void()> on_vi_free;
   std::function<void()> on_join;  // the processes' listeners are unknown to this broker
   std::function<void(const pstn_host&)> on_host;  // zero: there is no broker any more
 

@@ -21,6 +21,9 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kFlags = PSTN_XDP_PASS | PSTN_XDP_FRAGMENTS;
+// The kernel gives back an ended VI's queues by a deferred work; the second word is for who came
+// too early, or met another process of its family that was just about it.
+constexpr uint32_t kFreeSoonMs = 50, kFreeMs = 1000;
 constexpr uint32_t kGraceMs = 30'000;                    // for owners to come to a new posternd
 constexpr size_t kFiltersMax = 65536;                    // of one VI: each keeps a descriptor
 constexpr uint32_t kKeptPortsMax = stack::kSourcePorts;  // of one VI
@@ -62,7 +65,10 @@ std::string Bytes(const K& key) {
 }  // namespace
 
 Vis::Vis(event_base* base, const std::string& interfaces)
-    : base_(base), interfaces_allowed_(Split(interfaces)) {
+    : base_(base),
+      interfaces_allowed_(Split(interfaces)),
+      free_soon_(base, -1, 0, [this] { TellFree(); }),
+      free_(base, -1, 0, [this] { TellFree(); }) {
   if (enabled()) worker_.Start();
 }
 
@@ -219,6 +225,12 @@ void Vis::Ended(uint64_t id) {
   });
   interface.users--;
   DropIfUnused(interface);
+  free_soon_.AddMs(kFreeSoonMs);
+  free_.AddMs(kFreeMs);
+}
+
+void Vis::TellFree() {
+  if (on_free) on_free();
 }
 
 int Vis::Open(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd area,
@@ -355,9 +367,33 @@ int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& 
   });
   if (error != 0) return error;
   answer.d = vi.next_filter++;
+  filter.flags = request.b;
   filter.socket = std::move(socket);
   vi.filters[answer.d] = std::move(filter);
   return 0;
+}
+
+// Its listener is closed, and keeps the port for its connections. Who listens there now, if he may
+// share it, gets the new ones.
+int Vis::Hush(One& vi, Installed& filter) {
+  filter.is_hushed = true;
+  const pstn_xdp_target target = {vi.slot, filter.flags | PSTN_XDP_ENDED};
+  const auto listens = [&vi](const std::string& key) {
+    return std::any_of(vi.filters.begin(), vi.filters.end(), [&key](const auto& other) {
+      const std::vector<pstn_xdp_port>& ports = other.second.keys.ports;
+      return !other.second.is_hushed &&
+             std::any_of(ports.begin(), ports.end(),
+                         [&key](const pstn_xdp_port& port) { return Bytes(port) == key; });
+    });
+  };
+  const int error = In(*vi.interface, [&] {
+    for (const pstn_xdp_port& port : filter.keys.ports) {
+      if (!listens(Bytes(port))) (void)vi.interface->program.AddPort(port, target);
+    }
+    return 0;
+  });
+  if (error != 0) return error;
+  return shutdown(filter.socket.get(), SHUT_RD) == 0 ? 0 : -errno;
 }
 
 int Vis::Filter(const ViAsker& asker, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer) {
@@ -368,8 +404,7 @@ int Vis::Filter(const ViAsker& asker, const ctl::Msg& request, UniqueFd socket, 
   if (request.a == ctl::kFilterAdd) return AddFilter(vi, request, std::move(socket), answer);
   const auto filter = vi.filters.find(request.d);
   if (filter == vi.filters.end()) return -ENOENT;
-  if (request.a == ctl::kFilterHush)  // of a listener: it is closed, and keeps its port
-    return shutdown(filter->second.socket.get(), SHUT_RD) == 0 ? 0 : -errno;
+  if (request.a == ctl::kFilterHush) return Hush(vi, filter->second);
   if (request.a != ctl::kFilterRemove) return -EINVAL;
   (void)In(*vi.interface, [&] {
     Remove(vi, filter->second.keys);

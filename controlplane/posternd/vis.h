@@ -59,6 +59,9 @@ class Vis {
   // stack has come for it already, and it is `id`.
   int Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd socket,
             UniqueFd& line, uint64_t& id);
+  // A while after one has ended, and once more: its queues are free, so somebody else may have
+  // them.
+  std::function<void()> on_free;
   // kFilter, and what the answer says besides its status.
   int Filter(const ViAsker& asker, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer);
 
@@ -77,7 +80,9 @@ class Vis {
   struct Installed {
     UniqueFd socket;
     FilterKeys keys;
+    uint32_t flags = 0;
     bool is_kept_port = false;
+    bool is_hushed = false;
   };
   struct One {
     pstn_uuid stack{};
@@ -112,12 +117,16 @@ class Vis {
   void Ended(uint64_t id);
   int AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer);
   int KeepPort(One& vi, const ctl::Msg& request, ctl::Msg& answer);
+  int Hush(One& vi, Installed& filter);
   static int Install(One& vi, FilterKeys& keys, uint32_t flags);
   static void Remove(One& vi, const FilterKeys& keys);
+
+  void TellFree();
 
   event_base* base_;
   std::vector<std::string> interfaces_allowed_;
   NetnsWorker worker_;
+  Event free_soon_, free_;
   std::vector<std::unique_ptr<Interface>> interfaces_;
   std::map<uint64_t, std::unique_ptr<One>> vis_;  // by id
 };

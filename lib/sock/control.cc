@@ -87,6 +87,7 @@ void TakePushed(const Msg& in, int fd) {
   if (in.type == Type::kLgr) return TakeLgr(in.a, fd);
   if (in.type == Type::kHeld)
     FetchOr(g_proc.attend, in.a == PSTN_NONE ? kAttendAgain | kAttendHeld : kAttendHeld);
+  if (in.type == Type::kVi) FetchOr(g_proc.attend, kAttendVi);
   if (fd >= 0) sys::Close(fd);
 }
 

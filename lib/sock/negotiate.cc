@@ -17,6 +17,7 @@
 #include "base/sys.h"
 #include "smcd/clc_fsm.h"
 #include "smcd/clc_local.h"
+#include "sock/wire.h"
 
 namespace postern {
 namespace {
@@ -305,6 +306,7 @@ void MarkListener(int fd, pstn_ep& ep) {
 
 void AttendListeners() {
   const uint32_t asked = Exchange(g_proc.attend, 0u);
+  if ((asked & kAttendVi) != 0) WireRetry();
   for (uint32_t fd = 0; fd < LoadRelaxed(g_fd_hw); fd++) {
     pstn_ep* ep = EpOfFd(static_cast<int>(fd));
     if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;
@@ -312,6 +314,7 @@ void AttendListeners() {
       MarkListener(static_cast<int>(fd), *ep);
       (void)CtlListen(*ep, static_cast<int>(fd));
     }
+    if ((asked & kAttendVi) != 0) WireListenAgain(static_cast<int>(fd), *ep);
     if (LoadAcquire(ep->held) != 0) PostEp(*ep);
   }
 }

@@ -43,6 +43,7 @@ struct Process {
 
 inline constexpr uint32_t kAttendHeld = 1;   // one may have connections to fetch (pstn_ep.held)
 inline constexpr uint32_t kAttendAgain = 2;  // tell posternd of them once more
+inline constexpr uint32_t kAttendVi = 4;     // there may be a VI for those that have found none
 extern Process g_proc;
 // This process's fd table: PSTN_FD_* entry of each fd, or 0. A mirror of its slot's chunks.
 extern uint32_t g_fd[kFdMax];

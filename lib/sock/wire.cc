@@ -81,9 +81,11 @@ void WireBeforeListen(const pstn_ep& ep) {
   if (g_proc.opt.vi[0] != 0 && ep.wire == 0 && MayListen(ep)) (void)WireStart(kTakenNs);
 }
 
-void WireListen(int fd, pstn_ep& ep) {
+namespace {
+
+void ListenOn(int fd, pstn_ep& ep, uint64_t patience_ns) {
   if (g_proc.opt.vi[0] == 0 || ep.wire != 0 || !MayListen(ep)) return;
-  if (!WireStart(kTakenNs)) return StoreRelaxed(ep.reason, kReasonNoVi);
+  if (!WireStart(patience_ns)) return StoreRelaxed(ep.reason, kReasonNoVi);
   stack::Engine* engine = LoadAcquire(g_wire);
   stack::WireState& w = engine->state();
   if (Lock(w.lock)) engine->Recover(MonotonicNs());
@@ -98,6 +100,26 @@ void WireListen(int fd, pstn_ep& ep) {
   for (uint32_t vi = 0; vi < kAreaVis; vi++)
     if (w.grant[vi] != 0 && WireFilter(fd, vi, &w.listeners[at].filter[vi]) == 0)
       FetchOr(ep.flags, PSTN_EPF_STEERED);
+}
+
+}  // namespace
+
+void WireListen(int fd, pstn_ep& ep) { ListenOn(fd, ep, kTakenNs); }
+
+// Who has the lock may be waiting for us, so it is not waited for: another of posternd's words, or
+// listen(), comes.
+void WireListenAgain(int fd, pstn_ep& ep) {
+  if (LoadRelaxed(ep.reason) != kReasonNoVi) {
+    if (LoadAcquire(ep.wire) != 0)
+      (void)WireStart();  // another process of the family has been here
+    return;
+  }
+  if (!TryLock(ep.setup_lock)) return;
+  if (LoadAcquire(ep.state) == PSTN_EP_LISTEN) {
+    StoreRelaxed(ep.reason, kReasonNone);
+    ListenOn(fd, ep, 0);
+  }
+  Unlock(ep.setup_lock);
 }
 
 namespace {

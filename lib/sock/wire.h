@@ -40,6 +40,7 @@ void WireUse(stack::Engine* engine);
 // `patience_ns`: so long the interface's queues may be those of a stack that is just ending (a
 // server that is restarted).
 bool WireStart(uint64_t patience_ns = 0);
+void WireRetry();  // there is a reason to try again at once
 // wire_settings.cc
 void WireReadSettings(stack::WireSettings& settings);
 // After a posternd has come anew: how it is asked (under the line's lock), and what it is told.
@@ -90,6 +91,8 @@ bool IsFromWire(uint32_t idx, uint32_t conn);
 
 // listen() and its end. What can't be had on the wire is served by the kernel alone.
 void WireListen(int fd, pstn_ep& ep);
+// The same for one that has found the interface taken, in the middle of the program's calls.
+void WireListenAgain(int fd, pstn_ep& ep);
 void WireUnlisten(pstn_ep& ep);
 
 }  // namespace postern

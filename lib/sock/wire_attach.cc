@@ -238,6 +238,11 @@ int WireAdopt(int bundle) {
   return r;
 }
 
+void WireRetry() {
+  Guard g(wire_lock);
+  not_before_ns = 0;
+}
+
 bool WireStart(uint64_t patience_ns) {
   if (g_proc.opt.vi[0] == 0) return false;
   if (LoadAcquire(g_wire) != nullptr) return true;

@@ -324,6 +324,40 @@ s.close(); listener.close()
         with self.connected() as sock:
             exchange(sock, content(100000))
 
+    def test_taken(self):
+        """Who finds the interface taken by a stack whose connections drain gets it afterwards, without another listen()."""
+        first, second, third = self.program(), self.program(), self.program()
+        first.do("listener = socket.create_server((HOST, PORT))", HOST="0.0.0.0", PORT=self.port)
+        with self.connected() as old:
+            first.do("s, _ = listener.accept(); listener.close()")
+            self.echo_server(second)
+            with self.connected() as kernels:
+                kernels.sendall(b"a")
+                self.assertEqual(kernels.recv(9), b"a")
+                self.assertEqual(self.paths(second), [("ESTAB", "kernel", "no-vi"), ("LISTEN", "listen", "no-vi")])
+                old.sendall(b"a")
+                self.assertEqual(first.get("s.recv(9).decode()"), "a")
+                old.close()
+                first.do("s.close()")
+                first.kill()
+                self.until(lambda: self.steered(second), lambda: f"it is never looked after: {self.log('b')}")
+                before = self.lab.segments("b")
+                with self.connected() as new:
+                    new.sendall(b"a")
+                    self.assertEqual(new.recv(9), b"a")
+                    self.assertIn(("ESTAB", "vi", ""), self.paths(second))
+                    exchange(new, content(100000))
+                self.assertEqual(self.lab.segments("b"), before, "the kernel's TCP had a part in it")
+                exchange(kernels, content(100000))
+        # The same for one that sleeps in poll().
+        self.port += 1
+        third.do("l = socket.create_server((HOST, PORT)); p = select.poll(); p.register(l, select.POLLIN)", HOST="0.0.0.0", PORT=self.port)
+        third.tell("p.poll(30000); s, _ = l.accept(); s.sendall(b'hello'); s.recv(9)")
+        second.kill()
+        self.until(lambda: self.steered(third), lambda: f"it is never looked after: {self.log('b')}")
+        with self.connected() as new:
+            self.assertEqual(new.recv(9), b"hello")
+
     def test_no_such_interface(self):
         self.kernel_serves(self.program(options=["vi=nowhere"]))
         with open(f"{self.temp.name}/stderr", encoding="utf-8") as file:

@@ -14,7 +14,8 @@
 // ACK brings one back.
 //
 // A filter for a port that connections are made from leaves listeners alone, too: it takes only
-// what the kernel would answer with a RST. So it can't harm anybody.
+// what the kernel would answer with a RST. So it can't harm anybody. And one whose listener has
+// ended, but for whose connections it stays, leaves SYNs to whoever listens at the kernel now.
 //
 // A filter for a port on any address takes only what is for an address of this host
 // (pstn_vi_local): a router's other packets are none of ours, whatever their port.
@@ -100,6 +101,8 @@ struct {
 #define FRAGMENT 44
 #define DESTINATION 60
 #define ICMPV6 58
+#define TCP_SYN 0x0002
+#define TCP_ACK 0x0010
 #define IPV4_MORE 0x2000
 #define IPV4_OFFSET 0x1fff
 
@@ -228,8 +231,14 @@ static __always_inline int read_ip(struct packet* p, __be16 type) {
   return type == bpf_htons(ETH_P_IPV6) && read_ipv6(p);
 }
 
-// Whether it is the last segment of a handshake of that listener's, of which nothing was kept.
 // `ports` is where the packet's TCP header begins; null in an error.
+static __always_inline int is_syn(const struct packet* p, struct ports* ports) {
+  struct tcp* tcp = (struct tcp*)ports;
+  if (!tcp || (void*)(tcp + 1) > p->end) return 0;
+  return (tcp->flags & bpf_htons(TCP_SYN | TCP_ACK)) == bpf_htons(TCP_SYN);
+}
+
+// Whether it is the last segment of a handshake of that listener's, of which nothing was kept.
 static __always_inline int brings_cookie(const struct packet* p, struct bpf_sock* listener,
                                          struct ports* ports) {
   struct tcp* tcp = (struct tcp*)ports;
@@ -260,8 +269,8 @@ static __always_inline int is_kernels(struct xdp_md* ctx, const struct packet* p
   }
   struct bpf_sock* sk = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
   if (!sk) return 0;
-  const int takes =
-      sk->state != BPF_TCP_LISTEN || (flags & PSTN_XDP_OUTGOING) || brings_cookie(p, sk, ports);
+  const int takes = sk->state != BPF_TCP_LISTEN || (flags & PSTN_XDP_OUTGOING) ||
+                    ((flags & PSTN_XDP_ENDED) && is_syn(p, ports)) || brings_cookie(p, sk, ports);
   bpf_sk_release(sk);
   return takes;
 }

@@ -45,6 +45,7 @@ struct pstn_xdp_port {
 #define PSTN_XDP_PASS 1       // leave it to the kernel, though a wider filter would take it
 #define PSTN_XDP_FRAGMENTS 2  // its fragments, too
 #define PSTN_XDP_OUTGOING 4   // of a port: only what no socket of the kernel's would get
+#define PSTN_XDP_ENDED 8      // of a port: its listener has ended; SYNs are for the next one
 
 struct pstn_xdp_target {
   __u32 slot;
