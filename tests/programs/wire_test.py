@@ -266,6 +266,7 @@ s.close(); listener.close()
     def test_clients_at_listen(self):
         """Whoever comes in the moment in which a server begins to listen is served: nobody is reset, and nobody's SYN is lost."""
         server = self.program()
+        self.echo_server(server)  # to put a program on a veth costs what is just under way
         resent = self.lab.tcp_ext("a", "TCPSynRetrans")
         kernels = 0
         for _ in range(30):
