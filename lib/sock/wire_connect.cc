@@ -207,8 +207,9 @@ long WireAwaitConnected(Hold& hold, pstn_ep& ep) {
     // A handler between the look at t_interrupts and the sleep is seen after this at the latest.
     constexpr uint64_t kLookNs = 20'000'000;
     timespec left = until.LeftTimespec(kLookNs);
+    Sleeper sleeper(ep);
     (void)Cancellable([&] { return sys::FutexWait(&ep.state, PSTN_EP_CONNECTING, &left); },
-                      [&] { hold.Off(); });
+                      [&] { sleeper.Off(), hold.Off(); });
   }
   return 0;
 }
@@ -220,7 +221,9 @@ void WireConnected(pstn_ep& program, pstn_conn& conn, int error) {
   if (error != 0) StoreRelaxed(program.error, static_cast<uint32_t>(error));
   uint32_t connecting = PSTN_EP_CONNECTING;
   if (!CompareExchange(program.state, connecting, PSTN_EP_ESTABLISHED)) return;
-  (void)sys::FutexWake(&program.state, INT32_MAX);
+  // [F1] against Sleeper: the kernel looks at the state once more before it puts the thread to
+  // sleep.
+  if (LoadRelaxed(program.sleepers) != 0) (void)sys::FutexWake(&program.state, INT32_MAX);
   ShowConnected(program);
 }
 
