@@ -330,10 +330,11 @@ enum {
 #define PSTN_EPF_SMC 0x2000000u /* its SYN, or its clients' SYN-ACKs, carry SMC's option */
 #define PSTN_EPF_ENGINE \
   0x8000000u /* the engine's end of a connection through a VI: no fd means it */
-#define PSTN_EPF_PORT_LENT 0x20000000u /* local.port is the stack's; it goes with the connection \
-                                        */
-#define PSTN_EPF_STEERED 0x10000000u   /* listener: its clients on a VI's interface come to us */
-#define PSTN_EPF_POLLED 0x4000000u /* listener: some program waits for it by poll() or select() */
+#define PSTN_EPF_PORT_LENT                                                                     \
+  0x20000000u                        /* local.port is the stack's; it goes with the connection \
+                                      */
+#define PSTN_EPF_STEERED 0x10000000u /* listener: its clients on a VI's interface come to us */
+#define PSTN_EPF_POLLED 0x4000000u   /* listener: some program waits for it by poll() or select() */
 #define PSTN_EPF_PORT_GIVEN_UP                                                                  \
   0x1000000u                             /* kernel_port is not the socket's any more, but shows \
                                           */

@@ -77,10 +77,10 @@ enum class Type : uint32_t {
            // of stack `peer` reach it, without translation on the way. No reply
 
   // VIs (docs/vi.md), of a posternd that may make them, else of the broker.
-  kVi,      // process, then daemon (uuid = own stack): a = ifindex; b = 0: a new one, c = slots of
-            // each ring or 0, fd = packet area; b = 1: one that an earlier posternd has made, fd =
-            // its first AF_XDP socket. Reply: fd = the VI's line, with a ViGrant (vi_grant.h) in it.
-            // Pushed, by the broker, too: a VI has ended, so there may be one for somebody else
+  kVi,  // process, then daemon (uuid = own stack): a = ifindex; b = 0: a new one, c = slots of
+        // each ring or 0, fd = packet area; b = 1: one that an earlier posternd has made, fd =
+        // its first AF_XDP socket. Reply: fd = the VI's line, with a ViGrant (vi_grant.h) in it.
+        // Pushed, by the broker, too: a VI has ended, so there may be one for somebody else
   kFilter,  // process, then daemon (uuid): cookie = the VI's id; a = 1, add: fd = the kernel's
             // socket, b = kFilter* flags, c = VLAN or 0, addr = peer, port 0: of any; with a peer
             // and a socket that is bound to any address, id = the local one's 16 bytes. Reply: d =
