@@ -646,6 +646,41 @@ with socket.create_connection((HOST, PORT), timeout=20) as sock:
         self.assertEqual((self.lab.opens("a"), self.lab.segments("b")), before, "the kernel's TCP had a part in it")
 
 
+class BrokerTest(wirekit.WireTest):
+    """posternd has the VIs from the broker."""
+
+    def setUp(self):
+        super().setUp()
+        self.start_broker("b")
+        self.start_daemon("b", vi="off")
+
+    def test_server(self):
+        """And hears from it that an interface is free."""
+        first, second = self.program(), self.program()
+        self.echo_server(first)
+        self.assertTrue(self.steered(first))
+        self.port += 1
+        self.echo_server(second)
+        self.assertFalse(self.steered(second))
+        first.kill()
+        self.until(lambda: self.steered(second), lambda: f"it is never looked after: {self.log('b')} {self.log('broker')}")
+        before = self.lab.segments("b")
+        with self.connected() as sock:
+            exchange(sock, content(100000))
+        self.assertEqual(self.lab.segments("b"), before, "the kernel's TCP had a part in it")
+
+    def test_client(self):
+        listener = self.plain("a")
+        listener.do("listener = socket.create_server((HOST, PORT))", HOST=V4["a"], PORT=self.port)
+        client = self.program()
+        before = self.lab.opens("b")
+        for _ in range(3):
+            client.do("s = socket.create_connection((HOST, PORT), timeout=20)", HOST=V4["a"], PORT=self.port)
+            listener.do("t, name = listener.accept(); t.sendall(b'%d' % name[1]); t.close()")
+            self.assertTrue(client.get("s.getsockname()[1] == int(s.recv(9))"))
+        self.assertEqual(self.lab.opens("b"), before, "the kernel's TCP had a part in it")
+
+
 def missing(build):
     """Why nothing can be tested here, or None."""
     wirekit.WireTest.build = build

@@ -203,6 +203,7 @@ class WireTest(unittest.TestCase):
         for pid in (*self.keepers("a"), *self.keepers("b")):  # else they wait for peers that are gone, as a kernel does
             os.kill(pid, signal.SIGKILL)
         self.stderr.close()
+        netlab.forget_bells(f"{self.temp.name}/broker")
         self.lab.close()
         self.temp.cleanup()
 
@@ -218,19 +219,27 @@ class WireTest(unittest.TestCase):
             return file.read()
 
     def start_daemon(self, side, vi="any"):
-        log = f"{self.temp.name}/{side}.log"
-        command = [f"{self.build}/posternd", "--runtime-dir", self.runtime_dir(side), "--foreground", "--idle-sec", "0", "--verbose",
-                   "--broker", f"{self.temp.name}/none.sock", "--vi", vi]
+        self.start_posternd(side, side, ["--runtime-dir", self.runtime_dir(side), "--idle-sec", "0", "--vi", vi,
+                                         "--broker", f"{self.temp.name}/broker/broker.sock"])
+
+    def start_broker(self, side):
+        """The host's, in that namespace; it makes VIs for posternds that may not."""
+        self.start_posternd("broker", side, ["--system", "--runtime-dir", f"{self.temp.name}/broker", "--vi", "any", "--syn-option", "off",
+                                             "--policy", f"{self.temp.name}/none"])
+
+    def start_posternd(self, name, side, arguments):
+        log = f"{self.temp.name}/{name}.log"
+        command = [f"{self.build}/posternd", "--foreground", "--verbose", *arguments]
         with self.lab.inside(side), open(log, "ab") as file:
             before = file.tell()
-            self.daemons[side] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env={"PATH": PATH})
+            self.daemons[name] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=file, env={"PATH": PATH})
 
         def ready():
             with open(log, "rb") as file:
                 file.seek(before)
                 return b"ready in" in file.read()
 
-        self.until(ready, f"posternd is not ready: {self.log(side)}")
+        self.until(ready, lambda: f"posternd is not ready: {self.log(name)}")
 
     def stop_daemon(self, side, how=signal.SIGKILL):
         daemon = self.daemons.pop(side)
