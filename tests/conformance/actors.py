@@ -13,12 +13,39 @@ ADDRESS = re.compile(r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:.]+\]):(\d+)")
 BROKEN = ("SCRIPT ERROR", "HANG", "ACTOR GONE")
 
 
+def popen(argv, lines, errors, **how):
+    argv = [*argv, *(f"fd:{name}={end.fileno()}" for name, end in lines.items())]
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
+                            pass_fds=[end.fileno() for end in lines.values()], **how)
+
+
+class Here:
+    """The place of actors that meet on this host, as it is. Another one: wire.py."""
+
+    @staticmethod
+    def start(_who, argv, lines, errors):
+        """The program, told of the descriptors in lines {name: socket}."""
+        return popen(argv, lines, errors)
+
+    @staticmethod
+    def line(_who, line, _owners):
+        """What the line means here. owners: {port's variable: who has named it}."""
+        return line
+
+    @staticmethod
+    def owner(who, _result):
+        """Whose port the actor has just named, with this result."""
+        return who
+
+    @staticmethod
+    def settle(command):
+        """Called after each: what it has sent arrives."""
+
+
 class Actor:
-    def __init__(self, argv, lines, errors):
+    def __init__(self, who, place, argv, lines, errors):
         """lines: {name: end of a Unix socket to the other actor}."""
-        argv = [*argv, *(f"fd:{name}={end.fileno()}" for name, end in lines.items())]
-        self.popen = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True,
-                                      pass_fds=[end.fileno() for end in lines.values()])
+        self.popen = place.start(who, argv, lines, errors)
         self.rest = b""
 
     def call(self, line, hang_s):
@@ -49,7 +76,8 @@ class Actor:
 class Stage:
     """Two actors, or one that plays both parts, with what is put before their command."""
 
-    def __init__(self, program, layout, wrap_a, wrap_b, show=False, hang_s=20.0, ports_last=True):
+    def __init__(self, program, layout, wrap_a, wrap_b, show=False, hang_s=20.0, ports_last=True, place=Here):
+        self.place = place
         self.program, self.layout, self.wrap_a, self.wrap_b, self.hang_s = program, layout, wrap_a, wrap_b, hang_s
         self.ports_last = ports_last  # a port number means the same connection to the end of a case
         self.errors = None if show else subprocess.DEVNULL
@@ -69,8 +97,9 @@ class Stage:
             xa, xb = socket.socketpair()
             local = self.layout == "local"
             with xa, xb:
-                actor_a = Actor([*self.wrap_a, self.program], {"xa": xa, "xb": xb} if local else {"xa": xa}, self.errors)
-                self.actors = {"A": actor_a, "B": actor_a if local else Actor([*self.wrap_b, self.program], {"xb": xb}, self.errors)}
+                actor_a = Actor("A", self.place, [*self.wrap_a, self.program], {"xa": xa, "xb": xb} if local else {"xa": xa}, self.errors)
+                actor_b = actor_a if local else Actor("B", self.place, [*self.wrap_b, self.program], {"xb": xb}, self.errors)
+                self.actors = {"A": actor_a, "B": actor_b}
         else:
             for actor in set(self.actors.values()):
                 actor.call("reset", self.hang_s)
@@ -78,12 +107,14 @@ class Stage:
     def play(self, lines):
         """The lines, each with its result. What only names the run (port numbers) is made the same for all runs."""
         self._begin()
-        names, values, out = Names(), {}, []
+        names, values, owners, out = Names(), {}, {}, []
         for line in itertools.chain.from_iterable(macro(one) for one in lines):
             who, command = line.split(None, 1)
             command, _, keep = command.partition(" => ")
-            result = self.actors[who].call(expand_ports(command, values), self.hang_s)
+            result = self.actors[who].call(expand_ports(self.place.line(who, command, owners), values), self.hang_s)
+            self.place.settle(command)
             if keep:
+                owners[keep] = self.place.owner(who, result)
                 values[keep] = ADDRESS.search(result).group(2) if ADDRESS.search(result) else "1"
             if not self.ports_last and command.startswith(("close ", "accept ")):
                 names.forget()

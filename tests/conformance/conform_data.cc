@@ -31,12 +31,15 @@ std::string Send(const Args& a) {
   return Outcome(send(Fd(a[0]), data.data(), data.size(), MessageFlags(a, 2)));
 }
 
+// `sendto NAME DATA [HOST/]PORT [FLAG ...]`
 std::string Sendto(const Args& a) {
   const std::string data = Expand(a[1]);
+  const size_t slash = a[2].find('/');
   sockaddr_in to{};
   to.sin_family = AF_INET;
-  to.sin_port = htons(static_cast<uint16_t>(Number(a[2])));
+  to.sin_port = htons(static_cast<uint16_t>(Number(a[2].substr(slash + 1))));  // npos + 1 is 0
   to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (slash != std::string::npos) inet_pton(AF_INET, a[2].substr(0, slash).c_str(), &to.sin_addr);
   return Outcome(sendto(Fd(a[0]), data.data(), data.size(), MessageFlags(a, 3),
                         reinterpret_cast<sockaddr*>(&to), sizeof to));
 }

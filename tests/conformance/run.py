@@ -4,7 +4,8 @@
 #
 # A case (cases/*.case) is a script for two actors, A and B (conform.cc). Layouts: `pair`, each actor a program of its own, so
 # that under postern they meet over the same-host path; `local`, one program is both. Each layout runs on the kernel first,
-# which is the oracle, then with both actors under postern, and for `pair` also with only one of them.
+# which is the oracle, then with both actors under postern, and for `pair` also with only one of them. `wire`, which wants root:
+# the actors in two network namespaces and packets between them, for the kernel as for postern (wire.py).
 #
 #   run.py --build build                    everything
 #   run.py --build build --self-check 5     the kernel against itself: is every case repeatable?
@@ -14,6 +15,7 @@
 import argparse
 import collections
 import concurrent.futures
+import contextlib
 import difflib
 import fnmatch
 import glob
@@ -22,11 +24,13 @@ import os
 import sys
 import time
 
-from actors import Stage, broken
+import wire
+from actors import Here, Stage, broken
 from generate import generate, shrink
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-RUNS = (("pair", "both"), ("pair", "server"), ("pair", "client"), ("pair", "fallback"), ("local", "both"))
+RUNS = (("pair", "both"), ("pair", "server"), ("pair", "client"), ("pair", "fallback"), ("local", "both"), ("wire", "both"),
+        ("wire", "server"), ("wire", "client"))
 HANG_S = 20.0
 GENERATED_HANG_S = 5.0
 SHRINK_HANG_S = 1.0
@@ -35,14 +39,18 @@ FALLBACK = ["-o", "ports.exclude=1-65535"]
 
 
 def load_cases():
-    """[(name, [(actor, command)])]. `case NAME k=a,b` is repeated with {k} replaced by each value (~ in it is a space)."""
-    cases, current = [], None
+    """[(name, [(actor, command)])], and the names of those that say `here`: their actors have to be on one host. `case NAME k=a,b` is
+    repeated with {k} replaced by each value (~ in it is a space)."""
+    cases, here, current = [], set(), None
     for path in sorted(glob.glob(os.path.join(HERE, "cases", "*.case"))):
         with open(path, encoding="ascii") as file:
             for number, line in enumerate(file, 1):
                 line = line.split("#")[0].strip()
                 if line.startswith("case "):
                     words = line.split()[1:]
+                    if words[1:2] == ["here"]:
+                        here.add(words[0])
+                        del words[1]
                     axes = [[(key, value) for value in values.split(",")] for key, values in (w.split("=", 1) for w in words[1:])]
                     current = [(words[0], dict(combination), []) for combination in itertools.product(*axes)]
                     cases += current
@@ -51,7 +59,8 @@ def load_cases():
                         sys.exit(f"{path}:{number}: no case yet")
                     for _, values, lines in current:
                         lines.append(expand(line, values))
-    return [("_".join([name, *(v.replace("~", "_") for v in values.values())]), lines) for name, values, lines in cases]
+    named = [(name, "_".join([name, *(v.replace("~", "_") for v in values.values())]), lines) for name, values, lines in cases]
+    return [(full, lines) for _, full, lines in named], {full for name, full, _ in named if name in here}
 
 
 def expand(line, values):
@@ -61,7 +70,7 @@ def expand(line, values):
 
 
 def deviations():
-    """{case name: reason}; each line `NAME: REASON`."""
+    """{case: reason}; each line `NAME: REASON`, or `NAME [LAYOUT]: REASON`."""
     with open(os.path.join(HERE, "deviations.txt"), encoding="ascii") as file:
         lines = [line.strip() for line in file if line.strip() and not line.startswith("#")]
     return dict((part.strip() for part in line.split(":", 1)) for line in lines)
@@ -75,13 +84,20 @@ def wraps(mode, wrapper):
 
 
 class Comparison:
-    def __init__(self, args):
-        self.args, self.known = args, deviations()
+    def __init__(self, args, here):
+        self.args, self.known, self.here = args, deviations(), here
+        self.wire = None  # where there is one
         self.count = {"equal": 0, "different": 0, "deviation": 0}
         self.calls = collections.Counter()  # by (call, path)
 
     def stage(self, layout, wrap=((), ()), hang_s=HANG_S):
-        return Stage(self.args.program, layout, *wrap, show=self.args.show, hang_s=hang_s, ports_last=hang_s == HANG_S)
+        return Stage(self.args.program, layout, *wrap, show=self.args.show, hang_s=hang_s, ports_last=hang_s == HANG_S,
+                     place=self.wire if layout == "wire" else Here)
+
+    def wraps(self, layout, mode):
+        """(what is put before A, what is put before B)"""
+        a, b = wraps(mode, self.args.wrapper)
+        return (a, b) if layout != "wire" else (a and [wire.IN_FAMILY], b and [wire.IN_FAMILY])
 
     def judge(self, name, layout, mode, want, got):
         """Counts, and prints what is not equal."""
@@ -91,9 +107,10 @@ class Comparison:
         if got == want:
             self.count["equal"] += 1
             return
-        kind = "deviation" if name in self.known and not broken(want) else "different"
+        reason = self.known.get(name) or self.known.get(f"{name} [{layout}]")
+        kind = "deviation" if reason and not broken(want) else "different"
         self.count[kind] += 1
-        print(f"{kind}: {name} [{layout}, {mode}]" + (f": {self.known[name]}" if kind == "deviation" else ""))
+        print(f"{kind}: {name} [{layout}, {mode}]" + (f": {reason}" if kind == "deviation" else ""))
         print("".join(f"    {line}\n" for line in difflib.unified_diff(want, got, "kernel", "postern", lineterm="", n=2)), end="", flush=True)
 
     def play_fresh(self, layout, wrap, lines):
@@ -102,12 +119,16 @@ class Comparison:
 
     def hand_written(self, cases, runs):
         """Fresh actors for each. Most of the time of a case is waiting, so that some are played at once."""
+        everywhere, elsewhere = cases, [case for case in cases if case[0] not in self.here]
+        if len(elsewhere) != len(cases) and any(layout == "wire" for layout, _ in runs):
+            print(f"{len(cases) - len(elsewhere)} written cases left out [wire]: their actors have to be on one host")
         with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
             oracle = {}
             for layout, mode in runs:
+                cases = elsewhere if layout == "wire" else everywhere
                 if layout not in oracle:
                     oracle[layout] = list(pool.map(lambda case: self.play_fresh(layout, ((), ()), case[1]), cases))
-                wrap = wraps(mode, self.args.wrapper)
+                wrap = self.wraps(layout, mode)
                 usable = [(case, want) for case, want in zip(cases, oracle[layout]) if not broken(want)]
                 results = pool.map(lambda one: self.play_fresh(layout, wrap, one[0][1]), usable)
                 for (name, _), want in zip(cases, oracle[layout]):
@@ -117,19 +138,33 @@ class Comparison:
     def generated(self, cases, runs):
         """The same actors for all, so that each case meets what the one before left behind."""
         for layout in dict.fromkeys(layout for layout, _ in runs):
-            with self.stage(layout, hang_s=GENERATED_HANG_S) as kernel:
-                oracle = [(name, lines, kernel.play(lines)) for name, lines in cases]
+            said = self.play_in_turn(layout, ((), ()), [lines for _, lines in cases])
+            oracle = [(name, lines, want) for (name, lines), want in zip(cases, said)]
             # An errno without a name (ERESTARTSYS and the like) is a slip of the kernel's own.
             usable = [one for one in oracle if not broken(one[2]) and not any(line.endswith("-1 ?") for line in one[2])]
             if len(usable) != len(oracle):
                 print(f"{len(oracle) - len(usable)} generated cases left out [{layout}]: the kernel hangs in them, or slips")
             for mode in [mode for of, mode in runs if of == layout]:
-                with self.stage(layout, wraps(mode, self.args.wrapper), hang_s=GENERATED_HANG_S) as stage:
-                    for name, lines, want in usable:
-                        got = stage.play(lines)
-                        self.judge(name, layout, mode, want, got)
-                        if got != want:
-                            self.explain(name, layout, mode, lines)
+                results = self.play_in_turn(layout, self.wraps(layout, mode), [lines for _, lines, _ in usable])
+                for (name, lines, want), got in zip(usable, results):
+                    self.judge(name, layout, mode, want, got)
+                    if got != want:
+                        self.explain(name, layout, mode, lines)
+
+    def play_in_turn(self, layout, wrap, cases):
+        """Yields what came of each. Over the wire, where a case is mostly pauses, some have their turn at once."""
+        def turn(some):
+            with self.stage(layout, wrap, hang_s=GENERATED_HANG_S) as stage:
+                for lines in some:
+                    yield stage.play(lines)
+
+        if layout != "wire":
+            yield from turn(cases)
+            return
+        jobs = self.args.jobs
+        with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
+            parts = list(pool.map(lambda first: list(turn(cases[first::jobs])), range(jobs)))
+        yield from (parts[at % jobs][at // jobs] for at in range(len(cases)))
 
     @staticmethod
     def differs(kernel, stage, lines):
@@ -141,7 +176,7 @@ class Comparison:
         return (want, got) if got != want else None
 
     def explain(self, name, layout, mode, lines):
-        with self.stage(layout, hang_s=SHRINK_HANG_S) as kernel, self.stage(layout, wraps(mode, self.args.wrapper), hang_s=SHRINK_HANG_S) as stage:
+        with self.stage(layout, hang_s=SHRINK_HANG_S) as kernel, self.stage(layout, self.wraps(layout, mode), hang_s=SHRINK_HANG_S) as stage:
             if not self.differs(kernel, stage, lines):
                 print(f"    {name}: not with fresh actors, or not each time: what was before it matters, or the time")
                 return
@@ -162,7 +197,9 @@ def main():
     parser = argparse.ArgumentParser(description="Socket calls on the kernel and under postern, compared.")
     parser.add_argument("--build", default="build")
     parser.add_argument("--only", default="*", help="case names: shell patterns, comma separated")
+    parser.add_argument("--layout", default="pair,local,wire", help="where the actors are")
     parser.add_argument("--mode", default="both,server,client,fallback", help="who runs under postern")
+    parser.add_argument("--settle-ms", type=float, default=4, metavar="N", help="over the wire: the pause after a line that sends packets")
     parser.add_argument("--generate", type=int, default=0, metavar="N", help="and N cases made at random")
     parser.add_argument("--seed", default="1", help="for --generate: the same seed, the same cases")
     parser.add_argument("--calls", action="store_true", help="count the calls by path")
@@ -175,7 +212,8 @@ def main():
     build = os.path.abspath(args.build)
     args.program = os.path.join(build, "tests", "conformance", "conform")
     args.wrapper = args.wrapper.split() if args.wrapper else [os.path.join(build, "postern")]
-    cases = [c for c in load_cases() if any(fnmatch.fnmatchcase(c[0], p) for p in args.only.split(","))]
+    cases, here = load_cases()
+    cases = [c for c in cases if any(fnmatch.fnmatchcase(c[0], p) for p in args.only.split(","))]
     names = [name for name, _ in cases]
     if len(set(names)) != len(names):
         sys.exit(f"two cases have one name: {sorted({n for n in names if names.count(n) > 1})}")
@@ -183,18 +221,26 @@ def main():
         print("\n".join(names))
         return 0
     if args.self_check:
-        args.wrapper, runs = [], (("pair", "both"), ("local", "both")) * args.self_check
+        args.wrapper, runs = [], [(layout, "both") for layout in dict.fromkeys(layout for layout, _ in RUNS)] * args.self_check
     else:
         if not (os.path.isfile(args.wrapper[0]) or args.wrapper[0] == "env"):
             sys.exit(f"run.py: no wrapper {args.wrapper[0]}; --self-check N needs none")
         runs = [(layout, mode) for layout, mode in RUNS if mode in args.mode.split(",")]
+    runs = [(layout, mode) for layout, mode in runs if layout in args.layout.split(",")]
     if not (cases or args.generate) or not runs:
         sys.exit("run.py: nothing to run")
     started = time.monotonic()
-    comparison = Comparison(args)
-    comparison.hand_written(cases, runs)
+    comparison = Comparison(args, here)
     random_cases = generate(args.seed, args.generate)
-    comparison.generated(random_cases, runs)
+    with contextlib.ExitStack() as stack:
+        if any(layout == "wire" for layout, _ in runs):
+            try:
+                comparison.wire = stack.enter_context(wire.opened(build, args.wrapper, args.settle_ms / 1000))
+            except wire.Unavailable as why:
+                print(f"skipped: the wire: {why}")
+                runs = [(layout, mode) for layout, mode in runs if layout != "wire"]
+        comparison.hand_written(cases, runs)
+        comparison.generated(random_cases, runs)
     if args.calls:
         comparison.print_calls()
     count = comparison.count

@@ -126,6 +126,19 @@ class Pair(netlab.Lab):
         counters = dict(zip(names, values))
         return tuple(int(counters[name]) for name in wanted)
 
+    def keepers(self, side):
+        """Pids of the keepers in that namespace."""
+        netns = os.fstat(self.fds[side]).st_ino
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+                    if file.read().startswith("postern-keeper") and os.stat(f"/proc/{pid}/ns/net").st_ino == netns:
+                        found.append(int(pid))
+            except OSError:
+                pass
+        return found
+
     def new_silent(self):
         """An address of b's link whose owner takes packets and answers none of them."""
         address = "10.77.0.50"
@@ -247,17 +260,7 @@ class WireTest(unittest.TestCase):
         daemon.wait(20)
 
     def keepers(self, side="b"):
-        """Pids of the keepers in that namespace."""
-        netns = os.fstat(self.lab.fds[side]).st_ino
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open(f"/proc/{pid}/comm", encoding="ascii") as file:
-                    if file.read().startswith("postern-keeper") and os.stat(f"/proc/{pid}/ns/net").st_ino == netns:
-                        found.append(int(pid))
-            except OSError:
-                pass
-        return found
+        return self.lab.keepers(side)
 
     def attached(self, side="b"):
         """Whether somebody has a VI of the interface."""
