@@ -48,6 +48,25 @@ void EachSelf(Fn fn) {
 
 constexpr uint32_t kPiece = 1448;  // what segments usually carry
 
+// The urgent byte among what is to be delivered is marked before it is there, as any writer does
+// (urgent.cc). A pointer that runs ahead of its byte is no news for the program: with Linux the
+// byte comes with it. Under tx.lock.
+void MarkUrgentIn(const Conn& c, const ConnEnd& e, const uint8_t* data, uint32_t bytes) {
+  const tcp::Tcb& t = c.tcb;
+  const int32_t end = t.rcv_up - t.rcv_nxt;
+  if (end <= 0 || static_cast<uint32_t>(end) > bytes) return;
+  StoreRelease(e.ctl().urgent, (e.ep->tx.bytes + static_cast<uint32_t>(end)) << 8 | data[end - 1]);
+}
+
+// The mark of the program's urgent byte is there before the byte (urgent.cc): who has seen the data
+// sees it.
+void MarkUrgentOut(Conn& c, const ConnEnd& e) {
+  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent), done = e.ep->rx.bytes;
+  constexpr uint64_t kMost = 1u << 30;  // sequence numbers would not tell what is ahead
+  if (mark >> 8 > done && (mark >> 8) - done <= kMost)
+    tcp::MarkUrgent(c.tcb, static_cast<uint32_t>((mark >> 8) - done));
+}
+
 }  // namespace
 
 tcp::Cursor RingStreams::Begin(Conn& c) {
@@ -57,7 +76,9 @@ tcp::Cursor RingStreams::Begin(Conn& c) {
 
 uint32_t RingStreams::Available(Conn& c, const tcp::Cursor& at, uint32_t limit) {
   ConnEnd e;
-  return EndOf(c, e) ? RingAhead(e, In(at), limit) : 0;
+  const uint32_t there = EndOf(c, e) ? RingAhead(e, In(at), limit) : 0;
+  if (there != 0) MarkUrgentOut(c, e);
+  return there;
 }
 
 tcp::Cursor RingStreams::Skip(Conn& c, const tcp::Cursor& at, uint32_t bytes) {
@@ -128,6 +149,8 @@ uint32_t RingStreams::Deliver(Conn& c, const uint8_t* data, uint32_t bytes) {
   IovCursor from(&iov, 1);
   NoteNews(g_proc.bells);
   Lock(e.ep->tx.lock);
+  if ((c.tcb.flags & tcp::kUrgentIn) != 0) [[unlikely]]
+    MarkUrgentIn(c, e, data, bytes);
   const size_t taken = RingWrite(e, from, g_proc.limits, Growth::kNow);
   Unlock(e.ep->tx.lock);
   if (taken != 0) (void)AnnounceUnlocked(g_proc.bells, e);
@@ -149,6 +172,13 @@ void RingStreams::Report(Conn& c, tcp::Event event, int error) {
       FetchOr(e.ep->flags, PSTN_EPF_SHUT_WR);
       FetchOr(e.ctl().flags, PSTN_CF_FIN);
       AnnounceData(g_proc.bells, e);
+      break;
+    case tcp::Event::kUrgent:  // where nobody reads any more it outruns the reset (RecvUrgent)
+      if ((c.tcb.flags & tcp::kNoReader) == 0) break;
+      Lock(e.ep->tx.lock);
+      StoreRelease(e.ctl().urgent,
+                   (e.ep->tx.bytes + static_cast<uint32_t>(c.tcb.rcv_up - c.tcb.rcv_nxt)) << 8);
+      Unlock(e.ep->tx.lock);
       break;
     case tcp::Event::kReset:
       if (program != nullptr && error != ECONNRESET)
@@ -271,15 +301,6 @@ uint32_t OtherSide(uint32_t idx) {
       return i;
   }
   return PSTN_NONE;
-}
-
-bool IsFromWire(uint32_t idx, uint32_t conn) {
-  const pstn_stack& s = Stack();
-  if (!SameUuid(s.lgrs[idx].peer, s.hdr.id)) return false;
-  const uint32_t other = OtherSide(idx);
-  if (other >= PSTN_LGRS) return false;
-  const uint32_t ep = LoadAcquire(s.lgrs[other].conn_ep[conn % PSTN_CONNS]);
-  return ep != 0 && ep <= PSTN_EPS && (LoadRelaxed(s.eps[ep - 1].flags) & PSTN_EPF_ENGINE) != 0;
 }
 
 }  // namespace postern

@@ -110,12 +110,16 @@ void Output(Tcb& t, Host& h) {
   SetTimers(t, h);
 }
 
-void Urgent(Tcb& t, uint32_t bytes, Host& h) {
+void MarkUrgent(Tcb& t, uint32_t bytes) {
   const State s = StateOf(t);
   if (s == State::kClosed || Has(t, kFinSent) || bytes == 0) return;
   const bool opening = s == State::kSynSent || s == State::kSynReceived;
   t.snd_up = (opening ? t.iss + 1 : t.snd_una) + bytes;
   t.flags |= kUrgentOut;
+}
+
+void Urgent(Tcb& t, uint32_t bytes, Host& h) {
+  MarkUrgent(t, bytes);
   Output(t, h);
 }
 

@@ -38,6 +38,8 @@ void Output(Tcb& tcb, Host& host);
 void Timer(Tcb& tcb, Host& host);
 // MSG_OOB: the urgent byte is the last of the `bytes` that Begin() starts (RFC 6093).
 void Urgent(Tcb& tcb, uint32_t bytes, Host& host);
+// The same from within Host::Available(), which has found it.
+void MarkUrgent(Tcb& tcb, uint32_t bytes);
 // TCP_QUICKACK, which Linux forgets again as soon as the program answers.
 enum class AckMode : uint8_t { kDelayed, kQuick };
 void SetAckMode(Tcb& tcb, AckMode mode, Host& host);
