@@ -130,6 +130,7 @@ bool KernelInt(int fd, int level, int name, uint32_t& out) {
 // nobody has set (and before 6.2 of any).
 stack::OpenWish WireWish(int fd, const pstn_ep& ep) {
   stack::OpenWish wish = {};
+  wish.settings.congestion = g_wire->state().settings.tcp_congestion;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) == 0) return wish;
   char name[16] = {};
   socklen_t size = sizeof name;

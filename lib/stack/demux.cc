@@ -119,6 +119,7 @@ uint32_t Engine::NewConn(const pstn_addr& local, const pstn_addr& peer) {
   c.local = local;
   c.peer = peer;
   c.listener = c.owner = PSTN_NONE;
+  c.tcb.settings.congestion = w_.settings.tcp_congestion;
   c.flow_label = static_cast<uint32_t>(Random()) & 0xfffff;
   c.ip_id = static_cast<uint32_t>(Random());
   c.use = kConnUsed;

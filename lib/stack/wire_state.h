@@ -100,7 +100,7 @@ struct WireSettings {
   uint32_t tcp_syncookies;  // 0: never; 1: when a listener has too many handshakes; 2: always
   uint32_t tcp_challenge_ack_limit;  // a second; INT32_MAX, Linux's default since 6.1: any
   uint32_t tcp_ecn;                  // 0: none; 1: asked for and agreed to; 2: agreed to
-  uint32_t zero;
+  uint32_t tcp_congestion;           // tcp_congestion_control, as a tcp::CongestionKind
 };
 
 // What a router has said that the path to a peer takes (errors.cc). One for each slot of a hash of

@@ -100,7 +100,10 @@ void FillInfo(const Tcb& t, uint64_t now_ns, uint32_t head_bytes, Info& out) {
   i.tcpi_advmss = t.mss_receive - (Has(t, kTimestamps) ? std::min(t.mss_receive, 12u) : 0);
   i.tcpi_reordering = kLinuxReordering;
   i.tcpi_rcv_ssthresh = t.rcv_limit;
-  i.tcpi_rcv_space = t.rcv_space_bytes;
+  // Until it is measured, what Linux begins with.
+  i.tcpi_rcv_space = t.rcv_space_bytes != 0
+                         ? t.rcv_space_bytes
+                         : std::min(t.rcv_limit, kInitialSegments * i.tcpi_advmss);
   Flight(t, i);
   Times(t, now_ns, i);
   Counts(t, i);
