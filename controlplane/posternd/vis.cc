@@ -392,8 +392,15 @@ int Vis::Hush(One& vi, Installed& filter) {
     }
     return 0;
   });
-  if (error != 0) return error;
+  if (error != 0 || !filter.socket.ok()) return error;
   return shutdown(filter.socket.get(), SHUT_RD) == 0 ? 0 : -errno;
+}
+
+// The kernel's listener goes on in other hands, who are to see that it is closed when they close
+// it. Whoever gets the port then has what the kernel has of it, as they have.
+int Vis::Leave(One& vi, Installed& filter) {
+  filter.socket = UniqueFd();
+  return Hush(vi, filter);
 }
 
 int Vis::Filter(const ViAsker& asker, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer) {
@@ -405,6 +412,7 @@ int Vis::Filter(const ViAsker& asker, const ctl::Msg& request, UniqueFd socket, 
   const auto filter = vi.filters.find(request.d);
   if (filter == vi.filters.end()) return -ENOENT;
   if (request.a == ctl::kFilterHush) return Hush(vi, filter->second);
+  if (request.a == ctl::kFilterLeave) return Leave(vi, filter->second);
   if (request.a != ctl::kFilterRemove) return -EINVAL;
   (void)In(*vi.interface, [&] {
     Remove(vi, filter->second.keys);

@@ -118,6 +118,7 @@ class Vis {
   int AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer);
   int KeepPort(One& vi, const ctl::Msg& request, ctl::Msg& answer);
   int Hush(One& vi, Installed& filter);
+  int Leave(One& vi, Installed& filter);
   static int Install(One& vi, FilterKeys& keys, uint32_t flags);
   static void Remove(One& vi, const FilterKeys& keys);
 

@@ -86,7 +86,7 @@ enum class Type : uint32_t {
             // and a socket that is bound to any address, id = the local one's 16 bytes. Reply: d =
             // its number. a = 1 with kFilterOutgoing: no fd, c = 4 or 6, addr.port = the one that
             // it has to be, or 0. Reply: a = the port, too. a = 2, remove: d; a = 3, its socket
-            // listens no more: d
+            // listens no more: d; a = 4, the same, but others have it now, and go on: d
   kWire,    // process: a = 1, fd = the bundle of its stack's wire (sock/wire_bundle.h), which the
             // keeper gets, too. Reply: status. a = 2: the same to a new posternd. a = 0. Reply: fd
             // = that bundle, or ENOENT
@@ -98,7 +98,7 @@ enum class Type : uint32_t {
 
 inline constexpr uint32_t kBrokerSeq = 0x80000000u;
 // kFilter's a.
-inline constexpr uint32_t kFilterAdd = 1, kFilterRemove = 2, kFilterHush = 3;
+inline constexpr uint32_t kFilterAdd = 1, kFilterRemove = 2, kFilterHush = 3, kFilterLeave = 4;
 // Leave it to the kernel though a wider filter would take it; its fragments, too; a port that
 // connections are made from.
 inline constexpr uint32_t kFilterPass = 1, kFilterFragments = 2, kFilterOutgoing = 4;

@@ -20,7 +20,7 @@
 #include <cstring>
 
 #include "base/sys.h"
-#include "sock/sock.h"
+#include "sock/wire.h"
 
 namespace postern {
 namespace {
@@ -91,6 +91,7 @@ bool ExportListener(int fd, pstn_ep& ep) {
   Guard g(ep.setup_lock);
   if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) return false;
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
+  if (LoadRelaxed(ep.wire) != 0) WireUnlisten(ep, Unfilter::kLeave);
   AdmitSyns(kAllLooks);
   FetchOr(ep.flags, PSTN_EPF_EXPORTED);
   Lock(ep.accept_lock);
@@ -199,8 +200,21 @@ void SockAdopt(int fd, int pidfd, int target) {
 // ---------------------------------------------------------------- in the keeper
 namespace {
 
-// Connects `fd` to a socket of ours; its address is the peer's, its port the kernel's choice.
-// Returns our end, or -errno.
+// Binds to the peer's address, or to ours if that is not of this host (the peer is behind a VI).
+long BindBridge(int listener, const pstn_ep& ep, sockaddr* sa, socklen_t* len) {
+  long r = -EADDRNOTAVAIL;
+  for (pstn_addr at : {ep.peer, ep.local}) {
+    if (r != -EADDRNOTAVAIL) break;
+    at.port = 0;
+    *len = sizeof(sockaddr_storage);
+    AddrToSockaddr(at, ep.family, sa, len);
+    r = sys::Call(SYS_bind, listener, sa, static_cast<long>(*len));
+  }
+  return r;
+}
+
+// Connects `fd` to a socket of ours; its address is the peer's if it can be, its port the kernel's
+// choice. Returns our end, or -errno.
 long ConnectPair(int fd, const pstn_ep& ep) {
   int family = static_cast<int>(ep.family);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_SMC) != 0) {  // connected, beside the rings
@@ -212,10 +226,7 @@ long ConnectPair(int fd, const pstn_ep& ep) {
   sockaddr_storage ss = {};
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
   socklen_t len = sizeof ss;
-  pstn_addr at = ep.peer;
-  at.port = 0;
-  AddrToSockaddr(at, ep.family, sa, &len);
-  long r = sys::Call(SYS_bind, listener, sa, static_cast<long>(len));
+  long r = BindBridge(listener, ep, sa, &len);
   if (r == 0) r = sys::Call(SYS_listen, listener, 1L);
   if (r == 0) r = sys::Call(SYS_getsockname, listener, sa, &len);
   if (r == 0) r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
@@ -300,6 +311,7 @@ long TakeOverConnection(int fd, pstn_ep& from, Taken taken, void* context) {
     return LoadAcquire(from.state) == PSTN_EP_KERNEL ? 0 : -ECONNRESET;
   }
   FetchAdd(Stack().hdr.reasons[kReasonExported], 1u);
+  WireRehouse(fd, Stack().eps[idx]);
   ShutKernelSocket(fd, from);
   // Threads that sleep on the ring go on in the kernel, and event sets look there.
   AnnounceLocal(g_proc.bells, e);

@@ -127,8 +127,8 @@ namespace {
 
 // The filters of a listener go when the last connection has ended that comes by them: until then
 // the kernel would answer with resets. posternd keeps the kernel's socket meanwhile, so that the
-// port is nobody else's; it listens no more.
-void GiveUp(stack::Engine& engine, uint32_t at) {
+// port is nobody else's; it listens no more, unless it was passed on.
+void GiveUp(stack::Engine& engine, uint32_t at, Unfilter how) {
   stack::WireState& w = engine.state();
   if (Lock(w.lock)) engine.Recover(MonotonicNs());
   stack::Listener& l = w.listeners[at];
@@ -142,18 +142,18 @@ void GiveUp(stack::Engine& engine, uint32_t at) {
   Unlock(w.lock);
   for (uint32_t vi = 0; (first || !wait) && vi < kAreaVis; vi++) {
     if (w.grant[vi] == 0 || filter[vi] == 0) continue;
-    WireUnfilter(vi, filter[vi], wait ? Unfilter::kHush : Unfilter::kNow);
+    WireUnfilter(vi, filter[vi], wait ? how : Unfilter::kNow);
   }
 }
 
 }  // namespace
 
-void WireUnlisten(pstn_ep& ep) {
+void WireUnlisten(pstn_ep& ep, Unfilter how) {
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine == nullptr) return;  // posternd, who reaps: the keeper sees to it
   FetchAnd(ep.flags, ~PSTN_EPF_STEERED);
   const uint32_t at = Exchange(ep.wire, uint16_t{0});
-  if (at != 0 && at <= stack::kListeners) GiveUp(*engine, at - 1);
+  if (at != 0 && at <= stack::kListeners) GiveUp(*engine, at - 1, how);
 }
 
 void WireSweep() {
@@ -165,7 +165,7 @@ void WireSweep() {
     const uint32_t use = LoadRelaxed(w.listeners[i].use);
     if (use == stack::kListenerEnded ||
         (use == stack::kListenerUsed && !streams.Listens(w.listeners[i])))
-      GiveUp(*engine, i);
+      GiveUp(*engine, i, Unfilter::kHush);
   }
   WireSweepPorts();
 }

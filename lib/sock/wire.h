@@ -62,8 +62,12 @@ enum class Unfilter : uint8_t {
   kNow,
   kLater,  // asks, and does not wait for the answer
   kHush,   // its socket listens no more; the filter stays
+  kLeave,  // the same, but others have the socket now, and go on
 };
 void WireUnfilter(uint32_t vi, uint32_t number, Unfilter how);
+// Of a connection that is bound to its port, posternd keeps the kernel's socket with the filter. It
+// is to keep another one: `fd` is a stranger's, who wants to see it closed.
+void WireRehouse(int fd, const pstn_ep& ep);
 // What is steered to that endpoint, for a new posternd.
 void WireRefilter(WireAsk ask, int fd, const pstn_ep& ep);
 
@@ -93,6 +97,7 @@ bool IsFromWire(uint32_t idx, uint32_t conn);
 void WireListen(int fd, pstn_ep& ep);
 // The same for one that has found the interface taken, in the middle of the program's calls.
 void WireListenAgain(int fd, pstn_ep& ep);
-void WireUnlisten(pstn_ep& ep);
+// kHush, or kLeave.
+void WireUnlisten(pstn_ep& ep, Unfilter how = Unfilter::kHush);
 
 }  // namespace postern

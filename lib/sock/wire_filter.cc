@@ -3,6 +3,8 @@
 //
 // A filter is posternd's, who has seen the kernel's socket that justifies it (docs/vi.md). It has a
 // number, which whoever made it keeps in the wire segment: with the listener or the connection.
+#include <netinet/in.h>
+
 #include <cerrno>
 #include <cstring>
 
@@ -62,12 +64,63 @@ int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr&
 }
 
 void WireUnfilter(uint32_t vi, uint32_t number, Unfilter how) {
-  ctl::Msg m = About(how == Unfilter::kHush ? ctl::kFilterHush : ctl::kFilterRemove, vi);
+  ctl::Msg m = About(how == Unfilter::kHush    ? ctl::kFilterHush
+                     : how == Unfilter::kLeave ? ctl::kFilterLeave
+                                               : ctl::kFilterRemove,
+                     vi);
   m.d = number;
   if (how == Unfilter::kLater)
     (void)CtlTell(m, -1);
   else
     (void)CtlAsk(m, -1, nullptr);
+}
+
+namespace {
+
+// A socket of the kernel's that is bound to the name that `fd` has, beside it. -errno: there can't
+// be one.
+int StandIn(int fd) {
+  sockaddr_storage name = {};
+  socklen_t size = sizeof name;
+  if (const long r = sys::Call(SYS_getsockname, fd, &name, &size); r < 0)
+    return static_cast<int>(r);
+  const int made = sys::Socket(name.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (made < 0) return made;
+  const auto share = [](int of, int on) {
+    return sys::Call(SYS_setsockopt, of, static_cast<long>(SOL_SOCKET),
+                     static_cast<long>(SO_REUSEADDR), &on, sizeof on);
+  };
+  int before = 0;
+  socklen_t length = sizeof before;
+  long r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET),
+                     static_cast<long>(SO_REUSEADDR), &before, &length);
+  if (r == 0) r = share(fd, 1);
+  if (r == 0) r = share(made, 1);
+  if (r == 0) r = sys::Call(SYS_bind, made, &name, static_cast<long>(size));
+  (void)share(fd, before);
+  if (r == 0) return made;
+  sys::Close(made);
+  return static_cast<int>(r);
+}
+
+}  // namespace
+
+void WireRehouse(int fd, const pstn_ep& ep) {
+  if (LoadAcquire(g_wire) == nullptr) return;
+  const stack::Conn* old = ConnOf(ep);
+  if (old == nullptr || LoadRelaxed(old->filter) == 0) return;
+  const int stand_in = StandIn(fd);
+  uint32_t number = 0;
+  const uint32_t vi = old->filter_vi;
+  if (stand_in < 0 || WireFilterPeer(stand_in, vi, old->local, old->peer, &number) != 0) number = 0;
+  if (stand_in >= 0) sys::Close(stand_in);
+  if (number == 0) return;
+  stack::WireState& w = g_wire->state();
+  if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
+  stack::Conn* c = ConnOf(ep);  // it may have ended meanwhile, and its filter with it
+  if (c != nullptr && c->filter != 0) number = Exchange(c->filter, number);
+  Unlock(w.lock);
+  WireUnfilter(vi, number, Unfilter::kNow);
 }
 
 void WireRefilter(WireAsk ask, int fd, const pstn_ep& ep) {
