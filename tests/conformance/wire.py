@@ -12,6 +12,7 @@
 # pause, in which nobody of ours is awake but the keepers.
 
 import contextlib
+import copy
 import json
 import os
 import re
@@ -129,7 +130,7 @@ class Wire:
                 self.lab.write("net/ipv4/tcp_congestion_control", "reno")  # the wire has not what the host may have
                 for last in LOOPBACK.values():
                     if last != 1:
-                        self.lab.ip("addr", "add", f"10.77.0.{last + (side == 'b')}/24", "dev", f"v{side}")
+                        self.lab.ip("addr", "add", f"10.77.0.{last + (side == 'b')}/32", "dev", f"v{side}")
 
     def begin(self):
         """Daemons, and the families that the wrapped actors are of."""
@@ -221,6 +222,12 @@ class Wire:
 
         command = HOST.sub(here, command)
         return SENDTO.sub(rf"\g<0>{address(side, '127.0.0.1')}/", command)
+
+    def patient(self, times):
+        """The same wire, where each pause is so many times as long."""
+        other = copy.copy(self)
+        other.settle_s *= times
+        return other
 
     @staticmethod
     def owner(who, result):
