@@ -21,6 +21,7 @@ import fnmatch
 import glob
 import itertools
 import os
+import queue
 import sys
 import time
 
@@ -87,13 +88,21 @@ def wraps(mode, wrapper):
 class Comparison:
     def __init__(self, args, here):
         self.args, self.known, self.here = args, deviations(), here
-        self.wire = None  # where there is one
+        self.wires, self.all_wires = queue.SimpleQueue(), []  # those that nobody is at; all
         self.count = {"equal": 0, "late": 0, "different": 0, "deviation": 0}
         self.calls = collections.Counter()  # by (call, path)
 
-    def stage(self, layout, wrap=((), ()), hang_s=HANG_S, place=None):
-        return Stage(self.args.program, layout, *wrap, show=self.args.show, hang_s=hang_s, ports_last=hang_s == HANG_S,
-                     place=place or (self.wire if layout == "wire" else Here))
+    @contextlib.contextmanager
+    def stage(self, layout, wrap=((), ()), hang_s=HANG_S, patience=1):
+        """Each stage over a wire has one of its own: families see it when another one's actor dies."""
+        place = self.wires.get() if layout == "wire" else Here
+        try:
+            with Stage(self.args.program, layout, *wrap, show=self.args.show, hang_s=hang_s, ports_last=hang_s == HANG_S,
+                       place=place if patience == 1 else place.patient(patience)) as stage:
+                yield stage
+        finally:
+            if layout == "wire":
+                self.wires.put(place)
 
     def wraps(self, layout, mode):
         """(what is put before A, what is put before B)"""
@@ -124,7 +133,7 @@ class Comparison:
         call does with those that have is the same with more time. A call that never returns is no matter of time."""
         if broken(got):
             return False
-        with self.stage("wire", self.wraps("wire", mode), place=self.wire.patient(PATIENCE)) as stage:
+        with self.stage("wire", self.wraps("wire", mode), patience=PATIENCE) as stage:
             return stage.play(lines) == want
 
     def play_fresh(self, layout, wrap, lines):
@@ -140,14 +149,29 @@ class Comparison:
             oracle = {}
             for layout, mode in runs:
                 cases = elsewhere if layout == "wire" else everywhere
+                before = self.opens()
                 if layout not in oracle:
                     oracle[layout] = list(pool.map(lambda case: self.play_fresh(layout, ((), ()), case[1]), cases))
+                    of_oracle, before = self.opens() - before, self.opens()
                 wrap = self.wraps(layout, mode)
                 usable = [(case, want) for case, want in zip(cases, oracle[layout]) if not broken(want)]
                 results = pool.map(lambda one: self.play_fresh(layout, wrap, one[0][1]), usable)
                 for (name, lines), want in zip(cases, oracle[layout]):
                     got = ["the kernel's own transcript is no oracle", *broken(want)] if broken(want) else next(results)
                     self.judge(name, layout, mode, lines, want, got)
+                if layout == "wire":
+                    self.judge_opens(mode, self.opens() - before, of_oracle)
+
+    def opens(self):
+        """Connections that the kernel's TCP has made at the ends of wires, by actor."""
+        return collections.Counter({who: sum(one.opens(who) for one in self.all_wires) for who in "AB"})
+
+    def judge_opens(self, mode, made, of_oracle):
+        """Equal is no news if the kernel has done it all."""
+        for who in {"both": "AB", "server": "B", "client": "A"}[mode] if self.args.wrapper else "":
+            wrong = made[who] * 4 > of_oracle[who]
+            self.count["different"] += wrong
+            print(f"{'different: ' * wrong}the kernel has made {made[who]} of {who}'s {of_oracle[who]} connections [wire, {mode}]")
 
     def generated(self, cases, runs):
         """The same actors for all, so that each case meets what the one before left behind."""
@@ -248,7 +272,9 @@ def main():
     with contextlib.ExitStack() as stack:
         if any(layout == "wire" for layout, _ in runs):
             try:
-                comparison.wire = stack.enter_context(wire.opened(build, args.wrapper, args.settle_ms / 1000))
+                for _ in range(args.jobs + 2):  # two more for what is played once more, and reduced
+                    comparison.all_wires.append(stack.enter_context(wire.opened(build, args.wrapper, args.settle_ms / 1000)))
+                    comparison.wires.put(comparison.all_wires[-1])
             except wire.Unavailable as why:
                 print(f"skipped: the wire: {why}")
                 runs = [(layout, mode) for layout, mode in runs if layout != "wire"]
@@ -258,7 +284,7 @@ def main():
         comparison.print_calls()
     count = comparison.count
     print(f"{len(cases) + len(random_cases)} cases, {sum(count.values())} comparisons in {time.monotonic() - started:.0f} s: "
-          f"{count['equal']} equal, " + (f"{count['late']} late, " if comparison.wire else "") +
+          f"{count['equal']} equal, " + (f"{count['late']} late, " if comparison.all_wires else "") +
           f"{count['deviation']} listed deviations, {count['different']} different")
     return 1 if count["different"] else 0
 
