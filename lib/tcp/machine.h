@@ -120,6 +120,7 @@ bool Retransmit(Tcb& t, uint32_t idx, Host& h);
 bool SendIntoWindow(Tcb& t, Host& h);
 bool HasUnsent(Tcb& t, Host& h);
 uint32_t SendNew(Tcb& t, Host& h);  // bytes
+uint32_t SegmentMax(const Tcb& t);  // of the largest segment that may be made now
 void Pace(Tcb& t, uint32_t bytes, Host& h);
 
 // ---- txqueue.cc: the chains of what is under way
@@ -127,6 +128,8 @@ void TxAppend(Tcb& t, uint32_t idx, Host& h);
 void TxRemoveHead(Tcb& t, Host& h);
 void TxTrimHead(Tcb& t, uint32_t bytes, Host& h);
 bool TxSplit(Tcb& t, uint32_t idx, uint32_t bytes, Host& h);  // the first part keeps the index
+// The one behind `idx` becomes a part of it: both wait to be sent again. False: it can't be.
+bool TxMerge(Tcb& t, uint32_t idx, uint32_t bytes_max, Host& h);
 void TxTouch(Tcb& t, uint32_t idx, Host& h);  // was sent just now: last in the chain of times
 void TxMarkSacked(Tcb& t, uint32_t idx, Host& h);
 void TxMarkLost(Tcb& t, uint32_t idx, Host& h);

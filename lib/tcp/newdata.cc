@@ -30,14 +30,6 @@ Piece NextPiece(Tcb& t, uint32_t mss, Host& h) {
   return p;
 }
 
-// RFC 9293, 3.8.6.2.1. A peer whose window was never large gets segments of half of it (Linux), so
-// that Fs * Max(SND.WND) of the third condition is always reached by a full segment.
-uint32_t SegmentMax(const Tcb& t) {
-  const uint32_t window = t.snd_wnd_max;
-  const uint32_t bound = window > kMssDefault ? window / 2 : window;
-  return bound != 0 && t.mss_bytes > bound ? std::max(bound, kMssMin) : t.mss_bytes;
-}
-
 uint32_t WindowRoom(const Tcb& t) {
   const int32_t room = t.snd_una + t.snd_wnd - t.snd_nxt;
   return room > 0 ? static_cast<uint32_t>(room) : 0;
@@ -125,6 +117,14 @@ void NoteBlocked(Tcb& t, Blocked why, Host& h) {
 }
 
 }  // namespace
+
+// RFC 9293, 3.8.6.2.1. A peer whose window was never large gets segments of half of it (Linux), so
+// that Fs * Max(SND.WND) of the third condition is always reached by a full segment.
+uint32_t SegmentMax(const Tcb& t) {
+  const uint32_t window = t.snd_wnd_max;
+  const uint32_t bound = window > kMssDefault ? window / 2 : window;
+  return bound != 0 && t.mss_bytes > bound ? std::max(bound, kMssMin) : t.mss_bytes;
+}
 
 void Pace(Tcb& t, uint32_t bytes, Host& h) {
   uint64_t rate = HasSetting(t, kSetPacing) ? CongestionPacingRate(t.cc, Srtt(t.rtt)) : 0;

@@ -6,12 +6,27 @@
 namespace postern::tcp {
 namespace {
 
+//= rfc9293#3.9.1.2
+//# The transmitter SHOULD collapse successive bits when it packetizes data, to send the largest
+//# possible segment
+// What a program has written in small pieces, and the network has lost, need not fill it again with
+// as many packets: queues count those, while our window counts bytes. Not over the end of the
+// peer's window (Linux: tcp_retrans_try_collapse).
+void Collapse(Tcb& t, uint32_t idx, Host& h) {
+  const TxSeg& seg = h.TxSegAt(idx);
+  const int32_t room = t.snd_una + t.snd_wnd - seg.seq;
+  const uint32_t most = std::min(room > 0 ? static_cast<uint32_t>(room) : 0, SegmentMax(t));
+  while (seg.bytes < most && TxMerge(t, idx, most, h)) {
+  }
+}
+
 // RFC 6675, 5: while the pipe is not full, the segments that are lost, from the lowest on.
 uint32_t SendLost(Tcb& t, Host& h) {
   uint32_t sent = 0;
   while (t.tx_lost_head != kNone) {
     const uint32_t idx = t.tx_lost_head;
     const TxSeg& seg = h.TxSegAt(idx);
+    Collapse(t, idx, h);
     const uint32_t pipe = PipeBytes(t);
     const uint32_t bytes = std::min(seg.bytes, t.mss_bytes);
     if (pipe != 0 && CongestionRoom(t.cc, pipe) < bytes) break;

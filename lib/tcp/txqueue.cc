@@ -178,6 +178,33 @@ bool TxSplit(Tcb& t, uint32_t idx, uint32_t bytes, Host& h) {
   return true;
 }
 
+// What was sent before stays true of both: how often, and that nobody knows which copy arrives.
+bool TxMerge(Tcb& t, uint32_t idx, uint32_t bytes_max, Host& h) {
+  TxSeg& s = h.TxSegAt(idx);
+  const uint32_t other = s.next;
+  if (other == kNone) return false;
+  TxSeg& rest = h.TxSegAt(other);
+  if ((s.flags & rest.flags & kTxToSend) == 0 || ((s.flags | rest.flags) & kTxPart) != 0)
+    return false;
+  if (s.bytes + rest.bytes > bytes_max) return false;
+  Detach(t, other, h);  // the sums stay: both count as lost, neither as sent again
+  s.bytes += rest.bytes;
+  s.flags |= rest.flags & (kTxFin | kTxPsh | kTxEverRetrans);
+  s.tries = std::max(s.tries, rest.tries);
+  s.next = rest.next;
+  if (s.next != kNone) {
+    h.TxSegAt(s.next).prev = idx;
+  } else {
+    t.tx_tail = idx;
+  }
+  t.tx_count--;
+  for (SackMemory& m : t.sack_memory) {
+    if (m.tx_idx == other) m.tx_idx = idx;
+  }
+  h.GiveTxSeg(other);
+  return true;
+}
+
 void TxTouch(Tcb& t, uint32_t idx, Host& h) {
   Detach(t, idx, h);
   h.TxSegAt(idx).flags |= kTxTimed;

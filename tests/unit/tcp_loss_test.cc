@@ -212,6 +212,53 @@ TEST_CASE("tcp loss: duplicates of what a time-out sent twice are no loss, witho
   w.Expect({.seq = 7001, .bytes = 1000});
 }
 
+//= rfc9293#3.9.1.2
+//= type=test
+//# The transmitter SHOULD collapse successive bits when it packetizes data, to send the largest
+//# possible segment
+TEST_CASE("tcp loss: what was written in small pieces is sent again in large ones") {
+  TcpWorld w;
+  w.Establish();
+  w.t.settings.flags |= kSetNoDelay;
+  w.Send({});
+  for (int i = 0; i < 9; i++) w.Write(100);
+  SECTION("with the FIN, after a time-out") {
+    w.End();
+    REQUIRE(w.wire.size() == 10);
+    std::string all;
+    for (const auto& out : w.wire) all += out.data;
+    while (w.t.recovery != static_cast<uint32_t>(Recovery::kLoss)) {
+      w.wire.clear();
+      w.Fire(0, kSecond);
+    }
+    w.Expect({.seq = 1, .flags = kFin | kAck, .data = all});
+    w.ExpectNothing();
+    w.Send({.ack = 902});
+    w.ExpectState(State::kFinWait2);
+  }
+  SECTION("up to what has arrived") {
+    w.wire.clear();
+    w.Advance(10 * kMs);
+    w.Send({.ack = 1, .sack = Blocks{{501, 601}}});
+    w.Advance(5 * kMs);
+    w.Expect({.seq = 1, .bytes = 500});
+    w.ExpectNothing();
+    w.Send({.ack = 901});
+    CHECK(w.t.tx_count == 0);
+  }
+  SECTION("up to a full segment") {
+    w.Write(200);
+    while (w.t.recovery != static_cast<uint32_t>(Recovery::kLoss)) {
+      w.wire.clear();
+      w.Fire(0, kSecond);
+    }
+    w.Expect({.seq = 1, .bytes = 900});
+    w.ExpectNothing();  // a window of one segment
+    w.Send({.ack = 901});
+    w.Expect({.seq = 901, .bytes = 200});
+  }
+}
+
 TEST_CASE("tcp loss: limited transmit") {
   TcpWorld w;
   const bool sack = GENERATE(true, false);
