@@ -40,6 +40,7 @@ struct AckSample {
   Seq snd_una, snd_nxt;       // after it
   bool una_advanced;          // SND.UNA has moved
   bool reordered;             // this path reorders (RACK): SACKed data are progress, too
+  bool paced;                 // sent at a rate of ours: so acknowledgements say less of the path's
 };
 
 struct SendSample {
@@ -69,10 +70,12 @@ struct CubicState {
   uint32_t cwnd_prior_bytes;  // before the last reduction
 };
 
-// RFC 9406.
+// RFC 9406; HyStart's train of acknowledgements.
 struct HyStartState {
   uint64_t round_min_ns, last_min_ns;  // smallest RTT of this round and the last; ~0: none
   uint64_t css_baseline_ns;            // ~0: not in conservative slow start
+  uint64_t least_ns;                   // smallest RTT of all rounds; ~0: none
+  uint64_t train_begin_ns, train_ns;   // a train of acknowledgements: its first, its last
   Seq window_end;                      // of this round
   uint32_t samples;                    // in this round
   uint32_t css_rounds;                 // conservative rounds that have ended
@@ -105,8 +108,8 @@ struct Congestion {
   CubicState cubic, cubic_prior;  // the latter for undo
   HyStartState hystart;
 };
-static_assert(sizeof(CubicState) == 48 && sizeof(HyStartState) == 48);
-static_assert(sizeof(Congestion) == 72 + 2 * 48 + 48);
+static_assert(sizeof(CubicState) == 48 && sizeof(HyStartState) == 72);
+static_assert(sizeof(Congestion) == 72 + 2 * 48 + 72);
 
 void CongestionInit(Congestion& cc, CongestionKind kind, uint32_t mss_bytes);
 // PMTU or the peer's MSS: a smaller one keeps the number of segments, a larger one that of bytes.

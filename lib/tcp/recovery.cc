@@ -198,6 +198,7 @@ AckSample Sample(const Tcb& t, const AckNews& news, uint32_t newly_lost_bytes, c
   a.snd_nxt = t.snd_nxt;
   a.una_advanced = news.acked_bytes != 0;
   a.reordered = Has(t, kReordering);
+  a.paced = HasSetting(t, kSetPacing) || t.settings.max_pacing_rate != 0;
   return a;
 }
 

@@ -30,6 +30,7 @@ TEST_CASE("congestion: names as TCP_CONGESTION has them") {
 
 TEST_CASE("congestion: begins with ten segments and doubles in each round trip") {
   Flow f(GENERATE(CongestionKind::kCubic, CongestionKind::kNewReno));
+  f.wide = 3;
   CHECK(f.segments() == 10);
   for (int i = 1; i <= 6; i++) {
     f.Round();

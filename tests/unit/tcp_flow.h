@@ -15,6 +15,10 @@ struct Flow {
   uint64_t now = 100 * kS, rtt = 100 * kMs;
   Seq una = Seq(0xffff0000u), nxt = Seq(0xffff0000u);
   uint32_t app_bytes = ~0u;  // the program lets at most so much be under way
+  // How wide the path is: the acknowledgements of a round come in 1/wide of its time. 1: the window
+  // fills it.
+  double wide = 1;
+  bool paced = false;
 
   explicit Flow(CongestionKind kind, uint32_t mss = 1000) { CongestionInit(cc, kind, mss); }
 
@@ -40,16 +44,19 @@ struct Flow {
     ack.snd_una = una;
     ack.snd_nxt = nxt;
     ack.una_advanced = true;
+    ack.paced = paced;
     CongestionOnAck(cc, ack);
   }
   // One round trip: all that is under way is acknowledged, two segments at a time and evenly
-  // spaced, and replaced. `sample(i)`: the RTT of its i-th acknowledgement.
+  // spaced (within a part of it, see `wide`), and replaced. `sample(i)`: the RTT of its i-th
+  // acknowledgement.
   template <typename Fn>
   void Round(Fn sample) {
     Fill();
     const uint32_t acks = std::max(in_flight() / (2 * cc.mss_bytes), 1u);
     const Seq end = nxt;
-    const uint64_t step = rtt / acks;
+    const auto step = static_cast<uint64_t>(static_cast<double>(rtt / acks) / wide);
+    now += rtt - step * acks;
     for (uint32_t i = 0; Before(una, end); i++) {
       now += step;
       rtt = sample(i);
