@@ -97,6 +97,38 @@ bool IsDuplicate(const Tcb& t, const SegmentIn& s, bool window_changed) {
   return s.ack == t.snd_una && InFlight(t) != 0 && SequenceLength(s) == 0 && !window_changed;
 }
 
+// A retransmission that fills a hole takes TS.Recent beyond segments that were sent before it and
+// are late. PAWS drops those: on a path that reorders each repaired loss makes new ones, for ever.
+// It is there for segments of 2^32 bytes ago, and they can be told from late ones without knowing
+// the peer's clock. `ts_floor` is TS.Recent as it was one to two kFloorBytes ago:
+//
+//      bytes   ... 2^32 ago        ts_floor_seq before   ts_floor_seq      rcv_nxt   window's end
+//      TSval        < ts_floor    |  ts_floor           |  ts_floor_next       |        |
+//
+// A segment in the window was first sent when the peer had our acknowledgement of all that lies a
+// window (2^30 at most) before it, so when it had sent ts_floor already; one of the last turn of
+// the sequence numbers was acknowledged, and had been sent the last time, long before that.
+//
+// And late means by a round trip at most, if the peer's clock is of milliseconds: by then it has
+// sent the segment again. What is older is dropped as the RFC says.
+constexpr uint32_t kFloorBytes = 1u << 30;
+constexpr uint32_t kFloorTicks = 1u << 29;  // so that the numbers do not wrap between the floors
+
+bool IsLate(const Tcb& t, const SegmentIn& s) {
+  const uint32_t above = s.options.ts_value - t.ts_floor;
+  const uint64_t late_ns = (t.ts_recent - s.options.ts_value) * kMs;
+  return s.bytes != 0 && AtOrAfter(s.seq, t.rcv_nxt) && above <= t.ts_recent - t.ts_floor &&
+         late_ns <= std::max(t.rcv_rtt_ns, Srtt(t.rtt));
+}
+
+void MoveFloor(Tcb& t) {
+  const bool jumped = t.ts_recent - t.ts_floor_next > kFloorTicks;
+  if (!jumped && static_cast<uint32_t>(t.rcv_nxt - t.ts_floor_seq) < kFloorBytes) return;
+  t.ts_floor = jumped ? t.ts_recent : t.ts_floor_next;
+  t.ts_floor_next = t.ts_recent;
+  t.ts_floor_seq = t.rcv_nxt;
+}
+
 }  // namespace
 
 AckVerdict TakeAck(Tcb& t, const SegmentIn& s, Host& h) {
@@ -145,10 +177,11 @@ AckVerdict TakeAck(Tcb& t, const SegmentIn& s, Host& h) {
 //# R1) If there is a Timestamps option in the arriving segment, SEG.TSval < TS.Recent, TS.Recent is
 //# valid (see later discussion), and if the RST bit is not set, then treat the arriving segment as
 //# not acceptable
-// A tick less is let through, as Linux does: stacks are known that stamp before they number.
+// A tick less is let through, as Linux does: stacks are known that stamp before they number. So is
+// what is late only.
 bool TimestampOk(const Tcb& t, const SegmentIn& s, const Host& h) {
   if (!Has(t, kTimestamps) || !s.options.has_timestamps) return true;
-  if (static_cast<int32_t>(s.options.ts_value - t.ts_recent) >= -1) return true;
+  if (static_cast<int32_t>(s.options.ts_value - t.ts_recent) >= -1 || IsLate(t, s)) return true;
   // RFC 7323, 5.5: after 24 days the peer's clock may have wrapped.
   return h.now_ns - t.ts_recent_ns > 24ull * 86400 * kSecond;
 }
@@ -163,6 +196,12 @@ void TakeTimestamp(Tcb& t, const SegmentIn& s, const Host& h) {
   if (!newer && h.now_ns - t.ts_recent_ns <= 24ull * 86400 * kSecond) return;
   t.ts_recent = s.options.ts_value;
   t.ts_recent_ns = h.now_ns;
+  MoveFloor(t);
+}
+
+void BeginTimestamps(Tcb& t, uint32_t ts_recent) {
+  t.ts_recent = t.ts_floor = t.ts_floor_next = ts_recent;
+  t.ts_floor_seq = t.irs;
 }
 
 // Two ends that take each other's segments for old ones do not go on about it for ever.

@@ -82,7 +82,7 @@ void TakeSynOptions(Tcb& t, const SegmentIn& s) {
   t.flags &= ~(kTimestamps | kSackOk | kWindowScale);
   if (o.has_timestamps && !HasSetting(t, kSetNoTimestamps)) {
     t.flags |= kTimestamps;
-    t.ts_recent = o.ts_value;
+    BeginTimestamps(t, o.ts_value);
   }
   if (o.sack_permitted && !HasSetting(t, kSetNoSack)) t.flags |= kSackOk;
   if (o.has_window_scale && !HasSetting(t, kSetNoWindowScale)) {

@@ -145,6 +145,7 @@ AckVerdict TakeAck(Tcb& t, const SegmentIn& s, Host& h);
 // PAWS (RFC 7323, 5.3). False: the segment is old.
 bool TimestampOk(const Tcb& t, const SegmentIn& s, const Host& h);
 void TakeTimestamp(Tcb& t, const SegmentIn& s, const Host& h);
+void BeginTimestamps(Tcb& t, uint32_t ts_recent);  // of the peer's SYN
 // Whether kChallengeNs have passed since the last answer of this kind; they begin anew then.
 bool MayAnswerOld(Tcb& t, const Host& h);
 // An ACK for a segment that is not acceptable; at most one in kChallengeNs unless it brought data.

@@ -222,10 +222,13 @@ struct alignas(64) Tcb {
   uint32_t rcv_limit;        // the window is not opened further than this (autotuning)
   Seq rcv_space_seq;         // rcv_nxt when the present round of autotuning began
   uint32_t rcv_space_bytes;  // taken by the program in a round, the most so far
+  uint32_t ts_floor;         // what is stamped before is old, not late (ack.cc)
   uint64_t rcv_space_ns;
   uint64_t rcv_rtt_ns;  // as the receiver sees it
   Seq rcv_rtt_seq;
-  uint32_t rx_last_idx;  // RxSeg stored last: its block is reported first (RFC 2018, 4)
+  uint32_t rx_last_idx;    // RxSeg stored last: its block is reported first (RFC 2018, 4)
+  uint32_t ts_floor_next;  // ts_recent when rcv_nxt was ts_floor_seq: the next ts_floor
+  Seq ts_floor_seq;
   uint64_t rcv_rtt_begin_ns;
   SackBlock sack_out[kRxRangesMax];  // blocks that we report, the most recent first
   SackBlock dsack;

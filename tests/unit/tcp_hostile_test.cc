@@ -83,6 +83,47 @@ TEST_CASE("tcp hostile: PAWS") {
   }
 }
 
+TEST_CASE("tcp hostile: a segment that a retransmission has overtaken is late, not old") {
+  TcpWorld w;
+  w.Establish({.timestamps = true});  // 10 ms of round trip
+  w.Advance(kSecond);
+  const uint32_t sent = w.PeerClock();
+  w.Send({.seq = 3, .data = "cd"});
+  w.Advance(8 * kMs);
+  w.Send({.seq = 1, .data = "ab"});  // again: it fills the hole
+  CHECK(w.received == "abcd");
+  SECTION("it is taken") {
+    w.Send({.seq = 7, .data = "gh", .ts = sent});
+    w.Send({.seq = 5, .data = "ef", .ts = sent});
+    CHECK(w.received == "abcdefgh");
+    CHECK(w.t.ts_recent == w.PeerClock());
+  }
+  SECTION("not what has come already, nor without data") {
+    w.wire.clear();
+    w.Send({.seq = 1, .data = "ab", .ts = sent});
+    w.Expect({.ack = 5, .bytes = 0});
+    w.Send({.seq = 5, .flags = kFin | kAck, .ts = sent});
+    w.ExpectState(State::kEstablished);
+  }
+  SECTION("nor what is late by more than a round trip") {
+    w.Send({.seq = 5, .data = "ef", .ts = w.PeerClock() - 11});
+    CHECK(w.received == "abcd");
+    w.Send({.seq = 5, .data = "ef", .ts = w.PeerClock() - 10});
+    CHECK(w.received == "abcdef");
+  }
+  SECTION("nor what was stamped 2^30 bytes ago or more") {
+    for (int i = 0; i < 2; i++) {
+      w.t.ts_floor_seq = w.t.rcv_nxt - (1u << 30);  // as if so much had come
+      w.Advance(5 * kMs);
+      w.Send({.data = "x"});
+    }
+    w.Send({.data = "y", .ts = w.PeerClock() - 6});
+    CHECK(w.received == "abcdxx");
+    w.Send({.seq = 7, .data = "y", .ts = w.PeerClock() - 5});
+    CHECK(w.received == "abcdxxy");
+  }
+}
+
 TEST_CASE("tcp hostile: what is kept out of order is bounded") {
   TcpWorld w;
   w.room_max = 60'000;
