@@ -30,7 +30,7 @@ void TakeCumulative(Tcb& t, const SegmentIn& s, AckNews& news, Host& h) {
       news.retransmitted = true;
       if (news.sent_again_ns == 0) news.sent_again_ns = seg.sent_ns;
     } else if ((seg.flags & kTxSacked) == 0) {
-      if (news.rtt_ns == 0) news.rtt_ns = std::max<uint64_t>(h.now_ns - seg.sent_ns, 1);
+      if (news.rtt_ns == 0) news.rtt_ns = SinceNs(seg.sent_ns, h);
       if (AtOrBefore(EndOf(seg), t.recover)) news.original_arrived = true;
     }
     if ((seg.flags & kTxSacked) == 0) {

@@ -2,6 +2,11 @@
 // emit.cc - segments as they leave: acknowledgement, window, options, urgent pointer, ECN.
 //
 // Nothing is changed in the Tcb when the wire has no room (Transmit says no).
+//
+// A step has one time, and may send many segments: old ones after new ones, if it takes many
+// acknowledgements at once. RACK has to know which went first (RFC 8985, 6.1 goes by the sequence
+// number where times are equal, which is right only for those that are sent once). So the stamp of
+// a segment is a nanosecond more than that of the one before, at least, and its TSval is of that.
 #include "tcp/machine.h"
 
 namespace postern::tcp {
@@ -69,10 +74,14 @@ bool EmitData(Tcb& t, const TxSeg& seg, uint8_t flags, Ecn ecn, Host& h) {
   out.ecn = ecn;
   if ((seg.flags & kTxFin) != 0) out.flags |= kFin;
   if ((seg.flags & kTxPsh) != 0) out.flags |= kPsh;
-  if (!Emit(t, out, h)) return false;
+  const uint64_t before_ns = t.sent_ns;
+  t.sent_ns = std::max(h.now_ns, before_ns + 1);
+  if (!Emit(t, out, h)) {
+    t.sent_ns = before_ns;
+    return false;
+  }
   t.data_segments_out++;
   t.bytes_sent += seg.bytes;
-  t.sent_ns = h.now_ns;
   return true;
 }
 

@@ -39,14 +39,18 @@ inline constexpr uint64_t kChallengeNs = 500 * kMs;  // tcp_invalid_ratelimit
 inline constexpr uint32_t kDupAckThreshold = 3;
 inline constexpr uint32_t kSackWalkMax = 1024;  // steps in the chain for one acknowledgement
 inline constexpr uint32_t kWindowMax = 1u << 30;
+inline constexpr uint64_t kStampsNs = kTxSegsMax;  // how far sent_ns may be ahead of the clock
 inline constexpr uint64_t kPaceSlackNs = 1 * kMs;  // so much may be sent at once
 
 inline bool Has(const Tcb& t, uint64_t flag) { return (t.flags & flag) != 0; }
 inline bool HasSetting(const Tcb& t, uint32_t flag) { return (t.settings.flags & flag) != 0; }
 inline uint32_t InFlight(const Tcb& t) { return static_cast<uint32_t>(t.snd_nxt - t.snd_una); }
-// RFC 7323, 5.4: a millisecond, as Linux.
+// RFC 7323, 5.4: a millisecond, as Linux. sent_ns may be ahead of the clock (emit.cc).
 inline uint32_t TimestampNow(const Tcb& t, const Host& h) {
-  return static_cast<uint32_t>(h.now_ns / kMs) + t.ts_offset;
+  return static_cast<uint32_t>(std::max(h.now_ns, t.sent_ns) / kMs) + t.ts_offset;
+}
+inline uint64_t SinceNs(uint64_t sent_ns, const Host& h) {
+  return h.now_ns > sent_ns ? h.now_ns - sent_ns : 1;
 }
 inline uint32_t SequenceLength(const SegmentIn& s) {
   return s.bytes + ((s.flags & kSyn) != 0 ? 1 : 0) + ((s.flags & kFin) != 0 ? 1 : 0);

@@ -69,7 +69,6 @@ Blocked SendPiece(Tcb& t, const Piece& p, uint32_t mss, Host& h) {
   TxSeg& seg = h.TxSegAt(idx);
   seg = TxSeg{};
   seg.from = t.snd_cursor;
-  seg.sent_ns = seg.first_ns = h.now_ns;
   seg.seq = t.snd_nxt;
   seg.bytes = p.bytes;
   if (p.fin) seg.flags |= kTxFin;
@@ -88,6 +87,7 @@ Blocked SendPiece(Tcb& t, const Piece& p, uint32_t mss, Host& h) {
     return Blocked::kWire;
   }
   if ((flags & kCwr) != 0) t.flags &= ~kEcnCwr;
+  seg.sent_ns = seg.first_ns = t.sent_ns;
   if (t.tx_head == kNone) t.stalled_ns = 0;  // what went before was about something else
   TxAppend(t, idx, h);
   t.snd_nxt = EndOf(seg);
@@ -144,7 +144,7 @@ uint32_t SendNew(Tcb& t, Host& h) {
     const bool ends = p.fin;
     // RFC 5681, 4.1: the window is not valid any more after a pause.
     if (sent == 0 && t.tx_head == kNone && t.sent_ns != 0)
-      CongestionOnIdle(t.cc, h.now_ns - t.sent_ns, t.rtt.rto_ns);
+      CongestionOnIdle(t.cc, SinceNs(t.sent_ns, h), t.rtt.rto_ns);
     why = MaySendPiece(t, p, mss, h);
     if (why == Blocked::kNothing) why = SendPiece(t, p, mss, h);
     if (why != Blocked::kNothing) break;

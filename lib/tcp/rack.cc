@@ -49,7 +49,7 @@ uint64_t ReorderingWindow(const Tcb& t, const Host& h) {
 // `seg` has been acknowledged, one way or the other, and was not before: steps 1 to 3.
 void RackArrived(Tcb& t, const TxSeg& seg, const SegmentIn& s, const Host& h) {
   DetectReordering(t, seg);
-  const uint64_t rtt_ns = h.now_ns - seg.sent_ns;
+  const uint64_t rtt_ns = SinceNs(seg.sent_ns, h);
   if ((seg.flags & kTxEverRetrans) != 0) {
     // Which of its transmissions has arrived is not known: not the last one, if its timestamp is
     // younger than the echo, or it would have been faster than the path ever was.
@@ -58,7 +58,7 @@ void RackArrived(Tcb& t, const TxSeg& seg, const SegmentIn& s, const Host& h) {
         static_cast<int32_t>(s.options.ts_echo - sent_ts) < 0)
       return;
     const uint64_t min_ns = MinRtt(t.rtt, h.now_ns);
-    if (min_ns != UINT64_MAX && rtt_ns < min_ns) return;
+    if (min_ns != UINT64_MAX && rtt_ns + kStampsNs < min_ns) return;
   }
   t.rack_rtt_ns = rtt_ns;
   if (!SentAfter(seg.sent_ns, EndOf(seg), t.rack_sent_ns, t.rack_end_seq)) return;
@@ -95,7 +95,8 @@ uint64_t RackDetectLoss(Tcb& t, Host& h) {
     const TxSeg& seg = h.TxSegAt(i);
     const uint32_t next = seg.time_next;
     if (!SentAfter(t.rack_sent_ns, t.rack_end_seq, seg.sent_ns, EndOf(seg))) break;
-    if (seg.sent_ns + wait_ns > h.now_ns) return seg.sent_ns + wait_ns;
+    // Those of one step at once, though their stamps differ.
+    if (seg.sent_ns + wait_ns > h.now_ns + kStampsNs) return seg.sent_ns + wait_ns;
     TxMarkLost(t, i, h);
     i = next;
   }

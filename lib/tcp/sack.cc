@@ -44,7 +44,7 @@ void TakeSegment(Tcb& t, uint32_t idx, const SegmentIn& s, AckNews& news, Host& 
   const TxSeg& seg = h.TxSegAt(idx);
   if ((seg.flags & kTxSacked) != 0) return;
   if ((seg.flags & kTxEverRetrans) == 0) {
-    if (news.sack_rtt_ns == 0) news.sack_rtt_ns = std::max<uint64_t>(h.now_ns - seg.sent_ns, 1);
+    if (news.sack_rtt_ns == 0) news.sack_rtt_ns = SinceNs(seg.sent_ns, h);
     if (AtOrBefore(EndOf(seg), t.recover)) news.original_arrived = true;
   }
   RackArrived(t, seg, s, h);

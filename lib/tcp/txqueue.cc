@@ -258,7 +258,7 @@ void TxMarkRetransmitted(Tcb& t, uint32_t idx, Host& h) {
   if ((s.flags & kTxRetrans) == 0) t.retrans_bytes += LengthOf(s);
   s.flags |= kTxRetrans | kTxEverRetrans;
   s.tries++;
-  s.sent_ns = h.now_ns;
+  s.sent_ns = t.sent_ns;
   TxTouch(t, idx, h);
 }
 

@@ -152,6 +152,31 @@ TEST_CASE("tcp loss: a retransmission that is lost as well is found by time") {
   w.Expect({.seq = 1, .bytes = 1000});
 }
 
+//= rfc8985#6.1
+//= type=test
+//# RACK_sent_after(t1, seq1, t2, seq2): If t1 > t2 Return true Else if t1 == t2 AND seq1 > seq2
+//# Return true
+// Several acknowledgements in one round of the engine: new data leave first, then an old segment.
+TEST_CASE("tcp loss: of what leaves at one time, it is known what left first") {
+  TcpWorld w;
+  w.Establish();
+  w.Write(20 * kMss);
+  w.wire.clear();
+  w.Advance(10 * kMs);
+  w.Send({.ack = 1, .sack = Blocks{{1001, 2001}}});
+  w.Send({.ack = 1, .sack = Blocks{{1001, 3001}}});
+  w.Expect({.seq = 10'001});
+  w.Expect({.seq = 11'001});
+  w.Send({.ack = 1, .sack = Blocks{{1001, 10'001}}});
+  w.Expect({.seq = 1, .bytes = 1000});
+  w.wire.clear();
+  w.Advance(10 * kMs);
+  w.Send({.ack = 1, .sack = Blocks{{1001, 12'001}}});
+  for (const auto& out : w.wire) CHECK(out.segment.seq != Seq(kIss) + 1);
+  w.Send({.ack = 12'001});
+  CHECK(w.t.recovery == static_cast<uint32_t>(Recovery::kOpen));
+}
+
 TEST_CASE("tcp loss: reordering is waited for once it has been seen") {
   TcpWorld w;
   w.Establish();
