@@ -169,7 +169,7 @@ class Comparison:
     def judge_opens(self, mode, made, of_oracle):
         """Equal is no news if the kernel has done it all."""
         for who in {"both": "AB", "server": "B", "client": "A"}[mode] if self.args.wrapper else "":
-            wrong = made[who] * 4 > of_oracle[who]
+            wrong = self.args.only == "*" and made[who] * 4 > of_oracle[who]  # some cases are all about bridges
             self.count["different"] += wrong
             print(f"{'different: ' * wrong}the kernel has made {made[who]} of {who}'s {of_oracle[who]} connections [wire, {mode}]")
 
