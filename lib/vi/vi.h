@@ -101,6 +101,9 @@ class Vi {
   virtual bool Pending() = 0;
   // Readable (poll, epoll) when Pending() has become true by a packet. -1: nothing to sleep on.
   virtual int Fd() = 0;
+  // Before each sleep on Fd(), without the lock; then comes a last look at Pending(). What has made
+  // Fd() readable before is forgotten. Fd() may be -1 afterwards: it is of no use any more.
+  virtual void Arm() {}
 
   // Whoever has taken the lock over from a dead holder: settles what that one was about to publish.
   virtual void Recover() = 0;

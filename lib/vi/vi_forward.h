@@ -22,6 +22,7 @@ class ForwardVi : public Vi {
   ViStatus Check() override { return inner_.Check(); }
   bool Pending() override { return inner_.Pending(); }
   int Fd() override { return inner_.Fd(); }
+  void Arm() override { inner_.Arm(); }
   void Recover() override { inner_.Recover(); }
   bool Validate(uint8_t* seen) override { return inner_.Validate(seen); }
 
