@@ -1,0 +1,28 @@
+// kernel_flows.h - whether the kernel has a connection between these ends (sock_diag).
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <chrono>
+#include <cstdint>
+
+#include "../posternd/bpf/xdp_maps.h"
+#include "../posternd/fd.h"
+
+namespace postern::softnic {
+
+class KernelFlows {
+ public:
+  // In the network namespace that we are in. 0 or -errno.
+  int Open();
+  // A system call; so of many in a second only some are asked, and the others have none: else
+  // segments of no connection, which anybody can send, would keep the driver from its work.
+  bool Has(const pstn_xdp_flow& flow);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  daemon::UniqueFd line_;
+  Clock::time_point window_{};
+  uint32_t asked_ = 0;  // in this window
+  uint32_t seq_ = 0;
+};
+
+}  // namespace postern::softnic

@@ -1,0 +1,93 @@
+// steer.h - whose a packet is: what bpf/xdp_filter.bpf.c decides, in a process.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A packet is looked up by its flow (VLAN, protocol, both ends), then by its port on its address,
+// then by its port on any address if its own is one of this host; ICMP errors go with the packet
+// that they are about, fragments with their first. What nobody has a filter for is the kernel's:
+// it goes into the TAP. docs/vi.md has the table.
+//
+// A filter for a port leaves alone the connections that the kernel had before. The XDP program asks
+// for each packet; here that would be a system call, so the answer is kept for each connection: a
+// SYN makes it the VI's, and for what comes without one the kernel is asked once.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "../posternd/bpf/xdp_maps.h"
+
+namespace postern::softnic {
+
+class Steer {
+ public:
+  static constexpr uint32_t kKernel = ~uint32_t{0};
+  // Whether the kernel has a connection between these ends.
+  using Asked = std::function<bool(const pstn_xdp_flow&)>;
+  // `seed`: so that nobody outside knows which keys fall together.
+  Steer(uint64_t seed, Asked kernel_has);
+
+  // The slot whose packet it is, or kKernel.
+  uint32_t Route(const uint8_t* frame, uint32_t bytes);
+
+  // `owner`: who has added it, for Sweep(). 0 or -errno.
+  int AddFlow(const pstn_xdp_flow& flow, const pstn_xdp_target& target, uint64_t owner);
+  int AddPort(const pstn_xdp_port& port, const pstn_xdp_target& target, uint64_t owner);
+  // Only what leads to that slot.
+  void RemoveFlow(const pstn_xdp_flow& flow, uint32_t slot);
+  void RemovePort(const pstn_xdp_port& port, uint32_t slot);
+  void DropSlot(uint32_t slot);
+  void Sweep(const std::function<bool(uint64_t owner)>& lives);
+  void SetLocal(const pstn_xdp_ip* addresses, uint32_t count);
+  uint64_t count(uint32_t which) const { return counts_[which]; }  // PSTN_XDP_COUNT_*
+
+ private:
+  struct Packet;
+  struct Target {
+    pstn_xdp_target to;
+    uint64_t owner;
+  };
+  template <typename Key>
+  struct Hash {
+    uint64_t seed;
+    size_t operator()(const Key& key) const;
+  };
+  template <typename Key>
+  struct Same {
+    bool operator()(const Key& a, const Key& b) const;
+  };
+  template <typename Key>
+  using Map = std::unordered_map<Key, Target, Hash<Key>, Same<Key>>;
+  // What is known of a connection that came by a port's filter; a later one takes its place.
+  struct Known {
+    pstn_xdp_flow flow;
+    bool is_known, is_kernels;
+  };
+  struct Piece {
+    pstn_xdp_fragments key;
+    uint32_t slot;
+    bool is_used;
+  };
+
+  const Target* Find(const Packet& p, const pstn_xdp_flow& flow);
+  bool IsKernels(const Packet& p, const pstn_xdp_flow& flow);
+  uint32_t RouteIcmp(Packet& p);
+  uint32_t RouteFragment(const Packet& p);
+  uint32_t RouteSegment(Packet& p);
+  Piece& PieceAt(const pstn_xdp_fragments& key);
+  template <typename Key>
+  static void RemoveIfOf(Map<Key>& map, const Key& key, uint32_t slot);
+
+  const uint64_t seed_;
+  Asked kernel_has_;
+  Map<pstn_xdp_flow> flows_;
+  Map<pstn_xdp_port> ports_;
+  std::unordered_set<pstn_xdp_ip, Hash<pstn_xdp_ip>, Same<pstn_xdp_ip>> local_;
+  std::vector<Known> known_;
+  std::vector<Piece> pieces_;
+  uint64_t counts_[PSTN_XDP_COUNTS] = {};
+};
+
+}  // namespace postern::softnic

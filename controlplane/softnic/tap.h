@@ -1,0 +1,37 @@
+// tap.h - the interface that the kernel has in place of the card: a TAP.
+// SPDX-License-Identifier: Apache-2.0
+//
+// It carries the addresses; what no filter takes goes into it, and what the kernel sends comes out.
+// The TAP stays when the driver ends, with its addresses and routes, so that the next driver finds
+// it: `ip link del` takes it away.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "../posternd/fd.h"
+
+namespace postern::softnic {
+
+using daemon::UniqueFd;
+
+class Tap {
+ public:
+  // In the network namespace that we are in. 0 or -errno; EBUSY: another driver has it.
+  int Open(const std::string& name, const uint8_t (&mac)[6], uint32_t mtu);
+  int fd() const { return fd_.get(); }
+  // An earlier driver has left it.
+  bool was_there() const { return was_there_; }
+  void SetCarrier(bool on) const;
+
+  // Without blocking. Bytes of a frame, 0: there is none.
+  uint32_t Read(uint8_t* frame, uint32_t max) const;
+  // `may_be_partial`: TCP's and UDP's checksum may have been left to a card that is not there.
+  // False: it was not taken.
+  bool Write(const uint8_t* frame, uint32_t bytes, bool may_be_partial) const;
+
+ private:
+  UniqueFd fd_;
+  bool was_there_ = false;
+};
+
+}  // namespace postern::softnic
