@@ -53,6 +53,17 @@ void WireKeeper::Watch(uint32_t events) {
   watched_ = events;
 }
 
+// Before a sleep. A VI that has nothing to sleep on any more would wake us for ever.
+void WireKeeper::Arm() {
+  for (uint32_t i = 0; i < kAreaVis; i++) {
+    Vi* vi = g_wire->ViAt(i);
+    const int fd = vi != nullptr ? vi->Fd() : -1;
+    if (fd < 0) continue;
+    vi->Arm();
+    if (vi->Fd() < 0) (void)epoll_ctl(set_, EPOLL_CTL_DEL, fd, nullptr);
+  }
+}
+
 uint64_t WireKeeper::Work(Company company) {
   stack::WireState& w = g_wire->state();
   const uint64_t now = MonotonicNs();
@@ -71,6 +82,7 @@ uint64_t WireKeeper::Work(Company company) {
     return LoadRelaxed(w.awake) == 0 ? 0 : 1;
   }
   Watch(EPOLLIN);
+  Arm();
   if (g_wire->IsDue(MonotonicNs())) return 0;
   const uint64_t next = g_wire->NextDeadline(), at = MonotonicNs();
   if (next <= at) return 0;

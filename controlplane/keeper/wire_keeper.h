@@ -32,6 +32,7 @@ class WireKeeper {
   static bool IsAfter(Company company);  // the last program of the stack has ended
   static bool Lives(uint32_t slot, Company company);
   void Watch(uint32_t events);
+  void Arm();
 
   int bell_ = -1, set_ = -1;
   uint64_t tag_ = 0;

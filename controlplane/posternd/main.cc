@@ -202,7 +202,7 @@ int ParseAndRun(int argc, char** argv) {
       ->needs(system);
   app.add_option("--vi", arguments.vi,
                  "Interfaces, separated by commas, of which programs may have their packets "
-                 "themselves (AF_XDP; needs root); any; off");
+                 "themselves (AF_XDP; needs root); any; soft:NAME: one of postern-softnic's; off");
   app.add_option("--broker", arguments.broker, "Socket of the host's broker, if there is one");
   app.add_option("--idle-sec", arguments.idle_sec,
                  "Leave after so many seconds without a client; 0: never (daemon.idle_sec)")

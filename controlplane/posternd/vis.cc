@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "log.h"
@@ -24,7 +25,9 @@ constexpr uint32_t kFlags = PSTN_XDP_PASS | PSTN_XDP_FRAGMENTS;
 // The kernel gives back an ended VI's queues by a deferred work; the second word is for who came
 // too early, or met another process of its family that was just about it.
 constexpr uint32_t kFreeSoonMs = 50, kFreeMs = 1000;
-constexpr uint32_t kGraceMs = 30'000;                    // for owners to come to a new posternd
+constexpr uint32_t kGraceMs = 30'000;  // for owners to come to a new posternd
+constexpr uint32_t kDriverRetryMs = 100, kDriverMuteMs = 10'000;
+constexpr char kSoft[] = "soft:";
 constexpr size_t kFiltersMax = 65536;                    // of one VI: each keeps a descriptor
 constexpr uint32_t kKeptPortsMax = stack::kSourcePorts;  // of one VI
 
@@ -74,10 +77,14 @@ Vis::Vis(event_base* base, const std::string& interfaces)
 
 Vis::~Vis() = default;
 
+bool Vis::IsListed(const std::string& word) const {
+  return std::find(interfaces_allowed_.begin(), interfaces_allowed_.end(), word) !=
+         interfaces_allowed_.end();
+}
+
 bool Vis::IsAllowed(const ViAsker& asker, const std::string& name) const {
   if (asker.may_have && !asker.may_have(name)) return false;
-  return std::any_of(interfaces_allowed_.begin(), interfaces_allowed_.end(),
-                     [&name](const std::string& a) { return a == "any" || a == name; });
+  return IsListed("any") || IsListed(name) || IsListed(kSoft + name);
 }
 
 // ---- interfaces --------------------------------------------------------------------------------
@@ -100,7 +107,7 @@ void Vis::AddressesChanged(Interface& interface) {
   }
   (void)In(interface, [&interface] {
     interface.addresses = Reachable(LocalAddresses());
-    interface.program.SetLocal(interface.addresses);
+    interface.steering->SetLocal(interface.addresses);
     return 0;
   });
 }
@@ -123,9 +130,54 @@ void Vis::SweepInherited(Interface& interface) {
     });
   };
   (void)In(interface, [&] {
-    interface.program.Sweep(keep);
+    interface.steering->Sweep(keep);
     return 0;
   });
+}
+
+// In its network namespace.
+int Vis::Attach(Interface& interface) {
+  if (IsListed(kSoft + interface.name)) {
+    auto soft = std::make_unique<SoftNic>(interface.key.second, interface.name);
+    if (const int error = soft->Connect(); error != 0) {
+      if (error == -ENETDOWN)
+        Warn("VI on %s: there is no driver: is postern-softnic running?", interface.name.c_str());
+      return error;
+    }
+    interface.soft = soft.get();
+    interface.steering = std::move(soft);
+    return 0;
+  }
+  auto xdp = std::make_unique<XdpProgram>();
+  const int error = xdp->Attach(interface.key.second, interface.name);
+  interface.xdp = xdp.get();
+  interface.steering = std::move(xdp);
+  return error;
+}
+
+// A driver that has died is waited for: the VIs stay, and the next one is told of them.
+void Vis::DriverGone(Interface& interface) {
+  if (interface.soft->connected()) {
+    Warn("VI on %s: its driver is gone", interface.name.c_str());
+    interface.driver.reset();
+    interface.soft->Disconnect();
+  }
+  const auto began = std::chrono::steady_clock::now();
+  if (In(interface, [&interface] { return interface.soft->Connect(); }) == 0) {
+    Note("VI on %s: its driver is back", interface.name.c_str());
+    return WatchDriver(interface);
+  }
+  // One that is there and does not answer holds us up.
+  const bool is_mute = std::chrono::steady_clock::now() - began > std::chrono::seconds(1);
+  interface.driver =
+      std::make_unique<Event>(base_, -1, 0, [this, at = &interface] { DriverGone(*at); });
+  interface.driver->AddMs(is_mute ? kDriverMuteMs : kDriverRetryMs);
+}
+
+void Vis::WatchDriver(Interface& interface) {
+  interface.driver = std::make_unique<Event>(base_, interface.soft->line(), EV_READ,
+                                             [this, at = &interface] { DriverGone(*at); });
+  interface.driver->Add();
 }
 
 int Vis::MakeInterface(const ViAsker& asker, const UniqueFd& netns, const Key& key,
@@ -141,19 +193,24 @@ int Vis::MakeInterface(const ViAsker& asker, const UniqueFd& netns, const Key& k
     if (!IsAllowed(asker, i.name)) return -EPERM;
     i.netlink = AddressSocket();
     i.addresses = Reachable(LocalAddresses());
-    const int failed = i.program.Attach(i.key.second, i.name);
-    if (failed == 0) i.program.SetLocal(i.addresses);
+    const int failed = Attach(i);
+    if (failed == 0) i.steering->SetLocal(i.addresses);
     return failed;
   });
   if (error != 0) return error;
   WatchAddresses(i);
-  if (i.program.taken_over()) {
+  if (i.soft != nullptr) WatchDriver(i);
+  if (i.steering->taken_over()) {
     i.grace = std::make_unique<Event>(base_, -1, 0, [this, &i] { SweepInherited(i); });
     i.grace->AddMs(kGraceMs);
   }
-  Note("VI on %s: the XDP program %s%s", i.name.c_str(),
-       i.program.taken_over() ? "was attached" : "is attached",
-       i.program.generic() ? ", in generic mode" : "");
+  if (i.xdp != nullptr) {
+    Note("VI on %s: the XDP program %s%s", i.name.c_str(),
+         i.xdp->taken_over() ? "was attached" : "is attached",
+         i.xdp->generic() ? ", in generic mode" : "");
+  } else {
+    Note("VI on %s: its driver is there", i.name.c_str());
+  }
   made = &i;
   interfaces_.push_back(std::move(interface));
   return 0;
@@ -166,7 +223,7 @@ int Vis::FindInterface(const ViAsker& asker, const UniqueFd& netns, uint32_t ifi
   const Key key{st.st_ino, ifindex};
   // One that has been removed is not the one that has its number now.
   const auto it = std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& i) {
-    return i->key == key && In(*i, [&i] { return i->program.attached() ? 0 : -ENODEV; }) == 0;
+    return i->key == key && In(*i, [&i] { return i->steering->attached() ? 0 : -ENODEV; }) == 0;
   });
   if (it == interfaces_.end()) return MakeInterface(asker, netns, key, found);
   found = it->get();
@@ -184,7 +241,7 @@ void Vis::DropIfUnused(Interface& interface) {
 
 // The VI's line, with the grant in it.
 int Vis::Grant(const ViAsker& asker, Interface& interface, uint32_t slot, ctl::ViGrant& grant,
-               const std::vector<UniqueFd>& sockets, UniqueFd& line) {
+               const std::vector<UniqueFd>& fds, UniqueFd& line) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
     return -errno;
@@ -194,10 +251,9 @@ int Vis::Grant(const ViAsker& asker, Interface& interface, uint32_t slot, ctl::V
   uint64_t id = NewId();
   while (id == 0 || vis_.count(id) != 0) id = NewId();
   grant.id = id;
-  std::vector<int> fds;
-  for (const UniqueFd& socket : sockets) fds.push_back(socket.get());
-  fds.push_back(interface.program.link());
-  const ctl::GrantPacket packet(grant, fds.data(), static_cast<uint32_t>(fds.size()));
+  std::vector<int> numbers;
+  for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
+  const ctl::GrantPacket packet(grant, numbers.data(), static_cast<uint32_t>(numbers.size()));
   if (sendmsg(vi->line.get(), &packet.header, MSG_NOSIGNAL) < 0) return -errno;
   vi->stack = asker.stack;
   vi->uid = asker.uid;
@@ -220,7 +276,7 @@ void Vis::Ended(uint64_t id) {
   Note("VI on %s: its stack has let go of it", interface.name.c_str());
   vi->ended.reset();
   (void)In(interface, [&] {
-    interface.program.DropSlot(vi->slot);
+    interface.steering->DropSlot(vi->slot);
     return 0;
   });
   interface.users--;
@@ -233,46 +289,69 @@ void Vis::TellFree() {
   if (on_free) on_free();
 }
 
+int Vis::OpenXsk(Interface& interface, const ctl::Msg& request, const UniqueFd& area,
+                 ctl::ViGrant& grant, std::vector<UniqueFd>& fds) {
+  NetInterface about;
+  if (const int failed = ReadInterface(request.a, about); failed != 0) return failed;
+  const SocketsWanted wanted = {request.c, interface.xdp->generic()};
+  if (const int failed = OpenSockets(about, area, wanted, fds, grant); failed != 0) return failed;
+  const int slot = interface.xdp->AddSockets(fds);
+  if (slot >= 0) fds.push_back(interface.xdp->CopyLink());
+  return slot;
+}
+
+int Vis::OpenSoft(Interface& interface, UniqueFd area, ctl::ViGrant& grant,
+                  std::vector<UniqueFd>& fds) {
+  NetInterface about;
+  if (const int failed = ReadInterface(interface.key.second, about); failed != 0) return failed;
+  grant.ifindex = about.ifindex;
+  grant.mtu = about.mtu;
+  memcpy(grant.mac, about.mac, sizeof(grant.mac));
+  return interface.soft->Open(std::move(area), grant, fds);
+}
+
 int Vis::Open(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd area,
               UniqueFd& line) {
   Interface* interface = nullptr;
   if (const int error = FindInterface(asker, netns, request.a, interface); error != 0) return error;
-  std::vector<UniqueFd> sockets;
+  std::vector<UniqueFd> fds;
   ctl::ViGrant grant;
-  uint32_t slot = 0;
-  int error = In(*interface, [&] {
-    NetInterface about;
-    if (const int failed = ReadInterface(request.a, about); failed != 0) return failed;
-    const SocketsWanted wanted = {request.c, interface->program.generic()};
-    if (const int failed = OpenSockets(about, area, wanted, sockets, grant); failed != 0)
-      return failed;
-    const int free = interface->program.AddSockets(sockets);
-    if (free < 0) return free;
-    slot = static_cast<uint32_t>(free);
-    return 0;
+  const int slot = In(*interface, [&] {
+    return interface->soft != nullptr ? OpenSoft(*interface, std::move(area), grant, fds)
+                                      : OpenXsk(*interface, request, area, grant, fds);
   });
-  if (error == 0) error = Grant(asker, *interface, slot, grant, sockets, line);
+  const int error =
+      slot < 0 ? slot : Grant(asker, *interface, static_cast<uint32_t>(slot), grant, fds, line);
   if (error != 0) DropIfUnused(*interface);
   return error;
 }
 
-int Vis::Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request,
-               UniqueFd socket, UniqueFd& line, uint64_t& id) {
+// Which slot the VI has whose socket, or whose rings, that is; and what its new line has to carry.
+int Vis::Recognise(Interface& interface, UniqueFd token, std::vector<UniqueFd>& fds) {
+  if (interface.soft != nullptr) {
+    const int slot = interface.soft->Adopt(token);
+    fds.push_back(std::move(token));
+    return slot;
+  }
   uint64_t cookie = 0;
   int domain = 0;
   socklen_t size = sizeof(domain);
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_XDP)
+  if (getsockopt(token.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_XDP)
     return -EINVAL;
   size = sizeof(cookie);
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return -errno;
+  if (getsockopt(token.get(), SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return -errno;
+  fds.push_back(interface.xdp->CopyLink());
+  return interface.xdp->FindSlot(cookie);
+}
+
+int Vis::Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd token,
+               UniqueFd& line, uint64_t& id) {
   Interface* interface = nullptr;
   int error = FindInterface(asker, netns, request.a, interface);
   if (error != 0) return error;
-  int slot = -ENOENT;
-  error = In(*interface, [&] {
-    slot = interface->program.FindSlot(cookie);
-    return slot < 0 ? slot : 0;
-  });
+  std::vector<UniqueFd> fds;
+  const int slot = In(*interface, [&] { return Recognise(*interface, std::move(token), fds); });
+  error = slot < 0 ? slot : 0;
   const auto known = std::find_if(vis_.begin(), vis_.end(), [&](const auto& vi) {
     return vi.second->interface == interface && static_cast<int>(vi.second->slot) == slot;
   });
@@ -282,7 +361,7 @@ int Vis::Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& requ
   }
   ctl::ViGrant grant;
   grant.ifindex = request.a;
-  if (error == 0) error = Grant(asker, *interface, static_cast<uint32_t>(slot), grant, {}, line);
+  if (error == 0) error = Grant(asker, *interface, static_cast<uint32_t>(slot), grant, fds, line);
   if (error != 0) DropIfUnused(*interface);
   return error;
 }
@@ -292,15 +371,15 @@ int Vis::Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& requ
 // All of it or nothing.
 int Vis::Install(One& vi, FilterKeys& keys, uint32_t flags) {
   const pstn_xdp_target target = {vi.slot, flags};
-  XdpProgram& program = vi.interface->program;
+  Steering& steering = *vi.interface->steering;
   FilterKeys done;
   int error = 0;
   for (const pstn_xdp_flow& flow : keys.flows) {
-    if (error == 0) error = program.AddFlow(flow, target);
+    if (error == 0) error = steering.AddFlow(flow, target);
     if (error == 0) done.flows.push_back(flow);
   }
   for (const pstn_xdp_port& port : keys.ports) {
-    if (error == 0) error = program.AddPort(port, target);
+    if (error == 0) error = steering.AddPort(port, target);
     if (error == 0) done.ports.push_back(port);
   }
   for (const pstn_xdp_flow& flow : done.flows) vi.uses[Bytes(flow)]++;
@@ -310,7 +389,7 @@ int Vis::Install(One& vi, FilterKeys& keys, uint32_t flags) {
 }
 
 void Vis::Remove(One& vi, const FilterKeys& keys) {
-  XdpProgram& program = vi.interface->program;
+  Steering& steering = *vi.interface->steering;
   // Whether it was the last use; what was never installed has none.
   const auto last = [&vi](const std::string& key) {
     const auto it = vi.uses.find(key);
@@ -319,10 +398,10 @@ void Vis::Remove(One& vi, const FilterKeys& keys) {
     return true;
   };
   for (const pstn_xdp_flow& flow : keys.flows) {
-    if (last(Bytes(flow))) program.RemoveFlow(flow, vi.slot);
+    if (last(Bytes(flow))) steering.RemoveFlow(flow, vi.slot);
   }
   for (const pstn_xdp_port& port : keys.ports) {
-    if (last(Bytes(port))) program.RemovePort(port, vi.slot);
+    if (last(Bytes(port))) steering.RemovePort(port, vi.slot);
   }
 }
 
@@ -388,7 +467,7 @@ int Vis::Hush(One& vi, Installed& filter) {
   };
   const int error = In(*vi.interface, [&] {
     for (const pstn_xdp_port& port : filter.keys.ports) {
-      if (!listens(Bytes(port))) (void)vi.interface->program.AddPort(port, target);
+      if (!listens(Bytes(port))) (void)vi.interface->steering->AddPort(port, target);
     }
     return 0;
   });

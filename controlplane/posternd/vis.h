@@ -1,7 +1,7 @@
 // vis.h - the VIs that this posternd has granted, and what is steered to them.
 // SPDX-License-Identifier: Apache-2.0
 //
-//   Interface (network namespace, ifindex): XdpProgram, addresses
+//   Interface (network namespace, ifindex): XdpProgram or SoftNic, addresses
 //     `-- VI: its stack, its slot in the program's maps, its line
 //          `-- Filter: the kernel's socket that justifies it, its keys in the maps
 //
@@ -25,6 +25,7 @@
 #include "event.h"
 #include "filter_check.h"
 #include "netns_worker.h"
+#include "soft_nic.h"
 #include "uuid.h"
 #include "xdp_program.h"
 #include "xsk_open.h"
@@ -41,8 +42,8 @@ struct ViAsker {
 
 class Vis {
  public:
-  // interfaces: names separated by commas, "any", or "off". To be made while posternd still has the
-  // capabilities that it takes.
+  // interfaces: names separated by commas, "any", or "off"; "soft:NAME" for one that
+  // postern-softnic has made. To be made while posternd still has the capabilities that it takes.
   Vis(event_base* base, const std::string& interfaces);
   ~Vis();
   Vis(const Vis&) = delete;
@@ -55,9 +56,9 @@ class Vis {
   // OpenSockets() and XdpProgram::Attach() say.
   int Open(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd area,
            UniqueFd& line);
-  // kVi of a stack that has a VI of an earlier posternd, whose first socket this is. EEXIST: the
-  // stack has come for it already, and it is `id`.
-  int Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd socket,
+  // kVi of a stack that has a VI of an earlier posternd, whose first descriptor this is. EEXIST:
+  // the stack has come for it already, and it is `id`.
+  int Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd token,
             UniqueFd& line, uint64_t& id);
   // A while after one has ended, and once more: its queues are free, so somebody else may have
   // them.
@@ -71,10 +72,12 @@ class Vis {
     Key key;
     UniqueFd netns;
     std::string name;
-    XdpProgram program;
+    std::unique_ptr<Steering> steering;
+    XdpProgram* xdp = nullptr;  // it is either this
+    SoftNic* soft = nullptr;    // or this
     std::vector<pstn_addr> addresses;
     UniqueFd netlink;
-    std::unique_ptr<Event> changed, grace;
+    std::unique_ptr<Event> changed, grace, driver;
     uint32_t users = 0;
   };
   struct Installed {
@@ -97,6 +100,7 @@ class Vis {
     uint32_t kept_ports = 0;
   };
 
+  bool IsListed(const std::string& word) const;
   bool IsAllowed(const ViAsker& asker, const std::string& name) const;
   // Runs it in the interface's network namespace, with all capabilities.
   template <typename Work>
@@ -107,13 +111,22 @@ class Vis {
                     Interface*& found);
   int MakeInterface(const ViAsker& asker, const UniqueFd& netns, const Key& key, Interface*& made);
   size_t FiltersOf(uid_t uid) const;
+  int Attach(Interface& interface);
   void WatchAddresses(Interface& interface);
+  void WatchDriver(Interface& interface);
+  void DriverGone(Interface& interface);
   static std::vector<pstn_addr> Reachable(std::vector<pstn_addr> all);
   void AddressesChanged(Interface& interface);
   void SweepInherited(Interface& interface);
   void DropIfUnused(Interface& interface);
+  int OpenXsk(Interface& interface, const ctl::Msg& request, const UniqueFd& area,
+              ctl::ViGrant& grant, std::vector<UniqueFd>& fds);
+  int OpenSoft(Interface& interface, UniqueFd area, ctl::ViGrant& grant,
+               std::vector<UniqueFd>& fds);
+  int Recognise(Interface& interface, UniqueFd token, std::vector<UniqueFd>& fds);
+  // `fds`: what goes with the grant.
   int Grant(const ViAsker& asker, Interface& interface, uint32_t slot, ctl::ViGrant& grant,
-            const std::vector<UniqueFd>& sockets, UniqueFd& line);
+            const std::vector<UniqueFd>& fds, UniqueFd& line);
   void Ended(uint64_t id);
   int AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer);
   int KeepPort(One& vi, const ctl::Msg& request, ctl::Msg& answer);

@@ -2,15 +2,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "xdp_program.h"
 
+#include <fcntl.h>
+
 #include <cerrno>
 
 #include "log.h"
+
+namespace postern::daemon {
+
+UniqueFd XdpProgram::CopyLink() const { return UniqueFd(fcntl(link_.get(), F_DUPFD_CLOEXEC, 0)); }
+
+}  // namespace postern::daemon
 
 #ifdef POSTERN_BPF
 
 #include <bpf/bpf.h>
 #include <bpf/libbpf.h>
-#include <fcntl.h>
 #include <linux/if_link.h>
 #include <sys/socket.h>
 #include <xdp_filter.skel.h>  // generated

@@ -8,17 +8,15 @@
 // for what only works on the maps.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "abi/postern_abi.h"
-#include "bpf/xdp_maps.h"
 #include "fd.h"
+#include "steering.h"
 
 namespace postern::daemon {
 
-class XdpProgram {
+class XdpProgram final : public Steering {
  public:
   // Whether this posternd was built with it.
   static bool Built();
@@ -28,29 +26,24 @@ class XdpProgram {
   int Attach(uint32_t ifindex, const std::string& name);
 
   bool generic() const { return generic_; }
-  bool taken_over() const { return taken_over_; }
-  int link() const { return link_.get(); }
+  bool taken_over() const override { return taken_over_; }
+  UniqueFd CopyLink() const;
   // False: the interface is gone, or somebody has detached it.
-  bool attached() const;
+  bool attached() const override;
 
   // The sockets of a VI, by queue, into a free slot, which is returned; or -errno. What an earlier
   // owner of the slot has left behind is taken out first.
   int AddSockets(const std::vector<UniqueFd>& sockets);
   // Who owned a slot before posternd was started anew: by the cookie of its first socket.
   int FindSlot(uint64_t cookie) const;
-  void DropSlot(uint32_t slot);
+  void DropSlot(uint32_t slot) override;
 
-  // 0 or -errno; adding what is there replaces it.
-  int AddFlow(const pstn_xdp_flow& flow, const pstn_xdp_target& target);
-  int AddPort(const pstn_xdp_port& port, const pstn_xdp_target& target);
-  // Only what leads to that slot.
-  void RemoveFlow(const pstn_xdp_flow& flow, uint32_t slot);
-  void RemovePort(const pstn_xdp_port& port, uint32_t slot);
-  // Takes out what is not to be kept, a key's bytes.
-  using Keep = std::function<bool(uint32_t slot, const std::string& key)>;
-  void Sweep(const Keep& keep);
-  // The addresses that a port on any address means.
-  void SetLocal(const std::vector<pstn_addr>& addresses);
+  int AddFlow(const pstn_xdp_flow& flow, const pstn_xdp_target& target) override;
+  int AddPort(const pstn_xdp_port& port, const pstn_xdp_target& target) override;
+  void RemoveFlow(const pstn_xdp_flow& flow, uint32_t slot) override;
+  void RemovePort(const pstn_xdp_port& port, uint32_t slot) override;
+  void Sweep(const Keep& keep) override;
+  void SetLocal(const std::vector<pstn_addr>& addresses) override;
   // PSTN_XDP_COUNT_*, over all processors.
   uint64_t Count(uint32_t which) const;
 

@@ -2,15 +2,17 @@
 // vi_grant.h - what posternd hands out with a VI: one message on the VI's line.
 //
 // The answer to kVi carries one end of a Unix socket pair (SOCK_SEQPACKET), in which one message
-// waits: a ViGrant, and as its descriptors the AF_XDP sockets, one for each queue, and last the
-// link that keeps the XDP program on the interface. Whoever uses the VI keeps a copy of all of
-// them, the line included:
+// waits: a ViGrant, and as its descriptors one for each queue, and last one that keeps the VI. For
+// kGrantXsk those are AF_XDP sockets and the link of the XDP program; for kGrantSoft the rings (a
+// memfd, vi/soft_rings.h) and the program's end of the bell. Whoever uses the VI keeps a copy of
+// all of them, the line included:
 //
 //   the line   when its last copy is closed, posternd knows that nobody uses the VI any more, and
 //              takes its filters out; when posternd dies, it ends on this side
 //   the link   while somebody has it the program stays, whatever becomes of posternd
 //   the sockets with the last copy the kernel takes them out of the program's map, and what was
 //              steered to them goes to the kernel
+//   the bell   with the last copy the driver ends the VI: its packets go to the kernel
 #pragma once
 #include <sys/socket.h>
 
@@ -22,6 +24,7 @@ namespace postern::ctl {
 inline constexpr uint32_t kGrantQueuesMax = 32;
 inline constexpr uint32_t kGrantFdsMax = kGrantQueuesMax + 1;
 inline constexpr uint32_t kGrantMagic = 0x74677669u;
+inline constexpr uint32_t kGrantXsk = 0, kGrantSoft = 1;  // ViGrant::kind
 
 struct ViGrant {
   uint32_t magic = kGrantMagic;
@@ -32,7 +35,7 @@ struct ViGrant {
   uint32_t mtu = 0;
   uint8_t mac[6] = {};
   uint8_t zero_mac[2] = {};
-  uint32_t zero = 0;
+  uint32_t kind = kGrantXsk;
   uint64_t id = 0;  // names the VI in kFilter
 };
 static_assert(sizeof(ViGrant) == 56);

@@ -19,6 +19,7 @@
 #include "sock/wire_bundle.h"
 #include "stack/route_paths.h"
 #include "state/area.h"
+#include "vi/soft.h"
 #include "vi/xsk.h"
 
 namespace postern {
@@ -28,12 +29,36 @@ constexpr uint32_t kFrames = 8192;
 
 void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]);
 
+// A VI of either kind: what its grant says.
+struct AnyVi {
+  XskVi xsk;
+  SoftVi soft;
+  uint32_t kind = ctl::kGrantXsk;
+
+  Vi& vi() { return kind == ctl::kGrantSoft ? static_cast<Vi&>(soft) : xsk; }
+  // What a new posternd knows it by.
+  int token() const { return kind == ctl::kGrantSoft ? soft.rings_fd() : xsk.FdOf(0); }
+  // The last descriptor stays the caller's, the others are the VI's; unless it fails.
+  int Attach(Area& area, uint32_t idx, const ctl::ViGrant& grant, const int* fds) {
+    kind = grant.kind;
+    if (kind == ctl::kGrantXsk) return xsk.Attach(area, idx, fds, grant.queue_count);
+    if (kind != ctl::kGrantSoft || grant.queue_count != 1) return -EPROTO;
+    return soft.Attach(area, idx, fds[0], fds[1]);
+  }
+  void Detach() {
+    if (kind == ctl::kGrantSoft)
+      soft.Detach();
+    else
+      xsk.Detach();
+  }
+};
+
 // All of it is made once and stays: other threads may be in it.
 struct WireHere {
   Area area;
   RingStreams streams;
   stack::RoutePaths paths{area, AskNeighbour};
-  XskVi vis[kAreaVis];
+  AnyVi vis[kAreaVis];
   stack::WireState* state = nullptr;
   const pstn_routes* tables = nullptr;
   int links[kAreaVis] = {-1, -1, -1, -1, -1, -1, -1, -1};
@@ -61,7 +86,7 @@ int AttachVi(WireHere& h, uint32_t idx, int line, Who who) {
     EnterGrant(grant, *h.area.ViAt(idx));
     h.state->grant[idx] = grant.id;
   }
-  r = h.vis[idx].Attach(h.area, idx, fds, grant.queue_count);
+  r = h.vis[idx].Attach(h.area, idx, grant, fds);
   if (r != 0)
     for (uint32_t i = 0; i < count; i++) CloseInternal(fds[i]);
   else
@@ -133,7 +158,7 @@ int Join(WireHere& h, const int* fds, uint32_t vis, Who who) {
   for (uint32_t i = 0; i < vis; i++) {
     r = AttachVi(h, i, fds[2 + i], who);
     if (r != 0) return r;
-    engine->SetVi(i, &h.vis[i]);
+    engine->SetVi(i, &h.vis[i].vi());
   }
   // A link group with ourselves is there before the first packet is.
   ConnSlot slot;
@@ -281,7 +306,7 @@ int AdoptVis(WireHere& h, WireAsk ask) {
     m.a = h.area.ViAt(i)->ifindex;
     m.b = 1;
     int line = -1;
-    r = ask(m, h.vis[i].FdOf(0), &line);
+    r = ask(m, h.vis[i].token(), &line);
     if (r == -EEXIST && m.cookie != 0) {
       h.state->grant[i] = m.cookie;
       r = 0;

@@ -202,9 +202,12 @@ class Program:
 class WireTest(unittest.TestCase):
     build = None
 
+    def new_lab(self):
+        return Pair()
+
     def setUp(self):
         self.temp = tempfile.TemporaryDirectory(prefix="pstn-wire-")
-        self.lab, self.daemons, self.programs = Pair(), {}, []
+        self.lab, self.daemons, self.programs = self.new_lab(), {}, []
         self.stderr = open(f"{self.temp.name}/stderr", "ab")  # pylint: disable=consider-using-with
         self.port = 7000
 
@@ -333,8 +336,8 @@ class WireTest(unittest.TestCase):
             time.sleep(0.02)
 
 
-def exchange(sock, data):
+def exchange(sock, data, end=True):
     """As EXCHANGE, in this process."""
     world = {"hashlib": hashlib, "threading": threading, "socket": socket}
     exec(EXCHANGE, world)  # pylint: disable=exec-used
-    world["exchange"](sock, data)
+    world["exchange"](sock, data, end)

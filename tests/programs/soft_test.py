@@ -1,0 +1,410 @@
+# soft_test.py - TCP of unmodified programs over a card that postern-softnic drives by DPDK (posternd --vi soft:...).
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: soft_test.py BUILD_DIR [-v] [TEST...]; exit 77 without root, namespaces, or where postern-softnic was not built.
+#
+#     namespace a, kernel    va ====== vb    namespace n: no address; postern-softnic has vb by DPDK
+#                                                |
+#                                   namespace b: vb, its TAP, with the addresses; posternd and the programs
+#
+# The tests of wire_test.py that have the server in b are run as they are. Then come those of the driver: whom it may serve at
+# once, what becomes of the connections when it dies, and the other DPDK drivers that need no hardware.
+
+import os
+import re
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import unittest
+import fcntl
+
+import netlab
+import wire_test
+import wirekit
+from netlab import MAC, V4, V6
+from wirekit import EXCHANGE, exchange
+
+SIOCETHTOOL, ETHTOOL_STSO, ETHTOOL_SGSO = 0x8946, 0x1f, 0x24
+EAL = ["--no-huge", "-m", "64", "--no-shconf", "--no-telemetry", "--no-pci"]
+DEVICES = {
+    "af_packet": "net_af_packet0,iface=vb",
+    "af_xdp": "net_af_xdp0,iface=vb",
+    "tap": "net_tap0,iface=va",
+    "virtio_user": "net_virtio_user0,path=/dev/vhost-net,iface=va,queue_size=1024",
+}
+MAKES_ITS_INTERFACE = ("tap", "virtio_user")  # the kernel's end of the wire, which is a's
+
+
+class Wire(wirekit.Pair):
+    """Namespaces a, b and n; the pair va and vb between a and n, if there is to be one."""
+
+    def __init__(self, device):  # pylint: disable=super-init-not-called
+        self.fds = {"lab": os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)}
+        for name in "abn":
+            netlab.call("unshare", netlab.CLONE_NEWNET)
+            self.fds[name] = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+            self.ip("link", "set", "dev", "lo", "up")
+        netlab.call("setns", self.fds["lab"], netlab.CLONE_NEWNET)
+        self.at = "a" if device in MAKES_ITS_INTERFACE else "n"  # where the driver runs
+        if self.at == "n":
+            self.sysctl("n", "net/ipv6/conf/all/disable_ipv6", 1)
+            with self.inside("n"):
+                self.ip("link", "add", "vb", "address", MAC["b"], "type", "veth", "peer", "name", "va", "address", MAC["a"], "netns",
+                        self.path("a"))
+                self.whole_segments("vb")
+                self.ip("link", "set", "dev", "vb", "up")
+            self.address("a")
+
+    def path(self, name):
+        return f"/proc/{os.getpid()}/fd/{self.fds[name]}"
+
+    def address(self, side):
+        with self.inside(side):
+            self.whole_segments(f"v{side}")
+            self.ip("link", "set", "dev", f"v{side}", "address", MAC[side])
+            self.ip("addr", "add", f"{V4[side]}/24", "dev", f"v{side}")
+            self.ip("addr", "add", f"{V6[side]}/64", "dev", f"v{side}", "nodad")
+            self.ip("link", "set", "dev", f"v{side}", "up")
+
+    @staticmethod
+    def whole_segments(name):
+        """What goes over a wire is no larger than its MTU: veth's is none, and would hand on what TSO was to cut up."""
+        for command in (ETHTOOL_STSO, ETHTOOL_SGSO):
+            value = bytearray(struct.pack("II", command, 0))
+            request = bytearray(40)
+            address = (netlab.ctypes.c_char * len(value)).from_buffer(value)
+            struct.pack_into("16sP", request, 0, name.encode(), netlab.ctypes.addressof(address))
+            with socket.socket() as sock:
+                try:
+                    fcntl.ioctl(sock, SIOCETHTOOL, request)
+                except OSError as error:
+                    raise netlab.Unavailable(f"TSO and GSO of {name}: {error.strerror}") from error
+
+
+class SoftWire:
+    """What a test case has more than those of wirekit."""
+
+    device = "af_packet"
+    driver = None
+
+    def new_lab(self):
+        return Wire(self.device)
+
+    def setUp(self):
+        self.driver_log = None
+        super().setUp()
+
+    def tearDown(self):
+        super().tearDown()
+        self.stop_driver(signal.SIGTERM)
+
+    def start_daemon(self, side, vi="soft:vb"):
+        if self.driver is None:
+            self.start_driver()
+        super().start_daemon(side, vi)
+
+    def start_driver(self):
+        first = self.driver_log is None
+        self.driver_log = f"{self.temp.name}/driver.log"
+        command = [f"{self.build}/postern-softnic", "--interface", "vb", "--netns", self.lab.path("b"), "--", *EAL,
+                   f"--vdev={DEVICES[self.device]}"]
+        with self.lab.inside(self.lab.at), open(self.driver_log, "ab") as file:
+            before = file.tell()
+            self.driver = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL,
+                                           env={"PATH": wirekit.PATH, "HOME": self.temp.name})
+
+        def ready():
+            with open(self.driver_log, "rb") as file:
+                file.seek(before)
+                said = file.read()
+            if self.driver.poll() is not None:
+                raise netlab.Unavailable(self.why())
+            return b"is ready" in said
+
+        self.until(ready, "the driver is not ready")
+        if first:
+            with self.lab.inside("b"):
+                self.lab.ip("addr", "add", f"{V4['b']}/24", "dev", "vb")
+                self.lab.ip("addr", "add", f"{V6['b']}/64", "dev", "vb", "nodad")
+                self.lab.ip("link", "set", "dev", "vb", "up")
+            if self.lab.at == "a":
+                self.lab.address("a")
+
+    def stop_driver(self, how=signal.SIGKILL):
+        if self.driver is not None:
+            driver, self.driver = self.driver, None
+            driver.send_signal(how)
+            driver.wait(20)
+
+    def why(self):
+        """What the driver has said last."""
+        with open(self.driver_log, encoding="utf-8", errors="replace") as file:
+            lines = [line.strip() for line in file if line.strip()]
+        return next((line for line in reversed(lines) if "postern-softnic" in line), lines[-1] if lines else "the driver has ended")
+
+    def attached(self, side="b"):
+        """Whether the driver has a VI."""
+        if self.driver is None:
+            return False
+        with open(f"/proc/{self.driver.pid}/maps", encoding="ascii") as file:
+            return "memfd:postern-vi" in file.read()
+
+
+class ServerTest(SoftWire, wire_test.ServerTest):
+    """All of wire_test.py's with the server over the VI."""
+
+    def test_nginx(self):
+        """With 200 connections, as the driver has more to do than a queue of AF_XDP."""
+        nginx, wrk = (shutil.which(name, path=wirekit.PATH + ":/usr/local/bin") for name in ("nginx", "wrk"))
+        super().test_nginx()
+        if not nginx or not wrk:
+            self.skipTest("no nginx or wrk")
+        before = self.lab.segments("b")
+        url = f"http://{V4['b']}:{self.port}"
+        said = self.run_in("a", [wrk, "-t", "1", "-c", "200", "-d", "5", f"{url}/small"]).decode()
+        self.assertNotIn("Socket errors", said)
+        self.assertNotIn("Non-2xx", said)
+        self.assertGreater(int(re.search(r"(\d+) requests in", said)[1]), 200)
+        self.assertEqual(self.lab.segments("b"), before, "the kernel's TCP had a part in it")
+
+
+class DriverTest(SoftWire, wirekit.WireTest):
+    def setUp(self):
+        super().setUp()
+        self.start_daemon("b")
+
+    def test_client(self):
+        server = self.plain("a")
+        self.echo_server(server)
+        client = self.program("b")
+        client.do(EXCHANGE)
+        before = self.lab.opens("b")
+        for size in wire_test.SIZES:
+            client.do("""
+with socket.create_connection((HOST, PORT), timeout=20) as sock:
+    exchange(sock, random.Random(SIZE).randbytes(SIZE))
+""", HOST=V4["a"], PORT=self.port, SIZE=size)
+        self.assertEqual(self.lab.opens("b"), before, "the kernel's TCP had a part in it")
+
+    def test_several_stacks(self):
+        """Each program has a VI of its own; the kernel serves whom it has always served."""
+        servers = [self.program() for _ in range(3)]
+        kernels = self.plain("b")
+        for server in servers:
+            self.port += 1
+            self.echo_server(server)
+        before = self.lab.segments("b")
+        for _ in servers:
+            with self.connected() as sock:
+                exchange(sock, wire_test.content(1 << 20))
+            self.port -= 1
+        self.assertEqual(self.lab.segments("b"), before, "the kernel's TCP had a part in it")
+        self.echo_server(kernels)
+        with self.connected() as sock:
+            exchange(sock, wire_test.content(1 << 20))
+        self.assertNotEqual(self.lab.segments("b"), before)
+        # One ends: the others go on, and its port is refused by the kernel.
+        servers[0].kill()
+        self.port += 2
+        with self.connected() as sock:
+            exchange(sock, wire_test.content(100000))
+        self.port -= 1
+        with self.assertRaises(ConnectionRefusedError):
+            self.connected()
+
+    def test_kernels_connection_stays_the_kernels(self):
+        """Made before the port had a filter; the listener's successor has one."""
+        kernels = self.plain("b")
+        kernels.do("""
+listener = socket.create_server((HOST, PORT), reuse_port=True)
+def serve():
+    sock, _ = listener.accept()
+    while data := sock.recv(65536):
+        sock.sendall(data)
+threading.Thread(target=serve, daemon=True).start()
+""", HOST="0.0.0.0", PORT=self.port)
+        with self.connected() as old:
+            old.sendall(b"a")
+            self.assertEqual(old.recv(9), b"a")
+            kernels.do("listener.close()")
+            server = self.program()
+            self.echo_server(server)
+            self.until(self.attached, "no VI")
+            with self.connected() as new:
+                exchange(new, wire_test.content(100000))
+                old.sendall(b"b")
+                self.assertEqual(old.recv(9), b"b")
+
+    def test_driver_killed(self):
+        """As a card that is reset: what was under way is sent again, new connections wait."""
+        server = self.program()
+        self.echo_server(server)
+        before = self.lab.opens("b")
+        with self.connected() as sock:
+            exchange(sock, b"a" * 1000, end=False)
+            self.stop_driver()
+            sock.sendall(b"b")  # on its way to nobody
+            self.start_driver()
+            self.assertEqual(sock.recv(9), b"b")
+            exchange(sock, wire_test.content(1 << 20))
+        with self.connected() as sock:
+            exchange(sock, wire_test.content(1 << 20))
+        for _ in range(3):
+            with self.connected() as sock:
+                exchange(sock, b"a" * 1000, end=False)
+                self.stop_driver()
+                self.start_driver()
+                exchange(sock, wire_test.content(300000))
+        self.assertEqual(self.lab.opens("b"), before, "the kernel's TCP had a part in it")
+
+    def test_driver_killed_under_load(self):
+        """Bytes of streams that are never idle when the driver dies."""
+        server = self.program()
+        self.echo_server(server)
+        socks = [self.connected() for _ in range(4)]
+        data = wire_test.content(16 << 20)
+        errors = []
+
+        def stream(sock):
+            try:
+                exchange(sock, data)
+            except Exception as error:  # pylint: disable=broad-except
+                errors.append(error)
+
+        threads = [wirekit.threading.Thread(target=stream, args=(sock,)) for sock in socks]
+        for thread in threads:
+            thread.start()
+        for _ in range(2):
+            self.stop_driver()
+            self.start_driver()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(errors, [])
+
+    def test_posternd_and_driver_killed(self):
+        """One after the other: the new posternd has from the living driver what the next driver wants to know."""
+        server = self.program()
+        self.echo_server(server)
+        with self.connected() as sock:
+            exchange(sock, b"a" * 1000, end=False)
+            self.stop_daemon("b")
+            exchange(sock, b"b" * 1000, end=False)
+            self.start_daemon("b")
+            self.until(lambda: "hello from pid" in self.log("b").rsplit("ready in", maxsplit=1)[1], "nobody has come back")
+            # Whether the VI was adopted shows when the next one is told of it.
+            with self.connected() as new:
+                exchange(new, b"c" * 1000)
+            wirekit.time.sleep(2)
+            self.stop_driver()
+            self.start_driver()
+            exchange(sock, wire_test.content(300000))
+            with self.connected() as new:
+                exchange(new, wire_test.content(300000))
+
+    def test_driver_and_posternd_are_gone(self):
+        """Nobody brings the VI back: connections end by their own timers, the keeper does not spin on a bell without an end."""
+        server = self.program()
+        self.echo_server(server)
+        with self.connected() as sock:
+            exchange(sock, b"a" * 1000, end=False)
+            self.until(lambda: len(self.keepers()) == 1, "no keeper")
+            keeper = self.keepers()[0]
+            self.stop_daemon("b")
+            self.stop_driver()
+
+            def used():
+                with open(f"/proc/{keeper}/stat", encoding="ascii") as file:
+                    fields = file.read().rsplit(")", maxsplit=1)[1].split()
+                return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+            wirekit.time.sleep(0.5)
+            before = used()
+            wirekit.time.sleep(2)
+            self.assertLess(used() - before, 1, "the keeper spins")
+
+    def test_ipv6_and_ping_through_the_tap(self):
+        """What no filter takes is the kernel's both ways: neighbour discovery, and TCP and UDP of programs that are not ours."""
+        plain = self.plain("b")
+        for family in wire_test.FAMILIES:
+            self.port += 1
+            self.echo_server(plain, family=family)
+            with self.connected(family=family) as sock:
+                exchange(sock, wire_test.content(1 << 20))
+        plain.do("u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.bind((HOST, PORT))", HOST=V4["b"], PORT=self.port)
+        plain.tell("d, a = u.recvfrom(2000); u.sendto(d, a); result = len(d)")
+        sock = self.lab.socket("a", socket.AF_INET, socket.SOCK_DGRAM)
+        self.addCleanup(sock.close)
+        sock.sendto(b"x" * 1400, (V4["b"], self.port))
+        self.assertEqual(sock.recv(2000), b"x" * 1400)
+        self.assertEqual(plain.read("recvfrom"), 1400)
+
+
+class DeviceTest(SoftWire, wirekit.WireTest):
+    """The other DPDK drivers that need no hardware."""
+
+    def echo(self, device):
+        self.device = device
+        self.tearDown()
+        self.setUp()
+        try:
+            self.start_daemon("b")
+        except netlab.Unavailable as reason:
+            self.skipTest(f"net_{device}: {reason}")
+        server = self.program()
+        for family in wire_test.FAMILIES:
+            self.port += 1
+            self.echo_server(server, family=family)
+            before = self.lab.segments("b")
+            for size in wire_test.SIZES:
+                with self.connected(family=family) as sock:
+                    exchange(sock, wire_test.content(size))
+            self.assertEqual(self.lab.segments("b"), before, "the kernel's TCP had a part in it")
+
+    def test_tap(self):
+        self.echo("tap")
+
+    def test_af_xdp(self):
+        self.echo("af_xdp")
+
+    def test_virtio_user(self):
+        self.echo("virtio_user")
+
+
+def missing(build):
+    """Why nothing can be tested here, or None."""
+    if not os.path.exists(f"{build}/postern-softnic"):
+        return "postern-softnic was not built: no libdpdk"
+    if not os.path.exists("/dev/net/tun"):
+        return "no /dev/net/tun"
+    wirekit.WireTest.build = build
+    probe = DriverTest("test_client")
+    try:
+        probe.setUp()
+    except netlab.Unavailable as reason:
+        return reason
+    probe.tearDown()
+    return None
+
+
+def main():
+    build = sys.argv.pop(1)
+    try:
+        if os.geteuid() != 0:
+            raise netlab.Unavailable("not root")
+        netlab.call("unshare", netlab.CLONE_NEWNS)
+        netlab.call("mount", b"none", b"/", None, netlab.MS_REC_PRIVATE, None)
+        netlab.call("unshare", netlab.CLONE_NEWNET)
+        why = missing(build)
+    except netlab.Unavailable as reason:
+        why = reason
+    if why:
+        print(f"skipped: {why}")
+        sys.exit(77)
+    unittest.main(argv=sys.argv, verbosity=2 if "-v" in sys.argv else 1)
+
+
+if __name__ == "__main__":
+    main()
