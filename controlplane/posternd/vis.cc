@@ -252,6 +252,7 @@ int Vis::Grant(const ViAsker& asker, Interface& interface, uint32_t slot, ctl::V
   while (id == 0 || vis_.count(id) != 0) id = NewId();
   grant.id = id;
   std::vector<int> numbers;
+  numbers.reserve(fds.size());
   for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
   const ctl::GrantPacket packet(grant, numbers.data(), static_cast<uint32_t>(numbers.size()));
   if (sendmsg(vi->line.get(), &packet.header, MSG_NOSIGNAL) < 0) return -errno;

@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -124,4 +125,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace postern::softnic
 
-int main(int argc, char** argv) { return postern::softnic::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return postern::softnic::Main(argc, argv);
+  } catch (const std::exception& error) {
+    fprintf(stderr, "postern-softnic: %s\n", error.what());
+    return 1;
+  }
+}

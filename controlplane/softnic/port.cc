@@ -32,6 +32,7 @@ bool Fail(const char* what, int error) {
 
 bool Port::StartDpdk(std::vector<std::string> arguments) {
   std::vector<char*> argv;
+  argv.reserve(arguments.size());
   for (std::string& argument : arguments) argv.push_back(argument.data());
   if (rte_eal_init(static_cast<int>(argv.size()), argv.data()) < 0)
     return Fail("DPDK does not start", rte_errno);

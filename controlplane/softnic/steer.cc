@@ -80,7 +80,7 @@ struct Steer::Packet {
 bool Steer::Packet::ReadIpv4() {
   const uint8_t* const ip = Take(20);
   if (ip == nullptr || ip[0] >> 4 != 4 || (ip[0] & 15) < 5) return false;
-  if (Take((ip[0] & 15U) * 4 - 20) == nullptr) return false;
+  if (Take(size_t{ip[0] & 15U} * 4 - 20) == nullptr) return false;
   const uint16_t fragment = Read16(ip + 6);
   src = MapIpv4(ip + 12);
   dst = MapIpv4(ip + 16);
@@ -115,7 +115,7 @@ bool Steer::Packet::ReadIpv6() {
       is_fragment = (Read16(e + 2) & 0xfff9) != 0;  // offset or M
       is_first = (Read16(e + 2) & 0xfff8) == 0;
       memcpy(&id, e + 4, sizeof(id));
-    } else if (Take(e[1] * 8U) == nullptr) {
+    } else if (Take(size_t{e[1]} * 8) == nullptr) {
       return false;
     }
   }
