@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -50,8 +51,8 @@ bool In(const std::string& netns, const Work& work) {
   return done;
 }
 
-// DPDK binds its first thread to a processor; where that was not asked for, it goes where there is
-// room.
+// DPDK makes a thread for each processor and binds it there. Where that was not asked for, there is
+// this one only, and it goes where there is room.
 bool StartDpdk(const Arguments& arguments) {
   std::vector<std::string> argv = {"postern-softnic"};
   argv.insert(argv.end(), arguments.dpdk.begin(), arguments.dpdk.end());
@@ -60,6 +61,7 @@ bool StartDpdk(const Arguments& arguments) {
     placed |= a.rfind("-l", 0) == 0 || a.rfind("-c", 0) == 0 || a.rfind("--lcores", 0) == 0;
   cpu_set_t before;
   const bool known = sched_getaffinity(0, sizeof(before), &before) == 0;
+  if (!placed) argv.push_back("--lcores=0@" + std::to_string(std::max(sched_getcpu(), 0)));
   if (!Port::StartDpdk(argv)) return false;
   if (!placed && known) (void)sched_setaffinity(0, sizeof(before), &before);
   return true;

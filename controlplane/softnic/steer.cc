@@ -222,13 +222,13 @@ uint32_t Steer::Route(const uint8_t* frame, uint32_t bytes) {
   const uint8_t* const ether = p.Take(14);
   if (ether == nullptr || (flows_.empty() && ports_.empty())) return kKernel;
   uint16_t type = Read16(ether + 12);
-  if (type == kVlan || type == kServiceVlan) {
+  for (int i = 0; i < 2 && (type == kVlan || type == kServiceVlan); i++) {
     const uint8_t* const tag = p.Take(4);
-    if (tag == nullptr) return kKernel;
+    if (tag == nullptr || p.vlan != 0) return kKernel;  // a tag within a tag is nobody's of ours
     p.vlan = Read16(tag) & 0x0fff;
     type = Read16(tag + 2);
   }
-  if (type != kIpv4 && type != kIpv6) return kKernel;  // a tag within a tag is nobody's of ours
+  if (type != kIpv4 && type != kIpv6) return kKernel;
   if (!p.ReadIp(type)) {
     counts_[PSTN_XDP_COUNT_ODD]++;
     return kKernel;
