@@ -242,6 +242,18 @@ threading.Thread(target=serve, daemon=True).start()
                 old.sendall(b"b")
                 self.assertEqual(old.recv(9), b"b")
 
+    def test_through_the_broker(self):
+        """A posternd that may not ask the broker, which may."""
+        self.stop_daemon("b", signal.SIGTERM)
+        self.start_broker("b", "soft:vb")
+        self.start_daemon("b", vi="off")
+        server = self.program()
+        self.echo_server(server)
+        before = self.lab.segments("b")
+        with self.connected() as sock:
+            exchange(sock, wire_test.content(1 << 20))
+        self.assertEqual(self.lab.segments("b"), before, "the kernel's TCP had a part in it")
+
     def test_driver_killed(self):
         """As a card that is reset: what was under way is sent again, new connections wait."""
         server = self.program()

@@ -238,9 +238,9 @@ class WireTest(unittest.TestCase):
         self.start_posternd(side, side, ["--runtime-dir", self.runtime_dir(side), "--idle-sec", "0", "--vi", vi,
                                          "--broker", f"{self.temp.name}/broker/broker.sock"])
 
-    def start_broker(self, side):
+    def start_broker(self, side, vi="any"):
         """The host's, in that namespace; it makes VIs for posternds that may not."""
-        self.start_posternd("broker", side, ["--system", "--runtime-dir", f"{self.temp.name}/broker", "--vi", "any", "--syn-option", "off",
+        self.start_posternd("broker", side, ["--system", "--runtime-dir", f"{self.temp.name}/broker", "--vi", vi, "--syn-option", "off",
                                              "--policy", f"{self.temp.name}/none"])
 
     def start_posternd(self, name, side, arguments):
