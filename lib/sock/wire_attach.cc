@@ -297,7 +297,7 @@ namespace {
 // The VIs' lines of a new posternd. The first of the family gets them, and leaves them with it; the
 // others are told the VIs' new names.
 int AdoptVis(WireHere& h, WireAsk ask) {
-  int fds[kBundleFdsMax], pair[2];
+  int fds[kBundleFdsMax], pair[2] = {-1, -1};
   uint32_t vis = 0, count = PeekBundle(h.bundle, fds, vis), got = 0;
   int r = count < 2 ? -EPROTO : 0;
   for (uint32_t i = 0; r == 0 && i < vis; i++) {
