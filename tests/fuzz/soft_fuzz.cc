@@ -121,7 +121,7 @@ void Drive(SoftDriver& driver, const wire_test::Bytes& frames, uint32_t what) {
   uint32_t count = 0;
   switch (what % 4) {
     case 0:
-      (void)driver.Deliver(packet, what * 8 % (sizeof(packet) + 1));
+      (void)driver.Deliver(packet, what * 25 % (kSoftBytesMax + 2));
       break;
     case 1:
       (void)driver.Publish();
