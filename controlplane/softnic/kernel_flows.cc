@@ -30,13 +30,13 @@ int KernelFlows::Open() {
   return line_.ok() ? 0 : -errno;
 }
 
-bool KernelFlows::Has(const pstn_xdp_flow& flow) {
+Steer::Has KernelFlows::Ask(const pstn_xdp_flow& flow) {
   const Clock::time_point now = Clock::now();
   if (now - window_ > kWindow) {
     window_ = now;
     asked_ = 0;
   }
-  if (++asked_ > kAskedMax) return false;
+  if (++asked_ > kAskedMax) return Steer::Has::kNothing;
   const bool v4 = IN6_IS_ADDR_V4MAPPED(reinterpret_cast<const in6_addr*>(flow.local.byte));
   const size_t skip = v4 ? 12 : 0;
   Request request{};
@@ -52,17 +52,18 @@ bool KernelFlows::Has(const pstn_xdp_flow& flow) {
   memcpy(request.body.id.idiag_src, flow.local.byte + skip, 16 - skip);
   memcpy(request.body.id.idiag_dst, flow.peer.byte + skip, 16 - skip);
   request.body.id.idiag_cookie[0] = request.body.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-  if (send(line_.get(), &request, sizeof(request), 0) != sizeof(request)) return false;
+  if (send(line_.get(), &request, sizeof(request), 0) != sizeof(request))
+    return Steer::Has::kNothing;
   // The kernel answers within the call.
   alignas(nlmsghdr) char answer[4096];
   const ssize_t got = recv(line_.get(), answer, sizeof(answer), MSG_DONTWAIT);
   const auto* const head = reinterpret_cast<const nlmsghdr*>(answer);
   if (got < static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg))) ||
       head->nlmsg_type != SOCK_DIAG_BY_FAMILY || head->nlmsg_seq != seq_)
-    return false;
+    return Steer::Has::kNothing;
   inet_diag_msg found;
   memcpy(&found, NLMSG_DATA(head), sizeof(found));
-  return found.idiag_state != TCP_LISTEN;
+  return found.idiag_state == TCP_LISTEN ? Steer::Has::kListener : Steer::Has::kConnection;
 }
 
 }  // namespace postern::softnic

@@ -1,11 +1,11 @@
-// kernel_flows.h - whether the kernel has a connection between these ends (sock_diag).
+// kernel_flows.h - what the kernel has between two ends (sock_diag).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <chrono>
 #include <cstdint>
 
-#include "../posternd/bpf/xdp_maps.h"
 #include "../posternd/fd.h"
+#include "steer.h"
 
 namespace postern::softnic {
 
@@ -15,7 +15,7 @@ class KernelFlows {
   int Open();
   // A system call; so of many in a second only some are asked, and the others have none: else
   // segments of no connection, which anybody can send, would keep the driver from its work.
-  bool Has(const pstn_xdp_flow& flow);
+  Steer::Has Ask(const pstn_xdp_flow& flow);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -29,7 +29,7 @@ Nic::Nic(Port& port, Tap& tap, KernelFlows& kernel, Pace pace, uint64_t seed)
     : port_(port),
       tap_(tap),
       pace_(pace),
-      steer_(seed, [&kernel](const pstn_xdp_flow& flow) { return kernel.Has(flow); }),
+      steer_(seed, [&kernel](const pstn_xdp_flow& flow) { return kernel.Ask(flow); }),
       set_(epoll_create1(EPOLL_CLOEXEC)) {
   Watch(What::kTap, 0, tap.fd());
 }

@@ -133,13 +133,20 @@ Steer::Steer(uint64_t seed, Asked kernel_has)
 
 // ---- a packet ----------------------------------------------------------------------------------
 
-bool Steer::IsKernels(const Packet& p, const pstn_xdp_flow& flow) {
+bool Steer::IsKernels(const Packet& p, const pstn_xdp_flow& flow, uint32_t flags) {
   if (p.protocol != IPPROTO_TCP) return false;
   Known& known = known_[HashBytes(seed_, &flow, sizeof(flow)) & (kKnown - 1)];
   const bool begins = (p.tcp_flags & (kSyn | kAck | kRst)) == kSyn;
   if (!begins && known.is_known && Same<pstn_xdp_flow>()(known.flow, flow)) return known.is_kernels;
-  known = {flow, true, !begins && kernel_has_(flow)};
-  return known.is_kernels;
+  const bool minds_listeners =
+      (flags & PSTN_XDP_OUTGOING) != 0 || (begins && (flags & PSTN_XDP_ENDED) != 0);
+  bool is_kernels = false;
+  if (!begins || minds_listeners) {
+    const Has has = kernel_has_(flow);
+    is_kernels = has == Has::kConnection || (minds_listeners && has == Has::kListener);
+  }
+  known = {flow, true, is_kernels};
+  return is_kernels;
 }
 
 // The filter for a packet of that flow, if there is one.
@@ -157,7 +164,7 @@ const Steer::Target* Steer::Find(const Packet& p, const pstn_xdp_flow& flow) {
     it = ports_.find(port);
   }
   if (it == ports_.end()) return nullptr;
-  if (!IsKernels(p, flow)) return &it->second;
+  if (!IsKernels(p, flow, it->second.to.flags)) return &it->second;
   counts_[PSTN_XDP_COUNT_KERNELS]++;
   return nullptr;
 }

@@ -6,6 +6,10 @@
 // that they are about, fragments with their first. What nobody has a filter for is the kernel's:
 // it goes into the TAP. docs/vi.md has the table.
 //
+// A filter for a port that connections are made from (PSTN_XDP_OUTGOING) leaves the kernel's
+// listeners alone, too, and one whose listener has ended (PSTN_XDP_ENDED) their SYNs. A handshake
+// that the kernel has answered with a SYN cookie can't be told here: its last ACK is the VI's.
+//
 // A filter for a port leaves alone the connections that the kernel had before. The XDP program asks
 // for each packet; here that would be a system call, so the answer is kept for each connection: a
 // SYN makes it the VI's, and for what comes without one the kernel is asked once.
@@ -24,8 +28,9 @@ namespace postern::softnic {
 class Steer {
  public:
   static constexpr uint32_t kKernel = ~uint32_t{0};
-  // Whether the kernel has a connection between these ends.
-  using Asked = std::function<bool(const pstn_xdp_flow&)>;
+  // What the kernel has between these ends: a connection, or else a listener for it.
+  enum class Has : uint8_t { kNothing, kListener, kConnection };
+  using Asked = std::function<Has(const pstn_xdp_flow&)>;
   // `seed`: so that nobody outside knows which keys fall together.
   Steer(uint64_t seed, Asked kernel_has);
 
@@ -72,7 +77,7 @@ class Steer {
   };
 
   const Target* Find(const Packet& p, const pstn_xdp_flow& flow);
-  bool IsKernels(const Packet& p, const pstn_xdp_flow& flow);
+  bool IsKernels(const Packet& p, const pstn_xdp_flow& flow, uint32_t flags);
   uint32_t RouteIcmp(Packet& p);
   uint32_t RouteFragment(const Packet& p);
   uint32_t RouteSegment(Packet& p);

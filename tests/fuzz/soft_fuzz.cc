@@ -27,7 +27,7 @@ constexpr uint32_t kFrames = 4, kSlot = 7;
 // ---------------------------------------------------------------- frames
 
 void CheckFrame(const wire_test::Bytes& frame) {
-  static Steer& steer = *new Steer(5, [](const pstn_xdp_flow&) { return false; });
+  static Steer& steer = *new Steer(5, [](const pstn_xdp_flow&) { return Steer::Has::kNothing; });
   const auto bytes = static_cast<uint32_t>(frame.size());
   FUZZ_CHECK(steer.Route(frame.data(), bytes) == Steer::kKernel);
   wire::Packet p;

@@ -158,7 +158,10 @@ class SoftWire:
 
 
 class ServerTest(SoftWire, wire_test.ServerTest):
-    """All of wire_test.py's with the server over the VI."""
+    """All of wire_test.py's with the server over the VI, but two."""
+
+    test_taken = None  # nobody finds it taken: test_several_stacks
+    test_cookies_at_listen = None  # what the kernel has answered with a SYN cookie can't be told from here (docs/vi.md)
 
     def test_nginx(self):
         """With 200 connections, as the driver has more to do than a queue of AF_XDP."""

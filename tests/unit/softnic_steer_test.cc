@@ -125,9 +125,11 @@ class World {
   }
   std::set<uint16_t> kernels_peers;
   uint32_t asked = 0;
+  bool kernel_listens = false;
   Steer steer{99, [this](const pstn_xdp_flow& flow) {
                 asked++;
-                return kernels_peers.count(ntohs(flow.peer_port)) != 0;
+                if (kernels_peers.count(ntohs(flow.peer_port)) != 0) return Steer::Has::kConnection;
+                return kernel_listens ? Steer::Has::kListener : Steer::Has::kNothing;
               }};
 };
 
@@ -182,6 +184,23 @@ TEST_CASE("softnic: a connection that the kernel had before stays with it, and i
   REQUIRE(w.steer.AddPort(Port(80, Any4()), {2, 0}, 1) == 0);
   CHECK(w.Of(Segment(5001, 80)) == kKernel);
   CHECK(w.Of(Segment(5001, 80, kSyn | kAck | kRst)) == kKernel);
+}
+
+TEST_CASE(
+    "softnic: ports that connections are made from, and listeners that have ended, leave listeners "
+    "alone") {
+  World w;
+  REQUIRE(w.steer.AddPort(Port(80, Any4()), {1, PSTN_XDP_OUTGOING}, 1) == 0);
+  REQUIRE(w.steer.AddPort(Port(81, Any4()), {1, PSTN_XDP_ENDED}, 1) == 0);
+  CHECK(w.Of(Segment(4000, 80)) == 1);
+  CHECK(w.Of(Segment(4001, 80, kSyn)) == 1);
+  w.kernel_listens = true;
+  CHECK(w.Of(Segment(4000, 80)) == 1);  // as before
+  CHECK(w.Of(Segment(4002, 80)) == kKernel);
+  CHECK(w.Of(Segment(4003, 80, kSyn)) == kKernel);
+  CHECK(w.Of(Segment(4000, 81)) == 1);
+  CHECK(w.Of(Segment(4001, 81, kSyn)) == kKernel);
+  CHECK(w.Of(Segment(4001, 81)) == kKernel);
 }
 
 TEST_CASE("softnic: ICMP errors go with the packet that they are about") {
