@@ -101,11 +101,13 @@ class SoftWire:
         super().setUp()
 
     def tearDown(self):
-        super().tearDown()
-        self.stop_driver(signal.SIGTERM)
-        if self.vhost is not None:
-            self.vhost.kill()
-            self.vhost.wait()
+        try:
+            super().tearDown()
+        finally:
+            self.stop_driver(signal.SIGTERM)
+            if self.vhost is not None:
+                self.vhost.kill()
+                self.vhost.wait()
 
     def start_daemon(self, side, vi="soft:vb"):
         if self.driver is None:
