@@ -1,4 +1,4 @@
-# wire_long_test.py - nginx on an interface under load for a minute: no error, every byte right, and the kernel's TCP has no part in it.
+# wire_long_test.py - nginx on an interface, by AF_XDP and by DPDK, under load for a minute: no error, every byte right, and the kernel's TCP has no part in it.
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: wire_long_test.py BUILD_DIR [-v]; exit 77 without root, namespaces, AF_XDP, nginx, wrk or curl. WIRE_SECONDS=N for another time than 60.
@@ -13,6 +13,7 @@ import socket
 import struct
 import sys
 
+import soft_test
 import wire_test
 import wirekit
 from netlab import V4
@@ -26,7 +27,9 @@ def tool(name):
     return shutil.which(name, path=wirekit.PATH + ":/usr/local/bin")
 
 
-class UnderLoad(wirekit.WireTest):
+class UnderLoad:
+    """What both kinds of VI have to do."""
+
     def write_gib(self, path):
         sha = hashlib.sha256()
         with open(path, "wb") as file:
@@ -74,9 +77,22 @@ class UnderLoad(wirekit.WireTest):
         self.assertEqual(self.lab.segments("b"), before, "the kernel's TCP had a part in it")
 
 
+class XskTest(UnderLoad, wirekit.WireTest):
+    pass
+
+
+class SoftTest(soft_test.SoftWire, UnderLoad, wirekit.WireTest):
+    """By DPDK's net_af_packet, in a process of its own."""
+
+    def setUp(self):
+        if not os.path.exists(f"{self.build}/postern-softnic"):
+            self.skipTest("postern-softnic was not built: no libdpdk")
+        super().setUp()
+
+
 if __name__ == "__main__":
     if missing := [name for name in ("nginx", "curl", "wrk") if not tool(name)]:
         print(f"skipped: no {' and no '.join(missing)}")
         sys.exit(77)
-    signal.alarm(SECONDS * 4 + 300)
+    signal.alarm(SECONDS * 8 + 600)
     wire_test.main()
