@@ -191,10 +191,9 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     if (same) {
       ep.local = c.setup.server;  // loaded once
       ep.peer = c.setup.client;
-      // The engine may have ended its connection already. Who else is of our own family, and says
-      // that he is a client of the wire, has no need to lie.
-      const bool wire = SameUuid(ref.peer, s.hdr.id) && LoadRelaxed(listener->wire) != 0;
-      lies = !wire && !IsCredible(*listener, ref.remote, ep.peer, ep.local);
+      // The engine has names of anywhere, also for a listener that has just left the wire. Who
+      // else is of our own family has no need to lie.
+      lies = !SameUuid(ref.peer, s.hdr.id) && !IsCredible(*listener, ref.remote, ep.peer, ep.local);
     }
     if (same && !lies) {
       BuryZombie(ref, lgr, conn);  // of the slot's last use: before the claim, perhaps of this one

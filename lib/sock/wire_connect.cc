@@ -94,12 +94,12 @@ void NamePort(Attempt& a, uint16_t port) {
 }
 
 // Under the engine's lock. 0 or an errno; EADDRNOTAVAIL: there is no port for it.
-int ConnectLocked(Attempt& a, const stack::OpenWish& wish) {
+int ConnectLocked(Attempt& a, const stack::OpenWish& wish, stack::PortWish port) {
   int error = EADDRNOTAVAIL;
   const uint64_t now = MonotonicNs();
   if (a.from.port == 0) {
     pstn_addr from = a.from;
-    if (!stack::TakeSourcePort(*g_wire, a.vi, from, a.to, now)) return error;
+    if (!stack::TakeSourcePort(*g_wire, a.vi, from, a.to, port, now)) return error;
     NamePort(a, from.port);
   }
   const uint32_t idx = g_wire->Connect(a.from, a.to, a.end, now, error, wish);
@@ -117,13 +117,15 @@ int ConnectLocked(Attempt& a, const stack::OpenWish& wish) {
 int Connect(Attempt& a, const stack::OpenWish& wish) {
   constexpr int kTries = 8;  // others may be faster than we are
   stack::WireState& w = g_wire->state();
+  stack::PortWish port = stack::PortWish::kRested;
   for (int i = 0;; i++) {
     if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
-    const int r = ConnectLocked(a, wish);
+    const int r = ConnectLocked(a, wish, port);
     Unlock(w.lock);
-    if (r != EADDRNOTAVAIL || a.from.port != 0 || i == kTries ||
-        !WireNewPort(a.vi, !AddrIsV4(a.to)))
-      return r;
+    if (r != EADDRNOTAVAIL || a.from.port != 0 || i == kTries) return r;
+    if (WireNewPort(a.vi, !AddrIsV4(a.to))) continue;
+    if (port == stack::PortWish::kAny) return r;
+    port = stack::PortWish::kAny;
   }
 }
 

@@ -60,7 +60,7 @@ bool WireNewPort(uint32_t vi, bool is_ipv6) {
   p.vi = static_cast<uint8_t>(vi);
   p.is_ipv6 = is_ipv6 ? 1 : 0;
   p.epoch = static_cast<uint32_t>(w.grant[0]);
-  p.used_ns = now;
+  p.used_ns = now - stack::kPortRestNs;
   bool added = false;
   if (Ask(AskNow, vi, is_ipv6, p.port, p.filter) == 0) {
     if (Lock(w.lock)) g_wire->Recover(MonotonicNs());

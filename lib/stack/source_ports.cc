@@ -15,22 +15,33 @@ constexpr uint32_t kLooks = 64;
 }  // namespace
 
 bool TakeSourcePort(Engine& engine, uint32_t vi, pstn_addr& from, const pstn_addr& to,
-                    uint64_t now) {
+                    PortWish wish, uint64_t now) {
   SourcePorts& ports = engine.state().sources;
   const uint32_t hw = ports.hw < kSourcePorts ? ports.hw : kSourcePorts;
   if (hw == 0) return false;
   const uint32_t is_ipv6 = IsIpv4(to) ? 0 : 1;
   const uint32_t first = static_cast<uint32_t>(engine.Random() % hw);
-  for (uint32_t i = 0, looks = 0; i < hw && looks < kLooks; i++) {
+  SourcePort* tired = nullptr;
+  uint32_t looks = 0;
+  for (uint32_t i = 0; i < hw && looks < kLooks; i++) {
     SourcePort& p = ports.at[(first + i) % hw];
     if (LoadRelaxed(p.filter) == 0 || p.vi != vi || p.is_ipv6 != is_ipv6) continue;
     looks++;
+    const bool rested = now >= p.used_ns + kPortRestNs;
+    if (!rested && tired != nullptr) continue;
     from.port = p.port;
     if (engine.IsTaken(from, to)) continue;
+    if (!rested) {
+      tired = &p;
+      continue;
+    }
     StoreRelaxed(p.used_ns, now);
     return true;
   }
-  return false;
+  if (tired == nullptr || (wish == PortWish::kRested && looks < kLooks)) return false;
+  from.port = tired->port;
+  StoreRelaxed(tired->used_ns, now);
+  return true;
 }
 
 bool AddSourcePort(WireState& w, const SourcePort& p) {

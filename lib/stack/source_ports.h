@@ -4,7 +4,9 @@
 // Each is reserved at the kernel by posternd, and what comes for it is steered to the stack as long
 // as it is kept. So a connect() that finds one asks nobody. As in the kernel a port serves many
 // connections, if their peers differ: what is taken is a pair of names (Engine::IsTaken), also by a
-// connection in TIME_WAIT. Which one is tried first is random (RFC 6056, 3.3.2).
+// connection in TIME_WAIT. Which one is tried first is random (RFC 6056, 3.3.2), but one that has
+// just been used rests a while if it can: the kernel's, too, comes late to a port once more, and a
+// reset leaves no TIME_WAIT.
 //
 // Who owns a connection does not matter here, nor does who dies: there is no count to go wrong.
 // What is done to the table is done under the engine's lock; but for `filter` and `epoch`, which
@@ -18,6 +20,7 @@ class Engine;
 struct WireState;
 
 inline constexpr uint32_t kSourcePorts = 1024;
+inline constexpr uint64_t kPortRestNs = 1'000'000'000;
 
 struct SourcePort {
   uint32_t filter;  // (a) posternd's number; 0: the place is free
@@ -34,9 +37,11 @@ struct SourcePorts {
   SourcePort at[kSourcePorts];
 };
 
-// A port for a connection to `to` by that VI goes into `from`. False: there is none.
+// A port for a connection to `to` by that VI goes into `from`. False: there is none. kRested: none
+// of a few that have all just been used either, so that there will be more of them.
+enum class PortWish : uint8_t { kRested, kAny };
 bool TakeSourcePort(Engine& engine, uint32_t vi, pstn_addr& from, const pstn_addr& to,
-                    uint64_t now);
+                    PortWish wish, uint64_t now);
 // False: there are as many as there may be.
 bool AddSourcePort(WireState& w, const SourcePort& p);
 

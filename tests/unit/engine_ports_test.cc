@@ -20,9 +20,10 @@ bool IsUsed(World& w, uint16_t port, TimeWait time_wait) {
 }
 
 // From a port of the stack's own; 0: it has none that is free.
-uint16_t ConnectTo(World& w, const pstn_addr& to, PlainEnd** end = nullptr) {
+uint16_t ConnectTo(World& w, const pstn_addr& to, PlainEnd** end = nullptr,
+                   PortWish wish = PortWish::kAny) {
   pstn_addr from = w.a.At(0);
-  if (!TakeSourcePort(*w.a.engine, 0, from, to, w.now)) return 0;
+  if (!TakeSourcePort(*w.a.engine, 0, from, to, wish, w.now)) return 0;
   PlainEnd& e = w.a.Connect(from, to);
   REQUIRE(e.conn != PSTN_NONE);
   if (end != nullptr) *end = &e;
@@ -54,11 +55,31 @@ TEST_CASE("source ports: those of the family, and of the VI, that the way there 
   stack::WireState& s = w.a.state();
   REQUIRE(AddSourcePort(s, Kept(40001, 1)));
   pstn_addr from = w.a.At(0);
-  CHECK_FALSE(TakeSourcePort(*w.a.engine, 0, from, w.b.At(80), w.now));
+  CHECK_FALSE(TakeSourcePort(*w.a.engine, 0, from, w.b.At(80), PortWish::kAny, w.now));
   REQUIRE(AddSourcePort(s, Kept(40002)));
-  CHECK_FALSE(TakeSourcePort(*w.a.engine, 1, from, w.b.At(80), w.now));
-  CHECK(TakeSourcePort(*w.a.engine, 0, from, w.b.At(80), w.now));
+  CHECK_FALSE(TakeSourcePort(*w.a.engine, 1, from, w.b.At(80), PortWish::kAny, w.now));
+  CHECK(TakeSourcePort(*w.a.engine, 0, from, w.b.At(80), PortWish::kAny, w.now));
   CHECK(from.port == 40002);
+}
+
+TEST_CASE("source ports: one that has just been used rests, if there may be more") {
+  World w;
+  w.Listen(80);
+  stack::WireState& s = w.a.state();
+  REQUIRE(AddSourcePort(s, Kept(40001)));
+  REQUIRE(AddSourcePort(s, Kept(40002)));
+  w.Pass(1'001);
+  std::set<uint16_t> had;
+  for (int i = 0; i < 2; i++) had.insert(ConnectTo(w, w.b.At(80), nullptr, PortWish::kRested));
+  CHECK(had == std::set<uint16_t>{40001, 40002});
+  CHECK(ConnectTo(w, w.b.At(81), nullptr, PortWish::kRested) == 0);
+  CHECK(ConnectTo(w, w.b.At(81)) != 0);
+  w.Pass(1'001);
+  CHECK(ConnectTo(w, w.b.At(82), nullptr, PortWish::kRested) != 0);
+  // Of many there is one that has not been used for longest, or nearly: none is waited for.
+  for (uint16_t port = 40003; port < 40100; port++) REQUIRE(AddSourcePort(s, Kept(port)));
+  for (int i = 0; i < 200; i++)
+    CHECK(ConnectTo(w, w.b.At(static_cast<uint16_t>(1000 + i)), nullptr, PortWish::kRested) != 0);
 }
 
 TEST_CASE("source ports: TIME_WAIT takes a pair of names, and keeps the port") {
