@@ -31,6 +31,7 @@ class Client {
          OnGone on_gone);
 
   pid_t pid() const { return peer_.pid; }
+  uid_t uid() const { return peer_.uid; }
   uint64_t id() const { return id_; }  // no other client has or had it
   // Whether the other end is still open, though it may have ended by the next instruction.
   bool connected() const;

@@ -75,6 +75,7 @@ std::string Comm(pid_t pid) {
 
 uint64_t NetnsIno(pid_t pid) { return NsInoAt(Path(pid, "ns/net")); }
 uint64_t OwnNetnsIno() { return NsInoAt("/proc/self/ns/net"); }
+uint64_t PidnsIno(pid_t pid) { return NsInoAt(Path(pid, "ns/pid")); }
 
 UniqueFd OpenNetns(pid_t pid, uint64_t expected) {
   UniqueFd fd(open(Path(pid, "ns/net").c_str(), O_RDONLY | O_CLOEXEC));

@@ -18,6 +18,7 @@ std::string Comm(pid_t pid);
 // Inode of the network namespace; 0 when it can't be determined.
 uint64_t NetnsIno(pid_t pid);
 uint64_t OwnNetnsIno();
+uint64_t PidnsIno(pid_t pid);
 // The namespace itself; not ok() when it can't be had, or is another one than `expected` (0: any).
 UniqueFd OpenNetns(pid_t pid, uint64_t expected);
 // Path in the unified hierarchy, as we see it; "" when there is none.

@@ -49,6 +49,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       idle_sec_(idle_sec),
       registry_(base, directory,
                 [this] {
+                  names_.Prune(registry_);
                   negotiator_.StacksChanged();
                   ConsiderLeaving();
                 }),
@@ -166,6 +167,8 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
       return &Server::Reap;
     case ctl::Type::kQuit:
       return &Server::Quit;
+    case ctl::Type::kNamed:
+      return &Server::Named;
     case ctl::Type::kExport:
       return &Server::Export;
     case ctl::Type::kKeeper:
@@ -206,7 +209,8 @@ void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
       message.type == ctl::Type::kHello || message.type == ctl::Type::kStatus ||
       message.type == ctl::Type::kQuit || message.type == ctl::Type::kKeeper ||
       message.type == ctl::Type::kExport || message.type == ctl::Type::kWire ||
-      message.type == ctl::Type::kRoutes || message.type == ctl::Type::kResolve;
+      message.type == ctl::Type::kRoutes || message.type == ctl::Type::kResolve ||
+      message.type == ctl::Type::kNamed;
   if (client.stranger && message.type != ctl::Type::kHello) {
     Warn("pid %d is another user's, and brings no stack of ours", client.pid());
     return client.Break();
@@ -234,10 +238,21 @@ void Server::Hello(Client& client, const ctl::Msg& message, UniqueFd fd) {
     Warn("hello of pid %d refused: %s", client.pid(), strerror(-error));
     return client.Reply(message, -error);
   }
+  names_.Learn(*client.process->stack, client.pid(), client.uid());
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
   client.Send(reply, directory_.fd());
+}
+
+void Server::Named(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  SharedFd stack;
+  const int error = names_.Find(client.pid(), client.uid(), std::move(fd), stack);
+  if (error != 0) return client.Reply(message, -error);
+  client.Send(reply, stack);
 }
 
 // `fd` is closed on every way out: a copy kept here would keep the port taken.

@@ -11,6 +11,7 @@
 #include "directory.h"
 #include "event.h"
 #include "keepers.h"
+#include "named_stacks.h"
 #include "negotiator.h"
 #include "registry.h"
 #include "report.h"
@@ -53,6 +54,7 @@ class Server {
   void AnswerIntroduce(Client& client, const ctl::Msg& message, const LinkGroup& link);
 
   void Hello(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Named(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Listen(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Unlisten(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Introduce(Client& client, const ctl::Msg& message, UniqueFd fd);
@@ -97,6 +99,7 @@ class Server {
   uint32_t idle_sec_;
   bool quit_asked_ = false;
   Clock::time_point started_ = Clock::now();
+  NamedStacks names_;
   Registry registry_;
   Upstream upstream_;
   Negotiator negotiator_;

@@ -94,6 +94,9 @@ enum class Type : uint32_t {
   // Routes (docs/routes.md): process, then daemon that may not see all. Both need no hello.
   kRoutes,   // Reply: fd = memfd with the tables (abi/routes_abi.h)
   kResolve,  // a = interface, addr = whose link-layer address is wanted there. No reply
+
+  kNamed,  // a process that has no stack yet: fd = a new one, whose options have a stack.name.
+           // Reply: fd = the one of that name, which may be the same. Needs no hello
 };
 
 inline constexpr uint32_t kBrokerSeq = 0x80000000u;

@@ -219,9 +219,9 @@ void Spawn() {
   }
 }
 
-// posternd by its path or, where that can't be reached (any more), by its abstract name. 0 or
-// -errno.
-long Reach(int fd) {
+}  // namespace
+
+long CtlReach(int fd, uint32_t uid) {
   sockaddr_un a = {};
   a.sun_family = AF_UNIX;
   memcpy(a.sun_path, g_proc.socket_path, sizeof a.sun_path);
@@ -233,8 +233,10 @@ long Reach(int fd) {
   socklen_t size = sizeof peer;
   r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_PEERCRED),
                 &peer, &size);
-  return r < 0 || peer.uid == 0 || peer.uid == Stack().hdr.uid ? r : -EACCES;
+  return r < 0 || peer.uid == 0 || peer.uid == uid ? r : -EACCES;
 }
+
+namespace {
 
 // A stack whose first process finds a broker has all its doorbells from there; one that was there
 // before can't be rung from other network namespaces, and does without peers there.
@@ -264,7 +266,7 @@ bool ConnectLocked() {
                   &tv, sizeof tv);
   (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_SNDTIMEO),
                   &tv, sizeof tv);
-  long r = Reach(fd);
+  long r = CtlReach(fd, Stack().hdr.uid);
   if (r < 0) {
     StoreRelaxed(Stack().slots[g_proc.slot].lost_ns, MonotonicNs());
     CloseInternal(fd);

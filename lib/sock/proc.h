@@ -111,6 +111,9 @@ void CacheRemove(int fd);  // the number is being taken for something else
 
 // ---- posternd (control.cc). All return 0 or -errno.
 bool DaemonAlive();  // no system call
+// Connects to posternd by its path or, where that can't be reached (any more), by its abstract
+// name, if it is of that user or root.
+long CtlReach(int fd, uint32_t uid);
 int CtlListen(pstn_ep& ep, int fd);
 int CtlUnlisten(pstn_ep& ep);
 // `known`: the link groups with that stack that are full.

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/named_stack.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -286,25 +287,43 @@ void ProcessInit(const char* const* envp) {
   if (g_proc.enabled && attach != nullptr && attach[0] != 0) AttachAfterExec(attach);
 }
 
+namespace {
+
+// Joins the stack of our name, if there is one that has room for us. The descriptor to go on with.
+int JoinNamed(int own) {
+  int fd = FindNamedStack(own);
+  if (fd < 0) return own;
+  fd = MoveHigh(fd);
+  const bool joined = Join(fd, PSTN_NONE);
+  CloseInternal(joined ? own : fd);
+  return joined ? fd : own;
+}
+
+}  // namespace
+
 bool EnsureStack() {
   if (g_proc.attached) return true;
   if (!g_proc.enabled) return false;
   Guard g(g_proc.init_lock);
   if (g_proc.attached) return true;
-  int fd = CreateStack(NewUuid());
+  const pstn_uuid id = NewUuid();
+  int fd = CreateStack(id);
   if (fd < 0) {
     g_proc.enabled = false;
     return false;
   }
   fd = MoveHigh(fd);
-  if (!Join(fd, PSTN_NONE)) {
+  if (g_proc.opt.stack_name[0] != 0) fd = JoinNamed(fd);
+  if (!g_proc.view.s && !Join(fd, PSTN_NONE)) {
     CloseInternal(fd);
     g_proc.enabled = false;
     return false;
   }
   static_assert(sizeof(Options) <= PSTN_OPTIONS_BYTES);
-  memcpy(Stack().hdr.options, &g_proc.opt, sizeof g_proc.opt);
-  Stack().hdr.netns_ino = NetnsIno();
+  if (SameUuid(Stack().hdr.id, id)) {
+    memcpy(Stack().hdr.options, &g_proc.opt, sizeof g_proc.opt);
+    Stack().hdr.netns_ino = NetnsIno();
+  }
   FillSlot(Stack().slots[g_proc.slot]);
   g_proc.attached = true;
   CtlReconnect();

@@ -25,6 +25,7 @@ LIB = os.path.join(HERE, "..", "..", "lib")
 BUILD = "build"
 
 HELLO, LISTEN, UNLISTEN, INTRODUCE, LGR, GET_LGR, ADD_LGR, STATUS, CHILD_SLOT, QUIT = range(1, 11)
+NAMED = 38
 MSG = struct.Struct("=IIIiIIIIQQ24s48s")
 EMBRYO, LIVE = 1, 2
 EPERM, ENOENT, EINVAL, ENOSYS, ENOTCONN, EEXIST, ENOSPC = 1, 2, 22, 38, 107, 17, 28
@@ -40,6 +41,7 @@ int main(void) {
   P("stack_size", sizeof(struct pstn_stack)); P("slots", offsetof(struct pstn_stack, slots));
   P("slot_size", sizeof(struct pstn_slot)); P("slot_start", offsetof(struct pstn_slot, start_time));
   P("hdr_id", offsetof(struct pstn_stack_hdr, id)); P("hdr_size", offsetof(struct pstn_stack_hdr, size_bytes));
+  P("options", offsetof(struct pstn_stack_hdr, options)); P("options_size", PSTN_OPTIONS_BYTES);
   P("slots_hw", offsetof(struct pstn_stack_hdr, slots_hw)); P("slot_chunk", offsetof(struct pstn_slot, chunk));
   P("eps", offsetof(struct pstn_stack, eps)); P("ep_size", sizeof(struct pstn_ep));
   P("ep_gen", offsetof(struct pstn_ep, gen)); P("ep_reason", offsetof(struct pstn_ep, reason));
@@ -328,6 +330,20 @@ class DaemonTest(unittest.TestCase):
         short.sock.send(b"short")
         with self.assertRaises(EOFError):
             short.receive()
+        self.assertEqual(self.stacks(), 0)
+
+    def test_what_names_no_stack_is_refused(self):
+        """Name or memory that is none; a name is only a name as far as its room goes."""
+        client = Client(self.path)
+        self.assertEqual(client.ask(NAMED)[0], EINVAL)
+        for bad in (Stack(), Stack(seals=0), Stack(size=4096)):
+            self.assertEqual(client.ask(NAMED, fd=bad.fd)[0], EINVAL)
+        first, second = Stack(), Stack()
+        for stack in (first, second):
+            stack.map[L["options"]:L["options"] + L["options_size"]] = b"x" * L["options_size"]
+            status, _, fd = client.ask(NAMED, fd=stack.fd)
+            self.assertEqual((status, os.fstat(fd).st_ino), (0, os.fstat(first.fd).st_ino))
+            os.close(fd)
         self.assertEqual(self.stacks(), 0)
 
     # -- life and death ------------------------------------------------------------------------------------------
