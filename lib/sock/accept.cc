@@ -141,7 +141,7 @@ uint64_t SynTime(const pstn_conn& c) {
   return said > now ? now : said + kLateNs < now ? now - kLateNs : said;
 }
 
-enum class Admission : uint8_t { kDone, kChanged };
+enum class Admission : uint8_t { kDone, kRefused, kChanged };
 constexpr int kAdmitTries = 4;  // a client that changes its mind more often does it to keep us busy
 
 // One connection of link group `idx`. What the client wrote is loaded once and checked. kChanged:
@@ -162,7 +162,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   uint32_t idx = listener != nullptr ? NewEp(listener->family) : PSTN_NONE;
   if (idx == PSTN_NONE) {
     Refuse(e, setup.listener_idx);
-    return Admission::kDone;
+    return Admission::kRefused;
   }
   pstn_ep& ep = s.eps[idx];
   StoreRelaxed(ep.lgr_idx, lgr_idx);
@@ -212,24 +212,26 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   GiveEp(s, idx);
   if (!open) {
     Refuse(e, setup.listener_idx);
-    return Admission::kDone;
+    return Admission::kRefused;
   }
   if (claimed) Unclaim(c);
   if (!lies) return Admission::kChanged;
   Count(s.hdr, kCounterPeerViolations);
   Refuse(e, setup.listener_idx);
-  return Admission::kDone;
+  return Admission::kRefused;
 }
 
-constexpr uint32_t kSynCost = 64, kNoSynCost = 4;  // of kLookBudget
+// Of kLookBudget. Who is refused has a claim to be told so, not to be first: a peer that does
+// nothing else would have most of our time.
+constexpr uint32_t kSynCost = 64, kRefusedCost = 192, kNoSynCost = 6;
 
 void AdmitFrom(uint32_t lgr_idx, uint8_t* lgr) {
   pstn_lgr_ref& ref = Stack().lgrs[lgr_idx];
   TakeBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), ref.syn_hand, [&](uint32_t conn) {
     if (!WaitsForServer(LoadRelaxed(LgrConn(lgr, conn).setup.state))) return kNoSynCost;
-    for (int i = 0; i < kAdmitTries && Admit(lgr_idx, lgr, conn) == Admission::kChanged; i++) {
-    }
-    return kSynCost;
+    Admission a = Admission::kChanged;
+    for (int i = 0; i < kAdmitTries && a == Admission::kChanged; i++) a = Admit(lgr_idx, lgr, conn);
+    return a == Admission::kDone ? kSynCost : kRefusedCost;
   });
 }
 
