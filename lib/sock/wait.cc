@@ -42,6 +42,8 @@ bool SpinAllowed() {
   return true;
 }
 
+void SpinKept() { spins_lost = 0; }
+
 void SpinLost() {
   if (spins_lost < kNoSpinDoublings) spins_lost++;
   no_spin_until_ns = MonotonicNs() + (kNoSpinNs << spins_lost);
