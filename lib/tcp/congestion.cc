@@ -255,7 +255,7 @@ void CongestionUndo(Congestion& cc) {
   if (cc.prior_cwnd_bytes == 0) return;
   if (cc.cwnd_bytes <= cc.prior_cwnd_bytes) {
     cc.cwnd_bytes = cc.prior_cwnd_bytes;
-    cc.cubic = cc.cubic_prior;
+    CubicUndo(cc);
   }
   cc.ssthresh_bytes = std::max(cc.ssthresh_bytes, cc.prior_ssthresh_bytes);
   cc.prior_cwnd_bytes = 0;

@@ -22,7 +22,8 @@ void CubicIdle(Congestion& cc, uint64_t idle_ns);
 void CubicNewStage(Congestion& cc);  // cwnd was given up, without a loss
 void CubicReset(Congestion& cc);  // time-out: what was known of the path is not believed any more
 void CubicScale(CubicState& cubic, uint32_t mss_old, uint32_t mss_new);
-uint32_t CubeRoot(uint64_t x);  // rounded down
+void CubicUndo(Congestion& cc);  // the last reduction was for nothing
+uint32_t CubeRoot(uint64_t x);   // rounded down
 // W_cubic(t) in bytes.
 uint32_t CubicWindow(const Congestion& cc, uint64_t t_ns);
 

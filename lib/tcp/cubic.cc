@@ -160,6 +160,16 @@ void CubicReset(Congestion& cc) {
   cc.cubic.cwnd_prior_bytes = prior;
 }
 
+// A path that has made us believe in a loss is not searched by 5 % in each round trip any more:
+// that overflows the queue by a twentieth of it, and where packets are late each of these losses
+// may make others (a receiver's PAWS drops what the retransmission has overtaken). So W_max is not
+// forgotten, as in Linux, which restores nothing of the curve.
+void CubicUndo(Congestion& cc) {
+  const uint32_t found = cc.cubic.w_max_bytes;
+  cc.cubic = cc.cubic_prior;
+  if (cc.cubic.w_max_bytes == 0) cc.cubic.w_max_bytes = found;
+}
+
 void CubicScale(CubicState& c, uint32_t mss_old, uint32_t mss_new) {
   const auto scale = [&](uint32_t v) {
     return static_cast<uint32_t>(uint64_t{v} * mss_new / mss_old);

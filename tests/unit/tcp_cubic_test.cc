@@ -215,5 +215,20 @@ TEST_CASE("cubic: as long as no maximum is known it grows by a twentieth at leas
   CHECK(f.segments() >= 1045);
 }
 
+TEST_CASE("cubic: ... and not after a loss that was none: then it is as slow as Linux") {
+  Flow f(CongestionKind::kCubic);
+  f.rtt = 20 * Flow::kMs;
+  f.Round();
+  const uint32_t before = f.cc.cwnd_bytes;
+  CongestionOnLoss(f.cc, Cause::kLoss);  // a segment was late
+  CongestionUndo(f.cc);
+  CHECK(f.cc.cwnd_bytes == before);
+  f.Settle(240);  // where HyStart has ended slow start
+  for (int i = 0; i < 50; i++) f.Round();
+  // A second: Reno's 9/17 of a segment in each round trip, or the curve, 0.4 segments.
+  CHECK(f.segments() >= 240 + 25);
+  CHECK(f.segments() <= 240 + 50);
+}
+
 }  // namespace
 }  // namespace postern::tcp
