@@ -203,7 +203,10 @@ class Engine final : public tcp::Host {
   void NoteData(uint32_t packet, uint32_t off);
 
   // passive.cc
-  void Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
+  // `iss`: one that the last connection of these names, in TIME_WAIT, has left us; null: there was
+  // none.
+  void Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi,
+           const tcp::Seq* iss);
   uint32_t NewEmbryo(uint32_t listener, const wire::Packet& p);
   void AnswerByCookie(uint32_t listener, const wire::Packet& p, tcp::SegmentIn s);
   bool TakeCookie(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s);

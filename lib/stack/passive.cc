@@ -48,22 +48,26 @@ uint32_t Engine::NewEmbryo(uint32_t listener, const wire::Packet& p) {
   return PSTN_NONE;
 }
 
-void Engine::Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi) {
+// Who was connected before is no flood: as in Linux, he is not answered by a cookie, in whose
+// number there is no room for `iss`.
+void Engine::Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi,
+                 const tcp::Seq* iss) {
   Listener& l = w_.listeners[listener];
   if (!streams_.Listens(l)) return AnswerReset(p, s, vi);
   w_.counters.syns_in++;
   const uint32_t cookies = w_.settings.tcp_syncookies;
-  const bool full = l.embryos >= l.backlog;
+  const bool full = iss == nullptr && l.embryos >= l.backlog;
   // Linux: a SYN is dropped while the accept queue is full, cookies or not.
   if (!streams_.MayAccept(l) || (full && cookies == 0)) {
     w_.counters.syns_dropped++;
     return;
   }
-  if (full || cookies >= 2) return AnswerByCookie(listener, p, s);
+  if (full || (iss == nullptr && cookies >= 2)) return AnswerByCookie(listener, p, s);
   const uint32_t idx = NewEmbryo(listener, p);
   if (idx == PSTN_NONE) return;
   Conn& c = w_.conns[idx];
   tcp::OpenArgs args = ArgsFor(c);
+  if (iss != nullptr) args.iss = *iss;
   args.ecn = AgreesToEcn(w_.settings, s);
   Hold(idx);
   tcp::OpenPassive(c.tcb, args, s, *this);

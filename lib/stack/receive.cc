@@ -71,13 +71,14 @@ void Engine::Frame(const ViRx& rx, uint32_t vi) {
 void Engine::Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi) {
   const pstn_addr local = NameOf(p.ip.destination, p.destination_port);
   const pstn_addr peer = NameOf(p.ip.source, p.source_port);
-  uint32_t idx = FindConn(local, peer);
+  const uint32_t idx = FindConn(local, peer);
   constexpr uint8_t kSynBits = tcp::kSyn | tcp::kAck | tcp::kRst;
+  const bool is_syn = (s.flags & kSynBits) == tcp::kSyn;
+  tcp::Seq iss;
+  const tcp::Seq* left = nullptr;
   if (idx != PSTN_NONE) {
     Conn& c = w_.conns[idx];
-    tcp::Seq iss;
-    const bool again = tcp::StateOf(c.tcb) == tcp::State::kTimeWait &&
-                       (s.flags & kSynBits) == tcp::kSyn && tcp::MayReuse(c.tcb, s, iss);
+    const bool again = is_syn && tcp::MayReuse(c.tcb, s, iss);
     if (!again) {
       // A handshake does not end while the accept queue is full: as in Linux its last ACK is as if
       // lost, and the SYN-ACK comes again.
@@ -92,12 +93,13 @@ void Engine::Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi) {
       LetGo();
       return;
     }
+    left = &iss;
     tcp::Forget(c.tcb, *this);
     FreeConn(idx);
   }
   const uint32_t listener = FindListener(local, HashOf(local, peer));
-  if (listener != PSTN_NONE && (s.flags & kSynBits) == tcp::kSyn) {
-    Syn(listener, p, s, vi);
+  if (listener != PSTN_NONE && is_syn) {
+    Syn(listener, p, s, vi, left);
   } else if (listener == PSTN_NONE || !TakeCookie(listener, p, s)) {
     w_.counters.not_ours++;
     AnswerReset(p, s, vi);
