@@ -14,9 +14,13 @@ namespace {
 
 // How much the program may leave unread before the window shrinks.
 uint32_t Limit(const Tcb& t, uint32_t room_max) {
-  uint32_t limit = std::min(room_max, t.rcv_limit);
-  if (t.settings.window_clamp != 0) limit = std::min(limit, t.settings.window_clamp);
-  return std::min(limit, 0xffffu << t.rcv_wscale);
+  return std::min({room_max, t.rcv_limit, 0xffffu << t.rcv_wscale});
+}
+
+// TCP_WINDOW_CLAMP bounds what is offered, whatever is unread beside it (as Linux): what was read
+// last may not have been given back to the ring yet, and would count.
+uint32_t Clamp(const Tcb& t) {
+  return t.settings.window_clamp != 0 ? t.settings.window_clamp : UINT32_MAX;
 }
 
 //= rfc9293#3.8.6.2.2
@@ -30,9 +34,10 @@ uint32_t Wanted(Tcb& t, Host& h) {
   // The scale rounds what is offered up at times: that much is kept back.
   const uint32_t slack = (1u << t.rcv_wscale) - 1;
   uint32_t free = limit > unread ? limit - unread : 0;
-  free = std::min(free, room > slack ? room - slack : 0);
-  const uint32_t least = std::min(t.rcv_mss, limit / 2);
-  if (free < limit / 16 || free < least) return 0;
+  free = std::min({free, room > slack ? room - slack : 0, Clamp(t)});
+  const uint32_t most = std::min(limit, Clamp(t));
+  const uint32_t least = std::min(t.rcv_mss, most / 2);
+  if (free < most / 16 || free < least) return 0;
   // Without a scale, whole segments, as long as that is no less (Linux).
   if (t.rcv_wscale == 0 && t.rcv_mss != 0 && free > t.rcv_mss && free < 0xffff)
     return free - free % t.rcv_mss;
@@ -61,7 +66,7 @@ bool WindowHasOpened(Tcb& t, Host& h) {
   if (Has(t, kFinReceived)) return false;
   const uint32_t offered = Offered(t);
   if (offered > t.rcv_limit / 2) return false;
-  const uint32_t limit = Limit(t, h.RoomMax(t));
+  const uint32_t limit = std::min(Limit(t, h.RoomMax(t)), Clamp(t));
   if (offered > limit / 2) return false;
   const uint32_t wanted = Wanted(t, h);
   return wanted != 0 && wanted >= 2 * offered && wanted > offered;

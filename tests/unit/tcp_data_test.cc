@@ -187,6 +187,19 @@ TEST_CASE("tcp data: a receiver that reads is offered more and more") {
   CHECK(window > 500'000);
 }
 
+TEST_CASE("tcp data: TCP_WINDOW_CLAMP bounds what is offered, not what may be unread") {
+  TcpWorld w;
+  w.t.settings.window_clamp = 4096;
+  w.Establish();
+  w.reading = false;
+  for (int i = 0; i < 20; i++) {
+    w.Send({.data = w.Text(1000)});
+    w.Advance(300 * kMs);  // until it is acknowledged
+    CHECK(w.t.rcv_adv - w.t.rcv_nxt <= 4096);
+    CHECK(w.t.rcv_adv - w.t.rcv_nxt >= 4000);
+  }
+}
+
 TEST_CASE("tcp data: a zero window is probed, with backoff, as long as there are answers") {
   TcpWorld w;
   w.Establish();
