@@ -10,6 +10,8 @@
 #include "base/sys.h"
 #include "sock/negotiate.h"
 #include "sock/sock.h"
+#include "sock/wire.h"
+#include "sock/wire_options.h"
 #include "state/bits.h"
 
 namespace postern {
@@ -157,7 +159,9 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   pstn_ep none;
   ConnEnd e = {&none, &ref, lgr, &c, 1};
   none.conn_idx = conn;
-  if (listener != nullptr && listener->defer_accept != 0 && Defer(lgr, conn))
+  // Over a VI it is TCP that waits (and has a timer for it).
+  if (listener != nullptr && listener->defer_accept != 0 && EngineEnd(lgr_idx, conn) == nullptr &&
+      Defer(lgr, conn))
     return Admission::kDone;
   uint32_t idx = listener != nullptr ? NewEp(listener->family) : PSTN_NONE;
   if (idx == PSTN_NONE) {
@@ -274,8 +278,10 @@ long AcceptOurs(int listener_fd, pstn_ep& listener, uint32_t idx, sockaddr* sa, 
   ep.owner_slot = g_proc.slot;
   StoreRelease(ep.state, PSTN_EP_ESTABLISHED);
   Count(s.hdr, kCounterAccepts);
-  if ((LoadRelaxed(listener.flags) & PSTN_EPF_KERNEL_OPTIONS) != 0)
+  if ((LoadRelaxed(listener.flags) & PSTN_EPF_KERNEL_OPTIONS) != 0) {
     InheritKernelOptions(listener_fd, static_cast<int>(fd), ep);
+    WireInherit(static_cast<int>(fd), ep);
+  }
   long bad = sa == nullptr                 ? 0
              : BadPointer(len)             ? -EFAULT
              : static_cast<int>(*len) < 0  ? -EINVAL

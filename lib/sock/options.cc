@@ -175,7 +175,7 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
   if (state == PSTN_EP_ESTABLISHED) {
     long refused = RefusedConnected(level, name, value, len);
     if (refused != 0) return refused;
-    const long wire = WireSetOpt(ep, level, name, value, len);
+    const long wire = WireSetOpt(fd, ep, level, name, value, len);
     if (wire != kPass) return wire;
   }
   OptionForKernel(fd, ep, level, name, value, len);

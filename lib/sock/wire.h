@@ -29,6 +29,7 @@ class RingStreams final : public stack::Streams {
   bool Accept(stack::Conn& c, uint32_t idx, const stack::Listener& l) override;
   bool MayAccept(const stack::Listener& l) override;
   bool Listens(const stack::Listener& l) override;
+  uint32_t DeferSeconds(const stack::Listener& l) override;
   void Collect(stack::Engine& engine) override;
   bool HasNews() override;
 };
@@ -90,8 +91,8 @@ void WireConnected(pstn_ep& program, pstn_conn& conn, int error);
 
 // The link group `idx` of the stack with itself, as its other side has it.
 uint32_t OtherSide(uint32_t idx);
-// Whether connection `conn` of link group `idx`, in which we are the server, came through a VI.
-bool IsFromWire(uint32_t idx, uint32_t conn);
+// The other end of connection `conn` of link group `idx`, if it goes through a VI; else null.
+const pstn_ep* EngineEnd(uint32_t idx, uint32_t conn);
 
 // listen() and its end. What can't be had on the wire is served by the kernel alone.
 void WireListen(int fd, pstn_ep& ep);

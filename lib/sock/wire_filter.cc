@@ -41,15 +41,8 @@ int AddFilter(WireAsk ask, int fd, uint32_t vi, const pstn_addr* local, const ps
 
 // The engine's connection whose program is `ep`; null: it has none.
 stack::Conn* ConnOf(const pstn_ep& ep) {
-  const pstn_stack& s = Stack();
-  const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
-  if (lgr >= PSTN_LGRS || !SameUuid(s.lgrs[lgr].peer, s.hdr.id)) return nullptr;
-  const uint32_t other = OtherSide(lgr);
-  if (other >= PSTN_LGRS) return nullptr;
-  const uint32_t end = LoadAcquire(s.lgrs[other].conn_ep[ep.conn_idx % PSTN_CONNS]);
-  if (end == 0 || end > PSTN_EPS || (LoadRelaxed(s.eps[end - 1].flags) & PSTN_EPF_ENGINE) == 0)
-    return nullptr;
-  return &g_wire->ConnAt(s.eps[end - 1].accept_head);
+  const pstn_ep* end = EngineEnd(LoadRelaxed(ep.lgr_idx), ep.conn_idx);
+  return end != nullptr ? &g_wire->ConnAt(end->accept_head) : nullptr;
 }
 
 }  // namespace

@@ -18,21 +18,13 @@ namespace {
 // The engine's connection behind the program's end; null: there is none. It may be another one as
 // soon as this is back, but for who has the lock.
 stack::Conn* ConnBehind(stack::Engine& engine, const pstn_ep& ep) {
-  pstn_stack& s = Stack();
-  const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
-  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || lgr >= PSTN_LGRS ||
-      !SameUuid(s.lgrs[lgr].peer, s.hdr.id))
-    return nullptr;
-  const uint32_t other = OtherSide(lgr);
-  if (other >= PSTN_LGRS) return nullptr;
-  const uint32_t idx = LoadAcquire(s.lgrs[other].conn_ep[ep.conn_idx % PSTN_CONNS]);
-  if (idx == 0 || idx > PSTN_EPS) return nullptr;
-  const pstn_ep& end = s.eps[idx - 1];
-  if ((LoadRelaxed(end.flags) & PSTN_EPF_ENGINE) == 0) return nullptr;
-  const uint32_t conn = LoadRelaxed(end.accept_head);
+  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return nullptr;
+  const pstn_ep* end = EngineEnd(LoadRelaxed(ep.lgr_idx), ep.conn_idx);
+  if (end == nullptr) return nullptr;
+  const uint32_t conn = LoadRelaxed(end->accept_head), owner = EpIdx(Stack(), *end);
   if (conn >= stack::kConns) return nullptr;
   stack::Conn& c = engine.ConnAt(conn);
-  return LoadRelaxed(c.use) == stack::kConnUsed && LoadRelaxed(c.owner) == idx - 1 ? &c : nullptr;
+  return LoadRelaxed(c.use) == stack::kConnUsed && LoadRelaxed(c.owner) == owner ? &c : nullptr;
 }
 
 // False: there is no such connection. `fn` is called under the engine's lock.
@@ -85,7 +77,60 @@ bool WireGetOpt(const pstn_ep& ep, int level, int name, WireValue& out) {
   });
 }
 
-long WireSetOpt(const pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+namespace {
+
+// False: it can't be told.
+bool KernelInt(int fd, int level, int name, int& out) {
+  socklen_t size = sizeof out;
+  return sys::Call(SYS_getsockopt, fd, static_cast<long>(level), static_cast<long>(name), &out,
+                   &size) == 0;
+}
+
+void ReadCount(int fd, int level, int name, uint32_t& out) {
+  int v = 0;
+  if (KernelInt(fd, level, name, v) && v >= 0) out = static_cast<uint32_t>(v);
+}
+
+void ReadCongestion(int fd, uint32_t& out) {
+  char name[16] = {};
+  socklen_t size = sizeof name;
+  tcp::CongestionKind kind{};
+  if (sys::Call(SYS_getsockopt, fd, static_cast<long>(IPPROTO_TCP),
+                static_cast<long>(TCP_CONGESTION), &name[0], &size) == 0 &&
+      tcp::CongestionByName(name, sizeof name, kind))
+    out = static_cast<uint32_t>(kind);
+}
+
+// What the kernel's socket keeps: bounded, and with the host's tcp_fin_timeout where nobody has set
+// another time.
+void ReadKept(int fd, tcp::Settings& s) {
+  int linger2 = 0;
+  if (KernelInt(fd, IPPROTO_TCP, TCP_LINGER2, linger2))
+    s.fin_wait2_s = linger2 < 0 ? tcp::kNoFinWait2 : static_cast<uint32_t>(linger2);
+  ReadCount(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, s.window_clamp);
+}
+
+// The kernel checks the value, and its socket keeps it.
+long SetKept(int fd, pstn_ep& ep, int name, const void* value, socklen_t len) {
+  if (!WithConn(ep, [](stack::Engine&, stack::Conn&) {})) return kPass;
+  const long r = sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_TCP),
+                           static_cast<long>(name), value, static_cast<long>(len));
+  if (r < 0) return r;
+  FetchOr(ep.flags, PSTN_EPF_DIRTY | PSTN_EPF_KERNEL_OPTIONS);
+  tcp::Settings kept = {};
+  ReadKept(fd, kept);
+  (void)WithConn(ep, [&](stack::Engine&, stack::Conn& c) {
+    c.tcb.settings.fin_wait2_s = kept.fin_wait2_s;
+    c.tcb.settings.window_clamp = kept.window_clamp;
+  });
+  return 0;
+}
+
+}  // namespace
+
+long WireSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+  if (level == IPPROTO_TCP && (name == TCP_LINGER2 || name == TCP_WINDOW_CLAMP))
+    return SetKept(fd, ep, name, value, len);
   if (level != IPPROTO_TCP || name != TCP_CONGESTION) return kPass;
   if (static_cast<int>(len) < 1 || BadPointer(value)) return kPass;  // the kernel has the errors
   tcp::CongestionKind kind{};
@@ -100,6 +145,22 @@ long WireSetOpt(const pstn_ep& ep, int level, int name, const void* value, sockl
   return !ours ? kPass : known ? 0 : -ENOENT;
 }
 
+void WireInherit(int fd, const pstn_ep& ep) {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr || ConnBehind(*engine, ep) == nullptr) return;
+  tcp::Settings kept = {};
+  kept.congestion = engine->state().settings.tcp_congestion;
+  ReadKept(fd, kept);
+  ReadCongestion(fd, kept.congestion);
+  (void)WithConn(ep, [&](stack::Engine&, stack::Conn& c) {
+    tcp::Settings& s = c.tcb.settings;
+    s.fin_wait2_s = kept.fin_wait2_s;
+    s.window_clamp = kept.window_clamp;
+    s.congestion = kept.congestion;
+    tcp::CongestionSetKind(c.tcb.cc, static_cast<tcp::CongestionKind>(kept.congestion));
+  });
+}
+
 void WireOptionSet(const pstn_ep& ep) {
   stack::Engine* engine = LoadAcquire(g_wire);
   ConnEnd e;
@@ -110,41 +171,20 @@ void WireOptionSet(const pstn_ep& ep) {
   (void)WirePoll();
 }
 
-namespace {
-
-// False: it can't be told.
-bool KernelInt(int fd, int level, int name, uint32_t& out) {
-  int v = 0;
-  socklen_t size = sizeof v;
-  if (sys::Call(SYS_getsockopt, fd, static_cast<long>(level), static_cast<long>(name), &v, &size) <
-          0 ||
-      v < 0)
-    return false;
-  out = static_cast<uint32_t>(v);
-  return true;
-}
-
-}  // namespace
-
 // Options that the endpoint does not keep are the kernel's socket's. It says 536 of a maximum that
 // nobody has set (and before 6.2 of any).
 stack::OpenWish WireWish(int fd, const pstn_ep& ep) {
   stack::OpenWish wish = {};
   wish.settings.congestion = g_wire->state().settings.tcp_congestion;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) == 0) return wish;
-  char name[16] = {};
-  socklen_t size = sizeof name;
-  tcp::CongestionKind kind{};
-  if (sys::Call(SYS_getsockopt, fd, static_cast<long>(IPPROTO_TCP),
-                static_cast<long>(TCP_CONGESTION), &name[0], &size) == 0 &&
-      tcp::CongestionByName(name, sizeof name, kind))
-    wish.settings.congestion = static_cast<uint32_t>(kind);
+  ReadCongestion(fd, wish.settings.congestion);
+  ReadKept(fd, wish.settings);
   constexpr uint32_t kNotSet = 536;
-  uint32_t v = 0;
-  if (KernelInt(fd, IPPROTO_TCP, TCP_MAXSEG, v) && v != kNotSet) wish.settings.maxseg = v;
-  if (KernelInt(fd, IPPROTO_TCP, TCP_SYNCNT, v)) wish.settings.syn_retries = v;
+  ReadCount(fd, IPPROTO_TCP, TCP_MAXSEG, wish.settings.maxseg);
+  if (wish.settings.maxseg == kNotSet) wish.settings.maxseg = 0;
+  ReadCount(fd, IPPROTO_TCP, TCP_SYNCNT, wish.settings.syn_retries);
   const bool v4 = AddrIsV4(ep.peer) || ep.family == AF_INET;
-  (void)KernelInt(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, wish.tos);
+  ReadCount(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, wish.tos);
   return wish;
 }
 

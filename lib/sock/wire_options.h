@@ -15,8 +15,10 @@ struct WireValue {
 };
 // True: the answer to getsockopt().
 bool WireGetOpt(const pstn_ep& ep, int level, int name, WireValue& out);
-// setsockopt() of what the endpoint does not keep. kPass: not one of those.
-long WireSetOpt(const pstn_ep& ep, int level, int name, const void* value, socklen_t len);
+// setsockopt() of what the endpoint does not keep, on the socket `fd`. kPass: not one of those.
+long WireSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
+// An accepted connection has what `fd`, its kernel's socket, has of its listener.
+void WireInherit(int fd, const pstn_ep& ep);
 // The endpoint keeps another value than before: the engine learns it.
 void WireOptionSet(const pstn_ep& ep);
 // TCP_INFO. False: there is nothing to be known.

@@ -232,6 +232,21 @@ bool RingStreams::Listens(const stack::Listener& l) {
   return ep != nullptr && LoadAcquire(ep->state) == PSTN_EP_LISTEN && ep->gen == l.owner_gen;
 }
 
+// As Linux keeps it: as the number of SYN-ACKs that could go out meanwhile, the next of them after
+// one second, then two, then four, two minutes at most. The time of the last one is what counts.
+uint32_t RingStreams::DeferSeconds(const stack::Listener& l) {
+  constexpr int64_t kFirst = 1, kPauseMax = 120, kCountMax = 255;
+  const pstn_ep* ep = EpAt(Stack(), l.owner);
+  const int64_t asked = ep != nullptr ? static_cast<int32_t>(LoadRelaxed(ep->defer_accept)) : 0;
+  if (asked <= 0) return 0;
+  int64_t pause = kFirst, until = kFirst;
+  for (int64_t count = 1; until < asked && count < kCountMax; count++) {
+    pause = pause * 2 < kPauseMax ? pause * 2 : kPauseMax;
+    until += pause;
+  }
+  return static_cast<uint32_t>(until);
+}
+
 bool RingStreams::MayAccept(const stack::Listener& l) {
   if (!Listens(l)) return false;
   const pstn_ep* ep = EpAt(Stack(), l.owner);
@@ -301,6 +316,17 @@ uint32_t OtherSide(uint32_t idx) {
       return i;
   }
   return PSTN_NONE;
+}
+
+const pstn_ep* EngineEnd(uint32_t lgr, uint32_t conn) {
+  const pstn_stack& s = Stack();
+  if (lgr >= PSTN_LGRS || !SameUuid(s.lgrs[lgr].peer, s.hdr.id)) return nullptr;
+  const uint32_t other = OtherSide(lgr);
+  if (other >= PSTN_LGRS) return nullptr;
+  const uint32_t idx = LoadAcquire(s.lgrs[other].conn_ep[conn % PSTN_CONNS]);
+  if (idx == 0 || idx > PSTN_EPS) return nullptr;
+  const pstn_ep& end = s.eps[idx - 1];
+  return (LoadRelaxed(end.flags) & PSTN_EPF_ENGINE) != 0 ? &end : nullptr;
 }
 
 }  // namespace postern

@@ -54,6 +54,8 @@ class Streams {
   virtual bool MayAccept(const Listener& l) = 0;
   // Whether the listener is still there.
   virtual bool Listens(const Listener& l) = 0;
+  // TCP_DEFER_ACCEPT: how long its clients may take for their first data; 0: they need not send.
+  virtual uint32_t DeferSeconds(const Listener&) { return 0; }
   // Connections of which somebody has said that there is news: Engine::Wake() for each.
   virtual void Collect(class Engine& engine) = 0;
   // Whether there is such news; without the lock.

@@ -68,6 +68,7 @@ void Engine::Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn&
   Conn& c = w_.conns[idx];
   tcp::OpenArgs args = ArgsFor(c);
   if (iss != nullptr) args.iss = *iss;
+  c.tcb.settings.defer_accept_s = streams_.DeferSeconds(l);
   args.ecn = AgreesToEcn(w_.settings, s);
   Hold(idx);
   tcp::OpenPassive(c.tcb, args, s, *this);

@@ -247,6 +247,7 @@ bool CompleteHandshake(Tcb& t, const SegmentIn& s, Host& h) {
   if (bare && Has(t, kPassive) && t.settings.defer_accept_s != 0) {
     const uint64_t until_ns = t.began_ns + t.settings.defer_accept_s * kSecond;
     if (h.now_ns < until_ns) {
+      if (!Has(t, kDeferred)) HandshakeRoundTrip(t, s, h);
       t.flags |= kDeferred;
       t.life_deadline_ns = until_ns;
       StopRtx(t);
@@ -260,7 +261,8 @@ bool CompleteHandshake(Tcb& t, const SegmentIn& s, Host& h) {
   t.snd_wnd_max = std::max(t.snd_wnd_max, t.snd_wnd);
   t.snd_wl1 = s.seq;
   t.snd_wl2 = s.ack;
-  HandshakeRoundTrip(t, s, h);
+  // Of a deferred one: what the client took to write something is no round trip.
+  if (!Has(t, kDeferred)) HandshakeRoundTrip(t, s, h);
   BecomeEstablished(t, h);
   return true;
 }

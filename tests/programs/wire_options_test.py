@@ -107,6 +107,98 @@ class OptionsTest(wirekit.WireTest):
         with self.assertRaises(ConnectionResetError):
             sock.recv(1)
 
+    def ports(self):
+        """postern's server, and the kernel's, which says what is right: (program, port, name)."""
+        kernel = self.plain("b")
+        kernel.do(INFO)
+        yield kernel, self.port + 1, "kernel"
+        yield self.server, self.port, "postern"
+
+    def connected_to(self, port):
+        sock = self.new_socket()
+        self.addCleanup(sock.close)
+        sock.connect((V4["b"], port))
+        return sock
+
+    def listen(self, server, port, option, value):
+        server.do("globals().get('l') and l.close()")
+        server.do("l = socket.create_server((HOST, PORT), backlog=16)\nl.setsockopt(6, OPTION, VALUE)", HOST=V4["b"], PORT=port, OPTION=option,
+                  VALUE=value)
+
+    def test_deferred(self):
+        """Who has only connected is accepted once the time is over, and not before; who writes, at once."""
+        for server, port, name in self.ports():
+            with self.subTest(name):
+                self.listen(server, port, socket.TCP_DEFER_ACCEPT, 1)
+                before = server.get("time.monotonic()")
+                self.connected_to(port)
+                server.do("s = l.accept()[0]")
+                self.assertGreater(server.get("time.monotonic()") - before, 0.9)
+                server.do("l.setsockopt(6, socket.TCP_DEFER_ACCEPT, 3600)")
+                silent, sock = self.connected_to(port), self.connected_to(port)
+                sock.sendall(b"hello")
+                server.do("s, peer = l.accept()")
+                self.assertEqual(tuple(server.get("peer")), sock.getsockname())
+                self.assertEqual(server.get("s.recv(100).decode()"), "hello")
+                self.assertLess(server.get("info(s)['rtt']"), 500000)
+                self.assertEqual(server.get("select.select([l], [], [], 0.2)[0]"), [])
+                silent.shutdown(socket.SHUT_WR)
+                server.do("s, peer = l.accept()")
+                self.assertEqual(tuple(server.get("peer")), silent.getsockname())
+
+    def test_nobody_waits_for_a_fin(self):
+        """TCP_LINGER2 below 0: what comes after close() is nobody's; else the peer's FIN is waited for."""
+        for server, port, name in self.ports():
+            for value, error in ((-1, errno.ECONNRESET), (0, 0), (5, 0)):
+                for by_listener in (False, True):
+                    with self.subTest(name, value=value, by_listener=by_listener):
+                        self.listen(server, port, socket.TCP_LINGER2, value if by_listener else 0)
+                        sock = self.connected_to(port)
+                        server.do("s = l.accept()[0]")
+                        if not by_listener:
+                            server.do("s.setsockopt(6, socket.TCP_LINGER2, VALUE)", VALUE=value)
+                        self.assertEqual(server.get("s.getsockopt(6, socket.TCP_LINGER2)"), value or 60)
+                        server.do("s.close()")
+                        self.assertEqual(sock.recv(1), b"")
+                        sock.shutdown(socket.SHUT_WR)
+                        self.until(lambda sock=sock: sock.getsockopt(6, socket.TCP_INFO, 1)[0] == 7, "not CLOSE")
+                        self.assertEqual(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), error)
+
+    def test_congestion_of_the_listener(self):
+        for server, port, name in self.ports():
+            with self.subTest(name):
+                self.listen(server, port, socket.TCP_CONGESTION, b"reno")
+                sock = self.connected_to(port)
+                server.do("s = l.accept()[0]")
+                self.assertEqual(server.get("s.getsockopt(6, socket.TCP_CONGESTION, 16).rstrip(bytes(1)).decode()"), "reno")
+                sock.close()
+
+    def test_window_clamp(self):
+        """The window begins with it, and stays below it; what comes is taken all the same. (The kernel's grows with its receive buffer.)"""
+        with self.lab.inside("a"):
+            listener = socket.create_server((V4["a"], self.port))
+        self.addCleanup(listener.close)
+        most, snd_wnd_off = 8192, 228  # of tcp_info
+        for client, _, name in self.ports():
+            with self.subTest(name):
+                client.do("c = socket.socket()\nc.setsockopt(6, socket.TCP_WINDOW_CLAMP, MOST)\nc.connect((HOST, PORT))", MOST=most,
+                          HOST=V4["a"], PORT=self.port)
+                sock = listener.accept()[0]
+                self.addCleanup(sock.close)
+
+                def window(sock=sock):
+                    return struct.unpack_from("I", sock.getsockopt(6, socket.TCP_INFO, 256), snd_wnd_off)[0]
+
+                windows = [window()]
+                self.assertLessEqual(windows[0], most)
+                client.tell("result = sum(len(c.recv(65536, socket.MSG_WAITALL)) for _ in range(16))")
+                for _ in range(16):
+                    sock.sendall(bytes(65536))
+                    windows.append(window())
+                self.assertEqual(client.read("recv"), 16 * 65536)
+                if name == "postern":
+                    self.assertLessEqual(max(windows), most)
+
     def test_flood(self):
         """More clients than the backlog at once, none of whom is lost."""
         self.server.do("""

@@ -124,9 +124,11 @@ TEST_CASE("tcp handshake: deferred until data come") {
   w.Send({.seq = 1, .ack = 1});
   w.ExpectState(State::kSynReceived);
   SECTION("data") {
+    w.Advance(2 * kSecond);
     w.Send({.seq = 1, .ack = 1, .data = "x"});
     w.ExpectState(State::kEstablished);
     CHECK(w.received == "x");
+    CHECK(Srtt(w.t.rtt) < kSecond);  // what the client took to write is no round trip
   }
   SECTION("none in time: the next ACK is good") {
     w.Fire(3 * kSecond, 3 * kSecond);
