@@ -61,10 +61,11 @@ void BeginEpoch(Congestion& cc, uint64_t now_ns) {
 
 // RFC 9438, 4.3: W_est begins as cwnd and grows by alpha segments in a round trip, alpha being
 // 3 * (1 - beta) / (1 + beta) = 9/17, with which a window that falls to 0.7 has Reno's average; 1
-// once it has regained cwnd_prior. In bits: 30 of acked, 16 of the segment, 5 of 17, 12 make 63.
+// once it has regained cwnd_prior, so not as long as there is none. In bits: 30 of acked, 16 of the
+// segment, 5 of 17, 12 make 63.
 uint32_t GrowWEst(Congestion& cc, uint32_t bytes) {
   CubicState& c = cc.cubic;
-  const bool regained = c.w_est_4096 >> kWEstShift >= c.cwnd_prior_bytes;
+  const bool regained = c.cwnd_prior_bytes != 0 && c.w_est_4096 >> kWEstShift >= c.cwnd_prior_bytes;
   const uint64_t product = uint64_t{bytes} * cc.mss_bytes * (regained ? 17 : 9);
   c.w_est_4096 += (product << kWEstShift) / (uint64_t{17} * cc.cwnd_bytes);
   c.w_est_4096 = std::min(c.w_est_4096, uint64_t{kCwndMax} << kWEstShift);

@@ -227,7 +227,7 @@ TEST_CASE("cubic: ... and not after a loss that was none: then it is as slow as 
   for (int i = 0; i < 50; i++) f.Round();
   // A second: Reno's 9/17 of a segment in each round trip, or the curve, 0.4 segments.
   CHECK(f.segments() >= 240 + 25);
-  CHECK(f.segments() <= 240 + 50);
+  CHECK(f.segments() <= 240 + 35);
 }
 
 }  // namespace
