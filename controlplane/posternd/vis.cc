@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/if_xdp.h>
 #include <linux/rtnetlink.h>
+#include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -290,8 +291,21 @@ void Vis::TellFree() {
   if (on_free) on_free();
 }
 
+// Whether one of our VIs has its queues, and has not ended.
+bool Vis::IsHeld(const Interface& interface) const {
+  return std::any_of(vis_.begin(), vis_.end(), [&interface](const auto& entry) {
+    const One& vi = *entry.second;
+    pollfd line = {vi.line.get(), POLLIN, 0};
+    return vi.interface == &interface && poll(&line, 1, 0) == 0;
+  });
+}
+
+// A socket is tried for a tenth of a second, as its queues may not have been given back yet. Nobody
+// is answered meanwhile, so not where it is known that they have not: who has not got them asks
+// once a second.
 int Vis::OpenXsk(Interface& interface, const ctl::Msg& request, const UniqueFd& area,
                  ctl::ViGrant& grant, std::vector<UniqueFd>& fds) {
+  if (IsHeld(interface)) return -EBUSY;
   NetInterface about;
   if (const int failed = ReadInterface(request.a, about); failed != 0) return failed;
   const SocketsWanted wanted = {request.c, interface.xdp->generic()};

@@ -119,6 +119,7 @@ class Vis {
   void AddressesChanged(Interface& interface);
   void SweepInherited(Interface& interface);
   void DropIfUnused(Interface& interface);
+  bool IsHeld(const Interface& interface) const;
   int OpenXsk(Interface& interface, const ctl::Msg& request, const UniqueFd& area,
               ctl::ViGrant& grant, std::vector<UniqueFd>& fds);
   int OpenSoft(Interface& interface, UniqueFd area, ctl::ViGrant& grant,
