@@ -149,7 +149,7 @@ int Vis::Attach(Interface& interface) {
     interface.steering = std::move(soft);
     return 0;
   }
-  auto xdp = std::make_unique<XdpProgram>();
+  auto xdp = spare_ != nullptr ? std::move(spare_) : std::make_unique<XdpProgram>();
   const int error = xdp->Attach(interface.key.second, interface.name);
   interface.xdp = xdp.get();
   interface.steering = std::move(xdp);
@@ -234,6 +234,12 @@ int Vis::FindInterface(const ViAsker& asker, const UniqueFd& netns, uint32_t ifi
 void Vis::DropIfUnused(Interface& interface) {
   if (interface.users != 0) return;
   Note("VI on %s: the last one is gone", interface.name.c_str());
+  bool again = false;
+  (void)In(interface, [&] {
+    again = interface.xdp != nullptr && interface.xdp->Detach();
+    return 0;
+  });
+  if (again) spare_.reset(static_cast<XdpProgram*>(interface.steering.release()));
   interfaces_.erase(std::find_if(interfaces_.begin(), interfaces_.end(),
                                  [&interface](const auto& i) { return i.get() == &interface; }));
 }
@@ -272,7 +278,7 @@ int Vis::Grant(const ViAsker& asker, Interface& interface, uint32_t slot, ctl::V
 void Vis::Ended(uint64_t id) {
   const auto it = vis_.find(id);
   if (it == vis_.end()) return;
-  const std::unique_ptr<One> vi = std::move(it->second);
+  std::unique_ptr<One> vi = std::move(it->second);
   vis_.erase(it);
   Interface& interface = *vi->interface;
   Note("VI on %s: its stack has let go of it", interface.name.c_str());
@@ -281,6 +287,7 @@ void Vis::Ended(uint64_t id) {
     interface.steering->DropSlot(vi->slot);
     return 0;
   });
+  vi.reset();  // its ports: whoever sees that the program is gone may bind them
   interface.users--;
   DropIfUnused(interface);
   free_soon_.AddMs(kFreeSoonMs);

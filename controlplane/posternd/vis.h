@@ -144,6 +144,7 @@ class Vis {
   Event free_soon_, free_;
   std::vector<std::unique_ptr<Interface>> interfaces_;
   std::map<uint64_t, std::unique_ptr<One>> vis_;  // by id
+  std::unique_ptr<XdpProgram> spare_;             // loaded, and off its interface
 };
 
 }  // namespace postern::daemon

@@ -86,7 +86,7 @@ int Update(int map, const void* key, const void* value) {
 
 bool XdpProgram::Built() { return true; }
 
-int XdpProgram::AttachNew(uint32_t ifindex, const std::string& name) {
+int XdpProgram::Load(const std::string& name) {
   const std::unique_ptr<xdp_filter_bpf, FreeSkeleton> skeleton(xdp_filter_bpf__open_and_load());
   if (skeleton == nullptr) {
     const int error = errno;
@@ -97,24 +97,46 @@ int XdpProgram::AttachNew(uint32_t ifindex, const std::string& name) {
   // The program itself has no use for this one, which is to live as long as it does.
   if (bpf_prog_bind_map(program, bpf_map__fd(skeleton->maps.pstn_vi_owners), nullptr) != 0)
     return -errno;
-  for (const uint32_t mode : {XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE}) {
-    LIBBPF_OPTS(bpf_link_create_opts, options, .flags = mode);
-    link_ = UniqueFd(bpf_link_create(program, static_cast<int>(ifindex), BPF_XDP, &options));
-    generic_ = mode == XDP_FLAGS_SKB_MODE;
-    if (link_.ok()) break;
-  }
-  if (!link_.ok()) {
-    const int error = errno;
-    Warn("VI on %s: the XDP program can't be attached: %s", name.c_str(), strerror(error));
-    return -error;
-  }
   xsks_ = Dup(bpf_map__fd(skeleton->maps.pstn_vi_xsks));
   flows_ = Dup(bpf_map__fd(skeleton->maps.pstn_vi_flows));
   ports_ = Dup(bpf_map__fd(skeleton->maps.pstn_vi_ports));
   local_ = Dup(bpf_map__fd(skeleton->maps.pstn_vi_local));
   owners_ = Dup(bpf_map__fd(skeleton->maps.pstn_vi_owners));
   counts_ = Dup(bpf_map__fd(skeleton->maps.pstn_vi_counts));
-  return counts_.ok() ? 0 : -EMFILE;
+  if (!counts_.ok()) return -EMFILE;
+  program_ = Dup(program);
+  return program_.ok() ? 0 : -EMFILE;
+}
+
+int XdpProgram::AttachNew(uint32_t ifindex, const std::string& name) {
+  const int failed = program_.ok() ? 0 : Load(name);
+  if (failed != 0) return failed;
+  for (const uint32_t mode : {XDP_FLAGS_DRV_MODE, XDP_FLAGS_SKB_MODE}) {
+    LIBBPF_OPTS(bpf_link_create_opts, options, .flags = mode);
+    link_ = UniqueFd(bpf_link_create(program_.get(), static_cast<int>(ifindex), BPF_XDP, &options));
+    generic_ = mode == XDP_FLAGS_SKB_MODE;
+    if (link_.ok()) return 0;
+  }
+  const int error = errno;
+  Warn("VI on %s: the XDP program can't be attached: %s", name.c_str(), strerror(error));
+  return -error;
+}
+
+bool XdpProgram::Detach() {
+  link_ = UniqueFd();
+  if (taken_over_ || !program_.ok()) return false;
+  Sweep([](uint32_t, const std::string&) { return false; });
+  SetLocal({});
+  const uint64_t nobody = 0;
+  for (uint32_t slot = 0; slot < PSTN_XDP_SLOTS; ++slot)
+    (void)Update(owners_.get(), &slot, &nobody);
+  for (uint32_t key = 0; key < PSTN_XDP_SLOTS * PSTN_XDP_SLOT_QUEUES; ++key)
+    (void)bpf_map_delete_elem(xsks_.get(), &key);
+  const int cpus = libbpf_num_possible_cpus();
+  const std::vector<uint64_t> zero(cpus > 0 ? static_cast<size_t>(cpus) : 0);
+  for (uint32_t which = 0; cpus > 0 && which < PSTN_XDP_COUNTS; ++which)
+    (void)bpf_map_update_elem(counts_.get(), &which, zero.data(), BPF_ANY);
+  return true;
 }
 
 int XdpProgram::TakeOver(uint32_t ifindex, uint32_t program) {
@@ -278,6 +300,7 @@ int XdpProgram::Attach(uint32_t, const std::string&) {
   Warn("VIs: this posternd was built without clang, bpftool or libbpf, and has none");
   return -ENOSYS;
 }
+bool XdpProgram::Detach() { return false; }
 bool XdpProgram::attached() const { return false; }
 int XdpProgram::AddSockets(const std::vector<UniqueFd>&) { return -ENOSYS; }
 int XdpProgram::FindSlot(uint64_t) const { return -ENOSYS; }
