@@ -70,11 +70,7 @@ def calm(points, point, name):
 
 
 def check(points, columns):
-    """A line for each point and column of Postern's. Where packets are late and none is lost, of what is left of the same link without.
-
-    Late packets are judged between two ends of Postern's, and noted for the others: a receiver of the kernel's drops what a
-    retransmission has overtaken (PAWS), so that goodput depends on whether there was a first overflow within the run.
-    """
+    """A line for each point and column of Postern's. Where packets are late and none is lost, of what is left of the same link without."""
     lines = []
     for name in (column for column in columns if column not in ("kernel", "sim")):
         for point in (p for p in points if {name, "kernel"} <= set(p["columns"])):
@@ -84,10 +80,7 @@ def check(points, columns):
             if other:
                 calm_ratio, calm_middle, calm_chance = against_kernel(other, name)
                 ratio, middle, chance, text = ratio / calm_ratio, middle / calm_middle, math.hypot(chance, calm_chance), text + ": what is left"
-            line = verdict(text, ratio, middle, chance)
-            if point["late"] and name != "both":
-                line["verdict"] = "NOTE"
-            lines.append(line)
+            lines.append(verdict(text, ratio, middle, chance))
     return lines
 
 
