@@ -44,6 +44,11 @@ uint32_t Engine::NewEmbryo(uint32_t listener, const wire::Packet& p) {
   w_.listeners[listener].embryos++;
   int error = 0;
   if (FindPath(c, error)) return idx;
+  // The neighbour is being asked for: the SYN-ACK waits for the answer, as in Linux, or the client
+  // would come again after a second. Not those of a flood from nowhere: each waiter is looked at in
+  // each round.
+  constexpr uint32_t kWaitersMax = 16;
+  if (error == 0 && c.path_mss != 0 && w_.listeners[listener].embryos <= kWaitersMax) return idx;
   FreeConn(idx);
   return PSTN_NONE;
 }

@@ -42,6 +42,28 @@ void Flood(World& w, uint32_t count, uint32_t first = 0) {
 
 }  // namespace
 
+TEST_CASE("engine: a SYN is answered as soon as its sender's link address is known") {
+  World w;
+  w.Listen(80);
+  w.b.asking = true;
+  PlainEnd& client = w.a.Connect(w.a.At(40000), w.b.At(80));
+  w.Settle();
+  CHECK_FALSE(client.connected);
+  w.b.asking = false;
+  w.Settle();  // no time passes: it is the same SYN
+  CHECK(client.connected);
+  CHECK(w.b.state().counters.syns_in == 1);
+}
+
+TEST_CASE("engine: ... of a flood few wait for that") {
+  World w;
+  w.Listen(80, 1024);
+  w.b.asking = true;
+  Flood(w, 1000);
+  CHECK(w.b.state().embryo_count == 16);
+  CHECK(w.b.state().conn_count == 16);
+}
+
 TEST_CASE("engine: a flood of SYNs takes bounded memory, and a client still gets through") {
   World w;
   const uint32_t l = w.Listen(80, 16);

@@ -135,9 +135,10 @@ class PlainHost final : public stack::Streams, public stack::Paths {
   // ---- Paths: one wire
   bool IsFresh(const stack::Path&) override { return true; }
   stack::PathStatus Find(const pstn_addr&, const pstn_addr&, stack::Path& path, int&) override {
+    path.mtu = mtu;
+    if (asking) return stack::PathStatus::kWait;
     path.version = 1;
     path.vi = vi_idx;
-    path.mtu = mtu;
     memset(path.link.destination, 2, 6);
     memset(path.link.source, 2, 6);
     path.link.vlan = path.link.outer_vlan = wire::kNoVlan;
@@ -151,7 +152,8 @@ class PlainHost final : public stack::Streams, public stack::Paths {
   std::map<uint32_t, std::deque<uint32_t>> accepted;
   pstn_addr ip = {};
   uint32_t vi_idx = 0, mtu = 1500;
-  uint64_t now = 0;  // the test's
+  bool asking = false;  // no neighbour has answered yet
+  uint64_t now = 0;     // the test's
   stack::WireState& state() { return *state_; }
 
  private:
