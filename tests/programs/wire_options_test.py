@@ -199,6 +199,26 @@ class OptionsTest(wirekit.WireTest):
                 if name == "postern":
                     self.assertLessEqual(max(windows), most)
 
+    def test_the_same_names_again(self):
+        """The server closes first, and the client comes again from the same port: TIME_WAIT gives way to its SYN (RFC 6191)."""
+        for server, port, name in self.ports():
+            with self.subTest(name):
+                self.listen(server, port, socket.TCP_NODELAY, 1)
+                for _ in range(10):
+                    sock = self.new_socket()
+                    self.addCleanup(sock.close)
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    sock.bind((V4["a"], port + 1000))
+                    # Until the last FIN is acknowledged the kernel itself has the name.
+                    self.until(lambda sock=sock, port=port: sock.connect_ex((V4["b"], port)) == 0, "the name is never free")
+                    server.tell("s = l.accept()[0]\ns.sendall(bytes(1000000))\ns.close()")
+                    got = 0
+                    while data := sock.recv(1 << 20):
+                        got += len(data)
+                    server.read("sendall")
+                    self.assertEqual(got, 1000000)
+                    sock.close()
+
     def test_flood(self):
         """More clients than the backlog at once, none of whom is lost."""
         self.server.do("""
