@@ -25,13 +25,13 @@ constexpr std::chrono::seconds kQuiet{1};  // ten attempts of a posternd that lo
 
 }  // namespace
 
-Nic::Nic(Port& port, Tap& tap, KernelFlows& kernel, Pace pace, uint64_t seed)
+Nic::Nic(Port& port, KernelSide& kernel_side, KernelFlows& kernel, Pace pace, uint64_t seed)
     : port_(port),
-      tap_(tap),
+      kernel_side_(kernel_side),
       pace_(pace),
       steer_(seed, [&kernel](const pstn_xdp_flow& flow) { return kernel.Ask(flow); }),
       set_(epoll_create1(EPOLL_CLOEXEC)) {
-  Watch(What::kTap, 0, tap.fd());
+  Watch(What::kKernel, 0, kernel_side.fd());
 }
 
 void Nic::Watch(What what, uint32_t number, int fd) const {
@@ -49,10 +49,23 @@ void Nic::Unwatch(int fd) const { (void)epoll_ctl(set_.get(), EPOLL_CTL_DEL, fd,
 void Nic::ToKernel(const Port::View& packet) {
   if (quiet_ && packet.bytes > 13 && !(packet.data[12] == 0x08 && packet.data[13] == 0x06)) {
     held_back_++;  // all but ARP
-  } else if (tap_.Write(packet.data, packet.bytes, port_.may_be_partial())) {
+  } else if (kernel_side_.Write(packet.data, packet.bytes, port_.may_be_partial())) {
     to_kernel_++;
   } else {
     kernel_full_++;
+  }
+}
+
+void Nic::ToVi(ViClient& vi, const Port::View& packet) {
+  (void)vi.driver.Deliver(packet.data, packet.bytes);
+  vi.touched = true;
+}
+
+void Nic::RingTouched() {
+  for (ViClient* const vi : vis_.all()) {
+    if (!vi->touched) continue;
+    vi->touched = false;
+    if (vi->driver.Publish()) vi->Ring();
   }
 }
 
@@ -62,19 +75,13 @@ bool Nic::FromCard() {
   for (uint32_t i = 0; i < count; i++) {
     const uint32_t slot = steer_.Route(packets[i].data, packets[i].bytes);
     ViClient* const vi = slot != Steer::kKernel ? vis_.At(slot) : nullptr;
-    if (vi != nullptr) {
-      (void)vi->driver.Deliver(packets[i].data, packets[i].bytes);
-      vi->touched = true;
-    } else {
+    if (vi != nullptr)
+      ToVi(*vi, packets[i]);
+    else
       ToKernel(packets[i]);
-    }
   }
   if (count == 0) return false;
-  for (ViClient* const vi : vis_.all()) {
-    if (!vi->touched) continue;
-    vi->touched = false;
-    if (vi->driver.Publish()) vi->Ring();
-  }
+  RingTouched();
   return true;
 }
 
@@ -99,9 +106,17 @@ bool Nic::FromPrograms() {
 bool Nic::FromKernel() {
   uint8_t frame[kFrameMax];
   for (uint32_t i = 0; i < kKernelBurst; i++) {
-    const uint32_t bytes = tap_.Read(frame, sizeof(frame));
+    const uint32_t bytes = kernel_side_.Read(frame, sizeof(frame));
     if (bytes == 0) return i != 0;
     const Port::View view = {frame, bytes};
+    if (kernel_side_.has_copies()) {
+      const uint32_t slot = steer_.Route(frame, bytes);
+      if (ViClient* const vi = slot != Steer::kKernel ? vis_.At(slot) : nullptr; vi != nullptr) {
+        copies_++;
+        ToVi(*vi, view);
+      }
+      continue;
+    }
     from_kernel_++;
     if (port_.Send(&view, 1) == 0) card_full_++;
   }
@@ -128,8 +143,9 @@ bool Nic::Attend(nanoseconds at_most) {
         if (vi != nullptr && !vi->Hear()) End(number);
         break;
       }
-      case What::kTap:
+      case What::kKernel:
         (void)FromKernel();
+        RingTouched();
         break;
     }
   }
@@ -146,20 +162,22 @@ bool Nic::Sleep(nanoseconds at_most) {
   return asked || has_tx;
 }
 
-void Nic::LookAtLink() {
+bool Nic::LookAtCard() {
+  if (!port_.LookAfter()) return false;
   const bool up = port_.IsLinkUp();
   if (up != link_up_) {
     link_up_ = up;
-    tap_.SetCarrier(up);
+    kernel_side_.SetCarrier(up);
     for (ViClient* const vi : vis_.all()) vi->driver.SetLink(up);
   }
+  return true;
 }
 
-void Nic::Run(const std::atomic<bool>& ended) {
+bool Nic::Run(const std::atomic<bool>& ended) {
   Clock::time_point worked = Clock::now(), attended = worked;
   nanoseconds nap = kFirstNap;
-  tap_.SetCarrier(true);
-  quiet_ = tap_.was_there();
+  kernel_side_.SetCarrier(true);
+  quiet_ = kernel_side_.was_there();
   quiet_until_ = worked + kQuiet;
   while (!ended.load(std::memory_order_relaxed)) {
     bool any = FromCard();
@@ -184,27 +202,30 @@ void Nic::Run(const std::atomic<bool>& ended) {
     if (now - link_seen_ > kLinkEvery) {
       link_seen_ = now;
       if (now > quiet_until_) quiet_ = false;
-      LookAtLink();
+      if (!LookAtCard()) return false;
     }
   }
+  return true;
 }
 
 void Nic::Report() const {
+  const char* const name = program_invocation_short_name;
   const Port::Counters c = port_.counters();
   fprintf(stderr,
-          "postern-softnic: card: %" PRIu64 " in, %" PRIu64 " out, %" PRIu64 " missed, %" PRIu64
+          "%s: card: %" PRIu64 " in, %" PRIu64 " out, %" PRIu64 " missed, %" PRIu64
           " without memory, %" PRIu64 " errors\n",
-          c.rx, c.tx, c.rx_missed, c.rx_no_mbuf, c.errors);
+          name, c.rx, c.tx, c.rx_missed, c.rx_no_mbuf, c.errors);
   fprintf(stderr,
-          "postern-softnic: kernel: %" PRIu64 " in, %" PRIu64 " not taken, %" PRIu64
-          " out, %" PRIu64 " without room, %" PRIu64 " held back\n",
-          to_kernel_, kernel_full_, from_kernel_, card_full_, held_back_);
+          "%s: kernel: %" PRIu64 " in, %" PRIu64 " not taken, %" PRIu64 " out, %" PRIu64
+          " without room, %" PRIu64 " held back, %" PRIu64 " copied\n",
+          name, to_kernel_, kernel_full_, from_kernel_, card_full_, held_back_, copies_);
   for (const ViClient* const vi : vis_.all()) {
     const SoftDriver::Counters& v = vi->driver.counters();
     fprintf(stderr,
-            "postern-softnic: VI %u: %" PRIu64 " in, %" PRIu64 " out, %" PRIu64
-            " without a frame, %" PRIu64 " too long, %" PRIu64 " bad descriptors\n",
-            vi->slot, v.rx_packets, v.tx_packets, v.rx_no_frame, v.rx_too_long, v.bad_descriptors);
+            "%s: VI %u: %" PRIu64 " in, %" PRIu64 " out, %" PRIu64 " without a frame, %" PRIu64
+            " too long, %" PRIu64 " bad descriptors\n",
+            name, vi->slot, v.rx_packets, v.tx_packets, v.rx_no_frame, v.rx_too_long,
+            v.bad_descriptors);
   }
 }
 

@@ -77,8 +77,30 @@ int Nic::Open(uint32_t posternd, UniqueFd area, UniqueFd rings, UniqueFd bell, M
   return 0;
 }
 
+void Nic::DropRules() {
+  port_.KeepOnly([this](const pstn_xdp_flow& flow) { return steer_.HasFlow(flow); },
+                 [this](const pstn_xdp_port& port) { return steer_.HasPort(port); });
+}
+
+// First here: what the card lets through has an owner then.
+int Nic::Add(const Msg& message, const pstn_xdp_target& target, uint64_t owner) {
+  const bool is_flow = message.type == Type::kAddFlow;
+  int error = is_flow ? steer_.AddFlow(message.flow, target, owner)
+                      : steer_.AddPort(message.port, target, owner);
+  if (error != 0) return error;
+  error = is_flow ? port_.AddFlow(message.flow, target.flags)
+                  : port_.AddPort(message.port, target.flags);
+  if (error == 0) return 0;
+  if (is_flow)
+    steer_.RemoveFlow(message.flow, target.slot);
+  else
+    steer_.RemovePort(message.port, target.slot);
+  return error;
+}
+
 void Nic::End(uint32_t slot) {
   steer_.DropSlot(slot);
+  DropRules();
   if (const ViClient* const vi = vis_.At(slot); vi != nullptr) Unwatch(vi->bell.get());
   vis_.Remove(slot);
 }
@@ -126,14 +148,15 @@ void Nic::Answer(uint32_t posternd, Msg& message, int (&fds)[kFdsMax], uint32_t 
       if (vis_.At(message.slot) == nullptr)
         error = -ENOENT;  // it has ended meanwhile
       else
-        error = message.type == Type::kAddFlow ? steer_.AddFlow(message.flow, target, posternd)
-                                               : steer_.AddPort(message.port, target, posternd);
+        error = Add(message, target, posternd);
       break;
     case Type::kRemoveFlow:
       steer_.RemoveFlow(message.flow, message.slot);
+      if (!steer_.HasFlow(message.flow)) port_.RemoveFlow(message.flow);
       break;
     case Type::kRemovePort:
       steer_.RemovePort(message.port, message.slot);
+      if (!steer_.HasPort(message.port)) port_.RemovePort(message.port);
       break;
     case Type::kLocal:
       steer_.SetLocal(addresses,
@@ -142,6 +165,7 @@ void Nic::Answer(uint32_t posternd, Msg& message, int (&fds)[kFdsMax], uint32_t 
     case Type::kSweep:
       steer_.Sweep(
           [this](uint64_t owner) { return posternds_.count(static_cast<uint32_t>(owner)) != 0; });
+      DropRules();
       break;
     default:
       error = -EOPNOTSUPP;

@@ -1,12 +1,13 @@
-// port.h - a network card by DPDK: the only file here that knows of it.
+// port.h - a network card as the driver's loop sees it.
 // SPDX-License-Identifier: Apache-2.0
+//
+// DpdkPort (dpdk_port.h) gives the loop every packet of the card; VerbsPort (../verbsnic) only
+// those that its rules let through, and wants to be told of the filters therefore.
 #pragma once
 #include <cstdint>
-#include <string>
-#include <vector>
+#include <functional>
 
-struct rte_mbuf;
-struct rte_mempool;
+#include "../posternd/bpf/xdp_maps.h"
 
 namespace postern::softnic {
 
@@ -14,47 +15,52 @@ inline constexpr uint32_t kBurst = 32;
 
 class Port {
  public:
-  ~Port();
-  // DPDK itself, with its own arguments (argv[0] included). False after a message.
-  static bool StartDpdk(std::vector<std::string> arguments);
-  // The port of that name, or the only one: configured and started, one queue each way. False after
-  // a message.
-  bool Open(const std::string& name);
+  virtual ~Port() = default;
 
   const uint8_t (&mac() const)[6] { return mac_; }
   uint32_t mtu() const { return mtu_; }
   const char* driver() const { return driver_; }
   // Its packets come from a kernel of this host, which may leave checksums to a card.
   bool may_be_partial() const { return is_software_; }
-  bool IsLinkUp() const;
+  virtual bool IsLinkUp() const = 0;
+  // Now and then. False after a message: the card is gone, or does not recover.
+  virtual bool LookAfter() { return true; }
 
   struct View {
     const uint8_t* data;
     uint32_t bytes;
   };
   // Packets that have come, good until the next call. At most kBurst.
-  uint32_t Receive(View (&out)[kBurst]);
+  virtual uint32_t Receive(View (&out)[kBurst]) = 0;
   // Copies of these, as many as the card takes, from the first one on. What has no bytes counts as
   // sent.
-  uint32_t Send(const View* packets, uint32_t count);
+  virtual uint32_t Send(const View* packets, uint32_t count) = 0;
+
+  // From here on the packets of this filter have to come to Receive(); more may. Once more with
+  // other flags: as if it were new. 0 or -errno.
+  virtual int AddFlow(const pstn_xdp_flow&, uint32_t /*flags*/) { return 0; }
+  virtual int AddPort(const pstn_xdp_port&, uint32_t /*flags*/) { return 0; }
+  virtual void RemoveFlow(const pstn_xdp_flow&) {}
+  virtual void RemovePort(const pstn_xdp_port&) {}
+  // Those that are not there any more, after many have gone at once.
+  using HasFlow = std::function<bool(const pstn_xdp_flow&)>;
+  using HasPort = std::function<bool(const pstn_xdp_port&)>;
+  virtual void KeepOnly(const HasFlow&, const HasPort&) {}
 
   struct Counters {
     uint64_t rx, rx_missed, rx_no_mbuf, tx, errors;
   };
-  Counters counters() const;
+  virtual Counters counters() const = 0;
 
- private:
-  void FreeReceived();
+ protected:
+  Port() = default;
+  Port(const Port&) = default;
+  Port& operator=(const Port&) = default;
 
-  uint16_t port_ = 0;
-  bool is_open_ = false, is_software_ = false;
   uint8_t mac_[6] = {};
   uint32_t mtu_ = 0;
   const char* driver_ = "";
-  rte_mempool* pool_ = nullptr;
-  rte_mbuf* received_[kBurst] = {};
-  uint32_t received_count_ = 0;
-  std::vector<uint8_t> flat_;  // of packets in more than one piece
+  bool is_software_ = false;
 };
 
 }  // namespace postern::softnic

@@ -303,6 +303,9 @@ void Steer::Sweep(const std::function<bool(uint64_t owner)>& lives) {
   EraseIf(ports_, is_orphan);
 }
 
+bool Steer::HasFlow(const pstn_xdp_flow& flow) const { return flows_.count(flow) != 0; }
+bool Steer::HasPort(const pstn_xdp_port& port) const { return ports_.count(port) != 0; }
+
 void Steer::SetLocal(const pstn_xdp_ip* addresses, uint32_t count) {
   local_.clear();
   local_.insert(addresses, addresses + count);

@@ -46,6 +46,8 @@ class Steer {
   void DropSlot(uint32_t slot);
   void Sweep(const std::function<bool(uint64_t owner)>& lives);
   void SetLocal(const pstn_xdp_ip* addresses, uint32_t count);
+  bool HasFlow(const pstn_xdp_flow& flow) const;
+  bool HasPort(const pstn_xdp_port& port) const;
   uint64_t count(uint32_t which) const { return counts_[which]; }  // PSTN_XDP_COUNT_*
 
  private:

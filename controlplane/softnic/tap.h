@@ -9,25 +9,23 @@
 #include <string>
 
 #include "../posternd/fd.h"
+#include "kernel_side.h"
 
 namespace postern::softnic {
 
 using daemon::UniqueFd;
 
-class Tap {
+class Tap final : public KernelSide {
  public:
   // In the network namespace that we are in. 0 or -errno; EBUSY: another driver has it.
   int Open(const std::string& name, const uint8_t (&mac)[6], uint32_t mtu);
-  int fd() const { return fd_.get(); }
-  // An earlier driver has left it.
-  bool was_there() const { return was_there_; }
-  void SetCarrier(bool on) const;
 
-  // Without blocking. Bytes of a frame, 0: there is none.
-  uint32_t Read(uint8_t* frame, uint32_t max) const;
-  // `may_be_partial`: TCP's and UDP's checksum may have been left to a card that is not there.
-  // False: it was not taken.
-  bool Write(const uint8_t* frame, uint32_t bytes, bool may_be_partial) const;
+  int fd() const override { return fd_.get(); }
+  bool was_there() const override { return was_there_; }
+  bool has_copies() const override { return false; }
+  void SetCarrier(bool on) const override;
+  uint32_t Read(uint8_t* frame, uint32_t max) const override;
+  bool Write(const uint8_t* frame, uint32_t bytes, bool may_be_partial) const override;
 
  private:
   UniqueFd fd_;

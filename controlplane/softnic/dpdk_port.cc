@@ -1,6 +1,6 @@
-// port.cc - see port.h.
+// dpdk_port.cc - see dpdk_port.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "port.h"
+#include "dpdk_port.h"
 
 #include <rte_dev.h>
 #include <rte_eal.h>
@@ -30,7 +30,7 @@ bool Fail(const char* what, int error) {
 
 }  // namespace
 
-bool Port::StartDpdk(std::vector<std::string> arguments) {
+bool DpdkPort::StartDpdk(std::vector<std::string> arguments) {
   std::vector<char*> argv;
   argv.reserve(arguments.size());
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -39,7 +39,7 @@ bool Port::StartDpdk(std::vector<std::string> arguments) {
   return true;
 }
 
-bool Port::Open(const std::string& name) {
+bool DpdkPort::Open(const std::string& name) {
   if (name.empty()) {
     const uint16_t count = rte_eth_dev_count_avail();
     if (count != 1) {
@@ -82,24 +82,24 @@ bool Port::Open(const std::string& name) {
   return true;
 }
 
-Port::~Port() {
+DpdkPort::~DpdkPort() {
   FreeReceived();
   if (!is_open_) return;
   (void)rte_eth_dev_stop(port_);
   (void)rte_eth_dev_close(port_);
 }
 
-bool Port::IsLinkUp() const {
+bool DpdkPort::IsLinkUp() const {
   rte_eth_link link{};
   return rte_eth_link_get_nowait(port_, &link) != 0 || link.link_status == RTE_ETH_LINK_UP;
 }
 
-void Port::FreeReceived() {
+void DpdkPort::FreeReceived() {
   if (received_count_ != 0) rte_pktmbuf_free_bulk(received_, received_count_);
   received_count_ = 0;
 }
 
-uint32_t Port::Receive(View (&out)[kBurst]) {
+uint32_t DpdkPort::Receive(View (&out)[kBurst]) {
   FreeReceived();
   received_count_ = rte_eth_rx_burst(port_, 0, received_, kBurst);
   bool flat_used = false;
@@ -119,7 +119,7 @@ uint32_t Port::Receive(View (&out)[kBurst]) {
   return count;
 }
 
-uint32_t Port::Send(const View* packets, uint32_t count) {
+uint32_t DpdkPort::Send(const View* packets, uint32_t count) {
   rte_mbuf* out[kBurst];
   uint32_t place[kBurst];  // of each in `packets`
   uint16_t made = 0;
@@ -144,7 +144,7 @@ uint32_t Port::Send(const View* packets, uint32_t count) {
   return place[sent];
 }
 
-Port::Counters Port::counters() const {
+DpdkPort::Counters DpdkPort::counters() const {
   rte_eth_stats s{};
   (void)rte_eth_stats_get(port_, &s);
   return {s.ipackets, s.imissed, s.rx_nombuf, s.opackets, s.ierrors + s.oerrors};
