@@ -142,7 +142,8 @@ int Vis::Attach(Interface& interface) {
     auto soft = std::make_unique<SoftNic>(interface.key.second, interface.name);
     if (const int error = soft->Connect(); error != 0) {
       if (error == -ENETDOWN)
-        Warn("VI on %s: there is no driver: is postern-softnic running?", interface.name.c_str());
+        Warn("VI on %s: there is no driver: is postern-softnic, or postern-verbsnic, running?",
+             interface.name.c_str());
       return error;
     }
     interface.soft = soft.get();
