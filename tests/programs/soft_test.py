@@ -75,15 +75,19 @@ class Wire(wirekit.Pair):
     def whole_segments(name):
         """What goes over a wire is no larger than its MTU: veth's is none, and would hand on what TSO was to cut up."""
         for command in (ETHTOOL_STSO, ETHTOOL_SGSO):
-            value = bytearray(struct.pack("II", command, 0))
-            request = bytearray(40)
-            address = (netlab.ctypes.c_char * len(value)).from_buffer(value)
-            struct.pack_into("16sP", request, 0, name.encode(), netlab.ctypes.addressof(address))
-            with socket.socket() as sock:
-                try:
-                    fcntl.ioctl(sock, SIOCETHTOOL, request)
-                except OSError as error:
-                    raise netlab.Unavailable(f"TSO and GSO of {name}: {error.strerror}") from error
+            ethtool_off(name, command)
+
+
+def ethtool_off(name, command):
+    value = bytearray(struct.pack("II", command, 0))
+    request = bytearray(40)
+    address = (netlab.ctypes.c_char * len(value)).from_buffer(value)
+    struct.pack_into("16sP", request, 0, name.encode(), netlab.ctypes.addressof(address))
+    with socket.socket() as sock:
+        try:
+            fcntl.ioctl(sock, SIOCETHTOOL, request)
+        except OSError as error:
+            raise netlab.Unavailable(f"ethtool's {command:#x} of {name}: {error.strerror}") from error
 
 
 class SoftWire:
@@ -114,11 +118,14 @@ class SoftWire:
             self.start_driver()
         super().start_daemon(side, vi)
 
+    def command(self, interface, netns, arguments):
+        return [f"{self.build}/postern-softnic", "--interface", interface, "--netns", self.lab.path(netns), "--", *EAL,
+                *(word.format(vhost=f"{self.temp.name}/vhost") for word in arguments)]
+
     def run_driver(self, interface, netns, arguments):
         """A driver, when it is ready; Unavailable if it ends."""
         log = f"{self.temp.name}/{interface}-driver.log"
-        command = [f"{self.build}/postern-softnic", "--interface", interface, "--netns", self.lab.path(netns), "--", *EAL,
-                   *(word.format(vhost=f"{self.temp.name}/vhost") for word in arguments)]
+        command = self.command(interface, netns, arguments)
         with self.lab.inside(self.lab.at), open(log, "ab") as file:
             before = file.tell()
             driver = subprocess.Popen(command, stdout=file, stderr=file, stdin=subprocess.DEVNULL,
@@ -129,7 +136,8 @@ class SoftWire:
                 file.seek(before)
                 said = file.read().decode(errors="replace")
             if driver.poll() is not None:
-                raise netlab.Unavailable(next((line for line in said.splitlines() if line.startswith("postern-softnic")), said[-300:]))
+                raise netlab.Unavailable(next((line for line in said.splitlines() if line.startswith(os.path.basename(command[0]))),
+                                              said[-300:]))
             return "is ready" in said
 
         self.until(ready, "the driver is not ready")
@@ -395,23 +403,23 @@ class DeviceTest(SoftWire, wirekit.WireTest):
         self.echo("virtio_user")
 
 
-def missing(build):
+def missing(build, program="postern-softnic", probe=DriverTest):
     """Why nothing can be tested here, or None."""
-    if not os.path.exists(f"{build}/postern-softnic"):
-        return "postern-softnic was not built: no libdpdk"
+    if not os.path.exists(f"{build}/{program}"):
+        return f"{program} was not built: its library is missing"
     if not os.path.exists("/dev/net/tun"):
         return "no /dev/net/tun"
     wirekit.WireTest.build = build
-    probe = DriverTest("test_client")
+    test = probe("test_client")
     try:
-        probe.setUp()
+        test.setUp()
     except netlab.Unavailable as reason:
         return reason
-    probe.tearDown()
+    test.tearDown()
     return None
 
 
-def main():
+def main(find_missing=missing):
     build = sys.argv.pop(1)
     try:
         if os.geteuid() != 0:
@@ -419,7 +427,7 @@ def main():
         netlab.call("unshare", netlab.CLONE_NEWNS)
         netlab.call("mount", b"none", b"/", None, netlab.MS_REC_PRIVATE, None)
         netlab.call("unshare", netlab.CLONE_NEWNET)
-        why = missing(build)
+        why = find_missing(build)
     except netlab.Unavailable as reason:
         why = reason
     if why:
