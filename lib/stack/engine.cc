@@ -18,6 +18,7 @@ void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4],
   w.settings = {1, tcp::kChallengeAcksDefault, 2, 0};
   WheelFormat(w.wheel, now_ns);
   ReassemblyInit(w.reassembly, entropy[2] ^ ~entropy[3]);
+  udp::InitPorts(w.datagrams.ports, {entropy[2] ^ entropy[1], entropy[3] ^ entropy[0]});
   StoreRelease(w.magic, kWireMagic);
 }
 

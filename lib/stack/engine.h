@@ -7,6 +7,7 @@
 // go, of Paths (route_paths.h; tests: one wire). See docs/adr/0010.
 #pragma once
 #include "base/lock.h"
+#include "stack/datagrams.h"
 #include "stack/wire_state.h"
 #include "tcp/tcp.h"
 #include "vi/area.h"
@@ -61,6 +62,11 @@ class Streams {
   // Whether there is such news; without the lock.
   virtual bool HasNews() = 0;
 
+  // There is something to be received at a UDP socket, or an error.
+  virtual void DatagramCame(const DatagramSocket&) {}
+  // It is the kernel's from now on (DatagramSocket::is_left): its filters are not needed any more.
+  virtual void DatagramsLeave(DatagramSocket&) {}
+
  protected:
   ~Streams() = default;
 };
@@ -77,6 +83,10 @@ class Paths {
   virtual bool IsFresh(const Path& path) = 0;
   virtual PathStatus Find(const pstn_addr& local, const pstn_addr& peer, Path& path,
                           int& error) = 0;
+  // The same for UDP. If `local` has no address it gets the one that the packet is to be from.
+  virtual PathStatus FindDatagram(pstn_addr&, const pstn_addr&, Path&, int&) {
+    return PathStatus::kDead;
+  }
 
  protected:
   ~Paths() = default;
@@ -92,6 +102,8 @@ class Engine final : public tcp::Host {
  public:
   Engine(WireState& state, Area& area, Streams& streams, Paths& paths)
       : w_(state), area_(area), streams_(streams), paths_(paths) {}
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
 
   // `idx` as in the area. The object stays the caller's.
   void SetVi(uint32_t idx, Vi* vi) {
@@ -139,6 +151,7 @@ class Engine final : public tcp::Host {
   Conn& ConnAt(uint32_t idx) { return w_.conns[idx % kConns]; }
   uint32_t IdxOf(const Conn& c) const { return static_cast<uint32_t>(&c - w_.conns); }
   WireState& state() { return w_; }
+  Datagrams& datagrams() { return datagrams_; }
   // Mends what a dead holder of the lock has left. Poll() does it by itself.
   void Recover(uint64_t now);
 
@@ -176,6 +189,8 @@ class Engine final : public tcp::Host {
   tcp::RxSeg& RxSegAt(uint32_t idx) override { return w_.rx[idx % kRxSegs]; }
 
  private:
+  friend class Datagrams;
+
   static bool HasEnd(tcp::Tcb& t) { return Of(t).owner != PSTN_NONE; }
   static Conn& Of(tcp::Tcb& t) { return reinterpret_cast<Conn&>(t); }
   WheelLink& LinkAt(uint32_t idx) { return w_.conns[idx].wheel; }
@@ -220,7 +235,7 @@ class Engine final : public tcp::Host {
                  uint32_t vi);
 
   // errors.cc
-  void IcmpError(const uint8_t* frame, const wire::Packet& p);
+  void IcmpError(const uint8_t* frame, const wire::Packet& p, uint32_t vi);
   void TooBig(Conn& c, uint32_t mtu);
   LearnedMtu& LearnedSlot(const pstn_addr& peer);
   void ApplyLearned(Conn& c, uint32_t& mtu);
@@ -229,8 +244,11 @@ class Engine final : public tcp::Host {
 
   // transmit.cc
   bool FindPath(Conn& c, int& error);
+  bool TakeFrame(uint32_t vi, uint32_t& frame);
   bool PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip, const wire::Ports& ports,
                   const tcp::SegmentOut& s, Conn* payload_of);
+  // The whole payload of `d`, which the caller knows to fit. False: no room now.
+  bool PutDatagram(const Path& path, const udp::DatagramOut& d, wire::IpOut& ip);
   void Flush();
   void Refill();
   void TakeCompleted();
@@ -247,6 +265,7 @@ class Engine final : public tcp::Host {
   Area& area_;
   Streams& streams_;
   Paths& paths_;
+  Datagrams datagrams_{*this};
   Vi* vi_[kAreaVis] = {};
   uint32_t vi_end_ = 0;  // behind the last one that was ever set
   ViTx out_[kAreaVis][kViBatchMax];

@@ -40,10 +40,12 @@ bool IsFatal(const Conn& c, const wire::IcmpIn& in) {
 
 }  // namespace
 
-// `p` is not TCP.
-void Engine::IcmpError(const uint8_t* frame, const wire::Packet& p) {
+// `p` is neither TCP nor UDP.
+void Engine::IcmpError(const uint8_t* frame, const wire::Packet& p, uint32_t vi) {
   const wire::IcmpIn in = wire::ParseIcmp(frame, p);
-  if (in.kind != wire::IcmpKind::kError || in.quote.protocol != wire::kProtocolTcp) return;
+  if (in.kind != wire::IcmpKind::kError) return;
+  if (in.quote.protocol == wire::kProtocolUdp) return datagrams_.Icmp(frame, p, in, vi);
+  if (in.quote.protocol != wire::kProtocolTcp) return;
   w_.counters.icmp_in++;
   const uint32_t idx = FindConn(NameOf(in.quote.source, in.quote.source_port),
                                 NameOf(in.quote.destination, in.quote.destination_port));

@@ -60,7 +60,10 @@ void Engine::Frame(const ViRx& rx, uint32_t vi) {
   if (p.ip.is_multicast != 0 || p.link.is_multicast != 0) return;
   if (p.ip.is_fragment != 0) [[unlikely]]
     return Fragment(p, rx, vi);
-  if (p.ip.protocol != wire::kProtocolTcp) return IcmpError(frame, p);
+  if (p.ip.protocol != wire::kProtocolTcp) {
+    if (p.ip.protocol == wire::kProtocolUdp) return datagrams_.Frame(p, rx, vi);
+    return IcmpError(frame, p, vi);
+  }
   tcp::SegmentIn s;
   if (!wire::ParseTcp(frame, p, s)) return;
   s.packet = rx.frame;

@@ -100,6 +100,7 @@ void Engine::Recover(uint64_t now) {
     if ((w_.tx_named[i / 64] >> (i % 64) & 1) == 0) GiveTxSeg(i);
   for (uint32_t i = 0; i < w_.rx_hw; i++)
     if ((w_.rx_named[i / 64] >> (i % 64) & 1) == 0) GiveRxSeg(i);
+  datagrams_.Recover();
   (void)area_.ReclaimEnd();
   LetGo();
 }

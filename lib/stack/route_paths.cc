@@ -2,6 +2,8 @@
 // route_paths.cc - a route and a neighbour become the header that packets to a peer get.
 #include "stack/route_paths.h"
 
+#include <netinet/in.h>
+
 #include <cerrno>
 #include <cstring>
 
@@ -20,13 +22,27 @@ bool RoutePaths::IsFresh(const Path& path) {
 }
 
 PathStatus RoutePaths::Find(const pstn_addr& local, const pstn_addr& peer, Path& path, int& error) {
+  uint8_t source[16];
+  return LookUp(local, peer, IPPROTO_TCP, path, error, source);
+}
+
+PathStatus RoutePaths::FindDatagram(pstn_addr& local, const pstn_addr& peer, Path& path,
+                                    int& error) {
+  uint8_t source[16];
+  const PathStatus status = LookUp(local, peer, IPPROTO_UDP, path, error, source);
+  if (status == PathStatus::kOk) memcpy(local.ip, source, sizeof local.ip);
+  return status;
+}
+
+PathStatus RoutePaths::LookUp(const pstn_addr& local, const pstn_addr& peer, uint8_t protocol,
+                              Path& path, int& error, uint8_t (&source)[16]) {
   if (tables_ == nullptr) return PathStatus::kWait;
   const uint64_t version = VersionOf(*tables_);
   RouteQuery q;
   memcpy(q.dst, peer.ip, sizeof q.dst);
   memcpy(q.src, local.ip, sizeof q.src);
   q.oif = peer.scope;
-  q.proto = 6;
+  q.proto = protocol;
   q.sport = local.port;
   q.dport = peer.port;
   q.known = kRouteKnowsProto | kRouteKnowsSport | kRouteKnowsDport;
@@ -40,6 +56,7 @@ PathStatus RoutePaths::Find(const pstn_addr& local, const pstn_addr& peer, Path&
     error = ENETUNREACH;
     return a.reason == RouteReason::kBusy ? PathStatus::kWait : PathStatus::kDead;
   }
+  memcpy(source, a.source, sizeof source);
   path.vi = kAreaVis;
   for (uint32_t i = 0; i < kAreaVis; i++) {
     const pstn_vi& vi = *area_.ViAt(i);

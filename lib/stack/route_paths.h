@@ -16,8 +16,12 @@ class RoutePaths final : public Paths {
 
   bool IsFresh(const Path& path) override;
   PathStatus Find(const pstn_addr& local, const pstn_addr& peer, Path& path, int& error) override;
+  PathStatus FindDatagram(pstn_addr& local, const pstn_addr& peer, Path& path, int& error) override;
 
  private:
+  PathStatus LookUp(const pstn_addr& local, const pstn_addr& peer, uint8_t protocol, Path& path,
+                    int& error, uint8_t (&source)[16]);
+
   Area& area_;
   const Ask ask_;
   const pstn_routes* tables_ = nullptr;

@@ -7,6 +7,7 @@
 #include "stack/engine.h"
 #include "stack/names.h"
 #include "wire/tcp_header.h"
+#include "wire/udp.h"
 
 namespace postern::stack {
 namespace {
@@ -70,9 +71,8 @@ bool Engine::Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) {
   return false;
 }
 
-bool Engine::PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip,
-                        const wire::Ports& ports, const tcp::SegmentOut& s, Conn* payload_of) {
-  if (vi >= kAreaVis || vi_[vi] == nullptr) return true;  // gone: as if lost
+// The frame is the caller's with the next `took_count_--`. False: there is no room now.
+inline bool Engine::TakeFrame(uint32_t vi, uint32_t& frame) {
   if (out_count_[vi] == kViBatchMax) Flush();
   if (out_count_[vi] == kViBatchMax) return false;
   if (took_count_ == 0) {
@@ -83,7 +83,15 @@ bool Engine::PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip,
     w_.counters.no_frame++;
     return false;
   }
-  const uint32_t frame = took_[took_count_ - 1];
+  frame = took_[took_count_ - 1];
+  return true;
+}
+
+bool Engine::PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip,
+                        const wire::Ports& ports, const tcp::SegmentOut& s, Conn* payload_of) {
+  if (vi >= kAreaVis || vi_[vi] == nullptr) return true;  // gone: as if lost
+  uint32_t frame;
+  if (!TakeFrame(vi, frame)) return false;
   uint8_t* const start = area_.At(frame, kFrameHead);
   const uint32_t payload = s.probe ? 1 : s.bytes;
   const uint32_t tcp_head = wire::TcpHeaderBytes(s.options);
@@ -108,6 +116,35 @@ bool Engine::PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip,
   took_count_--;
   out_[vi][out_count_[vi]++] = {frame, static_cast<uint16_t>(kFrameHead),
                                 static_cast<uint16_t>(off + tcp_head + payload), 0, 0};
+  return true;
+}
+
+bool Engine::PutDatagram(const Path& path, const udp::DatagramOut& d, wire::IpOut& ip) {
+  const uint32_t vi = path.vi;
+  if (vi >= kAreaVis || vi_[vi] == nullptr) return false;
+  uint32_t frame;
+  if (!TakeFrame(vi, frame)) return false;
+  uint8_t* const start = area_.At(frame, kFrameHead);
+  const uint32_t l4_bytes = wire::kUdpHeaderBytes + d.bytes;
+  uint32_t off = wire::BuildEthernet(start, path.link, ip.family);
+  off += wire::BuildIp(start + off, ip, l4_bytes);
+  if (kFrameHead + off + l4_bytes > kFrameBytes) return false;
+  uint8_t* const header = start + off;
+  (void)wire::BuildUdp(header, {d.source_port, d.dest_port}, d.bytes);
+  wire::Checksummer sum;
+  uint8_t* to = header + wire::kUdpHeaderBytes;
+  for (size_t i = 0, left = d.bytes; i < d.iov_count && left != 0; i++) {
+    const size_t n = d.iov[i].iov_len < left ? d.iov[i].iov_len : left;
+    sum.Copy(to, static_cast<const uint8_t*>(d.iov[i].iov_base), n);
+    to += n;
+    left -= n;
+  }
+  wire::CompleteUdp(
+      header, wire::PseudoSum(ip.family, ip.source, ip.destination, wire::kProtocolUdp, l4_bytes),
+      sum.sum());
+  took_count_--;
+  out_[vi][out_count_[vi]++] = {frame, static_cast<uint16_t>(kFrameHead),
+                                static_cast<uint16_t>(off + l4_bytes), 0, 0};
   return true;
 }
 

@@ -10,19 +10,18 @@
 // that nobody touched costs nothing.
 #pragma once
 #include "abi/postern_abi.h"
+#include "stack/datagram_state.h"
 #include "stack/reassembly.h"
 #include "stack/source_ports.h"
 #include "stack/wheel.h"
 #include "tcp/challenge.h"
 #include "tcp/syn_cookie.h"
 #include "tcp/tcb.h"
-#include "vi/layout.h"
-#include "wire/ethernet.h"
 
 namespace postern::stack {
 
 inline constexpr uint32_t kWireMagic = 0x65726977u;  // "wire"
-inline constexpr uint32_t kWireVersion = 4;
+inline constexpr uint32_t kWireVersion = 5;
 inline constexpr uint32_t kConns = 65536;
 inline constexpr uint32_t kTxSegs = 262144;
 inline constexpr uint32_t kRxSegs = 65536;
@@ -30,16 +29,6 @@ inline constexpr uint32_t kHashSlots = 65536;
 inline constexpr uint32_t kListeners = 4096;
 inline constexpr uint32_t kPortSlots = 4096;
 inline constexpr uint32_t kLearnedMtus = 1024;
-
-// How packets to a peer go out, as found by Paths (engine.h).
-struct Path {
-  uint64_t version;  // of the tables it is from; 0: not looked up
-  uint32_t vi;       // index in the area
-  uint32_t mtu;
-  wire::LinkOut link;
-  uint8_t ttl;
-  uint8_t zero[7];
-};
 
 inline constexpr uint32_t kConnFree = 0, kConnUsed = 1;
 // Listener::use. One that has ended keeps its filters while its connections need them.
@@ -162,6 +151,7 @@ struct WireState {
   LearnedMtu learned[kLearnedMtus];
   Reassembly reassembly;
   SourcePorts sources;
+  DatagramTables datagrams;
   Listener listeners[kListeners];
   Conn conns[kConns];
   uint64_t tx_named[kTxSegs / 64], rx_named[kRxSegs / 64];  // recover.cc's

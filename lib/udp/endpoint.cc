@@ -96,6 +96,15 @@ void Close(Ports& ports, uint32_t idx, Host& host) {
   e.flags |= kShutRead | kShutWrite;
 }
 
+void Rechain(Ports& ports, uint32_t idx, Host& host) {
+  Endpoint& e = host.EndpointAt(idx);
+  const uint32_t flags = e.flags;
+  e.flags &= ~(kBound | kConnected);
+  e.port_next = e.tuple_next = kNone;
+  if (e.local_port != 0) AddPort(ports, idx, host);
+  if ((flags & kConnected) != 0) AddTuple(ports, idx, host);
+}
+
 int TakeError(Endpoint& e) {
   const int error = e.error;
   e.error = 0;

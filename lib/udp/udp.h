@@ -105,5 +105,7 @@ uint32_t NextBytes(uint32_t idx, Host& host);
 // tails, counts and charges are made anew. A queue of more than `limit` entries is none, and given
 // up (its entries are the Host's to find).
 void Mend(uint32_t idx, uint32_t limit, Host& host);
+// The same for the look-up tables: `ports` has been made anew, and each endpoint comes back.
+void Rechain(Ports& ports, uint32_t idx, Host& host);
 
 }  // namespace postern::udp

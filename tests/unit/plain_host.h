@@ -145,6 +145,11 @@ class PlainHost final : public stack::Streams, public stack::Paths {
     path.ttl = 64;
     return stack::PathStatus::kOk;
   }
+  stack::PathStatus FindDatagram(pstn_addr& local, const pstn_addr& peer, stack::Path& path,
+                                 int& error) override {
+    memcpy(local.ip, ip.ip, sizeof local.ip);
+    return Find(local, peer, path, error);
+  }
 
   Area area;
   std::unique_ptr<stack::Engine> engine;
