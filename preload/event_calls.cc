@@ -34,7 +34,7 @@ bool SelectHasOurs(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
       int fd = at + __builtin_ctzll(bits);
       if (fd >= n) break;
       const pstn_ep* ep = Ours(fd);
-      if (ep != nullptr ? LoadRelaxed(ep->state) != PSTN_EP_KERNEL : IsSet(fd)) return true;
+      if (ep != nullptr ? !IsKernels(*ep) : IsSet(fd)) return true;
     }
   }
   return false;

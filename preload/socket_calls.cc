@@ -96,9 +96,51 @@ PSTN_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
 
 namespace {
 
+// The kernel's, as far as SockRecv and SockSend know; a UDP socket may be on the wire, too.
+bool IsUdp(long r, const pstn_ep& ep) { return r == kPass && IsDatagram(ep); }
+
+long ReceiveVector(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
+  const long r = SockRecv(fd, ep, iov, count, flags);
+  if (!IsUdp(r, ep)) [[likely]]
+    return r;
+  msghdr m = {};
+  m.msg_iov = const_cast<iovec*>(iov);
+  m.msg_iovlen = count;
+  return DatagramRecv(fd, ep, m, flags);
+}
+
+long TransmitVector(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
+  const long r = SockSend(fd, ep, iov, count, flags);
+  if (!IsUdp(r, ep)) [[likely]]
+    return Sent(r, flags);
+  msghdr m = {};
+  m.msg_iov = const_cast<iovec*>(iov);
+  m.msg_iovlen = count;
+  return DatagramSend(fd, ep, m, flags);
+}
+
 ssize_t Receive(int fd, pstn_ep& ep, void* buf, size_t n, int flags) {
   iovec iov = {buf, n};
-  return SockRecv(fd, ep, &iov, 1, flags);
+  return ReceiveVector(fd, ep, &iov, 1, flags);
+}
+
+// recvfrom(): of a stream there is no name to tell.
+long ReceiveFrom(int fd, pstn_ep& ep, const iovec& iov, int flags, sockaddr* sa, socklen_t* len) {
+  const long r = SockRecv(fd, ep, &iov, 1, flags);
+  if (!IsUdp(r, ep)) [[likely]] {
+    if (r >= 0 && sa != nullptr && len != nullptr) *len = 0;
+    return r;
+  }
+  const bool named = sa != nullptr;
+  if (named && (BadPointer(sa) || BadPointer(len) || static_cast<int>(*len) < 0)) return kPass;
+  msghdr m = {};
+  m.msg_name = sa;
+  m.msg_namelen = named ? *len : 0;
+  m.msg_iov = const_cast<iovec*>(&iov);
+  m.msg_iovlen = 1;
+  const long got = DatagramRecv(fd, ep, m, flags);
+  if (got >= 0 && named) *len = m.msg_namelen;
+  return got;
 }
 
 bool HasBytes(const iovec* iov, int count) {
@@ -138,7 +180,7 @@ bool BadControl(const msghdr& m) {
 long ReadVector(int fd, pstn_ep& ep, const iovec* iov, int count) {
   long bad = BadVector(iov, static_cast<size_t>(count), -EINVAL);
   if (bad != 0) return bad;
-  return HasBytes(iov, count) ? SockRecv(fd, ep, iov, static_cast<size_t>(count), 0) : 0;
+  return HasBytes(iov, count) ? ReceiveVector(fd, ep, iov, static_cast<size_t>(count), 0) : 0;
 }
 
 // Unlike write(), writev() of nothing does not look at the socket.
@@ -146,7 +188,7 @@ long WriteVector(int fd, pstn_ep& ep, const iovec* iov, int count) {
   long bad = BadVector(iov, static_cast<size_t>(count), -EINVAL);
   if (bad != 0) return bad;
   if (!HasBytes(iov, count)) return 0;
-  return Sent(SockSend(fd, ep, iov, static_cast<size_t>(count), 0), 0);
+  return TransmitVector(fd, ep, iov, static_cast<size_t>(count), 0);
 }
 
 // A stream socket fills in no name and no control data.
@@ -156,6 +198,8 @@ long ReceiveMsg(int fd, pstn_ep& ep, msghdr* m, int flags) {
   if (bad != 0) return bad;
   if ((flags & MSG_ERRQUEUE) != 0) return RecvErrorQueue(ep, m);
   long r = SockRecv(fd, ep, m->msg_iov, m->msg_iovlen, flags);
+  if (IsUdp(r, ep)) [[unlikely]]
+    return DatagramRecv(fd, ep, *m, flags);
   if (r < 0) return r;  // kPass, too
   size_t room = m->msg_controllen;
   m->msg_namelen = 0;
@@ -196,10 +240,8 @@ PSTN_EXPORT ssize_t __recv_chk(int fd, void* buf, size_t n, size_t room, int fla
 }
 PSTN_EXPORT ssize_t recvfrom(int fd, void* buf, size_t n, int flags, sockaddr* sa, socklen_t* len) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? Receive(fd, *ep, buf, n, flags) : Foreign(fd);
-  if (r == kPass) return PSTN_REAL(recvfrom)(fd, buf, n, flags, sa, len);
-  if (r >= 0 && sa != nullptr && len != nullptr) *len = 0;
-  return Ret<ssize_t>(r);
+  long r = ep != nullptr ? ReceiveFrom(fd, *ep, {buf, n}, flags, sa, len) : Foreign(fd);
+  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(recvfrom)(fd, buf, n, flags, sa, len);
 }
 PSTN_EXPORT ssize_t __recvfrom_chk(int fd, void* buf, size_t n, size_t room, int flags,
                                    sockaddr* sa, socklen_t* len) {
@@ -213,7 +255,7 @@ PSTN_EXPORT ssize_t recvmsg(int fd, msghdr* m, int flags) {
 }
 PSTN_EXPORT int recvmmsg(int fd, mmsghdr* v, unsigned n, int flags, timespec* timeout) {
   pstn_ep* ep = Ours(fd);
-  if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) {
+  if (ep == nullptr || IsKernels(*ep)) {
     return Foreign(fd) != kPass ? Ret<int>(-EBADF) : PSTN_REAL(recvmmsg)(fd, v, n, flags, timeout);
   }
   if (BadPointer(v) && n != 0) return Ret<int>(-EFAULT);
@@ -252,7 +294,20 @@ namespace {
 
 long Transmit(int fd, pstn_ep& ep, const void* buf, size_t n, int flags) {
   iovec iov = {const_cast<void*>(buf), n};
-  return Sent(SockSend(fd, ep, &iov, 1, flags), flags);
+  return TransmitVector(fd, ep, &iov, 1, flags);
+}
+// sendto(): a stream has its peer.
+long TransmitTo(int fd, pstn_ep& ep, const iovec& iov, int flags, const sockaddr* sa,
+                socklen_t len) {
+  const long r = SockSend(fd, ep, &iov, 1, flags);
+  if (!IsUdp(r, ep)) [[likely]]
+    return Sent(r, flags);
+  msghdr m = {};
+  m.msg_name = const_cast<sockaddr*>(sa);
+  m.msg_namelen = len;
+  m.msg_iov = const_cast<iovec*>(&iov);
+  m.msg_iovlen = 1;
+  return DatagramSend(fd, ep, m, flags);
 }
 size_t Length(const msghdr& m) {
   size_t sum = 0;
@@ -265,7 +320,8 @@ long TransmitMsg(int fd, pstn_ep& ep, const msghdr* m, int flags) {
   if (bad != 0) return bad;
   if (m->msg_controllen != 0 && LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && BadControl(*m))
     return -EINVAL;
-  return Sent(SockSend(fd, ep, m->msg_iov, m->msg_iovlen, flags), flags);
+  const long r = SockSend(fd, ep, m->msg_iov, m->msg_iovlen, flags);
+  return IsUdp(r, ep) ? DatagramSend(fd, ep, *m, flags) : Sent(r, flags);
 }
 
 }  // namespace
@@ -290,7 +346,8 @@ PSTN_EXPORT ssize_t send(int fd, const void* buf, size_t n, int flags) {
 PSTN_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const sockaddr* sa,
                            socklen_t len) {
   pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? Transmit(fd, *ep, buf, n, flags) : Foreign(fd);
+  long r = ep != nullptr ? TransmitTo(fd, *ep, {const_cast<void*>(buf), n}, flags, sa, len)
+                         : Foreign(fd);
   return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendto)(fd, buf, n, flags, sa, len);
 }
 PSTN_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
@@ -303,7 +360,7 @@ PSTN_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
 }
 PSTN_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
   pstn_ep* ep = Ours(fd);
-  if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_KERNEL) {
+  if (ep == nullptr || IsKernels(*ep)) {
     if (Foreign(fd) != kPass) return Ret<int>(-EBADF);
     for (unsigned i = 0; !BadPointer(v) && i < n; i++) {
       long r = v[i].msg_hdr.msg_controllen != 0 ? ExportPassed(&v[i].msg_hdr) : 0;
@@ -330,20 +387,20 @@ namespace {
 constexpr int kNowait = 8, kKnownFlags = 0x3f;  // RWF_NOWAIT, RWF_*
 
 long ReadPositioned(int fd, pstn_ep& ep, const iovec* iov, int count, int flags) {
-  if (LoadAcquire(ep.state) == PSTN_EP_KERNEL) return kPass;
+  if (IsKernels(ep)) return kPass;
   if ((flags & ~kKnownFlags) != 0) return -EOPNOTSUPP;
   long bad = BadVector(iov, static_cast<size_t>(count), -EINVAL);
   if (bad != 0 || !HasBytes(iov, count)) return bad;
-  return SockRecv(fd, ep, iov, static_cast<size_t>(count),
-                  (flags & kNowait) != 0 ? MSG_DONTWAIT : 0);
+  return ReceiveVector(fd, ep, iov, static_cast<size_t>(count),
+                       (flags & kNowait) != 0 ? MSG_DONTWAIT : 0);
 }
 long WritePositioned(int fd, pstn_ep& ep, const iovec* iov, int count, int flags) {
-  if (LoadAcquire(ep.state) == PSTN_EP_KERNEL) return kPass;
+  if (IsKernels(ep)) return kPass;
   if ((flags & ~kKnownFlags) != 0) return -EOPNOTSUPP;
   long bad = BadVector(iov, static_cast<size_t>(count), -EINVAL);
   if (bad != 0 || !HasBytes(iov, count)) return bad;
   int send = (flags & kNowait) != 0 ? MSG_DONTWAIT : 0;
-  return Sent(SockSend(fd, ep, iov, static_cast<size_t>(count), send), 0);
+  return TransmitVector(fd, ep, iov, static_cast<size_t>(count), send);
 }
 
 }  // namespace

@@ -29,8 +29,8 @@ pstn_lock streams_lock;
 Stream* streams;  // of this process, most recent first
 
 bool NeedsCookie(int fd) {
-  pstn_ep* ep = Ours(fd);
-  return ep != nullptr && LoadRelaxed(ep->state) != PSTN_EP_KERNEL;
+  const pstn_ep* ep = Ours(fd);
+  return ep != nullptr && !IsKernels(*ep);
 }
 
 // Everything or an error, as libc writes out its buffer.

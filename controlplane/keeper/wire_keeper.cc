@@ -68,7 +68,9 @@ uint64_t WireKeeper::Work(Company company) {
   stack::WireState& w = g_wire->state();
   const uint64_t now = MonotonicNs();
   (void)g_wire->Poll(now);
-  if (now - swept_ns_ > (IsAfter(company) ? kSweepAfterNs : kSweepNs)) {
+  // Posted: a program has died, and has left something to be swept.
+  const bool asked = Exchange(Stack().waiters[PSTN_EVMAP_WIRE].posted, 0u) != 0;
+  if (asked || now - swept_ns_ > (IsAfter(company) ? kSweepAfterNs : kSweepNs)) {
     swept_ns_ = now;
     Sweep(company);
   }

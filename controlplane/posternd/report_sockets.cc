@@ -72,6 +72,12 @@ bool IsWired(const pstn_stack& s, const pstn_ep& ep, uint32_t lgr) {
   return false;
 }
 
+// A UDP socket that a VI serves, too.
+bool IsOnWire(const pstn_ep& ep) {
+  return (LoadRelaxed(ep.flags) & PSTN_EPF_DATAGRAM) != 0 && LoadRelaxed(ep.wire) != 0 &&
+         LoadRelaxed(ep.reason) == kReasonNone;
+}
+
 const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
   switch (state) {
     case PSTN_EP_NEW:
@@ -79,7 +85,7 @@ const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
     case PSTN_EP_LISTEN:
       return "listen";
     case PSTN_EP_KERNEL:
-      return "kernel";
+      return IsOnWire(ep) ? "vi" : "kernel";
     default:
       break;
   }

@@ -275,7 +275,7 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 opt_set; /* bit per option below: the program has set it */
   pstn_u32 sndbuf, rcvbuf;
   pstn_u16 linger_on;
-  pstn_u16 wire; /* (a) listener: its place in the engine's table + 1; 0: none */
+  pstn_u16 wire; /* (a) listener, UDP: its place in the engine's table + 1; 0: none */
   pstn_u32 linger_sec, rcvlowat;
   pstn_u64 rcvtimeo_ns, sndtimeo_ns; /* 0 = for ever */
   pstn_u32 keepidle, keepintvl, keepcnt, user_timeout, notsent_lowat, defer_accept;
@@ -339,6 +339,7 @@ enum {
   0x1000000u                             /* kernel_port is not the socket's any more, but shows \
                                           */
 #define PSTN_EPF_DISCONNECTING 0x100000u /* shutdown() met a connect() that had failed */
+#define PSTN_EPF_DATAGRAM 0x40000000u    /* UDP: the kernel's, and on the wire if `wire` is not 0 */
 #define PSTN_EPF_EXPORTED \
   0x80000u /* others than the family have the fd: the kernel serves it, see sock/export.cc */
 

@@ -10,6 +10,7 @@
 
 #include "base/sys.h"
 #include "sock/block.h"
+#include "sock/datagram.h"
 #include "sock/items.h"
 #include "sock/sock.h"
 #include "sock/wire.h"
@@ -112,8 +113,10 @@ void CloseEp(pstn_ep& ep) {
   }
   DropItemsOfEp(ep);
   if (state == PSTN_EP_LISTEN) StopListening(ep, PSTN_EP_CLOSED);
+  const bool left = IsDatagram(ep) && !DatagramClosed(ep);
   StoreRelease(ep.state, PSTN_EP_FREE);
   GiveEp(Stack(), EpIdx(Stack(), ep));
+  if (left) PostWaiter(g_proc.bells, Stack(), PSTN_EVMAP_WIRE);  // the keeper has a look
 }
 
 // As the kernel's disconnect: not reset, but closed, is a connection that both sides had ended.
@@ -317,7 +320,8 @@ long SockClose(int fd, uint32_t entry) {
     TableChange change;
     KeepForSleepers(fd, *ep);
   }
-  if (LoadRelaxed(ep->state) == PSTN_EP_LISTEN) PostEp(*ep);  // accept() looks for its number
+  // accept() looks for its number; so does recv().
+  if (LoadRelaxed(ep->state) == PSTN_EP_LISTEN || IsDatagram(*ep)) PostEp(*ep);
   if (LoadAcquire(ep->refs) == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED)
     ReleaseLinger(*ep);
   TableChange change;

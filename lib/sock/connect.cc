@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/datagram.h"
 #include "sock/negotiate.h"
 #include "sock/sock.h"
 
@@ -301,7 +302,7 @@ long ConnectWired(pstn_ep& ep) {
 long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   Guard g(ep.setup_lock);
   uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL) return kPass;
+  if (state == PSTN_EP_KERNEL) return IsDatagram(ep) ? DatagramConnect(fd, ep, sa, len) : kPass;
   if (len > sizeof(sockaddr_storage)) return -EINVAL;  // negative, too
   if (len != 0 && BadPointer(sa)) return -EFAULT;
   if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC)

@@ -135,6 +135,8 @@ uint32_t Readiness(pstn_ep& ep) {
                                                                             : 0u;
     case PSTN_EP_ESTABLISHED:
       break;
+    case PSTN_EP_KERNEL:
+      return IsDatagram(ep) ? DatagramReadiness(ep) : 0u;
     default:
       return 0;
   }

@@ -40,8 +40,8 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
   if (FindItem(s, ep, set_idx, fd, &prev) != PSTN_NONE) return -EEXIST;
   uint32_t idx = TakeItem(s);
   if (idx == PSTN_NONE) return -ENOSPC;
-  bool listens = LoadRelaxed(ep.state) == PSTN_EP_LISTEN;
-  if (listens) {
+  const bool both = LoadRelaxed(ep.state) == PSTN_EP_LISTEN || IsDatagram(ep);
+  if (both) {
     long r = KernelAdd(epfd, fd, ListenerKernelEvents(ev.events), set.magic | idx);
     if (r < 0) {
       GiveItem(s, idx);
@@ -57,7 +57,7 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
   item.events = ev.events;
   item.data = ev.data.u64;
   StoreRelaxed(item.owner_slot, g_proc.slot);
-  item.flags = listens ? PSTN_IT_KERNEL : 0u;
+  item.flags = both ? PSTN_IT_KERNEL : 0u;
   LinkItem(s, ep, set, idx);
   RenotifyLocked(ep);
   PushReady(s, set, idx);  // what it is ready for already is an event
@@ -171,6 +171,7 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
       return CtlStaying(epfd, *set, idx, *ep, op, fd, ev);
     return kPass;
   }
+  if (IsDatagram(*ep)) DatagramTouch(*ep);
   if (op != EPOLL_CTL_DEL && BadPointer(ev)) return -EFAULT;
   if (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return -EINVAL;
   if (op == EPOLL_CTL_MOD && (ev->events & EPOLLEXCLUSIVE) != 0) return -EINVAL;

@@ -35,7 +35,7 @@ bool AnyOnList(pstn_epoll& set, bool* moved) {
     i = item.ready_next;
     pstn_ep* ep = EpAt(s, item.ep_idx);
     if (ep == nullptr) continue;
-    if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {
+    if (IsKernels(*ep)) {
       *moved = true;
       continue;
     }

@@ -26,7 +26,7 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
     pstn_item& item = s.items[idx];
     pstn_ep* ep = EpAt(s, item.ep_idx);
     if (ep == nullptr) continue;
-    if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {
+    if (IsKernels(*ep)) {
       *moved = true;
       continue;
     }
@@ -139,8 +139,7 @@ pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
   for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
        i = s.items[i].all_next, guard++) {
     pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
-    if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_KERNEL || StaysHere(s.items[i]))
-      continue;
+    if (ep == nullptr || !IsKernels(*ep) || StaysHere(s.items[i])) continue;
     *fd = static_cast<int>(s.items[i].fd);
     if (EpOfFd(*fd) == ep) return ep;
   }

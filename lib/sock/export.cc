@@ -20,6 +20,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/datagram.h"
 #include "sock/wire.h"
 
 namespace postern {
@@ -114,7 +115,13 @@ bool ExportListener(int fd, pstn_ep& ep) {
 
 long SockExport(int fd) {
   pstn_ep* ep = EpOfFd(fd);
-  if (ep == nullptr || LoadAcquire(ep->state) == PSTN_EP_KERNEL) return 0;
+  if (ep == nullptr) return 0;
+  if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {
+    if (!IsDatagram(*ep)) return 0;
+    Guard g(ep->setup_lock);
+    DatagramLeave(*ep, kReasonExported);
+    return 0;
+  }
   Pinned pin(fd, *ep);
   if (pin.error() == -EBADF) return 0;  // closed: nothing to export
   // Out of numbers (a sandbox that allows itself none): then the program's own has to do.

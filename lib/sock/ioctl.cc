@@ -8,6 +8,7 @@
 
 #include "base/sys.h"
 #include "sock/block.h"
+#include "sock/datagram.h"
 
 namespace postern {
 namespace {
@@ -26,7 +27,12 @@ long GiveInt(void* arg, int v) {
 long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
   IoctlForKernel(fd, ep, request, arg);
   uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL) return kPass;
+  if (state == PSTN_EP_KERNEL) {
+    if (!IsDatagram(ep) || request != FIONREAD) return kPass;
+    const long r = DatagramIoctl(ep, request, arg);
+    StoreRelaxed(ep.held, r == kPass ? kSeenInKernel : kSeenOnWire);
+    return r;
+  }
   switch (request) {
     case FIONBIO: {
       if (BadPointer(arg)) return -EFAULT;

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/datagram.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -58,6 +59,12 @@ void GoKernel(int fd, pstn_ep& ep, Reason why) {
     case PSTN_EP_LISTEN:
     case PSTN_EP_ESTABLISHED:
       if (SockExport(fd) == 0) StoreRelaxed(ep.reason, why);
+      break;
+    case PSTN_EP_KERNEL:
+      if (IsDatagram(ep)) {
+        Guard g(ep.setup_lock);
+        DatagramLeave(ep, why);
+      }
       break;
     default:
       break;

@@ -12,6 +12,7 @@
 #include <initializer_list>
 
 #include "base/sys.h"
+#include "sock/datagram.h"
 #include "sock/sock.h"
 #include "sock/wire_options.h"
 
@@ -170,7 +171,8 @@ long RefusedConnected(int level, int name, const void* value, socklen_t len) {
 
 long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
   uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL) return kPass;
+  if (state == PSTN_EP_KERNEL)
+    return IsDatagram(ep) ? DatagramSetOpt(fd, ep, level, name, value, len) : kPass;
   if (ep.family == AF_INET && level == IPPROTO_IPV6) return kPass;  // an error
   if (state == PSTN_EP_ESTABLISHED) {
     long refused = RefusedConnected(level, name, value, len);
@@ -284,7 +286,8 @@ long GivePeerName(const pstn_ep& ep, void* value, socklen_t* len) {
 
 long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t* len) {
   uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL) return kPass;
+  if (state == PSTN_EP_KERNEL)
+    return IsDatagram(ep) ? DatagramGetOpt(ep, level, name, value, len) : kPass;
   if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_NEW && LoadRelaxed(ep.error) != 0)
     return GiveInt(static_cast<int>(Exchange(ep.error, 0u)), value, len);
   if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_ESTABLISHED) {

@@ -34,7 +34,7 @@ struct KernelSet {
 
   explicit KernelSet(Asker who) : asker(who) {}
 
-  // Listeners are with both. True if one of ours is among `all`.
+  // Listeners and UDP sockets are with both. True if a listener of ours is among `all`.
   bool Fill(pollfd* all, size_t n);
   bool Reserve(size_t n) {
     if (n <= kInline) return true;
@@ -71,7 +71,7 @@ pstn_ep* OursForPoll(int fd) {
   if (ep == nullptr) return nullptr;
   uint32_t st = LoadAcquire(ep->state);
   return st == PSTN_EP_ESTABLISHED || st == PSTN_EP_LISTEN || st == PSTN_EP_NEW ||
-                 st == PSTN_EP_CONNECTING
+                 st == PSTN_EP_CONNECTING || (st == PSTN_EP_KERNEL && IsDatagram(*ep))
              ? ep
              : nullptr;
 }
@@ -85,7 +85,9 @@ bool KernelSet::Fill(pollfd* all, size_t n) {
     listeners = listeners || listens;
     if (listens && asker == Asker::kProgram && (LoadRelaxed(ep->flags) & PSTN_EPF_POLLED) == 0)
       FetchOr(ep->flags, PSTN_EPF_POLLED);
-    if (all[i].fd < 0 || (ep != nullptr && !listens) || IsHidden(all[i].fd)) continue;
+    const bool datagrams = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_KERNEL;
+    if (datagrams) DatagramTouch(*ep);
+    if (all[i].fd < 0 || (ep != nullptr && !listens && !datagrams) || IsHidden(all[i].fd)) continue;
     sets = sets || IsSetFd(all[i].fd);
     fds[count] = all[i];
     at[count++] = static_cast<uint32_t>(i);

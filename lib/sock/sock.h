@@ -54,6 +54,23 @@ void SpreadPosts();
 // A process that may have been about to do so has died.
 void RespreadPosts();
 
+// ---- datagram.h: UDP sockets that the wire serves beside the kernel. For all else they are the
+// kernel's.
+inline bool IsDatagram(const pstn_ep& ep) {
+  return (LoadRelaxed(ep.flags) & PSTN_EPF_DATAGRAM) != 0;
+}
+// The kernel serves it, and nobody else.
+inline bool IsKernels(const pstn_ep& ep) {
+  return LoadAcquire(ep.state) == PSTN_EP_KERNEL && !IsDatagram(ep);
+}
+// recvmsg() and sendmsg() of one; kPass: the kernel's alone.
+long DatagramRecv(int fd, pstn_ep& ep, msghdr& m, int flags);
+long DatagramSend(int fd, pstn_ep& ep, const msghdr& m, int flags);
+long DatagramIoctl(const pstn_ep& ep, unsigned long request, void* arg);
+uint32_t DatagramReadiness(const pstn_ep& ep);
+// It may be that this process has it from another one, and has no wire yet.
+void DatagramTouch(const pstn_ep& ep);
+
 // ---- addr.cc: addresses
 bool AddrFromSockaddr(const sockaddr* sa, socklen_t len, uint32_t family, pstn_addr& out);
 // As accept, getsockname and friends do it: truncates, and sets *len to the full length.
@@ -221,7 +238,7 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev);
 // Not ours to register: the kernel serves it, or it is nothing any more.
 inline bool WatchesKernelOnly(const pstn_ep& ep) {
   uint32_t st = LoadAcquire(ep.state);
-  return st == PSTN_EP_KERNEL || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
+  return (st == PSTN_EP_KERNEL && !IsDatagram(ep)) || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
 }
 long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask);
 // After a wait in the kernel alone: what to do if the set has become ours during it.

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/datagram.h"
 #include "sock/negotiate.h"
 #include "sock/sock.h"
 #include "sock/wire.h"
@@ -41,6 +42,8 @@ long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec) {
 
 long SockSocket(int domain, int type, int protocol) {
   int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (kind == SOCK_DGRAM && g_proc.opt.vi_udp != 0 && g_proc.opt.vi[0] != 0)
+    return DatagramSocket(domain, type, protocol);
   if ((domain != AF_INET && domain != AF_INET6) || kind != SOCK_STREAM ||
       (protocol != 0 && protocol != IPPROTO_TCP)) {
     return kPass;
@@ -166,7 +169,8 @@ static long BindAgain(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
 long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   Guard g(ep.setup_lock);
   FetchAnd(ep.flags, ~PSTN_EPF_PORT_GIVEN_UP);
-  if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL) return kPass;
+  if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)
+    return IsDatagram(ep) ? DatagramBind(fd, ep, sa, len) : kPass;
   if (LoadRelaxed(ep.state) != PSTN_EP_NEW) return BindAgain(ep, sa, len);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0) {
     long r = Unbind(fd, ep);
@@ -298,7 +302,10 @@ static long ShutUnconnected(int fd, pstn_ep& ep, int how) {
 
 long SockShutdown(int fd, pstn_ep& ep, int how) {
   uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL) return kPass;
+  if (state == PSTN_EP_KERNEL) {
+    if (IsDatagram(ep) && (how == SHUT_WR || how == SHUT_RDWR)) FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
+    return kPass;
+  }
   if (how < SHUT_RD || how > SHUT_RDWR) return -EINVAL;
   if (state == PSTN_EP_NEW || state == PSTN_EP_LISTEN) return ShutUnconnected(fd, ep, how);
   // As if success had been reported.

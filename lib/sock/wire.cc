@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/datagram.h"
 #include "state/area.h"
 
 namespace postern {
@@ -167,6 +168,7 @@ void WireSweep() {
         (use == stack::kListenerUsed && !streams.Listens(w.listeners[i])))
       GiveUp(*engine, i, Unfilter::kHush);
   }
+  DatagramSweep();
   WireSweepPorts();
 }
 

@@ -32,6 +32,8 @@ class RingStreams final : public stack::Streams {
   uint32_t DeferSeconds(const stack::Listener& l) override;
   void Collect(stack::Engine& engine) override;
   bool HasNews() override;
+  void DatagramCame(const stack::DatagramSocket& s) override;
+  void DatagramsLeave(stack::DatagramSocket& s) override;
 };
 
 // The wire as this process has it; null: there is none, or it was not asked for. g_wire_on follows.
@@ -59,6 +61,10 @@ int WireFilter(int fd, uint32_t vi, uint32_t* number);
 // The same for one connection.
 int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
                    uint32_t* number);
+// The same for a UDP socket; `peer` null: from anybody. Fragments are the kernel's, who puts them
+// together for its socket.
+int WireFilterDatagrams(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr* peer,
+                        uint32_t* number, WireAsk ask = nullptr);
 enum class Unfilter : uint8_t {
   kNow,
   kLater,  // asks, and does not wait for the answer

@@ -10,6 +10,7 @@
 
 #include "base/sys.h"
 #include "sock/control.h"
+#include "sock/datagram.h"
 #include "sock/wire.h"
 
 namespace postern {
@@ -26,10 +27,11 @@ ctl::Msg About(uint32_t change, uint32_t vi) {
 }
 
 // `to`, if it is not null: whom it comes from.
+// Of TCP fragments, too: the kernel would answer them, once whole, with a RST.
 int AddFilter(WireAsk ask, int fd, uint32_t vi, const pstn_addr* local, const pstn_addr* to,
-              uint32_t* number) {
+              uint32_t* number, uint32_t flags = ctl::kFilterFragments) {
   ctl::Msg m = About(ctl::kFilterAdd, vi);
-  m.b = ctl::kFilterFragments;  // the kernel would answer them, once whole, with a RST
+  m.b = flags;
   if (to != nullptr) {
     m.addr = *to;
     memcpy(&m.id, local->ip, sizeof m.id);
@@ -54,6 +56,11 @@ int WireFilter(int fd, uint32_t vi, uint32_t* number) {
 int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
                    uint32_t* number) {
   return AddFilter(AskNow, fd, vi, &local, &peer, number);
+}
+
+int WireFilterDatagrams(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr* peer,
+                        uint32_t* number, WireAsk ask) {
+  return AddFilter(ask != nullptr ? ask : AskNow, fd, vi, &local, peer, number, 0);
 }
 
 void WireUnfilter(uint32_t vi, uint32_t number, Unfilter how) {
@@ -117,6 +124,7 @@ void WireRehouse(int fd, const pstn_ep& ep) {
 }
 
 void WireRefilter(WireAsk ask, int fd, const pstn_ep& ep) {
+  if (IsDatagram(ep)) return DatagramRefilter(ask, fd, ep);
   stack::WireState& w = g_wire->state();
   const uint32_t epoch = static_cast<uint32_t>(w.grant[0]), at = LoadRelaxed(ep.wire);
   if (at != 0 && at <= stack::kListeners) {

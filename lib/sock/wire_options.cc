@@ -77,14 +77,13 @@ bool WireGetOpt(const pstn_ep& ep, int level, int name, WireValue& out) {
   });
 }
 
-namespace {
-
-// False: it can't be told.
 bool KernelInt(int fd, int level, int name, int& out) {
   socklen_t size = sizeof out;
   return sys::Call(SYS_getsockopt, fd, static_cast<long>(level), static_cast<long>(name), &out,
                    &size) == 0;
 }
+
+namespace {
 
 void ReadCount(int fd, int level, int name, uint32_t& out) {
   int v = 0;

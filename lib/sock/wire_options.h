@@ -23,6 +23,8 @@ void WireInherit(int fd, const pstn_ep& ep);
 void WireOptionSet(const pstn_ep& ep);
 // TCP_INFO. False: there is nothing to be known.
 bool WireInfo(const pstn_ep& ep, tcp::Info& out);
+// What the kernel's socket says of an option that is a number. False: it can't be told.
+bool KernelInt(int fd, int level, int name, int& out);
 // What the program has set of the kernel's socket before it connects.
 stack::OpenWish WireWish(int fd, const pstn_ep& ep);
 // The error that an ICMP packet has told of, which is forgotten by that; 0: none.

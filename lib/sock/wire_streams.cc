@@ -308,6 +308,23 @@ bool RingStreams::HasNews() {
   return news;
 }
 
+void RingStreams::DatagramCame(const stack::DatagramSocket& s) {
+  pstn_ep* ep = EpAt(Stack(), s.owner);
+  if (ep != nullptr && LoadRelaxed(ep->gen) == s.owner_gen) PostEp(*ep);
+}
+
+void RingStreams::DatagramsLeave(stack::DatagramSocket& s) {
+  for (uint32_t vi = 0; vi < kAreaVis; vi++)
+    if (const uint32_t filter = Exchange(s.filter[vi], 0u); filter != 0)
+      WireUnfilter(vi, filter, Unfilter::kLater);
+  pstn_ep* ep = EpAt(Stack(), s.owner);
+  if (ep == nullptr || LoadRelaxed(ep->gen) != s.owner_gen ||
+      LoadRelaxed(ep->reason) != kReasonNone)
+    return;
+  StoreRelaxed(ep->reason, kReasonPathMtu);  // nobody else has asked for it
+  FetchAdd(Stack().hdr.reasons[kReasonPathMtu], 1u);
+}
+
 uint32_t OtherSide(uint32_t idx) {
   const pstn_stack& s = Stack();
   const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);

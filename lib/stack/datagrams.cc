@@ -60,13 +60,20 @@ void Datagrams::Close(uint32_t idx) {
   t.free = idx + 1;
 }
 
+// The kernel has chosen; its names are the ones that the program sees.
+int Datagrams::Disconnect(uint32_t idx, const pstn_addr& local) {
+  DatagramSocket& s = At(idx);
+  if (s.e.local_port != local.port) return -EINVAL;
+  udp::Disconnect(Tables().ports, idx, *this);
+  s.e.local = IpOf(local);
+  if (s.e.local.IsAny()) s.e.local = {};
+  s.path = {};
+  return 0;
+}
+
 int Datagrams::Connect(uint32_t idx, const pstn_addr& local, const pstn_addr& peer) {
   DatagramSocket& s = At(idx);
-  // The kernel has chosen; its names are the ones that the program sees.
-  if (s.e.local != IpOf(local)) {
-    udp::Disconnect(Tables().ports, idx, *this);
-    s.e.local = IpOf(local);
-  }
+  if (const int error = Disconnect(idx, local); error != 0) return error;
   sending_ = &s;
   s.path_from = local;
   const int r = udp::Connect(Tables().ports, idx, IpOf(peer), peer.port, *this);

@@ -34,8 +34,10 @@ class Datagrams final : public udp::Host {
   uint32_t Open(const pstn_addr& local, uint32_t family, uint32_t flags, uint32_t owner,
                 uint32_t owner_gen);
   void Close(uint32_t idx);
-  // As the kernel's socket is connected. 0 or -errno.
+  // As the kernel's socket is connected, or not any more. 0 or -errno: -EINVAL, it has another
+  // port.
   int Connect(uint32_t idx, const pstn_addr& local, const pstn_addr& peer);
+  int Disconnect(uint32_t idx, const pstn_addr& local);
   // It is the kernel's from now on. What waits can be received.
   void Leave(uint32_t idx);
   // Bytes, -errno, or kByKernel: nothing has been done, the kernel's socket can send it.

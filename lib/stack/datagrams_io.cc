@@ -133,6 +133,11 @@ int64_t Datagrams::Send(uint32_t idx, const udp::SendArgs& args) {
   if (s.e.family == AF_INET && !to.IsV4()) return kByKernel;
   const udp::Address& from = args.source.IsAny() ? s.e.local : args.source;
   if (!FindPath(s, from, to, to_port)) return kByKernel;
+  if (args.ifindex != 0) {
+    const Vi* vi = s.path.vi < kAreaVis ? engine_.vi_[s.path.vi] : nullptr;
+    if (vi == nullptr || engine_.area_.ViAt(s.path.vi)->ifindex != args.ifindex) return kByKernel;
+  }
+  if (s.e.family != AF_INET && to.IsV4() && (s.e.tos != 0 || s.e.ttl != 0)) return kByKernel;
   uint64_t bytes = udp::kHeaderBytes + (to.IsV4() ? udp::kIpv4HeaderBytes : udp::kIpv6HeaderBytes);
   for (uint32_t i = 0; i < args.iov_count; i++) bytes += args.iov[i].iov_len;
   if (bytes > s.path.mtu) return kByKernel;  // fragments, or EMSGSIZE
