@@ -32,6 +32,10 @@ int WireKeeper::Start(int bundle, int set, uint64_t tag) {
   bell_ = r;
   set_ = set;
   tag_ = tag;
+  // Now, while there is a posternd to ask: without them it can't deliver a byte.
+  const uint32_t links = LoadRelaxed(Stack().hdr.lgrs_hw);
+  for (uint32_t i = 0; i < links && i < PSTN_LGRS; i++)
+    if (LoadAcquire(Stack().lgrs[i].state) != 0) (void)EnsureLgr(i);
   epoll_event ev{};
   ev.events = EPOLLIN;
   ev.data.u64 = tag_;

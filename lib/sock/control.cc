@@ -54,12 +54,6 @@ int RecvMsg(Msg& m, int& fd, int flags) {
   }
 }
 
-void Disconnect() {
-  CloseInternal(g_proc.ctl_fd);
-  StoreRelaxed(g_proc.ctl_fd, -1);
-  StoreRelaxed(g_proc.ctl_retry_ns, MonotonicNs() + kRetryNs);
-}
-
 // The link group that posternd made for us (`idx` in our stack). Takes `fd`.
 void TakeLgr(uint32_t idx, int fd) {
   if (fd < 0) return;
@@ -89,6 +83,20 @@ void TakePushed(const Msg& in, int fd) {
     FetchOr(g_proc.attend, in.a == PSTN_NONE ? kAttendAgain | kAttendHeld : kAttendHeld);
   if (in.type == Type::kVi) FetchOr(g_proc.attend, kAttendVi);
   if (fd >= 0) sys::Close(fd);
+}
+
+// What posternd has sent before its end counts: a link group may be had from nobody else.
+void Disconnect() {
+  Msg in;
+  for (int fd = -1; LoadRelaxed(g_proc.ctl_fd) >= 0 && RecvMsg(in, fd, MSG_DONTWAIT) == 0;) {
+    if (in.seq == 0)
+      TakePushed(in, fd);
+    else if (fd >= 0)
+      sys::Close(fd);
+  }
+  CloseInternal(g_proc.ctl_fd);
+  StoreRelaxed(g_proc.ctl_fd, -1);
+  StoreRelaxed(g_proc.ctl_retry_ns, MonotonicNs() + kRetryNs);
 }
 
 // An answer that nobody waited for. What it has brought is given back.
