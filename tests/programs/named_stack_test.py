@@ -112,4 +112,4 @@ class NamedStackTest(wirekit.WireTest):
 
 
 if __name__ == "__main__":
-    wire_test.main()
+    wirekit.main(wire_test.missing)

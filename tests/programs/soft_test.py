@@ -18,8 +18,6 @@ import signal
 import socket
 import struct
 import subprocess
-import sys
-import unittest
 
 import netlab
 import wire_test
@@ -419,22 +417,5 @@ def missing(build, program="postern-softnic", probe=DriverTest):
     return None
 
 
-def main(find_missing=missing):
-    build = sys.argv.pop(1)
-    try:
-        if os.geteuid() != 0:
-            raise netlab.Unavailable("not root")
-        netlab.call("unshare", netlab.CLONE_NEWNS)
-        netlab.call("mount", b"none", b"/", None, netlab.MS_REC_PRIVATE, None)
-        netlab.call("unshare", netlab.CLONE_NEWNET)
-        why = find_missing(build)
-    except netlab.Unavailable as reason:
-        why = reason
-    if why:
-        print(f"skipped: {why}")
-        sys.exit(77)
-    unittest.main(argv=sys.argv, verbosity=2 if "-v" in sys.argv else 1)
-
-
 if __name__ == "__main__":
-    main()
+    wirekit.main(missing)

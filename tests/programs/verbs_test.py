@@ -176,4 +176,4 @@ def missing(build):
 
 
 if __name__ == "__main__":
-    soft_test.main(missing)
+    wirekit.main(missing)

@@ -95,4 +95,4 @@ if __name__ == "__main__":
         print(f"skipped: no {' and no '.join(missing)}")
         sys.exit(77)
     signal.alarm(SECONDS * 8 + 600)
-    wire_test.main()
+    wirekit.main(wire_test.missing)

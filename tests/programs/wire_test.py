@@ -16,9 +16,7 @@ import struct
 import subprocess
 import sys
 import threading
-import unittest
 
-import netlab
 import wirekit
 from netlab import V4, V6
 from wirekit import EXCHANGE, exchange
@@ -699,22 +697,5 @@ def missing(build):
         probe.tearDown()
 
 
-def main():
-    build = sys.argv.pop(1)
-    try:
-        if os.geteuid() != 0:
-            raise netlab.Unavailable("not root")
-        netlab.call("unshare", netlab.CLONE_NEWNS)
-        netlab.call("mount", b"none", b"/", None, netlab.MS_REC_PRIVATE, None)
-        netlab.call("unshare", netlab.CLONE_NEWNET)
-        why = missing(build)
-    except netlab.Unavailable as reason:
-        why = reason
-    if why:
-        print(f"skipped: {why}")
-        sys.exit(77)
-    unittest.main(argv=sys.argv, verbosity=2 if "-v" in sys.argv else 1)
-
-
 if __name__ == "__main__":
-    main()
+    wirekit.main(missing)

@@ -4,7 +4,6 @@
 # usage: wire_udp_test.py BUILD_DIR [-v] [TEST...]; exit 77 without root, namespaces, AF_XDP, or where posternd has no BPF.
 
 import errno
-import os
 import random
 import re
 import select
@@ -12,10 +11,8 @@ import shutil
 import socket
 import struct
 import subprocess
-import sys
 import unittest
 
-import netlab
 import wirekit
 from netlab import V4, V6
 
@@ -619,22 +616,5 @@ def missing(build):
         probe.tearDown()
 
 
-def main():
-    build = sys.argv.pop(1)
-    try:
-        if os.geteuid() != 0:
-            raise netlab.Unavailable("not root")
-        netlab.call("unshare", netlab.CLONE_NEWNS)
-        netlab.call("mount", b"none", b"/", None, netlab.MS_REC_PRIVATE, None)
-        netlab.call("unshare", netlab.CLONE_NEWNET)
-        why = missing(build)
-    except netlab.Unavailable as reason:
-        why = reason
-    if why:
-        print(f"skipped: {why}")
-        sys.exit(77)
-    unittest.main(argv=sys.argv, verbosity=2 if "-v" in sys.argv else 1)
-
-
 if __name__ == "__main__":
-    main()
+    wirekit.main(missing)
