@@ -299,6 +299,13 @@ void Vis::TellFree() {
   if (on_free) on_free();
 }
 
+std::map<uint64_t, std::unique_ptr<Vis::One>>::const_iterator Vis::FindVi(
+    const Interface& interface, uint32_t slot) const {
+  return std::find_if(vis_.begin(), vis_.end(), [&](const auto& vi) {
+    return vi.second->interface == &interface && vi.second->slot == slot;
+  });
+}
+
 // Whether one of our VIs has its queues, and has not ended.
 bool Vis::IsHeld(const Interface& interface) const {
   return std::any_of(vis_.begin(), vis_.end(), [&interface](const auto& entry) {
@@ -318,7 +325,8 @@ int Vis::OpenXsk(Interface& interface, const ctl::Msg& request, const UniqueFd& 
   if (const int failed = ReadInterface(request.a, about); failed != 0) return failed;
   const SocketsWanted wanted = {request.c, interface.xdp->generic()};
   if (const int failed = OpenSockets(about, area, wanted, fds, grant); failed != 0) return failed;
-  const int slot = interface.xdp->AddSockets(fds);
+  const auto is_taken = [&](uint32_t slot) { return FindVi(interface, slot) != vis_.end(); };
+  const int slot = interface.xdp->AddSockets(fds, is_taken);
   if (slot >= 0) fds.push_back(interface.xdp->CopyLink());
   return slot;
 }
@@ -375,9 +383,7 @@ int Vis::Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& requ
   std::vector<UniqueFd> fds;
   const int slot = In(*interface, [&] { return Recognise(*interface, std::move(token), fds); });
   error = slot < 0 ? slot : 0;
-  const auto known = std::find_if(vis_.begin(), vis_.end(), [&](const auto& vi) {
-    return vi.second->interface == interface && static_cast<int>(vi.second->slot) == slot;
-  });
+  const auto known = slot >= 0 ? FindVi(*interface, static_cast<uint32_t>(slot)) : vis_.end();
   if (known != vis_.end()) {
     error = -EEXIST;
     if (Same(known->second->stack, asker.stack)) id = known->first;

@@ -119,6 +119,8 @@ class Vis {
   void AddressesChanged(Interface& interface);
   void SweepInherited(Interface& interface);
   void DropIfUnused(Interface& interface);
+  std::map<uint64_t, std::unique_ptr<One>>::const_iterator FindVi(const Interface& interface,
+                                                                  uint32_t slot) const;
   bool IsHeld(const Interface& interface) const;
   int OpenXsk(Interface& interface, const ctl::Msg& request, const UniqueFd& area,
               ctl::ViGrant& grant, std::vector<UniqueFd>& fds);

@@ -194,8 +194,9 @@ bool XdpProgram::attached() const {
   return bpf_obj_get_info_by_fd(link_.get(), &info, &size) == 0 && info.xdp.ifindex != 0;
 }
 
-int XdpProgram::AddSockets(const std::vector<UniqueFd>& sockets) {
+int XdpProgram::AddSockets(const std::vector<UniqueFd>& sockets, const IsTaken& is_taken) {
   for (uint32_t slot = 0; slot < PSTN_XDP_SLOTS; ++slot) {
+    if (is_taken(slot)) continue;
     const uint32_t first = slot * PSTN_XDP_SLOT_QUEUES;
     const int socket = sockets.front().get();
     // The kernel takes out what is closed: so a slot is free if nothing is there.
@@ -305,7 +306,7 @@ int XdpProgram::Attach(uint32_t, const std::string&) {
 }
 bool XdpProgram::Detach() { return false; }
 bool XdpProgram::attached() const { return false; }
-int XdpProgram::AddSockets(const std::vector<UniqueFd>&) { return -ENOSYS; }
+int XdpProgram::AddSockets(const std::vector<UniqueFd>&, const IsTaken&) { return -ENOSYS; }
 int XdpProgram::FindSlot(uint64_t) const { return -ENOSYS; }
 void XdpProgram::DropSlot(uint32_t) {}
 int XdpProgram::AddFlow(const pstn_xdp_flow&, const pstn_xdp_target&) { return -ENOSYS; }

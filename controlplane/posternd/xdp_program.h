@@ -36,8 +36,10 @@ class XdpProgram final : public Steering {
   bool attached() const override;
 
   // The sockets of a VI, by queue, into a free slot, which is returned; or -errno. What an earlier
-  // owner of the slot has left behind is taken out first.
-  int AddSockets(const std::vector<UniqueFd>& sockets);
+  // owner of the slot has left behind is taken out first. `is_taken`: the kernel takes the sockets
+  // out that are closed, but their slot is to be dropped yet.
+  using IsTaken = std::function<bool(uint32_t slot)>;
+  int AddSockets(const std::vector<UniqueFd>& sockets, const IsTaken& is_taken);
   // Who owned a slot before posternd was started anew: by the cookie of its first socket.
   int FindSlot(uint64_t cookie) const;
   void DropSlot(uint32_t slot) override;

@@ -16,6 +16,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 
 import wirekit
 from netlab import V4, V6
@@ -356,6 +357,32 @@ s.close(); listener.close()
         self.until(lambda: self.steered(third), lambda: f"it is never looked after: {self.log('b')}")
         with self.connected() as new:
             self.assertEqual(new.recv(9), b"hello")
+
+    def test_asked_for_as_it_ends(self):
+        """posternd learns in one look that a stack has ended, by which the interface is free, and that the next one wants it."""
+        first, second = self.program(), self.program()
+        self.echo_server(first)
+        daemon, keepers, known = self.daemons["b"], self.keepers(), self.log("b").count("hello")
+        self.port += 1
+        second.tell(f"HOST, PORT, FAMILY = '0.0.0.0', {self.port}, {int(socket.AF_INET)}\n{wirekit.ECHO}")
+        self.until(lambda: self.log("b").count("hello") > known, lambda: f"it does not come: {self.log('b')}")
+        time.sleep(0.1)  # it asks every 20 ms, for a second
+        os.kill(second.pid, signal.SIGSTOP)
+        time.sleep(0.05)
+        daemon.send_signal(signal.SIGSTOP)
+        first.kill()
+        for pid in keepers:
+            os.kill(pid, signal.SIGKILL)
+        time.sleep(0.05)
+        os.kill(second.pid, signal.SIGCONT)
+        time.sleep(0.1)
+        daemon.send_signal(signal.SIGCONT)
+        second.read("the listener")
+        self.until(lambda: self.steered(second), lambda: f"it has none: {self.log('b')}")
+        before = self.lab.segments("b")
+        with self.connected() as sock:
+            exchange(sock, content(100000))
+        self.assertEqual(self.lab.segments("b"), before, "the kernel's TCP had a part in it")
 
     def test_no_such_interface(self):
         self.kernel_serves(self.program(options=["vi=nowhere"]))
