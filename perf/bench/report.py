@@ -32,9 +32,8 @@ def terminal_line(result):
         elif metric["name"] in record["summary"]:
             ratio = ratio_of(result, metric["name"], name)
             ratio_text = f"  {ratio:.2f}x" if ratio and name != result["baseline"] else ""
-            mark = "  went through the kernel!" if record.get("fell_back") else ""
-            if record.get("accelerated"):
-                mark = f"  {record['accelerated']}"
+            mark = record.get("accelerated") or record.get("fell_back")
+            mark = f"  {mark}" if mark else ""
             lines.append(f"  {record['label']:<16} {spread(record['summary'][metric['name']])}{ratio_text}{mark}")
     if result.get("bound"):
         bound = result["bound"]
@@ -74,11 +73,8 @@ def cell(result, name, metric, notes):
     ratio = ratio_of(result, metric["name"], name)
     if ratio and name != result["baseline"]:
         text += f" **{ratio:.2f}x**" if name == "postern" else f" {ratio:.2f}x"
-    if record.get("accelerated"):
-        text += " " + notes.mark(record["accelerated"])
-    elif record.get("fell_back"):
-        text += " " + notes.mark("the connections went through kernel TCP, not through Postern")
-    return text
+    mark = record.get("accelerated") or record.get("fell_back")
+    return f"{text} {notes.mark(mark)}" if mark else text
 
 
 def table(results, names, notes, metric_index):

@@ -129,24 +129,25 @@ def bound_of(workload, record):
 
 
 def mark_fallback(result):
-    """Says in the Postern column whether connections went through the kernel after all."""
-    record = result["columns"].get("postern")
-    if not record or result["baseline"] != "kernel":
+    """Says in Postern's columns in how many runs connections went through the kernel after all, if any did."""
+    if result["baseline"] != "kernel":
         return
 
     def connections(column):
-        counts = [run["kernel_connections"] for run in result["columns"].get(column, {"runs": []})["runs"]
-                  if run["kernel_connections"] is not None]
-        return median(counts) if counts else None
+        return [run["kernel_connections"] for run in result["columns"].get(column, {"runs": []})["runs"]
+                if run["kernel_connections"] is not None]
 
-    seen = connections("postern")
-    if seen is None:
-        return
-    in_kernel = connections("kernel") or 0
-    record["fell_back"] = seen > in_kernel * KERNEL_PATH_SHARE_MAX and seen >= 1
-    record["kernel_connections"] = seen
-    if result["place"] == "containers":
-        record["accelerated"] = accelerated_text(record["runs"])
+    in_kernel = median(connections("kernel") or [0])
+    for name in ("postern", "both"):
+        seen = connections(name)
+        if not seen:
+            continue
+        record = result["columns"][name]
+        fell_back = sum(count >= 1 and count > in_kernel * KERNEL_PATH_SHARE_MAX for count in seen)
+        record["fell_back"] = f"in {fell_back} of {len(seen)} runs connections went through kernel TCP, not through Postern" if fell_back else ""
+        record["kernel_connections"] = max(seen)
+        if result["place"] == "containers":
+            record["accelerated"] = accelerated_text(record["runs"])
 
 
 def accelerated_text(runs):
