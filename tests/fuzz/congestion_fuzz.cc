@@ -7,6 +7,8 @@
 //
 //   clang: `./run fuzz` builds it with libFuzzer
 //   else:  replay.h
+#include <algorithm>
+
 #include "replay.h"
 #include "tcp/congestion.h"
 #include "tcp/rtt.h"
@@ -64,6 +66,7 @@ class Run {
   void OnAck() {
     const AckSample ack = Ack();
     const uint64_t before = cc_.cwnd_bytes;
+    const CubicState cubic = cc_.cubic;
     const bool reducing = IsReducing(cc_), slow_start = InSlowStart(cc_);
     CongestionOnAck(cc_, ack);
     if (reducing) {
@@ -71,9 +74,14 @@ class Run {
       return;
     }
     FUZZ_CHECK(cc_.cwnd_bytes >= before);
-    if (!slow_start && cc_.kind == 0)
-      FUZZ_CHECK(cc_.cwnd_bytes <= before + before / 2 + cc_.mss_bytes);
-    FUZZ_CHECK(cc_.cwnd_bytes <= before + uint64_t{ack.delivered_bytes} + before / 2 +
+    // W_est grows by a segment at most. cwnd is behind it only where half of it is no byte.
+    const uint64_t w_est = cc_.cubic.w_est_4096 >> 12;
+    if (cc_.cubic.epoch_start_ns != 0 && cubic.epoch_start_ns != 0)
+      FUZZ_CHECK(w_est <= (cubic.w_est_4096 >> 12) + cc_.mss_bytes + 1);
+    const uint64_t half_more = before + before / 2;
+    const uint64_t most = before < 2 ? std::max(half_more, w_est) : half_more;
+    if (!slow_start && cc_.kind == 0) FUZZ_CHECK(cc_.cwnd_bytes <= most + cc_.mss_bytes);
+    FUZZ_CHECK(cc_.cwnd_bytes <= most + uint64_t{ack.delivered_bytes} +
                                      uint64_t{ack.delivered_bytes} / before * cc_.mss_bytes +
                                      cc_.mss_bytes);
   }
