@@ -72,11 +72,12 @@ uint32_t GrowWEst(Congestion& cc, uint32_t bytes) {
   return Capped(c.w_est_4096 >> kWEstShift);
 }
 
-// RFC 9438, 4.2: the curve one round trip ahead, not below cwnd and not above 1.5 of it.
+// RFC 9438, 4.2: the curve one round trip ahead, not below cwnd and not above 1.5 of it; a byte
+// more at least, or a window of one byte would stay while W_est goes on, and then jump there.
 uint32_t Target(const Congestion& cc, uint64_t t_ns, uint64_t srtt_ns) {
   const uint32_t cwnd = cc.cwnd_bytes;
   const uint32_t least = cc.cubic.w_max_bytes == 0 ? cwnd + cwnd / kUnknownDivisor : cwnd;
-  return std::clamp(CubicWindow(cc, t_ns + srtt_ns), least, cwnd + cwnd / 2);
+  return std::clamp(CubicWindow(cc, t_ns + srtt_ns), least, cwnd + std::max(cwnd / 2, 1u));
 }
 
 }  // namespace
