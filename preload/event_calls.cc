@@ -33,7 +33,8 @@ bool SelectHasOurs(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
     for (; bits != 0; bits &= bits - 1) {
       int fd = at + __builtin_ctzll(bits);
       if (fd >= n) break;
-      const pstn_ep* ep = Ours(fd);
+      const Call call(fd);
+      const pstn_ep* ep = call.ep();
       if (ep != nullptr ? !IsKernels(*ep) : IsSet(fd)) return true;
     }
   }
@@ -80,14 +81,17 @@ int PollHidden(pollfd* fds, nfds_t n) {
 }
 
 // The kernel's answer for a set that it served alone: the set may have become ours meanwhile, and
-// events of sets within it may be over.
+// events of sets within it may be over. If nothing is left, the wait goes on.
 int AfterKernelWait(int epfd, epoll_event* out, int r, int max, Deadline until,
                     const sigset_t* mask) {
-  if (r < 0) return r;
-  if (IsSet(epfd)) return Ret<int>(SockEpollAdopted(epfd, out, r, max, until, mask));
   while (r > 0) {
-    long kept = SockEpollFilter(epfd, out, r);
+    const long kept = SockEpollFilter(epfd, out, r);
     if (kept != 0 || until.left_ns() == 0) return static_cast<int>(kept);
+    if (IsSet(epfd)) {
+      const long ours = SockEpollWait(epfd, out, max, until, mask);
+      if (ours != kPass) return Ret<int>(ours);
+    }
+    if (IsHidden(FdEntry(epfd))) return Ret<int>(-EBADF);
     uint64_t ms = until.never() ? 0 : (until.left_ns() + 999999) / 1000000;
     r = PSTN_REAL(epoll_pwait)(
         epfd, out, max, until.never() ? -1 : static_cast<int>(ms < INT32_MAX ? ms : INT32_MAX),
@@ -101,11 +105,14 @@ int AfterKernelWait(int epfd, epoll_event* out, int r, int max, Deadline until,
 PSTN_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* ev) noexcept {
   long r = Foreign(epfd);
   if (r != kPass) return Ret<int>(r);
-  const pstn_ep* ep = Ours(fd);
-  if (ep == nullptr) {
-    r = Foreign(fd);
-  } else if (!WatchesKernelOnly(*ep) || IsSet(epfd)) {
-    r = SockEpollCtl(epfd, op, fd, ev);
+  {
+    const Call call(fd);
+    const pstn_ep* ep = call.ep();
+    if (ep == nullptr) {
+      r = Foreign(fd);
+    } else if (!WatchesKernelOnly(*ep) || IsSet(epfd)) {
+      r = SockEpollCtl(epfd, op, fd, ev);
+    }
   }
   if (r != kPass) return Ret<int>(r);
   // A tail call: each return after a system call is one that the CPU has not predicted.

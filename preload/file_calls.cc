@@ -20,6 +20,8 @@ using namespace postern;
 
 PSTN_EXPORT int close(int fd) {
   uint32_t e = FdEntry(fd);
+  if (e == kFdReplaced) [[unlikely]]
+    e = AwaitReplaced(fd);
   if (e == 0 && MayBeSet(fd)) {
     TableChange change;  // a fork in another thread may be about to make the set ours
     e = FdEntry(fd);
@@ -70,34 +72,69 @@ PSTN_EXPORT void closefrom(int low) noexcept {
   (void)close_range(low < 0 ? 0u : static_cast<unsigned>(low), ~0u, 0);
 }
 
+namespace {
+
+// A duplicate of `fd` by `make()`. Another thread may give the number to another file meanwhile: it
+// changes the table before the kernel hears of it, so if the table is as before, the duplicate is
+// of what the table says.
+template <typename Make>
+int Duplicate(int fd, Make make) {
+  for (;;) {
+    Call call(fd);
+    if (IsHidden(call.entry())) return Ret<int>(-EBADF);
+    TableChange change;
+    int r = make();
+    if (OutOfFds(r)) r = make();
+    if (r < 0) return r;
+    FreshFd(r);
+    if (FdEntry(fd) == call.entry()) {
+      if (call.entry() != 0) SockDup(call.entry(), r);
+      return r;
+    }
+    sys::Close(r);
+  }
+}
+
+// What `to` means goes, but for calls that are under way on it. Returns what it was, whose
+// reference is the caller's; a number of the library's own does not get here.
+uint32_t Vacate(int to) {
+  for (;;) {
+    const uint32_t old = AwaitReplaced(to);
+    if ((old & PSTN_FD_KIND) == PSTN_FD_CACHED) {
+      CacheRemove(to);
+    } else if (old == 0 || (old & PSTN_FD_KIND) == PSTN_FD_INTERNAL) {
+      return 0;
+    } else if (TakeFd(to, old, kFdReplaced)) {
+      (void)HandToUsers(to, old);
+      return old;
+    }
+  }
+}
+
+}  // namespace
+
 PSTN_EXPORT int dup(int fd) noexcept {
-  uint32_t kind = FdEntry(fd) & PSTN_FD_KIND;
-  if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
-  TableChange change;
-  int r = PSTN_REAL(dup)(fd);
-  if (OutOfFds(r)) r = PSTN_REAL(dup)(fd);
-  FreshFd(r);
-  if (r >= 0 && FdEntry(fd) != 0) SockDup(fd, r);
-  return r;
+  return Duplicate(fd, [&] { return PSTN_REAL(dup)(fd); });
 }
 
 PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
-  uint32_t kind = FdEntry(from) & PSTN_FD_KIND;
-  if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
+  Call call(from);
+  if (IsHidden(call.entry())) return Ret<int>(-EBADF);
   if (from == to) return PSTN_REAL(dup3)(from, to, flags);
+  (void)AwaitReplaced(to);
   if (IsInternalFd(to)) return Ret<int>(-EBADF);
   TableChange change;
-  uint32_t old = FdEntry(to);
-  if ((old & PSTN_FD_KIND) == PSTN_FD_CACHED) CacheRemove(to), old = 0;
-  if (FdEntry(from) != 0)
-    SockDup(from, to);  // before the number means something else to the kernel
-  int r = PSTN_REAL(dup3)(from, to, flags);
+  const uint32_t old = Vacate(to);
+  if (call.entry() != 0)
+    SockDup(call.entry(), to);  // before the number means something else to the kernel
+  // By the number that this call has: the program's may mean another file by now (Duplicate).
+  int r = PSTN_REAL(dup3)(call.fd(), to, flags);
   if (r < 0) {
-    if (FdEntry(from) != 0) DropFdRef(FdEntry(from));
     SetFd(to, old);
+    if (call.entry() != 0) DropFdRef(call.entry());
     return r;
   }
-  if (FdEntry(from) == 0 && old != 0) SetFd(to, 0);
+  if (call.entry() == 0 && old != 0) SetFd(to, 0);
   if (old != 0) DropFdRef(old);
   return r;
 }
@@ -118,17 +155,11 @@ PSTN_EXPORT int fcntl(int fd, int cmd, ...) {
   }
   uint32_t kind = e & PSTN_FD_KIND;
   if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
-  if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC) {
-    TableChange change;
-    int r = PSTN_REAL(fcntl)(fd, cmd, arg);
-    if (OutOfFds(r)) r = PSTN_REAL(fcntl)(fd, cmd, arg);
-    FreshFd(r);
-    if (r >= 0) SockDup(fd, r);
-    return r;
-  }
-  pstn_ep* ep = Ours(fd);
-  long r = ep != nullptr ? SockFcntl(fd, *ep, cmd, arg) : kPass;
-  return r != kPass ? Ret<int>(r) : PSTN_REAL(fcntl)(fd, cmd, arg);
+  if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
+    return Duplicate(fd, [&] { return PSTN_REAL(fcntl)(fd, cmd, arg); });
+  return Through<int>(
+      fd, [&](Call& call) { return SockFcntl(call.fd(), *call.ep(), cmd, arg); },
+      [&](int real_fd) { return PSTN_REAL(fcntl)(real_fd, cmd, arg); });
 }
 PSTN_EXPORT int fcntl64(int fd, int cmd, ...) {
   va_list ap;
@@ -163,29 +194,34 @@ PSTN_EXPORT off64_t lseek64(int fd, off64_t offset, int whence) noexcept {
 // ---------------------------------------------------------------- moving data
 
 PSTN_EXPORT ssize_t sendfile(int out, int in, off_t* offset, size_t count) noexcept {
-  pstn_ep* ep = Ours(out);
   if (Foreign(in) != kPass) return Ret<ssize_t>(-EBADF);
-  long r = ep != nullptr ? Sent(SockSendFile(out, *ep, in, offset, count), 0) : Foreign(out);
-  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(sendfile)(out, in, offset, count);
+  return Through<ssize_t>(
+      out, [&](Call& call) { return Sent(SockSendFile(call, in, offset, count), 0); },
+      [&](int real_fd) { return PSTN_REAL(sendfile)(real_fd, in, offset, count); });
 }
 PSTN_EXPORT ssize_t sendfile64(int out, int in, off64_t* offset, size_t count) noexcept {
   return sendfile(out, in, offset, count);
 }
 PSTN_EXPORT ssize_t splice(int in, off64_t* off_in, int out, off64_t* off_out, size_t len,
                            unsigned flags) {
-  pstn_ep* a = Ours(in);
-  pstn_ep* b = Ours(out);
-  long r = Foreign(in) != kPass ? -EBADF : Foreign(out);
-  if (r == kPass && (a != nullptr || b != nullptr)) {
-    // A pipe's offset is looked at before a socket's.
-    bool pipe = (a == nullptr && off_in != nullptr) || (b == nullptr && off_out != nullptr);
-    bool seek = off_in != nullptr || off_out != nullptr;
-    r = len == 0 ? 0
-        : pipe   ? -ESPIPE
-        : seek   ? -EINVAL
-                 : Sent(SockSplice(in, out, a, b, len, flags), 0);
+  for (;;) {
+    Call call_in(in);
+    Call call_out(out, call_in);
+    const pstn_ep *a = call_in.ep(), *b = call_out.ep();
+    long r = IsHidden(call_in.entry()) || IsHidden(call_out.entry()) ? -EBADF : kPass;
+    if (r == kPass && (a != nullptr || b != nullptr)) {
+      // A pipe's offset is looked at before a socket's.
+      bool pipe = (a == nullptr && off_in != nullptr) || (b == nullptr && off_out != nullptr);
+      bool seek = off_in != nullptr || off_out != nullptr;
+      r = len == 0 ? 0
+          : pipe   ? -ESPIPE
+          : seek   ? -EINVAL
+                   : Sent(SockSplice(call_in, call_out, in, out, len, flags), 0);
+    }
+    if (r == kRestart) continue;
+    return r != kPass ? Ret<ssize_t>(r)
+                      : PSTN_REAL(splice)(call_in.fd(), off_in, call_out.fd(), off_out, len, flags);
   }
-  return r != kPass ? Ret<ssize_t>(r) : PSTN_REAL(splice)(in, off_in, out, off_out, len, flags);
 }
 
 // ---------------------------------------------------------------- descriptors that are not ours

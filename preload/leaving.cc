@@ -24,7 +24,7 @@ long ExportPassed(const msghdr* m) {
       int fd;
       memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
       if (IsHidden(FdEntry(fd))) return -EBADF;
-      if (Ours(fd) != nullptr && SockExport(fd) != 0) return -ETOOMANYREFS;
+      if (SockExport(fd) != 0) return -ETOOMANYREFS;
     }
   }
   return 0;
@@ -136,7 +136,7 @@ void ExportInherited(bool spawn) {
   uint32_t hw = LoadAcquire(g_fd_hw);
   for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
     int fd = static_cast<int>(n);
-    if (Ours(fd) == nullptr) continue;
+    if ((FdEntry(fd) & PSTN_FD_KIND) != PSTN_FD_EP) continue;
     int flags = sys::Fcntl(fd, F_GETFD, 0);
     bool survives = flags >= 0 && (flags & FD_CLOEXEC) == 0;
     bool named = spawn && (LoadRelaxed(action_sources[n / 64]) >> (n % 64) & 1u) != 0;
@@ -147,11 +147,12 @@ void ExportInherited(bool spawn) {
 void ExportConfined() {
   if (g_proc.confined) return;
   g_proc.confined = true;
+  FenceWithoutKernel();
   if (!g_proc.attached) return;
   uint32_t hw = LoadAcquire(g_fd_hw);
   for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
     int fd = static_cast<int>(n);
-    if (Ours(fd) != nullptr) (void)SockExport(fd);
+    (void)SockExport(fd);
   }
 }
 

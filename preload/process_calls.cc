@@ -19,6 +19,7 @@
 #include "leaving.h"
 #include "real.h"
 #include "sock/reap.h"
+#include "spawning.h"
 
 using namespace postern;
 
@@ -28,7 +29,7 @@ void postern::Adopted(uint32_t slot, pid_t pid) {
   int e = errno;
   uint32_t own = SelfTid();
   if (pid < 0) {
-    ReapSlot(g_proc.view, slot);
+    ReapSlot(slot);
   } else {
     CompareExchange(Stack().slots[slot].pid, own, static_cast<uint32_t>(pid));
   }
@@ -247,38 +248,31 @@ PSTN_EXPORT int execle(const char* path, const char* arg, ...) noexcept {
   return fits ? execve(path, argv, envp) : Ret<int>(-E2BIG);
 }
 
-namespace {
-
-// The child is made inside libc, past our fork handlers: it gets a slot of its own beforehand,
-// which its image, if it is preloaded, takes over; posternd reaps it otherwise.
-template <typename Spawn>
-int SpawnWith(pid_t* pid, const char* path, bool search, char* const envp[], Spawn spawn) {
+int postern::SpawnWith(pid_t* pid, const char* path, bool search, char* const envp[],
+                       SpawnCall spawn, void* context) {
   pid_t none;
   if (pid == nullptr) pid = &none;
-  if (!g_proc.attached) return spawn(pid, envp);
+  if (!g_proc.attached) return spawn(context, pid, envp);
   if (LosesLibrary(path, search)) {
     ExportInherited(true);
-    return spawn(pid, envp);
+    return spawn(context, pid, envp);
   }
   char attach[kAttachBytes];
   char* env[kMaxEnv];
-  ForkPrepare();  // what the slot's table says and what the child inherits is one state
+  SpawnPrepare();  // what the slot's table says and what the child inherits is one state
   uint32_t slot = EmbryoSlot();
   size_t len = slot != PSTN_NONE ? ExecPrepare(attach, sizeof attach, slot, true) : 0;
-  int r = len != 0 && WithAttach(envp, attach, env, kMaxEnv)
-              ? spawn(pid, static_cast<char* const*>(env))
-              : spawn(pid, envp);
+  int r = len != 0 && WithAttach(envp, attach, env, kMaxEnv) ? spawn(context, pid, env)
+                                                             : spawn(context, pid, envp);
   ExecFailed();
-  ForkParent();
+  SpawnDone();
   if (slot != PSTN_NONE) Adopted(slot, r == 0 ? *pid : -1);
   return r;
 }
 
-}  // namespace
-
 PSTN_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                             const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
-  return SpawnWith(pid, path, false, envp, [&](pid_t* p, char* const* env) {
+  return SpawnBy(pid, path, false, envp, [&](pid_t* p, char* const* env) {
     return PSTN_REAL(posix_spawn)(p, path, actions, attr, argv, env);
   });
 }
@@ -286,57 +280,7 @@ PSTN_EXPORT int posix_spawnp(pid_t* pid, const char* file,
                              const posix_spawn_file_actions_t* actions,
                              const posix_spawnattr_t* attr, char* const argv[],
                              char* const envp[]) {
-  return SpawnWith(pid, file, true, envp, [&](pid_t* p, char* const* env) {
+  return SpawnBy(pid, file, true, envp, [&](pid_t* p, char* const* env) {
     return PSTN_REAL(posix_spawnp)(p, file, actions, attr, argv, env);
   });
-}
-
-// ---------------------------------------------------------------- system, popen
-// libc starts the shell inside, with `environ`: what the shell must know is put there meanwhile.
-// The array stays, for a thread that is in getenv() at that moment.
-namespace {
-
-pstn_lock shell_lock;
-char shell_attach[kAttachBytes];
-char* shell_env[kMaxEnv];
-
-template <typename Call>
-auto WithShellEnvironment(Call call) {
-  if (!g_proc.attached) return call();
-  ForkPrepare();
-  uint32_t slot = EmbryoSlot();
-  if (slot == PSTN_NONE) {
-    ForkParent();
-    return call();
-  }
-  Lock(shell_lock);
-  char** own = environ;
-  if (ExecPrepare(shell_attach, sizeof shell_attach, slot, true) != 0 &&
-      WithAttach(own, shell_attach, shell_env, kMaxEnv))
-    environ = shell_env;
-  Unlock(shell_lock);
-  ForkParent();
-  auto r = call();
-  int e = errno;
-  if (environ == shell_env) environ = own;
-  ExecFailed();
-  errno = e;
-  return r;
-}
-
-}  // namespace
-
-PSTN_EXPORT int system(const char* command) {
-  uint32_t slot = PSTN_NONE;
-  int r = WithShellEnvironment([&] {
-    if (g_proc.attached) slot = EmbryoSlot();
-    return PSTN_REAL(system)(command);
-  });
-  // No shell has come, or it had no library; one that came and has ended is posternd's.
-  if (slot != PSTN_NONE && LoadAcquire(Stack().slots[slot].state) == PSTN_SL_EMBRYO)
-    Adopted(slot, -1);
-  return r;
-}
-PSTN_EXPORT FILE* popen(const char* command, const char* mode) {
-  return WithShellEnvironment([&] { return PSTN_REAL(popen)(command, mode); });
 }

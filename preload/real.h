@@ -32,13 +32,6 @@ inline T Ret(long r) {
   return static_cast<T>(-1);
 }
 
-// The endpoint of `fd` if the library has to look at the call; null for everything else. This is
-// all that a program pays for descriptors that are not ours.
-inline pstn_ep* Ours(int fd) {
-  uint32_t e = FdEntry(fd);
-  return (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), e & PSTN_FD_IDX) : nullptr;
-}
-
 // What a call on an fd that has no endpoint comes to: the kernel's business, or -EBADF, because the
 // program has closed that number (its socket waits in the cache) or never had it (our own fds).
 inline bool IsHidden(uint32_t entry) {
@@ -46,6 +39,30 @@ inline bool IsHidden(uint32_t entry) {
   return kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL;
 }
 inline long Foreign(int fd) { return IsHidden(FdEntry(fd)) ? -EBADF : kPass; }
+
+// One call on a descriptor: `ours(call)` if it is an endpoint's; `real(fd)`, libc's, if that says
+// kPass or it is something else. A program pays a look at its number for descriptors that are not
+// ours.
+template <typename T, typename Fn, typename Real>
+inline T Through(int fd, Fn ours, Real real) {
+  for (bool again = true; again;) {
+    again = false;
+    Call call(fd);
+    if (call.ep() != nullptr) {
+      const long r = ours(call);
+      if (r == kRestart) [[unlikely]] {
+        again = true;
+        continue;
+      }
+      if (r != kPass) return Ret<T>(r);
+      if (call.moved()) [[unlikely]]  // another thread has closed the number: the call goes on
+        return real(call.fd());
+    } else if (IsHidden(call.entry())) {
+      return Ret<T>(-EBADF);
+    }
+  }
+  return real(fd);
+}
 
 // EPIPE raises SIGPIPE in the thread, unless the call says not to.
 void RaiseSigpipe();

@@ -13,13 +13,12 @@
 // What the program has installed is in `actions`; whether it still stands, the kernel knows: only
 // if OnSignal is installed there does the entry count. Calls of libc's own (system, sigset) and
 // direct system calls thus never disagree with the table.
-#include <pthread.h>
 #include <signal.h>
 #include <ucontext.h>
 
 #include <cstring>
 
-#include "base/lock.h"
+#include "base/local_lock.h"
 #include "real.h"
 
 namespace postern {
@@ -48,7 +47,7 @@ struct Action {
   Handler handler;
 };
 Action actions[kSignals];
-pstn_lock actions_lock;
+PSTN_LOCK_WHOLE(actions_lock);
 uint64_t interrupting;  // siginterrupt(): signal() installs these without SA_RESTART
 
 struct Late {
@@ -113,9 +112,10 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
   uint32_t waiter = t_sleep_waiter;
   t_sleep_word = nullptr;  // for good, too, if it does not return
   t_sleep_waiter = PSTN_NONE;
+  t_handlers++;
+  if (word != nullptr) FetchOr(*word, kNudge);  // it may have to begin anew (kRestart)
   if ((a.flags & SA_RESTART) == 0 || waits) {
     t_interrupts++;
-    if (word != nullptr) FetchOr(*word, kNudge);
     if (waiter != PSTN_NONE) (void)RingBell(g_proc.bells, BellOf(Stack(), waiter));
   }
   SetThreadMask(mask | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : Bit(signo)));
@@ -189,8 +189,6 @@ sighandler_t Install(int signo, sighandler_t handler, int flags, uint64_t mask) 
 void SignalsInit() {
   if (!g_proc.enabled) return;
   g_run_late = RunLate;
-  (void)pthread_atfork([] { Lock(actions_lock); }, [] { Unlock(actions_lock); },
-                       [] { Unlock(actions_lock); });
 }
 
 }  // namespace postern

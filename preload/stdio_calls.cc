@@ -3,12 +3,11 @@
 //
 // A FILE of libc reads and writes past our hooks. For an accelerated socket we build it with
 // fopencookie, whose functions are our hooks, and answer fileno() for it.
-#include <pthread.h>
-
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/local_lock.h"
 #include "real.h"
 
 using namespace postern;
@@ -25,11 +24,12 @@ struct Stream {
   int fd;
   Stream* next;
 };
-pstn_lock streams_lock;
+PSTN_LOCK_WHOLE(streams_lock);
 Stream* streams;  // of this process, most recent first
 
 bool NeedsCookie(int fd) {
-  const pstn_ep* ep = Ours(fd);
+  const Call call(fd);
+  const pstn_ep* ep = call.ep();
   return ep != nullptr && !IsKernels(*ep);
 }
 
@@ -114,8 +114,6 @@ namespace postern {
 // the kernel's half of them.
 void StdioAttach() {
   if (!g_proc.enabled) return;
-  (void)pthread_atfork([] { Lock(streams_lock); }, [] { Unlock(streams_lock); },
-                       [] { Unlock(streams_lock); });
   FILE* f;
   if (NeedsCookie(0) && (f = OpenStream(0, "r")) != nullptr) stdin = f;
   if (NeedsCookie(1) && (f = OpenStream(1, "w")) != nullptr) stdout = f;

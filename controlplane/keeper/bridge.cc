@@ -32,7 +32,8 @@ Bridge::~Bridge() {
   if (reset_) {
     const linger now{1, 0};
     (void)setsockopt(kernel_fd_, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-    if (pstn_ep* ep = EpOfFd(ring_fd_))
+    const Call call(ring_fd_);
+    if (pstn_ep* ep = call.ep())
       (void)SockSetOpt(ring_fd_, *ep, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
   }
   (void)SockClose(ring_fd_, FdEntry(ring_fd_));
@@ -44,9 +45,9 @@ long Bridge::Read(bool from_ring, void* to, size_t bytes) {
     const ssize_t got = recv(kernel_fd_, to, bytes, MSG_DONTWAIT);
     return got >= 0 ? got : -errno;
   }
-  pstn_ep* ep = EpOfFd(ring_fd_);
+  Call call(ring_fd_);
   iovec iov{to, bytes};
-  return ep != nullptr ? SockRecv(ring_fd_, *ep, &iov, 1, MSG_DONTWAIT) : -EBADF;
+  return call.ep() != nullptr ? SockRecv(call, &iov, 1, MSG_DONTWAIT) : -EBADF;
 }
 
 long Bridge::Write(bool to_ring, const void* from, size_t bytes, int flags) {
@@ -55,24 +56,26 @@ long Bridge::Write(bool to_ring, const void* from, size_t bytes, int flags) {
     const ssize_t put = send(kernel_fd_, from, bytes, flags);
     return put >= 0 ? put : -errno;
   }
-  pstn_ep* ep = EpOfFd(ring_fd_);
+  Call call(ring_fd_);
   iovec iov{const_cast<void*>(from), bytes};
-  return ep != nullptr ? SockSend(ring_fd_, *ep, &iov, 1, flags) : -EBADF;
+  return call.ep() != nullptr ? SockSend(call, &iov, 1, flags) : -EBADF;
 }
 
 // The urgent byte comes next. A read stops before it.
 bool Bridge::AtMark(bool ring) {
   int at = 0;
   if (!ring) return ioctl(kernel_fd_, SIOCATMARK, &at) == 0 && at != 0;
-  pstn_ep* ep = EpOfFd(ring_fd_);
+  const Call call(ring_fd_);
+  pstn_ep* ep = call.ep();
   return ep != nullptr && SockIoctl(ring_fd_, *ep, SIOCATMARK, &at) == 0 && at != 0;
 }
 
 void Bridge::ShutWrite(bool ring) {
   if (!ring) {
     (void)shutdown(kernel_fd_, SHUT_WR);
-  } else if (pstn_ep* ep = EpOfFd(ring_fd_)) {
-    (void)SockShutdown(ring_fd_, *ep, SHUT_WR);
+  } else {
+    const Call call(ring_fd_);
+    if (pstn_ep* ep = call.ep()) (void)SockShutdown(ring_fd_, *ep, SHUT_WR);
   }
 }
 

@@ -72,6 +72,7 @@ uint64_t WireKeeper::Work(Company company) {
   stack::WireState& w = g_wire->state();
   const uint64_t now = MonotonicNs();
   (void)g_wire->Poll(now);
+  WireErrands();
   // Posted: a program has died, and has left something to be swept.
   const bool asked = Exchange(Stack().waiters[PSTN_EVMAP_WIRE].posted, 0u) != 0;
   if (asked || now - swept_ns_ > (IsAfter(company) ? kSweepAfterNs : kSweepNs)) {
@@ -116,13 +117,15 @@ bool WireKeeper::Lives(uint32_t slot, Company company) {
 // Claimed first: a posternd that comes meanwhile leaves alone what is dead already.
 static void Bury(uint32_t slot) {
   pstn_stack& s = Stack();
-  uint32_t state = LoadAcquire(s.slots[slot].state);
-  if ((state != PSTN_SL_LIVE && state != PSTN_SL_EMBRYO) ||
-      ReapWouldWait(s, slot, daemon::ThreadIsStopped) ||
-      !CompareExchange(s.slots[slot].state, state, uint32_t{PSTN_SL_DEAD}))
+  const uint32_t state = LoadAcquire(s.slots[slot].state), pid = LoadRelaxed(s.slots[slot].pid);
+  const auto stopped = [](const pstn_lock& lock) {
+    return daemon::ThreadIsStopped(LoadRelaxed(lock.word) & PSTN_LOCK_TID);
+  };
+  if ((state != PSTN_SL_LIVE && state != PSTN_SL_EMBRYO) || ReapWouldWait(s, slot, stopped) ||
+      !ClaimDead(slot, pid))
     return;
-  ReapListeners(g_proc.view, slot);
-  ReapSlot(g_proc.view, slot);
+  ReapListeners(slot);
+  ReapSlot(slot);
 }
 
 bool WireKeeper::IsAfter(Company company) {

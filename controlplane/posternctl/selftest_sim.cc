@@ -201,7 +201,9 @@ void Play(End& client, End& server) {
   client.Start(now_ns);
   server.Start(now_ns);
   while ((!client.over() && !client.stuck()) || (!server.over() && !server.stuck())) {
-    if (client.Look(now_ns) | server.Look(now_ns)) continue;
+    const bool client_moved = client.Look(now_ns);  // both look, whatever the first has found
+    const bool server_moved = server.Look(now_ns);
+    if (client_moved || server_moved) continue;
     pollfd polled[2] = {{client.over() || client.stuck() ? -1 : client.wire().fd(), POLLIN, 0},
                         {server.over() || server.stuck() ? -1 : server.wire().fd(), POLLIN, 0}};
     if (poll(polled, 2, kQuietMs) > 0) continue;

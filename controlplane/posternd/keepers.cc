@@ -45,7 +45,7 @@ pid_t Keepers::Spawn(const Stack& stack) const {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   // From a number that is not the target's, so that close-on-exec is cleared in every case.
-  UniqueFd copy(fcntl(stack.fd.get(), F_DUPFD_CLOEXEC, kStackFd + 1));
+  UniqueFd copy(fcntl(stack.fd->get(), F_DUPFD_CLOEXEC, kStackFd + 1));
   posix_spawn_file_actions_adddup2(&actions, copy.get(), kStackFd);
   posix_spawnattr_t attributes;
   posix_spawnattr_init(&attributes);
@@ -140,6 +140,7 @@ void Keepers::Reap() {
     int status = 0;
     const pid_t pid = waitpid(-1, &status, WNOHANG);
     if (pid <= 0) return;
+    if (on_child) on_child(pid, status);
     for (auto it = keepers_.begin(); it != keepers_.end(); ++it) {
       if (it->second.pid != pid) continue;
       Note("keeper %d has ended, status %d", pid, status);

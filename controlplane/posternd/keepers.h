@@ -36,6 +36,7 @@ class Keepers {
   bool OnAnswer(Client& client, const ctl::Msg& answer);
   void OnGone(Client& client);
   std::function<void()> on_lost;  // one has ended
+  std::function<void(pid_t, int status)> on_child;  // any child of this process
 
  private:
   struct Job {

@@ -20,6 +20,7 @@
 #include "proc.h"
 #include "registry.h"
 #include "sock/reap.h"
+#include "stack_words.h"
 
 namespace postern::daemon {
 namespace {
@@ -36,7 +37,7 @@ uint64_t InodeOf(int fd) {
 }
 
 uint32_t RefState(const Stack& stack, uint32_t idx) {
-  return idx < PSTN_LGRS ? LoadAcquire(stack.view.s->lgrs[idx].state) : kRefFree;
+  return idx < PSTN_LGRS ? LoadAcquire(stack.s->lgrs[idx].state) : kRefFree;
 }
 
 bool EndWorks(const LinkGroup& link, uint32_t side) {
@@ -46,9 +47,9 @@ bool EndWorks(const LinkGroup& link, uint32_t side) {
 
 // The index under which the stack itself knows the link group.
 uint32_t FindRef(const Stack& stack, const LinkGroup& link, uint32_t side) {
-  const uint32_t end = std::min(LoadAcquire(stack.view.s->hdr.lgrs_hw), PSTN_LGRS);
+  const uint32_t end = std::min(LoadAcquire(stack.s->hdr.lgrs_hw), PSTN_LGRS);
   for (uint32_t i = 0; i < end; ++i) {
-    const pstn_lgr_ref& ref = stack.view.s->lgrs[i];
+    const pstn_lgr_ref& ref = stack.s->lgrs[i];
     if (LoadAcquire(ref.state) != kRefFree && ref.side == side && Same(ref.id, link.id)) return i;
   }
   return PSTN_NONE;
@@ -65,7 +66,7 @@ Registry::Pair Registry::LinksBetween(const Stack& client, const pstn_uuid& serv
     if (link->dead || end.stack != &client || end.idx != idx || !Same(link->owner[1], server))
       continue;
     if (!EndWorks(*link, 0) || !EndWorks(*link, 1)) continue;
-    const uint32_t connections = LoadRelaxed(client.view.s->lgrs[idx].conns);
+    const uint32_t connections = LoadRelaxed(client.s->lgrs[idx].conns);
     pair.count++;
     if (link->asked) pair.asked = link;
     if (pair.emptiest != nullptr && connections >= fewest) continue;
@@ -89,10 +90,11 @@ int Registry::FindLink(const Stack& client, const pstn_uuid& server, uint32_t fu
 // for nothing.
 bool Registry::Reachable(const Stack& stack) {
   bool any = false;
+  if (stack.broken || stack.ending) return false;
   // Not the others: each is a page, which a look would allocate.
-  const uint32_t end = std::min(LoadAcquire(stack.view.s->hdr.slots_hw), PSTN_SLOTS);
+  const uint32_t end = std::min(LoadAcquire(stack.s->hdr.slots_hw), PSTN_SLOTS);
   for (uint32_t slot = 0; slot < end; slot++) {
-    const pstn_slot& s = stack.view.s->slots[slot];
+    const pstn_slot& s = stack.s->slots[slot];
     if (LoadAcquire(s.state) != PSTN_SL_LIVE) continue;
     const auto found = stack.processes.find(slot);
     if (found != stack.processes.end() && found->second->client != nullptr) {
@@ -122,13 +124,14 @@ int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {
   Stack* const owner[2] = {&client, &server};
   int error = 0;
   for (uint32_t side = 0; side < 2 && error == 0; ++side) {
-    const uint32_t idx = AddLgrRef(*owner[side]->view.s, side, fresh->id, fresh->owner[1 - side]);
-    error = idx < PSTN_LGRS ? AttachEnd(*fresh, side, *owner[side], idx) : -ENOSPC;
-    if (error != 0 && idx < PSTN_LGRS) FreeLgrRef(*owner[side]->view.s, idx);
+    const uint32_t idx =
+        AddRef(*owner[side], side, fresh->id, fresh->owner[1 - side], PSTN_LGR_SAME_USER);
+    if (idx >= PSTN_LGRS) error = -ENOSPC;
+    if (error == 0) AttachEnd(*fresh, side, *owner[side], idx);
   }
   if (error != 0) {
     if (Stack* half = fresh->end[0].stack) {
-      FreeLgrRef(*half->view.s, fresh->end[0].idx);
+      FreeRef(*half, fresh->end[0].idx);
       DetachEnd(*fresh, 0);
     }
     return error;
@@ -156,24 +159,19 @@ void Registry::Push(const Stack& stack, const ctl::Msg& message, const SharedFd&
   }
 }
 
-int Registry::AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx) {
-  uint8_t* map = MapLgr(link.fd->get(), &link.id);
-  if (map == nullptr) return -ENOMEM;
+void Registry::AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx) {
   if (const auto old = stack.links.find(idx); old != stack.links.end()) {
     LinkGroup& stale = *old->second;  // the stack has given this index to another group
     DetachEnd(stale, stale.end[0].stack == &stack && stale.end[0].idx == idx ? 0 : 1);
     EraseIfUnused(stale);
   }
-  SetLgrMapping(stack.view, idx, map, 0);
   stack.links[idx] = &link;
   link.end[side] = {&stack, idx};
-  return 0;
 }
 
 void Registry::DetachEnd(LinkGroup& link, uint32_t side) {
   LinkEnd& end = link.end[side];
   if (end.stack == nullptr) return;
-  DropLgrMapping(end.stack->view, end.idx);
   end.stack->links.erase(end.idx);
   end = {};
 }
@@ -188,22 +186,24 @@ void Registry::KillLink(LinkGroup& link, uint32_t dead_side) {
   link.dead = true;
   LinkEnd& survivor = link.end[1 - dead_side];
   if (survivor.stack == nullptr || Same(link.owner[0], link.owner[1])) return;
-  MarkPeerDead(survivor.stack->view, survivor.idx);
+  ctl::Msg job;
+  job.type = ctl::Type::kJobPeerDead;
+  job.a = survivor.idx;
+  job.id = link.id;
+  reapers_.Do(*survivor.stack, job);
   if (!link_timer_.pending()) link_timer_.AddMs(kLinkTimerMs);
 }
 
 int Registry::AddLink(Stack& stack, uint32_t idx, UniqueFd memfd) {
   if (idx >= PSTN_LGRS || !memfd.ok()) return -EINVAL;
-  const pstn_lgr_ref& ref = stack.view.s->lgrs[idx];
+  const pstn_lgr_ref& ref = stack.s->lgrs[idx];
   const uint32_t state = LoadAcquire(ref.state);
   const uint32_t side = LoadRelaxed(ref.side);
   const pstn_uuid id = ref.id;
   const pstn_uuid peer = ref.peer;
   if (state == kRefFree || side > 1) return -ENOENT;
-  uint8_t* map = MapLgr(memfd.get(), &id);
-  if (map == nullptr) return -EINVAL;
-  const pstn_uuid owner[2] = {LgrHdr(map).stack[0], LgrHdr(map).stack[1]};
-  UnmapLgr(map);
+  pstn_uuid owner[2];
+  if (!OwnersOfLgr(memfd.get(), id, owner)) return -EINVAL;
   if (!Same(owner[side], stack.id) || !Same(owner[1 - side], peer)) return -EPERM;
 
   const uint64_t inode = InodeOf(memfd.get());
@@ -221,10 +221,7 @@ int Registry::AddLink(Stack& stack, uint32_t idx, UniqueFd memfd) {
   LinkGroup& link = *place;
   if (link.end[side].stack == &stack && link.end[side].idx == idx) return 0;
   if (link.end[side].stack != nullptr) return -EEXIST;
-  if (const int error = AttachEnd(link, side, stack, idx); error != 0) {
-    EraseIfUnused(link);
-    return error;
-  }
+  AttachEnd(link, side, stack, idx);
   if (link.dead) {
     KillLink(link, 1 - side);
   } else if (link.remote[1 - side]) {
@@ -249,8 +246,9 @@ void Registry::AttachWaiting(Stack& stack) {
       const uint32_t idx = FindRef(stack, *link, side);
       if (idx == PSTN_NONE) {
         KillLink(*link, side);  // it has given its end up
-      } else if (AttachEnd(*link, side, stack, idx) == 0 && link->dead) {
-        KillLink(*link, 1 - side);
+      } else {
+        AttachEnd(*link, side, stack, idx);
+        if (link->dead) KillLink(*link, 1 - side);
       }
     }
   }
@@ -289,10 +287,10 @@ void Registry::LinkTimer() {
       const LinkEnd end = link.end[side];
       if (end.stack == nullptr) continue;
       const uint32_t state = RefState(*end.stack, end.idx);
-      if (state == kRefPeerDead && LgrIdle(*end.stack->view.s, end.idx)) {
-        FreeLgrRef(*end.stack->view.s, end.idx);
+      if (state == kRefPeerDead && LgrIdle(*end.stack->s, end.idx)) {
+        FreeRef(*end.stack, end.idx);
         DetachEnd(link, side);
-      } else if (state == kRefPeerDead) {
+      } else if (state == kRefPeerDead || link.dead) {
         look_again = true;
       }
     }

@@ -11,7 +11,7 @@
 #include "base/atomic.h"
 #include "log.h"
 #include "registry.h"
-#include "sock/reap.h"
+#include "stack_words.h"
 
 namespace postern::daemon {
 namespace {
@@ -24,13 +24,11 @@ uint64_t InodeOf(int fd) {
 }  // namespace
 
 int Registry::AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who) {
-  const uint32_t idx = AddLgrRef(*own.view.s, side, link.id, link.owner[1 - side]);
+  const uint32_t idx = AddRef(own, side, link.id, link.owner[1 - side], who);
   if (idx >= PSTN_LGRS) return -ENOSPC;
-  StoreRelaxed(own.view.s->lgrs[idx].remote, who);
   link.remote[1 - side] = true;
-  const int error = AttachEnd(link, side, own, idx);
-  if (error != 0) FreeLgrRef(*own.view.s, idx);
-  return error;
+  AttachEnd(link, side, own, idx);
+  return 0;
 }
 
 int Registry::MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, LinkGroup*& link) {
@@ -59,11 +57,10 @@ int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const
   });
   if (of_pair >= PSTN_PAIR_LGRS) return -ENOSPC;
   if (!Reachable(*own)) return -EAGAIN;
-  uint8_t* map = memfd.ok() ? MapLgr(memfd.get(), &id) : nullptr;
-  if (map == nullptr) return -EINVAL;
-  const bool ours = Same(LgrHdr(map).stack[0], client) && Same(LgrHdr(map).stack[1], server);
-  UnmapLgr(map);
-  if (!ours) return -EINVAL;
+  pstn_uuid owner[2];
+  if (!memfd.ok() || !OwnersOfLgr(memfd.get(), id, owner) || !Same(owner[0], client) ||
+      !Same(owner[1], server))
+    return -EINVAL;
   auto fresh = std::make_unique<LinkGroup>();
   fresh->id = id;
   fresh->owner = {client, server};

@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "named_stacks.h"
 
-#include <fcntl.h>
-
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -31,7 +29,7 @@ bool NamedStacks::KeyOf(const pstn_stack& stack, pid_t pid, uid_t uid, Key& key)
 }
 
 int NamedStacks::Find(pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out) {
-  pstn_stack* const stack = MapStack(memfd.get());
+  const pstn_stack* const stack = LookAtStack(memfd.get());
   if (stack == nullptr) return -EINVAL;
   Key key;
   const bool named = KeyOf(*stack, pid, uid, key);
@@ -48,14 +46,13 @@ int NamedStacks::Find(pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out) {
 
 void NamedStacks::Learn(const Stack& stack, pid_t pid, uid_t uid) {
   Key key;
-  if (!KeyOf(*stack.view.s, pid, uid, key)) return;
+  if (!KeyOf(*stack.s, pid, uid, key)) return;
   const auto it = entries_.find(key);
   if (it != entries_.end()) {
     if (SameUuid(it->second.id, stack.id)) it->second.known = true;
     return;
   }
-  UniqueFd copy(fcntl(stack.fd.get(), F_DUPFD_CLOEXEC, 0));
-  if (copy.ok()) entries_[key] = {stack.id, Share(std::move(copy)), true};
+  entries_[key] = {stack.id, stack.fd, true};
 }
 
 void NamedStacks::Prune(const Registry& registry) {

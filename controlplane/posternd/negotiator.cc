@@ -127,7 +127,7 @@ void Negotiator::Do(Talk& talk, const ClcActions& actions) {
 void Negotiator::Request(Talk& talk, ClcDo what) {
   if (what == ClcDo::kRegister) return Register(talk);
   if (what == ClcDo::kAttach) return Attach(talk);
-  if (what == ClcDo::kAcknowledge) return Step(talk, Acknowledge(talk));
+  if (what == ClcDo::kAcknowledge) return Acknowledge(talk);
 }
 
 Asks::Done Negotiator::Later(const Talk& talk,
@@ -180,32 +180,41 @@ void Negotiator::Attached(Talk& talk, int status, const ctl::Msg& answer) {
   Step(talk, ClcEvent::DeviceOk());
 }
 
-ClcEvent Negotiator::Acknowledge(Talk& talk) {
+void Negotiator::Acknowledge(Talk& talk) {
   Stack* const stack = registry_.Find(talk.stack);
   const auto link = registry_.links().find(talk.link);
+  ctl::Msg offer;
+  pstn_addr server, client;
   if (stack == nullptr || link == registry_.links().end() || link->second->end[1].stack != stack ||
-      talk.conn >= PSTN_CONNS)
-    return ClcEvent::DeviceFailed();
-  Admitted admitted;
-  admitted.conn = talk.conn;
-  admitted.conn_gen = talk.conn_gen;
-  admitted.ep_idx = talk.ep_idx;
-  admitted.ep_gen = talk.ep_gen;
-  if (!NamesOf(talk.socket.get(), admitted.server, admitted.client))
-    return ClcEvent::DeviceFailed();
-  if (!AdmitOffered(stack->view, link->second->end[1].idx, admitted))
-    return ClcEvent::DeviceFailed();
-  if (!admitted.translated) {
+      talk.conn >= PSTN_CONNS || !NamesOf(talk.socket.get(), server, client))
+    return Step(talk, ClcEvent::DeviceFailed());
+  offer.b = talk.conn;
+  offer.c = talk.conn_gen;
+  offer.uuid = {talk.ep_idx, talk.ep_gen};
+  offer.addr = server;
+  ctl::SetJobClient(offer, client);
+  registry_.AdmitOffer(*stack, *link->second, offer,
+                       [this, id = talk.id, server](int status, bool translated) {
+                         const auto it = talks_.find(id);
+                         if (it == talks_.end() || it->second->over) return;
+                         Acknowledged(*it->second, status, translated, server);
+                       });
+}
+
+void Negotiator::Acknowledged(Talk& talk, int status, bool translated, const pstn_addr& server) {
+  const auto link = registry_.links().find(talk.link);
+  if (status != 0 || link == registry_.links().end()) return Step(talk, ClcEvent::DeviceFailed());
+  if (!translated) {
     ctl::Msg message;
     message.type = ctl::Type::kLearn;
     message.uuid = talk.stack;
     message.peer = link->second->owner[0];
     message.a = talk.ep_idx;
     message.b = talk.ep_gen;
-    message.addr = admitted.server;
+    message.addr = server;
     upstream_.Send(message);
   }
-  return ClcEvent::DeviceOk();
+  Step(talk, ClcEvent::DeviceOk());
 }
 
 // ---- bytes

@@ -49,7 +49,8 @@ class Negotiator {
   void Request(Talk& talk, ClcDo what);
   void Register(Talk& talk);
   void Attach(Talk& talk);
-  ClcEvent Acknowledge(Talk& talk);
+  void Acknowledge(Talk& talk);
+  void Acknowledged(Talk& talk, int status, bool translated, const pstn_addr& server);
   void Readable(Talk& talk);
   bool ReadMessage(Talk& talk);
   void Finish(Talk& talk, ClcDo how);

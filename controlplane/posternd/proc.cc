@@ -122,6 +122,19 @@ bool IsAlive(pid_t pid, uint64_t start_time) {
   return start_time == 0 || stat.start_time == start_time;
 }
 
+Mapped HasMapped(pid_t pid, uint64_t inode) {
+  if (Maps(pid, inode)) return Mapped::kYes;
+  if (std::ifstream(Path(pid, "maps")).peek() != std::ifstream::traits_type::eof())
+    return Mapped::kNo;
+  std::ifstream file(Path(pid, "status"));
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.compare(0, 4, "Uid:") != 0) continue;
+    return strtoul(line.c_str() + 4, nullptr, 10) == geteuid() ? Mapped::kUnknown : Mapped::kNo;
+  }
+  return Mapped::kNo;
+}
+
 bool ThreadIsStopped(uint32_t tid) {
   const char state = ReadStat(static_cast<pid_t>(tid)).state;
   return state == 'T' || state == 't';

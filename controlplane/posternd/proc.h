@@ -33,6 +33,9 @@ bool IsPidfd(int fd);
 bool IsAlive(pid_t pid, uint64_t start_time);
 
 bool ThreadIsStopped(uint32_t tid);  // by a signal or a debugger
+// Whether it has the file (by inode) mapped; kUnknown: we may not look, though it is of our user.
+enum class Mapped { kNo, kYes, kUnknown };
+Mapped HasMapped(pid_t pid, uint64_t inode);
 // Processes that have the file (by inode) mapped, as far as we may look into them. Slow: it reads
 // the maps of every process.
 std::set<pid_t> MappersOf(uint64_t inode);

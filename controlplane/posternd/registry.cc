@@ -10,11 +10,10 @@
 #include <utility>
 
 #include "base/atomic.h"
-#include "base/counters.h"
 #include "log.h"
+#include "pid_namespaces.h"
 #include "proc.h"
-#include "sock/proc.h"
-#include "sock/reap.h"
+#include "stack_words.h"
 
 namespace postern::daemon {
 namespace {
@@ -33,10 +32,11 @@ uint64_t InodeOf(int fd) {
 }
 
 SlotCopy ReadSlot(const Stack& stack, uint32_t slot) {
-  const pstn_slot& s = stack.view.s->slots[slot];
+  const pstn_slot& s = stack.s->slots[slot];
   SlotCopy copy{};
   copy.state = LoadAcquire(s.state);
   copy.pid = static_cast<pid_t>(LoadRelaxed(s.pid));
+  copy.pidns = LoadRelaxed(s.pidns);
   copy.start_time = LoadRelaxed(s.start_time);
   copy.exec_pending = LoadAcquire(s.exec_pending);
   return copy;
@@ -46,7 +46,22 @@ bool Held(const SlotCopy& slot) {
 }
 
 uint32_t SlotsInUse(const Stack& stack) {
-  return std::min(LoadAcquire(stack.view.s->hdr.slots_hw), PSTN_SLOTS);
+  return std::min(LoadAcquire(stack.s->hdr.slots_hw), PSTN_SLOTS);
+}
+
+// A slot that does not say of which PID namespace it speaks means ours.
+bool IsElsewhere(const SlotCopy& copy) {
+  return copy.pidns != 0 && copy.pidns != PSTN_NONE && copy.pidns != OwnPidnsIno();
+}
+// The process as it is here; 0: it is in another PID namespace, and not there any more.
+pid_t PidHere(const SlotCopy& copy, uint64_t start_time) {
+  return IsElsewhere(copy) ? FindPid(copy.pidns, copy.pid, start_time) : copy.pid;
+}
+
+// Anything may stand in a slot. A process that nobody has vouched for (hello, its parent) is of the
+// family if it has the family's memory.
+bool IsOfFamily(const Stack& stack, pid_t pid) {
+  return pid > 0 && HasMapped(pid, stack.inode) != Mapped::kNo;
 }
 
 }  // namespace
@@ -56,7 +71,14 @@ Registry::Registry(event_base* base, Directory& directory, std::function<void()>
       directory_(directory),
       on_change_(std::move(on_change)),
       slot_timer_(base, -1, 0, [this] { SlotTimer(); }),
-      link_timer_(base, -1, 0, [this] { LinkTimer(); }) {}
+      link_timer_(base, -1, 0, [this] { LinkTimer(); }),
+      reapers_(base) {
+  reapers_.SetDirectory(directory.fd());
+  reapers_.find = [this](const pstn_uuid& id) -> const Stack* { return Find(id); };
+  reapers_.on_failed = [this](const pstn_uuid& id, const std::string& why) {
+    ReaperFailed(id, why);
+  };
+}
 
 // The clients' connections go on without us: nothing is taken apart, only let go.
 Registry::~Registry() {
@@ -73,7 +95,7 @@ const Stack* Registry::EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t
   for (const auto& [id, stack] : stacks_) {
     for (const auto& [slot, process] : stack->processes) {
       if (process->pid != pid) continue;
-      const pstn_stack& s = *stack->view.s;
+      const pstn_stack& s = *stack->s;
       const uint32_t chunk = LoadAcquire(s.slots[slot].chunk[fd / PSTN_FDCHUNK_FDS]);
       if (chunk >= PSTN_FDCHUNKS) return nullptr;
       const uint32_t entry = LoadAcquire(s.fdchunks[chunk].fd[fd % PSTN_FDCHUNK_FDS]);
@@ -89,11 +111,10 @@ const Stack* Registry::EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t
 void Registry::StoreHeld(const pstn_uuid& id, uint32_t ep_idx, uint32_t ep_gen, uint32_t held,
                          uint32_t in_talks) {
   Stack* const stack = Find(id);
-  pstn_ep* const ep = stack != nullptr ? EpAt(*stack->view.s, ep_idx) : nullptr;
+  const pstn_ep* const ep = stack != nullptr ? EpAt(*stack->s, ep_idx) : nullptr;
   if (ep == nullptr || LoadRelaxed(ep->gen) != ep_gen) return;
   const bool more = held > LoadRelaxed(ep->held);
-  StoreRelease(ep->held, held);
-  StoreRelease(ep->in_talks, in_talks);
+  PutHeld(*stack, ep_idx, held, in_talks);
   if (!more) return;
   ctl::Msg message;
   message.type = ctl::Type::kHeld;
@@ -104,7 +125,7 @@ void Registry::StoreHeld(const pstn_uuid& id, uint32_t ep_idx, uint32_t ep_gen, 
 
 uint32_t Registry::BacklogOf(const pstn_uuid& id, uint32_t ep_idx, uint32_t ep_gen) {
   Stack* const stack = Find(id);
-  const pstn_ep* const ep = stack != nullptr ? EpAt(*stack->view.s, ep_idx) : nullptr;
+  const pstn_ep* const ep = stack != nullptr ? EpAt(*stack->s, ep_idx) : nullptr;
   return ep != nullptr && LoadRelaxed(ep->gen) == ep_gen ? LoadRelaxed(ep->backlog) : 0;
 }
 
@@ -113,7 +134,7 @@ int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack) {
   stack = Find(id);
   // Known by its id: then it has to be the very same memory.
   if (stack != nullptr) return stack->inode == inode ? 0 : -EEXIST;
-  pstn_stack* map = MapStack(memfd.get());
+  const pstn_stack* map = LookAtStack(memfd.get());
   if (map == nullptr) return -EINVAL;
   const pstn_uuid found = map->hdr.id;
   if (!Same(found, id)) {
@@ -122,9 +143,9 @@ int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack) {
   }
   auto fresh = std::make_unique<Stack>();
   fresh->id = id;
-  fresh->fd = std::move(memfd);
+  fresh->fd = Share(std::move(memfd));
   fresh->inode = inode;
-  fresh->view.s = map;
+  fresh->s = map;
   stack = fresh.get();
   stacks_[id] = std::move(fresh);
   return 0;
@@ -136,10 +157,13 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
   Stack* stack = nullptr;
   int error = OpenStack(id, std::move(memfd), stack);
   if (error != 0) return error;
+  if (stack->broken) return -ECONNRESET;
   const SlotCopy copy = ReadSlot(*stack, slot);
   Process* process = nullptr;
-  error =
-      copy.pid == client.pid() ? Watch(*stack, slot, copy.pid, copy.start_time, process) : -EPERM;
+  // The kernel says who it is, in our PID namespace; the slot says who it is in its own.
+  const bool is_own =
+      IsElsewhere(copy) ? IsPidThere(client.pid(), copy.pid) : copy.pid == client.pid();
+  error = is_own ? Watch(*stack, slot, copy, client.pid(), process) : -EPERM;
   if (error != 0) {
     if (is_new) ReleaseStack(*stack);
     return error;
@@ -148,7 +172,7 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
   if (process->client != nullptr) process->client->process = nullptr;
   process->client = &client;
   client.process = process;
-  Note("stack %s: hello from pid %d, slot %u", Text(id).c_str(), copy.pid, slot);
+  Note("stack %s: hello from pid %d, slot %u", Text(id).c_str(), client.pid(), slot);
   if (is_new) {
     AttachWaiting(*stack);
     on_change_();
@@ -161,34 +185,42 @@ int Registry::ChildSlot(Process& parent, uint32_t slot, pid_t child) {
   Stack& stack = *parent.stack;
   if (slot >= PSTN_SLOTS || child <= 0) return -EINVAL;
   const SlotCopy copy = ReadSlot(stack, slot);
+  const pid_t here = FindChild(parent.pid, child);
   Process* process = nullptr;
-  if (copy.pid == child) {
-    (void)Watch(stack, slot, child, copy.start_time, process);
-  } else if (copy.state == PSTN_SL_EMBRYO && copy.pid == parent.pid) {
+  if (copy.state == PSTN_SL_LIVE && (copy.pid == child || IsPidThere(here, copy.pid))) {
+    (void)Watch(stack, slot, copy, here, process);
+  } else if (copy.state == PSTN_SL_EMBRYO && (copy.pid == child || copy.pid == parent.there)) {
     // Not taken over yet. Perhaps it never will be (a static program, an early death), and the
     // parent may live on for ever: the slot is held for as long as the child lives.
-    stack.suspects[slot] = {parent.pid, child, Clock::now()};
+    stack.suspects[slot] = {copy.pid, here, Clock::now()};
   }
   ScanOrDrop(stack);
   return 0;
 }
 
-int Registry::Watch(Stack& stack, uint32_t slot, pid_t pid, uint64_t start_time,
+int Registry::Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid,
                     Process*& process) {
   const auto known = stack.processes.find(slot);
   if (known != stack.processes.end()) {
-    if (known->second->pid == pid && !PidfdIsDead(known->second->pidfd.get())) {
+    const Process& old = *known->second;
+    if (old.there == copy.pid && (pid == 0 || old.pid == pid) && !PidfdIsDead(old.pidfd.get())) {
       process = known->second.get();
       return 0;
     }
     Forget(stack, slot);  // the slot has passed on to another process
   }
-  UniqueFd pidfd = OpenPidfd(pid, start_time);
+  if (pid == 0) {
+    pid = PidHere(copy, copy.start_time);
+    // The image that an exec makes has not come to map it.
+    if (copy.exec_pending == PSTN_EXEC_NONE && !IsOfFamily(stack, pid)) return -ESRCH;
+  }
+  UniqueFd pidfd = OpenPidfd(pid, copy.start_time);
   if (!pidfd.ok() || PidfdIsDead(pidfd.get())) return -ESRCH;
   auto fresh = std::make_unique<Process>();
   fresh->stack = &stack;
   fresh->slot = slot;
   fresh->pid = pid;
+  fresh->there = copy.pid;
   fresh->died =
       std::make_unique<Event>(base_, pidfd.get(), EV_READ,
                               [this, id = stack.id, slot, pid] { ProcessDied(id, slot, pid); });
@@ -221,37 +253,25 @@ void Registry::ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid) 
   Stack* stack = Find(stack_id);
   if (stack == nullptr) return;
   Note("stack %s: pid %d, slot %u, has died", Text(stack_id).c_str(), pid, slot);
+  const auto process = stack->processes.find(slot);
+  const pid_t there = process != stack->processes.end() ? process->second->there : pid;
   Forget(*stack, slot);
   // An orderly process has given its slot back itself, and another may hold it by now.
   const SlotCopy copy = ReadSlot(*stack, slot);
-  if (Held(copy) && copy.pid == pid && copy.state == PSTN_SL_LIVE)
-    (void)Reap(*stack, slot);  // else the scan is what tries again
+  if (copy.state == PSTN_SL_LIVE && copy.pid == there) Reap(*stack, slot, there);
   if (!ScanOrDrop(*stack)) WithdrawStaleListeners(*stack);
 }
 
-int Registry::ChildEnded(Stack& stack, uint32_t slot, pid_t pid) {
-  if (slot >= PSTN_SLOTS) return -EINVAL;
+void Registry::ChildEnded(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done) {
+  if (slot >= PSTN_SLOTS) return done(-EINVAL);
   const SlotCopy copy = ReadSlot(stack, slot);
-  if (!Held(copy) || copy.pid != pid) return -ENOENT;
-  if (IsAlive(pid, copy.state == PSTN_SL_LIVE ? copy.start_time : 0)) return -EBUSY;
+  const bool is_reaped = stack.reaping.count(slot) != 0;  // then this waits for the end of it
+  if ((!Held(copy) && !is_reaped) || copy.pid != pid) return done(-ENOENT);
+  const uint64_t start_time = copy.state == PSTN_SL_LIVE ? copy.start_time : 0;
+  if (!is_reaped && IsAlive(PidHere(copy, start_time), start_time)) return done(-EBUSY);
   Forget(stack, slot);
   stack.suspects.erase(slot);
-  if (Reap(stack, slot)) return 0;
-  slot_timer_.AddMs(kSlotScanMs);
-  return -EBUSY;
-}
-
-// In the order in which a client may notice: who has been told that its connection is gone finds
-// nobody at the port. False: a stopped thread (a debugger, SIGSTOP) holds a lock that this needs.
-// To take it from a living thread would have two in there when it goes on: it is tried again later.
-// So it is when other daemons still have to withdraw the listeners (Withdrawn).
-bool Registry::Reap(Stack& stack, uint32_t slot) {
-  if (ReapWouldWait(*stack.view.s, slot, ThreadIsStopped)) return false;
-  ReapListeners(stack.view, slot);
-  WithdrawStaleListeners(stack);
-  if (withdrawing && withdrawing()) return false;
-  ReapSlot(stack.view, slot);
-  return true;
+  Reap(stack, slot, pid, std::move(done));
 }
 
 void Registry::Withdrawn() { slot_timer_.AddMs(0); }
@@ -264,21 +284,29 @@ bool Registry::ScanSlots(Stack& stack) {
 }
 
 bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
+  if (stack.reaping.count(slot) != 0) return false;  // Reaped() looks again
   const SlotCopy copy = ReadSlot(stack, slot);
-  if (copy.state == PSTN_SL_EMBRYO) return ScanEmbryo(stack, slot, copy.pid);
+  if (copy.state == PSTN_SL_EMBRYO) return ScanEmbryo(stack, slot, copy);
+  if (copy.state == PSTN_SL_DEAD) {  // somebody has begun to reap it, and did not come to an end
+    Forget(stack, slot);
+    Reap(stack, slot, copy.pid);
+    return false;
+  }
   Process* process = nullptr;
   const bool live = copy.state == PSTN_SL_LIVE;
-  const bool watched = live && Watch(stack, slot, copy.pid, copy.start_time, process) == 0;
+  const bool watched = live && Watch(stack, slot, copy, 0, process) == 0;
   if (watched && process->client == nullptr && copy.exec_pending != PSTN_EXEC_NONE)
     return ScanExec(stack, slot, copy);
   stack.suspects.erase(slot);
   if (!live) return false;
   if (watched) return false;
   // No pidfd although it lives: out of descriptors. Then the timer is what notices its death.
-  if (IsAlive(copy.pid, copy.start_time)) return true;
+  const pid_t here = PidHere(copy, copy.start_time);
+  if (IsAlive(here, copy.start_time) && IsOfFamily(stack, here)) return true;
   Note("stack %s: slot %u belonged to pid %d, which is gone", Text(stack.id).c_str(), slot,
        copy.pid);
-  return !Reap(stack, slot);
+  Reap(stack, slot, copy.pid);
+  return false;
 }
 
 // The process has exec'd, and its new image has not said hello.
@@ -290,30 +318,49 @@ bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy) {
        copy.pid, slot);
   stack.suspects.erase(it);
   Forget(stack, slot);
-  return !Reap(stack, slot);
+  Reap(stack, slot, copy.pid);
+  return false;
 }
 
 // An embryo bears the id of the thread that forks, and no start time that could be relied on.
-bool Registry::ScanEmbryo(Stack& stack, uint32_t slot, pid_t parent) {
+bool Registry::ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy) {
   const auto now = Clock::now();
+  const pid_t parent = copy.pid;
   const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{parent, 0, now});
   Suspect& suspect = it->second;
   if (suspect.parent != parent) suspect = {parent, 0, now};
   // Whose child is not known is given the time that its parent lives.
-  if (IsAlive(suspect.child != 0 ? suspect.child : parent, 0)) suspect.last_alive = now;
+  const pid_t holder = suspect.child != 0 ? suspect.child : PidHere(copy, 0);
+  if (IsAlive(holder, 0) && (suspect.child != 0 || IsOfFamily(stack, holder)))
+    suspect.last_alive = now;
   // Even then, the child of a dead parent may be just about to take over.
   if (now - suspect.last_alive < kEmbryoGrace) return true;
   Note("stack %s: slot %u was never taken over by a child of pid %d", Text(stack.id).c_str(), slot,
        parent);
   stack.suspects.erase(it);
-  return !Reap(stack, slot);
+  Reap(stack, slot, copy.pid);
+  return false;
 }
 
 bool Registry::ScanOrDrop(Stack& stack) {
+  if (stack.broken) return ScanBroken(stack);
   const bool look_again = ScanSlots(stack);
   if (look_again && !slot_timer_.pending()) slot_timer_.AddMs(kSlotScanMs);
-  if (look_again || !stack.processes.empty()) return false;
-  DropStack(stack);
+  if (look_again || !stack.processes.empty() || !stack.reaping.empty()) return false;
+  EndStack(stack);
+  return false;
+}
+
+// Its living processes are still watched, so that it is known when the last of them has ended.
+bool Registry::ScanBroken(Stack& stack) {
+  for (uint32_t slot = 0, end = SlotsInUse(stack); slot < end; ++slot) {
+    const SlotCopy copy = ReadSlot(stack, slot);
+    Process* process = nullptr;
+    if (copy.state == PSTN_SL_LIVE) (void)Watch(stack, slot, copy, 0, process);
+  }
+  if (!stack.processes.empty()) return false;
+  ReleaseStack(stack);
+  on_change_();
   return true;
 }
 
@@ -328,36 +375,15 @@ void Registry::SlotTimer() {
 void Registry::WithdrawStaleListeners(Stack& stack) {
   directory_.WithdrawIf([&](const Listener& l) {
     if (!Same(l.stack, stack.id)) return false;
-    const pstn_ep* ep = EpAt(*stack.view.s, l.ep_idx);
+    const pstn_ep* ep = EpAt(*stack.s, l.ep_idx);
     return ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN ||
            LoadRelaxed(ep->gen) != l.ep_gen;
   });
 }
 
-void Registry::DropStack(Stack& stack) {
-  Note("stack %s: nobody is left", Text(stack.id).c_str());
-  directory_.WithdrawIf([&](const Listener& l) { return Same(l.stack, stack.id); });
-  while (!stack.processes.empty()) Forget(stack, stack.processes.begin()->first);
-  ReapStack(stack.view);
-  std::map<uint32_t, LinkGroup*> links;
-  links.swap(stack.links);
-  for (const auto& [idx, link] : links) {
-    // Both ends of a stack's link to itself are in the list.
-    const uint32_t side = link->end[0].stack == &stack && link->end[0].idx == idx ? 0 : 1;
-    DetachEnd(*link, side);
-    KillLink(*link, side);
-    if (link->remote[1 - side]) on_end(*link, side);
-    EraseIfUnused(*link);
-  }
-  ReleaseStack(stack);
-  on_change_();
-}
-
 void Registry::ReleaseStack(Stack& stack) {
-  // Reaping has counted there; a handshake rings without a stack of its own.
-  g_proc.bells.counters = nullptr;
-  for (uint32_t i = 0; i < PSTN_LGRS; ++i) DropLgrMapping(stack.view, i);
-  UnmapStack(stack.view.s);
+  reapers_.Forget(stack);
+  UnmapStack(stack.s);
   stacks_.erase(stack.id);
 }
 

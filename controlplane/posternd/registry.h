@@ -9,8 +9,10 @@
 // process does (exec, closefrom), and a process may never say hello (a forked child): those are
 // found by scanning the slots of their stack.
 //
-// A stack's memory is written by programs. posternd believes none of it: each value is loaded once,
-// checked, and used from the copy; what goes wrong then concerns that family only.
+// A stack's memory is written by programs. posternd maps it to read it only and takes no lock in
+// it; it believes none of it: each value is loaded once, checked, and used from the copy; what goes
+// wrong then concerns that family only. What is to be changed there for the dead is a job for the
+// family's reaper (reapers.h).
 #pragma once
 #include <sys/types.h>
 
@@ -24,6 +26,7 @@
 #include "client.h"
 #include "directory.h"
 #include "event.h"
+#include "reapers.h"
 #include "state/view.h"
 #include "uuid.h"
 
@@ -36,7 +39,8 @@ struct Stack;
 struct Process {
   Stack* stack = nullptr;
   uint32_t slot = 0;
-  pid_t pid = 0;
+  pid_t pid = 0;    // here
+  pid_t there = 0;  // in its own PID namespace: as its slot has it
   UniqueFd pidfd;
   std::unique_ptr<Event> died;
   Client* client = nullptr;
@@ -70,20 +74,30 @@ struct Suspect {
 // A slot as it was when it was read: the family may change it at any time.
 struct SlotCopy {
   uint32_t state;
-  pid_t pid;
+  pid_t pid;  // in `pidns`
+  uint32_t pidns;
   uint64_t start_time;
   uint32_t exec_pending;
 };
 
+// A slot whose process has died, until the reaper has done with it.
+struct Reaping {
+  pid_t pid = 0;  // as the slot has it
+  std::vector<std::function<void(int)>> waiters;
+};
+
 struct Stack {
   pstn_uuid id{};
-  UniqueFd fd;
+  SharedFd fd;
   SharedFd wire;  // the bundle, see ctl::Type::kWire; null: it has none
   uint64_t inode = 0;
-  StackView view;
+  const pstn_stack* s = nullptr;
+  bool ending = false;  // nobody is left: its reaper ends what it had
+  bool broken = false;  // its reaper has failed: all that is left is to wait for its processes' end
   std::map<uint32_t, std::unique_ptr<Process>> processes;  // by slot
   std::map<uint32_t, LinkGroup*> links;                    // by index in the stack's table
   std::map<uint32_t, Suspect> suspects;                    // by slot
+  std::map<uint32_t, Reaping> reaping;                     // by slot
 };
 
 class Registry {
@@ -96,7 +110,8 @@ class Registry {
   int Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd memfd);
   int ChildSlot(Process& parent, uint32_t slot, pid_t child);
   // A parent has waited for this child: what it held is released now, not when its pidfd tells.
-  int ChildEnded(Stack& stack, uint32_t slot, pid_t pid);
+  // `done` with 0 or -errno.
+  void ChildEnded(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done);
   // A link group between them that is not one of `full` that the client has found to be full. A new
   // one is made known to all first.
   int Introduce(Stack& client, Stack& server, uint32_t full, LinkGroup*& link);
@@ -121,6 +136,12 @@ class Registry {
   // A listener's words for those who accept (Negotiator); its backlog, 0 if it is gone.
   void StoreHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen, uint32_t held,
                  uint32_t in_talks);
+  // Makes the offered connection of a link group of ours (side 1) one of its listener's, by way of
+  // the family's reaper. `done` with 0 or a positive errno, and whether addresses are translated.
+  void AdmitOffer(const Stack& stack, const LinkGroup& link, const ctl::Msg& offer,
+                  std::function<void(int, bool)> done);
+  Reapers& reapers() { return reapers_; }
+  const Reapers& reapers() const { return reapers_; }
   uint32_t BacklogOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
   // Sends a message to every process of a stack.
   static void Push(const Stack& stack, const ctl::Msg& message, const SharedFd& fd = {});
@@ -134,18 +155,26 @@ class Registry {
  private:
   // registry.cc: processes and stacks
   int OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack);
-  int Watch(Stack& stack, uint32_t slot, pid_t pid, uint64_t start_time, Process*& process);
+  // pid: here, 0: as the slot says.
+  int Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid, Process*& process);
   void Forget(Stack& stack, uint32_t slot);
   void ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid);
-  bool Reap(Stack& stack, uint32_t slot);
   // Whether some slot has a holder without a pidfd, so that the timer has to look again.
   bool ScanSlots(Stack& stack);
   bool ScanSlot(Stack& stack, uint32_t slot);
   bool ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy);
-  bool ScanEmbryo(Stack& stack, uint32_t slot, pid_t parent);
+  bool ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy);
   // Cleans up when nobody is left; true if the stack is gone.
   bool ScanOrDrop(Stack& stack);
-  void DropStack(Stack& stack);
+  bool ScanBroken(Stack& stack);
+  // registry_reap.cc: the dead
+  void Reap(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done = {});
+  void ReapRest(const pstn_uuid& stack, uint32_t slot);
+  void Reaped(const pstn_uuid& stack, uint32_t slot, int status);
+  void EndStack(Stack& stack);
+  void Ended(const pstn_uuid& stack, int status);
+  void EndLinks(Stack& stack);
+  void ReaperFailed(const pstn_uuid& stack, const std::string& why);
   // Lets go of the memory, and changes nothing in it.
   void ReleaseStack(Stack& stack);
   void WithdrawStaleListeners(Stack& stack);
@@ -164,7 +193,7 @@ class Registry {
   int CreateLink(Stack& client, Stack& server, LinkGroup*& link);
   static bool Reachable(const Stack& server);
   int AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who);
-  int AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx);
+  void AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx);
   void AttachWaiting(Stack& stack);
   void DetachEnd(LinkGroup& link, uint32_t side);
   void KillLink(LinkGroup& link, uint32_t dead_side);
@@ -179,6 +208,7 @@ class Registry {
   std::map<pstn_uuid, std::unique_ptr<Stack>, UuidLess> stacks_;
   std::map<pstn_uuid, std::unique_ptr<LinkGroup>, UuidLess> links_;
   Event slot_timer_, link_timer_;
+  Reapers reapers_;
 };
 
 }  // namespace postern::daemon

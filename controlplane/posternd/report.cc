@@ -57,7 +57,7 @@ Json FallbacksJson(const pstn_stack_hdr& hdr) {
 }
 
 Json StackJson(const Stack& stack) {
-  const pstn_stack_hdr& hdr = stack.view.s->hdr;
+  const pstn_stack_hdr& hdr = stack.s->hdr;
   Json processes = Json::array();
   for (const auto& [slot, process] : stack.processes) {
     processes.push_back({{"pid", process->pid}, {"comm", Comm(process->pid)}, {"slot", slot}});
@@ -68,7 +68,7 @@ Json StackJson(const Stack& stack) {
           {"link_groups", stack.links.size()},
           {"counters", CountersJson(hdr)},
           {"fallbacks", FallbacksJson(hdr)},
-          {"memory_bytes", MemoryBytes(stack.fd.get())}};
+          {"memory_bytes", MemoryBytes(stack.fd->get())}};
 }
 
 // Of what one end has given out. A slot that it has left counts until the other end has left it,
@@ -76,13 +76,11 @@ Json StackJson(const Stack& stack) {
 struct EndUse {
   uint32_t connections = 0, left = 0, rings = 0;
 };
-EndUse UseOf(const LinkEnd& end) {
+EndUse UseOf(const LinkEnd& end, int lgr) {
   EndUse use;
   if (end.stack == nullptr) return use;
-  const pstn_lgr_ref& ref = end.stack->view.s->lgrs[end.idx];
-  uint8_t* const map = LgrBase(end.stack->view, end.idx);
-  const uint32_t conns =
-      map != nullptr ? std::min(LoadRelaxed(LgrHdr(map).conns_hw), PSTN_CONNS) : 0u;
+  const pstn_lgr_ref& ref = end.stack->s->lgrs[end.idx];
+  const uint32_t conns = ConnsOfLgr(lgr);
   for (uint32_t i = 0; i < conns; ++i)
     use.connections += LoadRelaxed(ref.conn_ep[i]) != 0 ? 1u : 0u;
   use.left = std::min(LoadRelaxed(ref.zombies), PSTN_CONNS);
@@ -91,7 +89,8 @@ EndUse UseOf(const LinkEnd& end) {
 }
 
 Json LinkJson(const LinkGroup& link) {
-  const EndUse client = UseOf(link.end[0]), server = UseOf(link.end[1]);
+  const int lgr = link.fd->get();
+  const EndUse client = UseOf(link.end[0], lgr), server = UseOf(link.end[1], lgr);
   return {{"id", Text(link.id)},
           {"client", Text(link.owner[0])},
           {"server", Text(link.owner[1])},
@@ -127,6 +126,7 @@ std::string StatusReport(const Registry& registry, const Directory& directory,
                {"version", POSTERN_VERSION},
                {"pid", getpid()},
                {"uptime_sec", uptime_sec},
+               {"reapers_failed", registry.reapers().failed()},
                {"stacks", stacks},
                {"link_groups", links},
                {"listeners", listeners},
@@ -145,7 +145,7 @@ std::string ExplainReport(const Registry& registry, pid_t pid) {
       if (process->pid != pid) continue;
       known = true;
       for (uint32_t i = 1; i < kReasonCount; ++i) {
-        const uint64_t count = LoadRelaxed(stack->view.s->hdr.reasons[i]);
+        const uint64_t count = LoadRelaxed(stack->s->hdr.reasons[i]);
         if (count == 0) continue;
         fallbacks.push_back({{"reason", ReasonName(i)}, {"text", ReasonText(i)}, {"count", count}});
       }

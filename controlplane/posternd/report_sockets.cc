@@ -90,15 +90,15 @@ const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
       break;
   }
   const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
-  if (lgr < PSTN_LGRS && Same(stack.view.s->lgrs[lgr].peer, stack.id))
-    return IsWired(*stack.view.s, ep, lgr) ? "vi" : "intra-stack";
-  return lgr < PSTN_LGRS && LoadRelaxed(stack.view.s->lgrs[lgr].remote) != 0 ? "smc-d"
+  if (lgr < PSTN_LGRS && Same(stack.s->lgrs[lgr].peer, stack.id))
+    return IsWired(*stack.s, ep, lgr) ? "vi" : "intra-stack";
+  return lgr < PSTN_LGRS && LoadRelaxed(stack.s->lgrs[lgr].remote) != 0 ? "smc-d"
                                                                              : "same-host";
 }
 
 template <typename Visit>
 void ForEachSocket(const Stack& stack, const Process& process, Visit&& visit) {
-  const pstn_stack& s = *stack.view.s;
+  const pstn_stack& s = *stack.s;
   const pstn_slot& slot = s.slots[process.slot];
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; ++c) {
     const uint32_t chunk = LoadAcquire(slot.chunk[c]);
@@ -106,7 +106,7 @@ void ForEachSocket(const Stack& stack, const Process& process, Visit&& visit) {
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; ++i) {
       const uint32_t entry = LoadRelaxed(s.fdchunks[chunk].fd[i]);
       if ((entry & PSTN_FD_KIND) != PSTN_FD_EP) continue;
-      const pstn_ep* ep = EpAt(*stack.view.s, entry & PSTN_FD_IDX);
+      const pstn_ep* ep = EpAt(*stack.s, entry & PSTN_FD_IDX);
       if (ep != nullptr && LoadRelaxed(ep->state) != PSTN_EP_FREE)
         visit(c * PSTN_FDCHUNK_FDS + i, *ep);
     }
@@ -115,9 +115,9 @@ void ForEachSocket(const Stack& stack, const Process& process, Visit&& visit) {
 
 // A slot whose process has left it in good order has no table any more.
 bool HoldsSlot(const Stack& stack, const Process& process) {
-  const pstn_slot& slot = stack.view.s->slots[process.slot];
+  const pstn_slot& slot = stack.s->slots[process.slot];
   return LoadAcquire(slot.state) == PSTN_SL_LIVE &&
-         static_cast<pid_t>(LoadRelaxed(slot.pid)) == process.pid;
+         static_cast<pid_t>(LoadRelaxed(slot.pid)) == process.there;
 }
 
 std::string Quoted(const std::string& text) {

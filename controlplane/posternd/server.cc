@@ -11,7 +11,6 @@
 #include "listener_check.h"
 #include "log.h"
 #include "proc.h"
-#include "sock/proc.h"
 
 namespace postern::daemon {
 namespace {
@@ -66,11 +65,10 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       abstract_(base, std::move(abstract), *this),
       idle_(base, -1, 0, [this] { Leave(); }),
       wires_(base, -1, 0, [this] { MindWires(); }) {
-  g_proc.dir =
-      directory.map();  // what programs know by it, we do when we act for them (sock/reap.h)
   registry_.on_end = [this](const LinkGroup& l, uint32_t side) { upstream_.LinkEnd(l, side); };
   registry_.on_have = [this](const LinkGroup& l, uint32_t side) { upstream_.HaveLink(l, side); };
   registry_.withdrawing = [this] { return upstream_.withdrawing(); };
+  keepers_.on_child = [this](pid_t pid, int status) { registry_.reapers().Ended(pid, status); };
   keepers_.on_lost = [this] { wires_.AddMs(kKeeperAgainMs); };
   registry_.on_process = [this](const Process& p) {
     upstream_.Alive(p.stack->id, p.pid, p.pidfd.get());
@@ -384,8 +382,10 @@ void Server::ChildSlot(Client& client, const ctl::Msg& message, UniqueFd) {
 }
 
 void Server::Reap(Client& client, const ctl::Msg& message, UniqueFd) {
-  client.Reply(message, -registry_.ChildEnded(*client.process->stack, message.a,
-                                              static_cast<pid_t>(message.b)));
+  registry_.ChildEnded(*client.process->stack, message.a, static_cast<pid_t>(message.b),
+                       [this, line = &client, id = client.id(), message](int error) {
+                         if (IsHere(line, id)) line->Reply(message, -error);
+                       });
 }
 
 void Server::Status(Client& client, const ctl::Msg& message, UniqueFd) {

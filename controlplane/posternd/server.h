@@ -123,7 +123,8 @@ class Server {
     UniqueFd fd;
   };
   std::vector<Early> early_;
-  size_t strangers_ = 0;  // of other users, until they have said hello
+  bool has_sender_ = false;  // the reapers have one (TakeSender)
+  size_t strangers_ = 0;     // of other users, until they have said hello
   Event idle_;
   Event wires_;  // then stacks without a keeper are looked for
 };

@@ -8,26 +8,25 @@
 
 #include "log.h"
 #include "server.h"
-#include "sock/proc.h"
 
 namespace postern::daemon {
 
 void Server::SetHost(const pstn_host& host) {
   negotiator_.SetHost(host);
-  if ((host.flags & PSTN_HOST_BELLS) != 0 && g_proc.bells.wide_sender < 0) TakeSender();
+  if ((host.flags & PSTN_HOST_BELLS) != 0 && !has_sender_) TakeSender();
   const bool smc_was = (directory_.map()->host.flags & PSTN_HOST_SMC) != 0;
   directory_.SetHost(host);
   if (!smc_was && (host.flags & PSTN_HOST_SMC) != 0) AskForListeners();
 }
 
-// Ours, to ring those whose processes have died.
+// The reapers', to ring those whose processes have died.
 void Server::TakeSender() {
   ctl::Msg message;
   message.type = ctl::Type::kBell;
   message.a = PSTN_NONE;
   upstream_.Ask(message, [this](int status, const ctl::Msg&, UniqueFd sender) {
-    if (status == 0 && sender.ok() && g_proc.bells.wide_sender < 0)
-      g_proc.bells.wide_sender = sender.Release();
+    if (status != 0 || !sender.ok() || std::exchange(has_sender_, true)) return;
+    registry_.reapers().SetSender(Share(std::move(sender)));
   });
 }
 

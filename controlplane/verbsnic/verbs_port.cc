@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdarg>
 #include <cstdio>
 #include <cstring>
 #include <iterator>
@@ -22,10 +23,12 @@ using softnic::kBurst;
 constexpr uint32_t kFrameMin = 60;    // of Ethernet; mlx5 refuses to send less than its headers
 constexpr uint32_t kLinkHeader = 18;  // with a tag
 
-template <typename... Arguments>
-bool Fail(const Verbs& verbs, const char* format, Arguments... arguments) {
+[[gnu::format(printf, 2, 3)]] bool Fail(const Verbs& verbs, const char* format, ...) {
   fprintf(stderr, "%s: %s: ", program_invocation_short_name, verbs.name());
-  fprintf(stderr, format, arguments...);
+  va_list arguments;
+  va_start(arguments, format);
+  vfprintf(stderr, format, arguments);
+  va_end(arguments);
   fputc('\n', stderr);
   return false;
 }

@@ -37,7 +37,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 5u
+#define PSTN_ABI_VERSION 6u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -62,8 +62,12 @@ struct pstn_uuid {
   pstn_u64 hi, lo;
 };
 
-/* Mutex that survives its owner: thread id, 0 = free; top bit = somebody sleeps. See base/lock.h.
- */
+/* Mutex that survives its owner: 0 = free; else bit 31: somebody sleeps, 30..22: slot + 1 of the
+ * owner's process (PSTN_LOCK_REAPER: the family's reaper; 0: it has no slot yet), 21..0: its thread
+ * id in its own PID namespace. See base/lock.h. */
+#define PSTN_LOCK_SLOT_SHIFT 22
+#define PSTN_LOCK_TID 0x3fffffu
+#define PSTN_LOCK_REAPER 0x1ffu
 struct pstn_lock {
   pstn_u32 word; /* (a) */
 };
@@ -167,6 +171,12 @@ enum {
 #define PSTN_RING_GEN_SHIFT 48
 #define PSTN_RING_CLASS_SHIFT 40
 #define PSTN_RING_F_SWITCH (1ull << 44)
+/* Only in the memory of the family (pstn_tx.ring, pstn_rx.ring): steps of a move that has begun,
+ * for whoever takes over from a process that died in it (smcd/ring.cc). */
+#define PSTN_RING_F_PENDING (1ull << 45) /* tx: this ring is used from now on, tell the reader so \
+                                          */
+#define PSTN_RING_F_FRESH (1ull << 46)   /* rx: the next record is this ring's first */
+#define PSTN_RING_OLD_MARK_SHIFT 44      /* tx.old_ring: line of its SWITCH mark */
 #define PSTN_RING_PLACE ((1ull << 40) - 1) /* the page; 0, the header page, is no ring's */
 
 /* Record header, at 64-byte alignment: length of payload, or a marker. 0 = nothing here yet. */
@@ -213,14 +223,15 @@ struct pstn_lgr_hdr {
 /* One direction's private state: only the owning family sees it. Guarded by `lock`. */
 struct PSTN_LINE pstn_tx {
   struct pstn_lock lock;
-  pstn_u32 off;      /* (l) next record goes here */
-  pstn_u32 peer;     /* (l) the reader's offset as last looked up */
-  pstn_u32 window;   /* (l) from here on, see whether an early wrap is possible */
-  pstn_u64 ring;     /* (l) descriptor in use, as published in ctl.ring */
-  pstn_u64 bytes;    /* (l) payload sent */
-  pstn_u32 records;  /* (l) */
-  pstn_u32 blocked;  /* (l) times in a row that the ring was too small */
-  pstn_u64 old_ring; /* (l) ring that the reader has still to leave; 0 = none */
+  pstn_u32 off;     /* (l) next record goes here */
+  pstn_u32 peer;    /* (l) the reader's offset as last looked up */
+  pstn_u32 window;  /* (l) from here on, see whether an early wrap is possible */
+  pstn_u64 ring;    /* (l) descriptor in use, as published in ctl.ring */
+  pstn_u64 bytes;   /* (l) payload sent */
+  pstn_u32 records; /* (l) */
+  pstn_u32 blocked; /* (l) times in a row that the ring was too small */
+  pstn_u64
+      old_ring; /* (l) ring that the reader has still to leave, and the mark's line; 0 = none */
   pstn_u32
       burst; /* (l) ring bytes that are written at a time, before the reader has drained them */
   pstn_u32 since; /* (l) ring bytes written since the reader was last seen to have drained it */
@@ -230,9 +241,14 @@ struct PSTN_LINE pstn_tx {
 
 struct PSTN_LINE pstn_rx {
   struct pstn_lock lock;
-  pstn_u32 off;        /* (l) header of the record that is being read */
-  pstn_u32 rec_len;    /* (l) its length as checked when first seen; 0 = none yet */
-  pstn_u32 rec_done;   /* (l) bytes of it given to the program */
+  pstn_u32 rec_len; /* (l) length of the record that is being read, as checked when first seen */
+  union {
+    struct {
+      pstn_u32 off;      /* (l) its header */
+      pstn_u32 rec_done; /* (l) bytes of it given to the program */
+    };
+    pstn_u64 at; /* both, changed by one store: a reader may die before and after it */
+  };
   pstn_u64 ring;       /* (l) descriptor as checked */
   pstn_u64 bytes;      /* (l) payload received */
   pstn_u32 unreturned; /* (l) bytes consumed since the writer was last considered */
@@ -287,7 +303,11 @@ struct PSTN_LINE pstn_ep {
   struct pstn_lock setup_lock; /* bind, connect, listen; not yet connected: export */
   pstn_u32 sleepers;           /* (a) threads asleep on our ctl line; one that died there costs a
                                   futex call at each shutdown */
-  pstn_u64 syn_ns;             /* (c) when its client connected */
+  union {
+    pstn_u64 syn_ns;         /* (c) in an accept queue: when its client connected */
+    pstn_u64 kernel_options; /* (a) else: options that we do not keep and the program has set, a bit
+                                for each of sock/inherit.cc's table */
+  };
   pstn_u32 held; /* (a) listener: connections that posternd keeps for accept(): TCP after all */
   pstn_u32
       in_talks; /* (a) listener: connections of which posternd does not know yet what they become */
@@ -396,14 +416,14 @@ struct PSTN_LINE pstn_waiter {
 
 struct pstn_slot {
   PSTN_LINE pstn_u32 state; /* (a) PSTN_SL_* */
-  pstn_u32 pid;             /* (a) */
+  pstn_u32 pid;             /* (a) in the PID namespace `pidns` */
   pstn_u64 start_time;      /* (o) field 22 of /proc/PID/stat: tells a reused pid */
   pstn_u32 parent_pid;
   pstn_u32 exec_pending; /* (o) PSTN_EXEC_*: exec is under way */
   char comm[16];
   pstn_u64 lost_ns; /* (o) CLOCK_MONOTONIC when it last tried to reach posternd in vain */
   pstn_u32 told;    /* (a) 1: it has had news for others, and may die before it has told them */
-  pstn_u32 pad;
+  pstn_u32 pidns;   /* (o) inode of the PID namespace; PSTN_NONE: not known */
   pstn_u32 chunk[PSTN_SLOT_CHUNKS]; /* (a) fd chunk index, PSTN_NONE */
 };
 #define PSTN_EXEC_NONE 0u
@@ -479,7 +499,8 @@ struct pstn_stack_hdr {
   struct pstn_pool eps, items, fdchunks, epolls, waiters;
   PSTN_LINE struct pstn_lock slot_lock;
   struct pstn_lock lgr_lock;
-  pstn_u32 slots_hw, lgrs_hw;                    /* (a) */
+  pstn_u32 slots_hw, lgrs_hw; /* (a) */
+  pstn_u32 reaper_pidns;      /* (a) PID namespace of the reaper that works here; 0: none does */
   PSTN_LINE pstn_u64 counters[PSTN_COUNTERS];    /* (a) base/counters.def */
   PSTN_LINE pstn_u64 reasons[PSTN_COUNTERS];     /* (a) fallbacks by reason */
   PSTN_LINE pstn_u8 options[PSTN_OPTIONS_BYTES]; /* (c) struct Options of lib/base/options.h */

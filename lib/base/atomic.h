@@ -55,8 +55,11 @@ inline bool CompareExchange(T& v, T& expected, U desired) {
 // instruction on our own stack is what a fence costs at best, and TSan understands neither.
 inline void FullFence() { std::atomic_thread_fence(std::memory_order_seq_cst); }
 
-// The same where a locked instruction of this thread (Unlock is one) stands between the store and
-// the load: on x86 that was the barrier.
+// The same where a locked instruction of this thread (FetchOr, Exchange, Unlock) stands between the
+// store and the load, or is the store. On x86 that instruction was the barrier, and this is none.
+// Elsewhere it is not: on aarch64 without LSE a read-modify-write is a loop of ldaxr and stlxr, and
+// a later load may be satisfied before the stlxr is seen by others. LSE's ldaddal and swpal do not
+// order it, either.
 inline void FenceAfterLocked() {
 #if defined(__x86_64__)
   std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -64,6 +67,10 @@ inline void FenceAfterLocked() {
   FullFence();
 #endif
 }
+
+// Between two stores to shared memory of which a process that is killed has done the first one if it
+// has done the second: the compiler keeps their order, and what a dead process has stored is there.
+inline void DeathFence() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
 inline void CpuRelax() {
 #if defined(__x86_64__)

@@ -2,13 +2,21 @@
 // lock.cc - the contended half of lock.h.
 #include "base/lock.h"
 
+#include "base/clock.h"
 #include "base/sys.h"
 
 namespace postern {
 
-constinit thread_local ThreadLocks t_locks __attribute__((tls_model("initial-exec"))) = {0, 0};
+constinit thread_local ThreadLocks t_locks
+    __attribute__((tls_model("initial-exec"))) = {0, 0, 0, 0};
 constinit thread_local uint32_t t_self_tid __attribute__((tls_model("initial-exec"))) = 0;
 void (*g_run_late)() = [] {};
+uint32_t g_lock_slot = 0;
+bool (*g_lock_owner_lives)(uint32_t) = [](uint32_t word) {
+  return sys::ThreadIsAlive(word & PSTN_LOCK_TID);
+};
+uint64_t g_lock_patience_ns = 0;
+void (*g_lock_given_up)() = [] {};
 
 namespace {
 
@@ -20,9 +28,25 @@ constexpr timespec kPatience = {0, 20000000};  // then ask whether the owner is 
 }  // namespace
 
 uint64_t* g_locks_taken_over = &nobodys_count;
+uint64_t* g_checks_failed = &nobodys_count;
+
+#if defined(PSTN_CHECKS)
+bool (*g_forbids_waits)(const pstn_lock&) = [](const pstn_lock&) { return false; };
+
+void WaitForbidden() {
+  static const char text[] = "postern: a wait for another process under a lock of the stack\n";
+  (void)sys::Call(SYS_write, 2L, static_cast<const char*>(text), sizeof text - 1);
+  __builtin_trap();
+}
+#else
+void WaitForbidden() { FetchAdd(*g_checks_failed, uint64_t{1}); }
+#endif
 
 uint32_t LearnTid() { return t_self_tid = static_cast<uint32_t>(sys::Tid()); }
-void ForgetTid() { t_self_tid = 0; }
+void ForgetTid() {
+  t_self_tid = 0;
+  g_lock_slot = 0;
+}
 
 bool LockSlow(pstn_lock& lock, uint32_t self) {
   for (int i = 0; i < kSpins; i++) {
@@ -30,6 +54,10 @@ bool LockSlow(pstn_lock& lock, uint32_t self) {
     if (LoadRelaxed(lock.word) == 0 && CompareExchange(lock.word, free, self)) return false;
     CpuRelax();
   }
+  const uint64_t until_ns = g_lock_patience_ns != 0 ? MonotonicNs() + g_lock_patience_ns : 0;
+  timespec patience = kPatience;
+  if (until_ns != 0 && g_lock_patience_ns < static_cast<uint64_t>(patience.tv_nsec))
+    patience.tv_nsec = static_cast<long>(g_lock_patience_ns);
   // From here on we take the lock with the sleepers' bit set: others may sleep beside us.
   for (;;) {
     uint32_t seen = LoadRelaxed(lock.word);
@@ -37,12 +65,13 @@ bool LockSlow(pstn_lock& lock, uint32_t self) {
       if (CompareExchange(lock.word, seen, self | kLockSleepers)) return false;
       continue;
     }
+    if (until_ns != 0 && MonotonicNs() > until_ns) g_lock_given_up();
     if ((seen & kLockSleepers) == 0 && !CompareExchange(lock.word, seen, seen | kLockSleepers)) {
       continue;
     }
     seen |= kLockSleepers;
-    long r = sys::FutexWait(&lock.word, seen, &kPatience);
-    if (r == -110 && !sys::ThreadIsAlive(seen & ~kLockSleepers)) {  // ETIMEDOUT
+    long r = sys::FutexWait(&lock.word, seen, &patience);
+    if (r == -110 && !g_lock_owner_lives(seen & ~kLockSleepers)) {  // ETIMEDOUT
       if (!CompareExchange(lock.word, seen, self | kLockSleepers)) continue;
       FetchAdd(*g_locks_taken_over, uint64_t{1});
       return true;

@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // lock.h - a mutex in shared memory that survives the death of its owner.
 //
-// The word holds the owner's thread id; its top bit says that somebody sleeps on it. Who waits for
-// long asks the kernel whether the owner still exists and, if not, takes the lock over; every
-// structure under such a lock is therefore left usable at each instruction, or is mended by the
-// next holder (docs/concurrency.md). Uncontended: one locked instruction in, one out.
+// The word holds the owner's thread id and the slot of its process; its top bit says that somebody
+// sleeps on it. A thread that waits for long asks whether the owner still exists
+// (g_lock_owner_lives) and, if not, takes the lock over; every structure under such a lock is
+// therefore left usable at each instruction, or is mended by the next holder (docs/concurrency.md).
+// A thread id means something in its own PID namespace only, which the slot names. Uncontended: one
+// locked instruction in, one out.
 #pragma once
+#include <cstddef>
+#include <cstring>
+#include <type_traits>
+
 #include "abi/postern_abi.h"
 #include "base/atomic.h"
 
@@ -17,8 +23,20 @@ inline constexpr uint32_t kLockSleepers = 0x80000000u;
 extern constinit thread_local uint32_t t_self_tid __attribute__((tls_model("initial-exec")));
 uint32_t LearnTid();
 inline uint32_t SelfTid() { return t_self_tid != 0 ? t_self_tid : LearnTid(); }
-// To be called in the child of a fork: the thread id that was kept is the parent's.
+// To be called in the child of a fork: the thread id that was kept is the parent's, and so is the
+// slot.
 void ForgetTid();
+
+// This process's slot in the words of its locks: (slot + 1) << PSTN_LOCK_SLOT_SHIFT; 0: none yet.
+extern uint32_t g_lock_slot;
+inline uint32_t LockWord() { return SelfTid() | g_lock_slot; }
+// Whether the thread that such a word names may still be there. Never null; without more knowledge
+// (sock/holder.cc) the kernel is asked for the thread id alone.
+extern bool (*g_lock_owner_lives)(uint32_t word);
+// A reaper works in memory that may say anything: it waits so long for one lock, then calls
+// g_lock_given_up, which does not return. 0: waits for as long as the owner lives.
+extern uint64_t g_lock_patience_ns;
+extern void (*g_lock_given_up)();
 
 // Locks that this thread holds or is about to take. While there are any, a signal's handler must
 // not run: it could ask for a lock that its own thread holds. The signal layer
@@ -26,10 +44,36 @@ void ForgetTid();
 struct ThreadLocks {
   uint32_t held;
   uint32_t late;
+  uint32_t engine;    // the engine's lock of a stack (stack/engine.h)
+  uint32_t no_waits;  // PSTN_CHECKS: those under which nobody waits for another process
 };
 extern constinit thread_local ThreadLocks t_locks __attribute__((tls_model("initial-exec")));
 extern void (*g_run_late)();          // never null
 extern uint64_t* g_locks_taken_over;  // counts locks that were taken over from the dead; never null
+
+// Who waits for posternd, or for anything that another process does, asks this first: not under the
+// engine's lock, nor under one in shared memory whose holders others wait for. Builds with
+// PSTN_CHECKS look at all of these locks and end the program; others look at the engine's, and
+// count.
+void WaitForbidden();
+extern uint64_t* g_checks_failed;  // never null
+inline bool HoldsEngine() { return t_locks.engine != 0; }
+inline void CheckMayWait() {
+  if (t_locks.engine != 0 || t_locks.no_waits != 0) [[unlikely]]
+    WaitForbidden();
+}
+#if defined(PSTN_CHECKS)
+extern bool (*g_forbids_waits)(const pstn_lock& lock);  // never null
+inline void NoteTaken(const pstn_lock& lock) {
+  if (g_forbids_waits(lock)) t_locks.no_waits++;
+}
+inline void NoteGiven(const pstn_lock& lock) {
+  if (g_forbids_waits(lock)) t_locks.no_waits--;
+}
+#else
+inline void NoteTaken(const pstn_lock&) {}
+inline void NoteGiven(const pstn_lock&) {}
+#endif
 
 // Handlers of this very thread see these stores in this order; no other thread looks.
 inline void EnterLocked() {
@@ -51,18 +95,24 @@ void UnlockWake(pstn_lock& lock);
 // True: taken over from an owner that died with it, perhaps in the middle of a change.
 inline bool Lock(pstn_lock& lock) {
   EnterLocked();
-  uint32_t self = SelfTid();
+  uint32_t self = LockWord();
   uint32_t free = 0;
-  return !CompareExchange(lock.word, free, self) && LockSlow(lock, self);
+  const bool from_dead = !CompareExchange(lock.word, free, self) && LockSlow(lock, self);
+  NoteTaken(lock);
+  return from_dead;
 }
 inline bool TryLock(pstn_lock& lock) {
   EnterLocked();
   uint32_t free = 0;
-  bool taken = CompareExchange(lock.word, free, SelfTid());
-  if (!taken) LeaveLocked();
+  bool taken = CompareExchange(lock.word, free, LockWord());
+  if (taken)
+    NoteTaken(lock);
+  else
+    LeaveLocked();
   return taken;
 }
 inline void Unlock(pstn_lock& lock) {
+  NoteGiven(lock);
   if ((Exchange(lock.word, 0u) & kLockSleepers) != 0) UnlockWake(lock);
   LeaveLocked();
 }
@@ -77,5 +127,15 @@ class Guard {
  private:
   pstn_lock& lock_;
 };
+
+// Everything of an object that begins with its lock, but the lock: its word is whoever's holds it.
+// Under both locks.
+template <typename T>
+void CopyButLock(T& to, const T& from) {
+  static_assert(std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T>);
+  static_assert(offsetof(T, lock) == 0 && sizeof(T) > sizeof(pstn_lock));
+  memcpy(reinterpret_cast<char*>(&to) + sizeof(pstn_lock),
+         reinterpret_cast<const char*>(&from) + sizeof(pstn_lock), sizeof(T) - sizeof(pstn_lock));
+}
 
 }  // namespace postern

@@ -97,6 +97,22 @@ enum class Type : uint32_t {
 
   kNamed,  // a process that has no stack yet: fd = a new one, whose options have a stack.name.
            // Reply: fd = the one of that name, which may be the same. Needs no hello
+
+  // Between posternd and a family's reaper (controlplane/reaper), on a line of their own. These
+  // have no reply:
+  kJobStack = 64,  // first: fd = stack memfd
+  kJobDirectory,   // fd = directory memfd
+  kJobSender,      // fd = the socket that rings doorbells in the bells' network namespace
+  kJobLink,        // a = index in the stack's table, id = link group, fd = its memfd
+  // Jobs, one at a time. Reply: status; EBUSY: a thread that is stopped holds a lock, nothing was
+  // done; d = 1: this reaper has worked enough, start another one for the next job.
+  kJobListeners,  // a = slot, b = pid of its process, which has died: close its listeners
+  kJobSlot,       // a = slot, b = pid: drop all that it held
+  kJobEnd,        // nobody is left: end all connections. EEXIST: somebody is
+  kJobPeerDead,   // a = index, id = link group: its other stack is dead
+  kJobAdmit,  // a = index, id = link group; b = connection, c = its gen, uuid.hi = listener's ep,
+              // uuid.lo = its gen, addr = server's name, (peer, cookie) = client's (JobClient):
+              // admit an offer. Reply: a = 1: addresses are translated on the way
 };
 
 inline constexpr uint32_t kBrokerSeq = 0x80000000u;
@@ -121,6 +137,20 @@ struct Msg {
   uint64_t zero = 0;
 };
 static_assert(sizeof(Msg) == 120);
+
+// A second address in a message of which `addr` is taken.
+inline void SetJobClient(Msg& m, const pstn_addr& client) {
+  static_assert(sizeof m.peer == sizeof client.ip);
+  __builtin_memcpy(&m.peer, client.ip, sizeof client.ip);
+  m.cookie = client.port | static_cast<uint64_t>(client.scope) << 32;
+}
+inline pstn_addr JobClient(const Msg& m) {
+  pstn_addr client{};
+  __builtin_memcpy(client.ip, &m.peer, sizeof client.ip);
+  client.port = static_cast<uint16_t>(m.cookie);
+  client.scope = static_cast<uint32_t>(m.cookie >> 32);
+  return client;
+}
 
 // The abstract address that belongs to a path; anybody may have taken it, so a program believes
 // only one that is served by root or by its stack's user, and posternd only who brings a stack of

@@ -46,8 +46,8 @@ BellName BellIn(uint8_t* lgr, uint32_t side, uint32_t waiter) {
   return {LgrHdr(lgr).stack[side], waiter, LoadRelaxed(LgrEvmap(lgr, side, waiter).nonce)};
 }
 
-// Rings the owner of evmap `waiter` if it has announced its sleep. The load follows a locked
-// instruction or a fence of the caller [F1].
+// Rings the owner of evmap `waiter` if it has announced its sleep. The load follows a fence of the
+// caller [F1]: SetBits() ends with one.
 // True: he is rung.
 bool RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
@@ -66,8 +66,10 @@ void WakeFutex(Bells& b, uint32_t& word) {
 void SetBits(pstn_evmap& map, uint32_t conn) {
   conn %= PSTN_CONNS;
   FetchOr(map.leaf[conn / 64], 1ull << (conn % 64));
+  FenceAfterLocked();  // [F1] against TakeBits: the owner finds the bit, or we find its word taken
   uint64_t word = 1ull << (conn / 64);
   if ((LoadRelaxed(map.summary) & word) == 0) FetchOr(map.summary, word);
+  FenceAfterLocked();  // [F1] against AnnounceSleep, and against who releases the engine's lock
 }
 
 uint32_t WaitersHw(uint8_t* lgr, uint32_t side) {
@@ -158,6 +160,7 @@ void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t co
 
 void AnnounceData(Bells& b, const ConnEnd& e) {
   NoteNews(b);
+  FenceAfterLocked();  // [F1] between the caller's FetchOr or Unlock and the look at rx_notify
   uint32_t notify = LoadRelaxed(e.peer_ctl().rx_notify);
   if (notify != 0) {
     PostTo(b, e.lgr, e.side ^ 1u, notify, e.ep->conn_idx);
@@ -284,7 +287,8 @@ void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter) {
   if (waiter >= PSTN_WAITERS) return;
   NoteNews(b);
   pstn_waiter& w = s.waiters[waiter];
-  Exchange(w.posted, 1u);  // [F1]
+  Exchange(w.posted, 1u);
+  FenceAfterLocked();  // [F1] against AnnounceSleep
   if (LoadRelaxed(w.sleeping) == 0 || Exchange(w.sleeping, 0u) == 0) return;
   Count(b, kCounterDoorbells);
   (void)RingBell(b, BellOf(s, waiter));

@@ -46,7 +46,7 @@ void RepairWriter(const ConnEnd& e, const RingPlace& ring) {
       StoreRelaxed(tx.off, tx.off + RecordBytes(h));
       tx.bytes += h;
     } else {
-      return;  // SWITCH: the next attach sees to it
+      return;  // not ours
     }
   }
 }
@@ -61,6 +61,10 @@ uint32_t ClassFor(size_t bytes, const RingLimits& limits) {
 void DropOldRing(const ConnEnd& e) {
   pstn_tx& tx = e.ep->tx;
   if (tx.old_ring == 0) return;
+  if (((tx.old_ring ^ tx.ring) & kPlaceMask) == 0) {  // a writer died before the move began
+    StoreRelaxed(tx.old_ring, 0u);
+    return;
+  }
   uint64_t read = LoadAcquire(e.peer_pos().read);
   if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;
   const uint64_t old = tx.old_ring;
@@ -69,50 +73,72 @@ void DropOldRing(const ConnEnd& e) {
 }
 
 // Where the next ring starts. Its first header is cleared before anyone is told of it.
-bool TakeNextRing(const ConnEnd& e, uint32_t cls, uint64_t flags, uint64_t* desc) {
+bool TakeNextRing(const ConnEnd& e, uint32_t cls, uint64_t before, uint64_t flags, uint64_t* desc) {
   uint64_t place = TakeRing(*e.ref, cls);
   if (place == 0) return false;
   RingPlace r = RingAt(e.lgr, e.side, place);
   StoreRelaxed(HeaderAt(r.base, 0), 0u);
-  uint64_t gen = (RingGen(LoadRelaxed(e.ctl().ring)) + 1u) & 0xffffu;
+  uint64_t gen = (RingGen(before) + 1u) & 0xffffu;
   *desc = gen << PSTN_RING_GEN_SHIFT | flags | place;
   return true;
 }
 
-bool Attach(const ConnEnd& e, uint32_t cls) {
-  uint64_t desc;
-  if (!TakeNextRing(e, cls, 0, &desc)) return false;
+// A ring comes into use by one store, of tx.ring with PSTN_RING_F_PENDING. What follows from it is
+// here, and may be done again: by the next writer, if this one dies.
+//
+//   tx.old_ring  the ring before, and where its mark will be   -- dies here: the move never was
+//   tx.ring      the new one, pending                          -- from here on it is finished
+//   tx.off ...   its first line
+//   ctl          prev_ring, ring, the mark in the old ring: now the reader is told
+//   tx.ring      not pending
+void FinishMove(const ConnEnd& e) {
   pstn_tx& tx = e.ep->tx;
-  StoreRelaxed(tx.ring, desc);
+  const uint64_t desc = tx.ring & ~PSTN_RING_F_PENDING, old = tx.old_ring;
+  const RingPlace before = RingAt(e.lgr, e.side, old);
+  const uint64_t mark = (old >> PSTN_RING_OLD_MARK_SHIFT) * kLine;
+  const bool moves = old != 0 && before.base != nullptr && mark < before.bytes;
   StoreRelaxed(tx.off, 0u);
   StoreRelaxed(tx.peer, 0u);
   tx.window = tx.step = kWindow;
   tx.blocked = 0;
+  if (moves) {
+    const uint64_t gen = (RingGen(desc) - 1u) & 0xffffu;
+    StoreRelaxed(e.ctl().prev_ring, gen << PSTN_RING_GEN_SHIFT | (old & kPlaceMask));
+  }
   StoreRelease(e.ctl().ring, desc);  // [R2] pairs with [A2]: the first header is 0
+  if (moves) StoreRelease(HeaderAt(before.base, static_cast<uint32_t>(mark)), PSTN_REC_SWITCH);
+  DeathFence();
+  StoreRelaxed(tx.ring, desc);
+}
+
+void BeginMove(const ConnEnd& e, uint64_t desc) {
+  DeathFence();
+  StoreRelaxed(e.ep->tx.ring, desc | PSTN_RING_F_PENDING);
+  DeathFence();
+  FinishMove(e);
+}
+
+bool Attach(const ConnEnd& e, uint32_t cls) {
+  uint64_t desc;
+  if (!TakeNextRing(e, cls, LoadRelaxed(e.ctl().ring), 0, &desc)) return false;
+  BeginMove(e, desc);
   return true;
 }
 
 // Moves the stream to a larger ring. The old one is given back when the reader has left it.
-bool Grow(const ConnEnd& e, const RingPlace& old, uint32_t cls) {
+bool Grow(const ConnEnd& e, uint32_t cls) {
   pstn_tx& tx = e.ep->tx;
   DropOldRing(e);
   if (tx.old_ring != 0) return false;
   uint64_t desc;
-  if (!TakeNextRing(e, cls, PSTN_RING_F_SWITCH, &desc)) return false;
+  if (!TakeNextRing(e, cls, tx.ring, PSTN_RING_F_SWITCH, &desc)) return false;
   if (RingClass(desc) <= RingClass(tx.ring)) {  // only a smaller one was left
     GiveRing(*e.ref, e.lgr, desc & kPlaceMask, Pages::kKeep);
     return false;
   }
-  StoreRelaxed(tx.old_ring, tx.ring & kPlaceMask);
-  StoreRelaxed(e.ctl().prev_ring, tx.ring & ~PSTN_RING_F_SWITCH);
-  uint32_t mark = tx.off;
-  StoreRelaxed(tx.ring, desc);
-  StoreRelaxed(tx.off, 0u);
-  StoreRelaxed(tx.peer, 0u);
-  tx.window = tx.step = kWindow;
-  tx.blocked = 0;
-  StoreRelease(e.ctl().ring, desc);
-  StoreRelease(HeaderAt(old.base, mark), PSTN_REC_SWITCH);
+  StoreRelaxed(tx.old_ring, static_cast<uint64_t>(tx.off / kLine) << PSTN_RING_OLD_MARK_SHIFT |
+                                (tx.ring & kPlaceMask));
+  BeginMove(e, desc);
   return true;
 }
 
@@ -224,6 +250,8 @@ uint32_t NextClass(uint32_t cls, uint32_t blocked, size_t left, const RingLimits
 size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Growth growth) {
   pstn_tx& tx = e.ep->tx;
   if (tx.ring == 0 && !Attach(e, ClassFor(from.left() + from.ahead, limits))) return 0;
+  if ((tx.ring & PSTN_RING_F_PENDING) != 0) [[unlikely]]
+    FinishMove(e);
   DropOldRing(e);
   RingPlace ring = RingAt(e.lgr, e.side, tx.ring);
   if (LoadRelaxed(HeaderAt(ring.base, tx.off)) != 0) RepairWriter(e, ring);
@@ -234,7 +262,7 @@ size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Gr
     if (n != 0) continue;
     uint32_t cls = RingClass(tx.ring);
     uint32_t next = NextClass(cls, ++tx.blocked, from.left() + from.ahead, limits, growth);
-    if (next == cls || !Grow(e, ring, next)) break;
+    if (next == cls || !Grow(e, next)) break;
     ring = RingAt(e.lgr, e.side, tx.ring);
   }
   tx.records++;
@@ -245,7 +273,7 @@ size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Gr
 bool RingWritable(const ConnEnd& e) {
   const pstn_tx& tx = e.ep->tx;
   uint64_t desc = LoadRelaxed(tx.ring);
-  if (desc == 0) return true;
+  if (desc == 0 || (desc & PSTN_RING_F_PENDING) != 0) return true;
   pstn_tx copy = {};
   copy.off = LoadRelaxed(tx.off);
   copy.peer = LoadRelaxed(tx.peer);
@@ -278,6 +306,8 @@ bool RingGrowable(const ConnEnd& e, const RingLimits& limits) {
 bool RingDrained(const ConnEnd& e) {
   pstn_tx& tx = e.ep->tx;
   if (tx.ring == 0) return true;
+  if ((tx.ring & PSTN_RING_F_PENDING) != 0) [[unlikely]]
+    FinishMove(e);
   if (tx.old_ring != 0) {
     DropOldRing(e);
     if (tx.old_ring != 0) return false;
@@ -321,15 +351,22 @@ bool IsValid(uint64_t reading, uint64_t desc) {
          ((desc & PSTN_RING_F_SWITCH) != 0 && RingGen(desc) == ((RingGen(reading) + 1u) & 0xffffu));
 }
 
+// The peer's word for where its ring is. What of it would mean something in rx.ring is not the
+// peer's to say.
+uint64_t PeerRing(const ConnEnd& e) {
+  return LoadAcquire(e.peer_ctl().ring) & ~(PSTN_RING_F_PENDING | PSTN_RING_F_FRESH);
+}
+
 }  // namespace
 
 Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
   for (int steps = 0; steps < 6; steps++) {
     if ((p.ring & PSTN_RING_PLACE) == 0) {
-      uint64_t desc = LoadAcquire(e.peer_ctl().ring);  // [A2]
+      uint64_t desc = PeerRing(e);  // [A2]
       if ((desc & PSTN_RING_PLACE) == 0) return Look::kEmpty;
       // It has grown before we came to read the ring that it began in: that one is first.
-      if ((desc & PSTN_RING_F_SWITCH) != 0) desc = LoadRelaxed(e.peer_ctl().prev_ring);
+      if ((desc & PSTN_RING_F_SWITCH) != 0)
+        desc = LoadRelaxed(e.peer_ctl().prev_ring) & ~(PSTN_RING_F_PENDING | PSTN_RING_F_FRESH);
       if (RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr) return Look::kViolation;
       p = {desc, 0};
       continue;
@@ -337,11 +374,11 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
     ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
     if (ring.base == nullptr) return Look::kViolation;
     // A ring that is known to be gone is not looked at: that would give it pages again.
-    uint64_t desc = LoadRelaxed(e.peer_ctl().ring);
+    uint64_t desc = PeerRing(e);
     uint64_t h = 0;
     if (IsValid(p.ring, desc)) {
       h = LoadHint(HeaderAt(ring.base, p.off));  // [A3]
-      desc = LoadAcquire(e.peer_ctl().ring);     // after the header, see ring.h
+      desc = PeerRing(e);                        // after the header, see ring.h
     }
     if (!IsValid(p.ring, desc)) {  // it was drained and taken away
       p = {0, 0};
@@ -376,8 +413,28 @@ void Publish(const ConnEnd& e, const pstn_rx& rx) {
 
 }  // namespace
 
+namespace {
+
+// The reader's place in its ring, in one store: what it was or what it is, if it dies.
+void StorePlace(pstn_rx& rx, uint32_t off, uint32_t rec_done) {
+  StoreRelaxed(rx.at, static_cast<uint64_t>(rec_done) << 32 | off);
+}
+
+// To the first record of another ring. Who dies in between has arrived (ReaderAt).
+void GoToRing(pstn_rx& rx, uint64_t ring) {
+  StoreRelaxed(rx.ring, ring | PSTN_RING_F_FRESH);
+  DeathFence();
+  StorePlace(rx, 0, 0);
+  DeathFence();
+  StoreRelaxed(rx.ring, ring);
+}
+
+}  // namespace
+
 ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode) {
   pstn_rx& rx = e.ep->rx;
+  if ((rx.ring & PSTN_RING_F_FRESH) != 0) [[unlikely]]
+    GoToRing(rx, rx.ring & ~PSTN_RING_F_FRESH);
   Place p = {rx.ring, rx.off};
   uint32_t rec_done = rx.rec_done;
   size_t done = 0, unpublished = 0;
@@ -388,10 +445,10 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     if (rec_done == 0 || mode == ReadMode::kPeek) {
       Place before = p;
       Look look = LookAt(e, p, len, ring);
-      if (mode != ReadMode::kPeek && (before.ring != p.ring || before.off != p.off)) {
-        StoreRelaxed(rx.ring, p.ring);
-        StoreRelaxed(rx.off, p.off);
-      }
+      if (mode != ReadMode::kPeek && before.ring != p.ring)
+        GoToRing(rx, p.ring);  // each ring begins at 0
+      else if (mode != ReadMode::kPeek && before.off != p.off)
+        StorePlace(rx, p.off, 0);
       if (look != Look::kRecord) {
         if (look == Look::kViolation)
           status = ReadStatus::kViolation;
@@ -416,10 +473,10 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     // that waits for room is told by this count (lib/sock/io.cc), and by nothing else.
     if (whole) rx.unreturned += RecordBytes(len);
     rx.rec_len = static_cast<uint32_t>(len);
-    StoreRelaxed(rx.rec_done, rec_done);
+    DeathFence();
+    StorePlace(rx, p.off, rec_done);
     rx.bytes += n;
     if (!whole) break;
-    StoreRelaxed(rx.off, p.off);
     unpublished += RecordBytes(len);
     if (unpublished >= kPublishBytes) {
       Publish(e, rx);
@@ -432,20 +489,21 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
 
 bool RingReadable(const ConnEnd& e) {
   const pstn_rx& rx = e.ep->rx;
-  if (LoadRelaxed(rx.rec_done) != 0) return true;
-  Place p = {LoadRelaxed(rx.ring), LoadRelaxed(rx.off)};
+  const ReaderPlace at = ReaderAt(rx);
+  if (at.rec_done != 0) return true;
+  Place p = {at.ring, at.off};
   uint64_t len;
   RingPlace ring;
   return LookAt(e, p, len, ring) != Look::kEmpty;
 }
 
 size_t RingQueued(const ConnEnd& e, size_t limit) {
-  const pstn_rx& rx = e.ep->rx;
-  Place p = {rx.ring, rx.off};
+  const ReaderPlace at = ReaderAt(e.ep->rx);
+  Place p = {at.ring, at.off};
   size_t total = 0;
   uint64_t len = 0;
   RingPlace ring;
-  uint32_t rec_done = rx.rec_done;
+  uint32_t rec_done = at.rec_done;
   // A liar can make a circle of records; no honest ring and the one before it hold more than this.
   constexpr size_t kMost = 2 * PSTN_RING2_BYTES;
   if (limit > kMost) limit = kMost;

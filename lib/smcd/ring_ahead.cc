@@ -7,8 +7,8 @@
 namespace postern {
 
 RingCursor RingBegin(const ConnEnd& e) {
-  const pstn_rx& rx = e.ep->rx;
-  return {LoadRelaxed(rx.ring), LoadRelaxed(rx.off), LoadRelaxed(rx.rec_done)};
+  const ReaderPlace p = ReaderAt(e.ep->rx);
+  return {p.ring, p.off, p.rec_done};
 }
 
 uint32_t RingPiece(const ConnEnd& e, RingCursor& at, uint32_t want, const uint8_t** data) {

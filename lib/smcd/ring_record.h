@@ -2,6 +2,7 @@
 // ring_record.h - where a ring's records lie: for ring.cc, which reads and writes them in order,
 // and ring_ahead.cc, which looks further.
 #pragma once
+#include "base/atomic.h"
 #include "smcd/ring.h"
 
 namespace postern {
@@ -15,6 +16,17 @@ inline uint32_t PayloadOff(uint64_t len) {
 inline uint32_t RecordBytes(uint64_t len) {
   return static_cast<uint32_t>((len + PayloadOff(len) + PSTN_REC_ALIGN - 1) / PSTN_REC_ALIGN *
                                PSTN_REC_ALIGN);
+}
+
+// Where the reader stands; it may have died while it went over to another ring.
+struct ReaderPlace {
+  uint64_t ring;
+  uint32_t off, rec_done;
+};
+inline ReaderPlace ReaderAt(const pstn_rx& rx) {
+  const uint64_t ring = LoadRelaxed(rx.ring);
+  if ((ring & PSTN_RING_F_FRESH) != 0) return {ring & ~PSTN_RING_F_FRESH, 0, 0};
+  return {ring, LoadRelaxed(rx.off), LoadRelaxed(rx.rec_done)};
 }
 
 enum class Look : uint8_t { kRecord, kEmpty, kViolation };

@@ -64,8 +64,8 @@ class QueueGuard {
     pstn_stack& s = Stack();
     uint32_t count = 0;
     listener.accept_tail = PSTN_NONE;
-    for (uint32_t i = listener.accept_head; i < PSTN_EPS && count < PSTN_EPS;
-         i = s.eps[i].next, count++)
+    for (uint32_t i = LoadRelaxed(listener.accept_head); i < PSTN_EPS && count < PSTN_EPS;
+         i = LoadRelaxed(s.eps[i].next), count++)
       listener.accept_tail = i;
     StoreRelease(listener.accept_count, count);
   }
@@ -83,14 +83,14 @@ constexpr uint32_t kQueueWalk = 512;
 void QueueAccepted(pstn_ep& listener, uint32_t idx) {
   pstn_stack& s = Stack();
   pstn_ep& ep = s.eps[idx];
-  uint32_t after = listener.accept_tail;
+  uint32_t after = LoadRelaxed(listener.accept_tail);
   if (after < PSTN_EPS && s.eps[after].syn_ns > ep.syn_ns) {
     after = PSTN_NONE;
-    uint32_t i = listener.accept_head, guard = 0;
+    uint32_t i = LoadRelaxed(listener.accept_head), guard = 0;
     for (; i < PSTN_EPS && guard < kQueueWalk && s.eps[i].syn_ns <= ep.syn_ns;
-         i = s.eps[i].next, guard++)
+         i = LoadRelaxed(s.eps[i].next), guard++)
       after = i;
-    if (guard == kQueueWalk) after = listener.accept_tail;
+    if (guard == kQueueWalk) after = LoadRelaxed(listener.accept_tail);
   }
   uint32_t& link = after < PSTN_EPS ? s.eps[after].next : listener.accept_head;
   const uint32_t next = link;
@@ -98,25 +98,6 @@ void QueueAccepted(pstn_ep& listener, uint32_t idx) {
   StoreRelease(link, idx);
   if (next == PSTN_NONE) listener.accept_tail = idx;
   StoreRelease(listener.accept_count, listener.accept_count + 1);
-}
-
-// What the listener has, its children inherit.
-void Inherit(pstn_ep& ep, const pstn_ep& listener) {
-  ep.flags = LoadRelaxed(listener.flags) &
-             (PSTN_EPF_NODELAY | PSTN_EPF_KEEPALIVE | PSTN_EPF_CORK | PSTN_EPF_OOBINLINE |
-              PSTN_EPF_REUSEADDR | PSTN_EPF_V6ONLY | PSTN_EPF_ZEROCOPY);
-  ep.sndbuf = listener.sndbuf;
-  ep.rcvbuf = listener.rcvbuf;
-  ep.linger_on = listener.linger_on;
-  ep.linger_sec = listener.linger_sec;
-  ep.rcvtimeo_ns = listener.rcvtimeo_ns;
-  ep.sndtimeo_ns = listener.sndtimeo_ns;
-  ep.rcvlowat = listener.rcvlowat;
-  ep.keepidle = listener.keepidle;
-  ep.keepintvl = listener.keepintvl;
-  ep.keepcnt = listener.keepcnt;
-  ep.user_timeout = listener.user_timeout;
-  ep.opt_set = listener.opt_set;
 }
 
 // TCP_DEFER_ACCEPT: who has only connected is left where it is, and announces itself once more when
@@ -201,7 +182,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     }
     if (same && !lies) {
       BuryZombie(ref, lgr, conn);  // of the slot's last use: before the claim, perhaps of this one
-      Inherit(ep, *listener);
+      InheritKeptOptions(ep, *listener);
       StoreRelaxed(c.ctl[1].rx_notify, 0u);
       StoreRelease(ep.state, PSTN_EP_EMBRYO);
       QueueAccepted(*listener, idx);
@@ -245,7 +226,7 @@ uint32_t DequeueEmbryo(pstn_ep& listener) {
   pstn_stack& s = Stack();
   if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;
   QueueGuard g(listener);
-  uint32_t idx = listener.accept_head;
+  uint32_t idx = LoadRelaxed(listener.accept_head);
   if (idx >= PSTN_EPS) return PSTN_NONE;
   FollowUsers(s.eps[idx]);
   s.eps[idx].owner_slot = g_proc.slot;  // until its fd is in the table: see RecoverConns
@@ -259,8 +240,8 @@ uint32_t DequeueEmbryo(pstn_ep& listener) {
 
 namespace {
 
-long AcceptOurs(int listener_fd, pstn_ep& listener, uint32_t idx, sockaddr* sa, socklen_t* len,
-                int flags) {
+long AcceptOurs(const Call& call, uint32_t idx, sockaddr* sa, socklen_t* len, int flags) {
+  pstn_ep& listener = *call.ep();
   pstn_stack& s = Stack();
   pstn_ep& ep = s.eps[idx];
   long fd = OpenFdFor(ep, idx, false, (flags & SOCK_CLOEXEC) != 0);
@@ -279,7 +260,8 @@ long AcceptOurs(int listener_fd, pstn_ep& listener, uint32_t idx, sockaddr* sa, 
   StoreRelease(ep.state, PSTN_EP_ESTABLISHED);
   Count(s.hdr, kCounterAccepts);
   if ((LoadRelaxed(listener.flags) & PSTN_EPF_KERNEL_OPTIONS) != 0) {
-    InheritKernelOptions(listener_fd, static_cast<int>(fd), ep);
+    const ByNumber asks(call);
+    InheritKernelOptions(call.fd(), listener, static_cast<int>(fd), ep);
     WireInherit(static_cast<int>(fd), ep);
   }
   long bad = sa == nullptr                 ? 0
@@ -295,11 +277,12 @@ long AcceptOurs(int listener_fd, pstn_ep& listener, uint32_t idx, sockaddr* sa, 
   return fd;
 }
 
-long KernelAccept4(int fd, sockaddr* sa, socklen_t* len, int flags) {
-  long r = sys::Call(SYS_accept4, fd, sa, len, static_cast<long>(flags));
+long KernelAccept4(const Call& call, sockaddr* sa, socklen_t* len, int flags) {
+  const ByNumber asks(call);
+  long r = sys::Call(SYS_accept4, call.fd(), sa, len, static_cast<long>(flags));
   if (r != -EMFILE && r != -ENFILE) return r;
   CacheFlush();
-  return sys::Call(SYS_accept4, fd, sa, len, static_cast<long>(flags));
+  return sys::Call(SYS_accept4, call.fd(), sa, len, static_cast<long>(flags));
 }
 
 // A connection of the kernel's that accept() returns.
@@ -337,14 +320,14 @@ void HandOver(int fd, const pstn_ep& listener) {
 }
 
 // What the kernel's queue has; `handed`: one of it went to posternd.
-long AcceptKernel(int fd, const pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags,
-                  bool& handed) {
+long AcceptKernel(const Call& call, sockaddr* sa, socklen_t* len, int flags, bool& handed) {
+  const pstn_ep& listener = *call.ep();
   TableChange change;
   const bool smc = (LoadRelaxed(listener.flags) & PSTN_EPF_SMC) != 0;
   for (;;) {
     // Exported meanwhile: the kernel's listener may block now, which must not be waited for here.
     if (LoadAcquire(listener.state) == PSTN_EP_KERNEL) return kPass;
-    long r = KernelAccept4(fd, smc ? nullptr : sa, smc ? nullptr : len, flags);
+    long r = KernelAccept4(call, smc ? nullptr : sa, smc ? nullptr : len, flags);
     if (r < 0) return r;
     const int got = static_cast<int>(r);
     if (smc && ExchangedSmc(got)) {
@@ -396,22 +379,24 @@ namespace {
 
 bool InQueue(const pstn_ep& listener, uint32_t idx) {
   uint32_t guard = 0;
-  for (uint32_t i = listener.accept_head; i < PSTN_EPS && guard < PSTN_EPS;
-       i = Stack().eps[i].next, guard++) {
+  for (uint32_t i = LoadRelaxed(listener.accept_head); i < PSTN_EPS && guard < PSTN_EPS;
+       i = LoadRelaxed(Stack().eps[i].next), guard++) {
     if (i == idx) return true;
   }
   return false;
 }
 
 // A connection that the dead process of `slot` was just admitting, accepting or closing.
-void RecoverConn(uint32_t slot, pstn_lgr_ref& ref, uint32_t conn, uint32_t idx) {
+void RecoverConn(uint32_t slot, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn, uint32_t idx) {
   pstn_stack& s = Stack();
+  pstn_lgr_ref& ref = s.lgrs[lgr_idx];
   pstn_ep& ep = s.eps[idx];
-  if (ep.owner_slot != slot || &s.lgrs[ep.lgr_idx % PSTN_LGRS] != &ref || ep.conn_idx != conn)
+  if (LoadRelaxed(ep.owner_slot) != slot || LoadRelaxed(ep.lgr_idx) != lgr_idx ||
+      LoadRelaxed(ep.conn_idx) != conn)
     return;
   uint32_t state = LoadAcquire(ep.state);
-  pstn_ep* listener = EpAt(s, ep.listener);
-  pstn_conn& c = LgrConn(LgrBase(g_proc.view, ep.lgr_idx), conn);
+  pstn_ep* listener = EpAt(s, LoadRelaxed(ep.listener));
+  pstn_conn& c = LgrConn(lgr, conn);
   uint32_t offered = PSTN_CS_OFFERED;
   if (ref.side == 0 && state != PSTN_EP_ESTABLISHED && state != PSTN_EP_CONNECTING &&
       CompareExchange(c.setup.state, offered, PSTN_CS_FREE)) {  // in a handshake (offer.cc)
@@ -438,6 +423,8 @@ void RecoverConn(uint32_t slot, pstn_lgr_ref& ref, uint32_t conn, uint32_t idx) 
 
 }  // namespace
 
+void MendQueue(pstn_ep& listener) { QueueGuard g(listener); }
+
 void RecoverConns(uint32_t slot) {
   pstn_stack& s = Stack();
   for (uint32_t i = 0; i < LoadRelaxed(s.hdr.lgrs_hw) && i < PSTN_LGRS; i++) {
@@ -448,7 +435,7 @@ void RecoverConns(uint32_t slot) {
         LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
     for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
       uint32_t idx = LoadAcquire(ref.conn_ep[c]);
-      if (idx != 0 && idx <= PSTN_EPS) RecoverConn(slot, ref, c, idx - 1);
+      if (idx != 0 && idx <= PSTN_EPS) RecoverConn(slot, i, lgr, c, idx - 1);
       // Its bit has been taken, by the dead process or by one that is about to admit it: then who
       // comes second finds it done.
       if (ref.side == 1 && WaitsForServer(LoadAcquire(LgrConn(lgr, c).setup.state)) &&
@@ -473,7 +460,8 @@ void AdmitSyns(uint32_t looks) {
   }
 }
 
-long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
+long SockAccept(Call& call, sockaddr* sa, socklen_t* len, int flags) {
+  pstn_ep& ep = *call.ep();
   if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) {
     return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;
   }
@@ -482,33 +470,33 @@ long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags) {
   static thread_local uint32_t turn = 0;
   const uint32_t interrupts = t_interrupts;
   Deadline until = ep.rcvtimeo_ns != 0 ? Deadline::AfterNs(ep.rcvtimeo_ns) : Deadline::Never();
-  Hold hold;  // another thread may close the number: this call goes on
   bool handed = false;
   Deadline handshake = Deadline::Never();
   for (;;) {
-    fd = hold.NumberOf(fd);
     AdmitSyns();
     if (++turn % kKernelTurn == 0) {
-      long r = AcceptKernel(fd, ep, sa, len, flags, handed);
+      long r = AcceptKernel(call, sa, len, flags, handed);
       if (r != -EAGAIN) return r;
     }
     uint32_t idx = DequeueEmbryo(ep);
-    if (idx != PSTN_NONE) return AcceptOurs(fd, ep, idx, sa, len, flags);
+    if (idx != PSTN_NONE) return AcceptOurs(call, idx, sa, len, flags);
     if (LoadAcquire(ep.held) != 0) [[unlikely]] {
       const long held = AcceptHeld(ep, sa, len, flags);
       if (held != -EAGAIN) return held;
       handed = true;  // poll() may have said so
     }
-    long r = AcceptKernel(fd, ep, sa, len, flags, handed);
+    long r = AcceptKernel(call, sa, len, flags, handed);
     if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;
-    hold.On(ep);
-    pollfd p = {hold.NumberOf(fd), POLLIN, 0};
+    pollfd p = {call.fd(), POLLIN, 0};
     if (handed && handshake.never()) handshake = Deadline::AfterNs(kHandshakeNs);
     const bool returns = handshake.at_ns < until.at_ns && MustReturn(ep);
-    long n = SockPoll(&p, 1, returns ? handshake : until, nullptr, Asker::kAccept);
+    long n = SockPoll(&p, 1, returns ? handshake : until, nullptr, &call);
     // poll() ends with every handler; this call goes on after those with SA_RESTART, unless it has
     // a timeout.
-    if (n == -EINTR && until.never() && t_interrupts == interrupts) continue;
+    if (n == -EINTR && until.never() && t_interrupts == interrupts) {
+      if (call.moved()) return kRestart;
+      continue;
+    }
     if (n < 0) return n;
     if (n == 0) return returns ? -ECONNABORTED : -EAGAIN;
   }

@@ -2,6 +2,8 @@
 // block.h - how a call on a connection blocks: it spins, then sleeps on a futex of its own ctl
 // line.
 #pragma once
+#include <cerrno>
+
 #include "base/sys.h"
 #include "sock/cancel.h"
 #include "sock/sock.h"
@@ -14,7 +16,12 @@ inline bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ES
 // a close(). Whoever is at the rings asks this first: they may be another connection's.
 inline bool StillHere(const ConnEnd& e) { return Here(*e.ep) && Which(*e.ep) == e.which; }
 
-enum class Wait : uint8_t { kReady, kTimeout, kInterrupted };
+// kRestarts: see kRestart.
+enum class Wait : uint8_t { kReady, kTimeout, kInterrupted, kRestarts };
+// What such a wait comes to where nothing has been moved yet.
+inline long WaitFailed(Wait w) {
+  return w == Wait::kTimeout ? -EAGAIN : w == Wait::kRestarts ? kRestart : -EINTR;
+}
 
 inline bool PeerEnded(const ConnEnd& e) {
   return (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0;
@@ -48,7 +55,10 @@ enum class Restart : uint8_t { kIfAsked, kNever };
 // this side need not ask the kernel in vain (AnnounceLocal).
 class Sleeper {
  public:
-  explicit Sleeper(pstn_ep& ep) : ep_(&ep) { FetchAdd(ep.sleepers, 1u); }  // [F1] before the look
+  explicit Sleeper(pstn_ep& ep) : ep_(&ep) {
+    FetchAdd(ep.sleepers, 1u);
+    FenceAfterLocked();  // [F1] before the look, against AnnounceLocal and WireConnected
+  }
   ~Sleeper() { Off(); }
   Sleeper(const Sleeper&) = delete;
   Sleeper& operator=(const Sleeper&) = delete;
@@ -64,22 +74,25 @@ class Sleeper {
 // Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
 // more after that [F1].
 template <typename Ready>
-Wait SleepOn(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
-             const Deadline& until, uint32_t interrupts, Restart restart) {
+Wait SleepOn(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
+             uint32_t interrupts, Restart restart) {
   SleepWord on(word);
-  Sleeper sleeper(ep);
+  Sleeper sleeper(*call.ep());
+  const uint32_t handlers = t_handlers;
   Count(Stack().hdr, kCounterSleeps);
   for (;;) {
     uint32_t value = FetchOr(word, bit) | bit;
     FullFence();
     if (ready()) return Wait::kReady;
     if (t_interrupts != interrupts) return Wait::kInterrupted;
+    if (t_handlers != handlers && restart == Restart::kIfAsked && call.moved())
+      return Wait::kRestarts;
     timespec left = until.LeftTimespec(UINT64_MAX);
     // The kernel restarts a wait that has no end.
     bool endless = until.never() && restart == Restart::kIfAsked;
     const WireSleep wire;
     long r = Cancellable([&] { return sys::FutexWait(&word, value, endless ? nullptr : &left); },
-                         [&] { sleeper.Off(), hold.Off(); });
+                         [&] { sleeper.Off(); });
     if (ready()) return Wait::kReady;
     if (r == -EINTR) return Wait::kInterrupted;
     if (until.left_ns() == 0) return Wait::kTimeout;
@@ -88,18 +101,16 @@ Wait SleepOn(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
 
 inline bool NothingElse() { return false; }
 
-// `hold` is on `ep` from the first sleep on. `otherwise`, before it, may do what makes the sleep
-// needless.
+// `otherwise`, before the first sleep, may do what makes it needless.
 template <typename Ready, typename Otherwise = bool (*)()>
-Wait WaitFor(Hold& hold, pstn_ep& ep, uint32_t& word, uint32_t bit, Ready ready,
-             const Deadline& until, Restart restart, Otherwise otherwise = NothingElse) {
+Wait WaitFor(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
+             Restart restart, Otherwise otherwise = NothingElse) {
   uint32_t interrupts = t_interrupts;
   if (Spin(ready, until)) return Wait::kReady;
   if (t_interrupts != interrupts) return Wait::kInterrupted;
   if (until.left_ns() == 0) return Wait::kTimeout;
   if (otherwise()) return Wait::kReady;
-  hold.On(ep);
-  return SleepOn(hold, ep, word, bit, ready, until, interrupts, restart);
+  return SleepOn(call, word, bit, ready, until, interrupts, restart);
 }
 
 }  // namespace postern

@@ -11,7 +11,7 @@
 #include <cerrno>
 
 #include "base/sys.h"
-#include "sock/proc.h"
+#include "sock/call.h"
 
 namespace postern {
 
@@ -19,7 +19,12 @@ template <typename Call, typename Undo>
 long Cancellable(Call call, Undo undo) {
   long r;
   int type;
-  pthread_cleanup_push([](void* u) { (*static_cast<Undo*>(u))(); }, &undo);
+  pthread_cleanup_push(
+      [](void* u) {
+        (*static_cast<Undo*>(u))();
+        AbandonUses();
+      },
+      &undo);
   pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
   r = call();
   pthread_setcanceltype(type, nullptr);

@@ -10,6 +10,7 @@
 
 #include "base/sys.h"
 #include "sock/block.h"
+#include "sock/call.h"
 #include "sock/datagram.h"
 #include "sock/items.h"
 #include "sock/sock.h"
@@ -50,7 +51,8 @@ void LeaveConn(const ConnEnd& e) {
 }  // namespace
 
 void ResetQueue(pstn_ep& listener) {
-  for (uint32_t idx; (idx = DequeueEmbryo(listener)) != PSTN_NONE;) {
+  uint32_t guard = 0;
+  for (uint32_t idx; guard < PSTN_EPS && (idx = DequeueEmbryo(listener)) != PSTN_NONE; guard++) {
     pstn_ep& embryo = Stack().eps[idx];
     StoreRelease(embryo.state, PSTN_EP_ESTABLISHED);
     embryo.linger_on = 1;
@@ -171,8 +173,23 @@ void DropFdRef(uint32_t entry) {
     CloseEp(*ep);
 }
 
-void SockDup(int from, int to) {
-  uint32_t entry = FdEntry(from);
+bool RefEntry(uint32_t entry) {
+  const uint32_t idx = entry & PSTN_FD_IDX;
+  uint32_t* refs = nullptr;
+  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), idx) : nullptr;
+  if (ep != nullptr) refs = &ep->refs;
+  if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS)
+    refs = &Stack().epolls[idx].refs;
+  if (refs == nullptr) return false;
+  uint32_t seen = LoadAcquire(*refs);
+  do {
+    if (seen == 0) return false;
+  } while (!CompareExchange(*refs, seen, seen + 1));
+  if (ep != nullptr) FetchOr(ep->flags, PSTN_EPF_DUPPED);
+  return true;
+}
+
+void SockDup(uint32_t entry, int to) {
   uint32_t idx = entry & PSTN_FD_IDX;
   if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(), idx) != nullptr) {
     pstn_ep& ep = Stack().eps[idx];
@@ -202,130 +219,37 @@ void ReleaseLinger(pstn_ep& ep) {
   }
 }
 
-// ---------------------------------------------------------------- close() while others sleep on it
-namespace {
-
-constexpr uint32_t kHoldsMax =
-    256;  // endpoints that threads sleep on; more: close() ends the connection
-struct Held {
-  pstn_ep* ep;
-  uint32_t threads;
-  uint32_t tid;  // the first of them
-  int keep;      // number of ours that has the reference since the program closed its own; 0: none
-};
-pstn_lock holds_lock;
-Held holds[kHoldsMax];
-uint32_t holds_used;  // none is in use from here on
-uint32_t holds_pid;   // whose table this is: a forked child has none of the sleepers
-
-// The reference moves to a number of our own, which the process's death releases like any other.
-void KeepForSleepers(int fd, const pstn_ep& ep) {
-  if (LoadAcquire(holds_used) == 0) return;
-  Guard g(holds_lock);
-  if (holds_pid != g_proc.pid) return;
-  for (uint32_t i = 0; i < holds_used; i++) {
-    if (holds[i].ep != &ep || holds[i].threads == 0 || holds[i].keep != 0) continue;
-    if (holds[i].threads == 1 &&
-        holds[i].tid == SelfTid()) {  // its call is over: a handler jumped out of it
-      holds[i].threads = 0;
-      return;
-    }
-    int high = sys::DupHigh(fd);
-    if (high < 0) return;
-    SockDup(fd, high);
-    MarkPrivate(high, PSTN_FD_INTERNAL);
-    holds[i].keep = high;
-    return;
-  }
-}
-
-}  // namespace
-
-void HoldsAfterFork() {
-  holds_lock.word = 0;  // whoever held it is in the parent
-}
-
-void Hold::On(pstn_ep& ep) {
-  if (at_ != PSTN_NONE) return;
-  Guard g(holds_lock);
-  if (holds_pid != g_proc.pid) StoreRelease(holds_used, 0u), holds_pid = g_proc.pid;
-  uint32_t free_at = PSTN_NONE;
-  for (uint32_t i = 0; i < holds_used; i++) {
-    if (holds[i].threads == 0) free_at = i;
-    if (holds[i].threads == 0 || holds[i].ep != &ep) continue;
-    holds[i].threads++;
-    at_ = i;
-    ep_ = &ep;
-    return;
-  }
-  if (free_at == PSTN_NONE && holds_used < kHoldsMax) free_at = holds_used;
-  if (free_at == PSTN_NONE) return;
-  holds[free_at] = {&ep, 1, SelfTid(), 0};
-  ep_ = &ep;
-  if (free_at == holds_used) StoreRelease(holds_used, free_at + 1);
-  at_ = free_at;
-}
-
-int Hold::NumberOf(int fd) const {
-  if (at_ == PSTN_NONE) return fd;
-  Guard g(holds_lock);
-  return holds[at_].ep == ep_ && holds[at_].keep != 0 ? holds[at_].keep : fd;
-}
-
-void Hold::Release() {
-  int keep = 0;
-  uint32_t entry = 0;
-  {
-    Guard g(holds_lock);
-    Held& h = holds[at_];
-    at_ = PSTN_NONE;
-    if (h.ep != ep_ || h.threads == 0 || --h.threads != 0) return;
-    keep = h.keep;
-    entry = PSTN_FD_EP | EpIdx(Stack(), *h.ep);
-    h = {};
-    while (holds_used != 0 && holds[holds_used - 1].threads == 0)
-      StoreRelease(holds_used, holds_used - 1);
-  }
-  if (keep == 0) return;
-  TableChange change;
-  SetFd(keep, 0);
-  sys::Close(keep);
-  DropFdRef(entry);
-}
-
 // A set's number under the set's lock: registrations may be on their way into it (HandOver).
-static long CloseNumber(int fd, uint32_t entry) {
+long CloseNumberOf(int fd, uint32_t entry) {
   pstn_stack& s = Stack();
   const uint32_t idx = entry & PSTN_FD_IDX;
   if ((entry & PSTN_FD_KIND) != PSTN_FD_EPOLL || idx >= PSTN_EPOLLS) {
-    MarkPrivate(fd, 0);
+    SetFd(fd, 0);
     return sys::Close(fd);
   }
   SetGuard h(s, s.epolls[idx]);
-  MarkPrivate(fd, 0);
+  SetFd(fd, 0);
   return sys::Close(fd);
 }
 
 long SockClose(int fd, uint32_t entry) {
+  bool in_use;
+  {
+    TableChange change;
+    if (!TakeFd(fd, entry)) return -EBADF;
+    in_use = HandToUsers(fd, entry);
+  }
   pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
   if (ep == nullptr) {
     TableChange change;
-    if (!TakeFd(fd, entry)) return -EBADF;
-    bool kept = (entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && KeepForWaiters(fd, entry);
-    long r = CloseNumber(fd, entry);
-    if (!kept) DropFdRef(entry);
+    const long r = CloseNumberOf(fd, entry);
+    DropFdRef(entry);
     return r;
   }
-  {
-    TableChange change;
-    KeepForSleepers(fd, *ep);
-  }
-  // accept() looks for its number; so does recv().
-  if (LoadRelaxed(ep->state) == PSTN_EP_LISTEN || IsDatagram(*ep)) PostEp(*ep);
-  if (LoadAcquire(ep->refs) == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED)
+  if (!in_use && LoadAcquire(ep->refs) == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED)
     ReleaseLinger(*ep);
   TableChange change;
-  if (!TakeFd(fd, entry)) return -EBADF;
+  ForgetFd(fd);
   const uint32_t family = ep->family;
   bool reusable = false;
   CachedFd c;

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "sock/cancel.h"
 #include "sock/datagram.h"
 #include "sock/negotiate.h"
 #include "sock/sock.h"
@@ -54,26 +55,42 @@ bool ReadDirectory(const pstn_dir& d, Fn fn) {
   return false;
 }
 
-// Several listeners may share a port (SO_REUSEPORT): they take turns.
+// As the last step of SplitMix64: each bit of the result depends on each bit of `x`.
+uint64_t Mixed(uint64_t x) {
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+// A number for one connect(), unlike that of any other: of this process before, of its relatives,
+// and of others that began at the same moment.
+uint64_t DrawLot() {
+  static uint64_t seed = 0, turn = 0;
+  if (LoadRelaxed(seed) == 0) StoreRelaxed(seed, NewUuid().hi | 1u);
+  return Mixed(Mixed(LoadRelaxed(seed) ^ g_proc.pid) + FetchAdd(turn, uint64_t{1}));
+}
+
+// Several listeners may share a port (SO_REUSEPORT): each has the same chance, whatever their
+// number, as with the kernel's hash. With each connect() each gets another weight, and the heaviest
+// has it.
 // Those of other network namespaces (`learnt`) are known by addresses that are not local.
 bool FindListener(const pstn_dir& d, const pstn_addr& to, bool learnt, Target& out) {
-  static uint32_t turn = 0;
-  uint32_t mine = FetchAdd(turn, 1u);
+  const uint64_t lot = DrawLot();
   bool found = false;
   bool stable = ReadDirectory(d, [&] {
     int best = 0;
-    uint32_t same = 0;
+    uint64_t heaviest = 0;
     found = false;
     uint32_t next = LoadRelaxed(d.port_head[to.port]);
     for (uint32_t steps = 0; next != 0 && next <= PSTN_DIR_LISTENERS && steps < PSTN_DIR_LISTENERS;
          steps++) {
       const pstn_dir_listener& l = d.listeners[next - 1];
+      const uint64_t weight = Mixed(lot + next * 0x9e3779b97f4a7c15u);
       next = LoadRelaxed(l.next);
       int fit = (LoadRelaxed(l.learnt) != 0) == learnt ? Fit(l, to) : 0;
-      if (fit == 0 || fit < best) continue;
-      same = fit > best ? 1 : same + 1;
+      if (fit == 0 || fit < best || (fit == best && weight < heaviest)) continue;
       best = fit;
-      if (same > 1 && mine % same != 0) continue;
+      heaviest = weight;
       out = {l.stack, l.ep_idx, l.ep_gen, l.backlog, l.source};
       found = true;
     }
@@ -237,24 +254,6 @@ Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
   return kReasonNone;
 }
 
-// Another network namespace of this host, perhaps. False: the kernel's connect() is still to be
-// made, for the reason `why`.
-bool ConnectFurther(int fd, pstn_ep& ep, pstn_addr to, Reason& why) {
-  NormaliseDestination(to);
-  if (why != kReasonNotLocal || !MayNegotiate(to)) return false;
-  Hold hold;
-  hold.On(ep);
-  const Negotiated n = Negotiate(hold, fd, ep, to);
-  why = n.why;
-  if (n.became == Became::kNothing) return false;
-  if (n.became == Became::kTcp) {
-    FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);  // the port has a connection
-    FallBack(hold.NumberOf(fd), ep, why);
-    Count(Stack().hdr, kCounterKernelConnects);
-  }
-  return true;
-}
-
 // The kernel's connect(), on what is its socket from now on.
 long KernelConnect(int fd, pstn_ep& ep, Reason reason) {
   if (g_proc.opt.strict != 0 && reason != kReasonNotLocal) return -ECONNREFUSED;
@@ -262,6 +261,42 @@ long KernelConnect(int fd, pstn_ep& ep, Reason reason) {
   Count(Stack().hdr, kCounterKernelConnects);
   return kPass;
 }
+
+}  // namespace
+
+long KernelConnectBegun(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len, Reason why) {
+  const long r = KernelConnect(fd, ep, why);
+  if (r != kPass) return r;
+  const int fl = sys::Fcntl(fd, F_GETFL, 0);
+  if (fl < 0) return kPass;
+  (void)sys::Fcntl(fd, F_SETFL, fl | O_NONBLOCK);
+  const long begun = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
+  (void)sys::Fcntl(fd, F_SETFL, fl);
+  return begun == -EINPROGRESS ? kBegun : begun;
+}
+
+namespace {
+
+// Another network namespace of this host, perhaps. False: the kernel's connect() is still to be
+// made, for the reason `why`; at once, if `cut`.
+bool ConnectFurther(Call& call, pstn_addr to, Reason& why, bool& cut) {
+  pstn_ep& ep = *call.ep();
+  NormaliseDestination(to);
+  if (why != kReasonNotLocal || !MayNegotiate(to)) return false;
+  const Negotiated n = Negotiate(call, to);
+  why = n.why;
+  if (n.became == Became::kNothing) return false;
+  cut = n.became == Became::kCut;
+  if (cut) return false;
+  if (n.became == Became::kTcp) {
+    FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);  // the port has a connection
+    FallBack(call.fd(), ep, why);
+    Count(Stack().hdr, kCounterKernelConnects);
+  }
+  return true;
+}
+
+constexpr long kAwait = kPass - 1;  // the handshake on the wire is under way, and is waited for
 
 // What came of a connect() that had to be waited for. One that was reset meanwhile is undone.
 long Connected(pstn_ep& ep) {
@@ -274,33 +309,40 @@ long Connected(pstn_ep& ep) {
   return error != 0 ? -error : -ECONNABORTED;
 }
 
-// connect() once more, while the handshake lasts.
-long AgainWired(pstn_ep& ep) {
-  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EALREADY;
-  Hold hold;
-  const long r = WireAwaitConnected(hold, ep);
-  FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING);
-  return r == 0 ? Connected(ep) : r == -EINPROGRESS ? -EALREADY : r;
-}
+// A connect() that is under way.
+struct Awaited {
+  uint64_t which = 0;  // the connection
+  long otherwise = 0;  // what the call returns at the end of SO_SNDTIMEO
+};
 
-// The handshake on the wire has begun.
-long ConnectWired(pstn_ep& ep) {
-  Count(Stack().hdr, kCounterConnects);
-  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) {
-    Hold hold;
-    const long r = WireAwaitConnected(hold, ep);
-    if (r == 0) return Connected(ep);
-    FetchOr(ep.flags, PSTN_EPF_CONNECTING);
-    return r;
-  }
+// The handshake on the wire is under way. Of a call that may not wait `otherwise` is the answer.
+long OnTheWire(pstn_ep& ep, Awaited& a, long otherwise) {
   FetchOr(ep.flags, PSTN_EPF_CONNECTING);
-  return -EINPROGRESS;
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return otherwise;
+  a.which = Which(ep);
+  a.otherwise = otherwise;
+  return kAwait;
 }
 
-}  // namespace
-
-long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+// Without ep.setup_lock: the wait may have no end, and others may look at the socket, or end it.
+long AwaitWired(pstn_ep& ep, Awaited& a, const Interrupts& since) {
+  const long r = WireAwaitConnected(ep, since);
+  if (r != 0) return r == -EINPROGRESS ? a.otherwise : r;
   Guard g(ep.setup_lock);
+  if (Which(ep) != a.which) return -ECONNABORTED;
+  // Another thread has waited, too, and has found it reset; or has reset it. As the kernel's
+  // sock_error().
+  if (LoadAcquire(ep.state) == PSTN_EP_NEW) {
+    const uint32_t error = Exchange(ep.error, 0u);
+    return error != 0 ? -static_cast<long>(error) : -ECONNABORTED;
+  }
+  FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING);
+  return Connected(ep);
+}
+
+long ConnectOnce(Call& call, const sockaddr* sa, socklen_t len, Awaited& a) {
+  pstn_ep& ep = *call.ep();
+  int fd = call.fd();
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return IsDatagram(ep) ? DatagramConnect(fd, ep, sa, len) : kPass;
   if (len > sizeof(sockaddr_storage)) return -EINVAL;  // negative, too
@@ -308,7 +350,7 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC)
     return SockDisconnect(fd, ep, sa, len);
   if (state == PSTN_EP_LISTEN) return kPass;
-  if (state == PSTN_EP_CONNECTING) return AgainWired(ep);
+  if (state == PSTN_EP_CONNECTING) return OnTheWire(ep, a, -EALREADY);
   if (state == PSTN_EP_ESTABLISHED) {
     bool asked = (FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0;
     if ((LoadRelaxed(ep.flags) & PSTN_EPF_DISCONNECTING) != 0) return -EINVAL;
@@ -317,10 +359,14 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   pstn_addr to;
   if (!AddrFromSockaddr(sa, len, ep.family, to)) return KernelConnect(fd, ep, kReasonOption);
   Reason why = TryConnect(fd, ep, to);
-  if (why != kReasonNone && !ConnectFurther(fd, ep, to, why)) {
+  bool cut = false;
+  if (why != kReasonNone && !ConnectFurther(call, to, why, cut)) {
+    fd = call.fd();  // another thread may have closed it meanwhile
+    if (cut) return KernelConnectBegun(fd, ep, sa, len, why);
     if (why == kReasonNotLocal) why = WireConnect(fd, ep, to);
     if (why != kReasonNone) return KernelConnect(fd, ep, why);
-    return ConnectWired(ep);
+    Count(Stack().hdr, kCounterConnects);
+    return OnTheWire(ep, a, -EINPROGRESS);
   }
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)
     return (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0 ? -EINPROGRESS : 0;
@@ -328,6 +374,22 @@ long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) return 0;
   FetchOr(ep.flags, PSTN_EPF_CONNECTING);
   return -EINPROGRESS;  // as the kernel, whose handshake is never done by then
+}
+
+}  // namespace
+
+long SockConnect(Call& call, const sockaddr* sa, socklen_t len) {
+  pstn_ep& ep = *call.ep();
+  const Interrupts since;
+  Awaited awaited;
+  long r;
+  {
+    Guard g(ep.setup_lock);
+    r = ConnectOnce(call, sa, len, awaited);
+  }
+  if (r == kAwait) return AwaitWired(ep, awaited, since);
+  if (r == kBegun && since.Ends(ep.sndtimeo_ns != 0)) return -EINTR;
+  return r == kBegun ? kPass : r;
 }
 
 }  // namespace postern

@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/local_lock.h"
 #include "base/sys.h"
 #include "ctl/packet.h"
 #include "sock/control.h"
@@ -25,15 +26,37 @@ namespace {
 using ctl::Msg;
 using ctl::Type;
 
+// The child has no line yet (CtlAfterFork), and a link group that was being taken is asked for
+// anew.
+void RenewLine() {}
+PSTN_LOCK_ENTRY(ctl_lock, g_proc.ctl_lock, RenewLine);
+
 constexpr uint64_t kRetryNs = 200'000'000;  // between attempts to reach a posternd that is gone
 constexpr uint64_t kSpawnNs = 1'000'000'000;
 constexpr time_t kReplySec = 3;
 
+// The line, to be waited for, and for posternd with it: nobody has a lock that others wait for.
+class LineGuard {
+ public:
+  LineGuard() {
+    CheckMayWait();
+    Lock(g_proc.ctl_lock);
+  }
+  ~LineGuard() {
+    Unlock(g_proc.ctl_lock);
+    FenceAfterLocked();  // [F1] who has found it taken has left an errand before that
+    WireErrands();
+  }
+  LineGuard(const LineGuard&) = delete;
+  LineGuard& operator=(const LineGuard&) = delete;
+};
+
 // Sends one message, with an fd beside it if `fd` >= 0. 0 or -errno.
-int SendMsg(const Msg& m, int fd) {
+int SendMsg(const Msg& m, int fd, int flags = 0) {
   ctl::Packet packet(m, fd);
   for (;;) {
-    long r = sys::Call(SYS_sendmsg, g_proc.ctl_fd, &packet.header, static_cast<long>(MSG_NOSIGNAL));
+    long r = sys::Call(SYS_sendmsg, g_proc.ctl_fd, &packet.header,
+                       static_cast<long>(flags | MSG_NOSIGNAL));
     if (r != -EINTR) return r < 0 ? static_cast<int>(r) : 0;
   }
 }
@@ -99,8 +122,9 @@ void Disconnect() {
   StoreRelaxed(g_proc.ctl_retry_ns, MonotonicNs() + kRetryNs);
 }
 
-// An answer that nobody waited for. What it has brought is given back.
+// An answer that nobody waited for. What it has brought is given back; a link group is of use.
 void DropLate(const Msg& in, int fd) {
+  if (in.type == Type::kIntroduce && in.status == 0) return TakeLgr(in.a, fd);
   if (fd >= 0) sys::Close(fd);
   if (in.type != Type::kRegister || in.status != 0) return;
   Msg m;
@@ -109,30 +133,35 @@ void DropLate(const Msg& in, int fd) {
   (void)SendMsg(m, -1);
 }
 
+uint32_t NextSeq() {
+  if (++g_proc.ctl_seq == 0) ++g_proc.ctl_seq;
+  return g_proc.ctl_seq;
+}
+
 // False: nothing came in time.
-bool ComesBefore(uint64_t until_ns) {
+bool ComesBefore(CutShort* limit) {
+  if (limit == nullptr) return true;
   long r = -EINTR;
-  while (until_ns != UINT64_MAX && r == -EINTR) {
-    const uint64_t now_ns = MonotonicNs(), left = until_ns > now_ns ? until_ns - now_ns : 0;
+  do {
     pollfd p = {LoadRelaxed(g_proc.ctl_fd), POLLIN, 0};
-    timespec ts = {static_cast<time_t>(left / 1000000000u), static_cast<long>(left % 1000000000u)};
+    const timespec ts = limit->Slice(UINT64_MAX);
     r = sys::Call(SYS_ppoll, &p, 1L, &ts, nullptr, 0L);
-  }
-  return r != 0;
+  } while ((r == -EINTR || r == 0) && MonotonicNs() < limit->end_ns());
+  return r > 0;
 }
 
 // Sends a request and waits for its reply; what is pushed meanwhile is taken. -ETIMEDOUT: no answer
-// before `until_ns`, and the line is kept; a posternd that is silent for kReplySec is given up.
-int Ask(Msg& m, int fd, int* reply_fd, uint64_t until_ns = UINT64_MAX) {
+// before `limit`, and the line is kept; a posternd that is silent for kReplySec is given up.
+int Ask(Msg& m, int fd, int* reply_fd, CutShort* limit = nullptr) {
+  CheckMayWait();
   if (LoadRelaxed(g_proc.ctl_fd) < 0) return -ENOTCONN;
-  m.seq = ++g_proc.ctl_seq;
-  if (m.seq == 0) m.seq = ++g_proc.ctl_seq;
+  m.seq = NextSeq();
   uint32_t seq = m.seq;
   int r = SendMsg(m, fd);
   while (r == 0) {
     Msg in;
     int in_fd = -1;
-    if (!ComesBefore(until_ns)) return -ETIMEDOUT;
+    if (!ComesBefore(limit)) return -ETIMEDOUT;
     r = RecvMsg(in, in_fd, 0);
     if (r != 0) break;
     if (in.seq == 0) {
@@ -184,7 +213,9 @@ void Reintroduce() {
     if (chunk >= PSTN_FDCHUNKS) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS && LoadRelaxed(g_proc.ctl_fd) >= 0; i++) {
       int fd = static_cast<int>(c * PSTN_FDCHUNK_FDS + i);
-      pstn_ep* ep = EpOfFd(fd);
+      if (FdEntry(fd) == 0) continue;
+      const Call call(fd);
+      pstn_ep* ep = call.ep();
       if (wired && ep != nullptr) WireRefilter(ask, fd, *ep);
       if (ep == nullptr || LoadRelaxed(ep->state) != PSTN_EP_LISTEN ||
           (LoadRelaxed(ep->flags) & PSTN_EPF_EXPORTED) != 0)
@@ -266,6 +297,7 @@ void TakeWideSender(const pstn_dir& dir) {
 bool ConnectLocked() {
   if (LoadRelaxed(g_proc.ctl_fd) >= 0) return true;
   if (MonotonicNs() < LoadRelaxed(g_proc.ctl_retry_ns) || g_proc.socket_path[0] == 0) return false;
+  CheckMayWait();
   int fd = sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   fd = MoveHigh(fd);
@@ -319,20 +351,19 @@ bool DaemonAlive() {
 void CtlReconnect() {
   if (!g_proc.attached || (LoadRelaxed(g_proc.ctl_fd) >= 0 && DaemonAlive())) return;
   if (MonotonicNs() < LoadRelaxed(g_proc.ctl_retry_ns)) return;
-  Lock(g_proc.ctl_lock);  // who comes second finds it connected
+  const LineGuard line;  // who comes second finds it connected
   if (LoadRelaxed(g_proc.ctl_fd) >= 0 && !DaemonAlive())
     Disconnect(), StoreRelaxed(g_proc.ctl_retry_ns, 0);
   (void)ConnectLocked();
-  Unlock(g_proc.ctl_lock);
 }
 
-int CtlAsk(Msg& m, int fd, int* reply_fd, uint64_t until_ns) {
-  Guard g(g_proc.ctl_lock);
-  return ConnectLocked() ? Ask(m, fd, reply_fd, until_ns) : -ENOTCONN;
+int CtlAsk(Msg& m, int fd, int* reply_fd, CutShort* limit) {
+  const LineGuard line;
+  return ConnectLocked() ? Ask(m, fd, reply_fd, limit) : -ENOTCONN;
 }
 
 int CtlTell(const Msg& m, int fd) {
-  Guard g(g_proc.ctl_lock);
+  const LineGuard line;
   if (!ConnectLocked()) return -ENOTCONN;
   const int r = SendMsg(m, fd);
   if (r != -EPIPE && r != -ECONNRESET) return r;
@@ -343,18 +374,18 @@ int CtlTell(const Msg& m, int fd) {
 }
 
 void CtlTakeLgr(uint32_t idx, int fd) {
-  Guard g(g_proc.ctl_lock);
+  const LineGuard line;
   TakeLgr(idx, fd);
 }
 
 int CtlListen(pstn_ep& ep, int fd) {
-  Guard g(g_proc.ctl_lock);
+  const LineGuard line;
   if (!ConnectLocked()) return -ENOTCONN;
   return ListenLocked(ep, fd);
 }
 
 int CtlUnlisten(pstn_ep& ep) {
-  Guard g(g_proc.ctl_lock);
+  const LineGuard line;
   if (LoadRelaxed(g_proc.ctl_fd) < 0) return -ENOTCONN;
   Msg m;
   m.type = Type::kUnlisten;
@@ -372,7 +403,7 @@ int ExportWith(uint32_t a, uint32_t b, uint32_t c, int fd) {
   // A posternd that is gone is started again (ConnectLocked), and a keeper that was just leaving.
   for (int i = 0; i < kTries && (r == -ENOTCONN || r == -EIO); i++) {
     if (i != 0) (void)sys::Call(SYS_nanosleep, &kPause, nullptr);
-    Guard g(g_proc.ctl_lock);
+    const LineGuard line;
     if (LoadRelaxed(g_proc.ctl_fd) >= 0 && !DaemonAlive()) Disconnect();
     StoreRelaxed(g_proc.ctl_retry_ns, 0);
     if (!ConnectLocked()) continue;
@@ -412,7 +443,7 @@ void CtlReap(uint32_t slot, uint32_t pid) {
 }
 
 int CtlIntroduce(const pstn_uuid& peer, uint32_t known, uint32_t* lgr_idx) {
-  Guard g(g_proc.ctl_lock);
+  const LineGuard line;
   if (!ConnectLocked()) return -ENOTCONN;
   Msg m;
   m.type = Type::kIntroduce;
@@ -431,25 +462,47 @@ int CtlIntroduce(const pstn_uuid& peer, uint32_t known, uint32_t* lgr_idx) {
   return LgrBase(g_proc.view, m.a) != nullptr ? 0 : -ENOMEM;
 }
 
-void CtlDrain() {
-  if (LoadRelaxed(g_proc.ctl_fd) < 0 || !TryLock(g_proc.ctl_lock)) return;
+namespace {
+
+// What has come, without a wait. With the line.
+void DrainLocked() {
   for (;;) {
-    if (LoadRelaxed(g_proc.ctl_fd) < 0) break;
+    if (LoadRelaxed(g_proc.ctl_fd) < 0) return;
     Msg in;
     int fd = -1;
-    int r = RecvMsg(in, fd, MSG_DONTWAIT);
-    if (r == -EAGAIN) break;
-    if (r != 0) {
-      Disconnect();
-      break;
-    }
-    if (in.seq == 0) {
+    const int r = RecvMsg(in, fd, MSG_DONTWAIT);
+    if (r == -EAGAIN) return;
+    if (r != 0) return Disconnect();
+    if (in.seq == 0)
       TakePushed(in, fd);
-    } else {
+    else
       DropLate(in, fd);
-    }
   }
-  Unlock(g_proc.ctl_lock);
+}
+
+}  // namespace
+
+void CtlDrain() {
+  if (LoadRelaxed(g_proc.ctl_fd) < 0 || !TryLock(g_proc.ctl_lock)) return;
+  DrainLocked();
+  CtlLeaveLine();
+  FenceAfterLocked();
+  WireErrands();
+}
+
+bool CtlTryLine() {
+  if (LoadRelaxed(g_proc.ctl_fd) < 0 || !TryLock(g_proc.ctl_lock)) return false;
+  DrainLocked();  // posternd cuts off who does not read its answers
+  if (LoadRelaxed(g_proc.ctl_fd) >= 0) return true;
+  CtlLeaveLine();
+  return false;
+}
+
+void CtlLeaveLine() { Unlock(g_proc.ctl_lock); }
+
+int CtlPost(Msg& m) {
+  m.seq = NextSeq();
+  return SendMsg(m, -1, MSG_DONTWAIT);
 }
 
 uint8_t* EnsureLgr(uint32_t idx) {
@@ -457,8 +510,9 @@ uint8_t* EnsureLgr(uint32_t idx) {
   if (base != nullptr || idx >= PSTN_LGRS) return base;
   CtlDrain();
   base = LgrBase(g_proc.view, idx);
-  if (base != nullptr) return base;
-  Guard g(g_proc.ctl_lock);
+  // Under the engine's lock nobody asks: Engine::Poll() comes back when it is here (Reaches).
+  if (base != nullptr || HoldsEngine()) return base;
+  const LineGuard line;
   base = LgrBase(g_proc.view, idx);
   if (base != nullptr || !ConnectLocked()) return base;
   Msg m;
@@ -469,12 +523,33 @@ uint8_t* EnsureLgr(uint32_t idx) {
   return LgrBase(g_proc.view, idx);
 }
 
+#if defined(PSTN_CHECKS)
+namespace {
+
+// Locks in the stack, but for those whose holders may wait for posternd (docs/concurrency.md).
+bool ForbidsWaits(const pstn_lock& lock) {
+  const auto at = reinterpret_cast<uintptr_t>(&lock), s = reinterpret_cast<uintptr_t>(&Stack());
+  if (at < s || at - s >= sizeof(pstn_stack)) return false;
+  const uintptr_t eps = reinterpret_cast<uintptr_t>(&Stack().eps[0]);
+  return at < eps || at - eps >= sizeof Stack().eps ||
+         (at - eps) % sizeof(pstn_ep) != offsetof(pstn_ep, setup_lock);
+}
+
+}  // namespace
+#endif
+
+void WatchLocks() {
+  g_checks_failed = &Stack().hdr.counters[kCounterChecksFailed];
+#if defined(PSTN_CHECKS)
+  g_forbids_waits = ForbidsWaits;
+#endif
+}
+
 void CtlAfterFork() {
-  g_proc.ctl_lock.word = 0;
   CloseInternal(g_proc.ctl_fd);
   StoreRelaxed(g_proc.ctl_fd, -1);
   StoreRelaxed(g_proc.ctl_retry_ns, 0);
-  Guard g(g_proc.ctl_lock);
+  const LineGuard line;
   (void)ConnectLocked();
 }
 

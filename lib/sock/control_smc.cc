@@ -11,12 +11,12 @@ namespace postern {
 using ctl::Msg;
 using ctl::Type;
 
-int CtlAttach(uint64_t token, Offered& to, uint64_t until_ns) {
+int CtlAttach(uint64_t token, Offered& to, CutShort& limit) {
   Msg m;
   m.type = Type::kAttach;
   m.cookie = token;
   int fd = -1;
-  int r = CtlAsk(m, -1, &fd, until_ns);
+  int r = CtlAsk(m, -1, &fd, &limit);
   if (r == 0 && m.d >= PSTN_LGRS) r = -EPROTO;
   if (r != 0) {
     if (fd >= 0) sys::Close(fd);
@@ -27,14 +27,14 @@ int CtlAttach(uint64_t token, Offered& to, uint64_t until_ns) {
   return LgrBase(g_proc.view, m.d) != nullptr ? 0 : -ENOMEM;
 }
 
-int CtlRegister(uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, uint64_t until_ns,
+int CtlRegister(uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, CutShort& limit,
                 uint64_t* token) {
   Msg m;
   m.type = Type::kRegister;
   m.d = lgr_idx;
   m.a = conn;
   m.b = conn_gen;
-  const int r = CtlAsk(m, -1, nullptr, until_ns);
+  const int r = CtlAsk(m, -1, nullptr, &limit);
   *token = m.cookie;
   return r;
 }

@@ -99,12 +99,11 @@ bool Enter(int fd, pstn_ep& ep, const Names& n) {
   if (ep.family == AF_INET6)
     (void)sys::Call(SYS_getsockopt, fd, static_cast<long>(IPPROTO_IPV6),
                     static_cast<long>(IPV6_V6ONLY), &v6only, &size);
-  stack::WireState& w = g_wire->state();
-  if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
+  g_wire->Acquire();
   const uint32_t at = g_wire->datagrams().Open(n.local, ep.family, v6only != 0 ? udp::kV6Only : 0u,
                                                EpIdx(Stack(), ep), ep.gen);
   (void)g_wire->PollLocked(MonotonicNs());  // the first one: frames for the driver
-  Unlock(w.lock);
+  WireRelease(*g_wire);
   if (at == PSTN_NONE) return false;
   StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));
   return true;
@@ -163,7 +162,7 @@ DatagramGuard::DatagramGuard(const pstn_ep& ep) {
   stack::Engine* engine = LoadAcquire(g_wire);
   const uint32_t at = LoadAcquire(ep.wire);
   if (engine == nullptr || at == 0 || at > stack::kDatagramSockets) return;
-  if (Lock(engine->state().lock)) engine->Recover(MonotonicNs());
+  engine->Acquire();
   locked_ = true;
   const stack::DatagramSocket& s = engine->datagrams().At(at - 1);
   if (s.use != 0 && s.owner == EpIdx(Stack(), ep) && s.owner_gen == LoadRelaxed(ep.gen))
@@ -172,7 +171,7 @@ DatagramGuard::DatagramGuard(const pstn_ep& ep) {
 
 DatagramGuard::~DatagramGuard() {
   if (!locked_) return;
-  Unlock(g_wire->state().lock);
+  g_wire->Release();
   // Whoever has found it taken meanwhile counts on its holder to look for news once more, as
   // Engine::Poll() does.
   FenceAfterLocked();
@@ -262,12 +261,12 @@ void DatagramSweep() {
     stack::DatagramSocket& s = w.datagrams.at[i];
     if (LoadRelaxed(s.use) == 0 || !IsGone(s)) continue;
     Filters old;
-    if (Lock(w.lock)) engine->Recover(MonotonicNs());
+    engine->Acquire();
     if (s.use != 0 && IsGone(s)) {
       old = Swap(s, {});
       engine->datagrams().Close(i);
     }
-    Unlock(w.lock);
+    WireRelease(*engine);
     Unsteer(old, Unfilter::kNow);
   }
 }

@@ -127,15 +127,15 @@ void DatagramTouch(const pstn_ep& ep) {
   if (LoadAcquire(g_wire) == nullptr && LoadRelaxed(ep.wire) != 0) (void)WireStart();
 }
 
-long DatagramRecv(int fd, pstn_ep& ep, msghdr& m, int flags) {
+long DatagramRecv(Call& call, msghdr& m, int flags) {
+  pstn_ep& ep = *call.ep();
   if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0 || !IsServed(ep)) return kPass;
   DatagramTouch(ep);
   const uint32_t interrupts = t_interrupts;
   Deadline until = Deadline::Never();
   bool waited = false;
-  Hold hold;  // another thread may close the number: this call goes on
   for (;;) {
-    fd = hold.NumberOf(fd);
+    const int fd = call.fd();
     WireTurn();
     const long r = LookAtBoth(fd, ep, m, flags);
     if (r != -EAGAIN || (flags & MSG_DONTWAIT) != 0) return r;
@@ -143,11 +143,13 @@ long DatagramRecv(int fd, pstn_ep& ep, msghdr& m, int flags) {
     if (fl < 0 || (fl & O_NONBLOCK) != 0) return r;
     if (!waited) until = ReceiveDeadline(fd);
     waited = true;
-    hold.On(ep);
-    pollfd p = {hold.NumberOf(fd), POLLIN, 0};
-    const long n = SockPoll(&p, 1, until, nullptr, Asker::kAccept);
+    pollfd p = {call.fd(), POLLIN, 0};
+    const long n = SockPoll(&p, 1, until, nullptr, &call);
     // As accept(): after handlers with SA_RESTART it goes on, unless it has a timeout.
-    if (n == -EINTR && until.never() && t_interrupts == interrupts) continue;
+    if (n == -EINTR && until.never() && t_interrupts == interrupts) {
+      if (call.moved()) return kRestart;
+      continue;
+    }
     if (n < 0) return n;
     if (n == 0) return -EAGAIN;
   }
@@ -194,7 +196,9 @@ long FirstSend(int fd, pstn_ep& ep, const msghdr& m, int flags) {
 
 }  // namespace
 
-long DatagramSend(int fd, pstn_ep& ep, const msghdr& m, int flags) {
+long DatagramSend(Call& call, const msghdr& m, int flags) {
+  const int fd = call.fd();
+  pstn_ep& ep = *call.ep();
   if ((flags & MSG_MORE) != 0) {  // what follows belongs to it
     Guard g(ep.setup_lock);
     DatagramLeave(ep, kReasonOption);

@@ -2,6 +2,7 @@
 // ep.cc - an endpoint's state: what it is ready for, whom to tell, and its way back to the kernel.
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 
 #include "base/sys.h"
 #include "sock/items.h"
@@ -170,7 +171,8 @@ void RenotifyLocked(pstn_ep& ep) {
   ConnEnd e;
   if (!Resolve(ep, e)) return;
   uint32_t notify = 0;
-  for (uint32_t i = ep.item_head; i < PSTN_ITEMS; i = LoadRelaxed(Stack().items[i].ep_next)) {
+  for (uint32_t i = LoadRelaxed(ep.item_head), guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
+       i = LoadRelaxed(Stack().items[i].ep_next), guard++) {
     uint32_t set = LoadRelaxed(Stack().items[i].epoll_idx);
     uint32_t w = set < PSTN_EPOLLS ? LoadRelaxed(Stack().epolls[set].waiter_idx) : PSTN_NONE;
     if (w >= PSTN_WAITERS) continue;

@@ -4,7 +4,7 @@
 // A set is the kernel's epoll fd and, from the first accelerated socket on, an object in the stack:
 // registrations (items), a ready list and a waiter. The kernel's fds stay registered in the
 // kernel's set with the program's own data; what we add there ourselves (doorbell, listeners'
-// kernel sockets, the line to posternd) carries data whose upper 40 bits are the set's magic.
+// kernel sockets, the line to posternd) carries data whose upper 40 bits are the stack's magic.
 //
 // A wait, in this order:
 //   1. take the bits that peers have set (evmap) and put the items on the ready list,
@@ -160,18 +160,18 @@ long CtlStaying(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int op
 
 }  // namespace
 
-long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
-  pstn_ep* ep = EpOfFd(fd);
-  uint32_t idx = PSTN_NONE;
-  pstn_epoll* set = SetOf(epfd, &idx);
-  if (ep == nullptr) return kPass;
-  if (WatchesKernelOnly(*ep)) {
+namespace {
+
+constexpr long kAdopted = kPass - 1;
+// epoll_ctl() for a set of ours; null: not one of ours yet.
+long CtlOn(int epfd, pstn_epoll* set, uint32_t idx, int op, int fd, pstn_ep& ep, epoll_event* ev) {
+  if (WatchesKernelOnly(ep)) {
     // It became so after it was registered.
-    if (set != nullptr && MoveItemOf(epfd, *set, idx, *ep, fd))
-      return CtlStaying(epfd, *set, idx, *ep, op, fd, ev);
+    if (set != nullptr && MoveItemOf(epfd, *set, idx, ep, fd))
+      return CtlStaying(epfd, *set, idx, ep, op, fd, ev);
     return kPass;
   }
-  if (IsDatagram(*ep)) DatagramTouch(*ep);
+  if (IsDatagram(ep)) DatagramTouch(ep);
   if (op != EPOLL_CTL_DEL && BadPointer(ev)) return -EFAULT;
   if (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return -EINVAL;
   if (op == EPOLL_CTL_MOD && (ev->events & EPOLLEXCLUSIVE) != 0) return -EINVAL;
@@ -180,18 +180,36 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
     return -EINVAL;
   if (set == nullptr) {
     if (op != EPOLL_CTL_ADD) return kPass;  // the kernel knows neither: its error is the right one
-    long r = Adopt(epfd, &idx);
-    if (r < 0) return r;
-    set = &Stack().epolls[idx];
+    const long r = Adopt(epfd);
+    return r < 0 ? r : kAdopted;
   }
   if (op != EPOLL_CTL_DEL) {
-    long r = op == EPOLL_CTL_ADD ? AddItem(epfd, *set, idx, *ep, fd, *ev)
-                                 : ModItem(epfd, *set, idx, *ep, fd, *ev);
+    long r = op == EPOLL_CTL_ADD ? AddItem(epfd, *set, idx, ep, fd, *ev)
+                                 : ModItem(epfd, *set, idx, ep, fd, *ev);
     if (r == 0)
       PostWaiter(g_proc.bells, Stack(), set->waiter_idx);  // somebody may sleep on the set
     return r;
   }
-  return DelItem(epfd, *set, idx, *ep, fd);
+  return DelItem(epfd, *set, idx, ep, fd);
+}
+
+}  // namespace
+
+long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
+  const Call socket(fd);
+  if (socket.ep() == nullptr) return kPass;
+  for (;;) {
+    const Call own(epfd, socket);
+    uint32_t idx = PSTN_NONE;
+    pstn_epoll* set = SetOf(own, &idx);
+    // By the program's numbers: what is registered has them. If one has been closed meanwhile, that
+    // is as if it had been closed before.
+    if (own.moved() || socket.moved()) return -EBADF;
+    const ByNumber set_asks(own), socket_asks(socket);
+    if (own.moved() || socket.moved()) return -EBADF;
+    const long r = CtlOn(epfd, set, idx, op, fd, *socket.ep(), ev);
+    if (r != kAdopted) return r;  // else it is looked up as what it is now
+  }
 }
 
 void DropItemsOfEp(pstn_ep& ep) {
@@ -303,6 +321,10 @@ bool DropFirstItem(pstn_stack& s, pstn_epoll& set, uint32_t set_idx) {
     SetGuard h(s, set);
     i = set.all_head;
     if (i >= PSTN_ITEMS) return false;
+    if (LoadRelaxed(s.items[i].epoll_idx) != set_idx) {  // a list in a circle: dropped already
+      set.all_head = PSTN_NONE;
+      return false;
+    }
     ep = EpAt(s, s.items[i].ep_idx);
     fd = static_cast<int>(s.items[i].fd);
     if (ep == nullptr) RemoveOrphan(s, set, i);

@@ -4,12 +4,13 @@
 // The kernel's epoll fd is readable when its own members are, or the doorbell. So for a set that is
 // itself waited for, the bell is kept as if somebody slept on it, and rung while a member is ready.
 // Whoever gives the event to the program looks again here: what the bell said may be over.
+#include "base/local_lock.h"
 #include "base/sys.h"
 #include "sock/epoll_set.h"
 
 namespace postern {
 
-pstn_lock nested_lock;
+PSTN_LOCK_WHOLE(nested_lock);
 uint32_t nested_count;
 uint64_t g_epolls_made[kFdMax / 64];
 
@@ -88,14 +89,16 @@ bool MemberSet(int outer, uint32_t n, Nested& out) {
 // Whether an event that a kernel's set reports for the inner set is still true. Its own members may
 // be sets, with bells that tell of what is over.
 bool StillReady(const Nested& n, int depth = 0) {
+  const Call call(n.inner);
   uint32_t idx;
-  pstn_epoll* set = SetOf(n.inner, &idx);
+  pstn_epoll* set = SetOf(call, &idx);
   if (set == nullptr || idx != n.idx || AnyReady(n.inner, *set, idx)) return true;
   Nested member;
   for (uint32_t i = 0; depth < kDeepest && MemberSet(n.inner, i, member); i++)
     (void)StillReady(member, depth + 1);
-  (void)Rearm(n.inner, *set, idx);
-  pollfd p = {n.inner, POLLIN, 0};
+  const ByNumber asks(call);
+  (void)Rearm(call.fd(), *set, idx);
+  pollfd p = {call.fd(), POLLIN, 0};
   return sys::Call(SYS_poll, &p, 1L, 0L) != 0;
 }
 
@@ -129,28 +132,32 @@ void AdoptBeforeFork() {
   for (uint32_t w = 0, end = LoadRelaxed(epolls_hw); w < end; w++) {
     for (uint64_t bits = LoadRelaxed(g_epolls_made[w]); bits != 0; bits &= bits - 1) {
       const int fd = static_cast<int>(w * 64) + __builtin_ctzll(bits);
-      uint32_t idx;
       if (FdEntry(fd) != 0 || LoadRelaxed(waiters) > PSTN_WAITERS / 2) continue;
-      const long r = Adopt(fd, &idx);
+      const long r = Adopt(fd);
       if (r < 0 && r != -ENOSPC) FetchAnd(g_epolls_made[w], ~(bits & -bits));  // closed long since
     }
   }
 }
 
+namespace {
+
+// A set with nothing of ours in it, yet: that can change, and the outer one must hear of it then.
+void AdoptInner(int inner) {
+  uint64_t bit = 1ull << (inner & 63);
+  if (static_cast<uint32_t>(inner) >= kFdMax || (LoadRelaxed(g_epolls_made[inner / 64]) & bit) == 0)
+    return;
+  FetchAnd(g_epolls_made[inner / 64], ~bit);
+  if (g_proc.enabled && EnsureStack()) (void)Adopt(inner);
+}
+
+}  // namespace
+
 void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
+  if (op == EPOLL_CTL_ADD && (FdEntry(inner) & PSTN_FD_KIND) != PSTN_FD_EPOLL) AdoptInner(inner);
+  const Call call(inner);
   uint32_t idx;
-  pstn_epoll* set = SetOf(inner, &idx);
-  if (set == nullptr) {
-    // A set with nothing of ours in it, yet: that can change, and the outer one must hear of it
-    // then.
-    uint64_t bit = 1ull << (inner & 63);
-    if (op != EPOLL_CTL_ADD || static_cast<uint32_t>(inner) >= kFdMax ||
-        (LoadRelaxed(g_epolls_made[inner / 64]) & bit) == 0)
-      return;
-    FetchAnd(g_epolls_made[inner / 64], ~bit);
-    if (!g_proc.enabled || !EnsureStack() || Adopt(inner, &idx) < 0) return;
-    set = &Stack().epolls[idx];
-  }
+  pstn_epoll* set = SetOf(call, &idx);
+  if (set == nullptr) return;
   {
     Guard g(nested_lock);
     uint32_t i = 0;
@@ -164,11 +171,11 @@ void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
     nested[i] = {outer, inner, idx, ev->data.u64};
     if (i == nested_count) StoreRelease(nested_count, i + 1);
   }
-  (void)Rearm(inner, *set, idx);
+  const ByNumber asks(call);
+  (void)Rearm(call.fd(), *set, idx);
 }
 
-long SockEpollFilter(int epfd, epoll_event* events, long count) {
-  if (LoadRelaxed(nested_count) == 0) return count;
+long DropStale(int epfd, epoll_event* events, long count) {
   long kept = 0;
   for (long i = 0; i < count; i++) {
     Nested found = {-1, -1, 0, 0};
@@ -183,10 +190,22 @@ long SockEpollFilter(int epfd, epoll_event* events, long count) {
   return kept;
 }
 
+long SockEpollFilter(int epfd, epoll_event* events, long count) {
+  if (!g_proc.attached) return count;
+  const uint64_t magic = SetMagic();
+  long kept = 0;
+  for (long i = 0; i < count; i++) {
+    if ((events[i].data.u64 & kMagicMask) != magic) events[kept++] = events[i];
+  }
+  return LoadRelaxed(nested_count) != 0 ? DropStale(epfd, events, kept) : kept;
+}
+
 void SockEpollWatch(int epfd) {
+  const Call call(epfd);
   uint32_t idx;
-  pstn_epoll* set = SetOf(epfd, &idx);
-  if (set != nullptr) (void)Rearm(epfd, *set, idx);
+  pstn_epoll* set = SetOf(call, &idx);
+  const ByNumber asks(call);
+  if (set != nullptr) (void)Rearm(call.fd(), *set, idx);
 }
 
 }  // namespace postern

@@ -4,15 +4,22 @@
 
 #include <cerrno>
 
+#include "base/local_lock.h"
 #include "base/sys.h"
+#include "sock/open_fds.h"
 
 namespace postern {
 
 SetLocal set_local[PSTN_EPOLLS];
-uint32_t set_waiting[PSTN_EPOLLS];
-int set_kept[PSTN_EPOLLS];
 
-pstn_lock adopt_lock;
+namespace {
+
+// What may be half made is a bell: the child has its number and no entry for it, until it ends.
+void RenewSets() {}
+
+}  // namespace
+
+PSTN_LOCK_RENEWED(adopt_lock, RenewSets);
 
 long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data) {
   epoll_event ev = {};
@@ -36,33 +43,27 @@ namespace {
 
 // dup() of the set's fd from before it was ours: the table has to know those, too.
 void AdoptDups(int epfd, pstn_epoll& set, uint32_t idx) {
-  constexpr int kLook = 1024;
-  for (int fd = 0; fd < kLook; fd++) {
-    if (fd == epfd || FdEntry(fd) != 0) continue;
+  bool may_ask = true;
+  EachOpen([&](int fd) {
+    if (!may_ask || fd == epfd || FdEntry(fd) != 0) return;
     long r = sys::Call(SYS_kcmp, sys::Pid(), sys::Pid(), 0L /* KCMP_FILE */, static_cast<long>(fd),
                        static_cast<long>(epfd));
-    if (r == -EPERM || r == -ENOSYS) return;  // not ours to ask
-    if (r != 0) continue;
+    may_ask = r != -EPERM && r != -ENOSYS;
+    if (r != 0) return;
     FetchAdd(set.refs, 1u);
     SetFd(fd, PSTN_FD_EPOLL | idx);
-  }
+  });
 }
 
 }  // namespace
 
-// The number under which a thread that waits reaches the kernel's set.
-int KernelFd(int epfd, uint32_t idx) {
-  int kept = LoadAcquire(set_kept[idx]);
-  return kept != 0 ? kept : epfd;
-}
-
 // Makes the object of a kernel epoll fd at its first accelerated member. It has its doorbell from
 // the beginning, and so whoever shares the set: a bell is in the kernel's set as long as any copy
 // of it is open.
-long Adopt(int epfd, uint32_t* idx) {
+long Adopt(int epfd) {
   TableChange change;
   Guard g(adopt_lock);
-  if (SetOf(epfd, idx) != nullptr) return 0;  // another thread was first
+  if ((FdEntry(epfd) & PSTN_FD_KIND) == PSTN_FD_EPOLL) return 0;  // another thread was first
   // The kernel says whether this is an epoll fd at all, and what is wrong otherwise.
   epoll_event probe = {};
   long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL),
@@ -71,7 +72,7 @@ long Adopt(int epfd, uint32_t* idx) {
   pstn_stack& s = Stack();
   uint32_t i = TakeEpoll(s);
   if (i == PSTN_NONE) return -ENOSPC;
-  uint64_t magic = NewUuid().hi & kMagicMask;
+  const uint64_t magic = SetMagic();
   Bed bed = MakeBed(PSTN_NONE);
   if (bed.waiter == PSTN_NONE) {
     GiveEpoll(s, i);
@@ -101,7 +102,6 @@ long Adopt(int epfd, uint32_t* idx) {
   LocalOf(set, i).bell = bed.bell;
   SetFd(epfd, PSTN_FD_EPOLL | i);
   AdoptDups(epfd, set, i);
-  *idx = i;
   // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
   (void)RingBell(g_proc.bells, BellOf(s, bed.waiter));
   return 0;

@@ -8,6 +8,9 @@
 namespace postern {
 
 inline constexpr uint64_t kMagicMask = ~0xffffffull;
+// Upper bits of the data with which we register what is ours in kernel's sets. One for all sets of
+// the stack: a wait that has begun on another set is told of it, too (SockEpollFilter).
+inline uint64_t SetMagic() { return (Stack().hdr.id.hi & kMagicMask) | 1ull << 63; }
 inline constexpr uint32_t kTagBell = 0xffffff;
 inline constexpr uint32_t kTagControl = 0xfffffe;
 inline constexpr uint32_t kEventMask = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM |
@@ -29,15 +32,11 @@ struct SetLocal {
   First first;
 };
 extern SetLocal set_local[PSTN_EPOLLS];
-// Threads of this process in SockEpollWait on a set, and the number of ours that keeps it for them
-// since the program closed its own (0: none).
-extern uint32_t set_waiting[PSTN_EPOLLS];
-extern int set_kept[PSTN_EPOLLS];
-extern pstn_lock adopt_lock, nested_lock;
+extern constinit pstn_lock adopt_lock, nested_lock;
 extern uint32_t nested_count;  // sets that are members of others, under nested_lock
 
-inline pstn_epoll* SetOf(int epfd, uint32_t* idx) {
-  uint32_t e = FdEntry(epfd);
+inline pstn_epoll* SetOf(const Call& call, uint32_t* idx) {
+  const uint32_t e = call.entry();
   if ((e & PSTN_FD_KIND) != PSTN_FD_EPOLL || (e & PSTN_FD_IDX) >= PSTN_EPOLLS) return nullptr;
   *idx = e & PSTN_FD_IDX;
   return &Stack().epolls[*idx];
@@ -46,10 +45,8 @@ inline pstn_epoll* SetOf(int epfd, uint32_t* idx) {
 long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data);
 // This process's part of a set.
 SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx);
-// The number under which a thread that waits reaches the kernel's set.
-int KernelFd(int epfd, uint32_t idx);
-// Makes the object of a kernel epoll fd at its first accelerated member.
-long Adopt(int epfd, uint32_t* idx);
+// Makes the object of a kernel epoll fd at its first accelerated member. 0 or -errno.
+long Adopt(int epfd);
 // A set that this process has from the image before it needs a bell anew.
 long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx);
 // The registration of an endpoint that the kernel serves by now moves to the kernel's set. True: it
@@ -57,6 +54,8 @@ long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx);
 bool MoveItemOf(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd);
 // The same for all of a set's that this process has numbers for.
 void MoveMembers(int epfd, pstn_epoll& set, uint32_t idx);
+// Drops events of sets within the set that are over. Returns how many are left.
+long DropStale(int epfd, epoll_event* events, long count);
 // Is a member of ours ready? The bell then rings; else it is silent, and rings when one becomes so.
 bool Rearm(int epfd, pstn_epoll& set, uint32_t idx);
 

@@ -41,7 +41,8 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
       ConnEnd e;
       if (Resolve(*ep, e)) {
         FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
-        if (Writable(e)) got |= EPOLLOUT;  // [F1]: it has become so meanwhile
+        FenceAfterLocked();                // [F1] against AnnounceSpace
+        if (Writable(e)) got |= EPOLLOUT;  // it has become so meanwhile
       }
     }
     if (got == 0) continue;
@@ -57,26 +58,12 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
   return n;
 }
 
-// The last thread that waited on a set whose number is closed ends it, unless other numbers mean
-// it.
-void ReleaseKept(uint32_t idx) {
-  int kept = Exchange(set_kept[idx], 0);
-  if (kept == 0) return;
-  TableChange change;
-  SetFd(kept, 0);
-  sys::Close(kept);
-  DropFdRef(PSTN_FD_EPOLL | idx);
-}
-
-void StopWaiting(uint32_t idx) {
-  if (FetchSub(set_waiting[idx], 1u) == 1 && LoadAcquire(set_kept[idx]) != 0) ReleaseKept(idx);
-}
-
 // 2. What the kernel's set has. Events of the program's own fds go to `out`; ours are acted upon.
-long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
+long LookAtKernel(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
                   const Deadline& until, bool sleep, const sigset_t* mask, uint32_t interrupts) {
   SetLocal& local = set_local[idx];
-  const int epfd = KernelFd(fd, idx);
+  const ByNumber asks(call);
+  const int epfd = call.fd();
   epoll_event got[kKernelBatch];
   int batch = max < kKernelBatch ? max : kKernelBatch;
   long r;
@@ -93,14 +80,13 @@ long LookAtKernel(int fd, pstn_epoll& set, uint32_t idx, epoll_event* out, int m
                     [&] {
                       AnnounceSleep(set.waiter_idx, FetchSub(set.sleepers, 1u) != 1);
                       SpreadPosts();
-                      StopWaiting(idx);
                     });
   } else {
     r = sys::Call(SYS_epoll_wait, epfd, &got[0], batch, 0L);
   }
   local.kernel_look_ns = MonotonicNs();
   if (r <= 0) return r;
-  if (LoadRelaxed(nested_count) != 0) r = SockEpollFilter(epfd, &got[0], r);
+  if (LoadRelaxed(nested_count) != 0) r = DropStale(epfd, &got[0], r);
   int n = 0;
   for (long i = 0; i < r; i++) {
     if ((got[i].data.u64 & kMagicMask) != set.magic) {
@@ -141,7 +127,7 @@ pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
     pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
     if (ep == nullptr || !IsKernels(*ep) || StaysHere(s.items[i])) continue;
     *fd = static_cast<int>(s.items[i].fd);
-    if (EpOfFd(*fd) == ep) return ep;
+    if (FdEntry(*fd) == (PSTN_FD_EP | EpIdx(s, *ep))) return ep;
   }
   return nullptr;
 }
@@ -155,7 +141,7 @@ void MoveMembers(int epfd, pstn_epoll& set, uint32_t idx) {
 
 namespace {
 
-int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
+int LookAtOurs(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
   if (set.listeners != 0) AdmitSyns();
   if (!WaiterHasNews(set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
   SpreadPosts();
@@ -167,39 +153,47 @@ int LookAtOurs(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
     n = Harvest(set, out, max, &moved);
   }
   if (n != 0) set_local[idx].ours_ns = MonotonicNs();
-  if (moved) MoveMembers(epfd, set, idx);
+  if (moved) {
+    const ByNumber asks(call);
+    MoveMembers(call.fd(), set, idx);
+  }
   return n;
 }
 
 // One look at both halves. More than 0: that many events.
-long LookOnce(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, bool ask_kernel) {
+long LookOnce(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
+              bool ask_kernel) {
   SetLocal& local = set_local[idx];
   // When one half fills `out`, the other half is first the next time. Else the kernel's is where it
   // may tell of listeners, which are ours.
   bool kernel_first =
       local.first == kKernelFirst || (local.first == kNobodyFirst && set.listeners != 0);
-  if (!ask_kernel) return LookAtOurs(epfd, set, idx, out, max);
+  if (!ask_kernel) return LookAtOurs(call, set, idx, out, max);
   local.first = kNobodyFirst;
-  int ours = kernel_first ? 0 : LookAtOurs(epfd, set, idx, out, max);
+  int ours = kernel_first ? 0 : LookAtOurs(call, set, idx, out, max);
   if (ours == max) {
     local.first = kKernelFirst;
     return ours;
   }
-  long n = LookAtKernel(epfd, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr, 0);
+  long n = LookAtKernel(call, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr, 0);
   if (n < 0) return ours != 0 ? ours : n;
   n += ours;
   if (n == max && ours == 0) local.first = kOursFirst;
   if (ours == 0 && n < max)
-    n += LookAtOurs(epfd, set, idx, out + n,
+    n += LookAtOurs(call, set, idx, out + n,
                     max - static_cast<int>(n));  // the look may have brought some
   return n;
 }
 
 // 4. Sleeps until something may have happened. Events of the kernel's fds that end the sleep go to
 // `out`.
-long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until,
-           const sigset_t* mask, uint32_t interrupts) {
-  long r = EnsureBell(KernelFd(epfd, idx), set, idx);
+long Sleep(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
+           Deadline until, const sigset_t* mask, uint32_t interrupts) {
+  long r;
+  {
+    const ByNumber asks(call);
+    r = EnsureBell(call.fd(), set, idx);
+  }
   if (r < 0) return r;
   uint32_t w = set.waiter_idx;
   bool listens = set.listeners != 0;
@@ -212,7 +206,7 @@ long Sleep(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, D
     if (listens && LoadRelaxed(g_proc.ctl_fd) < 0 && until.left_ns() > kDaemonRetryNs)
       until = Deadline::AfterNs(kDaemonRetryNs);
     const WireSleep wire;
-    r = LookAtKernel(epfd, set, idx, out, max, SleepUntil(until), true, mask, interrupts);
+    r = LookAtKernel(call, set, idx, out, max, SleepUntil(until), true, mask, interrupts);
     if (listens && LoadRelaxed(g_proc.ctl_fd) < 0) CtlReconnect();
   }
   AnnounceSleep(w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
@@ -234,25 +228,10 @@ bool HasRings() {
 
 }  // namespace
 
-// A wait that began when the set was the kernel's alone, and got `count` events.
-long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadline until,
-                      const sigset_t* mask) {
-  uint32_t idx;
-  pstn_epoll* set = SetOf(epfd, &idx);
-  if (set == nullptr || count < 0) return count;
-  long kept = 0;
-  for (long i = 0; i < count; i++) {
-    if ((events[i].data.u64 & kMagicMask) != set->magic) events[kept++] = events[i];
-  }
-  if (kept != 0) return kept;
-  long r = SockEpollWait(epfd, events, max, until, mask);
-  return r != kPass ? r : -EBADF;
-}
-
 namespace {
 
-long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int max, Deadline until,
-               const sigset_t* mask) {
+long WaitOnSet(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
+               Deadline until, const sigset_t* mask) {
   SetLocal& local = LocalOf(set, idx);
   const uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u;
   const uint32_t interrupts = t_interrupts;
@@ -260,7 +239,7 @@ long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
   auto news = [&] {
     if (!WaiterHasNews(set.waiter_idx, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0)
       return false;
-    n = LookOnce(epfd, set, idx, out, max, false);
+    n = LookOnce(call, set, idx, out, max, false);
     return n != 0;
   };
   // Where accelerated events flow, the kernel's half is asked now and then; where none do, it is
@@ -269,7 +248,7 @@ long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
   uint64_t now = MonotonicNs();
   bool flows = now - local.ours_ns < kSpinForNs;
   if (until.left_ns() == 0 || (flows && now - local.kernel_look_ns >= kernel_ns)) {
-    if ((n = LookOnce(epfd, set, idx, out, max, true)) != 0) return n;
+    if ((n = LookOnce(call, set, idx, out, max, true)) != 0) return n;
   } else if (news()) {
     return n;
   }
@@ -282,9 +261,9 @@ long WaitOnSet(int epfd, pstn_epoll& set, uint32_t idx, epoll_event* out, int ma
     Deadline end = until;
     bool sweep = !swept && HasRings() && until.left_ns() > kIdleSweepNs;
     if (sweep) end = Deadline::AfterNs(kIdleSweepNs);
-    n = Sleep(epfd, set, idx, out, max, end, mask, interrupts);
+    n = Sleep(call, set, idx, out, max, end, mask, interrupts);
     if (n != 0) return n;
-    n = LookOnce(epfd, set, idx, out, max, false);
+    n = LookOnce(call, set, idx, out, max, false);
     if (n != 0) return n;
     if (until.left_ns() == 0) return 0;
     if (sweep && end.left_ns() == 0) {
@@ -307,53 +286,19 @@ void WakeOthers(const pstn_epoll& set) {
 }  // namespace
 
 long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
+  const Call call(epfd);  // who waits goes on though another thread closes the number
   uint32_t idx;
-  pstn_epoll* set = SetOf(epfd, &idx);
+  pstn_epoll* set = SetOf(call, &idx);
   if (set == nullptr) return kPass;
   if (max <= 0) return -EINVAL;
   if (BadPointer(out)) return -EFAULT;
-  FetchAdd(set_waiting[idx],
-           1u);  // [F1] against KeepForWaiters: it sees this, or we see that the number is gone
-  uint32_t again;
-  long n = -EBADF;
-  if (SetOf(epfd, &again) == set) {
-    n = WireEvents(WaitOnSet(epfd, *set, idx, out, max, until, mask));
-    WakeOthers(*set);
-    if (LoadRelaxed(set_local[idx].watched) != 0) (void)Rearm(KernelFd(epfd, idx), *set, idx);
+  const long n = WireEvents(WaitOnSet(call, *set, idx, out, max, until, mask));
+  WakeOthers(*set);
+  if (LoadRelaxed(set_local[idx].watched) != 0) {
+    const ByNumber asks(call);
+    (void)Rearm(call.fd(), *set, idx);
   }
-  StopWaiting(idx);
   return n;
-}
-
-// As with the kernel's files: who waits goes on though another thread closes the number. The
-// reference moves to a number of our own, which the process's death releases like any other.
-bool KeepForWaiters(int epfd, uint32_t entry) {
-  uint32_t idx = entry & PSTN_FD_IDX;
-  FullFence();  // [F1]
-  if (idx >= PSTN_EPOLLS || LoadRelaxed(set_waiting[idx]) == 0) return false;
-  int high = sys::DupHigh(epfd);
-  if (high < 0) return false;
-  SetFd(high, entry);
-  MarkPrivate(high, PSTN_FD_INTERNAL);
-  int none = 0;
-  if (!CompareExchange(set_kept[idx], none,
-                       high)) {  // a duplicate was closed before: that is enough
-    SetFd(high, 0);
-    sys::Close(high);
-    return false;
-  }
-  if (LoadAcquire(set_waiting[idx]) == 0) ReleaseKept(idx);
-  return true;
-}
-
-// Threads of the parent are not in the child, nor what they held and waited for.
-void SetsAfterFork() {
-  adopt_lock.word = nested_lock.word = 0;
-  for (uint32_t i = 0; i < PSTN_EPOLLS; i++) {
-    if (set_waiting[i] == 0) continue;
-    set_waiting[i] = 0;
-    if (set_kept[i] != 0) ReleaseKept(i);
-  }
 }
 
 }  // namespace postern

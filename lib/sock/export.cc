@@ -31,54 +31,6 @@ void SetBlocking(int fd, bool blocking) {
   if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, blocking ? fl & ~O_NONBLOCK : fl | O_NONBLOCK);
 }
 
-// One more reference, unless the endpoint is on its way out or another one by now.
-bool Ref(pstn_ep& ep, uint32_t gen) {
-  uint32_t refs = LoadAcquire(ep.refs);
-  do {
-    if (refs == 0) return false;
-  } while (!CompareExchange(ep.refs, refs, refs + 1));
-  if (LoadAcquire(ep.gen) == gen) return true;
-  FetchSub(ep.refs, 1u);
-  return false;
-}
-
-// Endpoint and kernel socket as a number means them at one moment, held while the keeper works:
-// another thread may close the number meanwhile, and both may be another connection's. The
-// reference is in the table, under a number of our own, which our death releases.
-class Pinned {
- public:
-  Pinned(int fd, pstn_ep& ep) : entry_(PSTN_FD_EP | EpIdx(Stack(), ep)) {
-    TableChange change;
-    const uint32_t gen = LoadAcquire(ep.gen);
-    own_ = sys::DupHigh(fd);
-    // Whoever takes the number away changes its entry before the kernel hears of it.
-    if (own_ >= 0 && FdEntry(fd) == entry_ && Ref(ep, gen)) {
-      SetFd(own_, entry_);
-      MarkPrivate(own_, PSTN_FD_INTERNAL);
-      held_ = true;
-    } else if (own_ >= 0) {
-      sys::Close(own_);
-    }
-  }
-  ~Pinned() {
-    if (!held_) return;
-    TableChange change;
-    SetFd(own_, 0);
-    sys::Close(own_);
-    DropFdRef(entry_);
-  }
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
-  // 0: held; -errno. -EBADF: the number means something else by now.
-  long error() const { return held_ ? 0 : own_ < 0 ? own_ : -EBADF; }
-  int fd() const { return own_; }
-
- private:
-  const uint32_t entry_;
-  int own_ = -1;
-  bool held_ = false;
-};
-
 int ExportConnection(int fd, pstn_ep& ep) {
   int r = CtlExport(ep, fd);
   if (r == 0) MoveItemsToKernel(fd, ep);
@@ -114,7 +66,8 @@ bool ExportListener(int fd, pstn_ep& ep) {
 }  // namespace
 
 long SockExport(int fd) {
-  pstn_ep* ep = EpOfFd(fd);
+  Call call(fd);
+  pstn_ep* ep = call.ep();
   if (ep == nullptr) return 0;
   if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {
     if (!IsDatagram(*ep)) return 0;
@@ -122,10 +75,10 @@ long SockExport(int fd) {
     DatagramLeave(*ep, kReasonExported);
     return 0;
   }
-  Pinned pin(fd, *ep);
-  if (pin.error() == -EBADF) return 0;  // closed: nothing to export
-  // Out of numbers (a sandbox that allows itself none): then the program's own has to do.
-  const int number = pin.error() == 0 ? pin.fd() : fd;
+  // Another thread may close the number while the keeper works. Out of numbers (a sandbox that
+  // allows itself none), the program's own has to do.
+  if (call.Pin() == -EBADF) return 0;  // closed: nothing to export
+  const int number = call.fd();
   Count(Stack().hdr, kCounterFdsExported);
   // Another thread may connect it meanwhile, listen, or disconnect: then it is looked at again.
   for (;;) {
@@ -260,7 +213,8 @@ long ConnectPair(int fd, const pstn_ep& ep) {
 }
 
 // The connection's state, as it is: a new owner of the same ring positions. Under both locks of
-// `from`.
+// `from` and of `to`, which was another connection's: who still looks for that one, a sweep of idle
+// rings, takes its lock to find out.
 void CopyConnection(pstn_ep& to, const pstn_ep& from) {
   constexpr uint32_t kCarried = PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG;
   to.lgr_idx = from.lgr_idx;
@@ -271,11 +225,8 @@ void CopyConnection(pstn_ep& to, const pstn_ep& from) {
   to.peer = from.peer;
   // The bridge reads the urgent byte in its place, and knows it by the mark.
   FetchOr(to.flags, PSTN_EPF_NONBLOCK | PSTN_EPF_OOBINLINE | (LoadRelaxed(from.flags) & kCarried));
-  pstn_lock tx = to.tx.lock, rx = to.rx.lock;
-  to.tx = from.tx;
-  to.rx = from.rx;
-  to.tx.lock = tx;
-  to.rx.lock = rx;
+  CopyButLock(to.tx, from.tx);
+  CopyButLock(to.rx, from.rx);
 }
 
 // The step that counts. After each store a death is mended by FinishTakeOver.
@@ -284,6 +235,8 @@ bool ChangeHands(pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
   Guard tx(from.tx.lock);
   Guard rx(from.rx.lock);
   if (LoadAcquire(from.state) != PSTN_EP_ESTABLISHED) return false;
+  Guard to_tx(to.tx.lock);
+  Guard to_rx(to.rx.lock);
   CopyConnection(to, from);
   StoreRelaxed(to.took_over, EpIdx(s, from) + 1);
   StoreRelease(to.state, PSTN_EP_ESTABLISHED);
@@ -353,11 +306,15 @@ long TakeOverQueue(int fd, pstn_ep& listener, Taken taken, void* context) {
 
 long TakeOver(int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* context) {
   pstn_ep* from = EpAt(Stack(), ep_idx);
-  if (from == nullptr || !Ref(*from, ep_gen)) {
+  if (from == nullptr || !RefEntry(PSTN_FD_EP | ep_idx)) {
     sys::Close(fd);
     return -ESTALE;
   }
-  SetFd(fd, PSTN_FD_EP | ep_idx);  // our death drops the reference
+  SetFd(fd, PSTN_FD_EP | ep_idx);          // our death drops the reference
+  if (LoadAcquire(from->gen) != ep_gen) {  // another one by now
+    (void)SockClose(fd, PSTN_FD_EP | ep_idx);
+    return -ESTALE;
+  }
   uint32_t state = LoadAcquire(from->state);
   long r = state == PSTN_EP_ESTABLISHED ? TakeOverConnection(fd, *from, taken, context)
            : state == PSTN_EP_KERNEL    ? TakeOverQueue(fd, *from, taken, context)

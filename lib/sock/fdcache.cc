@@ -7,6 +7,7 @@
 // else refers to (no dup, no fork) and that the kernel knows nothing of (no option, no connection).
 #include <utility>
 
+#include "base/local_lock.h"
 #include "base/sys.h"
 #include "sock/proc.h"
 
@@ -20,7 +21,7 @@ struct Shelf {
   uint32_t count;
 };
 
-pstn_lock cache_lock;
+PSTN_LOCK_WHOLE(cache_lock);
 Shelf shelves[2][2];  // [family is IPv6][bound]
 
 Shelf& ShelfFor(uint32_t family, bool bound) {
@@ -101,7 +102,6 @@ void CacheFlush() {
 }
 
 void CacheForget() {
-  cache_lock.word = 0;  // whoever held it is in the parent
   Each([](Shelf& shelf) { CloseAll(shelf); });
 }
 

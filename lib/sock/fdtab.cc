@@ -17,9 +17,9 @@ namespace {
 constexpr uint64_t kFreezeNapNs = 20'000;
 
 // The readers' side of a lock whose writers fork. All of this is the process's own.
-uint32_t changing;  // threads in a TableChange
-uint32_t frozen;    // futex: 1 while a thread forks
-pstn_lock fork_lock;
+uint32_t changing;    // threads in a TableChange
+uint32_t frozen;      // futex: 1 while a thread forks
+pstn_lock fork_lock;  // tidy-allow: the forking thread's own; TableForked makes it anew
 constinit thread_local uint32_t t_changing __attribute__((tls_model("initial-exec"))) = 0;
 constinit thread_local bool t_counted __attribute__((tls_model("initial-exec"))) = false;
 constinit thread_local bool t_froze __attribute__((tls_model("initial-exec"))) = false;
@@ -33,7 +33,8 @@ TableChange::TableChange() {
   if (__libc_single_threaded != 0) return;
   t_counted = true;
   for (;;) {
-    FetchAdd(changing, 1u);  // [F1] against TableFreeze: it sees this, or we see `frozen`
+    FetchAdd(changing, 1u);
+    FenceAfterLocked();  // [F1] against TableFreeze: it sees this, or we see `frozen`
     if (LoadAcquire(frozen) == 0 || t_froze) return;
     FetchSub(changing, 1u);
     timespec patience = {0, 10'000'000};
@@ -119,12 +120,11 @@ void SetFd(int fd, uint32_t entry) {
   SetShared(fd, entry);
 }
 
-bool TakeFd(int fd, uint32_t entry) {
-  if (static_cast<uint32_t>(fd) >= kFdMax || !CompareExchange(g_fd[fd], entry, PSTN_FD_INTERNAL))
-    return false;
-  SetShared(fd, 0);
-  return true;
+bool TakeFd(int fd, uint32_t entry, uint32_t meanwhile) {
+  return static_cast<uint32_t>(fd) < kFdMax && CompareExchange(g_fd[fd], entry, meanwhile);
 }
+
+void ForgetFd(int fd) { SetShared(fd, 0); }
 
 int MoveHigh(int fd) {
   if (fd < 0) return fd;

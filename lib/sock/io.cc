@@ -141,8 +141,7 @@ bool BadBuffer(const iovec* iov, size_t count) {
 constexpr long kAgain = kPass - 1;
 long AwaitConnected(pstn_ep& ep) {
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
-  Hold hold;
-  const long r = WireAwaitConnected(hold, ep);
+  const long r = WireAwaitConnected(ep);
   return r == 0 ? kAgain : r == -EINPROGRESS ? -EAGAIN : r;
 }
 
@@ -155,8 +154,7 @@ long RecvUnconnected(pstn_ep& ep, uint32_t state) {
 
 // recv() of no bytes waits for data all the same, and takes none. (read() of none does not come
 // here.)
-long RecvNothing(const ConnEnd& e, bool nonblock) {
-  Hold hold;
+long RecvNothing(const Call& call, const ConnEnd& e, bool nonblock) {
   Deadline until =
       e.ep->rcvtimeo_ns != 0 ? Deadline::AfterNs(e.ep->rcvtimeo_ns) : Deadline::Never();
   for (;;) {
@@ -165,33 +163,34 @@ long RecvNothing(const ConnEnd& e, bool nonblock) {
     if (!Here(*e.ep)) return NotHere(e);
     if (end != -EAGAIN || nonblock) return end;
     Wait w = WaitFor(
-        hold, *e.ep, e.ctl().rx_wait, 1, [&] { return ReadableOrEnded(e); }, until,
-        Restart::kIfAsked);
+        call, e.ctl().rx_wait, 1, [&] { return ReadableOrEnded(e); }, until, Restart::kIfAsked);
     if (!Here(*e.ep)) return NotHere(e);
-    if (w != Wait::kReady) return w == Wait::kTimeout ? -EAGAIN : -EINTR;
+    if (w != Wait::kReady) return WaitFailed(w);
   }
 }
 
 // A recv() that waits for more (MSG_WAITALL) goes on in the kernel: the endpoint has changed hands.
-long RecvRest(int fd, IovCursor& to, size_t done, ReadMode mode) {
+long RecvRest(const Call& call, IovCursor& to, size_t done, ReadMode mode) {
   iovec rest[kRestMax];
   msghdr m = {};
   m.msg_iov = rest;
   m.msg_iovlen = to.Rest(rest, kRestMax);
   if (mode == ReadMode::kDiscard) return static_cast<long>(done);
-  long r = sys::Call(SYS_recvmsg, fd, &m, static_cast<long>(MSG_WAITALL));
+  const ByNumber asks(call);
+  long r = sys::Call(SYS_recvmsg, call.fd(), &m, static_cast<long>(MSG_WAITALL));
   return static_cast<long>(done) + (r > 0 ? r : 0);
 }
 
 }  // namespace
 
-long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
+long SockRecv(Call& call, const iovec* iov, size_t count, int flags) {
+  pstn_ep& ep = *call.ep();
   uint32_t state = LoadAcquire(ep.state);
   if ((flags & MSG_ERRQUEUE) != 0) [[unlikely]]
     return RecvErrorQueue(ep, nullptr);
   if (state != PSTN_EP_ESTABLISHED) {
     long r = RecvUnconnected(ep, state);
-    if (r == kAgain) return SockRecv(fd, ep, iov, count, flags);
+    if (r == kAgain) return SockRecv(call, iov, count, flags);
     return r != kPass && (flags & MSG_OOB) != 0 && state == PSTN_EP_NEW ? -EINVAL : r;
   }
   ConnEnd e;
@@ -210,9 +209,10 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   IovCursor* target = (flags & MSG_TRUNC) != 0 ? nullptr : &to;  // counted only
   const bool nonblock =
       (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
-  if (want == 0) return RecvNothing(e, nonblock);
+  if (want == 0) return RecvNothing(call, e, nonblock);
   if (target != nullptr && BadBuffer(iov, count)) {
-    long r = RecvNothing(e, nonblock);  // the kernel looks at the buffer when there is data for it
+    long r =
+        RecvNothing(call, e, nonblock);  // the kernel looks at the buffer when there is data for it
     return r == 0 && RingReadable(e) ? -EFAULT : r;
   }
   size_t least = (flags & MSG_WAITALL) != 0 ? want : 1;
@@ -220,14 +220,13 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
   Deadline until = Deadline::Never();
   bool timed = false;
   size_t done = 0;
-  Hold hold;
   for (;;) {
     if (peek) to = IovCursor(iov, count), done = 0;
     long r = RecvOnce(e, target, want - done, done == 0, mode);
     if (r == 0) return static_cast<long>(done);
     if (r > 0) done += static_cast<size_t>(r);
     if (peek && r > 0 && LookAtMark(e).before == done) return static_cast<long>(done);
-    if (r == kPass && done != 0 && !peek) return RecvRest(fd, to, done, mode);
+    if (r == kPass && done != 0 && !peek) return RecvRest(call, to, done, mode);
     if (done >= least || (r < 0 && r != -EAGAIN)) return done != 0 ? static_cast<long>(done) : r;
     long end = WhenEmpty(e);
     if (!Here(ep)) continue;
@@ -250,11 +249,11 @@ long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
       return PeerEnded(e) || !Here(ep) || RingQueued(e, have + 1) > have;
     };
     LetFill(ep);
-    Wait w = WaitFor(hold, ep, e.ctl().rx_wait, 1, ready, until,
+    Wait w = WaitFor(call, e.ctl().rx_wait, 1, ready, until,
                      done == 0 ? Restart::kIfAsked : Restart::kNever);
     if (w == Wait::kReady || !Here(ep)) continue;
     if (done != 0) return static_cast<long>(done);
-    return w == Wait::kTimeout ? -EAGAIN : -EINTR;
+    return WaitFailed(w);
   }
 }
 
@@ -335,28 +334,30 @@ size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth, const Urgent& 
 }
 
 // A send() that has begun here goes on in the kernel.
-long SendRest(int fd, IovCursor& from, size_t done, int flags) {
+long SendRest(const Call& call, IovCursor& from, size_t done, int flags) {
   iovec rest[kRestMax];
   msghdr m = {};
   m.msg_iov = rest;
   m.msg_iovlen = from.Rest(rest, kRestMax);
-  long r = sys::Call(SYS_sendmsg, fd, &m, static_cast<long>(flags | MSG_NOSIGNAL));
+  const ByNumber asks(call);
+  long r = sys::Call(SYS_sendmsg, call.fd(), &m, static_cast<long>(flags | MSG_NOSIGNAL));
   return static_cast<long>(done) + (r > 0 ? r : 0);
 }
 
 }  // namespace
 
-long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags, size_t ahead) {
+long SockSend(Call& call, const iovec* iov, size_t count, int flags, size_t ahead) {
+  pstn_ep& ep = *call.ep();
   if ((flags & MSG_ZEROCOPY) != 0) [[unlikely]]
-    return SendZerocopy(fd, ep, iov, count, flags);
+    return SendZerocopy(call, iov, count, flags);
   uint32_t state = LoadAcquire(ep.state);
   if (state != PSTN_EP_ESTABLISHED) {
     if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0)
-      (void)LeaveUnconnected(fd, ep, kReasonFastOpen), state = LoadAcquire(ep.state);
+      (void)LeaveUnconnected(call.fd(), ep, kReasonFastOpen), state = LoadAcquire(ep.state);
     if (state == PSTN_EP_KERNEL) return kPass;
     if (state == PSTN_EP_CONNECTING) {
       const long r = (flags & MSG_DONTWAIT) != 0 ? -EAGAIN : AwaitConnected(ep);
-      return r == kAgain ? SockSend(fd, ep, iov, count, flags, ahead) : r;
+      return r == kAgain ? SockSend(call, iov, count, flags, ahead) : r;
     }
     return LoadRelaxed(ep.error) != 0 ? -static_cast<long>(Exchange(ep.error, 0u)) : -EPIPE;
   }
@@ -375,7 +376,6 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags, si
       (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   Deadline until = Deadline::Never();
   bool timed = false;
-  Hold hold;
   for (;;) {
     bool swallow = false;
     long stop = CheckSend(e, bad ? 0 : want, swallow);
@@ -399,7 +399,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags, si
     if (sent == kMoved) {
       if (LoadAcquire(ep.state) != PSTN_EP_KERNEL)
         return done != 0 ? static_cast<long>(done) : -EPIPE;
-      return done != 0 ? SendRest(fd, from, done, flags) : kPass;
+      return done != 0 ? SendRest(call, from, done, flags) : kPass;
     }
     done = want - from.left();
     if (from.left() == 0) return static_cast<long>(want);
@@ -413,7 +413,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags, si
     if (!timed && ep.sndtimeo_ns != 0) until = Deadline::AfterNs(ep.sndtimeo_ns);
     timed = true;
     Wait w = WaitFor(
-        hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
+        call, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
         done == 0 ? Restart::kIfAsked : Restart::kNever,
         [&] { return SendOnce(e, from, Growth::kNow, urgent) != 0; });
     if (LoadRelaxed(ep.tx.ring) == 0)
@@ -421,7 +421,7 @@ long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags, si
     if (w == Wait::kReady) continue;
     done = want - from.left();
     if (done != 0) return static_cast<long>(done);
-    return w == Wait::kTimeout ? -EAGAIN : -EINTR;
+    return WaitFailed(w);
   }
 }
 

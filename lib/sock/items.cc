@@ -16,8 +16,8 @@ void Mend(pstn_stack& s, pstn_epoll& set) {
   StoreRelease(set.ready_count, 0u);
   set.listeners = 0;
   uint32_t prev = PSTN_NONE;
-  for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
-       prev = i, i = s.items[i].all_next, guard++) {
+  for (uint32_t i = LoadRelaxed(set.all_head), guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
+       prev = i, i = LoadRelaxed(s.items[i].all_next), guard++) {
     pstn_item& item = s.items[i];
     item.all_prev = prev;
     if ((item.flags & PSTN_IT_KERNEL) != 0) set.listeners++;
@@ -39,10 +39,11 @@ void PushReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
   if ((item.flags & (PSTN_IT_READY | PSTN_IT_DISABLED)) != 0) return;
   item.flags |= PSTN_IT_READY;
   item.ready_next = PSTN_NONE;
-  if (set.ready_head == PSTN_NONE || set.ready_tail >= PSTN_ITEMS) {
+  const uint32_t tail = LoadRelaxed(set.ready_tail);
+  if (set.ready_head == PSTN_NONE || tail >= PSTN_ITEMS) {
     set.ready_head = idx;
   } else {
-    s.items[set.ready_tail].ready_next = idx;
+    s.items[tail].ready_next = idx;
   }
   set.ready_tail = idx;
   StoreRelease(set.ready_count, set.ready_count + 1);
@@ -62,8 +63,9 @@ uint32_t PopReady(pstn_stack& s, pstn_epoll& set) {
 void LinkItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx) {
   pstn_item& item = s.items[idx];
   item.all_prev = PSTN_NONE;
-  item.all_next = set.all_head;
-  if (set.all_head < PSTN_ITEMS) s.items[set.all_head].all_prev = idx;
+  const uint32_t head = LoadRelaxed(set.all_head);
+  item.all_next = head;
+  if (head < PSTN_ITEMS) s.items[head].all_prev = idx;
   set.all_head = idx;
   StoreRelaxed(item.ep_next, ep.item_head);
   StoreRelease(ep.item_head, idx);
@@ -107,12 +109,13 @@ void UnlinkReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
 void RemoveOrphan(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
   pstn_item& item = s.items[idx];
   UnlinkReady(s, set, idx);
-  if (item.all_prev >= PSTN_ITEMS) {
-    set.all_head = item.all_next;
+  const uint32_t prev = LoadRelaxed(item.all_prev), next = LoadRelaxed(item.all_next);
+  if (prev >= PSTN_ITEMS) {
+    set.all_head = next;
   } else {
-    s.items[item.all_prev].all_next = item.all_next;
+    s.items[prev].all_next = next;
   }
-  if (item.all_next < PSTN_ITEMS) s.items[item.all_next].all_prev = item.all_prev;
+  if (next < PSTN_ITEMS) s.items[next].all_prev = prev;
   if ((item.flags & PSTN_IT_KERNEL) != 0 && set.listeners != 0) set.listeners--;
   // Nobody's any more: an event of the kernel that names it may still be on its way (LookAtKernel).
   item.flags = 0;

@@ -83,40 +83,6 @@ void OptionForKernel(int fd, pstn_ep& ep, int level, int name, const void* value
   }
 }
 
-// Options that we do not keep, and that an accepted socket has from its listener.
-void InheritKernelOptions(int listener_fd, int fd, pstn_ep& ep) {
-  struct {
-    int level, name;
-  } const kInherited[] = {
-      {IPPROTO_IP, IP_TOS},
-      {IPPROTO_IP, IP_TTL},
-      {IPPROTO_IP, IP_RECVTOS},
-      {IPPROTO_IP, IP_PKTINFO},
-      {IPPROTO_IP, IP_MINTTL},
-      {IPPROTO_IP, IP_MTU_DISCOVER},
-      {IPPROTO_IP, IP_RECVERR},
-      {IPPROTO_IPV6, IPV6_TCLASS},
-      {IPPROTO_IPV6, IPV6_RECVERR},
-      {IPPROTO_IPV6, IPV6_UNICAST_HOPS},
-      {IPPROTO_TCP, TCP_CONGESTION},
-      {IPPROTO_TCP, TCP_SYNCNT},
-      {IPPROTO_TCP, TCP_LINGER2},
-      {IPPROTO_TCP, TCP_WINDOW_CLAMP},
-      {SOL_SOCKET, SO_TIMESTAMP},
-      {SOL_SOCKET, SO_TIMESTAMPNS},
-      {SOL_SOCKET, SO_MAX_PACING_RATE},
-  };
-  FetchOr(ep.flags, PSTN_EPF_DIRTY);
-  for (const auto& o : kInherited) {
-    char value[64] = {};
-    socklen_t len = sizeof value;
-    if (sys::Call(SYS_getsockopt, listener_fd, static_cast<long>(o.level),
-                  static_cast<long>(o.name), &value[0], &len) == 0)
-      (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(o.level), static_cast<long>(o.name),
-                      &value[0], static_cast<long>(len));
-  }
-}
-
 // SIGIO, and SIGURG for whoever owns the socket.
 void FcntlForKernel(int fd, pstn_ep& ep, int cmd, long arg) {
   if ((cmd == F_SETOWN && arg != 0) || (cmd == F_SETOWN_EX && arg != 0) ||

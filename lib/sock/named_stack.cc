@@ -11,6 +11,7 @@
 #include <sys/time.h>
 
 #include <cstring>
+#include <initializer_list>
 
 #include "base/sys.h"
 #include "ctl/packet.h"

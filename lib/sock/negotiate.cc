@@ -14,9 +14,12 @@
 #include <cstring>
 
 #include "abi/syn_option.h"
+#include "base/local_lock.h"
 #include "base/sys.h"
 #include "smcd/clc_fsm.h"
 #include "smcd/clc_local.h"
+#include "sock/cancel.h"
+#include "sock/cut_short.h"
 #include "sock/wire.h"
 
 namespace postern {
@@ -36,7 +39,7 @@ struct Slow {
   uint64_t until_ns;
 };
 constexpr uint32_t kSlow = 16;
-pstn_lock slow_lock;
+PSTN_LOCK_WHOLE(slow_lock);
 Slow slow[kSlow];
 uint32_t slow_next;
 
@@ -80,15 +83,14 @@ uint32_t DiagnosisOf(long error) {
 // One handshake. The endpoint is NEW, and stays so until its end.
 class Dialogue {
  public:
-  Dialogue(const Hold& hold, int fd, pstn_ep& ep, uint64_t end_ns)
-      : hold_(hold), fd_(fd), ep_(ep), end_ns_(end_ns) {
+  Dialogue(const Call& call, pstn_ep& ep, CutShort& limit) : call_(call), ep_(ep), limit_(limit) {
     local_ = ClcLocalOf(LoadAcquire(g_proc.dir)->host);
     ClcInit(machine_, ClcRole::kClient);
   }
   Became Run();
 
  private:
-  int fd() const { return hold_.NumberOf(fd_); }
+  int fd() const { return call_.fd(); }
   // The device's answers, and what came meanwhile.
   ClcEvent Next(ClcDo asked);
   ClcEvent Register();
@@ -99,10 +101,9 @@ class Dialogue {
   bool Send(std::span<const uint8_t> bytes);
   void Release(uint8_t held);
 
-  const Hold& hold_;
-  const int fd_;
+  const Call& call_;
   pstn_ep& ep_;
-  const uint64_t end_ns_;
+  CutShort& limit_;
   uint64_t now_ns_ = 0;  // as the machine is told
   bool offered_ = false;
   bool ended_ = false;  // the TCP connection, by FIN or RST
@@ -115,7 +116,7 @@ class Dialogue {
 // the server's posternd, in whose hands this connection is, doesn't do. Another connection is the
 // program's own from the start.
 bool Dialogue::Send(std::span<const uint8_t> bytes) {
-  return MonotonicNs() < end_ns_ && !HasEnded() &&
+  return MonotonicNs() < limit_.end_ns() && !HasEnded() &&
          sys::Call(SYS_sendto, fd(), bytes.data(), bytes.size(),
                    static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), 0L,
                    0L) == static_cast<long>(bytes.size());
@@ -125,14 +126,14 @@ bool Dialogue::Send(std::span<const uint8_t> bytes) {
 // with it, gets a token of its own.
 ClcEvent Dialogue::Register() {
   Offered to;
-  int r = CtlAttach(machine_.peer_token, to, end_ns_);
+  int r = CtlAttach(machine_.peer_token, to, limit_);
   if (r != 0) return ClcEvent::DeviceFailed(DiagnosisOf(r));
   pstn_addr local, peer;
   if (!NamesOf(fd(), local, peer)) return ClcEvent::DeviceFailed(kClcDiagInternal);
   if (!OfferConn(ep_, to, local, peer)) return ClcEvent::DeviceFailed(kClcDiagDmbLimit);
   offered_ = true;
   ClcDmb dmb;
-  r = CtlRegister(ep_.lgr_idx, ep_.conn_idx, ep_.conn_gen, end_ns_, &dmb.token);
+  r = CtlRegister(ep_.lgr_idx, ep_.conn_idx, ep_.conn_gen, limit_, &dmb.token);
   if (r != 0) {
     Release(kClcHeldDmb);
     return ClcEvent::DeviceFailed(DiagnosisOf(r));
@@ -190,8 +191,9 @@ ClcEvent Dialogue::Wait() {
     const ClcEvent event = Read();
     if (event.kind != ClcEventKind::kTimer) return event;
     if (woken) sys::Nap(kLookNs / 10);  // half a message: poll() would go on saying so
+    const uint64_t end_ns = limit_.end_ns();
     const uint64_t deadline =
-        ClcNextDeadline(machine_) < end_ns_ ? ClcNextDeadline(machine_) : end_ns_;
+        ClcNextDeadline(machine_) < end_ns ? ClcNextDeadline(machine_) : end_ns;
     if (now_ns_ >= deadline) {
       now_ns_ = ClcNextDeadline(machine_);
       return ClcEvent::Timer();
@@ -205,7 +207,7 @@ ClcEvent Dialogue::Wait() {
       continue;
     }
     pollfd p = {fd(), POLLIN | POLLRDHUP, 0};
-    timespec ts = {static_cast<time_t>(left / 1000000000u), static_cast<long>(left % 1000000000u)};
+    const timespec ts = limit_.Slice(deadline);
     (void)sys::Call(SYS_ppoll, &p, 1L, &ts, nullptr, 0L);
     woken = p.revents != 0;
   }
@@ -261,16 +263,32 @@ void SetNonblocking(int fd, bool on) {
   if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, on ? fl | O_NONBLOCK : fl & ~O_NONBLOCK);
 }
 
-// The kernel's connect(), for `wait_ns` at most. True: connected.
-bool ConnectTcp(int fd, const sockaddr* sa, socklen_t len, uint64_t wait_ns) {
+// Not connected, and unmarked.
+void Undo(int fd) {
+  const sockaddr none = {AF_UNSPEC, {}};
+  (void)sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
+  (void)MarkSmc(fd, false);
+}
+
+// The kernel's connect(), until `limit` at most. True: connected.
+bool ConnectTcp(Call& call, pstn_ep& ep, const sockaddr* sa, socklen_t len, CutShort& limit) {
+  const bool nonblock = (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
+  int fd = call.fd();
   long r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
   if (r != -EINPROGRESS) return r == 0;
-  pollfd p = {fd, POLLOUT, 0};
-  const Deadline until = Deadline::AfterNs(wait_ns);
+  pollfd p = {};
+  const auto cancelled = [&] {
+    Undo(fd);
+    if (!nonblock) SetNonblocking(fd, false);
+    (void)KernelConnectBegun(fd, ep, sa, len, kReasonNotLocal);
+    Unlock(ep.setup_lock);
+  };
   do {
-    const timespec ts = until.LeftTimespec(UINT64_MAX);
-    r = sys::Call(SYS_ppoll, &p, 1L, &ts, nullptr, 0L);
-  } while (r == -EINTR && until.left_ns() != 0);
+    fd = call.fd();
+    p = {fd, POLLOUT, 0};
+    const timespec ts = limit.Slice(UINT64_MAX);
+    r = Cancellable([&] { return sys::Call(SYS_ppoll, &p, 1L, &ts, nullptr, 0L); }, cancelled);
+  } while ((r == -EINTR || r == 0) && MonotonicNs() < limit.end_ns());
   int error = 0;
   socklen_t size = sizeof error;
   return r == 1 && (p.revents & (POLLERR | POLLHUP)) == 0 &&
@@ -308,7 +326,9 @@ void AttendListeners() {
   const uint32_t asked = Exchange(g_proc.attend, 0u);
   if ((asked & kAttendVi) != 0) WireRetry();
   for (uint32_t fd = 0; fd < LoadRelaxed(g_fd_hw); fd++) {
-    pstn_ep* ep = EpOfFd(static_cast<int>(fd));
+    if (FdEntry(static_cast<int>(fd)) == 0) continue;
+    const Call call(static_cast<int>(fd));
+    pstn_ep* ep = call.ep();
     if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;
     if ((asked & kAttendAgain) != 0 && (LoadRelaxed(ep->flags) & PSTN_EPF_PUBLISHED) != 0) {
       MarkListener(static_cast<int>(fd), *ep);
@@ -340,8 +360,9 @@ bool MayNegotiate(const pstn_addr& to) {
   return false;
 }
 
-Negotiated Negotiate(const Hold& hold, int fd, pstn_ep& ep, const pstn_addr& to) {
-  if (!MarkSmc(hold.NumberOf(fd), true)) return {Became::kNothing, kReasonNotLocal};
+Negotiated Negotiate(Call& call, const pstn_addr& to) {
+  pstn_ep& ep = *call.ep();
+  if (!MarkSmc(call.fd(), true)) return {Became::kNothing, kReasonNotLocal};
   const bool nonblock = (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   const uint64_t wait_ns = static_cast<uint64_t>(g_proc.opt.smcd_msec) * kMsNs;
   const uint64_t start = MonotonicNs();
@@ -349,28 +370,27 @@ Negotiated Negotiate(const Hold& hold, int fd, pstn_ep& ep, const pstn_addr& to)
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
   socklen_t len = sizeof ss;
   AddrToSockaddr(to, ep.family, sa, &len);
-  ApplyOptions(hold.NumberOf(fd), ep);
+  ApplyOptions(call.fd(), ep);
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
-  SetNonblocking(hold.NumberOf(fd), true);
+  SetNonblocking(call.fd(), true);
   Negotiated result = {Became::kNothing, kReasonHandshake};
-  if (!ConnectTcp(hold.NumberOf(fd), sa, len, nonblock && wait_ns > kSynNs ? kSynNs : wait_ns)) {
+  CutShort limit(start + wait_ns),
+      syn_limit(nonblock && wait_ns > kSynNs ? start + kSynNs : start + wait_ns);
+  if (!ConnectTcp(call, ep, sa, len, syn_limit)) {
     result.why = kReasonNotLocal;
-  } else if (!ExchangedSmc(hold.NumberOf(fd))) {
+  } else if (!ExchangedSmc(call.fd())) {
     result = {Became::kTcp, kReasonPeerPlain};
   } else {
-    result.became = Dialogue(hold, fd, ep, start + wait_ns).Run();
+    result.became = Dialogue(call, ep, limit).Run();
     if (result.became == Became::kTcp) result.why = kReasonDeclined;
   }
-  fd = hold.NumberOf(fd);
+  const int fd = call.fd();
   const uint64_t took_ns = MonotonicNs() - start;
-  if ((result.became == Became::kNothing && took_ns >= kSynNs) ||
-      (result.became == Became::kTcp && took_ns >= wait_ns))
+  const bool cut = limit.cut() || syn_limit.cut();  // nothing is known of the address then
+  if (!cut && ((result.became == Became::kNothing && took_ns >= kSynNs) ||
+               (result.became == Became::kTcp && took_ns >= wait_ns)))
     NoteSlow(to);
-  if (result.became == Became::kNothing) {
-    const sockaddr none = {AF_UNSPEC, {}};
-    (void)sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
-    (void)MarkSmc(fd, false);
-  }
+  if (result.became == Became::kNothing) Undo(fd);
   if (result.became == Became::kTcp && !nonblock)  // for the kernel, too, it was a call that waited
     (void)sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
   if (!nonblock) SetNonblocking(fd, false);
@@ -378,6 +398,7 @@ Negotiated Negotiate(const Hold& hold, int fd, pstn_ep& ep, const pstn_addr& to)
     FetchOr(ep.flags, PSTN_EPF_SMC);
     AcceptOffer(ep);
   }
+  if (cut && !nonblock && result.became == Became::kNothing) result.became = Became::kCut;
   return result;
 }
 

@@ -2,6 +2,7 @@
 // negotiate.h - connections to other network namespaces of this host: TCP first, then a handshake
 // (docs/protocols/smcd.md) that makes them SMC-D or leaves them TCP.
 #pragma once
+#include "sock/cut_short.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -9,20 +10,27 @@ namespace postern {
 // ---- connect()'s half (negotiate.cc)
 
 enum class Became : uint8_t {
-  kOurs,    // accelerated
-  kTcp,     // connected by the kernel
-  kNothing  // not connected, and unmarked: connect() is still to be made by the kernel
+  kOurs,     // accelerated
+  kTcp,      // connected by the kernel
+  kNothing,  // not connected, and unmarked: connect() is still to be made by the kernel
+  kCut       // the same: a signal's handler waits for the end of it
 };
 struct Negotiated {
   Became became = Became::kNothing;
   Reason why = kReasonNone;
 };
+constexpr long kBegun = kPass - 2;
+// Makes the endpoint the kernel's and begins its connect() there, without a wait: for a caller who
+// does not get there, or whose signal handlers may not return to it. kBegun: can be waited for by
+// connect() once more. Under ep.setup_lock.
+long KernelConnectBegun(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len, Reason why);
 // Whether a peer in another network namespace may be behind the address.
 bool MayNegotiate(const pstn_addr& to);
 // Waits for the outcome, at most smcd.msec: the handshake is between daemons that do nothing else,
 // and what it takes is microseconds. Under ep.setup_lock.
-// `hold` is on `ep`: another thread may close the number meanwhile.
-Negotiated Negotiate(const Hold& hold, int fd, pstn_ep& ep, const pstn_addr& to);
+// A signal whose handler has to wait for the lock cuts it short (cut_short.h).
+// A thread that is cancelled while it waits for the SYN's answer gives up `call` and the lock.
+Negotiated Negotiate(Call& call, const pstn_addr& to);
 
 // ---- accept()'s half (accept.cc calls it; posternd does the rest)
 
@@ -51,9 +59,9 @@ bool WithdrawOffer(pstn_ep& ep);
 // The client's last step: from here on the endpoint is connected.
 void AcceptOffer(pstn_ep& ep);
 
-// ---- asked of posternd (control_smc.cc). 0 or -errno; -ETIMEDOUT: no answer before `until_ns`.
-int CtlAttach(uint64_t token, Offered& to, uint64_t until_ns);
-int CtlRegister(uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, uint64_t until_ns,
+// ---- asked of posternd (control_smc.cc). 0 or -errno; -ETIMEDOUT: no answer before `limit`.
+int CtlAttach(uint64_t token, Offered& to, CutShort& limit);
+int CtlRegister(uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, CutShort& limit,
                 uint64_t* token);
 void CtlRelease(uint64_t token);
 int CtlNegotiate(const pstn_ep& listener, int fd);
@@ -67,7 +75,7 @@ struct Admitted {
   bool translated = false;             // out: the client has others
 };
 // False: it is not that connection, or the client has withdrawn it.
-bool AdmitOffered(StackView& v, uint32_t lgr_idx, Admitted& as);
+bool AdmitOffered(uint32_t lgr_idx, Admitted& as);
 // The names of a connected TCP socket.
 bool NamesOf(int fd, pstn_addr& local, pstn_addr& peer);
 

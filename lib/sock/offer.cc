@@ -64,8 +64,8 @@ void AcceptOffer(pstn_ep& ep) {
   ShowConnected(ep);
 }
 
-bool AdmitOffered(StackView& v, uint32_t lgr_idx, Admitted& as) {
-  uint8_t* lgr = LgrBase(v, lgr_idx);
+bool AdmitOffered(uint32_t lgr_idx, Admitted& as) {
+  uint8_t* lgr = LgrBase(g_proc.view, lgr_idx);
   if (lgr == nullptr || as.conn >= PSTN_CONNS) return false;
   pstn_conn& c = LgrConn(lgr, as.conn);
   if (LoadAcquire(c.setup.state) != PSTN_CS_OFFERED || LoadRelaxed(c.setup.gen) != as.conn_gen ||

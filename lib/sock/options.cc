@@ -13,6 +13,7 @@
 
 #include "base/sys.h"
 #include "sock/datagram.h"
+#include "sock/listen_options.h"
 #include "sock/sock.h"
 #include "sock/wire_options.h"
 
@@ -46,31 +47,48 @@ enum Kept : uint32_t {
   kKeptCount
 };
 
+// Whether an accepted socket has the option from its listener. There is no default: who adds an
+// option has to say.
+enum class Child : uint8_t { kHas, kHasNot };
+
 struct KeptOption {
   int level, name;
+  Child child;
   uint32_t flag;             // PSTN_EPF_*, or 0
   pstn_u32 pstn_ep::*field;  // or null
 };
 
-const KeptOption kKept[] = {
-    {IPPROTO_TCP, TCP_NODELAY, PSTN_EPF_NODELAY, nullptr},
-    {IPPROTO_TCP, TCP_CORK, PSTN_EPF_CORK, nullptr},
-    {SOL_SOCKET, SO_KEEPALIVE, PSTN_EPF_KEEPALIVE, nullptr},
-    {SOL_SOCKET, SO_REUSEADDR, PSTN_EPF_REUSEADDR, nullptr},
-    {SOL_SOCKET, SO_REUSEPORT, PSTN_EPF_REUSEPORT, nullptr},
-    {SOL_SOCKET, SO_OOBINLINE, PSTN_EPF_OOBINLINE, nullptr},
-    {IPPROTO_IPV6, IPV6_V6ONLY, PSTN_EPF_V6ONLY, nullptr},
-    {IPPROTO_TCP, TCP_QUICKACK, PSTN_EPF_QUICKACK, nullptr},
-    {SOL_SOCKET, SO_SNDBUF, 0, &pstn_ep::sndbuf},
-    {SOL_SOCKET, SO_RCVBUF, 0, &pstn_ep::rcvbuf},
-    {IPPROTO_TCP, TCP_KEEPIDLE, 0, &pstn_ep::keepidle},
-    {IPPROTO_TCP, TCP_KEEPINTVL, 0, &pstn_ep::keepintvl},
-    {IPPROTO_TCP, TCP_KEEPCNT, 0, &pstn_ep::keepcnt},
-    {IPPROTO_TCP, TCP_USER_TIMEOUT, 0, &pstn_ep::user_timeout},
-    {IPPROTO_TCP, 25 /* TCP_NOTSENT_LOWAT */, 0, &pstn_ep::notsent_lowat},
-    {IPPROTO_TCP, TCP_DEFER_ACCEPT, 0, &pstn_ep::defer_accept},
-    {SOL_SOCKET, SO_BUSY_POLL, 0, &pstn_ep::busy_poll},
-    {SOL_SOCKET, SO_PRIORITY, 0, &pstn_ep::priority},
+constexpr KeptOption kKept[] = {
+    {IPPROTO_TCP, TCP_NODELAY, Child::kHas, PSTN_EPF_NODELAY, nullptr},
+    {IPPROTO_TCP, TCP_CORK, Child::kHas, PSTN_EPF_CORK, nullptr},
+    {SOL_SOCKET, SO_KEEPALIVE, Child::kHas, PSTN_EPF_KEEPALIVE, nullptr},
+    {SOL_SOCKET, SO_REUSEADDR, Child::kHas, PSTN_EPF_REUSEADDR, nullptr},
+    {SOL_SOCKET, SO_REUSEPORT, Child::kHas, PSTN_EPF_REUSEPORT, nullptr},
+    {SOL_SOCKET, SO_OOBINLINE, Child::kHas, PSTN_EPF_OOBINLINE, nullptr},
+    {IPPROTO_IPV6, IPV6_V6ONLY, Child::kHas, PSTN_EPF_V6ONLY, nullptr},
+    {IPPROTO_TCP, TCP_QUICKACK, Child::kHas, PSTN_EPF_QUICKACK, nullptr},
+    {SOL_SOCKET, SO_SNDBUF, Child::kHas, 0, &pstn_ep::sndbuf},
+    {SOL_SOCKET, SO_RCVBUF, Child::kHas, 0, &pstn_ep::rcvbuf},
+    {IPPROTO_TCP, TCP_KEEPIDLE, Child::kHas, 0, &pstn_ep::keepidle},
+    {IPPROTO_TCP, TCP_KEEPINTVL, Child::kHas, 0, &pstn_ep::keepintvl},
+    {IPPROTO_TCP, TCP_KEEPCNT, Child::kHas, 0, &pstn_ep::keepcnt},
+    {IPPROTO_TCP, TCP_USER_TIMEOUT, Child::kHas, 0, &pstn_ep::user_timeout},
+    {IPPROTO_TCP, 25 /* TCP_NOTSENT_LOWAT */, Child::kHas, 0, &pstn_ep::notsent_lowat},
+    {IPPROTO_TCP, TCP_DEFER_ACCEPT, Child::kHasNot, 0, &pstn_ep::defer_accept},
+    {SOL_SOCKET, SO_BUSY_POLL, Child::kHas, 0, &pstn_ep::busy_poll},
+    {SOL_SOCKET, SO_PRIORITY, Child::kHasNot, 0, &pstn_ep::priority},
+};
+static_assert(sizeof kKept / sizeof kKept[0] == kRcvlowat, "as the names above, in their order");
+
+// What the kernel keeps and checks, and we act upon.
+constexpr int kTcpInq = 36;
+struct FlaggedOption {
+  int level, name;
+  uint32_t flag;
+};
+constexpr FlaggedOption kFlagged[] = {
+    {SOL_SOCKET, SO_ZEROCOPY, PSTN_EPF_ZEROCOPY},
+    {IPPROTO_TCP, kTcpInq, PSTN_EPF_INQ},
 };
 
 uint32_t FindKept(int level, int name) {
@@ -128,8 +146,6 @@ long SetTime(pstn_u64& ns, const void* value, socklen_t len) {
   return 0;
 }
 
-constexpr int kTcpInq = 36;
-
 // The kernel checks it, and keeps it for itself.
 long SetFlag(int fd, pstn_ep& ep, int level, int name, uint32_t flag, const void* value,
              socklen_t len) {
@@ -143,6 +159,15 @@ long SetFlag(int fd, pstn_ep& ep, int level, int name, uint32_t flag, const void
     FetchAnd(ep.flags, ~flag);
   }
   return 0;
+}
+
+// An option that we do not keep.
+long SetKernels(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+  NoteKernelOption(ep, level, name);
+  for (const FlaggedOption& o : kFlagged) {
+    if (o.level == level && o.name == name) return SetFlag(fd, ep, level, name, o.flag, value, len);
+  }
+  return kPass;
 }
 
 // What the kernel refuses once there is a connection; its own socket has none.
@@ -185,16 +210,12 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
   uint32_t i = FindKept(level, name);
   if (state == PSTN_EP_LISTEN ||
       (state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0)) {
+    if (i == kKeptCount) return SetKernels(fd, ep, level, name, value, len);
     long r = KernelSet(fd, level, name, value, len);  // a bound socket is the kernel's too
-    if (i == kKeptCount) FetchOr(ep.flags, PSTN_EPF_KERNEL_OPTIONS);
-    if (r < 0 || i == kKeptCount) return r;
+    if (r < 0) return r;
   } else if (i == kKeptCount) {
-    FetchOr(ep.flags, PSTN_EPF_DIRTY | PSTN_EPF_KERNEL_OPTIONS);
-    if (level == SOL_SOCKET && name == SO_ZEROCOPY)
-      return SetFlag(fd, ep, level, name, PSTN_EPF_ZEROCOPY, value, len);
-    if (level == IPPROTO_TCP && name == kTcpInq)
-      return SetFlag(fd, ep, level, name, PSTN_EPF_INQ, value, len);
-    return kPass;
+    FetchOr(ep.flags, PSTN_EPF_DIRTY);
+    return SetKernels(fd, ep, level, name, value, len);
   }
   if (static_cast<int>(len) < 0) return -EINVAL;
   if (BadPointer(value)) return len < sizeof(int) ? -EINVAL : -EFAULT;
@@ -231,6 +252,33 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
   ep.opt_set |= 1u << i;
   if (state == PSTN_EP_ESTABLISHED) WireOptionSet(ep);
   return 0;
+}
+
+void ResetForListen(pstn_ep& ep) {
+  FetchAnd(ep.flags, ~PSTN_EPF_QUICKACK);
+  ep.opt_set &= ~(1u << kQuickack);
+}
+
+void InheritKeptOptions(pstn_ep& ep, const pstn_ep& listener) {
+  uint32_t flags = 0, kept = 0, set = 0;
+  for (const FlaggedOption& o : kFlagged) flags |= o.flag;
+  for (uint32_t i = 0; i < sizeof kKept / sizeof kKept[0]; i++) {
+    const KeptOption& o = kKept[i];
+    if (o.child == Child::kHasNot) continue;
+    kept |= 1u << i;
+    flags |= o.flag;
+    if (o.field != nullptr) ep.*o.field = listener.*o.field;
+    // bind() sets IPV6_V6ONLY, too.
+    if ((LoadRelaxed(listener.flags) & o.flag) != 0) set |= 1u << i;
+  }
+  for (const uint32_t i : {kRcvlowat, kLinger, kRcvtimeo, kSndtimeo}) kept |= 1u << i;
+  ep.rcvlowat = listener.rcvlowat;
+  ep.linger_on = listener.linger_on;
+  ep.linger_sec = listener.linger_sec;
+  ep.rcvtimeo_ns = listener.rcvtimeo_ns;
+  ep.sndtimeo_ns = listener.sndtimeo_ns;
+  ep.flags = LoadRelaxed(listener.flags) & flags;
+  ep.opt_set = (listener.opt_set & kept) | set;
 }
 
 void ApplyOptions(int fd, const pstn_ep& ep) {
@@ -271,6 +319,15 @@ long GiveBytes(const void* from, socklen_t bytes, void* value, socklen_t* len) {
   return 0;
 }
 long GiveInt(int v, void* value, socklen_t* len) { return GiveBytes(&v, sizeof v, value, len); }
+
+constexpr int kBufLock = 72;  // SO_BUF_LOCK
+void ApplySizes(int fd, pstn_ep& ep) {
+  FetchOr(ep.flags, PSTN_EPF_DIRTY);
+  for (const uint32_t i : {kSndbuf, kRcvbuf}) {
+    const int v = static_cast<int>(ep.*kKept[i].field);
+    if ((ep.opt_set >> i & 1u) != 0) (void)KernelSet(fd, SOL_SOCKET, kKept[i].name, &v, sizeof v);
+  }
+}
 
 long GivePeerName(const pstn_ep& ep, void* value, socklen_t* len) {
   sockaddr_storage ss = {};
@@ -317,6 +374,8 @@ long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t
   }
   // Its number is for one socket's life: this one is not kept for the next connection.
   if (level == SOL_SOCKET && name == SO_COOKIE) FetchOr(ep.flags, PSTN_EPF_DIRTY);
+  // What a size that was set has done to the kernel's socket, it has done to an accepted one's.
+  if (level == SOL_SOCKET && name == kBufLock && ep.listener != PSTN_NONE) ApplySizes(fd, ep);
   uint32_t i = FindKept(level, name);
   if (state == PSTN_EP_LISTEN || i == kKeptCount || (ep.opt_set >> i & 1u) == 0) return kPass;
   switch (i) {

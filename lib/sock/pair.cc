@@ -79,11 +79,8 @@ Reason ReasonOf(int error) {
 // A link group that the pair does not have yet: the first, or one more.
 Reason TakeInNew(const pstn_uuid& stack, ConnSlot& out) {
   for (int i = 0; i < kAsks; i++) {
-    uint32_t known = 0, idx = PSTN_NONE;
-    (void)EachOfPair(stack, [&](uint32_t) {
-      known++;
-      return false;
-    });
+    const uint32_t known = LinksKnown(stack);
+    uint32_t idx = PSTN_NONE;
     int r = CtlIntroduce(stack, known, &idx);
     if (r != 0) return ReasonOf(r);
     if (TakeIn(idx, stack, out) || TakeInAny(stack, out)) return kReasonNone;
@@ -93,12 +90,24 @@ Reason TakeInNew(const pstn_uuid& stack, ConnSlot& out) {
 
 }  // namespace
 
-Reason TakeConnSlot(const pstn_uuid& stack, ConnSlot& out) {
+uint32_t LinksKnown(const pstn_uuid& stack, uint32_t* free_slots) {
+  uint32_t known = 0, free = 0;
+  (void)EachOfPair(stack, [&](uint32_t i) {
+    const uint32_t conns = LoadRelaxed(Stack().lgrs[i].conns);
+    known++;
+    free += conns < PSTN_CONNS ? PSTN_CONNS - conns : 0;
+    return false;
+  });
+  if (free_slots != nullptr) *free_slots = free;
+  return known;
+}
+
+Reason TakeConnSlot(const pstn_uuid& stack, ConnSlot& out, MayAsk may_ask) {
   uint32_t& hint = hints[stack.lo % kHints];
   const uint32_t likely = LoadRelaxed(hint);
   if (likely != 0 && TakeIn(likely - 1, stack, out)) return kReasonNone;
   if (!TakeInAny(stack, out) && !TakeSwept(stack, out)) {
-    Reason why = TakeInNew(stack, out);
+    const Reason why = may_ask == MayAsk::kYes ? TakeInNew(stack, out) : kReasonLgrFull;
     if (why != kReasonNone) return why;
   }
   StoreRelaxed(hint, out.lgr_idx + 1);

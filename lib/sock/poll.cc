@@ -29,10 +29,11 @@ struct KernelSet {
   uint32_t* at = inline_at;      // position in the caller's array
   size_t count = 0;
   size_t mapped_bytes = 0;
-  bool sets = false;  // event sets of ours are among them
-  const Asker asker;
+  bool sets = false;       // event sets of ours are among them
+  const Call* const held;  // accept()'s and recv()'s own poll(), of the one that they wait for
+  ManyCalls calls;         // what is slept on
 
-  explicit KernelSet(Asker who) : asker(who) {}
+  explicit KernelSet(const Call* of) : held(of) {}
 
   // Listeners and UDP sockets are with both. True if a listener of ours is among `all`.
   bool Fill(pollfd* all, size_t n);
@@ -47,6 +48,10 @@ struct KernelSet {
     at = reinterpret_cast<uint32_t*>(ours + n + 2);
     return true;
   }
+  // Before each system call with `fds`: the number of what is held may be another by now.
+  void Renumber() {
+    if (held != nullptr && count != 0) fds[0].fd = held->fd();
+  }
   void Release() {
     if (mapped_bytes != 0) sys::Unmap(fds, mapped_bytes);
     mapped_bytes = 0;
@@ -56,40 +61,37 @@ struct KernelSet {
 
 bool IsSetFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
 
-bool IsHidden(int fd) {
-  uint32_t kind = FdEntry(fd) & PSTN_FD_KIND;
-  return kind == PSTN_FD_CACHED;
+// Closed, for the program.
+bool IsHidden(const Call& call) { return (call.entry() & PSTN_FD_KIND) == PSTN_FD_CACHED; }
+
+bool AnswersFor(const pstn_ep& ep) {
+  const uint32_t st = LoadAcquire(ep.state);
+  return st == PSTN_EP_ESTABLISHED || st == PSTN_EP_LISTEN || st == PSTN_EP_NEW ||
+         st == PSTN_EP_CONNECTING || (st == PSTN_EP_KERNEL && IsDatagram(ep));
 }
 
-// The endpoint of an fd if it is one that we answer for.
-pstn_ep* OursForPoll(int fd) {
-  pstn_ep* ep = EpOfFd(fd);
-  if (ep == nullptr && (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL) {  // accept()'s own
-    uint32_t entry = SharedEntry(fd);
-    if ((entry & PSTN_FD_KIND) == PSTN_FD_EP) ep = EpAt(Stack(), entry & PSTN_FD_IDX);
-  }
-  if (ep == nullptr) return nullptr;
-  uint32_t st = LoadAcquire(ep->state);
-  return st == PSTN_EP_ESTABLISHED || st == PSTN_EP_LISTEN || st == PSTN_EP_NEW ||
-                 st == PSTN_EP_CONNECTING || (st == PSTN_EP_KERNEL && IsDatagram(*ep))
-             ? ep
-             : nullptr;
+// The endpoint of a descriptor if it is one that we answer for.
+pstn_ep* OursForPoll(const KernelSet& k, const Call& call) {
+  pstn_ep* ep = k.held != nullptr ? k.held->ep() : call.ep();
+  return ep != nullptr && AnswersFor(*ep) ? ep : nullptr;
 }
 
 bool KernelSet::Fill(pollfd* all, size_t n) {
   bool listeners = false;
   count = 0;
   for (size_t i = 0; i < n; i++) {
-    pstn_ep* ep = OursForPoll(all[i].fd);
+    const int fd = held != nullptr ? held->fd() : all[i].fd;
+    const Call call(fd);
+    pstn_ep* ep = OursForPoll(*this, call);
     bool listens = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_LISTEN;
     listeners = listeners || listens;
-    if (listens && asker == Asker::kProgram && (LoadRelaxed(ep->flags) & PSTN_EPF_POLLED) == 0)
+    if (listens && held == nullptr && (LoadRelaxed(ep->flags) & PSTN_EPF_POLLED) == 0)
       FetchOr(ep->flags, PSTN_EPF_POLLED);
     const bool datagrams = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_KERNEL;
     if (datagrams) DatagramTouch(*ep);
-    if (all[i].fd < 0 || (ep != nullptr && !listens && !datagrams) || IsHidden(all[i].fd)) continue;
-    sets = sets || IsSetFd(all[i].fd);
-    fds[count] = all[i];
+    if (fd < 0 || (ep != nullptr && !listens && !datagrams) || IsHidden(call)) continue;
+    sets = sets || IsSetFd(fd);
+    fds[count] = {fd, all[i].events, 0};
     at[count++] = static_cast<uint32_t>(i);
   }
   return listeners;
@@ -114,9 +116,10 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
   bool listeners = false;
   for (size_t i = 0; i < n; i++) {
     fds[i].revents = 0;
-    pstn_ep* ep = OursForPoll(fds[i].fd);
+    const Call call(fds[i].fd);
+    pstn_ep* ep = OursForPoll(k, call);
     if (ep == nullptr) {
-      if (IsHidden(fds[i].fd)) fds[i].revents = POLLNVAL, ready++;  // closed meanwhile
+      if (IsHidden(call)) fds[i].revents = POLLNVAL, ready++;  // closed meanwhile
       continue;
     }
     if (LoadRelaxed(ep->state) == PSTN_EP_LISTEN && !listeners) {
@@ -135,6 +138,8 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
   for (size_t i = 0; k.sets && i < k.count; i++) {
     if (IsSetFd(k.fds[i].fd)) SockEpollWatch(k.fds[i].fd);
   }
+  const ByNumber asks(k.held);
+  k.Renumber();
   long r = sys::Call(SYS_poll, k.fds, k.count, 0L);
   if (r < 0) return ready != 0 ? ready : r;
   for (size_t i = 0; i < k.count && r > 0; i++) {
@@ -151,13 +156,15 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
   return ready;
 }
 
-// Asks the endpoints to post. Which they were is noted: while we sleep, another thread may close a
-// number, and have it given to another socket, whose own pollers are none of our business.
+// Asks the endpoints to post, those that are held (SockPoll): another thread may have closed a
+// number, and it may be another socket's.
 void Register(const pollfd* fds, size_t n, KernelSet& k) {
   for (size_t i = 0; i < n; i++) {
     k.ours[i] = 0;
-    pstn_ep* ep = OursForPoll(fds[i].fd);
-    if (ep == nullptr) continue;
+    const Call call(fds[i].fd);
+    pstn_ep* ep = OursForPoll(k, call);
+    // Closed since: it is looked at, as another, when this poll() looks the next time.
+    if (ep == nullptr || (k.calls.is_open() && k.calls.entry(i) != call.entry())) continue;
     Guard g(ep->item_lock);
     k.ours[i] = static_cast<uint64_t>(LoadRelaxed(ep->gen)) << 32 | (EpIdx(Stack(), *ep) + 1);
     ep->pollers++;
@@ -183,6 +190,7 @@ void GetUp(const Bed& bed, size_t n, KernelSet& k) {
   StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 0u);
   MarkWaiter(bed.waiter, 0);
   GiveBed(bed);
+  k.calls.End();
   k.Release();
 }
 
@@ -200,6 +208,8 @@ long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
     const Deadline sleep = SleepUntil(until);
     timespec left = sleep.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
     const WireSleep wire;
+    const ByNumber asks(k.held);
+    k.Renumber();
     r = Cancellable(
         [&] {
           return SleepUnlessInterrupted(interrupts, bed.waiter, [&] {
@@ -240,14 +250,18 @@ long LetIn(const sigset_t* mask) {
 
 bool AnyOurs(pollfd* fds, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    if (OursForPoll(fds[i].fd) != nullptr || IsSetFd(fds[i].fd)) return true;
+    const uint32_t entry = FdEntry(fds[i].fd), kind = entry & PSTN_FD_KIND;
+    // What is the kernel's is so for good; a guess that is wrong costs a look.
+    const pstn_ep* ep = kind == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+    if (kind == PSTN_FD_EPOLL || (ep != nullptr && AnswersFor(*ep))) return true;
   }
   return false;
 }
 
-long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask, Asker asker) {
+long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask, const Call* held,
+              bool* slept) {
   if (n > kMaxPoll) return -EINVAL;
-  KernelSet k(asker);
+  KernelSet k(held);
   if (!k.Reserve(n)) return -ENOMEM;
   bool listeners = k.Fill(fds, n);
   if (LoadRelaxed(g_proc.ctl_fd) >= 0 && !DaemonAlive()) CtlReconnect();
@@ -264,8 +278,11 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask, Asker
     ready = LookOnce(fds, n, k, ask);
     return ready != 0;
   };
+  // Held from before it waits, as by the kernel's poll().
+  if (held == nullptr) (void)k.calls.Begin(n, [&](size_t i) { return fds[i].fd; });
   if (Spin(look, until)) return ready;
   if (t_interrupts != interrupts) return -EINTR;
+  if (slept != nullptr) *slept = true;
 
   Bed bed = TakeBed();
   if (bed.waiter == PSTN_NONE) return -ENOMEM;
@@ -284,10 +301,11 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask, Asker
     CtlDrain();
     listeners = k.Fill(fds, n);  // one of ours may have become the kernel's
     MarkWaiter(bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
-    if (r < 0) {
-      ready = r;
-      break;
-    }
+    if (r == 0) continue;
+    // As in the kernel: what a look finds counts for more than the signal that has ended the sleep.
+    ready = LookOnce(fds, n, k, true);
+    if (ready == 0) ready = r;
+    break;
   }
   GetUp(bed, n, k);
   return ready;
@@ -296,8 +314,9 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask, Asker
 long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const sigset_t* mask) {
   if (n < 0) return -EINVAL;
   constexpr short kIn =
-      POLLRDNORM | POLLRDBAND | POLLIN | POLLHUP | POLLERR;  // as the kernel's select
-  constexpr short kOut = POLLWRBAND | POLLWRNORM | POLLOUT | POLLERR;
+      POLLRDNORM | POLLRDBAND | POLLIN | POLLHUP | POLLERR | POLLNVAL;  // as the kernel's select
+  constexpr short kOut = POLLWRBAND | POLLWRNORM | POLLOUT | POLLERR | POLLNVAL;
+  constexpr short kPri = POLLPRI | POLLNVAL;
   auto has = [](const fd_set* s, int fd) {
     return s != nullptr && (reinterpret_cast<const uint64_t*>(s)[fd / 64] >> (fd % 64) & 1u) != 0;
   };
@@ -325,9 +344,11 @@ long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const si
         (has(r, fd) ? POLLIN : 0) | (has(w, fd) ? POLLOUT : 0) | (has(x, fd) ? POLLPRI : 0);
     fds[at++] = {fd, static_cast<short>(events), 0};
   }
-  long ready = WireEvents(SockPoll(fds, count, until, mask));
+  bool slept = false;
+  long ready = WireEvents(SockPoll(fds, count, until, mask, nullptr, &slept));
   long result = ready;
-  for (size_t i = 0; i < count && ready >= 0; i++) {
+  // A number that is closed while select() sleeps is ready for all.
+  for (size_t i = 0; i < count && ready >= 0 && !slept; i++) {
     if ((fds[i].revents & POLLNVAL) != 0) result = -EBADF;
   }
   if (result >= 0) {
@@ -336,7 +357,7 @@ long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const si
       int fd = fds[i].fd;
       bool in = has(r, fd) && (fds[i].revents & kIn) != 0;
       bool out = has(w, fd) && (fds[i].revents & kOut) != 0;
-      bool pri = has(x, fd) && (fds[i].revents & POLLPRI) != 0;
+      bool pri = has(x, fd) && (fds[i].revents & kPri) != 0;
       put(r, fd, in);
       put(w, fd, out);
       put(x, fd, pri);

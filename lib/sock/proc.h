@@ -57,22 +57,30 @@ bool EnsureStack();
 // Becomes a process of the stack in `stack_fd`, which is taken: the keeper's way in.
 bool JoinStack(int stack_fd);
 
+// ---- owners of locks (holder.cc)
+uint32_t OwnPidns();              // inode of this process's PID namespace; PSTN_NONE: not known
+void ForgetPidns();               // child of fork: it may be in another one
+void UseLockSlot(uint32_t slot);  // from now on this process's locks bear this slot
+void UseReaperLocks();
+// control.cc. From now on waits under a lock that forbids them are noticed (CheckMayWait).
+void WatchLocks();
+
 // ---- fd table (fdtab.cc)
 inline uint32_t FdEntry(int fd) {  // pairs with MarkPrivate: what it names is made
   return static_cast<uint32_t>(fd) < kFdMax ? LoadAcquire(g_fd[fd]) : 0;
 }
-// The endpoint of `fd`, or null. `fd` may be anything.
-inline pstn_ep* EpOfFd(int fd) {
-  uint32_t e = FdEntry(fd);
-  if ((e & PSTN_FD_KIND) != PSTN_FD_EP) return nullptr;
-  return EpAt(Stack(), e & PSTN_FD_IDX);
-}
 void MarkPrivate(int fd, uint32_t entry);  // this process's table only
 void SetFd(int fd, uint32_t entry);        // both tables; the caller counts references
-// Takes `entry` out of both: one of several threads that close the number may. It is the library's
-// own then.
-uint32_t SharedEntry(int fd);  // what a number of our own stands for (Hold)
-bool TakeFd(int fd, uint32_t entry);
+uint32_t SharedEntry(int fd);              // what a number of our own stands for (call.h)
+// Takes `entry` away from the program: one of several threads that close the number may. It is the
+// library's own then, and the slot's table still has it (our death would release it), until
+// ForgetFd.
+bool TakeFd(int fd, uint32_t entry, uint32_t meanwhile = PSTN_FD_INTERNAL);
+// `meanwhile` of a number that is about to mean something else: calls wait for that, as dup2() is
+// one step in the kernel.
+inline constexpr uint32_t kFdReplaced = PSTN_FD_INTERNAL | 1;
+uint32_t AwaitReplaced(int fd);  // its entry then
+void ForgetFd(int fd);
 // The library's own fds: the program may neither see nor close them.
 inline bool IsInternalFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL; }
 // While a thread changes what numbers mean, to the kernel and in the tables, no other thread forks:
@@ -130,6 +138,16 @@ void CtlReconnect();  // if posternd is gone and enough time has passed
 // ---- signals (installed by the preload layer)
 // Handlers without SA_RESTART that ran in this thread: a wait that sees it change returns EINTR.
 extern constinit thread_local uint32_t t_interrupts __attribute__((tls_model("initial-exec")));
+// All handlers that ran in it: a wait with an end of its own (SO_SNDTIMEO) returns EINTR for each.
+extern constinit thread_local uint32_t t_handlers __attribute__((tls_model("initial-exec")));
+// A call takes one when it begins, so that a signal that comes before its wait counts as well.
+class Interrupts {
+ public:
+  bool Ends(bool timed) const { return timed ? t_handlers != all_ : t_interrupts != some_; }
+
+ private:
+  uint32_t some_ = t_interrupts, all_ = t_handlers;
+};
 // The futex on which this thread is about to sleep; a handler sets kNudge in it, and forgets it.
 extern constinit thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-exec")));
 // Or the waiter; a handler rings its bell.

@@ -14,8 +14,10 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/local_lock.h"
 #include "base/sys.h"
 #include "sock/named_stack.h"
+#include "sock/open_fds.h"
 #include "sock/sock.h"
 
 namespace postern {
@@ -34,7 +36,18 @@ void ChildEnded(int pid) {
 
 namespace {
 
-// Made by this thread's last ForkPrepare.
+// Another thread of the parent was about to join or make a stack: the child begins anew.
+void RenewJoining() {
+  if (g_proc.attached) return;
+  if (g_proc.view.s != nullptr) UnmapStack(g_proc.view.s);
+  g_proc.view.s = nullptr;
+  CloseInternal(g_proc.stack_fd);
+  g_proc.stack_fd = -1;
+  g_proc.slot = PSTN_NONE;
+}
+PSTN_LOCK_ENTRY(init_lock, g_proc.init_lock, RenewJoining);
+
+// Made by this thread's last SpawnPrepare.
 constinit thread_local uint32_t embryo_slot __attribute__((tls_model("initial-exec"))) = PSTN_NONE;
 
 // Decimal number at `p`, which moves behind it. strtoul would look at the locale.
@@ -69,6 +82,7 @@ uint64_t NetnsIno() {
 void FillSlot(pstn_slot& slot) {
   slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
   slot.start_time = StartTime();
+  StoreRelaxed(slot.pidns, OwnPidns());
   slot.exec_pending = PSTN_EXEC_NONE;
   slot.lost_ns = 0;
   (void)sys::Call(SYS_prctl, 16L /* PR_GET_NAME */, &slot.comm[0]);
@@ -83,6 +97,7 @@ uint32_t TakeSlot(uint32_t state) {
     if (LoadRelaxed(s.slots[i].state) != PSTN_SL_FREE) continue;
     for (uint32_t& c : s.slots[i].chunk) StoreRelaxed(c, PSTN_NONE);
     StoreRelaxed(s.slots[i].told, 0u);
+    StoreRelaxed(s.slots[i].pidns, OwnPidns());
     // The thread's: two threads that fork at once must not take each other's child for theirs
     // (Adopted).
     StoreRelease(s.slots[i].pid, SelfTid());
@@ -153,9 +168,11 @@ bool Join(int stack_fd, uint32_t slot) {
     g_proc.view.s = nullptr;
     return false;
   }
+  UseLockSlot(g_proc.slot);
   g_proc.bells.counters = s->hdr.counters;
   g_proc.bells.told = &s->slots[g_proc.slot].told;
   g_locks_taken_over = &s->hdr.counters[kCounterLocksRecovered];
+  WatchLocks();
   MarkPrivate(BellSender(g_proc.bells), PSTN_FD_INTERNAL);
   return true;
 }
@@ -181,6 +198,86 @@ int PassedFd(int fd, bool spawned) {
   return r < 0 ? -1 : MoveHigh(static_cast<int>(r));
 }
 
+// After an exec each number means what it meant, or is closed. The slot's table becomes that.
+void TakeStayed(const pstn_slot& mine) {
+  EachFd(mine, [&](int i, uint32_t entry) {
+    if (sys::Fcntl(i, F_GETFD, 0) >= 0) {
+      MarkPrivate(i, entry);
+    } else {
+      SetFd(i, 0);
+      DropFdRef(entry);
+    }
+  });
+}
+
+// The kernel's number for a socket's life; 0: `fd` is no socket.
+uint64_t CookieOf(int fd) {
+  uint64_t cookie = 0;
+  socklen_t len = sizeof cookie;
+  long r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L /* SO_COOKIE */,
+                     &cookie, &len);
+  return r < 0 ? 0 : cookie;
+}
+
+pstn_ep* EpOfEntry(uint32_t entry) {
+  return (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+}
+
+// Whether a cookie may be that of a socket of the table: the kernel's own sockets, of which there
+// may be many, are not looked for in it.
+class CookieHints {
+ public:
+  explicit CookieHints(const pstn_slot& slot) {
+    EachFd(slot, [&](int, uint32_t e) {
+      const pstn_ep* ep = EpOfEntry(e);
+      if (ep != nullptr) bits_[Word(ep->cookie)] |= Bit(ep->cookie);
+    });
+  }
+  bool May(uint64_t cookie) const { return (bits_[Word(cookie)] & Bit(cookie)) != 0; }
+
+ private:
+  static constexpr size_t kWords = 1024;
+  static size_t Word(uint64_t cookie) { return cookie / 64 % kWords; }
+  static uint64_t Bit(uint64_t cookie) { return 1ull << cookie % 64; }
+  uint64_t bits_[kWords] = {};
+};
+
+// The entry of slot `mine` for a socket that is open as `fd` now. Few have been moved.
+uint32_t EntryOfCookie(const pstn_slot& mine, int fd, uint64_t cookie) {
+  const uint32_t here = SharedEntry(fd);
+  const pstn_ep* ep = EpOfEntry(here);
+  if (ep != nullptr && ep->cookie == cookie) return here;
+  uint32_t found = 0;
+  EachFd(mine, [&](int, uint32_t e) {
+    const pstn_ep* other = EpOfEntry(e);
+    if (other != nullptr && other->cookie == cookie) found = e;
+  });
+  return found;
+}
+
+// After a spawn file actions may have moved descriptors: the sockets themselves say which they are.
+// The slot's table becomes what is really open: first take, then drop, so that nothing ends
+// between.
+void TakeMoved(const pstn_slot& mine) {
+  const CookieHints hints(mine);
+  EachOpen([&](int fd) {
+    const uint64_t cookie = CookieOf(fd);
+    const uint32_t entry = cookie != 0 && hints.May(cookie) ? EntryOfCookie(mine, fd, cookie) : 0;
+    if (entry == 0) return;
+    MarkPrivate(fd, entry);
+    Ref(entry);
+  });
+  EachFd(mine, [&](int i, uint32_t entry) {
+    const uint32_t keep = FdEntry(i);
+    SetFd(i, 0);
+    MarkPrivate(i, keep);
+    DropFdRef(entry);
+  });
+  for (uint32_t fd = 0; fd < LoadRelaxed(g_fd_hw); fd++) {
+    if ((g_fd[fd] & PSTN_FD_KIND) == PSTN_FD_EP) SetFd(static_cast<int>(fd), g_fd[fd]);
+  }
+}
+
 // POSTERN_ATTACH=<stack fd>:<slot>:<mode>[:<lgr>=<fd>]...   mode: e after exec, s after spawn
 void AttachAfterExec(const char* text) {
   const char* end = text;
@@ -202,6 +299,7 @@ void AttachAfterExec(const char* text) {
     UnmapStack(g_proc.view.s);
     g_proc.view.s = nullptr;
     g_proc.slot = PSTN_NONE;
+    UseLockSlot(PSTN_NONE);
     g_proc.stack_fd = -1;
     sys::Close(fd);
     return;
@@ -225,40 +323,9 @@ void AttachAfterExec(const char* text) {
   Count(Stack().hdr, kCounterExecs);
   if (!spawned) ReleaseWaitersOf(static_cast<uint32_t>(slot));  // the last image's threads
   if (spawned) {
-    // File actions may have moved descriptors: the sockets themselves say which they are.
-    for (int i = 0; i < 1024; i++) {
-      uint64_t cookie = 0;
-      socklen_t len = sizeof cookie;
-      if (sys::Call(SYS_getsockopt, i, static_cast<long>(SOL_SOCKET), 57L /* SO_COOKIE */, &cookie,
-                    &len) < 0 ||
-          cookie == 0)
-        continue;
-      uint32_t entry = 0;
-      EachFd(mine, [&](int, uint32_t e) {
-        pstn_ep* ep = (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), e & PSTN_FD_IDX) : nullptr;
-        if (ep != nullptr && ep->cookie == cookie) entry = e;
-      });
-      if (entry != 0) StoreRelaxed(g_fd[i], entry);
-    }
+    TakeMoved(mine);
   } else {
-    EachFd(mine, [&](int i, uint32_t entry) {
-      if (sys::Fcntl(i, F_GETFD, 0) >= 0) StoreRelaxed(g_fd[i], entry);
-    });
-  }
-  // The slot's table becomes what is really open: first take, then drop, so that nothing ends
-  // between.
-  for (int i = 0; i < 1024; i++) {
-    if (spawned) Ref(g_fd[i]);
-  }
-  EachFd(mine, [&](int i, uint32_t entry) {
-    if (!spawned && g_fd[i] == entry) return;
-    uint32_t keep = g_fd[i];
-    SetFd(i, 0);
-    StoreRelaxed(g_fd[i], keep);
-    DropFdRef(entry);
-  });
-  for (int i = 0; spawned && i < 1024; i++) {
-    if ((g_fd[i] & PSTN_FD_KIND) == PSTN_FD_EP) SetFd(i, g_fd[i]);
+    TakeStayed(mine);
   }
   CtlReconnect();
 }
@@ -281,6 +348,7 @@ void ProcessInit(const char* const* envp) {
     memcpy(g_proc.daemon_path, daemon, strlen(daemon) + 1);
   }
   g_proc.pid = static_cast<uint32_t>(sys::Pid());
+  if (g_proc.opt.accel != 0) UsesInit();
   // Without a posternd to ask there is nobody to meet: everything is the kernel's, at no cost.
   g_proc.enabled = g_proc.opt.accel != 0 && g_proc.socket_path[0] != 0;
   const char* attach = EnvValue(envp, "POSTERN_ATTACH");
@@ -345,7 +413,7 @@ void LearnNetns() {
   g_proc.elsewhere = ino != 0 && ino != Stack().hdr.netns_ino;
 }
 
-void ForkPrepare() {
+void SpawnPrepare() {
   TableFreeze();
   embryo_slot = PSTN_NONE;
   if (!g_proc.attached) return;
@@ -356,13 +424,24 @@ void ForkPrepare() {
   embryo_slot = slot;
 }
 
-void ForkParent() { TableThaw(); }
+void SpawnDone() { TableThaw(); }
+
+void ForkPrepare() {
+  SpawnPrepare();
+  LocalLocksTake();
+}
+
+void ForkParent() {
+  LocalLocksGive();
+  SpawnDone();
+}
 
 void ForkChild() {
   TableForked();
   ForgetTid();
+  ForgetPidns();
   g_proc.pid = static_cast<uint32_t>(sys::Pid());
-  g_proc.init_lock.word = 0;
+  LocalLocksForked();
   if (!g_proc.attached) return;
   uint32_t slot = embryo_slot;
   embryo_slot = PSTN_NONE;
@@ -375,16 +454,16 @@ void ForkChild() {
     (void)CopyTable(slot);
   }
   g_proc.slot = slot;
+  UseLockSlot(slot);
   g_proc.bells.told = &Stack().slots[slot].told;
   g_proc.bells.noted = 0;
   FillSlot(Stack().slots[slot]);
   Count(Stack().hdr, kCounterForks);
-  // What the parent's threads hold by numbers of ours is not the child's.
+  // What the parent's other threads are in calls on is not the child's.
+  UsesAfterFork();
   EachFd(Stack().slots[slot], [](int fd, uint32_t entry) {
-    if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || (FdEntry(fd) & PSTN_FD_KIND) != PSTN_FD_INTERNAL)
-      return;
-    SetFd(fd, 0);
-    sys::Close(fd);
+    if ((FdEntry(fd) & PSTN_FD_KIND) != PSTN_FD_INTERNAL || IsParkedHere(fd)) return;
+    (void)CloseNumberOf(fd, entry);
     DropFdRef(entry);
   });
   CacheForget();

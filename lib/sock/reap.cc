@@ -3,38 +3,15 @@
 #include "sock/reap.h"
 
 #include "base/sys.h"
+#include "sock/items.h"
 #include "sock/sock.h"
 
 namespace postern {
 namespace {
 
-// The socket code works on the process's own view: lend it the one that is being reaped. A program
-// that takes back a slot of its own (a fork that failed) has it already, and other threads may be
-// changing it.
-class Borrow {
- public:
-  explicit Borrow(StackView& v) : v_(v), other_(&v != &g_proc.view) {
-    if (!other_) return;
-    own_ = g_proc.view;
-    g_proc.view = v;
-    g_proc.bells.counters = v.s->hdr.counters;
-  }
-  ~Borrow() {
-    if (!other_) return;
-    v_ = g_proc.view;
-    g_proc.view = own_;
-  }
-  Borrow(const Borrow&) = delete;
-  Borrow& operator=(const Borrow&) = delete;
-
- private:
-  StackView& v_;
-  const bool other_;
-  StackView own_;
-};
-
 void DropListeners(pstn_stack& s, pstn_slot& slot) {
-  for (uint32_t chunk : slot.chunk) {
+  for (const uint32_t& place : slot.chunk) {
+    const uint32_t chunk = LoadAcquire(place);
     if (chunk >= PSTN_FDCHUNKS) continue;
     for (uint32_t& e : s.fdchunks[chunk].fd) {
       uint32_t entry = LoadRelaxed(e);
@@ -51,8 +28,9 @@ class Touched {
   void Add(pstn_ep& ep) {
     ConnEnd e;
     if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(ep, e)) return;
+    const auto idx = static_cast<uint32_t>(e.ref - Stack().lgrs);
     PostTaken(g_proc.bells, e);
-    lgrs_[ep.lgr_idx % PSTN_LGRS / 64] |= 1ull << (ep.lgr_idx % 64);
+    lgrs_[idx / 64] |= 1ull << (idx % 64);
     any_ = true;
   }
   // After all else has been posted: who is rung sees it.
@@ -125,14 +103,35 @@ void EndOurs(pstn_stack& s, pstn_lgr_ref& ref, uint8_t* lgr) {
   RingInside(g_proc.bells, s);
 }
 
+// Its threads are dead: who waits for one of these in another PID namespace can't see that.
+void TakeOverLocksOf(pstn_stack& s, uint32_t slot_idx) {
+  const uint32_t mark = slot_idx + 1;
+  auto take = [&](pstn_lock& lock) {
+    uint32_t word = LoadRelaxed(lock.word);
+    if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark) Guard g(lock);
+  };
+  take(s.hdr.slot_lock);
+  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(s.hdr.lgrs_hw); i++) take(s.lgrs[i].lock);
+  for (uint32_t i = 0; i < PSTN_EPOLLS && i < LoadRelaxed(s.hdr.epolls.hw); i++) {
+    uint32_t word = LoadRelaxed(s.epolls[i].lock.word);
+    if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark) SetGuard g(s, s.epolls[i]);
+  }
+  for (uint32_t i = 0; i < PSTN_EPS && i < LoadRelaxed(s.hdr.eps.hw); i++) {
+    pstn_ep& ep = s.eps[i];
+    take(ep.tx.lock);
+    take(ep.rx.lock);
+    take(ep.item_lock);
+    take(ep.setup_lock);
+    if ((LoadRelaxed(ep.accept_lock.word) >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark)
+      MendQueue(ep);
+  }
+}
+
 }  // namespace
 
-bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stopped)(uint32_t tid)) {
-  auto held = [&](const pstn_lock& lock) {
-    uint32_t owner = LoadRelaxed(lock.word) & ~kLockSleepers;
-    return owner != 0 && stopped(owner);
-  };
-  if (slot_idx >= PSTN_SLOTS || held(s.hdr.slot_lock) || held(s.hdr.lgr_lock)) return true;
+bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stays)(const pstn_lock&)) {
+  auto held = [&](const pstn_lock& lock) { return LoadRelaxed(lock.word) != 0 && stays(lock); };
+  if (slot_idx >= PSTN_SLOTS) return true;
   for (uint32_t i = 0; i < LoadRelaxed(s.hdr.lgrs_hw) && i < PSTN_LGRS; i++) {
     if (LoadRelaxed(s.lgrs[i].state) != 0 && held(s.lgrs[i].lock)) return true;
   }
@@ -153,18 +152,27 @@ bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stopped)(uint3
   return false;
 }
 
-void ReapListeners(StackView& v, uint32_t slot_idx) {
-  if (slot_idx >= PSTN_SLOTS) return;
-  Borrow b(v);
-  DropListeners(*v.s, v.s->slots[slot_idx]);
+bool ClaimDead(uint32_t slot_idx, uint32_t pid) {
+  if (slot_idx >= PSTN_SLOTS) return false;
+  pstn_slot& slot = Stack().slots[slot_idx];
+  if (LoadAcquire(slot.pid) != pid) return false;
+  uint32_t state = LoadAcquire(slot.state);
+  while (state != PSTN_SL_FREE && state != PSTN_SL_DEAD) {
+    if (CompareExchange(slot.state, state, uint32_t{PSTN_SL_DEAD})) return true;
+  }
+  return state == PSTN_SL_DEAD;
 }
 
-void ReapSlot(StackView& v, uint32_t slot_idx) {
+void ReapListeners(uint32_t slot_idx) {
+  if (slot_idx < PSTN_SLOTS) DropListeners(Stack(), Stack().slots[slot_idx]);
+}
+
+void ReapSlot(uint32_t slot_idx) {
   if (slot_idx >= PSTN_SLOTS) return;
-  Borrow b(v);
-  pstn_stack& s = *v.s;
+  pstn_stack& s = Stack();
   pstn_slot& slot = s.slots[slot_idx];
   if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;
+  const bool elsewhere = LoadRelaxed(slot.pidns) != OwnPidns();
   StoreRelease(slot.state, PSTN_SL_DEAD);
   Touched touched;
   DropTable(s, slot, touched);
@@ -173,40 +181,47 @@ void ReapSlot(StackView& v, uint32_t slot_idx) {
   SpreadPosts();  // it may have been rung for all
   if (LoadAcquire(slot.told) != 0) RespreadPosts();
   touched.Ring(s);
+  // The next owner of the slot would be taken for theirs, where no thread id tells them apart.
+  if (elsewhere) TakeOverLocksOf(s, slot_idx);
   Count(s.hdr, kCounterSlotsReaped);
   StoreRelease(slot.pid, 0u);
-  StoreRelease(slot.state, PSTN_SL_FREE);
+  uint32_t dead = PSTN_SL_DEAD;  // another one that reaps may have been quicker
+  (void)CompareExchange(slot.state, dead, uint32_t{PSTN_SL_FREE});
 }
 
-void ReapStack(StackView& v) {
-  for (uint32_t i = 0; i < PSTN_SLOTS; i++) ReapSlot(v, i);
-  Borrow b(v);
-  pstn_stack& s = *v.s;
+bool EndStack() {
+  pstn_stack& s = Stack();
+  for (uint32_t i = 0; i < PSTN_SLOTS && i < LoadAcquire(s.hdr.slots_hw); i++) {
+    const uint32_t state = LoadAcquire(s.slots[i].state);
+    if (state == PSTN_SL_LIVE || state == PSTN_SL_EMBRYO) return false;
+    if (state != PSTN_SL_FREE) ReapSlot(i);
+  }
   for (uint32_t i = 0; i < PSTN_LGRS; i++) {
     if (LoadRelaxed(s.lgrs[i].state) == 0) continue;
     uint8_t* lgr = LgrBase(g_proc.view, i);
     if (lgr == nullptr) continue;
-    uint32_t side = s.lgrs[i].side & 1u;
+    uint32_t side = LoadRelaxed(s.lgrs[i].side) & 1u;
     StoreRelease(LgrHdr(lgr).side_dead[side], 1u);
     EndSide(lgr, side);
     AnnounceAll(g_proc.bells, lgr, side ^ 1u);
     RingTaken(g_proc.bells, lgr, side ^ 1u);
   }
+  return true;
 }
 
-void MarkPeerDead(StackView& survivor, uint32_t idx) {
-  if (idx >= PSTN_LGRS || LoadAcquire(survivor.s->lgrs[idx].state) == 0) return;
-  Borrow b(survivor);
-  StoreRelease(survivor.s->lgrs[idx].state, 2u);
+void MarkPeerDead(uint32_t idx) {
+  pstn_stack& s = Stack();
+  if (idx >= PSTN_LGRS || LoadAcquire(s.lgrs[idx].state) == 0) return;
+  StoreRelease(s.lgrs[idx].state, 2u);
   uint8_t* lgr = LgrBase(g_proc.view, idx);
   if (lgr == nullptr) return;
-  uint32_t side = survivor.s->lgrs[idx].side & 1u;
+  uint32_t side = LoadRelaxed(s.lgrs[idx].side) & 1u;
   // Clients that connected, perhaps wrote, and died before anyone came by: they are accepted all
   // the same.
   if (side == 1) AdmitSyns(kAllLooks);
   StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
   EndSide(lgr, side ^ 1u);
-  EndOurs(*survivor.s, survivor.s->lgrs[idx], lgr);
+  EndOurs(s, s.lgrs[idx], lgr);
 }
 
 bool LgrIdle(const pstn_stack& s, uint32_t idx) {

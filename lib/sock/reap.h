@@ -1,25 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-// reap.h - takes apart what dead processes leave behind. Used by posternd.
+// reap.h - takes apart what dead processes leave behind, in the stack of this process.
 //
-// posternd is single-threaded; each call works on one stack's view, which it must be able to write.
+// The family's reaper does it (controlplane/reaper): a process of its own, one for each family,
+// that posternd starts and that may crash or be killed without harm to other families. The keeper
+// does it while there is no posternd, and a process for a fork of its own that has failed. What is
+// in the stack may be anything: each index is loaded once and checked, each walk ends.
 #pragma once
 #include "state/view.h"
 
 namespace postern {
 
+// The process `pid` of `slot` has died: from here on its locks can be taken over. False: the slot
+// is free, or somebody else's by now.
+bool ClaimDead(uint32_t slot, uint32_t pid);
 // Drops everything that the process of `slot` held; what was the last reference is shut down as the
 // kernel would have done it. The slot is free afterwards.
-void ReapSlot(StackView& v, uint32_t slot);
+void ReapSlot(uint32_t slot);
 // Only its listeners. First of all, and the directory has to hear of it before ReapSlot: a client
 // that has seen its connection end would otherwise still be taken in by the listener.
-void ReapListeners(StackView& v, uint32_t slot);
-// A lock that ReapSlot needs is held by a thread that is stopped: it would wait with it. `stopped`
-// tells of a thread by its id.
-bool ReapWouldWait(const pstn_stack& s, uint32_t slot, bool (*stopped)(uint32_t tid));
-// No process of the stack is left: all slots, all connections; the peers see the end.
-void ReapStack(StackView& v);
-// In a surviving stack: the peer stack of this link group is dead.
-void MarkPeerDead(StackView& survivor, uint32_t lgr_idx);
+void ReapListeners(uint32_t slot);
+// A lock that ReapSlot needs is held by a thread that is stopped: it would wait with it. `stays`
+// says so of a lock that is held.
+bool ReapWouldWait(const pstn_stack& s, uint32_t slot, bool (*stays)(const pstn_lock& lock));
+// No process of the stack is left: all connections end, the peers see the end. False: a process has
+// joined it, and nothing was done.
+bool EndStack();
+// The peer stack of this link group is dead.
+void MarkPeerDead(uint32_t lgr_idx);
 // No endpoint of this stack uses the link group any more.
 bool LgrIdle(const pstn_stack& s, uint32_t lgr_idx);
 

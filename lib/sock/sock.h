@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 
 #include "base/clock.h"
+#include "sock/call.h"
 #include "sock/proc.h"
 
 namespace postern {
@@ -64,12 +65,16 @@ inline bool IsKernels(const pstn_ep& ep) {
   return LoadAcquire(ep.state) == PSTN_EP_KERNEL && !IsDatagram(ep);
 }
 // recvmsg() and sendmsg() of one; kPass: the kernel's alone.
-long DatagramRecv(int fd, pstn_ep& ep, msghdr& m, int flags);
-long DatagramSend(int fd, pstn_ep& ep, const msghdr& m, int flags);
+long DatagramRecv(Call& call, msghdr& m, int flags);
+long DatagramSend(Call& call, const msghdr& m, int flags);
 long DatagramIoctl(const pstn_ep& ep, unsigned long request, void* arg);
 uint32_t DatagramReadiness(const pstn_ep& ep);
 // It may be that this process has it from another one, and has no wire yet.
 void DatagramTouch(const pstn_ep& ep);
+
+// A handler with SA_RESTART has run, and the call's number is not its own any more: as the
+// kernel's, the call begins anew, with whatever the number means by now.
+inline constexpr long kRestart = kPass - 2;
 
 // ---- addr.cc: addresses
 bool AddrFromSockaddr(const sockaddr* sa, socklen_t len, uint32_t family, pstn_addr& out);
@@ -109,14 +114,18 @@ struct ConnSlot {
   uint8_t* lgr;  // mapped
 };
 // A slot in a link group in which we are the client of `stack`; posternd makes it if there is none
-// with room. The slot is taken: it is filled in, or given back (GiveConn).
-Reason TakeConnSlot(const pstn_uuid& stack, ConnSlot& out);
+// with room, unless it may not be asked. The slot is taken: it is filled in, or given back
+// (GiveConn).
+enum class MayAsk : uint8_t { kNo, kYes };
+Reason TakeConnSlot(const pstn_uuid& stack, ConnSlot& out, MayAsk may_ask = MayAsk::kYes);
+// How many link groups with it there are, and about how many slots of them are free.
+uint32_t LinksKnown(const pstn_uuid& stack, uint32_t* free_slots = nullptr);
 
 // ---- connect.cc, accept.cc
 inline constexpr uint16_t kFreePorts = 1024;  // ports below need a privilege
 bool IsLocalAddress(const pstn_dir& d, const pstn_addr& a);
-long SockConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
-long SockAccept(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, int flags);
+long SockConnect(Call& call, const sockaddr* sa, socklen_t len);
+long SockAccept(Call& call, sockaddr* sa, socklen_t* len, int flags);
 // Fills in the slot for the endpoint, and tells nobody yet.
 void FillConn(pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx, uint32_t listener_gen,
               const pstn_addr& to, const pstn_addr& from);
@@ -130,19 +139,21 @@ void AdmitSyns(uint32_t looks = 1);
 uint32_t DequeueEmbryo(pstn_ep& listener);
 // After the fd table of a dead process has been dropped: the connections that were in its hands.
 void RecoverConns(uint32_t slot);
+// Takes the lock of a listener's accept queue over from who died with it.
+void MendQueue(pstn_ep& listener);
 // A file descriptor for an endpoint: a kernel socket from the cache or a new one. -errno on
 // failure.
 long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec);
 
 // ---- io.cc. `flags` as in send and recv.
 // `ahead`: bytes that will follow at once.
-long SockSend(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags, size_t ahead = 0);
-long SockRecv(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags);
-long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count);
-long SockSplice(int fd_in, int fd_out, pstn_ep* in, pstn_ep* out, size_t len, unsigned flags);
+long SockSend(Call& call, const iovec* iov, size_t count, int flags, size_t ahead = 0);
+long SockRecv(Call& call, const iovec* iov, size_t count, int flags);
+long SockSendFile(Call& call, int in_fd, off_t* offset, size_t count);
+long SockSplice(Call& in, Call& out, int fd_in, int fd_out, size_t len, unsigned flags);
 
 // ---- zerocopy.cc
-long SendZerocopy(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags);
+long SendZerocopy(Call& call, const iovec* iov, size_t count, int flags);
 // recvmsg(MSG_ERRQUEUE); `m` may be null: the message is dropped.
 long RecvErrorQueue(pstn_ep& ep, msghdr* m);
 inline bool HasCompletions(const pstn_ep& ep) {
@@ -163,7 +174,6 @@ long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg);
 
 // ---- kernel_only.cc: makes the socket the kernel's if what is about to be asked of it needs that.
 void OptionForKernel(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
-void InheritKernelOptions(int listener_fd, int fd, pstn_ep& ep);
 void FcntlForKernel(int fd, pstn_ep& ep, int cmd, long arg);
 void IoctlForKernel(int fd, pstn_ep& ep, unsigned long request, const void* arg);
 
@@ -172,35 +182,27 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
 long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t* len);
 // Gives the kernel's socket every option that the endpoint has kept for it.
 void ApplyOptions(int fd, const pstn_ep& ep);
+// What an accepted endpoint has of the options that its listener keeps.
+void InheritKeptOptions(pstn_ep& ep, const pstn_ep& listener);
+
+// ---- inherit.cc: options that the kernel's socket keeps
+// The program sets one: sockets accepted from this one will have it.
+void NoteKernelOption(pstn_ep& ep, int level, int name);
+// What the kernel's socket `fd` of an accepted endpoint has of those.
+void InheritKernelOptions(int listener_fd, const pstn_ep& listener, int fd, pstn_ep& ep);
 
 // ---- close.cc
 // fd numbers going away or being duplicated. SockClose returns what close() would.
 long SockClose(int fd, uint32_t entry);
-void SockDup(int from, int to);  // after the kernel has made `to`
+void SockDup(uint32_t entry, int to);  // `to` means it, too
+// One more reference. False: it was on its way out.
+bool RefEntry(uint32_t entry);
+// Closes a number that means `entry`, and takes it out of both tables. The reference is the
+// caller's.
+long CloseNumberOf(int fd, uint32_t entry);
 void DropFdRef(uint32_t entry);  // one reference of an entry, its fd already gone
-// Held by a thread that sleeps on an endpoint: as with the kernel's files, a close() by another
-// thread then takes the number away, and the connection lives until the call is over.
-class Hold {
- public:
-  Hold() = default;
-  Hold(const Hold&) = delete;
-  Hold& operator=(const Hold&) = delete;
-  ~Hold() { Off(); }
-  void On(pstn_ep& ep);
-  // The number to use for it: `fd`, or ours since another thread has closed that.
-  int NumberOf(int fd) const;
-  void Off() {
-    if (at_ != PSTN_NONE) Release();
-  }
-
- private:
-  void Release();
-  uint32_t at_ = PSTN_NONE;
-  const pstn_ep* ep_ = nullptr;
-};
-void HoldsAfterFork();
-void CloseEp(pstn_ep& ep);      // last reference dropped
-void FinishClose(pstn_ep& ep);  // the rest of it, for a connection in state CLOSED
+void CloseEp(pstn_ep& ep);       // last reference dropped
+void FinishClose(pstn_ep& ep);   // the rest of it, for a connection in state CLOSED
 // Takes a listener out of the directory and resets who waits in its queue; `state` is its next.
 void StopListening(pstn_ep& ep, uint32_t state);
 void ResetQueue(pstn_ep& listener);  // those who wait in it
@@ -241,9 +243,10 @@ inline bool WatchesKernelOnly(const pstn_ep& ep) {
   return (st == PSTN_EP_KERNEL && !IsDatagram(ep)) || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
 }
 long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask);
-// After a wait in the kernel alone: what to do if the set has become ours during it.
-long SockEpollAdopted(int epfd, epoll_event* events, long count, int max, Deadline until,
-                      const sigset_t* mask);
+// After a wait in the kernel alone, `count` events: drops what is not the program's, as the set has
+// become ours meanwhile (and, perhaps, its number another one's), and what is over. Returns how
+// many are left.
+long SockEpollFilter(int epfd, epoll_event* events, long count);
 // Sets in other sets: notes a registration that the kernel has taken; drops events that are over;
 // makes the kernel's fd of a set tell, by being readable, whether members of ours are ready.
 void SockEpollMade(int fd);                  // epoll_create gave this number, in a TableChange
@@ -256,16 +259,12 @@ inline bool MayBeSet(int fd) {
          (LoadRelaxed(g_epolls_made[fd / 64]) >> (fd & 63) & 1u) != 0;
 }
 void SockEpollNest(int outer, int op, int inner, const epoll_event* ev);
-long SockEpollFilter(int epfd, epoll_event* events, long count);
 void SockEpollWatch(int epfd);
 void DropItemsOfEp(pstn_ep& ep);
 void MoveItemsToKernel(int fd, pstn_ep& ep);
 void WatchListener(int fd, pstn_ep& ep);
 void DropEpoll(uint32_t idx);
-// close() takes a set's number away: true if threads wait on it, who have taken the reference over.
-bool KeepForWaiters(int epfd, uint32_t entry);
 void AdoptBeforeFork();
-void SetsAfterFork();
 
 // ---- export.cc: descriptors that others than the family's processes get
 // To be called before it happens. 0, or -errno: the connection could not be moved, nothing has
@@ -283,9 +282,10 @@ long TakeOver(int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* conte
 void FinishTakeOver(pstn_ep& taker);
 
 // ---- poll.cc
-enum class Asker : uint8_t { kProgram, kAccept };
+// `held`: accept() and recv() wait for what they have, whatever becomes of its number. `slept`: set
+// when it had to.
 long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask,
-              Asker asker = Asker::kProgram);
+              const Call* held = nullptr, bool* slept = nullptr);
 long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const sigset_t* mask);
 bool AnyOurs(pollfd* fds, size_t n);
 
@@ -324,11 +324,15 @@ void GiveBackIdleRings();
 void GiveBackSome(const ConnEnd& e);
 
 // ---- process.cc
+// Around a fork: no other thread changes what numbers mean, and the child gets a slot.
 void ForkPrepare();
 // The process may have changed its network namespace (unshare, setns).
 void LearnNetns();
 void ForkParent();
 void ForkChild();
+// The same around a spawn, whose child is another image: it needs none of this process's memory.
+void SpawnPrepare();
+void SpawnDone();
 // The slot that ForkPrepare has made and nobody has taken over yet; PSTN_NONE if there is none.
 uint32_t EmbryoSlot();
 // A wait() has told that this child has ended.
@@ -368,13 +372,18 @@ inline void WireWrote() {
 long WireEvents(long count);
 void WireSleeps();
 void WireAwake();
+// Tells posternd what came up under the engine's lock, without a wait (wire_errands.cc).
+void WireErrands();
 // kReasonNone: the endpoint is PSTN_EP_CONNECTING, or past it already. Else it is as before.
 Reason WireConnect(int fd, pstn_ep& ep, const pstn_addr& to);
 // Clients that come between the kernel's listen() and the filter that steers to us are the
 // kernel's, and stay so. There are few of them if all else that takes time has been done before.
 void WireBeforeListen(const pstn_ep& ep);
-// Waits for the end of a handshake. 0, -EINTR, or -EINPROGRESS at the end of SO_SNDTIMEO.
-long WireAwaitConnected(class Hold& hold, pstn_ep& ep);
+// An attempt that is under way ends, as if it had been reset. Under ep.setup_lock.
+void WireGiveUp(pstn_ep& ep);
+// Waits for the end of a handshake. 0, -EINTR, or -EINPROGRESS at the end of SO_SNDTIMEO. The
+// caller has no lock: signal handlers run during the wait, and the thread can be cancelled.
+long WireAwaitConnected(pstn_ep& ep, const Interrupts& since = Interrupts());
 // Around a sleep in the kernel: while nobody polls, the keeper does.
 class WireSleep {
  public:

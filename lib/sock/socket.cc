@@ -8,6 +8,7 @@
 
 #include "base/sys.h"
 #include "sock/datagram.h"
+#include "sock/listen_options.h"
 #include "sock/negotiate.h"
 #include "sock/sock.h"
 #include "sock/wire.h"
@@ -135,6 +136,20 @@ void Unlisten(int fd, pstn_ep& ep) {
   PostEp(ep);
 }
 
+// The connection is reset, or the attempt given up: a plain socket again. False: it is the
+// kernel's, or was not connected.
+bool Disconnect(int fd, pstn_ep& ep) {
+  WireGiveUp(ep);
+  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && !ResetConnection(ep)) return false;
+  FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
+  // A port that the program did not ask for is given up.
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
+  ep.kernel_port = (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 ? ep.local.port : 0u;
+  if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
+  PostEp(ep);
+  return true;
+}
+
 }  // namespace
 
 long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
@@ -147,13 +162,7 @@ long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
     Unlisten(fd, ep);
     return 0;
   }
-  if (state == PSTN_EP_ESTABLISHED && !ResetConnection(ep)) return 0;
-  FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
-  // A port that the program did not ask for is given up.
-  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
-  ep.kernel_port = (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 ? ep.local.port : 0u;
-  if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
-  PostEp(ep);
+  (void)Disconnect(fd, ep);
   return 0;
 }
 
@@ -204,6 +213,7 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   if (state == PSTN_EP_NEW) WireBeforeListen(ep);
   long r = sys::Call(SYS_listen, fd, static_cast<long>(backlog));
   if (r < 0) return r;
+  if (state == PSTN_EP_NEW) ResetForListen(ep);
   LearnLocal(fd, ep);
   LearnV6Only(fd, ep);
   ep.backlog = backlog < 0 || backlog > 4096 ? 4096u : static_cast<uint32_t>(backlog);
@@ -300,6 +310,13 @@ static long ShutUnconnected(int fd, pstn_ep& ep, int how) {
   return r;
 }
 
+// In its handshake, whichever direction is shut: as Linux does it, the attempt is over. False: its
+// handshake was over before.
+static bool ShutConnecting(int fd, pstn_ep& ep) {
+  Guard g(ep.setup_lock);
+  return LoadAcquire(ep.state) == PSTN_EP_CONNECTING && Disconnect(fd, ep);
+}
+
 long SockShutdown(int fd, pstn_ep& ep, int how) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) {
@@ -308,6 +325,8 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
   }
   if (how < SHUT_RD || how > SHUT_RDWR) return -EINVAL;
   if (state == PSTN_EP_NEW || state == PSTN_EP_LISTEN) return ShutUnconnected(fd, ep, how);
+  if (state == PSTN_EP_CONNECTING)
+    return ShutConnecting(fd, ep) ? 0 : SockShutdown(fd, ep, how);  // it has its connection
   // As if success had been reported.
   bool asked = (FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0;
   ConnEnd e;
@@ -323,9 +342,10 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
   // Not by SHUT_WR, which a shutdown() before connect() has left.
   if (how != SHUT_RD && (LoadRelaxed(e.ctl().flags) & PSTN_CF_FIN) == 0) {
     Lock(ep.tx.lock);  // after what another thread is writing
-    if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) {
+    const uint32_t now = LoadRelaxed(ep.state);
+    if (now != PSTN_EP_ESTABLISHED) {
       Unlock(ep.tx.lock);
-      return SockShutdown(fd, ep, how);
+      return now == PSTN_EP_KERNEL || now == PSTN_EP_NEW ? SockShutdown(fd, ep, how) : -ENOTCONN;
     }
     FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
     FetchOr(e.ctl().flags, PSTN_CF_FIN);

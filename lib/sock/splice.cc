@@ -14,14 +14,15 @@ constexpr size_t kBounce = 32768;
 constexpr size_t kMostAhead = 1u << 20;  // no ring is larger
 
 // Sends all of `bytes` or, if the socket would block or fails, as much as went.
-long SendAll(int fd, pstn_ep& ep, const uint8_t* data, size_t bytes, size_t ahead) {
+long SendAll(Call& call, const uint8_t* data, size_t bytes, size_t ahead) {
   iovec iov = {const_cast<uint8_t*>(data), bytes};
-  return SockSend(fd, ep, &iov, 1, MSG_NOSIGNAL, ahead);
+  return SockSend(call, &iov, 1, MSG_NOSIGNAL, ahead);
 }
 
 }  // namespace
 
-long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count) {
+long SockSendFile(Call& call, int in_fd, off_t* offset, size_t count) {
+  const pstn_ep& ep = *call.ep();
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   if (count == 0) return 0;
@@ -45,7 +46,7 @@ long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count) {
     // A file may be shorter than what was asked for.
     size_t rest = count - done - static_cast<size_t>(got);
     long sent =
-        SendAll(fd, ep, bounce, static_cast<size_t>(got), rest < kMostAhead ? rest : kMostAhead);
+        SendAll(call, bounce, static_cast<size_t>(got), rest < kMostAhead ? rest : kMostAhead);
     if (sent < 0) {
       error = sent;
       break;
@@ -64,7 +65,8 @@ long SockSendFile(int fd, pstn_ep& ep, int in_fd, off_t* offset, size_t count) {
 namespace {
 
 // The kernel's splice() does not step over the urgent byte: it waits there. 0: go on.
-long StopAtMark(pstn_ep& ep, bool nonblock, bool* ended) {
+long StopAtMark(const Call& call, bool nonblock, bool* ended) {
+  pstn_ep& ep = *call.ep();
   ConnEnd e;
   if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(ep, e) || !LookAtMark(e).at)
     return 0;
@@ -76,22 +78,21 @@ long StopAtMark(pstn_ep& ep, bool nonblock, bool* ended) {
   }
   if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
   auto past = [&] { return PeerEnded(e) || !Here(ep) || !LookAtMark(e).at; };
-  Hold hold;
-  Wait w = WaitFor(hold, ep, e.ctl().rx_wait, 1, past, Deadline::Never(), Restart::kIfAsked);
+  Wait w = WaitFor(call, e.ctl().rx_wait, 1, past, Deadline::Never(), Restart::kIfAsked);
   *ended = Here(ep) && LookAtMark(e).at;
-  return w == Wait::kInterrupted ? -EINTR : 0;
+  return w == Wait::kInterrupted || w == Wait::kRestarts ? WaitFailed(w) : 0;
 }
 
 // Socket to pipe: what the pipe takes is taken from the ring, so nothing is lost in between.
 // `wait`: for data, unless the socket is non-blocking; SPLICE_F_NONBLOCK (`nonblock`) is the
 // pipe's.
-long SpliceOut(int fd, pstn_ep& ep, int pipe, size_t len, bool wait, bool nonblock) {
+long SpliceOut(Call& call, int pipe, size_t len, bool wait, bool nonblock) {
   bool ended = false;
-  long stop = StopAtMark(ep, !wait, &ended);
+  long stop = StopAtMark(call, !wait, &ended);
   if (stop != 0 || ended) return stop;
   alignas(64) uint8_t bounce[kBounce];
   iovec iov = {bounce, len < kBounce ? len : kBounce};
-  long got = SockRecv(fd, ep, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
+  long got = SockRecv(call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
   if (got <= 0) return got;
   pollfd p = {pipe, POLLOUT, 0};
   long room = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
@@ -102,32 +103,34 @@ long SpliceOut(int fd, pstn_ep& ep, int pipe, size_t len, bool wait, bool nonblo
   long wrote = sys::Call(SYS_write, pipe, static_cast<uint8_t*>(bounce), n);
   if (wrote <= 0) return wrote;
   iov.iov_len = static_cast<size_t>(wrote);
-  long taken = SockRecv(fd, ep, &iov, 1, MSG_DONTWAIT);
+  long taken = SockRecv(call, &iov, 1, MSG_DONTWAIT);
   if (taken != kPass) return taken;
-  return sys::Call(SYS_recvfrom, fd, iov.iov_base, iov.iov_len, static_cast<long>(MSG_WAITALL), 0L,
+  return sys::Call(SYS_recvfrom, call.fd(), iov.iov_base, iov.iov_len,
+                   static_cast<long>(MSG_WAITALL), 0L,
                    0L);  // it is on its way there
 }
 
 // Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
-long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
+long SpliceIn(int pipe, Call& call, size_t len, bool nonblock) {
+  pstn_ep& ep = *call.ep();
   ConnEnd e;
   uint32_t state = LoadAcquire(ep.state);
   if (state != PSTN_EP_ESTABLISHED)  // exported, perhaps, since this call began
     return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
   if (!Resolve(ep, e)) return -ECONNRESET;
   iovec none = {nullptr, 0};
-  long stop = SockSend(fd, ep, &none, 1, MSG_NOSIGNAL);  // an error leaves the pipe as it was
+  long stop = SockSend(call, &none, 1, MSG_NOSIGNAL);  // an error leaves the pipe as it was
   if (stop < 0) return stop;
-  Hold hold;
   auto takes = [&] { return WritableOrEnded(e) || Writable(e); };  // it may grow
   if (!takes()) {
     if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();
       if (!takes()) return -EAGAIN;
-    } else if (WaitFor(hold, ep, e.ctl().tx_wait, PSTN_TXW_FUTEX, takes, Deadline::Never(),
-                       Restart::kIfAsked) == Wait::kInterrupted) {
-      return -EINTR;
+    } else {
+      const Wait w = WaitFor(call, e.ctl().tx_wait, PSTN_TXW_FUTEX, takes, Deadline::Never(),
+                             Restart::kIfAsked);
+      if (w == Wait::kInterrupted || w == Wait::kRestarts) return WaitFailed(w);
     }
   }
   // A writable ring has an eighth free, 512 bytes at the least; a peer that is gone takes it all.
@@ -144,10 +147,10 @@ long SpliceIn(int pipe, int fd, pstn_ep& ep, size_t len, bool nonblock) {
   size_t done = 0;
   while (done < static_cast<size_t>(got)) {
     iovec iov = {bounce + done, static_cast<size_t>(got) - done};
-    long r = SockSend(fd, ep, &iov, 1, MSG_NOSIGNAL);
+    long r = SockSend(call, &iov, 1, MSG_NOSIGNAL);
     if (r == kPass)
-      r = sys::Call(SYS_sendto, fd, iov.iov_base, iov.iov_len, static_cast<long>(MSG_NOSIGNAL), 0L,
-                    0L);
+      r = sys::Call(SYS_sendto, call.fd(), iov.iov_base, iov.iov_len,
+                    static_cast<long>(MSG_NOSIGNAL), 0L, 0L);
     if (r > 0) done += static_cast<size_t>(r);
     if (r < 0 && r != -EAGAIN && r != -EINTR) return done != 0 ? static_cast<long>(done) : r;
     if (r == -EAGAIN) (void)Spin([&] { return WritableOrEnded(e); }, Deadline::AfterMs(1));
@@ -165,7 +168,8 @@ long CheckPipe(int fd, int wrong) {
 
 }  // namespace
 
-long SockSplice(int fd_in, int fd_out, pstn_ep* in, pstn_ep* out, size_t len, unsigned flags) {
+long SockSplice(Call& call_in, Call& call_out, int fd_in, int fd_out, size_t len, unsigned flags) {
+  pstn_ep *in = call_in.ep(), *out = call_out.ep();
   if (in != nullptr && LoadAcquire(in->state) == PSTN_EP_KERNEL) in = nullptr;
   if (out != nullptr && LoadAcquire(out->state) == PSTN_EP_KERNEL) out = nullptr;
   if (in == nullptr && out == nullptr) return kPass;
@@ -179,9 +183,9 @@ long SockSplice(int fd_in, int fd_out, pstn_ep* in, pstn_ep* out, size_t len, un
   size_t done = 0;
   while (done < len) {
     long r = in != nullptr
-                 ? SpliceOut(fd_in, *in, fd_out, len - done, done == 0, nonblock || done != 0)
-                 : SpliceIn(fd_in, fd_out, *out, len - done, nonblock || done != 0);
-    if (r < 0 && r != -EAGAIN && r != -EINTR && done != 0 && in != nullptr)
+                 ? SpliceOut(call_in, fd_out, len - done, done == 0, nonblock || done != 0)
+                 : SpliceIn(fd_in, call_out, len - done, nonblock || done != 0);
+    if (r < 0 && r != -EAGAIN && r != -EINTR && r != kRestart && done != 0 && in != nullptr)
       StoreRelaxed(in->error, static_cast<uint32_t>(-r));  // for the next call
     if (r <= 0) return done != 0 ? static_cast<long>(done) : r;
     done += static_cast<size_t>(r);

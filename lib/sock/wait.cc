@@ -2,6 +2,7 @@
 // wait.cc - spinning within reason, and places to sleep for sets of descriptors.
 #include <cerrno>
 
+#include "base/local_lock.h"
 #include "base/sys.h"
 #include "sock/negotiate.h"
 #include "sock/sock.h"
@@ -9,6 +10,7 @@
 namespace postern {
 
 constinit thread_local uint32_t t_interrupts __attribute__((tls_model("initial-exec"))) = 0;
+constinit thread_local uint32_t t_handlers __attribute__((tls_model("initial-exec"))) = 0;
 constinit thread_local uint32_t t_sleep_waiter __attribute__((tls_model("initial-exec"))) =
     PSTN_NONE;
 constinit thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-exec"))) = nullptr;
@@ -28,7 +30,7 @@ uint32_t narrow_bells;
 constexpr uint64_t kNarrowNs = 10'000'000;
 
 constexpr uint32_t kBeds = 256;
-pstn_lock beds_lock;
+PSTN_LOCK_WHOLE(beds_lock);
 Bed beds[kBeds];
 uint32_t beds_count;
 
@@ -136,12 +138,9 @@ void GiveBed(const Bed& bed) {
 
 // The parent's beds are the parent's: the child closes its copies of the bells.
 void BedsAfterFork() {
-  beds_lock.word = 0;
   for (uint32_t i = 0; i < beds_count; i++) CloseInternal(beds[i].bell);
   beds_count = 0;
   no_spin_until_ns = 0;
-  HoldsAfterFork();
-  SetsAfterFork();
 }
 
 namespace {
@@ -153,7 +152,7 @@ void EachLgr(Fn fn) {
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
     if (LoadAcquire(s.lgrs[i].state) == 0) continue;
     uint8_t* lgr = LgrBase(g_proc.view, i);
-    if (lgr != nullptr) fn(lgr, s.lgrs[i].side);
+    if (lgr != nullptr) fn(lgr, LoadRelaxed(s.lgrs[i].side) & 1u);
   }
 }
 

@@ -47,7 +47,10 @@ uint32_t WirePoll() {
   if (engine == nullptr) return 0;
   const uint64_t now = MonotonicNs();
   StoreRelaxed(engine->state().attended_ns, now);
-  return engine->IsDue(now) ? engine->Poll(now) : 0;
+  const uint32_t done = engine->IsDue(now) ? engine->Poll(now) : 0;
+  if (stack::HasErrands(engine->state().errands)) [[unlikely]]
+    WireErrands();
+  return done;
 }
 
 void WireAwake() {
@@ -89,12 +92,12 @@ void ListenOn(int fd, pstn_ep& ep, uint64_t patience_ns) {
   if (!WireStart(patience_ns)) return StoreRelaxed(ep.reason, kReasonNoVi);
   stack::Engine* engine = LoadAcquire(g_wire);
   stack::WireState& w = engine->state();
-  if (Lock(w.lock)) engine->Recover(MonotonicNs());
+  engine->Acquire();
   const uint32_t at =
       engine->Listen(ep.local, ep.family, (LoadRelaxed(ep.flags) & PSTN_EPF_V6ONLY) != 0 ? 1u : 0u,
                      ep.backlog, EpIdx(Stack(), ep), ep.gen);
   (void)engine->PollLocked(MonotonicNs());  // the first one: frames for the driver
-  Unlock(w.lock);
+  WireRelease(*engine);
   if (at == PSTN_NONE) return;
   StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));
   // The engine knows it: from now on it may come.
@@ -131,7 +134,7 @@ namespace {
 // port is nobody else's; it listens no more, unless it was passed on.
 void GiveUp(stack::Engine& engine, uint32_t at, Unfilter how) {
   stack::WireState& w = engine.state();
-  if (Lock(w.lock)) engine.Recover(MonotonicNs());
+  engine.Acquire();
   stack::Listener& l = w.listeners[at];
   const bool first = l.use == stack::kListenerUsed;
   if (first) engine.Unlisten(at);
@@ -140,7 +143,7 @@ void GiveUp(stack::Engine& engine, uint32_t at, Unfilter how) {
   uint32_t filter[kAreaVis];
   memcpy(filter, l.filter, sizeof filter);
   if (!wait) engine.FreeListener(at);
-  Unlock(w.lock);
+  WireRelease(engine);
   for (uint32_t vi = 0; (first || !wait) && vi < kAreaVis; vi++) {
     if (w.grant[vi] == 0 || filter[vi] == 0) continue;
     WireUnfilter(vi, filter[vi], wait ? how : Unfilter::kNow);

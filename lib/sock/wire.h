@@ -32,6 +32,7 @@ class RingStreams final : public stack::Streams {
   uint32_t DeferSeconds(const stack::Listener& l) override;
   void Collect(stack::Engine& engine) override;
   bool HasNews() override;
+  bool Reaches() override;
   void DatagramCame(const stack::DatagramSocket& s) override;
   void DatagramsLeave(stack::DatagramSocket& s) override;
 };
@@ -67,7 +68,7 @@ int WireFilterDatagrams(int fd, uint32_t vi, const pstn_addr& local, const pstn_
                         uint32_t* number, WireAsk ask = nullptr);
 enum class Unfilter : uint8_t {
   kNow,
-  kLater,  // asks, and does not wait for the answer
+  kLater,  // under the engine's lock: an errand
   kHush,   // its socket listens no more; the filter stays
   kLeave,  // the same, but others have the socket now, and go on
 };
@@ -77,6 +78,9 @@ void WireUnfilter(uint32_t vi, uint32_t number, Unfilter how);
 void WireRehouse(int fd, const pstn_ep& ep);
 // What is steered to that endpoint, for a new posternd.
 void WireRefilter(WireAsk ask, int fd, const pstn_ep& ep);
+
+// This process never waits for posternd because of a filter: it is the keeper, whom all wait for.
+void WireNeverWaits();
 
 // ---- wire_ports.cc: ports that connections are made from (stack/source_ports.h)
 // One more. False: posternd has none for us, or there are enough.
@@ -91,6 +95,13 @@ void WireKeepPorts(WireAsk ask);  // for a new posternd
 void WireSweep();
 // The engine's doorbell, for whoever keeps it: fd or -errno.
 int WireBell();
+
+// ---- wire_errands.cc
+// Lets go of the engine's lock; what came up under it is sent. Poll() is followed by WireErrands().
+inline void WireRelease(stack::Engine& engine) {
+  engine.Release();
+  WireErrands();
+}
 
 // ---- wire_connect.cc
 void WireConnected(pstn_ep& program, pstn_conn& conn, int error);

@@ -13,6 +13,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/local_lock.h"
 #include "base/sys.h"
 #include "sock/control.h"
 #include "sock/wire.h"
@@ -68,7 +69,8 @@ static_assert(kAreaVis == 8, "links is -1 for each");
 alignas(64) unsigned char here_at[sizeof(WireHere)];
 alignas(64) unsigned char engine_at[sizeof(stack::Engine)];
 WireHere* here;  // under wire_lock, like all below
-pstn_lock wire_lock;
+void RenewWire();
+PSTN_LOCK_RENEWED(wire_lock, RenewWire);
 uint64_t not_before_ns;  // after a failure
 constexpr uint64_t kRetryNs = 1'000'000'000;
 
@@ -92,6 +94,16 @@ int AttachVi(WireHere& h, uint32_t idx, int line, Who who) {
   else
     h.links[idx] = fds[count - 1];
   return r;
+}
+
+// An attempt of the parent's, of which the child has copies of some descriptors. It makes its own.
+void RenewWire() {
+  if (here == nullptr || g_wire != nullptr) return;
+  for (const int link : here->links)
+    if (IsInternalFd(link)) CloseInternal(link);
+  if (IsInternalFd(here->bundle)) CloseInternal(here->bundle);
+  here = nullptr;
+  not_before_ns = 0;
 }
 
 // What an attempt that failed has left; nobody else has seen any of it.
@@ -120,7 +132,7 @@ const pstn_routes* FetchRoutes() {
 }
 
 // Not more often than a kernel would ask: once a second for each neighbour, as far as the few that
-// are remembered tell.
+// are remembered tell. Under the engine's lock: an errand.
 void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]) {
   struct Asked {
     uint8_t ip[16];
@@ -136,11 +148,11 @@ void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]) {
   memcpy(a.ip, ip, 16);
   a.ifindex = ifindex;
   a.at_ns = now;
-  ctl::Msg m;
-  m.type = ctl::Type::kResolve;
-  m.a = ifindex;
-  memcpy(m.addr.ip, ip, sizeof m.addr.ip);
-  (void)CtlTell(m, -1);
+  stack::Errand errand = {};
+  errand.kind = static_cast<uint32_t>(stack::ErrandKind::kNeighbour);
+  errand.a = ifindex;
+  memcpy(errand.ip, ip, sizeof errand.ip);
+  (void)stack::PutErrand(here->state->errands, errand);
 }
 
 // Maps what the bundle has and takes part from now on.
@@ -252,6 +264,7 @@ int Adopt(WireHere& h, int bundle) {
 }  // namespace
 
 int WireAdopt(int bundle) {
+  WireNeverWaits();
   Guard g(wire_lock);
   if (g_wire != nullptr) return 0;
   here = std::construct_at(reinterpret_cast<WireHere*>(here_at));

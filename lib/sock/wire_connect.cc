@@ -116,12 +116,11 @@ int ConnectLocked(Attempt& a, const stack::OpenWish& wish, stack::PortWish port)
 // The same, from a port that is asked for if the stack has none that is free for this peer.
 int Connect(Attempt& a, const stack::OpenWish& wish) {
   constexpr int kTries = 8;  // others may be faster than we are
-  stack::WireState& w = g_wire->state();
   stack::PortWish port = stack::PortWish::kRested;
   for (int i = 0;; i++) {
-    if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
+    g_wire->Acquire();
     const int r = ConnectLocked(a, wish, port);
-    Unlock(w.lock);
+    WireRelease(*g_wire);
     if (r != EADDRNOTAVAIL || a.from.port != 0 || i == kTries) return r;
     if (WireNewPort(a.vi, !AddrIsV4(a.to))) continue;
     if (port == stack::PortWish::kAny) return r;
@@ -156,13 +155,12 @@ Reason Begin(int fd, Attempt& a) {
 // brings the one of its last connection, which is in TIME_WAIT.
 bool FreePort(int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from) {
   constexpr int kTries = 16;
-  stack::WireState& w = g_wire->state();
   const pstn_dir* dir = LoadAcquire(g_proc.dir);
   for (int i = 0; dir != nullptr && i < kTries && ReservePort(fd, ep, *dir); i++) {
     from.port = ep.local.port;
-    if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
+    g_wire->Acquire();
     const bool taken = g_wire->IsTaken(from, to);
-    Unlock(w.lock);
+    WireRelease(*g_wire);
     if (!taken) return true;
     if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) != 0) return false;
   }
@@ -195,23 +193,21 @@ Reason WireConnect(int fd, pstn_ep& ep, const pstn_addr& to) {
   return why;
 }
 
-long WireAwaitConnected(Hold& hold, pstn_ep& ep) {
+long WireAwaitConnected(pstn_ep& ep, const Interrupts& since) {
   auto done = [&] { return LoadAcquire(ep.state) != PSTN_EP_CONNECTING; };
-  const uint32_t interrupts = t_interrupts;
-  const Deadline until =
-      ep.sndtimeo_ns != 0 ? Deadline::AfterNs(ep.sndtimeo_ns) : Deadline::Never();
+  const bool timed = ep.sndtimeo_ns != 0;
+  const Deadline until = timed ? Deadline::AfterNs(ep.sndtimeo_ns) : Deadline::Never();
   if (Spin(done, until)) return 0;
-  hold.On(ep);
   while (!done()) {
-    if (t_interrupts != interrupts) return -EINTR;
+    if (since.Ends(timed)) return -EINTR;
     if (until.left_ns() == 0) return -EINPROGRESS;
     const WireSleep wire;
-    // A handler between the look at t_interrupts and the sleep is seen after this at the latest.
+    // A handler between the look at `since` and the sleep is seen after this at the latest.
     constexpr uint64_t kLookNs = 20'000'000;
     timespec left = until.LeftTimespec(kLookNs);
     Sleeper sleeper(ep);
     (void)Cancellable([&] { return sys::FutexWait(&ep.state, PSTN_EP_CONNECTING, &left); },
-                      [&] { sleeper.Off(), hold.Off(); });
+                      [&] { sleeper.Off(); });
   }
   return 0;
 }
@@ -225,8 +221,15 @@ void WireConnected(pstn_ep& program, pstn_conn& conn, int error) {
   if (!CompareExchange(program.state, connecting, PSTN_EP_ESTABLISHED)) return;
   // [F1] against Sleeper: the kernel looks at the state once more before it puts the thread to
   // sleep.
+  FenceAfterLocked();
   if (LoadRelaxed(program.sleepers) != 0) (void)sys::FutexWake(&program.state, INT32_MAX);
   ShowConnected(program);
+}
+
+void WireGiveUp(pstn_ep& ep) {
+  ConnEnd e;
+  if (LoadAcquire(ep.state) == PSTN_EP_CONNECTING && Resolve(ep, e))
+    WireConnected(ep, *e.conn, ECONNRESET);
 }
 
 }  // namespace postern

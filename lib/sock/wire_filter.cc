@@ -63,16 +63,40 @@ int WireFilterDatagrams(int fd, uint32_t vi, const pstn_addr& local, const pstn_
   return AddFilter(ask != nullptr ? ask : AskNow, fd, vi, &local, peer, number, 0);
 }
 
+namespace {
+
+bool never_waits;
+
+// Under the engine's lock.
+bool PutUnfilter(uint32_t vi, uint32_t number, uint32_t change) {
+  stack::WireState& w = g_wire->state();
+  stack::Errand errand = {};
+  errand.kind = static_cast<uint32_t>(stack::ErrandKind::kUnfilter);
+  errand.a = vi % kAreaVis;
+  errand.b = number;
+  errand.c = change;
+  errand.grant = w.grant[vi % kAreaVis];
+  return stack::PutErrand(w.errands, errand);
+}
+
+}  // namespace
+
+void WireNeverWaits() { never_waits = true; }
+
 void WireUnfilter(uint32_t vi, uint32_t number, Unfilter how) {
-  ctl::Msg m = About(how == Unfilter::kHush    ? ctl::kFilterHush
-                     : how == Unfilter::kLeave ? ctl::kFilterLeave
-                                               : ctl::kFilterRemove,
-                     vi);
+  const uint32_t change = how == Unfilter::kHush    ? ctl::kFilterHush
+                          : how == Unfilter::kLeave ? ctl::kFilterLeave
+                                                    : ctl::kFilterRemove;
+  if (how == Unfilter::kLater) return (void)PutUnfilter(vi, number, change);
+  if (never_waits) {
+    g_wire->Acquire();
+    (void)PutUnfilter(vi, number, change);
+    g_wire->Release();
+    return WireErrands();
+  }
+  ctl::Msg m = About(change, vi);
   m.d = number;
-  if (how == Unfilter::kLater)
-    (void)CtlTell(m, -1);
-  else
-    (void)CtlAsk(m, -1, nullptr);
+  (void)CtlAsk(m, -1, nullptr);
 }
 
 namespace {
@@ -115,11 +139,10 @@ void WireRehouse(int fd, const pstn_ep& ep) {
   if (stand_in < 0 || WireFilterPeer(stand_in, vi, old->local, old->peer, &number) != 0) number = 0;
   if (stand_in >= 0) sys::Close(stand_in);
   if (number == 0) return;
-  stack::WireState& w = g_wire->state();
-  if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
+  g_wire->Acquire();
   stack::Conn* c = ConnOf(ep);  // it may have ended meanwhile, and its filter with it
   if (c != nullptr && c->filter != 0) number = Exchange(c->filter, number);
-  Unlock(w.lock);
+  g_wire->Release();
   WireUnfilter(vi, number, Unfilter::kNow);
 }
 

@@ -32,11 +32,10 @@ template <typename Fn>
 bool WithConn(const pstn_ep& ep, Fn fn) {
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine == nullptr || ConnBehind(*engine, ep) == nullptr) return false;
-  stack::WireState& w = engine->state();
-  if (Lock(w.lock)) engine->Recover(MonotonicNs());
+  engine->Acquire();
   stack::Conn* c = ConnBehind(*engine, ep);
   if (c != nullptr) fn(*engine, *c);
-  Unlock(w.lock);
+  engine->Release();
   // Whoever has found it taken meanwhile counts on its holder to look for news once more, as
   // Engine::Poll() does.
   FenceAfterLocked();

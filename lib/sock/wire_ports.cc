@@ -42,9 +42,9 @@ int AskNow(ctl::Msg& m, int fd, int* reply_fd) { return CtlAsk(m, fd, reply_fd);
 // Takes it out if no connection has had it since it was found unused.
 bool Give(stack::WireState& w, uint32_t idx, uint64_t used_ns) {
   SourcePort was;
-  if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
+  g_wire->Acquire();
   const bool out = stack::RemoveSourcePort(w, idx, used_ns, was);
-  Unlock(w.lock);
+  g_wire->Release();
   if (out) WireUnfilter(was.vi, was.filter, Unfilter::kNow);
   return out;
 }
@@ -63,9 +63,9 @@ bool WireNewPort(uint32_t vi, bool is_ipv6) {
   p.used_ns = now - stack::kPortRestNs;
   bool added = false;
   if (Ask(AskNow, vi, is_ipv6, p.port, p.filter) == 0) {
-    if (Lock(w.lock)) g_wire->Recover(MonotonicNs());
+    g_wire->Acquire();
     added = stack::AddSourcePort(w, p);
-    Unlock(w.lock);
+    g_wire->Release();
     if (!added) WireUnfilter(vi, p.filter, Unfilter::kNow);
   }
   if (!added) StoreRelaxed(not_before_ns, now + kRefusedNs);

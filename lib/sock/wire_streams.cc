@@ -41,7 +41,7 @@ void EachSelf(Fn fn) {
     pstn_lgr_ref& ref = s.lgrs[i];
     if (LoadAcquire(ref.state) == 0 || !SameUuid(ref.peer, s.hdr.id)) continue;
     uint8_t* lgr = LgrBase(g_proc.view, i);
-    if (lgr == nullptr) lgr = EnsureLgr(i);
+    if (lgr == nullptr) lgr = EnsureLgr(i);  // which waits for nobody under the engine's lock
     if (lgr != nullptr) fn(ref, lgr);
   }
 }
@@ -129,7 +129,8 @@ uint32_t RingStreams::Room(Conn& c) {
   // The program gives some back: then TCP may have to say so.
   if (room < RingRoomMax(e, g_proc.limits, kPiece) / 2 &&
       (LoadRelaxed(e.ctl().tx_wait) & PSTN_TXW_POST) == 0) {
-    FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);  // a fence, too [F1]
+    FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+    FenceAfterLocked();  // [F1] against AnnounceSpace
     room = RingRoom(e, g_proc.limits, kPiece);
   }
   Unlock(e.ep->tx.lock);
@@ -247,6 +248,28 @@ uint32_t RingStreams::DeferSeconds(const stack::Listener& l) {
   return static_cast<uint32_t>(until);
 }
 
+namespace {
+
+// Whether there is a slot for one more client. posternd is asked for a link group long before there
+// is none; while it does not answer, SYNs are dropped, as when the accept queue is full.
+bool HasSlots() {
+  constexpr uint32_t kFew = 512, kReserve = 64;  // of handshakes that are under way
+  constexpr uint64_t kAgainNs = 1'000'000'000;
+  static uint64_t asked_ns = 0;  // under the engine's lock
+  uint32_t free = 0;
+  const uint32_t known = LinksKnown(Stack().hdr.id, &free);
+  const uint64_t now = MonotonicCoarseNs();
+  if (free < kFew && known < PSTN_PAIR_LGRS && now - asked_ns > kAgainNs) {
+    asked_ns = now;
+    stack::Errand errand = {};
+    errand.kind = static_cast<uint32_t>(stack::ErrandKind::kLinks);
+    (void)stack::PutErrand(g_wire->state().errands, errand);
+  }
+  return free > kReserve;
+}
+
+}  // namespace
+
 bool RingStreams::MayAccept(const stack::Listener& l) {
   if (!Listens(l)) return false;
   const pstn_ep* ep = EpAt(Stack(), l.owner);
@@ -255,7 +278,7 @@ bool RingStreams::MayAccept(const stack::Listener& l) {
   EachSelf([&](pstn_lgr_ref& ref, uint8_t* lgr) {
     if (ref.side == 0) waiting += LoadRelaxed(LgrHdr(lgr).pending[l.owner % PSTN_PENDING]);
   });
-  return waiting <= ep->backlog;
+  return waiting <= ep->backlog && HasSlots();
 }
 
 // The engine becomes the client of the listener, in a link group of the stack with itself.
@@ -264,7 +287,7 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   const pstn_ep* listener = EpAt(s, l.owner);
   if (listener == nullptr) return false;
   ConnSlot slot;
-  if (TakeConnSlot(s.hdr.id, slot) != kReasonNone) return false;
+  if (TakeConnSlot(s.hdr.id, slot, MayAsk::kNo) != kReasonNone) return false;
   const uint32_t idx = NewEp(listener->family);
   if (idx == PSTN_NONE) {
     GiveConn(s.lgrs[slot.lgr_idx], slot.conn);
@@ -306,6 +329,17 @@ bool RingStreams::HasNews() {
     news = news || LoadRelaxed(LgrEvmap(lgr, ref.side, PSTN_EVMAP_WIRE).summary) != 0;
   });
   return news;
+}
+
+bool RingStreams::Reaches() {
+  const pstn_stack& s = Stack();
+  const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    const pstn_lgr_ref& ref = s.lgrs[i];
+    if (LoadAcquire(ref.state) == 0 || LgrBase(g_proc.view, i) != nullptr) continue;
+    if (SameUuid(ref.peer, s.hdr.id) && EnsureLgr(i) == nullptr) return false;
+  }
+  return true;
 }
 
 void RingStreams::DatagramCame(const stack::DatagramSocket& s) {

@@ -39,8 +39,9 @@ void PutControl(msghdr& m, int level, int type, const void* data, size_t bytes) 
   m.msg_controllen = room < CMSG_SPACE(bytes) ? room : CMSG_SPACE(bytes);
 }
 
-long SendZerocopy(int fd, pstn_ep& ep, const iovec* iov, size_t count, int flags) {
-  long r = SockSend(fd, ep, iov, count, flags & ~MSG_ZEROCOPY);
+long SendZerocopy(Call& call, const iovec* iov, size_t count, int flags) {
+  pstn_ep& ep = *call.ep();
+  long r = SockSend(call, iov, count, flags & ~MSG_ZEROCOPY);
   if (r <= 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_ZEROCOPY) == 0) return r;
   FetchAdd(ep.zerocopy_sent, 1u);
   PostEp(ep);

@@ -233,6 +233,7 @@ uint32_t Engine::RunTimers() {
 bool Engine::IsMore() { return full_ || LoadRelaxed(w_.ready_head) != 0 || streams_.HasNews(); }
 
 uint32_t Engine::PollLocked(uint64_t now, uint32_t rounds) {
+  if (!streams_.Reaches()) return 0;  // somebody else does: nobody's data is taken for lost here
   now_ns = now;
   if (w_.mtu_expiry_ns != 0 && now >= w_.mtu_expiry_ns) ExpireLearned();
   uint32_t all = 0;
@@ -256,10 +257,11 @@ uint32_t Engine::Poll(uint64_t now) {
   constexpr uint64_t kLongNs = 50'000'000;
   if (LoadRelaxed(w_.lock.word) != 0 && now - LoadRelaxed(w_.polled_ns) < kLongNs) return 0;
   uint32_t done = 0;
+  if (!streams_.Reaches()) return 0;  // here it may wait
   do {
-    if (Lock(w_.lock)) Recover(now);
+    Acquire();
     done += PollLocked(now);
-    Unlock(w_.lock);
+    Release();
     // Who has posted since we looked found the lock taken, and counts on this look: his bit is set
     // before he looks at the lock, and ours comes after its release (both locked instructions).
     FenceAfterLocked();

@@ -6,6 +6,7 @@
 // connection is, it asks of Streams (lib/sock/wire.cc: rings; tests: plain memory); where packets
 // go, of Paths (route_paths.h; tests: one wire). See docs/adr/0010.
 #pragma once
+#include "base/clock.h"
 #include "base/lock.h"
 #include "stack/datagrams.h"
 #include "stack/wire_state.h"
@@ -61,6 +62,8 @@ class Streams {
   virtual void Collect(class Engine& engine) = 0;
   // Whether there is such news; without the lock.
   virtual bool HasNews() = 0;
+  // Whether this process can get at all programs' ends. Under the lock it does not wait for that.
+  virtual bool Reaches() { return true; }
 
   // There is something to be received at a UDP socket, or an error.
   virtual void DatagramCame(const DatagramSocket&) {}
@@ -114,6 +117,17 @@ class Engine final : public tcp::Host {
   // Everything that is due, if nobody else is at it. How many packets and timers there were; 0:
   // nothing, or somebody else has done it.
   uint32_t Poll(uint64_t now);
+  // The lock, whose last holder may have died. Nothing under it waits for posternd or any other
+  // process: all connections of the family would stand still (CheckMayWait, errands.h).
+  void Acquire() {
+    const bool from_dead = Lock(w_.lock);
+    t_locks.engine++;
+    if (from_dead) Recover(MonotonicNs());
+  }
+  void Release() {
+    t_locks.engine--;
+    Unlock(w_.lock);
+  }
   // The same under a lock that the caller has, until there was nothing left at its last look, or
   // `rounds` are over.
   uint32_t PollLocked(uint64_t now, uint32_t rounds = 8);
@@ -152,7 +166,7 @@ class Engine final : public tcp::Host {
   uint32_t IdxOf(const Conn& c) const { return static_cast<uint32_t>(&c - w_.conns); }
   WireState& state() { return w_; }
   Datagrams& datagrams() { return datagrams_; }
-  // Mends what a dead holder of the lock has left. Poll() does it by itself.
+  // Mends what a dead holder of the lock has left. Acquire() does it by itself.
   void Recover(uint64_t now);
 
   // ---- tcp::Host

@@ -11,6 +11,7 @@
 #pragma once
 #include "abi/postern_abi.h"
 #include "stack/datagram_state.h"
+#include "stack/errands.h"
 #include "stack/reassembly.h"
 #include "stack/source_ports.h"
 #include "stack/wheel.h"
@@ -21,7 +22,7 @@
 namespace postern::stack {
 
 inline constexpr uint32_t kWireMagic = 0x65726977u;  // "wire"
-inline constexpr uint32_t kWireVersion = 5;
+inline constexpr uint32_t kWireVersion = 6;
 inline constexpr uint32_t kConns = 65536;
 inline constexpr uint32_t kTxSegs = 262144;
 inline constexpr uint32_t kRxSegs = 65536;
@@ -151,6 +152,7 @@ struct WireState {
   LearnedMtu learned[kLearnedMtus];
   Reassembly reassembly;
   SourcePorts sources;
+  Errands errands;
   DatagramTables datagrams;
   Listener listeners[kListeners];
   Conn conns[kConns];

@@ -2,8 +2,10 @@
 // area.cc - see area.h.
 #include "state/area.h"
 
+#include <linux/magic.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <initializer_list>
 
@@ -25,15 +27,24 @@ int CreateSegment(const char* name, size_t bytes) {
   return static_cast<int>(r);
 }
 
-// Maps `fd` if it is a sealed memfd of exactly `bytes`.
-void* MapChecked(int fd, size_t bytes, int prot) {
+// Memory of huge pages can be sealed, too; a hole in it is a SIGBUS when none is free.
+bool IsPlainMemfd(int fd) {
+  struct statfs fs;
+  return sys::Call(SYS_fstatfs, fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
+}
+
+// A sealed memfd of exactly `bytes`.
+bool IsSegment(int fd, size_t bytes) {
   int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
   if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
-    return nullptr;
+    return false;
   }
   long size = sys::Call(SYS_lseek, fd, 0L, static_cast<long>(SEEK_END));
-  if (size < 0 || static_cast<size_t>(size) != bytes) return nullptr;
-  return sys::MapShared(fd, bytes, prot);
+  return size >= 0 && static_cast<size_t>(size) == bytes && IsPlainMemfd(fd);
+}
+
+void* MapChecked(int fd, size_t bytes, int prot) {
+  return IsSegment(fd, bytes) ? sys::MapShared(fd, bytes, prot) : nullptr;
 }
 
 uint64_t Random64() {
@@ -101,13 +112,20 @@ int CreateLgr(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& ser
   return fd;
 }
 
-pstn_stack* MapStack(int fd) {
-  auto* s = static_cast<pstn_stack*>(MapChecked(fd, sizeof(pstn_stack), PROT_READ | PROT_WRITE));
+namespace {
+
+pstn_stack* StackWith(int fd, int prot) {
+  auto* s = static_cast<pstn_stack*>(MapChecked(fd, sizeof(pstn_stack), prot));
   if (s == nullptr) return nullptr;
   if (s->hdr.magic == PSTN_MAGIC_STACK && s->hdr.abi_version == PSTN_ABI_VERSION) return s;
   UnmapStack(s);
   return nullptr;
 }
+
+}  // namespace
+
+pstn_stack* MapStack(int fd) { return StackWith(fd, PROT_READ | PROT_WRITE); }
+const pstn_stack* LookAtStack(int fd) { return StackWith(fd, PROT_READ); }
 
 uint8_t* MapLgr(int fd, const pstn_uuid* expected_id) {
   auto* base = static_cast<uint8_t*>(MapChecked(fd, PSTN_LGR_BYTES, PROT_READ | PROT_WRITE));
@@ -119,6 +137,29 @@ uint8_t* MapLgr(int fd, const pstn_uuid* expected_id) {
   }
   UnmapLgr(base);
   return nullptr;
+}
+
+uint8_t* MapKnownLgr(int fd) {
+  return static_cast<uint8_t*>(MapChecked(fd, PSTN_LGR_BYTES, PROT_READ | PROT_WRITE));
+}
+
+bool OwnersOfLgr(int fd, const pstn_uuid& id, pstn_uuid (&owner)[2]) {
+  pstn_lgr_hdr h;
+  if (!IsSegment(fd, PSTN_LGR_BYTES) ||
+      sys::Call(SYS_pread64, fd, &h, sizeof h, 0L) != static_cast<long>(sizeof h) ||
+      h.magic != PSTN_MAGIC_LGR || h.abi_version != PSTN_ABI_VERSION || !SameUuid(h.id, id))
+    return false;
+  owner[0] = h.stack[0];
+  owner[1] = h.stack[1];
+  return true;
+}
+
+uint32_t ConnsOfLgr(int fd) {
+  uint32_t conns = 0;
+  long r = sys::Call(SYS_pread64, fd, &conns, sizeof conns,
+                     static_cast<long>(offsetof(pstn_lgr_hdr, conns_hw)));
+  if (r != static_cast<long>(sizeof conns)) return 0;
+  return conns < PSTN_CONNS ? conns : PSTN_CONNS;
 }
 
 const pstn_dir* MapDir(int fd) {
@@ -137,7 +178,9 @@ const pstn_routes* MapRoutes(int fd) {
   return nullptr;
 }
 
-void UnmapStack(pstn_stack* stack) { sys::Unmap(stack, sizeof(pstn_stack)); }
+void UnmapStack(const pstn_stack* stack) {
+  sys::Unmap(const_cast<pstn_stack*>(stack), sizeof(pstn_stack));
+}
 void UnmapLgr(uint8_t* base) { sys::Unmap(base, PSTN_LGR_BYTES); }
 void UnmapDir(const pstn_dir* dir) { sys::Unmap(const_cast<pstn_dir*>(dir), sizeof(pstn_dir)); }
 void UnmapRoutes(const pstn_routes* routes) {

@@ -23,11 +23,17 @@ int CreateLgr(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& ser
 
 // Null if the fd is not such a segment, of this version, with its seals. `expected_id` may be null.
 pstn_stack* MapStack(int fd);
+const pstn_stack* LookAtStack(int fd);  // the same, to be read only
 uint8_t* MapLgr(int fd, const pstn_uuid* expected_id);
+// Whatever its header says by now: posternd has said that it is one (controlplane/reaper).
+uint8_t* MapKnownLgr(int fd);
+// The stacks of a link group, which is not mapped for that. False: it is no such segment.
+bool OwnersOfLgr(int fd, const pstn_uuid& id, pstn_uuid (&owner)[2]);
+uint32_t ConnsOfLgr(int fd);  // hdr.conns_hw
 const pstn_dir* MapDir(int fd);
 const pstn_routes* MapRoutes(int fd);
 
-void UnmapStack(pstn_stack* stack);
+void UnmapStack(const pstn_stack* stack);
 void UnmapLgr(uint8_t* base);
 void UnmapDir(const pstn_dir* dir);
 void UnmapRoutes(const pstn_routes* routes);

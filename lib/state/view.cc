@@ -41,13 +41,16 @@ void DropLgrMapping(StackView& v, uint32_t idx) {
 }
 
 void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd) {
+  SetLgrMapping(v, idx, base, fd, LgrHdr(base).id);
+}
+
+void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd, const pstn_uuid& id) {
   if (idx >= PSTN_LGRS) return;
   if (v.lgr[idx] != nullptr) {
     if (v.retired[idx] != nullptr) UnmapLgr(v.retired[idx]);
     v.retired[idx] = v.lgr[idx];
     StoreRelaxed(v.lgr[idx], nullptr);
   }
-  const pstn_uuid id = LgrHdr(base).id;
   StoreRelease(v.lgr_id[idx].hi, id.hi);  // [V2] who sees this name does not see the old mapping
   StoreRelease(v.lgr_id[idx].lo, id.lo);
   v.lgr_fd[idx] = fd;

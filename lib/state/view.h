@@ -21,6 +21,9 @@ struct StackView {
 };
 
 inline pstn_ep* EpAt(pstn_stack& s, uint32_t idx) { return idx < PSTN_EPS ? &s.eps[idx] : nullptr; }
+inline const pstn_ep* EpAt(const pstn_stack& s, uint32_t idx) {
+  return idx < PSTN_EPS ? &s.eps[idx] : nullptr;
+}
 inline uint32_t EpIdx(const pstn_stack& s, const pstn_ep& ep) {
   return static_cast<uint32_t>(&ep - s.eps);
 }
@@ -60,6 +63,8 @@ void FreeLgrRef(pstn_stack& s, uint32_t idx);
 // Puts a mapping into the view and keeps `fd`. The mapping before is unmapped at the next change;
 // its fd is the caller's to close.
 void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd);
+// The same for one whose name is known, whatever its header says.
+void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd, const pstn_uuid& id);
 void DropLgrMapping(StackView& v, uint32_t idx);
 
 inline uint32_t TakeEp(pstn_stack& s) {

@@ -177,6 +177,9 @@ std::string GetOption(const Args& args) {
   return out + " len " + std::to_string(len);
 }
 
+// `getset C NAME VALUE...`: the option that a `setopt` with the same words has set.
+std::string GetWhatWasSet(const Args& args) { return GetOption({args[0], args[1]}); }
+
 std::string SetOption(const Args& args) {
   const Option& o = kOptions.at(args[1]);
   const int n[2] = {static_cast<int>(Number(args[2])),
@@ -275,9 +278,9 @@ std::string Fionbio(const Args& args) {
 }  // namespace
 
 const Entry kOptionCommands[] = {
-    {"getopt", 2, GetOption},   {"setopt", 3, SetOption}, {"setoptlen", 3, SetOptionShort},
-    {"optnull", 3, NullOption}, {"cookies", 2, Cookies},  {"tcpstate", 1, TcpState},
-    {"tcpinfo", 1, TcpInfo},    {"ioctl", 2, Ioctl},      {"fionbio", 2, Fionbio},
-    {"fioclex", 2, FioClex},    {nullptr, 0, nullptr}};
+    {"getset", 2, GetWhatWasSet},     {"getopt", 2, GetOption},   {"setopt", 3, SetOption},
+    {"setoptlen", 3, SetOptionShort}, {"optnull", 3, NullOption}, {"cookies", 2, Cookies},
+    {"tcpstate", 1, TcpState},        {"tcpinfo", 1, TcpInfo},    {"ioctl", 2, Ioctl},
+    {"fionbio", 2, Fionbio},          {"fioclex", 2, FioClex},    {nullptr, 0, nullptr}};
 
 }  // namespace conform

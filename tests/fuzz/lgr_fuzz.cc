@@ -391,7 +391,8 @@ class Play {
 
   void Send(pstn_ep& ep, size_t bytes, int flags) {
     const iovec iov = {buffer_.data(), bytes};
-    IsAnswer(SockSend(-1, ep, &iov, 1, flags | MSG_DONTWAIT), bytes);
+    Call call(ep);
+    IsAnswer(SockSend(call, &iov, 1, flags | MSG_DONTWAIT), bytes);
   }
 
   // The buffer is exactly as long as what is asked for, so that a sanitizer sees a byte too many.
@@ -400,7 +401,8 @@ class Play {
     want = want % kBuffer + 1;
     std::vector<uint8_t> exact(want);
     const iovec iov = {exact.data(), want};
-    IsAnswer(SockRecv(-1, ep, &iov, 1, flags[kind % 8] | MSG_DONTWAIT), want);
+    Call call(ep);
+    IsAnswer(SockRecv(call, &iov, 1, flags[kind % 8] | MSG_DONTWAIT), want);
   }
 
   void Look(pstn_ep& ep) {
@@ -474,10 +476,11 @@ class Play {
     sent_ += bytes;
     const iovec from = {out.data(), bytes}, to = {in.data(), bytes};
     IovCursor written(&from, 1), read(&to, 1);
+    Call call(ours);
     FUZZ_CHECK(RingWrite(PeerEnd(kHonest, 7), written, {}, Growth::kNow) == bytes);
-    FUZZ_CHECK(SockRecv(-1, ours, &to, 1, MSG_DONTWAIT) == static_cast<long>(bytes) && in == out);
+    FUZZ_CHECK(SockRecv(call, &to, 1, MSG_DONTWAIT) == static_cast<long>(bytes) && in == out);
     in.assign(bytes, 0);
-    FUZZ_CHECK(SockSend(-1, ours, &from, 1, MSG_DONTWAIT) == static_cast<long>(bytes));
+    FUZZ_CHECK(SockSend(call, &from, 1, MSG_DONTWAIT) == static_cast<long>(bytes));
     FUZZ_CHECK(RingRead(PeerEnd(kHonest, 7), &read, bytes, ReadMode::kTake).bytes == bytes &&
                in == out);
   }
@@ -487,7 +490,7 @@ class Play {
   void TheyDie() {
     if (world_.dead) return;
     world_.dead = true;
-    for (uint32_t i = 0; i < kHonest; i++) MarkPeerDead(g_proc.view, i);
+    for (uint32_t i = 0; i < kHonest; i++) MarkPeerDead(i);
     world_.Validate();
     pstn_stack& s = world_.s();
     std::vector<uint8_t> much(kBuffer);
@@ -496,10 +499,11 @@ class Play {
       pstn_ep& ep = s.eps[i];
       if (ep.state != PSTN_EP_ESTABLISHED || ep.lgr_idx == kHonest) continue;
       FUZZ_CHECK((Readiness(ep) & EPOLLIN) != 0);
+      Call call(ep);
       long r = 1;
       for (int reads = 0; r > 0; reads++) {
         FUZZ_CHECK(reads < 70000);
-        r = SockRecv(-1, ep, &iov, 1, MSG_DONTWAIT);
+        r = SockRecv(call, &iov, 1, MSG_DONTWAIT);
       }
       FUZZ_CHECK(r == 0 || r == -ECONNRESET || r == -EPIPE);
     }

@@ -389,7 +389,7 @@ class Mistakes(Broker):
 def copied(build, to):
     """What the programs need, where another user can read it: a home directory is often closed."""
     os.chmod(to, 0o755)
-    for name in ("postern", "libpostern.so", "posternd", "postern-keeper"):
+    for name in ("postern", "libpostern.so", "posternd", "postern-keeper", "postern-reaper"):
         shutil.copy(f"{build}/{name}", to)
     shutil.copytree(f"{build}/profiles", f"{to}/profiles")
     return to

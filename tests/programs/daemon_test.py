@@ -353,7 +353,7 @@ class DaemonTest(unittest.TestCase):
         self.assertEqual(len(self.status()["stacks"][0]["processes"]), 2)
         one.kill()
         self.assertTrue(until(lambda: len(self.status()["stacks"][0]["processes"]) == 1))
-        self.assertNotEqual(stack.slot_state(0), LIVE)
+        self.assertTrue(until(lambda: stack.slot_state(0) != LIVE))
         self.assertEqual(stack.slot_state(1), LIVE)
         two.kill()
         self.assertTrue(until(lambda: self.stacks() == 0))
@@ -422,9 +422,17 @@ class DaemonTest(unittest.TestCase):
         stack.slot(1, 1, start=12345)  # init did not start then
         stack.slot(2, 0x7ffffff0, start=1)
         self.hello(stack)
-        self.assertNotEqual(stack.slot_state(1), LIVE)
-        self.assertNotEqual(stack.slot_state(2), LIVE)
+        self.assertTrue(until(lambda: stack.slot_state(1) != LIVE and stack.slot_state(2) != LIVE))
         client.sock.close()
+
+    def test_a_stranger_in_a_slot_is_no_process_of_the_stack(self):
+        stack = Stack()
+        peer = self.peer(stack)
+        stack.slot(1, os.getppid(), start=0)  # lives, and has nothing to do with it
+        stack.slot(2, os.getppid(), state=EMBRYO)
+        peer.kill()
+        del stack.map  # or this process would be of the family
+        self.assertTrue(until(lambda: self.stacks() == 0), self.log())
 
     # -- listeners -----------------------------------------------------------------------------------------------
     def listeners(self, client, port):

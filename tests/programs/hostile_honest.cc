@@ -23,7 +23,6 @@ namespace {
 
 constexpr size_t kBulk = 65536, kSmall = 64, kSmallsPerRound = 20;
 constexpr int kRoundsPerConnection = 50;
-constexpr size_t kUnsentMax = 1u << 20;
 
 volatile sig_atomic_t stop = 0;
 

@@ -127,6 +127,17 @@ bool Readable(int fd, int timeout_ms) {
   return poll(&one, 1, timeout_ms) == 1;
 }
 
+// SIGUSR1 is blocked from the start of main().
+void WaitForDriver() {
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, SIGUSR1);
+  int number = 0;
+  printf("holding\n");
+  fflush(stdout);
+  EXPECT(sigwait(&set, &number) == 0);
+}
+
 int64_t NowMs() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -142,7 +153,7 @@ const char* Self() {
 }
 
 static const Case* Find(const std::string& name) {
-  for (const Case* table : {kProcessCases, kCallCases, kExportCases}) {
+  for (const Case* table : {kProcessCases, kCallCases, kExportCases, kGroupCases, kSpawnCases}) {
     for (; table->name != nullptr; ++table) {
       if (name == table->name) return table;
     }

@@ -20,6 +20,8 @@ struct Case {
 extern const Case kProcessCases[];  // fork, exec, spawn, death; ends with a null name
 extern const Case kCallCases[];     // calls, flags, timeouts
 extern const Case kExportCases[];   // descriptors that leave
+extern const Case kGroupCases[];    // listeners that share a port
+extern const Case kSpawnCases[];    // high numbers, shells, forks beside threads
 
 [[noreturn]] void Die(const char* file, int line, const char* what);
 #define EXPECT(condition) ((condition) ? (void)0 : ::mistakes::Die(__FILE__, __LINE__, #condition))
@@ -34,6 +36,7 @@ void ExpectText(int fd, const std::string& text);  // exactly this comes next
 void ExpectChild(pid_t pid);                       // ended with 0
 void SendFd(int channel, int fd);                  // by SCM_RIGHTS, beside one byte
 bool Readable(int fd, int timeout_ms);
+void WaitForDriver();  // says "holding", and waits until the driver has looked
 int64_t NowMs();
 const char* Self();  // path of this program, for exec
 

@@ -58,17 +58,6 @@ void GreetConnect(uint16_t port) {
   EXPECT(fastest_ms < 150);
 }
 
-// SIGUSR1 is blocked from the start of main().
-void WaitForDriver() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGUSR1);
-  int number = 0;
-  printf("holding\n");
-  fflush(stdout);
-  EXPECT(sigwait(&set, &number) == 0);
-}
-
 void NonblockingConnect(uint16_t port) {
   const int fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   sockaddr_in address{};

@@ -21,7 +21,7 @@ import posternview
 import sanitizer
 
 MODULES = ("t_nginx", "t_curl", "t_redis", "t_rediscluster", "t_memcached", "t_iperf3", "t_sockperf", "t_python", "t_haproxy",
-           "t_apps", "t_xfer", "t_mistakes", "t_postgres", "t_uwsgi", "t_ssh", "t_export", "t_signals", "t_waits", "t_hostile", "t_chaos", "t_storm", "t_many")
+           "t_apps", "t_xfer", "t_mistakes", "t_postgres", "t_uwsgi", "t_ssh", "t_export", "t_signals", "t_waits", "t_hostile", "t_chaos", "t_descriptors", "t_storm", "t_many")
 
 
 def arguments():
@@ -33,7 +33,7 @@ def arguments():
     parser.add_argument("--tier", default="fast", choices=("fast", "long"), help="long includes the fast tests")
     parser.add_argument("--wrapper", help="command put before a program instead of BUILD/postern; paths are then not checked")
     parser.add_argument("--seed", type=int, default=1, help="for everything that is sampled")
-    parser.add_argument("--seconds", type=int, default=0, help="how long each chaos test runs (default: 5; 600 in the long tier)")
+    parser.add_argument("--seconds", type=int, default=0, help="how long each stress test runs (default: what the tier says)")
     parser.add_argument("--keep", action="store_true", help="keep the logs of passed tests too")
     return parser.parse_args()
 

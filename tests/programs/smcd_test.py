@@ -374,6 +374,24 @@ class Stripped(Pair):
         self.plain("declined")
 
 
+class Silent(Pair):
+    """The way to the server is cut: its SYNs are answered by nobody, while the client waits for the mark (negotiate.cc) and then in the kernel."""
+    nat = True
+    CASES = ("alarm", "restart", "timed", "handler", "jump", "close", "cancel", "cancel_async", "killed")
+
+    def test_waits_in_connect(self):
+        self.under(self.b, ["sleep", "100"])  # else its network namespace is unknown
+        self.pair.all[-1].nft(f"add table ip cut\nadd chain ip cut forward {{ type filter hook forward priority 0; }}\n"
+                              f"add rule ip cut forward tcp dport {PORT} drop\n")
+        for case in self.CASES:  # a process for each: the second connect() of one knows that nobody answers
+            with self.subTest(case=case):
+                program = [f"{BUILD}/tests/programs/connect_waits", self.pair.server, str(PORT), case]
+                kernel = self.a.popen(program, stdout=subprocess.PIPE, text=True).communicate(timeout=30)[0]
+                ours = self.under(self.a, ["-o", "smcd.msec=5000", *program]).communicate(timeout=60)[0]
+                self.assertEqual(ours, kernel)
+                self.assertIn("at once", kernel)
+
+
 class Unwilling(Pair):
     def test_a_server_that_is_not_ours(self):
         self.under(self.b, ["sleep", "100"])  # else its network namespace is unknown

@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import posternview
-from harness import Fail, Skip, check, need, test
+from harness import Fail, Proc, Skip, check, need, test
 from t_xfer import transfer
 
 
@@ -63,6 +63,10 @@ simple("mistake_unshare_net", "unshare_net", root=True)
 simple("mistake_system", "system")
 simple("mistake_popen", "popen")
 simple("mistake_vfork", "vfork")
+simple("mistake_numbers_beyond_1023", "high_numbers")
+simple("mistake_set_number_beyond_1023", "high_set")
+simple("mistake_shells_in_threads", "shells")
+simple("mistake_shell_ways", "shell_ways")
 simple("mistake_pidfd_getfd", "pidfd_getfd")
 simple("mistake_peer_death", "peer_death")
 simple("mistake_fork_lock_owner_dies", "fork_lock_owner_dies", server_ends=False)
@@ -259,3 +263,68 @@ def mistake_daemon_on_the_data_path(ctx):
     client.stop(signal.SIGKILL)
     server.stop(signal.SIGKILL)
     os.kill(daemon, signal.SIGTERM)
+
+
+@test(modes=("both",), watchdog_s=90)
+def mistake_fork_in_question(ctx):
+    """A child of fork meets the locks of a thread that its parent has and it has not: the one by which the wire is begun."""
+    runtime = ctx.path("runtime", "x")[:-2]
+    os.chmod(runtime, 0o700)
+    os.environ["POSTERN_RUNTIME_DIR"] = runtime  # a daemon of our own: others' programs must not stand still for us
+    program, port = ctx.built("mistakes"), ctx.port()
+    server = ctx.start("server", [program, "serve", "fork_in_question", port], name="serve")
+    ctx.wait_listening(port, server)
+    client = ctx.start("client", [program, "connect", "fork_in_question", port], name="connect", env={"POSTERN_VI": "nosuch0"})
+    while "holding\n" not in client.output():
+        check(client.alive(), client.output())
+        time.sleep(0.01)
+    daemon = posternview.daemon_pid()
+    os.kill(daemon, signal.SIGSTOP)
+    try:
+        client.go_on()
+        while client.output().count("holding\n") < 2:
+            check(client.alive(), client.output())
+            time.sleep(0.01)
+    finally:
+        os.kill(daemon, signal.SIGCONT)
+    client.go_on()
+    client.wait(30)
+    server.wait(20)
+    os.kill(daemon, signal.SIGTERM)
+
+
+# The value that chi-square exceeds in one fair run of two million, by its degrees of freedom.
+CHI_SQUARE = {1: 25.3, 2: 29.1, 4: 35.2, 7: 42.8}
+
+
+def unfair(counts):
+    """How far above what is fair the spread of `counts` is: 1 and more is no accident."""
+    fair = sum(counts) / len(counts)
+    return sum((count - fair) ** 2 / fair for count in counts) / CHI_SQUARE[len(counts) - 1]
+
+
+def group_counts(server, client):
+    client.wait(110)
+    server.wait(20)
+    return [(line.split()[0], [int(n) for n in line.split()[1:]]) for line in client.output().splitlines() if line.startswith(("one ", "many "))]
+
+
+@test(watchdog_s=260)
+def mistake_reuseport_group(ctx):
+    """Listeners that share a port get equal shares, as with the kernel, whose figures are taken in the same run."""
+    program, port = ctx.built("mistakes"), ctx.port()
+    with_kernel = []
+    for name, side in (("serve", "serve"), ("connect", "connect")):
+        proc = Proc(ctx, [program, side, "reuseport_group", str(port)], f"kernel-{name}", dict(os.environ), None)
+        ctx.procs.append(proc)
+        with_kernel.append(proc)
+        if name == "serve":
+            ctx.wait_listening(port, proc)
+    oracle = group_counts(*with_kernel)
+    server, client, _ = sides(ctx, "reuseport_group")
+    ours = group_counts(server, client)
+    check(len(ours) == len(oracle) == 8, f"{ours} {oracle}")
+    for (by, counts), (_, kernels) in zip(ours, oracle):
+        check(sum(counts) == sum(kernels), f"{counts}: not as many as with the kernel: {kernels}")
+        check(unfair(kernels) < 1, f"the kernel itself is unfair, to {by}: {kernels}")
+        check(unfair(counts) < 1, f"not fair to {len(counts)} listeners of {by}: {counts}, the kernel: {kernels}")

@@ -19,7 +19,7 @@ import threading
 import time
 
 import wirekit
-from netlab import V4, V6
+from netlab import MAC, V4, V6
 from wirekit import EXCHANGE, exchange
 
 FAMILIES = (socket.AF_INET, socket.AF_INET6)
@@ -182,6 +182,55 @@ s.close(); listener.close()
                 exchange(new, content(100000))
             sock.sendall(b"c")
             self.assertEqual(sock.recv(9), b"c")
+
+    def test_posternd_stopped(self):
+        """While another thread waits for its answer, which holds the line: connections go on, new ones are made, neighbours and filters
+        that posternd is to know of do not hold up anybody."""
+        stopped_sec, longest_sec = 2.8, 0.5  # no longer than the line is kept; a busy machine has its own pauses
+        server = self.program()
+        self.echo_server(server)
+        old = [self.connected(), self.connected()]
+        for sock in old:
+            sock.settimeout(20)
+            exchange(sock, b"first", end=False)
+        server.do("""
+def ask():
+    while asks:
+        with socket.socket() as sock:
+            sock.bind(("0.0.0.0", 0))
+            sock.listen()
+asks = True
+asker = threading.Thread(target=ask, daemon=True)
+""")
+        with self.lab.inside("b"):  # a neighbour that is to be asked for, with each new connection
+            subprocess.run(["ip", "neigh", "replace", V4["a"], "lladdr", MAC["a"], "dev", "vb", "nud", "stale"], check=True)
+        time.sleep(0.2)
+        longest, made, daemon = 0, 0, self.daemons["b"]
+        daemon.send_signal(signal.SIGSTOP)
+        try:
+            server.do("asker.start()")
+            began = last = time.monotonic()
+            while last - began < stopped_sec:
+                with self.connected() as new:
+                    new.settimeout(20)
+                    exchange(new, b"new" * 1000)
+                made += 1
+                for sock in old:
+                    exchange(sock, b"still there", end=False)
+                now = time.monotonic()
+                longest, last = max(longest, now - last), now
+                time.sleep(0.02)
+        finally:
+            daemon.send_signal(signal.SIGCONT)
+        self.assertLess(longest, longest_sec, f"of {made} rounds")
+        server.do("asks = False; asker.join()")
+        for sock in old:
+            exchange(sock, b"last")
+        self.port += 1
+        self.echo_server(server)
+        self.until(lambda: self.steered(server), "a new listener is not steered")
+        with self.connected() as new:
+            exchange(new, content(100000))
 
     def test_both_killed(self):
         """Server and posternd: nothing holds the queues, and the client sees the end."""
@@ -517,6 +566,18 @@ s.close()
 result = [first, again]
 """, HOST=silent, PORT=self.port)
         self.assertEqual(said, [errno.EINPROGRESS, errno.EALREADY])
+
+    def test_waits_in_connect(self):
+        """What ends a connect() that blocks, and what other threads may do with its socket: as with the kernel's."""
+        silent = self.lab.new_silent()
+        program = [f"{self.build}/tests/programs/connect_waits", silent, str(self.port)]
+        kernel = self.run_in("a", program)
+        self.assertIn(b"alarm: errno 4, handler at once, return at once", kernel)
+        before = self.lab.opens("a")
+        ours = self.run_in("a", [f"{self.build}/postern", "-o", "vi=va", *program])
+        self.assertEqual(self.lab.opens("a"), before, "the kernel's TCP had a part in it")
+        self.maxDiff = None
+        self.assertEqual(ours.decode(), kernel.decode())
 
     def test_closed_in_the_handshake(self):
         silent = self.lab.new_silent()

@@ -138,6 +138,17 @@ def rule_includes_exist(files):
                 yield f"{f.path}:{number}: no file {target}"
 
 
+def rule_local_locks(files):
+    # A lock that a fork does not know of stays held in the child for as long as the parent lives.
+    declared = re.compile(r"^(?!extern)(static |constinit |alignas\(\d+\) )*pstn_lock \w+( = |\{|;)")
+    for f in files:
+        if f.ext != ".cc" or not f.under("lib", "preload"):
+            continue
+        for number, line in enumerate(f.lines, 1):
+            if declared.match(line) and "tidy-allow: " not in line:
+                yield f"{f.path}:{number}: a lock of the process's own: declare it by a macro of lib/base/local_lock.h"
+
+
 def rule_no_marks(files):
     marks = re.compile(r"\b(FIX" r"ME|TO" r"DO|XX" r"X|HA" r"CK)\b")
     for f in files:

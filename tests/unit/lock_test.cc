@@ -89,6 +89,37 @@ TEST_CASE("lock: threads exclude each other and nobody sleeps for ever") {
   munmap(&s, 4096);
 }
 
+TEST_CASE("lock: what a lock guards is copied beside those who hold it") {
+  struct Guarded {
+    pstn_lock lock;
+    uint32_t numbers[15];
+  };
+  Guarded to = {}, from = {};
+  for (uint32_t& n : from.numbers) n = 7;
+  from.lock.word = 1234;
+  uint32_t stop = 0, inside = 0, met = 0;
+  std::thread holder([&] {
+    while (LoadAcquire(stop) == 0) {
+      Guard g(to.lock);
+      if (FetchAdd(inside, 1u) != 0) FetchAdd(met, 1u);
+      for (int i = 0; i < 50; i++) CpuRelax();
+      FetchSub(inside, 1u);
+    }
+  });
+  for (int i = 0; i < 20000; i++) {
+    Guard g(to.lock);
+    if (FetchAdd(inside, 1u) != 0) FetchAdd(met, 1u);
+    CopyButLock(to, from);
+    FetchSub(inside, 1u);
+  }
+  StoreRelease(stop, 1u);
+  holder.join();
+  CHECK(met == 0);
+  CHECK(to.lock.word == 0);
+  CHECK(from.lock.word == 1234);
+  for (const uint32_t n : to.numbers) CHECK(n == 7);
+}
+
 TEST_CASE("lock: whoever waits for a killed owner takes it over") {
   Shared& s = MapPage();
   for (int round = 0; round < 3; round++) {

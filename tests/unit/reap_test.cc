@@ -60,7 +60,7 @@ struct Place {
   pstn_ep& Accepted() { return s().eps[world.ref(1).conn_ep[kConn] - 1]; }
   void Die() {
     s().slots[kDead].state = PSTN_SL_LIVE;
-    ReapSlot(g_proc.view, kDead);
+    ReapSlot(kDead);
   }
 };
 
@@ -124,7 +124,7 @@ TEST_CASE("reap: listeners go before connections") {
   p.l().refs = 1;
   p.s().fdchunks[chunk].fd[3] = PSTN_FD_EP | p.listener;
   p.s().fdchunks[chunk].fd[2] = PSTN_FD_EP | accepted;
-  ReapListeners(g_proc.view, kDead);
+  ReapListeners(kDead);
   CHECK(p.s().eps[p.listener].state == PSTN_EP_FREE);
   CHECK((p.conn().ctl[1].flags & PSTN_CF_CLOSED) == 0);
   p.Die();
@@ -176,13 +176,14 @@ TEST_CASE("reap: the survivor hears of a death whatever the dead peer has left i
   p.conn().ctl[1].rx_notify = p.conn().ctl[1].rx_wait = 0;  // nobody wants to hear of it
   LgrHdr(p.world.lgr()).conns_hw = 0;
   LgrHdr(p.world.lgr()).waiters_hw[1] = 0;
-  MarkPeerDead(g_proc.view, static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
+  MarkPeerDead(static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
   char byte;
   CHECK(recv(bell, &byte, 1, MSG_DONTWAIT) == 1);
   CHECK((LgrEvmap(p.world.lgr(), 1, waiter).leaf[kConn / 64] >> (kConn % 64) & 1u) == 1);
   CHECK((Readiness(ep) & (EPOLLIN | EPOLLHUP)) == (EPOLLIN | EPOLLHUP));
   const iovec iov = {&byte, 1};
-  CHECK(SockRecv(-1, ep, &iov, 1, 0) == -ECONNRESET);
+  Call call(ep);
+  CHECK(SockRecv(call, &iov, 1, 0) == -ECONNRESET);
   close(bell);
 }
 
@@ -198,16 +199,17 @@ TEST_CASE("reap: a dead peer's records that go round in a circle come to an end"
   REQUIRE(RingWrite(liar, from, {}) == bytes.size());
   const uint64_t again = PSTN_REC_WRAP;
   memcpy(RingAt(p.world.lgr(), 0, liar.ep->tx.ring).base + liar.ep->tx.off, &again, sizeof again);
-  MarkPeerDead(g_proc.view, static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
+  MarkPeerDead(static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
   int n = 0;
   CHECK(SockIoctl(-1, ep, FIONREAD, &n) == 0);
   CHECK(n == 2 * PSTN_RING2_BYTES);
   size_t sum = 0;
   long r;
-  while ((r = SockRecv(-1, ep, &iov, 1, MSG_DONTWAIT)) > 0 && sum < 10 * PSTN_RING2_BYTES)
+  Call call(ep);
+  while ((r = SockRecv(call, &iov, 1, MSG_DONTWAIT)) > 0 && sum < 10 * PSTN_RING2_BYTES)
     sum += static_cast<size_t>(r);
   CHECK(r == -ECONNRESET);
-  CHECK(SockRecv(-1, ep, &iov, 1, MSG_DONTWAIT) == 0);
+  CHECK(SockRecv(call, &iov, 1, MSG_DONTWAIT) == 0);
   CHECK(p.s().hdr.counters[kCounterPeerViolations] == 1);
 }
 

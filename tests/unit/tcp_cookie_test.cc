@@ -161,7 +161,7 @@ TEST_CASE("cookie: no bit of it, and nothing it was made for, can be changed") {
   REQUIRE(h.Check(kClock, out));
   for (uint32_t bit = 0; bit < 32; bit++) {
     Handshake other = h;
-    other.ack.ack = Seq((h.ack.ack.value() - 1u ^ 1u << bit) + 1u);
+    other.ack.ack = Seq(((h.ack.ack.value() - 1u) ^ (1u << bit)) + 1u);
     CHECK_FALSE(other.Check(kClock, out));
     other = h;
     other.ack.seq = Seq(h.ack.seq.value() ^ 1u << bit);

@@ -108,7 +108,7 @@ struct Shared {
 };
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kStride = 13;  // they make ten instructions of one
+constexpr uint32_t kStride = 67;  // they make ten instructions of one
 #else
 constexpr uint32_t kStride = 1;
 #endif

@@ -294,7 +294,7 @@ void ProgramTurn(SoftWorld& w) {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kStride = 13;
+constexpr uint32_t kStride = 67;
 #else
 constexpr uint32_t kStride = 1;
 #endif

@@ -1,0 +1,22 @@
+// pid_namespaces.h - process ids of other PID namespaces, as they are in posternd's.
+// SPDX-License-Identifier: Apache-2.0
+//
+// A process of a stack may live in another PID namespace than posternd (unshare, a container). Its
+// slot says which process it is *there*; what may be watched is said by the kernel, here.
+#pragma once
+#include <sys/types.h>
+
+#include <cstdint>
+
+namespace postern::daemon {
+
+uint32_t OwnPidnsIno();
+// Whether process `pid`, of ours, is `there` in its own PID namespace.
+bool IsPidThere(pid_t pid, pid_t there);
+// The process that is `there` in the PID namespace with that inode and started at `start_time` (0:
+// any). 0: none that we can see. Slow: it looks at every process.
+pid_t FindPid(uint32_t pidns, pid_t there, uint64_t start_time);
+// The child that process `parent`, of ours, knows as `there`: it may be in a namespace of its own.
+pid_t FindChild(pid_t parent, pid_t there);
+
+}  // namespace postern::daemon

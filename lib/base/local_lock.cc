@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// local_lock.cc - see local_lock.h.
+#include "base/local_lock.h"
+
+namespace postern {
+namespace {
+
+// Locks of the table that this thread holds.
+constinit thread_local uint32_t t_taken __attribute__((tls_model("initial-exec"))) = 0;
+
+}  // namespace
+
+void LocalLocksTake() {
+  EachLocalLock([](const LocalLock& l) {
+    if (l.renew != nullptr) return;
+    Lock(*l.lock);
+    t_taken++;
+  });
+}
+
+void LocalLocksGive() {
+  if (t_taken == 0) return;
+  t_taken = 0;
+  EachLocalLock([](const LocalLock& l) {
+    if (l.renew == nullptr) Unlock(*l.lock);
+  });
+}
+
+void LocalLocksForked() {
+  EachLocalLock([](const LocalLock& l) { StoreRelaxed(l.lock->word, 0u); });
+  EachLocalLock([](const LocalLock& l) {
+    if (l.renew != nullptr) l.renew();
+  });
+  for (; t_taken != 0; t_taken--) LeaveLocked();
+}
+
+}  // namespace postern

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// local_lock.h - locks in one process's own memory, and what becomes of them in a fork.
+//
+// A child of fork has its parent's memory and none of its parent's other threads. A lock that such
+// a thread held would be held in the child for as long as the parent lives: Lock() asks whether
+// the owner exists, and it does. So each lock that is not in shared memory is declared with one of
+// the macros below, which enter it in a table; no list has to be kept (tests/tidy refuses a
+// pstn_lock at namespace scope that is not declared so).
+//
+//   PSTN_LOCK_WHOLE    is held for moments, and nobody waits for anything while he holds it. The
+//                      thread that forks takes it: the child finds its data whole.
+//   PSTN_LOCK_RENEWED  may be held while posternd is asked, for which no fork() waits. In the child
+//                      it is free, and `renew` has made its data usable again: it may have caught
+//                      them at any instruction of a change.
+//
+// The table is a section of the image, so it needs no constructor and is complete before main.
+#pragma once
+#include "base/lock.h"
+
+namespace postern {
+
+struct LocalLock {
+  pstn_lock* lock;
+  void (*renew)();  // null: PSTN_LOCK_WHOLE
+};
+
+#define PSTN_LOCK_ENTRY(id, lock, renew)      \
+  __attribute__((section("pstn_local_locks"), \
+                 used)) constinit const ::postern::LocalLock local_lock_##id = {&(lock), renew}
+
+#define PSTN_LOCK_WHOLE(name) \
+  constinit pstn_lock name{}; \
+  PSTN_LOCK_ENTRY(name, name, nullptr)
+#define PSTN_LOCK_RENEWED(name, renew) \
+  constinit pstn_lock name{};          \
+  PSTN_LOCK_ENTRY(name, name, renew)
+
+// Around a fork, by the thread that forks and in the order of the table. Who holds one of them
+// takes no other of them.
+void LocalLocksTake();
+void LocalLocksGive();
+// In the child, instead of LocalLocksGive().
+void LocalLocksForked();
+
+// For tests: all of them.
+template <typename Fn>
+void EachLocalLock(Fn fn);
+
+extern "C" {
+extern const LocalLock __start_pstn_local_locks[] __attribute__((weak, visibility("hidden")));
+extern const LocalLock __stop_pstn_local_locks[] __attribute__((weak, visibility("hidden")));
+}
+
+template <typename Fn>
+void EachLocalLock(Fn fn) {
+  for (const LocalLock* l = __start_pstn_local_locks; l != __stop_pstn_local_locks; l++) fn(*l);
+}
+
+}  // namespace postern
