@@ -14,7 +14,7 @@ using namespace postern;
 
 namespace {
 
-bool IsSet(int epfd) { return (FdEntry(epfd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
+bool IsSet(int epfd) { return (FdMeans(epfd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
 
 bool BadTime(const timespec* ts) {
   return ts != nullptr && (ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec > 999999999);
@@ -91,7 +91,7 @@ int AfterKernelWait(int epfd, epoll_event* out, int r, int max, Deadline until,
       const long ours = SockEpollWait(epfd, out, max, until, mask);
       if (ours != kPass) return Ret<int>(ours);
     }
-    if (IsHidden(FdEntry(epfd))) return Ret<int>(-EBADF);
+    if (IsHidden(FdMeans(epfd))) return Ret<int>(-EBADF);
     uint64_t ms = until.never() ? 0 : (until.left_ns() + 999999) / 1000000;
     r = PSTN_REAL(epoll_pwait)(
         epfd, out, max, until.never() ? -1 : static_cast<int>(ms < INT32_MAX ? ms : INT32_MAX),

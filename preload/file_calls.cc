@@ -19,24 +19,21 @@
 using namespace postern;
 
 PSTN_EXPORT int close(int fd) {
-  uint32_t e = FdEntry(fd);
-  if (e == kFdReplaced) [[unlikely]]
-    e = AwaitReplaced(fd);
-  if (e == 0 && MayBeSet(fd)) {
-    TableChange change;  // a fork in another thread may be about to make the set ours
-    e = FdEntry(fd);
-    if (e == 0) {
-      SockEpollGone(fd);
-      return PSTN_REAL(close)(fd);
+  for (;;) {
+    const uint32_t e = AwaitReplaced(fd);
+    if (e == 0 && MayBeSet(fd)) {
+      const long r = SockEpollClose(fd);
+      if (r == -EAGAIN) continue;
+      return Ret<int>(r);
     }
+    if (e == 0) {
+      auto real = PSTN_REAL(close);
+      return real != nullptr ? real(fd) : Ret<int>(sys::Close(fd));
+    }
+    if (IsHidden(e)) return Ret<int>(-EBADF);
+    const long r = SockClose(fd, e);
+    if (r != -EAGAIN) return Ret<int>(r);  // else it means something else by now
   }
-  if (e == 0) {
-    auto real = PSTN_REAL(close);
-    return real != nullptr ? real(fd) : Ret<int>(sys::Close(fd));
-  }
-  uint32_t kind = e & PSTN_FD_KIND;
-  if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
-  return Ret<int>(SockClose(fd, e));
 }
 
 namespace {
@@ -56,7 +53,7 @@ PSTN_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
   unsigned hw = LoadAcquire(g_fd_hw);
   unsigned gap = first;
   for (unsigned fd = first; fd < hw && fd <= last; fd++) {
-    uint32_t e = FdEntry(static_cast<int>(fd));
+    uint32_t e = FdMeans(static_cast<int>(fd));
     if (e == 0) continue;
     if (gap < fd && KernelCloseRange(gap, fd - 1, flags) != 0) return -1;
     gap = fd + 1;
@@ -89,25 +86,39 @@ int Duplicate(int fd, Make make) {
     FreshFd(r);
     if (FdEntry(fd) == call.entry()) {
       if (call.entry() != 0) SockDup(call.entry(), r);
+      if (call.entry() == 0 && MayBeSet(fd)) SockEpollMade(r);
       return r;
     }
     sys::Close(r);
   }
 }
 
-// What `to` means goes, but for calls that are under way on it. Returns what it was, whose
-// reference is the caller's; a number of the library's own does not get here.
-uint32_t Vacate(int to) {
-  for (;;) {
-    const uint32_t old = AwaitReplaced(to);
-    if ((old & PSTN_FD_KIND) == PSTN_FD_CACHED) {
+// Claims `to`: what it means goes, but for calls that are under way on it. What it was, whose
+// reference is the caller's. False: a number of the library's own.
+bool Vacate(int to, uint32_t* old) {
+  for (*old = 0; static_cast<uint32_t>(to) < kFdMax;) {
+    *old = AwaitUnclaimed(to);
+    if ((*old & PSTN_FD_KIND) == PSTN_FD_CACHED) {
       CacheRemove(to);
-    } else if (old == 0 || (old & PSTN_FD_KIND) == PSTN_FD_INTERNAL) {
-      return 0;
-    } else if (TakeFd(to, old, kFdReplaced)) {
-      (void)HandToUsers(to, old);
-      return old;
+    } else if ((*old & PSTN_FD_KIND) == PSTN_FD_INTERNAL) {
+      return false;
+    } else if (ClaimFd(to, *old, kFdReplaced)) {
+      if (*old != 0) (void)HandToUsers(to, *old);
+      return true;
     }
+  }
+  return true;
+}
+
+// The claimed number means `entry`. Another thread may have been given it by the kernel meanwhile,
+// as it was free: that socket is gone from under it.
+void Publish(int fd, uint32_t entry) {
+  if (static_cast<uint32_t>(fd) >= kFdMax) return;
+  const uint32_t lost = FdEntry(fd);
+  SetFd(fd, entry);
+  if (lost != kFdReplaced && lost != 0 && !IsHidden(lost)) {
+    HandLostToUsers(lost);
+    DropFdRef(lost);
   }
 }
 
@@ -121,21 +132,19 @@ PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
   Call call(from);
   if (IsHidden(call.entry())) return Ret<int>(-EBADF);
   if (from == to) return PSTN_REAL(dup3)(from, to, flags);
-  (void)AwaitReplaced(to);
-  if (IsInternalFd(to)) return Ret<int>(-EBADF);
   TableChange change;
-  const uint32_t old = Vacate(to);
-  if (call.entry() != 0)
-    SockDup(call.entry(), to);  // before the number means something else to the kernel
+  uint32_t old;
+  if (!Vacate(to, &old)) return Ret<int>(-EBADF);
+  const bool refers = call.entry() != 0 && RefEntry(call.entry());
   // By the number that this call has: the program's may mean another file by now (Duplicate).
   int r = PSTN_REAL(dup3)(call.fd(), to, flags);
-  if (r < 0) {
-    SetFd(to, old);
-    if (call.entry() != 0) DropFdRef(call.entry());
-    return r;
-  }
-  if (call.entry() == 0 && old != 0) SetFd(to, 0);
-  if (old != 0) DropFdRef(old);
+  const int e = errno;
+  if (r >= 0 && MayBeSet(to)) SockEpollGone(to);
+  if (r >= 0 && call.entry() == 0 && MayBeSet(from)) SockEpollMade(to);
+  Publish(to, r < 0 ? old : refers ? call.entry() : 0);
+  const uint32_t unused = r < 0 ? (refers ? call.entry() : 0) : old;
+  if (unused != 0) DropFdRef(unused);
+  if (r < 0) errno = e;
   return r;
 }
 PSTN_EXPORT int dup2(int from, int to) noexcept {
@@ -148,7 +157,7 @@ PSTN_EXPORT int fcntl(int fd, int cmd, ...) {
   va_start(ap, cmd);
   long arg = va_arg(ap, long);
   va_end(ap);
-  uint32_t e = FdEntry(fd);
+  uint32_t e = FdMeans(fd);
   if (e == 0) {
     int r = PSTN_REAL(fcntl)(fd, cmd, arg);
     return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC ? FreshFd(r) : r;

@@ -23,7 +23,7 @@ void TakeNumber(int fd) {
   uint32_t kind = e & PSTN_FD_KIND;
   if (kind == PSTN_FD_CACHED) {
     CacheRemove(fd);
-  } else if ((kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) && TakeFd(fd, e)) {
+  } else if ((kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) && ClaimFd(fd, e, kFdReplaced)) {
     HandLostToUsers(e);
     SetFd(fd, 0);
     DropFdRef(e);

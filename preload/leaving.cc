@@ -23,7 +23,7 @@ long ExportPassed(const msghdr* m) {
     for (size_t i = 0; i < count; i++) {
       int fd;
       memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-      if (IsHidden(FdEntry(fd))) return -EBADF;
+      if (IsHidden(FdMeans(fd))) return -EBADF;
       if (SockExport(fd) != 0) return -ETOOMANYREFS;
     }
   }
@@ -136,7 +136,7 @@ void ExportInherited(bool spawn) {
   uint32_t hw = LoadAcquire(g_fd_hw);
   for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
     int fd = static_cast<int>(n);
-    if ((FdEntry(fd) & PSTN_FD_KIND) != PSTN_FD_EP) continue;
+    if ((FdMeans(fd) & PSTN_FD_KIND) != PSTN_FD_EP) continue;
     int flags = sys::Fcntl(fd, F_GETFD, 0);
     bool survives = flags >= 0 && (flags & FD_CLOEXEC) == 0;
     bool named = spawn && (LoadRelaxed(action_sources[n / 64]) >> (n % 64) & 1u) != 0;

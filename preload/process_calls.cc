@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <linux/seccomp.h>
 #include <sched.h>
+#include <setjmp.h>
 #include <spawn.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -89,16 +90,22 @@ bool WithAttach(char* const envp[], char* attach, char** out, size_t room) {
   return true;
 }
 
-// Runs `exec(envp)`, which returns only if it fails. `path` is what it will run, as far as that can
-// be told.
+// Not inlined: what setjmp() comes back to keeps no variable of its caller.
 template <typename Call>
-int Exec(const char* path, bool search, char* const envp[], Call exec) {
+__attribute__((noinline)) bool ExecUnlessSignal(Call& exec, char* const* envp, int* r) {
+  jmp_buf signal_came;
+  if (_setjmp(signal_came) != 0 || !BeginLeaving(signal_came)) return false;
+  *r = exec(envp);
+  EndLeaving();
+  return true;
+}
+
+// One try. False: a signal came before the image did. Its handler runs as the locks are left, with
+// the program's own mask, and so before the image, which would have had every signal blocked else.
+template <typename Call>
+bool TryExec(bool loses, char* const envp[], char** env, Call exec, int* r) {
   char attach[kAttachBytes];
-  char* env[kMaxEnv];
-  int r;
   size_t len = 0;
-  const bool loses = g_proc.attached && LosesLibrary(path, search);
-  if (loses) ExportInherited(false);
   // Nobody else changes descriptors, or ends the preparations, before the image is there.
   TableFreeze();
   if (loses) {
@@ -106,15 +113,25 @@ int Exec(const char* path, bool search, char* const envp[], Call exec) {
   } else {
     len = ExecPrepare(attach, sizeof attach, g_proc.slot, false);
   }
-  if (len != 0 && WithAttach(envp, attach, env, kMaxEnv)) {
-    r = exec(env);
-  } else {
-    r = exec(envp);
-  }
-  int e = errno;
+  char* const* with = len != 0 && WithAttach(envp, attach, env, kMaxEnv) ? env : envp;
+  const bool tried = ExecUnlessSignal(exec, with, r);
+  const int e = errno;
   ExecFailed();
   TableThaw();
   errno = e;
+  return tried;
+}
+
+// Runs `exec(envp)`, which returns only if it fails. `path` is what it will run, as far as that can
+// be told.
+template <typename Call>
+int Exec(const char* path, bool search, char* const envp[], Call exec) {
+  char* env[kMaxEnv];
+  int r = -1;
+  const bool loses = g_proc.attached && LosesLibrary(path, search);
+  if (loses) ExportInherited(false);
+  while (!TryExec(loses, envp, env, exec, &r)) {
+  }
   return r;
 }
 
@@ -273,7 +290,8 @@ int postern::SpawnWith(pid_t* pid, const char* path, bool search, char* const en
 PSTN_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
                             const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
   return SpawnBy(pid, path, false, envp, [&](pid_t* p, char* const* env) {
-    return PSTN_REAL(posix_spawn)(p, path, actions, attr, argv, env);
+    const posix_spawnattr_t with = WithProgramMask(attr);
+    return PSTN_REAL(posix_spawn)(p, path, actions, &with, argv, env);
   });
 }
 PSTN_EXPORT int posix_spawnp(pid_t* pid, const char* file,
@@ -281,6 +299,7 @@ PSTN_EXPORT int posix_spawnp(pid_t* pid, const char* file,
                              const posix_spawnattr_t* attr, char* const argv[],
                              char* const envp[]) {
   return SpawnBy(pid, file, true, envp, [&](pid_t* p, char* const* env) {
-    return PSTN_REAL(posix_spawnp)(p, file, actions, attr, argv, env);
+    const posix_spawnattr_t with = WithProgramMask(attr);
+    return PSTN_REAL(posix_spawnp)(p, file, actions, &with, argv, env);
   });
 }

@@ -34,7 +34,8 @@ int SpawnShell(pid_t* pid, const char* command, const posix_spawn_file_actions_t
   char name[] = "sh", option[] = "-c", end[] = "--";
   char* argv[] = {name, option, end, const_cast<char*>(command), nullptr};
   return SpawnBy(pid, kShell, false, environ, [&](pid_t* p, char* const* env) {
-    return PSTN_REAL(posix_spawn)(p, kShell, actions, attr, argv, env);
+    const posix_spawnattr_t with = WithProgramMask(attr);
+    return PSTN_REAL(posix_spawn)(p, kShell, actions, &with, argv, env);
   });
 }
 

@@ -20,6 +20,7 @@
 
 #include "base/local_lock.h"
 #include "real.h"
+#include "spawning.h"
 
 namespace postern {
 
@@ -57,6 +58,11 @@ struct Late {
   int tid;  // a child of fork must not run what its parent put aside
 };
 thread_local Late late __attribute__((tls_model("initial-exec")));
+
+// An image that came while a signal is put aside would have all others blocked for good (see
+// BeginLeaving).
+constinit thread_local jmp_buf* t_leaving __attribute__((tls_model("initial-exec"))) = nullptr;
+void (*jump)(__jmp_buf_tag*, int);  // libc's _longjmp
 
 uint64_t MaskOf(const sigset_t& set) {
   uint64_t word;
@@ -97,6 +103,10 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
     late.signo = signo;
     late.tid = sys::Tid();
     t_locks.late = 1;
+    if (jmp_buf* to = t_leaving; to != nullptr) [[unlikely]] {
+      t_leaving = nullptr;
+      jump(*to, 1);  // with everything blocked, as the context would be
+    }
     SetMaskOf(static_cast<ucontext_t*>(context)->uc_sigmask, mask | kBlocked);
     return;
   }
@@ -134,6 +144,14 @@ void RunLate() {
     (void)sys::Call(SYS_tgkill, sys::Pid(), tid, late.signo);
   }
   SetThreadMask(mask);  // the handler runs here
+}
+
+// What the program has: while a signal is put aside, the kernel has another.
+uint64_t ProgramMask() {
+  uint64_t mask = 0;
+  (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_BLOCK), nullptr, &mask, 8L);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  return t_locks.late != 0 ? late.mask : mask;
 }
 
 bool IsWrapped(int signo) {
@@ -189,6 +207,34 @@ sighandler_t Install(int signo, sighandler_t handler, int flags, uint64_t mask) 
 void SignalsInit() {
   if (!g_proc.enabled) return;
   g_run_late = RunLate;
+  jump = reinterpret_cast<decltype(jump)>(RealSymbol("_longjmp"));
+}
+
+bool BeginLeaving(jmp_buf& to) {
+  t_leaving = &to;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  if (t_locks.late == 0) return true;
+  t_leaving = nullptr;
+  return false;
+}
+void EndLeaving() { t_leaving = nullptr; }
+
+posix_spawnattr_t WithProgramMask(const posix_spawnattr_t* attr) {
+  posix_spawnattr_t with;
+  if (attr != nullptr) {
+    with = *attr;
+  } else {
+    (void)posix_spawnattr_init(&with);
+  }
+  short flags = 0;
+  (void)posix_spawnattr_getflags(&with, &flags);
+  if ((flags & POSIX_SPAWN_SETSIGMASK) != 0) return with;
+  sigset_t mask;
+  sigemptyset(&mask);
+  SetMaskOf(mask, ProgramMask());
+  (void)posix_spawnattr_setsigmask(&with, &mask);
+  (void)posix_spawnattr_setflags(&with, static_cast<short>(flags | POSIX_SPAWN_SETSIGMASK));
+  return with;
 }
 
 }  // namespace postern

@@ -234,7 +234,7 @@ PSTN_EXPORT long syscall(long n, ...) noexcept {
   if (g_proc.enabled) {
     long r;
     if (Forks(n, a)) return ForkRaw(n, a);
-    if (FdEntry(a.Fd(0)) != 0 && (Data(n, a, &r) || Control(n, a, &r))) return r;
+    if (FdMeans(a.Fd(0)) != 0 && (Data(n, a, &r) || Control(n, a, &r))) return r;
     if (Others(n, a, &r)) return r;
   }
   return Ret<long>(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));

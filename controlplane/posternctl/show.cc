@@ -91,7 +91,8 @@ void ShowStatus(std::ostream& out, const Json& status) {
   out << "posternd " << String(status, "version") << ", pid " << status.at("pid") << ", up "
       << status.at("uptime_sec") << " s\n";
   if (const uint64_t failed = status.value("reapers_failed", uint64_t{0}); failed != 0)
-    out << failed << " reapers have failed: families of programs that were cut off (posternd.log)\n";
+    out << failed
+        << " reapers have failed: families of programs that were cut off (posternd.log)\n";
   for (const Json& stack : status.at("stacks")) {
     out << "\nstack " << String(stack, "id") << ": " << stack.at("endpoints") << " sockets, "
         << stack.at("link_groups") << " link groups, "

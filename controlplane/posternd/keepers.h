@@ -35,7 +35,7 @@ class Keepers {
   // The keeper's answer. False: the client is not a keeper.
   bool OnAnswer(Client& client, const ctl::Msg& answer);
   void OnGone(Client& client);
-  std::function<void()> on_lost;  // one has ended
+  std::function<void()> on_lost;                    // one has ended
   std::function<void(pid_t, int status)> on_child;  // any child of this process
 
  private:

@@ -297,16 +297,29 @@ bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
   const bool watched = live && Watch(stack, slot, copy, 0, process) == 0;
   if (watched && process->client == nullptr && copy.exec_pending != PSTN_EXEC_NONE)
     return ScanExec(stack, slot, copy);
-  stack.suspects.erase(slot);
-  if (!live) return false;
-  if (watched) return false;
-  // No pidfd although it lives: out of descriptors. Then the timer is what notices its death.
+  if (!live || watched) {
+    stack.suspects.erase(slot);
+    return false;
+  }
   const pid_t here = PidHere(copy, copy.start_time);
-  if (IsAlive(here, copy.start_time) && IsOfFamily(stack, here)) return true;
+  if (IsAlive(here, copy.start_time) && MayBeOfFamily(stack, slot, copy, here)) return true;
+  stack.suspects.erase(slot);
   Note("stack %s: slot %u belonged to pid %d, which is gone", Text(stack.id).c_str(), slot,
        copy.pid);
   Reap(stack, slot, copy.pid);
   return false;
+}
+
+// Without the family's memory it may be between two images: the slot was read before the exec, and
+// the process looked at after. With it, it has no pidfd because we are out of descriptors; the
+// timer is what notices its death then.
+bool Registry::MayBeOfFamily(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here) {
+  const auto now = Clock::now();
+  const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{copy.pid, here, now});
+  Suspect& suspect = it->second;
+  if (suspect.parent != copy.pid || suspect.child != here) suspect = {copy.pid, here, now};
+  if (IsOfFamily(stack, here)) suspect.last_alive = now;
+  return now - suspect.last_alive < kExecGrace;
 }
 
 // The process has exec'd, and its new image has not said hello.

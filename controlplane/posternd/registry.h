@@ -163,6 +163,7 @@ class Registry {
   bool ScanSlots(Stack& stack);
   bool ScanSlot(Stack& stack, uint32_t slot);
   bool ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy);
+  bool MayBeOfFamily(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here);
   bool ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy);
   // Cleans up when nobody is left; true if the stack is gone.
   bool ScanOrDrop(Stack& stack);

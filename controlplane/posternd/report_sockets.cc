@@ -92,8 +92,7 @@ const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
   const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
   if (lgr < PSTN_LGRS && Same(stack.s->lgrs[lgr].peer, stack.id))
     return IsWired(*stack.s, ep, lgr) ? "vi" : "intra-stack";
-  return lgr < PSTN_LGRS && LoadRelaxed(stack.s->lgrs[lgr].remote) != 0 ? "smc-d"
-                                                                             : "same-host";
+  return lgr < PSTN_LGRS && LoadRelaxed(stack.s->lgrs[lgr].remote) != 0 ? "smc-d" : "same-host";
 }
 
 template <typename Visit>

@@ -72,23 +72,29 @@ void DropUser(uint32_t at) {
 }
 
 // A second reference, under a number of ours that the slot's table has. PSTN_NONE: no room.
-// `file`: a descriptor of the same open file.
+// `file`: a descriptor of the same open file. If that has none any more (a close() that went past
+// us), any other keeps the reference: the calls under way use the endpoint all the same.
 uint32_t Park(int file, uint32_t entry) {
-  const int high = sys::DupHigh(file);
+  int high = sys::DupHigh(file);
+  if (high < 0) high = sys::DupHigh(g_proc.stack_fd);
   if (high < 0) return PSTN_NONE;
   uint32_t at = 0;
   {
     Guard g(parked_lock);
     while (at < kParkedMax && parked[at].users != 0) at++;
     if (at < kParkedMax && !RefEntry(entry)) at = kParkedMax;
-    if (at < kParkedMax) parked[at] = {high, entry, 1};
+    if (at < kParkedMax) {
+      StoreRelaxed(parked[at].number, high);
+      StoreRelaxed(parked[at].entry, entry);
+      parked[at].users = 1;
+    }
     if (at < kParkedMax && at >= parked_hw) parked_hw = at + 1;
   }
   if (at == kParkedMax) {
     sys::Close(high);
     return PSTN_NONE;
   }
-  SetFd(high, entry);
+  SetSharedFd(high, entry);
   MarkPrivate(high, PSTN_FD_INTERNAL);
   return at;
 }
@@ -408,15 +414,24 @@ ThreadUses* Call::Room(uintptr_t frame, const Call* beside) {
 uint32_t AwaitReplaced(int fd) {
   for (;;) {
     const uint32_t now = FdEntry(fd);
-    if (now != kFdReplaced) return now;
+    if (!IsReplaced(now)) return now;
+    sys::Nap(kLookNs);
+  }
+}
+uint32_t AwaitUnclaimed(int fd) {
+  for (;;) {
+    const uint32_t now = AwaitReplaced(fd);
+    if (now != kFdClosing) return now;
     sys::Nap(kLookNs);
   }
 }
 
 void Call::Settle(Use& use) { SettleOwed(use.owed); }
 
-int Call::ParkedNumber(const Use& use) {
-  return LoadRelaxed(parked[LoadAcquire(use.owed) - 1].number);
+int Call::ParkedNumber(const Use& use, uint32_t entry) {
+  const uint32_t owed = LoadAcquire(use.owed);
+  if (owed == 0 || LoadRelaxed(parked[owed - 1].entry) != entry) return -1;
+  return LoadRelaxed(parked[owed - 1].number);
 }
 int Call::PinnedNumber() const { return LoadRelaxed(parked[pin_ - 1].number); }
 

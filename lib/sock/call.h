@@ -15,7 +15,8 @@
 // load
 //      `entry`. One of the two sees the other.
 // [H2] user: clear `entry`, light fence, load `owed`. Closer: store `owed`, heavy fence, load
-//      `entry`. Either the user settles, or the closer takes it back.
+//      `entry`. Either the user settles, or the closer takes it back. Until it does, the thread's
+//      next use may find it: what is parked says whose it is.
 //
 // A use that its thread will not come back to (a handler jumped out of it, the thread was
 // cancelled) ends at the thread's next call, or with the thread.
@@ -62,15 +63,11 @@ inline void LightFence() {
 
 class Call {
  public:
-  explicit Call(int fd) : fd_(fd), entry_(FdEntry(fd)) {
-    if (entry_ == kFdReplaced) [[unlikely]]
-      entry_ = AwaitReplaced(fd);
+  explicit Call(int fd) : fd_(fd), entry_(FdMeans(fd)) {
     if (IsObject(entry_)) Begin(__builtin_frame_address(0), nullptr);
   }
   // The second descriptor of one call.
-  Call(int fd, const Call& first) : fd_(fd), entry_(FdEntry(fd)) {
-    if (entry_ == kFdReplaced) [[unlikely]]
-      entry_ = AwaitReplaced(fd);
+  Call(int fd, const Call& first) : fd_(fd), entry_(FdMeans(fd)) {
     if (IsObject(entry_)) Begin(__builtin_frame_address(0), &first);
   }
   // Without a number, on an endpoint to which the caller has a reference of its own.
@@ -87,11 +84,10 @@ class Call {
   // The number to use for the kernel's half: the program's, or ours since another thread has closed
   // that.
   int fd() const {
-    return use_ != nullptr && LoadRelaxed(use_->owed) != 0 ? ParkedNumber(*use_)
-           : pin_ != 0                                     ? PinnedNumber()
-                                                           : fd_;
+    const int parked = Parked();
+    return parked >= 0 ? parked : pin_ != 0 ? PinnedNumber() : fd_;
   }
-  bool moved() const { return (use_ != nullptr && LoadRelaxed(use_->owed) != 0) || pin_ != 0; }
+  bool moved() const { return Parked() >= 0 || pin_ != 0; }
   // Parks it at once: fd() is then the same until the end. 0, or -errno; -EBADF: the number has
   // been closed meanwhile.
   long Pin();
@@ -133,10 +129,10 @@ class Call {
       uint32_t now = FdEntry(fd_);
       if (now == entry_) [[likely]]
         return;
-      if (now == kFdReplaced) {
-        StoreRelease(u.entry, 0u);
-        now = AwaitReplaced(fd_);
-      }
+      StoreRelease(u.entry, 0u);  // [H2]: it may have been given what the number meant
+      LightFence();
+      if (LoadRelaxed(u.owed) != 0) Settle(u);
+      if (IsReplaced(now)) now = AwaitReplaced(fd_);
       entry_ = now;
       if (!IsObject(now)) return End();
     }
@@ -146,7 +142,11 @@ class Call {
   friend class ByNumber;
   ThreadUses* Room(uintptr_t frame, const Call* beside);
   static void Settle(Use& use);
-  static int ParkedNumber(const Use& use);
+  // -1: it owes nothing.
+  int Parked() const {
+    return use_ != nullptr && LoadRelaxed(use_->owed) != 0 ? ParkedNumber(*use_, entry_) : -1;
+  }
+  static int ParkedNumber(const Use& use, uint32_t entry);
   int PinnedNumber() const;
   void Unpin();
 
@@ -192,7 +192,7 @@ class ManyCalls {
     ManyUse* many = Open(n, reinterpret_cast<uintptr_t>(__builtin_frame_address(0)));
     if (many == nullptr) return false;
     for (size_t i = 0; i < n; i++) {
-      const uint32_t e = FdEntry(fd_at(i));
+      const uint32_t e = FdMeans(fd_at(i));
       StoreRelaxed(many[i].entry, (e & PSTN_FD_KIND) == PSTN_FD_EP ? e : 0u);  // [H1]
     }
     LightFence();

@@ -223,52 +223,71 @@ void ReleaseLinger(pstn_ep& ep) {
 long CloseNumberOf(int fd, uint32_t entry) {
   pstn_stack& s = Stack();
   const uint32_t idx = entry & PSTN_FD_IDX;
-  if ((entry & PSTN_FD_KIND) != PSTN_FD_EPOLL || idx >= PSTN_EPOLLS) {
-    SetFd(fd, 0);
-    return sys::Close(fd);
-  }
+  if ((entry & PSTN_FD_KIND) != PSTN_FD_EPOLL || idx >= PSTN_EPOLLS) return CloseClaimed(fd);
   SetGuard h(s, s.epolls[idx]);
-  SetFd(fd, 0);
-  return sys::Close(fd);
+  return CloseClaimed(fd);
 }
 
-long SockClose(int fd, uint32_t entry) {
-  bool in_use;
-  {
-    TableChange change;
-    if (!TakeFd(fd, entry)) return -EBADF;
-    in_use = HandToUsers(fd, entry);
-  }
-  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
-  if (ep == nullptr) {
-    TableChange change;
-    const long r = CloseNumberOf(fd, entry);
-    DropFdRef(entry);
-    return r;
-  }
-  if (!in_use && LoadAcquire(ep->refs) == 1 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED)
-    ReleaseLinger(*ep);
-  TableChange change;
+namespace {
+
+// The rest of a close: the claimed number, which is ours alone by now, and its reference.
+long EndNumber(int fd, pstn_ep& ep) {
   ForgetFd(fd);
-  const uint32_t family = ep->family;
+  const uint32_t family = ep.family;
   bool reusable = false;
   CachedFd c;
-  if (FetchSub(ep->refs, 1u) == 1) {
+  if (FetchSub(ep.refs, 1u) == 1) {
     // The kernel's socket serves again if the kernel knows nothing of it. Nobody comes to refer to
     // the endpoint any more, so what its flags say stays true.
     constexpr uint32_t kNot = PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND;
-    const uint32_t flags = LoadRelaxed(ep->flags);
-    reusable = (flags & kNot) == 0 && LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED;
-    c = {fd, static_cast<uint16_t>(ep->kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0,
+    const uint32_t flags = LoadRelaxed(ep.flags);
+    reusable = (flags & kNot) == 0 && LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED;
+    c = {fd, static_cast<uint16_t>(ep.kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0,
          0};
-    if (ep->side == 0 && c.port != 0)
-      c.lgr_idx = ep->lgr_idx, c.conn_idx = ep->conn_idx, c.conn_gen = ep->conn_gen;
-    CloseEp(*ep);  // before the fd can be taken again: its port is the connection's
+    if (ep.side == 0 && c.port != 0)
+      c.lgr_idx = ep.lgr_idx, c.conn_idx = ep.conn_idx, c.conn_gen = ep.conn_gen;
+    CloseEp(ep);  // before the fd can be taken again: its port is the connection's
     WireWrote();
   }
-  if (reusable && CachePut(family, c)) return 0;
-  MarkPrivate(fd, 0);
-  return sys::Close(fd);
+  return reusable && CachePut(family, c) ? 0 : CloseClaimed(fd);
+}
+
+// The number is free at once, as in the kernel, and what it meant lingers under one of ours. That,
+// or -1: no number is left, and it does not linger.
+int FreeNumber(int fd, uint32_t entry, pstn_ep& ep) {
+  const int high = sys::DupHigh(fd);
+  if (high < 0) return -1;
+  FetchAdd(ep.refs, 1u);  // for as long as both numbers are in the slot's table
+  SetSharedFd(high, entry);
+  MarkPrivate(high, PSTN_FD_INTERNAL);
+  (void)CloseClaimed(fd);
+  FetchSub(ep.refs, 1u);
+  return high;
+}
+
+}  // namespace
+
+long SockClose(int fd, uint32_t entry) {
+  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+  {
+    TableChange change;
+    if (!ClaimFd(fd, entry, kFdClosing)) return -EAGAIN;
+    const bool in_use = HandToUsers(fd, entry);
+    if (ep == nullptr) {
+      const long r = CloseNumberOf(fd, entry);
+      DropFdRef(entry);
+      return r;
+    }
+    const bool lingers = !in_use && LoadAcquire(ep->refs) == 1 &&
+                         LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED && ep->linger_on != 0 &&
+                         ep->linger_sec != 0;
+    const int high = lingers ? FreeNumber(fd, entry, *ep) : -1;
+    if (high < 0) return EndNumber(fd, *ep);
+    fd = high;
+  }
+  ReleaseLinger(*ep);
+  TableChange change;
+  return EndNumber(fd, *ep);
 }
 
 }  // namespace postern

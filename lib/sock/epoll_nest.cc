@@ -153,7 +153,7 @@ void AdoptInner(int inner) {
 }  // namespace
 
 void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
-  if (op == EPOLL_CTL_ADD && (FdEntry(inner) & PSTN_FD_KIND) != PSTN_FD_EPOLL) AdoptInner(inner);
+  if (op == EPOLL_CTL_ADD && (FdMeans(inner) & PSTN_FD_KIND) != PSTN_FD_EPOLL) AdoptInner(inner);
   const Call call(inner);
   uint32_t idx;
   pstn_epoll* set = SetOf(call, &idx);

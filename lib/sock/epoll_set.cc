@@ -49,21 +49,17 @@ void AdoptDups(int epfd, pstn_epoll& set, uint32_t idx) {
     long r = sys::Call(SYS_kcmp, sys::Pid(), sys::Pid(), 0L /* KCMP_FILE */, static_cast<long>(fd),
                        static_cast<long>(epfd));
     may_ask = r != -EPERM && r != -ENOSYS;
-    if (r != 0) return;
-    FetchAdd(set.refs, 1u);
-    SetFd(fd, PSTN_FD_EPOLL | idx);
+    if (r != 0 || !ClaimFd(fd, 0, kFdReplaced)) return;
+    // It may have become another file before it was claimed.
+    r = sys::Call(SYS_kcmp, sys::Pid(), sys::Pid(), 0L, static_cast<long>(fd),
+                  static_cast<long>(epfd));
+    if (r == 0) FetchAdd(set.refs, 1u);
+    SetFd(fd, r == 0 ? PSTN_FD_EPOLL | idx : 0u);
   });
 }
 
-}  // namespace
-
-// Makes the object of a kernel epoll fd at its first accelerated member. It has its doorbell from
-// the beginning, and so whoever shares the set: a bell is in the kernel's set as long as any copy
-// of it is open.
-long Adopt(int epfd) {
-  TableChange change;
-  Guard g(adopt_lock);
-  if ((FdEntry(epfd) & PSTN_FD_KIND) == PSTN_FD_EPOLL) return 0;  // another thread was first
+// What Adopt makes of a claimed number: its entry, or -errno.
+long MakeSet(int epfd) {
   // The kernel says whether this is an epoll fd at all, and what is wrong otherwise.
   epoll_event probe = {};
   long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL),
@@ -100,11 +96,41 @@ long Adopt(int epfd) {
   StoreRelease(set.state, 1u);
   MarkWaiter(bed.waiter, PSTN_EV_USED);
   LocalOf(set, i).bell = bed.bell;
-  SetFd(epfd, PSTN_FD_EPOLL | i);
-  AdoptDups(epfd, set, i);
+  return static_cast<long>(PSTN_FD_EPOLL | i);
+}
+
+}  // namespace
+
+// Makes the object of a kernel epoll fd at its first accelerated member. It has its doorbell from
+// the beginning, and so whoever shares the set: a bell is in the kernel's set as long as any copy
+// of it is open.
+long Adopt(int epfd) {
+  TableChange change;
+  Guard g(adopt_lock);
+  const uint32_t e = AwaitUnclaimed(epfd);
+  if (e != 0) return (e & PSTN_FD_KIND) == PSTN_FD_EPOLL ? 0 : -EINVAL;  // another thread was first
+  if (!ClaimFd(epfd, 0, kFdReplaced)) return 0;
+  const long made = MakeSet(epfd);
+  if (made < 0) {
+    MarkPrivate(epfd, 0);
+    return made;
+  }
+  pstn_stack& s = Stack();
+  const uint32_t idx = static_cast<uint32_t>(made) & PSTN_FD_IDX;
+  AdoptDups(epfd, s.epolls[idx], idx);
+  SetFd(epfd, static_cast<uint32_t>(made));
   // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
-  (void)RingBell(g_proc.bells, BellOf(s, bed.waiter));
+  (void)RingBell(g_proc.bells, BellOf(s, s.epolls[idx].waiter_idx));
   return 0;
+}
+
+// Under the lock of those that make a kernel's set ours: what they have found open stays so.
+long SockEpollClose(int fd) {
+  TableChange change;
+  Guard g(adopt_lock);
+  if (!ClaimFd(fd, 0, kFdReplaced)) return -EAGAIN;
+  SockEpollGone(fd);
+  return CloseClaimed(fd);
 }
 
 // A set that this process has from the image before it needs a bell anew.

@@ -37,8 +37,7 @@ void Each(Fn fn) {
 
 void CloseAll(Shelf& shelf) {
   for (uint32_t i = 0; i < shelf.count; i++) {
-    MarkPrivate(shelf.at[i].fd, 0);
-    sys::Close(shelf.at[i].fd);
+    (void)CloseClaimed(shelf.at[i].fd);
   }
   shelf.count = 0;
 }
@@ -121,10 +120,10 @@ void CacheRemove(int fd) {
     for (uint32_t i = 0; i < shelf.count; i++) {
       if (shelf.at[i].fd != fd) continue;
       shelf.at[i] = shelf.at[--shelf.count];
+      MarkPrivate(fd, 0);
       return;
     }
   });
-  MarkPrivate(fd, 0);
 }
 
 }  // namespace postern

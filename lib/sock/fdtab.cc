@@ -97,16 +97,12 @@ pstn_fdchunk* ChunkFor(uint32_t fd, bool make) {
 
 }  // namespace
 
-namespace {
-
-void SetShared(int fd, uint32_t entry) {
-  if (!g_proc.attached) return;
+void SetSharedFd(int fd, uint32_t entry) {
+  if (!g_proc.attached || static_cast<uint32_t>(fd) >= kFdMax) return;
   uint32_t n = static_cast<uint32_t>(fd);
   pstn_fdchunk* c = ChunkFor(n, entry != 0);
   if (c != nullptr) StoreRelease(c->fd[n % PSTN_FDCHUNK_FDS], entry);
 }
-
-}  // namespace
 
 uint32_t SharedEntry(int fd) {
   if (!g_proc.attached || static_cast<uint32_t>(fd) >= kFdMax) return 0;
@@ -116,15 +112,26 @@ uint32_t SharedEntry(int fd) {
 
 void SetFd(int fd, uint32_t entry) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
-  MarkPrivate(fd, entry);
-  SetShared(fd, entry);
+  SetSharedFd(fd, entry);
+  MarkPrivate(fd, entry);  // last: another thread may claim the number now
 }
 
-bool TakeFd(int fd, uint32_t entry, uint32_t meanwhile) {
+bool ClaimFd(int fd, uint32_t entry, uint32_t meanwhile) {
   return static_cast<uint32_t>(fd) < kFdMax && CompareExchange(g_fd[fd], entry, meanwhile);
 }
 
-void ForgetFd(int fd) { SetShared(fd, 0); }
+long CloseClaimed(int fd) {
+  if (static_cast<uint32_t>(fd) >= kFdMax) return sys::Close(fd);
+  SetSharedFd(fd, 0);
+  const uint32_t mine = kFdReplaced | (SelfTid() & 0xffffffu);
+  MarkPrivate(fd, mine);
+  const long r = sys::Close(fd);
+  uint32_t seen = mine;
+  (void)CompareExchange(g_fd[fd], seen, 0u);
+  return r;
+}
+
+void ForgetFd(int fd) { SetSharedFd(fd, 0); }
 
 int MoveHigh(int fd) {
   if (fd < 0) return fd;

@@ -59,7 +59,7 @@ struct KernelSet {
   ~KernelSet() { Release(); }
 };
 
-bool IsSetFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
+bool IsSetFd(int fd) { return (FdMeans(fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
 
 // Closed, for the program.
 bool IsHidden(const Call& call) { return (call.entry() & PSTN_FD_KIND) == PSTN_FD_CACHED; }
@@ -250,7 +250,7 @@ long LetIn(const sigset_t* mask) {
 
 bool AnyOurs(pollfd* fds, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    const uint32_t entry = FdEntry(fds[i].fd), kind = entry & PSTN_FD_KIND;
+    const uint32_t entry = FdMeans(fds[i].fd), kind = entry & PSTN_FD_KIND;
     // What is the kernel's is so for good; a guess that is wrong costs a look.
     const pstn_ep* ep = kind == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
     if (kind == PSTN_FD_EPOLL || (ep != nullptr && AnswersFor(*ep))) return true;

@@ -70,16 +70,30 @@ inline uint32_t FdEntry(int fd) {  // pairs with MarkPrivate: what it names is m
   return static_cast<uint32_t>(fd) < kFdMax ? LoadAcquire(g_fd[fd]) : 0;
 }
 void MarkPrivate(int fd, uint32_t entry);  // this process's table only
+void SetSharedFd(int fd, uint32_t entry);  // the slot's table only
 void SetFd(int fd, uint32_t entry);        // both tables; the caller counts references
 uint32_t SharedEntry(int fd);              // what a number of our own stands for (call.h)
-// Takes `entry` away from the program: one of several threads that close the number may. It is the
-// library's own then, and the slot's table still has it (our death would release it), until
-// ForgetFd.
-bool TakeFd(int fd, uint32_t entry, uint32_t meanwhile = PSTN_FD_INTERNAL);
-// `meanwhile` of a number that is about to mean something else: calls wait for that, as dup2() is
-// one step in the kernel.
-inline constexpr uint32_t kFdReplaced = PSTN_FD_INTERNAL | 1;
-uint32_t AwaitReplaced(int fd);  // its entry then
+// A thread that changes what a number means, to the kernel and in the tables, claims it: of several
+// that would, one may. In a TableChange, for as long as that takes. The slot's table still has the
+// entry (our death would release it), until ForgetFd.
+//
+// kFdReplaced: it is about to mean something else. Calls wait for that, as dup2() is one step in
+// the kernel. kFdClosing: it is closed to calls, and about to be free.
+inline constexpr uint32_t kFdReplaced = PSTN_FD_INTERNAL | 1u << 24;
+inline constexpr uint32_t kFdClosing = PSTN_FD_INTERNAL | 1;
+inline bool IsReplaced(uint32_t entry) {
+  return (entry & (PSTN_FD_KIND | 1u << 24)) == kFdReplaced;
+}
+bool ClaimFd(int fd, uint32_t entry, uint32_t meanwhile);
+// Closes a claimed number. For the kernel it is free before this thread can say so in the table,
+// and may be another thread's by then: what that has put there stays.
+long CloseClaimed(int fd);
+uint32_t AwaitReplaced(int fd);    // the entry, when nobody replaces it
+inline uint32_t FdMeans(int fd) {  // the same, where that is rare
+  const uint32_t entry = FdEntry(fd);
+  return IsReplaced(entry) ? AwaitReplaced(fd) : entry;
+}
+uint32_t AwaitUnclaimed(int fd);  // the entry, when nobody closes it either
 void ForgetFd(int fd);
 // The library's own fds: the program may neither see nor close them.
 inline bool IsInternalFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL; }

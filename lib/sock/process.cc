@@ -79,7 +79,13 @@ uint64_t NetnsIno() {
   return r == 0 ? st.st_ino : 0;
 }
 
-void FillSlot(pstn_slot& slot) {
+// False: it has been given up as dead meanwhile.
+bool FillSlot(pstn_slot& slot) {
+  const auto taken = [](uint32_t state) {
+    return state == PSTN_SL_EMBRYO || state == PSTN_SL_LIVE;
+  };
+  uint32_t state = LoadAcquire(slot.state);
+  if (!taken(state)) return false;
   slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
   slot.start_time = StartTime();
   StoreRelaxed(slot.pidns, OwnPidns());
@@ -87,7 +93,10 @@ void FillSlot(pstn_slot& slot) {
   slot.lost_ns = 0;
   (void)sys::Call(SYS_prctl, 16L /* PR_GET_NAME */, &slot.comm[0]);
   StoreRelease(slot.pid, static_cast<uint32_t>(sys::Pid()));
-  StoreRelease(slot.state, PSTN_SL_LIVE);
+  while (taken(state)) {  // against ClaimDead: one of the two has it
+    if (CompareExchange(slot.state, state, uint32_t{PSTN_SL_LIVE})) return true;
+  }
+  return false;
 }
 
 uint32_t TakeSlot(uint32_t state) {
@@ -295,7 +304,8 @@ void AttachAfterExec(const char* text) {
   bool fits =
       spawned ? state == PSTN_SL_EMBRYO
               : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
-  if (!fits) {  // the variable was inherited by somebody for whom it was not meant
+  if (!fits ||
+      !FillSlot(mine)) {  // the variable was inherited by somebody for whom it was not meant
     UnmapStack(g_proc.view.s);
     g_proc.view.s = nullptr;
     g_proc.slot = PSTN_NONE;
@@ -319,7 +329,6 @@ void AttachAfterExec(const char* text) {
   }
   g_proc.attached = true;
   LearnNetns();
-  FillSlot(mine);
   Count(Stack().hdr, kCounterExecs);
   if (!spawned) ReleaseWaitersOf(static_cast<uint32_t>(slot));  // the last image's threads
   if (spawned) {
@@ -392,7 +401,7 @@ bool EnsureStack() {
     memcpy(Stack().hdr.options, &g_proc.opt, sizeof g_proc.opt);
     Stack().hdr.netns_ino = NetnsIno();
   }
-  FillSlot(Stack().slots[g_proc.slot]);
+  (void)FillSlot(Stack().slots[g_proc.slot]);
   g_proc.attached = true;
   CtlReconnect();
   return true;
@@ -401,7 +410,7 @@ bool EnsureStack() {
 bool JoinStack(int stack_fd) {
   stack_fd = MoveHigh(stack_fd);
   if (!g_proc.enabled || !Join(stack_fd, PSTN_NONE)) return false;
-  FillSlot(Stack().slots[g_proc.slot]);
+  (void)FillSlot(Stack().slots[g_proc.slot]);
   g_proc.attached = true;
   CtlReconnect();
   return true;
@@ -457,7 +466,11 @@ void ForkChild() {
   UseLockSlot(slot);
   g_proc.bells.told = &Stack().slots[slot].told;
   g_proc.bells.noted = 0;
-  FillSlot(Stack().slots[slot]);
+  if (!FillSlot(Stack().slots[slot])) {
+    g_proc.slot = PSTN_NONE;
+    g_proc.enabled = g_proc.attached = false;
+    return;
+  }
   Count(Stack().hdr, kCounterForks);
   // What the parent's other threads are in calls on is not the child's.
   UsesAfterFork();

@@ -258,6 +258,8 @@ inline bool MayBeSet(int fd) {
   return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL ||
          (LoadRelaxed(g_epolls_made[fd / 64]) >> (fd & 63) & 1u) != 0;
 }
+// Closes a kernel's set. -EAGAIN: it has become ours, or something else.
+long SockEpollClose(int fd);
 void SockEpollNest(int outer, int op, int inner, const epoll_event* ev);
 void SockEpollWatch(int epfd);
 void DropItemsOfEp(pstn_ep& ep);

@@ -57,6 +57,22 @@ void PrintFile(const char* prefix, const char* path) {
   Print(text);
 }
 
+// The lines of a status file that say which signals wait, are blocked and are caught.
+void PrintSignals(const char* path) {
+  char text[4096];
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  const ssize_t r = fd >= 0 ? read(fd, text, sizeof text - 1) : 0;
+  close(fd);
+  text[r > 0 ? r : 0] = 0;
+  for (char *next, *line = strtok_r(text, "\n", &next); line != nullptr;
+       line = strtok_r(nullptr, "\n", &next)) {
+    if (strncmp(line, "Sig", 3) != 0 && strncmp(line, "State", 5) != 0) continue;
+    Print("    ");
+    Print(line);
+    Print("\n");
+  }
+}
+
 void DumpSeats() {
   char text[200], path[64];
   for (const Seat& s : shared->seats) {
@@ -70,6 +86,8 @@ void DumpSeats() {
       snprintf(path, sizeof path, "/proc/%d/task/%d/%s", s.pid.load(), tid, file);
       PrintFile(file, path);
     }
+    snprintf(path, sizeof path, "/proc/%d/task/%d/status", s.pid.load(), tid);
+    PrintSignals(path);
   }
 }
 

@@ -52,6 +52,25 @@ int Listening(uint16_t* port, int backlog) {
   return fd;
 }
 
+// The other end of `client`. A thread that connects to what Listener() was may come to this one,
+// which has been given the same port since.
+int AcceptFrom(int listener, int client) {
+  sockaddr_in own{}, peer{};
+  socklen_t len = sizeof own;
+  if (getsockname(client, reinterpret_cast<sockaddr*>(&own), &len) != 0)
+    Bad("getsockname: errno %d", errno);
+  for (;;) {
+    len = sizeof peer;
+    const int fd = accept(listener, reinterpret_cast<sockaddr*>(&peer), &len);
+    if (fd >= 0 && peer.sin_port == own.sin_port) return fd;
+    if (fd >= 0) {
+      close(fd);
+    } else if (errno != EINTR && errno != 512 && errno != ECONNABORTED) {
+      Bad("accept: errno %d", errno);
+    }
+  }
+}
+
 }  // namespace
 
 bool MakePair(int ends[2]) {
@@ -69,10 +88,7 @@ bool MakePair(int ends[2]) {
     break;
   }
   if (r != 0) Bad("connect to a listener of its own: errno %d", errno);
-  int fd;
-  while ((fd = accept(listener, nullptr, nullptr)) < 0 && (errno == EINTR || errno == 512)) {
-  }
-  ends[1] = Private(fd);
+  ends[1] = Private(AcceptFrom(listener, ends[0]));
   close(listener);
   shared->fresh++;
   return true;

@@ -8,10 +8,12 @@
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -207,14 +209,73 @@ void Storm(int seconds) {
   printf("storm: %ld bytes, %ld of them from handlers\n", received, sent_in_handler.load());
 }
 
+// ---- new images: their mask is their maker's, whatever comes while they are made
+
+int ImageOfMask() {
+  sigset_t now;
+  pthread_sigmask(SIG_SETMASK, nullptr, &now);
+  for (int signo = 1; signo < 32; signo++) {
+    if (sigismember(&now, signo) != 0) return signo;
+  }
+  return 0;
+}
+
+std::atomic<pid_t> fired_at;  // 0: nobody
+void* Fire(void*) {
+  for (pid_t pid; (pid = fired_at) >= 0; usleep(5)) {
+    if (pid != 0) kill(pid, SIGWINCH);  // which an image ignores until it has a handler
+  }
+  return nullptr;
+}
+
+int EndOf(pid_t child) {
+  int status = -1;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return status;
+}
+
+void NewImages(const char* self, int rounds) {
+  struct sigaction note = {};
+  note.sa_handler = Note;
+  note.sa_flags = SA_RESTART;
+  sigaction(SIGWINCH, &note, nullptr);
+  fired_at = 0;
+  pthread_t fire;
+  pthread_create(&fire, nullptr, Fire, nullptr);
+  char text[2][8] = {"image", "mask"};
+  char* argv[] = {const_cast<char*>(self), text[0], text[1], nullptr};
+  int bad_exec = 0, bad_spawn = 0;
+  for (int i = 0; i < rounds; i++) {
+    pid_t child = fork();
+    if (child == 0) {
+      execv(self, argv);
+      _exit(127);
+    }
+    fired_at = child;
+    bad_exec += EndOf(child) != 0;
+    fired_at = getpid();
+    if (posix_spawn(&child, self, nullptr, nullptr, argv, environ) != 0) child = -1;
+    fired_at = 0;
+    bad_spawn += child < 0 || EndOf(child) != 0;
+  }
+  fired_at = -1;
+  pthread_join(fire, nullptr);
+  if (bad_exec + bad_spawn != 0) printf("bad: %d by exec, %d by spawn\n", bad_exec, bad_spawn);
+  Check("an image by exec() blocks what its maker has blocked", bad_exec == 0);
+  Check("an image by posix_spawn() blocks what its maker has blocked", bad_spawn == 0);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc == 3 && strcmp(argv[1], "image") == 0) return ImageOfMask();
   Connect();
   Flags();
   Waits(200);     // while it spins
   Waits(100000);  // while it sleeps
   Storm(argc > 1 ? atoi(argv[1]) : 2);
+  NewImages(argv[0], 60);
   printf("%s\n", failures == 0 ? "all as it should be" : "failed");
   return failures == 0 ? 0 : 1;
 }
