@@ -319,7 +319,7 @@ bool Registry::MayBeOfFamily(Stack& stack, uint32_t slot, const SlotCopy& copy, 
   Suspect& suspect = it->second;
   if (suspect.parent != copy.pid || suspect.child != here) suspect = {copy.pid, here, now};
   if (IsOfFamily(stack, here)) suspect.last_alive = now;
-  return now - suspect.last_alive < kExecGrace;
+  return now - suspect.last_alive < kEmbryoGrace;
 }
 
 // The process has exec'd, and its new image has not said hello.

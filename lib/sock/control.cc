@@ -117,8 +117,11 @@ void Disconnect() {
     else if (fd >= 0)
       sys::Close(fd);
   }
-  CloseInternal(g_proc.ctl_fd);
+  const int fd = g_proc.ctl_fd;
+  const uint32_t line = FetchAdd(g_proc.ctl_line, 1u);
   StoreRelaxed(g_proc.ctl_fd, -1);
+  SockEpollLineLost(line, fd);
+  CloseInternal(fd);
   StoreRelaxed(g_proc.ctl_retry_ns, MonotonicNs() + kRetryNs);
 }
 
@@ -546,8 +549,9 @@ void WatchLocks() {
 }
 
 void CtlAfterFork() {
-  CloseInternal(g_proc.ctl_fd);
+  CloseInternal(g_proc.ctl_fd);  // what sets have of it is the parent's
   StoreRelaxed(g_proc.ctl_fd, -1);
+  FetchAdd(g_proc.ctl_line, 1u);
   StoreRelaxed(g_proc.ctl_retry_ns, 0);
   const LineGuard line;
   (void)ConnectLocked();

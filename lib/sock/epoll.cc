@@ -228,8 +228,7 @@ void DropItemsOfEp(pstn_ep& ep) {
   }
 }
 
-// A number of this process that means the set, if possible `epfd`; -1: none.
-static int NumberOf(uint32_t set_idx, int epfd) {
+int NumberOf(uint32_t set_idx, int epfd) {
   const uint32_t entry = PSTN_FD_EPOLL | set_idx;
   if (FdEntry(epfd) == entry) return epfd;
   const int hw = static_cast<int>(LoadRelaxed(g_fd_hw));

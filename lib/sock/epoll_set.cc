@@ -133,6 +133,30 @@ long SockEpollClose(int fd) {
   return CloseClaimed(fd);
 }
 
+namespace {
+
+void KernelDel(int epfd, int fd) {
+  epoll_event ev = {};
+  (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), fd, &ev);
+}
+
+// The line to posternd tells a set that has listeners.
+void WatchLine(int epfd, const pstn_epoll& set, SetLocal& l) {
+  for (;;) {
+    const uint32_t line = LoadAcquire(g_proc.ctl_line);
+    const int fd = LoadRelaxed(g_proc.ctl_fd);
+    if (fd < 0 || LoadRelaxed(l.control) == line) return;
+    StoreRelaxed(l.control, line);
+    (void)KernelAdd(epfd, fd, EPOLLIN, set.magic | kTagControl);
+    FullFence();  // [F1] against SockEpollLineLost
+    if (LoadAcquire(g_proc.ctl_line) == line) return;
+    KernelDel(epfd, fd);  // it was lost meanwhile
+    StoreRelaxed(l.control, 0u);
+  }
+}
+
+}  // namespace
+
 // A set that this process has from the image before it needs a bell anew.
 long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
   SetLocal& l = LocalOf(set, idx);
@@ -154,11 +178,17 @@ long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
       l.bell = fd;
     }
   }
-  if (set.listeners != 0 && l.control != LoadRelaxed(g_proc.ctl_fd)) {
-    l.control = LoadRelaxed(g_proc.ctl_fd);
-    if (l.control >= 0) (void)KernelAdd(epfd, l.control, EPOLLIN, set.magic | kTagControl);
-  }
+  if (set.listeners != 0) WatchLine(epfd, set, l);
   return 0;
+}
+
+void SockEpollLineLost(uint32_t line, int fd) {
+  FullFence();  // [F1] against WatchLine
+  for (uint32_t i = 0; i < PSTN_EPOLLS && i < LoadRelaxed(Stack().hdr.epolls.hw); i++) {
+    if (!CompareExchange(set_local[i].control, line, 0u)) continue;
+    const int epfd = NumberOf(i, -1);
+    if (epfd >= 0) KernelDel(epfd, fd);
+  }
 }
 
 }  // namespace postern

@@ -23,8 +23,8 @@ inline constexpr uint32_t kExclusiveOk =
 enum First : uint32_t { kNobodyFirst, kKernelFirst, kOursFirst };  // at the next look
 struct SetLocal {
   uint32_t gen;
-  int bell;     // 0: not opened here
-  int control;  // ctl_fd that is registered; 0: none
+  int bell;          // 0: not opened here
+  uint32_t control;  // (a) ctl_line of the line that is registered; 0: none
   uint32_t epfd;
   uint64_t kernel_look_ns;
   uint64_t ours_ns;  // last event of an accelerated socket: no spinning where there are none
@@ -42,6 +42,8 @@ inline pstn_epoll* SetOf(const Call& call, uint32_t* idx) {
   return &Stack().epolls[*idx];
 }
 
+// A number of this process that means the set, if possible `epfd`; -1: none.
+int NumberOf(uint32_t set_idx, int epfd);
 long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data);
 // This process's part of a set.
 SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx);

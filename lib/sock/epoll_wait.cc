@@ -99,7 +99,7 @@ long LookAtKernel(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* 
     } else if (tag == kTagControl) {
       CtlDrain();
       if (LoadRelaxed(g_proc.ctl_fd) < 0) {
-        local.control = 0;
+        StoreRelaxed(local.control, 0u);
         CtlReconnect();
       }
     } else if (tag < PSTN_ITEMS) {

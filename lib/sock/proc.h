@@ -32,6 +32,7 @@ struct Process {
 
   // posternd
   int ctl_fd = -1;
+  uint32_t ctl_line = 1;  // (a) which of the lines that this process has had
   uint32_t ctl_seq = 0;
   pstn_lock ctl_lock{};
   uint64_t ctl_retry_ns = 0;  // not before this

@@ -260,6 +260,9 @@ inline bool MayBeSet(int fd) {
 }
 // Closes a kernel's set. -EAGAIN: it has become ours, or something else.
 long SockEpollClose(int fd);
+// The line to posternd, `fd`, is about to be closed: sets tell of it no longer. Without that they
+// would for as long as a thread sleeps in poll() on it, which holds its file.
+void SockEpollLineLost(uint32_t line, int fd);
 void SockEpollNest(int outer, int op, int inner, const epoll_event* ev);
 void SockEpollWatch(int epfd);
 void DropItemsOfEp(pstn_ep& ep);
