@@ -105,6 +105,8 @@ long MakeSet(int epfd) {
 // the beginning, and so whoever shares the set: a bell is in the kernel's set as long as any copy
 // of it is open.
 long Adopt(int epfd) {
+  if (epfd < 0) return -EBADF;
+  if (static_cast<uint32_t>(epfd) >= kFdMax) return -ENOSPC;  // no number that we keep a table of
   TableChange change;
   Guard g(adopt_lock);
   const uint32_t e = AwaitUnclaimed(epfd);
