@@ -21,7 +21,7 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path[:0] = [HERE, os.path.join(HERE, "..", "tests", "programs")]
+sys.path[:0] = [HERE, os.path.join(HERE, "..", "tests", "programs", "kit")]
 import netlab  # noqa: E402
 from bench import loss_report, lossy, machine  # noqa: E402
 from bench.process import BenchError  # noqa: E402

@@ -8,6 +8,14 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "base/clock.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "event/epoll.h"
+#include "event/poll.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+#include "family/turn.h"
 #include "real.h"
 
 using namespace postern;

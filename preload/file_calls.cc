@@ -14,7 +14,17 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/sys.h"
+#include "endpoint/call.h"
+#include "endpoint/refs.h"
+#include "event/epoll.h"
+#include "family/family.h"
+#include "family/fdcache.h"
+#include "family/fdtab.h"
+#include "option/options.h"
+#include "peer/close.h"
 #include "real.h"
+#include "stream/stream.h"
 
 using namespace postern;
 

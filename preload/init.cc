@@ -6,6 +6,13 @@
 
 #include <csignal>
 
+#include "base/sys.h"
+#include "endpoint/call.h"
+#include "endpoint/refs.h"
+#include "family/family.h"
+#include "family/fdcache.h"
+#include "family/fdtab.h"
+#include "life/process.h"
 #include "real.h"
 
 namespace postern {

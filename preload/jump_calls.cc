@@ -5,6 +5,7 @@
 // waits for it. Calls whose functions the jump leaves standing (a jump within the handler) go on.
 #include <setjmp.h>
 
+#include "endpoint/call.h"
 #include "real.h"
 
 using namespace postern;

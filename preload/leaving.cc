@@ -1,6 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// leaving.cc - see leaving.h. What happens to the sockets themselves is in lib/sock/export.cc.
+// leaving.cc - see leaving.h. What happens to the sockets themselves is in lib/peer/export.cc.
 #include "leaving.h"
+#include "base/sys.h"
+#include "endpoint/call.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+#include "peer/export.h"
+#include "real.h"
 
 #include <elf.h>
 #include <spawn.h>
@@ -10,8 +16,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-
-#include "real.h"
 
 namespace postern {
 

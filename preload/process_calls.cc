@@ -17,9 +17,14 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/sys.h"
+#include "endpoint/call.h"
+#include "family/family.h"
+#include "family/fdtab.h"
 #include "leaving.h"
+#include "life/process.h"
+#include "life/reap.h"
 #include "real.h"
-#include "sock/reap.h"
 #include "spawning.h"
 
 using namespace postern;
@@ -148,11 +153,31 @@ bool Collect(const char* arg, va_list ap, char** argv) {
 
 }  // namespace
 
+namespace {
+
+// In the parent, which has made a slot for the child; negative: it is not to be.
+void Forked(pid_t child) {
+  if (child != 0 && g_proc.attached && EmbryoSlot() != PSTN_NONE) Adopted(EmbryoSlot(), child);
+}
+
+}  // namespace
+
 PSTN_EXPORT pid_t fork() noexcept {
-  pid_t r = PSTN_REAL(fork)();
-  if (r == 0 || !g_proc.attached || EmbryoSlot() == PSTN_NONE) return r;
-  Adopted(EmbryoSlot(), r);
-  return r;
+  const pid_t child = PSTN_REAL(fork)();
+  Forked(child);
+  return child;
+}
+// The same without the handlers of pthread_atfork.
+PSTN_EXPORT pid_t _Fork() noexcept {
+  ForkPrepare();
+  const pid_t child = PSTN_REAL(_Fork)();
+  if (child == 0) {
+    ForkChild();
+    return 0;
+  }
+  ForkParent();
+  Forked(child);
+  return child;
 }
 PSTN_EXPORT pid_t vfork() noexcept { return fork(); }
 
@@ -185,7 +210,7 @@ PSTN_EXPORT int clone(int (*fn)(void*), void* stack, int flags, void* arg, ...) 
   ForkPrepare();
   int r = PSTN_REAL(clone)(RunCloned, stack, flags, &c, ptid, tls, ctid);
   ForkParent();
-  if (EmbryoSlot() != PSTN_NONE) Adopted(EmbryoSlot(), r);
+  Forked(r);
   return r;
 }
 PSTN_EXPORT int unshare(int flags) noexcept {
@@ -276,7 +301,8 @@ int postern::SpawnWith(pid_t* pid, const char* path, bool search, char* const en
   }
   char attach[kAttachBytes];
   char* env[kMaxEnv];
-  SpawnPrepare();  // what the slot's table says and what the child inherits is one state
+  // What the slot's table says and what the child inherits is one state.
+  SpawnPrepare([] { ExportInherited(true); });
   uint32_t slot = EmbryoSlot();
   size_t len = slot != PSTN_NONE ? ExecPrepare(attach, sizeof attach, slot, true) : 0;
   int r = len != 0 && WithAttach(envp, attach, env, kMaxEnv) ? spawn(context, pid, env)

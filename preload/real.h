@@ -5,9 +5,14 @@
 // allocator that opens files) goes straight to the kernel where a system call of the same shape
 // exists.
 #pragma once
+#include <fcntl.h>
+#include <sys/socket.h>
+
 #include <cerrno>
 
-#include "sock/sock.h"
+#include "endpoint/call.h"
+#include "family/family.h"
+#include "family/fdtab.h"
 
 #define PSTN_EXPORT extern "C" __attribute__((visibility("default")))
 

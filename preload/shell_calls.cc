@@ -17,6 +17,8 @@
 #include <cstring>
 
 #include "base/local_lock.h"
+#include "base/sys.h"
+#include "family/family.h"
 #include "real.h"
 #include "spawning.h"
 

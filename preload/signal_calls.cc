@@ -19,6 +19,9 @@
 #include <cstring>
 
 #include "base/local_lock.h"
+#include "base/sys.h"
+#include "family/family.h"
+#include "family/interrupts.h"
 #include "real.h"
 #include "spawning.h"
 

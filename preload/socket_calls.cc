@@ -1,13 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-// socket_calls.cc - the socket API: translate, call lib/sock, translate back.
+// socket_calls.cc - the socket API: translate, call lib/, translate back.
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <cstdarg>
 #include <cstring>
 
+#include "base/clock.h"
+#include "base/sys.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "family/family.h"
+#include "family/fdtab.h"
 #include "leaving.h"
+#include "offhost/datagram_calls.h"
+#include "option/options.h"
+#include "option/tcp_info.h"
+#include "peer/connect.h"
 #include "real.h"
+#include "sock/socket.h"
+#include "stream/stream.h"
+#include "stream/zerocopy.h"
 
 using namespace postern;
 

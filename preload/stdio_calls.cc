@@ -8,6 +8,9 @@
 #include <cstdlib>
 
 #include "base/local_lock.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "family/family.h"
 #include "real.h"
 
 using namespace postern;

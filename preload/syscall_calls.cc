@@ -16,7 +16,11 @@
 #include <cstdarg>
 #include <cstring>
 
+#include "base/sys.h"
+#include "family/family.h"
+#include "family/fdtab.h"
 #include "leaving.h"
+#include "life/process.h"
 #include "real.h"
 
 extern "C" int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept;

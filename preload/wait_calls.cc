@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
+#include "life/process.h"
 #include "real.h"
 
 using namespace postern;

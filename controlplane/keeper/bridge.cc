@@ -1,6 +1,12 @@
 // bridge.cc - see bridge.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "bridge.h"
+#include "endpoint/call.h"
+#include "family/fdtab.h"
+#include "option/options.h"
+#include "peer/close.h"
+#include "sock/socket.h"
+#include "stream/stream.h"
 
 #include <linux/sockios.h>
 #include <netinet/in.h>
@@ -10,8 +16,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-
-#include "sock/sock.h"
 
 namespace postern::keeper {
 namespace {

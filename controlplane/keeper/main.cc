@@ -3,7 +3,7 @@
 // it.
 //
 // One for each stack that needs it, started by posternd with the stack in descriptor 3. Today it
-// carries connections whose descriptors have left the family (lib/sock/export.cc); it ends when the
+// carries connections whose descriptors have left the family (lib/peer/export.cc); it ends when the
 // last of them has ended. It is a process of the family: what it holds is dropped like any other
 // process's when it dies, so that a killed keeper resets its connections and harms nothing else.
 #include <signal.h>
@@ -20,9 +20,15 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/clock.h"
 #include "bridge.h"
+#include "control/posternd.h"
 #include "ctl/packet.h"
-#include "sock/sock.h"
+#include "event/epoll.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+#include "life/process.h"
+#include "peer/export.h"
 #include "wire_keeper.h"
 
 namespace postern::keeper {

@@ -1,13 +1,19 @@
 // wire_keeper.cc - see wire_keeper.h.
 // SPDX-License-Identifier: Apache-2.0
 #include "wire_keeper.h"
+#include "../posternd/kit/proc.h"
+#include "base/clock.h"
+#include "control/posternd.h"
+#include "event/wait.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+#include "family/turn.h"
+#include "life/reap.h"
+#include "offhost/wire.h"
 
 #include <sys/epoll.h>
 
 #include <cerrno>
-
-#include "../posternd/proc.h"
-#include "sock/reap.h"
 
 namespace postern::keeper {
 namespace {

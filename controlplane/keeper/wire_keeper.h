@@ -6,7 +6,7 @@
 #pragma once
 #include <cstdint>
 
-#include "sock/wire.h"
+#include "offhost/wire.h"
 
 namespace postern::keeper {
 

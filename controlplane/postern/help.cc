@@ -4,7 +4,7 @@
 
 #include <sstream>
 
-#include "base/options.h"
+#include "base/schema/options.h"
 
 namespace postern::wrapper {
 namespace {
@@ -84,13 +84,10 @@ std::string HelpText() {
 std::string TuningText() {
   std::ostringstream out;
   out << "# Tuning\n\n"
-         "<!-- Generated from lib/base/options.def by `postern --dump-tuning-md`; a test compares. "
-         "Do not edit. -->\n\n"
-         "No option is needed for correctness: the defaults are safe. Values come, later beating "
-         "earlier, from the profile\n"
-         "(`--profile`), the environment and `-o key=value`. An unknown name or a value out of "
-         "range is an error of the wrapper and a\n"
-         "warning of the library.\n\n"
+         "<!-- Generated from lib/base/schema/options.def by `postern --dump-tuning-md` -->\n\n"
+         "No option is needed for correctness: the defaults are safe. Values come, later beating\n"
+         "earlier, from the profile (`--profile`), the environment and `-o key=value`. An unknown\n"
+         "name or a value out of range is an error of the wrapper and a warning of the library.\n\n"
          "| option | default | values | environment | meaning |\n"
          "|---|---|---|---|---|\n";
   for (size_t i = 0; i < kOptionCount; ++i) {

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "base/options.h"
+#include "base/schema/options.h"
 #include "daemon.h"
 #include "help.h"
 #include "runtime_dir.h"

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "ask.h"
+#include "line/ask.h"
 #include "route.h"
-#include "selftest.h"
+#include "selftest/selftest.h"
 #include "show.h"
 
 #ifndef POSTERN_VERSION

@@ -13,9 +13,9 @@
 #include <memory>
 #include <utility>
 
-#include "ask.h"
-#include "stack/route.h"
-#include "stack/route_key.h"
+#include "line/ask.h"
+#include "stack/route/route.h"
+#include "stack/route/route_key.h"
 #include "state/area.h"
 
 namespace postern::ctl_command {

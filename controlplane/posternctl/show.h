@@ -3,7 +3,7 @@
 #pragma once
 #include <ostream>
 
-#include "ask.h"
+#include "line/ask.h"
 
 namespace postern::ctl_command {
 

@@ -18,9 +18,10 @@
 #include "base/sys.h"
 #include "confine.h"
 #include "ctl/packet.h"
-#include "sock/negotiate.h"
-#include "sock/reap.h"
-#include "sock/sock.h"
+#include "family/family.h"
+#include "family/holder.h"
+#include "life/reap.h"
+#include "peer/negotiate.h"
 
 namespace postern::reaper {
 namespace {

@@ -6,9 +6,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../posternd/fd.h"
+#include "../posternd/kit/fd.h"
 #include "vi/area.h"
-#include "vi/soft_driver.h"
+#include "vi/soft/soft_driver.h"
 
 namespace postern::softnic {
 

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "../posternd/fd.h"
+#include "../posternd/kit/fd.h"
 #include "steer.h"
 
 namespace postern::softnic {

@@ -13,7 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "wire/packet.h"
+#include "wire/packet/packet.h"
 
 namespace postern::softnic {
 namespace {

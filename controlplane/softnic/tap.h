@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <string>
 
-#include "../posternd/fd.h"
+#include "../posternd/kit/fd.h"
 #include "kernel_side.h"
 
 namespace postern::softnic {

@@ -13,7 +13,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "../posternd/fd.h"
+#include "../posternd/kit/fd.h"
 
 namespace postern::verbsnic {
 namespace {

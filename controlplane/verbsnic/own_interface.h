@@ -12,7 +12,7 @@
 #pragma once
 #include <string>
 
-#include "../posternd/fd.h"
+#include "../posternd/kit/fd.h"
 #include "../softnic/kernel_side.h"
 
 namespace postern::verbsnic {

@@ -99,7 +99,7 @@ struct PSTN_LINE pstn_evmap {
 #define PSTN_EV_USED 1u    /* owner listens here */
 #define PSTN_EV_SYN 2u     /* ring it for new connections too: it waits for a listener */
 #define PSTN_EVMAP_SYN 0u  /* server side: connections that wait to be admitted to a listener */
-#define PSTN_EVMAP_WIRE 1u /* connections whose other end is the engine (sock/wire.h) */
+#define PSTN_EVMAP_WIRE 1u /* connections whose other end is the engine (offhost/wire.h) */
 #define PSTN_EVMAP_ALL (PSTN_WAITERS - 1u) /* connections with more than one waiter, or none's */
 
 /* Rarely written by its side, so that it stays shared in the other side's cache. */
@@ -119,8 +119,8 @@ struct PSTN_LINE pstn_conn_ctl {
 
 /* Written at each receive by the reading side: its read offset in the peer's ring. */
 struct PSTN_LINE pstn_conn_pos {
-  pstn_u64
-      read; /* (o) generation of the ring << 32 | read offset in it, one word so that they agree */
+  /* (o) generation of the ring << 32 | read offset in it, one word so that they agree */
+  pstn_u64 read;
   pstn_u64 zero[7];
 };
 
@@ -161,9 +161,9 @@ enum {
 #define PSTN_TXW_FUTEX 1u /* a thread sleeps on tx_wait */
 #define PSTN_TXW_POST 2u  /* post to rx_notify's evmap */
 
-#define PSTN_NOTIFY_ALL                                                                        \
-  0xffffu                  /* post to evmap PSTN_EVMAP_ALL: whoever of the side comes by first \
-                              tells its waiters, whom only the side itself knows */
+/* post to evmap PSTN_EVMAP_ALL: the first thread of the side that comes by tells its waiters, whom
+ * only the side itself knows */
+#define PSTN_NOTIFY_ALL 0xffffu
 #define PSTN_NOTIFY_SYN 1u /* = PSTN_EVMAP_SYN + 1: as a new connection (TCP_DEFER_ACCEPT) */
 
 /* Ring descriptor: generation 63..48, flags 47..44, class 43..40, page (4 KiB, from the segment's
@@ -173,10 +173,10 @@ enum {
 #define PSTN_RING_F_SWITCH (1ull << 44)
 /* Only in the memory of the family (pstn_tx.ring, pstn_rx.ring): steps of a move that has begun,
  * for whoever takes over from a process that died in it (smcd/ring.cc). */
-#define PSTN_RING_F_PENDING (1ull << 45) /* tx: this ring is used from now on, tell the reader so \
-                                          */
-#define PSTN_RING_F_FRESH (1ull << 46)   /* rx: the next record is this ring's first */
-#define PSTN_RING_OLD_MARK_SHIFT 44      /* tx.old_ring: line of its SWITCH mark */
+/* tx: this ring is used from now on, tell the reader so */
+#define PSTN_RING_F_PENDING (1ull << 45)
+#define PSTN_RING_F_FRESH (1ull << 46)     /* rx: the next record is this ring's first */
+#define PSTN_RING_OLD_MARK_SHIFT 44        /* tx.old_ring: line of its SWITCH mark */
 #define PSTN_RING_PLACE ((1ull << 40) - 1) /* the page; 0, the header page, is no ring's */
 
 /* Record header, at 64-byte alignment: length of payload, or a marker. 0 = nothing here yet. */
@@ -230,10 +230,10 @@ struct PSTN_LINE pstn_tx {
   pstn_u64 bytes;   /* (l) payload sent */
   pstn_u32 records; /* (l) */
   pstn_u32 blocked; /* (l) times in a row that the ring was too small */
-  pstn_u64
-      old_ring; /* (l) ring that the reader has still to leave, and the mark's line; 0 = none */
-  pstn_u32
-      burst; /* (l) ring bytes that are written at a time, before the reader has drained them */
+  /* (l) ring that the reader has still to leave, and the mark's line; 0 = none */
+  pstn_u64 old_ring;
+  /* (l) ring bytes that are written at a time, before the reader has drained them */
+  pstn_u32 burst;
   pstn_u32 since; /* (l) ring bytes written since the reader was last seen to have drained it */
   pstn_u32 seen;  /* (l) `records` when the sweep of idle rings last came by */
   pstn_u32 step;  /* (l) from one look at the reader's offset to the next */
@@ -256,7 +256,7 @@ struct PSTN_LINE pstn_rx {
   pstn_u64 urgent_end; /* (l) position behind the urgent byte that was last heard of */
   pstn_u64 after_end;  /* (l) payload received after the peer had closed */
   pstn_u32 run;        /* (l) reads since the ring was last found empty */
-  pstn_u32 pause_ns;   /* (l) how long a reader that finds it so lets it fill (sock/io.cc) */
+  pstn_u32 pause_ns;   /* (l) how long a reader that finds it so lets it fill (stream/io.cc) */
 };
 #define PSTN_RXG_RESET 1u        /* ECONNRESET was reported */
 #define PSTN_RXG_URGENT_TAKEN 2u /* the urgent byte was received with MSG_OOB */
@@ -268,7 +268,7 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 refs;   /* (a) fds, over all processes, that mean this endpoint; +1 in an accept queue */
   pstn_u32 family; /* (c) AF_INET or AF_INET6 */
   pstn_u32 flags;  /* (a) PSTN_EPF_* */
-  pstn_u32 reason; /* (a) why it is not accelerated; base/reasons.def */
+  pstn_u32 reason; /* (a) why it is not accelerated; base/schema/reasons.def */
   pstn_u32 lgr_idx, conn_idx; /* (c once established) */
   pstn_u32 side;              /* (c once established) */
   pstn_u32 conn_gen;
@@ -298,19 +298,19 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 busy_poll, priority, owner_slot;
   pstn_u32 kernel_port; /* (c) ephemeral port that the kernel's socket holds; 0 = none */
   pstn_u32 pollers;     /* (l: item_lock) threads asleep in poll() on it */
-  pstn_u32
-      took_over; /* (o) endpoint + 1 whose connection this one is taking over (sock/export.cc) */
+  /* (o) endpoint + 1 whose connection this one is taking over (peer/export.cc) */
+  pstn_u32 took_over;
   struct pstn_lock setup_lock; /* bind, connect, listen; not yet connected: export */
   pstn_u32 sleepers;           /* (a) threads asleep on our ctl line; one that died there costs a
                                   futex call at each shutdown */
   union {
     pstn_u64 syn_ns;         /* (c) in an accept queue: when its client connected */
     pstn_u64 kernel_options; /* (a) else: options that we do not keep and the program has set, a bit
-                                for each of sock/inherit.cc's table */
+                                for each of endpoint/inherit.cc's table */
   };
   pstn_u32 held; /* (a) listener: connections that posternd keeps for accept(): TCP after all */
-  pstn_u32
-      in_talks; /* (a) listener: connections of which posternd does not know yet what they become */
+  /* (a) listener: connections of which posternd does not know yet what they become */
+  pstn_u32 in_talks;
   pstn_u32 zerocopy_sent, zerocopy_told; /* (a) sends with MSG_ZEROCOPY; completions given out */
 };
 
@@ -322,7 +322,7 @@ enum {
   PSTN_EP_ESTABLISHED = 4, /* includes half-closed */
   PSTN_EP_KERNEL = 5,      /* the kernel's TCP serves this one; `reason` says why */
   PSTN_EP_CLOSED = 6,      /* last reference dropped, being taken apart */
-  PSTN_EP_CONNECTING = 7   /* the engine has its handshake (sock/wire_connect.cc) */
+  PSTN_EP_CONNECTING = 7   /* the engine has its handshake (offhost/wire_connect.cc) */
 };
 
 #define PSTN_EPF_NONBLOCK 0x001u
@@ -348,20 +348,18 @@ enum {
 #define PSTN_EPF_INQ 0x400000u            /* TCP_INQ: recvmsg() tells what is left */
 #define PSTN_EPF_ZEROCOPY 0x200000u       /* SO_ZEROCOPY: sends with MSG_ZEROCOPY are numbered */
 #define PSTN_EPF_SMC 0x2000000u /* its SYN, or its clients' SYN-ACKs, carry SMC's option */
-#define PSTN_EPF_ENGINE \
-  0x8000000u /* the engine's end of a connection through a VI: no fd means it */
-#define PSTN_EPF_PORT_LENT                                                                     \
-  0x20000000u                        /* local.port is the stack's; it goes with the connection \
-                                      */
+/* the engine's end of a connection through a VI: no fd means it */
+#define PSTN_EPF_ENGINE 0x8000000u
+/* local.port is the stack's; it goes with the connection */
+#define PSTN_EPF_PORT_LENT 0x20000000u
 #define PSTN_EPF_STEERED 0x10000000u /* listener: its clients on a VI's interface come to us */
 #define PSTN_EPF_POLLED 0x4000000u   /* listener: some program waits for it by poll() or select() */
-#define PSTN_EPF_PORT_GIVEN_UP                                                                  \
-  0x1000000u                             /* kernel_port is not the socket's any more, but shows \
-                                          */
+/* kernel_port is not the socket's any more, but shows */
+#define PSTN_EPF_PORT_GIVEN_UP 0x1000000u
 #define PSTN_EPF_DISCONNECTING 0x100000u /* shutdown() met a connect() that had failed */
 #define PSTN_EPF_DATAGRAM 0x40000000u    /* UDP: the kernel's, and on the wire if `wire` is not 0 */
-#define PSTN_EPF_EXPORTED \
-  0x80000u /* others than the family have the fd: the kernel serves it, see sock/export.cc */
+/* others than the family have the fd: the kernel serves it, see peer/export.cc */
+#define PSTN_EPF_EXPORTED 0x80000u
 
 struct PSTN_LINE pstn_item {
   pstn_u32 next;               /* free list */
@@ -501,9 +499,9 @@ struct pstn_stack_hdr {
   struct pstn_lock lgr_lock;
   pstn_u32 slots_hw, lgrs_hw; /* (a) */
   pstn_u32 reaper_pidns;      /* (a) PID namespace of the reaper that works here; 0: none does */
-  PSTN_LINE pstn_u64 counters[PSTN_COUNTERS];    /* (a) base/counters.def */
+  PSTN_LINE pstn_u64 counters[PSTN_COUNTERS];    /* (a) base/schema/counters.def */
   PSTN_LINE pstn_u64 reasons[PSTN_COUNTERS];     /* (a) fallbacks by reason */
-  PSTN_LINE pstn_u8 options[PSTN_OPTIONS_BYTES]; /* (c) struct Options of lib/base/options.h */
+  PSTN_LINE pstn_u8 options[PSTN_OPTIONS_BYTES]; /* (c) struct Options of base/schema/options.h */
 };
 
 struct pstn_stack {
@@ -529,8 +527,8 @@ struct pstn_dir_listener {
   pstn_u32 ep_idx, ep_gen;
   struct pstn_addr local; /* all zero ip: wildcard of `family` */
   pstn_u32 family, v6only, backlog;
-  pstn_u32
-      learnt; /* 1: of another network namespace, known from a handshake; its address is not ours */
+  /* 1: of another network namespace, known from a handshake; its address is not ours */
+  pstn_u32 learnt;
   pstn_u64 netns_ino, cookie;
   struct pstn_addr source; /* learnt: the address of ours from which it is reached */
 };

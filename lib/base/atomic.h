@@ -68,8 +68,9 @@ inline void FenceAfterLocked() {
 #endif
 }
 
-// Between two stores to shared memory of which a process that is killed has done the first one if it
-// has done the second: the compiler keeps their order, and what a dead process has stored is there.
+// Between two stores to shared memory of which a process that is killed has done the first one if
+// it has done the second: the compiler keeps their order, and what a dead process has stored is
+// there.
 inline void DeathFence() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
 inline void CpuRelax() {

@@ -31,7 +31,7 @@ void ForgetTid();
 extern uint32_t g_lock_slot;
 inline uint32_t LockWord() { return SelfTid() | g_lock_slot; }
 // Whether the thread that such a word names may still be there. Never null; without more knowledge
-// (sock/holder.cc) the kernel is asked for the thread id alone.
+// (family/holder.cc) the kernel is asked for the thread id alone.
 extern bool (*g_lock_owner_lives)(uint32_t word);
 // A reaper works in memory that may say anything: it waits so long for one lock, then calls
 // g_lock_given_up, which does not return. 0: waits for as long as the owner lives.

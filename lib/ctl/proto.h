@@ -31,9 +31,10 @@ enum class Type : uint32_t {
             // with JSON
   kChildSlot,  // a = slot, b = pid of a child that may not come to say hello. No reply
   kQuit,       // posternctl: leave when no client is left. Reply: status
-  kExport,     // a = ep, b = ep gen, fd = its kernel socket: it leaves the family (sock/export.cc);
-            // or a = ~0: the fd was taken from process b of another family, where it is number c.
-            // Handed to the stack's keeper with a seq of posternd's own. Reply: status
+  // a = ep, b = ep gen, fd = its kernel socket: it leaves the family (peer/export.cc); or a = ~0:
+  // the fd was taken from process b of another family, where it is number c. Handed to the stack's
+  // keeper with a seq of posternd's own. Reply: status
+  kExport,
   kKeeper,  // the keeper, on a line of its own: uuid = stack. No reply; kExport comes here
   kReap,    // a = slot, b = pid of a child that its parent has waited for. Reply: status,
             // after what it held is released
@@ -87,9 +88,9 @@ enum class Type : uint32_t {
             // its number. a = 1 with kFilterOutgoing: no fd, c = 4 or 6, addr.port = the one that
             // it has to be, or 0. Reply: a = the port, too. a = 2, remove: d; a = 3, its socket
             // listens no more: d; a = 4, the same, but others have it now, and go on: d
-  kWire,    // process: a = 1, fd = the bundle of its stack's wire (sock/wire_bundle.h), which the
-            // keeper gets, too. Reply: status. a = 2: the same to a new posternd. a = 0. Reply: fd
-            // = that bundle, or ENOENT
+  kWire,  // process: a = 1, fd = the bundle of its stack's wire (offhost/wire_bundle.h), which the
+          // keeper gets, too. Reply: status. a = 2: the same to a new posternd. a = 0. Reply: fd
+          // = that bundle, or ENOENT
 
   // Routes (docs/routes.md): process, then daemon that may not see all. Both need no hello.
   kRoutes,   // Reply: fd = memfd with the tables (abi/routes_abi.h)

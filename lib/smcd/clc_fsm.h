@@ -33,8 +33,8 @@
 // Rules for the caller, all under the lock of the connection:
 //  - Actions are carried out in order, then ClcActed() is called. A step that finds the last one's
 //    actions not reported aborts: their doer died, and nobody knows which bytes went out.
-//  - A message is read (wire/clc.h says how) only while ClcWantsMessage(), and delivered before the
-//    FIN or RST that came behind it.
+//  - A message is read (wire/clc/clc.h says how) only while ClcWantsMessage(), and delivered before
+//    the FIN or RST that came behind it.
 //  - kTimer is delivered when ClcNextDeadline() has passed; earlier is harmless.
 //  - Each of kRegister, kAttach, kAcknowledge, kWithdraw is answered by one DeviceOk or
 //    DeviceFailed, at once or later, even after the end: what came too late is released then.

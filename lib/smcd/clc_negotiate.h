@@ -2,13 +2,13 @@
 // clc_negotiate.h - what one side offers in a CLC handshake, and what it makes of the other's
 // offer.
 //
-// No state and no I/O: values of wire/clc.h in, values and verdicts out. The order of messages is
-// clc_fsm.h's.
+// No state and no I/O: values of wire/clc/clc.h in, values and verdicts out. The order of messages
+// is clc_fsm.h's.
 //
 // One device: the emulated one of this host, known by its UUID (GID and extended GID) and CHID
 // 0xFFFF. Same CHID does not mean same host; only equal GIDs do.
 #pragma once
-#include "wire/clc.h"
+#include "wire/clc/clc.h"
 
 namespace postern {
 

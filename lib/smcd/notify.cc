@@ -8,7 +8,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "base/counters.h"
+#include "base/schema/counters.h"
 #include "base/sys.h"
 
 namespace postern {

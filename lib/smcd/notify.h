@@ -50,7 +50,7 @@ inline void NoteNews(Bells& b) {
 }
 
 // Sleepers that a post rings which is for all, or for whoever waits for a listener. More would be
-// rung by these: see SpreadPosts and AdmitSyns in sock.h.
+// rung by these: see SpreadPosts and AdmitSyns.
 inline constexpr uint32_t kRingsPerPost = 8;
 
 // Sets the bit of `conn` in evmap `waiter` of `side` and wakes its owner if it sleeps.

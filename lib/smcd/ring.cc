@@ -470,7 +470,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     }
     if (mode == ReadMode::kPeek) continue;
     // What the ring gets back, which is much more than the payload when records are short: a writer
-    // that waits for room is told by this count (lib/sock/io.cc), and by nothing else.
+    // that waits for room is told by this count (lib/stream/io.cc), and by nothing else.
     if (whole) rx.unreturned += RecordBytes(len);
     rx.rec_len = static_cast<uint32_t>(len);
     DeathFence();

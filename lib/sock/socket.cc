@@ -7,39 +7,23 @@
 #include <cstring>
 
 #include "base/sys.h"
-#include "sock/datagram.h"
-#include "sock/listen_options.h"
-#include "sock/negotiate.h"
-#include "sock/sock.h"
-#include "sock/wire.h"
+#include "control/posternd.h"
+#include "endpoint/addr.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/kept_options.h"
+#include "endpoint/posts.h"
+#include "endpoint/state.h"
+#include "event/epoll.h"
+#include "family/family.h"
+#include "family/turn.h"
+#include "offhost/datagram.h"
+#include "offhost/wire.h"
+#include "offhost/wire_calls.h"
+#include "peer/kernel_half.h"
+#include "peer/negotiate.h"
+#include "sock/socket.h"
 
 namespace postern {
-
-long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec) {
-  TableChange change;
-  CachedFd c = CacheTake(ep.family, want_bound, cloexec);
-  if (c.fd < 0) {
-    int type = SOCK_STREAM | (cloexec ? SOCK_CLOEXEC : 0);
-    long r = sys::Socket(static_cast<int>(ep.family), type, 0);
-    if (r == -EMFILE || r == -ENFILE) {
-      CacheFlush();
-      r = sys::Socket(static_cast<int>(ep.family), type, 0);
-    }
-    if (r < 0) return r;
-    Count(Stack().hdr, kCounterFdcacheMisses);
-    c = {static_cast<int>(r), 0, cloexec};
-  } else {
-    Count(Stack().hdr, kCounterFdcacheHits);
-  }
-  ep.kernel_port = c.port;
-  if (cloexec) ep.flags |= PSTN_EPF_CLOEXEC;
-  if (c.port != 0) {
-    ep.flags |= PSTN_EPF_BOUND_AUTO;
-    if (want_bound) ep.local.port = c.port;  // else it is the listener's: an accepted connection
-  }
-  SetFd(c.fd, PSTN_FD_EP | ep_idx);
-  return c.fd;
-}
 
 long SockSocket(int domain, int type, int protocol) {
   int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -62,56 +46,7 @@ long SockSocket(int domain, int type, int protocol) {
   return fd;
 }
 
-// The kernel's socket gives up the port that we chose: a listener that stops does, if the port was
-// the kernel's choice. The socket itself stays, with its options, and for its duplicates.
-long Unbind(int fd, pstn_ep& ep) {
-  long r = sys::Call(SYS_listen, fd, 0L);
-  if (r < 0) return r;
-  const sockaddr none = {AF_UNSPEC, {}};
-  r = sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
-  if (r < 0) return r;
-  FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
-  ep.local.port = 0;
-  ep.kernel_port = 0;
-  return 0;
-}
-
-void ShutKernelSocket(int fd, const pstn_ep& ep) {
-  uint32_t flags = LoadRelaxed(ep.flags);
-  if ((flags & PSTN_EPF_SHUT_WR) != 0)
-    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_WR));
-  if ((flags & PSTN_EPF_SHUT_RD) != 0)
-    (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_RD));
-}
-
-void BecomeKernels(int fd, pstn_ep& ep, Reason why) {
-  // Not with a port that we chose: it would be in the way of a bind() where a connect() fails.
-  const uint32_t port = ep.local.port;
-  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 && Unbind(fd, ep) == 0) {
-    ShutKernelSocket(fd, ep);  // the marks of a shutdown() have gone with it
-    ep.kernel_port = port;     // Linux goes on showing it
-    FetchOr(ep.flags, PSTN_EPF_PORT_GIVEN_UP);
-  }
-  FallBack(fd, ep, why);
-}
-
-bool LeaveUnconnected(int fd, pstn_ep& ep, Reason why) {
-  Guard g(ep.setup_lock);
-  if (LoadAcquire(ep.state) != PSTN_EP_NEW) return false;
-  BecomeKernels(fd, ep, why);
-  return true;
-}
-
 namespace {
-
-// The kernel's idea of the local name goes into the endpoint.
-void LearnLocal(int fd, pstn_ep& ep) {
-  sockaddr_storage ss;
-  socklen_t len = sizeof ss;
-  auto* sa = reinterpret_cast<sockaddr*>(&ss);
-  if (sys::Call(SYS_getsockname, fd, sa, &len) == 0)
-    (void)AddrFromSockaddr(sa, len, ep.family, ep.local);
-}
 
 // A bind to one IPv6 address sets it; accepted sockets inherit it.
 void LearnV6Only(int fd, pstn_ep& ep) {
@@ -124,47 +59,7 @@ void LearnV6Only(int fd, pstn_ep& ep) {
     FetchOr(ep.flags, PSTN_EPF_V6ONLY);
 }
 
-// A listener becomes a plain socket again, after the kernel's has: shutdown, or connect to
-// AF_UNSPEC.
-void Unlisten(int fd, pstn_ep& ep) {
-  StopListening(ep, PSTN_EP_NEW);
-  int fl = sys::Fcntl(fd, F_GETFL, 0);
-  if (fl >= 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0)
-    (void)sys::Fcntl(fd, F_SETFL, fl & ~O_NONBLOCK);
-  LearnLocal(fd, ep);
-  if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND);
-  PostEp(ep);
-}
-
-// The connection is reset, or the attempt given up: a plain socket again. False: it is the
-// kernel's, or was not connected.
-bool Disconnect(int fd, pstn_ep& ep) {
-  WireGiveUp(ep);
-  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && !ResetConnection(ep)) return false;
-  FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
-  // A port that the program did not ask for is given up.
-  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
-  ep.kernel_port = (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 ? ep.local.port : 0u;
-  if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
-  PostEp(ep);
-  return true;
-}
-
 }  // namespace
-
-long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
-  uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_KERNEL) return kPass;
-  // The kernel's socket has no connection: this checks the arguments.
-  long r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
-  if (r < 0) return r;
-  if (state == PSTN_EP_LISTEN) {
-    Unlisten(fd, ep);
-    return 0;
-  }
-  (void)Disconnect(fd, ep);
-  return 0;
-}
 
 // It has a name already, but a wrong address is what the kernel sees first.
 static long BindAgain(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
@@ -224,7 +119,7 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   // The kernel's listener never blocks: accept() merges two queues, and waits for both itself.
   int fl = sys::Fcntl(fd, F_GETFL, 0);
   if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, fl | O_NONBLOCK);
-  StoreRelease(ep.state, PSTN_EP_LISTEN);
+  SetState(ep, PSTN_EP_LISTEN);
   WatchListener(fd, ep);
   int p = CtlListen(ep, fd);
   if (p == 0) {
@@ -306,7 +201,7 @@ static long ShutUnconnected(int fd, pstn_ep& ep, int how) {
   if (how == SHUT_WR) return kPass;
   // The kernel stops listening; so do we, and threads in accept() see it. It may listen again.
   long r = sys::Call(SYS_shutdown, fd, static_cast<long>(how));
-  Unlisten(fd, ep);
+  UnlistenEp(fd, ep);
   return r;
 }
 
@@ -314,7 +209,7 @@ static long ShutUnconnected(int fd, pstn_ep& ep, int how) {
 // handshake was over before.
 static bool ShutConnecting(int fd, pstn_ep& ep) {
   Guard g(ep.setup_lock);
-  return LoadAcquire(ep.state) == PSTN_EP_CONNECTING && Disconnect(fd, ep);
+  return LoadAcquire(ep.state) == PSTN_EP_CONNECTING && DisconnectEp(fd, ep);
 }
 
 long SockShutdown(int fd, pstn_ep& ep, int how) {

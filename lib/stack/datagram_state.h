@@ -9,7 +9,7 @@
 #include "abi/postern_abi.h"
 #include "udp/endpoint.h"
 #include "vi/layout.h"
-#include "wire/ethernet.h"
+#include "wire/packet/ethernet.h"
 
 namespace postern::stack {
 

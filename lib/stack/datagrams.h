@@ -13,8 +13,8 @@
 #include "stack/datagram_state.h"
 #include "udp/udp.h"
 #include "vi/vi.h"
-#include "wire/icmp.h"
-#include "wire/packet.h"
+#include "wire/packet/icmp.h"
+#include "wire/packet/packet.h"
 
 namespace postern::stack {
 

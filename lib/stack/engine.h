@@ -3,8 +3,8 @@
 //
 // An Engine is one process's view of the wire segment and the packet area; whoever holds the
 // segment's lock runs it, by Poll(). It knows addresses and packets. What a program's end of a
-// connection is, it asks of Streams (lib/sock/wire.cc: rings; tests: plain memory); where packets
-// go, of Paths (route_paths.h; tests: one wire). See docs/adr/0010.
+// connection is, it asks of Streams (lib/offhost/wire.cc: rings; tests: plain memory); where
+// packets go, of Paths (route_paths.h; tests: one wire). See docs/adr/0010.
 #pragma once
 #include "base/clock.h"
 #include "base/lock.h"
@@ -14,8 +14,8 @@
 #include "vi/area.h"
 #include "vi/vi.h"
 #include "wire/checksum.h"
-#include "wire/packet.h"
-#include "wire/tcp_header.h"
+#include "wire/packet/packet.h"
+#include "wire/packet/tcp_header.h"
 
 namespace postern::stack {
 

@@ -3,8 +3,8 @@
 //
 // posternd may be busy, stopped or dead, and a thread of the process may just wait for its answer.
 // So an errand is entered here, under the lock, and sent by a thread that has let it go: the same
-// one at once, another one that has had the line to posternd (sock/wire_errands.cc), or the keeper.
-// None has an answer that anybody waits for.
+// one at once, another one that has had the line to posternd (offhost/wire_errands.cc), or the
+// keeper. None has an answer that anybody waits for.
 //
 // A holder of the lock that dies leaves the ring as it was before or after its entry: `tail` and
 // `head` are stored last.

@@ -4,8 +4,8 @@
 #include <cstring>
 
 #include "abi/postern_abi.h"
-#include "tcp/isn.h"
-#include "wire/ip.h"
+#include "tcp/segment/isn.h"
+#include "wire/ip/ip.h"
 
 namespace postern::stack {
 

@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "base/atomic.h"
-#include "stack/route.h"
+#include "stack/route/route.h"
 
 namespace postern::stack {
 

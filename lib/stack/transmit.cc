@@ -6,8 +6,8 @@
 
 #include "stack/engine.h"
 #include "stack/names.h"
-#include "wire/tcp_header.h"
-#include "wire/udp.h"
+#include "wire/packet/tcp_header.h"
+#include "wire/packet/udp.h"
 
 namespace postern::stack {
 namespace {

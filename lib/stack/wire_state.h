@@ -12,11 +12,11 @@
 #include "abi/postern_abi.h"
 #include "stack/datagram_state.h"
 #include "stack/errands.h"
-#include "stack/reassembly.h"
+#include "stack/reassembly/reassembly.h"
 #include "stack/source_ports.h"
 #include "stack/wheel.h"
-#include "tcp/challenge.h"
-#include "tcp/syn_cookie.h"
+#include "tcp/segment/challenge.h"
+#include "tcp/segment/syn_cookie.h"
 #include "tcp/tcb.h"
 
 namespace postern::stack {

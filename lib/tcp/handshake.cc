@@ -3,7 +3,7 @@
 #include <cerrno>
 
 #include "tcp/machine.h"
-#include "tcp/syn_cookie.h"
+#include "tcp/segment/syn_cookie.h"
 
 namespace postern::tcp {
 namespace {

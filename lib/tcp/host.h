@@ -6,7 +6,7 @@
 #pragma once
 #include <cstdint>
 
-#include "tcp/segment.h"
+#include "tcp/segment/segment.h"
 
 namespace postern::tcp {
 

@@ -8,7 +8,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "tcp/congestion.h"
+#include "tcp/congestion/congestion.h"
 #include "tcp/host.h"
 #include "tcp/tcb.h"
 #include "tcp/tcp.h"

@@ -21,10 +21,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "tcp/congestion.h"
-#include "tcp/rtt.h"
-#include "tcp/segment.h"
-#include "tcp/seq.h"
+#include "tcp/congestion/congestion.h"
+#include "tcp/congestion/rtt.h"
+#include "tcp/segment/segment.h"
+#include "tcp/segment/seq.h"
 
 namespace postern::tcp {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// multicast.cc - groups that an endpoint has joined, and from whom it wants to hear there (RFC
-// 3678).
+// multicast.cc - groups that an endpoint has joined, and from whom it wants to hear there
+// (RFC 3678).
 #include <errno.h>
 
 #include "udp/parts.h"

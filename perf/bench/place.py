@@ -1,6 +1,6 @@
 # place.py - where a workload between containers runs: two of them, and above them a broker of the bench's own.
 # SPDX-License-Identifier: Apache-2.0
-"""Client and server in a network, mount and pid namespace each, joined by a veth pair (tests/programs/containers.py).
+"""Client and server in a network, mount and pid namespace each, joined by a veth pair (tests/programs/kit/containers.py).
 
 Both columns run in the same two containers. Each container's posternd finds the broker as in a real one, by a bind mount of its
 directory. The SYN option is attached to a cgroup in which only Postern's programs are: kernel TCP is measured without.
@@ -17,7 +17,7 @@ from . import process
 from .process import BenchError
 from .sockmap import find_cgroup2
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "programs"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "tests", "programs", "kit"))
 import containers  # noqa: E402
 import netlab  # noqa: E402
 

@@ -13,7 +13,7 @@
 // In it: all of lib/stack and lib/tcp, headers and checksums, the payload's copy into the frame,
 // and out of it again; and the test VI, whose Kick() does the driver's work: it copies each frame.
 // Not in it: system calls, clocks (time is virtual, 5 us for each transaction), waking anybody,
-// rings of lib/sock: the ends are plain memory.
+// rings of lib/smcd: the ends are plain memory.
 //
 // Instructions for each: valgrind --tool=callgrind --toggle-collect='*Transaction*' stackcost
 // 100000

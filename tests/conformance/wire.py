@@ -27,7 +27,7 @@ import time
 
 from actors import popen
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "programs"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "programs", "kit"))
 import netlab  # pylint: disable=wrong-import-position
 import wirekit  # pylint: disable=wrong-import-position
 from netlab import Unavailable  # pylint: disable=wrong-import-position

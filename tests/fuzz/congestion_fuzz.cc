@@ -8,8 +8,8 @@
 //   clang: `./run fuzz` builds it with libFuzzer
 //   else:  replay.h
 #include "replay.h"
-#include "tcp/congestion.h"
-#include "tcp/rtt.h"
+#include "tcp/congestion/congestion.h"
+#include "tcp/congestion/rtt.h"
 
 namespace postern::tcp {
 namespace {

@@ -11,7 +11,20 @@
 #include <cerrno>
 #include <memory>
 
+#include "base/clock.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/items.h"
+#include "endpoint/posts.h"
+#include "event/wait.h"
+#include "family/family.h"
 #include "lgr_world.h"
+#include "life/reap.h"
+#include "option/options.h"
+#include "peer/close.h"
+#include "peer/connect.h"
+#include "sock/socket.h"
+#include "stream/stream.h"
 
 namespace postern {
 namespace {

@@ -15,10 +15,11 @@
 #include <vector>
 
 #include "base/sys.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/items.h"
+#include "family/family.h"
+#include "life/reap.h"
 #include "replay.h"
-#include "sock/items.h"
-#include "sock/reap.h"
-#include "sock/sock.h"
 
 namespace postern {
 

@@ -10,8 +10,8 @@
 //   else:  replay.h
 #include "frame_inputs.h"
 #include "replay.h"
-#include "wire/icmp.h"
-#include "wire/tcp_header.h"
+#include "wire/packet/icmp.h"
+#include "wire/packet/tcp_header.h"
 
 namespace postern {
 namespace {

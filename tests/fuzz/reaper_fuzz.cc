@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // reaper_fuzz.cc - a family that dies and has left anything in its own stack: slots, fd tables,
 // endpoints, event sets, waiters, its record of link groups, and the link groups themselves. The
-// reaper (sock/reap.h) comes to an end, and touches nothing beyond the two kinds of segment.
+// reaper (life/reap.h) comes to an end, and touches nothing beyond the two kinds of segment.
 //
 // The input is a program of seven-byte steps. The first steps build what an honest family has; each
 // of the others writes a word that the reaping will meet. Then all of it is reaped: the slot's
@@ -12,7 +12,15 @@
 
 #include <csignal>
 
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/items.h"
+#include "family/family.h"
+#include "family/holder.h"
 #include "lgr_world.h"
+#include "life/reap.h"
+#include "peer/connect.h"
+#include "stream/stream.h"
 
 namespace postern {
 namespace {

@@ -11,7 +11,7 @@
 #include <span>
 
 #include "replay.h"
-#include "stack/reassembly.h"
+#include "stack/reassembly/reassembly.h"
 
 namespace postern {
 namespace {

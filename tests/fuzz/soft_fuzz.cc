@@ -13,8 +13,8 @@
 #include "../../controlplane/softnic/steer.h"
 #include "frame_inputs.h"
 #include "replay.h"
-#include "vi/soft_driver.h"
-#include "wire/packet.h"
+#include "vi/soft/soft_driver.h"
+#include "wire/packet/packet.h"
 
 namespace postern {
 namespace {

@@ -16,6 +16,9 @@ import sys
 import tempfile
 import time
 
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOMS = ("kit", "apps", "calls", "mistakes", "chaos", "descriptors", "hostile")
+sys.path[:0] = [os.path.join(HERE, room) for room in ROOMS]
 import harness
 import posternview
 import sanitizer
@@ -124,7 +127,6 @@ def main():
     modes = list(harness.MODES) if args.mode == "all" else args.mode.replace("turns", "both,server,client").split(",")
     if not set(modes) <= set(harness.MODES):
         sys.exit(f"run.py: --mode knows all, {', '.join(harness.MODES)}")
-    sys.path.insert(0, harness.HERE)
     for module in MODULES:
         importlib.import_module(module)
     chosen = list(selected(args, modes))

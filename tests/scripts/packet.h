@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tcp/segment.h"
+#include "tcp/segment/segment.h"
 
 namespace postern::scripts {
 

@@ -11,7 +11,7 @@ namespace {
 constexpr uint32_t kHeaderBytes = 40;  // IPv4 and TCP without options
 constexpr uint64_t kTimerSpinsMax = 16;
 constexpr uint64_t kWireFullNs = 50 * kMicrosecond;
-constexpr uint64_t kIssTickNs = 64;  // as lib/tcp/isn.cc
+constexpr uint64_t kIssTickNs = 64;  // as lib/tcp/segment/isn.cc
 
 // An event of a host: what, and the connection.
 enum class What : uint64_t { kTimer, kWake, kWire, kTooBig };

@@ -13,16 +13,29 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 LINES_MAX = 800
+MARKDOWN_COLUMNS = CODE_COLUMNS = 100
 SKIPPED_DIRS = re.compile(r"^(\.git|\.cache|__pycache__|build.*|out)$")
 CODE = (".c", ".cc", ".h")
 SOURCE = CODE + (".py", ".sh", ".def", ".map")
 HEADER_LINES = 3  # a #! line, the comment and the SPDX line, the last two in either order
 
 # Directories of lib/ from the bottom up. A file includes from its own directory and from lower ranks.
-RANK = {"abi": 0, "base": 1, "tcp": 2, "ctl": 2, "wire": 3, "state": 3, "udp": 4, "smcd": 4, "vi": 5, "stack": 6, "sock": 7,
-        "include": 8}
+RANK = {"abi": 0, "base": 1, "tcp": 2, "ctl": 2, "wire": 3, "state": 3, "udp": 4, "smcd": 4, "vi": 5, "stack": 6, "family": 7, "endpoint": 8, "control": 9, "event": 10,
+        "peer": 11, "stream": 12, "life": 13, "offhost": 14, "option": 15, "sock": 16, "include": 17}
 # Above lib/: what each may include from it, as the highest rank.
-CONSUMERS = {"preload": 8, "controlplane": 7, "tests": 8}
+CONSUMERS = {"preload": 17, "controlplane": 16, "tests": 17}
+
+# Directories within a directory ("rooms") from the bottom up; what stands in one string is side by side, "." is the directory itself.
+# A file includes from its own room and from lower ones.
+ROOMS = {
+    "lib/base": (".", "schema"),
+    "lib/tcp": ("segment", "congestion", ".", "input output recovery"),
+    "lib/wire": (".", "clc ip", "packet"),
+    "lib/vi": (".", "soft decorator"),
+    "lib/stack": ("route reassembly", ".", "input"),
+    "controlplane/posternd": ("bpf", "kit", "line directory routes", "registry nic", "report", "member broker", "server"),
+    "controlplane/posternctl": ("line", "selftest", "selftest/causes", "."),
+}
 
 # Outside kmod/ everything can be had under Apache-2.0.
 LICENSES = {"kmod": "GPL-2.0", "": "Apache-2.0"}
@@ -108,13 +121,18 @@ def included(f):
             yield number, match.group(1)
 
 
+def room_of(inside):
+    """The room of a file, by its path inside lib/."""
+    return inside.split(os.sep)[0]
+
+
 def rule_include_direction(files):
     for f in files:
         parts = f.path.split(os.sep)
         if f.ext not in CODE + (".def",) or parts[0] not in ("lib", *CONSUMERS):
             continue
         in_lib = parts[0] == "lib"
-        own = parts[1] if in_lib else None
+        own = room_of(os.path.join(*parts[1:])) if in_lib else None
         if in_lib and own not in RANK:
             yield f"{f.path}:1: lib/{own} has no rank in tests/tidy/tidy.py"
             continue
@@ -125,6 +143,25 @@ def rule_include_direction(files):
                 yield f"{f.path}:{number}: lib must not include {target}"
             elif group in RANK and "/" in target and group != own and (RANK[group] > rank or in_lib and RANK[group] == rank):
                 yield f"{f.path}:{number}: {target} is not below {own or parts[0]}"
+
+
+def rule_room_direction(files):
+    paths = {f.path for f in files}
+    for f in files:
+        for folder, order in ROOMS.items():
+            if f.ext not in CODE + (".def",) or not f.path.startswith(folder + os.sep):
+                continue
+            rank = {room: number for number, rooms in enumerate(order) for room in rooms.split()}
+            own = os.path.relpath(os.path.dirname(f.path), folder)
+            if own not in rank:
+                yield f"{f.path}:1: {own} has no rank among the rooms of {folder} in tests/tidy/tidy.py"
+                continue
+            for number, target in included(f):
+                near = os.path.normpath(os.path.join(os.path.dirname(f.path), target))
+                path = near if near in paths else os.path.join("lib", target)
+                room = os.path.relpath(os.path.dirname(path), folder)
+                if path in paths and path.startswith(folder + os.sep) and room != own and rank.get(room, 0) >= rank[own]:
+                    yield f"{f.path}:{number}: {target} is not below {folder}/{own}"
 
 
 def rule_includes_exist(files):
@@ -149,6 +186,17 @@ def rule_local_locks(files):
                 yield f"{f.path}:{number}: a lock of the process's own: declare it by a macro of lib/base/local_lock.h"
 
 
+def rule_endpoint_states(files):
+    # Only SetState (lib/endpoint/state.h) knows which state may follow which.
+    written = re.compile(r"Store\w*\([^;]*\bstate, PSTN_EP_|\bstate = PSTN_EP_")
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane") or f.path.endswith("endpoint/state.h"):
+            continue
+        for number, line in enumerate(f.lines, 1):
+            if written.search(line):
+                yield f"{f.path}:{number}: the state of an endpoint is set by SetState()"
+
+
 def rule_no_marks(files):
     marks = re.compile(r"\b(FIX" r"ME|TO" r"DO|XX" r"X|HA" r"CK)\b")
     for f in files:
@@ -165,6 +213,42 @@ def rule_no_machine_paths(files):
         for number, line in enumerate(f.lines, 1):
             if paths.search(line) and f.name != "LICENSE":
                 yield f"{f.path}:{number}: path of one machine"
+
+
+def rule_comment_width(files):
+    # clang-format keeps code within its columns, and leaves comments alone (.clang-format).
+    for f in files:
+        if f.ext not in CODE:
+            continue
+        table = False  # that is not for clang-format either
+        for number, line in enumerate(f.lines, 1):
+            text = line.rstrip("\n")
+            table = "clang-format off" in text or table and "clang-format on" not in text
+            if len(text) > CODE_COLUMNS and not table and re.search(r"//|/\*|\*/|^\s*\* ", text) and '"' not in text and "http" not in text:
+                yield f"{f.path}:{number}: {len(text)} columns, of {CODE_COLUMNS}"
+
+
+def rule_citations(files):
+    # "RFC 9293, 3.8.5" is found by whoever searches for it only if it stands on one line.
+    torn = re.compile(r"(\bRFC|\bADR|\bRFC \d+,)$")
+    for f in files:
+        if f.ext not in CODE + (".md", ".py"):
+            continue
+        for number, line in enumerate(f.lines, 1):
+            if torn.search(line.rstrip()):
+                yield f"{f.path}:{number}: a citation is torn between two lines"
+
+
+def rule_markdown_width(files):
+    # Not of tables, which can't be wrapped, nor of code.
+    for f in files:
+        if f.ext != ".md":
+            continue
+        fenced = False
+        for number, line in enumerate(f.lines, 1):
+            fenced ^= line.lstrip().startswith("```")
+            if len(line.rstrip("\n")) > MARKDOWN_COLUMNS and not fenced and not re.match(r"\||```| {4}", line):
+                yield f"{f.path}:{number}: {len(line.rstrip())} columns, of {MARKDOWN_COLUMNS}"
 
 
 def rule_doc_links(files):

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "catch.h"
-#include "sock/sock.h"
+#include "endpoint/addr.h"
 
 namespace postern {
 namespace {

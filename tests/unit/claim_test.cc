@@ -7,7 +7,9 @@
 #include <memory>
 
 #include "catch.h"
-#include "sock/sock.h"
+#include "event/block.h"
+#include "family/family.h"
+#include "peer/claim.h"
 
 namespace postern {
 namespace {

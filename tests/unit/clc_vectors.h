@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "wire/clc.h"
+#include "wire/clc/clc.h"
 
 namespace postern::clc_vectors {
 

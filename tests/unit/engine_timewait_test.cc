@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_timewait_test.cc - a SYN for names whose last connection is in TIME_WAIT with us (RFC
-// 6191).
+// engine_timewait_test.cc - a SYN for names whose last connection is in TIME_WAIT with us
+// (RFC 6191).
 #include "engine_world.h"
 
 using namespace postern;

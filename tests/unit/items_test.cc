@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // items_test.cc - registrations in event sets: both lists, the ready list, and what a dead process
 // leaves.
-#include "sock/items.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/sys.h"
 #include "catch.h"
-#include "sock/sock.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/items.h"
+#include "event/epoll.h"
+#include "family/family.h"
 
 namespace postern {
 namespace {

@@ -2,15 +2,14 @@
 // the child.
 // SPDX-License-Identifier: Apache-2.0
 #include "base/local_lock.h"
+#include "catch.h"
+#include "life/process.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <string>
 #include <thread>
-
-#include "catch.h"
-#include "sock/sock.h"
 
 namespace postern {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "base/counters.h"
+#include "base/schema/counters.h"
 #include "catch.h"
 #include "ring_pair.h"
 

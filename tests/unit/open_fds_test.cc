@@ -1,6 +1,5 @@
 // open_fds_test.cc - which numbers are open: by /proc, by poll(), and with a limit below them.
 // SPDX-License-Identifier: Apache-2.0
-#include "sock/open_fds.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -9,6 +8,8 @@
 #include <vector>
 
 #include "catch.h"
+#include "family/family.h"
+#include "family/open_fds.h"
 
 namespace postern {
 namespace {

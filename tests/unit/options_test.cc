@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // options_test.cc - the option schema, parsing of values, and loading from environment and
 // profiles.
-#include "base/options.h"
+#include "base/schema/options.h"
 
 #include <cstring>
 #include <fstream>

@@ -1,8 +1,8 @@
 // policy_test.cc - the broker's rules: the first that fits, and what is said of a bad file.
 // SPDX-License-Identifier: Apache-2.0
-#include "../../controlplane/posternd/policy.h"
+#include "../../controlplane/posternd/broker/policy.h"
 
-#include "../../controlplane/posternd/rate_limit.h"
+#include "../../controlplane/posternd/kit/rate_limit.h"
 #include "catch.h"
 
 using postern::daemon::Policy;

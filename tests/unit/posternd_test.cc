@@ -14,13 +14,13 @@
 #include <cstring>
 #include <string>
 
-#include "../../controlplane/posternd/directory.h"
-#include "../../controlplane/posternd/listener_check.h"
-#include "../../controlplane/posternd/proc.h"
-#include "../../controlplane/posternd/runtime_dir.h"
+#include "../../controlplane/posternd/directory/directory.h"
+#include "../../controlplane/posternd/directory/listener_check.h"
+#include "../../controlplane/posternd/kit/proc.h"
+#include "../../controlplane/posternd/kit/runtime_dir.h"
 #include "base/atomic.h"
-#include "base/counters.h"
-#include "base/reasons.h"
+#include "base/schema/counters.h"
+#include "base/schema/reasons.h"
 #include "catch.h"
 #include "ctl/packet.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // reap_test.cc - connections in the hands of a process that dies: admitted, accepted or closed all
 // the same.
-#include "sock/reap.h"
 
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -12,9 +11,17 @@
 #include <vector>
 
 #include "catch.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/items.h"
+#include "endpoint/posts.h"
+#include "event/wait.h"
+#include "family/family.h"
+#include "life/reap.h"
+#include "option/options.h"
+#include "peer/connect.h"
 #include "ring_pair.h"
-#include "sock/items.h"
-#include "sock/sock.h"
+#include "stream/stream.h"
 
 namespace postern {
 namespace {

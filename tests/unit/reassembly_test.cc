@@ -1,12 +1,12 @@
 // reassembly_test.cc - fragments in any order, overlapping, lost, too many; what becomes of frames.
 // SPDX-License-Identifier: Apache-2.0
-#include "stack/reassembly.h"
+#include "stack/reassembly/reassembly.h"
 
 #include <map>
 #include <memory>
 
 #include "catch.h"
-#include "wire/packet.h"
+#include "wire/packet/packet.h"
 #include "wire_frames.h"
 
 namespace postern::stack {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // route_test.cc - look-ups in tables that were made by hand: who answers what, and where it is
 // undecided. That the kernel says the same is routes_test.py's business.
-#include "stack/route.h"
+#include "stack/route/route.h"
 
 #include <fcntl.h>
 #include <linux/neighbour.h>

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "../../controlplane/posternd/routes_parse.h"
-#include "../../controlplane/posternd/routes_tables.h"
-#include "stack/route.h"
-#include "stack/route_key.h"
+#include "../../controlplane/posternd/routes/routes_parse.h"
+#include "../../controlplane/posternd/routes/routes_tables.h"
+#include "stack/route/route.h"
+#include "stack/route/route_key.h"
 
 namespace postern::route_test {
 

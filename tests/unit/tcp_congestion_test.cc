@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tcp_congestion_test.cc - windows that grow, shrink, rest and come back: NewReno and what all
 // share.
-#include "tcp/congestion.h"
+#include "tcp/congestion/congestion.h"
 
 #include <cstring>
 #include <random>

@@ -5,9 +5,9 @@
 #include <set>
 
 #include "catch.h"
-#include "tcp/challenge.h"
-#include "tcp/isn.h"
-#include "tcp/syn_cookie.h"
+#include "tcp/segment/challenge.h"
+#include "tcp/segment/isn.h"
+#include "tcp/segment/syn_cookie.h"
 
 namespace postern::tcp {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch.h"
-#include "tcp/congestion_parts.h"
+#include "tcp/congestion/congestion_parts.h"
 #include "tcp_flow.h"
 
 namespace postern::tcp {

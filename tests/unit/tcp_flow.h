@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "tcp/congestion.h"
+#include "tcp/congestion/congestion.h"
 
 namespace postern::tcp {
 

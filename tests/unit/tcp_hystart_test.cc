@@ -4,7 +4,7 @@
 #include <random>
 
 #include "catch.h"
-#include "tcp/congestion_parts.h"
+#include "tcp/congestion/congestion_parts.h"
 #include "tcp_flow.h"
 
 namespace postern::tcp {

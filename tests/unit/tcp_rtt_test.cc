@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // tcp_rtt_test.cc - the RTO against a direct reckoning in floating point; back-off; smallest RTT.
-#include "tcp/rtt.h"
+#include "tcp/congestion/rtt.h"
 
 #include <algorithm>
 #include <cmath>

@@ -23,7 +23,7 @@
 #include "fake_card.h"
 #include "state/area.h"
 #include "verbs_frames.h"
-#include "vi/soft.h"
+#include "vi/soft/soft.h"
 
 namespace postern::verbsnic {
 namespace {

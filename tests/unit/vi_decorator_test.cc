@@ -8,9 +8,9 @@
 #include <map>
 
 #include "catch.h"
-#include "vi/vi_fault.h"
-#include "vi/vi_pcap.h"
-#include "vi/vi_trace.h"
+#include "vi/decorator/vi_fault.h"
+#include "vi/decorator/vi_pcap.h"
+#include "vi/decorator/vi_trace.h"
 #include "vi_world.h"
 
 namespace postern {

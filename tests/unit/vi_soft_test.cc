@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "catch.h"
-#include "vi/soft.h"
-#include "vi/soft_driver.h"
+#include "vi/soft/soft.h"
+#include "vi/soft/soft_driver.h"
 
 namespace postern {
 namespace {

@@ -1,6 +1,6 @@
 // wire_icmp_test.cc - what ICMP errors mean, whose packet they quote, and our two answers.
 // SPDX-License-Identifier: Apache-2.0
-#include "wire/icmp.h"
+#include "wire/packet/icmp.h"
 
 #include <cerrno>
 

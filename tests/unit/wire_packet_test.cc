@@ -1,6 +1,6 @@
 // wire_packet_test.cc - received frames: what is told of good ones, and that no bad one passes.
 // SPDX-License-Identifier: Apache-2.0
-#include "wire/packet.h"
+#include "wire/packet/packet.h"
 
 #include <memory>
 #include <string>

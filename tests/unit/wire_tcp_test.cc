@@ -3,8 +3,8 @@
 #include <memory>
 
 #include "catch.h"
-#include "wire/tcp_header.h"
-#include "wire/udp.h"
+#include "wire/packet/tcp_header.h"
+#include "wire/packet/udp.h"
 #include "wire_frames.h"
 
 namespace postern::wire {

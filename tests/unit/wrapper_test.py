@@ -235,7 +235,7 @@ class WrapperTest(unittest.TestCase):
     def test_help_lists_every_option(self):
         done = self.wrap("--help")
         self.assertEqual((done.returncode, done.stderr), (0, ""))
-        with open(SOURCE + "/lib/base/options.def") as f:
+        with open(SOURCE + "/lib/base/schema/options.def") as f:
             keys = [line.split('"')[1] for line in f if line.startswith("PSTN_OPTION(\"")]
         self.assertGreater(len(keys), 10)
         for key in keys:

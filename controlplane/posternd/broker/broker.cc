@@ -1,0 +1,239 @@
+// broker.cc - the broker's members: who they are, their stacks, their ends.
+// SPDX-License-Identifier: Apache-2.0
+#include "broker.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "../kit/log.h"
+#include "../kit/proc.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kAcceptPauseMs = 100;
+constexpr size_t kProcessesMax = 256;   // of a stack: PSTN_SLOTS
+constexpr ptrdiff_t kStacksMax = 4096;  // of a member
+
+}  // namespace
+
+Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uuid& gid,
+               BellSpace& bells, bool has_syn_option, Vis& vis)
+    : base_(base),
+      listener_(std::move(listener)),
+      policy_(std::move(policy)),
+      gid_(gid),
+      bells_(bells),
+      vis_(vis),
+      has_syn_option_(has_syn_option),
+      asks_(base, ctl::kBrokerSeq),
+      acceptable_(base, listener_.get(), static_cast<short>(EV_READ | EV_PERSIST),
+                  [this] { AcceptAll(); }),
+      again_(base, -1, 0, [this] { acceptable_.Add(); }),
+      grace_(base, -1, 0, [this] { GraceEnds(); }),
+      tell_(base, -1, 0, [this] { TellHost(); }),
+      watch_(base,
+             [this](const std::vector<pstn_addr>& all) {
+               own_addresses_ = all;
+               tell_.AddMs(0);
+             }),
+      routes_(base, 0) {
+  acceptable_.Add();
+  vis_.on_free = [this] { TellViFree(); };
+}
+
+void Broker::AcceptAll() {
+  for (;;) {
+    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd.ok()) {
+      if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
+      Warn("cannot accept a daemon: %s", strerror(errno));
+      acceptable_.Del();
+      return again_.AddMs(kAcceptPauseMs);
+    }
+    ucred peer{};
+    socklen_t size = sizeof(peer);
+    if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;
+    const auto same_user = std::count_if(members_.begin(), members_.end(), [&](const auto& m) {
+      return m.second->who.uid == peer.uid;
+    });
+    if (same_user >= policy_.daemons_max) {
+      Warn("pid %d was refused: user %u has %u daemons already", peer.pid, peer.uid,
+           policy_.daemons_max);
+      continue;
+    }
+    auto member = std::make_unique<Member>();
+    member->who.pid = peer.pid;
+    member->who.uid = peer.uid;
+    member->who.gid = peer.gid;
+    member->client = std::make_unique<Client>(
+        base_, std::move(fd), peer,
+        [this](Client& c, const ctl::Msg& m, UniqueFd with) { OnMessage(c, m, std::move(with)); },
+        [this](Client& c) { OnGone(c); });
+    Client* const key = member->client.get();
+    members_.emplace(key, std::move(member));
+  }
+}
+
+Broker::Handler Broker::HandlerOf(ctl::Type type) {
+  switch (type) {
+    case ctl::Type::kJoin:
+      return &Broker::Join;
+    case ctl::Type::kOffer:
+      return &Broker::Offer;
+    case ctl::Type::kUnoffer:
+      return &Broker::Unoffer;
+    case ctl::Type::kLink:
+      return &Broker::MakeLink;
+    case ctl::Type::kHaveLink:
+      return &Broker::HaveLink;
+    case ctl::Type::kLinkEnd:
+      return &Broker::LinkEnd;
+    case ctl::Type::kAlive:
+      return &Broker::Alive;
+    case ctl::Type::kRegister:
+      return &Broker::Register;
+    case ctl::Type::kAttach:
+      return &Broker::Attach;
+    case ctl::Type::kRelease:
+      return &Broker::Release;
+    case ctl::Type::kLearn:
+      return &Broker::Learn;
+    case ctl::Type::kAddresses:
+      return &Broker::Addresses;
+    case ctl::Type::kBell:
+      return &Broker::Bell;
+    case ctl::Type::kVi:
+      return &Broker::Vi;
+    case ctl::Type::kFilter:
+      return &Broker::Filter;
+    case ctl::Type::kRoutes:
+      return &Broker::GetRoutes;
+    case ctl::Type::kResolve:
+      return &Broker::Resolve;
+    default:
+      return nullptr;
+  }
+}
+
+void Broker::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (asks_.OnAnswer(client, message, fd)) return;
+  const Handler handler = HandlerOf(message.type);
+  if (handler == nullptr) return client.Reply(message, ENOSYS);
+  if (!MemberOf(client)->joined && message.type != ctl::Type::kJoin)
+    return client.Reply(message, ENOTCONN);
+  (this->*handler)(client, message, std::move(fd));
+}
+
+Broker::Member* Broker::MemberOf(const Client& client) {
+  return members_.at(const_cast<Client*>(&client)).get();
+}
+
+// What /proc says of the pid counts only while the line is up: else it may be another process's by
+// now. (Who has just ended and leaves its pid to another user's process has no line any more.)
+void Broker::Join(Client& client, const ctl::Msg& message, UniqueFd) {
+  Member& member = *MemberOf(client);
+  member.who.netns = NetnsIno(member.who.pid);
+  member.who.cgroup = CgroupOf(member.who.pid);
+  if (member.who.netns == 0 || !client.connected()) return client.Reply(message, EPERM);
+  const bool again = std::exchange(member.joined, true);
+  Note("daemon %d of user %u joins, cgroup %s", member.who.pid, member.who.uid,
+       member.who.cgroup.c_str());
+  client.Reply(message, 0);
+  tell_.AddMs(0);
+  if (again) return;
+  for (const auto& [other, m] : members_) {
+    for (const auto& [key, listener] : m->offers) {
+      if (MayShow(*m, member, listener)) Show(member, listener);
+    }
+  }
+}
+
+Broker::Stack* Broker::Claim(Client& client, const pstn_uuid& id) {
+  const uid_t uid = MemberOf(client)->who.uid;
+  if (stacks_.count(id) == 0) {
+    const auto own = std::count_if(stacks_.begin(), stacks_.end(), [&client](const auto& stack) {
+      return stack.second.member == &client;
+    });
+    if (own >= kStacksMax) return nullptr;
+  }
+  Stack& stack = stacks_[id];
+  if (stack.member == &client) return &stack;
+  if (stack.member != nullptr || (!stack.pidfds.empty() && stack.uid != uid)) return nullptr;
+  stack.member = &client;
+  stack.uid = uid;
+  return &stack;
+}
+
+void Broker::Alive(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  Stack* const stack = Claim(client, message.uuid);
+  const auto pid = static_cast<pid_t>(message.a);
+  if (stack == nullptr || !IsPidfd(fd.get()) || stack->pidfds.size() >= kProcessesMax) return;
+  stack->processes.erase(pid);
+  auto died = std::make_unique<Event>(base_, fd.get(), EV_READ,
+                                      [this, id = message.uuid, pid] { ProcessDied(id, pid); });
+  died->Add();
+  stack->processes[pid] = std::move(died);
+  stack->pidfds[pid] = std::move(fd);
+}
+
+void Broker::ProcessDied(const pstn_uuid& id, pid_t pid) {
+  const auto it = stacks_.find(id);
+  if (it == stacks_.end()) return;
+  it->second.processes.erase(pid);  // before the descriptor that it watches
+  it->second.pidfds.erase(pid);
+  ForgetIfDead(id);
+}
+
+bool Broker::IsUsed(const pstn_uuid& id, const Client& member) {
+  const auto& offers = MemberOf(member)->offers;
+  const auto offer = offers.lower_bound(KeyOf(id, 0, 0));
+  return (offer != offers.end() && Same(offer->second.stack, id)) ||
+         std::any_of(links_.begin(), links_.end(), [&id](const auto& link) {
+           return Same(link.second.stack[0], id) || Same(link.second.stack[1], id);
+         });
+}
+
+// A stack without processes. If its daemon is there, that one tells what ends with it. Else nobody
+// is left who could start another daemon.
+void Broker::ForgetIfDead(const pstn_uuid& id) {
+  const auto it = stacks_.find(id);
+  if (it == stacks_.end() || !it->second.pidfds.empty()) return;
+  if (it->second.member != nullptr && IsUsed(id, *it->second.member)) return;
+  stacks_.erase(it);
+  std::vector<std::pair<pstn_uuid, uint32_t>> ends;
+  for (const auto& [link_id, link] : links_) {
+    for (uint32_t side = 0; side < 2; ++side) {
+      if (Same(link.stack[side], id)) ends.emplace_back(link_id, side);
+    }
+  }
+  for (const auto& [link_id, side] : ends) EndSide(link_id, side);
+}
+
+void Broker::OnGone(Client& client) {
+  const auto it = members_.find(&client);
+  const std::unique_ptr<Member> member = std::move(it->second);
+  members_.erase(it);
+  Note("daemon %d of user %u is gone", member->who.pid, member->who.uid);
+  asks_.OnGone(client);
+  ForgetDmbs(&client);
+  tell_.AddMs(0);
+  // Listeners: their processes offer them again to the next daemon, if they live.
+  for (const auto& [key, listener] : member->offers) Withdraw(key, [] {});
+  std::vector<pstn_uuid> owned;
+  for (auto& [id, stack] : stacks_) {
+    if (stack.member != &client) continue;
+    stack.member = nullptr;
+    owned.push_back(id);
+  }
+  for (const pstn_uuid& id : owned) ForgetIfDead(id);
+}
+
+void Broker::SetPolicy(Policy policy) {
+  policy_ = std::move(policy);
+  tell_.AddMs(0);
+}
+
+}  // namespace postern::daemon

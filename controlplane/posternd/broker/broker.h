@@ -1,0 +1,155 @@
+// broker.h - posternd --system: introduces the daemons of users and containers to each other.
+// SPDX-License-Identifier: Apache-2.0
+//
+//   programs -- posternd of a user --+
+//                                    +-- broker      (docs/adr/0006)
+//   programs -- posternd of a user --+
+//
+// A member is such a daemon. The broker maps no memory that a member or its programs can write:
+// what it knows is what the kernel says (credentials, namespaces, sockets, pidfds), and what
+// members claim about their own stacks, which can harm only themselves: a stack belongs to the
+// member that named it first, until that one and all its processes are gone.
+#pragma once
+#include <sys/socket.h>
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "../directory/directory.h"
+#include "../kit/event.h"
+#include "../kit/rate_limit.h"
+#include "../kit/uuid.h"
+#include "../line/asks.h"
+#include "../line/bells.h"
+#include "../line/client.h"
+#include "../nic/vis.h"
+#include "../routes/addresses.h"
+#include "../routes/routes.h"
+#include "policy.h"
+
+namespace postern::daemon {
+
+class Broker {
+ public:
+  // bells: in its namespace, or not ok(): then network namespaces are not connected.
+  Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uuid& gid, BellSpace& bells,
+         bool has_syn_option, Vis& vis);
+
+  void SetPolicy(Policy policy);
+
+ private:
+  using Handler = void (Broker::*)(Client&, const ctl::Msg&, UniqueFd);
+  using OfferKey = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;  // stack, endpoint, gen
+
+  struct Member {
+    std::unique_ptr<Client> client;
+    Who who;
+    bool joined = false;
+    std::map<OfferKey, Listener> offers;
+    std::set<OfferKey> shown;          // other members' offers that it has been told
+    std::vector<pstn_addr> addresses;  // of its network namespace
+    RateLimit vi_asks;
+  };
+  struct Stack {
+    Client* member = nullptr;  // null: its daemon is gone, and may come back
+    uid_t uid = 0;
+    std::map<pid_t, std::unique_ptr<Event>> processes;
+    std::map<pid_t, UniqueFd> pidfds;
+  };
+  struct Link {
+    pstn_uuid stack[2];  // client's, server's
+    uid_t uid = 0;       // whose quota it is
+    bool known[2] = {true, true};
+    bool missed = false;  // for a round already
+  };
+
+  // Registered and not attached yet: `what` as it was asked.
+  struct Dmb {
+    Client* owner = nullptr;
+    uid_t uid = 0;
+    ctl::Msg what;
+    std::chrono::steady_clock::time_point until;
+  };
+
+  // broker.cc: members
+  static Handler HandlerOf(ctl::Type type);
+  void AcceptAll();
+  void OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void OnGone(Client& client);
+  Member* MemberOf(const Client& client);
+  // The stack, claimed for this member; null: it is somebody else's.
+  Stack* Claim(Client& client, const pstn_uuid& id);
+  void Join(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Alive(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void ProcessDied(const pstn_uuid& stack, pid_t pid);
+  bool IsUsed(const pstn_uuid& stack, const Client& member);
+  void ForgetIfDead(const pstn_uuid& stack);
+
+  // broker_offers.cc: listeners
+  static int Check(const Member& member, const ctl::Msg& message, const UniqueFd& fd,
+                   Listener& listener);
+  void Offer(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Unoffer(Client& client, const ctl::Msg& message, UniqueFd fd);
+  bool MayShow(const Member& owner, const Member& to, const Listener& listener) const;
+  void Show(Member& to, const Listener& listener);
+  // `done` when nobody knows it any more.
+  void Withdraw(const OfferKey& key, std::function<void()> done);
+  static OfferKey KeyOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
+
+  // broker_links.cc: link groups
+  void MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void HaveLink(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void LinkEnd(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void EndSide(const pstn_uuid& id, uint32_t side);
+  uint32_t LinksOf(uid_t uid) const;
+  uint32_t LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const;
+  void GraceEnds();
+  bool MayLink(const Member& from, const Member& to) const;
+
+  // broker_device.cc: tokens
+  uint64_t NewToken() const;
+  void Register(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Attach(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Release(Client& client, const ctl::Msg& message, UniqueFd fd);
+  int AttachListener(Client& client, const Dmb& dmb);
+  int AttachConnection(Client& client, const Dmb& dmb, const ctl::Msg& message);
+  void Learn(Client& server, const ctl::Msg& message, UniqueFd fd);
+  void ForgetDmbs(const Client* client);
+
+  // broker_host.cc
+  void Addresses(Client& client, const ctl::Msg& message, UniqueFd fd);
+  pstn_host Host() const;
+  void TellHost();
+  void Bell(Client& client, const ctl::Msg& message, UniqueFd fd);
+  ViAsker AskerFor(const Member& member, const pstn_uuid& stack) const;
+  bool MayAskNow(Member& member, uint32_t cost) const;
+  void TellViFree();
+  void Vi(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Filter(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void GetRoutes(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Resolve(Client& client, const ctl::Msg& message, UniqueFd fd);
+
+  event_base* base_;
+  UniqueFd listener_;
+  Policy policy_;
+  const pstn_uuid gid_;
+  std::map<Client*, std::unique_ptr<Member>> members_;
+  std::map<pstn_uuid, Stack, UuidLess> stacks_;
+  std::map<pstn_uuid, Link, UuidLess> links_;
+  std::map<uint64_t, Dmb> dmbs_;  // by token
+  BellSpace& bells_;
+  Vis& vis_;
+  const bool has_syn_option_;
+  std::vector<pstn_addr> own_addresses_;
+  Asks asks_;
+  Event acceptable_, again_, grace_, tell_;
+  AddressWatch watch_;
+  Routes routes_;  // of our own network namespace
+};
+
+}  // namespace postern::daemon

@@ -1,0 +1,177 @@
+// broker_host.cc - what the members hear of the host: its name as a device, its addresses; and the
+// doorbells that it gives out.
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <set>
+#include <utility>
+
+#include "../kit/log.h"
+#include "../kit/proc.h"
+#include "../report/report.h"
+#include "broker.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kTellMs = 20;  // so that what changes together is told once
+constexpr uint16_t kWholeAddress = 128;
+
+// Others mean the same host everywhere, or nothing outside their link.
+bool MayBeReached(const pstn_addr& addr) {
+  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
+  static constexpr uint8_t kLoopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
+  if (memcmp(addr.ip, kMapped, sizeof(kMapped)) == 0)
+    return addr.ip[12] != 127 && !(addr.ip[12] == 169 && addr.ip[13] == 254) && addr.ip[12] != 0;
+  const bool link_local = addr.ip[0] == 0xfe && (addr.ip[1] & 0xc0) == 0x80;
+  return !link_local && memcmp(addr.ip, kLoopback, sizeof(kLoopback)) != 0;
+}
+
+struct LessAddr {
+  bool operator()(const pstn_addr& a, const pstn_addr& b) const {
+    return memcmp(&a, &b, sizeof(a)) < 0;
+  }
+};
+
+}  // namespace
+
+void Broker::Addresses(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  std::vector<pstn_addr> addresses(std::min(message.a, PSTN_DIR_ADDRS));
+  const size_t bytes = addresses.size() * sizeof(pstn_addr);
+  // Seals are memory's alone: to read a file of another kind may take as long as its owner likes.
+  if (fcntl(fd.get(), F_GET_SEALS) < 0) return;
+  if (bytes != 0 && pread(fd.get(), addresses.data(), bytes, 0) != static_cast<ssize_t>(bytes))
+    return;
+  MemberOf(client)->addresses = std::move(addresses);
+  tell_.AddMs(kTellMs);
+}
+
+pstn_host Broker::Host() const {
+  pstn_host host{};
+  host.gid = gid_;
+  host.flags =
+      (bells_.ok() ? PSTN_HOST_BELLS : 0u) | (bells_.ok() && has_syn_option_ ? PSTN_HOST_SMC : 0u);
+  for (const std::string& ueid : policy_.ueids) {
+    uint8_t* const place = host.ueids[host.ueid_count++];
+    memset(place, ' ', sizeof(host.ueids[0]));
+    // 32 bytes with blanks behind, no string: NOLINTNEXTLINE(bugprone-not-null-terminated-result)
+    memcpy(place, ueid.data(), std::min(ueid.size(), sizeof(host.ueids[0])));
+  }
+  std::set<pstn_addr, LessAddr> all(policy_.addresses.begin(), policy_.addresses.end());
+  const auto add = [&all](const std::vector<pstn_addr>& addresses) {
+    for (pstn_addr addr : addresses) {
+      addr.port = kWholeAddress;
+      addr.zero = 0;
+      addr.scope = 0;
+      if (MayBeReached(addr)) all.insert(addr);
+    }
+  };
+  add(own_addresses_);
+  for (const auto& [line, member] : members_) add(member->addresses);
+  if (all.size() > PSTN_DIR_ADDRS)
+    Warn("only %u of the host's %zu addresses fit: peers behind the others stay with the kernel",
+         PSTN_DIR_ADDRS, all.size());
+  for (const pstn_addr& addr : all) {
+    if (host.addr_count < PSTN_DIR_ADDRS) host.addrs[host.addr_count++] = addr;
+  }
+  return host;
+}
+
+void Broker::TellHost() {
+  const pstn_host host = Host();
+  const UniqueFd memfd = ToMemfd({reinterpret_cast<const char*>(&host), sizeof(host)});
+  if (!memfd.ok()) return Warn("cannot tell the members of the host: %s", strerror(errno));
+  ctl::Msg message;
+  message.type = ctl::Type::kHost;
+  for (const auto& [line, member] : members_) {
+    UniqueFd copy(dup(memfd.get()));
+    if (member->joined && copy.ok()) member->client->Send(message, Share(std::move(copy)));
+  }
+}
+
+void Broker::Bell(Client& client, const ctl::Msg& message, UniqueFd) {
+  if (!bells_.ok()) return client.Reply(message, ENOTSUP);
+  if (message.a != PSTN_NONE &&
+      (message.a >= PSTN_WAITERS || Claim(client, message.uuid) == nullptr))
+    return client.Reply(message, EPERM);
+  UniqueFd bell = bells_.Open({message.uuid, message.a, message.cookie});
+  if (!bell.ok()) return client.Reply(message, errno);
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  client.Send(reply, Share(std::move(bell)));
+}
+
+ViAsker Broker::AskerFor(const Member& member, const pstn_uuid& stack) const {
+  const auto may_have = [this, &member](const std::string& interface) {
+    return policy_.AllowsVi(member.who, interface);
+  };
+  return {stack, member.who.uid, policy_.filters_max, may_have};
+}
+
+// To make a VI and to check a filter takes time in which nobody else is served.
+bool Broker::MayAskNow(Member& member, uint32_t cost) const {
+  const auto now = std::chrono::steady_clock::now().time_since_epoch();
+  const auto now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+  return member.vi_asks.Take(static_cast<uint64_t>(now_ns), policy_.vi_asks_max, cost);
+}
+
+// In the network namespace of the member, which was noted when it joined.
+void Broker::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  Member& member = *MemberOf(client);
+  const Who& who = member.who;
+  if (!vis_.enabled()) return client.Reply(message, ENOTSUP);
+  if (!MayAskNow(member, kViAskCost)) return client.Reply(message, EBUSY);
+  if (Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
+  const UniqueFd netns = OpenNetns(who.pid, who.netns);
+  if (!netns.ok() || !client.connected()) return client.Reply(message, EPERM);
+  const ViAsker asker = AskerFor(member, message.uuid);
+  UniqueFd line;
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  reply.status = message.b != 0
+                     ? -vis_.Adopt(asker, netns, message, std::move(fd), line, reply.cookie)
+                     : -vis_.Open(asker, netns, message, std::move(fd), line);
+  client.Send(reply, line.ok() ? Share(std::move(line)) : SharedFd());
+}
+
+void Broker::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
+  Member& member = *MemberOf(client);
+  // What takes something away is never too much.
+  if (message.a == ctl::kFilterAdd && !MayAskNow(member, 1)) return client.Reply(message, EBUSY);
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  reply.status = -vis_.Filter(AskerFor(member, message.uuid), message, std::move(fd), reply);
+  client.Send(reply);
+}
+
+void Broker::TellViFree() {
+  ctl::Msg message;
+  message.type = ctl::Type::kVi;
+  for (const auto& [line, member] : members_) {
+    if (member->joined) member->client->Send(message);
+  }
+}
+
+void Broker::GetRoutes(Client& client, const ctl::Msg& message, UniqueFd) {
+  if (MemberOf(client)->who.netns != OwnNetnsIno()) return client.Reply(message, EXDEV);
+  SharedFd tables = routes_.Tables();
+  if (tables == nullptr) return client.Reply(message, ENODEV);
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  client.Send(reply, std::move(tables));
+}
+
+void Broker::Resolve(Client& client, const ctl::Msg& message, UniqueFd) {
+  if (MemberOf(client)->who.netns == OwnNetnsIno()) routes_.Resolve(message.a, message.addr.ip);
+}
+
+}  // namespace postern::daemon

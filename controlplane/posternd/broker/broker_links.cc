@@ -1,0 +1,126 @@
+// broker_links.cc - link groups between stacks of different members.
+// SPDX-License-Identifier: Apache-2.0
+//
+// The client's daemon makes the memory, the broker carries it to the server's daemon, and nobody
+// else gets it. The broker remembers who has the two ends, so that either hears of the other's.
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include "../kit/log.h"
+#include "broker.h"
+
+namespace postern::daemon {
+namespace {
+
+// In which a daemon that lost us, or a process that lost its daemon, comes back.
+constexpr uint32_t kGraceMs = 3000;
+
+}  // namespace
+
+uint32_t Broker::LinksOf(uid_t uid) const {
+  return static_cast<uint32_t>(std::count_if(
+      links_.begin(), links_.end(), [uid](const auto& link) { return link.second.uid == uid; }));
+}
+
+uint32_t Broker::LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const {
+  return static_cast<uint32_t>(std::count_if(links_.begin(), links_.end(), [&](const auto& link) {
+    return Same(link.second.stack[0], client) && Same(link.second.stack[1], server);
+  }));
+}
+
+// Somebody who may be shown a listener may be linked; so may somebody whose link is for a listener
+// that was withdrawn since, which is refused by the server then.
+bool Broker::MayLink(const Member& from, const Member& to) const {
+  return std::any_of(to.offers.begin(), to.offers.end(),
+                     [&](const auto& offer) { return from.shown.count(offer.first) != 0; });
+}
+
+void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  const Member& member = *MemberOf(client);
+  const auto server = stacks_.find(message.uuid);
+  if (!fd.ok() || Claim(client, message.peer) == nullptr) return client.Reply(message, EINVAL);
+  if (server == stacks_.end() || server->second.member == nullptr)
+    return client.Reply(message, ENOENT);
+  Client& to = *server->second.member;
+  if (&to == &client || !MayLink(member, *MemberOf(to))) return client.Reply(message, EPERM);
+  if (LinksOf(member.who.uid) >= policy_.links_max) {
+    Warn("user %u has %u link groups, as many as the policy allows", member.who.uid,
+         policy_.links_max);
+    return client.Reply(message, ENOSPC);
+  }
+  if (LinksBetween(message.peer, message.uuid) >= PSTN_PAIR_LGRS)
+    return client.Reply(message, ENOSPC);
+  if (!links_.emplace(message.id, Link{{message.peer, message.uuid}, member.who.uid}).second)
+    return client.Reply(message, EEXIST);
+  ctl::Msg passed_on = message;
+  passed_on.d = member.who.netns != MemberOf(to)->who.netns ? 1 : 0;
+  asks_.Ask(to, passed_on, Share(std::move(fd)),
+            [this, line = &client, message](int status, const ctl::Msg&, UniqueFd) {
+              if (status != 0) links_.erase(message.id);
+              if (members_.count(line) != 0) line->Reply(message, status);
+            });
+}
+
+// After a restart of the broker, or of a daemon.
+void Broker::HaveLink(Client& client, const ctl::Msg& message, UniqueFd) {
+  const uint32_t side = message.a;
+  if (side > 1 || Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
+  if (links_.count(message.id) == 0 && LinksOf(MemberOf(client)->who.uid) >= policy_.links_max)
+    return client.Reply(message, ENOSPC);
+  const auto [it, fresh] = links_.try_emplace(message.id);
+  Link& link = it->second;
+  if (fresh) {
+    link = {{}, MemberOf(client)->who.uid};
+    link.stack[side] = message.uuid;
+    link.stack[1 - side] = message.peer;
+    link.known[1 - side] = false;
+  }
+  if (!Same(link.stack[side], message.uuid) || !Same(link.stack[1 - side], message.peer))
+    return client.Reply(message, EEXIST);
+  link.known[side] = true;
+  client.Reply(message, 0);
+  if (!link.known[1 - side] && !grace_.pending()) grace_.AddMs(kGraceMs);
+}
+
+// Ends what nobody has come back for, a round after the one in which it was missed first.
+void Broker::GraceEnds() {
+  std::vector<std::pair<pstn_uuid, uint32_t>> ends;
+  bool wait = false;
+  for (auto& [id, link] : links_) {
+    for (uint32_t side = 0; side < 2; ++side) {
+      if (link.known[side]) continue;
+      if (link.missed) ends.emplace_back(id, side);
+      link.missed = wait = true;
+    }
+  }
+  for (const auto& [id, side] : ends) EndSide(id, side);
+  if (wait) grace_.AddMs(kGraceMs);
+}
+
+void Broker::LinkEnd(Client& client, const ctl::Msg& message, UniqueFd) {
+  const auto it = links_.find(message.id);
+  if (it == links_.end() || message.a > 1) return;
+  const auto stack = stacks_.find(it->second.stack[message.a]);
+  if (stack == stacks_.end() || stack->second.member != &client) return;
+  EndSide(message.id, message.a);
+}
+
+void Broker::EndSide(const pstn_uuid& id, uint32_t side) {
+  const auto it = links_.find(id);
+  if (it == links_.end()) return;
+  const pstn_uuid ended = it->second.stack[side], survivor = it->second.stack[1 - side];
+  links_.erase(it);
+  const auto other = stacks_.find(survivor);
+  if (other != stacks_.end() && other->second.member != nullptr) {
+    ctl::Msg message;
+    message.type = ctl::Type::kLinkEnd;
+    message.id = id;
+    message.a = side;
+    other->second.member->Send(message);
+  }
+  ForgetIfDead(ended);
+  ForgetIfDead(survivor);
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,90 @@
+// broker_offers.cc - whose listeners the members know.
+// SPDX-License-Identifier: Apache-2.0
+#include <cerrno>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "../directory/listener_check.h"
+#include "../kit/log.h"
+#include "../kit/proc.h"
+#include "broker.h"
+
+namespace postern::daemon {
+
+Broker::OfferKey Broker::KeyOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) {
+  return {stack.hi, stack.lo, ep_idx, ep_gen};
+}
+
+// Addresses and ports mean something in their own network namespace only.
+bool Broker::MayShow(const Member& owner, const Member& to, const Listener& listener) const {
+  return &owner != &to && to.joined && owner.who.netns == to.who.netns &&
+         policy_.Allows(to.who, owner.who, listener.local.port);
+}
+
+void Broker::Show(Member& to, const Listener& listener) {
+  const ctl::Msg message = MessageOf(ctl::Type::kListener, listener);
+  to.shown.insert(KeyOf(listener.stack, listener.ep_idx, listener.ep_gen));
+  asks_.Ask(*to.client, message, {}, [](int, const ctl::Msg&, UniqueFd) {});
+}
+
+// What the socket says of itself; or, of one that was offered to the broker before this one, what
+// the kernel's table says, which we can read in our own network namespace.
+int Broker::Check(const Member& member, const ctl::Msg& message, const UniqueFd& fd,
+                  Listener& listener) {
+  if (message.a >= PSTN_EPS) return -EINVAL;
+  if (fd.ok()) return CheckListener(fd.get(), member.who.pid, member.who.netns, listener);
+  if (message.cookie == 0) return -EINVAL;
+  if (member.who.netns != OwnNetnsIno()) return -EXDEV;
+  listener = ListenerIn(message);
+  listener.netns_ino = member.who.netns;
+  return FindListener(listener, member.who.uid);
+}
+
+void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  Member& member = *MemberOf(client);
+  Listener listener;
+  int error = Check(member, message, fd, listener);
+  if (error == 0 && Claim(client, message.uuid) == nullptr) error = -EPERM;
+  if (error == 0 && member.offers.size() >= policy_.listeners_max) error = -ENOSPC;
+  fd.Reset();  // a copy kept here would keep the port taken
+  if (error != 0) {
+    Warn("daemon %d may not offer a listener: %s", member.who.pid, strerror(-error));
+    return client.Reply(message, -error);
+  }
+  listener.stack = message.uuid;
+  listener.ep_idx = message.a;
+  listener.ep_gen = message.b;
+  listener.backlog = message.c;
+  const OfferKey key = KeyOf(message.uuid, message.a, message.b);
+  member.offers[key] = listener;
+  for (const auto& [other, to] : members_) {
+    if (MayShow(member, *to, listener)) Show(*to, listener);
+  }
+  client.Reply(message, 0);
+}
+
+void Broker::Unoffer(Client& client, const ctl::Msg& message, UniqueFd) {
+  const OfferKey key = KeyOf(message.uuid, message.a, message.b);
+  if (MemberOf(client)->offers.erase(key) == 0) return client.Reply(message, ENOENT);
+  ForgetIfDead(message.uuid);
+  Withdraw(key, [this, line = &client, message] {
+    if (members_.count(line) != 0) line->Reply(message, 0);
+  });
+}
+
+void Broker::Withdraw(const OfferKey& key, std::function<void()> done) {
+  // Called by the last of them.
+  const std::shared_ptr<void> last(nullptr, [done = std::move(done)](void*) { done(); });
+  ctl::Msg message;
+  message.type = ctl::Type::kGone;
+  message.uuid = {std::get<0>(key), std::get<1>(key)};
+  message.a = std::get<2>(key);
+  message.b = std::get<3>(key);
+  for (const auto& [other, member] : members_) {
+    if (member->shown.erase(key) != 0)
+      asks_.Ask(*member->client, message, {}, [last](int, const ctl::Msg&, UniqueFd) {});
+  }
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,95 @@
+// directory.h - the table of listeners and local addresses that every client maps read-only.
+// SPDX-License-Identifier: Apache-2.0
+//
+// posternd is the only writer; readers never wait. Each change happens between two increments of
+// `seq` (odd while it lasts), and a reader that saw an odd or a changed number looks again. A
+// reader may follow links that are being changed, so it bounds its steps and checks each index.
+//
+// The alive mutex is a robust pthread mutex that is locked once and never unlocked: when posternd
+// ends, in whatever way, the kernel sets FUTEX_OWNER_DIED in its word. It belongs to the thread
+// that called Create(), which has to be the one that ends last.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "../kit/fd.h"
+#include "abi/postern_abi.h"
+#include "ctl/proto.h"
+
+namespace postern::daemon {
+
+struct Listener {
+  pstn_uuid stack{};
+  uint32_t ep_idx = 0, ep_gen = 0, backlog = 0;
+  pstn_addr local{};
+  uint32_t family = 0, v6only = 0;
+  uint64_t netns_ino = 0, cookie = 0;
+  bool shares_port = false;  // SO_REUSEPORT
+  bool foreign = false;      // of another user's posternd: known from the broker
+  bool learnt = false;       // of another network namespace; `local` is how it is reached from ours
+  pstn_addr source{};        // learnt: our address towards it
+};
+
+// How listeners are told of between daemons and the broker.
+ctl::Msg MessageOf(ctl::Type type, const Listener& listener);
+Listener ListenerIn(const ctl::Msg& message);
+
+class Directory {
+ public:
+  Directory() = default;
+  ~Directory();
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+
+  // 0 or -errno.
+  int Create(const pstn_uuid& id);
+  // To be handed out; nobody can write through it.
+  SharedFd fd() const { return fd_; }
+  const pstn_dir* map() const { return dir_; }
+
+  // The same endpoint and generation again replaces the entry. A listener that shares no port is
+  // the only one at its address, says the kernel: others that are listed there have ended, though
+  // their family's death is not known yet, and are withdrawn. 0, or -ENOSPC.
+  int Publish(const Listener& listener);
+  // Whether there was one.
+  bool Withdraw(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
+  template <typename Predicate>
+  void WithdrawIf(Predicate&& gone) {
+    std::vector<uint32_t> found;
+    for (const auto& [entry, listener] : listeners_) {
+      if (gone(listener)) found.push_back(entry);
+    }
+    for (uint32_t entry : found) {
+      const Listener gone_one = listeners_[entry];
+      Remove(entry);
+      if (on_lost && !gone_one.foreign) on_lost(gone_one);
+    }
+  }
+  // Called for what WithdrawIf and Publish take out of our own listeners.
+  std::function<void(const Listener&)> on_lost;
+  // As the broker has it; nothing when there is none.
+  void SetHost(const pstn_host& host);
+  // What does not fit is left out: connections to such an address go through the kernel.
+  void SetAddresses(const std::vector<pstn_addr>& addresses);
+
+  const std::map<uint32_t, Listener>& listeners() const { return listeners_; }
+
+ private:
+  class Change;  // seq is odd while one of these exists
+  void WithdrawEnded(const Listener& by);
+  uint32_t FindEntry(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) const;
+  void Remove(uint32_t entry);
+  void Link(uint32_t entry, uint16_t port);
+  void Unlink(uint32_t entry, uint16_t port);
+  void Write(uint32_t entry, const Listener& listener);
+
+  SharedFd fd_;
+  pstn_dir* dir_ = nullptr;
+  std::map<uint32_t, Listener> listeners_;  // by entry
+  uint32_t entry_hw_ = 0;
+  std::vector<uint32_t> free_entries_;
+};
+
+}  // namespace postern::daemon

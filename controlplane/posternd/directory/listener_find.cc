@@ -1,0 +1,71 @@
+// listener_find.cc - a listener without its descriptor: by the kernel's table of sockets.
+// SPDX-License-Identifier: Apache-2.0
+#include <linux/inet_diag.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "../kit/sock_diag.h"
+#include "listener_check.h"
+
+namespace postern::daemon {
+namespace {
+
+struct Search {
+  const Listener& wanted;
+  uid_t uid;
+  bool found = false;
+};
+
+bool V6Only(const nlmsghdr* answer) {
+  bool only = false;
+  mnl_attr_parse(
+      answer, sizeof(inet_diag_msg),
+      [](const nlattr* attr, void* data) {
+        if (mnl_attr_get_type(attr) == INET_DIAG_SKV6ONLY)
+          *static_cast<bool*>(data) = mnl_attr_get_u8(attr) != 0;
+        return MNL_CB_OK;
+      },
+      &only);
+  return only;
+}
+
+bool SameAddress(const inet_diag_msg& d, const pstn_addr& a) {
+  const bool wildcard =
+      d.id.idiag_src[0] == 0 &&
+      (d.idiag_family == AF_INET ||
+       (d.id.idiag_src[1] == 0 && d.id.idiag_src[2] == 0 && d.id.idiag_src[3] == 0));
+  uint8_t ip[16] = {};
+  if (d.idiag_family == AF_INET6) memcpy(ip, d.id.idiag_src, sizeof ip);
+  if (d.idiag_family == AF_INET && !wildcard) {
+    ip[10] = ip[11] = 0xff;
+    memcpy(ip + 12, d.id.idiag_src, 4);
+  }
+  return memcmp(ip, a.ip, sizeof ip) == 0;
+}
+
+int Compare(const nlmsghdr* answer, void* context) {
+  auto& search = *static_cast<Search*>(context);
+  const auto& d = *static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
+  if (mnl_nlmsg_get_payload_len(answer) < sizeof d) return MNL_CB_OK;
+  const Listener& w = search.wanted;
+  const uint64_t cookie = d.id.idiag_cookie[0] | static_cast<uint64_t>(d.id.idiag_cookie[1]) << 32;
+  if (cookie == w.cookie && ntohs(d.id.idiag_sport) == w.local.port && d.idiag_uid == search.uid &&
+      d.id.idiag_if == 0 && SameAddress(d, w.local) &&
+      (d.idiag_family != AF_INET6 || V6Only(answer) == (w.v6only != 0)))
+    search.found = true;
+  return MNL_CB_OK;
+}
+
+}  // namespace
+
+int FindListener(const Listener& listener, uid_t uid) {
+  Search search{listener, uid};
+  const int error =
+      DumpSockets(static_cast<uint8_t>(listener.family), 1u << TCP_LISTEN, Compare, &search);
+  return error != 0 ? error : search.found ? 0 : -ENOENT;
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,246 @@
+// upstream.cc - see upstream.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "upstream.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "../kit/log.h"
+#include "../kit/proc.h"
+#include "../report/report.h"
+#include "../routes/addresses.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kRetryMs = 1000;
+// So long the listener of another network namespace is found in the directory: then one connection
+// goes by TCP again, so that a change of routes or translation rules is seen.
+constexpr auto kLearntFor = std::chrono::seconds(5);
+constexpr uint32_t kForgetMs = 1000;
+
+}  // namespace
+
+Upstream::Upstream(event_base* base, std::string socket_path, Directory& directory,
+                   Registry& registry)
+    : base_(base),
+      path_(std::move(socket_path)),
+      directory_(directory),
+      registry_(registry),
+      asks_(base, 0),
+      retry_(base, -1, 0, [this] { Connect(); }),
+      forget_(base, -1, 0, [this] { ForgetLearnt(); }) {
+  Connect();
+}
+
+void Upstream::Connect() {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  if (path_.empty() || path_.size() >= sizeof(address.sun_path)) return Settle();
+  memcpy(address.sun_path, path_.data(), path_.size());
+  retry_.AddMs(kRetryMs);
+  UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.ok() || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
+    return Settle();
+  retry_.Del();
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  (void)getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size);
+  line_ = std::make_unique<Client>(
+      base_, std::move(fd), peer,
+      [this](Client&, const ctl::Msg& m, UniqueFd with) { OnMessage(m, std::move(with)); },
+      [this](Client&) { OnGone(); });
+  ctl::Msg message;
+  message.type = ctl::Type::kJoin;
+  asks_.Ask(*line_, message, {}, [this](int status, const ctl::Msg&, UniqueFd) {
+    if (status == 0) return Join();
+    Warn("the broker does not take us: %s", strerror(status));
+    Settle();
+  });
+}
+
+void Upstream::Join() {
+  joined_ = true;
+  Note("joined the broker at %s", path_.c_str());
+  for (const auto& [id, stack] : registry_.stacks()) {
+    for (const auto& [slot, process] : stack->processes)
+      Alive(id, process->pid, process->pidfd.get());
+  }
+  for (const auto& [id, link] : registry_.links()) {
+    for (uint32_t side = 0; side < 2; ++side) {
+      if (link->remote[1 - side] && link->end[side].stack != nullptr && !link->dead)
+        HaveLink(*link, side);
+    }
+  }
+  for (const auto& [entry, listener] : directory_.listeners()) {
+    if (!listener.foreign) Offer(listener, {});
+  }
+  TellAddresses();
+  if (on_join) on_join();
+}
+
+void Upstream::OnGone() {
+  joined_ = false;
+  asks_.OnGone(*line_);
+  line_.reset();
+  Note("the broker is gone");
+  directory_.WithdrawIf([](const Listener& l) { return l.foreign; });
+  learnt_.clear();
+  if (on_host) on_host({});
+  Settle();
+  retry_.AddMs(kRetryMs / 10);  // it may be starting again
+}
+
+void Upstream::Settle() {
+  if (std::exchange(settled_, true)) return;
+  if (on_settled) on_settled();
+}
+
+void Upstream::OnMessage(const ctl::Msg& message, UniqueFd fd) {
+  if (asks_.OnAnswer(*line_, message, fd)) return;
+  if (message.type == ctl::Type::kHost) return TakeHost(fd);
+  if (message.type == ctl::Type::kVi) {
+    if (on_vi_free) on_vi_free();
+    return;
+  }
+  int error = -ENOSYS;
+  if (message.type == ctl::Type::kListener) error = TakeListener(message);
+  if (message.type == ctl::Type::kGone)
+    error = directory_.Withdraw(message.uuid, message.a, message.b) ? 0 : -ENOENT;
+  if (message.type == ctl::Type::kLink)
+    error = registry_.TakeRemote(message.uuid, message.peer, message.id,
+                                 message.d != 0 ? PSTN_LGR_OTHER_NETNS : PSTN_LGR_OTHER_USER,
+                                 std::move(fd));
+  if (message.type == ctl::Type::kLinkEnd) return registry_.RemoteEnded(message.id, message.a);
+  line_->Reply(message, -error);
+}
+
+int Upstream::TakeListener(const ctl::Msg& message) {
+  Listener listener = ListenerIn(message);
+  if (registry_.Find(message.uuid) != nullptr) return -EEXIST;
+  listener.netns_ino = OwnNetnsIno();
+  listener.foreign = true;
+  if (listener.learnt) {
+    if (!SourceTowards(listener.local, listener.source)) return -ENETUNREACH;
+    learnt_[listener.stack] = Clock::now() + kLearntFor;
+    if (!forget_.pending()) forget_.AddMs(kForgetMs);
+  }
+  return directory_.Publish(listener);
+}
+
+void Upstream::ForgetLearnt() {
+  const auto now = Clock::now();
+  directory_.WithdrawIf([&](const Listener& l) {
+    const auto known = learnt_.find(l.stack);
+    return l.learnt && (known == learnt_.end() || known->second <= now);
+  });
+  for (auto it = learnt_.begin(); it != learnt_.end();)
+    it = it->second <= now ? learnt_.erase(it) : std::next(it);
+  if (!learnt_.empty()) forget_.AddMs(kForgetMs);
+}
+
+void Upstream::TakeHost(const UniqueFd& fd) {
+  pstn_host host{};
+  if (pread(fd.get(), &host, sizeof(host), 0) != sizeof(host)) return;
+  host.addr_count = std::min(host.addr_count, PSTN_DIR_ADDRS);
+  host.ueid_count = std::min(host.ueid_count, PSTN_HOST_UEIDS);
+  if (on_host) on_host(host);
+  Settle();
+}
+
+void Upstream::SetAddresses(const std::vector<pstn_addr>& addresses) {
+  addresses_ = addresses;
+  TellAddresses();
+}
+
+void Upstream::TellAddresses() {
+  if (!joined_) return;
+  const size_t count = std::min<size_t>(addresses_.size(), PSTN_DIR_ADDRS);
+  UniqueFd memfd =
+      ToMemfd({reinterpret_cast<const char*>(addresses_.data()), count * sizeof(pstn_addr)});
+  if (!memfd.ok()) return;
+  ctl::Msg message;
+  message.type = ctl::Type::kAddresses;
+  message.a = static_cast<uint32_t>(count);
+  line_->Send(message, Share(std::move(memfd)));
+}
+
+void Upstream::Ask(const ctl::Msg& message, Asks::Done done, SharedFd with) {
+  if (!joined_) return done(ENOTCONN, {}, {});
+  asks_.Ask(*line_, message, std::move(with), std::move(done));
+}
+
+void Upstream::Send(const ctl::Msg& message) {
+  if (joined_) line_->Send(message);
+}
+
+void Upstream::Offer(const Listener& listener, UniqueFd socket) {
+  if (!joined_) return;
+  const ctl::Msg message = MessageOf(ctl::Type::kOffer, listener);
+  SharedFd with = socket.ok() ? Share(std::move(socket)) : nullptr;
+  asks_.Ask(*line_, message, std::move(with), [](int status, const ctl::Msg&, UniqueFd) {
+    if (status != 0) Warn("a listener is known to this user only: %s", strerror(status));
+  });
+}
+
+void Upstream::Unoffer(const Listener& listener, std::function<void()> done) {
+  if (!joined_) return done();
+  const ctl::Msg message = MessageOf(ctl::Type::kUnoffer, listener);
+  unoffers_++;
+  asks_.Ask(*line_, message, {}, [this, done = std::move(done)](int, const ctl::Msg&, UniqueFd) {
+    done();
+    if (--unoffers_ == 0) registry_.Withdrawn();
+  });
+}
+
+void Upstream::Link(const LinkGroup& link, std::function<void(int)> done) {
+  if (!joined_) return done(ENOTCONN);
+  ctl::Msg message;
+  message.type = ctl::Type::kLink;
+  message.uuid = link.owner[1];
+  message.peer = link.owner[0];
+  message.id = link.id;
+  asks_.Ask(*line_, message, link.fd,
+            [done = std::move(done)](int status, const ctl::Msg&, UniqueFd) { done(status); });
+}
+
+void Upstream::HaveLink(const LinkGroup& link, uint32_t side) {
+  if (!joined_) return;
+  ctl::Msg message;
+  message.type = ctl::Type::kHaveLink;
+  message.uuid = link.owner[side];
+  message.peer = link.owner[1 - side];
+  message.id = link.id;
+  message.a = side;
+  asks_.Ask(*line_, message, {}, [this, id = link.id, side](int status, const ctl::Msg&, UniqueFd) {
+    if (status != 0 && status != EPIPE) registry_.RemoteEnded(id, 1 - side);
+  });
+}
+
+void Upstream::LinkEnd(const LinkGroup& link, uint32_t side) {
+  if (!joined_) return;
+  ctl::Msg message;
+  message.type = ctl::Type::kLinkEnd;
+  message.id = link.id;
+  message.a = side;
+  line_->Send(message);
+}
+
+void Upstream::Alive(const pstn_uuid& stack, pid_t pid, int pidfd) {
+  if (!joined_) return;
+  UniqueFd copy(fcntl(pidfd, F_DUPFD_CLOEXEC, 0));
+  if (!copy.ok()) return;
+  ctl::Msg message;
+  message.type = ctl::Type::kAlive;
+  message.uuid = stack;
+  message.a = static_cast<uint32_t>(pid);
+  line_->Send(message, Share(std::move(copy)));
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,72 @@
+// upstream.h - a user's posternd as a member of the broker (broker.h), if the host has one.
+// SPDX-License-Identifier: Apache-2.0
+//
+// While there is none, or it has gone, everything here is a no-op that succeeds: what others offer
+// is withdrawn, link groups that are there go on.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "../directory/directory.h"
+#include "../kit/event.h"
+#include "../line/asks.h"
+#include "../line/client.h"
+#include "../registry/registry.h"
+
+namespace postern::daemon {
+
+class Upstream {
+ public:
+  Upstream(event_base* base, std::string socket_path, Directory& directory, Registry& registry);
+
+  bool joined() const { return joined_; }
+  // Whether it is known what the broker has to offer, or that there is none.
+  bool settled() const { return settled_; }
+  std::function<void()> on_settled;
+  bool withdrawing() const { return unoffers_ != 0; }
+  // Without its socket: it was offered to the broker that was there before.
+  void Offer(const Listener& listener, UniqueFd socket);
+  // `done` when nobody else knows it any more.
+  void Unoffer(const Listener& listener, std::function<void()> done);
+  // To the daemon of the server's stack; its status, a positive errno.
+  void Link(const LinkGroup& link, std::function<void(int)> done);
+  void HaveLink(const LinkGroup& link, uint32_t side);
+  void LinkEnd(const LinkGroup& link, uint32_t side);
+  void Alive(const pstn_uuid& stack, pid_t pid, int pidfd);
+  // What the broker's device is asked (ctl/proto.h). `done` may be called at once, with ENOTCONN.
+  void Ask(const ctl::Msg& message, Asks::Done done, SharedFd with = {});
+  void Send(const ctl::Msg& message);  // what has no answer
+  void SetAddresses(const std::vector<pstn_addr>& addresses);
+
+  std::function<void()> on_vi_free;
+  std::function<void()> on_join;  // the processes' listeners are unknown to this broker
+  std::function<void(const pstn_host&)> on_host;  // zero: there is no broker any more
+
+ private:
+  void Connect();
+  void Join();
+  void OnMessage(const ctl::Msg& message, UniqueFd fd);
+  void OnGone();
+  int TakeListener(const ctl::Msg& message);
+  void TakeHost(const UniqueFd& fd);
+  void TellAddresses();
+  void ForgetLearnt();
+  void Settle();
+
+  event_base* base_;
+  const std::string path_;
+  Directory& directory_;
+  Registry& registry_;
+  std::unique_ptr<Client> line_;
+  bool joined_ = false, settled_ = false;
+  uint32_t unoffers_ = 0;  // not answered yet
+  Asks asks_;
+  std::vector<pstn_addr> addresses_;
+  std::map<pstn_uuid, Clock::time_point, UuidLess> learnt_;  // by stack: until then
+  Event retry_, forget_;
+};
+
+}  // namespace postern::daemon

@@ -1,0 +1,18 @@
+// source_port.h - a port of this host that is kept for a stack, which makes its connections from
+// it. SPDX-License-Identifier: Apache-2.0
+//
+// The socket that holds it is posternd's own: so nobody else can share the port by options that he
+// sets on it later, nor pretend that a port was his. It neither listens nor connects.
+#pragma once
+#include "../bpf/xdp_maps.h"
+#include "../kit/fd.h"
+
+namespace postern::daemon {
+
+// Of the present network namespace, on any address of IPv4 or (`family` 6) IPv6. `wanted` 0: one
+// that bind() gives out first, of which there are as many again for the kernel's connect() (see
+// lib/peer/port.cc); else an ephemeral port. 0 or -errno: EADDRINUSE, EPERM it is no such port,
+// EADDRNOTAVAIL bind() has no more of its own.
+int KeepSourcePort(uint32_t family, uint16_t wanted, UniqueFd& socket, pstn_xdp_port& key);
+
+}  // namespace postern::daemon

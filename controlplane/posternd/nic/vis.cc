@@ -1,0 +1,534 @@
+// vis.cc - see vis.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "vis.h"
+
+#include <fcntl.h>
+#include <linux/if_xdp.h>
+#include <linux/rtnetlink.h>
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+
+#include "../kit/log.h"
+#include "source_port.h"
+#include "stack/source_ports.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kFlags = PSTN_XDP_PASS | PSTN_XDP_FRAGMENTS;
+// The kernel gives back an ended VI's queues by a deferred work; the second word is for who came
+// too early, or met another process of its family that was just about it.
+constexpr uint32_t kFreeSoonMs = 50, kFreeMs = 1000;
+constexpr uint32_t kGraceMs = 30'000;  // for owners to come to a new posternd
+constexpr uint32_t kDriverRetryMs = 100, kDriverMuteMs = 10'000;
+constexpr char kSoft[] = "soft:";
+constexpr size_t kFiltersMax = 65536;                    // of one VI: each keeps a descriptor
+constexpr uint32_t kKeptPortsMax = stack::kSourcePorts;  // of one VI
+
+static_assert(ctl::kFilterPass == PSTN_XDP_PASS && ctl::kFilterFragments == PSTN_XDP_FRAGMENTS &&
+              ctl::kFilterOutgoing == PSTN_XDP_OUTGOING);
+
+std::vector<std::string> Split(const std::string& list) {
+  std::vector<std::string> names;
+  for (size_t at = 0; list != "off" && at < list.size();) {
+    const size_t end = std::min(list.find(',', at), list.size());
+    if (end > at) names.push_back(list.substr(at, end - at));
+    at = end + 1;
+  }
+  return names;
+}
+
+uint64_t NewId() {
+  uint64_t id = 0;
+  (void)!getrandom(&id, sizeof(id), 0);
+  return id;
+}
+
+UniqueFd AddressSocket() {
+  UniqueFd fd(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_ROUTE));
+  sockaddr_nl address{};
+  address.nl_family = AF_NETLINK;
+  address.nl_groups = RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR;
+  if (!fd.ok() || bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
+    return {};
+  return fd;
+}
+
+template <typename K>
+std::string Bytes(const K& key) {
+  return {reinterpret_cast<const char*>(&key), sizeof(key)};
+}
+
+}  // namespace
+
+Vis::Vis(event_base* base, const std::string& interfaces)
+    : base_(base),
+      interfaces_allowed_(Split(interfaces)),
+      free_soon_(base, -1, 0, [this] { TellFree(); }),
+      free_(base, -1, 0, [this] { TellFree(); }) {
+  if (enabled()) worker_.Start();
+}
+
+Vis::~Vis() = default;
+
+bool Vis::IsListed(const std::string& word) const {
+  return std::find(interfaces_allowed_.begin(), interfaces_allowed_.end(), word) !=
+         interfaces_allowed_.end();
+}
+
+bool Vis::IsAllowed(const ViAsker& asker, const std::string& name) const {
+  if (asker.may_have && !asker.may_have(name)) return false;
+  return IsListed("any") || IsListed(name) || IsListed(kSoft + name);
+}
+
+// ---- interfaces --------------------------------------------------------------------------------
+
+// What can come from a wire: not what is the loopback's (RFC 1122, 3.2.1.3).
+std::vector<pstn_addr> Vis::Reachable(std::vector<pstn_addr> all) {
+  const auto is_loopback = [](const pstn_addr& a) {
+    const auto* in6 = reinterpret_cast<const in6_addr*>(a.ip);
+    return IN6_IS_ADDR_LOOPBACK(in6) || (IN6_IS_ADDR_V4MAPPED(in6) && a.ip[12] == 127);
+  };
+  all.erase(std::remove_if(all.begin(), all.end(), is_loopback), all.end());
+  return all;
+}
+
+void Vis::AddressesChanged(Interface& interface) {
+  char buffer[8192];
+  for (;;) {
+    const ssize_t got = recv(interface.netlink.get(), buffer, sizeof(buffer), MSG_DONTWAIT);
+    if (got < 0 && errno != ENOBUFS && errno != EINTR) break;
+  }
+  (void)In(interface, [&interface] {
+    interface.addresses = Reachable(LocalAddresses());
+    interface.steering->SetLocal(interface.addresses);
+    return 0;
+  });
+}
+
+void Vis::WatchAddresses(Interface& interface) {
+  if (!interface.netlink.ok())
+    return Warn("VI on %s: changes of addresses will not be seen", interface.name.c_str());
+  interface.changed = std::make_unique<Event>(base_, interface.netlink.get(),
+                                              static_cast<short>(EV_READ | EV_PERSIST),
+                                              [this, at = &interface] { AddressesChanged(*at); });
+  interface.changed->Add();
+}
+
+// What nobody has shown a socket for: its port may be somebody else's by now.
+void Vis::SweepInherited(Interface& interface) {
+  const auto keep = [&](uint32_t slot, const std::string& key) {
+    return std::any_of(vis_.begin(), vis_.end(), [&](const auto& vi) {
+      return vi.second->interface == &interface && vi.second->slot == slot &&
+             vi.second->uses.count(key) != 0;
+    });
+  };
+  (void)In(interface, [&] {
+    interface.steering->Sweep(keep);
+    return 0;
+  });
+}
+
+// In its network namespace.
+int Vis::Attach(Interface& interface) {
+  if (IsListed(kSoft + interface.name)) {
+    auto soft = std::make_unique<SoftNic>(interface.key.second, interface.name);
+    if (const int error = soft->Connect(); error != 0) {
+      if (error == -ENETDOWN)
+        Warn("VI on %s: there is no driver: is postern-softnic, or postern-verbsnic, running?",
+             interface.name.c_str());
+      return error;
+    }
+    interface.soft = soft.get();
+    interface.steering = std::move(soft);
+    return 0;
+  }
+  auto xdp = spare_ != nullptr ? std::move(spare_) : std::make_unique<XdpProgram>();
+  const int error = xdp->Attach(interface.key.second, interface.name);
+  interface.xdp = xdp.get();
+  interface.steering = std::move(xdp);
+  return error;
+}
+
+// A driver that has died is waited for: the VIs stay, and the next one is told of them.
+void Vis::DriverGone(Interface& interface) {
+  if (interface.soft->connected()) {
+    Warn("VI on %s: its driver is gone", interface.name.c_str());
+    interface.driver.reset();
+    interface.soft->Disconnect();
+  }
+  const auto began = std::chrono::steady_clock::now();
+  if (In(interface, [&interface] { return interface.soft->Connect(); }) == 0) {
+    Note("VI on %s: its driver is back", interface.name.c_str());
+    return WatchDriver(interface);
+  }
+  // One that is there and does not answer holds us up.
+  const bool is_mute = std::chrono::steady_clock::now() - began > std::chrono::seconds(1);
+  interface.driver =
+      std::make_unique<Event>(base_, -1, 0, [this, at = &interface] { DriverGone(*at); });
+  interface.driver->AddMs(is_mute ? kDriverMuteMs : kDriverRetryMs);
+}
+
+void Vis::WatchDriver(Interface& interface) {
+  interface.driver = std::make_unique<Event>(base_, interface.soft->line(), EV_READ,
+                                             [this, at = &interface] { DriverGone(*at); });
+  interface.driver->Add();
+}
+
+int Vis::MakeInterface(const ViAsker& asker, const UniqueFd& netns, const Key& key,
+                       Interface*& made) {
+  auto interface = std::make_unique<Interface>();
+  interface->key = key;
+  interface->netns = UniqueFd(fcntl(netns.get(), F_DUPFD_CLOEXEC, 0));
+  Interface& i = *interface;
+  const int error = worker_.Run(netns.get(), [this, &i, &asker] {
+    NetInterface about;
+    if (const int failed = ReadInterface(i.key.second, about); failed != 0) return failed;
+    i.name = about.name;
+    if (!IsAllowed(asker, i.name)) return -EPERM;
+    i.netlink = AddressSocket();
+    i.addresses = Reachable(LocalAddresses());
+    const int failed = Attach(i);
+    if (failed == 0) i.steering->SetLocal(i.addresses);
+    return failed;
+  });
+  if (error != 0) return error;
+  WatchAddresses(i);
+  if (i.soft != nullptr) WatchDriver(i);
+  if (i.steering->taken_over()) {
+    i.grace = std::make_unique<Event>(base_, -1, 0, [this, &i] { SweepInherited(i); });
+    i.grace->AddMs(kGraceMs);
+  }
+  if (i.xdp != nullptr) {
+    Note("VI on %s: the XDP program %s%s", i.name.c_str(),
+         i.xdp->taken_over() ? "was attached" : "is attached",
+         i.xdp->generic() ? ", in generic mode" : "");
+  } else {
+    Note("VI on %s: its driver is there", i.name.c_str());
+  }
+  made = &i;
+  interfaces_.push_back(std::move(interface));
+  return 0;
+}
+
+int Vis::FindInterface(const ViAsker& asker, const UniqueFd& netns, uint32_t ifindex,
+                       Interface*& found) {
+  struct stat st {};
+  if (!netns.ok() || fstat(netns.get(), &st) != 0) return -EPERM;
+  const Key key{st.st_ino, ifindex};
+  // One that has been removed is not the one that has its number now.
+  const auto it = std::find_if(interfaces_.begin(), interfaces_.end(), [&](const auto& i) {
+    return i->key == key && In(*i, [&i] { return i->steering->attached() ? 0 : -ENODEV; }) == 0;
+  });
+  if (it == interfaces_.end()) return MakeInterface(asker, netns, key, found);
+  found = it->get();
+  return IsAllowed(asker, found->name) ? 0 : -EPERM;
+}
+
+void Vis::DropIfUnused(Interface& interface) {
+  if (interface.users != 0) return;
+  Note("VI on %s: the last one is gone", interface.name.c_str());
+  bool again = false;
+  (void)In(interface, [&] {
+    again = interface.xdp != nullptr && interface.xdp->Detach();
+    return 0;
+  });
+  if (again) spare_.reset(static_cast<XdpProgram*>(interface.steering.release()));
+  interfaces_.erase(std::find_if(interfaces_.begin(), interfaces_.end(),
+                                 [&interface](const auto& i) { return i.get() == &interface; }));
+}
+
+// ---- VIs ---------------------------------------------------------------------------------------
+
+// The VI's line, with the grant in it.
+int Vis::Grant(const ViAsker& asker, Interface& interface, uint32_t slot, ctl::ViGrant& grant,
+               const std::vector<UniqueFd>& fds, UniqueFd& line) {
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    return -errno;
+  auto vi = std::make_unique<One>();
+  vi->line = UniqueFd(ends[0]);
+  line = UniqueFd(ends[1]);
+  uint64_t id = NewId();
+  while (id == 0 || vis_.count(id) != 0) id = NewId();
+  grant.id = id;
+  std::vector<int> numbers;
+  numbers.reserve(fds.size());
+  for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
+  const ctl::GrantPacket packet(grant, numbers.data(), static_cast<uint32_t>(numbers.size()));
+  if (sendmsg(vi->line.get(), &packet.header, MSG_NOSIGNAL) < 0) return -errno;
+  vi->stack = asker.stack;
+  vi->uid = asker.uid;
+  vi->interface = &interface;
+  vi->slot = slot;
+  vi->ended = std::make_unique<Event>(base_, vi->line.get(), EV_READ, [this, id] { Ended(id); });
+  vi->ended->Add();
+  interface.users++;
+  vis_[id] = std::move(vi);
+  return 0;
+}
+
+// Nobody writes into the line: readable is its end. (Whoever writes has ended it as well.)
+void Vis::Ended(uint64_t id) {
+  const auto it = vis_.find(id);
+  if (it == vis_.end()) return;
+  std::unique_ptr<One> vi = std::move(it->second);
+  vis_.erase(it);
+  Interface& interface = *vi->interface;
+  Note("VI on %s: its stack has let go of it", interface.name.c_str());
+  vi->ended.reset();
+  (void)In(interface, [&] {
+    interface.steering->DropSlot(vi->slot);
+    return 0;
+  });
+  vi.reset();  // its ports: whoever sees that the program is gone may bind them
+  interface.users--;
+  DropIfUnused(interface);
+  free_soon_.AddMs(kFreeSoonMs);
+  free_.AddMs(kFreeMs);
+}
+
+void Vis::TellFree() {
+  if (on_free) on_free();
+}
+
+std::map<uint64_t, std::unique_ptr<Vis::One>>::const_iterator Vis::FindVi(
+    const Interface& interface, uint32_t slot) const {
+  return std::find_if(vis_.begin(), vis_.end(), [&](const auto& vi) {
+    return vi.second->interface == &interface && vi.second->slot == slot;
+  });
+}
+
+// Whether one of our VIs has its queues, and has not ended.
+bool Vis::IsHeld(const Interface& interface) const {
+  return std::any_of(vis_.begin(), vis_.end(), [&interface](const auto& entry) {
+    const One& vi = *entry.second;
+    pollfd line = {vi.line.get(), POLLIN, 0};
+    return vi.interface == &interface && poll(&line, 1, 0) == 0;
+  });
+}
+
+// A socket is tried for a tenth of a second, as its queues may not have been given back yet. Nobody
+// is answered meanwhile, so not where it is known that they have not: who has not got them asks
+// once a second.
+int Vis::OpenXsk(Interface& interface, const ctl::Msg& request, const UniqueFd& area,
+                 ctl::ViGrant& grant, std::vector<UniqueFd>& fds) {
+  if (IsHeld(interface)) return -EBUSY;
+  NetInterface about;
+  if (const int failed = ReadInterface(request.a, about); failed != 0) return failed;
+  const SocketsWanted wanted = {request.c, interface.xdp->generic()};
+  if (const int failed = OpenSockets(about, area, wanted, fds, grant); failed != 0) return failed;
+  const auto is_taken = [&](uint32_t slot) { return FindVi(interface, slot) != vis_.end(); };
+  const int slot = interface.xdp->AddSockets(fds, is_taken);
+  if (slot >= 0) fds.push_back(interface.xdp->CopyLink());
+  return slot;
+}
+
+int Vis::OpenSoft(Interface& interface, UniqueFd area, ctl::ViGrant& grant,
+                  std::vector<UniqueFd>& fds) {
+  NetInterface about;
+  if (const int failed = ReadInterface(interface.key.second, about); failed != 0) return failed;
+  grant.ifindex = about.ifindex;
+  grant.mtu = about.mtu;
+  memcpy(grant.mac, about.mac, sizeof(grant.mac));
+  return interface.soft->Open(std::move(area), grant, fds);
+}
+
+int Vis::Open(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd area,
+              UniqueFd& line) {
+  Interface* interface = nullptr;
+  if (const int error = FindInterface(asker, netns, request.a, interface); error != 0) return error;
+  std::vector<UniqueFd> fds;
+  ctl::ViGrant grant;
+  const int slot = In(*interface, [&] {
+    return interface->soft != nullptr ? OpenSoft(*interface, std::move(area), grant, fds)
+                                      : OpenXsk(*interface, request, area, grant, fds);
+  });
+  const int error =
+      slot < 0 ? slot : Grant(asker, *interface, static_cast<uint32_t>(slot), grant, fds, line);
+  if (error != 0) DropIfUnused(*interface);
+  return error;
+}
+
+// Which slot the VI has whose socket, or whose rings, that is; and what its new line has to carry.
+int Vis::Recognise(Interface& interface, UniqueFd token, std::vector<UniqueFd>& fds) {
+  if (interface.soft != nullptr) {
+    const int slot = interface.soft->Adopt(token);
+    fds.push_back(std::move(token));
+    return slot;
+  }
+  uint64_t cookie = 0;
+  int domain = 0;
+  socklen_t size = sizeof(domain);
+  if (getsockopt(token.get(), SOL_SOCKET, SO_DOMAIN, &domain, &size) != 0 || domain != AF_XDP)
+    return -EINVAL;
+  size = sizeof(cookie);
+  if (getsockopt(token.get(), SOL_SOCKET, SO_COOKIE, &cookie, &size) != 0) return -errno;
+  fds.push_back(interface.xdp->CopyLink());
+  return interface.xdp->FindSlot(cookie);
+}
+
+int Vis::Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd token,
+               UniqueFd& line, uint64_t& id) {
+  Interface* interface = nullptr;
+  int error = FindInterface(asker, netns, request.a, interface);
+  if (error != 0) return error;
+  std::vector<UniqueFd> fds;
+  const int slot = In(*interface, [&] { return Recognise(*interface, std::move(token), fds); });
+  error = slot < 0 ? slot : 0;
+  const auto known = slot >= 0 ? FindVi(*interface, static_cast<uint32_t>(slot)) : vis_.end();
+  if (known != vis_.end()) {
+    error = -EEXIST;
+    if (Same(known->second->stack, asker.stack)) id = known->first;
+  }
+  ctl::ViGrant grant;
+  grant.ifindex = request.a;
+  if (error == 0) error = Grant(asker, *interface, static_cast<uint32_t>(slot), grant, fds, line);
+  if (error != 0) DropIfUnused(*interface);
+  return error;
+}
+
+// ---- filters -----------------------------------------------------------------------------------
+
+// All of it or nothing.
+int Vis::Install(One& vi, FilterKeys& keys, uint32_t flags) {
+  const pstn_xdp_target target = {vi.slot, flags};
+  Steering& steering = *vi.interface->steering;
+  FilterKeys done;
+  int error = 0;
+  for (const pstn_xdp_flow& flow : keys.flows) {
+    if (error == 0) error = steering.AddFlow(flow, target);
+    if (error == 0) done.flows.push_back(flow);
+  }
+  for (const pstn_xdp_port& port : keys.ports) {
+    if (error == 0) error = steering.AddPort(port, target);
+    if (error == 0) done.ports.push_back(port);
+  }
+  for (const pstn_xdp_flow& flow : done.flows) vi.uses[Bytes(flow)]++;
+  for (const pstn_xdp_port& port : done.ports) vi.uses[Bytes(port)]++;
+  if (error != 0) Remove(vi, done);
+  return error;
+}
+
+void Vis::Remove(One& vi, const FilterKeys& keys) {
+  Steering& steering = *vi.interface->steering;
+  // Whether it was the last use; what was never installed has none.
+  const auto last = [&vi](const std::string& key) {
+    const auto it = vi.uses.find(key);
+    if (it == vi.uses.end() || --it->second != 0) return false;
+    vi.uses.erase(it);
+    return true;
+  };
+  for (const pstn_xdp_flow& flow : keys.flows) {
+    if (last(Bytes(flow))) steering.RemoveFlow(flow, vi.slot);
+  }
+  for (const pstn_xdp_port& port : keys.ports) {
+    if (last(Bytes(port))) steering.RemovePort(port, vi.slot);
+  }
+}
+
+// A port that nobody has, for connections that are made from it.
+int Vis::KeepPort(One& vi, const ctl::Msg& request, ctl::Msg& answer) {
+  if (vi.kept_ports >= kKeptPortsMax) return -ENOSPC;
+  Installed filter;
+  filter.is_kept_port = true;
+  pstn_xdp_port key{};
+  const int error = In(*vi.interface, [&] {
+    const int failed = KeepSourcePort(request.c, request.addr.port, filter.socket, key);
+    if (failed != 0) return failed;
+    filter.keys.ports.push_back(key);
+    return Install(vi, filter.keys, request.b);
+  });
+  if (error != 0) return error;
+  answer.a = ntohs(key.port);
+  answer.d = vi.next_filter++;
+  vi.kept_ports++;
+  vi.filters[answer.d] = std::move(filter);
+  return 0;
+}
+
+size_t Vis::FiltersOf(uid_t uid) const {
+  size_t count = 0;
+  for (const auto& [id, vi] : vis_) count += vi->uid == uid ? vi->filters.size() : 0;
+  return count;
+}
+
+int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer) {
+  if (vi.filters.size() >= kFiltersMax) return -ENOSPC;
+  if (request.b == (ctl::kFilterOutgoing | ctl::kFilterFragments))
+    return KeepPort(vi, request, answer);
+  if (!socket.ok() || (request.b & ~kFlags) != 0) return -EINVAL;
+  Interface& interface = *vi.interface;
+  Installed filter;
+  const int error = In(interface, [&] {
+    int failed = CheckFilter(socket.get(), interface.key.first, interface.key.second, request,
+                             interface.addresses, filter.keys);
+    if (failed == 0) failed = Install(vi, filter.keys, request.b);
+    return failed;
+  });
+  if (error != 0) return error;
+  answer.d = vi.next_filter++;
+  filter.flags = request.b;
+  filter.socket = std::move(socket);
+  vi.filters[answer.d] = std::move(filter);
+  return 0;
+}
+
+// Its listener is closed, and keeps the port for its connections. Who listens there now, if he may
+// share it, gets the new ones.
+int Vis::Hush(One& vi, Installed& filter) {
+  filter.is_hushed = true;
+  const pstn_xdp_target target = {vi.slot, filter.flags | PSTN_XDP_ENDED};
+  const auto listens = [&vi](const std::string& key) {
+    return std::any_of(vi.filters.begin(), vi.filters.end(), [&key](const auto& other) {
+      const std::vector<pstn_xdp_port>& ports = other.second.keys.ports;
+      return !other.second.is_hushed &&
+             std::any_of(ports.begin(), ports.end(),
+                         [&key](const pstn_xdp_port& port) { return Bytes(port) == key; });
+    });
+  };
+  const int error = In(*vi.interface, [&] {
+    for (const pstn_xdp_port& port : filter.keys.ports) {
+      if (!listens(Bytes(port))) (void)vi.interface->steering->AddPort(port, target);
+    }
+    return 0;
+  });
+  if (error != 0 || !filter.socket.ok()) return error;
+  return shutdown(filter.socket.get(), SHUT_RD) == 0 ? 0 : -errno;
+}
+
+// The kernel's listener goes on in other hands, who are to see that it is closed when they close
+// it. Whoever gets the port then has what the kernel has of it, as they have.
+int Vis::Leave(One& vi, Installed& filter) {
+  filter.socket = UniqueFd();
+  return Hush(vi, filter);
+}
+
+int Vis::Filter(const ViAsker& asker, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer) {
+  const auto it = vis_.find(request.cookie);
+  if (it == vis_.end() || !Same(it->second->stack, asker.stack)) return -ENOENT;
+  One& vi = *it->second;
+  if (request.a == ctl::kFilterAdd && FiltersOf(vi.uid) >= asker.filters_max) return -ENOSPC;
+  if (request.a == ctl::kFilterAdd) return AddFilter(vi, request, std::move(socket), answer);
+  const auto filter = vi.filters.find(request.d);
+  if (filter == vi.filters.end()) return -ENOENT;
+  if (request.a == ctl::kFilterHush) return Hush(vi, filter->second);
+  if (request.a == ctl::kFilterLeave) return Leave(vi, filter->second);
+  if (request.a != ctl::kFilterRemove) return -EINVAL;
+  (void)In(*vi.interface, [&] {
+    Remove(vi, filter->second.keys);
+    return 0;
+  });
+  if (filter->second.is_kept_port) vi.kept_ports--;
+  vi.filters.erase(filter);
+  return 0;
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,66 @@
+// xdp_program.h - bpf/xdp_filter.bpf.c on one interface, and its maps.
+// SPDX-License-Identifier: Apache-2.0
+//
+// One program for each interface, which all VIs of that interface share. It stays attached as long
+// as somebody has its link: posternd, or whoever uses a VI, to whom the link goes with the sockets.
+// So the death of posternd changes nothing for them, and the next posternd finds the program and
+// its maps on the interface. To be called in the interface's network namespace (NetnsWorker), but
+// for what only works on the maps.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "../kit/fd.h"
+#include "steering.h"
+
+namespace postern::daemon {
+
+class XdpProgram final : public Steering {
+ public:
+  // Whether this posternd was built with it.
+  static bool Built();
+
+  // Attaches it, in driver mode where the driver can, or takes over what an earlier posternd has
+  // attached. 0 or -errno, after Warn(): EBUSY, the interface has somebody else's program.
+  int Attach(uint32_t ifindex, const std::string& name);
+
+  // Off the interface, for Attach() to another one: loading it anew takes a tenth of a second, in
+  // which nobody is answered. False: it is not to be had again (it was taken over).
+  bool Detach();
+
+  bool generic() const { return generic_; }
+  bool taken_over() const override { return taken_over_; }
+  UniqueFd CopyLink() const;
+  // False: the interface is gone, or somebody has detached it.
+  bool attached() const override;
+
+  // The sockets of a VI, by queue, into a free slot, which is returned; or -errno. What an earlier
+  // owner of the slot has left behind is taken out first. `is_taken`: the kernel takes the sockets
+  // out that are closed, but their slot is to be dropped yet.
+  using IsTaken = std::function<bool(uint32_t slot)>;
+  int AddSockets(const std::vector<UniqueFd>& sockets, const IsTaken& is_taken);
+  // Who owned a slot before posternd was started anew: by the cookie of its first socket.
+  int FindSlot(uint64_t cookie) const;
+  void DropSlot(uint32_t slot) override;
+
+  int AddFlow(const pstn_xdp_flow& flow, const pstn_xdp_target& target) override;
+  int AddPort(const pstn_xdp_port& port, const pstn_xdp_target& target) override;
+  void RemoveFlow(const pstn_xdp_flow& flow, uint32_t slot) override;
+  void RemovePort(const pstn_xdp_port& port, uint32_t slot) override;
+  void Sweep(const Keep& keep) override;
+  void SetLocal(const std::vector<pstn_addr>& addresses) override;
+  // PSTN_XDP_COUNT_*, over all processors.
+  uint64_t Count(uint32_t which) const;
+
+ private:
+  int Load(const std::string& name);
+  int AttachNew(uint32_t ifindex, const std::string& name);
+  int TakeOver(uint32_t ifindex, uint32_t program);
+  void PurgeSlot(uint32_t slot);
+
+  UniqueFd program_, link_, xsks_, flows_, ports_, local_, owners_, counts_;
+  bool generic_ = false, taken_over_ = false;
+};
+
+}  // namespace postern::daemon

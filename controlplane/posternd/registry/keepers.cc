@@ -1,0 +1,157 @@
+// keepers.cc - starting, asking and burying keepers.
+// SPDX-License-Identifier: Apache-2.0
+#include "keepers.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "../kit/log.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr int kStackFd = 3;
+
+// Beside our own program, in the build tree as when installed.
+std::string KeeperPath() {
+  char self[4096];
+  const ssize_t n = readlink("/proc/self/exe", self, sizeof(self));
+  if (n <= 0 || static_cast<size_t>(n) == sizeof(self)) return "";
+  const std::string path(self, static_cast<size_t>(n));
+  return path.substr(0, path.rfind('/') + 1) + "postern-keeper";
+}
+
+}  // namespace
+
+Keepers::Keepers(event_base* base, std::string runtime_dir)
+    : runtime_dir_(std::move(runtime_dir)),
+      child_(base, SIGCHLD, static_cast<short>(EV_SIGNAL | EV_PERSIST), [this] { Reap(); }) {
+  child_.Add();
+}
+
+pid_t Keepers::Spawn(const Stack& stack) const {
+  std::string path = KeeperPath();
+  // It carries other people's bytes in the background: it sleeps, and never spins.
+  std::string dir = "POSTERN_RUNTIME_DIR=" + runtime_dir_, spin = "POSTERN_SPIN_USEC=0";
+  char* argv[] = {path.data(), nullptr};
+  char* envp[] = {dir.data(), spin.data(), nullptr};
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  // From a number that is not the target's, so that close-on-exec is cleared in every case.
+  UniqueFd copy(fcntl(stack.fd->get(), F_DUPFD_CLOEXEC, kStackFd + 1));
+  posix_spawn_file_actions_adddup2(&actions, copy.get(), kStackFd);
+  posix_spawnattr_t attributes;
+  posix_spawnattr_init(&attributes);
+  sigset_t none;
+  sigemptyset(&none);
+  posix_spawnattr_setsigmask(&attributes, &none);
+  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK);
+  pid_t pid = -1;
+  const int error = posix_spawn(&pid, path.c_str(), &actions, &attributes, argv, envp);
+  posix_spawnattr_destroy(&attributes);
+  posix_spawn_file_actions_destroy(&actions);
+  if (error != 0) Warn("cannot start %s: %s", path.c_str(), strerror(error));
+  return error == 0 ? pid : -1;
+}
+
+void Keepers::Export(Client& asker, const Stack& stack, const ctl::Msg& request, UniqueFd fd) {
+  if (!fd.ok() || request.a >= PSTN_EPS) return asker.Reply(request, EINVAL);
+  Ask(&asker, stack, request, Share(std::move(fd)));
+}
+
+void Keepers::Wire(Client* asker, const Stack& stack, const ctl::Msg& request) {
+  Ask(asker, stack, request, stack.wire);
+}
+
+void Keepers::Ask(Client* asker, const Stack& stack, const ctl::Msg& request, SharedFd fd) {
+  Keeper& keeper = keepers_[stack.id];
+  if (keeper.line == nullptr && keeper.pid == 0) {
+    keeper.pid = Spawn(stack);
+    if (keeper.pid < 0) {
+      keepers_.erase(stack.id);
+      if (asker != nullptr) asker->Reply(request, ENOEXEC);
+      return;
+    }
+  }
+  if (++next_seq_ == 0) ++next_seq_;
+  Job& job = keeper.jobs[next_seq_] = {asker, request, std::move(fd), false};
+  if (keeper.line != nullptr) Send(keeper, next_seq_, job);
+}
+
+void Keepers::Send(Keeper& keeper, uint32_t seq, Job& job) {
+  ctl::Msg message = job.request;
+  message.seq = seq;
+  keeper.line->Send(message, std::exchange(job.fd, nullptr));
+  job.sent = true;
+}
+
+void Keepers::OnKeeper(Client& client, const pstn_uuid& stack) {
+  Keeper& keeper = keepers_[stack];
+  if (keeper.line != nullptr && keeper.line != &client) keeper.line->Break();
+  keeper.line = &client;
+  for (auto& [seq, job] : keeper.jobs) {
+    if (!job.sent) Send(keeper, seq, job);
+  }
+}
+
+bool Keepers::OnAnswer(Client& client, const ctl::Msg& answer) {
+  for (auto& [stack, keeper] : keepers_) {
+    if (keeper.line != &client) continue;
+    const auto job = keeper.jobs.find(answer.seq);
+    if (job == keeper.jobs.end()) return true;
+    if (job->second.asker != nullptr) job->second.asker->Reply(job->second.request, answer.status);
+    keeper.jobs.erase(job);
+    return true;
+  }
+  return false;
+}
+
+void Keepers::Fail(Keeper& keeper, int error) {
+  for (auto& [seq, job] : keeper.jobs) {
+    if (job.asker != nullptr) job.asker->Reply(job.request, error);
+  }
+  keeper.jobs.clear();
+}
+
+void Keepers::OnGone(Client& client) {
+  for (auto& [stack, keeper] : keepers_) {
+    for (auto& [seq, job] : keeper.jobs) {
+      if (job.asker == &client) job.asker = nullptr;
+    }
+  }
+  for (auto it = keepers_.begin(); it != keepers_.end(); ++it) {
+    if (it->second.line != &client) continue;
+    Fail(it->second, EIO);
+    keepers_.erase(it);
+    if (on_lost) on_lost();
+    return;
+  }
+}
+
+void Keepers::Reap() {
+  for (;;) {
+    int status = 0;
+    const pid_t pid = waitpid(-1, &status, WNOHANG);
+    if (pid <= 0) return;
+    if (on_child) on_child(pid, status);
+    for (auto it = keepers_.begin(); it != keepers_.end(); ++it) {
+      if (it->second.pid != pid) continue;
+      Note("keeper %d has ended, status %d", pid, status);
+      if (it->second.line == nullptr) {  // else OnGone, when what it has sent has been read
+        Fail(it->second, EIO);
+        keepers_.erase(it);
+        if (on_lost) on_lost();
+      }
+      break;
+    }
+  }
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,84 @@
+// links_remote.cc - link groups whose other end is a stack of another user's posternd.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Each daemon knows its own end, and hears of the other's end from the broker. What came from there
+// is checked like everything that others wrote: the memory by its seals and its header.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "../kit/log.h"
+#include "base/atomic.h"
+#include "registry.h"
+#include "stack_words.h"
+
+namespace postern::daemon {
+namespace {
+
+uint64_t InodeOf(int fd) {
+  struct stat st {};
+  return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
+
+}  // namespace
+
+int Registry::AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who) {
+  const uint32_t idx = AddRef(own, side, link.id, link.owner[1 - side], who);
+  if (idx >= PSTN_LGRS) return -ENOSPC;
+  link.remote[1 - side] = true;
+  AttachEnd(link, side, own, idx);
+  return 0;
+}
+
+int Registry::MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, LinkGroup*& link) {
+  const int found = FindLink(client, server, full, link);
+  if (found != -ENOENT) return found;
+  auto fresh = std::make_unique<LinkGroup>();
+  fresh->id = NewUuid();
+  fresh->owner = {client.id, server};
+  UniqueFd memfd(CreateLgr(fresh->id, client.id, server));
+  if (!memfd.ok()) return -ENOMEM;
+  fresh->inode = InodeOf(memfd.get());
+  fresh->fd = Share(std::move(memfd));
+  if (const int error = AddRemote(*fresh, 0, client, PSTN_LGR_OTHER_USER); error != 0) return error;
+  link = fresh.get();
+  links_[fresh->id] = std::move(fresh);
+  return -EINPROGRESS;
+}
+
+int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const pstn_uuid& id,
+                         uint32_t who, UniqueFd memfd) {
+  Stack* const own = Find(server);
+  if (own == nullptr) return -ENOENT;
+  if (Find(client) != nullptr || links_.count(id) != 0) return -EEXIST;
+  const auto of_pair = std::count_if(links_.begin(), links_.end(), [&](const auto& entry) {
+    return Same(entry.second->owner[0], client) && Same(entry.second->owner[1], server);
+  });
+  if (of_pair >= PSTN_PAIR_LGRS) return -ENOSPC;
+  if (!Reachable(*own)) return -EAGAIN;
+  pstn_uuid owner[2];
+  if (!memfd.ok() || !OwnersOfLgr(memfd.get(), id, owner) || !Same(owner[0], client) ||
+      !Same(owner[1], server))
+    return -EINVAL;
+  auto fresh = std::make_unique<LinkGroup>();
+  fresh->id = id;
+  fresh->owner = {client, server};
+  fresh->inode = InodeOf(memfd.get());
+  fresh->fd = Share(std::move(memfd));
+  if (const int error = AddRemote(*fresh, 1, *own, who); error != 0) return error;
+  Note("link group %s: %s, of another daemon -> %s", Text(id).c_str(), Text(client).c_str(),
+       Text(server).c_str());
+  PushLink(*fresh, 1);
+  links_[id] = std::move(fresh);
+  return 0;
+}
+
+void Registry::RemoteEnded(const pstn_uuid& id, uint32_t side) {
+  const auto it = links_.find(id);
+  if (it == links_.end() || side > 1 || !it->second->remote[side]) return;
+  KillLink(*it->second, side);
+  if (!link_timer_.pending()) link_timer_.AddMs(1);  // what nobody uses goes now
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,42 @@
+// named_stacks.h - which stack has which name (-o stack.name=): lib/control/named_stack.cc.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <sys/types.h>
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include "registry.h"
+
+namespace postern::daemon {
+
+class NamedStacks {
+ public:
+  // A process without a stack offers `memfd`, in whose options the name is; `out` is the stack to
+  // join: of the first who came. 0 or -errno.
+  int Find(pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out);
+  // A stack whose process has said hello: after a restart we know its name by that.
+  void Learn(const Stack& stack, pid_t pid, uid_t uid);
+  // Those of stacks that have gone go, too. Others wait for their first hello.
+  void Prune(const Registry& registry);
+
+ private:
+  struct Key {
+    uid_t uid;
+    uint64_t netns, pidns;
+    std::string name;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Entry {
+    pstn_uuid id;
+    SharedFd fd;
+    bool known;  // has been in the registry
+  };
+  static bool KeyOf(const pstn_stack& stack, pid_t pid, uid_t uid, Key& key);
+
+  std::map<Key, Entry> entries_;
+};
+
+}  // namespace postern::daemon

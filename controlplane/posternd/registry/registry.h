@@ -1,0 +1,215 @@
+// registry.h - the stacks, processes and link groups that posternd knows: their birth and death.
+// SPDX-License-Identifier: Apache-2.0
+//
+//   Stack 1 --- n Process (slot, pid, pidfd) 1 --- 0..1 Client
+//     |
+//     +-- LinkGroup side 0 (client) / side 1 (server); a stack that talks to itself is both
+//
+// What decides over life and death is the pidfd alone. A client's connection may end before its
+// process does (exec, closefrom), and a process may never say hello (a forked child): those are
+// found by scanning the slots of their stack.
+//
+// A stack's memory is written by programs. posternd maps it to read it only and takes no lock in
+// it; it believes none of it: each value is loaded once, checked, and used from the copy; what goes
+// wrong then concerns that family only. What is to be changed there for the dead is a job for the
+// family's reaper (reapers.h).
+#pragma once
+#include <sys/types.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "../directory/directory.h"
+#include "../kit/event.h"
+#include "../kit/uuid.h"
+#include "../line/client.h"
+#include "reapers.h"
+#include "state/view.h"
+
+namespace postern::daemon {
+
+using Clock = std::chrono::steady_clock;
+
+struct Stack;
+
+struct Process {
+  Stack* stack = nullptr;
+  uint32_t slot = 0;
+  pid_t pid = 0;    // here
+  pid_t there = 0;  // in its own PID namespace: as its slot has it
+  UniqueFd pidfd;
+  std::unique_ptr<Event> died;
+  Client* client = nullptr;
+};
+
+// How one stack takes part in a link group.
+struct LinkEnd {
+  Stack* stack = nullptr;  // null: not registered (yet), or gone
+  uint32_t idx = PSTN_NONE;
+};
+
+struct LinkGroup {
+  pstn_uuid id{};
+  SharedFd fd;
+  uint64_t inode = 0;
+  std::array<pstn_uuid, 2> owner{};
+  std::array<LinkEnd, 2> end;
+  std::array<bool, 2> remote{};  // that end is another daemon's (upstream.h)
+  bool asked = false;            // the other daemon has not taken it yet
+  bool dead = false;             // one side has ended: the other is only winding up
+  Clock::time_point wait_until;  // while an end that was never seen may still turn up
+};
+
+// A slot that a child has not taken over yet, and when somebody was last seen who may hold it.
+struct Suspect {
+  pid_t parent = 0;
+  pid_t child = 0;  // 0: not known
+  Clock::time_point last_alive;
+};
+
+// A slot as it was when it was read: the family may change it at any time.
+struct SlotCopy {
+  uint32_t state;
+  pid_t pid;  // in `pidns`
+  uint32_t pidns;
+  uint64_t start_time;
+  uint32_t exec_pending;
+};
+
+// A slot whose process has died, until the reaper has done with it.
+struct Reaping {
+  pid_t pid = 0;  // as the slot has it
+  std::vector<std::function<void(int)>> waiters;
+};
+
+struct Stack {
+  pstn_uuid id{};
+  SharedFd fd;
+  SharedFd wire;  // the bundle, see ctl::Type::kWire; null: it has none
+  uint64_t inode = 0;
+  const pstn_stack* s = nullptr;
+  bool ending = false;  // nobody is left: its reaper ends what it had
+  bool broken = false;  // its reaper has failed: all that is left is to wait for its processes' end
+  std::map<uint32_t, std::unique_ptr<Process>> processes;  // by slot
+  std::map<uint32_t, LinkGroup*> links;                    // by index in the stack's table
+  std::map<uint32_t, Suspect> suspects;                    // by slot
+  std::map<uint32_t, Reaping> reaping;                     // by slot
+};
+
+class Registry {
+ public:
+  // on_change is called whenever a stack came or went.
+  Registry(event_base* base, Directory& directory, std::function<void()> on_change);
+  ~Registry();
+
+  // Each returns 0 or -errno.
+  int Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd memfd);
+  int ChildSlot(Process& parent, uint32_t slot, pid_t child);
+  // A parent has waited for this child: what it held is released now, not when its pidfd tells.
+  // `done` with 0 or -errno.
+  void ChildEnded(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done);
+  // A link group between them that is not one of `full` that the client has found to be full. A new
+  // one is made known to all first.
+  int Introduce(Stack& client, Stack& server, uint32_t full, LinkGroup*& link);
+  int AddLink(Stack& stack, uint32_t idx, UniqueFd memfd);
+  // The same with a server of another daemon: made here, and told of by PushLink() when that one
+  // has taken it.
+  int MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, LinkGroup*& link);
+  void TellOf(const LinkGroup& link, uint32_t side) { PushLink(link, side); }
+  // A link group that another daemon has made; who: PSTN_LGR_*.
+  int TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const pstn_uuid& id,
+                 uint32_t who, UniqueFd memfd);
+  // The end that is not ours, or that never came to be.
+  void RemoteEnded(const pstn_uuid& id, uint32_t side);
+  // Whether some daemon may still list a listener that we have withdrawn; Withdrawn(): none does.
+  std::function<bool()> withdrawing;
+  void Withdrawn();
+  std::function<void(const Process&)> on_process;  // a process that is watched from now on
+  // Our side of a link group whose other end is remote: it has ended; it is back, with its stack.
+  std::function<void(const LinkGroup&, uint32_t side)> on_end, on_have;
+
+  Stack* Find(const pstn_uuid& id);
+  // A listener's words for those who accept (Negotiator); its backlog, 0 if it is gone.
+  void StoreHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen, uint32_t held,
+                 uint32_t in_talks);
+  // Makes the offered connection of a link group of ours (side 1) one of its listener's, by way of
+  // the family's reaper. `done` with 0 or a positive errno, and whether addresses are translated.
+  void AdmitOffer(const Stack& stack, const LinkGroup& link, const ctl::Msg& offer,
+                  std::function<void(int, bool)> done);
+  Reapers& reapers() { return reapers_; }
+  const Reapers& reapers() const { return reapers_; }
+  uint32_t BacklogOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
+  // Sends a message to every process of a stack.
+  static void Push(const Stack& stack, const ctl::Msg& message, const SharedFd& fd = {});
+  // The endpoint behind descriptor `fd` of a process, and its stack; null: none.
+  const Stack* EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t& gen) const;
+  void ClientGone(Client& client);
+
+  const std::map<pstn_uuid, std::unique_ptr<Stack>, UuidLess>& stacks() const { return stacks_; }
+  const std::map<pstn_uuid, std::unique_ptr<LinkGroup>, UuidLess>& links() const { return links_; }
+
+ private:
+  // registry.cc: processes and stacks
+  int OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack);
+  // pid: here, 0: as the slot says.
+  int Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid, Process*& process);
+  void Forget(Stack& stack, uint32_t slot);
+  void ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid);
+  // Whether some slot has a holder without a pidfd, so that the timer has to look again.
+  bool ScanSlots(Stack& stack);
+  bool ScanSlot(Stack& stack, uint32_t slot);
+  bool ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy);
+  bool MayBeOfFamily(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here);
+  bool ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy);
+  // Cleans up when nobody is left; true if the stack is gone.
+  bool ScanOrDrop(Stack& stack);
+  bool ScanBroken(Stack& stack);
+  // registry_reap.cc: the dead
+  void Reap(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done = {});
+  void ReapRest(const pstn_uuid& stack, uint32_t slot);
+  void Reaped(const pstn_uuid& stack, uint32_t slot, int status);
+  void EndStack(Stack& stack);
+  void Ended(const pstn_uuid& stack, int status);
+  void EndLinks(Stack& stack);
+  void ReaperFailed(const pstn_uuid& stack, const std::string& why);
+  // Lets go of the memory, and changes nothing in it.
+  void ReleaseStack(Stack& stack);
+  void WithdrawStaleListeners(Stack& stack);
+  void SlotTimer();
+
+  // links.cc: link groups
+  struct Pair {
+    LinkGroup* emptiest = nullptr;
+    LinkGroup* asked = nullptr;
+    uint32_t count = 0;
+  };
+  static Pair LinksBetween(const Stack& client, const pstn_uuid& server);
+  // 0 with a link group, -ENOENT if one more is to be made, or why none can be.
+  static int FindLink(const Stack& client, const pstn_uuid& server, uint32_t full,
+                      LinkGroup*& link);
+  int CreateLink(Stack& client, Stack& server, LinkGroup*& link);
+  static bool Reachable(const Stack& server);
+  int AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who);
+  void AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx);
+  void AttachWaiting(Stack& stack);
+  void DetachEnd(LinkGroup& link, uint32_t side);
+  void KillLink(LinkGroup& link, uint32_t dead_side);
+  void EraseIfUnused(LinkGroup& link);
+  void PushLink(const LinkGroup& link, uint32_t side);
+  bool PeerMayLive(const LinkGroup& link);
+  void LinkTimer();
+
+  event_base* base_;
+  Directory& directory_;
+  std::function<void()> on_change_;
+  std::map<pstn_uuid, std::unique_ptr<Stack>, UuidLess> stacks_;
+  std::map<pstn_uuid, std::unique_ptr<LinkGroup>, UuidLess> links_;
+  Event slot_timer_, link_timer_;
+  Reapers reapers_;
+};
+
+}  // namespace postern::daemon

@@ -1,0 +1,174 @@
+// report.cc - walks the stacks and tells what is in them.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Stacks are untrusted here as everywhere in posternd: an index is loaded once and checked; a text
+// is cut at its field's size and cleaned when the JSON is written. Holes of a table are not read,
+// since reading shared memory allocates it.
+#include "report.h"
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "../kit/log.h"
+#include "../kit/proc.h"
+#include "base/atomic.h"
+#include "base/schema/counters.h"
+#include "base/schema/reasons.h"
+#include "report_sockets.h"
+
+#ifndef POSTERN_VERSION
+#define POSTERN_VERSION "unknown"
+#endif
+
+namespace postern::daemon {
+namespace {
+
+using Json = nlohmann::json;
+
+std::string Dump(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+uint64_t MemoryBytes(int fd) {
+  struct stat st {};
+  return fstat(fd, &st) == 0 ? static_cast<uint64_t>(st.st_blocks) * 512 : 0;
+}
+
+Json CountersJson(const pstn_stack_hdr& hdr) {
+  Json counters = Json::object();
+  for (uint32_t i = 0; i < kCounterCount; ++i)
+    counters[CounterName(i)] = LoadRelaxed(hdr.counters[i]);
+  return counters;
+}
+
+Json FallbacksJson(const pstn_stack_hdr& hdr) {
+  Json fallbacks = Json::object();
+  for (uint32_t i = 1; i < kReasonCount; ++i) {
+    if (const uint64_t count = LoadRelaxed(hdr.reasons[i]); count != 0)
+      fallbacks[ReasonName(i)] = count;
+  }
+  return fallbacks;
+}
+
+Json StackJson(const Stack& stack) {
+  const pstn_stack_hdr& hdr = stack.s->hdr;
+  Json processes = Json::array();
+  for (const auto& [slot, process] : stack.processes) {
+    processes.push_back({{"pid", process->pid}, {"comm", Comm(process->pid)}, {"slot", slot}});
+  }
+  return {{"id", Text(stack.id)},
+          {"processes", processes},
+          {"endpoints", std::min(LoadRelaxed(hdr.eps.used), PSTN_EPS)},
+          {"link_groups", stack.links.size()},
+          {"counters", CountersJson(hdr)},
+          {"fallbacks", FallbacksJson(hdr)},
+          {"memory_bytes", MemoryBytes(stack.fd->get())}};
+}
+
+// Of what one end has given out. A slot that it has left counts until the other end has left it,
+// too, and it has been looked at again.
+struct EndUse {
+  uint32_t connections = 0, left = 0, rings = 0;
+};
+EndUse UseOf(const LinkEnd& end, int lgr) {
+  EndUse use;
+  if (end.stack == nullptr) return use;
+  const pstn_lgr_ref& ref = end.stack->s->lgrs[end.idx];
+  const uint32_t conns = ConnsOfLgr(lgr);
+  for (uint32_t i = 0; i < conns; ++i)
+    use.connections += LoadRelaxed(ref.conn_ep[i]) != 0 ? 1u : 0u;
+  use.left = std::min(LoadRelaxed(ref.zombies), PSTN_CONNS);
+  use.rings = LoadRelaxed(ref.rings);
+  return use;
+}
+
+Json LinkJson(const LinkGroup& link) {
+  const int lgr = link.fd->get();
+  const EndUse client = UseOf(link.end[0], lgr), server = UseOf(link.end[1], lgr);
+  return {{"id", Text(link.id)},
+          {"client", Text(link.owner[0])},
+          {"server", Text(link.owner[1])},
+          {"connections", std::max(client.connections, server.connections)},
+          {"left", std::max(client.left, server.left)},
+          {"rings", client.rings + server.rings},
+          {"peer_dead", link.dead},
+          {"memory_bytes", MemoryBytes(link.fd->get())}};
+}
+
+}  // namespace
+
+std::string StatusReport(const Registry& registry, const Directory& directory,
+                         uint64_t uptime_sec) {
+  Json stacks = Json::array(), links = Json::array(), listeners = Json::array(),
+       addresses = Json::array();
+  for (const auto& [id, stack] : registry.stacks()) stacks.push_back(StackJson(*stack));
+  for (const auto& [id, link] : registry.links()) links.push_back(LinkJson(*link));
+  for (const auto& [entry, l] : directory.listeners()) {
+    listeners.push_back({{"local", AddressText(l.local, l.family)},
+                         {"family", l.family == AF_INET ? "ipv4" : "ipv6"},
+                         {"v6only", l.v6only != 0},
+                         {"backlog", l.backlog},
+                         {"stack", Text(l.stack)},
+                         {"endpoint", l.ep_idx}});
+  }
+  const uint32_t address_count = std::min(directory.map()->addr_count, PSTN_DIR_ADDRS);
+  for (uint32_t i = 0; i < address_count; ++i) {
+    std::string text = AddressText(directory.map()->addrs[i], AF_INET6);
+    addresses.push_back(text.substr(0, text.rfind(':')));
+  }
+  return Dump({{"running", true},
+               {"version", POSTERN_VERSION},
+               {"pid", getpid()},
+               {"uptime_sec", uptime_sec},
+               {"reapers_failed", registry.reapers().failed()},
+               {"stacks", stacks},
+               {"link_groups", links},
+               {"listeners", listeners},
+               {"addresses", addresses}});
+}
+
+std::string SocketReport(const Registry& registry, pid_t pid) {
+  return R"({"running":true,"sockets":)" + SocketsText(registry, pid) + "}";
+}
+
+std::string ExplainReport(const Registry& registry, pid_t pid) {
+  Json fallbacks = Json::array();
+  bool known = false;
+  for (const auto& [id, stack] : registry.stacks()) {
+    for (const auto& [slot, process] : stack->processes) {
+      if (process->pid != pid) continue;
+      known = true;
+      for (uint32_t i = 1; i < kReasonCount; ++i) {
+        const uint64_t count = LoadRelaxed(stack->s->hdr.reasons[i]);
+        if (count == 0) continue;
+        fallbacks.push_back({{"reason", ReasonName(i)}, {"text", ReasonText(i)}, {"count", count}});
+      }
+    }
+  }
+  const std::string rest =
+      Dump({{"pid", pid}, {"known", known}, {"comm", Comm(pid)}, {"fallbacks", fallbacks}});
+  const std::string sockets = pid > 0 ? SocketsText(registry, pid) : "[]";
+  return R"({"sockets":)" + sockets + "," + rest.substr(1);
+}
+
+UniqueFd ToMemfd(const std::string& text) {
+  UniqueFd fd(memfd_create("postern-report", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  size_t done = 0;
+  while (fd.ok() && done < text.size()) {
+    const ssize_t wrote = write(fd.get(), text.data() + done, text.size() - done);
+    if (wrote <= 0) fd.Reset();
+    done += static_cast<size_t>(wrote > 0 ? wrote : 0);
+  }
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE | F_SEAL_SEAL;
+  if (fd.ok() && fcntl(fd.get(), F_ADD_SEALS, seals) != 0) fd.Reset();
+  if (fd.ok()) (void)lseek(fd.get(), 0, SEEK_SET);
+  return fd;
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,16 @@
+// report_sockets.h - the list of sockets, as JSON text.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include <sys/types.h>
+
+#include <string>
+
+#include "../registry/registry.h"
+
+namespace postern::daemon {
+
+std::string AddressText(const pstn_addr& from, uint32_t family);
+// A JSON array of what each fd of process `pid` means; 0: of all processes.
+std::string SocketsText(const Registry& registry, pid_t pid);
+
+}  // namespace postern::daemon

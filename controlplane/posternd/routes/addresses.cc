@@ -1,0 +1,105 @@
+// addresses.cc - netlink notifications and the dump.
+// SPDX-License-Identifier: Apache-2.0
+#include "addresses.h"
+
+#include <linux/rtnetlink.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "../kit/fd.h"
+#include "../kit/log.h"
+#include "routes_read.h"
+
+namespace postern::daemon {
+namespace {
+
+bool ToAddr(const sockaddr* from, pstn_addr& to) {
+  to = {};
+  if (from->sa_family == AF_INET) {
+    to.ip[10] = to.ip[11] = 0xff;
+    memcpy(to.ip + 12, &reinterpret_cast<const sockaddr_in*>(from)->sin_addr, 4);
+    return true;
+  }
+  if (from->sa_family == AF_INET6) {
+    const auto* in6 = reinterpret_cast<const sockaddr_in6*>(from);
+    memcpy(to.ip, &in6->sin6_addr, 16);
+    to.scope = in6->sin6_scope_id;
+    return true;
+  }
+  return false;
+}
+
+bool IsLinkLocal(const uint8_t ip[16]) { return ip[0] == 0xfe && (ip[1] & 0xc0) == 0x80; }
+
+constexpr int kTries = 3;
+
+}  // namespace
+
+std::vector<pstn_addr> LocalAddresses() {
+  std::vector<pstn_addr> found;
+  Netlink line(NETLINK_ROUTE);
+  RouteModel model;
+  int error = line.ok() ? -EINTR : -errno;
+  for (int i = 0; i < kTries && error == -EINTR; i++) {
+    model = {};
+    error = ReadAddresses(line, model);
+  }
+  // After the last try: what changed meanwhile is told, and leads to another reading.
+  if (error != 0 && error != -EINTR) {
+    Warn("cannot read the local addresses: %s", strerror(-error));
+    return found;
+  }
+  for (const AddrEntry& entry : model.addrs) {
+    pstn_addr addr{};
+    memcpy(addr.ip, entry.addr.ip, sizeof(addr.ip));
+    if (entry.family == 6 && IsLinkLocal(addr.ip)) addr.scope = entry.addr.ifindex;
+    found.push_back(addr);
+  }
+  // An order of our own, so that an unchanged set compares equal.
+  const auto less = [](const pstn_addr& a, const pstn_addr& b) {
+    return memcmp(&a, &b, sizeof(a)) < 0;
+  };
+  const auto same = [](const pstn_addr& a, const pstn_addr& b) {
+    return memcmp(&a, &b, sizeof(a)) == 0;
+  };
+  std::sort(found.begin(), found.end(), less);
+  found.erase(std::unique(found.begin(), found.end(), same), found.end());
+  return found;
+}
+
+bool SourceTowards(const pstn_addr& to, pstn_addr& source) {
+  sockaddr_in6 address{};
+  address.sin6_family = AF_INET6;
+  memcpy(&address.sin6_addr, to.ip, sizeof(to.ip));
+  address.sin6_port = htons(to.port);
+  socklen_t size = sizeof(address);
+  // Connecting it sends nothing. IPv4 goes by mapped addresses.
+  const UniqueFd fd(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  auto* const place = reinterpret_cast<sockaddr*>(&address);
+  return fd.ok() && connect(fd.get(), place, size) == 0 &&
+         getsockname(fd.get(), place, &size) == 0 && ToAddr(place, source);
+}
+
+AddressWatch::AddressWatch(event_base* base, OnChange on_change)
+    : on_change_(std::move(on_change)), netlink_(NETLINK_ROUTE) {
+  if (netlink_.ok() && netlink_.Join(RTNLGRP_IPV4_IFADDR) == 0 &&
+      netlink_.Join(RTNLGRP_IPV6_IFADDR) == 0) {
+    readable_ = std::make_unique<Event>(
+        base, netlink_.fd(), static_cast<short>(EV_READ | EV_PERSIST), [this] { Drain(); });
+    readable_->Add();
+  } else {
+    Warn("changes of local addresses will not be seen: %s", strerror(errno));
+  }
+  on_change_(LocalAddresses());
+}
+
+void AddressWatch::Drain() {
+  (void)netlink_.Drain([](const nlmsghdr*) {});
+  on_change_(LocalAddresses());
+}
+
+}  // namespace postern::daemon

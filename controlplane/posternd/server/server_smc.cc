@@ -1,0 +1,128 @@
+// server_smc.cc - what processes ask for the sake of peers in other network namespaces.
+// SPDX-License-Identifier: Apache-2.0
+//
+// Most of it is the broker's to answer. Here it is seen to that a process speaks of its own stack
+// only.
+#include <cerrno>
+#include <utility>
+
+#include "../kit/log.h"
+#include "server.h"
+
+namespace postern::daemon {
+
+void Server::SetHost(const pstn_host& host) {
+  negotiator_.SetHost(host);
+  if ((host.flags & PSTN_HOST_BELLS) != 0 && !has_sender_) TakeSender();
+  const bool smc_was = (directory_.map()->host.flags & PSTN_HOST_SMC) != 0;
+  directory_.SetHost(host);
+  if (!smc_was && (host.flags & PSTN_HOST_SMC) != 0) AskForListeners();
+}
+
+// The reapers', to ring those whose processes have died.
+void Server::TakeSender() {
+  ctl::Msg message;
+  message.type = ctl::Type::kBell;
+  message.a = PSTN_NONE;
+  upstream_.Ask(message, [this](int status, const ctl::Msg&, UniqueFd sender) {
+    if (status != 0 || !sender.ok() || std::exchange(has_sender_, true)) return;
+    registry_.reapers().SetSender(Share(std::move(sender)));
+  });
+}
+
+void Server::Settled() {
+  for (Early& early : std::exchange(early_, {})) {
+    if (IsHere(early.client, early.client_id))
+      Hello(*early.client, early.message, std::move(early.fd));
+  }
+}
+
+// Each process tells again of its listeners, with their sockets, and has their SYN-ACKs marked.
+void Server::AskForListeners() {
+  ctl::Msg message;
+  message.type = ctl::Type::kHeld;
+  message.a = PSTN_NONE;
+  for (const auto& [id, stack] : registry_.stacks()) Registry::Push(*stack, message);
+}
+
+void Server::Negotiate(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  const pstn_uuid& stack = client.process->stack->id;
+  for (const auto& [entry, l] : directory_.listeners()) {
+    if (Same(l.stack, stack) && l.ep_idx == message.a && l.ep_gen == message.b)
+      return negotiator_.Take(stack, message.a, message.b, std::move(fd));
+  }
+  // Its listener is gone: closed, the connection is reset or has its end, as by the kernel.
+}
+
+void Server::TakeHeld(Client& client, const ctl::Msg& message, UniqueFd) {
+  UniqueFd held = negotiator_.TakeHeld(client.process->stack->id, message.a, message.b);
+  if (!held.ok()) return client.Reply(message, EAGAIN);
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  client.Send(reply, Share(std::move(held)));
+}
+
+// The token of a listener: who has it is introduced to that listener's stack.
+void Server::Attach(Client& client, const ctl::Msg& message, UniqueFd) {
+  ctl::Msg question;
+  question.type = message.type;
+  question.cookie = message.cookie;
+  upstream_.Ask(question, [this, line = &client, id = client.id(), message](
+                              int status, const ctl::Msg& answer, UniqueFd) {
+    if (!IsHere(line, id) || line->process == nullptr) return;
+    if (status != 0) return line->Reply(message, status);
+    ctl::Msg both = answer;
+    both.type = message.type;
+    both.seq = message.seq;
+    both.d = answer.a;
+    both.a = 0;  // as in kIntroduce: any link group will do
+    Stack* const server = registry_.Find(answer.uuid);
+    if (server == nullptr) return IntroduceRemote(*line, both);
+    LinkGroup* link = nullptr;
+    const int error = registry_.Introduce(*line->process->stack, *server, 0, link);
+    if (error != 0) return line->Reply(message, -error);
+    AnswerIntroduce(*line, both, *link);
+  });
+}
+
+void Server::Register(Client& client, const ctl::Msg& message, UniqueFd) {
+  const auto& links = client.process->stack->links;
+  const auto link = links.find(message.d);
+  if (link == links.end() || link->second->end[0].stack != client.process->stack)
+    return client.Reply(message, ENOENT);
+  ctl::Msg question = message;
+  question.uuid = client.process->stack->id;
+  question.id = link->second->id;
+  upstream_.Ask(question, [this, line = &client, id = client.id(), message](
+                              int status, const ctl::Msg& answer, UniqueFd) {
+    if (!IsHere(line, id)) return;
+    ctl::Msg reply;
+    reply.type = message.type;
+    reply.seq = message.seq;
+    reply.status = status;
+    reply.cookie = answer.cookie;
+    line->Send(reply);
+  });
+}
+
+void Server::Release(Client&, const ctl::Msg& message, UniqueFd) { upstream_.Send(message); }
+
+void Server::Bell(Client& client, const ctl::Msg& message, UniqueFd) {
+  ctl::Msg question;
+  question.type = message.type;
+  question.uuid = client.process->stack->id;
+  question.a = message.a;
+  question.cookie = message.cookie;
+  upstream_.Ask(question, [this, line = &client, id = client.id(), message](
+                              int status, const ctl::Msg&, UniqueFd bell) {
+    if (!IsHere(line, id)) return;
+    if (status != 0 || !bell.ok()) return line->Reply(message, status != 0 ? status : EPROTO);
+    ctl::Msg reply;
+    reply.type = message.type;
+    reply.seq = message.seq;
+    line->Send(reply, Share(std::move(bell)));
+  });
+}
+
+}  // namespace postern::daemon

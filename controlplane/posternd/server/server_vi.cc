@@ -1,0 +1,98 @@
+// server_vi.cc - VIs for our processes: made here, or asked of the broker.
+// SPDX-License-Identifier: Apache-2.0
+#include <cerrno>
+#include <utility>
+
+#include "../kit/proc.h"
+#include "server.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kKeeperComesMs = 1500;
+
+}  // namespace
+
+// The broker knows which network namespace we are in, not which our processes are in.
+void Server::AskBroker(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (NetnsIno(client.pid()) != OwnNetnsIno()) return client.Reply(message, EPERM);
+  ctl::Msg question = message;
+  question.uuid = client.process->stack->id;
+  const auto pass_on = [this, line = &client, id = client.id(), message](
+                           int status, const ctl::Msg& answer, UniqueFd with) {
+    if (!IsHere(line, id)) return;
+    ctl::Msg reply;
+    reply.type = message.type;
+    reply.seq = message.seq;
+    reply.status = status;
+    reply.a = answer.a;
+    reply.d = answer.d;
+    reply.cookie = answer.cookie;
+    line->Send(reply, with.ok() ? Share(std::move(with)) : SharedFd());
+  };
+  upstream_.Ask(question, pass_on, fd.ok() ? Share(std::move(fd)) : SharedFd());
+}
+
+void Server::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (!vis_.enabled()) return AskBroker(client, message, std::move(fd));
+  const UniqueFd netns = OpenNetns(client.pid(), 0);
+  if (!netns.ok() || PidfdIsDead(client.process->pidfd.get())) return client.Reply(message, EPERM);
+  const ViAsker asker = {client.process->stack->id};
+  UniqueFd line;
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  reply.status = message.b != 0
+                     ? -vis_.Adopt(asker, netns, message, std::move(fd), line, reply.cookie)
+                     : -vis_.Open(asker, netns, message, std::move(fd), line);
+  client.Send(reply, line.ok() ? Share(std::move(line)) : SharedFd());
+}
+
+void Server::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (!vis_.enabled()) return AskBroker(client, message, std::move(fd));
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  reply.status = -vis_.Filter({client.process->stack->id}, message, std::move(fd), reply);
+  client.Send(reply);
+}
+
+// What is in the bundle is the family's business; posternd only keeps it, as long as the stack.
+void Server::Wire(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  if (keepers_.OnAnswer(client, message)) return;
+  if (client.process == nullptr) return client.Reply(message, ENOTCONN);
+  Stack& stack = *client.process->stack;
+  if (message.a == 0) {
+    if (!stack.wire) return client.Reply(message, ENOENT);
+    ctl::Msg reply;
+    reply.type = message.type;
+    reply.seq = message.seq;
+    return client.Send(reply, stack.wire);
+  }
+  if (!fd.ok()) return client.Reply(message, EINVAL);
+  stack.wire = Share(std::move(fd));
+  if (message.a == 1) return keepers_.Wire(&client, stack, message);
+  // A stack that had its wire before us. Its keeper comes by itself, if it lives.
+  client.Reply(message, 0);
+  wires_.AddMs(kKeeperComesMs);
+}
+
+// Listeners that found an interface's queues taken are the kernel's until then.
+void Server::TellViFree() {
+  ctl::Msg message;
+  message.type = ctl::Type::kVi;
+  for (const auto& [id, stack] : registry_.stacks()) Registry::Push(*stack, message);
+}
+
+// A stack whose keeper was killed gets another one: its programs may be asleep.
+void Server::MindWires() {
+  for (const auto& [id, stack] : registry_.stacks()) {
+    if (!stack->wire || stack->processes.empty() || keepers_.Has(id)) continue;
+    ctl::Msg message;
+    message.type = ctl::Type::kWire;
+    message.a = 1;
+    keepers_.Wire(nullptr, *stack, message);
+  }
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// control_smc.h - what posternd is asked for the sake of peers in other network namespaces.
+#pragma once
+#include "base/cut_short.h"
+#include "family/family.h"
+
+namespace postern {
+
+// A listener as the handshake has named it.
+struct Offered {
+  pstn_uuid stack = {};
+  uint32_t ep_idx = 0, ep_gen = 0, backlog = 0;
+};
+// 0 or -errno; -ETIMEDOUT: no answer before `limit`.
+int CtlAttach(uint64_t token, Offered& to, CutShort& limit);
+int CtlRegister(uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, CutShort& limit,
+                uint64_t* token);
+void CtlRelease(uint64_t token);
+int CtlNegotiate(const pstn_ep& listener, int fd);
+int CtlTakeHeld(const pstn_ep& listener);  // an fd, or -errno
+int CtlBell(const BellName& name);         // an fd, or -errno
+
+}  // namespace postern

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// named_stack.h - see named_stack.cc.
+#pragma once
+#include "family/family.h"
+
+namespace postern {
+
+// The stack that has this process's stack.name: a descriptor of its memory, which may be that of
+// `own`, a new one. -errno: nobody can say.
+int FindNamedStack(int own);
+
+}  // namespace postern

@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+// call.cc - see call.h: the threads' records, and the references that have been parked for them.
+
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/single_threaded.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "base/clock.h"
+#include "base/local_lock.h"
+#include "base/sys.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/posts.h"
+#include "endpoint/refs.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+
+namespace postern {
+
+constinit thread_local ThreadUses* t_uses __attribute__((tls_model("initial-exec"))) = nullptr;
+uint32_t g_light_fences;
+
+namespace {
+
+// ---------------------------------------------------------------- fences
+
+long Membarrier(int command) {
+  return sys::Call(SYS_membarrier, static_cast<long>(command), 0L, 0L);
+}
+
+// The other half of LightFence: each thread of this process has had a full fence when it returns.
+void HeavyFence() {
+  FullFence();
+  if (__libc_single_threaded != 0 || LoadRelaxed(g_light_fences) == 0) return;
+  if (Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
+  if (Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0 ||
+      Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0)
+    FenceWithoutKernel();
+}
+
+// ---------------------------------------------------------------- what is parked
+
+// References that calls in progress have taken over from numbers that were closed.
+constexpr uint32_t kParkedMax = 32768;
+struct Parked {
+  int number;  // ours; -1: none was to be had, at the program's limit
+  uint32_t entry;
+  uint32_t users;  // 0: free
+};
+PSTN_LOCK_WHOLE(parked_lock);
+Parked parked[kParkedMax];
+uint32_t parked_hw;
+uint32_t parked_hand;  // the search for a free one goes on from here
+
+void AddUser(uint32_t at) {
+  Guard g(parked_lock);
+  parked[at].users++;
+}
+
+// The last one ends what the number meant.
+void DropUser(uint32_t at) {
+  int number;
+  uint32_t entry;
+  {
+    Guard g(parked_lock);
+    if (--parked[at].users != 0) return;
+    number = parked[at].number;
+    entry = parked[at].entry;
+  }
+  TableChange change;
+  if (number >= 0) CloseNumberOf(number, entry);
+  DropFdRef(entry);
+}
+
+// Under parked_lock. PSTN_NONE: there is none.
+uint32_t FreeParked() {
+  for (uint32_t n = 0; n < kParkedMax; n++) {
+    const uint32_t at = parked_hand;
+    parked_hand = (parked_hand + 1) % kParkedMax;
+    if (parked[at].users == 0) return at;
+  }
+  return PSTN_NONE;
+}
+
+// A second reference, under a number of ours that the slot's table has. PSTN_NONE: no room.
+// `file`: a descriptor of the same open file. If that has none any more (a close() that went past
+// us), any other keeps the reference: the calls under way use the endpoint all the same. So they do
+// where the program may have no more numbers; then our death leaves the reference to the family's.
+uint32_t Park(int file, uint32_t entry) {
+  int high = sys::DupHigh(file);
+  if (high < 0) high = sys::DupHigh(g_proc.stack_fd);
+  uint32_t at;
+  {
+    Guard g(parked_lock);
+    at = FreeParked();
+    if (at != PSTN_NONE && !RefEntry(entry)) at = PSTN_NONE;
+    if (at != PSTN_NONE) {
+      StoreRelaxed(parked[at].number, high < 0 ? -1 : high);
+      StoreRelaxed(parked[at].entry, entry);
+      parked[at].users = 1;
+      if (at >= parked_hw) parked_hw = at + 1;
+    }
+  }
+  if (high < 0) return at;
+  if (at == PSTN_NONE) {
+    sys::Close(high);
+    return PSTN_NONE;
+  }
+  SetSharedFd(high, entry);
+  MarkPrivate(high, PSTN_FD_INTERNAL);
+  return at;
+}
+
+// ---------------------------------------------------------------- records
+
+constexpr uint32_t kChunk = 128, kChunks = 8192;
+ThreadUses first_chunk[kChunk];
+ThreadUses* chunks[kChunks] = {first_chunk};  // (a)
+uint32_t records;                             // (a) that were ever in use
+pthread_key_t thread_key;
+bool has_key;
+
+ThreadUses* Record(uint32_t i) {
+  ThreadUses* chunk = LoadAcquire(chunks[i / kChunk]);
+  return chunk != nullptr ? &chunk[i % kChunk] : nullptr;
+}
+
+bool TakeRecord(ThreadUses& t, uint32_t self) {
+  uint32_t nobody = 0;
+  return LoadRelaxed(t.tid) == 0 && CompareExchange(t.tid, nobody, self);
+}
+
+void* MapPrivate(size_t bytes) {
+  const long r = sys::Call(SYS_mmap, 0L, bytes, static_cast<long>(PROT_READ | PROT_WRITE),
+                           static_cast<long>(MAP_PRIVATE | MAP_ANONYMOUS), -1L, 0L);
+  return r < 0 && r > -4096 ? nullptr : reinterpret_cast<void*>(r);
+}
+
+// One more chunk. False: no memory.
+bool Grow(uint32_t chunk) {
+  auto* fresh = static_cast<ThreadUses*>(MapPrivate(sizeof(ThreadUses) * kChunk));
+  if (fresh == nullptr) return false;
+  ThreadUses* none = nullptr;
+  if (!CompareExchange(chunks[chunk], none, fresh)) sys::Unmap(fresh, sizeof(ThreadUses) * kChunk);
+  return true;
+}
+
+void SettleOwed(uint32_t& owed) {
+  const uint32_t at = Exchange(owed, 0u);
+  if (at != 0) DropUser(at - 1);
+}
+
+void EndUse(Use& u) {
+  StoreRelaxed(u.kernel, 0u);
+  StoreRelease(u.entry, 0u);
+  FullFence();
+  SettleOwed(u.owed);
+}
+
+void EndMany(ThreadUses& t) {
+  uint32_t n;
+  {
+    Guard g(t.many_lock);
+    n = Exchange(t.many_count, 0u);
+    for (uint32_t i = 0; i < n; i++) StoreRelaxed(t.many[i].entry, 0u);
+  }
+  for (uint32_t i = 0; i < n; i++) SettleOwed(t.many[i].owed);  // nobody gives any more
+}
+
+// Uses whose functions are over, and all if `frame` is the highest of all.
+void EndAbove(ThreadUses& t, uintptr_t frame) {
+  while (t.depth != 0 && t.at[t.depth - 1].frame <= frame) {
+    t.depth = t.depth - 1;
+    EndUse(t.at[t.depth]);
+  }
+  if (LoadRelaxed(t.many_count) != 0 && t.many_frame <= frame) EndMany(t);
+}
+
+void ThreadGone(void* record) {
+  auto* t = static_cast<ThreadUses*>(record);
+  if (t != t_uses) return;  // another thread's since a fork
+  EndAbove(*t, UINTPTR_MAX);
+  t_uses = nullptr;
+  StoreRelease(t->tid, 0u);
+}
+
+// A thread that was made without libc leaves its record behind.
+bool TakeFromDead(ThreadUses& t, uint32_t self) {
+  uint32_t tid = LoadRelaxed(t.tid);
+  if (tid == 0 ||
+      sys::Call(SYS_tgkill, static_cast<long>(g_proc.pid), static_cast<long>(tid), 0L) != -ESRCH)
+    return false;
+  if (!CompareExchange(t.tid, tid, self)) return false;
+  EndAbove(t, UINTPTR_MAX);
+  return true;
+}
+
+ThreadUses* Keep(ThreadUses* t) {
+  t_uses = t;
+  if (has_key) (void)pthread_setspecific(thread_key, t);
+  return t;
+}
+
+ThreadUses* Claim() {
+  const uint32_t self = SelfTid();
+  const uint32_t n = LoadAcquire(records);
+  for (uint32_t i = 0; i < n; i++) {
+    if (TakeRecord(*Record(i), self)) return Keep(Record(i));
+  }
+  if (n != 0 && n % kChunk == 0) {
+    for (uint32_t i = 0; i < n; i++) {
+      if (TakeFromDead(*Record(i), self)) return Keep(Record(i));
+    }
+  }
+  for (uint32_t i = n; i < kChunk * kChunks; i++) {
+    if (Record(i) == nullptr && !Grow(i / kChunk)) return nullptr;
+    if (!TakeRecord(*Record(i), self)) continue;
+    for (uint32_t seen = LoadRelaxed(records);
+         seen <= i && !CompareExchange(records, seen, i + 1);) {
+    }
+    return Keep(Record(i));
+  }
+  return nullptr;
+}
+
+// On the stack that a handler has for itself, addresses say nothing of what was before.
+bool OnOtherStack() {
+  stack_t ss = {};
+  return sys::Call(SYS_sigaltstack, nullptr, &ss) == 0 && (ss.ss_flags & SS_ONSTACK) != 0;
+}
+
+// ---------------------------------------------------------------- the closer's side
+
+template <typename Fn>
+void EachUse(ThreadUses& t, uint32_t entry, Fn fn) {
+  for (Use& u : t.at) {
+    if (LoadAcquire(u.entry) == entry) fn(u.entry, u.owed);
+  }
+  if (LoadAcquire(t.many_count) == 0) return;
+  Guard g(t.many_lock);
+  const uint32_t n = LoadRelaxed(t.many_count);
+  for (uint32_t i = 0; i < n; i++) {
+    if (LoadRelaxed(t.many[i].entry) == entry) fn(t.many[i].entry, t.many[i].owed);
+  }
+}
+
+template <typename Fn>
+void EachUse(uint32_t entry, Fn fn) {
+  if (__libc_single_threaded != 0) {
+    if (t_uses != nullptr) EachUse(*t_uses, entry, fn);
+    return;
+  }
+  const uint32_t n = LoadAcquire(records);
+  for (uint32_t i = 0; i < n; i++) EachUse(*Record(i), entry, fn);
+}
+
+bool IsParkedAs(uint32_t owed, uint32_t entry) {
+  Guard g(parked_lock);
+  return owed != 0 && parked[owed - 1].users != 0 && parked[owed - 1].entry == entry;
+}
+
+// Makes the use an owner of what is parked at `at`.
+void Give(uint32_t at, uint32_t entry, uint32_t& used, uint32_t& owed) {
+  AddUser(at);
+  uint32_t none = 0;
+  while (!CompareExchange(owed, none, at + 1)) {
+    // It has one since another number of the same object was closed; or it is over, and its thread
+    // about to settle.
+    if (IsParkedAs(none, entry) || LoadAcquire(used) != entry) return DropUser(at);
+    none = 0;
+    CpuRelax();
+  }
+  HeavyFence();  // [H2]
+  if (LoadAcquire(used) == entry) return;
+  uint32_t given = at + 1;
+  if (CompareExchange(owed, given, 0u)) DropUser(at);
+}
+
+}  // namespace
+
+namespace {
+
+// Whether the thread sleeps in a system call, which has looked its number up. Not in one of the
+// library's own locks.
+bool SleepsInKernel(uint32_t tid) {
+  char path[64], text[128];
+  snprintf(path, sizeof path, "/proc/self/task/%u/syscall", tid);
+  const int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &path[0],
+                                            static_cast<long>(O_RDONLY | O_CLOEXEC)));
+  if (fd < 0) return false;
+  const long n = sys::Call(SYS_read, fd, &text[0], sizeof text - 1);
+  sys::Close(fd);
+  if (n <= 0) return false;
+  text[n] = 0;
+  if (text[0] < '0' || text[0] > '9') return false;  // "running", or "-1": in no call
+  long nr = 0;
+  for (const char* at = text; *at >= '0' && *at <= '9'; at++) nr = nr * 10 + (*at - '0');
+  return nr != SYS_futex && nr != SYS_sched_yield && nr != SYS_nanosleep;
+}
+
+constexpr uint64_t kLookNs = 20'000, kPatienceNs = 100'000'000;
+
+// Until no other thread is about to ask the kernel by a number that it has not been given [H3].
+// True: one sleeps by it.
+bool AwaitKernel(uint32_t entry) {
+  if (__libc_single_threaded != 0) return false;
+  bool sleeps = false;
+  const uint32_t n = LoadAcquire(records);
+  for (uint32_t i = 0; i < n; i++) {
+    ThreadUses& t = *Record(i);
+    if (&t == t_uses) continue;  // a handler: what it has interrupted asks again
+    for (Use& u : t.at) {
+      const uint64_t start = MonotonicNs();
+      while (LoadAcquire(u.entry) == entry && LoadAcquire(u.kernel) != 0 &&
+             !SleepsInKernel(LoadRelaxed(t.tid)) && MonotonicNs() - start < kPatienceNs)
+        sys::Nap(kLookNs);
+      sleeps = sleeps || (LoadAcquire(u.entry) == entry && LoadAcquire(u.kernel) != 0);
+    }
+  }
+  return sleeps;
+}
+
+}  // namespace
+
+bool HandToUsers(int fd, uint32_t entry) {
+  HeavyFence();  // [H1]
+  bool used = false;
+  EachUse(entry, [&](uint32_t&, uint32_t&) { used = true; });
+  if (!used) return false;
+  const uint32_t at = Park(fd, entry);
+  if (at == PSTN_NONE) return false;
+  EachUse(entry, [&](uint32_t& u, uint32_t& owed) { Give(at, entry, u, owed); });
+  HeavyFence();  // [H3]
+  // The kernel's poll(), in which accept() and a receive of datagrams sleep, looks its numbers up
+  // again when it wakes: they have to go on with ours.
+  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+  if (AwaitKernel(entry) && ep != nullptr &&
+      (LoadRelaxed(ep->state) == PSTN_EP_LISTEN || IsDatagram(*ep)))
+    PostEp(*ep);
+  DropUser(at);
+  return true;
+}
+
+void HandLostToUsers(uint32_t entry) { (void)HandToUsers(g_proc.stack_fd, entry); }
+
+void FenceWithoutKernel() {
+  StoreRelease(g_light_fences, 0u);
+  FullFence();
+}
+
+void UsesInit() {
+  has_key = pthread_key_create(&thread_key, ThreadGone) == 0;
+  StoreRelease(g_light_fences,
+               Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 ? 1u : 0u);
+}
+
+void AbandonUses() {
+  if (t_uses != nullptr) EndAbove(*t_uses, UINTPTR_MAX);
+}
+
+// What lies on other stacks than the one that is jumped to is older, or over with what is above it.
+void AbandonBelow(uintptr_t target) {
+  ThreadUses* t = t_uses;
+  if (t == nullptr || (t->depth == 0 && LoadRelaxed(t->many_count) == 0)) return;
+  stack_t ss = {};
+  const bool other =
+      sys::Call(SYS_sigaltstack, nullptr, &ss) == 0 && (ss.ss_flags & SS_ONSTACK) != 0;
+  const auto low = reinterpret_cast<uintptr_t>(ss.ss_sp), high = low + ss.ss_size;
+  const auto there = [&](uintptr_t at) { return other && at >= low && at < high; };
+  const auto over = [&](uintptr_t frame) {
+    return there(target) ? there(frame) && frame < target : there(frame) || frame < target;
+  };
+  uint32_t keep = 0;
+  while (keep < t->depth && !over(t->at[keep].frame)) keep++;
+  while (t->depth > keep) {
+    t->depth = t->depth - 1;
+    EndUse(t->at[t->depth]);
+  }
+  if (LoadRelaxed(t->many_count) != 0 && over(t->many_frame)) EndMany(*t);
+}
+
+bool IsParkedHere(int number) {
+  Guard g(parked_lock);
+  for (uint32_t i = 0; i < parked_hw; i++) {
+    if (parked[i].users != 0 && parked[i].number == number) return true;
+  }
+  return false;
+}
+
+void UsesForget() {
+  UsesAfterFork();
+  for (uint32_t i = 0; i < parked_hw; i++) parked[i].users = 0;
+  if (t_uses == nullptr) return;
+  for (Use& u : t_uses->at) u.owed = 0;
+  for (uint32_t k = 0; k < t_uses->many_count; k++) t_uses->many[k].owed = 0;
+}
+
+void UsesAfterFork() {
+  for (uint32_t i = 0; i < parked_hw; i++) parked[i].users = 0;
+  for (uint32_t i = 0; i < records; i++) {
+    ThreadUses& t = *Record(i);
+    t.many_lock.word = 0;
+    if (&t != t_uses) {
+      StoreRelaxed(t.tid, 0u);
+      t.depth = t.many_count = 0;
+      for (Use& u : t.at) u = {};
+      for (uint32_t k = 0; k < t.many_room; k++) t.many[k] = {};
+      continue;
+    }
+    StoreRelaxed(t.tid, SelfTid());
+    for (const Use& u : t.at) {
+      if (u.owed != 0) parked[u.owed - 1].users++;
+    }
+    for (uint32_t k = 0; k < t.many_count; k++) {
+      if (t.many[k].owed != 0) parked[t.many[k].owed - 1].users++;
+    }
+  }
+  // What has no number was not in the table that the child has a copy of.
+  for (uint32_t i = 0; i < parked_hw; i++) {
+    if (parked[i].users != 0 && parked[i].number < 0) (void)RefEntry(parked[i].entry);
+  }
+}
+
+// ---------------------------------------------------------------- Call
+
+ThreadUses* Call::Room(uintptr_t frame, const Call* beside) {
+  ThreadUses* t = t_uses != nullptr ? t_uses : Claim();
+  const bool begun = beside != nullptr && beside->use_ != nullptr;
+  if (t != nullptr && t->depth != 0 && !begun && t->at[t->depth - 1].frame <= frame &&
+      !OnOtherStack())
+    EndAbove(*t, frame);
+  if (t != nullptr && t->depth < kUses) return t;
+  if (Pin() < 0) entry_ = 0;
+  return nullptr;
+}
+
+// What the number means when the other thread's dup2() is done.
+uint32_t AwaitReplaced(int fd) {
+  for (;;) {
+    const uint32_t now = FdEntry(fd);
+    if (!IsReplaced(now)) return now;
+    sys::Nap(kLookNs);
+  }
+}
+uint32_t AwaitUnclaimed(int fd) {
+  for (;;) {
+    const uint32_t now = AwaitReplaced(fd);
+    if (now != kFdClosing) return now;
+    sys::Nap(kLookNs);
+  }
+}
+
+void Call::Settle(Use& use) { SettleOwed(use.owed); }
+
+static int NumberOwed(const uint32_t& to, uint32_t entry) {
+  const uint32_t owed = LoadAcquire(to);
+  if (owed == 0 || LoadRelaxed(parked[owed - 1].entry) != entry) return kOwesNothing;
+  return LoadRelaxed(parked[owed - 1].number);
+}
+int Call::ParkedNumber(const Use& use, uint32_t entry) { return NumberOwed(use.owed, entry); }
+int Call::PinnedNumber() const { return LoadRelaxed(parked[pin_ - 1].number); }
+
+long Call::Pin() {
+  if (pin_ != 0) return 0;
+  TableChange change;
+  const bool was_moved = moved();
+  const uint32_t at = Park(fd(), entry_);
+  if (at == PSTN_NONE) return -EMFILE;
+  if (LoadRelaxed(parked[at].number) < 0) {
+    DropUser(at);
+    return -EMFILE;
+  }
+  // Whoever takes the number away changes its entry before the kernel hears of it: if it is still
+  // there, what has been duplicated is what the number meant.
+  const bool right = was_moved || FdEntry(fd_) == entry_;
+  if (!right) {
+    DropUser(at);
+    return -EBADF;
+  }
+  pin_ = at + 1;
+  return 0;
+}
+
+void Call::Unpin() {
+  const uint32_t at = pin_ - 1;
+  pin_ = 0;
+  DropUser(at);
+}
+
+// ---------------------------------------------------------------- ManyCalls
+
+ManyUse* ManyCalls::Open(size_t n, uintptr_t frame) {
+  ThreadUses* t = t_uses != nullptr ? t_uses : Claim();
+  if (t == nullptr || n > UINT32_MAX) return nullptr;
+  if (LoadRelaxed(t->many_count) != 0 && t->many_frame <= frame && !OnOtherStack()) EndMany(*t);
+  if (LoadRelaxed(t->many_count) != 0 || n == 0) return nullptr;
+  Guard g(t->many_lock);
+  if (n > t->many_room) {
+    auto* more = static_cast<ManyUse*>(MapPrivate(n * sizeof(ManyUse)));
+    if (more == nullptr) return nullptr;
+    if (t->many != nullptr) sys::Unmap(t->many, t->many_room * sizeof(ManyUse));
+    t->many = more;
+    t->many_room = static_cast<uint32_t>(n);
+  }
+  t->many_frame = frame;
+  StoreRelease(t->many_count, static_cast<uint32_t>(n));
+  open_ = true;
+  return t->many;
+}
+
+void ManyCalls::Close() {
+  open_ = false;
+  if (t_uses != nullptr) EndMany(*t_uses);
+}
+
+int ManyCalls::parked(size_t i) const {
+  return open_ ? NumberOwed(t_uses->many[i].owed, t_uses->many[i].entry) : kOwesNothing;
+}
+
+void ManyCalls::EndOne(ManyUse& one) {
+  StoreRelease(one.entry, 0u);
+  FullFence();
+  SettleOwed(one.owed);
+}
+
+}  // namespace postern

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// call.h - what a descriptor means for the length of one call.
+//
+// The kernel's fget()/fput(): a call on a descriptor looks its number up once, and what it has
+// found lives until the call returns. Another thread may close the number meanwhile, or dup2() over
+// it: the number is free at once, and the last call that is under way ends what it meant.
+//
+// A thread writes down what it uses, in a record of its own, and looks at the table once more: a
+// store and a load. Whoever takes a number out of the table looks at all records (HandToUsers). If
+// the object is in use, its reference moves to a number of ours (it is parked), and each user is
+// told which; the last of them gives it back. The parked number is in the slot's table like any
+// other: our death releases it.
+//
+// [H1] user: store `entry`, light fence, load the table. Closer: change the table, heavy fence,
+// load
+//      `entry`. One of the two sees the other.
+// [H2] user: clear `entry`, light fence, load `owed`. Closer: store `owed`, heavy fence, load
+//      `entry`. Either the user settles, or the closer takes it back. Until it does, the thread's
+//      next use may find it: what is parked says whose it is.
+//
+// A use that its thread will not come back to (a handler jumped out of it, the thread was
+// cancelled) ends at the thread's next call, or with the thread.
+#pragma once
+#include "family/family.h"
+#include "family/fdtab.h"
+
+namespace postern {
+
+struct Use {
+  uint32_t entry;   // (a) PSTN_FD_*: what is in use; 0: nothing
+  uint32_t owed;    // (a) 1 + its place among the parked, since another thread closed the number
+  uint32_t kernel;  // (a) it asks the kernel by number: see ByNumber
+  uintptr_t frame;  // the caller's: uses of functions that are over lie above
+};
+struct ManyUse {  // as above, for a poll() that sleeps
+  uint32_t entry, owed;
+};
+
+inline constexpr uint32_t kUses = 6;  // calls of one thread at a time: those of its handlers
+
+struct alignas(64) ThreadUses {
+  uint32_t tid;    // (a) 0: nobody's
+  uint32_t depth;  // of `at`, that are in use; the thread's own
+  Use at[kUses];
+  // A poll() that sleeps. Under `many_lock`, as others read it.
+  ManyUse* many;
+  uintptr_t many_frame;
+  uint32_t many_room;
+  uint32_t many_count;  // (a)
+  pstn_lock many_lock;
+};
+static_assert(sizeof(ThreadUses) <= 256);
+extern constinit thread_local ThreadUses* t_uses __attribute__((tls_model("initial-exec")));
+
+// 1: membarrier() serves as the other half, so that a user's fence costs nothing.
+extern uint32_t g_light_fences;
+inline void LightFence() {
+  if (LoadRelaxed(g_light_fences) != 0) [[likely]] {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+  } else {
+    FullFence();
+  }
+}
+
+inline constexpr int kOwesNothing = -2;
+
+class Call {
+ public:
+  explicit Call(int fd) : fd_(fd), entry_(FdMeans(fd)) {
+    if (IsObject(entry_)) Begin(__builtin_frame_address(0), nullptr);
+  }
+  // The second descriptor of one call.
+  Call(int fd, const Call& first) : fd_(fd), entry_(FdMeans(fd)) {
+    if (IsObject(entry_)) Begin(__builtin_frame_address(0), &first);
+  }
+  // Without a number, on an endpoint to which the caller has a reference of its own.
+  explicit Call(const pstn_ep& held) : fd_(-1), entry_(PSTN_FD_EP | EpIdx(Stack(), held)) {}
+  ~Call() { End(); }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  // What the number meant when the call began; 0: nothing of ours.
+  uint32_t entry() const { return entry_; }
+  // The endpoint, if it is one.
+  bool is_ep() const { return (entry_ & PSTN_FD_KIND) == PSTN_FD_EP; }
+  pstn_ep* ep() const { return is_ep() ? EpAt(Stack(), entry_ & PSTN_FD_IDX) : nullptr; }
+  // The number to use for the kernel's half: the program's, or ours since another thread has closed
+  // that; -1: there was none left for us.
+  int fd() const {
+    const int parked = Parked();
+    return parked != kOwesNothing ? parked : pin_ != 0 ? PinnedNumber() : fd_;
+  }
+  bool moved() const { return Parked() != kOwesNothing || pin_ != 0; }
+  // Parks it at once: fd() is then the same until the end. 0, or -errno; -EBADF: the number has
+  // been closed meanwhile.
+  long Pin();
+  void End() {
+    if (use_ != nullptr) {
+      StoreRelease(use_->entry, 0u);  // [H2]; after all that was done with the object
+      LightFence();
+      t_uses->depth = static_cast<uint32_t>(use_ - t_uses->at);
+      if (LoadRelaxed(use_->owed) != 0) [[unlikely]]
+        Settle(*use_);
+      use_ = nullptr;
+    }
+    if (pin_ != 0) [[unlikely]]
+      Unpin();
+  }
+
+ private:
+  static bool IsObject(uint32_t entry) {
+    const uint32_t kind = entry & PSTN_FD_KIND;
+    return kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL;
+  }
+  void Begin(void* caller, const Call* beside) {
+    const auto frame = reinterpret_cast<uintptr_t>(caller);
+    ThreadUses* t = t_uses;
+    if (t == nullptr || t->depth != 0) [[unlikely]] {
+      t = Room(frame, beside);
+      if (t == nullptr) return;
+    }
+    Use& u = t->at[t->depth];
+    if (LoadRelaxed(u.owed) != 0) [[unlikely]]  // a handler, before what it interrupted has settled
+      Settle(u);
+    u.frame = frame;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    t->depth = t->depth + 1;
+    use_ = &u;
+    for (;;) {
+      StoreRelaxed(u.entry, entry_);  // [H1]
+      LightFence();
+      uint32_t now = FdEntry(fd_);
+      if (now == entry_) [[likely]]
+        return;
+      StoreRelease(u.entry, 0u);  // [H2]: it may have been given what the number meant
+      LightFence();
+      if (LoadRelaxed(u.owed) != 0) Settle(u);
+      if (IsReplaced(now)) now = AwaitReplaced(fd_);
+      entry_ = now;
+      if (!IsObject(now)) return End();
+    }
+  }
+  // A record with a free place, for a call that is not the thread's first, or only. Null: the call
+  // has what it needs (Pin), or nothing.
+  friend class ByNumber;
+  ThreadUses* Room(uintptr_t frame, const Call* beside);
+  static void Settle(Use& use);
+  int Parked() const {
+    return use_ != nullptr && LoadRelaxed(use_->owed) != 0 ? ParkedNumber(*use_, entry_)
+                                                           : kOwesNothing;
+  }
+  static int ParkedNumber(const Use& use, uint32_t entry);
+  int PinnedNumber() const;
+  void Unpin();
+
+  int fd_;
+  uint32_t entry_;
+  Use* use_ = nullptr;
+  uint32_t pin_ = 0;  // 1 + its place among the parked
+};
+
+// Around a system call by the number of a call: fd() is asked for within. Whoever takes the number
+// away waits until the kernel has looked it up, or it would find what the number means next.
+//
+// [H3] user: store `kernel`, light fence, load `owed`. Closer: store `owed`, heavy fence, load
+//      `kernel`.
+class ByNumber {
+ public:
+  explicit ByNumber(const Call& call) : ByNumber(&call) {}
+  explicit ByNumber(const Call* call) : use_(call != nullptr ? call->use_ : nullptr) {  // or none
+    if (use_ == nullptr) return;
+    StoreRelaxed(use_->kernel, 1u);
+    LightFence();
+  }
+  ~ByNumber() {
+    if (use_ != nullptr) StoreRelease(use_->kernel, 0u);
+  }
+  ByNumber(const ByNumber&) = delete;
+  ByNumber& operator=(const ByNumber&) = delete;
+
+ private:
+  Use* const use_;
+};
+
+// What a poll() that sleeps waits for, as Call. Not for a handler's poll() during another's.
+class ManyCalls {
+ public:
+  ManyCalls() = default;
+  ~ManyCalls() { End(); }
+  ManyCalls(const ManyCalls&) = delete;
+  ManyCalls& operator=(const ManyCalls&) = delete;
+  // `fd_at(i)`: the numbers. False: not kept; what they mean may go while poll() sleeps.
+  template <typename FdAt>
+  bool Begin(size_t n, FdAt fd_at) {
+    ManyUse* many = Open(n, reinterpret_cast<uintptr_t>(__builtin_frame_address(0)));
+    if (many == nullptr) return false;
+    for (size_t i = 0; i < n; i++) {
+      const uint32_t e = FdMeans(fd_at(i));
+      StoreRelaxed(many[i].entry, (e & PSTN_FD_KIND) == PSTN_FD_EP ? e : 0u);  // [H1]
+    }
+    LightFence();
+    for (size_t i = 0; i < n; i++) {
+      if (many[i].entry != 0 && FdEntry(fd_at(i)) != many[i].entry) EndOne(many[i]);
+    }
+    return true;
+  }
+  bool is_open() const { return open_; }
+  uint32_t entry(size_t i) const { return open_ ? LoadRelaxed(t_uses->many[i].entry) : 0; }
+  // The number of ours that stands for entry `i` since another thread took its own away, or none:
+  // negative.
+  int parked(size_t i) const;
+  void End() {
+    if (open_) Close();
+  }
+
+ private:
+  ManyUse* Open(size_t n, uintptr_t frame);
+  void Close();
+  static void EndOne(ManyUse& one);
+  bool open_ = false;
+};
+
+// The number `fd` means `entry` no longer, in this process's table. In a TableChange, before the
+// kernel hears of it. True: calls are under way, and the last of them ends it.
+bool HandToUsers(int fd, uint32_t entry);
+// The same where the kernel's file is gone already.
+void HandLostToUsers(uint32_t entry);
+// All uses of this thread end: it will not come back to them (it is cancelled).
+void AbandonUses();
+// The thread is about to jump (longjmp) to where its stack ends at `target`.
+void AbandonBelow(uintptr_t target);
+void UsesInit();
+// In the child of a fork: other threads' are the parent's. True for numbers that this thread's
+// calls still use.
+void UsesAfterFork();
+bool IsParkedHere(int number);
+// In a child that has no part in the stack.
+void UsesForget();
+// No more system calls than the program's own: users fence for themselves from now on.
+void FenceWithoutKernel();
+
+// A handler with SA_RESTART has run, and the call's number is not its own any more: as the
+// kernel's, the call begins anew, with whatever the number means by now.
+inline constexpr long kRestart = kPass - 2;
+
+}  // namespace postern

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// cancel.h - sleeps are cancellation points (pthread_cancel), as the system calls that they stand
+// for.
+//
+// As in libc: asynchronous cancellation for the length of the call, in which this thread holds no
+// lock. The unwinding runs no destructors of code that is built without exceptions, so what has to
+// be undone is given as `undo`. A call that finds its data at once is no cancellation point here.
+#pragma once
+#include <pthread.h>
+
+#include <cerrno>
+
+#include "base/sys.h"
+#include "endpoint/call.h"
+#include "family/family.h"
+#include "family/interrupts.h"
+
+namespace postern {
+
+template <typename Call, typename Undo>
+long Cancellable(Call call, Undo undo) {
+  long r;
+  int type;
+  pthread_cleanup_push(
+      [](void* u) {
+        (*static_cast<Undo*>(u))();
+        AbandonUses();
+      },
+      &undo);
+  pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
+  r = call();
+  pthread_setcanceltype(type, nullptr);
+  pthread_cleanup_pop(0);
+  return r;
+}
+
+// Makes `call()`, a sleep in the kernel that the bell of `waiter` ends, unless a handler has run
+// since `interrupts` was read. One that runs after that look rings the bell. (Blocking signals
+// meanwhile would do as well, but to unblock them takes a process's signals away from the thread
+// that the kernel has chosen; CPython's main thread then sleeps on.)
+template <typename Call>
+long SleepUnlessInterrupted(uint32_t interrupts, uint32_t waiter, Call call) {
+  t_sleep_waiter = waiter;
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  long r = t_interrupts != interrupts ? -EINTR : call();
+  t_sleep_waiter = PSTN_NONE;
+  return r;
+}
+
+}  // namespace postern

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+// endpoint.cc - an endpoint's state, and what it is ready for.
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <initializer_list>
+
+#include "base/sys.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/marks.h"
+#include "endpoint/state.h"
+#include "family/family.h"
+#include "family/verbs.h"
+
+namespace postern {
+
+void FollowUsers(const pstn_ep& ep) {
+  for (const uint32_t* word :
+       {&ep.tx.lock.word, &ep.rx.lock.word, &ep.item_lock.word, &ep.accept_lock.word,
+        &ep.setup_lock.word, &ep.refs, &ep.state, &ep.flags})
+    (void)LoadAcquire(*word);
+}
+
+namespace {
+
+// Others may look meanwhile, and get the old or the new of each word: memset's stores are never
+// smaller than one. ThreadSanitizer wants to be told so.
+void ClearWords(uint32_t* from, const void* end) {
+#if defined(__SANITIZE_THREAD__)
+  for (; from != end; from++) StoreRelaxed(*from, 0u);
+#else
+  const auto* first = reinterpret_cast<uint8_t*>(from);
+  memset(from, 0, static_cast<size_t>(static_cast<const uint8_t*>(end) - first));
+#endif
+}
+
+// Zeroes all but the locks: a call that was meant for the last connection may just hold one, on its
+// way to see that (StillHere), and would give back what is another thread's by then.
+void Clear(pstn_ep& ep) {
+  FollowUsers(ep);
+  const uint32_t gen = LoadRelaxed(ep.gen) + 1;
+  ClearWords(&ep.state, &ep.gen);
+  ClearWords(&ep.refs, &ep.item_head);
+  Lock(ep.item_lock);  // who was told of the last connection (TakePosts) may look for its items
+  StoreRelaxed(ep.item_head, PSTN_NONE);
+  Unlock(ep.item_lock);
+  ClearWords(&ep.item_lock.word + 1, &ep.tx.lock);
+  ClearWords(&ep.tx.lock.word + 1, &ep.rx.lock);
+  ClearWords(&ep.rx.lock.word + 1, &ep.accept_lock);
+  ClearWords(&ep.accept_lock.word + 1, &ep.setup_lock);
+  ClearWords(&ep.setup_lock.word + 1, &ep + 1);
+  StoreRelease(ep.gen, gen);
+}
+
+}  // namespace
+
+uint32_t NewEp(uint32_t family) {
+  pstn_stack& s = Stack();
+  uint32_t idx = TakeEp(s);
+  if (idx == PSTN_NONE) return idx;
+  pstn_ep& ep = s.eps[idx];
+  Clear(ep);
+  ep.family = family;
+  StoreRelaxed(ep.refs, 1u);
+  StoreRelaxed(ep.next, PSTN_NONE);
+  ep.accept_head = ep.accept_tail = ep.listener = PSTN_NONE;
+  StoreRelaxed(ep.lgr_idx, PSTN_NONE);
+  ep.owner_slot = g_proc.slot;
+  SetState(ep, PSTN_EP_NEW);
+  return idx;
+}
+
+#if defined(PSTN_CHECKS)
+void WrongEdge(uint32_t from, uint32_t to) {
+  char text[80];
+  const int n = snprintf(text, sizeof text, "postern: an endpoint goes from state %u to state %u\n",
+                         from, to);
+  (void)sys::Call(SYS_write, 2L, &text[0], static_cast<size_t>(n));
+  __builtin_trap();
+}
+#else
+void WrongEdge(uint32_t, uint32_t) { FetchAdd(*g_checks_failed, uint64_t{1}); }
+#endif
+
+bool PortExcluded(uint16_t port) {
+  return g_proc.opt.ports_exclude[0] != 0 && PortListHas(g_proc.opt.ports_exclude, port);
+}
+
+namespace {
+
+// SO_RCVLOWAT counts for readiness. A ring full of one-byte records holds a byte for each line, and
+// its writer waits for room: so more than half as many bytes are never asked for.
+// The urgent byte at the reader's position does not count.
+bool EnoughToRead(const ConnEnd& e, const MarkState& mark) {
+  if (!RingReadable(e)) return false;
+  size_t lowat = e.ep->rcvlowat;
+  if (mark.at && mark.hides) lowat = lowat < 1 ? 2 : lowat + 1;
+  if (lowat <= 1) return true;
+  size_t most =
+      RingBytes(RingClass(LoadRelaxed(e.ep->rx.ring)) % PSTN_SLAB_CLASSES) / (2 * PSTN_REC_ALIGN);
+  if (lowat > most) lowat = most;
+  Guard g(e.ep->rx.lock);
+  return RingQueued(e, lowat) >= lowat;
+}
+
+}  // namespace
+
+int TakeError(const ConnEnd& e, uint32_t peer_flags) {
+  if (LoadRelaxed(e.ep->error) != 0) {
+    if ((peer_flags & PSTN_CF_RST) != 0) FetchOr(e.ep->rx.gate, PSTN_RXG_RESET);  // that is it
+    return static_cast<int>(Exchange(e.ep->error, 0u));
+  }
+  if ((peer_flags & PSTN_CF_RST) == 0 ||
+      (FetchOr(e.ep->rx.gate, PSTN_RXG_RESET) & PSTN_RXG_RESET) != 0)
+    return 0;
+  return (peer_flags & PSTN_CF_FIN) != 0 ? EPIPE : ECONNRESET;
+}
+
+// A program that has asked for a small send buffer counts on being stopped early.
+RingLimits LimitsOf(const pstn_ep& ep) {
+  RingLimits limits = g_proc.limits;
+  if (ep.sndbuf != 0 && ep.sndbuf <= PSTN_RING1_BYTES && limits.class_max > 1) limits.class_max = 1;
+  return limits;
+}
+
+bool Writable(const ConnEnd& e) { return RingWritable(e) || RingGrowable(e, LimitsOf(*e.ep)); }
+
+bool BeforeShutPeer(const ConnEnd& e, uint32_t peer) {
+  return (peer & (PSTN_CF_RD_SHUT | PSTN_CF_CLOSED)) == PSTN_CF_RD_SHUT && !Writable(e);
+}
+
+uint32_t Readiness(pstn_ep& ep) {
+  switch (LoadAcquire(ep.state)) {
+    case PSTN_EP_NEW:  // shutdown() says ENOTCONN but leaves its mark, as with the kernel
+      return EPOLLOUT | EPOLLHUP | (LoadRelaxed(ep.error) != 0 ? EPOLLERR : 0u) |
+             ((LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? EPOLLIN | EPOLLRDNORM | EPOLLRDHUP
+                                                              : 0u);
+    case PSTN_EP_LISTEN:
+      return LoadAcquire(ep.accept_count) != 0 || LoadAcquire(ep.held) != 0 ? EPOLLIN | EPOLLRDNORM
+                                                                            : 0u;
+    case PSTN_EP_ESTABLISHED:
+      break;
+    case PSTN_EP_KERNEL:
+      return IsDatagram(ep) ? kVerbs.datagram_readiness(ep) : 0u;
+    default:
+      return 0;
+  }
+  ConnEnd e;
+  if (!Resolve(ep, e)) return EPOLLERR | EPOLLHUP | EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+  uint32_t own = LoadRelaxed(ep.flags);
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  uint32_t mask = 0;
+  if ((peer & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0 || (own & PSTN_EPF_SHUT_RD) != 0) {
+    mask |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
+    if ((own & PSTN_EPF_SHUT_WR) != 0) mask |= EPOLLHUP;
+  }
+  if ((peer & PSTN_CF_RST) != 0 || (own & PSTN_EPF_HUNG) != 0) {
+    mask |= EPOLLHUP | EPOLLOUT | EPOLLIN | EPOLLRDHUP;
+    if (LoadRelaxed(ep.error) != 0 ||
+        ((peer & PSTN_CF_RST) != 0 && (LoadRelaxed(ep.rx.gate) & PSTN_RXG_RESET) == 0))
+      mask |= EPOLLERR;
+  }
+  if (HasCompletions(ep)) mask |= EPOLLERR;
+  const MarkState mark = LookAtMark(e);
+  if (mark.ready) mask |= EPOLLPRI;
+  if ((mask & EPOLLIN) == 0 && EnoughToRead(e, mark)) mask |= EPOLLIN | EPOLLRDNORM;
+  if ((own & PSTN_EPF_SHUT_WR) != 0 || (peer & PSTN_CF_CLOSED) != 0 || Writable(e))
+    mask |= EPOLLOUT | EPOLLWRNORM;
+  if (BeforeShutPeer(e, peer)) mask |= EPOLLOUT | EPOLLWRNORM | EPOLLERR | EPOLLHUP;
+  return mask;
+}
+
+}  // namespace postern

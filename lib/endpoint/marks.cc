@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// marks.cc - the place of an urgent byte in the stream, as its reader sees it.
+#include "endpoint/marks.h"
+
+namespace postern {
+
+uint8_t NoticeMark(const ConnEnd& e) {
+  pstn_rx& rx = e.ep->rx;
+  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);  // [A4] once: position and byte agree
+  const uint8_t byte = static_cast<uint8_t>(mark);
+  const uint64_t end = mark >> 8;
+  if (end == rx.urgent_end) return byte;
+  // The reader stands before the old byte: a newer mark makes it an ordinary one, but it stays out.
+  if (MarkIsAhead(rx) && rx.bytes + 1 == rx.urgent_end && !MarkIsInline(*e.ep))
+    (void)RingRead(e, nullptr, 1, ReadMode::kDiscard);
+  rx.urgent_end = end;
+  FetchAnd(rx.gate, ~PSTN_RXG_URGENT_TAKEN);
+  return byte;
+}
+
+MarkState LookAtMark(const ConnEnd& e) {
+  if (LoadRelaxed(e.peer_ctl().urgent) == 0) return {};
+  Guard g(e.ep->rx.lock);
+  NoticeMark(e);
+  const pstn_rx& rx = e.ep->rx;
+  if (!MarkIsAhead(rx)) return {};
+  MarkState mark;
+  mark.before = rx.urgent_end - 1 - rx.bytes;
+  mark.at = mark.before == 0;
+  mark.hides = !MarkIsInline(*e.ep);
+  mark.ready = (LoadRelaxed(rx.gate) & PSTN_RXG_URGENT_TAKEN) == 0;
+  return mark;
+}
+
+}  // namespace postern

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// refs.cc - references to endpoints and event sets, one for each number that means them.
+#include "endpoint/refs.h"
+#include "endpoint/items.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+#include "family/verbs.h"
+
+namespace postern {
+
+void DropFdRef(uint32_t entry) {
+  const uint32_t idx = entry & PSTN_FD_IDX, kind = entry & PSTN_FD_KIND;
+  uint32_t* refs = nullptr;
+  pstn_ep* ep = kind == PSTN_FD_EP ? EpAt(Stack(), idx) : nullptr;
+  if (ep != nullptr) refs = &ep->refs;
+  if (kind == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) refs = &Stack().epolls[idx].refs;
+  if (refs != nullptr && FetchSub(*refs, 1u) == 1) kVerbs.last_reference(entry);
+}
+
+bool RefEntry(uint32_t entry) {
+  const uint32_t idx = entry & PSTN_FD_IDX;
+  uint32_t* refs = nullptr;
+  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), idx) : nullptr;
+  if (ep != nullptr) refs = &ep->refs;
+  if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS)
+    refs = &Stack().epolls[idx].refs;
+  if (refs == nullptr) return false;
+  uint32_t seen = LoadAcquire(*refs);
+  do {
+    if (seen == 0) return false;
+  } while (!CompareExchange(*refs, seen, seen + 1));
+  if (ep != nullptr) FetchOr(ep->flags, PSTN_EPF_DUPPED);
+  return true;
+}
+
+void SockDup(uint32_t entry, int to) {
+  uint32_t idx = entry & PSTN_FD_IDX;
+  if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(), idx) != nullptr) {
+    pstn_ep& ep = Stack().eps[idx];
+    FetchAdd(ep.refs, 1u);
+    FetchOr(ep.flags, PSTN_EPF_DUPPED);
+  } else if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) {
+    FetchAdd(Stack().epolls[idx].refs, 1u);
+  }
+  SetFd(to, entry);
+}
+
+// A set's number under the set's lock: registrations may be on their way into it (HandOver).
+long CloseNumberOf(int fd, uint32_t entry) {
+  pstn_stack& s = Stack();
+  const uint32_t idx = entry & PSTN_FD_IDX;
+  if ((entry & PSTN_FD_KIND) != PSTN_FD_EPOLL || idx >= PSTN_EPOLLS) return CloseClaimed(fd);
+  SetGuard h(s, s.epolls[idx]);
+  return CloseClaimed(fd);
+}
+
+}  // namespace postern

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// state.h - the states of an endpoint (PSTN_EP_*), and which of them may follow which.
+#pragma once
+#include "abi/postern_abi.h"
+#include "base/atomic.h"
+#include "family/family.h"
+
+namespace postern {
+
+constexpr uint32_t EpBit(uint32_t state) { return 1u << state; }
+
+// By state: those that may come next. FREE may from any; what a reaper finds is anybody's.
+inline constexpr uint32_t kEpEdges[] = {
+    /* FREE */ EpBit(PSTN_EP_NEW),
+    /* NEW */ EpBit(PSTN_EP_LISTEN) | EpBit(PSTN_EP_EMBRYO) | EpBit(PSTN_EP_ESTABLISHED) |
+        EpBit(PSTN_EP_KERNEL) | EpBit(PSTN_EP_CONNECTING),
+    /* LISTEN: again with another backlog; NEW after shutdown() */ EpBit(PSTN_EP_LISTEN) |
+        EpBit(PSTN_EP_NEW) | EpBit(PSTN_EP_KERNEL) | EpBit(PSTN_EP_CLOSED),
+    /* EMBRYO */ EpBit(PSTN_EP_ESTABLISHED) | EpBit(PSTN_EP_CLOSED),
+    /* ESTABLISHED: NEW after connect() to AF_UNSPEC */ EpBit(PSTN_EP_NEW) | EpBit(PSTN_EP_KERNEL) |
+        EpBit(PSTN_EP_CLOSED),
+    /* KERNEL: for good */ EpBit(PSTN_EP_KERNEL),
+    /* CLOSED */ 0,
+    /* CONNECTING */ EpBit(PSTN_EP_NEW) | EpBit(PSTN_EP_ESTABLISHED) | EpBit(PSTN_EP_CLOSED),
+};
+constexpr bool MayFollow(uint32_t from, uint32_t to) {
+  return to == PSTN_EP_FREE ||
+         (from < sizeof kEpEdges / sizeof kEpEdges[0] && (kEpEdges[from] & EpBit(to)) != 0);
+}
+
+// An edge that is not there is a mistake of ours. Builds with PSTN_CHECKS end the program, others
+// count it.
+void WrongEdge(uint32_t from, uint32_t to);
+
+// [S] store-release: who sees the state sees what was written to the endpoint before it.
+inline void SetState(pstn_ep& ep, uint32_t to) {
+  const uint32_t from = LoadRelaxed(ep.state);
+  if (!MayFollow(from, to)) [[unlikely]]
+    WrongEdge(from, to);
+  StoreRelease(ep.state, to);
+}
+
+}  // namespace postern

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// block.h - how a call on a connection blocks: it spins, then sleeps on a futex of its own ctl
+// line.
+#pragma once
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "endpoint/call.h"
+#include "endpoint/cancel.h"
+#include "endpoint/endpoint.h"
+#include "event/spin.h"
+#include "family/family.h"
+#include "family/interrupts.h"
+#include "family/turn.h"
+
+namespace postern {
+
+inline bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
+// The same under one of its locks, from where the connection can't be taken away (export.cc,
+// close.cc): and it is the connection that the call began with, not one that got the endpoint after
+// a close(). Whoever is at the rings asks this first: they may be another connection's.
+inline bool StillHere(const ConnEnd& e) { return Here(*e.ep) && Which(*e.ep) == e.which; }
+
+// kRestarts: see kRestart.
+enum class Wait : uint8_t { kReady, kTimeout, kInterrupted, kRestarts };
+// What such a wait comes to where nothing has been moved yet.
+inline long WaitFailed(Wait w) {
+  return w == Wait::kTimeout ? -EAGAIN : w == Wait::kRestarts ? kRestart : -EINTR;
+}
+
+inline bool PeerEnded(const ConnEnd& e) {
+  return (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0;
+}
+inline bool ReadableOrEnded(const ConnEnd& e) {
+  return RingReadable(e) || PeerEnded(e) || (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_RD) != 0 ||
+         LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
+}
+inline bool WritableOrEnded(const ConnEnd& e) {
+  return RingWritable(e) ||
+         (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_RST | PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) !=
+             0 ||
+         (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_WR) != 0 ||
+         LoadRelaxed(e.ep->state) != PSTN_EP_ESTABLISHED;
+}
+
+// A handler that runs between the last look at t_interrupts and the sleep finds the word here, and
+// changes it, so that the kernel does not let us sleep.
+class SleepWord {
+ public:
+  explicit SleepWord(uint32_t& word) { t_sleep_word = &word; }
+  ~SleepWord() { t_sleep_word = nullptr; }
+  SleepWord(const SleepWord&) = delete;
+  SleepWord& operator=(const SleepWord&) = delete;
+};
+
+// A handler that asks for it (SA_RESTART) lets a call go on that has not moved a byte yet.
+enum class Restart : uint8_t { kIfAsked, kNever };
+
+// Threads of ours that sleep on a connection are counted where the peer can't write: who ends it on
+// this side need not ask the kernel in vain (AnnounceLocal).
+class Sleeper {
+ public:
+  explicit Sleeper(pstn_ep& ep) : ep_(&ep) {
+    FetchAdd(ep.sleepers, 1u);
+    FenceAfterLocked();  // [F1] before the look, against AnnounceLocal and WireConnected
+  }
+  ~Sleeper() { Off(); }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+  void Off() {
+    if (ep_ != nullptr) FetchSub(ep_->sleepers, 1u);
+    ep_ = nullptr;
+  }
+
+ private:
+  pstn_ep* ep_;
+};
+
+// Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
+// more after that [F1].
+template <typename Ready>
+Wait SleepOn(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
+             uint32_t interrupts, Restart restart) {
+  SleepWord on(word);
+  Sleeper sleeper(*call.ep());
+  const uint32_t handlers = t_handlers;
+  Count(Stack().hdr, kCounterSleeps);
+  for (;;) {
+    uint32_t value = FetchOr(word, bit) | bit;
+    FullFence();
+    if (ready()) return Wait::kReady;
+    if (t_interrupts != interrupts) return Wait::kInterrupted;
+    if (t_handlers != handlers && restart == Restart::kIfAsked && call.moved())
+      return Wait::kRestarts;
+    timespec left = until.LeftTimespec(UINT64_MAX);
+    // The kernel restarts a wait that has no end.
+    bool endless = until.never() && restart == Restart::kIfAsked;
+    const WireSleep wire;
+    long r = Cancellable([&] { return sys::FutexWait(&word, value, endless ? nullptr : &left); },
+                         [&] { sleeper.Off(); });
+    if (ready()) return Wait::kReady;
+    if (r == -EINTR) return Wait::kInterrupted;
+    if (until.left_ns() == 0) return Wait::kTimeout;
+  }
+}
+
+inline bool NothingElse() { return false; }
+
+// `otherwise`, before the first sleep, may do what makes it needless.
+template <typename Ready, typename Otherwise = bool (*)()>
+Wait WaitFor(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
+             Restart restart, Otherwise otherwise = NothingElse) {
+  uint32_t interrupts = t_interrupts;
+  if (Spin(ready, until)) return Wait::kReady;
+  if (t_interrupts != interrupts) return Wait::kInterrupted;
+  if (until.left_ns() == 0) return Wait::kTimeout;
+  if (otherwise()) return Wait::kReady;
+  return SleepOn(call, word, bit, ready, until, interrupts, restart);
+}
+
+}  // namespace postern

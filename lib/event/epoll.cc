@@ -1,0 +1,381 @@
+// SPDX-License-Identifier: Apache-2.0
+// epoll.cc - event sets that hold accelerated sockets beside the kernel's descriptors.
+//
+// A set is the kernel's epoll fd and, from the first accelerated socket on, an object in the stack:
+// registrations (items), a ready list and a waiter. The kernel's fds stay registered in the
+// kernel's set with the program's own data; what we add there ourselves (doorbell, listeners'
+// kernel sockets, the line to posternd) carries data whose upper 40 bits are the stack's magic.
+//
+// A wait, in this order:
+//   1. take the bits that peers have set (evmap) and put the items on the ready list,
+//   2. look at the kernel's set, at most each epoll.kernel_usec while events keep coming,
+//   3. walk the ready list once: an item whose endpoint is ready is an event; level-triggered ones
+//      go back to the tail, others leave the list (one-shot ones are disarmed),
+//   4. nothing: spin, then announce the sleep, look again, sleep in the kernel's set.
+//
+// Each post puts an item on the list at most once, so an edge is reported once; a level that
+// persists is found again by the walk. Cost is by events, never by members.
+#include <cerrno>
+#include <cstring>
+
+#include "base/sys.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/items.h"
+#include "endpoint/posts.h"
+#include "event/epoll.h"
+#include "event/epoll_set.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+#include "family/verbs.h"
+
+namespace postern {
+namespace {
+
+// Edge-triggered and one-shot concern the kernel's part as well; EPOLLEXCLUSIVE goes with it. Who
+// has not asked for connections must not be woken for them: nobody would take them.
+uint32_t ListenerKernelEvents(uint32_t events) {
+  uint32_t in = (events & (EPOLLIN | EPOLLRDNORM)) != 0 ? EPOLLIN : 0u;
+  return (events & (EPOLLET | EPOLLEXCLUSIVE | EPOLLONESHOT)) | in;
+}
+
+long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
+             const epoll_event& ev) {
+  pstn_stack& s = Stack();
+  uint32_t prev;
+  Guard g(ep.item_lock);
+  if (WatchesKernelOnly(ep)) return kPass;  // since a moment: MoveItemsToKernel has been by
+  if (FindItem(s, ep, set_idx, fd, &prev) != PSTN_NONE) return -EEXIST;
+  uint32_t idx = TakeItem(s);
+  if (idx == PSTN_NONE) return -ENOSPC;
+  const bool both = LoadRelaxed(ep.state) == PSTN_EP_LISTEN || IsDatagram(ep);
+  if (both) {
+    long r = KernelAdd(epfd, fd, ListenerKernelEvents(ev.events), set.magic | idx);
+    if (r < 0) {
+      GiveItem(s, idx);
+      return r;
+    }
+  }
+  SetGuard h(s, set);
+  pstn_item& item = s.items[idx];
+  StoreRelaxed(item.ep_idx, EpIdx(s, ep));  // PushEp looks without this set's lock
+  StoreRelaxed(item.epoll_idx, set_idx);
+  StoreRelaxed(item.fd, static_cast<uint32_t>(fd));
+  StoreRelaxed(item.epfd, static_cast<uint32_t>(epfd));
+  item.events = ev.events;
+  item.data = ev.data.u64;
+  StoreRelaxed(item.owner_slot, g_proc.slot);
+  item.flags = both ? PSTN_IT_KERNEL : 0u;
+  LinkItem(s, ep, set, idx);
+  RenotifyLocked(ep);
+  PushReady(s, set, idx);  // what it is ready for already is an event
+  return 0;
+}
+
+// Not registered; or it was, until MoveItemsToKernel came by a moment ago.
+long NoItem(const pstn_ep& ep) { return WatchesKernelOnly(ep) ? kPass : -ENOENT; }
+
+long ModItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
+             const epoll_event& ev) {
+  pstn_stack& s = Stack();
+  uint32_t prev;
+  Guard g(ep.item_lock);
+  uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
+  if (idx == PSTN_NONE) return NoItem(ep);
+  SetGuard h(s, set);
+  pstn_item& item = s.items[idx];
+  if (((item.events | ev.events) & EPOLLEXCLUSIVE) != 0) return -EINVAL;
+  if ((item.flags & PSTN_IT_KERNEL) != 0) {
+    epoll_event k = {};
+    k.events = ListenerKernelEvents(ev.events);
+    k.data.u64 = set.magic | idx;
+    long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_MOD), fd, &k);
+    if (r < 0) return r;
+  }
+  item.events = ev.events;
+  item.data = ev.data.u64;
+  item.flags &= ~PSTN_IT_DISABLED;
+  PushReady(s, set, idx);
+  return 0;
+}
+
+long DelItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
+  pstn_stack& s = Stack();
+  uint32_t prev;
+  Guard g(ep.item_lock);
+  uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
+  if (idx == PSTN_NONE) return NoItem(ep);
+  SetGuard h(s, set);
+  bool kernel = (s.items[idx].flags & PSTN_IT_KERNEL) != 0;
+  RemoveItem(s, ep, set, idx, prev);
+  RenotifyLocked(ep);
+  epoll_event none = {};
+  return kernel ? sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), fd, &none) : 0;
+}
+
+// What the kernel is to know of a registration. A one-shot one that has fired stays silent.
+epoll_event KernelEvent(const pstn_item& item) {
+  const bool disabled = (item.flags & PSTN_IT_DISABLED) != 0;
+  epoll_event ev = {};
+  ev.events = disabled ? item.events & (EPOLLET | EPOLLONESHOT) : item.events;
+  ev.data.u64 = item.data;
+  return ev;
+}
+
+// From our set into the kernel's, which tells at once if there is something to tell. Under
+// ep.item_lock and set.lock.
+void MoveItem(int epfd, pstn_epoll& set, pstn_ep& ep, int fd, uint32_t idx, uint32_t prev) {
+  pstn_stack& s = Stack();
+  const bool in_kernel = (s.items[idx].flags & PSTN_IT_KERNEL) != 0;
+  epoll_event ev = KernelEvent(s.items[idx]);
+  RemoveItem(s, ep, set, idx, prev);
+  (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(in_kernel ? EPOLL_CTL_MOD : EPOLL_CTL_ADD),
+                  fd, &ev);
+}
+
+}  // namespace
+
+bool MoveItemOf(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
+  uint32_t prev;
+  Guard g(ep.item_lock);
+  uint32_t idx = FindItem(Stack(), ep, set_idx, fd, &prev);
+  if (idx == PSTN_NONE) return false;
+  SetGuard h(Stack(), set);
+  if (StaysHere(Stack().items[idx])) return true;
+  MoveItem(epfd, set, ep, fd, idx, prev);
+  return false;
+}
+
+namespace {
+
+// epoll_ctl() for a registration that has stayed with us: armed again, it is the kernel's.
+long CtlStaying(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int op, int fd,
+                epoll_event* ev) {
+  if (op != EPOLL_CTL_DEL && BadPointer(ev)) return -EFAULT;
+  if (op == EPOLL_CTL_ADD) return -EEXIST;
+  if (op == EPOLL_CTL_MOD ? (ev->events & EPOLLEXCLUSIVE) != 0 : op != EPOLL_CTL_DEL)
+    return -EINVAL;
+  {
+    uint32_t prev;
+    Guard g(ep.item_lock);
+    uint32_t idx = FindItem(Stack(), ep, set_idx, fd, &prev);
+    if (idx == PSTN_NONE) return kPass;  // another thread was here
+    SetGuard h(Stack(), set);
+    RemoveItem(Stack(), ep, set, idx, prev);
+  }
+  return op == EPOLL_CTL_DEL ? 0 : KernelAdd(epfd, fd, ev->events, ev->data.u64);
+}
+
+}  // namespace
+
+namespace {
+
+constexpr long kAdopted = kPass - 1;
+// epoll_ctl() for a set of ours; null: not one of ours yet.
+long CtlOn(int epfd, pstn_epoll* set, uint32_t idx, int op, int fd, pstn_ep& ep, epoll_event* ev) {
+  if (WatchesKernelOnly(ep)) {
+    // It became so after it was registered.
+    if (set != nullptr && MoveItemOf(epfd, *set, idx, ep, fd))
+      return CtlStaying(epfd, *set, idx, ep, op, fd, ev);
+    return kPass;
+  }
+  if (IsDatagram(ep)) kVerbs.datagram_touch(ep);
+  if (op != EPOLL_CTL_DEL && BadPointer(ev)) return -EFAULT;
+  if (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return -EINVAL;
+  if (op == EPOLL_CTL_MOD && (ev->events & EPOLLEXCLUSIVE) != 0) return -EINVAL;
+  if (op == EPOLL_CTL_ADD && (ev->events & EPOLLEXCLUSIVE) != 0 &&
+      (ev->events & ~kExclusiveOk) != 0)
+    return -EINVAL;
+  if (set == nullptr) {
+    if (op != EPOLL_CTL_ADD) return kPass;  // the kernel knows neither: its error is the right one
+    const long r = Adopt(epfd);
+    return r < 0 ? r : kAdopted;
+  }
+  if (op != EPOLL_CTL_DEL) {
+    long r = op == EPOLL_CTL_ADD ? AddItem(epfd, *set, idx, ep, fd, *ev)
+                                 : ModItem(epfd, *set, idx, ep, fd, *ev);
+    if (r == 0)
+      PostWaiter(g_proc.bells, Stack(), set->waiter_idx);  // somebody may sleep on the set
+    return r;
+  }
+  return DelItem(epfd, *set, idx, ep, fd);
+}
+
+}  // namespace
+
+long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
+  const Call socket(fd);
+  if (socket.ep() == nullptr) return kPass;
+  for (bool left = false;;) {
+    const Call own(epfd, socket);
+    uint32_t idx = PSTN_NONE;
+    pstn_epoll* set = SetOf(own, &idx);
+    long r;
+    {
+      // By the program's numbers: what is registered has them. If one has been closed meanwhile,
+      // that is as if it had been closed before.
+      if (own.moved() || socket.moved()) return -EBADF;
+      const ByNumber set_asks(own), socket_asks(socket);
+      if (own.moved() || socket.moved()) return -EBADF;
+      r = CtlOn(epfd, set, idx, op, fd, *socket.ep(), ev);
+    }
+    if (r == kAdopted) continue;  // it is looked up as what it is now
+    // The stack has no set left, or no registration: the kernel's set has the kernel's socket.
+    const bool full = r == -ENOSPC || r == -EMFILE || r == -ENFILE;
+    if (left || !full || op != EPOLL_CTL_ADD || kVerbs.leave_to_kernel(fd) != 0) return r;
+    left = true;
+  }
+}
+
+void DropItemsOfEp(pstn_ep& ep) {
+  pstn_stack& s = Stack();
+  Guard g(ep.item_lock);
+  for (uint32_t guard = 0; ep.item_head < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
+    uint32_t idx = ep.item_head;
+    uint32_t set_idx = s.items[idx].epoll_idx;
+    if (set_idx >= PSTN_EPOLLS) {
+      StoreRelaxed(ep.item_head, PSTN_NONE);
+      break;
+    }
+    pstn_epoll& set = s.epolls[set_idx];
+    SetGuard h(s, set);
+    RemoveItem(s, ep, set, idx, PSTN_NONE);
+  }
+}
+
+int NumberOf(uint32_t set_idx, int epfd) {
+  const uint32_t entry = PSTN_FD_EPOLL | set_idx;
+  if (FdEntry(epfd) == entry) return epfd;
+  const int hw = static_cast<int>(LoadRelaxed(g_fd_hw));
+  for (int fd = 0; fd < hw; fd++) {
+    if (FdEntry(fd) == entry) return fd;
+  }
+  return -1;
+}
+
+namespace {
+
+// One registration for MoveItemsToKernel, in a set whose number here is `epfd`. Other threads may
+// close numbers meanwhile. False: the set's has been, or the registration stays.
+bool HandOver(int epfd, uint32_t set_idx, pstn_ep& ep, int fd, uint32_t idx, uint32_t prev) {
+  pstn_stack& s = Stack();
+  const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
+  SetGuard h(s, s.epolls[set_idx]);  // under which its number is closed (SockClose)
+  if (StaysHere(s.items[idx])) return false;
+  if (FdEntry(epfd) != (PSTN_FD_EPOLL | set_idx)) return false;
+  const int registered = static_cast<int>(LoadRelaxed(s.items[idx].fd));
+  const bool same = FdEntry(registered) == entry;
+  epoll_event ev = KernelEvent(s.items[idx]);
+  MoveItem(epfd, s.epolls[set_idx], ep, same ? registered : fd, idx, prev);
+  if (same && FdEntry(registered) != entry) {  // closed: that may have been another file
+    (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), registered, &ev);
+    (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), fd, &ev);
+  }
+  return true;
+}
+
+}  // namespace
+
+// The endpoint's socket has become the kernel's, and `fd`, which nobody closes meanwhile, means it.
+// Numbers with which the program registered it may be closed or mean something else by now: then it
+// is registered as `fd`, and the program can't find it any more, as with the kernel. Sets that this
+// process has no number for are left to those who have, when they next wait (LookAtOurs); so are
+// registrations of others with a number that is not this endpoint's here: the kernel knows a
+// registration by its number.
+void MoveItemsToKernel(int fd, pstn_ep& ep) {
+  pstn_stack& s = Stack();
+  const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
+  Guard g(ep.item_lock);
+  uint32_t prev = PSTN_NONE;
+  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
+    const pstn_item& item = s.items[i];
+    uint32_t next = LoadRelaxed(item.ep_next), set_idx = LoadRelaxed(item.epoll_idx);
+    if (set_idx >= PSTN_EPOLLS) return;
+    const int epfd = NumberOf(set_idx, static_cast<int>(LoadRelaxed(item.epfd)));
+    const bool ours = FdEntry(static_cast<int>(LoadRelaxed(item.fd))) == entry ||
+                      LoadRelaxed(item.owner_slot) == g_proc.slot;
+    if (epfd < 0 || !ours || !HandOver(epfd, set_idx, ep, fd, i, prev)) prev = i;
+    i = next;
+  }
+}
+
+// The endpoint, registered before, listens from now on: the kernel's half of it has to be watched,
+// too.
+void WatchListener(int fd, pstn_ep& ep) {
+  pstn_stack& s = Stack();
+  Guard g(ep.item_lock);
+  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
+       i = LoadRelaxed(s.items[i].ep_next), guard++) {
+    pstn_item& item = s.items[i];
+    if (item.epoll_idx >= PSTN_EPOLLS) return;
+    pstn_epoll& set = s.epolls[item.epoll_idx];
+    {
+      SetGuard h(s, set);
+      int epfd = NumberOf(item.epoll_idx, static_cast<int>(item.epfd));
+      int item_fd =
+          FdEntry(static_cast<int>(item.fd)) == FdEntry(fd) ? static_cast<int>(item.fd) : fd;
+      if ((item.flags & PSTN_IT_KERNEL) != 0 ||
+          KernelAdd(epfd, item_fd, ListenerKernelEvents(item.events), set.magic | i) < 0)
+        continue;
+      item.flags |= PSTN_IT_KERNEL;
+      set.listeners++;
+    }
+    PostWaiter(g_proc.bells, s, set.waiter_idx);  // who sleeps on it has not asked for SYNs
+  }
+}
+
+namespace {
+
+// Takes the first item out of a set that nobody uses any more. False: it is empty.
+bool DropFirstItem(pstn_stack& s, pstn_epoll& set, uint32_t set_idx) {
+  uint32_t i;
+  pstn_ep* ep;
+  int fd;
+  {
+    SetGuard h(s, set);
+    i = set.all_head;
+    if (i >= PSTN_ITEMS) return false;
+    if (LoadRelaxed(s.items[i].epoll_idx) != set_idx) {  // a list in a circle: dropped already
+      set.all_head = PSTN_NONE;
+      return false;
+    }
+    ep = EpAt(s, s.items[i].ep_idx);
+    fd = static_cast<int>(s.items[i].fd);
+    if (ep == nullptr) RemoveOrphan(s, set, i);
+  }
+  if (ep == nullptr) return true;
+  uint32_t prev;
+  Guard g(ep->item_lock);
+  uint32_t found = FindItem(s, *ep, set_idx, fd, &prev);
+  SetGuard h(s, set);
+  if (found != PSTN_NONE) {
+    RemoveItem(s, *ep, set, found, prev);
+    RenotifyLocked(*ep);
+  } else if (set.all_head == i && EpAt(s, s.items[i].ep_idx) == ep) {
+    RemoveOrphan(s, set, i);  // whoever added or removed it died on the way
+  }
+  return true;
+}
+
+}  // namespace
+
+void DropEpoll(uint32_t idx) {
+  pstn_stack& s = Stack();
+  pstn_epoll& set = s.epolls[idx];
+  for (uint32_t guard = 0; guard < PSTN_ITEMS && DropFirstItem(s, set, idx); guard++) {
+  }
+  SetLocal& l = set_local[idx];
+  if (l.gen == set.gen && l.bell > 0) CloseInternal(l.bell);
+  l = {};
+  uint32_t w = set.waiter_idx;
+  if (w < PSTN_WAITERS) {
+    MarkWaiter(w, 0);
+    StoreRelease(s.waiters[w].state, 0u);
+    GiveWaiter(s, w);
+  }
+  StoreRelease(set.waiter_idx, PSTN_NONE);
+  StoreRelease(set.state, 0u);
+  GiveEpoll(s, idx);
+}
+
+}  // namespace postern

@@ -1,0 +1,318 @@
+// SPDX-License-Identifier: Apache-2.0
+// epoll_wait.cc - waiting on a set: the walk that epoll.cc describes.
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "control/posternd.h"
+#include "endpoint/call.h"
+#include "endpoint/cancel.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/items.h"
+#include "endpoint/posts.h"
+#include "event/epoll.h"
+#include "event/epoll_set.h"
+#include "event/spin.h"
+#include "event/wait.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+#include "family/interrupts.h"
+#include "family/turn.h"
+#include "family/verbs.h"
+
+namespace postern {
+namespace {
+
+constexpr int kKernelBatch = 64;
+constexpr uint64_t kSpinForNs = 2'000'000;  // spin while accelerated events are no rarer than this
+constexpr uint64_t kWarmIdle = 256u
+                               << 10;  // bytes of free rings that may stay through a long sleep
+constexpr uint64_t kIdleSweepNs = 20'000'000;  // first sleep, after which idle rings are given back
+// 3. One walk over the ready list. Level-triggered items that are ready go to the tail again.
+// `moved`: an endpoint was met that has become the kernel's.
+int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
+  pstn_stack& s = Stack();
+  int n = 0;
+  uint32_t rounds = set.ready_count;
+  while (n < max && rounds-- != 0) {
+    uint32_t idx = PopReady(s, set);
+    if (idx == PSTN_NONE) break;
+    pstn_item& item = s.items[idx];
+    pstn_ep* ep = EpAt(s, item.ep_idx);
+    if (ep == nullptr) continue;
+    if (IsKernels(*ep)) {
+      *moved = true;
+      continue;
+    }
+    uint32_t got = Readiness(*ep);
+    if ((item.flags & PSTN_IT_KREADY) != 0) {
+      got |= EPOLLIN | EPOLLRDNORM;
+      item.flags &= ~PSTN_IT_KREADY;
+    }
+    got &= (item.events & kEventMask) | EPOLLERR | EPOLLHUP;
+    if ((item.events & EPOLLOUT) != 0 && (got & EPOLLOUT) == 0 &&
+        LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
+      ConnEnd e;
+      if (Resolve(*ep, e)) {
+        FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+        FenceAfterLocked();                // [F1] against AnnounceSpace
+        if (Writable(e)) got |= EPOLLOUT;  // it has become so meanwhile
+      }
+    }
+    if (got == 0) continue;
+    out[n].events = got;
+    out[n].data.u64 = item.data;
+    n++;
+    if ((item.events & EPOLLONESHOT) != 0) {
+      item.flags |= PSTN_IT_DISABLED;
+    } else if ((item.events & EPOLLET) == 0) {
+      PushReady(s, set, idx);
+    }
+  }
+  return n;
+}
+
+// 2. What the kernel's set has. Events of the program's own fds go to `out`; ours are acted upon.
+long LookAtKernel(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
+                  const Deadline& until, bool sleep, const sigset_t* mask, uint32_t interrupts) {
+  SetLocal& local = set_local[idx];
+  const ByNumber asks(call);
+  const int epfd = call.fd();
+  epoll_event got[kKernelBatch];
+  int batch = max < kKernelBatch ? max : kKernelBatch;
+  long r;
+  if (sleep) {
+    uint64_t left = until.left_ns();
+    timespec ts = until.LeftTimespec(UINT64_MAX);
+    long ms = until.never() ? -1 : static_cast<long>((left + 999999) / 1000000);
+    auto wait = [&] {
+      long n = sys::Call(SYS_epoll_pwait2, epfd, &got[0], batch, until.never() ? nullptr : &ts,
+                         mask, 8L);
+      return n == -ENOSYS ? sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, mask, 8L) : n;
+    };
+    r = Cancellable([&] { return SleepUnlessInterrupted(interrupts, set.waiter_idx, wait); },
+                    [&] {
+                      AnnounceSleep(set.waiter_idx, FetchSub(set.sleepers, 1u) != 1);
+                      SpreadPosts();
+                    });
+  } else {
+    r = sys::Call(SYS_epoll_wait, epfd, &got[0], batch, 0L);
+  }
+  local.kernel_look_ns = MonotonicNs();
+  if (r <= 0) return r;
+  if (LoadRelaxed(nested_count) != 0) r = DropStale(epfd, &got[0], r);
+  int n = 0;
+  for (long i = 0; i < r; i++) {
+    if ((got[i].data.u64 & kMagicMask) != set.magic) {
+      out[n++] = got[i];
+      continue;
+    }
+    uint32_t tag = static_cast<uint32_t>(got[i].data.u64 & ~kMagicMask);
+    if (tag == kTagBell) {
+      if (local.bell > 0) DrainBell(local.bell);
+    } else if (tag == kTagControl) {
+      CtlDrain();
+      if (LoadRelaxed(g_proc.ctl_fd) < 0) {
+        StoreRelaxed(local.control, 0u);
+        CtlReconnect();
+      }
+    } else if (tag < PSTN_ITEMS) {
+      pstn_stack& s = Stack();
+      SetGuard g(s, set);
+      pstn_item& item = s.items[tag];
+      bool member = item.epoll_idx < PSTN_EPOLLS && &s.epolls[item.epoll_idx] == &set;
+      if (member &&
+          (item.flags & PSTN_IT_KERNEL) != 0) {  // another thread may just have removed it
+        item.flags |= PSTN_IT_KREADY;
+        PushReady(s, set, tag);
+      }
+    }
+  }
+  return n;
+}
+
+// A member of this set whose endpoint the kernel serves by now, and its fd in this process; null:
+// none.
+pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
+  pstn_stack& s = Stack();
+  SetGuard g(s, set);
+  for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
+       i = s.items[i].all_next, guard++) {
+    pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
+    if (ep == nullptr || !IsKernels(*ep) || StaysHere(s.items[i])) continue;
+    *fd = static_cast<int>(s.items[i].fd);
+    if (FdEntry(*fd) == (PSTN_FD_EP | EpIdx(s, *ep))) return ep;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+void MoveMembers(int epfd, pstn_epoll& set, uint32_t idx) {
+  int fd;
+  for (pstn_ep* ep; (ep = MovedMember(set, &fd)) != nullptr;) MoveItemOf(epfd, set, idx, *ep, fd);
+}
+
+namespace {
+
+int LookAtOurs(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
+  if (set.listeners != 0) kVerbs.admit_syns(1);
+  if (!WaiterHasNews(set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
+  SpreadPosts();
+  TakePosts(g_proc.view, set, idx);
+  bool moved = false;
+  int n;
+  {
+    SetGuard g(Stack(), set);
+    n = Harvest(set, out, max, &moved);
+  }
+  if (n != 0) set_local[idx].ours_ns = MonotonicNs();
+  if (moved) {
+    const ByNumber asks(call);
+    MoveMembers(call.fd(), set, idx);
+  }
+  return n;
+}
+
+// One look at both halves. More than 0: that many events.
+long LookOnce(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
+              bool ask_kernel) {
+  SetLocal& local = set_local[idx];
+  // When one half fills `out`, the other half is first the next time. Else the kernel's is where it
+  // may tell of listeners, which are ours.
+  bool kernel_first =
+      local.first == kKernelFirst || (local.first == kNobodyFirst && set.listeners != 0);
+  if (!ask_kernel) return LookAtOurs(call, set, idx, out, max);
+  local.first = kNobodyFirst;
+  int ours = kernel_first ? 0 : LookAtOurs(call, set, idx, out, max);
+  if (ours == max) {
+    local.first = kKernelFirst;
+    return ours;
+  }
+  long n = LookAtKernel(call, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr, 0);
+  if (n < 0) return ours != 0 ? ours : n;
+  n += ours;
+  if (n == max && ours == 0) local.first = kOursFirst;
+  if (ours == 0 && n < max)
+    n += LookAtOurs(call, set, idx, out + n,
+                    max - static_cast<int>(n));  // the look may have brought some
+  return n;
+}
+
+// 4. Sleeps until something may have happened. Events of the kernel's fds that end the sleep go to
+// `out`.
+long Sleep(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
+           Deadline until, const sigset_t* mask, uint32_t interrupts) {
+  long r;
+  {
+    const ByNumber asks(call);
+    r = EnsureBell(call.fd(), set, idx);
+  }
+  if (r < 0) return r;
+  uint32_t w = set.waiter_idx;
+  bool listens = set.listeners != 0;
+  MarkWaiter(w, PSTN_EV_USED | (listens ? PSTN_EV_SYN : 0u));
+  StoreRelaxed(Stack().waiters[w].wants_syn, listens ? 1u : 0u);
+  FetchAdd(set.sleepers, 1u);
+  AnnounceSleep(w, true);
+  if (!WaiterHasNews(w, listens) && LoadRelaxed(set.ready_count) == 0) {
+    Count(Stack().hdr, kCounterSleeps);
+    if (listens && LoadRelaxed(g_proc.ctl_fd) < 0 && until.left_ns() > kDaemonRetryNs)
+      until = Deadline::AfterNs(kDaemonRetryNs);
+    const WireSleep wire;
+    r = LookAtKernel(call, set, idx, out, max, SleepUntil(until), true, mask, interrupts);
+    if (listens && LoadRelaxed(g_proc.ctl_fd) < 0) CtlReconnect();
+  }
+  AnnounceSleep(w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
+  SpreadPosts();                                      // it may have been rung for all
+  return r;
+}
+
+// Enough to be worth a sweep before a long sleep.
+bool HasRings(const pstn_lgr_ref& ref) {
+  return LoadRelaxed(ref.rings) > 32 || LoadRelaxed(ref.zombies) > 32 || WarmBytes(ref) > kWarmIdle;
+}
+bool HasRings() {
+  uint32_t hw = LoadRelaxed(Stack().hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    if (LoadRelaxed(Stack().lgrs[i].state) != 0 && HasRings(Stack().lgrs[i])) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+namespace {
+
+long WaitOnSet(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
+               Deadline until, const sigset_t* mask) {
+  SetLocal& local = LocalOf(set, idx);
+  const uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u;
+  const uint32_t interrupts = t_interrupts;
+  long n = 0;
+  auto news = [&] {
+    if (!WaiterHasNews(set.waiter_idx, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0)
+      return false;
+    n = LookOnce(call, set, idx, out, max, false);
+    return n != 0;
+  };
+  // Where accelerated events flow, the kernel's half is asked now and then; where none do, it is
+  // asked once, by the sleep.
+  WireTurn();
+  uint64_t now = MonotonicNs();
+  bool flows = now - local.ours_ns < kSpinForNs;
+  if (until.left_ns() == 0 || (flows && now - local.kernel_look_ns >= kernel_ns)) {
+    if ((n = LookOnce(call, set, idx, out, max, true)) != 0) return n;
+  } else if (news()) {
+    return n;
+  }
+  if (until.left_ns() == 0) return 0;
+  bool swept = false;
+  for (;;) {
+    if (flows && Spin(news, until)) return n;
+    flows = false;
+    if (t_interrupts != interrupts) return -EINTR;
+    Deadline end = until;
+    bool sweep = !swept && HasRings() && until.left_ns() > kIdleSweepNs;
+    if (sweep) end = Deadline::AfterNs(kIdleSweepNs);
+    n = Sleep(call, set, idx, out, max, end, mask, interrupts);
+    if (n != 0) return n;
+    n = LookOnce(call, set, idx, out, max, false);
+    if (n != 0) return n;
+    if (until.left_ns() == 0) return 0;
+    if (sweep && end.left_ns() == 0) {
+      GiveBackIdleRings();
+      swept = true;
+    }
+  }
+}
+
+// Before a call returns. Others may sleep on the set: the doorbell that this call has answered was
+// for all, and what it leaves on the list is for them.
+void WakeOthers(const pstn_epoll& set) {
+  if (LoadRelaxed(set.sleepers) == 0) return;
+  uint32_t w = set.waiter_idx;
+  AnnounceSleep(w, true);
+  if (!WaiterHasNews(w, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return;
+  (void)RingBell(g_proc.bells, BellOf(Stack(), w));
+}
+
+}  // namespace
+
+long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
+  const Call call(epfd);  // who waits goes on though another thread closes the number
+  uint32_t idx;
+  pstn_epoll* set = SetOf(call, &idx);
+  if (set == nullptr) return kPass;
+  if (max <= 0) return -EINVAL;
+  if (BadPointer(out)) return -EFAULT;
+  const long n = WireEvents(WaitOnSet(call, *set, idx, out, max, until, mask));
+  WakeOthers(*set);
+  if (LoadRelaxed(set_local[idx].watched) != 0) {
+    const ByNumber asks(call);
+    (void)Rearm(call.fd(), *set, idx);
+  }
+  return n;
+}
+
+}  // namespace postern

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// spin.h - looking again and again before a sleep.
+#pragma once
+
+#include "base/atomic.h"
+#include "base/clock.h"
+#include "base/sys.h"
+#include "family/family.h"
+#include "family/interrupts.h"
+#include "family/turn.h"
+
+namespace postern {
+
+bool SpinAllowed();
+void SpinLost();
+void SpinKept();
+
+// Spins while `ready()` is false, as options and the load of this CPU allow. True: it became ready.
+template <typename Ready>
+bool Spin(Ready ready, const Deadline& until) {
+  if (!SpinAllowed()) return ready();
+  const uint64_t start = MonotonicNs();
+  const uint64_t budget = static_cast<uint64_t>(g_proc.opt.spin_usec) * 1000u;
+  const uint32_t interrupts = t_interrupts;
+  uint64_t now = start;
+  do {
+    for (int i = 0; i < 40; i++) {
+      if (ready()) return true;
+      CpuRelax();
+      if (i % 4 == 0) WireTurn();
+    }
+    if (t_interrupts != interrupts) return false;
+    if (g_proc.opt.spin_yield != 0 && now - start > 4000) {
+      // Whoever else wants this CPU gets it. If somebody did, spinning only stands in the way.
+      uint64_t before = MonotonicNs();
+      (void)sys::Call(SYS_sched_yield);
+      now = MonotonicNs();
+      // The keeper's look, each millisecond, is not somebody.
+      if (now - before > (LoadRelaxed(g_wire_on) != 0 ? 30'000u : 8'000u)) {
+        SpinLost();
+        return ready();
+      }
+      SpinKept();
+    } else {
+      now = MonotonicNs();
+    }
+  } while (now - start < budget && now < until.at_ns);
+  return ready();
+}
+
+}  // namespace postern

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+// wait.cc - spinning within reason, and places to sleep for sets of descriptors.
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/local_lock.h"
+#include "base/sys.h"
+#include "control/control_smc.h"
+#include "endpoint/posts.h"
+#include "event/spin.h"
+#include "event/wait.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+#include "family/interrupts.h"
+
+namespace postern {
+
+constinit thread_local uint32_t t_interrupts __attribute__((tls_model("initial-exec"))) = 0;
+constinit thread_local uint32_t t_handlers __attribute__((tls_model("initial-exec"))) = 0;
+constinit thread_local uint32_t t_sleep_waiter __attribute__((tls_model("initial-exec"))) =
+    PSTN_NONE;
+constinit thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-exec"))) = nullptr;
+
+namespace {
+
+// Until then this thread sleeps at once: its CPU had other work when it last spun.
+constinit thread_local uint64_t no_spin_until_ns __attribute__((tls_model("initial-exec"))) = 0;
+constinit thread_local uint32_t spins_lost __attribute__((tls_model("initial-exec"))) = 0;
+
+constexpr uint64_t kNoSpinNs = 200'000;   // doubles with each loss in a row ...
+constexpr uint32_t kNoSpinDoublings = 7;  // ... up to 25 ms
+
+// 1: the broker could not be asked for a bell, so that peers in other network namespaces can't ring
+// it: then no sleep is long.
+uint32_t narrow_bells;
+constexpr uint64_t kNarrowNs = 10'000'000;
+
+constexpr uint32_t kBeds = 256;
+PSTN_LOCK_WHOLE(beds_lock);
+Bed beds[kBeds];
+uint32_t beds_count;
+
+}  // namespace
+
+bool SpinAllowed() {
+  if (g_proc.opt.spin_usec == 0) return false;
+  if (no_spin_until_ns == 0) return true;
+  if (MonotonicNs() < no_spin_until_ns) return false;
+  no_spin_until_ns = 0;
+  return true;
+}
+
+void SpinKept() { spins_lost = 0; }
+
+void SpinLost() {
+  if (spins_lost < kNoSpinDoublings) spins_lost++;
+  no_spin_until_ns = MonotonicNs() + (kNoSpinNs << spins_lost);
+}
+
+int NewBell(uint32_t waiter) {
+  const BellName name = BellOf(Stack(), waiter);
+  if (LoadRelaxed(Stack().hdr.wide_bells) == 0) return OpenBell(name);
+  const int bell = CtlBell(name);
+  if (bell >= 0 || bell == -EADDRINUSE) return bell;
+  StoreRelaxed(narrow_bells, 1u);
+  return OpenBell(name);
+}
+
+Deadline SleepUntil(const Deadline& until) {
+  const bool shorten = LoadRelaxed(narrow_bells) != 0 && until.left_ns() > kNarrowNs;
+  return shorten ? Deadline::AfterNs(kNarrowNs) : until;
+}
+
+// A waiter's name may still be held, by a fork that inherited the doorbell of the waiter's last
+// owner: such a waiter is passed over, and stays for later.
+Bed MakeBed(uint32_t owner_slot) {
+  pstn_stack& s = Stack();
+  Bed bed;
+  uint32_t passed_over = PSTN_NONE;  // chained like the free ones
+  for (;;) {
+    bed.waiter = TakeWaiter(s);
+    if (bed.waiter != PSTN_NONE) StoreRelaxed(s.waiters[bed.waiter].nonce, NewUuid().lo);
+    bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(NewBell(bed.waiter));
+    if (bed.bell != -EADDRINUSE) break;
+    StoreRelaxed(s.waiters[bed.waiter].next, passed_over);
+    passed_over = bed.waiter;
+  }
+  while (passed_over < PSTN_WAITERS) {
+    uint32_t w = passed_over;
+    passed_over = LoadRelaxed(s.waiters[w].next);
+    GiveWaiter(s, w);
+  }
+  if (bed.bell < 0) {
+    if (bed.waiter != PSTN_NONE) GiveWaiter(s, bed.waiter);
+    return {PSTN_NONE, bed.bell};
+  }
+  pstn_waiter& w = s.waiters[bed.waiter];
+  w.owner_slot = owner_slot;
+  StoreRelaxed(w.sleeping, 0u);
+  StoreRelaxed(w.wants_syn, 0u);
+  StoreRelaxed(w.posted, 0u);
+  StoreRelease(w.state, 1u);
+  return bed;
+}
+
+static void ReleaseWaiter(uint32_t waiter) {
+  MarkWaiter(waiter, 0);
+  StoreRelease(Stack().waiters[waiter].state, 0u);
+  GiveWaiter(Stack(), waiter);
+}
+
+void UnmakeBed(const Bed& bed) {
+  CloseInternal(bed.bell);
+  ReleaseWaiter(bed.waiter);
+}
+
+void ReleaseWaitersOf(uint32_t slot) {
+  pstn_stack& s = Stack();
+  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
+  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
+    if (LoadRelaxed(s.waiters[w].state) != 0 && s.waiters[w].owner_slot == slot) ReleaseWaiter(w);
+  }
+}
+
+Bed TakeBed() {
+  {
+    Guard g(beds_lock);
+    if (beds_count != 0) return beds[--beds_count];
+  }
+  return MakeBed(g_proc.slot);
+}
+
+void GiveBed(const Bed& bed) {
+  if (bed.waiter == PSTN_NONE) return;
+  {
+    Guard g(beds_lock);
+    if (beds_count < kBeds) {
+      beds[beds_count++] = bed;
+      return;
+    }
+  }
+  UnmakeBed(bed);
+}
+
+// The parent's beds are the parent's: the child closes its copies of the bells.
+void BedsAfterFork() {
+  for (uint32_t i = 0; i < beds_count; i++) CloseInternal(beds[i].bell);
+  beds_count = 0;
+  no_spin_until_ns = 0;
+}
+
+void AnnounceSleep(uint32_t waiter, bool sleeps) {
+  EachLgr([&](uint8_t* lgr, const pstn_lgr_ref& ref) {
+    const uint32_t side = LoadRelaxed(ref.side) & 1u;
+    uint32_t& flag = LgrEvmap(lgr, side, waiter).sleeping;
+    if (sleeps || LoadRelaxed(flag) != 0) StoreRelease(flag, sleeps ? 1u : 0u);  // the bell's name
+  });
+  StoreRelaxed(Stack().waiters[waiter].sleeping, sleeps ? 1u : 0u);
+  if (sleeps) FullFence();  // [F1]: the caller looks once more
+}
+
+bool WaiterHasNews(uint32_t waiter, bool syn) {
+  if (LoadRelaxed(Stack().waiters[waiter].posted) != 0) return true;
+  bool news = false;
+  EachLgr([&](uint8_t* lgr, const pstn_lgr_ref& ref) {
+    const uint32_t side = LoadRelaxed(ref.side) & 1u;
+    news = news || LoadRelaxed(LgrEvmap(lgr, side, waiter).summary) != 0 ||
+           LoadRelaxed(LgrEvmap(lgr, side, PSTN_EVMAP_ALL).summary) != 0 ||
+           (syn && side == 1 && LoadRelaxed(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN).summary) != 0);
+  });
+  return news;
+}
+
+namespace {
+
+// Gives back the transmit ring of connection `c`, if it is drained and, with kUnused, has not
+// been written to since the sweep last came by.
+enum class Sweep : uint8_t { kAll, kUnused };
+void SweepConn(uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which) {
+  pstn_stack& s = Stack();
+  pstn_lgr_ref& ref = s.lgrs[idx];
+  uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);
+  if (ep_idx == 0 || ep_idx > PSTN_EPS) return;
+  pstn_ep& ep = s.eps[ep_idx - 1];
+  if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED ||
+      !TryLock(ep.tx.lock))
+    return;
+  ConnEnd e = {&ep, &ref, lgr, &LgrConn(lgr, ep.conn_idx), ep.side & 1u};
+  // Closed and used again meanwhile? Then conn_ep says otherwise.
+  bool same = LoadAcquire(ref.conn_ep[c]) == ep_idx && ep.lgr_idx == idx && ep.conn_idx == c;
+  bool used = which == Sweep::kUnused && ep.tx.records != ep.tx.seen;
+  ep.tx.seen = ep.tx.records;
+  if (same && !used && RingDetach(e, which == Sweep::kAll ? Pages::kDrop : Pages::kKeep)) {
+    Count(s.hdr, kCounterRingGivenBack);
+  }
+  Unlock(ep.tx.lock);
+}
+
+void SweepLgr(uint32_t idx, uint8_t* lgr) {
+  pstn_lgr_ref& ref = Stack().lgrs[idx];
+  if (LoadRelaxed(ref.zombies) != 0) SweepZombies(ref, lgr);
+  for (uint32_t c = 0; c < PSTN_CONNS && LoadRelaxed(ref.rings) != 0; c++)
+    SweepConn(idx, lgr, c, Sweep::kAll);
+  if (WarmBytes(ref) != 0) DropWarm(ref, lgr);
+}
+
+constexpr uint32_t kRingsFree = 64;  // so many rings of a side may sit idle
+constexpr uint32_t kSweepStep = 4;
+
+}  // namespace
+
+// A ring has just been attached. Where many are, a few others are looked at in turn, so that
+// connections that have fallen silent do not keep theirs: they get a second chance, then lose it.
+void GiveBackSome(const ConnEnd& e) {
+  if (LoadRelaxed(e.ref->rings) <= kRingsFree) return;
+  uint32_t hw = LoadRelaxed(LgrHdr(e.lgr).conns_hw);
+  if (hw == 0 || hw > PSTN_CONNS) return;
+  for (uint32_t i = 0; i < kSweepStep; i++) {
+    uint32_t hand = FetchAdd(e.ref->sweep_hand, 1u) % hw;
+    if (hand != e.ep->conn_idx) SweepConn(e.ep->lgr_idx, e.lgr, hand, Sweep::kUnused);
+  }
+}
+
+void GiveBackIdleRings() {
+  uint32_t hw = LoadRelaxed(Stack().hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    if (LoadAcquire(Stack().lgrs[i].state) == 0) continue;
+    uint8_t* lgr = LgrBase(g_proc.view, i);
+    if (lgr != nullptr) SweepLgr(i, lgr);
+  }
+}
+
+}  // namespace postern

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// family.h - what one process knows: its view of the stack, its line to posternd.
+//
+// The one place of global mutable state. Everything that other processes must see is in the stack;
+// what is here can be rebuilt from it (exec does so).
+#pragma once
+
+#include "base/lock.h"
+#include "base/schema/counters.h"
+#include "base/schema/options.h"
+#include "base/schema/reasons.h"
+#include "family/verbs.h"
+#include "smcd/notify.h"
+#include "state/view.h"
+
+namespace postern {
+
+inline constexpr uint32_t kFdMax = 1u << 20;  // the kernel's default fs.nr_open
+inline constexpr long kPass = -4096;          // "not ours: let the kernel do it"
+
+struct Process {
+  StackView view;
+  uint32_t slot = PSTN_NONE;
+  int stack_fd = -1;
+  uint32_t pid = 0;
+  bool enabled = false;  // options say so, and this is not posternd itself
+  bool attached = false;
+  bool elsewhere = false;  // in another network namespace than the stack: ports mean others there
+  bool confined = false;   // behind a seccomp filter: no more calls than the program's own
+  pstn_lock init_lock{};
+  Options opt{};
+  RingLimits limits{};
+  Bells bells{};
+
+  // posternd
+  int ctl_fd = -1;
+  uint32_t ctl_line = 1;  // (a) which of the lines that this process has had
+  uint32_t ctl_seq = 0;
+  pstn_lock ctl_lock{};
+  uint64_t ctl_retry_ns = 0;  // not before this
+  uint32_t attend = 0;        // (a) kAttend*: posternd wants something of our listeners
+  const pstn_dir* dir = nullptr;
+  char socket_path[108]{};
+  char daemon_path[256]{};
+};
+
+inline constexpr uint32_t kAttendHeld = 1;   // one may have connections to fetch (pstn_ep.held)
+inline constexpr uint32_t kAttendAgain = 2;  // tell posternd of them once more
+inline constexpr uint32_t kAttendVi = 4;     // there may be a VI for those that have found none
+extern Process g_proc;
+inline pstn_stack& Stack() { return *g_proc.view.s; }
+
+// Makes the stack at the first use. False if it can't be had; sockets then are the kernel's.
+inline bool EnsureStack() { return g_proc.attached || kVerbs.make_stack(); }
+
+// The mapping of a link group, which is made if need be; null: it can't be had.
+inline uint8_t* EnsureLgr(uint32_t idx) {
+  uint8_t* base = LgrBase(g_proc.view, idx);
+  return base != nullptr ? base : kVerbs.map_lgr(idx);
+}
+
+}  // namespace postern

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// fdcache.cc - kernel sockets of closed connections, kept so that the next needs no system call.
+//
+// Clients' sockets stay bound to the ephemeral port they were given, so that a port is unique and
+// really reserved, and still costs a bind() only once. Two connections to one server never have the
+// same port at a time: the one before must have ended on both sides. Only sockets go in that nobody
+// else refers to (no dup, no fork) and that the kernel knows nothing of (no option, no connection).
+#include <utility>
+
+#include "base/local_lock.h"
+#include "base/sys.h"
+#include "family/family.h"
+#include "family/fdcache.h"
+#include "family/fdtab.h"
+
+namespace postern {
+namespace {
+
+constexpr uint32_t kCacheMax = 4096;
+
+struct Shelf {
+  CachedFd at[kCacheMax];
+  uint32_t count;
+};
+
+PSTN_LOCK_WHOLE(cache_lock);
+Shelf shelves[2][2];  // [family is IPv6][bound]
+
+Shelf& ShelfFor(uint32_t family, bool bound) {
+  return shelves[family == AF_INET6 ? 1 : 0][bound ? 1 : 0];
+}
+
+template <typename Fn>
+void Each(Fn fn) {
+  for (auto& row : shelves) {
+    for (Shelf& shelf : row) fn(shelf);
+  }
+}
+
+void CloseAll(Shelf& shelf) {
+  for (uint32_t i = 0; i < shelf.count; i++) {
+    (void)CloseClaimed(shelf.at[i].fd);
+  }
+  shelf.count = 0;
+}
+
+// The peer's word decides; one that lies costs us a socket() here and there.
+bool IsOver(const CachedFd& c) {
+  if (c.lgr_idx == PSTN_NONE) return true;
+  uint8_t* base = LgrBase(g_proc.view, c.lgr_idx);
+  if (base == nullptr) return true;
+  const pstn_conn_setup& setup = LgrConn(base, c.conn_idx).setup;
+  const uint32_t state = LoadAcquire(setup.state);
+  return LoadRelaxed(setup.gen) != c.conn_gen ||
+         (state != PSTN_CS_CLIENT_GONE && state != PSTN_CS_SYN_GONE);
+}
+
+constexpr uint32_t kTries = 4;
+
+// The last one in; where that can't serve yet, others in turn.
+CachedFd Pop(Shelf& shelf, bool want_bound) {
+  static uint32_t turn = 0;
+  for (uint32_t i = 0; i < kTries && i < shelf.count; i++) {
+    CachedFd& last = shelf.at[shelf.count - 1];
+    if (!want_bound || IsOver(last)) return shelf.at[--shelf.count];
+    std::swap(last, shelf.at[turn++ % shelf.count]);
+  }
+  return {};
+}
+
+}  // namespace
+
+CachedFd CacheTake(uint32_t family, bool want_bound, bool cloexec) {
+  CachedFd got;
+  Lock(cache_lock);
+  Shelf* shelf = &ShelfFor(family, want_bound);
+  if (shelf->count == 0 && !want_bound) shelf = &ShelfFor(family, true);
+  got = Pop(*shelf, want_bound);
+  if (got.fd < 0 && want_bound) got = Pop(ShelfFor(family, false), false);
+  Unlock(cache_lock);
+  if (got.fd >= 0 && got.cloexec != cloexec) {
+    if (sys::Fcntl(got.fd, F_SETFD, cloexec ? FD_CLOEXEC : 0) < 0) return {};
+    got.cloexec = cloexec;
+  }
+  return got;
+}
+
+bool CachePut(uint32_t family, const CachedFd& c) {
+  if (c.fd <= 2) return false;  // programs count on getting 0, 1 and 2 back
+  uint64_t limit = static_cast<uint64_t>(g_proc.opt.fdcache_max);
+  if (limit > kCacheMax) limit = kCacheMax;
+  Guard g(cache_lock);
+  Shelf& shelf = ShelfFor(family, c.port != 0);
+  if (shelf.count >= limit) return false;
+  shelf.at[shelf.count++] = c;
+  MarkPrivate(c.fd, PSTN_FD_CACHED);
+  return true;
+}
+
+void CacheFlush() {
+  Guard g(cache_lock);
+  Each([](Shelf& shelf) { CloseAll(shelf); });
+}
+
+void CacheForget() {
+  Each([](Shelf& shelf) { CloseAll(shelf); });
+}
+
+void CacheMarkCloexec() {
+  Guard g(cache_lock);
+  Each([](Shelf& shelf) {
+    for (uint32_t i = 0; i < shelf.count; i++) {
+      if (!shelf.at[i].cloexec && sys::Fcntl(shelf.at[i].fd, F_SETFD, FD_CLOEXEC) == 0)
+        shelf.at[i].cloexec = true;
+    }
+  });
+}
+
+void CacheRemove(int fd) {
+  Guard g(cache_lock);
+  Each([&](Shelf& shelf) {
+    for (uint32_t i = 0; i < shelf.count; i++) {
+      if (shelf.at[i].fd != fd) continue;
+      shelf.at[i] = shelf.at[--shelf.count];
+      MarkPrivate(fd, 0);
+      return;
+    }
+  });
+}
+
+}  // namespace postern

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// fdtab.h - what numbers mean: this process's table, and its slot's.
+#pragma once
+
+#include "base/atomic.h"
+#include "family/family.h"
+
+namespace postern {
+
+// This process's fd table: PSTN_FD_* entry of each fd, or 0. A mirror of its slot's chunks.
+extern uint32_t g_fd[kFdMax];
+
+inline uint32_t FdEntry(int fd) {  // pairs with MarkPrivate: what it names is made
+  return static_cast<uint32_t>(fd) < kFdMax ? LoadAcquire(g_fd[fd]) : 0;
+}
+void MarkPrivate(int fd, uint32_t entry);  // this process's table only
+void SetSharedFd(int fd, uint32_t entry);  // the slot's table only
+void SetFd(int fd, uint32_t entry);        // both tables; the caller counts references
+uint32_t SharedEntry(int fd);              // what a number of our own stands for (call.h)
+// A thread that changes what a number means, to the kernel and in the tables, claims it: of several
+// that would, one may. In a TableChange, for as long as that takes. The slot's table still has the
+// entry (our death would release it), until ForgetFd.
+//
+// kFdReplaced: it is about to mean something else. Calls wait for that, as dup2() is one step in
+// the kernel. kFdClosing: it is closed to calls, and about to be free.
+inline constexpr uint32_t kFdReplaced = PSTN_FD_INTERNAL | 1u << 24;
+inline constexpr uint32_t kFdClosing = PSTN_FD_INTERNAL | 1;
+inline bool IsReplaced(uint32_t entry) {
+  return (entry & (PSTN_FD_KIND | 1u << 24)) == kFdReplaced;
+}
+bool ClaimFd(int fd, uint32_t entry, uint32_t meanwhile);
+// Closes a claimed number. For the kernel it is free before this thread can say so in the table,
+// and may be another thread's by then: what that has put there stays.
+long CloseClaimed(int fd);
+uint32_t AwaitReplaced(int fd);    // the entry, when nobody replaces it
+inline uint32_t FdMeans(int fd) {  // the same, where that is rare
+  const uint32_t entry = FdEntry(fd);
+  return IsReplaced(entry) ? AwaitReplaced(fd) : entry;
+}
+uint32_t AwaitUnclaimed(int fd);  // the entry, when nobody closes it either
+void ForgetFd(int fd);
+// The library's own fds: the program may neither see nor close them.
+inline bool IsInternalFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL; }
+// While a thread changes what numbers mean, to the kernel and in the tables, no other thread forks:
+// a child would get one without the other. Does not nest with a fork of the same thread's handler:
+// handlers wait, as under a lock.
+class TableChange {
+ public:
+  TableChange();
+  ~TableChange();
+  TableChange(const TableChange&) = delete;
+  TableChange& operator=(const TableChange&) = delete;
+};
+// Around a fork: waits until nobody changes the table, and keeps it so. In the child, TableForked.
+void TableFreeze();
+void TableThaw();
+void TableForked();
+
+int MoveHigh(int fd);  // out of the way (sys::DupHigh), close-on-exec, marked; keeps fd on failure
+void CloseInternal(int fd);
+extern uint32_t g_fd_hw;  // no entry was ever set from here on
+
+}  // namespace postern

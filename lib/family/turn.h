@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// turn.h - what a thread does for all where the stack has VIs (offhost/wire.h).
+#pragma once
+
+#include "base/atomic.h"
+#include "family/verbs.h"
+
+namespace postern {
+
+extern uint32_t g_wire_on;
+// One look in between, where somebody spins or is about to look for events.
+inline void WireTurn() {
+  if (LoadRelaxed(g_wire_on) != 0) [[unlikely]]
+    (void)kVerbs.wire_poll();
+}
+// After a write or a close. Who still has other events at hand goes on with them first: what they
+// lead to, and the rest of this answer, goes out with it, in fewer and larger segments. Where that
+// takes the program longer than it should, the keeper looks, within a millisecond.
+inline void WireWrote() {
+  if (LoadRelaxed(g_wire_on) != 0) [[unlikely]]
+    kVerbs.wire_wrote();
+}
+// How many events this thread has been given by epoll_wait() or poll(). Returns it.
+inline long WireEvents(long count) {
+  return LoadRelaxed(g_wire_on) != 0 ? kVerbs.wire_events(count) : count;
+}
+// Around a sleep in the kernel: while nobody polls, the keeper does.
+class WireSleep {
+ public:
+  WireSleep() : on_(LoadRelaxed(g_wire_on)) {
+    if (on_ != 0) [[unlikely]]
+      kVerbs.wire_sleeps();
+  }
+  ~WireSleep() {
+    if (on_ != 0) [[unlikely]]
+      kVerbs.wire_awake();
+  }
+  WireSleep(const WireSleep&) = delete;
+  WireSleep& operator=(const WireSleep&) = delete;
+
+ private:
+  const uint32_t on_;
+};
+
+}  // namespace postern

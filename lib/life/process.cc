@@ -1,0 +1,579 @@
+// SPDX-License-Identifier: Apache-2.0
+// process.cc - a process joins a stack: at its first socket, as a child of fork, or after exec.
+//
+// Fork: before the kernel copies the process, an embryo slot takes a reference on everything that
+// the fd table means, so that no close in the parent can end what the child inherits. The child
+// makes the slot its own; if it never comes, posternd reaps the slot.
+//
+// Exec: the slot stays, the memory goes. The stack's memfd and those of the link groups are left
+// open over the exec and named in POSTERN_ATTACH; the new image takes the slot over and drops what
+// close-on-exec has closed.
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/local_lock.h"
+#include "base/sys.h"
+#include "control/named_stack.h"
+#include "control/posternd.h"
+#include "endpoint/call.h"
+#include "endpoint/refs.h"
+#include "event/epoll.h"
+#include "event/wait.h"
+#include "family/family.h"
+#include "family/fdcache.h"
+#include "family/fdtab.h"
+#include "family/holder.h"
+#include "family/open_fds.h"
+#include "family/turn.h"
+#include "life/process.h"
+#include "life/reap.h"
+#include "peer/export.h"
+
+namespace postern {
+
+// What it held is released before the parent goes on, as with the kernel's descriptors.
+void ChildEnded(int pid) {
+  if (!g_proc.attached || pid <= 0) return;
+  pstn_stack& s = Stack();
+  uint32_t hw = LoadRelaxed(s.hdr.slots_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_SLOTS; i++) {
+    if (LoadAcquire(s.slots[i].state) != PSTN_SL_FREE &&
+        LoadRelaxed(s.slots[i].pid) == static_cast<uint32_t>(pid))
+      CtlReap(i, static_cast<uint32_t>(pid));
+  }
+}
+
+namespace {
+
+// Another thread of the parent was about to join or make a stack: the child begins anew.
+void RenewJoining() {
+  if (g_proc.attached) return;
+  if (g_proc.view.s != nullptr) UnmapStack(g_proc.view.s);
+  g_proc.view.s = nullptr;
+  CloseInternal(g_proc.stack_fd);
+  g_proc.stack_fd = -1;
+  g_proc.slot = PSTN_NONE;
+}
+PSTN_LOCK_ENTRY(init_lock, g_proc.init_lock, RenewJoining);
+
+// Made by this thread's last SpawnPrepare.
+constinit thread_local uint32_t embryo_slot __attribute__((tls_model("initial-exec"))) = PSTN_NONE;
+
+// Decimal number at `p`, which moves behind it. strtoul would look at the locale.
+uint64_t Number(const char*& p) {
+  uint64_t v = 0;
+  for (; *p >= '0' && *p <= '9'; p++) v = v * 10 + static_cast<uint64_t>(*p - '0');
+  return v;
+}
+
+// Field 22 of /proc/self/stat: when this process started, in ticks. 0 if unknown.
+uint64_t StartTime() {
+  char text[1024];
+  int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), "/proc/self/stat",
+                                      static_cast<long>(O_RDONLY | O_CLOEXEC)));
+  if (fd < 0) return 0;
+  long n = sys::Call(SYS_read, fd, &text[0], sizeof text - 1);
+  sys::Close(fd);
+  if (n <= 0) return 0;
+  text[n] = 0;
+  const char* p = strrchr(text, ')');  // the name may hold anything, so count from its end
+  for (int field = 2; p != nullptr && field < 22; field++) p = strchr(p + 1, ' ');
+  return p != nullptr ? Number(++p) : 0;
+}
+
+// Of this process's network namespace; 0: unknown.
+uint64_t NetnsIno() {
+  struct stat st;
+  long r = sys::Call(SYS_newfstatat, static_cast<long>(AT_FDCWD), "/proc/self/ns/net", &st, 0L);
+  return r == 0 ? st.st_ino : 0;
+}
+
+// False: it has been given up as dead meanwhile.
+bool FillSlot(pstn_slot& slot) {
+  const auto taken = [](uint32_t state) {
+    return state == PSTN_SL_EMBRYO || state == PSTN_SL_LIVE;
+  };
+  uint32_t state = LoadAcquire(slot.state);
+  if (!taken(state)) return false;
+  slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
+  slot.start_time = StartTime();
+  StoreRelaxed(slot.pidns, OwnPidns());
+  slot.exec_pending = PSTN_EXEC_NONE;
+  slot.lost_ns = 0;
+  (void)sys::Call(SYS_prctl, 16L /* PR_GET_NAME */, &slot.comm[0]);
+  StoreRelease(slot.pid, static_cast<uint32_t>(sys::Pid()));
+  while (taken(state)) {  // against ClaimDead: one of the two has it
+    if (CompareExchange(slot.state, state, uint32_t{PSTN_SL_LIVE})) return true;
+  }
+  return false;
+}
+
+// What a process without a slot inherits goes to the kernel by way of the stack's keeper, which is
+// a process of the stack itself. One more, for a keeper that follows one that is just ending.
+enum class For : uint32_t { kProgram = 2, kKeeper = 0 };  // slots that have to be left
+
+uint32_t TakeSlot(uint32_t state, For whom = For::kProgram) {
+  pstn_stack& s = Stack();
+  Guard g(s.hdr.slot_lock);
+  for (uint32_t i = 0; i < PSTN_SLOTS - static_cast<uint32_t>(whom); i++) {
+    if (LoadRelaxed(s.slots[i].state) != PSTN_SL_FREE) continue;
+    for (uint32_t& c : s.slots[i].chunk) StoreRelaxed(c, PSTN_NONE);
+    StoreRelaxed(s.slots[i].told, 0u);
+    StoreRelaxed(s.slots[i].pidns, OwnPidns());
+    // The thread's: two threads that fork at once must not take each other's child for theirs
+    // (Adopted).
+    StoreRelease(s.slots[i].pid, SelfTid());
+    StoreRelease(s.slots[i].state, state);
+    if (i >= LoadRelaxed(s.hdr.slots_hw)) StoreRelease(s.hdr.slots_hw, i + 1);
+    return i;
+  }
+  return PSTN_NONE;
+}
+
+void Ref(uint32_t entry) {
+  uint32_t idx = entry & PSTN_FD_IDX;
+  if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(), idx) != nullptr) {
+    FetchAdd(Stack().eps[idx].refs, 1u);
+    FetchOr(Stack().eps[idx].flags, PSTN_EPF_DUPPED);
+  } else if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) {
+    FetchAdd(Stack().epolls[idx].refs, 1u);
+  }
+}
+
+// Calls fn(fd, entry) for each entry of a slot's fd table.
+template <typename Fn>
+void EachFd(const pstn_slot& slot, Fn fn) {
+  for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
+    uint32_t chunk = LoadAcquire(slot.chunk[c]);
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
+      uint32_t entry = LoadAcquire(Stack().fdchunks[chunk].fd[i]);
+      if (entry != 0) fn(static_cast<int>(c * PSTN_FDCHUNK_FDS + i), entry);
+    }
+  }
+}
+
+bool CopyTable(uint32_t to) {
+  pstn_stack& s = Stack();
+  const pstn_slot& from = s.slots[g_proc.slot];
+  for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
+    uint32_t chunk = LoadAcquire(from.chunk[c]);
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    uint32_t fresh = TakeFdChunk(s);
+    if (fresh == PSTN_NONE) return false;
+    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
+      uint32_t entry = LoadAcquire(s.fdchunks[chunk].fd[i]);
+      Ref(entry);
+      StoreRelaxed(s.fdchunks[fresh].fd[i], entry);
+    }
+    StoreRelease(s.slots[to].chunk[c], fresh);
+  }
+  return true;
+}
+
+void UseOptions() {
+  auto cls = [](int64_t bytes) {
+    return bytes <= PSTN_RING0_BYTES ? 0u : bytes <= PSTN_RING1_BYTES ? 1u : 2u;
+  };
+  g_proc.limits.class_min = cls(g_proc.opt.ring_min);
+  g_proc.limits.class_max = cls(g_proc.opt.ring_max);
+}
+
+bool Join(int stack_fd, uint32_t slot, For whom = For::kProgram) {
+  pstn_stack* s = MapStack(stack_fd);
+  if (s == nullptr) return false;
+  g_proc.view.s = s;
+  g_proc.stack_fd = stack_fd;
+  g_proc.slot = slot != PSTN_NONE ? slot : TakeSlot(PSTN_SL_EMBRYO, whom);
+  if (g_proc.slot == PSTN_NONE) {
+    UnmapStack(s);
+    g_proc.view.s = nullptr;
+    return false;
+  }
+  UseLockSlot(g_proc.slot);
+  g_proc.bells.counters = s->hdr.counters;
+  g_proc.bells.told = &s->slots[g_proc.slot].told;
+  g_locks_taken_over = &s->hdr.counters[kCounterLocksRecovered];
+  WatchLocks();
+  MarkPrivate(BellSender(g_proc.bells), PSTN_FD_INTERNAL);
+  return true;
+}
+
+const char* EnvValue(const char* const* envp, const char* name) {
+  size_t len = strlen(name);
+  for (; envp != nullptr && *envp != nullptr; envp++) {
+    if (strncmp(*envp, name, len) == 0 && (*envp)[len] == '=') return *envp + len + 1;
+  }
+  return nullptr;
+}
+
+// The segment's fd that was left open for us. A spawned child whose file actions closed it
+// (closefrom) takes it from its parent, which still has it. -1 if it can't be had.
+int PassedFd(int fd, bool spawned) {
+  int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
+  if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0) return fd;
+  if (!spawned) return -1;
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%ld/fd/%d", sys::Call(SYS_getppid), fd);
+  long r = sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &path[0],
+                     static_cast<long>(O_RDWR | O_CLOEXEC));
+  return r < 0 ? -1 : MoveHigh(static_cast<int>(r));
+}
+
+// After an exec each number means what it meant, or is closed. The slot's table becomes that.
+void TakeStayed(const pstn_slot& mine) {
+  EachFd(mine, [&](int i, uint32_t entry) {
+    if (sys::Fcntl(i, F_GETFD, 0) >= 0) {
+      MarkPrivate(i, entry);
+    } else {
+      SetFd(i, 0);
+      DropFdRef(entry);
+    }
+  });
+}
+
+// The kernel's number for a socket's life; 0: `fd` is no socket.
+uint64_t CookieOf(int fd) {
+  uint64_t cookie = 0;
+  socklen_t len = sizeof cookie;
+  long r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L /* SO_COOKIE */,
+                     &cookie, &len);
+  return r < 0 ? 0 : cookie;
+}
+
+pstn_ep* EpOfEntry(uint32_t entry) {
+  return (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+}
+
+// Whether a cookie may be that of a socket of the table: the kernel's own sockets, of which there
+// may be many, are not looked for in it.
+class CookieHints {
+ public:
+  explicit CookieHints(const pstn_slot& slot) {
+    EachFd(slot, [&](int, uint32_t e) {
+      const pstn_ep* ep = EpOfEntry(e);
+      if (ep != nullptr) bits_[Word(ep->cookie)] |= Bit(ep->cookie);
+    });
+  }
+  bool May(uint64_t cookie) const { return (bits_[Word(cookie)] & Bit(cookie)) != 0; }
+
+ private:
+  static constexpr size_t kWords = 1024;
+  static size_t Word(uint64_t cookie) { return cookie / 64 % kWords; }
+  static uint64_t Bit(uint64_t cookie) { return 1ull << cookie % 64; }
+  uint64_t bits_[kWords] = {};
+};
+
+// The entry of slot `mine` for a socket that is open as `fd` now. Few have been moved.
+uint32_t EntryOfCookie(const pstn_slot& mine, int fd, uint64_t cookie) {
+  const uint32_t here = SharedEntry(fd);
+  const pstn_ep* ep = EpOfEntry(here);
+  if (ep != nullptr && ep->cookie == cookie) return here;
+  uint32_t found = 0;
+  EachFd(mine, [&](int, uint32_t e) {
+    const pstn_ep* other = EpOfEntry(e);
+    if (other != nullptr && other->cookie == cookie) found = e;
+  });
+  return found;
+}
+
+// After a spawn file actions may have moved descriptors: the sockets themselves say which they are.
+// The slot's table becomes what is really open: first take, then drop, so that nothing ends
+// between.
+void TakeMoved(const pstn_slot& mine) {
+  const CookieHints hints(mine);
+  EachOpen([&](int fd) {
+    const uint64_t cookie = CookieOf(fd);
+    const uint32_t entry = cookie != 0 && hints.May(cookie) ? EntryOfCookie(mine, fd, cookie) : 0;
+    if (entry == 0) return;
+    MarkPrivate(fd, entry);
+    Ref(entry);
+  });
+  EachFd(mine, [&](int i, uint32_t entry) {
+    const uint32_t keep = FdEntry(i);
+    SetFd(i, 0);
+    MarkPrivate(i, keep);
+    DropFdRef(entry);
+  });
+  for (uint32_t fd = 0; fd < LoadRelaxed(g_fd_hw); fd++) {
+    if ((g_fd[fd] & PSTN_FD_KIND) == PSTN_FD_EP) SetFd(static_cast<int>(fd), g_fd[fd]);
+  }
+}
+
+// POSTERN_ATTACH=<stack fd>:<slot>:<mode>[:<lgr>=<fd>]...   mode: e after exec, s after spawn
+void AttachAfterExec(const char* text) {
+  const char* end = text;
+  int fd = static_cast<int>(Number(end));
+  if (*end != ':') return;
+  uint64_t slot = Number(++end);
+  if (*end != ':' || slot >= PSTN_SLOTS) return;
+  bool spawned = end[1] == 's';
+  end += 2;
+  fd = PassedFd(fd, spawned);
+  if (fd < 0) return;
+  if (!Join(fd, static_cast<uint32_t>(slot))) return;
+  pstn_slot& mine = Stack().slots[slot];
+  uint32_t state = LoadAcquire(mine.state);
+  bool fits =
+      spawned ? state == PSTN_SL_EMBRYO
+              : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
+  if (!fits ||
+      !FillSlot(mine)) {  // the variable was inherited by somebody for whom it was not meant
+    UnmapStack(g_proc.view.s);
+    g_proc.view.s = nullptr;
+    g_proc.slot = PSTN_NONE;
+    UseLockSlot(PSTN_NONE);
+    g_proc.stack_fd = -1;
+    sys::Close(fd);
+    return;
+  }
+  (void)sys::Fcntl(fd, F_SETFD, FD_CLOEXEC);
+  MarkPrivate(fd, PSTN_FD_INTERNAL);
+  while (*end == ':') {
+    uint64_t idx = Number(++end);
+    if (*end != '=') break;
+    int lgr_fd = PassedFd(static_cast<int>(Number(++end)), spawned);
+    if (lgr_fd < 0) continue;
+    uint8_t* base = idx < PSTN_LGRS ? MapLgr(lgr_fd, &Stack().lgrs[idx].id) : nullptr;
+    if (base == nullptr) continue;
+    (void)sys::Fcntl(lgr_fd, F_SETFD, FD_CLOEXEC);
+    MarkPrivate(lgr_fd, PSTN_FD_INTERNAL);
+    SetLgrMapping(g_proc.view, static_cast<uint32_t>(idx), base, lgr_fd);
+  }
+  g_proc.attached = true;
+  LearnNetns();
+  Count(Stack().hdr, kCounterExecs);
+  if (!spawned) ReleaseWaitersOf(static_cast<uint32_t>(slot));  // the last image's threads
+  if (spawned) {
+    TakeMoved(mine);
+  } else {
+    TakeStayed(mine);
+  }
+  CtlReconnect();
+}
+
+void ReportNothing(void*, const char*) {}
+
+}  // namespace
+
+void ProcessInit(const char* const* envp) {
+  g_proc.opt = OptionsDefault();
+  (void)OptionsLoadEnv(g_proc.opt, envp, ReportNothing, nullptr);
+  UseOptions();
+  const char* dir = EnvValue(envp, "POSTERN_RUNTIME_DIR");
+  if (dir != nullptr && dir[0] == '/') {
+    int n = snprintf(g_proc.socket_path, sizeof g_proc.socket_path, "%s/posternd.sock", dir);
+    if (n < 0 || static_cast<size_t>(n) >= sizeof g_proc.socket_path) g_proc.socket_path[0] = 0;
+  }
+  const char* daemon = EnvValue(envp, "POSTERN_DAEMON");
+  if (daemon != nullptr && daemon[0] == '/' && strlen(daemon) < sizeof g_proc.daemon_path) {
+    memcpy(g_proc.daemon_path, daemon, strlen(daemon) + 1);
+  }
+  g_proc.pid = static_cast<uint32_t>(sys::Pid());
+  if (g_proc.opt.accel != 0) UsesInit();
+  // Without a posternd to ask there is nobody to meet: everything is the kernel's, at no cost.
+  g_proc.enabled = g_proc.opt.accel != 0 && g_proc.socket_path[0] != 0;
+  const char* attach = EnvValue(envp, "POSTERN_ATTACH");
+  if (g_proc.enabled && attach != nullptr && attach[0] != 0) AttachAfterExec(attach);
+}
+
+namespace {
+
+// Joins the stack of our name, if there is one that has room for us. The descriptor to go on with.
+int JoinNamed(int own) {
+  int fd = FindNamedStack(own);
+  if (fd < 0) return own;
+  fd = MoveHigh(fd);
+  const bool joined = Join(fd, PSTN_NONE);
+  CloseInternal(joined ? own : fd);
+  return joined ? fd : own;
+}
+
+}  // namespace
+
+bool MakeStack() {
+  if (!g_proc.enabled) return false;
+  Guard g(g_proc.init_lock);
+  if (g_proc.attached) return true;
+  const pstn_uuid id = NewUuid();
+  int fd = CreateStack(id);
+  if (fd < 0) {
+    g_proc.enabled = false;
+    return false;
+  }
+  fd = MoveHigh(fd);
+  if (g_proc.opt.stack_name[0] != 0) fd = JoinNamed(fd);
+  if (!g_proc.view.s && !Join(fd, PSTN_NONE)) {
+    CloseInternal(fd);
+    g_proc.enabled = false;
+    return false;
+  }
+  static_assert(sizeof(Options) <= PSTN_OPTIONS_BYTES);
+  if (SameUuid(Stack().hdr.id, id)) {
+    memcpy(Stack().hdr.options, &g_proc.opt, sizeof g_proc.opt);
+    Stack().hdr.netns_ino = NetnsIno();
+  }
+  (void)FillSlot(Stack().slots[g_proc.slot]);
+  g_proc.attached = true;
+  CtlReconnect();
+  return true;
+}
+
+bool JoinStack(int stack_fd) {
+  stack_fd = MoveHigh(stack_fd);
+  if (!g_proc.enabled || !Join(stack_fd, PSTN_NONE, For::kKeeper)) return false;
+  (void)FillSlot(Stack().slots[g_proc.slot]);
+  g_proc.attached = true;
+  CtlReconnect();
+  return true;
+}
+
+void LearnNetns() {
+  if (!g_proc.attached) return;  // the stack will belong where it is made
+  uint64_t ino = NetnsIno();
+  g_proc.elsewhere = ino != 0 && ino != Stack().hdr.netns_ino;
+}
+
+namespace {
+
+// A child that there is no slot for has the kernel's sockets and nothing else.
+void LeaveAllToKernel() {
+  for (uint32_t fd = 0; fd < LoadAcquire(g_fd_hw); fd++) {
+    if ((FdMeans(static_cast<int>(fd)) & PSTN_FD_KIND) == PSTN_FD_EP)
+      (void)SockExport(static_cast<int>(fd));
+  }
+}
+
+// Such a child: the tables and what they count are its parent's.
+void ForkedWithoutSlot() {
+  g_proc.slot = PSTN_NONE;
+  g_proc.enabled = g_proc.attached = false;
+  UseLockSlot(PSTN_NONE);
+  StoreRelease(g_wire_on, 0u);
+  UsesForget();
+  for (uint32_t fd = 0; fd < g_fd_hw; fd++) {
+    const uint32_t kind = g_fd[fd] & PSTN_FD_KIND;
+    if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) MarkPrivate(static_cast<int>(fd), 0);
+  }
+  CacheForget();
+  BedsAfterFork();
+  CloseInternal(g_proc.ctl_fd);
+  StoreRelaxed(g_proc.ctl_fd, -1);
+}
+
+}  // namespace
+
+void SpawnPrepare(void (*leave_to_kernel)()) {
+  uint32_t slot = g_proc.attached ? TakeSlot(PSTN_SL_EMBRYO) : PSTN_NONE;
+  if (g_proc.attached && slot == PSTN_NONE) leave_to_kernel();
+  TableFreeze();
+  if (slot != PSTN_NONE) {
+    AdoptBeforeFork();
+    if (!CopyTable(slot)) {  // no room for its table, either
+      TableThaw();
+      ReapSlot(slot);
+      slot = PSTN_NONE;
+      leave_to_kernel();
+      TableFreeze();
+    }
+  }
+  embryo_slot = slot;
+}
+
+void SpawnDone() { TableThaw(); }
+
+void ForkPrepare() {
+  SpawnPrepare(LeaveAllToKernel);
+  LocalLocksTake();
+}
+
+void ForkParent() {
+  LocalLocksGive();
+  SpawnDone();
+}
+
+void ForkChild() {
+  TableForked();
+  ForgetTid();
+  ForgetPidns();
+  g_proc.pid = static_cast<uint32_t>(sys::Pid());
+  LocalLocksForked();
+  if (!g_proc.attached) return;
+  uint32_t slot = embryo_slot;
+  embryo_slot = PSTN_NONE;
+  if (slot == PSTN_NONE) {  // a fork that went past our handlers, or no slot was free
+    slot = TakeSlot(PSTN_SL_EMBRYO);
+    if (slot == PSTN_NONE) return ForkedWithoutSlot();
+    if (!CopyTable(slot)) {
+      ReapSlot(slot);
+      return ForkedWithoutSlot();
+    }
+  }
+  g_proc.slot = slot;
+  UseLockSlot(slot);
+  g_proc.bells.told = &Stack().slots[slot].told;
+  g_proc.bells.noted = 0;
+  if (!FillSlot(Stack().slots[slot])) return ForkedWithoutSlot();
+  Count(Stack().hdr, kCounterForks);
+  // What the parent's other threads are in calls on is not the child's.
+  UsesAfterFork();
+  EachFd(Stack().slots[slot], [](int fd, uint32_t entry) {
+    if ((FdEntry(fd) & PSTN_FD_KIND) != PSTN_FD_INTERNAL || IsParkedHere(fd)) return;
+    (void)CloseNumberOf(fd, entry);
+    DropFdRef(entry);
+  });
+  CacheForget();
+  BedsAfterFork();
+  CtlAfterFork();
+}
+
+uint32_t EmbryoSlot() { return embryo_slot; }
+
+size_t ExecPrepare(char* variable, size_t bytes, uint32_t slot, bool spawn) {
+  if (bytes != 0) variable[0] = 0;
+  if (!g_proc.attached || slot >= PSTN_SLOTS) return 0;
+  int n = snprintf(variable, bytes, "POSTERN_ATTACH=%d:%u:%c", g_proc.stack_fd, slot,
+                   spawn ? 's' : 'e');
+  if (n < 0 || static_cast<size_t>(n) >= bytes) return 0;
+  size_t at = static_cast<size_t>(n);
+  (void)sys::Fcntl(g_proc.stack_fd, F_SETFD, 0);
+  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack().hdr.lgrs_hw); i++) {
+    if (LgrBase(g_proc.view, i) == nullptr || g_proc.view.lgr_fd[i] <= 0 ||
+        LoadRelaxed(Stack().lgrs[i].state) == 0)
+      continue;
+    n = snprintf(variable + at, bytes - at, ":%u=%d", i, g_proc.view.lgr_fd[i]);
+    if (n < 0 || static_cast<size_t>(n) >= bytes - at) break;
+    at += static_cast<size_t>(n);
+    (void)sys::Fcntl(g_proc.view.lgr_fd[i], F_SETFD, 0);
+  }
+  if (spawn) {
+    EachFd(Stack().slots[slot], [&](int fd, uint32_t e) {
+      pstn_ep* ep = (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), e & PSTN_FD_IDX) : nullptr;
+      socklen_t len = sizeof(uint64_t);
+      if (ep != nullptr)
+        (void)sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L, &ep->cookie, &len);
+    });
+  } else {
+    StoreRelease(Stack().slots[slot].exec_pending, PSTN_EXEC_WITH);
+  }
+  CacheMarkCloexec();
+  return at;
+}
+
+void ExecWithout() {
+  if (g_proc.attached) StoreRelease(Stack().slots[g_proc.slot].exec_pending, PSTN_EXEC_WITHOUT);
+}
+
+void ExecFailed() {
+  if (!g_proc.attached) return;
+  StoreRelease(Stack().slots[g_proc.slot].exec_pending, PSTN_EXEC_NONE);
+  (void)sys::Fcntl(g_proc.stack_fd, F_SETFD, FD_CLOEXEC);
+  for (uint32_t i = 0; i < PSTN_LGRS; i++) {
+    if (g_proc.view.lgr_fd[i] > 0) (void)sys::Fcntl(g_proc.view.lgr_fd[i], F_SETFD, FD_CLOEXEC);
+  }
+}
+
+}  // namespace postern

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+// reap.cc - see reap.h.
+
+#include "life/reap.h"
+#include "base/sys.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/items.h"
+#include "endpoint/posts.h"
+#include "endpoint/refs.h"
+#include "event/wait.h"
+#include "family/family.h"
+#include "family/holder.h"
+#include "peer/connect.h"
+
+namespace postern {
+namespace {
+
+void DropListeners(pstn_stack& s, pstn_slot& slot) {
+  for (const uint32_t& place : slot.chunk) {
+    const uint32_t chunk = LoadAcquire(place);
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    for (uint32_t& e : s.fdchunks[chunk].fd) {
+      uint32_t entry = LoadRelaxed(e);
+      pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
+      if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;
+      if (CompareExchange(e, entry, 0u)) DropFdRef(entry);
+    }
+  }
+}
+
+// The link groups of the connections that a dead process held.
+class Touched {
+ public:
+  void Add(pstn_ep& ep) {
+    ConnEnd e;
+    if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(ep, e)) return;
+    const auto idx = static_cast<uint32_t>(e.ref - Stack().lgrs);
+    PostTaken(g_proc.bells, e);
+    lgrs_[idx / 64] |= 1ull << (idx % 64);
+    any_ = true;
+  }
+  // After all else has been posted: who is rung sees it.
+  void Ring(pstn_stack& s) const {
+    for (uint32_t i = 0; i < PSTN_LGRS && any_; i++) {
+      uint8_t* lgr = (lgrs_[i / 64] >> (i % 64) & 1u) != 0 ? LgrBase(g_proc.view, i) : nullptr;
+      if (lgr == nullptr) continue;
+      RingTaken(g_proc.bells, lgr, 0);
+      RingTaken(g_proc.bells, lgr, 1);
+    }
+    if (any_) RingTakenInside(g_proc.bells, s);
+  }
+
+ private:
+  uint64_t lgrs_[PSTN_LGRS / 64] = {};
+  bool any_ = false;
+};
+
+void DropTable(pstn_stack& s, pstn_slot& slot, Touched& touched) {
+  const bool told = LoadAcquire(slot.told) != 0;
+  for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
+    uint32_t chunk = Exchange(slot.chunk[c], PSTN_NONE);
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    for (uint32_t& e : s.fdchunks[chunk].fd) {
+      uint32_t entry = Exchange(e, 0u);
+      pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
+      if (ep != nullptr && LoadRelaxed(ep->refs) == 1) Count(s.hdr, kCounterEndpointsReaped);
+      if (ep != nullptr && told) touched.Add(*ep);
+      if (entry != 0) DropFdRef(entry);
+    }
+    GiveFdChunk(s, chunk);
+  }
+}
+
+// Ends every connection of a side that no process will end any more.
+void EndSide(uint8_t* lgr, uint32_t side) {
+  uint32_t hw =
+      LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
+  for (uint32_t i = 0; i < hw && i < PSTN_CONNS; i++) {
+    pstn_conn& c = LgrConn(lgr, i);
+    uint32_t state = LoadAcquire(c.setup.state);
+    uint32_t own_gone = GoneState(side, state);
+    bool peer_gone = side == 0 ? state == PSTN_CS_SERVER_GONE
+                               : state == PSTN_CS_CLIENT_GONE || state == PSTN_CS_SYN_GONE;
+    if (state == PSTN_CS_FREE || state == own_gone) continue;
+    uint32_t flags = LoadRelaxed(c.ctl[side].flags);
+    if ((flags & PSTN_CF_CLOSED) == 0) FetchOr(c.ctl[side].flags, PSTN_CF_CLOSED | PSTN_CF_RST);
+    CompareExchange(c.setup.state, state, peer_gone ? uint32_t{PSTN_CS_FREE} : own_gone);
+    pstn_ep none = {};
+    none.conn_idx = i;
+    ConnEnd e = {&none, nullptr, lgr, &c, side};
+    AnnounceData(g_proc.bells, e);
+    AnnounceSpace(g_proc.bells, e);
+  }
+}
+
+// The same for the side that survives: the dead one may have left anything in the link group.
+void EndOurs(pstn_stack& s, pstn_lgr_ref& ref, uint8_t* lgr) {
+  const uint32_t side = ref.side & 1u;
+  for (uint32_t i = 0; i < PSTN_CONNS; i++) {
+    const uint32_t idx = LoadAcquire(ref.conn_ep[i]);
+    if (idx == 0 || idx > PSTN_EPS) continue;
+    pstn_ep none = {};
+    none.conn_idx = i;
+    const ConnEnd e = {&none, &ref, lgr, &LgrConn(lgr, i), side};
+    uint32_t& flags = e.peer_ctl().flags;
+    if ((LoadRelaxed(flags) & PSTN_CF_CLOSED) == 0) FetchOr(flags, PSTN_CF_CLOSED | PSTN_CF_RST);
+    PostEnded(g_proc.bells, s, e);
+  }
+  RingInside(g_proc.bells, s);
+}
+
+// Its threads are dead: who waits for one of these in another PID namespace can't see that.
+void TakeOverLocksOf(pstn_stack& s, uint32_t slot_idx) {
+  const uint32_t mark = slot_idx + 1;
+  auto take = [&](pstn_lock& lock) {
+    uint32_t word = LoadRelaxed(lock.word);
+    if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark) Guard g(lock);
+  };
+  take(s.hdr.slot_lock);
+  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(s.hdr.lgrs_hw); i++) take(s.lgrs[i].lock);
+  for (uint32_t i = 0; i < PSTN_EPOLLS && i < LoadRelaxed(s.hdr.epolls.hw); i++) {
+    uint32_t word = LoadRelaxed(s.epolls[i].lock.word);
+    if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark) SetGuard g(s, s.epolls[i]);
+  }
+  for (uint32_t i = 0; i < PSTN_EPS && i < LoadRelaxed(s.hdr.eps.hw); i++) {
+    pstn_ep& ep = s.eps[i];
+    take(ep.tx.lock);
+    take(ep.rx.lock);
+    take(ep.item_lock);
+    take(ep.setup_lock);
+    if ((LoadRelaxed(ep.accept_lock.word) >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark)
+      MendQueue(ep);
+  }
+}
+
+}  // namespace
+
+bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stays)(const pstn_lock&)) {
+  auto held = [&](const pstn_lock& lock) { return LoadRelaxed(lock.word) != 0 && stays(lock); };
+  if (slot_idx >= PSTN_SLOTS) return true;
+  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.lgrs_hw) && i < PSTN_LGRS; i++) {
+    if (LoadRelaxed(s.lgrs[i].state) != 0 && held(s.lgrs[i].lock)) return true;
+  }
+  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.epolls.hw) && i < PSTN_EPOLLS; i++) {
+    if (held(s.epolls[i].lock)) return true;
+  }
+  for (const uint32_t& place : s.slots[slot_idx].chunk) {
+    uint32_t chunk = LoadAcquire(place);
+    if (chunk >= PSTN_FDCHUNKS) continue;
+    for (const uint32_t& e : s.fdchunks[chunk].fd) {
+      uint32_t entry = LoadRelaxed(e), idx = entry & PSTN_FD_IDX;
+      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || idx >= PSTN_EPS) continue;
+      const pstn_ep& ep = s.eps[idx];
+      if (held(ep.tx.lock) || held(ep.rx.lock) || held(ep.item_lock) || held(ep.accept_lock))
+        return true;
+    }
+  }
+  return false;
+}
+
+bool ClaimDead(uint32_t slot_idx, uint32_t pid) {
+  if (slot_idx >= PSTN_SLOTS) return false;
+  pstn_slot& slot = Stack().slots[slot_idx];
+  if (LoadAcquire(slot.pid) != pid) return false;
+  uint32_t state = LoadAcquire(slot.state);
+  while (state != PSTN_SL_FREE && state != PSTN_SL_DEAD) {
+    if (CompareExchange(slot.state, state, uint32_t{PSTN_SL_DEAD})) return true;
+  }
+  return state == PSTN_SL_DEAD;
+}
+
+void ReapListeners(uint32_t slot_idx) {
+  if (slot_idx < PSTN_SLOTS) DropListeners(Stack(), Stack().slots[slot_idx]);
+}
+
+void ReapSlot(uint32_t slot_idx) {
+  if (slot_idx >= PSTN_SLOTS) return;
+  pstn_stack& s = Stack();
+  pstn_slot& slot = s.slots[slot_idx];
+  if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;
+  const bool elsewhere = LoadRelaxed(slot.pidns) != OwnPidns();
+  StoreRelease(slot.state, PSTN_SL_DEAD);
+  Touched touched;
+  DropTable(s, slot, touched);
+  RecoverConns(slot_idx);
+  ReleaseWaitersOf(slot_idx);
+  SpreadPosts();  // it may have been rung for all
+  if (LoadAcquire(slot.told) != 0) RespreadPosts();
+  touched.Ring(s);
+  // The next owner of the slot would be taken for theirs, where no thread id tells them apart.
+  if (elsewhere) TakeOverLocksOf(s, slot_idx);
+  Count(s.hdr, kCounterSlotsReaped);
+  StoreRelease(slot.pid, 0u);
+  uint32_t dead = PSTN_SL_DEAD;  // another one that reaps may have been quicker
+  (void)CompareExchange(slot.state, dead, uint32_t{PSTN_SL_FREE});
+}
+
+bool EndStack() {
+  pstn_stack& s = Stack();
+  for (uint32_t i = 0; i < PSTN_SLOTS && i < LoadAcquire(s.hdr.slots_hw); i++) {
+    const uint32_t state = LoadAcquire(s.slots[i].state);
+    if (state == PSTN_SL_LIVE || state == PSTN_SL_EMBRYO) return false;
+    if (state != PSTN_SL_FREE) ReapSlot(i);
+  }
+  for (uint32_t i = 0; i < PSTN_LGRS; i++) {
+    if (LoadRelaxed(s.lgrs[i].state) == 0) continue;
+    uint8_t* lgr = LgrBase(g_proc.view, i);
+    if (lgr == nullptr) continue;
+    uint32_t side = LoadRelaxed(s.lgrs[i].side) & 1u;
+    StoreRelease(LgrHdr(lgr).side_dead[side], 1u);
+    EndSide(lgr, side);
+    AnnounceAll(g_proc.bells, lgr, side ^ 1u);
+    RingTaken(g_proc.bells, lgr, side ^ 1u);
+  }
+  return true;
+}
+
+void MarkPeerDead(uint32_t idx) {
+  pstn_stack& s = Stack();
+  if (idx >= PSTN_LGRS || LoadAcquire(s.lgrs[idx].state) == 0) return;
+  StoreRelease(s.lgrs[idx].state, 2u);
+  uint8_t* lgr = LgrBase(g_proc.view, idx);
+  if (lgr == nullptr) return;
+  uint32_t side = LoadRelaxed(s.lgrs[idx].side) & 1u;
+  // Clients that connected, perhaps wrote, and died before anyone came by: they are accepted all
+  // the same.
+  if (side == 1) AdmitSyns(kAllLooks);
+  StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
+  EndSide(lgr, side ^ 1u);
+  EndOurs(s, s.lgrs[idx], lgr);
+}
+
+bool LgrIdle(const pstn_stack& s, uint32_t idx) {
+  if (idx >= PSTN_LGRS) return true;
+  for (const uint32_t& ep : s.lgrs[idx].conn_ep) {
+    if (LoadRelaxed(ep) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace postern

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+// wire.cc - this process's part in running the engine: when it looks, and who does while it sleeps.
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "endpoint/addr.h"
+#include "endpoint/posts.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+#include "family/turn.h"
+#include "offhost/datagram.h"
+#include "offhost/wire.h"
+#include "offhost/wire_calls.h"
+#include "state/area.h"
+
+namespace postern {
+
+stack::Engine* g_wire;
+
+void WireUse(stack::Engine* engine) {
+  StoreRelease(g_wire, engine);
+  StoreRelease(g_wire_on, engine != nullptr ? 1u : 0u);
+}
+
+namespace {
+
+// What this thread has been given to do, and how often it has written since the engine's last turn.
+constinit thread_local long t_events __attribute__((tls_model("initial-exec"))) = 0;
+constinit thread_local uint32_t t_writes __attribute__((tls_model("initial-exec"))) = 0;
+constexpr uint32_t kWritesMax = 8;
+
+}  // namespace
+
+long WireCountEvents(long count) {
+  t_events = count;
+  return count;
+}
+
+void WireWroteOne() {
+  if (t_events > 1 && ++t_writes < kWritesMax) return;
+  const long events = t_events;
+  (void)WirePoll();
+  t_events = events;
+}
+
+uint32_t WirePoll() {
+  t_events = 0;  // it spins, or asks for more
+  t_writes = 0;
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr) return 0;
+  const uint64_t now = MonotonicNs();
+  StoreRelaxed(engine->state().attended_ns, now);
+  const uint32_t done = engine->IsDue(now) ? engine->Poll(now) : 0;
+  if (stack::HasErrands(engine->state().errands)) [[unlikely]]
+    WireErrands();
+  return done;
+}
+
+void WireAwake() {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine != nullptr) FetchAdd(engine->state().awake, 1u);
+}
+
+// The last one who goes to sleep tells the keeper, if that one relies on us.
+void WireSleeps() {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr) return;
+  stack::WireState& w = engine->state();
+  if (LoadRelaxed(w.awake) != 0) FetchSub(w.awake, 1u);
+  FullFence();  // [F1] against the keeper, who says that he naps and looks at `awake` after it
+  if (LoadRelaxed(w.keeper_naps) == 0 || Exchange(w.keeper_naps, 0u) == 0) return;
+  (void)RingBell(g_proc.bells, BellOf(Stack(), PSTN_EVMAP_WIRE));
+}
+
+namespace {
+
+// What a listener can't have on the wire stays with the kernel: no address, or one of this host
+// only.
+bool MayListen(const pstn_ep& ep) {
+  return !AddrIsLoopback(ep.local) && (LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) == 0;
+}
+
+constexpr uint64_t kTakenNs = 1'000'000'000;  // more than an ended program's keeper takes to leave
+
+}  // namespace
+
+void WireBeforeListen(const pstn_ep& ep) {
+  if (g_proc.opt.vi[0] != 0 && ep.wire == 0 && MayListen(ep)) (void)WireStart(kTakenNs);
+}
+
+namespace {
+
+void ListenOn(int fd, pstn_ep& ep, uint64_t patience_ns) {
+  if (g_proc.opt.vi[0] == 0 || ep.wire != 0 || !MayListen(ep)) return;
+  if (!WireStart(patience_ns)) return StoreRelaxed(ep.reason, kReasonNoVi);
+  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::WireState& w = engine->state();
+  engine->Acquire();
+  const uint32_t at =
+      engine->Listen(ep.local, ep.family, (LoadRelaxed(ep.flags) & PSTN_EPF_V6ONLY) != 0 ? 1u : 0u,
+                     ep.backlog, EpIdx(Stack(), ep), ep.gen);
+  (void)engine->PollLocked(MonotonicNs());  // the first one: frames for the driver
+  WireRelease(*engine);
+  if (at == PSTN_NONE) return;
+  StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));
+  // The engine knows it: from now on it may come.
+  w.listeners[at].filter_epoch = static_cast<uint32_t>(w.grant[0]);
+  for (uint32_t vi = 0; vi < kAreaVis; vi++)
+    if (w.grant[vi] != 0 && WireFilter(fd, vi, &w.listeners[at].filter[vi]) == 0)
+      FetchOr(ep.flags, PSTN_EPF_STEERED);
+}
+
+}  // namespace
+
+void WireListen(int fd, pstn_ep& ep) { ListenOn(fd, ep, kTakenNs); }
+
+// Who has the lock may be waiting for us, so it is not waited for: another of posternd's words, or
+// listen(), comes.
+void WireListenAgain(int fd, pstn_ep& ep) {
+  if (LoadRelaxed(ep.reason) != kReasonNoVi) {
+    if (LoadAcquire(ep.wire) != 0)
+      (void)WireStart();  // another process of the family has been here
+    return;
+  }
+  if (!TryLock(ep.setup_lock)) return;
+  if (LoadAcquire(ep.state) == PSTN_EP_LISTEN) {
+    StoreRelaxed(ep.reason, kReasonNone);
+    ListenOn(fd, ep, 0);
+  }
+  Unlock(ep.setup_lock);
+}
+
+namespace {
+
+// The filters of a listener go when the last connection has ended that comes by them: until then
+// the kernel would answer with resets. posternd keeps the kernel's socket meanwhile, so that the
+// port is nobody else's; it listens no more, unless it was passed on.
+void GiveUp(stack::Engine& engine, uint32_t at, Unfilter how) {
+  stack::WireState& w = engine.state();
+  engine.Acquire();
+  stack::Listener& l = w.listeners[at];
+  const bool first = l.use == stack::kListenerUsed;
+  if (first) engine.Unlisten(at);
+  const bool wait = l.use == stack::kListenerEnded && engine.NeedsFilter(l);
+  if (first) (void)engine.PollLocked(MonotonicNs());  // what that has put on its way
+  uint32_t filter[kAreaVis];
+  memcpy(filter, l.filter, sizeof filter);
+  if (!wait) engine.FreeListener(at);
+  WireRelease(engine);
+  for (uint32_t vi = 0; (first || !wait) && vi < kAreaVis; vi++) {
+    if (w.grant[vi] == 0 || filter[vi] == 0) continue;
+    WireUnfilter(vi, filter[vi], wait ? how : Unfilter::kNow);
+  }
+}
+
+}  // namespace
+
+void WireUnlisten(pstn_ep& ep, Unfilter how) {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr) return;  // posternd, who reaps: the keeper sees to it
+  FetchAnd(ep.flags, ~PSTN_EPF_STEERED);
+  const uint32_t at = Exchange(ep.wire, uint16_t{0});
+  if (at != 0 && at <= stack::kListeners) GiveUp(*engine, at - 1, how);
+}
+
+void WireSweep() {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr) return;
+  stack::WireState& w = engine->state();
+  RingStreams streams;
+  for (uint32_t i = 0; i < w.listener_hw && i < stack::kListeners; i++) {
+    const uint32_t use = LoadRelaxed(w.listeners[i].use);
+    if (use == stack::kListenerEnded ||
+        (use == stack::kListenerUsed && !streams.Listens(w.listeners[i])))
+      GiveUp(*engine, i, Unfilter::kHush);
+  }
+  DatagramSweep();
+  WireSweepPorts();
+}
+
+int WireBell() {
+  pstn_waiter& w = Stack().waiters[PSTN_EVMAP_WIRE];
+  StoreRelaxed(w.nonce, NewUuid().lo);
+  const int bell = OpenBell(BellOf(Stack(), PSTN_EVMAP_WIRE));
+  if (bell >= 0) MarkWaiter(PSTN_EVMAP_WIRE, PSTN_EV_USED);
+  return bell < 0 ? bell : MoveHigh(bell);
+}
+
+}  // namespace postern

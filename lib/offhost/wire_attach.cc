@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+// wire_attach.cc - how a stack comes to its wire, and its processes to the stack's.
+//
+// The first process that listens or connects where the option "vi" names interfaces makes it: the
+// packet area and the wire segment (memfds), and for each interface a VI, which posternd grants.
+// posternd keeps all their descriptors for the stack (wire_bundle.h), hands them to the keeper, and
+// to whoever comes from an exec. Forked children have everything already.
+#include <net/if.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/local_lock.h"
+#include "base/sys.h"
+#include "control/control.h"
+#include "event/epoll_set.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+#include "family/verbs.h"
+#include "offhost/wire.h"
+#include "offhost/wire_bundle.h"
+#include "peer/pair.h"
+#include "stack/route_paths.h"
+#include "state/area.h"
+#include "vi/soft/soft.h"
+#include "vi/xsk.h"
+
+namespace postern {
+namespace {
+
+constexpr uint32_t kFrames = 8192;
+
+void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]);
+
+// A VI of either kind: what its grant says.
+struct AnyVi {
+  XskVi xsk;
+  SoftVi soft;
+  uint32_t kind = ctl::kGrantXsk;
+
+  Vi& vi() { return kind == ctl::kGrantSoft ? static_cast<Vi&>(soft) : xsk; }
+  // What a new posternd knows it by.
+  int token() const { return kind == ctl::kGrantSoft ? soft.rings_fd() : xsk.FdOf(0); }
+  // The last descriptor stays the caller's, the others are the VI's; unless it fails.
+  int Attach(Area& area, uint32_t idx, const ctl::ViGrant& grant, const int* fds) {
+    kind = grant.kind;
+    if (kind == ctl::kGrantXsk) return xsk.Attach(area, idx, fds, grant.queue_count);
+    if (kind != ctl::kGrantSoft || grant.queue_count != 1) return -EPROTO;
+    return soft.Attach(area, idx, fds[0], fds[1]);
+  }
+  void Detach() {
+    if (kind == ctl::kGrantSoft)
+      soft.Detach();
+    else
+      xsk.Detach();
+  }
+};
+
+// All of it is made once and stays: other threads may be in it.
+struct WireHere {
+  Area area;
+  RingStreams streams;
+  stack::RoutePaths paths{area, AskNeighbour};
+  AnyVi vis[kAreaVis];
+  stack::WireState* state = nullptr;
+  const pstn_routes* tables = nullptr;
+  int links[kAreaVis] = {-1, -1, -1, -1, -1, -1, -1, -1};
+  int bundle = -1;
+};
+static_assert(kAreaVis == 8, "links is -1 for each");
+alignas(64) unsigned char here_at[sizeof(WireHere)];
+alignas(64) unsigned char engine_at[sizeof(stack::Engine)];
+WireHere* here;  // under wire_lock, like all below
+void RenewWire();
+PSTN_LOCK_RENEWED(wire_lock, RenewWire);
+uint64_t not_before_ns;  // after a failure
+constexpr uint64_t kRetryNs = 1'000'000'000;
+
+// Is for the whole family: what the first one enters, the others find.
+enum class Who : uint8_t { kFirst, kAnother };
+
+int AttachVi(WireHere& h, uint32_t idx, int line, Who who) {
+  ctl::ViGrant grant;
+  int fds[ctl::kGrantFdsMax];
+  uint32_t count = 0;
+  int r = PeekGrant(line, grant, fds, count);
+  if (r != 0) return r;
+  for (uint32_t i = 0; i < count; i++) fds[i] = MoveHigh(fds[i]);
+  if (who == Who::kFirst) {
+    EnterGrant(grant, *h.area.ViAt(idx));
+    h.state->grant[idx] = grant.id;
+  }
+  r = h.vis[idx].Attach(h.area, idx, grant, fds);
+  if (r != 0)
+    for (uint32_t i = 0; i < count; i++) CloseInternal(fds[i]);
+  else
+    h.links[idx] = fds[count - 1];
+  return r;
+}
+
+// An attempt of the parent's, of which the child has copies of some descriptors. It makes its own.
+void RenewWire() {
+  if (here == nullptr || g_wire != nullptr) return;
+  for (const int link : here->links)
+    if (IsInternalFd(link)) CloseInternal(link);
+  if (IsInternalFd(here->bundle)) CloseInternal(here->bundle);
+  here = nullptr;
+  not_before_ns = 0;
+}
+
+// What an attempt that failed has left; nobody else has seen any of it.
+void TearDown() {
+  WireHere& h = *here;
+  for (uint32_t i = 0; i < kAreaVis; i++) {
+    if (h.links[i] < 0) continue;
+    h.vis[i].Detach();
+    CloseInternal(h.links[i]);
+  }
+  if (h.area.ok()) h.area.Unmap();
+  if (h.state != nullptr) munmap(h.state, sizeof *h.state);
+  if (h.bundle >= 0) CloseInternal(h.bundle);
+  std::destroy_at(here);
+  here = nullptr;
+}
+
+const pstn_routes* FetchRoutes() {
+  ctl::Msg m;
+  m.type = ctl::Type::kRoutes;
+  int fd = -1;
+  if (CtlAsk(m, -1, &fd) != 0 || fd < 0) return nullptr;
+  const pstn_routes* tables = MapRoutes(fd);
+  sys::Close(fd);
+  return tables;
+}
+
+// Not more often than a kernel would ask: once a second for each neighbour, as far as the few that
+// are remembered tell. Under the engine's lock: an errand.
+void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]) {
+  struct Asked {
+    uint8_t ip[16];
+    uint32_t ifindex;
+    uint64_t at_ns;
+  };
+  static Asked asked[16];
+  static uint32_t next;
+  const uint64_t now = MonotonicNs();
+  for (const Asked& a : asked)
+    if (a.ifindex == ifindex && memcmp(a.ip, ip, 16) == 0 && now - a.at_ns < kRetryNs) return;
+  Asked& a = asked[next++ % 16];
+  memcpy(a.ip, ip, 16);
+  a.ifindex = ifindex;
+  a.at_ns = now;
+  stack::Errand errand = {};
+  errand.kind = static_cast<uint32_t>(stack::ErrandKind::kNeighbour);
+  errand.a = ifindex;
+  memcpy(errand.ip, ip, sizeof errand.ip);
+  (void)stack::PutErrand(here->state->errands, errand);
+}
+
+// Maps what the bundle has and takes part from now on.
+int Join(WireHere& h, const int* fds, uint32_t vis, Who who) {
+  int r = h.area.Map(fds[0]);
+  if (r != 0) return r;
+  h.state = MapWireState(fds[1]);
+  if (h.state == nullptr) return -EPROTO;
+  const pstn_routes* tables = FetchRoutes();
+  if (tables == nullptr) return -ENOENT;
+  h.paths.SetTables(tables);
+  h.tables = tables;
+  auto* engine = std::construct_at(reinterpret_cast<stack::Engine*>(engine_at), *h.state, h.area,
+                                   h.streams, h.paths);
+  for (uint32_t i = 0; i < vis; i++) {
+    r = AttachVi(h, i, fds[2 + i], who);
+    if (r != 0) return r;
+    engine->SetVi(i, &h.vis[i].vi());
+  }
+  // A link group with ourselves is there before the first packet is.
+  ConnSlot slot;
+  if (who == Who::kFirst && TakeConnSlot(Stack().hdr.id, slot) == kReasonNone)
+    GiveConn(Stack().lgrs[slot.lgr_idx], slot.conn);
+  return 0;
+}
+
+uint32_t IndexOf(const char* name, size_t bytes) {
+  ifreq q = {};
+  if (bytes >= sizeof q.ifr_name) return 0;
+  memcpy(q.ifr_name, name, bytes);
+  const int fd = sys::Socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return 0;
+  const long r = sys::Call(SYS_ioctl, fd, static_cast<long>(SIOCGIFINDEX), &q);
+  sys::Close(fd);
+  return r < 0 ? 0 : static_cast<uint32_t>(q.ifr_ifindex);
+}
+
+// The line of a VI on each interface that the option names. How many; -errno of the first that
+// can't be had.
+int OpenVis(int area_fd, int* lines, uint64_t patience_ns) {
+  constexpr uint64_t kTakenPauseNs = 20'000'000;
+  const uint64_t end_ns = MonotonicNs() + patience_ns;
+  uint32_t n = 0;
+  const char* at = g_proc.opt.vi;
+  while (*at != 0 && n < kAreaVis) {
+    const size_t bytes = strcspn(at, ",");
+    const uint32_t ifindex = IndexOf(at, bytes);
+    if (ifindex == 0) return -ENODEV;
+    const auto ask = [&] {
+      ctl::Msg m;
+      m.type = ctl::Type::kVi;
+      m.a = ifindex;
+      return CtlAsk(m, area_fd, &lines[n]);
+    };
+    int r = ask();
+    for (; r == -EBUSY && MonotonicNs() < end_ns; r = ask()) sys::Nap(kTakenPauseNs);
+    if (r != 0) return r;
+    if (lines[n] < 0) return -EPROTO;
+    n++;
+    at += bytes + (at[bytes] == ',' ? 1 : 0);
+  }
+  return static_cast<int>(n);
+}
+
+// Makes the stack's wire and leaves it with posternd.
+int Make(WireHere& h, uint64_t patience_ns) {
+  int fds[kBundleFdsMax] = {-1, -1};
+  fds[0] = CreateArea(Stack().hdr.id, kFrames);
+  fds[1] = fds[0] < 0 ? -1 : NewWireState();
+  for (uint32_t i = 2; i < kBundleFdsMax; i++) fds[i] = -1;
+  int r = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : OpenVis(fds[0], fds + 2, patience_ns);
+  if (r > 0) {
+    const uint32_t vis = static_cast<uint32_t>(r);
+    int pair[2] = {-1, -1};
+    r = Join(h, fds, vis, Who::kFirst);
+    if (r == 0)
+      r = static_cast<int>(sys::Call(SYS_socketpair, static_cast<long>(AF_UNIX),
+                                     static_cast<long>(SOCK_SEQPACKET | SOCK_CLOEXEC), 0L, pair));
+    if (r == 0) {
+      r = SendBundle(pair[0], fds, vis, vis + 2);
+      sys::Close(pair[0]);  // what is queued stays
+      h.bundle = MoveHigh(pair[1]);
+    }
+    if (r == 0) {
+      ctl::Msg m;
+      m.type = ctl::Type::kWire;
+      m.a = 1;
+      r = CtlAsk(m, h.bundle, nullptr);
+    }
+  } else if (r == 0) {
+    r = -ENODEV;
+  }
+  for (const int fd : fds)
+    if (fd >= 0) sys::Close(fd);
+  return r;
+}
+
+int Adopt(WireHere& h, int bundle) {
+  int fds[kBundleFdsMax];
+  uint32_t vis = 0;
+  const uint32_t n = PeekBundle(bundle, fds, vis);
+  h.bundle = bundle;
+  if (n < 2) return -EPROTO;
+  const int r = Join(h, fds, vis, Who::kAnother);
+  for (uint32_t i = 0; i < n; i++) sys::Close(fds[i]);
+  return r;
+}
+
+}  // namespace
+
+int WireAdopt(int bundle) {
+  WireNeverWaits();
+  Guard g(wire_lock);
+  if (g_wire != nullptr) return 0;
+  here = std::construct_at(reinterpret_cast<WireHere*>(here_at));
+  const int r = Adopt(*here, MoveHigh(bundle));
+  if (r != 0)
+    TearDown();
+  else
+    WireUse(reinterpret_cast<stack::Engine*>(engine_at));
+  return r;
+}
+
+void WireRetry() {
+  Guard g(wire_lock);
+  not_before_ns = 0;
+}
+
+bool WireStart(uint64_t patience_ns) {
+  if (g_proc.opt.vi[0] == 0) return false;
+  if (LoadAcquire(g_wire) != nullptr) return true;
+  Guard g(wire_lock);
+  if (g_wire != nullptr) return true;
+  if (MonotonicNs() < not_before_ns) return false;
+  not_before_ns = MonotonicNs() + kRetryNs;
+  ctl::Msg m;
+  m.type = ctl::Type::kWire;
+  int bundle = -1;
+  const int r = CtlAsk(m, -1, &bundle);
+  here = std::construct_at(reinterpret_cast<WireHere*>(here_at));
+  const int done =
+      r == 0 && bundle >= 0 ? Adopt(*here, MoveHigh(bundle)) : Make(*here, patience_ns);
+  StoreRelaxed(Stack().hdr.wire_error, static_cast<uint32_t>(-done));
+  if (done != 0) {
+    not_before_ns = MonotonicNs() + kRetryNs;  // patience may have used it up
+    TearDown();
+    return false;
+  }
+  WireUse(reinterpret_cast<stack::Engine*>(engine_at));
+  return true;
+}
+
+namespace {
+
+// The VIs' lines of a new posternd. The first of the family gets them, and leaves them with it; the
+// others are told the VIs' new names.
+int AdoptVis(WireHere& h, LineAsk ask) {
+  int fds[kBundleFdsMax], pair[2] = {-1, -1};
+  uint32_t vis = 0, count = PeekBundle(h.bundle, fds, vis), got = 0;
+  int r = count < 2 ? -EPROTO : 0;
+  for (uint32_t i = 0; r == 0 && i < vis; i++) {
+    ctl::Msg m;
+    m.type = ctl::Type::kVi;
+    m.a = h.area.ViAt(i)->ifindex;
+    m.b = 1;
+    int line = -1;
+    r = ask(m, h.vis[i].token(), &line);
+    if (r == -EEXIST && m.cookie != 0) {
+      h.state->grant[i] = m.cookie;
+      r = 0;
+    } else if (r == 0) {
+      ctl::ViGrant grant;
+      int link[ctl::kGrantFdsMax];
+      uint32_t links = 0;
+      r = PeekGrant(line, grant, link, links);
+      for (uint32_t j = 0; r == 0 && j < links; j++) sys::Close(link[j]);
+      if (r == 0) h.state->grant[i] = grant.id;
+      fds[2 + vis + got++] = line;
+    }
+  }
+  count += got;
+  if (r == 0 && got == vis) {
+    r = static_cast<int>(sys::Call(SYS_socketpair, static_cast<long>(AF_UNIX),
+                                   static_cast<long>(SOCK_SEQPACKET | SOCK_CLOEXEC), 0L, pair));
+    if (r == 0) {
+      r = SendBundle(pair[0], fds, vis, count);
+      ctl::Msg m;
+      m.type = ctl::Type::kWire;
+      m.a = 2;
+      if (r == 0) r = ask(m, pair[1], nullptr);
+      sys::Close(pair[0]);
+      sys::Close(pair[1]);
+    }
+  }
+  for (uint32_t i = 0; i < count; i++) sys::Close(fds[i]);
+  return r;
+}
+
+}  // namespace
+
+int WireReintroduce(LineAsk ask) {
+  return LoadAcquire(g_wire) == nullptr ? -ENOENT : AdoptVis(*here, ask);
+}
+
+const pstn_routes* WireTables() { return here != nullptr ? here->tables : nullptr; }
+
+uint32_t WireViOn(uint32_t ifindex) {
+  for (uint32_t i = 0; here != nullptr && i < kAreaVis; i++) {
+    const pstn_vi& vi = *here->area.ViAt(i);
+    if (LoadRelaxed(vi.state) == kViUp && vi.ifindex == ifindex) return i;
+  }
+  return kAreaVis;
+}
+
+}  // namespace postern

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+// wire_connect.cc - connect() to a peer behind a VI.
+//
+// The endpoint's slot is one of a link group that the stack has with itself, of which the engine is
+// the server. While the handshake lasts the endpoint is PSTN_EP_CONNECTING and its slot OFFERED;
+// the engine's report ends both: connected, or connected to somebody who has reset it at once,
+// which is what poll(), SO_ERROR and the next connect() show of a kernel's socket, too.
+#include <netinet/in.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "endpoint/addr.h"
+#include "endpoint/cancel.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/state.h"
+#include "event/block.h"
+#include "event/spin.h"
+#include "family/family.h"
+#include "family/interrupts.h"
+#include "family/turn.h"
+#include "offhost/wire.h"
+#include "offhost/wire_calls.h"
+#include "offhost/wire_options.h"
+#include "peer/connect.h"
+#include "peer/kernel_half.h"
+#include "peer/pair.h"
+#include "peer/port.h"
+#include "stack/route/route.h"
+
+namespace postern {
+namespace {
+
+// The way to `to`: its VI, and the address of ours that it starts from. kReasonNone: there is one.
+Reason WayTo(const pstn_addr& to, pstn_addr& from, uint32_t* vi) {
+  const pstn_routes* tables = WireTables();
+  if (tables == nullptr) return kReasonNotLocal;
+  RouteQuery q;
+  memcpy(q.dst, to.ip, sizeof q.dst);
+  if (!AddrIsAny(from)) memcpy(q.src, from.ip, sizeof q.src);
+  q.proto = IPPROTO_TCP;
+  q.dport = to.port;
+  q.known = kRouteKnowsProto | kRouteKnowsDport;
+  const RouteAnswer a = RouteLookup(*tables, q);
+  if (a.verdict != RouteVerdict::kUnicast || a.link.reason != RouteReason::kNone)
+    return kReasonNotLocal;
+  *vi = WireViOn(a.link.vi_ifindex);
+  if (*vi == kAreaVis) return kReasonNotLocal;
+  memcpy(from.ip, a.source, sizeof from.ip);
+  return kReasonNone;
+}
+
+// A connection that is being made: a slot, and its two ends. Without a port in `from` it gets one
+// of the stack's own.
+struct Attempt {
+  pstn_ep& ep;
+  const pstn_addr& to;
+  pstn_addr from;
+  uint32_t vi;
+  uint32_t filter = 0;  // of its own; 0: its port's
+  ConnSlot slot = {};
+  uint32_t end = PSTN_NONE;
+
+  pstn_conn& conn() const { return LgrConn(slot.lgr, slot.conn); }
+};
+
+// The engine's end of the slot. False: no endpoint left.
+bool MakeEngineEnd(Attempt& a) {
+  pstn_stack& s = Stack();
+  const uint32_t other = OtherSide(a.slot.lgr_idx);
+  a.end = other < PSTN_LGRS ? NewEp(a.ep.family) : PSTN_NONE;
+  if (a.end == PSTN_NONE) return false;
+  pstn_ep& end = s.eps[a.end];
+  FetchOr(end.flags, PSTN_EPF_ENGINE | PSTN_EPF_NODELAY);
+  end.owner_slot = PSTN_NONE;
+  StoreRelaxed(end.lgr_idx, other);
+  end.conn_idx = a.slot.conn;
+  end.conn_gen = a.ep.conn_gen;
+  end.side = 1;
+  end.local = a.ep.peer;
+  end.peer = a.ep.local;
+  end.listener = a.slot.lgr_idx;
+  StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);
+  StoreRelease(s.lgrs[other].conn_ep[a.slot.conn], a.end + 1);
+  SetState(end, PSTN_EP_ESTABLISHED);
+  return true;
+}
+
+void Undo(const Attempt& a) {
+  pstn_stack& s = Stack();
+  if (a.end != PSTN_NONE) {
+    StoreRelease(s.lgrs[s.eps[a.end].lgr_idx].conn_ep[a.slot.conn], 0u);
+    SetState(s.eps[a.end], PSTN_EP_FREE);
+    GiveEp(s, a.end);
+  }
+  StoreRelease(a.conn().setup.state, PSTN_CS_FREE);
+  StoreRelease(s.lgrs[a.slot.lgr_idx].conn_ep[a.slot.conn], 0u);
+  GiveConn(s.lgrs[a.slot.lgr_idx], a.slot.conn);
+  StoreRelaxed(a.ep.lgr_idx, PSTN_NONE);
+}
+
+// All who have its name learn the port that it has got.
+void NamePort(Attempt& a, uint16_t port) {
+  a.from.port = a.ep.local.port = a.conn().setup.client.port = Stack().eps[a.end].peer.port = port;
+  FetchOr(a.ep.flags, PSTN_EPF_PORT_LENT);
+}
+
+// Under the engine's lock. 0 or an errno; EADDRNOTAVAIL: there is no port for it.
+int ConnectLocked(Attempt& a, const stack::OpenWish& wish, stack::PortWish port) {
+  int error = EADDRNOTAVAIL;
+  const uint64_t now = MonotonicNs();
+  if (a.from.port == 0) {
+    pstn_addr from = a.from;
+    if (!stack::TakeSourcePort(*g_wire, a.vi, from, a.to, port, now)) return error;
+    NamePort(a, from.port);
+  }
+  const uint32_t idx = g_wire->Connect(a.from, a.to, a.end, now, error, wish);
+  if (idx == PSTN_NONE) return error;
+  Stack().eps[a.end].accept_head = idx;
+  stack::Conn& c = g_wire->ConnAt(idx);
+  c.filter = a.filter;
+  c.filter_vi = a.vi;
+  c.filter_epoch = static_cast<uint32_t>(g_wire->state().grant[0]);
+  (void)g_wire->PollLocked(MonotonicNs());
+  return 0;
+}
+
+// The same, from a port that is asked for if the stack has none that is free for this peer.
+int Connect(Attempt& a, const stack::OpenWish& wish) {
+  constexpr int kTries = 8;  // others may be faster than we are
+  stack::PortWish port = stack::PortWish::kRested;
+  for (int i = 0;; i++) {
+    g_wire->Acquire();
+    const int r = ConnectLocked(a, wish, port);
+    WireRelease(*g_wire);
+    if (r != EADDRNOTAVAIL || a.from.port != 0 || i == kTries) return r;
+    if (WireNewPort(a.vi, !AddrIsV4(a.to))) continue;
+    if (port == stack::PortWish::kAny) return r;
+    port = stack::PortWish::kAny;
+  }
+}
+
+Reason Begin(int fd, Attempt& a) {
+  const Reason why = TakeConnSlot(Stack().hdr.id, a.slot);
+  if (why != kReasonNone) return why;
+  FillConn(a.ep, a.slot, PSTN_NONE, 0, a.to, a.from);
+  if (!MakeEngineEnd(a)) {
+    Undo(a);
+    return kReasonNoMemory;
+  }
+  // The answer must not meet the kernel.
+  int r = a.from.port != 0 ? WireFilterPeer(fd, a.vi, a.from, a.to, &a.filter) : 0;
+  if (r == 0) {
+    StoreRelease(a.conn().setup.state, PSTN_CS_OFFERED);
+    SetState(a.ep, PSTN_EP_CONNECTING);
+    r = Connect(a, WireWish(fd, a.ep));
+    if (r == 0) return kReasonNone;
+    if (a.filter != 0) WireUnfilter(a.vi, a.filter, Unfilter::kNow);
+    FetchAnd(a.ep.flags, ~PSTN_EPF_PORT_LENT);
+    SetState(a.ep, PSTN_EP_NEW);
+  }
+  Undo(a);
+  return r == EADDRNOTAVAIL ? kReasonNoPort : kReasonNotLocal;
+}
+
+// A port that is bound, from which there is no connection to that peer: a socket from the fd cache
+// brings the one of its last connection, which is in TIME_WAIT.
+bool FreePort(int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from) {
+  constexpr int kTries = 16;
+  const pstn_dir* dir = LoadAcquire(g_proc.dir);
+  for (int i = 0; dir != nullptr && i < kTries && ReservePort(fd, ep, *dir); i++) {
+    from.port = ep.local.port;
+    g_wire->Acquire();
+    const bool taken = g_wire->IsTaken(from, to);
+    WireRelease(*g_wire);
+    if (!taken) return true;
+    if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) != 0) return false;
+  }
+  return false;
+}
+
+}  // namespace
+
+Reason WireConnect(int fd, pstn_ep& ep, const pstn_addr& to) {
+  if (g_proc.opt.vi[0] == 0 || AddrIsLoopback(to)) return kReasonNotLocal;
+  if (!WireStart()) return kReasonNoVi;
+  pstn_addr from = ep.local;
+  uint32_t vi = kAreaVis;
+  Reason why = WayTo(to, from, &vi);
+  if (why != kReasonNone) return why;
+  const pstn_addr before = ep.local;
+  why = kReasonNoPort;
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) == 0) {
+    from.port = 0;
+    Attempt lent = {ep, to, from, vi};
+    why = Begin(fd, lent);
+    if (why != kReasonNone) ep.local = before;
+  }
+  if (why != kReasonNoPort) return why;
+  if (!FreePort(fd, ep, to, from)) return kReasonNoPort;
+  const pstn_addr bound = ep.local;
+  Attempt own = {ep, to, from, vi};
+  why = Begin(fd, own);
+  if (why != kReasonNone) ep.local = bound;
+  return why;
+}
+
+long WireAwaitConnected(pstn_ep& ep, const Interrupts& since) {
+  auto done = [&] { return LoadAcquire(ep.state) != PSTN_EP_CONNECTING; };
+  const bool timed = ep.sndtimeo_ns != 0;
+  const Deadline until = timed ? Deadline::AfterNs(ep.sndtimeo_ns) : Deadline::Never();
+  if (Spin(done, until)) return 0;
+  while (!done()) {
+    if (since.Ends(timed)) return -EINTR;
+    if (until.left_ns() == 0) return -EINPROGRESS;
+    const WireSleep wire;
+    // A handler between the look at `since` and the sleep is seen after this at the latest.
+    constexpr uint64_t kLookNs = 20'000'000;
+    timespec left = until.LeftTimespec(kLookNs);
+    Sleeper sleeper(ep);
+    (void)Cancellable([&] { return sys::FutexWait(&ep.state, PSTN_EP_CONNECTING, &left); },
+                      [&] { sleeper.Off(); });
+  }
+  return 0;
+}
+
+// What the engine says of a connection whose program is waiting for it. `error` 0: it is there.
+void WireConnected(pstn_ep& program, pstn_conn& conn, int error) {
+  uint32_t offered = PSTN_CS_OFFERED;
+  if (!CompareExchange(conn.setup.state, offered, PSTN_CS_ESTABLISHED)) return;
+  if (error != 0) StoreRelaxed(program.error, static_cast<uint32_t>(error));
+  uint32_t connecting = PSTN_EP_CONNECTING;
+  if (!CompareExchange(program.state, connecting, PSTN_EP_ESTABLISHED)) return;
+  // [F1] against Sleeper: the kernel looks at the state once more before it puts the thread to
+  // sleep.
+  FenceAfterLocked();
+  if (LoadRelaxed(program.sleepers) != 0) (void)sys::FutexWake(&program.state, INT32_MAX);
+  ShowConnected(program);
+}
+
+void WireGiveUp(pstn_ep& ep) {
+  ConnEnd e;
+  if (LoadAcquire(ep.state) == PSTN_EP_CONNECTING && Resolve(ep, e))
+    WireConnected(ep, *e.conn, ECONNRESET);
+}
+
+}  // namespace postern

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// wire_errands.cc - tells posternd what came up under the engine's lock (stack/errands.h), without
+// a wait of any kind.
+//
+// A thread that has let go of the engine's lock sends what is there, if no other thread of the
+// process has the line to posternd: that one may be waiting for an answer. Otherwise the keeper
+// does, which has a line of its own and never waits.
+#include <cstring>
+
+#include "control/control.h"
+#include "family/family.h"
+#include "offhost/wire.h"
+#include "peer/pair.h"
+
+namespace postern {
+namespace {
+
+using stack::Errand;
+using stack::ErrandKind;
+
+constexpr uint32_t kAtOnce = 16;
+
+// False: there is nothing to tell any more.
+bool MessageOf(const stack::WireState& w, const Errand& errand, ctl::Msg& m) {
+  switch (static_cast<ErrandKind>(errand.kind)) {
+    case ErrandKind::kNeighbour:
+      m.type = ctl::Type::kResolve;
+      m.a = errand.a;
+      memcpy(m.addr.ip, errand.ip, sizeof m.addr.ip);
+      return true;
+    case ErrandKind::kUnfilter:
+      m.type = ctl::Type::kFilter;
+      m.cookie = errand.grant;
+      m.a = errand.c;
+      m.d = errand.b;
+      return errand.a < kAreaVis && w.grant[errand.a] == errand.grant;
+    case ErrandKind::kLinks:
+      m.type = ctl::Type::kIntroduce;
+      m.uuid = Stack().hdr.id;
+      m.a = LinksKnown(m.uuid);
+      return m.a < PSTN_PAIR_LGRS;
+    default:
+      return false;
+  }
+}
+
+// With the line. False: posternd takes no more now, and what is left is for later.
+bool Send(stack::Engine& engine) {
+  stack::Errands& all = engine.state().errands;
+  Errand batch[kAtOnce];
+  engine.Acquire();
+  const uint32_t count = stack::TakeErrands(all, batch, kAtOnce);
+  engine.Release();
+  uint32_t done = 0;
+  for (; done < count; done++) {
+    ctl::Msg m;
+    if (MessageOf(engine.state(), batch[done], m) && CtlPost(m) != 0) break;
+  }
+  if (done == count) return true;
+  engine.Acquire();
+  for (uint32_t i = done; i < count; i++) (void)stack::PutErrand(all, batch[i]);
+  engine.Release();
+  return false;
+}
+
+}  // namespace
+
+namespace {
+
+// It has a line of its own, and need not be rung for each of them.
+void LeaveToKeeper(stack::Errands& all) {
+  const uint32_t tail = LoadRelaxed(all.tail);
+  if (Exchange(all.rung, tail) != tail)
+    (void)RingBell(g_proc.bells, BellOf(Stack(), PSTN_EVMAP_WIRE));
+}
+
+}  // namespace
+
+void WireErrands() {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr || HoldsEngine()) return;
+  stack::Errands& all = engine->state().errands;
+  for (bool more = true; more && stack::HasErrands(all);) {
+    // Not inside another lock: the engine's is outside of all those of endpoints.
+    if (t_locks.held != 0 || !CtlTryLine()) return LeaveToKeeper(all);
+    more = Send(*engine);
+    CtlLeaveLine();
+    FenceAfterLocked();  // [F1] whoever has found the line taken has left an errand before that
+  }
+}
+
+}  // namespace postern

@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+// wire_options.cc - options of connections that go through a VI, as the engine has them.
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "endpoint/addr.h"
+#include "endpoint/endpoint.h"
+#include "family/family.h"
+#include "offhost/wire.h"
+#include "offhost/wire_options.h"
+#include "stack/names.h"
+
+namespace postern {
+namespace {
+
+// The engine's connection behind the program's end; null: there is none. It may be another one as
+// soon as this is back, but for who has the lock.
+stack::Conn* ConnBehind(stack::Engine& engine, const pstn_ep& ep) {
+  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return nullptr;
+  const pstn_ep* end = EngineEnd(LoadRelaxed(ep.lgr_idx), ep.conn_idx);
+  if (end == nullptr) return nullptr;
+  const uint32_t conn = LoadRelaxed(end->accept_head), owner = EpIdx(Stack(), *end);
+  if (conn >= stack::kConns) return nullptr;
+  stack::Conn& c = engine.ConnAt(conn);
+  return LoadRelaxed(c.use) == stack::kConnUsed && LoadRelaxed(c.owner) == owner ? &c : nullptr;
+}
+
+// False: there is no such connection. `fn` is called under the engine's lock.
+template <typename Fn>
+bool WithConn(const pstn_ep& ep, Fn fn) {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr || ConnBehind(*engine, ep) == nullptr) return false;
+  engine->Acquire();
+  stack::Conn* c = ConnBehind(*engine, ep);
+  if (c != nullptr) fn(*engine, *c);
+  engine->Release();
+  // Whoever has found it taken meanwhile counts on its holder to look for news once more, as
+  // Engine::Poll() does.
+  FenceAfterLocked();
+  (void)WirePoll();
+  return c != nullptr;
+}
+
+uint32_t HeadBytes(const stack::Conn& c) { return stack::IpBytes(c.local) + wire::kTcpHeaderBytes; }
+
+void GiveInt(uint32_t v, WireValue& out) {
+  memcpy(out.bytes, &v, sizeof v);
+  out.size = sizeof v;
+}
+
+}  // namespace
+
+bool WireInfo(const pstn_ep& ep, tcp::Info& out) {
+  return WithConn(ep, [&](stack::Engine&, const stack::Conn& c) {
+    tcp::FillInfo(c.tcb, MonotonicNs(), HeadBytes(c), out);
+  });
+}
+
+bool WireGetOpt(const pstn_ep& ep, int level, int name, WireValue& out) {
+  const bool mtu = (level == IPPROTO_IP && name == IP_MTU) ||
+                   (level == IPPROTO_IPV6 && name == IPV6_MTU && ep.family == AF_INET6);
+  const bool maxseg = level == IPPROTO_TCP && name == TCP_MAXSEG;
+  const bool congestion = level == IPPROTO_TCP && name == TCP_CONGESTION;
+  if (!mtu && !maxseg && !congestion) return false;
+  return WithConn(ep, [&](stack::Engine&, const stack::Conn& c) {
+    if (!congestion) {
+      GiveInt(mtu ? c.path_mss + HeadBytes(c) : c.tcb.mss_bytes, out);
+      return;
+    }
+    const char* kind = tcp::CongestionName(static_cast<tcp::CongestionKind>(c.tcb.cc.kind));
+    memset(out.bytes, 0, sizeof out.bytes);
+    memcpy(out.bytes, kind, strlen(kind));
+    out.size = sizeof out.bytes;  // TCP_CA_NAME_MAX
+  });
+}
+
+bool KernelInt(int fd, int level, int name, int& out) {
+  socklen_t size = sizeof out;
+  return sys::Call(SYS_getsockopt, fd, static_cast<long>(level), static_cast<long>(name), &out,
+                   &size) == 0;
+}
+
+namespace {
+
+void ReadCount(int fd, int level, int name, uint32_t& out) {
+  int v = 0;
+  if (KernelInt(fd, level, name, v) && v >= 0) out = static_cast<uint32_t>(v);
+}
+
+void ReadCongestion(int fd, uint32_t& out) {
+  char name[16] = {};
+  socklen_t size = sizeof name;
+  tcp::CongestionKind kind{};
+  if (sys::Call(SYS_getsockopt, fd, static_cast<long>(IPPROTO_TCP),
+                static_cast<long>(TCP_CONGESTION), &name[0], &size) == 0 &&
+      tcp::CongestionByName(name, sizeof name, kind))
+    out = static_cast<uint32_t>(kind);
+}
+
+// What the kernel's socket keeps: bounded, and with the host's tcp_fin_timeout where nobody has set
+// another time.
+void ReadKept(int fd, tcp::Settings& s) {
+  int linger2 = 0;
+  if (KernelInt(fd, IPPROTO_TCP, TCP_LINGER2, linger2))
+    s.fin_wait2_s = linger2 < 0 ? tcp::kNoFinWait2 : static_cast<uint32_t>(linger2);
+  ReadCount(fd, IPPROTO_TCP, TCP_WINDOW_CLAMP, s.window_clamp);
+}
+
+// The kernel checks the value, and its socket keeps it.
+long SetKept(int fd, pstn_ep& ep, int name, const void* value, socklen_t len) {
+  if (!WithConn(ep, [](stack::Engine&, stack::Conn&) {})) return kPass;
+  const long r = sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_TCP),
+                           static_cast<long>(name), value, static_cast<long>(len));
+  if (r < 0) return r;
+  FetchOr(ep.flags, PSTN_EPF_DIRTY | PSTN_EPF_KERNEL_OPTIONS);
+  tcp::Settings kept = {};
+  ReadKept(fd, kept);
+  (void)WithConn(ep, [&](stack::Engine&, stack::Conn& c) {
+    c.tcb.settings.fin_wait2_s = kept.fin_wait2_s;
+    c.tcb.settings.window_clamp = kept.window_clamp;
+  });
+  return 0;
+}
+
+}  // namespace
+
+long WireSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+  if (level == IPPROTO_TCP && (name == TCP_LINGER2 || name == TCP_WINDOW_CLAMP))
+    return SetKept(fd, ep, name, value, len);
+  if (level != IPPROTO_TCP || name != TCP_CONGESTION) return kPass;
+  if (static_cast<int>(len) < 1 || BadPointer(value)) return kPass;  // the kernel has the errors
+  tcp::CongestionKind kind{};
+  constexpr uint32_t kNameMax = 15;
+  const bool known =
+      tcp::CongestionByName(static_cast<const char*>(value), len < kNameMax ? len : kNameMax, kind);
+  const bool ours = WithConn(ep, [&](stack::Engine&, stack::Conn& c) {
+    if (!known) return;
+    c.tcb.settings.congestion = static_cast<uint32_t>(kind);
+    tcp::CongestionSetKind(c.tcb.cc, kind);
+  });
+  return !ours ? kPass : known ? 0 : -ENOENT;
+}
+
+void WireInherit(int fd, const pstn_ep& ep) {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  if (engine == nullptr || ConnBehind(*engine, ep) == nullptr) return;
+  tcp::Settings kept = {};
+  kept.congestion = engine->state().settings.tcp_congestion;
+  ReadKept(fd, kept);
+  ReadCongestion(fd, kept.congestion);
+  (void)WithConn(ep, [&](stack::Engine&, stack::Conn& c) {
+    tcp::Settings& s = c.tcb.settings;
+    s.fin_wait2_s = kept.fin_wait2_s;
+    s.window_clamp = kept.window_clamp;
+    s.congestion = kept.congestion;
+    tcp::CongestionSetKind(c.tcb.cc, static_cast<tcp::CongestionKind>(kept.congestion));
+  });
+}
+
+void WireOptionSet(const pstn_ep& ep) {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  ConnEnd e;
+  if (engine == nullptr || ConnBehind(*engine, ep) == nullptr ||
+      !Resolve(const_cast<pstn_ep&>(ep), e))
+    return;
+  AnnounceData(g_proc.bells, e);  // it looks at the options whenever it looks at the ring
+  (void)WirePoll();
+}
+
+// Options that the endpoint does not keep are the kernel's socket's. It says 536 of a maximum that
+// nobody has set (and before 6.2 of any).
+stack::OpenWish WireWish(int fd, const pstn_ep& ep) {
+  stack::OpenWish wish = {};
+  wish.settings.congestion = g_wire->state().settings.tcp_congestion;
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) == 0) return wish;
+  ReadCongestion(fd, wish.settings.congestion);
+  ReadKept(fd, wish.settings);
+  constexpr uint32_t kNotSet = 536;
+  ReadCount(fd, IPPROTO_TCP, TCP_MAXSEG, wish.settings.maxseg);
+  if (wish.settings.maxseg == kNotSet) wish.settings.maxseg = 0;
+  ReadCount(fd, IPPROTO_TCP, TCP_SYNCNT, wish.settings.syn_retries);
+  const bool v4 = AddrIsV4(ep.peer) || ep.family == AF_INET;
+  ReadCount(fd, v4 ? IPPROTO_IP : IPPROTO_IPV6, v4 ? IP_TOS : IPV6_TCLASS, wish.tos);
+  return wish;
+}
+
+int WireTakeSoftError(const pstn_ep& ep) {
+  stack::Engine* engine = LoadAcquire(g_wire);
+  const stack::Conn* c = engine != nullptr ? ConnBehind(*engine, ep) : nullptr;
+  if (c == nullptr || LoadRelaxed(c->tcb.soft_error) == 0) return 0;
+  uint32_t error = 0;
+  (void)WithConn(ep, [&](stack::Engine&, stack::Conn& at) {
+    error = at.tcb.soft_error;
+    at.tcb.soft_error = 0;
+  });
+  return static_cast<int>(error);
+}
+
+}  // namespace postern

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// wire_ports.cc - the ports that the stack makes its connections from: asked of posternd once, and
+// given back.
+//
+// posternd reserves a port at the kernel and steers it to us (docs/vi.md). All of that lasts as
+// long as the VI does, and longer than posternd: when it has died the interface's program goes on,
+// and the next posternd reserves the same ports again, if nobody has taken them.
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "control/control.h"
+#include "family/verbs.h"
+#include "offhost/wire.h"
+
+namespace postern {
+namespace {
+
+using stack::SourcePort;
+
+constexpr uint64_t kIdleNs = 60'000'000'000;  // as long as TIME_WAIT
+constexpr uint64_t kSweepNs = 5'000'000'000;
+constexpr uint32_t kGivenAtOnce = 64;
+constexpr uint64_t kRefusedNs = 1'000'000'000;
+
+// `port` 0: any.
+int Ask(LineAsk ask, uint32_t vi, bool is_ipv6, uint16_t& port, uint32_t& number) {
+  ctl::Msg m;
+  m.type = ctl::Type::kFilter;
+  m.cookie = g_wire->state().grant[vi % kAreaVis];
+  m.a = ctl::kFilterAdd;
+  m.b = ctl::kFilterFragments | ctl::kFilterOutgoing;
+  m.addr.port = port;
+  m.c = is_ipv6 ? 6 : 4;
+  const int r = ask(m, -1, nullptr);
+  if (r != 0) return r;
+  port = static_cast<uint16_t>(m.a);
+  number = m.d;
+  return port == 0 || number == 0 ? -EPROTO : 0;
+}
+
+int AskNow(ctl::Msg& m, int fd, int* reply_fd) { return CtlAsk(m, fd, reply_fd); }
+
+// Takes it out if no connection has had it since it was found unused.
+bool Give(stack::WireState& w, uint32_t idx, uint64_t used_ns) {
+  SourcePort was;
+  g_wire->Acquire();
+  const bool out = stack::RemoveSourcePort(w, idx, used_ns, was);
+  g_wire->Release();
+  if (out) WireUnfilter(was.vi, was.filter, Unfilter::kNow);
+  return out;
+}
+
+}  // namespace
+
+bool WireNewPort(uint32_t vi, bool is_ipv6) {
+  static uint64_t not_before_ns = 0;
+  const uint64_t now = MonotonicNs();
+  stack::WireState& w = g_wire->state();
+  if (now < LoadRelaxed(not_before_ns)) return false;
+  SourcePort p = {};
+  p.vi = static_cast<uint8_t>(vi);
+  p.is_ipv6 = is_ipv6 ? 1 : 0;
+  p.epoch = static_cast<uint32_t>(w.grant[0]);
+  p.used_ns = now - stack::kPortRestNs;
+  bool added = false;
+  if (Ask(AskNow, vi, is_ipv6, p.port, p.filter) == 0) {
+    g_wire->Acquire();
+    added = stack::AddSourcePort(w, p);
+    g_wire->Release();
+    if (!added) WireUnfilter(vi, p.filter, Unfilter::kNow);
+  }
+  if (!added) StoreRelaxed(not_before_ns, now + kRefusedNs);
+  return added;
+}
+
+bool WireGivePort(uint16_t port) {
+  if (LoadAcquire(g_wire) == nullptr || port == 0) return false;
+  stack::WireState& w = g_wire->state();
+  bool given = false;
+  for (uint32_t i = 0; i < LoadAcquire(w.sources.hw) && i < stack::kSourcePorts; i++) {
+    const SourcePort& p = w.sources.at[i];
+    const uint64_t used_ns = LoadRelaxed(p.used_ns);
+    if (LoadAcquire(p.filter) != 0 && p.port == port &&
+        !stack::IsPortUsed(w, port, stack::TimeWait::kDoesNot))
+      given = Give(w, i, used_ns) || given;
+  }
+  return given;
+}
+
+void WireSweepPorts() {
+  static uint64_t not_before_ns = 0;
+  stack::WireState& w = g_wire->state();
+  const uint64_t now = MonotonicNs();
+  const uint32_t hw = LoadAcquire(w.sources.hw);
+  if (hw == 0 || now < not_before_ns) return;
+  not_before_ns = now + kSweepNs;
+  static stack::UsedPorts used;  // the keeper has one thread
+  stack::FindUsedPorts(w, stack::TimeWait::kCounts, used);
+  for (uint32_t i = 0, given = 0; i < hw && i < stack::kSourcePorts; i++) {
+    const SourcePort& p = w.sources.at[i];
+    const uint64_t used_ns = LoadRelaxed(p.used_ns);
+    if (LoadAcquire(p.filter) == 0 || now < used_ns + kIdleNs || used.Has(p.port)) continue;
+    if (Give(w, i, used_ns) && ++given == kGivenAtOnce) return;
+  }
+}
+
+void WireKeepPorts(LineAsk ask) {
+  stack::WireState& w = g_wire->state();
+  const uint32_t epoch = static_cast<uint32_t>(w.grant[0]);
+  for (uint32_t i = 0; i < LoadAcquire(w.sources.hw) && i < stack::kSourcePorts; i++) {
+    SourcePort& p = w.sources.at[i];
+    if (LoadAcquire(p.filter) == 0 || Exchange(p.epoch, epoch) == epoch) continue;
+    uint16_t port = p.port;
+    uint32_t number = 0;
+    // Refused: somebody else has it by now. Connections that are under way keep it as long as the
+    // interface's program remembers.
+    StoreRelease(p.filter, Ask(ask, p.vi, p.is_ipv6 != 0, port, number) == 0 ? number : 0u);
+  }
+}
+
+}  // namespace postern

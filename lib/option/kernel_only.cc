@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernel_only.cc - what a program can ask of a socket that only the kernel does: signals, filters,
+// devices. Such a socket is the kernel's from then on.
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+
+#include <fcntl.h>
+
+#include <cstring>
+
+#include "base/sys.h"
+#include "endpoint/endpoint.h"
+#include "offhost/datagram.h"
+#include "option/kernel_only.h"
+#include "peer/export.h"
+#include "peer/kernel_half.h"
+
+namespace postern {
+namespace {
+
+struct KernelOption {
+  int level, name;
+  Reason why;
+};
+
+constexpr int kBindToIfindex = 62, kIpv6Transparent = 75, kMd5SigExt = 32, kFastOpenConnect = 30,
+              kPeekOff = 42;
+
+// Options of a socket before it has a connection, by which the kernel chooses or filters its path.
+const KernelOption kOptions[] = {
+    {SOL_SOCKET, SO_BINDTODEVICE, kReasonBoundDevice},
+    {SOL_SOCKET, kBindToIfindex, kReasonBoundDevice},
+    {SOL_SOCKET, SO_ATTACH_FILTER, kReasonFiltered},
+    {SOL_SOCKET, SO_ATTACH_BPF, kReasonFiltered},
+    {SOL_SOCKET, SO_MARK, kReasonFiltered},
+    {SOL_SOCKET, SO_ATTACH_REUSEPORT_CBPF, kReasonReusePort},
+    {SOL_SOCKET, SO_ATTACH_REUSEPORT_EBPF, kReasonReusePort},
+    {SOL_SOCKET, kPeekOff, kReasonOption},
+    {IPPROTO_IP, IP_TRANSPARENT, kReasonFiltered},
+    {IPPROTO_IP, IP_OPTIONS, kReasonOption},
+    {IPPROTO_IPV6, kIpv6Transparent, kReasonFiltered},
+    {IPPROTO_TCP, TCP_MD5SIG, kReasonOption},
+    {IPPROTO_TCP, kMd5SigExt, kReasonOption},
+    {IPPROTO_TCP, kFastOpenConnect, kReasonFastOpen},
+};
+
+// No device, no mark, off. No such value is longer; the kernel looks at no more of it either.
+bool AllZero(const void* value, socklen_t len) {
+  for (socklen_t i = 0; i < len && i < sizeof(int); i++) {
+    if (static_cast<const uint8_t*>(value)[i] != 0) return false;
+  }
+  return true;
+}
+
+void GoKernel(int fd, pstn_ep& ep, Reason why) {
+  switch (LoadAcquire(ep.state)) {
+    case PSTN_EP_NEW:
+      if (LeaveUnconnected(fd, ep, why)) break;
+      [[fallthrough]];
+    case PSTN_EP_LISTEN:
+    case PSTN_EP_ESTABLISHED:
+      if (SockExport(fd) == 0) StoreRelaxed(ep.reason, why);
+      break;
+    case PSTN_EP_KERNEL:
+      if (IsDatagram(ep)) {
+        Guard g(ep.setup_lock);
+        DatagramLeave(ep, why);
+      }
+      break;
+    default:
+      break;
+  }
+}
+
+}  // namespace
+
+void OptionForKernel(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED || BadPointer(value) ||
+      static_cast<int>(len) < 0)
+    return;
+  for (const KernelOption& o : kOptions) {
+    if (o.level == level && o.name == name && (name == kPeekOff || !AllZero(value, len)))
+      GoKernel(fd, ep, o.why);
+  }
+}
+
+// SIGIO, and SIGURG for whoever owns the socket.
+void FcntlForKernel(int fd, pstn_ep& ep, int cmd, long arg) {
+  if ((cmd == F_SETOWN && arg != 0) || (cmd == F_SETOWN_EX && arg != 0) ||
+      (cmd == F_SETFL && (arg & O_ASYNC) != 0))
+    GoKernel(fd, ep, kReasonSignalIo);
+}
+
+void IoctlForKernel(int fd, pstn_ep& ep, unsigned long request, const void* arg) {
+  if (request != FIOASYNC && request != FIOSETOWN && request != SIOCSPGRP) return;
+  int value = 0;
+  if (!BadPointer(arg)) memcpy(&value, arg, sizeof value);
+  if (value != 0) GoKernel(fd, ep, kReasonSignalIo);
+}
+
+}  // namespace postern

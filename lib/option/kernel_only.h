@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// kernel_only.h - makes a socket the kernel's if what is about to be asked of it needs that.
+#pragma once
+#include <sys/socket.h>
+
+#include "family/family.h"
+
+namespace postern {
+
+void OptionForKernel(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
+void FcntlForKernel(int fd, pstn_ep& ep, int cmd, long arg);
+void IoctlForKernel(int fd, pstn_ep& ep, unsigned long request, const void* arg);
+
+}  // namespace postern

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// claim.cc - the names that a client gives its connection.
+//
+// They are the client's word, which programs go by: who may log in, whom to trust (redis serves
+// strangers on the loopback only). Any process of the client's network namespace could have had
+// what is credible with the kernel's TCP.
+#include <cstring>
+
+#include "endpoint/addr.h"
+#include "family/family.h"
+#include "peer/claim.h"
+#include "peer/connect.h"
+
+namespace postern {
+namespace {
+
+bool IsOurs(const pstn_addr& a) {
+  const pstn_dir* d = LoadAcquire(g_proc.dir);
+  return a.scope == 0 && (AddrIsLoopback(a) || (d != nullptr && IsLocalAddress(*d, a)));
+}
+
+bool SameIp(const pstn_addr& a, const pstn_addr& b) { return memcmp(a.ip, b.ip, sizeof a.ip) == 0; }
+
+}  // namespace
+
+bool IsCredible(const pstn_ep& listener, uint32_t remote, const pstn_addr& client,
+                const pstn_addr& server) {
+  const pstn_addr& here = listener.local;
+  if (client.port < kFreePorts || server.port != here.port) return false;
+  if (AddrIsV4(client) != AddrIsV4(server)) return false;
+  if (listener.family == AF_INET && !AddrIsV4(server)) return false;
+  if (!AddrIsAny(here) && !SameIp(here, server)) return false;
+  if (remote == PSTN_LGR_OTHER_NETNS)  // from nowhere here, to what can be reached from there
+    return !AddrIsAny(client) && !IsOurs(client) && IsOurs(server) && !AddrIsLoopback(server);
+  return (SameIp(client, server) || IsOurs(client)) && IsOurs(server);
+}
+
+}  // namespace postern

@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+// close.cc - references to endpoints, and the end of a connection.
+//
+// An endpoint lives as long as an fd of any process means it. The last close ends the connection as
+// the kernel's TCP would: data that was written is delivered, then FIN; unread data turns it into a
+// RST. The connection slot of the link group is free again when both sides have closed.
+#include <fcntl.h>
+
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "control/posternd.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/refs.h"
+#include "endpoint/state.h"
+#include "event/block.h"
+#include "event/epoll.h"
+#include "family/family.h"
+#include "family/fdcache.h"
+#include "family/fdtab.h"
+#include "family/turn.h"
+#include "family/verbs.h"
+#include "peer/close.h"
+#include "peer/connect.h"
+#include "peer/export.h"
+
+namespace postern {
+namespace {
+
+// Our side leaves the connection slot; the second to leave frees it.
+void LeaveConn(const ConnEnd& e) {
+  pstn_ep& ep = *e.ep;
+  uint32_t conn = ep.conn_idx % PSTN_CONNS;
+  Lock(ep.tx.lock);
+  (void)RingDetach(e, Pages::kKeep);
+  uint64_t ring = ep.tx.ring;
+  uint64_t old = ep.tx.old_ring;
+  StoreRelaxed(ep.tx.ring, 0u);
+  StoreRelaxed(ep.tx.old_ring, 0u);
+  Unlock(ep.tx.lock);
+  StoreRelease(e.ref->conn_ep[conn], 0u);
+  uint32_t peer_gone = e.side == 0 ? PSTN_CS_SERVER_GONE : PSTN_CS_CLIENT_GONE;
+  // Rings that the peer may still read wait with the slot until it leaves, too.
+  MakeZombie(*e.ref, conn, ring, old);
+  uint32_t state = LoadAcquire(e.conn->setup.state);
+  bool alone = false;
+  do {
+    alone = state == peer_gone || state == PSTN_CS_FREE ||
+            LoadRelaxed(LgrHdr(e.lgr).side_dead[e.side ^ 1u]) != 0;
+    if (alone) break;
+  } while (!CompareExchange(e.conn->setup.state, state, GoneState(e.side, state)));
+  if (!alone) return;
+  // The store that frees the slot comes after our last use of it: it can be taken again at once.
+  UnmakeZombie(*e.ref, e.lgr, conn);
+  StoreRelease(e.conn->setup.state, PSTN_CS_FREE);
+  if (e.side == 0) GiveConn(*e.ref, conn);
+}
+
+}  // namespace
+
+void ResetQueue(pstn_ep& listener) {
+  uint32_t guard = 0;
+  for (uint32_t idx; guard < PSTN_EPS && (idx = DequeueEmbryo(listener)) != PSTN_NONE; guard++) {
+    pstn_ep& embryo = Stack().eps[idx];
+    SetState(embryo, PSTN_EP_ESTABLISHED);
+    embryo.linger_on = 1;
+    embryo.linger_sec = 0;
+    CloseEp(embryo);
+  }
+}
+
+void StopListening(pstn_ep& ep, uint32_t state) {
+  if (LoadRelaxed(ep.wire) != 0) kVerbs.wire_unlisten(ep);
+  if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
+  Lock(ep.accept_lock);
+  SetState(ep, state);
+  if (state == PSTN_EP_NEW)
+    FetchAdd(ep.gen, 1u);  // who still comes for the old listener is refused
+  Unlock(ep.accept_lock);
+  ResetQueue(ep);
+  AdmitSyns(kAllLooks);  // refuses what is still on its way
+}
+
+namespace {
+
+enum class End : uint8_t { kOrderly, kReset };
+
+void CloseConnection(pstn_ep& ep, End end) {
+  ConnEnd e;
+  if (!Resolve(ep, e)) return;
+  NoteNews(g_proc.bells);
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  bool reset =
+      end == End::kReset || (LoadRelaxed(e.ctl().flags) & PSTN_CF_RST) != 0 ||
+      (!BothEnded(ep, peer) && (RingReadable(e) || (ep.linger_on != 0 && ep.linger_sec == 0)));
+  Lock(ep.tx.lock);
+  FetchOr(e.ctl().flags, PSTN_CF_CLOSED | (reset ? PSTN_CF_RST : PSTN_CF_FIN));
+  Unlock(ep.tx.lock);
+  AnnounceData(g_proc.bells, e);
+  AnnounceSpace(g_proc.bells, e);
+  FetchAdd(Stack().hdr.counters[kCounterBytesSent], ep.tx.bytes);
+  FetchAdd(Stack().hdr.counters[kCounterBytesReceived], ep.rx.bytes);
+  LeaveConn(e);
+}
+
+}  // namespace
+
+void FinishClose(pstn_ep& ep) {
+  DropItemsOfEp(ep);
+  CloseConnection(ep, End::kOrderly);
+  SetState(ep, PSTN_EP_FREE);
+  GiveEp(Stack(), EpIdx(Stack(), ep));
+}
+
+void CloseEp(pstn_ep& ep) {
+  if (ep.took_over != 0) FinishTakeOver(ep);
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_EMBRYO || state == PSTN_EP_CONNECTING) {
+    ep.owner_slot = g_proc.slot;  // should we die in the middle: see RecoverConns
+    SetState(ep, PSTN_EP_CLOSED);
+    FinishClose(ep);
+    return;
+  }
+  DropItemsOfEp(ep);
+  if (state == PSTN_EP_LISTEN) StopListening(ep, PSTN_EP_CLOSED);
+  const bool left = IsDatagram(ep) && !kVerbs.datagram_closed(ep);
+  SetState(ep, PSTN_EP_FREE);
+  GiveEp(Stack(), EpIdx(Stack(), ep));
+  if (left) PostWaiter(g_proc.bells, Stack(), PSTN_EVMAP_WIRE);  // the keeper has a look
+}
+
+void LastReference(uint32_t entry) {
+  const uint32_t idx = entry & PSTN_FD_IDX;
+  if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL) {
+    DropEpoll(idx);
+  } else {
+    CloseEp(Stack().eps[idx]);  // DropFdRef has checked it
+  }
+}
+
+// As the kernel's disconnect: not reset, but closed, is a connection that both sides had ended.
+bool ResetConnection(pstn_ep& ep) {
+  ConnEnd e;
+  uint32_t peer = Resolve(ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
+  bool open = (peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
+              ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 ||
+               (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
+  {
+    // As in ChangeHands: one of the two finds the connection. And nobody is at the rings, which are
+    // others' next.
+    Guard tx(ep.tx.lock);
+    Guard rx(ep.rx.lock);
+    if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return false;
+    SetState(ep, PSTN_EP_NEW);  // before those who wait on the connection are woken
+  }
+  if (Resolve(ep, e)) AnnounceLocal(g_proc.bells, e);
+  CloseConnection(ep, open ? End::kReset : End::kOrderly);
+  Lock(ep.tx.lock);
+  ep.tx.off = ep.tx.peer = ep.tx.window = ep.tx.records = ep.tx.blocked = ep.tx.burst =
+      ep.tx.since = 0;
+  ep.tx.ring = ep.tx.old_ring = ep.tx.bytes = 0;
+  Unlock(ep.tx.lock);
+  Lock(ep.rx.lock);
+  ep.rx.off = ep.rx.rec_len = ep.rx.rec_done = ep.rx.unreturned = 0;
+  StoreRelaxed(ep.rx.gate, 0u);
+  ep.rx.urgent_end = ep.rx.after_end = 0;
+  ep.rx.ring = ep.rx.bytes = 0;
+  Unlock(ep.rx.lock);
+  ep.lgr_idx = PSTN_NONE;
+  ep.side = 0;
+  ep.peer = {};
+  if ((FetchAnd(ep.flags, ~PSTN_EPF_PORT_LENT) & PSTN_EPF_PORT_LENT) != 0) {
+    ep.local = {};
+    ep.local.port = static_cast<uint16_t>(ep.kernel_port);
+  }
+  StoreRelaxed(ep.error, open ? static_cast<uint32_t>(ECONNRESET) : 0u);
+  FetchAnd(ep.flags, ~(PSTN_EPF_HUNG | PSTN_EPF_CONNECTING | PSTN_EPF_DISCONNECTING |
+                       PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
+  return true;
+}
+
+// Waits, as SO_LINGER asks, until the peer has taken what was written.
+void ReleaseLinger(pstn_ep& ep) {
+  ConnEnd e;
+  if (ep.linger_on == 0 || ep.linger_sec == 0 || !Resolve(ep, e)) return;
+  Deadline until = Deadline::AfterNs(static_cast<uint64_t>(ep.linger_sec) * 1000000000u);
+  FetchOr(e.ctl().flags, PSTN_CF_FIN);
+  AnnounceData(g_proc.bells, e);
+  auto gone = [&] {
+    if ((LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RST)) != 0) return true;
+    Guard g(ep.tx.lock);
+    return !StillHere(e) || RingDrained(e);
+  };
+  while (!gone() && until.left_ns() != 0) {
+    timespec ts = until.LeftTimespec(1000000);
+    if (sys::Call(SYS_nanosleep, &ts, nullptr) == -EINTR) return;
+  }
+}
+
+namespace {
+
+// The rest of a close: the claimed number, which is ours alone by now, and its reference.
+long EndNumber(int fd, pstn_ep& ep) {
+  ForgetFd(fd);
+  const uint32_t family = ep.family;
+  bool reusable = false;
+  CachedFd c;
+  if (FetchSub(ep.refs, 1u) == 1) {
+    // The kernel's socket serves again if the kernel knows nothing of it. Nobody comes to refer to
+    // the endpoint any more, so what its flags say stays true.
+    constexpr uint32_t kNot = PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND;
+    const uint32_t flags = LoadRelaxed(ep.flags);
+    reusable = (flags & kNot) == 0 && LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED;
+    c = {fd, static_cast<uint16_t>(ep.kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0,
+         0};
+    if (ep.side == 0 && c.port != 0)
+      c.lgr_idx = ep.lgr_idx, c.conn_idx = ep.conn_idx, c.conn_gen = ep.conn_gen;
+    CloseEp(ep);  // before the fd can be taken again: its port is the connection's
+    WireWrote();
+  }
+  return reusable && CachePut(family, c) ? 0 : CloseClaimed(fd);
+}
+
+// The number is free at once, as in the kernel, and what it meant lingers under one of ours. That,
+// or -1: no number is left, and it does not linger.
+int FreeNumber(int fd, uint32_t entry, pstn_ep& ep) {
+  const int high = sys::DupHigh(fd);
+  if (high < 0) return -1;
+  FetchAdd(ep.refs, 1u);  // for as long as both numbers are in the slot's table
+  SetSharedFd(high, entry);
+  MarkPrivate(high, PSTN_FD_INTERNAL);
+  (void)CloseClaimed(fd);
+  FetchSub(ep.refs, 1u);
+  return high;
+}
+
+}  // namespace
+
+long SockClose(int fd, uint32_t entry) {
+  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+  {
+    TableChange change;
+    if (!ClaimFd(fd, entry, kFdClosing)) return -EAGAIN;
+    const bool in_use = HandToUsers(fd, entry);
+    if (ep == nullptr) {
+      const long r = CloseNumberOf(fd, entry);
+      DropFdRef(entry);
+      return r;
+    }
+    const bool lingers = !in_use && LoadAcquire(ep->refs) == 1 &&
+                         LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED && ep->linger_on != 0 &&
+                         ep->linger_sec != 0;
+    const int high = lingers ? FreeNumber(fd, entry, *ep) : -1;
+    if (high < 0) return EndNumber(fd, *ep);
+    fd = high;
+  }
+  ReleaseLinger(*ep);
+  TableChange change;
+  return EndNumber(fd, *ep);
+}
+
+}  // namespace postern

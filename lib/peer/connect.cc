@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+// connect.cc - finds the peer in the directory and connects through a link group, or says why not.
+//
+//   directory (posternd's, read-only)  ->  which stack listens there
+//   link group with that stack         ->  had already, or posternd introduces us (pair.cc)
+//   a connection slot of it            ->  filled in, marked SYN, announced
+//
+// As with TCP, accept() is not awaited: connect succeeds when the listener's backlog has room, and
+// data may follow at once. Whatever does not fit falls back to the kernel, with its reason.
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "control/posternd.h"
+#include "endpoint/addr.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/posts.h"
+#include "endpoint/state.h"
+#include "family/family.h"
+#include "family/interrupts.h"
+#include "family/verbs.h"
+#include "peer/close.h"
+#include "peer/connect.h"
+#include "peer/kernel_half.h"
+#include "peer/negotiate.h"
+#include "peer/pair.h"
+#include "peer/port.h"
+
+namespace postern {
+namespace {
+
+struct Target {
+  pstn_uuid stack;
+  uint32_t ep_idx, ep_gen, backlog;
+  pstn_addr source;  // of ours; only for what is not local
+};
+
+constexpr int kSeqRetries = 1000;
+
+bool SameIp(const pstn_addr& a, const pstn_addr& b) { return memcmp(a.ip, b.ip, 16) == 0; }
+
+// How well a listener fits a destination: 0 not at all, 1 dual-stack wildcard, 2 wildcard, 3 exact.
+int Fit(const pstn_dir_listener& l, const pstn_addr& to) {
+  if (l.used == 0 || l.local.port != to.port) return 0;
+  bool v4 = AddrIsV4(to);
+  if (!AddrIsAny(l.local)) return SameIp(l.local, to) ? 3 : 0;
+  if (v4 && l.family == AF_INET) return 2;
+  if (l.family == AF_INET6) return v4 ? (l.v6only != 0 ? 0 : 1) : 2;
+  return 0;
+}
+
+// Under the directory's version number: what is read counts only if it did not change meanwhile.
+template <typename Fn>
+bool ReadDirectory(const pstn_dir& d, Fn fn) {
+  for (int i = 0; i < kSeqRetries; i++) {
+    uint64_t before = LoadAcquire(d.seq);
+    if ((before & 1u) != 0) {
+      CpuRelax();
+      continue;
+    }
+    fn();
+    FullFence();  // what fn loaded precedes the second look at the version
+    if (LoadRelaxed(d.seq) == before) return true;
+  }
+  return false;
+}
+
+// As the last step of SplitMix64: each bit of the result depends on each bit of `x`.
+uint64_t Mixed(uint64_t x) {
+  x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+  return x ^ x >> 31;
+}
+
+// A number for one connect(), unlike that of any other: of this process before, of its relatives,
+// and of others that began at the same moment.
+uint64_t DrawLot() {
+  static uint64_t seed = 0, turn = 0;
+  if (LoadRelaxed(seed) == 0) StoreRelaxed(seed, NewUuid().hi | 1u);
+  return Mixed(Mixed(LoadRelaxed(seed) ^ g_proc.pid) + FetchAdd(turn, uint64_t{1}));
+}
+
+// Several listeners may share a port (SO_REUSEPORT): each has the same chance, whatever their
+// number, as with the kernel's hash. With each connect() each gets another weight, and the heaviest
+// has it.
+// Those of other network namespaces (`learnt`) are known by addresses that are not local.
+bool FindListener(const pstn_dir& d, const pstn_addr& to, bool learnt, Target& out) {
+  const uint64_t lot = DrawLot();
+  bool found = false;
+  bool stable = ReadDirectory(d, [&] {
+    int best = 0;
+    uint64_t heaviest = 0;
+    found = false;
+    uint32_t next = LoadRelaxed(d.port_head[to.port]);
+    for (uint32_t steps = 0; next != 0 && next <= PSTN_DIR_LISTENERS && steps < PSTN_DIR_LISTENERS;
+         steps++) {
+      const pstn_dir_listener& l = d.listeners[next - 1];
+      const uint64_t weight = Mixed(lot + next * 0x9e3779b97f4a7c15u);
+      next = LoadRelaxed(l.next);
+      int fit = (LoadRelaxed(l.learnt) != 0) == learnt ? Fit(l, to) : 0;
+      if (fit == 0 || fit < best || (fit == best && weight < heaviest)) continue;
+      best = fit;
+      heaviest = weight;
+      out = {l.stack, l.ep_idx, l.ep_gen, l.backlog, l.source};
+      found = true;
+    }
+  });
+  return stable && found;
+}
+
+}  // namespace
+
+bool IsLocalAddress(const pstn_dir& d, const pstn_addr& a) {
+  if (AddrIsLoopback(a)) return true;
+  bool found = false;
+  bool stable = ReadDirectory(d, [&] {
+    uint32_t n = LoadRelaxed(d.addr_count);
+    found = false;
+    for (uint32_t i = 0; i < n && i < PSTN_DIR_ADDRS; i++) found = found || SameIp(d.addrs[i], a);
+  });
+  return stable && found;
+}
+
+namespace {
+
+// 0.0.0.0 and :: as a destination mean this host.
+void NormaliseDestination(pstn_addr& to) {
+  if (!AddrIsAny(to)) return;
+  if (AddrIsV4(to)) {
+    to.ip[12] = 127;
+    to.ip[15] = 1;
+  } else {
+    to.ip[15] = 1;
+  }
+}
+
+// The source address that the kernel's routing would choose for a local destination.
+void ChooseSource(const pstn_addr& to, pstn_addr& from) {
+  if (!AddrIsAny(from) && from.port != 0) return;  // bound to an address
+  uint16_t port = from.port;
+  memcpy(from.ip, to.ip, 16);
+  if (AddrIsV4(to) && to.ip[12] == 127) {
+    from.ip[13] = from.ip[14] = 0;
+    from.ip[15] = 1;
+  }
+  from.port = port;
+}
+
+}  // namespace
+
+void FillConn(pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx, uint32_t listener_gen,
+              const pstn_addr& to, const pstn_addr& from) {
+  const auto [idx, conn, lgr] = slot;
+  pstn_stack& s = Stack();
+  pstn_lgr_ref& ref = s.lgrs[idx];
+  uint32_t& conns_hw = LgrHdr(lgr).conns_hw;
+  for (uint32_t seen = LoadRelaxed(conns_hw);
+       seen <= conn && !CompareExchange(conns_hw, seen, conn + 1);) {
+  }
+  pstn_conn& c = LgrConn(lgr, conn);
+  uint32_t gen = LoadRelaxed(c.setup.gen) + 1;
+  StoreRelaxed(c.setup.gen, gen);  // of the slot's last use, others may still ask (IsOver)
+  memset(static_cast<void*>(&c.ctl), 0, sizeof c - sizeof c.setup);
+  c.setup.listener_idx = listener_idx;
+  c.setup.listener_gen = listener_gen;
+  c.setup.client = from;
+  c.setup.server = to;
+  c.ctl[0].syn_ns = MonotonicNs();
+  StoreRelaxed(ep.lgr_idx, idx);
+  ep.conn_idx = conn;
+  ep.conn_gen = gen;
+  ep.side = 0;
+  ep.local = from;
+  ep.peer = to;
+  StoreRelease(ref.conn_ep[conn], EpIdx(s, ep) + 1);
+}
+
+// A registration made before connect() asked for news that only exist from now on.
+void ShowConnected(pstn_ep& ep) {
+  Lock(ep.item_lock);
+  RenotifyLocked(ep);
+  bool watched = ep.item_head != PSTN_NONE || ep.pollers != 0;
+  Unlock(ep.item_lock);
+  if (watched) PostEp(ep);
+}
+
+namespace {
+
+Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_addr& from) {
+  ConnSlot slot;
+  Reason why = TakeConnSlot(t.stack, slot);
+  if (why != kReasonNone) return why;
+  const auto [idx, conn, lgr] = slot;
+  uint32_t& pending = LgrHdr(lgr).pending[t.ep_idx % PSTN_PENDING];
+  if (LoadRelaxed(pending) > t.backlog) {
+    GiveConn(Stack().lgrs[idx], conn);
+    return kReasonBacklogFull;
+  }
+  FillConn(ep, slot, t.ep_idx, t.ep_gen, to, from);
+  pstn_conn& c = LgrConn(lgr, conn);
+  NoteNews(g_proc.bells);
+  SetState(ep, PSTN_EP_ESTABLISHED);
+  FetchAdd(pending, 1u);
+  StoreRelease(c.setup.state, PSTN_CS_SYN);
+  AnnounceSyn(g_proc.bells, lgr, conn);
+  return kReasonNone;
+}
+
+// The listener may have gone, or have become the kernel's, between the look and the SYN: whoever
+// takes it out of the directory admits SYNs after that, and we look at the directory after ours, so
+// that one of the two sees the other. False: nobody will come for this SYN, and it is taken back.
+bool StillListed(const pstn_dir& d, pstn_ep& ep, const Target& t, const pstn_addr& to) {
+  bool listed = false;
+  bool stable = ReadDirectory(d, [&] {
+    listed = false;
+    uint32_t next = LoadRelaxed(d.port_head[to.port]);
+    for (uint32_t steps = 0; next != 0 && next <= PSTN_DIR_LISTENERS && steps < PSTN_DIR_LISTENERS;
+         steps++) {
+      const pstn_dir_listener& l = d.listeners[next - 1];
+      next = LoadRelaxed(l.next);
+      listed = listed || (SameUuid(l.stack, t.stack) && LoadRelaxed(l.ep_idx) == t.ep_idx &&
+                          LoadRelaxed(l.ep_gen) == t.ep_gen);
+    }
+  });
+  if (listed || !stable) return true;
+  ConnEnd e;
+  if (!Resolve(ep, e)) return true;
+  uint32_t state = PSTN_CS_SYN;
+  if (CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE)) {
+    FetchOr(e.peer_ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
+    FetchSub(LgrHdr(e.lgr).pending[t.ep_idx % PSTN_PENDING], 1u);
+  }
+  if (state == PSTN_CS_ESTABLISHED) return true;
+  (void)ResetConnection(ep);  // nobody has seen it: the endpoint is as before
+  StoreRelaxed(ep.error, 0u);
+  return false;
+}
+
+Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
+  if (PortExcluded(to.port)) return kReasonExcludedPort;
+  if (g_proc.elsewhere) return kReasonNetns;
+  if (to.scope != 0) return kReasonScopedAddress;
+  NormaliseDestination(to);
+  bool v4_through_v6 = ep.family == AF_INET6 && AddrIsV4(to);
+  if (v4_through_v6 && (LoadRelaxed(ep.flags) & PSTN_EPF_V6ONLY) != 0) return kReasonOption;
+  if (!DaemonAlive()) {
+    CtlReconnect();
+    if (!DaemonAlive()) return kReasonNoDaemon;
+  }
+  const pstn_dir& d = *LoadAcquire(g_proc.dir);
+  const bool local = IsLocalAddress(d, to);
+  Target t;
+  if (!FindListener(d, to, !local, t)) return local ? kReasonNoListener : kReasonNotLocal;
+  if (!ReservePort(fd, ep, d)) return kReasonNoPort;
+  pstn_addr from = ep.local;
+  ChooseSource(local ? to : t.source, from);
+  // What the server can't be told in a way that it could believe (claim.cc).
+  if (from.port < kFreePorts) return kReasonPrivilegedPort;
+  if (local && !SameIp(from, to) && !IsLocalAddress(d, from)) return kReasonNotLocal;
+  Reason why = Establish(ep, t, to, from);
+  if (why != kReasonNone) return why;
+  if (!StillListed(d, ep, t, to)) return kReasonNoListener;
+  ShowConnected(ep);
+  return kReasonNone;
+}
+
+// The kernel's connect(), on what is its socket from now on.
+long KernelConnect(int fd, pstn_ep& ep, Reason reason) {
+  if (g_proc.opt.strict != 0 && reason != kReasonNotLocal) return -ECONNREFUSED;
+  BecomeKernels(fd, ep, reason);
+  Count(Stack().hdr, kCounterKernelConnects);
+  return kPass;
+}
+
+}  // namespace
+
+long KernelConnectBegun(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len, Reason why) {
+  const long r = KernelConnect(fd, ep, why);
+  if (r != kPass) return r;
+  const int fl = sys::Fcntl(fd, F_GETFL, 0);
+  if (fl < 0) return kPass;
+  (void)sys::Fcntl(fd, F_SETFL, fl | O_NONBLOCK);
+  const long begun = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
+  (void)sys::Fcntl(fd, F_SETFL, fl);
+  return begun == -EINPROGRESS ? kBegun : begun;
+}
+
+namespace {
+
+// Another network namespace of this host, perhaps. False: the kernel's connect() is still to be
+// made, for the reason `why`; at once, if `cut`.
+bool ConnectFurther(Call& call, pstn_addr to, Reason& why, bool& cut) {
+  pstn_ep& ep = *call.ep();
+  NormaliseDestination(to);
+  if (why != kReasonNotLocal || !MayNegotiate(to)) return false;
+  const Negotiated n = Negotiate(call, to);
+  why = n.why;
+  if (n.became == Became::kNothing) return false;
+  cut = n.became == Became::kCut;
+  if (cut) return false;
+  if (n.became == Became::kTcp) {
+    FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);  // the port has a connection
+    FallBack(call.fd(), ep, why);
+    Count(Stack().hdr, kCounterKernelConnects);
+  }
+  return true;
+}
+
+constexpr long kAwait = kPass - 1;  // the handshake on the wire is under way, and is waited for
+
+// What came of a connect() that had to be waited for. One that was reset meanwhile is undone.
+long Connected(pstn_ep& ep) {
+  ConnEnd e;
+  if (!Resolve(ep, e)) return -ECONNABORTED;
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  if ((peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0) return 0;
+  int error = TakeError(e, peer);
+  (void)ResetConnection(ep);
+  return error != 0 ? -error : -ECONNABORTED;
+}
+
+// A connect() that is under way.
+struct Awaited {
+  uint64_t which = 0;  // the connection
+  long otherwise = 0;  // what the call returns at the end of SO_SNDTIMEO
+};
+
+// The handshake on the wire is under way. Of a call that may not wait `otherwise` is the answer.
+long OnTheWire(pstn_ep& ep, Awaited& a, long otherwise) {
+  FetchOr(ep.flags, PSTN_EPF_CONNECTING);
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return otherwise;
+  a.which = Which(ep);
+  a.otherwise = otherwise;
+  return kAwait;
+}
+
+// Without ep.setup_lock: the wait may have no end, and others may look at the socket, or end it.
+long AwaitWired(pstn_ep& ep, Awaited& a, const Interrupts& since) {
+  const long r = kVerbs.wire_await_connected(ep, since);
+  if (r != 0) return r == -EINPROGRESS ? a.otherwise : r;
+  Guard g(ep.setup_lock);
+  if (Which(ep) != a.which) return -ECONNABORTED;
+  // Another thread has waited, too, and has found it reset; or has reset it. As the kernel's
+  // sock_error().
+  if (LoadAcquire(ep.state) == PSTN_EP_NEW) {
+    const uint32_t error = Exchange(ep.error, 0u);
+    return error != 0 ? -static_cast<long>(error) : -ECONNABORTED;
+  }
+  FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING);
+  return Connected(ep);
+}
+
+long ConnectOnce(Call& call, const sockaddr* sa, socklen_t len, Awaited& a) {
+  pstn_ep& ep = *call.ep();
+  int fd = call.fd();
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL)
+    return IsDatagram(ep) ? kVerbs.datagram_connect(fd, ep, sa, len) : kPass;
+  if (len > sizeof(sockaddr_storage)) return -EINVAL;  // negative, too
+  if (len != 0 && BadPointer(sa)) return -EFAULT;
+  if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC)
+    return SockDisconnect(fd, ep, sa, len);
+  if (state == PSTN_EP_LISTEN) return kPass;
+  if (state == PSTN_EP_CONNECTING) return OnTheWire(ep, a, -EALREADY);
+  if (state == PSTN_EP_ESTABLISHED) {
+    bool asked = (FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0;
+    if ((LoadRelaxed(ep.flags) & PSTN_EPF_DISCONNECTING) != 0) return -EINVAL;
+    return asked ? Connected(ep) : -EISCONN;
+  }
+  pstn_addr to;
+  if (!AddrFromSockaddr(sa, len, ep.family, to)) return KernelConnect(fd, ep, kReasonOption);
+  Reason why = TryConnect(fd, ep, to);
+  bool cut = false;
+  if (why != kReasonNone && !ConnectFurther(call, to, why, cut)) {
+    fd = call.fd();  // another thread may have closed it meanwhile
+    if (cut) return KernelConnectBegun(fd, ep, sa, len, why);
+    if (why == kReasonNotLocal) why = kVerbs.wire_connect(fd, ep, to);
+    if (why != kReasonNone) return KernelConnect(fd, ep, why);
+    Count(Stack().hdr, kCounterConnects);
+    return OnTheWire(ep, a, -EINPROGRESS);
+  }
+  if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)
+    return (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0 ? -EINPROGRESS : 0;
+  Count(Stack().hdr, kCounterConnects);
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) return 0;
+  FetchOr(ep.flags, PSTN_EPF_CONNECTING);
+  return -EINPROGRESS;  // as the kernel, whose handshake is never done by then
+}
+
+}  // namespace
+
+long SockConnect(Call& call, const sockaddr* sa, socklen_t len) {
+  pstn_ep& ep = *call.ep();
+  const Interrupts since;
+  Awaited awaited;
+  long r;
+  {
+    Guard g(ep.setup_lock);
+    r = ConnectOnce(call, sa, len, awaited);
+  }
+  if (r == kAwait) return AwaitWired(ep, awaited, since);
+  if (r == kBegun && since.Ends(ep.sndtimeo_ns != 0)) return -EINTR;
+  return r == kBegun ? kPass : r;
+}
+
+}  // namespace postern

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: Apache-2.0
+// export.cc - descriptors that leave the family: passed over a Unix socket, or inherited by an
+// image that does not have the library (static, setuid).
+//
+// Who gets such a descriptor has the kernel's socket and nothing else, so from then on the kernel
+// must serve it, for the family as well: one stream, one path. What was a connection is taken over
+// by the stack's keeper, a process that posternd starts (controlplane/keeper): it connects the
+// kernel's socket to one of its own, makes an endpoint that continues the connection where this one
+// stops, and carries bytes between the two for as long as both live. Nothing is lost: the endpoint
+// changes hands under both its locks, with all that the ring holds. docs/adr/0005 has the reasons.
+//
+// A keeper that dies at any step leaves either an endpoint that is still ours, or one that the
+// kernel serves and whose other end is closed (FinishTakeOver).
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/ioctl.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "base/sys.h"
+#include "control/posternd.h"
+#include "endpoint/addr.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/kept_options.h"
+#include "endpoint/posts.h"
+#include "endpoint/refs.h"
+#include "endpoint/state.h"
+#include "event/epoll.h"
+#include "family/family.h"
+#include "family/fdtab.h"
+#include "family/verbs.h"
+#include "peer/close.h"
+#include "peer/connect.h"
+#include "peer/export.h"
+#include "peer/kernel_half.h"
+
+namespace postern {
+namespace {
+
+void SetBlocking(int fd, bool blocking) {
+  int fl = sys::Fcntl(fd, F_GETFL, 0);
+  if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, blocking ? fl & ~O_NONBLOCK : fl | O_NONBLOCK);
+}
+
+int ExportConnection(int fd, pstn_ep& ep) {
+  int r = CtlExport(ep, fd);
+  if (r == 0) MoveItemsToKernel(fd, ep);
+  return r;
+}
+
+// A listener is the kernel's from now on, or its accelerated clients would wait for a family that
+// may never accept again. Those in its queue get into the kernel's (TakeOver); who comes too late
+// is told by the directory (StillListed, lib/peer/connect.cc). False: it does not listen any more.
+bool ExportListener(int fd, pstn_ep& ep) {
+  Guard g(ep.setup_lock);
+  if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) return false;
+  if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
+  if (LoadRelaxed(ep.wire) != 0) kVerbs.wire_leave(ep);
+  AdmitSyns(kAllLooks);
+  FetchOr(ep.flags, PSTN_EPF_EXPORTED);
+  Lock(ep.accept_lock);
+  FetchAdd(ep.gen, 1u);  // for late SYNs, too, this is another endpoint
+  SetState(ep, PSTN_EP_KERNEL);
+  Unlock(ep.accept_lock);
+  // The kernel's listener never blocked while accept() merged two queues. Those who are in it go
+  // first (AcceptKernel).
+  TableFreeze();
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) SetBlocking(fd, true);
+  TableThaw();
+  if (LoadAcquire(ep.accept_count) != 0) (void)CtlExport(ep, fd);
+  ResetQueue(ep);  // only what the keeper could not take
+  FallBack(fd, ep, kReasonExported);
+  PostEp(ep);
+  return true;
+}
+
+}  // namespace
+
+long SockExport(int fd) {
+  Call call(fd);
+  pstn_ep* ep = call.ep();
+  if (ep == nullptr) return 0;
+  if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {
+    if (!IsDatagram(*ep)) return 0;
+    Guard g(ep->setup_lock);
+    kVerbs.datagram_leave(*ep, kReasonExported);
+    return 0;
+  }
+  // Another thread may close the number while the keeper works. Out of numbers (a sandbox that
+  // allows itself none), the program's own has to do.
+  if (call.Pin() == -EBADF) return 0;  // closed: nothing to export
+  const int number = call.fd();
+  Count(Stack().hdr, kCounterFdsExported);
+  // Another thread may connect it meanwhile, listen, or disconnect: then it is looked at again.
+  for (;;) {
+    const uint32_t state = LoadAcquire(ep->state);
+    if (state == PSTN_EP_NEW) {
+      if (LeaveUnconnected(number, *ep, kReasonExported)) return 0;
+    } else if (state == PSTN_EP_LISTEN) {
+      if (ExportListener(number, *ep)) return 0;
+    } else if (state == PSTN_EP_ESTABLISHED) {
+      const int r = ExportConnection(number, *ep);
+      if (r == 0 || LoadAcquire(ep->state) == state) return r;
+    } else {
+      return 0;
+    }
+  }
+}
+
+namespace {
+
+// The process behind a pidfd; 0 if it has ended or is in another pid namespace.
+uint32_t PidOf(int pidfd) {
+  char path[64], text[512];
+  snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
+  int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &path[0],
+                                      static_cast<long>(O_RDONLY | O_CLOEXEC)));
+  if (fd < 0) return 0;
+  long n = sys::Call(SYS_read, fd, &text[0], sizeof text - 1);
+  sys::Close(fd);
+  if (n <= 0) return 0;
+  text[n] = 0;
+  const char* at = strstr(text, "\nPid:\t");
+  uint32_t pid = 0;
+  for (at = at != nullptr ? at + 6 : ""; *at >= '0' && *at <= '9'; at++)
+    pid = pid * 10 + static_cast<uint32_t>(*at - '0');
+  return pid;
+}
+
+// What number `fd` of process `pid` means in our stack; 0: nothing, or it is not of our family.
+uint32_t EntryOf(uint32_t pid, int fd, bool* family) {
+  pstn_stack& s = Stack();
+  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.slots_hw) && i < PSTN_SLOTS; i++) {
+    if (LoadAcquire(s.slots[i].state) != PSTN_SL_LIVE || LoadRelaxed(s.slots[i].pid) != pid)
+      continue;
+    *family = true;
+    uint32_t chunk = LoadAcquire(s.slots[i].chunk[static_cast<uint32_t>(fd) / PSTN_FDCHUNK_FDS]);
+    return chunk < PSTN_FDCHUNKS
+               ? LoadAcquire(s.fdchunks[chunk].fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS])
+               : 0;
+  }
+  return 0;
+}
+
+}  // namespace
+
+void SockAdopt(int fd, int pidfd, int target) {
+  int type = 0;
+  socklen_t len = sizeof type;
+  if (sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_PROTOCOL),
+                &type, &len) != 0 ||
+      type != IPPROTO_TCP)
+    return;
+  uint32_t pid = PidOf(pidfd);
+  if (pid == 0 || static_cast<uint32_t>(target) >= kFdMax || !g_proc.enabled || !EnsureStack())
+    return;
+  bool family = false;
+  uint32_t entry = EntryOf(pid, target, &family);
+  if (!family) {
+    (void)CtlExportOf(pid, target, fd);  // fails if that process is not accelerated: nothing to do
+    return;
+  }
+  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+  if (ep == nullptr) return;
+  TableChange change;
+  FetchAdd(ep->refs, 1u);
+  FetchOr(ep->flags, PSTN_EPF_DUPPED);
+  SetFd(fd, entry);
+}
+
+// ---------------------------------------------------------------- in the keeper
+namespace {
+
+// Binds to the peer's address, or to ours if that is not of this host (the peer is behind a VI).
+long BindBridge(int listener, const pstn_ep& ep, sockaddr* sa, socklen_t* len) {
+  long r = -EADDRNOTAVAIL;
+  for (pstn_addr at : {ep.peer, ep.local}) {
+    if (r != -EADDRNOTAVAIL) break;
+    at.port = 0;
+    *len = sizeof(sockaddr_storage);
+    AddrToSockaddr(at, ep.family, sa, len);
+    r = sys::Call(SYS_bind, listener, sa, static_cast<long>(*len));
+  }
+  return r;
+}
+
+// Connects `fd` to a socket of ours; its address is the peer's if it can be, its port the kernel's
+// choice. Returns our end, or -errno.
+long ConnectPair(int fd, const pstn_ep& ep) {
+  int family = static_cast<int>(ep.family);
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_SMC) != 0) {  // connected, beside the rings
+    const sockaddr none = {AF_UNSPEC, {}};
+    (void)sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
+  }
+  int listener = sys::Socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (listener < 0) return listener;
+  sockaddr_storage ss = {};
+  auto* sa = reinterpret_cast<sockaddr*>(&ss);
+  socklen_t len = sizeof ss;
+  long r = BindBridge(listener, ep, sa, &len);
+  if (r == 0) r = sys::Call(SYS_listen, listener, 1L);
+  if (r == 0) r = sys::Call(SYS_getsockname, listener, sa, &len);
+  if (r == 0) r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
+  pollfd p = {listener, POLLIN, 0};
+  constexpr long kWaitMs = 2000;
+  if (r == -EINPROGRESS || r == 0) r = sys::Call(SYS_poll, &p, 1L, kWaitMs) == 1 ? 0 : -ETIMEDOUT;
+  // Anybody on the host can connect: the one we want has the name of our socket.
+  while (r == 0) {
+    sockaddr_storage mine = {}, other = {};
+    socklen_t mine_len = sizeof mine, other_len = sizeof other;
+    long end = sys::Call(SYS_accept4, listener, &other, &other_len,
+                         static_cast<long>(SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (end < 0) {
+      r = end;
+    } else if (sys::Call(SYS_getsockname, fd, &mine, &mine_len) == 0 && mine_len == other_len &&
+               memcmp(&mine, &other, mine_len) == 0) {
+      r = end;
+    } else {
+      sys::Close(static_cast<int>(end));
+    }
+  }
+  sys::Close(listener);
+  return r;
+}
+
+// The connection's state, as it is: a new owner of the same ring positions. Under both locks of
+// `from` and of `to`, which was another connection's: who still looks for that one, a sweep of idle
+// rings, takes its lock to find out.
+void CopyConnection(pstn_ep& to, const pstn_ep& from) {
+  constexpr uint32_t kCarried = PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG;
+  to.lgr_idx = from.lgr_idx;
+  to.conn_idx = from.conn_idx;
+  to.side = from.side;
+  to.conn_gen = from.conn_gen;
+  to.local = from.local;
+  to.peer = from.peer;
+  // The bridge reads the urgent byte in its place, and knows it by the mark.
+  FetchOr(to.flags, PSTN_EPF_NONBLOCK | PSTN_EPF_OOBINLINE | (LoadRelaxed(from.flags) & kCarried));
+  CopyButLock(to.tx, from.tx);
+  CopyButLock(to.rx, from.rx);
+}
+
+// The step that counts. After each store a death is mended by FinishTakeOver.
+bool ChangeHands(pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
+  pstn_stack& s = Stack();
+  Guard tx(from.tx.lock);
+  Guard rx(from.rx.lock);
+  if (LoadAcquire(from.state) != PSTN_EP_ESTABLISHED) return false;
+  Guard to_tx(to.tx.lock);
+  Guard to_rx(to.rx.lock);
+  CopyConnection(to, from);
+  StoreRelaxed(to.took_over, EpIdx(s, from) + 1);
+  SetState(to, PSTN_EP_ESTABLISHED);
+  StoreRelease(e.ref->conn_ep[from.conn_idx % PSTN_CONNS], EpIdx(s, to) + 1);
+  StoreRelaxed(from.tx.ring, 0u);  // they are `to`'s to give back
+  StoreRelaxed(from.tx.old_ring, 0u);
+  StoreRelaxed(from.reason, kReasonExported);
+  FetchOr(from.flags, PSTN_EPF_EXPORTED | PSTN_EPF_DIRTY);
+  SetState(from, PSTN_EP_KERNEL);
+  StoreRelease(to.took_over, 0u);
+  return true;
+}
+
+long TakeOverConnection(int fd, pstn_ep& from, Taken taken, void* context) {
+  ConnEnd e;
+  if (!Resolve(from, e)) return -ECONNRESET;
+  FetchOr(from.flags, PSTN_EPF_DIRTY | PSTN_EPF_DUPPED);  // never again for the fd cache
+  long end = ConnectPair(fd, from);
+  if (end < 0) return end;
+  uint32_t idx = NewEp(from.family);
+  long ring_fd = idx != PSTN_NONE ? OpenFdFor(Stack().eps[idx], idx, false, true) : -ENOBUFS;
+  if (ring_fd < 0) {
+    if (idx != PSTN_NONE) GiveEp(Stack(), idx);
+    sys::Close(static_cast<int>(end));
+    return ring_fd;
+  }
+  ApplyOptions(fd, from);
+  SetBlocking(fd, (LoadRelaxed(from.flags) & PSTN_EPF_NONBLOCK) == 0);
+  if (!ChangeHands(from, e, Stack().eps[idx])) {
+    (void)SockClose(static_cast<int>(ring_fd), PSTN_FD_EP | idx);
+    sys::Close(static_cast<int>(end));
+    return LoadAcquire(from.state) == PSTN_EP_KERNEL ? 0 : -ECONNRESET;
+  }
+  FetchAdd(Stack().hdr.reasons[kReasonExported], 1u);
+  kVerbs.wire_rehouse(fd, Stack().eps[idx]);
+  ShutKernelSocket(fd, from);
+  // Threads that sleep on the ring go on in the kernel, and event sets look there.
+  AnnounceLocal(g_proc.bells, e);
+  PostEp(from);
+  taken(context, static_cast<int>(ring_fd), static_cast<int>(end));
+  return 0;
+}
+
+// A client of the kernel's listener in the place of one that waits in ours.
+long TakeOverQueue(int fd, pstn_ep& listener, Taken taken, void* context) {
+  sockaddr_storage ss = {};
+  socklen_t len = sizeof ss;
+  long r = sys::Call(SYS_getsockname, fd, &ss, &len);
+  pstn_stack& s = Stack();
+  for (uint32_t idx; r >= 0 && (idx = DequeueEmbryo(listener)) != PSTN_NONE;) {
+    long ring_fd = OpenFdFor(s.eps[idx], idx, false, true);
+    FetchOr(s.eps[idx].flags, PSTN_EPF_NONBLOCK);
+    SetState(s.eps[idx], PSTN_EP_ESTABLISHED);
+    if (ring_fd < 0) {
+      CloseEp(s.eps[idx]);
+      return ring_fd;
+    }
+    int client = sys::Socket(ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    r = client < 0 ? client : sys::Call(SYS_connect, client, &ss, static_cast<long>(len));
+    if (r == -EINPROGRESS) r = 0;
+    taken(context, static_cast<int>(ring_fd), client);
+  }
+  return r;
+}
+
+}  // namespace
+
+long TakeOver(int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* context) {
+  pstn_ep* from = EpAt(Stack(), ep_idx);
+  if (from == nullptr || !RefEntry(PSTN_FD_EP | ep_idx)) {
+    sys::Close(fd);
+    return -ESTALE;
+  }
+  SetFd(fd, PSTN_FD_EP | ep_idx);          // our death drops the reference
+  if (LoadAcquire(from->gen) != ep_gen) {  // another one by now
+    (void)SockClose(fd, PSTN_FD_EP | ep_idx);
+    return -ESTALE;
+  }
+  uint32_t state = LoadAcquire(from->state);
+  long r = state == PSTN_EP_ESTABLISHED ? TakeOverConnection(fd, *from, taken, context)
+           : state == PSTN_EP_KERNEL    ? TakeOverQueue(fd, *from, taken, context)
+                                        : -ESTALE;
+  (void)SockClose(fd, PSTN_FD_EP | ep_idx);
+  return r;
+}
+
+void FinishTakeOver(pstn_ep& taker) {
+  uint32_t idx = taker.took_over - 1;
+  taker.took_over = 0;
+  pstn_ep* from = EpAt(Stack(), idx);
+  if (from == nullptr || LoadAcquire(taker.state) != PSTN_EP_ESTABLISHED ||
+      LoadAcquire(from->state) != PSTN_EP_ESTABLISHED || from->lgr_idx != taker.lgr_idx ||
+      from->conn_idx != taker.conn_idx) {
+    return;
+  }
+  StoreRelaxed(from->reason, kReasonExported);
+  FetchOr(from->flags, PSTN_EPF_EXPORTED | PSTN_EPF_DIRTY);
+  SetState(*from, PSTN_EP_KERNEL);
+  ConnEnd e;
+  if (Resolve(*from, e)) AnnounceLocal(g_proc.bells, e);
+  PostEp(*from);
+}
+
+}  // namespace postern

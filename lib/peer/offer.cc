@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// offer.cc - the connection slot of a handshake: made by the client, taken over by the server's
+// posternd, or withdrawn.
+//
+// It is the word of docs/protocols/smcd.md: PSTN_CS_OFFERED becomes SYN (attached) or FREE
+// (withdrawn), by compare-and-swap, so that the two sides never believe different things.
+#include <cstring>
+
+#include "base/sys.h"
+#include "control/control_smc.h"
+#include "endpoint/addr.h"
+#include "endpoint/state.h"
+#include "family/family.h"
+#include "peer/connect.h"
+#include "peer/negotiate.h"
+#include "peer/pair.h"
+
+namespace postern {
+
+namespace {
+
+bool SameName(const pstn_addr& a, const pstn_addr& b) {
+  return memcmp(a.ip, b.ip, sizeof a.ip) == 0 && a.port == b.port;
+}
+
+}  // namespace
+
+bool NamesOf(int fd, pstn_addr& local, pstn_addr& peer) {
+  sockaddr_storage ss = {};
+  auto* sa = reinterpret_cast<sockaddr*>(&ss);
+  socklen_t len = sizeof ss;
+  if (sys::Call(SYS_getsockname, fd, sa, &len) < 0 ||
+      !AddrFromSockaddr(sa, len, sa->sa_family, local))
+    return false;
+  len = sizeof ss;
+  return sys::Call(SYS_getpeername, fd, sa, &len) == 0 &&
+         AddrFromSockaddr(sa, len, sa->sa_family, peer);
+}
+
+bool OfferConn(pstn_ep& ep, const Offered& to, const pstn_addr& local, const pstn_addr& peer) {
+  ConnSlot slot;
+  if (TakeConnSlot(to.stack, slot) != kReasonNone) return false;
+  ep.owner_slot = g_proc.slot;  // who dies meanwhile: RecoverConns
+  FillConn(ep, slot, to.ep_idx, to.ep_gen, peer, local);
+  StoreRelease(LgrConn(slot.lgr, slot.conn).setup.state, PSTN_CS_OFFERED);
+  return true;
+}
+
+bool OfferTaken(const pstn_ep& ep) {
+  uint8_t* lgr = LgrBase(g_proc.view, LoadRelaxed(ep.lgr_idx));
+  return lgr != nullptr && LoadAcquire(LgrConn(lgr, ep.conn_idx).setup.state) != PSTN_CS_OFFERED;
+}
+
+bool WithdrawOffer(pstn_ep& ep) {
+  const uint32_t idx = LoadRelaxed(ep.lgr_idx);
+  uint8_t* lgr = LgrBase(g_proc.view, idx);
+  if (lgr == nullptr) return true;
+  pstn_lgr_ref& ref = Stack().lgrs[idx];
+  uint32_t state = PSTN_CS_OFFERED;
+  if (!CompareExchange(LgrConn(lgr, ep.conn_idx).setup.state, state, PSTN_CS_FREE)) return false;
+  StoreRelease(ref.conn_ep[ep.conn_idx % PSTN_CONNS], 0u);
+  GiveConn(ref, ep.conn_idx);
+  StoreRelaxed(ep.lgr_idx, PSTN_NONE);
+  return true;
+}
+
+void AcceptOffer(pstn_ep& ep) {
+  NoteNews(g_proc.bells);
+  SetState(ep, PSTN_EP_ESTABLISHED);
+  ShowConnected(ep);
+}
+
+bool AdmitOffered(uint32_t lgr_idx, Admitted& as) {
+  uint8_t* lgr = LgrBase(g_proc.view, lgr_idx);
+  if (lgr == nullptr || as.conn >= PSTN_CONNS) return false;
+  pstn_conn& c = LgrConn(lgr, as.conn);
+  if (LoadAcquire(c.setup.state) != PSTN_CS_OFFERED || LoadRelaxed(c.setup.gen) != as.conn_gen ||
+      c.setup.listener_idx != as.ep_idx || c.setup.listener_gen != as.ep_gen)
+    return false;
+  as.translated = !SameName(c.setup.client, as.client) || !SameName(c.setup.server, as.server);
+  // The program sees the names that TCP has here, where addresses were translated.
+  c.setup.client = as.client;
+  c.setup.server = as.server;
+  uint32_t& pending = LgrHdr(lgr).pending[as.ep_idx % PSTN_PENDING];
+  FetchAdd(pending, 1u);  // before it can be accepted
+  uint32_t state = PSTN_CS_OFFERED;
+  if (!CompareExchange(c.setup.state, state, PSTN_CS_SYN)) {
+    FetchSub(pending, 1u);
+    return false;
+  }
+  AnnounceSyn(g_proc.bells, lgr, as.conn);
+  (void)sys::FutexWake(&c.setup.state, 1);
+  return true;
+}
+
+}  // namespace postern

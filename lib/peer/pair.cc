@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// pair.cc - a connection slot towards another stack: in which of the pair's link groups.
+//
+// A link group holds PSTN_CONNS connections. When all that a pair has are full, posternd makes it
+// one more, up to PSTN_PAIR_LGRS (docs/adr/0008). A connect looks first where the last one towards
+// that stack found room, so it does not matter to it how many link groups there are; only one that
+// meets a full group looks at the others of the pair, and only one that meets full groups alone
+// asks posternd.
+#include <cerrno>
+
+#include "control/posternd.h"
+#include "family/family.h"
+#include "peer/pair.h"
+#include "state/slab.h"
+
+namespace postern {
+namespace {
+
+constexpr uint32_t kHints = 256;
+uint32_t hints[kHints];  // by server stack: link group + 1, where there was room; wrong ones cost a
+                         // look
+
+constexpr int kAsks = 4;  // others of the family may fill what posternd has made before we get it
+
+bool IsClientOf(const pstn_lgr_ref& ref, const pstn_uuid& stack) {
+  return LoadAcquire(ref.state) == 1 && ref.side == 0 && SameUuid(ref.peer, stack);
+}
+
+bool TakeIn(uint32_t idx, const pstn_uuid& stack, ConnSlot& out) {
+  if (idx >= PSTN_LGRS) return false;
+  pstn_lgr_ref& ref = Stack().lgrs[idx];
+  if (!IsClientOf(ref, stack)) return false;
+  if (LoadRelaxed(ref.conns) >= PSTN_CONNS && LoadRelaxed(ref.zombies) == 0) return false;
+  uint8_t* lgr = EnsureLgr(idx);
+  if (lgr == nullptr) return false;
+  uint32_t conn = TakeConn(ref, lgr);
+  if (conn == PSTN_NONE) return false;
+  out = {idx, conn, lgr};
+  return true;
+}
+
+// `fn` gets each link group in which we are the client of `stack`, until it says true.
+template <typename Fn>
+bool EachOfPair(const pstn_uuid& stack, Fn fn) {
+  pstn_stack& s = Stack();
+  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
+  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    if (IsClientOf(s.lgrs[i], stack) && fn(i)) return true;
+  }
+  return false;
+}
+
+bool TakeInAny(const pstn_uuid& stack, ConnSlot& out) {
+  return EachOfPair(stack, [&](uint32_t i) { return TakeIn(i, stack, out); });
+}
+
+// Slots that the server has left since we closed them, where TakeConn did not look.
+bool TakeSwept(const pstn_uuid& stack, ConnSlot& out) {
+  return EachOfPair(stack, [&](uint32_t i) {
+    pstn_lgr_ref& ref = Stack().lgrs[i];
+    uint8_t* lgr = LgrBase(g_proc.view, i);
+    if (lgr == nullptr || LoadRelaxed(ref.zombies) == 0) return false;
+    SweepZombies(ref, lgr);
+    return TakeIn(i, stack, out);
+  });
+}
+
+Reason ReasonOf(int error) {
+  switch (error) {
+    case -ENOTCONN:
+      return kReasonNoDaemon;
+    case -ENOMEM:
+      return kReasonNoMemory;
+    case -ENOSPC:
+      return kReasonLgrFull;
+    default:
+      return kReasonDaemonRefused;
+  }
+}
+
+// A link group that the pair does not have yet: the first, or one more.
+Reason TakeInNew(const pstn_uuid& stack, ConnSlot& out) {
+  for (int i = 0; i < kAsks; i++) {
+    const uint32_t known = LinksKnown(stack);
+    uint32_t idx = PSTN_NONE;
+    int r = CtlIntroduce(stack, known, &idx);
+    if (r != 0) return ReasonOf(r);
+    if (TakeIn(idx, stack, out) || TakeInAny(stack, out)) return kReasonNone;
+  }
+  return kReasonLgrFull;
+}
+
+}  // namespace
+
+uint32_t LinksKnown(const pstn_uuid& stack, uint32_t* free_slots) {
+  uint32_t known = 0, free = 0;
+  (void)EachOfPair(stack, [&](uint32_t i) {
+    const uint32_t conns = LoadRelaxed(Stack().lgrs[i].conns);
+    known++;
+    free += conns < PSTN_CONNS ? PSTN_CONNS - conns : 0;
+    return false;
+  });
+  if (free_slots != nullptr) *free_slots = free;
+  return known;
+}
+
+Reason TakeConnSlot(const pstn_uuid& stack, ConnSlot& out, MayAsk may_ask) {
+  uint32_t& hint = hints[stack.lo % kHints];
+  const uint32_t likely = LoadRelaxed(hint);
+  if (likely != 0 && TakeIn(likely - 1, stack, out)) return kReasonNone;
+  if (!TakeInAny(stack, out) && !TakeSwept(stack, out)) {
+    const Reason why = may_ask == MayAsk::kYes ? TakeInNew(stack, out) : kReasonLgrFull;
+    if (why != kReasonNone) return why;
+  }
+  StoreRelaxed(hint, out.lgr_idx + 1);
+  return kReasonNone;
+}
+
+}  // namespace postern

@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// verbs.cc - who answers what lower rooms say (family/verbs.h).
+#include "family/verbs.h"
+#include "control/posternd.h"
+#include "event/epoll.h"
+#include "life/process.h"
+#include "offhost/datagram.h"
+#include "offhost/datagram_calls.h"
+#include "offhost/wire.h"
+#include "offhost/wire_calls.h"
+#include "offhost/wire_options.h"
+#include "peer/close.h"
+#include "peer/connect.h"
+#include "peer/export.h"
+
+namespace postern {
+namespace {
+
+bool WireIsReintroduced(LineAsk ask) {
+  if (WireReintroduce(ask) != 0) return false;
+  WireKeepPorts(ask);
+  return true;
+}
+bool WireIsEnd(uint32_t lgr, uint32_t conn) { return EngineEnd(lgr, conn) != nullptr; }
+void WireHush(pstn_ep& ep) { WireUnlisten(ep, Unfilter::kHush); }
+void WireLeave(pstn_ep& ep) { WireUnlisten(ep, Unfilter::kLeave); }
+
+}  // namespace
+
+constexpr Verbs kVerbs = {
+    .make_stack = MakeStack,
+    .map_lgr = MapLgrOf,
+    .last_reference = LastReference,
+    .leave_to_kernel = SockExport,
+    .admit_syns = AdmitSyns,
+    .line_lost = SockEpollLineLost,
+    .datagram_readiness = DatagramReadiness,
+    .datagram_touch = DatagramTouch,
+    .datagram_connect = DatagramConnect,
+    .datagram_leave = DatagramLeave,
+    .datagram_closed = DatagramClosed,
+    .wire_poll = WirePoll,
+    .wire_wrote = WireWroteOne,
+    .wire_events = WireCountEvents,
+    .wire_sleeps = WireSleeps,
+    .wire_awake = WireAwake,
+    .wire_errands = WireErrands,
+    .wire_reintroduce = WireIsReintroduced,
+    .wire_refilter = WireRefilter,
+    .wire_retry = WireRetry,
+    .wire_connect = WireConnect,
+    .wire_await_connected = WireAwaitConnected,
+    .wire_give_up = WireGiveUp,
+    .wire_is_end = WireIsEnd,
+    .wire_inherit = WireInherit,
+    .wire_rehouse = WireRehouse,
+    .wire_listen_again = WireListenAgain,
+    .wire_unlisten = WireHush,
+    .wire_leave = WireLeave,
+};
+
+}  // namespace postern

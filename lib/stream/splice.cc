@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+// splice.cc - sendfile and splice: between a file or a pipe and a connection.
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/marks.h"
+#include "event/block.h"
+#include "event/spin.h"
+#include "family/family.h"
+#include "stream/stream.h"
+
+namespace postern {
+namespace {
+
+constexpr size_t kBounce = 32768;
+constexpr size_t kMostAhead = 1u << 20;  // no ring is larger
+
+// Sends all of `bytes` or, if the socket would block or fails, as much as went.
+long SendAll(Call& call, const uint8_t* data, size_t bytes, size_t ahead) {
+  iovec iov = {const_cast<uint8_t*>(data), bytes};
+  return SockSend(call, &iov, 1, MSG_NOSIGNAL, ahead);
+}
+
+}  // namespace
+
+long SockSendFile(Call& call, int in_fd, off_t* offset, size_t count) {
+  const pstn_ep& ep = *call.ep();
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL) return kPass;
+  if (count == 0) return 0;
+  if (state != PSTN_EP_ESTABLISHED) return -EPIPE;
+  alignas(64) uint8_t bounce[kBounce];
+  // Read at an explicit position: what the socket does not take has then not been consumed.
+  if (offset != nullptr && BadPointer(offset)) return -EFAULT;
+  long at = offset != nullptr ? static_cast<long>(*offset)
+                              : sys::Call(SYS_lseek, in_fd, 0L, static_cast<long>(SEEK_CUR));
+  if (at < 0) return offset != nullptr || at == -ESPIPE ? -EINVAL : at;
+  size_t done = 0;
+  long error = 0;
+  while (done < count) {
+    size_t want = count - done < kBounce ? count - done : kBounce;
+    long got = sys::Call(SYS_pread64, in_fd, static_cast<uint8_t*>(bounce), want,
+                         at + static_cast<long>(done));
+    if (got <= 0) {
+      error = got;
+      break;
+    }
+    // A file may be shorter than what was asked for.
+    size_t rest = count - done - static_cast<size_t>(got);
+    long sent =
+        SendAll(call, bounce, static_cast<size_t>(got), rest < kMostAhead ? rest : kMostAhead);
+    if (sent < 0) {
+      error = sent;
+      break;
+    }
+    done += static_cast<size_t>(sent);
+    if (sent < got) break;
+  }
+  if (offset != nullptr) {
+    *offset += static_cast<off_t>(done);
+  } else if (done != 0) {
+    (void)sys::Call(SYS_lseek, in_fd, at + static_cast<long>(done), static_cast<long>(SEEK_SET));
+  }
+  return done != 0 ? static_cast<long>(done) : error;
+}
+
+namespace {
+
+// The kernel's splice() does not step over the urgent byte: it waits there. 0: go on.
+long StopAtMark(const Call& call, bool nonblock, bool* ended) {
+  pstn_ep& ep = *call.ep();
+  ConnEnd e;
+  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(ep, e) || !LookAtMark(e).at)
+    return 0;
+  const uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  if ((peer & PSTN_CF_RST) == 0 &&
+      ((peer & PSTN_CF_FIN) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0)) {
+    *ended = true;  // nothing comes that would push it on
+    return 0;
+  }
+  if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
+  auto past = [&] { return PeerEnded(e) || !Here(ep) || !LookAtMark(e).at; };
+  Wait w = WaitFor(call, e.ctl().rx_wait, 1, past, Deadline::Never(), Restart::kIfAsked);
+  *ended = Here(ep) && LookAtMark(e).at;
+  return w == Wait::kInterrupted || w == Wait::kRestarts ? WaitFailed(w) : 0;
+}
+
+// Socket to pipe: what the pipe takes is taken from the ring, so nothing is lost in between.
+// `wait`: for data, unless the socket is non-blocking; SPLICE_F_NONBLOCK (`nonblock`) is the
+// pipe's.
+long SpliceOut(Call& call, int pipe, size_t len, bool wait, bool nonblock) {
+  bool ended = false;
+  long stop = StopAtMark(call, !wait, &ended);
+  if (stop != 0 || ended) return stop;
+  alignas(64) uint8_t bounce[kBounce];
+  iovec iov = {bounce, len < kBounce ? len : kBounce};
+  long got = SockRecv(call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
+  if (got <= 0) return got;
+  pollfd p = {pipe, POLLOUT, 0};
+  long room = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
+  if (room < 0) return room;
+  if (room == 0) return -EAGAIN;
+  // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
+  size_t n = static_cast<size_t>(got) < 4096 ? static_cast<size_t>(got) : 4096;
+  long wrote = sys::Call(SYS_write, pipe, static_cast<uint8_t*>(bounce), n);
+  if (wrote <= 0) return wrote;
+  iov.iov_len = static_cast<size_t>(wrote);
+  long taken = SockRecv(call, &iov, 1, MSG_DONTWAIT);
+  if (taken != kPass) return taken;
+  return sys::Call(SYS_recvfrom, call.fd(), iov.iov_base, iov.iov_len,
+                   static_cast<long>(MSG_WAITALL), 0L,
+                   0L);  // it is on its way there
+}
+
+// Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
+long SpliceIn(int pipe, Call& call, size_t len, bool nonblock) {
+  pstn_ep& ep = *call.ep();
+  ConnEnd e;
+  uint32_t state = LoadAcquire(ep.state);
+  if (state != PSTN_EP_ESTABLISHED)  // exported, perhaps, since this call began
+    return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
+  if (!Resolve(ep, e)) return -ECONNRESET;
+  iovec none = {nullptr, 0};
+  long stop = SockSend(call, &none, 1, MSG_NOSIGNAL);  // an error leaves the pipe as it was
+  if (stop < 0) return stop;
+  auto takes = [&] { return WritableOrEnded(e) || Writable(e); };  // it may grow
+  if (!takes()) {
+    if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) {
+      FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+      FullFence();
+      if (!takes()) return -EAGAIN;
+    } else {
+      const Wait w = WaitFor(call, e.ctl().tx_wait, PSTN_TXW_FUTEX, takes, Deadline::Never(),
+                             Restart::kIfAsked);
+      if (w == Wait::kInterrupted || w == Wait::kRestarts) return WaitFailed(w);
+    }
+  }
+  // A writable ring has an eighth free, 512 bytes at the least; a peer that is gone takes it all.
+  constexpr size_t kSurelyTaken = 448;
+  alignas(64) uint8_t bounce[kBounce];
+  const bool gone = (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0;
+  const size_t most = gone ? kBounce : kSurelyTaken;
+  pollfd p = {pipe, POLLIN, 0};
+  long there = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
+  if (there < 0) return there;
+  if (there == 0) return -EAGAIN;
+  long got = sys::Call(SYS_read, pipe, static_cast<uint8_t*>(bounce), len < most ? len : most);
+  if (got <= 0) return got;
+  size_t done = 0;
+  while (done < static_cast<size_t>(got)) {
+    iovec iov = {bounce + done, static_cast<size_t>(got) - done};
+    long r = SockSend(call, &iov, 1, MSG_NOSIGNAL);
+    if (r == kPass)
+      r = sys::Call(SYS_sendto, call.fd(), iov.iov_base, iov.iov_len,
+                    static_cast<long>(MSG_NOSIGNAL), 0L, 0L);
+    if (r > 0) done += static_cast<size_t>(r);
+    if (r < 0 && r != -EAGAIN && r != -EINTR) return done != 0 ? static_cast<long>(done) : r;
+    if (r == -EAGAIN) (void)Spin([&] { return WritableOrEnded(e); }, Deadline::AfterMs(1));
+  }
+  return static_cast<long>(done);
+}
+
+// The other end has to be a pipe, and not its `wrong` end.
+long CheckPipe(int fd, int wrong) {
+  int fl = sys::Fcntl(fd, F_GETFL, 0);
+  if (fl < 0) return fl;
+  if ((fl & O_ACCMODE) == wrong) return -EBADF;
+  return sys::Fcntl(fd, F_GETPIPE_SZ, 0) < 0 ? -EINVAL : 0;
+}
+
+}  // namespace
+
+long SockSplice(Call& call_in, Call& call_out, int fd_in, int fd_out, size_t len, unsigned flags) {
+  pstn_ep *in = call_in.ep(), *out = call_out.ep();
+  if (in != nullptr && LoadAcquire(in->state) == PSTN_EP_KERNEL) in = nullptr;
+  if (out != nullptr && LoadAcquire(out->state) == PSTN_EP_KERNEL) out = nullptr;
+  if (in == nullptr && out == nullptr) return kPass;
+  if (len == 0) return 0;
+  constexpr unsigned kKnown = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;
+  if ((flags & ~kKnown) != 0) return -EINVAL;
+  if (in != nullptr && out != nullptr) return -EINVAL;  // one end must be a pipe
+  bool nonblock = (flags & SPLICE_F_NONBLOCK) != 0;
+  long other = in != nullptr ? CheckPipe(fd_out, O_RDONLY) : CheckPipe(fd_in, O_WRONLY);
+  if (other != 0) return other;
+  size_t done = 0;
+  while (done < len) {
+    long r = in != nullptr
+                 ? SpliceOut(call_in, fd_out, len - done, done == 0, nonblock || done != 0)
+                 : SpliceIn(fd_in, call_out, len - done, nonblock || done != 0);
+    if (r < 0 && r != -EAGAIN && r != -EINTR && r != kRestart && done != 0 && in != nullptr)
+      StoreRelaxed(in->error, static_cast<uint32_t>(-r));  // for the next call
+    if (r <= 0) return done != 0 ? static_cast<long>(done) : r;
+    done += static_cast<size_t>(r);
+  }
+  return static_cast<long>(done);
+}
+
+}  // namespace postern
