@@ -150,7 +150,7 @@ void ExportInherited(bool spawn) {
 
 void ExportConfined() {
   if (g_proc.confined) return;
-  g_proc.confined = true;
+  g_proc.confined = g_proc.bells.confined = true;
   FenceWithoutKernel();
   if (!g_proc.attached) return;
   uint32_t hw = LoadAcquire(g_fd_hw);

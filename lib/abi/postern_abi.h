@@ -266,7 +266,8 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 state;  /* (a) PSTN_EP_* */
   pstn_u32 gen;    /* (a) changes at each reuse */
   pstn_u32 refs;   /* (a) fds, over all processes, that mean this endpoint; +1 in an accept queue */
-  pstn_u32 family; /* (c) AF_INET or AF_INET6 */
+  pstn_u16 family; /* (c) AF_INET or AF_INET6 */
+  pstn_u16 poller; /* (l: item_lock) the sum of the pollers' waiters: of one, its waiter */
   pstn_u32 flags;  /* (a) PSTN_EPF_* */
   pstn_u32 reason; /* (a) why it is not accelerated; base/schema/reasons.def */
   pstn_u32 lgr_idx, conn_idx; /* (c once established) */

@@ -392,11 +392,11 @@ bool IsParkedHere(int number) {
 }
 
 void UsesForget() {
+  if (t_uses != nullptr) {
+    for (Use& u : t_uses->at) u.owed = 0;
+    for (uint32_t k = 0; k < t_uses->many_count; k++) t_uses->many[k].owed = 0;
+  }
   UsesAfterFork();
-  for (uint32_t i = 0; i < parked_hw; i++) parked[i].users = 0;
-  if (t_uses == nullptr) return;
-  for (Use& u : t_uses->at) u.owed = 0;
-  for (uint32_t k = 0; k < t_uses->many_count; k++) t_uses->many[k].owed = 0;
 }
 
 void UsesAfterFork() {

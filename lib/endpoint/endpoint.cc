@@ -60,7 +60,7 @@ uint32_t NewEp(uint32_t family) {
   if (idx == PSTN_NONE) return idx;
   pstn_ep& ep = s.eps[idx];
   Clear(ep);
-  ep.family = family;
+  ep.family = static_cast<uint16_t>(family);
   StoreRelaxed(ep.refs, 1u);
   StoreRelaxed(ep.next, PSTN_NONE);
   ep.accept_head = ep.accept_tail = ep.listener = PSTN_NONE;

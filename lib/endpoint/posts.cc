@@ -38,6 +38,16 @@ void UseWaiter(uint8_t* lgr, uint32_t side, uint32_t waiter) {
     MarkIn(lgr, side, waiter, PSTN_EV_USED);
 }
 
+namespace {
+
+// The waiter of the only thread that sleeps in poll() on `ep`; PSTN_NONE: there is none, or not one
+// alone. Needs item_lock.
+uint32_t OnlyPoller(const pstn_ep& ep) {
+  return ep.pollers == 1 && ep.poller < PSTN_WAITERS ? ep.poller : PSTN_NONE;
+}
+
+}  // namespace
+
 void RenotifyLocked(pstn_ep& ep) {
   if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) return;
   ConnEnd e;
@@ -51,7 +61,13 @@ void RenotifyLocked(pstn_ep& ep) {
     UseWaiter(e.lgr, e.side, w);
     notify = notify == 0 || notify == w + 1 ? w + 1 : PSTN_NOTIFY_ALL;
   }
-  if (ep.pollers != 0) notify = PSTN_NOTIFY_ALL;
+  const uint32_t poller = OnlyPoller(ep);
+  if (notify == 0 && poller != PSTN_NONE) {
+    UseWaiter(e.lgr, e.side, poller);
+    notify = poller + 1;
+  } else if (ep.pollers != 0) {
+    notify = PSTN_NOTIFY_ALL;
+  }
   StoreRelaxed(e.ctl().rx_notify, notify);
   FullFence();  // [F1]: who sets it looks at the connection's state afterwards
 }
@@ -59,7 +75,7 @@ void RenotifyLocked(pstn_ep& ep) {
 void PostEp(pstn_ep& ep) {
   pstn_stack& s = Stack();
   Lock(ep.item_lock);
-  uint32_t pollers = ep.pollers;
+  const uint32_t pollers = ep.pollers, poller = OnlyPoller(ep);
   for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < 4096; guard++) {
     pstn_item& item = s.items[i];
     i = LoadRelaxed(item.ep_next);
@@ -74,6 +90,7 @@ void PostEp(pstn_ep& ep) {
     PostWaiter(g_proc.bells, s, waiter);
   }
   Unlock(ep.item_lock);
+  if (poller != PSTN_NONE) return PostWaiter(g_proc.bells, s, poller);
   if (pollers == 0) return;
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {

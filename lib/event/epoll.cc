@@ -46,7 +46,7 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
   Guard g(ep.item_lock);
   if (WatchesKernelOnly(ep)) return kPass;  // since a moment: MoveItemsToKernel has been by
   if (FindItem(s, ep, set_idx, fd, &prev) != PSTN_NONE) return -EEXIST;
-  uint32_t idx = TakeItem(s);
+  uint32_t idx = TakeItem(s, g_proc.whom);
   if (idx == PSTN_NONE) return -ENOSPC;
   const bool both = LoadRelaxed(ep.state) == PSTN_EP_LISTEN || IsDatagram(ep);
   if (both) {

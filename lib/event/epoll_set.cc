@@ -71,7 +71,7 @@ long MakeSet(int epfd) {
                      BellSender(g_proc.bells), &probe);
   if (r != -ENOENT) return r < 0 ? r : -EINVAL;
   pstn_stack& s = Stack();
-  uint32_t i = TakeEpoll(s);
+  uint32_t i = TakeEpoll(s, g_proc.whom);
   if (i == PSTN_NONE) return -ENOSPC;
   const uint64_t magic = SetMagic();
   Bed bed = MakeBed(PSTN_NONE);

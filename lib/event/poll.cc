@@ -4,6 +4,7 @@
 // Ours are looked at in place; the kernel's are asked with a zero timeout. When nothing is ready
 // the call sleeps in the kernel on the kernel's descriptors and the doorbell of a waiter, to which
 // all of ours are told to post meanwhile.
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -210,7 +211,7 @@ long LookAgain(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
 
 // Asks the endpoints to post, those that are held (SockPoll): another thread may have closed a
 // number, and it may be another socket's.
-void Register(const pollfd* fds, size_t n, KernelSet& k) {
+void Register(uint32_t waiter, const pollfd* fds, size_t n, KernelSet& k) {
   for (size_t i = 0; i < n; i++) {
     k.ours[i] = 0;
     pstn_ep* const left = k.Left(i, fds[i].fd);
@@ -222,16 +223,18 @@ void Register(const pollfd* fds, size_t n, KernelSet& k) {
     Guard g(ep->item_lock);
     k.ours[i] = static_cast<uint64_t>(LoadRelaxed(ep->gen)) << 32 | (EpIdx(Stack(), *ep) + 1);
     ep->pollers++;
+    ep->poller = static_cast<uint16_t>(ep->poller + waiter);
     RenotifyLocked(*ep);
   }
 }
-void Unregister(size_t n, const KernelSet& k) {
+void Unregister(uint32_t waiter, size_t n, const KernelSet& k) {
   for (size_t i = 0; i < n; i++) {
     if (k.ours[i] == 0) continue;
     pstn_ep& ep = Stack().eps[static_cast<uint32_t>(k.ours[i]) - 1];
     Guard g(ep.item_lock);
     if (LoadRelaxed(ep.gen) != k.ours[i] >> 32 || ep.pollers == 0) continue;
     ep.pollers--;
+    ep.poller = static_cast<uint16_t>(ep.poller - waiter);
     RenotifyLocked(ep);
   }
 }
@@ -240,7 +243,7 @@ void Unregister(size_t n, const KernelSet& k) {
 void GetUp(const Bed& bed, size_t n, KernelSet& k) {
   AnnounceSleep(bed.waiter, false);
   SpreadPosts();  // it may have been rung for all
-  Unregister(n, k);
+  Unregister(bed.waiter, n, k);
   StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 0u);
   MarkWaiter(bed.waiter, 0);
   GiveBed(bed);
@@ -280,14 +283,20 @@ long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
   return r < 0 ? r : 0;
 }
 
+// So many threads of this process nap, and at a fork those of its parent: together they look some
+// five thousand times a second, whether they are one or hundreds.
+uint32_t nappers = 0;  // (a)
+constexpr uint64_t kNapOfEachNs = 200'000, kLongestNapNs = 50'000'000;
+
 // The stack has no waiter left whom peers could wake: looks again and again, and sleeps in between.
 long PollByNaps(pollfd* fds, size_t n, KernelSet& k, const Deadline& until, const sigset_t* mask,
                 uint32_t interrupts) {
-  constexpr uint64_t kFirstNs = 50'000, kLongestNs = 2'000'000;
-  for (uint64_t nap_ns = kFirstNs;; nap_ns = nap_ns < kLongestNs ? 2 * nap_ns : kLongestNs) {
+  constexpr uint64_t kFirstNs = 50'000;
+  for (uint64_t nap_ns = kFirstNs;; nap_ns *= 2) {
     const long ready = LookAgain(fds, n, k, true);
     if (ready != 0 || until.left_ns() == 0) return ready;
     if (t_interrupts != interrupts) return -EINTR;
+    nap_ns = std::min({nap_ns, (FetchAdd(nappers, 1u) + 1) * kNapOfEachNs, kLongestNapNs});
     timespec nap = until.LeftTimespec(nap_ns);
     long r;
     {
@@ -296,10 +305,12 @@ long PollByNaps(pollfd* fds, size_t n, KernelSet& k, const Deadline& until, cons
       k.Renumber();
       r = Cancellable([&] { return sys::Call(SYS_ppoll, k.fds, k.count, &nap, mask, 8L); },
                       [&] {
+                        FetchSub(nappers, 1u);
                         k.calls.End();
                         k.Release();
                       });
     }
+    FetchSub(nappers, 1u);
     CtlDrain();
     (void)k.Fill(fds, n);
     if (r >= 0) continue;
@@ -378,7 +389,7 @@ long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask, const
   if (bed.waiter == PSTN_NONE)
     return Last(fds, n, k, PollByNaps(fds, n, k, until, mask, interrupts));
   StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 1u);
-  Register(fds, n, k);  // which may bring link groups that this process had not mapped
+  Register(bed.waiter, fds, n, k);  // which may bring link groups that this process had not mapped
   MarkWaiter(bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
   for (;;) {
     ClearNews(bed.waiter);

@@ -78,7 +78,7 @@ Bed MakeBed(uint32_t owner_slot) {
   Bed bed;
   uint32_t passed_over = PSTN_NONE;  // chained like the free ones
   for (;;) {
-    bed.waiter = TakeWaiter(s);
+    bed.waiter = TakeWaiter(s, g_proc.whom);
     if (bed.waiter != PSTN_NONE) StoreRelaxed(s.waiters[bed.waiter].nonce, NewUuid().lo);
     bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(NewBell(bed.waiter));
     if (bed.bell != -EADDRINUSE) break;

@@ -27,6 +27,7 @@ struct Process {
   bool attached = false;
   bool elsewhere = false;  // in another network namespace than the stack: ports mean others there
   bool confined = false;   // behind a seccomp filter: no more calls than the program's own
+  For whom = For::kProgram;
   pstn_lock init_lock{};
   Options opt{};
   RingLimits limits{};

@@ -86,7 +86,7 @@ pstn_fdchunk* ChunkFor(uint32_t fd, bool make) {
   uint32_t& place = s.slots[g_proc.slot].chunk[fd / PSTN_FDCHUNK_FDS];
   uint32_t idx = LoadAcquire(place);
   if (idx == PSTN_NONE && make) {
-    uint32_t fresh = TakeFdChunk(s);
+    uint32_t fresh = TakeFdChunk(s, g_proc.whom);
     if (fresh == PSTN_NONE) return nullptr;
     for (uint32_t& e : s.fdchunks[fresh].fd) StoreRelaxed(e, 0u);
     if (CompareExchange(place, idx, fresh)) {

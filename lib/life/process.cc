@@ -111,14 +111,10 @@ bool FillSlot(pstn_slot& slot) {
   return false;
 }
 
-// What a process without a slot inherits goes to the kernel by way of the stack's keeper, which is
-// a process of the stack itself. One more, for a keeper that follows one that is just ending.
-enum class For : uint32_t { kProgram = 2, kKeeper = 0 };  // slots that have to be left
-
-uint32_t TakeSlot(uint32_t state, For whom = For::kProgram) {
+uint32_t TakeSlot(uint32_t state) {
   pstn_stack& s = Stack();
   Guard g(s.hdr.slot_lock);
-  for (uint32_t i = 0; i < PSTN_SLOTS - static_cast<uint32_t>(whom); i++) {
+  for (uint32_t i = 0; i < Share(g_proc.whom, PSTN_SLOTS, 2); i++) {
     if (LoadRelaxed(s.slots[i].state) != PSTN_SL_FREE) continue;
     for (uint32_t& c : s.slots[i].chunk) StoreRelaxed(c, PSTN_NONE);
     StoreRelaxed(s.slots[i].told, 0u);
@@ -162,7 +158,7 @@ bool CopyTable(uint32_t to) {
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = LoadAcquire(from.chunk[c]);
     if (chunk >= PSTN_FDCHUNKS) continue;
-    uint32_t fresh = TakeFdChunk(s);
+    uint32_t fresh = TakeFdChunk(s, g_proc.whom);
     if (fresh == PSTN_NONE) return false;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
       uint32_t entry = LoadAcquire(s.fdchunks[chunk].fd[i]);
@@ -182,12 +178,12 @@ void UseOptions() {
   g_proc.limits.class_max = cls(g_proc.opt.ring_max);
 }
 
-bool Join(int stack_fd, uint32_t slot, For whom = For::kProgram) {
+bool Join(int stack_fd, uint32_t slot) {
   pstn_stack* s = MapStack(stack_fd);
   if (s == nullptr) return false;
   g_proc.view.s = s;
   g_proc.stack_fd = stack_fd;
-  g_proc.slot = slot != PSTN_NONE ? slot : TakeSlot(PSTN_SL_EMBRYO, whom);
+  g_proc.slot = slot != PSTN_NONE ? slot : TakeSlot(PSTN_SL_EMBRYO);
   if (g_proc.slot == PSTN_NONE) {
     UnmapStack(s);
     g_proc.view.s = nullptr;
@@ -424,7 +420,8 @@ bool MakeStack() {
 
 bool JoinStack(int stack_fd) {
   stack_fd = MoveHigh(stack_fd);
-  if (!g_proc.enabled || !Join(stack_fd, PSTN_NONE, For::kKeeper)) return false;
+  g_proc.whom = For::kKeeper;
+  if (!g_proc.enabled || !Join(stack_fd, PSTN_NONE)) return false;
   (void)FillSlot(Stack().slots[g_proc.slot]);
   g_proc.attached = true;
   CtlReconnect();

@@ -35,6 +35,7 @@ struct Bells {
   uint64_t* counters = nullptr;  // of the poster's stack
   uint32_t* told = nullptr;      // of the poster's slot
   uint32_t noted = 0;            // 1: *told is 1
+  bool confined = false;         // a seccomp filter may forbid socket()
 };
 int BellSender(Bells& b);
 // True if somebody holds that bell, in the one network namespace or the other.

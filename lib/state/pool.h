@@ -10,25 +10,25 @@
 
 namespace postern {
 
-// `next(i)` yields a reference to the link word of entry i. PSTN_NONE when all are taken.
+// `next(i)` yields a reference to the link word of entry i. PSTN_NONE when all are taken, or `most`
+// of them are.
 template <typename NextFn>
-uint32_t PoolTake(pstn_pool& pool, uint32_t limit, NextFn next) {
+uint32_t PoolTake(pstn_pool& pool, uint32_t limit, NextFn next, uint32_t most = PSTN_NONE) {
+  if (FetchAdd(pool.used, 1u) >= most) {
+    FetchSub(pool.used, 1u);
+    return PSTN_NONE;
+  }
   uint64_t head = LoadAcquire(pool.head);
   while (static_cast<uint32_t>(head) < limit) {
     uint32_t idx = static_cast<uint32_t>(head);
     uint64_t after = ((head >> 32) + 1) << 32 | LoadRelaxed(next(idx));
-    if (CompareExchange(pool.head, head, after)) {
-      FetchAdd(pool.used, 1u);
-      return idx;
-    }
+    if (CompareExchange(pool.head, head, after)) return idx;
   }
   uint32_t fresh = LoadRelaxed(pool.hw);
   while (fresh < limit) {
-    if (CompareExchange(pool.hw, fresh, fresh + 1)) {
-      FetchAdd(pool.used, 1u);
-      return fresh;
-    }
+    if (CompareExchange(pool.hw, fresh, fresh + 1)) return fresh;
   }
+  FetchSub(pool.used, 1u);
   return PSTN_NONE;
 }
 

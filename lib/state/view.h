@@ -73,30 +73,44 @@ inline uint32_t TakeEp(pstn_stack& s) {
 inline void GiveEp(pstn_stack& s, uint32_t idx) {
   PoolGive(s.hdr.eps, idx, [&](uint32_t i) -> uint32_t& { return s.eps[i].next; });
 }
-inline uint32_t TakeItem(pstn_stack& s) {
-  return PoolTake(s.hdr.items, PSTN_ITEMS,
-                  [&](uint32_t i) -> uint32_t& { return s.items[i].next; });
+
+// What programs leave of a table is for the stack's keepers: one that carries the connections which
+// have left the family, each with a registration in its set, and one that follows it. Without, a
+// program that has filled a table could not be helped by leaving its connections to the kernel.
+enum class For : uint8_t { kProgram, kKeeper };
+constexpr uint32_t Share(For whom, uint32_t all, uint32_t left) {
+  return whom == For::kKeeper ? all : all - left;
+}
+
+inline uint32_t TakeItem(pstn_stack& s, For whom = For::kProgram) {
+  return PoolTake(
+      s.hdr.items, PSTN_ITEMS, [&](uint32_t i) -> uint32_t& { return s.items[i].next; },
+      Share(whom, PSTN_ITEMS, PSTN_EPS));
 }
 inline void GiveItem(pstn_stack& s, uint32_t idx) {
   PoolGive(s.hdr.items, idx, [&](uint32_t i) -> uint32_t& { return s.items[i].next; });
 }
-inline uint32_t TakeEpoll(pstn_stack& s) {
-  return PoolTake(s.hdr.epolls, PSTN_EPOLLS,
-                  [&](uint32_t i) -> uint32_t& { return s.epolls[i].next; });
+inline uint32_t TakeEpoll(pstn_stack& s, For whom = For::kProgram) {
+  return PoolTake(
+      s.hdr.epolls, PSTN_EPOLLS, [&](uint32_t i) -> uint32_t& { return s.epolls[i].next; },
+      Share(whom, PSTN_EPOLLS, 2));
 }
 inline void GiveEpoll(pstn_stack& s, uint32_t idx) {
   PoolGive(s.hdr.epolls, idx, [&](uint32_t i) -> uint32_t& { return s.epolls[i].next; });
 }
-inline uint32_t TakeWaiter(pstn_stack& s) {
-  return PoolTake(s.hdr.waiters, PSTN_EVMAP_ALL,  // which is no waiter's
-                  [&](uint32_t i) -> uint32_t& { return s.waiters[i].next; });
+inline uint32_t TakeWaiter(pstn_stack& s, For whom = For::kProgram) {
+  return PoolTake(
+      s.hdr.waiters, PSTN_EVMAP_ALL,  // which is no waiter's, nor are the two first
+      [&](uint32_t i) -> uint32_t& { return s.waiters[i].next; },
+      Share(whom, PSTN_EVMAP_ALL - PSTN_EVMAP_WIRE - 1, 2));
 }
 inline void GiveWaiter(pstn_stack& s, uint32_t idx) {
   PoolGive(s.hdr.waiters, idx, [&](uint32_t i) -> uint32_t& { return s.waiters[i].next; });
 }
-inline uint32_t TakeFdChunk(pstn_stack& s) {
-  return PoolTake(s.hdr.fdchunks, PSTN_FDCHUNKS,
-                  [&](uint32_t i) -> uint32_t& { return s.fdchunks[i].next; });
+inline uint32_t TakeFdChunk(pstn_stack& s, For whom = For::kProgram) {
+  return PoolTake(
+      s.hdr.fdchunks, PSTN_FDCHUNKS, [&](uint32_t i) -> uint32_t& { return s.fdchunks[i].next; },
+      Share(whom, PSTN_FDCHUNKS, 2 * PSTN_EPS / PSTN_FDCHUNK_FDS));
 }
 inline void GiveFdChunk(pstn_stack& s, uint32_t idx) {
   PoolGive(s.hdr.fdchunks, idx, [&](uint32_t i) -> uint32_t& { return s.fdchunks[i].next; });

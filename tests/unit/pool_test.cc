@@ -92,7 +92,14 @@ TEST_CASE("pool: the stack's pools reach their limits") {
   std::set<uint32_t> waiters;
   for (uint32_t idx = TakeWaiter(world.stack()); idx != PSTN_NONE; idx = TakeWaiter(world.stack()))
     waiters.insert(idx);
+  CHECK(waiters.size() == PSTN_WAITERS - 5);
+  for (int i = 0; i < 2; i++) {  // its keepers find room
+    const uint32_t idx = TakeWaiter(world.stack(), For::kKeeper);
+    CHECK(idx != PSTN_NONE);
+    waiters.insert(idx);
+  }
   CHECK(waiters.size() == PSTN_WAITERS - 3);
+  CHECK(TakeWaiter(world.stack(), For::kKeeper) == PSTN_NONE);
   CHECK(waiters.count(PSTN_EVMAP_WIRE) == 0);
   CHECK(waiters.count(PSTN_EVMAP_SYN) == 0);
   const uint32_t ep = TakeEp(world.stack());
