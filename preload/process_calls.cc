@@ -9,6 +9,7 @@
 #include <sched.h>
 #include <setjmp.h>
 #include <spawn.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -45,8 +46,6 @@ void postern::Adopted(uint32_t slot, pid_t pid) {
 namespace {
 
 constexpr size_t kAttachBytes = 4096;
-constexpr size_t kMaxEnv = 8192;
-constexpr size_t kMaxArgs = 1024;
 constexpr size_t kMaxKept = 64;
 constexpr size_t kKeptBytes = 8192;
 
@@ -68,20 +67,47 @@ __attribute__((constructor(102))) void KeepEnvironment() {
   }
 }
 
+// A list of strings of any length, in memory of its own: the thread's stack may be small.
+class Strings {
+ public:
+  explicit Strings(size_t room) : bytes_(room * sizeof(char*)) {
+    const long r = sys::Call(SYS_mmap, 0L, bytes_, static_cast<long>(PROT_READ | PROT_WRITE),
+                             static_cast<long>(MAP_PRIVATE | MAP_ANONYMOUS), -1L, 0L);
+    if (r > 0 || r < -4095) all_ = reinterpret_cast<char**>(r);
+  }
+  ~Strings() {
+    if (all_ != nullptr) sys::Unmap(all_, bytes_);
+  }
+  Strings(const Strings&) = delete;
+  Strings& operator=(const Strings&) = delete;
+  char** get() const { return all_; }  // null: no memory
+
+ private:
+  const size_t bytes_;
+  char** all_ = nullptr;
+};
+
+size_t CountOf(char* const* strings) {
+  size_t n = 0;
+  while (strings != nullptr && strings[n] != nullptr) n++;
+  return n;
+}
+// What WithAttach needs for `envp`.
+size_t RoomFor(char* const* envp) { return CountOf(envp) + kMaxKept + 2; }
+
 bool Named(const char* variable, const char* name) {
   size_t n = strlen(name);
   return strncmp(variable, name, n) == 0 && variable[n] == '=';
 }
 
-// `envp` with our variable in it, in an array of the caller's. False if it does not fit. Programs
-// that make a new environment for their successor (nginx at a binary upgrade) would leave the
-// library behind, and with it the sockets that it inherits: what brought us here goes with it.
-bool WithAttach(char* const envp[], char* attach, char** out, size_t room) {
+// `envp` with our variable in it, in an array of the caller's. Programs that make a new environment
+// for their successor (nginx at a binary upgrade) would leave the library behind, and with it the
+// sockets that it inherits: what brought us here goes with it.
+char** WithAttach(char* const envp[], char* attach, char** out) {
   size_t n = 0;
   bool preload = false, options = false;
   for (; envp != nullptr && *envp != nullptr; envp++) {
     if (Named(*envp, "POSTERN_ATTACH")) continue;
-    if (n + kMaxKept + 2 >= room) return false;
     preload = preload || Named(*envp, "LD_PRELOAD");
     options = options || Named(*envp, "POSTERN_RUNTIME_DIR");
     out[n++] = *envp;
@@ -92,7 +118,7 @@ bool WithAttach(char* const envp[], char* attach, char** out, size_t room) {
   }
   if (attach[0] != 0) out[n++] = attach;
   out[n] = nullptr;
-  return true;
+  return out;
 }
 
 // Not inlined: what setjmp() comes back to keeps no variable of its caller.
@@ -118,7 +144,7 @@ bool TryExec(bool loses, char* const envp[], char** env, Call exec, int* r) {
   } else {
     len = ExecPrepare(attach, sizeof attach, g_proc.slot, false);
   }
-  char* const* with = len != 0 && WithAttach(envp, attach, env, kMaxEnv) ? env : envp;
+  char* const* with = len != 0 ? WithAttach(envp, attach, env) : envp;
   const bool tried = ExecUnlessSignal(exec, with, r);
   const int e = errno;
   ExecFailed();
@@ -131,24 +157,31 @@ bool TryExec(bool loses, char* const envp[], char** env, Call exec, int* r) {
 // be told.
 template <typename Call>
 int Exec(const char* path, bool search, char* const envp[], Call exec) {
-  char* env[kMaxEnv];
+  const Strings env(RoomFor(envp));
+  if (env.get() == nullptr) return Ret<int>(-ENOMEM);
   int r = -1;
   const bool loses = g_proc.attached && LosesLibrary(path, search);
   if (loses) ExportInherited(false);
-  while (!TryExec(loses, envp, env, exec, &r)) {
+  while (!TryExec(loses, envp, env.get(), exec, &r)) {
   }
   return r;
 }
 
-// The arguments of execl and its kin, in an array of the caller's.
-bool Collect(const char* arg, va_list ap, char** argv) {
+// execl and its kin: `exec(argv, envp)` with the list as an array. Behind its end execle has the
+// environment.
+template <typename Call>
+int ExecList(const char* arg, va_list ap, bool has_env, Call exec) {
+  va_list to_count;
+  va_copy(to_count, ap);
   size_t n = 0;
-  for (; arg != nullptr; arg = va_arg(ap, const char*)) {
-    if (n + 1 >= kMaxArgs) return false;
-    argv[n++] = const_cast<char*>(arg);
-  }
-  argv[n] = nullptr;
-  return true;
+  for (const char* a = arg; a != nullptr; a = va_arg(to_count, const char*)) n++;
+  va_end(to_count);
+  const Strings argv(n + 1);
+  if (argv.get() == nullptr) return Ret<int>(-ENOMEM);
+  for (size_t i = 0; i < n; i++, arg = va_arg(ap, const char*))
+    argv.get()[i] = const_cast<char*>(arg);
+  argv.get()[n] = nullptr;
+  return exec(argv.get(), has_env ? va_arg(ap, char**) : environ);
 }
 
 }  // namespace
@@ -265,29 +298,27 @@ PSTN_EXPORT int execveat(int dir, const char* path, char* const argv[], char* co
               [&](char* const* env) { return PSTN_REAL(execveat)(dir, path, argv, env, flags); });
 }
 PSTN_EXPORT int execl(const char* path, const char* arg, ...) noexcept {
-  char* argv[kMaxArgs];
   va_list ap;
   va_start(ap, arg);
-  bool fits = Collect(arg, ap, argv);
+  const int r =
+      ExecList(arg, ap, false, [&](char** a, char** env) { return execve(path, a, env); });
   va_end(ap);
-  return fits ? execve(path, argv, environ) : Ret<int>(-E2BIG);
+  return r;
 }
 PSTN_EXPORT int execlp(const char* file, const char* arg, ...) noexcept {
-  char* argv[kMaxArgs];
   va_list ap;
   va_start(ap, arg);
-  bool fits = Collect(arg, ap, argv);
+  const int r =
+      ExecList(arg, ap, false, [&](char** a, char** env) { return execvpe(file, a, env); });
   va_end(ap);
-  return fits ? execvpe(file, argv, environ) : Ret<int>(-E2BIG);
+  return r;
 }
 PSTN_EXPORT int execle(const char* path, const char* arg, ...) noexcept {
-  char* argv[kMaxArgs];
   va_list ap;
   va_start(ap, arg);
-  bool fits = Collect(arg, ap, argv);
-  char** envp = va_arg(ap, char**);
+  const int r = ExecList(arg, ap, true, [&](char** a, char** env) { return execve(path, a, env); });
   va_end(ap);
-  return fits ? execve(path, argv, envp) : Ret<int>(-E2BIG);
+  return r;
 }
 
 int postern::SpawnWith(pid_t* pid, const char* path, bool search, char* const envp[],
@@ -300,13 +331,13 @@ int postern::SpawnWith(pid_t* pid, const char* path, bool search, char* const en
     return spawn(context, pid, envp);
   }
   char attach[kAttachBytes];
-  char* env[kMaxEnv];
+  const Strings env(RoomFor(envp));
+  if (env.get() == nullptr) return ENOMEM;
   // What the slot's table says and what the child inherits is one state.
   SpawnPrepare([] { ExportInherited(true); });
   uint32_t slot = EmbryoSlot();
   size_t len = slot != PSTN_NONE ? ExecPrepare(attach, sizeof attach, slot, true) : 0;
-  int r = len != 0 && WithAttach(envp, attach, env, kMaxEnv) ? spawn(context, pid, env)
-                                                             : spawn(context, pid, envp);
+  int r = spawn(context, pid, len != 0 ? WithAttach(envp, attach, env.get()) : envp);
   ExecFailed();
   SpawnDone();
   if (slot != PSTN_NONE) Adopted(slot, r == 0 ? *pid : -1);

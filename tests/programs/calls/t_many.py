@@ -12,7 +12,7 @@ import socket
 import time
 
 import posternview
-from harness import Skip, check, test
+from harness import Fail, Skip, check, test
 from kill_storm import nothing_left, own_runtime
 
 PAIRS = 20
@@ -89,13 +89,27 @@ class Pairs:
 
     def memory(self):
         """{of the programs and posternd, by PSS; of the shared areas; of the kernel: slabs}, in bytes."""
-        pids = [p.pid for p in (*self.servers, *self.clients)]
-        daemon = posternview.daemon_pid()
+        own = sum(self.pss_bytes_of(program) for program in (*self.servers, *self.clients))
         areas = 0
         if self.watched():
             status = self.status()
             areas = sum(entry["memory_bytes"] for entry in (*status["stacks"], *status["link_groups"]))
-        return {"own": sum(pss_bytes(pid) for pid in (*pids, *([daemon] if daemon else []))), "areas": areas, "slab": slab_bytes()}
+            own += self.pss_bytes_of_posternd()
+        return {"own": own, "areas": areas, "slab": slab_bytes()}
+
+    def pss_bytes_of(self, program):
+        try:
+            return pss_bytes(program.pid)
+        except OSError as error:
+            raise Fail(f"{program.name}, pid {program.pid}, has ended ({error}, code {program.popen.poll()}): {program.output()[-800:]}") from None
+
+    def pss_bytes_of_posternd(self):
+        pid = posternview.daemon_pid()
+        try:
+            return pss_bytes(pid)
+        except OSError as error:
+            with open(os.path.join(self.runtime, "posternd.log"), encoding="utf-8", errors="replace") as file:
+                raise Fail(f"posternd, pid {pid}, has ended ({error}), now {posternview.daemon_pid()}: {file.read()[-800:]}") from None
 
     def end(self):
         """The clients are on their way out."""

@@ -486,7 +486,8 @@ bool AwaitBySet(int fd) {
   return n == 1 && event.data.fd == fd;
 }
 void CrowdServe(int listener, bool (*await)(int fd)) {
-  EXPECT(listen(listener, 2 * kCrowd) == 0);  // beyond the frame's backlog clients would take the kernel's way
+  // Beyond the backlog of the frame clients would take the kernel's way.
+  EXPECT(listen(listener, 2 * kCrowd) == 0);
   std::vector<std::thread> crowd;
   for (int i = 0; i < kCrowd; i++) {
     const int fd = Accept(listener);

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
@@ -119,6 +120,34 @@ void EchoRounds(int fd, int rounds) {
 void HighNumbersConnect(uint16_t port) {
   for (int i = 0; i < kHighWays * static_cast<int>(kHighNumbers.size()); ++i)
     EchoRounds(Connect(port), 10);
+}
+
+// An environment of 9,000 variables, and threads with the smallest stack that there is.
+constexpr int kVariables = 9000;
+
+void* SpawnEchoes(void* listener) {
+  for (const int way : {1, 2}) {
+    const int fd = Accept(*static_cast<int*>(listener));
+    const pid_t child = StartEcho(fd, way);
+    EXPECT(child > 0);
+    close(fd);
+    ExpectChild(child);
+  }
+  return nullptr;
+}
+void LargeEnvironmentServe(int listener) {
+  for (int i = 0; i < kVariables; ++i)
+    EXPECT(setenv(("MISTAKES_" + std::to_string(i)).c_str(), "x", 1) == 0);
+  pthread_attr_t small{};
+  EXPECT(pthread_attr_init(&small) == 0);
+  EXPECT(pthread_attr_setstacksize(&small, static_cast<size_t>(sysconf(_SC_THREAD_STACK_MIN))) ==
+         0);
+  pthread_t thread{};
+  EXPECT(pthread_create(&thread, &small, SpawnEchoes, &listener) == 0);
+  EXPECT(pthread_join(thread, nullptr) == 0);
+}
+void LargeEnvironmentConnect(uint16_t port) {
+  for (int i = 0; i < 2; ++i) EchoRounds(Connect(port), 3);
 }
 
 // A duplicate of an event set, from before the set had a member of ours.
@@ -286,6 +315,7 @@ void EchoServe(int listener) { Echo(Accept(listener)); }
 
 const Case kSpawnCases[] = {{"high_numbers", HighNumbersServe, HighNumbersConnect},
                             {"high_set", HighSetServe, HighSetConnect},
+                            {"large_environment", LargeEnvironmentServe, LargeEnvironmentConnect},
                             {"shells", ShellsServe, ShellsConnect},
                             {"shell_ways", ShellWaysServe, ShellWaysConnect},
                             {"fork_in_question", EchoServe, ForkInQuestionConnect},
