@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <climits>
 
 #include "base/clock.h"
 #include "base/sys.h"
@@ -18,8 +19,42 @@
 namespace postern {
 namespace {
 
-constexpr size_t kBounce = 32768;
+constexpr size_t kBounce = 32768, kSmallBounce = 4096;
+constexpr uint32_t kBounces = 16;
 constexpr size_t kMostAhead = 1u << 20;  // no ring is larger
+
+// What a file is read into on its way to a ring: one of a few in memory of this process, as a
+// thread's stack may be small; if calls under way have them all, `small`, which is on the stack.
+// One whose call was jumped out of stays taken.
+class Bounce {
+ public:
+  explicit Bounce(uint8_t (&small)[kSmallBounce]) : data_(small), bytes_(kSmallBounce) {
+    for (uint32_t i = 0; i < kBounces && taken_ == nullptr; i++) {
+      uint32_t owner = LoadRelaxed(owners[i]);
+      // Another process's than ours: our parent's calls had it when we were forked.
+      if (owner == g_proc.pid || !CompareExchange(owners[i], owner, g_proc.pid)) continue;
+      taken_ = &owners[i];
+      data_ = buffers[i];
+      bytes_ = kBounce;
+    }
+  }
+  ~Bounce() {
+    if (taken_ != nullptr) StoreRelease(*taken_, 0u);
+  }
+  Bounce(const Bounce&) = delete;
+  Bounce& operator=(const Bounce&) = delete;
+  uint8_t* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  alignas(64) static uint8_t buffers[kBounces][kBounce];
+  static uint32_t owners[kBounces];  // (a) 0: free
+  uint8_t* data_;
+  size_t bytes_;
+  uint32_t* taken_ = nullptr;
+};
+uint8_t Bounce::buffers[kBounces][kBounce];
+uint32_t Bounce::owners[kBounces];
 
 // Sends all of `bytes` or, if the socket would block or fails, as much as went.
 long SendAll(Call& call, const uint8_t* data, size_t bytes, size_t ahead) {
@@ -35,7 +70,8 @@ long SockSendFile(Call& call, int in_fd, off_t* offset, size_t count) {
   if (state == PSTN_EP_KERNEL) return kPass;
   if (count == 0) return 0;
   if (state != PSTN_EP_ESTABLISHED) return -EPIPE;
-  alignas(64) uint8_t bounce[kBounce];
+  uint8_t small[kSmallBounce];
+  const Bounce bounce(small);
   // Read at an explicit position: what the socket does not take has then not been consumed.
   if (offset != nullptr && BadPointer(offset)) return -EFAULT;
   long at = offset != nullptr ? static_cast<long>(*offset)
@@ -44,17 +80,16 @@ long SockSendFile(Call& call, int in_fd, off_t* offset, size_t count) {
   size_t done = 0;
   long error = 0;
   while (done < count) {
-    size_t want = count - done < kBounce ? count - done : kBounce;
-    long got = sys::Call(SYS_pread64, in_fd, static_cast<uint8_t*>(bounce), want,
-                         at + static_cast<long>(done));
+    size_t want = count - done < bounce.bytes() ? count - done : bounce.bytes();
+    long got = sys::Call(SYS_pread64, in_fd, bounce.data(), want, at + static_cast<long>(done));
     if (got <= 0) {
       error = got;
       break;
     }
     // A file may be shorter than what was asked for.
     size_t rest = count - done - static_cast<size_t>(got);
-    long sent =
-        SendAll(call, bounce, static_cast<size_t>(got), rest < kMostAhead ? rest : kMostAhead);
+    long sent = SendAll(call, bounce.data(), static_cast<size_t>(got),
+                        rest < kMostAhead ? rest : kMostAhead);
     if (sent < 0) {
       error = sent;
       break;
@@ -98,17 +133,16 @@ long SpliceOut(Call& call, int pipe, size_t len, bool wait, bool nonblock) {
   bool ended = false;
   long stop = StopAtMark(call, !wait, &ended);
   if (stop != 0 || ended) return stop;
-  alignas(64) uint8_t bounce[kBounce];
-  iovec iov = {bounce, len < kBounce ? len : kBounce};
+  // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
+  uint8_t bounce[PIPE_BUF];
+  iovec iov = {bounce, len < sizeof bounce ? len : sizeof bounce};
   long got = SockRecv(call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
   if (got <= 0) return got;
   pollfd p = {pipe, POLLOUT, 0};
   long room = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
   if (room < 0) return room;
   if (room == 0) return -EAGAIN;
-  // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
-  size_t n = static_cast<size_t>(got) < 4096 ? static_cast<size_t>(got) : 4096;
-  long wrote = sys::Call(SYS_write, pipe, static_cast<uint8_t*>(bounce), n);
+  long wrote = sys::Call(SYS_write, pipe, static_cast<uint8_t*>(bounce), got);
   if (wrote <= 0) return wrote;
   iov.iov_len = static_cast<size_t>(wrote);
   long taken = SockRecv(call, &iov, 1, MSG_DONTWAIT);
@@ -143,9 +177,9 @@ long SpliceIn(int pipe, Call& call, size_t len, bool nonblock) {
   }
   // A writable ring has an eighth free, 512 bytes at the least; a peer that is gone takes it all.
   constexpr size_t kSurelyTaken = 448;
-  alignas(64) uint8_t bounce[kBounce];
+  uint8_t bounce[kSmallBounce];
   const bool gone = (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0;
-  const size_t most = gone ? kBounce : kSurelyTaken;
+  const size_t most = gone ? sizeof bounce : kSurelyTaken;
   pollfd p = {pipe, POLLIN, 0};
   long there = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
   if (there < 0) return there;

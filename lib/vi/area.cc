@@ -70,7 +70,14 @@ int ReadAreaShape(int fd, AreaShape& shape) {
   const int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
   if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
     return -kEbadf;
-  pstn_area h;
+  // As pstn_area begins; the whole of it is too much for a small stack.
+  struct {
+    uint32_t magic, version;
+    uint64_t size_bytes;
+    pstn_uuid stack;
+    uint32_t frame_count;
+  } h;
+  static_assert(offsetof(decltype(h), frame_count) == offsetof(pstn_area, frame_count));
   const long got = sys::Call(SYS_pread64, fd, &h, sizeof h, 0L);
   const long size = sys::Call(SYS_lseek, fd, 0L, static_cast<long>(SEEK_END));
   if (got != static_cast<long>(sizeof h) || h.magic != kAreaMagic) return -kEinval;

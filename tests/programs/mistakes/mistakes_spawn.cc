@@ -9,7 +9,10 @@
 #include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -122,7 +125,58 @@ void HighNumbersConnect(uint16_t port) {
     EchoRounds(Connect(port), 10);
 }
 
-// An environment of 9,000 variables, and threads with the smallest stack that there is.
+// Threads with the smallest stack that there is.
+void OnSmallStack(void* (*run)(void*), int argument) {
+  pthread_attr_t small{};
+  EXPECT(pthread_attr_init(&small) == 0);
+  const auto least = static_cast<size_t>(sysconf(_SC_THREAD_STACK_MIN));
+  EXPECT(pthread_attr_setstacksize(&small, least) == 0);
+  pthread_t thread{};
+  EXPECT(pthread_create(&thread, &small, run, &argument) == 0);
+  EXPECT(pthread_join(thread, nullptr) == 0);
+}
+
+// What the client sends goes through a pipe to a file, and back by sendfile(); then the waits.
+void* MoveOnSmallStack(void* listener) {
+  constexpr size_t kBytes = 100'000;
+  const int fd = Accept(*static_cast<int*>(listener)), file = memfd_create("moved", 0);
+  int ends[2];
+  EXPECT(pipe(ends) == 0);
+  for (size_t done = 0; done < kBytes;) {
+    const ssize_t n = splice(fd, nullptr, ends[1], nullptr, kBytes - done, 0);
+    EXPECT(n > 0);
+    EXPECT(splice(ends[0], nullptr, file, nullptr, static_cast<size_t>(n), 0) == n);
+    done += static_cast<size_t>(n);
+  }
+  for (off_t at = 0; at < static_cast<off_t>(kBytes);) EXPECT(sendfile(fd, file, &at, kBytes) > 0);
+  Put(ends[1], "moved");
+  EXPECT(splice(ends[0], nullptr, fd, nullptr, 5, 0) == 5);
+  EXPECT(Readable(fd, 10000));
+  fd_set set;
+  FD_ZERO(&set);
+  FD_SET(fd, &set);
+  EXPECT(select(fd + 1, &set, nullptr, nullptr, nullptr) == 1);
+  const int events = epoll_create1(0);
+  epoll_event event{.events = EPOLLIN, .data = {.fd = fd}};
+  EXPECT(epoll_ctl(events, EPOLL_CTL_ADD, fd, &event) == 0);
+  EXPECT(epoll_wait(events, &event, 1, 10000) == 1);
+  ExpectEnd(fd);
+  close(fd);
+  return nullptr;
+}
+void SmallStackServe(int listener) { OnSmallStack(MoveOnSmallStack, listener); }
+void* SendOnSmallStack(void* port) {
+  const int fd = Connect(static_cast<uint16_t>(*static_cast<int*>(port)));
+  const std::string text(100'000, 's');
+  Put(fd, text);
+  ExpectText(fd, text);
+  ExpectText(fd, "moved");
+  close(fd);
+  return nullptr;
+}
+void SmallStackConnect(uint16_t port) { OnSmallStack(SendOnSmallStack, port); }
+
+// And with an environment of 9,000 variables.
 constexpr int kVariables = 9000;
 
 void* SpawnEchoes(void* listener) {
@@ -138,13 +192,7 @@ void* SpawnEchoes(void* listener) {
 void LargeEnvironmentServe(int listener) {
   for (int i = 0; i < kVariables; ++i)
     EXPECT(setenv(("MISTAKES_" + std::to_string(i)).c_str(), "x", 1) == 0);
-  pthread_attr_t small{};
-  EXPECT(pthread_attr_init(&small) == 0);
-  EXPECT(pthread_attr_setstacksize(&small, static_cast<size_t>(sysconf(_SC_THREAD_STACK_MIN))) ==
-         0);
-  pthread_t thread{};
-  EXPECT(pthread_create(&thread, &small, SpawnEchoes, &listener) == 0);
-  EXPECT(pthread_join(thread, nullptr) == 0);
+  OnSmallStack(SpawnEchoes, listener);
 }
 void LargeEnvironmentConnect(uint16_t port) {
   for (int i = 0; i < 2; ++i) EchoRounds(Connect(port), 3);
@@ -315,6 +363,7 @@ void EchoServe(int listener) { Echo(Accept(listener)); }
 
 const Case kSpawnCases[] = {{"high_numbers", HighNumbersServe, HighNumbersConnect},
                             {"high_set", HighSetServe, HighSetConnect},
+                            {"small_stack", SmallStackServe, SmallStackConnect},
                             {"large_environment", LargeEnvironmentServe, LargeEnvironmentConnect},
                             {"shells", ShellsServe, ShellsConnect},
                             {"shell_ways", ShellWaysServe, ShellWaysConnect},
