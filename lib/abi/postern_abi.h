@@ -37,7 +37,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 6u
+#define PSTN_ABI_VERSION 7u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -49,8 +49,8 @@ typedef uint8_t pstn_u8;
 #define PSTN_LGRS 256u         /* link groups that one stack takes part in (each role counts) */
 #define PSTN_CONNS 4096u       /* connections of one link group */
 #define PSTN_PAIR_LGRS 32u     /* link groups of a client stack with one server stack: PSTN_EPS */
-#define PSTN_WAITERS 512u      /* event sets and poll()ing threads of one stack */
-#define PSTN_EPOLLS 1024u      /* epoll objects of one stack */
+#define PSTN_WAITERS 2048u     /* event sets and poll()ing threads of one stack */
+#define PSTN_EPOLLS 2048u      /* epoll objects of one stack */
 #define PSTN_ITEMS 262144u     /* epoll registrations of one stack */
 #define PSTN_FDCHUNK_FDS 1024u /* fds in one chunk of a process's fd table */
 #define PSTN_FDCHUNKS 4096u    /* chunks of one stack */

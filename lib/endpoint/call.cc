@@ -47,7 +47,8 @@ void HeavyFence() {
 // References that calls in progress have taken over from numbers that were closed.
 constexpr uint32_t kParkedMax = 32768;
 struct Parked {
-  int number;  // ours; -1: none was to be had, at the program's limit
+  int number;    // ours; -1: none was to be had, at the program's limit
+  bool is_file;  // it is one of the file's; else it only keeps the reference
   uint32_t entry;
   uint32_t users;  // 0: free
 };
@@ -88,11 +89,13 @@ uint32_t FreeParked() {
 
 // A second reference, under a number of ours that the slot's table has. PSTN_NONE: no room.
 // `file`: a descriptor of the same open file. If that has none any more (a close() that went past
-// us), any other keeps the reference: the calls under way use the endpoint all the same. So they do
-// where the program may have no more numbers; then our death leaves the reference to the family's.
+// us), a number of another file keeps the reference: the calls under way use the endpoint all the
+// same, and nothing of the kernel's. So they do where the program may have no more numbers; then
+// our death leaves the reference to the family's.
 uint32_t Park(int file, uint32_t entry) {
   int high = sys::DupHigh(file);
-  if (high < 0) high = sys::DupHigh(g_proc.stack_fd);
+  const bool is_file = high >= 0;
+  if (!is_file) high = sys::DupHigh(g_proc.stack_fd);
   uint32_t at;
   {
     Guard g(parked_lock);
@@ -100,6 +103,7 @@ uint32_t Park(int file, uint32_t entry) {
     if (at != PSTN_NONE && !RefEntry(entry)) at = PSTN_NONE;
     if (at != PSTN_NONE) {
       StoreRelaxed(parked[at].number, high < 0 ? -1 : high);
+      parked[at].is_file = is_file;
       StoreRelaxed(parked[at].entry, entry);
       parked[at].users = 1;
       if (at >= parked_hw) parked_hw = at + 1;
@@ -114,6 +118,9 @@ uint32_t Park(int file, uint32_t entry) {
   MarkPrivate(high, PSTN_FD_INTERNAL);
   return at;
 }
+
+// For the kernel's half of a call that has it.
+int FileOf(const Parked& p) { return p.is_file ? LoadRelaxed(p.number) : -1; }
 
 // ---------------------------------------------------------------- records
 
@@ -345,7 +352,7 @@ bool HandToUsers(int fd, uint32_t entry) {
   return true;
 }
 
-void HandLostToUsers(uint32_t entry) { (void)HandToUsers(g_proc.stack_fd, entry); }
+void HandLostToUsers(uint32_t entry) { (void)HandToUsers(-1, entry); }
 
 void FenceWithoutKernel() {
   StoreRelease(g_light_fences, 0u);
@@ -459,10 +466,10 @@ void Call::Settle(Use& use) { SettleOwed(use.owed); }
 static int NumberOwed(const uint32_t& to, uint32_t entry) {
   const uint32_t owed = LoadAcquire(to);
   if (owed == 0 || LoadRelaxed(parked[owed - 1].entry) != entry) return kOwesNothing;
-  return LoadRelaxed(parked[owed - 1].number);
+  return FileOf(parked[owed - 1]);
 }
 int Call::ParkedNumber(const Use& use, uint32_t entry) { return NumberOwed(use.owed, entry); }
-int Call::PinnedNumber() const { return LoadRelaxed(parked[pin_ - 1].number); }
+int Call::PinnedNumber() const { return FileOf(parked[pin_ - 1]); }
 
 long Call::Pin() {
   if (pin_ != 0) return 0;

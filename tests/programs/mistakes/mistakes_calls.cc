@@ -473,8 +473,8 @@ void SmallSendsServe(int listener) {
 
 }  // namespace
 
-// More threads that wait, or sets, than a stack has waiters for (512): each of its own connection.
-constexpr int kCrowd = 600;
+// More threads that wait, or sets, than a stack has waiters for (2,048): each of its own connection.
+constexpr int kCrowd = 2200;
 
 bool AwaitByPoll(int fd) { return Readable(fd, 60000); }
 bool AwaitBySet(int fd) {
