@@ -118,10 +118,10 @@ summary() {
   [ "$failed" = 0 ]
 }
 
-# with_compiler CC CXX
+# with_compiler CC CXX UNITY: with the last off each source has to compile by itself.
 with_compiler() {
   local build=build-$1
-  export CC=$1 CXX=$2
+  export CC=$1 CXX=$2 UNITY=$3
   count "$1: build" env BUILD_DIR="$build" ./run build
   if [ ! -x "$build/postern" ]; then return; fi
   count "$1: unit and stress tests" ./run meson-tests "$build"
@@ -133,8 +133,8 @@ inside_fast() {
   ip link set lo up
   gcc=$(newest g++-)
   clang=$(newest clang-)
-  with_compiler "${gcc/g++/gcc}" "$gcc"
-  with_compiler "$clang" "${clang/clang/clang++}"
+  with_compiler "${gcc/g++/gcc}" "$gcc" off
+  with_compiler "$clang" "${clang/clang/clang++}" on
   summary
 }
 

@@ -10,7 +10,7 @@
 namespace postern::verbsnic {
 namespace {
 
-constexpr uint16_t kIpv4 = 0x0800, kIpv6 = 0x86dd;
+constexpr uint16_t kEtherIpv4 = 0x0800, kEtherIpv6 = 0x86dd;
 constexpr uint16_t kVlanId = 0x0fff;
 
 bool IsIpv4(const pstn_xdp_ip& ip) {
@@ -48,7 +48,7 @@ void FlowRule::Begin(const Mac& mac, uint8_t port, bool v4, uint16_t vlan) {
   ibv_flow_spec_eth eth{};
   memcpy(eth.val.dst_mac, mac, sizeof(Mac));
   MatchAll(eth.mask.dst_mac);
-  eth.val.ether_type = htons(v4 ? kIpv4 : kIpv6);
+  eth.val.ether_type = htons(v4 ? kEtherIpv4 : kEtherIpv6);
   MatchAll(eth.mask.ether_type);
   if (vlan != 0) {
     eth.val.vlan_tag = htons(vlan & kVlanId);

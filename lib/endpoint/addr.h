@@ -3,6 +3,8 @@
 #pragma once
 #include <sys/socket.h>
 
+#include <cstring>
+
 #include "family/family.h"
 
 namespace postern {
@@ -13,5 +15,8 @@ void AddrToSockaddr(const pstn_addr& a, uint32_t family, sockaddr* sa, socklen_t
 bool AddrIsAny(const pstn_addr& a);
 bool AddrIsV4(const pstn_addr& a);
 bool AddrIsLoopback(const pstn_addr& a);
+inline bool SameIp(const pstn_addr& a, const pstn_addr& b) {
+  return memcmp(a.ip, b.ip, sizeof a.ip) == 0;
+}
 
 }  // namespace postern

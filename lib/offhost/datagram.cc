@@ -23,8 +23,6 @@
 namespace postern {
 namespace {
 
-constexpr uint64_t kTakenNs = 1'000'000'000;  // more than an ended program's keeper takes to leave
-
 bool NameOf(long call, int fd, const pstn_ep& ep, pstn_addr& out) {
   sockaddr_storage ss;
   socklen_t len = sizeof ss;

@@ -83,8 +83,6 @@ bool MayListen(const pstn_ep& ep) {
   return !AddrIsLoopback(ep.local) && (LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) == 0;
 }
 
-constexpr uint64_t kTakenNs = 1'000'000'000;  // more than an ended program's keeper takes to leave
-
 }  // namespace
 
 void WireBeforeListen(const pstn_ep& ep) {

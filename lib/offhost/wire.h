@@ -54,9 +54,13 @@ void WireErrands();
 // `patience_ns`: so long the interface's queues may be those of a stack that is just ending (a
 // server that is restarted).
 bool WireStart(uint64_t patience_ns = 0);
+// Enough for the keeper of a program that has ended to leave.
+inline constexpr uint64_t kTakenNs = 1'000'000'000;
 void WireRetry();  // there is a reason to try again at once
 // wire_settings.cc
 void WireReadSettings(stack::WireSettings& settings);
+// CtlAsk() as a LineAsk, with no limit (wire_filter.cc).
+int AskNow(ctl::Msg& m, int fd, int* reply_fd);
 // After a posternd has come anew (LineAsk).
 int WireReintroduce(LineAsk ask);  // the VIs: 0 or -errno
 const pstn_routes* WireTables();

@@ -16,9 +16,10 @@
 #include "offhost/wire.h"
 
 namespace postern {
-namespace {
 
 int AskNow(ctl::Msg& m, int fd, int* reply_fd) { return CtlAsk(m, fd, reply_fd); }
+
+namespace {
 
 ctl::Msg About(uint32_t change, uint32_t vi) {
   ctl::Msg m;

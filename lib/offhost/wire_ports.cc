@@ -39,8 +39,6 @@ int Ask(LineAsk ask, uint32_t vi, bool is_ipv6, uint16_t& port, uint32_t& number
   return port == 0 || number == 0 ? -EPROTO : 0;
 }
 
-int AskNow(ctl::Msg& m, int fd, int* reply_fd) { return CtlAsk(m, fd, reply_fd); }
-
 // Takes it out if no connection has had it since it was found unused.
 bool Give(stack::WireState& w, uint32_t idx, uint64_t used_ns) {
   SourcePort was;

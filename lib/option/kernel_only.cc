@@ -25,8 +25,7 @@ struct KernelOption {
   Reason why;
 };
 
-constexpr int kBindToIfindex = 62, kIpv6Transparent = 75, kMd5SigExt = 32, kFastOpenConnect = 30,
-              kPeekOff = 42;
+constexpr int kBindToIfindex = 62, kIpv6Transparent = 75, kMd5SigExt = 32;
 
 // Options of a socket before it has a connection, by which the kernel chooses or filters its path.
 const KernelOption kOptions[] = {

@@ -83,7 +83,7 @@ long SetKernels(int fd, pstn_ep& ep, int level, int name, const void* value, soc
 
 // What the kernel refuses once there is a connection; its own socket has none.
 long RefusedConnected(int level, int name, const void* value, socklen_t len) {
-  constexpr int kFastOpenConnect = 30, kFastOpenNoCookie = 34, kPeekOff = 42;
+  constexpr int kFastOpenNoCookie = 34;
   if (level == SOL_SOCKET && name == kPeekOff) return -EOPNOTSUPP;  // before 6.9 never with TCP
   if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY) return -EINVAL;
   if (level != IPPROTO_TCP) return 0;

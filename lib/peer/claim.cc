@@ -19,8 +19,6 @@ bool IsOurs(const pstn_addr& a) {
   return a.scope == 0 && (AddrIsLoopback(a) || (d != nullptr && IsLocalAddress(*d, a)));
 }
 
-bool SameIp(const pstn_addr& a, const pstn_addr& b) { return memcmp(a.ip, b.ip, sizeof a.ip) == 0; }
-
 }  // namespace
 
 bool IsCredible(const pstn_ep& listener, uint32_t remote, const pstn_addr& client,

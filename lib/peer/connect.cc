@@ -39,8 +39,6 @@ struct Target {
 
 constexpr int kSeqRetries = 1000;
 
-bool SameIp(const pstn_addr& a, const pstn_addr& b) { return memcmp(a.ip, b.ip, 16) == 0; }
-
 // How well a listener fits a destination: 0 not at all, 1 dual-stack wildcard, 2 wildcard, 3 exact.
 int Fit(const pstn_dir_listener& l, const pstn_addr& to) {
   if (l.used == 0 || l.local.port != to.port) return 0;

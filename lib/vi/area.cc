@@ -2,6 +2,7 @@
 // area.cc - see area.h.
 #include "vi/area.h"
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/sys.h"
@@ -9,8 +10,7 @@
 namespace postern {
 namespace {
 
-constexpr unsigned kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-constexpr int kEbadf = 9, kEinval = 22, kEproto = 71, kEnomem = 12;
+constexpr unsigned kAreaSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr uint64_t kPage = 4096;
 
 constexpr uint64_t Align(uint64_t v, uint64_t to) { return (v + to - 1) & ~(to - 1); }
@@ -43,14 +43,14 @@ void Initialise(pstn_area& h, const AreaShape& s, uint32_t* free) {
 }  // namespace
 
 int CreateArea(const pstn_uuid& stack, uint32_t frame_count) {
-  if (!IsFrameCount(frame_count)) return -kEinval;
+  if (!IsFrameCount(frame_count)) return -EINVAL;
   const long made = sys::Call(SYS_memfd_create, "postern-area",
                               static_cast<long>(MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (made < 0) return static_cast<int>(made);
   const int fd = static_cast<int>(made);
   const AreaShape s = ShapeFor(frame_count);
   long r = sys::Call(SYS_ftruncate, fd, s.size_bytes);
-  if (r == 0) r = sys::Fcntl(fd, F_ADD_SEALS, kSeals);
+  if (r == 0) r = sys::Fcntl(fd, F_ADD_SEALS, kAreaSeals);
   if (r == 0) {
     auto* base = static_cast<uint8_t*>(sys::MapShared(fd, s.frames_off, PROT_READ | PROT_WRITE));
     if (base != nullptr) {
@@ -60,7 +60,7 @@ int CreateArea(const pstn_uuid& stack, uint32_t frame_count) {
       sys::Unmap(base, s.frames_off);
       return fd;
     }
-    r = -kEnomem;
+    r = -ENOMEM;
   }
   sys::Close(fd);
   return static_cast<int>(r);
@@ -69,7 +69,7 @@ int CreateArea(const pstn_uuid& stack, uint32_t frame_count) {
 int ReadAreaShape(int fd, AreaShape& shape) {
   const int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
   if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
-    return -kEbadf;
+    return -EBADF;
   // As pstn_area begins; the whole of it is too much for a small stack.
   struct {
     uint32_t magic, version;
@@ -80,19 +80,19 @@ int ReadAreaShape(int fd, AreaShape& shape) {
   static_assert(offsetof(decltype(h), frame_count) == offsetof(pstn_area, frame_count));
   const long got = sys::Call(SYS_pread64, fd, &h, sizeof h, 0L);
   const long size = sys::Call(SYS_lseek, fd, 0L, static_cast<long>(SEEK_END));
-  if (got != static_cast<long>(sizeof h) || h.magic != kAreaMagic) return -kEinval;
-  if (h.version != kAreaVersion) return -kEproto;
-  if (!IsFrameCount(h.frame_count)) return -kEinval;
+  if (got != static_cast<long>(sizeof h) || h.magic != kAreaMagic) return -EINVAL;
+  if (h.version != kAreaVersion) return -EPROTO;
+  if (!IsFrameCount(h.frame_count)) return -EINVAL;
   // There is one layout for each number of frames, so nothing else needs to be believed.
   shape = ShapeFor(h.frame_count);
-  return size >= 0 && static_cast<uint64_t>(size) == shape.size_bytes ? 0 : -kEinval;
+  return size >= 0 && static_cast<uint64_t>(size) == shape.size_bytes ? 0 : -EINVAL;
 }
 
 int Area::Map(int fd) {
   AreaShape s;
   if (const int error = ReadAreaShape(fd, s); error != 0) return error;
   auto* base = static_cast<uint8_t*>(sys::MapShared(fd, s.size_bytes, PROT_READ | PROT_WRITE));
-  if (base == nullptr) return -kEnomem;
+  if (base == nullptr) return -ENOMEM;
   header_ = reinterpret_cast<pstn_area*>(base);
   owner_ = base + s.owner_off;
   free_ = reinterpret_cast<uint32_t*>(base + s.free_off);

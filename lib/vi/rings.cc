@@ -2,10 +2,11 @@
 // rings.cc - see rings.h.
 #include "vi/rings.h"
 
+#include <algorithm>
+
 namespace postern {
 namespace {
 
-uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 uint32_t FrameOf(uint64_t addr) {
   return addr >> kFrameShift < kFramesMax ? static_cast<uint32_t>(addr >> kFrameShift) : kFramesMax;
 }
@@ -40,7 +41,7 @@ bool RingVi::Bind(Area& area, uint32_t vi) {
 
 uint32_t RingVi::ReceiveFrom(uint32_t queue, ViRx* rx, uint32_t max) {
   const Ring<xdp_desc>& ring = rings_[queue].rx;
-  const uint32_t count = Least(ring.Filled(), max);
+  const uint32_t count = std::min(ring.Filled(), max);
   if (count == 0) return 0;
   const uint32_t at = LoadRelaxed(*ring.consumer);
   uint32_t good = 0;
@@ -65,7 +66,7 @@ uint32_t RingVi::ReceiveFrom(uint32_t queue, ViRx* rx, uint32_t max) {
 }
 
 uint32_t RingVi::Receive(ViRx* rx, uint32_t max) {
-  max = Least(max, kViBatchMax);
+  max = std::min(max, kViBatchMax);
   const uint32_t first = LoadRelaxed(shared_->next_queue);
   uint32_t got = 0;
   for (uint32_t i = 0; i < queue_count_ && got < max; i++)
@@ -77,7 +78,7 @@ uint32_t RingVi::Receive(ViRx* rx, uint32_t max) {
 
 uint32_t RingVi::CompletedOn(uint32_t queue, uint32_t* frames, uint32_t max) {
   const Ring<uint64_t>& ring = rings_[queue].completion;
-  const uint32_t count = Least(ring.Filled(), max);
+  const uint32_t count = std::min(ring.Filled(), max);
   if (count == 0) return 0;
   const uint32_t at = LoadRelaxed(*ring.consumer);
   uint32_t good = 0;
@@ -122,7 +123,7 @@ uint32_t RingVi::RefillRoom() {
 uint32_t RingVi::RefillOne(uint32_t queue, const uint32_t* frames, uint32_t count) {
   const Ring<uint64_t>& ring = rings_[queue].fill;
   pstn_vi_intent& intent = shared_->queue[queue].fill;
-  count = Least(ring.Room(), count);
+  count = std::min(ring.Room(), count);
   const uint32_t at = LoadRelaxed(*ring.producer);
   uint32_t valid = 0;
   while (valid < count && area_->OwnerOf(frames[valid]) == kFrameTx) {
@@ -160,7 +161,7 @@ bool RingVi::Sendable(const ViTx& tx) const {
 uint32_t RingVi::SendOn(uint32_t queue, const ViTx* tx, uint32_t count) {
   const Ring<xdp_desc>& ring = rings_[queue].tx;
   pstn_vi_intent& intent = shared_->queue[queue].tx;
-  count = Least(ring.Room(), count);
+  count = std::min(ring.Room(), count);
   uint32_t valid = 0;
   while (valid < count && Sendable(tx[valid])) valid++;
   while (valid != 0 && (tx[valid - 1].flags & kTxMore) != 0) valid--;

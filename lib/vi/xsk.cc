@@ -2,6 +2,7 @@
 // xsk.cc - see xsk.h.
 #include "vi/xsk.h"
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/sys.h"
@@ -10,7 +11,6 @@ namespace postern {
 namespace {
 
 constexpr int kSolXdp = 283;
-constexpr long kEnxio = 6, kEagain = 11, kEinval = 22, kEproto = 71, kEnetdown = 100;
 
 bool IsSlotCount(uint32_t n) { return n != 0 && (n & (n - 1)) == 0 && n <= 1u << 16; }
 
@@ -24,7 +24,7 @@ int TakeGrant(int line, ctl::ViGrant& grant, int (&fds)[ctl::kGrantFdsMax]) {
                      grant.queue_count <= kViQueues && count == grant.queue_count + 1;
   if (whole) return 0;
   for (uint32_t i = 0; i < count; i++) sys::Close(fds[i]);
-  return got < 0 ? static_cast<int>(got) : -static_cast<int>(kEproto);
+  return got < 0 ? static_cast<int>(got) : -EPROTO;
 }
 
 void EnterGrant(const ctl::ViGrant& grant, pstn_vi& vi) {
@@ -44,7 +44,7 @@ void EnterGrant(const ctl::ViGrant& grant, pstn_vi& vi) {
 template <typename Slot>
 int XskVi::MapRing(int fd, const xdp_ring_offset& off, uint64_t page_off, uint32_t slots,
                    Mapping& keep, Ring<Slot>& ring) {
-  if (!IsSlotCount(slots)) return -static_cast<int>(kEinval);
+  if (!IsSlotCount(slots)) return -EINVAL;
   const size_t bytes = off.desc + slots * sizeof(Slot);
   const long at = sys::Call(SYS_mmap, 0L, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
                             fd, page_off);
@@ -64,7 +64,7 @@ int XskVi::MapQueue(uint32_t queue, int fd) {
   uint32_t size = sizeof off;
   const long r = sys::Call(SYS_getsockopt, fd, kSolXdp, XDP_MMAP_OFFSETS, &off, &size);
   if (r < 0) return static_cast<int>(r);
-  if (size != sizeof off) return -static_cast<int>(kEinval);  // before Linux 5.4: no flags
+  if (size != sizeof off) return -EINVAL;  // before Linux 5.4: no flags
   Mapping* const m = mappings_[queue];
   QueueRings& q = rings_[queue];
   int error = MapRing(fd, off.rx, XDP_PGOFF_RX_RING, shared_->rx_slots, m[0], q.rx);
@@ -78,7 +78,7 @@ int XskVi::MapQueue(uint32_t queue, int fd) {
 }
 
 int XskVi::Attach(Area& area, uint32_t vi, const int* fds, uint32_t count) {
-  if (!Bind(area, vi) || queue_count_ != count) return -static_cast<int>(kEinval);
+  if (!Bind(area, vi) || queue_count_ != count) return -EINVAL;
   int error = 0;
   for (uint32_t q = 0; q < count && error == 0; q++) error = MapQueue(q, fds[q]);
   int sleep_fd = fds[0];
@@ -123,12 +123,12 @@ void XskVi::Detach() {
 // What the kernel has answered, kept for all to see.
 ViStatus XskVi::Enter(long error) {
   const uint32_t was = LoadRelaxed(shared_->state);
-  if (error == -kEnxio) {
-    shared_->error = static_cast<int32_t>(kEnetdown);
+  if (error == -ENXIO) {
+    shared_->error = ENETDOWN;
     StoreRelease(shared_->state, kViLost);
     return ViStatus::kLost;
   }
-  const bool down = error == -kEnetdown;
+  const bool down = error == -ENETDOWN;
   if (was != kViLost && (was == kViDown) != down)
     StoreRelease(shared_->state, down ? kViDown : kViUp);
   if (down) return ViStatus::kDown;
@@ -146,7 +146,7 @@ ViStatus XskVi::KickTx(uint32_t queue) {
     const long r = sys::Call(SYS_sendto, fds_[queue], nullptr, 0L, MSG_DONTWAIT, nullptr, 0L);
     shared_->counters.kicks++;
     if (r < 0) shared_->counters.kick_errors++;
-    if (r != -kEagain || LoadAcquire(*tx.consumer) == before) return Enter(r);
+    if (r != -EAGAIN || LoadAcquire(*tx.consumer) == before) return Enter(r);
   }
 }
 

@@ -36,4 +36,7 @@ using Be32 = Be<uint32_t>;
 using Be64 = Be<uint64_t>;
 static_assert(sizeof(Be64) == 8 && alignof(Be64) == 1);
 
+inline uint16_t LoadBe16(const uint8_t* at) { return reinterpret_cast<const Be16*>(at)->get(); }
+inline uint32_t LoadBe32(const uint8_t* at) { return reinterpret_cast<const Be32*>(at)->get(); }
+
 }  // namespace postern

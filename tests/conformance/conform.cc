@@ -34,7 +34,7 @@ namespace conform {
 namespace {
 
 std::mutex fds_mutex;
-std::map<std::string, int> fds;  // guarded by fds_mutex
+std::map<std::string, int> named_fds;  // guarded by fds_mutex
 
 struct Background {
   std::thread thread;
@@ -113,10 +113,10 @@ std::string Reset(const Args&) {
   std::set<int> open;
   {
     const std::lock_guard lock(fds_mutex);
-    for (auto one = fds.begin(); one != fds.end();) {
+    for (auto one = named_fds.begin(); one != named_fds.end();) {
       const bool keep = IsLine(one->first);
       if (!keep) open.insert(one->second);
-      one = keep ? std::next(one) : fds.erase(one);
+      one = keep ? std::next(one) : named_fds.erase(one);
     }
   }
   for (const int fd : open) close(fd);
@@ -153,18 +153,18 @@ Args Tail(const Args& words, size_t from) {
 
 int Fd(const std::string& name) {
   const std::lock_guard lock(fds_mutex);
-  const auto found = fds.find(name);
-  return found == fds.end() ? -1 : found->second;
+  const auto found = named_fds.find(name);
+  return found == named_fds.end() ? -1 : found->second;
 }
 
 void SetFd(const std::string& name, int fd) {
   const std::lock_guard lock(fds_mutex);
-  fds[name] = fd;
+  named_fds[name] = fd;
 }
 
 std::map<std::string, int> AllFds() {
   const std::lock_guard lock(fds_mutex);
-  return fds;
+  return named_fds;
 }
 
 std::string Errno() {

@@ -47,7 +47,7 @@ std::vector<uint8_t> Captured(uint8_t which) {
   const char* const captured[] = {kProposal,        kAcceptFirst,     kConfirmFirst,  kAcceptKnown,
                                   kConfirmKnown,    kDeclineNoDevice, kDeclineNoUeid, kSmcrProposal,
                                   kSmcrAcceptFirst, kSmcrConfirmFirst};
-  return Bytes(captured[which % (sizeof captured / sizeof captured[0])]);
+  return BytesOfHex(captured[which % (sizeof captured / sizeof captured[0])]);
 }
 
 // What the peer of `side`, or a bug of the caller, can do to it.

@@ -58,7 +58,7 @@ std::vector<uint8_t> Input(const uint8_t* data, size_t size) {
   constexpr size_t kCaptured = sizeof captured / sizeof captured[0];
   const std::span<const uint8_t> rest(data + 1, size - 1);
   const size_t which = data[0] % (kCaptured + 2);
-  if (which < kCaptured) return Changed(Bytes(captured[which]), rest);
+  if (which < kCaptured) return Changed(BytesOfHex(captured[which]), rest);
   if (which == kCaptured) return Changed(Longest(), rest);
   return {rest.begin(), rest.end()};
 }

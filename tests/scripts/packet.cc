@@ -19,8 +19,6 @@ void Put32(Bytes& out, uint32_t value) {
   Put16(out, value >> 16);
   Put16(out, value & 0xffff);
 }
-uint32_t Get16(const uint8_t* at) { return static_cast<uint32_t>(at[0] << 8 | at[1]); }
-uint32_t Get32(const uint8_t* at) { return Get16(at) << 16 | Get16(at + 2); }
 void Set16(Bytes& out, size_t at, uint32_t value) {
   out[at] = static_cast<uint8_t>(value >> 8);
   out[at + 1] = static_cast<uint8_t>(value);

@@ -16,6 +16,10 @@ namespace postern::scripts {
 
 using Bytes = std::vector<uint8_t>;
 
+// As they stand on the wire.
+inline uint32_t Get16(const uint8_t* at) { return static_cast<uint32_t>(at[0] << 8 | at[1]); }
+inline uint32_t Get32(const uint8_t* at) { return Get16(at) << 16 | Get16(at + 2); }
+
 struct Address {
   bool is_v6 = false;
   std::array<uint8_t, 16> bytes{};  // IPv4: the first four

@@ -14,6 +14,9 @@
 
 namespace postern::scripts {
 
+inline constexpr uint16_t kServicePort = 8080;
+inline constexpr uint64_t kPayloadSeed = 7;
+
 struct RunnerOptions {
   int64_t tolerance_us = 4000;  // packetdrill's defaults
   double tolerance_percent = 12.5;

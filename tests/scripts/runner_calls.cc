@@ -13,9 +13,6 @@
 namespace postern::scripts {
 namespace {
 
-constexpr uint16_t kServicePort = 8080;
-constexpr uint64_t kPayloadSeed = 7;
-
 sockaddr_storage AddressFor(bool is_v6, bool is_remote, socklen_t& bytes) {
   sockaddr_storage out{};
   if (is_v6) {

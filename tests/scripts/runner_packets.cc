@@ -9,8 +9,6 @@
 namespace postern::scripts {
 namespace {
 
-constexpr uint16_t kServicePort = 8080;
-constexpr uint64_t kPayloadSeed = 7;
 constexpr int64_t kWaitUs = 2'000'000;  // for a packet that is late, before it is missed
 
 // 192.0.2.1 (RFC 5737), 2001:db8::1 (RFC 3849): the other end. 192.168.0.1, fd3d:fa7b:d17d::1:
@@ -36,10 +34,6 @@ Address Local(bool is_v6) {
   return out;
 }
 
-uint32_t Get32(const uint8_t* at) {
-  return static_cast<uint32_t>(at[0]) << 24 | static_cast<uint32_t>(at[1]) << 16 |
-         static_cast<uint32_t>(at[2]) << 8 | at[3];
-}
 void Set32(uint8_t* at, uint32_t value) {
   for (int i = 0; i < 4; i++) at[i] = static_cast<uint8_t>(value >> (24 - 8 * i));
 }

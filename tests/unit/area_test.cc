@@ -14,7 +14,7 @@
 namespace postern {
 namespace {
 
-constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+constexpr int kLinkSeals = F_SEAL_SHRINK | F_SEAL_GROW;
 
 struct Fd {
   explicit Fd(int f) : fd(f) {}
@@ -39,7 +39,7 @@ TEST_CASE("area: segments are sealed and of their size, and close on exec") {
   const Fd stack(CreateStack(id)), lgr(CreateLgr(id, a, b));
   for (const int fd : {stack.fd, lgr.fd}) {
     REQUIRE(fd >= 0);
-    CHECK((fcntl(fd, F_GET_SEALS) & kSeals) == kSeals);
+    CHECK((fcntl(fd, F_GET_SEALS) & kLinkSeals) == kLinkSeals);
     CHECK(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE) == -1);  // nobody can make it read-only under us
     CHECK(ftruncate(fd, 4096) == -1);
     CHECK(ftruncate(fd, 1ll << 32) == -1);
@@ -85,15 +85,15 @@ TEST_CASE("area: size, seals, magic and version are each checked") {
     if (base != nullptr) UnmapLgr(base);
     return base == nullptr;
   };
-  CHECK_FALSE(refused(Forged(size, kSeals, PSTN_MAGIC_LGR, PSTN_ABI_VERSION)));
-  CHECK(refused(Forged(size - 4096, kSeals, PSTN_MAGIC_LGR, PSTN_ABI_VERSION)));
-  CHECK(refused(Forged(size + 4096, kSeals, PSTN_MAGIC_LGR, PSTN_ABI_VERSION)));
-  CHECK(refused(Forged(8, kSeals, PSTN_MAGIC_LGR, PSTN_ABI_VERSION)));
+  CHECK_FALSE(refused(Forged(size, kLinkSeals, PSTN_MAGIC_LGR, PSTN_ABI_VERSION)));
+  CHECK(refused(Forged(size - 4096, kLinkSeals, PSTN_MAGIC_LGR, PSTN_ABI_VERSION)));
+  CHECK(refused(Forged(size + 4096, kLinkSeals, PSTN_MAGIC_LGR, PSTN_ABI_VERSION)));
+  CHECK(refused(Forged(8, kLinkSeals, PSTN_MAGIC_LGR, PSTN_ABI_VERSION)));
   CHECK(refused(Forged(size, F_SEAL_GROW, PSTN_MAGIC_LGR, PSTN_ABI_VERSION)));
   CHECK(refused(Forged(size, F_SEAL_SHRINK, PSTN_MAGIC_LGR, PSTN_ABI_VERSION)));
   CHECK(refused(Forged(size, 0, PSTN_MAGIC_LGR, PSTN_ABI_VERSION)));
-  CHECK(refused(Forged(size, kSeals, PSTN_MAGIC_STACK, PSTN_ABI_VERSION)));
-  CHECK(refused(Forged(size, kSeals, PSTN_MAGIC_LGR, PSTN_ABI_VERSION + 1)));
+  CHECK(refused(Forged(size, kLinkSeals, PSTN_MAGIC_STACK, PSTN_ABI_VERSION)));
+  CHECK(refused(Forged(size, kLinkSeals, PSTN_MAGIC_LGR, PSTN_ABI_VERSION + 1)));
 }
 
 TEST_CASE("area: what is not a memfd is refused") {

@@ -120,7 +120,7 @@ TEST_CASE("clc fsm: a client that has waited long enough withdraws") {
 TEST_CASE("clc fsm: features that the client does not confirm are not agreed") {
   One server(ClcRole::kServer, LoopbackLocal());
   ClcProposal p;
-  REQUIRE(ClcParseProposal(Bytes(kProposal), p).ok());
+  REQUIRE(ClcParseProposal(BytesOfHex(kProposal), p).ok());
   ClcSetFeatures(p, kClcAckAttach);
   std::vector<uint8_t> bytes(kClcMessageBytesMax);
   bytes.resize(ClcEncodeProposal(p, bytes));
@@ -163,8 +163,8 @@ TEST_CASE("clc fsm: a peer that leaves before the end") {
 }
 
 TEST_CASE("clc fsm: a message out of order, or no message, aborts") {
-  const std::vector<uint8_t> messages[] = {Bytes(kProposal), Bytes(kAcceptFirst),
-                                           Bytes(kConfirmFirst)};
+  const std::vector<uint8_t> messages[] = {BytesOfHex(kProposal), BytesOfHex(kAcceptFirst),
+                                           BytesOfHex(kConfirmFirst)};
   const ClcState states[] = {ClcState::kAwaitProposal, ClcState::kAwaitAccept,
                              ClcState::kAwaitConfirm, ClcState::kProvisional,
                              ClcState::kAwaitDecline};
@@ -182,7 +182,7 @@ TEST_CASE("clc fsm: a message out of order, or no message, aborts") {
 }
 
 TEST_CASE("clc fsm: an event that can't come aborts, and the end is the end") {
-  const std::vector<uint8_t> decline = Bytes(kDeclineNoUeid);
+  const std::vector<uint8_t> decline = BytesOfHex(kDeclineNoUeid);
   const ClcEvent events[] = {
       ClcEvent::Start(),    ClcEvent::Message(decline), ClcEvent::PeerClosed(),   ClcEvent::Reset(),
       ClcEvent::DeviceOk(), ClcEvent::DeviceFailed(),   ClcEvent::Acknowledged(),

@@ -16,7 +16,7 @@ ClcLocal CapturedLocal() { return LoopbackLocal(0); }
 
 TEST_CASE("clc fsm: the client's messages are those of the capture") {
   One client(ClcRole::kClient, CapturedLocal());
-  CHECK(client.Start().sent() == Bytes(kProposal));
+  CHECK(client.Start().sent() == BytesOfHex(kProposal));
   CHECK(client.out.last() == ClcDo::kWait);
   SECTION("first contact") {
     client.Get(kAcceptFirst);
@@ -26,11 +26,11 @@ TEST_CASE("clc fsm: the client's messages are those of the capture") {
     CHECK(client.m.peer_token == 0x29fab616061d1a64);
     CHECK(client.m.peer_size_code == 2);
     CHECK(client.m.peer_link_id == 0x00010000);
-    CHECK(client.Ok().sent() == Bytes(kConfirmFirst));
+    CHECK(client.Ok().sent() == BytesOfHex(kConfirmFirst));
   }
   SECTION("link group known") {
     client.Get(kAcceptKnown).Dmb(0xaa48d958cdd870c1, 0x00010000, 1);
-    CHECK(client.Ok().sent() == Bytes(kConfirmKnown));
+    CHECK(client.Ok().sent() == BytesOfHex(kConfirmKnown));
   }
   CHECK(client.state() == ClcState::kProvisional);
   CHECK(ClcMayWrite(client.m));
@@ -43,12 +43,12 @@ TEST_CASE("clc fsm: the server's messages are those of the capture") {
   CHECK(server.out.last() == ClcDo::kRegister);
   SECTION("first contact") {
     server.Dmb(0x29fab616061d1a64, 0x00010000);
-    CHECK(server.sent() == Bytes(kAcceptFirst));
+    CHECK(server.sent() == BytesOfHex(kAcceptFirst));
     server.Get(kConfirmFirst);
   }
   SECTION("link group known") {
     server.Dmb(0x29fab616061d1a64, 0x00010000, 1);
-    CHECK(server.sent() == Bytes(kAcceptKnown));
+    CHECK(server.sent() == BytesOfHex(kAcceptKnown));
     server.Get(kConfirmKnown);
   }
   CHECK(server.out.last() == ClcDo::kAttach);
@@ -60,25 +60,25 @@ TEST_CASE("clc fsm: the Declines are those of the capture") {
   ClcLocal other = CapturedLocal();
   REQUIRE(ClcUeidFromText("ANOTHER", other.ueids[0]));
   One server(ClcRole::kServer, other);
-  CHECK(server.Start().Get(kProposal).sent() == Bytes(kDeclineNoUeid));
+  CHECK(server.Start().Get(kProposal).sent() == BytesOfHex(kDeclineNoUeid));
   CHECK(server.state() == ClcState::kTcp);
 
   One client(ClcRole::kClient, CapturedLocal());
   client.Start().Get(kAcceptFirst).Dmb(1, 2).Failed(kClcDiagNoMemory);
-  CHECK(client.sent() == Bytes(kDeclineAttach));
+  CHECK(client.sent() == BytesOfHex(kDeclineAttach));
   CHECK(client.state() == ClcState::kTcp);
 
   // The peer id is not ours to know.
   ClcLocal named = CapturedLocal();
-  memcpy(named.peer_id, Bytes(kDeclineNoDevice).data() + 8, 8);
+  memcpy(named.peer_id, BytesOfHex(kDeclineNoDevice).data() + 8, 8);
   One first(ClcRole::kClient, named);
-  CHECK(first.Start(kClcDiagNoDevice).sent() == Bytes(kDeclineNoDevice));
+  CHECK(first.Start(kClcDiagNoDevice).sent() == BytesOfHex(kDeclineNoDevice));
 }
 
 TEST_CASE("clc fsm: the captured Declines end it in TCP") {
   for (const char* hex : {kDeclineNoDevice, kDeclineNoUeid, kDeclineAttach}) {
     ClcDecline d;
-    REQUIRE(ClcParseDecline(Bytes(hex), d).ok());
+    REQUIRE(ClcParseDecline(BytesOfHex(hex), d).ok());
     for (const ClcState state :
          {ClcState::kAwaitProposal, ClcState::kAwaitAccept, ClcState::kAwaitConfirm}) {
       One one = Waiting(state);
@@ -159,29 +159,29 @@ void CorruptEachByte(const One& one, const std::vector<uint8_t>& good, std::span
 TEST_CASE("clc fsm: each other value of each byte leads to where the byte's meaning asks for") {
   SECTION("Proposal") {
     const One server = One(ClcRole::kServer, CapturedLocal()).Start();
-    CorruptEachByte(server, Bytes(kProposal), kProposalRules, ClcState::kServerRegister);
+    CorruptEachByte(server, BytesOfHex(kProposal), kProposalRules, ClcState::kServerRegister);
   }
   SECTION("Accept") {
     const One client = One(ClcRole::kClient, CapturedLocal()).Start();
-    CorruptEachByte(client, Bytes(kAcceptFirst), kFirstRules, ClcState::kClientRegister);
-    CorruptEachByte(client, Bytes(kAcceptKnown), kKnownRules, ClcState::kClientRegister);
+    CorruptEachByte(client, BytesOfHex(kAcceptFirst), kFirstRules, ClcState::kClientRegister);
+    CorruptEachByte(client, BytesOfHex(kAcceptKnown), kKnownRules, ClcState::kClientRegister);
   }
   SECTION("Confirm") {
     One server = One(ClcRole::kServer, CapturedLocal()).Start().Get(kProposal);
-    CorruptEachByte(One(server).Dmb(1, 1), Bytes(kConfirmFirst), kFirstRules,
+    CorruptEachByte(One(server).Dmb(1, 1), BytesOfHex(kConfirmFirst), kFirstRules,
                     ClcState::kServerAttach);
-    CorruptEachByte(One(server).Dmb(1, 1, 1), Bytes(kConfirmKnown), kKnownRules,
+    CorruptEachByte(One(server).Dmb(1, 1, 1), BytesOfHex(kConfirmKnown), kKnownRules,
                     ClcState::kServerAttach);
   }
   SECTION("Confirm of a client that still listens: a link group that agreed on it") {
     One server = One(ClcRole::kServer, LoopbackLocal()).Start().Get(kProposal);
     server.Dmb(1, 1, 1, kClcAckAttach);
-    CorruptEachByte(server, Bytes(kConfirmKnown), kKnownRules, ClcState::kServerAttach);
+    CorruptEachByte(server, BytesOfHex(kConfirmKnown), kKnownRules, ClcState::kServerAttach);
   }
 }
 
 TEST_CASE("clc fsm: what is cut off aborts") {
-  const std::vector<uint8_t> accept = Bytes(kAcceptFirst);
+  const std::vector<uint8_t> accept = BytesOfHex(kAcceptFirst);
   for (size_t n = 0; n < accept.size(); n++) {
     One client = Waiting(ClcState::kAwaitAccept);
     client.Get(std::vector<uint8_t>(accept.begin(), accept.begin() + static_cast<ptrdiff_t>(n)));
@@ -273,7 +273,7 @@ TEST_CASE("clc fsm: the system's id counts if both have it") {
 }
 
 TEST_CASE("clc fsm: a Proposal of another version is declined in that version's form") {
-  std::vector<uint8_t> v1 = Bytes(kProposal);
+  std::vector<uint8_t> v1 = BytesOfHex(kProposal);
   v1[7] = 0x10;
   One server = Waiting(ClcState::kAwaitProposal);
   CHECK(server.Get(v1).declined() == kClcDiagVersion);

@@ -23,7 +23,7 @@ class One {
   }
   One& Start(uint32_t diagnosis = 0) { return Do(ClcEvent::Start(diagnosis)); }
   One& Get(const std::vector<uint8_t>& bytes) { return Do(ClcEvent::Message(bytes)); }
-  One& Get(const char* hex) { return Get(clc_vectors::Bytes(hex)); }
+  One& Get(const char* hex) { return Get(clc_vectors::BytesOfHex(hex)); }
   One& Late() {
     now_ns = ClcNextDeadline(m);
     return Do(ClcEvent::Timer());

@@ -87,7 +87,7 @@ ClcVerdict VerdictOf(const Expected& expected, ClcVerdict otherwise) {
 }
 
 void CorruptEachByte(const Vector& v, std::span<const Rule> rules, const ClcResult& otherwise) {
-  const std::vector<uint8_t> good = Bytes(v.hex);
+  const std::vector<uint8_t> good = BytesOfHex(v.hex);
   std::vector<uint8_t> bytes = good;
   for (size_t pos = 0; pos < good.size(); pos++) {
     for (unsigned value = 0; value < 256; value++) {
@@ -111,17 +111,17 @@ void CorruptEachByte(const Vector& v, std::span<const Rule> rules, const ClcResu
 TEST_CASE("clc: captured SMC-D messages parse, and encode to the same bytes") {
   for (const Vector& v : kVectors) {
     INFO(v.name);
-    const std::vector<uint8_t> bytes = Bytes(v.hex);
+    const std::vector<uint8_t> bytes = BytesOfHex(v.hex);
     CHECK(Parse(bytes, v.type).ok());
     CHECK(Reencoded(bytes, v.type) == bytes);
   }
-  const std::vector<uint8_t> smcr = Bytes(kSmcrProposal);
+  const std::vector<uint8_t> smcr = BytesOfHex(kSmcrProposal);
   CHECK(Reencoded(smcr, ClcType::kProposal) == smcr);
 }
 
 TEST_CASE("clc: values of the captured Proposal") {
   ClcProposal p;
-  REQUIRE(ClcParseProposal(Bytes(kProposal), p).ok());
+  REQUIRE(ClcParseProposal(BytesOfHex(kProposal), p).ok());
   const ClcGid gid = ClcGidFromUuid(kUuid);
   CHECK(p.path_v1 == ClcPath::kNone);
   CHECK(p.path_v2 == ClcPath::kSmcD);
@@ -141,7 +141,7 @@ TEST_CASE("clc: values of the captured Proposal") {
 
 TEST_CASE("clc: values of the captured Accept and Confirm") {
   ClcAccept a;
-  REQUIRE(ClcParseAccept(Bytes(kAcceptFirst), a).ok());
+  REQUIRE(ClcParseAccept(BytesOfHex(kAcceptFirst), a).ok());
   CHECK(a.is_first_contact == 1);
   CHECK(a.gid == ClcGidFromUuid(kUuid));
   CHECK(a.token == 0x29fab616061d1a64);
@@ -154,7 +154,7 @@ TEST_CASE("clc: values of the captured Accept and Confirm") {
   CHECK(memcmp(a.first.host_name, "(none)   ", 9) == 0);
   ClcAccept c;
   c.type = ClcType::kConfirm;
-  REQUIRE(ClcParseAccept(Bytes(kConfirmKnown), c).ok());
+  REQUIRE(ClcParseAccept(BytesOfHex(kConfirmKnown), c).ok());
   CHECK(c.type == ClcType::kConfirm);
   CHECK(c.is_first_contact == 0);
   CHECK(c.token == 0xaa48d958cdd870c1);
@@ -163,12 +163,12 @@ TEST_CASE("clc: values of the captured Accept and Confirm") {
 
 TEST_CASE("clc: values of the captured Declines") {
   ClcDecline d;
-  REQUIRE(ClcParseDecline(Bytes(kDeclineNoDevice), d).ok());
+  REQUIRE(ClcParseDecline(BytesOfHex(kDeclineNoDevice), d).ok());
   CHECK(d.version == 1);
   CHECK(d.has_more == 0);
   CHECK(d.peer_id[0] == 0xfd);
   CHECK(d.diagnosis == kClcDiagNoDevice);
-  REQUIRE(ClcParseDecline(Bytes(kDeclineAttach), d).ok());
+  REQUIRE(ClcParseDecline(BytesOfHex(kDeclineAttach), d).ok());
   CHECK(d.version == 2);
   CHECK(d.has_more == 1);
   CHECK(d.os == ClcOs::kLinux);
@@ -179,7 +179,7 @@ TEST_CASE("clc: values of the captured Declines") {
 TEST_CASE("clc: the first 8 bytes tell how many to read") {
   for (const Vector& v : kVectors) {
     INFO(v.name);
-    const std::vector<uint8_t> bytes = Bytes(v.hex);
+    const std::vector<uint8_t> bytes = BytesOfHex(v.hex);
     ClcHead head;
     REQUIRE(ClcPeek(std::span<const uint8_t, 8>(bytes.data(), 8), head).ok());
     CHECK(head.len_bytes == bytes.size());
@@ -193,7 +193,7 @@ TEST_CASE("clc: the first 8 bytes tell how many to read") {
 TEST_CASE("clc: a message cut short, or with bytes behind it, is no message") {
   for (const Vector& v : kVectors) {
     INFO(v.name);
-    std::vector<uint8_t> bytes = Bytes(v.hex);
+    std::vector<uint8_t> bytes = BytesOfHex(v.hex);
     for (size_t n = 0; n < bytes.size(); n++) {
       INFO(n);
       CHECK(Parse(std::span(bytes).first(n), v.type) == ClcResult::Abort(ClcAbort::kLength));
@@ -208,7 +208,7 @@ TEST_CASE("clc: a message whose parts do not fit into its length is aborted") {
   for (const Vector& v : kVectors) {
     if (v.type == ClcType::kDecline) continue;
     INFO(v.name);
-    const std::vector<uint8_t> good = Bytes(v.hex);
+    const std::vector<uint8_t> good = BytesOfHex(v.hex);
     for (size_t n = 12; n < good.size() + 40; n++) {
       if (n == good.size()) continue;
       std::vector<uint8_t> bytes = good;
@@ -232,7 +232,7 @@ TEST_CASE("clc: each other value of each byte gets the verdict that the byte's m
 TEST_CASE("clc: an Accept or Confirm of SMC-R is delimited and declined") {
   for (const Vector& v : kSmcrVectors) {
     INFO(v.name);
-    const std::vector<uint8_t> bytes = Bytes(v.hex);
+    const std::vector<uint8_t> bytes = BytesOfHex(v.hex);
     const ClcResult declined = ClcResult::Decline(kClcDiagMode);
     CHECK(Parse(bytes, v.type) == declined);
     for (size_t n = 0; n < bytes.size(); n++)
@@ -247,7 +247,7 @@ TEST_CASE("clc: an Accept or Confirm of SMC-R is delimited and declined") {
 TEST_CASE("clc: a Proposal of SMC-R is read, and judged byte by byte like one of SMC-D") {
   const Vector v = {"SMC-R Proposal", kSmcrProposal, ClcType::kProposal, {}};
   ClcProposal p;
-  REQUIRE(ClcParseProposal(Bytes(v.hex), p).ok());
+  REQUIRE(ClcParseProposal(BytesOfHex(v.hex), p).ok());
   CHECK(p.path_v2 == ClcPath::kSmcR);
   CHECK(p.has_smcd == 0);
   CHECK(p.conns_max == 255);
@@ -344,7 +344,7 @@ TEST_CASE("clc: a Proposal may lack the SMC-D extension, or all of version 2") {
 TEST_CASE("clc: other versions are only delimited") {
   // A Proposal of version 1 as RFC 7609 has it: IP area at once, no field of SMC-D.
   std::vector<uint8_t> v1(52);
-  const std::vector<uint8_t> p = Bytes(kProposal);
+  const std::vector<uint8_t> p = BytesOfHex(kProposal);
   std::copy(p.begin(), p.begin() + 4, v1.begin());
   std::copy(p.begin(), p.begin() + 4, v1.end() - 4);
   v1[4] = 1;
@@ -356,7 +356,7 @@ TEST_CASE("clc: other versions are only delimited") {
   v1[51] ^= 1;
   CHECK(ClcParseProposal(v1, value) == ClcResult::Abort(ClcAbort::kTrailer));
 
-  std::vector<uint8_t> accept = Bytes(kAcceptKnown);
+  std::vector<uint8_t> accept = BytesOfHex(kAcceptKnown);
   accept.erase(accept.begin() + 44, accept.begin() + 74);  // 48 bytes, as version 1 has it
   accept[6] = 48;
   accept[7] = 0x11;
@@ -366,7 +366,7 @@ TEST_CASE("clc: other versions are only delimited") {
 
 TEST_CASE("clc: first contact of release 0 is shorter, of an unknown release as long as it says") {
   ClcAccept a;
-  REQUIRE(ClcParseAccept(Bytes(kAcceptFirst), a).ok());
+  REQUIRE(ClcParseAccept(BytesOfHex(kAcceptFirst), a).ok());
   a.first.release = 0;
   std::vector<uint8_t> out(kClcMessageBytesMax);
   REQUIRE(ClcEncodeAccept(a, out) == 114);
@@ -377,7 +377,7 @@ TEST_CASE("clc: first contact of release 0 is shorter, of an unknown release as 
 
   a.first.release = 2;
   CHECK(ClcEncodeAccept(a, out) == 0);
-  std::vector<uint8_t> longer = Bytes(kAcceptFirst);
+  std::vector<uint8_t> longer = BytesOfHex(kAcceptFirst);
   longer.insert(longer.begin() + 126, 10, 0x55);
   longer[6] = 140;
   CHECK(ClcParseAccept(longer, back) == ClcResult::Abort(ClcAbort::kLength));

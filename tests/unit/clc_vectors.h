@@ -81,7 +81,7 @@ inline constexpr char kSmcrAcceptKnown[] =
     "110000035601000000022300ffff8d3003c50000001a60bf504f535445524e2d5445535420202020"
     "202020202020202020202020202020200000000000000000e2d4c3d9";
 
-inline std::vector<uint8_t> Bytes(const char* hex) {
+inline std::vector<uint8_t> BytesOfHex(const char* hex) {
   const auto digit = [](char c) {
     return static_cast<unsigned>(c <= '9' ? c - '0' : c - 'a' + 10);
   };

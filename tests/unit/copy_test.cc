@@ -8,8 +8,7 @@
 #include "base/iov.h"
 #include "catch.h"
 
-using namespace postern;
-
+namespace postern {
 namespace {
 
 // Runs `phases` phases of a machine on which the two ways take the given times. Returns the share
@@ -61,3 +60,5 @@ TEST_CASE("copy: the faster way is found, kept and left again", "[copy]") {
   CHECK(SharePastCache(chooser, 100, 100, 2000) < 5);   // no difference: as it is
   CHECK(SharePastCache(chooser, 400, 100, 2000) > 85);
 }
+
+}  // namespace postern

@@ -4,7 +4,7 @@
 
 #include "catch.h"
 
-using namespace postern;
+namespace postern {
 
 TEST_CASE("an endpoint that is the kernel's stays so until it is free", "[endpoint]") {
   for (uint32_t to = PSTN_EP_FREE; to <= PSTN_EP_CONNECTING; to++)
@@ -37,3 +37,5 @@ TEST_CASE("an endpoint is accepted from a queue only, connected from new or a ha
     CHECK(MayFollow(from, PSTN_EP_ESTABLISHED) ==
           (from == PSTN_EP_NEW || from == PSTN_EP_EMBRYO || from == PSTN_EP_CONNECTING));
 }
+
+}  // namespace postern

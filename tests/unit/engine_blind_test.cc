@@ -5,9 +5,7 @@
 
 #include "engine_world.h"
 
-using namespace postern;
-using namespace postern::test;
-
+namespace postern::test {
 namespace {
 
 constexpr uint16_t kConnections = 100;
@@ -74,3 +72,5 @@ TEST_CASE("engine: the host's limit is not for ACKs that peers need") {
   m.Second();
   CHECK(m.Answers(tcp::kAck, -1) == kConnections);  // a keepalive probe
 }
+
+}  // namespace postern::test

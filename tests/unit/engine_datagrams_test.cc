@@ -4,8 +4,8 @@
 
 #include "engine_world.h"
 
-using namespace postern;
-using namespace postern::test;
+namespace postern::test {
+
 using wire_test::Bytes;
 
 namespace {
@@ -265,3 +265,5 @@ TEST_CASE("engine: what waits at UDP sockets outlives whoever held the lock") {
   CHECK(Receive(w.b, other).payload == "new");
   CHECK(Kept(w.b) == 0);
 }
+
+}  // namespace postern::test

@@ -2,8 +2,8 @@
 // engine_ecn_test.cc - ECN (RFC 3168): who agrees to it, and what a mark on the way does.
 #include "engine_world.h"
 
-using namespace postern;
-using namespace postern::test;
+namespace postern::test {
+
 using wire_test::Bytes;
 
 namespace {
@@ -91,3 +91,5 @@ TEST_CASE("engine: a mark on the way reduces the window, and nothing is sent aga
     CHECK((t.cc.ssthresh_bytes != tcp::kSsthreshUnknown) == marked);
   }
 }
+
+}  // namespace postern::test

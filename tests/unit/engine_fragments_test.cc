@@ -5,8 +5,8 @@
 
 #include "engine_world.h"
 
-using namespace postern;
-using namespace postern::test;
+namespace postern::test {
+
 using wire_test::Bytes;
 
 namespace {
@@ -168,3 +168,5 @@ TEST_CASE("engine: who takes over from a death among fragments finds their frame
   p.PutAll(Cut(p.conn(), BytesOf(Pattern(4000, 3)), 0, 1400, 2));
   CHECK((p.server->in == Pattern(4000, 3)));
 }
+
+}  // namespace postern::test

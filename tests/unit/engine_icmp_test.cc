@@ -5,8 +5,8 @@
 
 #include "engine_world.h"
 
-using namespace postern;
-using namespace postern::test;
+namespace postern::test {
+
 using wire_test::Bytes;
 
 namespace {
@@ -41,11 +41,11 @@ PlainEnd& Opening(World& w) {
   return client;
 }
 
-struct Open {
+struct Opened {
   PlainEnd* client;
   PlainEnd* server;
 };
-Open Established(World& w) {
+Opened Established(World& w) {
   (void)w.Listen(80);
   PlainEnd& client = w.a.Connect(w.a.At(40000), w.b.At(80));
   w.Settle();
@@ -214,3 +214,5 @@ TEST_CASE("engine: what was learned of paths does not outlive a death in the mid
   CHECK((server->in.substr(100) == Pattern(9000, 7)));
   CHECK(c.tcb.mss_bytes == 1448);
 }
+
+}  // namespace postern::test

@@ -5,9 +5,7 @@
 #include "engine_world.h"
 #include "tcp/info.h"
 
-using namespace postern;
-using namespace postern::test;
-
+namespace postern::test {
 namespace {
 
 tcp_info InfoOf(World& w, PlainHost& host, const PlainEnd& end) {
@@ -141,3 +139,5 @@ TEST_CASE("engine: TCP_INFO of a connection in each state on its way out") {
   }();
   CHECK(closed.tcpi_state == 7);
 }
+
+}  // namespace postern::test

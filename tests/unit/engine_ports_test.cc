@@ -5,9 +5,9 @@
 #include "engine_world.h"
 #include "stack/source_ports.h"
 
-using namespace postern;
-using namespace postern::test;
-using namespace postern::stack;
+namespace postern::test {
+
+using namespace stack;  // NOLINT(google-build-using-namespace): what is tested
 
 namespace {
 
@@ -136,3 +136,5 @@ TEST_CASE(
   CHECK(AddSourcePort(s, Kept(60000)));
   CHECK(s.sources.at[7].port == 60000);
 }
+
+}  // namespace postern::test

@@ -3,8 +3,8 @@
 // what a forged cookie is worth.
 #include "engine_world.h"
 
-using namespace postern;
-using namespace postern::test;
+namespace postern::test {
+
 using wire_test::Bytes;
 
 namespace {
@@ -180,3 +180,5 @@ TEST_CASE("engine: a cookie that comes back is good until the last moment") {
   CHECK(w.b.state().conn_count == 1);
   CHECK(w.b.state().counters.cookies_taken == 1);
 }
+
+}  // namespace postern::test

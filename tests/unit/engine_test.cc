@@ -7,8 +7,7 @@
 #include "catch.h"
 #include "engine_world.h"
 
-using namespace postern;
-using namespace postern::test;
+namespace postern::test {
 
 TEST_CASE("engine: a connection carries data both ways and ends in order") {
   World w;
@@ -187,3 +186,5 @@ TEST_CASE("engine: whoever takes over from the dead loses one connection at most
   w.Pass(1000);
   CHECK(w.a.state().conn_count == 0);
 }
+
+}  // namespace postern::test

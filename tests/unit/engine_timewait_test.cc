@@ -3,9 +3,7 @@
 // (RFC 6191).
 #include "engine_world.h"
 
-using namespace postern;
-using namespace postern::test;
-
+namespace postern::test {
 namespace {
 
 // The server has sent so much at once that the clock's number for the next connection lies behind
@@ -69,3 +67,5 @@ TEST_CASE("engine: a new connection of the same names begins behind the numbers 
   w.Settle();
   CHECK(client.in == "hello");
 }
+
+}  // namespace postern::test

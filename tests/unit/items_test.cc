@@ -16,13 +16,13 @@ namespace postern {
 namespace {
 
 // A stack as this process's own, with one set and one endpoint.
-struct Place {
+struct SetWorld {
   int fd = CreateStack(NewUuid());
   pstn_stack& s = *MapStack(fd);
   pstn_stack* before = g_proc.view.s;
   uint32_t set_idx, ep_idx;
 
-  Place() {
+  SetWorld() {
     g_proc.view.s = &s;
     set_idx = TakeEpoll(s);
     ep_idx = NewEp(AF_INET);
@@ -32,13 +32,13 @@ struct Place {
     e.waiter_idx = TakeWaiter(s);
     e.state = 1;
   }
-  ~Place() {
+  ~SetWorld() {
     g_proc.view.s = before;
     UnmapStack(&s);
     sys::Close(fd);
   }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
+  SetWorld(const SetWorld&) = delete;
+  SetWorld& operator=(const SetWorld&) = delete;
   pstn_epoll& set() { return s.epolls[set_idx]; }
   pstn_ep& ep() { return s.eps[ep_idx]; }
   uint32_t Add(int number) {
@@ -54,7 +54,7 @@ struct Place {
 };
 
 TEST_CASE("items: found, ready once, gone from all lists") {
-  Place p;
+  SetWorld p;
   const uint32_t a = p.Add(5), b = p.Add(6), c = p.Add(7);
   for (uint32_t i : {a, b, c, b}) PushReady(p.s, p.set(), i);
   CHECK(p.set().ready_count == 3);
@@ -69,7 +69,7 @@ TEST_CASE("items: found, ready once, gone from all lists") {
 }
 
 TEST_CASE("items: a set is taken apart though a process died while it added or removed a member") {
-  Place p;
+  SetWorld p;
   (void)p.Add(5);
   const uint32_t half = p.Add(6);
   (void)p.Add(7);
@@ -82,7 +82,7 @@ TEST_CASE("items: a set is taken apart though a process died while it added or r
 }
 
 TEST_CASE("items: who takes a set over from a dead process finds every member, once") {
-  Place p;
+  SetWorld p;
   const uint32_t a = p.Add(5), b = p.Add(6), c = p.Add(7);
   p.s.items[c].flags = PSTN_IT_KERNEL;
   PushReady(p.s, p.set(), a);
@@ -104,7 +104,7 @@ TEST_CASE("items: who takes a set over from a dead process finds every member, o
 }
 
 TEST_CASE("items: memory that makes no sense ends no process") {
-  Place p;
+  SetWorld p;
   const uint32_t a = p.Add(5), b = p.Add(6);
   p.s.items[a].all_prev = p.s.items[b].all_next = 0x7fffffff;
   p.s.items[a].ep_next = b;  // a circle

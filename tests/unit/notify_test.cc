@@ -17,13 +17,13 @@
 namespace postern {
 namespace {
 
-struct Place {
+struct BellWorld {
   RingWorld world;
   uint64_t counters[PSTN_COUNTERS] = {};
   Bells bells = {-1, -1, counters};
   ConnEnd client = world.End(0, 70), server = world.End(1, 70);
 
-  ~Place() {
+  ~BellWorld() {
     if (bells.sender >= 0) sys::Close(bells.sender);
   }
   const pstn_uuid& id() { return world.stack().hdr.id; }
@@ -50,7 +50,7 @@ bool HasBit(const pstn_evmap& map, uint32_t conn) {
 }
 
 TEST_CASE("notify: a doorbell has one holder, and one that is gone cannot be rung") {
-  Place p;
+  BellWorld p;
   const int sender = BellSender(p.bells);
   REQUIRE(sender >= 0);
   CHECK(BellSender(p.bells) == sender);
@@ -97,7 +97,7 @@ TEST_CASE("notify: any number of bells may ring that nobody has answered") {
 }
 
 TEST_CASE("notify: data sets the bit, and rings only a sleeper, once") {
-  Place p;
+  BellWorld p;
   const Bell bell(p.id(), 5);
   StoreRelaxed(p.server.ctl().rx_notify, 6u);  // waiter + 1
   AnnounceData(p.bells, p.client);
@@ -114,7 +114,7 @@ TEST_CASE("notify: data sets the bit, and rings only a sleeper, once") {
 }
 
 TEST_CASE("notify: nobody asked, nothing is set") {
-  Place p;
+  BellWorld p;
   const Bell bell(p.id(), 5);
   p.Map(1, 5).sleeping = 1;
   AnnounceData(p.bells, p.client);
@@ -123,7 +123,7 @@ TEST_CASE("notify: nobody asked, nothing is set") {
 }
 
 TEST_CASE("notify: to all, of whom those who sleep are rung, and no more than a few") {
-  Place p;
+  BellWorld p;
   const Bell three(p.id(), 3), four(p.id(), 4), beyond(p.id(), 9);
   LgrHdr(p.world.lgr()).waiters_hw[1] = 5;
   for (const uint32_t w : {3u, 4u, 9u}) p.Map(1, w).sleeping = 1;
@@ -143,7 +143,7 @@ TEST_CASE("notify: to all, of whom those who sleep are rung, and no more than a 
 }
 
 TEST_CASE("notify: new connections are told to those who wait for a listener") {
-  Place p;
+  BellWorld p;
   const Bell three(p.id(), 3), four(p.id(), 4);
   LgrHdr(p.world.lgr()).waiters_hw[1] = 5;
   p.Map(1, 3).in_use = PSTN_EV_USED;
@@ -158,7 +158,7 @@ TEST_CASE("notify: new connections are told to those who wait for a listener") {
 }
 
 TEST_CASE("notify: inside the stack") {
-  Place p;
+  BellWorld p;
   const Bell bell(p.id(), 8);
   PostWaiter(p.bells, p.world.stack(), 8);
   CHECK(p.world.stack().waiters[8].posted == 1);
@@ -170,7 +170,7 @@ TEST_CASE("notify: inside the stack") {
 }
 
 TEST_CASE("notify: words that the other side made up are survived") {
-  Place p;
+  BellWorld p;
   TestRandom random(17);
   LgrHdr(p.world.lgr()).waiters_hw[0] = LgrHdr(p.world.lgr()).waiters_hw[1] = ~0u;
   LgrHdr(p.world.lgr()).stack[1] = {random.Next(), random.Next()};
@@ -207,7 +207,7 @@ void WakesSleeper(uint32_t& word, uint32_t value, Wake wake) {
 }
 
 TEST_CASE("notify: futex sleepers wake") {
-  Place p;
+  BellWorld p;
   WakesSleeper(p.server.ctl().rx_wait, 1, [&] { AnnounceData(p.bells, p.client); });
   WakesSleeper(p.server.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { AnnounceSpace(p.bells, p.client); });
   AnnounceLocal(p.bells, p.client);  // nobody of ours sleeps: the kernel is not asked
@@ -221,7 +221,7 @@ TEST_CASE("notify: futex sleepers wake") {
 }
 
 TEST_CASE("notify: returned space is posted to whom wanted it so") {
-  Place p;
+  BellWorld p;
   StoreRelaxed(p.server.ctl().rx_notify, 8u);
   AnnounceSpace(p.bells, p.client);
   CHECK(p.Map(1, 7).summary == 0);
@@ -235,7 +235,7 @@ TEST_CASE("notify: returned space is posted to whom wanted it so") {
 // RingRead publishes in the middle; who sees the ring drained then may take it away before RingRead
 // looks for more. What it leaves behind is the same as that of a second, empty look.
 TEST_CASE("notify: a writer is told of space when its ring was taken away during the read") {
-  Place p;
+  BellWorld p;
   std::vector<uint8_t> data(3000);
   iovec iov = {data.data(), data.size()};
   IovCursor from(&iov, 1);

@@ -24,9 +24,7 @@
 #include "catch.h"
 #include "ctl/packet.h"
 
-using namespace postern;
-using namespace postern::daemon;
-
+namespace postern::daemon {
 namespace {
 
 constexpr pstn_uuid kStack{1, 2};
@@ -84,17 +82,17 @@ TEST_CASE("posternd: directory chains listeners of one port") {
 namespace {
 
 constexpr uint8_t kLocal[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
-struct Place {
+struct ListenPlace {
   const char* name;
   int family, v6only;
   bool wildcard, mapped;
 };
-constexpr Place kPlaces[] = {
+constexpr ListenPlace kListenPlaces[] = {
     {"0.0.0.0", AF_INET, 0, true, false}, {"127.0.0.1", AF_INET, 0, false, true},
     {"::", AF_INET6, 0, true, false},     {":: v6only", AF_INET6, 1, true, false},
     {"::1", AF_INET6, 0, false, false},   {"::ffff:127.0.0.1", AF_INET6, 0, false, true}};
 
-Listener ListenerAt(const Place& place, uint32_t ep) {
+Listener ListenerAt(const ListenPlace& place, uint32_t ep) {
   Listener l = ListenerOn(80, ep);
   l.family = static_cast<uint32_t>(place.family);
   l.v6only = static_cast<uint32_t>(place.v6only);
@@ -105,7 +103,7 @@ Listener ListenerAt(const Place& place, uint32_t ep) {
 }
 
 // A listening socket of the kernel's, -1 if it refuses. Port 0: any, which is then told.
-int ListenAt(const Place& place, in_port_t& port) {
+int ListenAt(const ListenPlace& place, in_port_t& port) {
   sockaddr_in in{};
   sockaddr_in6 in6{};
   in.sin_family = AF_INET;
@@ -129,7 +127,7 @@ int ListenAt(const Place& place, in_port_t& port) {
   return fd;
 }
 
-bool MayBothListen(const Place& a, const Place& b) {
+bool MayBothListen(const ListenPlace& a, const ListenPlace& b) {
   for (;;) {
     in_port_t port = 0;
     const int first = ListenAt(a, port);
@@ -146,8 +144,8 @@ bool MayBothListen(const Place& a, const Place& b) {
 
 // The kernel, which lets one socket listen at an address unless they share the port, is asked.
 TEST_CASE("posternd: who listens anew withdraws who can't listen any more") {
-  for (const Place& before : kPlaces) {
-    for (const Place& after : kPlaces) {
+  for (const ListenPlace& before : kListenPlaces) {
+    for (const ListenPlace& after : kListenPlaces) {
       INFO(before.name << ", then " << after.name);
       Directory directory;
       REQUIRE(directory.Create({7, 8}) == 0);
@@ -280,3 +278,5 @@ TEST_CASE("reasons and counters have texts for every number") {
   }
   CHECK(std::string(ReasonName(kReasonNoListener)) == "no-listener");
 }
+
+}  // namespace postern::daemon

@@ -29,12 +29,12 @@ namespace {
 constexpr uint32_t kDead = 3, kConn = 70;
 
 // A listener of the stack, and a client's connection to it that has been announced.
-struct Place {
+struct ReapWorld {
   RingWorld world;
   StackView before = g_proc.view;
   uint32_t listener;
 
-  Place() {
+  ReapWorld() {
     g_proc.view = {};
     StackView& v = g_proc.view;
     v.s = &world.stack();
@@ -58,9 +58,9 @@ struct Place {
     conn().setup.state = PSTN_CS_SYN;
     AnnounceSyn(g_proc.bells, world.lgr(), kConn);
   }
-  ~Place() { g_proc.view = before; }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
+  ~ReapWorld() { g_proc.view = before; }
+  ReapWorld(const ReapWorld&) = delete;
+  ReapWorld& operator=(const ReapWorld&) = delete;
   pstn_stack& s() { return world.stack(); }
   pstn_ep& l() { return s().eps[listener]; }
   pstn_conn& conn() { return LgrConn(world.lgr(), kConn); }
@@ -72,7 +72,7 @@ struct Place {
 };
 
 TEST_CASE("reap: a connection whose announcement the dead process had taken is admitted") {
-  Place p;
+  ReapWorld p;
   pstn_evmap& map = LgrEvmap(p.world.lgr(), 1, PSTN_EVMAP_SYN);
   map.summary = 0;
   for (uint64_t& leaf : map.leaf) leaf = 0;
@@ -83,7 +83,7 @@ TEST_CASE("reap: a connection whose announcement the dead process had taken is a
 
 TEST_CASE(
     "reap: a connection that was on its way into the accept queue, or out of it, is there again") {
-  Place p;
+  ReapWorld p;
   AdmitSyns();
   REQUIRE(p.l().accept_count == 1);
   pstn_ep& ep = p.Accepted();
@@ -104,7 +104,7 @@ TEST_CASE(
 }
 
 TEST_CASE("reap: a connection that was being closed is closed") {
-  Place p;
+  ReapWorld p;
   AdmitSyns();
   pstn_ep& ep = p.Accepted();
   ep.refs = 0;
@@ -117,7 +117,7 @@ TEST_CASE("reap: a connection that was being closed is closed") {
 }
 
 TEST_CASE("reap: listeners go before connections") {
-  Place p;
+  ReapWorld p;
   AdmitSyns();
   pstn_slot& slot = p.s().slots[kDead];
   uint32_t chunk = TakeFdChunk(p.s());
@@ -140,7 +140,7 @@ TEST_CASE("reap: listeners go before connections") {
 
 TEST_CASE("reap: a sleeper whose wake-up the dead process may have begun is woken") {
   const bool told = GENERATE(true, false);
-  Place p;
+  ReapWorld p;
   AdmitSyns();
   uint32_t idx = p.world.ref(1).conn_ep[kConn] - 1;
   pstn_ep& ep = p.s().eps[idx];
@@ -170,7 +170,7 @@ TEST_CASE("reap: a sleeper whose wake-up the dead process may have begun is woke
 
 // A peer that has written whatever it liked, and died.
 TEST_CASE("reap: the survivor hears of a death whatever the dead peer has left in the link group") {
-  Place p;
+  ReapWorld p;
   AdmitSyns();
   pstn_ep& ep = p.Accepted();
   ep.state = PSTN_EP_ESTABLISHED;
@@ -195,7 +195,7 @@ TEST_CASE("reap: the survivor hears of a death whatever the dead peer has left i
 }
 
 TEST_CASE("reap: a dead peer's records that go round in a circle come to an end") {
-  Place p;
+  ReapWorld p;
   AdmitSyns();
   pstn_ep& ep = p.Accepted();
   ep.state = PSTN_EP_ESTABLISHED;
@@ -221,7 +221,7 @@ TEST_CASE("reap: a dead peer's records that go round in a circle come to an end"
 }
 
 TEST_CASE("accept: a client may not say that it comes from where it can't") {
-  Place p;
+  ReapWorld p;
   p.world.ref(1).peer.lo = 1;  // another family's: our own has no need to lie
   pstn_conn_setup& setup = p.conn().setup;
   pstn_dir& dir = *new pstn_dir{};
@@ -255,7 +255,7 @@ TEST_CASE("accept: a client may not say that it comes from where it can't") {
 }
 
 TEST_CASE("notify: a post to all reaches every set, whoever spreads it") {
-  Place p;
+  ReapWorld p;
   AdmitSyns();
   pstn_ep& ep = p.Accepted();
   ep.state = PSTN_EP_ESTABLISHED;

@@ -102,7 +102,7 @@ pstn_xdp_flow Flow(uint16_t local, uint16_t peer, bool v6 = false) {
   return {Ip(2, v6), Ip(1, v6), htons(local), htons(peer), 0, kTcp, 0};
 }
 
-pstn_xdp_port Port(uint16_t port, const pstn_xdp_ip& local, uint16_t vlan = 0) {
+pstn_xdp_port PortRule(uint16_t port, const pstn_xdp_ip& local, uint16_t vlan = 0) {
   return {local, htons(port), vlan, kTcp, {}};
 }
 
@@ -136,8 +136,8 @@ class World {
 TEST_CASE("softnic: flow before port at an address before port; the rest is the kernel's") {
   World w;
   CHECK(w.Of(Segment(4000, 80)) == kKernel);
-  REQUIRE(w.steer.AddPort(Port(80, Any4()), {1, 0}, 1) == 0);
-  REQUIRE(w.steer.AddPort(Port(81, Ip(2)), {2, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(81, Ip(2)), {2, 0}, 1) == 0);
   REQUIRE(w.steer.AddFlow(Flow(80, 4001), {3, 0}, 1) == 0);
   REQUIRE(w.steer.AddFlow(Flow(80, 4002), {3, PSTN_XDP_PASS}, 1) == 0);
   CHECK(w.Of(Segment(4000, 80)) == 1);
@@ -148,18 +148,18 @@ TEST_CASE("softnic: flow before port at an address before port; the rest is the 
   CHECK(w.Of(Segment(4000, 80, kAck, {}, kUdp)) == kKernel);
   // A wildcard is of one family, and means addresses of this host.
   CHECK(w.Of(Segment(4000, 80, kAck, {.v6 = true})) == kKernel);
-  REQUIRE(w.steer.AddPort(Port(80, {}), {4, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, {}), {4, 0}, 1) == 0);
   CHECK(w.Of(Segment(4000, 80, kAck, {.v6 = true})) == 4);
   CHECK(w.Of(Ether(IpPacket(kTcp, 1, 3, Ports(4000, 80)), {})) == kKernel);
   // VLANs; options of IPv4.
   CHECK(w.Of(Segment(4000, 80, kAck, {.vlan = 5})) == kKernel);
-  REQUIRE(w.steer.AddPort(Port(80, Any4(), 5), {5, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4(), 5), {5, 0}, 1) == 0);
   CHECK(w.Of(Segment(4000, 80, kAck, {.vlan = 5})) == 5);
   CHECK(w.Of(Segment(4000, 80, kAck, {.options = 8})) == 1);
   // Removed only by whose it is.
-  w.steer.RemovePort(Port(81, Ip(2)), 1);
+  w.steer.RemovePort(PortRule(81, Ip(2)), 1);
   CHECK(w.Of(Segment(4000, 81)) == 2);
-  w.steer.RemovePort(Port(81, Ip(2)), 2);
+  w.steer.RemovePort(PortRule(81, Ip(2)), 2);
   CHECK(w.Of(Segment(4000, 81)) == kKernel);
   w.steer.DropSlot(3);
   CHECK(w.Of(Segment(4001, 80)) == 1);
@@ -168,7 +168,7 @@ TEST_CASE("softnic: flow before port at an address before port; the rest is the 
 TEST_CASE("softnic: a connection that the kernel had before stays with it, and is asked for once") {
   World w;
   w.kernels_peers = {5000};
-  REQUIRE(w.steer.AddPort(Port(80, Any4()), {1, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, 0}, 1) == 0);
   for (int i = 0; i < 3; i++) CHECK(w.Of(Segment(5000, 80)) == kKernel);
   CHECK(w.asked == 1);
   for (int i = 0; i < 3; i++) CHECK(w.Of(Segment(5001, 80)) == 1);
@@ -179,9 +179,9 @@ TEST_CASE("softnic: a connection that the kernel had before stays with it, and i
   CHECK(w.Of(Segment(5000, 80, kSyn)) == 1);  // the old one is over
   CHECK(w.Of(Segment(5000, 80)) == 1);
   // A new listener, and what the kernel has had meanwhile.
-  w.steer.RemovePort(Port(80, Any4()), 1);
+  w.steer.RemovePort(PortRule(80, Any4()), 1);
   w.kernels_peers = {5001};
-  REQUIRE(w.steer.AddPort(Port(80, Any4()), {2, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {2, 0}, 1) == 0);
   CHECK(w.Of(Segment(5001, 80)) == kKernel);
   CHECK(w.Of(Segment(5001, 80, kSyn | kAck | kRst)) == kKernel);
 }
@@ -190,8 +190,8 @@ TEST_CASE(
     "softnic: ports that connections are made from, and listeners that have ended, leave listeners "
     "alone") {
   World w;
-  REQUIRE(w.steer.AddPort(Port(80, Any4()), {1, PSTN_XDP_OUTGOING}, 1) == 0);
-  REQUIRE(w.steer.AddPort(Port(81, Any4()), {1, PSTN_XDP_ENDED}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, PSTN_XDP_OUTGOING}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {1, PSTN_XDP_ENDED}, 1) == 0);
   CHECK(w.Of(Segment(4000, 80)) == 1);
   CHECK(w.Of(Segment(4001, 80, kSyn)) == 1);
   w.kernel_listens = true;
@@ -223,8 +223,8 @@ TEST_CASE("softnic: ICMP errors go with the packet that they are about") {
 
 TEST_CASE("softnic: fragments follow their first one, if the filter wants them") {
   World w;
-  REQUIRE(w.steer.AddPort(Port(80, Any4()), {1, PSTN_XDP_FRAGMENTS}, 1) == 0);
-  REQUIRE(w.steer.AddPort(Port(81, Any4()), {2, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, PSTN_XDP_FRAGMENTS}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {2, 0}, 1) == 0);
   const auto rest = [](uint16_t id) { return Segment(1, 2, 0, {.fragment = 0x00b9, .id = id}); };
   CHECK(w.Of(rest(1)) == kKernel);  // before the first
   CHECK(w.Of(Segment(4000, 80, kSyn, {.fragment = 0x2000, .id = 1})) == 1);
@@ -238,10 +238,10 @@ TEST_CASE("softnic: fragments follow their first one, if the filter wants them")
 
 TEST_CASE("softnic: what a posternd that is gone has left is swept, what came once more is not") {
   World w;
-  REQUIRE(w.steer.AddPort(Port(80, Any4()), {1, 0}, 1) == 0);
-  REQUIRE(w.steer.AddPort(Port(81, Any4()), {1, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {1, 0}, 1) == 0);
   REQUIRE(w.steer.AddFlow(Flow(90, 4001), {1, 0}, 1) == 0);
-  REQUIRE(w.steer.AddPort(Port(81, Any4()), {1, 0}, 2) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {1, 0}, 2) == 0);
   w.steer.Sweep([](uint64_t owner) { return owner == 2; });
   CHECK(w.Of(Segment(4000, 80)) == kKernel);
   CHECK(w.Of(Segment(4000, 81)) == 1);
@@ -250,8 +250,8 @@ TEST_CASE("softnic: what a posternd that is gone has left is swept, what came on
 
 TEST_CASE("softnic: cut and odd packets are the kernel's, and nothing is read behind them") {
   World w;
-  REQUIRE(w.steer.AddPort(Port(80, Any4()), {1, PSTN_XDP_FRAGMENTS}, 1) == 0);
-  REQUIRE(w.steer.AddPort(Port(80, {}), {1, PSTN_XDP_FRAGMENTS}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, PSTN_XDP_FRAGMENTS}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, {}), {1, PSTN_XDP_FRAGMENTS}, 1) == 0);
   wire_test::Random random(3);
   for (const bool v6 : {false, true}) {
     Bytes with_extensions{kTcp, 0, 1, 4, 0, 0, 0, 0};

@@ -12,8 +12,6 @@
 namespace postern::tcp {
 namespace {
 
-constexpr uint64_t kMs = Flow::kMs, kS = Flow::kS;
-
 TEST_CASE("congestion: names as TCP_CONGESTION has them") {
   CongestionKind kind = CongestionKind::kCubic;
   CHECK(CongestionByName("reno", 5, kind));
@@ -117,10 +115,10 @@ TEST_CASE("congestion: idleness halves the window for each RTO, down to the init
   CongestionOnIdle(f.cc, 700 * kMs, 300 * kMs);
   CHECK(f.segments() == 25);
   CHECK(f.cc.ssthresh_bytes == 100000);
-  CongestionOnIdle(f.cc, 3600 * kS, 300 * kMs);
+  CongestionOnIdle(f.cc, 3600 * kSecond, 300 * kMs);
   CHECK(f.segments() == 10);
   f.cc.cwnd_bytes = 4000;  // less than that stays
-  CongestionOnIdle(f.cc, 3600 * kS, 300 * kMs);
+  CongestionOnIdle(f.cc, 3600 * kSecond, 300 * kMs);
   CHECK(f.segments() == 4);
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "catch.h"
+#include "tcp/machine.h"
 #include "tcp/segment/challenge.h"
 #include "tcp/segment/isn.h"
 #include "tcp/segment/syn_cookie.h"
@@ -12,9 +13,8 @@
 namespace postern::tcp {
 namespace {
 
-constexpr uint64_t kMs = 1'000'000, kS = 1000 * kMs;
 constexpr SipKey kSecret = {0x1122334455667788u, 0x99aabbccddeeff00u};
-constexpr uint64_t kClock = 1'764'000'000 * kS + 59 * kS;
+constexpr uint64_t kClock = 1'764'000'000 * kSecond + 59 * kSecond;
 
 ConnName Name(uint16_t remote_port) {
   ConnName conn = {};
@@ -30,10 +30,10 @@ ConnName Name(uint16_t remote_port) {
 TEST_CASE("isn: grows with the clock for the same four names") {
   const ConnName conn = Name(40000);
   Seq last = InitialSeq(kSecret, conn, kClock);
-  for (uint64_t passed = 0; passed < 600 * kS; passed += 7 * kS) {
-    const Seq next = InitialSeq(kSecret, conn, kClock + passed + 7 * kS);
+  for (uint64_t passed = 0; passed < 600 * kSecond; passed += 7 * kSecond) {
+    const Seq next = InitialSeq(kSecret, conn, kClock + passed + 7 * kSecond);
     CHECK(After(next, last));
-    CHECK(static_cast<uint32_t>(next - last) == 7 * kS / 64);
+    CHECK(static_cast<uint32_t>(next - last) == 7 * kSecond / 64);
     last = next;
   }
 }
@@ -143,14 +143,14 @@ TEST_CASE("cookie: timestamps carry window scale, SACK and ECN, and do not run a
 TEST_CASE("cookie: valid for more than one minute, and not for two") {
   Handshake h;
   CookieState out;
-  for (uint64_t phase = 0; phase < 60 * kS; phase += 3 * kS) {
+  for (uint64_t phase = 0; phase < 60 * kSecond; phase += 3 * kSecond) {
     const uint64_t made = kClock + phase;
     h.Answer(made);
     CHECK(h.Check(made, out));
-    CHECK(h.Check(made + 60 * kS, out));
-    CHECK_FALSE(h.Check(made + 120 * kS, out));
-    CHECK_FALSE(h.Check(made + 3600 * kS, out));
-    CHECK_FALSE(h.Check(made - 60 * kS, out));  // from the future
+    CHECK(h.Check(made + 60 * kSecond, out));
+    CHECK_FALSE(h.Check(made + 120 * kSecond, out));
+    CHECK_FALSE(h.Check(made + 3600 * kSecond, out));
+    CHECK_FALSE(h.Check(made - 60 * kSecond, out));  // from the future
   }
 }
 
@@ -192,8 +192,8 @@ TEST_CASE("cookie: looked at only within two minutes of the last one made") {
   CookieGate gate = {};
   CHECK_FALSE(CookieExpected(gate, kClock));
   CookieMade(gate, kClock);
-  CHECK(CookieExpected(gate, kClock + 119 * kS));
-  CHECK_FALSE(CookieExpected(gate, kClock + 120 * kS));
+  CHECK(CookieExpected(gate, kClock + 119 * kSecond));
+  CHECK_FALSE(CookieExpected(gate, kClock + 120 * kSecond));
 }
 
 TEST_CASE("challenge: so many in a second on average, and not predictable") {
@@ -204,7 +204,7 @@ TEST_CASE("challenge: so many in a second on average, and not predictable") {
   for (uint64_t second = 0; second < 400; second++) {
     uint32_t allowed = 0;
     for (int i = 0; i < 2000; i++) {
-      const uint64_t at = second * kS + static_cast<uint64_t>(i) * 100'000;
+      const uint64_t at = second * kSecond + static_cast<uint64_t>(i) * 100'000;
       if (ChallengeAllowed(limit, at, 1000, random())) allowed++;
     }
     CHECK(allowed >= 500);
@@ -215,16 +215,17 @@ TEST_CASE("challenge: so many in a second on average, and not predictable") {
   CHECK(numbers.size() > 200);
   CHECK(sum > 400 * 930);
   CHECK(sum < 400 * 1070);
-  CHECK_FALSE(ChallengeAllowed(limit, 1000 * kS, 0, 1));
-  CHECK(ChallengeAllowed(limit, 1000 * kS, ~0u, 1));
-  CHECK(ChallengeAllowed(limit, 2000 * kS, 1, 1));
-  CHECK_FALSE(ChallengeAllowed(limit, 2000 * kS, 1, 1));
+  CHECK_FALSE(ChallengeAllowed(limit, 1000 * kSecond, 0, 1));
+  CHECK(ChallengeAllowed(limit, 1000 * kSecond, ~0u, 1));
+  CHECK(ChallengeAllowed(limit, 2000 * kSecond, 1, 1));
+  CHECK_FALSE(ChallengeAllowed(limit, 2000 * kSecond, 1, 1));
 }
 
 TEST_CASE("challenge: one connection answers twice a second at most") {
   OutOfWindowLimit limit = {};
   int allowed = 0;
-  for (uint64_t now = 0; now < 10 * kS; now += kMs) allowed += OutOfWindowAckAllowed(limit, now);
+  for (uint64_t now = 0; now < 10 * kSecond; now += kMs)
+    allowed += OutOfWindowAckAllowed(limit, now);
   CHECK(allowed >= 19);
   CHECK(allowed <= 21);
 }

@@ -12,8 +12,6 @@
 namespace postern::tcp {
 namespace {
 
-constexpr uint64_t kMs = Flow::kMs, kS = Flow::kS;
-
 TEST_CASE("cubic: cube roots are exact") {
   const auto check = [](uint64_t x) {
     const unsigned __int128 root = CubeRoot(x);
@@ -45,10 +43,10 @@ TEST_CASE("cubic: the curve itself is the formula's") {
   cc.ssthresh_bytes = CubicReduced(cc);
   cc.cwnd_bytes = cc.ssthresh_bytes;
   AckSample ack = {};
-  ack.now_ns = 77 * kS;
+  ack.now_ns = 77 * kSecond;
   ack.srtt_ns = 1;
   CubicAvoid(cc, ack, 1);
-  for (uint64_t t = 0; t < 40 * kS; t += 333 * kMs) {
+  for (uint64_t t = 0; t < 40 * kSecond; t += 333 * kMs) {
     const double expected = std::min(Formula(w_max, w_max * 0.7, static_cast<double>(t) / 1e9),
                                      static_cast<double>(kCwndMax) / mss);
     const double segments = CubicWindow(cc, t) / static_cast<double>(mss);
@@ -178,13 +176,13 @@ TEST_CASE("cubic: time in which the program sent little does not count") {
   const bool idle = GENERATE(false, true);
   if (idle) {
     g.una = g.nxt;
-    g.now += 20 * kS;
-    CongestionOnIdle(g.cc, 20 * kS, 30 * kS);
+    g.now += 20 * kSecond;
+    CongestionOnIdle(g.cc, 20 * kSecond, 30 * kSecond);
   } else {  // small requests, for less than an RTO
     g.una = g.nxt;
     for (int i = 0; i < 20; i++) {
-      CongestionOnSent(g.cc, {g.now, 100 * kS, 1000, 1000, g.una, g.nxt = g.una + 1000u});
-      g.now += 1 * kS;
+      CongestionOnSent(g.cc, {g.now, 100 * kSecond, 1000, 1000, g.una, g.nxt = g.una + 1000u});
+      g.now += 1 * kSecond;
       g.Ack(1000);
     }
   }
@@ -202,7 +200,7 @@ TEST_CASE("cubic: grows by no more than half in a round trip") {
   f.Settle(100);
   f.Lose();
   for (int i = 0; i < 3; i++) f.Round();
-  f.now += 1000 * kS;  // a clock that jumped, or an acknowledgement that took long
+  f.now += 1000 * kSecond;  // a clock that jumped, or an acknowledgement that took long
   const uint32_t before = f.cc.cwnd_bytes;
   f.Round();
   CHECK(f.cc.cwnd_bytes <= before * 1.66);  // (1 + 1/2n)^n
@@ -217,7 +215,7 @@ TEST_CASE("cubic: as long as no maximum is known it grows by a twentieth at leas
 
 TEST_CASE("cubic: ... and not after a loss that was none: then it is as slow as Linux") {
   Flow f(CongestionKind::kCubic);
-  f.rtt = 20 * Flow::kMs;
+  f.rtt = 20 * kMs;
   f.Round();
   const uint32_t before = f.cc.cwnd_bytes;
   CongestionOnLoss(f.cc, Cause::kLoss);  // a segment was late

@@ -5,14 +5,13 @@
 #include <cmath>
 
 #include "tcp/congestion/congestion.h"
+#include "tcp/machine.h"
 
 namespace postern::tcp {
 
 struct Flow {
-  static constexpr uint64_t kMs = 1'000'000, kS = 1000 * kMs;
-
   Congestion cc;
-  uint64_t now = 100 * kS, rtt = 100 * kMs;
+  uint64_t now = 100 * kSecond, rtt = 100 * kMs;
   Seq una = Seq(0xffff0000u), nxt = Seq(0xffff0000u);
   uint32_t app_bytes = ~0u;  // the program lets at most so much be under way
   // How wide the path is: the acknowledgements of a round come in 1/wide of its time. 1: the window

@@ -10,8 +10,7 @@
 namespace postern::tcp {
 namespace {
 
-constexpr uint64_t kMs = Flow::kMs;
-constexpr uint64_t kNone = UINT64_MAX;
+constexpr uint64_t kNoTime = UINT64_MAX;
 
 // All acknowledgements of a round come at once: no bottleneck gives them its pace.
 constexpr double kBurst = 1000;
@@ -34,7 +33,7 @@ TEST_CASE("hystart: a growing queue ends slow start before it has become long") 
   for (; f.cc.ssthresh_bytes == kSsthreshUnknown; rounds++) {
     REQUIRE(rounds < 40);
     QueueRound(f, base, capacity);
-    if (f.cc.hystart.css_baseline_ns == kNone) continue;
+    if (f.cc.hystart.css_baseline_ns == kNoTime) continue;
     if (conservative++ == 0) noticed = f.segments();
   }
   // It is seen when the round trip of what overfills the path is over, and doubled no more then.
@@ -86,7 +85,7 @@ TEST_CASE("hystart: one late round slows it down, the next one in time resumes i
   f.Round(steady(130));
   CHECK(f.cc.hystart.css_baseline_ns == 130 * kMs);
   f.Round(steady(100));
-  CHECK(f.cc.hystart.css_baseline_ns == kNone);
+  CHECK(f.cc.hystart.css_baseline_ns == kNoTime);
   const double before = f.segments();
   f.Round(steady(100));
   CHECK(f.segments() == Approx(before * 2).epsilon(0.01));
@@ -104,7 +103,7 @@ TEST_CASE("hystart: thresholds are 4 ms at least and 16 ms at most") {
   f.wide = kBurst;
   for (int i = 0; i < 3; i++) f.Round([b = base](uint32_t) { return b * 1000; });
   f.Round([b = base, m = more](uint32_t) { return (b + m) * 1000; });
-  CHECK((f.cc.hystart.css_baseline_ns != kNone) == ends);
+  CHECK((f.cc.hystart.css_baseline_ns != kNoTime) == ends);
 }
 
 TEST_CASE("hystart: seven samples are too few") {
@@ -112,7 +111,7 @@ TEST_CASE("hystart: seven samples are too few") {
   f.wide = kBurst;
   f.Round([](uint32_t) { return 100 * kMs; });  // 5 acknowledgements
   f.Round([](uint32_t i) { return i < 7 ? 500 * kMs : 100 * kMs; });
-  CHECK(f.cc.hystart.css_baseline_ns == kNone);
+  CHECK(f.cc.hystart.css_baseline_ns == kNoTime);
 }
 
 TEST_CASE("hystart: acknowledgements without an RTT count for nothing, but grow") {
@@ -144,7 +143,7 @@ TEST_CASE(
     REQUIRE(rounds < 40);
     f.wide = std::max(1.0, capacity / f.segments());
     f.Round([&](uint32_t) { return base; });
-    REQUIRE(f.cc.hystart.css_baseline_ns == kNone);
+    REQUIRE(f.cc.hystart.css_baseline_ns == kNoTime);
   }
   CHECK(f.cc.ssthresh_bytes >= capacity * f.cc.mss_bytes * 0.5);
   CHECK(f.cc.ssthresh_bytes <= capacity * f.cc.mss_bytes * 1.5);

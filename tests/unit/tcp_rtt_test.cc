@@ -8,11 +8,10 @@
 #include <random>
 
 #include "catch.h"
+#include "tcp/machine.h"
 
 namespace postern::tcp {
 namespace {
-
-constexpr uint64_t kMs = 1'000'000, kS = 1000 * kMs;
 
 // As rtt.h describes it, unscaled.
 struct Reference {
@@ -46,7 +45,7 @@ struct Reference {
 struct Fixture {
   RttEstimator r;
   Seq una = Seq(0xfffffff0u), nxt = Seq(0xfffffff0u) + 14600u;
-  uint64_t now = 5 * kS;
+  uint64_t now = 5 * kSecond;
 
   Fixture() { RttInit(r); }
   void Sample(uint64_t rtt_ns) {
@@ -59,7 +58,7 @@ struct Fixture {
 
 TEST_CASE("rtt: before the first sample, and after it") {
   Fixture f;
-  CHECK(f.r.rto_ns == 1 * kS);
+  CHECK(f.r.rto_ns == 1 * kSecond);
   CHECK(Srtt(f.r) == 0);
   CHECK(MinRtt(f.r, f.now) == UINT64_MAX);
   f.Sample(300 * kMs);
@@ -124,10 +123,10 @@ TEST_CASE("rtt: back-off doubles up to 120 s and ends with a sample") {
   uint64_t expected = f.r.rto_ns;
   for (int i = 0; i < 12; i++) {
     RttBackOff(f.r);
-    expected = std::min(expected * 2, 120 * kS);
+    expected = std::min(expected * 2, 120 * kSecond);
     CHECK(f.r.rto_ns == expected);
   }
-  CHECK(f.r.rto_ns == 120 * kS);
+  CHECK(f.r.rto_ns == 120 * kSecond);
   CHECK(f.r.backoff == 12);
   SECTION("by a sample") { f.Sample(100 * kMs); }
   SECTION("without one") { RttEndBackOff(f.r); }
@@ -139,7 +138,7 @@ TEST_CASE("rtt: a handshake without a sample has an RTO of 3 s (RFC 6298, 5.7)")
   Fixture f;
   RttBackOff(f.r);
   RttNoHandshakeSample(f.r);
-  CHECK(f.r.rto_ns == 3 * kS);
+  CHECK(f.r.rto_ns == 3 * kSecond);
   f.Sample(50 * kMs);
   CHECK(f.r.rto_ns == 250 * kMs);
   RttNoHandshakeSample(f.r);  // too late
@@ -148,13 +147,13 @@ TEST_CASE("rtt: a handshake without a sample has an RTO of 3 s (RFC 6298, 5.7)")
 
 TEST_CASE("rtt: bounds") {
   Fixture f;
-  RttSetBounds(f.r, 5 * kMs, 2 * kS);
+  RttSetBounds(f.r, 5 * kMs, 2 * kSecond);
   for (int i = 0; i < 1000; i++) f.Sample(1 * kMs);
   CHECK(f.r.rto_ns <= 7 * kMs);
   for (int i = 0; i < 20; i++) RttBackOff(f.r);
-  CHECK(f.r.rto_ns == 2 * kS);
+  CHECK(f.r.rto_ns == 2 * kSecond);
   RttSetBounds(f.r, 0, 0);
-  CHECK(f.r.rto_max_ns == 120 * kS);
+  CHECK(f.r.rto_max_ns == 120 * kSecond);
 }
 
 TEST_CASE("rtt: nonsense samples do not break it") {
@@ -162,7 +161,7 @@ TEST_CASE("rtt: nonsense samples do not break it") {
   for (const uint64_t rtt : {uint64_t{0}, UINT64_MAX, uint64_t{1}, UINT64_MAX, uint64_t{50}}) {
     f.Sample(rtt);
     CHECK(f.r.rto_ns >= 200 * kMs);
-    CHECK(f.r.rto_ns <= 120 * kS);
+    CHECK(f.r.rto_ns <= 120 * kSecond);
   }
 }
 
@@ -171,22 +170,22 @@ TEST_CASE("rtt: the smallest of the last 300 s, against all samples kept") {
   RttEstimator r;
   RttInit(r);
   std::deque<std::pair<uint64_t, uint64_t>> all;
-  uint64_t now = 1'000'000 * kS;
+  uint64_t now = 1'000'000 * kSecond;
   for (int i = 0; i < 20000; i++) {
-    now += random() % (random() % 50 == 0 ? 90 * kS : kS);
+    now += random() % (random() % 50 == 0 ? 90 * kSecond : kSecond);
     const uint64_t rtt = kMs + random() % (100 * kMs);
     RttSample(r, now, rtt, Seq(0), Seq(1));
     all.emplace_back(now, rtt);
     uint64_t least300 = UINT64_MAX, least400 = UINT64_MAX;
-    while (all.front().first + 400 * kS < now) all.pop_front();
+    while (all.front().first + 400 * kSecond < now) all.pop_front();
     for (const auto& [at, value] : all) {
       least400 = std::min(least400, value);
-      if (at + 300 * kS >= now) least300 = std::min(least300, value);
+      if (at + 300 * kSecond >= now) least300 = std::min(least300, value);
     }
     REQUIRE(MinRtt(r, now) <= least300);
     REQUIRE(MinRtt(r, now) >= least400);
   }
-  CHECK(MinRtt(r, now + 400 * kS) == UINT64_MAX);
+  CHECK(MinRtt(r, now + 400 * kSecond) == UINT64_MAX);
 }
 
 }  // namespace

@@ -86,9 +86,9 @@ class SteppedCard final : public FakeCard {
   std::function<void()> on_look;
 };
 
-class World {
+class LoopWorld {
  public:
-  World() {
+  LoopWorld() {
     REQUIRE(port.Open(kMac, 1500));
     REQUIRE(flows.Open() == 0);
     const std::string name = "vt" + std::to_string(getpid());
@@ -113,12 +113,12 @@ class World {
     const uint32_t count = area.Take(frames, kFrames / 2);
     REQUIRE(vi.Refill(frames, count) == kFrames / 2);
   }
-  ~World() {
+  ~LoopWorld() {
     vi.Detach();
     area.Unmap();
   }
-  World(const World&) = delete;
-  World& operator=(const World&) = delete;
+  LoopWorld(const LoopWorld&) = delete;
+  LoopWorld& operator=(const LoopWorld&) = delete;
 
   // Steps are done until they are true, one after the other.
   void Step(std::function<bool()> step) { steps.push_back(std::move(step)); }
@@ -214,7 +214,7 @@ class World {
 };
 
 TEST_CASE("verbs loop: a program's packets both ways; the rest is the card's, or goes back") {
-  World w;
+  LoopWorld w;
   Msg hello;
   hello.type = Type::kHello;
   w.Ask(hello, [](const Msg& m) {
@@ -268,7 +268,7 @@ TEST_CASE("verbs loop: a program's packets both ways; the rest is the card's, or
 }
 
 TEST_CASE("verbs loop: rules end with the program, and with its filters") {
-  World w;
+  LoopWorld w;
   w.OpenVi();
   w.AddPort(80);
   w.AddPort(81);
@@ -297,7 +297,7 @@ TEST_CASE("verbs loop: rules end with the program, and with its filters") {
 
 TEST_CASE(
     "verbs loop: a filter that the card refuses is refused, and its packets are the kernel's") {
-  World w;
+  LoopWorld w;
   w.OpenVi();
   w.Step([&w] {
     w.card.rules_max = 1;
@@ -331,7 +331,7 @@ TEST_CASE(
 }
 
 TEST_CASE("verbs loop: after an error of the queue pair it goes on, and a burst is not lost") {
-  World w;
+  LoopWorld w;
   w.OpenVi();
   w.AddPort(80);
   w.Step([&w] {
@@ -353,7 +353,7 @@ TEST_CASE("verbs loop: after an error of the queue pair it goes on, and a burst 
 }
 
 TEST_CASE("verbs loop: the link's state reaches the program; a removed device ends the driver") {
-  World w;
+  LoopWorld w;
   w.OpenVi();
   w.Step([&w] {
     w.card.port_active = false;

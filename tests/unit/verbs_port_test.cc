@@ -40,9 +40,9 @@ pstn_xdp_flow FlowFilter(uint16_t local, uint16_t peer) {
   return {Ip(2), Ip(1), htons(local), htons(peer), 0, 6, 0};
 }
 
-class World {
+class PortWorld {
  public:
-  World() { REQUIRE(port.Open(kMac, kMtu)); }
+  PortWorld() { REQUIRE(port.Open(kMac, kMtu)); }
   // What comes in one look, as ids.
   std::vector<uint32_t> Receive() {
     View views[kBurst];
@@ -61,7 +61,7 @@ class World {
 };
 
 TEST_CASE("verbs: packets of rules come, others are the kernel's; buffers go round") {
-  World w;
+  PortWorld w;
   CHECK(w.card.rules().empty());  // the one to try is gone
   CHECK(w.card.state() == IBV_QPS_RTS);
   CHECK(w.card.receives() == VerbsPort::kDepth);
@@ -84,7 +84,7 @@ TEST_CASE("verbs: packets of rules come, others are the kernel's; buffers go rou
 }
 
 TEST_CASE("verbs: a view is good until the next look, however many packets come meanwhile") {
-  World w;
+  PortWorld w;
   REQUIRE(w.port.AddPort(PortFilter(80), 0) == 0);
   for (uint32_t i = 0; i < kBurst; i++) REQUIRE(w.card.Arrive(Frame(4000, 80, i)));
   View views[kBurst];
@@ -95,7 +95,7 @@ TEST_CASE("verbs: a view is good until the next look, however many packets come 
 }
 
 TEST_CASE("verbs: what is sent goes out whole, padded; odd packets stop nobody") {
-  World w;
+  PortWorld w;
   const Bytes whole = Frame(80, 4000, 7, 1400), small(20, 0xab), none;
   const Bytes huge(kMtu + 19, 1), tagged(kMtu + 18, 2);
   CHECK(w.Send({whole, none, small, huge, tagged}) == 5);
@@ -112,7 +112,7 @@ TEST_CASE("verbs: what is sent goes out whole, padded; odd packets stop nobody")
 }
 
 TEST_CASE("verbs: a card that does not send takes as much as it has room for, and later the rest") {
-  World w;
+  PortWorld w;
   w.card.holds_sends = true;
   uint32_t taken = 0;
   const std::vector<Bytes> burst(kBurst, Frame(80, 4000));
@@ -147,7 +147,7 @@ TEST_CASE("verbs: a device with short queues") {
 }
 
 TEST_CASE("verbs: a refused request ends a burst there; the rest is sent when it works again") {
-  World w;
+  PortWorld w;
   w.card.post_error = ENOMEM;  // as a full queue: nothing is broken
   CHECK(w.Send({Frame(80, 4000, 1)}) == 0);
   CHECK(w.Send({Frame(80, 4000, 2)}) == 1);
@@ -161,7 +161,7 @@ TEST_CASE("verbs: a refused request ends a burst there; the rest is sent when it
 }
 
 TEST_CASE("verbs: after an error the queue pair begins anew, with its rules and all buffers") {
-  World w;
+  PortWorld w;
   REQUIRE(w.port.AddPort(PortFilter(80), 0) == 0);
   w.card.holds_sends = true;
   const std::vector<Bytes> burst(kBurst, Frame(80, 4000));
@@ -199,7 +199,7 @@ TEST_CASE("verbs: after an error the queue pair begins anew, with its rules and 
 }
 
 TEST_CASE("verbs: a queue pair that always fails is given up; one that works between is not") {
-  World w;
+  PortWorld w;
   REQUIRE(w.port.AddPort(PortFilter(80), 0) == 0);
   const auto fail = [&] {
     w.card.Err();
@@ -216,7 +216,7 @@ TEST_CASE("verbs: a queue pair that always fails is given up; one that works bet
 }
 
 TEST_CASE("verbs: a device that is removed, or that can't begin anew, is the end") {
-  World w;
+  PortWorld w;
   SECTION("removed") { w.card.events = {IBV_EVENT_DEVICE_FATAL}; }
   SECTION("a completion queue") { w.card.events = {IBV_EVENT_CQ_ERR}; }
   SECTION("nothing to be read") {
@@ -233,14 +233,14 @@ TEST_CASE("verbs: a device that is removed, or that can't begin anew, is the end
 }
 
 TEST_CASE("verbs: the link is the port's") {
-  World w;
+  PortWorld w;
   CHECK(w.port.IsLinkUp());
   w.card.port_active = false;
   CHECK_FALSE(w.port.IsLinkUp());
 }
 
 TEST_CASE("verbs: rules come and go with filters, once each") {
-  World w;
+  PortWorld w;
   REQUIRE(w.port.AddPort(PortFilter(80), 0) == 0);
   REQUIRE(w.port.AddPort(PortFilter(80), PSTN_XDP_ENDED) == 0);
   REQUIRE(w.port.AddFlow(FlowFilter(90, 4000), 0) == 0);
@@ -265,7 +265,7 @@ TEST_CASE("verbs: rules come and go with filters, once each") {
 }
 
 TEST_CASE("verbs: a rule that the card refuses is an error, and what is there stays") {
-  World w;
+  PortWorld w;
   REQUIRE(w.port.AddPort(PortFilter(80), 0) == 0);
   w.card.rules_max = 3;
   for (uint16_t i = 0; i < 2; i++) CHECK(w.port.AddFlow(FlowFilter(90, i), 0) == 0);

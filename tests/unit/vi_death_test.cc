@@ -108,9 +108,9 @@ struct Shared {
 };
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kStride = 67;  // they make ten instructions of one
+constexpr uint32_t kDeathStride = 67;  // they make ten instructions of one
 #else
-constexpr uint32_t kStride = 1;
+constexpr uint32_t kDeathStride = 1;
 #endif
 
 // ThreadSanitizer's runtime takes the traps for signals, and has nothing to find: there is one
@@ -144,7 +144,7 @@ TEST_CASE("vi: who takes over after a death at any instruction finds every frame
   const char* wrong = nullptr;
   while (wrong == nullptr) {
     const bool skip = LoadAcquire(engine.in_driver) != 0;
-    if (!skip && steps++ % kStride == 0) {
+    if (!skip && steps++ % kDeathStride == 0) {
       Engine then = engine;
       copy.CopyFrom(w);
       wrong = TakeOver(copy, then);

@@ -294,9 +294,9 @@ void ProgramTurn(SoftWorld& w) {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kStride = 67;
+constexpr uint32_t kSoftStride = 67;
 #else
-constexpr uint32_t kStride = 1;
+constexpr uint32_t kSoftStride = 1;
 #endif
 
 TEST_CASE(
@@ -328,7 +328,7 @@ TEST_CASE(
   uint32_t steps = 0, checked = 0;
   const char* wrong = nullptr;
   while (wrong == nullptr) {
-    if (LoadAcquire(*in_program) == 0 && steps++ % kStride == 0) {
+    if (LoadAcquire(*in_program) == 0 && steps++ % kSoftStride == 0) {
       copy.CopyFrom(w);
       copy.NewDriver();
       if (wrong = copy.Wrong(); wrong != nullptr) break;

@@ -8,8 +8,7 @@
 
 #include "catch.h"
 
-using namespace postern;
-using namespace postern::stack;
+namespace postern::stack {
 
 TEST_CASE("wheel: against a list, with deadlines that move") {
   constexpr uint32_t kTimers = 500;
@@ -58,3 +57,5 @@ TEST_CASE("wheel: against a list, with deadlines that move") {
   }
   CHECK(fired > 1000);
 }
+
+}  // namespace postern::stack

@@ -13,7 +13,7 @@
 namespace postern::daemon {
 namespace {
 
-constexpr uint32_t kAcceptPauseMs = 100;
+constexpr uint32_t kMemberAcceptPauseMs = 100;
 constexpr size_t kProcessesMax = 256;   // of a stack: PSTN_SLOTS
 constexpr ptrdiff_t kStacksMax = 4096;  // of a member
 
@@ -51,7 +51,7 @@ void Broker::AcceptAll() {
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
       Warn("cannot accept a daemon: %s", strerror(errno));
       acceptable_.Del();
-      return again_.AddMs(kAcceptPauseMs);
+      return again_.AddMs(kMemberAcceptPauseMs);
     }
     ucred peer{};
     socklen_t size = sizeof(peer);

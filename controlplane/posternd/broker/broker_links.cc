@@ -14,7 +14,7 @@ namespace postern::daemon {
 namespace {
 
 // In which a daemon that lost us, or a process that lost its daemon, comes back.
-constexpr uint32_t kGraceMs = 3000;
+constexpr uint32_t kLinkGraceMs = 3000;
 
 }  // namespace
 
@@ -80,7 +80,7 @@ void Broker::HaveLink(Client& client, const ctl::Msg& message, UniqueFd) {
     return client.Reply(message, EEXIST);
   link.known[side] = true;
   client.Reply(message, 0);
-  if (!link.known[1 - side] && !grace_.pending()) grace_.AddMs(kGraceMs);
+  if (!link.known[1 - side] && !grace_.pending()) grace_.AddMs(kLinkGraceMs);
 }
 
 // Ends what nobody has come back for, a round after the one in which it was missed first.
@@ -95,7 +95,7 @@ void Broker::GraceEnds() {
     }
   }
   for (const auto& [id, side] : ends) EndSide(id, side);
-  if (wait) grace_.AddMs(kGraceMs);
+  if (wait) grace_.AddMs(kLinkGraceMs);
 }
 
 void Broker::LinkEnd(Client& client, const ctl::Msg& message, UniqueFd) {

@@ -13,7 +13,7 @@
 namespace postern::daemon {
 namespace {
 
-struct Search {
+struct ListenerSearch {
   const Listener& wanted;
   uid_t uid;
   bool found = false;
@@ -47,7 +47,7 @@ bool SameAddress(const inet_diag_msg& d, const pstn_addr& a) {
 }
 
 int Compare(const nlmsghdr* answer, void* context) {
-  auto& search = *static_cast<Search*>(context);
+  auto& search = *static_cast<ListenerSearch*>(context);
   const auto& d = *static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
   if (mnl_nlmsg_get_payload_len(answer) < sizeof d) return MNL_CB_OK;
   const Listener& w = search.wanted;
@@ -62,7 +62,7 @@ int Compare(const nlmsghdr* answer, void* context) {
 }  // namespace
 
 int FindListener(const Listener& listener, uid_t uid) {
-  Search search{listener, uid};
+  ListenerSearch search{listener, uid};
   const int error =
       DumpSockets(static_cast<uint8_t>(listener.family), 1u << TCP_LISTEN, Compare, &search);
   return error != 0 ? error : search.found ? 0 : -ENOENT;

@@ -1,8 +1,10 @@
 // fd.h - an owned file descriptor.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -37,5 +39,11 @@ class UniqueFd {
 // For messages that wait in several queues at once.
 using SharedFd = std::shared_ptr<const UniqueFd>;
 inline SharedFd Share(UniqueFd fd) { return std::make_shared<const UniqueFd>(std::move(fd)); }
+
+// 0: there is no such descriptor.
+inline uint64_t InodeOf(int fd) {
+  struct stat st {};
+  return fstat(fd, &st) == 0 ? st.st_ino : 0;
+}
 
 }  // namespace postern::daemon

@@ -29,7 +29,7 @@ std::vector<pid_t> PidsOf(pid_t pid) {
 }
 
 template <typename Fits>
-pid_t Search(Fits fits) {
+pid_t SearchProcesses(Fits fits) {
   DIR* dir = opendir("/proc");
   if (dir == nullptr) return 0;
   pid_t found = 0;
@@ -56,7 +56,7 @@ bool IsPidThere(pid_t pid, pid_t there) {
 }
 
 pid_t FindPid(uint32_t pidns, pid_t there, uint64_t start_time) {
-  return Search([&](pid_t pid) {
+  return SearchProcesses([&](pid_t pid) {
     return static_cast<uint32_t>(PidnsIno(pid)) == pidns && IsPidThere(pid, there) &&
            (start_time == 0 || StartTime(pid) == start_time);
   });
@@ -66,7 +66,7 @@ pid_t FindChild(pid_t parent, pid_t there) {
   const size_t depth = PidsOf(parent).size();
   if (depth <= 1) return there;  // what it sees is what we see
   const uint64_t pidns = PidnsIno(parent);
-  return Search([&](pid_t pid) {
+  return SearchProcesses([&](pid_t pid) {
     const std::vector<pid_t> pids = PidsOf(pid);
     if (pids.size() < depth || pids[depth - 1] != there) return false;
     return pids.size() > depth || PidnsIno(pid) == pidns;

@@ -19,7 +19,7 @@
 namespace postern::daemon {
 namespace {
 
-constexpr uint32_t kRetryMs = 1000;
+constexpr uint32_t kUpstreamRetryMs = 1000;
 // So long the listener of another network namespace is found in the directory: then one connection
 // goes by TCP again, so that a change of routes or translation rules is seen.
 constexpr auto kLearntFor = std::chrono::seconds(5);
@@ -44,7 +44,7 @@ void Upstream::Connect() {
   address.sun_family = AF_UNIX;
   if (path_.empty() || path_.size() >= sizeof(address.sun_path)) return Settle();
   memcpy(address.sun_path, path_.data(), path_.size());
-  retry_.AddMs(kRetryMs);
+  retry_.AddMs(kUpstreamRetryMs);
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok() || connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
     return Settle();
@@ -94,7 +94,7 @@ void Upstream::OnGone() {
   learnt_.clear();
   if (on_host) on_host({});
   Settle();
-  retry_.AddMs(kRetryMs / 10);  // it may be starting again
+  retry_.AddMs(kUpstreamRetryMs / 10);  // it may be starting again
 }
 
 void Upstream::Settle() {

@@ -40,7 +40,7 @@ pstn_xdp_ip Mapped(const in_addr& v4) {
   return ip;
 }
 
-bool IsMapped(const pstn_xdp_ip& ip) {
+bool HoldsIpv4(const pstn_xdp_ip& ip) {
   return IN6_IS_ADDR_V4MAPPED(reinterpret_cast<const in6_addr*>(ip.byte));
 }
 
@@ -100,7 +100,7 @@ int TakeGetter(const nlmsghdr* answer, void* context) {
 void SetEnds(const pstn_xdp_flow& flow, inet_diag_req_v2& request) {
   request.id.idiag_sport = flow.local_port;
   request.id.idiag_dport = flow.peer_port;
-  const bool v4 = IsMapped(flow.local);
+  const bool v4 = HoldsIpv4(flow.local);
   request.sdiag_family = v4 ? AF_INET : AF_INET6;
   const size_t skip = v4 ? 12 : 0;
   memcpy(request.id.idiag_src, flow.local.byte + skip, 16 - skip);
@@ -150,8 +150,8 @@ int FlowKey(const Socket& s, const ctl::Msg& request, const std::vector<pstn_add
   flow.peer_port = htons(request.addr.port);
   flow.vlan = static_cast<uint16_t>(request.c);
   flow.protocol = static_cast<uint8_t>(s.protocol);
-  const bool v4 = IsMapped(flow.local);
-  if (v4 != IsMapped(flow.peer)) return -EINVAL;
+  const bool v4 = HoldsIpv4(flow.local);
+  if (v4 != HoldsIpv4(flow.peer)) return -EINVAL;
   if (v4 ? s.domain == AF_INET6 && s.v6only != 0 : s.domain == AF_INET) return -EINVAL;
   if (!IsAmong(flow.local, local)) return -EADDRNOTAVAIL;
   Getter getter;

@@ -18,15 +18,9 @@
 namespace postern::daemon {
 namespace {
 
-constexpr time_t kAnswerSec = 2;          // a driver that says nothing for so long is none
-constexpr uint32_t kLinkHeader = 14 + 4;  // Ethernet and a VLAN tag
+constexpr time_t kAnswerSec = 2;  // a driver that says nothing for so long is none
 
 UniqueFd Copy(const UniqueFd& fd) { return UniqueFd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0)); }
-
-template <typename Key>
-std::string Bytes(const Key& key) {
-  return {reinterpret_cast<const char*>(&key), sizeof(key)};
-}
 
 bool SameFile(int a, int b) {
   struct stat left {

@@ -14,6 +14,15 @@
 
 namespace postern::daemon {
 
+// Bytes in front of what the MTU counts: Ethernet and a VLAN tag.
+inline constexpr uint32_t kLinkHeader = 14 + 4;
+
+// As the key of a table.
+template <typename Key>
+std::string Bytes(const Key& key) {
+  return {reinterpret_cast<const char*>(&key), sizeof(key)};
+}
+
 class Steering {
  public:
   Steering() = default;

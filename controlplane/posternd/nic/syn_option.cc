@@ -46,10 +46,10 @@ constexpr int kLockTries = 200;
 constexpr useconds_t kLockPauseUsec = 50000;
 constexpr size_t kDepthMax = 64;  // of a cgroup below the root
 
-struct FreeSkeleton {
+struct FreeSynSkeleton {
   void operator()(syn_option_bpf* skeleton) const { syn_option_bpf__destroy(skeleton); }
 };
-using Skeleton = std::unique_ptr<syn_option_bpf, FreeSkeleton>;
+using Skeleton = std::unique_ptr<syn_option_bpf, FreeSynSkeleton>;
 
 // libbpf's own messages, the verifier's log among them, are for whoever asks for details.
 int PrintLibbpf(libbpf_print_level level, const char* format, va_list args) {

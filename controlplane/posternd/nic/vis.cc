@@ -26,7 +26,7 @@ constexpr uint32_t kFlags = PSTN_XDP_PASS | PSTN_XDP_FRAGMENTS;
 // The kernel gives back an ended VI's queues by a deferred work; the second word is for who came
 // too early, or met another process of its family that was just about it.
 constexpr uint32_t kFreeSoonMs = 50, kFreeMs = 1000;
-constexpr uint32_t kGraceMs = 30'000;  // for owners to come to a new posternd
+constexpr uint32_t kOwnerGraceMs = 30'000;  // for owners to come to a new posternd
 constexpr uint32_t kDriverRetryMs = 100, kDriverMuteMs = 10'000;
 constexpr char kSoft[] = "soft:";
 constexpr size_t kFiltersMax = 65536;                    // of one VI: each keeps a descriptor
@@ -59,11 +59,6 @@ UniqueFd AddressSocket() {
   if (!fd.ok() || bind(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
     return {};
   return fd;
-}
-
-template <typename K>
-std::string Bytes(const K& key) {
-  return {reinterpret_cast<const char*>(&key), sizeof(key)};
 }
 
 }  // namespace
@@ -204,7 +199,7 @@ int Vis::MakeInterface(const ViAsker& asker, const UniqueFd& netns, const Key& k
   if (i.soft != nullptr) WatchDriver(i);
   if (i.steering->taken_over()) {
     i.grace = std::make_unique<Event>(base_, -1, 0, [this, &i] { SweepInherited(i); });
-    i.grace->AddMs(kGraceMs);
+    i.grace->AddMs(kOwnerGraceMs);
   }
   if (i.xdp != nullptr) {
     Note("VI on %s: the XDP program %s%s", i.name.c_str(),

@@ -28,7 +28,7 @@ UniqueFd XdpProgram::CopyLink() const { return UniqueFd(fcntl(link_.get(), F_DUP
 namespace postern::daemon {
 namespace {
 
-struct FreeSkeleton {
+struct FreeXdpSkeleton {
   void operator()(xdp_filter_bpf* skeleton) const { xdp_filter_bpf__destroy(skeleton); }
 };
 
@@ -87,7 +87,7 @@ int Update(int map, const void* key, const void* value) {
 bool XdpProgram::Built() { return true; }
 
 int XdpProgram::Load(const std::string& name) {
-  const std::unique_ptr<xdp_filter_bpf, FreeSkeleton> skeleton(xdp_filter_bpf__open_and_load());
+  const std::unique_ptr<xdp_filter_bpf, FreeXdpSkeleton> skeleton(xdp_filter_bpf__open_and_load());
   if (skeleton == nullptr) {
     const int error = errno;
     Warn("VI on %s: the XDP program is not loaded: %s", name.c_str(), strerror(error));

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "../kit/log.h"
+#include "steering.h"
 #include "vi/vi.h"
 
 namespace postern::daemon {
@@ -26,8 +27,7 @@ constexpr int SOL_XDP = 283;
 constexpr uint16_t kUseSg = 1 << 4;  // XDP_USE_SG, Linux 6.6
 constexpr uint32_t kSlotsDefault = 2048, kSlotsMax = 16384;
 constexpr uint64_t kAreaBytesMax = 1ull << 30;
-constexpr uint32_t kHeadroom = 256;       // XDP_PACKET_HEADROOM
-constexpr uint32_t kLinkHeader = 14 + 4;  // Ethernet and a VLAN tag
+constexpr uint32_t kHeadroom = 256;  // XDP_PACKET_HEADROOM
 // What another socket has held is given back some time after its end.
 constexpr int kBindTries = 20;
 constexpr useconds_t kBindPauseUsec = 5000;

@@ -8,8 +8,6 @@
 // After a restart of posternd the stacks come back one by one, each with its link groups. A group
 // whose other stack has not come yet waits; a group whose other stack has ended must be ended too,
 // or its connections would hang for ever. The two are told apart by who still maps the memory.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
@@ -31,11 +29,6 @@ constexpr auto kPeerGrace = std::chrono::seconds(5);
 constexpr uint64_t kLostNs = 2'000'000'000;  // several attempts of a process that looks for us
 
 constexpr uint32_t kRefFree = 0, kRefUsed = 1, kRefPeerDead = 2;
-
-uint64_t InodeOf(int fd) {
-  struct stat st {};
-  return fstat(fd, &st) == 0 ? st.st_ino : 0;
-}
 
 uint32_t RefState(const Stack& stack, uint32_t idx) {
   return idx < PSTN_LGRS ? LoadAcquire(stack.s->lgrs[idx].state) : kRefFree;

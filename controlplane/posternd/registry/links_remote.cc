@@ -3,8 +3,6 @@
 //
 // Each daemon knows its own end, and hears of the other's end from the broker. What came from there
 // is checked like everything that others wrote: the memory by its seals and its header.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
 
@@ -14,15 +12,6 @@
 #include "stack_words.h"
 
 namespace postern::daemon {
-namespace {
-
-uint64_t InodeOf(int fd) {
-  struct stat st {};
-  return fstat(fd, &st) == 0 ? st.st_ino : 0;
-}
-
-}  // namespace
-
 int Registry::AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who) {
   const uint32_t idx = AddRef(own, side, link.id, link.owner[1 - side], who);
   if (idx >= PSTN_LGRS) return -ENOSPC;

@@ -26,11 +26,6 @@ constexpr auto kEmbryoGrace = std::chrono::seconds(2);
 // by then has been made without it.
 constexpr auto kExecGrace = std::chrono::seconds(10);
 
-uint64_t InodeOf(int fd) {
-  struct stat st {};
-  return fstat(fd, &st) == 0 ? st.st_ino : 0;
-}
-
 SlotCopy ReadSlot(const Stack& stack, uint32_t slot) {
   const pstn_slot& s = stack.s->slots[slot];
   SlotCopy copy{};

@@ -120,8 +120,7 @@ bool HoldsSlot(const Stack& stack, const Process& process) {
 }
 
 std::string Quoted(const std::string& text) {
-  using Json = nlohmann::json;
-  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 struct Writer {

@@ -35,8 +35,6 @@ bool ToAddr(const sockaddr* from, pstn_addr& to) {
 
 bool IsLinkLocal(const uint8_t ip[16]) { return ip[0] == 0xfe && (ip[1] & 0xc0) == 0x80; }
 
-constexpr int kTries = 3;
-
 }  // namespace
 
 std::vector<pstn_addr> LocalAddresses() {
@@ -44,7 +42,7 @@ std::vector<pstn_addr> LocalAddresses() {
   Netlink line(NETLINK_ROUTE);
   RouteModel model;
   int error = line.ok() ? -EINTR : -errno;
-  for (int i = 0; i < kTries && error == -EINTR; i++) {
+  for (int i = 0; i < kReadTries && error == -EINTR; i++) {
     model = {};
     error = ReadAddresses(line, model);
   }

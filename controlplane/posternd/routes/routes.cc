@@ -19,11 +19,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr int kTries = 3;
 constexpr milliseconds kStaleMs{1000};
 constexpr milliseconds kPauseMin{1}, kPauseMax{2000};
 constexpr int kPauseFactor = 4;
-constexpr uint32_t kRetryMs = 1000;  // after an error
+constexpr uint32_t kRoutesRetryMs = 1000;  // after an error
 
 uint32_t HashOf(const pstn_rt_neigh& n) { return NeighHash(n.ifindex, KeyOf(n.ip)); }
 
@@ -137,7 +136,7 @@ void Routes::Plan() {
 
 // A picture of one moment: nothing was told meanwhile.
 bool Routes::ReadClean(RouteModel& model, int& error) {
-  for (int i = 0; i < kTries; i++) {
+  for (int i = 0; i < kReadTries; i++) {
     dirty_ = false;
     model = {};
     error = ReadRoutes(*requests_, model);
@@ -158,7 +157,7 @@ bool Routes::ReadClean(RouteModel& model, int& error) {
 void Routes::ReadNeighboursAgain() {
   std::vector<NeighEntry> all;
   int error = -EINTR;
-  for (int i = 0; i < kTries && error == -EINTR; i++) {
+  for (int i = 0; i < kReadTries && error == -EINTR; i++) {
     all.clear();
     error = ReadNeighbours(*requests_, all);
   }
@@ -189,7 +188,7 @@ void Routes::Sync() {
     model = {};
     model.unsynced = true;
     Publish(std::move(model));
-    return again_->AddMs(kRetryMs);
+    return again_->AddMs(kRoutesRetryMs);
   }
   if (clean || started - behind_since_ > kStaleMs) Publish(std::move(model));
   if (clean) behind_ = false;

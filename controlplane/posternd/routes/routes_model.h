@@ -15,6 +15,8 @@
 
 namespace postern::daemon {
 
+inline constexpr uint32_t kHopsMax = 256;  // of one route, as lib/stack/route/route_read.h has it
+
 // Of a shared structure: it has no padding.
 template <typename T>
 bool SameBytes(const T& a, const T& b) {

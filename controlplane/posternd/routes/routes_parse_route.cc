@@ -11,7 +11,6 @@
 namespace postern::daemon {
 namespace {
 
-constexpr uint32_t kHopsMax = 256;                    // as lib/stack/route/route_read.h has it
 constexpr int32_t kTickMs = 10, kTicksMax = 8640000;  // USER_HZ; a day
 
 uint32_t HopFlags(uint32_t rtnh_flags) {

@@ -8,6 +8,8 @@
 
 namespace postern::daemon {
 
+inline constexpr int kReadTries = 3;  // before the next change is waited for
+
 // 0 or -errno; -EINTR: something changed meanwhile. Filters and `unsynced` are not touched.
 int ReadRoutes(Netlink& line, RouteModel& model);
 int ReadNeighbours(Netlink& line, std::vector<NeighEntry>& out);

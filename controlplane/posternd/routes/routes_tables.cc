@@ -23,8 +23,6 @@
 namespace postern::daemon {
 namespace {
 
-constexpr uint32_t kHopsMax = 256;  // of one route, as lib/stack/route/route_read.h has it
-
 void MaskBytes(uint8_t ip[16], uint32_t plen) {
   for (uint32_t i = 0; i < 16; i++) {
     const uint32_t bits = plen > i * 8 ? std::min(8u, plen - i * 8) : 0;

@@ -5,24 +5,24 @@
 namespace postern {
 namespace {
 
-struct Row {
+struct CounterRow {
   const char* name;
   const char* text;
 };
-constexpr Row kRows[] = {
+constexpr CounterRow kCounterRows[] = {
 #define PSTN_COUNTER(name, text_name, text) {text_name, text},
 #include "base/schema/counters.def"
 #undef PSTN_COUNTER
 };
-static_assert(sizeof(kRows) / sizeof(kRows[0]) == kCounterCount);
+static_assert(sizeof(kCounterRows) / sizeof(kCounterRows[0]) == kCounterCount);
 
 }  // namespace
 
 const char* CounterName(uint32_t counter) {
-  return counter < kCounterCount ? kRows[counter].name : "unknown";
+  return counter < kCounterCount ? kCounterRows[counter].name : "unknown";
 }
 const char* CounterText(uint32_t counter) {
-  return counter < kCounterCount ? kRows[counter].text : "";
+  return counter < kCounterCount ? kCounterRows[counter].text : "";
 }
 
 }  // namespace postern

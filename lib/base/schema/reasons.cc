@@ -5,23 +5,25 @@
 namespace postern {
 namespace {
 
-struct Row {
+struct ReasonRow {
   const char* name;
   const char* text;
 };
-constexpr Row kRows[] = {
+constexpr ReasonRow kReasonRows[] = {
 #define PSTN_REASON(name, short_name, text) {short_name, text},
 #include "base/schema/reasons.def"
 #undef PSTN_REASON
 };
-static_assert(sizeof(kRows) / sizeof(kRows[0]) == kReasonCount);
+static_assert(sizeof(kReasonRows) / sizeof(kReasonRows[0]) == kReasonCount);
 
 }  // namespace
 
-const char* ReasonName(uint32_t code) { return code < kReasonCount ? kRows[code].name : "unknown"; }
+const char* ReasonName(uint32_t code) {
+  return code < kReasonCount ? kReasonRows[code].name : "unknown";
+}
 const char* ReasonText(uint32_t code) {
   return code < kReasonCount
-             ? kRows[code].text
+             ? kReasonRows[code].text
              : "This code is not known here: posternctl and the library differ in version.";
 }
 

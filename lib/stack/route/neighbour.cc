@@ -8,7 +8,7 @@ namespace {
 
 using namespace routing;  // NOLINT(google-build-using-namespace): its inner side
 
-constexpr int kRetries = 1000;
+constexpr int kEntryRetries = 1000;
 
 // NUD_* of linux/neighbour.h
 constexpr uint16_t kIncomplete = 0x01, kReachable = 0x02, kStaleState = 0x04, kDelay = 0x08,
@@ -72,7 +72,7 @@ NeighbourAnswer NeighbourOf(const pstn_routes& tables, uint32_t ifindex, const u
   NeighbourAnswer a;
   if (Computed(ip, a)) return a;
   const RouteKey key = KeyOf(ip);
-  for (int i = 0; i < kRetries; i++) {
+  for (int i = 0; i < kEntryRetries; i++) {
     const uint64_t before =
         LoadAcquire(tables.neigh_seq);  // [A1] pairs with [R1] in routes_tables.cc
     if ((before & 1u) != 0) {

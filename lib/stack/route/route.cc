@@ -11,13 +11,13 @@ namespace {
 
 using namespace routing;  // NOLINT(google-build-using-namespace): its inner side
 
-constexpr int kRetries = 16;  // posternd has to publish twice during each of them
+constexpr int kCopyRetries = 16;  // posternd has to publish twice during each of them
 
 // Runs fn on a copy that stays as it is meanwhile. False: there is none.
 template <typename Fn>
 bool ReadCopy(const pstn_routes& t, RouteReason& why, Fn fn) {
   why = RouteReason::kNoTables;
-  for (int i = 0; i < kRetries; i++) {
+  for (int i = 0; i < kCopyRetries; i++) {
     const uint64_t seq = LoadAcquire(t.seq);  // [A2] pairs with [R2] in routes_tables.cc
     if (seq == 0) return false;
     const pstn_rt_copy& c = t.copy[seq & 1];

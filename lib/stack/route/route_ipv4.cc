@@ -15,7 +15,6 @@
 namespace postern::routing {
 namespace {
 
-constexpr uint8_t kTosBits = 0x1c;
 constexpr uint32_t kIfaSecondary = 1;
 
 bool IsMulticast(uint32_t ip) { return ip >> 28 == 14; }

@@ -32,6 +32,7 @@ inline constexpr uint32_t kActTable = 1, kActGoto = 2, kActNop = 3, kActBlackhol
 inline constexpr uint32_t kScopeLink = 253, kScopeHost = 254;
 inline constexpr uint32_t kIffUp = 1, kIffLoopback = 8, kIffNoarp = 0x80, kIffLowerUp = 1u << 16;
 inline constexpr uint32_t kLoopbackIfindex = 1;
+inline constexpr uint8_t kTosBits = 0x1c;  // those that all kernels take (route.h, kTos)
 
 struct Snapshot {
   const pstn_routes& all;

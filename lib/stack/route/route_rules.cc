@@ -10,8 +10,6 @@
 namespace postern::routing {
 namespace {
 
-constexpr uint8_t kTosBits = 0x1c;  // those that all kernels take (route.h, kTos)
-
 struct Match {
   bool yes = true;
   RouteReason perhaps = RouteReason::kNone;

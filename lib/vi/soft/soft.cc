@@ -2,16 +2,12 @@
 // soft.cc - see soft.h.
 #include "vi/soft/soft.h"
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/sys.h"
 
 namespace postern {
-namespace {
-
-constexpr int kEinval = 22, kEnetdown = 100;
-
-}  // namespace
 
 bool SoftVi::View(Area& area, uint32_t vi, SoftRings& rings, int bell) {
   if (!Bind(area, vi) || queue_count_ != 1) return false;
@@ -23,10 +19,10 @@ bool SoftVi::View(Area& area, uint32_t vi, SoftRings& rings, int bell) {
 
 int SoftVi::Attach(Area& area, uint32_t vi, int rings_fd, int bell) {
   SoftRings* const rings = MapSoftRings(rings_fd);
-  if (rings == nullptr) return -kEinval;
+  if (rings == nullptr) return -EINVAL;
   if (!View(area, vi, *rings, bell)) {
     UnmapSoftRings(rings);
-    return -kEinval;
+    return -EINVAL;
   }
   rings_fd_ = rings_fd;
   return 0;
@@ -59,7 +55,7 @@ ViStatus SoftVi::Check() {
   const long r = sys::Call(SYS_recvfrom, bell_, &byte, 1L,
                            static_cast<long>(MSG_DONTWAIT | MSG_PEEK), nullptr, nullptr);
   if (r == 0) {
-    shared_->error = kEnetdown;
+    shared_->error = ENETDOWN;
     StoreRelease(shared_->state, kViLost);
     return ViStatus::kLost;
   }

@@ -2,14 +2,13 @@
 // soft_driver.cc - see soft_driver.h.
 #include "vi/soft/soft_driver.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace postern {
 namespace {
 
 constexpr uint32_t kMask = kSoftSlots - 1;
-
-uint32_t Least(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 }  // namespace
 
@@ -43,7 +42,7 @@ bool SoftDriver::Deliver(const uint8_t* data, uint32_t bytes) {
   // What the program has not fetched yet; it can't have fetched more than there was.
   const uint32_t unread = rx_pos_ - LoadAcquire(rings_->rx.consumer);  // [A]: those were read
   uint32_t count = Ahead(rings_->fill.producer, rx_pos_);
-  count = unread <= kSoftSlots ? Least(count, kSoftSlots - unread) : 0;
+  count = unread <= kSoftSlots ? std::min(count, kSoftSlots - unread) : 0;
   for (; count != 0; count--) {
     const uint64_t addr = LoadRelaxed(rings_->fill_slots[rx_pos_ & kMask]);
     xdp_desc& to = rings_->rx_slots[rx_pos_++ & kMask];
@@ -73,8 +72,8 @@ bool SoftDriver::Publish() {
 
 uint32_t SoftDriver::Peek(SoftPacket* out, uint32_t max) {
   const uint32_t uncollected = tx_pos_ - LoadAcquire(rings_->completion.consumer);  // [A]
-  uint32_t count = Least(Ahead(rings_->tx.producer, tx_pos_), max);
-  count = uncollected <= kSoftSlots ? Least(count, kSoftSlots - uncollected) : 0;
+  uint32_t count = std::min(Ahead(rings_->tx.producer, tx_pos_), max);
+  count = uncollected <= kSoftSlots ? std::min(count, kSoftSlots - uncollected) : 0;
   for (uint32_t i = 0; i < count; i++) {
     const xdp_desc& slot = rings_->tx_slots[(tx_pos_ + i) & kMask];
     const uint64_t addr = LoadRelaxed(slot.addr);

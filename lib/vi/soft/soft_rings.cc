@@ -9,7 +9,7 @@
 namespace postern {
 namespace {
 
-constexpr long kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr long kRingSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 template <typename Slot>
 Ring<Slot> View(SoftRing& ring, Slot* slots) {
@@ -40,7 +40,7 @@ int CreateSoftRings() {
   if (made < 0) return static_cast<int>(made);
   const int fd = static_cast<int>(made);
   long r = sys::Call(SYS_ftruncate, fd, static_cast<long>(sizeof(SoftRings)));
-  if (r == 0) r = sys::Fcntl(fd, F_ADD_SEALS, kSeals);
+  if (r == 0) r = sys::Fcntl(fd, F_ADD_SEALS, kRingSeals);
   if (r == 0) {
     auto* const rings =
         static_cast<SoftRings*>(sys::MapShared(fd, sizeof(SoftRings), PROT_READ | PROT_WRITE));

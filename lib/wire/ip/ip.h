@@ -79,6 +79,11 @@ struct IpHead {
 };
 static_assert(sizeof(IpHead) == 72);
 
+// ICMP of the other family is a protocol like any that we do not know.
+inline bool IsIcmp(const IpHead& ip) {
+  return ip.protocol == (ip.family == Family::kIpv4 ? kProtocolIcmp : kProtocolIcmpv6);
+}
+
 inline uint8_t EcnOf(uint8_t tos) { return tos & 3; }
 
 // Sum of the pseudo header, see checksum.h. `bytes`: header and data of the upper layer.

@@ -6,16 +6,17 @@ namespace postern::wire {
 namespace {
 
 // RFC 791, 3.1; the numbers with their "copied" bit.
-constexpr uint8_t kOptionEnd = 0, kOptionNop = 1, kOptionLooseRoute = 131, kOptionStrictRoute = 137;
+constexpr uint8_t kIpOptionEnd = 0, kIpOptionNop = 1, kIpOptionLooseRoute = 131,
+                  kIpOptionStrictRoute = 137;
 
-Refusal CheckOptions(const uint8_t* at, uint32_t bytes) {
-  for (uint32_t i = 0; i < bytes && at[i] != kOptionEnd;) {
-    if (at[i] == kOptionNop) {
+Refusal CheckIpv4Options(const uint8_t* at, uint32_t bytes) {
+  for (uint32_t i = 0; i < bytes && at[i] != kIpOptionEnd;) {
+    if (at[i] == kIpOptionNop) {
       i++;
       continue;
     }
     if (bytes - i < 2 || at[i + 1] < 2 || at[i + 1] > bytes - i) return Refusal::kIpOptions;
-    if (at[i] == kOptionLooseRoute || at[i] == kOptionStrictRoute) return Refusal::kSourceRoute;
+    if (at[i] == kIpOptionLooseRoute || at[i] == kIpOptionStrictRoute) return Refusal::kSourceRoute;
     i += at[i + 1];
   }
   return Refusal::kNone;
@@ -87,7 +88,7 @@ Refusal ParseIpv4(const uint8_t* frame, uint32_t ip_off, uint32_t end, uint32_t 
   out.l4_off = out.data_off = ip_off + header_bytes;
   out.l4_bytes = out.data_bytes = total_bytes - header_bytes;
   if (header_bytes != kIpv4HeaderBytes) [[unlikely]] {
-    const Refusal bad = CheckOptions(at + kIpv4HeaderBytes, header_bytes - kIpv4HeaderBytes);
+    const Refusal bad = CheckIpv4Options(at + kIpv4HeaderBytes, header_bytes - kIpv4HeaderBytes);
     if (bad != Refusal::kNone) return bad;
   }
   if ((fragment & (kIpv4More | kIpv4OffMask)) != 0) [[unlikely]]

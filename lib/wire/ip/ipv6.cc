@@ -8,7 +8,7 @@ namespace {
 constexpr uint8_t kOptionPad1 = 0, kOptionJumbo = 0xc2;
 
 // Of a hop-by-hop or destination header, behind its first two bytes.
-Refusal CheckOptions(const uint8_t* at, uint32_t bytes) {
+Refusal CheckIpv6Options(const uint8_t* at, uint32_t bytes) {
   for (uint32_t i = 0; i < bytes;) {
     if (at[i] == kOptionPad1) {
       i++;
@@ -74,7 +74,7 @@ Refusal PassExtension(Chain& chain) {
     //# the Hop-by-Hop Options header, which is restricted to appear immediately after an IPv6
     // header # only
     if (chain.next == kNextHopByHop && chain.off != chain.first_off) return Refusal::kExtension;
-    const Refusal bad = CheckOptions(chain.frame + chain.off + 2, bytes - 2);
+    const Refusal bad = CheckIpv6Options(chain.frame + chain.off + 2, bytes - 2);
     if (bad != Refusal::kNone) return bad;
   }
   chain.next = e.next;

@@ -39,19 +39,16 @@ constexpr Meaning kUnreachableMeanings6[] = {
     {ECONNREFUSED, 1}, {EACCES, 1}, {EACCES, 1},
 };
 
-uint16_t Load16(const uint8_t* at) { return reinterpret_cast<const Be16*>(at)->get(); }
-uint32_t Load32(const uint8_t* at) { return reinterpret_cast<const Be32*>(at)->get(); }
-
 // ---------------------------------------------------------------- the quoted packet
 
 bool ReadQuotedL4(const uint8_t* at, uint32_t bytes, IcmpQuote& out) {
   if (out.protocol != kProtocolTcp && out.protocol != kProtocolUdp) return true;
   if (bytes < kQuotedL4Bytes) return false;
-  out.source_port = Load16(at);
-  out.destination_port = Load16(at + 2);
+  out.source_port = LoadBe16(at);
+  out.destination_port = LoadBe16(at + 2);
   if (out.protocol == kProtocolTcp) {
     out.has_seq = 1;
-    out.seq = Load32(at + 4);
+    out.seq = LoadBe32(at + 4);
   }
   return true;
 }
@@ -133,7 +130,7 @@ void Judge4(const IcmpHeader& h, IcmpIn& out) {
   switch (h.type) {
     case kUnreachable4:
       if (h.code == kCodeTooBig4) {
-        const uint32_t mtu = Load16(h.rest + 2);
+        const uint32_t mtu = LoadBe16(h.rest + 2);
         SetTooBig(out, mtu != 0 ? mtu : PlateauBelow(out.quote.packet_bytes), kIpv4MtuMin);
       } else if (h.code < kCodes) {
         SetError(out, kUnreachableMeanings4[h.code]);
@@ -157,7 +154,7 @@ void Judge6(const IcmpHeader& h, IcmpIn& out) {
       if (h.code < kCodes) SetError(out, kUnreachableMeanings6[h.code]);
       break;
     case kTooBig6:
-      SetTooBig(out, Load32(h.rest), kIpv6MtuMin);
+      SetTooBig(out, LoadBe32(h.rest), kIpv6MtuMin);
       break;
     case kTimeExceeded6:
       SetError(out, {EHOSTUNREACH, 0});
@@ -173,10 +170,6 @@ void Judge6(const IcmpHeader& h, IcmpIn& out) {
 bool IsError(Family family, uint8_t type) {
   if (family == Family::kIpv6) return type < 128;  // RFC 4443, 2.1
   return type == kUnreachable4 || type == kTimeExceeded4 || type == kParameterProblem4;
-}
-
-bool IsIcmp(const IpHead& ip) {
-  return ip.protocol == (ip.family == Family::kIpv4 ? kProtocolIcmp : kProtocolIcmpv6);
 }
 
 void Complete(uint8_t* message, uint32_t bytes, const Packet& packet) {

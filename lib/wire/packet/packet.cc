@@ -14,11 +14,6 @@ namespace {
 
 constexpr uint32_t kIcmpHeaderBytes = 8;
 
-// ICMP of the other family is a protocol like any that we do not know.
-bool IsIcmp(const IpHead& ip) {
-  return ip.protocol == (ip.family == Family::kIpv4 ? kProtocolIcmp : kProtocolIcmpv6);
-}
-
 void SetPayload(Packet& out, uint32_t header_bytes, uint32_t bytes) {
   out.payload_off = out.ip.l4_off + header_bytes;
   out.payload_bytes = bytes - header_bytes;

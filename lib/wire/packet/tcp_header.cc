@@ -23,13 +23,10 @@ constexpr uint32_t kUsualBytes = 12;
 constexpr uint8_t kSmcExid[4] = {PSTN_SYN_EXID_0, PSTN_SYN_EXID_1, PSTN_SYN_EXID_2,
                                  PSTN_SYN_EXID_3};
 
-uint16_t Load16(const uint8_t* at) { return reinterpret_cast<const Be16*>(at)->get(); }
-uint32_t Load32(const uint8_t* at) { return reinterpret_cast<const Be32*>(at)->get(); }
-
 void TakeTimestamps(const uint8_t* data, SegmentOptions& out) {
   out.has_timestamps = true;
-  out.ts_value = Load32(data);
-  out.ts_echo = Load32(data + 4);
+  out.ts_value = LoadBe32(data);
+  out.ts_echo = LoadBe32(data + 4);
 }
 
 void TakeSack(const uint8_t* data, uint32_t bytes, SegmentOptions& out) {
@@ -37,7 +34,7 @@ void TakeSack(const uint8_t* data, uint32_t bytes, SegmentOptions& out) {
   out.sack_count = bytes / kSackBlockBytes;  // 38 bytes have room for four
   for (uint32_t i = 0; i < out.sack_count; i++) {
     const uint8_t* block = data + static_cast<size_t>(i) * kSackBlockBytes;
-    out.sack[i] = {Seq(Load32(block)), Seq(Load32(block + 4))};
+    out.sack[i] = {Seq(LoadBe32(block)), Seq(LoadBe32(block + 4))};
   }
 }
 
@@ -54,7 +51,7 @@ void TakeOption(uint8_t kind, const uint8_t* data, uint32_t bytes, bool is_syn,
       break;
     case kOptionMss:
       // 0 is no size: as if it were not there.
-      if (is_syn && bytes + 2 == kMssBytes && Load16(data) != 0) out.mss = Load16(data);
+      if (is_syn && bytes + 2 == kMssBytes && LoadBe16(data) != 0) out.mss = LoadBe16(data);
       break;
     case kOptionWindowScale:
       if (!is_syn || bytes + 2 != kWindowScaleBytes) break;
@@ -179,7 +176,7 @@ bool ParseTcp(const uint8_t* at, uint32_t bytes, SegmentIn& out) {
   out.bytes = bytes - header_bytes;
   out.options = SegmentOptions{};
   const uint8_t* options = at + kTcpHeaderBytes;
-  if (header_bytes == kTcpHeaderBytes + kUsualBytes && Load32(options) == kUsualOptions)
+  if (header_bytes == kTcpHeaderBytes + kUsualBytes && LoadBe32(options) == kUsualOptions)
       [[likely]] {
     TakeTimestamps(options + 4, out.options);
   } else {

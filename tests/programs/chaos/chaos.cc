@@ -40,7 +40,7 @@ struct Hello {
   uint64_t magic, seed, up, down, breaks;
 };
 
-std::atomic<uint64_t> connections, bytes;
+std::atomic<uint64_t> connections, moved_bytes;
 std::atomic<uint64_t> accepted, served;
 
 long Now() {
@@ -137,7 +137,7 @@ void Load(int port, uint64_t rng, long until) {
     }
     Exchange(s);
     connections++;
-    bytes += hello.up + hello.down;
+    moved_bytes += hello.up + hello.down;
   }
 }
 
@@ -187,7 +187,7 @@ int RunLoad(int port, int threads, uint64_t seed, long seconds) {
     if (served != accepted) quiet = 0;
   }
   printf("ok %llu %llu\n", static_cast<unsigned long long>(connections),
-         static_cast<unsigned long long>(bytes));
+         static_cast<unsigned long long>(moved_bytes));
   fflush(stdout);
   _exit(0);
 }

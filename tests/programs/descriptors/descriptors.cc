@@ -248,8 +248,9 @@ int main(int argc, char** argv) {
     }
     return 0;
   }
-  for (const Case* list : {kRecvCases, kSendCases, kAcceptCases, kWaitCases, kEpollCases,
-                           kJumpCases, kHandlerCases, kProcessCases}) {
+  for (const Case* list :
+       {recv_cases::kAll, send_cases::kAll, accept_cases::kAll, wait_cases::kAll, epoll_cases::kAll,
+        jump_cases::kAll, handler_cases::kAll, process_cases::kAll}) {
     for (const Case* c = list; c->name != nullptr; c++) {
       if (argc < 2) puts(c->name);
       if (strcmp(c->name, name) != 0) continue;

@@ -22,9 +22,31 @@ struct Case {
   const char* name;
   void (*run)();
 };
-// Each ends with a null name.
-extern const Case kRecvCases[], kSendCases[], kAcceptCases[], kWaitCases[], kEpollCases[];
-extern const Case kJumpCases[], kHandlerCases[], kProcessCases[];
+// Each list ends with a null name, and is in a namespace with what its cases consist of.
+namespace recv_cases {
+extern const Case kAll[];
+}
+namespace send_cases {
+extern const Case kAll[];
+}
+namespace accept_cases {
+extern const Case kAll[];
+}
+namespace wait_cases {
+extern const Case kAll[];
+}
+namespace epoll_cases {
+extern const Case kAll[];
+}
+namespace jump_cases {
+extern const Case kAll[];
+}
+namespace handler_cases {
+extern const Case kAll[];
+}
+namespace process_cases {
+extern const Case kAll[];
+}
 
 // ---- the transcript
 [[gnu::format(printf, 1, 2)]] void Say(const char* format, ...);

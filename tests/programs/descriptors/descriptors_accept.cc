@@ -12,7 +12,7 @@
 
 #include "descriptors.h"
 
-namespace descriptors {
+namespace descriptors::accept_cases {
 namespace {
 
 enum class Away { kClose, kDup2, kDup3 };
@@ -176,14 +176,14 @@ void ConnectGoesAway() {
 
 }  // namespace
 
-const Case kAcceptCases[] = {{"accept_close", AcceptClose},
-                             {"accept_close_only", AcceptCloseOnly},
-                             {"accept_dup2", AcceptDup2},
-                             {"accept_dup3", AcceptDup3},
-                             {"accept_shutdown_by_copy", AcceptShutdownByCopy},
-                             {"connect_close", ConnectClose},
-                             {"connect_dup2", ConnectDup2},
-                             {"connect_goes_away", ConnectGoesAway},
-                             {nullptr, nullptr}};
+const Case kAll[] = {{"accept_close", AcceptClose},
+                     {"accept_close_only", AcceptCloseOnly},
+                     {"accept_dup2", AcceptDup2},
+                     {"accept_dup3", AcceptDup3},
+                     {"accept_shutdown_by_copy", AcceptShutdownByCopy},
+                     {"connect_close", ConnectClose},
+                     {"connect_dup2", ConnectDup2},
+                     {"connect_goes_away", ConnectGoesAway},
+                     {nullptr, nullptr}};
 
-}  // namespace descriptors
+}  // namespace descriptors::accept_cases

@@ -10,7 +10,7 @@
 
 #include "descriptors.h"
 
-namespace descriptors {
+namespace descriptors::epoll_cases {
 namespace {
 
 void Add(int set, int fd, uint32_t mark, int op = EPOLL_CTL_ADD) {
@@ -197,17 +197,17 @@ void EpollCtlByNumber() {
 
 }  // namespace
 
-const Case kEpollCases[] = {{"epoll_close", EpollClose},
-                            {"epoll_dup2", EpollDup2},
-                            {"epoll_dup3", EpollDup3},
-                            {"epoll_dup2_socket", EpollDup2Socket},
-                            {"epoll_dup2_pipe", EpollDup2Pipe},
-                            {"epoll_close_reuse", EpollCloseReuse},
-                            {"epoll_close_timeout", EpollCloseTimeout},
-                            {"epoll_member_close", EpollMemberClose},
-                            {"epoll_member_lives", EpollMemberLives},
-                            {"epoll_member_held", EpollMemberHeld},
-                            {"epoll_ctl_by_number", EpollCtlByNumber},
-                            {nullptr, nullptr}};
+const Case kAll[] = {{"epoll_close", EpollClose},
+                     {"epoll_dup2", EpollDup2},
+                     {"epoll_dup3", EpollDup3},
+                     {"epoll_dup2_socket", EpollDup2Socket},
+                     {"epoll_dup2_pipe", EpollDup2Pipe},
+                     {"epoll_close_reuse", EpollCloseReuse},
+                     {"epoll_close_timeout", EpollCloseTimeout},
+                     {"epoll_member_close", EpollMemberClose},
+                     {"epoll_member_lives", EpollMemberLives},
+                     {"epoll_member_held", EpollMemberHeld},
+                     {"epoll_ctl_by_number", EpollCtlByNumber},
+                     {nullptr, nullptr}};
 
-}  // namespace descriptors
+}  // namespace descriptors::epoll_cases

@@ -11,7 +11,7 @@
 
 #include "descriptors.h"
 
-namespace descriptors {
+namespace descriptors::handler_cases {
 namespace {
 
 enum class Act {
@@ -169,12 +169,11 @@ void HandlerBlocks() {
 
 }  // namespace
 
-const Case kHandlerCases[] = {
-    {"handler_interrupts", HandlerInterrupts},
-    {"handler_restarts", HandlerRestarts},
-    {"handler_interrupts_on_alternate_stack", HandlerInterruptsOnAltStack},
-    {"handler_restarts_on_alternate_stack", HandlerRestartsOnAltStack},
-    {"handler_blocks", HandlerBlocks},
-    {nullptr, nullptr}};
+const Case kAll[] = {{"handler_interrupts", HandlerInterrupts},
+                     {"handler_restarts", HandlerRestarts},
+                     {"handler_interrupts_on_alternate_stack", HandlerInterruptsOnAltStack},
+                     {"handler_restarts_on_alternate_stack", HandlerRestartsOnAltStack},
+                     {"handler_blocks", HandlerBlocks},
+                     {nullptr, nullptr}};
 
-}  // namespace descriptors
+}  // namespace descriptors::handler_cases

@@ -14,7 +14,7 @@
 
 #include "descriptors.h"
 
-namespace descriptors {
+namespace descriptors::jump_cases {
 namespace {
 
 sigjmp_buf out;
@@ -192,15 +192,15 @@ void ExitInHandler() {
 
 }  // namespace
 
-const Case kJumpCases[] = {{"jump_then_close", JumpThenClose},
-                           {"jump_then_go_on", JumpThenGoOn},
-                           {"jump_out_of_accept", JumpOutOfAccept},
-                           {"jump_out_of_connect", JumpOutOfConnect},
-                           {"cancel_deferred", CancelDeferred},
-                           {"cancel_asynchronous", CancelAsynchronous},
-                           {"cancel_after_close", CancelAfterClose},
-                           {"cancel_asynchronous_after_close", CancelAsynchronousAfterClose},
-                           {"exit_in_handler", ExitInHandler},
-                           {nullptr, nullptr}};
+const Case kAll[] = {{"jump_then_close", JumpThenClose},
+                     {"jump_then_go_on", JumpThenGoOn},
+                     {"jump_out_of_accept", JumpOutOfAccept},
+                     {"jump_out_of_connect", JumpOutOfConnect},
+                     {"cancel_deferred", CancelDeferred},
+                     {"cancel_asynchronous", CancelAsynchronous},
+                     {"cancel_after_close", CancelAfterClose},
+                     {"cancel_asynchronous_after_close", CancelAsynchronousAfterClose},
+                     {"exit_in_handler", ExitInHandler},
+                     {nullptr, nullptr}};
 
-}  // namespace descriptors
+}  // namespace descriptors::jump_cases

@@ -16,7 +16,7 @@
 
 extern char** environ;
 
-namespace descriptors {
+namespace descriptors::process_cases {
 namespace {
 
 // A child that lives until `End`, made in one of these ways.
@@ -194,12 +194,12 @@ void JvmAll() {
 
 }  // namespace
 
-const Case kProcessCases[] = {{"fork_while_recv", ForkWhile},
-                              {"exec_while_recv", ExecWhile},
-                              {"spawn_while_recv", SpawnWhile},
-                              {"fork_while_accept", ForkWhileAccept},
-                              {"fork_while_epoll", ForkWhileEpoll},
-                              {"jvm_close", JvmAll},
-                              {nullptr, nullptr}};
+const Case kAll[] = {{"fork_while_recv", ForkWhile},
+                     {"exec_while_recv", ExecWhile},
+                     {"spawn_while_recv", SpawnWhile},
+                     {"fork_while_accept", ForkWhileAccept},
+                     {"fork_while_epoll", ForkWhileEpoll},
+                     {"jvm_close", JvmAll},
+                     {nullptr, nullptr}};
 
-}  // namespace descriptors
+}  // namespace descriptors::process_cases

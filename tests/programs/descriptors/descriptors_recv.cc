@@ -15,7 +15,7 @@
 
 #include "descriptors.h"
 
-namespace descriptors {
+namespace descriptors::recv_cases {
 namespace {
 
 enum class Kind { kRecv, kRead, kReadv, kRecvmsg, kRecvfrom, kRecvmmsg, kWaitAll, kPeek };
@@ -251,20 +251,20 @@ void RecvDup2ManyTimes() {
 
 }  // namespace
 
-const Case kRecvCases[] = {{"recv_close", RecvClose},
-                           {"recv_dup2", RecvDup2},
-                           {"recv_dup3", RecvDup3},
-                           {"recv_close_range", RecvCloseRange},
-                           {"recv_kinds_close", RecvKindsClose},
-                           {"recv_kinds_dup2", RecvKindsDup2},
-                           {"recv_close_end", RecvCloseEnd},
-                           {"recv_close_reset", RecvCloseReset},
-                           {"recv_close_timeout", RecvCloseTimeout},
-                           {"recv_linger_close", RecvLingerClose},
-                           {"recv_shutdown_by_copy", RecvShutdownByCopy},
-                           {"recv_two_close", RecvTwoClose},
-                           {"recv_dup2_many_times", RecvDup2ManyTimes},
-                           {"recv_close_at_limit", RecvCloseAtLimit},
-                           {nullptr, nullptr}};
+const Case kAll[] = {{"recv_close", RecvClose},
+                     {"recv_dup2", RecvDup2},
+                     {"recv_dup3", RecvDup3},
+                     {"recv_close_range", RecvCloseRange},
+                     {"recv_kinds_close", RecvKindsClose},
+                     {"recv_kinds_dup2", RecvKindsDup2},
+                     {"recv_close_end", RecvCloseEnd},
+                     {"recv_close_reset", RecvCloseReset},
+                     {"recv_close_timeout", RecvCloseTimeout},
+                     {"recv_linger_close", RecvLingerClose},
+                     {"recv_shutdown_by_copy", RecvShutdownByCopy},
+                     {"recv_two_close", RecvTwoClose},
+                     {"recv_dup2_many_times", RecvDup2ManyTimes},
+                     {"recv_close_at_limit", RecvCloseAtLimit},
+                     {nullptr, nullptr}};
 
-}  // namespace descriptors
+}  // namespace descriptors::recv_cases

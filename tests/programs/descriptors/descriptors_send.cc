@@ -13,7 +13,7 @@
 
 #include "descriptors.h"
 
-namespace descriptors {
+namespace descriptors::send_cases {
 namespace {
 
 constexpr size_t kBulk = 16 << 20;  // more than both ends hold
@@ -195,17 +195,17 @@ void SpliceInDup2() { SpliceInWhile(Away::kDup2); }
 
 }  // namespace
 
-const Case kSendCases[] = {{"send_close", SendClose},
-                           {"send_dup2", SendDup2},
-                           {"send_kinds_close", SendKindsClose},
-                           {"send_kinds_dup2", SendKindsDup2},
-                           {"send_close_reset", SendCloseReset},
-                           {"sendfile_close", SendfileClose},
-                           {"sendfile_dup2", SendfileDup2},
-                           {"splice_out_close", SpliceOutClose},
-                           {"splice_out_dup2", SpliceOutDup2},
-                           {"splice_in_close", SpliceInClose},
-                           {"splice_in_dup2", SpliceInDup2},
-                           {nullptr, nullptr}};
+const Case kAll[] = {{"send_close", SendClose},
+                     {"send_dup2", SendDup2},
+                     {"send_kinds_close", SendKindsClose},
+                     {"send_kinds_dup2", SendKindsDup2},
+                     {"send_close_reset", SendCloseReset},
+                     {"sendfile_close", SendfileClose},
+                     {"sendfile_dup2", SendfileDup2},
+                     {"splice_out_close", SpliceOutClose},
+                     {"splice_out_dup2", SpliceOutDup2},
+                     {"splice_in_close", SpliceInClose},
+                     {"splice_in_dup2", SpliceInDup2},
+                     {nullptr, nullptr}};
 
-}  // namespace descriptors
+}  // namespace descriptors::send_cases

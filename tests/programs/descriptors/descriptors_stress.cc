@@ -194,7 +194,7 @@ uint32_t ModesOf(const char* list) {
   return modes;
 }
 
-int Run(int threads, long seconds, uint64_t taken) {
+int RunEpochs(int threads, long seconds, uint64_t taken) {
   Hand main{seed, TakeSeat(), false};
   main.seat->idle = true;  // the one that waits for the others
   StartAdopter(kStrangerLine);
@@ -361,5 +361,5 @@ int main(int argc, char** argv) {
                                                 : Wrong::kNothing;
   shared->numbers = static_cast<uint32_t>(numbers);
   for (Op& op : shared->ops) op.sent = -1;
-  return Run(static_cast<int>(threads), seconds, taken);
+  return RunEpochs(static_cast<int>(threads), seconds, taken);
 }

@@ -12,7 +12,7 @@
 
 #include "descriptors.h"
 
-namespace descriptors {
+namespace descriptors::wait_cases {
 namespace {
 
 enum class Kind { kPoll, kPpoll, kSelect, kPselect };
@@ -162,14 +162,14 @@ void PollListenerTimeout() { WaitOnListener(Kind::kPoll, Away::kCloseOnly, false
 
 }  // namespace
 
-const Case kWaitCases[] = {{"poll_close_only", PollCloseOnly},
-                           {"poll_close", PollClose},
-                           {"poll_dup2", PollDup2},
-                           {"poll_close_timeout", PollCloseTimeout},
-                           {"poll_close_other", PollCloseOther},
-                           {"poll_listener", PollListener},
-                           {"poll_listener_dup2", PollListenerDup2},
-                           {"poll_listener_timeout", PollListenerTimeout},
-                           {nullptr, nullptr}};
+const Case kAll[] = {{"poll_close_only", PollCloseOnly},
+                     {"poll_close", PollClose},
+                     {"poll_dup2", PollDup2},
+                     {"poll_close_timeout", PollCloseTimeout},
+                     {"poll_close_other", PollCloseOther},
+                     {"poll_listener", PollListener},
+                     {"poll_listener_dup2", PollListenerDup2},
+                     {"poll_listener_timeout", PollListenerTimeout},
+                     {nullptr, nullptr}};
 
-}  // namespace descriptors
+}  // namespace descriptors::wait_cases

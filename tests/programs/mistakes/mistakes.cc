@@ -19,6 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -86,6 +87,14 @@ std::string Get(int fd, size_t bytes) {
     done += static_cast<size_t>(n);
   }
   return out;
+}
+
+void Echo(int fd) {
+  std::array<char, 4096> data;
+  for (ssize_t n; (n = read(fd, data.data(), data.size())) != 0;) {
+    EXPECT(n > 0);
+    Put(fd, std::string(data.data(), static_cast<size_t>(n)));
+  }
 }
 
 void ExpectText(int fd, const std::string& text) {

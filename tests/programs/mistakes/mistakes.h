@@ -35,6 +35,7 @@ void ExpectEnd(int fd);                            // the next read finds the en
 void ExpectText(int fd, const std::string& text);  // exactly this comes next
 void ExpectChild(pid_t pid);                       // ended with 0
 void SendFd(int channel, int fd);                  // by SCM_RIGHTS, beside one byte
+void Echo(int fd);                                 // all that comes, up to the end of the stream
 bool Readable(int fd, int timeout_ms);
 void WaitForDriver();  // says "holding", and waits until the driver has looked
 int64_t NowMs();

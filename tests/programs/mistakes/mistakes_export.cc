@@ -118,7 +118,7 @@ void SpawnedServe(int listener) {
   ExpectChild(child);
 }
 
-void PassedServe(int listener) {
+void PassedBulkServe(int listener) {
   int channel[2];
   EXPECT(socketpair(AF_UNIX, SOCK_STREAM, 0, channel) == 0);
   const pid_t child = Start(channel[1], "receive");
@@ -243,13 +243,13 @@ void BlockedWriterConnect(uint16_t port) {
 }
 
 // -- a stranger that dies with data unread resets the connection
-void ResetServe(int listener) {
+void StrangerResetsServe(int listener) {
   const int fd = Accept(listener);
   const pid_t child = Start(fd, "take", "5");
   close(fd);
   ExpectChild(child);
 }
-void ResetConnect(uint16_t port) {
+void StrangerResetsConnect(uint16_t port) {
   const int fd = Connect(port);
   Put(fd, Stream(0, kEarly));
   char byte;
@@ -356,12 +356,12 @@ void KeeperConnect(uint16_t port) {
 const Case kExportCases[] = {
     {"static_child", StaticChildServe, EchoingConnect},
     {"static_spawned", SpawnedServe, EchoingConnect},
-    {"passed_bulk", PassedServe, EchoingConnect},
+    {"passed_bulk", PassedBulkServe, EchoingConnect},
     {"client_leaves", ClientLeavesServe, ClientLeavesConnect},
     {"shared_with_stranger", SharedServe, SharedConnect},
     {"waiters", WaitersServe, WaitersConnect},
     {"blocked_writer", BlockedWriterServe, BlockedWriterConnect},
-    {"stranger_resets", ResetServe, ResetConnect},
+    {"stranger_resets", StrangerResetsServe, StrangerResetsConnect},
     {"listener_leaves", ListenerServe, ListenerConnect},
     {"listener_leaves_under_load", ListenerExecServe, ListenerExecConnect},
     {"static_child_holds_nothing", NotHeldServe, NotHeldConnect},

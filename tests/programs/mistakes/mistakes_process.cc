@@ -135,14 +135,6 @@ int ReceiveFd(int channel) {
   return fd;
 }
 
-void Echo(int fd) {
-  std::array<char, 4096> data;
-  for (ssize_t n; (n = read(fd, data.data(), data.size())) != 0;) {
-    EXPECT(n > 0);
-    Put(fd, std::string(data.data(), static_cast<size_t>(n)));
-  }
-}
-
 // The acceptor passes the connection to another program and forgets it; with `stranger` that one
 // has no preload.
 void PassServe(int listener, bool stranger) {

@@ -53,14 +53,6 @@ int HighNumber(int fd, int number) {
   return number;
 }
 
-void Echo(int fd) {
-  char data[4096];
-  for (ssize_t n; (n = read(fd, data, sizeof data)) != 0;) {
-    EXPECT(n > 0);
-    Put(fd, std::string(data, static_cast<size_t>(n)));
-  }
-}
-
 pid_t SpawnEcho(int fd, const posix_spawn_file_actions_t* actions) {
   const std::string number = std::to_string(fd);
   std::vector<std::string> words{"mistakes", "resume", "echo", number};
@@ -109,7 +101,7 @@ void HighNumbersServe(int listener) {
   }
 }
 
-void EchoRounds(int fd, int rounds) {
+void EchoSoManyRounds(int fd, int rounds) {
   for (int i = 0; i < rounds; ++i) {
     const std::string text(static_cast<size_t>(1 + i * 97), static_cast<char>('a' + i % 26));
     Put(fd, text);
@@ -122,7 +114,7 @@ void EchoRounds(int fd, int rounds) {
 
 void HighNumbersConnect(uint16_t port) {
   for (int i = 0; i < kHighWays * static_cast<int>(kHighNumbers.size()); ++i)
-    EchoRounds(Connect(port), 10);
+    EchoSoManyRounds(Connect(port), 10);
 }
 
 // Threads with the smallest stack that there is.
@@ -217,7 +209,7 @@ void HighSetConnect(uint16_t port) {
   const int fd = Connect(port);
   ExpectText(fd, "go");
   usleep(50000);  // the server sleeps by then; either order must work
-  EchoRounds(fd, 3);
+  EchoSoManyRounds(fd, 3);
 }
 
 // ---------------------------------------------------------------- shells, by several threads
@@ -273,7 +265,7 @@ void ShellsConnect(uint16_t port) {
   std::vector<std::thread> threads;
   for (int t = 0; t < kShellThreads; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < kShellRounds; ++i) EchoRounds(Connect(port), 5);
+      for (int i = 0; i < kShellRounds; ++i) EchoSoManyRounds(Connect(port), 5);
     });
   }
   for (std::thread& thread : threads) thread.join();
@@ -309,7 +301,7 @@ void ShellWaysServe(int listener) {
   Echo(fd);
 }
 
-void ShellWaysConnect(uint16_t port) { EchoRounds(Connect(port), 3); }
+void ShellWaysConnect(uint16_t port) { EchoSoManyRounds(Connect(port), 3); }
 
 // ---------------------------------------------------------------- forks
 // The thread is in its system call `number`.
@@ -352,7 +344,7 @@ void ForkInQuestionConnect(uint16_t port) {
   EXPECT(child > 0);
   WaitForDriver();  // posternd goes on
   ExpectChild(child);
-  EchoRounds(fd, 3);
+  EchoSoManyRounds(fd, 3);
   asks.detach();
   _exit(0);
 }

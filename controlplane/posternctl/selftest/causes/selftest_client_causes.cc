@@ -8,6 +8,7 @@
 #include "wire/clc/clc_diagnosis.h"
 
 namespace postern::ctl_command::selftest {
+namespace client_causes {
 namespace {
 
 constexpr unsigned kSilenceMs = 6'000;  // docs/protocols/smcd.md: for the peer's next message
@@ -333,13 +334,14 @@ void AddGarbage(Causes& causes) {
 }
 
 }  // namespace
+}  // namespace client_causes
 
 void AddClients(Causes& causes) {
-  AddGarbage(causes);
-  AddProposals(causes);
-  AddConfirms(causes);
-  AddDeaths(causes);
-  AddSilences(causes);
+  client_causes::AddGarbage(causes);
+  client_causes::AddProposals(causes);
+  client_causes::AddConfirms(causes);
+  client_causes::AddDeaths(causes);
+  client_causes::AddSilences(causes);
 }
 
 }  // namespace postern::ctl_command::selftest

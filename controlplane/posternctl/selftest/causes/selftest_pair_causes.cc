@@ -11,6 +11,7 @@
 #include "../selftest_world.h"
 
 namespace postern::ctl_command::selftest {
+namespace pair_causes {
 namespace {
 
 constexpr size_t kLittleBytes = 2 << 20;  // enough for the program, and for no link group
@@ -155,11 +156,12 @@ void AddDeaths(Causes& causes) {
 }
 
 }  // namespace
+}  // namespace pair_causes
 
 void AddPairs(Causes& causes) {
-  AddPolicies(causes);
-  AddMemory(causes);
-  AddDeaths(causes);
+  pair_causes::AddPolicies(causes);
+  pair_causes::AddMemory(causes);
+  pair_causes::AddDeaths(causes);
 }
 
 }  // namespace postern::ctl_command::selftest

@@ -9,6 +9,7 @@
 #include "selftest_fake_server.h"
 
 namespace postern::ctl_command::selftest {
+namespace relay_causes {
 namespace {
 
 constexpr uint64_t kNobodysToken = 0x5e1f7e57'00000003;
@@ -301,12 +302,13 @@ void AddDeaths(Causes& causes) {
 }
 
 }  // namespace
+}  // namespace relay_causes
 
 void AddRelays(Causes& causes) {
-  AddChanges(causes);
-  AddLosses(causes);
-  AddReplays(causes);
-  AddDeaths(causes);
+  relay_causes::AddChanges(causes);
+  relay_causes::AddLosses(causes);
+  relay_causes::AddReplays(causes);
+  relay_causes::AddDeaths(causes);
 }
 
 }  // namespace postern::ctl_command::selftest

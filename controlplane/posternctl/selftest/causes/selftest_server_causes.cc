@@ -7,6 +7,7 @@
 #include "wire/clc/clc_diagnosis.h"
 
 namespace postern::ctl_command::selftest {
+namespace server_causes {
 namespace {
 
 constexpr uint64_t kNobodysToken = 0x5e1f7e57'00000002;
@@ -181,12 +182,13 @@ void AddGarbage(Causes& causes) {
 }
 
 }  // namespace
+}  // namespace server_causes
 
 void AddServers(Causes& causes) {
-  AddGarbage(causes);
-  AddAccepts(causes);
-  AddDeclines(causes);
-  AddDeaths(causes);
+  server_causes::AddGarbage(causes);
+  server_causes::AddAccepts(causes);
+  server_causes::AddDeclines(causes);
+  server_causes::AddDeaths(causes);
 }
 
 }  // namespace postern::ctl_command::selftest

@@ -6,6 +6,7 @@
 #include "wire/clc/clc_diagnosis.h"
 
 namespace postern::ctl_command::selftest {
+namespace sim_causes {
 namespace {
 
 void Add(Causes& causes, const std::string& name, const std::string& what, const Outcome& expected,
@@ -173,13 +174,14 @@ void AddDeaths(Causes& causes) {
 }
 
 }  // namespace
+}  // namespace sim_causes
 
 void AddSimulated(Causes& causes) {
-  AddDevices(causes);
-  AddFailures(causes);
-  AddTerms(causes);
-  AddDeclines(causes);
-  AddDeaths(causes);
+  sim_causes::AddDevices(causes);
+  sim_causes::AddFailures(causes);
+  sim_causes::AddTerms(causes);
+  sim_causes::AddDeclines(causes);
+  sim_causes::AddDeaths(causes);
 }
 
 }  // namespace postern::ctl_command::selftest
