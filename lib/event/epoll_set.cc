@@ -33,15 +33,26 @@ long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data) {
   return sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), fd, &ev);
 }
 
-// This process's part of a set. One that was left by a set before it is closed: its bell has no
-// use.
-SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx) {
+namespace {
+
+// What a set before it has left is closed: its bell has no use. Needs adopt_lock: two threads that
+// see the old one would close the number twice.
+SetLocal& RenewLocal(const pstn_epoll& set, uint32_t idx) {
   SetLocal& l = set_local[idx];
   if (l.gen == set.gen) return l;
   if (l.bell > 0) CloseInternal(l.bell);
   l = {};
-  l.gen = set.gen;
+  StoreRelease(l.gen, set.gen);
   return l;
+}
+
+}  // namespace
+
+SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx) {
+  SetLocal& l = set_local[idx];
+  if (LoadAcquire(l.gen) == set.gen) return l;
+  Guard g(adopt_lock);
+  return RenewLocal(set, idx);
 }
 
 namespace {
@@ -100,7 +111,7 @@ long MakeSet(int epfd) {
   StoreRelease(set.waiter_idx, bed.waiter);
   StoreRelease(set.state, 1u);
   MarkWaiter(bed.waiter, PSTN_EV_USED);
-  LocalOf(set, i).bell = bed.bell;
+  RenewLocal(set, i).bell = bed.bell;
   return static_cast<long>(PSTN_FD_EPOLL | i);
 }
 

@@ -74,7 +74,7 @@ TEST_CASE("notify: a doorbell has one holder, and one that is gone cannot be run
 // The kernel lets a socket have some 270 datagrams under way.
 TEST_CASE("notify: any number of bells may ring that nobody has answered") {
   constexpr uint32_t kBells = 400;
-  Place p;
+  BellWorld p;
   p.bells.confined = GENERATE(false, true);
   std::vector<std::unique_ptr<Bell>> bells;
   for (uint32_t w = 0; w < kBells; w++) bells.push_back(std::make_unique<Bell>(p.id(), w));

@@ -310,6 +310,9 @@ void CheckError(const char* what, int number, int error) {
       // Of connections that may be lost, or of none.
       if (!shared->lossless || strcmp(what, "connect") == 0 || shared->stop) return;
       break;
+    case EBUSY:  // dup2(2): another thread's open() or dup() has just got the number
+      if (strcmp(what, "dup2") == 0 || strcmp(what, "dup3") == 0) return;
+      break;
     default:
       break;
   }

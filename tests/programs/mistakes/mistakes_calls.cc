@@ -473,7 +473,7 @@ void SmallSendsServe(int listener) {
 
 }  // namespace
 
-// More threads that wait, or sets, than a stack has waiters for (2,048): each of its own connection.
+// More threads that wait, or sets, than a stack has waiters (2,048): each of its own connection.
 constexpr int kCrowd = 2200;
 
 bool AwaitByPoll(int fd) { return Readable(fd, 60000); }

@@ -187,7 +187,7 @@ void LargeEnvironmentServe(int listener) {
   OnSmallStack(SpawnEchoes, listener);
 }
 void LargeEnvironmentConnect(uint16_t port) {
-  for (int i = 0; i < 2; ++i) EchoRounds(Connect(port), 3);
+  for (int i = 0; i < 2; ++i) EchoSoManyRounds(Connect(port), 3);
 }
 
 // A duplicate of an event set, from before the set had a member of ours.
