@@ -19,6 +19,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
 import netlab
+import posternview
 
 BUILD = "build"
 SERVER = """
@@ -381,7 +382,7 @@ class Mistakes(Broker):
             self.assertEqual(self.ask(line, ATTACH, cookie=token), 0)
             self.assertEqual(self.ask(line, ATTACH, cookie=token), ENOENT)         # it is good for one
             self.assertIn(self.ask(line, BELL, uuid=theirs, a=1), (EPERM, ENOTSUP))
-            self.assertNotEqual(self.ask(line, BELL, uuid=mine, a=512), 0)
+            self.assertNotEqual(self.ask(line, BELL, uuid=mine, a=posternview.abi_limit("PSTN_WAITERS")), 0)
         line.send(b"short")
         self.assertEqual(line.recv(10), b"")  # cut off
         self.echo(server, client)

@@ -468,7 +468,7 @@ class Trespass(unittest.TestCase):
         def squat():
             held = []
             for hi, lo in self.stacks:
-                for waiter in range(512):
+                for waiter in range(512):  # it takes them from the lowest on
                     for name in (f"postern/{hi:016x}{lo:016x}/{waiter:016x}", f"postern/{hi:016x}{lo:016x}/{waiter:016x}/{0:016x}"):
                         s = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
                         if refused(s.bind, "\0" + name) == 0:

@@ -8,11 +8,19 @@
 import glob
 import json
 import os
+import re
 import subprocess
 import time
 
 ACCELERATED = ("same-host", "intra-stack", "smc-d")
 LEFTOVER_KEYS = ("stacks", "link_groups", "reapers_failed")
+
+
+def abi_limit(name):
+    """Of lib/abi/postern_abi.h, as "PSTN_WAITERS"."""
+    header = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "lib", "abi", "postern_abi.h")
+    with open(header, encoding="ascii") as file:
+        return int(re.search(rf"^#define {name} (\d+)u", file.read(), re.MULTILINE).group(1))
 
 
 class ViewError(Exception):
