@@ -127,10 +127,29 @@ class Broker:
     def stop(self, how=signal.SIGTERM):
         if self.process.poll() is None:
             self.process.send_signal(how)
-            self.process.wait(20)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                seen = what_it_does(self.process.pid)
+                self.process.kill()
+                raise AssertionError(f"posternd does not end: {seen}; it said {self.text[-2000:]}") from None
         self.process.stderr.close()
         netlab.forget_bells(f"{self.temp.name}/run")
         self.temp.cleanup()
+
+
+def what_it_does(pid):
+    """Of each thread: its state, its masks of signals, the system call that it is in, and where in the kernel."""
+    seen = []
+    for task in sorted(os.listdir(f"/proc/{pid}/task")):
+        for name in ("status", "syscall", "stack"):
+            try:
+                with open(f"/proc/{pid}/task/{task}/{name}", encoding="utf-8", errors="replace") as file:
+                    lines = [line.strip() for line in file if name != "status" or line.startswith(("State", "Sig", "Shd"))]
+            except OSError as error:
+                lines = [str(error)]
+            seen.append(f"{task} {name}: {' | '.join(lines)}")
+    return "; ".join(seen)
 
 
 class SynTest(unittest.TestCase):
