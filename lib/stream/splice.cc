@@ -53,7 +53,7 @@ class Bounce {
   size_t bytes_;
   uint32_t* taken_ = nullptr;
 };
-uint8_t Bounce::buffers[kBounces][kBounce];
+alignas(64) uint8_t Bounce::buffers[kBounces][kBounce];
 uint32_t Bounce::owners[kBounces];
 
 // Sends all of `bytes` or, if the socket would block or fails, as much as went.

@@ -10,12 +10,15 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <vector>
 
 #include "descriptors_stress.h"
 
 namespace stress {
 namespace {
+
+// On the stack: in a child of a fork the sanitizer's allocator may be locked for good, by a thread
+// that only the parent has.
+constexpr size_t kMostBytes = 10'000;
 
 struct End {
   int fd;
@@ -28,12 +31,12 @@ char ByteAt(uint64_t direction, size_t offset) {
 }
 
 void SendAll(Hand& h, End& end, size_t bytes) {
-  std::vector<char> text(bytes);
+  char text[kMostBytes];
   for (size_t i = 0; i < bytes; i++) text[i] = ByteAt(end.out, end.sent + i);
   At(h, "send, private", end.fd);
   const long until = NowMs() + kPatienceS * 1000;
   for (size_t done = 0; done < bytes;) {
-    const ssize_t n = send(end.fd, text.data() + done, bytes - done, MSG_DONTWAIT);
+    const ssize_t n = send(end.fd, text + done, bytes - done, MSG_DONTWAIT);
     if (n < 0 && (errno == EINTR || errno == 512)) continue;
     if (n < 0 && errno == EAGAIN && NowMs() < until) continue;
     if (n <= 0) Bad("send by the private %d: %zd, errno %d", end.fd, n, errno);
@@ -54,12 +57,12 @@ void AwaitReadable(Hand& h, const End& end, size_t wanted) {
 }
 
 void RecvAll(Hand& h, End& end, size_t bytes) {
-  std::vector<char> text(bytes);
+  char text[kMostBytes];
   for (const size_t all = end.got + bytes; end.got < all;) {
     const bool waits = h.OneIn(2);
     if (!waits) AwaitReadable(h, end, all - end.got);
     At(h, "recv, private", end.fd);
-    const ssize_t n = recv(end.fd, text.data(), all - end.got, waits ? 0 : MSG_DONTWAIT);
+    const ssize_t n = recv(end.fd, text, all - end.got, waits ? 0 : MSG_DONTWAIT);
     if (n < 0 && (errno == EINTR || errno == 512)) continue;
     if (n <= 0)
       Bad("recv by the private %d: connection %llx, offset %zu: %s (errno %d)", end.fd,
@@ -98,7 +101,7 @@ void ExchangePrivately(Hand& h) {
   for (uint64_t rounds = 1 + h.Below(6); rounds != 0; rounds--) {
     End& from = h.OneIn(2) ? a : b;
     // What a connection holds, without a reader, at the least.
-    const size_t bytes = 1 + h.Below(h.OneIn(3) ? 10000 : 300);
+    const size_t bytes = 1 + h.Below(h.OneIn(3) ? kMostBytes : 300);
     SendAll(h, from, bytes);
     RecvAll(h, &from == &a ? b : a, bytes);
   }
