@@ -157,7 +157,8 @@ bool TryExec(bool loses, char* const envp[], char** env, Call exec, int* r) {
 // be told.
 template <typename Call>
 int Exec(const char* path, bool search, char* const envp[], Call exec) {
-  const Strings env(RoomFor(envp));
+  // Without a stack there is nothing to hand on, and the environment is the kernel's to read.
+  const Strings env(RoomFor(g_proc.attached ? envp : nullptr));
   if (env.get() == nullptr) return Ret<int>(-ENOMEM);
   int r = -1;
   const bool loses = g_proc.attached && LosesLibrary(path, search);
