@@ -17,6 +17,7 @@
 #include "family/fdtab.h"
 #include "family/turn.h"
 #include "real.h"
+#include "sock/own_family.h"
 
 using namespace postern;
 
@@ -41,7 +42,7 @@ bool SelectHasOurs(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
     for (; bits != 0; bits &= bits - 1) {
       int fd = at + __builtin_ctzll(bits);
       if (fd >= n) break;
-      const Call call(fd);
+      const Call call(g_family, fd);
       const pstn_ep* ep = call.ep();
       if (ep != nullptr ? !IsKernels(*ep) : IsSet(fd)) return true;
     }
@@ -93,10 +94,10 @@ int PollHidden(pollfd* fds, nfds_t n) {
 int AfterKernelWait(int epfd, epoll_event* out, int r, int max, Deadline until,
                     const sigset_t* mask) {
   while (r > 0) {
-    const long kept = SockEpollFilter(epfd, out, r);
+    const long kept = SockEpollFilter(g_family, epfd, out, r);
     if (kept != 0 || until.left_ns() == 0) return static_cast<int>(kept);
     if (IsSet(epfd)) {
-      const long ours = SockEpollWait(epfd, out, max, until, mask);
+      const long ours = SockEpollWait(g_family, epfd, out, max, until, mask);
       if (ours != kPass) return Ret<int>(ours);
     }
     if (IsHidden(FdMeans(epfd))) return Ret<int>(-EBADF);
@@ -114,32 +115,33 @@ PSTN_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* ev) noexcept {
   long r = Foreign(epfd);
   if (r != kPass) return Ret<int>(r);
   {
-    const Call call(fd);
+    const Call call(g_family, fd);
     const pstn_ep* ep = call.ep();
     if (ep == nullptr) {
       r = Foreign(fd);
     } else if (!WatchesKernelOnly(*ep) || IsSet(epfd)) {
-      r = SockEpollCtl(epfd, op, fd, ev);
+      r = SockEpollCtl(g_family, epfd, op, fd, ev);
     }
   }
   if (r != kPass) return Ret<int>(r);
   // A tail call: each return after a system call is one that the CPU has not predicted.
   if (!MayBeSet(fd)) return PSTN_REAL(epoll_ctl)(epfd, op, fd, ev);
   int done = PSTN_REAL(epoll_ctl)(epfd, op, fd, ev);
-  if (done == 0) SockEpollNest(epfd, op, fd, ev);
+  if (done == 0) SockEpollNest(g_family, epfd, op, fd, ev);
   return done;
 }
 PSTN_EXPORT int epoll_wait(int epfd, epoll_event* out, int max, int ms) {
   WaitsForMany waits;
-  long r =
-      IsSet(epfd) ? SockEpollWait(epfd, out, max, Deadline::AfterMs(ms), nullptr) : Foreign(epfd);
+  long r = IsSet(epfd) ? SockEpollWait(g_family, epfd, out, max, Deadline::AfterMs(ms), nullptr)
+                       : Foreign(epfd);
   if (r != kPass) return Ret<int>(r);
   Deadline until = Deadline::AfterMs(ms);
   return AfterKernelWait(epfd, out, PSTN_REAL(epoll_wait)(epfd, out, max, ms), max, until, nullptr);
 }
 PSTN_EXPORT int epoll_pwait(int epfd, epoll_event* out, int max, int ms, const sigset_t* mask) {
   WaitsForMany waits;
-  long r = IsSet(epfd) ? SockEpollWait(epfd, out, max, Deadline::AfterMs(ms), mask) : Foreign(epfd);
+  long r = IsSet(epfd) ? SockEpollWait(g_family, epfd, out, max, Deadline::AfterMs(ms), mask)
+                       : Foreign(epfd);
   if (r != kPass) return Ret<int>(r);
   Deadline until = Deadline::AfterMs(ms);
   return AfterKernelWait(epfd, out, PSTN_REAL(epoll_pwait)(epfd, out, max, ms, mask), max, until,
@@ -149,7 +151,8 @@ PSTN_EXPORT int epoll_pwait2(int epfd, epoll_event* out, int max, const timespec
                              const sigset_t* mask) {
   WaitsForMany waits;
   long r = Foreign(epfd);
-  if (IsSet(epfd)) r = BadTime(ts) ? -EINVAL : SockEpollWait(epfd, out, max, Until(ts), mask);
+  if (IsSet(epfd))
+    r = BadTime(ts) ? -EINVAL : SockEpollWait(g_family, epfd, out, max, Until(ts), mask);
   if (r != kPass) return Ret<int>(r);
   Deadline until = Until(BadTime(ts) ? nullptr : ts);
   return AfterKernelWait(epfd, out, PSTN_REAL(epoll_pwait2)(epfd, out, max, ts, mask), max, until,
@@ -158,9 +161,9 @@ PSTN_EXPORT int epoll_pwait2(int epfd, epoll_event* out, int max, const timespec
 
 PSTN_EXPORT int poll(pollfd* fds, nfds_t n, int ms) {
   if (PollHasHidden(fds, n)) return PollHidden(fds, n);
-  if (!AnyOurs(fds, n)) return PSTN_REAL(poll)(fds, n, ms);
+  if (!AnyOurs(g_family, fds, n)) return PSTN_REAL(poll)(fds, n, ms);
   WaitsForMany waits;
-  return Ret<int>(WireEvents(SockPoll(fds, n, Deadline::AfterMs(ms), nullptr)));
+  return Ret<int>(WireEvents(g_family, SockPoll(g_family, fds, n, Deadline::AfterMs(ms), nullptr)));
 }
 PSTN_EXPORT int __poll_chk(pollfd* fds, nfds_t n, int ms, size_t room) {
   if (room / sizeof *fds < n) __builtin_trap();
@@ -168,10 +171,10 @@ PSTN_EXPORT int __poll_chk(pollfd* fds, nfds_t n, int ms, size_t room) {
 }
 PSTN_EXPORT int ppoll(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t* mask) {
   if (PollHasHidden(fds, n)) return PollHidden(fds, n);
-  if (!AnyOurs(fds, n)) return PSTN_REAL(ppoll)(fds, n, ts, mask);
+  if (!AnyOurs(g_family, fds, n)) return PSTN_REAL(ppoll)(fds, n, ts, mask);
   if (BadTime(ts)) return Ret<int>(-EINVAL);
   WaitsForMany waits;
-  return Ret<int>(WireEvents(SockPoll(fds, n, Until(ts), mask)));
+  return Ret<int>(WireEvents(g_family, SockPoll(g_family, fds, n, Until(ts), mask)));
 }
 PSTN_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t* mask,
                             size_t room) {
@@ -189,7 +192,7 @@ PSTN_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* x, timeval* tv) {
           ? Deadline::Never()
           : Deadline::After({tv->tv_sec + tv->tv_usec / 1000000, tv->tv_usec % 1000000 * 1000});
   WaitsForMany waits;
-  long got = SockSelect(n, r, w, x, until, nullptr);
+  long got = SockSelect(g_family, n, r, w, x, until, nullptr);
   if (tv != nullptr && !until.never()) {  // Linux tells the time that was left
     uint64_t left = until.left_ns();
     tv->tv_sec = static_cast<time_t>(left / 1000000000u);
@@ -203,5 +206,5 @@ PSTN_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* x, const timespec* 
   if (!SelectHasOurs(n, r, w, x)) return PSTN_REAL(pselect)(n, r, w, x, ts, mask);
   if (BadTime(ts)) return Ret<int>(-EINVAL);
   WaitsForMany waits;
-  return Ret<int>(SockSelect(n, r, w, x, Until(ts), mask));
+  return Ret<int>(SockSelect(g_family, n, r, w, x, Until(ts), mask));
 }

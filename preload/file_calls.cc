@@ -24,6 +24,7 @@
 #include "option/options.h"
 #include "peer/close.h"
 #include "real.h"
+#include "sock/own_family.h"
 #include "stream/stream.h"
 
 using namespace postern;
@@ -32,7 +33,7 @@ PSTN_EXPORT int close(int fd) {
   for (;;) {
     const uint32_t e = AwaitReplaced(fd);
     if (e == 0 && MayBeSet(fd)) {
-      const long r = SockEpollClose(fd);
+      const long r = SockEpollClose(g_family, fd);
       if (r == -EAGAIN) continue;
       return Ret<int>(r);
     }
@@ -41,7 +42,7 @@ PSTN_EXPORT int close(int fd) {
       return real != nullptr ? real(fd) : Ret<int>(sys::Close(fd));
     }
     if (IsHidden(e)) return Ret<int>(-EBADF);
-    const long r = SockClose(fd, e);
+    const long r = SockClose(g_family, fd, e);
     if (r != -EAGAIN) return Ret<int>(r);  // else it means something else by now
   }
 }
@@ -87,7 +88,7 @@ namespace {
 template <typename Make>
 int Duplicate(int fd, Make make) {
   for (;;) {
-    Call call(fd);
+    Call call(g_family, fd);
     if (IsHidden(call.entry())) return Ret<int>(-EBADF);
     TableChange change;
     int r = make();
@@ -95,7 +96,7 @@ int Duplicate(int fd, Make make) {
     if (r < 0) return r;
     FreshFd(r);
     if (FdEntry(fd) == call.entry()) {
-      if (call.entry() != 0) SockDup(call.entry(), r);
+      if (call.entry() != 0) SockDup(g_family, call.entry(), r);
       if (call.entry() == 0 && MayBeSet(fd)) SockEpollMade(r);
       return r;
     }
@@ -113,7 +114,7 @@ bool Vacate(int to, uint32_t* old) {
     } else if ((*old & PSTN_FD_KIND) == PSTN_FD_INTERNAL) {
       return false;
     } else if (ClaimFd(to, *old, kFdReplaced)) {
-      if (*old != 0) (void)HandToUsers(to, *old);
+      if (*old != 0) (void)HandToUsers(g_family, to, *old);
       return true;
     }
   }
@@ -125,10 +126,10 @@ bool Vacate(int to, uint32_t* old) {
 void Publish(int fd, uint32_t entry) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
   const uint32_t lost = FdEntry(fd);
-  SetFd(fd, entry);
+  SetFd(g_family, fd, entry);
   if (lost != kFdReplaced && lost != 0 && !IsHidden(lost)) {
-    HandLostToUsers(lost);
-    DropFdRef(lost);
+    HandLostToUsers(g_family, lost);
+    DropFdRef(g_family, lost);
   }
 }
 
@@ -139,13 +140,13 @@ PSTN_EXPORT int dup(int fd) noexcept {
 }
 
 PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
-  Call call(from);
+  Call call(g_family, from);
   if (IsHidden(call.entry())) return Ret<int>(-EBADF);
   if (from == to) return PSTN_REAL(dup3)(from, to, flags);
   TableChange change;
   uint32_t old;
   if (!Vacate(to, &old)) return Ret<int>(-EBADF);
-  const bool refers = call.entry() != 0 && RefEntry(call.entry());
+  const bool refers = call.entry() != 0 && RefEntry(g_family, call.entry());
   // By the number that this call has: the program's may mean another file by now (Duplicate).
   int r = PSTN_REAL(dup3)(call.fd(), to, flags);
   const int e = errno;
@@ -153,7 +154,7 @@ PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
   if (r >= 0 && call.entry() == 0 && MayBeSet(from)) SockEpollMade(to);
   Publish(to, r < 0 ? old : refers ? call.entry() : 0);
   const uint32_t unused = r < 0 ? (refers ? call.entry() : 0) : old;
-  if (unused != 0) DropFdRef(unused);
+  if (unused != 0) DropFdRef(g_family, unused);
   if (r < 0) errno = e;
   return r;
 }
@@ -177,7 +178,7 @@ PSTN_EXPORT int fcntl(int fd, int cmd, ...) {
   if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
     return Duplicate(fd, [&] { return PSTN_REAL(fcntl)(fd, cmd, arg); });
   return Through<int>(
-      fd, [&](Call& call) { return SockFcntl(call.fd(), *call.ep(), cmd, arg); },
+      fd, [&](Call& call) { return SockFcntl(g_family, call.fd(), *call.ep(), cmd, arg); },
       [&](int real_fd) { return PSTN_REAL(fcntl)(real_fd, cmd, arg); });
 }
 PSTN_EXPORT int fcntl64(int fd, int cmd, ...) {
@@ -215,7 +216,7 @@ PSTN_EXPORT off64_t lseek64(int fd, off64_t offset, int whence) noexcept {
 PSTN_EXPORT ssize_t sendfile(int out, int in, off_t* offset, size_t count) noexcept {
   if (Foreign(in) != kPass) return Ret<ssize_t>(-EBADF);
   return Through<ssize_t>(
-      out, [&](Call& call) { return Sent(SockSendFile(call, in, offset, count), 0); },
+      out, [&](Call& call) { return Sent(SockSendFile(g_family, call, in, offset, count), 0); },
       [&](int real_fd) { return PSTN_REAL(sendfile)(real_fd, in, offset, count); });
 }
 PSTN_EXPORT ssize_t sendfile64(int out, int in, off64_t* offset, size_t count) noexcept {
@@ -224,8 +225,8 @@ PSTN_EXPORT ssize_t sendfile64(int out, int in, off64_t* offset, size_t count) n
 PSTN_EXPORT ssize_t splice(int in, off64_t* off_in, int out, off64_t* off_out, size_t len,
                            unsigned flags) {
   for (;;) {
-    Call call_in(in);
-    Call call_out(out, call_in);
+    Call call_in(g_family, in);
+    Call call_out(g_family, out, call_in);
     const pstn_ep *a = call_in.ep(), *b = call_out.ep();
     long r = IsHidden(call_in.entry()) || IsHidden(call_out.entry()) ? -EBADF : kPass;
     if (r == kPass && (a != nullptr || b != nullptr)) {
@@ -235,7 +236,7 @@ PSTN_EXPORT ssize_t splice(int in, off64_t* off_in, int out, off64_t* off_out, s
       r = len == 0 ? 0
           : pipe   ? -ESPIPE
           : seek   ? -EINVAL
-                   : Sent(SockSplice(call_in, call_out, in, out, len, flags), 0);
+                   : Sent(SockSplice(g_family, call_in, call_out, in, out, len, flags), 0);
     }
     if (r == kRestart) continue;
     return r != kPass ? Ret<ssize_t>(r)

@@ -14,6 +14,7 @@
 #include "family/fdtab.h"
 #include "life/process.h"
 #include "real.h"
+#include "sock/own_family.h"
 
 namespace postern {
 
@@ -31,32 +32,33 @@ void TakeNumber(int fd) {
   if (kind == PSTN_FD_CACHED) {
     CacheRemove(fd);
   } else if ((kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) && ClaimFd(fd, e, kFdReplaced)) {
-    HandLostToUsers(e);
-    SetFd(fd, 0);
-    DropFdRef(e);
+    HandLostToUsers(g_family, e);
+    SetFd(g_family, fd, 0);
+    DropFdRef(g_family, e);
   }
 }
 
 int FreshFd(int fd) {
   if (fd < 0 || FdEntry(fd) == 0) return fd;
   uint32_t kind = FdEntry(fd) & PSTN_FD_KIND;
-  if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) Count(Stack().hdr, kCounterFdsLost);
+  if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) Count(Stack(g_family).hdr, kCounterFdsLost);
   TakeNumber(fd);
   return fd;
 }
 
 bool OutOfFds(int result) {
   if (result >= 0 || (errno != EMFILE && errno != ENFILE)) return false;
-  CacheFlush();
+  CacheFlush(g_family);
   return true;
 }
 
 namespace {
 
 __attribute__((constructor(101))) void Start() {
-  ProcessInit(environ);
+  ProcessInit(g_family, environ);
   SignalsInit();
-  (void)pthread_atfork(ForkPrepare, ForkParent, ForkChild);
+  (void)pthread_atfork([] { ForkPrepare(g_family); }, [] { ForkParent(g_family); },
+                       [] { ForkChild(g_family); });
   StdioAttach();
 }
 

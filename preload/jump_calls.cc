@@ -7,6 +7,7 @@
 
 #include "endpoint/call.h"
 #include "real.h"
+#include "sock/own_family.h"
 
 using namespace postern;
 
@@ -28,7 +29,7 @@ uintptr_t TargetOf(const __jmp_buf_tag* env) {
 using Jump = void (*)(__jmp_buf_tag*, int);
 
 [[noreturn]] void JumpBy(Jump real, __jmp_buf_tag* env, int value) {
-  AbandonBelow(TargetOf(env));
+  AbandonBelow(g_family, TargetOf(env));
   real(env, value);
   __builtin_unreachable();
 }

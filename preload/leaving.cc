@@ -7,6 +7,7 @@
 #include "family/fdtab.h"
 #include "peer/export.h"
 #include "real.h"
+#include "sock/own_family.h"
 
 #include <elf.h>
 #include <spawn.h>
@@ -28,7 +29,7 @@ long ExportPassed(const msghdr* m) {
       int fd;
       memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
       if (IsHidden(FdMeans(fd))) return -EBADF;
-      if (SockExport(fd) != 0) return -ETOOMANYREFS;
+      if (SockExport(g_family, fd) != 0) return -ETOOMANYREFS;
     }
   }
   return 0;
@@ -144,19 +145,19 @@ void ExportInherited(bool spawn) {
     int flags = sys::Fcntl(fd, F_GETFD, 0);
     bool survives = flags >= 0 && (flags & FD_CLOEXEC) == 0;
     bool named = spawn && (LoadRelaxed(action_sources[n / 64]) >> (n % 64) & 1u) != 0;
-    if (survives || named) (void)SockExport(fd);
+    if (survives || named) (void)SockExport(g_family, fd);
   }
 }
 
 void ExportConfined() {
-  if (g_proc.confined) return;
-  g_proc.confined = g_proc.bells.confined = true;
+  if (g_family.confined) return;
+  g_family.confined = g_family.bells.confined = true;
   FenceWithoutKernel();
-  if (!g_proc.attached) return;
+  if (!g_family.attached) return;
   uint32_t hw = LoadAcquire(g_fd_hw);
   for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
     int fd = static_cast<int>(n);
-    (void)SockExport(fd);
+    (void)SockExport(g_family, fd);
   }
 }
 
@@ -177,6 +178,6 @@ PSTN_EXPORT int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept {
   long r = sys::Call(SYS_pidfd_getfd, pidfd, target, static_cast<long>(flags));
   if (r < 0) return Ret<int>(r);
   int fd = FreshFd(static_cast<int>(r));
-  SockAdopt(fd, pidfd, target);
+  SockAdopt(g_family, fd, pidfd, target);
   return fd;
 }

@@ -26,6 +26,7 @@
 #include "life/process.h"
 #include "life/reap.h"
 #include "real.h"
+#include "sock/own_family.h"
 #include "spawning.h"
 
 using namespace postern;
@@ -36,9 +37,9 @@ void postern::Adopted(uint32_t slot, pid_t pid) {
   int e = errno;
   uint32_t own = SelfTid();
   if (pid < 0) {
-    ReapSlot(slot);
+    ReapSlot(g_family, slot);
   } else {
-    CompareExchange(Stack().slots[slot].pid, own, static_cast<uint32_t>(pid));
+    CompareExchange(Stack(g_family).slots[slot].pid, own, static_cast<uint32_t>(pid));
   }
   errno = e;
 }
@@ -140,14 +141,14 @@ bool TryExec(bool loses, char* const envp[], char** env, Call exec, int* r) {
   // Nobody else changes descriptors, or ends the preparations, before the image is there.
   TableFreeze();
   if (loses) {
-    ExecWithout();
+    ExecWithout(g_family);
   } else {
-    len = ExecPrepare(attach, sizeof attach, g_proc.slot, false);
+    len = ExecPrepare(g_family, attach, sizeof attach, g_family.slot, false);
   }
   char* const* with = len != 0 ? WithAttach(envp, attach, env) : envp;
   const bool tried = ExecUnlessSignal(exec, with, r);
   const int e = errno;
-  ExecFailed();
+  ExecFailed(g_family);
   TableThaw();
   errno = e;
   return tried;
@@ -158,10 +159,10 @@ bool TryExec(bool loses, char* const envp[], char** env, Call exec, int* r) {
 template <typename Call>
 int Exec(const char* path, bool search, char* const envp[], Call exec) {
   // Without a stack there is nothing to hand on, and the environment is the kernel's to read.
-  const Strings env(RoomFor(g_proc.attached ? envp : nullptr));
+  const Strings env(RoomFor(g_family.attached ? envp : nullptr));
   if (env.get() == nullptr) return Ret<int>(-ENOMEM);
   int r = -1;
-  const bool loses = g_proc.attached && LosesLibrary(path, search);
+  const bool loses = g_family.attached && LosesLibrary(path, search);
   if (loses) ExportInherited(false);
   while (!TryExec(loses, envp, env.get(), exec, &r)) {
   }
@@ -191,7 +192,7 @@ namespace {
 
 // In the parent, which has made a slot for the child; negative: it is not to be.
 void Forked(pid_t child) {
-  if (child != 0 && g_proc.attached && EmbryoSlot() != PSTN_NONE) Adopted(EmbryoSlot(), child);
+  if (child != 0 && g_family.attached && EmbryoSlot() != PSTN_NONE) Adopted(EmbryoSlot(), child);
 }
 
 }  // namespace
@@ -203,13 +204,13 @@ PSTN_EXPORT pid_t fork() noexcept {
 }
 // The same without the handlers of pthread_atfork.
 PSTN_EXPORT pid_t _Fork() noexcept {
-  ForkPrepare();
+  ForkPrepare(g_family);
   const pid_t child = PSTN_REAL(_Fork)();
   if (child == 0) {
-    ForkChild();
+    ForkChild(g_family);
     return 0;
   }
-  ForkParent();
+  ForkParent(g_family);
   Forked(child);
   return child;
 }
@@ -223,7 +224,7 @@ struct Cloned {
 };
 int RunCloned(void* p) {
   Cloned c = *static_cast<Cloned*>(p);  // in the child's copy of the parent's memory
-  ForkChild();
+  ForkChild(g_family);
   return c.fn(c.arg);
 }
 
@@ -237,24 +238,24 @@ PSTN_EXPORT int clone(int (*fn)(void*), void* stack, int flags, void* arg, ...) 
   auto* tls = va_arg(ap, void*);
   auto* ctid = va_arg(ap, pid_t*);
   va_end(ap);
-  if ((flags & (CLONE_VM | CLONE_THREAD)) != 0 || !g_proc.attached) {
+  if ((flags & (CLONE_VM | CLONE_THREAD)) != 0 || !g_family.attached) {
     return PSTN_REAL(clone)(fn, stack, flags, arg, ptid, tls, ctid);
   }
   Cloned c = {fn, arg};
-  ForkPrepare();
+  ForkPrepare(g_family);
   int r = PSTN_REAL(clone)(RunCloned, stack, flags, &c, ptid, tls, ctid);
-  ForkParent();
+  ForkParent(g_family);
   Forked(r);
   return r;
 }
 PSTN_EXPORT int unshare(int flags) noexcept {
   int r = PSTN_REAL(unshare)(flags);
-  if (r == 0 && (flags & CLONE_NEWNET) != 0) LearnNetns();
+  if (r == 0 && (flags & CLONE_NEWNET) != 0) LearnNetns(g_family);
   return r;
 }
 PSTN_EXPORT int setns(int fd, int type) noexcept {
   int r = PSTN_REAL(setns)(fd, type);
-  if (r == 0) LearnNetns();
+  if (r == 0) LearnNetns(g_family);
   return r;
 }
 
@@ -326,7 +327,7 @@ int postern::SpawnWith(pid_t* pid, const char* path, bool search, char* const en
                        SpawnCall spawn, void* context) {
   pid_t none;
   if (pid == nullptr) pid = &none;
-  if (!g_proc.attached) return spawn(context, pid, envp);
+  if (!g_family.attached) return spawn(context, pid, envp);
   if (LosesLibrary(path, search)) {
     ExportInherited(true);
     return spawn(context, pid, envp);
@@ -335,11 +336,11 @@ int postern::SpawnWith(pid_t* pid, const char* path, bool search, char* const en
   const Strings env(RoomFor(envp));
   if (env.get() == nullptr) return ENOMEM;
   // What the slot's table says and what the child inherits is one state.
-  SpawnPrepare([] { ExportInherited(true); });
+  SpawnPrepare(g_family, [](Family&) { ExportInherited(true); });
   uint32_t slot = EmbryoSlot();
-  size_t len = slot != PSTN_NONE ? ExecPrepare(attach, sizeof attach, slot, true) : 0;
+  size_t len = slot != PSTN_NONE ? ExecPrepare(g_family, attach, sizeof attach, slot, true) : 0;
   int r = spawn(context, pid, len != 0 ? WithAttach(envp, attach, env.get()) : envp);
-  ExecFailed();
+  ExecFailed(g_family);
   SpawnDone();
   if (slot != PSTN_NONE) Adopted(slot, r == 0 ? *pid : -1);
   return r;

@@ -13,6 +13,7 @@
 #include "endpoint/call.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "sock/own_family.h"
 
 #define PSTN_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -52,7 +53,7 @@ template <typename T, typename Fn, typename Real>
 inline T Through(int fd, Fn ours, Real real) {
   for (bool again = true; again;) {
     again = false;
-    Call call(fd);
+    Call call(g_family, fd);
     if (call.ep() != nullptr) {
       const long r = ours(call);
       if (r == kRestart) [[unlikely]] {

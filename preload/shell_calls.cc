@@ -16,10 +16,11 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "base/local_lock.h"
 #include "base/sys.h"
 #include "family/family.h"
+#include "family/local_lock.h"
 #include "real.h"
+#include "sock/own_family.h"
 #include "spawning.h"
 
 using namespace postern;
@@ -145,7 +146,7 @@ struct Pipe {
   Pipe* next;
 };
 // Held while a shell is started, for which no fork waits. The list is whole at each instruction.
-void RenewPipes() {}
+void RenewPipes(Family&) {}
 PSTN_LOCK_RENEWED(pipes_lock, RenewPipes);
 Pipe* pipes;  // of this process, most recent first
 
@@ -239,13 +240,13 @@ int ClosePipe(FILE* file, pid_t pid) {
 }  // namespace
 
 PSTN_EXPORT int system(const char* command) {
-  if (!g_proc.attached) return PSTN_REAL(system)(command);
+  if (!g_family.attached) return PSTN_REAL(system)(command);
   if (command == nullptr) return RunShell("exit 0") == 0 ? 1 : 0;
   return RunShell(command);
 }
 
 PSTN_EXPORT FILE* popen(const char* command, const char* type) {
-  if (!g_proc.attached) return PSTN_REAL(popen)(command, type);
+  if (!g_family.attached) return PSTN_REAL(popen)(command, type);
   Mode mode;
   if (!ParseMode(type, &mode)) {
     errno = EINVAL;

@@ -18,11 +18,12 @@
 
 #include <cstring>
 
-#include "base/local_lock.h"
 #include "base/sys.h"
 #include "family/family.h"
 #include "family/interrupts.h"
+#include "family/local_lock.h"
 #include "real.h"
+#include "sock/own_family.h"
 #include "spawning.h"
 
 namespace postern {
@@ -129,7 +130,7 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
   if (word != nullptr) FetchOr(*word, kNudge);  // it may have to begin anew (kRestart)
   if ((a.flags & SA_RESTART) == 0 || waits) {
     t_interrupts++;
-    if (waiter != PSTN_NONE) (void)RingBell(g_proc.bells, BellOf(Stack(), waiter));
+    if (waiter != PSTN_NONE) (void)RingBell(g_family.bells, BellOf(Stack(g_family), waiter));
   }
   SetThreadMask(mask | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : Bit(signo)));
   a.handler(signo, info,
@@ -158,7 +159,7 @@ uint64_t ProgramMask() {
 }
 
 bool IsWrapped(int signo) {
-  return g_proc.enabled && signo > 0 && signo < kSignals && (kBlocked & Bit(signo)) != 0;
+  return g_family.enabled && signo > 0 && signo < kSignals && (kBlocked & Bit(signo)) != 0;
 }
 bool IsFunction(Handler h) {
   auto value = reinterpret_cast<uintptr_t>(h);
@@ -208,7 +209,7 @@ sighandler_t Install(int signo, sighandler_t handler, int flags, uint64_t mask) 
 }  // namespace
 
 void SignalsInit() {
-  if (!g_proc.enabled) return;
+  if (!g_family.enabled) return;
   g_run_late = RunLate;
   jump = reinterpret_cast<decltype(jump)>(RealSymbol("_longjmp"));
 }

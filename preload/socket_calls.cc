@@ -18,6 +18,7 @@
 #include "option/tcp_info.h"
 #include "peer/connect.h"
 #include "real.h"
+#include "sock/own_family.h"
 #include "sock/socket.h"
 #include "stream/stream.h"
 #include "stream/zerocopy.h"
@@ -25,7 +26,7 @@
 using namespace postern;
 
 PSTN_EXPORT int socket(int domain, int type, int protocol) noexcept {
-  long r = SockSocket(domain, type, protocol);
+  long r = SockSocket(g_family, domain, type, protocol);
   if (r != kPass) return Ret<int>(r);
   int fd = PSTN_REAL(socket)(domain, type, protocol);
   if (OutOfFds(fd)) fd = PSTN_REAL(socket)(domain, type, protocol);
@@ -41,25 +42,25 @@ PSTN_EXPORT int socketpair(int domain, int type, int protocol, int sv[2]) noexce
 
 PSTN_EXPORT int bind(int fd, const sockaddr* sa, socklen_t len) noexcept {
   return Through<int>(
-      fd, [&](Call& call) { return SockBind(call.fd(), *call.ep(), sa, len); },
+      fd, [&](Call& call) { return SockBind(g_family, call.fd(), *call.ep(), sa, len); },
       [&](int real_fd) { return PSTN_REAL(bind)(real_fd, sa, len); });
 }
 
 PSTN_EXPORT int listen(int fd, int backlog) noexcept {
   return Through<int>(
-      fd, [&](Call& call) { return SockListen(call.fd(), *call.ep(), backlog); },
+      fd, [&](Call& call) { return SockListen(g_family, call.fd(), *call.ep(), backlog); },
       [&](int real_fd) { return PSTN_REAL(listen)(real_fd, backlog); });
 }
 
 PSTN_EXPORT int connect(int fd, const sockaddr* sa, socklen_t len) {
   return Through<int>(
-      fd, [&](Call& call) { return SockConnect(call, sa, len); },
+      fd, [&](Call& call) { return SockConnect(g_family, call, sa, len); },
       [&](int real_fd) { return PSTN_REAL(connect)(real_fd, sa, len); });
 }
 
 PSTN_EXPORT int accept4(int fd, sockaddr* sa, socklen_t* len, int flags) {
   return Through<int>(
-      fd, [&](Call& call) { return SockAccept(call, sa, len, flags); },
+      fd, [&](Call& call) { return SockAccept(g_family, call, sa, len, flags); },
       [&](int real_fd) {
         int n = PSTN_REAL(accept4)(real_fd, sa, len, flags);
         if (OutOfFds(n)) n = PSTN_REAL(accept4)(real_fd, sa, len, flags);
@@ -70,29 +71,35 @@ PSTN_EXPORT int accept(int fd, sockaddr* sa, socklen_t* len) { return accept4(fd
 
 PSTN_EXPORT int shutdown(int fd, int how) noexcept {
   return Through<int>(
-      fd, [&](Call& call) { return SockShutdown(call.fd(), *call.ep(), how); },
+      fd, [&](Call& call) { return SockShutdown(g_family, call.fd(), *call.ep(), how); },
       [&](int real_fd) { return PSTN_REAL(shutdown)(real_fd, how); });
 }
 
 PSTN_EXPORT int getsockname(int fd, sockaddr* sa, socklen_t* len) noexcept {
   return Through<int>(
-      fd, [&](Call& call) { return SockGetName(call.fd(), *call.ep(), sa, len, false); },
+      fd, [&](Call& call) { return SockGetName(g_family, call.fd(), *call.ep(), sa, len, false); },
       [&](int real_fd) { return PSTN_REAL(getsockname)(real_fd, sa, len); });
 }
 PSTN_EXPORT int getpeername(int fd, sockaddr* sa, socklen_t* len) noexcept {
   return Through<int>(
-      fd, [&](Call& call) { return SockGetName(call.fd(), *call.ep(), sa, len, true); },
+      fd, [&](Call& call) { return SockGetName(g_family, call.fd(), *call.ep(), sa, len, true); },
       [&](int real_fd) { return PSTN_REAL(getpeername)(real_fd, sa, len); });
 }
 
 PSTN_EXPORT int setsockopt(int fd, int level, int name, const void* value, socklen_t len) noexcept {
   return Through<int>(
-      fd, [&](Call& call) { return SockSetOpt(call.fd(), *call.ep(), level, name, value, len); },
+      fd,
+      [&](Call& call) {
+        return SockSetOpt(g_family, call.fd(), *call.ep(), level, name, value, len);
+      },
       [&](int real_fd) { return PSTN_REAL(setsockopt)(real_fd, level, name, value, len); });
 }
 PSTN_EXPORT int getsockopt(int fd, int level, int name, void* value, socklen_t* len) noexcept {
   return Through<int>(
-      fd, [&](Call& call) { return SockGetOpt(call.fd(), *call.ep(), level, name, value, len); },
+      fd,
+      [&](Call& call) {
+        return SockGetOpt(g_family, call.fd(), *call.ep(), level, name, value, len);
+      },
       [&](int real_fd) { return PSTN_REAL(getsockopt)(real_fd, level, name, value, len); });
 }
 
@@ -102,7 +109,7 @@ PSTN_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
   void* arg = va_arg(ap, void*);
   va_end(ap);
   return Through<int>(
-      fd, [&](Call& call) { return SockIoctl(call.fd(), *call.ep(), request, arg); },
+      fd, [&](Call& call) { return SockIoctl(g_family, call.fd(), *call.ep(), request, arg); },
       [&](int real_fd) { return PSTN_REAL(ioctl)(real_fd, request, arg); });
 }
 
@@ -114,23 +121,23 @@ namespace {
 bool IsUdp(long r, const pstn_ep& ep) { return r == kPass && IsDatagram(ep); }
 
 long ReceiveVector(Call& call, const iovec* iov, size_t count, int flags) {
-  const long r = SockRecv(call, iov, count, flags);
+  const long r = SockRecv(g_family, call, iov, count, flags);
   if (!IsUdp(r, *call.ep())) [[likely]]
     return r;
   msghdr m = {};
   m.msg_iov = const_cast<iovec*>(iov);
   m.msg_iovlen = count;
-  return DatagramRecv(call, m, flags);
+  return DatagramRecv(g_family, call, m, flags);
 }
 
 long TransmitVector(Call& call, const iovec* iov, size_t count, int flags) {
-  const long r = SockSend(call, iov, count, flags);
+  const long r = SockSend(g_family, call, iov, count, flags);
   if (!IsUdp(r, *call.ep())) [[likely]]
     return Sent(r, flags);
   msghdr m = {};
   m.msg_iov = const_cast<iovec*>(iov);
   m.msg_iovlen = count;
-  return DatagramSend(call, m, flags);
+  return DatagramSend(g_family, call, m, flags);
 }
 
 long Receive(Call& call, void* buf, size_t n, int flags) {
@@ -140,7 +147,7 @@ long Receive(Call& call, void* buf, size_t n, int flags) {
 
 // recvfrom(): of a stream there is no name to tell.
 long ReceiveFrom(Call& call, const iovec& iov, int flags, sockaddr* sa, socklen_t* len) {
-  const long r = SockRecv(call, &iov, 1, flags);
+  const long r = SockRecv(g_family, call, &iov, 1, flags);
   if (!IsUdp(r, *call.ep())) [[likely]] {
     if (r >= 0 && sa != nullptr && len != nullptr) *len = 0;
     return r;
@@ -152,7 +159,7 @@ long ReceiveFrom(Call& call, const iovec& iov, int flags, sockaddr* sa, socklen_
   m.msg_namelen = named ? *len : 0;
   m.msg_iov = const_cast<iovec*>(&iov);
   m.msg_iovlen = 1;
-  const long got = DatagramRecv(call, m, flags);
+  const long got = DatagramRecv(g_family, call, m, flags);
   if (got >= 0 && named) *len = m.msg_namelen;
   return got;
 }
@@ -212,16 +219,16 @@ long ReceiveMsg(Call& call, msghdr* m, int flags) {
   long bad = BadVector(m->msg_iov, m->msg_iovlen, -EMSGSIZE);
   if (bad != 0) return bad;
   if ((flags & MSG_ERRQUEUE) != 0) return RecvErrorQueue(ep, m);
-  long r = SockRecv(call, m->msg_iov, m->msg_iovlen, flags);
+  long r = SockRecv(g_family, call, m->msg_iov, m->msg_iovlen, flags);
   if (IsUdp(r, ep)) [[unlikely]]
-    return DatagramRecv(call, *m, flags);
+    return DatagramRecv(g_family, call, *m, flags);
   if (r < 0) return r;  // kPass, too
   size_t room = m->msg_controllen;
   m->msg_namelen = 0;
   m->msg_controllen = 0;
   m->msg_flags = (flags & MSG_OOB) != 0 ? MSG_OOB : 0;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_INQ) != 0) [[unlikely]]
-    PutInq(ep, *m, room);
+    PutInq(g_family, ep, *m, room);
   return r;
 }
 
@@ -289,7 +296,7 @@ long ReceiveMany(Call& call, mmsghdr* v, unsigned n, int flags, const timespec* 
   // An error comes before what was received, unlike with recv().
   int error = 0;
   socklen_t len = sizeof error;
-  if (SockGetOpt(call.fd(), ep, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error != 0)
+  if (SockGetOpt(g_family, call.fd(), ep, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error != 0)
     return -error;
   long done = 0, r = 0;
   while (done < n) {
@@ -323,7 +330,7 @@ long Transmit(Call& call, const void* buf, size_t n, int flags) {
 }
 // sendto(): a stream has its peer.
 long TransmitTo(Call& call, const iovec& iov, int flags, const sockaddr* sa, socklen_t len) {
-  const long r = SockSend(call, &iov, 1, flags);
+  const long r = SockSend(g_family, call, &iov, 1, flags);
   if (!IsUdp(r, *call.ep())) [[likely]]
     return Sent(r, flags);
   msghdr m = {};
@@ -331,7 +338,7 @@ long TransmitTo(Call& call, const iovec& iov, int flags, const sockaddr* sa, soc
   m.msg_namelen = len;
   m.msg_iov = const_cast<iovec*>(&iov);
   m.msg_iovlen = 1;
-  return DatagramSend(call, m, flags);
+  return DatagramSend(g_family, call, m, flags);
 }
 size_t Length(const msghdr& m) {
   size_t sum = 0;
@@ -345,8 +352,8 @@ long TransmitMsg(Call& call, const msghdr* m, int flags) {
   if (bad != 0) return bad;
   if (m->msg_controllen != 0 && LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && BadControl(*m))
     return -EINVAL;
-  const long r = SockSend(call, m->msg_iov, m->msg_iovlen, flags);
-  return IsUdp(r, ep) ? DatagramSend(call, *m, flags) : Sent(r, flags);
+  const long r = SockSend(g_family, call, m->msg_iov, m->msg_iovlen, flags);
+  return IsUdp(r, ep) ? DatagramSend(g_family, call, *m, flags) : Sent(r, flags);
 }
 
 }  // namespace

@@ -7,11 +7,12 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/local_lock.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "family/family.h"
+#include "family/local_lock.h"
 #include "real.h"
+#include "sock/own_family.h"
 
 using namespace postern;
 
@@ -31,7 +32,7 @@ PSTN_LOCK_WHOLE(streams_lock);
 Stream* streams;  // of this process, most recent first
 
 bool NeedsCookie(int fd) {
-  const Call call(fd);
+  const Call call(g_family, fd);
   const pstn_ep* ep = call.ep();
   return ep != nullptr && !IsKernels(*ep);
 }
@@ -116,7 +117,7 @@ namespace postern {
 // After an exec that left us 0, 1 or 2 as accelerated sockets: libc's own three FILEs would go to
 // the kernel's half of them.
 void StdioAttach() {
-  if (!g_proc.enabled) return;
+  if (!g_family.enabled) return;
   FILE* f;
   if (NeedsCookie(0) && (f = OpenStream(0, "r")) != nullptr) stdin = f;
   if (NeedsCookie(1) && (f = OpenStream(1, "w")) != nullptr) stdout = f;

@@ -22,6 +22,7 @@
 #include "leaving.h"
 #include "life/process.h"
 #include "real.h"
+#include "sock/own_family.h"
 
 extern "C" int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept;
 
@@ -214,14 +215,14 @@ bool Forks(long n, const Args& a) {
 
 // Past libc's fork handlers, so the child's share of the stack is seen to here.
 long ForkRaw(long n, const Args& a) {
-  ForkPrepare();
+  ForkPrepare(g_family);
   long r = sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]);
   if (r == 0) {
-    ForkChild();
+    ForkChild(g_family);
     return 0;
   }
-  ForkParent();
-  if (g_proc.attached && EmbryoSlot() != PSTN_NONE) {
+  ForkParent(g_family);
+  if (g_family.attached && EmbryoSlot() != PSTN_NONE) {
     Adopted(EmbryoSlot(), static_cast<pid_t>(r));
   }
   return Ret<long>(r);
@@ -235,7 +236,7 @@ PSTN_EXPORT long syscall(long n, ...) noexcept {
   va_start(ap, n);
   for (long& v : a.v) v = va_arg(ap, long);
   va_end(ap);
-  if (g_proc.enabled) {
+  if (g_family.enabled) {
     long r;
     if (Forks(n, a)) return ForkRaw(n, a);
     if (FdMeans(a.Fd(0)) != 0 && (Data(n, a, &r) || Control(n, a, &r))) return r;

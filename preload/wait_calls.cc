@@ -5,6 +5,7 @@
 
 #include "life/process.h"
 #include "real.h"
+#include "sock/own_family.h"
 
 using namespace postern;
 
@@ -18,7 +19,7 @@ PSTN_EXPORT pid_t wait4(pid_t pid, int* status, int options, rusage* usage) {
   int own = 0;
   if (status == nullptr) status = &own;
   pid_t r = PSTN_REAL(wait4)(pid, status, options, usage);
-  if (r > 0 && Ended(*status)) ChildEnded(r);
+  if (r > 0 && Ended(*status)) ChildEnded(g_family, r);
   return r;
 }
 PSTN_EXPORT pid_t wait3(int* status, int options, rusage* usage) {
@@ -34,6 +35,6 @@ PSTN_EXPORT int waitid(idtype_t type, id_t id, siginfo_t* info, int options) {
   int r = PSTN_REAL(waitid)(type, id, info, options);
   bool ended =
       info->si_code == CLD_EXITED || info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED;
-  if (r == 0 && ended && (options & WNOWAIT) == 0) ChildEnded(info->si_pid);
+  if (r == 0 && ended && (options & WNOWAIT) == 0) ChildEnded(g_family, info->si_pid);
   return r;
 }

@@ -5,6 +5,7 @@
 #include "family/fdtab.h"
 #include "option/options.h"
 #include "peer/close.h"
+#include "sock/own_family.h"
 #include "sock/socket.h"
 #include "stream/stream.h"
 
@@ -36,11 +37,11 @@ Bridge::~Bridge() {
   if (reset_) {
     const linger now{1, 0};
     (void)setsockopt(kernel_fd_, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-    const Call call(ring_fd_);
+    const Call call(g_family, ring_fd_);
     if (pstn_ep* ep = call.ep())
-      (void)SockSetOpt(ring_fd_, *ep, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+      (void)SockSetOpt(g_family, ring_fd_, *ep, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
   }
-  (void)SockClose(ring_fd_, FdEntry(ring_fd_));
+  (void)SockClose(g_family, ring_fd_, FdEntry(ring_fd_));
   close(kernel_fd_);
 }
 
@@ -49,9 +50,9 @@ long Bridge::Read(bool from_ring, void* to, size_t bytes) {
     const ssize_t got = recv(kernel_fd_, to, bytes, MSG_DONTWAIT);
     return got >= 0 ? got : -errno;
   }
-  Call call(ring_fd_);
+  Call call(g_family, ring_fd_);
   iovec iov{to, bytes};
-  return call.ep() != nullptr ? SockRecv(call, &iov, 1, MSG_DONTWAIT) : -EBADF;
+  return call.ep() != nullptr ? SockRecv(g_family, call, &iov, 1, MSG_DONTWAIT) : -EBADF;
 }
 
 long Bridge::Write(bool to_ring, const void* from, size_t bytes, int flags) {
@@ -60,26 +61,26 @@ long Bridge::Write(bool to_ring, const void* from, size_t bytes, int flags) {
     const ssize_t put = send(kernel_fd_, from, bytes, flags);
     return put >= 0 ? put : -errno;
   }
-  Call call(ring_fd_);
+  Call call(g_family, ring_fd_);
   iovec iov{const_cast<void*>(from), bytes};
-  return call.ep() != nullptr ? SockSend(call, &iov, 1, flags) : -EBADF;
+  return call.ep() != nullptr ? SockSend(g_family, call, &iov, 1, flags) : -EBADF;
 }
 
 // The urgent byte comes next. A read stops before it.
 bool Bridge::AtMark(bool ring) {
   int at = 0;
   if (!ring) return ioctl(kernel_fd_, SIOCATMARK, &at) == 0 && at != 0;
-  const Call call(ring_fd_);
+  const Call call(g_family, ring_fd_);
   pstn_ep* ep = call.ep();
-  return ep != nullptr && SockIoctl(ring_fd_, *ep, SIOCATMARK, &at) == 0 && at != 0;
+  return ep != nullptr && SockIoctl(g_family, ring_fd_, *ep, SIOCATMARK, &at) == 0 && at != 0;
 }
 
 void Bridge::ShutWrite(bool ring) {
   if (!ring) {
     (void)shutdown(kernel_fd_, SHUT_WR);
   } else {
-    const Call call(ring_fd_);
-    if (pstn_ep* ep = call.ep()) (void)SockShutdown(ring_fd_, *ep, SHUT_WR);
+    const Call call(g_family, ring_fd_);
+    if (pstn_ep* ep = call.ep()) (void)SockShutdown(g_family, ring_fd_, *ep, SHUT_WR);
   }
 }
 

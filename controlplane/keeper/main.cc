@@ -29,6 +29,7 @@
 #include "family/fdtab.h"
 #include "life/process.h"
 #include "peer/export.h"
+#include "sock/own_family.h"
 #include "wire_keeper.h"
 
 namespace postern::keeper {
@@ -67,12 +68,12 @@ class Keeper {
 void Keeper::Connect() {
   sockaddr_un at{};
   at.sun_family = AF_UNIX;
-  memcpy(at.sun_path, g_proc.socket_path, sizeof(at.sun_path));
+  memcpy(at.sun_path, g_family.socket_path, sizeof(at.sun_path));
   line_ = MoveHigh(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   ctl::Msg hello;
   hello.type = ctl::Type::kKeeper;
-  hello.uuid = Stack().hdr.id;
-  CtlReconnect();  // first as a process of the stack, then for this
+  hello.uuid = Stack(g_family).hdr.id;
+  CtlReconnect(g_family);  // first as a process of the stack, then for this
   epoll_event ev{};
   ev.events = EPOLLIN;
   ev.data.u64 = kLineTag;
@@ -116,7 +117,7 @@ void Keeper::Take(const ctl::Msg& job, int fd) {
   const auto carry = [](void* self, int ring_fd, int kernel_fd) {
     static_cast<Keeper*>(self)->Carry(ring_fd, kernel_fd);
   };
-  const long r = TakeOver(fd, job.a, job.b, carry, this);
+  const long r = TakeOver(g_family, fd, job.a, job.b, carry, this);
   PumpAll();  // data, end or reset that was there before is seen by whoever goes on with it now
   ctl::Msg reply;
   reply.type = job.type;
@@ -131,7 +132,7 @@ void Keeper::Carry(int ring_fd, int kernel_fd) {
   epoll_event ev{};
   ev.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   ev.data.u64 = tag;
-  if (SockEpollCtl(set_, EPOLL_CTL_ADD, ring_fd, &ev) != 0 ||
+  if (SockEpollCtl(g_family, set_, EPOLL_CTL_ADD, ring_fd, &ev) != 0 ||
       epoll_ctl(set_, EPOLL_CTL_ADD, kernel_fd, &ev) != 0) {
     fprintf(stderr, "postern-keeper: a connection that was passed on can't be watched: %s\n",
             strerror(errno));
@@ -181,7 +182,7 @@ int Keeper::Run() {
       if (ms < wait_ms) wait_ms = ms;
     }
     epoll_event events[kEventsPerLook];
-    long n = SockEpollWait(set_, events, kEventsPerLook,
+    long n = SockEpollWait(g_family, set_, events, kEventsPerLook,
                            Deadline::AfterMs(static_cast<long>(wait_ms)), nullptr);
     if (n == kPass) n = epoll_wait(set_, events, kEventsPerLook, static_cast<int>(wait_ms));
     if (wire_.started()) wire_.Up();
@@ -205,8 +206,8 @@ int Keeper::Run() {
 int main() {
   using namespace postern;
   signal(SIGPIPE, SIG_IGN);
-  ProcessInit(environ);
-  if (!JoinStack(keeper::kStackFd)) {
+  ProcessInit(g_family, environ);
+  if (!JoinStack(g_family, keeper::kStackFd)) {
     fprintf(stderr,
             "postern-keeper: no stack in descriptor %d, or no place in it; posternd starts this "
             "program\n",

@@ -10,6 +10,7 @@
 #include "family/turn.h"
 #include "life/reap.h"
 #include "offhost/wire.h"
+#include "sock/own_family.h"
 
 #include <sys/epoll.h>
 
@@ -30,18 +31,18 @@ int WireKeeper::Start(int bundle, int set, uint64_t tag) {
     CloseInternal(bundle);
     return 0;
   }
-  int r = WireAdopt(bundle);
+  int r = WireAdopt(g_family, bundle);
   if (r != 0) return r;
   StoreRelease(g_wire_on, 0u);  // what it does for its bridges is not a program's polling
-  r = WireBell();
+  r = WireBell(g_family);
   if (r < 0) return r;
   bell_ = r;
   set_ = set;
   tag_ = tag;
   // Now, while there is a posternd to ask: without them it can't deliver a byte.
-  const uint32_t links = LoadRelaxed(Stack().hdr.lgrs_hw);
+  const uint32_t links = LoadRelaxed(Stack(g_family).hdr.lgrs_hw);
   for (uint32_t i = 0; i < links && i < PSTN_LGRS; i++)
-    if (LoadAcquire(Stack().lgrs[i].state) != 0) (void)EnsureLgr(i);
+    if (LoadAcquire(Stack(g_family).lgrs[i].state) != 0) (void)EnsureLgr(g_family, i);
   epoll_event ev{};
   ev.events = EPOLLIN;
   ev.data.u64 = tag_;
@@ -78,9 +79,9 @@ uint64_t WireKeeper::Work(Company company) {
   stack::WireState& w = g_wire->state();
   const uint64_t now = MonotonicNs();
   (void)g_wire->Poll(now);
-  WireErrands();
+  WireErrands(g_family);
   // Posted: a program has died, and has left something to be swept.
-  const bool asked = Exchange(Stack().waiters[PSTN_EVMAP_WIRE].posted, 0u) != 0;
+  const bool asked = Exchange(Stack(g_family).waiters[PSTN_EVMAP_WIRE].posted, 0u) != 0;
   if (asked || now - swept_ns_ > (IsAfter(company) ? kSweepAfterNs : kSweepNs)) {
     swept_ns_ = now;
     Sweep(company);
@@ -88,7 +89,7 @@ uint64_t WireKeeper::Work(Company company) {
   const bool attended = LoadRelaxed(w.awake) != 0 && now - LoadRelaxed(w.attended_ns) < kAttendedNs;
   if (!attended) StoreRelaxed(w.awake, 0u);  // whoever counted there has died
   StoreRelaxed(w.keeper_naps, attended ? 1u : 0u);
-  AnnounceSleep(PSTN_EVMAP_WIRE, !attended);
+  AnnounceSleep(g_family, PSTN_EVMAP_WIRE, !attended);
   FullFence();  // [F1] against WireSleeps(), and against who posts
   if (attended) {
     Watch(0);
@@ -105,13 +106,13 @@ uint64_t WireKeeper::Work(Company company) {
 
 void WireKeeper::Up() {
   StoreRelaxed(g_wire->state().keeper_naps, 0u);
-  AnnounceSleep(PSTN_EVMAP_WIRE, false);
+  AnnounceSleep(g_family, PSTN_EVMAP_WIRE, false);
   DrainBell(bell_);
 }
 
 // An embryo bears the name of its parent; its child takes it over at once, or never.
 bool WireKeeper::Lives(uint32_t slot, Company company) {
-  const pstn_slot& s = Stack().slots[slot];
+  const pstn_slot& s = Stack(g_family).slots[slot];
   const uint32_t state = LoadAcquire(s.state);
   if (state != PSTN_SL_LIVE && state != PSTN_SL_EMBRYO) return false;
   if (company == Company::kPosternd) return true;  // it takes the dead out of the table
@@ -122,37 +123,37 @@ bool WireKeeper::Lives(uint32_t slot, Company company) {
 // What posternd does for the dead, when there is none: their connections get their FIN or RST.
 // Claimed first: a posternd that comes meanwhile leaves alone what is dead already.
 static void Bury(uint32_t slot) {
-  pstn_stack& s = Stack();
+  pstn_stack& s = Stack(g_family);
   const uint32_t state = LoadAcquire(s.slots[slot].state), pid = LoadRelaxed(s.slots[slot].pid);
   const auto stopped = [](const pstn_lock& lock) {
     return daemon::ThreadIsStopped(LoadRelaxed(lock.word) & PSTN_LOCK_TID);
   };
   if ((state != PSTN_SL_LIVE && state != PSTN_SL_EMBRYO) || ReapWouldWait(s, slot, stopped) ||
-      !ClaimDead(slot, pid))
+      !ClaimDead(g_family, slot, pid))
     return;
-  ReapListeners(slot);
-  ReapSlot(slot);
+  ReapListeners(g_family, slot);
+  ReapSlot(g_family, slot);
 }
 
 bool WireKeeper::IsAfter(Company company) {
-  const uint32_t hw = LoadRelaxed(Stack().hdr.slots_hw);
+  const uint32_t hw = LoadRelaxed(Stack(g_family).hdr.slots_hw);
   bool live = company == Company::kAlone;  // each look would cost a look into /proc
   for (uint32_t i = 0; i < hw && i < PSTN_SLOTS && !live; i++)
-    live = i != g_proc.slot && Lives(i, company);
+    live = i != g_family.slot && Lives(i, company);
   return !live;
 }
 
 void WireKeeper::Sweep(Company company) {
-  const uint32_t hw = LoadRelaxed(Stack().hdr.slots_hw);
+  const uint32_t hw = LoadRelaxed(Stack(g_family).hdr.slots_hw);
   bool live = false;
   for (uint32_t i = 0; i < hw && i < PSTN_SLOTS; i++) {
-    if (i == g_proc.slot) continue;
+    if (i == g_family.slot) continue;
     if (Lives(i, company))
       live = true;
     else if (company == Company::kAlone)
       Bury(i);
   }
-  WireSweep();
+  WireSweep(g_family);
   needed_ = live || g_wire->Unfinished() != 0;
 }
 

@@ -22,6 +22,7 @@
 #include "family/holder.h"
 #include "life/reap.h"
 #include "peer/negotiate.h"
+#include "sock/own_family.h"
 
 namespace postern::reaper {
 namespace {
@@ -53,24 +54,24 @@ bool StaysHeld(const pstn_lock& lock) {
 
 bool WouldWait(uint32_t slot) {
   stays_until_ns = MonotonicNs() + kStaysNs;
-  return ReapWouldWait(Stack(), slot, StaysHeld);
+  return ReapWouldWait(Stack(g_family), slot, StaysHeld);
 }
 
 int32_t Attach(int fd) {
-  pstn_stack* s = g_proc.view.s == nullptr && fd >= 0 ? MapStack(fd) : nullptr;
+  pstn_stack* s = g_family.view.s == nullptr && fd >= 0 ? MapStack(fd) : nullptr;
   if (s == nullptr) return EINVAL;
-  g_proc.view.s = s;
-  g_proc.bells.counters = s->hdr.counters;
+  g_family.view.s = s;
+  g_family.bells.counters = s->hdr.counters;
   g_locks_taken_over = &s->hdr.counters[kCounterLocksRecovered];
   StoreRelease(s->hdr.reaper_pidns, OwnPidns());
-  UseReaperLocks();
+  UseReaperLocks(g_family);
   return FilterCalls() ? 0 : EPERM;
 }
 
 int32_t Link(const ctl::Msg& m, int fd) {
   uint8_t* base = m.a < PSTN_LGRS && fd >= 0 ? MapKnownLgr(fd) : nullptr;
   if (base == nullptr) return EINVAL;
-  SetLgrMapping(g_proc.view, m.a, base, 0, m.id);  // the peer may have written over its header
+  SetLgrMapping(g_family.view, m.a, base, 0, m.id);  // the peer may have written over its header
   return 0;
 }
 
@@ -82,10 +83,10 @@ bool Learn(const ctl::Msg& m, int fd) {
       status = Attach(fd);
       break;
     case ctl::Type::kJobDirectory:
-      g_proc.dir = MapDir(fd);
+      g_family.dir = MapDir(fd);
       break;
     case ctl::Type::kJobSender:
-      g_proc.bells.wide_sender = fd;
+      g_family.bells.wide_sender = fd;
       return true;
     case ctl::Type::kJobLink:
       status = Link(m, fd);  // one that can't be mapped is not there
@@ -99,18 +100,18 @@ bool Learn(const ctl::Msg& m, int fd) {
 }
 
 bool IsThere(const ctl::Msg& m) {
-  return m.a < PSTN_LGRS && LgrBase(g_proc.view, m.a) != nullptr &&
-         SameUuid(g_proc.view.lgr_id[m.a], m.id);
+  return m.a < PSTN_LGRS && LgrBase(g_family.view, m.a) != nullptr &&
+         SameUuid(g_family.view.lgr_id[m.a], m.id);
 }
 
 int32_t Slot(const ctl::Msg& m) {
-  if (!ClaimDead(m.a, m.b)) return 0;
+  if (!ClaimDead(g_family, m.a, m.b)) return 0;
   if (WouldWait(m.a)) return EBUSY;
   if (m.type == ctl::Type::kJobSlot) {
-    ReapListeners(m.a);
-    ReapSlot(m.a);
+    ReapListeners(g_family, m.a);
+    ReapSlot(g_family, m.a);
   } else {
-    ReapListeners(m.a);
+    ReapListeners(g_family, m.a);
   }
   return 0;
 }
@@ -124,7 +125,7 @@ int32_t Admit(const ctl::Msg& m, ctl::Msg& reply) {
   as.ep_gen = static_cast<uint32_t>(m.uuid.lo);
   as.server = m.addr;
   as.client = ctl::JobClient(m);
-  if (!AdmitOffered(m.a, as)) return ENOENT;
+  if (!AdmitOffered(g_family, m.a, as)) return ENOENT;
   reply.a = as.translated ? 1 : 0;
   return 0;
 }
@@ -135,9 +136,9 @@ int32_t Do(const ctl::Msg& m, ctl::Msg& reply) {
     case ctl::Type::kJobSlot:
       return Slot(m);
     case ctl::Type::kJobEnd:
-      return EndStack() ? 0 : EEXIST;
+      return EndStack(g_family) ? 0 : EEXIST;
     case ctl::Type::kJobPeerDead:
-      if (IsThere(m)) MarkPeerDead(m.a);
+      if (IsThere(m)) MarkPeerDead(g_family, m.a);
       return 0;
     case ctl::Type::kJobAdmit:
       return Admit(m, reply);
@@ -175,7 +176,7 @@ int Serve() {
       continue;
     }
     if (fd >= 0) sys::Close(fd);
-    if (g_proc.view.s == nullptr) return kExitProtocol;
+    if (g_family.view.s == nullptr) return kExitProtocol;
     itimerval until{};
     until.it_value.tv_sec = kAloneSec;
     (void)setitimer(ITIMER_REAL, &until, nullptr);  // SIGALRM ends us
@@ -183,7 +184,7 @@ int Serve() {
     until = {};
     (void)setitimer(ITIMER_REAL, &until, nullptr);
   }
-  if (g_proc.view.s != nullptr) StoreRelease(Stack().hdr.reaper_pidns, 0u);
+  if (g_family.view.s != nullptr) StoreRelease(Stack(g_family).hdr.reaper_pidns, 0u);
   return kExitLine;
 }
 
@@ -194,7 +195,7 @@ int main() {
   using namespace postern;
   if (!reaper::Confine()) return reaper::kExitSetup;
   (void)OwnPidns();
-  (void)BellSender(g_proc.bells);
+  (void)BellSender(g_family.bells);
   g_lock_patience_ns = reaper::kLockPatienceNs;
   g_lock_given_up = [] { _exit(reaper::kExitLock); };
   return reaper::Serve();

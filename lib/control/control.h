@@ -9,15 +9,15 @@ namespace postern {
 
 // Connects if need be. `m` becomes the answer, `reply_fd` (may be null) what came with it, or -1. 0
 // or -errno; -ETIMEDOUT: no answer before `limit` (null: none), and a later one is dropped.
-int CtlAsk(ctl::Msg& m, int fd, int* reply_fd, CutShort* limit = nullptr);
+int CtlAsk(Family& fam, ctl::Msg& m, int fd, int* reply_fd, CutShort* limit = nullptr);
 // What has no answer.
-int CtlTell(const ctl::Msg& m, int fd);
+int CtlTell(Family& fam, const ctl::Msg& m, int fd);
 // Without a wait of any kind: the line, if nobody has it and it is connected; what is sent has an
 // answer that nobody waits for. 0, -EAGAIN: posternd takes no more now; or -errno.
-bool CtlTryLine();
-int CtlPost(ctl::Msg& m);
-void CtlLeaveLine();
+bool CtlTryLine(Family& fam);
+int CtlPost(Family& fam, ctl::Msg& m);
+void CtlLeaveLine(Family& fam);
 // A link group that came with an answer. Takes `fd`.
-void CtlTakeLgr(uint32_t idx, int fd);
+void CtlTakeLgr(Family& fam, uint32_t idx, int fd);
 
 }  // namespace postern

@@ -13,67 +13,67 @@ namespace postern {
 using ctl::Msg;
 using ctl::Type;
 
-int CtlAttach(uint64_t token, Offered& to, CutShort& limit) {
+int CtlAttach(Family& fam, uint64_t token, Offered& to, CutShort& limit) {
   Msg m;
   m.type = Type::kAttach;
   m.cookie = token;
   int fd = -1;
-  int r = CtlAsk(m, -1, &fd, &limit);
+  int r = CtlAsk(fam, m, -1, &fd, &limit);
   if (r == 0 && m.d >= PSTN_LGRS) r = -EPROTO;
   if (r != 0) {
     if (fd >= 0) sys::Close(fd);
     return r;
   }
-  CtlTakeLgr(m.d, fd);
+  CtlTakeLgr(fam, m.d, fd);
   to = {m.uuid, m.a, m.b, m.c};
-  return LgrBase(g_proc.view, m.d) != nullptr ? 0 : -ENOMEM;
+  return LgrBase(fam.view, m.d) != nullptr ? 0 : -ENOMEM;
 }
 
-int CtlRegister(uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, CutShort& limit,
+int CtlRegister(Family& fam, uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, CutShort& limit,
                 uint64_t* token) {
   Msg m;
   m.type = Type::kRegister;
   m.d = lgr_idx;
   m.a = conn;
   m.b = conn_gen;
-  const int r = CtlAsk(m, -1, nullptr, &limit);
+  const int r = CtlAsk(fam, m, -1, nullptr, &limit);
   *token = m.cookie;
   return r;
 }
 
-void CtlRelease(uint64_t token) {
+void CtlRelease(Family& fam, uint64_t token) {
   Msg m;
   m.type = Type::kRelease;
   m.cookie = token;
-  (void)CtlTell(m, -1);
+  (void)CtlTell(fam, m, -1);
 }
 
-int CtlNegotiate(const pstn_ep& listener, int fd) {
+int CtlNegotiate(Family& fam, const pstn_ep& listener, int fd) {
   Msg m;
   m.type = Type::kNegotiate;
-  m.a = EpIdx(Stack(), listener);
+  m.a = EpIdx(Stack(fam), listener);
   m.b = listener.gen;
-  StoreRelaxed(g_proc.ctl_retry_ns, 0);  // who is turned away now has to connect once more
-  return CtlTell(m, fd);
+  StoreRelaxed(fam.ctl_retry_ns, 0);  // who is turned away now has to connect once more
+  return CtlTell(fam, m, fd);
 }
 
-int CtlTakeHeld(const pstn_ep& listener) {
+int CtlTakeHeld(Family& fam, const pstn_ep& listener) {
   Msg m;
   m.type = Type::kTakeHeld;
-  m.a = EpIdx(Stack(), listener);
+  m.a = EpIdx(Stack(fam), listener);
   m.b = listener.gen;
   int fd = -1;
-  const int r = CtlAsk(m, -1, &fd);
+  const int r = CtlAsk(fam, m, -1, &fd);
   return r != 0 ? r : fd >= 0 ? fd : -EPROTO;
 }
 
-int CtlBell(const BellName& name) {
+int CtlBell(Family& fam, const BellName& name) {
   Msg m;
   m.type = Type::kBell;
   m.a = name.waiter;
   m.cookie = name.nonce;
   int fd = -1;
-  const int r = CtlAsk(m, -1, &fd);
+  const int r = CtlAsk(fam, m, -1, &fd);
   return r != 0 ? r : fd >= 0 ? fd : -EPROTO;
 }
 

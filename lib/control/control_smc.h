@@ -12,12 +12,12 @@ struct Offered {
   uint32_t ep_idx = 0, ep_gen = 0, backlog = 0;
 };
 // 0 or -errno; -ETIMEDOUT: no answer before `limit`.
-int CtlAttach(uint64_t token, Offered& to, CutShort& limit);
-int CtlRegister(uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, CutShort& limit,
+int CtlAttach(Family& fam, uint64_t token, Offered& to, CutShort& limit);
+int CtlRegister(Family& fam, uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, CutShort& limit,
                 uint64_t* token);
-void CtlRelease(uint64_t token);
-int CtlNegotiate(const pstn_ep& listener, int fd);
-int CtlTakeHeld(const pstn_ep& listener);  // an fd, or -errno
-int CtlBell(const BellName& name);         // an fd, or -errno
+void CtlRelease(Family& fam, uint64_t token);
+int CtlNegotiate(Family& fam, const pstn_ep& listener, int fd);
+int CtlTakeHeld(Family& fam, const pstn_ep& listener);  // an fd, or -errno
+int CtlBell(Family& fam, const BellName& name);         // an fd, or -errno
 
 }  // namespace postern

@@ -49,10 +49,10 @@ int AskOn(int line, int own) {
 
 }  // namespace
 
-int FindNamedStack(int own) {
+int FindNamedStack(Family& fam, int own) {
   pstn_stack* s = MapStack(own);
   if (s == nullptr) return -ENOMEM;
-  memcpy(s->hdr.options, &g_proc.opt, sizeof g_proc.opt);  // the name is there
+  memcpy(s->hdr.options, &fam.opt, sizeof fam.opt);  // the name is there
   const uint32_t uid = s->hdr.uid;
   UnmapStack(s);
   const int line = sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
@@ -60,7 +60,7 @@ int FindNamedStack(int own) {
   const timeval wait = {kAnswerSec, 0};
   for (const long which : {SO_RCVTIMEO, SO_SNDTIMEO})
     (void)sys::Call(SYS_setsockopt, line, static_cast<long>(SOL_SOCKET), which, &wait, sizeof wait);
-  const long r = CtlReach(line, uid);
+  const long r = CtlReach(fam, line, uid);
   const int fd = r < 0 ? static_cast<int>(r) : AskOn(line, own);
   sys::Close(line);
   return fd;

@@ -7,6 +7,6 @@ namespace postern {
 
 // The stack that has this process's stack.name: a descriptor of its memory, which may be that of
 // `own`, a new one. -errno: nobody can say.
-int FindNamedStack(int own);
+int FindNamedStack(Family& fam, int own);
 
 }  // namespace postern

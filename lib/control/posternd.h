@@ -6,23 +6,24 @@
 
 namespace postern {
 
-bool DaemonAlive();  // no system call
+bool DaemonAlive(Family& fam);  // no system call
 // Connects to posternd by its path or, where that can't be reached (any more), by its abstract
 // name, if it is of that user or root.
-long CtlReach(int fd, uint32_t uid);
-int CtlListen(pstn_ep& ep, int fd);
-int CtlUnlisten(pstn_ep& ep);
+long CtlReach(Family& fam, int fd, uint32_t uid);
+int CtlListen(Family& fam, pstn_ep& ep, int fd);
+int CtlUnlisten(Family& fam, pstn_ep& ep);
 // `known`: the link groups with that stack that are full.
-int CtlIntroduce(const pstn_uuid& peer, uint32_t known, uint32_t* lgr_idx);
-void CtlReap(uint32_t slot, uint32_t pid);  // a child that has been waited for
-int CtlExport(const pstn_ep& ep, int fd);   // has the stack's keeper take over the connection
-int CtlExportOf(uint32_t pid, int target,
-                int fd);          // the same for number `target` of another family's process
-void CtlDrain();                  // takes what posternd pushed
-uint8_t* MapLgrOf(uint32_t idx);  // EnsureLgr, where it is not mapped
-void CtlAfterFork();
-void CtlReconnect();  // if posternd is gone and enough time has passed
+int CtlIntroduce(Family& fam, const pstn_uuid& peer, uint32_t known, uint32_t* lgr_idx);
+void CtlReap(Family& fam, uint32_t slot, uint32_t pid);  // a child that has been waited for
+int CtlExport(Family& fam, const pstn_ep& ep,
+              int fd);  // has the stack's keeper take over the connection
+int CtlExportOf(Family& fam, uint32_t pid, int target,
+                int fd);     // the same for number `target` of another family's process
+void CtlDrain(Family& fam);  // takes what posternd pushed
+uint8_t* MapLgrOf(Family& fam, uint32_t idx);  // EnsureLgr, where it is not mapped
+void CtlAfterFork(Family& fam);
+void CtlReconnect(Family& fam);  // if posternd is gone and enough time has passed
 // From now on waits under a lock that forbids them are noticed (CheckMayWait).
-void WatchLocks();
+void WatchLocks(Family& fam);
 
 }  // namespace postern

@@ -10,7 +10,6 @@
 #include <cstdio>
 
 #include "base/clock.h"
-#include "base/local_lock.h"
 #include "base/sys.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
@@ -18,6 +17,7 @@
 #include "endpoint/refs.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "family/local_lock.h"
 
 namespace postern {
 
@@ -63,7 +63,7 @@ void AddUser(uint32_t at) {
 }
 
 // The last one ends what the number meant.
-void DropUser(uint32_t at) {
+void DropUser(Family& fam, uint32_t at) {
   int number;
   uint32_t entry;
   {
@@ -73,8 +73,8 @@ void DropUser(uint32_t at) {
     entry = parked[at].entry;
   }
   TableChange change;
-  if (number >= 0) CloseNumberOf(number, entry);
-  DropFdRef(entry);
+  if (number >= 0) CloseNumberOf(fam, number, entry);
+  DropFdRef(fam, entry);
 }
 
 // Under parked_lock. PSTN_NONE: there is none.
@@ -92,15 +92,15 @@ uint32_t FreeParked() {
 // us), a number of another file keeps the reference: the calls under way use the endpoint all the
 // same, and nothing of the kernel's. So they do where the program may have no more numbers; then
 // our death leaves the reference to the family's.
-uint32_t Park(int file, uint32_t entry) {
+uint32_t Park(Family& fam, int file, uint32_t entry) {
   int high = sys::DupHigh(file);
   const bool is_file = high >= 0;
-  if (!is_file) high = sys::DupHigh(g_proc.stack_fd);
+  if (!is_file) high = sys::DupHigh(fam.stack_fd);
   uint32_t at;
   {
     Guard g(parked_lock);
     at = FreeParked();
-    if (at != PSTN_NONE && !RefEntry(entry)) at = PSTN_NONE;
+    if (at != PSTN_NONE && !RefEntry(fam, entry)) at = PSTN_NONE;
     if (at != PSTN_NONE) {
       StoreRelaxed(parked[at].number, high < 0 ? -1 : high);
       parked[at].is_file = is_file;
@@ -114,7 +114,7 @@ uint32_t Park(int file, uint32_t entry) {
     sys::Close(high);
     return PSTN_NONE;
   }
-  SetSharedFd(high, entry);
+  SetSharedFd(fam, high, entry);
   MarkPrivate(high, PSTN_FD_INTERNAL);
   return at;
 }
@@ -156,71 +156,72 @@ bool Grow(uint32_t chunk) {
   return true;
 }
 
-void SettleOwed(uint32_t& owed) {
+void SettleOwed(Family& fam, uint32_t& owed) {
   const uint32_t at = Exchange(owed, 0u);
-  if (at != 0) DropUser(at - 1);
+  if (at != 0) DropUser(fam, at - 1);
 }
 
-void EndUse(Use& u) {
+void EndUse(Family& fam, Use& u) {
   StoreRelaxed(u.kernel, 0u);
   StoreRelease(u.entry, 0u);
   FullFence();
-  SettleOwed(u.owed);
+  SettleOwed(fam, u.owed);
 }
 
-void EndMany(ThreadUses& t) {
+void EndMany(Family& fam, ThreadUses& t) {
   uint32_t n;
   {
     Guard g(t.many_lock);
     n = Exchange(t.many_count, 0u);
     for (uint32_t i = 0; i < n; i++) StoreRelaxed(t.many[i].entry, 0u);
   }
-  for (uint32_t i = 0; i < n; i++) SettleOwed(t.many[i].owed);  // nobody gives any more
+  for (uint32_t i = 0; i < n; i++) SettleOwed(fam, t.many[i].owed);  // nobody gives any more
 }
 
 // Uses whose functions are over, and all if `frame` is the highest of all.
-void EndAbove(ThreadUses& t, uintptr_t frame) {
+void EndAbove(Family& fam, ThreadUses& t, uintptr_t frame) {
   while (t.depth != 0 && t.at[t.depth - 1].frame <= frame) {
     t.depth = t.depth - 1;
-    EndUse(t.at[t.depth]);
+    EndUse(fam, t.at[t.depth]);
   }
-  if (LoadRelaxed(t.many_count) != 0 && t.many_frame <= frame) EndMany(t);
+  if (LoadRelaxed(t.many_count) != 0 && t.many_frame <= frame) EndMany(fam, t);
 }
 
 void ThreadGone(void* record) {
   auto* t = static_cast<ThreadUses*>(record);
   if (t != t_uses) return;  // another thread's since a fork
-  EndAbove(*t, UINTPTR_MAX);
+  EndAbove(*t->fam, *t, UINTPTR_MAX);
   t_uses = nullptr;
   StoreRelease(t->tid, 0u);
 }
 
 // A thread that was made without libc leaves its record behind.
-bool TakeFromDead(ThreadUses& t, uint32_t self) {
+bool TakeFromDead(Family& fam, ThreadUses& t, uint32_t self) {
   uint32_t tid = LoadRelaxed(t.tid);
   if (tid == 0 ||
-      sys::Call(SYS_tgkill, static_cast<long>(g_proc.pid), static_cast<long>(tid), 0L) != -ESRCH)
+      sys::Call(SYS_tgkill, static_cast<long>(fam.pid), static_cast<long>(tid), 0L) != -ESRCH)
     return false;
   if (!CompareExchange(t.tid, tid, self)) return false;
-  EndAbove(t, UINTPTR_MAX);
+  EndAbove(fam, t, UINTPTR_MAX);
   return true;
 }
 
-ThreadUses* Keep(ThreadUses* t) {
+ThreadUses* Keep(Family& fam, ThreadUses* t) {
+  t->fam = &fam;
   t_uses = t;
   if (has_key) (void)pthread_setspecific(thread_key, t);
   return t;
 }
 
-ThreadUses* Claim() {
+ThreadUses* Claim(Family& fam) {
   const uint32_t self = SelfTid();
   const uint32_t n = LoadAcquire(records);
   for (uint32_t i = 0; i < n; i++) {
-    if (TakeRecord(*Record(i), self)) return Keep(Record(i));
+    if (TakeRecord(*Record(i), self)) return Keep(fam, Record(i));
   }
   if (n != 0 && n % kChunk == 0) {
     for (uint32_t i = 0; i < n; i++) {
-      if (TakeFromDead(*Record(i), self)) return Keep(Record(i));
+      if (TakeFromDead(fam, *Record(i), self)) return Keep(fam, Record(i));
     }
   }
   for (uint32_t i = n; i < kChunk * kChunks; i++) {
@@ -229,7 +230,7 @@ ThreadUses* Claim() {
     for (uint32_t seen = LoadRelaxed(records);
          seen <= i && !CompareExchange(records, seen, i + 1);) {
     }
-    return Keep(Record(i));
+    return Keep(fam, Record(i));
   }
   return nullptr;
 }
@@ -271,20 +272,20 @@ bool IsParkedAs(uint32_t owed, uint32_t entry) {
 }
 
 // Makes the use an owner of what is parked at `at`.
-void Give(uint32_t at, uint32_t entry, uint32_t& used, uint32_t& owed) {
+void Give(Family& fam, uint32_t at, uint32_t entry, uint32_t& used, uint32_t& owed) {
   AddUser(at);
   uint32_t none = 0;
   while (!CompareExchange(owed, none, at + 1)) {
     // It has one since another number of the same object was closed; or it is over, and its thread
     // about to settle.
-    if (IsParkedAs(none, entry) || LoadAcquire(used) != entry) return DropUser(at);
+    if (IsParkedAs(none, entry) || LoadAcquire(used) != entry) return DropUser(fam, at);
     none = 0;
     CpuRelax();
   }
   HeavyFence();  // [H2]
   if (LoadAcquire(used) == entry) return;
   uint32_t given = at + 1;
-  if (CompareExchange(owed, given, 0u)) DropUser(at);
+  if (CompareExchange(owed, given, 0u)) DropUser(fam, at);
 }
 
 }  // namespace
@@ -333,26 +334,27 @@ bool AwaitKernel(uint32_t entry) {
 
 }  // namespace
 
-bool HandToUsers(int fd, uint32_t entry) {
+bool HandToUsers(Family& fam, int fd, uint32_t entry) {
   HeavyFence();  // [H1]
   bool used = false;
   EachUse(entry, [&](uint32_t&, uint32_t&) { used = true; });
   if (!used) return false;
-  const uint32_t at = Park(fd, entry);
+  const uint32_t at = Park(fam, fd, entry);
   if (at == PSTN_NONE) return false;
-  EachUse(entry, [&](uint32_t& u, uint32_t& owed) { Give(at, entry, u, owed); });
+  EachUse(entry, [&](uint32_t& u, uint32_t& owed) { Give(fam, at, entry, u, owed); });
   HeavyFence();  // [H3]
   // The kernel's poll(), in which accept() and a receive of datagrams sleep, looks its numbers up
   // again when it wakes: they have to go on with ours.
-  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+  pstn_ep* ep =
+      (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
   if (AwaitKernel(entry) && ep != nullptr &&
       (LoadRelaxed(ep->state) == PSTN_EP_LISTEN || IsDatagram(*ep)))
-    PostEp(*ep);
-  DropUser(at);
+    PostEp(fam, *ep);
+  DropUser(fam, at);
   return true;
 }
 
-void HandLostToUsers(uint32_t entry) { (void)HandToUsers(-1, entry); }
+void HandLostToUsers(Family& fam, uint32_t entry) { (void)HandToUsers(fam, -1, entry); }
 
 void FenceWithoutKernel() {
   StoreRelease(g_light_fences, 0u);
@@ -365,12 +367,12 @@ void UsesInit() {
                Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 ? 1u : 0u);
 }
 
-void AbandonUses() {
-  if (t_uses != nullptr) EndAbove(*t_uses, UINTPTR_MAX);
+void AbandonUses(Family& fam) {
+  if (t_uses != nullptr) EndAbove(fam, *t_uses, UINTPTR_MAX);
 }
 
 // What lies on other stacks than the one that is jumped to is older, or over with what is above it.
-void AbandonBelow(uintptr_t target) {
+void AbandonBelow(Family& fam, uintptr_t target) {
   ThreadUses* t = t_uses;
   if (t == nullptr || (t->depth == 0 && LoadRelaxed(t->many_count) == 0)) return;
   stack_t ss = {};
@@ -385,9 +387,9 @@ void AbandonBelow(uintptr_t target) {
   while (keep < t->depth && !over(t->at[keep].frame)) keep++;
   while (t->depth > keep) {
     t->depth = t->depth - 1;
-    EndUse(t->at[t->depth]);
+    EndUse(fam, t->at[t->depth]);
   }
-  if (LoadRelaxed(t->many_count) != 0 && over(t->many_frame)) EndMany(*t);
+  if (LoadRelaxed(t->many_count) != 0 && over(t->many_frame)) EndMany(fam, *t);
 }
 
 bool IsParkedHere(int number) {
@@ -398,15 +400,15 @@ bool IsParkedHere(int number) {
   return false;
 }
 
-void UsesForget() {
+void UsesForget(Family& fam) {
   if (t_uses != nullptr) {
     for (Use& u : t_uses->at) u.owed = 0;
     for (uint32_t k = 0; k < t_uses->many_count; k++) t_uses->many[k].owed = 0;
   }
-  UsesAfterFork();
+  UsesAfterFork(fam);
 }
 
-void UsesAfterFork() {
+void UsesAfterFork(Family& fam) {
   for (uint32_t i = 0; i < parked_hw; i++) parked[i].users = 0;
   for (uint32_t i = 0; i < records; i++) {
     ThreadUses& t = *Record(i);
@@ -428,18 +430,18 @@ void UsesAfterFork() {
   }
   // What has no number was not in the table that the child has a copy of.
   for (uint32_t i = 0; i < parked_hw; i++) {
-    if (parked[i].users != 0 && parked[i].number < 0) (void)RefEntry(parked[i].entry);
+    if (parked[i].users != 0 && parked[i].number < 0) (void)RefEntry(fam, parked[i].entry);
   }
 }
 
 // ---------------------------------------------------------------- Call
 
 ThreadUses* Call::Room(uintptr_t frame, const Call* beside) {
-  ThreadUses* t = t_uses != nullptr ? t_uses : Claim();
+  ThreadUses* t = t_uses != nullptr ? t_uses : Claim(fam_);
   const bool begun = beside != nullptr && beside->use_ != nullptr;
   if (t != nullptr && t->depth != 0 && !begun && t->at[t->depth - 1].frame <= frame &&
       !OnOtherStack())
-    EndAbove(*t, frame);
+    EndAbove(fam_, *t, frame);
   if (t != nullptr && t->depth < kUses) return t;
   if (Pin() < 0) entry_ = 0;
   return nullptr;
@@ -461,7 +463,7 @@ uint32_t AwaitUnclaimed(int fd) {
   }
 }
 
-void Call::Settle(Use& use) { SettleOwed(use.owed); }
+void Call::Settle(Family& fam, Use& use) { SettleOwed(fam, use.owed); }
 
 static int NumberOwed(const uint32_t& to, uint32_t entry) {
   const uint32_t owed = LoadAcquire(to);
@@ -475,17 +477,17 @@ long Call::Pin() {
   if (pin_ != 0) return 0;
   TableChange change;
   const bool was_moved = moved();
-  const uint32_t at = Park(fd(), entry_);
+  const uint32_t at = Park(fam_, fd(), entry_);
   if (at == PSTN_NONE) return -EMFILE;
   if (LoadRelaxed(parked[at].number) < 0) {
-    DropUser(at);
+    DropUser(fam_, at);
     return -EMFILE;
   }
   // Whoever takes the number away changes its entry before the kernel hears of it: if it is still
   // there, what has been duplicated is what the number meant.
   const bool right = was_moved || FdEntry(fd_) == entry_;
   if (!right) {
-    DropUser(at);
+    DropUser(fam_, at);
     return -EBADF;
   }
   pin_ = at + 1;
@@ -495,15 +497,16 @@ long Call::Pin() {
 void Call::Unpin() {
   const uint32_t at = pin_ - 1;
   pin_ = 0;
-  DropUser(at);
+  DropUser(fam_, at);
 }
 
 // ---------------------------------------------------------------- ManyCalls
 
 ManyUse* ManyCalls::Open(size_t n, uintptr_t frame) {
-  ThreadUses* t = t_uses != nullptr ? t_uses : Claim();
+  ThreadUses* t = t_uses != nullptr ? t_uses : Claim(fam_);
   if (t == nullptr || n > UINT32_MAX) return nullptr;
-  if (LoadRelaxed(t->many_count) != 0 && t->many_frame <= frame && !OnOtherStack()) EndMany(*t);
+  if (LoadRelaxed(t->many_count) != 0 && t->many_frame <= frame && !OnOtherStack())
+    EndMany(fam_, *t);
   if (LoadRelaxed(t->many_count) != 0 || n == 0) return nullptr;
   Guard g(t->many_lock);
   if (n > t->many_room) {
@@ -521,17 +524,17 @@ ManyUse* ManyCalls::Open(size_t n, uintptr_t frame) {
 
 void ManyCalls::Close() {
   open_ = false;
-  if (t_uses != nullptr) EndMany(*t_uses);
+  if (t_uses != nullptr) EndMany(fam_, *t_uses);
 }
 
 int ManyCalls::parked(size_t i) const {
   return open_ ? NumberOwed(t_uses->many[i].owed, t_uses->many[i].entry) : kOwesNothing;
 }
 
-void ManyCalls::EndOne(ManyUse& one) {
+void ManyCalls::EndOne(Family& fam, ManyUse& one) {
   StoreRelease(one.entry, 0u);
   FullFence();
-  SettleOwed(one.owed);
+  SettleOwed(fam, one.owed);
 }
 
 }  // namespace postern

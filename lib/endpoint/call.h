@@ -41,6 +41,7 @@ inline constexpr uint32_t kUses = 6;  // calls of one thread at a time: those of
 struct alignas(64) ThreadUses {
   uint32_t tid;    // (a) 0: nobody's
   uint32_t depth;  // of `at`, that are in use; the thread's own
+  Family* fam;     // whose calls they are
   Use at[kUses];
   // A poll() that sleeps. Under `many_lock`, as others read it.
   ManyUse* many;
@@ -66,24 +67,26 @@ inline constexpr int kOwesNothing = -2;
 
 class Call {
  public:
-  explicit Call(int fd) : fd_(fd), entry_(FdMeans(fd)) {
+  Call(Family& fam, int fd) : fam_(fam), fd_(fd), entry_(FdMeans(fd)) {
     if (IsObject(entry_)) Begin(__builtin_frame_address(0), nullptr);
   }
   // The second descriptor of one call.
-  Call(int fd, const Call& first) : fd_(fd), entry_(FdMeans(fd)) {
+  Call(Family& fam, int fd, const Call& first) : fam_(fam), fd_(fd), entry_(FdMeans(fd)) {
     if (IsObject(entry_)) Begin(__builtin_frame_address(0), &first);
   }
   // Without a number, on an endpoint to which the caller has a reference of its own.
-  explicit Call(const pstn_ep& held) : fd_(-1), entry_(PSTN_FD_EP | EpIdx(Stack(), held)) {}
+  Call(Family& fam, const pstn_ep& held)
+      : fam_(fam), fd_(-1), entry_(PSTN_FD_EP | EpIdx(Stack(fam), held)) {}
   ~Call() { End(); }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
 
   // What the number meant when the call began; 0: nothing of ours.
   uint32_t entry() const { return entry_; }
+  Family& family() const { return fam_; }
   // The endpoint, if it is one.
   bool is_ep() const { return (entry_ & PSTN_FD_KIND) == PSTN_FD_EP; }
-  pstn_ep* ep() const { return is_ep() ? EpAt(Stack(), entry_ & PSTN_FD_IDX) : nullptr; }
+  pstn_ep* ep() const { return is_ep() ? EpAt(Stack(fam_), entry_ & PSTN_FD_IDX) : nullptr; }
   // The number to use for the kernel's half: the program's, or ours since another thread has closed
   // that; -1: there was none left for us.
   int fd() const {
@@ -100,7 +103,7 @@ class Call {
       LightFence();
       t_uses->depth = static_cast<uint32_t>(use_ - t_uses->at);
       if (LoadRelaxed(use_->owed) != 0) [[unlikely]]
-        Settle(*use_);
+        Settle(fam_, *use_);
       use_ = nullptr;
     }
     if (pin_ != 0) [[unlikely]]
@@ -121,7 +124,7 @@ class Call {
     }
     Use& u = t->at[t->depth];
     if (LoadRelaxed(u.owed) != 0) [[unlikely]]  // a handler, before what it interrupted has settled
-      Settle(u);
+      Settle(fam_, u);
     u.frame = frame;
     std::atomic_signal_fence(std::memory_order_seq_cst);
     t->depth = t->depth + 1;
@@ -134,7 +137,7 @@ class Call {
         return;
       StoreRelease(u.entry, 0u);  // [H2]: it may have been given what the number meant
       LightFence();
-      if (LoadRelaxed(u.owed) != 0) Settle(u);
+      if (LoadRelaxed(u.owed) != 0) Settle(fam_, u);
       if (IsReplaced(now)) now = AwaitReplaced(fd_);
       entry_ = now;
       if (!IsObject(now)) return End();
@@ -144,7 +147,7 @@ class Call {
   // has what it needs (Pin), or nothing.
   friend class ByNumber;
   ThreadUses* Room(uintptr_t frame, const Call* beside);
-  static void Settle(Use& use);
+  static void Settle(Family& fam, Use& use);
   int Parked() const {
     return use_ != nullptr && LoadRelaxed(use_->owed) != 0 ? ParkedNumber(*use_, entry_)
                                                            : kOwesNothing;
@@ -153,6 +156,7 @@ class Call {
   int PinnedNumber() const;
   void Unpin();
 
+  Family& fam_;
   int fd_;
   uint32_t entry_;
   Use* use_ = nullptr;
@@ -185,7 +189,7 @@ class ByNumber {
 // What a poll() that sleeps waits for, as Call. Not for a handler's poll() during another's.
 class ManyCalls {
  public:
-  ManyCalls() = default;
+  explicit ManyCalls(Family& fam) : fam_(fam) {}
   ~ManyCalls() { End(); }
   ManyCalls(const ManyCalls&) = delete;
   ManyCalls& operator=(const ManyCalls&) = delete;
@@ -200,7 +204,7 @@ class ManyCalls {
     }
     LightFence();
     for (size_t i = 0; i < n; i++) {
-      if (many[i].entry != 0 && FdEntry(fd_at(i)) != many[i].entry) EndOne(many[i]);
+      if (many[i].entry != 0 && FdEntry(fd_at(i)) != many[i].entry) EndOne(fam_, many[i]);
     }
     return true;
   }
@@ -216,26 +220,27 @@ class ManyCalls {
  private:
   ManyUse* Open(size_t n, uintptr_t frame);
   void Close();
-  static void EndOne(ManyUse& one);
+  static void EndOne(Family& fam, ManyUse& one);
+  Family& fam_;
   bool open_ = false;
 };
 
 // The number `fd` means `entry` no longer, in this process's table. In a TableChange, before the
 // kernel hears of it. True: calls are under way, and the last of them ends it.
-bool HandToUsers(int fd, uint32_t entry);
+bool HandToUsers(Family& fam, int fd, uint32_t entry);
 // The same where the kernel's file is gone already.
-void HandLostToUsers(uint32_t entry);
+void HandLostToUsers(Family& fam, uint32_t entry);
 // All uses of this thread end: it will not come back to them (it is cancelled).
-void AbandonUses();
+void AbandonUses(Family& fam);
 // The thread is about to jump (longjmp) to where its stack ends at `target`.
-void AbandonBelow(uintptr_t target);
+void AbandonBelow(Family& fam, uintptr_t target);
 void UsesInit();
 // In the child of a fork: other threads' are the parent's. True for numbers that this thread's
 // calls still use.
-void UsesAfterFork();
+void UsesAfterFork(Family& fam);
 bool IsParkedHere(int number);
 // In a child that has no part in the stack.
-void UsesForget();
+void UsesForget(Family& fam);
 // No more system calls than the program's own: users fence for themselves from now on.
 void FenceWithoutKernel();
 

@@ -18,15 +18,19 @@
 namespace postern {
 
 template <typename Call, typename Undo>
-long Cancellable(Call call, Undo undo) {
+long Cancellable(Family& fam, Call call, Undo undo) {
   long r;
   int type;
+  struct Cleanup {
+    Family& fam;
+    Undo& undo;
+  } cleanup{fam, undo};
   pthread_cleanup_push(
       [](void* u) {
-        (*static_cast<Undo*>(u))();
-        AbandonUses();
+        static_cast<Cleanup*>(u)->undo();
+        AbandonUses(static_cast<Cleanup*>(u)->fam);
       },
-      &undo);
+      &cleanup);
   pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
   r = call();
   pthread_setcanceltype(type, nullptr);

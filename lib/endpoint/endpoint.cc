@@ -54,8 +54,8 @@ void Clear(pstn_ep& ep) {
 
 }  // namespace
 
-uint32_t NewEp(uint32_t family) {
-  pstn_stack& s = Stack();
+uint32_t NewEp(Family& fam, uint32_t family) {
+  pstn_stack& s = Stack(fam);
   uint32_t idx = TakeEp(s);
   if (idx == PSTN_NONE) return idx;
   pstn_ep& ep = s.eps[idx];
@@ -65,7 +65,7 @@ uint32_t NewEp(uint32_t family) {
   StoreRelaxed(ep.next, PSTN_NONE);
   ep.accept_head = ep.accept_tail = ep.listener = PSTN_NONE;
   StoreRelaxed(ep.lgr_idx, PSTN_NONE);
-  ep.owner_slot = g_proc.slot;
+  ep.owner_slot = fam.slot;
   SetState(ep, PSTN_EP_NEW);
   return idx;
 }
@@ -82,8 +82,8 @@ void WrongEdge(uint32_t from, uint32_t to) {
 void WrongEdge(uint32_t, uint32_t) { FetchAdd(*g_checks_failed, uint64_t{1}); }
 #endif
 
-bool PortExcluded(uint16_t port) {
-  return g_proc.opt.ports_exclude[0] != 0 && PortListHas(g_proc.opt.ports_exclude, port);
+bool PortExcluded(Family& fam, uint16_t port) {
+  return fam.opt.ports_exclude[0] != 0 && PortListHas(fam.opt.ports_exclude, port);
 }
 
 namespace {
@@ -117,19 +117,21 @@ int TakeError(const ConnEnd& e, uint32_t peer_flags) {
 }
 
 // A program that has asked for a small send buffer counts on being stopped early.
-RingLimits LimitsOf(const pstn_ep& ep) {
-  RingLimits limits = g_proc.limits;
+RingLimits LimitsOf(Family& fam, const pstn_ep& ep) {
+  RingLimits limits = fam.limits;
   if (ep.sndbuf != 0 && ep.sndbuf <= PSTN_RING1_BYTES && limits.class_max > 1) limits.class_max = 1;
   return limits;
 }
 
-bool Writable(const ConnEnd& e) { return RingWritable(e) || RingGrowable(e, LimitsOf(*e.ep)); }
-
-bool BeforeShutPeer(const ConnEnd& e, uint32_t peer) {
-  return (peer & (PSTN_CF_RD_SHUT | PSTN_CF_CLOSED)) == PSTN_CF_RD_SHUT && !Writable(e);
+bool Writable(Family& fam, const ConnEnd& e) {
+  return RingWritable(e) || RingGrowable(e, LimitsOf(fam, *e.ep));
 }
 
-uint32_t Readiness(pstn_ep& ep) {
+bool BeforeShutPeer(Family& fam, const ConnEnd& e, uint32_t peer) {
+  return (peer & (PSTN_CF_RD_SHUT | PSTN_CF_CLOSED)) == PSTN_CF_RD_SHUT && !Writable(fam, e);
+}
+
+uint32_t Readiness(Family& fam, pstn_ep& ep) {
   switch (LoadAcquire(ep.state)) {
     case PSTN_EP_NEW:  // shutdown() says ENOTCONN but leaves its mark, as with the kernel
       return EPOLLOUT | EPOLLHUP | (LoadRelaxed(ep.error) != 0 ? EPOLLERR : 0u) |
@@ -141,12 +143,12 @@ uint32_t Readiness(pstn_ep& ep) {
     case PSTN_EP_ESTABLISHED:
       break;
     case PSTN_EP_KERNEL:
-      return IsDatagram(ep) ? kVerbs.datagram_readiness(ep) : 0u;
+      return IsDatagram(ep) ? kVerbs.datagram_readiness(fam, ep) : 0u;
     default:
       return 0;
   }
   ConnEnd e;
-  if (!Resolve(ep, e)) return EPOLLERR | EPOLLHUP | EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+  if (!Resolve(fam, ep, e)) return EPOLLERR | EPOLLHUP | EPOLLIN | EPOLLOUT | EPOLLRDHUP;
   uint32_t own = LoadRelaxed(ep.flags);
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
   uint32_t mask = 0;
@@ -164,9 +166,9 @@ uint32_t Readiness(pstn_ep& ep) {
   const MarkState mark = LookAtMark(e);
   if (mark.ready) mask |= EPOLLPRI;
   if ((mask & EPOLLIN) == 0 && EnoughToRead(e, mark)) mask |= EPOLLIN | EPOLLRDNORM;
-  if ((own & PSTN_EPF_SHUT_WR) != 0 || (peer & PSTN_CF_CLOSED) != 0 || Writable(e))
+  if ((own & PSTN_EPF_SHUT_WR) != 0 || (peer & PSTN_CF_CLOSED) != 0 || Writable(fam, e))
     mask |= EPOLLOUT | EPOLLWRNORM;
-  if (BeforeShutPeer(e, peer)) mask |= EPOLLOUT | EPOLLWRNORM | EPOLLERR | EPOLLHUP;
+  if (BeforeShutPeer(fam, e, peer)) mask |= EPOLLOUT | EPOLLWRNORM | EPOLLERR | EPOLLHUP;
   return mask;
 }
 

@@ -14,32 +14,33 @@ namespace postern {
 inline uint64_t Which(const pstn_ep& ep) {
   return static_cast<uint64_t>(LoadAcquire(ep.gen)) << 32 | LoadRelaxed(ep.conn_gen);
 }
-inline bool Resolve(pstn_ep& ep, ConnEnd& e) {
+inline bool Resolve(Family& fam, pstn_ep& ep, ConnEnd& e) {
   uint64_t which = Which(ep);
   uint32_t idx = LoadRelaxed(ep.lgr_idx);
-  uint8_t* base = LgrBase(g_proc.view, idx);
-  if (base == nullptr) base = EnsureLgr(idx);
+  uint8_t* base = LgrBase(fam.view, idx);
+  if (base == nullptr) base = EnsureLgr(fam, idx);
   if (base == nullptr) return false;
-  e = {&ep, &Stack().lgrs[idx], base, &LgrConn(base, ep.conn_idx), ep.side & 1u, which};
+  e = {&ep, &Stack(fam).lgrs[idx], base, &LgrConn(base, ep.conn_idx), ep.side & 1u, which};
   return true;
 }
 // Comes after all that has been done with the endpoint under its locks and counts. Who gave it back
 // did, and may have been another process, which ThreadSanitizer does not see.
 void FollowUsers(const pstn_ep& ep);
-uint32_t NewEp(uint32_t family);  // state NEW, one reference; PSTN_NONE when the stack is full
-bool PortExcluded(uint16_t port);
+uint32_t NewEp(Family& fam,
+               uint32_t family);  // state NEW, one reference; PSTN_NONE when the stack is full
+bool PortExcluded(Family& fam, uint16_t port);
 // How large this endpoint's ring may become.
-RingLimits LimitsOf(const pstn_ep& ep);
+RingLimits LimitsOf(Family& fam, const pstn_ep& ep);
 // Sends with MSG_ZEROCOPY whose end the program has not been told of.
 inline bool HasCompletions(const pstn_ep& ep) {
   return (LoadRelaxed(ep.flags) & PSTN_EPF_ZEROCOPY) != 0 &&
          LoadRelaxed(ep.zerocopy_sent) != LoadRelaxed(ep.zerocopy_told);
 }
 // Whether a send that does not block would take something.
-bool Writable(const ConnEnd& e);
+bool Writable(Family& fam, const ConnEnd& e);
 // A peer that has shut down both directions, and no room before it: what is under way meets its
 // RST.
-bool BeforeShutPeer(const ConnEnd& e, uint32_t peer);
+bool BeforeShutPeer(Family& fam, const ConnEnd& e, uint32_t peer);
 // Both directions are at their end: for TCP the connection is closed.
 inline bool BothEnded(const pstn_ep& ep, uint32_t peer_flags) {
   return (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) != 0 &&
@@ -49,7 +50,7 @@ inline bool BothEnded(const pstn_ep& ep, uint32_t peer_flags) {
 // EPIPE, as the kernel has it in CLOSE_WAIT.
 int TakeError(const ConnEnd& e, uint32_t peer_flags);
 // What poll() would say of the endpoint: EPOLLIN, EPOLLOUT, ...
-uint32_t Readiness(pstn_ep& ep);
+uint32_t Readiness(Family& fam, pstn_ep& ep);
 // UDP sockets that the wire serves beside the kernel (offhost/datagram.h). For all else they are
 // the kernel's.
 inline bool IsDatagram(const pstn_ep& ep) {

@@ -9,11 +9,13 @@ namespace postern {
 
 namespace {
 
-uint64_t NonceOf(uint32_t waiter) { return LoadRelaxed(Stack().waiters[waiter].nonce); }
+uint64_t NonceOf(Family& fam, uint32_t waiter) {
+  return LoadRelaxed(Stack(fam).waiters[waiter].nonce);
+}
 
-void MarkIn(uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t evmap_flags) {
+void MarkIn(Family& fam, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t evmap_flags) {
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
-  StoreRelaxed(map.nonce, NonceOf(waiter));
+  StoreRelaxed(map.nonce, NonceOf(fam, waiter));
   StoreRelease(map.in_use, evmap_flags);
   uint32_t& hw = LgrHdr(lgr).waiters_hw[side];
   uint32_t seen = LoadRelaxed(hw);
@@ -23,19 +25,19 @@ void MarkIn(uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t evmap_flags) 
 
 }  // namespace
 
-void MarkWaiter(uint32_t waiter, uint32_t evmap_flags) {
-  EachLgr([&](uint8_t* lgr, const pstn_lgr_ref& ref) {
+void MarkWaiter(Family& fam, uint32_t waiter, uint32_t evmap_flags) {
+  EachLgr(fam, [&](uint8_t* lgr, const pstn_lgr_ref& ref) {
     const uint32_t side = LoadRelaxed(ref.side) & 1u;
     const pstn_evmap& map = LgrEvmap(lgr, side, waiter);
-    if (LoadRelaxed(map.in_use) != evmap_flags || LoadRelaxed(map.nonce) != NonceOf(waiter))
-      MarkIn(lgr, side, waiter, evmap_flags);
+    if (LoadRelaxed(map.in_use) != evmap_flags || LoadRelaxed(map.nonce) != NonceOf(fam, waiter))
+      MarkIn(fam, lgr, side, waiter, evmap_flags);
   });
 }
 
-void UseWaiter(uint8_t* lgr, uint32_t side, uint32_t waiter) {
+void UseWaiter(Family& fam, uint8_t* lgr, uint32_t side, uint32_t waiter) {
   const pstn_evmap& map = LgrEvmap(lgr, side, waiter);
-  if (LoadRelaxed(map.in_use) == 0 || LoadRelaxed(map.nonce) != NonceOf(waiter))
-    MarkIn(lgr, side, waiter, PSTN_EV_USED);
+  if (LoadRelaxed(map.in_use) == 0 || LoadRelaxed(map.nonce) != NonceOf(fam, waiter))
+    MarkIn(fam, lgr, side, waiter, PSTN_EV_USED);
 }
 
 namespace {
@@ -48,22 +50,22 @@ uint32_t OnlyPoller(const pstn_ep& ep) {
 
 }  // namespace
 
-void RenotifyLocked(pstn_ep& ep) {
+void RenotifyLocked(Family& fam, pstn_ep& ep) {
   if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) return;
   ConnEnd e;
-  if (!Resolve(ep, e)) return;
+  if (!Resolve(fam, ep, e)) return;
   uint32_t notify = 0;
   for (uint32_t i = LoadRelaxed(ep.item_head), guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
-       i = LoadRelaxed(Stack().items[i].ep_next), guard++) {
-    uint32_t set = LoadRelaxed(Stack().items[i].epoll_idx);
-    uint32_t w = set < PSTN_EPOLLS ? LoadRelaxed(Stack().epolls[set].waiter_idx) : PSTN_NONE;
+       i = LoadRelaxed(Stack(fam).items[i].ep_next), guard++) {
+    uint32_t set = LoadRelaxed(Stack(fam).items[i].epoll_idx);
+    uint32_t w = set < PSTN_EPOLLS ? LoadRelaxed(Stack(fam).epolls[set].waiter_idx) : PSTN_NONE;
     if (w >= PSTN_WAITERS) continue;
-    UseWaiter(e.lgr, e.side, w);
+    UseWaiter(fam, e.lgr, e.side, w);
     notify = notify == 0 || notify == w + 1 ? w + 1 : PSTN_NOTIFY_ALL;
   }
   const uint32_t poller = OnlyPoller(ep);
   if (notify == 0 && poller != PSTN_NONE) {
-    UseWaiter(e.lgr, e.side, poller);
+    UseWaiter(fam, e.lgr, e.side, poller);
     notify = poller + 1;
   } else if (ep.pollers != 0) {
     notify = PSTN_NOTIFY_ALL;
@@ -72,8 +74,8 @@ void RenotifyLocked(pstn_ep& ep) {
   FullFence();  // [F1]: who sets it looks at the connection's state afterwards
 }
 
-void PostEp(pstn_ep& ep) {
-  pstn_stack& s = Stack();
+void PostEp(Family& fam, pstn_ep& ep) {
+  pstn_stack& s = Stack(fam);
   Lock(ep.item_lock);
   const uint32_t pollers = ep.pollers, poller = OnlyPoller(ep);
   for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < 4096; guard++) {
@@ -87,43 +89,43 @@ void PostEp(pstn_ep& ep) {
       PushReady(s, set, static_cast<uint32_t>(&item - s.items));
       waiter = set.waiter_idx;
     }
-    PostWaiter(g_proc.bells, s, waiter);
+    PostWaiter(fam.bells, s, waiter);
   }
   Unlock(ep.item_lock);
-  if (poller != PSTN_NONE) return PostWaiter(g_proc.bells, s, poller);
+  if (poller != PSTN_NONE) return PostWaiter(fam.bells, s, poller);
   if (pollers == 0) return;
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].wants_syn) != 0) PostWaiter(g_proc.bells, s, w);
+    if (LoadRelaxed(s.waiters[w].wants_syn) != 0) PostWaiter(fam.bells, s, w);
   }
 }
 
 namespace {
 
-void PostConn(const pstn_lgr_ref& ref, uint32_t conn) {
+void PostConn(Family& fam, const pstn_lgr_ref& ref, uint32_t conn) {
   uint32_t idx = LoadAcquire(ref.conn_ep[conn]);
-  if (idx != 0 && idx <= PSTN_EPS) PostEp(Stack().eps[idx - 1]);
+  if (idx != 0 && idx <= PSTN_EPS) PostEp(fam, Stack(fam).eps[idx - 1]);
 }
 
 }  // namespace
 
-void SpreadPosts() {
+void SpreadPosts(Family& fam) {
   constexpr uint32_t kPostCost = 16;
-  EachLgr([](uint8_t* lgr, pstn_lgr_ref& ref) {
+  EachLgr(fam, [&fam](uint8_t* lgr, pstn_lgr_ref& ref) {
     TakeBits(LgrEvmap(lgr, ref.side, PSTN_EVMAP_ALL), ref.all_hand, [&](uint32_t conn) {
       if (LoadRelaxed(ref.conn_ep[conn]) == 0) return 1u;
-      PostConn(ref, conn);
+      PostConn(fam, ref, conn);
       return kPostCost;
     });
   });
 }
 
-void RespreadPosts() {
-  EachLgr([](uint8_t* lgr, const pstn_lgr_ref& ref) {
+void RespreadPosts(Family& fam) {
+  EachLgr(fam, [&fam](uint8_t* lgr, const pstn_lgr_ref& ref) {
     for (uint32_t c = 0; c < PSTN_CONNS; c++) {
       if (LoadRelaxed(ref.conn_ep[c]) != 0 &&
           LoadRelaxed(LgrConn(lgr, c).ctl[ref.side & 1u].rx_notify) == PSTN_NOTIFY_ALL)
-        PostConn(ref, c);
+        PostConn(fam, ref, c);
     }
   });
 }

@@ -8,28 +8,29 @@ namespace postern {
 
 // Calls fn(memory, reference) for each link group that this process has mapped.
 template <typename Fn>
-void EachLgr(Fn fn) {
-  pstn_stack& s = Stack();
+void EachLgr(Family& fam, Fn fn) {
+  pstn_stack& s = Stack(fam);
   uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
     if (LoadAcquire(s.lgrs[i].state) == 0) continue;
-    uint8_t* lgr = LgrBase(g_proc.view, i);
+    uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr != nullptr) fn(lgr, s.lgrs[i]);
   }
 }
 
-void MarkWaiter(uint32_t waiter, uint32_t evmap_flags);  // PSTN_EV_* in every link group
+void MarkWaiter(Family& fam, uint32_t waiter,
+                uint32_t evmap_flags);  // PSTN_EV_* in every link group
 // The same for one link group that may be younger than the waiter's last sleep, when news of a
 // connection in it begin to matter: a post to all goes to those that are marked.
-void UseWaiter(uint8_t* lgr, uint32_t side, uint32_t waiter);
+void UseWaiter(Family& fam, uint8_t* lgr, uint32_t side, uint32_t waiter);
 // rx_notify as the endpoint's registrations and pollers want it. Needs item_lock.
-void RenotifyLocked(pstn_ep& ep);
+void RenotifyLocked(Family& fam, pstn_ep& ep);
 // Marks the endpoint ready in every event set it is registered in, and wakes who sleeps on it.
-void PostEp(pstn_ep& ep);
+void PostEp(Family& fam, pstn_ep& ep);
 // PostEp for each connection whose peer has posted to all. Whoever was rung for such a post does
 // it.
-void SpreadPosts();
+void SpreadPosts(Family& fam);
 // A process that may have been about to do so has died.
-void RespreadPosts();
+void RespreadPosts(Family& fam);
 
 }  // namespace postern

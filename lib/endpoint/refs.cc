@@ -8,22 +8,22 @@
 
 namespace postern {
 
-void DropFdRef(uint32_t entry) {
+void DropFdRef(Family& fam, uint32_t entry) {
   const uint32_t idx = entry & PSTN_FD_IDX, kind = entry & PSTN_FD_KIND;
   uint32_t* refs = nullptr;
-  pstn_ep* ep = kind == PSTN_FD_EP ? EpAt(Stack(), idx) : nullptr;
+  pstn_ep* ep = kind == PSTN_FD_EP ? EpAt(Stack(fam), idx) : nullptr;
   if (ep != nullptr) refs = &ep->refs;
-  if (kind == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) refs = &Stack().epolls[idx].refs;
-  if (refs != nullptr && FetchSub(*refs, 1u) == 1) kVerbs.last_reference(entry);
+  if (kind == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) refs = &Stack(fam).epolls[idx].refs;
+  if (refs != nullptr && FetchSub(*refs, 1u) == 1) kVerbs.last_reference(fam, entry);
 }
 
-bool RefEntry(uint32_t entry) {
+bool RefEntry(Family& fam, uint32_t entry) {
   const uint32_t idx = entry & PSTN_FD_IDX;
   uint32_t* refs = nullptr;
-  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), idx) : nullptr;
+  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), idx) : nullptr;
   if (ep != nullptr) refs = &ep->refs;
   if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS)
-    refs = &Stack().epolls[idx].refs;
+    refs = &Stack(fam).epolls[idx].refs;
   if (refs == nullptr) return false;
   uint32_t seen = LoadAcquire(*refs);
   do {
@@ -33,25 +33,25 @@ bool RefEntry(uint32_t entry) {
   return true;
 }
 
-void SockDup(uint32_t entry, int to) {
+void SockDup(Family& fam, uint32_t entry, int to) {
   uint32_t idx = entry & PSTN_FD_IDX;
-  if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(), idx) != nullptr) {
-    pstn_ep& ep = Stack().eps[idx];
+  if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(fam), idx) != nullptr) {
+    pstn_ep& ep = Stack(fam).eps[idx];
     FetchAdd(ep.refs, 1u);
     FetchOr(ep.flags, PSTN_EPF_DUPPED);
   } else if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) {
-    FetchAdd(Stack().epolls[idx].refs, 1u);
+    FetchAdd(Stack(fam).epolls[idx].refs, 1u);
   }
-  SetFd(to, entry);
+  SetFd(fam, to, entry);
 }
 
 // A set's number under the set's lock: registrations may be on their way into it (HandOver).
-long CloseNumberOf(int fd, uint32_t entry) {
-  pstn_stack& s = Stack();
+long CloseNumberOf(Family& fam, int fd, uint32_t entry) {
+  pstn_stack& s = Stack(fam);
   const uint32_t idx = entry & PSTN_FD_IDX;
-  if ((entry & PSTN_FD_KIND) != PSTN_FD_EPOLL || idx >= PSTN_EPOLLS) return CloseClaimed(fd);
+  if ((entry & PSTN_FD_KIND) != PSTN_FD_EPOLL || idx >= PSTN_EPOLLS) return CloseClaimed(fam, fd);
   SetGuard h(s, s.epolls[idx]);
-  return CloseClaimed(fd);
+  return CloseClaimed(fam, fd);
 }
 
 }  // namespace postern

@@ -6,12 +6,12 @@
 
 namespace postern {
 
-void SockDup(uint32_t entry, int to);  // `to` means it, too
+void SockDup(Family& fam, uint32_t entry, int to);  // `to` means it, too
 // One more reference. False: it was on its way out.
-bool RefEntry(uint32_t entry);
+bool RefEntry(Family& fam, uint32_t entry);
 // Closes a number that means `entry`, and takes it out of both tables. The reference is the
 // caller's.
-long CloseNumberOf(int fd, uint32_t entry);
-void DropFdRef(uint32_t entry);  // one reference of an entry, its fd already gone
+long CloseNumberOf(Family& fam, int fd, uint32_t entry);
+void DropFdRef(Family& fam, uint32_t entry);  // one reference of an entry, its fd already gone
 
 }  // namespace postern

@@ -82,10 +82,11 @@ class Sleeper {
 template <typename Ready>
 Wait SleepOn(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
              uint32_t interrupts, Restart restart) {
+  Family& fam = call.family();
   SleepWord on(word);
   Sleeper sleeper(*call.ep());
   const uint32_t handlers = t_handlers;
-  Count(Stack().hdr, kCounterSleeps);
+  Count(Stack(fam).hdr, kCounterSleeps);
   for (;;) {
     uint32_t value = FetchOr(word, bit) | bit;
     FullFence();
@@ -96,9 +97,10 @@ Wait SleepOn(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const 
     timespec left = until.LeftTimespec(UINT64_MAX);
     // The kernel restarts a wait that has no end.
     bool endless = until.never() && restart == Restart::kIfAsked;
-    const WireSleep wire;
-    long r = Cancellable([&] { return sys::FutexWait(&word, value, endless ? nullptr : &left); },
-                         [&] { sleeper.Off(); });
+    const WireSleep wire(fam);
+    long r = Cancellable(
+        fam, [&] { return sys::FutexWait(&word, value, endless ? nullptr : &left); },
+        [&] { sleeper.Off(); });
     if (ready()) return Wait::kReady;
     if (r == -EINTR) return Wait::kInterrupted;
     if (until.left_ns() == 0) return Wait::kTimeout;
@@ -112,7 +114,7 @@ template <typename Ready, typename Otherwise = bool (*)()>
 Wait WaitFor(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
              Restart restart, Otherwise otherwise = NothingElse) {
   uint32_t interrupts = t_interrupts;
-  if (Spin(ready, until)) return Wait::kReady;
+  if (Spin(call.family(), ready, until)) return Wait::kReady;
   if (t_interrupts != interrupts) return Wait::kInterrupted;
   if (until.left_ns() == 0) return Wait::kTimeout;
   if (otherwise()) return Wait::kReady;

@@ -39,14 +39,14 @@ uint32_t ListenerKernelEvents(uint32_t events) {
   return (events & (EPOLLET | EPOLLEXCLUSIVE | EPOLLONESHOT)) | in;
 }
 
-long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
+long AddItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
              const epoll_event& ev) {
-  pstn_stack& s = Stack();
+  pstn_stack& s = Stack(fam);
   uint32_t prev;
   Guard g(ep.item_lock);
   if (WatchesKernelOnly(ep)) return kPass;  // since a moment: MoveItemsToKernel has been by
   if (FindItem(s, ep, set_idx, fd, &prev) != PSTN_NONE) return -EEXIST;
-  uint32_t idx = TakeItem(s, g_proc.whom);
+  uint32_t idx = TakeItem(s, fam.whom);
   if (idx == PSTN_NONE) return -ENOSPC;
   const bool both = LoadRelaxed(ep.state) == PSTN_EP_LISTEN || IsDatagram(ep);
   if (both) {
@@ -64,10 +64,10 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
   StoreRelaxed(item.epfd, static_cast<uint32_t>(epfd));
   item.events = ev.events;
   item.data = ev.data.u64;
-  StoreRelaxed(item.owner_slot, g_proc.slot);
+  StoreRelaxed(item.owner_slot, fam.slot);
   item.flags = both ? PSTN_IT_KERNEL : 0u;
   LinkItem(s, ep, set, idx);
-  RenotifyLocked(ep);
+  RenotifyLocked(fam, ep);
   PushReady(s, set, idx);  // what it is ready for already is an event
   return 0;
 }
@@ -75,9 +75,9 @@ long AddItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
 // Not registered; or it was, until MoveItemsToKernel came by a moment ago.
 long NoItem(const pstn_ep& ep) { return WatchesKernelOnly(ep) ? kPass : -ENOENT; }
 
-long ModItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
+long ModItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
              const epoll_event& ev) {
-  pstn_stack& s = Stack();
+  pstn_stack& s = Stack(fam);
   uint32_t prev;
   Guard g(ep.item_lock);
   uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
@@ -99,8 +99,8 @@ long ModItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
   return 0;
 }
 
-long DelItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
-  pstn_stack& s = Stack();
+long DelItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
+  pstn_stack& s = Stack(fam);
   uint32_t prev;
   Guard g(ep.item_lock);
   uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
@@ -108,7 +108,7 @@ long DelItem(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
   SetGuard h(s, set);
   bool kernel = (s.items[idx].flags & PSTN_IT_KERNEL) != 0;
   RemoveItem(s, ep, set, idx, prev);
-  RenotifyLocked(ep);
+  RenotifyLocked(fam, ep);
   epoll_event none = {};
   return kernel ? sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), fd, &none) : 0;
 }
@@ -124,8 +124,9 @@ epoll_event KernelEvent(const pstn_item& item) {
 
 // From our set into the kernel's, which tells at once if there is something to tell. Under
 // ep.item_lock and set.lock.
-void MoveItem(int epfd, pstn_epoll& set, pstn_ep& ep, int fd, uint32_t idx, uint32_t prev) {
-  pstn_stack& s = Stack();
+void MoveItem(Family& fam, int epfd, pstn_epoll& set, pstn_ep& ep, int fd, uint32_t idx,
+              uint32_t prev) {
+  pstn_stack& s = Stack(fam);
   const bool in_kernel = (s.items[idx].flags & PSTN_IT_KERNEL) != 0;
   epoll_event ev = KernelEvent(s.items[idx]);
   RemoveItem(s, ep, set, idx, prev);
@@ -135,22 +136,22 @@ void MoveItem(int epfd, pstn_epoll& set, pstn_ep& ep, int fd, uint32_t idx, uint
 
 }  // namespace
 
-bool MoveItemOf(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
+bool MoveItemOf(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
   uint32_t prev;
   Guard g(ep.item_lock);
-  uint32_t idx = FindItem(Stack(), ep, set_idx, fd, &prev);
+  uint32_t idx = FindItem(Stack(fam), ep, set_idx, fd, &prev);
   if (idx == PSTN_NONE) return false;
-  SetGuard h(Stack(), set);
-  if (StaysHere(Stack().items[idx])) return true;
-  MoveItem(epfd, set, ep, fd, idx, prev);
+  SetGuard h(Stack(fam), set);
+  if (StaysHere(Stack(fam).items[idx])) return true;
+  MoveItem(fam, epfd, set, ep, fd, idx, prev);
   return false;
 }
 
 namespace {
 
 // epoll_ctl() for a registration that has stayed with us: armed again, it is the kernel's.
-long CtlStaying(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int op, int fd,
-                epoll_event* ev) {
+long CtlStaying(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int op,
+                int fd, epoll_event* ev) {
   if (op != EPOLL_CTL_DEL && BadPointer(ev)) return -EFAULT;
   if (op == EPOLL_CTL_ADD) return -EEXIST;
   if (op == EPOLL_CTL_MOD ? (ev->events & EPOLLEXCLUSIVE) != 0 : op != EPOLL_CTL_DEL)
@@ -158,10 +159,10 @@ long CtlStaying(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int op
   {
     uint32_t prev;
     Guard g(ep.item_lock);
-    uint32_t idx = FindItem(Stack(), ep, set_idx, fd, &prev);
+    uint32_t idx = FindItem(Stack(fam), ep, set_idx, fd, &prev);
     if (idx == PSTN_NONE) return kPass;  // another thread was here
-    SetGuard h(Stack(), set);
-    RemoveItem(Stack(), ep, set, idx, prev);
+    SetGuard h(Stack(fam), set);
+    RemoveItem(Stack(fam), ep, set, idx, prev);
   }
   return op == EPOLL_CTL_DEL ? 0 : KernelAdd(epfd, fd, ev->events, ev->data.u64);
 }
@@ -172,14 +173,15 @@ namespace {
 
 constexpr long kAdopted = kPass - 1;
 // epoll_ctl() for a set of ours; null: not one of ours yet.
-long CtlOn(int epfd, pstn_epoll* set, uint32_t idx, int op, int fd, pstn_ep& ep, epoll_event* ev) {
+long CtlOn(Family& fam, int epfd, pstn_epoll* set, uint32_t idx, int op, int fd, pstn_ep& ep,
+           epoll_event* ev) {
   if (WatchesKernelOnly(ep)) {
     // It became so after it was registered.
-    if (set != nullptr && MoveItemOf(epfd, *set, idx, ep, fd))
-      return CtlStaying(epfd, *set, idx, ep, op, fd, ev);
+    if (set != nullptr && MoveItemOf(fam, epfd, *set, idx, ep, fd))
+      return CtlStaying(fam, epfd, *set, idx, ep, op, fd, ev);
     return kPass;
   }
-  if (IsDatagram(ep)) kVerbs.datagram_touch(ep);
+  if (IsDatagram(ep)) kVerbs.datagram_touch(fam, ep);
   if (op != EPOLL_CTL_DEL && BadPointer(ev)) return -EFAULT;
   if (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return -EINVAL;
   if (op == EPOLL_CTL_MOD && (ev->events & EPOLLEXCLUSIVE) != 0) return -EINVAL;
@@ -188,28 +190,28 @@ long CtlOn(int epfd, pstn_epoll* set, uint32_t idx, int op, int fd, pstn_ep& ep,
     return -EINVAL;
   if (set == nullptr) {
     if (op != EPOLL_CTL_ADD) return kPass;  // the kernel knows neither: its error is the right one
-    const long r = Adopt(epfd);
+    const long r = Adopt(fam, epfd);
     return r < 0 ? r : kAdopted;
   }
   if (op != EPOLL_CTL_DEL) {
-    long r = op == EPOLL_CTL_ADD ? AddItem(epfd, *set, idx, ep, fd, *ev)
-                                 : ModItem(epfd, *set, idx, ep, fd, *ev);
+    long r = op == EPOLL_CTL_ADD ? AddItem(fam, epfd, *set, idx, ep, fd, *ev)
+                                 : ModItem(fam, epfd, *set, idx, ep, fd, *ev);
     if (r == 0)
-      PostWaiter(g_proc.bells, Stack(), set->waiter_idx);  // somebody may sleep on the set
+      PostWaiter(fam.bells, Stack(fam), set->waiter_idx);  // somebody may sleep on the set
     return r;
   }
-  return DelItem(epfd, *set, idx, ep, fd);
+  return DelItem(fam, epfd, *set, idx, ep, fd);
 }
 
 }  // namespace
 
-long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
-  const Call socket(fd);
+long SockEpollCtl(Family& fam, int epfd, int op, int fd, epoll_event* ev) {
+  const Call socket(fam, fd);
   if (socket.ep() == nullptr) return kPass;
   for (bool left = false;;) {
-    const Call own(epfd, socket);
+    const Call own(fam, epfd, socket);
     uint32_t idx = PSTN_NONE;
-    pstn_epoll* set = SetOf(own, &idx);
+    pstn_epoll* set = SetOf(fam, own, &idx);
     long r;
     {
       // By the program's numbers: what is registered has them. If one has been closed meanwhile,
@@ -217,18 +219,18 @@ long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev) {
       if (own.moved() || socket.moved()) return -EBADF;
       const ByNumber set_asks(own), socket_asks(socket);
       if (own.moved() || socket.moved()) return -EBADF;
-      r = CtlOn(epfd, set, idx, op, fd, *socket.ep(), ev);
+      r = CtlOn(fam, epfd, set, idx, op, fd, *socket.ep(), ev);
     }
     if (r == kAdopted) continue;  // it is looked up as what it is now
     // The stack has no set left, or no registration: the kernel's set has the kernel's socket.
     const bool full = r == -ENOSPC || r == -EMFILE || r == -ENFILE;
-    if (left || !full || op != EPOLL_CTL_ADD || kVerbs.leave_to_kernel(fd) != 0) return r;
+    if (left || !full || op != EPOLL_CTL_ADD || kVerbs.leave_to_kernel(fam, fd) != 0) return r;
     left = true;
   }
 }
 
-void DropItemsOfEp(pstn_ep& ep) {
-  pstn_stack& s = Stack();
+void DropItemsOfEp(Family& fam, pstn_ep& ep) {
+  pstn_stack& s = Stack(fam);
   Guard g(ep.item_lock);
   for (uint32_t guard = 0; ep.item_head < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
     uint32_t idx = ep.item_head;
@@ -257,8 +259,9 @@ namespace {
 
 // One registration for MoveItemsToKernel, in a set whose number here is `epfd`. Other threads may
 // close numbers meanwhile. False: the set's has been, or the registration stays.
-bool HandOver(int epfd, uint32_t set_idx, pstn_ep& ep, int fd, uint32_t idx, uint32_t prev) {
-  pstn_stack& s = Stack();
+bool HandOver(Family& fam, int epfd, uint32_t set_idx, pstn_ep& ep, int fd, uint32_t idx,
+              uint32_t prev) {
+  pstn_stack& s = Stack(fam);
   const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
   SetGuard h(s, s.epolls[set_idx]);  // under which its number is closed (SockClose)
   if (StaysHere(s.items[idx])) return false;
@@ -266,7 +269,7 @@ bool HandOver(int epfd, uint32_t set_idx, pstn_ep& ep, int fd, uint32_t idx, uin
   const int registered = static_cast<int>(LoadRelaxed(s.items[idx].fd));
   const bool same = FdEntry(registered) == entry;
   epoll_event ev = KernelEvent(s.items[idx]);
-  MoveItem(epfd, s.epolls[set_idx], ep, same ? registered : fd, idx, prev);
+  MoveItem(fam, epfd, s.epolls[set_idx], ep, same ? registered : fd, idx, prev);
   if (same && FdEntry(registered) != entry) {  // closed: that may have been another file
     (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), registered, &ev);
     (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), fd, &ev);
@@ -282,8 +285,8 @@ bool HandOver(int epfd, uint32_t set_idx, pstn_ep& ep, int fd, uint32_t idx, uin
 // process has no number for are left to those who have, when they next wait (LookAtOurs); so are
 // registrations of others with a number that is not this endpoint's here: the kernel knows a
 // registration by its number.
-void MoveItemsToKernel(int fd, pstn_ep& ep) {
-  pstn_stack& s = Stack();
+void MoveItemsToKernel(Family& fam, int fd, pstn_ep& ep) {
+  pstn_stack& s = Stack(fam);
   const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
   Guard g(ep.item_lock);
   uint32_t prev = PSTN_NONE;
@@ -293,16 +296,16 @@ void MoveItemsToKernel(int fd, pstn_ep& ep) {
     if (set_idx >= PSTN_EPOLLS) return;
     const int epfd = NumberOf(set_idx, static_cast<int>(LoadRelaxed(item.epfd)));
     const bool ours = FdEntry(static_cast<int>(LoadRelaxed(item.fd))) == entry ||
-                      LoadRelaxed(item.owner_slot) == g_proc.slot;
-    if (epfd < 0 || !ours || !HandOver(epfd, set_idx, ep, fd, i, prev)) prev = i;
+                      LoadRelaxed(item.owner_slot) == fam.slot;
+    if (epfd < 0 || !ours || !HandOver(fam, epfd, set_idx, ep, fd, i, prev)) prev = i;
     i = next;
   }
 }
 
 // The endpoint, registered before, listens from now on: the kernel's half of it has to be watched,
 // too.
-void WatchListener(int fd, pstn_ep& ep) {
-  pstn_stack& s = Stack();
+void WatchListener(Family& fam, int fd, pstn_ep& ep) {
+  pstn_stack& s = Stack(fam);
   Guard g(ep.item_lock);
   for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
        i = LoadRelaxed(s.items[i].ep_next), guard++) {
@@ -320,14 +323,14 @@ void WatchListener(int fd, pstn_ep& ep) {
       item.flags |= PSTN_IT_KERNEL;
       set.listeners++;
     }
-    PostWaiter(g_proc.bells, s, set.waiter_idx);  // who sleeps on it has not asked for SYNs
+    PostWaiter(fam.bells, s, set.waiter_idx);  // who sleeps on it has not asked for SYNs
   }
 }
 
 namespace {
 
 // Takes the first item out of a set that nobody uses any more. False: it is empty.
-bool DropFirstItem(pstn_stack& s, pstn_epoll& set, uint32_t set_idx) {
+bool DropFirstItem(Family& fam, pstn_stack& s, pstn_epoll& set, uint32_t set_idx) {
   uint32_t i;
   pstn_ep* ep;
   int fd;
@@ -350,7 +353,7 @@ bool DropFirstItem(pstn_stack& s, pstn_epoll& set, uint32_t set_idx) {
   SetGuard h(s, set);
   if (found != PSTN_NONE) {
     RemoveItem(s, *ep, set, found, prev);
-    RenotifyLocked(*ep);
+    RenotifyLocked(fam, *ep);
   } else if (set.all_head == i && EpAt(s, s.items[i].ep_idx) == ep) {
     RemoveOrphan(s, set, i);  // whoever added or removed it died on the way
   }
@@ -359,17 +362,17 @@ bool DropFirstItem(pstn_stack& s, pstn_epoll& set, uint32_t set_idx) {
 
 }  // namespace
 
-void DropEpoll(uint32_t idx) {
-  pstn_stack& s = Stack();
+void DropEpoll(Family& fam, uint32_t idx) {
+  pstn_stack& s = Stack(fam);
   pstn_epoll& set = s.epolls[idx];
-  for (uint32_t guard = 0; guard < PSTN_ITEMS && DropFirstItem(s, set, idx); guard++) {
+  for (uint32_t guard = 0; guard < PSTN_ITEMS && DropFirstItem(fam, s, set, idx); guard++) {
   }
   SetLocal& l = set_local[idx];
   if (l.gen == set.gen && l.bell > 0) CloseInternal(l.bell);
   l = {};
   uint32_t w = set.waiter_idx;
   if (w < PSTN_WAITERS) {
-    MarkWaiter(w, 0);
+    MarkWaiter(fam, w, 0);
     StoreRelease(s.waiters[w].state, 0u);
     GiveWaiter(s, w);
   }

@@ -11,17 +11,18 @@
 
 namespace postern {
 
-long SockEpollCtl(int epfd, int op, int fd, epoll_event* ev);
+long SockEpollCtl(Family& fam, int epfd, int op, int fd, epoll_event* ev);
 // Not ours to register: the kernel serves it, or it is nothing any more.
 inline bool WatchesKernelOnly(const pstn_ep& ep) {
   uint32_t st = LoadAcquire(ep.state);
   return (st == PSTN_EP_KERNEL && !IsDatagram(ep)) || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
 }
-long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask);
+long SockEpollWait(Family& fam, int epfd, epoll_event* out, int max, Deadline until,
+                   const sigset_t* mask);
 // After a wait in the kernel alone, `count` events: drops what is not the program's, as the set has
 // become ours meanwhile (and, perhaps, its number another one's), and what is over. Returns how
 // many are left.
-long SockEpollFilter(int epfd, epoll_event* events, long count);
+long SockEpollFilter(Family& fam, int epfd, epoll_event* events, long count);
 // Sets in other sets: notes a registration that the kernel has taken; drops events that are over;
 // makes the kernel's fd of a set tell, by being readable, whether members of ours are ready.
 void SockEpollMade(int fd);                  // epoll_create gave this number, in a TableChange
@@ -34,16 +35,16 @@ inline bool MayBeSet(int fd) {
          (LoadRelaxed(g_epolls_made[fd / 64]) >> (fd & 63) & 1u) != 0;
 }
 // Closes a kernel's set. -EAGAIN: it has become ours, or something else.
-long SockEpollClose(int fd);
+long SockEpollClose(Family& fam, int fd);
 // The line to posternd, `fd`, is about to be closed: sets tell of it no longer. Without that they
 // would for as long as a thread sleeps in poll() on it, which holds its file.
-void SockEpollLineLost(uint32_t line, int fd);
-void SockEpollNest(int outer, int op, int inner, const epoll_event* ev);
-void SockEpollWatch(int epfd);
-void DropItemsOfEp(pstn_ep& ep);
-void MoveItemsToKernel(int fd, pstn_ep& ep);
-void WatchListener(int fd, pstn_ep& ep);
-void DropEpoll(uint32_t idx);
-void AdoptBeforeFork();
+void SockEpollLineLost(Family& fam, uint32_t line, int fd);
+void SockEpollNest(Family& fam, int outer, int op, int inner, const epoll_event* ev);
+void SockEpollWatch(Family& fam, int epfd);
+void DropItemsOfEp(Family& fam, pstn_ep& ep);
+void MoveItemsToKernel(Family& fam, int fd, pstn_ep& ep);
+void WatchListener(Family& fam, int fd, pstn_ep& ep);
+void DropEpoll(Family& fam, uint32_t idx);
+void AdoptBeforeFork(Family& fam);
 
 }  // namespace postern

@@ -4,7 +4,6 @@
 // The kernel's epoll fd is readable when its own members are, or the doorbell. So for a set that is
 // itself waited for, the bell is kept as if somebody slept on it, and rung while a member is ready.
 // Whoever gives the event to the program looks again here: what the bell said may be over.
-#include "base/local_lock.h"
 #include "base/sys.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
@@ -15,6 +14,7 @@
 #include "event/wait.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "family/local_lock.h"
 #include "family/verbs.h"
 
 namespace postern {
@@ -37,8 +37,8 @@ struct Nested {
 Nested nested[kNestedMax];
 
 // `moved`: an endpoint was met that has become the kernel's.
-bool AnyOnList(pstn_epoll& set, bool* moved) {
-  pstn_stack& s = Stack();
+bool AnyOnList(Family& fam, pstn_epoll& set, bool* moved) {
+  pstn_stack& s = Stack(fam);
   SetGuard g(s, set);
   for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
     const pstn_item& item = s.items[i];
@@ -50,33 +50,34 @@ bool AnyOnList(pstn_epoll& set, bool* moved) {
       continue;
     }
     if ((item.flags & PSTN_IT_KREADY) != 0) return true;
-    if ((Readiness(*ep) & ((item.events & kEventMask) | EPOLLERR | EPOLLHUP)) != 0) return true;
+    if ((Readiness(fam, *ep) & ((item.events & kEventMask) | EPOLLERR | EPOLLHUP)) != 0)
+      return true;
   }
   return false;
 }
 
-bool AnyReady(int epfd, pstn_epoll& set, uint32_t idx) {
-  if (set.listeners != 0) kVerbs.admit_syns(1);
-  SpreadPosts();
-  TakePosts(g_proc.view, set, idx);
+bool AnyReady(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
+  if (set.listeners != 0) kVerbs.admit_syns(fam, 1);
+  SpreadPosts(fam);
+  TakePosts(fam.view, set, idx);
   bool moved = false;
-  const bool any = AnyOnList(set, &moved);
-  if (moved) MoveMembers(epfd, set, idx);  // the kernel's set tells of these from now on
+  const bool any = AnyOnList(fam, set, &moved);
+  if (moved) MoveMembers(fam, epfd, set, idx);  // the kernel's set tells of these from now on
   return any;
 }
 
 }  // namespace
 
-bool Rearm(int epfd, pstn_epoll& set, uint32_t idx) {
-  if (EnsureBell(epfd, set, idx) < 0) return false;
+bool Rearm(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
+  if (EnsureBell(fam, epfd, set, idx) < 0) return false;
   SetLocal& l = set_local[idx];
   StoreRelaxed(l.watched, 1u);
   if (l.bell > 0) DrainBell(l.bell);
-  MarkWaiter(set.waiter_idx, PSTN_EV_USED | (set.listeners != 0 ? PSTN_EV_SYN : 0u));
-  StoreRelaxed(Stack().waiters[set.waiter_idx].wants_syn, set.listeners != 0 ? 1u : 0u);
-  AnnounceSleep(set.waiter_idx, true);
-  if (!AnyReady(epfd, set, idx)) return false;
-  (void)RingBell(g_proc.bells, BellOf(Stack(), set.waiter_idx));
+  MarkWaiter(fam, set.waiter_idx, PSTN_EV_USED | (set.listeners != 0 ? PSTN_EV_SYN : 0u));
+  StoreRelaxed(Stack(fam).waiters[set.waiter_idx].wants_syn, set.listeners != 0 ? 1u : 0u);
+  AnnounceSleep(fam, set.waiter_idx, true);
+  if (!AnyReady(fam, epfd, set, idx)) return false;
+  (void)RingBell(fam.bells, BellOf(Stack(fam), set.waiter_idx));
   return true;
 }
 
@@ -97,16 +98,16 @@ bool MemberSet(int outer, uint32_t n, Nested& out) {
 
 // Whether an event that a kernel's set reports for the inner set is still true. Its own members may
 // be sets, with bells that tell of what is over.
-bool StillReady(const Nested& n, int depth = 0) {
-  const Call call(n.inner);
+bool StillReady(Family& fam, const Nested& n, int depth = 0) {
+  const Call call(fam, n.inner);
   uint32_t idx;
-  pstn_epoll* set = SetOf(call, &idx);
-  if (set == nullptr || idx != n.idx || AnyReady(n.inner, *set, idx)) return true;
+  pstn_epoll* set = SetOf(fam, call, &idx);
+  if (set == nullptr || idx != n.idx || AnyReady(fam, n.inner, *set, idx)) return true;
   Nested member;
   for (uint32_t i = 0; depth < kDeepest && MemberSet(n.inner, i, member); i++)
-    (void)StillReady(member, depth + 1);
+    (void)StillReady(fam, member, depth + 1);
   const ByNumber asks(call);
-  (void)Rearm(call.fd(), *set, idx);
+  (void)Rearm(fam, call.fd(), *set, idx);
   pollfd p = {call.fd(), POLLIN, 0};
   return sys::Call(SYS_poll, &p, 1L, 0L) != 0;
 }
@@ -136,13 +137,13 @@ void SockEpollGone(int fd) { FetchAnd(g_epolls_made[fd / 64], ~(1ull << (fd & 63
 // A set that a child shares has to be ours before the fork: made ours by one of the two later, its
 // doorbell would be news of nobody's to the other. In a TableFreeze: no other thread makes a set or
 // closes one. Half of the waiters are left to those who need them for certain.
-void AdoptBeforeFork() {
-  const uint32_t& waiters = Stack().hdr.waiters.used;
+void AdoptBeforeFork(Family& fam) {
+  const uint32_t& waiters = Stack(fam).hdr.waiters.used;
   for (uint32_t w = 0, end = LoadRelaxed(epolls_hw); w < end; w++) {
     for (uint64_t bits = LoadRelaxed(g_epolls_made[w]); bits != 0; bits &= bits - 1) {
       const int fd = static_cast<int>(w * 64) + __builtin_ctzll(bits);
       if (FdEntry(fd) != 0 || LoadRelaxed(waiters) > PSTN_WAITERS / 2) continue;
-      const long r = Adopt(fd);
+      const long r = Adopt(fam, fd);
       if (r < 0 && r != -ENOSPC) FetchAnd(g_epolls_made[w], ~(bits & -bits));  // closed long since
     }
   }
@@ -151,21 +152,22 @@ void AdoptBeforeFork() {
 namespace {
 
 // A set with nothing of ours in it, yet: that can change, and the outer one must hear of it then.
-void AdoptInner(int inner) {
+void AdoptInner(Family& fam, int inner) {
   uint64_t bit = 1ull << (inner & 63);
   if (static_cast<uint32_t>(inner) >= kFdMax || (LoadRelaxed(g_epolls_made[inner / 64]) & bit) == 0)
     return;
   FetchAnd(g_epolls_made[inner / 64], ~bit);
-  if (g_proc.enabled && EnsureStack()) (void)Adopt(inner);
+  if (fam.enabled && EnsureStack(fam)) (void)Adopt(fam, inner);
 }
 
 }  // namespace
 
-void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
-  if (op == EPOLL_CTL_ADD && (FdMeans(inner) & PSTN_FD_KIND) != PSTN_FD_EPOLL) AdoptInner(inner);
-  const Call call(inner);
+void SockEpollNest(Family& fam, int outer, int op, int inner, const epoll_event* ev) {
+  if (op == EPOLL_CTL_ADD && (FdMeans(inner) & PSTN_FD_KIND) != PSTN_FD_EPOLL)
+    AdoptInner(fam, inner);
+  const Call call(fam, inner);
   uint32_t idx;
-  pstn_epoll* set = SetOf(call, &idx);
+  pstn_epoll* set = SetOf(fam, call, &idx);
   if (set == nullptr) return;
   {
     Guard g(nested_lock);
@@ -181,10 +183,10 @@ void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
     if (i == nested_count) StoreRelease(nested_count, i + 1);
   }
   const ByNumber asks(call);
-  (void)Rearm(call.fd(), *set, idx);
+  (void)Rearm(fam, call.fd(), *set, idx);
 }
 
-long DropStale(int epfd, epoll_event* events, long count) {
+long DropStale(Family& fam, int epfd, epoll_event* events, long count) {
   long kept = 0;
   for (long i = 0; i < count; i++) {
     Nested found = {-1, -1, 0, 0};
@@ -194,27 +196,27 @@ long DropStale(int epfd, epoll_event* events, long count) {
         if (nested[k].outer == epfd && nested[k].data == events[i].data.u64) found = nested[k];
       }
     }
-    if (found.inner < 0 || StillReady(found)) events[kept++] = events[i];
+    if (found.inner < 0 || StillReady(fam, found)) events[kept++] = events[i];
   }
   return kept;
 }
 
-long SockEpollFilter(int epfd, epoll_event* events, long count) {
-  if (!g_proc.attached) return count;
-  const uint64_t magic = SetMagic();
+long SockEpollFilter(Family& fam, int epfd, epoll_event* events, long count) {
+  if (!fam.attached) return count;
+  const uint64_t magic = SetMagic(fam);
   long kept = 0;
   for (long i = 0; i < count; i++) {
     if ((events[i].data.u64 & kMagicMask) != magic) events[kept++] = events[i];
   }
-  return LoadRelaxed(nested_count) != 0 ? DropStale(epfd, events, kept) : kept;
+  return LoadRelaxed(nested_count) != 0 ? DropStale(fam, epfd, events, kept) : kept;
 }
 
-void SockEpollWatch(int epfd) {
-  const Call call(epfd);
+void SockEpollWatch(Family& fam, int epfd) {
+  const Call call(fam, epfd);
   uint32_t idx;
-  pstn_epoll* set = SetOf(call, &idx);
+  pstn_epoll* set = SetOf(fam, call, &idx);
   const ByNumber asks(call);
-  if (set != nullptr) (void)Rearm(call.fd(), *set, idx);
+  if (set != nullptr) (void)Rearm(fam, call.fd(), *set, idx);
 }
 
 }  // namespace postern

@@ -3,7 +3,6 @@
 
 #include <cerrno>
 
-#include "base/local_lock.h"
 #include "base/sys.h"
 #include "endpoint/posts.h"
 #include "event/epoll.h"
@@ -11,6 +10,7 @@
 #include "event/wait.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "family/local_lock.h"
 #include "family/open_fds.h"
 
 namespace postern {
@@ -20,7 +20,7 @@ SetLocal set_local[PSTN_EPOLLS];
 namespace {
 
 // What may be half made is a bell: the child has its number and no entry for it, until it ends.
-void RenewSets() {}
+void RenewSets(Family&) {}
 
 }  // namespace
 
@@ -58,7 +58,7 @@ SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx) {
 namespace {
 
 // dup() of the set's fd from before it was ours: the table has to know those, too.
-void AdoptDups(int epfd, pstn_epoll& set, uint32_t idx) {
+void AdoptDups(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   bool may_ask = true;
   EachOpen([&](int fd) {
     if (!may_ask || fd == epfd || FdEntry(fd) != 0) return;
@@ -70,29 +70,29 @@ void AdoptDups(int epfd, pstn_epoll& set, uint32_t idx) {
     r = sys::Call(SYS_kcmp, sys::Pid(), sys::Pid(), 0L, static_cast<long>(fd),
                   static_cast<long>(epfd));
     if (r == 0) FetchAdd(set.refs, 1u);
-    SetFd(fd, r == 0 ? PSTN_FD_EPOLL | idx : 0u);
+    SetFd(fam, fd, r == 0 ? PSTN_FD_EPOLL | idx : 0u);
   });
 }
 
 // What Adopt makes of a claimed number: its entry, or -errno.
-long MakeSet(int epfd) {
+long MakeSet(Family& fam, int epfd) {
   // The kernel says whether this is an epoll fd at all, and what is wrong otherwise.
   epoll_event probe = {};
-  long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL),
-                     BellSender(g_proc.bells), &probe);
+  long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), BellSender(fam.bells),
+                     &probe);
   if (r != -ENOENT) return r < 0 ? r : -EINVAL;
-  pstn_stack& s = Stack();
-  uint32_t i = TakeEpoll(s, g_proc.whom);
+  pstn_stack& s = Stack(fam);
+  uint32_t i = TakeEpoll(s, fam.whom);
   if (i == PSTN_NONE) return -ENOSPC;
-  const uint64_t magic = SetMagic();
-  Bed bed = MakeBed(PSTN_NONE);
+  const uint64_t magic = SetMagic(fam);
+  Bed bed = MakeBed(fam, PSTN_NONE);
   if (bed.waiter == PSTN_NONE) {
     GiveEpoll(s, i);
     return bed.bell;
   }
   r = KernelAdd(epfd, bed.bell, EPOLLIN, magic | kTagBell);
   if (r < 0) {
-    UnmakeBed(bed);
+    UnmakeBed(fam, bed);
     GiveEpoll(s, i);
     return r;
   }
@@ -110,7 +110,7 @@ long MakeSet(int epfd) {
   set.magic = magic;
   StoreRelease(set.waiter_idx, bed.waiter);
   StoreRelease(set.state, 1u);
-  MarkWaiter(bed.waiter, PSTN_EV_USED);
+  MarkWaiter(fam, bed.waiter, PSTN_EV_USED);
   RenewLocal(set, i).bell = bed.bell;
   return static_cast<long>(PSTN_FD_EPOLL | i);
 }
@@ -120,7 +120,7 @@ long MakeSet(int epfd) {
 // Makes the object of a kernel epoll fd at its first accelerated member. It has its doorbell from
 // the beginning, and so whoever shares the set: a bell is in the kernel's set as long as any copy
 // of it is open.
-long Adopt(int epfd) {
+long Adopt(Family& fam, int epfd) {
   if (epfd < 0) return -EBADF;
   if (static_cast<uint32_t>(epfd) >= kFdMax) return -ENOSPC;  // no number that we keep a table of
   TableChange change;
@@ -128,27 +128,27 @@ long Adopt(int epfd) {
   const uint32_t e = AwaitUnclaimed(epfd);
   if (e != 0) return (e & PSTN_FD_KIND) == PSTN_FD_EPOLL ? 0 : -EINVAL;  // another thread was first
   if (!ClaimFd(epfd, 0, kFdReplaced)) return 0;
-  const long made = MakeSet(epfd);
+  const long made = MakeSet(fam, epfd);
   if (made < 0) {
     MarkPrivate(epfd, 0);
     return made;
   }
-  pstn_stack& s = Stack();
+  pstn_stack& s = Stack(fam);
   const uint32_t idx = static_cast<uint32_t>(made) & PSTN_FD_IDX;
-  AdoptDups(epfd, s.epolls[idx], idx);
-  SetFd(epfd, static_cast<uint32_t>(made));
+  AdoptDups(fam, epfd, s.epolls[idx], idx);
+  SetFd(fam, epfd, static_cast<uint32_t>(made));
   // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
-  (void)RingBell(g_proc.bells, BellOf(s, s.epolls[idx].waiter_idx));
+  (void)RingBell(fam.bells, BellOf(s, s.epolls[idx].waiter_idx));
   return 0;
 }
 
 // Under the lock of those that make a kernel's set ours: what they have found open stays so.
-long SockEpollClose(int fd) {
+long SockEpollClose(Family& fam, int fd) {
   TableChange change;
   Guard g(adopt_lock);
   if (!ClaimFd(fd, 0, kFdReplaced)) return -EAGAIN;
   SockEpollGone(fd);
-  return CloseClaimed(fd);
+  return CloseClaimed(fam, fd);
 }
 
 namespace {
@@ -159,15 +159,15 @@ void KernelDel(int epfd, int fd) {
 }
 
 // The line to posternd tells a set that has listeners.
-void WatchLine(int epfd, const pstn_epoll& set, SetLocal& l) {
+void WatchLine(Family& fam, int epfd, const pstn_epoll& set, SetLocal& l) {
   for (;;) {
-    const uint32_t line = LoadAcquire(g_proc.ctl_line);
-    const int fd = LoadRelaxed(g_proc.ctl_fd);
+    const uint32_t line = LoadAcquire(fam.ctl_line);
+    const int fd = LoadRelaxed(fam.ctl_fd);
     if (fd < 0 || LoadRelaxed(l.control) == line) return;
     StoreRelaxed(l.control, line);
     (void)KernelAdd(epfd, fd, EPOLLIN, set.magic | kTagControl);
     FullFence();  // [F1] against SockEpollLineLost
-    if (LoadAcquire(g_proc.ctl_line) == line) return;
+    if (LoadAcquire(fam.ctl_line) == line) return;
     KernelDel(epfd, fd);  // it was lost meanwhile
     StoreRelaxed(l.control, 0u);
   }
@@ -176,12 +176,12 @@ void WatchLine(int epfd, const pstn_epoll& set, SetLocal& l) {
 }  // namespace
 
 // A set that this process has from the image before it needs a bell anew.
-long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
+long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   SetLocal& l = LocalOf(set, idx);
   if (l.bell == 0) {
     Guard g(adopt_lock);
     if (l.bell != 0) return 0;  // another thread has it just made
-    int fd = MoveHigh(NewBell(set.waiter_idx));
+    int fd = MoveHigh(NewBell(fam, set.waiter_idx));
     // EADDRINUSE: another process that shares the set has it; it is in the kernel's set already.
     if (fd == -EADDRINUSE) {
       l.bell = -1;
@@ -196,13 +196,13 @@ long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx) {
       l.bell = fd;
     }
   }
-  if (set.listeners != 0) WatchLine(epfd, set, l);
+  if (set.listeners != 0) WatchLine(fam, epfd, set, l);
   return 0;
 }
 
-void SockEpollLineLost(uint32_t line, int fd) {
+void SockEpollLineLost(Family& fam, uint32_t line, int fd) {
   FullFence();  // [F1] against WatchLine
-  for (uint32_t i = 0; i < PSTN_EPOLLS && i < LoadRelaxed(Stack().hdr.epolls.hw); i++) {
+  for (uint32_t i = 0; i < PSTN_EPOLLS && i < LoadRelaxed(Stack(fam).hdr.epolls.hw); i++) {
     if (!CompareExchange(set_local[i].control, line, 0u)) continue;
     const int epfd = NumberOf(i, -1);
     if (epfd >= 0) KernelDel(epfd, fd);

@@ -11,7 +11,7 @@ namespace postern {
 inline constexpr uint64_t kMagicMask = ~0xffffffull;
 // Upper bits of the data with which we register what is ours in kernel's sets. One for all sets of
 // the stack: a wait that has begun on another set is told of it, too (SockEpollFilter).
-inline uint64_t SetMagic() { return (Stack().hdr.id.hi & kMagicMask) | 1ull << 63; }
+inline uint64_t SetMagic(Family& fam) { return (Stack(fam).hdr.id.hi & kMagicMask) | 1ull << 63; }
 inline constexpr uint32_t kTagBell = 0xffffff;
 inline constexpr uint32_t kTagControl = 0xfffffe;
 inline constexpr uint32_t kEventMask = EPOLLIN | EPOLLOUT | EPOLLPRI | EPOLLRDHUP | EPOLLRDNORM |
@@ -36,11 +36,11 @@ extern SetLocal set_local[PSTN_EPOLLS];
 extern constinit pstn_lock adopt_lock, nested_lock;
 extern uint32_t nested_count;  // sets that are members of others, under nested_lock
 
-inline pstn_epoll* SetOf(const Call& call, uint32_t* idx) {
+inline pstn_epoll* SetOf(Family& fam, const Call& call, uint32_t* idx) {
   const uint32_t e = call.entry();
   if ((e & PSTN_FD_KIND) != PSTN_FD_EPOLL || (e & PSTN_FD_IDX) >= PSTN_EPOLLS) return nullptr;
   *idx = e & PSTN_FD_IDX;
-  return &Stack().epolls[*idx];
+  return &Stack(fam).epolls[*idx];
 }
 
 // A number of this process that means the set, if possible `epfd`; -1: none.
@@ -49,17 +49,17 @@ long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data);
 // This process's part of a set.
 SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx);
 // Makes the object of a kernel epoll fd at its first accelerated member. 0 or -errno.
-long Adopt(int epfd);
+long Adopt(Family& fam, int epfd);
 // A set that this process has from the image before it needs a bell anew.
-long EnsureBell(int epfd, pstn_epoll& set, uint32_t idx);
+long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx);
 // The registration of an endpoint that the kernel serves by now moves to the kernel's set. True: it
 // is there, and stays with us (StaysHere).
-bool MoveItemOf(int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd);
+bool MoveItemOf(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd);
 // The same for all of a set's that this process has numbers for.
-void MoveMembers(int epfd, pstn_epoll& set, uint32_t idx);
+void MoveMembers(Family& fam, int epfd, pstn_epoll& set, uint32_t idx);
 // Drops events of sets within the set that are over. Returns how many are left.
-long DropStale(int epfd, epoll_event* events, long count);
+long DropStale(Family& fam, int epfd, epoll_event* events, long count);
 // Is a member of ours ready? The bell then rings; else it is silent, and rings when one becomes so.
-bool Rearm(int epfd, pstn_epoll& set, uint32_t idx);
+bool Rearm(Family& fam, int epfd, pstn_epoll& set, uint32_t idx);
 
 }  // namespace postern

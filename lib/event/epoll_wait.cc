@@ -30,8 +30,8 @@ constexpr uint64_t kWarmIdle = 256u
 constexpr uint64_t kIdleSweepNs = 20'000'000;  // first sleep, after which idle rings are given back
 // 3. One walk over the ready list. Level-triggered items that are ready go to the tail again.
 // `moved`: an endpoint was met that has become the kernel's.
-int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
-  pstn_stack& s = Stack();
+int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved) {
+  pstn_stack& s = Stack(fam);
   int n = 0;
   uint32_t rounds = set.ready_count;
   while (n < max && rounds-- != 0) {
@@ -44,7 +44,7 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
       *moved = true;
       continue;
     }
-    uint32_t got = Readiness(*ep);
+    uint32_t got = Readiness(fam, *ep);
     if ((item.flags & PSTN_IT_KREADY) != 0) {
       got |= EPOLLIN | EPOLLRDNORM;
       item.flags &= ~PSTN_IT_KREADY;
@@ -53,10 +53,10 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
     if ((item.events & EPOLLOUT) != 0 && (got & EPOLLOUT) == 0 &&
         LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
       ConnEnd e;
-      if (Resolve(*ep, e)) {
+      if (Resolve(fam, *ep, e)) {
         FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
-        FenceAfterLocked();                // [F1] against AnnounceSpace
-        if (Writable(e)) got |= EPOLLOUT;  // it has become so meanwhile
+        FenceAfterLocked();                     // [F1] against AnnounceSpace
+        if (Writable(fam, e)) got |= EPOLLOUT;  // it has become so meanwhile
       }
     }
     if (got == 0) continue;
@@ -73,8 +73,9 @@ int Harvest(pstn_epoll& set, epoll_event* out, int max, bool* moved) {
 }
 
 // 2. What the kernel's set has. Events of the program's own fds go to `out`; ours are acted upon.
-long LookAtKernel(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
-                  const Deadline& until, bool sleep, const sigset_t* mask, uint32_t interrupts) {
+long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out,
+                  int max, const Deadline& until, bool sleep, const sigset_t* mask,
+                  uint32_t interrupts) {
   SetLocal& local = set_local[idx];
   const ByNumber asks(call);
   const int epfd = call.fd();
@@ -90,17 +91,18 @@ long LookAtKernel(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* 
                          mask, 8L);
       return n == -ENOSYS ? sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, mask, 8L) : n;
     };
-    r = Cancellable([&] { return SleepUnlessInterrupted(interrupts, set.waiter_idx, wait); },
-                    [&] {
-                      AnnounceSleep(set.waiter_idx, FetchSub(set.sleepers, 1u) != 1);
-                      SpreadPosts();
-                    });
+    r = Cancellable(
+        fam, [&] { return SleepUnlessInterrupted(interrupts, set.waiter_idx, wait); },
+        [&] {
+          AnnounceSleep(fam, set.waiter_idx, FetchSub(set.sleepers, 1u) != 1);
+          SpreadPosts(fam);
+        });
   } else {
     r = sys::Call(SYS_epoll_wait, epfd, &got[0], batch, 0L);
   }
   local.kernel_look_ns = MonotonicNs();
   if (r <= 0) return r;
-  if (LoadRelaxed(nested_count) != 0) r = DropStale(epfd, &got[0], r);
+  if (LoadRelaxed(nested_count) != 0) r = DropStale(fam, epfd, &got[0], r);
   int n = 0;
   for (long i = 0; i < r; i++) {
     if ((got[i].data.u64 & kMagicMask) != set.magic) {
@@ -111,13 +113,13 @@ long LookAtKernel(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* 
     if (tag == kTagBell) {
       if (local.bell > 0) DrainBell(local.bell);
     } else if (tag == kTagControl) {
-      CtlDrain();
-      if (LoadRelaxed(g_proc.ctl_fd) < 0) {
+      CtlDrain(fam);
+      if (LoadRelaxed(fam.ctl_fd) < 0) {
         StoreRelaxed(local.control, 0u);
-        CtlReconnect();
+        CtlReconnect(fam);
       }
     } else if (tag < PSTN_ITEMS) {
-      pstn_stack& s = Stack();
+      pstn_stack& s = Stack(fam);
       SetGuard g(s, set);
       pstn_item& item = s.items[tag];
       bool member = item.epoll_idx < PSTN_EPOLLS && &s.epolls[item.epoll_idx] == &set;
@@ -133,8 +135,8 @@ long LookAtKernel(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* 
 
 // A member of this set whose endpoint the kernel serves by now, and its fd in this process; null:
 // none.
-pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
-  pstn_stack& s = Stack();
+pstn_ep* MovedMember(Family& fam, pstn_epoll& set, int* fd) {
+  pstn_stack& s = Stack(fam);
   SetGuard g(s, set);
   for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
        i = s.items[i].all_next, guard++) {
@@ -148,83 +150,86 @@ pstn_ep* MovedMember(pstn_epoll& set, int* fd) {
 
 }  // namespace
 
-void MoveMembers(int epfd, pstn_epoll& set, uint32_t idx) {
+void MoveMembers(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   int fd;
-  for (pstn_ep* ep; (ep = MovedMember(set, &fd)) != nullptr;) MoveItemOf(epfd, set, idx, *ep, fd);
+  for (pstn_ep* ep; (ep = MovedMember(fam, set, &fd)) != nullptr;)
+    MoveItemOf(fam, epfd, set, idx, *ep, fd);
 }
 
 namespace {
 
-int LookAtOurs(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
-  if (set.listeners != 0) kVerbs.admit_syns(1);
-  if (!WaiterHasNews(set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
-  SpreadPosts();
-  TakePosts(g_proc.view, set, idx);
+int LookAtOurs(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out,
+               int max) {
+  if (set.listeners != 0) kVerbs.admit_syns(fam, 1);
+  if (!WaiterHasNews(fam, set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
+  SpreadPosts(fam);
+  TakePosts(fam.view, set, idx);
   bool moved = false;
   int n;
   {
-    SetGuard g(Stack(), set);
-    n = Harvest(set, out, max, &moved);
+    SetGuard g(Stack(fam), set);
+    n = Harvest(fam, set, out, max, &moved);
   }
   if (n != 0) set_local[idx].ours_ns = MonotonicNs();
   if (moved) {
     const ByNumber asks(call);
-    MoveMembers(call.fd(), set, idx);
+    MoveMembers(fam, call.fd(), set, idx);
   }
   return n;
 }
 
 // One look at both halves. More than 0: that many events.
-long LookOnce(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
-              bool ask_kernel) {
+long LookOnce(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out,
+              int max, bool ask_kernel) {
   SetLocal& local = set_local[idx];
   // When one half fills `out`, the other half is first the next time. Else the kernel's is where it
   // may tell of listeners, which are ours.
   bool kernel_first =
       local.first == kKernelFirst || (local.first == kNobodyFirst && set.listeners != 0);
-  if (!ask_kernel) return LookAtOurs(call, set, idx, out, max);
+  if (!ask_kernel) return LookAtOurs(fam, call, set, idx, out, max);
   local.first = kNobodyFirst;
-  int ours = kernel_first ? 0 : LookAtOurs(call, set, idx, out, max);
+  int ours = kernel_first ? 0 : LookAtOurs(fam, call, set, idx, out, max);
   if (ours == max) {
     local.first = kKernelFirst;
     return ours;
   }
-  long n = LookAtKernel(call, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr, 0);
+  long n =
+      LookAtKernel(fam, call, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr, 0);
   if (n < 0) return ours != 0 ? ours : n;
   n += ours;
   if (n == max && ours == 0) local.first = kOursFirst;
   if (ours == 0 && n < max)
-    n += LookAtOurs(call, set, idx, out + n,
+    n += LookAtOurs(fam, call, set, idx, out + n,
                     max - static_cast<int>(n));  // the look may have brought some
   return n;
 }
 
 // 4. Sleeps until something may have happened. Events of the kernel's fds that end the sleep go to
 // `out`.
-long Sleep(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
+long Sleep(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
            Deadline until, const sigset_t* mask, uint32_t interrupts) {
   long r;
   {
     const ByNumber asks(call);
-    r = EnsureBell(call.fd(), set, idx);
+    r = EnsureBell(fam, call.fd(), set, idx);
   }
   if (r < 0) return r;
   uint32_t w = set.waiter_idx;
   bool listens = set.listeners != 0;
-  MarkWaiter(w, PSTN_EV_USED | (listens ? PSTN_EV_SYN : 0u));
-  StoreRelaxed(Stack().waiters[w].wants_syn, listens ? 1u : 0u);
+  MarkWaiter(fam, w, PSTN_EV_USED | (listens ? PSTN_EV_SYN : 0u));
+  StoreRelaxed(Stack(fam).waiters[w].wants_syn, listens ? 1u : 0u);
   FetchAdd(set.sleepers, 1u);
-  AnnounceSleep(w, true);
-  if (!WaiterHasNews(w, listens) && LoadRelaxed(set.ready_count) == 0) {
-    Count(Stack().hdr, kCounterSleeps);
-    if (listens && LoadRelaxed(g_proc.ctl_fd) < 0 && until.left_ns() > kDaemonRetryNs)
+  AnnounceSleep(fam, w, true);
+  if (!WaiterHasNews(fam, w, listens) && LoadRelaxed(set.ready_count) == 0) {
+    Count(Stack(fam).hdr, kCounterSleeps);
+    if (listens && LoadRelaxed(fam.ctl_fd) < 0 && until.left_ns() > kDaemonRetryNs)
       until = Deadline::AfterNs(kDaemonRetryNs);
-    const WireSleep wire;
-    r = LookAtKernel(call, set, idx, out, max, SleepUntil(until), true, mask, interrupts);
-    if (listens && LoadRelaxed(g_proc.ctl_fd) < 0) CtlReconnect();
+    const WireSleep wire(fam);
+    r = LookAtKernel(fam, call, set, idx, out, max, SleepUntil(until), true, mask, interrupts);
+    if (listens && LoadRelaxed(fam.ctl_fd) < 0) CtlReconnect(fam);
   }
-  AnnounceSleep(w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
-  SpreadPosts();                                      // it may have been rung for all
+  AnnounceSleep(fam, w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
+  SpreadPosts(fam);                                        // it may have been rung for all
   return r;
 }
 
@@ -232,10 +237,10 @@ long Sleep(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, in
 bool HasRings(const pstn_lgr_ref& ref) {
   return LoadRelaxed(ref.rings) > 32 || LoadRelaxed(ref.zombies) > 32 || WarmBytes(ref) > kWarmIdle;
 }
-bool HasRings() {
-  uint32_t hw = LoadRelaxed(Stack().hdr.lgrs_hw);
+bool HasRings(Family& fam) {
+  uint32_t hw = LoadRelaxed(Stack(fam).hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadRelaxed(Stack().lgrs[i].state) != 0 && HasRings(Stack().lgrs[i])) return true;
+    if (LoadRelaxed(Stack(fam).lgrs[i].state) != 0 && HasRings(Stack(fam).lgrs[i])) return true;
   }
   return false;
 }
@@ -244,44 +249,45 @@ bool HasRings() {
 
 namespace {
 
-long WaitOnSet(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
-               Deadline until, const sigset_t* mask) {
+long WaitOnSet(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out,
+               int max, Deadline until, const sigset_t* mask) {
   SetLocal& local = LocalOf(set, idx);
-  const uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u;
+  const uint64_t kernel_ns = static_cast<uint64_t>(fam.opt.epoll_kernel_usec) * 1000u;
   const uint32_t interrupts = t_interrupts;
   long n = 0;
   auto news = [&] {
-    if (!WaiterHasNews(set.waiter_idx, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0)
+    if (!WaiterHasNews(fam, set.waiter_idx, set.listeners != 0) &&
+        LoadRelaxed(set.ready_count) == 0)
       return false;
-    n = LookOnce(call, set, idx, out, max, false);
+    n = LookOnce(fam, call, set, idx, out, max, false);
     return n != 0;
   };
   // Where accelerated events flow, the kernel's half is asked now and then; where none do, it is
   // asked once, by the sleep.
-  WireTurn();
+  WireTurn(fam);
   uint64_t now = MonotonicNs();
   bool flows = now - local.ours_ns < kSpinForNs;
   if (until.left_ns() == 0 || (flows && now - local.kernel_look_ns >= kernel_ns)) {
-    if ((n = LookOnce(call, set, idx, out, max, true)) != 0) return n;
+    if ((n = LookOnce(fam, call, set, idx, out, max, true)) != 0) return n;
   } else if (news()) {
     return n;
   }
   if (until.left_ns() == 0) return 0;
   bool swept = false;
   for (;;) {
-    if (flows && Spin(news, until)) return n;
+    if (flows && Spin(fam, news, until)) return n;
     flows = false;
     if (t_interrupts != interrupts) return -EINTR;
     Deadline end = until;
-    bool sweep = !swept && HasRings() && until.left_ns() > kIdleSweepNs;
+    bool sweep = !swept && HasRings(fam) && until.left_ns() > kIdleSweepNs;
     if (sweep) end = Deadline::AfterNs(kIdleSweepNs);
-    n = Sleep(call, set, idx, out, max, end, mask, interrupts);
+    n = Sleep(fam, call, set, idx, out, max, end, mask, interrupts);
     if (n != 0) return n;
-    n = LookOnce(call, set, idx, out, max, false);
+    n = LookOnce(fam, call, set, idx, out, max, false);
     if (n != 0) return n;
     if (until.left_ns() == 0) return 0;
     if (sweep && end.left_ns() == 0) {
-      GiveBackIdleRings();
+      GiveBackIdleRings(fam);
       swept = true;
     }
   }
@@ -289,28 +295,29 @@ long WaitOnSet(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out
 
 // Before a call returns. Others may sleep on the set: the doorbell that this call has answered was
 // for all, and what it leaves on the list is for them.
-void WakeOthers(const pstn_epoll& set) {
+void WakeOthers(Family& fam, const pstn_epoll& set) {
   if (LoadRelaxed(set.sleepers) == 0) return;
   uint32_t w = set.waiter_idx;
-  AnnounceSleep(w, true);
-  if (!WaiterHasNews(w, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return;
-  (void)RingBell(g_proc.bells, BellOf(Stack(), w));
+  AnnounceSleep(fam, w, true);
+  if (!WaiterHasNews(fam, w, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return;
+  (void)RingBell(fam.bells, BellOf(Stack(fam), w));
 }
 
 }  // namespace
 
-long SockEpollWait(int epfd, epoll_event* out, int max, Deadline until, const sigset_t* mask) {
-  const Call call(epfd);  // who waits goes on though another thread closes the number
+long SockEpollWait(Family& fam, int epfd, epoll_event* out, int max, Deadline until,
+                   const sigset_t* mask) {
+  const Call call(fam, epfd);  // who waits goes on though another thread closes the number
   uint32_t idx;
-  pstn_epoll* set = SetOf(call, &idx);
+  pstn_epoll* set = SetOf(fam, call, &idx);
   if (set == nullptr) return kPass;
   if (max <= 0) return -EINVAL;
   if (BadPointer(out)) return -EFAULT;
-  const long n = WireEvents(WaitOnSet(call, *set, idx, out, max, until, mask));
-  WakeOthers(*set);
+  const long n = WireEvents(fam, WaitOnSet(fam, call, *set, idx, out, max, until, mask));
+  WakeOthers(fam, *set);
   if (LoadRelaxed(set_local[idx].watched) != 0) {
     const ByNumber asks(call);
-    (void)Rearm(call.fd(), *set, idx);
+    (void)Rearm(fam, call.fd(), *set, idx);
   }
   return n;
 }

@@ -34,6 +34,7 @@ constexpr size_t kMaxPoll = kFdMax;
 // Kernel poll set of a call: the entries that the kernel has to watch, and the doorbell behind
 // them.
 struct KernelSet {
+  Family& fam;
   pollfd inline_fds[kInline + 2];  // two more: the doorbell, and posternd's line
   uint64_t inline_ours[kInline];
   uint32_t inline_at[kInline + 2];
@@ -48,14 +49,14 @@ struct KernelSet {
   ManyCalls calls;         // what is slept on
   bool by_number = false;  // see Left()
 
-  explicit KernelSet(const Call* of) : held(of) {}
+  KernelSet(Family& f, const Call* of) : fam(f), held(of), calls(f) {}
 
   // The endpoint that entry `i` still waits for though another thread has taken its number away.
   // Null: there is none, or the number alone counts (LookByNumber).
   pstn_ep* Left(size_t i, int fd) const {
     const uint32_t e = calls.entry(i);
     return e == 0 || by_number || AwaitUnclaimed(fd) == e ? nullptr
-                                                          : EpAt(Stack(), e & PSTN_FD_IDX);
+                                                          : EpAt(Stack(fam), e & PSTN_FD_IDX);
   }
   bool AnyLeft(const pollfd* all, size_t n) const {
     for (size_t i = 0; i < n; i++) {
@@ -111,14 +112,14 @@ bool KernelSet::Fill(pollfd* all, size_t n) {
   for (size_t i = 0; i < n; i++) {
     pstn_ep* const left = Left(i, all[i].fd);
     const int fd = left != nullptr ? calls.parked(i) : held != nullptr ? held->fd() : all[i].fd;
-    const Call call(fd);
+    const Call call(fam, fd);
     pstn_ep* ep = OursForPoll(*this, call, left);
     bool listens = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_LISTEN;
     listeners = listeners || listens;
     if (listens && held == nullptr && (LoadRelaxed(ep->flags) & PSTN_EPF_POLLED) == 0)
       FetchOr(ep->flags, PSTN_EPF_POLLED);
     const bool datagrams = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_KERNEL;
-    if (datagrams) kVerbs.datagram_touch(*ep);
+    if (datagrams) kVerbs.datagram_touch(fam, *ep);
     const bool hidden = left == nullptr && IsHidden(call);
     if (fd < 0 || (ep != nullptr && !listens && !datagrams) || hidden) continue;
     sets = sets || IsSetFd(fd);
@@ -128,27 +129,27 @@ bool KernelSet::Fill(pollfd* all, size_t n) {
   return listeners;
 }
 
-short Answer(pstn_ep& ep, short events) {
-  uint32_t mask = Readiness(ep);
+short Answer(Family& fam, pstn_ep& ep, short events) {
+  uint32_t mask = Readiness(fam, ep);
   // EPOLL* and POLL* have the same values on Linux.
   return static_cast<short>(
       mask & (static_cast<uint32_t>(static_cast<uint16_t>(events)) | POLLERR | POLLHUP));
 }
 
 // A set's doorbell may have rung for news that are no event, or for one that is over.
-bool StillReadable(pollfd one) {
-  SockEpollWatch(one.fd);
+bool StillReadable(Family& fam, pollfd one) {
+  SockEpollWatch(fam, one.fd);
   return sys::Call(SYS_poll, &one, 1L, 0L) != 0;
 }
 
 // One look at everything. Returns how many are ready; fills revents.
-long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
+long LookOnce(Family& fam, pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
   long ready = 0;
   bool listeners = false;
   for (size_t i = 0; i < n; i++) {
     fds[i].revents = 0;
     pstn_ep* const left = k.Left(i, fds[i].fd);
-    const Call call(left != nullptr ? -1 : fds[i].fd);
+    const Call call(fam, left != nullptr ? -1 : fds[i].fd);
     pstn_ep* ep = OursForPoll(k, call, left);
     if (ep == nullptr) {
       if (left == nullptr && IsHidden(call))
@@ -156,20 +157,20 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
       continue;
     }
     if (LoadRelaxed(ep->state) == PSTN_EP_LISTEN && !listeners) {
-      kVerbs.admit_syns(1);
+      kVerbs.admit_syns(fam, 1);
       listeners = true;
     }
-    fds[i].revents = Answer(*ep, fds[i].events);
+    fds[i].revents = Answer(fam, *ep, fds[i].events);
     if (fds[i].revents != 0) ready++;
     if ((fds[i].events & POLLOUT) != 0 && (fds[i].revents & POLLOUT) == 0 &&
         LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
       ConnEnd e;
-      if (Resolve(*ep, e)) FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+      if (Resolve(fam, *ep, e)) FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
     }
   }
   if (k.count == 0 || !ask_kernel) return ready;
   for (size_t i = 0; k.sets && i < k.count; i++) {
-    if (IsSetFd(k.fds[i].fd)) SockEpollWatch(k.fds[i].fd);
+    if (IsSetFd(k.fds[i].fd)) SockEpollWatch(fam, k.fds[i].fd);
   }
   const ByNumber asks(k.held);
   k.Renumber();
@@ -177,7 +178,7 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
   if (r < 0) return ready != 0 ? ready : r;
   for (size_t i = 0; i < k.count && r > 0; i++) {
     if (k.fds[i].revents == 0) continue;
-    if (k.sets && IsSetFd(k.fds[i].fd) && !StillReadable(k.fds[i])) {
+    if (k.sets && IsSetFd(k.fds[i].fd) && !StillReadable(fam, k.fds[i])) {
       r--;
       continue;
     }
@@ -197,89 +198,90 @@ long LookOnce(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
 
 // At what the numbers mean by now. As in the kernel, which looks so when poll() wakes: because of a
 // file that it began to wait for, a signal, or the time.
-long LookByNumber(pollfd* fds, size_t n, KernelSet& k) {
+long LookByNumber(Family& fam, pollfd* fds, size_t n, KernelSet& k) {
   k.by_number = true;  // from now on: if nothing is ready, what the numbers mean is waited for, too
   k.Fill(fds, n);
-  return LookOnce(fds, n, k, true);
+  return LookOnce(fam, fds, n, k, true);
 }
 
 // A look of a poll() that waits.
-long LookAgain(pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
-  const long ready = LookOnce(fds, n, k, ask_kernel);
-  return ready != 0 && k.AnyLeft(fds, n) ? LookByNumber(fds, n, k) : ready;
+long LookAgain(Family& fam, pollfd* fds, size_t n, KernelSet& k, bool ask_kernel) {
+  const long ready = LookOnce(fam, fds, n, k, ask_kernel);
+  return ready != 0 && k.AnyLeft(fds, n) ? LookByNumber(fam, fds, n, k) : ready;
 }
 
 // Asks the endpoints to post, those that are held (SockPoll): another thread may have closed a
 // number, and it may be another socket's.
-void Register(uint32_t waiter, const pollfd* fds, size_t n, KernelSet& k) {
+void Register(Family& fam, uint32_t waiter, const pollfd* fds, size_t n, KernelSet& k) {
   for (size_t i = 0; i < n; i++) {
     k.ours[i] = 0;
     pstn_ep* const left = k.Left(i, fds[i].fd);
-    const Call call(left != nullptr ? -1 : fds[i].fd);
+    const Call call(fam, left != nullptr ? -1 : fds[i].fd);
     pstn_ep* ep = OursForPoll(k, call, left);
     // Ours only since poll() began to wait: the next look finds it.
     if (ep == nullptr || (left == nullptr && k.calls.is_open() && k.calls.entry(i) != call.entry()))
       continue;
     Guard g(ep->item_lock);
-    k.ours[i] = static_cast<uint64_t>(LoadRelaxed(ep->gen)) << 32 | (EpIdx(Stack(), *ep) + 1);
+    k.ours[i] = static_cast<uint64_t>(LoadRelaxed(ep->gen)) << 32 | (EpIdx(Stack(fam), *ep) + 1);
     ep->pollers++;
     ep->poller = static_cast<uint16_t>(ep->poller + waiter);
-    RenotifyLocked(*ep);
+    RenotifyLocked(fam, *ep);
   }
 }
-void Unregister(uint32_t waiter, size_t n, const KernelSet& k) {
+void Unregister(Family& fam, uint32_t waiter, size_t n, const KernelSet& k) {
   for (size_t i = 0; i < n; i++) {
     if (k.ours[i] == 0) continue;
-    pstn_ep& ep = Stack().eps[static_cast<uint32_t>(k.ours[i]) - 1];
+    pstn_ep& ep = Stack(fam).eps[static_cast<uint32_t>(k.ours[i]) - 1];
     Guard g(ep.item_lock);
     if (LoadRelaxed(ep.gen) != k.ours[i] >> 32 || ep.pollers == 0) continue;
     ep.pollers--;
     ep.poller = static_cast<uint16_t>(ep.poller - waiter);
-    RenotifyLocked(ep);
+    RenotifyLocked(fam, ep);
   }
 }
 
 // What a poll() that slept leaves behind, taken back.
-void GetUp(const Bed& bed, size_t n, KernelSet& k) {
-  AnnounceSleep(bed.waiter, false);
-  SpreadPosts();  // it may have been rung for all
-  Unregister(bed.waiter, n, k);
-  StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 0u);
-  MarkWaiter(bed.waiter, 0);
-  GiveBed(bed);
+void GetUp(Family& fam, const Bed& bed, size_t n, KernelSet& k) {
+  AnnounceSleep(fam, bed.waiter, false);
+  SpreadPosts(fam);  // it may have been rung for all
+  Unregister(fam, bed.waiter, n, k);
+  StoreRelaxed(Stack(fam).waiters[bed.waiter].wants_syn, 0u);
+  MarkWaiter(fam, bed.waiter, 0);
+  GiveBed(fam, bed);
   k.calls.End();
   k.Release();
 }
 
 // Sleeps until something may have happened, or the time is up. 0, or -errno of the kernel's call.
-long Sleep(const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
+long Sleep(Family& fam, const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
            const Deadline& until, const sigset_t* mask, uint32_t interrupts) {
-  AnnounceSleep(bed.waiter, true);
+  AnnounceSleep(fam, bed.waiter, true);
   long r = 0;
-  if (!WaiterHasNews(bed.waiter, listeners) && LookAgain(fds, n, k, false) == 0) {
-    Count(Stack().hdr, kCounterSleeps);
+  if (!WaiterHasNews(fam, bed.waiter, listeners) && LookAgain(fam, fds, n, k, false) == 0) {
+    Count(Stack(fam).hdr, kCounterSleeps);
     k.fds[k.count] = {bed.bell, POLLIN, 0};
     // A listener also hears from posternd: a first contact, or that it has to be reached again.
-    k.fds[k.count + 1] = {LoadRelaxed(g_proc.ctl_fd), POLLIN, 0};
-    bool retry = listeners && LoadRelaxed(g_proc.ctl_fd) < 0;
+    k.fds[k.count + 1] = {LoadRelaxed(fam.ctl_fd), POLLIN, 0};
+    bool retry = listeners && LoadRelaxed(fam.ctl_fd) < 0;
     const Deadline sleep = SleepUntil(until);
     timespec left = sleep.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
-    const WireSleep wire;
+    const WireSleep wire(fam);
     const ByNumber asks(k.held);
     k.Renumber();
     r = Cancellable(
+        fam,
         [&] {
           return SleepUnlessInterrupted(interrupts, bed.waiter, [&] {
             return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u),
                              sleep.never() && !retry ? nullptr : &left, mask, 8L);
           });
         },
-        [&] { GetUp(bed, n, k); });
-    if (retry) CtlReconnect();
+        [&] { GetUp(fam, bed, n, k); });
+    if (retry) CtlReconnect(fam);
     if (r > 0 && k.fds[k.count].revents != 0) DrainBell(bed.bell);
   }
-  AnnounceSleep(bed.waiter, false);
-  StoreRelaxed(Stack().waiters[bed.waiter].posted, 0u);
+  AnnounceSleep(fam, bed.waiter, false);
+  StoreRelaxed(Stack(fam).waiters[bed.waiter].posted, 0u);
   return r < 0 ? r : 0;
 }
 
@@ -289,51 +291,52 @@ uint32_t nappers = 0;  // (a)
 constexpr uint64_t kNapOfEachNs = 200'000, kLongestNapNs = 50'000'000;
 
 // The stack has no waiter left whom peers could wake: looks again and again, and sleeps in between.
-long PollByNaps(pollfd* fds, size_t n, KernelSet& k, const Deadline& until, const sigset_t* mask,
-                uint32_t interrupts) {
+long PollByNaps(Family& fam, pollfd* fds, size_t n, KernelSet& k, const Deadline& until,
+                const sigset_t* mask, uint32_t interrupts) {
   constexpr uint64_t kFirstNs = 50'000;
   for (uint64_t nap_ns = kFirstNs;; nap_ns *= 2) {
-    const long ready = LookAgain(fds, n, k, true);
+    const long ready = LookAgain(fam, fds, n, k, true);
     if (ready != 0 || until.left_ns() == 0) return ready;
     if (t_interrupts != interrupts) return -EINTR;
     nap_ns = std::min({nap_ns, (FetchAdd(nappers, 1u) + 1) * kNapOfEachNs, kLongestNapNs});
     timespec nap = until.LeftTimespec(nap_ns);
     long r;
     {
-      const WireSleep wire;
+      const WireSleep wire(fam);
       const ByNumber asks(k.held);
       k.Renumber();
-      r = Cancellable([&] { return sys::Call(SYS_ppoll, k.fds, k.count, &nap, mask, 8L); },
-                      [&] {
-                        FetchSub(nappers, 1u);
-                        k.calls.End();
-                        k.Release();
-                      });
+      r = Cancellable(
+          fam, [&] { return sys::Call(SYS_ppoll, k.fds, k.count, &nap, mask, 8L); },
+          [&] {
+            FetchSub(nappers, 1u);
+            k.calls.End();
+            k.Release();
+          });
     }
     FetchSub(nappers, 1u);
-    CtlDrain();
+    CtlDrain(fam);
     (void)k.Fill(fds, n);
     if (r >= 0) continue;
-    const long found = LookAgain(fds, n, k, true);
+    const long found = LookAgain(fam, fds, n, k, true);
     return found != 0 ? found : r;
   }
 }
 
 // What ends a poll() that has nothing: the time, or a signal. Numbers that were taken away
 // meanwhile are looked at once more.
-long Last(pollfd* fds, size_t n, KernelSet& k, long ready) {
+long Last(Family& fam, pollfd* fds, size_t n, KernelSet& k, long ready) {
   if (ready > 0 || !k.AnyLeft(fds, n)) return ready;
-  const long found = LookByNumber(fds, n, k);
+  const long found = LookByNumber(fam, fds, n, k);
   return found != 0 ? found : ready;
 }
 
 // Clears this waiter's bits: poll() looks at every descriptor anyway.
-void ClearNews(uint32_t waiter) {
-  SpreadPosts();
-  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack().hdr.lgrs_hw); i++) {
-    uint8_t* lgr = LgrBase(g_proc.view, i);
-    if (lgr == nullptr || LoadAcquire(Stack().lgrs[i].state) == 0) continue;
-    pstn_evmap& map = LgrEvmap(lgr, Stack().lgrs[i].side, waiter);
+void ClearNews(Family& fam, uint32_t waiter) {
+  SpreadPosts(fam);
+  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack(fam).hdr.lgrs_hw); i++) {
+    uint8_t* lgr = LgrBase(fam.view, i);
+    if (lgr == nullptr || LoadAcquire(Stack(fam).lgrs[i].state) == 0) continue;
+    pstn_evmap& map = LgrEvmap(lgr, Stack(fam).lgrs[i].side, waiter);
     if (LoadRelaxed(map.summary) == 0) continue;
     uint64_t words = Exchange(map.summary, 0u);
     for (; words != 0; words &= words - 1) Exchange(map.leaf[__builtin_ctzll(words)], 0u);
@@ -349,72 +352,74 @@ long LetIn(const sigset_t* mask) {
 
 }  // namespace
 
-bool AnyOurs(pollfd* fds, size_t n) {
+bool AnyOurs(Family& fam, pollfd* fds, size_t n) {
   for (size_t i = 0; i < n; i++) {
     const uint32_t entry = FdMeans(fds[i].fd), kind = entry & PSTN_FD_KIND;
     // What is the kernel's is so for good; a guess that is wrong costs a look.
-    const pstn_ep* ep = kind == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+    const pstn_ep* ep = kind == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
     if (kind == PSTN_FD_EPOLL || (ep != nullptr && AnswersFor(*ep))) return true;
   }
   return false;
 }
 
-long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask, const Call* held,
-              bool* slept) {
+long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t* mask,
+              const Call* held, bool* slept) {
   if (n > kMaxPoll) return -EINVAL;
-  KernelSet k(held);
+  KernelSet k(fam, held);
   if (!k.Reserve(n)) return -ENOMEM;
   bool listeners = k.Fill(fds, n);
-  if (LoadRelaxed(g_proc.ctl_fd) >= 0 && !DaemonAlive()) CtlReconnect();
-  WireTurn();
-  long ready = LookOnce(fds, n, k, true);
+  if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam)) CtlReconnect(fam);
+  WireTurn(fam);
+  long ready = LookOnce(fam, fds, n, k, true);
   if (ready != 0) return ready;
   if (until.left_ns() == 0) return mask != nullptr ? LetIn(mask) : 0;
   uint32_t interrupts = t_interrupts;
-  uint64_t kernel_ns = static_cast<uint64_t>(g_proc.opt.epoll_kernel_usec) * 1000u,
+  uint64_t kernel_ns = static_cast<uint64_t>(fam.opt.epoll_kernel_usec) * 1000u,
            last = MonotonicNs();
   auto look = [&] {
     bool ask = k.count != 0 && MonotonicNs() - last >= kernel_ns;
     if (ask) last = MonotonicNs();
-    ready = LookAgain(fds, n, k, ask);
+    ready = LookAgain(fam, fds, n, k, ask);
     return ready != 0;
   };
   // Held from before it waits, as by the kernel's poll().
   if (held == nullptr) (void)k.calls.Begin(n, [&](size_t i) { return fds[i].fd; });
-  if (Spin(look, until)) return ready;
-  if (t_interrupts != interrupts) return Last(fds, n, k, -EINTR);
+  if (Spin(fam, look, until)) return ready;
+  if (t_interrupts != interrupts) return Last(fam, fds, n, k, -EINTR);
   if (slept != nullptr) *slept = true;
 
-  Bed bed = TakeBed();
+  Bed bed = TakeBed(fam);
   if (bed.waiter == PSTN_NONE)
-    return Last(fds, n, k, PollByNaps(fds, n, k, until, mask, interrupts));
-  StoreRelaxed(Stack().waiters[bed.waiter].wants_syn, 1u);
-  Register(bed.waiter, fds, n, k);  // which may bring link groups that this process had not mapped
-  MarkWaiter(bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
+    return Last(fam, fds, n, k, PollByNaps(fam, fds, n, k, until, mask, interrupts));
+  StoreRelaxed(Stack(fam).waiters[bed.waiter].wants_syn, 1u);
+  Register(fam, bed.waiter, fds, n,
+           k);  // which may bring link groups that this process had not mapped
+  MarkWaiter(fam, bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
   for (;;) {
-    ClearNews(bed.waiter);
-    ready = LookAgain(fds, n, k, true);
+    ClearNews(fam, bed.waiter);
+    ready = LookAgain(fam, fds, n, k, true);
     if (ready != 0 || until.left_ns() == 0) break;
     if (t_interrupts != interrupts) {
       ready = -EINTR;
       break;
     }
-    long r = Sleep(bed, fds, n, k, listeners, until, mask, interrupts);
-    CtlDrain();
+    long r = Sleep(fam, bed, fds, n, k, listeners, until, mask, interrupts);
+    CtlDrain(fam);
     listeners = k.Fill(fds, n);  // one of ours may have become the kernel's
-    MarkWaiter(bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
+    MarkWaiter(fam, bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
     if (r == 0) continue;
     // As in the kernel: what a look finds counts for more than the signal that has ended the sleep.
-    ready = LookAgain(fds, n, k, true);
+    ready = LookAgain(fam, fds, n, k, true);
     if (ready == 0) ready = r;
     break;
   }
-  ready = Last(fds, n, k, ready);
-  GetUp(bed, n, k);
+  ready = Last(fam, fds, n, k, ready);
+  GetUp(fam, bed, n, k);
   return ready;
 }
 
-long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const sigset_t* mask) {
+long SockSelect(Family& fam, int n, fd_set* r, fd_set* w, fd_set* x, Deadline until,
+                const sigset_t* mask) {
   if (n < 0) return -EINVAL;
   constexpr short kIn =
       POLLRDNORM | POLLRDBAND | POLLIN | POLLHUP | POLLERR | POLLNVAL;  // as the kernel's select
@@ -448,7 +453,7 @@ long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const si
     fds[at++] = {fd, static_cast<short>(events), 0};
   }
   bool slept = false;
-  long ready = WireEvents(SockPoll(fds, count, until, mask, nullptr, &slept));
+  long ready = WireEvents(fam, SockPoll(fam, fds, count, until, mask, nullptr, &slept));
   long result = ready;
   // A number that is closed while select() sleeps is ready for all.
   for (size_t i = 0; i < count && ready >= 0 && !slept; i++) {

@@ -12,9 +12,10 @@ namespace postern {
 
 // `held`: accept() and recv() wait for what they have, whatever becomes of its number. `slept`: set
 // when it had to.
-long SockPoll(pollfd* fds, size_t n, Deadline until, const sigset_t* mask,
+long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t* mask,
               const Call* held = nullptr, bool* slept = nullptr);
-long SockSelect(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const sigset_t* mask);
-bool AnyOurs(pollfd* fds, size_t n);
+long SockSelect(Family& fam, int n, fd_set* r, fd_set* w, fd_set* x, Deadline until,
+                const sigset_t* mask);
+bool AnyOurs(Family& fam, pollfd* fds, size_t n);
 
 }  // namespace postern

@@ -11,26 +11,26 @@
 
 namespace postern {
 
-bool SpinAllowed();
+bool SpinAllowed(Family& fam);
 void SpinLost();
 void SpinKept();
 
 // Spins while `ready()` is false, as options and the load of this CPU allow. True: it became ready.
 template <typename Ready>
-bool Spin(Ready ready, const Deadline& until) {
-  if (!SpinAllowed()) return ready();
+bool Spin(Family& fam, Ready ready, const Deadline& until) {
+  if (!SpinAllowed(fam)) return ready();
   const uint64_t start = MonotonicNs();
-  const uint64_t budget = static_cast<uint64_t>(g_proc.opt.spin_usec) * 1000u;
+  const uint64_t budget = static_cast<uint64_t>(fam.opt.spin_usec) * 1000u;
   const uint32_t interrupts = t_interrupts;
   uint64_t now = start;
   do {
     for (int i = 0; i < 40; i++) {
       if (ready()) return true;
       CpuRelax();
-      if (i % 4 == 0) WireTurn();
+      if (i % 4 == 0) WireTurn(fam);
     }
     if (t_interrupts != interrupts) return false;
-    if (g_proc.opt.spin_yield != 0 && now - start > 4000) {
+    if (fam.opt.spin_yield != 0 && now - start > 4000) {
       // Whoever else wants this CPU gets it. If somebody did, spinning only stands in the way.
       uint64_t before = MonotonicNs();
       (void)sys::Call(SYS_sched_yield);

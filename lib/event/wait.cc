@@ -3,7 +3,6 @@
 #include <cerrno>
 
 #include "base/clock.h"
-#include "base/local_lock.h"
 #include "base/sys.h"
 #include "control/control_smc.h"
 #include "endpoint/posts.h"
@@ -12,6 +11,7 @@
 #include "family/family.h"
 #include "family/fdtab.h"
 #include "family/interrupts.h"
+#include "family/local_lock.h"
 
 namespace postern {
 
@@ -42,8 +42,8 @@ uint32_t beds_count;
 
 }  // namespace
 
-bool SpinAllowed() {
-  if (g_proc.opt.spin_usec == 0) return false;
+bool SpinAllowed(Family& fam) {
+  if (fam.opt.spin_usec == 0) return false;
   if (no_spin_until_ns == 0) return true;
   if (MonotonicNs() < no_spin_until_ns) return false;
   no_spin_until_ns = 0;
@@ -57,10 +57,10 @@ void SpinLost() {
   no_spin_until_ns = MonotonicNs() + (kNoSpinNs << spins_lost);
 }
 
-int NewBell(uint32_t waiter) {
-  const BellName name = BellOf(Stack(), waiter);
-  if (LoadRelaxed(Stack().hdr.wide_bells) == 0) return OpenBell(name);
-  const int bell = CtlBell(name);
+int NewBell(Family& fam, uint32_t waiter) {
+  const BellName name = BellOf(Stack(fam), waiter);
+  if (LoadRelaxed(Stack(fam).hdr.wide_bells) == 0) return OpenBell(name);
+  const int bell = CtlBell(fam, name);
   if (bell >= 0 || bell == -EADDRINUSE) return bell;
   StoreRelaxed(narrow_bells, 1u);
   return OpenBell(name);
@@ -73,14 +73,14 @@ Deadline SleepUntil(const Deadline& until) {
 
 // A waiter's name may still be held, by a fork that inherited the doorbell of the waiter's last
 // owner: such a waiter is passed over, and stays for later.
-Bed MakeBed(uint32_t owner_slot) {
-  pstn_stack& s = Stack();
+Bed MakeBed(Family& fam, uint32_t owner_slot) {
+  pstn_stack& s = Stack(fam);
   Bed bed;
   uint32_t passed_over = PSTN_NONE;  // chained like the free ones
   for (;;) {
-    bed.waiter = TakeWaiter(s, g_proc.whom);
+    bed.waiter = TakeWaiter(s, fam.whom);
     if (bed.waiter != PSTN_NONE) StoreRelaxed(s.waiters[bed.waiter].nonce, NewUuid().lo);
-    bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(NewBell(bed.waiter));
+    bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(NewBell(fam, bed.waiter));
     if (bed.bell != -EADDRINUSE) break;
     StoreRelaxed(s.waiters[bed.waiter].next, passed_over);
     passed_over = bed.waiter;
@@ -103,34 +103,35 @@ Bed MakeBed(uint32_t owner_slot) {
   return bed;
 }
 
-static void ReleaseWaiter(uint32_t waiter) {
-  MarkWaiter(waiter, 0);
-  StoreRelease(Stack().waiters[waiter].state, 0u);
-  GiveWaiter(Stack(), waiter);
+static void ReleaseWaiter(Family& fam, uint32_t waiter) {
+  MarkWaiter(fam, waiter, 0);
+  StoreRelease(Stack(fam).waiters[waiter].state, 0u);
+  GiveWaiter(Stack(fam), waiter);
 }
 
-void UnmakeBed(const Bed& bed) {
+void UnmakeBed(Family& fam, const Bed& bed) {
   CloseInternal(bed.bell);
-  ReleaseWaiter(bed.waiter);
+  ReleaseWaiter(fam, bed.waiter);
 }
 
-void ReleaseWaitersOf(uint32_t slot) {
-  pstn_stack& s = Stack();
+void ReleaseWaitersOf(Family& fam, uint32_t slot) {
+  pstn_stack& s = Stack(fam);
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].state) != 0 && s.waiters[w].owner_slot == slot) ReleaseWaiter(w);
+    if (LoadRelaxed(s.waiters[w].state) != 0 && s.waiters[w].owner_slot == slot)
+      ReleaseWaiter(fam, w);
   }
 }
 
-Bed TakeBed() {
+Bed TakeBed(Family& fam) {
   {
     Guard g(beds_lock);
     if (beds_count != 0) return beds[--beds_count];
   }
-  return MakeBed(g_proc.slot);
+  return MakeBed(fam, fam.slot);
 }
 
-void GiveBed(const Bed& bed) {
+void GiveBed(Family& fam, const Bed& bed) {
   if (bed.waiter == PSTN_NONE) return;
   {
     Guard g(beds_lock);
@@ -139,7 +140,7 @@ void GiveBed(const Bed& bed) {
       return;
     }
   }
-  UnmakeBed(bed);
+  UnmakeBed(fam, bed);
 }
 
 // The parent's beds are the parent's: the child closes its copies of the bells.
@@ -149,20 +150,20 @@ void BedsAfterFork() {
   no_spin_until_ns = 0;
 }
 
-void AnnounceSleep(uint32_t waiter, bool sleeps) {
-  EachLgr([&](uint8_t* lgr, const pstn_lgr_ref& ref) {
+void AnnounceSleep(Family& fam, uint32_t waiter, bool sleeps) {
+  EachLgr(fam, [&](uint8_t* lgr, const pstn_lgr_ref& ref) {
     const uint32_t side = LoadRelaxed(ref.side) & 1u;
     uint32_t& flag = LgrEvmap(lgr, side, waiter).sleeping;
     if (sleeps || LoadRelaxed(flag) != 0) StoreRelease(flag, sleeps ? 1u : 0u);  // the bell's name
   });
-  StoreRelaxed(Stack().waiters[waiter].sleeping, sleeps ? 1u : 0u);
+  StoreRelaxed(Stack(fam).waiters[waiter].sleeping, sleeps ? 1u : 0u);
   if (sleeps) FullFence();  // [F1]: the caller looks once more
 }
 
-bool WaiterHasNews(uint32_t waiter, bool syn) {
-  if (LoadRelaxed(Stack().waiters[waiter].posted) != 0) return true;
+bool WaiterHasNews(Family& fam, uint32_t waiter, bool syn) {
+  if (LoadRelaxed(Stack(fam).waiters[waiter].posted) != 0) return true;
   bool news = false;
-  EachLgr([&](uint8_t* lgr, const pstn_lgr_ref& ref) {
+  EachLgr(fam, [&](uint8_t* lgr, const pstn_lgr_ref& ref) {
     const uint32_t side = LoadRelaxed(ref.side) & 1u;
     news = news || LoadRelaxed(LgrEvmap(lgr, side, waiter).summary) != 0 ||
            LoadRelaxed(LgrEvmap(lgr, side, PSTN_EVMAP_ALL).summary) != 0 ||
@@ -176,8 +177,8 @@ namespace {
 // Gives back the transmit ring of connection `c`, if it is drained and, with kUnused, has not
 // been written to since the sweep last came by.
 enum class Sweep : uint8_t { kAll, kUnused };
-void SweepConn(uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which) {
-  pstn_stack& s = Stack();
+void SweepConn(Family& fam, uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which) {
+  pstn_stack& s = Stack(fam);
   pstn_lgr_ref& ref = s.lgrs[idx];
   uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);
   if (ep_idx == 0 || ep_idx > PSTN_EPS) return;
@@ -196,11 +197,11 @@ void SweepConn(uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which) {
   Unlock(ep.tx.lock);
 }
 
-void SweepLgr(uint32_t idx, uint8_t* lgr) {
-  pstn_lgr_ref& ref = Stack().lgrs[idx];
+void SweepLgr(Family& fam, uint32_t idx, uint8_t* lgr) {
+  pstn_lgr_ref& ref = Stack(fam).lgrs[idx];
   if (LoadRelaxed(ref.zombies) != 0) SweepZombies(ref, lgr);
   for (uint32_t c = 0; c < PSTN_CONNS && LoadRelaxed(ref.rings) != 0; c++)
-    SweepConn(idx, lgr, c, Sweep::kAll);
+    SweepConn(fam, idx, lgr, c, Sweep::kAll);
   if (WarmBytes(ref) != 0) DropWarm(ref, lgr);
 }
 
@@ -211,22 +212,22 @@ constexpr uint32_t kSweepStep = 4;
 
 // A ring has just been attached. Where many are, a few others are looked at in turn, so that
 // connections that have fallen silent do not keep theirs: they get a second chance, then lose it.
-void GiveBackSome(const ConnEnd& e) {
+void GiveBackSome(Family& fam, const ConnEnd& e) {
   if (LoadRelaxed(e.ref->rings) <= kRingsFree) return;
   uint32_t hw = LoadRelaxed(LgrHdr(e.lgr).conns_hw);
   if (hw == 0 || hw > PSTN_CONNS) return;
   for (uint32_t i = 0; i < kSweepStep; i++) {
     uint32_t hand = FetchAdd(e.ref->sweep_hand, 1u) % hw;
-    if (hand != e.ep->conn_idx) SweepConn(e.ep->lgr_idx, e.lgr, hand, Sweep::kUnused);
+    if (hand != e.ep->conn_idx) SweepConn(fam, e.ep->lgr_idx, e.lgr, hand, Sweep::kUnused);
   }
 }
 
-void GiveBackIdleRings() {
-  uint32_t hw = LoadRelaxed(Stack().hdr.lgrs_hw);
+void GiveBackIdleRings(Family& fam) {
+  uint32_t hw = LoadRelaxed(Stack(fam).hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadAcquire(Stack().lgrs[i].state) == 0) continue;
-    uint8_t* lgr = LgrBase(g_proc.view, i);
-    if (lgr != nullptr) SweepLgr(i, lgr);
+    if (LoadAcquire(Stack(fam).lgrs[i].state) == 0) continue;
+    uint8_t* lgr = LgrBase(fam.view, i);
+    if (lgr != nullptr) SweepLgr(fam, i, lgr);
   }
 }
 

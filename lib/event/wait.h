@@ -16,21 +16,21 @@ struct Bed {
   int bell = -1;
 };
 // A doorbell for a waiter of ours, which peers wherever they are can ring. fd or -errno.
-int NewBell(uint32_t waiter);
+int NewBell(Family& fam, uint32_t waiter);
 // How long a sleep may last that ends at `until`.
 Deadline SleepUntil(const Deadline& until);
-Bed MakeBed(uint32_t owner_slot);  // PSTN_NONE: it belongs to an event set
-void UnmakeBed(const Bed& bed);
+Bed MakeBed(Family& fam, uint32_t owner_slot);  // PSTN_NONE: it belongs to an event set
+void UnmakeBed(Family& fam, const Bed& bed);
 // Those of a process that has ended, or become another program.
-void ReleaseWaitersOf(uint32_t slot);
-Bed TakeBed();  // made, or kept from before
-void GiveBed(const Bed& bed);
+void ReleaseWaitersOf(Family& fam, uint32_t slot);
+Bed TakeBed(Family& fam);  // made, or kept from before
+void GiveBed(Family& fam, const Bed& bed);
 void BedsAfterFork();  // and what else the parent's threads held or waited for
 // Says (or takes back) in every place where news for `waiter` arrives that it sleeps.
-void AnnounceSleep(uint32_t waiter, bool sleeps);
+void AnnounceSleep(Family& fam, uint32_t waiter, bool sleeps);
 // Something for `waiter` that a look has not yet taken?
-bool WaiterHasNews(uint32_t waiter, bool syn);
-void GiveBackIdleRings();
-void GiveBackSome(const ConnEnd& e);
+bool WaiterHasNews(Family& fam, uint32_t waiter, bool syn);
+void GiveBackIdleRings(Family& fam);
+void GiveBackSome(Family& fam, const ConnEnd& e);
 
 }  // namespace postern

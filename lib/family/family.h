@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// family.h - what one process knows: its view of the stack, its line to posternd.
+// family.h - a process's part in a family: its view of the stack, its line to posternd.
 //
-// The one place of global mutable state. Everything that other processes must see is in the stack;
-// what is here can be rebuilt from it (exec does so).
+// Everything that other processes must see is in the stack; what is here can be rebuilt from it
+// (exec does so). A process may have several, each with a stack of its own: whoever needs one is
+// given it. The preloaded library's is in sock/own_family.h.
 #pragma once
 
 #include "base/lock.h"
@@ -18,7 +19,7 @@ namespace postern {
 inline constexpr uint32_t kFdMax = 1u << 20;  // the kernel's default fs.nr_open
 inline constexpr long kPass = -4096;          // "not ours: let the kernel do it"
 
-struct Process {
+struct Family {
   StackView view;
   uint32_t slot = PSTN_NONE;
   int stack_fd = -1;
@@ -48,16 +49,15 @@ struct Process {
 inline constexpr uint32_t kAttendHeld = 1;   // one may have connections to fetch (pstn_ep.held)
 inline constexpr uint32_t kAttendAgain = 2;  // tell posternd of them once more
 inline constexpr uint32_t kAttendVi = 4;     // there may be a VI for those that have found none
-extern Process g_proc;
-inline pstn_stack& Stack() { return *g_proc.view.s; }
+inline pstn_stack& Stack(Family& fam) { return *fam.view.s; }
 
 // Makes the stack at the first use. False if it can't be had; sockets then are the kernel's.
-inline bool EnsureStack() { return g_proc.attached || kVerbs.make_stack(); }
+inline bool EnsureStack(Family& fam) { return fam.attached || kVerbs.make_stack(fam); }
 
 // The mapping of a link group, which is made if need be; null: it can't be had.
-inline uint8_t* EnsureLgr(uint32_t idx) {
-  uint8_t* base = LgrBase(g_proc.view, idx);
-  return base != nullptr ? base : kVerbs.map_lgr(idx);
+inline uint8_t* EnsureLgr(Family& fam, uint32_t idx) {
+  uint8_t* base = LgrBase(fam.view, idx);
+  return base != nullptr ? base : kVerbs.map_lgr(fam, idx);
 }
 
 }  // namespace postern

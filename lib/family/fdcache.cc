@@ -7,11 +7,11 @@
 // else refers to (no dup, no fork) and that the kernel knows nothing of (no option, no connection).
 #include <utility>
 
-#include "base/local_lock.h"
 #include "base/sys.h"
 #include "family/family.h"
 #include "family/fdcache.h"
 #include "family/fdtab.h"
+#include "family/local_lock.h"
 
 namespace postern {
 namespace {
@@ -37,17 +37,17 @@ void Each(Fn fn) {
   }
 }
 
-void CloseAll(Shelf& shelf) {
+void CloseAll(Family& fam, Shelf& shelf) {
   for (uint32_t i = 0; i < shelf.count; i++) {
-    (void)CloseClaimed(shelf.at[i].fd);
+    (void)CloseClaimed(fam, shelf.at[i].fd);
   }
   shelf.count = 0;
 }
 
 // The peer's word decides; one that lies costs us a socket() here and there.
-bool IsOver(const CachedFd& c) {
+bool IsOver(Family& fam, const CachedFd& c) {
   if (c.lgr_idx == PSTN_NONE) return true;
-  uint8_t* base = LgrBase(g_proc.view, c.lgr_idx);
+  uint8_t* base = LgrBase(fam.view, c.lgr_idx);
   if (base == nullptr) return true;
   const pstn_conn_setup& setup = LgrConn(base, c.conn_idx).setup;
   const uint32_t state = LoadAcquire(setup.state);
@@ -58,11 +58,11 @@ bool IsOver(const CachedFd& c) {
 constexpr uint32_t kTries = 4;
 
 // The last one in; where that can't serve yet, others in turn.
-CachedFd Pop(Shelf& shelf, bool want_bound) {
+CachedFd Pop(Family& fam, Shelf& shelf, bool want_bound) {
   static uint32_t turn = 0;
   for (uint32_t i = 0; i < kTries && i < shelf.count; i++) {
     CachedFd& last = shelf.at[shelf.count - 1];
-    if (!want_bound || IsOver(last)) return shelf.at[--shelf.count];
+    if (!want_bound || IsOver(fam, last)) return shelf.at[--shelf.count];
     std::swap(last, shelf.at[turn++ % shelf.count]);
   }
   return {};
@@ -70,13 +70,13 @@ CachedFd Pop(Shelf& shelf, bool want_bound) {
 
 }  // namespace
 
-CachedFd CacheTake(uint32_t family, bool want_bound, bool cloexec) {
+CachedFd CacheTake(Family& fam, uint32_t family, bool want_bound, bool cloexec) {
   CachedFd got;
   Lock(cache_lock);
   Shelf* shelf = &ShelfFor(family, want_bound);
   if (shelf->count == 0 && !want_bound) shelf = &ShelfFor(family, true);
-  got = Pop(*shelf, want_bound);
-  if (got.fd < 0 && want_bound) got = Pop(ShelfFor(family, false), false);
+  got = Pop(fam, *shelf, want_bound);
+  if (got.fd < 0 && want_bound) got = Pop(fam, ShelfFor(family, false), false);
   Unlock(cache_lock);
   if (got.fd >= 0 && got.cloexec != cloexec) {
     if (sys::Fcntl(got.fd, F_SETFD, cloexec ? FD_CLOEXEC : 0) < 0) return {};
@@ -85,9 +85,9 @@ CachedFd CacheTake(uint32_t family, bool want_bound, bool cloexec) {
   return got;
 }
 
-bool CachePut(uint32_t family, const CachedFd& c) {
+bool CachePut(Family& fam, uint32_t family, const CachedFd& c) {
   if (c.fd <= 2) return false;  // programs count on getting 0, 1 and 2 back
-  uint64_t limit = static_cast<uint64_t>(g_proc.opt.fdcache_max);
+  uint64_t limit = static_cast<uint64_t>(fam.opt.fdcache_max);
   if (limit > kCacheMax) limit = kCacheMax;
   Guard g(cache_lock);
   Shelf& shelf = ShelfFor(family, c.port != 0);
@@ -97,13 +97,13 @@ bool CachePut(uint32_t family, const CachedFd& c) {
   return true;
 }
 
-void CacheFlush() {
+void CacheFlush(Family& fam) {
   Guard g(cache_lock);
-  Each([](Shelf& shelf) { CloseAll(shelf); });
+  Each([&fam](Shelf& shelf) { CloseAll(fam, shelf); });
 }
 
-void CacheForget() {
-  Each([](Shelf& shelf) { CloseAll(shelf); });
+void CacheForget(Family& fam) {
+  Each([&fam](Shelf& shelf) { CloseAll(fam, shelf); });
 }
 
 void CacheMarkCloexec() {

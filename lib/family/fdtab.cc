@@ -10,7 +10,6 @@
 
 namespace postern {
 
-Process g_proc;
 uint32_t g_wire_on;
 uint32_t g_fd[kFdMax];
 uint32_t g_fd_hw;
@@ -81,12 +80,12 @@ void TableForked() {
 namespace {
 
 // The chunk of the slot's table for `fd`, made if need be. Null: the stack has no more.
-pstn_fdchunk* ChunkFor(uint32_t fd, bool make) {
-  pstn_stack& s = Stack();
-  uint32_t& place = s.slots[g_proc.slot].chunk[fd / PSTN_FDCHUNK_FDS];
+pstn_fdchunk* ChunkFor(Family& fam, uint32_t fd, bool make) {
+  pstn_stack& s = Stack(fam);
+  uint32_t& place = s.slots[fam.slot].chunk[fd / PSTN_FDCHUNK_FDS];
   uint32_t idx = LoadAcquire(place);
   if (idx == PSTN_NONE && make) {
-    uint32_t fresh = TakeFdChunk(s, g_proc.whom);
+    uint32_t fresh = TakeFdChunk(s, fam.whom);
     if (fresh == PSTN_NONE) return nullptr;
     for (uint32_t& e : s.fdchunks[fresh].fd) StoreRelaxed(e, 0u);
     if (CompareExchange(place, idx, fresh)) {
@@ -100,22 +99,22 @@ pstn_fdchunk* ChunkFor(uint32_t fd, bool make) {
 
 }  // namespace
 
-void SetSharedFd(int fd, uint32_t entry) {
-  if (!g_proc.attached || static_cast<uint32_t>(fd) >= kFdMax) return;
+void SetSharedFd(Family& fam, int fd, uint32_t entry) {
+  if (!fam.attached || static_cast<uint32_t>(fd) >= kFdMax) return;
   uint32_t n = static_cast<uint32_t>(fd);
-  pstn_fdchunk* c = ChunkFor(n, entry != 0);
+  pstn_fdchunk* c = ChunkFor(fam, n, entry != 0);
   if (c != nullptr) StoreRelease(c->fd[n % PSTN_FDCHUNK_FDS], entry);
 }
 
-uint32_t SharedEntry(int fd) {
-  if (!g_proc.attached || static_cast<uint32_t>(fd) >= kFdMax) return 0;
-  const pstn_fdchunk* c = ChunkFor(static_cast<uint32_t>(fd), false);
+uint32_t SharedEntry(Family& fam, int fd) {
+  if (!fam.attached || static_cast<uint32_t>(fd) >= kFdMax) return 0;
+  const pstn_fdchunk* c = ChunkFor(fam, static_cast<uint32_t>(fd), false);
   return c != nullptr ? LoadAcquire(c->fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS]) : 0;
 }
 
-void SetFd(int fd, uint32_t entry) {
+void SetFd(Family& fam, int fd, uint32_t entry) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
-  SetSharedFd(fd, entry);
+  SetSharedFd(fam, fd, entry);
   MarkPrivate(fd, entry);  // last: another thread may claim the number now
 }
 
@@ -123,9 +122,9 @@ bool ClaimFd(int fd, uint32_t entry, uint32_t meanwhile) {
   return static_cast<uint32_t>(fd) < kFdMax && CompareExchange(g_fd[fd], entry, meanwhile);
 }
 
-long CloseClaimed(int fd) {
+long CloseClaimed(Family& fam, int fd) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return sys::Close(fd);
-  SetSharedFd(fd, 0);
+  SetSharedFd(fam, fd, 0);
   const uint32_t mine = kFdReplaced | (SelfTid() & 0xffffffu);
   MarkPrivate(fd, mine);
   const long r = sys::Close(fd);
@@ -134,7 +133,7 @@ long CloseClaimed(int fd) {
   return r;
 }
 
-void ForgetFd(int fd) { SetSharedFd(fd, 0); }
+void ForgetFd(Family& fam, int fd) { SetSharedFd(fam, fd, 0); }
 
 int MoveHigh(int fd) {
   if (fd < 0) return fd;

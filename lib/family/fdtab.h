@@ -13,10 +13,10 @@ extern uint32_t g_fd[kFdMax];
 inline uint32_t FdEntry(int fd) {  // pairs with MarkPrivate: what it names is made
   return static_cast<uint32_t>(fd) < kFdMax ? LoadAcquire(g_fd[fd]) : 0;
 }
-void MarkPrivate(int fd, uint32_t entry);  // this process's table only
-void SetSharedFd(int fd, uint32_t entry);  // the slot's table only
-void SetFd(int fd, uint32_t entry);        // both tables; the caller counts references
-uint32_t SharedEntry(int fd);              // what a number of our own stands for (call.h)
+void MarkPrivate(int fd, uint32_t entry);               // this process's table only
+void SetSharedFd(Family& fam, int fd, uint32_t entry);  // the slot's table only
+void SetFd(Family& fam, int fd, uint32_t entry);        // both tables; the caller counts references
+uint32_t SharedEntry(Family& fam, int fd);  // what a number of our own stands for (call.h)
 // A thread that changes what a number means, to the kernel and in the tables, claims it: of several
 // that would, one may. In a TableChange, for as long as that takes. The slot's table still has the
 // entry (our death would release it), until ForgetFd.
@@ -31,14 +31,14 @@ inline bool IsReplaced(uint32_t entry) {
 bool ClaimFd(int fd, uint32_t entry, uint32_t meanwhile);
 // Closes a claimed number. For the kernel it is free before this thread can say so in the table,
 // and may be another thread's by then: what that has put there stays.
-long CloseClaimed(int fd);
+long CloseClaimed(Family& fam, int fd);
 uint32_t AwaitReplaced(int fd);    // the entry, when nobody replaces it
 inline uint32_t FdMeans(int fd) {  // the same, where that is rare
   const uint32_t entry = FdEntry(fd);
   return IsReplaced(entry) ? AwaitReplaced(fd) : entry;
 }
 uint32_t AwaitUnclaimed(int fd);  // the entry, when nobody closes it either
-void ForgetFd(int fd);
+void ForgetFd(Family& fam, int fd);
 // The library's own fds: the program may neither see nor close them.
 inline bool IsInternalFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL; }
 // While a thread changes what numbers mean, to the kernel and in the tables, no other thread forks:

@@ -16,6 +16,7 @@ namespace postern {
 namespace {
 
 uint32_t pidns;  // 0: not asked yet
+const pstn_stack* marked;
 
 // A thread of that process; the leader may be a zombie, which holds nothing.
 bool ThreadLives(uint32_t pid, uint32_t tid) {
@@ -26,8 +27,8 @@ bool ThreadLives(uint32_t pid, uint32_t tid) {
 bool OwnerLives(uint32_t word) {
   const uint32_t tid = word & PSTN_LOCK_TID;
   const uint32_t mark = word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER;
-  if (mark == 0 || g_proc.view.s == nullptr) return sys::ThreadIsAlive(tid);
-  const pstn_stack& s = Stack();
+  if (mark == 0 || marked == nullptr) return sys::ThreadIsAlive(tid);
+  const pstn_stack& s = *marked;
   if (mark == PSTN_LOCK_REAPER) {
     const uint32_t there = LoadAcquire(s.hdr.reaper_pidns);
     return there != 0 && (there != OwnPidns() || sys::ThreadIsAlive(tid));
@@ -58,12 +59,14 @@ uint32_t OwnPidns() {
   return LoadRelaxed(pidns);
 }
 
-void UseLockSlot(uint32_t slot) {
+void UseLockSlot(Family& fam, uint32_t slot) {
+  marked = fam.view.s;
   g_lock_slot = slot < PSTN_SLOTS ? (slot + 1) << PSTN_LOCK_SLOT_SHIFT : 0;
   g_lock_owner_lives = OwnerLives;
 }
 
-void UseReaperLocks() {
+void UseReaperLocks(Family& fam) {
+  marked = fam.view.s;
   g_lock_slot = PSTN_LOCK_REAPER << PSTN_LOCK_SLOT_SHIFT;
   g_lock_owner_lives = MemberLives;
 }

@@ -6,9 +6,9 @@
 
 namespace postern {
 
-uint32_t OwnPidns();              // inode of this process's PID namespace; PSTN_NONE: not known
-void ForgetPidns();               // child of fork: it may be in another one
-void UseLockSlot(uint32_t slot);  // from now on this process's locks bear this slot
-void UseReaperLocks();
+uint32_t OwnPidns();  // inode of this process's PID namespace; PSTN_NONE: not known
+void ForgetPidns();   // child of fork: it may be in another one
+void UseLockSlot(Family& fam, uint32_t slot);  // from now on this process's locks bear this slot
+void UseReaperLocks(Family& fam);
 
 }  // namespace postern

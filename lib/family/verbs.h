@@ -16,46 +16,48 @@ namespace ctl {
 struct Msg;
 }
 class Interrupts;
+struct Family;
 
 // How a posternd that has come anew is asked, under the line's lock. 0 or -errno.
-using LineAsk = int (*)(ctl::Msg& m, int fd, int* reply_fd);
+using LineAsk = int (*)(Family& fam, ctl::Msg& m, int fd, int* reply_fd);
 
 struct Verbs {
   // ---- a process and its stack
-  bool (*make_stack)();                 // EnsureStack, where there is none yet
-  uint8_t* (*map_lgr)(uint32_t index);  // maps a link group; null: it can't be had
+  bool (*make_stack)(Family& fam);                   // EnsureStack, where there is none yet
+  uint8_t* (*map_lgr)(Family& fam, uint32_t index);  // maps a link group; null: it can't be had
   // ---- endpoints and event sets
-  void (*last_reference)(uint32_t entry);    // PSTN_FD_*: nobody refers to it any more
-  long (*leave_to_kernel)(int fd);           // SockExport
-  void (*admit_syns)(uint32_t looks);        // AdmitSyns
-  void (*line_lost)(uint32_t line, int fd);  // the line to posternd is about to be closed
+  void (*last_reference)(Family& fam, uint32_t entry);  // PSTN_FD_*: nobody refers to it any more
+  long (*leave_to_kernel)(Family& fam, int fd);         // SockExport
+  void (*admit_syns)(Family& fam, uint32_t looks);      // AdmitSyns
+  void (*line_lost)(Family& fam, uint32_t line,
+                    int fd);  // the line to posternd is about to be closed
   // ---- UDP sockets that the wire serves beside the kernel (offhost/datagram.h)
-  uint32_t (*datagram_readiness)(const pstn_ep& ep);
-  void (*datagram_touch)(const pstn_ep& ep);
-  long (*datagram_connect)(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
-  void (*datagram_leave)(pstn_ep& ep, Reason why);
-  bool (*datagram_closed)(pstn_ep& ep);
+  uint32_t (*datagram_readiness)(Family& fam, const pstn_ep& ep);
+  void (*datagram_touch)(Family& fam, const pstn_ep& ep);
+  long (*datagram_connect)(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
+  void (*datagram_leave)(Family& fam, pstn_ep& ep, Reason why);
+  bool (*datagram_closed)(Family& fam, pstn_ep& ep);
   // ---- what a thread does for all where the stack has VIs (family/turn.h)
-  uint32_t (*wire_poll)();
-  void (*wire_wrote)();
-  long (*wire_events)(long count);
-  void (*wire_sleeps)();
-  void (*wire_awake)();
-  void (*wire_errands)();
+  uint32_t (*wire_poll)(Family& fam);
+  void (*wire_wrote)(Family& fam);
+  long (*wire_events)(Family& fam, long count);
+  void (*wire_sleeps)(Family& fam);
+  void (*wire_awake)(Family& fam);
+  void (*wire_errands)(Family& fam);
   // ---- the wire and posternd
-  bool (*wire_reintroduce)(LineAsk ask);  // false: there is no wire to speak of
-  void (*wire_refilter)(LineAsk ask, int fd, const pstn_ep& ep);
-  void (*wire_retry)();
+  bool (*wire_reintroduce)(Family& fam, LineAsk ask);  // false: there is no wire to speak of
+  void (*wire_refilter)(Family& fam, LineAsk ask, int fd, const pstn_ep& ep);
+  void (*wire_retry)(Family& fam);
   // ---- the wire and connections (offhost/wire.h, wire_calls.h, wire_options.h)
-  Reason (*wire_connect)(int fd, pstn_ep& ep, const pstn_addr& to);
-  long (*wire_await_connected)(pstn_ep& ep, const Interrupts& since);
-  void (*wire_give_up)(pstn_ep& ep);
-  bool (*wire_is_end)(uint32_t lgr, uint32_t conn);  // the other end is behind a VI
-  void (*wire_inherit)(int fd, const pstn_ep& ep);
-  void (*wire_rehouse)(int fd, const pstn_ep& ep);
-  void (*wire_listen_again)(int fd, pstn_ep& ep);
-  void (*wire_unlisten)(pstn_ep& ep);  // nobody listens any more
-  void (*wire_leave)(pstn_ep& ep);     // others than the family go on listening
+  Reason (*wire_connect)(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to);
+  long (*wire_await_connected)(Family& fam, pstn_ep& ep, const Interrupts& since);
+  void (*wire_give_up)(Family& fam, pstn_ep& ep);
+  bool (*wire_is_end)(Family& fam, uint32_t lgr, uint32_t conn);  // the other end is behind a VI
+  void (*wire_inherit)(Family& fam, int fd, const pstn_ep& ep);
+  void (*wire_rehouse)(Family& fam, int fd, const pstn_ep& ep);
+  void (*wire_listen_again)(Family& fam, int fd, pstn_ep& ep);
+  void (*wire_unlisten)(Family& fam, pstn_ep& ep);  // nobody listens any more
+  void (*wire_leave)(Family& fam, pstn_ep& ep);     // others than the family go on listening
 };
 extern const Verbs kVerbs;
 

@@ -14,7 +14,6 @@
 #include <cstdio>
 #include <cstring>
 
-#include "base/local_lock.h"
 #include "base/sys.h"
 #include "control/named_stack.h"
 #include "control/posternd.h"
@@ -26,6 +25,7 @@
 #include "family/fdcache.h"
 #include "family/fdtab.h"
 #include "family/holder.h"
+#include "family/local_lock.h"
 #include "family/open_fds.h"
 #include "family/turn.h"
 #include "life/process.h"
@@ -35,29 +35,29 @@
 namespace postern {
 
 // What it held is released before the parent goes on, as with the kernel's descriptors.
-void ChildEnded(int pid) {
-  if (!g_proc.attached || pid <= 0) return;
-  pstn_stack& s = Stack();
+void ChildEnded(Family& fam, int pid) {
+  if (!fam.attached || pid <= 0) return;
+  pstn_stack& s = Stack(fam);
   uint32_t hw = LoadRelaxed(s.hdr.slots_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_SLOTS; i++) {
     if (LoadAcquire(s.slots[i].state) != PSTN_SL_FREE &&
         LoadRelaxed(s.slots[i].pid) == static_cast<uint32_t>(pid))
-      CtlReap(i, static_cast<uint32_t>(pid));
+      CtlReap(fam, i, static_cast<uint32_t>(pid));
   }
 }
 
 namespace {
 
 // Another thread of the parent was about to join or make a stack: the child begins anew.
-void RenewJoining() {
-  if (g_proc.attached) return;
-  if (g_proc.view.s != nullptr) UnmapStack(g_proc.view.s);
-  g_proc.view.s = nullptr;
-  CloseInternal(g_proc.stack_fd);
-  g_proc.stack_fd = -1;
-  g_proc.slot = PSTN_NONE;
+void RenewJoining(Family& fam) {
+  if (fam.attached) return;
+  if (fam.view.s != nullptr) UnmapStack(fam.view.s);
+  fam.view.s = nullptr;
+  CloseInternal(fam.stack_fd);
+  fam.stack_fd = -1;
+  fam.slot = PSTN_NONE;
 }
-PSTN_LOCK_ENTRY(init_lock, g_proc.init_lock, RenewJoining);
+PSTN_LOCK_ENTRY(init_lock, fam.init_lock, RenewJoining);
 
 // Made by this thread's last SpawnPrepare.
 constinit thread_local uint32_t embryo_slot __attribute__((tls_model("initial-exec"))) = PSTN_NONE;
@@ -111,10 +111,10 @@ bool FillSlot(pstn_slot& slot) {
   return false;
 }
 
-uint32_t TakeSlot(uint32_t state) {
-  pstn_stack& s = Stack();
+uint32_t TakeSlot(Family& fam, uint32_t state) {
+  pstn_stack& s = Stack(fam);
   Guard g(s.hdr.slot_lock);
-  for (uint32_t i = 0; i < Share(g_proc.whom, PSTN_SLOTS, 2); i++) {
+  for (uint32_t i = 0; i < Share(fam.whom, PSTN_SLOTS, 2); i++) {
     if (LoadRelaxed(s.slots[i].state) != PSTN_SL_FREE) continue;
     for (uint32_t& c : s.slots[i].chunk) StoreRelaxed(c, PSTN_NONE);
     StoreRelaxed(s.slots[i].told, 0u);
@@ -129,40 +129,40 @@ uint32_t TakeSlot(uint32_t state) {
   return PSTN_NONE;
 }
 
-void Ref(uint32_t entry) {
+void Ref(Family& fam, uint32_t entry) {
   uint32_t idx = entry & PSTN_FD_IDX;
-  if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(), idx) != nullptr) {
-    FetchAdd(Stack().eps[idx].refs, 1u);
-    FetchOr(Stack().eps[idx].flags, PSTN_EPF_DUPPED);
+  if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(fam), idx) != nullptr) {
+    FetchAdd(Stack(fam).eps[idx].refs, 1u);
+    FetchOr(Stack(fam).eps[idx].flags, PSTN_EPF_DUPPED);
   } else if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) {
-    FetchAdd(Stack().epolls[idx].refs, 1u);
+    FetchAdd(Stack(fam).epolls[idx].refs, 1u);
   }
 }
 
 // Calls fn(fd, entry) for each entry of a slot's fd table.
 template <typename Fn>
-void EachFd(const pstn_slot& slot, Fn fn) {
+void EachFd(Family& fam, const pstn_slot& slot, Fn fn) {
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = LoadAcquire(slot.chunk[c]);
     if (chunk >= PSTN_FDCHUNKS) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
-      uint32_t entry = LoadAcquire(Stack().fdchunks[chunk].fd[i]);
+      uint32_t entry = LoadAcquire(Stack(fam).fdchunks[chunk].fd[i]);
       if (entry != 0) fn(static_cast<int>(c * PSTN_FDCHUNK_FDS + i), entry);
     }
   }
 }
 
-bool CopyTable(uint32_t to) {
-  pstn_stack& s = Stack();
-  const pstn_slot& from = s.slots[g_proc.slot];
+bool CopyTable(Family& fam, uint32_t to) {
+  pstn_stack& s = Stack(fam);
+  const pstn_slot& from = s.slots[fam.slot];
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = LoadAcquire(from.chunk[c]);
     if (chunk >= PSTN_FDCHUNKS) continue;
-    uint32_t fresh = TakeFdChunk(s, g_proc.whom);
+    uint32_t fresh = TakeFdChunk(s, fam.whom);
     if (fresh == PSTN_NONE) return false;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
       uint32_t entry = LoadAcquire(s.fdchunks[chunk].fd[i]);
-      Ref(entry);
+      Ref(fam, entry);
       StoreRelaxed(s.fdchunks[fresh].fd[i], entry);
     }
     StoreRelease(s.slots[to].chunk[c], fresh);
@@ -170,31 +170,31 @@ bool CopyTable(uint32_t to) {
   return true;
 }
 
-void UseOptions() {
+void UseOptions(Family& fam) {
   auto cls = [](int64_t bytes) {
     return bytes <= PSTN_RING0_BYTES ? 0u : bytes <= PSTN_RING1_BYTES ? 1u : 2u;
   };
-  g_proc.limits.class_min = cls(g_proc.opt.ring_min);
-  g_proc.limits.class_max = cls(g_proc.opt.ring_max);
+  fam.limits.class_min = cls(fam.opt.ring_min);
+  fam.limits.class_max = cls(fam.opt.ring_max);
 }
 
-bool Join(int stack_fd, uint32_t slot) {
+bool Join(Family& fam, int stack_fd, uint32_t slot) {
   pstn_stack* s = MapStack(stack_fd);
   if (s == nullptr) return false;
-  g_proc.view.s = s;
-  g_proc.stack_fd = stack_fd;
-  g_proc.slot = slot != PSTN_NONE ? slot : TakeSlot(PSTN_SL_EMBRYO);
-  if (g_proc.slot == PSTN_NONE) {
+  fam.view.s = s;
+  fam.stack_fd = stack_fd;
+  fam.slot = slot != PSTN_NONE ? slot : TakeSlot(fam, PSTN_SL_EMBRYO);
+  if (fam.slot == PSTN_NONE) {
     UnmapStack(s);
-    g_proc.view.s = nullptr;
+    fam.view.s = nullptr;
     return false;
   }
-  UseLockSlot(g_proc.slot);
-  g_proc.bells.counters = s->hdr.counters;
-  g_proc.bells.told = &s->slots[g_proc.slot].told;
+  UseLockSlot(fam, fam.slot);
+  fam.bells.counters = s->hdr.counters;
+  fam.bells.told = &s->slots[fam.slot].told;
   g_locks_taken_over = &s->hdr.counters[kCounterLocksRecovered];
-  WatchLocks();
-  MarkPrivate(BellSender(g_proc.bells), PSTN_FD_INTERNAL);
+  WatchLocks(fam);
+  MarkPrivate(BellSender(fam.bells), PSTN_FD_INTERNAL);
   return true;
 }
 
@@ -220,13 +220,13 @@ int PassedFd(int fd, bool spawned) {
 }
 
 // After an exec each number means what it meant, or is closed. The slot's table becomes that.
-void TakeStayed(const pstn_slot& mine) {
-  EachFd(mine, [&](int i, uint32_t entry) {
+void TakeStayed(Family& fam, const pstn_slot& mine) {
+  EachFd(fam, mine, [&](int i, uint32_t entry) {
     if (sys::Fcntl(i, F_GETFD, 0) >= 0) {
       MarkPrivate(i, entry);
     } else {
-      SetFd(i, 0);
-      DropFdRef(entry);
+      SetFd(fam, i, 0);
+      DropFdRef(fam, entry);
     }
   });
 }
@@ -240,17 +240,17 @@ uint64_t CookieOf(int fd) {
   return r < 0 ? 0 : cookie;
 }
 
-pstn_ep* EpOfEntry(uint32_t entry) {
-  return (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+pstn_ep* EpOfEntry(Family& fam, uint32_t entry) {
+  return (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
 }
 
 // Whether a cookie may be that of a socket of the table: the kernel's own sockets, of which there
 // may be many, are not looked for in it.
 class CookieHints {
  public:
-  explicit CookieHints(const pstn_slot& slot) {
-    EachFd(slot, [&](int, uint32_t e) {
-      const pstn_ep* ep = EpOfEntry(e);
+  explicit CookieHints(Family& fam, const pstn_slot& slot) {
+    EachFd(fam, slot, [&](int, uint32_t e) {
+      const pstn_ep* ep = EpOfEntry(fam, e);
       if (ep != nullptr) bits_[Word(ep->cookie)] |= Bit(ep->cookie);
     });
   }
@@ -264,13 +264,13 @@ class CookieHints {
 };
 
 // The entry of slot `mine` for a socket that is open as `fd` now. Few have been moved.
-uint32_t EntryOfCookie(const pstn_slot& mine, int fd, uint64_t cookie) {
-  const uint32_t here = SharedEntry(fd);
-  const pstn_ep* ep = EpOfEntry(here);
+uint32_t EntryOfCookie(Family& fam, const pstn_slot& mine, int fd, uint64_t cookie) {
+  const uint32_t here = SharedEntry(fam, fd);
+  const pstn_ep* ep = EpOfEntry(fam, here);
   if (ep != nullptr && ep->cookie == cookie) return here;
   uint32_t found = 0;
-  EachFd(mine, [&](int, uint32_t e) {
-    const pstn_ep* other = EpOfEntry(e);
+  EachFd(fam, mine, [&](int, uint32_t e) {
+    const pstn_ep* other = EpOfEntry(fam, e);
     if (other != nullptr && other->cookie == cookie) found = e;
   });
   return found;
@@ -279,28 +279,29 @@ uint32_t EntryOfCookie(const pstn_slot& mine, int fd, uint64_t cookie) {
 // After a spawn file actions may have moved descriptors: the sockets themselves say which they are.
 // The slot's table becomes what is really open: first take, then drop, so that nothing ends
 // between.
-void TakeMoved(const pstn_slot& mine) {
-  const CookieHints hints(mine);
+void TakeMoved(Family& fam, const pstn_slot& mine) {
+  const CookieHints hints(fam, mine);
   EachOpen([&](int fd) {
     const uint64_t cookie = CookieOf(fd);
-    const uint32_t entry = cookie != 0 && hints.May(cookie) ? EntryOfCookie(mine, fd, cookie) : 0;
+    const uint32_t entry =
+        cookie != 0 && hints.May(cookie) ? EntryOfCookie(fam, mine, fd, cookie) : 0;
     if (entry == 0) return;
     MarkPrivate(fd, entry);
-    Ref(entry);
+    Ref(fam, entry);
   });
-  EachFd(mine, [&](int i, uint32_t entry) {
+  EachFd(fam, mine, [&](int i, uint32_t entry) {
     const uint32_t keep = FdEntry(i);
-    SetFd(i, 0);
+    SetFd(fam, i, 0);
     MarkPrivate(i, keep);
-    DropFdRef(entry);
+    DropFdRef(fam, entry);
   });
   for (uint32_t fd = 0; fd < LoadRelaxed(g_fd_hw); fd++) {
-    if ((g_fd[fd] & PSTN_FD_KIND) == PSTN_FD_EP) SetFd(static_cast<int>(fd), g_fd[fd]);
+    if ((g_fd[fd] & PSTN_FD_KIND) == PSTN_FD_EP) SetFd(fam, static_cast<int>(fd), g_fd[fd]);
   }
 }
 
 // POSTERN_ATTACH=<stack fd>:<slot>:<mode>[:<lgr>=<fd>]...   mode: e after exec, s after spawn
-void AttachAfterExec(const char* text) {
+void AttachAfterExec(Family& fam, const char* text) {
   const char* end = text;
   int fd = static_cast<int>(Number(end));
   if (*end != ':') return;
@@ -310,19 +311,19 @@ void AttachAfterExec(const char* text) {
   end += 2;
   fd = PassedFd(fd, spawned);
   if (fd < 0) return;
-  if (!Join(fd, static_cast<uint32_t>(slot))) return;
-  pstn_slot& mine = Stack().slots[slot];
+  if (!Join(fam, fd, static_cast<uint32_t>(slot))) return;
+  pstn_slot& mine = Stack(fam).slots[slot];
   uint32_t state = LoadAcquire(mine.state);
   bool fits =
       spawned ? state == PSTN_SL_EMBRYO
               : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
   if (!fits ||
       !FillSlot(mine)) {  // the variable was inherited by somebody for whom it was not meant
-    UnmapStack(g_proc.view.s);
-    g_proc.view.s = nullptr;
-    g_proc.slot = PSTN_NONE;
-    UseLockSlot(PSTN_NONE);
-    g_proc.stack_fd = -1;
+    UnmapStack(fam.view.s);
+    fam.view.s = nullptr;
+    fam.slot = PSTN_NONE;
+    UseLockSlot(fam, PSTN_NONE);
+    fam.stack_fd = -1;
     sys::Close(fd);
     return;
   }
@@ -333,147 +334,147 @@ void AttachAfterExec(const char* text) {
     if (*end != '=') break;
     int lgr_fd = PassedFd(static_cast<int>(Number(++end)), spawned);
     if (lgr_fd < 0) continue;
-    uint8_t* base = idx < PSTN_LGRS ? MapLgr(lgr_fd, &Stack().lgrs[idx].id) : nullptr;
+    uint8_t* base = idx < PSTN_LGRS ? MapLgr(lgr_fd, &Stack(fam).lgrs[idx].id) : nullptr;
     if (base == nullptr) continue;
     (void)sys::Fcntl(lgr_fd, F_SETFD, FD_CLOEXEC);
     MarkPrivate(lgr_fd, PSTN_FD_INTERNAL);
-    SetLgrMapping(g_proc.view, static_cast<uint32_t>(idx), base, lgr_fd);
+    SetLgrMapping(fam.view, static_cast<uint32_t>(idx), base, lgr_fd);
   }
-  g_proc.attached = true;
-  LearnNetns();
-  Count(Stack().hdr, kCounterExecs);
-  if (!spawned) ReleaseWaitersOf(static_cast<uint32_t>(slot));  // the last image's threads
+  fam.attached = true;
+  LearnNetns(fam);
+  Count(Stack(fam).hdr, kCounterExecs);
+  if (!spawned) ReleaseWaitersOf(fam, static_cast<uint32_t>(slot));  // the last image's threads
   if (spawned) {
-    TakeMoved(mine);
+    TakeMoved(fam, mine);
   } else {
-    TakeStayed(mine);
+    TakeStayed(fam, mine);
   }
-  CtlReconnect();
+  CtlReconnect(fam);
 }
 
 void ReportNothing(void*, const char*) {}
 
 }  // namespace
 
-void ProcessInit(const char* const* envp) {
-  g_proc.opt = OptionsDefault();
-  (void)OptionsLoadEnv(g_proc.opt, envp, ReportNothing, nullptr);
-  UseOptions();
+void ProcessInit(Family& fam, const char* const* envp) {
+  fam.opt = OptionsDefault();
+  (void)OptionsLoadEnv(fam.opt, envp, ReportNothing, nullptr);
+  UseOptions(fam);
   const char* dir = EnvValue(envp, "POSTERN_RUNTIME_DIR");
   if (dir != nullptr && dir[0] == '/') {
-    int n = snprintf(g_proc.socket_path, sizeof g_proc.socket_path, "%s/posternd.sock", dir);
-    if (n < 0 || static_cast<size_t>(n) >= sizeof g_proc.socket_path) g_proc.socket_path[0] = 0;
+    int n = snprintf(fam.socket_path, sizeof fam.socket_path, "%s/posternd.sock", dir);
+    if (n < 0 || static_cast<size_t>(n) >= sizeof fam.socket_path) fam.socket_path[0] = 0;
   }
   const char* daemon = EnvValue(envp, "POSTERN_DAEMON");
-  if (daemon != nullptr && daemon[0] == '/' && strlen(daemon) < sizeof g_proc.daemon_path) {
-    memcpy(g_proc.daemon_path, daemon, strlen(daemon) + 1);
+  if (daemon != nullptr && daemon[0] == '/' && strlen(daemon) < sizeof fam.daemon_path) {
+    memcpy(fam.daemon_path, daemon, strlen(daemon) + 1);
   }
-  g_proc.pid = static_cast<uint32_t>(sys::Pid());
-  if (g_proc.opt.accel != 0) UsesInit();
+  fam.pid = static_cast<uint32_t>(sys::Pid());
+  if (fam.opt.accel != 0) UsesInit();
   // Without a posternd to ask there is nobody to meet: everything is the kernel's, at no cost.
-  g_proc.enabled = g_proc.opt.accel != 0 && g_proc.socket_path[0] != 0;
+  fam.enabled = fam.opt.accel != 0 && fam.socket_path[0] != 0;
   const char* attach = EnvValue(envp, "POSTERN_ATTACH");
-  if (g_proc.enabled && attach != nullptr && attach[0] != 0) AttachAfterExec(attach);
+  if (fam.enabled && attach != nullptr && attach[0] != 0) AttachAfterExec(fam, attach);
 }
 
 namespace {
 
 // Joins the stack of our name, if there is one that has room for us. The descriptor to go on with.
-int JoinNamed(int own) {
-  int fd = FindNamedStack(own);
+int JoinNamed(Family& fam, int own) {
+  int fd = FindNamedStack(fam, own);
   if (fd < 0) return own;
   fd = MoveHigh(fd);
-  const bool joined = Join(fd, PSTN_NONE);
+  const bool joined = Join(fam, fd, PSTN_NONE);
   CloseInternal(joined ? own : fd);
   return joined ? fd : own;
 }
 
 }  // namespace
 
-bool MakeStack() {
-  if (!g_proc.enabled) return false;
-  Guard g(g_proc.init_lock);
-  if (g_proc.attached) return true;
+bool MakeStack(Family& fam) {
+  if (!fam.enabled) return false;
+  Guard g(fam.init_lock);
+  if (fam.attached) return true;
   const pstn_uuid id = NewUuid();
   int fd = CreateStack(id);
   if (fd < 0) {
-    g_proc.enabled = false;
+    fam.enabled = false;
     return false;
   }
   fd = MoveHigh(fd);
-  if (g_proc.opt.stack_name[0] != 0) fd = JoinNamed(fd);
-  if (!g_proc.view.s && !Join(fd, PSTN_NONE)) {
+  if (fam.opt.stack_name[0] != 0) fd = JoinNamed(fam, fd);
+  if (!fam.view.s && !Join(fam, fd, PSTN_NONE)) {
     CloseInternal(fd);
-    g_proc.enabled = false;
+    fam.enabled = false;
     return false;
   }
   static_assert(sizeof(Options) <= PSTN_OPTIONS_BYTES);
-  if (SameUuid(Stack().hdr.id, id)) {
-    memcpy(Stack().hdr.options, &g_proc.opt, sizeof g_proc.opt);
-    Stack().hdr.netns_ino = NetnsIno();
+  if (SameUuid(Stack(fam).hdr.id, id)) {
+    memcpy(Stack(fam).hdr.options, &fam.opt, sizeof fam.opt);
+    Stack(fam).hdr.netns_ino = NetnsIno();
   }
-  (void)FillSlot(Stack().slots[g_proc.slot]);
-  g_proc.attached = true;
-  CtlReconnect();
+  (void)FillSlot(Stack(fam).slots[fam.slot]);
+  fam.attached = true;
+  CtlReconnect(fam);
   return true;
 }
 
-bool JoinStack(int stack_fd) {
+bool JoinStack(Family& fam, int stack_fd) {
   stack_fd = MoveHigh(stack_fd);
-  g_proc.whom = For::kKeeper;
-  if (!g_proc.enabled || !Join(stack_fd, PSTN_NONE)) return false;
-  (void)FillSlot(Stack().slots[g_proc.slot]);
-  g_proc.attached = true;
-  CtlReconnect();
+  fam.whom = For::kKeeper;
+  if (!fam.enabled || !Join(fam, stack_fd, PSTN_NONE)) return false;
+  (void)FillSlot(Stack(fam).slots[fam.slot]);
+  fam.attached = true;
+  CtlReconnect(fam);
   return true;
 }
 
-void LearnNetns() {
-  if (!g_proc.attached) return;  // the stack will belong where it is made
+void LearnNetns(Family& fam) {
+  if (!fam.attached) return;  // the stack will belong where it is made
   uint64_t ino = NetnsIno();
-  g_proc.elsewhere = ino != 0 && ino != Stack().hdr.netns_ino;
+  fam.elsewhere = ino != 0 && ino != Stack(fam).hdr.netns_ino;
 }
 
 namespace {
 
 // A child that there is no slot for has the kernel's sockets and nothing else.
-void LeaveAllToKernel() {
+void LeaveAllToKernel(Family& fam) {
   for (uint32_t fd = 0; fd < LoadAcquire(g_fd_hw); fd++) {
     if ((FdMeans(static_cast<int>(fd)) & PSTN_FD_KIND) == PSTN_FD_EP)
-      (void)SockExport(static_cast<int>(fd));
+      (void)SockExport(fam, static_cast<int>(fd));
   }
 }
 
 // Such a child: the tables and what they count are its parent's.
-void ForkedWithoutSlot() {
-  g_proc.slot = PSTN_NONE;
-  g_proc.enabled = g_proc.attached = false;
-  UseLockSlot(PSTN_NONE);
+void ForkedWithoutSlot(Family& fam) {
+  fam.slot = PSTN_NONE;
+  fam.enabled = fam.attached = false;
+  UseLockSlot(fam, PSTN_NONE);
   StoreRelease(g_wire_on, 0u);
-  UsesForget();
+  UsesForget(fam);
   for (uint32_t fd = 0; fd < g_fd_hw; fd++) {
     const uint32_t kind = g_fd[fd] & PSTN_FD_KIND;
     if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) MarkPrivate(static_cast<int>(fd), 0);
   }
-  CacheForget();
+  CacheForget(fam);
   BedsAfterFork();
-  CloseInternal(g_proc.ctl_fd);
-  StoreRelaxed(g_proc.ctl_fd, -1);
+  CloseInternal(fam.ctl_fd);
+  StoreRelaxed(fam.ctl_fd, -1);
 }
 
 }  // namespace
 
-void SpawnPrepare(void (*leave_to_kernel)()) {
-  uint32_t slot = g_proc.attached ? TakeSlot(PSTN_SL_EMBRYO) : PSTN_NONE;
-  if (g_proc.attached && slot == PSTN_NONE) leave_to_kernel();
+void SpawnPrepare(Family& fam, void (*leave_to_kernel)(Family& fam)) {
+  uint32_t slot = fam.attached ? TakeSlot(fam, PSTN_SL_EMBRYO) : PSTN_NONE;
+  if (fam.attached && slot == PSTN_NONE) leave_to_kernel(fam);
   TableFreeze();
   if (slot != PSTN_NONE) {
-    AdoptBeforeFork();
-    if (!CopyTable(slot)) {  // no room for its table, either
+    AdoptBeforeFork(fam);
+    if (!CopyTable(fam, slot)) {  // no room for its table, either
       TableThaw();
-      ReapSlot(slot);
+      ReapSlot(fam, slot);
       slot = PSTN_NONE;
-      leave_to_kernel();
+      leave_to_kernel(fam);
       TableFreeze();
     }
   }
@@ -482,94 +483,94 @@ void SpawnPrepare(void (*leave_to_kernel)()) {
 
 void SpawnDone() { TableThaw(); }
 
-void ForkPrepare() {
-  SpawnPrepare(LeaveAllToKernel);
-  LocalLocksTake();
+void ForkPrepare(Family& fam) {
+  SpawnPrepare(fam, LeaveAllToKernel);
+  LocalLocksTake(fam);
 }
 
-void ForkParent() {
-  LocalLocksGive();
+void ForkParent(Family& fam) {
+  LocalLocksGive(fam);
   SpawnDone();
 }
 
-void ForkChild() {
+void ForkChild(Family& fam) {
   TableForked();
   ForgetTid();
   ForgetPidns();
-  g_proc.pid = static_cast<uint32_t>(sys::Pid());
-  LocalLocksForked();
-  if (!g_proc.attached) return;
+  fam.pid = static_cast<uint32_t>(sys::Pid());
+  LocalLocksForked(fam);
+  if (!fam.attached) return;
   uint32_t slot = embryo_slot;
   embryo_slot = PSTN_NONE;
   if (slot == PSTN_NONE) {  // a fork that went past our handlers, or no slot was free
-    slot = TakeSlot(PSTN_SL_EMBRYO);
-    if (slot == PSTN_NONE) return ForkedWithoutSlot();
-    if (!CopyTable(slot)) {
-      ReapSlot(slot);
-      return ForkedWithoutSlot();
+    slot = TakeSlot(fam, PSTN_SL_EMBRYO);
+    if (slot == PSTN_NONE) return ForkedWithoutSlot(fam);
+    if (!CopyTable(fam, slot)) {
+      ReapSlot(fam, slot);
+      return ForkedWithoutSlot(fam);
     }
   }
-  g_proc.slot = slot;
-  UseLockSlot(slot);
-  g_proc.bells.told = &Stack().slots[slot].told;
-  g_proc.bells.noted = 0;
-  if (!FillSlot(Stack().slots[slot])) return ForkedWithoutSlot();
-  Count(Stack().hdr, kCounterForks);
+  fam.slot = slot;
+  UseLockSlot(fam, slot);
+  fam.bells.told = &Stack(fam).slots[slot].told;
+  fam.bells.noted = 0;
+  if (!FillSlot(Stack(fam).slots[slot])) return ForkedWithoutSlot(fam);
+  Count(Stack(fam).hdr, kCounterForks);
   // What the parent's other threads are in calls on is not the child's.
-  UsesAfterFork();
-  EachFd(Stack().slots[slot], [](int fd, uint32_t entry) {
+  UsesAfterFork(fam);
+  EachFd(fam, Stack(fam).slots[slot], [&fam](int fd, uint32_t entry) {
     if ((FdEntry(fd) & PSTN_FD_KIND) != PSTN_FD_INTERNAL || IsParkedHere(fd)) return;
-    (void)CloseNumberOf(fd, entry);
-    DropFdRef(entry);
+    (void)CloseNumberOf(fam, fd, entry);
+    DropFdRef(fam, entry);
   });
-  CacheForget();
+  CacheForget(fam);
   BedsAfterFork();
-  CtlAfterFork();
+  CtlAfterFork(fam);
 }
 
 uint32_t EmbryoSlot() { return embryo_slot; }
 
-size_t ExecPrepare(char* variable, size_t bytes, uint32_t slot, bool spawn) {
+size_t ExecPrepare(Family& fam, char* variable, size_t bytes, uint32_t slot, bool spawn) {
   if (bytes != 0) variable[0] = 0;
-  if (!g_proc.attached || slot >= PSTN_SLOTS) return 0;
-  int n = snprintf(variable, bytes, "POSTERN_ATTACH=%d:%u:%c", g_proc.stack_fd, slot,
-                   spawn ? 's' : 'e');
+  if (!fam.attached || slot >= PSTN_SLOTS) return 0;
+  int n =
+      snprintf(variable, bytes, "POSTERN_ATTACH=%d:%u:%c", fam.stack_fd, slot, spawn ? 's' : 'e');
   if (n < 0 || static_cast<size_t>(n) >= bytes) return 0;
   size_t at = static_cast<size_t>(n);
-  (void)sys::Fcntl(g_proc.stack_fd, F_SETFD, 0);
-  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack().hdr.lgrs_hw); i++) {
-    if (LgrBase(g_proc.view, i) == nullptr || g_proc.view.lgr_fd[i] <= 0 ||
-        LoadRelaxed(Stack().lgrs[i].state) == 0)
+  (void)sys::Fcntl(fam.stack_fd, F_SETFD, 0);
+  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack(fam).hdr.lgrs_hw); i++) {
+    if (LgrBase(fam.view, i) == nullptr || fam.view.lgr_fd[i] <= 0 ||
+        LoadRelaxed(Stack(fam).lgrs[i].state) == 0)
       continue;
-    n = snprintf(variable + at, bytes - at, ":%u=%d", i, g_proc.view.lgr_fd[i]);
+    n = snprintf(variable + at, bytes - at, ":%u=%d", i, fam.view.lgr_fd[i]);
     if (n < 0 || static_cast<size_t>(n) >= bytes - at) break;
     at += static_cast<size_t>(n);
-    (void)sys::Fcntl(g_proc.view.lgr_fd[i], F_SETFD, 0);
+    (void)sys::Fcntl(fam.view.lgr_fd[i], F_SETFD, 0);
   }
   if (spawn) {
-    EachFd(Stack().slots[slot], [&](int fd, uint32_t e) {
-      pstn_ep* ep = (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), e & PSTN_FD_IDX) : nullptr;
+    EachFd(fam, Stack(fam).slots[slot], [&](int fd, uint32_t e) {
+      pstn_ep* ep = (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), e & PSTN_FD_IDX) : nullptr;
       socklen_t len = sizeof(uint64_t);
       if (ep != nullptr)
         (void)sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L, &ep->cookie, &len);
     });
   } else {
-    StoreRelease(Stack().slots[slot].exec_pending, PSTN_EXEC_WITH);
+    StoreRelease(Stack(fam).slots[slot].exec_pending, PSTN_EXEC_WITH);
   }
   CacheMarkCloexec();
   return at;
 }
 
-void ExecWithout() {
-  if (g_proc.attached) StoreRelease(Stack().slots[g_proc.slot].exec_pending, PSTN_EXEC_WITHOUT);
+void ExecWithout(Family& fam) {
+  if (fam.attached) StoreRelease(Stack(fam).slots[fam.slot].exec_pending, PSTN_EXEC_WITHOUT);
 }
 
-void ExecFailed() {
-  if (!g_proc.attached) return;
-  StoreRelease(Stack().slots[g_proc.slot].exec_pending, PSTN_EXEC_NONE);
-  (void)sys::Fcntl(g_proc.stack_fd, F_SETFD, FD_CLOEXEC);
+void ExecFailed(Family& fam) {
+  if (!fam.attached) return;
+  StoreRelease(Stack(fam).slots[fam.slot].exec_pending, PSTN_EXEC_NONE);
+  (void)sys::Fcntl(fam.stack_fd, F_SETFD, FD_CLOEXEC);
   for (uint32_t i = 0; i < PSTN_LGRS; i++) {
-    if (g_proc.view.lgr_fd[i] > 0) (void)sys::Fcntl(g_proc.view.lgr_fd[i], F_SETFD, FD_CLOEXEC);
+    if (fam.view.lgr_fd[i] > 0) (void)sys::Fcntl(fam.view.lgr_fd[i], F_SETFD, FD_CLOEXEC);
   }
 }
 

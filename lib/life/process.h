@@ -7,33 +7,33 @@
 namespace postern {
 
 // Reads options and, after an exec, takes over what the image before held. Once, before main.
-void ProcessInit(const char* const* envp);
+void ProcessInit(Family& fam, const char* const* envp);
 // EnsureStack, where there is none yet.
-bool MakeStack();
+bool MakeStack(Family& fam);
 // Becomes a process of the stack in `stack_fd`, which is taken: the keeper's way in.
-bool JoinStack(int stack_fd);
+bool JoinStack(Family& fam, int stack_fd);
 
 // Around a fork: no other thread changes what numbers mean, and the child gets a slot.
-void ForkPrepare();
+void ForkPrepare(Family& fam);
 // The process may have changed its network namespace (unshare, setns).
-void LearnNetns();
-void ForkParent();
-void ForkChild();
+void LearnNetns(Family& fam);
+void ForkParent(Family& fam);
+void ForkChild(Family& fam);
 // The same around a spawn, whose child is another image: it needs none of this process's memory.
 // `leave_to_kernel`: the stack has no slot left for a child, and what it inherits is to be the
 // kernel's (SockExport).
-void SpawnPrepare(void (*leave_to_kernel)());
+void SpawnPrepare(Family& fam, void (*leave_to_kernel)(Family& fam));
 void SpawnDone();
 // The slot that ForkPrepare has made and nobody has taken over yet; PSTN_NONE if there is none.
 uint32_t EmbryoSlot();
 // A wait() has told that this child has ended.
-void ChildEnded(int pid);
+void ChildEnded(Family& fam, int pid);
 // Writes the variable (POSTERN_ATTACH=...) by which the next image in `slot` finds this stack, and
 // lets the fds that it names survive the exec. Its length; 0: nothing to keep.
-size_t ExecPrepare(char* variable, size_t bytes, uint32_t slot, bool spawn);
+size_t ExecPrepare(Family& fam, char* variable, size_t bytes, uint32_t slot, bool spawn);
 // The next image has no library: nothing is kept for it.
-void ExecWithout();
+void ExecWithout(Family& fam);
 // The exec did not happen, or the spawned child has been started: as before.
-void ExecFailed();
+void ExecFailed(Family& fam);
 
 }  // namespace postern

@@ -15,7 +15,7 @@
 namespace postern {
 namespace {
 
-void DropListeners(pstn_stack& s, pstn_slot& slot) {
+void DropListeners(Family& fam, pstn_stack& s, pstn_slot& slot) {
   for (const uint32_t& place : slot.chunk) {
     const uint32_t chunk = LoadAcquire(place);
     if (chunk >= PSTN_FDCHUNKS) continue;
@@ -23,7 +23,7 @@ void DropListeners(pstn_stack& s, pstn_slot& slot) {
       uint32_t entry = LoadRelaxed(e);
       pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
       if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;
-      if (CompareExchange(e, entry, 0u)) DropFdRef(entry);
+      if (CompareExchange(e, entry, 0u)) DropFdRef(fam, entry);
     }
   }
 }
@@ -31,31 +31,33 @@ void DropListeners(pstn_stack& s, pstn_slot& slot) {
 // The link groups of the connections that a dead process held.
 class Touched {
  public:
+  explicit Touched(Family& fam) : fam_(fam) {}
   void Add(pstn_ep& ep) {
     ConnEnd e;
-    if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(ep, e)) return;
-    const auto idx = static_cast<uint32_t>(e.ref - Stack().lgrs);
-    PostTaken(g_proc.bells, e);
+    if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(fam_, ep, e)) return;
+    const auto idx = static_cast<uint32_t>(e.ref - Stack(fam_).lgrs);
+    PostTaken(fam_.bells, e);
     lgrs_[idx / 64] |= 1ull << (idx % 64);
     any_ = true;
   }
   // After all else has been posted: who is rung sees it.
   void Ring(pstn_stack& s) const {
     for (uint32_t i = 0; i < PSTN_LGRS && any_; i++) {
-      uint8_t* lgr = (lgrs_[i / 64] >> (i % 64) & 1u) != 0 ? LgrBase(g_proc.view, i) : nullptr;
+      uint8_t* lgr = (lgrs_[i / 64] >> (i % 64) & 1u) != 0 ? LgrBase(fam_.view, i) : nullptr;
       if (lgr == nullptr) continue;
-      RingTaken(g_proc.bells, lgr, 0);
-      RingTaken(g_proc.bells, lgr, 1);
+      RingTaken(fam_.bells, lgr, 0);
+      RingTaken(fam_.bells, lgr, 1);
     }
-    if (any_) RingTakenInside(g_proc.bells, s);
+    if (any_) RingTakenInside(fam_.bells, s);
   }
 
  private:
+  Family& fam_;
   uint64_t lgrs_[PSTN_LGRS / 64] = {};
   bool any_ = false;
 };
 
-void DropTable(pstn_stack& s, pstn_slot& slot, Touched& touched) {
+void DropTable(Family& fam, pstn_stack& s, pstn_slot& slot, Touched& touched) {
   const bool told = LoadAcquire(slot.told) != 0;
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = Exchange(slot.chunk[c], PSTN_NONE);
@@ -65,14 +67,14 @@ void DropTable(pstn_stack& s, pstn_slot& slot, Touched& touched) {
       pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
       if (ep != nullptr && LoadRelaxed(ep->refs) == 1) Count(s.hdr, kCounterEndpointsReaped);
       if (ep != nullptr && told) touched.Add(*ep);
-      if (entry != 0) DropFdRef(entry);
+      if (entry != 0) DropFdRef(fam, entry);
     }
     GiveFdChunk(s, chunk);
   }
 }
 
 // Ends every connection of a side that no process will end any more.
-void EndSide(uint8_t* lgr, uint32_t side) {
+void EndSide(Family& fam, uint8_t* lgr, uint32_t side) {
   uint32_t hw =
       LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
   for (uint32_t i = 0; i < hw && i < PSTN_CONNS; i++) {
@@ -88,13 +90,13 @@ void EndSide(uint8_t* lgr, uint32_t side) {
     pstn_ep none = {};
     none.conn_idx = i;
     ConnEnd e = {&none, nullptr, lgr, &c, side};
-    AnnounceData(g_proc.bells, e);
-    AnnounceSpace(g_proc.bells, e);
+    AnnounceData(fam.bells, e);
+    AnnounceSpace(fam.bells, e);
   }
 }
 
 // The same for the side that survives: the dead one may have left anything in the link group.
-void EndOurs(pstn_stack& s, pstn_lgr_ref& ref, uint8_t* lgr) {
+void EndOurs(Family& fam, pstn_stack& s, pstn_lgr_ref& ref, uint8_t* lgr) {
   const uint32_t side = ref.side & 1u;
   for (uint32_t i = 0; i < PSTN_CONNS; i++) {
     const uint32_t idx = LoadAcquire(ref.conn_ep[i]);
@@ -104,13 +106,13 @@ void EndOurs(pstn_stack& s, pstn_lgr_ref& ref, uint8_t* lgr) {
     const ConnEnd e = {&none, &ref, lgr, &LgrConn(lgr, i), side};
     uint32_t& flags = e.peer_ctl().flags;
     if ((LoadRelaxed(flags) & PSTN_CF_CLOSED) == 0) FetchOr(flags, PSTN_CF_CLOSED | PSTN_CF_RST);
-    PostEnded(g_proc.bells, s, e);
+    PostEnded(fam.bells, s, e);
   }
-  RingInside(g_proc.bells, s);
+  RingInside(fam.bells, s);
 }
 
 // Its threads are dead: who waits for one of these in another PID namespace can't see that.
-void TakeOverLocksOf(pstn_stack& s, uint32_t slot_idx) {
+void TakeOverLocksOf(Family& fam, pstn_stack& s, uint32_t slot_idx) {
   const uint32_t mark = slot_idx + 1;
   auto take = [&](pstn_lock& lock) {
     uint32_t word = LoadRelaxed(lock.word);
@@ -129,7 +131,7 @@ void TakeOverLocksOf(pstn_stack& s, uint32_t slot_idx) {
     take(ep.item_lock);
     take(ep.setup_lock);
     if ((LoadRelaxed(ep.accept_lock.word) >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark)
-      MendQueue(ep);
+      MendQueue(fam, ep);
   }
 }
 
@@ -158,9 +160,9 @@ bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stays)(const p
   return false;
 }
 
-bool ClaimDead(uint32_t slot_idx, uint32_t pid) {
+bool ClaimDead(Family& fam, uint32_t slot_idx, uint32_t pid) {
   if (slot_idx >= PSTN_SLOTS) return false;
-  pstn_slot& slot = Stack().slots[slot_idx];
+  pstn_slot& slot = Stack(fam).slots[slot_idx];
   if (LoadAcquire(slot.pid) != pid) return false;
   uint32_t state = LoadAcquire(slot.state);
   while (state != PSTN_SL_FREE && state != PSTN_SL_DEAD) {
@@ -169,65 +171,65 @@ bool ClaimDead(uint32_t slot_idx, uint32_t pid) {
   return state == PSTN_SL_DEAD;
 }
 
-void ReapListeners(uint32_t slot_idx) {
-  if (slot_idx < PSTN_SLOTS) DropListeners(Stack(), Stack().slots[slot_idx]);
+void ReapListeners(Family& fam, uint32_t slot_idx) {
+  if (slot_idx < PSTN_SLOTS) DropListeners(fam, Stack(fam), Stack(fam).slots[slot_idx]);
 }
 
-void ReapSlot(uint32_t slot_idx) {
+void ReapSlot(Family& fam, uint32_t slot_idx) {
   if (slot_idx >= PSTN_SLOTS) return;
-  pstn_stack& s = Stack();
+  pstn_stack& s = Stack(fam);
   pstn_slot& slot = s.slots[slot_idx];
   if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;
   const bool elsewhere = LoadRelaxed(slot.pidns) != OwnPidns();
   StoreRelease(slot.state, PSTN_SL_DEAD);
-  Touched touched;
-  DropTable(s, slot, touched);
-  RecoverConns(slot_idx);
-  ReleaseWaitersOf(slot_idx);
-  SpreadPosts();  // it may have been rung for all
-  if (LoadAcquire(slot.told) != 0) RespreadPosts();
+  Touched touched(fam);
+  DropTable(fam, s, slot, touched);
+  RecoverConns(fam, slot_idx);
+  ReleaseWaitersOf(fam, slot_idx);
+  SpreadPosts(fam);  // it may have been rung for all
+  if (LoadAcquire(slot.told) != 0) RespreadPosts(fam);
   touched.Ring(s);
   // The next owner of the slot would be taken for theirs, where no thread id tells them apart.
-  if (elsewhere) TakeOverLocksOf(s, slot_idx);
+  if (elsewhere) TakeOverLocksOf(fam, s, slot_idx);
   Count(s.hdr, kCounterSlotsReaped);
   StoreRelease(slot.pid, 0u);
   uint32_t dead = PSTN_SL_DEAD;  // another one that reaps may have been quicker
   (void)CompareExchange(slot.state, dead, uint32_t{PSTN_SL_FREE});
 }
 
-bool EndStack() {
-  pstn_stack& s = Stack();
+bool EndStack(Family& fam) {
+  pstn_stack& s = Stack(fam);
   for (uint32_t i = 0; i < PSTN_SLOTS && i < LoadAcquire(s.hdr.slots_hw); i++) {
     const uint32_t state = LoadAcquire(s.slots[i].state);
     if (state == PSTN_SL_LIVE || state == PSTN_SL_EMBRYO) return false;
-    if (state != PSTN_SL_FREE) ReapSlot(i);
+    if (state != PSTN_SL_FREE) ReapSlot(fam, i);
   }
   for (uint32_t i = 0; i < PSTN_LGRS; i++) {
     if (LoadRelaxed(s.lgrs[i].state) == 0) continue;
-    uint8_t* lgr = LgrBase(g_proc.view, i);
+    uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr == nullptr) continue;
     uint32_t side = LoadRelaxed(s.lgrs[i].side) & 1u;
     StoreRelease(LgrHdr(lgr).side_dead[side], 1u);
-    EndSide(lgr, side);
-    AnnounceAll(g_proc.bells, lgr, side ^ 1u);
-    RingTaken(g_proc.bells, lgr, side ^ 1u);
+    EndSide(fam, lgr, side);
+    AnnounceAll(fam.bells, lgr, side ^ 1u);
+    RingTaken(fam.bells, lgr, side ^ 1u);
   }
   return true;
 }
 
-void MarkPeerDead(uint32_t idx) {
-  pstn_stack& s = Stack();
+void MarkPeerDead(Family& fam, uint32_t idx) {
+  pstn_stack& s = Stack(fam);
   if (idx >= PSTN_LGRS || LoadAcquire(s.lgrs[idx].state) == 0) return;
   StoreRelease(s.lgrs[idx].state, 2u);
-  uint8_t* lgr = LgrBase(g_proc.view, idx);
+  uint8_t* lgr = LgrBase(fam.view, idx);
   if (lgr == nullptr) return;
   uint32_t side = LoadRelaxed(s.lgrs[idx].side) & 1u;
   // Clients that connected, perhaps wrote, and died before anyone came by: they are accepted all
   // the same.
-  if (side == 1) AdmitSyns(kAllLooks);
+  if (side == 1) AdmitSyns(fam, kAllLooks);
   StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
-  EndSide(lgr, side ^ 1u);
-  EndOurs(s, s.lgrs[idx], lgr);
+  EndSide(fam, lgr, side ^ 1u);
+  EndOurs(fam, s, s.lgrs[idx], lgr);
 }
 
 bool LgrIdle(const pstn_stack& s, uint32_t idx) {

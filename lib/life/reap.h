@@ -6,27 +6,28 @@
 // does it while there is no posternd, and a process for a fork of its own that has failed. What is
 // in the stack may be anything: each index is loaded once and checked, each walk ends.
 #pragma once
+#include "family/family.h"
 #include "state/view.h"
 
 namespace postern {
 
 // The process `pid` of `slot` has died: from here on its locks can be taken over. False: the slot
 // is free, or somebody else's by now.
-bool ClaimDead(uint32_t slot, uint32_t pid);
+bool ClaimDead(Family& fam, uint32_t slot, uint32_t pid);
 // Drops everything that the process of `slot` held; what was the last reference is shut down as the
 // kernel would have done it. The slot is free afterwards.
-void ReapSlot(uint32_t slot);
+void ReapSlot(Family& fam, uint32_t slot);
 // Only its listeners. First of all, and the directory has to hear of it before ReapSlot: a client
 // that has seen its connection end would otherwise still be taken in by the listener.
-void ReapListeners(uint32_t slot);
+void ReapListeners(Family& fam, uint32_t slot);
 // A lock that ReapSlot needs is held by a thread that is stopped: it would wait with it. `stays`
 // says so of a lock that is held.
 bool ReapWouldWait(const pstn_stack& s, uint32_t slot, bool (*stays)(const pstn_lock& lock));
 // No process of the stack is left: all connections end, the peers see the end. False: a process has
 // joined it, and nothing was done.
-bool EndStack();
+bool EndStack(Family& fam);
 // The peer stack of this link group is dead.
-void MarkPeerDead(uint32_t lgr_idx);
+void MarkPeerDead(Family& fam, uint32_t lgr_idx);
 // No endpoint of this stack uses the link group any more.
 bool LgrIdle(const pstn_stack& s, uint32_t lgr_idx);
 

@@ -41,15 +41,15 @@ struct Names {
 
 // Why the wire has nothing to do with a socket of these names. `vi`: where a connected one's peer
 // is.
-Reason Refused(const pstn_ep& ep, const Names& n, uint64_t patience_ns, uint32_t& vi) {
+Reason Refused(Family& fam, const pstn_ep& ep, const Names& n, uint64_t patience_ns, uint32_t& vi) {
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) != 0) return kReasonOption;
-  if (g_proc.elsewhere) return kReasonNetns;
-  if (PortExcluded(n.local.port) || PortExcluded(n.peer.port)) return kReasonExcludedPort;
+  if (fam.elsewhere) return kReasonNetns;
+  if (PortExcluded(fam, n.local.port) || PortExcluded(fam, n.peer.port)) return kReasonExcludedPort;
   if (n.local.scope != 0 || n.peer.scope != 0) return kReasonScopedAddress;
   if (AddrIsLoopback(n.local) || IsGroup(n.local)) return kReasonNotLocal;
-  if (n.peer.port == 0) return WireStart(patience_ns) ? kReasonNone : kReasonNoVi;
+  if (n.peer.port == 0) return WireStart(fam, patience_ns) ? kReasonNone : kReasonNoVi;
   if (AddrIsLoopback(n.peer) || IsGroup(n.peer)) return kReasonNotLocal;
-  if (!WireStart(patience_ns)) return kReasonNoVi;
+  if (!WireStart(fam, patience_ns)) return kReasonNoVi;
   const pstn_routes* tables = WireTables();
   if (tables == nullptr) return kReasonNotLocal;
   RouteQuery q;
@@ -72,21 +72,21 @@ struct Filters {
 
 // Steers what comes for these names to us; of a connected socket what comes from its peer. 0 or
 // -errno.
-int Steer(int fd, const Names& n, uint32_t vi, Filters& out) {
+int Steer(Family& fam, int fd, const Names& n, uint32_t vi, Filters& out) {
   const stack::WireState& w = g_wire->state();
-  if (n.peer.port != 0) return WireFilterDatagrams(fd, vi, n.local, &n.peer, &out.number[vi]);
+  if (n.peer.port != 0) return WireFilterDatagrams(fam, fd, vi, n.local, &n.peer, &out.number[vi]);
   int r = -ENODEV;
   for (uint32_t i = 0; i < kAreaVis; i++) {
     if (w.grant[i] == 0) continue;
-    r = WireFilterDatagrams(fd, i, n.local, nullptr, &out.number[i]);
+    r = WireFilterDatagrams(fam, fd, i, n.local, nullptr, &out.number[i]);
     if (r != 0) break;
   }
   return r;
 }
 
-void Unsteer(const Filters& f, Unfilter how) {
+void Unsteer(Family& fam, const Filters& f, Unfilter how) {
   for (uint32_t vi = 0; vi < kAreaVis; vi++)
-    if (f.number[vi] != 0) WireUnfilter(vi, f.number[vi], how);
+    if (f.number[vi] != 0) WireUnfilter(fam, vi, f.number[vi], how);
 }
 
 // Puts the new ones in the place of the old ones. Under the engine's lock.
@@ -99,7 +99,7 @@ Filters Swap(stack::DatagramSocket& s, const Filters& now) {
 }
 
 // A place among the engine's sockets. False: there is none.
-bool Enter(int fd, pstn_ep& ep, const Names& n) {
+bool Enter(Family& fam, int fd, pstn_ep& ep, const Names& n) {
   int v6only = 0;
   socklen_t size = sizeof v6only;
   if (ep.family == AF_INET6)
@@ -107,38 +107,38 @@ bool Enter(int fd, pstn_ep& ep, const Names& n) {
                     static_cast<long>(IPV6_V6ONLY), &v6only, &size);
   g_wire->Acquire();
   const uint32_t at = g_wire->datagrams().Open(n.local, ep.family, v6only != 0 ? udp::kV6Only : 0u,
-                                               EpIdx(Stack(), ep), ep.gen);
+                                               EpIdx(Stack(fam), ep), ep.gen);
   (void)g_wire->PollLocked(MonotonicNs());  // the first one: frames for the driver
-  WireRelease(*g_wire);
+  WireRelease(fam, *g_wire);
   if (at == PSTN_NONE) return false;
   StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));
   return true;
 }
 
-void Exit(pstn_ep& ep) {
+void Exit(Family& fam, pstn_ep& ep) {
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine == nullptr || LoadRelaxed(ep.wire) == 0) return;
   Filters old;
   {
-    DatagramGuard g(ep);
+    DatagramGuard g(fam, ep);
     if (g.ok()) old = Swap(g.socket(), {});
   }
-  Unsteer(old, Unfilter::kNow);  // first: what comes now is the kernel's, who has an answer
+  Unsteer(fam, old, Unfilter::kNow);  // first: what comes now is the kernel's, who has an answer
   {
-    DatagramGuard g(ep);
+    DatagramGuard g(fam, ep);
     if (g.ok()) g.all().Close(g.idx());
   }
   StoreRelease(ep.wire, uint16_t{0});
 }
 
 // On the wire by these names, whatever it was called before.
-Reason Serve(int fd, pstn_ep& ep, const Names& n, uint32_t vi) {
-  if (LoadRelaxed(ep.wire) == 0 && !Enter(fd, ep, n)) return kReasonNoMemory;
+Reason Serve(Family& fam, int fd, pstn_ep& ep, const Names& n, uint32_t vi) {
+  if (LoadRelaxed(ep.wire) == 0 && !Enter(fam, fd, ep, n)) return kReasonNoMemory;
   Filters now, old;
-  const int r = Steer(fd, n, vi, now);
+  const int r = Steer(fam, fd, n, vi, now);
   int error = -EBADF;
   {
-    DatagramGuard g(ep);
+    DatagramGuard g(fam, ep);
     if (g.ok() && r == 0) {
       DatagramLearnOptions(fd, ep, g.socket());
       if (n.peer.port != 0)
@@ -148,7 +148,7 @@ Reason Serve(int fd, pstn_ep& ep, const Names& n, uint32_t vi) {
       if (error == 0) old = Swap(g.socket(), now);
     }
   }
-  Unsteer(error == 0 ? old : now, Unfilter::kNow);
+  Unsteer(fam, error == 0 ? old : now, Unfilter::kNow);
   ep.local = n.local;  // for people to see
   ep.peer = n.peer;
   if (error == 0) return kReasonNone;
@@ -156,22 +156,22 @@ Reason Serve(int fd, pstn_ep& ep, const Names& n, uint32_t vi) {
 }
 
 // Nobody refers to it any more, or it is another one's by now.
-bool IsGone(const stack::DatagramSocket& s) {
-  const pstn_ep* ep = EpAt(Stack(), s.owner);
+bool IsGone(Family& fam, const stack::DatagramSocket& s) {
+  const pstn_ep* ep = EpAt(Stack(fam), s.owner);
   return ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_KERNEL || !IsDatagram(*ep) ||
          LoadRelaxed(ep->gen) != s.owner_gen;
 }
 
 }  // namespace
 
-DatagramGuard::DatagramGuard(const pstn_ep& ep) {
+DatagramGuard::DatagramGuard(Family& fam, const pstn_ep& ep) : fam_(fam) {
   stack::Engine* engine = LoadAcquire(g_wire);
   const uint32_t at = LoadAcquire(ep.wire);
   if (engine == nullptr || at == 0 || at > stack::kDatagramSockets) return;
   engine->Acquire();
   locked_ = true;
   const stack::DatagramSocket& s = engine->datagrams().At(at - 1);
-  if (s.use != 0 && s.owner == EpIdx(Stack(), ep) && s.owner_gen == LoadRelaxed(ep.gen))
+  if (s.use != 0 && s.owner == EpIdx(Stack(fam), ep) && s.owner_gen == LoadRelaxed(ep.gen))
     idx_ = at - 1;
 }
 
@@ -181,70 +181,70 @@ DatagramGuard::~DatagramGuard() {
   // Whoever has found it taken meanwhile counts on its holder to look for news once more, as
   // Engine::Poll() does.
   FenceAfterLocked();
-  (void)WirePoll();
+  (void)WirePoll(fam_);
 }
 
-long DatagramSocket(int domain, int type, int protocol) {
+long DatagramSocket(Family& fam, int domain, int type, int protocol) {
   if ((domain != AF_INET && domain != AF_INET6) || (protocol != 0 && protocol != IPPROTO_UDP) ||
-      !g_proc.enabled || g_proc.confined || !EnsureStack())
+      !fam.enabled || fam.confined || !EnsureStack(fam))
     return kPass;
-  const uint32_t idx = NewEp(static_cast<uint32_t>(domain));
+  const uint32_t idx = NewEp(fam, static_cast<uint32_t>(domain));
   if (idx == PSTN_NONE) return kPass;
-  pstn_ep& ep = Stack().eps[idx];
+  pstn_ep& ep = Stack(fam).eps[idx];
   TableChange change;
   const int fd = sys::Socket(domain, type, protocol);
   if (fd < 0) {
-    GiveEp(Stack(), idx);
+    GiveEp(Stack(fam), idx);
     return fd == -EMFILE || fd == -ENFILE ? kPass : fd;
   }
   FetchOr(ep.flags, PSTN_EPF_DATAGRAM | PSTN_EPF_DIRTY);
   SetState(ep, PSTN_EP_KERNEL);
-  SetFd(fd, PSTN_FD_EP | idx);
+  SetFd(fam, fd, PSTN_FD_EP | idx);
   return fd;
 }
 
-void DatagramNamed(int fd, pstn_ep& ep, uint64_t patience_ns) {
+void DatagramNamed(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns) {
   if (LoadRelaxed(ep.reason) != kReasonNone) return;
   Names n = {};
-  if (!NameOf(SYS_getsockname, fd, ep, n.local) || n.local.port == 0) return Exit(ep);
+  if (!NameOf(SYS_getsockname, fd, ep, n.local) || n.local.port == 0) return Exit(fam, ep);
   if (!NameOf(SYS_getpeername, fd, ep, n.peer)) n.peer = {};
   uint32_t vi = kAreaVis;
-  Reason why = Refused(ep, n, patience_ns, vi);
-  if (why == kReasonNone) why = Serve(fd, ep, n, vi);
-  if (why != kReasonNone) DatagramLeave(ep, why);
+  Reason why = Refused(fam, ep, n, patience_ns, vi);
+  if (why == kReasonNone) why = Serve(fam, fd, ep, n, vi);
+  if (why != kReasonNone) DatagramLeave(fam, ep, why);
 }
 
-long DatagramBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+long DatagramBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   const long r = sys::Call(SYS_bind, fd, sa, static_cast<long>(len));
   pstn_addr name;
   if (r < 0) return r;
   // A server that is started again may find the queues with who has just ended.
   const bool serves = AddrFromSockaddr(sa, len, ep.family, name) && name.port != 0;
-  DatagramNamed(fd, ep, serves ? kTakenNs : 0);
+  DatagramNamed(fam, fd, ep, serves ? kTakenNs : 0);
   return r;
 }
 
-long DatagramConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+long DatagramConnect(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   const long r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
-  if (r == 0) DatagramNamed(fd, ep);
+  if (r == 0) DatagramNamed(fam, fd, ep);
   return r;
 }
 
-void DatagramLeave(pstn_ep& ep, Reason why) {
+void DatagramLeave(Family& fam, pstn_ep& ep, Reason why) {
   if (LoadRelaxed(ep.reason) == kReasonNone) {
     StoreRelaxed(ep.reason, why);
-    FetchAdd(Stack().hdr.reasons[why], 1u);
+    FetchAdd(Stack(fam).hdr.reasons[why], 1u);
   }
-  const DatagramGuard g(ep);
+  const DatagramGuard g(fam, ep);
   if (g.ok()) g.all().Leave(g.idx());
 }
 
-bool DatagramClosed(pstn_ep& ep) {
-  Exit(ep);
+bool DatagramClosed(Family& fam, pstn_ep& ep) {
+  Exit(fam, ep);
   return LoadRelaxed(ep.wire) == 0;
 }
 
-void DatagramRefilter(LineAsk ask, int fd, const pstn_ep& ep) {
+void DatagramRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep) {
   const uint32_t at = LoadRelaxed(ep.wire);
   if (at == 0 || at > stack::kDatagramSockets) return;
   stack::DatagramSocket& s = g_wire->datagrams().At(at - 1);
@@ -255,25 +255,25 @@ void DatagramRefilter(LineAsk ask, int fd, const pstn_ep& ep) {
   if (!NameOf(SYS_getpeername, fd, ep, n.peer)) n.peer = {};
   for (uint32_t vi = 0; vi < kAreaVis; vi++)
     if (s.filter[vi] != 0)
-      (void)WireFilterDatagrams(fd, vi, n.local, n.peer.port != 0 ? &n.peer : nullptr,
+      (void)WireFilterDatagrams(fam, fd, vi, n.local, n.peer.port != 0 ? &n.peer : nullptr,
                                 &s.filter[vi], ask);
 }
 
-void DatagramSweep() {
+void DatagramSweep(Family& fam) {
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine == nullptr) return;
   stack::WireState& w = engine->state();
   for (uint32_t i = 0; i < w.datagrams.hw && i < stack::kDatagramSockets; i++) {
     stack::DatagramSocket& s = w.datagrams.at[i];
-    if (LoadRelaxed(s.use) == 0 || !IsGone(s)) continue;
+    if (LoadRelaxed(s.use) == 0 || !IsGone(fam, s)) continue;
     Filters old;
     engine->Acquire();
-    if (s.use != 0 && IsGone(s)) {
+    if (s.use != 0 && IsGone(fam, s)) {
       old = Swap(s, {});
       engine->datagrams().Close(i);
     }
-    WireRelease(*engine);
-    Unsteer(old, Unfilter::kNow);
+    WireRelease(fam, *engine);
+    Unsteer(fam, old, Unfilter::kNow);
   }
 }
 

@@ -18,24 +18,24 @@
 namespace postern {
 
 // ---- the life of one. All but the first under ep.setup_lock.
-long DatagramSocket(int domain, int type, int protocol);
-long DatagramBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
-long DatagramConnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
+long DatagramSocket(Family& fam, int domain, int type, int protocol);
+long DatagramBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
+long DatagramConnect(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
 // The kernel has given its socket a name, or another one.
 // `patience_ns` as for WireStart().
-void DatagramNamed(int fd, pstn_ep& ep, uint64_t patience_ns = 0);
-void DatagramLeave(pstn_ep& ep, Reason why);
+void DatagramNamed(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns = 0);
+void DatagramLeave(Family& fam, pstn_ep& ep, Reason why);
 // The last reference is dropped. False: this process has no wire; who keeps it has to look
 // (DatagramSweep) when the endpoint is free.
-bool DatagramClosed(pstn_ep& ep);
+bool DatagramClosed(Family& fam, pstn_ep& ep);
 // For a new posternd, and for who keeps the wire: sockets whose program is gone without a word.
-void DatagramRefilter(LineAsk ask, int fd, const pstn_ep& ep);
-void DatagramSweep();
+void DatagramRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep);
+void DatagramSweep(Family& fam);
 
 // The engine's socket of `ep`, under the engine's lock until the guard ends; null: there is none.
 class DatagramGuard {
  public:
-  explicit DatagramGuard(const pstn_ep& ep);
+  explicit DatagramGuard(Family& fam, const pstn_ep& ep);
   ~DatagramGuard();
   DatagramGuard(const DatagramGuard&) = delete;
   DatagramGuard& operator=(const DatagramGuard&) = delete;
@@ -45,20 +45,22 @@ class DatagramGuard {
   stack::DatagramSocket& socket() const { return all().At(idx_); }
 
  private:
+  Family& fam_;
   uint32_t idx_ = PSTN_NONE;
   bool locked_ = false;
 };
 
 // ---- options (datagram_options.cc)
-long DatagramSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
-long DatagramGetOpt(pstn_ep& ep, int level, int name, void* value, socklen_t* len);
+long DatagramSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
+                    socklen_t len);
+long DatagramGetOpt(Family& fam, pstn_ep& ep, int level, int name, void* value, socklen_t* len);
 // What the kernel's socket has been given goes to the engine's.
 void DatagramLearnOptions(int fd, const pstn_ep& ep, stack::DatagramSocket& s);
 // Control messages of a datagram that was received, as far as the program wants them
 // (DatagramSocket::wants).
 void DatagramControl(uint32_t family, uint32_t wants, const udp::ReceiveInfo& info, msghdr& m);
 // The source and interface that a program's control messages ask for. False: something else.
-bool DatagramWish(const msghdr& m, udp::SendArgs& args);
+bool DatagramWish(Family& fam, const msghdr& m, udp::SendArgs& args);
 
 // ---- DatagramSocket::wants
 inline constexpr uint32_t kWantsPktinfo = 1, kWantsTtl = 2, kWantsTos = 4;

@@ -9,11 +9,11 @@
 namespace postern {
 
 // recvmsg() and sendmsg() of one; kPass: the kernel's alone.
-long DatagramRecv(Call& call, msghdr& m, int flags);
-long DatagramSend(Call& call, const msghdr& m, int flags);
-long DatagramIoctl(const pstn_ep& ep, unsigned long request, void* arg);
-uint32_t DatagramReadiness(const pstn_ep& ep);
+long DatagramRecv(Family& fam, Call& call, msghdr& m, int flags);
+long DatagramSend(Family& fam, Call& call, const msghdr& m, int flags);
+long DatagramIoctl(Family& fam, const pstn_ep& ep, unsigned long request, void* arg);
+uint32_t DatagramReadiness(Family& fam, const pstn_ep& ep);
 // It may be that this process has it from another one, and has no wire yet.
-void DatagramTouch(const pstn_ep& ep);
+void DatagramTouch(Family& fam, const pstn_ep& ep);
 
 }  // namespace postern

@@ -62,8 +62,8 @@ void Describe(const pstn_ep& ep, uint32_t wants, const udp::ReceiveInfo& info, m
   DatagramControl(ep.family, wants, info, m);
 }
 
-long FromWire(pstn_ep& ep, msghdr& m, int flags) {
-  if ((DatagramReadiness(ep) & (EPOLLIN | EPOLLERR)) == 0) return -EAGAIN;
+long FromWire(Family& fam, pstn_ep& ep, msghdr& m, int flags) {
+  if ((DatagramReadiness(fam, ep) & (EPOLLIN | EPOLLERR)) == 0) return -EAGAIN;
   if (BadPieces(m)) return -EFAULT;
   uint8_t bytes[kFrameBytes];
   iovec all = {bytes, sizeof bytes};
@@ -75,7 +75,7 @@ long FromWire(pstn_ep& ep, msghdr& m, int flags) {
   uint32_t wants;
   int64_t r;
   {
-    const DatagramGuard g(ep);
+    const DatagramGuard g(fam, ep);
     if (!g.ok()) return -EAGAIN;
     r = g.all().Receive(g.idx(), args, info);
     wants = g.socket().wants;
@@ -89,14 +89,14 @@ long FromWire(pstn_ep& ep, msghdr& m, int flags) {
 }
 
 // One look at both, in the order that is due.
-long LookAtBoth(int fd, pstn_ep& ep, msghdr& m, int flags) {
+long LookAtBoth(Family& fam, int fd, pstn_ep& ep, msghdr& m, int flags) {
   static thread_local uint32_t turn = 0;
   const uint32_t seen = LoadRelaxed(ep.held);
   const bool kernel_first =
       seen == kSeenInKernel || (seen == kSeenNowhere && ++turn % kKernelTurn == 0);
   for (const bool first : {true, false}) {
     const bool kernel = first == kernel_first;
-    const long r = kernel ? FromKernel(fd, m, flags) : FromWire(ep, m, flags);
+    const long r = kernel ? FromKernel(fd, m, flags) : FromWire(fam, ep, m, flags);
     if (r == -EAGAIN) continue;
     const uint32_t now = (flags & MSG_PEEK) == 0 ? kSeenNowhere
                          : kernel                ? kSeenInKernel
@@ -121,7 +121,7 @@ Deadline ReceiveDeadline(int fd) {
 
 }  // namespace
 
-uint32_t DatagramReadiness(const pstn_ep& ep) {
+uint32_t DatagramReadiness(Family&, const pstn_ep& ep) {
   // Sends do not wait for room; what only the kernel knows, it says.
   constexpr uint32_t kOut = EPOLLOUT | EPOLLWRNORM;
   const uint32_t at = LoadAcquire(ep.wire);
@@ -132,28 +132,28 @@ uint32_t DatagramReadiness(const pstn_ep& ep) {
          (all.HasError(at - 1) ? EPOLLERR : 0u);
 }
 
-void DatagramTouch(const pstn_ep& ep) {
-  if (LoadAcquire(g_wire) == nullptr && LoadRelaxed(ep.wire) != 0) (void)WireStart();
+void DatagramTouch(Family& fam, const pstn_ep& ep) {
+  if (LoadAcquire(g_wire) == nullptr && LoadRelaxed(ep.wire) != 0) (void)WireStart(fam);
 }
 
-long DatagramRecv(Call& call, msghdr& m, int flags) {
+long DatagramRecv(Family& fam, Call& call, msghdr& m, int flags) {
   pstn_ep& ep = *call.ep();
   if ((flags & (MSG_ERRQUEUE | MSG_OOB)) != 0 || !IsServed(ep)) return kPass;
-  DatagramTouch(ep);
+  DatagramTouch(fam, ep);
   const uint32_t interrupts = t_interrupts;
   Deadline until = Deadline::Never();
   bool waited = false;
   for (;;) {
     const int fd = call.fd();
-    WireTurn();
-    const long r = LookAtBoth(fd, ep, m, flags);
+    WireTurn(fam);
+    const long r = LookAtBoth(fam, fd, ep, m, flags);
     if (r != -EAGAIN || (flags & MSG_DONTWAIT) != 0) return r;
     const int fl = sys::Fcntl(fd, F_GETFL, 0);
     if (fl < 0 || (fl & O_NONBLOCK) != 0) return r;
     if (!waited) until = ReceiveDeadline(fd);
     waited = true;
     pollfd p = {call.fd(), POLLIN, 0};
-    const long n = SockPoll(&p, 1, until, nullptr, &call);
+    const long n = SockPoll(fam, &p, 1, until, nullptr, &call);
     // As accept(): after handlers with SA_RESTART it goes on, unless it has a timeout.
     if (n == -EINTR && until.never() && t_interrupts == interrupts) {
       if (call.moved()) return kRestart;
@@ -195,46 +195,46 @@ bool Addressed(const pstn_ep& ep, const msghdr& m, udp::SendArgs& args) {
 
 // Its first send names a socket that nobody has bound: by the kernel, and from then on it may be on
 // the wire.
-long FirstSend(int fd, pstn_ep& ep, const msghdr& m, int flags) {
+long FirstSend(Family& fam, int fd, pstn_ep& ep, const msghdr& m, int flags) {
   const long r = sys::Call(SYS_sendmsg, fd, &m, static_cast<long>(flags | MSG_NOSIGNAL));
   if (r < 0) return r;
   Guard g(ep.setup_lock);
-  if (LoadRelaxed(ep.wire) == 0) DatagramNamed(fd, ep);
+  if (LoadRelaxed(ep.wire) == 0) DatagramNamed(fam, fd, ep);
   return r;
 }
 
 }  // namespace
 
-long DatagramSend(Call& call, const msghdr& m, int flags) {
+long DatagramSend(Family& fam, Call& call, const msghdr& m, int flags) {
   const int fd = call.fd();
   pstn_ep& ep = *call.ep();
   if ((flags & MSG_MORE) != 0) {  // what follows belongs to it
     Guard g(ep.setup_lock);
-    DatagramLeave(ep, kReasonOption);
+    DatagramLeave(fam, ep, kReasonOption);
   }
   if (!IsPlain(ep, flags)) return kPass;
-  DatagramTouch(ep);
-  if (LoadAcquire(ep.wire) == 0) return FirstSend(fd, ep, m, flags);
+  DatagramTouch(fam, ep);
+  if (LoadAcquire(ep.wire) == 0) return FirstSend(fam, fd, ep, m, flags);
   udp::SendArgs args;
   if (!Addressed(ep, m, args) || BadPieces(m)) return kPass;
-  if (m.msg_controllen != 0 && !DatagramWish(m, args)) return kPass;
+  if (m.msg_controllen != 0 && !DatagramWish(fam, m, args)) return kPass;
   uint8_t bytes[kFrameBytes];
   const iovec all = {bytes, Gather(m, bytes, sizeof bytes)};
   if (all.iov_len > sizeof bytes) return kPass;
   args.iov = &all;
   args.iov_count = 1;
-  const DatagramGuard g(ep);
+  const DatagramGuard g(fam, ep);
   if (!g.ok()) return kPass;
   const int64_t r = g.all().Send(g.idx(), args);
   (void)g_wire->PollLocked(MonotonicNs(), 1);  // it goes out, and what was sent before comes back
   return r == stack::kByKernel ? kPass : static_cast<long>(r);
 }
 
-long DatagramIoctl(const pstn_ep& ep, unsigned long request, void* arg) {
+long DatagramIoctl(Family& fam, const pstn_ep& ep, unsigned long request, void* arg) {
   if (request != FIONREAD || BadPointer(arg)) return kPass;
   int bytes;
   {
-    const DatagramGuard g(ep);
+    const DatagramGuard g(fam, ep);
     if (!g.ok() || !g.all().IsReadable(g.idx())) return kPass;
     bytes = static_cast<int>(udp::NextBytes(g.idx(), g.all()));
   }

@@ -138,7 +138,8 @@ class ControlWriter {
 
 }  // namespace
 
-long DatagramSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+long DatagramSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
+                    socklen_t len) {
   const long r = sys::Call(SYS_setsockopt, fd, static_cast<long>(level), static_cast<long>(name),
                            value, static_cast<long>(len));
   const Concern concern = ConcernOf(ep, level, name);
@@ -147,13 +148,13 @@ long DatagramSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value,
   if (concern == Concern::kKernel) {
     if (IsOff(value, len)) return r;
     FetchOr(ep.flags, PSTN_EPF_KERNEL_OPTIONS);
-    if (LoadRelaxed(ep.wire) != 0) DatagramLeave(ep, kReasonOption);
+    if (LoadRelaxed(ep.wire) != 0) DatagramLeave(fam, ep, kReasonOption);
     return r;
   }
   const bool ttl = (level == IPPROTO_IP && name == IP_TTL) ||
                    (level == IPPROTO_IPV6 && name == IPV6_UNICAST_HOPS);
   ep.opt_set |= ttl ? kSetTtl : kSetOther;
-  const DatagramGuard g(ep);
+  const DatagramGuard g(fam, ep);
   if (g.ok()) DatagramLearnOptions(fd, ep, g.socket());
   return r;
 }
@@ -175,13 +176,13 @@ void DatagramLearnOptions(int fd, const pstn_ep& ep, stack::DatagramSocket& s) {
             (Number(fd, level, v4 ? IP_RECVTOS : IPV6_RECVTCLASS) != 0 ? kWantsTos : 0);
 }
 
-long DatagramGetOpt(pstn_ep& ep, int level, int name, void* value, socklen_t* len) {
+long DatagramGetOpt(Family& fam, pstn_ep& ep, int level, int name, void* value, socklen_t* len) {
   if (level != SOL_SOCKET || name != SO_ERROR || BadPointer(value) || BadPointer(len) ||
-      *len < sizeof(int) || (DatagramReadiness(ep) & EPOLLERR) == 0)
+      *len < sizeof(int) || (DatagramReadiness(fam, ep) & EPOLLERR) == 0)
     return kPass;
   int error = 0;
   {
-    const DatagramGuard g(ep);
+    const DatagramGuard g(fam, ep);
     if (g.ok()) error = g.all().TakeError(g.idx());
   }
   if (error == 0) return kPass;
@@ -214,7 +215,7 @@ void DatagramControl(uint32_t family, uint32_t wants, const udp::ReceiveInfo& in
 }
 
 // One message that names an address of ours, as an answer from the address that was asked does.
-bool DatagramWish(const msghdr& m, udp::SendArgs& args) {
+bool DatagramWish(Family& fam, const msghdr& m, udp::SendArgs& args) {
   cmsghdr c;
   if (BadPointer(m.msg_control) || m.msg_controllen < sizeof c) return false;
   memcpy(&c, m.msg_control, sizeof c);
@@ -238,7 +239,7 @@ bool DatagramWish(const msghdr& m, udp::SendArgs& args) {
     return false;
   }
   memcpy(from.ip, args.source.bytes.data(), sizeof from.ip);
-  const pstn_dir* dir = LoadAcquire(g_proc.dir);
+  const pstn_dir* dir = LoadAcquire(fam.dir);
   return dir != nullptr && (AddrIsAny(from) || IsLocalAddress(*dir, from));
 }
 

@@ -34,19 +34,19 @@ constexpr uint32_t kWritesMax = 8;
 
 }  // namespace
 
-long WireCountEvents(long count) {
+long WireCountEvents(Family&, long count) {
   t_events = count;
   return count;
 }
 
-void WireWroteOne() {
+void WireWroteOne(Family& fam) {
   if (t_events > 1 && ++t_writes < kWritesMax) return;
   const long events = t_events;
-  (void)WirePoll();
+  (void)WirePoll(fam);
   t_events = events;
 }
 
-uint32_t WirePoll() {
+uint32_t WirePoll(Family& fam) {
   t_events = 0;  // it spins, or asks for more
   t_writes = 0;
   stack::Engine* engine = LoadAcquire(g_wire);
@@ -55,24 +55,24 @@ uint32_t WirePoll() {
   StoreRelaxed(engine->state().attended_ns, now);
   const uint32_t done = engine->IsDue(now) ? engine->Poll(now) : 0;
   if (stack::HasErrands(engine->state().errands)) [[unlikely]]
-    WireErrands();
+    WireErrands(fam);
   return done;
 }
 
-void WireAwake() {
+void WireAwake(Family&) {
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine != nullptr) FetchAdd(engine->state().awake, 1u);
 }
 
 // The last one who goes to sleep tells the keeper, if that one relies on us.
-void WireSleeps() {
+void WireSleeps(Family& fam) {
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine == nullptr) return;
   stack::WireState& w = engine->state();
   if (LoadRelaxed(w.awake) != 0) FetchSub(w.awake, 1u);
   FullFence();  // [F1] against the keeper, who says that he naps and looks at `awake` after it
   if (LoadRelaxed(w.keeper_naps) == 0 || Exchange(w.keeper_naps, 0u) == 0) return;
-  (void)RingBell(g_proc.bells, BellOf(Stack(), PSTN_EVMAP_WIRE));
+  (void)RingBell(fam.bells, BellOf(Stack(fam), PSTN_EVMAP_WIRE));
 }
 
 namespace {
@@ -85,48 +85,48 @@ bool MayListen(const pstn_ep& ep) {
 
 }  // namespace
 
-void WireBeforeListen(const pstn_ep& ep) {
-  if (g_proc.opt.vi[0] != 0 && ep.wire == 0 && MayListen(ep)) (void)WireStart(kTakenNs);
+void WireBeforeListen(Family& fam, const pstn_ep& ep) {
+  if (fam.opt.vi[0] != 0 && ep.wire == 0 && MayListen(ep)) (void)WireStart(fam, kTakenNs);
 }
 
 namespace {
 
-void ListenOn(int fd, pstn_ep& ep, uint64_t patience_ns) {
-  if (g_proc.opt.vi[0] == 0 || ep.wire != 0 || !MayListen(ep)) return;
-  if (!WireStart(patience_ns)) return StoreRelaxed(ep.reason, kReasonNoVi);
+void ListenOn(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns) {
+  if (fam.opt.vi[0] == 0 || ep.wire != 0 || !MayListen(ep)) return;
+  if (!WireStart(fam, patience_ns)) return StoreRelaxed(ep.reason, kReasonNoVi);
   stack::Engine* engine = LoadAcquire(g_wire);
   stack::WireState& w = engine->state();
   engine->Acquire();
   const uint32_t at =
       engine->Listen(ep.local, ep.family, (LoadRelaxed(ep.flags) & PSTN_EPF_V6ONLY) != 0 ? 1u : 0u,
-                     ep.backlog, EpIdx(Stack(), ep), ep.gen);
+                     ep.backlog, EpIdx(Stack(fam), ep), ep.gen);
   (void)engine->PollLocked(MonotonicNs());  // the first one: frames for the driver
-  WireRelease(*engine);
+  WireRelease(fam, *engine);
   if (at == PSTN_NONE) return;
   StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));
   // The engine knows it: from now on it may come.
   w.listeners[at].filter_epoch = static_cast<uint32_t>(w.grant[0]);
   for (uint32_t vi = 0; vi < kAreaVis; vi++)
-    if (w.grant[vi] != 0 && WireFilter(fd, vi, &w.listeners[at].filter[vi]) == 0)
+    if (w.grant[vi] != 0 && WireFilter(fam, fd, vi, &w.listeners[at].filter[vi]) == 0)
       FetchOr(ep.flags, PSTN_EPF_STEERED);
 }
 
 }  // namespace
 
-void WireListen(int fd, pstn_ep& ep) { ListenOn(fd, ep, kTakenNs); }
+void WireListen(Family& fam, int fd, pstn_ep& ep) { ListenOn(fam, fd, ep, kTakenNs); }
 
 // Who has the lock may be waiting for us, so it is not waited for: another of posternd's words, or
 // listen(), comes.
-void WireListenAgain(int fd, pstn_ep& ep) {
+void WireListenAgain(Family& fam, int fd, pstn_ep& ep) {
   if (LoadRelaxed(ep.reason) != kReasonNoVi) {
     if (LoadAcquire(ep.wire) != 0)
-      (void)WireStart();  // another process of the family has been here
+      (void)WireStart(fam);  // another process of the family has been here
     return;
   }
   if (!TryLock(ep.setup_lock)) return;
   if (LoadAcquire(ep.state) == PSTN_EP_LISTEN) {
     StoreRelaxed(ep.reason, kReasonNone);
-    ListenOn(fd, ep, 0);
+    ListenOn(fam, fd, ep, 0);
   }
   Unlock(ep.setup_lock);
 }
@@ -136,7 +136,7 @@ namespace {
 // The filters of a listener go when the last connection has ended that comes by them: until then
 // the kernel would answer with resets. posternd keeps the kernel's socket meanwhile, so that the
 // port is nobody else's; it listens no more, unless it was passed on.
-void GiveUp(stack::Engine& engine, uint32_t at, Unfilter how) {
+void GiveUp(Family& fam, stack::Engine& engine, uint32_t at, Unfilter how) {
   stack::WireState& w = engine.state();
   engine.Acquire();
   stack::Listener& l = w.listeners[at];
@@ -147,43 +147,43 @@ void GiveUp(stack::Engine& engine, uint32_t at, Unfilter how) {
   uint32_t filter[kAreaVis];
   memcpy(filter, l.filter, sizeof filter);
   if (!wait) engine.FreeListener(at);
-  WireRelease(engine);
+  WireRelease(fam, engine);
   for (uint32_t vi = 0; (first || !wait) && vi < kAreaVis; vi++) {
     if (w.grant[vi] == 0 || filter[vi] == 0) continue;
-    WireUnfilter(vi, filter[vi], wait ? how : Unfilter::kNow);
+    WireUnfilter(fam, vi, filter[vi], wait ? how : Unfilter::kNow);
   }
 }
 
 }  // namespace
 
-void WireUnlisten(pstn_ep& ep, Unfilter how) {
+void WireUnlisten(Family& fam, pstn_ep& ep, Unfilter how) {
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine == nullptr) return;  // posternd, who reaps: the keeper sees to it
   FetchAnd(ep.flags, ~PSTN_EPF_STEERED);
   const uint32_t at = Exchange(ep.wire, uint16_t{0});
-  if (at != 0 && at <= stack::kListeners) GiveUp(*engine, at - 1, how);
+  if (at != 0 && at <= stack::kListeners) GiveUp(fam, *engine, at - 1, how);
 }
 
-void WireSweep() {
+void WireSweep(Family& fam) {
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine == nullptr) return;
   stack::WireState& w = engine->state();
-  RingStreams streams;
+  RingStreams streams(fam);
   for (uint32_t i = 0; i < w.listener_hw && i < stack::kListeners; i++) {
     const uint32_t use = LoadRelaxed(w.listeners[i].use);
     if (use == stack::kListenerEnded ||
         (use == stack::kListenerUsed && !streams.Listens(w.listeners[i])))
-      GiveUp(*engine, i, Unfilter::kHush);
+      GiveUp(fam, *engine, i, Unfilter::kHush);
   }
-  DatagramSweep();
-  WireSweepPorts();
+  DatagramSweep(fam);
+  WireSweepPorts(fam);
 }
 
-int WireBell() {
-  pstn_waiter& w = Stack().waiters[PSTN_EVMAP_WIRE];
+int WireBell(Family& fam) {
+  pstn_waiter& w = Stack(fam).waiters[PSTN_EVMAP_WIRE];
   StoreRelaxed(w.nonce, NewUuid().lo);
-  const int bell = OpenBell(BellOf(Stack(), PSTN_EVMAP_WIRE));
-  if (bell >= 0) MarkWaiter(PSTN_EVMAP_WIRE, PSTN_EV_USED);
+  const int bell = OpenBell(BellOf(Stack(fam), PSTN_EVMAP_WIRE));
+  if (bell >= 0) MarkWaiter(fam, PSTN_EVMAP_WIRE, PSTN_EV_USED);
   return bell < 0 ? bell : MoveHigh(bell);
 }
 

@@ -15,6 +15,7 @@ namespace postern {
 // The engine's view of the program's ends.
 class RingStreams final : public stack::Streams {
  public:
+  explicit RingStreams(Family& fam) : fam_(fam) {}
   tcp::Cursor Begin(stack::Conn& c) override;
   uint32_t Available(stack::Conn& c, const tcp::Cursor& at, uint32_t limit) override;
   tcp::Cursor Skip(stack::Conn& c, const tcp::Cursor& at, uint32_t bytes) override;
@@ -36,6 +37,9 @@ class RingStreams final : public stack::Streams {
   bool Reaches() override;
   void DatagramCame(const stack::DatagramSocket& s) override;
   void DatagramsLeave(stack::DatagramSocket& s) override;
+
+ private:
+  Family& fam_;
 };
 
 // The wire as this process has it; null: there is none, or it was not asked for. g_wire_on follows.
@@ -43,92 +47,92 @@ extern stack::Engine* g_wire;
 void WireUse(stack::Engine* engine);
 // What family/turn.h asks for. WirePoll looks for packets, timers and news, if nobody else is at
 // it. How much there was.
-uint32_t WirePoll();
-void WireWroteOne();
-long WireCountEvents(long count);
-void WireSleeps();
-void WireAwake();
+uint32_t WirePoll(Family& fam);
+void WireWroteOne(Family& fam);
+long WireCountEvents(Family& fam, long count);
+void WireSleeps(Family& fam);
+void WireAwake(Family& fam);
 // Tells posternd what came up under the engine's lock, without a wait (wire_errands.cc).
-void WireErrands();
+void WireErrands(Family& fam);
 // wire_attach.cc. Makes the stack's wire, or joins it. False: the kernel does it all.
 // `patience_ns`: so long the interface's queues may be those of a stack that is just ending (a
 // server that is restarted).
-bool WireStart(uint64_t patience_ns = 0);
+bool WireStart(Family& fam, uint64_t patience_ns = 0);
 // Enough for the keeper of a program that has ended to leave.
 inline constexpr uint64_t kTakenNs = 1'000'000'000;
-void WireRetry();  // there is a reason to try again at once
+void WireRetry(Family& fam);  // there is a reason to try again at once
 // wire_settings.cc
 void WireReadSettings(stack::WireSettings& settings);
 // CtlAsk() as a LineAsk, with no limit (wire_filter.cc).
-int AskNow(ctl::Msg& m, int fd, int* reply_fd);
+int AskNow(Family& fam, ctl::Msg& m, int fd, int* reply_fd);
 // After a posternd has come anew (LineAsk).
-int WireReintroduce(LineAsk ask);  // the VIs: 0 or -errno
+int WireReintroduce(Family& fam, LineAsk ask);  // the VIs: 0 or -errno
 const pstn_routes* WireTables();
 uint32_t WireViOn(uint32_t ifindex);  // kAreaVis: none
 // The keeper's way in; `bundle` is taken. 0 or -errno.
-int WireAdopt(int bundle);
+int WireAdopt(Family& fam, int bundle);
 
 // ---- wire_filter.cc
 // Steers what comes by VI `vi` for the name that the kernel's socket is bound to, to us. 0 or
 // -errno.
-int WireFilter(int fd, uint32_t vi, uint32_t* number);
+int WireFilter(Family& fam, int fd, uint32_t vi, uint32_t* number);
 // The same for one connection.
-int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
+int WireFilterPeer(Family& fam, int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
                    uint32_t* number);
 // The same for a UDP socket; `peer` null: from anybody. Fragments are the kernel's, who puts them
 // together for its socket.
-int WireFilterDatagrams(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr* peer,
-                        uint32_t* number, LineAsk ask = nullptr);
+int WireFilterDatagrams(Family& fam, int fd, uint32_t vi, const pstn_addr& local,
+                        const pstn_addr* peer, uint32_t* number, LineAsk ask = nullptr);
 enum class Unfilter : uint8_t {
   kNow,
   kLater,  // under the engine's lock: an errand
   kHush,   // its socket listens no more; the filter stays
   kLeave,  // the same, but others have the socket now, and go on
 };
-void WireUnfilter(uint32_t vi, uint32_t number, Unfilter how);
+void WireUnfilter(Family& fam, uint32_t vi, uint32_t number, Unfilter how);
 // Of a connection that is bound to its port, posternd keeps the kernel's socket with the filter. It
 // is to keep another one: `fd` is a stranger's, who wants to see it closed.
-void WireRehouse(int fd, const pstn_ep& ep);
+void WireRehouse(Family& fam, int fd, const pstn_ep& ep);
 // What is steered to that endpoint, for a new posternd.
-void WireRefilter(LineAsk ask, int fd, const pstn_ep& ep);
+void WireRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep);
 
 // This process never waits for posternd because of a filter: it is the keeper, whom all wait for.
 void WireNeverWaits();
 
 // ---- wire_ports.cc: ports that connections are made from (stack/source_ports.h)
 // One more. False: posternd has none for us, or there are enough.
-bool WireNewPort(uint32_t vi, bool is_ipv6);
+bool WireNewPort(Family& fam, uint32_t vi, bool is_ipv6);
 // Gives it back, so that a program can bind it. False: it is none of ours, or in use.
-bool WireGivePort(uint16_t port);
-void WireSweepPorts();            // gives back what nobody has needed for a while
-void WireKeepPorts(LineAsk ask);  // for a new posternd
+bool WireGivePort(Family& fam, uint16_t port);
+void WireSweepPorts(Family& fam);              // gives back what nobody has needed for a while
+void WireKeepPorts(Family& fam, LineAsk ask);  // for a new posternd
 
 // ---- wire.cc
 // Gives up listeners whose program is gone without a word.
-void WireSweep();
+void WireSweep(Family& fam);
 // The engine's doorbell, for whoever keeps it: fd or -errno.
-int WireBell();
+int WireBell(Family& fam);
 
 // ---- wire_errands.cc
 // Lets go of the engine's lock; what came up under it is sent. Poll() is followed by WireErrands().
-inline void WireRelease(stack::Engine& engine) {
+inline void WireRelease(Family& fam, stack::Engine& engine) {
   engine.Release();
-  WireErrands();
+  WireErrands(fam);
 }
 
 // ---- wire_connect.cc
-void WireConnected(pstn_ep& program, pstn_conn& conn, int error);
+void WireConnected(Family& fam, pstn_ep& program, pstn_conn& conn, int error);
 
 // The link group `idx` of the stack with itself, as its other side has it.
-uint32_t OtherSide(uint32_t idx);
+uint32_t OtherSide(Family& fam, uint32_t idx);
 // The other end of connection `conn` of link group `idx`, if it goes through a VI; else null.
-const pstn_ep* EngineEnd(uint32_t idx, uint32_t conn);
+const pstn_ep* EngineEnd(Family& fam, uint32_t idx, uint32_t conn);
 
 // listen() and its end. What can't be had on the wire is served by the kernel alone.
-void WireListen(int fd, pstn_ep& ep);
+void WireListen(Family& fam, int fd, pstn_ep& ep);
 // The same for one that has found the interface taken, in the middle of the program's calls.
-void WireListenAgain(int fd, pstn_ep& ep);
+void WireListenAgain(Family& fam, int fd, pstn_ep& ep);
 // kHush, or kLeave.
-void WireUnlisten(pstn_ep& ep, Unfilter how = Unfilter::kHush);
+void WireUnlisten(Family& fam, pstn_ep& ep, Unfilter how = Unfilter::kHush);
 
 }  // namespace postern

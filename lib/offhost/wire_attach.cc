@@ -14,12 +14,12 @@
 #include <memory>
 
 #include "base/clock.h"
-#include "base/local_lock.h"
 #include "base/sys.h"
 #include "control/control.h"
 #include "event/epoll_set.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "family/local_lock.h"
 #include "family/verbs.h"
 #include "offhost/wire.h"
 #include "offhost/wire_bundle.h"
@@ -62,6 +62,7 @@ struct AnyVi {
 
 // All of it is made once and stays: other threads may be in it.
 struct WireHere {
+  explicit WireHere(Family& fam) : streams(fam) {}
   Area area;
   RingStreams streams;
   stack::RoutePaths paths{area, AskNeighbour};
@@ -75,7 +76,7 @@ static_assert(kAreaVis == 8, "links is -1 for each");
 alignas(64) unsigned char here_at[sizeof(WireHere)];
 alignas(64) unsigned char engine_at[sizeof(stack::Engine)];
 WireHere* here;  // under wire_lock, like all below
-void RenewWire();
+void RenewWire(Family& fam);
 PSTN_LOCK_RENEWED(wire_lock, RenewWire);
 uint64_t not_before_ns;  // after a failure
 constexpr uint64_t kRetryNs = 1'000'000'000;
@@ -103,7 +104,7 @@ int AttachVi(WireHere& h, uint32_t idx, int line, Who who) {
 }
 
 // An attempt of the parent's, of which the child has copies of some descriptors. It makes its own.
-void RenewWire() {
+void RenewWire(Family&) {
   if (here == nullptr || g_wire != nullptr) return;
   for (const int link : here->links)
     if (IsInternalFd(link)) CloseInternal(link);
@@ -127,11 +128,11 @@ void TearDown() {
   here = nullptr;
 }
 
-const pstn_routes* FetchRoutes() {
+const pstn_routes* FetchRoutes(Family& fam) {
   ctl::Msg m;
   m.type = ctl::Type::kRoutes;
   int fd = -1;
-  if (CtlAsk(m, -1, &fd) != 0 || fd < 0) return nullptr;
+  if (CtlAsk(fam, m, -1, &fd) != 0 || fd < 0) return nullptr;
   const pstn_routes* tables = MapRoutes(fd);
   sys::Close(fd);
   return tables;
@@ -162,12 +163,12 @@ void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]) {
 }
 
 // Maps what the bundle has and takes part from now on.
-int Join(WireHere& h, const int* fds, uint32_t vis, Who who) {
+int Join(Family& fam, WireHere& h, const int* fds, uint32_t vis, Who who) {
   int r = h.area.Map(fds[0]);
   if (r != 0) return r;
   h.state = MapWireState(fds[1]);
   if (h.state == nullptr) return -EPROTO;
-  const pstn_routes* tables = FetchRoutes();
+  const pstn_routes* tables = FetchRoutes(fam);
   if (tables == nullptr) return -ENOENT;
   h.paths.SetTables(tables);
   h.tables = tables;
@@ -180,8 +181,8 @@ int Join(WireHere& h, const int* fds, uint32_t vis, Who who) {
   }
   // A link group with ourselves is there before the first packet is.
   ConnSlot slot;
-  if (who == Who::kFirst && TakeConnSlot(Stack().hdr.id, slot) == kReasonNone)
-    GiveConn(Stack().lgrs[slot.lgr_idx], slot.conn);
+  if (who == Who::kFirst && TakeConnSlot(fam, Stack(fam).hdr.id, slot) == kReasonNone)
+    GiveConn(Stack(fam).lgrs[slot.lgr_idx], slot.conn);
   return 0;
 }
 
@@ -198,11 +199,11 @@ uint32_t IndexOf(const char* name, size_t bytes) {
 
 // The line of a VI on each interface that the option names. How many; -errno of the first that
 // can't be had.
-int OpenVis(int area_fd, int* lines, uint64_t patience_ns) {
+int OpenVis(Family& fam, int area_fd, int* lines, uint64_t patience_ns) {
   constexpr uint64_t kTakenPauseNs = 20'000'000;
   const uint64_t end_ns = MonotonicNs() + patience_ns;
   uint32_t n = 0;
-  const char* at = g_proc.opt.vi;
+  const char* at = fam.opt.vi;
   while (*at != 0 && n < kAreaVis) {
     const size_t bytes = strcspn(at, ",");
     const uint32_t ifindex = IndexOf(at, bytes);
@@ -211,7 +212,7 @@ int OpenVis(int area_fd, int* lines, uint64_t patience_ns) {
       ctl::Msg m;
       m.type = ctl::Type::kVi;
       m.a = ifindex;
-      return CtlAsk(m, area_fd, &lines[n]);
+      return CtlAsk(fam, m, area_fd, &lines[n]);
     };
     int r = ask();
     for (; r == -EBUSY && MonotonicNs() < end_ns; r = ask()) sys::Nap(kTakenPauseNs);
@@ -224,16 +225,16 @@ int OpenVis(int area_fd, int* lines, uint64_t patience_ns) {
 }
 
 // Makes the stack's wire and leaves it with posternd.
-int Make(WireHere& h, uint64_t patience_ns) {
+int Make(Family& fam, WireHere& h, uint64_t patience_ns) {
   int fds[kBundleFdsMax] = {-1, -1};
-  fds[0] = CreateArea(Stack().hdr.id, kFrames);
-  fds[1] = fds[0] < 0 ? -1 : NewWireState();
+  fds[0] = CreateArea(Stack(fam).hdr.id, kFrames);
+  fds[1] = fds[0] < 0 ? -1 : NewWireState(fam);
   for (uint32_t i = 2; i < kBundleFdsMax; i++) fds[i] = -1;
-  int r = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : OpenVis(fds[0], fds + 2, patience_ns);
+  int r = fds[0] < 0 ? fds[0] : fds[1] < 0 ? fds[1] : OpenVis(fam, fds[0], fds + 2, patience_ns);
   if (r > 0) {
     const uint32_t vis = static_cast<uint32_t>(r);
     int pair[2] = {-1, -1};
-    r = Join(h, fds, vis, Who::kFirst);
+    r = Join(fam, h, fds, vis, Who::kFirst);
     if (r == 0)
       r = static_cast<int>(sys::Call(SYS_socketpair, static_cast<long>(AF_UNIX),
                                      static_cast<long>(SOCK_SEQPACKET | SOCK_CLOEXEC), 0L, pair));
@@ -246,7 +247,7 @@ int Make(WireHere& h, uint64_t patience_ns) {
       ctl::Msg m;
       m.type = ctl::Type::kWire;
       m.a = 1;
-      r = CtlAsk(m, h.bundle, nullptr);
+      r = CtlAsk(fam, m, h.bundle, nullptr);
     }
   } else if (r == 0) {
     r = -ENODEV;
@@ -256,25 +257,25 @@ int Make(WireHere& h, uint64_t patience_ns) {
   return r;
 }
 
-int Adopt(WireHere& h, int bundle) {
+int Adopt(Family& fam, WireHere& h, int bundle) {
   int fds[kBundleFdsMax];
   uint32_t vis = 0;
   const uint32_t n = PeekBundle(bundle, fds, vis);
   h.bundle = bundle;
   if (n < 2) return -EPROTO;
-  const int r = Join(h, fds, vis, Who::kAnother);
+  const int r = Join(fam, h, fds, vis, Who::kAnother);
   for (uint32_t i = 0; i < n; i++) sys::Close(fds[i]);
   return r;
 }
 
 }  // namespace
 
-int WireAdopt(int bundle) {
+int WireAdopt(Family& fam, int bundle) {
   WireNeverWaits();
   Guard g(wire_lock);
   if (g_wire != nullptr) return 0;
-  here = std::construct_at(reinterpret_cast<WireHere*>(here_at));
-  const int r = Adopt(*here, MoveHigh(bundle));
+  here = std::construct_at(reinterpret_cast<WireHere*>(here_at), fam);
+  const int r = Adopt(fam, *here, MoveHigh(bundle));
   if (r != 0)
     TearDown();
   else
@@ -282,13 +283,13 @@ int WireAdopt(int bundle) {
   return r;
 }
 
-void WireRetry() {
+void WireRetry(Family&) {
   Guard g(wire_lock);
   not_before_ns = 0;
 }
 
-bool WireStart(uint64_t patience_ns) {
-  if (g_proc.opt.vi[0] == 0) return false;
+bool WireStart(Family& fam, uint64_t patience_ns) {
+  if (fam.opt.vi[0] == 0) return false;
   if (LoadAcquire(g_wire) != nullptr) return true;
   Guard g(wire_lock);
   if (g_wire != nullptr) return true;
@@ -297,11 +298,11 @@ bool WireStart(uint64_t patience_ns) {
   ctl::Msg m;
   m.type = ctl::Type::kWire;
   int bundle = -1;
-  const int r = CtlAsk(m, -1, &bundle);
-  here = std::construct_at(reinterpret_cast<WireHere*>(here_at));
+  const int r = CtlAsk(fam, m, -1, &bundle);
+  here = std::construct_at(reinterpret_cast<WireHere*>(here_at), fam);
   const int done =
-      r == 0 && bundle >= 0 ? Adopt(*here, MoveHigh(bundle)) : Make(*here, patience_ns);
-  StoreRelaxed(Stack().hdr.wire_error, static_cast<uint32_t>(-done));
+      r == 0 && bundle >= 0 ? Adopt(fam, *here, MoveHigh(bundle)) : Make(fam, *here, patience_ns);
+  StoreRelaxed(Stack(fam).hdr.wire_error, static_cast<uint32_t>(-done));
   if (done != 0) {
     not_before_ns = MonotonicNs() + kRetryNs;  // patience may have used it up
     TearDown();
@@ -315,7 +316,7 @@ namespace {
 
 // The VIs' lines of a new posternd. The first of the family gets them, and leaves them with it; the
 // others are told the VIs' new names.
-int AdoptVis(WireHere& h, LineAsk ask) {
+int AdoptVis(Family& fam, WireHere& h, LineAsk ask) {
   int fds[kBundleFdsMax], pair[2] = {-1, -1};
   uint32_t vis = 0, count = PeekBundle(h.bundle, fds, vis), got = 0;
   int r = count < 2 ? -EPROTO : 0;
@@ -325,7 +326,7 @@ int AdoptVis(WireHere& h, LineAsk ask) {
     m.a = h.area.ViAt(i)->ifindex;
     m.b = 1;
     int line = -1;
-    r = ask(m, h.vis[i].token(), &line);
+    r = ask(fam, m, h.vis[i].token(), &line);
     if (r == -EEXIST && m.cookie != 0) {
       h.state->grant[i] = m.cookie;
       r = 0;
@@ -348,7 +349,7 @@ int AdoptVis(WireHere& h, LineAsk ask) {
       ctl::Msg m;
       m.type = ctl::Type::kWire;
       m.a = 2;
-      if (r == 0) r = ask(m, pair[1], nullptr);
+      if (r == 0) r = ask(fam, m, pair[1], nullptr);
       sys::Close(pair[0]);
       sys::Close(pair[1]);
     }
@@ -359,8 +360,8 @@ int AdoptVis(WireHere& h, LineAsk ask) {
 
 }  // namespace
 
-int WireReintroduce(LineAsk ask) {
-  return LoadAcquire(g_wire) == nullptr ? -ENOENT : AdoptVis(*here, ask);
+int WireReintroduce(Family& fam, LineAsk ask) {
+  return LoadAcquire(g_wire) == nullptr ? -ENOENT : AdoptVis(fam, *here, ask);
 }
 
 const pstn_routes* WireTables() { return here != nullptr ? here->tables : nullptr; }

@@ -25,7 +25,7 @@ struct Bundle {
 
 }  // namespace
 
-int NewWireState() {
+int NewWireState(Family& fam) {
   int fd = static_cast<int>(sys::Call(SYS_memfd_create, "postern-wire", 3L));  // CLOEXEC, SEALING
   if (fd < 0) return fd;
   constexpr long kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -43,7 +43,7 @@ int NewWireState() {
     return -ENOMEM;
   }
   auto& state = *static_cast<stack::WireState*>(p);
-  stack::FormatWire(state, Stack().hdr.id, entropy, MonotonicNs());
+  stack::FormatWire(state, Stack(fam).hdr.id, entropy, MonotonicNs());
   WireReadSettings(state.settings);
   munmap(p, sizeof(stack::WireState));
   return fd;

@@ -14,7 +14,7 @@ namespace postern {
 inline constexpr uint32_t kBundleFdsMax = 2 + 2 * kAreaVis;
 
 // The wire segment, empty: fd or -errno.
-int NewWireState();
+int NewWireState(Family& fam);
 // Null: it is none of this version.
 stack::WireState* MapWireState(int fd);
 

@@ -67,10 +67,10 @@ struct Attempt {
 };
 
 // The engine's end of the slot. False: no endpoint left.
-bool MakeEngineEnd(Attempt& a) {
-  pstn_stack& s = Stack();
-  const uint32_t other = OtherSide(a.slot.lgr_idx);
-  a.end = other < PSTN_LGRS ? NewEp(a.ep.family) : PSTN_NONE;
+bool MakeEngineEnd(Family& fam, Attempt& a) {
+  pstn_stack& s = Stack(fam);
+  const uint32_t other = OtherSide(fam, a.slot.lgr_idx);
+  a.end = other < PSTN_LGRS ? NewEp(fam, a.ep.family) : PSTN_NONE;
   if (a.end == PSTN_NONE) return false;
   pstn_ep& end = s.eps[a.end];
   FetchOr(end.flags, PSTN_EPF_ENGINE | PSTN_EPF_NODELAY);
@@ -88,8 +88,8 @@ bool MakeEngineEnd(Attempt& a) {
   return true;
 }
 
-void Undo(const Attempt& a) {
-  pstn_stack& s = Stack();
+void Undo(Family& fam, const Attempt& a) {
+  pstn_stack& s = Stack(fam);
   if (a.end != PSTN_NONE) {
     StoreRelease(s.lgrs[s.eps[a.end].lgr_idx].conn_ep[a.slot.conn], 0u);
     SetState(s.eps[a.end], PSTN_EP_FREE);
@@ -102,23 +102,24 @@ void Undo(const Attempt& a) {
 }
 
 // All who have its name learn the port that it has got.
-void NamePort(Attempt& a, uint16_t port) {
-  a.from.port = a.ep.local.port = a.conn().setup.client.port = Stack().eps[a.end].peer.port = port;
+void NamePort(Family& fam, Attempt& a, uint16_t port) {
+  a.from.port = a.ep.local.port = a.conn().setup.client.port = Stack(fam).eps[a.end].peer.port =
+      port;
   FetchOr(a.ep.flags, PSTN_EPF_PORT_LENT);
 }
 
 // Under the engine's lock. 0 or an errno; EADDRNOTAVAIL: there is no port for it.
-int ConnectLocked(Attempt& a, const stack::OpenWish& wish, stack::PortWish port) {
+int ConnectLocked(Family& fam, Attempt& a, const stack::OpenWish& wish, stack::PortWish port) {
   int error = EADDRNOTAVAIL;
   const uint64_t now = MonotonicNs();
   if (a.from.port == 0) {
     pstn_addr from = a.from;
     if (!stack::TakeSourcePort(*g_wire, a.vi, from, a.to, port, now)) return error;
-    NamePort(a, from.port);
+    NamePort(fam, a, from.port);
   }
   const uint32_t idx = g_wire->Connect(a.from, a.to, a.end, now, error, wish);
   if (idx == PSTN_NONE) return error;
-  Stack().eps[a.end].accept_head = idx;
+  Stack(fam).eps[a.end].accept_head = idx;
   stack::Conn& c = g_wire->ConnAt(idx);
   c.filter = a.filter;
   c.filter_vi = a.vi;
@@ -128,53 +129,53 @@ int ConnectLocked(Attempt& a, const stack::OpenWish& wish, stack::PortWish port)
 }
 
 // The same, from a port that is asked for if the stack has none that is free for this peer.
-int Connect(Attempt& a, const stack::OpenWish& wish) {
+int Connect(Family& fam, Attempt& a, const stack::OpenWish& wish) {
   constexpr int kTries = 8;  // others may be faster than we are
   stack::PortWish port = stack::PortWish::kRested;
   for (int i = 0;; i++) {
     g_wire->Acquire();
-    const int r = ConnectLocked(a, wish, port);
-    WireRelease(*g_wire);
+    const int r = ConnectLocked(fam, a, wish, port);
+    WireRelease(fam, *g_wire);
     if (r != EADDRNOTAVAIL || a.from.port != 0 || i == kTries) return r;
-    if (WireNewPort(a.vi, !AddrIsV4(a.to))) continue;
+    if (WireNewPort(fam, a.vi, !AddrIsV4(a.to))) continue;
     if (port == stack::PortWish::kAny) return r;
     port = stack::PortWish::kAny;
   }
 }
 
-Reason Begin(int fd, Attempt& a) {
-  const Reason why = TakeConnSlot(Stack().hdr.id, a.slot);
+Reason Begin(Family& fam, int fd, Attempt& a) {
+  const Reason why = TakeConnSlot(fam, Stack(fam).hdr.id, a.slot);
   if (why != kReasonNone) return why;
-  FillConn(a.ep, a.slot, PSTN_NONE, 0, a.to, a.from);
-  if (!MakeEngineEnd(a)) {
-    Undo(a);
+  FillConn(fam, a.ep, a.slot, PSTN_NONE, 0, a.to, a.from);
+  if (!MakeEngineEnd(fam, a)) {
+    Undo(fam, a);
     return kReasonNoMemory;
   }
   // The answer must not meet the kernel.
-  int r = a.from.port != 0 ? WireFilterPeer(fd, a.vi, a.from, a.to, &a.filter) : 0;
+  int r = a.from.port != 0 ? WireFilterPeer(fam, fd, a.vi, a.from, a.to, &a.filter) : 0;
   if (r == 0) {
     StoreRelease(a.conn().setup.state, PSTN_CS_OFFERED);
     SetState(a.ep, PSTN_EP_CONNECTING);
-    r = Connect(a, WireWish(fd, a.ep));
+    r = Connect(fam, a, WireWish(fd, a.ep));
     if (r == 0) return kReasonNone;
-    if (a.filter != 0) WireUnfilter(a.vi, a.filter, Unfilter::kNow);
+    if (a.filter != 0) WireUnfilter(fam, a.vi, a.filter, Unfilter::kNow);
     FetchAnd(a.ep.flags, ~PSTN_EPF_PORT_LENT);
     SetState(a.ep, PSTN_EP_NEW);
   }
-  Undo(a);
+  Undo(fam, a);
   return r == EADDRNOTAVAIL ? kReasonNoPort : kReasonNotLocal;
 }
 
 // A port that is bound, from which there is no connection to that peer: a socket from the fd cache
 // brings the one of its last connection, which is in TIME_WAIT.
-bool FreePort(int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from) {
+bool FreePort(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from) {
   constexpr int kTries = 16;
-  const pstn_dir* dir = LoadAcquire(g_proc.dir);
+  const pstn_dir* dir = LoadAcquire(fam.dir);
   for (int i = 0; dir != nullptr && i < kTries && ReservePort(fd, ep, *dir); i++) {
     from.port = ep.local.port;
     g_wire->Acquire();
     const bool taken = g_wire->IsTaken(from, to);
-    WireRelease(*g_wire);
+    WireRelease(fam, *g_wire);
     if (!taken) return true;
     if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) != 0) return false;
   }
@@ -183,9 +184,9 @@ bool FreePort(int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from) {
 
 }  // namespace
 
-Reason WireConnect(int fd, pstn_ep& ep, const pstn_addr& to) {
-  if (g_proc.opt.vi[0] == 0 || AddrIsLoopback(to)) return kReasonNotLocal;
-  if (!WireStart()) return kReasonNoVi;
+Reason WireConnect(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to) {
+  if (fam.opt.vi[0] == 0 || AddrIsLoopback(to)) return kReasonNotLocal;
+  if (!WireStart(fam)) return kReasonNoVi;
   pstn_addr from = ep.local;
   uint32_t vi = kAreaVis;
   Reason why = WayTo(to, from, &vi);
@@ -195,39 +196,40 @@ Reason WireConnect(int fd, pstn_ep& ep, const pstn_addr& to) {
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) == 0) {
     from.port = 0;
     Attempt lent = {ep, to, from, vi};
-    why = Begin(fd, lent);
+    why = Begin(fam, fd, lent);
     if (why != kReasonNone) ep.local = before;
   }
   if (why != kReasonNoPort) return why;
-  if (!FreePort(fd, ep, to, from)) return kReasonNoPort;
+  if (!FreePort(fam, fd, ep, to, from)) return kReasonNoPort;
   const pstn_addr bound = ep.local;
   Attempt own = {ep, to, from, vi};
-  why = Begin(fd, own);
+  why = Begin(fam, fd, own);
   if (why != kReasonNone) ep.local = bound;
   return why;
 }
 
-long WireAwaitConnected(pstn_ep& ep, const Interrupts& since) {
+long WireAwaitConnected(Family& fam, pstn_ep& ep, const Interrupts& since) {
   auto done = [&] { return LoadAcquire(ep.state) != PSTN_EP_CONNECTING; };
   const bool timed = ep.sndtimeo_ns != 0;
   const Deadline until = timed ? Deadline::AfterNs(ep.sndtimeo_ns) : Deadline::Never();
-  if (Spin(done, until)) return 0;
+  if (Spin(fam, done, until)) return 0;
   while (!done()) {
     if (since.Ends(timed)) return -EINTR;
     if (until.left_ns() == 0) return -EINPROGRESS;
-    const WireSleep wire;
+    const WireSleep wire(fam);
     // A handler between the look at `since` and the sleep is seen after this at the latest.
     constexpr uint64_t kLookNs = 20'000'000;
     timespec left = until.LeftTimespec(kLookNs);
     Sleeper sleeper(ep);
-    (void)Cancellable([&] { return sys::FutexWait(&ep.state, PSTN_EP_CONNECTING, &left); },
-                      [&] { sleeper.Off(); });
+    (void)Cancellable(
+        fam, [&] { return sys::FutexWait(&ep.state, PSTN_EP_CONNECTING, &left); },
+        [&] { sleeper.Off(); });
   }
   return 0;
 }
 
 // What the engine says of a connection whose program is waiting for it. `error` 0: it is there.
-void WireConnected(pstn_ep& program, pstn_conn& conn, int error) {
+void WireConnected(Family& fam, pstn_ep& program, pstn_conn& conn, int error) {
   uint32_t offered = PSTN_CS_OFFERED;
   if (!CompareExchange(conn.setup.state, offered, PSTN_CS_ESTABLISHED)) return;
   if (error != 0) StoreRelaxed(program.error, static_cast<uint32_t>(error));
@@ -237,13 +239,13 @@ void WireConnected(pstn_ep& program, pstn_conn& conn, int error) {
   // sleep.
   FenceAfterLocked();
   if (LoadRelaxed(program.sleepers) != 0) (void)sys::FutexWake(&program.state, INT32_MAX);
-  ShowConnected(program);
+  ShowConnected(fam, program);
 }
 
-void WireGiveUp(pstn_ep& ep) {
+void WireGiveUp(Family& fam, pstn_ep& ep) {
   ConnEnd e;
-  if (LoadAcquire(ep.state) == PSTN_EP_CONNECTING && Resolve(ep, e))
-    WireConnected(ep, *e.conn, ECONNRESET);
+  if (LoadAcquire(ep.state) == PSTN_EP_CONNECTING && Resolve(fam, ep, e))
+    WireConnected(fam, ep, *e.conn, ECONNRESET);
 }
 
 }  // namespace postern

@@ -21,7 +21,7 @@ using stack::ErrandKind;
 constexpr uint32_t kAtOnce = 16;
 
 // False: there is nothing to tell any more.
-bool MessageOf(const stack::WireState& w, const Errand& errand, ctl::Msg& m) {
+bool MessageOf(Family& fam, const stack::WireState& w, const Errand& errand, ctl::Msg& m) {
   switch (static_cast<ErrandKind>(errand.kind)) {
     case ErrandKind::kNeighbour:
       m.type = ctl::Type::kResolve;
@@ -36,8 +36,8 @@ bool MessageOf(const stack::WireState& w, const Errand& errand, ctl::Msg& m) {
       return errand.a < kAreaVis && w.grant[errand.a] == errand.grant;
     case ErrandKind::kLinks:
       m.type = ctl::Type::kIntroduce;
-      m.uuid = Stack().hdr.id;
-      m.a = LinksKnown(m.uuid);
+      m.uuid = Stack(fam).hdr.id;
+      m.a = LinksKnown(fam, m.uuid);
       return m.a < PSTN_PAIR_LGRS;
     default:
       return false;
@@ -45,7 +45,7 @@ bool MessageOf(const stack::WireState& w, const Errand& errand, ctl::Msg& m) {
 }
 
 // With the line. False: posternd takes no more now, and what is left is for later.
-bool Send(stack::Engine& engine) {
+bool Send(Family& fam, stack::Engine& engine) {
   stack::Errands& all = engine.state().errands;
   Errand batch[kAtOnce];
   engine.Acquire();
@@ -54,7 +54,7 @@ bool Send(stack::Engine& engine) {
   uint32_t done = 0;
   for (; done < count; done++) {
     ctl::Msg m;
-    if (MessageOf(engine.state(), batch[done], m) && CtlPost(m) != 0) break;
+    if (MessageOf(fam, engine.state(), batch[done], m) && CtlPost(fam, m) != 0) break;
   }
   if (done == count) return true;
   engine.Acquire();
@@ -68,23 +68,23 @@ bool Send(stack::Engine& engine) {
 namespace {
 
 // It has a line of its own, and need not be rung for each of them.
-void LeaveToKeeper(stack::Errands& all) {
+void LeaveToKeeper(Family& fam, stack::Errands& all) {
   const uint32_t tail = LoadRelaxed(all.tail);
   if (Exchange(all.rung, tail) != tail)
-    (void)RingBell(g_proc.bells, BellOf(Stack(), PSTN_EVMAP_WIRE));
+    (void)RingBell(fam.bells, BellOf(Stack(fam), PSTN_EVMAP_WIRE));
 }
 
 }  // namespace
 
-void WireErrands() {
+void WireErrands(Family& fam) {
   stack::Engine* engine = LoadAcquire(g_wire);
   if (engine == nullptr || HoldsEngine()) return;
   stack::Errands& all = engine->state().errands;
   for (bool more = true; more && stack::HasErrands(all);) {
     // Not inside another lock: the engine's is outside of all those of endpoints.
-    if (t_locks.held != 0 || !CtlTryLine()) return LeaveToKeeper(all);
-    more = Send(*engine);
-    CtlLeaveLine();
+    if (t_locks.held != 0 || !CtlTryLine(fam)) return LeaveToKeeper(fam, all);
+    more = Send(fam, *engine);
+    CtlLeaveLine(fam);
     FenceAfterLocked();  // [F1] whoever has found the line taken has left an errand before that
   }
 }

@@ -17,7 +17,7 @@
 
 namespace postern {
 
-int AskNow(ctl::Msg& m, int fd, int* reply_fd) { return CtlAsk(m, fd, reply_fd); }
+int AskNow(Family& fam, ctl::Msg& m, int fd, int* reply_fd) { return CtlAsk(fam, m, fd, reply_fd); }
 
 namespace {
 
@@ -31,39 +31,39 @@ ctl::Msg About(uint32_t change, uint32_t vi) {
 
 // `to`, if it is not null: whom it comes from.
 // Of TCP fragments, too: the kernel would answer them, once whole, with a RST.
-int AddFilter(LineAsk ask, int fd, uint32_t vi, const pstn_addr* local, const pstn_addr* to,
-              uint32_t* number, uint32_t flags = ctl::kFilterFragments) {
+int AddFilter(Family& fam, LineAsk ask, int fd, uint32_t vi, const pstn_addr* local,
+              const pstn_addr* to, uint32_t* number, uint32_t flags = ctl::kFilterFragments) {
   ctl::Msg m = About(ctl::kFilterAdd, vi);
   m.b = flags;
   if (to != nullptr) {
     m.addr = *to;
     memcpy(&m.id, local->ip, sizeof m.id);
   }
-  const int r = ask(m, fd, nullptr);
+  const int r = ask(fam, m, fd, nullptr);
   if (r == 0 && number != nullptr) *number = m.d;
   return r;
 }
 
 // The engine's connection whose program is `ep`; null: it has none.
-stack::Conn* ConnOf(const pstn_ep& ep) {
-  const pstn_ep* end = EngineEnd(LoadRelaxed(ep.lgr_idx), ep.conn_idx);
+stack::Conn* ConnOf(Family& fam, const pstn_ep& ep) {
+  const pstn_ep* end = EngineEnd(fam, LoadRelaxed(ep.lgr_idx), ep.conn_idx);
   return end != nullptr ? &g_wire->ConnAt(end->accept_head) : nullptr;
 }
 
 }  // namespace
 
-int WireFilter(int fd, uint32_t vi, uint32_t* number) {
-  return AddFilter(AskNow, fd, vi, nullptr, nullptr, number);
+int WireFilter(Family& fam, int fd, uint32_t vi, uint32_t* number) {
+  return AddFilter(fam, AskNow, fd, vi, nullptr, nullptr, number);
 }
 
-int WireFilterPeer(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
+int WireFilterPeer(Family& fam, int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
                    uint32_t* number) {
-  return AddFilter(AskNow, fd, vi, &local, &peer, number);
+  return AddFilter(fam, AskNow, fd, vi, &local, &peer, number);
 }
 
-int WireFilterDatagrams(int fd, uint32_t vi, const pstn_addr& local, const pstn_addr* peer,
-                        uint32_t* number, LineAsk ask) {
-  return AddFilter(ask != nullptr ? ask : AskNow, fd, vi, &local, peer, number, 0);
+int WireFilterDatagrams(Family& fam, int fd, uint32_t vi, const pstn_addr& local,
+                        const pstn_addr* peer, uint32_t* number, LineAsk ask) {
+  return AddFilter(fam, ask != nullptr ? ask : AskNow, fd, vi, &local, peer, number, 0);
 }
 
 namespace {
@@ -86,7 +86,7 @@ bool PutUnfilter(uint32_t vi, uint32_t number, uint32_t change) {
 
 void WireNeverWaits() { never_waits = true; }
 
-void WireUnfilter(uint32_t vi, uint32_t number, Unfilter how) {
+void WireUnfilter(Family& fam, uint32_t vi, uint32_t number, Unfilter how) {
   const uint32_t change = how == Unfilter::kHush    ? ctl::kFilterHush
                           : how == Unfilter::kLeave ? ctl::kFilterLeave
                                                     : ctl::kFilterRemove;
@@ -95,11 +95,11 @@ void WireUnfilter(uint32_t vi, uint32_t number, Unfilter how) {
     g_wire->Acquire();
     (void)PutUnfilter(vi, number, change);
     g_wire->Release();
-    return WireErrands();
+    return WireErrands(fam);
   }
   ctl::Msg m = About(change, vi);
   m.d = number;
-  (void)CtlAsk(m, -1, nullptr);
+  (void)CtlAsk(fam, m, -1, nullptr);
 }
 
 namespace {
@@ -132,38 +132,39 @@ int StandIn(int fd) {
 
 }  // namespace
 
-void WireRehouse(int fd, const pstn_ep& ep) {
+void WireRehouse(Family& fam, int fd, const pstn_ep& ep) {
   if (LoadAcquire(g_wire) == nullptr) return;
-  const stack::Conn* old = ConnOf(ep);
+  const stack::Conn* old = ConnOf(fam, ep);
   if (old == nullptr || LoadRelaxed(old->filter) == 0) return;
   const int stand_in = StandIn(fd);
   uint32_t number = 0;
   const uint32_t vi = old->filter_vi;
-  if (stand_in < 0 || WireFilterPeer(stand_in, vi, old->local, old->peer, &number) != 0) number = 0;
+  if (stand_in < 0 || WireFilterPeer(fam, stand_in, vi, old->local, old->peer, &number) != 0)
+    number = 0;
   if (stand_in >= 0) sys::Close(stand_in);
   if (number == 0) return;
   g_wire->Acquire();
-  stack::Conn* c = ConnOf(ep);  // it may have ended meanwhile, and its filter with it
+  stack::Conn* c = ConnOf(fam, ep);  // it may have ended meanwhile, and its filter with it
   if (c != nullptr && c->filter != 0) number = Exchange(c->filter, number);
   g_wire->Release();
-  WireUnfilter(vi, number, Unfilter::kNow);
+  WireUnfilter(fam, vi, number, Unfilter::kNow);
 }
 
-void WireRefilter(LineAsk ask, int fd, const pstn_ep& ep) {
-  if (IsDatagram(ep)) return DatagramRefilter(ask, fd, ep);
+void WireRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep) {
+  if (IsDatagram(ep)) return DatagramRefilter(fam, ask, fd, ep);
   stack::WireState& w = g_wire->state();
   const uint32_t epoch = static_cast<uint32_t>(w.grant[0]), at = LoadRelaxed(ep.wire);
   if (at != 0 && at <= stack::kListeners) {
     stack::Listener& l = w.listeners[at - 1];
     if (Exchange(l.filter_epoch, epoch) == epoch) return;  // another process was here
     for (uint32_t vi = 0; vi < kAreaVis; vi++)
-      if (w.grant[vi] != 0) (void)AddFilter(ask, fd, vi, nullptr, nullptr, &l.filter[vi]);
+      if (w.grant[vi] != 0) (void)AddFilter(fam, ask, fd, vi, nullptr, nullptr, &l.filter[vi]);
     return;
   }
-  stack::Conn* c = ConnOf(ep);
+  stack::Conn* c = ConnOf(fam, ep);
   if (c == nullptr || LoadRelaxed(c->filter) == 0 || Exchange(c->filter_epoch, epoch) == epoch)
     return;
-  (void)AddFilter(ask, fd, c->filter_vi, &c->local, &c->peer, &c->filter);
+  (void)AddFilter(fam, ask, fd, c->filter_vi, &c->local, &c->peer, &c->filter);
 }
 
 }  // namespace postern

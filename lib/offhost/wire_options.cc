@@ -21,11 +21,11 @@ namespace {
 
 // The engine's connection behind the program's end; null: there is none. It may be another one as
 // soon as this is back, but for who has the lock.
-stack::Conn* ConnBehind(stack::Engine& engine, const pstn_ep& ep) {
+stack::Conn* ConnBehind(Family& fam, stack::Engine& engine, const pstn_ep& ep) {
   if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return nullptr;
-  const pstn_ep* end = EngineEnd(LoadRelaxed(ep.lgr_idx), ep.conn_idx);
+  const pstn_ep* end = EngineEnd(fam, LoadRelaxed(ep.lgr_idx), ep.conn_idx);
   if (end == nullptr) return nullptr;
-  const uint32_t conn = LoadRelaxed(end->accept_head), owner = EpIdx(Stack(), *end);
+  const uint32_t conn = LoadRelaxed(end->accept_head), owner = EpIdx(Stack(fam), *end);
   if (conn >= stack::kConns) return nullptr;
   stack::Conn& c = engine.ConnAt(conn);
   return LoadRelaxed(c.use) == stack::kConnUsed && LoadRelaxed(c.owner) == owner ? &c : nullptr;
@@ -33,17 +33,17 @@ stack::Conn* ConnBehind(stack::Engine& engine, const pstn_ep& ep) {
 
 // False: there is no such connection. `fn` is called under the engine's lock.
 template <typename Fn>
-bool WithConn(const pstn_ep& ep, Fn fn) {
+bool WithConn(Family& fam, const pstn_ep& ep, Fn fn) {
   stack::Engine* engine = LoadAcquire(g_wire);
-  if (engine == nullptr || ConnBehind(*engine, ep) == nullptr) return false;
+  if (engine == nullptr || ConnBehind(fam, *engine, ep) == nullptr) return false;
   engine->Acquire();
-  stack::Conn* c = ConnBehind(*engine, ep);
+  stack::Conn* c = ConnBehind(fam, *engine, ep);
   if (c != nullptr) fn(*engine, *c);
   engine->Release();
   // Whoever has found it taken meanwhile counts on its holder to look for news once more, as
   // Engine::Poll() does.
   FenceAfterLocked();
-  (void)WirePoll();
+  (void)WirePoll(fam);
   return c != nullptr;
 }
 
@@ -56,19 +56,19 @@ void GiveInt(uint32_t v, WireValue& out) {
 
 }  // namespace
 
-bool WireInfo(const pstn_ep& ep, tcp::Info& out) {
-  return WithConn(ep, [&](stack::Engine&, const stack::Conn& c) {
+bool WireInfo(Family& fam, const pstn_ep& ep, tcp::Info& out) {
+  return WithConn(fam, ep, [&](stack::Engine&, const stack::Conn& c) {
     tcp::FillInfo(c.tcb, MonotonicNs(), HeadBytes(c), out);
   });
 }
 
-bool WireGetOpt(const pstn_ep& ep, int level, int name, WireValue& out) {
+bool WireGetOpt(Family& fam, const pstn_ep& ep, int level, int name, WireValue& out) {
   const bool mtu = (level == IPPROTO_IP && name == IP_MTU) ||
                    (level == IPPROTO_IPV6 && name == IPV6_MTU && ep.family == AF_INET6);
   const bool maxseg = level == IPPROTO_TCP && name == TCP_MAXSEG;
   const bool congestion = level == IPPROTO_TCP && name == TCP_CONGESTION;
   if (!mtu && !maxseg && !congestion) return false;
-  return WithConn(ep, [&](stack::Engine&, const stack::Conn& c) {
+  return WithConn(fam, ep, [&](stack::Engine&, const stack::Conn& c) {
     if (!congestion) {
       GiveInt(mtu ? c.path_mss + HeadBytes(c) : c.tcb.mss_bytes, out);
       return;
@@ -113,15 +113,15 @@ void ReadKept(int fd, tcp::Settings& s) {
 }
 
 // The kernel checks the value, and its socket keeps it.
-long SetKept(int fd, pstn_ep& ep, int name, const void* value, socklen_t len) {
-  if (!WithConn(ep, [](stack::Engine&, stack::Conn&) {})) return kPass;
+long SetKept(Family& fam, int fd, pstn_ep& ep, int name, const void* value, socklen_t len) {
+  if (!WithConn(fam, ep, [](stack::Engine&, stack::Conn&) {})) return kPass;
   const long r = sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_TCP),
                            static_cast<long>(name), value, static_cast<long>(len));
   if (r < 0) return r;
   FetchOr(ep.flags, PSTN_EPF_DIRTY | PSTN_EPF_KERNEL_OPTIONS);
   tcp::Settings kept = {};
   ReadKept(fd, kept);
-  (void)WithConn(ep, [&](stack::Engine&, stack::Conn& c) {
+  (void)WithConn(fam, ep, [&](stack::Engine&, stack::Conn& c) {
     c.tcb.settings.fin_wait2_s = kept.fin_wait2_s;
     c.tcb.settings.window_clamp = kept.window_clamp;
   });
@@ -130,16 +130,17 @@ long SetKept(int fd, pstn_ep& ep, int name, const void* value, socklen_t len) {
 
 }  // namespace
 
-long WireSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+long WireSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
+                socklen_t len) {
   if (level == IPPROTO_TCP && (name == TCP_LINGER2 || name == TCP_WINDOW_CLAMP))
-    return SetKept(fd, ep, name, value, len);
+    return SetKept(fam, fd, ep, name, value, len);
   if (level != IPPROTO_TCP || name != TCP_CONGESTION) return kPass;
   if (static_cast<int>(len) < 1 || BadPointer(value)) return kPass;  // the kernel has the errors
   tcp::CongestionKind kind{};
   constexpr uint32_t kNameMax = 15;
   const bool known =
       tcp::CongestionByName(static_cast<const char*>(value), len < kNameMax ? len : kNameMax, kind);
-  const bool ours = WithConn(ep, [&](stack::Engine&, stack::Conn& c) {
+  const bool ours = WithConn(fam, ep, [&](stack::Engine&, stack::Conn& c) {
     if (!known) return;
     c.tcb.settings.congestion = static_cast<uint32_t>(kind);
     tcp::CongestionSetKind(c.tcb.cc, kind);
@@ -147,14 +148,14 @@ long WireSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
   return !ours ? kPass : known ? 0 : -ENOENT;
 }
 
-void WireInherit(int fd, const pstn_ep& ep) {
+void WireInherit(Family& fam, int fd, const pstn_ep& ep) {
   stack::Engine* engine = LoadAcquire(g_wire);
-  if (engine == nullptr || ConnBehind(*engine, ep) == nullptr) return;
+  if (engine == nullptr || ConnBehind(fam, *engine, ep) == nullptr) return;
   tcp::Settings kept = {};
   kept.congestion = engine->state().settings.tcp_congestion;
   ReadKept(fd, kept);
   ReadCongestion(fd, kept.congestion);
-  (void)WithConn(ep, [&](stack::Engine&, stack::Conn& c) {
+  (void)WithConn(fam, ep, [&](stack::Engine&, stack::Conn& c) {
     tcp::Settings& s = c.tcb.settings;
     s.fin_wait2_s = kept.fin_wait2_s;
     s.window_clamp = kept.window_clamp;
@@ -163,14 +164,14 @@ void WireInherit(int fd, const pstn_ep& ep) {
   });
 }
 
-void WireOptionSet(const pstn_ep& ep) {
+void WireOptionSet(Family& fam, const pstn_ep& ep) {
   stack::Engine* engine = LoadAcquire(g_wire);
   ConnEnd e;
-  if (engine == nullptr || ConnBehind(*engine, ep) == nullptr ||
-      !Resolve(const_cast<pstn_ep&>(ep), e))
+  if (engine == nullptr || ConnBehind(fam, *engine, ep) == nullptr ||
+      !Resolve(fam, const_cast<pstn_ep&>(ep), e))
     return;
-  AnnounceData(g_proc.bells, e);  // it looks at the options whenever it looks at the ring
-  (void)WirePoll();
+  AnnounceData(fam.bells, e);  // it looks at the options whenever it looks at the ring
+  (void)WirePoll(fam);
 }
 
 // Options that the endpoint does not keep are the kernel's socket's. It says 536 of a maximum that
@@ -190,12 +191,12 @@ stack::OpenWish WireWish(int fd, const pstn_ep& ep) {
   return wish;
 }
 
-int WireTakeSoftError(const pstn_ep& ep) {
+int WireTakeSoftError(Family& fam, const pstn_ep& ep) {
   stack::Engine* engine = LoadAcquire(g_wire);
-  const stack::Conn* c = engine != nullptr ? ConnBehind(*engine, ep) : nullptr;
+  const stack::Conn* c = engine != nullptr ? ConnBehind(fam, *engine, ep) : nullptr;
   if (c == nullptr || LoadRelaxed(c->tcb.soft_error) == 0) return 0;
   uint32_t error = 0;
-  (void)WithConn(ep, [&](stack::Engine&, stack::Conn& at) {
+  (void)WithConn(fam, ep, [&](stack::Engine&, stack::Conn& at) {
     error = at.tcb.soft_error;
     at.tcb.soft_error = 0;
   });

@@ -14,20 +14,21 @@ struct WireValue {
   socklen_t size;
 };
 // True: the answer to getsockopt().
-bool WireGetOpt(const pstn_ep& ep, int level, int name, WireValue& out);
+bool WireGetOpt(Family& fam, const pstn_ep& ep, int level, int name, WireValue& out);
 // setsockopt() of what the endpoint does not keep, on the socket `fd`. kPass: not one of those.
-long WireSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
+long WireSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
+                socklen_t len);
 // An accepted connection has what `fd`, its kernel's socket, has of its listener.
-void WireInherit(int fd, const pstn_ep& ep);
+void WireInherit(Family& fam, int fd, const pstn_ep& ep);
 // The endpoint keeps another value than before: the engine learns it.
-void WireOptionSet(const pstn_ep& ep);
+void WireOptionSet(Family& fam, const pstn_ep& ep);
 // TCP_INFO. False: there is nothing to be known.
-bool WireInfo(const pstn_ep& ep, tcp::Info& out);
+bool WireInfo(Family& fam, const pstn_ep& ep, tcp::Info& out);
 // What the kernel's socket says of an option that is a number. False: it can't be told.
 bool KernelInt(int fd, int level, int name, int& out);
 // What the program has set of the kernel's socket before it connects.
 stack::OpenWish WireWish(int fd, const pstn_ep& ep);
 // The error that an ICMP packet has told of, which is forgotten by that; 0: none.
-int WireTakeSoftError(const pstn_ep& ep);
+int WireTakeSoftError(Family& fam, const pstn_ep& ep);
 
 }  // namespace postern

@@ -24,7 +24,7 @@ constexpr uint32_t kGivenAtOnce = 64;
 constexpr uint64_t kRefusedNs = 1'000'000'000;
 
 // `port` 0: any.
-int Ask(LineAsk ask, uint32_t vi, bool is_ipv6, uint16_t& port, uint32_t& number) {
+int Ask(Family& fam, LineAsk ask, uint32_t vi, bool is_ipv6, uint16_t& port, uint32_t& number) {
   ctl::Msg m;
   m.type = ctl::Type::kFilter;
   m.cookie = g_wire->state().grant[vi % kAreaVis];
@@ -32,7 +32,7 @@ int Ask(LineAsk ask, uint32_t vi, bool is_ipv6, uint16_t& port, uint32_t& number
   m.b = ctl::kFilterFragments | ctl::kFilterOutgoing;
   m.addr.port = port;
   m.c = is_ipv6 ? 6 : 4;
-  const int r = ask(m, -1, nullptr);
+  const int r = ask(fam, m, -1, nullptr);
   if (r != 0) return r;
   port = static_cast<uint16_t>(m.a);
   number = m.d;
@@ -40,18 +40,18 @@ int Ask(LineAsk ask, uint32_t vi, bool is_ipv6, uint16_t& port, uint32_t& number
 }
 
 // Takes it out if no connection has had it since it was found unused.
-bool Give(stack::WireState& w, uint32_t idx, uint64_t used_ns) {
+bool Give(Family& fam, stack::WireState& w, uint32_t idx, uint64_t used_ns) {
   SourcePort was;
   g_wire->Acquire();
   const bool out = stack::RemoveSourcePort(w, idx, used_ns, was);
   g_wire->Release();
-  if (out) WireUnfilter(was.vi, was.filter, Unfilter::kNow);
+  if (out) WireUnfilter(fam, was.vi, was.filter, Unfilter::kNow);
   return out;
 }
 
 }  // namespace
 
-bool WireNewPort(uint32_t vi, bool is_ipv6) {
+bool WireNewPort(Family& fam, uint32_t vi, bool is_ipv6) {
   static uint64_t not_before_ns = 0;
   const uint64_t now = MonotonicNs();
   stack::WireState& w = g_wire->state();
@@ -62,17 +62,17 @@ bool WireNewPort(uint32_t vi, bool is_ipv6) {
   p.epoch = static_cast<uint32_t>(w.grant[0]);
   p.used_ns = now - stack::kPortRestNs;
   bool added = false;
-  if (Ask(AskNow, vi, is_ipv6, p.port, p.filter) == 0) {
+  if (Ask(fam, AskNow, vi, is_ipv6, p.port, p.filter) == 0) {
     g_wire->Acquire();
     added = stack::AddSourcePort(w, p);
     g_wire->Release();
-    if (!added) WireUnfilter(vi, p.filter, Unfilter::kNow);
+    if (!added) WireUnfilter(fam, vi, p.filter, Unfilter::kNow);
   }
   if (!added) StoreRelaxed(not_before_ns, now + kRefusedNs);
   return added;
 }
 
-bool WireGivePort(uint16_t port) {
+bool WireGivePort(Family& fam, uint16_t port) {
   if (LoadAcquire(g_wire) == nullptr || port == 0) return false;
   stack::WireState& w = g_wire->state();
   bool given = false;
@@ -81,12 +81,12 @@ bool WireGivePort(uint16_t port) {
     const uint64_t used_ns = LoadRelaxed(p.used_ns);
     if (LoadAcquire(p.filter) != 0 && p.port == port &&
         !stack::IsPortUsed(w, port, stack::TimeWait::kDoesNot))
-      given = Give(w, i, used_ns) || given;
+      given = Give(fam, w, i, used_ns) || given;
   }
   return given;
 }
 
-void WireSweepPorts() {
+void WireSweepPorts(Family& fam) {
   static uint64_t not_before_ns = 0;
   stack::WireState& w = g_wire->state();
   const uint64_t now = MonotonicNs();
@@ -99,11 +99,11 @@ void WireSweepPorts() {
     const SourcePort& p = w.sources.at[i];
     const uint64_t used_ns = LoadRelaxed(p.used_ns);
     if (LoadAcquire(p.filter) == 0 || now < used_ns + kIdleNs || used.Has(p.port)) continue;
-    if (Give(w, i, used_ns) && ++given == kGivenAtOnce) return;
+    if (Give(fam, w, i, used_ns) && ++given == kGivenAtOnce) return;
   }
 }
 
-void WireKeepPorts(LineAsk ask) {
+void WireKeepPorts(Family& fam, LineAsk ask) {
   stack::WireState& w = g_wire->state();
   const uint32_t epoch = static_cast<uint32_t>(w.grant[0]);
   for (uint32_t i = 0; i < LoadAcquire(w.sources.hw) && i < stack::kSourcePorts; i++) {
@@ -113,7 +113,7 @@ void WireKeepPorts(LineAsk ask) {
     uint32_t number = 0;
     // Refused: somebody else has it by now. Connections that are under way keep it as long as the
     // interface's program remembers.
-    StoreRelease(p.filter, Ask(ask, p.vi, p.is_ipv6 != 0, port, number) == 0 ? number : 0u);
+    StoreRelease(p.filter, Ask(fam, ask, p.vi, p.is_ipv6 != 0, port, number) == 0 ? number : 0u);
   }
 }
 

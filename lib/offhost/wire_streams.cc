@@ -25,13 +25,13 @@ namespace {
 using stack::Conn;
 
 // The engine's end. False: it is gone, which only happens on the way out.
-bool EndOf(const Conn& c, ConnEnd& e) {
-  pstn_ep* ep = EpAt(Stack(), c.owner);
-  return ep != nullptr && LoadRelaxed(ep->lgr_idx) < PSTN_LGRS && Resolve(*ep, e);
+bool EndOf(Family& fam, const Conn& c, ConnEnd& e) {
+  pstn_ep* ep = EpAt(Stack(fam), c.owner);
+  return ep != nullptr && LoadRelaxed(ep->lgr_idx) < PSTN_LGRS && Resolve(fam, *ep, e);
 }
 // The program's end of the same connection, if it has one now.
-pstn_ep* ProgramOf(const ConnEnd& e) {
-  pstn_stack& s = Stack();
+pstn_ep* ProgramOf(Family& fam, const ConnEnd& e) {
+  pstn_stack& s = Stack(fam);
   const uint32_t other = e.ep->listener;  // the link group as the other side has it
   if (other >= PSTN_LGRS) return nullptr;
   const uint32_t idx = LoadAcquire(s.lgrs[other].conn_ep[e.ep->conn_idx % PSTN_CONNS]);
@@ -43,14 +43,14 @@ tcp::Cursor Out(const RingCursor& at) { return {at.ring, at.off, at.done}; }
 
 // Link groups of the stack with itself; each is there twice, once for each side.
 template <typename Fn>
-void EachSelf(Fn fn) {
-  pstn_stack& s = Stack();
+void EachSelf(Family& fam, Fn fn) {
+  pstn_stack& s = Stack(fam);
   const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
     pstn_lgr_ref& ref = s.lgrs[i];
     if (LoadAcquire(ref.state) == 0 || !SameUuid(ref.peer, s.hdr.id)) continue;
-    uint8_t* lgr = LgrBase(g_proc.view, i);
-    if (lgr == nullptr) lgr = EnsureLgr(i);  // which waits for nobody under the engine's lock
+    uint8_t* lgr = LgrBase(fam.view, i);
+    if (lgr == nullptr) lgr = EnsureLgr(fam, i);  // which waits for nobody under the engine's lock
     if (lgr != nullptr) fn(ref, lgr);
   }
 }
@@ -80,12 +80,12 @@ void MarkUrgentOut(Conn& c, const ConnEnd& e) {
 
 tcp::Cursor RingStreams::Begin(Conn& c) {
   ConnEnd e;
-  return EndOf(c, e) ? Out(RingBegin(e)) : tcp::Cursor{};
+  return EndOf(fam_, c, e) ? Out(RingBegin(e)) : tcp::Cursor{};
 }
 
 uint32_t RingStreams::Available(Conn& c, const tcp::Cursor& at, uint32_t limit) {
   ConnEnd e;
-  const uint32_t there = EndOf(c, e) ? RingAhead(e, In(at), limit) : 0;
+  const uint32_t there = EndOf(fam_, c, e) ? RingAhead(e, In(at), limit) : 0;
   if (there != 0) MarkUrgentOut(c, e);
   return there;
 }
@@ -93,14 +93,14 @@ uint32_t RingStreams::Available(Conn& c, const tcp::Cursor& at, uint32_t limit) 
 tcp::Cursor RingStreams::Skip(Conn& c, const tcp::Cursor& at, uint32_t bytes) {
   ConnEnd e;
   RingCursor to = In(at);
-  if (EndOf(c, e)) RingSkip(e, to, bytes);
+  if (EndOf(fam_, c, e)) RingSkip(e, to, bytes);
   return Out(to);
 }
 
 bool RingStreams::Copy(Conn& c, const tcp::Cursor& at, uint32_t bytes, uint8_t* to,
                        wire::Checksummer& sum) {
   ConnEnd e;
-  if (!EndOf(c, e)) return false;
+  if (!EndOf(fam_, c, e)) return false;
   RingCursor from = In(at);
   while (bytes != 0) {
     const uint8_t* data;
@@ -115,16 +115,16 @@ bool RingStreams::Copy(Conn& c, const tcp::Cursor& at, uint32_t bytes, uint8_t* 
 
 void RingStreams::Release(Conn& c, uint32_t bytes) {
   ConnEnd e;
-  if (!EndOf(c, e)) return;
+  if (!EndOf(fam_, c, e)) return;
   Lock(e.ep->rx.lock);
   (void)RingRead(e, nullptr, bytes, ReadMode::kDiscard);
-  ReturnSpace(g_proc.bells, e);
+  ReturnSpace(fam_.bells, e);
   Unlock(e.ep->rx.lock);
 }
 
 // As Look() has found it: a FIN that is seen later has data before it that were not.
 bool RingStreams::Ended(Conn& c) {
-  const pstn_ep* ep = EpAt(Stack(), c.owner);
+  const pstn_ep* ep = EpAt(Stack(fam_), c.owner);
   return ep == nullptr || (LoadRelaxed(ep->flags) & PSTN_EPF_SHUT_RD) != 0;
 }
 
@@ -132,38 +132,38 @@ uint32_t RingStreams::Room(Conn& c) {
   ConnEnd e;
   constexpr uint32_t kFirstWindow = 65535;
   if (c.owner == PSTN_NONE) return kFirstWindow;
-  if (!EndOf(c, e)) return 0;
+  if (!EndOf(fam_, c, e)) return 0;
   Lock(e.ep->tx.lock);
-  uint32_t room = RingRoom(e, g_proc.limits, kPiece);
+  uint32_t room = RingRoom(e, fam_.limits, kPiece);
   // The program gives some back: then TCP may have to say so.
-  if (room < RingRoomMax(e, g_proc.limits, kPiece) / 2 &&
+  if (room < RingRoomMax(e, fam_.limits, kPiece) / 2 &&
       (LoadRelaxed(e.ctl().tx_wait) & PSTN_TXW_POST) == 0) {
     FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
     FenceAfterLocked();  // [F1] against AnnounceSpace
-    room = RingRoom(e, g_proc.limits, kPiece);
+    room = RingRoom(e, fam_.limits, kPiece);
   }
   Unlock(e.ep->tx.lock);
   return room;
 }
 
 uint32_t RingStreams::RoomMax(Conn& c) {
-  if (c.owner == PSTN_NONE) return RingBytes(g_proc.limits.class_max) / 8 * 7;
+  if (c.owner == PSTN_NONE) return RingBytes(fam_.limits.class_max) / 8 * 7;
   ConnEnd e;
-  return EndOf(c, e) ? RingRoomMax(e, g_proc.limits, kPiece) : 0;
+  return EndOf(fam_, c, e) ? RingRoomMax(e, fam_.limits, kPiece) : 0;
 }
 
 uint32_t RingStreams::Deliver(Conn& c, const uint8_t* data, uint32_t bytes) {
   ConnEnd e;
-  if (!EndOf(c, e)) return 0;
+  if (!EndOf(fam_, c, e)) return 0;
   const iovec iov = {const_cast<uint8_t*>(data), bytes};
   IovCursor from(&iov, 1);
-  NoteNews(g_proc.bells);
+  NoteNews(fam_.bells);
   Lock(e.ep->tx.lock);
   if ((c.tcb.flags & tcp::kUrgentIn) != 0) [[unlikely]]
     MarkUrgentIn(c, e, data, bytes);
-  const size_t taken = RingWrite(e, from, g_proc.limits, Growth::kNow);
+  const size_t taken = RingWrite(e, from, fam_.limits, Growth::kNow);
   Unlock(e.ep->tx.lock);
-  if (taken != 0) (void)AnnounceUnlocked(g_proc.bells, e);
+  if (taken != 0) (void)AnnounceUnlocked(fam_.bells, e);
   // The program frees some: then TCP has to say so.
   if (taken < bytes) FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
   return static_cast<uint32_t>(taken);
@@ -171,17 +171,17 @@ uint32_t RingStreams::Deliver(Conn& c, const uint8_t* data, uint32_t bytes) {
 
 void RingStreams::Report(Conn& c, tcp::Event event, int error) {
   ConnEnd e;
-  if (!EndOf(c, e)) return;
-  NoteNews(g_proc.bells);
-  pstn_ep* program = ProgramOf(e);
+  if (!EndOf(fam_, c, e)) return;
+  NoteNews(fam_.bells);
+  pstn_ep* program = ProgramOf(fam_, e);
   switch (event) {
     case tcp::Event::kConnected:
-      if (program != nullptr) WireConnected(*program, *e.conn, 0);
+      if (program != nullptr) WireConnected(fam_, *program, *e.conn, 0);
       break;
     case tcp::Event::kFin:
       FetchOr(e.ep->flags, PSTN_EPF_SHUT_WR);
       FetchOr(e.ctl().flags, PSTN_CF_FIN);
-      AnnounceData(g_proc.bells, e);
+      AnnounceData(fam_.bells, e);
       break;
     case tcp::Event::kUrgent:  // where nobody reads any more it outruns the reset (RecvUrgent)
       if ((c.tcb.flags & tcp::kNoReader) == 0) break;
@@ -194,14 +194,14 @@ void RingStreams::Report(Conn& c, tcp::Event event, int error) {
       if (program != nullptr && error != ECONNRESET)
         StoreRelaxed(program->error, static_cast<uint32_t>(error));
       FetchOr(e.ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
-      if (program != nullptr) WireConnected(*program, *e.conn, error);
-      AnnounceData(g_proc.bells, e);
-      AnnounceSpace(g_proc.bells, e);
+      if (program != nullptr) WireConnected(fam_, *program, *e.conn, error);
+      AnnounceData(fam_.bells, e);
+      AnnounceSpace(fam_.bells, e);
       break;
     case tcp::Event::kClosed:
-      if (c.filter != 0) WireUnfilter(c.filter_vi, c.filter, Unfilter::kLater);
+      if (c.filter != 0) WireUnfilter(fam_, c.filter_vi, c.filter, Unfilter::kLater);
       c.filter = 0;
-      CloseEp(*e.ep);
+      CloseEp(fam_, *e.ep);
       c.owner = PSTN_NONE;
       break;
     default:
@@ -227,18 +227,18 @@ void LearnSettings(const pstn_ep& program, Conn& c) {
 
 uint32_t RingStreams::Look(Conn& c) {
   ConnEnd e;
-  if (!EndOf(c, e)) return stack::kEndAborted;
+  if (!EndOf(fam_, c, e)) return stack::kEndAborted;
   const uint32_t flags = LoadAcquire(e.peer_ctl().flags);
   // Data that was written before is seen by who sees the flag.
   if ((flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0) FetchOr(e.ep->flags, PSTN_EPF_SHUT_RD);
-  const pstn_ep* program = ProgramOf(e);
+  const pstn_ep* program = ProgramOf(fam_, e);
   if (program != nullptr) LearnSettings(*program, c);
   return ((flags & PSTN_CF_RST) != 0 ? stack::kEndAborted : 0) |
          ((flags & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0 ? stack::kEndClosed : 0);
 }
 
 bool RingStreams::Listens(const stack::Listener& l) {
-  const pstn_ep* ep = EpAt(Stack(), l.owner);
+  const pstn_ep* ep = EpAt(Stack(fam_), l.owner);
   return ep != nullptr && LoadAcquire(ep->state) == PSTN_EP_LISTEN && ep->gen == l.owner_gen;
 }
 
@@ -246,7 +246,7 @@ bool RingStreams::Listens(const stack::Listener& l) {
 // one second, then two, then four, two minutes at most. The time of the last one is what counts.
 uint32_t RingStreams::DeferSeconds(const stack::Listener& l) {
   constexpr int64_t kFirst = 1, kPauseMax = 120, kCountMax = 255;
-  const pstn_ep* ep = EpAt(Stack(), l.owner);
+  const pstn_ep* ep = EpAt(Stack(fam_), l.owner);
   const int64_t asked = ep != nullptr ? static_cast<int32_t>(LoadRelaxed(ep->defer_accept)) : 0;
   if (asked <= 0) return 0;
   int64_t pause = kFirst, until = kFirst;
@@ -261,12 +261,12 @@ namespace {
 
 // Whether there is a slot for one more client. posternd is asked for a link group long before there
 // is none; while it does not answer, SYNs are dropped, as when the accept queue is full.
-bool HasSlots() {
+bool HasSlots(Family& fam) {
   constexpr uint32_t kFew = 512, kReserve = 64;  // of handshakes that are under way
   constexpr uint64_t kAgainNs = 1'000'000'000;
   static uint64_t asked_ns = 0;  // under the engine's lock
   uint32_t free = 0;
-  const uint32_t known = LinksKnown(Stack().hdr.id, &free);
+  const uint32_t known = LinksKnown(fam, Stack(fam).hdr.id, &free);
   const uint64_t now = MonotonicCoarseNs();
   if (free < kFew && known < PSTN_PAIR_LGRS && now - asked_ns > kAgainNs) {
     asked_ns = now;
@@ -281,23 +281,23 @@ bool HasSlots() {
 
 bool RingStreams::MayAccept(const stack::Listener& l) {
   if (!Listens(l)) return false;
-  const pstn_ep* ep = EpAt(Stack(), l.owner);
+  const pstn_ep* ep = EpAt(Stack(fam_), l.owner);
   // Those in its queue, and those that are on their way there.
   uint32_t waiting = 0;
-  EachSelf([&](pstn_lgr_ref& ref, uint8_t* lgr) {
+  EachSelf(fam_, [&](pstn_lgr_ref& ref, uint8_t* lgr) {
     if (ref.side == 0) waiting += LoadRelaxed(LgrHdr(lgr).pending[l.owner % PSTN_PENDING]);
   });
-  return waiting <= ep->backlog && HasSlots();
+  return waiting <= ep->backlog && HasSlots(fam_);
 }
 
 // The engine becomes the client of the listener, in a link group of the stack with itself.
 bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
-  pstn_stack& s = Stack();
+  pstn_stack& s = Stack(fam_);
   const pstn_ep* listener = EpAt(s, l.owner);
   if (listener == nullptr) return false;
   ConnSlot slot;
-  if (TakeConnSlot(s.hdr.id, slot, MayAsk::kNo) != kReasonNone) return false;
-  const uint32_t idx = NewEp(listener->family);
+  if (TakeConnSlot(fam_, s.hdr.id, slot, MayAsk::kNo) != kReasonNone) return false;
+  const uint32_t idx = NewEp(fam_, listener->family);
   if (idx == PSTN_NONE) {
     GiveConn(s.lgrs[slot.lgr_idx], slot.conn);
     return false;
@@ -305,23 +305,23 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   pstn_ep& ep = s.eps[idx];
   FetchOr(ep.flags, PSTN_EPF_ENGINE | PSTN_EPF_NODELAY);
   ep.owner_slot = PSTN_NONE;  // nobody's in particular: whoever has the engine's lock
-  FillConn(ep, slot, l.owner, l.owner_gen, c.local, c.peer);
-  ep.listener = OtherSide(slot.lgr_idx);
+  FillConn(fam_, ep, slot, l.owner, l.owner_gen, c.local, c.peer);
+  ep.listener = OtherSide(fam_, slot.lgr_idx);
   ep.accept_head = conn_idx;  // an engine's end has no accept queue
   pstn_conn& conn = LgrConn(slot.lgr, slot.conn);
   StoreRelease(conn.ctl[0].rx_notify, PSTN_EVMAP_WIRE + 1);
-  NoteNews(g_proc.bells);
+  NoteNews(fam_.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);
   c.owner = idx;
   FetchAdd(LgrHdr(slot.lgr).pending[l.owner % PSTN_PENDING], 1u);
   StoreRelease(conn.setup.state, PSTN_CS_SYN);
-  AnnounceSyn(g_proc.bells, slot.lgr, slot.conn);
+  AnnounceSyn(fam_.bells, slot.lgr, slot.conn);
   return true;
 }
 
 void RingStreams::Collect(stack::Engine& engine) {
-  pstn_stack& s = Stack();
-  EachSelf([&](pstn_lgr_ref& ref, uint8_t* lgr) {
+  pstn_stack& s = Stack(fam_);
+  EachSelf(fam_, [&](pstn_lgr_ref& ref, uint8_t* lgr) {
     TakeBits(LgrEvmap(lgr, ref.side, PSTN_EVMAP_WIRE), ref.wire_hand, [&](uint32_t conn) {
       const uint32_t ep_idx = LoadAcquire(ref.conn_ep[conn]);
       if (ep_idx == 0 || ep_idx > PSTN_EPS) return 1u;
@@ -334,42 +334,42 @@ void RingStreams::Collect(stack::Engine& engine) {
 
 bool RingStreams::HasNews() {
   bool news = false;
-  EachSelf([&](const pstn_lgr_ref& ref, uint8_t* lgr) {
+  EachSelf(fam_, [&](const pstn_lgr_ref& ref, uint8_t* lgr) {
     news = news || LoadRelaxed(LgrEvmap(lgr, ref.side, PSTN_EVMAP_WIRE).summary) != 0;
   });
   return news;
 }
 
 bool RingStreams::Reaches() {
-  const pstn_stack& s = Stack();
+  const pstn_stack& s = Stack(fam_);
   const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
     const pstn_lgr_ref& ref = s.lgrs[i];
-    if (LoadAcquire(ref.state) == 0 || LgrBase(g_proc.view, i) != nullptr) continue;
-    if (SameUuid(ref.peer, s.hdr.id) && EnsureLgr(i) == nullptr) return false;
+    if (LoadAcquire(ref.state) == 0 || LgrBase(fam_.view, i) != nullptr) continue;
+    if (SameUuid(ref.peer, s.hdr.id) && EnsureLgr(fam_, i) == nullptr) return false;
   }
   return true;
 }
 
 void RingStreams::DatagramCame(const stack::DatagramSocket& s) {
-  pstn_ep* ep = EpAt(Stack(), s.owner);
-  if (ep != nullptr && LoadRelaxed(ep->gen) == s.owner_gen) PostEp(*ep);
+  pstn_ep* ep = EpAt(Stack(fam_), s.owner);
+  if (ep != nullptr && LoadRelaxed(ep->gen) == s.owner_gen) PostEp(fam_, *ep);
 }
 
 void RingStreams::DatagramsLeave(stack::DatagramSocket& s) {
   for (uint32_t vi = 0; vi < kAreaVis; vi++)
     if (const uint32_t filter = Exchange(s.filter[vi], 0u); filter != 0)
-      WireUnfilter(vi, filter, Unfilter::kLater);
-  pstn_ep* ep = EpAt(Stack(), s.owner);
+      WireUnfilter(fam_, vi, filter, Unfilter::kLater);
+  pstn_ep* ep = EpAt(Stack(fam_), s.owner);
   if (ep == nullptr || LoadRelaxed(ep->gen) != s.owner_gen ||
       LoadRelaxed(ep->reason) != kReasonNone)
     return;
   StoreRelaxed(ep->reason, kReasonPathMtu);  // nobody else has asked for it
-  FetchAdd(Stack().hdr.reasons[kReasonPathMtu], 1u);
+  FetchAdd(Stack(fam_).hdr.reasons[kReasonPathMtu], 1u);
 }
 
-uint32_t OtherSide(uint32_t idx) {
-  const pstn_stack& s = Stack();
+uint32_t OtherSide(Family& fam, uint32_t idx) {
+  const pstn_stack& s = Stack(fam);
   const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
     if (i != idx && LoadAcquire(s.lgrs[i].state) != 0 && SameUuid(s.lgrs[i].id, s.lgrs[idx].id))
@@ -378,10 +378,10 @@ uint32_t OtherSide(uint32_t idx) {
   return PSTN_NONE;
 }
 
-const pstn_ep* EngineEnd(uint32_t lgr, uint32_t conn) {
-  const pstn_stack& s = Stack();
+const pstn_ep* EngineEnd(Family& fam, uint32_t lgr, uint32_t conn) {
+  const pstn_stack& s = Stack(fam);
   if (lgr >= PSTN_LGRS || !SameUuid(s.lgrs[lgr].peer, s.hdr.id)) return nullptr;
-  const uint32_t other = OtherSide(lgr);
+  const uint32_t other = OtherSide(fam, lgr);
   if (other >= PSTN_LGRS) return nullptr;
   const uint32_t idx = LoadAcquire(s.lgrs[other].conn_ep[conn % PSTN_CONNS]);
   if (idx == 0 || idx > PSTN_EPS) return nullptr;

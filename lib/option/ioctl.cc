@@ -30,12 +30,12 @@ long GiveInt(void* arg, int v) {
 
 }  // namespace
 
-long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
-  IoctlForKernel(fd, ep, request, arg);
+long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* arg) {
+  IoctlForKernel(fam, fd, ep, request, arg);
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) {
     if (!IsDatagram(ep) || request != FIONREAD) return kPass;
-    const long r = DatagramIoctl(ep, request, arg);
+    const long r = DatagramIoctl(fam, ep, request, arg);
     StoreRelaxed(ep.held, r == kPass ? kSeenInKernel : kSeenOnWire);
     return r;
   }
@@ -56,7 +56,7 @@ long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
       if (state != PSTN_EP_ESTABLISHED) return kPass;
       ConnEnd e;
       int v = 0;
-      if (Resolve(ep, e)) {
+      if (Resolve(fam, ep, e)) {
         const MarkState mark = LookAtMark(e);
         Guard g(ep.rx.lock);
         v = static_cast<int>(RingQueued(e, INT32_MAX));
@@ -77,7 +77,7 @@ long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
       int v = 0;
       // What is in the ring has arrived: TCP would have had it acknowledged. A ring that takes no
       // more is a closed window, and what lies in it (headers included) waits to be sent.
-      if (Resolve(ep, e) && !Writable(e)) {
+      if (Resolve(fam, ep, e) && !Writable(fam, e)) {
         Guard g(ep.tx.lock);
         if (!StillHere(e)) return kPass;
         if (!RingDrained(e)) {
@@ -91,7 +91,7 @@ long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
     case 0x8905 /* SIOCATMARK */: {
       if (state != PSTN_EP_ESTABLISHED) return kPass;
       ConnEnd e;
-      int v = Resolve(ep, e) && LookAtMark(e).at ? 1 : 0;
+      int v = Resolve(fam, ep, e) && LookAtMark(e).at ? 1 : 0;
       return GiveInt(arg, v);
     }
     default:
@@ -100,8 +100,8 @@ long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg) {
   }
 }
 
-long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg) {
-  FcntlForKernel(fd, ep, cmd, arg);
+long SockFcntl(Family& fam, int fd, pstn_ep& ep, int cmd, long arg) {
+  FcntlForKernel(fam, fd, ep, cmd, arg);
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   switch (cmd) {

@@ -53,19 +53,19 @@ bool AllZero(const void* value, socklen_t len) {
   return true;
 }
 
-void GoKernel(int fd, pstn_ep& ep, Reason why) {
+void GoKernel(Family& fam, int fd, pstn_ep& ep, Reason why) {
   switch (LoadAcquire(ep.state)) {
     case PSTN_EP_NEW:
-      if (LeaveUnconnected(fd, ep, why)) break;
+      if (LeaveUnconnected(fam, fd, ep, why)) break;
       [[fallthrough]];
     case PSTN_EP_LISTEN:
     case PSTN_EP_ESTABLISHED:
-      if (SockExport(fd) == 0) StoreRelaxed(ep.reason, why);
+      if (SockExport(fam, fd) == 0) StoreRelaxed(ep.reason, why);
       break;
     case PSTN_EP_KERNEL:
       if (IsDatagram(ep)) {
         Guard g(ep.setup_lock);
-        DatagramLeave(ep, why);
+        DatagramLeave(fam, ep, why);
       }
       break;
     default:
@@ -75,28 +75,29 @@ void GoKernel(int fd, pstn_ep& ep, Reason why) {
 
 }  // namespace
 
-void OptionForKernel(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+void OptionForKernel(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
+                     socklen_t len) {
   if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED || BadPointer(value) ||
       static_cast<int>(len) < 0)
     return;
   for (const KernelOption& o : kOptions) {
     if (o.level == level && o.name == name && (name == kPeekOff || !AllZero(value, len)))
-      GoKernel(fd, ep, o.why);
+      GoKernel(fam, fd, ep, o.why);
   }
 }
 
 // SIGIO, and SIGURG for whoever owns the socket.
-void FcntlForKernel(int fd, pstn_ep& ep, int cmd, long arg) {
+void FcntlForKernel(Family& fam, int fd, pstn_ep& ep, int cmd, long arg) {
   if ((cmd == F_SETOWN && arg != 0) || (cmd == F_SETOWN_EX && arg != 0) ||
       (cmd == F_SETFL && (arg & O_ASYNC) != 0))
-    GoKernel(fd, ep, kReasonSignalIo);
+    GoKernel(fam, fd, ep, kReasonSignalIo);
 }
 
-void IoctlForKernel(int fd, pstn_ep& ep, unsigned long request, const void* arg) {
+void IoctlForKernel(Family& fam, int fd, pstn_ep& ep, unsigned long request, const void* arg) {
   if (request != FIOASYNC && request != FIOSETOWN && request != SIOCSPGRP) return;
   int value = 0;
   if (!BadPointer(arg)) memcpy(&value, arg, sizeof value);
-  if (value != 0) GoKernel(fd, ep, kReasonSignalIo);
+  if (value != 0) GoKernel(fam, fd, ep, kReasonSignalIo);
 }
 
 }  // namespace postern

@@ -105,18 +105,19 @@ long RefusedConnected(int level, int name, const void* value, socklen_t len) {
 
 }  // namespace
 
-long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
+                socklen_t len) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL)
-    return IsDatagram(ep) ? DatagramSetOpt(fd, ep, level, name, value, len) : kPass;
+    return IsDatagram(ep) ? DatagramSetOpt(fam, fd, ep, level, name, value, len) : kPass;
   if (ep.family == AF_INET && level == IPPROTO_IPV6) return kPass;  // an error
   if (state == PSTN_EP_ESTABLISHED) {
     long refused = RefusedConnected(level, name, value, len);
     if (refused != 0) return refused;
-    const long wire = WireSetOpt(fd, ep, level, name, value, len);
+    const long wire = WireSetOpt(fam, fd, ep, level, name, value, len);
     if (wire != kPass) return wire;
   }
-  OptionForKernel(fd, ep, level, name, value, len);
+  OptionForKernel(fam, fd, ep, level, name, value, len);
   if ((state = LoadAcquire(ep.state)) == PSTN_EP_KERNEL) return kPass;
   uint32_t i = FindKept(level, name);
   if (state == PSTN_EP_LISTEN ||
@@ -161,7 +162,7 @@ long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, soc
     }
   }
   ep.opt_set |= 1u << i;
-  if (state == PSTN_EP_ESTABLISHED) WireOptionSet(ep);
+  if (state == PSTN_EP_ESTABLISHED) WireOptionSet(fam, ep);
   return 0;
 }
 
@@ -198,25 +199,26 @@ long GivePeerName(const pstn_ep& ep, void* value, socklen_t* len) {
 
 }  // namespace
 
-long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t* len) {
+long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* value,
+                socklen_t* len) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL)
-    return IsDatagram(ep) ? DatagramGetOpt(ep, level, name, value, len) : kPass;
+    return IsDatagram(ep) ? DatagramGetOpt(fam, ep, level, name, value, len) : kPass;
   if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_NEW && LoadRelaxed(ep.error) != 0)
     return GiveInt(static_cast<int>(Exchange(ep.error, 0u)), value, len);
   if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_ESTABLISHED) {
     ConnEnd e;
-    int error = Resolve(ep, e) ? TakeError(e, LoadAcquire(e.peer_ctl().flags))
-                               : static_cast<int>(Exchange(ep.error, 0u));
-    if (error == 0) error = WireTakeSoftError(ep);
+    int error = Resolve(fam, ep, e) ? TakeError(e, LoadAcquire(e.peer_ctl().flags))
+                                    : static_cast<int>(Exchange(ep.error, 0u));
+    if (error == 0) error = WireTakeSoftError(fam, ep);
     return GiveInt(error, value, len);
   }
   if (level == IPPROTO_TCP && name == TCP_INFO && state == PSTN_EP_ESTABLISHED)
-    return GiveTcpInfo(fd, ep, value, len);
+    return GiveTcpInfo(fam, fd, ep, value, len);
   if (level == SOL_SOCKET && name == SO_ACCEPTCONN && state == PSTN_EP_ESTABLISHED)
     return GiveInt(0, value, len);
   WireValue wire;
-  if (state == PSTN_EP_ESTABLISHED && WireGetOpt(ep, level, name, wire))
+  if (state == PSTN_EP_ESTABLISHED && WireGetOpt(fam, ep, level, name, wire))
     return GiveBytes(wire.bytes, wire.size, value, len);
   bool mtu = (level == IPPROTO_IP && name == IP_MTU) ||
              (level == IPPROTO_IPV6 && name == IPV6_MTU && ep.family == AF_INET6);

@@ -7,10 +7,11 @@
 
 namespace postern {
 
-long SockIoctl(int fd, pstn_ep& ep, unsigned long request, void* arg);
-long SockFcntl(int fd, pstn_ep& ep, int cmd, long arg);
+long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* arg);
+long SockFcntl(Family& fam, int fd, pstn_ep& ep, int cmd, long arg);
 
-long SockSetOpt(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len);
-long SockGetOpt(int fd, pstn_ep& ep, int level, int name, void* value, socklen_t* len);
+long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
+                socklen_t len);
+long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* value, socklen_t* len);
 
 }  // namespace postern

@@ -47,7 +47,7 @@ uint8_t StateOf(const pstn_ep& ep, uint32_t peer) {
 
 // The kernel's socket, which has no connection, says how long the answer is on this kernel. What is
 // known goes in; the rest is as over an idle loopback.
-long GiveTcpInfo(int fd, pstn_ep& ep, void* value, socklen_t* len) {
+long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len) {
   if (BadPointer(len) || BadPointer(value)) return -EFAULT;
   if (static_cast<int>(*len) < 0) return -EINVAL;
   alignas(8) uint8_t all[kEnd] = {};
@@ -56,7 +56,7 @@ long GiveTcpInfo(int fd, pstn_ep& ep, void* value, socklen_t* len) {
                      static_cast<long>(TCP_INFO), &all[0], &size);
   if (r < 0) return r;
   tcp::Info wire;
-  if (WireInfo(ep, wire)) {
+  if (WireInfo(fam, ep, wire)) {
     if (*len > size) *len = size;
     memcpy(value, wire.bytes, *len);
     return 0;
@@ -64,7 +64,8 @@ long GiveTcpInfo(int fd, pstn_ep& ep, void* value, socklen_t* len) {
   ConnEnd e;
   tcp_info info;
   memcpy(&info, all, sizeof info);
-  info.tcpi_state = StateOf(ep, Resolve(ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST);
+  info.tcpi_state =
+      StateOf(ep, Resolve(fam, ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST);
   info.tcpi_options = TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE;
   info.tcpi_snd_wscale = info.tcpi_rcv_wscale = 7;
   info.tcpi_rto = 201000;  // us
@@ -91,10 +92,10 @@ long GiveTcpInfo(int fd, pstn_ep& ep, void* value, socklen_t* len) {
 }
 
 // Bytes that the call has left; 1 where the end is next, so that the program comes again.
-void PutInq(pstn_ep& ep, msghdr& m, size_t room) {
+void PutInq(Family& fam, pstn_ep& ep, msghdr& m, size_t room) {
   ConnEnd e;
   int v = 0;
-  if (Resolve(ep, e)) {
+  if (Resolve(fam, ep, e)) {
     {
       Guard g(ep.rx.lock);
       v = static_cast<int>(RingQueued(e, INT32_MAX));

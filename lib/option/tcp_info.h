@@ -7,7 +7,8 @@
 
 namespace postern {
 
-long GiveTcpInfo(int fd, pstn_ep& ep, void* value, socklen_t* len);
-void PutInq(pstn_ep& ep, msghdr& m, size_t room);  // TCP_INQ's message behind a recvmsg()
+long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len);
+void PutInq(Family& fam, pstn_ep& ep, msghdr& m,
+            size_t room);  // TCP_INQ's message behind a recvmsg()
 
 }  // namespace postern

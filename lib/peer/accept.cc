@@ -58,27 +58,27 @@ void Unclaim(pstn_conn& c) {
 }
 
 // Refuses a connection, as a RST would: there is no such listener, or no room.
-void Refuse(const ConnEnd& e, uint32_t listener_idx) {
+void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
   if (!Claim(*e.conn)) return;
   FetchOr(e.ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
   FetchSub(PendingOf(e.lgr, listener_idx), 1u);
-  Count(Stack().hdr, kCounterSynsRefused);
+  Count(Stack(fam).hdr, kCounterSynsRefused);
   uint32_t claimed = PSTN_CS_ESTABLISHED;
   if (!CompareExchange(e.conn->setup.state, claimed, PSTN_CS_SERVER_GONE)) {
     StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // the client is gone as well
     return;
   }
-  AnnounceData(g_proc.bells, e);
-  AnnounceSpace(g_proc.bells, e);
+  AnnounceData(fam.bells, e);
+  AnnounceSpace(fam.bells, e);
 }
 
 // accept_lock. What an owner that died with it has left half done is mended: the chain is whole,
 // walked forwards.
 class QueueGuard {
  public:
-  explicit QueueGuard(pstn_ep& listener) : listener_(listener) {
+  explicit QueueGuard(Family& fam, pstn_ep& listener) : listener_(listener) {
     if (!Lock(listener.accept_lock)) return;
-    pstn_stack& s = Stack();
+    pstn_stack& s = Stack(fam);
     uint32_t count = 0;
     listener.accept_tail = PSTN_NONE;
     for (uint32_t i = LoadRelaxed(listener.accept_head); i < PSTN_EPS && count < PSTN_EPS;
@@ -97,8 +97,8 @@ class QueueGuard {
 // In the order in which the clients connected, which is not that of the map's bits. Most come last.
 // Far from both ends the order is not worth the way, which clients could have us go each time.
 constexpr uint32_t kQueueWalk = 512;
-void QueueAccepted(pstn_ep& listener, uint32_t idx) {
-  pstn_stack& s = Stack();
+void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx) {
+  pstn_stack& s = Stack(fam);
   pstn_ep& ep = s.eps[idx];
   uint32_t after = LoadRelaxed(listener.accept_tail);
   if (after < PSTN_EPS && s.eps[after].syn_ns > ep.syn_ns) {
@@ -146,8 +146,8 @@ constexpr int kAdmitTries = 4;  // a client that changes its mind more often doe
 
 // One connection of link group `idx`. What the client wrote is loaded once and checked. kChanged:
 // the client has taken it back meanwhile, and there may be another in its place.
-Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
-  pstn_stack& s = Stack();
+Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
+  pstn_stack& s = Stack(fam);
   pstn_lgr_ref& ref = s.lgrs[lgr_idx];
   pstn_conn& c = LgrConn(lgr, conn);
   uint32_t state = LoadAcquire(c.setup.state);
@@ -158,12 +158,12 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   ConnEnd e = {&none, &ref, lgr, &c, 1};
   none.conn_idx = conn;
   // Over a VI it is TCP that waits (and has a timer for it).
-  if (listener != nullptr && listener->defer_accept != 0 && !kVerbs.wire_is_end(lgr_idx, conn) &&
-      Defer(lgr, conn))
+  if (listener != nullptr && listener->defer_accept != 0 &&
+      !kVerbs.wire_is_end(fam, lgr_idx, conn) && Defer(lgr, conn))
     return Admission::kDone;
-  uint32_t idx = listener != nullptr ? NewEp(listener->family) : PSTN_NONE;
+  uint32_t idx = listener != nullptr ? NewEp(fam, listener->family) : PSTN_NONE;
   if (idx == PSTN_NONE) {
-    Refuse(e, setup.listener_idx);
+    Refuse(fam, e, setup.listener_idx);
     return Admission::kRefused;
   }
   pstn_ep& ep = s.eps[idx];
@@ -183,7 +183,7 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   }
   bool open, claimed = false, same = false, lies = false;
   {
-    QueueGuard g(*listener);
+    QueueGuard g(fam, *listener);
     open = LoadAcquire(listener->state) == PSTN_EP_LISTEN && listener->gen == setup.listener_gen &&
            (LoadRelaxed(listener->flags) & PSTN_EPF_SHUT_RD) == 0;
     claimed = open && Claim(c);
@@ -195,31 +195,32 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
       ep.peer = c.setup.client;
       // The engine has names of anywhere, also for a listener that has just left the wire. Who
       // else is of our own family has no need to lie.
-      lies = !SameUuid(ref.peer, s.hdr.id) && !IsCredible(*listener, ref.remote, ep.peer, ep.local);
+      lies = !SameUuid(ref.peer, s.hdr.id) &&
+             !IsCredible(fam, *listener, ref.remote, ep.peer, ep.local);
     }
     if (same && !lies) {
       BuryZombie(ref, lgr, conn);  // of the slot's last use: before the claim, perhaps of this one
       InheritKeptOptions(ep, *listener);
       StoreRelaxed(c.ctl[1].rx_notify, 0u);
       SetState(ep, PSTN_EP_EMBRYO);
-      QueueAccepted(*listener, idx);
+      QueueAccepted(fam, *listener, idx);
     }
   }
   if (same && !lies) {
-    PostEp(*listener);
+    PostEp(fam, *listener);
     return Admission::kDone;
   }
   StoreRelease(ref.conn_ep[conn], 0u);
   SetState(ep, PSTN_EP_FREE);
   GiveEp(s, idx);
   if (!open) {
-    Refuse(e, setup.listener_idx);
+    Refuse(fam, e, setup.listener_idx);
     return Admission::kRefused;
   }
   if (claimed) Unclaim(c);
   if (!lies) return Admission::kChanged;
   Count(s.hdr, kCounterPeerViolations);
-  Refuse(e, setup.listener_idx);
+  Refuse(fam, e, setup.listener_idx);
   return Admission::kRefused;
 }
 
@@ -227,59 +228,61 @@ Admission Admit(uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
 // nothing else would have most of our time.
 constexpr uint32_t kSynCost = 64, kRefusedCost = 192, kNoSynCost = 6;
 
-void AdmitFrom(uint32_t lgr_idx, uint8_t* lgr) {
-  pstn_lgr_ref& ref = Stack().lgrs[lgr_idx];
+void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
+  pstn_lgr_ref& ref = Stack(fam).lgrs[lgr_idx];
   TakeBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), ref.syn_hand, [&](uint32_t conn) {
     if (!WaitsForServer(LoadRelaxed(LgrConn(lgr, conn).setup.state))) return kNoSynCost;
     Admission a = Admission::kChanged;
-    for (int i = 0; i < kAdmitTries && a == Admission::kChanged; i++) a = Admit(lgr_idx, lgr, conn);
+    for (int i = 0; i < kAdmitTries && a == Admission::kChanged; i++)
+      a = Admit(fam, lgr_idx, lgr, conn);
     return a == Admission::kDone ? kSynCost : kRefusedCost;
   });
 }
 
 }  // namespace
 
-uint32_t DequeueEmbryo(pstn_ep& listener) {
-  pstn_stack& s = Stack();
+uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
+  pstn_stack& s = Stack(fam);
   if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;
-  QueueGuard g(listener);
+  QueueGuard g(fam, listener);
   uint32_t idx = LoadRelaxed(listener.accept_head);
   if (idx >= PSTN_EPS) return PSTN_NONE;
   FollowUsers(s.eps[idx]);
-  s.eps[idx].owner_slot = g_proc.slot;  // until its fd is in the table: see RecoverConns
+  s.eps[idx].owner_slot = fam.slot;  // until its fd is in the table: see RecoverConns
   listener.accept_head = LoadRelaxed(s.eps[idx].next);
   if (listener.accept_head == PSTN_NONE) listener.accept_tail = PSTN_NONE;
   StoreRelease(listener.accept_count, listener.accept_count - 1);
-  uint8_t* lgr = LgrBase(g_proc.view, s.eps[idx].lgr_idx);
+  uint8_t* lgr = LgrBase(fam.view, s.eps[idx].lgr_idx);
   if (lgr != nullptr) FetchSub(PendingOf(lgr, EpIdx(s, listener)), 1u);
   return idx;
 }
 
 namespace {
 
-long AcceptOurs(const Call& call, uint32_t idx, sockaddr* sa, socklen_t* len, int flags) {
+long AcceptOurs(Family& fam, const Call& call, uint32_t idx, sockaddr* sa, socklen_t* len,
+                int flags) {
   pstn_ep& listener = *call.ep();
-  pstn_stack& s = Stack();
+  pstn_stack& s = Stack(fam);
   pstn_ep& ep = s.eps[idx];
-  long fd = OpenFdFor(ep, idx, false, (flags & SOCK_CLOEXEC) != 0);
+  long fd = OpenFdFor(fam, ep, idx, false, (flags & SOCK_CLOEXEC) != 0);
   if (fd < 0) {  // out of fds: it stays first in the queue, as with the kernel
-    QueueGuard g(listener);
+    QueueGuard g(fam, listener);
     StoreRelaxed(ep.next, listener.accept_head);
     listener.accept_head = idx;
     if (listener.accept_tail == PSTN_NONE) listener.accept_tail = idx;
     StoreRelease(listener.accept_count, listener.accept_count + 1);
-    uint8_t* lgr = LgrBase(g_proc.view, ep.lgr_idx);
+    uint8_t* lgr = LgrBase(fam.view, ep.lgr_idx);
     if (lgr != nullptr) FetchAdd(PendingOf(lgr, EpIdx(s, listener)), 1u);
     return fd;
   }
   if ((flags & SOCK_NONBLOCK) != 0) FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
-  ep.owner_slot = g_proc.slot;
+  ep.owner_slot = fam.slot;
   SetState(ep, PSTN_EP_ESTABLISHED);
   Count(s.hdr, kCounterAccepts);
   if ((LoadRelaxed(listener.flags) & PSTN_EPF_KERNEL_OPTIONS) != 0) {
     const ByNumber asks(call);
     InheritKernelOptions(call.fd(), listener, static_cast<int>(fd), ep);
-    kVerbs.wire_inherit(static_cast<int>(fd), ep);
+    kVerbs.wire_inherit(fam, static_cast<int>(fd), ep);
   }
   long bad = sa == nullptr                 ? 0
              : BadPointer(len)             ? -EFAULT
@@ -287,32 +290,32 @@ long AcceptOurs(const Call& call, uint32_t idx, sockaddr* sa, socklen_t* len, in
              : BadPointer(sa) && *len != 0 ? -EFAULT
                                            : 0;
   if (bad != 0) {  // as with the kernel, the client is lost
-    (void)SockClose(static_cast<int>(fd), PSTN_FD_EP | idx);
+    (void)SockClose(fam, static_cast<int>(fd), PSTN_FD_EP | idx);
     return bad;
   }
   AddrToSockaddr(ep.peer, ep.family, sa, len);
   return fd;
 }
 
-long KernelAccept4(const Call& call, sockaddr* sa, socklen_t* len, int flags) {
+long KernelAccept4(Family& fam, const Call& call, sockaddr* sa, socklen_t* len, int flags) {
   const ByNumber asks(call);
   long r = sys::Call(SYS_accept4, call.fd(), sa, len, static_cast<long>(flags));
   if (r != -EMFILE && r != -ENFILE) return r;
-  CacheFlush();
+  CacheFlush(fam);
   return sys::Call(SYS_accept4, call.fd(), sa, len, static_cast<long>(flags));
 }
 
 // A connection of the kernel's that accept() returns.
-long GiveKernels(int fd, const pstn_ep& listener, int flags, Reason why) {
-  pstn_stack& s = Stack();
+long GiveKernels(Family& fam, int fd, const pstn_ep& listener, int flags, Reason why) {
+  pstn_stack& s = Stack(fam);
   Count(s.hdr, kCounterKernelAccepts);
   FetchAdd(s.hdr.reasons[why], 1u);
-  uint32_t idx = NewEp(listener.family);
+  uint32_t idx = NewEp(fam, listener.family);
   if (idx == PSTN_NONE) return fd;  // served all the same, only not listed
   s.eps[idx].reason = why;
   s.eps[idx].flags = PSTN_EPF_DIRTY | ((flags & SOCK_NONBLOCK) != 0 ? PSTN_EPF_NONBLOCK : 0u);
   SetState(s.eps[idx], PSTN_EP_KERNEL);
-  SetFd(fd, PSTN_FD_EP | idx);
+  SetFd(fam, fd, PSTN_FD_EP | idx);
   return fd;
 }
 
@@ -326,9 +329,9 @@ long NameClient(int fd, sockaddr* sa, socklen_t* len) {
 
 // Its first bytes will be a handshake, which posternd has with it. Where too many wait for their
 // end it is reset: the client comes again, unmarked.
-void HandOver(int fd, const pstn_ep& listener) {
+void HandOver(Family& fam, int fd, const pstn_ep& listener) {
   const uint32_t waiting = LoadRelaxed(listener.in_talks) + LoadRelaxed(listener.held);
-  if (waiting > listener.backlog || CtlNegotiate(listener, fd) != 0) {
+  if (waiting > listener.backlog || CtlNegotiate(fam, listener, fd) != 0) {
     const linger reset = {1, 0};
     (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_LINGER),
                     &reset, sizeof reset);
@@ -337,36 +340,37 @@ void HandOver(int fd, const pstn_ep& listener) {
 }
 
 // What the kernel's queue has; `handed`: one of it went to posternd.
-long AcceptKernel(const Call& call, sockaddr* sa, socklen_t* len, int flags, bool& handed) {
+long AcceptKernel(Family& fam, const Call& call, sockaddr* sa, socklen_t* len, int flags,
+                  bool& handed) {
   const pstn_ep& listener = *call.ep();
   TableChange change;
   const bool smc = (LoadRelaxed(listener.flags) & PSTN_EPF_SMC) != 0;
   for (;;) {
     // Exported meanwhile: the kernel's listener may block now, which must not be waited for here.
     if (LoadAcquire(listener.state) == PSTN_EP_KERNEL) return kPass;
-    long r = KernelAccept4(call, smc ? nullptr : sa, smc ? nullptr : len, flags);
+    long r = KernelAccept4(fam, call, smc ? nullptr : sa, smc ? nullptr : len, flags);
     if (r < 0) return r;
     const int got = static_cast<int>(r);
     if (smc && ExchangedSmc(got)) {
-      HandOver(got, listener);
+      HandOver(fam, got, listener);
       handed = true;
       continue;
     }
     if (smc) r = NameClient(got, sa, len);
     return r < 0 ? r
-                 : GiveKernels(got, listener, flags,
+                 : GiveKernels(fam, got, listener, flags,
                                LoadRelaxed(listener.reason) == kReasonNoVi ? kReasonNoVi
                                                                            : kReasonKernelClient);
   }
 }
 
 // One that posternd keeps since its handshake: TCP after all.
-long AcceptHeld(pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
+long AcceptHeld(Family& fam, pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
   TableChange change;
   uint32_t seen = LoadAcquire(listener.held);
-  const int fd = CtlTakeHeld(listener);
+  const int fd = CtlTakeHeld(fam, listener);
   if (fd < 0) {  // another process has it, or it went with posternd: then nobody else says so
-    if (!DaemonAlive()) (void)CompareExchange(listener.held, seen, 0u);
+    if (!DaemonAlive(fam)) (void)CompareExchange(listener.held, seen, 0u);
     return -EAGAIN;
   }
   (void)sys::Fcntl(fd, F_SETFD, (flags & SOCK_CLOEXEC) != 0 ? FD_CLOEXEC : 0);
@@ -375,7 +379,7 @@ long AcceptHeld(pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
     (void)sys::Fcntl(fd, F_SETFL,
                      (flags & SOCK_NONBLOCK) != 0 ? fl | O_NONBLOCK : fl & ~O_NONBLOCK);
   const long r = NameClient(fd, sa, len);
-  return r < 0 ? r : GiveKernels(fd, listener, flags, kReasonDeclined);
+  return r < 0 ? r : GiveKernels(fam, fd, listener, flags, kReasonDeclined);
 }
 
 // So long an accept() waits for the end of a handshake that it has begun. On one host it takes
@@ -394,18 +398,19 @@ bool MustReturn(const pstn_ep& listener) {
 
 namespace {
 
-bool InQueue(const pstn_ep& listener, uint32_t idx) {
+bool InQueue(Family& fam, const pstn_ep& listener, uint32_t idx) {
   uint32_t guard = 0;
   for (uint32_t i = LoadRelaxed(listener.accept_head); i < PSTN_EPS && guard < PSTN_EPS;
-       i = LoadRelaxed(Stack().eps[i].next), guard++) {
+       i = LoadRelaxed(Stack(fam).eps[i].next), guard++) {
     if (i == idx) return true;
   }
   return false;
 }
 
 // A connection that the dead process of `slot` was just admitting, accepting or closing.
-void RecoverConn(uint32_t slot, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn, uint32_t idx) {
-  pstn_stack& s = Stack();
+void RecoverConn(Family& fam, uint32_t slot, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn,
+                 uint32_t idx) {
+  pstn_stack& s = Stack(fam);
   pstn_lgr_ref& ref = s.lgrs[lgr_idx];
   pstn_ep& ep = s.eps[idx];
   if (LoadRelaxed(ep.owner_slot) != slot || LoadRelaxed(ep.lgr_idx) != lgr_idx ||
@@ -426,58 +431,58 @@ void RecoverConn(uint32_t slot, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn, u
     GiveEp(s, idx);
   } else if (state == PSTN_EP_EMBRYO && listener != nullptr) {
     {
-      QueueGuard g(*listener);
+      QueueGuard g(fam, *listener);
       // Another process may just have taken it off the queue: then it is that one's by now.
       if (ep.owner_slot == slot && LoadAcquire(listener->state) == PSTN_EP_LISTEN &&
-          !InQueue(*listener, idx))
-        QueueAccepted(*listener, idx);
+          !InQueue(fam, *listener, idx))
+        QueueAccepted(fam, *listener, idx);
     }
-    PostEp(*listener);
+    PostEp(fam, *listener);
   } else if (state == PSTN_EP_CLOSED) {
-    FinishClose(ep);
+    FinishClose(fam, ep);
   }
 }
 
 }  // namespace
 
-void MendQueue(pstn_ep& listener) { QueueGuard g(listener); }
+void MendQueue(Family& fam, pstn_ep& listener) { QueueGuard g(fam, listener); }
 
-void RecoverConns(uint32_t slot) {
-  pstn_stack& s = Stack();
+void RecoverConns(Family& fam, uint32_t slot) {
+  pstn_stack& s = Stack(fam);
   for (uint32_t i = 0; i < LoadRelaxed(s.hdr.lgrs_hw) && i < PSTN_LGRS; i++) {
     pstn_lgr_ref& ref = s.lgrs[i];
-    uint8_t* lgr = LgrBase(g_proc.view, i);
+    uint8_t* lgr = LgrBase(fam.view, i);
     if (LoadAcquire(ref.state) == 0 || lgr == nullptr) continue;
     uint32_t hw =
         LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
     for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
       uint32_t idx = LoadAcquire(ref.conn_ep[c]);
-      if (idx != 0 && idx <= PSTN_EPS) RecoverConn(slot, i, lgr, c, idx - 1);
+      if (idx != 0 && idx <= PSTN_EPS) RecoverConn(fam, slot, i, lgr, c, idx - 1);
       // Its bit has been taken, by the dead process or by one that is about to admit it: then who
       // comes second finds it done.
       if (ref.side == 1 && WaitsForServer(LoadAcquire(LgrConn(lgr, c).setup.state)) &&
           LoadAcquire(ref.conn_ep[c]) == 0)
-        (void)Admit(i, lgr, c);
+        (void)Admit(fam, i, lgr, c);
     }
   }
 }
 
-void AdmitSyns(uint32_t looks) {
-  if (LoadRelaxed(g_proc.attend) != 0) [[unlikely]]
-    AttendListeners();
-  pstn_stack& s = Stack();
+void AdmitSyns(Family& fam, uint32_t looks) {
+  if (LoadRelaxed(fam.attend) != 0) [[unlikely]]
+    AttendListeners(fam);
+  pstn_stack& s = Stack(fam);
   uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
     if (LoadAcquire(s.lgrs[i].state) == 0 || s.lgrs[i].side != 1) continue;
-    uint8_t* lgr = LgrBase(g_proc.view, i);
-    if (lgr == nullptr) lgr = EnsureLgr(i);
+    uint8_t* lgr = LgrBase(fam.view, i);
+    if (lgr == nullptr) lgr = EnsureLgr(fam, i);
     if (lgr == nullptr) continue;
     const uint64_t& waiting = LgrEvmap(lgr, 1, PSTN_EVMAP_SYN).summary;
-    for (uint32_t n = 0; n < looks && LoadRelaxed(waiting) != 0; n++) AdmitFrom(i, lgr);
+    for (uint32_t n = 0; n < looks && LoadRelaxed(waiting) != 0; n++) AdmitFrom(fam, i, lgr);
   }
 }
 
-long SockAccept(Call& call, sockaddr* sa, socklen_t* len, int flags) {
+long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags) {
   pstn_ep& ep = *call.ep();
   if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) {
     return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;
@@ -490,24 +495,24 @@ long SockAccept(Call& call, sockaddr* sa, socklen_t* len, int flags) {
   bool handed = false;
   Deadline handshake = Deadline::Never();
   for (;;) {
-    AdmitSyns();
+    AdmitSyns(fam);
     if (++turn % kKernelTurn == 0) {
-      long r = AcceptKernel(call, sa, len, flags, handed);
+      long r = AcceptKernel(fam, call, sa, len, flags, handed);
       if (r != -EAGAIN) return r;
     }
-    uint32_t idx = DequeueEmbryo(ep);
-    if (idx != PSTN_NONE) return AcceptOurs(call, idx, sa, len, flags);
+    uint32_t idx = DequeueEmbryo(fam, ep);
+    if (idx != PSTN_NONE) return AcceptOurs(fam, call, idx, sa, len, flags);
     if (LoadAcquire(ep.held) != 0) [[unlikely]] {
-      const long held = AcceptHeld(ep, sa, len, flags);
+      const long held = AcceptHeld(fam, ep, sa, len, flags);
       if (held != -EAGAIN) return held;
       handed = true;  // poll() may have said so
     }
-    long r = AcceptKernel(call, sa, len, flags, handed);
+    long r = AcceptKernel(fam, call, sa, len, flags, handed);
     if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;
     pollfd p = {call.fd(), POLLIN, 0};
     if (handed && handshake.never()) handshake = Deadline::AfterNs(kHandshakeNs);
     const bool returns = handshake.at_ns < until.at_ns && MustReturn(ep);
-    long n = SockPoll(&p, 1, returns ? handshake : until, nullptr, &call);
+    long n = SockPoll(fam, &p, 1, returns ? handshake : until, nullptr, &call);
     // poll() ends with every handler; this call goes on after those with SA_RESTART, unless it has
     // a timeout.
     if (n == -EINTR && until.never() && t_interrupts == interrupts) {

@@ -14,14 +14,14 @@
 namespace postern {
 namespace {
 
-bool IsOurs(const pstn_addr& a) {
-  const pstn_dir* d = LoadAcquire(g_proc.dir);
+bool IsOurs(Family& fam, const pstn_addr& a) {
+  const pstn_dir* d = LoadAcquire(fam.dir);
   return a.scope == 0 && (AddrIsLoopback(a) || (d != nullptr && IsLocalAddress(*d, a)));
 }
 
 }  // namespace
 
-bool IsCredible(const pstn_ep& listener, uint32_t remote, const pstn_addr& client,
+bool IsCredible(Family& fam, const pstn_ep& listener, uint32_t remote, const pstn_addr& client,
                 const pstn_addr& server) {
   const pstn_addr& here = listener.local;
   if (client.port < kFreePorts || server.port != here.port) return false;
@@ -29,8 +29,9 @@ bool IsCredible(const pstn_ep& listener, uint32_t remote, const pstn_addr& clien
   if (listener.family == AF_INET && !AddrIsV4(server)) return false;
   if (!AddrIsAny(here) && !SameIp(here, server)) return false;
   if (remote == PSTN_LGR_OTHER_NETNS)  // from nowhere here, to what can be reached from there
-    return !AddrIsAny(client) && !IsOurs(client) && IsOurs(server) && !AddrIsLoopback(server);
-  return (SameIp(client, server) || IsOurs(client)) && IsOurs(server);
+    return !AddrIsAny(client) && !IsOurs(fam, client) && IsOurs(fam, server) &&
+           !AddrIsLoopback(server);
+  return (SameIp(client, server) || IsOurs(fam, client)) && IsOurs(fam, server);
 }
 
 }  // namespace postern

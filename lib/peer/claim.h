@@ -7,7 +7,7 @@
 namespace postern {
 
 // Whether a client in such a link group (pstn_lgr_ref.remote) can have these names.
-bool IsCredible(const pstn_ep& listener, uint32_t remote, const pstn_addr& client,
+bool IsCredible(Family& fam, const pstn_ep& listener, uint32_t remote, const pstn_addr& client,
                 const pstn_addr& server);
 
 }  // namespace postern

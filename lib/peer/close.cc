@@ -60,37 +60,39 @@ void LeaveConn(const ConnEnd& e) {
 
 }  // namespace
 
-void ResetQueue(pstn_ep& listener) {
+void ResetQueue(Family& fam, pstn_ep& listener) {
   uint32_t guard = 0;
-  for (uint32_t idx; guard < PSTN_EPS && (idx = DequeueEmbryo(listener)) != PSTN_NONE; guard++) {
-    pstn_ep& embryo = Stack().eps[idx];
+  for (uint32_t idx; guard < PSTN_EPS && (idx = DequeueEmbryo(fam, listener)) != PSTN_NONE;
+       guard++) {
+    pstn_ep& embryo = Stack(fam).eps[idx];
     SetState(embryo, PSTN_EP_ESTABLISHED);
     embryo.linger_on = 1;
     embryo.linger_sec = 0;
-    CloseEp(embryo);
+    CloseEp(fam, embryo);
   }
 }
 
-void StopListening(pstn_ep& ep, uint32_t state) {
-  if (LoadRelaxed(ep.wire) != 0) kVerbs.wire_unlisten(ep);
-  if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
+void StopListening(Family& fam, pstn_ep& ep, uint32_t state) {
+  if (LoadRelaxed(ep.wire) != 0) kVerbs.wire_unlisten(fam, ep);
+  if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0)
+    (void)CtlUnlisten(fam, ep);
   Lock(ep.accept_lock);
   SetState(ep, state);
   if (state == PSTN_EP_NEW)
     FetchAdd(ep.gen, 1u);  // who still comes for the old listener is refused
   Unlock(ep.accept_lock);
-  ResetQueue(ep);
-  AdmitSyns(kAllLooks);  // refuses what is still on its way
+  ResetQueue(fam, ep);
+  AdmitSyns(fam, kAllLooks);  // refuses what is still on its way
 }
 
 namespace {
 
 enum class End : uint8_t { kOrderly, kReset };
 
-void CloseConnection(pstn_ep& ep, End end) {
+void CloseConnection(Family& fam, pstn_ep& ep, End end) {
   ConnEnd e;
-  if (!Resolve(ep, e)) return;
-  NoteNews(g_proc.bells);
+  if (!Resolve(fam, ep, e)) return;
+  NoteNews(fam.bells);
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
   bool reset =
       end == End::kReset || (LoadRelaxed(e.ctl().flags) & PSTN_CF_RST) != 0 ||
@@ -98,52 +100,52 @@ void CloseConnection(pstn_ep& ep, End end) {
   Lock(ep.tx.lock);
   FetchOr(e.ctl().flags, PSTN_CF_CLOSED | (reset ? PSTN_CF_RST : PSTN_CF_FIN));
   Unlock(ep.tx.lock);
-  AnnounceData(g_proc.bells, e);
-  AnnounceSpace(g_proc.bells, e);
-  FetchAdd(Stack().hdr.counters[kCounterBytesSent], ep.tx.bytes);
-  FetchAdd(Stack().hdr.counters[kCounterBytesReceived], ep.rx.bytes);
+  AnnounceData(fam.bells, e);
+  AnnounceSpace(fam.bells, e);
+  FetchAdd(Stack(fam).hdr.counters[kCounterBytesSent], ep.tx.bytes);
+  FetchAdd(Stack(fam).hdr.counters[kCounterBytesReceived], ep.rx.bytes);
   LeaveConn(e);
 }
 
 }  // namespace
 
-void FinishClose(pstn_ep& ep) {
-  DropItemsOfEp(ep);
-  CloseConnection(ep, End::kOrderly);
+void FinishClose(Family& fam, pstn_ep& ep) {
+  DropItemsOfEp(fam, ep);
+  CloseConnection(fam, ep, End::kOrderly);
   SetState(ep, PSTN_EP_FREE);
-  GiveEp(Stack(), EpIdx(Stack(), ep));
+  GiveEp(Stack(fam), EpIdx(Stack(fam), ep));
 }
 
-void CloseEp(pstn_ep& ep) {
-  if (ep.took_over != 0) FinishTakeOver(ep);
+void CloseEp(Family& fam, pstn_ep& ep) {
+  if (ep.took_over != 0) FinishTakeOver(fam, ep);
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_EMBRYO || state == PSTN_EP_CONNECTING) {
-    ep.owner_slot = g_proc.slot;  // should we die in the middle: see RecoverConns
+    ep.owner_slot = fam.slot;  // should we die in the middle: see RecoverConns
     SetState(ep, PSTN_EP_CLOSED);
-    FinishClose(ep);
+    FinishClose(fam, ep);
     return;
   }
-  DropItemsOfEp(ep);
-  if (state == PSTN_EP_LISTEN) StopListening(ep, PSTN_EP_CLOSED);
-  const bool left = IsDatagram(ep) && !kVerbs.datagram_closed(ep);
+  DropItemsOfEp(fam, ep);
+  if (state == PSTN_EP_LISTEN) StopListening(fam, ep, PSTN_EP_CLOSED);
+  const bool left = IsDatagram(ep) && !kVerbs.datagram_closed(fam, ep);
   SetState(ep, PSTN_EP_FREE);
-  GiveEp(Stack(), EpIdx(Stack(), ep));
-  if (left) PostWaiter(g_proc.bells, Stack(), PSTN_EVMAP_WIRE);  // the keeper has a look
+  GiveEp(Stack(fam), EpIdx(Stack(fam), ep));
+  if (left) PostWaiter(fam.bells, Stack(fam), PSTN_EVMAP_WIRE);  // the keeper has a look
 }
 
-void LastReference(uint32_t entry) {
+void LastReference(Family& fam, uint32_t entry) {
   const uint32_t idx = entry & PSTN_FD_IDX;
   if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL) {
-    DropEpoll(idx);
+    DropEpoll(fam, idx);
   } else {
-    CloseEp(Stack().eps[idx]);  // DropFdRef has checked it
+    CloseEp(fam, Stack(fam).eps[idx]);  // DropFdRef has checked it
   }
 }
 
 // As the kernel's disconnect: not reset, but closed, is a connection that both sides had ended.
-bool ResetConnection(pstn_ep& ep) {
+bool ResetConnection(Family& fam, pstn_ep& ep) {
   ConnEnd e;
-  uint32_t peer = Resolve(ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
+  uint32_t peer = Resolve(fam, ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
   bool open = (peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
               ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 ||
                (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
@@ -155,8 +157,8 @@ bool ResetConnection(pstn_ep& ep) {
     if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return false;
     SetState(ep, PSTN_EP_NEW);  // before those who wait on the connection are woken
   }
-  if (Resolve(ep, e)) AnnounceLocal(g_proc.bells, e);
-  CloseConnection(ep, open ? End::kReset : End::kOrderly);
+  if (Resolve(fam, ep, e)) AnnounceLocal(fam.bells, e);
+  CloseConnection(fam, ep, open ? End::kReset : End::kOrderly);
   Lock(ep.tx.lock);
   ep.tx.off = ep.tx.peer = ep.tx.window = ep.tx.records = ep.tx.blocked = ep.tx.burst =
       ep.tx.since = 0;
@@ -182,12 +184,12 @@ bool ResetConnection(pstn_ep& ep) {
 }
 
 // Waits, as SO_LINGER asks, until the peer has taken what was written.
-void ReleaseLinger(pstn_ep& ep) {
+void ReleaseLinger(Family& fam, pstn_ep& ep) {
   ConnEnd e;
-  if (ep.linger_on == 0 || ep.linger_sec == 0 || !Resolve(ep, e)) return;
+  if (ep.linger_on == 0 || ep.linger_sec == 0 || !Resolve(fam, ep, e)) return;
   Deadline until = Deadline::AfterNs(static_cast<uint64_t>(ep.linger_sec) * 1000000000u);
   FetchOr(e.ctl().flags, PSTN_CF_FIN);
-  AnnounceData(g_proc.bells, e);
+  AnnounceData(fam.bells, e);
   auto gone = [&] {
     if ((LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RST)) != 0) return true;
     Guard g(ep.tx.lock);
@@ -202,8 +204,8 @@ void ReleaseLinger(pstn_ep& ep) {
 namespace {
 
 // The rest of a close: the claimed number, which is ours alone by now, and its reference.
-long EndNumber(int fd, pstn_ep& ep) {
-  ForgetFd(fd);
+long EndNumber(Family& fam, int fd, pstn_ep& ep) {
+  ForgetFd(fam, fd);
   const uint32_t family = ep.family;
   bool reusable = false;
   CachedFd c;
@@ -217,48 +219,49 @@ long EndNumber(int fd, pstn_ep& ep) {
          0};
     if (ep.side == 0 && c.port != 0)
       c.lgr_idx = ep.lgr_idx, c.conn_idx = ep.conn_idx, c.conn_gen = ep.conn_gen;
-    CloseEp(ep);  // before the fd can be taken again: its port is the connection's
-    WireWrote();
+    CloseEp(fam, ep);  // before the fd can be taken again: its port is the connection's
+    WireWrote(fam);
   }
-  return reusable && CachePut(family, c) ? 0 : CloseClaimed(fd);
+  return reusable && CachePut(fam, family, c) ? 0 : CloseClaimed(fam, fd);
 }
 
 // The number is free at once, as in the kernel, and what it meant lingers under one of ours. That,
 // or -1: no number is left, and it does not linger.
-int FreeNumber(int fd, uint32_t entry, pstn_ep& ep) {
+int FreeNumber(Family& fam, int fd, uint32_t entry, pstn_ep& ep) {
   const int high = sys::DupHigh(fd);
   if (high < 0) return -1;
   FetchAdd(ep.refs, 1u);  // for as long as both numbers are in the slot's table
-  SetSharedFd(high, entry);
+  SetSharedFd(fam, high, entry);
   MarkPrivate(high, PSTN_FD_INTERNAL);
-  (void)CloseClaimed(fd);
+  (void)CloseClaimed(fam, fd);
   FetchSub(ep.refs, 1u);
   return high;
 }
 
 }  // namespace
 
-long SockClose(int fd, uint32_t entry) {
-  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+long SockClose(Family& fam, int fd, uint32_t entry) {
+  pstn_ep* ep =
+      (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
   {
     TableChange change;
     if (!ClaimFd(fd, entry, kFdClosing)) return -EAGAIN;
-    const bool in_use = HandToUsers(fd, entry);
+    const bool in_use = HandToUsers(fam, fd, entry);
     if (ep == nullptr) {
-      const long r = CloseNumberOf(fd, entry);
-      DropFdRef(entry);
+      const long r = CloseNumberOf(fam, fd, entry);
+      DropFdRef(fam, entry);
       return r;
     }
     const bool lingers = !in_use && LoadAcquire(ep->refs) == 1 &&
                          LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED && ep->linger_on != 0 &&
                          ep->linger_sec != 0;
-    const int high = lingers ? FreeNumber(fd, entry, *ep) : -1;
-    if (high < 0) return EndNumber(fd, *ep);
+    const int high = lingers ? FreeNumber(fam, fd, entry, *ep) : -1;
+    if (high < 0) return EndNumber(fam, fd, *ep);
     fd = high;
   }
-  ReleaseLinger(*ep);
+  ReleaseLinger(fam, *ep);
   TableChange change;
-  return EndNumber(fd, *ep);
+  return EndNumber(fam, fd, *ep);
 }
 
 }  // namespace postern

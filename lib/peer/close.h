@@ -9,16 +9,16 @@
 namespace postern {
 
 // What close() would return.
-long SockClose(int fd, uint32_t entry);
+long SockClose(Family& fam, int fd, uint32_t entry);
 // The last reference to what a table's entry meant is gone.
-void LastReference(uint32_t entry);
-void CloseEp(pstn_ep& ep);      // the same, of an endpoint
-void FinishClose(pstn_ep& ep);  // the rest of it, for a connection in state CLOSED
+void LastReference(Family& fam, uint32_t entry);
+void CloseEp(Family& fam, pstn_ep& ep);      // the same, of an endpoint
+void FinishClose(Family& fam, pstn_ep& ep);  // the rest of it, for a connection in state CLOSED
 // Takes a listener out of the directory and resets who waits in its queue; `state` is its next.
-void StopListening(pstn_ep& ep, uint32_t state);
-void ResetQueue(pstn_ep& listener);  // those who wait in it
+void StopListening(Family& fam, pstn_ep& ep, uint32_t state);
+void ResetQueue(Family& fam, pstn_ep& listener);  // those who wait in it
 // RST to the peer; the endpoint is NEW again. False: its connection is gone, or the kernel's.
-bool ResetConnection(pstn_ep& ep);
-void ReleaseLinger(pstn_ep& ep);
+bool ResetConnection(Family& fam, pstn_ep& ep);
+void ReleaseLinger(Family& fam, pstn_ep& ep);
 
 }  // namespace postern

@@ -74,18 +74,18 @@ uint64_t Mixed(uint64_t x) {
 
 // A number for one connect(), unlike that of any other: of this process before, of its relatives,
 // and of others that began at the same moment.
-uint64_t DrawLot() {
+uint64_t DrawLot(Family& fam) {
   static uint64_t seed = 0, turn = 0;
   if (LoadRelaxed(seed) == 0) StoreRelaxed(seed, NewUuid().hi | 1u);
-  return Mixed(Mixed(LoadRelaxed(seed) ^ g_proc.pid) + FetchAdd(turn, uint64_t{1}));
+  return Mixed(Mixed(LoadRelaxed(seed) ^ fam.pid) + FetchAdd(turn, uint64_t{1}));
 }
 
 // Several listeners may share a port (SO_REUSEPORT): each has the same chance, whatever their
 // number, as with the kernel's hash. With each connect() each gets another weight, and the heaviest
 // has it.
 // Those of other network namespaces (`learnt`) are known by addresses that are not local.
-bool FindListener(const pstn_dir& d, const pstn_addr& to, bool learnt, Target& out) {
-  const uint64_t lot = DrawLot();
+bool FindListener(Family& fam, const pstn_dir& d, const pstn_addr& to, bool learnt, Target& out) {
+  const uint64_t lot = DrawLot(fam);
   bool found = false;
   bool stable = ReadDirectory(d, [&] {
     int best = 0;
@@ -148,10 +148,10 @@ void ChooseSource(const pstn_addr& to, pstn_addr& from) {
 
 }  // namespace
 
-void FillConn(pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx, uint32_t listener_gen,
-              const pstn_addr& to, const pstn_addr& from) {
+void FillConn(Family& fam, pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx,
+              uint32_t listener_gen, const pstn_addr& to, const pstn_addr& from) {
   const auto [idx, conn, lgr] = slot;
-  pstn_stack& s = Stack();
+  pstn_stack& s = Stack(fam);
   pstn_lgr_ref& ref = s.lgrs[idx];
   uint32_t& conns_hw = LgrHdr(lgr).conns_hw;
   for (uint32_t seen = LoadRelaxed(conns_hw);
@@ -176,40 +176,42 @@ void FillConn(pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx, uint32_t
 }
 
 // A registration made before connect() asked for news that only exist from now on.
-void ShowConnected(pstn_ep& ep) {
+void ShowConnected(Family& fam, pstn_ep& ep) {
   Lock(ep.item_lock);
-  RenotifyLocked(ep);
+  RenotifyLocked(fam, ep);
   bool watched = ep.item_head != PSTN_NONE || ep.pollers != 0;
   Unlock(ep.item_lock);
-  if (watched) PostEp(ep);
+  if (watched) PostEp(fam, ep);
 }
 
 namespace {
 
-Reason Establish(pstn_ep& ep, const Target& t, const pstn_addr& to, const pstn_addr& from) {
+Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
+                 const pstn_addr& from) {
   ConnSlot slot;
-  Reason why = TakeConnSlot(t.stack, slot);
+  Reason why = TakeConnSlot(fam, t.stack, slot);
   if (why != kReasonNone) return why;
   const auto [idx, conn, lgr] = slot;
   uint32_t& pending = LgrHdr(lgr).pending[t.ep_idx % PSTN_PENDING];
   if (LoadRelaxed(pending) > t.backlog) {
-    GiveConn(Stack().lgrs[idx], conn);
+    GiveConn(Stack(fam).lgrs[idx], conn);
     return kReasonBacklogFull;
   }
-  FillConn(ep, slot, t.ep_idx, t.ep_gen, to, from);
+  FillConn(fam, ep, slot, t.ep_idx, t.ep_gen, to, from);
   pstn_conn& c = LgrConn(lgr, conn);
-  NoteNews(g_proc.bells);
+  NoteNews(fam.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);
   FetchAdd(pending, 1u);
   StoreRelease(c.setup.state, PSTN_CS_SYN);
-  AnnounceSyn(g_proc.bells, lgr, conn);
+  AnnounceSyn(fam.bells, lgr, conn);
   return kReasonNone;
 }
 
 // The listener may have gone, or have become the kernel's, between the look and the SYN: whoever
 // takes it out of the directory admits SYNs after that, and we look at the directory after ours, so
 // that one of the two sees the other. False: nobody will come for this SYN, and it is taken back.
-bool StillListed(const pstn_dir& d, pstn_ep& ep, const Target& t, const pstn_addr& to) {
+bool StillListed(Family& fam, const pstn_dir& d, pstn_ep& ep, const Target& t,
+                 const pstn_addr& to) {
   bool listed = false;
   bool stable = ReadDirectory(d, [&] {
     listed = false;
@@ -224,58 +226,59 @@ bool StillListed(const pstn_dir& d, pstn_ep& ep, const Target& t, const pstn_add
   });
   if (listed || !stable) return true;
   ConnEnd e;
-  if (!Resolve(ep, e)) return true;
+  if (!Resolve(fam, ep, e)) return true;
   uint32_t state = PSTN_CS_SYN;
   if (CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE)) {
     FetchOr(e.peer_ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
     FetchSub(LgrHdr(e.lgr).pending[t.ep_idx % PSTN_PENDING], 1u);
   }
   if (state == PSTN_CS_ESTABLISHED) return true;
-  (void)ResetConnection(ep);  // nobody has seen it: the endpoint is as before
+  (void)ResetConnection(fam, ep);  // nobody has seen it: the endpoint is as before
   StoreRelaxed(ep.error, 0u);
   return false;
 }
 
-Reason TryConnect(int fd, pstn_ep& ep, pstn_addr to) {
-  if (PortExcluded(to.port)) return kReasonExcludedPort;
-  if (g_proc.elsewhere) return kReasonNetns;
+Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) {
+  if (PortExcluded(fam, to.port)) return kReasonExcludedPort;
+  if (fam.elsewhere) return kReasonNetns;
   if (to.scope != 0) return kReasonScopedAddress;
   NormaliseDestination(to);
   bool v4_through_v6 = ep.family == AF_INET6 && AddrIsV4(to);
   if (v4_through_v6 && (LoadRelaxed(ep.flags) & PSTN_EPF_V6ONLY) != 0) return kReasonOption;
-  if (!DaemonAlive()) {
-    CtlReconnect();
-    if (!DaemonAlive()) return kReasonNoDaemon;
+  if (!DaemonAlive(fam)) {
+    CtlReconnect(fam);
+    if (!DaemonAlive(fam)) return kReasonNoDaemon;
   }
-  const pstn_dir& d = *LoadAcquire(g_proc.dir);
+  const pstn_dir& d = *LoadAcquire(fam.dir);
   const bool local = IsLocalAddress(d, to);
   Target t;
-  if (!FindListener(d, to, !local, t)) return local ? kReasonNoListener : kReasonNotLocal;
+  if (!FindListener(fam, d, to, !local, t)) return local ? kReasonNoListener : kReasonNotLocal;
   if (!ReservePort(fd, ep, d)) return kReasonNoPort;
   pstn_addr from = ep.local;
   ChooseSource(local ? to : t.source, from);
   // What the server can't be told in a way that it could believe (claim.cc).
   if (from.port < kFreePorts) return kReasonPrivilegedPort;
   if (local && !SameIp(from, to) && !IsLocalAddress(d, from)) return kReasonNotLocal;
-  Reason why = Establish(ep, t, to, from);
+  Reason why = Establish(fam, ep, t, to, from);
   if (why != kReasonNone) return why;
-  if (!StillListed(d, ep, t, to)) return kReasonNoListener;
-  ShowConnected(ep);
+  if (!StillListed(fam, d, ep, t, to)) return kReasonNoListener;
+  ShowConnected(fam, ep);
   return kReasonNone;
 }
 
 // The kernel's connect(), on what is its socket from now on.
-long KernelConnect(int fd, pstn_ep& ep, Reason reason) {
-  if (g_proc.opt.strict != 0 && reason != kReasonNotLocal) return -ECONNREFUSED;
-  BecomeKernels(fd, ep, reason);
-  Count(Stack().hdr, kCounterKernelConnects);
+long KernelConnect(Family& fam, int fd, pstn_ep& ep, Reason reason) {
+  if (fam.opt.strict != 0 && reason != kReasonNotLocal) return -ECONNREFUSED;
+  BecomeKernels(fam, fd, ep, reason);
+  Count(Stack(fam).hdr, kCounterKernelConnects);
   return kPass;
 }
 
 }  // namespace
 
-long KernelConnectBegun(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len, Reason why) {
-  const long r = KernelConnect(fd, ep, why);
+long KernelConnectBegun(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len,
+                        Reason why) {
+  const long r = KernelConnect(fam, fd, ep, why);
   if (r != kPass) return r;
   const int fl = sys::Fcntl(fd, F_GETFL, 0);
   if (fl < 0) return kPass;
@@ -289,19 +292,19 @@ namespace {
 
 // Another network namespace of this host, perhaps. False: the kernel's connect() is still to be
 // made, for the reason `why`; at once, if `cut`.
-bool ConnectFurther(Call& call, pstn_addr to, Reason& why, bool& cut) {
+bool ConnectFurther(Family& fam, Call& call, pstn_addr to, Reason& why, bool& cut) {
   pstn_ep& ep = *call.ep();
   NormaliseDestination(to);
-  if (why != kReasonNotLocal || !MayNegotiate(to)) return false;
-  const Negotiated n = Negotiate(call, to);
+  if (why != kReasonNotLocal || !MayNegotiate(fam, to)) return false;
+  const Negotiated n = Negotiate(fam, call, to);
   why = n.why;
   if (n.became == Became::kNothing) return false;
   cut = n.became == Became::kCut;
   if (cut) return false;
   if (n.became == Became::kTcp) {
     FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);  // the port has a connection
-    FallBack(call.fd(), ep, why);
-    Count(Stack().hdr, kCounterKernelConnects);
+    FallBack(fam, call.fd(), ep, why);
+    Count(Stack(fam).hdr, kCounterKernelConnects);
   }
   return true;
 }
@@ -309,13 +312,13 @@ bool ConnectFurther(Call& call, pstn_addr to, Reason& why, bool& cut) {
 constexpr long kAwait = kPass - 1;  // the handshake on the wire is under way, and is waited for
 
 // What came of a connect() that had to be waited for. One that was reset meanwhile is undone.
-long Connected(pstn_ep& ep) {
+long Connected(Family& fam, pstn_ep& ep) {
   ConnEnd e;
-  if (!Resolve(ep, e)) return -ECONNABORTED;
+  if (!Resolve(fam, ep, e)) return -ECONNABORTED;
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
   if ((peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0) return 0;
   int error = TakeError(e, peer);
-  (void)ResetConnection(ep);
+  (void)ResetConnection(fam, ep);
   return error != 0 ? -error : -ECONNABORTED;
 }
 
@@ -335,8 +338,8 @@ long OnTheWire(pstn_ep& ep, Awaited& a, long otherwise) {
 }
 
 // Without ep.setup_lock: the wait may have no end, and others may look at the socket, or end it.
-long AwaitWired(pstn_ep& ep, Awaited& a, const Interrupts& since) {
-  const long r = kVerbs.wire_await_connected(ep, since);
+long AwaitWired(Family& fam, pstn_ep& ep, Awaited& a, const Interrupts& since) {
+  const long r = kVerbs.wire_await_connected(fam, ep, since);
   if (r != 0) return r == -EINPROGRESS ? a.otherwise : r;
   Guard g(ep.setup_lock);
   if (Which(ep) != a.which) return -ECONNABORTED;
@@ -347,41 +350,41 @@ long AwaitWired(pstn_ep& ep, Awaited& a, const Interrupts& since) {
     return error != 0 ? -static_cast<long>(error) : -ECONNABORTED;
   }
   FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING);
-  return Connected(ep);
+  return Connected(fam, ep);
 }
 
-long ConnectOnce(Call& call, const sockaddr* sa, socklen_t len, Awaited& a) {
+long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awaited& a) {
   pstn_ep& ep = *call.ep();
   int fd = call.fd();
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL)
-    return IsDatagram(ep) ? kVerbs.datagram_connect(fd, ep, sa, len) : kPass;
+    return IsDatagram(ep) ? kVerbs.datagram_connect(fam, fd, ep, sa, len) : kPass;
   if (len > sizeof(sockaddr_storage)) return -EINVAL;  // negative, too
   if (len != 0 && BadPointer(sa)) return -EFAULT;
   if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC)
-    return SockDisconnect(fd, ep, sa, len);
+    return SockDisconnect(fam, fd, ep, sa, len);
   if (state == PSTN_EP_LISTEN) return kPass;
   if (state == PSTN_EP_CONNECTING) return OnTheWire(ep, a, -EALREADY);
   if (state == PSTN_EP_ESTABLISHED) {
     bool asked = (FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0;
     if ((LoadRelaxed(ep.flags) & PSTN_EPF_DISCONNECTING) != 0) return -EINVAL;
-    return asked ? Connected(ep) : -EISCONN;
+    return asked ? Connected(fam, ep) : -EISCONN;
   }
   pstn_addr to;
-  if (!AddrFromSockaddr(sa, len, ep.family, to)) return KernelConnect(fd, ep, kReasonOption);
-  Reason why = TryConnect(fd, ep, to);
+  if (!AddrFromSockaddr(sa, len, ep.family, to)) return KernelConnect(fam, fd, ep, kReasonOption);
+  Reason why = TryConnect(fam, fd, ep, to);
   bool cut = false;
-  if (why != kReasonNone && !ConnectFurther(call, to, why, cut)) {
+  if (why != kReasonNone && !ConnectFurther(fam, call, to, why, cut)) {
     fd = call.fd();  // another thread may have closed it meanwhile
-    if (cut) return KernelConnectBegun(fd, ep, sa, len, why);
-    if (why == kReasonNotLocal) why = kVerbs.wire_connect(fd, ep, to);
-    if (why != kReasonNone) return KernelConnect(fd, ep, why);
-    Count(Stack().hdr, kCounterConnects);
+    if (cut) return KernelConnectBegun(fam, fd, ep, sa, len, why);
+    if (why == kReasonNotLocal) why = kVerbs.wire_connect(fam, fd, ep, to);
+    if (why != kReasonNone) return KernelConnect(fam, fd, ep, why);
+    Count(Stack(fam).hdr, kCounterConnects);
     return OnTheWire(ep, a, -EINPROGRESS);
   }
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)
     return (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0 ? -EINPROGRESS : 0;
-  Count(Stack().hdr, kCounterConnects);
+  Count(Stack(fam).hdr, kCounterConnects);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) return 0;
   FetchOr(ep.flags, PSTN_EPF_CONNECTING);
   return -EINPROGRESS;  // as the kernel, whose handshake is never done by then
@@ -389,16 +392,16 @@ long ConnectOnce(Call& call, const sockaddr* sa, socklen_t len, Awaited& a) {
 
 }  // namespace
 
-long SockConnect(Call& call, const sockaddr* sa, socklen_t len) {
+long SockConnect(Family& fam, Call& call, const sockaddr* sa, socklen_t len) {
   pstn_ep& ep = *call.ep();
   const Interrupts since;
   Awaited awaited;
   long r;
   {
     Guard g(ep.setup_lock);
-    r = ConnectOnce(call, sa, len, awaited);
+    r = ConnectOnce(fam, call, sa, len, awaited);
   }
-  if (r == kAwait) return AwaitWired(ep, awaited, since);
+  if (r == kAwait) return AwaitWired(fam, ep, awaited, since);
   if (r == kBegun && since.Ends(ep.sndtimeo_ns != 0)) return -EINTR;
   return r == kBegun ? kPass : r;
 }

@@ -11,21 +11,21 @@ namespace postern {
 
 inline constexpr uint16_t kFreePorts = 1024;  // ports below need a privilege
 bool IsLocalAddress(const pstn_dir& d, const pstn_addr& a);
-long SockConnect(Call& call, const sockaddr* sa, socklen_t len);
-long SockAccept(Call& call, sockaddr* sa, socklen_t* len, int flags);
+long SockConnect(Family& fam, Call& call, const sockaddr* sa, socklen_t len);
+long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags);
 // Fills in the slot for the endpoint, and tells nobody yet.
-void FillConn(pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx, uint32_t listener_gen,
-              const pstn_addr& to, const pstn_addr& from);
+void FillConn(Family& fam, pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx,
+              uint32_t listener_gen, const pstn_addr& to, const pstn_addr& from);
 // The endpoint is connected from now on: tells those who wait for that.
-void ShowConnected(pstn_ep& ep);
+void ShowConnected(Family& fam, pstn_ep& ep);
 // Takes what clients have posted into the accept queues of this stack's listeners: of each link
 // group as much as a look takes, or all that an honest client may have posted.
 inline constexpr uint32_t kAllLooks = 1024;
-void AdmitSyns(uint32_t looks = 1);
+void AdmitSyns(Family& fam, uint32_t looks = 1);
 // The next connection of the accept queue, or PSTN_NONE.
-uint32_t DequeueEmbryo(pstn_ep& listener);
+uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener);
 // After the fd table of a dead process has been dropped: the connections that were in its hands.
-void RecoverConns(uint32_t slot);
+void RecoverConns(Family& fam, uint32_t slot);
 // Takes the lock of a listener's accept queue over from who died with it.
-void MendQueue(pstn_ep& listener);
+void MendQueue(Family& fam, pstn_ep& listener);
 }  // namespace postern

@@ -45,21 +45,22 @@ void SetBlocking(int fd, bool blocking) {
   if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, blocking ? fl & ~O_NONBLOCK : fl | O_NONBLOCK);
 }
 
-int ExportConnection(int fd, pstn_ep& ep) {
-  int r = CtlExport(ep, fd);
-  if (r == 0) MoveItemsToKernel(fd, ep);
+int ExportConnection(Family& fam, int fd, pstn_ep& ep) {
+  int r = CtlExport(fam, ep, fd);
+  if (r == 0) MoveItemsToKernel(fam, fd, ep);
   return r;
 }
 
 // A listener is the kernel's from now on, or its accelerated clients would wait for a family that
 // may never accept again. Those in its queue get into the kernel's (TakeOver); who comes too late
 // is told by the directory (StillListed, lib/peer/connect.cc). False: it does not listen any more.
-bool ExportListener(int fd, pstn_ep& ep) {
+bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
   Guard g(ep.setup_lock);
   if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) return false;
-  if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0) (void)CtlUnlisten(ep);
-  if (LoadRelaxed(ep.wire) != 0) kVerbs.wire_leave(ep);
-  AdmitSyns(kAllLooks);
+  if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0)
+    (void)CtlUnlisten(fam, ep);
+  if (LoadRelaxed(ep.wire) != 0) kVerbs.wire_leave(fam, ep);
+  AdmitSyns(fam, kAllLooks);
   FetchOr(ep.flags, PSTN_EPF_EXPORTED);
   Lock(ep.accept_lock);
   FetchAdd(ep.gen, 1u);  // for late SYNs, too, this is another endpoint
@@ -70,41 +71,41 @@ bool ExportListener(int fd, pstn_ep& ep) {
   TableFreeze();
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) SetBlocking(fd, true);
   TableThaw();
-  if (LoadAcquire(ep.accept_count) != 0) (void)CtlExport(ep, fd);
-  ResetQueue(ep);  // only what the keeper could not take
-  FallBack(fd, ep, kReasonExported);
-  PostEp(ep);
+  if (LoadAcquire(ep.accept_count) != 0) (void)CtlExport(fam, ep, fd);
+  ResetQueue(fam, ep);  // only what the keeper could not take
+  FallBack(fam, fd, ep, kReasonExported);
+  PostEp(fam, ep);
   return true;
 }
 
 }  // namespace
 
-long SockExport(int fd) {
+long SockExport(Family& fam, int fd) {
   // It would wait for itself: posternd gives it what is exported.
-  if (g_proc.whom == For::kKeeper) return -ENOSPC;
-  Call call(fd);
+  if (fam.whom == For::kKeeper) return -ENOSPC;
+  Call call(fam, fd);
   pstn_ep* ep = call.ep();
   if (ep == nullptr) return 0;
   if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {
     if (!IsDatagram(*ep)) return 0;
     Guard g(ep->setup_lock);
-    kVerbs.datagram_leave(*ep, kReasonExported);
+    kVerbs.datagram_leave(fam, *ep, kReasonExported);
     return 0;
   }
   // Another thread may close the number while the keeper works. Out of numbers (a sandbox that
   // allows itself none), the program's own has to do.
   if (call.Pin() == -EBADF) return 0;  // closed: nothing to export
   const int number = call.fd();
-  Count(Stack().hdr, kCounterFdsExported);
+  Count(Stack(fam).hdr, kCounterFdsExported);
   // Another thread may connect it meanwhile, listen, or disconnect: then it is looked at again.
   for (;;) {
     const uint32_t state = LoadAcquire(ep->state);
     if (state == PSTN_EP_NEW) {
-      if (LeaveUnconnected(number, *ep, kReasonExported)) return 0;
+      if (LeaveUnconnected(fam, number, *ep, kReasonExported)) return 0;
     } else if (state == PSTN_EP_LISTEN) {
-      if (ExportListener(number, *ep)) return 0;
+      if (ExportListener(fam, number, *ep)) return 0;
     } else if (state == PSTN_EP_ESTABLISHED) {
-      const int r = ExportConnection(number, *ep);
+      const int r = ExportConnection(fam, number, *ep);
       if (r == 0 || LoadAcquire(ep->state) == state) return r;
     } else {
       return 0;
@@ -133,8 +134,8 @@ uint32_t PidOf(int pidfd) {
 }
 
 // What number `fd` of process `pid` means in our stack; 0: nothing, or it is not of our family.
-uint32_t EntryOf(uint32_t pid, int fd, bool* family) {
-  pstn_stack& s = Stack();
+uint32_t EntryOf(Family& fam, uint32_t pid, int fd, bool* family) {
+  pstn_stack& s = Stack(fam);
   for (uint32_t i = 0; i < LoadRelaxed(s.hdr.slots_hw) && i < PSTN_SLOTS; i++) {
     if (LoadAcquire(s.slots[i].state) != PSTN_SL_LIVE || LoadRelaxed(s.slots[i].pid) != pid)
       continue;
@@ -149,7 +150,7 @@ uint32_t EntryOf(uint32_t pid, int fd, bool* family) {
 
 }  // namespace
 
-void SockAdopt(int fd, int pidfd, int target) {
+void SockAdopt(Family& fam, int fd, int pidfd, int target) {
   int type = 0;
   socklen_t len = sizeof type;
   if (sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_PROTOCOL),
@@ -157,20 +158,22 @@ void SockAdopt(int fd, int pidfd, int target) {
       type != IPPROTO_TCP)
     return;
   uint32_t pid = PidOf(pidfd);
-  if (pid == 0 || static_cast<uint32_t>(target) >= kFdMax || !g_proc.enabled || !EnsureStack())
+  if (pid == 0 || static_cast<uint32_t>(target) >= kFdMax || !fam.enabled || !EnsureStack(fam))
     return;
   bool family = false;
-  uint32_t entry = EntryOf(pid, target, &family);
+  uint32_t entry = EntryOf(fam, pid, target, &family);
   if (!family) {
-    (void)CtlExportOf(pid, target, fd);  // fails if that process is not accelerated: nothing to do
+    (void)CtlExportOf(fam, pid, target,
+                      fd);  // fails if that process is not accelerated: nothing to do
     return;
   }
-  pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(), entry & PSTN_FD_IDX) : nullptr;
+  pstn_ep* ep =
+      (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
   if (ep == nullptr) return;
   TableChange change;
   FetchAdd(ep->refs, 1u);
   FetchOr(ep->flags, PSTN_EPF_DUPPED);
-  SetFd(fd, entry);
+  SetFd(fam, fd, entry);
 }
 
 // ---------------------------------------------------------------- in the keeper
@@ -246,8 +249,8 @@ void CopyConnection(pstn_ep& to, const pstn_ep& from) {
 }
 
 // The step that counts. After each store a death is mended by FinishTakeOver.
-bool ChangeHands(pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
-  pstn_stack& s = Stack();
+bool ChangeHands(Family& fam, pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
+  pstn_stack& s = Stack(fam);
   Guard tx(from.tx.lock);
   Guard rx(from.rx.lock);
   if (LoadAcquire(from.state) != PSTN_EP_ESTABLISHED) return false;
@@ -266,48 +269,49 @@ bool ChangeHands(pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
   return true;
 }
 
-long TakeOverConnection(int fd, pstn_ep& from, Taken taken, void* context) {
+long TakeOverConnection(Family& fam, int fd, pstn_ep& from, Taken taken, void* context) {
   ConnEnd e;
-  if (!Resolve(from, e)) return -ECONNRESET;
+  if (!Resolve(fam, from, e)) return -ECONNRESET;
   FetchOr(from.flags, PSTN_EPF_DIRTY | PSTN_EPF_DUPPED);  // never again for the fd cache
   long end = ConnectPair(fd, from);
   if (end < 0) return end;
-  uint32_t idx = NewEp(from.family);
-  long ring_fd = idx != PSTN_NONE ? OpenFdFor(Stack().eps[idx], idx, false, true) : -ENOBUFS;
+  uint32_t idx = NewEp(fam, from.family);
+  long ring_fd =
+      idx != PSTN_NONE ? OpenFdFor(fam, Stack(fam).eps[idx], idx, false, true) : -ENOBUFS;
   if (ring_fd < 0) {
-    if (idx != PSTN_NONE) GiveEp(Stack(), idx);
+    if (idx != PSTN_NONE) GiveEp(Stack(fam), idx);
     sys::Close(static_cast<int>(end));
     return ring_fd;
   }
   ApplyOptions(fd, from);
   SetBlocking(fd, (LoadRelaxed(from.flags) & PSTN_EPF_NONBLOCK) == 0);
-  if (!ChangeHands(from, e, Stack().eps[idx])) {
-    (void)SockClose(static_cast<int>(ring_fd), PSTN_FD_EP | idx);
+  if (!ChangeHands(fam, from, e, Stack(fam).eps[idx])) {
+    (void)SockClose(fam, static_cast<int>(ring_fd), PSTN_FD_EP | idx);
     sys::Close(static_cast<int>(end));
     return LoadAcquire(from.state) == PSTN_EP_KERNEL ? 0 : -ECONNRESET;
   }
-  FetchAdd(Stack().hdr.reasons[kReasonExported], 1u);
-  kVerbs.wire_rehouse(fd, Stack().eps[idx]);
+  FetchAdd(Stack(fam).hdr.reasons[kReasonExported], 1u);
+  kVerbs.wire_rehouse(fam, fd, Stack(fam).eps[idx]);
   ShutKernelSocket(fd, from);
   // Threads that sleep on the ring go on in the kernel, and event sets look there.
-  AnnounceLocal(g_proc.bells, e);
-  PostEp(from);
+  AnnounceLocal(fam.bells, e);
+  PostEp(fam, from);
   taken(context, static_cast<int>(ring_fd), static_cast<int>(end));
   return 0;
 }
 
 // A client of the kernel's listener in the place of one that waits in ours.
-long TakeOverQueue(int fd, pstn_ep& listener, Taken taken, void* context) {
+long TakeOverQueue(Family& fam, int fd, pstn_ep& listener, Taken taken, void* context) {
   sockaddr_storage ss = {};
   socklen_t len = sizeof ss;
   long r = sys::Call(SYS_getsockname, fd, &ss, &len);
-  pstn_stack& s = Stack();
-  for (uint32_t idx; r >= 0 && (idx = DequeueEmbryo(listener)) != PSTN_NONE;) {
-    long ring_fd = OpenFdFor(s.eps[idx], idx, false, true);
+  pstn_stack& s = Stack(fam);
+  for (uint32_t idx; r >= 0 && (idx = DequeueEmbryo(fam, listener)) != PSTN_NONE;) {
+    long ring_fd = OpenFdFor(fam, s.eps[idx], idx, false, true);
     FetchOr(s.eps[idx].flags, PSTN_EPF_NONBLOCK);
     SetState(s.eps[idx], PSTN_EP_ESTABLISHED);
     if (ring_fd < 0) {
-      CloseEp(s.eps[idx]);
+      CloseEp(fam, s.eps[idx]);
       return ring_fd;
     }
     int client = sys::Socket(ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -320,29 +324,29 @@ long TakeOverQueue(int fd, pstn_ep& listener, Taken taken, void* context) {
 
 }  // namespace
 
-long TakeOver(int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* context) {
-  pstn_ep* from = EpAt(Stack(), ep_idx);
-  if (from == nullptr || !RefEntry(PSTN_FD_EP | ep_idx)) {
+long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* context) {
+  pstn_ep* from = EpAt(Stack(fam), ep_idx);
+  if (from == nullptr || !RefEntry(fam, PSTN_FD_EP | ep_idx)) {
     sys::Close(fd);
     return -ESTALE;
   }
-  SetFd(fd, PSTN_FD_EP | ep_idx);          // our death drops the reference
+  SetFd(fam, fd, PSTN_FD_EP | ep_idx);     // our death drops the reference
   if (LoadAcquire(from->gen) != ep_gen) {  // another one by now
-    (void)SockClose(fd, PSTN_FD_EP | ep_idx);
+    (void)SockClose(fam, fd, PSTN_FD_EP | ep_idx);
     return -ESTALE;
   }
   uint32_t state = LoadAcquire(from->state);
-  long r = state == PSTN_EP_ESTABLISHED ? TakeOverConnection(fd, *from, taken, context)
-           : state == PSTN_EP_KERNEL    ? TakeOverQueue(fd, *from, taken, context)
+  long r = state == PSTN_EP_ESTABLISHED ? TakeOverConnection(fam, fd, *from, taken, context)
+           : state == PSTN_EP_KERNEL    ? TakeOverQueue(fam, fd, *from, taken, context)
                                         : -ESTALE;
-  (void)SockClose(fd, PSTN_FD_EP | ep_idx);
+  (void)SockClose(fam, fd, PSTN_FD_EP | ep_idx);
   return r;
 }
 
-void FinishTakeOver(pstn_ep& taker) {
+void FinishTakeOver(Family& fam, pstn_ep& taker) {
   uint32_t idx = taker.took_over - 1;
   taker.took_over = 0;
-  pstn_ep* from = EpAt(Stack(), idx);
+  pstn_ep* from = EpAt(Stack(fam), idx);
   if (from == nullptr || LoadAcquire(taker.state) != PSTN_EP_ESTABLISHED ||
       LoadAcquire(from->state) != PSTN_EP_ESTABLISHED || from->lgr_idx != taker.lgr_idx ||
       from->conn_idx != taker.conn_idx) {
@@ -352,8 +356,8 @@ void FinishTakeOver(pstn_ep& taker) {
   FetchOr(from->flags, PSTN_EPF_EXPORTED | PSTN_EPF_DIRTY);
   SetState(*from, PSTN_EP_KERNEL);
   ConnEnd e;
-  if (Resolve(*from, e)) AnnounceLocal(g_proc.bells, e);
-  PostEp(*from);
+  if (Resolve(fam, *from, e)) AnnounceLocal(fam.bells, e);
+  PostEp(fam, *from);
 }
 
 }  // namespace postern

@@ -20,21 +20,21 @@
 
 namespace postern {
 
-long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec) {
+long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec) {
   TableChange change;
-  CachedFd c = CacheTake(ep.family, want_bound, cloexec);
+  CachedFd c = CacheTake(fam, ep.family, want_bound, cloexec);
   if (c.fd < 0) {
     int type = SOCK_STREAM | (cloexec ? SOCK_CLOEXEC : 0);
     long r = sys::Socket(static_cast<int>(ep.family), type, 0);
     if (r == -EMFILE || r == -ENFILE) {
-      CacheFlush();
+      CacheFlush(fam);
       r = sys::Socket(static_cast<int>(ep.family), type, 0);
     }
     if (r < 0) return r;
-    Count(Stack().hdr, kCounterFdcacheMisses);
+    Count(Stack(fam).hdr, kCounterFdcacheMisses);
     c = {static_cast<int>(r), 0, cloexec};
   } else {
-    Count(Stack().hdr, kCounterFdcacheHits);
+    Count(Stack(fam).hdr, kCounterFdcacheHits);
   }
   ep.kernel_port = c.port;
   if (cloexec) ep.flags |= PSTN_EPF_CLOEXEC;
@@ -42,19 +42,19 @@ long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec) {
     ep.flags |= PSTN_EPF_BOUND_AUTO;
     if (want_bound) ep.local.port = c.port;  // else it is the listener's: an accepted connection
   }
-  SetFd(c.fd, PSTN_FD_EP | ep_idx);
+  SetFd(fam, c.fd, PSTN_FD_EP | ep_idx);
   return c.fd;
 }
 
-void FallBack(int fd, pstn_ep& ep, Reason reason) {
+void FallBack(Family& fam, int fd, pstn_ep& ep, Reason reason) {
   StoreRelaxed(ep.reason, reason);
-  FetchAdd(Stack().hdr.reasons[reason], 1u);
+  FetchAdd(Stack(fam).hdr.reasons[reason], 1u);
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
   // Who will accept from it may know nothing of handshakes.
   if ((FetchAnd(ep.flags, ~PSTN_EPF_SMC) & PSTN_EPF_SMC) != 0) (void)MarkSmc(fd, false);
   ApplyOptions(fd, ep);
   SetState(ep, PSTN_EP_KERNEL);
-  MoveItemsToKernel(fd, ep);
+  MoveItemsToKernel(fam, fd, ep);
 }
 
 // The kernel's socket gives up the port that we chose: a listener that stops does, if the port was
@@ -79,7 +79,7 @@ void ShutKernelSocket(int fd, const pstn_ep& ep) {
     (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_RD));
 }
 
-void BecomeKernels(int fd, pstn_ep& ep, Reason why) {
+void BecomeKernels(Family& fam, int fd, pstn_ep& ep, Reason why) {
   // Not with a port that we chose: it would be in the way of a bind() where a connect() fails.
   const uint32_t port = ep.local.port;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 && Unbind(fd, ep) == 0) {
@@ -87,13 +87,13 @@ void BecomeKernels(int fd, pstn_ep& ep, Reason why) {
     ep.kernel_port = port;     // Linux goes on showing it
     FetchOr(ep.flags, PSTN_EPF_PORT_GIVEN_UP);
   }
-  FallBack(fd, ep, why);
+  FallBack(fam, fd, ep, why);
 }
 
-bool LeaveUnconnected(int fd, pstn_ep& ep, Reason why) {
+bool LeaveUnconnected(Family& fam, int fd, pstn_ep& ep, Reason why) {
   Guard g(ep.setup_lock);
   if (LoadAcquire(ep.state) != PSTN_EP_NEW) return false;
-  BecomeKernels(fd, ep, why);
+  BecomeKernels(fam, fd, ep, why);
   return true;
 }
 
@@ -105,39 +105,39 @@ void LearnLocal(int fd, pstn_ep& ep) {
     (void)AddrFromSockaddr(sa, len, ep.family, ep.local);
 }
 
-void UnlistenEp(int fd, pstn_ep& ep) {
-  StopListening(ep, PSTN_EP_NEW);
+void UnlistenEp(Family& fam, int fd, pstn_ep& ep) {
+  StopListening(fam, ep, PSTN_EP_NEW);
   int fl = sys::Fcntl(fd, F_GETFL, 0);
   if (fl >= 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0)
     (void)sys::Fcntl(fd, F_SETFL, fl & ~O_NONBLOCK);
   LearnLocal(fd, ep);
   if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND);
-  PostEp(ep);
+  PostEp(fam, ep);
 }
 
-bool DisconnectEp(int fd, pstn_ep& ep) {
-  kVerbs.wire_give_up(ep);
-  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && !ResetConnection(ep)) return false;
+bool DisconnectEp(Family& fam, int fd, pstn_ep& ep) {
+  kVerbs.wire_give_up(fam, ep);
+  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && !ResetConnection(fam, ep)) return false;
   FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
   // A port that the program did not ask for is given up.
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
   ep.kernel_port = (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 ? ep.local.port : 0u;
   if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
-  PostEp(ep);
+  PostEp(fam, ep);
   return true;
 }
 
-long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+long SockDisconnect(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   // The kernel's socket has no connection: this checks the arguments.
   long r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
   if (r < 0) return r;
   if (state == PSTN_EP_LISTEN) {
-    UnlistenEp(fd, ep);
+    UnlistenEp(fam, fd, ep);
     return 0;
   }
-  (void)DisconnectEp(fd, ep);
+  (void)DisconnectEp(fam, fd, ep);
   return 0;
 }
 

@@ -10,25 +10,26 @@ namespace postern {
 
 // A file descriptor for an endpoint: a kernel socket from the cache or a new one. -errno on
 // failure.
-long OpenFdFor(pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec);
+long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec);
 // Makes the endpoint the kernel's for good: options, flags and event registrations go with it.
-void FallBack(int fd, pstn_ep& ep, Reason reason);
+void FallBack(Family& fam, int fd, pstn_ep& ep, Reason reason);
 // Gives up the port that we chose for the kernel's socket. 0 or -errno. Under ep.setup_lock.
 long Unbind(int fd, pstn_ep& ep);
 // Makes an endpoint the kernel's that is neither connected nor listens. Under ep.setup_lock.
-void BecomeKernels(int fd, pstn_ep& ep, Reason why);
+void BecomeKernels(Family& fam, int fd, pstn_ep& ep, Reason why);
 // The same, with the lock. False: it is connected or listens, since a moment.
-bool LeaveUnconnected(int fd, pstn_ep& ep, Reason why);
+bool LeaveUnconnected(Family& fam, int fd, pstn_ep& ep, Reason why);
 // Shuts the kernel's socket down as the program has shut the endpoint.
 void ShutKernelSocket(int fd, const pstn_ep& ep);
 // The kernel's idea of the local name goes into the endpoint.
 void LearnLocal(int fd, pstn_ep& ep);
 // A listener becomes a plain socket again, after the kernel's has: shutdown, or connect to
 // AF_UNSPEC.
-void UnlistenEp(int fd, pstn_ep& ep);
+void UnlistenEp(Family& fam, int fd, pstn_ep& ep);
 // The connection is reset, or the attempt given up: a plain socket again. False: it is the
 // kernel's, or was not connected.
-bool DisconnectEp(int fd, pstn_ep& ep);
-long SockDisconnect(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);  // AF_UNSPEC
+bool DisconnectEp(Family& fam, int fd, pstn_ep& ep);
+long SockDisconnect(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa,
+                    socklen_t len);  // AF_UNSPEC
 
 }  // namespace postern

@@ -15,7 +15,6 @@
 #include "abi/syn_option.h"
 #include "base/clock.h"
 #include "base/cut_short.h"
-#include "base/local_lock.h"
 #include "base/sys.h"
 #include "control/control_smc.h"
 #include "control/posternd.h"
@@ -28,6 +27,7 @@
 #include "event/block.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "family/local_lock.h"
 #include "family/verbs.h"
 #include "peer/negotiate.h"
 #include "smcd/clc_fsm.h"
@@ -94,8 +94,9 @@ uint32_t DiagnosisOf(long error) {
 // One handshake. The endpoint is NEW, and stays so until its end.
 class Dialogue {
  public:
-  Dialogue(const Call& call, pstn_ep& ep, CutShort& limit) : call_(call), ep_(ep), limit_(limit) {
-    local_ = ClcLocalOf(LoadAcquire(g_proc.dir)->host);
+  Dialogue(Family& fam, const Call& call, pstn_ep& ep, CutShort& limit)
+      : fam_(fam), call_(call), ep_(ep), limit_(limit) {
+    local_ = ClcLocalOf(LoadAcquire(fam.dir)->host);
     ClcInit(machine_, ClcRole::kClient);
   }
   Became Run();
@@ -112,6 +113,7 @@ class Dialogue {
   bool Send(std::span<const uint8_t> bytes);
   void Release(uint8_t held);
 
+  Family& fam_;
   const Call& call_;
   pstn_ep& ep_;
   CutShort& limit_;
@@ -137,14 +139,14 @@ bool Dialogue::Send(std::span<const uint8_t> bytes) {
 // with it, gets a token of its own.
 ClcEvent Dialogue::Register() {
   Offered to;
-  int r = CtlAttach(machine_.peer_token, to, limit_);
+  int r = CtlAttach(fam_, machine_.peer_token, to, limit_);
   if (r != 0) return ClcEvent::DeviceFailed(DiagnosisOf(r));
   pstn_addr local, peer;
   if (!NamesOf(fd(), local, peer)) return ClcEvent::DeviceFailed(kClcDiagInternal);
-  if (!OfferConn(ep_, to, local, peer)) return ClcEvent::DeviceFailed(kClcDiagDmbLimit);
+  if (!OfferConn(fam_, ep_, to, local, peer)) return ClcEvent::DeviceFailed(kClcDiagDmbLimit);
   offered_ = true;
   ClcDmb dmb;
-  r = CtlRegister(ep_.lgr_idx, ep_.conn_idx, ep_.conn_gen, limit_, &dmb.token);
+  r = CtlRegister(fam_, ep_.lgr_idx, ep_.conn_idx, ep_.conn_gen, limit_, &dmb.token);
   if (r != 0) {
     Release(kClcHeldDmb);
     return ClcEvent::DeviceFailed(DiagnosisOf(r));
@@ -156,8 +158,8 @@ ClcEvent Dialogue::Register() {
 
 void Dialogue::Release(uint8_t held) {
   if ((held & kClcHeldDmb) == 0) return;
-  if (machine_.own_token != 0) CtlRelease(machine_.own_token);
-  if (offered_) (void)WithdrawOffer(ep_);
+  if (machine_.own_token != 0) CtlRelease(fam_, machine_.own_token);
+  if (offered_) (void)WithdrawOffer(fam_, ep_);
   offered_ = false;
 }
 
@@ -197,7 +199,7 @@ ClcEvent Dialogue::Read() {
 ClcEvent Dialogue::Wait() {
   for (bool woken = false;;) {
     now_ns_ = MonotonicNs();
-    if (machine_.state == static_cast<uint8_t>(ClcState::kProvisional) && OfferTaken(ep_))
+    if (machine_.state == static_cast<uint8_t>(ClcState::kProvisional) && OfferTaken(fam_, ep_))
       return ClcEvent::Acknowledged();
     const ClcEvent event = Read();
     if (event.kind != ClcEventKind::kTimer) return event;
@@ -211,7 +213,7 @@ ClcEvent Dialogue::Wait() {
     }
     uint64_t left = deadline - now_ns_;
     if (machine_.state == static_cast<uint8_t>(ClcState::kProvisional)) {
-      uint8_t* lgr = LgrBase(g_proc.view, LoadRelaxed(ep_.lgr_idx));
+      uint8_t* lgr = LgrBase(fam_.view, LoadRelaxed(ep_.lgr_idx));
       timespec ts = {0, static_cast<long>(left < kLookNs ? left : kLookNs)};
       if (lgr != nullptr)
         (void)sys::FutexWait(&LgrConn(lgr, ep_.conn_idx).setup.state, PSTN_CS_OFFERED, &ts);
@@ -231,7 +233,7 @@ ClcEvent Dialogue::Next(ClcDo asked) {
     case ClcDo::kAttach:
       return ClcEvent::DeviceOk();  // done by Register()
     case ClcDo::kWithdraw:
-      if (!WithdrawOffer(ep_)) return ClcEvent::DeviceFailed();
+      if (!WithdrawOffer(fam_, ep_)) return ClcEvent::DeviceFailed();
       offered_ = false;
       return ClcEvent::DeviceOk();
     default:
@@ -261,7 +263,7 @@ Became Dialogue::Run() {
         return sent && !ended_ ? Became::kTcp : Became::kNothing;
       case ClcDo::kAbort:
         // Ours after all, if the server was faster.
-        return offered_ && !WithdrawOffer(ep_) ? Became::kOurs : Became::kNothing;
+        return offered_ && !WithdrawOffer(fam_, ep_) ? Became::kOurs : Became::kNothing;
       default:
         break;
     }
@@ -282,7 +284,8 @@ void Undo(int fd) {
 }
 
 // The kernel's connect(), until `limit` at most. True: connected.
-bool ConnectTcp(Call& call, pstn_ep& ep, const sockaddr* sa, socklen_t len, CutShort& limit) {
+bool ConnectTcp(Family& fam, Call& call, pstn_ep& ep, const sockaddr* sa, socklen_t len,
+                CutShort& limit) {
   const bool nonblock = (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   int fd = call.fd();
   long r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
@@ -291,14 +294,15 @@ bool ConnectTcp(Call& call, pstn_ep& ep, const sockaddr* sa, socklen_t len, CutS
   const auto cancelled = [&] {
     Undo(fd);
     if (!nonblock) SetNonblocking(fd, false);
-    (void)KernelConnectBegun(fd, ep, sa, len, kReasonNotLocal);
+    (void)KernelConnectBegun(fam, fd, ep, sa, len, kReasonNotLocal);
     Unlock(ep.setup_lock);
   };
   do {
     fd = call.fd();
     p = {fd, POLLOUT, 0};
     const timespec ts = limit.Slice(UINT64_MAX);
-    r = Cancellable([&] { return sys::Call(SYS_ppoll, &p, 1L, &ts, nullptr, 0L); }, cancelled);
+    r = Cancellable(
+        fam, [&] { return sys::Call(SYS_ppoll, &p, 1L, &ts, nullptr, 0L); }, cancelled);
   } while ((r == -EINTR || r == 0) && MonotonicNs() < limit.end_ns());
   int error = 0;
   socklen_t size = sizeof error;
@@ -316,12 +320,12 @@ bool MarkSmc(int fd, bool on) {
                    static_cast<long>(PSTN_TCP_SMC), &value, sizeof value) == 0;
 }
 
-void MarkListener(int fd, pstn_ep& ep) {
-  CtlReconnect();
-  const pstn_dir* d = LoadAcquire(g_proc.dir);
-  if (g_proc.opt.smcd == 0 || g_proc.elsewhere || d == nullptr ||
+void MarkListener(Family& fam, int fd, pstn_ep& ep) {
+  CtlReconnect(fam);
+  const pstn_dir* d = LoadAcquire(fam.dir);
+  if (fam.opt.smcd == 0 || fam.elsewhere || d == nullptr ||
       (LoadRelaxed(d->host.flags) & PSTN_HOST_SMC) == 0 ||
-      LoadRelaxed(Stack().hdr.wide_bells) == 0 || PortExcluded(ep.local.port))
+      LoadRelaxed(Stack(fam).hdr.wide_bells) == 0 || PortExcluded(fam, ep.local.port))
     return;
   // Marked by a broker's programs that went with it: these would take what is left for the
   // program's.
@@ -333,20 +337,20 @@ void MarkListener(int fd, pstn_ep& ep) {
   if (MarkSmc(fd, true)) FetchOr(ep.flags, PSTN_EPF_SMC);
 }
 
-void AttendListeners() {
-  const uint32_t asked = Exchange(g_proc.attend, 0u);
-  if ((asked & kAttendVi) != 0) kVerbs.wire_retry();
+void AttendListeners(Family& fam) {
+  const uint32_t asked = Exchange(fam.attend, 0u);
+  if ((asked & kAttendVi) != 0) kVerbs.wire_retry(fam);
   for (uint32_t fd = 0; fd < LoadRelaxed(g_fd_hw); fd++) {
     if (FdEntry(static_cast<int>(fd)) == 0) continue;
-    const Call call(static_cast<int>(fd));
+    const Call call(fam, static_cast<int>(fd));
     pstn_ep* ep = call.ep();
     if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;
     if ((asked & kAttendAgain) != 0 && (LoadRelaxed(ep->flags) & PSTN_EPF_PUBLISHED) != 0) {
-      MarkListener(static_cast<int>(fd), *ep);
-      (void)CtlListen(*ep, static_cast<int>(fd));
+      MarkListener(fam, static_cast<int>(fd), *ep);
+      (void)CtlListen(fam, *ep, static_cast<int>(fd));
     }
-    if ((asked & kAttendVi) != 0) kVerbs.wire_listen_again(static_cast<int>(fd), *ep);
-    if (LoadAcquire(ep->held) != 0) PostEp(*ep);
+    if ((asked & kAttendVi) != 0) kVerbs.wire_listen_again(fam, static_cast<int>(fd), *ep);
+    if (LoadAcquire(ep->held) != 0) PostEp(fam, *ep);
   }
 }
 
@@ -358,10 +362,10 @@ bool ExchangedSmc(int fd) {
          (bits & PSTN_TCP_SMC_EXCHANGED) != 0;
 }
 
-bool MayNegotiate(const pstn_addr& to) {
-  const pstn_dir* d = LoadAcquire(g_proc.dir);
-  if (g_proc.opt.smcd == 0 || d == nullptr || (LoadRelaxed(d->host.flags) & PSTN_HOST_SMC) == 0 ||
-      LoadRelaxed(Stack().hdr.wide_bells) == 0)
+bool MayNegotiate(Family& fam, const pstn_addr& to) {
+  const pstn_dir* d = LoadAcquire(fam.dir);
+  if (fam.opt.smcd == 0 || d == nullptr || (LoadRelaxed(d->host.flags) & PSTN_HOST_SMC) == 0 ||
+      LoadRelaxed(Stack(fam).hdr.wide_bells) == 0)
     return false;
   // A moment's answer is enough: what is wrong with it costs an option in a SYN.
   const uint32_t count = LoadRelaxed(d->host.addr_count);
@@ -371,11 +375,11 @@ bool MayNegotiate(const pstn_addr& to) {
   return false;
 }
 
-Negotiated Negotiate(Call& call, const pstn_addr& to) {
+Negotiated Negotiate(Family& fam, Call& call, const pstn_addr& to) {
   pstn_ep& ep = *call.ep();
   if (!MarkSmc(call.fd(), true)) return {Became::kNothing, kReasonNotLocal};
   const bool nonblock = (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
-  const uint64_t wait_ns = static_cast<uint64_t>(g_proc.opt.smcd_msec) * kMsNs;
+  const uint64_t wait_ns = static_cast<uint64_t>(fam.opt.smcd_msec) * kMsNs;
   const uint64_t start = MonotonicNs();
   sockaddr_storage ss;
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
@@ -387,12 +391,12 @@ Negotiated Negotiate(Call& call, const pstn_addr& to) {
   Negotiated result = {Became::kNothing, kReasonHandshake};
   CutShort limit(start + wait_ns),
       syn_limit(nonblock && wait_ns > kSynNs ? start + kSynNs : start + wait_ns);
-  if (!ConnectTcp(call, ep, sa, len, syn_limit)) {
+  if (!ConnectTcp(fam, call, ep, sa, len, syn_limit)) {
     result.why = kReasonNotLocal;
   } else if (!ExchangedSmc(call.fd())) {
     result = {Became::kTcp, kReasonPeerPlain};
   } else {
-    result.became = Dialogue(call, ep, limit).Run();
+    result.became = Dialogue(fam, call, ep, limit).Run();
     if (result.became == Became::kTcp) result.why = kReasonDeclined;
   }
   const int fd = call.fd();
@@ -407,7 +411,7 @@ Negotiated Negotiate(Call& call, const pstn_addr& to) {
   if (!nonblock) SetNonblocking(fd, false);
   if (result.became == Became::kOurs) {
     FetchOr(ep.flags, PSTN_EPF_SMC);
-    AcceptOffer(ep);
+    AcceptOffer(fam, ep);
   }
   if (cut && !nonblock && result.became == Became::kNothing) result.became = Became::kCut;
   return result;

@@ -25,36 +25,38 @@ constexpr long kBegun = kPass - 2;
 // Makes the endpoint the kernel's and begins its connect() there, without a wait: for a caller who
 // does not get there, or whose signal handlers may not return to it. kBegun: can be waited for by
 // connect() once more. Under ep.setup_lock.
-long KernelConnectBegun(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len, Reason why);
+long KernelConnectBegun(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len,
+                        Reason why);
 // Whether a peer in another network namespace may be behind the address.
-bool MayNegotiate(const pstn_addr& to);
+bool MayNegotiate(Family& fam, const pstn_addr& to);
 // Waits for the outcome, at most smcd.msec: the handshake is between daemons that do nothing else,
 // and what it takes is microseconds. Under ep.setup_lock.
 // A signal whose handler has to wait for the lock cuts it short (cut_short.h).
 // A thread that is cancelled while it waits for the SYN's answer gives up `call` and the lock.
-Negotiated Negotiate(Call& call, const pstn_addr& to);
+Negotiated Negotiate(Family& fam, Call& call, const pstn_addr& to);
 
 // ---- accept()'s half (accept.cc calls it; posternd does the rest)
 
 // From now on the kernel answers clients' marks with ours, or does not. True: it will.
 bool MarkSmc(int fd, bool on);
 // A listener that is about to listen, or listens: takes part if the host has the means.
-void MarkListener(int fd, pstn_ep& ep);
+void MarkListener(Family& fam, int fd, pstn_ep& ep);
 // Both SYNs of a connected or accepted socket had the option.
 bool ExchangedSmc(int fd);
 // After kHeld: what posternd wants of this process's listeners.
-void AttendListeners();
+void AttendListeners(Family& fam);
 
 // ---- the connection slot on its way (offer.cc)
 
 // Takes a slot for the endpoint and fills it in, without telling anybody. False: there is none.
-bool OfferConn(pstn_ep& ep, const Offered& to, const pstn_addr& local, const pstn_addr& peer);
+bool OfferConn(Family& fam, pstn_ep& ep, const Offered& to, const pstn_addr& local,
+               const pstn_addr& peer);
 // The server has taken it over.
-bool OfferTaken(const pstn_ep& ep);
+bool OfferTaken(Family& fam, const pstn_ep& ep);
 // False: the server was faster. True: it is nobody's any more.
-bool WithdrawOffer(pstn_ep& ep);
+bool WithdrawOffer(Family& fam, pstn_ep& ep);
 // The client's last step: from here on the endpoint is connected.
-void AcceptOffer(pstn_ep& ep);
+void AcceptOffer(Family& fam, pstn_ep& ep);
 
 // posternd, for the server: what the handshake says of the connection.
 struct Admitted {
@@ -63,7 +65,7 @@ struct Admitted {
   bool translated = false;             // out: the client has others
 };
 // False: it is not that connection, or the client has withdrawn it.
-bool AdmitOffered(uint32_t lgr_idx, Admitted& as);
+bool AdmitOffered(Family& fam, uint32_t lgr_idx, Admitted& as);
 // The names of a connected TCP socket.
 bool NamesOf(int fd, pstn_addr& local, pstn_addr& peer);
 

@@ -37,25 +37,26 @@ bool NamesOf(int fd, pstn_addr& local, pstn_addr& peer) {
          AddrFromSockaddr(sa, len, sa->sa_family, peer);
 }
 
-bool OfferConn(pstn_ep& ep, const Offered& to, const pstn_addr& local, const pstn_addr& peer) {
+bool OfferConn(Family& fam, pstn_ep& ep, const Offered& to, const pstn_addr& local,
+               const pstn_addr& peer) {
   ConnSlot slot;
-  if (TakeConnSlot(to.stack, slot) != kReasonNone) return false;
-  ep.owner_slot = g_proc.slot;  // who dies meanwhile: RecoverConns
-  FillConn(ep, slot, to.ep_idx, to.ep_gen, peer, local);
+  if (TakeConnSlot(fam, to.stack, slot) != kReasonNone) return false;
+  ep.owner_slot = fam.slot;  // who dies meanwhile: RecoverConns
+  FillConn(fam, ep, slot, to.ep_idx, to.ep_gen, peer, local);
   StoreRelease(LgrConn(slot.lgr, slot.conn).setup.state, PSTN_CS_OFFERED);
   return true;
 }
 
-bool OfferTaken(const pstn_ep& ep) {
-  uint8_t* lgr = LgrBase(g_proc.view, LoadRelaxed(ep.lgr_idx));
+bool OfferTaken(Family& fam, const pstn_ep& ep) {
+  uint8_t* lgr = LgrBase(fam.view, LoadRelaxed(ep.lgr_idx));
   return lgr != nullptr && LoadAcquire(LgrConn(lgr, ep.conn_idx).setup.state) != PSTN_CS_OFFERED;
 }
 
-bool WithdrawOffer(pstn_ep& ep) {
+bool WithdrawOffer(Family& fam, pstn_ep& ep) {
   const uint32_t idx = LoadRelaxed(ep.lgr_idx);
-  uint8_t* lgr = LgrBase(g_proc.view, idx);
+  uint8_t* lgr = LgrBase(fam.view, idx);
   if (lgr == nullptr) return true;
-  pstn_lgr_ref& ref = Stack().lgrs[idx];
+  pstn_lgr_ref& ref = Stack(fam).lgrs[idx];
   uint32_t state = PSTN_CS_OFFERED;
   if (!CompareExchange(LgrConn(lgr, ep.conn_idx).setup.state, state, PSTN_CS_FREE)) return false;
   StoreRelease(ref.conn_ep[ep.conn_idx % PSTN_CONNS], 0u);
@@ -64,14 +65,14 @@ bool WithdrawOffer(pstn_ep& ep) {
   return true;
 }
 
-void AcceptOffer(pstn_ep& ep) {
-  NoteNews(g_proc.bells);
+void AcceptOffer(Family& fam, pstn_ep& ep) {
+  NoteNews(fam.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);
-  ShowConnected(ep);
+  ShowConnected(fam, ep);
 }
 
-bool AdmitOffered(uint32_t lgr_idx, Admitted& as) {
-  uint8_t* lgr = LgrBase(g_proc.view, lgr_idx);
+bool AdmitOffered(Family& fam, uint32_t lgr_idx, Admitted& as) {
+  uint8_t* lgr = LgrBase(fam.view, lgr_idx);
   if (lgr == nullptr || as.conn >= PSTN_CONNS) return false;
   pstn_conn& c = LgrConn(lgr, as.conn);
   if (LoadAcquire(c.setup.state) != PSTN_CS_OFFERED || LoadRelaxed(c.setup.gen) != as.conn_gen ||
@@ -88,7 +89,7 @@ bool AdmitOffered(uint32_t lgr_idx, Admitted& as) {
     FetchSub(pending, 1u);
     return false;
   }
-  AnnounceSyn(g_proc.bells, lgr, as.conn);
+  AnnounceSyn(fam.bells, lgr, as.conn);
   (void)sys::FutexWake(&c.setup.state, 1);
   return true;
 }

@@ -26,12 +26,12 @@ bool IsClientOf(const pstn_lgr_ref& ref, const pstn_uuid& stack) {
   return LoadAcquire(ref.state) == 1 && ref.side == 0 && SameUuid(ref.peer, stack);
 }
 
-bool TakeIn(uint32_t idx, const pstn_uuid& stack, ConnSlot& out) {
+bool TakeIn(Family& fam, uint32_t idx, const pstn_uuid& stack, ConnSlot& out) {
   if (idx >= PSTN_LGRS) return false;
-  pstn_lgr_ref& ref = Stack().lgrs[idx];
+  pstn_lgr_ref& ref = Stack(fam).lgrs[idx];
   if (!IsClientOf(ref, stack)) return false;
   if (LoadRelaxed(ref.conns) >= PSTN_CONNS && LoadRelaxed(ref.zombies) == 0) return false;
-  uint8_t* lgr = EnsureLgr(idx);
+  uint8_t* lgr = EnsureLgr(fam, idx);
   if (lgr == nullptr) return false;
   uint32_t conn = TakeConn(ref, lgr);
   if (conn == PSTN_NONE) return false;
@@ -41,8 +41,8 @@ bool TakeIn(uint32_t idx, const pstn_uuid& stack, ConnSlot& out) {
 
 // `fn` gets each link group in which we are the client of `stack`, until it says true.
 template <typename Fn>
-bool EachOfPair(const pstn_uuid& stack, Fn fn) {
-  pstn_stack& s = Stack();
+bool EachOfPair(Family& fam, const pstn_uuid& stack, Fn fn) {
+  pstn_stack& s = Stack(fam);
   uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
     if (IsClientOf(s.lgrs[i], stack) && fn(i)) return true;
@@ -50,18 +50,18 @@ bool EachOfPair(const pstn_uuid& stack, Fn fn) {
   return false;
 }
 
-bool TakeInAny(const pstn_uuid& stack, ConnSlot& out) {
-  return EachOfPair(stack, [&](uint32_t i) { return TakeIn(i, stack, out); });
+bool TakeInAny(Family& fam, const pstn_uuid& stack, ConnSlot& out) {
+  return EachOfPair(fam, stack, [&](uint32_t i) { return TakeIn(fam, i, stack, out); });
 }
 
 // Slots that the server has left since we closed them, where TakeConn did not look.
-bool TakeSwept(const pstn_uuid& stack, ConnSlot& out) {
-  return EachOfPair(stack, [&](uint32_t i) {
-    pstn_lgr_ref& ref = Stack().lgrs[i];
-    uint8_t* lgr = LgrBase(g_proc.view, i);
+bool TakeSwept(Family& fam, const pstn_uuid& stack, ConnSlot& out) {
+  return EachOfPair(fam, stack, [&](uint32_t i) {
+    pstn_lgr_ref& ref = Stack(fam).lgrs[i];
+    uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr == nullptr || LoadRelaxed(ref.zombies) == 0) return false;
     SweepZombies(ref, lgr);
-    return TakeIn(i, stack, out);
+    return TakeIn(fam, i, stack, out);
   });
 }
 
@@ -79,23 +79,23 @@ Reason ReasonOf(int error) {
 }
 
 // A link group that the pair does not have yet: the first, or one more.
-Reason TakeInNew(const pstn_uuid& stack, ConnSlot& out) {
+Reason TakeInNew(Family& fam, const pstn_uuid& stack, ConnSlot& out) {
   for (int i = 0; i < kAsks; i++) {
-    const uint32_t known = LinksKnown(stack);
+    const uint32_t known = LinksKnown(fam, stack);
     uint32_t idx = PSTN_NONE;
-    int r = CtlIntroduce(stack, known, &idx);
+    int r = CtlIntroduce(fam, stack, known, &idx);
     if (r != 0) return ReasonOf(r);
-    if (TakeIn(idx, stack, out) || TakeInAny(stack, out)) return kReasonNone;
+    if (TakeIn(fam, idx, stack, out) || TakeInAny(fam, stack, out)) return kReasonNone;
   }
   return kReasonLgrFull;
 }
 
 }  // namespace
 
-uint32_t LinksKnown(const pstn_uuid& stack, uint32_t* free_slots) {
+uint32_t LinksKnown(Family& fam, const pstn_uuid& stack, uint32_t* free_slots) {
   uint32_t known = 0, free = 0;
-  (void)EachOfPair(stack, [&](uint32_t i) {
-    const uint32_t conns = LoadRelaxed(Stack().lgrs[i].conns);
+  (void)EachOfPair(fam, stack, [&](uint32_t i) {
+    const uint32_t conns = LoadRelaxed(Stack(fam).lgrs[i].conns);
     known++;
     free += conns < PSTN_CONNS ? PSTN_CONNS - conns : 0;
     return false;
@@ -104,12 +104,12 @@ uint32_t LinksKnown(const pstn_uuid& stack, uint32_t* free_slots) {
   return known;
 }
 
-Reason TakeConnSlot(const pstn_uuid& stack, ConnSlot& out, MayAsk may_ask) {
+Reason TakeConnSlot(Family& fam, const pstn_uuid& stack, ConnSlot& out, MayAsk may_ask) {
   uint32_t& hint = hints[stack.lo % kHints];
   const uint32_t likely = LoadRelaxed(hint);
-  if (likely != 0 && TakeIn(likely - 1, stack, out)) return kReasonNone;
-  if (!TakeInAny(stack, out) && !TakeSwept(stack, out)) {
-    const Reason why = may_ask == MayAsk::kYes ? TakeInNew(stack, out) : kReasonLgrFull;
+  if (likely != 0 && TakeIn(fam, likely - 1, stack, out)) return kReasonNone;
+  if (!TakeInAny(fam, stack, out) && !TakeSwept(fam, stack, out)) {
+    const Reason why = may_ask == MayAsk::kYes ? TakeInNew(fam, stack, out) : kReasonLgrFull;
     if (why != kReasonNone) return why;
   }
   StoreRelaxed(hint, out.lgr_idx + 1);

@@ -15,8 +15,9 @@ struct ConnSlot {
 // with room, unless it may not be asked. The slot is taken: it is filled in, or given back
 // (GiveConn).
 enum class MayAsk : uint8_t { kNo, kYes };
-Reason TakeConnSlot(const pstn_uuid& stack, ConnSlot& out, MayAsk may_ask = MayAsk::kYes);
+Reason TakeConnSlot(Family& fam, const pstn_uuid& stack, ConnSlot& out,
+                    MayAsk may_ask = MayAsk::kYes);
 // How many link groups with it there are, and about how many slots of them are free.
-uint32_t LinksKnown(const pstn_uuid& stack, uint32_t* free_slots = nullptr);
+uint32_t LinksKnown(Family& fam, const pstn_uuid& stack, uint32_t* free_slots = nullptr);
 
 }  // namespace postern

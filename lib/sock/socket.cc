@@ -25,24 +25,24 @@
 
 namespace postern {
 
-long SockSocket(int domain, int type, int protocol) {
+long SockSocket(Family& fam, int domain, int type, int protocol) {
   int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
-  if (kind == SOCK_DGRAM && g_proc.opt.vi_udp != 0 && g_proc.opt.vi[0] != 0)
-    return DatagramSocket(domain, type, protocol);
+  if (kind == SOCK_DGRAM && fam.opt.vi_udp != 0 && fam.opt.vi[0] != 0)
+    return DatagramSocket(fam, domain, type, protocol);
   if ((domain != AF_INET && domain != AF_INET6) || kind != SOCK_STREAM ||
       (protocol != 0 && protocol != IPPROTO_TCP)) {
     return kPass;
   }
-  if (!g_proc.enabled || g_proc.confined || !EnsureStack()) return kPass;
-  uint32_t idx = NewEp(static_cast<uint32_t>(domain));
+  if (!fam.enabled || fam.confined || !EnsureStack(fam)) return kPass;
+  uint32_t idx = NewEp(fam, static_cast<uint32_t>(domain));
   if (idx == PSTN_NONE) {
-    FetchAdd(Stack().hdr.reasons[kReasonStackFull], 1u);
+    FetchAdd(Stack(fam).hdr.reasons[kReasonStackFull], 1u);
     return kPass;
   }
-  pstn_ep& ep = Stack().eps[idx];
+  pstn_ep& ep = Stack(fam).eps[idx];
   if ((type & SOCK_NONBLOCK) != 0) ep.flags |= PSTN_EPF_NONBLOCK;
-  long fd = OpenFdFor(ep, idx, true, (type & SOCK_CLOEXEC) != 0);
-  if (fd < 0) GiveEp(Stack(), idx);
+  long fd = OpenFdFor(fam, ep, idx, true, (type & SOCK_CLOEXEC) != 0);
+  if (fd < 0) GiveEp(Stack(fam), idx);
   return fd;
 }
 
@@ -70,11 +70,11 @@ static long BindAgain(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   return fits ? -EINVAL : -EAFNOSUPPORT;
 }
 
-long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+long SockBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   Guard g(ep.setup_lock);
   FetchAnd(ep.flags, ~PSTN_EPF_PORT_GIVEN_UP);
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)
-    return IsDatagram(ep) ? DatagramBind(fd, ep, sa, len) : kPass;
+    return IsDatagram(ep) ? DatagramBind(fam, fd, ep, sa, len) : kPass;
   if (LoadRelaxed(ep.state) != PSTN_EP_NEW) return BindAgain(ep, sa, len);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0) {
     long r = Unbind(fd, ep);
@@ -84,7 +84,8 @@ long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
   long r = sys::Call(SYS_bind, fd, sa, len);
   pstn_addr name;
-  if (r == -EADDRINUSE && AddrFromSockaddr(sa, len, ep.family, name) && WireGivePort(name.port))
+  if (r == -EADDRINUSE && AddrFromSockaddr(sa, len, ep.family, name) &&
+      WireGivePort(fam, name.port))
     r = sys::Call(SYS_bind, fd, sa, len);
   if (r < 0) return r;
   FetchOr(ep.flags, PSTN_EPF_BOUND);
@@ -92,7 +93,7 @@ long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   return 0;
 }
 
-long SockListen(int fd, pstn_ep& ep, int backlog) {
+long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog) {
   Guard g(ep.setup_lock);
   FetchAnd(ep.flags, ~PSTN_EPF_PORT_GIVEN_UP);
   uint32_t state = LoadRelaxed(ep.state);
@@ -104,37 +105,37 @@ long SockListen(int fd, pstn_ep& ep, int backlog) {
   }
   ApplyOptions(fd, ep);
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
-  MarkListener(fd, ep);
-  if (state == PSTN_EP_NEW) WireBeforeListen(ep);
+  MarkListener(fam, fd, ep);
+  if (state == PSTN_EP_NEW) WireBeforeListen(fam, ep);
   long r = sys::Call(SYS_listen, fd, static_cast<long>(backlog));
   if (r < 0) return r;
   if (state == PSTN_EP_NEW) ResetForListen(ep);
   LearnLocal(fd, ep);
   LearnV6Only(fd, ep);
   ep.backlog = backlog < 0 || backlog > 4096 ? 4096u : static_cast<uint32_t>(backlog);
-  if (PortExcluded(ep.local.port)) {
-    FallBack(fd, ep, kReasonExcludedPort);
+  if (PortExcluded(fam, ep.local.port)) {
+    FallBack(fam, fd, ep, kReasonExcludedPort);
     return 0;
   }
   // The kernel's listener never blocks: accept() merges two queues, and waits for both itself.
   int fl = sys::Fcntl(fd, F_GETFL, 0);
   if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, fl | O_NONBLOCK);
   SetState(ep, PSTN_EP_LISTEN);
-  WatchListener(fd, ep);
-  int p = CtlListen(ep, fd);
+  WatchListener(fam, fd, ep);
+  int p = CtlListen(fam, ep, fd);
   if (p == 0) {
     FetchOr(ep.flags, PSTN_EPF_PUBLISHED);
-    Count(Stack().hdr, kCounterListens);
+    Count(Stack(fam).hdr, kCounterListens);
   } else {
     StoreRelaxed(ep.reason, p == -ENOTCONN ? kReasonNoDaemon : kReasonDaemonRefused);
   }
-  WireListen(fd, ep);
+  WireListen(fam, fd, ep);
   return 0;
 }
 
-static bool HasPeer(pstn_ep& ep, uint32_t state) {
+static bool HasPeer(Family& fam, pstn_ep& ep, uint32_t state) {
   ConnEnd e;
-  return state == PSTN_EP_ESTABLISHED && Resolve(ep, e) &&
+  return state == PSTN_EP_ESTABLISHED && Resolve(fam, ep, e) &&
          (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
          (LoadRelaxed(e.peer_ctl().flags) & PSTN_CF_RST) == 0 &&
          !BothEnded(ep, LoadRelaxed(e.peer_ctl().flags));
@@ -155,14 +156,14 @@ static long NameWithoutPort(int fd, const pstn_ep& ep, sockaddr* sa, socklen_t* 
   return 0;
 }
 
-long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
+long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
   uint32_t state = LoadAcquire(ep.state);
   bool moved = state == PSTN_EP_KERNEL && (LoadRelaxed(ep.flags) & PSTN_EPF_EXPORTED) != 0 &&
                ep.peer.port != 0;
   if (state == PSTN_EP_KERNEL && !peer && (LoadRelaxed(ep.flags) & PSTN_EPF_PORT_GIVEN_UP) != 0)
     return NameWithoutPort(fd, ep, sa, len);
   if ((state == PSTN_EP_KERNEL && !moved) || state == PSTN_EP_LISTEN) return kPass;
-  if (peer && !moved && !HasPeer(ep, state)) return -ENOTCONN;
+  if (peer && !moved && !HasPeer(fam, ep, state)) return -ENOTCONN;
   if (BadPointer(len)) return -EFAULT;
   if (static_cast<int>(*len) < 0) return -EINVAL;
   if (BadPointer(sa) && *len != 0) return -EFAULT;
@@ -187,65 +188,67 @@ long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
   return 0;
 }
 
-static long ShutUnconnected(int fd, pstn_ep& ep, int how) {
+static long ShutUnconnected(Family& fam, int fd, pstn_ep& ep, int how) {
   Guard g(ep.setup_lock);
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_NEW) {  // an error, and yet it counts from now on
     FetchOr(ep.flags, PSTN_EPF_DIRTY | (how != SHUT_WR ? PSTN_EPF_SHUT_RD : 0u) |
                           (how != SHUT_RD ? PSTN_EPF_SHUT_WR : 0u));
     long r = sys::Call(SYS_shutdown, fd, static_cast<long>(how));
-    PostEp(ep);
+    PostEp(fam, ep);
     return r;
   }
   if (state != PSTN_EP_LISTEN) return -ENOTCONN;  // since a moment: as if we had come before
   if (how == SHUT_WR) return kPass;
   // The kernel stops listening; so do we, and threads in accept() see it. It may listen again.
   long r = sys::Call(SYS_shutdown, fd, static_cast<long>(how));
-  UnlistenEp(fd, ep);
+  UnlistenEp(fam, fd, ep);
   return r;
 }
 
 // In its handshake, whichever direction is shut: as Linux does it, the attempt is over. False: its
 // handshake was over before.
-static bool ShutConnecting(int fd, pstn_ep& ep) {
+static bool ShutConnecting(Family& fam, int fd, pstn_ep& ep) {
   Guard g(ep.setup_lock);
-  return LoadAcquire(ep.state) == PSTN_EP_CONNECTING && DisconnectEp(fd, ep);
+  return LoadAcquire(ep.state) == PSTN_EP_CONNECTING && DisconnectEp(fam, fd, ep);
 }
 
-long SockShutdown(int fd, pstn_ep& ep, int how) {
+long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) {
     if (IsDatagram(ep) && (how == SHUT_WR || how == SHUT_RDWR)) FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
     return kPass;
   }
   if (how < SHUT_RD || how > SHUT_RDWR) return -EINVAL;
-  if (state == PSTN_EP_NEW || state == PSTN_EP_LISTEN) return ShutUnconnected(fd, ep, how);
+  if (state == PSTN_EP_NEW || state == PSTN_EP_LISTEN) return ShutUnconnected(fam, fd, ep, how);
   if (state == PSTN_EP_CONNECTING)
-    return ShutConnecting(fd, ep) ? 0 : SockShutdown(fd, ep, how);  // it has its connection
+    return ShutConnecting(fam, fd, ep) ? 0
+                                       : SockShutdown(fam, fd, ep, how);  // it has its connection
   // As if success had been reported.
   bool asked = (FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0;
   ConnEnd e;
-  if (!Resolve(ep, e)) return -ENOTCONN;
+  if (!Resolve(fam, ep, e)) return -ENOTCONN;
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
   if ((peer & PSTN_CF_RST) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) != 0 ||
       BothEnded(ep, peer)) {
     if (asked) FetchOr(ep.flags, PSTN_EPF_DISCONNECTING);  // connect() is EINVAL from now on
-    AnnounceLocal(g_proc.bells, e);  // an edge, as with the kernel, though nothing has changed
+    AnnounceLocal(fam.bells, e);  // an edge, as with the kernel, though nothing has changed
     return -ENOTCONN;
   }
-  NoteNews(g_proc.bells);
+  NoteNews(fam.bells);
   // Not by SHUT_WR, which a shutdown() before connect() has left.
   if (how != SHUT_RD && (LoadRelaxed(e.ctl().flags) & PSTN_CF_FIN) == 0) {
     Lock(ep.tx.lock);  // after what another thread is writing
     const uint32_t now = LoadRelaxed(ep.state);
     if (now != PSTN_EP_ESTABLISHED) {
       Unlock(ep.tx.lock);
-      return now == PSTN_EP_KERNEL || now == PSTN_EP_NEW ? SockShutdown(fd, ep, how) : -ENOTCONN;
+      return now == PSTN_EP_KERNEL || now == PSTN_EP_NEW ? SockShutdown(fam, fd, ep, how)
+                                                         : -ENOTCONN;
     }
     FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
     FetchOr(e.ctl().flags, PSTN_CF_FIN);
     Unlock(ep.tx.lock);
-    AnnounceData(g_proc.bells, e);
+    AnnounceData(fam.bells, e);
   }
   if (how != SHUT_WR) {
     FetchOr(ep.flags, PSTN_EPF_SHUT_RD);
@@ -253,10 +256,10 @@ long SockShutdown(int fd, pstn_ep& ep, int how) {
   constexpr uint32_t kBoth = PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR;
   if ((LoadRelaxed(ep.flags) & kBoth) == kBoth) {
     FetchOr(e.ctl().flags, PSTN_CF_RD_SHUT);
-    AnnounceSpace(g_proc.bells, e);  // a writer that waits for space has its answer
+    AnnounceSpace(fam.bells, e);  // a writer that waits for space has its answer
   }
-  AnnounceLocal(g_proc.bells, e);
-  WireWrote();
+  AnnounceLocal(fam.bells, e);
+  WireWrote(fam);
   return 0;
 }
 

@@ -8,10 +8,10 @@
 
 namespace postern {
 
-long SockSocket(int domain, int type, int protocol);
-long SockBind(int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
-long SockListen(int fd, pstn_ep& ep, int backlog);
-long SockGetName(int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer);
-long SockShutdown(int fd, pstn_ep& ep, int how);
+long SockSocket(Family& fam, int domain, int type, int protocol);
+long SockBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
+long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog);
+long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer);
+long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how);
 
 }  // namespace postern

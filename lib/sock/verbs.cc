@@ -16,14 +16,16 @@
 namespace postern {
 namespace {
 
-bool WireIsReintroduced(LineAsk ask) {
-  if (WireReintroduce(ask) != 0) return false;
-  WireKeepPorts(ask);
+bool WireIsReintroduced(Family& fam, LineAsk ask) {
+  if (WireReintroduce(fam, ask) != 0) return false;
+  WireKeepPorts(fam, ask);
   return true;
 }
-bool WireIsEnd(uint32_t lgr, uint32_t conn) { return EngineEnd(lgr, conn) != nullptr; }
-void WireHush(pstn_ep& ep) { WireUnlisten(ep, Unfilter::kHush); }
-void WireLeave(pstn_ep& ep) { WireUnlisten(ep, Unfilter::kLeave); }
+bool WireIsEnd(Family& fam, uint32_t lgr, uint32_t conn) {
+  return EngineEnd(fam, lgr, conn) != nullptr;
+}
+void WireHush(Family& fam, pstn_ep& ep) { WireUnlisten(fam, ep, Unfilter::kHush); }
+void WireLeave(Family& fam, pstn_ep& ep) { WireUnlisten(fam, ep, Unfilter::kLeave); }
 
 }  // namespace
 

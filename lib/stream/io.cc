@@ -55,12 +55,12 @@ long WhenEmpty(const ConnEnd& e) {
 }
 
 // The peer wrote something that no honest peer writes: the connection ends, and says so.
-long Violation(const ConnEnd& e) {
-  Count(Stack().hdr, kCounterPeerViolations);
+long Violation(Family& fam, const ConnEnd& e) {
+  Count(Stack(fam).hdr, kCounterPeerViolations);
   FetchOr(e.ep->rx.gate, PSTN_RXG_BROKEN);
   FetchOr(e.ctl().flags, PSTN_CF_RST);
   FetchOr(e.ep->flags, PSTN_EPF_HUNG | PSTN_EPF_SHUT_RD);
-  AnnounceData(g_proc.bells, e);
+  AnnounceData(fam.bells, e);
   return -ECONNRESET;
 }
 
@@ -94,15 +94,16 @@ void FoundEmpty(pstn_rx& rx) {
   StoreRelaxed(rx.pause_ns, pause < kPauseMaxNs ? pause : kPauseMaxNs);
 }
 
-void LetFill(const pstn_ep& ep) {
+void LetFill(Family& fam, const pstn_ep& ep) {
   const uint32_t pause = LoadRelaxed(ep.rx.pause_ns);
-  if (pause == 0 || !SpinAllowed()) return;
+  if (pause == 0 || !SpinAllowed(fam)) return;
   for (const uint64_t start = MonotonicNs(); MonotonicNs() - start < pause;) CpuRelax();
 }
 
 // 0: the urgent mark ends a read that has begun (`first` is false), or the peer has lied before.
-long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode mode) {
-  NoteNews(g_proc.bells);
+long RecvOnce(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool first,
+              ReadMode mode) {
+  NoteNews(fam.bells);
   Lock(e.ep->rx.lock);
   if (!StillHere(e)) {
     Unlock(e.ep->rx.lock);
@@ -125,11 +126,11 @@ long RecvOnce(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode
   if (r.status == ReadStatus::kEmpty) FoundEmpty(e.ep->rx);
   if (r.bytes != 0 && mode != ReadMode::kPeek) {
     e.ep->rx.run++;
-    ReturnSpace(g_proc.bells, e);
+    ReturnSpace(fam.bells, e);
     if (closed && TooMuchAfterEnd(e.ep->rx, r.bytes)) r.status = ReadStatus::kViolation;
   }
   Unlock(e.ep->rx.lock);
-  if (r.status == ReadStatus::kViolation) return Violation(e);
+  if (r.status == ReadStatus::kViolation) return Violation(fam, e);
   return r.bytes != 0 || r.status == ReadStatus::kOk ? static_cast<long>(r.bytes) : -EAGAIN;
 }
 
@@ -153,15 +154,15 @@ bool BadBuffer(const iovec* iov, size_t count) {
 // The kernel's TCP: 0 after shutdown(SHUT_RD), which works unconnected.
 // As in the kernel: who blocks waits for the end of the handshake first. kAgain: look again.
 constexpr long kAgain = kPass - 1;
-long AwaitConnected(pstn_ep& ep) {
+long AwaitConnected(Family& fam, pstn_ep& ep) {
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
-  const long r = kVerbs.wire_await_connected(ep, Interrupts());
+  const long r = kVerbs.wire_await_connected(fam, ep, Interrupts());
   return r == 0 ? kAgain : r == -EINPROGRESS ? -EAGAIN : r;
 }
 
-long RecvUnconnected(pstn_ep& ep, uint32_t state) {
+long RecvUnconnected(Family& fam, pstn_ep& ep, uint32_t state) {
   if (state == PSTN_EP_KERNEL) return kPass;
-  if (state == PSTN_EP_CONNECTING) return AwaitConnected(ep);
+  if (state == PSTN_EP_CONNECTING) return AwaitConnected(fam, ep);
   if (LoadRelaxed(ep.error) != 0) return -static_cast<long>(Exchange(ep.error, 0u));
   return state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? 0 : -ENOTCONN;
 }
@@ -197,18 +198,18 @@ long RecvRest(const Call& call, IovCursor& to, size_t done, ReadMode mode) {
 
 }  // namespace
 
-long SockRecv(Call& call, const iovec* iov, size_t count, int flags) {
+long SockRecv(Family& fam, Call& call, const iovec* iov, size_t count, int flags) {
   pstn_ep& ep = *call.ep();
   uint32_t state = LoadAcquire(ep.state);
   if ((flags & MSG_ERRQUEUE) != 0) [[unlikely]]
     return RecvErrorQueue(ep, nullptr);
   if (state != PSTN_EP_ESTABLISHED) {
-    long r = RecvUnconnected(ep, state);
-    if (r == kAgain) return SockRecv(call, iov, count, flags);
+    long r = RecvUnconnected(fam, ep, state);
+    if (r == kAgain) return SockRecv(fam, call, iov, count, flags);
     return r != kPass && (flags & MSG_OOB) != 0 && state == PSTN_EP_NEW ? -EINVAL : r;
   }
   ConnEnd e;
-  if (!Resolve(ep, e)) return -ECONNRESET;
+  if (!Resolve(fam, ep, e)) return -ECONNRESET;
   if ((flags & MSG_OOB) != 0) {
     if (!BadBuffer(iov, count)) return RecvUrgent(e, iov, count, flags);
     return LookAtMark(e).ready ? -EFAULT : -EINVAL;
@@ -236,7 +237,7 @@ long SockRecv(Call& call, const iovec* iov, size_t count, int flags) {
   size_t done = 0;
   for (;;) {
     if (peek) to = IovCursor(iov, count), done = 0;
-    long r = RecvOnce(e, target, want - done, done == 0, mode);
+    long r = RecvOnce(fam, e, target, want - done, done == 0, mode);
     if (r == 0) return static_cast<long>(done);
     if (r > 0) done += static_cast<size_t>(r);
     if (peek && r > 0 && LookAtMark(e).before == done) return static_cast<long>(done);
@@ -262,7 +263,7 @@ long SockRecv(Call& call, const iovec* iov, size_t count, int flags) {
       if (have == 0 || !peek) return ReadableOrEnded(e);
       return PeerEnded(e) || !Here(ep) || RingQueued(e, have + 1) > have;
     };
-    LetFill(ep);
+    LetFill(fam, ep);
     Wait w = WaitFor(call, e.ctl().rx_wait, 1, ready, until,
                      done == 0 ? Restart::kIfAsked : Restart::kNever);
     if (w == Wait::kReady || !Here(ep)) continue;
@@ -275,7 +276,7 @@ long SockRecv(Call& call, const iovec* iov, size_t count, int flags) {
 namespace {
 
 // 0: go on; else what the call returns. `swallow` is set when the data would go nowhere.
-long CheckSend(const ConnEnd& e, size_t want, bool& swallow) {
+long CheckSend(Family& fam, const ConnEnd& e, size_t want, bool& swallow) {
   uint32_t own = LoadRelaxed(e.ep->flags);
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
   if ((own & (PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG)) != 0 || (peer & PSTN_CF_RST) != 0) {
@@ -285,27 +286,27 @@ long CheckSend(const ConnEnd& e, size_t want, bool& swallow) {
   // The peer reads no more. With TCP the first write goes out and is answered by a RST, which ends
   // a peer that is still there, too.
   if ((peer & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0 && want != 0) {
-    swallow = !BeforeShutPeer(e, peer);
+    swallow = !BeforeShutPeer(fam, e, peer);
     StoreRelaxed(e.ep->error, swallow ? static_cast<uint32_t>(EPIPE) : 0u);
     FetchOr(e.ep->flags, PSTN_EPF_HUNG);
     FetchOr(e.ep->rx.gate, PSTN_RXG_RESET);  // a RST that still comes finds nothing to end
     if ((peer & PSTN_CF_CLOSED) == 0) {
       FetchOr(e.ctl().flags, PSTN_CF_RST);
-      AnnounceData(g_proc.bells, e);
-      AnnounceSpace(g_proc.bells, e);
+      AnnounceData(fam.bells, e);
+      AnnounceSpace(fam.bells, e);
     }
-    AnnounceLocal(g_proc.bells, e);
+    AnnounceLocal(fam.bells, e);
     if (!swallow) return -EPIPE;
   }
   return 0;
 }
 
 // A send took a ring, another ring, or none because none was free.
-void NoteRing(const ConnEnd& e, uint64_t before, uint64_t after) {
-  Count(Stack().hdr, after == 0    ? kCounterRingExhausted
-                     : before == 0 ? kCounterRingAttached
-                                   : kCounterRingGrown);
-  if (before == 0) GiveBackSome(e);
+void NoteRing(Family& fam, const ConnEnd& e, uint64_t before, uint64_t after) {
+  Count(Stack(fam).hdr, after == 0    ? kCounterRingExhausted
+                        : before == 0 ? kCounterRingAttached
+                                      : kCounterRingGrown);
+  if (before == 0) GiveBackSome(fam, e);
 }
 
 // What is sent with MSG_OOB: its last byte is the urgent one.
@@ -317,7 +318,8 @@ struct Urgent {
 constexpr size_t kMoved =
     ~size_t{0};  // nothing was sent: the endpoint is not connected here any more
 
-size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth, const Urgent& urgent) {
+size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth,
+                const Urgent& urgent) {
   Lock(e.ep->tx.lock);
   if (!StillHere(e)) {  // as in RecvOnce
     Unlock(e.ep->tx.lock);
@@ -329,8 +331,8 @@ size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth, const Urgent& 
     mark_before = LoadRelaxed(e.ctl().urgent);
     MarkUrgent(e, urgent.iov, urgent.bytes - from.left(), from.left());
   }
-  size_t n = growth == Growth::kNow ? RingWrite(e, from, LimitsOf(*e.ep), growth)
-                                    : RingWrite(e, from, g_proc.limits);
+  size_t n = growth == Growth::kNow ? RingWrite(e, from, LimitsOf(fam, *e.ep), growth)
+                                    : RingWrite(e, from, fam.limits);
   if (urgent.iov != nullptr && from.left() != 0) [[unlikely]] {  // no more may follow
     if (from.left() == urgent.bytes) {
       StoreRelease(e.ctl().urgent, mark_before);
@@ -341,9 +343,9 @@ size_t SendOnce(const ConnEnd& e, IovCursor& from, Growth growth, const Urgent& 
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
   // Who has asked to be told may be the engine: what can be sent goes out at once.
-  if (n != 0 && AnnounceUnlocked(g_proc.bells, e)) WireWrote();
+  if (n != 0 && AnnounceUnlocked(fam.bells, e)) WireWrote(fam);
   if (before != after || after == 0) [[unlikely]]
-    NoteRing(e, before, after);
+    NoteRing(fam, e, before, after);
   return n;
 }
 
@@ -360,29 +362,29 @@ long SendRest(const Call& call, IovCursor& from, size_t done, int flags) {
 
 }  // namespace
 
-long SockSend(Call& call, const iovec* iov, size_t count, int flags, size_t ahead) {
+long SockSend(Family& fam, Call& call, const iovec* iov, size_t count, int flags, size_t ahead) {
   pstn_ep& ep = *call.ep();
   if ((flags & MSG_ZEROCOPY) != 0) [[unlikely]]
-    return SendZerocopy(call, iov, count, flags);
+    return SendZerocopy(fam, call, iov, count, flags);
   uint32_t state = LoadAcquire(ep.state);
   if (state != PSTN_EP_ESTABLISHED) {
     if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0)
-      (void)LeaveUnconnected(call.fd(), ep, kReasonFastOpen), state = LoadAcquire(ep.state);
+      (void)LeaveUnconnected(fam, call.fd(), ep, kReasonFastOpen), state = LoadAcquire(ep.state);
     if (state == PSTN_EP_KERNEL) return kPass;
     if (state == PSTN_EP_CONNECTING) {
-      const long r = (flags & MSG_DONTWAIT) != 0 ? -EAGAIN : AwaitConnected(ep);
-      return r == kAgain ? SockSend(call, iov, count, flags, ahead) : r;
+      const long r = (flags & MSG_DONTWAIT) != 0 ? -EAGAIN : AwaitConnected(fam, ep);
+      return r == kAgain ? SockSend(fam, call, iov, count, flags, ahead) : r;
     }
     return LoadRelaxed(ep.error) != 0 ? -static_cast<long>(Exchange(ep.error, 0u)) : -EPIPE;
   }
   ConnEnd e;
-  if (!Resolve(ep, e)) return -ECONNRESET;
+  if (!Resolve(fam, ep, e)) return -ECONNRESET;
   if ((flags & MSG_FASTOPEN) != 0) [[unlikely]]
     return -EISCONN;
   if (TooMuch(iov, count)) return -EINVAL;
   IovCursor from(iov, count);
   from.ahead = ahead;
-  NoteNews(g_proc.bells);
+  NoteNews(fam.bells);
   const size_t want = from.left();
   const bool bad = want != 0 && BadBuffer(iov, count);
   const Urgent urgent = {(flags & MSG_OOB) != 0 ? iov : nullptr, want};
@@ -392,7 +394,7 @@ long SockSend(Call& call, const iovec* iov, size_t count, int flags, size_t ahea
   bool timed = false;
   for (;;) {
     bool swallow = false;
-    long stop = CheckSend(e, bad ? 0 : want, swallow);
+    long stop = CheckSend(fam, e, bad ? 0 : want, swallow);
     if (!Here(ep)) stop = 0, swallow = false;  // what it saw may not have been ours
     if (swallow) {
       if (urgent.iov != nullptr) {  // the mark outruns the reset
@@ -409,7 +411,7 @@ long SockSend(Call& call, const iovec* iov, size_t count, int flags, size_t ahea
     if (stop != 0) return stop;
     if (want == 0) return 0;
     if (bad) return -EFAULT;
-    size_t sent = SendOnce(e, from, Growth::kWhenUseful, urgent);
+    size_t sent = SendOnce(fam, e, from, Growth::kWhenUseful, urgent);
     if (sent == kMoved) {
       if (LoadAcquire(ep.state) != PSTN_EP_KERNEL)
         return done != 0 ? static_cast<long>(done) : -EPIPE;
@@ -420,7 +422,7 @@ long SockSend(Call& call, const iovec* iov, size_t count, int flags, size_t ahea
     if (nonblock) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();  // [F1] against ReturnSpace
-      if (SendOnce(e, from, Growth::kNow, urgent) == 0)
+      if (SendOnce(fam, e, from, Growth::kNow, urgent) == 0)
         return done != 0 ? static_cast<long>(done) : -EAGAIN;
       continue;
     }
@@ -429,7 +431,7 @@ long SockSend(Call& call, const iovec* iov, size_t count, int flags, size_t ahea
     Wait w = WaitFor(
         call, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
         done == 0 ? Restart::kIfAsked : Restart::kNever,
-        [&] { return SendOnce(e, from, Growth::kNow, urgent) != 0; });
+        [&] { return SendOnce(fam, e, from, Growth::kNow, urgent) != 0; });
     if (LoadRelaxed(ep.tx.ring) == 0)
       sys::Nap(kNoRingNs);  // none is free: all are in use by others
     if (w == Wait::kReady) continue;

@@ -28,11 +28,12 @@ constexpr size_t kMostAhead = 1u << 20;  // no ring is larger
 // One whose call was jumped out of stays taken.
 class Bounce {
  public:
-  explicit Bounce(uint8_t (&small)[kSmallBounce]) : data_(small), bytes_(kSmallBounce) {
+  explicit Bounce(Family& fam, uint8_t (&small)[kSmallBounce])
+      : data_(small), bytes_(kSmallBounce) {
     for (uint32_t i = 0; i < kBounces && taken_ == nullptr; i++) {
       uint32_t owner = LoadRelaxed(owners[i]);
       // Another process's than ours: our parent's calls had it when we were forked.
-      if (owner == g_proc.pid || !CompareExchange(owners[i], owner, g_proc.pid)) continue;
+      if (owner == fam.pid || !CompareExchange(owners[i], owner, fam.pid)) continue;
       taken_ = &owners[i];
       data_ = buffers[i];
       bytes_ = kBounce;
@@ -57,21 +58,21 @@ alignas(64) uint8_t Bounce::buffers[kBounces][kBounce];
 uint32_t Bounce::owners[kBounces];
 
 // Sends all of `bytes` or, if the socket would block or fails, as much as went.
-long SendAll(Call& call, const uint8_t* data, size_t bytes, size_t ahead) {
+long SendAll(Family& fam, Call& call, const uint8_t* data, size_t bytes, size_t ahead) {
   iovec iov = {const_cast<uint8_t*>(data), bytes};
-  return SockSend(call, &iov, 1, MSG_NOSIGNAL, ahead);
+  return SockSend(fam, call, &iov, 1, MSG_NOSIGNAL, ahead);
 }
 
 }  // namespace
 
-long SockSendFile(Call& call, int in_fd, off_t* offset, size_t count) {
+long SockSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t count) {
   const pstn_ep& ep = *call.ep();
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
   if (count == 0) return 0;
   if (state != PSTN_EP_ESTABLISHED) return -EPIPE;
   uint8_t small[kSmallBounce];
-  const Bounce bounce(small);
+  const Bounce bounce(fam, small);
   // Read at an explicit position: what the socket does not take has then not been consumed.
   if (offset != nullptr && BadPointer(offset)) return -EFAULT;
   long at = offset != nullptr ? static_cast<long>(*offset)
@@ -88,7 +89,7 @@ long SockSendFile(Call& call, int in_fd, off_t* offset, size_t count) {
     }
     // A file may be shorter than what was asked for.
     size_t rest = count - done - static_cast<size_t>(got);
-    long sent = SendAll(call, bounce.data(), static_cast<size_t>(got),
+    long sent = SendAll(fam, call, bounce.data(), static_cast<size_t>(got),
                         rest < kMostAhead ? rest : kMostAhead);
     if (sent < 0) {
       error = sent;
@@ -108,10 +109,10 @@ long SockSendFile(Call& call, int in_fd, off_t* offset, size_t count) {
 namespace {
 
 // The kernel's splice() does not step over the urgent byte: it waits there. 0: go on.
-long StopAtMark(const Call& call, bool nonblock, bool* ended) {
+long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
   pstn_ep& ep = *call.ep();
   ConnEnd e;
-  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(ep, e) || !LookAtMark(e).at)
+  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(fam, ep, e) || !LookAtMark(e).at)
     return 0;
   const uint32_t peer = LoadAcquire(e.peer_ctl().flags);
   if ((peer & PSTN_CF_RST) == 0 &&
@@ -129,14 +130,14 @@ long StopAtMark(const Call& call, bool nonblock, bool* ended) {
 // Socket to pipe: what the pipe takes is taken from the ring, so nothing is lost in between.
 // `wait`: for data, unless the socket is non-blocking; SPLICE_F_NONBLOCK (`nonblock`) is the
 // pipe's.
-long SpliceOut(Call& call, int pipe, size_t len, bool wait, bool nonblock) {
+long SpliceOut(Family& fam, Call& call, int pipe, size_t len, bool wait, bool nonblock) {
   bool ended = false;
-  long stop = StopAtMark(call, !wait, &ended);
+  long stop = StopAtMark(fam, call, !wait, &ended);
   if (stop != 0 || ended) return stop;
   // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
   uint8_t bounce[PIPE_BUF];
   iovec iov = {bounce, len < sizeof bounce ? len : sizeof bounce};
-  long got = SockRecv(call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
+  long got = SockRecv(fam, call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
   if (got <= 0) return got;
   pollfd p = {pipe, POLLOUT, 0};
   long room = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
@@ -145,7 +146,7 @@ long SpliceOut(Call& call, int pipe, size_t len, bool wait, bool nonblock) {
   long wrote = sys::Call(SYS_write, pipe, static_cast<uint8_t*>(bounce), got);
   if (wrote <= 0) return wrote;
   iov.iov_len = static_cast<size_t>(wrote);
-  long taken = SockRecv(call, &iov, 1, MSG_DONTWAIT);
+  long taken = SockRecv(fam, call, &iov, 1, MSG_DONTWAIT);
   if (taken != kPass) return taken;
   return sys::Call(SYS_recvfrom, call.fd(), iov.iov_base, iov.iov_len,
                    static_cast<long>(MSG_WAITALL), 0L,
@@ -153,17 +154,17 @@ long SpliceOut(Call& call, int pipe, size_t len, bool wait, bool nonblock) {
 }
 
 // Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
-long SpliceIn(int pipe, Call& call, size_t len, bool nonblock) {
+long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
   pstn_ep& ep = *call.ep();
   ConnEnd e;
   uint32_t state = LoadAcquire(ep.state);
   if (state != PSTN_EP_ESTABLISHED)  // exported, perhaps, since this call began
     return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
-  if (!Resolve(ep, e)) return -ECONNRESET;
+  if (!Resolve(fam, ep, e)) return -ECONNRESET;
   iovec none = {nullptr, 0};
-  long stop = SockSend(call, &none, 1, MSG_NOSIGNAL);  // an error leaves the pipe as it was
+  long stop = SockSend(fam, call, &none, 1, MSG_NOSIGNAL);  // an error leaves the pipe as it was
   if (stop < 0) return stop;
-  auto takes = [&] { return WritableOrEnded(e) || Writable(e); };  // it may grow
+  auto takes = [&] { return WritableOrEnded(e) || Writable(fam, e); };  // it may grow
   if (!takes()) {
     if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
@@ -189,13 +190,15 @@ long SpliceIn(int pipe, Call& call, size_t len, bool nonblock) {
   size_t done = 0;
   while (done < static_cast<size_t>(got)) {
     iovec iov = {bounce + done, static_cast<size_t>(got) - done};
-    long r = SockSend(call, &iov, 1, MSG_NOSIGNAL);
+    long r = SockSend(fam, call, &iov, 1, MSG_NOSIGNAL);
     if (r == kPass)
       r = sys::Call(SYS_sendto, call.fd(), iov.iov_base, iov.iov_len,
                     static_cast<long>(MSG_NOSIGNAL), 0L, 0L);
     if (r > 0) done += static_cast<size_t>(r);
     if (r < 0 && r != -EAGAIN && r != -EINTR) return done != 0 ? static_cast<long>(done) : r;
-    if (r == -EAGAIN) (void)Spin([&] { return WritableOrEnded(e); }, Deadline::AfterMs(1));
+    if (r == -EAGAIN)
+      (void)Spin(
+          fam, [&] { return WritableOrEnded(e); }, Deadline::AfterMs(1));
   }
   return static_cast<long>(done);
 }
@@ -210,7 +213,8 @@ long CheckPipe(int fd, int wrong) {
 
 }  // namespace
 
-long SockSplice(Call& call_in, Call& call_out, int fd_in, int fd_out, size_t len, unsigned flags) {
+long SockSplice(Family& fam, Call& call_in, Call& call_out, int fd_in, int fd_out, size_t len,
+                unsigned flags) {
   pstn_ep *in = call_in.ep(), *out = call_out.ep();
   if (in != nullptr && LoadAcquire(in->state) == PSTN_EP_KERNEL) in = nullptr;
   if (out != nullptr && LoadAcquire(out->state) == PSTN_EP_KERNEL) out = nullptr;
@@ -225,8 +229,8 @@ long SockSplice(Call& call_in, Call& call_out, int fd_in, int fd_out, size_t len
   size_t done = 0;
   while (done < len) {
     long r = in != nullptr
-                 ? SpliceOut(call_in, fd_out, len - done, done == 0, nonblock || done != 0)
-                 : SpliceIn(fd_in, call_out, len - done, nonblock || done != 0);
+                 ? SpliceOut(fam, call_in, fd_out, len - done, done == 0, nonblock || done != 0)
+                 : SpliceIn(fam, fd_in, call_out, len - done, nonblock || done != 0);
     if (r < 0 && r != -EAGAIN && r != -EINTR && r != kRestart && done != 0 && in != nullptr)
       StoreRelaxed(in->error, static_cast<uint32_t>(-r));  // for the next call
     if (r <= 0) return done != 0 ? static_cast<long>(done) : r;

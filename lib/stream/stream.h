@@ -9,9 +9,10 @@
 namespace postern {
 
 // `ahead`: bytes that will follow at once.
-long SockSend(Call& call, const iovec* iov, size_t count, int flags, size_t ahead = 0);
-long SockRecv(Call& call, const iovec* iov, size_t count, int flags);
-long SockSendFile(Call& call, int in_fd, off_t* offset, size_t count);
-long SockSplice(Call& in, Call& out, int fd_in, int fd_out, size_t len, unsigned flags);
+long SockSend(Family& fam, Call& call, const iovec* iov, size_t count, int flags, size_t ahead = 0);
+long SockRecv(Family& fam, Call& call, const iovec* iov, size_t count, int flags);
+long SockSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t count);
+long SockSplice(Family& fam, Call& in, Call& out, int fd_in, int fd_out, size_t len,
+                unsigned flags);
 
 }  // namespace postern

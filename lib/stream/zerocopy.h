@@ -9,7 +9,7 @@
 
 namespace postern {
 
-long SendZerocopy(Call& call, const iovec* iov, size_t count, int flags);
+long SendZerocopy(Family& fam, Call& call, const iovec* iov, size_t count, int flags);
 // recvmsg(MSG_ERRQUEUE); `m` may be null: the message is dropped.
 long RecvErrorQueue(pstn_ep& ep, msghdr* m);
 // As the kernel's put_cmsg, into all of m.msg_control.

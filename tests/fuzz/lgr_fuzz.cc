@@ -23,6 +23,7 @@
 #include "option/options.h"
 #include "peer/close.h"
 #include "peer/connect.h"
+#include "sock/own_family.h"
 #include "sock/socket.h"
 #include "stream/stream.h"
 
@@ -290,7 +291,7 @@ class Play {
     switch (in.op % 20) {
       case 0:
       case 1:
-        AdmitSyns();
+        AdmitSyns(g_family);
         break;
       case 2:
         (void)Accept(in.b < 220);
@@ -321,13 +322,13 @@ class Play {
         if (ep != nullptr) Close(*ep);
         break;
       case 14:
-        if (ep != nullptr) (void)SockShutdown(-1, *ep, in.b % 3);
+        if (ep != nullptr) (void)SockShutdown(g_family, -1, *ep, in.b % 3);
         break;
       case 15:
-        if (ep != nullptr && ResetConnection(*ep)) CloseEp(*ep);
+        if (ep != nullptr && ResetConnection(g_family, *ep)) CloseEp(g_family, *ep);
         break;
       case 16:
-        GiveBackIdleRings();
+        GiveBackIdleRings(g_family);
         break;
       case 17:
         Sleep(in);
@@ -343,10 +344,10 @@ class Play {
   void Rare(const Step& in) {
     switch (in.b % 8) {
       case 0:  // another process of ours has died
-        RecoverConns(kSlot + 1);
+        RecoverConns(g_family, kSlot + 1);
         break;
       case 1:  // the listener is closed, and made again
-        StopListening(world_.s().eps[world_.listener], PSTN_EP_NEW);
+        StopListening(g_family, world_.s().eps[world_.listener], PSTN_EP_NEW);
         StoreRelease(world_.s().eps[world_.listener].state, PSTN_EP_LISTEN);
         break;
       case 2:
@@ -359,16 +360,16 @@ class Play {
         world_.s().eps[world_.listener].defer_accept = in.c & 1u;
         break;
       default:
-        AdmitSyns();
+        AdmitSyns(g_family);
     }
   }
 
   bool Accept(bool keep) {
-    const uint32_t idx = DequeueEmbryo(world_.s().eps[world_.listener]);
+    const uint32_t idx = DequeueEmbryo(g_family, world_.s().eps[world_.listener]);
     if (idx == PSTN_NONE) return false;
     pstn_ep& ep = world_.s().eps[idx];
     StoreRelease(ep.state, PSTN_EP_ESTABLISHED);
-    if (!keep) CloseEp(ep);
+    if (!keep) CloseEp(g_family, ep);
     return true;
   }
 
@@ -378,7 +379,7 @@ class Play {
     if (ref.state != 1 || world_.dead) return;
     const uint32_t conn = TakeConn(ref, world_.lgr(kAsClient));
     if (conn == PSTN_NONE) return;
-    const uint32_t idx = NewEp(AF_INET);
+    const uint32_t idx = NewEp(g_family, AF_INET);
     FUZZ_CHECK(idx != PSTN_NONE);
     pstn_conn& c = LgrConn(world_.lgr(kAsClient), conn);
     c.setup.gen++;
@@ -404,8 +405,8 @@ class Play {
 
   void Send(pstn_ep& ep, size_t bytes, int flags) {
     const iovec iov = {buffer_.data(), bytes};
-    Call call(ep);
-    IsAnswer(SockSend(call, &iov, 1, flags | MSG_DONTWAIT), bytes);
+    Call call(g_family, ep);
+    IsAnswer(SockSend(g_family, call, &iov, 1, flags | MSG_DONTWAIT), bytes);
   }
 
   // The buffer is exactly as long as what is asked for, so that a sanitizer sees a byte too many.
@@ -414,17 +415,17 @@ class Play {
     want = want % kBuffer + 1;
     std::vector<uint8_t> exact(want);
     const iovec iov = {exact.data(), want};
-    Call call(ep);
-    IsAnswer(SockRecv(call, &iov, 1, flags[kind % 8] | MSG_DONTWAIT), want);
+    Call call(g_family, ep);
+    IsAnswer(SockRecv(g_family, call, &iov, 1, flags[kind % 8] | MSG_DONTWAIT), want);
   }
 
   void Look(pstn_ep& ep) {
-    (void)Readiness(ep);
+    (void)Readiness(g_family, ep);
     int n = -1;
-    FUZZ_CHECK(SockIoctl(-1, ep, FIONREAD, &n) == 0 && n >= 0 &&
+    FUZZ_CHECK(SockIoctl(g_family, -1, ep, FIONREAD, &n) == 0 && n >= 0 &&
                n <= static_cast<int>(2 * PSTN_RING2_BYTES));
-    (void)SockIoctl(-1, ep, SIOCATMARK, &n);
-    FUZZ_CHECK(SockIoctl(-1, ep, TIOCOUTQ, &n) == 0 && n >= 0);
+    (void)SockIoctl(g_family, -1, ep, SIOCATMARK, &n);
+    FUZZ_CHECK(SockIoctl(g_family, -1, ep, TIOCOUTQ, &n) == 0 && n >= 0);
     ep.rcvlowat = ep.rcvlowat == 0 ? 1000 : 0;
   }
 
@@ -441,31 +442,31 @@ class Play {
     item.epoll_idx = world_.set_idx;
     item.events = EPOLLIN | EPOLLOUT;
     LinkItem(s, ep, world_.set(), i);
-    RenotifyLocked(ep);
+    RenotifyLocked(g_family, ep);
     PushReady(s, world_.set(), i);
   }
 
   void Events() {
     pstn_stack& s = world_.s();
-    TakePosts(g_proc.view, world_.set(), world_.set_idx);
+    TakePosts(g_family.view, world_.set(), world_.set_idx);
     for (uint32_t rounds = world_.set().ready_count; rounds != 0; rounds--) {
       const uint32_t i = PopReady(s, world_.set());
       FUZZ_CHECK(i < PSTN_ITEMS);
       pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
       FUZZ_CHECK(ep != nullptr && ep->state != PSTN_EP_FREE);
-      (void)Readiness(*ep);
+      (void)Readiness(g_family, *ep);
     }
     FUZZ_CHECK(world_.set().ready_count == 0 && world_.set().ready_head == PSTN_NONE);
   }
 
-  static void Close(pstn_ep& ep) { CloseEp(ep); }
+  static void Close(pstn_ep& ep) { CloseEp(g_family, ep); }
 
   void Sleep(const Step& in) {
     const uint32_t w = world_.set().waiter_idx;
-    MarkWaiter(w, PSTN_EV_USED | (in.b & 1u ? PSTN_EV_SYN : 0u));
-    AnnounceSleep(w, true);
-    (void)WaiterHasNews(w, true);
-    AnnounceSleep(w, false);
+    MarkWaiter(g_family, w, PSTN_EV_USED | (in.b & 1u ? PSTN_EV_SYN : 0u));
+    AnnounceSleep(g_family, w, true);
+    (void)WaiterHasNews(g_family, w, true);
+    AnnounceSleep(g_family, w, false);
   }
 
   // ---------------------------------------------------------------- the third party
@@ -476,7 +477,7 @@ class Play {
       world_.s().eps[world_.listener].defer_accept = 0;
       Step plain = {};
       Connect(kHonest, 7, plain);
-      AdmitSyns();
+      AdmitSyns(g_family);
       const uint32_t embryo = world_.ref(kHonest).conn_ep[7];
       FUZZ_CHECK(embryo != 0);
       while (world_.s().eps[embryo - 1].state == PSTN_EP_EMBRYO) FUZZ_CHECK(Accept(true));
@@ -489,11 +490,12 @@ class Play {
     sent_ += bytes;
     const iovec from = {out.data(), bytes}, to = {in.data(), bytes};
     IovCursor written(&from, 1), read(&to, 1);
-    Call call(ours);
+    Call call(g_family, ours);
     FUZZ_CHECK(RingWrite(PeerEnd(kHonest, 7), written, {}, Growth::kNow) == bytes);
-    FUZZ_CHECK(SockRecv(call, &to, 1, MSG_DONTWAIT) == static_cast<long>(bytes) && in == out);
+    FUZZ_CHECK(SockRecv(g_family, call, &to, 1, MSG_DONTWAIT) == static_cast<long>(bytes) &&
+               in == out);
     in.assign(bytes, 0);
-    FUZZ_CHECK(SockSend(call, &from, 1, MSG_DONTWAIT) == static_cast<long>(bytes));
+    FUZZ_CHECK(SockSend(g_family, call, &from, 1, MSG_DONTWAIT) == static_cast<long>(bytes));
     FUZZ_CHECK(RingRead(PeerEnd(kHonest, 7), &read, bytes, ReadMode::kTake).bytes == bytes &&
                in == out);
   }
@@ -503,7 +505,7 @@ class Play {
   void TheyDie() {
     if (world_.dead) return;
     world_.dead = true;
-    for (uint32_t i = 0; i < kHonest; i++) MarkPeerDead(i);
+    for (uint32_t i = 0; i < kHonest; i++) MarkPeerDead(g_family, i);
     world_.Validate();
     pstn_stack& s = world_.s();
     std::vector<uint8_t> much(kBuffer);
@@ -511,12 +513,12 @@ class Play {
     for (uint32_t i = 0; i < s.hdr.eps.hw; i++) {
       pstn_ep& ep = s.eps[i];
       if (ep.state != PSTN_EP_ESTABLISHED || ep.lgr_idx == kHonest) continue;
-      FUZZ_CHECK((Readiness(ep) & EPOLLIN) != 0);
-      Call call(ep);
+      FUZZ_CHECK((Readiness(g_family, ep) & EPOLLIN) != 0);
+      Call call(g_family, ep);
       long r = 1;
       for (int reads = 0; r > 0; reads++) {
         FUZZ_CHECK(reads < 70000);
-        r = SockRecv(call, &iov, 1, MSG_DONTWAIT);
+        r = SockRecv(g_family, call, &iov, 1, MSG_DONTWAIT);
       }
       FUZZ_CHECK(r == 0 || r == -ECONNRESET || r == -EPIPE);
     }
@@ -529,7 +531,8 @@ class Play {
     while (Accept(false)) {
     }
     for (uint32_t i = 0; i < s.hdr.eps.hw; i++) {
-      if (s.eps[i].state == PSTN_EP_ESTABLISHED && s.eps[i].lgr_idx != kHonest) CloseEp(s.eps[i]);
+      if (s.eps[i].state == PSTN_EP_ESTABLISHED && s.eps[i].lgr_idx != kHonest)
+        CloseEp(g_family, s.eps[i]);
     }
     world_.Validate();
     for (uint32_t i = 0; i < kHonest; i++) {

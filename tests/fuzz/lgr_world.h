@@ -20,6 +20,7 @@
 #include "family/family.h"
 #include "life/reap.h"
 #include "replay.h"
+#include "sock/own_family.h"
 
 namespace postern {
 
@@ -35,19 +36,19 @@ class LgrWorld {
     for (Segment& l : lgr_) Map(l, PSTN_LGR_BYTES);
     stack_head_.assign(stack_.base, stack_.base + sizeof(pstn_stack_hdr));
     for (Segment& l : lgr_) l.head.assign(l.base, l.base + sizeof(pstn_lgr_hdr));
-    g_proc.bells.sender = sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    g_family.bells.sender = sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   }
 
   // Everything as it is on the first day.
   void Reset() {
     Empty(stack_, stack_head_, sizeof(pstn_stack));
     for (Segment& l : lgr_) Empty(l, l.head, PSTN_LGR_BYTES);
-    StackView& v = g_proc.view;
+    StackView& v = g_family.view;
     v.s = &s();
-    g_proc.slot = kSlot;
-    g_proc.bells.counters = s().hdr.counters;
-    g_proc.bells.told = &s().slots[kSlot].told;
-    g_proc.bells.noted = 0;
+    g_family.slot = kSlot;
+    g_family.bells.counters = s().hdr.counters;
+    g_family.bells.told = &s().slots[kSlot].told;
+    g_family.bells.noted = 0;
     s().slots[kSlot].state = PSTN_SL_LIVE;
     s().hdr.slots_hw = kSlot + 1;
     for (uint32_t& chunk : s().slots[kSlot].chunk) chunk = PSTN_NONE;
@@ -58,7 +59,7 @@ class LgrWorld {
       v.lgr[i] = lgr(i);
       v.lgr_id[i] = h.id;
     }
-    listener = NewEp(AF_INET);
+    listener = NewEp(g_family, AF_INET);
     s().eps[listener].backlog = 16;
     s().eps[listener].state = PSTN_EP_LISTEN;
     MakeSet();

@@ -20,6 +20,7 @@
 #include "lgr_world.h"
 #include "life/reap.h"
 #include "peer/connect.h"
+#include "sock/own_family.h"
 #include "stream/stream.h"
 
 namespace postern {
@@ -42,13 +43,13 @@ class Play {
   Play() {
     g_lock_patience_ns = 20'000;
     g_lock_given_up = [] { longjmp(given_up, 1); };
-    UseReaperLocks();
+    UseReaperLocks(g_family);
     signal(SIGALRM, [](int) { FuzzDie("a walk without an end"); });
   }
 
   void Run(const uint8_t* data, size_t size) {
     world_.Reset();
-    g_proc.slot = PSTN_NONE;  // a reaper has none
+    g_family.slot = PSTN_NONE;  // a reaper has none
     s().hdr.reaper_pidns = OwnPidns();
     Family();
     for (size_t i = 0; i + kStepBytes <= size && i / kStepBytes < kStepsMax; i += kStepBytes) {
@@ -82,7 +83,7 @@ class Play {
 
   // One end of a connection of link group `i`, as connect() and accept() leave it.
   uint32_t Connection(uint32_t i, uint32_t conn) {
-    const uint32_t idx = NewEp(AF_INET);
+    const uint32_t idx = NewEp(g_family, AF_INET);
     pstn_ep& ep = s().eps[idx];
     pstn_lgr_ref& ref = world_.ref(i);
     pstn_conn& c = LgrConn(world_.lgr(i), conn);
@@ -129,8 +130,8 @@ class Play {
       }
       if (n < 5) Watch(idx, fd);
       const iovec iov = {bytes.data(), bytes.size()};
-      Call call(s().eps[idx]);
-      (void)SockSend(call, &iov, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+      Call call(g_family, s().eps[idx]);
+      (void)SockSend(g_family, call, &iov, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
       s().eps[idx].owner_slot = n == 3 ? kDead : PSTN_NONE;
       ep_[n] = idx;
     }
@@ -140,10 +141,10 @@ class Play {
       c.setup.listener_idx = world_.listener;
       c.setup.listener_gen = s().eps[world_.listener].gen;
       c.setup.state = PSTN_CS_SYN;
-      AnnounceSyn(g_proc.bells, world_.lgr(kAsServer), conn);
+      AnnounceSyn(g_family.bells, world_.lgr(kAsServer), conn);
       LgrHdr(world_.lgr(kAsServer)).conns_hw = 66;
     }
-    AdmitSyns();
+    AdmitSyns(g_family);
     const uint32_t w = TakeWaiter(s());
     s().waiters[w].state = 1;
     s().waiters[w].owner_slot = kDead;
@@ -272,18 +273,18 @@ class Play {
 
   void Reap() {
     Try([&] {
-      if (!ClaimDead(kDead, LoadRelaxed(s().slots[kDead].pid))) return;
+      if (!ClaimDead(g_family, kDead, LoadRelaxed(s().slots[kDead].pid))) return;
       (void)ReapWouldWait(s(), kDead,
                           [](const pstn_lock& lock) { return g_lock_owner_lives(lock.word); });
-      ReapListeners(kDead);
-      ReapSlot(kDead);
+      ReapListeners(g_family, kDead);
+      ReapSlot(g_family, kDead);
     });
-    for (uint32_t i = 0; i < kLgrs; i++) Try([&] { MarkPeerDead(i); });
+    for (uint32_t i = 0; i < kLgrs; i++) Try([&] { MarkPeerDead(g_family, i); });
     s().slots[kOther].state = PSTN_SL_DEAD;
     for (uint32_t i = 0; i < PSTN_SLOTS; i++) {
       if (s().slots[i].state != PSTN_SL_FREE) s().slots[i].state = PSTN_SL_DEAD;
     }
-    Try([&] { FUZZ_CHECK(EndStack()); });
+    Try([&] { FUZZ_CHECK(EndStack(g_family)); });
     for (uint32_t i = 0; i < kLgrs; i++) (void)LgrIdle(s(), i);
   }
 

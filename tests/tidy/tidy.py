@@ -183,7 +183,7 @@ def rule_local_locks(files):
             continue
         for number, line in enumerate(f.lines, 1):
             if declared.match(line) and "tidy-allow: " not in line:
-                yield f"{f.path}:{number}: a lock of the process's own: declare it by a macro of lib/base/local_lock.h"
+                yield f"{f.path}:{number}: a lock of the process's own: declare it by a macro of lib/family/local_lock.h"
 
 
 def rule_endpoint_states(files):

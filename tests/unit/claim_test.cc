@@ -10,6 +10,7 @@
 #include "event/block.h"
 #include "family/family.h"
 #include "peer/claim.h"
+#include "sock/own_family.h"
 
 namespace postern {
 namespace {
@@ -27,18 +28,18 @@ pstn_addr At(const char* ip, uint16_t port = 5000) {
 
 // This network namespace has 10.0.0.1 and fd00::1.
 struct Here {
-  Here() : before(g_proc.dir) {
+  Here() : before(g_family.dir) {
     dir->addrs[0] = At("10.0.0.1", 0);
     dir->addrs[1] = At("fd00::1", 0);
     dir->addr_count = 2;
-    g_proc.dir = dir.get();
+    g_family.dir = dir.get();
     listener->family = AF_INET6;
     listener->local.port = 80;
   }
-  ~Here() { g_proc.dir = before; }
+  ~Here() { g_family.dir = before; }
   bool operator()(uint32_t remote, const char* client, const char* server,
                   uint16_t port = 5000) const {
-    return IsCredible(*listener, remote, At(client, port), At(server, 80));
+    return IsCredible(g_family, *listener, remote, At(client, port), At(server, 80));
   }
   const pstn_dir* const before;
   const std::unique_ptr<pstn_dir> dir = std::make_unique<pstn_dir>();

@@ -11,6 +11,7 @@
 #include "endpoint/items.h"
 #include "event/epoll.h"
 #include "family/family.h"
+#include "sock/own_family.h"
 
 namespace postern {
 namespace {
@@ -19,13 +20,13 @@ namespace {
 struct SetWorld {
   int fd = CreateStack(NewUuid());
   pstn_stack& s = *MapStack(fd);
-  pstn_stack* before = g_proc.view.s;
+  pstn_stack* before = g_family.view.s;
   uint32_t set_idx, ep_idx;
 
   SetWorld() {
-    g_proc.view.s = &s;
+    g_family.view.s = &s;
     set_idx = TakeEpoll(s);
-    ep_idx = NewEp(AF_INET);
+    ep_idx = NewEp(g_family, AF_INET);
     pstn_epoll& e = set();
     e.refs = 1;
     e.ready_head = e.ready_tail = e.all_head = PSTN_NONE;
@@ -33,7 +34,7 @@ struct SetWorld {
     e.state = 1;
   }
   ~SetWorld() {
-    g_proc.view.s = before;
+    g_family.view.s = before;
     UnmapStack(&s);
     sys::Close(fd);
   }
@@ -75,7 +76,7 @@ TEST_CASE("items: a set is taken apart though a process died while it added or r
   (void)p.Add(7);
   p.s.items[p.ep().item_head].ep_next = p.s.items[half].ep_next;  // in the set's list alone
   PushReady(p.s, p.set(), half);
-  DropEpoll(p.set_idx);
+  DropEpoll(g_family, p.set_idx);
   CHECK(p.s.hdr.items.used == 0);
   CHECK(p.s.hdr.epolls.used == 0);
   CHECK(p.ep().item_head == PSTN_NONE);
@@ -112,8 +113,8 @@ TEST_CASE("items: memory that makes no sense ends no process") {
   p.s.items[b].flags = p.s.items[a].flags = PSTN_IT_READY;
   p.set().ready_head = p.set().ready_tail = b;
   p.set().waiter_idx = 0x7fffffff;
-  DropItemsOfEp(p.ep());
-  DropEpoll(p.set_idx);
+  DropItemsOfEp(g_family, p.ep());
+  DropEpoll(g_family, p.set_idx);
   SUCCEED();
 }
 

@@ -1,9 +1,10 @@
 // local_lock_test.cc - locks of the process's own memory in a fork: taken, or free and renewed in
 // the child.
 // SPDX-License-Identifier: Apache-2.0
-#include "base/local_lock.h"
+#include "family/local_lock.h"
 #include "catch.h"
 #include "life/process.h"
+#include "sock/own_family.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -17,7 +18,7 @@ namespace {
 uint32_t guarded[2];  // equal, but for a moment under whole_lock
 uint32_t renewals;
 
-void Renew() { renewals++; }
+void Renew(Family&) { renewals++; }
 PSTN_LOCK_WHOLE(whole_lock);
 PSTN_LOCK_RENEWED(renewed_lock, Renew);
 
@@ -25,10 +26,10 @@ PSTN_LOCK_RENEWED(renewed_lock, Renew);
 int AllFree() {
   int held = 0;
   EachLocalLock([&](const LocalLock& l) {
-    if (!TryLock(*l.lock)) {
+    if (!TryLock(l.of(g_family))) {
       held++;
     } else {
-      Unlock(*l.lock);
+      Unlock(l.of(g_family));
     }
   });
   return held;
@@ -36,17 +37,17 @@ int AllFree() {
 
 // How the child of a fork ended that finds what it should.
 int ForkedChild() {
-  ForkPrepare();
+  ForkPrepare(g_family);
   const pid_t child = fork();
   if (child == 0) {
-    ForkChild();
+    ForkChild(g_family);
     if (AllFree() != 0) _exit(1);
     if (guarded[0] != guarded[1]) _exit(2);
     if (renewals == 0) _exit(3);
     if (t_locks.held != 0) _exit(4);
     _exit(0);
   }
-  ForkParent();
+  ForkParent(g_family);
   int status = -1;
   REQUIRE(waitpid(child, &status, 0) == child);
   return status;
@@ -54,7 +55,7 @@ int ForkedChild() {
 
 TEST_CASE("local_lock: the library's own are in the table") {
   size_t count = 0;
-  EachLocalLock([&](const LocalLock& l) { count += l.lock != nullptr ? 1u : 0u; });
+  EachLocalLock([&](const LocalLock& l) { count += l.of != nullptr ? 1u : 0u; });
   CHECK(count >= 2 + 9);
   CHECK(AllFree() == 0);
 }
@@ -83,7 +84,7 @@ TEST_CASE("local_lock: no fork waits for a lock that may be held for long, and i
     if (l.renew == nullptr) return;
     uint32_t stage = 0;
     std::thread holds([&] {
-      Guard g(*l.lock);
+      Guard g(l.of(g_family));
       StoreRelease(stage, 1u);
       while (LoadAcquire(stage) != 2) usleep(100);
     });

@@ -21,6 +21,7 @@
 #include "option/options.h"
 #include "peer/connect.h"
 #include "ring_pair.h"
+#include "sock/own_family.h"
 #include "stream/stream.h"
 
 namespace postern {
@@ -31,12 +32,12 @@ constexpr uint32_t kDead = 3, kConn = 70;
 // A listener of the stack, and a client's connection to it that has been announced.
 struct ReapWorld {
   RingWorld world;
-  StackView before = g_proc.view;
+  StackView before = g_family.view;
   uint32_t listener;
 
   ReapWorld() {
-    g_proc.view = {};
-    StackView& v = g_proc.view;
+    g_family.view = {};
+    StackView& v = g_family.view;
     v.s = &world.stack();
     for (uint32_t side = 0; side < 2; side++) {
       uint32_t idx = static_cast<uint32_t>(&world.ref(side) - v.s->lgrs);
@@ -45,7 +46,7 @@ struct ReapWorld {
     }
     v.s->slots[kDead].state = PSTN_SL_LIVE;
     for (uint32_t& c : v.s->slots[kDead].chunk) c = PSTN_NONE;
-    listener = NewEp(AF_INET);
+    listener = NewEp(g_family, AF_INET);
     v.s->eps[listener].state = PSTN_EP_LISTEN;
     LgrHdr(world.lgr()).conns_hw = kConn + 1;
     constexpr uint8_t kHere[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
@@ -56,9 +57,9 @@ struct ReapWorld {
     conn().setup.listener_idx = listener;
     conn().setup.listener_gen = v.s->eps[listener].gen;
     conn().setup.state = PSTN_CS_SYN;
-    AnnounceSyn(g_proc.bells, world.lgr(), kConn);
+    AnnounceSyn(g_family.bells, world.lgr(), kConn);
   }
-  ~ReapWorld() { g_proc.view = before; }
+  ~ReapWorld() { g_family.view = before; }
   ReapWorld(const ReapWorld&) = delete;
   ReapWorld& operator=(const ReapWorld&) = delete;
   pstn_stack& s() { return world.stack(); }
@@ -67,7 +68,7 @@ struct ReapWorld {
   pstn_ep& Accepted() { return s().eps[world.ref(1).conn_ep[kConn] - 1]; }
   void Die() {
     s().slots[kDead].state = PSTN_SL_LIVE;
-    ReapSlot(kDead);
+    ReapSlot(g_family, kDead);
   }
 };
 
@@ -84,7 +85,7 @@ TEST_CASE("reap: a connection whose announcement the dead process had taken is a
 TEST_CASE(
     "reap: a connection that was on its way into the accept queue, or out of it, is there again") {
   ReapWorld p;
-  AdmitSyns();
+  AdmitSyns(g_family);
   REQUIRE(p.l().accept_count == 1);
   pstn_ep& ep = p.Accepted();
   p.Die();
@@ -105,7 +106,7 @@ TEST_CASE(
 
 TEST_CASE("reap: a connection that was being closed is closed") {
   ReapWorld p;
-  AdmitSyns();
+  AdmitSyns(g_family);
   pstn_ep& ep = p.Accepted();
   ep.refs = 0;
   ep.owner_slot = kDead;
@@ -118,7 +119,7 @@ TEST_CASE("reap: a connection that was being closed is closed") {
 
 TEST_CASE("reap: listeners go before connections") {
   ReapWorld p;
-  AdmitSyns();
+  AdmitSyns(g_family);
   pstn_slot& slot = p.s().slots[kDead];
   uint32_t chunk = TakeFdChunk(p.s());
   REQUIRE(chunk < PSTN_FDCHUNKS);
@@ -131,7 +132,7 @@ TEST_CASE("reap: listeners go before connections") {
   p.l().refs = 1;
   p.s().fdchunks[chunk].fd[3] = PSTN_FD_EP | p.listener;
   p.s().fdchunks[chunk].fd[2] = PSTN_FD_EP | accepted;
-  ReapListeners(kDead);
+  ReapListeners(g_family, kDead);
   CHECK(p.s().eps[p.listener].state == PSTN_EP_FREE);
   CHECK((p.conn().ctl[1].flags & PSTN_CF_CLOSED) == 0);
   p.Die();
@@ -141,7 +142,7 @@ TEST_CASE("reap: listeners go before connections") {
 TEST_CASE("reap: a sleeper whose wake-up the dead process may have begun is woken") {
   const bool told = GENERATE(true, false);
   ReapWorld p;
-  AdmitSyns();
+  AdmitSyns(g_family);
   uint32_t idx = p.world.ref(1).conn_ep[kConn] - 1;
   pstn_ep& ep = p.s().eps[idx];
   ep.state = PSTN_EP_ESTABLISHED;
@@ -171,7 +172,7 @@ TEST_CASE("reap: a sleeper whose wake-up the dead process may have begun is woke
 // A peer that has written whatever it liked, and died.
 TEST_CASE("reap: the survivor hears of a death whatever the dead peer has left in the link group") {
   ReapWorld p;
-  AdmitSyns();
+  AdmitSyns(g_family);
   pstn_ep& ep = p.Accepted();
   ep.state = PSTN_EP_ESTABLISHED;
   const uint32_t waiter = TakeWaiter(p.s());
@@ -183,20 +184,20 @@ TEST_CASE("reap: the survivor hears of a death whatever the dead peer has left i
   p.conn().ctl[1].rx_notify = p.conn().ctl[1].rx_wait = 0;  // nobody wants to hear of it
   LgrHdr(p.world.lgr()).conns_hw = 0;
   LgrHdr(p.world.lgr()).waiters_hw[1] = 0;
-  MarkPeerDead(static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
+  MarkPeerDead(g_family, static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
   char byte;
   CHECK(recv(bell, &byte, 1, MSG_DONTWAIT) == 1);
   CHECK((LgrEvmap(p.world.lgr(), 1, waiter).leaf[kConn / 64] >> (kConn % 64) & 1u) == 1);
-  CHECK((Readiness(ep) & (EPOLLIN | EPOLLHUP)) == (EPOLLIN | EPOLLHUP));
+  CHECK((Readiness(g_family, ep) & (EPOLLIN | EPOLLHUP)) == (EPOLLIN | EPOLLHUP));
   const iovec iov = {&byte, 1};
-  Call call(ep);
-  CHECK(SockRecv(call, &iov, 1, 0) == -ECONNRESET);
+  Call call(g_family, ep);
+  CHECK(SockRecv(g_family, call, &iov, 1, 0) == -ECONNRESET);
   close(bell);
 }
 
 TEST_CASE("reap: a dead peer's records that go round in a circle come to an end") {
   ReapWorld p;
-  AdmitSyns();
+  AdmitSyns(g_family);
   pstn_ep& ep = p.Accepted();
   ep.state = PSTN_EP_ESTABLISHED;
   const ConnEnd liar = p.world.End(0, kConn);
@@ -206,17 +207,17 @@ TEST_CASE("reap: a dead peer's records that go round in a circle come to an end"
   REQUIRE(RingWrite(liar, from, {}) == bytes.size());
   const uint64_t again = PSTN_REC_WRAP;
   memcpy(RingAt(p.world.lgr(), 0, liar.ep->tx.ring).base + liar.ep->tx.off, &again, sizeof again);
-  MarkPeerDead(static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
+  MarkPeerDead(g_family, static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
   int n = 0;
-  CHECK(SockIoctl(-1, ep, FIONREAD, &n) == 0);
+  CHECK(SockIoctl(g_family, -1, ep, FIONREAD, &n) == 0);
   CHECK(n == 2 * PSTN_RING2_BYTES);
   size_t sum = 0;
   long r;
-  Call call(ep);
-  while ((r = SockRecv(call, &iov, 1, MSG_DONTWAIT)) > 0 && sum < 10 * PSTN_RING2_BYTES)
+  Call call(g_family, ep);
+  while ((r = SockRecv(g_family, call, &iov, 1, MSG_DONTWAIT)) > 0 && sum < 10 * PSTN_RING2_BYTES)
     sum += static_cast<size_t>(r);
   CHECK(r == -ECONNRESET);
-  CHECK(SockRecv(call, &iov, 1, MSG_DONTWAIT) == 0);
+  CHECK(SockRecv(g_family, call, &iov, 1, MSG_DONTWAIT) == 0);
   CHECK(p.s().hdr.counters[kCounterPeerViolations] == 1);
 }
 
@@ -225,7 +226,7 @@ TEST_CASE("accept: a client may not say that it comes from where it can't") {
   p.world.ref(1).peer.lo = 1;  // another family's: our own has no need to lie
   pstn_conn_setup& setup = p.conn().setup;
   pstn_dir& dir = *new pstn_dir{};
-  g_proc.dir = &dir;
+  g_family.dir = &dir;
   constexpr uint8_t kLoopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
   constexpr uint8_t kOther[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 1, 2, 3};
   constexpr uint8_t kFar[16] = {0x20, 1};
@@ -246,17 +247,17 @@ TEST_CASE("accept: a client may not say that it comes from where it can't") {
   SECTION("a scope") { setup.client.ip[15] = 2, setup.client.scope = 3; }
   SECTION("to another port") { setup.server.port = 81; }
   SECTION("to another address") { setup.server.ip[15] = 2; }
-  AdmitSyns();
+  AdmitSyns(g_family);
   CHECK(p.l().accept_count == (admitted ? 1 : 0));
   CHECK(((p.conn().ctl[1].flags & PSTN_CF_RST) != 0) == !admitted);
   CHECK(p.s().hdr.counters[kCounterPeerViolations] == (admitted ? 0 : 1));
-  g_proc.dir = nullptr;
+  g_family.dir = nullptr;
   delete &dir;
 }
 
 TEST_CASE("notify: a post to all reaches every set, whoever spreads it") {
   ReapWorld p;
-  AdmitSyns();
+  AdmitSyns(g_family);
   pstn_ep& ep = p.Accepted();
   ep.state = PSTN_EP_ESTABLISHED;
   pstn_epoll* sets[2];
@@ -271,17 +272,17 @@ TEST_CASE("notify: a post to all reaches every set, whoever spreads it") {
     p.s().items[i].epoll_idx = idx;
     LinkItem(p.s(), ep, *set, i);
   }
-  RenotifyLocked(ep);
+  RenotifyLocked(g_family, ep);
   const bool dies = GENERATE(false, true);  // who was rung
-  AnnounceData(g_proc.bells, p.world.End(0, kConn));
-  CHECK(WaiterHasNews(sets[0]->waiter_idx, false));
+  AnnounceData(g_family.bells, p.world.End(0, kConn));
+  CHECK(WaiterHasNews(g_family, sets[0]->waiter_idx, false));
   if (dies) {
     pstn_evmap& map = LgrEvmap(p.world.lgr(), 1, PSTN_EVMAP_ALL);
     if (GENERATE(false, true)) map.summary = map.leaf[kConn / 64] = 0;  // in the middle of it
     p.s().slots[kDead].told = 1;
     p.Die();
   } else {
-    SpreadPosts();
+    SpreadPosts(g_family);
   }
   for (const pstn_epoll* set : sets) {
     CHECK(set->ready_count == 1);

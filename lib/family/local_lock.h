@@ -16,17 +16,19 @@
 // The table is a section of the image, so it needs no constructor and is complete before main.
 #pragma once
 #include "base/lock.h"
+#include "family/family.h"
 
 namespace postern {
 
 struct LocalLock {
-  pstn_lock* lock;
-  void (*renew)();  // null: PSTN_LOCK_WHOLE
+  pstn_lock& (*of)(Family& fam);  // which of a family's locks; or one of the process
+  void (*renew)(Family& fam);     // null: PSTN_LOCK_WHOLE
 };
 
-#define PSTN_LOCK_ENTRY(id, lock, renew)      \
-  __attribute__((section("pstn_local_locks"), \
-                 used)) constinit const ::postern::LocalLock local_lock_##id = {&(lock), renew}
+#define PSTN_LOCK_ENTRY(id, lock, renew)                                         \
+  __attribute__((section("pstn_local_locks"),                                    \
+                 used)) constinit const ::postern::LocalLock local_lock_##id = { \
+      []([[maybe_unused]] ::postern::Family& fam) -> pstn_lock& { return lock; }, renew}
 
 #define PSTN_LOCK_WHOLE(name) \
   constinit pstn_lock name{}; \
@@ -37,10 +39,10 @@ struct LocalLock {
 
 // Around a fork, by the thread that forks and in the order of the table. Who holds one of them
 // takes no other of them.
-void LocalLocksTake();
-void LocalLocksGive();
+void LocalLocksTake(Family& fam);
+void LocalLocksGive(Family& fam);
 // In the child, instead of LocalLocksGive().
-void LocalLocksForked();
+void LocalLocksForked(Family& fam);
 
 // For tests: all of them.
 template <typename Fn>

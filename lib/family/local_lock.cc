@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // local_lock.cc - see local_lock.h.
-#include "base/local_lock.h"
+#include "family/local_lock.h"
 
 namespace postern {
 namespace {
@@ -10,26 +10,26 @@ constinit thread_local uint32_t t_taken __attribute__((tls_model("initial-exec")
 
 }  // namespace
 
-void LocalLocksTake() {
-  EachLocalLock([](const LocalLock& l) {
+void LocalLocksTake(Family& fam) {
+  EachLocalLock([&](const LocalLock& l) {
     if (l.renew != nullptr) return;
-    Lock(*l.lock);
+    Lock(l.of(fam));
     t_taken++;
   });
 }
 
-void LocalLocksGive() {
+void LocalLocksGive(Family& fam) {
   if (t_taken == 0) return;
   t_taken = 0;
-  EachLocalLock([](const LocalLock& l) {
-    if (l.renew == nullptr) Unlock(*l.lock);
+  EachLocalLock([&](const LocalLock& l) {
+    if (l.renew == nullptr) Unlock(l.of(fam));
   });
 }
 
-void LocalLocksForked() {
-  EachLocalLock([](const LocalLock& l) { StoreRelaxed(l.lock->word, 0u); });
-  EachLocalLock([](const LocalLock& l) {
-    if (l.renew != nullptr) l.renew();
+void LocalLocksForked(Family& fam) {
+  EachLocalLock([&](const LocalLock& l) { StoreRelaxed(l.of(fam).word, 0u); });
+  EachLocalLock([&](const LocalLock& l) {
+    if (l.renew != nullptr) l.renew(fam);
   });
   for (; t_taken != 0; t_taken--) LeaveLocked();
 }
