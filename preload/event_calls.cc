@@ -23,7 +23,7 @@ using namespace postern;
 
 namespace {
 
-bool IsSet(int epfd) { return (FdMeans(epfd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
+bool IsSet(int epfd) { return (FdMeans(g_family, epfd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
 
 bool BadTime(const timespec* ts) {
   return ts != nullptr && (ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec > 999999999);
@@ -100,7 +100,7 @@ int AfterKernelWait(int epfd, epoll_event* out, int r, int max, Deadline until,
       const long ours = SockEpollWait(g_family, epfd, out, max, until, mask);
       if (ours != kPass) return Ret<int>(ours);
     }
-    if (IsHidden(FdMeans(epfd))) return Ret<int>(-EBADF);
+    if (IsHidden(FdMeans(g_family, epfd))) return Ret<int>(-EBADF);
     uint64_t ms = until.never() ? 0 : (until.left_ns() + 999999) / 1000000;
     r = PSTN_REAL(epoll_pwait)(
         epfd, out, max, until.never() ? -1 : static_cast<int>(ms < INT32_MAX ? ms : INT32_MAX),
@@ -125,7 +125,7 @@ PSTN_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* ev) noexcept {
   }
   if (r != kPass) return Ret<int>(r);
   // A tail call: each return after a system call is one that the CPU has not predicted.
-  if (!MayBeSet(fd)) return PSTN_REAL(epoll_ctl)(epfd, op, fd, ev);
+  if (!MayBeSet(g_family, fd)) return PSTN_REAL(epoll_ctl)(epfd, op, fd, ev);
   int done = PSTN_REAL(epoll_ctl)(epfd, op, fd, ev);
   if (done == 0) SockEpollNest(g_family, epfd, op, fd, ev);
   return done;

@@ -31,8 +31,8 @@ using namespace postern;
 
 PSTN_EXPORT int close(int fd) {
   for (;;) {
-    const uint32_t e = AwaitReplaced(fd);
-    if (e == 0 && MayBeSet(fd)) {
+    const uint32_t e = AwaitReplaced(g_family, fd);
+    if (e == 0 && MayBeSet(g_family, fd)) {
       const long r = SockEpollClose(g_family, fd);
       if (r == -EAGAIN) continue;
       return Ret<int>(r);
@@ -61,10 +61,10 @@ int KernelCloseRange(unsigned first, unsigned last, int flags) {
 PSTN_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
   constexpr unsigned kKnown = CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC;
   if (first > last || (static_cast<unsigned>(flags) & ~kKnown) != 0) return Ret<int>(-EINVAL);
-  unsigned hw = LoadAcquire(g_fd_hw);
+  unsigned hw = LoadAcquire(g_family.fd_hw);
   unsigned gap = first;
   for (unsigned fd = first; fd < hw && fd <= last; fd++) {
-    uint32_t e = FdMeans(static_cast<int>(fd));
+    uint32_t e = FdMeans(g_family, static_cast<int>(fd));
     if (e == 0) continue;
     if (gap < fd && KernelCloseRange(gap, fd - 1, flags) != 0) return -1;
     gap = fd + 1;
@@ -90,14 +90,14 @@ int Duplicate(int fd, Make make) {
   for (;;) {
     Call call(g_family, fd);
     if (IsHidden(call.entry())) return Ret<int>(-EBADF);
-    TableChange change;
+    TableChange change(g_family);
     int r = make();
     if (OutOfFds(r)) r = make();
     if (r < 0) return r;
     FreshFd(r);
-    if (FdEntry(fd) == call.entry()) {
+    if (FdEntry(g_family, fd) == call.entry()) {
       if (call.entry() != 0) SockDup(g_family, call.entry(), r);
-      if (call.entry() == 0 && MayBeSet(fd)) SockEpollMade(r);
+      if (call.entry() == 0 && MayBeSet(g_family, fd)) SockEpollMade(g_family, r);
       return r;
     }
     sys::Close(r);
@@ -108,12 +108,12 @@ int Duplicate(int fd, Make make) {
 // reference is the caller's. False: a number of the library's own.
 bool Vacate(int to, uint32_t* old) {
   for (*old = 0; static_cast<uint32_t>(to) < kFdMax;) {
-    *old = AwaitUnclaimed(to);
+    *old = AwaitUnclaimed(g_family, to);
     if ((*old & PSTN_FD_KIND) == PSTN_FD_CACHED) {
-      CacheRemove(to);
+      CacheRemove(g_family, to);
     } else if ((*old & PSTN_FD_KIND) == PSTN_FD_INTERNAL) {
       return false;
-    } else if (ClaimFd(to, *old, kFdReplaced)) {
+    } else if (ClaimFd(g_family, to, *old, kFdReplaced)) {
       if (*old != 0) (void)HandToUsers(g_family, to, *old);
       return true;
     }
@@ -125,7 +125,7 @@ bool Vacate(int to, uint32_t* old) {
 // as it was free: that socket is gone from under it.
 void Publish(int fd, uint32_t entry) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
-  const uint32_t lost = FdEntry(fd);
+  const uint32_t lost = FdEntry(g_family, fd);
   SetFd(g_family, fd, entry);
   if (lost != kFdReplaced && lost != 0 && !IsHidden(lost)) {
     HandLostToUsers(g_family, lost);
@@ -143,15 +143,15 @@ PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
   Call call(g_family, from);
   if (IsHidden(call.entry())) return Ret<int>(-EBADF);
   if (from == to) return PSTN_REAL(dup3)(from, to, flags);
-  TableChange change;
+  TableChange change(g_family);
   uint32_t old;
   if (!Vacate(to, &old)) return Ret<int>(-EBADF);
   const bool refers = call.entry() != 0 && RefEntry(g_family, call.entry());
   // By the number that this call has: the program's may mean another file by now (Duplicate).
   int r = PSTN_REAL(dup3)(call.fd(), to, flags);
   const int e = errno;
-  if (r >= 0 && MayBeSet(to)) SockEpollGone(to);
-  if (r >= 0 && call.entry() == 0 && MayBeSet(from)) SockEpollMade(to);
+  if (r >= 0 && MayBeSet(g_family, to)) SockEpollGone(g_family, to);
+  if (r >= 0 && call.entry() == 0 && MayBeSet(g_family, from)) SockEpollMade(g_family, to);
   Publish(to, r < 0 ? old : refers ? call.entry() : 0);
   const uint32_t unused = r < 0 ? (refers ? call.entry() : 0) : old;
   if (unused != 0) DropFdRef(g_family, unused);
@@ -168,7 +168,7 @@ PSTN_EXPORT int fcntl(int fd, int cmd, ...) {
   va_start(ap, cmd);
   long arg = va_arg(ap, long);
   va_end(ap);
-  uint32_t e = FdMeans(fd);
+  uint32_t e = FdMeans(g_family, fd);
   if (e == 0) {
     int r = PSTN_REAL(fcntl)(fd, cmd, arg);
     return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC ? FreshFd(r) : r;
@@ -313,11 +313,11 @@ PSTN_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept {
   PSTN_WATCHED(PSTN_REAL(timerfd_create)(clock, flags));
 }
 PSTN_EXPORT int epoll_create1(int flags) noexcept {
-  TableChange change;  // as in close()
+  TableChange change(g_family);  // as in close()
   int fd = PSTN_REAL(epoll_create1)(flags);
   if (OutOfFds(fd)) fd = PSTN_REAL(epoll_create1)(flags);
   FreshFd(fd);
-  if (fd >= 0) SockEpollMade(fd);
+  if (fd >= 0) SockEpollMade(g_family, fd);
   return fd;
 }
 PSTN_EXPORT int epoll_create(int size) noexcept {

@@ -25,13 +25,14 @@ void RaiseSigpipe() {
 }
 
 void TakeNumber(int fd) {
-  if (FdEntry(fd) == 0) return;
-  TableChange change;
-  uint32_t e = FdEntry(fd);
+  if (FdEntry(g_family, fd) == 0) return;
+  TableChange change(g_family);
+  uint32_t e = FdEntry(g_family, fd);
   uint32_t kind = e & PSTN_FD_KIND;
   if (kind == PSTN_FD_CACHED) {
-    CacheRemove(fd);
-  } else if ((kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) && ClaimFd(fd, e, kFdReplaced)) {
+    CacheRemove(g_family, fd);
+  } else if ((kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) &&
+             ClaimFd(g_family, fd, e, kFdReplaced)) {
     HandLostToUsers(g_family, e);
     SetFd(g_family, fd, 0);
     DropFdRef(g_family, e);
@@ -39,8 +40,8 @@ void TakeNumber(int fd) {
 }
 
 int FreshFd(int fd) {
-  if (fd < 0 || FdEntry(fd) == 0) return fd;
-  uint32_t kind = FdEntry(fd) & PSTN_FD_KIND;
+  if (fd < 0 || FdEntry(g_family, fd) == 0) return fd;
+  uint32_t kind = FdEntry(g_family, fd) & PSTN_FD_KIND;
   if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) Count(Stack(g_family).hdr, kCounterFdsLost);
   TakeNumber(fd);
   return fd;

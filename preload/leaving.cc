@@ -28,7 +28,7 @@ long ExportPassed(const msghdr* m) {
     for (size_t i = 0; i < count; i++) {
       int fd;
       memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-      if (IsHidden(FdMeans(fd))) return -EBADF;
+      if (IsHidden(FdMeans(g_family, fd))) return -EBADF;
       if (SockExport(g_family, fd) != 0) return -ETOOMANYREFS;
     }
   }
@@ -138,10 +138,10 @@ uint64_t action_sources[kFdMax / 64];  // numbers that posix_spawn_file_actions_
 }  // namespace
 
 void ExportInherited(bool spawn) {
-  uint32_t hw = LoadAcquire(g_fd_hw);
+  uint32_t hw = LoadAcquire(g_family.fd_hw);
   for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
     int fd = static_cast<int>(n);
-    if ((FdMeans(fd) & PSTN_FD_KIND) != PSTN_FD_EP) continue;
+    if ((FdMeans(g_family, fd) & PSTN_FD_KIND) != PSTN_FD_EP) continue;
     int flags = sys::Fcntl(fd, F_GETFD, 0);
     bool survives = flags >= 0 && (flags & FD_CLOEXEC) == 0;
     bool named = spawn && (LoadRelaxed(action_sources[n / 64]) >> (n % 64) & 1u) != 0;
@@ -152,9 +152,9 @@ void ExportInherited(bool spawn) {
 void ExportConfined() {
   if (g_family.confined) return;
   g_family.confined = g_family.bells.confined = true;
-  FenceWithoutKernel();
+  FenceWithoutKernel(g_family);
   if (!g_family.attached) return;
-  uint32_t hw = LoadAcquire(g_fd_hw);
+  uint32_t hw = LoadAcquire(g_family.fd_hw);
   for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
     int fd = static_cast<int>(n);
     (void)SockExport(g_family, fd);

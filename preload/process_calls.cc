@@ -139,7 +139,7 @@ bool TryExec(bool loses, char* const envp[], char** env, Call exec, int* r) {
   char attach[kAttachBytes];
   size_t len = 0;
   // Nobody else changes descriptors, or ends the preparations, before the image is there.
-  TableFreeze();
+  TableFreeze(g_family);
   if (loses) {
     ExecWithout(g_family);
   } else {
@@ -149,7 +149,7 @@ bool TryExec(bool loses, char* const envp[], char** env, Call exec, int* r) {
   const bool tried = ExecUnlessSignal(exec, with, r);
   const int e = errno;
   ExecFailed(g_family);
-  TableThaw();
+  TableThaw(g_family);
   errno = e;
   return tried;
 }
@@ -192,7 +192,8 @@ namespace {
 
 // In the parent, which has made a slot for the child; negative: it is not to be.
 void Forked(pid_t child) {
-  if (child != 0 && g_family.attached && EmbryoSlot() != PSTN_NONE) Adopted(EmbryoSlot(), child);
+  if (child != 0 && g_family.attached && EmbryoSlot(g_family) != PSTN_NONE)
+    Adopted(EmbryoSlot(g_family), child);
 }
 
 }  // namespace
@@ -337,11 +338,11 @@ int postern::SpawnWith(pid_t* pid, const char* path, bool search, char* const en
   if (env.get() == nullptr) return ENOMEM;
   // What the slot's table says and what the child inherits is one state.
   SpawnPrepare(g_family, [](Family&) { ExportInherited(true); });
-  uint32_t slot = EmbryoSlot();
+  uint32_t slot = EmbryoSlot(g_family);
   size_t len = slot != PSTN_NONE ? ExecPrepare(g_family, attach, sizeof attach, slot, true) : 0;
   int r = spawn(context, pid, len != 0 ? WithAttach(envp, attach, env.get()) : envp);
   ExecFailed(g_family);
-  SpawnDone();
+  SpawnDone(g_family);
   if (slot != PSTN_NONE) Adopted(slot, r == 0 ? *pid : -1);
   return r;
 }

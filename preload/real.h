@@ -44,7 +44,7 @@ inline bool IsHidden(uint32_t entry) {
   uint32_t kind = entry & PSTN_FD_KIND;
   return kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL;
 }
-inline long Foreign(int fd) { return IsHidden(FdMeans(fd)) ? -EBADF : kPass; }
+inline long Foreign(int fd) { return IsHidden(FdMeans(g_family, fd)) ? -EBADF : kPass; }
 
 // One call on a descriptor: `ours(call)` if it is an endpoint's; `real(fd)`, libc's, if that says
 // kPass or it is something else. A program pays a look at its number for descriptors that are not

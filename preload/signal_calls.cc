@@ -123,14 +123,15 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
   bool waits = t_waits_for_many;
   t_waits_for_many = false;  // for the handler's own calls, and for good if it does not return
   uint32_t* word = t_sleep_word;
-  uint32_t waiter = t_sleep_waiter;
+  const Sleeping* sleeping = t_sleeping;
   t_sleep_word = nullptr;  // for good, too, if it does not return
-  t_sleep_waiter = PSTN_NONE;
+  t_sleeping = nullptr;
   t_handlers++;
   if (word != nullptr) FetchOr(*word, kNudge);  // it may have to begin anew (kRestart)
   if ((a.flags & SA_RESTART) == 0 || waits) {
     t_interrupts++;
-    if (waiter != PSTN_NONE) (void)RingBell(g_family.bells, BellOf(Stack(g_family), waiter));
+    if (sleeping != nullptr)
+      (void)RingBell(sleeping->fam.bells, BellOf(Stack(sleeping->fam), sleeping->waiter));
   }
   SetThreadMask(mask | a.mask | ((a.flags & SA_NODEFER) != 0 ? 0 : Bit(signo)));
   a.handler(signo, info,

@@ -222,8 +222,8 @@ long ForkRaw(long n, const Args& a) {
     return 0;
   }
   ForkParent(g_family);
-  if (g_family.attached && EmbryoSlot() != PSTN_NONE) {
-    Adopted(EmbryoSlot(), static_cast<pid_t>(r));
+  if (g_family.attached && EmbryoSlot(g_family) != PSTN_NONE) {
+    Adopted(EmbryoSlot(g_family), static_cast<pid_t>(r));
   }
   return Ret<long>(r);
 }
@@ -239,7 +239,7 @@ PSTN_EXPORT long syscall(long n, ...) noexcept {
   if (g_family.enabled) {
     long r;
     if (Forks(n, a)) return ForkRaw(n, a);
-    if (FdMeans(a.Fd(0)) != 0 && (Data(n, a, &r) || Control(n, a, &r))) return r;
+    if (FdMeans(g_family, a.Fd(0)) != 0 && (Data(n, a, &r) || Control(n, a, &r))) return r;
     if (Others(n, a, &r)) return r;
   }
   return Ret<long>(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));

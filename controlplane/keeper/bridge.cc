@@ -41,7 +41,7 @@ Bridge::~Bridge() {
     if (pstn_ep* ep = call.ep())
       (void)SockSetOpt(g_family, ring_fd_, *ep, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
   }
-  (void)SockClose(g_family, ring_fd_, FdEntry(ring_fd_));
+  (void)SockClose(g_family, ring_fd_, FdEntry(g_family, ring_fd_));
   close(kernel_fd_);
 }
 

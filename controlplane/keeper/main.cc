@@ -69,7 +69,7 @@ void Keeper::Connect() {
   sockaddr_un at{};
   at.sun_family = AF_UNIX;
   memcpy(at.sun_path, g_family.socket_path, sizeof(at.sun_path));
-  line_ = MoveHigh(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  line_ = MoveHigh(g_family, socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   ctl::Msg hello;
   hello.type = ctl::Type::kKeeper;
   hello.uuid = Stack(g_family).hdr.id;
@@ -80,7 +80,7 @@ void Keeper::Connect() {
   if (connect(line_, reinterpret_cast<sockaddr*>(&at), sizeof(at)) != 0 ||
       send(line_, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello) ||
       epoll_ctl(set_, EPOLL_CTL_ADD, line_, &ev) != 0) {
-    CloseInternal(line_);
+    CloseInternal(g_family, line_);
     line_ = -1;
   }
 }
@@ -92,7 +92,7 @@ void Keeper::ReadLine() {
     const ssize_t got = recvmsg(line_, &packet.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (got <= 0) {
-      CloseInternal(line_);
+      CloseInternal(g_family, line_);
       line_ = -1;
       return;
     }

@@ -28,12 +28,12 @@ constexpr uint64_t kLongestMs = 200;             // until it sees that the last 
 
 int WireKeeper::Start(int bundle, int set, uint64_t tag) {
   if (started()) {
-    CloseInternal(bundle);
+    CloseInternal(g_family, bundle);
     return 0;
   }
   int r = WireAdopt(g_family, bundle);
   if (r != 0) return r;
-  StoreRelease(g_wire_on, 0u);  // what it does for its bridges is not a program's polling
+  StoreRelease(g_family.wire_on, 0u);  // what it does for its bridges is not a program's polling
   r = WireBell(g_family);
   if (r < 0) return r;
   bell_ = r;
@@ -53,7 +53,7 @@ int WireKeeper::Start(int bundle, int set, uint64_t tag) {
 void WireKeeper::Watch(uint32_t events) {
   if (events == watched_) return;
   for (uint32_t i = 0; i < kAreaVis; i++) {
-    Vi* vi = g_wire->ViAt(i);
+    Vi* vi = g_family.engine->ViAt(i);
     const int fd = vi != nullptr ? vi->Fd() : -1;
     if (fd < 0) continue;
     epoll_event ev{};
@@ -67,7 +67,7 @@ void WireKeeper::Watch(uint32_t events) {
 // Before a sleep. A VI that has nothing to sleep on any more would wake us for ever.
 void WireKeeper::Arm() {
   for (uint32_t i = 0; i < kAreaVis; i++) {
-    Vi* vi = g_wire->ViAt(i);
+    Vi* vi = g_family.engine->ViAt(i);
     const int fd = vi != nullptr ? vi->Fd() : -1;
     if (fd < 0) continue;
     vi->Arm();
@@ -76,9 +76,9 @@ void WireKeeper::Arm() {
 }
 
 uint64_t WireKeeper::Work(Company company) {
-  stack::WireState& w = g_wire->state();
+  stack::WireState& w = g_family.engine->state();
   const uint64_t now = MonotonicNs();
-  (void)g_wire->Poll(now);
+  (void)g_family.engine->Poll(now);
   WireErrands(g_family);
   // Posted: a program has died, and has left something to be swept.
   const bool asked = Exchange(Stack(g_family).waiters[PSTN_EVMAP_WIRE].posted, 0u) != 0;
@@ -97,15 +97,15 @@ uint64_t WireKeeper::Work(Company company) {
   }
   Watch(EPOLLIN);
   Arm();
-  if (g_wire->IsDue(MonotonicNs())) return 0;
-  const uint64_t next = g_wire->NextDeadline(), at = MonotonicNs();
+  if (g_family.engine->IsDue(MonotonicNs())) return 0;
+  const uint64_t next = g_family.engine->NextDeadline(), at = MonotonicNs();
   if (next <= at) return 0;
   const uint64_t ms = (next - at + 999'999) / 1'000'000;
   return ms < kLongestMs ? ms : kLongestMs;
 }
 
 void WireKeeper::Up() {
-  StoreRelaxed(g_wire->state().keeper_naps, 0u);
+  StoreRelaxed(g_family.engine->state().keeper_naps, 0u);
   AnnounceSleep(g_family, PSTN_EVMAP_WIRE, false);
   DrainBell(bell_);
 }
@@ -154,7 +154,7 @@ void WireKeeper::Sweep(Company company) {
       Bury(i);
   }
   WireSweep(g_family);
-  needed_ = live || g_wire->Unfinished() != 0;
+  needed_ = live || g_family.engine->Unfinished() != 0;
 }
 
 }  // namespace postern::keeper

@@ -46,7 +46,7 @@ bool StaysHeld(const pstn_lock& lock) {
   for (;;) {
     const uint32_t now = LoadRelaxed(lock.word) & ~kLockSleepers;
     if (now == 0 || now != word) return false;
-    if (!g_lock_owner_lives(word)) return false;
+    if (!LockOwnerLives(lock, word)) return false;
     if (MonotonicNs() >= stays_until_ns) return true;
     sys::Nap(kLookNs);
   }
@@ -62,8 +62,7 @@ int32_t Attach(int fd) {
   if (s == nullptr) return EINVAL;
   g_family.view.s = s;
   g_family.bells.counters = s->hdr.counters;
-  g_locks_taken_over = &s->hdr.counters[kCounterLocksRecovered];
-  StoreRelease(s->hdr.reaper_pidns, OwnPidns());
+  StoreRelease(s->hdr.reaper_pidns, OwnPidns(g_family));
   UseReaperLocks(g_family);
   return FilterCalls() ? 0 : EPERM;
 }
@@ -194,7 +193,7 @@ int Serve() {
 int main() {
   using namespace postern;
   if (!reaper::Confine()) return reaper::kExitSetup;
-  (void)OwnPidns();
+  (void)OwnPidns(g_family);
   (void)BellSender(g_family.bells);
   g_lock_patience_ns = reaper::kLockPatienceNs;
   g_lock_given_up = [] { _exit(reaper::kExitLock); };

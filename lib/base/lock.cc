@@ -11,10 +11,8 @@ constinit thread_local ThreadLocks t_locks
     __attribute__((tls_model("initial-exec"))) = {0, 0, 0, 0};
 constinit thread_local uint32_t t_self_tid __attribute__((tls_model("initial-exec"))) = 0;
 void (*g_run_late)() = [] {};
-uint32_t g_lock_slot = 0;
-bool (*g_lock_owner_lives)(uint32_t) = [](uint32_t word) {
-  return sys::ThreadIsAlive(word & PSTN_LOCK_TID);
-};
+uint32_t g_lock_mark = 0;
+uint32_t g_lock_by_place = 0;
 uint64_t g_lock_patience_ns = 0;
 void (*g_lock_given_up)() = [] {};
 
@@ -25,9 +23,24 @@ uint64_t nobodys_count;
 constexpr int kSpins = 200;                    // about 5 us: longer than any critical section
 constexpr timespec kPatience = {0, 20000000};  // then ask whether the owner is alive
 
+// Of the process's own locks.
+LockOwner itself = {
+    .mark = 0,
+    .lives = [](const LockOwner&,
+                uint32_t word) { return sys::ThreadIsAlive(word & PSTN_LOCK_TID); },
+    .taken_over = &nobodys_count,
+};
+LockOwner* sole = &itself;  // (a) while there are not several
+
+struct LockRange {
+  uintptr_t begin, end;
+  LockOwner* owner;  // (a) null: the entry is free; put in last
+};
+constexpr uint32_t kLockRanges = 16;
+LockRange ranges[kLockRanges];
+
 }  // namespace
 
-uint64_t* g_locks_taken_over = &nobodys_count;
 uint64_t* g_checks_failed = &nobodys_count;
 
 #if defined(PSTN_CHECKS)
@@ -43,9 +56,54 @@ void WaitForbidden() { FetchAdd(*g_checks_failed, uint64_t{1}); }
 #endif
 
 uint32_t LearnTid() { return t_self_tid = static_cast<uint32_t>(sys::Tid()); }
-void ForgetTid() {
-  t_self_tid = 0;
-  g_lock_slot = 0;
+void ForgetTid() { t_self_tid = 0; }
+
+LockOwner& LockOwnerAt(const pstn_lock& lock) {
+  if (LoadRelaxed(g_lock_by_place) == 0) return *LoadAcquire(sole);
+  const auto at = reinterpret_cast<uintptr_t>(&lock);
+  for (const LockRange& r : ranges) {
+    LockOwner* owner = LoadAcquire(r.owner);
+    if (owner != nullptr && at >= r.begin && at < r.end) return *owner;
+  }
+  return itself;
+}
+
+bool AddLocksOf(LockOwner& owner, const void* at, size_t bytes) {
+  static LockOwner taken = itself;
+  for (LockRange& r : ranges) {
+    LockOwner* none = nullptr;
+    if (!CompareExchange(r.owner, none, &taken)) continue;
+    r.begin = reinterpret_cast<uintptr_t>(at);
+    r.end = r.begin + bytes;
+    StoreRelease(r.owner, &owner);
+    LockOwner* alone = &itself;
+    if (CompareExchange(sole, alone, &owner))
+      g_lock_mark = owner.mark;
+    else if (alone != &owner)
+      StoreRelease(g_lock_by_place, 1u);
+    return true;
+  }
+  return false;
+}
+
+void DropLocksAt(const void* at) {
+  LockOwner* const alone = LoadAcquire(sole);
+  bool others = false;
+  for (LockRange& r : ranges) {
+    LockOwner* owner = LoadAcquire(r.owner);
+    if (owner != nullptr && r.begin == reinterpret_cast<uintptr_t>(at))
+      StoreRelease(r.owner, static_cast<LockOwner*>(nullptr));
+    else
+      others = others || owner == alone;
+  }
+  if (others || LoadRelaxed(g_lock_by_place) != 0) return;
+  StoreRelease(sole, &itself);
+  g_lock_mark = 0;
+}
+
+void MarkLocksOf(LockOwner& owner, uint32_t mark) {
+  owner.mark = mark;
+  if (LoadAcquire(sole) == &owner) g_lock_mark = mark;
 }
 
 bool LockSlow(pstn_lock& lock, uint32_t self) {
@@ -71,9 +129,9 @@ bool LockSlow(pstn_lock& lock, uint32_t self) {
     }
     seen |= kLockSleepers;
     long r = sys::FutexWait(&lock.word, seen, &patience);
-    if (r == -110 && !g_lock_owner_lives(seen & ~kLockSleepers)) {  // ETIMEDOUT
+    if (r == -110 && !LockOwnerLives(lock, seen & ~kLockSleepers)) {  // ETIMEDOUT
       if (!CompareExchange(lock.word, seen, self | kLockSleepers)) continue;
-      FetchAdd(*g_locks_taken_over, uint64_t{1});
+      FetchAdd(*LockOwnerAt(lock).taken_over, uint64_t{1});
       return true;
     }
   }

@@ -3,7 +3,7 @@
 //
 // The word holds the owner's thread id and the slot of its process; its top bit says that somebody
 // sleeps on it. A thread that waits for long asks whether the owner still exists
-// (g_lock_owner_lives) and, if not, takes the lock over; every structure under such a lock is
+// (LockOwner) and, if not, takes the lock over; every structure under such a lock is
 // therefore left usable at each instruction, or is mended by the next holder (docs/concurrency.md).
 // A thread id means something in its own PID namespace only, which the slot names. Uncontended: one
 // locked instruction in, one out.
@@ -23,16 +23,34 @@ inline constexpr uint32_t kLockSleepers = 0x80000000u;
 extern constinit thread_local uint32_t t_self_tid __attribute__((tls_model("initial-exec")));
 uint32_t LearnTid();
 inline uint32_t SelfTid() { return t_self_tid != 0 ? t_self_tid : LearnTid(); }
-// To be called in the child of a fork: the thread id that was kept is the parent's, and so is the
-// slot.
+// To be called in the child of a fork: the thread id that was kept is the parent's.
 void ForgetTid();
 
-// This process's slot in the words of its locks: (slot + 1) << PSTN_LOCK_SLOT_SHIFT; 0: none yet.
-extern uint32_t g_lock_slot;
-inline uint32_t LockWord() { return SelfTid() | g_lock_slot; }
-// Whether the thread that such a word names may still be there. Never null; without more knowledge
-// (family/holder.cc) the kernel is asked for the thread id alone.
-extern bool (*g_lock_owner_lives)(uint32_t word);
+// What this process is to the locks of a family (family/holder.cc).
+struct LockOwner {
+  uint32_t mark;  // its slot in the words: (slot + 1) << PSTN_LOCK_SLOT_SHIFT; 0: none yet
+  // Whether the thread that such a word names may still be there.
+  bool (*lives)(const LockOwner& me, uint32_t word);
+  uint64_t* taken_over;  // counts locks that were taken over from the dead
+};
+// Locks of that memory are `owner`'s family's, until DropLocksAt. False: there is no room for more.
+// A process is of one family as a rule, which is then taken to be that of all its locks; of
+// several, the place of a lock says which. Locks in other memory are the process's own: they have
+// no mark, and the thread id alone counts.
+bool AddLocksOf(LockOwner& owner, const void* at, size_t bytes);
+void DropLocksAt(const void* at);
+void MarkLocksOf(LockOwner& owner, uint32_t mark);
+LockOwner& LockOwnerAt(const pstn_lock& lock);
+
+extern uint32_t g_lock_mark;      // of all locks, unless ...
+extern uint32_t g_lock_by_place;  // (a) ... 1: this process is of several families
+inline uint32_t LockWord(const pstn_lock& lock) {
+  return SelfTid() | (LoadRelaxed(g_lock_by_place) == 0 ? g_lock_mark : LockOwnerAt(lock).mark);
+}
+inline bool LockOwnerLives(const pstn_lock& lock, uint32_t word) {
+  const LockOwner& owner = LockOwnerAt(lock);
+  return owner.lives(owner, word);
+}
 // A reaper works in memory that may say anything: it waits so long for one lock, then calls
 // g_lock_given_up, which does not return. 0: waits for as long as the owner lives.
 extern uint64_t g_lock_patience_ns;
@@ -48,8 +66,7 @@ struct ThreadLocks {
   uint32_t no_waits;  // PSTN_CHECKS: those under which nobody waits for another process
 };
 extern constinit thread_local ThreadLocks t_locks __attribute__((tls_model("initial-exec")));
-extern void (*g_run_late)();          // never null
-extern uint64_t* g_locks_taken_over;  // counts locks that were taken over from the dead; never null
+extern void (*g_run_late)();  // never null
 
 // Who waits for posternd, or for anything that another process does, asks this first: not under the
 // engine's lock, nor under one in shared memory whose holders others wait for. Builds with
@@ -95,7 +112,7 @@ void UnlockWake(pstn_lock& lock);
 // True: taken over from an owner that died with it, perhaps in the middle of a change.
 inline bool Lock(pstn_lock& lock) {
   EnterLocked();
-  uint32_t self = LockWord();
+  uint32_t self = LockWord(lock);
   uint32_t free = 0;
   const bool from_dead = !CompareExchange(lock.word, free, self) && LockSlow(lock, self);
   NoteTaken(lock);
@@ -104,7 +121,7 @@ inline bool Lock(pstn_lock& lock) {
 inline bool TryLock(pstn_lock& lock) {
   EnterLocked();
   uint32_t free = 0;
-  bool taken = CompareExchange(lock.word, free, LockWord());
+  bool taken = CompareExchange(lock.word, free, LockWord(lock));
   if (taken)
     NoteTaken(lock);
   else

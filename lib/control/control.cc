@@ -95,8 +95,8 @@ void TakeLgr(Family& fam, uint32_t idx, int fd) {
     return;
   }
   int before = fam.view.lgr_fd[idx];
-  SetLgrMapping(fam.view, idx, base, MoveHigh(fd));
-  if (before > 0) CloseInternal(before);
+  SetLgrMapping(fam.view, idx, base, MoveHigh(fam, fd));
+  if (before > 0) CloseInternal(fam, before);
   // Threads that sleep on listeners have not asked this link group for its SYNs: they could not.
   // The message that would wake them may be taken by another thread, here, before they look.
   pstn_stack& s = Stack(fam);
@@ -128,7 +128,7 @@ void Disconnect(Family& fam) {
   const uint32_t line = FetchAdd(fam.ctl_line, 1u);
   StoreRelaxed(fam.ctl_fd, -1);
   kVerbs.line_lost(fam, line, fd);
-  CloseInternal(fd);
+  CloseInternal(fam, fd);
   StoreRelaxed(fam.ctl_retry_ns, MonotonicNs() + kRetryNs);
 }
 
@@ -222,7 +222,7 @@ void Reintroduce(Family& fam) {
     if (chunk >= PSTN_FDCHUNKS) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS && LoadRelaxed(fam.ctl_fd) >= 0; i++) {
       int fd = static_cast<int>(c * PSTN_FDCHUNK_FDS + i);
-      if (FdEntry(fd) == 0) continue;
+      if (FdEntry(fam, fd) == 0) continue;
       const Call call(fam, fd);
       pstn_ep* ep = call.ep();
       if (wired && ep != nullptr) kVerbs.wire_refilter(fam, ask, fd, *ep);
@@ -238,9 +238,10 @@ void Reintroduce(Family& fam) {
 // only one that is left to do it. Two forks, so that the program has no child that it does not
 // know; plain system calls, so that no handler of the program runs.
 void Spawn(Family& fam) {
-  static uint64_t not_before_ns = 0;
-  if (fam.daemon_path[0] == 0 || fam.opt.daemon_spawn == 0 || MonotonicNs() < not_before_ns) return;
-  not_before_ns = MonotonicNs() + kSpawnNs;
+  if (fam.daemon_path[0] == 0 || fam.opt.daemon_spawn == 0 ||
+      MonotonicNs() < fam.spawn_not_before_ns)
+    return;
+  fam.spawn_not_before_ns = MonotonicNs() + kSpawnNs;
   long child = sys::Call(SYS_clone, 0L, 0L, 0L, 0L, 0L);  // exit signal 0: no SIGCHLD
   if (child < 0) return;
   if (child == 0) {
@@ -298,7 +299,7 @@ void TakeWideSender(Family& fam, const pstn_dir& dir) {
   m.a = PSTN_NONE;
   int fd = -1;
   if (Ask(fam, m, -1, &fd) != 0 || fd < 0) return;
-  StoreRelaxed(fam.bells.wide_sender, MoveHigh(fd));
+  StoreRelaxed(fam.bells.wide_sender, MoveHigh(fam, fd));
   StoreRelaxed(hdr.wide_bells, 1u);
 }
 
@@ -308,7 +309,7 @@ bool ConnectLocked(Family& fam) {
   CheckMayWait();
   int fd = sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
-  fd = MoveHigh(fd);
+  fd = MoveHigh(fam, fd);
   timeval tv = {kReplySec, 0};
   (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_RCVTIMEO),
                   &tv, sizeof tv);
@@ -317,7 +318,7 @@ bool ConnectLocked(Family& fam) {
   long r = CtlReach(fam, fd, Stack(fam).hdr.uid);
   if (r < 0) {
     StoreRelaxed(Stack(fam).slots[fam.slot].lost_ns, MonotonicNs());
-    CloseInternal(fd);
+    CloseInternal(fam, fd);
     StoreRelaxed(fam.ctl_retry_ns, MonotonicNs() + kRetryNs);
     if (r == -ECONNREFUSED || r == -ENOENT) Spawn(fam);
     return false;
@@ -554,7 +555,7 @@ void WatchLocks(Family& fam) {
 }
 
 void CtlAfterFork(Family& fam) {
-  CloseInternal(fam.ctl_fd);  // what sets have of it is the parent's
+  CloseInternal(fam, fam.ctl_fd);  // what sets have of it is the parent's
   StoreRelaxed(fam.ctl_fd, -1);
   FetchAdd(fam.ctl_line, 1u);
   StoreRelaxed(fam.ctl_retry_ns, 0);

@@ -22,7 +22,6 @@
 namespace postern {
 
 constinit thread_local ThreadUses* t_uses __attribute__((tls_model("initial-exec"))) = nullptr;
-uint32_t g_light_fences;
 
 namespace {
 
@@ -33,33 +32,22 @@ long Membarrier(int command) {
 }
 
 // The other half of LightFence: each thread of this process has had a full fence when it returns.
-void HeavyFence() {
+void HeavyFence(Family& fam) {
   FullFence();
-  if (__libc_single_threaded != 0 || LoadRelaxed(g_light_fences) == 0) return;
+  if (__libc_single_threaded != 0 || LoadRelaxed(fam.light_fences) == 0) return;
   if (Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
   if (Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0 ||
       Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) != 0)
-    FenceWithoutKernel();
+    FenceWithoutKernel(fam);
 }
 
 // ---------------------------------------------------------------- what is parked
 
-// References that calls in progress have taken over from numbers that were closed.
-constexpr uint32_t kParkedMax = 32768;
-struct Parked {
-  int number;    // ours; -1: none was to be had, at the program's limit
-  bool is_file;  // it is one of the file's; else it only keeps the reference
-  uint32_t entry;
-  uint32_t users;  // 0: free
-};
-PSTN_LOCK_WHOLE(parked_lock);
-Parked parked[kParkedMax];
-uint32_t parked_hw;
-uint32_t parked_hand;  // the search for a free one goes on from here
+PSTN_LOCK_ENTRY(parked_lock, fam.uses->parked_lock, nullptr);
 
-void AddUser(uint32_t at) {
-  Guard g(parked_lock);
-  parked[at].users++;
+void AddUser(Family& fam, uint32_t at) {
+  Guard g(fam.uses->parked_lock);
+  fam.uses->parked[at].users++;
 }
 
 // The last one ends what the number meant.
@@ -67,22 +55,22 @@ void DropUser(Family& fam, uint32_t at) {
   int number;
   uint32_t entry;
   {
-    Guard g(parked_lock);
-    if (--parked[at].users != 0) return;
-    number = parked[at].number;
-    entry = parked[at].entry;
+    Guard g(fam.uses->parked_lock);
+    if (--fam.uses->parked[at].users != 0) return;
+    number = fam.uses->parked[at].number;
+    entry = fam.uses->parked[at].entry;
   }
-  TableChange change;
+  TableChange change(fam);
   if (number >= 0) CloseNumberOf(fam, number, entry);
   DropFdRef(fam, entry);
 }
 
 // Under parked_lock. PSTN_NONE: there is none.
-uint32_t FreeParked() {
+uint32_t FreeParked(Family& fam) {
   for (uint32_t n = 0; n < kParkedMax; n++) {
-    const uint32_t at = parked_hand;
-    parked_hand = (parked_hand + 1) % kParkedMax;
-    if (parked[at].users == 0) return at;
+    const uint32_t at = fam.uses->parked_hand;
+    fam.uses->parked_hand = (fam.uses->parked_hand + 1) % kParkedMax;
+    if (fam.uses->parked[at].users == 0) return at;
   }
   return PSTN_NONE;
 }
@@ -98,15 +86,15 @@ uint32_t Park(Family& fam, int file, uint32_t entry) {
   if (!is_file) high = sys::DupHigh(fam.stack_fd);
   uint32_t at;
   {
-    Guard g(parked_lock);
-    at = FreeParked();
+    Guard g(fam.uses->parked_lock);
+    at = FreeParked(fam);
     if (at != PSTN_NONE && !RefEntry(fam, entry)) at = PSTN_NONE;
     if (at != PSTN_NONE) {
-      StoreRelaxed(parked[at].number, high < 0 ? -1 : high);
-      parked[at].is_file = is_file;
-      StoreRelaxed(parked[at].entry, entry);
-      parked[at].users = 1;
-      if (at >= parked_hw) parked_hw = at + 1;
+      StoreRelaxed(fam.uses->parked[at].number, high < 0 ? -1 : high);
+      fam.uses->parked[at].is_file = is_file;
+      StoreRelaxed(fam.uses->parked[at].entry, entry);
+      fam.uses->parked[at].users = 1;
+      if (at >= fam.uses->parked_hw) fam.uses->parked_hw = at + 1;
     }
   }
   if (high < 0) return at;
@@ -115,7 +103,7 @@ uint32_t Park(Family& fam, int file, uint32_t entry) {
     return PSTN_NONE;
   }
   SetSharedFd(fam, high, entry);
-  MarkPrivate(high, PSTN_FD_INTERNAL);
+  MarkPrivate(fam, high, PSTN_FD_INTERNAL);
   return at;
 }
 
@@ -124,16 +112,10 @@ int FileOf(const Parked& p) { return p.is_file ? LoadRelaxed(p.number) : -1; }
 
 // ---------------------------------------------------------------- records
 
-constexpr uint32_t kChunk = 128, kChunks = 8192;
-ThreadUses first_chunk[kChunk];
-ThreadUses* chunks[kChunks] = {first_chunk};  // (a)
-uint32_t records;                             // (a) that were ever in use
-pthread_key_t thread_key;
-bool has_key;
-
-ThreadUses* Record(uint32_t i) {
-  ThreadUses* chunk = LoadAcquire(chunks[i / kChunk]);
-  return chunk != nullptr ? &chunk[i % kChunk] : nullptr;
+ThreadUses* Record(Family& fam, uint32_t i) {
+  if (i < kUsesChunk) return &fam.uses->first[i];
+  ThreadUses* chunk = LoadAcquire(fam.uses->chunks[i / kUsesChunk]);
+  return chunk != nullptr ? &chunk[i % kUsesChunk] : nullptr;
 }
 
 bool TakeRecord(ThreadUses& t, uint32_t self) {
@@ -148,11 +130,12 @@ void* MapPrivate(size_t bytes) {
 }
 
 // One more chunk. False: no memory.
-bool Grow(uint32_t chunk) {
-  auto* fresh = static_cast<ThreadUses*>(MapPrivate(sizeof(ThreadUses) * kChunk));
+bool Grow(Family& fam, uint32_t chunk) {
+  auto* fresh = static_cast<ThreadUses*>(MapPrivate(sizeof(ThreadUses) * kUsesChunk));
   if (fresh == nullptr) return false;
   ThreadUses* none = nullptr;
-  if (!CompareExchange(chunks[chunk], none, fresh)) sys::Unmap(fresh, sizeof(ThreadUses) * kChunk);
+  if (!CompareExchange(fam.uses->chunks[chunk], none, fresh))
+    sys::Unmap(fresh, sizeof(ThreadUses) * kUsesChunk);
   return true;
 }
 
@@ -209,30 +192,42 @@ bool TakeFromDead(Family& fam, ThreadUses& t, uint32_t self) {
 ThreadUses* Keep(Family& fam, ThreadUses* t) {
   t->fam = &fam;
   t_uses = t;
-  if (has_key) (void)pthread_setspecific(thread_key, t);
+  if (fam.uses->has_key) (void)pthread_setspecific(fam.uses->thread_key, t);
   return t;
 }
 
+// Null: there is no memory, or the thread is in a call of another family's.
 ThreadUses* Claim(Family& fam) {
   const uint32_t self = SelfTid();
-  const uint32_t n = LoadAcquire(records);
+  if (ThreadUses* other = t_uses; other != nullptr) {
+    if (other->depth != 0 || LoadRelaxed(other->many_count) != 0) return nullptr;
+    if (other->fam->uses->has_key) (void)pthread_setspecific(other->fam->uses->thread_key, nullptr);
+    t_uses = nullptr;
+    StoreRelease(other->tid, 0u);
+  }
+  const uint32_t n = LoadAcquire(fam.uses->records);
   for (uint32_t i = 0; i < n; i++) {
-    if (TakeRecord(*Record(i), self)) return Keep(fam, Record(i));
+    if (TakeRecord(*Record(fam, i), self)) return Keep(fam, Record(fam, i));
   }
-  if (n != 0 && n % kChunk == 0) {
+  if (n != 0 && n % kUsesChunk == 0) {
     for (uint32_t i = 0; i < n; i++) {
-      if (TakeFromDead(fam, *Record(i), self)) return Keep(fam, Record(i));
+      if (TakeFromDead(fam, *Record(fam, i), self)) return Keep(fam, Record(fam, i));
     }
   }
-  for (uint32_t i = n; i < kChunk * kChunks; i++) {
-    if (Record(i) == nullptr && !Grow(i / kChunk)) return nullptr;
-    if (!TakeRecord(*Record(i), self)) continue;
-    for (uint32_t seen = LoadRelaxed(records);
-         seen <= i && !CompareExchange(records, seen, i + 1);) {
+  for (uint32_t i = n; i < kUsesChunk * kUsesChunks; i++) {
+    if (Record(fam, i) == nullptr && !Grow(fam, i / kUsesChunk)) return nullptr;
+    if (!TakeRecord(*Record(fam, i), self)) continue;
+    for (uint32_t seen = LoadRelaxed(fam.uses->records);
+         seen <= i && !CompareExchange(fam.uses->records, seen, i + 1);) {
     }
-    return Keep(fam, Record(i));
+    return Keep(fam, Record(fam, i));
   }
   return nullptr;
+}
+
+// This thread's record, if its last calls were on this family's descriptors.
+ThreadUses* OwnUses(const Family& fam) {
+  return t_uses != nullptr && t_uses->fam == &fam ? t_uses : nullptr;
 }
 
 // On the stack that a handler has for itself, addresses say nothing of what was before.
@@ -257,32 +252,33 @@ void EachUse(ThreadUses& t, uint32_t entry, Fn fn) {
 }
 
 template <typename Fn>
-void EachUse(uint32_t entry, Fn fn) {
+void EachUse(Family& fam, uint32_t entry, Fn fn) {
   if (__libc_single_threaded != 0) {
-    if (t_uses != nullptr) EachUse(*t_uses, entry, fn);
+    if (ThreadUses* t = OwnUses(fam); t != nullptr) EachUse(*t, entry, fn);
     return;
   }
-  const uint32_t n = LoadAcquire(records);
-  for (uint32_t i = 0; i < n; i++) EachUse(*Record(i), entry, fn);
+  const uint32_t n = LoadAcquire(fam.uses->records);
+  for (uint32_t i = 0; i < n; i++) EachUse(*Record(fam, i), entry, fn);
 }
 
-bool IsParkedAs(uint32_t owed, uint32_t entry) {
-  Guard g(parked_lock);
-  return owed != 0 && parked[owed - 1].users != 0 && parked[owed - 1].entry == entry;
+bool IsParkedAs(Family& fam, uint32_t owed, uint32_t entry) {
+  Guard g(fam.uses->parked_lock);
+  return owed != 0 && fam.uses->parked[owed - 1].users != 0 &&
+         fam.uses->parked[owed - 1].entry == entry;
 }
 
 // Makes the use an owner of what is parked at `at`.
 void Give(Family& fam, uint32_t at, uint32_t entry, uint32_t& used, uint32_t& owed) {
-  AddUser(at);
+  AddUser(fam, at);
   uint32_t none = 0;
   while (!CompareExchange(owed, none, at + 1)) {
     // It has one since another number of the same object was closed; or it is over, and its thread
     // about to settle.
-    if (IsParkedAs(none, entry) || LoadAcquire(used) != entry) return DropUser(fam, at);
+    if (IsParkedAs(fam, none, entry) || LoadAcquire(used) != entry) return DropUser(fam, at);
     none = 0;
     CpuRelax();
   }
-  HeavyFence();  // [H2]
+  HeavyFence(fam);  // [H2]
   if (LoadAcquire(used) == entry) return;
   uint32_t given = at + 1;
   if (CompareExchange(owed, given, 0u)) DropUser(fam, at);
@@ -314,12 +310,12 @@ constexpr uint64_t kLookNs = 20'000, kPatienceNs = 100'000'000;
 
 // Until no other thread is about to ask the kernel by a number that it has not been given [H3].
 // True: one sleeps by it.
-bool AwaitKernel(uint32_t entry) {
+bool AwaitKernel(Family& fam, uint32_t entry) {
   if (__libc_single_threaded != 0) return false;
   bool sleeps = false;
-  const uint32_t n = LoadAcquire(records);
+  const uint32_t n = LoadAcquire(fam.uses->records);
   for (uint32_t i = 0; i < n; i++) {
-    ThreadUses& t = *Record(i);
+    ThreadUses& t = *Record(fam, i);
     if (&t == t_uses) continue;  // a handler: what it has interrupted asks again
     for (Use& u : t.at) {
       const uint64_t start = MonotonicNs();
@@ -335,19 +331,19 @@ bool AwaitKernel(uint32_t entry) {
 }  // namespace
 
 bool HandToUsers(Family& fam, int fd, uint32_t entry) {
-  HeavyFence();  // [H1]
+  HeavyFence(fam);  // [H1]
   bool used = false;
-  EachUse(entry, [&](uint32_t&, uint32_t&) { used = true; });
+  EachUse(fam, entry, [&](uint32_t&, uint32_t&) { used = true; });
   if (!used) return false;
   const uint32_t at = Park(fam, fd, entry);
   if (at == PSTN_NONE) return false;
-  EachUse(entry, [&](uint32_t& u, uint32_t& owed) { Give(fam, at, entry, u, owed); });
-  HeavyFence();  // [H3]
+  EachUse(fam, entry, [&](uint32_t& u, uint32_t& owed) { Give(fam, at, entry, u, owed); });
+  HeavyFence(fam);  // [H3]
   // The kernel's poll(), in which accept() and a receive of datagrams sleep, looks its numbers up
   // again when it wakes: they have to go on with ours.
   pstn_ep* ep =
       (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
-  if (AwaitKernel(entry) && ep != nullptr &&
+  if (AwaitKernel(fam, entry) && ep != nullptr &&
       (LoadRelaxed(ep->state) == PSTN_EP_LISTEN || IsDatagram(*ep)))
     PostEp(fam, *ep);
   DropUser(fam, at);
@@ -356,24 +352,24 @@ bool HandToUsers(Family& fam, int fd, uint32_t entry) {
 
 void HandLostToUsers(Family& fam, uint32_t entry) { (void)HandToUsers(fam, -1, entry); }
 
-void FenceWithoutKernel() {
-  StoreRelease(g_light_fences, 0u);
+void FenceWithoutKernel(Family& fam) {
+  StoreRelease(fam.light_fences, 0u);
   FullFence();
 }
 
-void UsesInit() {
-  has_key = pthread_key_create(&thread_key, ThreadGone) == 0;
-  StoreRelease(g_light_fences,
+void UsesInit(Family& fam) {
+  fam.uses->has_key = pthread_key_create(&fam.uses->thread_key, ThreadGone) == 0;
+  StoreRelease(fam.light_fences,
                Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 ? 1u : 0u);
 }
 
 void AbandonUses(Family& fam) {
-  if (t_uses != nullptr) EndAbove(fam, *t_uses, UINTPTR_MAX);
+  if (ThreadUses* t = OwnUses(fam); t != nullptr) EndAbove(fam, *t, UINTPTR_MAX);
 }
 
 // What lies on other stacks than the one that is jumped to is older, or over with what is above it.
 void AbandonBelow(Family& fam, uintptr_t target) {
-  ThreadUses* t = t_uses;
+  ThreadUses* t = OwnUses(fam);
   if (t == nullptr || (t->depth == 0 && LoadRelaxed(t->many_count) == 0)) return;
   stack_t ss = {};
   const bool other =
@@ -392,26 +388,26 @@ void AbandonBelow(Family& fam, uintptr_t target) {
   if (LoadRelaxed(t->many_count) != 0 && over(t->many_frame)) EndMany(fam, *t);
 }
 
-bool IsParkedHere(int number) {
-  Guard g(parked_lock);
-  for (uint32_t i = 0; i < parked_hw; i++) {
-    if (parked[i].users != 0 && parked[i].number == number) return true;
+bool IsParkedHere(Family& fam, int number) {
+  Guard g(fam.uses->parked_lock);
+  for (uint32_t i = 0; i < fam.uses->parked_hw; i++) {
+    if (fam.uses->parked[i].users != 0 && fam.uses->parked[i].number == number) return true;
   }
   return false;
 }
 
 void UsesForget(Family& fam) {
-  if (t_uses != nullptr) {
-    for (Use& u : t_uses->at) u.owed = 0;
-    for (uint32_t k = 0; k < t_uses->many_count; k++) t_uses->many[k].owed = 0;
+  if (ThreadUses* t = OwnUses(fam); t != nullptr) {
+    for (Use& u : t->at) u.owed = 0;
+    for (uint32_t k = 0; k < t->many_count; k++) t->many[k].owed = 0;
   }
   UsesAfterFork(fam);
 }
 
 void UsesAfterFork(Family& fam) {
-  for (uint32_t i = 0; i < parked_hw; i++) parked[i].users = 0;
-  for (uint32_t i = 0; i < records; i++) {
-    ThreadUses& t = *Record(i);
+  for (uint32_t i = 0; i < fam.uses->parked_hw; i++) fam.uses->parked[i].users = 0;
+  for (uint32_t i = 0; i < fam.uses->records; i++) {
+    ThreadUses& t = *Record(fam, i);
     t.many_lock.word = 0;
     if (&t != t_uses) {
       StoreRelaxed(t.tid, 0u);
@@ -422,22 +418,24 @@ void UsesAfterFork(Family& fam) {
     }
     StoreRelaxed(t.tid, SelfTid());
     for (const Use& u : t.at) {
-      if (u.owed != 0) parked[u.owed - 1].users++;
+      if (u.owed != 0) fam.uses->parked[u.owed - 1].users++;
     }
     for (uint32_t k = 0; k < t.many_count; k++) {
-      if (t.many[k].owed != 0) parked[t.many[k].owed - 1].users++;
+      if (t.many[k].owed != 0) fam.uses->parked[t.many[k].owed - 1].users++;
     }
   }
   // What has no number was not in the table that the child has a copy of.
-  for (uint32_t i = 0; i < parked_hw; i++) {
-    if (parked[i].users != 0 && parked[i].number < 0) (void)RefEntry(fam, parked[i].entry);
+  for (uint32_t i = 0; i < fam.uses->parked_hw; i++) {
+    if (fam.uses->parked[i].users != 0 && fam.uses->parked[i].number < 0)
+      (void)RefEntry(fam, fam.uses->parked[i].entry);
   }
 }
 
 // ---------------------------------------------------------------- Call
 
 ThreadUses* Call::Room(uintptr_t frame, const Call* beside) {
-  ThreadUses* t = t_uses != nullptr ? t_uses : Claim(fam_);
+  ThreadUses* t = OwnUses(fam_);
+  if (t == nullptr) t = Claim(fam_);
   const bool begun = beside != nullptr && beside->use_ != nullptr;
   if (t != nullptr && t->depth != 0 && !begun && t->at[t->depth - 1].frame <= frame &&
       !OnOtherStack())
@@ -448,16 +446,16 @@ ThreadUses* Call::Room(uintptr_t frame, const Call* beside) {
 }
 
 // What the number means when the other thread's dup2() is done.
-uint32_t AwaitReplaced(int fd) {
+uint32_t AwaitReplaced(Family& fam, int fd) {
   for (;;) {
-    const uint32_t now = FdEntry(fd);
+    const uint32_t now = FdEntry(fam, fd);
     if (!IsReplaced(now)) return now;
     sys::Nap(kLookNs);
   }
 }
-uint32_t AwaitUnclaimed(int fd) {
+uint32_t AwaitUnclaimed(Family& fam, int fd) {
   for (;;) {
-    const uint32_t now = AwaitReplaced(fd);
+    const uint32_t now = AwaitReplaced(fam, fd);
     if (now != kFdClosing) return now;
     sys::Nap(kLookNs);
   }
@@ -465,27 +463,29 @@ uint32_t AwaitUnclaimed(int fd) {
 
 void Call::Settle(Family& fam, Use& use) { SettleOwed(fam, use.owed); }
 
-static int NumberOwed(const uint32_t& to, uint32_t entry) {
+static int NumberOwed(Family& fam, const uint32_t& to, uint32_t entry) {
   const uint32_t owed = LoadAcquire(to);
-  if (owed == 0 || LoadRelaxed(parked[owed - 1].entry) != entry) return kOwesNothing;
-  return FileOf(parked[owed - 1]);
+  if (owed == 0 || LoadRelaxed(fam.uses->parked[owed - 1].entry) != entry) return kOwesNothing;
+  return FileOf(fam.uses->parked[owed - 1]);
 }
-int Call::ParkedNumber(const Use& use, uint32_t entry) { return NumberOwed(use.owed, entry); }
-int Call::PinnedNumber() const { return FileOf(parked[pin_ - 1]); }
+int Call::ParkedNumber(Family& fam, const Use& use, uint32_t entry) {
+  return NumberOwed(fam, use.owed, entry);
+}
+int Call::PinnedNumber() const { return FileOf(fam_.uses->parked[pin_ - 1]); }
 
 long Call::Pin() {
   if (pin_ != 0) return 0;
-  TableChange change;
+  TableChange change(fam_);
   const bool was_moved = moved();
   const uint32_t at = Park(fam_, fd(), entry_);
   if (at == PSTN_NONE) return -EMFILE;
-  if (LoadRelaxed(parked[at].number) < 0) {
+  if (LoadRelaxed(fam_.uses->parked[at].number) < 0) {
     DropUser(fam_, at);
     return -EMFILE;
   }
   // Whoever takes the number away changes its entry before the kernel hears of it: if it is still
   // there, what has been duplicated is what the number meant.
-  const bool right = was_moved || FdEntry(fd_) == entry_;
+  const bool right = was_moved || FdEntry(fam_, fd_) == entry_;
   if (!right) {
     DropUser(fam_, at);
     return -EBADF;
@@ -503,7 +503,8 @@ void Call::Unpin() {
 // ---------------------------------------------------------------- ManyCalls
 
 ManyUse* ManyCalls::Open(size_t n, uintptr_t frame) {
-  ThreadUses* t = t_uses != nullptr ? t_uses : Claim(fam_);
+  ThreadUses* t = OwnUses(fam_);
+  if (t == nullptr) t = Claim(fam_);
   if (t == nullptr || n > UINT32_MAX) return nullptr;
   if (LoadRelaxed(t->many_count) != 0 && t->many_frame <= frame && !OnOtherStack())
     EndMany(fam_, *t);
@@ -524,11 +525,11 @@ ManyUse* ManyCalls::Open(size_t n, uintptr_t frame) {
 
 void ManyCalls::Close() {
   open_ = false;
-  if (t_uses != nullptr) EndMany(fam_, *t_uses);
+  if (ThreadUses* t = OwnUses(fam_); t != nullptr) EndMany(fam_, *t);
 }
 
 int ManyCalls::parked(size_t i) const {
-  return open_ ? NumberOwed(t_uses->many[i].owed, t_uses->many[i].entry) : kOwesNothing;
+  return open_ ? NumberOwed(fam_, t_uses->many[i].owed, t_uses->many[i].entry) : kOwesNothing;
 }
 
 void ManyCalls::EndOne(Family& fam, ManyUse& one) {

@@ -23,40 +23,17 @@
 #pragma once
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "family/uses.h"
 
 namespace postern {
 
-struct Use {
-  uint32_t entry;   // (a) PSTN_FD_*: what is in use; 0: nothing
-  uint32_t owed;    // (a) 1 + its place among the parked, since another thread closed the number
-  uint32_t kernel;  // (a) it asks the kernel by number: see ByNumber
-  uintptr_t frame;  // the caller's: uses of functions that are over lie above
-};
-struct ManyUse {  // as above, for a poll() that sleeps
-  uint32_t entry, owed;
-};
-
-inline constexpr uint32_t kUses = 6;  // calls of one thread at a time: those of its handlers
-
-struct alignas(64) ThreadUses {
-  uint32_t tid;    // (a) 0: nobody's
-  uint32_t depth;  // of `at`, that are in use; the thread's own
-  Family* fam;     // whose calls they are
-  Use at[kUses];
-  // A poll() that sleeps. Under `many_lock`, as others read it.
-  ManyUse* many;
-  uintptr_t many_frame;
-  uint32_t many_room;
-  uint32_t many_count;  // (a)
-  pstn_lock many_lock;
-};
-static_assert(sizeof(ThreadUses) <= 256);
+// Of the family with whose descriptors this thread had to do last.
 extern constinit thread_local ThreadUses* t_uses __attribute__((tls_model("initial-exec")));
 
-// 1: membarrier() serves as the other half, so that a user's fence costs nothing.
-extern uint32_t g_light_fences;
-inline void LightFence() {
-  if (LoadRelaxed(g_light_fences) != 0) [[likely]] {
+// 1 in Family::light_fences: membarrier() serves as the other half, so that a user's fence costs
+// nothing.
+inline void LightFence(Family& fam) {
+  if (LoadRelaxed(fam.light_fences) != 0) [[likely]] {
     std::atomic_signal_fence(std::memory_order_seq_cst);
   } else {
     FullFence();
@@ -67,11 +44,11 @@ inline constexpr int kOwesNothing = -2;
 
 class Call {
  public:
-  Call(Family& fam, int fd) : fam_(fam), fd_(fd), entry_(FdMeans(fd)) {
+  Call(Family& fam, int fd) : fam_(fam), fd_(fd), entry_(FdMeans(fam, fd)) {
     if (IsObject(entry_)) Begin(__builtin_frame_address(0), nullptr);
   }
   // The second descriptor of one call.
-  Call(Family& fam, int fd, const Call& first) : fam_(fam), fd_(fd), entry_(FdMeans(fd)) {
+  Call(Family& fam, int fd, const Call& first) : fam_(fam), fd_(fd), entry_(FdMeans(fam, fd)) {
     if (IsObject(entry_)) Begin(__builtin_frame_address(0), &first);
   }
   // Without a number, on an endpoint to which the caller has a reference of its own.
@@ -100,7 +77,7 @@ class Call {
   void End() {
     if (use_ != nullptr) {
       StoreRelease(use_->entry, 0u);  // [H2]; after all that was done with the object
-      LightFence();
+      LightFence(fam_);
       t_uses->depth = static_cast<uint32_t>(use_ - t_uses->at);
       if (LoadRelaxed(use_->owed) != 0) [[unlikely]]
         Settle(fam_, *use_);
@@ -118,7 +95,7 @@ class Call {
   void Begin(void* caller, const Call* beside) {
     const auto frame = reinterpret_cast<uintptr_t>(caller);
     ThreadUses* t = t_uses;
-    if (t == nullptr || t->depth != 0) [[unlikely]] {
+    if (t == nullptr || t->depth != 0 || t->fam != &fam_) [[unlikely]] {
       t = Room(frame, beside);
       if (t == nullptr) return;
     }
@@ -131,14 +108,14 @@ class Call {
     use_ = &u;
     for (;;) {
       StoreRelaxed(u.entry, entry_);  // [H1]
-      LightFence();
-      uint32_t now = FdEntry(fd_);
+      LightFence(fam_);
+      uint32_t now = FdEntry(fam_, fd_);
       if (now == entry_) [[likely]]
         return;
       StoreRelease(u.entry, 0u);  // [H2]: it may have been given what the number meant
-      LightFence();
+      LightFence(fam_);
       if (LoadRelaxed(u.owed) != 0) Settle(fam_, u);
-      if (IsReplaced(now)) now = AwaitReplaced(fd_);
+      if (IsReplaced(now)) now = AwaitReplaced(fam_, fd_);
       entry_ = now;
       if (!IsObject(now)) return End();
     }
@@ -149,10 +126,10 @@ class Call {
   ThreadUses* Room(uintptr_t frame, const Call* beside);
   static void Settle(Family& fam, Use& use);
   int Parked() const {
-    return use_ != nullptr && LoadRelaxed(use_->owed) != 0 ? ParkedNumber(*use_, entry_)
+    return use_ != nullptr && LoadRelaxed(use_->owed) != 0 ? ParkedNumber(fam_, *use_, entry_)
                                                            : kOwesNothing;
   }
-  static int ParkedNumber(const Use& use, uint32_t entry);
+  static int ParkedNumber(Family& fam, const Use& use, uint32_t entry);
   int PinnedNumber() const;
   void Unpin();
 
@@ -174,7 +151,7 @@ class ByNumber {
   explicit ByNumber(const Call* call) : use_(call != nullptr ? call->use_ : nullptr) {  // or none
     if (use_ == nullptr) return;
     StoreRelaxed(use_->kernel, 1u);
-    LightFence();
+    LightFence(call->fam_);
   }
   ~ByNumber() {
     if (use_ != nullptr) StoreRelease(use_->kernel, 0u);
@@ -199,12 +176,12 @@ class ManyCalls {
     ManyUse* many = Open(n, reinterpret_cast<uintptr_t>(__builtin_frame_address(0)));
     if (many == nullptr) return false;
     for (size_t i = 0; i < n; i++) {
-      const uint32_t e = FdMeans(fd_at(i));
+      const uint32_t e = FdMeans(fam_, fd_at(i));
       StoreRelaxed(many[i].entry, (e & PSTN_FD_KIND) == PSTN_FD_EP ? e : 0u);  // [H1]
     }
-    LightFence();
+    LightFence(fam_);
     for (size_t i = 0; i < n; i++) {
-      if (many[i].entry != 0 && FdEntry(fd_at(i)) != many[i].entry) EndOne(fam_, many[i]);
+      if (many[i].entry != 0 && FdEntry(fam_, fd_at(i)) != many[i].entry) EndOne(fam_, many[i]);
     }
     return true;
   }
@@ -234,15 +211,15 @@ void HandLostToUsers(Family& fam, uint32_t entry);
 void AbandonUses(Family& fam);
 // The thread is about to jump (longjmp) to where its stack ends at `target`.
 void AbandonBelow(Family& fam, uintptr_t target);
-void UsesInit();
+void UsesInit(Family& fam);
 // In the child of a fork: other threads' are the parent's. True for numbers that this thread's
 // calls still use.
 void UsesAfterFork(Family& fam);
-bool IsParkedHere(int number);
+bool IsParkedHere(Family& fam, int number);
 // In a child that has no part in the stack.
 void UsesForget(Family& fam);
 // No more system calls than the program's own: users fence for themselves from now on.
-void FenceWithoutKernel();
+void FenceWithoutKernel(Family& fam);
 
 // A handler with SA_RESTART has run, and the call's number is not its own any more: as the
 // kernel's, the call begins anew, with whatever the number means by now.

@@ -38,16 +38,16 @@ long Cancellable(Family& fam, Call call, Undo undo) {
   return r;
 }
 
-// Makes `call()`, a sleep in the kernel that the bell of `waiter` ends, unless a handler has run
+// Makes `call()`, a sleep in the kernel that the bell of `at` ends, unless a handler has run
 // since `interrupts` was read. One that runs after that look rings the bell. (Blocking signals
 // meanwhile would do as well, but to unblock them takes a process's signals away from the thread
 // that the kernel has chosen; CPython's main thread then sleeps on.)
 template <typename Call>
-long SleepUnlessInterrupted(uint32_t interrupts, uint32_t waiter, Call call) {
-  t_sleep_waiter = waiter;
+long SleepUnlessInterrupted(uint32_t interrupts, const Sleeping& at, Call call) {
+  t_sleeping = &at;
   std::atomic_signal_fence(std::memory_order_seq_cst);
   long r = t_interrupts != interrupts ? -EINTR : call();
-  t_sleep_waiter = PSTN_NONE;
+  t_sleeping = nullptr;
   return r;
 }
 

@@ -245,12 +245,12 @@ void DropItemsOfEp(Family& fam, pstn_ep& ep) {
   }
 }
 
-int NumberOf(uint32_t set_idx, int epfd) {
+int NumberOf(Family& fam, uint32_t set_idx, int epfd) {
   const uint32_t entry = PSTN_FD_EPOLL | set_idx;
-  if (FdEntry(epfd) == entry) return epfd;
-  const int hw = static_cast<int>(LoadRelaxed(g_fd_hw));
+  if (FdEntry(fam, epfd) == entry) return epfd;
+  const int hw = static_cast<int>(LoadRelaxed(fam.fd_hw));
   for (int fd = 0; fd < hw; fd++) {
-    if (FdEntry(fd) == entry) return fd;
+    if (FdEntry(fam, fd) == entry) return fd;
   }
   return -1;
 }
@@ -265,12 +265,12 @@ bool HandOver(Family& fam, int epfd, uint32_t set_idx, pstn_ep& ep, int fd, uint
   const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
   SetGuard h(s, s.epolls[set_idx]);  // under which its number is closed (SockClose)
   if (StaysHere(s.items[idx])) return false;
-  if (FdEntry(epfd) != (PSTN_FD_EPOLL | set_idx)) return false;
+  if (FdEntry(fam, epfd) != (PSTN_FD_EPOLL | set_idx)) return false;
   const int registered = static_cast<int>(LoadRelaxed(s.items[idx].fd));
-  const bool same = FdEntry(registered) == entry;
+  const bool same = FdEntry(fam, registered) == entry;
   epoll_event ev = KernelEvent(s.items[idx]);
   MoveItem(fam, epfd, s.epolls[set_idx], ep, same ? registered : fd, idx, prev);
-  if (same && FdEntry(registered) != entry) {  // closed: that may have been another file
+  if (same && FdEntry(fam, registered) != entry) {  // closed: that may have been another file
     (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), registered, &ev);
     (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), fd, &ev);
   }
@@ -294,8 +294,8 @@ void MoveItemsToKernel(Family& fam, int fd, pstn_ep& ep) {
     const pstn_item& item = s.items[i];
     uint32_t next = LoadRelaxed(item.ep_next), set_idx = LoadRelaxed(item.epoll_idx);
     if (set_idx >= PSTN_EPOLLS) return;
-    const int epfd = NumberOf(set_idx, static_cast<int>(LoadRelaxed(item.epfd)));
-    const bool ours = FdEntry(static_cast<int>(LoadRelaxed(item.fd))) == entry ||
+    const int epfd = NumberOf(fam, set_idx, static_cast<int>(LoadRelaxed(item.epfd)));
+    const bool ours = FdEntry(fam, static_cast<int>(LoadRelaxed(item.fd))) == entry ||
                       LoadRelaxed(item.owner_slot) == fam.slot;
     if (epfd < 0 || !ours || !HandOver(fam, epfd, set_idx, ep, fd, i, prev)) prev = i;
     i = next;
@@ -314,9 +314,10 @@ void WatchListener(Family& fam, int fd, pstn_ep& ep) {
     pstn_epoll& set = s.epolls[item.epoll_idx];
     {
       SetGuard h(s, set);
-      int epfd = NumberOf(item.epoll_idx, static_cast<int>(item.epfd));
-      int item_fd =
-          FdEntry(static_cast<int>(item.fd)) == FdEntry(fd) ? static_cast<int>(item.fd) : fd;
+      int epfd = NumberOf(fam, item.epoll_idx, static_cast<int>(item.epfd));
+      int item_fd = FdEntry(fam, static_cast<int>(item.fd)) == FdEntry(fam, fd)
+                        ? static_cast<int>(item.fd)
+                        : fd;
       if ((item.flags & PSTN_IT_KERNEL) != 0 ||
           KernelAdd(epfd, item_fd, ListenerKernelEvents(item.events), set.magic | i) < 0)
         continue;
@@ -367,8 +368,8 @@ void DropEpoll(Family& fam, uint32_t idx) {
   pstn_epoll& set = s.epolls[idx];
   for (uint32_t guard = 0; guard < PSTN_ITEMS && DropFirstItem(fam, s, set, idx); guard++) {
   }
-  SetLocal& l = set_local[idx];
-  if (l.gen == set.gen && l.bell > 0) CloseInternal(l.bell);
+  SetLocal& l = fam.sets->local[idx];
+  if (l.gen == set.gen && l.bell > 0) CloseInternal(fam, l.bell);
   l = {};
   uint32_t w = set.waiter_idx;
   if (w < PSTN_WAITERS) {

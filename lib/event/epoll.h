@@ -25,14 +25,13 @@ long SockEpollWait(Family& fam, int epfd, epoll_event* out, int max, Deadline un
 long SockEpollFilter(Family& fam, int epfd, epoll_event* events, long count);
 // Sets in other sets: notes a registration that the kernel has taken; drops events that are over;
 // makes the kernel's fd of a set tell, by being readable, whether members of ours are ready.
-void SockEpollMade(int fd);                  // epoll_create gave this number, in a TableChange
-void SockEpollGone(int fd);                  // it is about to be closed, in a TableChange
-extern uint64_t g_epolls_made[kFdMax / 64];  // numbers that epoll_create gave: a hint
+void SockEpollMade(Family& fam, int fd);  // epoll_create gave this number, in a TableChange
+void SockEpollGone(Family& fam, int fd);  // it is about to be closed, in a TableChange
 // Might `fd` be a set itself? If not, SockEpollNest has nothing to do.
-inline bool MayBeSet(int fd) {
+inline bool MayBeSet(Family& fam, int fd) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return false;
-  return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL ||
-         (LoadRelaxed(g_epolls_made[fd / 64]) >> (fd & 63) & 1u) != 0;
+  return (FdEntry(fam, fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL ||
+         (LoadRelaxed(fam.epolls_made[fd / 64]) >> (fd & 63) & 1u) != 0;
 }
 // Closes a kernel's set. -EAGAIN: it has become ours, or something else.
 long SockEpollClose(Family& fam, int fd);

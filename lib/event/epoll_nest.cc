@@ -19,22 +19,9 @@
 
 namespace postern {
 
-PSTN_LOCK_WHOLE(nested_lock);
-uint32_t nested_count;
-uint64_t g_epolls_made[kFdMax / 64];
-
 namespace {
 
-uint32_t epolls_hw;  // no bit of g_epolls_made was ever set in a word from here on
-
-// Sets that are members of another set of this process. Few programs have any.
-constexpr uint32_t kNestedMax = 64;
-struct Nested {
-  int outer, inner;
-  uint32_t idx;   // of the inner set
-  uint64_t data;  // of the registration
-};
-Nested nested[kNestedMax];
+PSTN_LOCK_ENTRY(nested_lock, fam.sets->nested_lock, nullptr);
 
 // `moved`: an endpoint was met that has become the kernel's.
 bool AnyOnList(Family& fam, pstn_epoll& set, bool* moved) {
@@ -70,7 +57,7 @@ bool AnyReady(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
 
 bool Rearm(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   if (EnsureBell(fam, epfd, set, idx) < 0) return false;
-  SetLocal& l = set_local[idx];
+  SetLocal& l = fam.sets->local[idx];
   StoreRelaxed(l.watched, 1u);
   if (l.bell > 0) DrainBell(l.bell);
   MarkWaiter(fam, set.waiter_idx, PSTN_EV_USED | (set.listeners != 0 ? PSTN_EV_SYN : 0u));
@@ -86,11 +73,11 @@ namespace {
 constexpr int kDeepest = 5;  // as the kernel's EP_MAX_NESTS: it has refused what is deeper
 
 // The n-th set that is a member of `outer`. False: there are no more.
-bool MemberSet(int outer, uint32_t n, Nested& out) {
-  Guard g(nested_lock);
-  for (uint32_t i = 0; i < nested_count; i++) {
-    if (nested[i].outer != outer || n-- != 0) continue;
-    out = nested[i];
+bool MemberSet(Family& fam, int outer, uint32_t n, Nested& out) {
+  Guard g(fam.sets->nested_lock);
+  for (uint32_t i = 0; i < fam.sets->nested_count; i++) {
+    if (fam.sets->nested[i].outer != outer || n-- != 0) continue;
+    out = fam.sets->nested[i];
     return true;
   }
   return false;
@@ -104,7 +91,7 @@ bool StillReady(Family& fam, const Nested& n, int depth = 0) {
   pstn_epoll* set = SetOf(fam, call, &idx);
   if (set == nullptr || idx != n.idx || AnyReady(fam, n.inner, *set, idx)) return true;
   Nested member;
-  for (uint32_t i = 0; depth < kDeepest && MemberSet(n.inner, i, member); i++)
+  for (uint32_t i = 0; depth < kDeepest && MemberSet(fam, n.inner, i, member); i++)
     (void)StillReady(fam, member, depth + 1);
   const ByNumber asks(call);
   (void)Rearm(fam, call.fd(), *set, idx);
@@ -114,37 +101,40 @@ bool StillReady(Family& fam, const Nested& n, int depth = 0) {
 
 }  // namespace
 
-void SockEpollMade(int fd) {
+void SockEpollMade(Family& fam, int fd) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
   const uint32_t word = static_cast<uint32_t>(fd) / 64;
-  FetchOr(g_epolls_made[word], 1ull << (fd & 63));
-  for (uint32_t hw = LoadRelaxed(epolls_hw);
-       hw <= word && !CompareExchange(epolls_hw, hw, word + 1);) {
+  FetchOr(fam.epolls_made[word], 1ull << (fd & 63));
+  for (uint32_t hw = LoadRelaxed(fam.sets->made_hw);
+       hw <= word && !CompareExchange(fam.sets->made_hw, hw, word + 1);) {
   }
-  if (LoadRelaxed(nested_count) == 0) return;
-  Guard g(nested_lock);  // what the number was before
-  for (uint32_t i = 0; i < nested_count;) {
-    if (nested[i].outer == fd || nested[i].inner == fd) {
-      nested[i] = nested[--nested_count];
+  if (LoadRelaxed(fam.sets->nested_count) == 0) return;
+  Guard g(fam.sets->nested_lock);  // what the number was before
+  for (uint32_t i = 0; i < fam.sets->nested_count;) {
+    if (fam.sets->nested[i].outer == fd || fam.sets->nested[i].inner == fd) {
+      fam.sets->nested[i] = fam.sets->nested[--fam.sets->nested_count];
     } else {
       i++;
     }
   }
 }
 
-void SockEpollGone(int fd) { FetchAnd(g_epolls_made[fd / 64], ~(1ull << (fd & 63))); }
+void SockEpollGone(Family& fam, int fd) {
+  FetchAnd(fam.epolls_made[fd / 64], ~(1ull << (fd & 63)));
+}
 
 // A set that a child shares has to be ours before the fork: made ours by one of the two later, its
 // doorbell would be news of nobody's to the other. In a TableFreeze: no other thread makes a set or
 // closes one. Half of the waiters are left to those who need them for certain.
 void AdoptBeforeFork(Family& fam) {
   const uint32_t& waiters = Stack(fam).hdr.waiters.used;
-  for (uint32_t w = 0, end = LoadRelaxed(epolls_hw); w < end; w++) {
-    for (uint64_t bits = LoadRelaxed(g_epolls_made[w]); bits != 0; bits &= bits - 1) {
+  for (uint32_t w = 0, end = LoadRelaxed(fam.sets->made_hw); w < end; w++) {
+    for (uint64_t bits = LoadRelaxed(fam.epolls_made[w]); bits != 0; bits &= bits - 1) {
       const int fd = static_cast<int>(w * 64) + __builtin_ctzll(bits);
-      if (FdEntry(fd) != 0 || LoadRelaxed(waiters) > PSTN_WAITERS / 2) continue;
+      if (FdEntry(fam, fd) != 0 || LoadRelaxed(waiters) > PSTN_WAITERS / 2) continue;
       const long r = Adopt(fam, fd);
-      if (r < 0 && r != -ENOSPC) FetchAnd(g_epolls_made[w], ~(bits & -bits));  // closed long since
+      if (r < 0 && r != -ENOSPC)
+        FetchAnd(fam.epolls_made[w], ~(bits & -bits));  // closed long since
     }
   }
 }
@@ -154,33 +144,37 @@ namespace {
 // A set with nothing of ours in it, yet: that can change, and the outer one must hear of it then.
 void AdoptInner(Family& fam, int inner) {
   uint64_t bit = 1ull << (inner & 63);
-  if (static_cast<uint32_t>(inner) >= kFdMax || (LoadRelaxed(g_epolls_made[inner / 64]) & bit) == 0)
+  if (static_cast<uint32_t>(inner) >= kFdMax ||
+      (LoadRelaxed(fam.epolls_made[inner / 64]) & bit) == 0)
     return;
-  FetchAnd(g_epolls_made[inner / 64], ~bit);
+  FetchAnd(fam.epolls_made[inner / 64], ~bit);
   if (fam.enabled && EnsureStack(fam)) (void)Adopt(fam, inner);
 }
 
 }  // namespace
 
 void SockEpollNest(Family& fam, int outer, int op, int inner, const epoll_event* ev) {
-  if (op == EPOLL_CTL_ADD && (FdMeans(inner) & PSTN_FD_KIND) != PSTN_FD_EPOLL)
+  if (op == EPOLL_CTL_ADD && (FdMeans(fam, inner) & PSTN_FD_KIND) != PSTN_FD_EPOLL)
     AdoptInner(fam, inner);
   const Call call(fam, inner);
   uint32_t idx;
   pstn_epoll* set = SetOf(fam, call, &idx);
   if (set == nullptr) return;
   {
-    Guard g(nested_lock);
+    Guard g(fam.sets->nested_lock);
     uint32_t i = 0;
-    while (i < nested_count && (nested[i].outer != outer || nested[i].idx != idx)) i++;
+    while (i < fam.sets->nested_count &&
+           (fam.sets->nested[i].outer != outer || fam.sets->nested[i].idx != idx))
+      i++;
     if (op == EPOLL_CTL_DEL) {
-      if (i < nested_count) nested[i] = nested[--nested_count];
+      if (i < fam.sets->nested_count)
+        fam.sets->nested[i] = fam.sets->nested[--fam.sets->nested_count];
       return;
     }
     if (ev == nullptr || i == kNestedMax)
       return;  // not in the table: an event may then be one too many
-    nested[i] = {outer, inner, idx, ev->data.u64};
-    if (i == nested_count) StoreRelease(nested_count, i + 1);
+    fam.sets->nested[i] = {outer, inner, idx, ev->data.u64};
+    if (i == fam.sets->nested_count) StoreRelease(fam.sets->nested_count, i + 1);
   }
   const ByNumber asks(call);
   (void)Rearm(fam, call.fd(), *set, idx);
@@ -191,9 +185,10 @@ long DropStale(Family& fam, int epfd, epoll_event* events, long count) {
   for (long i = 0; i < count; i++) {
     Nested found = {-1, -1, 0, 0};
     {
-      Guard g(nested_lock);
-      for (uint32_t k = 0; k < nested_count; k++) {
-        if (nested[k].outer == epfd && nested[k].data == events[i].data.u64) found = nested[k];
+      Guard g(fam.sets->nested_lock);
+      for (uint32_t k = 0; k < fam.sets->nested_count; k++) {
+        if (fam.sets->nested[k].outer == epfd && fam.sets->nested[k].data == events[i].data.u64)
+          found = fam.sets->nested[k];
       }
     }
     if (found.inner < 0 || StillReady(fam, found)) events[kept++] = events[i];
@@ -208,7 +203,7 @@ long SockEpollFilter(Family& fam, int epfd, epoll_event* events, long count) {
   for (long i = 0; i < count; i++) {
     if ((events[i].data.u64 & kMagicMask) != magic) events[kept++] = events[i];
   }
-  return LoadRelaxed(nested_count) != 0 ? DropStale(fam, epfd, events, kept) : kept;
+  return LoadRelaxed(fam.sets->nested_count) != 0 ? DropStale(fam, epfd, events, kept) : kept;
 }
 
 void SockEpollWatch(Family& fam, int epfd) {

@@ -15,8 +15,6 @@
 
 namespace postern {
 
-SetLocal set_local[PSTN_EPOLLS];
-
 namespace {
 
 // What may be half made is a bell: the child has its number and no entry for it, until it ends.
@@ -24,7 +22,7 @@ void RenewSets(Family&) {}
 
 }  // namespace
 
-PSTN_LOCK_RENEWED(adopt_lock, RenewSets);
+PSTN_LOCK_ENTRY(adopt_lock, fam.sets->adopt_lock, RenewSets);
 
 long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data) {
   epoll_event ev = {};
@@ -37,10 +35,10 @@ namespace {
 
 // What a set before it has left is closed: its bell has no use. Needs adopt_lock: two threads that
 // see the old one would close the number twice.
-SetLocal& RenewLocal(const pstn_epoll& set, uint32_t idx) {
-  SetLocal& l = set_local[idx];
+SetLocal& RenewLocal(Family& fam, const pstn_epoll& set, uint32_t idx) {
+  SetLocal& l = fam.sets->local[idx];
   if (l.gen == set.gen) return l;
-  if (l.bell > 0) CloseInternal(l.bell);
+  if (l.bell > 0) CloseInternal(fam, l.bell);
   l = {};
   StoreRelease(l.gen, set.gen);
   return l;
@@ -48,11 +46,11 @@ SetLocal& RenewLocal(const pstn_epoll& set, uint32_t idx) {
 
 }  // namespace
 
-SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx) {
-  SetLocal& l = set_local[idx];
+SetLocal& LocalOf(Family& fam, const pstn_epoll& set, uint32_t idx) {
+  SetLocal& l = fam.sets->local[idx];
   if (LoadAcquire(l.gen) == set.gen) return l;
-  Guard g(adopt_lock);
-  return RenewLocal(set, idx);
+  Guard g(fam.sets->adopt_lock);
+  return RenewLocal(fam, set, idx);
 }
 
 namespace {
@@ -61,11 +59,11 @@ namespace {
 void AdoptDups(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   bool may_ask = true;
   EachOpen([&](int fd) {
-    if (!may_ask || fd == epfd || FdEntry(fd) != 0) return;
+    if (!may_ask || fd == epfd || FdEntry(fam, fd) != 0) return;
     long r = sys::Call(SYS_kcmp, sys::Pid(), sys::Pid(), 0L /* KCMP_FILE */, static_cast<long>(fd),
                        static_cast<long>(epfd));
     may_ask = r != -EPERM && r != -ENOSYS;
-    if (r != 0 || !ClaimFd(fd, 0, kFdReplaced)) return;
+    if (r != 0 || !ClaimFd(fam, fd, 0, kFdReplaced)) return;
     // It may have become another file before it was claimed.
     r = sys::Call(SYS_kcmp, sys::Pid(), sys::Pid(), 0L, static_cast<long>(fd),
                   static_cast<long>(epfd));
@@ -111,7 +109,7 @@ long MakeSet(Family& fam, int epfd) {
   StoreRelease(set.waiter_idx, bed.waiter);
   StoreRelease(set.state, 1u);
   MarkWaiter(fam, bed.waiter, PSTN_EV_USED);
-  RenewLocal(set, i).bell = bed.bell;
+  RenewLocal(fam, set, i).bell = bed.bell;
   return static_cast<long>(PSTN_FD_EPOLL | i);
 }
 
@@ -123,14 +121,14 @@ long MakeSet(Family& fam, int epfd) {
 long Adopt(Family& fam, int epfd) {
   if (epfd < 0) return -EBADF;
   if (static_cast<uint32_t>(epfd) >= kFdMax) return -ENOSPC;  // no number that we keep a table of
-  TableChange change;
-  Guard g(adopt_lock);
-  const uint32_t e = AwaitUnclaimed(epfd);
+  TableChange change(fam);
+  Guard g(fam.sets->adopt_lock);
+  const uint32_t e = AwaitUnclaimed(fam, epfd);
   if (e != 0) return (e & PSTN_FD_KIND) == PSTN_FD_EPOLL ? 0 : -EINVAL;  // another thread was first
-  if (!ClaimFd(epfd, 0, kFdReplaced)) return 0;
+  if (!ClaimFd(fam, epfd, 0, kFdReplaced)) return 0;
   const long made = MakeSet(fam, epfd);
   if (made < 0) {
-    MarkPrivate(epfd, 0);
+    MarkPrivate(fam, epfd, 0);
     return made;
   }
   pstn_stack& s = Stack(fam);
@@ -144,10 +142,10 @@ long Adopt(Family& fam, int epfd) {
 
 // Under the lock of those that make a kernel's set ours: what they have found open stays so.
 long SockEpollClose(Family& fam, int fd) {
-  TableChange change;
-  Guard g(adopt_lock);
-  if (!ClaimFd(fd, 0, kFdReplaced)) return -EAGAIN;
-  SockEpollGone(fd);
+  TableChange change(fam);
+  Guard g(fam.sets->adopt_lock);
+  if (!ClaimFd(fam, fd, 0, kFdReplaced)) return -EAGAIN;
+  SockEpollGone(fam, fd);
   return CloseClaimed(fam, fd);
 }
 
@@ -177,11 +175,11 @@ void WatchLine(Family& fam, int epfd, const pstn_epoll& set, SetLocal& l) {
 
 // A set that this process has from the image before it needs a bell anew.
 long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
-  SetLocal& l = LocalOf(set, idx);
+  SetLocal& l = LocalOf(fam, set, idx);
   if (l.bell == 0) {
-    Guard g(adopt_lock);
+    Guard g(fam.sets->adopt_lock);
     if (l.bell != 0) return 0;  // another thread has it just made
-    int fd = MoveHigh(NewBell(fam, set.waiter_idx));
+    int fd = MoveHigh(fam, NewBell(fam, set.waiter_idx));
     // EADDRINUSE: another process that shares the set has it; it is in the kernel's set already.
     if (fd == -EADDRINUSE) {
       l.bell = -1;
@@ -190,7 +188,7 @@ long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
     } else {
       long r = KernelAdd(epfd, fd, EPOLLIN, set.magic | kTagBell);
       if (r < 0) {
-        CloseInternal(fd);
+        CloseInternal(fam, fd);
         return r;
       }
       l.bell = fd;
@@ -203,8 +201,8 @@ long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
 void SockEpollLineLost(Family& fam, uint32_t line, int fd) {
   FullFence();  // [F1] against WatchLine
   for (uint32_t i = 0; i < PSTN_EPOLLS && i < LoadRelaxed(Stack(fam).hdr.epolls.hw); i++) {
-    if (!CompareExchange(set_local[i].control, line, 0u)) continue;
-    const int epfd = NumberOf(i, -1);
+    if (!CompareExchange(fam.sets->local[i].control, line, 0u)) continue;
+    const int epfd = NumberOf(fam, i, -1);
     if (epfd >= 0) KernelDel(epfd, fd);
   }
 }

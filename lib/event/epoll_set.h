@@ -32,9 +32,22 @@ struct SetLocal {
   uint32_t watched;  // 1: the set itself is in another set, or was polled: see Rearm
   First first;
 };
-extern SetLocal set_local[PSTN_EPOLLS];
-extern constinit pstn_lock adopt_lock, nested_lock;
-extern uint32_t nested_count;  // sets that are members of others, under nested_lock
+
+// Sets that are members of another set of this process. Few programs have any.
+inline constexpr uint32_t kNestedMax = 64;
+struct Nested {
+  int outer, inner;
+  uint32_t idx;   // of the inner set
+  uint64_t data;  // of the registration
+};
+
+struct Sets {
+  pstn_lock adopt_lock, nested_lock;
+  uint32_t nested_count;  // under nested_lock
+  Nested nested[kNestedMax];
+  SetLocal local[PSTN_EPOLLS];  // by the set's index
+  uint32_t made_hw;             // (a) no bit of epolls_made was ever set in a word from here on
+};
 
 inline pstn_epoll* SetOf(Family& fam, const Call& call, uint32_t* idx) {
   const uint32_t e = call.entry();
@@ -44,10 +57,10 @@ inline pstn_epoll* SetOf(Family& fam, const Call& call, uint32_t* idx) {
 }
 
 // A number of this process that means the set, if possible `epfd`; -1: none.
-int NumberOf(uint32_t set_idx, int epfd);
+int NumberOf(Family& fam, uint32_t set_idx, int epfd);
 long KernelAdd(int epfd, int fd, uint32_t events, uint64_t data);
 // This process's part of a set.
-SetLocal& LocalOf(const pstn_epoll& set, uint32_t idx);
+SetLocal& LocalOf(Family& fam, const pstn_epoll& set, uint32_t idx);
 // Makes the object of a kernel epoll fd at its first accelerated member. 0 or -errno.
 long Adopt(Family& fam, int epfd);
 // A set that this process has from the image before it needs a bell anew.

@@ -76,7 +76,7 @@ int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved
 long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out,
                   int max, const Deadline& until, bool sleep, const sigset_t* mask,
                   uint32_t interrupts) {
-  SetLocal& local = set_local[idx];
+  SetLocal& local = fam.sets->local[idx];
   const ByNumber asks(call);
   const int epfd = call.fd();
   epoll_event got[kKernelBatch];
@@ -92,7 +92,10 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
       return n == -ENOSYS ? sys::Call(SYS_epoll_pwait, epfd, &got[0], batch, ms, mask, 8L) : n;
     };
     r = Cancellable(
-        fam, [&] { return SleepUnlessInterrupted(interrupts, set.waiter_idx, wait); },
+        fam,
+        [&] {
+          return SleepUnlessInterrupted(interrupts, {fam, set.waiter_idx}, wait);
+        },
         [&] {
           AnnounceSleep(fam, set.waiter_idx, FetchSub(set.sleepers, 1u) != 1);
           SpreadPosts(fam);
@@ -102,7 +105,7 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
   }
   local.kernel_look_ns = MonotonicNs();
   if (r <= 0) return r;
-  if (LoadRelaxed(nested_count) != 0) r = DropStale(fam, epfd, &got[0], r);
+  if (LoadRelaxed(fam.sets->nested_count) != 0) r = DropStale(fam, epfd, &got[0], r);
   int n = 0;
   for (long i = 0; i < r; i++) {
     if ((got[i].data.u64 & kMagicMask) != set.magic) {
@@ -143,7 +146,7 @@ pstn_ep* MovedMember(Family& fam, pstn_epoll& set, int* fd) {
     pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
     if (ep == nullptr || !IsKernels(*ep) || StaysHere(s.items[i])) continue;
     *fd = static_cast<int>(s.items[i].fd);
-    if (FdEntry(*fd) == (PSTN_FD_EP | EpIdx(s, *ep))) return ep;
+    if (FdEntry(fam, *fd) == (PSTN_FD_EP | EpIdx(s, *ep))) return ep;
   }
   return nullptr;
 }
@@ -170,7 +173,7 @@ int LookAtOurs(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epo
     SetGuard g(Stack(fam), set);
     n = Harvest(fam, set, out, max, &moved);
   }
-  if (n != 0) set_local[idx].ours_ns = MonotonicNs();
+  if (n != 0) fam.sets->local[idx].ours_ns = MonotonicNs();
   if (moved) {
     const ByNumber asks(call);
     MoveMembers(fam, call.fd(), set, idx);
@@ -181,7 +184,7 @@ int LookAtOurs(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epo
 // One look at both halves. More than 0: that many events.
 long LookOnce(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out,
               int max, bool ask_kernel) {
-  SetLocal& local = set_local[idx];
+  SetLocal& local = fam.sets->local[idx];
   // When one half fills `out`, the other half is first the next time. Else the kernel's is where it
   // may tell of listeners, which are ours.
   bool kernel_first =
@@ -225,7 +228,7 @@ long Sleep(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_e
     if (listens && LoadRelaxed(fam.ctl_fd) < 0 && until.left_ns() > kDaemonRetryNs)
       until = Deadline::AfterNs(kDaemonRetryNs);
     const WireSleep wire(fam);
-    r = LookAtKernel(fam, call, set, idx, out, max, SleepUntil(until), true, mask, interrupts);
+    r = LookAtKernel(fam, call, set, idx, out, max, SleepUntil(fam, until), true, mask, interrupts);
     if (listens && LoadRelaxed(fam.ctl_fd) < 0) CtlReconnect(fam);
   }
   AnnounceSleep(fam, w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
@@ -251,7 +254,7 @@ namespace {
 
 long WaitOnSet(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out,
                int max, Deadline until, const sigset_t* mask) {
-  SetLocal& local = LocalOf(set, idx);
+  SetLocal& local = LocalOf(fam, set, idx);
   const uint64_t kernel_ns = static_cast<uint64_t>(fam.opt.epoll_kernel_usec) * 1000u;
   const uint32_t interrupts = t_interrupts;
   long n = 0;
@@ -315,7 +318,7 @@ long SockEpollWait(Family& fam, int epfd, epoll_event* out, int max, Deadline un
   if (BadPointer(out)) return -EFAULT;
   const long n = WireEvents(fam, WaitOnSet(fam, call, *set, idx, out, max, until, mask));
   WakeOthers(fam, *set);
-  if (LoadRelaxed(set_local[idx].watched) != 0) {
+  if (LoadRelaxed(fam.sets->local[idx].watched) != 0) {
     const ByNumber asks(call);
     (void)Rearm(fam, call.fd(), *set, idx);
   }

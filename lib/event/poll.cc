@@ -55,8 +55,8 @@ struct KernelSet {
   // Null: there is none, or the number alone counts (LookByNumber).
   pstn_ep* Left(size_t i, int fd) const {
     const uint32_t e = calls.entry(i);
-    return e == 0 || by_number || AwaitUnclaimed(fd) == e ? nullptr
-                                                          : EpAt(Stack(fam), e & PSTN_FD_IDX);
+    return e == 0 || by_number || AwaitUnclaimed(fam, fd) == e ? nullptr
+                                                               : EpAt(Stack(fam), e & PSTN_FD_IDX);
   }
   bool AnyLeft(const pollfd* all, size_t n) const {
     for (size_t i = 0; i < n; i++) {
@@ -89,7 +89,7 @@ struct KernelSet {
   ~KernelSet() { Release(); }
 };
 
-bool IsSetFd(int fd) { return (FdMeans(fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
+bool IsSetFd(Family& fam, int fd) { return (FdMeans(fam, fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
 
 // Closed, for the program.
 bool IsHidden(const Call& call) { return (call.entry() & PSTN_FD_KIND) == PSTN_FD_CACHED; }
@@ -122,7 +122,7 @@ bool KernelSet::Fill(pollfd* all, size_t n) {
     if (datagrams) kVerbs.datagram_touch(fam, *ep);
     const bool hidden = left == nullptr && IsHidden(call);
     if (fd < 0 || (ep != nullptr && !listens && !datagrams) || hidden) continue;
-    sets = sets || IsSetFd(fd);
+    sets = sets || IsSetFd(fam, fd);
     fds[count] = {fd, all[i].events, 0};
     at[count++] = static_cast<uint32_t>(i);
   }
@@ -170,7 +170,7 @@ long LookOnce(Family& fam, pollfd* fds, size_t n, KernelSet& k, bool ask_kernel)
   }
   if (k.count == 0 || !ask_kernel) return ready;
   for (size_t i = 0; k.sets && i < k.count; i++) {
-    if (IsSetFd(k.fds[i].fd)) SockEpollWatch(fam, k.fds[i].fd);
+    if (IsSetFd(fam, k.fds[i].fd)) SockEpollWatch(fam, k.fds[i].fd);
   }
   const ByNumber asks(k.held);
   k.Renumber();
@@ -178,7 +178,7 @@ long LookOnce(Family& fam, pollfd* fds, size_t n, KernelSet& k, bool ask_kernel)
   if (r < 0) return ready != 0 ? ready : r;
   for (size_t i = 0; i < k.count && r > 0; i++) {
     if (k.fds[i].revents == 0) continue;
-    if (k.sets && IsSetFd(k.fds[i].fd) && !StillReadable(fam, k.fds[i])) {
+    if (k.sets && IsSetFd(fam, k.fds[i].fd) && !StillReadable(fam, k.fds[i])) {
       r--;
       continue;
     }
@@ -263,7 +263,7 @@ long Sleep(Family& fam, const Bed& bed, pollfd* fds, size_t n, KernelSet& k, boo
     // A listener also hears from posternd: a first contact, or that it has to be reached again.
     k.fds[k.count + 1] = {LoadRelaxed(fam.ctl_fd), POLLIN, 0};
     bool retry = listeners && LoadRelaxed(fam.ctl_fd) < 0;
-    const Deadline sleep = SleepUntil(until);
+    const Deadline sleep = SleepUntil(fam, until);
     timespec left = sleep.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
     const WireSleep wire(fam);
     const ByNumber asks(k.held);
@@ -271,7 +271,7 @@ long Sleep(Family& fam, const Bed& bed, pollfd* fds, size_t n, KernelSet& k, boo
     r = Cancellable(
         fam,
         [&] {
-          return SleepUnlessInterrupted(interrupts, bed.waiter, [&] {
+          return SleepUnlessInterrupted(interrupts, {fam, bed.waiter}, [&] {
             return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u),
                              sleep.never() && !retry ? nullptr : &left, mask, 8L);
           });
@@ -285,9 +285,6 @@ long Sleep(Family& fam, const Bed& bed, pollfd* fds, size_t n, KernelSet& k, boo
   return r < 0 ? r : 0;
 }
 
-// So many threads of this process nap, and at a fork those of its parent: together they look some
-// five thousand times a second, whether they are one or hundreds.
-uint32_t nappers = 0;  // (a)
 constexpr uint64_t kNapOfEachNs = 200'000, kLongestNapNs = 50'000'000;
 
 // The stack has no waiter left whom peers could wake: looks again and again, and sleeps in between.
@@ -298,7 +295,8 @@ long PollByNaps(Family& fam, pollfd* fds, size_t n, KernelSet& k, const Deadline
     const long ready = LookAgain(fam, fds, n, k, true);
     if (ready != 0 || until.left_ns() == 0) return ready;
     if (t_interrupts != interrupts) return -EINTR;
-    nap_ns = std::min({nap_ns, (FetchAdd(nappers, 1u) + 1) * kNapOfEachNs, kLongestNapNs});
+    nap_ns =
+        std::min({nap_ns, (FetchAdd(fam.beds->nappers, 1u) + 1) * kNapOfEachNs, kLongestNapNs});
     timespec nap = until.LeftTimespec(nap_ns);
     long r;
     {
@@ -308,12 +306,12 @@ long PollByNaps(Family& fam, pollfd* fds, size_t n, KernelSet& k, const Deadline
       r = Cancellable(
           fam, [&] { return sys::Call(SYS_ppoll, k.fds, k.count, &nap, mask, 8L); },
           [&] {
-            FetchSub(nappers, 1u);
+            FetchSub(fam.beds->nappers, 1u);
             k.calls.End();
             k.Release();
           });
     }
-    FetchSub(nappers, 1u);
+    FetchSub(fam.beds->nappers, 1u);
     CtlDrain(fam);
     (void)k.Fill(fds, n);
     if (r >= 0) continue;
@@ -354,7 +352,7 @@ long LetIn(const sigset_t* mask) {
 
 bool AnyOurs(Family& fam, pollfd* fds, size_t n) {
   for (size_t i = 0; i < n; i++) {
-    const uint32_t entry = FdMeans(fds[i].fd), kind = entry & PSTN_FD_KIND;
+    const uint32_t entry = FdMeans(fam, fds[i].fd), kind = entry & PSTN_FD_KIND;
     // What is the kernel's is so for good; a guess that is wrong costs a look.
     const pstn_ep* ep = kind == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
     if (kind == PSTN_FD_EPOLL || (ep != nullptr && AnswersFor(*ep))) return true;

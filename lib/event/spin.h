@@ -36,7 +36,7 @@ bool Spin(Family& fam, Ready ready, const Deadline& until) {
       (void)sys::Call(SYS_sched_yield);
       now = MonotonicNs();
       // The keeper's look, each millisecond, is not somebody.
-      if (now - before > (LoadRelaxed(g_wire_on) != 0 ? 30'000u : 8'000u)) {
+      if (now - before > (LoadRelaxed(fam.wire_on) != 0 ? 30'000u : 8'000u)) {
         SpinLost();
         return ready();
       }

@@ -17,8 +17,8 @@ namespace postern {
 
 constinit thread_local uint32_t t_interrupts __attribute__((tls_model("initial-exec"))) = 0;
 constinit thread_local uint32_t t_handlers __attribute__((tls_model("initial-exec"))) = 0;
-constinit thread_local uint32_t t_sleep_waiter __attribute__((tls_model("initial-exec"))) =
-    PSTN_NONE;
+constinit thread_local const Sleeping* t_sleeping __attribute__((tls_model("initial-exec"))) =
+    nullptr;
 constinit thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-exec"))) = nullptr;
 
 namespace {
@@ -30,15 +30,9 @@ constinit thread_local uint32_t spins_lost __attribute__((tls_model("initial-exe
 constexpr uint64_t kNoSpinNs = 200'000;   // doubles with each loss in a row ...
 constexpr uint32_t kNoSpinDoublings = 7;  // ... up to 25 ms
 
-// 1: the broker could not be asked for a bell, so that peers in other network namespaces can't ring
-// it: then no sleep is long.
-uint32_t narrow_bells;
 constexpr uint64_t kNarrowNs = 10'000'000;
 
-constexpr uint32_t kBeds = 256;
-PSTN_LOCK_WHOLE(beds_lock);
-Bed beds[kBeds];
-uint32_t beds_count;
+PSTN_LOCK_ENTRY(beds_lock, fam.beds->lock, nullptr);
 
 }  // namespace
 
@@ -62,12 +56,12 @@ int NewBell(Family& fam, uint32_t waiter) {
   if (LoadRelaxed(Stack(fam).hdr.wide_bells) == 0) return OpenBell(name);
   const int bell = CtlBell(fam, name);
   if (bell >= 0 || bell == -EADDRINUSE) return bell;
-  StoreRelaxed(narrow_bells, 1u);
+  StoreRelaxed(fam.beds->narrow, 1u);
   return OpenBell(name);
 }
 
-Deadline SleepUntil(const Deadline& until) {
-  const bool shorten = LoadRelaxed(narrow_bells) != 0 && until.left_ns() > kNarrowNs;
+Deadline SleepUntil(Family& fam, const Deadline& until) {
+  const bool shorten = LoadRelaxed(fam.beds->narrow) != 0 && until.left_ns() > kNarrowNs;
   return shorten ? Deadline::AfterNs(kNarrowNs) : until;
 }
 
@@ -75,12 +69,12 @@ Deadline SleepUntil(const Deadline& until) {
 // owner: such a waiter is passed over, and stays for later.
 Bed MakeBed(Family& fam, uint32_t owner_slot) {
   pstn_stack& s = Stack(fam);
-  Bed bed;
+  Bed bed = {PSTN_NONE, -1};
   uint32_t passed_over = PSTN_NONE;  // chained like the free ones
   for (;;) {
     bed.waiter = TakeWaiter(s, fam.whom);
     if (bed.waiter != PSTN_NONE) StoreRelaxed(s.waiters[bed.waiter].nonce, NewUuid().lo);
-    bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(NewBell(fam, bed.waiter));
+    bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(fam, NewBell(fam, bed.waiter));
     if (bed.bell != -EADDRINUSE) break;
     StoreRelaxed(s.waiters[bed.waiter].next, passed_over);
     passed_over = bed.waiter;
@@ -110,7 +104,7 @@ static void ReleaseWaiter(Family& fam, uint32_t waiter) {
 }
 
 void UnmakeBed(Family& fam, const Bed& bed) {
-  CloseInternal(bed.bell);
+  CloseInternal(fam, bed.bell);
   ReleaseWaiter(fam, bed.waiter);
 }
 
@@ -125,8 +119,8 @@ void ReleaseWaitersOf(Family& fam, uint32_t slot) {
 
 Bed TakeBed(Family& fam) {
   {
-    Guard g(beds_lock);
-    if (beds_count != 0) return beds[--beds_count];
+    Guard g(fam.beds->lock);
+    if (fam.beds->count != 0) return fam.beds->at[--fam.beds->count];
   }
   return MakeBed(fam, fam.slot);
 }
@@ -134,9 +128,9 @@ Bed TakeBed(Family& fam) {
 void GiveBed(Family& fam, const Bed& bed) {
   if (bed.waiter == PSTN_NONE) return;
   {
-    Guard g(beds_lock);
-    if (beds_count < kBeds) {
-      beds[beds_count++] = bed;
+    Guard g(fam.beds->lock);
+    if (fam.beds->count < kBeds) {
+      fam.beds->at[fam.beds->count++] = bed;
       return;
     }
   }
@@ -144,9 +138,9 @@ void GiveBed(Family& fam, const Bed& bed) {
 }
 
 // The parent's beds are the parent's: the child closes its copies of the bells.
-void BedsAfterFork() {
-  for (uint32_t i = 0; i < beds_count; i++) CloseInternal(beds[i].bell);
-  beds_count = 0;
+void BedsAfterFork(Family& fam) {
+  for (uint32_t i = 0; i < fam.beds->count; i++) CloseInternal(fam, fam.beds->at[i].bell);
+  fam.beds->count = 0;
   no_spin_until_ns = 0;
 }
 

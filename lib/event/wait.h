@@ -12,20 +12,32 @@ inline constexpr uint64_t kDaemonRetryNs = 300'000'000;  // a sleeping listener 
 
 // A place to sleep for a set of descriptors: a waiter of the stack, and its doorbell.
 struct Bed {
-  uint32_t waiter = PSTN_NONE;  // PSTN_NONE: there is none, and `bell` is -errno
-  int bell = -1;
+  uint32_t waiter;  // PSTN_NONE: there is none, and `bell` is -errno
+  int bell;
+};
+inline constexpr uint32_t kBeds = 256;
+struct Beds {
+  pstn_lock lock;
+  uint32_t count;
+  Bed at[kBeds];  // made, and nobody's at the moment
+  // (a) 1: the broker could not be asked for a bell, so that peers in other network namespaces
+  // can't ring it: then no sleep is long.
+  uint32_t narrow;
+  // (a) So many threads of this process nap, and at a fork those of its parent: together they look
+  // some five thousand times a second, whether they are one or hundreds.
+  uint32_t nappers;
 };
 // A doorbell for a waiter of ours, which peers wherever they are can ring. fd or -errno.
 int NewBell(Family& fam, uint32_t waiter);
 // How long a sleep may last that ends at `until`.
-Deadline SleepUntil(const Deadline& until);
+Deadline SleepUntil(Family& fam, const Deadline& until);
 Bed MakeBed(Family& fam, uint32_t owner_slot);  // PSTN_NONE: it belongs to an event set
 void UnmakeBed(Family& fam, const Bed& bed);
 // Those of a process that has ended, or become another program.
 void ReleaseWaitersOf(Family& fam, uint32_t slot);
 Bed TakeBed(Family& fam);  // made, or kept from before
 void GiveBed(Family& fam, const Bed& bed);
-void BedsAfterFork();  // and what else the parent's threads held or waited for
+void BedsAfterFork(Family& fam);  // and what else the parent's threads held or waited for
 // Says (or takes back) in every place where news for `waiter` arrives that it sleeps.
 void AnnounceSleep(Family& fam, uint32_t waiter, bool sleeps);
 // Something for `waiter` that a look has not yet taken?

@@ -10,11 +10,32 @@
 #include "base/schema/counters.h"
 #include "base/schema/options.h"
 #include "base/schema/reasons.h"
+#include "family/holder.h"
 #include "family/verbs.h"
 #include "smcd/notify.h"
 #include "state/view.h"
 
 namespace postern {
+
+namespace stack {
+class Engine;
+}
+// What the rooms keep for a family in this process; each room's header says what is in its own.
+struct FdCache;  // family/fdcache.h
+struct Uses;     // family/uses.h
+struct Sets;     // event/epoll_set.h
+struct Beds;     // event/wait.h
+struct Wire;     // offhost/wire_here.h
+struct Peers;    // peer/peers.h
+struct Bounces;  // stream/bounces.h
+
+// The readers' side of a lock whose writers fork (TableChange).
+struct TableGate {
+  uint32_t changing;  // threads in a TableChange
+  uint32_t frozen;    // futex: 1 while a thread forks
+  uint32_t freezer;   // (a) the thread that forks; 0: none does
+  pstn_lock lock;     // its own; TableForked makes it anew
+};
 
 inline constexpr uint32_t kFdMax = 1u << 20;  // the kernel's default fs.nr_open
 inline constexpr long kPass = -4096;          // "not ours: let the kernel do it"
@@ -34,13 +55,34 @@ struct Family {
   RingLimits limits{};
   Bells bells{};
 
+  Holder holder{};
+
+  // What its descriptors mean (family/fdtab.h): PSTN_FD_* of each number, or 0. A mirror of the
+  // slot's chunks. No entry was ever set from `fd_hw` on.
+  uint32_t* fd = nullptr;
+  uint32_t fd_hw = 0;               // (a)
+  uint64_t* epolls_made = nullptr;  // (a) a bit a number that epoll_create gave: a hint
+  uint32_t wire_on = 0;             // (a) 1: its threads poll the wire
+  uint32_t light_fences = 0;        // (a) see LightFence (endpoint/call.h)
+  stack::Engine* engine = nullptr;  // (a) the wire as this process has it; null: there is none
+  TableGate gate{};
+
+  FdCache* cache = nullptr;
+  Uses* uses = nullptr;
+  Sets* sets = nullptr;
+  Beds* beds = nullptr;
+  Wire* wire = nullptr;
+  Peers* peers = nullptr;
+  Bounces* bounces = nullptr;
+
   // posternd
   int ctl_fd = -1;
   uint32_t ctl_line = 1;  // (a) which of the lines that this process has had
   uint32_t ctl_seq = 0;
   pstn_lock ctl_lock{};
   uint64_t ctl_retry_ns = 0;  // not before this
-  uint32_t attend = 0;        // (a) kAttend*: posternd wants something of our listeners
+  uint64_t spawn_not_before_ns = 0;
+  uint32_t attend = 0;  // (a) kAttend*: posternd wants something of our listeners
   const pstn_dir* dir = nullptr;
   char socket_path[108]{};
   char daemon_path[256]{};

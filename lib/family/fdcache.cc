@@ -16,23 +16,15 @@
 namespace postern {
 namespace {
 
-constexpr uint32_t kCacheMax = 4096;
+PSTN_LOCK_ENTRY(cache_lock, fam.cache->lock, nullptr);
 
-struct Shelf {
-  CachedFd at[kCacheMax];
-  uint32_t count;
-};
-
-PSTN_LOCK_WHOLE(cache_lock);
-Shelf shelves[2][2];  // [family is IPv6][bound]
-
-Shelf& ShelfFor(uint32_t family, bool bound) {
-  return shelves[family == AF_INET6 ? 1 : 0][bound ? 1 : 0];
+Shelf& ShelfFor(Family& fam, uint32_t family, bool bound) {
+  return fam.cache->shelves[family == AF_INET6 ? 1 : 0][bound ? 1 : 0];
 }
 
 template <typename Fn>
-void Each(Fn fn) {
-  for (auto& row : shelves) {
+void Each(Family& fam, Fn fn) {
+  for (auto& row : fam.cache->shelves) {
     for (Shelf& shelf : row) fn(shelf);
   }
 }
@@ -59,27 +51,26 @@ constexpr uint32_t kTries = 4;
 
 // The last one in; where that can't serve yet, others in turn.
 CachedFd Pop(Family& fam, Shelf& shelf, bool want_bound) {
-  static uint32_t turn = 0;
   for (uint32_t i = 0; i < kTries && i < shelf.count; i++) {
     CachedFd& last = shelf.at[shelf.count - 1];
     if (!want_bound || IsOver(fam, last)) return shelf.at[--shelf.count];
-    std::swap(last, shelf.at[turn++ % shelf.count]);
+    std::swap(last, shelf.at[fam.cache->turn++ % shelf.count]);
   }
-  return {};
+  return kNoCachedFd;
 }
 
 }  // namespace
 
 CachedFd CacheTake(Family& fam, uint32_t family, bool want_bound, bool cloexec) {
-  CachedFd got;
-  Lock(cache_lock);
-  Shelf* shelf = &ShelfFor(family, want_bound);
-  if (shelf->count == 0 && !want_bound) shelf = &ShelfFor(family, true);
+  CachedFd got = kNoCachedFd;
+  Lock(fam.cache->lock);
+  Shelf* shelf = &ShelfFor(fam, family, want_bound);
+  if (shelf->count == 0 && !want_bound) shelf = &ShelfFor(fam, family, true);
   got = Pop(fam, *shelf, want_bound);
-  if (got.fd < 0 && want_bound) got = Pop(fam, ShelfFor(family, false), false);
-  Unlock(cache_lock);
+  if (got.fd < 0 && want_bound) got = Pop(fam, ShelfFor(fam, family, false), false);
+  Unlock(fam.cache->lock);
   if (got.fd >= 0 && got.cloexec != cloexec) {
-    if (sys::Fcntl(got.fd, F_SETFD, cloexec ? FD_CLOEXEC : 0) < 0) return {};
+    if (sys::Fcntl(got.fd, F_SETFD, cloexec ? FD_CLOEXEC : 0) < 0) return kNoCachedFd;
     got.cloexec = cloexec;
   }
   return got;
@@ -89,26 +80,26 @@ bool CachePut(Family& fam, uint32_t family, const CachedFd& c) {
   if (c.fd <= 2) return false;  // programs count on getting 0, 1 and 2 back
   uint64_t limit = static_cast<uint64_t>(fam.opt.fdcache_max);
   if (limit > kCacheMax) limit = kCacheMax;
-  Guard g(cache_lock);
-  Shelf& shelf = ShelfFor(family, c.port != 0);
+  Guard g(fam.cache->lock);
+  Shelf& shelf = ShelfFor(fam, family, c.port != 0);
   if (shelf.count >= limit) return false;
   shelf.at[shelf.count++] = c;
-  MarkPrivate(c.fd, PSTN_FD_CACHED);
+  MarkPrivate(fam, c.fd, PSTN_FD_CACHED);
   return true;
 }
 
 void CacheFlush(Family& fam) {
-  Guard g(cache_lock);
-  Each([&fam](Shelf& shelf) { CloseAll(fam, shelf); });
+  Guard g(fam.cache->lock);
+  Each(fam, [&fam](Shelf& shelf) { CloseAll(fam, shelf); });
 }
 
 void CacheForget(Family& fam) {
-  Each([&fam](Shelf& shelf) { CloseAll(fam, shelf); });
+  Each(fam, [&fam](Shelf& shelf) { CloseAll(fam, shelf); });
 }
 
-void CacheMarkCloexec() {
-  Guard g(cache_lock);
-  Each([](Shelf& shelf) {
+void CacheMarkCloexec(Family& fam) {
+  Guard g(fam.cache->lock);
+  Each(fam, [](Shelf& shelf) {
     for (uint32_t i = 0; i < shelf.count; i++) {
       if (!shelf.at[i].cloexec && sys::Fcntl(shelf.at[i].fd, F_SETFD, FD_CLOEXEC) == 0)
         shelf.at[i].cloexec = true;
@@ -116,13 +107,13 @@ void CacheMarkCloexec() {
   });
 }
 
-void CacheRemove(int fd) {
-  Guard g(cache_lock);
-  Each([&](Shelf& shelf) {
+void CacheRemove(Family& fam, int fd) {
+  Guard g(fam.cache->lock);
+  Each(fam, [&](Shelf& shelf) {
     for (uint32_t i = 0; i < shelf.count; i++) {
       if (shelf.at[i].fd != fd) continue;
       shelf.at[i] = shelf.at[--shelf.count];
-      MarkPrivate(fd, 0);
+      MarkPrivate(fam, fd, 0);
       return;
     }
   });

@@ -7,17 +7,28 @@
 namespace postern {
 
 struct CachedFd {
-  int fd = -1;
-  uint16_t port = 0;  // bound to this ephemeral port; 0 = unbound
-  bool cloexec = false;
+  int fd;         // -1: none
+  uint16_t port;  // bound to this ephemeral port; 0 = unbound
+  bool cloexec;
   // The connection that had the port: until its peer has closed, too, the names are taken.
-  uint32_t lgr_idx = PSTN_NONE, conn_idx = 0, conn_gen = 0;
+  uint32_t lgr_idx, conn_idx, conn_gen;
 };
+inline constexpr uint32_t kCacheMax = 4096;
+struct Shelf {
+  CachedFd at[kCacheMax];
+  uint32_t count;
+};
+struct FdCache {
+  pstn_lock lock;
+  Shelf shelves[2][2];  // [family is IPv6][bound]
+  uint32_t turn;        // of Pop
+};
+inline constexpr CachedFd kNoCachedFd = {-1, 0, false, PSTN_NONE, 0, 0};
 CachedFd CacheTake(Family& fam, uint32_t family, bool want_bound, bool cloexec);
 bool CachePut(Family& fam, uint32_t family, const CachedFd& c);
-void CacheFlush(Family& fam);   // EMFILE, exec
-void CacheForget(Family& fam);  // child of fork: closes its copies
-void CacheMarkCloexec();        // before posix_spawn
-void CacheRemove(int fd);       // the number is being taken for something else
+void CacheFlush(Family& fam);           // EMFILE, exec
+void CacheForget(Family& fam);          // child of fork: closes its copies
+void CacheMarkCloexec(Family& fam);     // before posix_spawn
+void CacheRemove(Family& fam, int fd);  // the number is being taken for something else
 
 }  // namespace postern

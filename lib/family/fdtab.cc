@@ -10,71 +10,64 @@
 
 namespace postern {
 
-uint32_t g_wire_on;
-uint32_t g_fd[kFdMax];
-uint32_t g_fd_hw;
-
 namespace {
 
 constexpr uint64_t kFreezeNapNs = 20'000;
 
-// The readers' side of a lock whose writers fork. All of this is the process's own.
-uint32_t changing;    // threads in a TableChange
-uint32_t frozen;      // futex: 1 while a thread forks
-pstn_lock fork_lock;  // tidy-allow: the forking thread's own; TableForked makes it anew
 constinit thread_local uint32_t t_changing __attribute__((tls_model("initial-exec"))) = 0;
-constinit thread_local bool t_counted __attribute__((tls_model("initial-exec"))) = false;
-constinit thread_local bool t_froze __attribute__((tls_model("initial-exec"))) = false;
+// Whose `changing` counts this thread; null: none's.
+constinit thread_local const Family* t_counted __attribute__((tls_model("initial-exec"))) = nullptr;
+
+bool Froze(const Family& fam) { return LoadRelaxed(fam.gate.freezer) == SelfTid(); }
 
 }  // namespace
 
-TableChange::TableChange() {
+TableChange::TableChange(Family& fam) : fam_(fam) {
   EnterLocked();
   if (t_changing++ != 0) return;
   // Alone, nobody can fork meanwhile: a handler that could begin a thread waits (EnterLocked).
   if (__libc_single_threaded != 0) return;
-  t_counted = true;
+  t_counted = &fam;
   for (;;) {
-    FetchAdd(changing, 1u);
+    FetchAdd(fam.gate.changing, 1u);
     FenceAfterLocked();  // [F1] against TableFreeze: it sees this, or we see `frozen`
-    if (LoadAcquire(frozen) == 0 || t_froze) return;
-    FetchSub(changing, 1u);
+    if (LoadAcquire(fam.gate.frozen) == 0 || Froze(fam)) return;
+    FetchSub(fam.gate.changing, 1u);
     timespec patience = {0, 10'000'000};
-    (void)sys::FutexWait(&frozen, 1, &patience);
+    (void)sys::FutexWait(&fam.gate.frozen, 1, &patience);
   }
 }
 
 TableChange::~TableChange() {
-  if (--t_changing == 0 && t_counted) {
-    t_counted = false;
-    FetchSub(changing, 1u);
+  if (--t_changing == 0 && t_counted == &fam_) {
+    t_counted = nullptr;
+    FetchSub(fam_.gate.changing, 1u);
   }
   LeaveLocked();
 }
 
-void TableFreeze() {
-  Lock(fork_lock);
-  t_froze = true;
-  StoreRelease(frozen, 1u);
+void TableFreeze(Family& fam) {
+  Lock(fam.gate.lock);
+  StoreRelaxed(fam.gate.freezer, SelfTid());
+  StoreRelease(fam.gate.frozen, 1u);
   FullFence();  // [F1]
-  while (LoadAcquire(changing) != (t_counted ? 1u : 0u)) sys::Nap(kFreezeNapNs);
+  while (LoadAcquire(fam.gate.changing) != (t_counted == &fam ? 1u : 0u)) sys::Nap(kFreezeNapNs);
 }
 
-void TableThaw() {
-  if (!t_froze) return;
-  t_froze = false;
-  StoreRelease(frozen, 0u);
-  (void)sys::FutexWake(&frozen, INT32_MAX);
-  Unlock(fork_lock);
+void TableThaw(Family& fam) {
+  if (!Froze(fam)) return;
+  StoreRelaxed(fam.gate.freezer, 0u);
+  StoreRelease(fam.gate.frozen, 0u);
+  (void)sys::FutexWake(&fam.gate.frozen, INT32_MAX);
+  Unlock(fam.gate.lock);
 }
 
 // The other threads, and what they waited for, are the parent's.
-void TableForked() {
-  changing = t_counted ? 1 : 0;
-  frozen = 0;
-  fork_lock.word = 0;
-  if (t_froze) LeaveLocked();
-  t_froze = false;
+void TableForked(Family& fam) {
+  const bool froze = Froze(fam);
+  fam.gate = {};
+  fam.gate.changing = t_counted == &fam ? 1 : 0;
+  if (froze) LeaveLocked();
 }
 
 namespace {
@@ -115,49 +108,49 @@ uint32_t SharedEntry(Family& fam, int fd) {
 void SetFd(Family& fam, int fd, uint32_t entry) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
   SetSharedFd(fam, fd, entry);
-  MarkPrivate(fd, entry);  // last: another thread may claim the number now
+  MarkPrivate(fam, fd, entry);  // last: another thread may claim the number now
 }
 
-bool ClaimFd(int fd, uint32_t entry, uint32_t meanwhile) {
-  return static_cast<uint32_t>(fd) < kFdMax && CompareExchange(g_fd[fd], entry, meanwhile);
+bool ClaimFd(Family& fam, int fd, uint32_t entry, uint32_t meanwhile) {
+  return static_cast<uint32_t>(fd) < kFdMax && CompareExchange(fam.fd[fd], entry, meanwhile);
 }
 
 long CloseClaimed(Family& fam, int fd) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return sys::Close(fd);
   SetSharedFd(fam, fd, 0);
   const uint32_t mine = kFdReplaced | (SelfTid() & 0xffffffu);
-  MarkPrivate(fd, mine);
+  MarkPrivate(fam, fd, mine);
   const long r = sys::Close(fd);
   uint32_t seen = mine;
-  (void)CompareExchange(g_fd[fd], seen, 0u);
+  (void)CompareExchange(fam.fd[fd], seen, 0u);
   return r;
 }
 
 void ForgetFd(Family& fam, int fd) { SetSharedFd(fam, fd, 0); }
 
-int MoveHigh(int fd) {
+int MoveHigh(Family& fam, int fd) {
   if (fd < 0) return fd;
   int high = sys::DupHigh(fd);
   if (high >= 0) {
     sys::Close(fd);
     fd = high;
   }
-  MarkPrivate(fd, PSTN_FD_INTERNAL);
+  MarkPrivate(fam, fd, PSTN_FD_INTERNAL);
   return fd;
 }
 
-void CloseInternal(int fd) {
+void CloseInternal(Family& fam, int fd) {
   if (fd < 0) return;
-  MarkPrivate(fd, 0);
+  MarkPrivate(fam, fd, 0);
   sys::Close(fd);
 }
 
-void MarkPrivate(int fd, uint32_t entry) {
+void MarkPrivate(Family& fam, int fd, uint32_t entry) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
-  StoreRelease(g_fd[fd], entry);
-  uint32_t hw = LoadRelaxed(g_fd_hw);
+  StoreRelease(fam.fd[fd], entry);
+  uint32_t hw = LoadRelaxed(fam.fd_hw);
   while (hw <= static_cast<uint32_t>(fd) &&
-         !CompareExchange(g_fd_hw, hw, static_cast<uint32_t>(fd) + 1)) {
+         !CompareExchange(fam.fd_hw, hw, static_cast<uint32_t>(fd) + 1)) {
   }
 }
 

@@ -7,13 +7,10 @@
 
 namespace postern {
 
-// This process's fd table: PSTN_FD_* entry of each fd, or 0. A mirror of its slot's chunks.
-extern uint32_t g_fd[kFdMax];
-
-inline uint32_t FdEntry(int fd) {  // pairs with MarkPrivate: what it names is made
-  return static_cast<uint32_t>(fd) < kFdMax ? LoadAcquire(g_fd[fd]) : 0;
+inline uint32_t FdEntry(Family& fam, int fd) {  // pairs with MarkPrivate: what it names is made
+  return static_cast<uint32_t>(fd) < kFdMax ? LoadAcquire(fam.fd[fd]) : 0;
 }
-void MarkPrivate(int fd, uint32_t entry);               // this process's table only
+void MarkPrivate(Family& fam, int fd, uint32_t entry);  // this process's table only
 void SetSharedFd(Family& fam, int fd, uint32_t entry);  // the slot's table only
 void SetFd(Family& fam, int fd, uint32_t entry);        // both tables; the caller counts references
 uint32_t SharedEntry(Family& fam, int fd);  // what a number of our own stands for (call.h)
@@ -28,36 +25,41 @@ inline constexpr uint32_t kFdClosing = PSTN_FD_INTERNAL | 1;
 inline bool IsReplaced(uint32_t entry) {
   return (entry & (PSTN_FD_KIND | 1u << 24)) == kFdReplaced;
 }
-bool ClaimFd(int fd, uint32_t entry, uint32_t meanwhile);
+bool ClaimFd(Family& fam, int fd, uint32_t entry, uint32_t meanwhile);
 // Closes a claimed number. For the kernel it is free before this thread can say so in the table,
 // and may be another thread's by then: what that has put there stays.
 long CloseClaimed(Family& fam, int fd);
-uint32_t AwaitReplaced(int fd);    // the entry, when nobody replaces it
-inline uint32_t FdMeans(int fd) {  // the same, where that is rare
-  const uint32_t entry = FdEntry(fd);
-  return IsReplaced(entry) ? AwaitReplaced(fd) : entry;
+uint32_t AwaitReplaced(Family& fam, int fd);    // the entry, when nobody replaces it
+inline uint32_t FdMeans(Family& fam, int fd) {  // the same, where that is rare
+  const uint32_t entry = FdEntry(fam, fd);
+  return IsReplaced(entry) ? AwaitReplaced(fam, fd) : entry;
 }
-uint32_t AwaitUnclaimed(int fd);  // the entry, when nobody closes it either
+uint32_t AwaitUnclaimed(Family& fam, int fd);  // the entry, when nobody closes it either
 void ForgetFd(Family& fam, int fd);
 // The library's own fds: the program may neither see nor close them.
-inline bool IsInternalFd(int fd) { return (FdEntry(fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL; }
+inline bool IsInternalFd(Family& fam, int fd) {
+  return (FdEntry(fam, fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL;
+}
 // While a thread changes what numbers mean, to the kernel and in the tables, no other thread forks:
 // a child would get one without the other. Does not nest with a fork of the same thread's handler:
 // handlers wait, as under a lock.
 class TableChange {
  public:
-  TableChange();
+  TableChange(Family& fam);
   ~TableChange();
   TableChange(const TableChange&) = delete;
   TableChange& operator=(const TableChange&) = delete;
+
+ private:
+  Family& fam_;
 };
 // Around a fork: waits until nobody changes the table, and keeps it so. In the child, TableForked.
-void TableFreeze();
-void TableThaw();
-void TableForked();
+void TableFreeze(Family& fam);
+void TableThaw(Family& fam);
+void TableForked(Family& fam);
 
-int MoveHigh(int fd);  // out of the way (sys::DupHigh), close-on-exec, marked; keeps fd on failure
-void CloseInternal(int fd);
-extern uint32_t g_fd_hw;  // no entry was ever set from here on
+int MoveHigh(Family& fam,
+             int fd);  // out of the way (sys::DupHigh), close-on-exec, marked; keeps fd on failure
+void CloseInternal(Family& fam, int fd);
 
 }  // namespace postern

@@ -15,23 +15,30 @@
 namespace postern {
 namespace {
 
-uint32_t pidns;  // 0: not asked yet
-const pstn_stack* marked;
-
 // A thread of that process; the leader may be a zombie, which holds nothing.
 bool ThreadLives(uint32_t pid, uint32_t tid) {
   if (pid == tid || pid == 0) return sys::ThreadIsAlive(tid);
   return sys::Call(SYS_tgkill, static_cast<long>(pid), static_cast<long>(tid), 0L) != -ESRCH;
 }
 
-bool OwnerLives(uint32_t word) {
+uint32_t PidnsOf(const Holder& h) {
+  uint32_t& kept = h.pidns;
+  if (LoadRelaxed(kept) != 0) return LoadRelaxed(kept);
+  struct stat st;
+  long r = sys::Call(SYS_newfstatat, static_cast<long>(AT_FDCWD), "/proc/self/ns/pid", &st, 0L);
+  StoreRelaxed(kept, r == 0 ? static_cast<uint32_t>(st.st_ino) : PSTN_NONE);
+  return LoadRelaxed(kept);
+}
+
+bool OwnerLives(const LockOwner& me, uint32_t word) {
+  const auto& holder = static_cast<const Holder&>(me);
   const uint32_t tid = word & PSTN_LOCK_TID;
   const uint32_t mark = word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER;
-  if (mark == 0 || marked == nullptr) return sys::ThreadIsAlive(tid);
-  const pstn_stack& s = *marked;
+  if (mark == 0) return sys::ThreadIsAlive(tid);
+  const pstn_stack& s = *holder.s;
   if (mark == PSTN_LOCK_REAPER) {
     const uint32_t there = LoadAcquire(s.hdr.reaper_pidns);
-    return there != 0 && (there != OwnPidns() || sys::ThreadIsAlive(tid));
+    return there != 0 && (there != PidnsOf(holder) || sys::ThreadIsAlive(tid));
   }
   if (mark > PSTN_SLOTS) return false;  // nobody ever wrote that
   const pstn_slot& slot = s.slots[mark - 1];
@@ -40,37 +47,45 @@ bool OwnerLives(uint32_t word) {
   // never will come.
   if (state == PSTN_SL_EMBRYO) return true;
   if (state != PSTN_SL_LIVE) return false;
-  if (LoadRelaxed(slot.pidns) != OwnPidns()) return true;
+  if (LoadRelaxed(slot.pidns) != PidnsOf(holder)) return true;
   return ThreadLives(LoadRelaxed(slot.pid), tid);
 }
 
 // A reaper needs no lock that a process takes before it has a slot: such a word is a lie.
-bool MemberLives(uint32_t word) {
-  return (word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) != 0 && OwnerLives(word);
+bool MemberLives(const LockOwner& me, uint32_t word) {
+  return (word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) != 0 && OwnerLives(me, word);
 }
 
 }  // namespace
 
-uint32_t OwnPidns() {
-  if (LoadRelaxed(pidns) != 0) return LoadRelaxed(pidns);
-  struct stat st;
-  long r = sys::Call(SYS_newfstatat, static_cast<long>(AT_FDCWD), "/proc/self/ns/pid", &st, 0L);
-  StoreRelaxed(pidns, r == 0 ? static_cast<uint32_t>(st.st_ino) : PSTN_NONE);
-  return LoadRelaxed(pidns);
+uint32_t OwnPidns(Family& fam) { return PidnsOf(fam.holder); }
+
+void ForgetPidns(Family& fam) { StoreRelaxed(fam.holder.pidns, 0u); }
+
+static bool UseMark(Family& fam, uint32_t mark, bool (*lives)(const LockOwner&, uint32_t)) {
+  Holder& h = fam.holder;
+  const bool known = h.s == fam.view.s;
+  h.s = fam.view.s;
+  h.lives = lives;
+  h.taken_over = &fam.view.s->hdr.counters[kCounterLocksRecovered];
+  MarkLocksOf(h, mark);
+  return known || AddLocksOf(h, h.s, sizeof *h.s);
 }
 
-void UseLockSlot(Family& fam, uint32_t slot) {
-  marked = fam.view.s;
-  g_lock_slot = slot < PSTN_SLOTS ? (slot + 1) << PSTN_LOCK_SLOT_SHIFT : 0;
-  g_lock_owner_lives = OwnerLives;
+bool UseLockSlot(Family& fam, uint32_t slot) {
+  return UseMark(fam, (slot + 1) << PSTN_LOCK_SLOT_SHIFT, OwnerLives);
 }
 
-void UseReaperLocks(Family& fam) {
-  marked = fam.view.s;
-  g_lock_slot = PSTN_LOCK_REAPER << PSTN_LOCK_SLOT_SHIFT;
-  g_lock_owner_lives = MemberLives;
+bool UseReaperLocks(Family& fam) {
+  return UseMark(fam, PSTN_LOCK_REAPER << PSTN_LOCK_SLOT_SHIFT, MemberLives);
 }
 
-void ForgetPidns() { StoreRelaxed(pidns, 0u); }
+void ForgetLockSlot(Family& fam) { MarkLocksOf(fam.holder, 0); }
+
+void LeaveLocks(Family& fam) {
+  MarkLocksOf(fam.holder, 0);
+  if (fam.holder.s != nullptr) DropLocksAt(fam.holder.s);
+  fam.holder.s = nullptr;
+}
 
 }  // namespace postern

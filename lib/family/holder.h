@@ -1,14 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // holder.h - owners of locks.
 #pragma once
-
-#include "family/family.h"
+#include "base/lock.h"
 
 namespace postern {
 
-uint32_t OwnPidns();  // inode of this process's PID namespace; PSTN_NONE: not known
-void ForgetPidns();   // child of fork: it may be in another one
-void UseLockSlot(Family& fam, uint32_t slot);  // from now on this process's locks bear this slot
-void UseReaperLocks(Family& fam);
+struct Family;
+
+struct Holder : LockOwner {
+  const pstn_stack* s;
+  mutable uint32_t pidns;  // (a) inode of this process's PID namespace; 0: not asked yet
+};
+
+uint32_t OwnPidns(Family& fam);  // PSTN_NONE: not known
+void ForgetPidns(Family& fam);   // child of fork: it may be in another one
+// From now on this process's locks in the family's stack bear this slot. False: it is of too many
+// families.
+bool UseLockSlot(Family& fam, uint32_t slot);
+void ForgetLockSlot(Family& fam);  // child of fork, until it has one
+void LeaveLocks(Family& fam);      // the stack is about to be unmapped
+bool UseReaperLocks(Family& fam);
 
 }  // namespace postern

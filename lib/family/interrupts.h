@@ -21,7 +21,11 @@ class Interrupts {
 // The futex on which this thread is about to sleep; a handler sets kNudge in it, and forgets it.
 extern constinit thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-exec")));
 // Or the waiter; a handler rings its bell.
-extern constinit thread_local uint32_t t_sleep_waiter __attribute__((tls_model("initial-exec")));
+struct Sleeping {
+  Family& fam;
+  uint32_t waiter;
+};
+extern constinit thread_local const Sleeping* t_sleeping __attribute__((tls_model("initial-exec")));
 inline constexpr uint32_t kNudge = 0x40000000u;
 
 }  // namespace postern

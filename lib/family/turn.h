@@ -3,31 +3,30 @@
 #pragma once
 
 #include "base/atomic.h"
-#include "family/verbs.h"
+#include "family/family.h"
 
 namespace postern {
 
-extern uint32_t g_wire_on;
 // One look in between, where somebody spins or is about to look for events.
 inline void WireTurn(Family& fam) {
-  if (LoadRelaxed(g_wire_on) != 0) [[unlikely]]
+  if (LoadRelaxed(fam.wire_on) != 0) [[unlikely]]
     (void)kVerbs.wire_poll(fam);
 }
 // After a write or a close. Who still has other events at hand goes on with them first: what they
 // lead to, and the rest of this answer, goes out with it, in fewer and larger segments. Where that
 // takes the program longer than it should, the keeper looks, within a millisecond.
 inline void WireWrote(Family& fam) {
-  if (LoadRelaxed(g_wire_on) != 0) [[unlikely]]
+  if (LoadRelaxed(fam.wire_on) != 0) [[unlikely]]
     kVerbs.wire_wrote(fam);
 }
 // How many events this thread has been given by epoll_wait() or poll(). Returns it.
 inline long WireEvents(Family& fam, long count) {
-  return LoadRelaxed(g_wire_on) != 0 ? kVerbs.wire_events(fam, count) : count;
+  return LoadRelaxed(fam.wire_on) != 0 ? kVerbs.wire_events(fam, count) : count;
 }
 // Around a sleep in the kernel: while nobody polls, the keeper does.
 class WireSleep {
  public:
-  explicit WireSleep(Family& fam) : fam_(fam), on_(LoadRelaxed(g_wire_on)) {
+  explicit WireSleep(Family& fam) : fam_(fam), on_(LoadRelaxed(fam.wire_on)) {
     if (on_ != 0) [[unlikely]]
       kVerbs.wire_sleeps(fam);
   }

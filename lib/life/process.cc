@@ -53,14 +53,27 @@ void RenewJoining(Family& fam) {
   if (fam.attached) return;
   if (fam.view.s != nullptr) UnmapStack(fam.view.s);
   fam.view.s = nullptr;
-  CloseInternal(fam.stack_fd);
+  CloseInternal(fam, fam.stack_fd);
   fam.stack_fd = -1;
   fam.slot = PSTN_NONE;
 }
 PSTN_LOCK_ENTRY(init_lock, fam.init_lock, RenewJoining);
 
-// Made by this thread's last SpawnPrepare.
-constinit thread_local uint32_t embryo_slot __attribute__((tls_model("initial-exec"))) = PSTN_NONE;
+// Made by this thread's last SpawnPrepare, for each of its families.
+struct Embryo {
+  const Family* fam;  // null: none
+  uint32_t slot;
+};
+constexpr uint32_t kEmbryos = 4;
+constinit thread_local Embryo t_embryos[kEmbryos] __attribute__((tls_model("initial-exec"))) = {};
+
+void KeepEmbryo(const Family& fam, uint32_t slot) {
+  for (Embryo& e : t_embryos) {
+    if (e.fam != &fam && e.fam != nullptr) continue;
+    e = {slot != PSTN_NONE ? &fam : nullptr, slot};
+    return;
+  }
+}
 
 // Decimal number at `p`, which moves behind it. strtoul would look at the locale.
 uint64_t Number(const char*& p) {
@@ -92,7 +105,7 @@ uint64_t NetnsIno() {
 }
 
 // False: it has been given up as dead meanwhile.
-bool FillSlot(pstn_slot& slot) {
+bool FillSlot(Family& fam, pstn_slot& slot) {
   const auto taken = [](uint32_t state) {
     return state == PSTN_SL_EMBRYO || state == PSTN_SL_LIVE;
   };
@@ -100,7 +113,7 @@ bool FillSlot(pstn_slot& slot) {
   if (!taken(state)) return false;
   slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
   slot.start_time = StartTime();
-  StoreRelaxed(slot.pidns, OwnPidns());
+  StoreRelaxed(slot.pidns, OwnPidns(fam));
   slot.exec_pending = PSTN_EXEC_NONE;
   slot.lost_ns = 0;
   (void)sys::Call(SYS_prctl, 16L /* PR_GET_NAME */, &slot.comm[0]);
@@ -118,7 +131,7 @@ uint32_t TakeSlot(Family& fam, uint32_t state) {
     if (LoadRelaxed(s.slots[i].state) != PSTN_SL_FREE) continue;
     for (uint32_t& c : s.slots[i].chunk) StoreRelaxed(c, PSTN_NONE);
     StoreRelaxed(s.slots[i].told, 0u);
-    StoreRelaxed(s.slots[i].pidns, OwnPidns());
+    StoreRelaxed(s.slots[i].pidns, OwnPidns(fam));
     // The thread's: two threads that fork at once must not take each other's child for theirs
     // (Adopted).
     StoreRelease(s.slots[i].pid, SelfTid());
@@ -192,9 +205,8 @@ bool Join(Family& fam, int stack_fd, uint32_t slot) {
   UseLockSlot(fam, fam.slot);
   fam.bells.counters = s->hdr.counters;
   fam.bells.told = &s->slots[fam.slot].told;
-  g_locks_taken_over = &s->hdr.counters[kCounterLocksRecovered];
   WatchLocks(fam);
-  MarkPrivate(BellSender(fam.bells), PSTN_FD_INTERNAL);
+  MarkPrivate(fam, BellSender(fam.bells), PSTN_FD_INTERNAL);
   return true;
 }
 
@@ -208,7 +220,7 @@ const char* EnvValue(const char* const* envp, const char* name) {
 
 // The segment's fd that was left open for us. A spawned child whose file actions closed it
 // (closefrom) takes it from its parent, which still has it. -1 if it can't be had.
-int PassedFd(int fd, bool spawned) {
+int PassedFd(Family& fam, int fd, bool spawned) {
   int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
   if (seals >= 0 && (seals & F_SEAL_SHRINK) != 0) return fd;
   if (!spawned) return -1;
@@ -216,14 +228,14 @@ int PassedFd(int fd, bool spawned) {
   snprintf(path, sizeof path, "/proc/%ld/fd/%d", sys::Call(SYS_getppid), fd);
   long r = sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &path[0],
                      static_cast<long>(O_RDWR | O_CLOEXEC));
-  return r < 0 ? -1 : MoveHigh(static_cast<int>(r));
+  return r < 0 ? -1 : MoveHigh(fam, static_cast<int>(r));
 }
 
 // After an exec each number means what it meant, or is closed. The slot's table becomes that.
 void TakeStayed(Family& fam, const pstn_slot& mine) {
   EachFd(fam, mine, [&](int i, uint32_t entry) {
     if (sys::Fcntl(i, F_GETFD, 0) >= 0) {
-      MarkPrivate(i, entry);
+      MarkPrivate(fam, i, entry);
     } else {
       SetFd(fam, i, 0);
       DropFdRef(fam, entry);
@@ -286,17 +298,17 @@ void TakeMoved(Family& fam, const pstn_slot& mine) {
     const uint32_t entry =
         cookie != 0 && hints.May(cookie) ? EntryOfCookie(fam, mine, fd, cookie) : 0;
     if (entry == 0) return;
-    MarkPrivate(fd, entry);
+    MarkPrivate(fam, fd, entry);
     Ref(fam, entry);
   });
   EachFd(fam, mine, [&](int i, uint32_t entry) {
-    const uint32_t keep = FdEntry(i);
+    const uint32_t keep = FdEntry(fam, i);
     SetFd(fam, i, 0);
-    MarkPrivate(i, keep);
+    MarkPrivate(fam, i, keep);
     DropFdRef(fam, entry);
   });
-  for (uint32_t fd = 0; fd < LoadRelaxed(g_fd_hw); fd++) {
-    if ((g_fd[fd] & PSTN_FD_KIND) == PSTN_FD_EP) SetFd(fam, static_cast<int>(fd), g_fd[fd]);
+  for (uint32_t fd = 0; fd < LoadRelaxed(fam.fd_hw); fd++) {
+    if ((fam.fd[fd] & PSTN_FD_KIND) == PSTN_FD_EP) SetFd(fam, static_cast<int>(fd), fam.fd[fd]);
   }
 }
 
@@ -309,7 +321,7 @@ void AttachAfterExec(Family& fam, const char* text) {
   if (*end != ':' || slot >= PSTN_SLOTS) return;
   bool spawned = end[1] == 's';
   end += 2;
-  fd = PassedFd(fd, spawned);
+  fd = PassedFd(fam, fd, spawned);
   if (fd < 0) return;
   if (!Join(fam, fd, static_cast<uint32_t>(slot))) return;
   pstn_slot& mine = Stack(fam).slots[slot];
@@ -318,26 +330,26 @@ void AttachAfterExec(Family& fam, const char* text) {
       spawned ? state == PSTN_SL_EMBRYO
               : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
   if (!fits ||
-      !FillSlot(mine)) {  // the variable was inherited by somebody for whom it was not meant
+      !FillSlot(fam, mine)) {  // the variable was inherited by somebody for whom it was not meant
+    LeaveLocks(fam);
     UnmapStack(fam.view.s);
     fam.view.s = nullptr;
     fam.slot = PSTN_NONE;
-    UseLockSlot(fam, PSTN_NONE);
     fam.stack_fd = -1;
     sys::Close(fd);
     return;
   }
   (void)sys::Fcntl(fd, F_SETFD, FD_CLOEXEC);
-  MarkPrivate(fd, PSTN_FD_INTERNAL);
+  MarkPrivate(fam, fd, PSTN_FD_INTERNAL);
   while (*end == ':') {
     uint64_t idx = Number(++end);
     if (*end != '=') break;
-    int lgr_fd = PassedFd(static_cast<int>(Number(++end)), spawned);
+    int lgr_fd = PassedFd(fam, static_cast<int>(Number(++end)), spawned);
     if (lgr_fd < 0) continue;
     uint8_t* base = idx < PSTN_LGRS ? MapLgr(lgr_fd, &Stack(fam).lgrs[idx].id) : nullptr;
     if (base == nullptr) continue;
     (void)sys::Fcntl(lgr_fd, F_SETFD, FD_CLOEXEC);
-    MarkPrivate(lgr_fd, PSTN_FD_INTERNAL);
+    MarkPrivate(fam, lgr_fd, PSTN_FD_INTERNAL);
     SetLgrMapping(fam.view, static_cast<uint32_t>(idx), base, lgr_fd);
   }
   fam.attached = true;
@@ -370,7 +382,7 @@ void ProcessInit(Family& fam, const char* const* envp) {
     memcpy(fam.daemon_path, daemon, strlen(daemon) + 1);
   }
   fam.pid = static_cast<uint32_t>(sys::Pid());
-  if (fam.opt.accel != 0) UsesInit();
+  if (fam.opt.accel != 0) UsesInit(fam);
   // Without a posternd to ask there is nobody to meet: everything is the kernel's, at no cost.
   fam.enabled = fam.opt.accel != 0 && fam.socket_path[0] != 0;
   const char* attach = EnvValue(envp, "POSTERN_ATTACH");
@@ -383,9 +395,9 @@ namespace {
 int JoinNamed(Family& fam, int own) {
   int fd = FindNamedStack(fam, own);
   if (fd < 0) return own;
-  fd = MoveHigh(fd);
+  fd = MoveHigh(fam, fd);
   const bool joined = Join(fam, fd, PSTN_NONE);
-  CloseInternal(joined ? own : fd);
+  CloseInternal(fam, joined ? own : fd);
   return joined ? fd : own;
 }
 
@@ -401,10 +413,10 @@ bool MakeStack(Family& fam) {
     fam.enabled = false;
     return false;
   }
-  fd = MoveHigh(fd);
+  fd = MoveHigh(fam, fd);
   if (fam.opt.stack_name[0] != 0) fd = JoinNamed(fam, fd);
   if (!fam.view.s && !Join(fam, fd, PSTN_NONE)) {
-    CloseInternal(fd);
+    CloseInternal(fam, fd);
     fam.enabled = false;
     return false;
   }
@@ -413,17 +425,17 @@ bool MakeStack(Family& fam) {
     memcpy(Stack(fam).hdr.options, &fam.opt, sizeof fam.opt);
     Stack(fam).hdr.netns_ino = NetnsIno();
   }
-  (void)FillSlot(Stack(fam).slots[fam.slot]);
+  (void)FillSlot(fam, Stack(fam).slots[fam.slot]);
   fam.attached = true;
   CtlReconnect(fam);
   return true;
 }
 
 bool JoinStack(Family& fam, int stack_fd) {
-  stack_fd = MoveHigh(stack_fd);
+  stack_fd = MoveHigh(fam, stack_fd);
   fam.whom = For::kKeeper;
   if (!fam.enabled || !Join(fam, stack_fd, PSTN_NONE)) return false;
-  (void)FillSlot(Stack(fam).slots[fam.slot]);
+  (void)FillSlot(fam, Stack(fam).slots[fam.slot]);
   fam.attached = true;
   CtlReconnect(fam);
   return true;
@@ -439,8 +451,8 @@ namespace {
 
 // A child that there is no slot for has the kernel's sockets and nothing else.
 void LeaveAllToKernel(Family& fam) {
-  for (uint32_t fd = 0; fd < LoadAcquire(g_fd_hw); fd++) {
-    if ((FdMeans(static_cast<int>(fd)) & PSTN_FD_KIND) == PSTN_FD_EP)
+  for (uint32_t fd = 0; fd < LoadAcquire(fam.fd_hw); fd++) {
+    if ((FdMeans(fam, static_cast<int>(fd)) & PSTN_FD_KIND) == PSTN_FD_EP)
       (void)SockExport(fam, static_cast<int>(fd));
   }
 }
@@ -449,16 +461,16 @@ void LeaveAllToKernel(Family& fam) {
 void ForkedWithoutSlot(Family& fam) {
   fam.slot = PSTN_NONE;
   fam.enabled = fam.attached = false;
-  UseLockSlot(fam, PSTN_NONE);
-  StoreRelease(g_wire_on, 0u);
+  LeaveLocks(fam);
+  StoreRelease(fam.wire_on, 0u);
   UsesForget(fam);
-  for (uint32_t fd = 0; fd < g_fd_hw; fd++) {
-    const uint32_t kind = g_fd[fd] & PSTN_FD_KIND;
-    if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) MarkPrivate(static_cast<int>(fd), 0);
+  for (uint32_t fd = 0; fd < fam.fd_hw; fd++) {
+    const uint32_t kind = fam.fd[fd] & PSTN_FD_KIND;
+    if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) MarkPrivate(fam, static_cast<int>(fd), 0);
   }
   CacheForget(fam);
-  BedsAfterFork();
-  CloseInternal(fam.ctl_fd);
+  BedsAfterFork(fam);
+  CloseInternal(fam, fam.ctl_fd);
   StoreRelaxed(fam.ctl_fd, -1);
 }
 
@@ -467,21 +479,21 @@ void ForkedWithoutSlot(Family& fam) {
 void SpawnPrepare(Family& fam, void (*leave_to_kernel)(Family& fam)) {
   uint32_t slot = fam.attached ? TakeSlot(fam, PSTN_SL_EMBRYO) : PSTN_NONE;
   if (fam.attached && slot == PSTN_NONE) leave_to_kernel(fam);
-  TableFreeze();
+  TableFreeze(fam);
   if (slot != PSTN_NONE) {
     AdoptBeforeFork(fam);
     if (!CopyTable(fam, slot)) {  // no room for its table, either
-      TableThaw();
+      TableThaw(fam);
       ReapSlot(fam, slot);
       slot = PSTN_NONE;
       leave_to_kernel(fam);
-      TableFreeze();
+      TableFreeze(fam);
     }
   }
-  embryo_slot = slot;
+  KeepEmbryo(fam, slot);
 }
 
-void SpawnDone() { TableThaw(); }
+void SpawnDone(Family& fam) { TableThaw(fam); }
 
 void ForkPrepare(Family& fam) {
   SpawnPrepare(fam, LeaveAllToKernel);
@@ -490,18 +502,19 @@ void ForkPrepare(Family& fam) {
 
 void ForkParent(Family& fam) {
   LocalLocksGive(fam);
-  SpawnDone();
+  SpawnDone(fam);
 }
 
 void ForkChild(Family& fam) {
-  TableForked();
+  TableForked(fam);
   ForgetTid();
-  ForgetPidns();
+  ForgetLockSlot(fam);
+  ForgetPidns(fam);
   fam.pid = static_cast<uint32_t>(sys::Pid());
   LocalLocksForked(fam);
   if (!fam.attached) return;
-  uint32_t slot = embryo_slot;
-  embryo_slot = PSTN_NONE;
+  uint32_t slot = EmbryoSlot(fam);
+  KeepEmbryo(fam, PSTN_NONE);
   if (slot == PSTN_NONE) {  // a fork that went past our handlers, or no slot was free
     slot = TakeSlot(fam, PSTN_SL_EMBRYO);
     if (slot == PSTN_NONE) return ForkedWithoutSlot(fam);
@@ -514,21 +527,26 @@ void ForkChild(Family& fam) {
   UseLockSlot(fam, slot);
   fam.bells.told = &Stack(fam).slots[slot].told;
   fam.bells.noted = 0;
-  if (!FillSlot(Stack(fam).slots[slot])) return ForkedWithoutSlot(fam);
+  if (!FillSlot(fam, Stack(fam).slots[slot])) return ForkedWithoutSlot(fam);
   Count(Stack(fam).hdr, kCounterForks);
   // What the parent's other threads are in calls on is not the child's.
   UsesAfterFork(fam);
   EachFd(fam, Stack(fam).slots[slot], [&fam](int fd, uint32_t entry) {
-    if ((FdEntry(fd) & PSTN_FD_KIND) != PSTN_FD_INTERNAL || IsParkedHere(fd)) return;
+    if ((FdEntry(fam, fd) & PSTN_FD_KIND) != PSTN_FD_INTERNAL || IsParkedHere(fam, fd)) return;
     (void)CloseNumberOf(fam, fd, entry);
     DropFdRef(fam, entry);
   });
   CacheForget(fam);
-  BedsAfterFork();
+  BedsAfterFork(fam);
   CtlAfterFork(fam);
 }
 
-uint32_t EmbryoSlot() { return embryo_slot; }
+uint32_t EmbryoSlot(const Family& fam) {
+  for (const Embryo& e : t_embryos) {
+    if (e.fam == &fam) return e.slot;
+  }
+  return PSTN_NONE;
+}
 
 size_t ExecPrepare(Family& fam, char* variable, size_t bytes, uint32_t slot, bool spawn) {
   if (bytes != 0) variable[0] = 0;
@@ -557,7 +575,7 @@ size_t ExecPrepare(Family& fam, char* variable, size_t bytes, uint32_t slot, boo
   } else {
     StoreRelease(Stack(fam).slots[slot].exec_pending, PSTN_EXEC_WITH);
   }
-  CacheMarkCloexec();
+  CacheMarkCloexec(fam);
   return at;
 }
 

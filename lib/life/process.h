@@ -23,9 +23,9 @@ void ForkChild(Family& fam);
 // `leave_to_kernel`: the stack has no slot left for a child, and what it inherits is to be the
 // kernel's (SockExport).
 void SpawnPrepare(Family& fam, void (*leave_to_kernel)(Family& fam));
-void SpawnDone();
+void SpawnDone(Family& fam);
 // The slot that ForkPrepare has made and nobody has taken over yet; PSTN_NONE if there is none.
-uint32_t EmbryoSlot();
+uint32_t EmbryoSlot(const Family& fam);
 // A wait() has told that this child has ended.
 void ChildEnded(Family& fam, int pid);
 // Writes the variable (POSTERN_ATTACH=...) by which the next image in `slot` finds this stack, and

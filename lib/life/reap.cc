@@ -180,7 +180,7 @@ void ReapSlot(Family& fam, uint32_t slot_idx) {
   pstn_stack& s = Stack(fam);
   pstn_slot& slot = s.slots[slot_idx];
   if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;
-  const bool elsewhere = LoadRelaxed(slot.pidns) != OwnPidns();
+  const bool elsewhere = LoadRelaxed(slot.pidns) != OwnPidns(fam);
   StoreRelease(slot.state, PSTN_SL_DEAD);
   Touched touched(fam);
   DropTable(fam, s, slot, touched);

@@ -50,7 +50,7 @@ Reason Refused(Family& fam, const pstn_ep& ep, const Names& n, uint64_t patience
   if (n.peer.port == 0) return WireStart(fam, patience_ns) ? kReasonNone : kReasonNoVi;
   if (AddrIsLoopback(n.peer) || IsGroup(n.peer)) return kReasonNotLocal;
   if (!WireStart(fam, patience_ns)) return kReasonNoVi;
-  const pstn_routes* tables = WireTables();
+  const pstn_routes* tables = WireTables(fam);
   if (tables == nullptr) return kReasonNotLocal;
   RouteQuery q;
   memcpy(q.dst, n.peer.ip, sizeof q.dst);
@@ -62,7 +62,7 @@ Reason Refused(Family& fam, const pstn_ep& ep, const Names& n, uint64_t patience
   const RouteAnswer a = RouteLookup(*tables, q);
   vi = kAreaVis;
   if (a.verdict == RouteVerdict::kUnicast && a.link.reason == RouteReason::kNone)
-    vi = WireViOn(a.link.vi_ifindex);
+    vi = WireViOn(fam, a.link.vi_ifindex);
   return vi == kAreaVis ? kReasonNotLocal : kReasonNone;
 }
 
@@ -73,7 +73,7 @@ struct Filters {
 // Steers what comes for these names to us; of a connected socket what comes from its peer. 0 or
 // -errno.
 int Steer(Family& fam, int fd, const Names& n, uint32_t vi, Filters& out) {
-  const stack::WireState& w = g_wire->state();
+  const stack::WireState& w = fam.engine->state();
   if (n.peer.port != 0) return WireFilterDatagrams(fam, fd, vi, n.local, &n.peer, &out.number[vi]);
   int r = -ENODEV;
   for (uint32_t i = 0; i < kAreaVis; i++) {
@@ -90,11 +90,11 @@ void Unsteer(Family& fam, const Filters& f, Unfilter how) {
 }
 
 // Puts the new ones in the place of the old ones. Under the engine's lock.
-Filters Swap(stack::DatagramSocket& s, const Filters& now) {
+Filters Swap(Family& fam, stack::DatagramSocket& s, const Filters& now) {
   Filters old;
   memcpy(old.number, s.filter, sizeof old.number);
   memcpy(s.filter, now.number, sizeof s.filter);
-  s.filter_epoch = static_cast<uint32_t>(g_wire->state().grant[0]);
+  s.filter_epoch = static_cast<uint32_t>(fam.engine->state().grant[0]);
   return old;
 }
 
@@ -105,23 +105,23 @@ bool Enter(Family& fam, int fd, pstn_ep& ep, const Names& n) {
   if (ep.family == AF_INET6)
     (void)sys::Call(SYS_getsockopt, fd, static_cast<long>(IPPROTO_IPV6),
                     static_cast<long>(IPV6_V6ONLY), &v6only, &size);
-  g_wire->Acquire();
-  const uint32_t at = g_wire->datagrams().Open(n.local, ep.family, v6only != 0 ? udp::kV6Only : 0u,
-                                               EpIdx(Stack(fam), ep), ep.gen);
-  (void)g_wire->PollLocked(MonotonicNs());  // the first one: frames for the driver
-  WireRelease(fam, *g_wire);
+  fam.engine->Acquire();
+  const uint32_t at = fam.engine->datagrams().Open(
+      n.local, ep.family, v6only != 0 ? udp::kV6Only : 0u, EpIdx(Stack(fam), ep), ep.gen);
+  (void)fam.engine->PollLocked(MonotonicNs());  // the first one: frames for the driver
+  WireRelease(fam, *fam.engine);
   if (at == PSTN_NONE) return false;
   StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));
   return true;
 }
 
 void Exit(Family& fam, pstn_ep& ep) {
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   if (engine == nullptr || LoadRelaxed(ep.wire) == 0) return;
   Filters old;
   {
     DatagramGuard g(fam, ep);
-    if (g.ok()) old = Swap(g.socket(), {});
+    if (g.ok()) old = Swap(fam, g.socket(), {});
   }
   Unsteer(fam, old, Unfilter::kNow);  // first: what comes now is the kernel's, who has an answer
   {
@@ -145,7 +145,7 @@ Reason Serve(Family& fam, int fd, pstn_ep& ep, const Names& n, uint32_t vi) {
         error = g.all().Connect(g.idx(), n.local, n.peer);
       else
         error = g.all().Disconnect(g.idx(), n.local);
-      if (error == 0) old = Swap(g.socket(), now);
+      if (error == 0) old = Swap(fam, g.socket(), now);
     }
   }
   Unsteer(fam, error == 0 ? old : now, Unfilter::kNow);
@@ -165,7 +165,7 @@ bool IsGone(Family& fam, const stack::DatagramSocket& s) {
 }  // namespace
 
 DatagramGuard::DatagramGuard(Family& fam, const pstn_ep& ep) : fam_(fam) {
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   const uint32_t at = LoadAcquire(ep.wire);
   if (engine == nullptr || at == 0 || at > stack::kDatagramSockets) return;
   engine->Acquire();
@@ -177,7 +177,7 @@ DatagramGuard::DatagramGuard(Family& fam, const pstn_ep& ep) : fam_(fam) {
 
 DatagramGuard::~DatagramGuard() {
   if (!locked_) return;
-  g_wire->Release();
+  fam_.engine->Release();
   // Whoever has found it taken meanwhile counts on its holder to look for news once more, as
   // Engine::Poll() does.
   FenceAfterLocked();
@@ -191,7 +191,7 @@ long DatagramSocket(Family& fam, int domain, int type, int protocol) {
   const uint32_t idx = NewEp(fam, static_cast<uint32_t>(domain));
   if (idx == PSTN_NONE) return kPass;
   pstn_ep& ep = Stack(fam).eps[idx];
-  TableChange change;
+  TableChange change(fam);
   const int fd = sys::Socket(domain, type, protocol);
   if (fd < 0) {
     GiveEp(Stack(fam), idx);
@@ -247,8 +247,8 @@ bool DatagramClosed(Family& fam, pstn_ep& ep) {
 void DatagramRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep) {
   const uint32_t at = LoadRelaxed(ep.wire);
   if (at == 0 || at > stack::kDatagramSockets) return;
-  stack::DatagramSocket& s = g_wire->datagrams().At(at - 1);
-  const uint32_t epoch = static_cast<uint32_t>(g_wire->state().grant[0]);
+  stack::DatagramSocket& s = fam.engine->datagrams().At(at - 1);
+  const uint32_t epoch = static_cast<uint32_t>(fam.engine->state().grant[0]);
   if (LoadRelaxed(s.is_left) != 0 || Exchange(s.filter_epoch, epoch) == epoch) return;
   Names n = {};
   if (!NameOf(SYS_getsockname, fd, ep, n.local)) return;
@@ -260,7 +260,7 @@ void DatagramRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep) {
 }
 
 void DatagramSweep(Family& fam) {
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   if (engine == nullptr) return;
   stack::WireState& w = engine->state();
   for (uint32_t i = 0; i < w.datagrams.hw && i < stack::kDatagramSockets; i++) {
@@ -269,7 +269,7 @@ void DatagramSweep(Family& fam) {
     Filters old;
     engine->Acquire();
     if (s.use != 0 && IsGone(fam, s)) {
-      old = Swap(s, {});
+      old = Swap(fam, s, {});
       engine->datagrams().Close(i);
     }
     WireRelease(fam, *engine);

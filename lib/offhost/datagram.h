@@ -41,7 +41,7 @@ class DatagramGuard {
   DatagramGuard& operator=(const DatagramGuard&) = delete;
   bool ok() const { return idx_ != PSTN_NONE; }
   uint32_t idx() const { return idx_; }
-  stack::Datagrams& all() const { return g_wire->datagrams(); }
+  stack::Datagrams& all() const { return fam_.engine->datagrams(); }
   stack::DatagramSocket& socket() const { return all().At(idx_); }
 
  private:

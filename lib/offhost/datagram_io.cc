@@ -121,11 +121,11 @@ Deadline ReceiveDeadline(int fd) {
 
 }  // namespace
 
-uint32_t DatagramReadiness(Family&, const pstn_ep& ep) {
+uint32_t DatagramReadiness(Family& fam, const pstn_ep& ep) {
   // Sends do not wait for room; what only the kernel knows, it says.
   constexpr uint32_t kOut = EPOLLOUT | EPOLLWRNORM;
   const uint32_t at = LoadAcquire(ep.wire);
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   if (at == 0 || at > stack::kDatagramSockets || engine == nullptr) return kOut;
   stack::Datagrams& all = engine->datagrams();
   return kOut | (all.IsReadable(at - 1) ? EPOLLIN | EPOLLRDNORM : 0u) |
@@ -133,7 +133,7 @@ uint32_t DatagramReadiness(Family&, const pstn_ep& ep) {
 }
 
 void DatagramTouch(Family& fam, const pstn_ep& ep) {
-  if (LoadAcquire(g_wire) == nullptr && LoadRelaxed(ep.wire) != 0) (void)WireStart(fam);
+  if (LoadAcquire(fam.engine) == nullptr && LoadRelaxed(ep.wire) != 0) (void)WireStart(fam);
 }
 
 long DatagramRecv(Family& fam, Call& call, msghdr& m, int flags) {
@@ -226,7 +226,8 @@ long DatagramSend(Family& fam, Call& call, const msghdr& m, int flags) {
   const DatagramGuard g(fam, ep);
   if (!g.ok()) return kPass;
   const int64_t r = g.all().Send(g.idx(), args);
-  (void)g_wire->PollLocked(MonotonicNs(), 1);  // it goes out, and what was sent before comes back
+  (void)fam.engine->PollLocked(MonotonicNs(),
+                               1);  // it goes out, and what was sent before comes back
   return r == stack::kByKernel ? kPass : static_cast<long>(r);
 }
 

@@ -18,11 +18,9 @@
 
 namespace postern {
 
-stack::Engine* g_wire;
-
-void WireUse(stack::Engine* engine) {
-  StoreRelease(g_wire, engine);
-  StoreRelease(g_wire_on, engine != nullptr ? 1u : 0u);
+void WireUse(Family& fam, stack::Engine* engine) {
+  StoreRelease(fam.engine, engine);
+  StoreRelease(fam.wire_on, engine != nullptr ? 1u : 0u);
 }
 
 namespace {
@@ -49,7 +47,7 @@ void WireWroteOne(Family& fam) {
 uint32_t WirePoll(Family& fam) {
   t_events = 0;  // it spins, or asks for more
   t_writes = 0;
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   if (engine == nullptr) return 0;
   const uint64_t now = MonotonicNs();
   StoreRelaxed(engine->state().attended_ns, now);
@@ -59,14 +57,14 @@ uint32_t WirePoll(Family& fam) {
   return done;
 }
 
-void WireAwake(Family&) {
-  stack::Engine* engine = LoadAcquire(g_wire);
+void WireAwake(Family& fam) {
+  stack::Engine* engine = LoadAcquire(fam.engine);
   if (engine != nullptr) FetchAdd(engine->state().awake, 1u);
 }
 
 // The last one who goes to sleep tells the keeper, if that one relies on us.
 void WireSleeps(Family& fam) {
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   if (engine == nullptr) return;
   stack::WireState& w = engine->state();
   if (LoadRelaxed(w.awake) != 0) FetchSub(w.awake, 1u);
@@ -94,7 +92,7 @@ namespace {
 void ListenOn(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns) {
   if (fam.opt.vi[0] == 0 || ep.wire != 0 || !MayListen(ep)) return;
   if (!WireStart(fam, patience_ns)) return StoreRelaxed(ep.reason, kReasonNoVi);
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   stack::WireState& w = engine->state();
   engine->Acquire();
   const uint32_t at =
@@ -157,7 +155,7 @@ void GiveUp(Family& fam, stack::Engine& engine, uint32_t at, Unfilter how) {
 }  // namespace
 
 void WireUnlisten(Family& fam, pstn_ep& ep, Unfilter how) {
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   if (engine == nullptr) return;  // posternd, who reaps: the keeper sees to it
   FetchAnd(ep.flags, ~PSTN_EPF_STEERED);
   const uint32_t at = Exchange(ep.wire, uint16_t{0});
@@ -165,7 +163,7 @@ void WireUnlisten(Family& fam, pstn_ep& ep, Unfilter how) {
 }
 
 void WireSweep(Family& fam) {
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   if (engine == nullptr) return;
   stack::WireState& w = engine->state();
   RingStreams streams(fam);
@@ -184,7 +182,7 @@ int WireBell(Family& fam) {
   StoreRelaxed(w.nonce, NewUuid().lo);
   const int bell = OpenBell(BellOf(Stack(fam), PSTN_EVMAP_WIRE));
   if (bell >= 0) MarkWaiter(fam, PSTN_EVMAP_WIRE, PSTN_EV_USED);
-  return bell < 0 ? bell : MoveHigh(bell);
+  return bell < 0 ? bell : MoveHigh(fam, bell);
 }
 
 }  // namespace postern

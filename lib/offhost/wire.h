@@ -42,9 +42,8 @@ class RingStreams final : public stack::Streams {
   Family& fam_;
 };
 
-// The wire as this process has it; null: there is none, or it was not asked for. g_wire_on follows.
-extern stack::Engine* g_wire;
-void WireUse(stack::Engine* engine);
+// From now on the wire is Family::engine; Family::wire_on follows.
+void WireUse(Family& fam, stack::Engine* engine);
 // What family/turn.h asks for. WirePoll looks for packets, timers and news, if nobody else is at
 // it. How much there was.
 uint32_t WirePoll(Family& fam);
@@ -67,8 +66,8 @@ void WireReadSettings(stack::WireSettings& settings);
 int AskNow(Family& fam, ctl::Msg& m, int fd, int* reply_fd);
 // After a posternd has come anew (LineAsk).
 int WireReintroduce(Family& fam, LineAsk ask);  // the VIs: 0 or -errno
-const pstn_routes* WireTables();
-uint32_t WireViOn(uint32_t ifindex);  // kAreaVis: none
+const pstn_routes* WireTables(Family& fam);
+uint32_t WireViOn(Family& fam, uint32_t ifindex);  // kAreaVis: none
 // The keeper's way in; `bundle` is taken. 0 or -errno.
 int WireAdopt(Family& fam, int bundle);
 
@@ -97,7 +96,7 @@ void WireRehouse(Family& fam, int fd, const pstn_ep& ep);
 void WireRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep);
 
 // This process never waits for posternd because of a filter: it is the keeper, whom all wait for.
-void WireNeverWaits();
+void WireNeverWaits(Family& fam);
 
 // ---- wire_ports.cc: ports that connections are made from (stack/source_ports.h)
 // One more. False: posternd has none for us, or there are enough.

@@ -23,6 +23,7 @@
 #include "family/verbs.h"
 #include "offhost/wire.h"
 #include "offhost/wire_bundle.h"
+#include "offhost/wire_here.h"
 #include "peer/pair.h"
 #include "stack/route_paths.h"
 #include "state/area.h"
@@ -34,98 +35,58 @@ namespace {
 
 constexpr uint32_t kFrames = 8192;
 
-void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]);
-
-// A VI of either kind: what its grant says.
-struct AnyVi {
-  XskVi xsk;
-  SoftVi soft;
-  uint32_t kind = ctl::kGrantXsk;
-
-  Vi& vi() { return kind == ctl::kGrantSoft ? static_cast<Vi&>(soft) : xsk; }
-  // What a new posternd knows it by.
-  int token() const { return kind == ctl::kGrantSoft ? soft.rings_fd() : xsk.FdOf(0); }
-  // The last descriptor stays the caller's, the others are the VI's; unless it fails.
-  int Attach(Area& area, uint32_t idx, const ctl::ViGrant& grant, const int* fds) {
-    kind = grant.kind;
-    if (kind == ctl::kGrantXsk) return xsk.Attach(area, idx, fds, grant.queue_count);
-    if (kind != ctl::kGrantSoft || grant.queue_count != 1) return -EPROTO;
-    return soft.Attach(area, idx, fds[0], fds[1]);
-  }
-  void Detach() {
-    if (kind == ctl::kGrantSoft)
-      soft.Detach();
-    else
-      xsk.Detach();
-  }
-};
-
-// All of it is made once and stays: other threads may be in it.
-struct WireHere {
-  explicit WireHere(Family& fam) : streams(fam) {}
-  Area area;
-  RingStreams streams;
-  stack::RoutePaths paths{area, AskNeighbour};
-  AnyVi vis[kAreaVis];
-  stack::WireState* state = nullptr;
-  const pstn_routes* tables = nullptr;
-  int links[kAreaVis] = {-1, -1, -1, -1, -1, -1, -1, -1};
-  int bundle = -1;
-};
-static_assert(kAreaVis == 8, "links is -1 for each");
-alignas(64) unsigned char here_at[sizeof(WireHere)];
-alignas(64) unsigned char engine_at[sizeof(stack::Engine)];
-WireHere* here;  // under wire_lock, like all below
-void RenewWire(Family& fam);
-PSTN_LOCK_RENEWED(wire_lock, RenewWire);
-uint64_t not_before_ns;  // after a failure
 constexpr uint64_t kRetryNs = 1'000'000'000;
 
 // Is for the whole family: what the first one enters, the others find.
 enum class Who : uint8_t { kFirst, kAnother };
 
-int AttachVi(WireHere& h, uint32_t idx, int line, Who who) {
+int AttachVi(Family& fam, WireHere& h, uint32_t idx, int line, Who who) {
   ctl::ViGrant grant;
   int fds[ctl::kGrantFdsMax];
   uint32_t count = 0;
   int r = PeekGrant(line, grant, fds, count);
   if (r != 0) return r;
-  for (uint32_t i = 0; i < count; i++) fds[i] = MoveHigh(fds[i]);
+  for (uint32_t i = 0; i < count; i++) fds[i] = MoveHigh(fam, fds[i]);
   if (who == Who::kFirst) {
     EnterGrant(grant, *h.area.ViAt(idx));
     h.state->grant[idx] = grant.id;
   }
   r = h.vis[idx].Attach(h.area, idx, grant, fds);
   if (r != 0)
-    for (uint32_t i = 0; i < count; i++) CloseInternal(fds[i]);
+    for (uint32_t i = 0; i < count; i++) CloseInternal(fam, fds[i]);
   else
     h.links[idx] = fds[count - 1];
   return r;
 }
 
 // An attempt of the parent's, of which the child has copies of some descriptors. It makes its own.
-void RenewWire(Family&) {
-  if (here == nullptr || g_wire != nullptr) return;
-  for (const int link : here->links)
-    if (IsInternalFd(link)) CloseInternal(link);
-  if (IsInternalFd(here->bundle)) CloseInternal(here->bundle);
-  here = nullptr;
-  not_before_ns = 0;
+void RenewWire(Family& fam) {
+  if (fam.wire->here == nullptr || fam.engine != nullptr) return;
+  for (const int link : fam.wire->here->links)
+    if (IsInternalFd(fam, link)) CloseInternal(fam, link);
+  if (IsInternalFd(fam, fam.wire->here->bundle)) CloseInternal(fam, fam.wire->here->bundle);
+  fam.wire->here = nullptr;
+  fam.wire->not_before_ns = 0;
 }
 
+PSTN_LOCK_ENTRY(wire_lock, fam.wire->lock, RenewWire);
+
 // What an attempt that failed has left; nobody else has seen any of it.
-void TearDown() {
-  WireHere& h = *here;
+void TearDown(Family& fam) {
+  WireHere& h = *fam.wire->here;
   for (uint32_t i = 0; i < kAreaVis; i++) {
     if (h.links[i] < 0) continue;
     h.vis[i].Detach();
-    CloseInternal(h.links[i]);
+    CloseInternal(fam, h.links[i]);
   }
   if (h.area.ok()) h.area.Unmap();
-  if (h.state != nullptr) munmap(h.state, sizeof *h.state);
-  if (h.bundle >= 0) CloseInternal(h.bundle);
-  std::destroy_at(here);
-  here = nullptr;
+  if (h.state != nullptr) {
+    DropLocksAt(h.state);
+    munmap(h.state, sizeof *h.state);
+  }
+  if (h.bundle >= 0) CloseInternal(fam, h.bundle);
+  std::destroy_at(fam.wire->here);
+  fam.wire->here = nullptr;
 }
 
 const pstn_routes* FetchRoutes(Family& fam) {
@@ -138,20 +99,16 @@ const pstn_routes* FetchRoutes(Family& fam) {
   return tables;
 }
 
+}  // namespace
+
 // Not more often than a kernel would ask: once a second for each neighbour, as far as the few that
-// are remembered tell. Under the engine's lock: an errand.
-void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]) {
-  struct Asked {
-    uint8_t ip[16];
-    uint32_t ifindex;
-    uint64_t at_ns;
-  };
-  static Asked asked[16];
-  static uint32_t next;
+// are remembered tell.
+void AskNeighbour(void* of, uint32_t ifindex, const uint8_t ip[16]) {
+  Wire& wire = *static_cast<Family*>(of)->wire;
   const uint64_t now = MonotonicNs();
-  for (const Asked& a : asked)
+  for (const Wire::Asked& a : wire.asked)
     if (a.ifindex == ifindex && memcmp(a.ip, ip, 16) == 0 && now - a.at_ns < kRetryNs) return;
-  Asked& a = asked[next++ % 16];
+  Wire::Asked& a = wire.asked[wire.asked_next++ % 16];
   memcpy(a.ip, ip, 16);
   a.ifindex = ifindex;
   a.at_ns = now;
@@ -159,8 +116,10 @@ void AskNeighbour(uint32_t ifindex, const uint8_t ip[16]) {
   errand.kind = static_cast<uint32_t>(stack::ErrandKind::kNeighbour);
   errand.a = ifindex;
   memcpy(errand.ip, ip, sizeof errand.ip);
-  (void)stack::PutErrand(here->state->errands, errand);
+  (void)stack::PutErrand(wire.here->state->errands, errand);
 }
+
+namespace {
 
 // Maps what the bundle has and takes part from now on.
 int Join(Family& fam, WireHere& h, const int* fds, uint32_t vis, Who who) {
@@ -168,14 +127,15 @@ int Join(Family& fam, WireHere& h, const int* fds, uint32_t vis, Who who) {
   if (r != 0) return r;
   h.state = MapWireState(fds[1]);
   if (h.state == nullptr) return -EPROTO;
+  if (!AddLocksOf(fam.holder, h.state, sizeof *h.state)) return -EMFILE;
   const pstn_routes* tables = FetchRoutes(fam);
   if (tables == nullptr) return -ENOENT;
   h.paths.SetTables(tables);
   h.tables = tables;
-  auto* engine = std::construct_at(reinterpret_cast<stack::Engine*>(engine_at), *h.state, h.area,
-                                   h.streams, h.paths);
+  auto* engine = std::construct_at(reinterpret_cast<stack::Engine*>(fam.wire->engine_at), *h.state,
+                                   h.area, h.streams, h.paths);
   for (uint32_t i = 0; i < vis; i++) {
-    r = AttachVi(h, i, fds[2 + i], who);
+    r = AttachVi(fam, h, i, fds[2 + i], who);
     if (r != 0) return r;
     engine->SetVi(i, &h.vis[i].vi());
   }
@@ -241,7 +201,7 @@ int Make(Family& fam, WireHere& h, uint64_t patience_ns) {
     if (r == 0) {
       r = SendBundle(pair[0], fds, vis, vis + 2);
       sys::Close(pair[0]);  // what is queued stays
-      h.bundle = MoveHigh(pair[1]);
+      h.bundle = MoveHigh(fam, pair[1]);
     }
     if (r == 0) {
       ctl::Msg m;
@@ -271,44 +231,44 @@ int Adopt(Family& fam, WireHere& h, int bundle) {
 }  // namespace
 
 int WireAdopt(Family& fam, int bundle) {
-  WireNeverWaits();
-  Guard g(wire_lock);
-  if (g_wire != nullptr) return 0;
-  here = std::construct_at(reinterpret_cast<WireHere*>(here_at), fam);
-  const int r = Adopt(fam, *here, MoveHigh(bundle));
+  WireNeverWaits(fam);
+  Guard g(fam.wire->lock);
+  if (fam.engine != nullptr) return 0;
+  fam.wire->here = std::construct_at(reinterpret_cast<WireHere*>(fam.wire->here_at), fam);
+  const int r = Adopt(fam, *fam.wire->here, MoveHigh(fam, bundle));
   if (r != 0)
-    TearDown();
+    TearDown(fam);
   else
-    WireUse(reinterpret_cast<stack::Engine*>(engine_at));
+    WireUse(fam, reinterpret_cast<stack::Engine*>(fam.wire->engine_at));
   return r;
 }
 
-void WireRetry(Family&) {
-  Guard g(wire_lock);
-  not_before_ns = 0;
+void WireRetry(Family& fam) {
+  Guard g(fam.wire->lock);
+  fam.wire->not_before_ns = 0;
 }
 
 bool WireStart(Family& fam, uint64_t patience_ns) {
   if (fam.opt.vi[0] == 0) return false;
-  if (LoadAcquire(g_wire) != nullptr) return true;
-  Guard g(wire_lock);
-  if (g_wire != nullptr) return true;
-  if (MonotonicNs() < not_before_ns) return false;
-  not_before_ns = MonotonicNs() + kRetryNs;
+  if (LoadAcquire(fam.engine) != nullptr) return true;
+  Guard g(fam.wire->lock);
+  if (fam.engine != nullptr) return true;
+  if (MonotonicNs() < fam.wire->not_before_ns) return false;
+  fam.wire->not_before_ns = MonotonicNs() + kRetryNs;
   ctl::Msg m;
   m.type = ctl::Type::kWire;
   int bundle = -1;
   const int r = CtlAsk(fam, m, -1, &bundle);
-  here = std::construct_at(reinterpret_cast<WireHere*>(here_at), fam);
-  const int done =
-      r == 0 && bundle >= 0 ? Adopt(fam, *here, MoveHigh(bundle)) : Make(fam, *here, patience_ns);
+  fam.wire->here = std::construct_at(reinterpret_cast<WireHere*>(fam.wire->here_at), fam);
+  const int done = r == 0 && bundle >= 0 ? Adopt(fam, *fam.wire->here, MoveHigh(fam, bundle))
+                                         : Make(fam, *fam.wire->here, patience_ns);
   StoreRelaxed(Stack(fam).hdr.wire_error, static_cast<uint32_t>(-done));
   if (done != 0) {
-    not_before_ns = MonotonicNs() + kRetryNs;  // patience may have used it up
-    TearDown();
+    fam.wire->not_before_ns = MonotonicNs() + kRetryNs;  // patience may have used it up
+    TearDown(fam);
     return false;
   }
-  WireUse(reinterpret_cast<stack::Engine*>(engine_at));
+  WireUse(fam, reinterpret_cast<stack::Engine*>(fam.wire->engine_at));
   return true;
 }
 
@@ -361,14 +321,16 @@ int AdoptVis(Family& fam, WireHere& h, LineAsk ask) {
 }  // namespace
 
 int WireReintroduce(Family& fam, LineAsk ask) {
-  return LoadAcquire(g_wire) == nullptr ? -ENOENT : AdoptVis(fam, *here, ask);
+  return LoadAcquire(fam.engine) == nullptr ? -ENOENT : AdoptVis(fam, *fam.wire->here, ask);
 }
 
-const pstn_routes* WireTables() { return here != nullptr ? here->tables : nullptr; }
+const pstn_routes* WireTables(Family& fam) {
+  return fam.wire->here != nullptr ? fam.wire->here->tables : nullptr;
+}
 
-uint32_t WireViOn(uint32_t ifindex) {
-  for (uint32_t i = 0; here != nullptr && i < kAreaVis; i++) {
-    const pstn_vi& vi = *here->area.ViAt(i);
+uint32_t WireViOn(Family& fam, uint32_t ifindex) {
+  for (uint32_t i = 0; fam.wire->here != nullptr && i < kAreaVis; i++) {
+    const pstn_vi& vi = *fam.wire->here->area.ViAt(i);
     if (LoadRelaxed(vi.state) == kViUp && vi.ifindex == ifindex) return i;
   }
   return kAreaVis;

@@ -34,8 +34,8 @@ namespace postern {
 namespace {
 
 // The way to `to`: its VI, and the address of ours that it starts from. kReasonNone: there is one.
-Reason WayTo(const pstn_addr& to, pstn_addr& from, uint32_t* vi) {
-  const pstn_routes* tables = WireTables();
+Reason WayTo(Family& fam, const pstn_addr& to, pstn_addr& from, uint32_t* vi) {
+  const pstn_routes* tables = WireTables(fam);
   if (tables == nullptr) return kReasonNotLocal;
   RouteQuery q;
   memcpy(q.dst, to.ip, sizeof q.dst);
@@ -46,7 +46,7 @@ Reason WayTo(const pstn_addr& to, pstn_addr& from, uint32_t* vi) {
   const RouteAnswer a = RouteLookup(*tables, q);
   if (a.verdict != RouteVerdict::kUnicast || a.link.reason != RouteReason::kNone)
     return kReasonNotLocal;
-  *vi = WireViOn(a.link.vi_ifindex);
+  *vi = WireViOn(fam, a.link.vi_ifindex);
   if (*vi == kAreaVis) return kReasonNotLocal;
   memcpy(from.ip, a.source, sizeof from.ip);
   return kReasonNone;
@@ -114,17 +114,17 @@ int ConnectLocked(Family& fam, Attempt& a, const stack::OpenWish& wish, stack::P
   const uint64_t now = MonotonicNs();
   if (a.from.port == 0) {
     pstn_addr from = a.from;
-    if (!stack::TakeSourcePort(*g_wire, a.vi, from, a.to, port, now)) return error;
+    if (!stack::TakeSourcePort(*fam.engine, a.vi, from, a.to, port, now)) return error;
     NamePort(fam, a, from.port);
   }
-  const uint32_t idx = g_wire->Connect(a.from, a.to, a.end, now, error, wish);
+  const uint32_t idx = fam.engine->Connect(a.from, a.to, a.end, now, error, wish);
   if (idx == PSTN_NONE) return error;
   Stack(fam).eps[a.end].accept_head = idx;
-  stack::Conn& c = g_wire->ConnAt(idx);
+  stack::Conn& c = fam.engine->ConnAt(idx);
   c.filter = a.filter;
   c.filter_vi = a.vi;
-  c.filter_epoch = static_cast<uint32_t>(g_wire->state().grant[0]);
-  (void)g_wire->PollLocked(MonotonicNs());
+  c.filter_epoch = static_cast<uint32_t>(fam.engine->state().grant[0]);
+  (void)fam.engine->PollLocked(MonotonicNs());
   return 0;
 }
 
@@ -133,9 +133,9 @@ int Connect(Family& fam, Attempt& a, const stack::OpenWish& wish) {
   constexpr int kTries = 8;  // others may be faster than we are
   stack::PortWish port = stack::PortWish::kRested;
   for (int i = 0;; i++) {
-    g_wire->Acquire();
+    fam.engine->Acquire();
     const int r = ConnectLocked(fam, a, wish, port);
-    WireRelease(fam, *g_wire);
+    WireRelease(fam, *fam.engine);
     if (r != EADDRNOTAVAIL || a.from.port != 0 || i == kTries) return r;
     if (WireNewPort(fam, a.vi, !AddrIsV4(a.to))) continue;
     if (port == stack::PortWish::kAny) return r;
@@ -156,7 +156,7 @@ Reason Begin(Family& fam, int fd, Attempt& a) {
   if (r == 0) {
     StoreRelease(a.conn().setup.state, PSTN_CS_OFFERED);
     SetState(a.ep, PSTN_EP_CONNECTING);
-    r = Connect(fam, a, WireWish(fd, a.ep));
+    r = Connect(fam, a, WireWish(fam, fd, a.ep));
     if (r == 0) return kReasonNone;
     if (a.filter != 0) WireUnfilter(fam, a.vi, a.filter, Unfilter::kNow);
     FetchAnd(a.ep.flags, ~PSTN_EPF_PORT_LENT);
@@ -171,11 +171,11 @@ Reason Begin(Family& fam, int fd, Attempt& a) {
 bool FreePort(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from) {
   constexpr int kTries = 16;
   const pstn_dir* dir = LoadAcquire(fam.dir);
-  for (int i = 0; dir != nullptr && i < kTries && ReservePort(fd, ep, *dir); i++) {
+  for (int i = 0; dir != nullptr && i < kTries && ReservePort(fam, fd, ep, *dir); i++) {
     from.port = ep.local.port;
-    g_wire->Acquire();
-    const bool taken = g_wire->IsTaken(from, to);
-    WireRelease(fam, *g_wire);
+    fam.engine->Acquire();
+    const bool taken = fam.engine->IsTaken(from, to);
+    WireRelease(fam, *fam.engine);
     if (!taken) return true;
     if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) != 0) return false;
   }
@@ -189,7 +189,7 @@ Reason WireConnect(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to) {
   if (!WireStart(fam)) return kReasonNoVi;
   pstn_addr from = ep.local;
   uint32_t vi = kAreaVis;
-  Reason why = WayTo(to, from, &vi);
+  Reason why = WayTo(fam, to, from, &vi);
   if (why != kReasonNone) return why;
   const pstn_addr before = ep.local;
   why = kReasonNoPort;

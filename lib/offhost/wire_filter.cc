@@ -14,6 +14,7 @@
 #include "family/verbs.h"
 #include "offhost/datagram.h"
 #include "offhost/wire.h"
+#include "offhost/wire_here.h"
 
 namespace postern {
 
@@ -21,10 +22,10 @@ int AskNow(Family& fam, ctl::Msg& m, int fd, int* reply_fd) { return CtlAsk(fam,
 
 namespace {
 
-ctl::Msg About(uint32_t change, uint32_t vi) {
+ctl::Msg About(Family& fam, uint32_t change, uint32_t vi) {
   ctl::Msg m;
   m.type = ctl::Type::kFilter;
-  m.cookie = g_wire->state().grant[vi % kAreaVis];
+  m.cookie = fam.engine->state().grant[vi % kAreaVis];
   m.a = change;
   return m;
 }
@@ -33,7 +34,7 @@ ctl::Msg About(uint32_t change, uint32_t vi) {
 // Of TCP fragments, too: the kernel would answer them, once whole, with a RST.
 int AddFilter(Family& fam, LineAsk ask, int fd, uint32_t vi, const pstn_addr* local,
               const pstn_addr* to, uint32_t* number, uint32_t flags = ctl::kFilterFragments) {
-  ctl::Msg m = About(ctl::kFilterAdd, vi);
+  ctl::Msg m = About(fam, ctl::kFilterAdd, vi);
   m.b = flags;
   if (to != nullptr) {
     m.addr = *to;
@@ -47,7 +48,7 @@ int AddFilter(Family& fam, LineAsk ask, int fd, uint32_t vi, const pstn_addr* lo
 // The engine's connection whose program is `ep`; null: it has none.
 stack::Conn* ConnOf(Family& fam, const pstn_ep& ep) {
   const pstn_ep* end = EngineEnd(fam, LoadRelaxed(ep.lgr_idx), ep.conn_idx);
-  return end != nullptr ? &g_wire->ConnAt(end->accept_head) : nullptr;
+  return end != nullptr ? &fam.engine->ConnAt(end->accept_head) : nullptr;
 }
 
 }  // namespace
@@ -68,11 +69,9 @@ int WireFilterDatagrams(Family& fam, int fd, uint32_t vi, const pstn_addr& local
 
 namespace {
 
-bool never_waits;
-
 // Under the engine's lock.
-bool PutUnfilter(uint32_t vi, uint32_t number, uint32_t change) {
-  stack::WireState& w = g_wire->state();
+bool PutUnfilter(Family& fam, uint32_t vi, uint32_t number, uint32_t change) {
+  stack::WireState& w = fam.engine->state();
   stack::Errand errand = {};
   errand.kind = static_cast<uint32_t>(stack::ErrandKind::kUnfilter);
   errand.a = vi % kAreaVis;
@@ -84,20 +83,20 @@ bool PutUnfilter(uint32_t vi, uint32_t number, uint32_t change) {
 
 }  // namespace
 
-void WireNeverWaits() { never_waits = true; }
+void WireNeverWaits(Family& fam) { fam.wire->never_waits = true; }
 
 void WireUnfilter(Family& fam, uint32_t vi, uint32_t number, Unfilter how) {
   const uint32_t change = how == Unfilter::kHush    ? ctl::kFilterHush
                           : how == Unfilter::kLeave ? ctl::kFilterLeave
                                                     : ctl::kFilterRemove;
-  if (how == Unfilter::kLater) return (void)PutUnfilter(vi, number, change);
-  if (never_waits) {
-    g_wire->Acquire();
-    (void)PutUnfilter(vi, number, change);
-    g_wire->Release();
+  if (how == Unfilter::kLater) return (void)PutUnfilter(fam, vi, number, change);
+  if (fam.wire->never_waits) {
+    fam.engine->Acquire();
+    (void)PutUnfilter(fam, vi, number, change);
+    fam.engine->Release();
     return WireErrands(fam);
   }
-  ctl::Msg m = About(change, vi);
+  ctl::Msg m = About(fam, change, vi);
   m.d = number;
   (void)CtlAsk(fam, m, -1, nullptr);
 }
@@ -133,7 +132,7 @@ int StandIn(int fd) {
 }  // namespace
 
 void WireRehouse(Family& fam, int fd, const pstn_ep& ep) {
-  if (LoadAcquire(g_wire) == nullptr) return;
+  if (LoadAcquire(fam.engine) == nullptr) return;
   const stack::Conn* old = ConnOf(fam, ep);
   if (old == nullptr || LoadRelaxed(old->filter) == 0) return;
   const int stand_in = StandIn(fd);
@@ -143,16 +142,16 @@ void WireRehouse(Family& fam, int fd, const pstn_ep& ep) {
     number = 0;
   if (stand_in >= 0) sys::Close(stand_in);
   if (number == 0) return;
-  g_wire->Acquire();
+  fam.engine->Acquire();
   stack::Conn* c = ConnOf(fam, ep);  // it may have ended meanwhile, and its filter with it
   if (c != nullptr && c->filter != 0) number = Exchange(c->filter, number);
-  g_wire->Release();
+  fam.engine->Release();
   WireUnfilter(fam, vi, number, Unfilter::kNow);
 }
 
 void WireRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep) {
   if (IsDatagram(ep)) return DatagramRefilter(fam, ask, fd, ep);
-  stack::WireState& w = g_wire->state();
+  stack::WireState& w = fam.engine->state();
   const uint32_t epoch = static_cast<uint32_t>(w.grant[0]), at = LoadRelaxed(ep.wire);
   if (at != 0 && at <= stack::kListeners) {
     stack::Listener& l = w.listeners[at - 1];

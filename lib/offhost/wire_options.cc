@@ -34,7 +34,7 @@ stack::Conn* ConnBehind(Family& fam, stack::Engine& engine, const pstn_ep& ep) {
 // False: there is no such connection. `fn` is called under the engine's lock.
 template <typename Fn>
 bool WithConn(Family& fam, const pstn_ep& ep, Fn fn) {
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   if (engine == nullptr || ConnBehind(fam, *engine, ep) == nullptr) return false;
   engine->Acquire();
   stack::Conn* c = ConnBehind(fam, *engine, ep);
@@ -149,7 +149,7 @@ long WireSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
 }
 
 void WireInherit(Family& fam, int fd, const pstn_ep& ep) {
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   if (engine == nullptr || ConnBehind(fam, *engine, ep) == nullptr) return;
   tcp::Settings kept = {};
   kept.congestion = engine->state().settings.tcp_congestion;
@@ -165,7 +165,7 @@ void WireInherit(Family& fam, int fd, const pstn_ep& ep) {
 }
 
 void WireOptionSet(Family& fam, const pstn_ep& ep) {
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   ConnEnd e;
   if (engine == nullptr || ConnBehind(fam, *engine, ep) == nullptr ||
       !Resolve(fam, const_cast<pstn_ep&>(ep), e))
@@ -176,9 +176,9 @@ void WireOptionSet(Family& fam, const pstn_ep& ep) {
 
 // Options that the endpoint does not keep are the kernel's socket's. It says 536 of a maximum that
 // nobody has set (and before 6.2 of any).
-stack::OpenWish WireWish(int fd, const pstn_ep& ep) {
+stack::OpenWish WireWish(Family& fam, int fd, const pstn_ep& ep) {
   stack::OpenWish wish = {};
-  wish.settings.congestion = g_wire->state().settings.tcp_congestion;
+  wish.settings.congestion = fam.engine->state().settings.tcp_congestion;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) == 0) return wish;
   ReadCongestion(fd, wish.settings.congestion);
   ReadKept(fd, wish.settings);
@@ -192,7 +192,7 @@ stack::OpenWish WireWish(int fd, const pstn_ep& ep) {
 }
 
 int WireTakeSoftError(Family& fam, const pstn_ep& ep) {
-  stack::Engine* engine = LoadAcquire(g_wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);
   const stack::Conn* c = engine != nullptr ? ConnBehind(fam, *engine, ep) : nullptr;
   if (c == nullptr || LoadRelaxed(c->tcb.soft_error) == 0) return 0;
   uint32_t error = 0;

@@ -27,7 +27,7 @@ bool WireInfo(Family& fam, const pstn_ep& ep, tcp::Info& out);
 // What the kernel's socket says of an option that is a number. False: it can't be told.
 bool KernelInt(int fd, int level, int name, int& out);
 // What the program has set of the kernel's socket before it connects.
-stack::OpenWish WireWish(int fd, const pstn_ep& ep);
+stack::OpenWish WireWish(Family& fam, int fd, const pstn_ep& ep);
 // The error that an ICMP packet has told of, which is forgotten by that; 0: none.
 int WireTakeSoftError(Family& fam, const pstn_ep& ep);
 

@@ -12,6 +12,7 @@
 #include "control/control.h"
 #include "family/verbs.h"
 #include "offhost/wire.h"
+#include "offhost/wire_here.h"
 
 namespace postern {
 namespace {
@@ -27,7 +28,7 @@ constexpr uint64_t kRefusedNs = 1'000'000'000;
 int Ask(Family& fam, LineAsk ask, uint32_t vi, bool is_ipv6, uint16_t& port, uint32_t& number) {
   ctl::Msg m;
   m.type = ctl::Type::kFilter;
-  m.cookie = g_wire->state().grant[vi % kAreaVis];
+  m.cookie = fam.engine->state().grant[vi % kAreaVis];
   m.a = ctl::kFilterAdd;
   m.b = ctl::kFilterFragments | ctl::kFilterOutgoing;
   m.addr.port = port;
@@ -42,9 +43,9 @@ int Ask(Family& fam, LineAsk ask, uint32_t vi, bool is_ipv6, uint16_t& port, uin
 // Takes it out if no connection has had it since it was found unused.
 bool Give(Family& fam, stack::WireState& w, uint32_t idx, uint64_t used_ns) {
   SourcePort was;
-  g_wire->Acquire();
+  fam.engine->Acquire();
   const bool out = stack::RemoveSourcePort(w, idx, used_ns, was);
-  g_wire->Release();
+  fam.engine->Release();
   if (out) WireUnfilter(fam, was.vi, was.filter, Unfilter::kNow);
   return out;
 }
@@ -52,10 +53,9 @@ bool Give(Family& fam, stack::WireState& w, uint32_t idx, uint64_t used_ns) {
 }  // namespace
 
 bool WireNewPort(Family& fam, uint32_t vi, bool is_ipv6) {
-  static uint64_t not_before_ns = 0;
   const uint64_t now = MonotonicNs();
-  stack::WireState& w = g_wire->state();
-  if (now < LoadRelaxed(not_before_ns)) return false;
+  stack::WireState& w = fam.engine->state();
+  if (now < LoadRelaxed(fam.wire->port_not_before_ns)) return false;
   SourcePort p = {};
   p.vi = static_cast<uint8_t>(vi);
   p.is_ipv6 = is_ipv6 ? 1 : 0;
@@ -63,18 +63,18 @@ bool WireNewPort(Family& fam, uint32_t vi, bool is_ipv6) {
   p.used_ns = now - stack::kPortRestNs;
   bool added = false;
   if (Ask(fam, AskNow, vi, is_ipv6, p.port, p.filter) == 0) {
-    g_wire->Acquire();
+    fam.engine->Acquire();
     added = stack::AddSourcePort(w, p);
-    g_wire->Release();
+    fam.engine->Release();
     if (!added) WireUnfilter(fam, vi, p.filter, Unfilter::kNow);
   }
-  if (!added) StoreRelaxed(not_before_ns, now + kRefusedNs);
+  if (!added) StoreRelaxed(fam.wire->port_not_before_ns, now + kRefusedNs);
   return added;
 }
 
 bool WireGivePort(Family& fam, uint16_t port) {
-  if (LoadAcquire(g_wire) == nullptr || port == 0) return false;
-  stack::WireState& w = g_wire->state();
+  if (LoadAcquire(fam.engine) == nullptr || port == 0) return false;
+  stack::WireState& w = fam.engine->state();
   bool given = false;
   for (uint32_t i = 0; i < LoadAcquire(w.sources.hw) && i < stack::kSourcePorts; i++) {
     const SourcePort& p = w.sources.at[i];
@@ -87,13 +87,12 @@ bool WireGivePort(Family& fam, uint16_t port) {
 }
 
 void WireSweepPorts(Family& fam) {
-  static uint64_t not_before_ns = 0;
-  stack::WireState& w = g_wire->state();
+  stack::WireState& w = fam.engine->state();
   const uint64_t now = MonotonicNs();
   const uint32_t hw = LoadAcquire(w.sources.hw);
-  if (hw == 0 || now < not_before_ns) return;
-  not_before_ns = now + kSweepNs;
-  static stack::UsedPorts used;  // the keeper has one thread
+  if (hw == 0 || now < fam.wire->sweep_not_before_ns) return;
+  fam.wire->sweep_not_before_ns = now + kSweepNs;
+  stack::UsedPorts& used = fam.wire->used;
   stack::FindUsedPorts(w, stack::TimeWait::kCounts, used);
   for (uint32_t i = 0, given = 0; i < hw && i < stack::kSourcePorts; i++) {
     const SourcePort& p = w.sources.at[i];
@@ -104,7 +103,7 @@ void WireSweepPorts(Family& fam) {
 }
 
 void WireKeepPorts(Family& fam, LineAsk ask) {
-  stack::WireState& w = g_wire->state();
+  stack::WireState& w = fam.engine->state();
   const uint32_t epoch = static_cast<uint32_t>(w.grant[0]);
   for (uint32_t i = 0; i < LoadAcquire(w.sources.hw) && i < stack::kSourcePorts; i++) {
     SourcePort& p = w.sources.at[i];

@@ -12,6 +12,7 @@
 #include "family/family.h"
 #include "offhost/datagram.h"
 #include "offhost/wire.h"
+#include "offhost/wire_here.h"
 #include "peer/close.h"
 #include "peer/connect.h"
 #include "peer/pair.h"
@@ -264,7 +265,7 @@ namespace {
 bool HasSlots(Family& fam) {
   constexpr uint32_t kFew = 512, kReserve = 64;  // of handshakes that are under way
   constexpr uint64_t kAgainNs = 1'000'000'000;
-  static uint64_t asked_ns = 0;  // under the engine's lock
+  uint64_t& asked_ns = fam.wire->links_asked_ns;
   uint32_t free = 0;
   const uint32_t known = LinksKnown(fam, Stack(fam).hdr.id, &free);
   const uint64_t now = MonotonicCoarseNs();
@@ -272,7 +273,7 @@ bool HasSlots(Family& fam) {
     asked_ns = now;
     stack::Errand errand = {};
     errand.kind = static_cast<uint32_t>(stack::ErrandKind::kLinks);
-    (void)stack::PutErrand(g_wire->state().errands, errand);
+    (void)stack::PutErrand(fam.engine->state().errands, errand);
   }
   return free > kReserve;
 }

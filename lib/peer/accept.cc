@@ -343,7 +343,7 @@ void HandOver(Family& fam, int fd, const pstn_ep& listener) {
 long AcceptKernel(Family& fam, const Call& call, sockaddr* sa, socklen_t* len, int flags,
                   bool& handed) {
   const pstn_ep& listener = *call.ep();
-  TableChange change;
+  TableChange change(fam);
   const bool smc = (LoadRelaxed(listener.flags) & PSTN_EPF_SMC) != 0;
   for (;;) {
     // Exported meanwhile: the kernel's listener may block now, which must not be waited for here.
@@ -366,7 +366,7 @@ long AcceptKernel(Family& fam, const Call& call, sockaddr* sa, socklen_t* len, i
 
 // One that posternd keeps since its handshake: TCP after all.
 long AcceptHeld(Family& fam, pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
-  TableChange change;
+  TableChange change(fam);
   uint32_t seen = LoadAcquire(listener.held);
   const int fd = CtlTakeHeld(fam, listener);
   if (fd < 0) {  // another process has it, or it went with posternd: then nobody else says so

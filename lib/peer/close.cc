@@ -208,7 +208,7 @@ long EndNumber(Family& fam, int fd, pstn_ep& ep) {
   ForgetFd(fam, fd);
   const uint32_t family = ep.family;
   bool reusable = false;
-  CachedFd c;
+  CachedFd c = kNoCachedFd;
   if (FetchSub(ep.refs, 1u) == 1) {
     // The kernel's socket serves again if the kernel knows nothing of it. Nobody comes to refer to
     // the endpoint any more, so what its flags say stays true.
@@ -232,7 +232,7 @@ int FreeNumber(Family& fam, int fd, uint32_t entry, pstn_ep& ep) {
   if (high < 0) return -1;
   FetchAdd(ep.refs, 1u);  // for as long as both numbers are in the slot's table
   SetSharedFd(fam, high, entry);
-  MarkPrivate(high, PSTN_FD_INTERNAL);
+  MarkPrivate(fam, high, PSTN_FD_INTERNAL);
   (void)CloseClaimed(fam, fd);
   FetchSub(ep.refs, 1u);
   return high;
@@ -244,8 +244,8 @@ long SockClose(Family& fam, int fd, uint32_t entry) {
   pstn_ep* ep =
       (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
   {
-    TableChange change;
-    if (!ClaimFd(fd, entry, kFdClosing)) return -EAGAIN;
+    TableChange change(fam);
+    if (!ClaimFd(fam, fd, entry, kFdClosing)) return -EAGAIN;
     const bool in_use = HandToUsers(fam, fd, entry);
     if (ep == nullptr) {
       const long r = CloseNumberOf(fam, fd, entry);
@@ -260,7 +260,7 @@ long SockClose(Family& fam, int fd, uint32_t entry) {
     fd = high;
   }
   ReleaseLinger(fam, *ep);
-  TableChange change;
+  TableChange change(fam);
   return EndNumber(fam, fd, *ep);
 }
 

@@ -26,6 +26,7 @@
 #include "peer/kernel_half.h"
 #include "peer/negotiate.h"
 #include "peer/pair.h"
+#include "peer/peers.h"
 #include "peer/port.h"
 
 namespace postern {
@@ -75,9 +76,9 @@ uint64_t Mixed(uint64_t x) {
 // A number for one connect(), unlike that of any other: of this process before, of its relatives,
 // and of others that began at the same moment.
 uint64_t DrawLot(Family& fam) {
-  static uint64_t seed = 0, turn = 0;
-  if (LoadRelaxed(seed) == 0) StoreRelaxed(seed, NewUuid().hi | 1u);
-  return Mixed(Mixed(LoadRelaxed(seed) ^ fam.pid) + FetchAdd(turn, uint64_t{1}));
+  if (LoadRelaxed(fam.peers->lot_seed) == 0) StoreRelaxed(fam.peers->lot_seed, NewUuid().hi | 1u);
+  return Mixed(Mixed(LoadRelaxed(fam.peers->lot_seed) ^ fam.pid) +
+               FetchAdd(fam.peers->lot_turn, uint64_t{1}));
 }
 
 // Several listeners may share a port (SO_REUSEPORT): each has the same chance, whatever their
@@ -253,7 +254,7 @@ Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) {
   const bool local = IsLocalAddress(d, to);
   Target t;
   if (!FindListener(fam, d, to, !local, t)) return local ? kReasonNoListener : kReasonNotLocal;
-  if (!ReservePort(fd, ep, d)) return kReasonNoPort;
+  if (!ReservePort(fam, fd, ep, d)) return kReasonNoPort;
   pstn_addr from = ep.local;
   ChooseSource(local ? to : t.source, from);
   // What the server can't be told in a way that it could believe (claim.cc).

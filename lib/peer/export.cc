@@ -68,9 +68,9 @@ bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
   Unlock(ep.accept_lock);
   // The kernel's listener never blocked while accept() merged two queues. Those who are in it go
   // first (AcceptKernel).
-  TableFreeze();
+  TableFreeze(fam);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) SetBlocking(fd, true);
-  TableThaw();
+  TableThaw(fam);
   if (LoadAcquire(ep.accept_count) != 0) (void)CtlExport(fam, ep, fd);
   ResetQueue(fam, ep);  // only what the keeper could not take
   FallBack(fam, fd, ep, kReasonExported);
@@ -170,7 +170,7 @@ void SockAdopt(Family& fam, int fd, int pidfd, int target) {
   pstn_ep* ep =
       (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
   if (ep == nullptr) return;
-  TableChange change;
+  TableChange change(fam);
   FetchAdd(ep->refs, 1u);
   FetchOr(ep->flags, PSTN_EPF_DUPPED);
   SetFd(fam, fd, entry);

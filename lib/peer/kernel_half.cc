@@ -21,7 +21,7 @@
 namespace postern {
 
 long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool cloexec) {
-  TableChange change;
+  TableChange change(fam);
   CachedFd c = CacheTake(fam, ep.family, want_bound, cloexec);
   if (c.fd < 0) {
     int type = SOCK_STREAM | (cloexec ? SOCK_CLOEXEC : 0);
@@ -32,7 +32,9 @@ long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool 
     }
     if (r < 0) return r;
     Count(Stack(fam).hdr, kCounterFdcacheMisses);
-    c = {static_cast<int>(r), 0, cloexec};
+    c = kNoCachedFd;
+    c.fd = static_cast<int>(r);
+    c.cloexec = cloexec;
   } else {
     Count(Stack(fam).hdr, kCounterFdcacheHits);
   }

@@ -30,6 +30,7 @@
 #include "family/local_lock.h"
 #include "family/verbs.h"
 #include "peer/negotiate.h"
+#include "peer/peers.h"
 #include "smcd/clc_fsm.h"
 #include "smcd/clc_local.h"
 
@@ -44,31 +45,23 @@ constexpr uint64_t kLookNs = 1 * kMsNs;          // at TCP, while the word is wa
 constexpr uint64_t kPenaltyNs = 10'000 * kMsNs;  // no handshake with an address that did not answer
 constexpr uint8_t kSizeCode = 2;                 // 64 KiB; a ring has no fixed size
 
-// Addresses that cost somebody the whole time.
-struct Slow {
-  pstn_addr addr;
-  uint64_t until_ns;
-};
-constexpr uint32_t kSlow = 16;
-PSTN_LOCK_WHOLE(slow_lock);
-Slow slow[kSlow];
-uint32_t slow_next;
+PSTN_LOCK_ENTRY(slow_lock, fam.peers->slow_lock, nullptr);
 
 bool SameDestination(const pstn_addr& a, const pstn_addr& b) {
   return memcmp(a.ip, b.ip, sizeof a.ip) == 0 && a.port == b.port;
 }
 
-bool IsSlow(const pstn_addr& to) {
-  Guard g(slow_lock);
-  for (const Slow& s : slow) {
+bool IsSlow(Family& fam, const pstn_addr& to) {
+  Guard g(fam.peers->slow_lock);
+  for (const Slow& s : fam.peers->slow) {
     if (s.until_ns != 0 && SameDestination(s.addr, to) && MonotonicNs() < s.until_ns) return true;
   }
   return false;
 }
 
-void NoteSlow(const pstn_addr& to) {
-  Guard g(slow_lock);
-  slow[slow_next++ % kSlow] = {to, MonotonicNs() + kPenaltyNs};
+void NoteSlow(Family& fam, const pstn_addr& to) {
+  Guard g(fam.peers->slow_lock);
+  fam.peers->slow[fam.peers->slow_next++ % kSlow] = {to, MonotonicNs() + kPenaltyNs};
 }
 
 bool HasPrefix(const pstn_addr& a, const pstn_addr& prefix) {
@@ -340,8 +333,8 @@ void MarkListener(Family& fam, int fd, pstn_ep& ep) {
 void AttendListeners(Family& fam) {
   const uint32_t asked = Exchange(fam.attend, 0u);
   if ((asked & kAttendVi) != 0) kVerbs.wire_retry(fam);
-  for (uint32_t fd = 0; fd < LoadRelaxed(g_fd_hw); fd++) {
-    if (FdEntry(static_cast<int>(fd)) == 0) continue;
+  for (uint32_t fd = 0; fd < LoadRelaxed(fam.fd_hw); fd++) {
+    if (FdEntry(fam, static_cast<int>(fd)) == 0) continue;
     const Call call(fam, static_cast<int>(fd));
     pstn_ep* ep = call.ep();
     if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;
@@ -370,7 +363,7 @@ bool MayNegotiate(Family& fam, const pstn_addr& to) {
   // A moment's answer is enough: what is wrong with it costs an option in a SYN.
   const uint32_t count = LoadRelaxed(d->host.addr_count);
   for (uint32_t i = 0; i < count && i < PSTN_DIR_ADDRS; i++) {
-    if (HasPrefix(to, d->host.addrs[i])) return !IsSlow(to);
+    if (HasPrefix(to, d->host.addrs[i])) return !IsSlow(fam, to);
   }
   return false;
 }
@@ -404,7 +397,7 @@ Negotiated Negotiate(Family& fam, Call& call, const pstn_addr& to) {
   const bool cut = limit.cut() || syn_limit.cut();  // nothing is known of the address then
   if (!cut && ((result.became == Became::kNothing && took_ns >= kSynNs) ||
                (result.became == Became::kTcp && took_ns >= wait_ns)))
-    NoteSlow(to);
+    NoteSlow(fam, to);
   if (result.became == Became::kNothing) Undo(fd);
   if (result.became == Became::kTcp && !nonblock)  // for the kernel, too, it was a call that waited
     (void)sys::Call(SYS_connect, fd, sa, static_cast<long>(len));

@@ -11,14 +11,11 @@
 #include "control/posternd.h"
 #include "family/family.h"
 #include "peer/pair.h"
+#include "peer/peers.h"
 #include "state/slab.h"
 
 namespace postern {
 namespace {
-
-constexpr uint32_t kHints = 256;
-uint32_t hints[kHints];  // by server stack: link group + 1, where there was room; wrong ones cost a
-                         // look
 
 constexpr int kAsks = 4;  // others of the family may fill what posternd has made before we get it
 
@@ -105,7 +102,7 @@ uint32_t LinksKnown(Family& fam, const pstn_uuid& stack, uint32_t* free_slots) {
 }
 
 Reason TakeConnSlot(Family& fam, const pstn_uuid& stack, ConnSlot& out, MayAsk may_ask) {
-  uint32_t& hint = hints[stack.lo % kHints];
+  uint32_t& hint = fam.peers->hints[stack.lo % kHints];
   const uint32_t likely = LoadRelaxed(hint);
   if (likely != 0 && TakeIn(fam, likely - 1, stack, out)) return kReasonNone;
   if (!TakeInAny(fam, stack, out) && !TakeSwept(fam, stack, out)) {

@@ -14,13 +14,13 @@
 #include "base/sys.h"
 #include "endpoint/addr.h"
 #include "peer/kernel_half.h"
+#include "peer/peers.h"
 #include "peer/port.h"
 
 namespace postern {
 namespace {
 
 constexpr uint64_t kPauseNs = 100'000'000;  // to look for a port where few are left takes long
-uint64_t pause_until_ns;
 
 // Of the half that connect() takes first. It begins with the lowest port of all (`low`, 0 = not
 // known).
@@ -44,7 +44,7 @@ bool TakePort(int fd, pstn_ep& ep) {
 
 }  // namespace
 
-bool ReservePort(int fd, pstn_ep& ep, const pstn_dir& dir) {
+bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir) {
   if (ep.local.port != 0) return true;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0) {
     // To an address, under IP_BIND_ADDRESS_NO_PORT: now it takes a port of that address.
@@ -53,10 +53,10 @@ bool ReservePort(int fd, pstn_ep& ep, const pstn_dir& dir) {
                     static_cast<long>(IP_BIND_ADDRESS_NO_PORT), &off, sizeof off);
     return TakePort(fd, ep);
   }
-  if (LoadRelaxed(pause_until_ns) > MonotonicNs()) return false;
+  if (LoadRelaxed(fam.peers->port_pause_until_ns) > MonotonicNs()) return false;
   if (TakePort(fd, ep) && !IsConnects(ep.local.port, dir.port_low)) return true;
   if (ep.local.port != 0) (void)Unbind(fd, ep);
-  StoreRelaxed(pause_until_ns, MonotonicNs() + kPauseNs);
+  StoreRelaxed(fam.peers->port_pause_until_ns, MonotonicNs() + kPauseNs);
   return false;
 }
 

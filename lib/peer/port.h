@@ -7,6 +7,6 @@
 namespace postern {
 
 // Reserves an ephemeral port at the kernel for the endpoint's socket, which keeps it for life.
-bool ReservePort(int fd, pstn_ep& ep, const pstn_dir& dir);
+bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir);
 
 }  // namespace postern

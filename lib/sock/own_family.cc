@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // own_family.cc - see own_family.h.
 #include "sock/own_family.h"
+#include "sock/rooms.h"
 
 namespace postern {
 
-constinit Family g_family;
+static constinit Rooms rooms{};
+constinit Family g_family = FamilyIn(rooms);
 
 }  // namespace postern

@@ -70,15 +70,15 @@ PathStatus RoutePaths::LookUp(const pstn_addr& local, const pstn_addr& peer, uin
   const NeighbourAnswer n = NeighbourOf(*tables_, a.ifindex, a.next_hop);
   switch (n.state) {
     case NeighbourState::kFailed:
-      ask_(a.ifindex, a.next_hop);  // it may come back
+      ask_(of_, a.ifindex, a.next_hop);  // it may come back
       error = EHOSTUNREACH;
       return PathStatus::kDead;
     case NeighbourState::kUnknown:
     case NeighbourState::kAsking:
-      ask_(a.ifindex, a.next_hop);
+      ask_(of_, a.ifindex, a.next_hop);
       return PathStatus::kWait;
     case NeighbourState::kStale:
-      ask_(a.ifindex, a.next_hop);
+      ask_(of_, a.ifindex, a.next_hop);
       break;
     default:
       break;

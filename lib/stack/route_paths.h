@@ -10,8 +10,8 @@ namespace postern::stack {
 class RoutePaths final : public Paths {
  public:
   // `ask` has the kernel resolve a neighbour; it may be called often, and need not wait.
-  using Ask = void (*)(uint32_t ifindex, const uint8_t ip[16]);
-  RoutePaths(Area& area, Ask ask) : area_(area), ask_(ask) {}
+  using Ask = void (*)(void* of, uint32_t ifindex, const uint8_t ip[16]);
+  RoutePaths(Area& area, Ask ask, void* of) : area_(area), ask_(ask), of_(of) {}
   void SetTables(const pstn_routes* tables) { tables_ = tables; }
 
   bool IsFresh(const Path& path) override;
@@ -24,6 +24,7 @@ class RoutePaths final : public Paths {
 
   Area& area_;
   const Ask ask_;
+  void* const of_;
   const pstn_routes* tables_ = nullptr;
 };
 

@@ -14,13 +14,13 @@
 #include "event/block.h"
 #include "event/spin.h"
 #include "family/family.h"
+#include "stream/bounces.h"
 #include "stream/stream.h"
 
 namespace postern {
 namespace {
 
-constexpr size_t kBounce = 32768, kSmallBounce = 4096;
-constexpr uint32_t kBounces = 16;
+constexpr size_t kSmallBounce = 4096;
 constexpr size_t kMostAhead = 1u << 20;  // no ring is larger
 
 // What a file is read into on its way to a ring: one of a few in memory of this process, as a
@@ -28,14 +28,14 @@ constexpr size_t kMostAhead = 1u << 20;  // no ring is larger
 // One whose call was jumped out of stays taken.
 class Bounce {
  public:
-  explicit Bounce(Family& fam, uint8_t (&small)[kSmallBounce])
-      : data_(small), bytes_(kSmallBounce) {
+  Bounce(Family& fam, uint8_t (&small)[kSmallBounce]) : data_(small), bytes_(kSmallBounce) {
     for (uint32_t i = 0; i < kBounces && taken_ == nullptr; i++) {
-      uint32_t owner = LoadRelaxed(owners[i]);
+      uint32_t& at = fam.bounces->owners[i];
+      uint32_t owner = LoadRelaxed(at);
       // Another process's than ours: our parent's calls had it when we were forked.
-      if (owner == fam.pid || !CompareExchange(owners[i], owner, fam.pid)) continue;
-      taken_ = &owners[i];
-      data_ = buffers[i];
+      if (owner == fam.pid || !CompareExchange(at, owner, fam.pid)) continue;
+      taken_ = &at;
+      data_ = fam.bounces->buffers[i];
       bytes_ = kBounce;
     }
   }
@@ -48,14 +48,10 @@ class Bounce {
   size_t bytes() const { return bytes_; }
 
  private:
-  alignas(64) static uint8_t buffers[kBounces][kBounce];
-  static uint32_t owners[kBounces];  // (a) 0: free
   uint8_t* data_;
   size_t bytes_;
   uint32_t* taken_ = nullptr;
 };
-alignas(64) uint8_t Bounce::buffers[kBounces][kBounce];
-uint32_t Bounce::owners[kBounces];
 
 // Sends all of `bytes` or, if the socket would block or fails, as much as went.
 long SendAll(Family& fam, Call& call, const uint8_t* data, size_t bytes, size_t ahead) {

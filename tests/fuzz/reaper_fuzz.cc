@@ -50,7 +50,7 @@ class Play {
   void Run(const uint8_t* data, size_t size) {
     world_.Reset();
     g_family.slot = PSTN_NONE;  // a reaper has none
-    s().hdr.reaper_pidns = OwnPidns();
+    s().hdr.reaper_pidns = OwnPidns(g_family);
     Family();
     for (size_t i = 0; i + kStepBytes <= size && i / kStepBytes < kStepsMax; i += kStepBytes) {
       Step in;
@@ -73,7 +73,7 @@ class Play {
     for (uint32_t& chunk : place.chunk) chunk = PSTN_NONE;
     place.chunk[0] = TakeFdChunk(s());
     place.told = 1;
-    place.pidns = OwnPidns();
+    place.pidns = OwnPidns(g_family);
     place.pid = pid;
     place.state = PSTN_SL_LIVE;
     if (s().hdr.slots_hw <= slot) s().hdr.slots_hw = slot + 1;
@@ -275,7 +275,7 @@ class Play {
     Try([&] {
       if (!ClaimDead(g_family, kDead, LoadRelaxed(s().slots[kDead].pid))) return;
       (void)ReapWouldWait(s(), kDead,
-                          [](const pstn_lock& lock) { return g_lock_owner_lives(lock.word); });
+                          [](const pstn_lock& lock) { return LockOwnerLives(lock, lock.word); });
       ReapListeners(g_family, kDead);
       ReapSlot(g_family, kDead);
     });

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// peers.h - what a process remembers of those that it connects to.
+#pragma once
+#include "family/family.h"
+
+namespace postern {
+
+// Addresses that cost somebody the whole time of a negotiation (negotiate.cc).
+struct Slow {
+  pstn_addr addr;
+  uint64_t until_ns;
+};
+inline constexpr uint32_t kSlow = 16, kHints = 256;
+
+struct Peers {
+  pstn_lock slow_lock;
+  uint32_t slow_next;
+  Slow slow[kSlow];
+  // By server stack: link group + 1, where there was room (pair.cc); wrong ones cost a look.
+  uint32_t hints[kHints];
+  uint64_t port_pause_until_ns;  // (a) port.cc
+  uint64_t lot_seed, lot_turn;   // (a) connect.cc
+};
+
+}  // namespace postern
