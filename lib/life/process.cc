@@ -198,6 +198,18 @@ bool Join(int stack_fd, uint32_t slot) {
   return true;
 }
 
+// Undoes Join: nothing points into the mapping any more.
+void Unjoin() {
+  CountForNobody();
+  g_proc.bells.counters = nullptr;
+  g_proc.bells.told = nullptr;
+  UnmapStack(g_proc.view.s);
+  g_proc.view.s = nullptr;
+  g_proc.slot = PSTN_NONE;
+  UseLockSlot(PSTN_NONE);
+  g_proc.stack_fd = -1;
+}
+
 const char* EnvValue(const char* const* envp, const char* name) {
   size_t len = strlen(name);
   for (; envp != nullptr && *envp != nullptr; envp++) {
@@ -318,11 +330,7 @@ void AttachAfterExec(const char* text) {
               : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
   if (!fits ||
       !FillSlot(mine)) {  // the variable was inherited by somebody for whom it was not meant
-    UnmapStack(g_proc.view.s);
-    g_proc.view.s = nullptr;
-    g_proc.slot = PSTN_NONE;
-    UseLockSlot(PSTN_NONE);
-    g_proc.stack_fd = -1;
+    Unjoin();
     sys::Close(fd);
     return;
   }
@@ -373,7 +381,10 @@ void ProcessInit(const char* const* envp) {
   // Without a posternd to ask there is nobody to meet: everything is the kernel's, at no cost.
   g_proc.enabled = g_proc.opt.accel != 0 && g_proc.socket_path[0] != 0;
   const char* attach = EnvValue(envp, "POSTERN_ATTACH");
-  if (g_proc.enabled && attach != nullptr && attach[0] != 0) AttachAfterExec(attach);
+  if (attach == nullptr || attach[0] == 0) return;
+  if (g_proc.enabled) AttachAfterExec(attach);
+  // posternd reads it in /proc: an image that does not take its slot over takes that back.
+  if (!g_proc.attached) const_cast<char*>(attach)[0] = 0;
 }
 
 namespace {

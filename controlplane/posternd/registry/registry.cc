@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "../kit/image.h"
 #include "../kit/log.h"
 #include "../kit/pid_namespaces.h"
 #include "../kit/proc.h"
@@ -19,11 +20,10 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kSlotScanMs = 250;
-// A forked child takes its slot over in its first instructions; who has not done it by then never
-// will.
+// How long nobody has been seen who may hold the slot. These are no limits for a child or an image
+// that comes late: IsOfFamily and MayTakeSlotOver tell it from one that will not come, and the
+// graces are for the case that several looks in a row fall between two of its states.
 constexpr auto kEmbryoGrace = std::chrono::seconds(2);
-// An image with the library takes its slot over before main; one that was meant to and has not come
-// by then has been made without it.
 constexpr auto kExecGrace = std::chrono::seconds(10);
 
 SlotCopy ReadSlot(const Stack& stack, uint32_t slot) {
@@ -57,6 +57,19 @@ pid_t PidHere(const SlotCopy& copy, uint64_t start_time) {
 // family if it has the family's memory.
 bool IsOfFamily(const Stack& stack, pid_t pid) {
   return pid > 0 && HasMapped(pid, stack.inode) != Mapped::kNo;
+}
+// It holds the slot, or its image is still being loaded and is going to.
+bool MayHold(const Stack& stack, uint32_t slot, pid_t pid) {
+  return IsOfFamily(stack, pid) || MayTakeSlotOver(pid, stack.inode, slot);
+}
+
+// The time since when this one is suspected to be gone: a slot has one holder after another.
+Suspect& SuspectOf(Stack& stack, uint32_t slot, pid_t parent, pid_t child) {
+  const auto [it, is_new] = stack.suspects.try_emplace(slot);
+  Suspect& suspect = it->second;
+  if (is_new || suspect.parent != parent || suspect.child != child)
+    suspect = {parent, child, Clock::now()};
+  return suspect;
 }
 
 }  // namespace
@@ -291,7 +304,7 @@ bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
   const bool live = copy.state == PSTN_SL_LIVE;
   const bool watched = live && Watch(stack, slot, copy, 0, process) == 0;
   if (watched && process->client == nullptr && copy.exec_pending != PSTN_EXEC_NONE)
-    return ScanExec(stack, slot, copy);
+    return ScanExec(stack, slot, copy, process->pid);
   if (!live || watched) {
     stack.suspects.erase(slot);
     return false;
@@ -310,21 +323,21 @@ bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
 // timer is what notices its death then.
 bool Registry::MayBeOfFamily(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here) {
   const auto now = Clock::now();
-  const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{copy.pid, here, now});
-  Suspect& suspect = it->second;
-  if (suspect.parent != copy.pid || suspect.child != here) suspect = {copy.pid, here, now};
-  if (IsOfFamily(stack, here)) suspect.last_alive = now;
+  Suspect& suspect = SuspectOf(stack, slot, copy.pid, here);
+  if (MayHold(stack, slot, here)) suspect.last_alive = now;
   return now - suspect.last_alive < kEmbryoGrace;
 }
 
-// The process has exec'd, and its new image has not said hello.
-bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy) {
+// The process `here` has exec'd, and its new image has not said hello.
+bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here) {
   const auto now = Clock::now();
-  const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{copy.pid, copy.pid, now});
-  if (copy.exec_pending == PSTN_EXEC_WITH && now - it->second.last_alive < kExecGrace) return true;
+  Suspect& suspect = SuspectOf(stack, slot, copy.pid, copy.pid);
+  const bool with = copy.exec_pending == PSTN_EXEC_WITH;
+  if (with && MayHold(stack, slot, here)) suspect.last_alive = now;
+  if (with && now - suspect.last_alive < kExecGrace) return true;
   Note("stack %s: pid %d, slot %u, runs an image without the library", Text(stack.id).c_str(),
        copy.pid, slot);
-  stack.suspects.erase(it);
+  stack.suspects.erase(slot);
   Forget(stack, slot);
   Reap(stack, slot, copy.pid);
   return false;
@@ -339,7 +352,7 @@ bool Registry::ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy) {
   if (suspect.parent != parent) suspect = {parent, 0, now};
   // Whose child is not known is given the time that its parent lives.
   const pid_t holder = suspect.child != 0 ? suspect.child : PidHere(copy, 0);
-  if (IsAlive(holder, 0) && (suspect.child != 0 || IsOfFamily(stack, holder)))
+  if (IsAlive(holder, 0) && (suspect.child != 0 || MayHold(stack, slot, holder)))
     suspect.last_alive = now;
   // Even then, the child of a dead parent may be just about to take over.
   if (now - suspect.last_alive < kEmbryoGrace) return true;
