@@ -195,7 +195,7 @@ int ListenLocked(pstn_ep& ep, int fd) {
   m.type = Type::kListen;
   m.a = EpIdx(Stack(), ep);
   m.b = ep.gen;
-  m.c = ep.backlog;
+  m.c = LoadRelaxed(ep.backlog);
   return Ask(m, fd, nullptr);
 }
 

@@ -56,7 +56,7 @@ bool AnyOnList(pstn_epoll& set, bool* moved) {
 }
 
 bool AnyReady(int epfd, pstn_epoll& set, uint32_t idx) {
-  if (set.listeners != 0) kVerbs.admit_syns(1);
+  if (LoadRelaxed(set.listeners) != 0) kVerbs.admit_syns(1);
   SpreadPosts();
   TakePosts(g_proc.view, set, idx);
   bool moved = false;
@@ -71,9 +71,10 @@ bool Rearm(int epfd, pstn_epoll& set, uint32_t idx) {
   if (EnsureBell(epfd, set, idx) < 0) return false;
   SetLocal& l = set_local[idx];
   StoreRelaxed(l.watched, 1u);
-  if (l.bell > 0) DrainBell(l.bell);
-  MarkWaiter(set.waiter_idx, PSTN_EV_USED | (set.listeners != 0 ? PSTN_EV_SYN : 0u));
-  StoreRelaxed(Stack().waiters[set.waiter_idx].wants_syn, set.listeners != 0 ? 1u : 0u);
+  if (const int bell = LoadAcquire(l.bell); bell > 0) DrainBell(bell);
+  MarkWaiter(set.waiter_idx, PSTN_EV_USED | (LoadRelaxed(set.listeners) != 0 ? PSTN_EV_SYN : 0u));
+  StoreRelaxed(Stack().waiters[set.waiter_idx].wants_syn,
+               LoadRelaxed(set.listeners) != 0 ? 1u : 0u);
   AnnounceSleep(set.waiter_idx, true);
   if (!AnyReady(epfd, set, idx)) return false;
   (void)RingBell(g_proc.bells, BellOf(Stack(), set.waiter_idx));

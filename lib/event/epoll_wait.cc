@@ -98,7 +98,7 @@ long LookAtKernel(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* 
   } else {
     r = sys::Call(SYS_epoll_wait, epfd, &got[0], batch, 0L);
   }
-  local.kernel_look_ns = MonotonicNs();
+  StoreRelaxed(local.kernel_look_ns, MonotonicNs());
   if (r <= 0) return r;
   if (LoadRelaxed(nested_count) != 0) r = DropStale(epfd, &got[0], r);
   int n = 0;
@@ -109,7 +109,7 @@ long LookAtKernel(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* 
     }
     uint32_t tag = static_cast<uint32_t>(got[i].data.u64 & ~kMagicMask);
     if (tag == kTagBell) {
-      if (local.bell > 0) DrainBell(local.bell);
+      if (const int bell = LoadAcquire(local.bell); bell > 0) DrainBell(bell);
     } else if (tag == kTagControl) {
       CtlDrain();
       if (LoadRelaxed(g_proc.ctl_fd) < 0) {
@@ -156,7 +156,7 @@ void MoveMembers(int epfd, pstn_epoll& set, uint32_t idx) {
 namespace {
 
 int LookAtOurs(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max) {
-  if (set.listeners != 0) kVerbs.admit_syns(1);
+  if (LoadRelaxed(set.listeners) != 0) kVerbs.admit_syns(1);
   if (!WaiterHasNews(set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
   SpreadPosts();
   TakePosts(g_proc.view, set, idx);
@@ -166,7 +166,7 @@ int LookAtOurs(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out
     SetGuard g(Stack(), set);
     n = Harvest(set, out, max, &moved);
   }
-  if (n != 0) set_local[idx].ours_ns = MonotonicNs();
+  if (n != 0) StoreRelaxed(set_local[idx].ours_ns, MonotonicNs());
   if (moved) {
     const ByNumber asks(call);
     MoveMembers(call.fd(), set, idx);
@@ -180,19 +180,20 @@ long LookOnce(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out,
   SetLocal& local = set_local[idx];
   // When one half fills `out`, the other half is first the next time. Else the kernel's is where it
   // may tell of listeners, which are ours.
+  const First first = LoadRelaxed(local.first);
   bool kernel_first =
-      local.first == kKernelFirst || (local.first == kNobodyFirst && set.listeners != 0);
+      first == kKernelFirst || (first == kNobodyFirst && LoadRelaxed(set.listeners) != 0);
   if (!ask_kernel) return LookAtOurs(call, set, idx, out, max);
-  local.first = kNobodyFirst;
+  StoreRelaxed(local.first, kNobodyFirst);
   int ours = kernel_first ? 0 : LookAtOurs(call, set, idx, out, max);
   if (ours == max) {
-    local.first = kKernelFirst;
+    StoreRelaxed(local.first, kKernelFirst);
     return ours;
   }
   long n = LookAtKernel(call, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr, 0);
   if (n < 0) return ours != 0 ? ours : n;
   n += ours;
-  if (n == max && ours == 0) local.first = kOursFirst;
+  if (n == max && ours == 0) StoreRelaxed(local.first, kOursFirst);
   if (ours == 0 && n < max)
     n += LookAtOurs(call, set, idx, out + n,
                     max - static_cast<int>(n));  // the look may have brought some
@@ -210,7 +211,7 @@ long Sleep(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, in
   }
   if (r < 0) return r;
   uint32_t w = set.waiter_idx;
-  bool listens = set.listeners != 0;
+  bool listens = LoadRelaxed(set.listeners) != 0;
   MarkWaiter(w, PSTN_EV_USED | (listens ? PSTN_EV_SYN : 0u));
   StoreRelaxed(Stack().waiters[w].wants_syn, listens ? 1u : 0u);
   FetchAdd(set.sleepers, 1u);
@@ -251,7 +252,8 @@ long WaitOnSet(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out
   const uint32_t interrupts = t_interrupts;
   long n = 0;
   auto news = [&] {
-    if (!WaiterHasNews(set.waiter_idx, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0)
+    if (!WaiterHasNews(set.waiter_idx, LoadRelaxed(set.listeners) != 0) &&
+        LoadRelaxed(set.ready_count) == 0)
       return false;
     n = LookOnce(call, set, idx, out, max, false);
     return n != 0;
@@ -260,8 +262,8 @@ long WaitOnSet(const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out
   // asked once, by the sleep.
   WireTurn();
   uint64_t now = MonotonicNs();
-  bool flows = now - local.ours_ns < kSpinForNs;
-  if (until.left_ns() == 0 || (flows && now - local.kernel_look_ns >= kernel_ns)) {
+  bool flows = now - LoadRelaxed(local.ours_ns) < kSpinForNs;
+  if (until.left_ns() == 0 || (flows && now - LoadRelaxed(local.kernel_look_ns) >= kernel_ns)) {
     if ((n = LookOnce(call, set, idx, out, max, true)) != 0) return n;
   } else if (news()) {
     return n;
@@ -293,7 +295,8 @@ void WakeOthers(const pstn_epoll& set) {
   if (LoadRelaxed(set.sleepers) == 0) return;
   uint32_t w = set.waiter_idx;
   AnnounceSleep(w, true);
-  if (!WaiterHasNews(w, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return;
+  if (!WaiterHasNews(w, LoadRelaxed(set.listeners) != 0) && LoadRelaxed(set.ready_count) == 0)
+    return;
   (void)RingBell(g_proc.bells, BellOf(Stack(), w));
 }
 

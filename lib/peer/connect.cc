@@ -166,12 +166,9 @@ void FillConn(pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx, uint32_t
   c.setup.client = from;
   c.setup.server = to;
   c.ctl[0].syn_ns = MonotonicNs();
-  StoreRelaxed(ep.lgr_idx, idx);
-  ep.conn_idx = conn;
-  ep.conn_gen = gen;
-  ep.side = 0;
-  ep.local = from;
-  ep.peer = to;
+  SetPlace(ep, idx, conn, gen, 0);
+  StoreAddr(ep.local, from);
+  StoreAddr(ep.peer, to);
   StoreRelease(ref.conn_ep[conn], EpIdx(s, ep) + 1);
 }
 
@@ -399,7 +396,7 @@ long SockConnect(Call& call, const sockaddr* sa, socklen_t len) {
     r = ConnectOnce(call, sa, len, awaited);
   }
   if (r == kAwait) return AwaitWired(ep, awaited, since);
-  if (r == kBegun && since.Ends(ep.sndtimeo_ns != 0)) return -EINTR;
+  if (r == kBegun && since.Ends(LoadRelaxed(ep.sndtimeo_ns) != 0)) return -EINTR;
   return r == kBegun ? kPass : r;
 }
 

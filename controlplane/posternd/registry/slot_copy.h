@@ -1,4 +1,4 @@
-// slot_copy.h - a slot of a stack as it was when it was read, and what the kernel says of its owner.
+// slot_copy.h - a copy of a slot of a stack, and what the kernel says of its process.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include "registry.h"
