@@ -50,6 +50,8 @@ struct Deadline {
   static Deadline AfterMs(long ms) {
     return ms < 0 ? Never() : AfterNs(static_cast<uint64_t>(ms) * 1000000u);
   }
+  // The timeouts that sockets have: 0 = never.
+  static Deadline AfterTimeout(uint64_t ns) { return ns != 0 ? AfterNs(ns) : Never(); }
   bool never() const { return at_ns == UINT64_MAX; }
   uint64_t left_ns() const {
     if (never()) return UINT64_MAX;

@@ -79,6 +79,8 @@ inline void CheckMayWait() {
   if (t_locks.engine != 0 || t_locks.no_waits != 0) [[unlikely]]
     WaitForbidden();
 }
+// The counters above, and g_forbids_waits, as they are in a process without a stack.
+void CountForNobody();
 #if defined(PSTN_CHECKS)
 extern bool (*g_forbids_waits)(const pstn_lock& lock);  // never null
 inline void NoteTaken(const pstn_lock& lock) {

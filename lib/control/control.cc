@@ -198,7 +198,7 @@ int ListenLocked(Family& fam, pstn_ep& ep, int fd) {
   m.type = Type::kListen;
   m.a = EpIdx(Stack(fam), ep);
   m.b = ep.gen;
-  m.c = ep.backlog;
+  m.c = LoadRelaxed(ep.backlog);
   return Ask(fam, m, fd, nullptr);
 }
 

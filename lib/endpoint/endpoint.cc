@@ -60,10 +60,11 @@ uint32_t NewEp(Family& fam, uint32_t family) {
   if (idx == PSTN_NONE) return idx;
   pstn_ep& ep = s.eps[idx];
   Clear(ep);
-  ep.family = static_cast<uint16_t>(family);
+  StoreRelaxed(ep.family, family);
   StoreRelaxed(ep.refs, 1u);
   StoreRelaxed(ep.next, PSTN_NONE);
-  ep.accept_head = ep.accept_tail = ep.listener = PSTN_NONE;
+  for (uint32_t* idx_of : {&ep.accept_head, &ep.accept_tail, &ep.listener})
+    StoreRelaxed(*idx_of, PSTN_NONE);
   StoreRelaxed(ep.lgr_idx, PSTN_NONE);
   ep.owner_slot = fam.slot;
   SetState(ep, PSTN_EP_NEW);
@@ -93,7 +94,7 @@ namespace {
 // The urgent byte at the reader's position does not count.
 bool EnoughToRead(const ConnEnd& e, const MarkState& mark) {
   if (!RingReadable(e)) return false;
-  size_t lowat = e.ep->rcvlowat;
+  size_t lowat = LoadRelaxed(e.ep->rcvlowat);
   if (mark.at && mark.hides) lowat = lowat < 1 ? 2 : lowat + 1;
   if (lowat <= 1) return true;
   size_t most =
@@ -119,7 +120,8 @@ int TakeError(const ConnEnd& e, uint32_t peer_flags) {
 // A program that has asked for a small send buffer counts on being stopped early.
 RingLimits LimitsOf(Family& fam, const pstn_ep& ep) {
   RingLimits limits = fam.limits;
-  if (ep.sndbuf != 0 && ep.sndbuf <= PSTN_RING1_BYTES && limits.class_max > 1) limits.class_max = 1;
+  const uint32_t sndbuf = LoadRelaxed(ep.sndbuf);
+  if (sndbuf != 0 && sndbuf <= PSTN_RING1_BYTES && limits.class_max > 1) limits.class_max = 1;
   return limits;
 }
 

@@ -14,13 +14,26 @@ namespace postern {
 inline uint64_t Which(const pstn_ep& ep) {
   return static_cast<uint64_t>(LoadAcquire(ep.gen)) << 32 | LoadRelaxed(ep.conn_gen);
 }
+// The place of its connection. Who looks without a lock (Resolve) may get words of the last one and
+// of this one: StillHere tells.
+inline void SetPlace(pstn_ep& ep, uint32_t lgr_idx, uint32_t conn, uint32_t gen, uint32_t side) {
+  StoreRelaxed(ep.lgr_idx, lgr_idx);
+  StoreRelaxed(ep.conn_idx, conn);
+  StoreRelaxed(ep.conn_gen, gen);
+  StoreRelaxed(ep.side, side);
+}
 inline bool Resolve(Family& fam, pstn_ep& ep, ConnEnd& e) {
   uint64_t which = Which(ep);
   uint32_t idx = LoadRelaxed(ep.lgr_idx);
   uint8_t* base = LgrBase(fam.view, idx);
   if (base == nullptr) base = EnsureLgr(fam, idx);
   if (base == nullptr) return false;
-  e = {&ep, &Stack(fam).lgrs[idx], base, &LgrConn(base, ep.conn_idx), ep.side & 1u, which};
+  e = {&ep,
+       &Stack(fam).lgrs[idx],
+       base,
+       &LgrConn(base, LoadRelaxed(ep.conn_idx)),
+       LoadRelaxed(ep.side) & 1u,
+       which};
   return true;
 }
 // Comes after all that has been done with the endpoint under its locks and counts. Who gave it back

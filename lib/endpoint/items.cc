@@ -14,13 +14,13 @@ namespace {
 void Mend(pstn_stack& s, pstn_epoll& set) {
   set.ready_head = set.ready_tail = PSTN_NONE;
   StoreRelease(set.ready_count, 0u);
-  set.listeners = 0;
+  StoreRelaxed(set.listeners, 0u);
   uint32_t prev = PSTN_NONE;
   for (uint32_t i = LoadRelaxed(set.all_head), guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
        prev = i, i = LoadRelaxed(s.items[i].all_next), guard++) {
     pstn_item& item = s.items[i];
     item.all_prev = prev;
-    if ((item.flags & PSTN_IT_KERNEL) != 0) set.listeners++;
+    if ((item.flags & PSTN_IT_KERNEL) != 0) StoreRelaxed(set.listeners, set.listeners + 1);
     item.flags &= ~PSTN_IT_READY;
     PushReady(s, set, i);
   }
@@ -69,7 +69,7 @@ void LinkItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx) {
   set.all_head = idx;
   StoreRelaxed(item.ep_next, ep.item_head);
   StoreRelease(ep.item_head, idx);
-  if ((item.flags & PSTN_IT_KERNEL) != 0) set.listeners++;
+  if ((item.flags & PSTN_IT_KERNEL) != 0) StoreRelaxed(set.listeners, set.listeners + 1);
 }
 
 uint32_t FindItem(pstn_stack& s, const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev) {
@@ -116,7 +116,8 @@ void RemoveOrphan(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
     s.items[prev].all_next = next;
   }
   if (next < PSTN_ITEMS) s.items[next].all_prev = prev;
-  if ((item.flags & PSTN_IT_KERNEL) != 0 && set.listeners != 0) set.listeners--;
+  if ((item.flags & PSTN_IT_KERNEL) != 0 && set.listeners != 0)
+    StoreRelaxed(set.listeners, set.listeners - 1);
   // Nobody's any more: an event of the kernel that names it may still be on its way (LookAtKernel).
   item.flags = 0;
   StoreRelaxed(item.ep_idx, PSTN_NONE);

@@ -35,7 +35,7 @@ long KernelSetOpt(int fd, int level, int name, const void* value, socklen_t len)
 
 void ResetForListen(pstn_ep& ep) {
   FetchAnd(ep.flags, ~PSTN_EPF_QUICKACK);
-  ep.opt_set &= ~(1u << kQuickack);
+  FetchAnd(ep.opt_set, ~(1u << kQuickack));
 }
 
 void InheritKeptOptions(pstn_ep& ep, const pstn_ep& listener) {
@@ -46,38 +46,39 @@ void InheritKeptOptions(pstn_ep& ep, const pstn_ep& listener) {
     if (o.child == Child::kHasNot) continue;
     kept |= 1u << i;
     flags |= o.flag;
-    if (o.field != nullptr) ep.*o.field = listener.*o.field;
+    if (o.field != nullptr) StoreRelaxed(ep.*o.field, LoadRelaxed(listener.*o.field));
     // bind() sets IPV6_V6ONLY, too.
     if ((LoadRelaxed(listener.flags) & o.flag) != 0) set |= 1u << i;
   }
   for (const uint32_t i : {kRcvlowat, kLinger, kRcvtimeo, kSndtimeo}) kept |= 1u << i;
-  ep.rcvlowat = listener.rcvlowat;
-  ep.linger_on = listener.linger_on;
-  ep.linger_sec = listener.linger_sec;
-  ep.rcvtimeo_ns = listener.rcvtimeo_ns;
-  ep.sndtimeo_ns = listener.sndtimeo_ns;
-  ep.flags = LoadRelaxed(listener.flags) & flags;
-  ep.opt_set = (listener.opt_set & kept) | set;
+  StoreRelaxed(ep.rcvlowat, LoadRelaxed(listener.rcvlowat));
+  SetLingering(ep, LingeringOf(listener));
+  StoreRelaxed(ep.rcvtimeo_ns, LoadRelaxed(listener.rcvtimeo_ns));
+  StoreRelaxed(ep.sndtimeo_ns, LoadRelaxed(listener.sndtimeo_ns));
+  StoreRelaxed(ep.flags, LoadRelaxed(listener.flags) & flags);
+  StoreRelaxed(ep.opt_set, (LoadRelaxed(listener.opt_set) & kept) | set);
 }
 
 void ApplyOptions(int fd, const pstn_ep& ep) {
+  const uint32_t was_set = LoadRelaxed(ep.opt_set);
   for (uint32_t i = 0; i < sizeof kKept / sizeof kKept[0]; i++) {
-    if ((ep.opt_set >> i & 1u) == 0) continue;
+    if ((was_set >> i & 1u) == 0) continue;
     int v = kKept[i].flag != 0 ? (LoadRelaxed(ep.flags) & kKept[i].flag) != 0
-                               : static_cast<int>(ep.*kKept[i].field);
+                               : static_cast<int>(LoadRelaxed(ep.*kKept[i].field));
     (void)KernelSetOpt(fd, kKept[i].level, kKept[i].name, &v, sizeof v);
   }
-  if ((ep.opt_set >> kRcvlowat & 1u) != 0) {
-    int v = static_cast<int>(ep.rcvlowat);
+  if ((was_set >> kRcvlowat & 1u) != 0) {
+    int v = static_cast<int>(LoadRelaxed(ep.rcvlowat));
     (void)KernelSetOpt(fd, SOL_SOCKET, SO_RCVLOWAT, &v, sizeof v);
   }
-  if ((ep.opt_set >> kLinger & 1u) != 0) {
-    linger l = {static_cast<int>(ep.linger_on), static_cast<int>(ep.linger_sec)};
+  if ((was_set >> kLinger & 1u) != 0) {
+    const Lingering kept = LingeringOf(ep);
+    linger l = {kept.on ? 1 : 0, static_cast<int>(kept.sec)};
     (void)KernelSetOpt(fd, SOL_SOCKET, SO_LINGER, &l, sizeof l);
   }
   for (uint32_t i : {kRcvtimeo, kSndtimeo}) {
-    if ((ep.opt_set >> i & 1u) == 0) continue;
-    uint64_t ns = i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns;
+    if ((was_set >> i & 1u) == 0) continue;
+    uint64_t ns = LoadRelaxed(i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns);
     timeval tv = {static_cast<time_t>(ns / 1000000000u),
                   static_cast<suseconds_t>(ns % 1000000000u / 1000u)};
     (void)KernelSetOpt(fd, SOL_SOCKET, i == kRcvtimeo ? SO_RCVTIMEO : SO_SNDTIMEO, &tv, sizeof tv);

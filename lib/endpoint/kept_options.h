@@ -80,6 +80,22 @@ inline constexpr FlaggedOption kFlagged[] = {
     {IPPROTO_TCP, kTcpInq, PSTN_EPF_INQ},
 };
 
+// One thread sets options while others use the endpoint, or admit a connection from the listener:
+// each field is loaded and stored as a whole, once. SO_LINGER is two of them, and "on, 0 seconds"
+// resets a connection: the seconds are stored before the switch, and loaded after it.
+struct Lingering {
+  bool on;
+  uint32_t sec;
+};
+inline Lingering LingeringOf(const pstn_ep& ep) {
+  const bool on = LoadAcquire(ep.linger_on) != 0;
+  return {on, LoadRelaxed(ep.linger_sec)};
+}
+inline void SetLingering(pstn_ep& ep, Lingering to) {
+  StoreRelaxed(ep.linger_sec, to.sec);
+  StoreRelease(ep.linger_on, to.on ? 1u : 0u);
+}
+
 uint32_t FindKept(int level, int name);  // kKeptCount: it is none of them
 long KernelSetOpt(int fd, int level, int name, const void* value, socklen_t len);
 // Gives the kernel's socket every option that the endpoint has kept for it.

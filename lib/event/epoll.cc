@@ -322,7 +322,7 @@ void WatchListener(Family& fam, int fd, pstn_ep& ep) {
           KernelAdd(epfd, item_fd, ListenerKernelEvents(item.events), set.magic | i) < 0)
         continue;
       item.flags |= PSTN_IT_KERNEL;
-      set.listeners++;
+      StoreRelaxed(set.listeners, set.listeners + 1);
     }
     PostWaiter(fam.bells, s, set.waiter_idx);  // who sleeps on it has not asked for SYNs
   }

@@ -44,7 +44,7 @@ bool AnyOnList(Family& fam, pstn_epoll& set, bool* moved) {
 }
 
 bool AnyReady(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
-  if (set.listeners != 0) kVerbs.admit_syns(fam, 1);
+  if (LoadRelaxed(set.listeners) != 0) kVerbs.admit_syns(fam, 1);
   SpreadPosts(fam);
   TakePosts(fam.view, set, idx);
   bool moved = false;
@@ -59,9 +59,11 @@ bool Rearm(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   if (EnsureBell(fam, epfd, set, idx) < 0) return false;
   SetLocal& l = fam.sets->local[idx];
   StoreRelaxed(l.watched, 1u);
-  if (l.bell > 0) DrainBell(l.bell);
-  MarkWaiter(fam, set.waiter_idx, PSTN_EV_USED | (set.listeners != 0 ? PSTN_EV_SYN : 0u));
-  StoreRelaxed(Stack(fam).waiters[set.waiter_idx].wants_syn, set.listeners != 0 ? 1u : 0u);
+  if (const int bell = LoadAcquire(l.bell); bell > 0) DrainBell(bell);
+  MarkWaiter(fam, set.waiter_idx,
+             PSTN_EV_USED | (LoadRelaxed(set.listeners) != 0 ? PSTN_EV_SYN : 0u));
+  StoreRelaxed(Stack(fam).waiters[set.waiter_idx].wants_syn,
+               LoadRelaxed(set.listeners) != 0 ? 1u : 0u);
   AnnounceSleep(fam, set.waiter_idx, true);
   if (!AnyReady(fam, epfd, set, idx)) return false;
   (void)RingBell(fam.bells, BellOf(Stack(fam), set.waiter_idx));

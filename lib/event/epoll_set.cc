@@ -103,13 +103,14 @@ long MakeSet(Family& fam, int epfd) {
   set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
   StoreRelaxed(set.ready_count, 0u);
   StoreRelaxed(set.sleepers, 0u);
-  set.kernel_count = set.listeners = 0;
+  set.kernel_count = 0;
+  StoreRelaxed(set.listeners, 0u);
   set.gen++;
   set.magic = magic;
   StoreRelease(set.waiter_idx, bed.waiter);
   StoreRelease(set.state, 1u);
   MarkWaiter(fam, bed.waiter, PSTN_EV_USED);
-  RenewLocal(fam, set, i).bell = bed.bell;
+  StoreRelease(RenewLocal(fam, set, i).bell, bed.bell);
   return static_cast<long>(PSTN_FD_EPOLL | i);
 }
 
@@ -176,13 +177,13 @@ void WatchLine(Family& fam, int epfd, const pstn_epoll& set, SetLocal& l) {
 // A set that this process has from the image before it needs a bell anew.
 long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   SetLocal& l = LocalOf(fam, set, idx);
-  if (l.bell == 0) {
+  if (LoadAcquire(l.bell) == 0) {
     Guard g(fam.sets->adopt_lock);
     if (l.bell != 0) return 0;  // another thread has it just made
     int fd = MoveHigh(fam, NewBell(fam, set.waiter_idx));
     // EADDRINUSE: another process that shares the set has it; it is in the kernel's set already.
     if (fd == -EADDRINUSE) {
-      l.bell = -1;
+      StoreRelease(l.bell, -1);
     } else if (fd < 0) {
       return fd;
     } else {
@@ -191,10 +192,10 @@ long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
         CloseInternal(fam, fd);
         return r;
       }
-      l.bell = fd;
+      StoreRelease(l.bell, fd);
     }
   }
-  if (set.listeners != 0) WatchLine(fam, epfd, set, l);
+  if (LoadRelaxed(set.listeners) != 0) WatchLine(fam, epfd, set, l);
   return 0;
 }
 

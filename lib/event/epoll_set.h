@@ -22,10 +22,11 @@ inline constexpr uint32_t kExclusiveOk =
 
 // Doorbells of the sets that this process has slept on, by set: an fd that belongs to the waiter.
 enum First : uint32_t { kNobodyFirst, kKernelFirst, kOursFirst };  // at the next look
+// Several threads may wait on one set: all of it is (a), and the times and `first` are hints.
 struct SetLocal {
   uint32_t gen;
   int bell;          // 0: not opened here
-  uint32_t control;  // (a) ctl_line of the line that is registered; 0: none
+  uint32_t control;  // ctl_line of the line that is registered; 0: none
   uint32_t epfd;
   uint64_t kernel_look_ns;
   uint64_t ours_ns;  // last event of an accelerated socket: no spinning where there are none

@@ -103,7 +103,7 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
   } else {
     r = sys::Call(SYS_epoll_wait, epfd, &got[0], batch, 0L);
   }
-  local.kernel_look_ns = MonotonicNs();
+  StoreRelaxed(local.kernel_look_ns, MonotonicNs());
   if (r <= 0) return r;
   if (LoadRelaxed(fam.sets->nested_count) != 0) r = DropStale(fam, epfd, &got[0], r);
   int n = 0;
@@ -114,7 +114,7 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
     }
     uint32_t tag = static_cast<uint32_t>(got[i].data.u64 & ~kMagicMask);
     if (tag == kTagBell) {
-      if (local.bell > 0) DrainBell(local.bell);
+      if (const int bell = LoadAcquire(local.bell); bell > 0) DrainBell(bell);
     } else if (tag == kTagControl) {
       CtlDrain(fam);
       if (LoadRelaxed(fam.ctl_fd) < 0) {
@@ -163,7 +163,7 @@ namespace {
 
 int LookAtOurs(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out,
                int max) {
-  if (set.listeners != 0) kVerbs.admit_syns(fam, 1);
+  if (LoadRelaxed(set.listeners) != 0) kVerbs.admit_syns(fam, 1);
   if (!WaiterHasNews(fam, set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
   SpreadPosts(fam);
   TakePosts(fam.view, set, idx);
@@ -173,7 +173,7 @@ int LookAtOurs(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epo
     SetGuard g(Stack(fam), set);
     n = Harvest(fam, set, out, max, &moved);
   }
-  if (n != 0) fam.sets->local[idx].ours_ns = MonotonicNs();
+  if (n != 0) StoreRelaxed(fam.sets->local[idx].ours_ns, MonotonicNs());
   if (moved) {
     const ByNumber asks(call);
     MoveMembers(fam, call.fd(), set, idx);
@@ -187,20 +187,21 @@ long LookOnce(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epol
   SetLocal& local = fam.sets->local[idx];
   // When one half fills `out`, the other half is first the next time. Else the kernel's is where it
   // may tell of listeners, which are ours.
+  const First first = LoadRelaxed(local.first);
   bool kernel_first =
-      local.first == kKernelFirst || (local.first == kNobodyFirst && set.listeners != 0);
+      first == kKernelFirst || (first == kNobodyFirst && LoadRelaxed(set.listeners) != 0);
   if (!ask_kernel) return LookAtOurs(fam, call, set, idx, out, max);
-  local.first = kNobodyFirst;
+  StoreRelaxed(local.first, kNobodyFirst);
   int ours = kernel_first ? 0 : LookAtOurs(fam, call, set, idx, out, max);
   if (ours == max) {
-    local.first = kKernelFirst;
+    StoreRelaxed(local.first, kKernelFirst);
     return ours;
   }
   long n =
       LookAtKernel(fam, call, set, idx, out + ours, max - ours, Deadline{0}, false, nullptr, 0);
   if (n < 0) return ours != 0 ? ours : n;
   n += ours;
-  if (n == max && ours == 0) local.first = kOursFirst;
+  if (n == max && ours == 0) StoreRelaxed(local.first, kOursFirst);
   if (ours == 0 && n < max)
     n += LookAtOurs(fam, call, set, idx, out + n,
                     max - static_cast<int>(n));  // the look may have brought some
@@ -218,7 +219,7 @@ long Sleep(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_e
   }
   if (r < 0) return r;
   uint32_t w = set.waiter_idx;
-  bool listens = set.listeners != 0;
+  bool listens = LoadRelaxed(set.listeners) != 0;
   MarkWaiter(fam, w, PSTN_EV_USED | (listens ? PSTN_EV_SYN : 0u));
   StoreRelaxed(Stack(fam).waiters[w].wants_syn, listens ? 1u : 0u);
   FetchAdd(set.sleepers, 1u);
@@ -259,7 +260,7 @@ long WaitOnSet(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epo
   const uint32_t interrupts = t_interrupts;
   long n = 0;
   auto news = [&] {
-    if (!WaiterHasNews(fam, set.waiter_idx, set.listeners != 0) &&
+    if (!WaiterHasNews(fam, set.waiter_idx, LoadRelaxed(set.listeners) != 0) &&
         LoadRelaxed(set.ready_count) == 0)
       return false;
     n = LookOnce(fam, call, set, idx, out, max, false);
@@ -269,8 +270,8 @@ long WaitOnSet(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epo
   // asked once, by the sleep.
   WireTurn(fam);
   uint64_t now = MonotonicNs();
-  bool flows = now - local.ours_ns < kSpinForNs;
-  if (until.left_ns() == 0 || (flows && now - local.kernel_look_ns >= kernel_ns)) {
+  bool flows = now - LoadRelaxed(local.ours_ns) < kSpinForNs;
+  if (until.left_ns() == 0 || (flows && now - LoadRelaxed(local.kernel_look_ns) >= kernel_ns)) {
     if ((n = LookOnce(fam, call, set, idx, out, max, true)) != 0) return n;
   } else if (news()) {
     return n;
@@ -302,7 +303,8 @@ void WakeOthers(Family& fam, const pstn_epoll& set) {
   if (LoadRelaxed(set.sleepers) == 0) return;
   uint32_t w = set.waiter_idx;
   AnnounceSleep(fam, w, true);
-  if (!WaiterHasNews(fam, w, set.listeners != 0) && LoadRelaxed(set.ready_count) == 0) return;
+  if (!WaiterHasNews(fam, w, LoadRelaxed(set.listeners) != 0) && LoadRelaxed(set.ready_count) == 0)
+    return;
   (void)RingBell(fam.bells, BellOf(Stack(fam), w));
 }
 

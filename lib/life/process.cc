@@ -210,6 +210,18 @@ bool Join(Family& fam, int stack_fd, uint32_t slot) {
   return true;
 }
 
+// Undoes Join: nothing points into the mapping any more.
+void Unjoin(Family& fam) {
+  CountForNobody();
+  LeaveLocks(fam);
+  fam.bells.counters = nullptr;
+  fam.bells.told = nullptr;
+  UnmapStack(fam.view.s);
+  fam.view.s = nullptr;
+  fam.slot = PSTN_NONE;
+  fam.stack_fd = -1;
+}
+
 const char* EnvValue(const char* const* envp, const char* name) {
   size_t len = strlen(name);
   for (; envp != nullptr && *envp != nullptr; envp++) {
@@ -331,11 +343,7 @@ void AttachAfterExec(Family& fam, const char* text) {
               : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
   if (!fits ||
       !FillSlot(fam, mine)) {  // the variable was inherited by somebody for whom it was not meant
-    LeaveLocks(fam);
-    UnmapStack(fam.view.s);
-    fam.view.s = nullptr;
-    fam.slot = PSTN_NONE;
-    fam.stack_fd = -1;
+    Unjoin(fam);
     sys::Close(fd);
     return;
   }
@@ -386,7 +394,10 @@ void ProcessInit(Family& fam, const char* const* envp) {
   // Without a posternd to ask there is nobody to meet: everything is the kernel's, at no cost.
   fam.enabled = fam.opt.accel != 0 && fam.socket_path[0] != 0;
   const char* attach = EnvValue(envp, "POSTERN_ATTACH");
-  if (fam.enabled && attach != nullptr && attach[0] != 0) AttachAfterExec(fam, attach);
+  if (attach == nullptr || attach[0] == 0) return;
+  if (fam.enabled) AttachAfterExec(fam, attach);
+  // posternd reads it in /proc: an image that does not take its slot over takes that back.
+  if (!fam.attached) const_cast<char*>(attach)[0] = 0;
 }
 
 namespace {

@@ -153,7 +153,7 @@ long DatagramSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const
   }
   const bool ttl = (level == IPPROTO_IP && name == IP_TTL) ||
                    (level == IPPROTO_IPV6 && name == IPV6_UNICAST_HOPS);
-  ep.opt_set |= ttl ? kSetTtl : kSetOther;
+  FetchOr(ep.opt_set, ttl ? kSetTtl : kSetOther);
   const DatagramGuard g(fam, ep);
   if (g.ok()) DatagramLearnOptions(fd, ep, g.socket());
   return r;
@@ -166,8 +166,9 @@ void DatagramLearnOptions(int fd, const pstn_ep& ep, stack::DatagramSocket& s) {
   if (const uint32_t bytes = Number(fd, SOL_SOCKET, SO_RCVBUF); bytes != 0) e.rcvbuf_bytes = bytes;
   // Of IPv6 nothing is fragmented on the way; an AF_INET6 socket's IPv4 is by the host's default.
   e.mtu_discover = static_cast<uint8_t>(Number(fd, IPPROTO_IP, IP_MTU_DISCOVER));
-  if (ep.opt_set == 0) return;
-  e.ttl = (ep.opt_set & kSetTtl) != 0
+  const uint32_t was_set = LoadRelaxed(ep.opt_set);
+  if (was_set == 0) return;
+  e.ttl = (was_set & kSetTtl) != 0
               ? static_cast<uint8_t>(Number(fd, level, v4 ? IP_TTL : IPV6_UNICAST_HOPS))
               : uint8_t{0};
   e.tos = static_cast<uint8_t>(Number(fd, level, v4 ? IP_TOS : IPV6_TCLASS));

@@ -97,7 +97,7 @@ void ListenOn(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns) {
   engine->Acquire();
   const uint32_t at =
       engine->Listen(ep.local, ep.family, (LoadRelaxed(ep.flags) & PSTN_EPF_V6ONLY) != 0 ? 1u : 0u,
-                     ep.backlog, EpIdx(Stack(fam), ep), ep.gen);
+                     LoadRelaxed(ep.backlog), EpIdx(Stack(fam), ep), ep.gen);
   (void)engine->PollLocked(MonotonicNs());  // the first one: frames for the driver
   WireRelease(fam, *engine);
   if (at == PSTN_NONE) return;

@@ -75,10 +75,7 @@ bool MakeEngineEnd(Family& fam, Attempt& a) {
   pstn_ep& end = s.eps[a.end];
   FetchOr(end.flags, PSTN_EPF_ENGINE | PSTN_EPF_NODELAY);
   end.owner_slot = PSTN_NONE;
-  StoreRelaxed(end.lgr_idx, other);
-  end.conn_idx = a.slot.conn;
-  end.conn_gen = a.ep.conn_gen;
-  end.side = 1;
+  SetPlace(end, other, a.slot.conn, a.ep.conn_gen, 1);
   end.local = a.ep.peer;
   end.peer = a.ep.local;
   end.listener = a.slot.lgr_idx;
@@ -210,8 +207,9 @@ Reason WireConnect(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to) {
 
 long WireAwaitConnected(Family& fam, pstn_ep& ep, const Interrupts& since) {
   auto done = [&] { return LoadAcquire(ep.state) != PSTN_EP_CONNECTING; };
-  const bool timed = ep.sndtimeo_ns != 0;
-  const Deadline until = timed ? Deadline::AfterNs(ep.sndtimeo_ns) : Deadline::Never();
+  const uint64_t timeout_ns = LoadRelaxed(ep.sndtimeo_ns);
+  const bool timed = timeout_ns != 0;
+  const Deadline until = Deadline::AfterTimeout(timeout_ns);
   if (Spin(fam, done, until)) return 0;
   while (!done()) {
     if (since.Ends(timed)) return -EINTR;

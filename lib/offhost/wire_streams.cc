@@ -218,10 +218,10 @@ void LearnSettings(const pstn_ep& program, Conn& c) {
   s.flags = ((flags & PSTN_EPF_NODELAY) != 0 ? tcp::kSetNoDelay : 0) |
             ((flags & PSTN_EPF_CORK) != 0 ? tcp::kSetCork : 0) |
             ((flags & PSTN_EPF_KEEPALIVE) != 0 ? tcp::kSetKeepalive : 0);
-  s.keepalive_idle_s = program.keepidle;
-  s.keepalive_interval_s = program.keepintvl;
-  s.keepalive_probes = program.keepcnt;
-  s.user_timeout_ms = program.user_timeout;
+  s.keepalive_idle_s = LoadRelaxed(program.keepidle);
+  s.keepalive_interval_s = LoadRelaxed(program.keepintvl);
+  s.keepalive_probes = LoadRelaxed(program.keepcnt);
+  s.user_timeout_ms = LoadRelaxed(program.user_timeout);
 }
 
 }  // namespace
@@ -288,7 +288,7 @@ bool RingStreams::MayAccept(const stack::Listener& l) {
   EachSelf(fam_, [&](pstn_lgr_ref& ref, uint8_t* lgr) {
     if (ref.side == 0) waiting += LoadRelaxed(LgrHdr(lgr).pending[l.owner % PSTN_PENDING]);
   });
-  return waiting <= ep->backlog && HasSlots(fam_);
+  return waiting <= LoadRelaxed(ep->backlog) && HasSlots(fam_);
 }
 
 // The engine becomes the client of the listener, in a link group of the stack with itself.

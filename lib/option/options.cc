@@ -50,10 +50,10 @@ long SetTime(pstn_u64& ns, const void* value, socklen_t len) {
   uint64_t ticks = (static_cast<uint64_t>(tv.tv_usec) + tick_usec - 1) / tick_usec;
   constexpr int64_t kForEver =
       INT64_MAX / 1000000000;  // so long is no timeout, for the kernel neither
-  ns = tv.tv_sec < 0 ? 1u
-       : tv.tv_sec >= kForEver
-           ? 0u
-           : static_cast<uint64_t>(tv.tv_sec) * 1000000000u + ticks * 1000000000u / hz;
+  StoreRelaxed(ns, tv.tv_sec < 0 ? 1u
+                   : tv.tv_sec >= kForEver
+                       ? 0u
+                       : static_cast<uint64_t>(tv.tv_sec) * 1000000000u + ticks * 1000000000u / hz);
   return 0;
 }
 
@@ -135,8 +135,8 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
     if (len < sizeof(linger)) return -EINVAL;
     linger l;
     memcpy(&l, value, sizeof l);
-    ep.linger_on = l.l_onoff != 0 ? 1u : 0u;
-    if (l.l_onoff != 0) ep.linger_sec = static_cast<uint32_t>(l.l_linger);
+    const bool on = l.l_onoff != 0;
+    SetLingering(ep, {on, on ? static_cast<uint32_t>(l.l_linger) : LoadRelaxed(ep.linger_sec)});
   } else if (i == kRcvtimeo || i == kSndtimeo) {
     long r = SetTime(i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns, value, len);
     if (r < 0) return r;
@@ -145,7 +145,7 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
     int v;
     memcpy(&v, value, sizeof v);
     if (i == kRcvlowat) {
-      ep.rcvlowat = v < 0 ? INT32_MAX : v == 0 ? 1u : static_cast<uint32_t>(v);
+      StoreRelaxed(ep.rcvlowat, v < 0 ? INT32_MAX : v == 0 ? 1u : static_cast<uint32_t>(v));
     } else if (kKept[i].flag != 0) {
       if (v != 0) {
         FetchOr(ep.flags, kKept[i].flag);
@@ -158,10 +158,10 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
         long r = KernelSetOpt(fd, level, name, value, len);
         if (r < 0) return r;
       }
-      ep.*kKept[i].field = static_cast<uint32_t>(v);
+      StoreRelaxed(ep.*kKept[i].field, static_cast<uint32_t>(v));
     }
   }
-  ep.opt_set |= 1u << i;
+  FetchOr(ep.opt_set, 1u << i);
   if (state == PSTN_EP_ESTABLISHED) WireOptionSet(fam, ep);
   return 0;
 }
@@ -181,8 +181,8 @@ constexpr int kBufLock = 72;  // SO_BUF_LOCK
 void ApplySizes(int fd, pstn_ep& ep) {
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
   for (const uint32_t i : {kSndbuf, kRcvbuf}) {
-    const int v = static_cast<int>(ep.*kKept[i].field);
-    if ((ep.opt_set >> i & 1u) != 0)
+    const int v = static_cast<int>(LoadRelaxed(ep.*kKept[i].field));
+    if ((LoadRelaxed(ep.opt_set) >> i & 1u) != 0)
       (void)KernelSetOpt(fd, SOL_SOCKET, kKept[i].name, &v, sizeof v);
   }
 }
@@ -190,7 +190,7 @@ void ApplySizes(int fd, pstn_ep& ep) {
 long GivePeerName(const pstn_ep& ep, void* value, socklen_t* len) {
   sockaddr_storage ss = {};
   socklen_t size = sizeof ss;
-  AddrToSockaddr(ep.peer, ep.family, reinterpret_cast<sockaddr*>(&ss), &size);
+  AddrToSockaddr(LoadAddr(ep.peer), ep.family, reinterpret_cast<sockaddr*>(&ss), &size);
   if (BadPointer(len) || BadPointer(value)) return -EFAULT;
   if (*len > size) return -EINVAL;
   memcpy(value, &ss, *len);
@@ -223,7 +223,8 @@ long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* val
   bool mtu = (level == IPPROTO_IP && name == IP_MTU) ||
              (level == IPPROTO_IPV6 && name == IPV6_MTU && ep.family == AF_INET6);
   if (mtu && state == PSTN_EP_ESTABLISHED)  // lo's
-    return GiveInt(ep.family == AF_INET6 && !AddrIsV4(ep.peer) ? 65536 : 65535, value, len);
+    return GiveInt(ep.family == AF_INET6 && !AddrIsV4(LoadAddr(ep.peer)) ? 65536 : 65535, value,
+                   len);
   if (level == SOL_SOCKET && name == SO_PEERNAME && state == PSTN_EP_ESTABLISHED)
     return GivePeerName(ep, value, len);
   if (level == SOL_SOCKET && name == SO_INCOMING_CPU && state == PSTN_EP_ESTABLISHED) {
@@ -236,28 +237,30 @@ long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* val
   // What a size that was set has done to the kernel's socket, it has done to an accepted one's.
   if (level == SOL_SOCKET && name == kBufLock && ep.listener != PSTN_NONE) ApplySizes(fd, ep);
   uint32_t i = FindKept(level, name);
-  if (state == PSTN_EP_LISTEN || i == kKeptCount || (ep.opt_set >> i & 1u) == 0) return kPass;
+  if (state == PSTN_EP_LISTEN || i == kKeptCount || (LoadRelaxed(ep.opt_set) >> i & 1u) == 0)
+    return kPass;
   switch (i) {
     case kLinger: {
-      linger l = {static_cast<int>(ep.linger_on), static_cast<int>(ep.linger_sec)};
+      const Lingering kept = LingeringOf(ep);
+      linger l = {kept.on ? 1 : 0, static_cast<int>(kept.sec)};
       return GiveBytes(&l, sizeof l, value, len);
     }
     case kRcvtimeo:
     case kSndtimeo: {
-      uint64_t ns = i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns;
+      uint64_t ns = LoadRelaxed(i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns);
       timeval tv = {static_cast<time_t>(ns / 1000000000u),
                     static_cast<suseconds_t>(ns % 1000000000u / 1000u)};
       return GiveBytes(&tv, sizeof tv, value, len);
     }
     case kRcvlowat:
-      return GiveInt(static_cast<int>(ep.rcvlowat), value, len);
+      return GiveInt(static_cast<int>(LoadRelaxed(ep.rcvlowat)), value, len);
     default:
       break;
   }
   if (KernelMustCheck(i)) {
     // Its socket has the value, doubled or rounded as it does; not yet if the listener had it set.
     if (ep.listener != PSTN_NONE) {
-      int v = static_cast<int>(ep.*kKept[i].field);
+      int v = static_cast<int>(LoadRelaxed(ep.*kKept[i].field));
       FetchOr(ep.flags, PSTN_EPF_DIRTY);
       (void)KernelSetOpt(fd, level, name, &v, sizeof v);
     }
@@ -266,7 +269,7 @@ long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* val
   if (kKept[i].flag != 0)
     return GiveInt((LoadRelaxed(ep.flags) & kKept[i].flag) != 0 ? 1 : 0, value, len);
   (void)fd;
-  return GiveInt(static_cast<int>(ep.*kKept[i].field), value, len);
+  return GiveInt(static_cast<int>(LoadRelaxed(ep.*kKept[i].field)), value, len);
 }
 
 }  // namespace postern

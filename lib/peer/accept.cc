@@ -158,20 +158,17 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   ConnEnd e = {&none, &ref, lgr, &c, 1};
   none.conn_idx = conn;
   // Over a VI it is TCP that waits (and has a timer for it).
-  if (listener != nullptr && listener->defer_accept != 0 &&
+  if (listener != nullptr && LoadRelaxed(listener->defer_accept) != 0 &&
       !kVerbs.wire_is_end(fam, lgr_idx, conn) && Defer(lgr, conn))
     return Admission::kDone;
-  uint32_t idx = listener != nullptr ? NewEp(fam, listener->family) : PSTN_NONE;
+  uint32_t idx = listener != nullptr ? NewEp(fam, LoadRelaxed(listener->family)) : PSTN_NONE;
   if (idx == PSTN_NONE) {
     Refuse(fam, e, setup.listener_idx);
     return Admission::kRefused;
   }
   pstn_ep& ep = s.eps[idx];
-  StoreRelaxed(ep.lgr_idx, lgr_idx);
-  ep.conn_idx = conn;
-  ep.conn_gen = setup.gen;
-  ep.side = 1;
-  ep.listener = setup.listener_idx;
+  SetPlace(ep, lgr_idx, conn, setup.gen, 1);
+  StoreRelaxed(ep.listener, setup.listener_idx);
   ep.syn_ns = SynTime(c);
   // Whoever enters its endpoint here has admitted it: a bit may come twice, from a strange client
   // or for a process that died with it (RecoverConns).
@@ -184,7 +181,8 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   bool open, claimed = false, same = false, lies = false;
   {
     QueueGuard g(fam, *listener);
-    open = LoadAcquire(listener->state) == PSTN_EP_LISTEN && listener->gen == setup.listener_gen &&
+    open = LoadAcquire(listener->state) == PSTN_EP_LISTEN &&
+           LoadRelaxed(listener->gen) == setup.listener_gen &&
            (LoadRelaxed(listener->flags) & PSTN_EPF_SHUT_RD) == 0;
     claimed = open && Claim(c);
     // The copy was made while the client might write; from the claim on it doesn't.
@@ -331,7 +329,7 @@ long NameClient(int fd, sockaddr* sa, socklen_t* len) {
 // end it is reset: the client comes again, unmarked.
 void HandOver(Family& fam, int fd, const pstn_ep& listener) {
   const uint32_t waiting = LoadRelaxed(listener.in_talks) + LoadRelaxed(listener.held);
-  if (waiting > listener.backlog || CtlNegotiate(fam, listener, fd) != 0) {
+  if (waiting > LoadRelaxed(listener.backlog) || CtlNegotiate(fam, listener, fd) != 0) {
     const linger reset = {1, 0};
     (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_LINGER),
                     &reset, sizeof reset);
@@ -491,7 +489,7 @@ long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags
   if (sa == nullptr) len = nullptr;
   static thread_local uint32_t turn = 0;
   const uint32_t interrupts = t_interrupts;
-  Deadline until = ep.rcvtimeo_ns != 0 ? Deadline::AfterNs(ep.rcvtimeo_ns) : Deadline::Never();
+  Deadline until = Deadline::AfterTimeout(LoadRelaxed(ep.rcvtimeo_ns));
   bool handed = false;
   Deadline handshake = Deadline::Never();
   for (;;) {

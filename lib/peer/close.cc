@@ -11,8 +11,10 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "control/posternd.h"
+#include "endpoint/addr.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
+#include "endpoint/kept_options.h"
 #include "endpoint/refs.h"
 #include "endpoint/state.h"
 #include "event/block.h"
@@ -66,8 +68,7 @@ void ResetQueue(Family& fam, pstn_ep& listener) {
        guard++) {
     pstn_ep& embryo = Stack(fam).eps[idx];
     SetState(embryo, PSTN_EP_ESTABLISHED);
-    embryo.linger_on = 1;
-    embryo.linger_sec = 0;
+    SetLingering(embryo, {true, 0});
     CloseEp(fam, embryo);
   }
 }
@@ -94,9 +95,9 @@ void CloseConnection(Family& fam, pstn_ep& ep, End end) {
   if (!Resolve(fam, ep, e)) return;
   NoteNews(fam.bells);
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
-  bool reset =
-      end == End::kReset || (LoadRelaxed(e.ctl().flags) & PSTN_CF_RST) != 0 ||
-      (!BothEnded(ep, peer) && (RingReadable(e) || (ep.linger_on != 0 && ep.linger_sec == 0)));
+  const Lingering lingering = LingeringOf(ep);
+  bool reset = end == End::kReset || (LoadRelaxed(e.ctl().flags) & PSTN_CF_RST) != 0 ||
+               (!BothEnded(ep, peer) && (RingReadable(e) || (lingering.on && lingering.sec == 0)));
   Lock(ep.tx.lock);
   FetchOr(e.ctl().flags, PSTN_CF_CLOSED | (reset ? PSTN_CF_RST : PSTN_CF_FIN));
   Unlock(ep.tx.lock);
@@ -170,12 +171,13 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
   ep.rx.urgent_end = ep.rx.after_end = 0;
   ep.rx.ring = ep.rx.bytes = 0;
   Unlock(ep.rx.lock);
-  ep.lgr_idx = PSTN_NONE;
-  ep.side = 0;
-  ep.peer = {};
+  StoreRelaxed(ep.lgr_idx, PSTN_NONE);
+  StoreRelaxed(ep.side, 0u);
+  StoreAddr(ep.peer, {});
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PORT_LENT) & PSTN_EPF_PORT_LENT) != 0) {
-    ep.local = {};
-    ep.local.port = static_cast<uint16_t>(ep.kernel_port);
+    pstn_addr bound = {};
+    bound.port = static_cast<uint16_t>(ep.kernel_port);
+    StoreAddr(ep.local, bound);
   }
   StoreRelaxed(ep.error, open ? static_cast<uint32_t>(ECONNRESET) : 0u);
   FetchAnd(ep.flags, ~(PSTN_EPF_HUNG | PSTN_EPF_CONNECTING | PSTN_EPF_DISCONNECTING |
@@ -186,8 +188,9 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
 // Waits, as SO_LINGER asks, until the peer has taken what was written.
 void ReleaseLinger(Family& fam, pstn_ep& ep) {
   ConnEnd e;
-  if (ep.linger_on == 0 || ep.linger_sec == 0 || !Resolve(fam, ep, e)) return;
-  Deadline until = Deadline::AfterNs(static_cast<uint64_t>(ep.linger_sec) * 1000000000u);
+  const Lingering lingering = LingeringOf(ep);
+  if (!lingering.on || lingering.sec == 0 || !Resolve(fam, ep, e)) return;
+  Deadline until = Deadline::AfterNs(uint64_t{lingering.sec} * 1000000000u);
   FetchOr(e.ctl().flags, PSTN_CF_FIN);
   AnnounceData(fam.bells, e);
   auto gone = [&] {
@@ -252,9 +255,10 @@ long SockClose(Family& fam, int fd, uint32_t entry) {
       DropFdRef(fam, entry);
       return r;
     }
+    const Lingering lingering = LingeringOf(*ep);
     const bool lingers = !in_use && LoadAcquire(ep->refs) == 1 &&
-                         LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED && ep->linger_on != 0 &&
-                         ep->linger_sec != 0;
+                         LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED && lingering.on &&
+                         lingering.sec != 0;
     const int high = lingers ? FreeNumber(fam, fd, entry, *ep) : -1;
     if (high < 0) return EndNumber(fam, fd, *ep);
     fd = high;

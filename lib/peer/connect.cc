@@ -167,12 +167,9 @@ void FillConn(Family& fam, pstn_ep& ep, const ConnSlot& slot, uint32_t listener_
   c.setup.client = from;
   c.setup.server = to;
   c.ctl[0].syn_ns = MonotonicNs();
-  StoreRelaxed(ep.lgr_idx, idx);
-  ep.conn_idx = conn;
-  ep.conn_gen = gen;
-  ep.side = 0;
-  ep.local = from;
-  ep.peer = to;
+  SetPlace(ep, idx, conn, gen, 0);
+  StoreAddr(ep.local, from);
+  StoreAddr(ep.peer, to);
   StoreRelease(ref.conn_ep[conn], EpIdx(s, ep) + 1);
 }
 
@@ -403,7 +400,7 @@ long SockConnect(Family& fam, Call& call, const sockaddr* sa, socklen_t len) {
     r = ConnectOnce(fam, call, sa, len, awaited);
   }
   if (r == kAwait) return AwaitWired(fam, ep, awaited, since);
-  if (r == kBegun && since.Ends(ep.sndtimeo_ns != 0)) return -EINTR;
+  if (r == kBegun && since.Ends(LoadRelaxed(ep.sndtimeo_ns) != 0)) return -EINTR;
   return r == kBegun ? kPass : r;
 }
 

@@ -236,10 +236,7 @@ long ConnectPair(int fd, const pstn_ep& ep) {
 // rings, takes its lock to find out.
 void CopyConnection(pstn_ep& to, const pstn_ep& from) {
   constexpr uint32_t kCarried = PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG;
-  to.lgr_idx = from.lgr_idx;
-  to.conn_idx = from.conn_idx;
-  to.side = from.side;
-  to.conn_gen = from.conn_gen;
+  SetPlace(to, from.lgr_idx, from.conn_idx, from.conn_gen, from.side);
   to.local = from.local;
   to.peer = from.peer;
   // The bridge reads the urgent byte in its place, and knows it by the mark.

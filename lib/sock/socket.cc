@@ -40,7 +40,7 @@ long SockSocket(Family& fam, int domain, int type, int protocol) {
     return kPass;
   }
   pstn_ep& ep = Stack(fam).eps[idx];
-  if ((type & SOCK_NONBLOCK) != 0) ep.flags |= PSTN_EPF_NONBLOCK;
+  if ((type & SOCK_NONBLOCK) != 0) FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
   long fd = OpenFdFor(fam, ep, idx, true, (type & SOCK_CLOEXEC) != 0);
   if (fd < 0) GiveEp(Stack(fam), idx);
   return fd;
@@ -112,7 +112,7 @@ long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog) {
   if (state == PSTN_EP_NEW) ResetForListen(ep);
   LearnLocal(fd, ep);
   LearnV6Only(fd, ep);
-  ep.backlog = backlog < 0 || backlog > 4096 ? 4096u : static_cast<uint32_t>(backlog);
+  StoreRelaxed(ep.backlog, backlog < 0 || backlog > 4096 ? 4096u : static_cast<uint32_t>(backlog));
   if (PortExcluded(fam, ep.local.port)) {
     FallBack(fam, fd, ep, kReasonExcludedPort);
     return 0;
@@ -171,11 +171,11 @@ long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len,
     sockaddr_storage ss;
     socklen_t room = sizeof ss;
     long r = sys::Call(SYS_getpeername, fd, &ss, &room);
-    if (r == 0) AddrToSockaddr(ep.peer, ep.family, sa, len);
+    if (r == 0) AddrToSockaddr(LoadAddr(ep.peer), ep.family, sa, len);
     return r;
   }
   if (peer) {
-    AddrToSockaddr(ep.peer, ep.family, sa, len);
+    AddrToSockaddr(LoadAddr(ep.peer), ep.family, sa, len);
     return 0;
   }
   if (state == PSTN_EP_NEW) {
@@ -184,7 +184,7 @@ long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len,
     AddrToSockaddr(none, ep.family, sa, len);
     return 0;
   }
-  AddrToSockaddr(ep.local, ep.family, sa, len);
+  AddrToSockaddr(LoadAddr(ep.local), ep.family, sa, len);
   return 0;
 }
 

@@ -170,8 +170,7 @@ long RecvUnconnected(Family& fam, pstn_ep& ep, uint32_t state) {
 // recv() of no bytes waits for data all the same, and takes none. (read() of none does not come
 // here.)
 long RecvNothing(const Call& call, const ConnEnd& e, bool nonblock) {
-  Deadline until =
-      e.ep->rcvtimeo_ns != 0 ? Deadline::AfterNs(e.ep->rcvtimeo_ns) : Deadline::Never();
+  Deadline until = Deadline::AfterTimeout(LoadRelaxed(e.ep->rcvtimeo_ns));
   for (;;) {
     if (RingReadable(e)) return 0;
     long end = WhenEmpty(e);
@@ -231,7 +230,8 @@ long SockRecv(Family& fam, Call& call, const iovec* iov, size_t count, int flags
     return r == 0 && RingReadable(e) ? -EFAULT : r;
   }
   size_t least = (flags & MSG_WAITALL) != 0 ? want : 1;
-  if (ep.rcvlowat > least) least = ep.rcvlowat < want ? ep.rcvlowat : want;
+  const size_t lowat = LoadRelaxed(ep.rcvlowat);
+  if (lowat > least) least = lowat < want ? lowat : want;
   Deadline until = Deadline::Never();
   bool timed = false;
   size_t done = 0;
@@ -251,7 +251,7 @@ long SockRecv(Family& fam, Call& call, const iovec* iov, size_t count, int flags
       return done != 0 ? static_cast<long>(done) : end;
     }
     if (nonblock) return done != 0 ? static_cast<long>(done) : -EAGAIN;
-    if (!timed && ep.rcvtimeo_ns != 0) until = Deadline::AfterNs(ep.rcvtimeo_ns);
+    if (!timed) until = Deadline::AfterTimeout(LoadRelaxed(ep.rcvtimeo_ns));
     timed = true;
     const MarkState mark = peek ? LookAtMark(e) : MarkState{};
     // What a peek has seen, or steps over: it waits for more than that.
@@ -426,7 +426,7 @@ long SockSend(Family& fam, Call& call, const iovec* iov, size_t count, int flags
         return done != 0 ? static_cast<long>(done) : -EAGAIN;
       continue;
     }
-    if (!timed && ep.sndtimeo_ns != 0) until = Deadline::AfterNs(ep.sndtimeo_ns);
+    if (!timed) until = Deadline::AfterTimeout(LoadRelaxed(ep.sndtimeo_ns));
     timed = true;
     Wait w = WaitFor(
         call, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,

@@ -13,51 +13,13 @@
 #include "../kit/pid_namespaces.h"
 #include "../kit/proc.h"
 #include "base/atomic.h"
+#include "slot_copy.h"
 #include "stack_words.h"
 
 namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kSlotScanMs = 250;
-// A forked child takes its slot over in its first instructions; who has not done it by then never
-// will.
-constexpr auto kEmbryoGrace = std::chrono::seconds(2);
-// An image with the library takes its slot over before main; one that was meant to and has not come
-// by then has been made without it.
-constexpr auto kExecGrace = std::chrono::seconds(10);
-
-SlotCopy ReadSlot(const Stack& stack, uint32_t slot) {
-  const pstn_slot& s = stack.s->slots[slot];
-  SlotCopy copy{};
-  copy.state = LoadAcquire(s.state);
-  copy.pid = static_cast<pid_t>(LoadRelaxed(s.pid));
-  copy.pidns = LoadRelaxed(s.pidns);
-  copy.start_time = LoadRelaxed(s.start_time);
-  copy.exec_pending = LoadAcquire(s.exec_pending);
-  return copy;
-}
-bool Held(const SlotCopy& slot) {
-  return slot.state == PSTN_SL_LIVE || slot.state == PSTN_SL_EMBRYO;
-}
-
-uint32_t SlotsInUse(const Stack& stack) {
-  return std::min(LoadAcquire(stack.s->hdr.slots_hw), PSTN_SLOTS);
-}
-
-// A slot that does not say of which PID namespace it speaks means ours.
-bool IsElsewhere(const SlotCopy& copy) {
-  return copy.pidns != 0 && copy.pidns != PSTN_NONE && copy.pidns != OwnPidnsIno();
-}
-// The process as it is here; 0: it is in another PID namespace, and not there any more.
-pid_t PidHere(const SlotCopy& copy, uint64_t start_time) {
-  return IsElsewhere(copy) ? FindPid(copy.pidns, copy.pid, start_time) : copy.pid;
-}
-
-// Anything may stand in a slot. A process that nobody has vouched for (hello, its parent) is of the
-// family if it has the family's memory.
-bool IsOfFamily(const Stack& stack, pid_t pid) {
-  return pid > 0 && HasMapped(pid, stack.inode) != Mapped::kNo;
-}
 
 }  // namespace
 
@@ -270,85 +232,6 @@ void Registry::ChildEnded(Stack& stack, uint32_t slot, pid_t pid, std::function<
 }
 
 void Registry::Withdrawn() { slot_timer_.AddMs(0); }
-
-bool Registry::ScanSlots(Stack& stack) {
-  bool look_again = false;
-  const uint32_t end = SlotsInUse(stack);
-  for (uint32_t slot = 0; slot < end; ++slot) look_again |= ScanSlot(stack, slot);
-  return look_again;
-}
-
-bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
-  if (stack.reaping.count(slot) != 0) return false;  // Reaped() looks again
-  const SlotCopy copy = ReadSlot(stack, slot);
-  if (copy.state == PSTN_SL_EMBRYO) return ScanEmbryo(stack, slot, copy);
-  if (copy.state == PSTN_SL_DEAD) {  // somebody has begun to reap it, and did not come to an end
-    Forget(stack, slot);
-    Reap(stack, slot, copy.pid);
-    return false;
-  }
-  Process* process = nullptr;
-  const bool live = copy.state == PSTN_SL_LIVE;
-  const bool watched = live && Watch(stack, slot, copy, 0, process) == 0;
-  if (watched && process->client == nullptr && copy.exec_pending != PSTN_EXEC_NONE)
-    return ScanExec(stack, slot, copy);
-  if (!live || watched) {
-    stack.suspects.erase(slot);
-    return false;
-  }
-  const pid_t here = PidHere(copy, copy.start_time);
-  if (IsAlive(here, copy.start_time) && MayBeOfFamily(stack, slot, copy, here)) return true;
-  stack.suspects.erase(slot);
-  Note("stack %s: slot %u belonged to pid %d, which is gone", Text(stack.id).c_str(), slot,
-       copy.pid);
-  Reap(stack, slot, copy.pid);
-  return false;
-}
-
-// Without the family's memory it may be between two images: the slot was read before the exec, and
-// the process looked at after. With it, it has no pidfd because we are out of descriptors; the
-// timer is what notices its death then.
-bool Registry::MayBeOfFamily(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here) {
-  const auto now = Clock::now();
-  const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{copy.pid, here, now});
-  Suspect& suspect = it->second;
-  if (suspect.parent != copy.pid || suspect.child != here) suspect = {copy.pid, here, now};
-  if (IsOfFamily(stack, here)) suspect.last_alive = now;
-  return now - suspect.last_alive < kEmbryoGrace;
-}
-
-// The process has exec'd, and its new image has not said hello.
-bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy) {
-  const auto now = Clock::now();
-  const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{copy.pid, copy.pid, now});
-  if (copy.exec_pending == PSTN_EXEC_WITH && now - it->second.last_alive < kExecGrace) return true;
-  Note("stack %s: pid %d, slot %u, runs an image without the library", Text(stack.id).c_str(),
-       copy.pid, slot);
-  stack.suspects.erase(it);
-  Forget(stack, slot);
-  Reap(stack, slot, copy.pid);
-  return false;
-}
-
-// An embryo bears the id of the thread that forks, and no start time that could be relied on.
-bool Registry::ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy) {
-  const auto now = Clock::now();
-  const pid_t parent = copy.pid;
-  const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{parent, 0, now});
-  Suspect& suspect = it->second;
-  if (suspect.parent != parent) suspect = {parent, 0, now};
-  // Whose child is not known is given the time that its parent lives.
-  const pid_t holder = suspect.child != 0 ? suspect.child : PidHere(copy, 0);
-  if (IsAlive(holder, 0) && (suspect.child != 0 || IsOfFamily(stack, holder)))
-    suspect.last_alive = now;
-  // Even then, the child of a dead parent may be just about to take over.
-  if (now - suspect.last_alive < kEmbryoGrace) return true;
-  Note("stack %s: slot %u was never taken over by a child of pid %d", Text(stack.id).c_str(), slot,
-       parent);
-  stack.suspects.erase(it);
-  Reap(stack, slot, copy.pid);
-  return false;
-}
 
 bool Registry::ScanOrDrop(Stack& stack) {
   if (stack.broken) return ScanBroken(stack);

@@ -159,10 +159,11 @@ class Registry {
   int Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid, Process*& process);
   void Forget(Stack& stack, uint32_t slot);
   void ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid);
-  // Whether some slot has a holder without a pidfd, so that the timer has to look again.
+  // registry_scan.cc. Whether some slot has a holder without a pidfd, so that the timer has to look
+  // again.
   bool ScanSlots(Stack& stack);
   bool ScanSlot(Stack& stack, uint32_t slot);
-  bool ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy);
+  bool ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here);
   bool MayBeOfFamily(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here);
   bool ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy);
   // Cleans up when nobody is left; true if the stack is gone.

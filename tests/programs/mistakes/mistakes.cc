@@ -162,7 +162,8 @@ const char* Self() {
 }
 
 static const Case* Find(const std::string& name) {
-  for (const Case* table : {kProcessCases, kCallCases, kExportCases, kGroupCases, kSpawnCases}) {
+  for (const Case* table :
+       {kProcessCases, kCallCases, kExportCases, kGroupCases, kSpawnCases, kLateCases}) {
     for (; table->name != nullptr; ++table) {
       if (name == table->name) return table;
     }

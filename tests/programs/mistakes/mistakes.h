@@ -22,6 +22,7 @@ extern const Case kCallCases[];     // calls, flags, timeouts
 extern const Case kExportCases[];   // descriptors that leave
 extern const Case kGroupCases[];    // listeners that share a port
 extern const Case kSpawnCases[];    // high numbers, shells, forks beside threads
+extern const Case kLateCases[];     // images that come late, or without the library
 
 [[noreturn]] void Die(const char* file, int line, const char* what);
 #define EXPECT(condition) ((condition) ? (void)0 : ::mistakes::Die(__FILE__, __LINE__, #condition))

@@ -12,7 +12,7 @@ import subprocess
 import time
 
 import posternview
-from harness import Fail, Proc, Skip, check, need, test
+from harness import MODES, Fail, Proc, Skip, check, need, test
 from t_xfer import transfer
 
 
@@ -39,14 +39,14 @@ def pair(ctx, name, server_ends=True, look=False):
         check(server.alive(), f"server ended: {server.output()[-500:]}")
 
 
-def simple(name, case, root=False, **kw):
+def simple(name, case, root=False, modes=MODES, **kw):
     """Registers a test that is a pair of programs and nothing else."""
     def run(ctx):
         if root and os.getuid() != 0:
             raise Skip("needs root, for a network namespace of its own")
         pair(ctx, case, **kw)
     run.__name__ = name
-    test()(run)
+    test(modes=modes)(run)
 
 
 simple("mistake_fork_two_producers", "fork_two_producers")
@@ -61,6 +61,8 @@ simple("mistake_clone3", "clone3")
 simple("mistake_underscore_fork", "_Fork")
 simple("mistake_crowd_fork", "crowd_fork")
 simple("mistake_crowd_spawn", "crowd_spawn")
+simple("mistake_late_images", "late_images")
+simple("mistake_images_without", "images_without", modes=("both",))
 simple("mistake_crowd_poll", "crowd_poll")
 simple("mistake_crowd_set", "crowd_set")
 simple("mistake_clone", "clone")

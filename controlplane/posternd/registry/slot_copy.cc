@@ -1,0 +1,46 @@
+// slot_copy.cc - see slot_copy.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "slot_copy.h"
+
+#include <algorithm>
+
+#include "../kit/pid_namespaces.h"
+#include "../kit/proc.h"
+#include "base/atomic.h"
+#include "registry.h"
+
+namespace postern::daemon {
+
+SlotCopy ReadSlot(const Stack& stack, uint32_t slot) {
+  const pstn_slot& s = stack.s->slots[slot];
+  SlotCopy copy{};
+  copy.state = LoadAcquire(s.state);
+  copy.pid = static_cast<pid_t>(LoadRelaxed(s.pid));
+  copy.pidns = LoadRelaxed(s.pidns);
+  copy.start_time = LoadRelaxed(s.start_time);
+  copy.exec_pending = LoadAcquire(s.exec_pending);
+  return copy;
+}
+
+bool Held(const SlotCopy& copy) {
+  return copy.state == PSTN_SL_LIVE || copy.state == PSTN_SL_EMBRYO;
+}
+
+uint32_t SlotsInUse(const Stack& stack) {
+  return std::min(LoadAcquire(stack.s->hdr.slots_hw), PSTN_SLOTS);
+}
+
+// A slot that does not say of which PID namespace it speaks means ours.
+bool IsElsewhere(const SlotCopy& copy) {
+  return copy.pidns != 0 && copy.pidns != PSTN_NONE && copy.pidns != OwnPidnsIno();
+}
+
+pid_t PidHere(const SlotCopy& copy, uint64_t start_time) {
+  return IsElsewhere(copy) ? FindPid(copy.pidns, copy.pid, start_time) : copy.pid;
+}
+
+bool IsOfFamily(const Stack& stack, pid_t pid) {
+  return pid > 0 && HasMapped(pid, stack.inode) != Mapped::kNo;
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,21 @@
+// slot_copy.h - a copy of a slot of a stack, and what the kernel says of its process.
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+#include "registry.h"
+
+namespace postern::daemon {
+
+SlotCopy ReadSlot(const Stack& stack, uint32_t slot);
+bool Held(const SlotCopy& copy);
+uint32_t SlotsInUse(const Stack& stack);
+
+// Whether its process is in another PID namespace than posternd.
+bool IsElsewhere(const SlotCopy& copy);
+// The process as it is here; 0: it is in another PID namespace, and not there any more.
+pid_t PidHere(const SlotCopy& copy, uint64_t start_time);
+
+// Anything may stand in a slot. A process that nobody has vouched for (hello, its parent) is of the
+// family if it has the family's memory.
+bool IsOfFamily(const Stack& stack, pid_t pid);
+
+}  // namespace postern::daemon
