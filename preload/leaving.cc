@@ -20,7 +20,14 @@
 
 namespace postern {
 
-long ExportPassed(const msghdr* m) {
+long ExportPassed(int by, const msghdr* m) {
+  int domain = 0;
+  socklen_t len = sizeof domain;
+  // Nobody gets anything by what is no such socket: the call fails, and nothing has happened.
+  if (sys::Call(SYS_getsockopt, by, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_DOMAIN),
+                &domain, &len) != 0 ||
+      domain != AF_UNIX)
+    return 0;
   for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(m), c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
       continue;

@@ -5,9 +5,9 @@
 
 namespace postern {
 
-// For sendmsg on a descriptor that is not ours: sockets that the message passes on (SCM_RIGHTS)
+// For sendmsg on `by`, a descriptor that is not ours: sockets that the message passes on (SCM_RIGHTS)
 // become the kernel's. 0, or -errno: one could not, and the message must not be sent.
-long ExportPassed(const msghdr* m);
+long ExportPassed(int by, const msghdr* m);
 
 // Whether the image at `path` comes up without the library: static, of another machine,
 // set-user-id, or written in Go, which calls the kernel itself. `search`: along PATH, as execvp

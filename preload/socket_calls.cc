@@ -388,7 +388,7 @@ PSTN_EXPORT ssize_t sendto(int fd, const void* buf, size_t n, int flags, const s
 }
 PSTN_EXPORT ssize_t sendmsg(int fd, const msghdr* m, int flags) {
   if (FdMeans(g_family, fd) == 0 && !BadPointer(m) && m->msg_controllen != 0) {
-    const long r = ExportPassed(m);
+    const long r = ExportPassed(fd, m);
     if (r != 0) return Ret<ssize_t>(r);
   }
   return Through<ssize_t>(
@@ -416,7 +416,7 @@ long TransmitMany(Call& call, mmsghdr* v, unsigned n, int flags) {
 PSTN_EXPORT int sendmmsg(int fd, mmsghdr* v, unsigned n, int flags) {
   const bool foreign = FdMeans(g_family, fd) == 0;
   for (unsigned i = 0; foreign && !BadPointer(v) && i < n; i++) {
-    const long r = v[i].msg_hdr.msg_controllen != 0 ? ExportPassed(&v[i].msg_hdr) : 0;
+    const long r = v[i].msg_hdr.msg_controllen != 0 ? ExportPassed(fd, &v[i].msg_hdr) : 0;
     if (r != 0) return Ret<int>(r);
   }
   return Through<int>(
