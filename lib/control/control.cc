@@ -551,11 +551,14 @@ void WatchLocks() {
 #endif
 }
 
-void CtlAfterFork() {
+void CtlForked() {
   CloseInternal(g_proc.ctl_fd);  // what sets have of it is the parent's
   StoreRelaxed(g_proc.ctl_fd, -1);
   FetchAdd(g_proc.ctl_line, 1u);
   StoreRelaxed(g_proc.ctl_retry_ns, 0);
+}
+
+void CtlAfterFork() {
   const LineGuard line;
   (void)ConnectLocked();
 }

@@ -20,6 +20,8 @@ int CtlExportOf(uint32_t pid, int target,
                 int fd);          // the same for number `target` of another family's process
 void CtlDrain();                  // takes what posternd pushed
 uint8_t* MapLgrOf(uint32_t idx);  // EnsureLgr, where it is not mapped
+// In a child of fork: lets its parent's line go, and later has one of its own.
+void CtlForked();
 void CtlAfterFork();
 void CtlReconnect();  // if posternd is gone and enough time has passed
 // From now on waits under a lock that forbids them are noticed (CheckMayWait).

@@ -510,6 +510,7 @@ void ForkChild() {
   g_proc.pid = static_cast<uint32_t>(sys::Pid());
   LocalLocksForked();
   if (!g_proc.attached) return;
+  CtlForked();  // first: on its parent's line it would take answers that the parent waits for
   uint32_t slot = embryo_slot;
   embryo_slot = PSTN_NONE;
   if (slot == PSTN_NONE) {  // a fork that went past our handlers, or no slot was free
@@ -528,6 +529,7 @@ void ForkChild() {
   Count(Stack().hdr, kCounterForks);
   // What the parent's other threads are in calls on is not the child's.
   UsesAfterFork();
+  CtlAfterFork();  // the last reference to a listener may be among those that follow
   EachFd(Stack().slots[slot], [](int fd, uint32_t entry) {
     if ((FdEntry(fd) & PSTN_FD_KIND) != PSTN_FD_INTERNAL || IsParkedHere(fd)) return;
     (void)CloseNumberOf(fd, entry);
@@ -535,7 +537,6 @@ void ForkChild() {
   });
   CacheForget();
   BedsAfterFork();
-  CtlAfterFork();
 }
 
 uint32_t EmbryoSlot() { return embryo_slot; }
