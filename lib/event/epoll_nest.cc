@@ -125,7 +125,8 @@ void SockEpollMade(int fd) {
   Guard g(nested_lock);  // what the number was before
   for (uint32_t i = 0; i < nested_count;) {
     if (nested[i].outer == fd || nested[i].inner == fd) {
-      nested[i] = nested[--nested_count];
+      nested[i] = nested[nested_count - 1];
+      StoreRelaxed(nested_count, nested_count - 1);
     } else {
       i++;
     }
@@ -173,7 +174,10 @@ void SockEpollNest(int outer, int op, int inner, const epoll_event* ev) {
     uint32_t i = 0;
     while (i < nested_count && (nested[i].outer != outer || nested[i].idx != idx)) i++;
     if (op == EPOLL_CTL_DEL) {
-      if (i < nested_count) nested[i] = nested[--nested_count];
+      if (i < nested_count) {
+        nested[i] = nested[nested_count - 1];
+        StoreRelaxed(nested_count, nested_count - 1);
+      }
       return;
     }
     if (ev == nullptr || i == kNestedMax)

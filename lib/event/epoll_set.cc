@@ -137,9 +137,10 @@ long Adopt(int epfd) {
   pstn_stack& s = Stack();
   const uint32_t idx = static_cast<uint32_t>(made) & PSTN_FD_IDX;
   AdoptDups(epfd, s.epolls[idx], idx);
-  SetFd(epfd, static_cast<uint32_t>(made));
+  const BellName bell = BellOf(s, s.epolls[idx].waiter_idx);
+  SetFd(epfd, static_cast<uint32_t>(made));  // from here on another thread may close it
   // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
-  (void)RingBell(g_proc.bells, BellOf(s, s.epolls[idx].waiter_idx));
+  (void)RingBell(g_proc.bells, bell);
   return 0;
 }
 

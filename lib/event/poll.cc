@@ -222,8 +222,8 @@ void Register(uint32_t waiter, const pollfd* fds, size_t n, KernelSet& k) {
       continue;
     Guard g(ep->item_lock);
     k.ours[i] = static_cast<uint64_t>(LoadRelaxed(ep->gen)) << 32 | (EpIdx(Stack(), *ep) + 1);
-    ep->pollers++;
-    ep->poller = static_cast<uint16_t>(ep->poller + waiter);
+    StoreRelaxed(ep->pollers, ep->pollers + 1);
+    StoreRelaxed(ep->poller, ep->poller + waiter);
     RenotifyLocked(*ep);
   }
 }
@@ -233,8 +233,8 @@ void Unregister(uint32_t waiter, size_t n, const KernelSet& k) {
     pstn_ep& ep = Stack().eps[static_cast<uint32_t>(k.ours[i]) - 1];
     Guard g(ep.item_lock);
     if (LoadRelaxed(ep.gen) != k.ours[i] >> 32 || ep.pollers == 0) continue;
-    ep.pollers--;
-    ep.poller = static_cast<uint16_t>(ep.poller - waiter);
+    StoreRelaxed(ep.pollers, ep.pollers - 1);
+    StoreRelaxed(ep.poller, ep.poller - waiter);
     RenotifyLocked(ep);
   }
 }
