@@ -49,10 +49,15 @@ uint32_t OnlyPoller(const pstn_ep& ep) {
 
 }  // namespace
 
+void MapForRenotify(const pstn_ep& ep) {
+  if (LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED) (void)EnsureLgr(LoadRelaxed(ep.lgr_idx));
+}
+
 void RenotifyLocked(pstn_ep& ep) {
   if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) return;
   ConnEnd e;
-  if (!Resolve(ep, e)) return;
+  // Not mapped: it is connected since MapForRenotify, by a process that does this then.
+  if (!ResolveMapped(ep, e)) return;
   uint32_t notify = 0;
   for (uint32_t i = LoadRelaxed(ep.item_head), guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
        i = LoadRelaxed(Stack().items[i].ep_next), guard++) {

@@ -220,6 +220,7 @@ void Register(uint32_t waiter, const pollfd* fds, size_t n, KernelSet& k) {
     // Ours only since poll() began to wait: the next look finds it.
     if (ep == nullptr || (left == nullptr && k.calls.is_open() && k.calls.entry(i) != call.entry()))
       continue;
+    MapForRenotify(*ep);
     Guard g(ep->item_lock);
     k.ours[i] = static_cast<uint64_t>(LoadRelaxed(ep->gen)) << 32 | (EpIdx(Stack(), *ep) + 1);
     StoreRelaxed(ep->pollers, ep->pollers + 1);
