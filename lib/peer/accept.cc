@@ -308,8 +308,9 @@ long GiveKernels(int fd, const pstn_ep& listener, int flags, Reason why) {
   FetchAdd(s.hdr.reasons[why], 1u);
   uint32_t idx = NewEp(listener.family);
   if (idx == PSTN_NONE) return fd;  // served all the same, only not listed
-  s.eps[idx].reason = why;
-  s.eps[idx].flags = PSTN_EPF_DIRTY | ((flags & SOCK_NONBLOCK) != 0 ? PSTN_EPF_NONBLOCK : 0u);
+  StoreRelaxed(s.eps[idx].reason, why);
+  const uint32_t nonblock = (flags & SOCK_NONBLOCK) != 0 ? PSTN_EPF_NONBLOCK : 0u;
+  FetchOr(s.eps[idx].flags, PSTN_EPF_DIRTY | nonblock);
   SetState(s.eps[idx], PSTN_EP_KERNEL);
   SetFd(fd, PSTN_FD_EP | idx);
   return fd;
