@@ -46,9 +46,15 @@ uint64_t* g_checks_failed = &nobodys_count;
 #if defined(PSTN_CHECKS)
 bool (*g_forbids_waits)(const pstn_lock&) = [](const pstn_lock&) { return false; };
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+extern "C" void __sanitizer_print_stack_trace();
+#endif
 void WaitForbidden() {
   static const char text[] = "postern: a wait for another process under a lock of the stack\n";
   (void)sys::Call(SYS_write, 2L, static_cast<const char*>(text), sizeof text - 1);
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+  __sanitizer_print_stack_trace();
+#endif
   __builtin_trap();
 }
 #else

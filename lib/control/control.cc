@@ -554,11 +554,14 @@ void WatchLocks(Family& fam) {
 #endif
 }
 
-void CtlAfterFork(Family& fam) {
+void CtlForked(Family& fam) {
   CloseInternal(fam, fam.ctl_fd);  // what sets have of it is the parent's
   StoreRelaxed(fam.ctl_fd, -1);
   FetchAdd(fam.ctl_line, 1u);
   StoreRelaxed(fam.ctl_retry_ns, 0);
+}
+
+void CtlAfterFork(Family& fam) {
   const LineGuard line(fam);
   (void)ConnectLocked(fam);
 }

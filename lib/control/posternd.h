@@ -21,6 +21,8 @@ int CtlExportOf(Family& fam, uint32_t pid, int target,
                 int fd);     // the same for number `target` of another family's process
 void CtlDrain(Family& fam);  // takes what posternd pushed
 uint8_t* MapLgrOf(Family& fam, uint32_t idx);  // EnsureLgr, where it is not mapped
+// In a child of fork: lets its parent's line go, and later has one of its own.
+void CtlForked(Family& fam);
 void CtlAfterFork(Family& fam);
 void CtlReconnect(Family& fam);  // if posternd is gone and enough time has passed
 // From now on waits under a lock that forbids them are noticed (CheckMayWait).

@@ -22,11 +22,12 @@ inline void SetPlace(pstn_ep& ep, uint32_t lgr_idx, uint32_t conn, uint32_t gen,
   StoreRelaxed(ep.conn_gen, gen);
   StoreRelaxed(ep.side, side);
 }
-inline bool Resolve(Family& fam, pstn_ep& ep, ConnEnd& e) {
+// Without asking posternd for a link group that is not mapped: for who has a lock that others wait
+// for.
+inline bool ResolveMapped(Family& fam, pstn_ep& ep, ConnEnd& e) {
   uint64_t which = Which(ep);
   uint32_t idx = LoadRelaxed(ep.lgr_idx);
   uint8_t* base = LgrBase(fam.view, idx);
-  if (base == nullptr) base = EnsureLgr(fam, idx);
   if (base == nullptr) return false;
   e = {&ep,
        &Stack(fam).lgrs[idx],
@@ -35,6 +36,10 @@ inline bool Resolve(Family& fam, pstn_ep& ep, ConnEnd& e) {
        LoadRelaxed(ep.side) & 1u,
        which};
   return true;
+}
+inline bool Resolve(Family& fam, pstn_ep& ep, ConnEnd& e) {
+  return ResolveMapped(fam, ep, e) ||
+         (EnsureLgr(fam, LoadRelaxed(ep.lgr_idx)) != nullptr && ResolveMapped(fam, ep, e));
 }
 // Comes after all that has been done with the endpoint under its locks and counts. Who gave it back
 // did, and may have been another process, which ThreadSanitizer does not see.

@@ -45,15 +45,21 @@ namespace {
 // The waiter of the only thread that sleeps in poll() on `ep`; PSTN_NONE: there is none, or not one
 // alone. Needs item_lock.
 uint32_t OnlyPoller(const pstn_ep& ep) {
-  return ep.pollers == 1 && ep.poller < PSTN_WAITERS ? ep.poller : PSTN_NONE;
+  const uint32_t poller = LoadRelaxed(ep.poller);
+  return LoadRelaxed(ep.pollers) == 1 && poller < PSTN_WAITERS ? poller : PSTN_NONE;
 }
 
 }  // namespace
 
+void MapForRenotify(Family& fam, const pstn_ep& ep) {
+  if (LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED) (void)EnsureLgr(fam, LoadRelaxed(ep.lgr_idx));
+}
+
 void RenotifyLocked(Family& fam, pstn_ep& ep) {
   if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) return;
   ConnEnd e;
-  if (!Resolve(fam, ep, e)) return;
+  // Not mapped: it is connected since MapForRenotify, by a process that does this then.
+  if (!ResolveMapped(fam, ep, e)) return;
   uint32_t notify = 0;
   for (uint32_t i = LoadRelaxed(ep.item_head), guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
        i = LoadRelaxed(Stack(fam).items[i].ep_next), guard++) {
@@ -67,7 +73,7 @@ void RenotifyLocked(Family& fam, pstn_ep& ep) {
   if (notify == 0 && poller != PSTN_NONE) {
     UseWaiter(fam, e.lgr, e.side, poller);
     notify = poller + 1;
-  } else if (ep.pollers != 0) {
+  } else if (LoadRelaxed(ep.pollers) != 0) {
     notify = PSTN_NOTIFY_ALL;
   }
   StoreRelaxed(e.ctl().rx_notify, notify);
@@ -77,12 +83,13 @@ void RenotifyLocked(Family& fam, pstn_ep& ep) {
 void PostEp(Family& fam, pstn_ep& ep) {
   pstn_stack& s = Stack(fam);
   Lock(ep.item_lock);
-  const uint32_t pollers = ep.pollers, poller = OnlyPoller(ep);
-  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < 4096; guard++) {
+  const uint32_t pollers = LoadRelaxed(ep.pollers), poller = OnlyPoller(ep);
+  for (uint32_t i = LoadRelaxed(ep.item_head), guard = 0; i < PSTN_ITEMS && guard < 4096; guard++) {
     pstn_item& item = s.items[i];
     i = LoadRelaxed(item.ep_next);
-    if (item.epoll_idx >= PSTN_EPOLLS) continue;
-    pstn_epoll& set = s.epolls[item.epoll_idx];
+    const uint32_t set_idx = LoadRelaxed(item.epoll_idx);
+    if (set_idx >= PSTN_EPOLLS) continue;
+    pstn_epoll& set = s.epolls[set_idx];
     uint32_t waiter;
     {
       SetGuard h(s, set);

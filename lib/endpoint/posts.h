@@ -23,6 +23,8 @@ void MarkWaiter(Family& fam, uint32_t waiter,
 // The same for one link group that may be younger than the waiter's last sleep, when news of a
 // connection in it begin to matter: a post to all goes to those that are marked.
 void UseWaiter(Family& fam, uint8_t* lgr, uint32_t side, uint32_t waiter);
+// Before item_lock, for RenotifyLocked: posternd may have to be asked for the link group.
+void MapForRenotify(Family& fam, const pstn_ep& ep);
 // rx_notify as the endpoint's registrations and pollers want it. Needs item_lock.
 void RenotifyLocked(Family& fam, pstn_ep& ep);
 // Marks the endpoint ready in every event set it is registered in, and wakes who sleeps on it.

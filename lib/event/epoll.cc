@@ -43,6 +43,7 @@ long AddItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& 
              const epoll_event& ev) {
   pstn_stack& s = Stack(fam);
   uint32_t prev;
+  MapForRenotify(fam, ep);
   Guard g(ep.item_lock);
   if (WatchesKernelOnly(ep)) return kPass;  // since a moment: MoveItemsToKernel has been by
   if (FindItem(s, ep, set_idx, fd, &prev) != PSTN_NONE) return -EEXIST;
@@ -102,6 +103,7 @@ long ModItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& 
 long DelItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
   pstn_stack& s = Stack(fam);
   uint32_t prev;
+  MapForRenotify(fam, ep);
   Guard g(ep.item_lock);
   uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
   if (idx == PSTN_NONE) return NoItem(ep);

@@ -114,7 +114,8 @@ void SockEpollMade(Family& fam, int fd) {
   Guard g(fam.sets->nested_lock);  // what the number was before
   for (uint32_t i = 0; i < fam.sets->nested_count;) {
     if (fam.sets->nested[i].outer == fd || fam.sets->nested[i].inner == fd) {
-      fam.sets->nested[i] = fam.sets->nested[--fam.sets->nested_count];
+      fam.sets->nested[i] = fam.sets->nested[fam.sets->nested_count - 1];
+      StoreRelaxed(fam.sets->nested_count, fam.sets->nested_count - 1);
     } else {
       i++;
     }
@@ -169,8 +170,10 @@ void SockEpollNest(Family& fam, int outer, int op, int inner, const epoll_event*
            (fam.sets->nested[i].outer != outer || fam.sets->nested[i].idx != idx))
       i++;
     if (op == EPOLL_CTL_DEL) {
-      if (i < fam.sets->nested_count)
-        fam.sets->nested[i] = fam.sets->nested[--fam.sets->nested_count];
+      if (i < fam.sets->nested_count) {
+        fam.sets->nested[i] = fam.sets->nested[fam.sets->nested_count - 1];
+        StoreRelaxed(fam.sets->nested_count, fam.sets->nested_count - 1);
+      }
       return;
     }
     if (ev == nullptr || i == kNestedMax)

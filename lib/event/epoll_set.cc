@@ -135,9 +135,10 @@ long Adopt(Family& fam, int epfd) {
   pstn_stack& s = Stack(fam);
   const uint32_t idx = static_cast<uint32_t>(made) & PSTN_FD_IDX;
   AdoptDups(fam, epfd, s.epolls[idx], idx);
-  SetFd(fam, epfd, static_cast<uint32_t>(made));
+  const BellName bell = BellOf(s, s.epolls[idx].waiter_idx);
+  SetFd(fam, epfd, static_cast<uint32_t>(made));  // from here on another thread may close it
   // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
-  (void)RingBell(fam.bells, BellOf(s, s.epolls[idx].waiter_idx));
+  (void)RingBell(fam.bells, bell);
   return 0;
 }
 

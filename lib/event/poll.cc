@@ -221,10 +221,11 @@ void Register(Family& fam, uint32_t waiter, const pollfd* fds, size_t n, KernelS
     // Ours only since poll() began to wait: the next look finds it.
     if (ep == nullptr || (left == nullptr && k.calls.is_open() && k.calls.entry(i) != call.entry()))
       continue;
+    MapForRenotify(fam, *ep);
     Guard g(ep->item_lock);
     k.ours[i] = static_cast<uint64_t>(LoadRelaxed(ep->gen)) << 32 | (EpIdx(Stack(fam), *ep) + 1);
-    ep->pollers++;
-    ep->poller = static_cast<uint16_t>(ep->poller + waiter);
+    StoreRelaxed(ep->pollers, ep->pollers + 1);
+    StoreRelaxed(ep->poller, ep->poller + waiter);
     RenotifyLocked(fam, *ep);
   }
 }
@@ -234,8 +235,8 @@ void Unregister(Family& fam, uint32_t waiter, size_t n, const KernelSet& k) {
     pstn_ep& ep = Stack(fam).eps[static_cast<uint32_t>(k.ours[i]) - 1];
     Guard g(ep.item_lock);
     if (LoadRelaxed(ep.gen) != k.ours[i] >> 32 || ep.pollers == 0) continue;
-    ep.pollers--;
-    ep.poller = static_cast<uint16_t>(ep.poller - waiter);
+    StoreRelaxed(ep.pollers, ep.pollers - 1);
+    StoreRelaxed(ep.poller, ep.poller - waiter);
     RenotifyLocked(fam, ep);
   }
 }

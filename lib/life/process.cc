@@ -524,6 +524,7 @@ void ForkChild(Family& fam) {
   fam.pid = static_cast<uint32_t>(sys::Pid());
   LocalLocksForked(fam);
   if (!fam.attached) return;
+  CtlForked(fam);  // first: on its parent's line it would take answers that the parent waits for
   uint32_t slot = EmbryoSlot(fam);
   KeepEmbryo(fam, PSTN_NONE);
   if (slot == PSTN_NONE) {  // a fork that went past our handlers, or no slot was free
@@ -542,6 +543,7 @@ void ForkChild(Family& fam) {
   Count(Stack(fam).hdr, kCounterForks);
   // What the parent's other threads are in calls on is not the child's.
   UsesAfterFork(fam);
+  CtlAfterFork(fam);  // the last reference to a listener may be among those that follow
   EachFd(fam, Stack(fam).slots[slot], [&fam](int fd, uint32_t entry) {
     if ((FdEntry(fam, fd) & PSTN_FD_KIND) != PSTN_FD_INTERNAL || IsParkedHere(fam, fd)) return;
     (void)CloseNumberOf(fam, fd, entry);
@@ -549,7 +551,6 @@ void ForkChild(Family& fam) {
   });
   CacheForget(fam);
   BedsAfterFork(fam);
-  CtlAfterFork(fam);
 }
 
 uint32_t EmbryoSlot(const Family& fam) {

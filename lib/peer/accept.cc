@@ -101,16 +101,17 @@ void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx) {
   pstn_stack& s = Stack(fam);
   pstn_ep& ep = s.eps[idx];
   uint32_t after = LoadRelaxed(listener.accept_tail);
-  if (after < PSTN_EPS && s.eps[after].syn_ns > ep.syn_ns) {
+  if (after < PSTN_EPS && LoadRelaxed(s.eps[after].syn_ns) > LoadRelaxed(ep.syn_ns)) {
     after = PSTN_NONE;
     uint32_t i = LoadRelaxed(listener.accept_head), guard = 0;
-    for (; i < PSTN_EPS && guard < kQueueWalk && s.eps[i].syn_ns <= ep.syn_ns;
+    for (; i < PSTN_EPS && guard < kQueueWalk &&
+           LoadRelaxed(s.eps[i].syn_ns) <= LoadRelaxed(ep.syn_ns);
          i = LoadRelaxed(s.eps[i].next), guard++)
       after = i;
     if (guard == kQueueWalk) after = LoadRelaxed(listener.accept_tail);
   }
   uint32_t& link = after < PSTN_EPS ? s.eps[after].next : listener.accept_head;
-  const uint32_t next = link;
+  const uint32_t next = LoadRelaxed(link);
   StoreRelaxed(ep.next, next);  // who takes from the pool may still look at it (PoolTake)
   StoreRelease(link, idx);
   if (next == PSTN_NONE) listener.accept_tail = idx;
@@ -169,7 +170,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   pstn_ep& ep = s.eps[idx];
   SetPlace(ep, lgr_idx, conn, setup.gen, 1);
   StoreRelaxed(ep.listener, setup.listener_idx);
-  ep.syn_ns = SynTime(c);
+  StoreRelaxed(ep.syn_ns, SynTime(c));
   // Whoever enters its endpoint here has admitted it: a bit may come twice, from a strange client
   // or for a process that died with it (RecoverConns).
   uint32_t nobody = 0;
@@ -310,8 +311,9 @@ long GiveKernels(Family& fam, int fd, const pstn_ep& listener, int flags, Reason
   FetchAdd(s.hdr.reasons[why], 1u);
   uint32_t idx = NewEp(fam, listener.family);
   if (idx == PSTN_NONE) return fd;  // served all the same, only not listed
-  s.eps[idx].reason = why;
-  s.eps[idx].flags = PSTN_EPF_DIRTY | ((flags & SOCK_NONBLOCK) != 0 ? PSTN_EPF_NONBLOCK : 0u);
+  StoreRelaxed(s.eps[idx].reason, why);
+  const uint32_t nonblock = (flags & SOCK_NONBLOCK) != 0 ? PSTN_EPF_NONBLOCK : 0u;
+  FetchOr(s.eps[idx].flags, PSTN_EPF_DIRTY | nonblock);
   SetState(s.eps[idx], PSTN_EP_KERNEL);
   SetFd(fam, fd, PSTN_FD_EP | idx);
   return fd;

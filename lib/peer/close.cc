@@ -143,6 +143,12 @@ void LastReference(Family& fam, uint32_t entry) {
   }
 }
 
+// Who asks what the connection is ready for looks without a lock.
+template <typename... T>
+void Zero(T&... words) {
+  (StoreRelaxed(words, T{}), ...);
+}
+
 // As the kernel's disconnect: not reset, but closed, is a connection that both sides had ended.
 bool ResetConnection(Family& fam, pstn_ep& ep) {
   ConnEnd e;
@@ -161,15 +167,12 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
   if (Resolve(fam, ep, e)) AnnounceLocal(fam.bells, e);
   CloseConnection(fam, ep, open ? End::kReset : End::kOrderly);
   Lock(ep.tx.lock);
-  ep.tx.off = ep.tx.peer = ep.tx.window = ep.tx.records = ep.tx.blocked = ep.tx.burst =
-      ep.tx.since = 0;
-  ep.tx.ring = ep.tx.old_ring = ep.tx.bytes = 0;
+  Zero(ep.tx.off, ep.tx.peer, ep.tx.window, ep.tx.records, ep.tx.blocked, ep.tx.burst, ep.tx.since,
+       ep.tx.ring, ep.tx.old_ring, ep.tx.bytes);
   Unlock(ep.tx.lock);
   Lock(ep.rx.lock);
-  ep.rx.off = ep.rx.rec_len = ep.rx.rec_done = ep.rx.unreturned = 0;
-  StoreRelaxed(ep.rx.gate, 0u);
-  ep.rx.urgent_end = ep.rx.after_end = 0;
-  ep.rx.ring = ep.rx.bytes = 0;
+  Zero(ep.rx.off, ep.rx.rec_len, ep.rx.rec_done, ep.rx.unreturned, ep.rx.gate, ep.rx.urgent_end,
+       ep.rx.after_end, ep.rx.ring, ep.rx.bytes);
   Unlock(ep.rx.lock);
   StoreRelaxed(ep.lgr_idx, PSTN_NONE);
   StoreRelaxed(ep.side, 0u);

@@ -39,9 +39,9 @@ long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool 
     Count(Stack(fam).hdr, kCounterFdcacheHits);
   }
   ep.kernel_port = c.port;
-  if (cloexec) ep.flags |= PSTN_EPF_CLOEXEC;
+  if (cloexec) FetchOr(ep.flags, PSTN_EPF_CLOEXEC);
   if (c.port != 0) {
-    ep.flags |= PSTN_EPF_BOUND_AUTO;
+    FetchOr(ep.flags, PSTN_EPF_BOUND_AUTO);
     if (want_bound) ep.local.port = c.port;  // else it is the listener's: an accepted connection
   }
   SetFd(fam, c.fd, PSTN_FD_EP | ep_idx);

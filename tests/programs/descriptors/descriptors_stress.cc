@@ -98,6 +98,7 @@ void DumpSeats() {
   Print(text);
   shared->failed = true;
   DumpSeats();
+  if (getenv("STRESS_STOP") != nullptr) raise(SIGSTOP);  // for a look with a debugger
   for (const Seat& s : shared->seats) {
     if (s.tid != 0 && s.pid != getpid()) kill(s.pid, SIGKILL);
   }
