@@ -14,7 +14,6 @@ import multiprocessing.connection
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import traceback
 
@@ -28,8 +27,20 @@ def why_not():
         return "not root"
     if not shutil.which("ip", path="/usr/sbin:/sbin:/usr/bin:/bin"):
         return "no ip command (iproute2)"
-    done = subprocess.run(["unshare", "-n", "-m", "true"], capture_output=True, text=True, check=False)
-    return done.stderr.strip() if done.returncode else ""
+    ours, theirs = multiprocessing.Pipe(duplex=False)
+    attempt = multiprocessing.get_context("fork").Process(target=_attempt, args=(theirs,))
+    attempt.start()
+    attempt.join()
+    theirs.close()
+    return ours.recv() if ours.poll() else "it ended at once"
+
+
+def _attempt(line):
+    try:
+        with _Place():
+            line.send("")
+    except (netlab.Unavailable, OSError) as error:
+        line.send(str(error))
 
 
 class _Place:
