@@ -5,11 +5,13 @@
 #   run.py --build build                      the fast tier with both sides under postern, the server, the client
 #   run.py --build build --mode kernel        on plain kernel sockets (needs no postern)
 #   run.py --build build --only 'nginx_*' --mode both,client
+#   run.py --build build --jobs 2             two tests at a time (kit/shards.py)
 # Exit code: 0 all passed, 1 something failed, 2 usage.
 
 import argparse
 import fnmatch
 import importlib
+import itertools
 import os
 import shutil
 import sys
@@ -22,6 +24,7 @@ sys.path[:0] = [os.path.join(HERE, room) for room in ROOMS]
 import harness
 import posternview
 import sanitizer
+import shards
 
 MODULES = ("t_nginx", "t_curl", "t_redis", "t_rediscluster", "t_memcached", "t_iperf3", "t_sockperf", "t_python", "t_haproxy",
            "t_apps", "t_xfer", "t_mistakes", "t_postgres", "t_uwsgi", "t_ssh", "t_export", "t_signals", "t_waits", "t_families", "t_hostile", "t_chaos", "t_descriptors", "t_storm", "t_many")
@@ -37,6 +40,7 @@ def arguments():
     parser.add_argument("--wrapper", help="command put before a program instead of BUILD/postern; paths are then not checked")
     parser.add_argument("--seed", type=int, default=1, help="for everything that is sampled")
     parser.add_argument("--seconds", type=int, default=0, help="how long each stress test runs (default: what the tier says)")
+    parser.add_argument("--jobs", type=int, default=1, help="how many tests run at a time (default: 1; more needs root)")
     parser.add_argument("--keep", action="store_true", help="keep the logs of passed tests too")
     return parser.parse_args()
 
@@ -71,30 +75,66 @@ def selected(args, modes):
                 yield test, mode
 
 
-def run_all(chosen, config):
-    count = {"pass": 0, "fail": 0, "skip": 0}
-    failed = []
-    for test, mode in chosen:
-        outcome, text, seconds = harness.run_one(test, mode, config)
-        count[outcome] += 1
-        print(f"{outcome:4}  {test.name} [{mode}]  {seconds:.1f} s" + (f"  {text}" if text else ""), flush=True)
+class Verdicts:
+    """Prints and counts what has come of each test."""
+
+    def __init__(self):
+        self.count, self.failed = {"pass": 0, "fail": 0, "skip": 0}, []
+
+    def add(self, outcome, name, text="", said=""):
+        self.count[outcome] += 1
+        print(f"{said}{outcome:4}  {name}" + (f"  {text}" if text else ""), flush=True)
         if outcome == "fail":
-            failed.append(f"{test.name} [{mode}]")
-    return count, failed
+            self.failed.append(name.partition("  ")[0])
 
 
-def nothing_left(config, modes, count, failed):
-    """After the whole run posternd may hold nothing: one more test, for which every program above is the workload."""
+def run_group(group, config):
+    """Of each test and mode: arguments of Verdicts.add."""
+    for test, mode in group:
+        outcome, text, seconds, said = harness.run_one(test, mode, config)
+        yield outcome, f"{test.name} [{mode}]  {seconds:.1f} s", text, said
+
+
+def at_end(config, modes):
+    """After all tests posternd may hold nothing. Yields what it holds, if it does. What a watched one has printed is kept for no_reports."""
+    if config.sanitizer and os.path.exists(sanitizer.daemon_log()):
+        shutil.copy(sanitizer.daemon_log(), f"{config.reports}/report.posternd-{os.getpid()}")
     if modes == ["kernel"] or not config.posternctl:
         return
     try:
         posternview.expect_nothing_left(config.posternctl)
-        count["pass"] += 1
-        print("pass  nothing_left_in_posternd")
     except posternview.ViewError as error:
-        count["fail"] += 1
-        failed.append("nothing_left_in_posternd")
-        print(f"fail  nothing_left_in_posternd  {error}")
+        yield "left", str(error)
+
+
+def groups_of(chosen):
+    """All modes of a test are one: those that others may run beside, and those that want to be alone."""
+    groups = [list(group) for _, group in itertools.groupby(chosen, key=lambda pair: pair[0].name)]
+    return [group for group in groups if not group[0][0].alone], [group for group in groups if group[0][0].alone]
+
+
+def run_all(chosen, config, modes, jobs):
+    verdicts, left = Verdicts(), []
+    together, alone = groups_of(chosen)
+    numbered = {index: group for index, group in enumerate(together + alone)}  # a test is a function, which no pipe takes
+    jobs = max(1, min(jobs, len(together)))
+    if jobs > 1 and (why := shards.why_not()):
+        print(f"note: one test at a time: {why}")
+        jobs = 1
+    if jobs == 1:
+        results = itertools.chain(*(run_group(group, config) for group in numbered.values()), at_end(config, modes))
+    else:
+        results = shards.run(jobs, list(range(len(together))), list(range(len(together), len(numbered))),
+                             lambda index: run_group(numbered[index], config), lambda: at_end(config, modes))
+    for result in results:
+        if result[0] == "left":
+            left.append(result[1])
+        else:
+            verdicts.add(*result)
+    # One more test, for which every program above is the workload.
+    if modes != ["kernel"] and config.posternctl:
+        verdicts.add("fail" if left else "pass", "nothing_left_in_posternd", "; ".join(left))
+    return verdicts
 
 
 def use_sanitizer(config):
@@ -107,18 +147,15 @@ def use_sanitizer(config):
     print(f"note: built with {config.sanitizer}; reports go to {config.reports}")
 
 
-def no_reports(config, count, failed):
+def no_reports(config, verdicts):
     """One more test of a watched build: no process, posternd and its keepers included, was reported."""
     if not config.sanitizer:
         return
-    found = sanitizer.reports(config.reports, [sanitizer.daemon_log()])
+    found = sanitizer.reports(config.reports)
     if found:
-        count["fail"] += 1
-        failed.append("no_reports")
-        print(f"fail  no_reports  {len(found)} processes, the first: {found[0][0]}\n{found[0][1][:6000]}")
+        verdicts.add("fail", "no_reports", f"{len(found)} processes, the first: {found[0][0]}\n{found[0][1][:6000]}")
     else:
-        count["pass"] += 1
-        print("pass  no_reports")
+        verdicts.add("pass", "no_reports")
         shutil.rmtree(config.reports, ignore_errors=True)
 
 
@@ -142,13 +179,13 @@ def main():
     print(f"seed {config.seed}, tier {config.tier}, modes {','.join(modes)}, {len(chosen)} tests", flush=True)
     started = time.monotonic()
     try:
-        count, failed = run_all(chosen, config)
+        verdicts = run_all(chosen, config, modes, args.jobs)
     finally:
         shutil.rmtree(config.cache_dir, ignore_errors=True)
-    nothing_left(config, modes, count, failed)
-    no_reports(config, count, failed)
-    if failed:
-        print("failed: " + ", ".join(failed))
+    no_reports(config, verdicts)
+    count = verdicts.count
+    if verdicts.failed:
+        print("failed: " + ", ".join(verdicts.failed))
     print(f"{time.monotonic() - started:.0f} s")
     print(f"{count['pass']} passed, {count['fail']} failed" + (f", {count['skip']} skipped" if count["skip"] else ""))
     return 1 if count["fail"] else 0

@@ -57,11 +57,11 @@ class Postgres:
 
     def template(self, initdb):
         """A new cluster, made once in a run of the tests."""
-        made = os.path.join(self.ctx.config.cache_dir, "postgres")
-        if not os.path.exists(made):
-            data = self.user.give(self.ctx.path("template", "x")[:-2])
-            self.user.do([initdb, "-D", data, "-U", "bench", "--auth=trust", "--no-sync", "--locale=C", "--encoding=UTF8"], cwd=self.ctx.dir)
-            os.rename(data, made)
+        with self.ctx.making("postgres") as made:
+            if not os.path.exists(made):
+                data = self.user.give(self.ctx.path("template", "x")[:-2])
+                self.user.do([initdb, "-D", data, "-U", "bench", "--auth=trust", "--no-sync", "--locale=C", "--encoding=UTF8"], cwd=self.ctx.dir)
+                os.rename(data, made)
         return made
 
     def until_ready(self):

@@ -127,9 +127,10 @@ def ssh_kill_session(ctx):
     """kill -9 of what serves a session ends that one at once, with the status that the kernel gives it, and no other."""
     sshd = Sshd(ctx)
     for _ in range(2 if ctx.fast else 20):
+        wait_until(lambda: not sshd.sessions(), "the last session stays")  # a login's process ends after the login's ssh
         quiet, hold = os.pipe()
         held = sshd.start("cat", name="held", stdin=quiet)
-        wait_until(lambda: len(sshd.sessions()) == 1, "no session, or the last one stays")
+        wait_until(lambda: len(sshd.sessions()) == 1, "no session")
         first = set(sshd.sessions())
         with open("/dev/zero", "rb") as zeros:
             bulk = sshd.start("echo going >&2; cat > /dev/null", stdin=zeros, name="bulk")

@@ -40,7 +40,17 @@ class Uwsgi:
             said = b"".join(iter(lambda: sock.recv(4096), b""))
             check(said.startswith(b"HTTP/1.1 200") and said.endswith(b"\r\n\r\nhelloworld"), said)
 
+    def asleep(self):
+        """Whether all workers wait for a request."""
+        states = []
+        for pid in self.workers():
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                states.append(file.read().rsplit(")", 1)[1].split()[0])
+        return len(states) == WORKERS and set(states) == {"S"}
+
     def expect_healthy(self):
+        """The end of each test. A worker that is told to end while it is on its way to wait may miss that and stay, over the kernel too."""
+        wait_until(self.asleep, "workers are busy although the load has ended")
         check(self.proc.alive(), lambda: f"uwsgi ended: {self.proc.output()[-800:]}")
         check("Segmentation" not in self.proc.output() and "signal 11" not in self.proc.output(), lambda: self.proc.output()[-1500:])
         expect_healthy(self.front)

@@ -132,7 +132,7 @@ def hostile_stacks(ctx):
     place.end()
 
 
-@test(modes=("both",), tier="long", watchdog_s=900)
+@test(modes=("both",), tier="long", watchdog_s=900, alone="compares rates, and has a CPU for either side")
 def hostile_slowdown(ctx):
     """The third party beside each strategy, and beside a peer that is as busy and well-behaved. The hostile peer has a CPU of its own, so
     that what is measured is not its use of ours."""

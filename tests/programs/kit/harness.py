@@ -6,6 +6,8 @@
 # Each program is started in its own session; what is left in those sessions when the test returns is a stray
 # process, which fails the test and is killed by pid.
 
+import contextlib
+import fcntl
 import os
 import random
 import shutil
@@ -22,6 +24,7 @@ import posternview
 MODES = ("both", "server", "client", "kernel")
 PYTHON = "/usr/bin/python3"
 HERE = os.path.dirname(os.path.abspath(__file__))
+SAID = "said"  # in a test's directory: what it has printed itself
 TESTS = []
 
 
@@ -40,6 +43,7 @@ class Test:
     modes: tuple
     tier: str
     watchdog_s: float
+    alone: str  # why no other test may run beside it; empty: one may
 
 
 @dataclass
@@ -56,9 +60,9 @@ class Config:
     reports: str = ""  # where its reports go
 
 
-def test(modes=MODES, tier="fast", watchdog_s=60.0):
+def test(modes=MODES, tier="fast", watchdog_s=60.0, alone=""):
     def register(function):
-        TESTS.append(Test(function.__name__, function, tuple(modes), tier, watchdog_s))
+        TESTS.append(Test(function.__name__, function, tuple(modes), tier, watchdog_s, alone))
         return function
     return register
 
@@ -210,6 +214,14 @@ class Context:
             file.write(data.encode() if isinstance(data, str) else data)
         return path
 
+    @contextlib.contextmanager
+    def making(self, name):
+        """The path of `name` in what the tests of a run share. A test that finds nothing there makes it; the others wait for that."""
+        path = os.path.join(self.config.cache_dir, name)
+        with open(f"{path}.lock", "w", encoding="ascii") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield path
+
     def port(self):
         """A free port below the ephemeral range, so that no outgoing connection takes it meanwhile."""
         for _ in range(200):
@@ -270,7 +282,10 @@ class Context:
 
 
 def _child(test_case, config, mode, directory, report_fd):
-    """Runs in the test's own process; one line of outcome goes to the pipe."""
+    """Runs in the test's own process; one line of outcome goes to the pipe. What the test prints is kept, to be shown with its outcome."""
+    with open(os.path.join(directory, SAID), "wb") as said:
+        os.dup2(said.fileno(), 1)
+        os.dup2(said.fileno(), 2)
     ctx, outcome, text = Context(config, mode, directory), "pass", ""
     try:
         test_case.run(ctx)
@@ -284,12 +299,21 @@ def _child(test_case, config, mode, directory, report_fd):
     complaints = ctx.finish()
     if complaints:
         outcome, text = "fail", "; ".join([text, *complaints]).strip("; ")
+    sys.stdout.flush()
     os.write(report_fd, f"{outcome} {text}".encode()[:60000])
     os._exit(0)
 
 
+def _said(directory):
+    try:
+        with open(os.path.join(directory, SAID), encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
 def run_one(test_case, mode, config):
-    """(outcome, text, seconds): runs the test in a child and ends it when the watchdog strikes."""
+    """(outcome, text, seconds, what it printed): runs the test in a child and ends it when the watchdog strikes."""
     directory = tempfile.mkdtemp(prefix=f"pstn-{test_case.name[:30]}-{mode}-")
     started = time.monotonic()
     read_fd, write_fd = os.pipe()
@@ -319,8 +343,9 @@ def run_one(test_case, mode, config):
         kill_pids(members)
     os.waitpid(pid, 0)
     os.close(read_fd)
+    said = _said(directory)
     if outcome == "fail":
         text += f"\n      logs: {directory}"
     elif config.keep != "all":
         shutil.rmtree(directory, ignore_errors=True)
-    return outcome, text, time.monotonic() - started
+    return outcome, text, time.monotonic() - started, said
