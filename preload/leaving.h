@@ -5,7 +5,7 @@
 
 namespace postern {
 
-// For sendmsg on `by`, a descriptor that is not ours: sockets that the message passes on (SCM_RIGHTS)
+// For sendmsg on `by`, a descriptor that is not ours: sockets that the message passes (SCM_RIGHTS)
 // become the kernel's. 0, or -errno: one could not, and the message must not be sent.
 long ExportPassed(int by, const msghdr* m);
 
