@@ -26,6 +26,7 @@ constexpr timespec kPatience = {0, 20000000};  // then ask whether the owner is 
 // Of the process's own locks.
 LockOwner itself = {
     .mark = 0,
+    .s = nullptr,
     .lives = [](const LockOwner&,
                 uint32_t word) { return sys::ThreadIsAlive(word & PSTN_LOCK_TID); },
     .taken_over = &nobodys_count,

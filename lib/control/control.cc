@@ -68,14 +68,15 @@ int SendMsg(Family& fam, const Msg& m, int fd, int flags = 0) {
   }
 }
 
-// Receives one message; `fd` becomes what came with it, or -1. 0 or -errno (EPIPE: end).
+// Receives one message; `fd` becomes what came with it, or -1. 0 or -errno (EPIPE: end). The line
+// has a time-out, which each signal begins anew: together they end it, too.
 int RecvMsg(Family& fam, Msg& m, int& fd, int flags) {
   fd = -1;
-  for (;;) {
+  for (const Deadline until = Deadline::AfterMs(kReplySec * 1000);;) {
     ctl::Packet packet(m);
     long r = sys::Call(SYS_recvmsg, fam.ctl_fd, &packet.header,
                        static_cast<long>(flags | MSG_CMSG_CLOEXEC));
-    if (r == -EINTR) continue;
+    if (r == -EINTR && until.left_ns() != 0) continue;
     if (r < 0) return static_cast<int>(r);
     if (r == 0) return -EPIPE;
     fd = packet.TakeFd(sys::Close);
@@ -537,10 +538,11 @@ namespace {
 
 // Locks in the stack, but for those whose holders may wait for posternd (docs/concurrency.md).
 bool ForbidsWaits(const pstn_lock& lock) {
-  const auto at = reinterpret_cast<uintptr_t>(&lock), s = reinterpret_cast<uintptr_t>(&Stack());
-  if (at < s || at - s >= sizeof(pstn_stack)) return false;
-  const uintptr_t eps = reinterpret_cast<uintptr_t>(&Stack().eps[0]);
-  return at < eps || at - eps >= sizeof Stack().eps ||
+  const pstn_stack* stack = LockOwnerAt(lock).s;
+  const auto at = reinterpret_cast<uintptr_t>(&lock), s = reinterpret_cast<uintptr_t>(stack);
+  if (stack == nullptr || at < s || at - s >= sizeof *stack) return false;
+  const uintptr_t eps = reinterpret_cast<uintptr_t>(&stack->eps[0]);
+  return at < eps || at - eps >= sizeof stack->eps ||
          (at - eps) % sizeof(pstn_ep) != offsetof(pstn_ep, setup_lock);
 }
 

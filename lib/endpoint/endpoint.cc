@@ -150,7 +150,7 @@ uint32_t Readiness(Family& fam, pstn_ep& ep) {
       return 0;
   }
   ConnEnd e;
-  if (!Resolve(fam, ep, e)) return EPOLLERR | EPOLLHUP | EPOLLIN | EPOLLOUT | EPOLLRDHUP;
+  if (!ResolveMapped(fam, ep, e)) return kNotMapped;
   uint32_t own = LoadRelaxed(ep.flags);
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);
   uint32_t mask = 0;

@@ -67,7 +67,11 @@ inline bool BothEnded(const pstn_ep& ep, uint32_t peer_flags) {
 // The connection's error, which the call that reports it takes away; 0: none. A RST behind a FIN is
 // EPIPE, as the kernel has it in CLOSE_WAIT.
 int TakeError(const ConnEnd& e, uint32_t peer_flags);
-// What poll() would say of the endpoint: EPOLLIN, EPOLLOUT, ...
+// What poll() would say of the endpoint: EPOLLIN, EPOLLOUT, ... Asks nobody: kNotMapped if its link
+// group is not mapped here, which who has no lock does, and asks again. What has no link group any
+// more has failed.
+inline constexpr uint32_t kNotMapped = 1u << 16;
+inline constexpr uint32_t kConnectionLost = EPOLLERR | EPOLLHUP | EPOLLIN | EPOLLOUT | EPOLLRDHUP;
 uint32_t Readiness(Family& fam, pstn_ep& ep);
 // UDP sockets that the wire serves beside the kernel (offhost/datagram.h). For all else they are
 // the kernel's.

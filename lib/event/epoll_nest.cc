@@ -23,8 +23,9 @@ namespace {
 
 PSTN_LOCK_ENTRY(nested_lock, fam.sets->nested_lock, nullptr);
 
-// `moved`: an endpoint was met that has become the kernel's.
-bool AnyOnList(Family& fam, pstn_epoll& set, bool* moved) {
+// `moved`: an endpoint was met that has become the kernel's. `unmapped`: or one of that link group;
+// null: such a one has failed.
+bool AnyOnList(Family& fam, pstn_epoll& set, bool* moved, uint32_t* unmapped) {
   pstn_stack& s = Stack(fam);
   SetGuard g(s, set);
   for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
@@ -37,8 +38,13 @@ bool AnyOnList(Family& fam, pstn_epoll& set, bool* moved) {
       continue;
     }
     if ((item.flags & PSTN_IT_KREADY) != 0) return true;
-    if ((Readiness(fam, *ep) & ((item.events & kEventMask) | EPOLLERR | EPOLLHUP)) != 0)
-      return true;
+    uint32_t got = Readiness(fam, *ep);
+    if (got == kNotMapped && unmapped != nullptr) {
+      *unmapped = LoadRelaxed(ep->lgr_idx);
+      continue;
+    }
+    if (got == kNotMapped) got = kConnectionLost;
+    if ((got & ((item.events & kEventMask) | EPOLLERR | EPOLLHUP)) != 0) return true;
   }
   return false;
 }
@@ -48,7 +54,13 @@ bool AnyReady(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   SpreadPosts(fam);
   TakePosts(fam.view, set, idx);
   bool moved = false;
-  const bool any = AnyOnList(fam, set, &moved);
+  bool any = false, failed = false;
+  uint32_t unmapped;
+  do {
+    unmapped = PSTN_NONE;
+    any = AnyOnList(fam, set, &moved, failed ? nullptr : &unmapped);
+    failed = unmapped != PSTN_NONE && EnsureLgr(fam, unmapped) == nullptr;
+  } while (!any && unmapped != PSTN_NONE);
   if (moved) MoveMembers(fam, epfd, set, idx);  // the kernel's set tells of these from now on
   return any;
 }

@@ -29,8 +29,10 @@ constexpr uint64_t kWarmIdle = 256u
                                << 10;  // bytes of free rings that may stay through a long sleep
 constexpr uint64_t kIdleSweepNs = 20'000'000;  // first sleep, after which idle rings are given back
 // 3. One walk over the ready list. Level-triggered items that are ready go to the tail again.
-// `moved`: an endpoint was met that has become the kernel's.
-int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved) {
+// `moved`: an endpoint was met that has become the kernel's. `unmapped`: so was one of that link
+// group, and stays on the list; null: such a one has failed.
+int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved,
+            uint32_t* unmapped) {
   pstn_stack& s = Stack(fam);
   int n = 0;
   uint32_t rounds = set.ready_count;
@@ -45,6 +47,12 @@ int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved
       continue;
     }
     uint32_t got = Readiness(fam, *ep);
+    if (got == kNotMapped && unmapped != nullptr) {
+      *unmapped = LoadRelaxed(ep->lgr_idx);
+      PushReady(s, set, idx);
+      continue;
+    }
+    if (got == kNotMapped) got = kConnectionLost;
     if ((item.flags & PSTN_IT_KREADY) != 0) {
       got |= EPOLLIN | EPOLLRDNORM;
       item.flags &= ~PSTN_IT_KREADY;
@@ -53,7 +61,7 @@ int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved
     if ((item.events & EPOLLOUT) != 0 && (got & EPOLLOUT) == 0 &&
         LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
       ConnEnd e;
-      if (Resolve(fam, *ep, e)) {
+      if (ResolveMapped(fam, *ep, e)) {
         FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
         FenceAfterLocked();                     // [F1] against AnnounceSpace
         if (Writable(fam, e)) got |= EPOLLOUT;  // it has become so meanwhile
@@ -168,11 +176,18 @@ int LookAtOurs(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epo
   SpreadPosts(fam);
   TakePosts(fam.view, set, idx);
   bool moved = false;
-  int n;
-  {
-    SetGuard g(Stack(fam), set);
-    n = Harvest(fam, set, out, max, &moved);
-  }
+  int n = 0;
+  uint32_t unmapped;
+  bool failed = false;
+  do {
+    unmapped = PSTN_NONE;
+    {
+      SetGuard g(Stack(fam), set);
+      n = Harvest(fam, set, out, max, &moved, failed ? nullptr : &unmapped);
+    }
+    // posternd is asked for it, for which nobody is to wait.
+    failed = unmapped != PSTN_NONE && EnsureLgr(fam, unmapped) == nullptr;
+  } while (n == 0 && unmapped != PSTN_NONE);
   if (n != 0) StoreRelaxed(fam.sets->local[idx].ours_ns, MonotonicNs());
   if (moved) {
     const ByNumber asks(call);

@@ -131,6 +131,11 @@ bool KernelSet::Fill(pollfd* all, size_t n) {
 
 short Answer(Family& fam, pstn_ep& ep, short events) {
   uint32_t mask = Readiness(fam, ep);
+  if (mask == kNotMapped) {
+    (void)EnsureLgr(fam, LoadRelaxed(ep.lgr_idx));
+    mask = Readiness(fam, ep);
+    if (mask == kNotMapped) mask = kConnectionLost;
+  }
   // EPOLL* and POLL* have the same values on Linux.
   return static_cast<short>(
       mask & (static_cast<uint32_t>(static_cast<uint16_t>(events)) | POLLERR | POLLHUP));

@@ -8,7 +8,6 @@ namespace postern {
 struct Family;
 
 struct Holder : LockOwner {
-  const pstn_stack* s;
   mutable uint32_t pidns;  // (a) inode of this process's PID namespace; 0: not asked yet
 };
 

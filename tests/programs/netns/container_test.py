@@ -87,9 +87,9 @@ class Kernel(Pair):
     def test_own_namespaces(self):
         self.assertEqual(self.a.run(["sh", "-c", "echo $$"]), self.b.run(["sh", "-c", "echo $$"]))
         self.assertEqual(self.a.run(["readlink", "/proc/self"]).strip(), "3")
-        self.a.run(["sh", "-c", "echo x > /tmp/mine"])
-        self.b.run(["test", "-e", "/tmp/mine"], expect=1)
-        self.assertFalse(os.path.exists("/tmp/mine"))
+        self.a.run(["sh", "-c", "echo x > /tmp/of-the-containers-own"])
+        self.b.run(["test", "-e", "/tmp/of-the-containers-own"], expect=1)
+        self.assertFalse(os.path.exists("/tmp/of-the-containers-own"))
         self.assertEqual(self.a.run(["id", "-u"], user=65534), "65534\n")
         self.assertIn("broker.sock", self.a.run(["ls", "/run/postern"]))
         names = {self.a.run(["readlink", "/proc/self/ns/net"]), self.b.run(["readlink", "/proc/self/ns/net"]), os.readlink("/proc/self/ns/net") + "\n"}
