@@ -65,6 +65,7 @@ void ForgetPidns(Family& fam) { StoreRelaxed(fam.holder.pidns, 0u); }
 static bool UseMark(Family& fam, uint32_t mark, bool (*lives)(const LockOwner&, uint32_t)) {
   Holder& h = fam.holder;
   const bool known = h.s == fam.view.s;
+  if (!known && h.s != nullptr) DropLocksAt(h.s);
   h.s = fam.view.s;
   h.lives = lives;
   h.taken_over = &fam.view.s->hdr.counters[kCounterLocksRecovered];

@@ -43,12 +43,12 @@ class Play {
   Play() {
     g_lock_patience_ns = 20'000;
     g_lock_given_up = [] { longjmp(given_up, 1); };
-    UseReaperLocks(g_family);
     signal(SIGALRM, [](int) { FuzzDie("a walk without an end"); });
   }
 
   void Run(const uint8_t* data, size_t size) {
     world_.Reset();
+    FUZZ_CHECK(UseReaperLocks(g_family));
     g_family.slot = PSTN_NONE;  // a reaper has none
     s().hdr.reaper_pidns = OwnPidns(g_family);
     Family();
