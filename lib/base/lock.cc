@@ -151,6 +151,20 @@ bool LockSlow(pstn_lock& lock, uint32_t self) {
   }
 }
 
+bool TakeFromLastImage(pstn_lock& lock) {
+  const uint32_t mark = LockOwnerAt(lock).mark;
+  uint32_t seen = LoadRelaxed(lock.word);
+  EnterLocked();
+  while (mark != 0 && (seen & ~(kLockSleepers | PSTN_LOCK_TID)) == mark) {
+    if (!CompareExchange(lock.word, seen, LockWord(lock) | kLockSleepers)) continue;
+    NoteTaken(lock);
+    FetchAdd(*LockOwnerAt(lock).taken_over, uint64_t{1});
+    return true;
+  }
+  LeaveLocked();
+  return false;
+}
+
 void UnlockWake(pstn_lock& lock) { (void)sys::FutexWake(&lock.word, 1); }
 
 }  // namespace postern

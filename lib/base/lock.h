@@ -110,6 +110,10 @@ inline void LeaveLocked() {
 }
 
 bool LockSlow(pstn_lock& lock, uint32_t self);
+// Takes a lock that bears our mark, although no thread of this image has taken it: a thread of the
+// image before an exec() held it. Its id tells nothing, since the exec gives the leader's to the
+// thread that calls it. False: it is not such a lock.
+bool TakeFromLastImage(pstn_lock& lock);
 void UnlockWake(pstn_lock& lock);
 
 // True: taken over from an owner that died with it, perhaps in the middle of a change.

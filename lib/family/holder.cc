@@ -43,10 +43,10 @@ bool OwnerLives(const LockOwner& me, uint32_t word) {
   if (mark > PSTN_SLOTS) return false;  // nobody ever wrote that
   const pstn_slot& slot = s.slots[mark - 1];
   const uint32_t state = LoadAcquire(slot.state);
-  // A child that has not come yet bears the id of the thread that forked; posternd says when it
-  // never will come.
-  if (state == PSTN_SL_EMBRYO) return true;
+  // A process takes locks in the name of its slot only when the slot is LIVE (FillSlot). So a word
+  // that names an embryo's was written by a former owner of the slot, and that one is dead.
   if (state != PSTN_SL_LIVE) return false;
+  if (holder.arrives && mark == holder.mark >> PSTN_LOCK_SLOT_SHIFT) return false;
   if (LoadRelaxed(slot.pidns) != PidnsOf(holder)) return true;
   return ThreadLives(LoadRelaxed(slot.pid), tid);
 }

@@ -9,6 +9,9 @@ struct Family;
 
 struct Holder : LockOwner {
   mutable uint32_t pidns;  // (a) inode of this process's PID namespace; 0: not asked yet
+  // The image that an exec has made has taken no lock yet: those that bear its slot are the last
+  // image's. Their thread ids tell nothing: exec() gives the leader's to the thread that calls it.
+  bool arrives;
 };
 
 uint32_t OwnPidns(Family& fam);  // PSTN_NONE: not known

@@ -104,8 +104,11 @@ uint64_t NetnsIno() {
   return r == 0 ? st.st_ino : 0;
 }
 
-// False: it has been given up as dead meanwhile.
-bool FillSlot(Family& fam, pstn_slot& slot) {
+// The slot of `fam` becomes LIVE, and only then do this process's locks bear it: whoever meets a
+// lock in the name of an embryo's slot takes it over (holder.cc). False: the slot has been given up
+// as dead meanwhile.
+bool FillSlot(Family& fam) {
+  pstn_slot& slot = Stack(fam).slots[fam.slot];
   const auto taken = [](uint32_t state) {
     return state == PSTN_SL_EMBRYO || state == PSTN_SL_LIVE;
   };
@@ -119,7 +122,9 @@ bool FillSlot(Family& fam, pstn_slot& slot) {
   (void)sys::Call(SYS_prctl, 16L /* PR_GET_NAME */, &slot.comm[0]);
   StoreRelease(slot.pid, static_cast<uint32_t>(sys::Pid()));
   while (taken(state)) {  // against ClaimDead: one of the two has it
-    if (CompareExchange(slot.state, state, uint32_t{PSTN_SL_LIVE})) return true;
+    if (!CompareExchange(slot.state, state, uint32_t{PSTN_SL_LIVE})) continue;
+    UseLockSlot(fam, fam.slot);
+    return true;
   }
   return false;
 }
@@ -202,7 +207,6 @@ bool Join(Family& fam, int stack_fd, uint32_t slot) {
     fam.view.s = nullptr;
     return false;
   }
-  UseLockSlot(fam, fam.slot);
   fam.bells.counters = s->hdr.counters;
   fam.bells.told = &s->slots[fam.slot].told;
   WatchLocks(fam);
@@ -342,13 +346,18 @@ void AttachAfterExec(Family& fam, const char* text) {
       spawned ? state == PSTN_SL_EMBRYO
               : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
   if (!fits ||
-      !FillSlot(fam, mine)) {  // the variable was inherited by somebody for whom it was not meant
+      !FillSlot(fam)) {  // the variable was inherited by somebody for whom it was not meant
     Unjoin(fam);
     sys::Close(fd);
     return;
   }
   (void)sys::Fcntl(fd, F_SETFD, FD_CLOEXEC);
   MarkPrivate(fam, fd, PSTN_FD_INTERNAL);
+  if (!spawned) {  // the last image's threads ended where they were, in the middle of calls
+    fam.holder.arrives = true;
+    TakeOverLocksOf(fam, static_cast<uint32_t>(slot));
+    fam.holder.arrives = false;
+  }
   while (*end == ':') {
     uint64_t idx = Number(++end);
     if (*end != '=') break;
@@ -436,7 +445,7 @@ bool MakeStack(Family& fam) {
     memcpy(Stack(fam).hdr.options, &fam.opt, sizeof fam.opt);
     Stack(fam).hdr.netns_ino = NetnsIno();
   }
-  (void)FillSlot(fam, Stack(fam).slots[fam.slot]);
+  (void)FillSlot(fam);
   fam.attached = true;
   CtlReconnect(fam);
   return true;
@@ -446,7 +455,7 @@ bool JoinStack(Family& fam, int stack_fd) {
   stack_fd = MoveHigh(fam, stack_fd);
   fam.whom = For::kKeeper;
   if (!fam.enabled || !Join(fam, stack_fd, PSTN_NONE)) return false;
-  (void)FillSlot(fam, Stack(fam).slots[fam.slot]);
+  (void)FillSlot(fam);
   fam.attached = true;
   CtlReconnect(fam);
   return true;
@@ -536,10 +545,9 @@ void ForkChild(Family& fam) {
     }
   }
   fam.slot = slot;
-  UseLockSlot(fam, slot);
   fam.bells.told = &Stack(fam).slots[slot].told;
   fam.bells.noted = 0;
-  if (!FillSlot(fam, Stack(fam).slots[slot])) return ForkedWithoutSlot(fam);
+  if (!FillSlot(fam)) return ForkedWithoutSlot(fam);
   Count(Stack(fam).hdr, kCounterForks);
   // What the parent's other threads are in calls on is not the child's.
   UsesAfterFork(fam);

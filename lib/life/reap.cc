@@ -111,8 +111,10 @@ void EndOurs(Family& fam, pstn_stack& s, pstn_lgr_ref& ref, uint8_t* lgr) {
   RingInside(fam.bells, s);
 }
 
-// Its threads are dead: who waits for one of these in another PID namespace can't see that.
-void TakeOverLocksOf(Family& fam, pstn_stack& s, uint32_t slot_idx) {
+}  // namespace
+
+void TakeOverLocksOf(Family& fam, uint32_t slot_idx) {
+  pstn_stack& s = Stack(fam);
   const uint32_t mark = slot_idx + 1;
   auto take = [&](pstn_lock& lock) {
     uint32_t word = LoadRelaxed(lock.word);
@@ -134,8 +136,6 @@ void TakeOverLocksOf(Family& fam, pstn_stack& s, uint32_t slot_idx) {
       MendQueue(fam, ep);
   }
 }
-
-}  // namespace
 
 bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stays)(const pstn_lock&)) {
   auto held = [&](const pstn_lock& lock) { return LoadRelaxed(lock.word) != 0 && stays(lock); };
@@ -190,7 +190,7 @@ void ReapSlot(Family& fam, uint32_t slot_idx) {
   if (LoadAcquire(slot.told) != 0) RespreadPosts(fam);
   touched.Ring(s);
   // The next owner of the slot would be taken for theirs, where no thread id tells them apart.
-  if (elsewhere) TakeOverLocksOf(fam, s, slot_idx);
+  if (elsewhere) TakeOverLocksOf(fam, slot_idx);
   Count(s.hdr, kCounterSlotsReaped);
   StoreRelease(slot.pid, 0u);
   uint32_t dead = PSTN_SL_DEAD;  // another one that reaps may have been quicker

@@ -139,6 +139,7 @@ int Join(Family& fam, WireHere& h, const int* fds, uint32_t vis, Who who) {
     if (r != 0) return r;
     engine->SetVi(i, &h.vis[i].vi());
   }
+  engine->MendAfterExec();
   // A link group with ourselves is there before the first packet is.
   ConnSlot slot;
   if (who == Who::kFirst && TakeConnSlot(fam, Stack(fam).hdr.id, slot) == kReasonNone)

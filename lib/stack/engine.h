@@ -124,6 +124,13 @@ class Engine final : public tcp::Host {
     t_locks.engine++;
     if (from_dead) Recover(MonotonicNs());
   }
+  // Before this process uses the lock: a thread of the image before an exec() may have left it.
+  void MendAfterExec() {
+    if (!TakeFromLastImage(w_.lock)) return;
+    t_locks.engine++;
+    Recover(MonotonicNs());
+    Release();
+  }
   void Release() {
     t_locks.engine--;
     Unlock(w_.lock);

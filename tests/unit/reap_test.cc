@@ -117,6 +117,47 @@ TEST_CASE("reap: a connection that was being closed is closed") {
   CHECK(p.conn().setup.state == PSTN_CS_SERVER_GONE);
 }
 
+TEST_CASE("reap: a lock in the name of an embryo's slot was its last owner's, and is taken over") {
+  ReapWorld p;
+  REQUIRE(UseLockSlot(g_family, kDead + 1));
+  pstn_slot& slot = p.s().slots[kDead];
+  slot.pidns = OwnPidns(g_family);
+  slot.pid = SelfTid();  // an embryo has the id of the thread that forks
+  slot.state = PSTN_SL_EMBRYO;
+  pstn_lock& lock = p.l().item_lock;
+  lock.word = (kDead + 1) << PSTN_LOCK_SLOT_SHIFT | PSTN_LOCK_TID;  // no such thread
+  CHECK_FALSE(LockOwnerLives(lock, lock.word));
+  lock.word = 0;
+  LeaveLocks(g_family);
+}
+
+TEST_CASE("reap: the locks of the image before an exec, whose thread id is this one's") {
+  ReapWorld p;
+  REQUIRE(UseLockSlot(g_family, kDead));
+  pstn_slot& slot = p.s().slots[kDead];
+  slot.pidns = OwnPidns(g_family);
+  slot.pid = static_cast<uint32_t>(getpid());
+  slot.state = PSTN_SL_LIVE;
+  const uint32_t word = (kDead + 1) << PSTN_LOCK_SLOT_SHIFT | SelfTid();
+  p.l().item_lock.word = p.l().tx.lock.word = p.l().accept_lock.word = word;
+  CHECK(LockOwnerLives(p.l().item_lock, word));
+  g_family.holder.arrives = true;
+  TakeOverLocksOf(g_family, kDead);
+  g_family.holder.arrives = false;
+  CHECK(p.l().item_lock.word == 0);
+  CHECK(p.l().tx.lock.word == 0);
+  CHECK(p.l().accept_lock.word == 0);
+  // Of a segment that is mapped later, when other threads use locks already.
+  pstn_lock later = {word};
+  REQUIRE(AddLocksOf(g_family.holder, &later, sizeof later));
+  CHECK(TakeFromLastImage(later));
+  Unlock(later);
+  later.word = (kDead + 2) << PSTN_LOCK_SLOT_SHIFT | SelfTid();
+  CHECK_FALSE(TakeFromLastImage(later));
+  DropLocksAt(&later);
+  LeaveLocks(g_family);
+}
+
 TEST_CASE("reap: listeners go before connections") {
   ReapWorld p;
   AdmitSyns(g_family);

@@ -15,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "mistakes.h"
@@ -159,10 +160,51 @@ void WithoutConnect(uint16_t port) {
   }
 }
 
+// -- exec while another thread sends
+// The thread that sends is the leader, whose id the kernel gives to the thread that calls exec. It
+// ends in the middle of a call more often than not, with the connection's lock.
+constexpr int kCutShort = 40;
+constexpr size_t kPieceBytes = 65536;
+
+void SendAndExec(int fd) {
+  std::thread([fd] {
+    usleep(2000);
+    execl(Self(), "mistakes", "resume", "word", std::to_string(fd).c_str(), nullptr);
+    Die(__FILE__, __LINE__, "exec to succeed");
+  }).detach();
+  const std::string piece(kPieceBytes, '.');
+  for (;;) (void)send(fd, piece.data(), piece.size(), 0);
+}
+
+void CutShortServe(int listener) {
+  const int fd = Accept(listener);
+  for (int i = 0; i < kCutShort; ++i) {
+    const pid_t child = fork();
+    if (child == 0) SendAndExec(fd);
+    ExpectChild(child);
+  }
+}
+
+void CutShortConnect(uint16_t port) {
+  const int fd = Connect(port);
+  std::array<char, 65536> data;
+  int words = 0;
+  for (ssize_t n; (n = read(fd, data.data(), data.size())) != 0;) {
+    EXPECT(n > 0);
+    for (ssize_t i = 0; i < n; ++i) {
+      const char c = data[static_cast<size_t>(i)];
+      EXPECT(c == '.' || c == '!');
+      words += c == '!';
+    }
+  }
+  EXPECT(words == kCutShort);
+}
+
 }  // namespace
 
 const Case kLateCases[] = {{"late_images", LateServe, LateConnect},
                            {"images_without", WithoutServe, WithoutConnect},
+                           {"exec_beside_send", CutShortServe, CutShortConnect},
                            {nullptr, nullptr, nullptr}};
 
 }  // namespace mistakes

@@ -494,6 +494,10 @@ int Resume(const std::string& what, int fd) {
     Put(fd, "after");
     return 0;
   }
+  if (what == "word") {
+    Put(fd, "!");
+    return 0;
+  }
   const int socket_fd = what == "passed" ? ReceiveFd(fd) : fd;
   close(what == "passed" ? fd : -1);
   Echo(socket_fd);
