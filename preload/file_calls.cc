@@ -6,6 +6,7 @@
 #include <linux/close_range.h>
 #include <sys/eventfd.h>
 #include <sys/sendfile.h>
+#include <sys/single_threaded.h>
 #include <sys/stat.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -91,10 +92,11 @@ int Duplicate(int fd, Make make) {
     Call call(g_family, fd);
     if (IsHidden(call.entry())) return Ret<int>(-EBADF);
     TableChange change(g_family);
+    const Fresh fresh;
     int r = make();
     if (OutOfFds(r)) r = make();
     if (r < 0) return r;
-    FreshFd(r);
+    fresh.Fd(r);
     if (FdEntry(g_family, fd) == call.entry()) {
       if (call.entry() != 0) SockDup(g_family, call.entry(), r);
       if (call.entry() == 0 && MayBeSet(g_family, fd)) SockEpollMade(g_family, r);
@@ -121,16 +123,47 @@ bool Vacate(int to, uint32_t* old) {
   return true;
 }
 
-// The claimed number means `entry`. Another thread may have been given it by the kernel meanwhile,
-// as it was free: that socket is gone from under it.
-void Publish(int fd, uint32_t entry) {
-  if (static_cast<uint32_t>(fd) >= kFdMax) return;
-  const uint32_t lost = FdEntry(g_family, fd);
-  SetFd(g_family, fd, entry);
-  if (lost != kFdReplaced && lost != 0 && !IsHidden(lost)) {
-    HandLostToUsers(g_family, lost);
-    DropFdRef(g_family, lost);
+// Around dup2(). A number that means nothing in the table may have just been given to another
+// thread, which has not entered what it means: that would replace what dup2() enters. So no other
+// thread changes the table meanwhile, as during a fork.
+class Replacing {
+ public:
+  explicit Replacing(bool alone) : alone_(alone) {
+    if (alone_) TableFreeze(g_family);
   }
+  ~Replacing() {
+    if (alone_) TableThaw(g_family);
+  }
+  Replacing(const Replacing&) = delete;
+  Replacing& operator=(const Replacing&) = delete;
+
+ private:
+  const bool alone_;
+};
+
+// dup3(), on `to` as it was when `is_fresh` was found. kPass: it is fresh after all.
+int ReplaceNumber(const Call& call, int from, int to, int flags, bool is_fresh) {
+  const Replacing replacing(is_fresh);
+  TableChange change(g_family);
+  uint32_t old;
+  if (!Vacate(to, &old)) return Ret<int>(-EBADF);
+  if (old == 0 && !is_fresh && g_family.attached && __libc_single_threaded == 0) {
+    uint32_t claimed = kFdReplaced;  // another thread may have entered what it has been given
+    if (static_cast<uint32_t>(to) < kFdMax) (void)CompareExchange(g_family.fd[to], claimed, 0u);
+    return static_cast<int>(kPass);
+  }
+  const bool refers = call.entry() != 0 && RefEntry(g_family, call.entry());
+  // By the number that this call has: the program's may mean another file by now (Duplicate).
+  int r = PSTN_REAL(dup3)(call.fd(), to, flags);
+  const int e = errno;
+  if (r >= 0 && MayBeSet(g_family, to)) SockEpollGone(g_family, to);
+  if (r >= 0 && call.entry() == 0 && MayBeSet(g_family, from)) SockEpollMade(g_family, to);
+  SetFd(g_family, to, r < 0 ? old : refers ? call.entry() : 0);
+  if (is_fresh) FetchAdd(g_family.replaced, 1u);
+  const uint32_t unused = r < 0 ? (refers ? call.entry() : 0) : old;
+  if (unused != 0) DropFdRef(g_family, unused);
+  if (r < 0) errno = e;
+  return r;
 }
 
 }  // namespace
@@ -143,20 +176,10 @@ PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
   Call call(g_family, from);
   if (IsHidden(call.entry())) return Ret<int>(-EBADF);
   if (from == to) return PSTN_REAL(dup3)(from, to, flags);
-  TableChange change(g_family);
-  uint32_t old;
-  if (!Vacate(to, &old)) return Ret<int>(-EBADF);
-  const bool refers = call.entry() != 0 && RefEntry(g_family, call.entry());
-  // By the number that this call has: the program's may mean another file by now (Duplicate).
-  int r = PSTN_REAL(dup3)(call.fd(), to, flags);
-  const int e = errno;
-  if (r >= 0 && MayBeSet(g_family, to)) SockEpollGone(g_family, to);
-  if (r >= 0 && call.entry() == 0 && MayBeSet(g_family, from)) SockEpollMade(g_family, to);
-  Publish(to, r < 0 ? old : refers ? call.entry() : 0);
-  const uint32_t unused = r < 0 ? (refers ? call.entry() : 0) : old;
-  if (unused != 0) DropFdRef(g_family, unused);
-  if (r < 0) errno = e;
-  return r;
+  const bool is_fresh =
+      g_family.attached && __libc_single_threaded == 0 && FdMeans(g_family, to) == 0;
+  const int r = ReplaceNumber(call, from, to, flags, is_fresh);
+  return r != static_cast<int>(kPass) ? r : ReplaceNumber(call, from, to, flags, true);
 }
 PSTN_EXPORT int dup2(int from, int to) noexcept {
   if (from == to) return Foreign(from) == kPass ? PSTN_REAL(dup2)(from, to) : Ret<int>(-EBADF);
@@ -170,8 +193,9 @@ PSTN_EXPORT int fcntl(int fd, int cmd, ...) {
   va_end(ap);
   uint32_t e = FdMeans(g_family, fd);
   if (e == 0) {
+    const Fresh fresh;
     int r = PSTN_REAL(fcntl)(fd, cmd, arg);
-    return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC ? FreshFd(r) : r;
+    return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC ? fresh.Fd(r) : r;
   }
   uint32_t kind = e & PSTN_FD_KIND;
   if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
@@ -247,9 +271,10 @@ PSTN_EXPORT ssize_t splice(int in, off64_t* off_in, int out, off64_t* off_out, s
 // ---------------------------------------------------------------- descriptors that are not ours
 
 #define PSTN_WATCHED(call)         \
+  const Fresh fresh_;              \
   int fd_ = (call);                \
   if (OutOfFds(fd_)) fd_ = (call); \
-  return FreshFd(fd_)
+  return fresh_.Fd(fd_)
 
 namespace {
 unsigned ModeOf(int flags, va_list ap) {
@@ -300,9 +325,10 @@ PSTN_EXPORT int creat64(const char* path, mode_t mode) {
 }
 
 PSTN_EXPORT int pipe2(int p[2], int flags) noexcept {
+  const Fresh fresh;
   int r = PSTN_REAL(pipe2)(p, flags);
   if (OutOfFds(r)) r = PSTN_REAL(pipe2)(p, flags);
-  if (r == 0) FreshFd(p[0]), FreshFd(p[1]);
+  if (r == 0) fresh.Fd(p[0]), fresh.Fd(p[1]);
   return r;
 }
 PSTN_EXPORT int pipe(int p[2]) noexcept { return pipe2(p, 0); }
@@ -314,9 +340,10 @@ PSTN_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept {
 }
 PSTN_EXPORT int epoll_create1(int flags) noexcept {
   TableChange change(g_family);  // as in close()
+  const Fresh fresh;
   int fd = PSTN_REAL(epoll_create1)(flags);
   if (OutOfFds(fd)) fd = PSTN_REAL(epoll_create1)(flags);
-  FreshFd(fd);
+  fresh.Fd(fd);
   if (fd >= 0) SockEpollMade(g_family, fd);
   return fd;
 }

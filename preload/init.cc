@@ -39,8 +39,8 @@ void TakeNumber(int fd) {
   }
 }
 
-int FreshFd(int fd) {
-  if (fd < 0 || FdEntry(g_family, fd) == 0) return fd;
+int Fresh::Fd(int fd) const {
+  if (fd < 0 || FdEntry(g_family, fd) == 0 || LoadAcquire(g_family.replaced) != seen_) return fd;
   uint32_t kind = FdEntry(g_family, fd) & PSTN_FD_KIND;
   if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) Count(Stack(g_family).hdr, kCounterFdsLost);
   TakeNumber(fd);

@@ -182,9 +182,11 @@ PSTN_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* act
 // The descriptor of another process: of our family, it means here what it means there.
 extern "C" int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept;
 PSTN_EXPORT int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept {
+  TableChange change(g_family);  // what it means is entered before another thread's dup2()
+  const Fresh fresh;
   long r = sys::Call(SYS_pidfd_getfd, pidfd, target, static_cast<long>(flags));
   if (r < 0) return Ret<int>(r);
-  int fd = FreshFd(static_cast<int>(r));
+  int fd = fresh.Fd(static_cast<int>(r));
   SockAdopt(g_family, fd, pidfd, target);
   return fd;
 }

@@ -94,9 +94,17 @@ class WaitsForMany {
 // (stdio_calls.cc).
 void StdioAttach();
 
-// `fd` was made by a call that we only watch: if the table still has that number, it was closed
-// behind our back. Returns fd.
-int FreshFd(int fd);
+// Around a call that makes a descriptor and that we only watch: if the table still has the number,
+// it was closed behind our back. But not if another thread may have put one of ours there since the
+// call began, by dup2().
+class Fresh {
+ public:
+  Fresh() : seen_(LoadAcquire(g_family.replaced)) {}
+  int Fd(int fd) const;  // returns it
+
+ private:
+  const uint32_t seen_;
+};
 // The program is about to put another file on this number.
 void TakeNumber(int fd);
 // After a fork: the child of an embryo slot is known, or (pid < 0) there is none.

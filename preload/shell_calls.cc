@@ -185,11 +185,12 @@ bool FillActions(posix_spawn_file_actions_t* actions, int end, int place) {
 // Under pipes_lock: the shell is started, not awaited.
 FILE* OpenPipe(Pipe* made, const char* command, const Mode& mode) {
   int ends[2];
+  const Fresh fresh;
   int r = PSTN_REAL(pipe2)(ends, O_CLOEXEC);
   if (OutOfFds(r)) r = PSTN_REAL(pipe2)(ends, O_CLOEXEC);
   if (r != 0) return nullptr;
-  const int ours = FreshFd(mode.reads ? ends[0] : ends[1]);
-  const int theirs = FreshFd(mode.reads ? ends[1] : ends[0]);
+  const int ours = fresh.Fd(mode.reads ? ends[0] : ends[1]);
+  const int theirs = fresh.Fd(mode.reads ? ends[1] : ends[0]);
   FILE* file = PSTN_REAL(fdopen)(ours, mode.reads ? "r" : "w");
   posix_spawn_file_actions_t actions;
   int failed = file == nullptr ? errno : posix_spawn_file_actions_init(&actions);

@@ -28,15 +28,17 @@ using namespace postern;
 PSTN_EXPORT int socket(int domain, int type, int protocol) noexcept {
   long r = SockSocket(g_family, domain, type, protocol);
   if (r != kPass) return Ret<int>(r);
+  const Fresh fresh;
   int fd = PSTN_REAL(socket)(domain, type, protocol);
   if (OutOfFds(fd)) fd = PSTN_REAL(socket)(domain, type, protocol);
-  return FreshFd(fd);
+  return fresh.Fd(fd);
 }
 
 PSTN_EXPORT int socketpair(int domain, int type, int protocol, int sv[2]) noexcept {
+  const Fresh fresh;
   int r = PSTN_REAL(socketpair)(domain, type, protocol, sv);
   if (OutOfFds(r)) r = PSTN_REAL(socketpair)(domain, type, protocol, sv);
-  if (r == 0) FreshFd(sv[0]), FreshFd(sv[1]);
+  if (r == 0) fresh.Fd(sv[0]), fresh.Fd(sv[1]);
   return r;
 }
 
@@ -62,9 +64,10 @@ PSTN_EXPORT int accept4(int fd, sockaddr* sa, socklen_t* len, int flags) {
   return Through<int>(
       fd, [&](Call& call) { return SockAccept(g_family, call, sa, len, flags); },
       [&](int real_fd) {
+        const Fresh fresh;
         int n = PSTN_REAL(accept4)(real_fd, sa, len, flags);
         if (OutOfFds(n)) n = PSTN_REAL(accept4)(real_fd, sa, len, flags);
-        return FreshFd(n);
+        return fresh.Fd(n);
       });
 }
 PSTN_EXPORT int accept(int fd, sockaddr* sa, socklen_t* len) { return accept4(fd, sa, len, 0); }

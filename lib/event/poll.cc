@@ -371,6 +371,10 @@ long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t
   if (n > kMaxPoll) return -EINVAL;
   KernelSet k(fam, held);
   if (!k.Reserve(n)) return -ENOMEM;
+  // Held from the first look on, as by the kernel's poll(): another thread may close a number after
+  // it, and what the number meant is waited for.
+  const bool may_wait = held == nullptr && until.left_ns() != 0;
+  if (may_wait) (void)k.calls.Begin(n, [&](size_t i) { return fds[i].fd; });
   bool listeners = k.Fill(fds, n);
   if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam)) CtlReconnect(fam);
   WireTurn(fam);
@@ -386,8 +390,6 @@ long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t
     ready = LookAgain(fam, fds, n, k, ask);
     return ready != 0;
   };
-  // Held from before it waits, as by the kernel's poll().
-  if (held == nullptr) (void)k.calls.Begin(n, [&](size_t i) { return fds[i].fd; });
   if (Spin(fam, look, until)) return ready;
   if (t_interrupts != interrupts) return Last(fam, fds, n, k, -EINTR);
   if (slept != nullptr) *slept = true;

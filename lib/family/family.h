@@ -66,6 +66,7 @@ struct Family {
   uint32_t light_fences = 0;        // (a) see LightFence (endpoint/call.h)
   stack::Engine* engine = nullptr;  // (a) the wire as this process has it; null: there is none
   TableGate gate{};
+  uint32_t replaced = 0;  // (a) counts dup2() over numbers that had meant nothing here
 
   FdCache* cache = nullptr;
   Uses* uses = nullptr;

@@ -424,9 +424,9 @@ void StorePlace(pstn_rx& rx, uint32_t off, uint32_t rec_done) {
 void GoToRing(pstn_rx& rx, uint64_t ring) {
   StoreRelaxed(rx.ring, ring | PSTN_RING_F_FRESH);
   DeathFence();
-  StorePlace(rx, 0, 0);
+  StoreRelease(rx.at, uint64_t{0});  // [R4] pairs with the loads of ReaderAt and IsSteady
   DeathFence();
-  StoreRelaxed(rx.ring, ring);
+  StoreRelease(rx.ring, ring);  // [R4]
 }
 
 }  // namespace
@@ -487,9 +487,21 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
   return {done, done != 0 && status != ReadStatus::kViolation ? ReadStatus::kOk : status};
 }
 
-bool RingReadable(const ConnEnd& e) {
-  const pstn_rx& rx = e.ep->rx;
-  const ReaderPlace at = ReaderAt(rx);
+namespace {
+
+// Whether the reader still is where a look without its lock began. If it moved meanwhile, the look
+// may have been at the offset of the one ring in the memory of the other, where nothing is.
+bool IsSteady(const pstn_rx& rx, const ReaderPlace& began) {
+  std::atomic_thread_fence(std::memory_order_acquire);  // [R4] after all that the look has loaded
+  const ReaderPlace now = ReaderAt(rx);
+  return now.ring == began.ring && now.off == began.off && now.rec_done == began.rec_done;
+}
+
+// Each look after the first means that another thread has read. A stack may lie, so there is an
+// end.
+constexpr int kLooks = 1000;
+
+bool FindsSome(const ConnEnd& e, const ReaderPlace& at) {
   if (at.rec_done != 0) return true;
   Place p = {at.ring, at.off};
   uint64_t len;
@@ -497,8 +509,21 @@ bool RingReadable(const ConnEnd& e) {
   return LookAt(e, p, len, ring) != Look::kEmpty;
 }
 
-size_t RingQueued(const ConnEnd& e, size_t limit) {
-  const ReaderPlace at = ReaderAt(e.ep->rx);
+}  // namespace
+
+bool RingReadable(const ConnEnd& e) {
+  const pstn_rx& rx = e.ep->rx;
+  for (int i = 0; i < kLooks; i++) {
+    const ReaderPlace at = ReaderAt(rx);
+    if (FindsSome(e, at)) return true;
+    if (IsSteady(rx, at)) return false;
+  }
+  return true;  // who comes to read finds out
+}
+
+namespace {
+
+size_t CountFrom(const ConnEnd& e, const ReaderPlace& at, size_t limit) {
   Place p = {at.ring, at.off};
   size_t total = 0;
   uint64_t len = 0;
@@ -514,6 +539,16 @@ size_t RingQueued(const ConnEnd& e, size_t limit) {
     p.off += RecordBytes(len);
   }
   return total < kMost ? total : kMost;
+}
+
+}  // namespace
+
+size_t RingQueued(const ConnEnd& e, size_t limit) {
+  for (int i = 0;; i++) {
+    const ReaderPlace at = ReaderAt(e.ep->rx);
+    const size_t total = CountFrom(e, at, limit);
+    if (total >= limit || i == kLooks || IsSteady(e.ep->rx, at)) return total;
+  }
 }
 
 }  // namespace postern

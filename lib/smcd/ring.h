@@ -82,7 +82,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
 // reads at this moment, in which case the answer is as good as any.
 bool RingReadable(const ConnEnd& e);
 
-// Bytes that wait to be read, counted up to `limit`, under ep.rx.lock (FIONREAD).
+// Bytes that wait to be read, counted up to `limit` (FIONREAD). Needs no lock, either.
 size_t RingQueued(const ConnEnd& e, size_t limit);
 
 // Whether the reader has taken everything that was written, under ep.tx.lock.

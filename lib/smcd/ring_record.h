@@ -24,9 +24,10 @@ struct ReaderPlace {
   uint32_t off, rec_done;
 };
 inline ReaderPlace ReaderAt(const pstn_rx& rx) {
-  const uint64_t ring = LoadRelaxed(rx.ring);
+  const uint64_t ring = LoadAcquire(rx.ring);  // [R4]
   if ((ring & PSTN_RING_F_FRESH) != 0) return {ring & ~PSTN_RING_F_FRESH, 0, 0};
-  return {ring, LoadRelaxed(rx.off), LoadRelaxed(rx.rec_done)};
+  const uint64_t at = LoadAcquire(rx.at);  // [R4]
+  return {ring, static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32)};
 }
 
 enum class Look : uint8_t { kRecord, kEmpty, kViolation };

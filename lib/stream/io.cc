@@ -315,8 +315,9 @@ struct Urgent {
   size_t bytes;
 };
 
-constexpr size_t kMoved =
-    ~size_t{0};  // nothing was sent: the endpoint is not connected here any more
+// Nothing was sent: the endpoint is not connected here any more, or another thread has shut it down
+// for writing.
+constexpr size_t kMoved = ~size_t{0}, kShut = ~size_t{1};
 
 size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth,
                 const Urgent& urgent) {
@@ -324,6 +325,11 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth,
   if (!StillHere(e)) {  // as in RecvOnce
     Unlock(e.ep->tx.lock);
     return kMoved;
+  }
+  // shutdown() sets it under this lock, with the FIN: what was written behind that would be lost.
+  if ((LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_WR) != 0) [[unlikely]] {
+    Unlock(e.ep->tx.lock);
+    return kShut;
   }
   uint64_t before = e.ep->tx.ring;
   uint64_t mark_before = 0;
@@ -417,6 +423,7 @@ long SockSend(Family& fam, Call& call, const iovec* iov, size_t count, int flags
         return done != 0 ? static_cast<long>(done) : -EPIPE;
       return done != 0 ? SendRest(call, from, done, flags) : kPass;
     }
+    if (sent == kShut) continue;  // CheckSend says so
     done = want - from.left();
     if (from.left() == 0) return static_cast<long>(want);
     if (nonblock) {

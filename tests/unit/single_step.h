@@ -130,6 +130,38 @@ StepResult AtEachInstruction(Saved& saved, Operation operation, Died died) {
   return r;
 }
 
+// Each try of BetweenInstructions begins anew, so their cost grows with the square of their number.
+constexpr uint32_t StepsApart(uint32_t least) { return kStepStride > least ? kStepStride : least; }
+
+// Runs `operation`, in a child, up to its `n`th instruction; `between` here; then the rest of it.
+// False: it has fewer instructions, or there is no child to be traced (`skipped`).
+template <typename Operation, typename Between>
+bool BetweenInstructions(uint32_t n, Operation operation, Between between, bool& skipped) {
+  skipped = kStepStride == 0;
+  if (skipped) return false;
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(77);
+    raise(SIGSTOP);
+    operation();
+    _exit(0);
+  }
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  skipped = WIFEXITED(status);
+  for (uint32_t i = 0; i < n && WIFSTOPPED(status); i++) {
+    REQUIRE(ptrace(PTRACE_SINGLESTEP, child, nullptr, nullptr) == 0);
+    REQUIRE(waitpid(child, &status, 0) == child);
+  }
+  if (!WIFSTOPPED(status)) return false;
+  between();
+  REQUIRE(ptrace(PTRACE_CONT, child, nullptr, nullptr) == 0);
+  REQUIRE(waitpid(child, &status, 0) == child);
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 0));
+  return true;
+}
+
 // `least`: instructions that the operation surely has, so that a test that looks at nothing fails.
 inline void CheckSteps(const StepResult& r, uint32_t least) {
   if (r.skipped) {
