@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <initializer_list>
 
 namespace postern::keeper {
 namespace {

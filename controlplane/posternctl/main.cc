@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <initializer_list>
 #include <iostream>
 #include <string>
 #include <vector>

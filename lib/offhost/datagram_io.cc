@@ -13,6 +13,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 
 #include "base/clock.h"
 #include "base/iov.h"

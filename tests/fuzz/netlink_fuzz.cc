@@ -11,6 +11,7 @@
 #include <linux/nexthop.h>
 #include <linux/rtnetlink.h>
 
+#include <initializer_list>
 #include <span>
 
 #include "../unit/route_world.h"

@@ -175,6 +175,18 @@ def rule_includes_exist(files):
                 yield f"{f.path}:{number}: no file {target}"
 
 
+def rule_braced_lists(files):
+    # GCC 12's headers include <initializer_list> for each other; GCC 14's do not.
+    needs = re.compile(r"\bfor\s*\((?:[^;{}()]*;)?[^;{}]*?[^:;{}]:\s*\{|\bstd::(?:min|max|minmax)(?:<[^<>]*>)?\s*\(\s*\{|\binitializer_list\s*<")
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane", "tests", "perf"):
+            continue
+        code = "\n".join(without_comments_and_strings(f.lines))
+        match = needs.search(code)
+        if match and "#include <initializer_list>" not in f.lines:
+            yield f"{f.path}:{code.count(chr(10), 0, match.end()) + 1}: a braced list: include <initializer_list>"
+
+
 def rule_local_locks(files):
     # A lock that a fork does not know of stays held in the child for as long as the parent lives.
     declared = re.compile(r"^(?!extern)(static |constinit |alignas\(\d+\) )*pstn_lock \w+( = |\{|;)")

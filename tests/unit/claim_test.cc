@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 
 #include "catch.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // clc_fsm_test.cc - the CLC machine: each time-out, the acknowledgement, FIN and RST, events that
 // are not due, processes that die. clc_model_test.cc tries the orders in which things can happen.
+#include <initializer_list>
+
 #include "clc_one.h"
 
 namespace postern {

@@ -7,6 +7,7 @@
 // included; what must hold is checked in each. So what random tests say of some orders, this says
 // of all: a machine that has ended on SMC-D never faces one on TCP, buffers are given back, no
 // message is left in the stream, and there is an end to it.
+#include <initializer_list>
 #include <set>
 #include <unordered_map>
 

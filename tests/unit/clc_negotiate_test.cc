@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // clc_negotiate_test.cc - what a CLC handshake says: captured messages, each corrupted byte, what
 // is declined and with which diagnosis.
+#include <initializer_list>
 #include <string>
 
 #include "clc_one.h"

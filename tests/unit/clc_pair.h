@@ -6,6 +6,7 @@
 // Check() says what is broken. No Catch2 here: the fuzzer uses it.
 #pragma once
 #include <cstring>
+#include <initializer_list>
 #include <string>
 #include <vector>
 

@@ -3,6 +3,7 @@
 #include "base/copy.h"
 
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "base/iov.h"

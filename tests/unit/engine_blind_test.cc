@@ -2,6 +2,7 @@
 // engine_blind_test.cc - segments of somebody who guesses: how many answers all connections of a
 // host give together (RFC 5961, 7).
 #include <climits>
+#include <initializer_list>
 
 #include "engine_world.h"
 

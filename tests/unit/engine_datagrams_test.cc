@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine_datagrams_test.cc - UDP sockets of the engine: over a wire, with ICMP, and after a death.
 #include <cerrno>
+#include <initializer_list>
 
 #include "engine_world.h"
 

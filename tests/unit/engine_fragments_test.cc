@@ -2,6 +2,7 @@
 // engine_fragments_test.cc - segments that come to the engine in fragments, in any order, with
 // holes, with lies, and far too many of them.
 #include <algorithm>
+#include <initializer_list>
 
 #include "engine_world.h"
 

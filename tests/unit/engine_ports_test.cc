@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine_ports_test.cc - ports that connections are made from: which one, and when one may go.
+#include <initializer_list>
 #include <set>
 
 #include "engine_world.h"

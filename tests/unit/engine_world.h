@@ -4,6 +4,7 @@
 #pragma once
 #include <sys/socket.h>
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>

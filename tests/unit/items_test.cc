@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 #include "base/sys.h"
 #include "catch.h"
 #include "endpoint/endpoint.h"

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "../../controlplane/posternd/broker/policy.h"
 
+#include <initializer_list>
+
 #include "../../controlplane/posternd/kit/rate_limit.h"
 #include "catch.h"
 

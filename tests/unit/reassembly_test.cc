@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "stack/reassembly/reassembly.h"
 
+#include <initializer_list>
 #include <map>
 #include <memory>
 

@@ -3,6 +3,7 @@
 #include "smcd/ring.h"
 
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "catch.h"

@@ -5,6 +5,8 @@
 #include <linux/neighbour.h>
 #include <linux/nexthop.h>
 
+#include <initializer_list>
+
 #include "catch.h"
 #include "route_world.h"
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <arpa/inet.h>
 
+#include <initializer_list>
 #include <set>
 
 #include "../../controlplane/softnic/steer.h"

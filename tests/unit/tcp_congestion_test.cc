@@ -4,6 +4,7 @@
 #include "tcp/congestion/congestion.h"
 
 #include <cstring>
+#include <initializer_list>
 #include <random>
 
 #include "catch.h"

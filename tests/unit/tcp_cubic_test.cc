@@ -2,6 +2,7 @@
 // tcp_cubic_test.cc - CUBIC's window against the closed formula of RFC 9438, and against Reno.
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <random>
 #include <vector>
 

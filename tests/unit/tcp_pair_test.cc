@@ -2,6 +2,7 @@
 // close. SPDX-License-Identifier: Apache-2.0
 //
 // The simulator (tests/sim) does this at length; here are the few runs that each build can afford.
+#include <initializer_list>
 #include <map>
 
 #include "tcp_world.h"

@@ -10,6 +10,7 @@
 
 #include <cstring>
 #include <deque>
+#include <initializer_list>
 #include <random>
 #include <string>
 #include <vector>

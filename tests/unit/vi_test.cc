@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <initializer_list>
 #include <random>
 
 #include "catch.h"

@@ -2,6 +2,7 @@
 // view_test.cc - link-group references of a stack and their mappings.
 #include "state/view.h"
 
+#include <initializer_list>
 #include <memory>
 
 #include "catch.h"

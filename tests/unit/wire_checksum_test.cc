@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wire/checksum.h"
 
+#include <initializer_list>
+
 #include "catch.h"
 #include "wire_frames.h"
 

@@ -3,6 +3,7 @@
 #include "wire/packet/icmp.h"
 
 #include <cerrno>
+#include <initializer_list>
 
 #include "catch.h"
 #include "wire_frames.h"

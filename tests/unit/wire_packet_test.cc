@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "wire/packet/packet.h"
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 

@@ -1,5 +1,6 @@
 // wire_tcp_test.cc - TCP headers and options: captured ones, round trips, broken ones.
 // SPDX-License-Identifier: Apache-2.0
+#include <initializer_list>
 #include <memory>
 
 #include "catch.h"
