@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "route.h"
 
-#include <arpa/inet.h>
 #include <net/if.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/ip_address.h"
 #include "line/ask.h"
 #include "stack/route/route.h"
 #include "stack/route/route_key.h"
@@ -26,10 +26,9 @@ struct Unmap {
 };
 
 void ParseIp(const std::string& text, uint8_t out[16]) {
-  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  if (inet_pton(AF_INET6, text.c_str(), out) == 1) return;
-  memcpy(out, kMapped, sizeof(kMapped));
-  if (inet_pton(AF_INET, text.c_str(), out + 12) != 1) throw AskError(text + " is no address");
+  IpAddress ip{};
+  if (!IpFromText(text.c_str(), ip)) throw AskError(text + " is no address");
+  memcpy(out, ip.bytes, sizeof ip.bytes);
 }
 
 uint32_t ParseNumber(const std::string& text) {
@@ -85,10 +84,9 @@ RouteQuery ParseQuery(const std::vector<std::string>& words) {
   return q;
 }
 
-std::string IpText(const uint8_t ip[16]) {
-  char text[INET6_ADDRSTRLEN];
-  const bool v4 = IsMapped(ip);
-  return inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? ip + 12 : ip, text, sizeof(text));
+std::string TextOf(const uint8_t ip[16]) {
+  char text[kIpTextBytes];
+  return IpText(IpAt(ip), text);
 }
 
 std::string LinkName(uint32_t ifindex) {
@@ -140,7 +138,7 @@ std::string MacText(const uint8_t mac[6]) {
 }
 
 Json ToJson(const RouteQuery& q, const RouteAnswer& a) {
-  Json out = {{"dst", IpText(q.dst)},
+  Json out = {{"dst", TextOf(q.dst)},
               {"verdict", VerdictName(a.verdict)},
               {"routes", VerdictName(a.routes)},
               {"reason", RouteReasonName(a.reason)},
@@ -148,8 +146,8 @@ Json ToJson(const RouteQuery& q, const RouteAnswer& a) {
   if (a.routes == RouteVerdict::kRefused) out["error"] = strerrorname_np(a.error);
   if (a.routes == RouteVerdict::kRefused || a.routes == RouteVerdict::kUndecided) return out;
   out["dev"] = LinkName(a.ifindex);
-  if (a.has_gateway != 0) out["via"] = IpText(a.next_hop);
-  out["src"] = IpText(a.source);
+  if (a.has_gateway != 0) out["via"] = TextOf(a.next_hop);
+  out["src"] = TextOf(a.source);
   out["table"] = a.table;
   out["metric"] = a.metric;
   out["mtu"] = a.mtu;
@@ -189,14 +187,14 @@ void PrintMetrics(const RouteAnswer& a) {
 
 void PrintText(const RouteQuery& q, const RouteAnswer& a) {
   if (a.routes == RouteVerdict::kRefused) {
-    std::cout << IpText(q.dst) << ": " << strerror(a.error) << "\n";
+    std::cout << TextOf(q.dst) << ": " << strerror(a.error) << "\n";
     return;
   }
   if (a.routes != RouteVerdict::kUndecided) {
     if (a.routes != RouteVerdict::kUnicast) std::cout << VerdictName(a.routes) << " ";
-    std::cout << IpText(q.dst);
-    if (a.has_gateway != 0) std::cout << " via " << IpText(a.next_hop);
-    std::cout << " dev " << LinkName(a.ifindex) << " src " << IpText(a.source) << " table "
+    std::cout << TextOf(q.dst);
+    if (a.has_gateway != 0) std::cout << " via " << TextOf(a.next_hop);
+    std::cout << " dev " << LinkName(a.ifindex) << " src " << TextOf(a.source) << " table "
               << a.table << "\n";
     if (a.routes != RouteVerdict::kLocal) PrintMetrics(a);
   }

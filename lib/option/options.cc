@@ -11,8 +11,8 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "base/ip_address.h"
 #include "base/sys.h"
-#include "endpoint/addr.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/inherit.h"
 #include "endpoint/kept_options.h"

@@ -4,31 +4,11 @@
 #pragma once
 #include <sys/uio.h>
 
-#include <array>
 #include <cstdint>
 
+#include "base/ip_address.h"
+
 namespace postern::udp {
-
-// IPv4 as ::ffff:a.b.c.d. All zero: any, of whichever family.
-struct Address {
-  std::array<uint8_t, 16> bytes;
-
-  constexpr bool operator==(const Address&) const = default;
-  constexpr bool IsAny() const { return *this == Address{} || *this == V4(0, 0, 0, 0); }
-  constexpr bool IsV4() const {
-    for (uint32_t i = 0; i < 10; i++) {
-      if (bytes[i] != 0) return false;
-    }
-    return bytes[10] == 0xff && bytes[11] == 0xff;
-  }
-  constexpr bool IsMulticast() const {
-    return IsV4() ? (bytes[12] & 0xf0u) == 0xe0u : bytes[0] == 0xff;
-  }
-  static constexpr Address V4(uint8_t a, uint8_t b, uint8_t c, uint8_t d) {
-    return {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, a, b, c, d}};
-  }
-};
-static_assert(sizeof(Address) == 16);
 
 inline constexpr uint32_t kHeaderBytes = 8;
 inline constexpr uint32_t kIpv4HeaderBytes = 20, kIpv6HeaderBytes = 40;
@@ -41,7 +21,7 @@ enum class Checksum : uint8_t { kZero, kGood, kBad };
 enum class Cast : uint8_t { kUnicast, kMulticast, kBroadcast };
 
 struct DatagramIn {
-  Address source, dest;
+  IpAddress source, dest;
   uint16_t source_port = 0, dest_port = 0;
   uint32_t ifindex = 0;
   Checksum checksum = Checksum::kGood;
@@ -54,7 +34,7 @@ struct DatagramIn {
 };
 
 struct DatagramOut {
-  Address source, dest;
+  IpAddress source, dest;
   uint16_t source_port = 0, dest_port = 0;
   uint32_t ifindex = 0;
   uint8_t tos = 0, ttl = 0;
@@ -71,9 +51,9 @@ struct DatagramOut {
 struct IcmpIn {
   bool v6 = false;
   uint8_t type = 0, code = 0;
-  uint32_t info = 0;     // the MTU, of "too big" and "fragmentation needed"
-  Address from;          // who says so
-  Address source, dest;  // of the datagram
+  uint32_t info = 0;       // the MTU, of "too big" and "fragmentation needed"
+  IpAddress from;          // who says so
+  IpAddress source, dest;  // of the datagram
   uint16_t source_port = 0, dest_port = 0;
   uint32_t ifindex = 0;
   uint32_t packet = 0, off = 0, bytes = 0;  // what is quoted of its payload

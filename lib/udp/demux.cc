@@ -20,8 +20,8 @@
 namespace postern::udp {
 namespace {
 
-uint64_t TupleHash(const Ports& ports, const Address& local, uint16_t local_port,
-                   const Address& remote, uint16_t remote_port) {
+uint64_t TupleHash(const Ports& ports, const IpAddress& local, uint16_t local_port,
+                   const IpAddress& remote, uint16_t remote_port) {
   uint8_t bytes[36];
   memcpy(bytes, &local, 16);
   memcpy(bytes + 16, &remote, 16);

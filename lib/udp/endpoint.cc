@@ -9,7 +9,6 @@ namespace postern::udp {
 namespace {
 
 constexpr uint32_t kRcvbufDefault = 212992;  // net.core.rmem_default
-constexpr Address kLoopback6 = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
 
 }  // namespace
 
@@ -25,13 +24,13 @@ void Open(Endpoint& e, uint16_t family, uint32_t uid) {
   e.rcvbuf_bytes = kRcvbufDefault;
 }
 
-int Bind(Ports& ports, uint32_t idx, const Address& local, uint16_t port, Host& host) {
+int Bind(Ports& ports, uint32_t idx, const IpAddress& local, uint16_t port, Host& host) {
   Endpoint& e = host.EndpointAt(idx);
   if (Has(e, kBound) || port == 0) return -EINVAL;
   const bool any = local.IsAny();
   if (!any && local.IsV4() != (e.family == AF_INET) && (e.family == AF_INET || Has(e, kV6Only)))
     return -EINVAL;
-  e.local = any ? Address{} : local;
+  e.local = any ? IpAddress{} : local;
   e.local_port = port;
   if (!any) e.flags |= kBoundAddress;
   AddPort(ports, idx, host);
@@ -49,16 +48,17 @@ int EnsurePort(Ports& ports, uint32_t idx, Host& host) {
   return 0;
 }
 
-int Reachable(const Endpoint& e, Address& dest) {
+int Reachable(const Endpoint& e, IpAddress& dest) {
   if (dest.IsAny())
-    dest = e.family == AF_INET || dest.IsV4() ? Address::V4(127, 0, 0, 1) : kLoopback6;
+    dest =
+        e.family == AF_INET || dest.IsV4() ? IpAddress::V4(127, 0, 0, 1) : IpAddress::Loopback6();
   if (e.family == AF_INET) return dest.IsV4() ? 0 : -EAFNOSUPPORT;
   return dest.IsV4() && Has(e, kV6Only) ? -ENETUNREACH : 0;
 }
 
-int Connect(Ports& ports, uint32_t idx, const Address& remote, uint16_t port, Host& host) {
+int Connect(Ports& ports, uint32_t idx, const IpAddress& remote, uint16_t port, Host& host) {
   Endpoint& e = host.EndpointAt(idx);
-  Address dest = remote;
+  IpAddress dest = remote;
   if (const int error = Reachable(e, dest); error != 0) return error;
   const uint32_t device = e.ifindex == 0 && dest.IsMulticast() ? e.multicast_ifindex : e.ifindex;
   RouteAnswer route = {};

@@ -46,7 +46,7 @@ inline constexpr uint8_t kPmtuDont = 0, kPmtuWant = 1, kPmtuDo = 2, kPmtuProbe =
                          kPmtuInterface = 4, kPmtuOmit = 5;
 
 struct Endpoint {
-  Address local, remote;  // all zero: any, nobody
+  IpAddress local, remote;  // all zero: any, nobody
   uint16_t local_port, remote_port;
   uint16_t family;     // AF_INET or AF_INET6
   uint16_t gso_bytes;  // UDP_SEGMENT; 0: off
@@ -70,7 +70,7 @@ struct Endpoint {
 
 // A datagram that waits to be received.
 struct Received {
-  Address source, dest;
+  IpAddress source, dest;
   uint16_t source_port;
   uint8_t tos, ttl;
   uint32_t ifindex;
@@ -83,7 +83,7 @@ struct Received {
 
 // An error that waits in the errors queue.
 struct Failed {
-  Address dest, from;  // where the datagram went; who says so, any: we do
+  IpAddress dest, from;  // where the datagram went; who says so, any: we do
   uint16_t dest_port;
   uint8_t origin, type, code, pad;  // SO_EE_ORIGIN_*
   uint16_t pad2;
@@ -99,8 +99,8 @@ struct Failed {
 inline constexpr uint32_t kMembersMax = 20;  // Linux's igmp_max_memberships
 inline constexpr uint32_t kSourcesMax = 10;  // and igmp_max_msf
 struct Member {
-  Address group;
-  Address source[kSourcesMax];
+  IpAddress group;
+  IpAddress source[kSourcesMax];
   uint32_t ifindex;
   uint32_t source_count;
   uint32_t include;  // 1: from the sources alone (IP_ADD_SOURCE_MEMBERSHIP); 0: all but the sources

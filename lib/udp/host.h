@@ -10,12 +10,12 @@
 namespace postern::udp {
 
 struct RouteQuery {
-  Address source, dest;  // source any: to be chosen
-  uint32_t ifindex;      // 0: any
+  IpAddress source, dest;  // source any: to be chosen
+  uint32_t ifindex;        // 0: any
   uint8_t tos;
 };
 struct RouteAnswer {
-  Address source;
+  IpAddress source;
   uint32_t ifindex;
   uint32_t mtu_bytes;       // of the interface
   uint32_t path_mtu_bytes;  // of the path, as far as it is known
@@ -31,12 +31,12 @@ class Host {
   virtual bool Transmit(const DatagramOut& out) = 0;
   // 0, or ENETUNREACH, EHOSTUNREACH, EACCES (prohibited), EINVAL (the source isn't ours).
   virtual int Route(const RouteQuery& query, RouteAnswer& answer) = 0;
-  virtual void PathMtu(const Address& dest, uint32_t mtu_bytes) = 0;  // ICMP has said so
+  virtual void PathMtu(const IpAddress& dest, uint32_t mtu_bytes) = 0;  // ICMP has said so
   // An unused port for an endpoint that sends without having been bound; 0: none.
   virtual uint16_t TakePort(uint32_t endpoint) = 0;
   virtual void Wake(uint32_t endpoint, Event event) = 0;
   // An endpoint has joined or left; the Host counts, and tells the interface of first and last.
-  virtual void GroupChanged(const Address& group, uint32_t ifindex, bool joined) = 0;
+  virtual void GroupChanged(const IpAddress& group, uint32_t ifindex, bool joined) = 0;
 
   // ---- packets: one more reference, one less. Keep() false: not to be had, it is dropped.
   virtual bool Keep(uint32_t packet) = 0;

@@ -30,6 +30,6 @@ void EmptyQueues(Endpoint& e, Host& host);
 // ---- endpoint.cc: a port of the Host's choice, if it has none.
 int EnsurePort(Ports& ports, uint32_t idx, Host& host);
 // 0, -EAFNOSUPPORT, -ENETUNREACH. Any becomes the loopback address, as in Linux.
-int Reachable(const Endpoint& e, Address& dest);
+int Reachable(const Endpoint& e, IpAddress& dest);
 
 }  // namespace postern::udp

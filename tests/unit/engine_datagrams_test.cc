@@ -17,18 +17,13 @@ uint32_t Open(PlainHost& host, uint16_t port) {
   REQUIRE(idx != PSTN_NONE);
   return idx;
 }
-udp::Address AddressOf(const pstn_addr& a) {
-  udp::Address ip;
-  memcpy(ip.bytes.data(), a.ip, sizeof a.ip);
-  return ip;
-}
 int64_t SendTo(World& w, PlainHost& host, uint32_t idx, std::string payload, const pstn_addr& to) {
   iovec iov = {payload.data(), payload.size()};
   udp::SendArgs args;
   args.iov = &iov;
   args.iov_count = 1;
   args.has_dest = to.port != 0;
-  args.dest = AddressOf(to);
+  args.dest = postern::IpOf(to);
   args.dest_port = to.port;
   const int64_t r = host.engine->datagrams().Send(idx, args);
   host.now = w.now;
@@ -97,9 +92,9 @@ TEST_CASE("engine: datagrams of each size that fits go there and back, over IPv4
       const Got got = Receive(w.b, server);
       CHECK(got.result == static_cast<int64_t>(size));
       CHECK(got.payload == payload);
-      CHECK(got.info.source == AddressOf(w.a.ip));
+      CHECK(got.info.source == postern::IpOf(w.a.ip));
       CHECK(got.info.source_port == 40000);
-      CHECK(got.info.dest == AddressOf(w.b.ip));
+      CHECK(got.info.dest == postern::IpOf(w.b.ip));
       CHECK(got.info.ttl == 64);
       CHECK(SendTo(w, w.b, server, payload, w.a.At(40000)) == static_cast<int64_t>(size));
       w.Settle();
@@ -127,7 +122,7 @@ TEST_CASE("engine: a datagram in pieces, one with a buffer that is too small, an
   args.iov = iov;
   args.iov_count = 3;
   args.has_dest = true;
-  args.dest = AddressOf(w.b.ip);
+  args.dest = postern::IpOf(w.b.ip);
   args.dest_port = 53;
   CHECK(w.a.engine->datagrams().Send(client, args) == 8);
   w.Settle();

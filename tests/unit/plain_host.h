@@ -41,9 +41,7 @@ class PlainHost final : public stack::Streams, public stack::Paths {
     const uint64_t entropy[4] = {last_byte_of_ip, 2, 3, 4};
     stack::FormatWire(*state_, {1, last_byte_of_ip}, entropy, 0);
     engine = std::make_unique<stack::Engine>(*state_, area, *this, *this);
-    memcpy(ip.ip, wire::kMappedPrefix, 12);
-    const uint8_t v4[4] = {10, 0, 0, last_byte_of_ip};
-    memcpy(ip.ip + 12, v4, 4);
+    SetIp(ip, IpAddress::V4(10, 0, 0, last_byte_of_ip));
   }
   ~PlainHost() { munmap(state_, sizeof(stack::WireState)); }
 

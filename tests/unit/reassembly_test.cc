@@ -63,8 +63,8 @@ wire::IpHead Head(const Part& part) {
     memcpy(h.source.bytes, wire_test::Address6(part.source).data(), 16);
     memcpy(h.destination.bytes, wire_test::Address6(200).data(), 16);
   } else {
-    h.source = wire::MapIpv4(wire_test::Address4(part.source).data());
-    h.destination = wire::MapIpv4(wire_test::Address4(200).data());
+    h.source = Ipv4At(wire_test::Address4(part.source).data());
+    h.destination = Ipv4At(wire_test::Address4(200).data());
   }
   h.protocol = part.protocol;
   h.tos = part.tos;

@@ -92,11 +92,11 @@ TEST_CASE("route: rules in their order; unknown conditions only where they matte
   w.AddRoute("20.0.0.0", 8, {Hop(3, "10.0.1.254")}, RTN_UNICAST, 100);
   daemon::RuleEntry& rule = w.AddRule(4, 100, 100);
   RouteQuery q;
-  memcpy(q.dst, Ip("20.0.0.1").at, 16);
+  memcpy(q.dst, Ip("20.0.0.1").bytes, 16);
 
   SECTION("all") { CHECK(w.Ask(q).ifindex == 3); }
   SECTION("another destination") {
-    memcpy(rule.rule.dst, Ip("30.0.0.0").at, 16);
+    memcpy(rule.rule.dst, Ip("30.0.0.0").bytes, 16);
     rule.rule.dst_plen = 104;
     CHECK(w.Ask(q).ifindex == 2);
     // A mark that nobody knows doesn't matter where the destination doesn't fit.
@@ -114,7 +114,7 @@ TEST_CASE("route: rules in their order; unknown conditions only where they matte
     CHECK(w.Ask(q).ifindex == 2);
   }
   SECTION("the source, which connect() knows the second time") {
-    memcpy(rule.rule.src, Ip("10.0.0.0").at, 16);
+    memcpy(rule.rule.src, Ip("10.0.0.0").bytes, 16);
     rule.rule.src_plen = 96 + 24;
     w.Publish();
     CHECK(RouteLookup(w.all(), q).ifindex == 2);
@@ -188,7 +188,7 @@ TEST_CASE("route: what can't be exact is undecided, and says why") {
   }
   SECTION("TOS") {
     RouteQuery q;
-    memcpy(q.dst, Ip("20.0.0.1").at, 16);
+    memcpy(q.dst, Ip("20.0.0.1").bytes, 16);
     q.tos = 0xb8;
     CHECK(w.Ask(q).verdict == V::kUnicast);
     r.route.tos = 0x10;
@@ -224,7 +224,7 @@ TEST_CASE("route: dead next hops and downed interfaces") {
   r.hops[0].flags = PSTN_RH_DEAD;
   for (uint32_t hash = 0; hash < 64; hash++) {
     RouteQuery q;
-    memcpy(q.dst, Ip("20.0.0.1").at, 16);
+    memcpy(q.dst, Ip("20.0.0.1").bytes, 16);
     q.hash = hash << 26 | 1;
     CHECK(w.Ask(q).ifindex == 3);
   }
@@ -239,7 +239,7 @@ TEST_CASE("route: next hops are chosen by weight, a flow always the same") {
   std::map<uint32_t, int> chosen;
   for (uint16_t port = 1; port <= 4000; port++) {
     RouteQuery q;
-    memcpy(q.dst, Ip("20.0.0.1").at, 16);
+    memcpy(q.dst, Ip("20.0.0.1").bytes, 16);
     q.sport = port;
     const RouteAnswer a = RouteLookup(w.all(), q);
     CHECK(a.ifindex == RouteLookup(w.all(), q).ifindex);
@@ -267,7 +267,7 @@ TEST_CASE("route: nexthop objects and groups") {
   w.AddRoute("21.0.0.0", 8, {}).nh_id = 2;
   w.AddRoute("22.0.0.0", 8, {}).nh_id = 9;
   RouteQuery q;
-  memcpy(q.dst, Ip("20.0.0.1").at, 16);
+  memcpy(q.dst, Ip("20.0.0.1").bytes, 16);
   q.oif = 3;
   CHECK(IpAt(w.Ask(q).next_hop) == Ip("10.0.1.7"));
   CHECK(w.Ask("21.0.0.1").ifindex == 3);
@@ -302,7 +302,7 @@ TEST_CASE("route: source addresses of IPv6") {
   w.AddRoute("fe80::", 64, {Hop(2)});
   pstn_rt_label any{}, ula{};
   any.label = 1;
-  memcpy(ula.prefix, Ip("fc00::").at, 16);
+  memcpy(ula.prefix, Ip("fc00::").bytes, 16);
   ula.plen = 7;
   ula.label = 5;
   w.model.labels = {ula, any};
@@ -396,13 +396,13 @@ TEST_CASE("route: neighbours come, go, and are found behind gaps") {
                                     : state == NUD_INCOMPLETE ? NeighbourState::kAsking
                                     : state == NUD_NONE       ? NeighbourState::kUnknown
                                                               : NeighbourState::kGood;
-      CHECK(NeighbourOf(w.all(), link + 1, Ip(name(ip).c_str()).at).state == wanted);
+      CHECK(NeighbourOf(w.all(), link + 1, Ip(name(ip).c_str()).bytes).state == wanted);
     }
   }
   const uint8_t group[6] = {0x01, 0, 0x5e, 1, 2, 3};
-  CHECK(memcmp(NeighbourOf(w.all(), 2, Ip("224.129.2.3").at).mac, group, 6) == 0);
+  CHECK(memcmp(NeighbourOf(w.all(), 2, Ip("224.129.2.3").bytes).mac, group, 6) == 0);
   const uint8_t group6[6] = {0x33, 0x33, 0, 0, 0, 5};
-  CHECK(memcmp(NeighbourOf(w.all(), 2, Ip("ff02::5").at).mac, group6, 6) == 0);
+  CHECK(memcmp(NeighbourOf(w.all(), 2, Ip("ff02::5").bytes).mac, group6, 6) == 0);
 }
 
 TEST_CASE("route: the tables are sealed, and nobody but posternd writes them") {
@@ -432,7 +432,7 @@ struct Naive {
     const daemon::RouteEntry* best = nullptr;
     for (const daemon::RouteEntry& r : m.routes) {
       if (r.family != family || r.table_id != table) continue;
-      if (!SamePrefix(r.route.dst, dst.at, r.route.plen)) continue;
+      if (!SamePrefix(r.route.dst, dst.bytes, r.route.plen)) continue;
       if (best == nullptr || r.route.plen > best->route.plen) best = &r;  // the first of equals
     }
     return best;
@@ -442,7 +442,7 @@ struct Naive {
     for (const daemon::RuleEntry& rule : m.rules) {
       if (rule.rule.family != family) continue;
       const bool asks = rule.rule.dst_plen > (family == 4 ? 96u : 0u);
-      if (asks && !SamePrefix(rule.rule.dst, dst.at, rule.rule.dst_plen)) continue;
+      if (asks && !SamePrefix(rule.rule.dst, dst.bytes, rule.rule.dst_plen)) continue;
       const daemon::RouteEntry* r = In(rule.table_id, family, dst);
       if (r != nullptr && r->route.type != RTN_THROW) return r;
     }
@@ -453,7 +453,7 @@ struct Naive {
 Ip RandomIp(Random& random, bool v4) {
   Ip ip(v4 ? "20.0.0.0" : "2001::");
   for (int i = v4 ? 13 : 2; i < 16; i++)
-    ip.at[i] = static_cast<uint8_t>(random() % 4 == 0 ? random() : random() % 2 * 128);
+    ip.bytes[i] = static_cast<uint8_t>(random() % 4 == 0 ? random() : random() % 2 * 128);
   return ip;
 }
 
@@ -464,7 +464,7 @@ void RandomRoutes(World& w, Random& random) {
     daemon::RouteEntry& r =
         w.AddRoute(v4 ? "20.0.0.0" : "2001::", 0, {}, types[random() % 5], 100 + random() % 3);
     r.route.plen = v4 ? 96 + 8 + random() % 25 : 16 + random() % 113;
-    memcpy(r.route.dst, RandomIp(random, v4).at, 16);
+    memcpy(r.route.dst, RandomIp(random, v4).bytes, 16);
     const RouteKey key = Masked(KeyOf(r.route.dst), r.route.plen);
     for (int b = 0; b < 8; b++) {
       r.route.dst[b] = static_cast<uint8_t>(key.hi >> (56 - 8 * b));
@@ -478,7 +478,7 @@ void RandomRoutes(World& w, Random& random) {
     daemon::RuleEntry& rule = w.AddRule(v4 ? 4 : 6, 100 + i, 100 + i / 2);
     if (i >= 4) continue;
     rule.rule.dst_plen = v4 ? 96 + 10 : 20;
-    memcpy(rule.rule.dst, RandomIp(random, v4).at, 16);
+    memcpy(rule.rule.dst, RandomIp(random, v4).bytes, 16);
   }
 }
 
@@ -493,7 +493,7 @@ TEST_CASE("route: thousands of random look-ups agree with a look at every route"
       const bool v4 = random() % 2 == 0;
       RouteQuery q;
       const Ip dst = RandomIp(random, v4);
-      memcpy(q.dst, dst.at, 16);
+      memcpy(q.dst, dst.bytes, 16);
       const RouteAnswer a = RouteLookup(w.all(), q);
       const daemon::RouteEntry* r = naive.Find(v4 ? 4 : 6, dst);
       INFO("seed " << seed << ", look-up " << i);
@@ -528,7 +528,7 @@ TEST_CASE("route: what a look-up costs", "[cost]") {
   w.Publish();
   const auto cost = [&](const char* what, const char* dst, auto call) {
     RouteQuery q;
-    memcpy(q.dst, Ip(dst).at, 16);
+    memcpy(q.dst, Ip(dst).bytes, 16);
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
     constexpr int kTimes = 10000;  // what it costs there says nothing
 #else

@@ -2,7 +2,6 @@
 // tables made from a model.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
-#include <arpa/inet.h>
 #include <linux/fib_rules.h>
 #include <linux/if.h>
 #include <linux/rtnetlink.h>
@@ -19,22 +18,12 @@
 
 namespace postern::route_test {
 
-struct Ip {
-  uint8_t at[16] = {};
-  Ip() = default;
+struct Ip : IpAddress {
+  Ip() : IpAddress{} {}
   Ip(const char* text) {  // NOLINT(google-explicit-constructor): addresses are written as text
-    if (inet_pton(AF_INET6, text, at) == 1) return;
-    at[10] = at[11] = 0xff;
-    if (inet_pton(AF_INET, text, at + 12) != 1) abort();
+    if (!IpFromText(text, *this)) abort();
   }
-  bool operator==(const Ip& o) const { return memcmp(at, o.at, 16) == 0; }
 };
-
-inline Ip IpAt(const uint8_t bytes[16]) {
-  Ip ip;
-  memcpy(ip.at, bytes, 16);
-  return ip;
-}
 
 // A netlink message that grows.
 class Message {
@@ -56,7 +45,7 @@ class Message {
   }
   Message& Text(int type, const char* text) { return Put(type, text, strlen(text) + 1); }
   Message& Address(int type, const Ip& ip) {
-    return IsMapped(ip.at) ? Put(type, ip.at + 12, 4) : Put(type, ip.at, 16);
+    return ip.IsV4() ? Put(type, ip.bytes + 12, 4) : Put(type, ip.bytes, 16);
   }
   // Attributes inside of one: fill in another Message and put its attributes here.
   template <typename Fn>
@@ -91,8 +80,8 @@ inline pstn_rt_hop Hop(uint32_t ifindex, const char* gateway = nullptr, uint32_t
   hop.weight = weight;
   if (gateway != nullptr) {
     const Ip ip(gateway);
-    memcpy(hop.gateway, ip.at, 16);
-    hop.via = IsMapped(ip.at) ? 4 : 6;
+    memcpy(hop.gateway, ip.bytes, 16);
+    hop.via = ip.IsV4() ? 4 : 6;
   }
   return hop;
 }
@@ -139,9 +128,9 @@ struct World {
   pstn_rt_addr& AddAddr(uint32_t ifindex, const char* ip, uint32_t plen, uint32_t scope = 0) {
     daemon::AddrEntry entry;
     const Ip address(ip);
-    entry.family = IsMapped(address.at) ? 4 : 6;
-    memcpy(entry.addr.ip, address.at, 16);
-    memcpy(entry.addr.peer, address.at, 16);
+    entry.family = address.IsV4() ? 4 : 6;
+    memcpy(entry.addr.ip, address.bytes, 16);
+    memcpy(entry.addr.peer, address.bytes, 16);
     entry.addr.ifindex = ifindex;
     entry.addr.plen = daemon::Bits(entry.family, plen);
     entry.addr.scope = scope;
@@ -167,9 +156,9 @@ struct World {
                                uint32_t metric = 0) {
     daemon::RouteEntry entry;
     const Ip ip(prefix);
-    entry.family = IsMapped(ip.at) ? 4 : 6;
+    entry.family = ip.IsV4() ? 4 : 6;
     entry.table_id = table;
-    memcpy(entry.route.dst, ip.at, 16);
+    memcpy(entry.route.dst, ip.bytes, 16);
     entry.route.plen = daemon::Bits(entry.family, plen);
     entry.route.type = type;
     entry.route.metric = metric;
@@ -185,8 +174,8 @@ struct World {
   }
   RouteAnswer Ask(const char* dst, const char* src = nullptr) {
     RouteQuery q;
-    memcpy(q.dst, Ip(dst).at, 16);
-    if (src != nullptr) memcpy(q.src, Ip(src).at, 16);
+    memcpy(q.dst, Ip(dst).bytes, 16);
+    if (src != nullptr) memcpy(q.src, Ip(src).bytes, 16);
     return Ask(q);
   }
   void SetNeigh(uint32_t ifindex, const char* ip, uint16_t state, bool gone = false) {
@@ -194,7 +183,7 @@ struct World {
     entry.gone = gone;
     entry.neigh.ifindex = ifindex;
     entry.neigh.state = state;
-    memcpy(entry.neigh.ip, Ip(ip).at, 16);
+    memcpy(entry.neigh.ip, Ip(ip).bytes, 16);
     entry.neigh.mac[5] = 9;
     entry.neigh.flags = PSTN_NB_MAC;
     daemon::RouteTables::NeighChange(tables).Take(entry);

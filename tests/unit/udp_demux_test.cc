@@ -140,7 +140,7 @@ TEST_CASE("udp demux: thousands of connected endpoints with one port are found b
   CHECK(longest < 40);  // 10 on average
 }
 
-DatagramIn ToGroup(uint32_t ifindex = 7, const Address& source = kThere) {
+DatagramIn ToGroup(uint32_t ifindex = 7, const IpAddress& source = kThere) {
   DatagramIn in = World::From(source, 9, kGroup, 5353);
   in.cast = Cast::kMulticast;
   in.ifindex = ifindex;
@@ -182,10 +182,10 @@ TEST_CASE("udp multicast: memberships are of an interface") {
 TEST_CASE("udp multicast: sources") {
   World w;
   const uint32_t e = w.Bound({}, 5353);
-  const auto change = [&](const Address& source, SourceOp op) {
+  const auto change = [&](const IpAddress& source, SourceOp op) {
     return ChangeSource(e, kGroup, source, 7, op, w);
   };
-  const auto hears = [&](const Address& source) {
+  const auto hears = [&](const IpAddress& source) {
     return w.Arrive(ToGroup(7, source)) == Verdict::kDelivered;
   };
   SECTION("only from these") {
@@ -214,10 +214,11 @@ TEST_CASE("udp multicast: sources") {
   }
   SECTION("limits") {
     for (uint8_t i = 0; i < kSourcesMax; i++)
-      CHECK(change(Address::V4(10, 1, 0, i), SourceOp::kAdd) == 0);
+      CHECK(change(IpAddress::V4(10, 1, 0, i), SourceOp::kAdd) == 0);
     CHECK(change(kThere, SourceOp::kAdd) == -ENOBUFS);
-    for (uint8_t i = 1; i < kMembersMax; i++) CHECK(Join(e, Address::V4(239, 9, 9, i), 7, w) == 0);
-    CHECK(Join(e, Address::V4(239, 9, 9, 99), 7, w) == -ENOBUFS);
+    for (uint8_t i = 1; i < kMembersMax; i++)
+      CHECK(Join(e, IpAddress::V4(239, 9, 9, i), 7, w) == 0);
+    CHECK(Join(e, IpAddress::V4(239, 9, 9, 99), 7, w) == -ENOBUFS);
   }
   Close(w.ports, e, w);
   CHECK(w.groups == 0);

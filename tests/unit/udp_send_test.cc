@@ -73,7 +73,7 @@ TEST_CASE("udp send: families") {
   w.endpoints[six].flags |= kV6Only;
   CHECK(w.Put(six, "x", World::To(kThere, 9)) == -ENETUNREACH);
   CHECK(w.Put(four, "x", World::To({}, 9)) == 1);  // any is the loopback
-  CHECK(w.wire.back().out.dest == Address::V4(127, 0, 0, 1));
+  CHECK(w.wire.back().out.dest == IpAddress::V4(127, 0, 0, 1));
   CHECK(Bind(w.ports, w.Open(), kHere6, 5, w) == -EINVAL);
 }
 

@@ -16,12 +16,12 @@
 
 namespace postern::udp {
 
-inline constexpr Address kHere = Address::V4(10, 0, 0, 1), kThere = Address::V4(10, 0, 0, 2);
-inline constexpr Address kElsewhere = Address::V4(10, 0, 0, 3);
-inline constexpr Address kGroup = Address::V4(239, 1, 2, 3);
-inline constexpr Address kBroadcast = Address::V4(10, 0, 0, 255);
-inline constexpr Address kHere6 = {{0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
-inline constexpr Address kThere6 = {{0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2}};
+inline constexpr IpAddress kHere = IpAddress::V4(10, 0, 0, 1), kThere = IpAddress::V4(10, 0, 0, 2);
+inline constexpr IpAddress kElsewhere = IpAddress::V4(10, 0, 0, 3);
+inline constexpr IpAddress kGroup = IpAddress::V4(239, 1, 2, 3);
+inline constexpr IpAddress kBroadcast = IpAddress::V4(10, 0, 0, 255);
+inline constexpr IpAddress kHere6 = {{0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
+inline constexpr IpAddress kThere6 = {{0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2}};
 
 // A table whose entries are taken and given back, each at most once.
 template <typename T>
@@ -77,7 +77,7 @@ class World final : public Host {
   RouteQuery asked = {};
   uint32_t wire_room = ~0u;
   uint16_t next_port = 40000;
-  Address mtu_dest = {};
+  IpAddress mtu_dest = {};
   uint32_t mtu_bytes = 0;
 
   explicit World(uint32_t endpoint_count = 32, uint32_t table = 256)
@@ -90,7 +90,7 @@ class World final : public Host {
     udp::Open(endpoints[next_], family, 1000);
     return next_++;
   }
-  uint32_t Bound(const Address& local, uint16_t port, uint16_t family = AF_INET) {
+  uint32_t Bound(const IpAddress& local, uint16_t port, uint16_t family = AF_INET) {
     const uint32_t idx = Open(family);
     Bind(ports, idx, local, port, *this);
     return idx;
@@ -106,7 +106,7 @@ class World final : public Host {
     references.push_back(1);
     return static_cast<uint32_t>(packets.size() - 1);
   }
-  static DatagramIn From(const Address& source, uint16_t source_port, const Address& dest,
+  static DatagramIn From(const IpAddress& source, uint16_t source_port, const IpAddress& dest,
                          uint16_t dest_port) {
     DatagramIn in;
     in.source = source;
@@ -149,7 +149,7 @@ class World final : public Host {
     args.iov_count = 1;
     return Send(ports, idx, args, *this);
   }
-  static SendArgs To(const Address& dest, uint16_t port) {
+  static SendArgs To(const IpAddress& dest, uint16_t port) {
     SendArgs args;
     args.has_dest = true;
     args.dest = dest;
@@ -187,13 +187,13 @@ class World final : public Host {
     if (query.ifindex != 0) answer.ifindex = query.ifindex;
     return route_error;
   }
-  void PathMtu(const Address& dest, uint32_t bytes) override {
+  void PathMtu(const IpAddress& dest, uint32_t bytes) override {
     mtu_dest = dest;
     mtu_bytes = bytes;
   }
   uint16_t TakePort(uint32_t) override { return next_port == 0 ? uint16_t{0} : next_port++; }
   void Wake(uint32_t idx, Event event) override { woken.emplace_back(idx, event); }
-  void GroupChanged(const Address&, uint32_t, bool joined) override { groups += joined ? 1 : -1; }
+  void GroupChanged(const IpAddress&, uint32_t, bool joined) override { groups += joined ? 1 : -1; }
   bool Keep(uint32_t packet) override {
     if (keep_none) return false;
     references[packet]++;

@@ -82,7 +82,7 @@ TEST_CASE("packet: what is told of a TCP segment") {
     CHECK(p.source_port == 40001);
     CHECK(p.destination_port == 80);
     CHECK(p.l4_state == L4State::kVerified);
-    Address from, to;
+    IpAddress from, to;
     if (is6) {
       memcpy(from.bytes, Address6(1).data(), 16);
       memcpy(to.bytes, Address6(2).data(), 16);
@@ -92,7 +92,7 @@ TEST_CASE("packet: what is told of a TCP segment") {
     }
     CHECK(p.ip.source == from);
     CHECK(p.ip.destination == to);
-    CHECK(IsMapped(p.ip.source) == !is6);
+    CHECK(p.ip.source.IsV4() == !is6);
   }
 }
 
@@ -448,8 +448,8 @@ IpOut Out(bool is6) {
     memcpy(ip.source.bytes, Address6(1).data(), 16);
     memcpy(ip.destination.bytes, Address6(2).data(), 16);
   } else {
-    ip.source = MapIpv4(Address4(1).data());
-    ip.destination = MapIpv4(Address4(2).data());
+    ip.source = Ipv4At(Address4(1).data());
+    ip.destination = Ipv4At(Address4(2).data());
   }
   ip.protocol = 17;
   ip.tos = 0xb9;
