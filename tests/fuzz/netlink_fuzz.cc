@@ -14,7 +14,7 @@
 #include <initializer_list>
 #include <span>
 
-#include "../unit/route_world.h"
+#include "../unit/stack/route_world.h"
 #include "replay.h"
 
 namespace postern {

@@ -7,7 +7,7 @@
 //
 //   clang: `./run fuzz` builds it with libFuzzer
 //   else:  replay.h
-#include "../unit/udp_world.h"
+#include "../unit/udp/udp_world.h"
 #include "replay.h"
 
 namespace postern::udp {

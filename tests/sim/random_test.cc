@@ -3,7 +3,7 @@
 // one of them; `--runs 100000` looks for the next bug.
 #include <initializer_list>
 
-#include "../unit/catch.h"
+#include "../unit/kit/catch.h"
 #include "pair.h"
 #include "seeds.h"
 

@@ -3,7 +3,7 @@
 // connection ends as RFC 9293 says; nothing hangs, spins or leaks.
 #include <initializer_list>
 
-#include "../unit/catch.h"
+#include "../unit/kit/catch.h"
 #include "pair.h"
 #include "seeds.h"
 

@@ -13,6 +13,7 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 LINES_MAX = 800
+FOLDER_FILES = 20
 MARKDOWN_COLUMNS = CODE_COLUMNS = 100
 SKIPPED_DIRS = re.compile(r"^(\.git|\.cache|__pycache__|build.*|out)$")
 CODE = (".c", ".cc", ".h")
@@ -93,6 +94,15 @@ def rule_file_length(files):
     for f in files:
         if f.is_source and len(f.lines) > LINES_MAX:
             yield f"{f.path}:{LINES_MAX}: {len(f.lines)} lines, the limit is {LINES_MAX}: split by idea"
+
+
+def rule_folder_size(files):
+    counts = {}
+    for f in files:
+        counts.setdefault(os.path.dirname(f.path), []).append(f.name)
+    for folder, names in counts.items():
+        if len(names) > FOLDER_FILES:
+            yield f"{folder}: {len(names)} files, the limit is {FOLDER_FILES}: two rooms"
 
 
 def rule_first_comment(files):
