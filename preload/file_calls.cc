@@ -21,7 +21,7 @@
 #include "family/family.h"
 #include "family/fdcache.h"
 #include "family/fdtab.h"
-#include "option/options.h"
+#include "option/socket_options.h"
 #include "peer/close.h"
 #include "real.h"
 #include "sock/own_family.h"

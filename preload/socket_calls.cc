@@ -14,7 +14,7 @@
 #include "family/fdtab.h"
 #include "leaving.h"
 #include "offhost/datagram_calls.h"
-#include "option/options.h"
+#include "option/socket_options.h"
 #include "option/tcp_info.h"
 #include "peer/connect.h"
 #include "real.h"

@@ -3,7 +3,7 @@
 #include "bridge.h"
 #include "endpoint/call.h"
 #include "family/fdtab.h"
-#include "option/options.h"
+#include "option/socket_options.h"
 #include "peer/close.h"
 #include "sock/own_family.h"
 #include "sock/socket.h"

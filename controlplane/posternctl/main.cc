@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "line/ask.h"
-#include "route.h"
+#include "route_command.h"
 #include "selftest/selftest.h"
 #include "show.h"
 

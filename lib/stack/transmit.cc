@@ -6,7 +6,7 @@
 #include "stack/engine.h"
 #include "stack/names.h"
 #include "wire/packet/tcp_header.h"
-#include "wire/packet/udp.h"
+#include "wire/packet/udp_header.h"
 
 namespace postern::stack {
 namespace {

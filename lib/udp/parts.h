@@ -7,7 +7,8 @@ namespace postern::udp {
 
 inline bool Has(const Endpoint& e, uint32_t flag) { return (e.flags & flag) != 0; }
 
-// ---- demux.cc: chains. An endpoint is in by_port while kBound, in by_tuple while kConnected.
+// ---- find_endpoint.cc: chains. An endpoint is in by_port while kBound, in by_tuple while
+// kConnected.
 void AddPort(Ports& ports, uint32_t idx, Host& host);
 void RemovePort(Ports& ports, uint32_t idx, Host& host);
 void AddTuple(Ports& ports, uint32_t idx, Host& host);

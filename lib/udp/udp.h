@@ -8,7 +8,7 @@
 // each endpoint has, was bound first and has found them. docs/protocols/udp.md says what is done
 // and what isn't.
 #pragma once
-#include "udp/host.h"
+#include "udp/udp_host.h"
 
 namespace postern::udp {
 

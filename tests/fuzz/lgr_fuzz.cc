@@ -20,7 +20,7 @@
 #include "family/family.h"
 #include "lgr_world.h"
 #include "life/reap.h"
-#include "option/options.h"
+#include "option/socket_options.h"
 #include "peer/close.h"
 #include "peer/connect.h"
 #include "sock/own_family.h"

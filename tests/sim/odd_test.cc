@@ -2,7 +2,7 @@
 // odd_test.cc - what two hosts and a listener do not show: simultaneous open, a port that is used
 // again, flows that share a bottleneck.
 #include "../unit/kit/catch.h"
-#include "pair.h"
+#include "host_pair.h"
 #include "seeds.h"
 
 namespace postern::sim {

@@ -4,7 +4,7 @@
 #include <initializer_list>
 
 #include "../unit/kit/catch.h"
-#include "pair.h"
+#include "host_pair.h"
 #include "seeds.h"
 
 namespace postern::sim {

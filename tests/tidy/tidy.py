@@ -14,6 +14,8 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 LINES_MAX = 800
 FOLDER_FILES = 20
+# Names that mean the same wherever they stand: a program's main(), what runs a folder's tests, a Python package.
+SAME_NAMES = ("main.cc", "run.py", "__init__.py")
 MARKDOWN_COLUMNS = CODE_COLUMNS = 100
 SKIPPED_DIRS = re.compile(r"^(\.git|\.cache|__pycache__|build.*|out)$")
 CODE = (".c", ".cc", ".h")
@@ -103,6 +105,16 @@ def rule_folder_size(files):
     for folder, names in counts.items():
         if len(names) > FOLDER_FILES:
             yield f"{folder}: {len(names)} files, the limit is {FOLDER_FILES}: two rooms"
+
+
+def rule_file_names(files):
+    first = {}
+    for f in files:
+        if f.ext not in SOURCE or f.name in SAME_NAMES:
+            continue
+        if f.name in first:
+            yield f"{f.path}:1: {first[f.name]} has that name: name it by what is in it"
+        first.setdefault(f.name, f.path)
 
 
 def rule_first_comment(files):

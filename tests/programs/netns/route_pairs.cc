@@ -37,7 +37,7 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 #include "stack/route/route.h"
 #include "stack/route/route_key.h"
 #include "state/area.h"

@@ -23,7 +23,7 @@
 #include "base/atomic.h"
 #include "base/schema/counters.h"
 #include "base/schema/reasons.h"
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 
 namespace postern::daemon {
 namespace {

@@ -19,7 +19,7 @@
 #include "event/wait.h"
 #include "family/family.h"
 #include "life/reap.h"
-#include "option/options.h"
+#include "option/socket_options.h"
 #include "peer/connect.h"
 #include "sock/own_family.h"
 #include "stream/stream.h"

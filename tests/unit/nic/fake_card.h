@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "../../../controlplane/verbsnic/verbs.h"
+#include "../../../controlplane/verbsnic/rdma_calls.h"
 
 namespace postern::verbsnic {
 

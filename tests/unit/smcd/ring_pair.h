@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "../kit/stream.h"
+#include "../kit/known_stream.h"
 #include "base/sys.h"
 #include "smcd/ring.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "vi/area.h"
+#include "vi/packet_area.h"
 #include "vi/test_vi.h"
 
 namespace postern {

@@ -5,7 +5,7 @@
 
 #include "../kit/catch.h"
 #include "wire/packet/tcp_header.h"
-#include "wire/packet/udp.h"
+#include "wire/packet/udp_header.h"
 #include "wire_frames.h"
 
 namespace postern::wire {

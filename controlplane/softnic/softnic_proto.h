@@ -1,4 +1,4 @@
-// proto.h - messages between posternd and postern-softnic.
+// softnic_proto.h - messages between posternd and postern-softnic.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A SOCK_SEQPACKET Unix socket with an abstract name that is made of the interface's, in the

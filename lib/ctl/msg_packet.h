@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// packet.h - a Msg and the descriptor beside it, as sendmsg() and recvmsg() want them.
+// msg_packet.h - a Msg and the descriptor beside it, as sendmsg() and recvmsg() want them.
 #pragma once
 #include <sys/socket.h>
 

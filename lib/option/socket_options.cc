@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// options.cc - socket options of endpoints.
+// socket_options.cc - socket options of endpoints.
 //
 // An accelerated socket keeps what the program sets; the kernel's socket hears of it only when it
 // takes over (ApplyOptions), so that an accepted connection needs no system call. Options that we
@@ -20,7 +20,7 @@
 #include "offhost/datagram.h"
 #include "offhost/wire_options.h"
 #include "option/kernel_only.h"
-#include "option/options.h"
+#include "option/socket_options.h"
 #include "option/tcp_info.h"
 
 namespace postern {

@@ -1,4 +1,4 @@
-// route.h - posternctl route: what the control plane's tables answer.
+// route_command.h - posternctl route: what the control plane's tables answer.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <string>

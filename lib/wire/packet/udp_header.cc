@@ -1,6 +1,6 @@
-// udp.cc - building UDP headers.
+// udp_header.cc - building UDP headers.
 // SPDX-License-Identifier: Apache-2.0
-#include "wire/packet/udp.h"
+#include "wire/packet/udp_header.h"
 
 namespace postern::wire {
 

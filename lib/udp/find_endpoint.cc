@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// demux.cc - whose a datagram is: Linux's rules (compute_score, udp4_lib_lookup2) on two tables.
+// find_endpoint.cc - whose a datagram is: Linux's rules (compute_score, udp4_lib_lookup2) on two
+// tables.
 //
 // One of several endpoints with one port gets a unicast datagram:
 //   1. the connected one whose four names are the datagram's (bound to the device before others);

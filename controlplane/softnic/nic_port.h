@@ -1,4 +1,4 @@
-// port.h - a network card as the driver's loop sees it.
+// nic_port.h - a network card as the driver's loop sees it.
 // SPDX-License-Identifier: Apache-2.0
 //
 // DpdkPort (dpdk_port.h) gives the loop every packet of the card; VerbsPort (../verbsnic) only

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// reassembly.cc - what came too early: kept as packets until the hole before it is filled, and told
-// to the peer by SACK.
+// out_of_order.cc - what came too early: kept as packets until the hole before it is filled, and
+// told to the peer by SACK.
 //
 // The chain is in order of seq and without overlaps: of what comes twice, the part that is there
 // stays, and a segment that covers others whole replaces them. Bounded by kRxSegsMax, by what the

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// packet.cc - IP packets of the script tier: checksums, layouts, options.
-#include "packet.h"
+// script_packet.cc - IP packets of the script tier: checksums, layouts, options.
+#include "script_packet.h"
 
 #include <cstring>
 

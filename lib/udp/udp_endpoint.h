@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// endpoint.h - what is kept of a UDP socket: plain memory that processes share, indices, no bool.
+// udp_endpoint.h - what is kept of a UDP socket: plain memory that processes share, indices, no
+// bool.
 //
 //   Ports ── by local port ──> endpoint ─ port_next ─> endpoint ...     newest first
 //         └─ by 4-tuple ─────> endpoint ─ tuple_next ─> ...             connected ones only
@@ -12,7 +13,7 @@
 #include <cstdint>
 
 #include "base/siphash.h"
-#include "udp/datagram.h"
+#include "udp/datagram_values.h"
 
 namespace postern::udp {
 

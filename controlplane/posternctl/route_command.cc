@@ -1,6 +1,6 @@
-// route.cc - see route.h.
+// route_command.cc - see route_command.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "route.h"
+#include "route_command.h"
 
 #include <net/if.h>
 #include <unistd.h>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// area.h - the packet area of a stack: created, mapped, its frames given out and found again.
+// packet_area.h - the packet area of a stack: created, mapped, its frames given out and found
+// again.
 //
 // An Area is this process's view of it: an address, and the sizes that were checked when it was
 // mapped, so that no number in shared memory can lead outside. Everything but mapping happens under

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// host.h - what UDP needs of the world: routes, a wire, packets and tables.
+// udp_host.h - what UDP needs of the world: routes, a wire, packets and tables.
 //
 // All calls happen under the lock of whoever owns the stack, from within a call to udp.h.
 #pragma once
 #include <cstdint>
 
-#include "udp/endpoint.h"
+#include "udp/udp_endpoint.h"
 
 namespace postern::udp {
 

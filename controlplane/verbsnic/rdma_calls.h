@@ -1,5 +1,5 @@
-// verbs.h - the calls to an RDMA device that a port makes: libibverbs's, or a test's, that is a
-// card. SPDX-License-Identifier: Apache-2.0
+// rdma_calls.h - the calls to an RDMA device that a port makes: libibverbs's, or a test's card's.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <infiniband/verbs.h>
 

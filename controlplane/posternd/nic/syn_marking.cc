@@ -1,6 +1,6 @@
-// syn_option.cc - finds, loads, attaches and pins the programs of the SYN option.
+// syn_marking.cc - finds, loads, attaches and pins the programs of the SYN option.
 // SPDX-License-Identifier: Apache-2.0
-#include "syn_option.h"
+#include "syn_marking.h"
 
 #include <cerrno>
 

@@ -1,4 +1,4 @@
-// syn_option.h - SMC's option in SYN and SYN-ACK, for the sockets of a cgroup that ask for it.
+// syn_marking.h - SMC's option in SYN and SYN-ACK, for the sockets of a cgroup that ask for it.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Loads bpf/syn_option.bpf.c and attaches it to a cgroup (v2): from then on the sockets of

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// receive.cc - a frame on its way in: headers, the connection or listener it is for, TCP.
+// frame_in.cc - a frame on its way in: headers, the connection or listener it is for, TCP.
 #include <cerrno>
 #include <cstring>
 

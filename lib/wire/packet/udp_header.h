@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// udp.h - UDP headers (RFC 768). packet.h parses them.
+// udp_header.h - UDP headers (RFC 768). packet.h parses them.
 //
 // To send: BuildUdp(), the payload behind it with Checksummer::Copy, then CompleteUdp().
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// area.cc - see area.h.
-#include "vi/area.h"
+// packet_area.cc - see packet_area.h.
+#include "vi/packet_area.h"
 
 #include <cerrno>
 #include <cstring>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// endpoint.cc - the life of a UDP endpoint: open, bind, connect, disconnect, close.
+// udp_endpoint.cc - the life of a UDP endpoint: open, bind, connect, disconnect, close.
 #include <errno.h>
 #include <sys/socket.h>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// stream.h - a stream of bytes that are known from their positions, and random numbers by seed.
+// known_stream.h - a stream of bytes that are known from their positions, and random numbers by
+// seed.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,6 +1,6 @@
-// runtime_dir.cc - finds, creates and checks the runtime directory.
+// user_dir.cc - finds, creates and checks the runtime directory.
 // SPDX-License-Identifier: Apache-2.0
-#include "runtime_dir.h"
+#include "user_dir.h"
 
 #include <sys/stat.h>
 #include <sys/un.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// datagram.h - UDP datagrams as values: what came in, what goes out, what an ICMP message says.
-// lib/wire makes bytes of them.
+// datagram_values.h - UDP datagrams as values: what came in, what goes out, what an ICMP message
+// says. lib/wire makes bytes of them.
 #pragma once
 #include <sys/uio.h>
 

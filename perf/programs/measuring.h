@@ -1,4 +1,4 @@
-// endpoint.h - what the measuring programs share: an address, plain blocking socket calls, a clock.
+// measuring.h - what the measuring programs share: an address, plain blocking calls, a clock.
 // SPDX-License-Identifier: Apache-2.0
 //
 // These programs stand for "an unmodified program": nothing here knows of Postern, no option is set

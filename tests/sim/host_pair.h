@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// pair.h - a run of two hosts and the connections between them: the setting of most simulations.
+// host_pair.h - a run of two hosts and the connections between them: the setting of most
+// simulations.
 #pragma once
 #include "apps.h"
 

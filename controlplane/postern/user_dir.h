@@ -1,4 +1,4 @@
-// runtime_dir.h - the per-user directory that holds posternd's socket.
+// user_dir.h - the per-user directory that holds posternd's socket.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 

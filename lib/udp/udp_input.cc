@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// input.cc - what comes in: datagrams to one or to many, and ICMP errors about ours.
+// udp_input.cc - what comes in: datagrams to one or to many, and ICMP errors about ours.
 #include <errno.h>
 #include <sys/socket.h>
 

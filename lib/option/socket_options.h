@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// options.h - options, ioctl() and fcntl().
+// socket_options.h - options, ioctl() and fcntl().
 #pragma once
 #include <sys/socket.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// pair.cc - runs two hosts until all their connections are closed, and judges how they ended.
-#include "pair.h"
+// host_pair.cc - runs two hosts until all their connections are closed, and judges how they ended.
+#include "host_pair.h"
 
 namespace postern::sim {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// packet.h - IP packets of the script tier as values and as bytes: TCP over IPv4 or IPv6, and the
-// ICMP errors that quote it.
+// script_packet.h - IP packets of the script tier as values and as bytes: TCP over IPv4 or IPv6,
+// and the ICMP errors that quote it.
 //
 // Written apart from lib/wire on purpose: what both agree about was read twice. No fragments, no
 // extension headers.
