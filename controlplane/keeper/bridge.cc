@@ -53,7 +53,7 @@ long Bridge::Read(bool from_ring, void* to, size_t bytes) {
   }
   Call call(g_family, ring_fd_);
   iovec iov{to, bytes};
-  return call.ep() != nullptr ? SockRecv(g_family, call, &iov, 1, MSG_DONTWAIT) : -EBADF;
+  return call.ep() != nullptr ? StreamRecv(g_family, call, &iov, 1, MSG_DONTWAIT) : -EBADF;
 }
 
 long Bridge::Write(bool to_ring, const void* from, size_t bytes, int flags) {
@@ -64,7 +64,7 @@ long Bridge::Write(bool to_ring, const void* from, size_t bytes, int flags) {
   }
   Call call(g_family, ring_fd_);
   iovec iov{const_cast<void*>(from), bytes};
-  return call.ep() != nullptr ? SockSend(g_family, call, &iov, 1, flags) : -EBADF;
+  return call.ep() != nullptr ? StreamSend(g_family, call, &iov, 1, flags) : -EBADF;
 }
 
 // The urgent byte comes next. A read stops before it.

@@ -191,7 +191,7 @@ TEST_CASE("reap: the survivor hears of a death whatever the dead peer has left i
   CHECK((Readiness(g_family, ep) & (EPOLLIN | EPOLLHUP)) == (EPOLLIN | EPOLLHUP));
   const iovec iov = {&byte, 1};
   Call call(g_family, ep);
-  CHECK(SockRecv(g_family, call, &iov, 1, 0) == -ECONNRESET);
+  CHECK(StreamRecv(g_family, call, &iov, 1, 0) == -ECONNRESET);
   close(bell);
 }
 
@@ -214,10 +214,10 @@ TEST_CASE("reap: a dead peer's records that go round in a circle come to an end"
   size_t sum = 0;
   long r;
   Call call(g_family, ep);
-  while ((r = SockRecv(g_family, call, &iov, 1, MSG_DONTWAIT)) > 0 && sum < 10 * PSTN_RING2_BYTES)
+  while ((r = StreamRecv(g_family, call, &iov, 1, MSG_DONTWAIT)) > 0 && sum < 10 * PSTN_RING2_BYTES)
     sum += static_cast<size_t>(r);
   CHECK(r == -ECONNRESET);
-  CHECK(SockRecv(g_family, call, &iov, 1, MSG_DONTWAIT) == 0);
+  CHECK(StreamRecv(g_family, call, &iov, 1, MSG_DONTWAIT) == 0);
   CHECK(p.s().hdr.counters[kCounterPeerViolations] == 1);
 }
 
