@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "confine.h"
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 #include "family/family.h"
 #include "family/holder.h"
 #include "life/reap.h"

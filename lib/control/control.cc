@@ -17,7 +17,7 @@
 #include "base/sys.h"
 #include "control/control.h"
 #include "control/posternd.h"
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 #include "endpoint/call.h"
 #include "family/family.h"
 #include "family/fdtab.h"

@@ -16,7 +16,7 @@
 #include "base/sys.h"
 #include "control/named_stack.h"
 #include "control/posternd.h"
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 #include "family/family.h"
 #include "state/area.h"
 

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
-#include "endpoint/addr.h"
 #include "endpoint/posts.h"
 #include "family/family.h"
 #include "family/fdtab.h"

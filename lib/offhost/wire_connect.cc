@@ -11,8 +11,8 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
-#include "endpoint/addr.h"
 #include "endpoint/cancel.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/state.h"

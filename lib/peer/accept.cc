@@ -5,13 +5,12 @@
 // comes by first takes the bits, makes an endpoint for each connection and puts it into the accept
 // queue of its listener (in the stack, so that every process that shares the listener can accept).
 #include <cerrno>
-#include <cstring>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/control_smc.h"
 #include "control/posternd.h"
-#include "endpoint/addr.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/inherit.h"

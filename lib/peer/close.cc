@@ -9,9 +9,9 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/posternd.h"
-#include "endpoint/addr.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/kept_options.h"

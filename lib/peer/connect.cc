@@ -11,9 +11,9 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/posternd.h"
-#include "endpoint/addr.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/posts.h"
@@ -127,24 +127,14 @@ namespace {
 // 0.0.0.0 and :: as a destination mean this host.
 void NormaliseDestination(pstn_addr& to) {
   if (!AddrIsAny(to)) return;
-  if (AddrIsV4(to)) {
-    to.ip[12] = 127;
-    to.ip[15] = 1;
-  } else {
-    to.ip[15] = 1;
-  }
+  SetIp(to, AddrIsV4(to) ? IpAddress::V4(127, 0, 0, 1) : IpAddress::Loopback6());
 }
 
 // The source address that the kernel's routing would choose for a local destination.
 void ChooseSource(const pstn_addr& to, pstn_addr& from) {
   if (!AddrIsAny(from) && from.port != 0) return;  // bound to an address
-  uint16_t port = from.port;
-  memcpy(from.ip, to.ip, 16);
-  if (AddrIsV4(to) && to.ip[12] == 127) {
-    from.ip[13] = from.ip[14] = 0;
-    from.ip[15] = 1;
-  }
-  from.port = port;
+  const bool v4_loopback = AddrIsV4(to) && AddrIsLoopback(to);
+  SetIp(from, v4_loopback ? IpAddress::V4(127, 0, 0, 1) : IpOf(to));
 }
 
 }  // namespace

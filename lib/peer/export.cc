@@ -18,10 +18,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/posternd.h"
-#include "endpoint/addr.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/kept_options.h"

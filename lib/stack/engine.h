@@ -11,7 +11,7 @@
 #include "stack/datagrams.h"
 #include "stack/wire_state.h"
 #include "tcp/tcp.h"
-#include "vi/area.h"
+#include "vi/packet_area.h"
 #include "vi/vi.h"
 #include "wire/checksum.h"
 #include "wire/packet/packet.h"
@@ -232,7 +232,7 @@ class Engine final : public tcp::Host {
   // recover.cc
   bool ClaimSegments(Conn& c);
 
-  // receive.cc
+  // frame_in.cc
   uint32_t ReceiveAll();
   void Frame(const ViRx& rx, uint32_t vi);
   void Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi);

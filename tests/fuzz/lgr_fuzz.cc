@@ -20,7 +20,7 @@
 #include "family/family.h"
 #include "lgr_world.h"
 #include "life/reap.h"
-#include "option/options.h"
+#include "option/socket_options.h"
 #include "peer/close.h"
 #include "peer/connect.h"
 #include "sock/own_family.h"
@@ -406,7 +406,7 @@ class Play {
   void Send(pstn_ep& ep, size_t bytes, int flags) {
     const iovec iov = {buffer_.data(), bytes};
     Call call(g_family, ep);
-    IsAnswer(SockSend(g_family, call, &iov, 1, flags | MSG_DONTWAIT), bytes);
+    IsAnswer(StreamSend(g_family, call, &iov, 1, flags | MSG_DONTWAIT), bytes);
   }
 
   // The buffer is exactly as long as what is asked for, so that a sanitizer sees a byte too many.
@@ -416,7 +416,7 @@ class Play {
     std::vector<uint8_t> exact(want);
     const iovec iov = {exact.data(), want};
     Call call(g_family, ep);
-    IsAnswer(SockRecv(g_family, call, &iov, 1, flags[kind % 8] | MSG_DONTWAIT), want);
+    IsAnswer(StreamRecv(g_family, call, &iov, 1, flags[kind % 8] | MSG_DONTWAIT), want);
   }
 
   void Look(pstn_ep& ep) {
@@ -492,10 +492,10 @@ class Play {
     IovCursor written(&from, 1), read(&to, 1);
     Call call(g_family, ours);
     FUZZ_CHECK(RingWrite(PeerEnd(kHonest, 7), written, {}, Growth::kNow) == bytes);
-    FUZZ_CHECK(SockRecv(g_family, call, &to, 1, MSG_DONTWAIT) == static_cast<long>(bytes) &&
+    FUZZ_CHECK(StreamRecv(g_family, call, &to, 1, MSG_DONTWAIT) == static_cast<long>(bytes) &&
                in == out);
     in.assign(bytes, 0);
-    FUZZ_CHECK(SockSend(g_family, call, &from, 1, MSG_DONTWAIT) == static_cast<long>(bytes));
+    FUZZ_CHECK(StreamSend(g_family, call, &from, 1, MSG_DONTWAIT) == static_cast<long>(bytes));
     FUZZ_CHECK(RingRead(PeerEnd(kHonest, 7), &read, bytes, ReadMode::kTake).bytes == bytes &&
                in == out);
   }
@@ -518,7 +518,7 @@ class Play {
       long r = 1;
       for (int reads = 0; r > 0; reads++) {
         FUZZ_CHECK(reads < 70000);
-        r = SockRecv(g_family, call, &iov, 1, MSG_DONTWAIT);
+        r = StreamRecv(g_family, call, &iov, 1, MSG_DONTWAIT);
       }
       FUZZ_CHECK(r == 0 || r == -ECONNRESET || r == -EPIPE);
     }

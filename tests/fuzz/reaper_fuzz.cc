@@ -131,7 +131,7 @@ class Play {
       if (n < 5) Watch(idx, fd);
       const iovec iov = {bytes.data(), bytes.size()};
       Call call(g_family, s().eps[idx]);
-      (void)SockSend(g_family, call, &iov, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+      (void)StreamSend(g_family, call, &iov, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
       s().eps[idx].owner_slot = n == 3 ? kDead : PSTN_NONE;
       ep_[n] = idx;
     }

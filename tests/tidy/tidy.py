@@ -13,6 +13,9 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 LINES_MAX = 800
+FOLDER_FILES = 20
+# Names that mean the same wherever they stand: a program's main(), what runs a folder's tests, a Python package.
+SAME_NAMES = ("main.cc", "run.py", "__init__.py")
 MARKDOWN_COLUMNS = CODE_COLUMNS = 100
 SKIPPED_DIRS = re.compile(r"^(\.git|\.cache|__pycache__|build.*|out)$")
 CODE = (".c", ".cc", ".h")
@@ -95,6 +98,25 @@ def rule_file_length(files):
             yield f"{f.path}:{LINES_MAX}: {len(f.lines)} lines, the limit is {LINES_MAX}: split by idea"
 
 
+def rule_folder_size(files):
+    counts = {}
+    for f in files:
+        counts.setdefault(os.path.dirname(f.path), []).append(f.name)
+    for folder, names in counts.items():
+        if len(names) > FOLDER_FILES:
+            yield f"{folder}: {len(names)} files, the limit is {FOLDER_FILES}: two rooms"
+
+
+def rule_file_names(files):
+    first = {}
+    for f in files:
+        if f.ext not in SOURCE or f.name in SAME_NAMES:
+            continue
+        if f.name in first:
+            yield f"{f.path}:1: {first[f.name]} has that name: name it by what is in it"
+        first.setdefault(f.name, f.path)
+
+
 def rule_first_comment(files):
     for f in files:
         opening = re.compile(r"^(//|/\*|#) " + re.escape(f.name) + " - .{10,}")
@@ -173,6 +195,18 @@ def rule_includes_exist(files):
             near = os.path.normpath(os.path.join(os.path.dirname(f.path), target))
             if near not in paths and os.path.join("lib", target) not in paths:
                 yield f"{f.path}:{number}: no file {target}"
+
+
+def rule_braced_lists(files):
+    # GCC 12's headers include <initializer_list> for each other; GCC 14's do not.
+    needs = re.compile(r"\bfor\s*\((?:[^;{}()]*;)?[^;{}]*?[^:;{}]:\s*\{|\bstd::(?:min|max|minmax)(?:<[^<>]*>)?\s*\(\s*\{|\binitializer_list\s*<")
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane", "tests", "perf"):
+            continue
+        code = "\n".join(without_comments_and_strings(f.lines))
+        match = needs.search(code)
+        if match and "#include <initializer_list>" not in f.lines:
+            yield f"{f.path}:{code.count(chr(10), 0, match.end()) + 1}: a braced list: include <initializer_list>"
 
 
 def rule_local_locks(files):

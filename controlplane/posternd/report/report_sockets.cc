@@ -10,30 +10,21 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
-#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "../kit/kernel_names.h"
 #include "../kit/proc.h"
 #include "base/atomic.h"
+#include "base/ip_address.h"
 #include "base/schema/reasons.h"
 
 namespace postern::daemon {
 
 std::string AddressText(const pstn_addr& from, uint32_t family) {
-  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  static constexpr uint8_t kZero[16] = {};
-  const pstn_addr addr = from;
-  char text[INET6_ADDRSTRLEN] = "";
-  std::string ip;
-  if (memcmp(addr.ip, kMapped, sizeof(kMapped)) == 0) {
-    ip = inet_ntop(AF_INET, addr.ip + 12, text, sizeof(text));
-  } else if (family == AF_INET && memcmp(addr.ip, kZero, sizeof(kZero)) == 0) {
-    ip = "0.0.0.0";
-  } else {
-    ip = std::string("[") + inet_ntop(AF_INET6, addr.ip, text, sizeof(text)) + "]";
-  }
-  return ip + ":" + (addr.port != 0 ? std::to_string(addr.port) : "*");
+  pstn_addr addr = from;
+  if (family == AF_INET && AddrIsAny(addr)) SetIp(addr, IpAddress::V4(0, 0, 0, 0));
+  char text[kAddrTextBytes];
+  return AddrText(addr, text);
 }
 
 namespace {

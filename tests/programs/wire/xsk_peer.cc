@@ -37,10 +37,10 @@
 #include <string>
 #include <vector>
 
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 #include "ctl/vi_grant.h"
 #include "state/area.h"
-#include "vi/area.h"
+#include "vi/packet_area.h"
 #include "vi/xsk.h"
 
 namespace {
