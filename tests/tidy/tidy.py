@@ -231,6 +231,17 @@ def rule_endpoint_states(files):
                 yield f"{f.path}:{number}: the state of an endpoint is set by SetState()"
 
 
+def rule_preload_translates(files):
+    # What kind of socket a number is, and in which state, is for lib/sock and the rooms below it.
+    kinds = re.compile(r"\b(IsKernels|IsDatagram|WatchesKernelOnly)\b|\bPSTN_EPF?_|\bpstn_ep\b|\bep\(\)->")
+    for f in files:
+        if f.ext not in CODE or not f.under("preload"):
+            continue
+        for number, code in enumerate(without_comments_and_strings(f.lines), 1):
+            if kinds.search(code):
+                yield f"{f.path}:{number}: a kind of socket, or a field of an endpoint: ask lib/sock"
+
+
 def rule_no_marks(files):
     marks = re.compile(r"\b(FIX" r"ME|TO" r"DO|XX" r"X|HA" r"CK)\b")
     for f in files:
