@@ -68,27 +68,28 @@ Deadline SleepUntil(Family& fam, const Deadline& until) {
 // A waiter's name may still be held, by a fork that inherited the doorbell of the waiter's last
 // owner: such a waiter is passed over, and stays for later.
 Bed MakeBed(Family& fam, uint32_t owner_slot) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   Bed bed = {PSTN_NONE, -1};
   uint32_t passed_over = PSTN_NONE;  // chained like the free ones
   for (;;) {
     bed.waiter = TakeWaiter(s, fam.whom);
-    if (bed.waiter != PSTN_NONE) StoreRelaxed(s.waiters[bed.waiter].nonce, NewUuid().lo);
+    if (bed.waiter != PSTN_NONE)
+      StoreRelaxed(s.waiters.Own(WaiterIndex(bed.waiter)).nonce, NewUuid().lo);
     bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(fam, NewBell(fam, bed.waiter));
     if (bed.bell != -EADDRINUSE) break;
-    StoreRelaxed(s.waiters[bed.waiter].next, passed_over);
+    StoreRelaxed(s.waiters.Own(WaiterIndex(bed.waiter)).next, passed_over);
     passed_over = bed.waiter;
   }
   while (passed_over < PSTN_WAITERS) {
     uint32_t w = passed_over;
-    passed_over = LoadRelaxed(s.waiters[w].next);
+    passed_over = LoadRelaxed(s.waiters.Own(WaiterIndex(w)).next);
     GiveWaiter(s, w);
   }
   if (bed.bell < 0) {
     if (bed.waiter != PSTN_NONE) GiveWaiter(s, bed.waiter);
     return {PSTN_NONE, bed.bell};
   }
-  pstn_waiter& w = s.waiters[bed.waiter];
+  pstn_waiter& w = s.waiters.Own(WaiterIndex(bed.waiter));
   w.owner_slot = owner_slot;
   StoreRelaxed(w.sleeping, 0u);
   StoreRelaxed(w.wants_syn, 0u);
@@ -99,7 +100,7 @@ Bed MakeBed(Family& fam, uint32_t owner_slot) {
 
 static void ReleaseWaiter(Family& fam, uint32_t waiter) {
   MarkWaiter(fam, waiter, 0);
-  StoreRelease(Stack(fam).waiters[waiter].state, 0u);
+  StoreRelease(Stack(fam).waiters.Own(WaiterIndex(waiter)).state, 0u);
   GiveWaiter(Stack(fam), waiter);
 }
 
@@ -109,10 +110,11 @@ void UnmakeBed(Family& fam, const Bed& bed) {
 }
 
 void ReleaseWaitersOf(Family& fam, uint32_t slot) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].state) != 0 && s.waiters[w].owner_slot == slot)
+    if (LoadRelaxed(s.waiters.Own(WaiterIndex(w)).state) != 0 &&
+        s.waiters.Own(WaiterIndex(w)).owner_slot == slot)
       ReleaseWaiter(fam, w);
   }
 }
@@ -150,12 +152,12 @@ void AnnounceSleep(Family& fam, uint32_t waiter, bool sleeps) {
     uint32_t& flag = LgrEvmap(lgr, side, waiter).sleeping;
     if (sleeps || LoadRelaxed(flag) != 0) StoreRelease(flag, sleeps ? 1u : 0u);  // the bell's name
   });
-  StoreRelaxed(Stack(fam).waiters[waiter].sleeping, sleeps ? 1u : 0u);
+  StoreRelaxed(Stack(fam).waiters.Own(WaiterIndex(waiter)).sleeping, sleeps ? 1u : 0u);
   if (sleeps) FullFence();  // [F1]: the caller looks once more
 }
 
 bool WaiterHasNews(Family& fam, uint32_t waiter, bool syn) {
-  if (LoadRelaxed(Stack(fam).waiters[waiter].posted) != 0) return true;
+  if (LoadRelaxed(Stack(fam).waiters.Own(WaiterIndex(waiter)).posted) != 0) return true;
   bool news = false;
   EachLgr(fam, [&](uint8_t* lgr, const pstn_lgr_ref& ref) {
     const uint32_t side = LoadRelaxed(ref.side) & 1u;
@@ -172,11 +174,11 @@ namespace {
 // been written to since the sweep last came by.
 enum class Sweep : uint8_t { kAll, kUnused };
 void SweepConn(Family& fam, uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which) {
-  pstn_stack& s = Stack(fam);
-  pstn_lgr_ref& ref = s.lgrs[idx];
+  StackMap& s = Stack(fam);
+  pstn_lgr_ref& ref = s.lgrs.Own(LgrIndex(idx));
   uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);
-  if (ep_idx == 0 || ep_idx > PSTN_EPS) return;
-  pstn_ep& ep = s.eps[ep_idx - 1];
+  if (ep_idx == 0 || ep_idx > s.eps.count()) return;
+  pstn_ep& ep = s.eps.Own(EpIndex(ep_idx - 1));
   if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED ||
       !TryLock(ep.tx.lock))
     return;
@@ -192,7 +194,7 @@ void SweepConn(Family& fam, uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which)
 }
 
 void SweepLgr(Family& fam, uint32_t idx, uint8_t* lgr) {
-  pstn_lgr_ref& ref = Stack(fam).lgrs[idx];
+  pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(idx));
   if (LoadRelaxed(ref.zombies) != 0) SweepZombies(ref, lgr);
   for (uint32_t c = 0; c < PSTN_CONNS && LoadRelaxed(ref.rings) != 0; c++)
     SweepConn(fam, idx, lgr, c, Sweep::kAll);
@@ -218,8 +220,8 @@ void GiveBackSome(Family& fam, const ConnEnd& e) {
 
 void GiveBackIdleRings(Family& fam) {
   uint32_t hw = LoadRelaxed(Stack(fam).hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadAcquire(Stack(fam).lgrs[i].state) == 0) continue;
+  for (uint32_t i = 0; i < hw && i < Stack(fam).lgrs.count(); i++) {
+    if (LoadAcquire(Stack(fam).lgrs.Own(LgrIndex(i)).state) == 0) continue;
     uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr != nullptr) SweepLgr(fam, i, lgr);
   }

@@ -8,6 +8,7 @@ namespace postern {
 struct Family;
 
 struct Holder : LockOwner {
+  const void* at;          // where the locks of `s` are; null: there are none
   mutable uint32_t pidns;  // (a) inode of this process's PID namespace; 0: not asked yet
 };
 

@@ -272,10 +272,12 @@ void RingTaken(Bells& b, uint8_t* lgr, uint32_t side) {
   }
 }
 
-void RingTakenInside(Bells& b, pstn_stack& s) {
+void RingTakenInside(Bells& b, StackMap& s) {
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].state) == 0 || LoadRelaxed(s.waiters[w].sleeping) != 0) continue;
+    if (LoadRelaxed(s.waiters.Own(WaiterIndex(w)).state) == 0 ||
+        LoadRelaxed(s.waiters.Own(WaiterIndex(w)).sleeping) != 0)
+      continue;
     (void)RingBell(b, BellOf(s, w));
   }
 }
@@ -283,16 +285,16 @@ void RingTakenInside(Bells& b, pstn_stack& s) {
 namespace {
 
 template <typename Fn>
-void EachWaiter(pstn_stack& s, Fn fn) {
+void EachWaiter(StackMap& s, Fn fn) {
   uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
   for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].state) != 0) fn(w);
+    if (LoadRelaxed(s.waiters.Own(WaiterIndex(w)).state) != 0) fn(w);
   }
 }
 
 }  // namespace
 
-void PostEnded(Bells& b, pstn_stack& s, const ConnEnd& e) {
+void PostEnded(Bells& b, StackMap& s, const ConnEnd& e) {
   NoteNews(b);
   EachWaiter(s, [&](uint32_t w) { SetBits(LgrEvmap(e.lgr, e.side, w), e.ep->conn_idx); });
   pstn_conn_ctl& own = e.ctl();
@@ -302,19 +304,19 @@ void PostEnded(Bells& b, pstn_stack& s, const ConnEnd& e) {
   }
 }
 
-void RingInside(Bells& b, pstn_stack& s) {
+void RingInside(Bells& b, StackMap& s) {
   NoteNews(b);
   FullFence();
   EachWaiter(s, [&](uint32_t w) {
-    StoreRelaxed(s.waiters[w].posted, 1u);
+    StoreRelaxed(s.waiters.Own(WaiterIndex(w)).posted, 1u);
     (void)RingBell(b, BellOf(s, w));
   });
 }
 
-void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter) {
+void PostWaiter(Bells& b, StackMap& s, uint32_t waiter) {
   if (waiter >= PSTN_WAITERS) return;
   NoteNews(b);
-  pstn_waiter& w = s.waiters[waiter];
+  pstn_waiter& w = s.waiters.Own(WaiterIndex(waiter));
   Exchange(w.posted, 1u);
   FenceAfterLocked();  // [F1] against AnnounceSleep
   if (LoadRelaxed(w.sleeping) == 0 || Exchange(w.sleeping, 0u) == 0) return;
