@@ -88,11 +88,9 @@ int RecvMsg(Family& fam, Msg& m, int& fd, int flags) {
 // The link group that posternd made for us (`idx` in our stack). Takes `fd`.
 void TakeLgr(Family& fam, uint32_t idx, int fd) {
   if (fd < 0) return;
-  bool known =
-      idx < Stack(fam).lgrs.count() && LoadAcquire(Stack(fam).lgrs.Own(LgrIndex(idx)).state) != 0;
-  uint8_t* base = known && LgrBase(fam.view, idx) == nullptr
-                      ? MapLgr(fd, &Stack(fam).lgrs.Own(LgrIndex(idx)).id)
-                      : nullptr;
+  const LgrHere at = LgrAt(fam.view, LgrIndex(idx));
+  const bool known = at.ref != nullptr && LoadAcquire(at.ref->state) != 0;
+  uint8_t* base = known && at.base == nullptr ? MapLgr(fd, &at.ref->id) : nullptr;
   if (base == nullptr) {
     sys::Close(fd);
     return;
@@ -103,9 +101,9 @@ void TakeLgr(Family& fam, uint32_t idx, int fd) {
   // Threads that sleep on listeners have not asked this link group for its SYNs: they could not.
   // The message that would wake them may be taken by another thread, here, before they look.
   StackMap& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
-  for (uint32_t w = 1; s.lgrs.Own(LgrIndex(idx)).side == 1 && w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters.Own(WaiterIndex(w)).wants_syn) != 0) PostWaiter(fam.bells, s, w);
+  if (at.ref->side != 1) return;
+  for (const pstn_waiter& w : s.waiters.Before(LoadRelaxed(s.hdr.waiters.hw))) {
+    if (LoadRelaxed(w.wants_syn) != 0) PostWaiter(fam.bells, s, s.waiters.IndexOf(w).word());
   }
 }
 
@@ -208,22 +206,21 @@ int ListenLocked(Family& fam, pstn_ep& ep, int fd) {
 // What posternd must know again after it was away: our link groups and listeners.
 void Reintroduce(Family& fam) {
   StackMap& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < s.lgrs.count() && LoadRelaxed(fam.ctl_fd) >= 0; i++) {
-    if (LgrBase(fam.view, i) == nullptr || LoadRelaxed(s.lgrs.Own(LgrIndex(i)).state) != 1)
-      continue;
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (LoadRelaxed(fam.ctl_fd) < 0) break;
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
+    if (LgrBase(fam.view, i) == nullptr || LoadRelaxed(ref.state) != 1) continue;
     Msg m;
     m.type = Type::kAddLgr;
     m.a = i;
-    m.uuid = s.lgrs.Own(LgrIndex(i)).peer;
+    m.uuid = ref.peer;
     (void)Ask(fam, m, fam.view.lgr_fd[i], nullptr);
   }
   const LineAsk ask = [](Family& f, Msg& m, int fd, int* reply) { return Ask(f, m, fd, reply); };
   const bool wired = kVerbs.wire_reintroduce(fam, ask);
   const pstn_slot& slot = s.slots.Own(ProcIndex(fam.slot));
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    uint32_t chunk = LoadRelaxed(slot.chunk[c]);
-    if (chunk >= s.fdchunks.count()) continue;
+    if (s.fdchunks.At(ChunkIndex(LoadRelaxed(slot.chunk[c]))) == nullptr) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS && LoadRelaxed(fam.ctl_fd) >= 0; i++) {
       int fd = static_cast<int>(c * PSTN_FDCHUNK_FDS + i);
       if (FdEntry(fam, fd) == 0) continue;
@@ -542,9 +539,7 @@ namespace {
 // Locks in the stack, but for those whose holders may wait for posternd (docs/concurrency.md).
 bool ForbidsWaits(const pstn_lock& lock) {
   const StackMap* stack = LockOwnerAt(lock).s;
-  if (stack == nullptr) return false;
-  const auto at = reinterpret_cast<uintptr_t>(&lock), s = reinterpret_cast<uintptr_t>(&stack->hdr);
-  if (at < s || at - s >= stack->layout.bytes) return false;
+  if (stack == nullptr || stack->OffOf(&lock) >= stack->layout.bytes) return false;
   const pstn_ep* const ep = stack->eps.At(stack->eps.IndexAt(&lock));
   return ep == nullptr || &ep->setup_lock != &lock;
 }

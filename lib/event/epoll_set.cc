@@ -202,8 +202,8 @@ long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
 
 void SockEpollLineLost(Family& fam, uint32_t line, int fd) {
   FullFence();  // [F1] against WatchLine
-  for (uint32_t i = 0; i < Stack(fam).epolls.count() && i < LoadRelaxed(Stack(fam).hdr.epolls.hw);
-       i++) {
+  const uint32_t end = Stack(fam).epolls.Clamp(LoadRelaxed(Stack(fam).hdr.epolls.hw));
+  for (uint32_t i = 0; i < end; i++) {
     if (!CompareExchange(fam.sets->local[i].control, line, 0u)) continue;
     const int epfd = NumberOf(fam, i, -1);
     if (epfd >= 0) KernelDel(epfd, fd);

@@ -39,7 +39,7 @@ int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved
   while (n < max && rounds-- != 0) {
     uint32_t idx = PopReady(s, set);
     if (idx == PSTN_NONE) break;
-    pstn_item& item = s.items.Own(ItemIndex(idx));
+    pstn_item& item = s.items.Own(ItemIndex(idx));  // PopReady has looked
     pstn_ep* ep = EpAt(s, item.ep_idx);
     if (ep == nullptr) continue;
     if (IsKernels(*ep)) {
@@ -129,15 +129,13 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
         StoreRelaxed(local.control, 0u);
         CtlReconnect(fam);
       }
-    } else if (tag < Stack(fam).items.count()) {
+    } else if (pstn_item* const item = Stack(fam).items.At(ItemIndex(tag)); item != nullptr) {
       StackMap& s = Stack(fam);
       SetGuard g(s, set);
-      pstn_item& item = s.items.Own(ItemIndex(tag));
-      bool member =
-          item.epoll_idx < s.epolls.count() && &s.epolls.Own(SetIndex(item.epoll_idx)) == &set;
+      bool member = s.epolls.At(SetIndex(item->epoll_idx)) == &set;
       if (member &&
-          (item.flags & PSTN_IT_KERNEL) != 0) {  // another thread may just have removed it
-        item.flags |= PSTN_IT_KREADY;
+          (item->flags & PSTN_IT_KERNEL) != 0) {  // another thread may just have removed it
+        item->flags |= PSTN_IT_KREADY;
         PushReady(s, set, tag);
       }
     }
@@ -150,11 +148,13 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
 pstn_ep* MovedMember(Family& fam, pstn_epoll& set, int* fd) {
   StackMap& s = Stack(fam);
   SetGuard g(s, set);
-  for (uint32_t i = set.all_head, guard = 0; i < s.items.count() && guard < s.items.count();
-       i = s.items.Own(ItemIndex(i)).all_next, guard++) {
-    pstn_ep* ep = EpAt(s, s.items.Own(ItemIndex(i)).ep_idx);
-    if (ep == nullptr || !IsKernels(*ep) || StaysHere(s.items.Own(ItemIndex(i)))) continue;
-    *fd = static_cast<int>(s.items.Own(ItemIndex(i)).fd);
+  const pstn_item* next = s.items.At(ItemIndex(set.all_head));
+  for (uint32_t guard = 0; next != nullptr && guard < s.items.count(); guard++) {
+    const pstn_item& item = *next;
+    next = s.items.At(ItemIndex(item.all_next));
+    pstn_ep* ep = EpAt(s, item.ep_idx);
+    if (ep == nullptr || !IsKernels(*ep) || StaysHere(item)) continue;
+    *fd = static_cast<int>(item.fd);
     if (FdEntry(fam, *fd) == (PSTN_FD_EP | EpIdx(s, *ep))) return ep;
   }
   return nullptr;
@@ -237,7 +237,8 @@ long Sleep(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_e
   uint32_t w = set.waiter_idx;
   bool listens = LoadRelaxed(set.listeners) != 0;
   MarkWaiter(fam, w, PSTN_EV_USED | (listens ? PSTN_EV_SYN : 0u));
-  StoreRelaxed(Stack(fam).waiters.Own(WaiterIndex(w)).wants_syn, listens ? 1u : 0u);
+  pstn_waiter* const waiter = Stack(fam).waiters.At(WaiterIndex(w));
+  if (waiter != nullptr) StoreRelaxed(waiter->wants_syn, listens ? 1u : 0u);
   FetchAdd(set.sleepers, 1u);
   AnnounceSleep(fam, w, true);
   if (!WaiterHasNews(fam, w, listens) && LoadRelaxed(set.ready_count) == 0) {
@@ -258,11 +259,8 @@ bool HasRings(const pstn_lgr_ref& ref) {
   return LoadRelaxed(ref.rings) > 32 || LoadRelaxed(ref.zombies) > 32 || WarmBytes(ref) > kWarmIdle;
 }
 bool HasRings(Family& fam) {
-  uint32_t hw = LoadRelaxed(Stack(fam).hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < Stack(fam).lgrs.count(); i++) {
-    if (LoadRelaxed(Stack(fam).lgrs.Own(LgrIndex(i)).state) != 0 &&
-        HasRings(Stack(fam).lgrs.Own(LgrIndex(i))))
-      return true;
+  for (const pstn_lgr_ref& ref : Stack(fam).lgrs.Before(LoadRelaxed(Stack(fam).hdr.lgrs_hw))) {
+    if (LoadRelaxed(ref.state) != 0 && HasRings(ref)) return true;
   }
   return false;
 }

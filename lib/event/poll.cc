@@ -337,15 +337,12 @@ long Last(Family& fam, pollfd* fds, size_t n, KernelSet& k, long ready) {
 // Clears this waiter's bits: poll() looks at every descriptor anyway.
 void ClearNews(Family& fam, uint32_t waiter) {
   SpreadPosts(fam);
-  for (uint32_t i = 0; i < Stack(fam).lgrs.count() && i < LoadRelaxed(Stack(fam).hdr.lgrs_hw);
-       i++) {
-    uint8_t* lgr = LgrBase(fam.view, i);
-    if (lgr == nullptr || LoadAcquire(Stack(fam).lgrs.Own(LgrIndex(i)).state) == 0) continue;
-    pstn_evmap& map = LgrEvmap(lgr, Stack(fam).lgrs.Own(LgrIndex(i)).side, waiter);
-    if (LoadRelaxed(map.summary) == 0) continue;
+  EachLgr(fam, [waiter](uint8_t* lgr, const pstn_lgr_ref& ref) {
+    pstn_evmap& map = LgrEvmap(lgr, ref.side, waiter);
+    if (LoadRelaxed(map.summary) == 0) return;
     uint64_t words = Exchange(map.summary, 0u);
     for (; words != 0; words &= words - 1) Exchange(map.leaf[__builtin_ctzll(words)], 0u);
-  }
+  });
 }
 
 // Signals that wait, and that `mask` lets in, are taken though there is no time: -EINTR.

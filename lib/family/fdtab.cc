@@ -87,7 +87,7 @@ pstn_fdchunk* ChunkFor(Family& fam, uint32_t fd, bool make) {
       GiveFdChunk(s, fresh);
     }
   }
-  return idx < s.fdchunks.count() ? &s.fdchunks.Own(ChunkIndex(idx)) : nullptr;
+  return s.fdchunks.At(ChunkIndex(idx));
 }
 
 }  // namespace

@@ -38,11 +38,10 @@ namespace postern {
 void ChildEnded(Family& fam, int pid) {
   if (!fam.attached || pid <= 0) return;
   StackMap& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.slots_hw);
-  for (uint32_t i = 0; i < hw && i < s.slots.count(); i++) {
-    if (LoadAcquire(s.slots.Own(ProcIndex(i)).state) != PSTN_SL_FREE &&
-        LoadRelaxed(s.slots.Own(ProcIndex(i)).pid) == static_cast<uint32_t>(pid))
-      CtlReap(fam, i, static_cast<uint32_t>(pid));
+  for (const pstn_slot& slot : s.slots.Before(LoadRelaxed(s.hdr.slots_hw))) {
+    if (LoadAcquire(slot.state) != PSTN_SL_FREE &&
+        LoadRelaxed(slot.pid) == static_cast<uint32_t>(pid))
+      CtlReap(fam, s.slots.IndexOf(slot).word(), static_cast<uint32_t>(pid));
   }
 }
 
@@ -127,15 +126,16 @@ bool FillSlot(Family& fam, pstn_slot& slot) {
 uint32_t TakeSlot(Family& fam, uint32_t state) {
   StackMap& s = Stack(fam);
   Guard g(s.hdr.slot_lock);
-  for (uint32_t i = 0; i < Share(fam.whom, s.slots.count(), 2); i++) {
-    if (LoadRelaxed(s.slots.Own(ProcIndex(i)).state) != PSTN_SL_FREE) continue;
-    for (uint32_t& c : s.slots.Own(ProcIndex(i)).chunk) StoreRelaxed(c, PSTN_NONE);
-    StoreRelaxed(s.slots.Own(ProcIndex(i)).told, 0u);
-    StoreRelaxed(s.slots.Own(ProcIndex(i)).pidns, OwnPidns(fam));
+  for (pstn_slot& slot : s.slots.Before(Share(fam.whom, s.slots.count(), kKeeperSlots))) {
+    const uint32_t i = s.slots.IndexOf(slot).word();
+    if (LoadRelaxed(slot.state) != PSTN_SL_FREE) continue;
+    for (uint32_t& c : slot.chunk) StoreRelaxed(c, PSTN_NONE);
+    StoreRelaxed(slot.told, 0u);
+    StoreRelaxed(slot.pidns, OwnPidns(fam));
     // The thread's: two threads that fork at once must not take each other's child for theirs
     // (Adopted).
-    StoreRelease(s.slots.Own(ProcIndex(i)).pid, SelfTid());
-    StoreRelease(s.slots.Own(ProcIndex(i)).state, state);
+    StoreRelease(slot.pid, SelfTid());
+    StoreRelease(slot.state, state);
     if (i >= LoadRelaxed(s.hdr.slots_hw)) StoreRelease(s.hdr.slots_hw, i + 1);
     return i;
   }
@@ -144,11 +144,14 @@ uint32_t TakeSlot(Family& fam, uint32_t state) {
 
 void Ref(Family& fam, uint32_t entry) {
   uint32_t idx = entry & PSTN_FD_IDX;
-  if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(fam), idx) != nullptr) {
-    FetchAdd(Stack(fam).eps.Own(EpIndex(idx)).refs, 1u);
-    FetchOr(Stack(fam).eps.Own(EpIndex(idx)).flags, PSTN_EPF_DUPPED);
-  } else if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < Stack(fam).epolls.count()) {
-    FetchAdd(Stack(fam).epolls.Own(SetIndex(idx)).refs, 1u);
+  const uint32_t kind = entry & PSTN_FD_KIND;
+  pstn_ep* const ep = kind == PSTN_FD_EP ? EpAt(Stack(fam), idx) : nullptr;
+  pstn_epoll* const set = kind == PSTN_FD_EPOLL ? Stack(fam).epolls.At(SetIndex(idx)) : nullptr;
+  if (ep != nullptr) {
+    FetchAdd(ep->refs, 1u);
+    FetchOr(ep->flags, PSTN_EPF_DUPPED);
+  } else if (set != nullptr) {
+    FetchAdd(set->refs, 1u);
   }
 }
 
@@ -156,10 +159,11 @@ void Ref(Family& fam, uint32_t entry) {
 template <typename Fn>
 void EachFd(Family& fam, const pstn_slot& slot, Fn fn) {
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    uint32_t chunk = LoadAcquire(slot.chunk[c]);
-    if (chunk >= Stack(fam).fdchunks.count()) continue;
+    const ChunkIndex place(LoadAcquire(slot.chunk[c]));
+    const pstn_fdchunk* const chunk = Stack(fam).fdchunks.At(place);
+    if (chunk == nullptr) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
-      uint32_t entry = LoadAcquire(Stack(fam).fdchunks.Own(ChunkIndex(chunk)).fd[i]);
+      uint32_t entry = LoadAcquire(chunk->fd[i]);
       if (entry != 0) fn(static_cast<int>(c * PSTN_FDCHUNK_FDS + i), entry);
     }
   }
@@ -169,12 +173,12 @@ bool CopyTable(Family& fam, uint32_t to) {
   StackMap& s = Stack(fam);
   const pstn_slot& from = s.slots.Own(ProcIndex(fam.slot));
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    uint32_t chunk = LoadAcquire(from.chunk[c]);
-    if (chunk >= s.fdchunks.count()) continue;
+    const pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(from.chunk[c])));
+    if (chunk == nullptr) continue;
     uint32_t fresh = TakeFdChunk(s, fam.whom);
     if (fresh == PSTN_NONE) return false;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
-      uint32_t entry = LoadAcquire(s.fdchunks.Own(ChunkIndex(chunk)).fd[i]);
+      uint32_t entry = LoadAcquire(chunk->fd[i]);
       Ref(fam, entry);
       StoreRelaxed(s.fdchunks.Own(ChunkIndex(fresh)).fd[i], entry);
     }
@@ -570,7 +574,7 @@ uint32_t EmbryoSlot(const Family& fam) {
 
 size_t ExecPrepare(Family& fam, char* variable, size_t bytes, uint32_t slot, bool spawn) {
   if (bytes != 0) variable[0] = 0;
-  if (!fam.attached || slot >= Stack(fam).slots.count()) return 0;
+  if (!fam.attached || Stack(fam).slots.At(ProcIndex(slot)) == nullptr) return 0;
   int n =
       snprintf(variable, bytes, "POSTERN_ATTACH=%d:%u:%c", fam.stack_fd, slot, spawn ? 's' : 'e');
   if (n < 0 || static_cast<size_t>(n) >= bytes) return 0;
@@ -609,7 +613,7 @@ void ExecFailed(Family& fam) {
   if (!fam.attached) return;
   StoreRelease(Stack(fam).slots.Own(ProcIndex(fam.slot)).exec_pending, PSTN_EXEC_NONE);
   (void)sys::Fcntl(fam.stack_fd, F_SETFD, FD_CLOEXEC);
-  for (uint32_t i = 0; i < Stack(fam).lgrs.count(); i++) {
+  for (uint32_t i = 0; i < kGroups.most; i++) {
     if (fam.view.lgr_fd[i] > 0) (void)sys::Fcntl(fam.view.lgr_fd[i], F_SETFD, FD_CLOEXEC);
   }
 }

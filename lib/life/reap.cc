@@ -17,9 +17,9 @@ namespace {
 
 void DropListeners(Family& fam, StackMap& s, pstn_slot& slot) {
   for (const uint32_t& place : slot.chunk) {
-    const uint32_t chunk = LoadAcquire(place);
-    if (chunk >= s.fdchunks.count()) continue;
-    for (uint32_t& e : s.fdchunks.Own(ChunkIndex(chunk)).fd) {
+    pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(place)));
+    if (chunk == nullptr) continue;
+    for (uint32_t& e : chunk->fd) {
       uint32_t entry = LoadRelaxed(e);
       pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
       if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;
@@ -61,8 +61,9 @@ void DropTable(Family& fam, StackMap& s, pstn_slot& slot, Touched& touched) {
   const bool told = LoadAcquire(slot.told) != 0;
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = Exchange(slot.chunk[c], PSTN_NONE);
-    if (chunk >= s.fdchunks.count()) continue;
-    for (uint32_t& e : s.fdchunks.Own(ChunkIndex(chunk)).fd) {
+    pstn_fdchunk* const entries = s.fdchunks.At(ChunkIndex(chunk));
+    if (entries == nullptr) continue;
+    for (uint32_t& e : entries->fd) {
       uint32_t entry = Exchange(e, 0u);
       pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
       if (ep != nullptr && LoadRelaxed(ep->refs) == 1) Count(s.hdr, kCounterEndpointsReaped);
@@ -100,7 +101,7 @@ void EndOurs(Family& fam, StackMap& s, pstn_lgr_ref& ref, uint8_t* lgr) {
   const uint32_t side = ref.side & 1u;
   for (uint32_t i = 0; i < PSTN_CONNS; i++) {
     const uint32_t idx = LoadAcquire(ref.conn_ep[i]);
-    if (idx == 0 || idx > s.eps.count()) continue;
+    if (idx == 0 || EpAt(s, idx - 1) == nullptr) continue;
     pstn_ep none = {};
     none.conn_idx = i;
     const ConnEnd e = {&none, &ref, lgr, &LgrConn(lgr, i), side};
@@ -119,15 +120,12 @@ void TakeOverLocksOf(Family& fam, StackMap& s, uint32_t slot_idx) {
     if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark) Guard g(lock);
   };
   take(s.hdr.slot_lock);
-  for (uint32_t i = 0; i < s.lgrs.count() && i < LoadRelaxed(s.hdr.lgrs_hw); i++)
-    take(s.lgrs.Own(LgrIndex(i)).lock);
-  for (uint32_t i = 0; i < s.epolls.count() && i < LoadRelaxed(s.hdr.epolls.hw); i++) {
-    uint32_t word = LoadRelaxed(s.epolls.Own(SetIndex(i)).lock.word);
-    if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark)
-      SetGuard g(s, s.epolls.Own(SetIndex(i)));
+  for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) take(ref.lock);
+  for (pstn_epoll& set : s.epolls.Before(LoadRelaxed(s.hdr.epolls.hw))) {
+    uint32_t word = LoadRelaxed(set.lock.word);
+    if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark) SetGuard g(s, set);
   }
-  for (uint32_t i = 0; i < s.eps.count() && i < LoadRelaxed(s.hdr.eps.hw); i++) {
-    pstn_ep& ep = s.eps.Own(EpIndex(i));
+  for (pstn_ep& ep : s.eps.Before(LoadRelaxed(s.hdr.eps.hw))) {
     take(ep.tx.lock);
     take(ep.rx.lock);
     take(ep.item_lock);
@@ -141,22 +139,23 @@ void TakeOverLocksOf(Family& fam, StackMap& s, uint32_t slot_idx) {
 
 bool ReapWouldWait(const StackMap& s, uint32_t slot_idx, bool (*stays)(const pstn_lock&)) {
   auto held = [&](const pstn_lock& lock) { return LoadRelaxed(lock.word) != 0 && stays(lock); };
-  if (slot_idx >= s.slots.count()) return true;
-  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.lgrs_hw) && i < s.lgrs.count(); i++) {
-    if (LoadRelaxed(s.lgrs.Own(LgrIndex(i)).state) != 0 && held(s.lgrs.Own(LgrIndex(i)).lock))
-      return true;
+  const pstn_slot* const slot = s.slots.At(ProcIndex(slot_idx));
+  if (slot == nullptr) return true;
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (LoadRelaxed(ref.state) != 0 && held(ref.lock)) return true;
   }
-  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.epolls.hw) && i < s.epolls.count(); i++) {
-    if (held(s.epolls.Own(SetIndex(i)).lock)) return true;
+  for (const pstn_epoll& set : s.epolls.Before(LoadRelaxed(s.hdr.epolls.hw))) {
+    if (held(set.lock)) return true;
   }
-  for (const uint32_t& place : s.slots.Own(ProcIndex(slot_idx)).chunk) {
-    uint32_t chunk = LoadAcquire(place);
-    if (chunk >= s.fdchunks.count()) continue;
-    for (const uint32_t& e : s.fdchunks.Own(ChunkIndex(chunk)).fd) {
-      uint32_t entry = LoadRelaxed(e), idx = entry & PSTN_FD_IDX;
-      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || idx >= s.eps.count()) continue;
-      const pstn_ep& ep = s.eps.Own(EpIndex(idx));
-      if (held(ep.tx.lock) || held(ep.rx.lock) || held(ep.item_lock) || held(ep.accept_lock))
+  for (const uint32_t& place : slot->chunk) {
+    const pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(place)));
+    if (chunk == nullptr) continue;
+    for (const uint32_t& e : chunk->fd) {
+      const uint32_t entry = LoadRelaxed(e);
+      const bool is_ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP;
+      const pstn_ep* const ep = is_ep ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
+      if (ep == nullptr) continue;
+      if (held(ep->tx.lock) || held(ep->rx.lock) || held(ep->item_lock) || held(ep->accept_lock))
         return true;
     }
   }
@@ -164,8 +163,9 @@ bool ReapWouldWait(const StackMap& s, uint32_t slot_idx, bool (*stays)(const pst
 }
 
 bool ClaimDead(Family& fam, uint32_t slot_idx, uint32_t pid) {
-  if (slot_idx >= Stack(fam).slots.count()) return false;
-  pstn_slot& slot = Stack(fam).slots.Own(ProcIndex(slot_idx));
+  pstn_slot* const place = Stack(fam).slots.At(ProcIndex(slot_idx));
+  if (place == nullptr) return false;
+  pstn_slot& slot = *place;
   if (LoadAcquire(slot.pid) != pid) return false;
   uint32_t state = LoadAcquire(slot.state);
   while (state != PSTN_SL_FREE && state != PSTN_SL_DEAD) {
@@ -175,14 +175,15 @@ bool ClaimDead(Family& fam, uint32_t slot_idx, uint32_t pid) {
 }
 
 void ReapListeners(Family& fam, uint32_t slot_idx) {
-  if (slot_idx < Stack(fam).slots.count())
-    DropListeners(fam, Stack(fam), Stack(fam).slots.Own(ProcIndex(slot_idx)));
+  pstn_slot* const slot = Stack(fam).slots.At(ProcIndex(slot_idx));
+  if (slot != nullptr) DropListeners(fam, Stack(fam), *slot);
 }
 
 void ReapSlot(Family& fam, uint32_t slot_idx) {
-  if (slot_idx >= Stack(fam).slots.count()) return;
   StackMap& s = Stack(fam);
-  pstn_slot& slot = s.slots.Own(ProcIndex(slot_idx));
+  pstn_slot* const place = s.slots.At(ProcIndex(slot_idx));
+  if (place == nullptr) return;
+  pstn_slot& slot = *place;
   if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;
   const bool elsewhere = LoadRelaxed(slot.pidns) != OwnPidns(fam);
   StoreRelease(slot.state, PSTN_SL_DEAD);
@@ -203,16 +204,16 @@ void ReapSlot(Family& fam, uint32_t slot_idx) {
 
 bool EndStack(Family& fam) {
   StackMap& s = Stack(fam);
-  for (uint32_t i = 0; i < s.slots.count() && i < LoadAcquire(s.hdr.slots_hw); i++) {
-    const uint32_t state = LoadAcquire(s.slots.Own(ProcIndex(i)).state);
+  for (const pstn_slot& slot : s.slots.Before(LoadAcquire(s.hdr.slots_hw))) {
+    const uint32_t state = LoadAcquire(slot.state);
     if (state == PSTN_SL_LIVE || state == PSTN_SL_EMBRYO) return false;
-    if (state != PSTN_SL_FREE) ReapSlot(fam, i);
+    if (state != PSTN_SL_FREE) ReapSlot(fam, s.slots.IndexOf(slot).word());
   }
-  for (uint32_t i = 0; i < s.lgrs.count(); i++) {
-    if (LoadRelaxed(s.lgrs.Own(LgrIndex(i)).state) == 0) continue;
-    uint8_t* lgr = LgrBase(fam.view, i);
+  for (const pstn_lgr_ref& ref : s.lgrs.All()) {
+    if (LoadRelaxed(ref.state) == 0) continue;
+    uint8_t* lgr = LgrAt(fam.view, s.lgrs.IndexOf(ref)).base;
     if (lgr == nullptr) continue;
-    uint32_t side = LoadRelaxed(s.lgrs.Own(LgrIndex(i)).side) & 1u;
+    uint32_t side = LoadRelaxed(ref.side) & 1u;
     StoreRelease(LgrHdr(lgr).side_dead[side], 1u);
     EndSide(fam, lgr, side);
     AnnounceAll(fam.bells, lgr, side ^ 1u);
@@ -223,17 +224,18 @@ bool EndStack(Family& fam) {
 
 void MarkPeerDead(Family& fam, uint32_t idx) {
   StackMap& s = Stack(fam);
-  if (idx >= s.lgrs.count() || LoadAcquire(s.lgrs.Own(LgrIndex(idx)).state) == 0) return;
-  StoreRelease(s.lgrs.Own(LgrIndex(idx)).state, 2u);
+  pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(idx));
+  if (ref == nullptr || LoadAcquire(ref->state) == 0) return;
+  StoreRelease(ref->state, 2u);
   uint8_t* lgr = LgrBase(fam.view, idx);
   if (lgr == nullptr) return;
-  uint32_t side = LoadRelaxed(s.lgrs.Own(LgrIndex(idx)).side) & 1u;
+  uint32_t side = LoadRelaxed(ref->side) & 1u;
   // Clients that connected, perhaps wrote, and died before anyone came by: they are accepted all
   // the same.
   if (side == 1) AdmitSyns(fam, kAllLooks);
   StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
   EndSide(fam, lgr, side ^ 1u);
-  EndOurs(fam, s, s.lgrs.Own(LgrIndex(idx)), lgr);
+  EndOurs(fam, s, *ref, lgr);
 }
 
 bool LgrIdle(const pstn_lgr_ref& ref) {

@@ -70,7 +70,8 @@ struct Attempt {
 bool MakeEngineEnd(Family& fam, Attempt& a) {
   StackMap& s = Stack(fam);
   const uint32_t other = OtherSide(fam, a.slot.lgr_idx);
-  a.end = other < s.lgrs.count() ? NewEp(fam, a.ep.family) : PSTN_NONE;
+  pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(other));
+  a.end = ref != nullptr ? NewEp(fam, a.ep.family) : PSTN_NONE;
   if (a.end == PSTN_NONE) return false;
   pstn_ep& end = s.eps.Own(EpIndex(a.end));
   FetchOr(end.flags, PSTN_EPF_ENGINE | PSTN_EPF_NODELAY);
@@ -80,7 +81,7 @@ bool MakeEngineEnd(Family& fam, Attempt& a) {
   end.peer = a.ep.local;
   end.listener = a.slot.lgr_idx;
   StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);
-  StoreRelease(s.lgrs.Own(LgrIndex(other)).conn_ep[a.slot.conn], a.end + 1);
+  StoreRelease(ref->conn_ep[a.slot.conn], a.end + 1);
   SetState(end, PSTN_EP_ESTABLISHED);
   return true;
 }
@@ -88,8 +89,10 @@ bool MakeEngineEnd(Family& fam, Attempt& a) {
 void Undo(Family& fam, const Attempt& a) {
   StackMap& s = Stack(fam);
   if (a.end != PSTN_NONE) {
-    StoreRelease(s.lgrs.Own(LgrIndex(s.eps.Own(EpIndex(a.end)).lgr_idx)).conn_ep[a.slot.conn], 0u);
-    SetState(s.eps.Own(EpIndex(a.end)), PSTN_EP_FREE);
+    pstn_ep& end = s.eps.Own(EpIndex(a.end));
+    pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(end.lgr_idx));
+    if (ref != nullptr) StoreRelease(ref->conn_ep[a.slot.conn], 0u);
+    SetState(end, PSTN_EP_FREE);
     GiveEp(s, a.end);
   }
   StoreRelease(a.conn().setup.state, PSTN_CS_FREE);

@@ -28,16 +28,15 @@ using stack::Conn;
 // The engine's end. False: it is gone, which only happens on the way out.
 bool EndOf(Family& fam, const Conn& c, ConnEnd& e) {
   pstn_ep* ep = EpAt(Stack(fam), c.owner);
-  return ep != nullptr && LoadRelaxed(ep->lgr_idx) < Stack(fam).lgrs.count() &&
-         Resolve(fam, *ep, e);
+  return ep != nullptr && Resolve(fam, *ep, e);
 }
 // The program's end of the same connection, if it has one now.
 pstn_ep* ProgramOf(Family& fam, const ConnEnd& e) {
   StackMap& s = Stack(fam);
   const uint32_t other = e.ep->listener;  // the link group as the other side has it
-  if (other >= s.lgrs.count()) return nullptr;
-  const uint32_t idx =
-      LoadAcquire(s.lgrs.Own(LgrIndex(other)).conn_ep[e.ep->conn_idx % PSTN_CONNS]);
+  const pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(other));
+  if (ref == nullptr) return nullptr;
+  const uint32_t idx = LoadAcquire(ref->conn_ep[e.ep->conn_idx % PSTN_CONNS]);
   return idx == 0 ? nullptr : EpAt(s, idx - 1);
 }
 
@@ -48,9 +47,8 @@ tcp::Cursor Out(const RingCursor& at) { return {at.ring, at.off, at.done}; }
 template <typename Fn>
 void EachSelf(Family& fam, Fn fn) {
   StackMap& s = Stack(fam);
-  const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < s.lgrs.count(); i++) {
-    pstn_lgr_ref& ref = s.lgrs.Own(LgrIndex(i));
+  for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
     if (LoadAcquire(ref.state) == 0 || !SameUuid(ref.peer, s.hdr.id)) continue;
     uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr == nullptr) lgr = EnsureLgr(fam, i);  // which waits for nobody under the engine's lock
@@ -327,9 +325,9 @@ void RingStreams::Collect(stack::Engine& engine) {
   EachSelf(fam_, [&](pstn_lgr_ref& ref, uint8_t* lgr) {
     TakeBits(LgrEvmap(lgr, ref.side, PSTN_EVMAP_WIRE), ref.wire_hand, [&](uint32_t conn) {
       const uint32_t ep_idx = LoadAcquire(ref.conn_ep[conn]);
-      if (ep_idx == 0 || ep_idx > s.eps.count()) return 1u;
-      const pstn_ep& ep = s.eps.Own(EpIndex(ep_idx - 1));
-      if ((LoadRelaxed(ep.flags) & PSTN_EPF_ENGINE) != 0) engine.Wake(ep.accept_head);
+      const pstn_ep* const ep = ep_idx != 0 ? EpAt(s, ep_idx - 1) : nullptr;
+      if (ep == nullptr) return 1u;
+      if ((LoadRelaxed(ep->flags) & PSTN_EPF_ENGINE) != 0) engine.Wake(ep->accept_head);
       return 1u;
     });
   });
@@ -345,9 +343,8 @@ bool RingStreams::HasNews() {
 
 bool RingStreams::Reaches() {
   const StackMap& s = Stack(fam_);
-  const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < s.lgrs.count(); i++) {
-    const pstn_lgr_ref& ref = s.lgrs.Own(LgrIndex(i));
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
     if (LoadAcquire(ref.state) == 0 || LgrBase(fam_.view, i) != nullptr) continue;
     if (SameUuid(ref.peer, s.hdr.id) && EnsureLgr(fam_, i) == nullptr) return false;
   }
@@ -373,24 +370,24 @@ void RingStreams::DatagramsLeave(stack::DatagramSocket& s) {
 
 uint32_t OtherSide(Family& fam, uint32_t idx) {
   const StackMap& s = Stack(fam);
-  const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < s.lgrs.count(); i++) {
-    if (i != idx && LoadAcquire(s.lgrs.Own(LgrIndex(i)).state) != 0 &&
-        SameUuid(s.lgrs.Own(LgrIndex(i)).id, s.lgrs.Own(LgrIndex(idx)).id))
-      return i;
+  const pstn_lgr_ref* const own = s.lgrs.At(LgrIndex(idx));
+  if (own == nullptr) return PSTN_NONE;
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (&ref != own && LoadAcquire(ref.state) != 0 && SameUuid(ref.id, own->id))
+      return s.lgrs.IndexOf(ref).word();
   }
   return PSTN_NONE;
 }
 
 const pstn_ep* EngineEnd(Family& fam, uint32_t lgr, uint32_t conn) {
   const StackMap& s = Stack(fam);
-  if (lgr >= s.lgrs.count() || !SameUuid(s.lgrs.Own(LgrIndex(lgr)).peer, s.hdr.id)) return nullptr;
-  const uint32_t other = OtherSide(fam, lgr);
-  if (other >= s.lgrs.count()) return nullptr;
-  const uint32_t idx = LoadAcquire(s.lgrs.Own(LgrIndex(other)).conn_ep[conn % PSTN_CONNS]);
-  if (idx == 0 || idx > s.eps.count()) return nullptr;
-  const pstn_ep& end = s.eps.Own(EpIndex(idx - 1));
-  return (LoadRelaxed(end.flags) & PSTN_EPF_ENGINE) != 0 ? &end : nullptr;
+  const pstn_lgr_ref* const own = s.lgrs.At(LgrIndex(lgr));
+  if (own == nullptr || !SameUuid(own->peer, s.hdr.id)) return nullptr;
+  const pstn_lgr_ref* const other = s.lgrs.At(LgrIndex(OtherSide(fam, lgr)));
+  if (other == nullptr) return nullptr;
+  const uint32_t idx = LoadAcquire(other->conn_ep[conn % PSTN_CONNS]);
+  const pstn_ep* const end = idx != 0 ? EpAt(s, idx - 1) : nullptr;
+  return end != nullptr && (LoadRelaxed(end->flags) & PSTN_EPF_ENGINE) != 0 ? end : nullptr;
 }
 
 }  // namespace postern

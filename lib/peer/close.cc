@@ -140,7 +140,8 @@ void LastReference(Family& fam, uint32_t entry) {
   if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL) {
     DropEpoll(fam, idx);
   } else {
-    CloseEp(fam, Stack(fam).eps.Own(EpIndex(idx)));  // DropFdRef has checked it
+    pstn_ep* const ep = EpAt(Stack(fam), idx);
+    if (ep != nullptr) CloseEp(fam, *ep);
   }
 }
 

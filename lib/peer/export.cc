@@ -136,17 +136,13 @@ uint32_t PidOf(int pidfd) {
 // What number `fd` of process `pid` means in our stack; 0: nothing, or it is not of our family.
 uint32_t EntryOf(Family& fam, uint32_t pid, int fd, bool* family) {
   StackMap& s = Stack(fam);
-  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.slots_hw) && i < s.slots.count(); i++) {
-    if (LoadAcquire(s.slots.Own(ProcIndex(i)).state) != PSTN_SL_LIVE ||
-        LoadRelaxed(s.slots.Own(ProcIndex(i)).pid) != pid)
-      continue;
+  for (const pstn_slot& slot : s.slots.Before(LoadRelaxed(s.hdr.slots_hw))) {
+    if (LoadAcquire(slot.state) != PSTN_SL_LIVE || LoadRelaxed(slot.pid) != pid) continue;
     *family = true;
-    uint32_t chunk =
-        LoadAcquire(s.slots.Own(ProcIndex(i)).chunk[static_cast<uint32_t>(fd) / PSTN_FDCHUNK_FDS]);
-    return chunk < s.fdchunks.count()
-               ? LoadAcquire(s.fdchunks.Own(ChunkIndex(chunk))
-                                 .fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS])
-               : 0;
+    const ChunkIndex place(LoadAcquire(slot.chunk[static_cast<uint32_t>(fd) / PSTN_FDCHUNK_FDS]));
+    const pstn_fdchunk* const chunk = s.fdchunks.At(place);
+    return chunk != nullptr ? LoadAcquire(chunk->fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS])
+                            : 0;
   }
   return 0;
 }

@@ -24,8 +24,9 @@ bool IsClientOf(const pstn_lgr_ref& ref, const pstn_uuid& stack) {
 }
 
 bool TakeIn(Family& fam, uint32_t idx, const pstn_uuid& stack, ConnSlot& out) {
-  if (idx >= Stack(fam).lgrs.count()) return false;
-  pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(idx));
+  pstn_lgr_ref* const place = Stack(fam).lgrs.At(LgrIndex(idx));
+  if (place == nullptr) return false;
+  pstn_lgr_ref& ref = *place;
   if (!IsClientOf(ref, stack)) return false;
   if (LoadRelaxed(ref.conns) >= PSTN_CONNS && LoadRelaxed(ref.zombies) == 0) return false;
   uint8_t* lgr = EnsureLgr(fam, idx);
@@ -40,9 +41,8 @@ bool TakeIn(Family& fam, uint32_t idx, const pstn_uuid& stack, ConnSlot& out) {
 template <typename Fn>
 bool EachOfPair(Family& fam, const pstn_uuid& stack, Fn fn) {
   StackMap& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < s.lgrs.count(); i++) {
-    if (IsClientOf(s.lgrs.Own(LgrIndex(i)), stack) && fn(i)) return true;
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (IsClientOf(ref, stack) && fn(s.lgrs.IndexOf(ref).word())) return true;
   }
   return false;
 }

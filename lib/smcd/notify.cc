@@ -273,12 +273,9 @@ void RingTaken(Bells& b, uint8_t* lgr, uint32_t side) {
 }
 
 void RingTakenInside(Bells& b, StackMap& s) {
-  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
-  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters.Own(WaiterIndex(w)).state) == 0 ||
-        LoadRelaxed(s.waiters.Own(WaiterIndex(w)).sleeping) != 0)
-      continue;
-    (void)RingBell(b, BellOf(s, w));
+  for (const pstn_waiter& w : s.waiters.Before(LoadRelaxed(s.hdr.waiters.hw))) {
+    if (LoadRelaxed(w.state) == 0 || LoadRelaxed(w.sleeping) != 0) continue;
+    (void)RingBell(b, BellOf(s, s.waiters.IndexOf(w).word()));
   }
 }
 
@@ -286,9 +283,8 @@ namespace {
 
 template <typename Fn>
 void EachWaiter(StackMap& s, Fn fn) {
-  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
-  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters.Own(WaiterIndex(w)).state) != 0) fn(w);
+  for (pstn_waiter& w : s.waiters.Before(LoadRelaxed(s.hdr.waiters.hw))) {
+    if (LoadRelaxed(w.state) != 0) fn(w, s.waiters.IndexOf(w).word());
   }
 }
 
@@ -296,7 +292,9 @@ void EachWaiter(StackMap& s, Fn fn) {
 
 void PostEnded(Bells& b, StackMap& s, const ConnEnd& e) {
   NoteNews(b);
-  EachWaiter(s, [&](uint32_t w) { SetBits(LgrEvmap(e.lgr, e.side, w), e.ep->conn_idx); });
+  EachWaiter(s, [&](const pstn_waiter&, uint32_t w) {
+    SetBits(LgrEvmap(e.lgr, e.side, w), e.ep->conn_idx);
+  });
   pstn_conn_ctl& own = e.ctl();
   for (uint32_t* word : {&own.rx_wait, &own.tx_wait}) {
     StoreRelease(*word, 0u);
@@ -307,16 +305,17 @@ void PostEnded(Bells& b, StackMap& s, const ConnEnd& e) {
 void RingInside(Bells& b, StackMap& s) {
   NoteNews(b);
   FullFence();
-  EachWaiter(s, [&](uint32_t w) {
-    StoreRelaxed(s.waiters.Own(WaiterIndex(w)).posted, 1u);
-    (void)RingBell(b, BellOf(s, w));
+  EachWaiter(s, [&](pstn_waiter& w, uint32_t idx) {
+    StoreRelaxed(w.posted, 1u);
+    (void)RingBell(b, BellOf(s, idx));
   });
 }
 
 void PostWaiter(Bells& b, StackMap& s, uint32_t waiter) {
-  if (waiter >= PSTN_WAITERS) return;
+  pstn_waiter* const place = s.waiters.At(WaiterIndex(waiter));
+  if (place == nullptr) return;
   NoteNews(b);
-  pstn_waiter& w = s.waiters.Own(WaiterIndex(waiter));
+  pstn_waiter& w = *place;
   Exchange(w.posted, 1u);
   FenceAfterLocked();  // [F1] against AnnounceSleep
   if (LoadRelaxed(w.sleeping) == 0 || Exchange(w.sleeping, 0u) == 0) return;

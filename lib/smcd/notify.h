@@ -24,7 +24,8 @@ struct BellName {
   uint64_t nonce;
 };
 inline BellName BellOf(const StackMap& s, uint32_t waiter) {
-  return {s.hdr.id, waiter, LoadRelaxed(s.waiters.Own(WaiterIndex(waiter % PSTN_WAITERS)).nonce)};
+  const pstn_waiter* const w = s.waiters.At(WaiterIndex(waiter));
+  return {s.hdr.id, waiter, w != nullptr ? LoadRelaxed(w->nonce) : 0};
 }
 int OpenBell(const BellName& name);  // a non-blocking fd, or -errno
 void DrainBell(int fd);

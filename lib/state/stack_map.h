@@ -57,6 +57,11 @@ class StackMapOf {
   const Table<As<pstn_fdchunk>, ChunkIndex> fdchunks;
   const StackLayout layout;
 
+  // Where `at` lies in the segment; not below layout.bytes if it does not.
+  [[nodiscard]] uint64_t OffOf(const void* at) const {
+    return reinterpret_cast<uintptr_t>(at) - reinterpret_cast<uintptr_t>(&hdr);
+  }
+
  private:
   template <typename T>
   static As<T>* In(Byte* base, uint64_t off) {

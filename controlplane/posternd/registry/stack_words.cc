@@ -19,17 +19,11 @@ bool PutWord(const Stack& stack, size_t off, uint32_t value) {
   return Put(stack, off, &value, sizeof(value));
 }
 
-// Where a place of the stack is in its memory.
-size_t OffOf(const Stack& stack, const void* at) {
-  return static_cast<size_t>(static_cast<const char*>(at) -
-                             reinterpret_cast<const char*>(&stack.s->hdr));
-}
-
 bool Fill(const Stack& stack, const pstn_lgr_ref& ref, uint32_t side, const pstn_uuid& id,
           const pstn_uuid& peer, uint32_t remote) {
   // A place that was used before has stale maps; a fresh one is zero and stays untouched.
   static const pstn_lgr_ref zero = {};
-  const size_t at = OffOf(stack, &ref);
+  const size_t at = stack.s->OffOf(&ref);
   if (ref.id.hi != 0 && !Put(stack, at, &zero, sizeof(zero))) return false;
   return PutWord(stack, at + offsetof(pstn_lgr_ref, side), side) &&
          Put(stack, at + offsetof(pstn_lgr_ref, id), &id, sizeof(id)) &&
@@ -55,14 +49,14 @@ uint32_t AddRef(const Stack& stack, uint32_t side, const pstn_uuid& id, const ps
 
 void FreeRef(const Stack& stack, uint32_t idx) {
   const pstn_lgr_ref* const ref = stack.s->lgrs.At(LgrIndex(idx));
-  if (ref != nullptr) (void)PutWord(stack, OffOf(stack, &ref->state), 0);
+  if (ref != nullptr) (void)PutWord(stack, stack.s->OffOf(&ref->state), 0);
 }
 
 void PutHeld(const Stack& stack, uint32_t ep_idx, uint32_t held, uint32_t in_talks) {
   const pstn_ep* const ep = stack.s->eps.At(EpIndex(ep_idx));
   if (ep == nullptr) return;
-  (void)PutWord(stack, OffOf(stack, &ep->held), held);
-  (void)PutWord(stack, OffOf(stack, &ep->in_talks), in_talks);
+  (void)PutWord(stack, stack.s->OffOf(&ep->held), held);
+  (void)PutWord(stack, stack.s->OffOf(&ep->in_talks), in_talks);
 }
 
 void PutReaperGone(const Stack& stack) {
