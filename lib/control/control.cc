@@ -88,9 +88,9 @@ int RecvMsg(Family& fam, Msg& m, int& fd, int flags) {
 // The link group that posternd made for us (`idx` in our stack). Takes `fd`.
 void TakeLgr(Family& fam, uint32_t idx, int fd) {
   if (fd < 0) return;
-  bool known = idx < PSTN_LGRS && LoadAcquire(Stack(fam).lgrs[idx].state) != 0;
-  uint8_t* base =
-      known && LgrBase(fam.view, idx) == nullptr ? MapLgr(fd, &Stack(fam).lgrs[idx].id) : nullptr;
+  const LgrHere at = LgrAt(fam.view, LgrIndex(idx));
+  const bool known = at.ref != nullptr && LoadAcquire(at.ref->state) != 0;
+  uint8_t* base = known && at.base == nullptr ? MapLgr(fd, &at.ref->id) : nullptr;
   if (base == nullptr) {
     sys::Close(fd);
     return;
@@ -100,10 +100,10 @@ void TakeLgr(Family& fam, uint32_t idx, int fd) {
   if (before > 0) CloseInternal(fam, before);
   // Threads that sleep on listeners have not asked this link group for its SYNs: they could not.
   // The message that would wake them may be taken by another thread, here, before they look.
-  pstn_stack& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
-  for (uint32_t w = 1; s.lgrs[idx].side == 1 && w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].wants_syn) != 0) PostWaiter(fam.bells, s, w);
+  StackMap& s = Stack(fam);
+  if (at.ref->side != 1) return;
+  for (const pstn_waiter& w : s.waiters.Before(LoadRelaxed(s.hdr.waiters.hw))) {
+    if (LoadRelaxed(w.wants_syn) != 0) PostWaiter(fam.bells, s, s.waiters.IndexOf(w).word());
   }
 }
 
@@ -205,22 +205,22 @@ int ListenLocked(Family& fam, pstn_ep& ep, int fd) {
 
 // What posternd must know again after it was away: our link groups and listeners.
 void Reintroduce(Family& fam) {
-  pstn_stack& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS && LoadRelaxed(fam.ctl_fd) >= 0; i++) {
-    if (LgrBase(fam.view, i) == nullptr || LoadRelaxed(s.lgrs[i].state) != 1) continue;
+  StackMap& s = Stack(fam);
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (LoadRelaxed(fam.ctl_fd) < 0) break;
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
+    if (LgrBase(fam.view, i) == nullptr || LoadRelaxed(ref.state) != 1) continue;
     Msg m;
     m.type = Type::kAddLgr;
     m.a = i;
-    m.uuid = s.lgrs[i].peer;
+    m.uuid = ref.peer;
     (void)Ask(fam, m, fam.view.lgr_fd[i], nullptr);
   }
   const LineAsk ask = [](Family& f, Msg& m, int fd, int* reply) { return Ask(f, m, fd, reply); };
   const bool wired = kVerbs.wire_reintroduce(fam, ask);
-  const pstn_slot& slot = s.slots[fam.slot];
+  const pstn_slot& slot = s.slots.Own(ProcIndex(fam.slot));
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    uint32_t chunk = LoadRelaxed(slot.chunk[c]);
-    if (chunk >= PSTN_FDCHUNKS) continue;
+    if (s.fdchunks.At(ChunkIndex(LoadRelaxed(slot.chunk[c]))) == nullptr) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS && LoadRelaxed(fam.ctl_fd) >= 0; i++) {
       int fd = static_cast<int>(c * PSTN_FDCHUNK_FDS + i);
       if (FdEntry(fam, fd) == 0) continue;
@@ -318,7 +318,7 @@ bool ConnectLocked(Family& fam) {
                   &tv, sizeof tv);
   long r = CtlReach(fam, fd, Stack(fam).hdr.uid);
   if (r < 0) {
-    StoreRelaxed(Stack(fam).slots[fam.slot].lost_ns, MonotonicNs());
+    StoreRelaxed(Stack(fam).slots.Own(ProcIndex(fam.slot)).lost_ns, MonotonicNs());
     CloseInternal(fam, fd);
     StoreRelaxed(fam.ctl_retry_ns, MonotonicNs() + kRetryNs);
     if (r == -ECONNREFUSED || r == -ENOENT) Spawn(fam);
@@ -461,7 +461,7 @@ int CtlIntroduce(Family& fam, const pstn_uuid& peer, uint32_t known, uint32_t* l
   m.a = known;
   int fd = -1;
   int r = Ask(fam, m, -1, &fd);
-  if (r == 0 && m.a >= PSTN_LGRS) r = -EPROTO;
+  if (r == 0 && m.a >= Stack(fam).lgrs.count()) r = -EPROTO;
   if (r != 0) {
     if (fd >= 0) sys::Close(fd);
     return r;
@@ -517,7 +517,7 @@ int CtlPost(Family& fam, Msg& m) {
 
 uint8_t* MapLgrOf(Family& fam, uint32_t idx) {
   uint8_t* base = LgrBase(fam.view, idx);
-  if (base != nullptr || idx >= PSTN_LGRS) return base;
+  if (base != nullptr || idx >= Stack(fam).lgrs.count()) return base;
   CtlDrain(fam);
   base = LgrBase(fam.view, idx);
   // Under the engine's lock nobody asks: Engine::Poll() comes back when it is here (Reaches).
@@ -538,12 +538,10 @@ namespace {
 
 // Locks in the stack, but for those whose holders may wait for posternd (docs/concurrency.md).
 bool ForbidsWaits(const pstn_lock& lock) {
-  const pstn_stack* stack = LockOwnerAt(lock).s;
-  const auto at = reinterpret_cast<uintptr_t>(&lock), s = reinterpret_cast<uintptr_t>(stack);
-  if (stack == nullptr || at < s || at - s >= sizeof *stack) return false;
-  const uintptr_t eps = reinterpret_cast<uintptr_t>(&stack->eps[0]);
-  return at < eps || at - eps >= sizeof stack->eps ||
-         (at - eps) % sizeof(pstn_ep) != offsetof(pstn_ep, setup_lock);
+  const StackMap* stack = LockOwnerAt(lock).s;
+  if (stack == nullptr || stack->OffOf(&lock) >= stack->layout.bytes) return false;
+  const pstn_ep* const ep = stack->eps.At(stack->eps.IndexAt(&lock));
+  return ep == nullptr || &ep->setup_lock != &lock;
 }
 
 }  // namespace

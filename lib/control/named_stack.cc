@@ -50,7 +50,7 @@ int AskOn(int line, int own) {
 }  // namespace
 
 int FindNamedStack(Family& fam, int own) {
-  pstn_stack* s = MapStack(own);
+  StackMap* s = MapStack(own);
   if (s == nullptr) return -ENOMEM;
   memcpy(s->hdr.options, &fam.opt, sizeof fam.opt);  // the name is there
   const uint32_t uid = s->hdr.uid;

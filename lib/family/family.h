@@ -92,7 +92,7 @@ struct Family {
 inline constexpr uint32_t kAttendHeld = 1;   // one may have connections to fetch (pstn_ep.held)
 inline constexpr uint32_t kAttendAgain = 2;  // tell posternd of them once more
 inline constexpr uint32_t kAttendVi = 4;     // there may be a VI for those that have found none
-inline pstn_stack& Stack(Family& fam) { return *fam.view.s; }
+inline StackMap& Stack(Family& fam) { return *fam.view.s; }
 
 // Makes the stack at the first use. False if it can't be had; sockets then are the kernel's.
 inline bool EnsureStack(Family& fam) { return fam.attached || kVerbs.make_stack(fam); }

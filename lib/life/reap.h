@@ -26,13 +26,13 @@ void TakeOverLocksOf(Family& fam, uint32_t slot);
 void ReapListeners(Family& fam, uint32_t slot);
 // A lock that ReapSlot needs is held by a thread that is stopped: it would wait with it. `stays`
 // says so of a lock that is held.
-bool ReapWouldWait(const pstn_stack& s, uint32_t slot, bool (*stays)(const pstn_lock& lock));
+bool ReapWouldWait(const StackMap& s, uint32_t slot, bool (*stays)(const pstn_lock& lock));
 // No process of the stack is left: all connections end, the peers see the end. False: a process has
 // joined it, and nothing was done.
 bool EndStack(Family& fam);
 // The peer stack of this link group is dead.
 void MarkPeerDead(Family& fam, uint32_t lgr_idx);
 // No endpoint of this stack uses the link group any more.
-bool LgrIdle(const pstn_stack& s, uint32_t lgr_idx);
+bool LgrIdle(const pstn_lgr_ref& ref);
 
 }  // namespace postern

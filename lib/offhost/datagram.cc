@@ -190,7 +190,7 @@ long DatagramSocket(Family& fam, int domain, int type, int protocol) {
     return kPass;
   const uint32_t idx = NewEp(fam, static_cast<uint32_t>(domain));
   if (idx == PSTN_NONE) return kPass;
-  pstn_ep& ep = Stack(fam).eps[idx];
+  pstn_ep& ep = Stack(fam).eps.Own(EpIndex(idx));
   TableChange change(fam);
   const int fd = sys::Socket(domain, type, protocol);
   if (fd < 0) {

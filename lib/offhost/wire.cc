@@ -178,7 +178,7 @@ void WireSweep(Family& fam) {
 }
 
 int WireBell(Family& fam) {
-  pstn_waiter& w = Stack(fam).waiters[PSTN_EVMAP_WIRE];
+  pstn_waiter& w = Stack(fam).waiters.Own(WaiterIndex(PSTN_EVMAP_WIRE));
   StoreRelaxed(w.nonce, NewUuid().lo);
   const int bell = OpenBell(BellOf(Stack(fam), PSTN_EVMAP_WIRE));
   if (bell >= 0) MarkWaiter(fam, PSTN_EVMAP_WIRE, PSTN_EV_USED);

@@ -142,8 +142,8 @@ void ChooseSource(const pstn_addr& to, pstn_addr& from) {
 void FillConn(Family& fam, pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx,
               uint32_t listener_gen, const pstn_addr& to, const pstn_addr& from) {
   const auto [idx, conn, lgr] = slot;
-  pstn_stack& s = Stack(fam);
-  pstn_lgr_ref& ref = s.lgrs[idx];
+  StackMap& s = Stack(fam);
+  pstn_lgr_ref& ref = s.lgrs.Own(LgrIndex(idx));
   uint32_t& conns_hw = LgrHdr(lgr).conns_hw;
   for (uint32_t seen = LoadRelaxed(conns_hw);
        seen <= conn && !CompareExchange(conns_hw, seen, conn + 1);) {
@@ -182,7 +182,7 @@ Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
   const auto [idx, conn, lgr] = slot;
   uint32_t& pending = LgrHdr(lgr).pending[t.ep_idx % PSTN_PENDING];
   if (LoadRelaxed(pending) > t.backlog) {
-    GiveConn(Stack(fam).lgrs[idx], conn);
+    GiveConn(Stack(fam).lgrs.Own(LgrIndex(idx)), conn);
     return kReasonBacklogFull;
   }
   FillConn(fam, ep, slot, t.ep_idx, t.ep_gen, to, from);

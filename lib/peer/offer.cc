@@ -47,7 +47,7 @@ bool WithdrawOffer(Family& fam, pstn_ep& ep) {
   const uint32_t idx = LoadRelaxed(ep.lgr_idx);
   uint8_t* lgr = LgrBase(fam.view, idx);
   if (lgr == nullptr) return true;
-  pstn_lgr_ref& ref = Stack(fam).lgrs[idx];
+  pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(idx));
   uint32_t state = PSTN_CS_OFFERED;
   if (!CompareExchange(LgrConn(lgr, ep.conn_idx).setup.state, state, PSTN_CS_FREE)) return false;
   StoreRelease(ref.conn_ep[ep.conn_idx % PSTN_CONNS], 0u);

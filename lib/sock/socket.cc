@@ -38,7 +38,7 @@ long SockSocket(Family& fam, int domain, int type, int protocol) {
     FetchAdd(Stack(fam).hdr.reasons[kReasonStackFull], 1u);
     return kPass;
   }
-  pstn_ep& ep = Stack(fam).eps[idx];
+  pstn_ep& ep = Stack(fam).eps.Own(EpIndex(idx));
   if ((type & SOCK_NONBLOCK) != 0) FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
   long fd = OpenFdFor(fam, ep, idx, true, (type & SOCK_CLOEXEC) != 0);
   if (fd < 0) GiveEp(Stack(fam), idx);

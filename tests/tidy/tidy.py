@@ -242,6 +242,32 @@ def rule_preload_translates(files):
                 yield f"{f.path}:{number}: a kind of socket, or a field of an endpoint: ask lib/sock"
 
 
+def rule_tables(files):
+    # An index of shared memory becomes a reference by its table alone: lib/state/table.h, At(). The compiler refuses subscripts.
+    around = [
+        (r"reinterpret_cast<(const )?pstn_(waiter|epoll|slot|lgr_ref|ep|item|fdchunk|stack_hdr|evmap|conn|lgr_hdr)\b",
+         "an address is made an object of shared memory: a table's At(), or LgrHdr(), LgrConn(), LgrEvmap()"),
+        (r"reinterpret_cast<[^>]*>\(&[^()]*\bhdr\b|&[\w.>-]+(\.|->)hdr \+|\+ PSTN_LGR_(EVMAP|CONN|SLAB)_OFF",
+         "arithmetic on a segment's base: OffOf(), or a table"),
+        (r"\bhdr\.counts\b|\blayout\.(?!bytes\b)\w", "what a stack's header says is read once, when it is mapped: a table's count()"),
+        (r"\bOwn\(\w+Index\((Load|Exchange)|\bOwn\(\w+Index\([^()]*\b(?!slot\b)\w+(\.|->)(lgr|ep|epoll|waiter|listener|conn)_idx\b"
+         r"|\bOwn\(\w+Index\([^()]*\b(item_head|accept_head|accept_tail|ready_\w+|all_\w+|ep_next)\b",
+         "an index that comes out of shared memory: At(), not Own()"),
+        (r"\.(Own|At)\([^;]*\)\[|\b(Own|At)\([^;]*\)\) [+-] \d", "arithmetic on an entry: look up the one that is meant"),
+    ]
+    patterns = [(re.compile(p), use) for p, use in around]
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane") or f.path.startswith("lib/state/"):
+            continue
+        lines = without_comments_and_strings(f.lines)
+        for number, code in enumerate(lines, 1):
+            # An argument may be on the next line.
+            code += " " + lines[number].strip() if code.rstrip().endswith(("(", ",")) and number < len(lines) else ""
+            for pattern, use in patterns:
+                if pattern.search(code):
+                    yield f"{f.path}:{number}: {use}"
+
+
 def rule_no_marks(files):
     marks = re.compile(r"\b(FIX" r"ME|TO" r"DO|XX" r"X|HA" r"CK)\b")
     for f in files:

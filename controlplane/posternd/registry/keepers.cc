@@ -62,7 +62,8 @@ pid_t Keepers::Spawn(const Stack& stack) const {
 }
 
 void Keepers::Export(Client& asker, const Stack& stack, const ctl::Msg& request, UniqueFd fd) {
-  if (!fd.ok() || request.a >= PSTN_EPS) return asker.Reply(request, EINVAL);
+  if (!fd.ok() || stack.s->eps.At(EpIndex(request.a)) == nullptr)
+    return asker.Reply(request, EINVAL);
   Ask(&asker, stack, request, Share(std::move(fd)));
 }
 

@@ -52,13 +52,16 @@ const Stack* Registry::EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t
   for (const auto& [id, stack] : stacks_) {
     for (const auto& [slot, process] : stack->processes) {
       if (process->pid != pid) continue;
-      const pstn_stack& s = *stack->s;
-      const uint32_t chunk = LoadAcquire(s.slots[slot].chunk[fd / PSTN_FDCHUNK_FDS]);
-      if (chunk >= PSTN_FDCHUNKS) return nullptr;
-      const uint32_t entry = LoadAcquire(s.fdchunks[chunk].fd[fd % PSTN_FDCHUNK_FDS]);
+      const StackLook& s = *stack->s;
+      const pstn_slot& place = s.slots.Own(ProcIndex(slot));
+      const ChunkIndex part(LoadAcquire(place.chunk[fd / PSTN_FDCHUNK_FDS]));
+      const pstn_fdchunk* const chunk = s.fdchunks.At(part);
+      if (chunk == nullptr) return nullptr;
+      const uint32_t entry = LoadAcquire(chunk->fd[fd % PSTN_FDCHUNK_FDS]);
       ep = entry & PSTN_FD_IDX;
-      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || ep >= PSTN_EPS) return nullptr;
-      gen = LoadRelaxed(s.eps[ep].gen);
+      const pstn_ep* const meant = EpAt(s, ep);
+      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || meant == nullptr) return nullptr;
+      gen = LoadRelaxed(meant->gen);
       return stack.get();
     }
   }
@@ -91,7 +94,7 @@ int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack) {
   stack = Find(id);
   // Known by its id: then it has to be the very same memory.
   if (stack != nullptr) return stack->inode == inode ? 0 : -EEXIST;
-  const pstn_stack* map = LookAtStack(memfd.get());
+  const StackLook* map = LookAtStack(memfd.get());
   if (map == nullptr) return -EINVAL;
   const pstn_uuid found = map->hdr.id;
   if (!Same(found, id)) {
@@ -109,12 +112,16 @@ int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack) {
 }
 
 int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd memfd) {
-  if (!memfd.ok() || slot >= PSTN_SLOTS) return -EINVAL;
+  if (!memfd.ok()) return -EINVAL;
   const bool is_new = Find(id) == nullptr;
   Stack* stack = nullptr;
   int error = OpenStack(id, std::move(memfd), stack);
   if (error != 0) return error;
   if (stack->broken) return -ECONNRESET;
+  if (slot >= stack->s->slots.count()) {
+    ScanOrDrop(*stack);
+    return -EINVAL;
+  }
   const SlotCopy copy = ReadSlot(*stack, slot);
   Process* process = nullptr;
   // The kernel says who it is, in our PID namespace; the slot says who it is in its own.
@@ -140,7 +147,7 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
 
 int Registry::ChildSlot(Process& parent, uint32_t slot, pid_t child) {
   Stack& stack = *parent.stack;
-  if (slot >= PSTN_SLOTS || child <= 0) return -EINVAL;
+  if (slot >= stack.s->slots.count() || child <= 0) return -EINVAL;
   const SlotCopy copy = ReadSlot(stack, slot);
   const pid_t here = FindChild(parent.pid, child);
   Process* process = nullptr;
@@ -220,7 +227,7 @@ void Registry::ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid) 
 }
 
 void Registry::ChildEnded(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done) {
-  if (slot >= PSTN_SLOTS) return done(-EINVAL);
+  if (slot >= stack.s->slots.count()) return done(-EINVAL);
   const SlotCopy copy = ReadSlot(stack, slot);
   const bool is_reaped = stack.reaping.count(slot) != 0;  // then this waits for the end of it
   if ((!Held(copy) && !is_reaped) || copy.pid != pid) return done(-ENOENT);

@@ -91,7 +91,7 @@ struct Stack {
   SharedFd fd;
   SharedFd wire;  // the bundle, see ctl::Type::kWire; null: it has none
   uint64_t inode = 0;
-  const pstn_stack* s = nullptr;
+  const StackLook* s = nullptr;
   bool ending = false;  // nobody is left: its reaper ends what it had
   bool broken = false;  // its reaper has failed: all that is left is to wait for its processes' end
   std::map<uint32_t, std::unique_ptr<Process>> processes;  // by slot

@@ -51,14 +51,12 @@ const char* StateName(uint32_t state) {
 }
 
 // The other end is the engine's (lib/offhost/wire.h): its index in the stack's own link group.
-bool IsWired(const pstn_stack& s, const pstn_ep& ep, uint32_t lgr) {
-  const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (i == lgr || LoadAcquire(s.lgrs[i].state) == 0 || !Same(s.lgrs[i].id, s.lgrs[lgr].id))
-      continue;
-    const uint32_t end = LoadAcquire(s.lgrs[i].conn_ep[LoadRelaxed(ep.conn_idx) % PSTN_CONNS]);
-    return end != 0 && end <= PSTN_EPS &&
-           (LoadRelaxed(s.eps[end - 1].flags) & PSTN_EPF_ENGINE) != 0;
+bool IsWired(const StackLook& s, const pstn_ep& ep, const pstn_lgr_ref& lgr) {
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (&ref == &lgr || LoadAcquire(ref.state) == 0 || !Same(ref.id, lgr.id)) continue;
+    const uint32_t end = LoadAcquire(ref.conn_ep[LoadRelaxed(ep.conn_idx) % PSTN_CONNS]);
+    const pstn_ep* const other = EpAt(s, end - 1);
+    return other != nullptr && (LoadRelaxed(other->flags) & PSTN_EPF_ENGINE) != 0;
   }
   return false;
 }
@@ -80,23 +78,23 @@ const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
     default:
       break;
   }
-  const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
-  if (lgr < PSTN_LGRS && Same(stack.s->lgrs[lgr].peer, stack.id))
-    return IsWired(*stack.s, ep, lgr) ? "vi" : "intra-stack";
-  return lgr < PSTN_LGRS && LoadRelaxed(stack.s->lgrs[lgr].remote) != 0 ? "smc-d" : "same-host";
+  const pstn_lgr_ref* const lgr = stack.s->lgrs.At(LgrIndex(LoadRelaxed(ep.lgr_idx)));
+  if (lgr != nullptr && Same(lgr->peer, stack.id))
+    return IsWired(*stack.s, ep, *lgr) ? "vi" : "intra-stack";
+  return lgr != nullptr && LoadRelaxed(lgr->remote) != 0 ? "smc-d" : "same-host";
 }
 
 template <typename Visit>
 void ForEachSocket(const Stack& stack, const Process& process, Visit&& visit) {
-  const pstn_stack& s = *stack.s;
-  const pstn_slot& slot = s.slots[process.slot];
+  const StackLook& s = *stack.s;
+  const pstn_slot& slot = s.slots.Own(ProcIndex(process.slot));
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; ++c) {
-    const uint32_t chunk = LoadAcquire(slot.chunk[c]);
-    if (chunk >= PSTN_FDCHUNKS) continue;
+    const pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(slot.chunk[c])));
+    if (chunk == nullptr) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; ++i) {
-      const uint32_t entry = LoadRelaxed(s.fdchunks[chunk].fd[i]);
+      const uint32_t entry = LoadRelaxed(chunk->fd[i]);
       if ((entry & PSTN_FD_KIND) != PSTN_FD_EP) continue;
-      const pstn_ep* ep = EpAt(*stack.s, entry & PSTN_FD_IDX);
+      const pstn_ep* ep = EpAt(s, entry & PSTN_FD_IDX);
       if (ep != nullptr && LoadRelaxed(ep->state) != PSTN_EP_FREE)
         visit(c * PSTN_FDCHUNK_FDS + i, *ep);
     }
@@ -105,7 +103,7 @@ void ForEachSocket(const Stack& stack, const Process& process, Visit&& visit) {
 
 // A slot whose process has left it in good order has no table any more.
 bool HoldsSlot(const Stack& stack, const Process& process) {
-  const pstn_slot& slot = stack.s->slots[process.slot];
+  const pstn_slot& slot = stack.s->slots.Own(ProcIndex(process.slot));
   return LoadAcquire(slot.state) == PSTN_SL_LIVE &&
          static_cast<pid_t>(LoadRelaxed(slot.pid)) == process.there;
 }

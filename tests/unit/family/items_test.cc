@@ -21,8 +21,8 @@ namespace {
 // A stack as this process's own, with one set and one endpoint.
 struct SetWorld {
   int fd = CreateStack(NewUuid());
-  pstn_stack& s = *MapStack(fd);
-  pstn_stack* before = g_family.view.s;
+  StackMap& s = *MapStack(fd);
+  StackMap* before = g_family.view.s;
   uint32_t set_idx, ep_idx;
 
   SetWorld() {
@@ -42,11 +42,11 @@ struct SetWorld {
   }
   SetWorld(const SetWorld&) = delete;
   SetWorld& operator=(const SetWorld&) = delete;
-  pstn_epoll& set() { return s.epolls[set_idx]; }
-  pstn_ep& ep() { return s.eps[ep_idx]; }
+  pstn_epoll& set() { return s.epolls.Own(SetIndex(set_idx)); }
+  pstn_ep& ep() { return s.eps.Own(EpIndex(ep_idx)); }
   uint32_t Add(int number) {
     uint32_t i = TakeItem(s);
-    pstn_item& item = s.items[i];
+    pstn_item& item = s.items.Own(ItemIndex(i));
     item.flags = 0;
     item.ep_idx = ep_idx;
     item.epoll_idx = set_idx;
@@ -76,7 +76,8 @@ TEST_CASE("items: a set is taken apart though a process died while it added or r
   (void)p.Add(5);
   const uint32_t half = p.Add(6);
   (void)p.Add(7);
-  p.s.items[p.ep().item_head].ep_next = p.s.items[half].ep_next;  // in the set's list alone
+  p.s.items.Own(ItemIndex(p.ep().item_head)).ep_next =
+      p.s.items.Own(ItemIndex(half)).ep_next;  // in the set's list alone
   PushReady(p.s, p.set(), half);
   DropEpoll(g_family, p.set_idx);
   CHECK(p.s.hdr.items.used == 0);
@@ -87,11 +88,11 @@ TEST_CASE("items: a set is taken apart though a process died while it added or r
 TEST_CASE("items: who takes a set over from a dead process finds every member, once") {
   SetWorld p;
   const uint32_t a = p.Add(5), b = p.Add(6), c = p.Add(7);
-  p.s.items[c].flags = PSTN_IT_KERNEL;
+  p.s.items.Own(ItemIndex(c)).flags = PSTN_IT_KERNEL;
   PushReady(p.s, p.set(), a);
-  p.s.items[b].flags = PSTN_IT_READY;  // it died before it put `b` on the list ...
-  p.set().ready_count = 7;             // ... and at other places
-  p.s.items[a].all_prev = PSTN_NONE;
+  p.s.items.Own(ItemIndex(b)).flags = PSTN_IT_READY;  // it died before it put `b` on the list ...
+  p.set().ready_count = 7;                            // ... and at other places
+  p.s.items.Own(ItemIndex(a)).all_prev = PSTN_NONE;
   const pid_t dead = fork();
   if (dead == 0) _exit(0);
   REQUIRE(waitpid(dead, nullptr, 0) == dead);
@@ -101,7 +102,7 @@ TEST_CASE("items: who takes a set over from a dead process finds every member, o
     CHECK(p.set().ready_count == 3);
     CHECK(p.set().listeners == 1);
     for (uint32_t i : {c, b, a}) CHECK(PopReady(p.s, p.set()) == i);
-    CHECK(p.s.items[a].all_prev == b);
+    CHECK(p.s.items.Own(ItemIndex(a)).all_prev == b);
   }
   CHECK(p.set().lock.word == 0);
 }
@@ -109,10 +110,10 @@ TEST_CASE("items: who takes a set over from a dead process finds every member, o
 TEST_CASE("items: memory that makes no sense ends no process") {
   SetWorld p;
   const uint32_t a = p.Add(5), b = p.Add(6);
-  p.s.items[a].all_prev = p.s.items[b].all_next = 0x7fffffff;
-  p.s.items[a].ep_next = b;  // a circle
-  p.s.items[b].ready_next = b;
-  p.s.items[b].flags = p.s.items[a].flags = PSTN_IT_READY;
+  p.s.items.Own(ItemIndex(a)).all_prev = p.s.items.Own(ItemIndex(b)).all_next = 0x7fffffff;
+  p.s.items.Own(ItemIndex(a)).ep_next = b;  // a circle
+  p.s.items.Own(ItemIndex(b)).ready_next = b;
+  p.s.items.Own(ItemIndex(b)).flags = p.s.items.Own(ItemIndex(a)).flags = PSTN_IT_READY;
   p.set().ready_head = p.set().ready_tail = b;
   p.set().waiter_idx = 0x7fffffff;
   DropItemsOfEp(g_family, p.ep());

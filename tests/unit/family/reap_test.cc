@@ -40,34 +40,34 @@ struct ReapWorld {
     StackView& v = g_family.view;
     v.s = &world.stack();
     for (uint32_t side = 0; side < 2; side++) {
-      uint32_t idx = static_cast<uint32_t>(&world.ref(side) - v.s->lgrs);
+      uint32_t idx = v.s->lgrs.IndexOf(world.ref(side)).word();
       v.lgr[idx] = world.lgr();
-      v.lgr_id[idx] = v.s->lgrs[idx].id;
+      v.lgr_id[idx] = v.s->lgrs.Own(LgrIndex(idx)).id;
     }
-    v.s->slots[kDead].state = PSTN_SL_LIVE;
-    for (uint32_t& c : v.s->slots[kDead].chunk) c = PSTN_NONE;
+    v.s->slots.Own(ProcIndex(kDead)).state = PSTN_SL_LIVE;
+    for (uint32_t& c : v.s->slots.Own(ProcIndex(kDead)).chunk) c = PSTN_NONE;
     listener = NewEp(g_family, AF_INET);
-    v.s->eps[listener].state = PSTN_EP_LISTEN;
+    v.s->eps.Own(EpIndex(listener)).state = PSTN_EP_LISTEN;
     LgrHdr(world.lgr()).conns_hw = kConn + 1;
     constexpr uint8_t kHere[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1};
     memcpy(conn().setup.client.ip, kHere, 16);
     memcpy(conn().setup.server.ip, kHere, 16);
     conn().setup.client.port = 40000;
-    conn().setup.server.port = v.s->eps[listener].local.port = 80;
+    conn().setup.server.port = v.s->eps.Own(EpIndex(listener)).local.port = 80;
     conn().setup.listener_idx = listener;
-    conn().setup.listener_gen = v.s->eps[listener].gen;
+    conn().setup.listener_gen = v.s->eps.Own(EpIndex(listener)).gen;
     conn().setup.state = PSTN_CS_SYN;
     AnnounceSyn(g_family.bells, world.lgr(), kConn);
   }
   ~ReapWorld() { g_family.view = before; }
   ReapWorld(const ReapWorld&) = delete;
   ReapWorld& operator=(const ReapWorld&) = delete;
-  pstn_stack& s() { return world.stack(); }
-  pstn_ep& l() { return s().eps[listener]; }
+  StackMap& s() { return world.stack(); }
+  pstn_ep& l() { return s().eps.Own(EpIndex(listener)); }
   pstn_conn& conn() { return LgrConn(world.lgr(), kConn); }
-  pstn_ep& Accepted() { return s().eps[world.ref(1).conn_ep[kConn] - 1]; }
+  pstn_ep& Accepted() { return s().eps.Own(EpIndex(world.ref(1).conn_ep[kConn] - 1)); }
   void Die() {
-    s().slots[kDead].state = PSTN_SL_LIVE;
+    s().slots.Own(ProcIndex(kDead)).state = PSTN_SL_LIVE;
     ReapSlot(g_family, kDead);
   }
 };
@@ -120,7 +120,7 @@ TEST_CASE("reap: a connection that was being closed is closed") {
 TEST_CASE("reap: a lock in the name of an embryo's slot was its last owner's, and is taken over") {
   ReapWorld p;
   REQUIRE(UseLockSlot(g_family, kDead + 1));
-  pstn_slot& slot = p.s().slots[kDead];
+  pstn_slot& slot = p.s().slots.Own(ProcIndex(kDead));
   slot.pidns = OwnPidns(g_family);
   slot.pid = SelfTid();  // an embryo has the id of the thread that forks
   slot.state = PSTN_SL_EMBRYO;
@@ -134,7 +134,7 @@ TEST_CASE("reap: a lock in the name of an embryo's slot was its last owner's, an
 TEST_CASE("reap: the locks of the image before an exec, whose thread id is this one's") {
   ReapWorld p;
   REQUIRE(UseLockSlot(g_family, kDead));
-  pstn_slot& slot = p.s().slots[kDead];
+  pstn_slot& slot = p.s().slots.Own(ProcIndex(kDead));
   slot.pidns = OwnPidns(g_family);
   slot.pid = static_cast<uint32_t>(getpid());
   slot.state = PSTN_SL_LIVE;
@@ -161,20 +161,20 @@ TEST_CASE("reap: the locks of the image before an exec, whose thread id is this 
 TEST_CASE("reap: listeners go before connections") {
   ReapWorld p;
   AdmitSyns(g_family);
-  pstn_slot& slot = p.s().slots[kDead];
+  pstn_slot& slot = p.s().slots.Own(ProcIndex(kDead));
   uint32_t chunk = TakeFdChunk(p.s());
-  REQUIRE(chunk < PSTN_FDCHUNKS);
+  REQUIRE(chunk < Stack(g_family).fdchunks.count());
   slot.chunk[0] = chunk;
   uint32_t accepted = p.world.ref(1).conn_ep[kConn] - 1;
   p.l().accept_head = p.l().accept_tail = PSTN_NONE;
   p.l().accept_count = 0;
-  p.s().eps[accepted].state = PSTN_EP_ESTABLISHED;
-  p.s().eps[accepted].refs = 1;
+  p.s().eps.Own(EpIndex(accepted)).state = PSTN_EP_ESTABLISHED;
+  p.s().eps.Own(EpIndex(accepted)).refs = 1;
   p.l().refs = 1;
-  p.s().fdchunks[chunk].fd[3] = PSTN_FD_EP | p.listener;
-  p.s().fdchunks[chunk].fd[2] = PSTN_FD_EP | accepted;
+  p.s().fdchunks.Own(ChunkIndex(chunk)).fd[3] = PSTN_FD_EP | p.listener;
+  p.s().fdchunks.Own(ChunkIndex(chunk)).fd[2] = PSTN_FD_EP | accepted;
   ReapListeners(g_family, kDead);
-  CHECK(p.s().eps[p.listener].state == PSTN_EP_FREE);
+  CHECK(p.s().eps.Own(EpIndex(p.listener)).state == PSTN_EP_FREE);
   CHECK((p.conn().ctl[1].flags & PSTN_CF_CLOSED) == 0);
   p.Die();
   CHECK((p.conn().ctl[1].flags & PSTN_CF_CLOSED) != 0);
@@ -185,15 +185,15 @@ TEST_CASE("reap: a sleeper whose wake-up the dead process may have begun is woke
   ReapWorld p;
   AdmitSyns(g_family);
   uint32_t idx = p.world.ref(1).conn_ep[kConn] - 1;
-  pstn_ep& ep = p.s().eps[idx];
+  pstn_ep& ep = p.s().eps.Own(EpIndex(idx));
   ep.state = PSTN_EP_ESTABLISHED;
   ep.refs = 2;  // the dead process's and another one's: the connection stays
-  pstn_slot& slot = p.s().slots[kDead];
+  pstn_slot& slot = p.s().slots.Own(ProcIndex(kDead));
   uint32_t chunk = TakeFdChunk(p.s());
-  REQUIRE(chunk < PSTN_FDCHUNKS);
+  REQUIRE(chunk < Stack(g_family).fdchunks.count());
   slot.chunk[0] = chunk;
   slot.told = told ? 1 : 0;
-  p.s().fdchunks[chunk].fd[3] = PSTN_FD_EP | idx;
+  p.s().fdchunks.Own(ChunkIndex(chunk)).fd[3] = PSTN_FD_EP | idx;
   constexpr uint32_t kWaiter = 9;
   pstn_evmap& map = LgrEvmap(p.world.lgr(), 0, kWaiter);
   map.in_use = PSTN_EV_USED;
@@ -217,7 +217,7 @@ TEST_CASE("reap: the survivor hears of a death whatever the dead peer has left i
   pstn_ep& ep = p.Accepted();
   ep.state = PSTN_EP_ESTABLISHED;
   const uint32_t waiter = TakeWaiter(p.s());
-  p.s().waiters[waiter].state = 1;
+  p.s().waiters.Own(WaiterIndex(waiter)).state = 1;
   const int bell = OpenBell(BellOf(p.s(), waiter));
   REQUIRE(bell >= 0);
   p.conn().setup.state = GENERATE(0u, 4u, 6u, 77u);  // FREE, CLIENT_GONE, SYN_GONE, nonsense
@@ -225,7 +225,7 @@ TEST_CASE("reap: the survivor hears of a death whatever the dead peer has left i
   p.conn().ctl[1].rx_notify = p.conn().ctl[1].rx_wait = 0;  // nobody wants to hear of it
   LgrHdr(p.world.lgr()).conns_hw = 0;
   LgrHdr(p.world.lgr()).waiters_hw[1] = 0;
-  MarkPeerDead(g_family, static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
+  MarkPeerDead(g_family, p.s().lgrs.IndexOf(p.world.ref(1)).word());
   char byte;
   CHECK(recv(bell, &byte, 1, MSG_DONTWAIT) == 1);
   CHECK((LgrEvmap(p.world.lgr(), 1, waiter).leaf[kConn / 64] >> (kConn % 64) & 1u) == 1);
@@ -248,7 +248,7 @@ TEST_CASE("reap: a dead peer's records that go round in a circle come to an end"
   REQUIRE(RingWrite(liar, from, {}) == bytes.size());
   const uint64_t again = PSTN_REC_WRAP;
   memcpy(RingAt(p.world.lgr(), 0, liar.ep->tx.ring).base + liar.ep->tx.off, &again, sizeof again);
-  MarkPeerDead(g_family, static_cast<uint32_t>(&p.world.ref(1) - p.s().lgrs));
+  MarkPeerDead(g_family, p.s().lgrs.IndexOf(p.world.ref(1)).word());
   int n = 0;
   CHECK(SockIoctl(g_family, -1, ep, FIONREAD, &n) == 0);
   CHECK(n == 2 * PSTN_RING2_BYTES);
@@ -304,13 +304,13 @@ TEST_CASE("notify: a post to all reaches every set, whoever spreads it") {
   pstn_epoll* sets[2];
   for (pstn_epoll*& set : sets) {
     const uint32_t idx = TakeEpoll(p.s()), i = TakeItem(p.s());
-    set = &p.s().epolls[idx];
+    set = &p.s().epolls.Own(SetIndex(idx));
     set->state = set->refs = 1;
     set->ready_head = set->ready_tail = set->all_head = PSTN_NONE;
     set->waiter_idx = TakeWaiter(p.s());
-    p.s().waiters[set->waiter_idx].state = 1;
-    p.s().items[i].ep_idx = EpIdx(p.s(), ep);
-    p.s().items[i].epoll_idx = idx;
+    p.s().waiters.Own(WaiterIndex(set->waiter_idx)).state = 1;
+    p.s().items.Own(ItemIndex(i)).ep_idx = EpIdx(p.s(), ep);
+    p.s().items.Own(ItemIndex(i)).epoll_idx = idx;
     LinkItem(p.s(), ep, *set, i);
   }
   RenotifyLocked(g_family, ep);
@@ -320,14 +320,14 @@ TEST_CASE("notify: a post to all reaches every set, whoever spreads it") {
   if (dies) {
     pstn_evmap& map = LgrEvmap(p.world.lgr(), 1, PSTN_EVMAP_ALL);
     if (GENERATE(false, true)) map.summary = map.leaf[kConn / 64] = 0;  // in the middle of it
-    p.s().slots[kDead].told = 1;
+    p.s().slots.Own(ProcIndex(kDead)).told = 1;
     p.Die();
   } else {
     SpreadPosts(g_family);
   }
   for (const pstn_epoll* set : sets) {
     CHECK(set->ready_count == 1);
-    CHECK(p.s().waiters[set->waiter_idx].posted == 1);
+    CHECK(p.s().waiters.Own(WaiterIndex(set->waiter_idx)).posted == 1);
   }
   CHECK(LgrEvmap(p.world.lgr(), 1, PSTN_EVMAP_ALL).summary == 0);
 }

@@ -162,9 +162,9 @@ TEST_CASE("notify: inside the stack") {
   BellWorld p;
   const Bell bell(p.id(), 8);
   PostWaiter(p.bells, p.world.stack(), 8);
-  CHECK(p.world.stack().waiters[8].posted == 1);
+  CHECK(p.world.stack().waiters.Own(WaiterIndex(8)).posted == 1);
   CHECK_FALSE(bell.Rung());
-  p.world.stack().waiters[8].sleeping = 1;
+  p.world.stack().waiters.Own(WaiterIndex(8)).sleeping = 1;
   PostWaiter(p.bells, p.world.stack(), 8);
   CHECK(bell.Rung());
   PostWaiter(p.bells, p.world.stack(), PSTN_WAITERS);

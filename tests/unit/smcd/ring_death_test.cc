@@ -23,7 +23,8 @@ constexpr uint64_t kHeirs = 77;  // seed of what is written by whoever takes ove
 class DeathWorld {
  public:
   DeathWorld() : buffer_(kMost) {
-    for (uint32_t i = 0; i < 4; i++) saved_.Add(&world.stack().eps[i], sizeof(pstn_ep));
+    for (uint32_t i = 0; i < 4; i++)
+      saved_.Add(&world.stack().eps.Own(EpIndex(i)), sizeof(pstn_ep));
     for (uint32_t side = 0; side < 2; side++) saved_.Add(&world.ref(side), sizeof(pstn_lgr_ref));
     for (uint32_t c = 0; c < 2; c++) saved_.Add(&LgrConn(world.lgr(), c), sizeof(pstn_conn));
     // The first rings of a side are those that are used.
@@ -54,7 +55,8 @@ class DeathWorld {
   // The locks of a process that has died are taken over.
   void TakeLocks() {
     for (uint32_t i = 0; i < 4; i++)
-      world.stack().eps[i].tx.lock.word = world.stack().eps[i].rx.lock.word = 0;
+      world.stack().eps.Own(EpIndex(i)).tx.lock.word =
+          world.stack().eps.Own(EpIndex(i)).rx.lock.word = 0;
     for (uint32_t side = 0; side < 2; side++) world.ref(side).lock.word = 0;
   }
 

@@ -35,13 +35,13 @@ class RingWorld {
   RingWorld(const RingWorld&) = delete;
   RingWorld& operator=(const RingWorld&) = delete;
 
-  pstn_stack& stack() { return *stack_; }
+  StackMap& stack() { return *stack_; }
   uint8_t* lgr() { return lgr_; }
-  pstn_lgr_ref& ref(uint32_t side) { return stack_->lgrs[ref_[side]]; }
+  pstn_lgr_ref& ref(uint32_t side) { return stack_->lgrs.Own(LgrIndex(ref_[side])); }
 
   // End `side` of connection `conn`; its endpoint is the one of that number.
   ConnEnd End(uint32_t side, uint32_t conn = 0) {
-    pstn_ep& ep = stack_->eps[conn * 2 + side];
+    pstn_ep& ep = stack_->eps.Own(EpIndex(conn * 2 + side));
     ep.lgr_idx = ref_[side];
     ep.conn_idx = conn;
     ep.side = side;
@@ -55,7 +55,7 @@ class RingWorld {
   }
 
  private:
-  pstn_stack* stack_;
+  StackMap* stack_;
   uint8_t* lgr_;
   uint32_t ref_[2];
 };

@@ -24,9 +24,9 @@ class FamilyOfRings {
     g_family.view = {};
     g_family.view.s = &world.stack();
     for (uint32_t side = 0; side < 2; side++) {
-      const auto idx = static_cast<uint32_t>(&world.ref(side) - world.stack().lgrs);
+      const uint32_t idx = world.stack().lgrs.IndexOf(world.ref(side)).word();
       g_family.view.lgr[idx] = world.lgr();
-      g_family.view.lgr_id[idx] = world.stack().lgrs[idx].id;
+      g_family.view.lgr_id[idx] = world.ref(side).id;
     }
   }
   ~FamilyOfRings() { g_family.view = before_; }

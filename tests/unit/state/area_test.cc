@@ -46,10 +46,10 @@ TEST_CASE("area: segments are sealed and of their size, and close on exec") {
     CHECK(ftruncate(fd, 1ll << 32) == -1);
     CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
   }
-  pstn_stack* s = MapStack(stack.fd);
+  StackMap* s = MapStack(stack.fd);
   REQUIRE(s != nullptr);
   CHECK(SameUuid(s->hdr.id, id));
-  CHECK(s->hdr.size_bytes == sizeof(pstn_stack));
+  CHECK(s->hdr.size_bytes == s->layout.bytes);
   CHECK(s->hdr.uid == geteuid());
   CHECK(s->hdr.eps.head == PSTN_NONE);
   UnmapStack(s);

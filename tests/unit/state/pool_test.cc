@@ -14,21 +14,22 @@ namespace {
 
 constexpr uint32_t kLimit = 64;
 
-struct Table {
+struct Entry {
+  uint32_t next = 0;
+};
+
+struct Pool {
   pstn_pool pool = {.head = PSTN_NONE, .hw = 0, .used = 0};
-  uint32_t next[kLimit] = {};
+  Entry entries[kLimit];
+  Table<Entry, ItemIndex> table{entries, kLimit};
   uint32_t holder[kLimit] = {};
 
-  uint32_t Take() {
-    return PoolTake(pool, kLimit, [&](uint32_t i) -> uint32_t& { return next[i]; });
-  }
-  void Give(uint32_t idx) {
-    PoolGive(pool, idx, [&](uint32_t i) -> uint32_t& { return next[i]; });
-  }
+  uint32_t Take() { return PoolTake(pool, table); }
+  void Give(uint32_t idx) { PoolGive(pool, table, idx); }
 };
 
 TEST_CASE("pool: all indices, then none, then those that came back, last first") {
-  Table t;
+  Pool t;
   std::set<uint32_t> taken;
   for (uint32_t i = 0; i < kLimit; i++) {
     const uint32_t idx = t.Take();
@@ -46,14 +47,14 @@ TEST_CASE("pool: all indices, then none, then those that came back, last first")
 }
 
 TEST_CASE("pool: a head beyond the limit counts as an empty list") {
-  Table t;
+  Pool t;
   t.pool.head = 5ull << 32 | kLimit;
   CHECK(t.Take() == 0);
   CHECK(t.pool.hw == 1);
 }
 
 TEST_CASE("pool: no index has two holders") {
-  Table t;
+  Pool t;
   std::vector<std::thread> threads;
   uint32_t twice = 0;
   for (uint32_t me = 1; me <= 4; me++) {
@@ -103,9 +104,9 @@ TEST_CASE("pool: the stack's pools reach their limits") {
   CHECK(waiters.count(PSTN_EVMAP_WIRE) == 0);
   CHECK(waiters.count(PSTN_EVMAP_SYN) == 0);
   const uint32_t ep = TakeEp(world.stack());
-  CHECK(EpAt(world.stack(), ep) == &world.stack().eps[ep]);
-  CHECK(EpAt(world.stack(), PSTN_EPS) == nullptr);
-  CHECK(EpIdx(world.stack(), world.stack().eps[ep]) == ep);
+  CHECK(EpAt(world.stack(), ep) == &world.stack().eps.Own(EpIndex(ep)));
+  CHECK(EpAt(world.stack(), kSockets.usual) == nullptr);
+  CHECK(EpIdx(world.stack(), world.stack().eps.Own(EpIndex(ep))) == ep);
   GiveEp(world.stack(), ep);
   CHECK(TakeEp(world.stack()) == ep);
 }

@@ -13,30 +13,31 @@ namespace {
 
 TEST_CASE("view: references are found, freed, and come back clean") {
   RingWorld world;  // has two already
-  pstn_stack& s = world.stack();
-  for (uint32_t i = 2; i < PSTN_LGRS; i++) REQUIRE(AddLgrRef(s, i & 1u, NewUuid(), NewUuid()) == i);
+  StackMap& s = world.stack();
+  for (uint32_t i = 2; i < s.lgrs.count(); i++)
+    REQUIRE(AddLgrRef(s, i & 1u, NewUuid(), NewUuid()) == i);
   CHECK(AddLgrRef(s, 0, NewUuid(), NewUuid()) == PSTN_NONE);
-  CHECK(s.hdr.lgrs_hw == PSTN_LGRS);
-  REQUIRE(TakeRing(s.lgrs[7], 1) != 0);
-  s.lgrs[7].conn_ep[5] = 6;
+  CHECK(s.hdr.lgrs_hw == s.lgrs.count());
+  REQUIRE(TakeRing(s.lgrs.Own(LgrIndex(7)), 1) != 0);
+  s.lgrs.Own(LgrIndex(7)).conn_ep[5] = 6;
   FreeLgrRef(s, 7);
-  FreeLgrRef(s, PSTN_LGRS);
+  FreeLgrRef(s, s.lgrs.count());
   const pstn_uuid id = NewUuid();
   REQUIRE(AddLgrRef(s, 1, id, NewUuid()) == 7);
-  CHECK(SameUuid(s.lgrs[7].id, id));
-  CHECK(s.lgrs[7].side == 1);
-  CHECK(s.lgrs[7].rings == 0);
-  CHECK(s.lgrs[7].ring1_map[0] == 0);
-  CHECK(s.lgrs[7].conn_ep[5] == 0);
+  CHECK(SameUuid(s.lgrs.Own(LgrIndex(7)).id, id));
+  CHECK(s.lgrs.Own(LgrIndex(7)).side == 1);
+  CHECK(s.lgrs.Own(LgrIndex(7)).rings == 0);
+  CHECK(s.lgrs.Own(LgrIndex(7)).ring1_map[0] == 0);
+  CHECK(s.lgrs.Own(LgrIndex(7)).conn_ep[5] == 0);
 }
 
 TEST_CASE("view: a mapping of another link group than the stack means is not used") {
   RingWorld world;
   auto view = std::make_unique<StackView>();
   view->s = &world.stack();
-  const pstn_uuid id = world.stack().lgrs[0].id, other = NewUuid();
+  const pstn_uuid id = world.stack().lgrs.Own(LgrIndex(0)).id, other = NewUuid();
   CHECK(LgrBase(*view, 0) == nullptr);
-  CHECK(LgrBase(*view, PSTN_LGRS) == nullptr);
+  CHECK(LgrBase(*view, world.stack().lgrs.count()) == nullptr);
   const int fd = CreateLgr(id, id, id), other_fd = CreateLgr(other, id, id);
   uint8_t* base = MapLgr(fd, &id);
   SetLgrMapping(*view, 0, base, fd);
@@ -49,7 +50,7 @@ TEST_CASE("view: a mapping of another link group than the stack means is not use
   SetLgrMapping(*view, 0, MapLgr(fd, &id), fd);
   CHECK(LgrBase(*view, 0) != nullptr);
   DropLgrMapping(*view, 0);
-  DropLgrMapping(*view, PSTN_LGRS);
+  DropLgrMapping(*view, world.stack().lgrs.count());
   CHECK(LgrBase(*view, 0) == nullptr);
   sys::Close(fd);
   sys::Close(other_fd);
