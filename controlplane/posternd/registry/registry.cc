@@ -89,15 +89,18 @@ uint32_t Registry::BacklogOf(const pstn_uuid& id, uint32_t ep_idx, uint32_t ep_g
   return ep != nullptr && LoadRelaxed(ep->gen) == ep_gen ? LoadRelaxed(ep->backlog) : 0;
 }
 
-int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack) {
+int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, uint32_t slot, Stack*& stack) {
   const uint64_t inode = InodeOf(memfd.get());
   stack = Find(id);
   // Known by its id: then it has to be the very same memory.
-  if (stack != nullptr) return stack->inode == inode ? 0 : -EEXIST;
+  if (stack != nullptr) {
+    if (stack->inode != inode) return -EEXIST;
+    return slot < stack->s->slots.count() ? 0 : -EINVAL;
+  }
   const StackLook* map = LookAtStack(memfd.get());
   if (map == nullptr) return -EINVAL;
   const pstn_uuid found = map->hdr.id;
-  if (!Same(found, id)) {
+  if (!Same(found, id) || slot >= map->slots.count()) {
     UnmapStack(map);
     return -EINVAL;
   }
@@ -115,13 +118,9 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
   if (!memfd.ok()) return -EINVAL;
   const bool is_new = Find(id) == nullptr;
   Stack* stack = nullptr;
-  int error = OpenStack(id, std::move(memfd), stack);
+  int error = OpenStack(id, std::move(memfd), slot, stack);
   if (error != 0) return error;
   if (stack->broken) return -ECONNRESET;
-  if (slot >= stack->s->slots.count()) {
-    ScanOrDrop(*stack);
-    return -EINVAL;
-  }
   const SlotCopy copy = ReadSlot(*stack, slot);
   Process* process = nullptr;
   // The kernel says who it is, in our PID namespace; the slot says who it is in its own.

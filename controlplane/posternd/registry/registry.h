@@ -154,7 +154,7 @@ class Registry {
 
  private:
   // registry.cc: processes and stacks
-  int OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack);
+  int OpenStack(const pstn_uuid& id, UniqueFd memfd, uint32_t slot, Stack*& stack);
   // pid: here, 0: as the slot says.
   int Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid, Process*& process);
   void Forget(Stack& stack, uint32_t slot);
