@@ -186,6 +186,17 @@ def rule_local_locks(files):
                 yield f"{f.path}:{number}: a lock of the process's own: declare it by a macro of lib/family/local_lock.h"
 
 
+def rule_lock_words(files):
+    # Somebody may hold it: a word that is overwritten, even for a moment, lets in two. What has a lock is copied by CopyButLock().
+    written = re.compile(r"[.>](\w+_)?lock\.word = |[tr]x\.lock = |[.>][tr]x = [^;=]*\b[tr]x;|Store\w+\([^;]*lock\.word")
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane") or f.path == "lib/base/lock.h":
+            continue
+        for number, line in enumerate(without_comments_and_strings(f.lines), 1):
+            if written.search(line) and "tidy-allow: " not in f.lines[number - 1] + f.lines[number - 2]:
+                yield f"{f.path}:{number}: the word of a lock is written by Lock() and Unlock() alone"
+
+
 def rule_endpoint_states(files):
     # Only SetState (lib/endpoint/state.h) knows which state may follow which.
     written = re.compile(r"Store\w*\([^;]*\bstate, PSTN_EP_|\bstate = PSTN_EP_")
