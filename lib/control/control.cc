@@ -11,6 +11,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <initializer_list>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/cut_short.h"
@@ -37,7 +39,10 @@ PSTN_LOCK_ENTRY(ctl_lock, fam.ctl_lock, RenewLine);
 
 constexpr uint64_t kRetryNs = 200'000'000;  // between attempts to reach a posternd that is gone
 constexpr uint64_t kSpawnNs = 1'000'000'000;
-constexpr time_t kReplySec = 3;
+constexpr uint32_t kReplyMs = 3000;
+// A posternd that lives and does not answer (stopped, or at its limits) may come to at any time. So
+// it is asked again, but threads wait for no more than a 25th of their time.
+constexpr uint32_t kSilentMs = 50, kSilentMaxMs = 800, kSilentShare = 25;
 
 // The line, to be waited for, and for posternd with it: nobody has a lock that others wait for.
 class LineGuard {
@@ -58,6 +63,29 @@ class LineGuard {
   Family& fam_;
 };
 
+uint32_t PatienceMs(const Family& fam) {
+  return fam.ctl_silent_ms != 0 ? fam.ctl_silent_ms : kReplyMs;
+}
+
+void SetPatience(const Family& fam, int line) {
+  const uint32_t ms = PatienceMs(fam);
+  const timeval tv = {static_cast<time_t>(ms / 1000), static_cast<suseconds_t>(ms % 1000 * 1000)};
+  for (const long which : {SO_RCVTIMEO, SO_SNDTIMEO})
+    (void)sys::Call(SYS_setsockopt, line, static_cast<long>(SOL_SOCKET), which, &tv, sizeof tv);
+}
+
+// It has not answered in time: the next time it gets less, or, being so short, twice as much.
+void NoteSilence(Family& fam) {
+  const uint32_t ms = fam.ctl_silent_ms;
+  fam.ctl_silent_ms = ms == 0 ? kSilentMs : ms < kSilentMaxMs ? 2 * ms : kSilentMaxMs;
+}
+
+void RetryLater(Family& fam) {
+  constexpr uint64_t kMsNs = 1'000'000;
+  const uint64_t pause_ns = fam.ctl_silent_ms * kMsNs * kSilentShare;
+  StoreRelaxed(fam.ctl_retry_ns, MonotonicNs() + (pause_ns != 0 ? pause_ns : kRetryNs));
+}
+
 // Sends one message, with an fd beside it if `fd` >= 0. 0 or -errno.
 int SendMsg(Family& fam, const Msg& m, int fd, int flags = 0) {
   ctl::Packet packet(m, fd);
@@ -72,7 +100,7 @@ int SendMsg(Family& fam, const Msg& m, int fd, int flags = 0) {
 // has a time-out, which each signal begins anew: together they end it, too.
 int RecvMsg(Family& fam, Msg& m, int& fd, int flags) {
   fd = -1;
-  for (const Deadline until = Deadline::AfterMs(kReplySec * 1000);;) {
+  for (const Deadline until = Deadline::AfterMs(PatienceMs(fam));;) {
     ctl::Packet packet(m);
     long r = sys::Call(SYS_recvmsg, fam.ctl_fd, &packet.header,
                        static_cast<long>(flags | MSG_CMSG_CLOEXEC));
@@ -130,7 +158,7 @@ void Disconnect(Family& fam) {
   StoreRelaxed(fam.ctl_fd, -1);
   kVerbs.line_lost(fam, line, fd);
   CloseInternal(fam, fd);
-  StoreRelaxed(fam.ctl_retry_ns, MonotonicNs() + kRetryNs);
+  RetryLater(fam);
 }
 
 // An answer that nobody waited for. What it has brought is given back; a link group is of use.
@@ -162,7 +190,8 @@ bool ComesBefore(Family& fam, CutShort* limit) {
 }
 
 // Sends a request and waits for its reply; what is pushed meanwhile is taken. -ETIMEDOUT: no answer
-// before `limit`, and the line is kept; a posternd that is silent for kReplySec is given up.
+// before `limit`, and the line is kept; a posternd that is silent for as long as the line waits is
+// given up.
 int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit = nullptr) {
   CheckMayWait();
   if (LoadRelaxed(fam.ctl_fd) < 0) return -ENOTCONN;
@@ -190,6 +219,7 @@ int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit = nullptr) {
     }
     DropLate(fam, in, in_fd);
   }
+  if (r == -EAGAIN) NoteSilence(fam);
   Disconnect(fam);
   return r;
 }
@@ -311,16 +341,17 @@ bool ConnectLocked(Family& fam) {
   int fd = sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   fd = MoveHigh(fam, fd);
-  timeval tv = {kReplySec, 0};
-  (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_RCVTIMEO),
-                  &tv, sizeof tv);
-  (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_SNDTIMEO),
-                  &tv, sizeof tv);
+  SetPatience(fam, fd);
   long r = CtlReach(fam, fd, Stack(fam).hdr.uid);
   if (r < 0) {
     StoreRelaxed(Stack(fam).slots.Own(ProcIndex(fam.slot)).lost_ns, MonotonicNs());
     CloseInternal(fam, fd);
-    StoreRelaxed(fam.ctl_retry_ns, MonotonicNs() + kRetryNs);
+    if (r == -EAGAIN) {  // its queue of those who connect is full
+      NoteSilence(fam);
+    } else {
+      fam.ctl_silent_ms = 0;  // it is gone, and the next one has not been silent
+    }
+    RetryLater(fam);
     if (r == -ECONNREFUSED || r == -ENOENT) Spawn(fam);
     return false;
   }
@@ -334,6 +365,7 @@ bool ConnectLocked(Family& fam) {
     Disconnect(fam);
     return false;
   }
+  if (std::exchange(fam.ctl_silent_ms, 0u) != 0) SetPatience(fam, fd);
   const pstn_dir* dir = MapDir(dir_fd);
   sys::Close(dir_fd);
   if (dir == nullptr) {

@@ -171,6 +171,7 @@ long LookOnce(Family& fam, pollfd* fds, size_t n, KernelSet& k, bool ask_kernel)
     if ((fds[i].events & POLLOUT) != 0 && (fds[i].revents & POLLOUT) == 0 &&
         LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
       ConnEnd e;
+      // tidy-allow: the fence is AnnounceSleep's, and all are looked at once more behind it
       if (Resolve(fam, *ep, e)) FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
     }
   }

@@ -82,6 +82,7 @@ struct Family {
   uint32_t ctl_seq = 0;
   pstn_lock ctl_lock{};
   uint64_t ctl_retry_ns = 0;  // not before this
+  uint32_t ctl_silent_ms = 0;  // how long to wait for a posternd that was silent; 0: it was not
   uint64_t spawn_not_before_ns = 0;
   uint32_t attend = 0;  // (a) kAttend*: posternd wants something of our listeners
   const pstn_dir* dir = nullptr;

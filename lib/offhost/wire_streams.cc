@@ -166,7 +166,10 @@ uint32_t RingStreams::Deliver(Conn& c, const uint8_t* data, uint32_t bytes) {
   Unlock(e.ep->tx.lock);
   if (taken != 0) (void)AnnounceUnlocked(fam_.bells, e);
   // The program frees some: then TCP has to say so.
-  if (taken < bytes) FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+  if (taken < bytes) {
+    FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+    FenceAfterLocked();  // [F1] before Room() looks, against AnnounceSpace
+  }
   return static_cast<uint32_t>(taken);
 }
 

@@ -220,6 +220,17 @@ def rule_local_locks(files):
                 yield f"{f.path}:{number}: a lock of the process's own: declare it by a macro of lib/family/local_lock.h"
 
 
+def rule_lock_words(files):
+    # Somebody may hold it: a word that is overwritten, even for a moment, lets in two. What has a lock is copied by CopyButLock().
+    written = re.compile(r"[.>](\w+_)?lock\.word = |[tr]x\.lock = |[.>][tr]x = [^;=]*\b[tr]x;|Store\w+\([^;]*lock\.word")
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane") or f.path == "lib/base/lock.h":
+            continue
+        for number, line in enumerate(without_comments_and_strings(f.lines), 1):
+            if written.search(line) and "tidy-allow: " not in f.lines[number - 1] + f.lines[number - 2]:
+                yield f"{f.path}:{number}: the word of a lock is written by Lock() and Unlock() alone"
+
+
 def rule_endpoint_states(files):
     # Only SetState (lib/endpoint/state.h) knows which state may follow which.
     written = re.compile(r"Store\w*\([^;]*\bstate, PSTN_EP_|\bstate = PSTN_EP_")
@@ -266,6 +277,68 @@ def rule_tables(files):
             for pattern, use in patterns:
                 if pattern.search(code):
                     yield f"{f.path}:{number}: {use}"
+
+
+# Words that one side of a handshake [F1] (docs/concurrency.md) raises by a locked instruction, and looks for the other's afterwards: on
+# x86 that instruction is the fence, on aarch64 it is none. The fence follows at once, or the next look stands behind it.
+RAISES = re.compile(r"\b(FetchOr|FetchAdd)\([^;]*\b(tx_wait|rx_wait|(?<!set\.)sleepers|changing|leaf|summary|posted)\b|\bExchange\([^;]*\bposted, 1u\)")
+LETS_GO = [
+    (re.compile(r"\bRelease\(\);"), re.compile(r"\bWirePoll\(|\bHasNews\(")),
+    (re.compile(r"\bUnlock\([^;]*ctl_lock\)|\bCtlLeaveLine\("), re.compile(r"\bwire_errands\(|\bHasErrands\(")),
+    (re.compile(r"\bCompareExchange\([^;]*\bstate, connecting, PSTN_EP_ESTABLISHED"), re.compile(r"Load\w+\([^;]*\bsleepers\b")),
+    (re.compile(r"Store\w+\([^;]*\b(frozen, 1u|sleeping, 1u)\)"), re.compile(r"Load\w+\(")),
+]
+FENCE = re.compile(r"\b(FenceAfterLocked|FullFence)\(\)")
+HANDSHAKES = "docs/concurrency.md"
+
+
+def body_behind(code, at):
+    """Lines of the function behind line `at`; once more from the start of a loop that goes on with its condition."""
+    for line in code[at + 1:]:
+        if line.startswith("}"):
+            return
+        yield line
+
+
+def rule_fences(files):
+    for f in files:
+        if f.ext not in CODE or not f.under("lib") or f.path == "lib/state/bits.h":  # there the owner puts back what it has taken
+            continue
+        code = without_comments_and_strings(f.lines)
+        for at, line in enumerate(code):
+            behind = [other for other in body_behind(code, at) if other.strip()]
+            if RAISES.search(line) and "tidy-allow: " not in f.lines[at] + f.lines[at - 1] and not any(FENCE.search(other) for other in [line] + behind[:1]):
+                yield f"{f.path}:{at + 1}: a handshake's word is raised: FenceAfterLocked() stands behind it"
+            for goes, looks in LETS_GO:
+                if not goes.search(line):
+                    continue
+                for other in behind:
+                    if FENCE.search(other):
+                        break
+                    if looks.search(other):
+                        yield f"{f.path}:{at + 1}: {looks.pattern} looks for the other side's word without a fence before it"
+                        break
+
+
+def rule_fences_as_listed(files):
+    # The places that the document names have one; a place that is renamed is named anew there.
+    text = next(f for f in files if f.path == HANDSHAKES)
+    start = next(i for i, line in enumerate(text.lines) if line.startswith("| news, then a locked instruction"))
+    bodies = {}
+    for f in files:
+        if f.ext in CODE and f.under("lib"):
+            code = without_comments_and_strings(f.lines)
+            for at, line in enumerate(code):
+                begun = re.match(r"^ *(?:[\w:<>*&]+ )*(?:explicit )?(?:\w+::)*(\w+)\([^;]*$", line)
+                if begun:
+                    bodies.setdefault(begun[1], []).append("\n".join([line] + code[at + 1:at + 45]).split("\n}\n")[0])
+    for number, row in enumerate(text.lines[start + 2:], start + 3):
+        if not row.startswith("|"):
+            break
+        for name in re.findall(r"\(`(?:\w+::)?(\w+)`[,)]|, `(?:\w+::)(\w+)`\)", row.split("|")[1]):
+            name = name[0] or name[1]
+            if not any(FENCE.search(body) for body in bodies.get(name, [])):
+                yield f"{HANDSHAKES}:{number}: {name}() has no fence"
 
 
 def rule_no_marks(files):

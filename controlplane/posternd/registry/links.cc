@@ -158,7 +158,7 @@ void Registry::AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t 
   if (const auto old = stack.links.find(idx); old != stack.links.end()) {
     LinkGroup& stale = *old->second;  // the stack has given this index to another group
     DetachEnd(stale, stale.end[0].stack == &stack && stale.end[0].idx == idx ? 0 : 1);
-    EraseIfUnused(stale);
+    if (&stale != &link) EraseIfUnused(stale);  // of a stack with itself, it may be its other end
   }
   stack.links[idx] = &link;
   link.end[side] = {&stack, idx};

@@ -47,20 +47,24 @@ Stack* Registry::Find(const pstn_uuid& id) {
   return it == stacks_.end() ? nullptr : it->second.get();
 }
 
+bool Registry::IsMember(const Process& process) {
+  return process.said_hello || HasMapped(process.pid, process.stack->inode) == Mapped::kYes;
+}
+
 const Stack* Registry::EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t& gen) const {
   if (fd >= PSTN_SLOT_CHUNKS * PSTN_FDCHUNK_FDS) return nullptr;
   for (const auto& [id, stack] : stacks_) {
     for (const auto& [slot, process] : stack->processes) {
-      if (process->pid != pid) continue;
+      if (process->pid != pid || !IsMember(*process)) continue;
       const StackLook& s = *stack->s;
       const pstn_slot& place = s.slots.Own(ProcIndex(slot));
       const ChunkIndex part(LoadAcquire(place.chunk[fd / PSTN_FDCHUNK_FDS]));
       const pstn_fdchunk* const chunk = s.fdchunks.At(part);
-      if (chunk == nullptr) return nullptr;
+      if (chunk == nullptr) continue;
       const uint32_t entry = LoadAcquire(chunk->fd[fd % PSTN_FDCHUNK_FDS]);
       ep = entry & PSTN_FD_IDX;
       const pstn_ep* const meant = EpAt(s, ep);
-      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || meant == nullptr) return nullptr;
+      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || meant == nullptr) continue;
       gen = LoadRelaxed(meant->gen);
       return stack.get();
     }
@@ -134,6 +138,7 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
   if (client.process != nullptr && client.process != process) client.process->client = nullptr;
   if (process->client != nullptr) process->client->process = nullptr;
   process->client = &client;
+  process->said_hello = true;
   client.process = process;
   Note("stack %s: hello from pid %d, slot %u", Text(id).c_str(), client.pid(), slot);
   if (is_new) {
@@ -161,21 +166,27 @@ int Registry::ChildSlot(Process& parent, uint32_t slot, pid_t child) {
   return 0;
 }
 
+int Registry::Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look,
+                    Process*& process) {
+  const auto known = stack.processes.find(slot);
+  if (known != stack.processes.end() && known->second->there == copy.pid)
+    return Watch(stack, slot, copy, known->second->pid, process);
+  const pid_t pid = PidHere(copy, copy.start_time, look);
+  // The image that an exec makes has not come to map it.
+  if (copy.exec_pending == PSTN_EXEC_NONE && !IsOfFamily(stack, pid)) return -ESRCH;
+  return Watch(stack, slot, copy, pid, process);
+}
+
 int Registry::Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid,
                     Process*& process) {
   const auto known = stack.processes.find(slot);
   if (known != stack.processes.end()) {
     const Process& old = *known->second;
-    if (old.there == copy.pid && (pid == 0 || old.pid == pid) && !PidfdIsDead(old.pidfd.get())) {
+    if (old.there == copy.pid && old.pid == pid && !PidfdIsDead(old.pidfd.get())) {
       process = known->second.get();
       return 0;
     }
     Forget(stack, slot);  // the slot has passed on to another process
-  }
-  if (pid == 0) {
-    pid = PidHere(copy, copy.start_time);
-    // The image that an exec makes has not come to map it.
-    if (copy.exec_pending == PSTN_EXEC_NONE && !IsOfFamily(stack, pid)) return -ESRCH;
   }
   UniqueFd pidfd = OpenPidfd(pid, copy.start_time);
   if (!pidfd.ok() || PidfdIsDead(pidfd.get())) return -ESRCH;
@@ -249,11 +260,18 @@ bool Registry::ScanOrDrop(Stack& stack) {
 }
 
 // Its living processes are still watched, so that it is known when the last of them has ended.
+// Whatever the slots say, it is those that have the memory.
 bool Registry::ScanBroken(Stack& stack) {
-  for (uint32_t slot = 0, end = SlotsInUse(stack); slot < end; ++slot) {
-    const SlotCopy copy = ReadSlot(stack, slot);
+  std::vector<SlotCopy> slots = ReadSlots(stack);
+  PidsThere look;
+  for (uint32_t slot = 0; slot < slots.size(); ++slot) {
     Process* process = nullptr;
-    if (copy.state == PSTN_SL_LIVE) (void)Watch(stack, slot, copy, 0, process);
+    slots[slot].exec_pending = PSTN_EXEC_NONE;
+    if (slots[slot].state == PSTN_SL_LIVE) (void)Watch(stack, slot, slots[slot], look, process);
+  }
+  for (auto it = stack.processes.begin(); it != stack.processes.end();) {
+    const Process& process = *(it++)->second;
+    if (!IsMember(process)) Forget(stack, process.slot);
   }
   if (!stack.processes.empty()) return false;
   ReleaseStack(stack);

@@ -28,6 +28,13 @@ uint32_t SlotsInUse(const Stack& stack) {
   return stack.s->slots.Clamp(LoadAcquire(stack.s->hdr.slots_hw));
 }
 
+std::vector<SlotCopy> ReadSlots(const Stack& stack) {
+  std::vector<SlotCopy> slots;
+  for (uint32_t slot = 0, end = SlotsInUse(stack); slot < end; ++slot)
+    slots.push_back(ReadSlot(stack, slot));
+  return slots;
+}
+
 // A slot that does not say of which PID namespace it speaks means ours.
 bool IsElsewhere(const SlotCopy& copy) {
   return copy.pidns != 0 && copy.pidns != PSTN_NONE && copy.pidns != OwnPidnsIno();
@@ -35,6 +42,10 @@ bool IsElsewhere(const SlotCopy& copy) {
 
 pid_t PidHere(const SlotCopy& copy, uint64_t start_time) {
   return IsElsewhere(copy) ? FindPid(copy.pidns, copy.pid, start_time) : copy.pid;
+}
+
+pid_t PidHere(const SlotCopy& copy, uint64_t start_time, PidsThere& look) {
+  return IsElsewhere(copy) ? look.Find(copy.pidns, copy.pid, start_time) : copy.pid;
 }
 
 bool IsOfFamily(const Stack& stack, pid_t pid) {

@@ -142,7 +142,7 @@ std::string ExplainReport(const Registry& registry, pid_t pid) {
   bool known = false;
   for (const auto& [id, stack] : registry.stacks()) {
     for (const auto& [slot, process] : stack->processes) {
-      if (process->pid != pid) continue;
+      if (process->pid != pid || !Registry::IsMember(*process)) continue;
       known = true;
       for (uint32_t i = 1; i < kReasonCount; ++i) {
         const uint64_t count = LoadRelaxed(stack->s->hdr.reasons[i]);

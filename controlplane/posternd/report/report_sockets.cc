@@ -11,6 +11,7 @@
 #include <netinet/in.h>
 
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "../kit/kernel_names.h"
 #include "../kit/proc.h"
@@ -84,19 +85,30 @@ const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
   return lgr != nullptr && LoadRelaxed(lgr->remote) != 0 ? "smc-d" : "same-host";
 }
 
+// How much of a family there may still be told. A chunk is in one process's table, in one place.
+struct Walk {
+  explicit Walk(const StackLook& s) : sockets(SocketsMax(s)), chunks(s.fdchunks.count()) {}
+  size_t sockets;
+  std::vector<bool> chunks;
+};
+
 template <typename Visit>
-void ForEachSocket(const Stack& stack, const Process& process, Visit&& visit) {
+void ForEachSocket(const Stack& stack, const Process& process, Walk& walk, Visit&& visit) {
   const StackLook& s = *stack.s;
   const pstn_slot& slot = s.slots.Own(ProcIndex(process.slot));
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; ++c) {
-    const pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(slot.chunk[c])));
-    if (chunk == nullptr) continue;
+    const ChunkIndex part(LoadAcquire(slot.chunk[c]));
+    const pstn_fdchunk* const chunk = s.fdchunks.At(part);
+    if (chunk == nullptr || walk.chunks[part.word()]) continue;
+    walk.chunks[part.word()] = true;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; ++i) {
       const uint32_t entry = LoadRelaxed(chunk->fd[i]);
       if ((entry & PSTN_FD_KIND) != PSTN_FD_EP) continue;
       const pstn_ep* ep = EpAt(s, entry & PSTN_FD_IDX);
-      if (ep != nullptr && LoadRelaxed(ep->state) != PSTN_EP_FREE)
-        visit(c * PSTN_FDCHUNK_FDS + i, *ep);
+      if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_FREE) continue;
+      if (walk.sockets == 0) return;
+      walk.sockets--;
+      visit(c * PSTN_FDCHUNK_FDS + i, *ep);
     }
   }
 }
@@ -158,11 +170,12 @@ void Writer::Socket(uint32_t fd, const pstn_ep& ep) const {
 
 // Nothing of a process that has died meanwhile: it holds none of these any more, and the kernel no
 // longer has names for them.
-void AddSockets(std::string& text, const Stack& stack, const Process& process,
+void AddSockets(std::string& text, const Stack& stack, const Process& process, Walk& walk,
                 KernelNames& kernel) {
   const size_t before = text.size();
   const Writer writer = {stack, process, Quoted(Comm(process.pid)), kernel, text};
-  ForEachSocket(stack, process, [&](uint32_t fd, const pstn_ep& ep) { writer.Socket(fd, ep); });
+  ForEachSocket(stack, process, walk,
+                [&](uint32_t fd, const pstn_ep& ep) { writer.Socket(fd, ep); });
   if (PidfdIsDead(process.pidfd.get())) text.resize(before);
 }
 
@@ -172,9 +185,11 @@ std::string SocketsText(const Registry& registry, pid_t pid) {
   KernelNames kernel;
   std::string text = "[";
   for (const auto& [id, stack] : registry.stacks()) {
+    Walk walk(*stack->s);
     for (const auto& [slot, process] : stack->processes) {
       const bool is_asked = pid == 0 || process->pid == pid;
-      if (is_asked && HoldsSlot(*stack, *process)) AddSockets(text, *stack, *process, kernel);
+      if (is_asked && HoldsSlot(*stack, *process) && Registry::IsMember(*process))
+        AddSockets(text, *stack, *process, walk, kernel);
     }
   }
   if (text.back() == ',') text.pop_back();

@@ -437,7 +437,9 @@ void Server::Keeper(Client& client, const ctl::Msg& message, UniqueFd) {
   const Stack* const stack = registry_.Find(message.uuid);
   bool member = false;
   if (stack != nullptr) {
-    for (const auto& [slot, process] : stack->processes) member |= process->pid == client.pid();
+    for (const auto& [slot, process] : stack->processes) {
+      member |= process->pid == client.pid() && Registry::IsMember(*process);
+    }
   }
   if (member) return keepers_.OnKeeper(client, message.uuid);
   Warn("pid %d is not a keeper: it is no process of that stack", client.pid());

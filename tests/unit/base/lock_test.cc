@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "../kit/catch.h"
+#include "../kit/single_step.h"
+#include "abi/postern_abi.h"
 #include "base/clock.h"
 
 namespace postern {
@@ -146,4 +148,26 @@ TEST_CASE("lock: whoever waits for a killed owner takes it over") {
 }
 
 }  // namespace
+// The process that holds the lock may be looked at, or die, at any of these instructions.
+template <typename Direction>
+void CheckCopyAtEachInstruction() {
+  constexpr uint32_t kHolder = 4242;
+  SharedPage<Direction> to;
+  Direction from = {};
+  from.lock.word = 77;
+  from.bytes = 5;
+  to->lock.word = kHolder;
+  Saved saved;
+  saved.Add(&*to, sizeof(Direction));
+  const StepResult r = AtEachInstruction(
+      saved, [&] { CopyButLock(*to, from); },
+      [&]() -> const char* { return to->lock.word == kHolder ? nullptr : "the lock is changed"; });
+  CheckSteps(r, 3);
+}
+
+TEST_CASE("lock: the copy of a connection's direction leaves its lock to the holder", "[step]") {
+  CheckCopyAtEachInstruction<pstn_tx>();
+  CheckCopyAtEachInstruction<pstn_rx>();
+}
+
 }  // namespace postern
