@@ -252,6 +252,13 @@ uint32_t Engine::PollLocked(uint64_t now, uint32_t rounds) {
   return all;
 }
 
+void Engine::MendAfterExec() {
+  if (!TakeFromLastImage(w_.lock)) return;
+  t_locks.engine++;
+  Recover(MonotonicNs());
+  Release();
+}
+
 uint32_t Engine::Poll(uint64_t now) {
   // Somebody is at it, who sees our news before he leaves. Or he is dead: then Lock() finds out.
   constexpr uint64_t kLongNs = 50'000'000;

@@ -125,12 +125,7 @@ class Engine final : public tcp::Host {
     if (from_dead) Recover(MonotonicNs());
   }
   // Before this process uses the lock: a thread of the image before an exec() may have left it.
-  void MendAfterExec() {
-    if (!TakeFromLastImage(w_.lock)) return;
-    t_locks.engine++;
-    Recover(MonotonicNs());
-    Release();
-  }
+  void MendAfterExec();
   void Release() {
     t_locks.engine--;
     Unlock(w_.lock);

@@ -6,15 +6,16 @@
 #include <netinet/in.h>
 
 #include <algorithm>
+#include <initializer_list>
 #include <list>
 #include <map>
 #include <memory>
 #include <string>
 
-#include "../../controlplane/posternd/kit/log.h"
-#include "../../controlplane/posternd/kit/proc.h"
-#include "../../controlplane/posternd/report/report_sockets.h"
-#include "../../controlplane/posternd/server/server.h"
+#include "../../../controlplane/posternd/kit/log.h"
+#include "../../../controlplane/posternd/kit/proc.h"
+#include "../../../controlplane/posternd/report/report_sockets.h"
+#include "../../../controlplane/posternd/server/server.h"
 #include "posternd_world.h"
 #include "state/area.h"
 

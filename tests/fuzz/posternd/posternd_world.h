@@ -29,9 +29,9 @@
 #include <utility>
 #include <vector>
 
-#include "state/area.h"
+#include "../replay.h"
 #include "ctl/msg_packet.h"
-#include "replay.h"
+#include "state/area.h"
 
 namespace postern {
 
