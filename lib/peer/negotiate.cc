@@ -308,14 +308,21 @@ void MarkListener(Family& fam, int fd, pstn_ep& ep) {
       (LoadRelaxed(d->host.flags) & PSTN_HOST_SMC) == 0 ||
       LoadRelaxed(Stack(fam).hdr.wide_bells) == 0 || PortExcluded(fam, ep.local.port))
     return;
-  // Marked by a broker's programs that went with it: these would take what is left for the
-  // program's.
+  // Marked by the programs of a broker that has gone: the new broker's would take the TCP_SAVE_SYN
+  // that these have left for the program's own, and refuse the mark. The kernel detaches the old
+  // ones some time after their broker's death. If they still answer the first call (they keep
+  // TCP_SAVE_SYN on) and not the second, the new ones refuse; then the same once more.
   constexpr uint32_t kOnlyOurs = PSTN_EPF_SMC | PSTN_EPF_KERNEL_OPTIONS;
-  const int off = 0;
-  if ((LoadRelaxed(ep.flags) & kOnlyOurs) == PSTN_EPF_SMC)
-    (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_TCP),
-                    static_cast<long>(TCP_SAVE_SYN), &off, sizeof off);
-  if (MarkSmc(fd, true)) FetchOr(ep.flags, PSTN_EPF_SMC);
+  const bool again = (LoadRelaxed(ep.flags) & kOnlyOurs) == PSTN_EPF_SMC;
+  for (int tries = again ? 2 : 1; tries != 0; tries--) {
+    const int off = 0;
+    if (again)
+      (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_TCP),
+                      static_cast<long>(TCP_SAVE_SYN), &off, sizeof off);
+    if (!MarkSmc(fd, true)) continue;
+    FetchOr(ep.flags, PSTN_EPF_SMC);
+    return;
+  }
 }
 
 void AttendListeners(Family& fam) {
