@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// leaving.h - descriptors on their way to somebody who does not have the library.
+// leaving.h - descriptors on their way to a process that does not have the library.
 #pragma once
 #include <sys/socket.h>
 

@@ -2,10 +2,10 @@
 // bridge.h - carries bytes between a ring and a kernel socket, both ways, until both directions
 // end.
 //
-// Non-blocking and edge-triggered: whoever is told of an event calls Pump(). An end is passed on as
-// it came: FIN as shutdown, a reset as a reset; an urgent byte is an urgent byte on the other side.
-// What one side does not take yet is kept here, and
-// until it has been taken, no more is read from the other side: back-pressure goes through.
+// Non-blocking and edge-triggered: the thread that is told of an event calls Pump(). An end is
+// passed on as it came: FIN as shutdown, a reset as a reset; an urgent byte is an urgent byte on
+// the other side. What one side does not take yet is kept here, and until it has been taken, no
+// more is read from the other side: back-pressure goes through.
 #pragma once
 #include <cstddef>
 #include <cstdint>

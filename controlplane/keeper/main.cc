@@ -36,7 +36,7 @@ namespace postern::keeper {
 namespace {
 
 constexpr int kStackFd = 3;
-// An interface's queues are one stack's at a time: whoever comes after us waits for them. Until
+// An interface's queues are one stack's at a time: the next stack waits for them. Until
 // then the last RSTs go out, and what the peers still had under way is answered.
 constexpr uint64_t kLetGoMs = 200, kLetGoLookMs = 10;
 constexpr uint64_t kIdleMs = 3000;            // without a bridge; then it leaves
@@ -118,7 +118,7 @@ void Keeper::Take(const ctl::Msg& job, int fd) {
     static_cast<Keeper*>(self)->Carry(ring_fd, kernel_fd);
   };
   const long r = TakeOver(g_family, fd, job.a, job.b, carry, this);
-  PumpAll();  // data, end or reset that was there before is seen by whoever goes on with it now
+  PumpAll();  // the process that goes on with it sees earlier data, end or reset now
   ctl::Msg reply;
   reply.type = job.type;
   reply.seq = job.seq;

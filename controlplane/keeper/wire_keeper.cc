@@ -88,10 +88,10 @@ uint64_t WireKeeper::Work(Company company) {
     Sweep(company);
   }
   const bool attended = LoadRelaxed(w.awake) != 0 && now - LoadRelaxed(w.attended_ns) < kAttendedNs;
-  if (!attended) StoreRelaxed(w.awake, 0u);  // whoever counted there has died
+  if (!attended) StoreRelaxed(w.awake, 0u);  // the threads counted there have died
   StoreRelaxed(w.keeper_naps, attended ? 1u : 0u);
   AnnounceSleep(g_family, PSTN_EVMAP_WIRE, !attended);
-  FullFence();  // [F1] against WireSleeps(), and against who posts
+  FullFence();  // [F1] against WireSleeps(), and against posters
   if (attended) {
     Watch(0);
     return LoadRelaxed(w.awake) == 0 ? 0 : 1;

@@ -1,8 +1,8 @@
 // wire_keeper.h - runs the engine while the programs of the stack do not.
 // SPDX-License-Identifier: Apache-2.0
 //
-//   programs poll          it naps: a look each millisecond; rung by the last one who goes to sleep
-//   all sleep, or died     it sleeps on the VIs and on its doorbell, and wakes whom it has news for
+//   programs poll          it naps: a look each millisecond; the last one to go to sleep rings it
+//   all sleep, or died     it sleeps on the VIs and on its doorbell, and wakes those with news
 #pragma once
 #include <cstdint>
 

@@ -10,8 +10,7 @@ namespace postern::wrapper {
 //   $POSTERN_RUNTIME_DIR, when set; else
 //   $XDG_RUNTIME_DIR/postern, when XDG_RUNTIME_DIR is a directory of ours that we can write; else
 //   /tmp/postern-UID.
-// Dies when the directory cannot be had or cannot be trusted: whoever owns it could pose as
-// posternd.
+// Dies when the directory cannot be had or cannot be trusted: its owner could pose as posternd.
 std::string RuntimeDir();
 
 }  // namespace postern::wrapper

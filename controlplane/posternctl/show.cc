@@ -47,7 +47,7 @@ std::string String(const Json& socket, const char* key) {
   return socket.at(key).get<std::string>();
 }
 
-// What a socket's path means, for one who has not read the manual.
+// What a socket's path means, for a user that has not read the manual.
 std::string PathSentence(const Json& socket) {
   const std::string path = String(socket, "path");
   const std::string local = String(socket, "local"), peer = String(socket, "peer");

@@ -58,7 +58,7 @@ void ViClient::Ring() const {
 
 bool ViClient::Hear() const {
   uint8_t rung[64];
-  for (int i = 0; i < 16; i++) {  // who rings faster than that is heard next time
+  for (int i = 0; i < 16; i++) {  // a program that rings faster than that is heard next time
     const ssize_t got = recv(bell.get(), rung, sizeof(rung), MSG_DONTWAIT);
     if (got <= 0) return got < 0 && (errno == EAGAIN || errno == EINTR);
   }

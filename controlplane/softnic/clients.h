@@ -14,8 +14,8 @@ namespace postern::softnic {
 
 using daemon::UniqueFd;
 
-// One VI. Whoever has it mapped may be hostile (soft_driver.h); what is mapped can't shrink and
-// is ordinary memory, so that no access to it can fail.
+// One VI. A process that has it mapped may be hostile (soft_driver.h); what is mapped can't shrink
+// and is ordinary memory, so that no access to it can fail.
 class ViClient {
  public:
   ViClient() = default;

@@ -60,7 +60,7 @@ inline socklen_t SocketName(const std::string& interface, sockaddr_un& out) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
-// Whether we may believe who is at the other end.
+// Whether we may believe the process at the other end.
 inline bool IsTrusted(int line, uid_t own) {
   ucred peer{};
   socklen_t size = sizeof(peer);

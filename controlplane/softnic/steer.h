@@ -37,7 +37,7 @@ class Steer {
   // The slot whose packet it is, or kKernel.
   uint32_t Route(const uint8_t* frame, uint32_t bytes);
 
-  // `owner`: who has added it, for Sweep(). 0 or -errno.
+  // `owner`: the posternd that has added it, for Sweep(). 0 or -errno.
   int AddFlow(const pstn_xdp_flow& flow, const pstn_xdp_target& target, uint64_t owner);
   int AddPort(const pstn_xdp_port& port, const pstn_xdp_target& target, uint64_t owner);
   // Only what leads to that slot.

@@ -110,7 +110,7 @@ VerbsPort::~VerbsPort() {
   for (Rules* rules : {&flows_, &ports_}) {
     for (const auto& [key, flow] : *rules) (void)verbs_.DestroyFlow(flow);
   }
-  // Registered memory stays the card's until that ends, whoever has it mapped.
+  // Registered memory stays the card's until that ends, even if other processes have it mapped.
   if (memory_ != nullptr) munmap(memory_, memory_bytes_);
 }
 

@@ -141,7 +141,7 @@ def check_idle_cpu(result):
 
 
 def can_be(result):
-    """Containers take root: who is not has no verdict on them (the table says why)."""
+    """Containers take root: an ordinary user has no verdict on them (the table says why)."""
     record = result["columns"].get("postern")
     return not (result["place"] and record and record["unavailable"])
 

@@ -104,7 +104,7 @@ def run_time_between_ns(before, after):
 
 
 def pss_kib(pids):
-    """Proportional set size: private memory, and shared memory divided by the number of those who map it."""
+    """Proportional set size: private memory, and shared memory divided by the number of processes that map it."""
     total = 0
     for pid in pids:
         for line in read_text(f"/proc/{pid}/smaps_rollup").splitlines():

@@ -29,7 +29,7 @@ class Here:
 
     @staticmethod
     def line(_who, line, _owners):
-        """What the line means here. owners: {port's variable: who has named it}."""
+        """What the line means here. owners: {port's variable: the actor that has named it}."""
         return line
 
     @staticmethod

@@ -1,5 +1,6 @@
 // conform_pipes.cc - commands that move bytes between a socket and a pipe or a file, at an offset,
-// with ancillary data. SPDX-License-Identifier: Apache-2.0
+// with ancillary data.
+// SPDX-License-Identifier: Apache-2.0
 
 #include <errno.h>
 #include <fcntl.h>

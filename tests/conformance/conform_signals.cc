@@ -1,5 +1,6 @@
-// conform_signals.cc - commands for signals: handlers, masks, timers, and who gets SIGIO and
-// SIGURG. SPDX-License-Identifier: Apache-2.0
+// conform_signals.cc - commands for signals: handlers, masks, timers, and which processes get SIGIO
+// and SIGURG.
+// SPDX-License-Identifier: Apache-2.0
 
 #include <errno.h>
 #include <fcntl.h>

@@ -114,7 +114,7 @@ class Generator(WaitingSteps):
             self.emit(o.actor, f"socket {self.name(o, 'c')} {o.family} stream{' nonblock' * o.nonblock}")
         else:
             o = self.r.choice(fits)
-        # Who comes through the kernel and who does not are in two queues, whose order is not one (docs/deviations.md).
+        # Clients through the kernel and others are in two queues, without an order between them (docs/deviations.md).
         if any(one is not None and one.way() != o.way() for one in target.waiting):
             return False
         host = {"inet": "127.0.0.1", "inet6": "::1"}[o.family]

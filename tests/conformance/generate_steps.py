@@ -141,7 +141,7 @@ class WaitingSteps:
         return True
 
     def passed_to_oneself(self):
-        """Nothing that is connected: whoever takes it, the connection is bridged, and a bridge has a time of its own."""
+        """Nothing that is connected: the connection is bridged, and a bridge has a time of its own."""
         some = [o for o in self.alive("new", "listener") if not o.waiting and not o.odd]
         if not some:
             return False

@@ -202,7 +202,7 @@ class Wire:
             return popen(argv, lines, errors, env=self.environment(side))
 
     def line(self, who, line, owners):
-        """The line with the addresses that it means here; owners: {variable: who has named the port}."""
+        """The line with the addresses that it means here; owners: {variable: the actor that has named the port}."""
         return " ; ".join(self.command(who, command, owners) for command in line.split(" ; "))
 
     @staticmethod

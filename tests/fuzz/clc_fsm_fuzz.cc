@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// clc_fsm_fuzz.cc - two CLC machines in a random order of events, and against somebody who changes
+// clc_fsm_fuzz.cc - two CLC machines in a random order of events, and against a peer that changes
 // bytes and makes events up.
 //
 // What must hold is checked after each step by clc_pair.h: honest pairs end on the same side of
-// the fence and leave no message in the stream; everybody sets deadlines, never declines after a
-// message of his own, and gives back what he got. clc_model_test.cc tries all orders of the honest
+// the fence and leave no message in the stream; each machine sets deadlines, never declines after a
+// message of its own, and gives back what it got. clc_model_test.cc tries all orders of the honest
 // events; here are also more than two roles can do, and machines that are left alone: time-outs
 // bring each to an end.
 //

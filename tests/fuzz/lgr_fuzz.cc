@@ -471,7 +471,7 @@ class Play {
   }
 
   // ---------------------------------------------------------------- the third party
-  // Bytes each way between two who keep to the rules.
+  // Bytes each way between two peers that keep to the rules.
   void HonestTransfer(size_t bytes) {
     bytes = bytes % 60000 + 1;
     if (honest_ == PSTN_NONE) {
@@ -503,7 +503,7 @@ class Play {
   }
 
   // ---------------------------------------------------------------- the end
-  // posternd finds the hostile peers dead. Whatever they left: who reads comes to an end.
+  // posternd finds the hostile peers dead. Whatever they left: the reader comes to an end.
   void TheyDie() {
     if (world_.dead) return;
     world_.dead = true;

@@ -2,7 +2,7 @@
 // netlink_fuzz.cc - rtnetlink's messages, broken: no read outside of them, and whatever comes of
 // them, tables in which each look-up ends, with an answer that holds together.
 //
-// The kernel doesn't lie, but newer kernels say what we don't know, and who parses in a daemon of
+// The kernel doesn't lie, but newer kernels say what we don't know, and a parser in a daemon of
 // root's had better not rely on it. The input is a list of edits of a set of whole messages, so
 // that random inputs get past the headers; or, where its first byte says so, messages as they are.
 #include <linux/fib_rules.h>

@@ -2,8 +2,8 @@
 // udp_fuzz.cc - UDP endpoints in a small world: calls, datagrams and ICMP errors in any order.
 //
 // After each step: queues, counts and charges are what a walk finds, packets have the references
-// that queues hold, chains hold each endpoint once, and Lookup() finds whom a plain search over all
-// endpoints finds by Linux's rules.
+// that queues hold, chains hold each endpoint once, and Lookup() finds the endpoint that a plain
+// search over all finds by Linux's rules.
 //
 //   clang: `./run fuzz` builds it with libFuzzer
 //   else:  replay.h
@@ -96,7 +96,7 @@ class Run {
     const uint32_t what = in_.Below(5);
     const uint32_t before = e.flags;
     if (what == 0) Bind(w_.ports, i, Name(), Port(), w_);
-    // A route's source has the family of where it leads to; who is bound has a source already.
+    // A route's source has the family of where it leads to; a bound endpoint has a source already.
     if (what == 1 || what == 2) Connect(w_.ports, i, Name(), Port(), w_);
     if (what == 3) Disconnect(w_.ports, i, w_);
     if (what == 4) {
@@ -242,7 +242,7 @@ class Run {
     const DatagramIn in = Datagram();
     const uint32_t found = Lookup(w_.ports, in, w_), expected = Search(w_, in, order_);
     if (found == expected) return;
-    // Of a group anybody may have it, of equals among the connected ones who connected last.
+    // Of a group any may have it, of equals among the connected ones the last to connect.
     FUZZ_CHECK(found != kNone && expected != kNone);
     const Endpoint &a = w_.endpoints[found], &b = w_.endpoints[expected];
     FUZZ_CHECK(a.local == b.local && a.ifindex == b.ifindex);

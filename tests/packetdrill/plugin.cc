@@ -68,7 +68,7 @@ class Plugin {
       has_returning_ = false;
       moved_.notify_all();
     } else {
-      // Who asks so often is waiting.
+      // A script that asks so often is waiting.
       Advance(lock, sut_->NowNs() + kUs);
     }
     return sut_->NowNs();
@@ -117,7 +117,7 @@ class Plugin {
     }
   }
 
-  // Something has happened: who is blocked tries again, and time stands still until all have, and
+  // Something has happened: blocked calls try again, and time stands still until all have, and
   // until one that has got through has noted the time.
   void Moved(std::unique_lock<std::mutex>& lock) {
     if (waiting_ == 0) return;

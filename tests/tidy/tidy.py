@@ -373,7 +373,7 @@ def rule_comment_width(files):
 
 
 def rule_citations(files):
-    # "RFC 9293, 3.8.5" is found by whoever searches for it only if it stands on one line.
+    # A search finds "RFC 9293, 3.8.5" only if it stands on one line.
     torn = re.compile(r"(\bRFC|\bADR|\bRFC \d+,)$")
     for f in files:
         if f.ext not in CODE + (".md", ".py"):

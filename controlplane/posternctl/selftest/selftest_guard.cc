@@ -65,7 +65,7 @@ Place MakePlace() {
   return place;
 }
 
-// Who has just died may be in the cgroup for a moment still.
+// A process that has just died may be in the cgroup for a moment still.
 void Remove(const Place& place) {
   if (!place.dir.empty()) (void)rmdir(place.dir.c_str());
   if (place.cgroup.empty()) return;

@@ -12,7 +12,7 @@
 namespace postern::ctl_command::selftest {
 
 struct Place {
-  std::string dir;     // below /tmp; empty for who is not root
+  std::string dir;     // below /tmp; empty for an ordinary user
   std::string cgroup;  // of version 2; empty if there is none, and `why_not` says so
   std::string why_not;
 };

@@ -43,7 +43,7 @@ enum class Mark : uint8_t { kPlain, kMarked };
 
 enum class Got : uint8_t { kMessage, kClosed, kReset, kTimeout, kNoClc };
 
-// One TCP connection, for whoever speaks CLC on it and then sends data.
+// One TCP connection, for a test that speaks CLC on it and then sends data.
 class Wire {
  public:
   Wire() = default;

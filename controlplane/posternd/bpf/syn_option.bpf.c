@@ -2,9 +2,9 @@
 // syn_option.bpf.c - puts SMC's option into SYN and SYN-ACK of sockets that ask for it, and tells
 // them whether the peer did the same.
 //
-// Two Postern peers in different network namespaces meet over an ordinary kernel connection. Who
-// says "exchanged" goes on to speak CLC over it, so the two must agree: a client that believes it
-// and a server that does not would feed CLC to the program. The rule that makes them agree:
+// Two Postern peers in different network namespaces meet over an ordinary kernel connection. A peer
+// that says "exchanged" goes on to speak CLC over it, so the two must agree: a client that believes
+// it and a server that does not would feed CLC to the program. The rule that makes them agree:
 //
 //   client says yes  =>  the SYN-ACK it took had the option  =>  server says yes
 //
@@ -17,8 +17,8 @@
 // It is saved where the listener has TCP_SAVE_SYN. So marking a listener is that one bit, and
 // taking the mark back clears it: requests that were there keep their answer, later ones are not
 // echoed. A cookie SYN-ACK (overload) has no request to save anything in: no echo, and no yes.
-// The other direction, server yes and client no, is left to who takes the option out of a SYN-ACK
-// on the way; a server finds out by the first byte, which is not CLC's.
+// Server yes and client no can come of a box that takes the option out of a SYN-ACK on the way; a
+// server finds out by the first byte, which is not CLC's.
 //
 // The callback for a SYN-ACK is given the request, not the listener, and the two facts about it
 // that are needed here, is a SYN saved and whose is it, are not in BPF's view of it. They are read

@@ -14,8 +14,9 @@
 // ACK brings one back.
 //
 // A filter for a port that connections are made from leaves listeners alone, too: it takes only
-// what the kernel would answer with a RST. So it can't harm anybody. And one whose listener has
-// ended, but for whose connections it stays, leaves SYNs to whoever listens at the kernel now.
+// what the kernel would answer with a RST. So it can't harm a program. And a filter whose listener
+// has ended, but whose connections go on, leaves SYNs to the program that listens at the kernel
+// now.
 //
 // A filter for a port on any address takes only what is for an address of this host
 // (pstn_vi_local): a router's other packets are none of ours, whatever their port.
@@ -73,7 +74,7 @@ struct {
   __type(value, __u32);
 } pstn_vi_local SEC(".maps");
 
-// Not used here: who has which slot, for a posternd that takes over.
+// Not used here: the owners of the slots, for a posternd that takes over.
 struct {
   __uint(type, BPF_MAP_TYPE_ARRAY);
   __uint(max_entries, PSTN_XDP_SLOTS);

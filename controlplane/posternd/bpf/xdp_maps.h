@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
-// xdp_maps.h - keys and values of xdp_filter.bpf.c's maps, for the program and for who fills them.
+// xdp_maps.h - keys and values of xdp_filter.bpf.c's maps, for the program and for posternd, which
+// fills them.
 //
 // Addresses are 16 bytes, IPv4 as ::ffff:a.b.c.d; "any" is :: or ::ffff:0.0.0.0, so a wildcard is
 // of one family. Ports are as on the wire. A change of a layout is a change of PSTN_XDP_PROGRAM's

@@ -1,4 +1,4 @@
-// broker.cc - the broker's members: who they are, their stacks, their ends.
+// broker.cc - the broker's members: their identity, their stacks, their ends.
 // SPDX-License-Identifier: Apache-2.0
 #include "broker.h"
 
@@ -132,7 +132,8 @@ Broker::Member* Broker::MemberOf(const Client& client) {
 }
 
 // What /proc says of the pid counts only while the line is up: else it may be another process's by
-// now. (Who has just ended and leaves its pid to another user's process has no line any more.)
+// now. (A daemon that has just ended and leaves its pid to another user's process has no line any
+// more.)
 void Broker::Join(Client& client, const ctl::Msg& message, UniqueFd) {
   Member& member = *MemberOf(client);
   member.who.netns = NetnsIno(member.who.pid);
@@ -196,8 +197,8 @@ bool Broker::IsUsed(const pstn_uuid& id, const Client& member) {
          });
 }
 
-// A stack without processes. If its daemon is there, that one tells what ends with it. Else nobody
-// is left who could start another daemon.
+// A stack without processes. If its daemon is there, that one tells what ends with it. Else no
+// process is left that could start another daemon.
 void Broker::ForgetIfDead(const pstn_uuid& id) {
   const auto it = stacks_.find(id);
   if (it == stacks_.end() || !it->second.pidfds.empty()) return;

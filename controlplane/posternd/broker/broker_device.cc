@@ -2,9 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A handshake over TCP (smcd/clc_fsm.h) tells either side a token of the other's. The server's
-// stands for a listener: who attaches it may have a link group with its stack. The client's stands
-// for a connection in that link group, which the server then takes over. The memory itself goes
-// from daemon to daemon as always (broker_links.cc), so that nobody gets any by guessing.
+// stands for a listener: the daemon that attaches it may have a link group with its stack. The
+// client's stands for a connection in that link group, which the server then takes over. The memory
+// itself goes from daemon to daemon as always (broker_links.cc), so that no process gets any by
+// guessing.
 //
 // A token is good for one attach, and for nobody after its owner has gone. It is looked up and used
 // up in one step: the broker has one thread.

@@ -1,8 +1,9 @@
 // broker_links.cc - link groups between stacks of different members.
 // SPDX-License-Identifier: Apache-2.0
 //
-// The client's daemon makes the memory, the broker carries it to the server's daemon, and nobody
-// else gets it. The broker remembers who has the two ends, so that either hears of the other's.
+// The client's daemon makes the memory, the broker carries it to the server's daemon, and no other
+// process gets it. The broker remembers which daemons have the two ends, so that either hears of
+// the other's.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -29,8 +30,8 @@ uint32_t Broker::LinksBetween(const pstn_uuid& client, const pstn_uuid& server) 
   }));
 }
 
-// Somebody who may be shown a listener may be linked; so may somebody whose link is for a listener
-// that was withdrawn since, which is refused by the server then.
+// A daemon that may be shown a listener may be linked; so may a daemon whose link is for a listener
+// that was withdrawn since, which the server refuses then.
 bool Broker::MayLink(const Member& from, const Member& to) const {
   return std::any_of(to.offers.begin(), to.offers.end(),
                      [&](const auto& offer) { return from.shown.count(offer.first) != 0; });

@@ -1,4 +1,4 @@
-// policy.h - who may reach whom: the broker's rules, from a JSON file.
+// policy.h - which users may reach which listeners: the broker's rules, from a JSON file.
 // SPDX-License-Identifier: Apache-2.0
 //
 //   { "default": "allow",
@@ -10,8 +10,8 @@
 //
 // The first rule that fits decides. "deny" means that the connection is the kernel's, not that it
 // is refused: Postern adds no firewall, and goes around none that names users, cgroups or ports
-// here. "vis" says whose programs may have an interface's packets themselves, of those that --vi
-// names: the first that fits decides, and if there are any, who fits none may not.
+// here. "vis" says which users' programs may have an interface's packets themselves, of those that
+// --vi names: the first that fits decides, and if there are any, a program that fits none may not.
 #pragma once
 #include <sys/types.h>
 
@@ -52,7 +52,7 @@ class Policy {
            filters_max = 65536;
   // What one daemon may ask about VIs in a second; to make one counts for kViAskCost.
   uint32_t vi_asks_max = 2000;
-  // Who our host is to others (SMC's user-defined ids; at least one).
+  // The names of our host towards others (SMC's user-defined ids; at least one).
   std::vector<std::string> ueids = {"POSTERN"};
   // Where network namespaces of this host may be reached, besides their own addresses: virtual
   // addresses of services, for example. `port` is the length of the prefix, of 128 bits.

@@ -174,7 +174,7 @@ void Directory::Write(uint32_t entry, const Listener& l) {
   StoreRelaxed(e.used, 1);
 }
 
-// At the end of the port's chain, so that those who walk it meet what was there before first.
+// At the end of the port's chain, so that a reader that walks it meets what was there before first.
 void Directory::Link(uint32_t entry, uint16_t port) {
   StoreRelaxed(dir_->listeners[entry].next, 0);
   uint32_t* at = &dir_->port_head[port];

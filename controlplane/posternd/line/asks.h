@@ -1,9 +1,9 @@
 // asks.h - questions under way on a line where both sides may ask.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A question carries a seq that its answer repeats; the top bit says whose numbering it is, so that
-// an answer is told from a question. Who does not answer in time is cut off: a line that is silent
-// must not hold up those who wait for its answer.
+// A question carries a seq that its answer repeats; the top bit says which side's numbering it is,
+// so that an answer is told from a question. A peer that does not answer in time is cut off: a
+// silent line must not hold up clients that wait for its answer.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -6,8 +6,8 @@
 // sockets that were made in there. Each is bound already, to its own name or, if it is only to
 // ring others, to one of the kernel's choice: nobody can take the name of another's doorbell.
 //
-// The namespace has to outlive the broker, whose next one hands out doorbells to the peers of those
-// who are there: it is kept by a bind mount, as `ip netns` does it.
+// The namespace has to outlive the broker, whose next one hands out doorbells to the peers of the
+// stacks that are there: it is kept by a bind mount, as `ip netns` does it.
 #pragma once
 #include <condition_variable>
 #include <mutex>
@@ -26,8 +26,8 @@ class BellSpace {
   BellSpace(const BellSpace&) = delete;
   BellSpace& operator=(const BellSpace&) = delete;
 
-  // `keep`: the file over which the namespace is mounted. Needs CAP_SYS_ADMIN; whoever calls can
-  // give it up afterwards. 0 or -errno.
+  // `keep`: the file over which the namespace is mounted. Needs CAP_SYS_ADMIN; the caller can give
+  // it up afterwards. 0 or -errno.
   int Enter(const std::string& keep);
   bool ok() const { return thread_.joinable(); }
   // A bell; waiter PSTN_NONE: a socket that only rings. Not ok() with errno set.

@@ -32,7 +32,7 @@ class Negotiator {
   UniqueFd TakeHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
   // A listener that is told of: what another posternd, which is gone, has left there means nothing.
   void ListenerHere(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
-  // Who waits for a listener that has ended is reset, as the kernel does it.
+  // A client that waits for a listener that has ended is reset, as the kernel does it.
   void ListenerGone(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
   void StacksChanged();
 

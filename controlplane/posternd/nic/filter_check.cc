@@ -151,7 +151,7 @@ int FlowKey(const Socket& s, const ctl::Msg& request, const std::vector<pstn_add
 }
 
 // Of TCP a listening socket is the only one on its port (or of a group of one user's); one that is
-// only bound is not. Of UDP the kernel says who gets what comes from a stranger.
+// only bound is not. Of UDP the kernel says which socket gets what comes from a stranger.
 int PortKeys(const Socket& s, const ctl::Msg& request, FilterKeys& keys) {
   if (s.protocol == IPPROTO_TCP && s.listening == 0) return -EINVAL;
   if (s.protocol == IPPROTO_UDP) {

@@ -1,9 +1,9 @@
 // filter_check.h - what a filter may steer: what the socket that comes with it has in the kernel.
 // SPDX-License-Identifier: Apache-2.0
 //
-// A filter takes packets away from the kernel, so whoever asks for one has to show that they would
-// have been theirs: by the kernel's socket, which holds the port. It is kept as long as the filter
-// is there, so that nobody else gets the port meanwhile.
+// A filter takes packets away from the kernel, so the asker has to show that it would have got
+// them: by the kernel's socket, which holds the port. It is kept as long as the filter
+// is there, so that no other program gets the port meanwhile.
 #pragma once
 #include <vector>
 
@@ -21,7 +21,7 @@ struct FilterKeys {
 
 // The keys that the request (kFilter, ctl/proto.h) means. `netns` and `ifindex` are those of the
 // VI's interface; to be called in that network namespace. 0 or -errno: ENOTSOCK, EINVAL not such a
-// socket; EPERM of another namespace or device, or not (provably) the one who would get them;
+// socket; EPERM of another namespace or device, or packets that the asker would not (provably) get;
 // EADDRNOTAVAIL the local address is none of this host.
 int CheckFilter(int fd, uint64_t netns, uint32_t ifindex, const ctl::Msg& request,
                 const std::vector<pstn_addr>& local, FilterKeys& keys);

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A network namespace is a thread's, and so are capabilities: this thread keeps those that the
-// process gives up later, and does nothing but what it is asked to, one thing at a time. Whoever
-// asks waits.
+// process gives up later, and does nothing but what it is asked to, one thing at a time. The asker
+// waits.
 #pragma once
 #include <condition_variable>
 #include <functional>

@@ -106,7 +106,7 @@ int SoftNic::Ask(softnic::Msg& message, Luggage luggage, std::vector<UniqueFd>* 
     if (got == sizeof(message) && message.type == type && message.version == softnic::kProtoVersion)
       return message.status >= 0 ? -message.status : -EPROTO;
   }
-  // Whoever watches the line sees its end, and begins anew.
+  // The watcher of the line sees its end, and begins anew.
   (void)shutdown(line_.get(), SHUT_RDWR);
   return -ENETDOWN;
 }

@@ -1,8 +1,8 @@
 // source_port.h - a port of this host that is kept for a stack, which makes its connections from
 // it. SPDX-License-Identifier: Apache-2.0
 //
-// The socket that holds it is posternd's own: so nobody else can share the port by options that he
-// sets on it later, nor pretend that a port was his. It neither listens nor connects.
+// The socket that holds it is posternd's own: so no program can share the port by options that it
+// sets later, nor claim a port that it does not have. It neither listens nor connects.
 #pragma once
 #include "../bpf/xdp_maps.h"
 #include "../kit/fd.h"

@@ -51,7 +51,7 @@ struct FreeSynSkeleton {
 };
 using Skeleton = std::unique_ptr<syn_option_bpf, FreeSynSkeleton>;
 
-// libbpf's own messages, the verifier's log among them, are for whoever asks for details.
+// libbpf's own messages, the verifier's log among them, are for a user that asks for details.
 int PrintLibbpf(libbpf_print_level level, const char* format, va_list args) {
   if (level == LIBBPF_DEBUG) return 0;
   char text[480];
@@ -81,8 +81,8 @@ std::vector<uint64_t> WithAncestors(int cgroup) {
   return ids;
 }
 
-// So that of two that start at once only one attaches. Who holds it for long is not one of ours,
-// and not waited for.
+// So that of two that start at once only one attaches. A process that holds it for long is not one
+// of ours, and not waited for.
 void LockCgroup(int cgroup) {
   for (int i = 0; i < kLockTries && flock(cgroup, LOCK_EX | LOCK_NB) != 0; ++i) {
     usleep(kLockPauseUsec);

@@ -24,8 +24,8 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kFlags = PSTN_XDP_PASS | PSTN_XDP_FRAGMENTS;
-// The kernel gives back an ended VI's queues by a deferred work; the second word is for who came
-// too early, or met another process of its family that was just about it.
+// The kernel gives back an ended VI's queues by a deferred work; the second word is for a process
+// that came too early, or while another of its family asked.
 constexpr uint32_t kFreeSoonMs = 50, kFreeMs = 1000;
 constexpr uint32_t kOwnerGraceMs = 30'000;  // for owners to come to a new posternd
 constexpr uint32_t kDriverRetryMs = 100, kDriverMuteMs = 10'000;
@@ -267,7 +267,7 @@ int Vis::Grant(const ViAsker& asker, Interface& interface, uint32_t slot, ctl::V
   return 0;
 }
 
-// Nobody writes into the line: readable is its end. (Whoever writes has ended it as well.)
+// No process writes into the line: readable is its end. (A process that writes has ended it too.)
 void Vis::Ended(uint64_t id) {
   const auto it = vis_.find(id);
   if (it == vis_.end()) return;
@@ -280,7 +280,7 @@ void Vis::Ended(uint64_t id) {
     interface.steering->DropSlot(vi->slot);
     return 0;
   });
-  vi.reset();  // its ports: whoever sees that the program is gone may bind them
+  vi.reset();  // its ports: a process that sees that the program is gone may bind them
   interface.users--;
   DropIfUnused(interface);
   free_soon_.AddMs(kFreeSoonMs);
@@ -307,9 +307,9 @@ bool Vis::IsHeld(const Interface& interface) const {
   });
 }
 
-// A socket is tried for a tenth of a second, as its queues may not have been given back yet. Nobody
-// is answered meanwhile, so not where it is known that they have not: who has not got them asks
-// once a second.
+// A socket is tried for a tenth of a second, as its queues may not have been given back yet.
+// posternd answers no client meanwhile, so it does not try if it knows that they have not: a
+// process without them asks once a second.
 int Vis::OpenXsk(Interface& interface, const ctl::Msg& request, const UniqueFd& area,
                  ctl::ViGrant& grant, std::vector<UniqueFd>& fds) {
   if (IsHeld(interface)) return -EBUSY;
@@ -473,8 +473,8 @@ int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& 
   return 0;
 }
 
-// Its listener is closed, and keeps the port for its connections. Who listens there now, if he may
-// share it, gets the new ones.
+// Its listener is closed, and keeps the port for its connections. A program that listens there now,
+// if it may share the port, gets the new ones.
 int Vis::Hush(One& vi, Installed& filter) {
   filter.is_hushed = true;
   const pstn_xdp_target target = {vi.slot, filter.flags | PSTN_XDP_ENDED};
@@ -496,8 +496,8 @@ int Vis::Hush(One& vi, Installed& filter) {
   return shutdown(filter.socket.get(), SHUT_RD) == 0 ? 0 : -errno;
 }
 
-// The kernel's listener goes on in other hands, who are to see that it is closed when they close
-// it. Whoever gets the port then has what the kernel has of it, as they have.
+// The kernel's listener goes on in other processes, and must be closed when they close it. The next
+// owner of the port has what the kernel has of it, as they have.
 int Vis::Leave(One& vi, Installed& filter) {
   filter.socket = UniqueFd();
   return Hush(vi, filter);

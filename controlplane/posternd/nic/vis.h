@@ -5,12 +5,12 @@
 //     `-- VI: its stack, its slot in the program's maps, its line
 //          `-- Filter: the kernel's socket that justifies it, its keys in the maps
 //
-// posternd keeps nothing that the packets need: sockets and program belong to whoever uses the VI
-// (ctl/vi_grant.h). A VI ends when the last copy of its line is closed; then its filters go, and
-// with the last VI of an interface the program. Filters that an earlier posternd has left count
-// until their owners have had time to come back with the sockets that justify them. What an
-// attacker could gain by a VI is bounded by CheckFilter(): packets that the kernel would have given
-// to a socket that he has.
+// posternd keeps nothing that the packets need: sockets and program belong to the processes that
+// use the VI (ctl/vi_grant.h). A VI ends when the last copy of its line is closed; then its filters
+// go, and with the last VI of an interface the program. Filters that an earlier posternd has left
+// count until their owners have had time to come back with the sockets that justify them.
+// CheckFilter() bounds what an attacker could gain by a VI: packets that the kernel would have
+// given to a socket of the attacker's.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -32,7 +32,7 @@
 
 namespace postern::daemon {
 
-// For whom a VI or a filter is. What may be refused him besides `--vi`: filled in by the broker.
+// The client that a VI or a filter is for. The broker fills in what it refuses besides `--vi`.
 struct ViAsker {
   pstn_uuid stack{};
   uid_t uid = 0;

@@ -125,7 +125,8 @@ int XdpProgram::AttachNew(uint32_t ifindex, const std::string& name) {
 
 bool XdpProgram::Detach() {
   const bool again = !taken_over_ && program_.ok();
-  // Who had the VI may have kept a copy of the link: filters of the next interface are not for it.
+  // A process that had the VI may have kept a copy of the link: filters of the next interface are
+  // not for it.
   if (again) (void)bpf_link_detach(link_.get());
   link_ = UniqueFd();
   if (!again) return false;

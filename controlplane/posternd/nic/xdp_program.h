@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // One program for each interface, which all VIs of that interface share. It stays attached as long
-// as somebody has its link: posternd, or whoever uses a VI, to whom the link goes with the sockets.
-// So the death of posternd changes nothing for them, and the next posternd finds the program and
-// its maps on the interface. To be called in the interface's network namespace (NetnsWorker), but
-// for what only works on the maps.
+// as a process has its link: posternd, or a process that uses a VI and got the link with the
+// sockets. So the death of posternd changes nothing for them, and the next posternd finds the
+// program and its maps on the interface. To be called in the interface's network namespace
+// (NetnsWorker), but for what only works on the maps.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -40,7 +40,7 @@ class XdpProgram final : public Steering {
   // out that are closed, but their slot is to be dropped yet.
   using IsTaken = std::function<bool(uint32_t slot)>;
   int AddSockets(const std::vector<UniqueFd>& sockets, const IsTaken& is_taken);
-  // Who owned a slot before posternd was started anew: by the cookie of its first socket.
+  // The owner of a slot before posternd was started anew: by the cookie of its first socket.
   int FindSlot(uint64_t cookie) const;
   void DropSlot(uint32_t slot) override;
 

@@ -5,7 +5,7 @@
 //   status --> program
 //
 // A keeper is known by the line on which it has said kKeeper. Work that comes before that waits;
-// when the line breaks, whoever waits for an answer gets EIO and may ask again.
+// when the line breaks, a client that waits for an answer gets EIO and may ask again.
 #pragma once
 #include <sys/types.h>
 

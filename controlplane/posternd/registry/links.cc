@@ -3,11 +3,12 @@
 //
 // The first connection of a pair needs one, and the first that finds all slots of the pair taken
 // (docs/adr/0008). Several processes may find so at once: each says how many it has found full, and
-// who comes after the first gets what was made for that one.
+// all but the first get what was made for the first.
 //
 // After a restart of posternd the stacks come back one by one, each with its link groups. A group
 // whose other stack has not come yet waits; a group whose other stack has ended must be ended too,
-// or its connections would hang for ever. The two are told apart by who still maps the memory.
+// or its connections would hang for ever. posternd tells the two apart by the processes that still
+// map the memory.
 #include <algorithm>
 #include <cerrno>
 #include <iterator>
@@ -79,10 +80,10 @@ int Registry::FindLink(const Stack& client, const pstn_uuid& server, uint32_t fu
   return pair.count < PSTN_PAIR_LGRS ? -ENOENT : -ENOSPC;
 }
 
-// Whether a new link group would reach those who accept. A process that waits for connections
-// without a line to us tries again and again, and says in its slot when it could not; until it has
-// come (after a restart of posternd) its clients take the kernel's way. One that does not try waits
-// for nothing.
+// Whether a new link group would reach the processes that accept. A process that waits for
+// connections without a line to us tries again and again, and says in its slot when it could not;
+// until it has come (after a restart of posternd) its clients take the kernel's way. One that does
+// not try waits for nothing.
 bool Registry::Reachable(const Stack& stack) {
   bool any = false;
   if (stack.broken || stack.ending) return false;
@@ -250,7 +251,7 @@ void Registry::AttachWaiting(Stack& stack) {
   }
 }
 
-// Somebody who is not of the surviving stack still has the memory mapped.
+// A process that is not of the surviving stack still has the memory mapped.
 bool Registry::PeerMayLive(const LinkGroup& link) {
   const LinkEnd& survivor = link.end[link.end[0].stack != nullptr ? 0 : 1];
   for (const pid_t pid : MappersOf(link.inode)) {

@@ -15,7 +15,7 @@ namespace postern::daemon {
 class NamedStacks {
  public:
   // A process without a stack offers `memfd`, in whose options the name is; `out` is the stack to
-  // join: of the first who came. 0 or -errno.
+  // join: that of the first process. 0 or -errno.
   int Find(pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out);
   // A stack whose process has said hello: after a restart we know its name by that.
   void Learn(const Stack& stack, pid_t pid, uid_t uid);

@@ -127,7 +127,7 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
   if (stack->broken) return -ECONNRESET;
   const SlotCopy copy = ReadSlot(*stack, slot);
   Process* process = nullptr;
-  // The kernel says who it is, in our PID namespace; the slot says who it is in its own.
+  // The kernel names the process in our PID namespace; the slot names it in its own.
   const bool is_own =
       IsElsewhere(copy) ? IsPidThere(client.pid(), copy.pid) : copy.pid == client.pid();
   error = is_own ? Watch(*stack, slot, copy, client.pid(), process) : -EPERM;

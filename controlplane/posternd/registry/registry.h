@@ -67,7 +67,7 @@ struct LinkGroup {
   Clock::time_point wait_until;  // while an end that was never seen may still turn up
 };
 
-// A slot that a child has not taken over yet, and when somebody was last seen who may hold it.
+// A slot that a child has not taken over yet, and when a process was last seen that may hold it.
 struct Suspect {
   pid_t parent = 0;
   pid_t child = 0;  // 0: not known
@@ -139,7 +139,7 @@ class Registry {
   std::function<void(const LinkGroup&, uint32_t side)> on_end, on_have;
 
   Stack* Find(const pstn_uuid& id);
-  // A listener's words for those who accept (Negotiator); its backlog, 0 if it is gone.
+  // A listener's words for the processes that accept (Negotiator); its backlog, 0 if it is gone.
   void StoreHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen, uint32_t held,
                  uint32_t in_talks);
   // Makes the offered connection of a link group of ours (side 1) one of its listener's, by way of

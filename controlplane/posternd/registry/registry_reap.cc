@@ -25,9 +25,9 @@ ctl::Msg JobOf(ctl::Type type, uint32_t slot, pid_t pid) {
 
 }  // namespace
 
-// In the order in which a client may notice: who has been told that its connection is gone finds
-// nobody at the port. So the listeners come first, the directory hears of it, and so do other
-// daemons (Withdrawn).
+// In the order in which a client may notice: a client that has been told that its connection is
+// gone finds no listener at the port. So the listeners come first, the directory hears of it, and
+// so do other daemons (Withdrawn).
 void Registry::Reap(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done) {
   if (stack.broken) return done ? done(-ECONNRESET) : void();
   const auto [it, is_new] = stack.reaping.try_emplace(slot);

@@ -1,4 +1,4 @@
-// registry_scan.cc - a look at the slots of a stack: who holds them, and who does no more.
+// registry_scan.cc - a look at the slots of a stack: which are held, and which no more.
 // SPDX-License-Identifier: Apache-2.0
 #include <utility>
 
@@ -11,9 +11,9 @@
 namespace postern::daemon {
 namespace {
 
-// How long nobody has been seen who may hold the slot. These are no limits for a child or an image
-// that comes late: IsOfFamily and MayTakeSlotOver tell it from one that will not come, and the
-// graces are for the case that several looks in a row fall between two of its states.
+// How long no process has been seen that may hold the slot. These are no limits for a child or an
+// image that comes late: IsOfFamily and MayTakeSlotOver tell it from one that will not come, and
+// the graces are for the case that several looks in a row fall between two of its states.
 constexpr auto kEmbryoGrace = std::chrono::seconds(2);
 constexpr auto kExecGrace = std::chrono::seconds(10);
 

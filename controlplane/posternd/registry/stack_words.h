@@ -3,7 +3,7 @@
 //
 // By pwrite(): the family can make such a call fail, and nothing else. Nothing here takes a lock:
 // only posternd gives out the places in a stack's table of link groups, and it knows which it has
-// given. Who reads without a lock sees the words of one call before those of the next, since each
+// given. A reader without a lock sees the words of one call before those of the next, since each
 // call locks the page that it writes.
 #pragma once
 #include "registry.h"
@@ -16,7 +16,7 @@ uint32_t AddRef(const Stack& stack, uint32_t side, const pstn_uuid& id, const ps
 void FreeRef(const Stack& stack, uint32_t idx);
 // What accept() is told of connections that posternd has for it.
 void PutHeld(const Stack& stack, uint32_t ep_idx, uint32_t held, uint32_t in_talks);
-// The family's reaper has ended: who waits for a lock that it had may take it.
+// The family's reaper has ended: a thread that waits for a lock that it had may take it.
 void PutReaperGone(const Stack& stack);
 
 }  // namespace postern::daemon

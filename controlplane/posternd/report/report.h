@@ -17,7 +17,7 @@ std::string StatusReport(const Registry& registry, const Directory& directory, u
 std::string SocketReport(const Registry& registry, pid_t pid);
 std::string ExplainReport(const Registry& registry, pid_t pid);
 
-// Read-only for whoever gets it.
+// Read-only for the process that gets it.
 UniqueFd ToMemfd(const std::string& text);
 
 }  // namespace postern::daemon

@@ -93,7 +93,7 @@ void TakeRuleAttr(const nlattr* attr, RuleEntry& out) {
     case FRA_SUPPRESS_IFGROUP:
       rule.suppress_group = U32(attr);
       break;
-    case FRA_PROTOCOL:  // who made it
+    case FRA_PROTOCOL:  // its maker
     case FRA_FLOW:      // realms: for statistics
     case FRA_PAD:
       break;

@@ -45,7 +45,7 @@ struct Arguments {
   std::string broker = std::string(kSystemDir) + "/" + kBrokerSocket;
 };
 
-// Pipes and terminals of whoever started us must not stay open for as long as we live.
+// Pipes and terminals of the process that started us must not stay open for as long as we live.
 void CloseInherited() { (void)syscall(SYS_close_range, 3U, ~0U, 0U); }
 
 // Each process costs a pidfd and a socket, each link group a memfd.
@@ -56,8 +56,8 @@ void RaiseFileLimit() {
   (void)setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-// The parent stays until the child is ready or has failed, so that who started us can connect
-// when we return. In the child: the end of the pipe to tell it with.
+// The parent stays until the child is ready or has failed, so that the process that started us can
+// connect when we return. In the child: the end of the pipe to tell it with.
 UniqueFd Daemonize() {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return {};
@@ -107,7 +107,7 @@ struct Startup {
   UniqueFd& parent;
 };
 
-// Who started us may go on.
+// The process that started us may go on.
 void Ready(void* context) {
   const Startup& startup = *static_cast<Startup*>(context);
   Tell(startup.parent, 0);

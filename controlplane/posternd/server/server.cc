@@ -20,10 +20,10 @@ constexpr uint32_t kKeeperAgainMs = 200;  // until its death is known, and not f
 constexpr uint32_t kBacklogMax = 65535;
 constexpr size_t kStrangersMax = 64;
 constexpr size_t kEarlyMax = 1024;   // hellos that wait for the broker's answer
-constexpr int kAcceptsPerTurn = 16;  // who floods us gets no more; and a stranger has several turns
+constexpr int kAcceptsPerTurn = 16;  // a flooder gets no more; and a stranger has several turns
                                      // to say hello before others have pushed it out
 
-// Whoever has the memory of a stack that our user has made is of its family.
+// A process that has the memory of a stack that our user has made is of its family.
 bool BelongsToUs(const UniqueFd& memfd) {
   struct stat st {};
   return memfd.ok() && fstat(memfd.get(), &st) == 0 && st.st_uid == geteuid();
@@ -111,7 +111,7 @@ void Server::AcceptSome(Door& door) {
   }
 }
 
-// Who belongs to us says hello at once; a line that stays silent only stands in the others' way.
+// A program of ours says hello at once; a line that stays silent only stands in the others' way.
 void Server::BreakOldestStranger() {
   Client* oldest = nullptr;
   for (const auto& [key, client] : clients_) {
@@ -322,7 +322,7 @@ void Server::AnswerIntroduce(Client& client, const ctl::Msg& message, const Link
   client.Send(reply, link.fd);
 }
 
-// The first to ask has the link group made; who asks meanwhile waits for the same answer.
+// The first to ask has the link group made; later ones wait for the same answer.
 void Server::IntroduceRemote(Client& client, const ctl::Msg& message) {
   if (!upstream_.joined()) return client.Reply(message, ENOENT);
   LinkGroup* link = nullptr;

@@ -117,7 +117,8 @@ class Server {
     ctl::Msg message;
   };
   std::map<pstn_uuid, std::vector<Waiting>, UuidLess> waiting_;  // by the link group asked for
-  // Who says hello while it is not known yet whether there is a broker, and what it offers.
+  // A client that says hello while it is not known yet whether there is a broker, and what it
+  // offers.
   struct Early {
     Client* client;
     uint64_t client_id;

@@ -1,4 +1,4 @@
-// server_routes.cc - the tables of the routes for who asks: our own, or the broker's.
+// server_routes.cc - the tables of the routes for a client: our own, or the broker's.
 // SPDX-License-Identifier: Apache-2.0
 //
 // Whether netfilter touches our packets only CAP_NET_ADMIN may ask. The broker has it; without it

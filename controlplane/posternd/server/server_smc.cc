@@ -63,7 +63,7 @@ void Server::TakeHeld(Client& client, const ctl::Msg& message, UniqueFd) {
   client.Send(reply, Share(std::move(held)));
 }
 
-// The token of a listener: who has it is introduced to that listener's stack.
+// The token of a listener: posternd introduces its holder to that listener's stack.
 void Server::Attach(Client& client, const ctl::Msg& message, UniqueFd) {
   ctl::Msg question;
   question.type = message.type;

@@ -32,7 +32,7 @@ struct SystemOptions {
 
 // Serves until it is told to end. 0, or what the process exits with: a policy that can't be read is
 // an error at the start, and ignored when it is read again (SIGHUP). Without the SYN option, for
-// whatever reason, it serves those who need none.
+// whatever reason, it serves the daemons that need none.
 int ServeSystem(event_base* base, RuntimeDir& dir, const SystemOptions& options,
                 void (*ready)(void*), void* context);
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Every node talks to every other over the cluster bus, and is client and server there. Masters are the server of these
-# tests, replicas and whoever asks are the client.
+# tests, replicas and the test's own commands are the client.
 
 import os
 import signal

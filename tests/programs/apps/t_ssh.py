@@ -2,8 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # sshd executes itself anew for each connection, forks a child that gives up its rights (chroot, user sshd) and, with
-# what comes through a forwarded port, is client and server at once. HOME is the test's: what the user has his shell do at
-# login must not be seen.
+# what comes through a forwarded port, is client and server at once. HOME is the test's: what the user's shell does at login must not be seen.
 
 import hashlib
 import os

@@ -132,7 +132,7 @@ class Client {
     Use(open_.size() - 1);
   }
 
-  // A few bytes there and back. Who got those of another connection sees it.
+  // A few bytes there and back. An end that got those of another connection sees it.
   void Use(size_t which) {
     unsigned char out[kMessageMax], in[kMessageMax];
     const size_t n = 1 + Below(kMessageMax);

@@ -212,7 +212,7 @@ void Polled(const Socket& a, const Socket& b) {
   Check(Receive(a, 1)[0] == 2, "the byte");
 }
 
-// A child has what its parent has of both; the connection ends with the last who has it.
+// A child has what its parent has of both; the connection ends with the last process that has it.
 void Forked(const Socket& a, const Socket& b) {
   for (Family& fam : families) ForkPrepare(fam);
   const pid_t child = fork();

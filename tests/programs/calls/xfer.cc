@@ -7,7 +7,7 @@
 // received, and the driver compares those. After its last byte a writer shuts its direction down,
 // and the reader has to find the end exactly there.
 //
-// Who does the work (--who): `single` one thread, non-blocking, both directions in one loop;
+// --who says what does the work: `single` one thread, non-blocking, both directions in one loop;
 // `threads` a thread for writing, one for reading; `fork` a process for each. With --turns=1 each
 // direction is shared by two processes that alternate after each call. `self` runs both ends in one
 // process family (fork), which under postern is the intra-stack path.

@@ -36,7 +36,8 @@ inline bool Interrupted() { return errno == EINTR || errno == 512; }
 // Prints what is wrong and ends the process with code 1. Every other end is code 0 or a signal.
 [[noreturn]] void Bad(const Stream* s, const char* what, long value);
 
-// Carries the stream to its end, whoever holds it then. Returns when all bytes have gone both ways.
+// Carries the stream to its end, whichever process holds it then. Returns when all bytes have gone
+// both ways.
 void Exchange(Stream s);
 // Its parts: one call in one direction; whether all is done.
 void Turn(Stream& s);

@@ -57,8 +57,8 @@ size_t Size(Stream& s) {
   return 1 + Below(s.rng, kSizes[Below(s.rng, 8)]);
 }
 
-// Plain calls know no MSG_DONTWAIT. The flag belongs to all who hold the connection; whoever meets
-// it by accident gets EAGAIN once too often.
+// Plain calls know no MSG_DONTWAIT. All holders of the connection share the flag; a holder that
+// meets it by accident gets EAGAIN once too often.
 class Nonblocking {
  public:
   Nonblocking(int fd, bool on) : fd_(on ? fd : -1) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// chaos_share.cc - several who hold a connection at once.
+// chaos_share.cc - several processes and threads that hold a connection at once.
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -231,7 +231,7 @@ class SomebodyIsKilled(Broker):
         for name in ("a", "b"):
             self.wait_for(name, "joined", 2)
         self.echo(server, client, "with the next one")
-        time.sleep(4)  # the grace for who does not come back
+        time.sleep(4)  # the grace for a daemon that does not come back
         self.echo(server, client, "still")
         client.ask(f"connect {port}")
         self.assertEqual(server.ask("accept"), "accepted")
@@ -294,7 +294,7 @@ class MoreThanOneLinkGroup(Broker):
             else:
                 self.start_daemon(name)
             self.assertEqual(client.ask(f"use {port} 0"), "use 4200")
-        time.sleep(7)  # the grace for who does not come back
+        time.sleep(7)  # the grace for a daemon that does not come back
         self.assertEqual(client.ask(f"use {port} 0"), "use 4200")
 
 

@@ -598,7 +598,7 @@ class DaemonTest(unittest.TestCase):
         self.assertNotEqual(os.fstat(first[2]).st_ino, os.fstat(second[2]).st_ino)
         self.assertEqual([server.receive()[3] for _ in range(2)], [0, 1])
         one.set_conns(0, L["conns"])
-        # Who has not heard of the second yet gets that one, and so does who does not say.
+        # A client that has not heard of the second yet gets that one, and so does one that does not say.
         self.assertEqual([client.ask(INTRODUCE, uuid=two.id, a=full)[1] for full in (1, 0)], [1, 1])
         one.set_conns(1, L["conns"])
         for i in range(2, L["pair_lgrs"]):

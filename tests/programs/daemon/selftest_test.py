@@ -1,4 +1,4 @@
-# selftest_test.py - `posternctl selftest` itself: as whoever runs this, as an ordinary user, and when it is interrupted.
+# selftest_test.py - `posternctl selftest` itself: as the user that runs this, as an ordinary user, and when it is interrupted.
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: selftest_test.py BUILD_DIR [-v] [TEST...]
@@ -85,7 +85,7 @@ class Selftest(unittest.TestCase):
             process = selftest("--only", "client/silent", "pair/")
             time.sleep(after_sec)
             process.send_signal(number)
-            process.communicate()  # whoever still runs would hold the pipes open
+            process.communicate()  # a process that still runs would hold the pipes open
             self.assertNotEqual(process.returncode, 0)
             self.assertLessEqual(leftovers(), self.before)
 

@@ -1,5 +1,5 @@
 # trespass_test.py - another user, who knows every name and number there is, reaches nothing of a user's Postern: not the memory, not the
-# daemon, not by the broker; and what it can reach, doorbells, it can only ring in vain. (ptrace is excluded: who may trace may do everything.)
+# daemon, not by the broker; and what it can reach, doorbells, it can only ring in vain. (ptrace is excluded: it allows everything.)
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: trespass_test.py BUILD_DIR [-v] [TEST...]
@@ -409,7 +409,7 @@ class Trespass(unittest.TestCase):
             return worked
         self.assertEqual(self.as_b(tries), [])
         self.a_is_well()
-        other = self.program(B, CLIENT, "--strict")  # who keeps to the rules is introduced
+        other = self.program(B, CLIENT, "--strict")  # a program that keeps to the rules is introduced
         self.assertEqual(self.command(other, f"connect {self.port}"), "ok")
         self.assertGreater(int(self.command(other, "rate 0.2")), 0)
 
@@ -456,7 +456,7 @@ class Trespass(unittest.TestCase):
     def test_doorbells_only_ring(self):
         names = self.bells()
         self.assertTrue(names, "nobody has a bell: this test looks at the wrong stack")
-        beside = sorted(self.rate_beside([])[0] for _ in range(3))[1]  # somebody who is as busy, elsewhere
+        beside = sorted(self.rate_beside([])[0] for _ in range(3))[1]  # a program that is as busy, elsewhere
         rung = [self.rate_beside(names) for _ in range(3)]
         rate = sorted(r[0] for r in rung)[1]
         print(f"\nround trips in 1 s: {beside} beside a busy process, {rate} with {sum(r[1] for r in rung) / 4.8:.0f} false rings/s on {len(names)} bells")

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// descriptors.cc - who holds a descriptor for the length of a call: small cases, each of which says
+// descriptors.cc - a call holds its descriptor until it returns: small cases, each of which says
 // what happened.
 //
 //   descriptors                    the names

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// descriptors.h - frame of the tests of who holds a descriptor for the length of a call: blocked
+// descriptors.h - frame of the tests that a call holds its descriptor until it returns: blocked
 // calls, a peer that does as it is told, and a transcript.
 //
 // A case prints what each call has returned. The same case over the kernel alone prints what it

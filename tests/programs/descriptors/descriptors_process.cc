@@ -126,7 +126,7 @@ void ForkWhileEpoll() {
 }
 
 // ---- as a Java VM closes a socket: a descriptor whose other end is closed goes over the number,
-// then a signal without SA_RESTART wakes those who are blocked.
+// then a signal without SA_RESTART wakes the blocked threads.
 int Marker() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) Die("socketpair");

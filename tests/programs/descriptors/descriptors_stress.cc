@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // descriptors_stress.cc - epochs of calls by numbers that others take away; each byte that is read
-// says who has sent it.
+// names the call that has sent it.
 //
 //   descriptors_stress [--seconds N] [--seed S] [--threads N] [--modes LIST] [--taken N]
 //                     [--numbers N] [--wrong WHAT]

@@ -1,4 +1,4 @@
-# t_descriptors.py - who holds a descriptor for the length of a call: numbers that go away under calls (descriptors*.cc).
+# t_descriptors.py - a call holds its descriptor until it returns: numbers that go away under calls (descriptors*.cc).
 # SPDX-License-Identifier: Apache-2.0
 #
 # Each small case says what its calls have returned. What it has to say is what it says over the kernel alone, where each case

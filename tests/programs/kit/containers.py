@@ -138,7 +138,7 @@ class Container:
 
 
 class Containers:
-    """The pair. `server`: where "a" reaches "b"; `client`: whom "b" sees."""
+    """The pair. `server`: where "a" reaches "b"; `client`: the client's address as "b" sees it."""
 
     def __init__(self, broker_dir=None, share=(), nat=False):
         if os.geteuid() != 0:
@@ -256,7 +256,7 @@ def _mount(kind, place):
 
 
 def _init(broker_dir, *share):
-    """The first process: its mounts, then it buries who has lost his parent."""
+    """The first process: its mounts, then it reaps orphans."""
     call("mount", b"none", b"/", None, MS_REC_PRIVATE, None)
     shown = {place: os.open(place, os.O_PATH) for place in share}
     if broker_dir:

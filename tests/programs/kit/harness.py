@@ -182,7 +182,7 @@ class Context:
         return proc
 
     def adopt_session(self, sid):
-        """Whoever is left in this session is ours: called for each program started and for daemons they become."""
+        """Processes that are left in this session are ours: called for each program started and for daemons they become."""
         self.sessions.add(sid)
         with open(os.path.join(self.dir, "sessions"), "a", encoding="ascii") as file:
             file.write(f"{sid}\n")

@@ -157,7 +157,7 @@ def main():
     end = time.monotonic() + args.seconds
     while time.monotonic() < end and not all(c.counts["ok"] for c in clients) and not stop.wait(0.02):
         pass
-    print("going", flush=True)  # every thread has been served, for who waits for it
+    print("going", flush=True)  # every thread has been served: for a test that waits for it
     stop.wait(end - time.monotonic())
     stop.set()
     for thread in threads:

@@ -267,7 +267,7 @@ void ListenerServe(int listener) {
   ExpectChild(child);
 }
 void ListenerConnect(uint16_t port) {
-  // Who is first is not defined: two connections, one for each of the two who accept.
+  // The order is not defined: two connections, one for each of the two processes that accept.
   const int a = Connect(port), b = Connect(port);
   pollfd both[2] = {{a, POLLIN, 0}, {b, POLLIN, 0}};
   EXPECT(poll(both, 2, -1) == 1);

@@ -1,4 +1,5 @@
-// mistakes_group.cc - listeners that share a port (SO_REUSEPORT): who of them gets how many.
+// mistakes_group.cc - listeners that share a port (SO_REUSEPORT): how many connections each of them
+// gets.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <arpa/inet.h>

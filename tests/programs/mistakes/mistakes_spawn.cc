@@ -280,7 +280,7 @@ void ShellWaysServe(int listener) {
   EXPECT(WTERMSIG(system("kill -9 $$")) == 9);
   struct sigaction by_default {};
   struct sigaction ignore {};
-  by_default.sa_handler = SIG_DFL;  // who started this test in the background ignores it
+  by_default.sa_handler = SIG_DFL;  // a shell that started this test in the background ignores it
   EXPECT(sigaction(SIGINT, &by_default, nullptr) == 0);
   ignore.sa_handler = SIG_IGN;
   EXPECT(sigaction(SIGQUIT, &ignore, nullptr) == 0);

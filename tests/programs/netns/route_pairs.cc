@@ -3,9 +3,9 @@
 //
 //   route_pairs SOCKET STATE    commands on standard input, an answer in one line each
 //
-// SOCKET: posternd's. STATE: a file of two 64-bit numbers that whoever changes the configuration
-// writes: the first is odd while it does, the second is what the marker route's MTU is afterwards
-// (kMarker, minus 1000), which tells that the tables have caught up.
+// SOCKET: posternd's. STATE: a file of two 64-bit numbers that the test writes when it changes the
+// configuration: the first is odd while it does, the second is what the marker route's MTU is
+// afterwards (kMarker, minus 1000), which tells that the tables have caught up.
 //
 //   queries FILE     dst src oif mark uid tos proto sport dport ("-": not told) in each line
 //   round N          all of them N times. "compared N same N multipath N late N ...

@@ -329,7 +329,7 @@ class Both(Steps):
         "server_attaches": ("-" + A, ACCEPT, "-" + B, "+" + A, CONFIRM, "-broker", "+" + B),
     }
     DEATHS = ("client", "server", "clients_posternd", "servers_posternd", "broker", "nobody")
-    # With a connection or without. Who learns from SO_ERROR that he is connected may find it reset by then.
+    # With a connection or without. A client that learns from SO_ERROR that it is connected may find it reset by then.
     SERVER_GONE = [("connect", "ECONNREFUSED"), ("recv", ""), ("recv", "ECONNRESET"), ("send", "ECONNRESET"), ("send", "EPIPE")]
     how = None
 

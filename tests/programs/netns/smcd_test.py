@@ -271,7 +271,7 @@ class Short(Pair):
 
 
 class NobodyIsLost(Pair):
-    """Held connections go on, whoever else is killed; new ones are made."""
+    """Held connections go on, whatever else is killed; new ones are made."""
 
     def setUp(self):
         super().setUp()

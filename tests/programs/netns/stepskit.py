@@ -210,7 +210,7 @@ class Lab(smcd_test.Pair):
         self.stopped, self.count, self.worst, self.case = set(), 0, {}, ""
         self.settle()
 
-    # ---- who there is
+    # ---- the processes there are
 
     def daemon(self, container):
         """The host's pid of the container's posternd, or None."""

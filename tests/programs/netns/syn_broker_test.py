@@ -1,4 +1,4 @@
-# syn_broker_test.py - the socket option of the SYN option: marks that change while clients come, errors, and who attaches it.
+# syn_broker_test.py - the socket option of the SYN option: marks that change while clients come, errors, and the broker that attaches it.
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: syn_broker_test.py BUILD_DIR [-v] [TEST...]; exit 77 as syn_option_test.py.
@@ -260,7 +260,7 @@ class Option(SynTest):
             below.remove()
 
     def test_unprivileged(self):
-        """Whoever has a socket may mark it."""
+        """Any program may mark a socket that it has."""
         listener = self.listener(0)
         listener.close()
         sock = self.client(0)
@@ -325,7 +325,7 @@ def attached_programs(cgroup):
 
 
 class Brokers(SynTest):
-    """Who attaches it, and for how long."""
+    """Which broker attaches it, and for how long."""
 
     def another(self, *args, **more):
         broker = synkit.Broker(self.build, more.pop("cgroup", self.cgroup.path), *args, home=self.cgroup.home, **more)

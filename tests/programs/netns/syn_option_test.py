@@ -27,7 +27,7 @@ def kinds(segment):
 
 
 class Exchange(SynTest):
-    """Who marks, and what is seen then."""
+    """Which ends mark, and what is seen then."""
 
     def check(self, client_marks, server_marks, address):
         listener = self.listener(server_marks, address)

@@ -49,7 +49,7 @@ class NamedStackTest(wirekit.WireTest):
         return next((s["id"] for s in self.stacks() if any(p["pid"] == program.pid for p in s["processes"])), None)
 
     def test_shared(self):
-        """Who is left keeps the interface, and the next one of the name has it, too."""
+        """The program that is left keeps the interface, and the next one of the name has it, too."""
         first, second = self.server(), self.server()
         self.exchange_at(self.port - 1)
         self.assertIsNotNone(self.stack_of(first))
@@ -66,7 +66,7 @@ class NamedStackTest(wirekit.WireTest):
         self.assertIn(("ESTAB", "intra-stack"), [(s["state"], s["path"]) for s in self.sockets(third)["sockets"]])
 
     def test_all_killed(self):
-        """The name is free for a new stack when all who had it have gone."""
+        """The name is free for a new stack when all programs that had it have gone."""
         first = self.server()
         was = self.stack_of(first)
         first.kill()
@@ -97,7 +97,7 @@ class NamedStackTest(wirekit.WireTest):
         self.assertIsNotNone(self.stack_of(first))
 
     def test_posternd_killed(self):
-        """The next one learns the name from who has it."""
+        """The next posternd learns the name from the program that has it."""
         first = self.server()
         self.stop_daemon("b")
         self.start_daemon("b")
@@ -106,7 +106,7 @@ class NamedStackTest(wirekit.WireTest):
         self.assertEqual(self.stack_of(first), self.stack_of(second))
 
     def test_without_posternd(self):
-        """Nobody can say who has the name: each is on its own, and served."""
+        """No process can say which stack has the name: each program is on its own, and served."""
         self.stop_daemon("b")
         program = self.program(options=NAMED)
         self.echo_server(program)

@@ -7,8 +7,8 @@
 #                                                |
 #                                   namespace b: vb, its TAP, with the addresses; posternd and the programs
 #
-# The tests of wire_test.py that have the server in b are run as they are. Then come those of the driver: whom it may serve at
-# once, what becomes of the connections when it dies, and the other DPDK drivers that need no hardware.
+# The tests of wire_test.py that have the server in b are run as they are. Then come those of the driver: which programs it may serve
+# at once, what becomes of the connections when it dies, and the other DPDK drivers that need no hardware.
 
 import fcntl
 import os
@@ -207,7 +207,7 @@ with socket.create_connection((HOST, PORT), timeout=20) as sock:
         self.assertEqual(self.lab.opens("b"), before, "the kernel's TCP had a part in it")
 
     def test_several_stacks(self):
-        """Each program has a VI of its own; the kernel serves whom it has always served."""
+        """Each program has a VI of its own; the kernel serves the clients that it has always served."""
         servers = [self.program() for _ in range(3)]
         kernels = self.plain("b")
         for server in servers:

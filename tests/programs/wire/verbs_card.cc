@@ -1,5 +1,6 @@
 // verbs_card.cc - postern-verbsnic with a card that is made up: its wire is an interface, the
-// kernel's share of it a TAP. SPDX-License-Identifier: Apache-2.0
+// kernel's share of it a TAP.
+// SPDX-License-Identifier: Apache-2.0
 //
 //   wire (a packet socket) --- rules ---> queue pair: VerbsPort, Nic, programs
 //                                `------> TAP: what the kernel has of such a card, with its

@@ -41,7 +41,7 @@ class UnderLoad:
         return sha.hexdigest()
 
     def seen_on(self, side):
-        """Packets that whoever captures on that interface is shown from now on (AF_PACKET, as tcpdump)."""
+        """Packets that a capture on that interface shows from now on (AF_PACKET, as tcpdump)."""
         with self.lab.inside(side):
             tap = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_ALL))
         self.addCleanup(tap.close)

@@ -126,7 +126,7 @@ class OptionsTest(wirekit.WireTest):
                   VALUE=value)
 
     def test_deferred(self):
-        """Who has only connected is accepted once the time is over, and not before; who writes, at once."""
+        """A client that has only connected is accepted once the time is over, and not before; one that writes, at once."""
         for server, port, name in self.ports():
             with self.subTest(name):
                 self.listen(server, port, socket.TCP_DEFER_ACCEPT, 1)
@@ -224,7 +224,7 @@ class OptionsTest(wirekit.WireTest):
                     sock.close()
 
     def test_flood(self):
-        """More clients than the backlog at once, none of whom is lost."""
+        """More clients than the backlog at once, none of which is lost."""
         self.server.do("""
 l.close()
 l = socket.create_server((HOST, PORT), backlog=4)

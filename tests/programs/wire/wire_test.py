@@ -1,4 +1,4 @@
-# wire_test.py - TCP of unmodified programs over AF_XDP (option vi, posternd --vi): what they see, and who may die.
+# wire_test.py - TCP of unmodified programs over AF_XDP (option vi, posternd --vi): what they see, and which processes may die.
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: wire_test.py BUILD_DIR [-v] [TEST...]; exit 77 without root, namespaces, AF_XDP, or where posternd has no BPF.
@@ -313,7 +313,7 @@ asker = threading.Thread(target=ask, daemon=True)
         self.assertFalse(self.attached())
 
     def test_clients_at_listen(self):
-        """Whoever comes in the moment in which a server begins to listen is served: nobody is reset, and nobody's SYN is lost."""
+        """A client that comes in the moment in which a server begins to listen is served: no reset, and no lost SYN."""
         server = self.program()
         self.echo_server(server)  # to put a program on a veth costs what is just under way
         resent = self.lab.tcp_ext("a", "TCPSynRetrans")
@@ -375,7 +375,7 @@ asker = threading.Thread(target=ask, daemon=True)
             exchange(sock, content(100000))
 
     def test_taken(self):
-        """Who finds the interface taken by a stack whose connections drain gets it afterwards, without another listen()."""
+        """A listener that finds the interface taken by a draining stack gets it afterwards, without another listen()."""
         first, second, third = self.program(), self.program(), self.program()
         first.do("listener = socket.create_server((HOST, PORT))", HOST="0.0.0.0", PORT=self.port)
         with self.connected() as old:

@@ -543,7 +543,7 @@ class ClientTest(UdpTest):
         self.assertEqual(self.datagrams(), before)
 
     def test_refused(self):
-        """As the kernel has it: once, at the next call, and only for who is connected."""
+        """As the kernel has it: once, at the next call, and only for a connected socket."""
         client, plain = self.program(), self.plain("b")
         gone = self.server()
         to = gone.getsockname()

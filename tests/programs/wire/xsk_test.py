@@ -1,4 +1,4 @@
-# xsk_test.py - VIs over AF_XDP between two network namespaces: what is steered, what is not, and who may die.
+# xsk_test.py - VIs over AF_XDP between two network namespaces: what is steered, what is not, and which processes may die.
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: xsk_test.py BUILD_DIR [-v] [TEST...]; exit 77 without root, namespaces, AF_XDP, or where posternd has no BPF.
@@ -497,7 +497,7 @@ class XskTest(unittest.TestCase):
         self.put(first, last, frame4(b"x" * 16, fragment=3, ident=3))
         self.assertEqual(peer.frames(3, QUIET_MSEC), [first, last])
 
-    # -- who may -------------------------------------------------------------------------------------------------------------
+    # -- which filters are allowed --------------------------------------------------------------------------------------------
     def refused(self, call, *args, **kw):
         with self.assertRaises(Refused) as refused:
             call(*args, **kw)
@@ -514,7 +514,7 @@ class XskTest(unittest.TestCase):
         self.nothing(peer)
 
     def test_another_users_flow(self):
-        """A port that two users have bound: the flow is his who has the connection, or listens."""
+        """A port that two users have bound: the flow belongs to the user that has the connection, or listens."""
         peer = self.opened()
         code = ("import socket, sys\n"
                 "s = socket.socket()\n"
@@ -735,7 +735,7 @@ class XskTest(unittest.TestCase):
         peer.port(7002)
 
     def test_asks_are_bounded(self):
-        """Who asks for more in a second is refused; what is there can still be given back."""
+        """A daemon that asks for more in a second is refused; what is there can still be given back."""
         path = self.start_broker({"vi_asks": 201})
         peer = self.peer(path)
         peer.do("open", self.ifindex("vb"))

@@ -204,7 +204,7 @@ TEST_CASE("reap: a sleeper whose wake-up the dead process may have begun is woke
   REQUIRE(bell >= 0);
   p.Die();
   char byte;
-  CHECK((recv(bell, &byte, 1, MSG_DONTWAIT) == 1) == told);  // nobody whom it never had news for
+  CHECK((recv(bell, &byte, 1, MSG_DONTWAIT) == 1) == told);  // none that it never had news for
   CHECK((map.leaf[kConn / 64] != 0) == told);
   CHECK(ep.state == PSTN_EP_ESTABLISHED);
   close(bell);
@@ -314,7 +314,7 @@ TEST_CASE("notify: a post to all reaches every set, whoever spreads it") {
     LinkItem(p.s(), ep, *set, i);
   }
   RenotifyLocked(g_family, ep);
-  const bool dies = GENERATE(false, true);  // who was rung
+  const bool dies = GENERATE(false, true);  // the process that was rung
   AnnounceData(g_family.bells, p.world.End(0, kConn));
   CHECK(WaiterHasNews(g_family, sets[0]->waiter_idx, false));
   if (dies) {

@@ -1,5 +1,6 @@
 // fake_card.h - an RDMA card with a raw packet queue pair, as libibverbs's manual pages describe
-// it. SPDX-License-Identifier: Apache-2.0
+// it.
+// SPDX-License-Identifier: Apache-2.0
 //
 // It knows rules by their bytes alone, and minds what a device minds: states and their order, keys,
 // limits of queues, flushes. What a test wants to go wrong it says by the public members.

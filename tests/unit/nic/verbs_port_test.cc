@@ -1,5 +1,6 @@
 // verbs_port_test.cc - a raw packet queue pair: packets both ways, its limits, its errors, its
-// rules. SPDX-License-Identifier: Apache-2.0
+// rules.
+// SPDX-License-Identifier: Apache-2.0
 #include "../../../controlplane/verbsnic/verbs_port.h"
 
 #include <arpa/inet.h>

@@ -103,7 +103,7 @@ TEST_CASE("clc fsm: SMC-R is not for us, and the connection survives it") {
     CHECK(client.Get(hex).declined() == kClcDiagMode);
     CHECK(client.state() == ClcState::kTcp);
   }
-  // Who confirms what was not offered can't be told any more.
+  // A peer that confirms what was not offered can't be told any more.
   One late = Waiting(ClcState::kAwaitConfirm);
   late.Get(kSmcrConfirmFirst);
   CHECK(late.state() == ClcState::kAborted);

@@ -41,7 +41,7 @@ struct ClcEnd {
 
   ClcState state() const { return ClcStateOf(machine); }
   bool is_over() const { return gone != 0 || ClcIsOver(machine); }
-  // Whom the program believes to be talking to.
+  // The path that the program believes it is on.
   bool thinks(ClcState end) const { return gone == 0 && state() == end; }
 };
 

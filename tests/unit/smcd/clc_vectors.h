@@ -200,7 +200,7 @@ inline constexpr Rule kDeclineRules[] = {
     {7, 44, kAll, kAny, Fate::kFree, 0},      // the trailer included
 };
 
-// An SMC-R message to somebody who offered SMC-D only is delimited and declined.
+// An SMC-R message to a peer that offered SMC-D only is delimited and declined.
 inline constexpr Rule kSmcrRules[] = {
     {0, 5, kAll, kAny, Fate::kStructure, 0},              // eyecatcher, type
     {5, 7, kAll, kAny, Fate::kStructure, 0},              // length

@@ -233,8 +233,9 @@ TEST_CASE("notify: returned space is posted to whom wanted it so") {
   CHECK(p.counters[kCounterFutexWakes] == 0);
 }
 
-// RingRead publishes in the middle; who sees the ring drained then may take it away before RingRead
-// looks for more. What it leaves behind is the same as that of a second, empty look.
+// RingRead publishes in the middle; a writer that sees the ring drained then may take it away
+// before RingRead looks for more. What it leaves behind is the same as that of a second, empty
+// look.
 TEST_CASE("notify: a writer is told of space when its ring was taken away during the read") {
   BellWorld p;
   std::vector<uint8_t> data(3000);

@@ -1,8 +1,8 @@
 // ring_death_test.cc - a process dies between any two instructions of what it does with a ring.
 // SPDX-License-Identifier: Apache-2.0
 //
-// No ring has two owners; each reader comes to all that was written before, and to all that whoever
-// takes over writes.
+// No ring has two owners; each reader comes to all that was written before, and to all that its
+// successor writes.
 #include <cstring>
 #include <initializer_list>
 #include <string>
@@ -17,7 +17,7 @@ namespace {
 constexpr RingLimits kTwoClasses = {0, 1};
 constexpr size_t kMost = 1u << 17;
 constexpr uint64_t kOther = 99;  // seed of the other connection's stream
-constexpr uint64_t kHeirs = 77;  // seed of what is written by whoever takes over
+constexpr uint64_t kHeirs = 77;  // seed of what the successor writes
 
 // Connection 0 is worked upon, connection 1 takes what rings there are meanwhile.
 class DeathWorld {
@@ -84,7 +84,7 @@ class DeathWorld {
     return nullptr;
   }
 
-  // Whoever takes over writes, as another connection does, and all is read. Of the dead one's
+  // The successor writes, as another connection does, and all is read. Of the dead one's
   // stream the reader has `got` bytes; it wrote between `least` and `most`.
   const char* WriterDied(uint64_t got, uint64_t least, uint64_t most) {
     TakeLocks();
@@ -149,7 +149,7 @@ class DeathWorld {
     return WrongOwners();
   }
 
-  // Whoever takes over reads the rest: no byte twice that a call had given out, none missing.
+  // The successor reads the rest: no byte twice that a call had given out, none missing.
   const char* ReaderDied(uint64_t given, uint64_t in_call, uint64_t written) {
     TakeLocks();
     const iovec iov = {buffer_.data(), 64};

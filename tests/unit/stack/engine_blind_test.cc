@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_blind_test.cc - segments of somebody who guesses: how many answers all connections of a
-// host give together (RFC 5961, 7).
+// engine_blind_test.cc - segments of an attacker that guesses: how many answers all connections of
+// a host give together (RFC 5961, 7).
 #include <climits>
 #include <initializer_list>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_ecn_test.cc - ECN (RFC 3168): who agrees to it, and what a mark on the way does.
+// engine_ecn_test.cc - ECN (RFC 3168): which ends agree to it, and what a mark on the way does.
 #include <initializer_list>
 
 #include "engine_world.h"

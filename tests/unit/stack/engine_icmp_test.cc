@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine_icmp_test.cc - ICMP errors that reach the engine: whom they end, what they say of a path,
+// engine_icmp_test.cc - ICMP errors that reach the engine: what they end, what they say of a path,
 // and which of them are believed.
 #include <cerrno>
 

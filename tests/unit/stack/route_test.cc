@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// route_test.cc - look-ups in tables that were made by hand: who answers what, and where it is
+// route_test.cc - look-ups in tables that were made by hand: what they answer, and where it is
 // undecided. That the kernel says the same is routes_test.py's business.
 #include "stack/route/route.h"
 

@@ -1,5 +1,6 @@
 // tcp_data_test.cc - data both ways where nothing is lost: segments, windows, Nagle,
-// acknowledgements. SPDX-License-Identifier: Apache-2.0
+// acknowledgements.
+// SPDX-License-Identifier: Apache-2.0
 #include "tcp_world.h"
 
 namespace postern::tcp {

@@ -1,5 +1,6 @@
 // tcp_handshake_test.cc - TCP connections begin: active, passive, both at once, from a cookie,
-// refused. SPDX-License-Identifier: Apache-2.0
+// refused.
+// SPDX-License-Identifier: Apache-2.0
 #include "tcp/segment/syn_cookie.h"
 #include "tcp_world.h"
 

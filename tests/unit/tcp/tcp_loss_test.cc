@@ -1,5 +1,6 @@
 // tcp_loss_test.cc - segments that do not arrive: time-outs, probes, fast recovery, and taking it
-// back. SPDX-License-Identifier: Apache-2.0
+// back.
+// SPDX-License-Identifier: Apache-2.0
 #include "tcp_world.h"
 
 namespace postern::tcp {

@@ -1,5 +1,6 @@
 // tcp_pair_test.cc - two ends of ours over a bad wire in virtual time: all bytes arrive, both
-// close. SPDX-License-Identifier: Apache-2.0
+// close.
+// SPDX-License-Identifier: Apache-2.0
 //
 // The simulator (tests/sim) does this at length; here are the few runs that each build can afford.
 #include <initializer_list>

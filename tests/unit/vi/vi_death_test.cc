@@ -1,5 +1,5 @@
 // vi_death_test.cc - a process dies between any two instructions while it has the VI: no frame is
-// lost, none is in two places, and who takes over can go on.
+// lost, none is in two places, and a process that takes over can go on.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A child works on a shared test wire and is executed one instruction at a time (ptrace). At each

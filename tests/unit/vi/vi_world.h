@@ -22,7 +22,7 @@ class ViWorld {
     for (int side = 0; side < 2; side++) area[side].Format(AreaAt(side), frames);
     Open();
   }
-  // The same state in other memory: what somebody who takes over sees.
+  // The same state in other memory: what a process that takes over sees.
   ViWorld(const ViWorld& from) : frames_(from.frames_), bytes_(from.bytes_) {
     at_ = static_cast<uint8_t*>(
         mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));

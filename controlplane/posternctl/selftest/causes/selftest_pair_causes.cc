@@ -144,7 +144,7 @@ void AddDeaths(Causes& causes) {
           Process& victim = who.process(p.world);
           if (who.signal == SIGKILL) {
             victim.End(SIGKILL);
-            usleep(200'000);  // whoever was connected to it has seen that
+            usleep(200'000);  // the processes connected to it have seen that
           } else {
             victim.Signal(SIGSTOP);
           }

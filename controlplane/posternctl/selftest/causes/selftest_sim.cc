@@ -130,7 +130,7 @@ ClcEvent End::Answer(ClcDo request) {
     if (side_.fault.attach_diagnosis != 0)
       return ClcEvent::DeviceFailed(side_.fault.attach_diagnosis);
     if (side_.fault.attaches_anything) return ClcEvent::DeviceOk();
-    // As the broker: a number means nothing to whom it was not made for.
+    // As the broker: a number means something only to the side that it was made for.
     const auto at = side_.memory->buffers.find(machine_.peer_token);
     const bool found = at != side_.memory->buffers.end() && at->second.owner == pair_;
     return found ? ClcEvent::DeviceOk() : ClcEvent::DeviceFailed();
@@ -259,7 +259,7 @@ Outcome Simulate(const SimPlan& plan) {
     outcome.data = DataGoesThrough(client.wire(), server.wire());
     return outcome;
   }
-  // Whoever is left sees the end, and the client comes again.
+  // The side that is left sees the end, and the client comes again.
   auto [again, other] = loop.Join();
   outcome.path = kTcpAgain;
   outcome.data = DataGoesThrough(again, other);
