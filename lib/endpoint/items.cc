@@ -11,7 +11,7 @@ namespace {
 // The list of members is whole at each instruction when walked forwards; all else is made anew from
 // it. Each member that may be ready is looked at: an event that the dead owner had taken is found
 // again.
-void Mend(pstn_stack& s, pstn_epoll& set) {
+void Mend(pstn_stack& s, pstn_epoll& set) PSTN_REQUIRES(set.lock) {
   set.ready_head = set.ready_tail = PSTN_NONE;
   StoreRelease(set.ready_count, 0u);
   StoreRelaxed(set.listeners, 0u);
@@ -86,7 +86,7 @@ uint32_t FindItem(pstn_stack& s, const pstn_ep& ep, uint32_t set_idx, int fd, ui
 
 namespace {
 
-void UnlinkReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
+void UnlinkReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) PSTN_REQUIRES(set.lock) {
   if ((s.items[idx].flags & PSTN_IT_READY) == 0) return;
   uint32_t prev = PSTN_NONE;
   for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
@@ -148,7 +148,8 @@ struct Shared {
 // An endpoint that is registered here alone, the usual case, needs no lock of its own: under
 // set.lock no item of the set can go away. Any other item can, and serve in another list, where a
 // walk would get lost.
-bool PushEp(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, Shared& later) {
+bool PushEp(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, Shared& later)
+    PSTN_REQUIRES(set.lock) {
   uint32_t head = LoadAcquire(s.eps[ep_idx].item_head);
   if (head >= PSTN_ITEMS) return true;
   const pstn_item& item = s.items[head];
@@ -163,8 +164,9 @@ bool PushEp(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, S
 }
 
 void TakeReady(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_ref& ref,
-               pstn_evmap& map, Shared& later) {
+               pstn_evmap& map, Shared& later) PSTN_REQUIRES(set.lock) {
   TakeBits(map, s.waiters[set.waiter_idx % PSTN_WAITERS].hand, [&](uint32_t conn) {
+    AssertHeld(set.lock);
     const uint32_t ep = LoadAcquire(ref.conn_ep[conn]);  // + 1
     const bool done = ep == 0 || ep > PSTN_EPS || PushEp(s, set, set_idx, ep - 1, later);
     return done ? 1 : kPutBack;  // the next look takes it

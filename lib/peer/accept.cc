@@ -74,9 +74,10 @@ void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
 
 // accept_lock. What an owner that died with it has left half done is mended: the chain is whole,
 // walked forwards.
-class QueueGuard {
+class PSTN_SCOPED_CAPABILITY QueueGuard {
  public:
-  explicit QueueGuard(Family& fam, pstn_ep& listener) : listener_(listener) {
+  explicit QueueGuard(Family& fam, pstn_ep& listener) PSTN_ACQUIRE(listener.accept_lock)
+      : listener_(listener) {
     if (!Lock(listener.accept_lock)) return;
     pstn_stack& s = Stack(fam);
     uint32_t count = 0;
@@ -86,7 +87,7 @@ class QueueGuard {
       listener.accept_tail = i;
     StoreRelease(listener.accept_count, count);
   }
-  ~QueueGuard() { Unlock(listener_.accept_lock); }
+  ~QueueGuard() PSTN_RELEASE() { Unlock(listener_.accept_lock); }
   QueueGuard(const QueueGuard&) = delete;
   QueueGuard& operator=(const QueueGuard&) = delete;
 
@@ -97,7 +98,8 @@ class QueueGuard {
 // In the order in which the clients connected, which is not that of the map's bits. Most come last.
 // Far from both ends the order is not worth the way, which clients could have us go each time.
 constexpr uint32_t kQueueWalk = 512;
-void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx) {
+void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx)
+    PSTN_REQUIRES(listener.accept_lock) {
   pstn_stack& s = Stack(fam);
   pstn_ep& ep = s.eps[idx];
   uint32_t after = LoadRelaxed(listener.accept_tail);
@@ -398,7 +400,8 @@ bool MustReturn(const pstn_ep& listener) {
 
 namespace {
 
-bool InQueue(Family& fam, const pstn_ep& listener, uint32_t idx) {
+bool InQueue(Family& fam, const pstn_ep& listener, uint32_t idx)
+    PSTN_REQUIRES(listener.accept_lock) {
   uint32_t guard = 0;
   for (uint32_t i = LoadRelaxed(listener.accept_head); i < PSTN_EPS && guard < PSTN_EPS;
        i = LoadRelaxed(Stack(fam).eps[i].next), guard++) {
