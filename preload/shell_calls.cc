@@ -55,8 +55,8 @@ int Await(pid_t pid) {
 // ---------------------------------------------------------------- system
 // SIGINT and SIGQUIT are ignored while any thread of the process is in system().
 PSTN_LOCK_WHOLE(quiet_lock);
-uint32_t quiet_calls;
-struct sigaction quiet_int, quiet_quit;
+uint32_t quiet_calls PSTN_GUARDED_BY(quiet_lock);
+struct sigaction quiet_int PSTN_GUARDED_BY(quiet_lock), quiet_quit PSTN_GUARDED_BY(quiet_lock);
 
 class Quiet {
  public:
@@ -148,7 +148,7 @@ struct Pipe {
 // Held while a shell is started, for which no fork waits. The list is whole at each instruction.
 void RenewPipes(Family&) {}
 PSTN_LOCK_RENEWED(pipes_lock, RenewPipes);
-Pipe* pipes;  // of this process, most recent first
+Pipe* pipes PSTN_GUARDED_BY(pipes_lock);  // of this process, most recent first
 
 // What popen() was asked for.
 struct Mode {
@@ -173,7 +173,8 @@ bool ParseMode(const char* text, Mode* mode) {
 }
 
 // The child has none of the pipes of earlier calls (POSIX), and `end` in the place of 0 or 1.
-bool FillActions(posix_spawn_file_actions_t* actions, int end, int place) {
+bool FillActions(posix_spawn_file_actions_t* actions, int end, int place)
+    PSTN_REQUIRES(pipes_lock) {
   if (posix_spawn_file_actions_adddup2(actions, end, place) != 0) return false;
   for (const Pipe* p = pipes; p != nullptr; p = p->next) {
     const int fd = fileno(p->file);
@@ -183,7 +184,7 @@ bool FillActions(posix_spawn_file_actions_t* actions, int end, int place) {
 }
 
 // Under pipes_lock: the shell is started, not awaited.
-FILE* OpenPipe(Pipe* made, const char* command, const Mode& mode) {
+FILE* OpenPipe(Pipe* made, const char* command, const Mode& mode) PSTN_REQUIRES(pipes_lock) {
   int ends[2];
   const Fresh fresh;
   int r = PSTN_REAL(pipe2)(ends, O_CLOEXEC);

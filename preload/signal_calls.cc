@@ -51,8 +51,8 @@ struct Action {
   uint64_t mask;
   Handler handler;
 };
-Action actions[kSignals];
 PSTN_LOCK_WHOLE(actions_lock);
+Action actions[kSignals] PSTN_GUARDED_BY(actions_lock);
 uint64_t interrupting;  // siginterrupt(): signal() installs these without SA_RESTART
 
 struct Late {
@@ -88,7 +88,7 @@ Action Snapshot(int signo) {
     CpuRelax();
   }
 }
-void PublishLocked(int signo, const Action& a) {
+void PublishLocked(int signo, const Action& a) PSTN_REQUIRES(actions_lock) {
   Action& to = actions[signo];
   uint32_t seq = LoadRelaxed(to.seq);
   StoreRelaxed(to.seq, seq + 1);

@@ -29,7 +29,7 @@ struct Stream {
   Stream* next;
 };
 PSTN_LOCK_WHOLE(streams_lock);
-Stream* streams;  // of this process, most recent first
+Stream* streams PSTN_GUARDED_BY(streams_lock);  // of this process, most recent first
 
 bool NeedsCookie(int fd) {
   const Call call(g_family, fd);

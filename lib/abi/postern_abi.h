@@ -9,7 +9,8 @@
  *   directory   written by posternd, mapped read-only by everyone
  *
  * Everything is addressed by index; nothing here is a pointer. A key behind each field says who
- * writes it: (c) constant after create, (a) atomic, any owner, (l:x) under lock x, (o) its owner.
+ * writes it: (c) constant after create, (a) atomic, any owner, (l:x) under lock x (which is also
+ * said by PSTN_GUARDED_BY, where that lock lies beside it), (o) its owner.
  * A "pos" is a free-running count, an "off" a byte offset, an "idx" a table index (~0 = none).
  */
 #ifndef POSTERN_ABI_H
@@ -28,6 +29,8 @@ typedef uint32_t pstn_u32;
 typedef uint16_t pstn_u16;
 typedef uint8_t pstn_u8;
 #endif
+
+#include "thread_safety.h"
 
 #ifdef __cplusplus
 #define PSTN_STATIC_ASSERT(c, m) static_assert(c, m)
@@ -63,7 +66,7 @@ struct pstn_uuid {
 #define PSTN_LOCK_SLOT_SHIFT 22
 #define PSTN_LOCK_TID 0x3fffffu
 #define PSTN_LOCK_REAPER 0x1ffu
-struct pstn_lock {
+struct PSTN_CAPABILITY("mutex") pstn_lock {
   pstn_u32 word; /* (a) */
 };
 
@@ -218,40 +221,45 @@ struct pstn_lgr_hdr {
 /* One direction's private state: only the owning family sees it. Guarded by `lock`. */
 struct PSTN_LINE pstn_tx {
   struct pstn_lock lock;
-  pstn_u32 off;     /* (l) next record goes here */
-  pstn_u32 peer;    /* (l) the reader's offset as last looked up */
-  pstn_u32 window;  /* (l) from here on, see whether an early wrap is possible */
-  pstn_u64 ring;    /* (l) descriptor in use, as published in ctl.ring */
-  pstn_u64 bytes;   /* (l) payload sent */
-  pstn_u32 records; /* (l) */
-  pstn_u32 blocked; /* (l) times in a row that the ring was too small */
-  /* (l) ring that the reader has still to leave, and the mark's line; 0 = none */
-  pstn_u64 old_ring;
-  /* (l) ring bytes that are written at a time, before the reader has drained them */
-  pstn_u32 burst;
-  pstn_u32 since; /* (l) ring bytes written since the reader was last seen to have drained it */
-  pstn_u32 seen;  /* (l) `records` when the sweep of idle rings last came by */
-  pstn_u32 step;  /* (l) from one look at the reader's offset to the next */
+  pstn_u32 off PSTN_GUARDED_BY(lock);    /* next record goes here */
+  pstn_u32 peer PSTN_GUARDED_BY(lock);   /* the reader's offset as last looked up */
+  pstn_u32 window PSTN_GUARDED_BY(lock); /* from here on, see whether an early wrap is possible */
+  pstn_u64 ring PSTN_GUARDED_BY(lock);   /* descriptor in use, as published in ctl.ring */
+  pstn_u64 bytes PSTN_GUARDED_BY(lock);  /* payload sent */
+  pstn_u32 records PSTN_GUARDED_BY(lock);
+  pstn_u32 blocked PSTN_GUARDED_BY(lock); /* times in a row that the ring was too small */
+  /* ring that the reader has still to leave, and the mark's line; 0 = none */
+  pstn_u64 old_ring PSTN_GUARDED_BY(lock);
+  /* ring bytes that are written at a time, before the reader has drained them */
+  pstn_u32 burst PSTN_GUARDED_BY(lock);
+  /* ring bytes written since the reader was last seen to have drained it */
+  pstn_u32 since PSTN_GUARDED_BY(lock);
+  pstn_u32 seen PSTN_GUARDED_BY(lock); /* `records` when the sweep of idle rings last came by */
+  pstn_u32 step PSTN_GUARDED_BY(lock); /* from one look at the reader's offset to the next */
 };
 
 struct PSTN_LINE pstn_rx {
   struct pstn_lock lock;
-  pstn_u32 rec_len; /* (l) length of the record that is being read, as checked when first seen */
-  union {
+  /* length of the record that is being read, as checked when first seen */
+  pstn_u32 rec_len PSTN_GUARDED_BY(lock);
+  union { /* (l) its fields are not the analysis's to see */
     struct {
-      pstn_u32 off;      /* (l) its header */
+      pstn_u32 off;      /* its header */
       pstn_u32 rec_done; /* (l) bytes of it given to the program */
     };
     pstn_u64 at; /* both, changed by one store: a reader may die before and after it */
   };
-  pstn_u64 ring;       /* (l) descriptor as checked */
-  pstn_u64 bytes;      /* (l) payload received */
-  pstn_u32 unreturned; /* (l) bytes consumed since the writer was last considered */
-  pstn_u32 gate;       /* (l) PSTN_RXG_* */
-  pstn_u64 urgent_end; /* (l) position behind the urgent byte that was last heard of */
-  pstn_u64 after_end;  /* (l) payload received after the peer had closed */
-  pstn_u32 run;        /* (l) reads since the ring was last found empty */
-  pstn_u32 pause_ns;   /* (l) how long a reader that finds it so lets it fill (stream/io.cc) */
+  pstn_u64 ring PSTN_GUARDED_BY(lock);  /* descriptor as checked */
+  pstn_u64 bytes PSTN_GUARDED_BY(lock); /* payload received */
+  /* bytes consumed since the writer was last considered */
+  pstn_u32 unreturned PSTN_GUARDED_BY(lock);
+  pstn_u32 gate PSTN_GUARDED_BY(lock); /* PSTN_RXG_* */
+  /* position behind the urgent byte that was last heard of */
+  pstn_u64 urgent_end PSTN_GUARDED_BY(lock);
+  pstn_u64 after_end PSTN_GUARDED_BY(lock); /* payload received after the peer had closed */
+  pstn_u32 run PSTN_GUARDED_BY(lock);       /* reads since the ring was last found empty */
+  /* how long a reader that finds it so lets it fill (stream/io.cc) */
+  pstn_u32 pause_ns PSTN_GUARDED_BY(lock);
 };
 #define PSTN_RXG_RESET 1u        /* ECONNRESET was reported */
 #define PSTN_RXG_URGENT_TAKEN 2u /* the urgent byte was received with MSG_OOB */
@@ -262,16 +270,17 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 gen;    /* (a) changes at each reuse */
   pstn_u32 refs;   /* (a) fds, over all processes, that mean this endpoint; +1 in an accept queue */
   pstn_u16 family; /* (c) AF_INET or AF_INET6 */
-  pstn_u16 poller; /* (l: item_lock) the sum of the pollers' waiters: of one, its waiter */
-  pstn_u32 flags;  /* (a) PSTN_EPF_* */
-  pstn_u32 reason; /* (a) why it is not accelerated; base/schema/reasons.def */
+  /* the sum of the pollers' waiters: of one, its waiter */
+  pstn_u16 poller PSTN_GUARDED_BY(item_lock);
+  pstn_u32 flags;             /* (a) PSTN_EPF_* */
+  pstn_u32 reason;            /* (a) why it is not accelerated; base/schema/reasons.def */
   pstn_u32 lgr_idx, conn_idx; /* (c once established) */
   pstn_u32 side;              /* (c once established) */
   pstn_u32 conn_gen;
-  pstn_u32 error;     /* (a) SO_ERROR */
-  pstn_u32 next;      /* free list, or accept queue (l: listener's lock) */
-  pstn_u64 cookie;    /* (c) SO_COOKIE of the kernel's socket */
-  pstn_u32 item_head; /* (l: item_lock) epoll registrations */
+  pstn_u32 error;  /* (a) SO_ERROR */
+  pstn_u32 next;   /* free list, or accept queue (l: listener's lock) */
+  pstn_u64 cookie; /* (c) SO_COOKIE of the kernel's socket */
+  pstn_u32 item_head PSTN_GUARDED_BY(item_lock); /* epoll registrations */
   struct pstn_lock item_lock;
 
   struct pstn_tx tx;
@@ -279,7 +288,10 @@ struct PSTN_LINE pstn_ep {
 
   /* listener */
   PSTN_LINE struct pstn_lock accept_lock;
-  pstn_u32 accept_head, accept_tail, accept_count, backlog;
+  pstn_u32 accept_head PSTN_GUARDED_BY(accept_lock);
+  pstn_u32 accept_tail PSTN_GUARDED_BY(accept_lock);
+  pstn_u32 accept_count;
+  pstn_u32 backlog;
   pstn_u32 listener; /* the endpoint through whose queue this one came */
   struct pstn_addr local, peer;
 
@@ -293,7 +305,7 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 keepidle, keepintvl, keepcnt, user_timeout, notsent_lowat, defer_accept;
   pstn_u32 busy_poll, priority, owner_slot;
   pstn_u32 kernel_port; /* (c) ephemeral port that the kernel's socket holds; 0 = none */
-  pstn_u32 pollers;     /* (l: item_lock) threads asleep in poll() on it */
+  pstn_u32 pollers PSTN_GUARDED_BY(item_lock); /* threads asleep in poll() on it */
   /* (o) endpoint + 1 whose connection this one is taking over (peer/export.cc) */
   pstn_u32 took_over;
   struct pstn_lock setup_lock; /* bind, connect, listen; not yet connected: export */
@@ -383,9 +395,14 @@ struct PSTN_LINE pstn_epoll {
   struct pstn_lock lock;
   pstn_u32 next;
   pstn_u32 waiter_idx; /* (a) PSTN_NONE until something accelerated is registered */
-  pstn_u32 ready_head, ready_tail, ready_count; /* (l) count is also read unlocked, as a hint */
-  pstn_u32 all_head, kernel_count; /* (l) kernel_count: fds in the kernel's set, ours excepted */
-  pstn_u32 listeners;              /* (l) */
+  /* count is also read unlocked, as a hint */
+  pstn_u32 ready_head PSTN_GUARDED_BY(lock);
+  pstn_u32 ready_tail PSTN_GUARDED_BY(lock);
+  pstn_u32 ready_count PSTN_GUARDED_BY(lock);
+  /* kernel_count: fds in the kernel's set, ours excepted */
+  pstn_u32 all_head PSTN_GUARDED_BY(lock);
+  pstn_u32 kernel_count PSTN_GUARDED_BY(lock);
+  pstn_u32 listeners PSTN_GUARDED_BY(lock);
   pstn_u32 gen;
   pstn_u64 magic;    /* (c) upper 40 bits mark epoll data that is ours in the kernel's set */
   pstn_u32 sleepers; /* (a) threads asleep on it; one that died there costs doorbells, no more */
@@ -447,27 +464,30 @@ struct PSTN_LINE pstn_lgr_ref {
   struct pstn_uuid id;   /* (c) */
   struct pstn_uuid peer; /* (c) */
   struct pstn_lock lock;
-  pstn_u32 conns;                        /* (l) in use (client side: given out) */
-  pstn_u32 conn_hint;                    /* (l) the zombie to be looked at next */
-  pstn_u32 syn_hand, all_hand;           /* (a) where the next look at these bits begins */
-  pstn_u32 slab_hint[PSTN_SLAB_CLASSES]; /* (l) */
-  pstn_u32 rings;                        /* (l) rings given out */
+  pstn_u32 conns PSTN_GUARDED_BY(lock);     /* in use (client side: given out) */
+  pstn_u32 conn_hint PSTN_GUARDED_BY(lock); /* the zombie to be looked at next */
+  pstn_u32 syn_hand, all_hand;              /* (a) where the next look at these bits begins */
+  pstn_u32 slab_hint[PSTN_SLAB_CLASSES] PSTN_GUARDED_BY(lock);
+  pstn_u32 rings PSTN_GUARDED_BY(lock); /* rings given out */
   pstn_u32 sweep_hand;
-  PSTN_LINE pstn_u64 conn_map[PSTN_CONNS / 64]; /* (l) client side: given out */
-  pstn_u64 zombie_map[PSTN_CONNS / 64];         /* (l) closed here, not yet by the peer */
-  pstn_u64 ring0_map[PSTN_RING0_COUNT / 64];    /* (l) */
-  pstn_u64 ring1_map[PSTN_RING1_COUNT / 64];    /* (l) */
-  pstn_u64 ring2_map[PSTN_RING2_COUNT / 64];    /* (l) */
-  pstn_u64 ring0_warm[PSTN_RING0_COUNT / 64];   /* (l) free, and still has its pages */
-  pstn_u64 ring1_warm[PSTN_RING1_COUNT / 64];   /* (l) */
-  pstn_u64 ring2_warm[PSTN_RING2_COUNT / 64];   /* (l) */
-  pstn_u32 warm[PSTN_SLAB_CLASSES];             /* (l) how many of each class */
-  pstn_u32 wire_hand;               /* (a) where the engine's next look at its bits begins */
-  pstn_u64 zombie_ring[PSTN_CONNS]; /* (l) transmit ring that a zombie still holds */
-  pstn_u64 zombie_old[PSTN_CONNS];  /* (l) the ring before that one, if the peer had not left it */
-  pstn_u32 zombies;                 /* (l) */
-  pstn_u32 remote;                  /* (c) 1: the peer's posternd is another one */
-  pstn_u32 conn_ep[PSTN_CONNS];     /* (a) endpoint + 1; 0 = none */
+  PSTN_LINE pstn_u64 conn_map[PSTN_CONNS / 64] PSTN_GUARDED_BY(lock); /* client side: given out */
+  pstn_u64 zombie_map[PSTN_CONNS / 64] PSTN_GUARDED_BY(lock); /* closed here, not yet by the peer */
+  pstn_u64 ring0_map[PSTN_RING0_COUNT / 64] PSTN_GUARDED_BY(lock);
+  pstn_u64 ring1_map[PSTN_RING1_COUNT / 64] PSTN_GUARDED_BY(lock);
+  pstn_u64 ring2_map[PSTN_RING2_COUNT / 64] PSTN_GUARDED_BY(lock);
+  /* free, and still has its pages */
+  pstn_u64 ring0_warm[PSTN_RING0_COUNT / 64] PSTN_GUARDED_BY(lock);
+  pstn_u64 ring1_warm[PSTN_RING1_COUNT / 64] PSTN_GUARDED_BY(lock);
+  pstn_u64 ring2_warm[PSTN_RING2_COUNT / 64] PSTN_GUARDED_BY(lock);
+  pstn_u32 warm[PSTN_SLAB_CLASSES] PSTN_GUARDED_BY(lock); /* how many of each class */
+  pstn_u32 wire_hand; /* (a) where the engine's next look at its bits begins */
+  /* transmit ring that a zombie still holds */
+  pstn_u64 zombie_ring[PSTN_CONNS] PSTN_GUARDED_BY(lock);
+  /* the ring before that one, if the peer had not left it */
+  pstn_u64 zombie_old[PSTN_CONNS] PSTN_GUARDED_BY(lock);
+  pstn_u32 zombies PSTN_GUARDED_BY(lock);
+  pstn_u32 remote;              /* (c) 1: the peer's posternd is another one */
+  pstn_u32 conn_ep[PSTN_CONNS]; /* (a) endpoint + 1; 0 = none */
 };
 
 #define PSTN_LGR_SAME_USER 0u   /* has the same posternd */

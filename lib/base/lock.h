@@ -13,6 +13,7 @@
 #include <type_traits>
 
 #include "abi/postern_abi.h"
+#include "abi/thread_safety.h"
 #include "base/atomic.h"
 
 namespace postern {
@@ -119,7 +120,7 @@ bool TakeFromLastImage(pstn_lock& lock);
 void UnlockWake(pstn_lock& lock);
 
 // True: taken over from an owner that died with it, perhaps in the middle of a change.
-inline bool Lock(pstn_lock& lock) {
+inline bool Lock(pstn_lock& lock) PSTN_ACQUIRE(lock) PSTN_NO_THREAD_SAFETY_ANALYSIS {
   EnterLocked();
   uint32_t self = LockWord(lock);
   uint32_t free = 0;
@@ -127,7 +128,7 @@ inline bool Lock(pstn_lock& lock) {
   NoteTaken(lock);
   return from_dead;
 }
-inline bool TryLock(pstn_lock& lock) {
+inline bool TryLock(pstn_lock& lock) PSTN_TRY_ACQUIRE(true, lock) PSTN_NO_THREAD_SAFETY_ANALYSIS {
   EnterLocked();
   uint32_t free = 0;
   bool taken = CompareExchange(lock.word, free, LockWord(lock));
@@ -137,16 +138,20 @@ inline bool TryLock(pstn_lock& lock) {
     LeaveLocked();
   return taken;
 }
-inline void Unlock(pstn_lock& lock) {
+inline void Unlock(pstn_lock& lock) PSTN_RELEASE(lock) PSTN_NO_THREAD_SAFETY_ANALYSIS {
   NoteGiven(lock);
   if ((Exchange(lock.word, 0u) & kLockSleepers) != 0) UnlockWake(lock);
   LeaveLocked();
 }
 
-class Guard {
+// The calling thread has it: says so to clang where the analysis can't see it, in a lambda that is
+// called under it, or if it was taken under another name (abi/thread_safety.h). Does nothing.
+inline void AssertHeld(const pstn_lock& lock) PSTN_ASSERT_CAPABILITY(lock) { (void)lock; }
+
+class PSTN_SCOPED_CAPABILITY Guard {
  public:
-  explicit Guard(pstn_lock& lock) : lock_(lock) { Lock(lock_); }
-  ~Guard() { Unlock(lock_); }
+  explicit Guard(pstn_lock& lock) PSTN_ACQUIRE(lock) : lock_(lock) { Lock(lock_); }
+  ~Guard() PSTN_RELEASE() { Unlock(lock_); }
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 

@@ -45,13 +45,13 @@ constexpr uint32_t kReplyMs = 3000;
 constexpr uint32_t kSilentMs = 50, kSilentMaxMs = 800, kSilentShare = 25;
 
 // The line, to be waited for, and for posternd with it: nobody has a lock that others wait for.
-class LineGuard {
+class PSTN_SCOPED_CAPABILITY LineGuard {
  public:
-  explicit LineGuard(Family& fam) : fam_(fam) {
+  explicit LineGuard(Family& fam) PSTN_ACQUIRE(fam.ctl_lock) : fam_(fam) {
     CheckMayWait();
     Lock(fam.ctl_lock);
   }
-  ~LineGuard() {
+  ~LineGuard() PSTN_RELEASE() {
     Unlock(fam_.ctl_lock);
     FenceAfterLocked();  // [F1] who has found it taken has left an errand before that
     kVerbs.wire_errands(fam_);
@@ -63,11 +63,11 @@ class LineGuard {
   Family& fam_;
 };
 
-uint32_t PatienceMs(const Family& fam) {
+uint32_t PatienceMs(const Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   return fam.ctl_silent_ms != 0 ? fam.ctl_silent_ms : kReplyMs;
 }
 
-void SetPatience(const Family& fam, int line) {
+void SetPatience(const Family& fam, int line) PSTN_REQUIRES(fam.ctl_lock) {
   const uint32_t ms = PatienceMs(fam);
   const timeval tv = {static_cast<time_t>(ms / 1000), static_cast<suseconds_t>(ms % 1000 * 1000)};
   for (const long which : {SO_RCVTIMEO, SO_SNDTIMEO})
@@ -75,19 +75,19 @@ void SetPatience(const Family& fam, int line) {
 }
 
 // It has not answered in time: the next time it gets less, or, being so short, twice as much.
-void NoteSilence(Family& fam) {
+void NoteSilence(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   const uint32_t ms = fam.ctl_silent_ms;
   fam.ctl_silent_ms = ms == 0 ? kSilentMs : ms < kSilentMaxMs ? 2 * ms : kSilentMaxMs;
 }
 
-void RetryLater(Family& fam) {
+void RetryLater(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   constexpr uint64_t kMsNs = 1'000'000;
   const uint64_t pause_ns = fam.ctl_silent_ms * kMsNs * kSilentShare;
   StoreRelaxed(fam.ctl_retry_ns, MonotonicNs() + (pause_ns != 0 ? pause_ns : kRetryNs));
 }
 
 // Sends one message, with an fd beside it if `fd` >= 0. 0 or -errno.
-int SendMsg(Family& fam, const Msg& m, int fd, int flags = 0) {
+int SendMsg(Family& fam, const Msg& m, int fd, int flags = 0) PSTN_REQUIRES(fam.ctl_lock) {
   ctl::Packet packet(m, fd);
   for (;;) {
     long r =
@@ -98,7 +98,7 @@ int SendMsg(Family& fam, const Msg& m, int fd, int flags = 0) {
 
 // Receives one message; `fd` becomes what came with it, or -1. 0 or -errno (EPIPE: end). The line
 // has a time-out, which each signal begins anew: together they end it, too.
-int RecvMsg(Family& fam, Msg& m, int& fd, int flags) {
+int RecvMsg(Family& fam, Msg& m, int& fd, int flags) PSTN_REQUIRES(fam.ctl_lock) {
   fd = -1;
   for (const Deadline until = Deadline::AfterMs(PatienceMs(fam));;) {
     ctl::Packet packet(m);
@@ -114,7 +114,7 @@ int RecvMsg(Family& fam, Msg& m, int& fd, int flags) {
 }
 
 // The link group that posternd made for us (`idx` in our stack). Takes `fd`.
-void TakeLgr(Family& fam, uint32_t idx, int fd) {
+void TakeLgr(Family& fam, uint32_t idx, int fd) PSTN_REQUIRES(fam.ctl_lock) {
   if (fd < 0) return;
   const LgrHere at = LgrAt(fam.view, LgrIndex(idx));
   const bool known = at.ref != nullptr && LoadAcquire(at.ref->state) != 0;
@@ -136,7 +136,7 @@ void TakeLgr(Family& fam, uint32_t idx, int fd) {
 }
 
 // What posternd sends unasked. Takes `fd`.
-void TakePushed(Family& fam, const Msg& in, int fd) {
+void TakePushed(Family& fam, const Msg& in, int fd) PSTN_REQUIRES(fam.ctl_lock) {
   if (in.type == Type::kLgr) return TakeLgr(fam, in.a, fd);
   if (in.type == Type::kHeld)
     FetchOr(fam.attend, in.a == PSTN_NONE ? kAttendAgain | kAttendHeld : kAttendHeld);
@@ -145,7 +145,7 @@ void TakePushed(Family& fam, const Msg& in, int fd) {
 }
 
 // What posternd has sent before its end counts: a link group may be had from nobody else.
-void Disconnect(Family& fam) {
+void Disconnect(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   Msg in;
   for (int fd = -1; LoadRelaxed(fam.ctl_fd) >= 0 && RecvMsg(fam, in, fd, MSG_DONTWAIT) == 0;) {
     if (in.seq == 0)
@@ -162,7 +162,7 @@ void Disconnect(Family& fam) {
 }
 
 // An answer that nobody waited for. What it has brought is given back; a link group is of use.
-void DropLate(Family& fam, const Msg& in, int fd) {
+void DropLate(Family& fam, const Msg& in, int fd) PSTN_REQUIRES(fam.ctl_lock) {
   if (in.type == Type::kIntroduce && in.status == 0) return TakeLgr(fam, in.a, fd);
   if (fd >= 0) sys::Close(fd);
   if (in.type != Type::kRegister || in.status != 0) return;
@@ -172,7 +172,7 @@ void DropLate(Family& fam, const Msg& in, int fd) {
   (void)SendMsg(fam, m, -1);
 }
 
-uint32_t NextSeq(Family& fam) {
+uint32_t NextSeq(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   if (++fam.ctl_seq == 0) ++fam.ctl_seq;
   return fam.ctl_seq;
 }
@@ -192,7 +192,8 @@ bool ComesBefore(Family& fam, CutShort* limit) {
 // Sends a request and waits for its reply; what is pushed meanwhile is taken. -ETIMEDOUT: no answer
 // before `limit`, and the line is kept; a posternd that is silent for as long as the line waits is
 // given up.
-int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit = nullptr) {
+int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit = nullptr)
+    PSTN_REQUIRES(fam.ctl_lock) {
   CheckMayWait();
   if (LoadRelaxed(fam.ctl_fd) < 0) return -ENOTCONN;
   m.seq = NextSeq(fam);
@@ -224,7 +225,7 @@ int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit = nullptr) {
   return r;
 }
 
-int ListenLocked(Family& fam, pstn_ep& ep, int fd) {
+int ListenLocked(Family& fam, pstn_ep& ep, int fd) PSTN_REQUIRES(fam.ctl_lock) {
   Msg m;
   m.type = Type::kListen;
   m.a = EpIdx(Stack(fam), ep);
@@ -234,7 +235,7 @@ int ListenLocked(Family& fam, pstn_ep& ep, int fd) {
 }
 
 // What posternd must know again after it was away: our link groups and listeners.
-void Reintroduce(Family& fam) {
+void Reintroduce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   StackMap& s = Stack(fam);
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     if (LoadRelaxed(fam.ctl_fd) < 0) break;
@@ -246,7 +247,10 @@ void Reintroduce(Family& fam) {
     m.uuid = ref.peer;
     (void)Ask(fam, m, fam.view.lgr_fd[i], nullptr);
   }
-  const LineAsk ask = [](Family& f, Msg& m, int fd, int* reply) { return Ask(f, m, fd, reply); };
+  const LineAsk ask = [](Family& f, Msg& m, int fd, int* reply) {
+    AssertHeld(f.ctl_lock);
+    return Ask(f, m, fd, reply);
+  };
   const bool wired = kVerbs.wire_reintroduce(fam, ask);
   const pstn_slot& slot = s.slots.Own(ProcIndex(fam.slot));
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
@@ -268,7 +272,7 @@ void Reintroduce(Family& fam) {
 // Starts posternd as the wrapper does, when nobody answers: the process that notices may be the
 // only one that is left to do it. Two forks, so that the program has no child that it does not
 // know; plain system calls, so that no handler of the program runs.
-void Spawn(Family& fam) {
+void Spawn(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   if (fam.daemon_path[0] == 0 || fam.opt.daemon_spawn == 0 ||
       MonotonicNs() < fam.spawn_not_before_ns)
     return;
@@ -319,7 +323,7 @@ namespace {
 
 // A stack whose first process finds a broker has all its doorbells from there; one that was there
 // before can't be rung from other network namespaces, and does without peers there.
-void TakeWideSender(Family& fam, const pstn_dir& dir) {
+void TakeWideSender(Family& fam, const pstn_dir& dir) PSTN_REQUIRES(fam.ctl_lock) {
   pstn_stack_hdr& hdr = Stack(fam).hdr;
   const bool first = LoadRelaxed(hdr.waiters.hw) <= PSTN_EVMAP_WIRE + 1;
   if (fam.bells.wide_sender >= 0 || (LoadRelaxed(dir.host.flags) & PSTN_HOST_BELLS) == 0 ||
@@ -334,7 +338,7 @@ void TakeWideSender(Family& fam, const pstn_dir& dir) {
   StoreRelaxed(hdr.wide_bells, 1u);
 }
 
-bool ConnectLocked(Family& fam) {
+bool ConnectLocked(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   if (LoadRelaxed(fam.ctl_fd) >= 0) return true;
   if (MonotonicNs() < LoadRelaxed(fam.ctl_retry_ns) || fam.socket_path[0] == 0) return false;
   CheckMayWait();
@@ -507,7 +511,7 @@ int CtlIntroduce(Family& fam, const pstn_uuid& peer, uint32_t known, uint32_t* l
 namespace {
 
 // What has come, without a wait. With the line.
-void DrainLocked(Family& fam) {
+void DrainLocked(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   for (;;) {
     if (LoadRelaxed(fam.ctl_fd) < 0) return;
     Msg in;
@@ -525,7 +529,8 @@ void DrainLocked(Family& fam) {
 }  // namespace
 
 void CtlDrain(Family& fam) {
-  if (LoadRelaxed(fam.ctl_fd) < 0 || !TryLock(fam.ctl_lock)) return;
+  if (LoadRelaxed(fam.ctl_fd) < 0) return;
+  if (!TryLock(fam.ctl_lock)) return;
   DrainLocked(fam);
   CtlLeaveLine(fam);
   FenceAfterLocked();
@@ -533,7 +538,8 @@ void CtlDrain(Family& fam) {
 }
 
 bool CtlTryLine(Family& fam) {
-  if (LoadRelaxed(fam.ctl_fd) < 0 || !TryLock(fam.ctl_lock)) return false;
+  if (LoadRelaxed(fam.ctl_fd) < 0) return false;
+  if (!TryLock(fam.ctl_lock)) return false;
   DrainLocked(fam);  // posternd cuts off who does not read its answers
   if (LoadRelaxed(fam.ctl_fd) >= 0) return true;
   CtlLeaveLine(fam);

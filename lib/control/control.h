@@ -14,9 +14,9 @@ int CtlAsk(Family& fam, ctl::Msg& m, int fd, int* reply_fd, CutShort* limit = nu
 int CtlTell(Family& fam, const ctl::Msg& m, int fd);
 // Without a wait of any kind: the line, if nobody has it and it is connected; what is sent has an
 // answer that nobody waits for. 0, -EAGAIN: posternd takes no more now; or -errno.
-bool CtlTryLine(Family& fam);
-int CtlPost(Family& fam, ctl::Msg& m);
-void CtlLeaveLine(Family& fam);
+bool CtlTryLine(Family& fam) PSTN_TRY_ACQUIRE(true, fam.ctl_lock);
+int CtlPost(Family& fam, ctl::Msg& m) PSTN_REQUIRES(fam.ctl_lock);
+void CtlLeaveLine(Family& fam) PSTN_RELEASE(fam.ctl_lock);
 // A link group that came with an answer. Takes `fd`.
 void CtlTakeLgr(Family& fam, uint32_t idx, int fd);
 

@@ -66,7 +66,7 @@ void DropUser(Family& fam, uint32_t at) {
 }
 
 // Under parked_lock. PSTN_NONE: there is none.
-uint32_t FreeParked(Family& fam) {
+uint32_t FreeParked(Family& fam) PSTN_REQUIRES(fam.uses->parked_lock) {
   for (uint32_t n = 0; n < kParkedMax; n++) {
     const uint32_t at = fam.uses->parked_hand;
     fam.uses->parked_hand = (fam.uses->parked_hand + 1) % kParkedMax;
@@ -405,6 +405,7 @@ void UsesForget(Family& fam) {
 }
 
 void UsesAfterFork(Family& fam) {
+  AssertHeld(fam.uses->parked_lock);  // the child has one thread
   for (uint32_t i = 0; i < fam.uses->parked_hw; i++) fam.uses->parked[i].users = 0;
   for (uint32_t i = 0; i < fam.uses->records; i++) {
     ThreadUses& t = *Record(fam, i);

@@ -11,7 +11,7 @@ namespace {
 // The list of members is whole at each instruction when walked forwards; all else is made anew from
 // it. Each member that may be ready is looked at: an event that the dead owner had taken is found
 // again.
-void Mend(StackMap& s, pstn_epoll& set) {
+void Mend(StackMap& s, pstn_epoll& set) PSTN_REQUIRES(set.lock) {
   set.ready_head = set.ready_tail = PSTN_NONE;
   StoreRelease(set.ready_count, 0u);
   StoreRelaxed(set.listeners, 0u);
@@ -91,7 +91,7 @@ uint32_t FindItem(StackMap& s, const pstn_ep& ep, uint32_t set_idx, int fd, uint
 
 namespace {
 
-void UnlinkReady(StackMap& s, pstn_epoll& set, pstn_item& item) {
+void UnlinkReady(StackMap& s, pstn_epoll& set, pstn_item& item) PSTN_REQUIRES(set.lock) {
   if ((item.flags & PSTN_IT_READY) == 0) return;
   pstn_item* prev = nullptr;
   pstn_item* i = s.items.At(ItemIndex(set.ready_head));
@@ -153,7 +153,8 @@ struct Shared {
 // An endpoint that is registered here alone, the usual case, needs no lock of its own: under
 // set.lock no item of the set can go away. Any other item can, and serve in another list, where a
 // walk would get lost.
-bool PushEp(StackMap& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, Shared& later) {
+bool PushEp(StackMap& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, Shared& later)
+    PSTN_REQUIRES(set.lock) {
   const pstn_ep* const ep = s.eps.At(EpIndex(ep_idx));
   if (ep == nullptr) return true;
   uint32_t head = LoadAcquire(ep->item_head);
@@ -170,8 +171,9 @@ bool PushEp(StackMap& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, Sha
 }
 
 void TakeReady(StackMap& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_ref& ref,
-               pstn_evmap& map, uint32_t& hand, Shared& later) {
+               pstn_evmap& map, uint32_t& hand, Shared& later) PSTN_REQUIRES(set.lock) {
   TakeBits(map, hand, [&](uint32_t conn) {
+    AssertHeld(set.lock);
     const uint32_t ep = LoadAcquire(ref.conn_ep[conn]);  // + 1
     const bool done = ep == 0 || PushEp(s, set, set_idx, ep - 1, later);
     return done ? 1 : kPutBack;  // the next look takes it

@@ -13,10 +13,10 @@ namespace postern {
 
 // set.lock for the time of a block. What an owner that died with it has left half done is mended
 // first.
-class SetGuard {
+class PSTN_SCOPED_CAPABILITY SetGuard {
  public:
-  SetGuard(StackMap& s, pstn_epoll& set);
-  ~SetGuard() {
+  SetGuard(StackMap& s, pstn_epoll& set) PSTN_ACQUIRE(set.lock);
+  ~SetGuard() PSTN_RELEASE() {
     TsanLeave(&s_.hdr.items);
     Unlock(set_.lock);
   }
@@ -29,17 +29,21 @@ class SetGuard {
 };
 
 // Under set.lock. An item that is on the list, or whose one shot was fired, is not put there.
-void PushReady(StackMap& s, pstn_epoll& set, uint32_t idx);
-uint32_t PopReady(StackMap& s, pstn_epoll& set);  // PSTN_NONE: the list is empty
+void PushReady(StackMap& s, pstn_epoll& set, uint32_t idx) PSTN_REQUIRES(set.lock);
+// PSTN_NONE: the list is empty.
+uint32_t PopReady(StackMap& s, pstn_epoll& set) PSTN_REQUIRES(set.lock);
 
 // Under both locks: makes `idx`, which is filled in, a member.
-void LinkItem(StackMap& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx);
+void LinkItem(StackMap& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx)
+    PSTN_REQUIRES(ep.item_lock, set.lock);
 // The item of (set, endpoint, fd), under item_lock; `prev` its predecessor in the endpoint's list.
-uint32_t FindItem(StackMap& s, const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev);
+uint32_t FindItem(StackMap& s, const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev)
+    PSTN_REQUIRES(ep.item_lock);
 // Takes an item out of both lists, under both locks, and frees it.
-void RemoveItem(StackMap& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev);
+void RemoveItem(StackMap& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev)
+    PSTN_REQUIRES(ep.item_lock, set.lock);
 // The same for one that its endpoint's list does not have: its process died between the two.
-void RemoveOrphan(StackMap& s, pstn_epoll& set, uint32_t idx);
+void RemoveOrphan(StackMap& s, pstn_epoll& set, uint32_t idx) PSTN_REQUIRES(set.lock);
 
 // Under set.lock: whether a registration stays with us when its endpoint becomes the kernel's. One
 // that has fired its one shot does, until it is armed again: the kernel's epoll_ctl can't add one
@@ -49,6 +53,6 @@ inline bool StaysHere(const pstn_item& item) {
 }
 
 // Bits that peers have set for this set's waiter: their items become ready. Takes the locks itself.
-void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx);
+void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx) PSTN_EXCLUDES(set.lock);
 
 }  // namespace postern

@@ -6,6 +6,7 @@ namespace postern {
 
 uint8_t NoticeMark(const ConnEnd& e) {
   pstn_rx& rx = e.ep->rx;
+  AssertHeld(rx.lock);
   const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);  // [A4] once: position and byte agree
   const uint8_t byte = static_cast<uint8_t>(mark);
   const uint64_t end = mark >> 8;
@@ -23,6 +24,7 @@ MarkState LookAtMark(const ConnEnd& e) {
   Guard g(e.ep->rx.lock);
   NoticeMark(e);
   const pstn_rx& rx = e.ep->rx;
+  AssertHeld(rx.lock);
   if (!MarkIsAhead(rx)) return {};
   MarkState mark;
   mark.before = rx.urgent_end - 1 - rx.bytes;

@@ -18,8 +18,10 @@ inline bool MarkIsInline(const pstn_ep& ep) {
   return (LoadRelaxed(ep.flags) & PSTN_EPF_OOBINLINE) != 0;
 }
 // The position behind the urgent byte, from which on it is history.
-inline bool MarkIsAhead(const pstn_rx& rx) { return rx.bytes < rx.urgent_end; }
+inline bool MarkIsAhead(const pstn_rx& rx) PSTN_REQUIRES(rx.lock) {
+  return rx.bytes < rx.urgent_end;
+}
 // Takes notice of a mark that has come since. Under rx.lock. Returns the last one's byte.
-uint8_t NoticeMark(const ConnEnd& e);
+uint8_t NoticeMark(const ConnEnd& e) PSTN_REQUIRES(e.ep->rx.lock);
 
 }  // namespace postern

@@ -45,7 +45,7 @@ namespace {
 
 // The waiter of the only thread that sleeps in poll() on `ep`; PSTN_NONE: there is none, or not one
 // alone. Needs item_lock.
-uint32_t OnlyPoller(const pstn_ep& ep) {
+uint32_t OnlyPoller(const pstn_ep& ep) PSTN_REQUIRES(ep.item_lock) {
   const uint32_t poller = LoadRelaxed(ep.poller);
   return LoadRelaxed(ep.pollers) == 1 && poller < PSTN_WAITERS ? poller : PSTN_NONE;
 }

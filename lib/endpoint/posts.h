@@ -25,9 +25,9 @@ void UseWaiter(Family& fam, uint8_t* lgr, uint32_t side, uint32_t waiter);
 // Before item_lock, for RenotifyLocked: posternd may have to be asked for the link group.
 void MapForRenotify(Family& fam, const pstn_ep& ep);
 // rx_notify as the endpoint's registrations and pollers want it. Needs item_lock.
-void RenotifyLocked(Family& fam, pstn_ep& ep);
+void RenotifyLocked(Family& fam, pstn_ep& ep) PSTN_REQUIRES(ep.item_lock);
 // Marks the endpoint ready in every event set it is registered in, and wakes who sleeps on it.
-void PostEp(Family& fam, pstn_ep& ep);
+void PostEp(Family& fam, pstn_ep& ep) PSTN_EXCLUDES(ep.item_lock);
 // PostEp for each connection whose peer has posted to all. Whoever was rung for such a post does
 // it.
 void SpreadPosts(Family& fam);

@@ -127,7 +127,7 @@ epoll_event KernelEvent(const pstn_item& item) {
 // From our set into the kernel's, which tells at once if there is something to tell. Under
 // ep.item_lock and set.lock.
 void MoveItem(Family& fam, int epfd, pstn_epoll& set, pstn_ep& ep, int fd, uint32_t idx,
-              uint32_t prev) {
+              uint32_t prev) PSTN_REQUIRES(ep.item_lock, set.lock) {
   StackMap& s = Stack(fam);
   const bool in_kernel = (s.items.Own(ItemIndex(idx)).flags & PSTN_IT_KERNEL) != 0;
   epoll_event ev = KernelEvent(s.items.Own(ItemIndex(idx)));
@@ -263,7 +263,7 @@ namespace {
 // One registration for MoveItemsToKernel, in a set whose number here is `epfd`. Other threads may
 // close numbers meanwhile. False: the set's has been, or the registration stays.
 bool HandOver(Family& fam, int epfd, pstn_epoll& set, pstn_ep& ep, int fd, const pstn_item& item,
-              uint32_t prev) {
+              uint32_t prev) PSTN_REQUIRES(ep.item_lock) {
   StackMap& s = Stack(fam);
   const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
   SetGuard h(s, set);  // under which its number is closed (SockClose)

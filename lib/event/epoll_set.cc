@@ -35,7 +35,8 @@ namespace {
 
 // What a set before it has left is closed: its bell has no use. Needs adopt_lock: two threads that
 // see the old one would close the number twice.
-SetLocal& RenewLocal(Family& fam, const pstn_epoll& set, uint32_t idx) {
+SetLocal& RenewLocal(Family& fam, const pstn_epoll& set, uint32_t idx)
+    PSTN_REQUIRES(fam.sets->adopt_lock) {
   SetLocal& l = fam.sets->local[idx];
   if (l.gen == set.gen) return l;
   if (l.bell > 0) CloseInternal(fam, l.bell);
@@ -73,7 +74,7 @@ void AdoptDups(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
 }
 
 // What Adopt makes of a claimed number: its entry, or -errno.
-long MakeSet(Family& fam, int epfd) {
+long MakeSet(Family& fam, int epfd) PSTN_REQUIRES(fam.sets->adopt_lock) {
   // The kernel says whether this is an epoll fd at all, and what is wrong otherwise.
   epoll_event probe = {};
   long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), BellSender(fam.bells),
@@ -99,6 +100,7 @@ long MakeSet(Family& fam, int epfd) {
   // ep.cc), a late one may hold the lock.
   (void)LoadAcquire(set.lock.word);
   (void)LoadAcquire(set.refs);
+  AssertHeld(set.lock);  // nobody else has it: no number means it yet
   StoreRelaxed(set.refs, 1u);
   set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
   StoreRelaxed(set.ready_count, 0u);

@@ -43,10 +43,10 @@ struct Nested {
 
 struct Sets {
   pstn_lock adopt_lock, nested_lock;
-  uint32_t nested_count;  // under nested_lock
-  Nested nested[kNestedMax];
+  uint32_t nested_count PSTN_GUARDED_BY(nested_lock);
+  Nested nested[kNestedMax] PSTN_GUARDED_BY(nested_lock);
   SetLocal local[kSets.most];  // by the set's index
-  uint32_t made_hw;            // (a) no bit of epolls_made was ever set in a word from here on
+  uint32_t made_hw;             // (a) no bit of epolls_made was ever set in a word from here on
 };
 
 inline pstn_epoll* SetOf(Family& fam, const Call& call, uint32_t* idx) {

@@ -32,7 +32,7 @@ constexpr uint64_t kIdleSweepNs = 20'000'000;  // first sleep, after which idle 
 // `moved`: an endpoint was met that has become the kernel's. `unmapped`: so was one of that link
 // group, and stays on the list; null: such a one has failed.
 int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved,
-            uint32_t* unmapped) {
+            uint32_t* unmapped) PSTN_REQUIRES(set.lock) {
   StackMap& s = Stack(fam);
   int n = 0;
   uint32_t rounds = set.ready_count;

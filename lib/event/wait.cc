@@ -138,6 +138,7 @@ void GiveBed(Family& fam, const Bed& bed) {
 
 // The parent's beds are the parent's: the child closes its copies of the bells.
 void BedsAfterFork(Family& fam) {
+  AssertHeld(fam.beds->lock);  // the child has one thread
   for (uint32_t i = 0; i < fam.beds->count; i++) CloseInternal(fam, fam.beds->at[i].bell);
   fam.beds->count = 0;
   no_spin_until_ns = 0;
@@ -178,15 +179,15 @@ void SweepConn(Family& fam, pstn_lgr_ref& ref, uint8_t* lgr, uint32_t c, Sweep w
   pstn_ep* const place = ep_idx != 0 ? EpAt(s, ep_idx - 1) : nullptr;
   if (place == nullptr) return;
   pstn_ep& ep = *place;
-  if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED ||
-      !TryLock(ep.tx.lock))
-    return;
+  if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return;
+  if (!TryLock(ep.tx.lock)) return;
   ConnEnd e = {&ep, &ref, lgr, &LgrConn(lgr, ep.conn_idx), ep.side & 1u};
   // Closed and used again meanwhile? Then conn_ep says otherwise.
   bool same = LoadAcquire(ref.conn_ep[c]) == ep_idx && s.lgrs.At(LgrIndex(ep.lgr_idx)) == &ref &&
               ep.conn_idx == c;
   bool used = which == Sweep::kUnused && ep.tx.records != ep.tx.seen;
   ep.tx.seen = ep.tx.records;
+  AssertHeld(e.ep->tx.lock);
   if (same && !used && RingDetach(e, which == Sweep::kAll ? Pages::kDrop : Pages::kKeep)) {
     Count(s.hdr, kCounterRingGivenBack);
   }

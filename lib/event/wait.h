@@ -17,8 +17,8 @@ struct Bed {
 };
 struct Beds {
   pstn_lock lock;
-  uint32_t count;
-  Bed at[kBeds];  // made, and nobody's at the moment
+  uint32_t count PSTN_GUARDED_BY(lock);
+  Bed at[kBeds] PSTN_GUARDED_BY(lock);  // made, and nobody's at the moment
   // (a) 1: the broker could not be asked for a bell, so that peers in other network namespaces
   // can't ring it: then no sleep is long.
   uint32_t narrow;

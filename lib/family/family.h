@@ -79,11 +79,12 @@ struct Family {
   // posternd
   int ctl_fd = -1;
   uint32_t ctl_line = 1;  // (a) which of the lines that this process has had
-  uint32_t ctl_seq = 0;
+  uint32_t ctl_seq PSTN_GUARDED_BY(ctl_lock) = 0;
   pstn_lock ctl_lock{};
   uint64_t ctl_retry_ns = 0;  // not before this
-  uint32_t ctl_silent_ms = 0;  // how long to wait for a posternd that was silent; 0: it was not
-  uint64_t spawn_not_before_ns = 0;
+  // How long to wait for a posternd that was silent; 0: it was not.
+  uint32_t ctl_silent_ms PSTN_GUARDED_BY(ctl_lock) = 0;
+  uint64_t spawn_not_before_ns PSTN_GUARDED_BY(ctl_lock) = 0;
   uint32_t attend = 0;  // (a) kAttend*: posternd wants something of our listeners
   const pstn_dir* dir = nullptr;
   char socket_path[108]{};

@@ -18,12 +18,12 @@ namespace {
 
 PSTN_LOCK_ENTRY(cache_lock, fam.cache->lock, nullptr);
 
-Shelf& ShelfFor(Family& fam, uint32_t family, bool bound) {
+Shelf& ShelfFor(Family& fam, uint32_t family, bool bound) PSTN_REQUIRES(fam.cache->lock) {
   return fam.cache->shelves[family == AF_INET6 ? 1 : 0][bound ? 1 : 0];
 }
 
 template <typename Fn>
-void Each(Family& fam, Fn fn) {
+void Each(Family& fam, Fn fn) PSTN_REQUIRES(fam.cache->lock) {
   for (auto& row : fam.cache->shelves) {
     for (Shelf& shelf : row) fn(shelf);
   }
@@ -50,7 +50,7 @@ bool IsOver(Family& fam, const CachedFd& c) {
 constexpr uint32_t kTries = 4;
 
 // The last one in; where that can't serve yet, others in turn.
-CachedFd Pop(Family& fam, Shelf& shelf, bool want_bound) {
+CachedFd Pop(Family& fam, Shelf& shelf, bool want_bound) PSTN_REQUIRES(fam.cache->lock) {
   for (uint32_t i = 0; i < kTries && i < shelf.count; i++) {
     CachedFd& last = shelf.at[shelf.count - 1];
     if (!want_bound || IsOver(fam, last)) return shelf.at[--shelf.count];
@@ -94,6 +94,7 @@ void CacheFlush(Family& fam) {
 }
 
 void CacheForget(Family& fam) {
+  AssertHeld(fam.cache->lock);  // the child has one thread
   Each(fam, [&fam](Shelf& shelf) { CloseAll(fam, shelf); });
 }
 

@@ -20,8 +20,8 @@ struct Shelf {
 };
 struct FdCache {
   pstn_lock lock;
-  Shelf shelves[2][2];  // [family is IPv6][bound]
-  uint32_t turn;        // of Pop
+  Shelf shelves[2][2] PSTN_GUARDED_BY(lock);  // [family is IPv6][bound]
+  uint32_t turn PSTN_GUARDED_BY(lock);        // of Pop
 };
 inline constexpr CachedFd kNoCachedFd = {-1, 0, false, PSTN_NONE, 0, 0};
 CachedFd CacheTake(Family& fam, uint32_t family, bool want_bound, bool cloexec);

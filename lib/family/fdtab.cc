@@ -46,7 +46,8 @@ TableChange::~TableChange() {
   LeaveLocked();
 }
 
-void TableFreeze(Family& fam) {
+// From before a fork to after it, which are functions of their own: no analysis.
+void TableFreeze(Family& fam) PSTN_NO_THREAD_SAFETY_ANALYSIS {
   Lock(fam.gate.lock);
   StoreRelaxed(fam.gate.freezer, SelfTid());
   StoreRelease(fam.gate.frozen, 1u);
@@ -54,7 +55,7 @@ void TableFreeze(Family& fam) {
   while (LoadAcquire(fam.gate.changing) != (t_counted == &fam ? 1u : 0u)) sys::Nap(kFreezeNapNs);
 }
 
-void TableThaw(Family& fam) {
+void TableThaw(Family& fam) PSTN_NO_THREAD_SAFETY_ANALYSIS {
   if (!Froze(fam)) return;
   StoreRelaxed(fam.gate.freezer, 0u);
   StoreRelease(fam.gate.frozen, 0u);

@@ -10,8 +10,9 @@ constinit thread_local uint32_t t_taken __attribute__((tls_model("initial-exec")
 
 }  // namespace
 
+// From before a fork to after it, and of a table: no analysis.
 void LocalLocksTake(Family& fam) {
-  EachLocalLock([&](const LocalLock& l) {
+  EachLocalLock([&](const LocalLock& l) PSTN_NO_THREAD_SAFETY_ANALYSIS {
     if (l.renew != nullptr) return;
     Lock(l.of(fam));
     t_taken++;
@@ -21,7 +22,7 @@ void LocalLocksTake(Family& fam) {
 void LocalLocksGive(Family& fam) {
   if (t_taken == 0) return;
   t_taken = 0;
-  EachLocalLock([&](const LocalLock& l) {
+  EachLocalLock([&](const LocalLock& l) PSTN_NO_THREAD_SAFETY_ANALYSIS {
     if (l.renew == nullptr) Unlock(l.of(fam));
   });
 }

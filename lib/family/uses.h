@@ -24,7 +24,7 @@ struct alignas(64) ThreadUses {
   uint32_t depth;  // of `at`, that are in use; the thread's own
   Family* fam;     // whose calls they are
   Use at[kUses];
-  // A poll() that sleeps. Under `many_lock`, as others read it.
+  // A poll() that sleeps. The thread alone changes it, under `many_lock`, as others read it there.
   ManyUse* many;
   uintptr_t many_frame;
   uint32_t many_room;
@@ -45,12 +45,12 @@ inline constexpr uint32_t kUsesChunk = 128, kUsesChunks = 8192;
 
 struct Uses {
   pstn_lock parked_lock;
-  uint32_t parked_hw;
-  uint32_t parked_hand;  // the search for a free one goes on from here
-  uint32_t records;      // (a) that were ever in use
+  uint32_t parked_hw PSTN_GUARDED_BY(parked_lock);
+  uint32_t parked_hand PSTN_GUARDED_BY(parked_lock);  // the search for a free one goes on from here
+  uint32_t records;                                   // (a) that were ever in use
   bool has_key;
   pthread_key_t thread_key;
-  Parked parked[kParkedMax];
+  Parked parked[kParkedMax] PSTN_GUARDED_BY(parked_lock);
   ThreadUses first[kUsesChunk];
   ThreadUses* chunks[kUsesChunks];  // (a) the first is `first`
 };

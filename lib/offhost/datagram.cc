@@ -90,11 +90,12 @@ void Unsteer(Family& fam, const Filters& f, Unfilter how) {
 }
 
 // Puts the new ones in the place of the old ones. Under the engine's lock.
-Filters Swap(Family& fam, stack::DatagramSocket& s, const Filters& now) {
+Filters Swap(stack::Engine& engine, stack::DatagramSocket& s, const Filters& now)
+    PSTN_REQUIRES(engine) {
   Filters old;
   memcpy(old.number, s.filter, sizeof old.number);
   memcpy(s.filter, now.number, sizeof s.filter);
-  s.filter_epoch = static_cast<uint32_t>(fam.engine->state().grant[0]);
+  s.filter_epoch = static_cast<uint32_t>(engine.state().grant[0]);
   return old;
 }
 
@@ -121,7 +122,8 @@ void Exit(Family& fam, pstn_ep& ep) {
   Filters old;
   {
     DatagramGuard g(fam, ep);
-    if (g.ok()) old = Swap(fam, g.socket(), {});
+    fam.engine->AssertHeld();  // by `g`, if it has found one
+    if (g.ok()) old = Swap(*fam.engine, g.socket(), {});
   }
   Unsteer(fam, old, Unfilter::kNow);  // first: what comes now is the kernel's, who has an answer
   {
@@ -145,7 +147,8 @@ Reason Serve(Family& fam, int fd, pstn_ep& ep, const Names& n, uint32_t vi) {
         error = g.all().Connect(g.idx(), n.local, n.peer);
       else
         error = g.all().Disconnect(g.idx(), n.local);
-      if (error == 0) old = Swap(fam, g.socket(), now);
+      fam.engine->AssertHeld();  // by `g`
+      if (error == 0) old = Swap(*fam.engine, g.socket(), now);
     }
   }
   Unsteer(fam, error == 0 ? old : now, Unfilter::kNow);
@@ -164,7 +167,9 @@ bool IsGone(Family& fam, const stack::DatagramSocket& s) {
 
 }  // namespace
 
-DatagramGuard::DatagramGuard(Family& fam, const pstn_ep& ep) : fam_(fam) {
+// Takes it or not, by what it finds: the analysis does not follow that.
+DatagramGuard::DatagramGuard(Family& fam, const pstn_ep& ep) PSTN_NO_THREAD_SAFETY_ANALYSIS
+    : fam_(fam) {
   stack::Engine* engine = LoadAcquire(fam.engine);
   const uint32_t at = LoadAcquire(ep.wire);
   if (engine == nullptr || at == 0 || at > stack::kDatagramSockets) return;
@@ -175,7 +180,7 @@ DatagramGuard::DatagramGuard(Family& fam, const pstn_ep& ep) : fam_(fam) {
     idx_ = at - 1;
 }
 
-DatagramGuard::~DatagramGuard() {
+DatagramGuard::~DatagramGuard() PSTN_NO_THREAD_SAFETY_ANALYSIS {
   if (!locked_) return;
   fam_.engine->Release();
   // Whoever has found it taken meanwhile counts on its holder to look for news once more, as
@@ -269,7 +274,7 @@ void DatagramSweep(Family& fam) {
     Filters old;
     engine->Acquire();
     if (s.use != 0 && IsGone(fam, s)) {
-      old = Swap(fam, s, {});
+      old = Swap(*engine, s, {});
       engine->datagrams().Close(i);
     }
     WireRelease(fam, *engine);

@@ -19,12 +19,15 @@ namespace postern {
 
 // ---- the life of one. All but the first under ep.setup_lock.
 long DatagramSocket(Family& fam, int domain, int type, int protocol);
-long DatagramBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
-long DatagramConnect(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len);
+long DatagramBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len)
+    PSTN_REQUIRES(ep.setup_lock);
+long DatagramConnect(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len)
+    PSTN_REQUIRES(ep.setup_lock);
 // The kernel has given its socket a name, or another one.
 // `patience_ns` as for WireStart().
-void DatagramNamed(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns = 0);
-void DatagramLeave(Family& fam, pstn_ep& ep, Reason why);
+void DatagramNamed(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns = 0)
+    PSTN_REQUIRES(ep.setup_lock);
+void DatagramLeave(Family& fam, pstn_ep& ep, Reason why) PSTN_REQUIRES(ep.setup_lock);
 // The last reference is dropped. False: this process has no wire; who keeps it has to look
 // (DatagramSweep) when the endpoint is free.
 bool DatagramClosed(Family& fam, pstn_ep& ep);

@@ -222,6 +222,7 @@ long DatagramSend(Family& fam, Call& call, const msghdr& m, int flags) {
   const DatagramGuard g(fam, ep);
   if (!g.ok()) return kPass;
   const int64_t r = g.all().Send(g.idx(), args);
+  fam.engine->AssertHeld();  // by `g`
   (void)fam.engine->PollLocked(MonotonicNs(),
                                1);  // it goes out, and what was sent before comes back
   return r == stack::kByKernel ? kPass : static_cast<long>(r);

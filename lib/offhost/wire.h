@@ -114,7 +114,7 @@ int WireBell(Family& fam);
 
 // ---- wire_errands.cc
 // Lets go of the engine's lock; what came up under it is sent. Poll() is followed by WireErrands().
-inline void WireRelease(Family& fam, stack::Engine& engine) {
+inline void WireRelease(Family& fam, stack::Engine& engine) PSTN_RELEASE(engine) {
   engine.Release();
   WireErrands(fam);
 }

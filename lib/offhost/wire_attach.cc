@@ -61,6 +61,7 @@ int AttachVi(Family& fam, WireHere& h, uint32_t idx, int line, Who who) {
 
 // An attempt of the parent's, of which the child has copies of some descriptors. It makes its own.
 void RenewWire(Family& fam) {
+  AssertHeld(fam.wire->lock);  // the child has one thread
   if (fam.wire->here == nullptr || fam.engine != nullptr) return;
   for (const int link : fam.wire->here->links)
     if (IsInternalFd(fam, link)) CloseInternal(fam, link);
@@ -72,7 +73,7 @@ void RenewWire(Family& fam) {
 PSTN_LOCK_ENTRY(wire_lock, fam.wire->lock, RenewWire);
 
 // What an attempt that failed has left; nobody else has seen any of it.
-void TearDown(Family& fam) {
+void TearDown(Family& fam) PSTN_REQUIRES(fam.wire->lock) {
   WireHere& h = *fam.wire->here;
   for (uint32_t i = 0; i < kAreaVis; i++) {
     if (h.links[i] < 0) continue;

@@ -109,7 +109,8 @@ void NamePort(Family& fam, Attempt& a, uint16_t port) {
 }
 
 // Under the engine's lock. 0 or an errno; EADDRNOTAVAIL: there is no port for it.
-int ConnectLocked(Family& fam, Attempt& a, const stack::OpenWish& wish, stack::PortWish port) {
+int ConnectLocked(Family& fam, Attempt& a, const stack::OpenWish& wish, stack::PortWish port)
+    PSTN_REQUIRES(fam.engine) {
   int error = EADDRNOTAVAIL;
   const uint64_t now = MonotonicNs();
   if (a.from.port == 0) {
@@ -119,7 +120,7 @@ int ConnectLocked(Family& fam, Attempt& a, const stack::OpenWish& wish, stack::P
   }
   const uint32_t idx = fam.engine->Connect(a.from, a.to, a.end, now, error, wish);
   if (idx == PSTN_NONE) return error;
-  Stack(fam).eps.Own(EpIndex(a.end)).accept_head = idx;
+  StoreRelaxed(Stack(fam).eps.Own(EpIndex(a.end)).accept_head, idx);
   stack::Conn& c = fam.engine->ConnAt(idx);
   c.filter = a.filter;
   c.filter_vi = a.vi;
@@ -168,7 +169,8 @@ Reason Begin(Family& fam, int fd, Attempt& a) {
 
 // A port that is bound, from which there is no connection to that peer: a socket from the fd cache
 // brings the one of its last connection, which is in TIME_WAIT.
-bool FreePort(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from) {
+bool FreePort(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from)
+    PSTN_REQUIRES(ep.setup_lock) {
   constexpr int kTries = 16;
   const pstn_dir* dir = LoadAcquire(fam.dir);
   for (int i = 0; dir != nullptr && i < kTries && ReservePort(fam, fd, ep, *dir); i++) {

@@ -45,7 +45,7 @@ bool MessageOf(Family& fam, const stack::WireState& w, const Errand& errand, ctl
 }
 
 // With the line. False: posternd takes no more now, and what is left is for later.
-bool Send(Family& fam, stack::Engine& engine) {
+bool Send(Family& fam, stack::Engine& engine) PSTN_REQUIRES(fam.ctl_lock) {
   stack::Errands& all = engine.state().errands;
   Errand batch[kAtOnce];
   engine.Acquire();
@@ -82,7 +82,8 @@ void WireErrands(Family& fam) {
   stack::Errands& all = engine->state().errands;
   for (bool more = true; more && stack::HasErrands(all);) {
     // Not inside another lock: the engine's is outside of all those of endpoints.
-    if (t_locks.held != 0 || !CtlTryLine(fam)) return LeaveToKeeper(fam, all);
+    if (t_locks.held != 0) return LeaveToKeeper(fam, all);
+    if (!CtlTryLine(fam)) return LeaveToKeeper(fam, all);
     more = Send(fam, *engine);
     CtlLeaveLine(fam);
     FenceAfterLocked();  // [F1] whoever has found the line taken has left an errand before that

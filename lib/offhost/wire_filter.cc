@@ -48,7 +48,7 @@ int AddFilter(Family& fam, LineAsk ask, int fd, uint32_t vi, const pstn_addr* lo
 // The engine's connection whose program is `ep`; null: it has none.
 stack::Conn* ConnOf(Family& fam, const pstn_ep& ep) {
   const pstn_ep* end = EngineEnd(fam, LoadRelaxed(ep.lgr_idx), ep.conn_idx);
-  return end != nullptr ? &fam.engine->ConnAt(end->accept_head) : nullptr;
+  return end != nullptr ? &fam.engine->ConnAt(LoadRelaxed(end->accept_head)) : nullptr;
 }
 
 }  // namespace
@@ -70,7 +70,8 @@ int WireFilterDatagrams(Family& fam, int fd, uint32_t vi, const pstn_addr& local
 namespace {
 
 // Under the engine's lock.
-bool PutUnfilter(Family& fam, uint32_t vi, uint32_t number, uint32_t change) {
+bool PutUnfilter(Family& fam, uint32_t vi, uint32_t number, uint32_t change)
+    PSTN_REQUIRES(fam.engine) {
   stack::WireState& w = fam.engine->state();
   stack::Errand errand = {};
   errand.kind = static_cast<uint32_t>(stack::ErrandKind::kUnfilter);
@@ -89,7 +90,10 @@ void WireUnfilter(Family& fam, uint32_t vi, uint32_t number, Unfilter how) {
   const uint32_t change = how == Unfilter::kHush    ? ctl::kFilterHush
                           : how == Unfilter::kLeave ? ctl::kFilterLeave
                                                     : ctl::kFilterRemove;
-  if (how == Unfilter::kLater) return (void)PutUnfilter(fam, vi, number, change);
+  if (how == Unfilter::kLater) {
+    fam.engine->AssertHeld();
+    return (void)PutUnfilter(fam, vi, number, change);
+  }
   if (fam.wire->never_waits) {
     fam.engine->Acquire();
     (void)PutUnfilter(fam, vi, number, change);

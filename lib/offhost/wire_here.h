@@ -55,9 +55,9 @@ static_assert(kAreaVis == 8, "links is -1 for each");
 struct Wire {
   pstn_lock lock;
   bool never_waits;  // for posternd because of a filter
-  // Under `lock`.
-  WireHere* here;          // null: there is none
-  uint64_t not_before_ns;  // the next attempt, after a failure
+  // Changed under `lock`, until the family has an engine; null: there is none.
+  WireHere* here;
+  uint64_t not_before_ns PSTN_GUARDED_BY(lock);  // the next attempt, after a failure
   // Under the engine's lock.
   uint64_t links_asked_ns;
   struct Asked {

@@ -61,7 +61,8 @@ constexpr uint32_t kPiece = 1448;  // what segments usually carry
 // The urgent byte among what is to be delivered is marked before it is there, as any writer does
 // (urgent.cc). A pointer that runs ahead of its byte is no news for the program: with Linux the
 // byte comes with it. Under tx.lock.
-void MarkUrgentIn(const Conn& c, const ConnEnd& e, const uint8_t* data, uint32_t bytes) {
+void MarkUrgentIn(const Conn& c, const ConnEnd& e, const uint8_t* data, uint32_t bytes)
+    PSTN_REQUIRES(e.ep->tx.lock) {
   const tcp::Tcb& t = c.tcb;
   const int32_t end = t.rcv_up - t.rcv_nxt;
   if (end <= 0 || static_cast<uint32_t>(end) > bytes) return;
@@ -71,7 +72,8 @@ void MarkUrgentIn(const Conn& c, const ConnEnd& e, const uint8_t* data, uint32_t
 // The mark of the program's urgent byte is there before the byte (urgent.cc): who has seen the data
 // sees it.
 void MarkUrgentOut(Conn& c, const ConnEnd& e) {
-  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent), done = e.ep->rx.bytes;
+  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);
+  const uint64_t done = LoadRelaxed(e.ep->rx.bytes);
   constexpr uint64_t kMost = 1u << 30;  // sequence numbers would not tell what is ahead
   if (mark >> 8 > done && (mark >> 8) - done <= kMost)
     tcp::MarkUrgent(c.tcb, static_cast<uint32_t>((mark >> 8) - done));
@@ -311,7 +313,7 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   ep.owner_slot = PSTN_NONE;  // nobody's in particular: whoever has the engine's lock
   FillConn(fam_, ep, slot, l.owner, l.owner_gen, c.local, c.peer);
   ep.listener = OtherSide(fam_, slot.lgr_idx);
-  ep.accept_head = conn_idx;  // an engine's end has no accept queue
+  StoreRelaxed(ep.accept_head, conn_idx);  // an engine's end has no accept queue
   pstn_conn& conn = LgrConn(slot.lgr, slot.conn);
   StoreRelease(conn.ctl[0].rx_notify, PSTN_EVMAP_WIRE + 1);
   NoteNews(fam_.bells);
@@ -327,10 +329,12 @@ void RingStreams::Collect(stack::Engine& engine) {
   StackMap& s = Stack(fam_);
   EachSelf(fam_, [&](pstn_lgr_ref& ref, uint8_t* lgr) {
     TakeBits(LgrEvmap(lgr, ref.side, PSTN_EVMAP_WIRE), ref.wire_hand, [&](uint32_t conn) {
+      engine.AssertHeld();
       const uint32_t ep_idx = LoadAcquire(ref.conn_ep[conn]);
       const pstn_ep* const ep = ep_idx != 0 ? EpAt(s, ep_idx - 1) : nullptr;
       if (ep == nullptr) return 1u;
-      if ((LoadRelaxed(ep->flags) & PSTN_EPF_ENGINE) != 0) engine.Wake(ep->accept_head);
+      if ((LoadRelaxed(ep->flags) & PSTN_EPF_ENGINE) != 0)
+        engine.Wake(LoadRelaxed(ep->accept_head));
       return 1u;
     });
   });

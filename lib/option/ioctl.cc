@@ -58,7 +58,7 @@ long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* ar
       int v = 0;
       if (Resolve(fam, ep, e)) {
         const MarkState mark = LookAtMark(e);
-        Guard g(ep.rx.lock);
+        Guard g(e.ep->rx.lock);
         v = static_cast<int>(RingQueued(e, INT32_MAX));
         if (mark.hides && mark.before < static_cast<uint64_t>(v)) v = static_cast<int>(mark.before);
       }
@@ -80,6 +80,7 @@ long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* ar
       if (Resolve(fam, ep, e) && !Writable(fam, e)) {
         Guard g(ep.tx.lock);
         if (!StillHere(e)) return kPass;
+        AssertHeld(e.ep->tx.lock);
         if (!RingDrained(e)) {
           uint32_t bytes = RingBytes(RingClass(ep.tx.ring) % PSTN_SLAB_CLASSES);
           v = static_cast<int>(ep.tx.off >= ep.tx.peer ? ep.tx.off - ep.tx.peer

@@ -73,9 +73,10 @@ void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
 
 // accept_lock. What an owner that died with it has left half done is mended: the chain is whole,
 // walked forwards.
-class QueueGuard {
+class PSTN_SCOPED_CAPABILITY QueueGuard {
  public:
-  explicit QueueGuard(Family& fam, pstn_ep& listener) : listener_(listener) {
+  explicit QueueGuard(Family& fam, pstn_ep& listener) PSTN_ACQUIRE(listener.accept_lock)
+      : listener_(listener) {
     if (!Lock(listener.accept_lock)) return;
     StackMap& s = Stack(fam);
     uint32_t count = 0;
@@ -87,7 +88,7 @@ class QueueGuard {
     }
     StoreRelease(listener.accept_count, count);
   }
-  ~QueueGuard() { Unlock(listener_.accept_lock); }
+  ~QueueGuard() PSTN_RELEASE() { Unlock(listener_.accept_lock); }
   QueueGuard(const QueueGuard&) = delete;
   QueueGuard& operator=(const QueueGuard&) = delete;
 
@@ -98,7 +99,8 @@ class QueueGuard {
 // In the order in which the clients connected, which is not that of the map's bits. Most come last.
 // Far from both ends the order is not worth the way, which clients could have us go each time.
 constexpr uint32_t kQueueWalk = 512;
-void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx) {
+void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx)
+    PSTN_REQUIRES(listener.accept_lock) {
   StackMap& s = Stack(fam);
   pstn_ep& ep = s.eps.Own(EpIndex(idx));
   pstn_ep* after = EpAt(s, LoadRelaxed(listener.accept_tail));
@@ -401,7 +403,8 @@ bool MustReturn(const pstn_ep& listener) {
 
 namespace {
 
-bool InQueue(Family& fam, const pstn_ep& listener, const pstn_ep& ep) {
+bool InQueue(Family& fam, const pstn_ep& listener, const pstn_ep& ep)
+    PSTN_REQUIRES(listener.accept_lock) {
   const StackMap& s = Stack(fam);
   const pstn_ep* i = EpAt(s, LoadRelaxed(listener.accept_head));
   for (uint32_t guard = 0; i != nullptr && guard < s.eps.count(); guard++) {

@@ -36,6 +36,7 @@ void LeaveConn(const ConnEnd& e) {
   pstn_ep& ep = *e.ep;
   uint32_t conn = ep.conn_idx % PSTN_CONNS;
   Lock(ep.tx.lock);
+  AssertHeld(e.ep->tx.lock);
   (void)RingDetach(e, Pages::kKeep);
   uint64_t ring = ep.tx.ring;
   uint64_t old = ep.tx.old_ring;
@@ -104,8 +105,8 @@ void CloseConnection(Family& fam, pstn_ep& ep, End end) {
   Unlock(ep.tx.lock);
   AnnounceData(fam.bells, e);
   AnnounceSpace(fam.bells, e);
-  FetchAdd(Stack(fam).hdr.counters[kCounterBytesSent], ep.tx.bytes);
-  FetchAdd(Stack(fam).hdr.counters[kCounterBytesReceived], ep.rx.bytes);
+  FetchAdd(Stack(fam).hdr.counters[kCounterBytesSent], LoadRelaxed(ep.tx.bytes));
+  FetchAdd(Stack(fam).hdr.counters[kCounterBytesReceived], LoadRelaxed(ep.rx.bytes));
   LeaveConn(e);
 }
 
@@ -200,7 +201,7 @@ void ReleaseLinger(Family& fam, pstn_ep& ep) {
   AnnounceData(fam.bells, e);
   auto gone = [&] {
     if ((LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RST)) != 0) return true;
-    Guard g(ep.tx.lock);
+    Guard g(e.ep->tx.lock);
     return !StillHere(e) || RingDrained(e);
   };
   while (!gone() && until.left_ns() != 0) {

@@ -226,7 +226,7 @@ bool StillListed(Family& fam, const pstn_dir& d, pstn_ep& ep, const Target& t,
   return false;
 }
 
-Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) {
+Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) PSTN_REQUIRES(ep.setup_lock) {
   if (PortExcluded(fam, to.port)) return kReasonExcludedPort;
   if (fam.elsewhere) return kReasonNetns;
   if (to.scope != 0) return kReasonScopedAddress;
@@ -255,7 +255,7 @@ Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) {
 }
 
 // The kernel's connect(), on what is its socket from now on.
-long KernelConnect(Family& fam, int fd, pstn_ep& ep, Reason reason) {
+long KernelConnect(Family& fam, int fd, pstn_ep& ep, Reason reason) PSTN_REQUIRES(ep.setup_lock) {
   if (fam.opt.strict != 0 && reason != kReasonNotLocal) return -ECONNREFUSED;
   BecomeKernels(fam, fd, ep, reason);
   Count(Stack(fam).hdr, kCounterKernelConnects);
@@ -343,6 +343,7 @@ long AwaitWired(Family& fam, pstn_ep& ep, Awaited& a, const Interrupts& since) {
 
 long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awaited& a) {
   pstn_ep& ep = *call.ep();
+  AssertHeld(ep.setup_lock);
   int fd = call.fd();
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL)

@@ -14,11 +14,11 @@ long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool 
 // Makes the endpoint the kernel's for good: options, flags and event registrations go with it.
 void FallBack(Family& fam, int fd, pstn_ep& ep, Reason reason);
 // Gives up the port that we chose for the kernel's socket. 0 or -errno. Under ep.setup_lock.
-long Unbind(int fd, pstn_ep& ep);
+long Unbind(int fd, pstn_ep& ep) PSTN_REQUIRES(ep.setup_lock);
 // Makes an endpoint the kernel's that is neither connected nor listens. Under ep.setup_lock.
-void BecomeKernels(Family& fam, int fd, pstn_ep& ep, Reason why);
+void BecomeKernels(Family& fam, int fd, pstn_ep& ep, Reason why) PSTN_REQUIRES(ep.setup_lock);
 // The same, with the lock. False: it is connected or listens, since a moment.
-bool LeaveUnconnected(Family& fam, int fd, pstn_ep& ep, Reason why);
+bool LeaveUnconnected(Family& fam, int fd, pstn_ep& ep, Reason why) PSTN_EXCLUDES(ep.setup_lock);
 // Shuts the kernel's socket down as the program has shut the endpoint.
 void ShutKernelSocket(int fd, const pstn_ep& ep);
 // The kernel's idea of the local name goes into the endpoint.
@@ -28,8 +28,8 @@ void LearnLocal(int fd, pstn_ep& ep);
 void UnlistenEp(Family& fam, int fd, pstn_ep& ep);
 // The connection is reset, or the attempt given up: a plain socket again. False: it is the
 // kernel's, or was not connected.
-bool DisconnectEp(Family& fam, int fd, pstn_ep& ep);
+bool DisconnectEp(Family& fam, int fd, pstn_ep& ep) PSTN_REQUIRES(ep.setup_lock);
 long SockDisconnect(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa,
-                    socklen_t len);  // AF_UNSPEC
+                    socklen_t len) PSTN_REQUIRES(ep.setup_lock);  // AF_UNSPEC
 
 }  // namespace postern

@@ -272,7 +272,8 @@ bool ConnectTcp(Family& fam, Call& call, pstn_ep& ep, const sockaddr* sa, sockle
   long r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
   if (r != -EINPROGRESS) return r == 0;
   pollfd p = {};
-  const auto cancelled = [&] {
+  // The lock is SockConnect's, whose frame never returns.
+  const auto cancelled = [&]() PSTN_NO_THREAD_SAFETY_ANALYSIS {
     Undo(fd);
     if (!nonblock) SetNonblocking(fd, false);
     (void)KernelConnectBegun(fam, fd, ep, sa, len, kReasonNotLocal);

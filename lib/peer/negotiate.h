@@ -26,7 +26,7 @@ constexpr long kBegun = kPass - 2;
 // does not get there, or whose signal handlers may not return to it. kBegun: can be waited for by
 // connect() once more. Under ep.setup_lock.
 long KernelConnectBegun(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len,
-                        Reason why);
+                        Reason why) PSTN_REQUIRES(ep.setup_lock);
 // Whether a peer in another network namespace may be behind the address.
 bool MayNegotiate(Family& fam, const pstn_addr& to);
 // Waits for the outcome, at most smcd.msec: the handshake is between daemons that do nothing else,

@@ -14,8 +14,8 @@ inline constexpr uint32_t kSlow = 16, kHints = 256;
 
 struct Peers {
   pstn_lock slow_lock;
-  uint32_t slow_next;
-  Slow slow[kSlow];
+  uint32_t slow_next PSTN_GUARDED_BY(slow_lock);
+  Slow slow[kSlow] PSTN_GUARDED_BY(slow_lock);
   // By server stack: link group + 1, where there was room (pair.cc); wrong ones cost a look.
   uint32_t hints[kHints];
   uint64_t port_pause_until_ns;  // (a) port.cc

@@ -7,6 +7,7 @@
 namespace postern {
 
 // Reserves an ephemeral port at the kernel for the endpoint's socket, which keeps it for life.
-bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir);
+bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir)
+    PSTN_REQUIRES(ep.setup_lock);
 
 }  // namespace postern

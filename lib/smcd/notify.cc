@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "base/lock.h"
 #include "base/schema/counters.h"
 #include "base/sys.h"
 
@@ -219,6 +220,7 @@ void AnnounceSpace(Bells& b, const ConnEnd& e) {
 // more to come.
 void ReturnSpace(Bells& b, const ConnEnd& e) {
   pstn_rx& rx = e.ep->rx;
+  AssertHeld(rx.lock);
   bool taken_away = (rx.ring & PSTN_RING_PLACE) == 0;
   uint32_t enough = taken_away ? 1 : RingBytes(RingClass(rx.ring) % PSTN_SLAB_CLASSES) / 16;
   if (rx.unreturned < enough) return;

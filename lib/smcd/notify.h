@@ -73,7 +73,7 @@ inline bool AnnounceUnlocked(Bells& b, const ConnEnd& e) {
 void AnnounceSpace(Bells& b, const ConnEnd& e);
 // After a read, under rx.lock: AnnounceSpace when a sixteenth of the ring has come back since it
 // was last considered. RingRead has counted what came back.
-void ReturnSpace(Bells& b, const ConnEnd& e);
+void ReturnSpace(Bells& b, const ConnEnd& e) PSTN_REQUIRES(e.ep->rx.lock);
 // AnnounceData and AnnounceSpace towards our own side: for threads of ours that wait on `e`
 // (shutdown, close, death).
 void AnnounceLocal(Bells& b, const ConnEnd& e);

@@ -3,6 +3,7 @@
 #include "smcd/ring.h"
 
 #include "base/copy.h"
+#include "base/lock.h"
 #include "base/sys.h"
 #include "base/tsan.h"
 #include "smcd/ring_record.h"
@@ -24,8 +25,9 @@ uint64_t& HeaderAt(uint8_t* ring, uint32_t off) { return *reinterpret_cast<uint6
 
 // Takes over the reader's offset, if it is one that an honest reader could have: 64-byte aligned
 // and within what is unread, between the last known offset and the write offset.
-void LearnReadOffset(const ConnEnd& e, uint32_t ring_bytes) {
+void LearnReadOffset(const ConnEnd& e, uint32_t ring_bytes) PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
   uint64_t read = LoadAcquire(e.peer_pos().read);  // [A1] pairs with [R1]: its copies are done
   if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;  // still in the ring before
   uint32_t r = static_cast<uint32_t>(read);
@@ -35,8 +37,9 @@ void LearnReadOffset(const ConnEnd& e, uint32_t ring_bytes) {
 }
 
 // What a writer that died in the middle left behind: a record is published before tx.off moves.
-void RepairWriter(const ConnEnd& e, const RingPlace& ring) {
+void RepairWriter(const ConnEnd& e, const RingPlace& ring) PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
   for (uint32_t guard = 0; guard < ring.bytes / kLine; guard++) {
     uint64_t h = LoadAcquire(HeaderAt(ring.base, tx.off));
     if (h == 0) return;
@@ -58,8 +61,9 @@ uint32_t ClassFor(size_t bytes, const RingLimits& limits) {
 }
 
 // Gives the memory of the ring before back once the reader has left it.
-void DropOldRing(const ConnEnd& e) {
+void DropOldRing(const ConnEnd& e) PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
   if (tx.old_ring == 0) return;
   if (((tx.old_ring ^ tx.ring) & kPlaceMask) == 0) {  // a writer died before the move began
     StoreRelaxed(tx.old_ring, 0u);
@@ -91,8 +95,9 @@ bool TakeNextRing(const ConnEnd& e, uint32_t cls, uint64_t before, uint64_t flag
 //   tx.off ...   its first line
 //   ctl          prev_ring, ring, the mark in the old ring: now the reader is told
 //   tx.ring      not pending
-void FinishMove(const ConnEnd& e) {
+void FinishMove(const ConnEnd& e) PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
   const uint64_t desc = tx.ring & ~PSTN_RING_F_PENDING, old = tx.old_ring;
   const RingPlace before = RingAt(e.lgr, e.side, old);
   const uint64_t mark = (old >> PSTN_RING_OLD_MARK_SHIFT) * kLine;
@@ -111,14 +116,14 @@ void FinishMove(const ConnEnd& e) {
   StoreRelaxed(tx.ring, desc);
 }
 
-void BeginMove(const ConnEnd& e, uint64_t desc) {
+void BeginMove(const ConnEnd& e, uint64_t desc) PSTN_REQUIRES(e.ep->tx.lock) {
   DeathFence();
   StoreRelaxed(e.ep->tx.ring, desc | PSTN_RING_F_PENDING);
   DeathFence();
   FinishMove(e);
 }
 
-bool Attach(const ConnEnd& e, uint32_t cls) {
+bool Attach(const ConnEnd& e, uint32_t cls) PSTN_REQUIRES(e.ep->tx.lock) {
   uint64_t desc;
   if (!TakeNextRing(e, cls, LoadRelaxed(e.ctl().ring), 0, &desc)) return false;
   BeginMove(e, desc);
@@ -126,8 +131,9 @@ bool Attach(const ConnEnd& e, uint32_t cls) {
 }
 
 // Moves the stream to a larger ring. The old one is given back when the reader has left it.
-bool Grow(const ConnEnd& e, uint32_t cls) {
+bool Grow(const ConnEnd& e, uint32_t cls) PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
   DropOldRing(e);
   if (tx.old_ring != 0) return false;
   uint64_t desc;
@@ -143,26 +149,28 @@ bool Grow(const ConnEnd& e, uint32_t cls) {
 }
 
 // Room for one record (header included) at the write offset, leaving a line for the next header.
-uint32_t RoomAt(const pstn_tx& tx, uint32_t ring_bytes) {
+uint32_t RoomAt(const pstn_tx& tx, uint32_t ring_bytes) PSTN_REQUIRES(tx.lock) {
   uint32_t end = tx.off >= tx.peer ? ring_bytes : tx.peer;
   return end - tx.off - kLine;
 }
-uint32_t RoomAtStart(const pstn_tx& tx) {
+uint32_t RoomAtStart(const pstn_tx& tx) PSTN_REQUIRES(tx.lock) {
   return tx.off >= tx.peer && tx.peer >= 2 * kLine ? tx.peer - kLine : 0;
 }
 
 // The next records' lines were last read by the other core, and are its to give. To ask for them
 // while this call goes on takes their way out of the next calls, whose locked instructions wait for
 // stores. Only what is known to be free: the reader needs the rest.
-void FetchAhead(const pstn_tx& tx, const RingPlace& ring, uint32_t bytes) {
+void FetchAhead(const pstn_tx& tx, const RingPlace& ring, uint32_t bytes) PSTN_REQUIRES(tx.lock) {
   if (bytes > kAhead || RoomAt(tx, ring.bytes) < kAhead + bytes) return;
   const uint8_t* at = ring.base + tx.off + kAhead;
   for (uint32_t i = 0; i < bytes; i += kLine) __builtin_prefetch(at + i, 1);
 }
 
 // Puts one record of `len` bytes at `at` (not the write offset: a wrap) or at the write offset.
-void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len, bool wrap) {
+void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len, bool wrap)
+    PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
   uint32_t at = wrap ? 0 : tx.off;
   uint32_t next = at + RecordBytes(len);
   uint8_t* payload = ring.base + at + PayloadOff(len);
@@ -184,8 +192,10 @@ void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
 }
 
 // One record. 0 when the ring is full.
-uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from) {
+uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from)
+    PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
   size_t want = from.left() < kChunk ? from.left() : kChunk;
   uint32_t need = RecordBytes(want);
   bool looked = false;
@@ -249,6 +259,7 @@ uint32_t NextClass(uint32_t cls, uint32_t blocked, size_t left, const RingLimits
 
 size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Growth growth) {
   pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
   if (tx.ring == 0 && !Attach(e, ClassFor(from.left() + from.ahead, limits))) return 0;
   if ((tx.ring & PSTN_RING_F_PENDING) != 0) [[unlikely]]
     FinishMove(e);
@@ -275,6 +286,7 @@ bool RingWritable(const ConnEnd& e) {
   uint64_t desc = LoadRelaxed(tx.ring);
   if (desc == 0 || (desc & PSTN_RING_F_PENDING) != 0) return true;
   pstn_tx copy = {};
+  AssertHeld(copy.lock);  // nobody else sees it
   copy.off = LoadRelaxed(tx.off);
   copy.peer = LoadRelaxed(tx.peer);
   uint32_t bytes = RingBytes(RingClass(desc) % PSTN_SLAB_CLASSES);
@@ -305,6 +317,7 @@ bool RingGrowable(const ConnEnd& e, const RingLimits& limits) {
 
 bool RingDrained(const ConnEnd& e) {
   pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
   if (tx.ring == 0) return true;
   if ((tx.ring & PSTN_RING_F_PENDING) != 0) [[unlikely]]
     FinishMove(e);
@@ -319,6 +332,7 @@ bool RingDrained(const ConnEnd& e) {
 
 bool RingDetach(const ConnEnd& e, Pages pages) {
   pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
   if (tx.ring == 0 || !RingDrained(e)) return false;
   uint64_t desc = tx.ring;
   StoreRelaxed(tx.ring, 0u);
@@ -406,7 +420,7 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
 
 namespace {
 
-void Publish(const ConnEnd& e, const pstn_rx& rx) {
+void Publish(const ConnEnd& e, const pstn_rx& rx) PSTN_REQUIRES(rx.lock) {
   uint64_t word = static_cast<uint64_t>(RingGen(rx.ring)) << 32 | rx.off;
   if (LoadRelaxed(e.pos().read) != word) StoreRelease(e.pos().read, word);  // [R1] pairs with [A1]
 }
@@ -416,12 +430,12 @@ void Publish(const ConnEnd& e, const pstn_rx& rx) {
 namespace {
 
 // The reader's place in its ring, in one store: what it was or what it is, if it dies.
-void StorePlace(pstn_rx& rx, uint32_t off, uint32_t rec_done) {
+void StorePlace(pstn_rx& rx, uint32_t off, uint32_t rec_done) PSTN_REQUIRES(rx.lock) {
   StoreRelaxed(rx.at, static_cast<uint64_t>(rec_done) << 32 | off);
 }
 
 // To the first record of another ring. Who dies in between has arrived (ReaderAt).
-void GoToRing(pstn_rx& rx, uint64_t ring) {
+void GoToRing(pstn_rx& rx, uint64_t ring) PSTN_REQUIRES(rx.lock) {
   StoreRelaxed(rx.ring, ring | PSTN_RING_F_FRESH);
   DeathFence();
   StoreRelease(rx.at, uint64_t{0});  // [R4] pairs with the loads of ReaderAt and IsSteady
@@ -433,6 +447,7 @@ void GoToRing(pstn_rx& rx, uint64_t ring) {
 
 ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode) {
   pstn_rx& rx = e.ep->rx;
+  AssertHeld(rx.lock);
   if ((rx.ring & PSTN_RING_F_FRESH) != 0) [[unlikely]]
     GoToRing(rx, rx.ring & ~PSTN_RING_F_FRESH);
   Place p = {rx.ring, rx.off};

@@ -61,7 +61,7 @@ enum class Growth : uint8_t { kWhenUseful, kNow };
 // Writes as much of `from` as fits, under ep.tx.lock. 0: the ring is full, or there is none to be
 // had.
 size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits,
-                 Growth growth = Growth::kWhenUseful);
+                 Growth growth = Growth::kWhenUseful) PSTN_REQUIRES(e.ep->tx.lock);
 
 // Whether RingWrite would take at least one byte. Needs no lock; a moment's answer.
 bool RingWritable(const ConnEnd& e);
@@ -76,7 +76,8 @@ struct ReadResult {
 enum class ReadMode : uint8_t { kTake, kPeek, kDiscard };
 
 // Reads up to `want` bytes into `to` (null with kDiscard), under ep.rx.lock.
-ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode);
+ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
+    PSTN_REQUIRES(e.ep->rx.lock);
 
 // Whether a read would find data. Needs no lock: the fields of ep.rx may be another thread's that
 // reads at this moment, in which case the answer is as good as any.
@@ -86,9 +87,9 @@ bool RingReadable(const ConnEnd& e);
 size_t RingQueued(const ConnEnd& e, size_t limit);
 
 // Whether the reader has taken everything that was written, under ep.tx.lock.
-bool RingDrained(const ConnEnd& e);
+bool RingDrained(const ConnEnd& e) PSTN_REQUIRES(e.ep->tx.lock);
 
 // Gives a drained transmit ring back, under ep.tx.lock. False if it isn't drained or there is none.
-bool RingDetach(const ConnEnd& e, Pages pages);
+bool RingDetach(const ConnEnd& e, Pages pages) PSTN_REQUIRES(e.ep->tx.lock);
 
 }  // namespace postern

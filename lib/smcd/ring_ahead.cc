@@ -2,6 +2,7 @@
 // ring_ahead.cc - see ring_ahead.h.
 #include "smcd/ring_ahead.h"
 
+#include "base/lock.h"
 #include "smcd/ring_record.h"
 
 namespace postern {
@@ -68,6 +69,7 @@ uint32_t LargestClass(const ConnEnd& e, uint32_t from, const RingLimits& limits)
 
 uint32_t RingRoom(const ConnEnd& e, const RingLimits& limits, uint32_t piece) {
   const pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
   if (tx.ring == 0) return RingRoomMax(e, limits, piece);
   const uint32_t cls = RingClass(tx.ring) % PSTN_SLAB_CLASSES, bytes = RingBytes(cls);
   // Not moved twice before the reader has followed.
@@ -87,9 +89,8 @@ uint32_t RingRoom(const ConnEnd& e, const RingLimits& limits, uint32_t piece) {
 }
 
 uint32_t RingRoomMax(const ConnEnd& e, const RingLimits& limits, uint32_t piece) {
-  const uint32_t cls = LoadRelaxed(e.ep->tx.ring) == 0
-                           ? limits.class_min
-                           : RingClass(e.ep->tx.ring) % PSTN_SLAB_CLASSES;
+  const uint64_t ring = LoadRelaxed(e.ep->tx.ring);
+  const uint32_t cls = ring == 0 ? limits.class_min : RingClass(ring) % PSTN_SLAB_CLASSES;
   return PayloadOf(RingBytes(LargestClass(e, cls, limits)), piece);
 }
 

@@ -27,8 +27,9 @@ void RingSkip(const ConnEnd& e, RingCursor& at, uint32_t bytes);
 
 // Payload that RingWrite is sure to take if it comes in pieces of `piece` bytes: what a receiver
 // may promise. 0 when there is no ring to be had. Under ep.tx.lock.
-uint32_t RingRoom(const ConnEnd& e, const RingLimits& limits, uint32_t piece);
-// The same of a drained ring.
+uint32_t RingRoom(const ConnEnd& e, const RingLimits& limits, uint32_t piece)
+    PSTN_REQUIRES(e.ep->tx.lock);
+// The same of a drained ring. Needs no lock.
 uint32_t RingRoomMax(const ConnEnd& e, const RingLimits& limits, uint32_t piece);
 
 }  // namespace postern

@@ -51,6 +51,7 @@ void Datagrams::Icmp(const uint8_t* frame, const wire::Packet& p, const wire::Ic
   icmp.source_port = in.quote.source_port;
   icmp.dest_port = in.quote.destination_port;
   icmp.ifindex = engine_.vi_[vi]->info().ifindex;
+  engine_.AssertHeld();
   engine_.w_.counters.icmp_in++;
   udp::Icmp(Tables().ports, icmp, *this);
   if (in.mtu == 0) return;
@@ -139,6 +140,7 @@ bool Datagrams::Transmit(const udp::DatagramOut& out) {
   ip.tos = out.tos;
   ip.ttl = sending_->e.ttl != 0 ? out.ttl : sending_->path.ttl;
   ip.dont_fragment = out.dont_fragment;
+  engine_.AssertHeld();
   ip.id = static_cast<uint32_t>(engine_.Random());
   return engine_.PutDatagram(sending_->path, out, ip);
 }

@@ -215,6 +215,7 @@ uint32_t Engine::RunTimers() {
   uint32_t fired = 0;
   constexpr uint32_t kTimersPerRound = 1024;
   (void)Timers().Run(now_ns, kTimersPerRound, [&](uint32_t idx) {
+    AssertHeld();
     Conn& c = w_.conns[idx];
     if (c.use != kConnUsed) return kNoDeadline;
     const uint64_t deadline = tcp::NextDeadline(c.tcb);

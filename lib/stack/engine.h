@@ -101,7 +101,9 @@ struct KeptHead {
 };
 inline constexpr uint32_t kHeadOff = 0;
 
-class Engine final : public tcp::Host {
+// What is called by a part of the engine, or by TCP (tcp::Host), is called under the lock, too; of
+// these the analysis checks those that have PSTN_REQUIRES().
+class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
  public:
   Engine(WireState& state, Area& area, Streams& streams, Paths& paths)
       : w_(state), area_(area), streams_(streams), paths_(paths) {}
@@ -116,23 +118,25 @@ class Engine final : public tcp::Host {
 
   // Everything that is due, if nobody else is at it. How many packets and timers there were; 0:
   // nothing, or somebody else has done it.
-  uint32_t Poll(uint64_t now);
+  uint32_t Poll(uint64_t now) PSTN_EXCLUDES(this);
   // The lock, whose last holder may have died. Nothing under it waits for posternd or any other
   // process: all connections of the family would stand still (CheckMayWait, errands.h).
-  void Acquire() {
+  void Acquire() PSTN_ACQUIRE() PSTN_NO_THREAD_SAFETY_ANALYSIS {
     const bool from_dead = Lock(w_.lock);
     t_locks.engine++;
     if (from_dead) Recover(MonotonicNs());
   }
   // Before this process uses the lock: a thread of the image before an exec() may have left it.
-  void MendAfterExec();
-  void Release() {
+  void MendAfterExec() PSTN_EXCLUDES(this) PSTN_NO_THREAD_SAFETY_ANALYSIS;
+  void Release() PSTN_RELEASE() PSTN_NO_THREAD_SAFETY_ANALYSIS {
     t_locks.engine--;
     Unlock(w_.lock);
   }
+  // As AssertHeld() of base/lock.h.
+  void AssertHeld() const PSTN_ASSERT_CAPABILITY(this) {}
   // The same under a lock that the caller has, until there was nothing left at its last look, or
   // `rounds` are over.
-  uint32_t PollLocked(uint64_t now, uint32_t rounds = 8);
+  uint32_t PollLocked(uint64_t now, uint32_t rounds = 8) PSTN_REQUIRES(this);
   // When Poll() has to be called at the latest, if no packet comes and nobody is woken.
   uint64_t NextDeadline() const { return WheelNext(w_.wheel); }
   // Whether a VI has packets; without the lock.
@@ -148,33 +152,34 @@ class Engine final : public tcp::Host {
   uint32_t Unfinished() const;
 
   // ---- under the lock
-  void Wake(uint32_t conn);  // there is news of the program's end
+  void Wake(uint32_t conn) PSTN_REQUIRES(this);  // there is news of the program's end
   // Whether a connection has these names; it may be in TIME_WAIT.
-  bool IsTaken(const pstn_addr& local, const pstn_addr& peer) {
+  bool IsTaken(const pstn_addr& local, const pstn_addr& peer) PSTN_REQUIRES(this) {
     return FindConn(local, peer) != PSTN_NONE;
   }
   // Active open: SYN_SENT, or PSTN_NONE and `error`.
   uint32_t Connect(const pstn_addr& local, const pstn_addr& peer, uint32_t owner, uint64_t now,
-                   int& error, const OpenWish& wish = {});
+                   int& error, const OpenWish& wish = {}) PSTN_REQUIRES(this);
   // A place in the port's table, or PSTN_NONE.
   uint32_t Listen(const pstn_addr& local, uint32_t family, uint32_t v6only, uint32_t backlog,
-                  uint32_t owner, uint32_t owner_gen);
-  void Unlisten(uint32_t listener);  // those in handshakes are reset
+                  uint32_t owner, uint32_t owner_gen) PSTN_REQUIRES(this);
+  void Unlisten(uint32_t listener) PSTN_REQUIRES(this);  // those in handshakes are reset
   // Whether connections of a listener that has ended still come by its filters.
-  bool NeedsFilter(const Listener& l) const;
-  void FreeListener(uint32_t listener);  // after Unlisten(), when its filters are gone
+  bool NeedsFilter(const Listener& l) const PSTN_REQUIRES(this);
+  // After Unlisten(), when its filters are gone.
+  void FreeListener(uint32_t listener) PSTN_REQUIRES(this);
   Vi* ViAt(uint32_t idx) { return vi_[idx % kAreaVis]; }
   Conn& ConnAt(uint32_t idx) { return w_.conns[idx % kConns]; }
   uint32_t IdxOf(const Conn& c) const { return static_cast<uint32_t>(&c - w_.conns); }
   WireState& state() { return w_; }
   Datagrams& datagrams() { return datagrams_; }
   // Mends what a dead holder of the lock has left. Acquire() does it by itself.
-  void Recover(uint64_t now);
+  void Recover(uint64_t now) PSTN_REQUIRES(this);
 
   // ---- tcp::Host
-  uint64_t Random() override;
-  bool MayChallenge() override;
-  bool Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) override;
+  uint64_t Random() PSTN_REQUIRES(this) override;
+  bool MayChallenge() PSTN_REQUIRES(this) override;
+  bool Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) PSTN_REQUIRES(this) override;
   tcp::Cursor Begin(tcp::Tcb& t) override {
     return HasEnd(t) ? streams_.Begin(Of(t)) : tcp::Cursor{};
   }
@@ -193,15 +198,15 @@ class Engine final : public tcp::Host {
   uint32_t Deliver(tcp::Tcb& t, const uint8_t* data, uint32_t bytes) override {
     return HasEnd(t) ? streams_.Deliver(Of(t), data, bytes) : 0;
   }
-  void Report(tcp::Tcb& t, tcp::Event event, int error) override;
-  bool Keep(uint32_t packet) override;
+  void Report(tcp::Tcb& t, tcp::Event event, int error) PSTN_REQUIRES(this) override;
+  bool Keep(uint32_t packet) PSTN_REQUIRES(this) override;
   void Drop(uint32_t packet) override { area_.Give(packet); }
-  const uint8_t* PacketAt(uint32_t packet, uint32_t off) override;
-  uint32_t TakeTxSeg() override;
-  void GiveTxSeg(uint32_t idx) override;
+  const uint8_t* PacketAt(uint32_t packet, uint32_t off) PSTN_REQUIRES(this) override;
+  uint32_t TakeTxSeg() PSTN_REQUIRES(this) override;
+  void GiveTxSeg(uint32_t idx) PSTN_REQUIRES(this) override;
   tcp::TxSeg& TxSegAt(uint32_t idx) override { return w_.tx[idx % kTxSegs]; }
-  uint32_t TakeRxSeg() override;
-  void GiveRxSeg(uint32_t idx) override;
+  uint32_t TakeRxSeg() PSTN_REQUIRES(this) override;
+  void GiveRxSeg(uint32_t idx) PSTN_REQUIRES(this) override;
   tcp::RxSeg& RxSegAt(uint32_t idx) override { return w_.rx[idx % kRxSegs]; }
 
  private:
@@ -215,69 +220,73 @@ class Engine final : public tcp::Host {
   }
 
   // demux.cc
-  uint32_t FindConn(const pstn_addr& local, const pstn_addr& peer);
-  uint32_t FindListener(const pstn_addr& local, uint32_t hash);
-  uint32_t NewConn(const pstn_addr& local, const pstn_addr& peer);
-  void FreeConn(uint32_t idx);
-  tcp::OpenArgs ArgsFor(const Conn& c);
-  uint32_t HashOf(const pstn_addr& local, const pstn_addr& peer) const;
-  void Enter(uint32_t idx);
-  void Leave(uint32_t idx);
+  uint32_t FindConn(const pstn_addr& local, const pstn_addr& peer) PSTN_REQUIRES(this);
+  uint32_t FindListener(const pstn_addr& local, uint32_t hash) PSTN_REQUIRES(this);
+  uint32_t NewConn(const pstn_addr& local, const pstn_addr& peer) PSTN_REQUIRES(this);
+  void FreeConn(uint32_t idx) PSTN_REQUIRES(this);
+  tcp::OpenArgs ArgsFor(const Conn& c) PSTN_REQUIRES(this);
+  uint32_t HashOf(const pstn_addr& local, const pstn_addr& peer) const PSTN_REQUIRES(this);
+  void Enter(uint32_t idx) PSTN_REQUIRES(this);
+  void Leave(uint32_t idx) PSTN_REQUIRES(this);
 
   // recover.cc
-  bool ClaimSegments(Conn& c);
+  bool ClaimSegments(Conn& c) PSTN_REQUIRES(this);
 
   // frame_in.cc
-  uint32_t ReceiveAll();
-  void Frame(const ViRx& rx, uint32_t vi);
-  void Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi);
-  void AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi);
+  uint32_t ReceiveAll() PSTN_REQUIRES(this);
+  void Frame(const ViRx& rx, uint32_t vi) PSTN_REQUIRES(this);
+  void Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi) PSTN_REQUIRES(this);
+  void AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi) PSTN_REQUIRES(this);
 
-  void NoteData(uint32_t packet, uint32_t off);
+  void NoteData(uint32_t packet, uint32_t off) PSTN_REQUIRES(this);
 
   // passive.cc
   // `iss`: one that the last connection of these names, in TIME_WAIT, has left us; null: there was
   // none.
   void Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi,
-           const tcp::Seq* iss);
-  uint32_t NewEmbryo(uint32_t listener, const wire::Packet& p);
-  void AnswerByCookie(uint32_t listener, const wire::Packet& p, tcp::SegmentIn s);
-  bool TakeCookie(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s);
+           const tcp::Seq* iss) PSTN_REQUIRES(this);
+  uint32_t NewEmbryo(uint32_t listener, const wire::Packet& p) PSTN_REQUIRES(this);
+  void AnswerByCookie(uint32_t listener, const wire::Packet& p, tcp::SegmentIn s)
+      PSTN_REQUIRES(this);
+  bool TakeCookie(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s)
+      PSTN_REQUIRES(this);
 
   // fragments.cc
-  void Fragment(const wire::Packet& p, const ViRx& rx, uint32_t vi);
-  void Whole(const Gathered& whole, uint32_t vi);
-  void Piecewise(const Gathered& whole, const wire::Packet& p, const tcp::SegmentIn& s,
-                 uint32_t vi);
+  void Fragment(const wire::Packet& p, const ViRx& rx, uint32_t vi) PSTN_REQUIRES(this);
+  void Whole(const Gathered& whole, uint32_t vi) PSTN_REQUIRES(this);
+  void Piecewise(const Gathered& whole, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi)
+      PSTN_REQUIRES(this);
 
   // errors.cc
-  void IcmpError(const uint8_t* frame, const wire::Packet& p, uint32_t vi);
-  void TooBig(Conn& c, uint32_t mtu);
-  LearnedMtu& LearnedSlot(const pstn_addr& peer);
-  void ApplyLearned(Conn& c, uint32_t& mtu);
-  void ExpireLearned();
-  void ForgetLearned();
+  void IcmpError(const uint8_t* frame, const wire::Packet& p, uint32_t vi) PSTN_REQUIRES(this);
+  void TooBig(Conn& c, uint32_t mtu) PSTN_REQUIRES(this);
+  LearnedMtu& LearnedSlot(const pstn_addr& peer) PSTN_REQUIRES(this);
+  void ApplyLearned(Conn& c, uint32_t& mtu) PSTN_REQUIRES(this);
+  void ExpireLearned() PSTN_REQUIRES(this);
+  void ForgetLearned() PSTN_REQUIRES(this);
 
   // transmit.cc
-  bool FindPath(Conn& c, int& error);
-  bool TakeFrame(uint32_t vi, uint32_t& frame);
+  bool FindPath(Conn& c, int& error) PSTN_REQUIRES(this);
+  bool TakeFrame(uint32_t vi, uint32_t& frame) PSTN_REQUIRES(this);
   bool PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip, const wire::Ports& ports,
-                  const tcp::SegmentOut& s, Conn* payload_of);
+                  const tcp::SegmentOut& s, Conn* payload_of) PSTN_REQUIRES(this);
   // The whole payload of `d`, which the caller knows to fit. False: no room now.
-  bool PutDatagram(const Path& path, const udp::DatagramOut& d, wire::IpOut& ip);
-  void Flush();
-  void Refill();
-  void TakeCompleted();
+  bool PutDatagram(const Path& path, const udp::DatagramOut& d, wire::IpOut& ip)
+      PSTN_REQUIRES(this);
+  void Flush() PSTN_REQUIRES(this);
+  void Refill() PSTN_REQUIRES(this);
+  void TakeCompleted() PSTN_REQUIRES(this);
 
   // engine.cc
   void Hold(uint32_t idx) { StoreRelaxed(w_.current, idx + 1); }
   void LetGo() { StoreRelaxed(w_.current, 0u); }
-  void Touch(uint32_t idx);  // after any call into TCP: its next deadline, or its end
-  uint32_t RunReady();
-  uint32_t RunTimers();
-  bool IsMore();
+  // After any call into TCP: its next deadline, or its end.
+  void Touch(uint32_t idx) PSTN_REQUIRES(this);
+  uint32_t RunReady() PSTN_REQUIRES(this);
+  uint32_t RunTimers() PSTN_REQUIRES(this);
+  bool IsMore() PSTN_REQUIRES(this);
 
-  WireState& w_;
+  WireState& w_ PSTN_GUARDED_BY(this);
   Area& area_;
   Streams& streams_;
   Paths& paths_;

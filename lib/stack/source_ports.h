@@ -41,7 +41,7 @@ struct SourcePorts {
 // of a few that have all just been used either, so that there will be more of them.
 enum class PortWish : uint8_t { kRested, kAny };
 bool TakeSourcePort(Engine& engine, uint32_t vi, pstn_addr& from, const pstn_addr& to,
-                    PortWish wish, uint64_t now);
+                    PortWish wish, uint64_t now) PSTN_REQUIRES(engine);
 // False: there are as many as there may be.
 bool AddSourcePort(WireState& w, const SourcePort& p);
 

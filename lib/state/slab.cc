@@ -60,18 +60,19 @@ void DropPages(const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t cls, uint32_t i) 
 }
 
 // A warm ring is free at each instruction: whoever dies in between leaves pages behind at worst.
-void SetWarm(pstn_lgr_ref& ref, uint32_t cls, uint32_t i) {
+void SetWarm(pstn_lgr_ref& ref, uint32_t cls, uint32_t i) PSTN_REQUIRES(ref.lock) {
   SetBit(WarmMap(ref, cls), i);
   StoreRelaxed(ref.warm[cls], ref.warm[cls] + 1);
 }
-void ClearWarm(pstn_lgr_ref& ref, uint32_t cls, uint32_t i) {
+void ClearWarm(pstn_lgr_ref& ref, uint32_t cls, uint32_t i) PSTN_REQUIRES(ref.lock) {
   if (!TestBit(WarmMap(ref, cls), i)) return;
   ClearBit(WarmMap(ref, cls), i);
   if (ref.warm[cls] != 0) StoreRelaxed(ref.warm[cls], ref.warm[cls] - 1);
 }
 
 // Pages go before anyone else can be given the ring.
-void GiveRingLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages) {
+void GiveRingLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages)
+    PSTN_REQUIRES(ref.lock) {
   uint32_t cls = RingClass(desc);
   if (desc == 0 || cls >= PSTN_SLAB_CLASSES) return;
   uint64_t page = desc & ((1ull << 40) - 1);
@@ -89,7 +90,7 @@ void GiveRingLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages)
   StoreRelaxed(ref.rings, ref.rings - 1);
 }
 
-bool UnmakeLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {
+bool UnmakeLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) PSTN_REQUIRES(ref.lock) {
   if (!TestBit(ref.zombie_map, conn)) return false;
   ClearBit(ref.zombie_map, conn);
   StoreRelaxed(ref.zombies, ref.zombies - 1);
@@ -99,7 +100,7 @@ bool UnmakeLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {
   return true;
 }
 
-void BuryLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {
+void BuryLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) PSTN_REQUIRES(ref.lock) {
   if (!UnmakeLocked(ref, lgr, conn)) return;
   if (ref.side == 0 && TestBit(ref.conn_map, conn)) {
     ClearBit(ref.conn_map, conn);
@@ -115,14 +116,14 @@ bool IsLeft(uint8_t* lgr, uint32_t conn) {
   return LoadAcquire(LgrConn(lgr, conn).setup.state) == PSTN_CS_FREE;
 }
 
-uint32_t UseLocked(pstn_lgr_ref& ref, uint32_t conn) {
+uint32_t UseLocked(pstn_lgr_ref& ref, uint32_t conn) PSTN_REQUIRES(ref.lock) {
   SetBit(ref.conn_map, conn);
   StoreRelaxed(ref.conns, ref.conns + 1);
   return conn;
 }
 
 // All are given out: one that the peer has left meanwhile. The next call looks at the next ones.
-uint32_t TakeLeftLocked(pstn_lgr_ref& ref, uint8_t* lgr) {
+uint32_t TakeLeftLocked(pstn_lgr_ref& ref, uint8_t* lgr) PSTN_REQUIRES(ref.lock) {
   constexpr uint32_t kWords = PSTN_CONNS / 64;
   const uint32_t start = ref.conn_hint % PSTN_CONNS;
   uint32_t looks = kLooks;

@@ -42,6 +42,12 @@ bool OnlyUrgentByte(const ConnEnd& e) {
   return RingQueued(e, 2) <= 1;
 }
 
+// Another thread may be reading at the same time, or have had the connection end.
+bool HasMoreThan(const ConnEnd& e, size_t bytes) {
+  Guard g(e.ep->rx.lock);
+  return StillHere(e) && RingQueued(e, bytes + 1) > bytes;
+}
+
 // What an empty ring means: -EAGAIN (just empty), 0 (end of stream) or the connection's error.
 long WhenEmpty(const ConnEnd& e) {
   uint32_t flags = LoadAcquire(e.peer_ctl().flags);
@@ -72,7 +78,7 @@ long NotHere(const ConnEnd& e) {
 
 // A peer that has closed leaves no more unread than its rings hold. More of it is a circle of
 // records, which would never end. Under rx.lock.
-bool TooMuchAfterEnd(pstn_rx& rx, size_t bytes) {
+bool TooMuchAfterEnd(pstn_rx& rx, size_t bytes) PSTN_REQUIRES(rx.lock) {
   rx.after_end += bytes;
   return rx.after_end > uint64_t{2} * PSTN_RING2_BYTES;
 }
@@ -85,7 +91,7 @@ constexpr uint32_t kPauseMinNs = 256, kPauseMaxNs = 4096;
 constexpr uint64_t kDenseNs = 128;  // from one message to the next, at most
 constexpr uint32_t kDenseRun = 3;
 
-void FoundEmpty(pstn_rx& rx) {
+void FoundEmpty(pstn_rx& rx) PSTN_REQUIRES(rx.lock) {
   const uint32_t run = rx.run, was = rx.pause_ns;
   rx.run = 0;
   const bool dense = run >= kDenseRun && run * kDenseNs >= was;
@@ -257,11 +263,10 @@ long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     // What a peek has seen, or steps over: it waits for more than that.
     size_t have = done + (mark.at && mark.hides ? 1 : 0);
     // Nothing follows what it has seen. (What it has seen is still there: WhenEmpty sees no end.)
-    if (peek && done != 0 && PeerEnded(e) && RingQueued(e, have + 1) <= have)
-      return static_cast<long>(done);
+    if (peek && done != 0 && PeerEnded(e) && !HasMoreThan(e, have)) return static_cast<long>(done);
     auto ready = [&] {
       if (have == 0 || !peek) return ReadableOrEnded(e);
-      return PeerEnded(e) || !Here(ep) || RingQueued(e, have + 1) > have;
+      return PeerEnded(e) || !Here(ep) || HasMoreThan(e, have);
     };
     LetFill(fam, ep);
     Wait w = WaitFor(call, e.ctl().rx_wait, 1, ready, until,
@@ -404,7 +409,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     if (!Here(ep)) stop = 0, swallow = false;  // what it saw may not have been ours
     if (swallow) {
       if (urgent.iov != nullptr) {  // the mark outruns the reset
-        Guard g(ep.tx.lock);
+        Guard g(e.ep->tx.lock);
         MarkUrgent(e, iov, 0, want);
       }
       return static_cast<long>(want);

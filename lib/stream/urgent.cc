@@ -20,6 +20,7 @@ constexpr size_t kPiecesMax = 64;  // of a peek that begins at the mark
 
 ReadResult ReadToMark(const ConnEnd& e, IovCursor* to, size_t want, bool first, ReadMode mode) {
   pstn_rx& rx = e.ep->rx;
+  AssertHeld(rx.lock);
   NoticeMark(e);
   if (!MarkIsAhead(rx)) return RingRead(e, to, want, mode);
   uint64_t before = rx.urgent_end - 1 - rx.bytes;
@@ -42,6 +43,7 @@ long RecvUrgent(const ConnEnd& e, const iovec* iov, size_t count, int flags) {
   Guard g(e.ep->rx.lock);
   const uint8_t byte = NoticeMark(e);
   pstn_rx& rx = e.ep->rx;
+  AssertHeld(rx.lock);
   bool taken = (LoadRelaxed(rx.gate) & PSTN_RXG_URGENT_TAKEN) != 0;
   if (MarkIsInline(*e.ep) || !MarkIsAhead(rx) || taken) return -EINVAL;
   // The byte is still there, and can't be had any more: Linux, unless the stream had ended before.

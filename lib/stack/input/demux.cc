@@ -214,7 +214,7 @@ void Engine::FreeListener(uint32_t listener) {
 
 uint32_t Engine::Unfinished() const {
   uint32_t count = 0;
-  for (uint32_t i = 0; i < w_.conn_hw && i < kConns; i++) {
+  for (uint32_t i = 0; i < LoadRelaxed(w_.conn_hw) && i < kConns; i++) {
     const Conn& c = w_.conns[i];
     if (LoadRelaxed(c.use) == kConnUsed && tcp::StateOf(c.tcb) != tcp::State::kTimeWait) count++;
   }
