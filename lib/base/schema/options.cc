@@ -1,14 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// options.cc - the option table, parsing of single values, and loading from environment and profile
-// files.
+// options.cc - the option table, and loading from environment and profile files.
 #include "base/schema/options.h"
 
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
 
+#include "base/schema/option_values.h"
+
 namespace postern {
 namespace {
+
+using option_values::EnumWord;
+using option_values::FormatSize;
+using option_values::IsBlank;
+using option_values::IsName;
+using option_values::IsPlainText;
+using option_values::Lower;
+using option_values::ParseBool;
+using option_values::ParseEnum;
+using option_values::ParseInt;
+using option_values::ParseSize;
+using option_values::Upper;
 
 constexpr char kEnvPrefix[] = "POSTERN_";
 constexpr size_t kEnvPrefixLength = sizeof(kEnvPrefix) - 1;
@@ -47,16 +60,6 @@ __attribute__((format(printf, 3, 4))) void Say(char* message, size_t message_byt
   va_end(args);
 }
 
-bool IsDigit(char c) { return c >= '0' && c <= '9'; }
-bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
-char Lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
-char Upper(char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; }
-
-bool EqualNoCase(const char* a, const char* b) {
-  for (; *a != '\0' && Lower(*a) == Lower(*b); ++a) ++b;
-  return Lower(*a) == Lower(*b);
-}
-
 int64_t* NumberOf(Options& options, const OptionDesc& desc) {
   return reinterpret_cast<int64_t*>(reinterpret_cast<char*>(&options) + desc.field_off);
 }
@@ -71,107 +74,6 @@ const char* TextOf(const Options& options, const OptionDesc& desc) {
 }
 
 size_t IndexOf(const OptionDesc& desc) { return static_cast<size_t>(&desc - kOptions); }
-
-// Decimal digits with an optional minus; moves *at behind them. False on no digits or overflow.
-bool ParseDecimal(const char** at, int64_t* number) {
-  const char* p = *at;
-  const bool is_negative = *p == '-';
-  if (is_negative) ++p;
-  if (!IsDigit(*p)) return false;
-  int64_t value = 0;
-  for (; IsDigit(*p); ++p) {
-    if (__builtin_mul_overflow(value, int64_t{10}, &value)) return false;
-    if (__builtin_add_overflow(value, int64_t{*p - '0'}, &value)) return false;
-  }
-  *number = is_negative ? -value : value;
-  *at = p;
-  return true;
-}
-
-bool ParseInt(const char* value, int64_t* number) {
-  return ParseDecimal(&value, number) && *value == '\0';
-}
-
-bool ParseSize(const char* value, int64_t* number) {
-  if (!ParseDecimal(&value, number)) return false;
-  int64_t unit = 1;
-  switch (Upper(*value)) {
-    case 'K':
-      unit = int64_t{1} << 10;
-      break;
-    case 'M':
-      unit = int64_t{1} << 20;
-      break;
-    case 'G':
-      unit = int64_t{1} << 30;
-      break;
-    default:
-      break;
-  }
-  if (unit != 1) ++value;
-  return *value == '\0' && !__builtin_mul_overflow(*number, unit, number);
-}
-
-bool ParseBool(const char* value, int64_t* number) {
-  constexpr const char* kWords[] = {"off", "on", "no", "yes", "false", "true", "0", "1"};
-  for (size_t i = 0; i < sizeof(kWords) / sizeof(kWords[0]); ++i) {
-    if (!EqualNoCase(value, kWords[i])) continue;
-    *number = static_cast<int64_t>(i & 1);
-    return true;
-  }
-  return false;
-}
-
-// The word at `position` of "a|b|c", as start and length; false behind the last.
-bool EnumWord(const char* words, int64_t position, const char** word, size_t* length) {
-  for (; position > 0; --position) {
-    words = strchr(words, '|');
-    if (words == nullptr) return false;
-    ++words;
-  }
-  *word = words;
-  *length = strcspn(words, "|");
-  return true;
-}
-
-bool ParseEnum(const char* words, const char* value, int64_t* number) {
-  const char* word = nullptr;
-  size_t length = 0;
-  for (int64_t i = 0; EnumWord(words, i, &word, &length); ++i) {
-    if (strlen(value) != length || strncmp(value, word, length) != 0) continue;
-    *number = i;
-    return true;
-  }
-  return false;
-}
-
-// One "port" or "low-high" at *at, which is moved behind it.
-bool ParsePortRange(const char** at, int64_t* low, int64_t* high) {
-  if (**at == '-' || !ParseDecimal(at, low)) return false;
-  *high = *low;
-  if (**at == '-') {
-    ++*at;
-    if (**at == '-' || !ParseDecimal(at, high)) return false;
-  }
-  return *low >= 1 && *low <= *high && *high <= UINT16_MAX;
-}
-
-bool IsName(const char* value) {
-  if (*value == '.') return false;
-  for (; *value != '\0'; ++value) {
-    const char c = Lower(*value);
-    if (!(c >= 'a' && c <= 'z') && !IsDigit(c) && strchr("._-", c) == nullptr) return false;
-  }
-  return true;
-}
-
-bool IsPlainText(const char* value) {
-  for (; *value != '\0'; ++value) {
-    const auto c = static_cast<unsigned char>(*value);
-    if (c < ' ' || c == 0x7f) return false;
-  }
-  return true;
-}
 
 // Whether the value parses as the kind of the option; numbers into *number.
 bool Parse(const OptionDesc& desc, const char* value, int64_t* number) {
@@ -237,14 +139,6 @@ const char* NearestKey(const char* typed) {
     nearest = desc.key;
   }
   return nearest;
-}
-
-const char* FormatSize(int64_t bytes, char* text, size_t text_bytes) {
-  constexpr const char* kUnits[] = {"", "K", "M", "G"};
-  size_t unit = 0;
-  for (; unit < 3 && bytes != 0 && bytes % 1024 == 0; ++unit) bytes /= 1024;
-  snprintf(text, text_bytes, "%lld%s", static_cast<long long>(bytes), kUnits[unit]);
-  return text;
 }
 
 // "spin.usec" -> 'S','P','I','N','_',...
@@ -497,28 +391,6 @@ size_t OptionsLoadProfile(Options& options, const char* name, const char* text, 
     report(context, message);
   }
   return error_count;
-}
-
-bool PortListIsValid(const char* value) {
-  if (*value == '\0') return true;
-  int64_t low = 0;
-  int64_t high = 0;
-  while (ParsePortRange(&value, &low, &high)) {
-    if (*value == '\0') return true;
-    if (*value != ',') return false;
-    ++value;
-  }
-  return false;
-}
-
-bool PortListHas(const char* list, uint16_t port) {
-  int64_t low = 0;
-  int64_t high = 0;
-  while (*list != '\0' && ParsePortRange(&list, &low, &high)) {
-    if (port >= low && port <= high) return true;
-    if (*list == ',') ++list;
-  }
-  return false;
 }
 
 }  // namespace postern
