@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// poll.cc - poll and select over the kernel's descriptors and ours.
+// poll.cc - poll over the kernel's descriptors and ours.
 //
 // Ours are looked at in place; the kernel's are asked with a zero timeout. When nothing is ready
 // the call sleeps in the kernel on the kernel's descriptors and the doorbell of a waiter, to which
@@ -18,6 +18,7 @@
 #include "endpoint/posts.h"
 #include "event/epoll.h"
 #include "event/poll.h"
+#include "event/poll_set.h"
 #include "event/spin.h"
 #include "event/wait.h"
 #include "family/family.h"
@@ -29,106 +30,7 @@
 namespace postern {
 namespace {
 
-constexpr size_t kInline = 128;  // descriptors for which no memory is asked of the kernel
 constexpr size_t kMaxPoll = kFdMax;
-
-// Kernel poll set of a call: the entries that the kernel has to watch, and the doorbell behind
-// them.
-struct KernelSet {
-  Family& fam;
-  pollfd inline_fds[kInline + 2];  // two more: the doorbell, and posternd's line
-  uint64_t inline_ours[kInline];
-  uint32_t inline_at[kInline + 2];
-  pollfd* fds = inline_fds;
-  uint64_t* ours = inline_ours;  // by position in the caller's array: endpoint that posts to us, or
-                                 // 0; see Register
-  uint32_t* at = inline_at;      // position in the caller's array
-  size_t count = 0;
-  size_t mapped_bytes = 0;
-  bool sets = false;       // event sets of ours are among them
-  const Call* const held;  // accept()'s and recv()'s own poll(), of the one that they wait for
-  ManyCalls calls;         // what is slept on
-  bool by_number = false;  // see Left()
-
-  KernelSet(Family& f, const Call* of) : fam(f), held(of), calls(f) {}
-
-  // The endpoint that entry `i` still waits for though another thread has taken its number away.
-  // Null: there is none, or the number alone counts (LookByNumber).
-  pstn_ep* Left(size_t i, int fd) const {
-    const uint32_t e = calls.entry(i);
-    return e == 0 || by_number || AwaitUnclaimed(fam, fd) == e ? nullptr
-                                                               : EpAt(Stack(fam), e & PSTN_FD_IDX);
-  }
-  bool AnyLeft(const pollfd* all, size_t n) const {
-    for (size_t i = 0; i < n; i++) {
-      if (Left(i, all[i].fd) != nullptr) return true;
-    }
-    return false;
-  }
-
-  // Listeners and UDP sockets are with both. True if a listener of ours is among `all`.
-  bool Fill(pollfd* all, size_t n);
-  bool Reserve(size_t n) {
-    if (n <= kInline) return true;
-    mapped_bytes = (n + 2) * (sizeof(pollfd) + sizeof(uint64_t) + sizeof(uint32_t));
-    long r = sys::Call(SYS_mmap, 0L, mapped_bytes, static_cast<long>(PROT_READ | PROT_WRITE),
-                       static_cast<long>(MAP_PRIVATE | MAP_ANONYMOUS), -1L, 0L);
-    if (r < 0 && r > -4096) return false;
-    fds = reinterpret_cast<pollfd*>(r);
-    ours = reinterpret_cast<uint64_t*>(fds + n + 2);
-    at = reinterpret_cast<uint32_t*>(ours + n + 2);
-    return true;
-  }
-  // Before each system call with `fds`: the number of what is held may be another by now.
-  void Renumber() {
-    if (held != nullptr && count != 0) fds[0].fd = held->fd();
-  }
-  void Release() {
-    if (mapped_bytes != 0) sys::Unmap(fds, mapped_bytes);
-    mapped_bytes = 0;
-  }
-  ~KernelSet() { Release(); }
-};
-
-bool IsSetFd(Family& fam, int fd) { return (FdMeans(fam, fd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
-
-// Closed, for the program.
-bool IsHidden(const Call& call) { return (call.entry() & PSTN_FD_KIND) == PSTN_FD_CACHED; }
-
-bool AnswersFor(const pstn_ep& ep) {
-  const uint32_t st = LoadAcquire(ep.state);
-  return st == PSTN_EP_ESTABLISHED || st == PSTN_EP_LISTEN || st == PSTN_EP_NEW ||
-         st == PSTN_EP_CONNECTING || (st == PSTN_EP_KERNEL && IsDatagram(ep));
-}
-
-// The endpoint of entry `i` if it is one that we answer for.
-pstn_ep* OursForPoll(const KernelSet& k, const Call& call, pstn_ep* left) {
-  pstn_ep* ep = left != nullptr ? left : k.held != nullptr ? k.held->ep() : call.ep();
-  return ep != nullptr && AnswersFor(*ep) ? ep : nullptr;
-}
-
-bool KernelSet::Fill(pollfd* all, size_t n) {
-  bool listeners = false;
-  count = 0;
-  for (size_t i = 0; i < n; i++) {
-    pstn_ep* const left = Left(i, all[i].fd);
-    const int fd = left != nullptr ? calls.parked(i) : held != nullptr ? held->fd() : all[i].fd;
-    const Call call(fam, fd);
-    pstn_ep* ep = OursForPoll(*this, call, left);
-    bool listens = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_LISTEN;
-    listeners = listeners || listens;
-    if (listens && held == nullptr && (LoadRelaxed(ep->flags) & PSTN_EPF_POLLED) == 0)
-      FetchOr(ep->flags, PSTN_EPF_POLLED);
-    const bool datagrams = ep != nullptr && LoadRelaxed(ep->state) == PSTN_EP_KERNEL;
-    if (datagrams) kVerbs.datagram_touch(fam, *ep);
-    const bool hidden = left == nullptr && IsHidden(call);
-    if (fd < 0 || (ep != nullptr && !listens && !datagrams) || hidden) continue;
-    sets = sets || IsSetFd(fam, fd);
-    fds[count] = {fd, all[i].events, 0};
-    at[count++] = static_cast<uint32_t>(i);
-  }
-  return listeners;
-}
 
 short Answer(Family& fam, pstn_ep& ep, short events) {
   uint32_t mask = Readiness(fam, ep);
@@ -422,64 +324,6 @@ long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t
   ready = Last(fam, fds, n, k, ready);
   GetUp(fam, bed, n, k);
   return ready;
-}
-
-long SockSelect(Family& fam, int n, fd_set* r, fd_set* w, fd_set* x, Deadline until,
-                const sigset_t* mask) {
-  if (n < 0) return -EINVAL;
-  constexpr short kIn =
-      POLLRDNORM | POLLRDBAND | POLLIN | POLLHUP | POLLERR | POLLNVAL;  // as the kernel's select
-  constexpr short kOut = POLLWRBAND | POLLWRNORM | POLLOUT | POLLERR | POLLNVAL;
-  constexpr short kPri = POLLPRI | POLLNVAL;
-  auto has = [](const fd_set* s, int fd) {
-    return s != nullptr && (reinterpret_cast<const uint64_t*>(s)[fd / 64] >> (fd % 64) & 1u) != 0;
-  };
-  auto put = [](fd_set* s, int fd, bool on) {
-    if (s == nullptr) return;
-    uint64_t bit = 1ull << (fd % 64);
-    uint64_t& word = reinterpret_cast<uint64_t*>(s)[fd / 64];
-    word = on ? word | bit : word & ~bit;
-  };
-  size_t count = 0;
-  for (int fd = 0; fd < n; fd++) count += has(r, fd) || has(w, fd) || has(x, fd) ? 1u : 0u;
-  size_t bytes = (count + 1) * sizeof(pollfd);
-  pollfd few[kInline];
-  pollfd* fds = few;
-  if (count > kInline) {
-    long m = sys::Call(SYS_mmap, 0L, bytes, static_cast<long>(PROT_READ | PROT_WRITE),
-                       static_cast<long>(MAP_PRIVATE | MAP_ANONYMOUS), -1L, 0L);
-    if (m < 0 && m > -4096) return -ENOMEM;
-    fds = reinterpret_cast<pollfd*>(m);
-  }
-  size_t at = 0;
-  for (int fd = 0; fd < n; fd++) {
-    if (!has(r, fd) && !has(w, fd) && !has(x, fd)) continue;
-    int events =
-        (has(r, fd) ? POLLIN : 0) | (has(w, fd) ? POLLOUT : 0) | (has(x, fd) ? POLLPRI : 0);
-    fds[at++] = {fd, static_cast<short>(events), 0};
-  }
-  bool slept = false;
-  long ready = WireEvents(fam, SockPoll(fam, fds, count, until, mask, nullptr, &slept));
-  long result = ready;
-  // A number that is closed while select() sleeps is ready for all.
-  for (size_t i = 0; i < count && ready >= 0 && !slept; i++) {
-    if ((fds[i].revents & POLLNVAL) != 0) result = -EBADF;
-  }
-  if (result >= 0) {
-    result = 0;
-    for (size_t i = 0; i < count; i++) {
-      int fd = fds[i].fd;
-      bool in = has(r, fd) && (fds[i].revents & kIn) != 0;
-      bool out = has(w, fd) && (fds[i].revents & kOut) != 0;
-      bool pri = has(x, fd) && (fds[i].revents & kPri) != 0;
-      put(r, fd, in);
-      put(w, fd, out);
-      put(x, fd, pri);
-      result += (in ? 1 : 0) + (out ? 1 : 0) + (pri ? 1 : 0);
-    }
-  }
-  if (count > kInline) sys::Unmap(fds, bytes);
-  return result;
 }
 
 }  // namespace postern
