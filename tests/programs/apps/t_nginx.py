@@ -164,6 +164,8 @@ def nginx_binary_upgrade(ctx):
     if ctx.mode == "both":
         ctx.expect_path(nginx.port)
     pid_file = os.path.join(nginx.dir, "nginx.pid")
+    # A signal that comes between the pid file and the workers' start is noted, and acted upon at the next one.
+    wait_until(lambda: len(nginx.workers()) == 2, "the workers are not there")
     os.kill(nginx.master, signal.SIGUSR2)
     wait_until(lambda: all(os.path.exists(p) and os.path.getsize(p) for p in (pid_file, pid_file + ".oldbin")), "no new master")
     new_master = nginx.pid_from_file()
