@@ -56,7 +56,7 @@ uint32_t PopReady(pstn_stack& s, pstn_epoll& set) {
   set.ready_head = item.ready_next;
   if (set.ready_head == PSTN_NONE) set.ready_tail = PSTN_NONE;
   item.flags &= ~PSTN_IT_READY;
-  StoreRelease(set.ready_count, set.ready_count - 1);
+  if (PSTN_CHECK(set.ready_count != 0)) StoreRelease(set.ready_count, set.ready_count - 1);
   return idx;
 }
 
@@ -98,7 +98,7 @@ void UnlinkReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) PSTN_REQUIRES(set
       s.items[prev].ready_next = s.items[i].ready_next;
     }
     if (set.ready_tail == idx) set.ready_tail = prev;
-    StoreRelease(set.ready_count, set.ready_count - 1);
+    if (PSTN_CHECK(set.ready_count != 0)) StoreRelease(set.ready_count, set.ready_count - 1);
     break;
   }
   s.items[idx].flags &= ~PSTN_IT_READY;
@@ -116,7 +116,7 @@ void RemoveOrphan(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
     s.items[prev].all_next = next;
   }
   if (next < PSTN_ITEMS) s.items[next].all_prev = prev;
-  if ((item.flags & PSTN_IT_KERNEL) != 0 && set.listeners != 0)
+  if ((item.flags & PSTN_IT_KERNEL) != 0 && PSTN_CHECK(set.listeners != 0))
     StoreRelaxed(set.listeners, set.listeners - 1);
   // Nobody's any more: an event of the kernel that names it may still be on its way (LookAtKernel).
   item.flags = 0;

@@ -14,7 +14,13 @@ void DropFdRef(Family& fam, uint32_t entry) {
   pstn_ep* ep = kind == PSTN_FD_EP ? EpAt(Stack(fam), idx) : nullptr;
   if (ep != nullptr) refs = &ep->refs;
   if (kind == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) refs = &Stack(fam).epolls[idx].refs;
-  if (refs != nullptr && FetchSub(*refs, 1u) == 1) kVerbs.last_reference(fam, entry);
+  if (refs == nullptr) return;
+  const uint32_t before = FetchSub(*refs, 1u);
+  if (!PSTN_CHECK(before != 0)) {  // the object is somebody else's, or nobody's: it stays
+    FetchAdd(*refs, 1u);
+    return;
+  }
+  if (before == 1) kVerbs.last_reference(fam, entry);
 }
 
 bool RefEntry(Family& fam, uint32_t entry) {

@@ -72,20 +72,23 @@ void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
   AnnounceSpace(fam.bells, e);
 }
 
-// accept_lock. What an owner that died with it has left half done is mended: the chain is whole,
-// walked forwards.
+// The rest of the queue anew from its chain, which is whole, walked forwards.
+void MendChain(Family& fam, pstn_ep& listener) PSTN_REQUIRES(listener.accept_lock) {
+  pstn_stack& s = Stack(fam);
+  uint32_t count = 0;
+  listener.accept_tail = PSTN_NONE;
+  for (uint32_t i = LoadRelaxed(listener.accept_head); i < PSTN_EPS && count < PSTN_EPS;
+       i = LoadRelaxed(s.eps[i].next), count++)
+    listener.accept_tail = i;
+  StoreRelease(listener.accept_count, count);
+}
+
+// accept_lock. What an owner that died with it has left half done is mended.
 class PSTN_SCOPED_CAPABILITY QueueGuard {
  public:
   explicit QueueGuard(Family& fam, pstn_ep& listener) PSTN_ACQUIRE(listener.accept_lock)
       : listener_(listener) {
-    if (!Lock(listener.accept_lock)) return;
-    pstn_stack& s = Stack(fam);
-    uint32_t count = 0;
-    listener.accept_tail = PSTN_NONE;
-    for (uint32_t i = LoadRelaxed(listener.accept_head); i < PSTN_EPS && count < PSTN_EPS;
-         i = LoadRelaxed(s.eps[i].next), count++)
-      listener.accept_tail = i;
-    StoreRelease(listener.accept_count, count);
+    if (Lock(listener.accept_lock)) MendChain(fam, listener);
   }
   ~QueueGuard() PSTN_RELEASE() { Unlock(listener_.accept_lock); }
   QueueGuard(const QueueGuard&) = delete;
@@ -247,6 +250,7 @@ uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
   if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;
   QueueGuard g(fam, listener);
   uint32_t idx = LoadRelaxed(listener.accept_head);
+  if (!PSTN_CHECK((idx < PSTN_EPS) == (listener.accept_count != 0))) MendChain(fam, listener);
   if (idx >= PSTN_EPS) return PSTN_NONE;
   FollowUsers(s.eps[idx]);
   s.eps[idx].owner_slot = fam.slot;  // until its fd is in the table: see RecoverConns
