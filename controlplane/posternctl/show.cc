@@ -83,6 +83,9 @@ void ShowCounters(std::ostream& out, const Json& stack) {
     line += " " + name + "=" + std::to_string(value.get<uint64_t>());
   }
   if (!line.empty()) out << "  left to the kernel:" << line << '\n';
+  for (const Json& check : stack.value("checks", Json::array()))
+    out << "  a check has failed, an error of postern's: " << String(check, "place") << ", "
+        << check.at("count") << " times\n";
 }
 
 }  // namespace

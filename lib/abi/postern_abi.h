@@ -514,6 +514,15 @@ struct pstn_stack_counts {
   pstn_u32 zero;
 };
 
+/* A check of the family's memory that was false (base/check.h): where in the sources, how often. */
+struct PSTN_LINE pstn_check {
+  pstn_u32 state; /* (a) 0 free, 1 being entered, 2 `place` is there */
+  pstn_u32 zero;
+  pstn_u64 count; /* (a) */
+  char place[48]; /* "lib/peer/accept.cc:253" and zeros; (c) from state 2 on */
+};
+#define PSTN_CHECK_PLACES 16u
+
 struct pstn_stack_hdr {
   pstn_u32 magic, abi_version; /* (c) */
   pstn_u64 size_bytes;         /* (c) */
@@ -532,6 +541,7 @@ struct pstn_stack_hdr {
   PSTN_LINE pstn_u64 counters[PSTN_COUNTERS];    /* (a) base/schema/counters.def */
   PSTN_LINE pstn_u64 reasons[PSTN_COUNTERS];     /* (a) fallbacks by reason */
   PSTN_LINE pstn_u8 options[PSTN_OPTIONS_BYTES]; /* (c) struct Options of base/schema/options.h */
+  struct pstn_check checks[PSTN_CHECK_PLACES];
 };
 
 /* ---------------------------------------------------------------- directory ----------------- */
@@ -592,6 +602,7 @@ PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_setup) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_conn) == 320, "five lines");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_tx) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_rx) == 64, "one line");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_check) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_item) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_waiter) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_epoll) == 64, "one line");

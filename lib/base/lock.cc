@@ -42,32 +42,9 @@ LockRange ranges[kLockRanges];
 
 }  // namespace
 
-uint64_t* g_checks_failed = &nobodys_count;
-
 #if defined(PSTN_CHECKS)
-bool (*g_forbids_waits)(const pstn_lock&) = [](const pstn_lock&) { return false; };
-
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-extern "C" void __sanitizer_print_stack_trace();
+bool (*g_forbids_waits)(const pstn_lock&) = ForbidsNone;
 #endif
-void WaitForbidden() {
-  static const char text[] = "postern: a wait for another process under a lock of the stack\n";
-  (void)sys::Call(SYS_write, 2L, static_cast<const char*>(text), sizeof text - 1);
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  __sanitizer_print_stack_trace();
-#endif
-  __builtin_trap();
-}
-#else
-void WaitForbidden() { FetchAdd(*g_checks_failed, uint64_t{1}); }
-#endif
-
-void CountForNobody() {
-  g_checks_failed = &nobodys_count;
-#if defined(PSTN_CHECKS)
-  g_forbids_waits = [](const pstn_lock&) { return false; };
-#endif
-}
 
 uint32_t LearnTid() { return t_self_tid = static_cast<uint32_t>(sys::Tid()); }
 void ForgetTid() { t_self_tid = 0; }

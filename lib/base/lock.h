@@ -15,6 +15,7 @@
 #include "abi/postern_abi.h"
 #include "abi/thread_safety.h"
 #include "base/atomic.h"
+#include "base/check.h"
 
 namespace postern {
 
@@ -73,20 +74,17 @@ extern constinit thread_local ThreadLocks t_locks __attribute__((tls_model("init
 extern void (*g_run_late)();  // never null
 
 // Who waits for posternd, or for anything that another process does, asks this first: not under the
-// engine's lock, nor under one in shared memory whose holders others wait for. Builds with
-// PSTN_CHECKS look at all of these locks and end the program; others look at the engine's, and
-// count.
-void WaitForbidden();
-extern uint64_t* g_checks_failed;  // never null
+// engine's lock, nor under one in shared memory whose holders others wait for. It is a check
+// (base/check.h) of the place that calls it. Builds with PSTN_CHECKS look at all of these locks,
+// others at the engine's.
 inline bool HoldsEngine() { return t_locks.engine != 0; }
-inline void CheckMayWait() {
+inline void CheckMayWait(const char* file = __builtin_FILE(), uint32_t line = __builtin_LINE()) {
   if (t_locks.engine != 0 || t_locks.no_waits != 0) [[unlikely]]
-    WaitForbidden();
+    (void)CheckFailed(file, line, "a wait for another process under a lock of the stack");
 }
-// The counters above, and g_forbids_waits, as they are in a process without a stack.
-void CountForNobody();
 #if defined(PSTN_CHECKS)
 extern bool (*g_forbids_waits)(const pstn_lock& lock);  // never null
+inline bool ForbidsNone(const pstn_lock&) { return false; }
 inline void NoteTaken(const pstn_lock& lock) {
   if (g_forbids_waits(lock)) t_locks.no_waits++;
 }

@@ -586,7 +586,7 @@ bool ForbidsWaits(const pstn_lock& lock) {
 #endif
 
 void WatchLocks(Family& fam) {
-  g_checks_failed = &Stack(fam).hdr.counters[kCounterChecksFailed];
+  CountChecksIn(&Stack(fam).hdr);
 #if defined(PSTN_CHECKS)
   g_forbids_waits = ForbidsWaits;
 #endif

@@ -56,7 +56,8 @@ void DropUser(Family& fam, uint32_t at) {
   uint32_t entry;
   {
     Guard g(fam.uses->parked_lock);
-    if (--fam.uses->parked[at].users != 0) return;
+    uint32_t& users = fam.uses->parked[at].users;
+    if (!PSTN_CHECK(users != 0) || --users != 0) return;
     number = fam.uses->parked[at].number;
     entry = fam.uses->parked[at].entry;
   }

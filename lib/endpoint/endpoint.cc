@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // endpoint.cc - an endpoint's state, and what it is ready for.
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <initializer_list>
 
@@ -70,18 +69,6 @@ uint32_t NewEp(Family& fam, uint32_t family) {
   SetState(ep, PSTN_EP_NEW);
   return idx;
 }
-
-#if defined(PSTN_CHECKS)
-void WrongEdge(uint32_t from, uint32_t to) {
-  char text[80];
-  const int n = snprintf(text, sizeof text, "postern: an endpoint goes from state %u to state %u\n",
-                         from, to);
-  (void)sys::Call(SYS_write, 2L, &text[0], static_cast<size_t>(n));
-  __builtin_trap();
-}
-#else
-void WrongEdge(uint32_t, uint32_t) { FetchAdd(*g_checks_failed, uint64_t{1}); }
-#endif
 
 bool PortExcluded(Family& fam, uint16_t port) {
   return fam.opt.ports_exclude[0] != 0 && PortListHas(fam.opt.ports_exclude, port);

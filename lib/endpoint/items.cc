@@ -58,7 +58,7 @@ uint32_t PopReady(StackMap& s, pstn_epoll& set) {
   set.ready_head = item->ready_next;
   if (set.ready_head == PSTN_NONE) set.ready_tail = PSTN_NONE;
   item->flags &= ~PSTN_IT_READY;
-  StoreRelease(set.ready_count, set.ready_count - 1);
+  if (PSTN_CHECK(set.ready_count != 0)) StoreRelease(set.ready_count, set.ready_count - 1);
   return idx;
 }
 
@@ -104,7 +104,7 @@ void UnlinkReady(StackMap& s, pstn_epoll& set, pstn_item& item) PSTN_REQUIRES(se
     (prev == nullptr ? set.ready_head : prev->ready_next) = item.ready_next;
     if (set.ready_tail == s.items.IndexOf(item).word())
       set.ready_tail = prev != nullptr ? s.items.IndexOf(*prev).word() : PSTN_NONE;
-    StoreRelease(set.ready_count, set.ready_count - 1);
+    if (PSTN_CHECK(set.ready_count != 0)) StoreRelease(set.ready_count, set.ready_count - 1);
     break;
   }
   item.flags &= ~PSTN_IT_READY;
@@ -122,7 +122,7 @@ void RemoveOrphan(StackMap& s, pstn_epoll& set, uint32_t idx) {
   pstn_item* const after = s.items.At(ItemIndex(next));
   (before == nullptr ? set.all_head : before->all_next) = next;
   if (after != nullptr) after->all_prev = prev;
-  if ((item.flags & PSTN_IT_KERNEL) != 0 && set.listeners != 0)
+  if ((item.flags & PSTN_IT_KERNEL) != 0 && PSTN_CHECK(set.listeners != 0))
     StoreRelaxed(set.listeners, set.listeners - 1);
   // Nobody's any more: an event of the kernel that names it may still be on its way (LookAtKernel).
   item.flags = 0;

@@ -15,7 +15,13 @@ void DropFdRef(Family& fam, uint32_t entry) {
   if (ep != nullptr) refs = &ep->refs;
   pstn_epoll* set = kind == PSTN_FD_EPOLL ? Stack(fam).epolls.At(SetIndex(idx)) : nullptr;
   if (set != nullptr) refs = &set->refs;
-  if (refs != nullptr && FetchSub(*refs, 1u) == 1) kVerbs.last_reference(fam, entry);
+  if (refs == nullptr) return;
+  const uint32_t before = FetchSub(*refs, 1u);
+  if (!PSTN_CHECK(before != 0)) {  // the object is somebody else's, or nobody's: it stays
+    FetchAdd(*refs, 1u);
+    return;
+  }
+  if (before == 1) kVerbs.last_reference(fam, entry);
 }
 
 bool RefEntry(Family& fam, uint32_t entry) {

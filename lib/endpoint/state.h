@@ -3,6 +3,7 @@
 #pragma once
 #include "abi/postern_abi.h"
 #include "base/atomic.h"
+#include "base/check.h"
 #include "family/family.h"
 
 namespace postern {
@@ -28,15 +29,12 @@ constexpr bool MayFollow(uint32_t from, uint32_t to) {
          (from < sizeof kEpEdges / sizeof kEpEdges[0] && (kEpEdges[from] & EpBit(to)) != 0);
 }
 
-// An edge that is not there is a mistake of ours. Builds with PSTN_CHECKS end the program, others
-// count it.
-void WrongEdge(uint32_t from, uint32_t to);
-
-// [S] store-release: who sees the state sees what was written to the endpoint before it.
-inline void SetState(pstn_ep& ep, uint32_t to) {
-  const uint32_t from = LoadRelaxed(ep.state);
-  if (!MayFollow(from, to)) [[unlikely]]
-    WrongEdge(from, to);
+// [E1] store-release: who sees the state sees what was written to the endpoint before it.
+// An edge that is not there is an error of ours, of the place that takes it (base/check.h).
+inline void SetState(pstn_ep& ep, uint32_t to, const char* file = __builtin_FILE(),
+                     uint32_t line = __builtin_LINE()) {
+  if (!MayFollow(LoadRelaxed(ep.state), to)) [[unlikely]]
+    (void)CheckFailed(file, line, "an endpoint's state that may not follow the last one");
   StoreRelease(ep.state, to);
 }
 

@@ -78,6 +78,8 @@ bool UseLockSlot(Family& fam, uint32_t slot) {
 }
 
 bool UseReaperLocks(Family& fam) {
+  ExpectLies();  // before the first look at what the family has written
+  CountChecksIn(&fam.view.s->hdr);
   return UseMark(fam, PSTN_LOCK_REAPER << PSTN_LOCK_SLOT_SHIFT, MemberLives);
 }
 

@@ -221,7 +221,10 @@ bool Join(Family& fam, int stack_fd, uint32_t slot) {
 
 // Undoes Join: nothing points into the mapping any more.
 void Unjoin(Family& fam) {
-  CountForNobody();
+  CountChecksIn(nullptr);
+#if defined(PSTN_CHECKS)
+  g_forbids_waits = ForbidsNone;
+#endif
   LeaveLocks(fam);
   fam.bells.counters = nullptr;
   fam.bells.told = nullptr;

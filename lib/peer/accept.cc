@@ -71,22 +71,25 @@ void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
   AnnounceSpace(fam.bells, e);
 }
 
-// accept_lock. What an owner that died with it has left half done is mended: the chain is whole,
-// walked forwards.
+// The rest of the queue anew from its chain, which is whole, walked forwards.
+void MendChain(Family& fam, pstn_ep& listener) PSTN_REQUIRES(listener.accept_lock) {
+  const StackMap& s = Stack(fam);
+  uint32_t count = 0;
+  listener.accept_tail = PSTN_NONE;
+  const pstn_ep* ep = EpAt(s, LoadRelaxed(listener.accept_head));
+  for (; ep != nullptr && count < s.eps.count(); count++) {
+    listener.accept_tail = EpIdx(s, *ep);
+    ep = EpAt(s, LoadRelaxed(ep->next));
+  }
+  StoreRelease(listener.accept_count, count);
+}
+
+// accept_lock. What an owner that died with it has left half done is mended.
 class PSTN_SCOPED_CAPABILITY QueueGuard {
  public:
   explicit QueueGuard(Family& fam, pstn_ep& listener) PSTN_ACQUIRE(listener.accept_lock)
       : listener_(listener) {
-    if (!Lock(listener.accept_lock)) return;
-    StackMap& s = Stack(fam);
-    uint32_t count = 0;
-    listener.accept_tail = PSTN_NONE;
-    const pstn_ep* ep = EpAt(s, LoadRelaxed(listener.accept_head));
-    for (; ep != nullptr && count < s.eps.count(); count++) {
-      listener.accept_tail = EpIdx(s, *ep);
-      ep = EpAt(s, LoadRelaxed(ep->next));
-    }
-    StoreRelease(listener.accept_count, count);
+    if (Lock(listener.accept_lock)) MendChain(fam, listener);
   }
   ~QueueGuard() PSTN_RELEASE() { Unlock(listener_.accept_lock); }
   QueueGuard(const QueueGuard&) = delete;
@@ -248,6 +251,8 @@ uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
   if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;
   QueueGuard g(fam, listener);
   uint32_t idx = LoadRelaxed(listener.accept_head);
+  if (!PSTN_CHECK((EpAt(s, idx) != nullptr) == (listener.accept_count != 0)))
+    MendChain(fam, listener);
   pstn_ep* const ep = EpAt(s, idx);
   if (ep == nullptr) return PSTN_NONE;
   FollowUsers(*ep);

@@ -2,6 +2,7 @@
 // ring.cc - see ring.h for the protocol and why it is safe.
 #include "smcd/ring.h"
 
+#include "base/check.h"
 #include "base/copy.h"
 #include "base/lock.h"
 #include "base/sys.h"
@@ -28,7 +29,7 @@ uint64_t& HeaderAt(uint8_t* ring, uint32_t off) { return *reinterpret_cast<uint6
 void LearnReadOffset(const ConnEnd& e, uint32_t ring_bytes) PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
   AssertHeld(tx.lock);
-  uint64_t read = LoadAcquire(e.peer_pos().read);  // [A1] pairs with [R1]: its copies are done
+  uint64_t read = LoadAcquire(e.peer_pos().read);  // [R1]: its copies are done
   if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;  // still in the ring before
   uint32_t r = static_cast<uint32_t>(read);
   bool unread_is_straight = tx.peer <= tx.off;
@@ -110,7 +111,7 @@ void FinishMove(const ConnEnd& e) PSTN_REQUIRES(e.ep->tx.lock) {
     const uint64_t gen = (RingGen(desc) - 1u) & 0xffffu;
     StoreRelaxed(e.ctl().prev_ring, gen << PSTN_RING_GEN_SHIFT | (old & kPlaceMask));
   }
-  StoreRelease(e.ctl().ring, desc);  // [R2] pairs with [A2]: the first header is 0
+  StoreRelease(e.ctl().ring, desc);  // [R2]: the first header is 0
   if (moves) StoreRelease(HeaderAt(before.base, static_cast<uint32_t>(mark)), PSTN_REC_SWITCH);
   DeathFence();
   StoreRelaxed(tx.ring, desc);
@@ -180,7 +181,7 @@ void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
     from.CopyOut(payload, len);
   }
   if (LoadRelaxed(HeaderAt(ring.base, next)) != 0) StoreRelaxed(HeaderAt(ring.base, next), 0u);
-  StoreRelease(HeaderAt(ring.base, at), static_cast<uint64_t>(len));  // [R3] pairs with [A3]
+  StoreRelease(HeaderAt(ring.base, at), static_cast<uint64_t>(len));  // [R3]
   if (wrap) {
     StoreRelease(HeaderAt(ring.base, tx.off), PSTN_REC_WRAP);
     tx.window = tx.step;
@@ -257,6 +258,18 @@ uint32_t NextClass(uint32_t cls, uint32_t blocked, size_t left, const RingLimits
 
 }  // namespace
 
+namespace {
+
+// Our own memory says that the ring is where no ring is: nothing more is written, and the peer is
+// told that this end is over. The next send() reports it (CheckSend).
+size_t Broken(const ConnEnd& e) {
+  FetchOr(e.ep->flags, PSTN_EPF_HUNG | PSTN_EPF_SHUT_WR);
+  FetchOr(e.ctl().flags, PSTN_CF_RST);
+  return 0;
+}
+
+}  // namespace
+
 size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Growth growth) {
   pstn_tx& tx = e.ep->tx;
   AssertHeld(tx.lock);
@@ -265,6 +278,7 @@ size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Gr
     FinishMove(e);
   DropOldRing(e);
   RingPlace ring = RingAt(e.lgr, e.side, tx.ring);
+  if (!PSTN_CHECK(ring.base != nullptr && tx.off < ring.bytes)) return Broken(e);
   if (LoadRelaxed(HeaderAt(ring.base, tx.off)) != 0) RepairWriter(e, ring);
   size_t done = 0;
   while (from.left() != 0) {
@@ -376,7 +390,7 @@ uint64_t PeerRing(const ConnEnd& e) {
 Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
   for (int steps = 0; steps < 6; steps++) {
     if ((p.ring & PSTN_RING_PLACE) == 0) {
-      uint64_t desc = PeerRing(e);  // [A2]
+      uint64_t desc = PeerRing(e);  // [R2]
       if ((desc & PSTN_RING_PLACE) == 0) return Look::kEmpty;
       // It has grown before we came to read the ring that it began in: that one is first.
       if ((desc & PSTN_RING_F_SWITCH) != 0)
@@ -391,7 +405,7 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
     uint64_t desc = PeerRing(e);
     uint64_t h = 0;
     if (IsValid(p.ring, desc)) {
-      h = LoadHint(HeaderAt(ring.base, p.off));  // [A3]
+      h = LoadHint(HeaderAt(ring.base, p.off));  // [R3]
       desc = PeerRing(e);                        // after the header, see ring.h
     }
     if (!IsValid(p.ring, desc)) {  // it was drained and taken away
@@ -422,7 +436,7 @@ namespace {
 
 void Publish(const ConnEnd& e, const pstn_rx& rx) PSTN_REQUIRES(rx.lock) {
   uint64_t word = static_cast<uint64_t>(RingGen(rx.ring)) << 32 | rx.off;
-  if (LoadRelaxed(e.pos().read) != word) StoreRelease(e.pos().read, word);  // [R1] pairs with [A1]
+  if (LoadRelaxed(e.pos().read) != word) StoreRelease(e.pos().read, word);  // [R1]: its copies are done
 }
 
 }  // namespace
@@ -474,6 +488,9 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
       if (rec_done >= len) return {done, ReadStatus::kViolation};  // it shrank under a peek
     }
     if (ring.base == nullptr) ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
+    if (!PSTN_CHECK(ring.base != nullptr && p.off + RecordBytes(len) <= ring.bytes &&
+                    rec_done < len))
+      return {done, ReadStatus::kViolation};
     size_t n = len - rec_done < want - done ? len - rec_done : want - done;
     if (to != nullptr) to->CopyIn(ring.base + p.off + PayloadOff(len) + rec_done, n);
     done += n;

@@ -59,6 +59,11 @@ void DropPages(const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t cls, uint32_t i) 
                   static_cast<long>(MADV_REMOVE));
 }
 
+// A process may die between a bit and its count, which is then one short until the side ends.
+void CountDown(uint32_t& count) {
+  if (LoadRelaxed(count) != 0) StoreRelaxed(count, LoadRelaxed(count) - 1);
+}
+
 // A warm ring is free at each instruction: whoever dies in between leaves pages behind at worst.
 void SetWarm(pstn_lgr_ref& ref, uint32_t cls, uint32_t i) PSTN_REQUIRES(ref.lock) {
   SetBit(WarmMap(ref, cls), i);
@@ -67,7 +72,7 @@ void SetWarm(pstn_lgr_ref& ref, uint32_t cls, uint32_t i) PSTN_REQUIRES(ref.lock
 void ClearWarm(pstn_lgr_ref& ref, uint32_t cls, uint32_t i) PSTN_REQUIRES(ref.lock) {
   if (!TestBit(WarmMap(ref, cls), i)) return;
   ClearBit(WarmMap(ref, cls), i);
-  if (ref.warm[cls] != 0) StoreRelaxed(ref.warm[cls], ref.warm[cls] - 1);
+  CountDown(ref.warm[cls]);
 }
 
 // Pages go before anyone else can be given the ring.
@@ -87,13 +92,13 @@ void GiveRingLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages)
   ClearBit(ClassMap(ref, cls), i);
   if (warm) SetWarm(ref, cls, i);
   ref.slab_hint[cls] = i;  // last used first
-  StoreRelaxed(ref.rings, ref.rings - 1);
+  CountDown(ref.rings);
 }
 
 bool UnmakeLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) PSTN_REQUIRES(ref.lock) {
   if (!TestBit(ref.zombie_map, conn)) return false;
   ClearBit(ref.zombie_map, conn);
-  StoreRelaxed(ref.zombies, ref.zombies - 1);
+  CountDown(ref.zombies);
   GiveRingLocked(ref, lgr, ref.zombie_ring[conn], Pages::kKeep);
   GiveRingLocked(ref, lgr, ref.zombie_old[conn], Pages::kKeep);
   ref.zombie_ring[conn] = ref.zombie_old[conn] = 0;
@@ -104,7 +109,7 @@ void BuryLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) PSTN_REQUIRES(re
   if (!UnmakeLocked(ref, lgr, conn)) return;
   if (ref.side == 0 && TestBit(ref.conn_map, conn)) {
     ClearBit(ref.conn_map, conn);
-    StoreRelaxed(ref.conns, ref.conns - 1);
+    CountDown(ref.conns);
   }
 }
 
@@ -234,7 +239,7 @@ void GiveConn(pstn_lgr_ref& ref, uint32_t conn) {
   Guard g(ref.lock);
   if (conn >= PSTN_CONNS || !TestBit(ref.conn_map, conn)) return;
   ClearBit(ref.conn_map, conn);
-  StoreRelaxed(ref.conns, ref.conns - 1);
+  CountDown(ref.conns);
 }
 
 void SweepZombies(pstn_lgr_ref& ref, uint8_t* lgr) {

@@ -56,6 +56,18 @@ Json FallbacksJson(const pstn_stack_hdr& hdr) {
   return fallbacks;
 }
 
+// Texts of the family's, which are cut here.
+Json ChecksJson(const pstn_stack_hdr& hdr) {
+  constexpr uint32_t kEntered = 2;
+  Json checks = Json::array();
+  for (const pstn_check& c : hdr.checks) {
+    if (LoadAcquire(c.state) != kEntered) continue;
+    checks.push_back({{"place", std::string(c.place, strnlen(c.place, sizeof(c.place)))},
+                      {"count", LoadRelaxed(c.count)}});
+  }
+  return checks;
+}
+
 Json StackJson(const Stack& stack) {
   const pstn_stack_hdr& hdr = stack.s->hdr;
   Json processes = Json::array();
@@ -68,6 +80,7 @@ Json StackJson(const Stack& stack) {
           {"link_groups", stack.links.size()},
           {"counters", CountersJson(hdr)},
           {"fallbacks", FallbacksJson(hdr)},
+          {"checks", ChecksJson(hdr)},
           {"memory_bytes", MemoryBytes(stack.fd->get())}};
 }
 

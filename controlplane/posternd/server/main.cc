@@ -116,6 +116,7 @@ void Ready(void* context) {
 }
 
 int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
+  ExpectLies();  // stacks are the programs' to write
   const int locked = runtime.Lock();
   if (locked == -EALREADY) {
     Tell(parent, 0);
