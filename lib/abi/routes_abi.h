@@ -217,7 +217,7 @@ struct pstn_routes {
   PSTN_LINE pstn_u64 seq;       /* (a) 0 = nothing yet */
   PSTN_LINE pstn_u64 neigh_seq; /* (a) odd while neigh[] is changed */
   pstn_u32 neigh_count;
-  pstn_u32 neigh_full; /* 1: some did not fit: who is not there may be known to the kernel */
+  pstn_u32 neigh_full; /* 1: some did not fit: the kernel may know more */
   struct pstn_rt_neigh neigh[PSTN_RT_NEIGHS];
   PSTN_LINE struct pstn_rt_copy copy[2];
 };

@@ -48,7 +48,7 @@ class LineGuard {
   }
   ~LineGuard() {
     Unlock(fam_.ctl_lock);
-    FenceAfterLocked();  // [F1] who has found it taken has left an errand before that
+    FenceAfterLocked();  // [F1] a thread that has found it taken has left an errand before that
     kVerbs.wire_errands(fam_);
   }
   LineGuard(const LineGuard&) = delete;
@@ -361,7 +361,7 @@ bool DaemonAlive(Family& fam) {
 void CtlReconnect(Family& fam) {
   if (!fam.attached || (LoadRelaxed(fam.ctl_fd) >= 0 && DaemonAlive(fam))) return;
   if (MonotonicNs() < LoadRelaxed(fam.ctl_retry_ns)) return;
-  const LineGuard line(fam);  // who comes second finds it connected
+  const LineGuard line(fam);  // the second thread finds it connected
   if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam))
     Disconnect(fam), StoreRelaxed(fam.ctl_retry_ns, 0);
   (void)ConnectLocked(fam);
@@ -502,7 +502,7 @@ void CtlDrain(Family& fam) {
 
 bool CtlTryLine(Family& fam) {
   if (LoadRelaxed(fam.ctl_fd) < 0 || !TryLock(fam.ctl_lock)) return false;
-  DrainLocked(fam);  // posternd cuts off who does not read its answers
+  DrainLocked(fam);  // posternd cuts off a process that does not read its answers
   if (LoadRelaxed(fam.ctl_fd) >= 0) return true;
   CtlLeaveLine(fam);
   return false;

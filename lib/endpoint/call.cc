@@ -483,8 +483,8 @@ long Call::Pin() {
     DropUser(fam_, at);
     return -EMFILE;
   }
-  // Whoever takes the number away changes its entry before the kernel hears of it: if it is still
-  // there, what has been duplicated is what the number meant.
+  // A thread that takes the number away changes its entry before the kernel hears of it: if it is
+  // still there, what has been duplicated is what the number meant.
   const bool right = was_moved || FdEntry(fam_, fd_) == entry_;
   if (!right) {
     DropUser(fam_, at);

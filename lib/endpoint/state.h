@@ -32,7 +32,7 @@ constexpr bool MayFollow(uint32_t from, uint32_t to) {
 // count it.
 void WrongEdge(uint32_t from, uint32_t to);
 
-// [S] store-release: who sees the state sees what was written to the endpoint before it.
+// [S] store-release: a thread that sees the state sees what was written to the endpoint before it.
 inline void SetState(pstn_ep& ep, uint32_t to) {
   const uint32_t from = LoadRelaxed(ep.state);
   if (!MayFollow(from, to)) [[unlikely]]

@@ -17,8 +17,8 @@ bool ClaimDead(Family& fam, uint32_t slot, uint32_t pid);
 // Drops everything that the process of `slot` held; what was the last reference is shut down as the
 // kernel would have done it. The slot is free afterwards.
 void ReapSlot(Family& fam, uint32_t slot);
-// Takes over the locks that bear the slot, and mends what they guard. The threads that took them are
-// dead, which those who wait for the locks cannot see: they may be in another PID namespace, or the
+// Takes over the locks that bear the slot, and mends what they guard. The threads that took them
+// are dead, which waiters cannot see: they may be in another PID namespace, or the
 // owner has exec'd and has its thread id still.
 void TakeOverLocksOf(Family& fam, uint32_t slot);
 // Only its listeners. First of all, and the directory has to hear of it before ReapSlot: a client

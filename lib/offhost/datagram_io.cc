@@ -49,7 +49,7 @@ long FromKernel(int fd, msghdr& m, int flags) {
 
 bool IsLinkLocal(const pstn_addr& a) { return a.ip[0] == 0xfe && (a.ip[1] & 0xc0u) == 0x80; }
 
-// Says who has sent it, and what else the program wants to know.
+// Names the sender, and what else the program wants to know.
 void Describe(const pstn_ep& ep, uint32_t wants, const udp::ReceiveInfo& info, msghdr& m) {
   if (m.msg_name != nullptr) {
     pstn_addr from = {};

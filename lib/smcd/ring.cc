@@ -68,7 +68,7 @@ void DropOldRing(const ConnEnd& e) {
   uint64_t read = LoadAcquire(e.peer_pos().read);
   if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;
   const uint64_t old = tx.old_ring;
-  StoreRelaxed(tx.old_ring, 0u);  // first: who dies in between must not have it given back twice
+  StoreRelaxed(tx.old_ring, 0u);  // first: after a death in between it must not be given back twice
   GiveRing(*e.ref, e.lgr, old, Pages::kKeep);
 }
 
@@ -420,7 +420,7 @@ void StorePlace(pstn_rx& rx, uint32_t off, uint32_t rec_done) {
   StoreRelaxed(rx.at, static_cast<uint64_t>(rec_done) << 32 | off);
 }
 
-// To the first record of another ring. Who dies in between has arrived (ReaderAt).
+// To the first record of another ring. A reader that dies in between has arrived (ReaderAt).
 void GoToRing(pstn_rx& rx, uint64_t ring) {
   StoreRelaxed(rx.ring, ring | PSTN_RING_F_FRESH);
   DeathFence();
@@ -518,7 +518,7 @@ bool RingReadable(const ConnEnd& e) {
     if (FindsSome(e, at)) return true;
     if (IsSteady(rx, at)) return false;
   }
-  return true;  // who comes to read finds out
+  return true;  // the next reader finds out
 }
 
 namespace {
