@@ -1,5 +1,6 @@
 // verbs.h - the calls to an RDMA device that a port makes: libibverbs's, or a test's, that is a
-// card. SPDX-License-Identifier: Apache-2.0
+// card.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <infiniband/verbs.h>
 

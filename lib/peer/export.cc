@@ -6,9 +6,9 @@
 // the kernel must serve it, for the family as well: one stream, one path. What was a connection is
 // taken over by the stack's keeper, a process that posternd starts (controlplane/keeper): it
 // connects the kernel's socket to one of its own, makes an endpoint that continues the connection
-// where this one
-// stops, and carries bytes between the two for as long as both live. Nothing is lost: the endpoint
-// changes hands under both its locks, with all that the ring holds. docs/adr/0005 has the reasons.
+// where this one stops, and carries bytes between the two for as long as both live. Nothing is
+// lost: the endpoint changes hands under both its locks, with all that the ring holds.
+// docs/adr/0005 has the reasons.
 //
 // A keeper that dies at any step leaves either an endpoint that is still ours, or one that the
 // kernel serves and whose other end is closed (FinishTakeOver).
