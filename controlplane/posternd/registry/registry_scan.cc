@@ -44,7 +44,7 @@ bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
   if (stack.reaping.count(slot) != 0) return false;  // Reaped() looks again
   const SlotCopy copy = ReadSlot(stack, slot);
   if (copy.state == PSTN_SL_EMBRYO) return ScanEmbryo(stack, slot, copy);
-  if (copy.state == PSTN_SL_DEAD) {  // somebody has begun to reap it, and did not come to an end
+  if (copy.state == PSTN_SL_DEAD) {  // a reaper has begun with it, and did not come to an end
     Forget(stack, slot);
     Reap(stack, slot, copy.pid);
     return false;

@@ -14,7 +14,7 @@ bool IsElsewhere(const SlotCopy& copy);
 // The process as it is here; 0: it is in another PID namespace, and not there any more.
 pid_t PidHere(const SlotCopy& copy, uint64_t start_time);
 
-// Anything may stand in a slot. A process that nobody has vouched for (hello, its parent) is of the
+// Anything may stand in a slot. A process that is not vouched for (hello, its parent) is of the
 // family if it has the family's memory.
 bool IsOfFamily(const Stack& stack, pid_t pid);
 
