@@ -13,7 +13,7 @@ import tempfile
 from statistics import median
 
 from bench import columns
-from bench.loads_http import nginx, nginx_errors, parse_wrk
+from bench.loads.loads_http import nginx, nginx_errors, parse_wrk
 from bench.process import BenchError
 from bench.session import Session, run_pair
 

@@ -10,7 +10,6 @@
 
 #include "base/clock.h"
 #include "endpoint/call.h"
-#include "endpoint/endpoint.h"
 #include "event/epoll.h"
 #include "event/poll.h"
 #include "family/family.h"
@@ -18,12 +17,13 @@
 #include "family/turn.h"
 #include "real.h"
 #include "sock/own_family.h"
+#include "sock/watch.h"
 
 using namespace postern;
 
 namespace {
 
-bool IsSet(int epfd) { return (FdMeans(g_family, epfd) & PSTN_FD_KIND) == PSTN_FD_EPOLL; }
+bool IsSet(int epfd) { return SockIsSet(g_family, epfd); }
 
 bool BadTime(const timespec* ts) {
   return ts != nullptr && (ts->tv_sec < 0 || ts->tv_nsec < 0 || ts->tv_nsec > 999999999);
@@ -43,8 +43,7 @@ bool SelectHasOurs(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
       int fd = at + __builtin_ctzll(bits);
       if (fd >= n) break;
       const Call call(g_family, fd);
-      const pstn_ep* ep = call.ep();
-      if (ep != nullptr ? !IsKernels(*ep) : IsSet(fd)) return true;
+      if (SockIsServed(call) || IsSet(fd)) return true;
     }
   }
   return false;
@@ -116,12 +115,7 @@ PSTN_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* ev) noexcept {
   if (r != kPass) return Ret<int>(r);
   {
     const Call call(g_family, fd);
-    const pstn_ep* ep = call.ep();
-    if (ep == nullptr) {
-      r = Foreign(fd);
-    } else if (!WatchesKernelOnly(*ep) || IsSet(epfd)) {
-      r = SockEpollCtl(g_family, epfd, op, fd, ev);
-    }
+    r = call.ep() == nullptr ? Foreign(fd) : SockWatch(g_family, call, epfd, op, fd, ev);
   }
   if (r != kPass) return Ret<int>(r);
   // A tail call: each return after a system call is one that the CPU has not predicted.

@@ -22,11 +22,11 @@
 #include "family/family.h"
 #include "family/fdcache.h"
 #include "family/fdtab.h"
-#include "option/options.h"
+#include "option/socket_options.h"
 #include "peer/close.h"
 #include "real.h"
+#include "sock/message.h"
 #include "sock/own_family.h"
-#include "stream/stream.h"
 
 using namespace postern;
 
@@ -240,7 +240,7 @@ PSTN_EXPORT off64_t lseek64(int fd, off64_t offset, int whence) noexcept {
 PSTN_EXPORT ssize_t sendfile(int out, int in, off_t* offset, size_t count) noexcept {
   if (Foreign(in) != kPass) return Ret<ssize_t>(-EBADF);
   return Through<ssize_t>(
-      out, [&](Call& call) { return Sent(SockSendFile(g_family, call, in, offset, count), 0); },
+      out, [&](Call& call) { return SockSendfile(g_family, call, in, offset, count); },
       [&](int real_fd) { return PSTN_REAL(sendfile)(real_fd, in, offset, count); });
 }
 PSTN_EXPORT ssize_t sendfile64(int out, int in, off64_t* offset, size_t count) noexcept {
@@ -251,17 +251,9 @@ PSTN_EXPORT ssize_t splice(int in, off64_t* off_in, int out, off64_t* off_out, s
   for (;;) {
     Call call_in(g_family, in);
     Call call_out(g_family, out, call_in);
-    const pstn_ep *a = call_in.ep(), *b = call_out.ep();
-    long r = IsHidden(call_in.entry()) || IsHidden(call_out.entry()) ? -EBADF : kPass;
-    if (r == kPass && (a != nullptr || b != nullptr)) {
-      // A pipe's offset is looked at before a socket's.
-      bool pipe = (a == nullptr && off_in != nullptr) || (b == nullptr && off_out != nullptr);
-      bool seek = off_in != nullptr || off_out != nullptr;
-      r = len == 0 ? 0
-          : pipe   ? -ESPIPE
-          : seek   ? -EINVAL
-                   : Sent(SockSplice(g_family, call_in, call_out, in, out, len, flags), 0);
-    }
+    long r = -EBADF;
+    if (!IsHidden(call_in.entry()) && !IsHidden(call_out.entry()))
+      r = SockSplice(g_family, call_in, off_in, call_out, off_out, in, out, len, flags);
     if (r == kRestart) continue;
     return r != kPass ? Ret<ssize_t>(r)
                       : PSTN_REAL(splice)(call_in.fd(), off_in, call_out.fd(), off_out, len, flags);

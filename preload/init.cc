@@ -4,8 +4,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <csignal>
-
 #include "base/sys.h"
 #include "endpoint/call.h"
 #include "endpoint/refs.h"
@@ -19,10 +17,6 @@
 namespace postern {
 
 void* RealSymbol(const char* name) { return dlsym(RTLD_NEXT, name); }
-
-void RaiseSigpipe() {
-  (void)sys::Call(SYS_tgkill, sys::Pid(), sys::Tid(), static_cast<long>(SIGPIPE));
-}
 
 void TakeNumber(int fd) {
   if (FdEntry(g_family, fd) == 0) return;

@@ -39,7 +39,8 @@ void postern::Adopted(uint32_t slot, pid_t pid) {
   if (pid < 0) {
     ReapSlot(g_family, slot);
   } else {
-    CompareExchange(Stack(g_family).slots[slot].pid, own, static_cast<uint32_t>(pid));
+    CompareExchange(Stack(g_family).slots.Own(ProcIndex(slot)).pid, own,
+                    static_cast<uint32_t>(pid));
   }
   errno = e;
 }

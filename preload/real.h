@@ -70,13 +70,6 @@ inline T Through(int fd, Fn ours, Real real) {
   return real(fd);
 }
 
-// EPIPE raises SIGPIPE in the thread, unless the call says not to.
-void RaiseSigpipe();
-inline long Sent(long r, int flags) {
-  if (r == -EPIPE && (flags & MSG_NOSIGNAL) == 0) RaiseSigpipe();
-  return r;
-}
-
 // Wraps the handlers that the program installs from now on (signal_calls.cc). Before the library's
 // own fork handlers are registered.
 void SignalsInit();

@@ -8,11 +8,11 @@
 #include <cstdlib>
 
 #include "endpoint/call.h"
-#include "endpoint/endpoint.h"
 #include "family/family.h"
 #include "family/local_lock.h"
 #include "real.h"
 #include "sock/own_family.h"
+#include "sock/watch.h"
 
 using namespace postern;
 
@@ -33,8 +33,7 @@ Stream* streams;  // of this process, most recent first
 
 bool NeedsCookie(int fd) {
   const Call call(g_family, fd);
-  const pstn_ep* ep = call.ep();
-  return ep != nullptr && !IsKernels(*ep);
+  return SockIsServed(call);
 }
 
 // Everything or an error, as libc writes out its buffer.

@@ -3,7 +3,7 @@
 #include "bridge.h"
 #include "endpoint/call.h"
 #include "family/fdtab.h"
-#include "option/options.h"
+#include "option/socket_options.h"
 #include "peer/close.h"
 #include "sock/own_family.h"
 #include "sock/socket.h"
@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <initializer_list>
 
 namespace postern::keeper {
 namespace {
@@ -52,7 +53,7 @@ long Bridge::Read(bool from_ring, void* to, size_t bytes) {
   }
   Call call(g_family, ring_fd_);
   iovec iov{to, bytes};
-  return call.ep() != nullptr ? SockRecv(g_family, call, &iov, 1, MSG_DONTWAIT) : -EBADF;
+  return call.ep() != nullptr ? StreamRecv(g_family, call, &iov, 1, MSG_DONTWAIT) : -EBADF;
 }
 
 long Bridge::Write(bool to_ring, const void* from, size_t bytes, int flags) {
@@ -63,7 +64,7 @@ long Bridge::Write(bool to_ring, const void* from, size_t bytes, int flags) {
   }
   Call call(g_family, ring_fd_);
   iovec iov{const_cast<void*>(from), bytes};
-  return call.ep() != nullptr ? SockSend(g_family, call, &iov, 1, flags) : -EBADF;
+  return call.ep() != nullptr ? StreamSend(g_family, call, &iov, 1, flags) : -EBADF;
 }
 
 // The urgent byte comes next. A read stops before it.

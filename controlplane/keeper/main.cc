@@ -23,7 +23,7 @@
 #include "base/clock.h"
 #include "bridge.h"
 #include "control/posternd.h"
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 #include "event/epoll.h"
 #include "family/family.h"
 #include "family/fdtab.h"

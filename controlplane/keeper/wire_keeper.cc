@@ -41,8 +41,8 @@ int WireKeeper::Start(int bundle, int set, uint64_t tag) {
   tag_ = tag;
   // Now, while there is a posternd to ask: without them it can't deliver a byte.
   const uint32_t links = LoadRelaxed(Stack(g_family).hdr.lgrs_hw);
-  for (uint32_t i = 0; i < links && i < PSTN_LGRS; i++)
-    if (LoadAcquire(Stack(g_family).lgrs[i].state) != 0) (void)EnsureLgr(g_family, i);
+  for (uint32_t i = 0; i < links && i < Stack(g_family).lgrs.count(); i++)
+    if (LoadAcquire(Stack(g_family).lgrs.Own(LgrIndex(i)).state) != 0) (void)EnsureLgr(g_family, i);
   epoll_event ev{};
   ev.events = EPOLLIN;
   ev.data.u64 = tag_;
@@ -81,7 +81,8 @@ uint64_t WireKeeper::Work(Company company) {
   (void)g_family.engine->Poll(now);
   WireErrands(g_family);
   // Posted: a program has died, and has left something to be swept.
-  const bool asked = Exchange(Stack(g_family).waiters[PSTN_EVMAP_WIRE].posted, 0u) != 0;
+  const bool asked =
+      Exchange(Stack(g_family).waiters.Own(WaiterIndex(PSTN_EVMAP_WIRE)).posted, 0u) != 0;
   if (asked || now - swept_ns_ > (IsAfter(company) ? kSweepAfterNs : kSweepNs)) {
     swept_ns_ = now;
     Sweep(company);
@@ -112,7 +113,7 @@ void WireKeeper::Up() {
 
 // An embryo bears the name of its parent; its child takes it over at once, or never.
 bool WireKeeper::Lives(uint32_t slot, Company company) {
-  const pstn_slot& s = Stack(g_family).slots[slot];
+  const pstn_slot& s = Stack(g_family).slots.Own(ProcIndex(slot));
   const uint32_t state = LoadAcquire(s.state);
   if (state != PSTN_SL_LIVE && state != PSTN_SL_EMBRYO) return false;
   if (company == Company::kPosternd) return true;  // it takes the dead out of the table
@@ -123,8 +124,9 @@ bool WireKeeper::Lives(uint32_t slot, Company company) {
 // What posternd does for the dead, when there is none: their connections get their FIN or RST.
 // Claimed first: a posternd that comes meanwhile leaves alone what is dead already.
 static void Bury(uint32_t slot) {
-  pstn_stack& s = Stack(g_family);
-  const uint32_t state = LoadAcquire(s.slots[slot].state), pid = LoadRelaxed(s.slots[slot].pid);
+  StackMap& s = Stack(g_family);
+  const uint32_t state = LoadAcquire(s.slots.Own(ProcIndex(slot)).state),
+                 pid = LoadRelaxed(s.slots.Own(ProcIndex(slot)).pid);
   const auto stopped = [](const pstn_lock& lock) {
     return daemon::ThreadIsStopped(LoadRelaxed(lock.word) & PSTN_LOCK_TID);
   };
@@ -138,7 +140,7 @@ static void Bury(uint32_t slot) {
 bool WireKeeper::IsAfter(Company company) {
   const uint32_t hw = LoadRelaxed(Stack(g_family).hdr.slots_hw);
   bool live = company == Company::kAlone;  // each look would cost a look into /proc
-  for (uint32_t i = 0; i < hw && i < PSTN_SLOTS && !live; i++)
+  for (uint32_t i = 0; i < hw && i < Stack(g_family).slots.count() && !live; i++)
     live = i != g_family.slot && Lives(i, company);
   return !live;
 }
@@ -146,7 +148,7 @@ bool WireKeeper::IsAfter(Company company) {
 void WireKeeper::Sweep(Company company) {
   const uint32_t hw = LoadRelaxed(Stack(g_family).hdr.slots_hw);
   bool live = false;
-  for (uint32_t i = 0; i < hw && i < PSTN_SLOTS; i++) {
+  for (uint32_t i = 0; i < hw && i < Stack(g_family).slots.count(); i++) {
     if (i == g_family.slot) continue;
     if (Lives(i, company))
       live = true;

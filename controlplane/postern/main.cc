@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
 #include <sstream>
 #include <string>
@@ -22,9 +23,9 @@
 #include "base/schema/options.h"
 #include "daemon.h"
 #include "help.h"
-#include "runtime_dir.h"
 #include "say.h"
 #include "target.h"
+#include "user_dir.h"
 
 namespace postern::wrapper {
 namespace {

@@ -2,12 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <initializer_list>
 #include <iostream>
 #include <string>
 #include <vector>
 
 #include "line/ask.h"
-#include "route.h"
+#include "route_command.h"
 #include "selftest/selftest.h"
 #include "show.h"
 

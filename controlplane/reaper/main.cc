@@ -17,7 +17,7 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "confine.h"
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 #include "family/family.h"
 #include "family/holder.h"
 #include "life/reap.h"
@@ -58,7 +58,7 @@ bool WouldWait(uint32_t slot) {
 }
 
 int32_t Attach(int fd) {
-  pstn_stack* s = g_family.view.s == nullptr && fd >= 0 ? MapStack(fd) : nullptr;
+  StackMap* s = g_family.view.s == nullptr && fd >= 0 ? MapStack(fd) : nullptr;
   if (s == nullptr) return EINVAL;
   g_family.view.s = s;
   g_family.bells.counters = s->hdr.counters;
@@ -68,7 +68,9 @@ int32_t Attach(int fd) {
 }
 
 int32_t Link(const ctl::Msg& m, int fd) {
-  uint8_t* base = m.a < PSTN_LGRS && fd >= 0 ? MapKnownLgr(fd) : nullptr;
+  uint8_t* base = g_family.view.s != nullptr && m.a < Stack(g_family).lgrs.count() && fd >= 0
+                      ? MapKnownLgr(fd)
+                      : nullptr;
   if (base == nullptr) return EINVAL;
   SetLgrMapping(g_family.view, m.a, base, 0, m.id);  // the peer may have written over its header
   return 0;
@@ -99,7 +101,7 @@ bool Learn(const ctl::Msg& m, int fd) {
 }
 
 bool IsThere(const ctl::Msg& m) {
-  return m.a < PSTN_LGRS && LgrBase(g_family.view, m.a) != nullptr &&
+  return g_family.view.s != nullptr && LgrBase(g_family.view, m.a) != nullptr &&
          SameUuid(g_family.view.lgr_id[m.a], m.id);
 }
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "../posternd/kit/fd.h"
-#include "vi/area.h"
+#include "vi/packet_area.h"
 #include "vi/soft/soft_driver.h"
 
 namespace postern::softnic {

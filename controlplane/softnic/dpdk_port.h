@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "port.h"
+#include "nic_port.h"
 
 struct rte_mbuf;
 struct rte_mempool;

@@ -12,6 +12,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/ip_address.h"
+
 namespace postern::softnic {
 namespace {
 
@@ -37,20 +39,18 @@ Steer::Has KernelFlows::Ask(const pstn_xdp_flow& flow) {
     asked_ = 0;
   }
   if (++asked_ > kAskedMax) return Steer::Has::kNothing;
-  const bool v4 = IN6_IS_ADDR_V4MAPPED(reinterpret_cast<const in6_addr*>(flow.local.byte));
-  const size_t skip = v4 ? 12 : 0;
   Request request{};
   request.head.nlmsg_len = sizeof(request);
   request.head.nlmsg_type = SOCK_DIAG_BY_FAMILY;
   request.head.nlmsg_flags = NLM_F_REQUEST;
   request.head.nlmsg_seq = ++seq_;
-  request.body.sdiag_family = v4 ? AF_INET : AF_INET6;
   request.body.sdiag_protocol = IPPROTO_TCP;
   request.body.idiag_states = ~0U;
   request.body.id.idiag_sport = flow.local_port;
   request.body.id.idiag_dport = flow.peer_port;
-  memcpy(request.body.id.idiag_src, flow.local.byte + skip, 16 - skip);
-  memcpy(request.body.id.idiag_dst, flow.peer.byte + skip, 16 - skip);
+  request.body.sdiag_family =
+      static_cast<uint8_t>(PutIp(IpAt(flow.local.byte), request.body.id.idiag_src));
+  (void)PutIp(IpAt(flow.peer.byte), request.body.id.idiag_dst);
   request.body.id.idiag_cookie[0] = request.body.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
   if (send(line_.get(), &request, sizeof(request), 0) != sizeof(request))
     return Steer::Has::kNothing;

@@ -18,8 +18,8 @@
 #include "clients.h"
 #include "kernel_flows.h"
 #include "kernel_side.h"
-#include "port.h"
-#include "proto.h"
+#include "nic_port.h"
+#include "softnic_proto.h"
 #include "steer.h"
 
 namespace postern::softnic {

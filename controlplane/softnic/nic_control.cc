@@ -1,4 +1,4 @@
-// nic_control.cc - what posternd asks of the driver (proto.h).
+// nic_control.cc - what posternd asks of the driver (softnic_proto.h).
 // SPDX-License-Identifier: Apache-2.0
 #include <sys/socket.h>
 

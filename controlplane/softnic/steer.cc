@@ -2,13 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "steer.h"
 
-#include <arpa/inet.h>
 #include <netinet/in.h>
 
 #include <cerrno>
 #include <cstring>
 #include <iterator>
 #include <utility>
+
+#include "base/ip_address.h"
 
 namespace postern::softnic {
 namespace {
@@ -32,9 +33,8 @@ uint64_t HashBytes(uint64_t seed, const void* data, size_t bytes) {
 }
 
 pstn_xdp_ip MapIpv4(const uint8_t* ip) {
-  pstn_xdp_ip mapped{};
-  mapped.byte[10] = mapped.byte[11] = 0xff;
-  memcpy(mapped.byte + 12, ip, 4);
+  pstn_xdp_ip mapped;
+  memcpy(mapped.byte, Ipv4At(ip).bytes, sizeof(mapped.byte));
   return mapped;
 }
 

@@ -7,21 +7,13 @@
 
 #include <cstring>
 
+#include "base/ip_address.h"
+
 namespace postern::verbsnic {
 namespace {
 
 constexpr uint16_t kEtherIpv4 = 0x0800, kEtherIpv6 = 0x86dd;
 constexpr uint16_t kVlanId = 0x0fff;
-
-bool IsIpv4(const pstn_xdp_ip& ip) {
-  return IN6_IS_ADDR_V4MAPPED(reinterpret_cast<const in6_addr*>(ip.byte));
-}
-
-bool IsAny(const pstn_xdp_ip& ip) {
-  static constexpr uint8_t kNone[16] = {};
-  const size_t skip = IsIpv4(ip) ? 12 : 0;
-  return memcmp(ip.byte + skip, kNone, 16 - skip) == 0;
-}
 
 template <typename Field>
 void MatchAll(Field& mask) {
@@ -95,16 +87,16 @@ void FlowRule::AddPorts(uint8_t protocol, const uint16_t* src, uint16_t dst) {
 }
 
 FlowRule::FlowRule(const pstn_xdp_flow& flow, const Mac& mac, uint8_t port) {
-  const bool v4 = IsIpv4(flow.local);
+  const bool v4 = IpAt(flow.local.byte).IsV4();
   Begin(mac, port, v4, flow.vlan);
   AddIp(v4, &flow.peer, &flow.local);
   AddPorts(flow.protocol, &flow.peer_port, flow.local_port);
 }
 
 FlowRule::FlowRule(const pstn_xdp_port& filter, const Mac& mac, uint8_t port) {
-  const bool v4 = IsIpv4(filter.local);
+  const bool v4 = IpAt(filter.local.byte).IsV4();
   Begin(mac, port, v4, filter.vlan);
-  AddIp(v4, nullptr, IsAny(filter.local) ? nullptr : &filter.local);
+  AddIp(v4, nullptr, IpAt(filter.local.byte).IsAny() ? nullptr : &filter.local);
   AddPorts(filter.protocol, nullptr, filter.port);
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "verbs.h"
+#include "rdma_calls.h"
 
 namespace postern::verbsnic {
 

@@ -20,8 +20,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "../softnic/port.h"
-#include "verbs.h"
+#include "../softnic/nic_port.h"
+#include "rdma_calls.h"
 
 namespace postern::verbsnic {
 

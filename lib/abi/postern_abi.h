@@ -37,23 +37,18 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 7u
+#define PSTN_ABI_VERSION 8u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
 #define PSTN_NONE 0xffffffffu
 
-/* Limits. Tables are sparse: a page that nobody touched costs nothing. */
-#define PSTN_SLOTS 256u        /* processes of one stack */
-#define PSTN_EPS 131072u       /* endpoints of one stack */
-#define PSTN_LGRS 256u         /* link groups that one stack takes part in (each role counts) */
+/* Limits of what two stacks share, and of single entries. The tables of a stack have the sizes that
+ * its header says (pstn_stack_counts). All are sparse: a page that nobody touched costs nothing. */
 #define PSTN_CONNS 4096u       /* connections of one link group */
-#define PSTN_PAIR_LGRS 32u     /* link groups of a client stack with one server stack: PSTN_EPS */
+#define PSTN_PAIR_LGRS 32u     /* link groups of a client stack with one server stack */
 #define PSTN_WAITERS 2048u     /* event sets and poll()ing threads of one stack */
-#define PSTN_EPOLLS 2048u      /* epoll objects of one stack */
-#define PSTN_ITEMS 262144u     /* epoll registrations of one stack */
 #define PSTN_FDCHUNK_FDS 1024u /* fds in one chunk of a process's fd table */
-#define PSTN_FDCHUNKS 4096u    /* chunks of one stack */
 #define PSTN_SLOT_CHUNKS 1024u /* chunks of one process: 1,048,576 fds, the kernel's nr_open */
 #define PSTN_COUNTERS 128u
 #define PSTN_OPTIONS_BYTES 4096u
@@ -486,6 +481,19 @@ struct PSTN_LINE pstn_pool {
   pstn_u32 used; /* (a) */
 };
 
+/* Entries of each table. The tables follow the header in this order, each at a page of its own
+ * (state/stack_map.h). Read once, when the stack is mapped, and checked against its size. */
+struct pstn_stack_counts {
+  pstn_u32 waiters;  /* PSTN_WAITERS of struct pstn_waiter */
+  pstn_u32 epolls;   /* struct pstn_epoll */
+  pstn_u32 slots;    /* struct pstn_slot: processes */
+  pstn_u32 lgrs;     /* struct pstn_lgr_ref: link groups that it takes part in (each role counts) */
+  pstn_u32 eps;      /* struct pstn_ep */
+  pstn_u32 items;    /* struct pstn_item */
+  pstn_u32 fdchunks; /* struct pstn_fdchunk */
+  pstn_u32 zero;
+};
+
 struct pstn_stack_hdr {
   pstn_u32 magic, abi_version; /* (c) */
   pstn_u64 size_bytes;         /* (c) */
@@ -495,6 +503,7 @@ struct pstn_stack_hdr {
   pstn_u64 created_ns;         /* (c) CLOCK_REALTIME */
   pstn_u32 wide_bells;         /* (c) 1: its doorbells can be rung from every network namespace */
   pstn_u32 wire_error;         /* (a) errno with which its VIs could not be had; 0 */
+  struct pstn_stack_counts counts; /* (c) */
   struct pstn_pool eps, items, fdchunks, epolls, waiters;
   PSTN_LINE struct pstn_lock slot_lock;
   struct pstn_lock lgr_lock;
@@ -503,17 +512,6 @@ struct pstn_stack_hdr {
   PSTN_LINE pstn_u64 counters[PSTN_COUNTERS];    /* (a) base/schema/counters.def */
   PSTN_LINE pstn_u64 reasons[PSTN_COUNTERS];     /* (a) fallbacks by reason */
   PSTN_LINE pstn_u8 options[PSTN_OPTIONS_BYTES]; /* (c) struct Options of base/schema/options.h */
-};
-
-struct pstn_stack {
-  struct pstn_stack_hdr hdr;
-  struct pstn_waiter waiters[PSTN_WAITERS];
-  struct pstn_epoll epolls[PSTN_EPOLLS];
-  struct pstn_slot slots[PSTN_SLOTS];
-  struct pstn_lgr_ref lgrs[PSTN_LGRS];
-  struct pstn_ep eps[PSTN_EPS];
-  struct pstn_item items[PSTN_ITEMS];
-  struct pstn_fdchunk fdchunks[PSTN_FDCHUNKS];
 };
 
 /* ---------------------------------------------------------------- directory ----------------- */
@@ -567,7 +565,6 @@ struct pstn_dir {
   struct pstn_dir_listener listeners[PSTN_DIR_LISTENERS];
 };
 
-PSTN_STATIC_ASSERT(PSTN_PAIR_LGRS* PSTN_CONNS == PSTN_EPS, "a pair can use all its endpoints");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_evmap) == 576, "evmap is a line and a leaf array");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_ctl) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_pos) == 64, "one line");

@@ -17,6 +17,8 @@
 
 namespace postern {
 
+class StackMap;  // state/stack_map.h
+
 inline constexpr uint32_t kLockSleepers = 0x80000000u;
 
 // Thread id, kept in thread-local memory after the first call in each process.
@@ -28,8 +30,8 @@ void ForgetTid();
 
 // What this process is to the locks of a family (family/holder.cc).
 struct LockOwner {
-  uint32_t mark;        // its slot in the words: (slot + 1) << PSTN_LOCK_SLOT_SHIFT; 0: none yet
-  const pstn_stack* s;  // null: of the process's own locks
+  uint32_t mark;      // its slot in the words: (slot + 1) << PSTN_LOCK_SLOT_SHIFT; 0: none yet
+  const StackMap* s;  // null: of the process's own locks
   // Whether the thread that such a word names may still be there.
   bool (*lives)(const LockOwner& me, uint32_t word);
   uint64_t* taken_over;  // counts locks that were taken over from the dead

@@ -139,6 +139,12 @@ inline void* MapShared(int fd, size_t bytes, int prot) {
   long r = Call(SYS_mmap, 0L, bytes, prot, MAP_SHARED, fd, 0L);
   return r < 0 && r > -4096 ? nullptr : reinterpret_cast<void*>(r);
 }
+// Zeroed memory of this process alone; null: none.
+inline void* MapPrivate(size_t bytes) {
+  long r = Call(SYS_mmap, 0L, bytes, static_cast<long>(PROT_READ | PROT_WRITE),
+                static_cast<long>(MAP_PRIVATE | MAP_ANONYMOUS), -1L, 0L);
+  return r < 0 && r > -4096 ? nullptr : reinterpret_cast<void*>(r);
+}
 inline void Unmap(void* p, size_t bytes) { (void)Call(SYS_munmap, p, bytes); }
 
 }  // namespace postern::sys

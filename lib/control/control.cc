@@ -11,13 +11,15 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <initializer_list>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/cut_short.h"
 #include "base/sys.h"
 #include "control/control.h"
 #include "control/posternd.h"
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 #include "endpoint/call.h"
 #include "family/family.h"
 #include "family/fdtab.h"
@@ -37,7 +39,10 @@ PSTN_LOCK_ENTRY(ctl_lock, fam.ctl_lock, RenewLine);
 
 constexpr uint64_t kRetryNs = 200'000'000;  // between attempts to reach a posternd that is gone
 constexpr uint64_t kSpawnNs = 1'000'000'000;
-constexpr time_t kReplySec = 3;
+constexpr uint32_t kReplyMs = 3000;
+// A posternd that lives and does not answer (stopped, or at its limits) may come to at any time. So
+// it is asked again, but threads wait for no more than a 25th of their time.
+constexpr uint32_t kSilentMs = 50, kSilentMaxMs = 800, kSilentShare = 25;
 
 // The line, to be waited for, and for posternd with it: nobody has a lock that others wait for.
 class LineGuard {
@@ -58,6 +63,29 @@ class LineGuard {
   Family& fam_;
 };
 
+uint32_t PatienceMs(const Family& fam) {
+  return fam.ctl_silent_ms != 0 ? fam.ctl_silent_ms : kReplyMs;
+}
+
+void SetPatience(const Family& fam, int line) {
+  const uint32_t ms = PatienceMs(fam);
+  const timeval tv = {static_cast<time_t>(ms / 1000), static_cast<suseconds_t>(ms % 1000 * 1000)};
+  for (const long which : {SO_RCVTIMEO, SO_SNDTIMEO})
+    (void)sys::Call(SYS_setsockopt, line, static_cast<long>(SOL_SOCKET), which, &tv, sizeof tv);
+}
+
+// It has not answered in time: the next time it gets less, or, being so short, twice as much.
+void NoteSilence(Family& fam) {
+  const uint32_t ms = fam.ctl_silent_ms;
+  fam.ctl_silent_ms = ms == 0 ? kSilentMs : ms < kSilentMaxMs ? 2 * ms : kSilentMaxMs;
+}
+
+void RetryLater(Family& fam) {
+  constexpr uint64_t kMsNs = 1'000'000;
+  const uint64_t pause_ns = fam.ctl_silent_ms * kMsNs * kSilentShare;
+  StoreRelaxed(fam.ctl_retry_ns, MonotonicNs() + (pause_ns != 0 ? pause_ns : kRetryNs));
+}
+
 // Sends one message, with an fd beside it if `fd` >= 0. 0 or -errno.
 int SendMsg(Family& fam, const Msg& m, int fd, int flags = 0) {
   ctl::Packet packet(m, fd);
@@ -72,7 +100,7 @@ int SendMsg(Family& fam, const Msg& m, int fd, int flags = 0) {
 // has a time-out, which each signal begins anew: together they end it, too.
 int RecvMsg(Family& fam, Msg& m, int& fd, int flags) {
   fd = -1;
-  for (const Deadline until = Deadline::AfterMs(kReplySec * 1000);;) {
+  for (const Deadline until = Deadline::AfterMs(PatienceMs(fam));;) {
     ctl::Packet packet(m);
     long r = sys::Call(SYS_recvmsg, fam.ctl_fd, &packet.header,
                        static_cast<long>(flags | MSG_CMSG_CLOEXEC));
@@ -88,9 +116,9 @@ int RecvMsg(Family& fam, Msg& m, int& fd, int flags) {
 // The link group that posternd made for us (`idx` in our stack). Takes `fd`.
 void TakeLgr(Family& fam, uint32_t idx, int fd) {
   if (fd < 0) return;
-  bool known = idx < PSTN_LGRS && LoadAcquire(Stack(fam).lgrs[idx].state) != 0;
-  uint8_t* base =
-      known && LgrBase(fam.view, idx) == nullptr ? MapLgr(fd, &Stack(fam).lgrs[idx].id) : nullptr;
+  const LgrHere at = LgrAt(fam.view, LgrIndex(idx));
+  const bool known = at.ref != nullptr && LoadAcquire(at.ref->state) != 0;
+  uint8_t* base = known && at.base == nullptr ? MapLgr(fd, &at.ref->id) : nullptr;
   if (base == nullptr) {
     sys::Close(fd);
     return;
@@ -100,10 +128,10 @@ void TakeLgr(Family& fam, uint32_t idx, int fd) {
   if (before > 0) CloseInternal(fam, before);
   // Threads that sleep on listeners have not asked this link group for its SYNs: they could not.
   // The message that would wake them may be taken by another thread, here, before they look.
-  pstn_stack& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
-  for (uint32_t w = 1; s.lgrs[idx].side == 1 && w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].wants_syn) != 0) PostWaiter(fam.bells, s, w);
+  StackMap& s = Stack(fam);
+  if (at.ref->side != 1) return;
+  for (const pstn_waiter& w : s.waiters.Before(LoadRelaxed(s.hdr.waiters.hw))) {
+    if (LoadRelaxed(w.wants_syn) != 0) PostWaiter(fam.bells, s, s.waiters.IndexOf(w).word());
   }
 }
 
@@ -130,7 +158,7 @@ void Disconnect(Family& fam) {
   StoreRelaxed(fam.ctl_fd, -1);
   kVerbs.line_lost(fam, line, fd);
   CloseInternal(fam, fd);
-  StoreRelaxed(fam.ctl_retry_ns, MonotonicNs() + kRetryNs);
+  RetryLater(fam);
 }
 
 // An answer that nobody waited for. What it has brought is given back; a link group is of use.
@@ -162,7 +190,8 @@ bool ComesBefore(Family& fam, CutShort* limit) {
 }
 
 // Sends a request and waits for its reply; what is pushed meanwhile is taken. -ETIMEDOUT: no answer
-// before `limit`, and the line is kept; a posternd that is silent for kReplySec is given up.
+// before `limit`, and the line is kept; a posternd that is silent for as long as the line waits is
+// given up.
 int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit = nullptr) {
   CheckMayWait();
   if (LoadRelaxed(fam.ctl_fd) < 0) return -ENOTCONN;
@@ -190,6 +219,7 @@ int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit = nullptr) {
     }
     DropLate(fam, in, in_fd);
   }
+  if (r == -EAGAIN) NoteSilence(fam);
   Disconnect(fam);
   return r;
 }
@@ -205,22 +235,22 @@ int ListenLocked(Family& fam, pstn_ep& ep, int fd) {
 
 // What posternd must know again after it was away: our link groups and listeners.
 void Reintroduce(Family& fam) {
-  pstn_stack& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS && LoadRelaxed(fam.ctl_fd) >= 0; i++) {
-    if (LgrBase(fam.view, i) == nullptr || LoadRelaxed(s.lgrs[i].state) != 1) continue;
+  StackMap& s = Stack(fam);
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (LoadRelaxed(fam.ctl_fd) < 0) break;
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
+    if (LgrBase(fam.view, i) == nullptr || LoadRelaxed(ref.state) != 1) continue;
     Msg m;
     m.type = Type::kAddLgr;
     m.a = i;
-    m.uuid = s.lgrs[i].peer;
+    m.uuid = ref.peer;
     (void)Ask(fam, m, fam.view.lgr_fd[i], nullptr);
   }
   const LineAsk ask = [](Family& f, Msg& m, int fd, int* reply) { return Ask(f, m, fd, reply); };
   const bool wired = kVerbs.wire_reintroduce(fam, ask);
-  const pstn_slot& slot = s.slots[fam.slot];
+  const pstn_slot& slot = s.slots.Own(ProcIndex(fam.slot));
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    uint32_t chunk = LoadRelaxed(slot.chunk[c]);
-    if (chunk >= PSTN_FDCHUNKS) continue;
+    if (s.fdchunks.At(ChunkIndex(LoadRelaxed(slot.chunk[c]))) == nullptr) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS && LoadRelaxed(fam.ctl_fd) >= 0; i++) {
       int fd = static_cast<int>(c * PSTN_FDCHUNK_FDS + i);
       if (FdEntry(fam, fd) == 0) continue;
@@ -311,16 +341,17 @@ bool ConnectLocked(Family& fam) {
   int fd = sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   fd = MoveHigh(fam, fd);
-  timeval tv = {kReplySec, 0};
-  (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_RCVTIMEO),
-                  &tv, sizeof tv);
-  (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_SNDTIMEO),
-                  &tv, sizeof tv);
+  SetPatience(fam, fd);
   long r = CtlReach(fam, fd, Stack(fam).hdr.uid);
   if (r < 0) {
-    StoreRelaxed(Stack(fam).slots[fam.slot].lost_ns, MonotonicNs());
+    StoreRelaxed(Stack(fam).slots.Own(ProcIndex(fam.slot)).lost_ns, MonotonicNs());
     CloseInternal(fam, fd);
-    StoreRelaxed(fam.ctl_retry_ns, MonotonicNs() + kRetryNs);
+    if (r == -EAGAIN) {  // its queue of connecting processes is full
+      NoteSilence(fam);
+    } else {
+      fam.ctl_silent_ms = 0;  // it is gone, and the next one has not been silent
+    }
+    RetryLater(fam);
     if (r == -ECONNREFUSED || r == -ENOENT) Spawn(fam);
     return false;
   }
@@ -334,6 +365,7 @@ bool ConnectLocked(Family& fam) {
     Disconnect(fam);
     return false;
   }
+  if (std::exchange(fam.ctl_silent_ms, 0u) != 0) SetPatience(fam, fd);
   const pstn_dir* dir = MapDir(dir_fd);
   sys::Close(dir_fd);
   if (dir == nullptr) {
@@ -461,7 +493,7 @@ int CtlIntroduce(Family& fam, const pstn_uuid& peer, uint32_t known, uint32_t* l
   m.a = known;
   int fd = -1;
   int r = Ask(fam, m, -1, &fd);
-  if (r == 0 && m.a >= PSTN_LGRS) r = -EPROTO;
+  if (r == 0 && m.a >= Stack(fam).lgrs.count()) r = -EPROTO;
   if (r != 0) {
     if (fd >= 0) sys::Close(fd);
     return r;
@@ -517,7 +549,7 @@ int CtlPost(Family& fam, Msg& m) {
 
 uint8_t* MapLgrOf(Family& fam, uint32_t idx) {
   uint8_t* base = LgrBase(fam.view, idx);
-  if (base != nullptr || idx >= PSTN_LGRS) return base;
+  if (base != nullptr || idx >= Stack(fam).lgrs.count()) return base;
   CtlDrain(fam);
   base = LgrBase(fam.view, idx);
   // Under the engine's lock nobody asks: Engine::Poll() comes back when it is here (Reaches).
@@ -538,12 +570,10 @@ namespace {
 
 // Locks in the stack, but for those whose holders may wait for posternd (docs/concurrency.md).
 bool ForbidsWaits(const pstn_lock& lock) {
-  const pstn_stack* stack = LockOwnerAt(lock).s;
-  const auto at = reinterpret_cast<uintptr_t>(&lock), s = reinterpret_cast<uintptr_t>(stack);
-  if (stack == nullptr || at < s || at - s >= sizeof *stack) return false;
-  const uintptr_t eps = reinterpret_cast<uintptr_t>(&stack->eps[0]);
-  return at < eps || at - eps >= sizeof stack->eps ||
-         (at - eps) % sizeof(pstn_ep) != offsetof(pstn_ep, setup_lock);
+  const StackMap* stack = LockOwnerAt(lock).s;
+  if (stack == nullptr || stack->OffOf(&lock) >= stack->layout.bytes) return false;
+  const pstn_ep* const ep = stack->eps.At(stack->eps.IndexAt(&lock));
+  return ep == nullptr || &ep->setup_lock != &lock;
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ int CtlAttach(Family& fam, uint64_t token, Offered& to, CutShort& limit) {
   m.cookie = token;
   int fd = -1;
   int r = CtlAsk(fam, m, -1, &fd, &limit);
-  if (r == 0 && m.d >= PSTN_LGRS) r = -EPROTO;
+  if (r == 0 && m.d >= Stack(fam).lgrs.count()) r = -EPROTO;
   if (r != 0) {
     if (fd >= 0) sys::Close(fd);
     return r;

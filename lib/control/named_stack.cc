@@ -16,7 +16,7 @@
 #include "base/sys.h"
 #include "control/named_stack.h"
 #include "control/posternd.h"
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 #include "family/family.h"
 #include "state/area.h"
 
@@ -50,7 +50,7 @@ int AskOn(int line, int own) {
 }  // namespace
 
 int FindNamedStack(Family& fam, int own) {
-  pstn_stack* s = MapStack(own);
+  StackMap* s = MapStack(own);
   if (s == nullptr) return -ENOMEM;
   memcpy(s->hdr.options, &fam.opt, sizeof fam.opt);  // the name is there
   const uint32_t uid = s->hdr.uid;

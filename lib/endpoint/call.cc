@@ -408,7 +408,7 @@ void UsesAfterFork(Family& fam) {
   for (uint32_t i = 0; i < fam.uses->parked_hw; i++) fam.uses->parked[i].users = 0;
   for (uint32_t i = 0; i < fam.uses->records; i++) {
     ThreadUses& t = *Record(fam, i);
-    t.many_lock.word = 0;
+    t.many_lock.word = 0;  // tidy-allow: its holder is not in this child of fork
     if (&t != t_uses) {
       StoreRelaxed(t.tid, 0u);
       t.depth = t.many_count = 0;

@@ -55,10 +55,10 @@ void Clear(pstn_ep& ep) {
 }  // namespace
 
 uint32_t NewEp(Family& fam, uint32_t family) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   uint32_t idx = TakeEp(s);
   if (idx == PSTN_NONE) return idx;
-  pstn_ep& ep = s.eps[idx];
+  pstn_ep& ep = s.eps.Own(EpIndex(idx));
   Clear(ep);
   StoreRelaxed(ep.family, family);
   StoreRelaxed(ep.refs, 1u);

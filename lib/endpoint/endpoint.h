@@ -26,15 +26,11 @@ inline void SetPlace(pstn_ep& ep, uint32_t lgr_idx, uint32_t conn, uint32_t gen,
 // wait for.
 inline bool ResolveMapped(Family& fam, pstn_ep& ep, ConnEnd& e) {
   uint64_t which = Which(ep);
-  uint32_t idx = LoadRelaxed(ep.lgr_idx);
-  uint8_t* base = LgrBase(fam.view, idx);
-  if (base == nullptr) return false;
-  e = {&ep,
-       &Stack(fam).lgrs[idx],
-       base,
-       &LgrConn(base, LoadRelaxed(ep.conn_idx)),
-       LoadRelaxed(ep.side) & 1u,
-       which};
+  const LgrHere at = LgrAt(fam.view, LgrIndex(LoadRelaxed(ep.lgr_idx)));
+  if (at.base == nullptr) return false;
+  e = {
+      &ep,  at.ref, at.base, &LgrConn(at.base, LoadRelaxed(ep.conn_idx)), LoadRelaxed(ep.side) & 1u,
+      which};
   return true;
 }
 inline bool Resolve(Family& fam, pstn_ep& ep, ConnEnd& e) {

@@ -11,111 +11,117 @@ namespace {
 // The list of members is whole at each instruction when walked forwards; all else is made anew from
 // it. Each member that may be ready is looked at: an event that the dead owner had taken is found
 // again.
-void Mend(pstn_stack& s, pstn_epoll& set) {
+void Mend(StackMap& s, pstn_epoll& set) {
   set.ready_head = set.ready_tail = PSTN_NONE;
   StoreRelease(set.ready_count, 0u);
   StoreRelaxed(set.listeners, 0u);
   uint32_t prev = PSTN_NONE;
-  for (uint32_t i = LoadRelaxed(set.all_head), guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
-       prev = i, i = LoadRelaxed(s.items[i].all_next), guard++) {
-    pstn_item& item = s.items[i];
-    item.all_prev = prev;
-    if ((item.flags & PSTN_IT_KERNEL) != 0) StoreRelaxed(set.listeners, set.listeners + 1);
-    item.flags &= ~PSTN_IT_READY;
+  for (uint32_t i = LoadRelaxed(set.all_head), guard = 0; guard < s.items.count(); guard++) {
+    pstn_item* const item = s.items.At(ItemIndex(i));
+    if (item == nullptr) return;
+    item->all_prev = prev;
+    if ((item->flags & PSTN_IT_KERNEL) != 0) StoreRelaxed(set.listeners, set.listeners + 1);
+    item->flags &= ~PSTN_IT_READY;
     PushReady(s, set, i);
+    prev = i;
+    i = LoadRelaxed(item->all_next);
   }
 }
 
 }  // namespace
 
-SetGuard::SetGuard(pstn_stack& s, pstn_epoll& set) : s_(s), set_(set) {
+SetGuard::SetGuard(StackMap& s, pstn_epoll& set) : s_(s), set_(set) {
   const bool died = Lock(set.lock);
   TsanCome(&s.hdr.items);
   if (died) Mend(s, set);
 }
 
-void PushReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
-  pstn_item& item = s.items[idx];
-  if ((item.flags & (PSTN_IT_READY | PSTN_IT_DISABLED)) != 0) return;
-  item.flags |= PSTN_IT_READY;
-  item.ready_next = PSTN_NONE;
-  const uint32_t tail = LoadRelaxed(set.ready_tail);
-  if (set.ready_head == PSTN_NONE || tail >= PSTN_ITEMS) {
+void PushReady(StackMap& s, pstn_epoll& set, uint32_t idx) {
+  pstn_item* const item = s.items.At(ItemIndex(idx));
+  if (item == nullptr || (item->flags & (PSTN_IT_READY | PSTN_IT_DISABLED)) != 0) return;
+  item->flags |= PSTN_IT_READY;
+  item->ready_next = PSTN_NONE;
+  pstn_item* const tail = s.items.At(ItemIndex(LoadRelaxed(set.ready_tail)));
+  if (set.ready_head == PSTN_NONE || tail == nullptr) {
     set.ready_head = idx;
   } else {
-    s.items[tail].ready_next = idx;
+    tail->ready_next = idx;
   }
   set.ready_tail = idx;
   StoreRelease(set.ready_count, set.ready_count + 1);
 }
 
-uint32_t PopReady(pstn_stack& s, pstn_epoll& set) {
+uint32_t PopReady(StackMap& s, pstn_epoll& set) {
   uint32_t idx = set.ready_head;
-  if (idx >= PSTN_ITEMS) return PSTN_NONE;
-  pstn_item& item = s.items[idx];
-  set.ready_head = item.ready_next;
+  pstn_item* const item = s.items.At(ItemIndex(idx));
+  if (item == nullptr) return PSTN_NONE;
+  set.ready_head = item->ready_next;
   if (set.ready_head == PSTN_NONE) set.ready_tail = PSTN_NONE;
-  item.flags &= ~PSTN_IT_READY;
+  item->flags &= ~PSTN_IT_READY;
   StoreRelease(set.ready_count, set.ready_count - 1);
   return idx;
 }
 
-void LinkItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx) {
-  pstn_item& item = s.items[idx];
+void LinkItem(StackMap& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx) {
+  pstn_item& item = s.items.Own(ItemIndex(idx));
   item.all_prev = PSTN_NONE;
   const uint32_t head = LoadRelaxed(set.all_head);
   item.all_next = head;
-  if (head < PSTN_ITEMS) s.items[head].all_prev = idx;
+  pstn_item* const first = s.items.At(ItemIndex(head));
+  if (first != nullptr) first->all_prev = idx;
   set.all_head = idx;
   StoreRelaxed(item.ep_next, ep.item_head);
   StoreRelease(ep.item_head, idx);
   if ((item.flags & PSTN_IT_KERNEL) != 0) StoreRelaxed(set.listeners, set.listeners + 1);
 }
 
-uint32_t FindItem(pstn_stack& s, const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev) {
+uint32_t FindItem(StackMap& s, const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev) {
   *prev = PSTN_NONE;
-  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
-    if (LoadRelaxed(s.items[i].epoll_idx) == set_idx &&
-        LoadRelaxed(s.items[i].fd) == static_cast<uint32_t>(fd))
+  for (uint32_t i = ep.item_head, guard = 0; guard < s.items.count(); guard++) {
+    const pstn_item* const item = s.items.At(ItemIndex(i));
+    if (item == nullptr) break;
+    if (LoadRelaxed(item->epoll_idx) == set_idx &&
+        LoadRelaxed(item->fd) == static_cast<uint32_t>(fd))
       return i;
     *prev = i;
-    i = LoadRelaxed(s.items[i].ep_next);
+    i = LoadRelaxed(item->ep_next);
   }
   return PSTN_NONE;
 }
 
 namespace {
 
-void UnlinkReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
-  if ((s.items[idx].flags & PSTN_IT_READY) == 0) return;
-  uint32_t prev = PSTN_NONE;
-  for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
-       prev = i, i = s.items[i].ready_next, guard++) {
-    if (i != idx) continue;
-    if (prev == PSTN_NONE) {
-      set.ready_head = s.items[i].ready_next;
-    } else {
-      s.items[prev].ready_next = s.items[i].ready_next;
+void UnlinkReady(StackMap& s, pstn_epoll& set, pstn_item& item) {
+  if ((item.flags & PSTN_IT_READY) == 0) return;
+  pstn_item* prev = nullptr;
+  pstn_item* i = s.items.At(ItemIndex(set.ready_head));
+  for (uint32_t guard = 0; i != nullptr && guard < s.items.count(); guard++) {
+    if (i != &item) {
+      prev = i;
+      i = s.items.At(ItemIndex(i->ready_next));
+      continue;
     }
-    if (set.ready_tail == idx) set.ready_tail = prev;
+    (prev == nullptr ? set.ready_head : prev->ready_next) = item.ready_next;
+    if (set.ready_tail == s.items.IndexOf(item).word())
+      set.ready_tail = prev != nullptr ? s.items.IndexOf(*prev).word() : PSTN_NONE;
     StoreRelease(set.ready_count, set.ready_count - 1);
     break;
   }
-  s.items[idx].flags &= ~PSTN_IT_READY;
+  item.flags &= ~PSTN_IT_READY;
 }
 
 }  // namespace
 
-void RemoveOrphan(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
-  pstn_item& item = s.items[idx];
-  UnlinkReady(s, set, idx);
+void RemoveOrphan(StackMap& s, pstn_epoll& set, uint32_t idx) {
+  pstn_item* const place = s.items.At(ItemIndex(idx));
+  if (place == nullptr) return;
+  pstn_item& item = *place;
+  UnlinkReady(s, set, item);
   const uint32_t prev = LoadRelaxed(item.all_prev), next = LoadRelaxed(item.all_next);
-  if (prev >= PSTN_ITEMS) {
-    set.all_head = next;
-  } else {
-    s.items[prev].all_next = next;
-  }
-  if (next < PSTN_ITEMS) s.items[next].all_prev = prev;
+  pstn_item* const before = s.items.At(ItemIndex(prev));
+  pstn_item* const after = s.items.At(ItemIndex(next));
+  (before == nullptr ? set.all_head : before->all_next) = next;
+  if (after != nullptr) after->all_prev = prev;
   if ((item.flags & PSTN_IT_KERNEL) != 0 && set.listeners != 0)
     StoreRelaxed(set.listeners, set.listeners - 1);
   // Nobody's any more: an event of the kernel that names it may still be on its way (LookAtKernel).
@@ -125,12 +131,11 @@ void RemoveOrphan(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
   GiveItem(s, idx);
 }
 
-void RemoveItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev) {
-  if (prev == PSTN_NONE) {
-    StoreRelaxed(ep.item_head, LoadRelaxed(s.items[idx].ep_next));
-  } else {
-    StoreRelaxed(s.items[prev].ep_next, LoadRelaxed(s.items[idx].ep_next));
-  }
+void RemoveItem(StackMap& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev) {
+  const pstn_item* const item = s.items.At(ItemIndex(idx));
+  if (item == nullptr) return;
+  pstn_item* const before = s.items.At(ItemIndex(prev));
+  StoreRelaxed(before == nullptr ? ep.item_head : before->ep_next, LoadRelaxed(item->ep_next));
   RemoveOrphan(s, set, idx);
 }
 
@@ -148,12 +153,14 @@ struct Shared {
 // An endpoint that is registered here alone, the usual case, needs no lock of its own: under
 // set.lock no item of the set can go away. Any other item can, and serve in another list, where a
 // walk would get lost.
-bool PushEp(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, Shared& later) {
-  uint32_t head = LoadAcquire(s.eps[ep_idx].item_head);
-  if (head >= PSTN_ITEMS) return true;
-  const pstn_item& item = s.items[head];
-  if (LoadRelaxed(item.epoll_idx) == set_idx && LoadRelaxed(item.ep_idx) == ep_idx &&
-      LoadRelaxed(item.ep_next) == PSTN_NONE) {
+bool PushEp(StackMap& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, Shared& later) {
+  const pstn_ep* const ep = s.eps.At(EpIndex(ep_idx));
+  if (ep == nullptr) return true;
+  uint32_t head = LoadAcquire(ep->item_head);
+  const pstn_item* const item = s.items.At(ItemIndex(head));
+  if (item == nullptr) return true;
+  if (LoadRelaxed(item->epoll_idx) == set_idx && LoadRelaxed(item->ep_idx) == ep_idx &&
+      LoadRelaxed(item->ep_next) == PSTN_NONE) {
     PushReady(s, set, head);
     return true;
   }
@@ -162,11 +169,11 @@ bool PushEp(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, S
   return true;
 }
 
-void TakeReady(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_ref& ref,
-               pstn_evmap& map, Shared& later) {
-  TakeBits(map, s.waiters[set.waiter_idx % PSTN_WAITERS].hand, [&](uint32_t conn) {
+void TakeReady(StackMap& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_ref& ref,
+               pstn_evmap& map, uint32_t& hand, Shared& later) {
+  TakeBits(map, hand, [&](uint32_t conn) {
     const uint32_t ep = LoadAcquire(ref.conn_ep[conn]);  // + 1
-    const bool done = ep == 0 || ep > PSTN_EPS || PushEp(s, set, set_idx, ep - 1, later);
+    const bool done = ep == 0 || PushEp(s, set, set_idx, ep - 1, later);
     return done ? 1 : kPutBack;  // the next look takes it
   });
 }
@@ -174,29 +181,31 @@ void TakeReady(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_
 }  // namespace
 
 void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx) {
-  pstn_stack& s = *v.s;
-  uint32_t waiter = set.waiter_idx;
+  StackMap& s = *v.s;
+  const uint32_t waiter = set.waiter_idx;
+  pstn_waiter* const own = s.waiters.At(WaiterIndex(waiter));
+  if (own == nullptr) return;
   Shared later;
   {
     SetGuard g(s, set);
-    if (LoadRelaxed(s.waiters[waiter].posted) != 0) StoreRelaxed(s.waiters[waiter].posted, 0u);
-    uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-    for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-      if (LoadAcquire(s.lgrs[i].state) == 0) continue;
-      uint8_t* lgr = LgrBase(v, i);
+    if (LoadRelaxed(own->posted) != 0) StoreRelaxed(own->posted, 0u);
+    for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+      if (LoadAcquire(ref.state) == 0) continue;
+      uint8_t* lgr = LgrAt(v, s.lgrs.IndexOf(ref)).base;
       if (lgr == nullptr) continue;
-      pstn_evmap& map = LgrEvmap(lgr, s.lgrs[i].side, waiter);
-      TakeReady(s, set, set_idx, s.lgrs[i], map, later);
+      TakeReady(s, set, set_idx, ref, LgrEvmap(lgr, ref.side, waiter), own->hand, later);
     }
   }
   for (uint32_t i = 0; i < later.count; i++) {
-    pstn_ep& ep = s.eps[later.ep[i]];
+    pstn_ep& ep = s.eps.Own(EpIndex(later.ep[i]));
     Guard g(ep.item_lock);
-    for (uint32_t it = ep.item_head, guard = 0; it < PSTN_ITEMS && guard < PSTN_ITEMS;
-         it = LoadRelaxed(s.items[it].ep_next), guard++) {
-      if (LoadRelaxed(s.items[it].epoll_idx) != set_idx) continue;
-      SetGuard h(s, set);
-      PushReady(s, set, it);
+    const pstn_item* item = s.items.At(ItemIndex(ep.item_head));
+    for (uint32_t guard = 0; item != nullptr && guard < s.items.count(); guard++) {
+      if (LoadRelaxed(item->epoll_idx) == set_idx) {
+        SetGuard h(s, set);
+        PushReady(s, set, s.items.IndexOf(*item).word());
+      }
+      item = s.items.At(ItemIndex(LoadRelaxed(item->ep_next)));
     }
   }
 }

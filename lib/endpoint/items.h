@@ -15,7 +15,7 @@ namespace postern {
 // first.
 class SetGuard {
  public:
-  SetGuard(pstn_stack& s, pstn_epoll& set);
+  SetGuard(StackMap& s, pstn_epoll& set);
   ~SetGuard() {
     TsanLeave(&s_.hdr.items);
     Unlock(set_.lock);
@@ -24,22 +24,22 @@ class SetGuard {
   SetGuard& operator=(const SetGuard&) = delete;
 
  private:
-  pstn_stack& s_;
+  StackMap& s_;
   pstn_epoll& set_;
 };
 
 // Under set.lock. An item that is on the list, or whose one shot was fired, is not put there.
-void PushReady(pstn_stack& s, pstn_epoll& set, uint32_t idx);
-uint32_t PopReady(pstn_stack& s, pstn_epoll& set);  // PSTN_NONE: the list is empty
+void PushReady(StackMap& s, pstn_epoll& set, uint32_t idx);
+uint32_t PopReady(StackMap& s, pstn_epoll& set);  // PSTN_NONE: the list is empty
 
 // Under both locks: makes `idx`, which is filled in, a member.
-void LinkItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx);
+void LinkItem(StackMap& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx);
 // The item of (set, endpoint, fd), under item_lock; `prev` its predecessor in the endpoint's list.
-uint32_t FindItem(pstn_stack& s, const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev);
+uint32_t FindItem(StackMap& s, const pstn_ep& ep, uint32_t set_idx, int fd, uint32_t* prev);
 // Takes an item out of both lists, under both locks, and frees it.
-void RemoveItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev);
+void RemoveItem(StackMap& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev);
 // The same for one that its endpoint's list does not have: its process died between the two.
-void RemoveOrphan(pstn_stack& s, pstn_epoll& set, uint32_t idx);
+void RemoveOrphan(StackMap& s, pstn_epoll& set, uint32_t idx);
 
 // Under set.lock: whether a registration stays with us when its endpoint becomes the kernel's. One
 // that has fired its one shot does, until it is armed again: the kernel's epoll_ctl can't add one

@@ -10,7 +10,8 @@ namespace postern {
 namespace {
 
 uint64_t NonceOf(Family& fam, uint32_t waiter) {
-  return LoadRelaxed(Stack(fam).waiters[waiter].nonce);
+  const pstn_waiter* const w = Stack(fam).waiters.At(WaiterIndex(waiter));
+  return w != nullptr ? LoadRelaxed(w->nonce) : 0;
 }
 
 void MarkIn(Family& fam, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t evmap_flags) {
@@ -61,11 +62,15 @@ void RenotifyLocked(Family& fam, pstn_ep& ep) {
   // Not mapped: it is connected since MapForRenotify, by a process that does this then.
   if (!ResolveMapped(fam, ep, e)) return;
   uint32_t notify = 0;
-  for (uint32_t i = LoadRelaxed(ep.item_head), guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
-       i = LoadRelaxed(Stack(fam).items[i].ep_next), guard++) {
-    uint32_t set = LoadRelaxed(Stack(fam).items[i].epoll_idx);
-    uint32_t w = set < PSTN_EPOLLS ? LoadRelaxed(Stack(fam).epolls[set].waiter_idx) : PSTN_NONE;
-    if (w >= PSTN_WAITERS) continue;
+  const StackMap& s = Stack(fam);
+  uint32_t next = LoadRelaxed(ep.item_head);
+  for (uint32_t guard = 0; guard < s.items.count(); guard++) {
+    const pstn_item* const item = s.items.At(ItemIndex(next));
+    if (item == nullptr) break;
+    next = LoadRelaxed(item->ep_next);
+    const pstn_epoll* const set = s.epolls.At(SetIndex(LoadRelaxed(item->epoll_idx)));
+    const uint32_t w = set != nullptr ? LoadRelaxed(set->waiter_idx) : PSTN_NONE;
+    if (s.waiters.At(WaiterIndex(w)) == nullptr) continue;
     UseWaiter(fam, e.lgr, e.side, w);
     notify = notify == 0 || notify == w + 1 ? w + 1 : PSTN_NOTIFY_ALL;
   }
@@ -81,37 +86,38 @@ void RenotifyLocked(Family& fam, pstn_ep& ep) {
 }
 
 void PostEp(Family& fam, pstn_ep& ep) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   Lock(ep.item_lock);
   const uint32_t pollers = LoadRelaxed(ep.pollers), poller = OnlyPoller(ep);
-  for (uint32_t i = LoadRelaxed(ep.item_head), guard = 0; i < PSTN_ITEMS && guard < 4096; guard++) {
-    pstn_item& item = s.items[i];
-    i = LoadRelaxed(item.ep_next);
-    const uint32_t set_idx = LoadRelaxed(item.epoll_idx);
-    if (set_idx >= PSTN_EPOLLS) continue;
-    pstn_epoll& set = s.epolls[set_idx];
+  for (uint32_t i = LoadRelaxed(ep.item_head), guard = 0; guard < 4096; guard++) {
+    const uint32_t idx = i;
+    const pstn_item* const item = s.items.At(ItemIndex(idx));
+    if (item == nullptr) break;
+    i = LoadRelaxed(item->ep_next);
+    pstn_epoll* const set = s.epolls.At(SetIndex(LoadRelaxed(item->epoll_idx)));
+    if (set == nullptr) continue;
     uint32_t waiter;
     {
-      SetGuard h(s, set);
-      PushReady(s, set, static_cast<uint32_t>(&item - s.items));
-      waiter = set.waiter_idx;
+      SetGuard h(s, *set);
+      PushReady(s, *set, idx);
+      waiter = set->waiter_idx;
     }
     PostWaiter(fam.bells, s, waiter);
   }
   Unlock(ep.item_lock);
   if (poller != PSTN_NONE) return PostWaiter(fam.bells, s, poller);
   if (pollers == 0) return;
-  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
-  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].wants_syn) != 0) PostWaiter(fam.bells, s, w);
+  for (const pstn_waiter& w : s.waiters.Before(LoadRelaxed(s.hdr.waiters.hw))) {
+    if (LoadRelaxed(w.wants_syn) != 0) PostWaiter(fam.bells, s, s.waiters.IndexOf(w).word());
   }
 }
 
 namespace {
 
 void PostConn(Family& fam, const pstn_lgr_ref& ref, uint32_t conn) {
-  uint32_t idx = LoadAcquire(ref.conn_ep[conn]);
-  if (idx != 0 && idx <= PSTN_EPS) PostEp(fam, Stack(fam).eps[idx - 1]);
+  const uint32_t idx = LoadAcquire(ref.conn_ep[conn]);
+  pstn_ep* const ep = idx != 0 ? EpAt(Stack(fam), idx - 1) : nullptr;
+  if (ep != nullptr) PostEp(fam, *ep);
 }
 
 }  // namespace

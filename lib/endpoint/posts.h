@@ -9,12 +9,11 @@ namespace postern {
 // Calls fn(memory, reference) for each link group that this process has mapped.
 template <typename Fn>
 void EachLgr(Family& fam, Fn fn) {
-  pstn_stack& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadAcquire(s.lgrs[i].state) == 0) continue;
-    uint8_t* lgr = LgrBase(fam.view, i);
-    if (lgr != nullptr) fn(lgr, s.lgrs[i]);
+  StackMap& s = Stack(fam);
+  for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (LoadAcquire(ref.state) == 0) continue;
+    uint8_t* lgr = LgrAt(fam.view, s.lgrs.IndexOf(ref)).base;
+    if (lgr != nullptr) fn(lgr, ref);
   }
 }
 

@@ -13,7 +13,8 @@ void DropFdRef(Family& fam, uint32_t entry) {
   uint32_t* refs = nullptr;
   pstn_ep* ep = kind == PSTN_FD_EP ? EpAt(Stack(fam), idx) : nullptr;
   if (ep != nullptr) refs = &ep->refs;
-  if (kind == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) refs = &Stack(fam).epolls[idx].refs;
+  pstn_epoll* set = kind == PSTN_FD_EPOLL ? Stack(fam).epolls.At(SetIndex(idx)) : nullptr;
+  if (set != nullptr) refs = &set->refs;
   if (refs != nullptr && FetchSub(*refs, 1u) == 1) kVerbs.last_reference(fam, entry);
 }
 
@@ -22,8 +23,9 @@ bool RefEntry(Family& fam, uint32_t entry) {
   uint32_t* refs = nullptr;
   pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), idx) : nullptr;
   if (ep != nullptr) refs = &ep->refs;
-  if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS)
-    refs = &Stack(fam).epolls[idx].refs;
+  const bool is_set = (entry & PSTN_FD_KIND) == PSTN_FD_EPOLL;
+  pstn_epoll* set = is_set ? Stack(fam).epolls.At(SetIndex(idx)) : nullptr;
+  if (set != nullptr) refs = &set->refs;
   if (refs == nullptr) return false;
   uint32_t seen = LoadAcquire(*refs);
   do {
@@ -35,22 +37,26 @@ bool RefEntry(Family& fam, uint32_t entry) {
 
 void SockDup(Family& fam, uint32_t entry, int to) {
   uint32_t idx = entry & PSTN_FD_IDX;
-  if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(fam), idx) != nullptr) {
-    pstn_ep& ep = Stack(fam).eps[idx];
-    FetchAdd(ep.refs, 1u);
-    FetchOr(ep.flags, PSTN_EPF_DUPPED);
-  } else if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) {
-    FetchAdd(Stack(fam).epolls[idx].refs, 1u);
+  const uint32_t kind = entry & PSTN_FD_KIND;
+  pstn_ep* const ep = kind == PSTN_FD_EP ? EpAt(Stack(fam), idx) : nullptr;
+  pstn_epoll* const set = kind == PSTN_FD_EPOLL ? Stack(fam).epolls.At(SetIndex(idx)) : nullptr;
+  if (ep != nullptr) {
+    FetchAdd(ep->refs, 1u);
+    FetchOr(ep->flags, PSTN_EPF_DUPPED);
+  } else if (set != nullptr) {
+    FetchAdd(set->refs, 1u);
   }
   SetFd(fam, to, entry);
 }
 
 // A set's number under the set's lock: registrations may be on their way into it (HandOver).
 long CloseNumberOf(Family& fam, int fd, uint32_t entry) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   const uint32_t idx = entry & PSTN_FD_IDX;
-  if ((entry & PSTN_FD_KIND) != PSTN_FD_EPOLL || idx >= PSTN_EPOLLS) return CloseClaimed(fam, fd);
-  SetGuard h(s, s.epolls[idx]);
+  const bool is_set = (entry & PSTN_FD_KIND) == PSTN_FD_EPOLL;
+  pstn_epoll* const set = is_set ? s.epolls.At(SetIndex(idx)) : nullptr;
+  if (set == nullptr) return CloseClaimed(fam, fd);
+  SetGuard h(s, *set);
   return CloseClaimed(fam, fd);
 }
 

@@ -41,7 +41,7 @@ uint32_t ListenerKernelEvents(uint32_t events) {
 
 long AddItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
              const epoll_event& ev) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   uint32_t prev;
   MapForRenotify(fam, ep);
   Guard g(ep.item_lock);
@@ -58,7 +58,7 @@ long AddItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& 
     }
   }
   SetGuard h(s, set);
-  pstn_item& item = s.items[idx];
+  pstn_item& item = s.items.Own(ItemIndex(idx));
   StoreRelaxed(item.ep_idx, EpIdx(s, ep));  // PushEp looks without this set's lock
   StoreRelaxed(item.epoll_idx, set_idx);
   StoreRelaxed(item.fd, static_cast<uint32_t>(fd));
@@ -78,13 +78,13 @@ long NoItem(const pstn_ep& ep) { return WatchesKernelOnly(ep) ? kPass : -ENOENT;
 
 long ModItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd,
              const epoll_event& ev) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   uint32_t prev;
   Guard g(ep.item_lock);
   uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
   if (idx == PSTN_NONE) return NoItem(ep);
   SetGuard h(s, set);
-  pstn_item& item = s.items[idx];
+  pstn_item& item = s.items.Own(ItemIndex(idx));
   if (((item.events | ev.events) & EPOLLEXCLUSIVE) != 0) return -EINVAL;
   if ((item.flags & PSTN_IT_KERNEL) != 0) {
     epoll_event k = {};
@@ -101,14 +101,14 @@ long ModItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& 
 }
 
 long DelItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   uint32_t prev;
   MapForRenotify(fam, ep);
   Guard g(ep.item_lock);
   uint32_t idx = FindItem(s, ep, set_idx, fd, &prev);
   if (idx == PSTN_NONE) return NoItem(ep);
   SetGuard h(s, set);
-  bool kernel = (s.items[idx].flags & PSTN_IT_KERNEL) != 0;
+  bool kernel = (s.items.Own(ItemIndex(idx)).flags & PSTN_IT_KERNEL) != 0;
   RemoveItem(s, ep, set, idx, prev);
   RenotifyLocked(fam, ep);
   epoll_event none = {};
@@ -128,9 +128,9 @@ epoll_event KernelEvent(const pstn_item& item) {
 // ep.item_lock and set.lock.
 void MoveItem(Family& fam, int epfd, pstn_epoll& set, pstn_ep& ep, int fd, uint32_t idx,
               uint32_t prev) {
-  pstn_stack& s = Stack(fam);
-  const bool in_kernel = (s.items[idx].flags & PSTN_IT_KERNEL) != 0;
-  epoll_event ev = KernelEvent(s.items[idx]);
+  StackMap& s = Stack(fam);
+  const bool in_kernel = (s.items.Own(ItemIndex(idx)).flags & PSTN_IT_KERNEL) != 0;
+  epoll_event ev = KernelEvent(s.items.Own(ItemIndex(idx)));
   RemoveItem(s, ep, set, idx, prev);
   (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(in_kernel ? EPOLL_CTL_MOD : EPOLL_CTL_ADD),
                   fd, &ev);
@@ -144,7 +144,7 @@ bool MoveItemOf(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_e
   uint32_t idx = FindItem(Stack(fam), ep, set_idx, fd, &prev);
   if (idx == PSTN_NONE) return false;
   SetGuard h(Stack(fam), set);
-  if (StaysHere(Stack(fam).items[idx])) return true;
+  if (StaysHere(Stack(fam).items.Own(ItemIndex(idx)))) return true;
   MoveItem(fam, epfd, set, ep, fd, idx, prev);
   return false;
 }
@@ -232,18 +232,19 @@ long SockEpollCtl(Family& fam, int epfd, int op, int fd, epoll_event* ev) {
 }
 
 void DropItemsOfEp(Family& fam, pstn_ep& ep) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   Guard g(ep.item_lock);
-  for (uint32_t guard = 0; ep.item_head < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
-    uint32_t idx = ep.item_head;
-    uint32_t set_idx = s.items[idx].epoll_idx;
-    if (set_idx >= PSTN_EPOLLS) {
+  for (uint32_t guard = 0; guard < s.items.count(); guard++) {
+    const uint32_t idx = ep.item_head;
+    const pstn_item* const item = s.items.At(ItemIndex(idx));
+    if (item == nullptr) break;
+    pstn_epoll* const set = s.epolls.At(SetIndex(item->epoll_idx));
+    if (set == nullptr) {
       StoreRelaxed(ep.item_head, PSTN_NONE);
       break;
     }
-    pstn_epoll& set = s.epolls[set_idx];
-    SetGuard h(s, set);
-    RemoveItem(s, ep, set, idx, PSTN_NONE);
+    SetGuard h(s, *set);
+    RemoveItem(s, ep, *set, idx, PSTN_NONE);
   }
 }
 
@@ -261,17 +262,17 @@ namespace {
 
 // One registration for MoveItemsToKernel, in a set whose number here is `epfd`. Other threads may
 // close numbers meanwhile. False: the set's has been, or the registration stays.
-bool HandOver(Family& fam, int epfd, uint32_t set_idx, pstn_ep& ep, int fd, uint32_t idx,
+bool HandOver(Family& fam, int epfd, pstn_epoll& set, pstn_ep& ep, int fd, const pstn_item& item,
               uint32_t prev) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
-  SetGuard h(s, s.epolls[set_idx]);  // under which its number is closed (SockClose)
-  if (StaysHere(s.items[idx])) return false;
-  if (FdEntry(fam, epfd) != (PSTN_FD_EPOLL | set_idx)) return false;
-  const int registered = static_cast<int>(LoadRelaxed(s.items[idx].fd));
+  SetGuard h(s, set);  // under which its number is closed (SockClose)
+  if (StaysHere(item)) return false;
+  if (FdEntry(fam, epfd) != (PSTN_FD_EPOLL | s.epolls.IndexOf(set).word())) return false;
+  const int registered = static_cast<int>(LoadRelaxed(item.fd));
   const bool same = FdEntry(fam, registered) == entry;
-  epoll_event ev = KernelEvent(s.items[idx]);
-  MoveItem(fam, epfd, s.epolls[set_idx], ep, same ? registered : fd, idx, prev);
+  epoll_event ev = KernelEvent(item);
+  MoveItem(fam, epfd, set, ep, same ? registered : fd, s.items.IndexOf(item).word(), prev);
   if (same && FdEntry(fam, registered) != entry) {  // closed: that may have been another file
     (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), registered, &ev);
     (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_ADD), fd, &ev);
@@ -288,18 +289,21 @@ bool HandOver(Family& fam, int epfd, uint32_t set_idx, pstn_ep& ep, int fd, uint
 // registrations of others with a number that is not this endpoint's here: the kernel knows a
 // registration by its number.
 void MoveItemsToKernel(Family& fam, int fd, pstn_ep& ep) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
   Guard g(ep.item_lock);
   uint32_t prev = PSTN_NONE;
-  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
-    const pstn_item& item = s.items[i];
+  for (uint32_t i = ep.item_head, guard = 0; guard < s.items.count(); guard++) {
+    const pstn_item* const place = s.items.At(ItemIndex(i));
+    if (place == nullptr) return;
+    const pstn_item& item = *place;
     uint32_t next = LoadRelaxed(item.ep_next), set_idx = LoadRelaxed(item.epoll_idx);
-    if (set_idx >= PSTN_EPOLLS) return;
+    pstn_epoll* const set = s.epolls.At(SetIndex(set_idx));
+    if (set == nullptr) return;
     const int epfd = NumberOf(fam, set_idx, static_cast<int>(LoadRelaxed(item.epfd)));
     const bool ours = FdEntry(fam, static_cast<int>(LoadRelaxed(item.fd))) == entry ||
                       LoadRelaxed(item.owner_slot) == fam.slot;
-    if (epfd < 0 || !ours || !HandOver(fam, epfd, set_idx, ep, fd, i, prev)) prev = i;
+    if (epfd < 0 || !ours || !HandOver(fam, epfd, *set, ep, fd, item, prev)) prev = i;
     i = next;
   }
 }
@@ -307,16 +311,21 @@ void MoveItemsToKernel(Family& fam, int fd, pstn_ep& ep) {
 // The endpoint, registered before, listens from now on: the kernel's half of it has to be watched,
 // too.
 void WatchListener(Family& fam, int fd, pstn_ep& ep) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   Guard g(ep.item_lock);
-  for (uint32_t i = ep.item_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
-       i = LoadRelaxed(s.items[i].ep_next), guard++) {
-    pstn_item& item = s.items[i];
-    if (item.epoll_idx >= PSTN_EPOLLS) return;
-    pstn_epoll& set = s.epolls[item.epoll_idx];
+  for (uint32_t next = ep.item_head, guard = 0; guard < s.items.count(); guard++) {
+    const uint32_t i = next;
+    pstn_item* const place = s.items.At(ItemIndex(i));
+    if (place == nullptr) return;
+    pstn_item& item = *place;
+    next = LoadRelaxed(item.ep_next);
+    const uint32_t set_idx = LoadRelaxed(item.epoll_idx);
+    pstn_epoll* const member_of = s.epolls.At(SetIndex(set_idx));
+    if (member_of == nullptr) return;
+    pstn_epoll& set = *member_of;
     {
       SetGuard h(s, set);
-      int epfd = NumberOf(fam, item.epoll_idx, static_cast<int>(item.epfd));
+      int epfd = NumberOf(fam, set_idx, static_cast<int>(item.epfd));
       int item_fd = FdEntry(fam, static_cast<int>(item.fd)) == FdEntry(fam, fd)
                         ? static_cast<int>(item.fd)
                         : fd;
@@ -333,20 +342,21 @@ void WatchListener(Family& fam, int fd, pstn_ep& ep) {
 namespace {
 
 // Takes the first item out of a set that nobody uses any more. False: it is empty.
-bool DropFirstItem(Family& fam, pstn_stack& s, pstn_epoll& set, uint32_t set_idx) {
+bool DropFirstItem(Family& fam, StackMap& s, pstn_epoll& set, uint32_t set_idx) {
   uint32_t i;
   pstn_ep* ep;
   int fd;
   {
     SetGuard h(s, set);
     i = set.all_head;
-    if (i >= PSTN_ITEMS) return false;
-    if (LoadRelaxed(s.items[i].epoll_idx) != set_idx) {  // a list in a circle: dropped already
+    const pstn_item* const item = s.items.At(ItemIndex(i));
+    if (item == nullptr) return false;
+    if (LoadRelaxed(item->epoll_idx) != set_idx) {  // a list in a circle: dropped already
       set.all_head = PSTN_NONE;
       return false;
     }
-    ep = EpAt(s, s.items[i].ep_idx);
-    fd = static_cast<int>(s.items[i].fd);
+    ep = EpAt(s, item->ep_idx);
+    fd = static_cast<int>(item->fd);
     if (ep == nullptr) RemoveOrphan(s, set, i);
   }
   if (ep == nullptr) return true;
@@ -357,7 +367,8 @@ bool DropFirstItem(Family& fam, pstn_stack& s, pstn_epoll& set, uint32_t set_idx
   if (found != PSTN_NONE) {
     RemoveItem(s, *ep, set, found, prev);
     RenotifyLocked(fam, *ep);
-  } else if (set.all_head == i && EpAt(s, s.items[i].ep_idx) == ep) {
+  } else if (const pstn_item* const item = s.items.At(ItemIndex(i));
+             set.all_head == i && item != nullptr && EpAt(s, item->ep_idx) == ep) {
     RemoveOrphan(s, set, i);  // the thread that added or removed it died on the way
   }
   return true;
@@ -366,17 +377,19 @@ bool DropFirstItem(Family& fam, pstn_stack& s, pstn_epoll& set, uint32_t set_idx
 }  // namespace
 
 void DropEpoll(Family& fam, uint32_t idx) {
-  pstn_stack& s = Stack(fam);
-  pstn_epoll& set = s.epolls[idx];
-  for (uint32_t guard = 0; guard < PSTN_ITEMS && DropFirstItem(fam, s, set, idx); guard++) {
+  StackMap& s = Stack(fam);
+  pstn_epoll* const place = s.epolls.At(SetIndex(idx));
+  if (place == nullptr) return;
+  pstn_epoll& set = *place;
+  for (uint32_t guard = 0; guard < s.items.count() && DropFirstItem(fam, s, set, idx); guard++) {
   }
   SetLocal& l = fam.sets->local[idx];
   if (l.gen == set.gen && l.bell > 0) CloseInternal(fam, l.bell);
   l = {};
   uint32_t w = set.waiter_idx;
-  if (w < PSTN_WAITERS) {
+  if (pstn_waiter* const waiter = s.waiters.At(WaiterIndex(w)); waiter != nullptr) {
     MarkWaiter(fam, w, 0);
-    StoreRelease(s.waiters[w].state, 0u);
+    StoreRelease(waiter->state, 0u);
     GiveWaiter(s, w);
   }
   StoreRelease(set.waiter_idx, PSTN_NONE);

@@ -26,11 +26,12 @@ PSTN_LOCK_ENTRY(nested_lock, fam.sets->nested_lock, nullptr);
 // `moved`: an endpoint was met that has become the kernel's. `unmapped`: or one of that link group;
 // null: such a one has failed.
 bool AnyOnList(Family& fam, pstn_epoll& set, bool* moved, uint32_t* unmapped) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   SetGuard g(s, set);
-  for (uint32_t i = set.ready_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS; guard++) {
-    const pstn_item& item = s.items[i];
-    i = item.ready_next;
+  const pstn_item* next = s.items.At(ItemIndex(set.ready_head));
+  for (uint32_t guard = 0; next != nullptr && guard < s.items.count(); guard++) {
+    const pstn_item& item = *next;
+    next = s.items.At(ItemIndex(item.ready_next));
     pstn_ep* ep = EpAt(s, item.ep_idx);
     if (ep == nullptr) continue;
     if (IsKernels(*ep)) {
@@ -74,8 +75,9 @@ bool Rearm(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   if (const int bell = LoadAcquire(l.bell); bell > 0) DrainBell(bell);
   MarkWaiter(fam, set.waiter_idx,
              PSTN_EV_USED | (LoadRelaxed(set.listeners) != 0 ? PSTN_EV_SYN : 0u));
-  StoreRelaxed(Stack(fam).waiters[set.waiter_idx].wants_syn,
-               LoadRelaxed(set.listeners) != 0 ? 1u : 0u);
+  pstn_waiter* const waiter = Stack(fam).waiters.At(WaiterIndex(set.waiter_idx));
+  if (waiter == nullptr) return false;
+  StoreRelaxed(waiter->wants_syn, LoadRelaxed(set.listeners) != 0 ? 1u : 0u);
   AnnounceSleep(fam, set.waiter_idx, true);
   if (!AnyReady(fam, epfd, set, idx)) return false;
   (void)RingBell(fam.bells, BellOf(Stack(fam), set.waiter_idx));

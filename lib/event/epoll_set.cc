@@ -79,7 +79,7 @@ long MakeSet(Family& fam, int epfd) {
   long r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), BellSender(fam.bells),
                      &probe);
   if (r != -ENOENT) return r < 0 ? r : -EINVAL;
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   uint32_t i = TakeEpoll(s, fam.whom);
   if (i == PSTN_NONE) return -ENOSPC;
   const uint64_t magic = SetMagic(fam);
@@ -94,7 +94,7 @@ long MakeSet(Family& fam, int epfd) {
     GiveEpoll(s, i);
     return r;
   }
-  pstn_epoll& set = s.epolls[i];
+  pstn_epoll& set = s.epolls.Own(SetIndex(i));
   // After all that was done under its lock, and by the last to drop it; as with endpoints (Clear in
   // ep.cc), a late one may hold the lock.
   (void)LoadAcquire(set.lock.word);
@@ -132,10 +132,10 @@ long Adopt(Family& fam, int epfd) {
     MarkPrivate(fam, epfd, 0);
     return made;
   }
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   const uint32_t idx = static_cast<uint32_t>(made) & PSTN_FD_IDX;
-  AdoptDups(fam, epfd, s.epolls[idx], idx);
-  const BellName bell = BellOf(s, s.epolls[idx].waiter_idx);
+  AdoptDups(fam, epfd, s.epolls.Own(SetIndex(idx)), idx);
+  const BellName bell = BellOf(s, s.epolls.Own(SetIndex(idx)).waiter_idx);
   SetFd(fam, epfd, static_cast<uint32_t>(made));  // from here on another thread may close it
   // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
   (void)RingBell(fam.bells, bell);
@@ -202,7 +202,8 @@ long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
 
 void SockEpollLineLost(Family& fam, uint32_t line, int fd) {
   FullFence();  // [F1] against WatchLine
-  for (uint32_t i = 0; i < PSTN_EPOLLS && i < LoadRelaxed(Stack(fam).hdr.epolls.hw); i++) {
+  const uint32_t end = Stack(fam).epolls.Clamp(LoadRelaxed(Stack(fam).hdr.epolls.hw));
+  for (uint32_t i = 0; i < end; i++) {
     if (!CompareExchange(fam.sets->local[i].control, line, 0u)) continue;
     const int epfd = NumberOf(fam, i, -1);
     if (epfd >= 0) KernelDel(epfd, fd);

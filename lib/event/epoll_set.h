@@ -35,7 +35,6 @@ struct SetLocal {
 };
 
 // Sets that are members of another set of this process. Few programs have any.
-inline constexpr uint32_t kNestedMax = 64;
 struct Nested {
   int outer, inner;
   uint32_t idx;   // of the inner set
@@ -46,15 +45,15 @@ struct Sets {
   pstn_lock adopt_lock, nested_lock;
   uint32_t nested_count;  // under nested_lock
   Nested nested[kNestedMax];
-  SetLocal local[PSTN_EPOLLS];  // by the set's index
-  uint32_t made_hw;             // (a) no bit of epolls_made was ever set in a word from here on
+  SetLocal local[kSets.most];  // by the set's index
+  uint32_t made_hw;            // (a) no bit of epolls_made was ever set in a word from here on
 };
 
 inline pstn_epoll* SetOf(Family& fam, const Call& call, uint32_t* idx) {
   const uint32_t e = call.entry();
-  if ((e & PSTN_FD_KIND) != PSTN_FD_EPOLL || (e & PSTN_FD_IDX) >= PSTN_EPOLLS) return nullptr;
+  if ((e & PSTN_FD_KIND) != PSTN_FD_EPOLL) return nullptr;
   *idx = e & PSTN_FD_IDX;
-  return &Stack(fam).epolls[*idx];
+  return Stack(fam).epolls.At(SetIndex(*idx));
 }
 
 // A number of this process that means the set, if possible `epfd`; -1: none.

@@ -33,13 +33,13 @@ constexpr uint64_t kIdleSweepNs = 20'000'000;  // first sleep, after which idle 
 // group, and stays on the list; null: such a one has failed.
 int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved,
             uint32_t* unmapped) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   int n = 0;
   uint32_t rounds = set.ready_count;
   while (n < max && rounds-- != 0) {
     uint32_t idx = PopReady(s, set);
     if (idx == PSTN_NONE) break;
-    pstn_item& item = s.items[idx];
+    pstn_item& item = s.items.Own(ItemIndex(idx));  // PopReady has looked
     pstn_ep* ep = EpAt(s, item.ep_idx);
     if (ep == nullptr) continue;
     if (IsKernels(*ep)) {
@@ -129,14 +129,13 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
         StoreRelaxed(local.control, 0u);
         CtlReconnect(fam);
       }
-    } else if (tag < PSTN_ITEMS) {
-      pstn_stack& s = Stack(fam);
+    } else if (pstn_item* const item = Stack(fam).items.At(ItemIndex(tag)); item != nullptr) {
+      StackMap& s = Stack(fam);
       SetGuard g(s, set);
-      pstn_item& item = s.items[tag];
-      bool member = item.epoll_idx < PSTN_EPOLLS && &s.epolls[item.epoll_idx] == &set;
+      bool member = s.epolls.At(SetIndex(item->epoll_idx)) == &set;
       if (member &&
-          (item.flags & PSTN_IT_KERNEL) != 0) {  // another thread may just have removed it
-        item.flags |= PSTN_IT_KREADY;
+          (item->flags & PSTN_IT_KERNEL) != 0) {  // another thread may just have removed it
+        item->flags |= PSTN_IT_KREADY;
         PushReady(s, set, tag);
       }
     }
@@ -147,13 +146,15 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
 // A member of this set whose endpoint the kernel serves by now, and its fd in this process; null:
 // none.
 pstn_ep* MovedMember(Family& fam, pstn_epoll& set, int* fd) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   SetGuard g(s, set);
-  for (uint32_t i = set.all_head, guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
-       i = s.items[i].all_next, guard++) {
-    pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
-    if (ep == nullptr || !IsKernels(*ep) || StaysHere(s.items[i])) continue;
-    *fd = static_cast<int>(s.items[i].fd);
+  const pstn_item* next = s.items.At(ItemIndex(set.all_head));
+  for (uint32_t guard = 0; next != nullptr && guard < s.items.count(); guard++) {
+    const pstn_item& item = *next;
+    next = s.items.At(ItemIndex(item.all_next));
+    pstn_ep* ep = EpAt(s, item.ep_idx);
+    if (ep == nullptr || !IsKernels(*ep) || StaysHere(item)) continue;
+    *fd = static_cast<int>(item.fd);
     if (FdEntry(fam, *fd) == (PSTN_FD_EP | EpIdx(s, *ep))) return ep;
   }
   return nullptr;
@@ -236,7 +237,8 @@ long Sleep(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_e
   uint32_t w = set.waiter_idx;
   bool listens = LoadRelaxed(set.listeners) != 0;
   MarkWaiter(fam, w, PSTN_EV_USED | (listens ? PSTN_EV_SYN : 0u));
-  StoreRelaxed(Stack(fam).waiters[w].wants_syn, listens ? 1u : 0u);
+  pstn_waiter* const waiter = Stack(fam).waiters.At(WaiterIndex(w));
+  if (waiter != nullptr) StoreRelaxed(waiter->wants_syn, listens ? 1u : 0u);
   FetchAdd(set.sleepers, 1u);
   AnnounceSleep(fam, w, true);
   if (!WaiterHasNews(fam, w, listens) && LoadRelaxed(set.ready_count) == 0) {
@@ -257,9 +259,8 @@ bool HasRings(const pstn_lgr_ref& ref) {
   return LoadRelaxed(ref.rings) > 32 || LoadRelaxed(ref.zombies) > 32 || WarmBytes(ref) > kWarmIdle;
 }
 bool HasRings(Family& fam) {
-  uint32_t hw = LoadRelaxed(Stack(fam).hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadRelaxed(Stack(fam).lgrs[i].state) != 0 && HasRings(Stack(fam).lgrs[i])) return true;
+  for (const pstn_lgr_ref& ref : Stack(fam).lgrs.Before(LoadRelaxed(Stack(fam).hdr.lgrs_hw))) {
+    if (LoadRelaxed(ref.state) != 0 && HasRings(ref)) return true;
   }
   return false;
 }

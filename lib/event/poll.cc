@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 
 #include "base/clock.h"
 #include "base/sys.h"
@@ -170,6 +171,7 @@ long LookOnce(Family& fam, pollfd* fds, size_t n, KernelSet& k, bool ask_kernel)
     if ((fds[i].events & POLLOUT) != 0 && (fds[i].revents & POLLOUT) == 0 &&
         LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
       ConnEnd e;
+      // tidy-allow: the fence is AnnounceSleep's, and all are looked at once more behind it
       if (Resolve(fam, *ep, e)) FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
     }
   }
@@ -237,7 +239,7 @@ void Register(Family& fam, uint32_t waiter, const pollfd* fds, size_t n, KernelS
 void Unregister(Family& fam, uint32_t waiter, size_t n, const KernelSet& k) {
   for (size_t i = 0; i < n; i++) {
     if (k.ours[i] == 0) continue;
-    pstn_ep& ep = Stack(fam).eps[static_cast<uint32_t>(k.ours[i]) - 1];
+    pstn_ep& ep = Stack(fam).eps.Own(EpIndex(static_cast<uint32_t>(k.ours[i]) - 1));
     Guard g(ep.item_lock);
     if (LoadRelaxed(ep.gen) != k.ours[i] >> 32 || ep.pollers == 0) continue;
     StoreRelaxed(ep.pollers, ep.pollers - 1);
@@ -251,7 +253,7 @@ void GetUp(Family& fam, const Bed& bed, size_t n, KernelSet& k) {
   AnnounceSleep(fam, bed.waiter, false);
   SpreadPosts(fam);  // it may have been rung for all
   Unregister(fam, bed.waiter, n, k);
-  StoreRelaxed(Stack(fam).waiters[bed.waiter].wants_syn, 0u);
+  StoreRelaxed(Stack(fam).waiters.Own(WaiterIndex(bed.waiter)).wants_syn, 0u);
   MarkWaiter(fam, bed.waiter, 0);
   GiveBed(fam, bed);
   k.calls.End();
@@ -287,7 +289,7 @@ long Sleep(Family& fam, const Bed& bed, pollfd* fds, size_t n, KernelSet& k, boo
     if (r > 0 && k.fds[k.count].revents != 0) DrainBell(bed.bell);
   }
   AnnounceSleep(fam, bed.waiter, false);
-  StoreRelaxed(Stack(fam).waiters[bed.waiter].posted, 0u);
+  StoreRelaxed(Stack(fam).waiters.Own(WaiterIndex(bed.waiter)).posted, 0u);
   return r < 0 ? r : 0;
 }
 
@@ -337,14 +339,12 @@ long Last(Family& fam, pollfd* fds, size_t n, KernelSet& k, long ready) {
 // Clears this waiter's bits: poll() looks at every descriptor anyway.
 void ClearNews(Family& fam, uint32_t waiter) {
   SpreadPosts(fam);
-  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack(fam).hdr.lgrs_hw); i++) {
-    uint8_t* lgr = LgrBase(fam.view, i);
-    if (lgr == nullptr || LoadAcquire(Stack(fam).lgrs[i].state) == 0) continue;
-    pstn_evmap& map = LgrEvmap(lgr, Stack(fam).lgrs[i].side, waiter);
-    if (LoadRelaxed(map.summary) == 0) continue;
+  EachLgr(fam, [waiter](uint8_t* lgr, const pstn_lgr_ref& ref) {
+    pstn_evmap& map = LgrEvmap(lgr, ref.side, waiter);
+    if (LoadRelaxed(map.summary) == 0) return;
     uint64_t words = Exchange(map.summary, 0u);
     for (; words != 0; words &= words - 1) Exchange(map.leaf[__builtin_ctzll(words)], 0u);
-  }
+  });
 }
 
 // Signals that wait, and that `mask` lets in, are taken though there is no time: -EINTR.
@@ -397,7 +397,7 @@ long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t
   Bed bed = TakeBed(fam);
   if (bed.waiter == PSTN_NONE)
     return Last(fam, fds, n, k, PollByNaps(fam, fds, n, k, until, mask, interrupts));
-  StoreRelaxed(Stack(fam).waiters[bed.waiter].wants_syn, 1u);
+  StoreRelaxed(Stack(fam).waiters.Own(WaiterIndex(bed.waiter)).wants_syn, 1u);
   Register(fam, bed.waiter, fds, n,
            k);  // which may bring link groups that this process had not mapped
   MarkWaiter(fam, bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));

@@ -68,27 +68,27 @@ Deadline SleepUntil(Family& fam, const Deadline& until) {
 // A waiter's name may still be held, by a fork that inherited the doorbell of the waiter's last
 // owner: such a waiter is passed over, and stays for later.
 Bed MakeBed(Family& fam, uint32_t owner_slot) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   Bed bed = {PSTN_NONE, -1};
   uint32_t passed_over = PSTN_NONE;  // chained like the free ones
   for (;;) {
     bed.waiter = TakeWaiter(s, fam.whom);
-    if (bed.waiter != PSTN_NONE) StoreRelaxed(s.waiters[bed.waiter].nonce, NewUuid().lo);
+    if (bed.waiter != PSTN_NONE)
+      StoreRelaxed(s.waiters.Own(WaiterIndex(bed.waiter)).nonce, NewUuid().lo);
     bed.bell = bed.waiter == PSTN_NONE ? -ENOSPC : MoveHigh(fam, NewBell(fam, bed.waiter));
     if (bed.bell != -EADDRINUSE) break;
-    StoreRelaxed(s.waiters[bed.waiter].next, passed_over);
+    StoreRelaxed(s.waiters.Own(WaiterIndex(bed.waiter)).next, passed_over);
     passed_over = bed.waiter;
   }
-  while (passed_over < PSTN_WAITERS) {
-    uint32_t w = passed_over;
-    passed_over = LoadRelaxed(s.waiters[w].next);
-    GiveWaiter(s, w);
+  while (const pstn_waiter* const w = s.waiters.At(WaiterIndex(passed_over))) {
+    passed_over = LoadRelaxed(w->next);
+    GiveWaiter(s, s.waiters.IndexOf(*w).word());
   }
   if (bed.bell < 0) {
     if (bed.waiter != PSTN_NONE) GiveWaiter(s, bed.waiter);
     return {PSTN_NONE, bed.bell};
   }
-  pstn_waiter& w = s.waiters[bed.waiter];
+  pstn_waiter& w = s.waiters.Own(WaiterIndex(bed.waiter));
   w.owner_slot = owner_slot;
   StoreRelaxed(w.sleeping, 0u);
   StoreRelaxed(w.wants_syn, 0u);
@@ -99,7 +99,7 @@ Bed MakeBed(Family& fam, uint32_t owner_slot) {
 
 static void ReleaseWaiter(Family& fam, uint32_t waiter) {
   MarkWaiter(fam, waiter, 0);
-  StoreRelease(Stack(fam).waiters[waiter].state, 0u);
+  StoreRelease(Stack(fam).waiters.Own(WaiterIndex(waiter)).state, 0u);
   GiveWaiter(Stack(fam), waiter);
 }
 
@@ -109,11 +109,10 @@ void UnmakeBed(Family& fam, const Bed& bed) {
 }
 
 void ReleaseWaitersOf(Family& fam, uint32_t slot) {
-  pstn_stack& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
-  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].state) != 0 && s.waiters[w].owner_slot == slot)
-      ReleaseWaiter(fam, w);
+  StackMap& s = Stack(fam);
+  for (const pstn_waiter& w : s.waiters.Before(LoadRelaxed(s.hdr.waiters.hw))) {
+    if (LoadRelaxed(w.state) != 0 && w.owner_slot == slot)
+      ReleaseWaiter(fam, s.waiters.IndexOf(w).word());
   }
 }
 
@@ -150,12 +149,14 @@ void AnnounceSleep(Family& fam, uint32_t waiter, bool sleeps) {
     uint32_t& flag = LgrEvmap(lgr, side, waiter).sleeping;
     if (sleeps || LoadRelaxed(flag) != 0) StoreRelease(flag, sleeps ? 1u : 0u);  // the bell's name
   });
-  StoreRelaxed(Stack(fam).waiters[waiter].sleeping, sleeps ? 1u : 0u);
+  pstn_waiter* const own = Stack(fam).waiters.At(WaiterIndex(waiter));
+  if (own != nullptr) StoreRelaxed(own->sleeping, sleeps ? 1u : 0u);
   if (sleeps) FullFence();  // [F1]: the caller looks once more
 }
 
 bool WaiterHasNews(Family& fam, uint32_t waiter, bool syn) {
-  if (LoadRelaxed(Stack(fam).waiters[waiter].posted) != 0) return true;
+  const pstn_waiter* const own = Stack(fam).waiters.At(WaiterIndex(waiter));
+  if (own == nullptr || LoadRelaxed(own->posted) != 0) return true;
   bool news = false;
   EachLgr(fam, [&](uint8_t* lgr, const pstn_lgr_ref& ref) {
     const uint32_t side = LoadRelaxed(ref.side) & 1u;
@@ -171,18 +172,19 @@ namespace {
 // Gives back the transmit ring of connection `c`, if it is drained and, with kUnused, has not
 // been written to since the sweep last came by.
 enum class Sweep : uint8_t { kAll, kUnused };
-void SweepConn(Family& fam, uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which) {
-  pstn_stack& s = Stack(fam);
-  pstn_lgr_ref& ref = s.lgrs[idx];
+void SweepConn(Family& fam, pstn_lgr_ref& ref, uint8_t* lgr, uint32_t c, Sweep which) {
+  StackMap& s = Stack(fam);
   uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);
-  if (ep_idx == 0 || ep_idx > PSTN_EPS) return;
-  pstn_ep& ep = s.eps[ep_idx - 1];
+  pstn_ep* const place = ep_idx != 0 ? EpAt(s, ep_idx - 1) : nullptr;
+  if (place == nullptr) return;
+  pstn_ep& ep = *place;
   if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED ||
       !TryLock(ep.tx.lock))
     return;
   ConnEnd e = {&ep, &ref, lgr, &LgrConn(lgr, ep.conn_idx), ep.side & 1u};
   // Closed and used again meanwhile? Then conn_ep says otherwise.
-  bool same = LoadAcquire(ref.conn_ep[c]) == ep_idx && ep.lgr_idx == idx && ep.conn_idx == c;
+  bool same = LoadAcquire(ref.conn_ep[c]) == ep_idx && s.lgrs.At(LgrIndex(ep.lgr_idx)) == &ref &&
+              ep.conn_idx == c;
   bool used = which == Sweep::kUnused && ep.tx.records != ep.tx.seen;
   ep.tx.seen = ep.tx.records;
   if (same && !used && RingDetach(e, which == Sweep::kAll ? Pages::kDrop : Pages::kKeep)) {
@@ -191,11 +193,10 @@ void SweepConn(Family& fam, uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which)
   Unlock(ep.tx.lock);
 }
 
-void SweepLgr(Family& fam, uint32_t idx, uint8_t* lgr) {
-  pstn_lgr_ref& ref = Stack(fam).lgrs[idx];
+void SweepLgr(Family& fam, pstn_lgr_ref& ref, uint8_t* lgr) {
   if (LoadRelaxed(ref.zombies) != 0) SweepZombies(ref, lgr);
   for (uint32_t c = 0; c < PSTN_CONNS && LoadRelaxed(ref.rings) != 0; c++)
-    SweepConn(fam, idx, lgr, c, Sweep::kAll);
+    SweepConn(fam, ref, lgr, c, Sweep::kAll);
   if (WarmBytes(ref) != 0) DropWarm(ref, lgr);
 }
 
@@ -212,17 +213,12 @@ void GiveBackSome(Family& fam, const ConnEnd& e) {
   if (hw == 0 || hw > PSTN_CONNS) return;
   for (uint32_t i = 0; i < kSweepStep; i++) {
     uint32_t hand = FetchAdd(e.ref->sweep_hand, 1u) % hw;
-    if (hand != e.ep->conn_idx) SweepConn(fam, e.ep->lgr_idx, e.lgr, hand, Sweep::kUnused);
+    if (hand != e.ep->conn_idx) SweepConn(fam, *e.ref, e.lgr, hand, Sweep::kUnused);
   }
 }
 
 void GiveBackIdleRings(Family& fam) {
-  uint32_t hw = LoadRelaxed(Stack(fam).hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadAcquire(Stack(fam).lgrs[i].state) == 0) continue;
-    uint8_t* lgr = LgrBase(fam.view, i);
-    if (lgr != nullptr) SweepLgr(fam, i, lgr);
-  }
+  EachLgr(fam, [&fam](uint8_t* lgr, pstn_lgr_ref& ref) { SweepLgr(fam, ref, lgr); });
 }
 
 }  // namespace postern

@@ -15,7 +15,6 @@ struct Bed {
   uint32_t waiter;  // PSTN_NONE: there is none, and `bell` is -errno
   int bell;
 };
-inline constexpr uint32_t kBeds = 256;
 struct Beds {
   pstn_lock lock;
   uint32_t count;

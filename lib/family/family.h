@@ -82,6 +82,7 @@ struct Family {
   uint32_t ctl_seq = 0;
   pstn_lock ctl_lock{};
   uint64_t ctl_retry_ns = 0;  // not before this
+  uint32_t ctl_silent_ms = 0;  // how long to wait for a posternd that was silent; 0: it was not
   uint64_t spawn_not_before_ns = 0;
   uint32_t attend = 0;  // (a) kAttend*: posternd wants something of our listeners
   const pstn_dir* dir = nullptr;
@@ -92,7 +93,7 @@ struct Family {
 inline constexpr uint32_t kAttendHeld = 1;   // one may have connections to fetch (pstn_ep.held)
 inline constexpr uint32_t kAttendAgain = 2;  // tell posternd of them once more
 inline constexpr uint32_t kAttendVi = 4;     // there may be a VI for those that have found none
-inline pstn_stack& Stack(Family& fam) { return *fam.view.s; }
+inline StackMap& Stack(Family& fam) { return *fam.view.s; }
 
 // Makes the stack at the first use. False if it can't be had; sockets then are the kernel's.
 inline bool EnsureStack(Family& fam) { return fam.attached || kVerbs.make_stack(fam); }

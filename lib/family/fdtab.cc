@@ -74,20 +74,20 @@ namespace {
 
 // The chunk of the slot's table for `fd`, made if need be. Null: the stack has no more.
 pstn_fdchunk* ChunkFor(Family& fam, uint32_t fd, bool make) {
-  pstn_stack& s = Stack(fam);
-  uint32_t& place = s.slots[fam.slot].chunk[fd / PSTN_FDCHUNK_FDS];
+  StackMap& s = Stack(fam);
+  uint32_t& place = s.slots.Own(ProcIndex(fam.slot)).chunk[fd / PSTN_FDCHUNK_FDS];
   uint32_t idx = LoadAcquire(place);
   if (idx == PSTN_NONE && make) {
     uint32_t fresh = TakeFdChunk(s, fam.whom);
     if (fresh == PSTN_NONE) return nullptr;
-    for (uint32_t& e : s.fdchunks[fresh].fd) StoreRelaxed(e, 0u);
+    for (uint32_t& e : s.fdchunks.Own(ChunkIndex(fresh)).fd) StoreRelaxed(e, 0u);
     if (CompareExchange(place, idx, fresh)) {
       idx = fresh;
     } else {
       GiveFdChunk(s, fresh);
     }
   }
-  return idx < PSTN_FDCHUNKS ? &s.fdchunks[idx] : nullptr;
+  return s.fdchunks.At(ChunkIndex(idx));
 }
 
 }  // namespace

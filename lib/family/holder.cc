@@ -35,20 +35,19 @@ bool OwnerLives(const LockOwner& me, uint32_t word) {
   const uint32_t tid = word & PSTN_LOCK_TID;
   const uint32_t mark = word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER;
   if (mark == 0) return sys::ThreadIsAlive(tid);
-  const pstn_stack& s = *holder.s;
+  const StackMap& s = *holder.s;
   if (mark == PSTN_LOCK_REAPER) {
     const uint32_t there = LoadAcquire(s.hdr.reaper_pidns);
     return there != 0 && (there != PidnsOf(holder) || sys::ThreadIsAlive(tid));
   }
-  if (mark > PSTN_SLOTS) return false;  // nobody ever wrote that
-  const pstn_slot& slot = s.slots[mark - 1];
-  const uint32_t state = LoadAcquire(slot.state);
+  const pstn_slot* const slot = s.slots.At(ProcIndex(mark - 1));
+  if (slot == nullptr) return false;  // nobody ever wrote that
   // A process takes locks in the name of its slot only when the slot is LIVE (FillSlot). So a word
   // that names an embryo's was written by a former owner of the slot, and that one is dead.
-  if (state != PSTN_SL_LIVE) return false;
+  if (LoadAcquire(slot->state) != PSTN_SL_LIVE) return false;
   if (holder.arrives && mark == holder.mark >> PSTN_LOCK_SLOT_SHIFT) return false;
-  if (LoadRelaxed(slot.pidns) != PidnsOf(holder)) return true;
-  return ThreadLives(LoadRelaxed(slot.pid), tid);
+  if (LoadRelaxed(slot->pidns) != PidnsOf(holder)) return true;
+  return ThreadLives(LoadRelaxed(slot->pid), tid);
 }
 
 // A reaper needs no lock that a process takes before it has a slot: such a word is a lie.
@@ -65,12 +64,13 @@ void ForgetPidns(Family& fam) { StoreRelaxed(fam.holder.pidns, 0u); }
 static bool UseMark(Family& fam, uint32_t mark, bool (*lives)(const LockOwner&, uint32_t)) {
   Holder& h = fam.holder;
   const bool known = h.s == fam.view.s;
-  if (!known && h.s != nullptr) DropLocksAt(h.s);
+  if (!known && h.at != nullptr) DropLocksAt(h.at);
   h.s = fam.view.s;
+  h.at = &h.s->hdr;
   h.lives = lives;
   h.taken_over = &fam.view.s->hdr.counters[kCounterLocksRecovered];
   MarkLocksOf(h, mark);
-  return known || AddLocksOf(h, h.s, sizeof *h.s);
+  return known || AddLocksOf(h, h.at, h.s->layout.bytes);
 }
 
 bool UseLockSlot(Family& fam, uint32_t slot) {
@@ -85,8 +85,9 @@ void ForgetLockSlot(Family& fam) { MarkLocksOf(fam.holder, 0); }
 
 void LeaveLocks(Family& fam) {
   MarkLocksOf(fam.holder, 0);
-  if (fam.holder.s != nullptr) DropLocksAt(fam.holder.s);
+  if (fam.holder.at != nullptr) DropLocksAt(fam.holder.at);
   fam.holder.s = nullptr;
+  fam.holder.at = nullptr;
 }
 
 }  // namespace postern

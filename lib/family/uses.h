@@ -34,7 +34,6 @@ struct alignas(64) ThreadUses {
 static_assert(sizeof(ThreadUses) <= 256);
 
 // References that calls in progress have taken over from numbers that were closed.
-inline constexpr uint32_t kParkedMax = 32768;
 struct Parked {
   int number;    // ours; -1: none was to be had, at the program's limit
   bool is_file;  // it is one of the file's; else it only keeps the reference

@@ -37,12 +37,11 @@ namespace postern {
 // What it held is released before the parent goes on, as with the kernel's descriptors.
 void ChildEnded(Family& fam, int pid) {
   if (!fam.attached || pid <= 0) return;
-  pstn_stack& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.slots_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_SLOTS; i++) {
-    if (LoadAcquire(s.slots[i].state) != PSTN_SL_FREE &&
-        LoadRelaxed(s.slots[i].pid) == static_cast<uint32_t>(pid))
-      CtlReap(fam, i, static_cast<uint32_t>(pid));
+  StackMap& s = Stack(fam);
+  for (const pstn_slot& slot : s.slots.Before(LoadRelaxed(s.hdr.slots_hw))) {
+    if (LoadAcquire(slot.state) != PSTN_SL_FREE &&
+        LoadRelaxed(slot.pid) == static_cast<uint32_t>(pid))
+      CtlReap(fam, s.slots.IndexOf(slot).word(), static_cast<uint32_t>(pid));
   }
 }
 
@@ -108,7 +107,7 @@ uint64_t NetnsIno() {
 // meets a lock in the name of an embryo's slot takes it over (holder.cc). False: the slot has been
 // given up as dead meanwhile.
 bool FillSlot(Family& fam) {
-  pstn_slot& slot = Stack(fam).slots[fam.slot];
+  pstn_slot& slot = Stack(fam).slots.Own(ProcIndex(fam.slot));
   const auto taken = [](uint32_t state) {
     return state == PSTN_SL_EMBRYO || state == PSTN_SL_LIVE;
   };
@@ -130,17 +129,18 @@ bool FillSlot(Family& fam) {
 }
 
 uint32_t TakeSlot(Family& fam, uint32_t state) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   Guard g(s.hdr.slot_lock);
-  for (uint32_t i = 0; i < Share(fam.whom, PSTN_SLOTS, 2); i++) {
-    if (LoadRelaxed(s.slots[i].state) != PSTN_SL_FREE) continue;
-    for (uint32_t& c : s.slots[i].chunk) StoreRelaxed(c, PSTN_NONE);
-    StoreRelaxed(s.slots[i].told, 0u);
-    StoreRelaxed(s.slots[i].pidns, OwnPidns(fam));
+  for (pstn_slot& slot : s.slots.Before(Share(fam.whom, s.slots.count(), kKeeperSlots))) {
+    const uint32_t i = s.slots.IndexOf(slot).word();
+    if (LoadRelaxed(slot.state) != PSTN_SL_FREE) continue;
+    for (uint32_t& c : slot.chunk) StoreRelaxed(c, PSTN_NONE);
+    StoreRelaxed(slot.told, 0u);
+    StoreRelaxed(slot.pidns, OwnPidns(fam));
     // The thread's: two threads that fork at once must not take each other's child for theirs
     // (Adopted).
-    StoreRelease(s.slots[i].pid, SelfTid());
-    StoreRelease(s.slots[i].state, state);
+    StoreRelease(slot.pid, SelfTid());
+    StoreRelease(slot.state, state);
     if (i >= LoadRelaxed(s.hdr.slots_hw)) StoreRelease(s.hdr.slots_hw, i + 1);
     return i;
   }
@@ -149,11 +149,14 @@ uint32_t TakeSlot(Family& fam, uint32_t state) {
 
 void Ref(Family& fam, uint32_t entry) {
   uint32_t idx = entry & PSTN_FD_IDX;
-  if ((entry & PSTN_FD_KIND) == PSTN_FD_EP && EpAt(Stack(fam), idx) != nullptr) {
-    FetchAdd(Stack(fam).eps[idx].refs, 1u);
-    FetchOr(Stack(fam).eps[idx].flags, PSTN_EPF_DUPPED);
-  } else if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) {
-    FetchAdd(Stack(fam).epolls[idx].refs, 1u);
+  const uint32_t kind = entry & PSTN_FD_KIND;
+  pstn_ep* const ep = kind == PSTN_FD_EP ? EpAt(Stack(fam), idx) : nullptr;
+  pstn_epoll* const set = kind == PSTN_FD_EPOLL ? Stack(fam).epolls.At(SetIndex(idx)) : nullptr;
+  if (ep != nullptr) {
+    FetchAdd(ep->refs, 1u);
+    FetchOr(ep->flags, PSTN_EPF_DUPPED);
+  } else if (set != nullptr) {
+    FetchAdd(set->refs, 1u);
   }
 }
 
@@ -161,29 +164,30 @@ void Ref(Family& fam, uint32_t entry) {
 template <typename Fn>
 void EachFd(Family& fam, const pstn_slot& slot, Fn fn) {
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    uint32_t chunk = LoadAcquire(slot.chunk[c]);
-    if (chunk >= PSTN_FDCHUNKS) continue;
+    const ChunkIndex place(LoadAcquire(slot.chunk[c]));
+    const pstn_fdchunk* const chunk = Stack(fam).fdchunks.At(place);
+    if (chunk == nullptr) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
-      uint32_t entry = LoadAcquire(Stack(fam).fdchunks[chunk].fd[i]);
+      uint32_t entry = LoadAcquire(chunk->fd[i]);
       if (entry != 0) fn(static_cast<int>(c * PSTN_FDCHUNK_FDS + i), entry);
     }
   }
 }
 
 bool CopyTable(Family& fam, uint32_t to) {
-  pstn_stack& s = Stack(fam);
-  const pstn_slot& from = s.slots[fam.slot];
+  StackMap& s = Stack(fam);
+  const pstn_slot& from = s.slots.Own(ProcIndex(fam.slot));
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    uint32_t chunk = LoadAcquire(from.chunk[c]);
-    if (chunk >= PSTN_FDCHUNKS) continue;
+    const pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(from.chunk[c])));
+    if (chunk == nullptr) continue;
     uint32_t fresh = TakeFdChunk(s, fam.whom);
     if (fresh == PSTN_NONE) return false;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
-      uint32_t entry = LoadAcquire(s.fdchunks[chunk].fd[i]);
+      uint32_t entry = LoadAcquire(chunk->fd[i]);
       Ref(fam, entry);
-      StoreRelaxed(s.fdchunks[fresh].fd[i], entry);
+      StoreRelaxed(s.fdchunks.Own(ChunkIndex(fresh)).fd[i], entry);
     }
-    StoreRelease(s.slots[to].chunk[c], fresh);
+    StoreRelease(s.slots.Own(ProcIndex(to)).chunk[c], fresh);
   }
   return true;
 }
@@ -197,18 +201,19 @@ void UseOptions(Family& fam) {
 }
 
 bool Join(Family& fam, int stack_fd, uint32_t slot) {
-  pstn_stack* s = MapStack(stack_fd);
+  StackMap* s = MapStack(stack_fd);
   if (s == nullptr) return false;
   fam.view.s = s;
   fam.stack_fd = stack_fd;
   fam.slot = slot != PSTN_NONE ? slot : TakeSlot(fam, PSTN_SL_EMBRYO);
-  if (fam.slot == PSTN_NONE) {
+  if (s->slots.At(ProcIndex(fam.slot)) == nullptr) {
     UnmapStack(s);
     fam.view.s = nullptr;
+    fam.slot = PSTN_NONE;
     return false;
   }
   fam.bells.counters = s->hdr.counters;
-  fam.bells.told = &s->slots[fam.slot].told;
+  fam.bells.told = &s->slots.Own(ProcIndex(fam.slot)).told;
   WatchLocks(fam);
   MarkPrivate(fam, BellSender(fam.bells), PSTN_FD_INTERNAL);
   return true;
@@ -334,13 +339,13 @@ void AttachAfterExec(Family& fam, const char* text) {
   int fd = static_cast<int>(Number(end));
   if (*end != ':') return;
   uint64_t slot = Number(++end);
-  if (*end != ':' || slot >= PSTN_SLOTS) return;
+  if (*end != ':' || slot >= kProcesses.most) return;
   bool spawned = end[1] == 's';
   end += 2;
   fd = PassedFd(fam, fd, spawned);
   if (fd < 0) return;
   if (!Join(fam, fd, static_cast<uint32_t>(slot))) return;
-  pstn_slot& mine = Stack(fam).slots[slot];
+  pstn_slot& mine = Stack(fam).slots.Own(ProcIndex(fam.slot));
   uint32_t state = LoadAcquire(mine.state);
   bool fits =
       spawned ? state == PSTN_SL_EMBRYO
@@ -362,7 +367,8 @@ void AttachAfterExec(Family& fam, const char* text) {
     if (*end != '=') break;
     int lgr_fd = PassedFd(fam, static_cast<int>(Number(++end)), spawned);
     if (lgr_fd < 0) continue;
-    uint8_t* base = idx < PSTN_LGRS ? MapLgr(lgr_fd, &Stack(fam).lgrs[idx].id) : nullptr;
+    const pstn_lgr_ref* const ref = Stack(fam).lgrs.At(LgrIndex(static_cast<uint32_t>(idx)));
+    uint8_t* base = ref != nullptr ? MapLgr(lgr_fd, &ref->id) : nullptr;
     if (base == nullptr) continue;
     (void)sys::Fcntl(lgr_fd, F_SETFD, FD_CLOEXEC);
     MarkPrivate(fam, lgr_fd, PSTN_FD_INTERNAL);
@@ -410,6 +416,12 @@ void ProcessInit(Family& fam, const char* const* envp) {
 
 namespace {
 
+StackSizes SizesIn(const Options& opt) {
+  const auto entries = [](int64_t n) { return static_cast<uint32_t>(n); };
+  return {entries(opt.stack_processes), entries(opt.stack_sockets), entries(opt.stack_groups),
+          entries(opt.stack_sets), entries(opt.stack_registrations)};
+}
+
 // Joins the stack of our name, if there is one that has room for us. The descriptor to go on with.
 int JoinNamed(Family& fam, int own) {
   int fd = FindNamedStack(fam, own);
@@ -427,7 +439,7 @@ bool MakeStack(Family& fam) {
   Guard g(fam.init_lock);
   if (fam.attached) return true;
   const pstn_uuid id = NewUuid();
-  int fd = CreateStack(id);
+  int fd = CreateStack(id, SizesIn(fam.opt));
   if (fd < 0) {
     fam.enabled = false;
     return false;
@@ -544,14 +556,14 @@ void ForkChild(Family& fam) {
     }
   }
   fam.slot = slot;
-  fam.bells.told = &Stack(fam).slots[slot].told;
+  fam.bells.told = &Stack(fam).slots.Own(ProcIndex(slot)).told;
   fam.bells.noted = 0;
   if (!FillSlot(fam)) return ForkedWithoutSlot(fam);
   Count(Stack(fam).hdr, kCounterForks);
   // What the parent's other threads are in calls on is not the child's.
   UsesAfterFork(fam);
   CtlAfterFork(fam);  // the last reference to a listener may be among those that follow
-  EachFd(fam, Stack(fam).slots[slot], [&fam](int fd, uint32_t entry) {
+  EachFd(fam, Stack(fam).slots.Own(ProcIndex(slot)), [&fam](int fd, uint32_t entry) {
     if ((FdEntry(fam, fd) & PSTN_FD_KIND) != PSTN_FD_INTERNAL || IsParkedHere(fam, fd)) return;
     (void)CloseNumberOf(fam, fd, entry);
     DropFdRef(fam, entry);
@@ -569,15 +581,16 @@ uint32_t EmbryoSlot(const Family& fam) {
 
 size_t ExecPrepare(Family& fam, char* variable, size_t bytes, uint32_t slot, bool spawn) {
   if (bytes != 0) variable[0] = 0;
-  if (!fam.attached || slot >= PSTN_SLOTS) return 0;
+  if (!fam.attached || Stack(fam).slots.At(ProcIndex(slot)) == nullptr) return 0;
   int n =
       snprintf(variable, bytes, "POSTERN_ATTACH=%d:%u:%c", fam.stack_fd, slot, spawn ? 's' : 'e');
   if (n < 0 || static_cast<size_t>(n) >= bytes) return 0;
   size_t at = static_cast<size_t>(n);
   (void)sys::Fcntl(fam.stack_fd, F_SETFD, 0);
-  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack(fam).hdr.lgrs_hw); i++) {
+  for (uint32_t i = 0; i < Stack(fam).lgrs.count() && i < LoadRelaxed(Stack(fam).hdr.lgrs_hw);
+       i++) {
     if (LgrBase(fam.view, i) == nullptr || fam.view.lgr_fd[i] <= 0 ||
-        LoadRelaxed(Stack(fam).lgrs[i].state) == 0)
+        LoadRelaxed(Stack(fam).lgrs.Own(LgrIndex(i)).state) == 0)
       continue;
     n = snprintf(variable + at, bytes - at, ":%u=%d", i, fam.view.lgr_fd[i]);
     if (n < 0 || static_cast<size_t>(n) >= bytes - at) break;
@@ -585,28 +598,29 @@ size_t ExecPrepare(Family& fam, char* variable, size_t bytes, uint32_t slot, boo
     (void)sys::Fcntl(fam.view.lgr_fd[i], F_SETFD, 0);
   }
   if (spawn) {
-    EachFd(fam, Stack(fam).slots[slot], [&](int fd, uint32_t e) {
+    EachFd(fam, Stack(fam).slots.Own(ProcIndex(slot)), [&](int fd, uint32_t e) {
       pstn_ep* ep = (e & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), e & PSTN_FD_IDX) : nullptr;
       socklen_t len = sizeof(uint64_t);
       if (ep != nullptr)
         (void)sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L, &ep->cookie, &len);
     });
   } else {
-    StoreRelease(Stack(fam).slots[slot].exec_pending, PSTN_EXEC_WITH);
+    StoreRelease(Stack(fam).slots.Own(ProcIndex(slot)).exec_pending, PSTN_EXEC_WITH);
   }
   CacheMarkCloexec(fam);
   return at;
 }
 
 void ExecWithout(Family& fam) {
-  if (fam.attached) StoreRelease(Stack(fam).slots[fam.slot].exec_pending, PSTN_EXEC_WITHOUT);
+  if (fam.attached)
+    StoreRelease(Stack(fam).slots.Own(ProcIndex(fam.slot)).exec_pending, PSTN_EXEC_WITHOUT);
 }
 
 void ExecFailed(Family& fam) {
   if (!fam.attached) return;
-  StoreRelease(Stack(fam).slots[fam.slot].exec_pending, PSTN_EXEC_NONE);
+  StoreRelease(Stack(fam).slots.Own(ProcIndex(fam.slot)).exec_pending, PSTN_EXEC_NONE);
   (void)sys::Fcntl(fam.stack_fd, F_SETFD, FD_CLOEXEC);
-  for (uint32_t i = 0; i < PSTN_LGRS; i++) {
+  for (uint32_t i = 0; i < kGroups.most; i++) {
     if (fam.view.lgr_fd[i] > 0) (void)sys::Fcntl(fam.view.lgr_fd[i], F_SETFD, FD_CLOEXEC);
   }
 }

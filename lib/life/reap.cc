@@ -15,11 +15,11 @@
 namespace postern {
 namespace {
 
-void DropListeners(Family& fam, pstn_stack& s, pstn_slot& slot) {
+void DropListeners(Family& fam, StackMap& s, pstn_slot& slot) {
   for (const uint32_t& place : slot.chunk) {
-    const uint32_t chunk = LoadAcquire(place);
-    if (chunk >= PSTN_FDCHUNKS) continue;
-    for (uint32_t& e : s.fdchunks[chunk].fd) {
+    pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(place)));
+    if (chunk == nullptr) continue;
+    for (uint32_t& e : chunk->fd) {
       uint32_t entry = LoadRelaxed(e);
       pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
       if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;
@@ -35,14 +35,14 @@ class Touched {
   void Add(pstn_ep& ep) {
     ConnEnd e;
     if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(fam_, ep, e)) return;
-    const auto idx = static_cast<uint32_t>(e.ref - Stack(fam_).lgrs);
+    const auto idx = Stack(fam_).lgrs.IndexOf(*e.ref).word();
     PostTaken(fam_.bells, e);
     lgrs_[idx / 64] |= 1ull << (idx % 64);
     any_ = true;
   }
   // After all else has been posted: the thread that is rung sees it.
-  void Ring(pstn_stack& s) const {
-    for (uint32_t i = 0; i < PSTN_LGRS && any_; i++) {
+  void Ring(StackMap& s) const {
+    for (uint32_t i = 0; i < s.lgrs.count() && any_; i++) {
       uint8_t* lgr = (lgrs_[i / 64] >> (i % 64) & 1u) != 0 ? LgrBase(fam_.view, i) : nullptr;
       if (lgr == nullptr) continue;
       RingTaken(fam_.bells, lgr, 0);
@@ -53,16 +53,17 @@ class Touched {
 
  private:
   Family& fam_;
-  uint64_t lgrs_[PSTN_LGRS / 64] = {};
+  uint64_t lgrs_[kGroups.most / 64] = {};
   bool any_ = false;
 };
 
-void DropTable(Family& fam, pstn_stack& s, pstn_slot& slot, Touched& touched) {
+void DropTable(Family& fam, StackMap& s, pstn_slot& slot, Touched& touched) {
   const bool told = LoadAcquire(slot.told) != 0;
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = Exchange(slot.chunk[c], PSTN_NONE);
-    if (chunk >= PSTN_FDCHUNKS) continue;
-    for (uint32_t& e : s.fdchunks[chunk].fd) {
+    pstn_fdchunk* const entries = s.fdchunks.At(ChunkIndex(chunk));
+    if (entries == nullptr) continue;
+    for (uint32_t& e : entries->fd) {
       uint32_t entry = Exchange(e, 0u);
       pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
       if (ep != nullptr && LoadRelaxed(ep->refs) == 1) Count(s.hdr, kCounterEndpointsReaped);
@@ -96,11 +97,11 @@ void EndSide(Family& fam, uint8_t* lgr, uint32_t side) {
 }
 
 // The same for the side that survives: the dead one may have left anything in the link group.
-void EndOurs(Family& fam, pstn_stack& s, pstn_lgr_ref& ref, uint8_t* lgr) {
+void EndOurs(Family& fam, StackMap& s, pstn_lgr_ref& ref, uint8_t* lgr) {
   const uint32_t side = ref.side & 1u;
   for (uint32_t i = 0; i < PSTN_CONNS; i++) {
     const uint32_t idx = LoadAcquire(ref.conn_ep[i]);
-    if (idx == 0 || idx > PSTN_EPS) continue;
+    if (idx == 0 || EpAt(s, idx - 1) == nullptr) continue;
     pstn_ep none = {};
     none.conn_idx = i;
     const ConnEnd e = {&none, &ref, lgr, &LgrConn(lgr, i), side};
@@ -114,20 +115,19 @@ void EndOurs(Family& fam, pstn_stack& s, pstn_lgr_ref& ref, uint8_t* lgr) {
 }  // namespace
 
 void TakeOverLocksOf(Family& fam, uint32_t slot_idx) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   const uint32_t mark = slot_idx + 1;
   auto take = [&](pstn_lock& lock) {
     uint32_t word = LoadRelaxed(lock.word);
     if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark) Guard g(lock);
   };
   take(s.hdr.slot_lock);
-  for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(s.hdr.lgrs_hw); i++) take(s.lgrs[i].lock);
-  for (uint32_t i = 0; i < PSTN_EPOLLS && i < LoadRelaxed(s.hdr.epolls.hw); i++) {
-    uint32_t word = LoadRelaxed(s.epolls[i].lock.word);
-    if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark) SetGuard g(s, s.epolls[i]);
+  for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) take(ref.lock);
+  for (pstn_epoll& set : s.epolls.Before(LoadRelaxed(s.hdr.epolls.hw))) {
+    uint32_t word = LoadRelaxed(set.lock.word);
+    if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark) SetGuard g(s, set);
   }
-  for (uint32_t i = 0; i < PSTN_EPS && i < LoadRelaxed(s.hdr.eps.hw); i++) {
-    pstn_ep& ep = s.eps[i];
+  for (pstn_ep& ep : s.eps.Before(LoadRelaxed(s.hdr.eps.hw))) {
     take(ep.tx.lock);
     take(ep.rx.lock);
     take(ep.item_lock);
@@ -137,23 +137,25 @@ void TakeOverLocksOf(Family& fam, uint32_t slot_idx) {
   }
 }
 
-bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stays)(const pstn_lock&)) {
+bool ReapWouldWait(const StackMap& s, uint32_t slot_idx, bool (*stays)(const pstn_lock&)) {
   auto held = [&](const pstn_lock& lock) { return LoadRelaxed(lock.word) != 0 && stays(lock); };
-  if (slot_idx >= PSTN_SLOTS) return true;
-  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.lgrs_hw) && i < PSTN_LGRS; i++) {
-    if (LoadRelaxed(s.lgrs[i].state) != 0 && held(s.lgrs[i].lock)) return true;
+  const pstn_slot* const slot = s.slots.At(ProcIndex(slot_idx));
+  if (slot == nullptr) return true;
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (LoadRelaxed(ref.state) != 0 && held(ref.lock)) return true;
   }
-  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.epolls.hw) && i < PSTN_EPOLLS; i++) {
-    if (held(s.epolls[i].lock)) return true;
+  for (const pstn_epoll& set : s.epolls.Before(LoadRelaxed(s.hdr.epolls.hw))) {
+    if (held(set.lock)) return true;
   }
-  for (const uint32_t& place : s.slots[slot_idx].chunk) {
-    uint32_t chunk = LoadAcquire(place);
-    if (chunk >= PSTN_FDCHUNKS) continue;
-    for (const uint32_t& e : s.fdchunks[chunk].fd) {
-      uint32_t entry = LoadRelaxed(e), idx = entry & PSTN_FD_IDX;
-      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || idx >= PSTN_EPS) continue;
-      const pstn_ep& ep = s.eps[idx];
-      if (held(ep.tx.lock) || held(ep.rx.lock) || held(ep.item_lock) || held(ep.accept_lock))
+  for (const uint32_t& place : slot->chunk) {
+    const pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(place)));
+    if (chunk == nullptr) continue;
+    for (const uint32_t& e : chunk->fd) {
+      const uint32_t entry = LoadRelaxed(e);
+      const bool is_ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP;
+      const pstn_ep* const ep = is_ep ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
+      if (ep == nullptr) continue;
+      if (held(ep->tx.lock) || held(ep->rx.lock) || held(ep->item_lock) || held(ep->accept_lock))
         return true;
     }
   }
@@ -161,8 +163,9 @@ bool ReapWouldWait(const pstn_stack& s, uint32_t slot_idx, bool (*stays)(const p
 }
 
 bool ClaimDead(Family& fam, uint32_t slot_idx, uint32_t pid) {
-  if (slot_idx >= PSTN_SLOTS) return false;
-  pstn_slot& slot = Stack(fam).slots[slot_idx];
+  pstn_slot* const place = Stack(fam).slots.At(ProcIndex(slot_idx));
+  if (place == nullptr) return false;
+  pstn_slot& slot = *place;
   if (LoadAcquire(slot.pid) != pid) return false;
   uint32_t state = LoadAcquire(slot.state);
   while (state != PSTN_SL_FREE && state != PSTN_SL_DEAD) {
@@ -172,13 +175,15 @@ bool ClaimDead(Family& fam, uint32_t slot_idx, uint32_t pid) {
 }
 
 void ReapListeners(Family& fam, uint32_t slot_idx) {
-  if (slot_idx < PSTN_SLOTS) DropListeners(fam, Stack(fam), Stack(fam).slots[slot_idx]);
+  pstn_slot* const slot = Stack(fam).slots.At(ProcIndex(slot_idx));
+  if (slot != nullptr) DropListeners(fam, Stack(fam), *slot);
 }
 
 void ReapSlot(Family& fam, uint32_t slot_idx) {
-  if (slot_idx >= PSTN_SLOTS) return;
-  pstn_stack& s = Stack(fam);
-  pstn_slot& slot = s.slots[slot_idx];
+  StackMap& s = Stack(fam);
+  pstn_slot* const place = s.slots.At(ProcIndex(slot_idx));
+  if (place == nullptr) return;
+  pstn_slot& slot = *place;
   if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;
   const bool elsewhere = LoadRelaxed(slot.pidns) != OwnPidns(fam);
   StoreRelease(slot.state, PSTN_SL_DEAD);
@@ -198,17 +203,17 @@ void ReapSlot(Family& fam, uint32_t slot_idx) {
 }
 
 bool EndStack(Family& fam) {
-  pstn_stack& s = Stack(fam);
-  for (uint32_t i = 0; i < PSTN_SLOTS && i < LoadAcquire(s.hdr.slots_hw); i++) {
-    const uint32_t state = LoadAcquire(s.slots[i].state);
+  StackMap& s = Stack(fam);
+  for (const pstn_slot& slot : s.slots.Before(LoadAcquire(s.hdr.slots_hw))) {
+    const uint32_t state = LoadAcquire(slot.state);
     if (state == PSTN_SL_LIVE || state == PSTN_SL_EMBRYO) return false;
-    if (state != PSTN_SL_FREE) ReapSlot(fam, i);
+    if (state != PSTN_SL_FREE) ReapSlot(fam, s.slots.IndexOf(slot).word());
   }
-  for (uint32_t i = 0; i < PSTN_LGRS; i++) {
-    if (LoadRelaxed(s.lgrs[i].state) == 0) continue;
-    uint8_t* lgr = LgrBase(fam.view, i);
+  for (const pstn_lgr_ref& ref : s.lgrs.All()) {
+    if (LoadRelaxed(ref.state) == 0) continue;
+    uint8_t* lgr = LgrAt(fam.view, s.lgrs.IndexOf(ref)).base;
     if (lgr == nullptr) continue;
-    uint32_t side = LoadRelaxed(s.lgrs[i].side) & 1u;
+    uint32_t side = LoadRelaxed(ref.side) & 1u;
     StoreRelease(LgrHdr(lgr).side_dead[side], 1u);
     EndSide(fam, lgr, side);
     AnnounceAll(fam.bells, lgr, side ^ 1u);
@@ -218,23 +223,23 @@ bool EndStack(Family& fam) {
 }
 
 void MarkPeerDead(Family& fam, uint32_t idx) {
-  pstn_stack& s = Stack(fam);
-  if (idx >= PSTN_LGRS || LoadAcquire(s.lgrs[idx].state) == 0) return;
-  StoreRelease(s.lgrs[idx].state, 2u);
+  StackMap& s = Stack(fam);
+  pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(idx));
+  if (ref == nullptr || LoadAcquire(ref->state) == 0) return;
+  StoreRelease(ref->state, 2u);
   uint8_t* lgr = LgrBase(fam.view, idx);
   if (lgr == nullptr) return;
-  uint32_t side = LoadRelaxed(s.lgrs[idx].side) & 1u;
+  uint32_t side = LoadRelaxed(ref->side) & 1u;
   // Clients that connected, perhaps wrote, and died before anyone came by: they are accepted all
   // the same.
   if (side == 1) AdmitSyns(fam, kAllLooks);
   StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
   EndSide(fam, lgr, side ^ 1u);
-  EndOurs(fam, s, s.lgrs[idx], lgr);
+  EndOurs(fam, s, *ref, lgr);
 }
 
-bool LgrIdle(const pstn_stack& s, uint32_t idx) {
-  if (idx >= PSTN_LGRS) return true;
-  for (const uint32_t& ep : s.lgrs[idx].conn_ep) {
+bool LgrIdle(const pstn_lgr_ref& ref) {
+  for (const uint32_t& ep : ref.conn_ep) {
     if (LoadRelaxed(ep) != 0) return false;
   }
   return true;

@@ -18,21 +18,21 @@ bool ClaimDead(Family& fam, uint32_t slot, uint32_t pid);
 // kernel would have done it. The slot is free afterwards.
 void ReapSlot(Family& fam, uint32_t slot);
 // Takes over the locks that bear the slot, and mends what they guard. The threads that took them
-// are dead, which waiters cannot see: they may be in another PID namespace, or the
-// owner has exec'd and has its thread id still.
+// are dead, but a thread that waits for one cannot see that: it may be in another PID namespace, or
+// the owner's process has exec'd, and the thread id is there still.
 void TakeOverLocksOf(Family& fam, uint32_t slot);
 // Only its listeners. First of all, and the directory has to hear of it before ReapSlot: a client
 // that has seen its connection end would otherwise still be taken in by the listener.
 void ReapListeners(Family& fam, uint32_t slot);
 // A lock that ReapSlot needs is held by a thread that is stopped: it would wait with it. `stays`
 // says so of a lock that is held.
-bool ReapWouldWait(const pstn_stack& s, uint32_t slot, bool (*stays)(const pstn_lock& lock));
+bool ReapWouldWait(const StackMap& s, uint32_t slot, bool (*stays)(const pstn_lock& lock));
 // No process of the stack is left: all connections end, the peers see the end. False: a process has
 // joined it, and nothing was done.
 bool EndStack(Family& fam);
 // The peer stack of this link group is dead.
 void MarkPeerDead(Family& fam, uint32_t lgr_idx);
 // No endpoint of this stack uses the link group any more.
-bool LgrIdle(const pstn_stack& s, uint32_t lgr_idx);
+bool LgrIdle(const pstn_lgr_ref& ref);
 
 }  // namespace postern

@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
-#include "endpoint/addr.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/state.h"
 #include "family/family.h"
@@ -23,7 +23,7 @@
 namespace postern {
 namespace {
 
-bool NameOf(long call, int fd, const pstn_ep& ep, pstn_addr& out) {
+bool NameFrom(long call, int fd, const pstn_ep& ep, pstn_addr& out) {
   sockaddr_storage ss;
   socklen_t len = sizeof ss;
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
@@ -190,7 +190,7 @@ long DatagramSocket(Family& fam, int domain, int type, int protocol) {
     return kPass;
   const uint32_t idx = NewEp(fam, static_cast<uint32_t>(domain));
   if (idx == PSTN_NONE) return kPass;
-  pstn_ep& ep = Stack(fam).eps[idx];
+  pstn_ep& ep = Stack(fam).eps.Own(EpIndex(idx));
   TableChange change(fam);
   const int fd = sys::Socket(domain, type, protocol);
   if (fd < 0) {
@@ -206,8 +206,8 @@ long DatagramSocket(Family& fam, int domain, int type, int protocol) {
 void DatagramNamed(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns) {
   if (LoadRelaxed(ep.reason) != kReasonNone) return;
   Names n = {};
-  if (!NameOf(SYS_getsockname, fd, ep, n.local) || n.local.port == 0) return Exit(fam, ep);
-  if (!NameOf(SYS_getpeername, fd, ep, n.peer)) n.peer = {};
+  if (!NameFrom(SYS_getsockname, fd, ep, n.local) || n.local.port == 0) return Exit(fam, ep);
+  if (!NameFrom(SYS_getpeername, fd, ep, n.peer)) n.peer = {};
   uint32_t vi = kAreaVis;
   Reason why = Refused(fam, ep, n, patience_ns, vi);
   if (why == kReasonNone) why = Serve(fam, fd, ep, n, vi);
@@ -251,8 +251,8 @@ void DatagramRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep) {
   const uint32_t epoch = static_cast<uint32_t>(fam.engine->state().grant[0]);
   if (LoadRelaxed(s.is_left) != 0 || Exchange(s.filter_epoch, epoch) == epoch) return;
   Names n = {};
-  if (!NameOf(SYS_getsockname, fd, ep, n.local)) return;
-  if (!NameOf(SYS_getpeername, fd, ep, n.peer)) n.peer = {};
+  if (!NameFrom(SYS_getsockname, fd, ep, n.local)) return;
+  if (!NameFrom(SYS_getpeername, fd, ep, n.peer)) n.peer = {};
   for (uint32_t vi = 0; vi < kAreaVis; vi++)
     if (s.filter[vi] != 0)
       (void)WireFilterDatagrams(fam, fd, vi, n.local, n.peer.port != 0 ? &n.peer : nullptr,

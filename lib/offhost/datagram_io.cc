@@ -8,16 +8,16 @@
 // The program's memory is not touched under the engine's lock: it may fault, and a handler for that
 // need not come back. So a payload is copied once more, within the cache.
 #include <fcntl.h>
-#include <netinet/in.h>
 #include <sys/ioctl.h>
 
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 
 #include "base/clock.h"
 #include "base/iov.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
-#include "endpoint/addr.h"
 #include "endpoint/call.h"
 #include "event/poll.h"
 #include "family/family.h"
@@ -47,15 +47,11 @@ long FromKernel(int fd, msghdr& m, int flags) {
   return sys::Call(SYS_recvmsg, fd, &m, static_cast<long>(flags | MSG_DONTWAIT));
 }
 
-bool IsLinkLocal(const pstn_addr& a) { return a.ip[0] == 0xfe && (a.ip[1] & 0xc0u) == 0x80; }
-
 // Names the sender, and what else the program wants to know.
 void Describe(const pstn_ep& ep, uint32_t wants, const udp::ReceiveInfo& info, msghdr& m) {
   if (m.msg_name != nullptr) {
-    pstn_addr from = {};
-    memcpy(from.ip, info.source.bytes.data(), sizeof from.ip);
-    from.port = info.source_port;
-    if (IsLinkLocal(from)) from.scope = info.ifindex;
+    pstn_addr from = NameOf(info.source, info.source_port);
+    if (info.source.IsLinkLocal()) from.scope = info.ifindex;
     AddrToSockaddr(from, ep.family, static_cast<sockaddr*>(m.msg_name), &m.msg_namelen);
   }
   m.msg_flags = 0;
@@ -187,7 +183,7 @@ bool Addressed(const pstn_ep& ep, const msghdr& m, udp::SendArgs& args) {
   if (!AddrFromSockaddr(static_cast<const sockaddr*>(m.msg_name), m.msg_namelen, ep.family, to) ||
       to.scope != 0 || AddrIsLoopback(to))
     return false;
-  memcpy(args.dest.bytes.data(), to.ip, sizeof to.ip);
+  args.dest = IpOf(to);
   args.dest_port = to.port;
   args.has_dest = true;
   return true;

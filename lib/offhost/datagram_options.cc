@@ -9,8 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/ip_address.h"
 #include "base/sys.h"
-#include "endpoint/addr.h"
 #include "endpoint/endpoint.h"
 #include "family/family.h"
 #include "offhost/datagram.h"
@@ -199,7 +199,7 @@ void DatagramControl(uint32_t family, uint32_t wants, const udp::ReceiveInfo& in
   if (family == AF_INET) {
     in_pktinfo where = {};
     where.ipi_ifindex = static_cast<int>(info.ifindex);
-    memcpy(&where.ipi_addr, info.dest.bytes.data() + 12, 4);
+    memcpy(&where.ipi_addr, info.dest.v4(), sizeof where.ipi_addr);
     where.ipi_spec_dst = where.ipi_addr;
     if ((wants & kWantsPktinfo) != 0) to.Put(IPPROTO_IP, IP_PKTINFO, &where, sizeof where);
     if ((wants & kWantsTtl) != 0) to.Put(IPPROTO_IP, IP_TTL, &ttl, sizeof ttl);
@@ -207,7 +207,7 @@ void DatagramControl(uint32_t family, uint32_t wants, const udp::ReceiveInfo& in
     return;
   }
   in6_pktinfo where = {};
-  memcpy(&where.ipi6_addr, info.dest.bytes.data(), 16);
+  memcpy(&where.ipi6_addr, info.dest.bytes, sizeof info.dest.bytes);
   where.ipi6_ifindex = info.ifindex;
   if ((wants & kWantsPktinfo) != 0) to.Put(IPPROTO_IPV6, IPV6_PKTINFO, &where, sizeof where);
   if (info.source.IsV4()) return;  // Linux says no more of IPv4 there
@@ -221,27 +221,24 @@ bool DatagramWish(Family& fam, const msghdr& m, udp::SendArgs& args) {
   if (BadPointer(m.msg_control) || m.msg_controllen < sizeof c) return false;
   memcpy(&c, m.msg_control, sizeof c);
   const auto* data = static_cast<const uint8_t*>(m.msg_control) + CMSG_LEN(0);
-  pstn_addr from = {};
   if (c.cmsg_len > m.msg_controllen || m.msg_controllen > CMSG_ALIGN(c.cmsg_len)) return false;
   if (c.cmsg_level == IPPROTO_IP && c.cmsg_type == IP_PKTINFO &&
       c.cmsg_len == CMSG_LEN(sizeof(in_pktinfo))) {
     in_pktinfo where;
     memcpy(&where, data, sizeof where);
-    args.source = udp::Address::V4(0, 0, 0, 0);
-    memcpy(args.source.bytes.data() + 12, &where.ipi_spec_dst, 4);
+    args.source = Ipv4At(&where.ipi_spec_dst);
     args.ifindex = static_cast<uint32_t>(where.ipi_ifindex);
   } else if (c.cmsg_level == IPPROTO_IPV6 && c.cmsg_type == IPV6_PKTINFO &&
              c.cmsg_len == CMSG_LEN(sizeof(in6_pktinfo))) {
     in6_pktinfo where;
     memcpy(&where, data, sizeof where);
-    memcpy(args.source.bytes.data(), &where.ipi6_addr, 16);
+    args.source = IpAt(&where.ipi6_addr);
     args.ifindex = where.ipi6_ifindex;
   } else {
     return false;
   }
-  memcpy(from.ip, args.source.bytes.data(), sizeof from.ip);
   const pstn_dir* dir = LoadAcquire(fam.dir);
-  return dir != nullptr && (AddrIsAny(from) || IsLocalAddress(*dir, from));
+  return dir != nullptr && (args.source.IsAny() || IsLocalAddress(*dir, NameOf(args.source, 0)));
 }
 
 }  // namespace postern

@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
-#include "endpoint/addr.h"
 #include "endpoint/posts.h"
 #include "family/family.h"
 #include "family/fdtab.h"
@@ -178,7 +178,7 @@ void WireSweep(Family& fam) {
 }
 
 int WireBell(Family& fam) {
-  pstn_waiter& w = Stack(fam).waiters[PSTN_EVMAP_WIRE];
+  pstn_waiter& w = Stack(fam).waiters.Own(WaiterIndex(PSTN_EVMAP_WIRE));
   StoreRelaxed(w.nonce, NewUuid().lo);
   const int bell = OpenBell(BellOf(Stack(fam), PSTN_EVMAP_WIRE));
   if (bell >= 0) MarkWaiter(fam, PSTN_EVMAP_WIRE, PSTN_EV_USED);

@@ -143,7 +143,7 @@ int Join(Family& fam, WireHere& h, const int* fds, uint32_t vis, Who who) {
   // A link group with ourselves is there before the first packet is.
   ConnSlot slot;
   if (who == Who::kFirst && TakeConnSlot(fam, Stack(fam).hdr.id, slot) == kReasonNone)
-    GiveConn(Stack(fam).lgrs[slot.lgr_idx], slot.conn);
+    GiveConn(Stack(fam).lgrs.Own(LgrIndex(slot.lgr_idx)), slot.conn);
   return 0;
 }
 

@@ -11,8 +11,8 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
-#include "endpoint/addr.h"
 #include "endpoint/cancel.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/state.h"
@@ -68,11 +68,12 @@ struct Attempt {
 
 // The engine's end of the slot. False: no endpoint left.
 bool MakeEngineEnd(Family& fam, Attempt& a) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   const uint32_t other = OtherSide(fam, a.slot.lgr_idx);
-  a.end = other < PSTN_LGRS ? NewEp(fam, a.ep.family) : PSTN_NONE;
+  pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(other));
+  a.end = ref != nullptr ? NewEp(fam, a.ep.family) : PSTN_NONE;
   if (a.end == PSTN_NONE) return false;
-  pstn_ep& end = s.eps[a.end];
+  pstn_ep& end = s.eps.Own(EpIndex(a.end));
   FetchOr(end.flags, PSTN_EPF_ENGINE | PSTN_EPF_NODELAY);
   end.owner_slot = PSTN_NONE;
   SetPlace(end, other, a.slot.conn, a.ep.conn_gen, 1);
@@ -80,28 +81,30 @@ bool MakeEngineEnd(Family& fam, Attempt& a) {
   end.peer = a.ep.local;
   end.listener = a.slot.lgr_idx;
   StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);
-  StoreRelease(s.lgrs[other].conn_ep[a.slot.conn], a.end + 1);
+  StoreRelease(ref->conn_ep[a.slot.conn], a.end + 1);
   SetState(end, PSTN_EP_ESTABLISHED);
   return true;
 }
 
 void Undo(Family& fam, const Attempt& a) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   if (a.end != PSTN_NONE) {
-    StoreRelease(s.lgrs[s.eps[a.end].lgr_idx].conn_ep[a.slot.conn], 0u);
-    SetState(s.eps[a.end], PSTN_EP_FREE);
+    pstn_ep& end = s.eps.Own(EpIndex(a.end));
+    pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(end.lgr_idx));
+    if (ref != nullptr) StoreRelease(ref->conn_ep[a.slot.conn], 0u);
+    SetState(end, PSTN_EP_FREE);
     GiveEp(s, a.end);
   }
   StoreRelease(a.conn().setup.state, PSTN_CS_FREE);
-  StoreRelease(s.lgrs[a.slot.lgr_idx].conn_ep[a.slot.conn], 0u);
-  GiveConn(s.lgrs[a.slot.lgr_idx], a.slot.conn);
+  StoreRelease(s.lgrs.Own(LgrIndex(a.slot.lgr_idx)).conn_ep[a.slot.conn], 0u);
+  GiveConn(s.lgrs.Own(LgrIndex(a.slot.lgr_idx)), a.slot.conn);
   StoreRelaxed(a.ep.lgr_idx, PSTN_NONE);
 }
 
 // All places that have its name learn the port that it has got.
 void NamePort(Family& fam, Attempt& a, uint16_t port) {
-  a.from.port = a.ep.local.port = a.conn().setup.client.port = Stack(fam).eps[a.end].peer.port =
-      port;
+  a.from.port = a.ep.local.port = a.conn().setup.client.port =
+      Stack(fam).eps.Own(EpIndex(a.end)).peer.port = port;
   FetchOr(a.ep.flags, PSTN_EPF_PORT_LENT);
 }
 
@@ -116,7 +119,7 @@ int ConnectLocked(Family& fam, Attempt& a, const stack::OpenWish& wish, stack::P
   }
   const uint32_t idx = fam.engine->Connect(a.from, a.to, a.end, now, error, wish);
   if (idx == PSTN_NONE) return error;
-  Stack(fam).eps[a.end].accept_head = idx;
+  Stack(fam).eps.Own(EpIndex(a.end)).accept_head = idx;
   stack::Conn& c = fam.engine->ConnAt(idx);
   c.filter = a.filter;
   c.filter_vi = a.vi;

@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
-#include "endpoint/addr.h"
 #include "endpoint/endpoint.h"
 #include "family/family.h"
 #include "offhost/wire.h"

@@ -28,14 +28,15 @@ using stack::Conn;
 // The engine's end. False: it is gone, which only happens on the way out.
 bool EndOf(Family& fam, const Conn& c, ConnEnd& e) {
   pstn_ep* ep = EpAt(Stack(fam), c.owner);
-  return ep != nullptr && LoadRelaxed(ep->lgr_idx) < PSTN_LGRS && Resolve(fam, *ep, e);
+  return ep != nullptr && Resolve(fam, *ep, e);
 }
 // The program's end of the same connection, if it has one now.
 pstn_ep* ProgramOf(Family& fam, const ConnEnd& e) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   const uint32_t other = e.ep->listener;  // the link group as the other side has it
-  if (other >= PSTN_LGRS) return nullptr;
-  const uint32_t idx = LoadAcquire(s.lgrs[other].conn_ep[e.ep->conn_idx % PSTN_CONNS]);
+  const pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(other));
+  if (ref == nullptr) return nullptr;
+  const uint32_t idx = LoadAcquire(ref->conn_ep[e.ep->conn_idx % PSTN_CONNS]);
   return idx == 0 ? nullptr : EpAt(s, idx - 1);
 }
 
@@ -45,10 +46,9 @@ tcp::Cursor Out(const RingCursor& at) { return {at.ring, at.off, at.done}; }
 // Link groups of the stack with itself; each is there twice, once for each side.
 template <typename Fn>
 void EachSelf(Family& fam, Fn fn) {
-  pstn_stack& s = Stack(fam);
-  const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    pstn_lgr_ref& ref = s.lgrs[i];
+  StackMap& s = Stack(fam);
+  for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
     if (LoadAcquire(ref.state) == 0 || !SameUuid(ref.peer, s.hdr.id)) continue;
     uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr == nullptr) lgr = EnsureLgr(fam, i);  // which waits for nobody under the engine's lock
@@ -166,7 +166,10 @@ uint32_t RingStreams::Deliver(Conn& c, const uint8_t* data, uint32_t bytes) {
   Unlock(e.ep->tx.lock);
   if (taken != 0) (void)AnnounceUnlocked(fam_.bells, e);
   // The program frees some: then TCP has to say so.
-  if (taken < bytes) FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+  if (taken < bytes) {
+    FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
+    FenceAfterLocked();  // [F1] before Room() looks, against AnnounceSpace
+  }
   return static_cast<uint32_t>(taken);
 }
 
@@ -293,17 +296,17 @@ bool RingStreams::MayAccept(const stack::Listener& l) {
 
 // The engine becomes the client of the listener, in a link group of the stack with itself.
 bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
-  pstn_stack& s = Stack(fam_);
+  StackMap& s = Stack(fam_);
   const pstn_ep* listener = EpAt(s, l.owner);
   if (listener == nullptr) return false;
   ConnSlot slot;
   if (TakeConnSlot(fam_, s.hdr.id, slot, MayAsk::kNo) != kReasonNone) return false;
   const uint32_t idx = NewEp(fam_, listener->family);
   if (idx == PSTN_NONE) {
-    GiveConn(s.lgrs[slot.lgr_idx], slot.conn);
+    GiveConn(s.lgrs.Own(LgrIndex(slot.lgr_idx)), slot.conn);
     return false;
   }
-  pstn_ep& ep = s.eps[idx];
+  pstn_ep& ep = s.eps.Own(EpIndex(idx));
   FetchOr(ep.flags, PSTN_EPF_ENGINE | PSTN_EPF_NODELAY);
   ep.owner_slot = PSTN_NONE;  // no process's in particular: the holder of the engine's lock has it
   FillConn(fam_, ep, slot, l.owner, l.owner_gen, c.local, c.peer);
@@ -321,13 +324,13 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
 }
 
 void RingStreams::Collect(stack::Engine& engine) {
-  pstn_stack& s = Stack(fam_);
+  StackMap& s = Stack(fam_);
   EachSelf(fam_, [&](pstn_lgr_ref& ref, uint8_t* lgr) {
     TakeBits(LgrEvmap(lgr, ref.side, PSTN_EVMAP_WIRE), ref.wire_hand, [&](uint32_t conn) {
       const uint32_t ep_idx = LoadAcquire(ref.conn_ep[conn]);
-      if (ep_idx == 0 || ep_idx > PSTN_EPS) return 1u;
-      const pstn_ep& ep = s.eps[ep_idx - 1];
-      if ((LoadRelaxed(ep.flags) & PSTN_EPF_ENGINE) != 0) engine.Wake(ep.accept_head);
+      const pstn_ep* const ep = ep_idx != 0 ? EpAt(s, ep_idx - 1) : nullptr;
+      if (ep == nullptr) return 1u;
+      if ((LoadRelaxed(ep->flags) & PSTN_EPF_ENGINE) != 0) engine.Wake(ep->accept_head);
       return 1u;
     });
   });
@@ -342,10 +345,9 @@ bool RingStreams::HasNews() {
 }
 
 bool RingStreams::Reaches() {
-  const pstn_stack& s = Stack(fam_);
-  const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    const pstn_lgr_ref& ref = s.lgrs[i];
+  const StackMap& s = Stack(fam_);
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
     if (LoadAcquire(ref.state) == 0 || LgrBase(fam_.view, i) != nullptr) continue;
     if (SameUuid(ref.peer, s.hdr.id) && EnsureLgr(fam_, i) == nullptr) return false;
   }
@@ -370,24 +372,25 @@ void RingStreams::DatagramsLeave(stack::DatagramSocket& s) {
 }
 
 uint32_t OtherSide(Family& fam, uint32_t idx) {
-  const pstn_stack& s = Stack(fam);
-  const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (i != idx && LoadAcquire(s.lgrs[i].state) != 0 && SameUuid(s.lgrs[i].id, s.lgrs[idx].id))
-      return i;
+  const StackMap& s = Stack(fam);
+  const pstn_lgr_ref* const own = s.lgrs.At(LgrIndex(idx));
+  if (own == nullptr) return PSTN_NONE;
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (&ref != own && LoadAcquire(ref.state) != 0 && SameUuid(ref.id, own->id))
+      return s.lgrs.IndexOf(ref).word();
   }
   return PSTN_NONE;
 }
 
 const pstn_ep* EngineEnd(Family& fam, uint32_t lgr, uint32_t conn) {
-  const pstn_stack& s = Stack(fam);
-  if (lgr >= PSTN_LGRS || !SameUuid(s.lgrs[lgr].peer, s.hdr.id)) return nullptr;
-  const uint32_t other = OtherSide(fam, lgr);
-  if (other >= PSTN_LGRS) return nullptr;
-  const uint32_t idx = LoadAcquire(s.lgrs[other].conn_ep[conn % PSTN_CONNS]);
-  if (idx == 0 || idx > PSTN_EPS) return nullptr;
-  const pstn_ep& end = s.eps[idx - 1];
-  return (LoadRelaxed(end.flags) & PSTN_EPF_ENGINE) != 0 ? &end : nullptr;
+  const StackMap& s = Stack(fam);
+  const pstn_lgr_ref* const own = s.lgrs.At(LgrIndex(lgr));
+  if (own == nullptr || !SameUuid(own->peer, s.hdr.id)) return nullptr;
+  const pstn_lgr_ref* const other = s.lgrs.At(LgrIndex(OtherSide(fam, lgr)));
+  if (other == nullptr) return nullptr;
+  const uint32_t idx = LoadAcquire(other->conn_ep[conn % PSTN_CONNS]);
+  const pstn_ep* const end = idx != 0 ? EpAt(s, idx - 1) : nullptr;
+  return end != nullptr && (LoadRelaxed(end->flags) & PSTN_EPF_ENGINE) != 0 ? end : nullptr;
 }
 
 }  // namespace postern

@@ -14,7 +14,7 @@
 #include "offhost/datagram.h"
 #include "offhost/datagram_calls.h"
 #include "option/kernel_only.h"
-#include "option/options.h"
+#include "option/socket_options.h"
 
 namespace postern {
 namespace {

@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <initializer_list>
 
 #include "base/sys.h"
 #include "endpoint/endpoint.h"

@@ -5,13 +5,12 @@
 // comes by first takes the bits, makes an endpoint for each connection and puts it into the accept
 // queue of its listener (in the stack, so that every process that shares the listener can accept).
 #include <cerrno>
-#include <cstring>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/control_smc.h"
 #include "control/posternd.h"
-#include "endpoint/addr.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/inherit.h"
@@ -78,12 +77,14 @@ class QueueGuard {
  public:
   explicit QueueGuard(Family& fam, pstn_ep& listener) : listener_(listener) {
     if (!Lock(listener.accept_lock)) return;
-    pstn_stack& s = Stack(fam);
+    StackMap& s = Stack(fam);
     uint32_t count = 0;
     listener.accept_tail = PSTN_NONE;
-    for (uint32_t i = LoadRelaxed(listener.accept_head); i < PSTN_EPS && count < PSTN_EPS;
-         i = LoadRelaxed(s.eps[i].next), count++)
-      listener.accept_tail = i;
+    const pstn_ep* ep = EpAt(s, LoadRelaxed(listener.accept_head));
+    for (; ep != nullptr && count < s.eps.count(); count++) {
+      listener.accept_tail = EpIdx(s, *ep);
+      ep = EpAt(s, LoadRelaxed(ep->next));
+    }
     StoreRelease(listener.accept_count, count);
   }
   ~QueueGuard() { Unlock(listener_.accept_lock); }
@@ -98,19 +99,19 @@ class QueueGuard {
 // Far from both ends the order is not worth the way, which clients could have us go each time.
 constexpr uint32_t kQueueWalk = 512;
 void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx) {
-  pstn_stack& s = Stack(fam);
-  pstn_ep& ep = s.eps[idx];
-  uint32_t after = LoadRelaxed(listener.accept_tail);
-  if (after < PSTN_EPS && LoadRelaxed(s.eps[after].syn_ns) > LoadRelaxed(ep.syn_ns)) {
-    after = PSTN_NONE;
-    uint32_t i = LoadRelaxed(listener.accept_head), guard = 0;
-    for (; i < PSTN_EPS && guard < kQueueWalk &&
-           LoadRelaxed(s.eps[i].syn_ns) <= LoadRelaxed(ep.syn_ns);
-         i = LoadRelaxed(s.eps[i].next), guard++)
+  StackMap& s = Stack(fam);
+  pstn_ep& ep = s.eps.Own(EpIndex(idx));
+  pstn_ep* after = EpAt(s, LoadRelaxed(listener.accept_tail));
+  if (after != nullptr && LoadRelaxed(after->syn_ns) > LoadRelaxed(ep.syn_ns)) {
+    after = nullptr;
+    uint32_t guard = 0;
+    pstn_ep* i = EpAt(s, LoadRelaxed(listener.accept_head));
+    for (; i != nullptr && guard < kQueueWalk && LoadRelaxed(i->syn_ns) <= LoadRelaxed(ep.syn_ns);
+         i = EpAt(s, LoadRelaxed(i->next)), guard++)
       after = i;
-    if (guard == kQueueWalk) after = LoadRelaxed(listener.accept_tail);
+    if (guard == kQueueWalk) after = EpAt(s, LoadRelaxed(listener.accept_tail));
   }
-  uint32_t& link = after < PSTN_EPS ? s.eps[after].next : listener.accept_head;
+  uint32_t& link = after != nullptr ? after->next : listener.accept_head;
   const uint32_t next = LoadRelaxed(link);
   StoreRelaxed(ep.next, next);  // a thread that takes from the pool may still look at it (PoolTake)
   StoreRelease(link, idx);
@@ -148,8 +149,8 @@ constexpr int kAdmitTries = 4;  // a client that changes its mind more often doe
 // One connection of link group `idx`. What the client wrote is loaded once and checked. kChanged:
 // the client has taken it back meanwhile, and there may be another in its place.
 Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
-  pstn_stack& s = Stack(fam);
-  pstn_lgr_ref& ref = s.lgrs[lgr_idx];
+  StackMap& s = Stack(fam);
+  pstn_lgr_ref& ref = s.lgrs.Own(LgrIndex(lgr_idx));
   pstn_conn& c = LgrConn(lgr, conn);
   uint32_t state = LoadAcquire(c.setup.state);
   if (!WaitsForServer(state) || LoadAcquire(ref.conn_ep[conn]) != 0) return Admission::kDone;
@@ -167,7 +168,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     Refuse(fam, e, setup.listener_idx);
     return Admission::kRefused;
   }
-  pstn_ep& ep = s.eps[idx];
+  pstn_ep& ep = s.eps.Own(EpIndex(idx));
   SetPlace(ep, lgr_idx, conn, setup.gen, 1);
   StoreRelaxed(ep.listener, setup.listener_idx);
   StoreRelaxed(ep.syn_ns, SynTime(c));
@@ -228,7 +229,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
 constexpr uint32_t kSynCost = 64, kRefusedCost = 192, kNoSynCost = 6;
 
 void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
-  pstn_lgr_ref& ref = Stack(fam).lgrs[lgr_idx];
+  pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(lgr_idx));
   TakeBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), ref.syn_hand, [&](uint32_t conn) {
     if (!WaitsForServer(LoadRelaxed(LgrConn(lgr, conn).setup.state))) return kNoSynCost;
     Admission a = Admission::kChanged;
@@ -241,17 +242,18 @@ void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
 }  // namespace
 
 uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;
   QueueGuard g(fam, listener);
   uint32_t idx = LoadRelaxed(listener.accept_head);
-  if (idx >= PSTN_EPS) return PSTN_NONE;
-  FollowUsers(s.eps[idx]);
-  s.eps[idx].owner_slot = fam.slot;  // until its fd is in the table: see RecoverConns
-  listener.accept_head = LoadRelaxed(s.eps[idx].next);
+  pstn_ep* const ep = EpAt(s, idx);
+  if (ep == nullptr) return PSTN_NONE;
+  FollowUsers(*ep);
+  ep->owner_slot = fam.slot;  // until its fd is in the table: see RecoverConns
+  listener.accept_head = LoadRelaxed(ep->next);
   if (listener.accept_head == PSTN_NONE) listener.accept_tail = PSTN_NONE;
   StoreRelease(listener.accept_count, listener.accept_count - 1);
-  uint8_t* lgr = LgrBase(fam.view, s.eps[idx].lgr_idx);
+  uint8_t* lgr = LgrBase(fam.view, ep->lgr_idx);
   if (lgr != nullptr) FetchSub(PendingOf(lgr, EpIdx(s, listener)), 1u);
   return idx;
 }
@@ -261,8 +263,8 @@ namespace {
 long AcceptOurs(Family& fam, const Call& call, uint32_t idx, sockaddr* sa, socklen_t* len,
                 int flags) {
   pstn_ep& listener = *call.ep();
-  pstn_stack& s = Stack(fam);
-  pstn_ep& ep = s.eps[idx];
+  StackMap& s = Stack(fam);
+  pstn_ep& ep = s.eps.Own(EpIndex(idx));
   long fd = OpenFdFor(fam, ep, idx, false, (flags & SOCK_CLOEXEC) != 0);
   if (fd < 0) {  // out of fds: it stays first in the queue, as with the kernel
     QueueGuard g(fam, listener);
@@ -306,15 +308,16 @@ long KernelAccept4(Family& fam, const Call& call, sockaddr* sa, socklen_t* len, 
 
 // A connection of the kernel's that accept() returns.
 long GiveKernels(Family& fam, int fd, const pstn_ep& listener, int flags, Reason why) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   Count(s.hdr, kCounterKernelAccepts);
   FetchAdd(s.hdr.reasons[why], 1u);
   uint32_t idx = NewEp(fam, listener.family);
   if (idx == PSTN_NONE) return fd;  // served all the same, only not listed
-  StoreRelaxed(s.eps[idx].reason, why);
+  pstn_ep& ep = s.eps.Own(EpIndex(idx));
+  StoreRelaxed(ep.reason, why);
   const uint32_t nonblock = (flags & SOCK_NONBLOCK) != 0 ? PSTN_EPF_NONBLOCK : 0u;
-  FetchOr(s.eps[idx].flags, PSTN_EPF_DIRTY | nonblock);
-  SetState(s.eps[idx], PSTN_EP_KERNEL);
+  FetchOr(ep.flags, PSTN_EPF_DIRTY | nonblock);
+  SetState(ep, PSTN_EP_KERNEL);
   SetFd(fam, fd, PSTN_FD_EP | idx);
   return fd;
 }
@@ -398,22 +401,22 @@ bool MustReturn(const pstn_ep& listener) {
 
 namespace {
 
-bool InQueue(Family& fam, const pstn_ep& listener, uint32_t idx) {
-  uint32_t guard = 0;
-  for (uint32_t i = LoadRelaxed(listener.accept_head); i < PSTN_EPS && guard < PSTN_EPS;
-       i = LoadRelaxed(Stack(fam).eps[i].next), guard++) {
-    if (i == idx) return true;
+bool InQueue(Family& fam, const pstn_ep& listener, const pstn_ep& ep) {
+  const StackMap& s = Stack(fam);
+  const pstn_ep* i = EpAt(s, LoadRelaxed(listener.accept_head));
+  for (uint32_t guard = 0; i != nullptr && guard < s.eps.count(); guard++) {
+    if (i == &ep) return true;
+    i = EpAt(s, LoadRelaxed(i->next));
   }
   return false;
 }
 
 // A connection that the dead process of `slot` was just admitting, accepting or closing.
-void RecoverConn(Family& fam, uint32_t slot, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn,
-                 uint32_t idx) {
-  pstn_stack& s = Stack(fam);
-  pstn_lgr_ref& ref = s.lgrs[lgr_idx];
-  pstn_ep& ep = s.eps[idx];
-  if (LoadRelaxed(ep.owner_slot) != slot || LoadRelaxed(ep.lgr_idx) != lgr_idx ||
+void RecoverConn(Family& fam, uint32_t slot, pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn,
+                 pstn_ep& ep) {
+  StackMap& s = Stack(fam);
+  const uint32_t idx = EpIdx(s, ep);
+  if (LoadRelaxed(ep.owner_slot) != slot || s.lgrs.At(LgrIndex(LoadRelaxed(ep.lgr_idx))) != &ref ||
       LoadRelaxed(ep.conn_idx) != conn)
     return;
   uint32_t state = LoadAcquire(ep.state);
@@ -434,7 +437,7 @@ void RecoverConn(Family& fam, uint32_t slot, uint32_t lgr_idx, uint8_t* lgr, uin
       QueueGuard g(fam, *listener);
       // Another process may just have taken it off the queue: then it is that one's by now.
       if (ep.owner_slot == slot && LoadAcquire(listener->state) == PSTN_EP_LISTEN &&
-          !InQueue(fam, *listener, idx))
+          !InQueue(fam, *listener, ep))
         QueueAccepted(fam, *listener, idx);
     }
     PostEp(fam, *listener);
@@ -448,16 +451,17 @@ void RecoverConn(Family& fam, uint32_t slot, uint32_t lgr_idx, uint8_t* lgr, uin
 void MendQueue(Family& fam, pstn_ep& listener) { QueueGuard g(fam, listener); }
 
 void RecoverConns(Family& fam, uint32_t slot) {
-  pstn_stack& s = Stack(fam);
-  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.lgrs_hw) && i < PSTN_LGRS; i++) {
-    pstn_lgr_ref& ref = s.lgrs[i];
+  StackMap& s = Stack(fam);
+  for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
     uint8_t* lgr = LgrBase(fam.view, i);
     if (LoadAcquire(ref.state) == 0 || lgr == nullptr) continue;
     uint32_t hw =
         LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
     for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
-      uint32_t idx = LoadAcquire(ref.conn_ep[c]);
-      if (idx != 0 && idx <= PSTN_EPS) RecoverConn(fam, slot, i, lgr, c, idx - 1);
+      const uint32_t idx = LoadAcquire(ref.conn_ep[c]);
+      pstn_ep* const ep = idx != 0 ? EpAt(s, idx - 1) : nullptr;
+      if (ep != nullptr) RecoverConn(fam, slot, ref, lgr, c, *ep);
       // Its bit has been taken, by the dead process or by one that is about to admit it: then the
       // second finds it done.
       if (ref.side == 1 && WaitsForServer(LoadAcquire(LgrConn(lgr, c).setup.state)) &&
@@ -470,10 +474,10 @@ void RecoverConns(Family& fam, uint32_t slot) {
 void AdmitSyns(Family& fam, uint32_t looks) {
   if (LoadRelaxed(fam.attend) != 0) [[unlikely]]
     AttendListeners(fam);
-  pstn_stack& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadAcquire(s.lgrs[i].state) == 0 || s.lgrs[i].side != 1) continue;
+  StackMap& s = Stack(fam);
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
     uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr == nullptr) lgr = EnsureLgr(fam, i);
     if (lgr == nullptr) continue;

@@ -4,11 +4,10 @@
 // They are the client's word, which programs go by: which clients may log in, which to trust (redis
 // serves strangers on the loopback only). Any process of the client's network namespace could have
 // had what is credible with the kernel's TCP.
-#include <cstring>
 
-#include "endpoint/addr.h"
-#include "family/family.h"
 #include "peer/claim.h"
+#include "base/ip_address.h"
+#include "family/family.h"
 #include "peer/connect.h"
 
 namespace postern {

@@ -9,9 +9,9 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/posternd.h"
-#include "endpoint/addr.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/kept_options.h"
@@ -64,9 +64,10 @@ void LeaveConn(const ConnEnd& e) {
 
 void ResetQueue(Family& fam, pstn_ep& listener) {
   uint32_t guard = 0;
-  for (uint32_t idx; guard < PSTN_EPS && (idx = DequeueEmbryo(fam, listener)) != PSTN_NONE;
+  for (uint32_t idx;
+       guard < Stack(fam).eps.count() && (idx = DequeueEmbryo(fam, listener)) != PSTN_NONE;
        guard++) {
-    pstn_ep& embryo = Stack(fam).eps[idx];
+    pstn_ep& embryo = Stack(fam).eps.Own(EpIndex(idx));
     SetState(embryo, PSTN_EP_ESTABLISHED);
     SetLingering(embryo, {true, 0});
     CloseEp(fam, embryo);
@@ -139,7 +140,8 @@ void LastReference(Family& fam, uint32_t entry) {
   if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL) {
     DropEpoll(fam, idx);
   } else {
-    CloseEp(fam, Stack(fam).eps[idx]);  // DropFdRef has checked it
+    pstn_ep* const ep = EpAt(Stack(fam), idx);
+    if (ep != nullptr) CloseEp(fam, *ep);
   }
 }
 

@@ -11,9 +11,9 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/posternd.h"
-#include "endpoint/addr.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/posts.h"
@@ -127,24 +127,14 @@ namespace {
 // 0.0.0.0 and :: as a destination mean this host.
 void NormaliseDestination(pstn_addr& to) {
   if (!AddrIsAny(to)) return;
-  if (AddrIsV4(to)) {
-    to.ip[12] = 127;
-    to.ip[15] = 1;
-  } else {
-    to.ip[15] = 1;
-  }
+  SetIp(to, AddrIsV4(to) ? IpAddress::V4(127, 0, 0, 1) : IpAddress::Loopback6());
 }
 
 // The source address that the kernel's routing would choose for a local destination.
 void ChooseSource(const pstn_addr& to, pstn_addr& from) {
   if (!AddrIsAny(from) && from.port != 0) return;  // bound to an address
-  uint16_t port = from.port;
-  memcpy(from.ip, to.ip, 16);
-  if (AddrIsV4(to) && to.ip[12] == 127) {
-    from.ip[13] = from.ip[14] = 0;
-    from.ip[15] = 1;
-  }
-  from.port = port;
+  const bool v4_loopback = AddrIsV4(to) && AddrIsLoopback(to);
+  SetIp(from, v4_loopback ? IpAddress::V4(127, 0, 0, 1) : IpOf(to));
 }
 
 }  // namespace
@@ -152,8 +142,8 @@ void ChooseSource(const pstn_addr& to, pstn_addr& from) {
 void FillConn(Family& fam, pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx,
               uint32_t listener_gen, const pstn_addr& to, const pstn_addr& from) {
   const auto [idx, conn, lgr] = slot;
-  pstn_stack& s = Stack(fam);
-  pstn_lgr_ref& ref = s.lgrs[idx];
+  StackMap& s = Stack(fam);
+  pstn_lgr_ref& ref = s.lgrs.Own(LgrIndex(idx));
   uint32_t& conns_hw = LgrHdr(lgr).conns_hw;
   for (uint32_t seen = LoadRelaxed(conns_hw);
        seen <= conn && !CompareExchange(conns_hw, seen, conn + 1);) {
@@ -192,7 +182,7 @@ Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
   const auto [idx, conn, lgr] = slot;
   uint32_t& pending = LgrHdr(lgr).pending[t.ep_idx % PSTN_PENDING];
   if (LoadRelaxed(pending) > t.backlog) {
-    GiveConn(Stack(fam).lgrs[idx], conn);
+    GiveConn(Stack(fam).lgrs.Own(LgrIndex(idx)), conn);
     return kReasonBacklogFull;
   }
   FillConn(fam, ep, slot, t.ep_idx, t.ep_gen, to, from);

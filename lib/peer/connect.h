@@ -20,7 +20,6 @@ void FillConn(Family& fam, pstn_ep& ep, const ConnSlot& slot, uint32_t listener_
 void ShowConnected(Family& fam, pstn_ep& ep);
 // Takes what clients have posted into the accept queues of this stack's listeners: of each link
 // group as much as a look takes, or all that an honest client may have posted.
-inline constexpr uint32_t kAllLooks = 1024;
 void AdmitSyns(Family& fam, uint32_t looks = 1);
 // The next connection of the accept queue, or PSTN_NONE.
 uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener);

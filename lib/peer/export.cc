@@ -19,10 +19,11 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/posternd.h"
-#include "endpoint/addr.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/kept_options.h"
@@ -137,15 +138,14 @@ uint32_t PidOf(int pidfd) {
 
 // What number `fd` of process `pid` means in our stack; 0: nothing, or it is not of our family.
 uint32_t EntryOf(Family& fam, uint32_t pid, int fd, bool* family) {
-  pstn_stack& s = Stack(fam);
-  for (uint32_t i = 0; i < LoadRelaxed(s.hdr.slots_hw) && i < PSTN_SLOTS; i++) {
-    if (LoadAcquire(s.slots[i].state) != PSTN_SL_LIVE || LoadRelaxed(s.slots[i].pid) != pid)
-      continue;
+  StackMap& s = Stack(fam);
+  for (const pstn_slot& slot : s.slots.Before(LoadRelaxed(s.hdr.slots_hw))) {
+    if (LoadAcquire(slot.state) != PSTN_SL_LIVE || LoadRelaxed(slot.pid) != pid) continue;
     *family = true;
-    uint32_t chunk = LoadAcquire(s.slots[i].chunk[static_cast<uint32_t>(fd) / PSTN_FDCHUNK_FDS]);
-    return chunk < PSTN_FDCHUNKS
-               ? LoadAcquire(s.fdchunks[chunk].fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS])
-               : 0;
+    const ChunkIndex place(LoadAcquire(slot.chunk[static_cast<uint32_t>(fd) / PSTN_FDCHUNK_FDS]));
+    const pstn_fdchunk* const chunk = s.fdchunks.At(place);
+    return chunk != nullptr ? LoadAcquire(chunk->fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS])
+                            : 0;
   }
   return 0;
 }
@@ -249,7 +249,7 @@ void CopyConnection(pstn_ep& to, const pstn_ep& from) {
 
 // The step that counts. After each store a death is mended by FinishTakeOver.
 bool ChangeHands(Family& fam, pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   Guard tx(from.tx.lock);
   Guard rx(from.rx.lock);
   if (LoadAcquire(from.state) != PSTN_EP_ESTABLISHED) return false;
@@ -275,8 +275,9 @@ long TakeOverConnection(Family& fam, int fd, pstn_ep& from, Taken taken, void* c
   long end = ConnectPair(fd, from);
   if (end < 0) return end;
   uint32_t idx = NewEp(fam, from.family);
-  long ring_fd =
-      idx != PSTN_NONE ? OpenFdFor(fam, Stack(fam).eps[idx], idx, false, true) : -ENOBUFS;
+  long ring_fd = idx != PSTN_NONE
+                     ? OpenFdFor(fam, Stack(fam).eps.Own(EpIndex(idx)), idx, false, true)
+                     : -ENOBUFS;
   if (ring_fd < 0) {
     if (idx != PSTN_NONE) GiveEp(Stack(fam), idx);
     sys::Close(static_cast<int>(end));
@@ -284,13 +285,13 @@ long TakeOverConnection(Family& fam, int fd, pstn_ep& from, Taken taken, void* c
   }
   ApplyOptions(fd, from);
   SetBlocking(fd, (LoadRelaxed(from.flags) & PSTN_EPF_NONBLOCK) == 0);
-  if (!ChangeHands(fam, from, e, Stack(fam).eps[idx])) {
+  if (!ChangeHands(fam, from, e, Stack(fam).eps.Own(EpIndex(idx)))) {
     (void)SockClose(fam, static_cast<int>(ring_fd), PSTN_FD_EP | idx);
     sys::Close(static_cast<int>(end));
     return LoadAcquire(from.state) == PSTN_EP_KERNEL ? 0 : -ECONNRESET;
   }
   FetchAdd(Stack(fam).hdr.reasons[kReasonExported], 1u);
-  kVerbs.wire_rehouse(fam, fd, Stack(fam).eps[idx]);
+  kVerbs.wire_rehouse(fam, fd, Stack(fam).eps.Own(EpIndex(idx)));
   ShutKernelSocket(fd, from);
   // Threads that sleep on the ring go on in the kernel, and event sets look there.
   AnnounceLocal(fam.bells, e);
@@ -304,13 +305,13 @@ long TakeOverQueue(Family& fam, int fd, pstn_ep& listener, Taken taken, void* co
   sockaddr_storage ss = {};
   socklen_t len = sizeof ss;
   long r = sys::Call(SYS_getsockname, fd, &ss, &len);
-  pstn_stack& s = Stack(fam);
+  StackMap& s = Stack(fam);
   for (uint32_t idx; r >= 0 && (idx = DequeueEmbryo(fam, listener)) != PSTN_NONE;) {
-    long ring_fd = OpenFdFor(fam, s.eps[idx], idx, false, true);
-    FetchOr(s.eps[idx].flags, PSTN_EPF_NONBLOCK);
-    SetState(s.eps[idx], PSTN_EP_ESTABLISHED);
+    long ring_fd = OpenFdFor(fam, s.eps.Own(EpIndex(idx)), idx, false, true);
+    FetchOr(s.eps.Own(EpIndex(idx)).flags, PSTN_EPF_NONBLOCK);
+    SetState(s.eps.Own(EpIndex(idx)), PSTN_EP_ESTABLISHED);
     if (ring_fd < 0) {
-      CloseEp(fam, s.eps[idx]);
+      CloseEp(fam, s.eps.Own(EpIndex(idx)));
       return ring_fd;
     }
     int client = sys::Socket(ss.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernel_half.cc - the kernel's socket behind an endpoint: how it comes, and how it takes over.
-#include <netinet/in.h>
 
 #include <cerrno>
 
+#include "base/ip_address.h"
 #include "base/sys.h"
-#include "endpoint/addr.h"
 #include "endpoint/kept_options.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"

@@ -10,15 +10,14 @@
 #include <poll.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "abi/syn_option.h"
 #include "base/clock.h"
 #include "base/cut_short.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/control_smc.h"
 #include "control/posternd.h"
-#include "endpoint/addr.h"
 #include "endpoint/call.h"
 #include "endpoint/cancel.h"
 #include "endpoint/endpoint.h"
@@ -47,14 +46,10 @@ constexpr uint8_t kSizeCode = 2;                 // 64 KiB; a ring has no fixed 
 
 PSTN_LOCK_ENTRY(slow_lock, fam.peers->slow_lock, nullptr);
 
-bool SameDestination(const pstn_addr& a, const pstn_addr& b) {
-  return memcmp(a.ip, b.ip, sizeof a.ip) == 0 && a.port == b.port;
-}
-
 bool IsSlow(Family& fam, const pstn_addr& to) {
   Guard g(fam.peers->slow_lock);
   for (const Slow& s : fam.peers->slow) {
-    if (s.until_ns != 0 && SameDestination(s.addr, to) && MonotonicNs() < s.until_ns) return true;
+    if (s.until_ns != 0 && SameName(s.addr, to) && MonotonicNs() < s.until_ns) return true;
   }
   return false;
 }
@@ -62,13 +57,6 @@ bool IsSlow(Family& fam, const pstn_addr& to) {
 void NoteSlow(Family& fam, const pstn_addr& to) {
   Guard g(fam.peers->slow_lock);
   fam.peers->slow[fam.peers->slow_next++ % kSlow] = {to, MonotonicNs() + kPenaltyNs};
-}
-
-bool HasPrefix(const pstn_addr& a, const pstn_addr& prefix) {
-  const uint32_t bits = prefix.port <= 128 ? prefix.port : 128;
-  const uint32_t bytes = bits / 8, rest = bits % 8;
-  if (memcmp(a.ip, prefix.ip, bytes) != 0) return false;
-  return rest == 0 || ((a.ip[bytes] ^ prefix.ip[bytes]) >> (8 - rest)) == 0;
 }
 
 uint32_t DiagnosisOf(long error) {
@@ -320,14 +308,21 @@ void MarkListener(Family& fam, int fd, pstn_ep& ep) {
       (LoadRelaxed(d->host.flags) & PSTN_HOST_SMC) == 0 ||
       LoadRelaxed(Stack(fam).hdr.wide_bells) == 0 || PortExcluded(fam, ep.local.port))
     return;
-  // Marked by a broker's programs that went with it: these would take what is left for the
-  // program's.
+  // Marked by the programs of a broker that has gone: the new broker's would take the TCP_SAVE_SYN
+  // that these have left for the program's own, and refuse the mark. The kernel detaches the old
+  // ones some time after their broker's death. If they still answer the first call (they keep
+  // TCP_SAVE_SYN on) and not the second, the new ones refuse; then the same once more.
   constexpr uint32_t kOnlyOurs = PSTN_EPF_SMC | PSTN_EPF_KERNEL_OPTIONS;
-  const int off = 0;
-  if ((LoadRelaxed(ep.flags) & kOnlyOurs) == PSTN_EPF_SMC)
-    (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_TCP),
-                    static_cast<long>(TCP_SAVE_SYN), &off, sizeof off);
-  if (MarkSmc(fd, true)) FetchOr(ep.flags, PSTN_EPF_SMC);
+  const bool again = (LoadRelaxed(ep.flags) & kOnlyOurs) == PSTN_EPF_SMC;
+  for (int tries = again ? 2 : 1; tries != 0; tries--) {
+    const int off = 0;
+    if (again)
+      (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_TCP),
+                      static_cast<long>(TCP_SAVE_SYN), &off, sizeof off);
+    if (!MarkSmc(fd, true)) continue;
+    FetchOr(ep.flags, PSTN_EPF_SMC);
+    return;
+  }
 }
 
 void AttendListeners(Family& fam) {
@@ -363,7 +358,8 @@ bool MayNegotiate(Family& fam, const pstn_addr& to) {
   // A moment's answer is enough: what is wrong with it costs an option in a SYN.
   const uint32_t count = LoadRelaxed(d->host.addr_count);
   for (uint32_t i = 0; i < count && i < PSTN_DIR_ADDRS; i++) {
-    if (HasPrefix(to, d->host.addrs[i])) return !IsSlow(fam, to);
+    const pstn_addr& behind = d->host.addrs[i];
+    if (SamePrefix(to.ip, behind.ip, LoadRelaxed(behind.port))) return !IsSlow(fam, to);
   }
   return false;
 }

@@ -4,11 +4,10 @@
 //
 // It is the word of docs/protocols/smcd.md: PSTN_CS_OFFERED becomes SYN (attached) or FREE
 // (withdrawn), by compare-and-swap, so that the two sides never believe different things.
-#include <cstring>
 
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/control_smc.h"
-#include "endpoint/addr.h"
 #include "endpoint/state.h"
 #include "family/family.h"
 #include "peer/connect.h"
@@ -16,14 +15,6 @@
 #include "peer/pair.h"
 
 namespace postern {
-
-namespace {
-
-bool SameName(const pstn_addr& a, const pstn_addr& b) {
-  return memcmp(a.ip, b.ip, sizeof a.ip) == 0 && a.port == b.port;
-}
-
-}  // namespace
 
 bool NamesOf(int fd, pstn_addr& local, pstn_addr& peer) {
   sockaddr_storage ss = {};
@@ -56,7 +47,7 @@ bool WithdrawOffer(Family& fam, pstn_ep& ep) {
   const uint32_t idx = LoadRelaxed(ep.lgr_idx);
   uint8_t* lgr = LgrBase(fam.view, idx);
   if (lgr == nullptr) return true;
-  pstn_lgr_ref& ref = Stack(fam).lgrs[idx];
+  pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(idx));
   uint32_t state = PSTN_CS_OFFERED;
   if (!CompareExchange(LgrConn(lgr, ep.conn_idx).setup.state, state, PSTN_CS_FREE)) return false;
   StoreRelease(ref.conn_ep[ep.conn_idx % PSTN_CONNS], 0u);

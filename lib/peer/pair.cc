@@ -24,8 +24,9 @@ bool IsClientOf(const pstn_lgr_ref& ref, const pstn_uuid& stack) {
 }
 
 bool TakeIn(Family& fam, uint32_t idx, const pstn_uuid& stack, ConnSlot& out) {
-  if (idx >= PSTN_LGRS) return false;
-  pstn_lgr_ref& ref = Stack(fam).lgrs[idx];
+  pstn_lgr_ref* const place = Stack(fam).lgrs.At(LgrIndex(idx));
+  if (place == nullptr) return false;
+  pstn_lgr_ref& ref = *place;
   if (!IsClientOf(ref, stack)) return false;
   if (LoadRelaxed(ref.conns) >= PSTN_CONNS && LoadRelaxed(ref.zombies) == 0) return false;
   uint8_t* lgr = EnsureLgr(fam, idx);
@@ -39,10 +40,9 @@ bool TakeIn(Family& fam, uint32_t idx, const pstn_uuid& stack, ConnSlot& out) {
 // `fn` gets each link group in which we are the client of `stack`, until it says true.
 template <typename Fn>
 bool EachOfPair(Family& fam, const pstn_uuid& stack, Fn fn) {
-  pstn_stack& s = Stack(fam);
-  uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (IsClientOf(s.lgrs[i], stack) && fn(i)) return true;
+  StackMap& s = Stack(fam);
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (IsClientOf(ref, stack) && fn(s.lgrs.IndexOf(ref).word())) return true;
   }
   return false;
 }
@@ -54,7 +54,7 @@ bool TakeInAny(Family& fam, const pstn_uuid& stack, ConnSlot& out) {
 // Slots that the server has left since we closed them, where TakeConn did not look.
 bool TakeSwept(Family& fam, const pstn_uuid& stack, ConnSlot& out) {
   return EachOfPair(fam, stack, [&](uint32_t i) {
-    pstn_lgr_ref& ref = Stack(fam).lgrs[i];
+    pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(i));
     uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr == nullptr || LoadRelaxed(ref.zombies) == 0) return false;
     SweepZombies(ref, lgr);
@@ -92,7 +92,7 @@ Reason TakeInNew(Family& fam, const pstn_uuid& stack, ConnSlot& out) {
 uint32_t LinksKnown(Family& fam, const pstn_uuid& stack, uint32_t* free_slots) {
   uint32_t known = 0, free = 0;
   (void)EachOfPair(fam, stack, [&](uint32_t i) {
-    const uint32_t conns = LoadRelaxed(Stack(fam).lgrs[i].conns);
+    const uint32_t conns = LoadRelaxed(Stack(fam).lgrs.Own(LgrIndex(i)).conns);
     known++;
     free += conns < PSTN_CONNS ? PSTN_CONNS - conns : 0;
     return false;

@@ -11,8 +11,8 @@
 #include <netinet/in.h>
 
 #include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
-#include "endpoint/addr.h"
 #include "peer/kernel_half.h"
 #include "peer/peers.h"
 #include "peer/port.h"

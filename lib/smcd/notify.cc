@@ -6,6 +6,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <initializer_list>
 #include <string_view>
 
 #include "base/schema/counters.h"
@@ -272,29 +273,29 @@ void RingTaken(Bells& b, uint8_t* lgr, uint32_t side) {
   }
 }
 
-void RingTakenInside(Bells& b, pstn_stack& s) {
-  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
-  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].state) == 0 || LoadRelaxed(s.waiters[w].sleeping) != 0) continue;
-    (void)RingBell(b, BellOf(s, w));
+void RingTakenInside(Bells& b, StackMap& s) {
+  for (const pstn_waiter& w : s.waiters.Before(LoadRelaxed(s.hdr.waiters.hw))) {
+    if (LoadRelaxed(w.state) == 0 || LoadRelaxed(w.sleeping) != 0) continue;
+    (void)RingBell(b, BellOf(s, s.waiters.IndexOf(w).word()));
   }
 }
 
 namespace {
 
 template <typename Fn>
-void EachWaiter(pstn_stack& s, Fn fn) {
-  uint32_t hw = LoadRelaxed(s.hdr.waiters.hw);
-  for (uint32_t w = 1; w < hw && w < PSTN_WAITERS; w++) {
-    if (LoadRelaxed(s.waiters[w].state) != 0) fn(w);
+void EachWaiter(StackMap& s, Fn fn) {
+  for (pstn_waiter& w : s.waiters.Before(LoadRelaxed(s.hdr.waiters.hw))) {
+    if (LoadRelaxed(w.state) != 0) fn(w, s.waiters.IndexOf(w).word());
   }
 }
 
 }  // namespace
 
-void PostEnded(Bells& b, pstn_stack& s, const ConnEnd& e) {
+void PostEnded(Bells& b, StackMap& s, const ConnEnd& e) {
   NoteNews(b);
-  EachWaiter(s, [&](uint32_t w) { SetBits(LgrEvmap(e.lgr, e.side, w), e.ep->conn_idx); });
+  EachWaiter(s, [&](const pstn_waiter&, uint32_t w) {
+    SetBits(LgrEvmap(e.lgr, e.side, w), e.ep->conn_idx);
+  });
   pstn_conn_ctl& own = e.ctl();
   for (uint32_t* word : {&own.rx_wait, &own.tx_wait}) {
     StoreRelease(*word, 0u);
@@ -302,19 +303,20 @@ void PostEnded(Bells& b, pstn_stack& s, const ConnEnd& e) {
   }
 }
 
-void RingInside(Bells& b, pstn_stack& s) {
+void RingInside(Bells& b, StackMap& s) {
   NoteNews(b);
   FullFence();
-  EachWaiter(s, [&](uint32_t w) {
-    StoreRelaxed(s.waiters[w].posted, 1u);
-    (void)RingBell(b, BellOf(s, w));
+  EachWaiter(s, [&](pstn_waiter& w, uint32_t idx) {
+    StoreRelaxed(w.posted, 1u);
+    (void)RingBell(b, BellOf(s, idx));
   });
 }
 
-void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter) {
-  if (waiter >= PSTN_WAITERS) return;
+void PostWaiter(Bells& b, StackMap& s, uint32_t waiter) {
+  pstn_waiter* const place = s.waiters.At(WaiterIndex(waiter));
+  if (place == nullptr) return;
   NoteNews(b);
-  pstn_waiter& w = s.waiters[waiter];
+  pstn_waiter& w = *place;
   Exchange(w.posted, 1u);
   FenceAfterLocked();  // [F1] against AnnounceSleep
   if (LoadRelaxed(w.sleeping) == 0 || Exchange(w.sleeping, 0u) == 0) return;

@@ -23,8 +23,9 @@ struct BellName {
   uint32_t waiter;
   uint64_t nonce;
 };
-inline BellName BellOf(const pstn_stack& s, uint32_t waiter) {
-  return {s.hdr.id, waiter, LoadRelaxed(s.waiters[waiter % PSTN_WAITERS].nonce)};
+inline BellName BellOf(const StackMap& s, uint32_t waiter) {
+  const pstn_waiter* const w = s.waiters.At(WaiterIndex(waiter));
+  return {s.hdr.id, waiter, w != nullptr ? LoadRelaxed(w->nonce) : 0};
 }
 int OpenBell(const BellName& name);  // a non-blocking fd, or -errno
 void DrainBell(int fd);
@@ -88,14 +89,14 @@ void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side);
 // in vain.
 void PostTaken(Bells& b, const ConnEnd& e);
 void RingTaken(Bells& b, uint8_t* lgr, uint32_t side);
-void RingTakenInside(Bells& b, pstn_stack& s);
+void RingTakenInside(Bells& b, StackMap& s);
 // The peer of `e` is dead, and may have left anything in the link group, waiters and sleepers
 // included: what the stack knows itself says where news goes. After the last connection,
 // RingInside rings every waiter of the stack.
-void PostEnded(Bells& b, pstn_stack& s, const ConnEnd& e);
-void RingInside(Bells& b, pstn_stack& s);
+void PostEnded(Bells& b, StackMap& s, const ConnEnd& e);
+void RingInside(Bells& b, StackMap& s);
 
 // Wakes a waiter from inside its own stack.
-void PostWaiter(Bells& b, pstn_stack& s, uint32_t waiter);
+void PostWaiter(Bells& b, StackMap& s, uint32_t waiter);
 
 }  // namespace postern

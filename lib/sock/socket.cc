@@ -4,11 +4,10 @@
 #include <netinet/tcp.h>
 
 #include <cerrno>
-#include <cstring>
 
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/posternd.h"
-#include "endpoint/addr.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/kept_options.h"
 #include "endpoint/posts.h"
@@ -39,7 +38,7 @@ long SockSocket(Family& fam, int domain, int type, int protocol) {
     FetchAdd(Stack(fam).hdr.reasons[kReasonStackFull], 1u);
     return kPass;
   }
-  pstn_ep& ep = Stack(fam).eps[idx];
+  pstn_ep& ep = Stack(fam).eps.Own(EpIndex(idx));
   if ((type & SOCK_NONBLOCK) != 0) FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
   long fd = OpenFdFor(fam, ep, idx, true, (type & SOCK_CLOEXEC) != 0);
   if (fd < 0) GiveEp(Stack(fam), idx);
@@ -63,9 +62,8 @@ void LearnV6Only(int fd, pstn_ep& ep) {
 
 // It has a name already, but a wrong address is what the kernel sees first.
 static long BindAgain(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
-  constexpr socklen_t kLeastIn6 = 24;  // without the scope, as RFC 2133 had it
   if (BadPointer(sa)) return -EFAULT;
-  if (len < (ep.family == AF_INET6 ? kLeastIn6 : sizeof(sockaddr_in))) return -EINVAL;
+  if (!IsWholeSockaddr(len, ep.family)) return -EINVAL;
   bool fits = sa->sa_family == ep.family || (ep.family == AF_INET && sa->sa_family == AF_UNSPEC);
   return fits ? -EINVAL : -EAFNOSUPPORT;
 }

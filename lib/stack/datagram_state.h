@@ -7,7 +7,7 @@
 // (Datagrams::Recover).
 #pragma once
 #include "abi/postern_abi.h"
-#include "udp/endpoint.h"
+#include "udp/udp_endpoint.h"
 #include "vi/layout.h"
 #include "wire/packet/ethernet.h"
 

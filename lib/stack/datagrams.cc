@@ -9,16 +9,6 @@
 #include "stack/engine.h"
 
 namespace postern::stack {
-namespace {
-
-udp::Address UdpAddressOf(const pstn_addr& a) {
-  udp::Address ip;
-  memcpy(ip.bytes.data(), a.ip, sizeof a.ip);
-  return ip;
-}
-
-}  // namespace
-
 DatagramTables& Datagrams::Tables() { return engine_.w_.datagrams; }
 
 DatagramSocket& Datagrams::At(uint32_t idx) { return Tables().at[idx % kDatagramSockets]; }
@@ -44,7 +34,7 @@ uint32_t Datagrams::Open(const pstn_addr& local, uint32_t family, uint32_t flags
   s.owner = owner;
   s.owner_gen = owner_gen;
   s.use = 1;
-  if (udp::Bind(t.ports, idx, UdpAddressOf(local), local.port, *this) != 0) {
+  if (udp::Bind(t.ports, idx, IpOf(local), local.port, *this) != 0) {
     Close(idx);
     return PSTN_NONE;
   }
@@ -65,7 +55,7 @@ int Datagrams::Disconnect(uint32_t idx, const pstn_addr& local) {
   DatagramSocket& s = At(idx);
   if (s.e.local_port != local.port) return -EINVAL;
   udp::Disconnect(Tables().ports, idx, *this);
-  s.e.local = UdpAddressOf(local);
+  s.e.local = IpOf(local);
   if (s.e.local.IsAny()) s.e.local = {};
   s.path = {};
   return 0;
@@ -76,7 +66,7 @@ int Datagrams::Connect(uint32_t idx, const pstn_addr& local, const pstn_addr& pe
   if (const int error = Disconnect(idx, local); error != 0) return error;
   sending_ = &s;
   s.path_from = local;
-  const int r = udp::Connect(Tables().ports, idx, UdpAddressOf(peer), peer.port, *this);
+  const int r = udp::Connect(Tables().ports, idx, IpOf(peer), peer.port, *this);
   s.path = {};
   sending_ = nullptr;
   return r;

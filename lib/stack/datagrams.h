@@ -57,10 +57,10 @@ class Datagrams final : public udp::Host {
   // ---- udp::Host
   bool Transmit(const udp::DatagramOut& out) override;
   int Route(const udp::RouteQuery& query, udp::RouteAnswer& answer) override;
-  void PathMtu(const udp::Address&, uint32_t) override {}  // Icmp() sees to it
-  uint16_t TakePort(uint32_t) override { return 0; }       // each is bound
+  void PathMtu(const IpAddress&, uint32_t) override {}  // Icmp() sees to it
+  uint16_t TakePort(uint32_t) override { return 0; }    // each is bound
   void Wake(uint32_t endpoint, udp::Event event) override;
-  void GroupChanged(const udp::Address&, uint32_t, bool) override {}
+  void GroupChanged(const IpAddress&, uint32_t, bool) override {}
   bool Keep(uint32_t packet) override;
   void Drop(uint32_t packet) override;
   const uint8_t* PacketAt(uint32_t packet, uint32_t off) override;
@@ -78,8 +78,7 @@ class Datagrams final : public udp::Host {
 
  private:
   DatagramTables& Tables();
-  bool FindPath(DatagramSocket& s, const udp::Address& from, const udp::Address& to,
-                uint16_t to_port);
+  bool FindPath(DatagramSocket& s, const IpAddress& from, const IpAddress& to, uint16_t to_port);
   void ClaimQueue(uint32_t idx);
 
   Engine& engine_;

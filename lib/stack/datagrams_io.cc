@@ -2,48 +2,18 @@
 // datagrams_io.cc - datagrams on their way: from a frame into a socket's queue, from a program into
 // a frame, and what ICMP says of them.
 #include <cerrno>
-#include <cstring>
 
 #include <sys/socket.h>
 
 #include "stack/engine.h"
 
 namespace postern::stack {
-namespace {
-
-udp::Address From(const wire::Address& a) {
-  udp::Address ip;
-  memcpy(ip.bytes.data(), a.bytes, sizeof a.bytes);
-  return ip;
-}
-udp::Address From(const pstn_addr& a) {
-  udp::Address ip;
-  memcpy(ip.bytes.data(), a.ip, sizeof a.ip);
-  return ip;
-}
-wire::Address ToWire(const udp::Address& ip) {
-  wire::Address a;
-  memcpy(a.bytes, ip.bytes.data(), sizeof a.bytes);
-  return a;
-}
-pstn_addr ToName(const udp::Address& ip, uint16_t port) {
-  pstn_addr a = {};
-  memcpy(a.ip, ip.bytes.data(), sizeof a.ip);
-  a.port = port;
-  return a;
-}
-bool Same(const pstn_addr& a, const udp::Address& ip, uint16_t port) {
-  return a.port == port && memcmp(a.ip, ip.bytes.data(), sizeof a.ip) == 0;
-}
-
-}  // namespace
-
 // ---------------------------------------------------------------- in
 
 void Datagrams::Frame(const wire::Packet& p, const ViRx& rx, uint32_t vi) {
   udp::DatagramIn in;
-  in.source = From(p.ip.source);
-  in.dest = From(p.ip.destination);
+  in.source = p.ip.source;
+  in.dest = p.ip.destination;
   in.source_port = p.source_port;
   in.dest_port = p.destination_port;
   in.ifindex = engine_.vi_[vi]->info().ifindex;
@@ -75,9 +45,9 @@ void Datagrams::Icmp(const uint8_t* frame, const wire::Packet& p, const wire::Ic
   icmp.type = frame[p.ip.l4_off];
   icmp.code = frame[p.ip.l4_off + 1];
   icmp.info = in.mtu;
-  icmp.from = From(p.ip.source);
-  icmp.source = From(in.quote.source);
-  icmp.dest = From(in.quote.destination);
+  icmp.from = p.ip.source;
+  icmp.source = in.quote.source;
+  icmp.dest = in.quote.destination;
   icmp.source_port = in.quote.source_port;
   icmp.dest_port = in.quote.destination_port;
   icmp.ifindex = engine_.vi_[vi]->info().ifindex;
@@ -103,15 +73,16 @@ int64_t Datagrams::Receive(uint32_t idx, const udp::ReceiveArgs& args, udp::Rece
 // ---------------------------------------------------------------- out
 
 // True: s.path leads there, from s.path_from.
-bool Datagrams::FindPath(DatagramSocket& s, const udp::Address& from, const udp::Address& to,
+bool Datagrams::FindPath(DatagramSocket& s, const IpAddress& from, const IpAddress& to,
                          uint16_t to_port) {
-  const bool same = Same(s.path_to, to, to_port) &&
-                    (from.IsAny() ? s.is_from_any != 0 : Same(s.path_from, from, s.e.local_port));
+  const bool same =
+      SameName(s.path_to, NameOf(to, to_port)) &&
+      (from.IsAny() ? s.is_from_any != 0 : SameName(s.path_from, NameOf(from, s.e.local_port)));
   if (same && s.path.version != 0 && engine_.paths_.IsFresh(s.path)) [[likely]]
     return true;
   s.path = {};
-  s.path_from = ToName(from, s.e.local_port);
-  s.path_to = ToName(to, to_port);
+  s.path_from = NameOf(from, s.e.local_port);
+  s.path_to = NameOf(to, to_port);
   s.is_from_any = from.IsAny() ? 1 : 0;
   Path path = {};
   int error = 0;
@@ -127,11 +98,11 @@ int64_t Datagrams::Send(uint32_t idx, const udp::SendArgs& args) {
   c.by_kernel++;
   if (s.use == 0 || s.is_left != 0) return kByKernel;
   if (!args.has_dest && (s.e.flags & udp::kConnected) == 0) return kByKernel;
-  const udp::Address& to = args.has_dest ? args.dest : s.e.remote;
+  const IpAddress& to = args.has_dest ? args.dest : s.e.remote;
   const uint16_t to_port = args.has_dest ? args.dest_port : s.e.remote_port;
   if (to.IsAny() || to.IsMulticast() || to_port == 0) return kByKernel;
   if (s.e.family == AF_INET && !to.IsV4()) return kByKernel;
-  const udp::Address& from = args.source.IsAny() ? s.e.local : args.source;
+  const IpAddress& from = args.source.IsAny() ? s.e.local : args.source;
   if (!FindPath(s, from, to, to_port)) return kByKernel;
   if (args.ifindex != 0) {
     const Vi* vi = s.path.vi < kAreaVis ? engine_.vi_[s.path.vi] : nullptr;
@@ -152,7 +123,7 @@ int64_t Datagrams::Send(uint32_t idx, const udp::SendArgs& args) {
 
 int Datagrams::Route(const udp::RouteQuery&, udp::RouteAnswer& answer) {
   if (sending_ == nullptr) return ENETUNREACH;
-  answer.source = From(sending_->path_from);
+  answer.source = IpOf(sending_->path_from);
   answer.mtu_bytes = answer.path_mtu_bytes = sending_->path.mtu;
   answer.cast = udp::Cast::kUnicast;
   return 0;
@@ -161,8 +132,8 @@ int Datagrams::Route(const udp::RouteQuery&, udp::RouteAnswer& answer) {
 bool Datagrams::Transmit(const udp::DatagramOut& out) {
   if (sending_ == nullptr) return false;
   wire::IpOut ip;
-  ip.source = ToWire(out.source);
-  ip.destination = ToWire(out.dest);
+  ip.source = out.source;
+  ip.destination = out.dest;
   ip.family = out.dest.IsV4() ? wire::Family::kIpv4 : wire::Family::kIpv6;
   ip.protocol = wire::kProtocolUdp;
   ip.tos = out.tos;

@@ -252,6 +252,13 @@ uint32_t Engine::PollLocked(uint64_t now, uint32_t rounds) {
   return all;
 }
 
+void Engine::MendAfterExec() {
+  if (!TakeFromLastImage(w_.lock)) return;
+  t_locks.engine++;
+  Recover(MonotonicNs());
+  Release();
+}
+
 uint32_t Engine::Poll(uint64_t now) {
   // A thread has the lock, and sees our news before it leaves. If it is dead, Lock() finds out.
   constexpr uint64_t kLongNs = 50'000'000;

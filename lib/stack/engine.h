@@ -11,7 +11,7 @@
 #include "stack/datagrams.h"
 #include "stack/wire_state.h"
 #include "tcp/tcp.h"
-#include "vi/area.h"
+#include "vi/packet_area.h"
 #include "vi/vi.h"
 #include "wire/checksum.h"
 #include "wire/packet/packet.h"
@@ -125,12 +125,7 @@ class Engine final : public tcp::Host {
     if (from_dead) Recover(MonotonicNs());
   }
   // Before this process uses the lock: a thread of the image before an exec() may have left it.
-  void MendAfterExec() {
-    if (!TakeFromLastImage(w_.lock)) return;
-    t_locks.engine++;
-    Recover(MonotonicNs());
-    Release();
-  }
+  void MendAfterExec();
   void Release() {
     t_locks.engine--;
     Unlock(w_.lock);
@@ -232,7 +227,7 @@ class Engine final : public tcp::Host {
   // recover.cc
   bool ClaimSegments(Conn& c);
 
-  // receive.cc
+  // frame_in.cc
   uint32_t ReceiveAll();
   void Frame(const ViRx& rx, uint32_t vi);
   void Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi);

@@ -19,7 +19,7 @@ bool TakeSourcePort(Engine& engine, uint32_t vi, pstn_addr& from, const pstn_add
   SourcePorts& ports = engine.state().sources;
   const uint32_t hw = ports.hw < kSourcePorts ? ports.hw : kSourcePorts;
   if (hw == 0) return false;
-  const uint32_t is_ipv6 = IsIpv4(to) ? 0 : 1;
+  const uint32_t is_ipv6 = AddrIsV4(to) ? 0 : 1;
   const uint32_t first = static_cast<uint32_t>(engine.Random() % hw);
   SourcePort* tired = nullptr;
   uint32_t looks = 0;

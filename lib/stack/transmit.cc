@@ -2,12 +2,11 @@
 // transmit.cc - a segment on its way out: path, frame, headers, payload copied and summed in one
 // pass.
 #include <cerrno>
-#include <cstring>
 
 #include "stack/engine.h"
 #include "stack/names.h"
 #include "wire/packet/tcp_header.h"
-#include "wire/packet/udp.h"
+#include "wire/packet/udp_header.h"
 
 namespace postern::stack {
 namespace {
@@ -59,7 +58,7 @@ bool Engine::Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) {
   wire::IpOut ip;
   ip.source = IpOf(c.local);
   ip.destination = IpOf(c.peer);
-  ip.family = wire::IsMapped(ip.source) ? wire::Family::kIpv4 : wire::Family::kIpv6;
+  ip.family = ip.source.IsV4() ? wire::Family::kIpv4 : wire::Family::kIpv6;
   ip.protocol = wire::kProtocolTcp;
   ip.tos = static_cast<uint8_t>((c.tos & 0xfcu) | static_cast<uint32_t>(s.ecn));
   ip.ttl = c.ttl != 0 ? static_cast<uint8_t>(c.ttl) : c.path.ttl;

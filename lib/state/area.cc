@@ -8,6 +8,7 @@
 #include <sys/vfs.h>
 
 #include <initializer_list>
+#include <new>  // tidy-allow: of placement new
 
 #include "base/sys.h"
 
@@ -33,15 +34,17 @@ bool IsPlainMemfd(int fd) {
   return sys::Call(SYS_fstatfs, fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
 }
 
-// A sealed memfd of exactly `bytes`.
-bool IsSegment(int fd, size_t bytes) {
+// Bytes of a sealed memfd; 0: it is none.
+size_t SegmentBytes(int fd) {
   int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
   if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
-    return false;
+    return 0;
   }
   long size = sys::Call(SYS_lseek, fd, 0L, static_cast<long>(SEEK_END));
-  return size >= 0 && static_cast<size_t>(size) == bytes && IsPlainMemfd(fd);
+  return size >= 0 && IsPlainMemfd(fd) ? static_cast<size_t>(size) : 0;
 }
+
+bool IsSegment(int fd, size_t bytes) { return SegmentBytes(fd) == bytes; }
 
 void* MapChecked(int fd, size_t bytes, int prot) {
   return IsSegment(fd, bytes) ? sys::MapShared(fd, bytes, prot) : nullptr;
@@ -66,30 +69,33 @@ pstn_uuid NewUuid() {
   return id;
 }
 
-int CreateStack(const pstn_uuid& id) {
-  int fd = CreateSegment("postern-stack", sizeof(pstn_stack));
+int CreateStack(const pstn_uuid& id, const StackSizes& sizes) {
+  const pstn_stack_counts counts = CountsOf(sizes);
+  StackLayout layout;
+  if (!LayOut(counts, layout)) return -22;  // EINVAL
+  int fd = CreateSegment("postern-stack", layout.bytes);
   if (fd < 0) return fd;
-  auto* s =
-      static_cast<pstn_stack*>(sys::MapShared(fd, sizeof(pstn_stack), PROT_READ | PROT_WRITE));
-  if (s == nullptr) {
+  void* const head = sys::MapShared(fd, sizeof(pstn_stack_hdr), PROT_READ | PROT_WRITE);
+  if (head == nullptr) {
     sys::Close(fd);
     return -12;  // ENOMEM
   }
-  s->hdr.magic = PSTN_MAGIC_STACK;
-  s->hdr.abi_version = PSTN_ABI_VERSION;
-  s->hdr.size_bytes = sizeof(pstn_stack);
-  s->hdr.id = id;
-  s->hdr.uid = static_cast<uint32_t>(sys::Call(SYS_geteuid));
+  pstn_stack_hdr& hdr = *static_cast<pstn_stack_hdr*>(head);
+  hdr.magic = PSTN_MAGIC_STACK;
+  hdr.abi_version = PSTN_ABI_VERSION;
+  hdr.size_bytes = layout.bytes;
+  hdr.counts = counts;
+  hdr.id = id;
+  hdr.uid = static_cast<uint32_t>(sys::Call(SYS_geteuid));
   timespec ts;
   clock_gettime(CLOCK_REALTIME, &ts);
-  s->hdr.created_ns =
+  hdr.created_ns =
       static_cast<uint64_t>(ts.tv_sec) * 1000000000u + static_cast<uint64_t>(ts.tv_nsec);
-  for (pstn_pool* p :
-       {&s->hdr.eps, &s->hdr.items, &s->hdr.fdchunks, &s->hdr.epolls, &s->hdr.waiters}) {
+  for (pstn_pool* p : {&hdr.eps, &hdr.items, &hdr.fdchunks, &hdr.epolls, &hdr.waiters}) {
     p->head = PSTN_NONE;
   }
-  s->hdr.waiters.hw = PSTN_EVMAP_WIRE + 1;  // before it are those of SYNs and of the engine
-  UnmapStack(s);
+  hdr.waiters.hw = PSTN_EVMAP_WIRE + 1;  // before it are those of SYNs and of the engine
+  sys::Unmap(head, sizeof(pstn_stack_hdr));
   return fd;
 }
 
@@ -114,18 +120,38 @@ int CreateLgr(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& ser
 
 namespace {
 
-pstn_stack* StackWith(int fd, int prot) {
-  auto* s = static_cast<pstn_stack*>(MapChecked(fd, sizeof(pstn_stack), prot));
-  if (s == nullptr) return nullptr;
-  if (s->hdr.magic == PSTN_MAGIC_STACK && s->hdr.abi_version == PSTN_ABI_VERSION) return s;
-  UnmapStack(s);
-  return nullptr;
+// The header's constant part is copied, and the copy alone is looked at.
+template <typename Map>
+Map* StackWith(int fd, int prot) {
+  pstn_stack_hdr head;
+  constexpr size_t kHead = offsetof(pstn_stack_hdr, counts) + sizeof head.counts;
+  StackLayout layout;
+  if (sys::Call(SYS_pread64, fd, &head, kHead, 0L) != static_cast<long>(kHead) ||
+      head.magic != PSTN_MAGIC_STACK || head.abi_version != PSTN_ABI_VERSION ||
+      !LayOut(head.counts, layout) || head.size_bytes != layout.bytes)
+    return nullptr;
+  void* const own = sys::MapPrivate(sizeof(Map));
+  if (own == nullptr) return nullptr;
+  void* const base = MapChecked(fd, layout.bytes, prot);
+  if (base == nullptr) {
+    sys::Unmap(own, sizeof(Map));
+    return nullptr;
+  }
+  Map* const map = new (own) Map(static_cast<uint8_t*>(base), head.counts, layout);
+  (void)sys::Call(SYS_mprotect, own, sizeof(Map), static_cast<long>(PROT_READ));
+  return map;
+}
+
+template <typename Map>
+void UnmapWhole(const Map* stack) {
+  sys::Unmap(const_cast<pstn_stack_hdr*>(&stack->hdr), stack->layout.bytes);
+  sys::Unmap(const_cast<Map*>(stack), sizeof(Map));
 }
 
 }  // namespace
 
-pstn_stack* MapStack(int fd) { return StackWith(fd, PROT_READ | PROT_WRITE); }
-const pstn_stack* LookAtStack(int fd) { return StackWith(fd, PROT_READ); }
+StackMap* MapStack(int fd) { return StackWith<StackMap>(fd, PROT_READ | PROT_WRITE); }
+const StackLook* LookAtStack(int fd) { return StackWith<StackLook>(fd, PROT_READ); }
 
 uint8_t* MapLgr(int fd, const pstn_uuid* expected_id) {
   auto* base = static_cast<uint8_t*>(MapChecked(fd, PSTN_LGR_BYTES, PROT_READ | PROT_WRITE));
@@ -178,9 +204,8 @@ const pstn_routes* MapRoutes(int fd) {
   return nullptr;
 }
 
-void UnmapStack(const pstn_stack* stack) {
-  sys::Unmap(const_cast<pstn_stack*>(stack), sizeof(pstn_stack));
-}
+void UnmapStack(const StackMap* stack) { UnmapWhole(stack); }
+void UnmapStack(const StackLook* stack) { UnmapWhole(stack); }
 void UnmapLgr(uint8_t* base) { sys::Unmap(base, PSTN_LGR_BYTES); }
 void UnmapDir(const pstn_dir* dir) { sys::Unmap(const_cast<pstn_dir*>(dir), sizeof(pstn_dir)); }
 void UnmapRoutes(const pstn_routes* routes) {

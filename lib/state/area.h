@@ -9,6 +9,7 @@
 
 #include "abi/postern_abi.h"
 #include "abi/routes_abi.h"
+#include "state/stack_map.h"
 
 namespace postern {
 
@@ -18,12 +19,12 @@ inline bool SameUuid(const pstn_uuid& a, const pstn_uuid& b) {
 }
 
 // A new memfd (close-on-exec) or -errno. The stack's tables are initialised; no slot is taken.
-int CreateStack(const pstn_uuid& id);
+int CreateStack(const pstn_uuid& id, const StackSizes& sizes = {});
 int CreateLgr(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& server);
 
 // Null if the fd is not such a segment, of this version, with its seals. `expected_id` may be null.
-pstn_stack* MapStack(int fd);
-const pstn_stack* LookAtStack(int fd);  // the same, to be read only
+StackMap* MapStack(int fd);
+const StackLook* LookAtStack(int fd);  // the same, to be read only
 uint8_t* MapLgr(int fd, const pstn_uuid* expected_id);
 // Whatever its header says by now: posternd has said that it is one (controlplane/reaper).
 uint8_t* MapKnownLgr(int fd);
@@ -33,7 +34,8 @@ uint32_t ConnsOfLgr(int fd);  // hdr.conns_hw
 const pstn_dir* MapDir(int fd);
 const pstn_routes* MapRoutes(int fd);
 
-void UnmapStack(const pstn_stack* stack);
+void UnmapStack(const StackMap* stack);
+void UnmapStack(const StackLook* stack);
 void UnmapLgr(uint8_t* base);
 void UnmapDir(const pstn_dir* dir);
 void UnmapRoutes(const pstn_routes* routes);

@@ -10,33 +10,39 @@
 
 namespace postern {
 
-// `next(i)` yields a reference to the link word of entry i. PSTN_NONE when all are taken, or `most`
-// of them are.
-template <typename NextFn>
-uint32_t PoolTake(pstn_pool& pool, uint32_t limit, NextFn next, uint32_t most = PSTN_NONE) {
+// The pool of the entries of `table` before `end`. PSTN_NONE when all are taken, or `most` of them
+// are, or the list says nonsense.
+template <typename Entries>
+uint32_t PoolTake(pstn_pool& pool, const Entries& table, uint32_t most = PSTN_NONE,
+                  uint32_t end = PSTN_NONE) {
+  using I = decltype(table.IndexAt(nullptr));
+  end = table.Clamp(end);
   if (FetchAdd(pool.used, 1u) >= most) {
     FetchSub(pool.used, 1u);
     return PSTN_NONE;
   }
   uint64_t head = LoadAcquire(pool.head);
-  while (static_cast<uint32_t>(head) < limit) {
+  while (static_cast<uint32_t>(head) < end) {
     uint32_t idx = static_cast<uint32_t>(head);
-    uint64_t after = ((head >> 32) + 1) << 32 | LoadRelaxed(next(idx));
+    uint64_t after = ((head >> 32) + 1) << 32 | LoadRelaxed(table.Own(I(idx)).next);
     if (CompareExchange(pool.head, head, after)) return idx;
   }
   uint32_t fresh = LoadRelaxed(pool.hw);
-  while (fresh < limit) {
+  while (fresh < end) {
     if (CompareExchange(pool.hw, fresh, fresh + 1)) return fresh;
   }
   FetchSub(pool.used, 1u);
   return PSTN_NONE;
 }
 
-template <typename NextFn>
-void PoolGive(pstn_pool& pool, uint32_t idx, NextFn next) {
+template <typename Entries>
+void PoolGive(pstn_pool& pool, const Entries& table, uint32_t idx) {
+  using I = decltype(table.IndexAt(nullptr));
+  auto* const entry = table.At(I(idx));
+  if (entry == nullptr) return;
   uint64_t head = LoadRelaxed(pool.head);
   do {
-    StoreRelaxed(next(idx), static_cast<uint32_t>(head));
+    StoreRelaxed(entry->next, static_cast<uint32_t>(head));
   } while (!CompareExchange(pool.head, head, ((head >> 32) + 1) << 32 | idx));
   FetchSub(pool.used, 1u);
 }

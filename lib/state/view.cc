@@ -8,10 +8,10 @@
 
 namespace postern {
 
-uint32_t AddLgrRef(pstn_stack& s, uint32_t side, const pstn_uuid& id, const pstn_uuid& peer) {
+uint32_t AddLgrRef(StackMap& s, uint32_t side, const pstn_uuid& id, const pstn_uuid& peer) {
   Guard g(s.hdr.lgr_lock);
-  for (uint32_t i = 0; i < PSTN_LGRS; i++) {
-    pstn_lgr_ref& ref = s.lgrs[i];
+  for (pstn_lgr_ref& ref : s.lgrs.All()) {
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
     if (LoadRelaxed(ref.state) != 0) continue;
     // A reference that was used before has stale maps; a fresh one is zero and stays untouched.
     if (ref.id.hi != 0) memset(static_cast<void*>(&ref), 0, sizeof ref);
@@ -25,14 +25,15 @@ uint32_t AddLgrRef(pstn_stack& s, uint32_t side, const pstn_uuid& id, const pstn
   return PSTN_NONE;
 }
 
-void FreeLgrRef(pstn_stack& s, uint32_t idx) {
-  if (idx >= PSTN_LGRS) return;
+void FreeLgrRef(StackMap& s, uint32_t idx) {
+  pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(idx));
+  if (ref == nullptr) return;
   Guard g(s.hdr.lgr_lock);
-  StoreRelease(s.lgrs[idx].state, 0u);
+  StoreRelease(ref->state, 0u);
 }
 
 void DropLgrMapping(StackView& v, uint32_t idx) {
-  if (idx >= PSTN_LGRS) return;
+  if (idx >= kGroups.most) return;
   if (v.lgr[idx] != nullptr) UnmapLgr(v.lgr[idx]);
   if (v.retired[idx] != nullptr) UnmapLgr(v.retired[idx]);
   v.retired[idx] = nullptr;
@@ -45,7 +46,7 @@ void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd) {
 }
 
 void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd, const pstn_uuid& id) {
-  if (idx >= PSTN_LGRS) return;
+  if (idx >= kGroups.most) return;
   if (v.lgr[idx] != nullptr) {
     if (v.retired[idx] != nullptr) UnmapLgr(v.retired[idx]);
     v.retired[idx] = v.lgr[idx];

@@ -197,14 +197,14 @@ long RecvRest(const Call& call, IovCursor& to, size_t done, ReadMode mode) {
 
 }  // namespace
 
-long SockRecv(Family& fam, Call& call, const iovec* iov, size_t count, int flags) {
+long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int flags) {
   pstn_ep& ep = *call.ep();
   uint32_t state = LoadAcquire(ep.state);
   if ((flags & MSG_ERRQUEUE) != 0) [[unlikely]]
     return RecvErrorQueue(ep, nullptr);
   if (state != PSTN_EP_ESTABLISHED) {
     long r = RecvUnconnected(fam, ep, state);
-    if (r == kAgain) return SockRecv(fam, call, iov, count, flags);
+    if (r == kAgain) return StreamRecv(fam, call, iov, count, flags);
     return r != kPass && (flags & MSG_OOB) != 0 && state == PSTN_EP_NEW ? -EINVAL : r;
   }
   ConnEnd e;
@@ -368,7 +368,7 @@ long SendRest(const Call& call, IovCursor& from, size_t done, int flags) {
 
 }  // namespace
 
-long SockSend(Family& fam, Call& call, const iovec* iov, size_t count, int flags, size_t ahead) {
+long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int flags, size_t ahead) {
   pstn_ep& ep = *call.ep();
   if ((flags & MSG_ZEROCOPY) != 0) [[unlikely]]
     return SendZerocopy(fam, call, iov, count, flags);
@@ -379,7 +379,7 @@ long SockSend(Family& fam, Call& call, const iovec* iov, size_t count, int flags
     if (state == PSTN_EP_KERNEL) return kPass;
     if (state == PSTN_EP_CONNECTING) {
       const long r = (flags & MSG_DONTWAIT) != 0 ? -EAGAIN : AwaitConnected(fam, ep);
-      return r == kAgain ? SockSend(fam, call, iov, count, flags, ahead) : r;
+      return r == kAgain ? StreamSend(fam, call, iov, count, flags, ahead) : r;
     }
     return LoadRelaxed(ep.error) != 0 ? -static_cast<long>(Exchange(ep.error, 0u)) : -EPIPE;
   }

@@ -56,12 +56,12 @@ class Bounce {
 // Sends all of `bytes` or, if the socket would block or fails, as much as went.
 long SendAll(Family& fam, Call& call, const uint8_t* data, size_t bytes, size_t ahead) {
   iovec iov = {const_cast<uint8_t*>(data), bytes};
-  return SockSend(fam, call, &iov, 1, MSG_NOSIGNAL, ahead);
+  return StreamSend(fam, call, &iov, 1, MSG_NOSIGNAL, ahead);
 }
 
 }  // namespace
 
-long SockSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t count) {
+long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t count) {
   const pstn_ep& ep = *call.ep();
   uint32_t state = LoadAcquire(ep.state);
   if (state == PSTN_EP_KERNEL) return kPass;
@@ -133,7 +133,7 @@ long SpliceOut(Family& fam, Call& call, int pipe, size_t len, bool wait, bool no
   // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
   uint8_t bounce[PIPE_BUF];
   iovec iov = {bounce, len < sizeof bounce ? len : sizeof bounce};
-  long got = SockRecv(fam, call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
+  long got = StreamRecv(fam, call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
   if (got <= 0) return got;
   pollfd p = {pipe, POLLOUT, 0};
   long room = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
@@ -142,7 +142,7 @@ long SpliceOut(Family& fam, Call& call, int pipe, size_t len, bool wait, bool no
   long wrote = sys::Call(SYS_write, pipe, static_cast<uint8_t*>(bounce), got);
   if (wrote <= 0) return wrote;
   iov.iov_len = static_cast<size_t>(wrote);
-  long taken = SockRecv(fam, call, &iov, 1, MSG_DONTWAIT);
+  long taken = StreamRecv(fam, call, &iov, 1, MSG_DONTWAIT);
   if (taken != kPass) return taken;
   return sys::Call(SYS_recvfrom, call.fd(), iov.iov_base, iov.iov_len,
                    static_cast<long>(MSG_WAITALL), 0L,
@@ -158,7 +158,7 @@ long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
     return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
   if (!Resolve(fam, ep, e)) return -ECONNRESET;
   iovec none = {nullptr, 0};
-  long stop = SockSend(fam, call, &none, 1, MSG_NOSIGNAL);  // an error leaves the pipe as it was
+  long stop = StreamSend(fam, call, &none, 1, MSG_NOSIGNAL);  // an error leaves the pipe as it was
   if (stop < 0) return stop;
   auto takes = [&] { return WritableOrEnded(e) || Writable(fam, e); };  // it may grow
   if (!takes()) {
@@ -186,7 +186,7 @@ long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
   size_t done = 0;
   while (done < static_cast<size_t>(got)) {
     iovec iov = {bounce + done, static_cast<size_t>(got) - done};
-    long r = SockSend(fam, call, &iov, 1, MSG_NOSIGNAL);
+    long r = StreamSend(fam, call, &iov, 1, MSG_NOSIGNAL);
     if (r == kPass)
       r = sys::Call(SYS_sendto, call.fd(), iov.iov_base, iov.iov_len,
                     static_cast<long>(MSG_NOSIGNAL), 0L, 0L);
@@ -209,8 +209,8 @@ long CheckPipe(int fd, int wrong) {
 
 }  // namespace
 
-long SockSplice(Family& fam, Call& call_in, Call& call_out, int fd_in, int fd_out, size_t len,
-                unsigned flags) {
+long StreamSplice(Family& fam, Call& call_in, Call& call_out, int fd_in, int fd_out, size_t len,
+                  unsigned flags) {
   pstn_ep *in = call_in.ep(), *out = call_out.ep();
   if (in != nullptr && LoadAcquire(in->state) == PSTN_EP_KERNEL) in = nullptr;
   if (out != nullptr && LoadAcquire(out->state) == PSTN_EP_KERNEL) out = nullptr;

@@ -45,7 +45,7 @@ void PutControl(msghdr& m, int level, int type, const void* data, size_t bytes) 
 
 long SendZerocopy(Family& fam, Call& call, const iovec* iov, size_t count, int flags) {
   pstn_ep& ep = *call.ep();
-  long r = SockSend(fam, call, iov, count, flags & ~MSG_ZEROCOPY);
+  long r = StreamSend(fam, call, iov, count, flags & ~MSG_ZEROCOPY);
   if (r <= 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_ZEROCOPY) == 0) return r;
   FetchAdd(ep.zerocopy_sent, 1u);
   PostEp(fam, ep);

@@ -175,7 +175,7 @@ void Recover(Tcb& t, const SegmentIn& s, AckNews& news, Host& h);
 void RtoTimeout(Tcb& t, Host& h);
 void ReorderTimeout(Tcb& t, Host& h);
 
-// ---- receive.cc, reassembly.cc, window.cc
+// ---- receive.cc, out_of_order.cc, window.cc
 void TakeData(Tcb& t, const SegmentIn& s, Host& h);
 void TakeUrgent(Tcb& t, const SegmentIn& s, Host& h);
 void ScheduleAck(Tcb& t, const SegmentIn& s, Host& h);

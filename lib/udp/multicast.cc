@@ -8,7 +8,7 @@
 namespace postern::udp {
 namespace {
 
-uint32_t Find(const Endpoint& e, const Address& group, uint32_t ifindex, Host& host) {
+uint32_t Find(const Endpoint& e, const IpAddress& group, uint32_t ifindex, Host& host) {
   for (uint32_t i = e.member_head; i != kNone; i = host.MemberAt(i).next) {
     const Member& m = host.MemberAt(i);
     if (m.group == group && m.ifindex == ifindex) return i;
@@ -16,13 +16,13 @@ uint32_t Find(const Endpoint& e, const Address& group, uint32_t ifindex, Host& h
   return kNone;
 }
 
-uint32_t SourceAt(const Member& m, const Address& source) {
+uint32_t SourceAt(const Member& m, const IpAddress& source) {
   uint32_t at = 0;
   while (at < m.source_count && m.source[at] != source) at++;
   return at;
 }
 
-int Add(Endpoint& e, const Address& group, uint32_t ifindex, uint32_t include, Host& host) {
+int Add(Endpoint& e, const IpAddress& group, uint32_t ifindex, uint32_t include, Host& host) {
   if (!group.IsMulticast()) return -EINVAL;
   if (Find(e, group, ifindex, host) != kNone) return -EADDRINUSE;
   uint32_t count = 0;
@@ -41,7 +41,7 @@ int Add(Endpoint& e, const Address& group, uint32_t ifindex, uint32_t include, H
   return 0;
 }
 
-int Drop(Endpoint& e, const Address& group, uint32_t ifindex, Host& host) {
+int Drop(Endpoint& e, const IpAddress& group, uint32_t ifindex, Host& host) {
   for (uint32_t* at = &e.member_head; *at != kNone; at = &host.MemberAt(*at).next) {
     const uint32_t idx = *at;
     const Member& m = host.MemberAt(idx);
@@ -54,14 +54,14 @@ int Drop(Endpoint& e, const Address& group, uint32_t ifindex, Host& host) {
   return -EADDRNOTAVAIL;
 }
 
-int Insert(Member& m, const Address& source) {
+int Insert(Member& m, const IpAddress& source) {
   if (SourceAt(m, source) < m.source_count) return -EADDRNOTAVAIL;
   if (m.source_count >= kSourcesMax) return -ENOBUFS;
   m.source[m.source_count++] = source;
   return 0;
 }
 
-int Erase(Member& m, const Address& source) {
+int Erase(Member& m, const IpAddress& source) {
   const uint32_t at = SourceAt(m, source);
   if (at >= m.source_count) return -EADDRNOTAVAIL;
   m.source[at] = m.source[--m.source_count];
@@ -70,15 +70,15 @@ int Erase(Member& m, const Address& source) {
 
 }  // namespace
 
-int Join(uint32_t idx, const Address& group, uint32_t ifindex, Host& host) {
+int Join(uint32_t idx, const IpAddress& group, uint32_t ifindex, Host& host) {
   return Add(host.EndpointAt(idx), group, ifindex, 0, host);
 }
 
-int Leave(uint32_t idx, const Address& group, uint32_t ifindex, Host& host) {
+int Leave(uint32_t idx, const IpAddress& group, uint32_t ifindex, Host& host) {
   return Drop(host.EndpointAt(idx), group, ifindex, host);
 }
 
-int ChangeSource(uint32_t idx, const Address& group, const Address& source, uint32_t ifindex,
+int ChangeSource(uint32_t idx, const IpAddress& group, const IpAddress& source, uint32_t ifindex,
                  SourceOp op, Host& host) {
   Endpoint& e = host.EndpointAt(idx);
   const bool include = op == SourceOp::kAdd || op == SourceOp::kRemove;
@@ -109,7 +109,7 @@ bool WantsFrom(const Endpoint& e, const DatagramIn& in, Host& host) {
 void LeaveAll(Endpoint& e, Host& host) {
   while (e.member_head != kNone) {
     const Member& m = host.MemberAt(e.member_head);
-    Drop(e, Address(m.group), m.ifindex, host);
+    Drop(e, IpAddress(m.group), m.ifindex, host);
   }
 }
 

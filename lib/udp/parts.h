@@ -7,7 +7,8 @@ namespace postern::udp {
 
 inline bool Has(const Endpoint& e, uint32_t flag) { return (e.flags & flag) != 0; }
 
-// ---- demux.cc: chains. An endpoint is in by_port while kBound, in by_tuple while kConnected.
+// ---- find_endpoint.cc: chains. An endpoint is in by_port while kBound, in by_tuple while
+// kConnected.
 void AddPort(Ports& ports, uint32_t idx, Host& host);
 void RemovePort(Ports& ports, uint32_t idx, Host& host);
 void AddTuple(Ports& ports, uint32_t idx, Host& host);
@@ -30,6 +31,6 @@ void EmptyQueues(Endpoint& e, Host& host);
 // ---- endpoint.cc: a port of the Host's choice, if it has none.
 int EnsurePort(Ports& ports, uint32_t idx, Host& host);
 // 0, -EAFNOSUPPORT, -ENETUNREACH. Any becomes the loopback address, as in Linux.
-int Reachable(const Endpoint& e, Address& dest);
+int Reachable(const Endpoint& e, IpAddress& dest);
 
 }  // namespace postern::udp

@@ -59,9 +59,9 @@ int Routed(const Endpoint& e, const SendArgs& args, Host& host, Plan& plan) {
   if (device == 0 && multicast) device = e.multicast_ifindex;
   // A packet must not leave a bound endpoint by another device.
   if (e.ifindex != 0 && device != e.ifindex) return -EINVAL;
-  const Address source = args.source.IsAny() ? e.local : args.source;
+  const IpAddress source = args.source.IsAny() ? e.local : args.source;
   // A socket that is bound to a group, to hear only that, does not send from there.
-  const Address wanted = source.IsMulticast() ? Address{} : source;
+  const IpAddress wanted = source.IsMulticast() ? IpAddress{} : source;
   if (const int error = host.Route({wanted, out.dest, device, out.tos}, plan.route); error != 0)
     return -error;
   if (plan.route.cast == Cast::kBroadcast && !Has(e, kBroadcastAllowed)) return -EACCES;

@@ -8,7 +8,7 @@
 // each endpoint has, was bound first and has found them. docs/protocols/udp.md says what is done
 // and what isn't.
 #pragma once
-#include "udp/host.h"
+#include "udp/udp_host.h"
 
 namespace postern::udp {
 
@@ -17,19 +17,19 @@ void InitPorts(Ports& ports, const SipKey& secret);
 // ---- the life of an endpoint
 void Open(Endpoint& e, uint16_t family, uint32_t uid);
 // The local name, known to be free and ours; an endpoint has one at most. -EINVAL.
-int Bind(Ports& ports, uint32_t idx, const Address& local, uint16_t port, Host& host);
+int Bind(Ports& ports, uint32_t idx, const IpAddress& local, uint16_t port, Host& host);
 // -EACCES (broadcast not allowed), -EAFNOSUPPORT, -EAGAIN (no port), or what Route() says.
-int Connect(Ports& ports, uint32_t idx, const Address& remote, uint16_t port, Host& host);
+int Connect(Ports& ports, uint32_t idx, const IpAddress& remote, uint16_t port, Host& host);
 void Disconnect(Ports& ports, uint32_t idx, Host& host);  // AF_UNSPEC
 void Close(Ports& ports, uint32_t idx, Host& host);       // gives back all that it has
 
 // ---- multicast: IP_ADD_MEMBERSHIP and so on; -EINVAL, -EADDRINUSE, -EADDRNOTAVAIL, -ENOBUFS
-int Join(uint32_t idx, const Address& group, uint32_t ifindex, Host& host);
-int Leave(uint32_t idx, const Address& group, uint32_t ifindex, Host& host);
+int Join(uint32_t idx, const IpAddress& group, uint32_t ifindex, Host& host);
+int Leave(uint32_t idx, const IpAddress& group, uint32_t ifindex, Host& host);
 // `block`: all but this source (IP_BLOCK_SOURCE), of a group that was joined; else from this source
 // (IP_ADD_SOURCE_MEMBERSHIP, which joins). Undo: IP_UNBLOCK_SOURCE, IP_DROP_SOURCE_MEMBERSHIP.
 enum class SourceOp : uint8_t { kBlock, kUnblock, kAdd, kRemove };
-int ChangeSource(uint32_t idx, const Address& group, const Address& source, uint32_t ifindex,
+int ChangeSource(uint32_t idx, const IpAddress& group, const IpAddress& source, uint32_t ifindex,
                  SourceOp op, Host& host);
 
 // ---- what comes in
@@ -49,12 +49,12 @@ uint32_t Lookup(const Ports& ports, const DatagramIn& in, Host& host);
 struct SendArgs {
   const iovec* iov = nullptr;
   uint32_t iov_count = 0;
-  Address dest = {};  // any and port 0: the connected one
+  IpAddress dest = {};  // any and port 0: the connected one
   uint16_t dest_port = 0;
   bool has_dest = false;
   bool confirm = false;  // MSG_CONFIRM
   // Control messages; what isn't set is the socket's.
-  Address source = {};  // IP_PKTINFO
+  IpAddress source = {};  // IP_PKTINFO
   uint32_t ifindex = 0;
   int ttl = -1, tos = -1;
   int gso_bytes = -1;  // UDP_SEGMENT
@@ -71,7 +71,7 @@ struct ReceiveArgs {
   bool peek = false;
 };
 struct ReceiveInfo {
-  Address source, dest;  // dest: IP_PKTINFO's ipi_addr
+  IpAddress source, dest;  // dest: IP_PKTINFO's ipi_addr
   uint16_t source_port;
   uint8_t tos, ttl;
   uint32_t ifindex;
@@ -85,7 +85,7 @@ struct ReceiveInfo {
 int64_t Receive(uint32_t idx, const ReceiveArgs& args, ReceiveInfo& info, Host& host);
 
 struct ErrorInfo {
-  Address dest, from;  // msg_name; SO_EE_OFFENDER, any if it was us
+  IpAddress dest, from;  // msg_name; SO_EE_OFFENDER, any if it was us
   uint16_t dest_port;
   uint8_t origin, type, code;
   int32_t error;

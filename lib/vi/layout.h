@@ -12,7 +12,7 @@
 // never told of memory that is not a packet's. All is written under the engine's lock, but for
 // what a driver writes into frames that are its own. A process may die at any instruction: what
 // the next holder of the lock can't see in a ring, the owner table and the intents tell it
-// (area.h, Reclaim).
+// (packet_area.h, Reclaim).
 #pragma once
 #include <cstdint>
 

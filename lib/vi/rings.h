@@ -25,7 +25,7 @@
 #pragma once
 #include <linux/if_xdp.h>
 
-#include "vi/area.h"
+#include "vi/packet_area.h"
 #include "vi/vi.h"
 
 namespace postern {

@@ -13,7 +13,7 @@
 // own, which holds addresses and descriptors and nothing else: where the rings stand is read from
 // the rings, and what has to be kept is in pstn_vi (layout.h). So the next holder goes on where the
 // last holder left off, or died; after a death Recover() comes first, for each VI, then
-// Area::ReclaimBegin() (area.h). Pending() and Fd() need no lock.
+// Area::ReclaimBegin() (packet_area.h). Pending() and Fd() need no lock.
 //
 // Every call is one look at a ring for as many frames as there are: give it a batch. docs/vi.md
 // says how to add a back end.

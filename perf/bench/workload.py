@@ -44,7 +44,7 @@ class Workload:
 
 def load_all():
     """All workloads, in the order of the report."""
-    from . import loads_bulk, loads_containers, loads_http, loads_idle, loads_overhead, loads_redis, loads_rate, loads_wire
+    from .loads import loads_bulk, loads_containers, loads_http, loads_idle, loads_overhead, loads_redis, loads_rate, loads_wire
 
     return (loads_rate.WORKLOADS + loads_bulk.WORKLOADS + loads_http.WORKLOADS + loads_redis.WORKLOADS +
             loads_containers.WORKLOADS + loads_wire.WORKLOADS + loads_idle.WORKLOADS + loads_overhead.WORKLOADS)

@@ -13,7 +13,7 @@
 
 #include <cinttypes>
 
-#include "endpoint.h"
+#include "measuring.h"
 
 namespace postern::perf {
 namespace {

@@ -16,7 +16,7 @@
 #include <cinttypes>
 #include <vector>
 
-#include "endpoint.h"
+#include "measuring.h"
 
 namespace postern::perf {
 namespace {

@@ -17,7 +17,7 @@
 #include <limits>
 #include <vector>
 
-#include "endpoint.h"
+#include "measuring.h"
 
 namespace postern::perf {
 namespace {

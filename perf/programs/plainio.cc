@@ -17,7 +17,7 @@
 
 #include <cinttypes>
 
-#include "endpoint.h"
+#include "measuring.h"
 
 namespace postern::perf {
 namespace {

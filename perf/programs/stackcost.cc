@@ -56,9 +56,7 @@ class End final : public stack::Streams, public stack::Paths {
     const uint64_t entropy[4] = {last_of_ip, 2, 3, 4};
     stack::FormatWire(state_, {1, last_of_ip}, entropy, 0);
     engine = std::make_unique<stack::Engine>(state_, area, *this, *this);
-    memcpy(name.ip, wire::kMappedPrefix, 12);
-    const uint8_t v4[4] = {10, 0, 0, last_of_ip};
-    memcpy(name.ip + 12, v4, 4);
+    SetIp(name, IpAddress::V4(10, 0, 0, last_of_ip));
   }
 
   void Write(uint32_t bytes, uint64_t now) {

@@ -22,6 +22,7 @@
 #include <cstring>
 #include <fstream>
 #include <future>
+#include <initializer_list>
 #include <iostream>
 #include <map>
 #include <memory>

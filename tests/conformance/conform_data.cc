@@ -12,6 +12,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <initializer_list>
+
 #include "conform.h"
 
 namespace conform {

@@ -9,7 +9,7 @@
 // bring each to an end.
 //
 // Input: one byte of configuration, then steps of three bytes.
-#include "../unit/clc_pair.h"
+#include "../unit/smcd/clc_pair.h"
 #include "replay.h"
 
 namespace postern {

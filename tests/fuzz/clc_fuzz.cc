@@ -7,7 +7,7 @@
 //
 //   clang: `./run fuzz` builds it with libFuzzer
 //   else:  replay.h
-#include "../unit/clc_vectors.h"
+#include "../unit/smcd/clc_vectors.h"
 #include "replay.h"
 
 namespace postern {

@@ -11,8 +11,8 @@
 #include <memory>
 #include <span>
 
-#include "../unit/plain_host.h"
-#include "../unit/wire_frames.h"
+#include "../unit/stack/plain_host.h"
+#include "../unit/wire/wire_frames.h"
 #include "replay.h"
 #include "tcp/validate.h"
 

@@ -3,7 +3,7 @@
 // as it is, or says at which places a good one is changed, with its checksums made right again or
 // left, so that random inputs get past them.
 #pragma once
-#include "../unit/wire_frames.h"
+#include "../unit/wire/wire_frames.h"
 
 namespace postern::wire_test {
 

@@ -20,7 +20,7 @@
 #include "family/family.h"
 #include "lgr_world.h"
 #include "life/reap.h"
-#include "option/options.h"
+#include "option/socket_options.h"
 #include "peer/close.h"
 #include "peer/connect.h"
 #include "sock/own_family.h"
@@ -198,7 +198,7 @@ class Play {
   void RingWord(uint32_t i, const Step& in) {
     const uint32_t idx = world_.ref(i).conn_ep[kConns[in.a >> 1 & 7u]];
     if (idx == 0) return;
-    const pstn_ep& ep = world_.s().eps[idx - 1];
+    const pstn_ep& ep = world_.s().eps.Own(EpIndex(idx - 1));
     const bool rx = in.a >= 128;
     const RingPlace ring =
         RingAt(world_.lgr(i), rx ? ep.side ^ 1u : ep.side, rx ? ep.rx.ring : ep.tx.ring);
@@ -230,7 +230,8 @@ class Play {
     *PeerEnd(i, conn).ep = {};
     c.setup.gen++;
     c.setup.listener_idx = in.b < 200 ? world_.listener : in.b;
-    c.setup.listener_gen = world_.s().eps[world_.listener].gen + (in.c > 220 ? 1u : 0u);
+    c.setup.listener_gen =
+        world_.s().eps.Own(EpIndex(world_.listener)).gen + (in.c > 220 ? 1u : 0u);
     c.setup.client = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0, 0, 1}, 0, 0, 0};
     c.setup.server = c.setup.client;
     c.setup.client.port = in.e < 250 ? 40000 : in.e;
@@ -278,9 +279,9 @@ class Play {
   // ---------------------------------------------------------------- we
   // One of our connections to a hostile peer; null: there is none.
   pstn_ep* Pick(uint32_t which) {
-    pstn_stack& s = world_.s();
+    StackMap& s = world_.s();
     for (uint32_t n = 0; n < s.hdr.eps.hw; n++) {
-      pstn_ep& ep = s.eps[(which + n) % s.hdr.eps.hw];
+      pstn_ep& ep = s.eps.Own(EpIndex((which + n) % s.hdr.eps.hw));
       if (ep.state == PSTN_EP_ESTABLISHED && ep.lgr_idx != kHonest) return &ep;
     }
     return nullptr;
@@ -347,8 +348,8 @@ class Play {
         RecoverConns(g_family, kSlot + 1);
         break;
       case 1:  // the listener is closed, and made again
-        StopListening(g_family, world_.s().eps[world_.listener], PSTN_EP_NEW);
-        StoreRelease(world_.s().eps[world_.listener].state, PSTN_EP_LISTEN);
+        StopListening(g_family, world_.s().eps.Own(EpIndex(world_.listener)), PSTN_EP_NEW);
+        StoreRelease(world_.s().eps.Own(EpIndex(world_.listener)).state, PSTN_EP_LISTEN);
         break;
       case 2:
         if (in.c < 64) TheyDie();
@@ -357,7 +358,7 @@ class Play {
         for (uint32_t i = 0; i < kLgrs; i++) SweepZombies(world_.ref(i), world_.lgr(i));
         break;
       case 4:
-        world_.s().eps[world_.listener].defer_accept = in.c & 1u;
+        world_.s().eps.Own(EpIndex(world_.listener)).defer_accept = in.c & 1u;
         break;
       default:
         AdmitSyns(g_family);
@@ -365,9 +366,9 @@ class Play {
   }
 
   bool Accept(bool keep) {
-    const uint32_t idx = DequeueEmbryo(g_family, world_.s().eps[world_.listener]);
+    const uint32_t idx = DequeueEmbryo(g_family, world_.s().eps.Own(EpIndex(world_.listener)));
     if (idx == PSTN_NONE) return false;
-    pstn_ep& ep = world_.s().eps[idx];
+    pstn_ep& ep = world_.s().eps.Own(EpIndex(idx));
     StoreRelease(ep.state, PSTN_EP_ESTABLISHED);
     if (!keep) CloseEp(g_family, ep);
     return true;
@@ -386,7 +387,7 @@ class Play {
     memset(static_cast<void*>(&c.ctl), 0, sizeof c - sizeof c.setup);
     uint32_t& hw = LgrHdr(world_.lgr(kAsClient)).conns_hw;
     if (hw <= conn) hw = conn + 1;
-    pstn_ep& ep = world_.s().eps[idx];
+    pstn_ep& ep = world_.s().eps.Own(EpIndex(idx));
     ep.lgr_idx = kAsClient;
     ep.conn_idx = conn;
     ep.conn_gen = c.setup.gen;
@@ -406,7 +407,7 @@ class Play {
   void Send(pstn_ep& ep, size_t bytes, int flags) {
     const iovec iov = {buffer_.data(), bytes};
     Call call(g_family, ep);
-    IsAnswer(SockSend(g_family, call, &iov, 1, flags | MSG_DONTWAIT), bytes);
+    IsAnswer(StreamSend(g_family, call, &iov, 1, flags | MSG_DONTWAIT), bytes);
   }
 
   // The buffer is exactly as long as what is asked for, so that a sanitizer sees a byte too many.
@@ -416,7 +417,7 @@ class Play {
     std::vector<uint8_t> exact(want);
     const iovec iov = {exact.data(), want};
     Call call(g_family, ep);
-    IsAnswer(SockRecv(g_family, call, &iov, 1, flags[kind % 8] | MSG_DONTWAIT), want);
+    IsAnswer(StreamRecv(g_family, call, &iov, 1, flags[kind % 8] | MSG_DONTWAIT), want);
   }
 
   void Look(pstn_ep& ep) {
@@ -430,13 +431,13 @@ class Play {
   }
 
   void Watch(pstn_ep& ep) {
-    pstn_stack& s = world_.s();
+    StackMap& s = world_.s();
     Guard g(ep.item_lock);
     if (ep.item_head != PSTN_NONE) return;
     const uint32_t i = TakeItem(s);
     if (i == PSTN_NONE) return;
     SetGuard h(s, world_.set());
-    pstn_item& item = s.items[i];
+    pstn_item& item = s.items.Own(ItemIndex(i));
     item = {};
     item.ep_idx = EpIdx(s, ep);
     item.epoll_idx = world_.set_idx;
@@ -447,12 +448,12 @@ class Play {
   }
 
   void Events() {
-    pstn_stack& s = world_.s();
+    StackMap& s = world_.s();
     TakePosts(g_family.view, world_.set(), world_.set_idx);
     for (uint32_t rounds = world_.set().ready_count; rounds != 0; rounds--) {
       const uint32_t i = PopReady(s, world_.set());
-      FUZZ_CHECK(i < PSTN_ITEMS);
-      pstn_ep* ep = EpAt(s, s.items[i].ep_idx);
+      FUZZ_CHECK(i < s.items.count());
+      pstn_ep* ep = EpAt(s, s.items.Own(ItemIndex(i)).ep_idx);
       FUZZ_CHECK(ep != nullptr && ep->state != PSTN_EP_FREE);
       (void)Readiness(g_family, *ep);
     }
@@ -474,16 +475,17 @@ class Play {
   void HonestTransfer(size_t bytes) {
     bytes = bytes % 60000 + 1;
     if (honest_ == PSTN_NONE) {
-      world_.s().eps[world_.listener].defer_accept = 0;
+      world_.s().eps.Own(EpIndex(world_.listener)).defer_accept = 0;
       Step plain = {};
       Connect(kHonest, 7, plain);
       AdmitSyns(g_family);
       const uint32_t embryo = world_.ref(kHonest).conn_ep[7];
       FUZZ_CHECK(embryo != 0);
-      while (world_.s().eps[embryo - 1].state == PSTN_EP_EMBRYO) FUZZ_CHECK(Accept(true));
+      while (world_.s().eps.Own(EpIndex(embryo - 1)).state == PSTN_EP_EMBRYO)
+        FUZZ_CHECK(Accept(true));
       honest_ = embryo - 1;
     }
-    pstn_ep& ours = world_.s().eps[honest_];
+    pstn_ep& ours = world_.s().eps.Own(EpIndex(honest_));
     std::vector<uint8_t> out(bytes), in(bytes);
     for (size_t i = 0; i < bytes; i++)
       out[i] = static_cast<uint8_t>((sent_ + i) * 0x9e3779b97f4a7c15u >> 56);
@@ -492,10 +494,10 @@ class Play {
     IovCursor written(&from, 1), read(&to, 1);
     Call call(g_family, ours);
     FUZZ_CHECK(RingWrite(PeerEnd(kHonest, 7), written, {}, Growth::kNow) == bytes);
-    FUZZ_CHECK(SockRecv(g_family, call, &to, 1, MSG_DONTWAIT) == static_cast<long>(bytes) &&
+    FUZZ_CHECK(StreamRecv(g_family, call, &to, 1, MSG_DONTWAIT) == static_cast<long>(bytes) &&
                in == out);
     in.assign(bytes, 0);
-    FUZZ_CHECK(SockSend(g_family, call, &from, 1, MSG_DONTWAIT) == static_cast<long>(bytes));
+    FUZZ_CHECK(StreamSend(g_family, call, &from, 1, MSG_DONTWAIT) == static_cast<long>(bytes));
     FUZZ_CHECK(RingRead(PeerEnd(kHonest, 7), &read, bytes, ReadMode::kTake).bytes == bytes &&
                in == out);
   }
@@ -507,18 +509,18 @@ class Play {
     world_.dead = true;
     for (uint32_t i = 0; i < kHonest; i++) MarkPeerDead(g_family, i);
     world_.Validate();
-    pstn_stack& s = world_.s();
+    StackMap& s = world_.s();
     std::vector<uint8_t> much(kBuffer);
     const iovec iov = {much.data(), much.size()};
     for (uint32_t i = 0; i < s.hdr.eps.hw; i++) {
-      pstn_ep& ep = s.eps[i];
+      pstn_ep& ep = s.eps.Own(EpIndex(i));
       if (ep.state != PSTN_EP_ESTABLISHED || ep.lgr_idx == kHonest) continue;
       FUZZ_CHECK((Readiness(g_family, ep) & EPOLLIN) != 0);
       Call call(g_family, ep);
       long r = 1;
       for (int reads = 0; r > 0; reads++) {
         FUZZ_CHECK(reads < 70000);
-        r = SockRecv(g_family, call, &iov, 1, MSG_DONTWAIT);
+        r = StreamRecv(g_family, call, &iov, 1, MSG_DONTWAIT);
       }
       FUZZ_CHECK(r == 0 || r == -ECONNRESET || r == -EPIPE);
     }
@@ -527,16 +529,17 @@ class Play {
   // Everything is closed, and nothing of it is left.
   void End() {
     TheyDie();
-    pstn_stack& s = world_.s();
+    StackMap& s = world_.s();
     while (Accept(false)) {
     }
     for (uint32_t i = 0; i < s.hdr.eps.hw; i++) {
-      if (s.eps[i].state == PSTN_EP_ESTABLISHED && s.eps[i].lgr_idx != kHonest)
-        CloseEp(g_family, s.eps[i]);
+      if (s.eps.Own(EpIndex(i)).state == PSTN_EP_ESTABLISHED &&
+          s.eps.Own(EpIndex(i)).lgr_idx != kHonest)
+        CloseEp(g_family, s.eps.Own(EpIndex(i)));
     }
     world_.Validate();
     for (uint32_t i = 0; i < kHonest; i++) {
-      FUZZ_CHECK(LgrIdle(s, i));
+      FUZZ_CHECK(LgrIdle(s.lgrs.Own(LgrIndex(i))));
       FUZZ_CHECK(world_.ref(i).rings == 0 || world_.ref(i).zombies != 0);
     }
     HonestTransfer(100);

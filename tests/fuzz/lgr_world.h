@@ -2,7 +2,7 @@
 // lgr_world.h - a stack and three link groups in memory, for lgr_fuzz: two whose peer is hostile
 // (we are the server of one and the client of the other) and one whose peer is honest.
 //
-// What the honest side keeps for itself (pstn_stack) is where it always is; Validate() says whether
+// What the honest side keeps for itself is where it always is; Validate() says whether
 // it is whole. The link groups of the hostile peers lie between inaccessible pages: an access
 // beyond them is a SIGSEGV with or without a sanitizer.
 #pragma once
@@ -11,6 +11,7 @@
 
 #include <bit>
 #include <map>
+#include <optional>
 #include <set>
 #include <vector>
 
@@ -32,7 +33,11 @@ class LgrWorld {
   LgrWorld() {
     for (Segment& l : lgr_) l.fd = CreateLgr(NewUuid(), NewUuid(), NewUuid());
     stack_.fd = CreateStack(NewUuid());
-    Map(stack_, sizeof(pstn_stack));
+    const pstn_stack_counts counts = CountsOf({});
+    StackLayout layout;
+    FUZZ_CHECK(LayOut(counts, layout));
+    Map(stack_, layout.bytes);
+    map_.emplace(stack_.base, counts, layout);
     for (Segment& l : lgr_) Map(l, PSTN_LGR_BYTES);
     stack_head_.assign(stack_.base, stack_.base + sizeof(pstn_stack_hdr));
     for (Segment& l : lgr_) l.head.assign(l.base, l.base + sizeof(pstn_lgr_hdr));
@@ -41,17 +46,17 @@ class LgrWorld {
 
   // Everything as it is on the first day.
   void Reset() {
-    Empty(stack_, stack_head_, sizeof(pstn_stack));
+    Empty(stack_, stack_head_, s().layout.bytes);
     for (Segment& l : lgr_) Empty(l, l.head, PSTN_LGR_BYTES);
     StackView& v = g_family.view;
     v.s = &s();
     g_family.slot = kSlot;
     g_family.bells.counters = s().hdr.counters;
-    g_family.bells.told = &s().slots[kSlot].told;
+    g_family.bells.told = &s().slots.Own(ProcIndex(kSlot)).told;
     g_family.bells.noted = 0;
-    s().slots[kSlot].state = PSTN_SL_LIVE;
+    s().slots.Own(ProcIndex(kSlot)).state = PSTN_SL_LIVE;
     s().hdr.slots_hw = kSlot + 1;
-    for (uint32_t& chunk : s().slots[kSlot].chunk) chunk = PSTN_NONE;
+    for (uint32_t& chunk : s().slots.Own(ProcIndex(kSlot)).chunk) chunk = PSTN_NONE;
     for (uint32_t i = 0; i < kLgrs; i++) {
       pstn_lgr_hdr& h = LgrHdr(lgr(i));
       const uint32_t side = i == kAsClient ? 0 : 1;
@@ -60,16 +65,16 @@ class LgrWorld {
       v.lgr_id[i] = h.id;
     }
     listener = NewEp(g_family, AF_INET);
-    s().eps[listener].backlog = 16;
-    s().eps[listener].state = PSTN_EP_LISTEN;
+    s().eps.Own(EpIndex(listener)).backlog = 16;
+    s().eps.Own(EpIndex(listener)).state = PSTN_EP_LISTEN;
     MakeSet();
     dead = false;
   }
 
-  pstn_stack& s() { return *reinterpret_cast<pstn_stack*>(stack_.base); }
+  StackMap& s() { return *map_; }
   uint8_t* lgr(uint32_t i) { return lgr_[i].base; }
-  pstn_lgr_ref& ref(uint32_t i) { return s().lgrs[i]; }
-  pstn_epoll& set() { return s().epolls[set_idx]; }
+  pstn_lgr_ref& ref(uint32_t i) { return s().lgrs.Own(LgrIndex(i)); }
+  pstn_epoll& set() { return s().epolls.Own(SetIndex(set_idx)); }
   uint64_t SystemCalls() {
     return s().hdr.counters[kCounterDoorbells] + s().hdr.counters[kCounterFutexWakes];
   }
@@ -113,18 +118,20 @@ class LgrWorld {
     e.refs = 1;
     e.ready_head = e.ready_tail = e.all_head = PSTN_NONE;
     e.waiter_idx = TakeWaiter(s());
-    s().waiters[e.waiter_idx].state = 1;
-    s().waiters[e.waiter_idx].owner_slot = PSTN_NONE;
+    s().waiters.Own(WaiterIndex(e.waiter_idx)).state = 1;
+    s().waiters.Own(WaiterIndex(e.waiter_idx)).owner_slot = PSTN_NONE;
     e.state = 1;
   }
 
   void Queue() {
-    const pstn_ep& l = s().eps[listener];
+    const pstn_ep& l = s().eps.Own(EpIndex(listener));
     uint32_t count = 0, last = PSTN_NONE;
-    for (uint32_t i = l.accept_head; i != PSTN_NONE; last = i, i = s().eps[i].next, count++) {
-      FUZZ_CHECK(i < PSTN_EPS && count < s().hdr.eps.used);
-      FUZZ_CHECK(s().eps[i].state == PSTN_EP_EMBRYO);
-      FUZZ_CHECK(last == PSTN_NONE || s().eps[last].syn_ns <= s().eps[i].syn_ns);
+    for (uint32_t i = l.accept_head; i != PSTN_NONE;
+         last = i, i = s().eps.Own(EpIndex(i)).next, count++) {
+      FUZZ_CHECK(i < s().eps.count() && count < s().hdr.eps.used);
+      FUZZ_CHECK(s().eps.Own(EpIndex(i)).state == PSTN_EP_EMBRYO);
+      FUZZ_CHECK(last == PSTN_NONE ||
+                 s().eps.Own(EpIndex(last)).syn_ns <= s().eps.Own(EpIndex(i)).syn_ns);
     }
     FUZZ_CHECK(count == l.accept_count && last == l.accept_tail);
   }
@@ -135,7 +142,7 @@ class LgrWorld {
     uint32_t used = 0;
     for (auto& owned : rings_) owned.clear();
     for (uint32_t i = 0; i < s().hdr.eps.hw; i++) {
-      pstn_ep& ep = s().eps[i];
+      pstn_ep& ep = s().eps.Own(EpIndex(i));
       if (ep.state == PSTN_EP_FREE) continue;
       used++;
       if (ep.state != PSTN_EP_EMBRYO && ep.state != PSTN_EP_ESTABLISHED) continue;
@@ -183,7 +190,7 @@ class LgrWorld {
     for (uint32_t c = 0; c < PSTN_CONNS; c++) {
       if (r.conn_ep[c] != 0) {
         eps++;
-        const pstn_ep& ep = s().eps[r.conn_ep[c] - 1];
+        const pstn_ep& ep = s().eps.Own(EpIndex(r.conn_ep[c] - 1));
         FUZZ_CHECK(ep.state == PSTN_EP_EMBRYO || ep.state == PSTN_EP_ESTABLISHED);
         FUZZ_CHECK(ep.lgr_idx == i && ep.conn_idx == c);
       }
@@ -203,6 +210,7 @@ class LgrWorld {
 
   Segment stack_, lgr_[kLgrs];
   std::vector<uint8_t> stack_head_;
+  std::optional<StackMap> map_;
   std::set<uint64_t> rings_[kLgrs];
 };
 

@@ -11,9 +11,10 @@
 #include <linux/nexthop.h>
 #include <linux/rtnetlink.h>
 
+#include <initializer_list>
 #include <span>
 
-#include "../unit/route_world.h"
+#include "../unit/stack/route_world.h"
 #include "replay.h"
 
 namespace postern {
@@ -153,11 +154,11 @@ void One(std::span<const uint8_t> in) {
   for (const char* dst : {"20.1.2.3", "10.0.0.2", "2001::1", "2001:1::1", "ff02::1",
                           "255.255.255.255", "224.0.0.1"}) {
     RouteQuery q;
-    memcpy(q.dst, Ip(dst).at, 16);
+    memcpy(q.dst, Ip(dst).bytes, 16);
     Check(*tables->map(), q);
     q.oif = 2;
     Check(*tables->map(), q);
-    memcpy(q.src, Ip(IsMapped(q.dst) ? "10.0.0.1" : "fd00::1").at, 16);
+    memcpy(q.src, Ip(IpAt(q.dst).IsV4() ? "10.0.0.1" : "fd00::1").bytes, 16);
     Check(*tables->map(), q);
   }
   if (tables->map()->neigh_count > 1000) daemon::RouteTables::NeighChange(*tables).Clear();

@@ -81,8 +81,8 @@ void CheckAccepted(const Bytes& frame, const Packet& p) {
   FUZZ_CHECK(ip.l4_off + ip.l4_bytes == ip.ip_off + ip.ip_bytes);
   FUZZ_CHECK(ip.data_off + ip.data_bytes == ip.ip_off + ip.ip_bytes);
   FUZZ_CHECK(p.payload_off + p.payload_bytes <= ip.ip_off + ip.ip_bytes);
-  FUZZ_CHECK(wire::IsMapped(ip.source) == (ip.family == Family::kIpv4));
-  FUZZ_CHECK(wire::IsMapped(ip.destination) == (ip.family == Family::kIpv4));
+  FUZZ_CHECK(ip.source.IsV4() == (ip.family == Family::kIpv4));
+  FUZZ_CHECK(ip.destination.IsV4() == (ip.family == Family::kIpv4));
   if (ip.family == Family::kIpv4) {
     const size_t header = (frame[ip.ip_off] & 15u) * 4u;
     FUZZ_CHECK(NaiveSum(std::span(frame).subspan(ip.ip_off, header)) == 0xffff);

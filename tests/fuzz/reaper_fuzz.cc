@@ -66,10 +66,10 @@ class Play {
   }
 
  private:
-  pstn_stack& s() { return world_.s(); }
+  StackMap& s() { return world_.s(); }
 
   void Slot(uint32_t slot, uint32_t pid) {
-    pstn_slot& place = s().slots[slot];
+    pstn_slot& place = s().slots.Own(ProcIndex(slot));
     for (uint32_t& chunk : place.chunk) chunk = PSTN_NONE;
     place.chunk[0] = TakeFdChunk(s());
     place.told = 1;
@@ -79,12 +79,14 @@ class Play {
     if (s().hdr.slots_hw <= slot) s().hdr.slots_hw = slot + 1;
   }
 
-  uint32_t& Fd(uint32_t slot, uint32_t fd) { return s().fdchunks[s().slots[slot].chunk[0]].fd[fd]; }
+  uint32_t& Fd(uint32_t slot, uint32_t fd) {
+    return s().fdchunks.Own(ChunkIndex(s().slots.Own(ProcIndex(slot)).chunk[0])).fd[fd];
+  }
 
   // One end of a connection of link group `i`, as connect() and accept() leave it.
   uint32_t Connection(uint32_t i, uint32_t conn) {
     const uint32_t idx = NewEp(g_family, AF_INET);
-    pstn_ep& ep = s().eps[idx];
+    pstn_ep& ep = s().eps.Own(EpIndex(idx));
     pstn_lgr_ref& ref = world_.ref(i);
     pstn_conn& c = LgrConn(world_.lgr(i), conn);
     if (ref.side == 0) conn = TakeConn(ref, world_.lgr(i));
@@ -102,9 +104,9 @@ class Play {
   }
 
   void Watch(uint32_t ep_idx, int fd) {
-    pstn_ep& ep = s().eps[ep_idx];
+    pstn_ep& ep = s().eps.Own(EpIndex(ep_idx));
     const uint32_t i = TakeItem(s());
-    pstn_item& item = s().items[i];
+    pstn_item& item = s().items.Own(ItemIndex(i));
     item = {};
     item.ep_idx = ep_idx;
     item.epoll_idx = world_.set_idx;
@@ -126,28 +128,28 @@ class Play {
       Fd(kDead, static_cast<uint32_t>(fd)) = PSTN_FD_EP | idx;
       if (n % 2 != 0) {
         Fd(kOther, static_cast<uint32_t>(fd)) = PSTN_FD_EP | idx;
-        s().eps[idx].refs = 2;
+        s().eps.Own(EpIndex(idx)).refs = 2;
       }
       if (n < 5) Watch(idx, fd);
       const iovec iov = {bytes.data(), bytes.size()};
-      Call call(g_family, s().eps[idx]);
-      (void)SockSend(g_family, call, &iov, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
-      s().eps[idx].owner_slot = n == 3 ? kDead : PSTN_NONE;
+      Call call(g_family, s().eps.Own(EpIndex(idx)));
+      (void)StreamSend(g_family, call, &iov, 1, MSG_DONTWAIT | MSG_NOSIGNAL);
+      s().eps.Own(EpIndex(idx)).owner_slot = n == 3 ? kDead : PSTN_NONE;
       ep_[n] = idx;
     }
     // Clients that wait for the listener, and one that is being admitted.
     for (uint32_t conn = 60; conn < 66; conn++) {
       pstn_conn& c = LgrConn(world_.lgr(kAsServer), conn);
       c.setup.listener_idx = world_.listener;
-      c.setup.listener_gen = s().eps[world_.listener].gen;
+      c.setup.listener_gen = s().eps.Own(EpIndex(world_.listener)).gen;
       c.setup.state = PSTN_CS_SYN;
       AnnounceSyn(g_family.bells, world_.lgr(kAsServer), conn);
       LgrHdr(world_.lgr(kAsServer)).conns_hw = 66;
     }
     AdmitSyns(g_family);
     const uint32_t w = TakeWaiter(s());
-    s().waiters[w].state = 1;
-    s().waiters[w].owner_slot = kDead;
+    s().waiters.Own(WaiterIndex(w)).state = 1;
+    s().waiters.Own(WaiterIndex(w)).owner_slot = kDead;
   }
 
   // ---------------------------------------------------------------- what is left there
@@ -179,11 +181,11 @@ class Play {
         1024,
         4095,
         4096,
-        PSTN_EPS - 1,
-        PSTN_EPS,
-        PSTN_EPS + 1,
-        PSTN_ITEMS - 1,
-        PSTN_ITEMS,
+        s().eps.count() - 1,
+        s().eps.count(),
+        s().eps.count() + 1,
+        s().items.count() - 1,
+        s().items.count(),
         PSTN_NONE,
         PSTN_NONE - 1,
         0x7fffffff,
@@ -211,21 +213,21 @@ class Play {
   }
 
   void Spoil(const Step& in) {
-    const uint32_t pick[] = {ep_[in.a % 8], world_.listener, in.a, PSTN_EPS - 1};
-    pstn_ep& ep = s().eps[pick[in.op >> 6]];
+    const uint32_t pick[] = {ep_[in.a % 8], world_.listener, in.a, s().eps.count() - 1};
+    pstn_ep& ep = s().eps.Own(EpIndex(pick[in.op >> 6]));
     switch (in.op % 16) {
       case 0:
         Word(s().hdr, in, offsetof(pstn_stack_hdr, counters));
         break;
       case 1:
-        Word(s().slots[in.a & 1u ? kDead : in.a % PSTN_SLOTS], in, 64);
+        Word(s().slots.Own(ProcIndex(in.a & 1u ? kDead : in.a % s().slots.count())), in, 64);
         break;
       case 2:
-        s().slots[kDead].chunk[in.a & 1u ? 0 : in.where() % PSTN_SLOT_CHUNKS] =
+        s().slots.Own(ProcIndex(kDead)).chunk[in.a & 1u ? 0 : in.where() % PSTN_SLOT_CHUNKS] =
             static_cast<uint32_t>(Value(in));
         break;
       case 3:
-        s().fdchunks[in.b % 4u].fd[in.a % kFds] = static_cast<uint32_t>(Value(in));
+        s().fdchunks.Own(ChunkIndex(in.b % 4u)).fd[in.a % kFds] = static_cast<uint32_t>(Value(in));
         break;
       case 4:
       case 5:
@@ -238,13 +240,13 @@ class Play {
         ep.flags = static_cast<uint32_t>(Value(in));
         break;
       case 8:
-        Word(s().items[in.a % 12u], in);
+        Word(s().items.Own(ItemIndex(in.a % 12u)), in);
         break;
       case 9:
-        Word(s().epolls[in.a & 1u ? world_.set_idx : in.a], in);
+        Word(s().epolls.Own(SetIndex(in.a & 1u ? world_.set_idx : in.a)), in);
         break;
       case 10:
-        Word(s().waiters[in.a % 16u], in);
+        Word(s().waiters.Own(WaiterIndex(in.a % 16u)), in);
         break;
       case 11:
         Word(world_.ref(in.a % kLgrs), in, 128);
@@ -273,19 +275,20 @@ class Play {
 
   void Reap() {
     Try([&] {
-      if (!ClaimDead(g_family, kDead, LoadRelaxed(s().slots[kDead].pid))) return;
+      if (!ClaimDead(g_family, kDead, LoadRelaxed(s().slots.Own(ProcIndex(kDead)).pid))) return;
       (void)ReapWouldWait(s(), kDead,
                           [](const pstn_lock& lock) { return LockOwnerLives(lock, lock.word); });
       ReapListeners(g_family, kDead);
       ReapSlot(g_family, kDead);
     });
     for (uint32_t i = 0; i < kLgrs; i++) Try([&] { MarkPeerDead(g_family, i); });
-    s().slots[kOther].state = PSTN_SL_DEAD;
-    for (uint32_t i = 0; i < PSTN_SLOTS; i++) {
-      if (s().slots[i].state != PSTN_SL_FREE) s().slots[i].state = PSTN_SL_DEAD;
+    s().slots.Own(ProcIndex(kOther)).state = PSTN_SL_DEAD;
+    for (uint32_t i = 0; i < s().slots.count(); i++) {
+      if (s().slots.Own(ProcIndex(i)).state != PSTN_SL_FREE)
+        s().slots.Own(ProcIndex(i)).state = PSTN_SL_DEAD;
     }
     Try([&] { FUZZ_CHECK(EndStack(g_family)); });
-    for (uint32_t i = 0; i < kLgrs; i++) (void)LgrIdle(s(), i);
+    for (uint32_t i = 0; i < kLgrs; i++) (void)LgrIdle(s().lgrs.Own(LgrIndex(i)));
   }
 
   LgrWorld world_;

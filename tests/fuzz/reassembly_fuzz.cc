@@ -99,7 +99,7 @@ IpHead Head(const Arrival& in) {
   IpHead h{};
   const bool is6 = (in.who & 1) != 0;
   h.family = is6 ? Family::kIpv6 : Family::kIpv4;
-  memcpy(h.source.bytes, wire::kMappedPrefix, wire::kMappedOff);
+  h.source = IpAddress::V4(0, 0, 0, 0);
   if (is6) h.source.bytes[0] = 0x20;
   h.destination = h.source;
   h.source.bytes[15] = in.who >> 1 & 7;

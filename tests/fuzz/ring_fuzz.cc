@@ -12,7 +12,7 @@
 #include <cstring>
 #include <vector>
 
-#include "../unit/ring_pair.h"
+#include "../unit/smcd/ring_pair.h"
 #include "base/clock.h"
 
 namespace postern {

@@ -7,7 +7,7 @@
 //
 //   clang: `./run fuzz` builds it with libFuzzer
 //   else:  replay.h
-#include "../unit/udp_world.h"
+#include "../unit/udp/udp_world.h"
 #include "replay.h"
 
 namespace postern::udp {
@@ -28,7 +28,7 @@ class Bytes {
   size_t size_, at_ = 0;
 };
 
-constexpr Address kNames[] = {{}, kHere, kThere, kElsewhere, kGroup, kBroadcast, kHere6, kThere6};
+constexpr IpAddress kNames[] = {{}, kHere, kThere, kElsewhere, kGroup, kBroadcast, kHere6, kThere6};
 
 // Linux's order as a number, over all endpoints; the newest of equals has the largest `order`.
 uint32_t Search(World& w, const DatagramIn& in, const std::vector<uint32_t>& order) {
@@ -70,7 +70,7 @@ class Run {
 
  private:
   void Open(uint32_t i) { udp::Open(w_.endpoints[i], i % 2 == 0 ? AF_INET : AF_INET6, i / 4); }
-  Address Name() { return kNames[in_.Below(8)]; }
+  IpAddress Name() { return kNames[in_.Below(8)]; }
   uint16_t Port() { return static_cast<uint16_t>(in_.Below(4) * 256 + 1); }  // one bucket
 
   DatagramIn Datagram() {
@@ -176,7 +176,7 @@ class Run {
     w_.Drop(icmp.packet);
   }
   void Groups(uint32_t i) {
-    const Address group = Name();
+    const IpAddress group = Name();
     const uint32_t ifindex = in_.Below(3);
     const uint32_t what = in_.Below(6);
     if (what == 0) Join(i, group, ifindex, w_);

@@ -14,7 +14,7 @@
 #include <cstring>
 #include <thread>
 
-#include "../scripts/packet.h"
+#include "../scripts/script_packet.h"
 #include "plugin_interface.h"
 
 namespace {

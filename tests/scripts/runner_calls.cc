@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "../unit/stream.h"
+#include "../unit/kit/known_stream.h"
 #include "runner.h"
 
 namespace postern::scripts {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "../unit/stream.h"
+#include "../unit/kit/known_stream.h"
 #include "runner.h"
 
 namespace postern::scripts {

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "packet.h"
+#include "script_packet.h"
 
 namespace postern::scripts {
 

@@ -13,7 +13,7 @@
 #include <memory>
 #include <string>
 
-#include "packet.h"
+#include "script_packet.h"
 
 namespace postern::scripts {
 

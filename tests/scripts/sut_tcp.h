@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "../sim/stream_host.h"
-#include "../unit/stream.h"
+#include "../unit/kit/known_stream.h"
 #include "sut.h"
 
 namespace postern::scripts {

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // apps.cc - what an end of the simulator reads, checks and writes.
+#include <initializer_list>
+
 #include "apps.h"
 
 namespace postern::sim {

@@ -13,7 +13,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "../unit/stream.h"
+#include "../unit/kit/known_stream.h"
 
 namespace postern {
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // odd_test.cc - what two hosts and a listener do not show: simultaneous open, a port that is used
 // again, flows that share a bottleneck.
-#include "../unit/catch.h"
-#include "pair.h"
+#include "../unit/kit/catch.h"
+#include "host_pair.h"
 #include "seeds.h"
 
 namespace postern::sim {

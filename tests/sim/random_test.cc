@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // random_test.cc - everything at random: links, hosts, options, programs. `--seed N --runs 1` plays
 // one of them; `--runs 100000` looks for the next bug.
-#include "../unit/catch.h"
-#include "pair.h"
+#include <initializer_list>
+
+#include "../unit/kit/catch.h"
+#include "host_pair.h"
 #include "seeds.h"
 
 namespace postern::sim {

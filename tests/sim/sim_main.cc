@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "../unit/own_arguments.h"
+#include "../unit/kit/own_arguments.h"
 #include "seeds.h"
 
 namespace postern::sim {

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // sim_test.cc - two hosts under each kind of trouble: every byte arrives, in order, once; the
 // connection ends as RFC 9293 says; nothing hangs, spins or leaks.
-#include "../unit/catch.h"
-#include "pair.h"
+#include <initializer_list>
+
+#include "../unit/kit/catch.h"
+#include "host_pair.h"
 #include "seeds.h"
 
 namespace postern::sim {

@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "../unit/ring_pair.h"
+#include "../unit/smcd/ring_pair.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "smcd/notify.h"

@@ -13,6 +13,9 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 LINES_MAX = 800
+FOLDER_FILES = 20
+# Names that mean the same wherever they stand: a program's main(), what runs a folder's tests, a Python package.
+SAME_NAMES = ("main.cc", "run.py", "__init__.py")
 MARKDOWN_COLUMNS = CODE_COLUMNS = 100
 SKIPPED_DIRS = re.compile(r"^(\.git|\.cache|__pycache__|build.*|out)$")
 CODE = (".c", ".cc", ".h")
@@ -95,6 +98,25 @@ def rule_file_length(files):
             yield f"{f.path}:{LINES_MAX}: {len(f.lines)} lines, the limit is {LINES_MAX}: split by idea"
 
 
+def rule_folder_size(files):
+    counts = {}
+    for f in files:
+        counts.setdefault(os.path.dirname(f.path), []).append(f.name)
+    for folder, names in counts.items():
+        if len(names) > FOLDER_FILES:
+            yield f"{folder}: {len(names)} files, the limit is {FOLDER_FILES}: two rooms"
+
+
+def rule_file_names(files):
+    first = {}
+    for f in files:
+        if f.ext not in SOURCE or f.name in SAME_NAMES:
+            continue
+        if f.name in first:
+            yield f"{f.path}:1: {first[f.name]} has that name: name it by what is in it"
+        first.setdefault(f.name, f.path)
+
+
 def rule_first_comment(files):
     for f in files:
         opening = re.compile(r"^(//|/\*|#) " + re.escape(f.name) + " - .{10,}")
@@ -175,6 +197,18 @@ def rule_includes_exist(files):
                 yield f"{f.path}:{number}: no file {target}"
 
 
+def rule_braced_lists(files):
+    # GCC 12's headers include <initializer_list> for each other; GCC 14's do not.
+    needs = re.compile(r"\bfor\s*\((?:[^;{}()]*;)?[^;{}]*?[^:;{}]:\s*\{|\bstd::(?:min|max|minmax)(?:<[^<>]*>)?\s*\(\s*\{|\binitializer_list\s*<")
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane", "tests", "perf"):
+            continue
+        code = "\n".join(without_comments_and_strings(f.lines))
+        match = needs.search(code)
+        if match and "#include <initializer_list>" not in f.lines:
+            yield f"{f.path}:{code.count(chr(10), 0, match.end()) + 1}: a braced list: include <initializer_list>"
+
+
 def rule_local_locks(files):
     # A lock that a fork does not know of stays held in the child for as long as the parent lives.
     declared = re.compile(r"^(?!extern)(static |constinit |alignas\(\d+\) )*pstn_lock \w+( = |\{|;)")
@@ -186,6 +220,17 @@ def rule_local_locks(files):
                 yield f"{f.path}:{number}: a lock of the process's own: declare it by a macro of lib/family/local_lock.h"
 
 
+def rule_lock_words(files):
+    # Somebody may hold it: a word that is overwritten, even for a moment, lets in two. What has a lock is copied by CopyButLock().
+    written = re.compile(r"[.>](\w+_)?lock\.word = |[tr]x\.lock = |[.>][tr]x = [^;=]*\b[tr]x;|Store\w+\([^;]*lock\.word")
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane") or f.path == "lib/base/lock.h":
+            continue
+        for number, line in enumerate(without_comments_and_strings(f.lines), 1):
+            if written.search(line) and "tidy-allow: " not in f.lines[number - 1] + f.lines[number - 2]:
+                yield f"{f.path}:{number}: the word of a lock is written by Lock() and Unlock() alone"
+
+
 def rule_endpoint_states(files):
     # Only SetState (lib/endpoint/state.h) knows which state may follow which.
     written = re.compile(r"Store\w*\([^;]*\bstate, PSTN_EP_|\bstate = PSTN_EP_")
@@ -195,6 +240,105 @@ def rule_endpoint_states(files):
         for number, line in enumerate(f.lines, 1):
             if written.search(line):
                 yield f"{f.path}:{number}: the state of an endpoint is set by SetState()"
+
+
+def rule_preload_translates(files):
+    # What kind of socket a number is, and in which state, is for lib/sock and the rooms below it.
+    kinds = re.compile(r"\b(IsKernels|IsDatagram|WatchesKernelOnly)\b|\bPSTN_EPF?_|\bpstn_ep\b|\bep\(\)->")
+    for f in files:
+        if f.ext not in CODE or not f.under("preload"):
+            continue
+        for number, code in enumerate(without_comments_and_strings(f.lines), 1):
+            if kinds.search(code):
+                yield f"{f.path}:{number}: a kind of socket, or a field of an endpoint: ask lib/sock"
+
+
+def rule_tables(files):
+    # An index of shared memory becomes a reference by its table alone: lib/state/table.h, At(). The compiler refuses subscripts.
+    around = [
+        (r"reinterpret_cast<(const )?pstn_(waiter|epoll|slot|lgr_ref|ep|item|fdchunk|stack_hdr|evmap|conn|lgr_hdr)\b",
+         "an address is made an object of shared memory: a table's At(), or LgrHdr(), LgrConn(), LgrEvmap()"),
+        (r"reinterpret_cast<[^>]*>\(&[^()]*\bhdr\b|&[\w.>-]+(\.|->)hdr \+|\+ PSTN_LGR_(EVMAP|CONN|SLAB)_OFF",
+         "arithmetic on a segment's base: OffOf(), or a table"),
+        (r"\bhdr\.counts\b|\blayout\.(?!bytes\b)\w", "what a stack's header says is read once, when it is mapped: a table's count()"),
+        (r"\bOwn\(\w+Index\((Load|Exchange)|\bOwn\(\w+Index\([^()]*\b(?!slot\b)\w+(\.|->)(lgr|ep|epoll|waiter|listener|conn)_idx\b"
+         r"|\bOwn\(\w+Index\([^()]*\b(item_head|accept_head|accept_tail|ready_\w+|all_\w+|ep_next)\b",
+         "an index that comes out of shared memory: At(), not Own()"),
+        (r"\.(Own|At)\([^;]*\)\[|\b(Own|At)\([^;]*\)\) [+-] \d", "arithmetic on an entry: look up the one that is meant"),
+    ]
+    patterns = [(re.compile(p), use) for p, use in around]
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane") or f.path.startswith("lib/state/"):
+            continue
+        lines = without_comments_and_strings(f.lines)
+        for number, code in enumerate(lines, 1):
+            # An argument may be on the next line.
+            code += " " + lines[number].strip() if code.rstrip().endswith(("(", ",")) and number < len(lines) else ""
+            for pattern, use in patterns:
+                if pattern.search(code):
+                    yield f"{f.path}:{number}: {use}"
+
+
+# Words that one side of a handshake [F1] (docs/concurrency.md) raises by a locked instruction, and looks for the other's afterwards: on
+# x86 that instruction is the fence, on aarch64 it is none. The fence follows at once, or the next look stands behind it.
+RAISES = re.compile(r"\b(FetchOr|FetchAdd)\([^;]*\b(tx_wait|rx_wait|(?<!set\.)sleepers|changing|leaf|summary|posted)\b|\bExchange\([^;]*\bposted, 1u\)")
+LETS_GO = [
+    (re.compile(r"\bRelease\(\);"), re.compile(r"\bWirePoll\(|\bHasNews\(")),
+    (re.compile(r"\bUnlock\([^;]*ctl_lock\)|\bCtlLeaveLine\("), re.compile(r"\bwire_errands\(|\bHasErrands\(")),
+    (re.compile(r"\bCompareExchange\([^;]*\bstate, connecting, PSTN_EP_ESTABLISHED"), re.compile(r"Load\w+\([^;]*\bsleepers\b")),
+    (re.compile(r"Store\w+\([^;]*\b(frozen, 1u|sleeping, 1u)\)"), re.compile(r"Load\w+\(")),
+]
+FENCE = re.compile(r"\b(FenceAfterLocked|FullFence)\(\)")
+HANDSHAKES = "docs/concurrency.md"
+
+
+def body_behind(code, at):
+    """Lines of the function behind line `at`; once more from the start of a loop that goes on with its condition."""
+    for line in code[at + 1:]:
+        if line.startswith("}"):
+            return
+        yield line
+
+
+def rule_fences(files):
+    for f in files:
+        if f.ext not in CODE or not f.under("lib") or f.path == "lib/state/bits.h":  # there the owner puts back what it has taken
+            continue
+        code = without_comments_and_strings(f.lines)
+        for at, line in enumerate(code):
+            behind = [other for other in body_behind(code, at) if other.strip()]
+            if RAISES.search(line) and "tidy-allow: " not in f.lines[at] + f.lines[at - 1] and not any(FENCE.search(other) for other in [line] + behind[:1]):
+                yield f"{f.path}:{at + 1}: a handshake's word is raised: FenceAfterLocked() stands behind it"
+            for goes, looks in LETS_GO:
+                if not goes.search(line):
+                    continue
+                for other in behind:
+                    if FENCE.search(other):
+                        break
+                    if looks.search(other):
+                        yield f"{f.path}:{at + 1}: {looks.pattern} looks for the other side's word without a fence before it"
+                        break
+
+
+def rule_fences_as_listed(files):
+    # The places that the document names have one; a place that is renamed is named anew there.
+    text = next(f for f in files if f.path == HANDSHAKES)
+    start = next(i for i, line in enumerate(text.lines) if line.startswith("| news, then a locked instruction"))
+    bodies = {}
+    for f in files:
+        if f.ext in CODE and f.under("lib"):
+            code = without_comments_and_strings(f.lines)
+            for at, line in enumerate(code):
+                begun = re.match(r"^ *(?:[\w:<>*&]+ )*(?:explicit )?(?:\w+::)*(\w+)\([^;]*$", line)
+                if begun:
+                    bodies.setdefault(begun[1], []).append("\n".join([line] + code[at + 1:at + 45]).split("\n}\n")[0])
+    for number, row in enumerate(text.lines[start + 2:], start + 3):
+        if not row.startswith("|"):
+            break
+        for name in re.findall(r"\(`(?:\w+::)?(\w+)`[,)]|, `(?:\w+::)(\w+)`\)", row.split("|")[1]):
+            name = name[0] or name[1]
+            if not any(FENCE.search(body) for body in bodies.get(name, [])):
+                yield f"{HANDSHAKES}:{number}: {name}() has no fence"
 
 
 def rule_no_marks(files):

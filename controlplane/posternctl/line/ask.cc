@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 
 namespace postern::ctl_command {
 namespace {

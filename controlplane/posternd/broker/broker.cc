@@ -14,8 +14,8 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kMemberAcceptPauseMs = 100;
-constexpr size_t kProcessesMax = 256;   // of a stack: PSTN_SLOTS
-constexpr ptrdiff_t kStacksMax = 4096;  // of a member
+constexpr size_t kProcessesMax = kProcesses.most;  // of a stack
+constexpr ptrdiff_t kStacksMax = 4096;             // of a member
 
 }  // namespace
 

@@ -13,6 +13,7 @@
 #include "../kit/log.h"
 #include "../kit/proc.h"
 #include "../report/report.h"
+#include "base/ip_address.h"
 #include "broker.h"
 
 namespace postern::daemon {
@@ -23,18 +24,14 @@ constexpr uint16_t kWholeAddress = 128;
 
 // Others mean the same host everywhere, or nothing outside their link.
 bool MayBeReached(const pstn_addr& addr) {
-  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  static constexpr uint8_t kLoopback[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1};
-  if (memcmp(addr.ip, kMapped, sizeof(kMapped)) == 0)
-    return addr.ip[12] != 127 && !(addr.ip[12] == 169 && addr.ip[13] == 254) && addr.ip[12] != 0;
-  const bool link_local = addr.ip[0] == 0xfe && (addr.ip[1] & 0xc0) == 0x80;
-  return !link_local && memcmp(addr.ip, kLoopback, sizeof(kLoopback)) != 0;
+  const IpAddress ip = IpOf(addr);
+  if (ip.IsLoopback()) return false;
+  if (!ip.IsV4()) return !ip.IsLinkLocal();
+  return !(ip.v4()[0] == 169 && ip.v4()[1] == 254) && ip.v4()[0] != 0;
 }
 
 struct LessAddr {
-  bool operator()(const pstn_addr& a, const pstn_addr& b) const {
-    return memcmp(&a, &b, sizeof(a)) < 0;
-  }
+  bool operator()(const pstn_addr& a, const pstn_addr& b) const { return CompareAddr(a, b) < 0; }
 };
 
 }  // namespace

@@ -32,7 +32,7 @@ void Broker::Show(Member& to, const Listener& listener) {
 // the kernel's table says, which we can read in our own network namespace.
 int Broker::Check(const Member& member, const ctl::Msg& message, const UniqueFd& fd,
                   Listener& listener) {
-  if (message.a >= PSTN_EPS) return -EINVAL;
+  if (message.a >= kSockets.most) return -EINVAL;
   if (fd.ok()) return CheckListener(fd.get(), member.who.pid, member.who.netns, listener);
   if (message.cookie == 0) return -EINVAL;
   if (member.who.netns != OwnNetnsIno()) return -EXDEV;

@@ -2,17 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "policy.h"
 
-#include <arpa/inet.h>
 #include <grp.h>
 #include <pwd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <stdexcept>
 
+#include "base/ip_address.h"
 #include "base/schema/options.h"
 #include "wire/clc/clc.h"
 
@@ -127,14 +128,10 @@ struct PolicyReader {
     const std::string text = String(value, "addresses");
     const size_t slash = text.find('/');
     const std::string ip = text.substr(0, slash);
-    pstn_addr addr{};
-    unsigned most = 128;
-    if (inet_pton(AF_INET, ip.c_str(), addr.ip + 12) == 1) {
-      addr.ip[10] = addr.ip[11] = 0xff;
-      most = 32;
-    } else if (inet_pton(AF_INET6, ip.c_str(), addr.ip) != 1) {
-      Fail("addresses: " + value.dump() + " is no address");
-    }
+    IpAddress address{};
+    if (!IpFromText(ip.c_str(), address)) Fail("addresses: " + value.dump() + " is no address");
+    // "::ffff:10.0.0.0/104" counts its bits as IPv6.
+    const unsigned most = ip.find(':') == std::string::npos ? 32 : 128;
     unsigned bits = most;
     if (slash != std::string::npos) {
       const std::string length = text.substr(slash + 1);
@@ -143,8 +140,7 @@ struct PolicyReader {
       bits = digits ? static_cast<unsigned>(std::stoul(length)) : most + 1;
     }
     if (bits > most) Fail("addresses: " + value.dump() + " has no such prefix");
-    addr.port = static_cast<uint16_t>(128 - most + bits);
-    return addr;
+    return NameOf(address, static_cast<uint16_t>(128 - most + bits));
   }
 
   static Policy Read(const json& object) {

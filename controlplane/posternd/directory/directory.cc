@@ -15,6 +15,7 @@
 
 #include "../kit/log.h"
 #include "base/atomic.h"
+#include "base/ip_address.h"
 
 #ifndef F_SEAL_FUTURE_WRITE
 #define F_SEAL_FUTURE_WRITE 0x0010
@@ -28,17 +29,13 @@ static_assert(sizeof(pthread_mutex_t) <= sizeof(pstn_dir::alive_mutex));
 static_assert(offsetof(pthread_mutex_t, __data.__lock) == 0);
 static_assert(sizeof(pthread_mutex_t::__data.__lock) == sizeof(uint32_t));
 
-bool IsWildcard(const Listener& l) {
-  static constexpr uint8_t kZero[16] = {};
-  return memcmp(l.local.ip, kZero, sizeof(kZero)) == 0;
-}
+bool IsWildcard(const Listener& l) { return IpOf(l.local) == IpAddress{}; }
 
 // Which of the two families' connections it takes: 1 for IPv4, 2 for IPv6.
 unsigned Takes(const Listener& l) {
-  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
   if (l.family == AF_INET) return 1;
   if (IsWildcard(l)) return l.v6only != 0 ? 2 : 3;
-  return memcmp(l.local.ip, kMapped, sizeof(kMapped)) == 0 ? 1 : 2;
+  return AddrIsV4(l.local) ? 1 : 2;
 }
 
 // Whether the kernel would refuse two sockets to listen there.

@@ -10,9 +10,9 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "../kit/proc.h"
+#include "base/ip_address.h"
 
 namespace postern::daemon {
 namespace {
@@ -25,23 +25,12 @@ int IntOption(int fd, int level, int name, int& value) {
 int ReadAddress(int fd, Listener& listener) {
   sockaddr_storage storage{};
   socklen_t size = sizeof(storage);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return -errno;
+  auto* const place = reinterpret_cast<sockaddr*>(&storage);
+  if (getsockname(fd, place, &size) != 0) return -errno;
   pstn_addr& local = listener.local;
-  local = {};
-  if (storage.ss_family == AF_INET) {
-    const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
-    // The wildcard is all zero in both families.
-    if (in.sin_addr.s_addr != INADDR_ANY) {
-      local.ip[10] = local.ip[11] = 0xff;
-      memcpy(local.ip + 12, &in.sin_addr, 4);
-    }
-    local.port = ntohs(in.sin_port);
-  } else {
-    const auto& in6 = reinterpret_cast<const sockaddr_in6&>(storage);
-    memcpy(local.ip, &in6.sin6_addr, 16);
-    local.port = ntohs(in6.sin6_port);
-    local.scope = in6.sin6_scope_id;
-  }
+  if (!AddrFromSockaddr(place, size, storage.ss_family, local)) return -EINVAL;
+  // The wildcard is all zero in both families.
+  if (storage.ss_family == AF_INET && AddrIsAny(local)) SetIp(local, {});
   return local.port != 0 ? 0 : -EINVAL;
 }
 

@@ -5,9 +5,9 @@
 #include <netinet/tcp.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "../kit/sock_diag.h"
+#include "base/ip_address.h"
 #include "listener_check.h"
 
 namespace postern::daemon {
@@ -33,17 +33,9 @@ bool V6Only(const nlmsghdr* answer) {
 }
 
 bool SameAddress(const inet_diag_msg& d, const pstn_addr& a) {
-  const bool wildcard =
-      d.id.idiag_src[0] == 0 &&
-      (d.idiag_family == AF_INET ||
-       (d.id.idiag_src[1] == 0 && d.id.idiag_src[2] == 0 && d.id.idiag_src[3] == 0));
-  uint8_t ip[16] = {};
-  if (d.idiag_family == AF_INET6) memcpy(ip, d.id.idiag_src, sizeof ip);
-  if (d.idiag_family == AF_INET && !wildcard) {
-    ip[10] = ip[11] = 0xff;
-    memcpy(ip + 12, d.id.idiag_src, 4);
-  }
-  return memcmp(ip, a.ip, sizeof ip) == 0;
+  IpAddress ip = IpAt(d.idiag_family, d.id.idiag_src);
+  if (d.idiag_family == AF_INET && ip.IsAny()) ip = {};  // as listener_check.cc has it
+  return ip == IpOf(a);
 }
 
 int Compare(const nlmsghdr* answer, void* context) {

@@ -8,9 +8,9 @@
 #include <netinet/in.h>
 #include <sys/stat.h>
 
-#include <cstring>
 #include <iterator>
 
+#include "base/ip_address.h"
 #include "sock_diag.h"
 
 namespace postern::daemon {
@@ -22,18 +22,9 @@ constexpr const char* kStates[] = {"UNKNOWN",    "ESTAB",      "SYN-SENT",  "SYN
                                    "CLOSE-WAIT", "LAST-ACK",   "LISTEN",    "CLOSING"};
 constexpr uint32_t kTimeWait = 1u << 6;
 
-std::string NameOf(uint8_t family, const __be32* words, __be16 port) {
-  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  char text[INET6_ADDRSTRLEN] = "";
-  std::string name;
-  if (family == AF_INET) {
-    name = inet_ntop(AF_INET, words, text, sizeof(text));
-  } else if (memcmp(words, kMapped, sizeof(kMapped)) == 0) {
-    name = inet_ntop(AF_INET, words + 3, text, sizeof(text));
-  } else {
-    name = std::string("[") + inet_ntop(AF_INET6, words, text, sizeof(text)) + "]";
-  }
-  return name + ":" + (port != 0 ? std::to_string(ntohs(port)) : "*");
+std::string TextOf(uint8_t family, const __be32* words, __be16 port) {
+  char text[kAddrTextBytes];
+  return AddrText(NameOf(IpAt(family, words), ntohs(port)), text);
 }
 
 }  // namespace
@@ -43,8 +34,8 @@ void KernelNames::Load(uint8_t family) {
     const auto* d = static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
     if (mnl_nlmsg_get_payload_len(answer) < sizeof *d || d->idiag_inode == 0) return MNL_CB_OK;
     static_cast<KernelNames*>(names)->by_inode_[d->idiag_inode] = {
-        NameOf(d->idiag_family, d->id.idiag_src, d->id.idiag_sport),
-        NameOf(d->idiag_family, d->id.idiag_dst, d->id.idiag_dport),
+        TextOf(d->idiag_family, d->id.idiag_src, d->id.idiag_sport),
+        TextOf(d->idiag_family, d->id.idiag_dst, d->id.idiag_dport),
         d->idiag_state < std::size(kStates) ? kStates[d->idiag_state] : kStates[0]};
     return MNL_CB_OK;
   };

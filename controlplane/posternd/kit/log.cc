@@ -12,7 +12,7 @@ namespace {
 
 constexpr unsigned kWarningsPerSecond = 20;  // others can cause them, and fill a disk
 
-bool verbose_on = false;
+bool verbose_on = false, silent = false;
 time_t this_second = 0;
 unsigned warnings = 0;  // in it
 
@@ -38,9 +38,10 @@ void Write(const char* format, va_list args) {
 }  // namespace
 
 void SetVerbose(bool verbose) { verbose_on = verbose; }
+void SetSilent() { silent = true; }
 
 void Warn(const char* format, ...) {
-  if (!verbose_on && TooManyWarnings()) return;
+  if (silent || (!verbose_on && TooManyWarnings())) return;
   va_list args;
   va_start(args, format);
   Write(format, args);

@@ -5,6 +5,7 @@
 namespace postern::daemon {
 
 void SetVerbose(bool verbose);
+void SetSilent();  // not even warnings: a fuzzer causes nothing but
 // Something a user may have to act on.
 [[gnu::format(printf, 1, 2)]] void Warn(const char* format, ...);
 // The course of events; only with --verbose.

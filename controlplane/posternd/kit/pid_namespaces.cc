@@ -62,6 +62,24 @@ pid_t FindPid(uint32_t pidns, pid_t there, uint64_t start_time) {
   });
 }
 
+pid_t PidsThere::Find(uint32_t pidns, pid_t there, uint64_t start_time) {
+  if (!looked_) {
+    looked_ = true;
+    (void)SearchProcesses([this](pid_t pid) {
+      const auto ns = static_cast<uint32_t>(PidnsIno(pid));
+      if (ns == 0 || ns == OwnPidnsIno()) return false;
+      const std::vector<pid_t> pids = PidsOf(pid);
+      if (!pids.empty()) here_.insert({{ns, pids.back()}, pid});
+      return false;
+    });
+  }
+  const auto [first, last] = here_.equal_range({pidns, there});
+  for (auto it = first; it != last; ++it) {
+    if (start_time == 0 || StartTime(it->second) == start_time) return it->second;
+  }
+  return 0;
+}
+
 pid_t FindChild(pid_t parent, pid_t there) {
   const size_t depth = PidsOf(parent).size();
   if (depth <= 1) return there;  // what it sees is what we see

@@ -7,6 +7,8 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
+#include <utility>
 
 namespace postern::daemon {
 
@@ -16,6 +18,16 @@ bool IsPidThere(pid_t pid, pid_t there);
 // The process that is `there` in the PID namespace with that inode and started at `start_time` (0:
 // any). 0: none that we can see. Slow: it looks at every process.
 pid_t FindPid(uint32_t pidns, pid_t there, uint64_t start_time);
+// The same for many at a time, by one look at every process: those that were there before the first
+// question.
+class PidsThere {
+ public:
+  pid_t Find(uint32_t pidns, pid_t there, uint64_t start_time);
+
+ private:
+  bool looked_ = false;
+  std::multimap<std::pair<uint32_t, pid_t>, pid_t> here_;
+};
 // The child that process `parent`, of ours, knows as `there`: it may be in a namespace of its own.
 pid_t FindChild(pid_t parent, pid_t there);
 

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "../kit/log.h"
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 
 namespace postern::daemon {
 namespace {

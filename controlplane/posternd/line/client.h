@@ -19,7 +19,7 @@ namespace postern::daemon {
 
 struct Process;
 
-inline constexpr size_t kOutQueueMax = 1024;  // messages; a stack has at most PSTN_LGRS links
+inline constexpr size_t kOutQueueMax = 1024;  // messages; a stack has at most kGroups.most links
 inline constexpr int kMessagesPerTurn = 64;   // then the other clients get theirs
 
 class Client {

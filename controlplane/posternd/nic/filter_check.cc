@@ -17,6 +17,8 @@
 #include <memory>
 #include <utility>
 
+#include "base/ip_address.h"
+
 namespace postern::daemon {
 namespace {
 
@@ -33,32 +35,22 @@ bool Option(int fd, int level, int name, int& value) {
   return getsockopt(fd, level, name, &value, &size) == 0;
 }
 
-pstn_xdp_ip Mapped(const in_addr& v4) {
-  pstn_xdp_ip ip{};
-  ip.byte[10] = ip.byte[11] = 0xff;
-  memcpy(ip.byte + 12, &v4, 4);
-  return ip;
-}
-
-bool HoldsIpv4(const pstn_xdp_ip& ip) {
-  return IN6_IS_ADDR_V4MAPPED(reinterpret_cast<const in6_addr*>(ip.byte));
+pstn_xdp_ip KeyOf(const IpAddress& ip) {
+  pstn_xdp_ip key{};
+  memcpy(key.byte, ip.bytes, sizeof(key.byte));
+  return key;
 }
 
 bool ReadAddress(int fd, Socket& s) {
   sockaddr_storage storage{};
   socklen_t size = sizeof(storage);
-  if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &size) != 0) return false;
-  if (storage.ss_family == AF_INET) {
-    const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
-    s.ip = Mapped(in.sin_addr);
-    s.any = in.sin_addr.s_addr == INADDR_ANY;
-    s.port = in.sin_port;
-  } else {
-    const auto& in6 = reinterpret_cast<const sockaddr_in6&>(storage);
-    memcpy(s.ip.byte, &in6.sin6_addr, 16);
-    s.any = IN6_IS_ADDR_UNSPECIFIED(&in6.sin6_addr);
-    s.port = in6.sin6_port;
-  }
+  auto* const place = reinterpret_cast<sockaddr*>(&storage);
+  pstn_addr name;
+  if (getsockname(fd, place, &size) != 0 || !AddrFromSockaddr(place, size, storage.ss_family, name))
+    return false;
+  s.ip = KeyOf(IpOf(name));
+  s.any = storage.ss_family == AF_INET ? AddrIsAny(name) : IpOf(name) == IpAddress{};
+  s.port = htons(name.port);
   return s.port != 0;
 }
 
@@ -100,11 +92,8 @@ int TakeGetter(const nlmsghdr* answer, void* context) {
 void SetEnds(const pstn_xdp_flow& flow, inet_diag_req_v2& request) {
   request.id.idiag_sport = flow.local_port;
   request.id.idiag_dport = flow.peer_port;
-  const bool v4 = HoldsIpv4(flow.local);
-  request.sdiag_family = v4 ? AF_INET : AF_INET6;
-  const size_t skip = v4 ? 12 : 0;
-  memcpy(request.id.idiag_src, flow.local.byte + skip, 16 - skip);
-  memcpy(request.id.idiag_dst, flow.peer.byte + skip, 16 - skip);
+  request.sdiag_family = static_cast<uint8_t>(PutIp(IpAt(flow.local.byte), request.id.idiag_src));
+  (void)PutIp(IpAt(flow.peer.byte), request.id.idiag_dst);
   if (flow.protocol == IPPROTO_UDP) {  // udp_diag has them the other way round, and always had
     std::swap(request.id.idiag_sport, request.id.idiag_dport);
     std::swap(request.id.idiag_src, request.id.idiag_dst);
@@ -150,8 +139,8 @@ int FlowKey(const Socket& s, const ctl::Msg& request, const std::vector<pstn_add
   flow.peer_port = htons(request.addr.port);
   flow.vlan = static_cast<uint16_t>(request.c);
   flow.protocol = static_cast<uint8_t>(s.protocol);
-  const bool v4 = HoldsIpv4(flow.local);
-  if (v4 != HoldsIpv4(flow.peer)) return -EINVAL;
+  const bool v4 = IpAt(flow.local.byte).IsV4();
+  if (v4 != IpAt(flow.peer.byte).IsV4()) return -EINVAL;
   if (v4 ? s.domain == AF_INET6 && s.v6only != 0 : s.domain == AF_INET) return -EINVAL;
   if (!IsAmong(flow.local, local)) return -EADDRNOTAVAIL;
   Getter getter;
@@ -181,7 +170,7 @@ int PortKeys(const Socket& s, const ctl::Msg& request, FilterKeys& keys) {
   port.protocol = static_cast<uint8_t>(s.protocol);
   keys.ports.push_back(port);
   if (!s.any || s.domain != AF_INET6 || s.v6only != 0) return 0;
-  port.local = Mapped(in_addr{INADDR_ANY});
+  port.local = KeyOf(IpAddress::V4(0, 0, 0, 0));
   keys.ports.push_back(port);
   return 0;
 }

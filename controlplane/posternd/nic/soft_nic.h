@@ -8,7 +8,7 @@
 #pragma once
 #include <map>
 
-#include "../../softnic/proto.h"
+#include "../../softnic/softnic_proto.h"
 #include "../kit/fd.h"
 #include "ctl/vi_grant.h"
 #include "steering.h"

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <fstream>
 
+#include "base/ip_address.h"
+
 namespace postern::daemon {
 namespace {
 
@@ -26,16 +28,17 @@ Range EphemeralPorts() {
 
 // Binds it, and says to which port.
 int Bind(int fd, bool is_ipv6, uint16_t& port) {
-  sockaddr_in6 address{};  // large enough for both
-  socklen_t size = is_ipv6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
-  auto* const any = reinterpret_cast<sockaddr*>(&address);
-  address.sin6_family = is_ipv6 ? AF_INET6 : AF_INET;
-  address.sin6_port = htons(port);  // at the same place in both
-  static_assert(offsetof(sockaddr_in6, sin6_port) == offsetof(sockaddr_in, sin_port));
+  const uint32_t family = is_ipv6 ? AF_INET6 : AF_INET;
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(storage);
+  auto* const place = reinterpret_cast<sockaddr*>(&storage);
+  pstn_addr name = NameOf(IpAddress{}, port);
+  AddrToSockaddr(name, family, place, &size);
   const int one = 1;
   if (is_ipv6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)) != 0) return -errno;
-  if (bind(fd, any, size) != 0 || getsockname(fd, any, &size) != 0) return -errno;
-  port = ntohs(address.sin6_port);
+  if (bind(fd, place, size) != 0 || getsockname(fd, place, &size) != 0) return -errno;
+  if (!AddrFromSockaddr(place, size, family, name)) return -EINVAL;
+  port = name.port;
   return 0;
 }
 
@@ -52,7 +55,8 @@ int KeepSourcePort(uint32_t family, uint16_t wanted, UniqueFd& socket, pstn_xdp_
   if (const int error = Bind(fd.get(), is_ipv6, port); error != 0) return error;
   if (wanted == 0 && ((port ^ range.low) & 1U) == 0) return -EADDRNOTAVAIL;
   key = {};
-  if (!is_ipv6) key.local.byte[10] = key.local.byte[11] = 0xff;
+  const IpAddress any = is_ipv6 ? IpAddress{} : IpAddress::V4(0, 0, 0, 0);
+  memcpy(key.local.byte, any.bytes, sizeof(key.local.byte));
   key.port = htons(port);
   key.protocol = IPPROTO_TCP;
   socket = std::move(fd);

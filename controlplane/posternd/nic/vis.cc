@@ -16,6 +16,7 @@
 #include <cstring>
 
 #include "../kit/log.h"
+#include "base/ip_address.h"
 #include "source_port.h"
 #include "stack/source_ports.h"
 
@@ -87,11 +88,7 @@ bool Vis::IsAllowed(const ViAsker& asker, const std::string& name) const {
 
 // What can come from a wire: not what is the loopback's (RFC 1122, 3.2.1.3).
 std::vector<pstn_addr> Vis::Reachable(std::vector<pstn_addr> all) {
-  const auto is_loopback = [](const pstn_addr& a) {
-    const auto* in6 = reinterpret_cast<const in6_addr*>(a.ip);
-    return IN6_IS_ADDR_LOOPBACK(in6) || (IN6_IS_ADDR_V4MAPPED(in6) && a.ip[12] == 127);
-  };
-  all.erase(std::remove_if(all.begin(), all.end(), is_loopback), all.end());
+  all.erase(std::remove_if(all.begin(), all.end(), AddrIsLoopback), all.end());
   return all;
 }
 

@@ -23,6 +23,7 @@ UniqueFd XdpProgram::CopyLink() const { return UniqueFd(fcntl(link_.get(), F_DUP
 #include <xdp_filter.skel.h>  // generated
 
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 
 namespace postern::daemon {

@@ -13,6 +13,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 
 #include "../kit/log.h"
 #include "steering.h"

@@ -11,7 +11,7 @@
 
 #include "../kit/fd.h"
 #include "ctl/vi_grant.h"
-#include "vi/area.h"
+#include "vi/packet_area.h"
 
 namespace postern::daemon {
 

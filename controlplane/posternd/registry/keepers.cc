@@ -18,6 +18,8 @@ namespace postern::daemon {
 namespace {
 
 constexpr int kStackFd = 3;
+// Each may keep a descriptor open. A process of the family waits for the answer to one at a time.
+constexpr size_t kJobsMax = 4 * kProcesses.usual;
 
 // Beside our own program, in the build tree as when installed.
 std::string KeeperPath() {
@@ -62,7 +64,8 @@ pid_t Keepers::Spawn(const Stack& stack) const {
 }
 
 void Keepers::Export(Client& asker, const Stack& stack, const ctl::Msg& request, UniqueFd fd) {
-  if (!fd.ok() || request.a >= PSTN_EPS) return asker.Reply(request, EINVAL);
+  if (!fd.ok() || stack.s->eps.At(EpIndex(request.a)) == nullptr)
+    return asker.Reply(request, EINVAL);
   Ask(&asker, stack, request, Share(std::move(fd)));
 }
 
@@ -72,6 +75,10 @@ void Keepers::Wire(Client* asker, const Stack& stack, const ctl::Msg& request) {
 
 void Keepers::Ask(Client* asker, const Stack& stack, const ctl::Msg& request, SharedFd fd) {
   Keeper& keeper = keepers_[stack.id];
+  if (keeper.jobs.size() >= kJobsMax) {
+    if (asker != nullptr) asker->Reply(request, EBUSY);
+    return;
+  }
   if (keeper.line == nullptr && keeper.pid == 0) {
     keeper.pid = Spawn(stack);
     if (keeper.pid < 0) {

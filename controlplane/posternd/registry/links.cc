@@ -32,7 +32,8 @@ constexpr uint64_t kLostNs = 2'000'000'000;  // several attempts of a process th
 constexpr uint32_t kRefFree = 0, kRefUsed = 1, kRefPeerDead = 2;
 
 uint32_t RefState(const Stack& stack, uint32_t idx) {
-  return idx < PSTN_LGRS ? LoadAcquire(stack.s->lgrs[idx].state) : kRefFree;
+  const pstn_lgr_ref* const ref = stack.s->lgrs.At(LgrIndex(idx));
+  return ref != nullptr ? LoadAcquire(ref->state) : kRefFree;
 }
 
 bool EndWorks(const LinkGroup& link, uint32_t side) {
@@ -42,9 +43,9 @@ bool EndWorks(const LinkGroup& link, uint32_t side) {
 
 // The index under which the stack itself knows the link group.
 uint32_t FindRef(const Stack& stack, const LinkGroup& link, uint32_t side) {
-  const uint32_t end = std::min(LoadAcquire(stack.s->hdr.lgrs_hw), PSTN_LGRS);
+  const uint32_t end = stack.s->lgrs.Clamp(LoadAcquire(stack.s->hdr.lgrs_hw));
   for (uint32_t i = 0; i < end; ++i) {
-    const pstn_lgr_ref& ref = stack.s->lgrs[i];
+    const pstn_lgr_ref& ref = stack.s->lgrs.Own(LgrIndex(i));
     if (LoadAcquire(ref.state) != kRefFree && ref.side == side && Same(ref.id, link.id)) return i;
   }
   return PSTN_NONE;
@@ -61,7 +62,7 @@ Registry::Pair Registry::LinksBetween(const Stack& client, const pstn_uuid& serv
     if (link->dead || end.stack != &client || end.idx != idx || !Same(link->owner[1], server))
       continue;
     if (!EndWorks(*link, 0) || !EndWorks(*link, 1)) continue;
-    const uint32_t connections = LoadRelaxed(client.s->lgrs[idx].conns);
+    const uint32_t connections = LoadRelaxed(client.s->lgrs.Own(LgrIndex(idx)).conns);
     pair.count++;
     if (link->asked) pair.asked = link;
     if (pair.emptiest != nullptr && connections >= fewest) continue;
@@ -87,9 +88,9 @@ bool Registry::Reachable(const Stack& stack) {
   bool any = false;
   if (stack.broken || stack.ending) return false;
   // Not the others: each is a page, which a look would allocate.
-  const uint32_t end = std::min(LoadAcquire(stack.s->hdr.slots_hw), PSTN_SLOTS);
+  const uint32_t end = stack.s->slots.Clamp(LoadAcquire(stack.s->hdr.slots_hw));
   for (uint32_t slot = 0; slot < end; slot++) {
-    const pstn_slot& s = stack.s->slots[slot];
+    const pstn_slot& s = stack.s->slots.Own(ProcIndex(slot));
     if (LoadAcquire(s.state) != PSTN_SL_LIVE) continue;
     const auto found = stack.processes.find(slot);
     if (found != stack.processes.end() && found->second->client != nullptr) {
@@ -121,7 +122,7 @@ int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {
   for (uint32_t side = 0; side < 2 && error == 0; ++side) {
     const uint32_t idx =
         AddRef(*owner[side], side, fresh->id, fresh->owner[1 - side], PSTN_LGR_SAME_USER);
-    if (idx >= PSTN_LGRS) error = -ENOSPC;
+    if (idx == PSTN_NONE) error = -ENOSPC;
     if (error == 0) AttachEnd(*fresh, side, *owner[side], idx);
   }
   if (error != 0) {
@@ -158,7 +159,7 @@ void Registry::AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t 
   if (const auto old = stack.links.find(idx); old != stack.links.end()) {
     LinkGroup& stale = *old->second;  // the stack has given this index to another group
     DetachEnd(stale, stale.end[0].stack == &stack && stale.end[0].idx == idx ? 0 : 1);
-    EraseIfUnused(stale);
+    if (&stale != &link) EraseIfUnused(stale);  // of a stack with itself, it may be its other end
   }
   stack.links[idx] = &link;
   link.end[side] = {&stack, idx};
@@ -190,8 +191,9 @@ void Registry::KillLink(LinkGroup& link, uint32_t dead_side) {
 }
 
 int Registry::AddLink(Stack& stack, uint32_t idx, UniqueFd memfd) {
-  if (idx >= PSTN_LGRS || !memfd.ok()) return -EINVAL;
-  const pstn_lgr_ref& ref = stack.s->lgrs[idx];
+  const pstn_lgr_ref* const known = stack.s->lgrs.At(LgrIndex(idx));
+  if (known == nullptr || !memfd.ok()) return -EINVAL;
+  const pstn_lgr_ref& ref = *known;
   const uint32_t state = LoadAcquire(ref.state);
   const uint32_t side = LoadRelaxed(ref.side);
   const pstn_uuid id = ref.id;
@@ -282,7 +284,7 @@ void Registry::LinkTimer() {
       const LinkEnd end = link.end[side];
       if (end.stack == nullptr) continue;
       const uint32_t state = RefState(*end.stack, end.idx);
-      if (state == kRefPeerDead && LgrIdle(*end.stack->s, end.idx)) {
+      if (state == kRefPeerDead && LgrIdle(end.stack->s->lgrs.Own(LgrIndex(end.idx)))) {
         FreeRef(*end.stack, end.idx);
         DetachEnd(link, side);
       } else if (state == kRefPeerDead || link.dead) {

@@ -20,7 +20,7 @@ constexpr size_t kEntriesMax = 1024;
 }  // namespace
 
 // The name is copied once, and ends where its room does.
-bool NamedStacks::KeyOf(const pstn_stack& stack, pid_t pid, uid_t uid, Key& key) {
+bool NamedStacks::KeyOf(const StackLook& stack, pid_t pid, uid_t uid, Key& key) {
   Options options;
   memcpy(&options, stack.hdr.options, sizeof(options));
   key = {uid, NetnsIno(pid), PidnsIno(pid),
@@ -29,7 +29,7 @@ bool NamedStacks::KeyOf(const pstn_stack& stack, pid_t pid, uid_t uid, Key& key)
 }
 
 int NamedStacks::Find(pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out) {
-  const pstn_stack* const stack = LookAtStack(memfd.get());
+  const StackLook* const stack = LookAtStack(memfd.get());
   if (stack == nullptr) return -EINVAL;
   Key key;
   const bool named = KeyOf(*stack, pid, uid, key);

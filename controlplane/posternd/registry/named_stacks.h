@@ -34,7 +34,7 @@ class NamedStacks {
     SharedFd fd;
     bool known;  // has been in the registry
   };
-  static bool KeyOf(const pstn_stack& stack, pid_t pid, uid_t uid, Key& key);
+  static bool KeyOf(const StackLook& stack, pid_t pid, uid_t uid, Key& key);
 
   std::map<Key, Entry> entries_;
 };

@@ -83,19 +83,20 @@ int Spawn(const std::string& path, int line, pid_t& pid) {
 }  // namespace
 
 struct Reapers::Reaper {
-  Reaper(event_base* base, const pstn_uuid& of, Reapers& owner)
-      : stack(of), timer(base, -1, 0, [this, &owner] { Late(owner); }) {}
+  Reaper(event_base* base, const pstn_uuid& of, Reapers& of_all)
+      : owner(of_all), stack(of), timer(base, -1, 0, [this] { Late(); }) {}
 
   // Idle for long enough, or not done in time: killed, and the rest follows from its end.
-  void Late(Reapers& owner) {
+  void Late() {
     if (!busy) return owner.Retire(*this);
     late = true;
     Kill();
   }
   void Kill() const {
-    if (pid > 0) kill(pid, SIGKILL);
+    if (pid > 0) owner.end(pid);
   }
 
+  Reapers& owner;
   const pstn_uuid stack;
   pid_t pid = 0;  // 0: none is running
   std::unique_ptr<Client> line;
@@ -107,7 +108,9 @@ struct Reapers::Reaper {
 };
 
 Reapers::Reapers(event_base* base)
-    : base_(base),
+    : start([](int line, pid_t& pid) { return Spawn(ReaperPath(), line, pid); }),
+      end([](pid_t pid) { (void)kill(pid, SIGKILL); }),
+      base_(base),
       bury_(base, -1, 0, [this] { Bury(); }),
       again_(base, -1, 0, [this] { PumpOthers(); }) {}
 
@@ -171,7 +174,7 @@ bool Reapers::Start(Reaper& reaper, const Stack& stack) {
   if (error == 0) {
     UniqueFd own(ends[0]), theirs(ends[1]);
     fcntl(own.get(), F_SETFL, O_NONBLOCK);
-    error = Spawn(ReaperPath(), theirs.get(), reaper.pid);
+    error = start(theirs.get(), reaper.pid);
     if (error == 0) {
       reaper.starts = 0;
       reaper.links.clear();

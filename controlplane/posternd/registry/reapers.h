@@ -46,6 +46,9 @@ class Reapers {
   std::function<const Stack*(const pstn_uuid&)> find;
   std::function<void(const pstn_uuid& stack, const std::string& why)> on_failed;
   uint64_t failed() const { return failed_; }
+  // How a reaper is started, with its end of the line, and killed. A fuzzer plays them instead.
+  std::function<int(int line, pid_t& pid)> start;  // 0 or an errno
+  std::function<void(pid_t)> end;
 
  private:
   struct Job {

@@ -47,18 +47,25 @@ Stack* Registry::Find(const pstn_uuid& id) {
   return it == stacks_.end() ? nullptr : it->second.get();
 }
 
+bool Registry::IsMember(const Process& process) {
+  return process.said_hello || HasMapped(process.pid, process.stack->inode) == Mapped::kYes;
+}
+
 const Stack* Registry::EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t& gen) const {
   if (fd >= PSTN_SLOT_CHUNKS * PSTN_FDCHUNK_FDS) return nullptr;
   for (const auto& [id, stack] : stacks_) {
     for (const auto& [slot, process] : stack->processes) {
-      if (process->pid != pid) continue;
-      const pstn_stack& s = *stack->s;
-      const uint32_t chunk = LoadAcquire(s.slots[slot].chunk[fd / PSTN_FDCHUNK_FDS]);
-      if (chunk >= PSTN_FDCHUNKS) return nullptr;
-      const uint32_t entry = LoadAcquire(s.fdchunks[chunk].fd[fd % PSTN_FDCHUNK_FDS]);
+      if (process->pid != pid || !IsMember(*process)) continue;
+      const StackLook& s = *stack->s;
+      const pstn_slot& place = s.slots.Own(ProcIndex(slot));
+      const ChunkIndex part(LoadAcquire(place.chunk[fd / PSTN_FDCHUNK_FDS]));
+      const pstn_fdchunk* const chunk = s.fdchunks.At(part);
+      if (chunk == nullptr) continue;
+      const uint32_t entry = LoadAcquire(chunk->fd[fd % PSTN_FDCHUNK_FDS]);
       ep = entry & PSTN_FD_IDX;
-      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || ep >= PSTN_EPS) return nullptr;
-      gen = LoadRelaxed(s.eps[ep].gen);
+      const pstn_ep* const meant = EpAt(s, ep);
+      if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || meant == nullptr) continue;
+      gen = LoadRelaxed(meant->gen);
       return stack.get();
     }
   }
@@ -86,15 +93,18 @@ uint32_t Registry::BacklogOf(const pstn_uuid& id, uint32_t ep_idx, uint32_t ep_g
   return ep != nullptr && LoadRelaxed(ep->gen) == ep_gen ? LoadRelaxed(ep->backlog) : 0;
 }
 
-int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack) {
+int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, uint32_t slot, Stack*& stack) {
   const uint64_t inode = InodeOf(memfd.get());
   stack = Find(id);
   // Known by its id: then it has to be the very same memory.
-  if (stack != nullptr) return stack->inode == inode ? 0 : -EEXIST;
-  const pstn_stack* map = LookAtStack(memfd.get());
+  if (stack != nullptr) {
+    if (stack->inode != inode) return -EEXIST;
+    return slot < stack->s->slots.count() ? 0 : -EINVAL;
+  }
+  const StackLook* map = LookAtStack(memfd.get());
   if (map == nullptr) return -EINVAL;
   const pstn_uuid found = map->hdr.id;
-  if (!Same(found, id)) {
+  if (!Same(found, id) || slot >= map->slots.count()) {
     UnmapStack(map);
     return -EINVAL;
   }
@@ -109,10 +119,10 @@ int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack) {
 }
 
 int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd memfd) {
-  if (!memfd.ok() || slot >= PSTN_SLOTS) return -EINVAL;
+  if (!memfd.ok()) return -EINVAL;
   const bool is_new = Find(id) == nullptr;
   Stack* stack = nullptr;
-  int error = OpenStack(id, std::move(memfd), stack);
+  int error = OpenStack(id, std::move(memfd), slot, stack);
   if (error != 0) return error;
   if (stack->broken) return -ECONNRESET;
   const SlotCopy copy = ReadSlot(*stack, slot);
@@ -128,6 +138,7 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
   if (client.process != nullptr && client.process != process) client.process->client = nullptr;
   if (process->client != nullptr) process->client->process = nullptr;
   process->client = &client;
+  process->said_hello = true;
   client.process = process;
   Note("stack %s: hello from pid %d, slot %u", Text(id).c_str(), client.pid(), slot);
   if (is_new) {
@@ -140,7 +151,7 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
 
 int Registry::ChildSlot(Process& parent, uint32_t slot, pid_t child) {
   Stack& stack = *parent.stack;
-  if (slot >= PSTN_SLOTS || child <= 0) return -EINVAL;
+  if (slot >= stack.s->slots.count() || child <= 0) return -EINVAL;
   const SlotCopy copy = ReadSlot(stack, slot);
   const pid_t here = FindChild(parent.pid, child);
   Process* process = nullptr;
@@ -155,21 +166,27 @@ int Registry::ChildSlot(Process& parent, uint32_t slot, pid_t child) {
   return 0;
 }
 
+int Registry::Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look,
+                    Process*& process) {
+  const auto known = stack.processes.find(slot);
+  if (known != stack.processes.end() && known->second->there == copy.pid)
+    return Watch(stack, slot, copy, known->second->pid, process);
+  const pid_t pid = PidHere(copy, copy.start_time, look);
+  // The image that an exec makes has not come to map it.
+  if (copy.exec_pending == PSTN_EXEC_NONE && !IsOfFamily(stack, pid)) return -ESRCH;
+  return Watch(stack, slot, copy, pid, process);
+}
+
 int Registry::Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid,
                     Process*& process) {
   const auto known = stack.processes.find(slot);
   if (known != stack.processes.end()) {
     const Process& old = *known->second;
-    if (old.there == copy.pid && (pid == 0 || old.pid == pid) && !PidfdIsDead(old.pidfd.get())) {
+    if (old.there == copy.pid && old.pid == pid && !PidfdIsDead(old.pidfd.get())) {
       process = known->second.get();
       return 0;
     }
     Forget(stack, slot);  // the slot has passed on to another process
-  }
-  if (pid == 0) {
-    pid = PidHere(copy, copy.start_time);
-    // The image that an exec makes has not come to map it.
-    if (copy.exec_pending == PSTN_EXEC_NONE && !IsOfFamily(stack, pid)) return -ESRCH;
   }
   UniqueFd pidfd = OpenPidfd(pid, copy.start_time);
   if (!pidfd.ok() || PidfdIsDead(pidfd.get())) return -ESRCH;
@@ -220,7 +237,7 @@ void Registry::ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid) 
 }
 
 void Registry::ChildEnded(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done) {
-  if (slot >= PSTN_SLOTS) return done(-EINVAL);
+  if (slot >= stack.s->slots.count()) return done(-EINVAL);
   const SlotCopy copy = ReadSlot(stack, slot);
   const bool is_reaped = stack.reaping.count(slot) != 0;  // then this waits for the end of it
   if ((!Held(copy) && !is_reaped) || copy.pid != pid) return done(-ENOENT);
@@ -243,11 +260,18 @@ bool Registry::ScanOrDrop(Stack& stack) {
 }
 
 // Its living processes are still watched, so that it is known when the last of them has ended.
+// Whatever the slots say, it is those that have the memory.
 bool Registry::ScanBroken(Stack& stack) {
-  for (uint32_t slot = 0, end = SlotsInUse(stack); slot < end; ++slot) {
-    const SlotCopy copy = ReadSlot(stack, slot);
+  std::vector<SlotCopy> slots = ReadSlots(stack);
+  PidsThere look;
+  for (uint32_t slot = 0; slot < slots.size(); ++slot) {
     Process* process = nullptr;
-    if (copy.state == PSTN_SL_LIVE) (void)Watch(stack, slot, copy, 0, process);
+    slots[slot].exec_pending = PSTN_EXEC_NONE;
+    if (slots[slot].state == PSTN_SL_LIVE) (void)Watch(stack, slot, slots[slot], look, process);
+  }
+  for (auto it = stack.processes.begin(); it != stack.processes.end();) {
+    const Process& process = *(it++)->second;
+    if (!IsMember(process)) Forget(stack, process.slot);
   }
   if (!stack.processes.empty()) return false;
   ReleaseStack(stack);

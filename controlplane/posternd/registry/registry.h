@@ -35,6 +35,7 @@ namespace postern::daemon {
 using Clock = std::chrono::steady_clock;
 
 struct Stack;
+class PidsThere;
 
 struct Process {
   Stack* stack = nullptr;
@@ -44,6 +45,8 @@ struct Process {
   UniqueFd pidfd;
   std::unique_ptr<Event> died;
   Client* client = nullptr;
+  bool said_hello =
+      false;  // with the family's memory, on a line that the kernel knows to be its own
 };
 
 // How one stack takes part in a link group.
@@ -91,9 +94,12 @@ struct Stack {
   SharedFd fd;
   SharedFd wire;  // the bundle, see ctl::Type::kWire; null: it has none
   uint64_t inode = 0;
-  const pstn_stack* s = nullptr;
+  const StackLook* s = nullptr;
   bool ending = false;  // no process is left: its reaper ends what it had
   bool broken = false;  // its reaper has failed: all that is left is to wait for its processes' end
+  // Deaths that were reaped since then, each of which calls for a look at the others.
+  uint32_t reaped = 0;
+  Clock::time_point reaped_since;
   std::map<uint32_t, std::unique_ptr<Process>> processes;  // by slot
   std::map<uint32_t, LinkGroup*> links;                    // by index in the stack's table
   std::map<uint32_t, Suspect> suspects;                    // by slot
@@ -145,6 +151,8 @@ class Registry {
   uint32_t BacklogOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
   // Sends a message to every process of a stack.
   static void Push(const Stack& stack, const ctl::Msg& message, const SharedFd& fd = {});
+  // A slot names any process: the kernel says whether that one has the family's memory.
+  static bool IsMember(const Process& process);
   // The endpoint behind descriptor `fd` of a process, and its stack; null: none.
   const Stack* EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t& gen) const;
   void ClientGone(Client& client);
@@ -154,18 +162,19 @@ class Registry {
 
  private:
   // registry.cc: processes and stacks
-  int OpenStack(const pstn_uuid& id, UniqueFd memfd, Stack*& stack);
-  // pid: here, 0: as the slot says.
+  int OpenStack(const pstn_uuid& id, UniqueFd memfd, uint32_t slot, Stack*& stack);
+  // As the slot says, or the process `pid` of ours.
+  int Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look, Process*& process);
   int Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid, Process*& process);
   void Forget(Stack& stack, uint32_t slot);
   void ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid);
   // registry_scan.cc. Whether some slot has a holder without a pidfd, so that the timer has to look
   // again.
   bool ScanSlots(Stack& stack);
-  bool ScanSlot(Stack& stack, uint32_t slot);
+  bool ScanSlot(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look);
   bool ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here);
   bool MayBeOfFamily(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here);
-  bool ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy);
+  bool ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look);
   // Cleans up when no process is left; true if the stack is gone.
   bool ScanOrDrop(Stack& stack);
   bool ScanBroken(Stack& stack);
@@ -179,6 +188,7 @@ class Registry {
   void ReaperFailed(const pstn_uuid& stack, const std::string& why);
   // Lets go of the memory, and changes nothing in it.
   void ReleaseStack(Stack& stack);
+  static bool IsReapedTooOften(Stack& stack);
   void WithdrawStaleListeners(Stack& stack);
   void SlotTimer();
 

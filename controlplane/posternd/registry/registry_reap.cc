@@ -12,6 +12,8 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kAgainMs = 250;
+constexpr auto kReapedWindow = std::chrono::seconds(1);
+constexpr size_t kWaitersMax = kProcesses.most;  // for one slot's end
 
 ctl::Msg JobOf(ctl::Type type, uint32_t slot, pid_t pid) {
   ctl::Msg job;
@@ -29,6 +31,7 @@ ctl::Msg JobOf(ctl::Type type, uint32_t slot, pid_t pid) {
 void Registry::Reap(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done) {
   if (stack.broken) return done ? done(-ECONNRESET) : void();
   const auto [it, is_new] = stack.reaping.try_emplace(slot);
+  if (done && it->second.waiters.size() >= kWaitersMax) return done(-EBUSY);
   if (done) it->second.waiters.push_back(std::move(done));
   if (!is_new) return;
   it->second.pid = pid;
@@ -57,6 +60,14 @@ void Registry::ReapRest(const pstn_uuid& id, uint32_t slot) {
               [this, id, slot](int status, const ctl::Msg&) { Reaped(id, slot, status); });
 }
 
+// A family that writes its slots back as soon as they are free would have posternd look at them,
+// and its reaper free them, without end.
+bool Registry::IsReapedTooOften(Stack& stack) {
+  const auto now = Clock::now();
+  if (now - stack.reaped_since >= kReapedWindow) stack.reaped = 0, stack.reaped_since = now;
+  return ++stack.reaped > stack.s->slots.count();
+}
+
 // EBUSY: a stopped thread (a debugger, SIGSTOP) holds a lock that is needed. To take it from a
 // living thread would have two in there when it goes on: it is tried again later.
 void Registry::Reaped(const pstn_uuid& id, uint32_t slot, int status) {
@@ -69,7 +80,7 @@ void Registry::Reaped(const pstn_uuid& id, uint32_t slot, int status) {
   for (const auto& waiter : waiters) waiter(-status);
   stack = Find(id);
   if (stack == nullptr || status == EOWNERDEAD) return;  // ReaperFailed comes
-  if (status != 0) {
+  if (status != 0 || IsReapedTooOften(*stack)) {
     if (!slot_timer_.pending()) slot_timer_.AddMs(kAgainMs);
   } else if (!ScanOrDrop(*stack)) {
     WithdrawStaleListeners(*stack);
@@ -90,8 +101,8 @@ void Registry::Ended(const pstn_uuid& id, int status) {
   Stack* const stack = Find(id);
   if (stack == nullptr || status == EOWNERDEAD) return;  // ReaperFailed comes
   stack->ending = false;
-  if (status == EEXIST) {  // a process has come meanwhile
-    (void)ScanOrDrop(*stack);
+  if (status == EEXIST) {  // a process has come meanwhile, or the memory says so again and again
+    if (!slot_timer_.pending()) slot_timer_.AddMs(kAgainMs);
     return;
   }
   // It came too late: its connections are ended. It says hello anew.

@@ -35,15 +35,16 @@ Suspect& SuspectOf(Stack& stack, uint32_t slot, pid_t parent, pid_t child) {
 
 bool Registry::ScanSlots(Stack& stack) {
   bool look_again = false;
-  const uint32_t end = SlotsInUse(stack);
-  for (uint32_t slot = 0; slot < end; ++slot) look_again |= ScanSlot(stack, slot);
+  const std::vector<SlotCopy> slots = ReadSlots(stack);
+  PidsThere look;
+  for (uint32_t slot = 0; slot < slots.size(); ++slot)
+    look_again |= ScanSlot(stack, slot, slots[slot], look);
   return look_again;
 }
 
-bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
+bool Registry::ScanSlot(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look) {
   if (stack.reaping.count(slot) != 0) return false;  // Reaped() looks again
-  const SlotCopy copy = ReadSlot(stack, slot);
-  if (copy.state == PSTN_SL_EMBRYO) return ScanEmbryo(stack, slot, copy);
+  if (copy.state == PSTN_SL_EMBRYO) return ScanEmbryo(stack, slot, copy, look);
   if (copy.state == PSTN_SL_DEAD) {  // a reaper has begun with it, and did not come to an end
     Forget(stack, slot);
     Reap(stack, slot, copy.pid);
@@ -51,14 +52,14 @@ bool Registry::ScanSlot(Stack& stack, uint32_t slot) {
   }
   Process* process = nullptr;
   const bool live = copy.state == PSTN_SL_LIVE;
-  const bool watched = live && Watch(stack, slot, copy, 0, process) == 0;
+  const bool watched = live && Watch(stack, slot, copy, look, process) == 0;
   if (watched && process->client == nullptr && copy.exec_pending != PSTN_EXEC_NONE)
     return ScanExec(stack, slot, copy, process->pid);
   if (!live || watched) {
     stack.suspects.erase(slot);
     return false;
   }
-  const pid_t here = PidHere(copy, copy.start_time);
+  const pid_t here = PidHere(copy, copy.start_time, look);
   if (IsAlive(here, copy.start_time) && MayBeOfFamily(stack, slot, copy, here)) return true;
   stack.suspects.erase(slot);
   Note("stack %s: slot %u belonged to pid %d, which is gone", Text(stack.id).c_str(), slot,
@@ -93,14 +94,14 @@ bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t
 }
 
 // An embryo bears the id of the thread that forks, and no start time that could be relied on.
-bool Registry::ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy) {
+bool Registry::ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look) {
   const auto now = Clock::now();
   const pid_t parent = copy.pid;
   const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{parent, 0, now});
   Suspect& suspect = it->second;
   if (suspect.parent != parent) suspect = {parent, 0, now};
   // Whose child is not known is given the time that its parent lives.
-  const pid_t holder = suspect.child != 0 ? suspect.child : PidHere(copy, 0);
+  const pid_t holder = suspect.child != 0 ? suspect.child : PidHere(copy, 0, look);
   if (IsAlive(holder, 0) && (suspect.child != 0 || MayHold(stack, slot, holder)))
     suspect.last_alive = now;
   // Even then, the child of a dead parent may be just about to take over.

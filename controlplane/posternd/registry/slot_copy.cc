@@ -2,8 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slot_copy.h"
 
-#include <algorithm>
-
 #include "../kit/pid_namespaces.h"
 #include "../kit/proc.h"
 #include "base/atomic.h"
@@ -12,7 +10,7 @@
 namespace postern::daemon {
 
 SlotCopy ReadSlot(const Stack& stack, uint32_t slot) {
-  const pstn_slot& s = stack.s->slots[slot];
+  const pstn_slot& s = stack.s->slots.Own(ProcIndex(slot));
   SlotCopy copy{};
   copy.state = LoadAcquire(s.state);
   copy.pid = static_cast<pid_t>(LoadRelaxed(s.pid));
@@ -27,7 +25,14 @@ bool Held(const SlotCopy& copy) {
 }
 
 uint32_t SlotsInUse(const Stack& stack) {
-  return std::min(LoadAcquire(stack.s->hdr.slots_hw), PSTN_SLOTS);
+  return stack.s->slots.Clamp(LoadAcquire(stack.s->hdr.slots_hw));
+}
+
+std::vector<SlotCopy> ReadSlots(const Stack& stack) {
+  std::vector<SlotCopy> slots;
+  for (uint32_t slot = 0, end = SlotsInUse(stack); slot < end; ++slot)
+    slots.push_back(ReadSlot(stack, slot));
+  return slots;
 }
 
 // A slot that does not say of which PID namespace it speaks means ours.
@@ -37,6 +42,10 @@ bool IsElsewhere(const SlotCopy& copy) {
 
 pid_t PidHere(const SlotCopy& copy, uint64_t start_time) {
   return IsElsewhere(copy) ? FindPid(copy.pidns, copy.pid, start_time) : copy.pid;
+}
+
+pid_t PidHere(const SlotCopy& copy, uint64_t start_time, PidsThere& look) {
+  return IsElsewhere(copy) ? look.Find(copy.pidns, copy.pid, start_time) : copy.pid;
 }
 
 bool IsOfFamily(const Stack& stack, pid_t pid) {

@@ -19,16 +19,12 @@ bool PutWord(const Stack& stack, size_t off, uint32_t value) {
   return Put(stack, off, &value, sizeof(value));
 }
 
-size_t RefOff(uint32_t idx) {
-  return offsetof(pstn_stack, lgrs) + static_cast<size_t>(idx) * sizeof(pstn_lgr_ref);
-}
-
-bool Fill(const Stack& stack, uint32_t idx, uint32_t side, const pstn_uuid& id,
+bool Fill(const Stack& stack, const pstn_lgr_ref& ref, uint32_t side, const pstn_uuid& id,
           const pstn_uuid& peer, uint32_t remote) {
   // A place that was used before has stale maps; a fresh one is zero and stays untouched.
   static const pstn_lgr_ref zero = {};
-  const size_t at = RefOff(idx);
-  if (stack.s->lgrs[idx].id.hi != 0 && !Put(stack, at, &zero, sizeof(zero))) return false;
+  const size_t at = stack.s->OffOf(&ref);
+  if (ref.id.hi != 0 && !Put(stack, at, &zero, sizeof(zero))) return false;
   return PutWord(stack, at + offsetof(pstn_lgr_ref, side), side) &&
          Put(stack, at + offsetof(pstn_lgr_ref, id), &id, sizeof(id)) &&
          Put(stack, at + offsetof(pstn_lgr_ref, peer), &peer, sizeof(peer)) &&
@@ -40,10 +36,11 @@ bool Fill(const Stack& stack, uint32_t idx, uint32_t side, const pstn_uuid& id,
 
 uint32_t AddRef(const Stack& stack, uint32_t side, const pstn_uuid& id, const pstn_uuid& peer,
                 uint32_t remote) {
-  for (uint32_t i = 0; i < PSTN_LGRS; i++) {
-    if (LoadAcquire(stack.s->lgrs[i].state) != 0 || stack.links.count(i) != 0) continue;
-    if (!Fill(stack, i, side, id, peer, remote)) return PSTN_NONE;
-    const size_t hw = offsetof(pstn_stack, hdr) + offsetof(pstn_stack_hdr, lgrs_hw);
+  for (const pstn_lgr_ref& ref : stack.s->lgrs.All()) {
+    const uint32_t i = stack.s->lgrs.IndexOf(ref).word();
+    if (LoadAcquire(ref.state) != 0 || stack.links.count(i) != 0) continue;
+    if (!Fill(stack, ref, side, id, peer, remote)) return PSTN_NONE;
+    const size_t hw = offsetof(pstn_stack_hdr, lgrs_hw);
     const bool seen = i < LoadAcquire(stack.s->hdr.lgrs_hw) || PutWord(stack, hw, i + 1);
     return seen ? i : PSTN_NONE;
   }
@@ -51,18 +48,19 @@ uint32_t AddRef(const Stack& stack, uint32_t side, const pstn_uuid& id, const ps
 }
 
 void FreeRef(const Stack& stack, uint32_t idx) {
-  if (idx < PSTN_LGRS) (void)PutWord(stack, RefOff(idx) + offsetof(pstn_lgr_ref, state), 0);
+  const pstn_lgr_ref* const ref = stack.s->lgrs.At(LgrIndex(idx));
+  if (ref != nullptr) (void)PutWord(stack, stack.s->OffOf(&ref->state), 0);
 }
 
 void PutHeld(const Stack& stack, uint32_t ep_idx, uint32_t held, uint32_t in_talks) {
-  if (ep_idx >= PSTN_EPS) return;
-  const size_t at = offsetof(pstn_stack, eps) + static_cast<size_t>(ep_idx) * sizeof(pstn_ep);
-  (void)PutWord(stack, at + offsetof(pstn_ep, held), held);
-  (void)PutWord(stack, at + offsetof(pstn_ep, in_talks), in_talks);
+  const pstn_ep* const ep = stack.s->eps.At(EpIndex(ep_idx));
+  if (ep == nullptr) return;
+  (void)PutWord(stack, stack.s->OffOf(&ep->held), held);
+  (void)PutWord(stack, stack.s->OffOf(&ep->in_talks), in_talks);
 }
 
 void PutReaperGone(const Stack& stack) {
-  (void)PutWord(stack, offsetof(pstn_stack, hdr) + offsetof(pstn_stack_hdr, reaper_pidns), 0);
+  (void)PutWord(stack, offsetof(pstn_stack_hdr, reaper_pidns), 0);
 }
 
 }  // namespace postern::daemon

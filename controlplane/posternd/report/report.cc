@@ -64,7 +64,7 @@ Json StackJson(const Stack& stack) {
   }
   return {{"id", Text(stack.id)},
           {"processes", processes},
-          {"endpoints", std::min(LoadRelaxed(hdr.eps.used), PSTN_EPS)},
+          {"endpoints", std::min(LoadRelaxed(hdr.eps.used), stack.s->eps.count())},
           {"link_groups", stack.links.size()},
           {"counters", CountersJson(hdr)},
           {"fallbacks", FallbacksJson(hdr)},
@@ -79,7 +79,7 @@ struct EndUse {
 EndUse UseOf(const LinkEnd& end, int lgr) {
   EndUse use;
   if (end.stack == nullptr) return use;
-  const pstn_lgr_ref& ref = end.stack->s->lgrs[end.idx];
+  const pstn_lgr_ref& ref = end.stack->s->lgrs.Own(LgrIndex(end.idx));
   const uint32_t conns = ConnsOfLgr(lgr);
   for (uint32_t i = 0; i < conns; ++i)
     use.connections += LoadRelaxed(ref.conn_ep[i]) != 0 ? 1u : 0u;
@@ -142,7 +142,7 @@ std::string ExplainReport(const Registry& registry, pid_t pid) {
   bool known = false;
   for (const auto& [id, stack] : registry.stacks()) {
     for (const auto& [slot, process] : stack->processes) {
-      if (process->pid != pid) continue;
+      if (process->pid != pid || !Registry::IsMember(*process)) continue;
       known = true;
       for (uint32_t i = 1; i < kReasonCount; ++i) {
         const uint64_t count = LoadRelaxed(stack->s->hdr.reasons[i]);

@@ -10,30 +10,22 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
-#include <cstring>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "../kit/kernel_names.h"
 #include "../kit/proc.h"
 #include "base/atomic.h"
+#include "base/ip_address.h"
 #include "base/schema/reasons.h"
 
 namespace postern::daemon {
 
 std::string AddressText(const pstn_addr& from, uint32_t family) {
-  static constexpr uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-  static constexpr uint8_t kZero[16] = {};
-  const pstn_addr addr = from;
-  char text[INET6_ADDRSTRLEN] = "";
-  std::string ip;
-  if (memcmp(addr.ip, kMapped, sizeof(kMapped)) == 0) {
-    ip = inet_ntop(AF_INET, addr.ip + 12, text, sizeof(text));
-  } else if (family == AF_INET && memcmp(addr.ip, kZero, sizeof(kZero)) == 0) {
-    ip = "0.0.0.0";
-  } else {
-    ip = std::string("[") + inet_ntop(AF_INET6, addr.ip, text, sizeof(text)) + "]";
-  }
-  return ip + ":" + (addr.port != 0 ? std::to_string(addr.port) : "*");
+  pstn_addr addr = from;
+  if (family == AF_INET && AddrIsAny(addr)) SetIp(addr, IpAddress::V4(0, 0, 0, 0));
+  char text[kAddrTextBytes];
+  return AddrText(addr, text);
 }
 
 namespace {
@@ -60,14 +52,12 @@ const char* StateName(uint32_t state) {
 }
 
 // The other end is the engine's (lib/offhost/wire.h): its index in the stack's own link group.
-bool IsWired(const pstn_stack& s, const pstn_ep& ep, uint32_t lgr) {
-  const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
-  for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (i == lgr || LoadAcquire(s.lgrs[i].state) == 0 || !Same(s.lgrs[i].id, s.lgrs[lgr].id))
-      continue;
-    const uint32_t end = LoadAcquire(s.lgrs[i].conn_ep[LoadRelaxed(ep.conn_idx) % PSTN_CONNS]);
-    return end != 0 && end <= PSTN_EPS &&
-           (LoadRelaxed(s.eps[end - 1].flags) & PSTN_EPF_ENGINE) != 0;
+bool IsWired(const StackLook& s, const pstn_ep& ep, const pstn_lgr_ref& lgr) {
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (&ref == &lgr || LoadAcquire(ref.state) == 0 || !Same(ref.id, lgr.id)) continue;
+    const uint32_t end = LoadAcquire(ref.conn_ep[LoadRelaxed(ep.conn_idx) % PSTN_CONNS]);
+    const pstn_ep* const other = EpAt(s, end - 1);
+    return other != nullptr && (LoadRelaxed(other->flags) & PSTN_EPF_ENGINE) != 0;
   }
   return false;
 }
@@ -89,32 +79,43 @@ const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
     default:
       break;
   }
-  const uint32_t lgr = LoadRelaxed(ep.lgr_idx);
-  if (lgr < PSTN_LGRS && Same(stack.s->lgrs[lgr].peer, stack.id))
-    return IsWired(*stack.s, ep, lgr) ? "vi" : "intra-stack";
-  return lgr < PSTN_LGRS && LoadRelaxed(stack.s->lgrs[lgr].remote) != 0 ? "smc-d" : "same-host";
+  const pstn_lgr_ref* const lgr = stack.s->lgrs.At(LgrIndex(LoadRelaxed(ep.lgr_idx)));
+  if (lgr != nullptr && Same(lgr->peer, stack.id))
+    return IsWired(*stack.s, ep, *lgr) ? "vi" : "intra-stack";
+  return lgr != nullptr && LoadRelaxed(lgr->remote) != 0 ? "smc-d" : "same-host";
 }
 
+// How much of a family there may still be told. A chunk is in one process's table, in one place.
+struct Walk {
+  explicit Walk(const StackLook& s) : sockets(SocketsMax(s)), chunks(s.fdchunks.count()) {}
+  size_t sockets;
+  std::vector<bool> chunks;
+};
+
 template <typename Visit>
-void ForEachSocket(const Stack& stack, const Process& process, Visit&& visit) {
-  const pstn_stack& s = *stack.s;
-  const pstn_slot& slot = s.slots[process.slot];
+void ForEachSocket(const Stack& stack, const Process& process, Walk& walk, Visit&& visit) {
+  const StackLook& s = *stack.s;
+  const pstn_slot& slot = s.slots.Own(ProcIndex(process.slot));
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; ++c) {
-    const uint32_t chunk = LoadAcquire(slot.chunk[c]);
-    if (chunk >= PSTN_FDCHUNKS) continue;
+    const ChunkIndex part(LoadAcquire(slot.chunk[c]));
+    const pstn_fdchunk* const chunk = s.fdchunks.At(part);
+    if (chunk == nullptr || walk.chunks[part.word()]) continue;
+    walk.chunks[part.word()] = true;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; ++i) {
-      const uint32_t entry = LoadRelaxed(s.fdchunks[chunk].fd[i]);
+      const uint32_t entry = LoadRelaxed(chunk->fd[i]);
       if ((entry & PSTN_FD_KIND) != PSTN_FD_EP) continue;
-      const pstn_ep* ep = EpAt(*stack.s, entry & PSTN_FD_IDX);
-      if (ep != nullptr && LoadRelaxed(ep->state) != PSTN_EP_FREE)
-        visit(c * PSTN_FDCHUNK_FDS + i, *ep);
+      const pstn_ep* ep = EpAt(s, entry & PSTN_FD_IDX);
+      if (ep == nullptr || LoadRelaxed(ep->state) == PSTN_EP_FREE) continue;
+      if (walk.sockets == 0) return;
+      walk.sockets--;
+      visit(c * PSTN_FDCHUNK_FDS + i, *ep);
     }
   }
 }
 
 // A slot whose process has left it in good order has no table any more.
 bool HoldsSlot(const Stack& stack, const Process& process) {
-  const pstn_slot& slot = stack.s->slots[process.slot];
+  const pstn_slot& slot = stack.s->slots.Own(ProcIndex(process.slot));
   return LoadAcquire(slot.state) == PSTN_SL_LIVE &&
          static_cast<pid_t>(LoadRelaxed(slot.pid)) == process.there;
 }
@@ -169,11 +170,12 @@ void Writer::Socket(uint32_t fd, const pstn_ep& ep) const {
 
 // Nothing of a process that has died meanwhile: it holds none of these any more, and the kernel no
 // longer has names for them.
-void AddSockets(std::string& text, const Stack& stack, const Process& process,
+void AddSockets(std::string& text, const Stack& stack, const Process& process, Walk& walk,
                 KernelNames& kernel) {
   const size_t before = text.size();
   const Writer writer = {stack, process, Quoted(Comm(process.pid)), kernel, text};
-  ForEachSocket(stack, process, [&](uint32_t fd, const pstn_ep& ep) { writer.Socket(fd, ep); });
+  ForEachSocket(stack, process, walk,
+                [&](uint32_t fd, const pstn_ep& ep) { writer.Socket(fd, ep); });
   if (PidfdIsDead(process.pidfd.get())) text.resize(before);
 }
 
@@ -183,9 +185,11 @@ std::string SocketsText(const Registry& registry, pid_t pid) {
   KernelNames kernel;
   std::string text = "[";
   for (const auto& [id, stack] : registry.stacks()) {
+    Walk walk(*stack->s);
     for (const auto& [slot, process] : stack->processes) {
       const bool is_asked = pid == 0 || process->pid == pid;
-      if (is_asked && HoldsSlot(*stack, *process)) AddSockets(text, *stack, *process, kernel);
+      if (is_asked && HoldsSlot(*stack, *process) && Registry::IsMember(*process))
+        AddSockets(text, *stack, *process, walk, kernel);
     }
   }
   if (text.back() == ',') text.pop_back();

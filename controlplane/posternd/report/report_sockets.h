@@ -9,6 +9,12 @@
 
 namespace postern::daemon {
 
+// Of one family. A program has as many descriptors as its limit allows, for the same endpoints.
+template <typename Stack>
+size_t SocketsMax(const Stack& s) {
+  return size_t{2} * s.eps.count();
+}
+
 std::string AddressText(const pstn_addr& from, uint32_t family);
 // A JSON array of what each fd of process `pid` means; 0: of all processes.
 std::string SocketsText(const Registry& registry, pid_t pid);

@@ -3,7 +3,6 @@
 #include "addresses.h"
 
 #include <linux/rtnetlink.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -12,30 +11,10 @@
 
 #include "../kit/fd.h"
 #include "../kit/log.h"
+#include "base/ip_address.h"
 #include "routes_read.h"
 
 namespace postern::daemon {
-namespace {
-
-bool ToAddr(const sockaddr* from, pstn_addr& to) {
-  to = {};
-  if (from->sa_family == AF_INET) {
-    to.ip[10] = to.ip[11] = 0xff;
-    memcpy(to.ip + 12, &reinterpret_cast<const sockaddr_in*>(from)->sin_addr, 4);
-    return true;
-  }
-  if (from->sa_family == AF_INET6) {
-    const auto* in6 = reinterpret_cast<const sockaddr_in6*>(from);
-    memcpy(to.ip, &in6->sin6_addr, 16);
-    to.scope = in6->sin6_scope_id;
-    return true;
-  }
-  return false;
-}
-
-bool IsLinkLocal(const uint8_t ip[16]) { return ip[0] == 0xfe && (ip[1] & 0xc0) == 0x80; }
-
-}  // namespace
 
 std::vector<pstn_addr> LocalAddresses() {
   std::vector<pstn_addr> found;
@@ -52,34 +31,28 @@ std::vector<pstn_addr> LocalAddresses() {
     return found;
   }
   for (const AddrEntry& entry : model.addrs) {
-    pstn_addr addr{};
-    memcpy(addr.ip, entry.addr.ip, sizeof(addr.ip));
-    if (entry.family == 6 && IsLinkLocal(addr.ip)) addr.scope = entry.addr.ifindex;
+    pstn_addr addr = NameOf(IpAt(entry.addr.ip), 0);
+    if (IpOf(addr).IsLinkLocal()) addr.scope = entry.addr.ifindex;
     found.push_back(addr);
   }
   // An order of our own, so that an unchanged set compares equal.
-  const auto less = [](const pstn_addr& a, const pstn_addr& b) {
-    return memcmp(&a, &b, sizeof(a)) < 0;
-  };
-  const auto same = [](const pstn_addr& a, const pstn_addr& b) {
-    return memcmp(&a, &b, sizeof(a)) == 0;
-  };
+  const auto less = [](const pstn_addr& a, const pstn_addr& b) { return CompareAddr(a, b) < 0; };
+  const auto same = [](const pstn_addr& a, const pstn_addr& b) { return CompareAddr(a, b) == 0; };
   std::sort(found.begin(), found.end(), less);
   found.erase(std::unique(found.begin(), found.end(), same), found.end());
   return found;
 }
 
 bool SourceTowards(const pstn_addr& to, pstn_addr& source) {
-  sockaddr_in6 address{};
-  address.sin6_family = AF_INET6;
-  memcpy(&address.sin6_addr, to.ip, sizeof(to.ip));
-  address.sin6_port = htons(to.port);
-  socklen_t size = sizeof(address);
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(storage);
+  auto* const place = reinterpret_cast<sockaddr*>(&storage);
   // Connecting it sends nothing. IPv4 goes by mapped addresses.
+  AddrToSockaddr(NameOf(IpOf(to), to.port), AF_INET6, place, &size);
   const UniqueFd fd(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  auto* const place = reinterpret_cast<sockaddr*>(&address);
   return fd.ok() && connect(fd.get(), place, size) == 0 &&
-         getsockname(fd.get(), place, &size) == 0 && ToAddr(place, source);
+         getsockname(fd.get(), place, &size) == 0 &&
+         AddrFromSockaddr(place, size, AF_INET6, source);
 }
 
 AddressWatch::AddressWatch(event_base* base, OnChange on_change)

@@ -79,7 +79,7 @@ void Routes::MarkDirty() {
 }
 
 void Routes::FailedNow(const NeighEntry& entry) {
-  if (IsMapped(entry.neigh.ip)) return;
+  if (IpAt(entry.neigh.ip).IsV4()) return;
   const uint32_t hash = HashOf(entry.neigh);
   const bool failed = !entry.gone && entry.neigh.state == NUD_FAILED;
   const bool changed = failed ? failed6_.insert(hash).second : failed6_.erase(hash) != 0;

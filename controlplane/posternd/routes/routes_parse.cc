@@ -13,6 +13,8 @@
 
 #include <algorithm>
 
+#include "base/ip_address.h"
+
 namespace postern::daemon {
 
 uint32_t U32(const nlattr* attr) {
@@ -33,8 +35,8 @@ std::string TextOf(const nlattr* attr) {
 bool TakeIp(const nlattr* attr, uint8_t out[16]) {
   const uint16_t bytes = mnl_attr_get_payload_len(attr);
   if (bytes != 4 && bytes != 16) return false;
-  if (bytes == 4) memcpy(out, kMappedPrefix, 16);
-  memcpy(out + (16 - bytes), mnl_attr_get_payload(attr), bytes);
+  const IpAddress ip = IpAt(bytes == 4 ? AF_INET : AF_INET6, mnl_attr_get_payload(attr));
+  memcpy(out, ip.bytes, sizeof ip.bytes);
   return true;
 }
 

@@ -67,6 +67,5 @@ bool TakeIp(const nlattr* attr, uint8_t out[16]);
 inline uint32_t Bits(uint8_t family, uint32_t plen) { return family == 4 ? 96 + plen : plen; }
 // 4 or 6 of AF_INET or AF_INET6; 0 of others.
 uint8_t FamilyOf(unsigned char af);
-inline constexpr uint8_t kMappedPrefix[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 }  // namespace postern::daemon

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "base/ip_address.h"
+
 #include "routes_parse.h"
 
 namespace postern::daemon {
@@ -172,7 +174,7 @@ bool ParseRoute(const nlmsghdr* message, RouteEntry& out) {
   out.table_id = header->rtm_table;
   out.by_source = header->rtm_src_len != 0;
   pstn_rt_route& r = out.route;
-  if (family == 4) memcpy(r.dst, kMappedPrefix, sizeof(r.dst));
+  if (family == 4) memcpy(r.dst, IpAddress::V4(0, 0, 0, 0).bytes, sizeof(r.dst));
   r.plen = Bits(family, header->rtm_dst_len);
   r.type = header->rtm_type;
   r.tos = header->rtm_tos;

@@ -15,6 +15,7 @@
 #include <fstream>
 
 #include "../kit/fd.h"
+#include "base/ip_address.h"
 #include "routes_parse.h"
 #include "stack/route/route_key.h"
 
@@ -110,7 +111,7 @@ int ReadNeighbours(Netlink& line, std::vector<NeighEntry>& out) {
 }
 
 int AskForNeighbour(Netlink& line, uint32_t ifindex, const uint8_t ip[16]) {
-  const bool v4 = IsMapped(ip);
+  const bool v4 = IpAt(ip).IsV4();
   ndmsg header{};
   header.ndm_family = v4 ? AF_INET : AF_INET6;
   header.ndm_ifindex = static_cast<int>(ifindex);
@@ -123,16 +124,16 @@ int SendForNeighbour(uint32_t ifindex, const uint8_t ip[16]) {
   const UniqueFd fd(socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok()) return -errno;
   const int index = static_cast<int>(ifindex);
-  const bool v4 = IsMapped(ip);
+  const bool v4 = IpAt(ip).IsV4();
   // IPv4 goes by mapped addresses, whose interface only the device option can name.
   if (v4) (void)setsockopt(fd.get(), SOL_SOCKET, SO_BINDTOIFINDEX, &index, sizeof(index));
-  sockaddr_in6 to{};
-  to.sin6_family = AF_INET6;
-  to.sin6_port = htons(kDiscardPort);
-  to.sin6_scope_id = v4 ? 0 : ifindex;
-  memcpy(&to.sin6_addr, ip, 16);
-  const ssize_t sent =
-      sendto(fd.get(), "", 0, MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&to), sizeof(to));
+  pstn_addr to = NameOf(IpAt(ip), kDiscardPort);
+  to.scope = v4 ? 0 : ifindex;
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(storage);
+  auto* const place = reinterpret_cast<sockaddr*>(&storage);
+  AddrToSockaddr(to, AF_INET6, place, &size);
+  const ssize_t sent = sendto(fd.get(), "", 0, MSG_NOSIGNAL, place, size);
   return sent < 0 ? -errno : 0;
 }
 

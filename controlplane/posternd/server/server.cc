@@ -256,7 +256,8 @@ void Server::Named(Client& client, const ctl::Msg& message, UniqueFd fd) {
 // `fd` is closed on every way out: a copy kept here would keep the port taken.
 void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
   Listener listener;
-  int error = message.a < PSTN_EPS && fd.ok() ? 0 : -EINVAL;
+  const bool known = client.process->stack->s->eps.At(EpIndex(message.a)) != nullptr;
+  int error = known && fd.ok() ? 0 : -EINVAL;
   if (error == 0) error = CheckListener(fd.get(), client.pid(), OwnNetnsIno(), listener);
   if (error == 0) {
     listener.stack = client.process->stack->id;
@@ -436,7 +437,9 @@ void Server::Keeper(Client& client, const ctl::Msg& message, UniqueFd) {
   const Stack* const stack = registry_.Find(message.uuid);
   bool member = false;
   if (stack != nullptr) {
-    for (const auto& [slot, process] : stack->processes) member |= process->pid == client.pid();
+    for (const auto& [slot, process] : stack->processes) {
+      member |= process->pid == client.pid() && Registry::IsMember(*process);
+    }
   }
   if (member) return keepers_.OnKeeper(client, message.uuid);
   Warn("pid %d is not a keeper: it is no process of that stack", client.pid());

@@ -30,6 +30,8 @@ class Server {
          std::string runtime_dir, uint32_t idle_sec, std::string broker, Vis& vis,
          uint32_t netlink_bytes);
 
+  Registry& registry() { return registry_; }
+
  private:
   using Handler = void (Server::*)(Client&, const ctl::Msg&, UniqueFd);
   static Handler HandlerOf(ctl::Type type);

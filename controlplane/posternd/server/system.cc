@@ -22,7 +22,7 @@
 #include "../kit/event.h"
 #include "../kit/log.h"
 #include "../line/bells.h"
-#include "../nic/syn_option.h"
+#include "../nic/syn_marking.h"
 #include "../nic/vis.h"
 #include "state/area.h"
 

@@ -10,14 +10,6 @@
 namespace postern::stack {
 namespace {
 
-bool SameName(const pstn_addr& a, const pstn_addr& b) {
-  return a.port == b.port && memcmp(a.ip, b.ip, sizeof a.ip) == 0;
-}
-bool IsAny(const pstn_addr& a) {
-  static constexpr uint8_t kZero[16] = {};
-  return memcmp(a.ip, kZero, 16) == 0 ||
-         (IsIpv4(a) && memcmp(a.ip + wire::kMappedOff, kZero, 4) == 0);
-}
 uint64_t Word(const uint8_t* at) {
   uint64_t v;
   memcpy(&v, at, sizeof v);
@@ -27,8 +19,8 @@ uint64_t Word(const uint8_t* at) {
 // 0: not at all; more is better, as Linux scores it (compute_score: exact, wildcard, dual stack).
 int Fit(const Listener& l, const pstn_addr& to) {
   if (l.use == 0 || l.local.port != to.port) return 0;
-  if (!IsAny(l.local)) return SameName(l.local, to) ? 3 : 0;
-  const bool v4 = IsIpv4(to);
+  if (!AddrIsAny(l.local)) return SameName(l.local, to) ? 3 : 0;
+  const bool v4 = AddrIsV4(to);
   if (l.family == 2) return v4 ? 2 : 0;  // AF_INET
   return v4 ? (l.v6only != 0 ? 0 : 1) : 2;
 }

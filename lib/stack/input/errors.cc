@@ -31,8 +31,8 @@ bool IsFatal(const Conn& c, const wire::IcmpIn& in) {
       return true;
     case tcp::State::kSynReceived:
       if ((c.flags & kEmbryo) == 0 || in.error == EPROTO) return true;
-      return IsIpv4(c.local) ? in.error == ENETUNREACH || in.error == EHOSTUNREACH
-                             : in.is_hard != 0;
+      return AddrIsV4(c.local) ? in.error == ENETUNREACH || in.error == EHOSTUNREACH
+                               : in.is_hard != 0;
     default:
       return false;
   }
@@ -78,7 +78,7 @@ void Engine::TooBig(Conn& c, uint32_t mtu) {
   // Not more than what we send already: then the packet is old, or a lie that costs nothing.
   const uint32_t heads = wire::kTcpHeaderBytes + IpBytes(c.local);
   if (mtu >= c.path_mss + heads) return;
-  const bool too_small = IsIpv4(c.local) && mtu < kMtuMin4;
+  const bool too_small = AddrIsV4(c.local) && mtu < kMtuMin4;
   if (too_small) mtu = kMtuMin4;
   LearnedMtu& learned = LearnedSlot(c.peer);
   learned.until_ns = 0;

@@ -92,7 +92,7 @@ void Engine::AnswerByCookie(uint32_t listener, const wire::Packet& p, tcp::Segme
   DropOptions(s.options);
   tcp::OpenArgs args = ArgsFor(c);
   args.ecn = AgreesToEcn(w_.settings, s) && s.options.has_timestamps;
-  args.iss = tcp::CookieMake(key, name, !IsIpv4(c.local), s, now_ns);
+  args.iss = tcp::CookieMake(key, name, !AddrIsV4(c.local), s, now_ns);
   const auto clock_ms = static_cast<uint32_t>(now_ns / kMs);
   args.ts_offset = tcp::CookieTimestamp(key, name, s, args.ecn, clock_ms) - clock_ms;
   Hold(idx);
@@ -114,7 +114,7 @@ bool Engine::TakeCookie(uint32_t listener, const wire::Packet& p, const tcp::Seg
   const pstn_addr local = NameOf(p.ip.destination, p.destination_port);
   const pstn_addr peer = NameOf(p.ip.source, p.source_port);
   tcp::CookieState cookie;
-  if (!tcp::CookieCheck({w_.secret[0], w_.secret[1]}, ConnNameOf(local, peer), !IsIpv4(local), s,
+  if (!tcp::CookieCheck({w_.secret[0], w_.secret[1]}, ConnNameOf(local, peer), !AddrIsV4(local), s,
                         now_ns, cookie)) {
     w_.counters.cookies_refused++;
     return false;

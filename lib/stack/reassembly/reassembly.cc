@@ -23,7 +23,7 @@ uint64_t Mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
   return hash ^ hash >> 29;
 }
-uint64_t MixAddress(uint64_t hash, const wire::Address& address) {
+uint64_t MixAddress(uint64_t hash, const IpAddress& address) {
   uint64_t words[2];
   memcpy(words, address.bytes, sizeof words);
   return Mix(Mix(hash, words[0]), words[1]);

@@ -49,7 +49,7 @@ NeighbourAnswer FindNeighbour(const pstn_routes& t, uint32_t ifindex, const Rout
 // RFC 1112, 6.4 and RFC 2464, 7; the limited broadcast.
 bool Computed(const uint8_t ip[16], NeighbourAnswer& a) {
   a.state = NeighbourState::kNotNeeded;
-  if (IsMapped(ip)) {
+  if (IpAt(ip).IsV4()) {
     const uint32_t v4 = V4Of(ip);
     if (v4 == 0xffffffff) {
       memset(a.mac, 0xff, 6);

@@ -43,7 +43,7 @@ void Complete(const Snapshot& s, const RouteQuery& q, RouteAnswer& a) {
   if (a.routes == RouteVerdict::kUndecided || a.routes == RouteVerdict::kRefused) return;
   a.link = LinkIn(s.c, a.ifindex);
   const pstn_rt_link* link = FindLink(s.c, a.ifindex);
-  const bool v4 = IsMapped(q.dst);
+  const bool v4 = IpAt(q.dst).IsV4();
   const uint32_t mtu = link == nullptr ? 0 : v4 || link->mtu6 == 0 ? link->mtu : link->mtu6;
   if (a.mtu == 0 || a.mtu > mtu) a.mtu = mtu;
   if (a.routes == RouteVerdict::kLocal) return;
@@ -103,7 +103,7 @@ RouteAnswer RouteLookup(const pstn_routes& tables, const RouteQuery& query) {
       a.reason = RouteReason::kNoTables;
       return;
     }
-    if (IsMapped(query.dst)) {
+    if (IpAt(query.dst).IsV4()) {
       LookupIpv4(s, query, a);
     } else {
       LookupIpv6(s, query, a);
@@ -119,7 +119,7 @@ RouteAnswer RouteLookup(const pstn_routes& tables, const RouteQuery& query) {
 RouteAnswer RouteConnect(const pstn_routes& tables, const RouteQuery& query) {
   RouteAnswer a = RouteLookup(tables, query);
   const bool found = a.routes != RouteVerdict::kUndecided && a.routes != RouteVerdict::kRefused;
-  if (!found || !IsMapped(query.dst) || !IsAnyIp(query.src)) return a;
+  if (!found || !IpAt(query.dst).IsV4() || !IpAt(query.src).IsAny()) return a;
   RouteQuery again = query;
   memcpy(again.src, a.source, 16);
   return RouteLookup(tables, again);

@@ -204,7 +204,7 @@ void Direct(const Snapshot& s, const RouteQuery& q, uint32_t oif, RouteAnswer& a
   a.reason = RouteReason::kNone;
   a.ifindex = oif;
   memcpy(a.next_hop, q.dst, 16);
-  if (IsAnyIp(q.src)) {
+  if (IpAt(q.src).IsAny()) {
     const RouteReason reason = SelectAddress(s, oif, 0, kScopeLink, a.source);
     if (reason != RouteReason::kNone) return Refuse(a, Undecided(reason));
   }
@@ -233,8 +233,8 @@ RouteReason TakeHop(const Snapshot& s, const Found& f, const RouteQuery& q, Rout
   a.ifindex = hop.ifindex;
   a.has_gateway = hop.via != 0 ? 1 : 0;
   memcpy(a.next_hop, hop.via != 0 ? hop.gateway : q.dst, 16);
-  if (!IsAnyIp(q.src)) return RouteReason::kNone;
-  if (!IsAnyIp(f.route->prefsrc)) {
+  if (!IpAt(q.src).IsAny()) return RouteReason::kNone;
+  if (!IpAt(f.route->prefsrc).IsAny()) {
     memcpy(a.source, f.route->prefsrc, 16);
     return RouteReason::kNone;
   }
@@ -250,7 +250,8 @@ void TakeLocal(const Snapshot& s, const Found& f, const RouteQuery& q, RouteAnsw
   if (link != nullptr && (link->conf & PSTN_LC_L3SLAVE) != 0)
     return Refuse(a, Undecided(RouteReason::kL3mdev));
   memcpy(a.next_hop, q.dst, 16);
-  if (IsAnyIp(q.src)) memcpy(a.source, IsAnyIp(f.route->prefsrc) ? q.dst : f.route->prefsrc, 16);
+  if (IpAt(q.src).IsAny())
+    memcpy(a.source, IpAt(f.route->prefsrc).IsAny() ? q.dst : f.route->prefsrc, 16);
 }
 
 // To several hosts: on-link, whatever the route says; and of a broadcast, or where a multicast goes
@@ -341,7 +342,7 @@ bool CheckInterface(const Snapshot& s, const RouteQuery& q, RouteAnswer& a) {
 void Decide(const Snapshot& s, const RouteQuery& query, RouteAnswer& a) {
   RouteQuery q = query;
   memcpy(a.source, q.src, 16);
-  const bool any_src = IsAnyIp(q.src);
+  const bool any_src = IpAt(q.src).IsAny();
   if (!any_src && CheckSource(s, q, q.oif, a)) return;
   if (q.oif != 0 && CheckInterface(s, q, a)) return;
   if (any_src && q.oif != 0 && IsMulticast(V4Of(q.dst))) {
@@ -366,7 +367,7 @@ void LookupIpv4(const Snapshot& s, const RouteQuery& q, RouteAnswer& a) {
     a.reason = RouteReason::kNone;
     a.ifindex = kLoopbackIfindex;
     PutV4(a.next_hop, 0x7f000001);
-    memcpy(a.source, IsAnyIp(q.src) ? a.next_hop : q.src, 16);
+    memcpy(a.source, IpAt(q.src).IsAny() ? a.next_hop : q.src, 16);
     return;
   }
   Decide(s, q, a);

@@ -147,8 +147,8 @@ uint32_t Spread(const Snapshot& s, const Found& f, const RouteQuery& q, uint32_t
 RouteReason TakeSource(const Snapshot& s, const Found& f, uint32_t ifindex, const RouteQuery& q,
                        RouteAnswer& a) {
   memcpy(a.source, q.src, 16);
-  if (!IsAnyIp(q.src)) return RouteReason::kNone;
-  if (!IsAnyIp(f.route->prefsrc)) {
+  if (!IpAt(q.src).IsAny()) return RouteReason::kNone;
+  if (!IpAt(f.route->prefsrc).IsAny()) {
     memcpy(a.source, f.route->prefsrc, 16);
     return RouteReason::kNone;
   }
@@ -172,7 +172,7 @@ void TakeFound(const Snapshot& s, const Found& f, const RouteQuery& q, uint32_t 
     return Refuse(a, Undecided(RouteReason::kL3mdev));
   const RouteReason reason = TakeSource(s, f, hop.ifindex, q, a);
   if (reason != RouteReason::kNone) return Refuse(a, Undecided(reason));
-  if (IsAnyIp(a.source)) return Refuse(a, Refused(EADDRNOTAVAIL));
+  if (IpAt(a.source).IsAny()) return Refuse(a, Refused(EADDRNOTAVAIL));
   a.ifindex = hop.ifindex;
   a.has_gateway = hop.via != 0 ? 1 : 0;
   memcpy(a.next_hop, hop.via != 0 ? hop.gateway : q.dst, 16);
@@ -186,17 +186,17 @@ void TakeFound(const Snapshot& s, const Found& f, const RouteQuery& q, uint32_t 
 
 void LookupIpv6(const Snapshot& s, const RouteQuery& q, RouteAnswer& a) {
   if ((s.flags & PSTN_RTF_FULL6) != 0) return Refuse(a, Undecided(RouteReason::kFull));
-  if (IsAnyIp(q.dst)) {  // this host
+  if (IpAt(q.dst).IsAny()) {  // this host
     a.routes = RouteVerdict::kLocal;
     a.reason = RouteReason::kNone;
     a.ifindex = kLoopbackIfindex;
     a.next_hop[15] = 1;
-    memcpy(a.source, IsAnyIp(q.src) ? a.next_hop : q.src, 16);
+    memcpy(a.source, IpAt(q.src).IsAny() ? a.next_hop : q.src, 16);
     return;
   }
   if ((q.tos & 0xe0u) != 0 && (s.flags & PSTN_RTF_TOS6) != 0)
     return Refuse(a, Undecided(RouteReason::kTos));
-  const bool any_src = IsAnyIp(q.src);
+  const bool any_src = IpAt(q.src).IsAny();
   uint32_t strict = (s.flags & PSTN_RTF_FORWARDING6) != 0 ? 0 : kStrictReachable;
   if (IsMulticast(q.dst) || IsLinkLocal(q.dst) || IsLoopback(q.dst) || (q.oif != 0 && any_src))
     strict |= kStrictInterface;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // route_key.h - addresses as 128-bit numbers, and the hash that writer and readers share.
 #pragma once
-#include <bit>
 #include <cstdint>
-#include <cstring>
+
+#include "base/ip_address.h"
 
 namespace postern {
 
@@ -13,12 +13,6 @@ struct RouteKey {
   bool operator==(const RouteKey&) const = default;
 };
 
-inline uint64_t LoadBe64(const uint8_t* at) {
-  uint64_t v;
-  memcpy(&v, at, sizeof v);
-  return std::endian::native == std::endian::little ? __builtin_bswap64(v) : v;
-}
-
 inline RouteKey KeyOf(const uint8_t ip[16]) { return {LoadBe64(ip), LoadBe64(ip + 8)}; }
 
 inline RouteKey Masked(const RouteKey& k, uint32_t plen) {
@@ -27,18 +21,7 @@ inline RouteKey Masked(const RouteKey& k, uint32_t plen) {
   return {plen == 0 ? 0 : k.hi & ~(~0ull >> plen), 0};
 }
 
-inline bool SamePrefix(const uint8_t a[16], const uint8_t b[16], uint32_t plen) {
-  return Masked(KeyOf(a), plen) == Masked(KeyOf(b), plen);
-}
-
-inline bool IsMapped(const uint8_t ip[16]) {
-  return LoadBe64(ip) == 0 && LoadBe64(ip + 8) >> 32 == 0xffff;
-}
 inline uint32_t V4Of(const uint8_t ip[16]) { return static_cast<uint32_t>(LoadBe64(ip + 8)); }
-// All zero, or IPv4's 0.0.0.0.
-inline bool IsAnyIp(const uint8_t ip[16]) {
-  return LoadBe64(ip) == 0 && (LoadBe64(ip + 8) == 0 || LoadBe64(ip + 8) == 0xffff00000000u);
-}
 
 inline uint64_t MixBits(uint64_t z) {  // the finaliser of splitmix64
   z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;

@@ -53,7 +53,7 @@ Match Matches(const pstn_rt_rule& r, const RouteQuery& q) {
   const bool v4 = r.family == 4;
   if (r.dst_plen > (v4 ? 96u : 0u)) m.Ask(SamePrefix(r.dst, q.dst, r.dst_plen));
   if (r.src_plen > (v4 ? 96u : 0u)) {
-    const bool any = IsAnyIp(q.src);
+    const bool any = IpAt(q.src).IsAny();
     if (!v4 && any && (r.flags & PSTN_RU_FIND_SADDR) != 0) {
       m.perhaps = RouteReason::kSource;
     } else if (v4 && any) {  // the kernel compares with 0.0.0.0

@@ -7,6 +7,8 @@
 //
 // Out-of-order data are in their packets, not in the ring, so Room shrinks by deliveries only, and
 // a window of at most Room is one that can be kept to.
+#include <initializer_list>
+
 #include "tcp/machine.h"
 
 namespace postern::tcp {

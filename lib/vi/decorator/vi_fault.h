@@ -11,8 +11,8 @@
 // `reorder_delay_ns` more, so that later ones overtake it. Frames that wait are kFrameRx, so they
 // are of this process: after its death they are found as lost. For tests.
 #pragma once
-#include "vi/area.h"
 #include "vi/decorator/vi_forward.h"
+#include "vi/packet_area.h"
 
 namespace postern {
 

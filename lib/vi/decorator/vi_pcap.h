@@ -7,8 +7,8 @@
 // A system call for each packet: for tests and for looking, not for speed. What is sent is written
 // when it is handed to the VI.
 #pragma once
-#include "vi/area.h"
 #include "vi/decorator/vi_forward.h"
+#include "vi/packet_area.h"
 
 namespace postern {
 

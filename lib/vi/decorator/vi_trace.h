@@ -7,8 +7,8 @@
 // "<" came in, ">" goes out. What it can't read is told by its lengths and types: it is for looking
 // at, so it believes nothing and needs nothing of lib/wire.
 #pragma once
-#include "vi/area.h"
 #include "vi/decorator/vi_forward.h"
+#include "vi/packet_area.h"
 
 namespace postern {
 

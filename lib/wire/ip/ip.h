@@ -2,33 +2,15 @@
 // ip.h - what IPv4 and IPv6 headers have in common: addresses, what a received header says, what
 // one to be sent is to say.
 //
-// An address is 16 bytes; one of IPv4 is kept v4-mapped (RFC 4291, 2.5.5.2), as in pstn_addr. On
-// the wire IPv6 headers with such addresses are refused, so the two never meet.
+// An IPv4 address is kept v4-mapped (base/ip_address.h). On the wire IPv6 headers with such
+// addresses are refused, so the two never meet.
 #pragma once
 #include <cstdint>
-#include <cstring>
 
+#include "base/ip_address.h"
 #include "wire/checksum.h"
 
 namespace postern::wire {
-
-struct Address {
-  uint8_t bytes[16];
-  bool operator==(const Address&) const = default;
-};
-
-inline constexpr uint32_t kMappedOff = 12;  // where the four bytes of an IPv4 address are
-inline constexpr uint8_t kMappedPrefix[kMappedOff] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-
-inline Address MapIpv4(const uint8_t* ip) {
-  Address address;
-  memcpy(address.bytes, kMappedPrefix, kMappedOff);
-  memcpy(address.bytes + kMappedOff, ip, 4);
-  return address;
-}
-inline bool IsMapped(const Address& address) {
-  return memcmp(address.bytes, kMappedPrefix, kMappedOff) == 0;
-}
 
 enum class Family : uint8_t { kIpv4 = 4, kIpv6 = 6 };
 
@@ -60,7 +42,7 @@ inline constexpr uint32_t kRxMayBePartial = 4;
 // A received IP header. Offsets count from the start of the frame. Plain integers: reassembly keeps
 // one in shared memory.
 struct IpHead {
-  Address source, destination;
+  IpAddress source, destination;
   Family family;
   // What begins at l4_off. In a fragment but the first of IPv6: what its fragment header says,
   // which may be one more extension header, and l4_off is data_off.
@@ -87,16 +69,15 @@ inline bool IsIcmp(const IpHead& ip) {
 inline uint8_t EcnOf(uint8_t tos) { return tos & 3; }
 
 // Sum of the pseudo header, see checksum.h. `bytes`: header and data of the upper layer.
-inline uint32_t PseudoSum(Family family, const Address& source, const Address& destination,
+inline uint32_t PseudoSum(Family family, const IpAddress& source, const IpAddress& destination,
                           uint8_t protocol, uint32_t bytes) {
-  return family == Family::kIpv4 ? PseudoSum4(source.bytes + kMappedOff,
-                                              destination.bytes + kMappedOff, protocol, bytes)
+  return family == Family::kIpv4 ? PseudoSum4(source.v4(), destination.v4(), protocol, bytes)
                                  : PseudoSum6(source.bytes, destination.bytes, protocol, bytes);
 }
 
 // An IP header to be sent.
 struct IpOut {
-  Address source, destination;
+  IpAddress source, destination;
   Family family = Family::kIpv4;
   uint8_t protocol = 0;
   uint8_t tos = 0;

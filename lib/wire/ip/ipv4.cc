@@ -73,8 +73,8 @@ Refusal ParseIpv4(const uint8_t* frame, uint32_t ip_off, uint32_t end, uint32_t 
   if ((rx & kRxIpVerified) == 0 && !IsHeaderGood(at, header_bytes)) return Refusal::kIpChecksum;
   if (IsMartian(h)) return Refusal::kMartian;
 
-  out.source = MapIpv4(h.source);
-  out.destination = MapIpv4(h.destination);
+  out.source = Ipv4At(h.source);
+  out.destination = Ipv4At(h.destination);
   out.family = Family::kIpv4;
   out.protocol = h.protocol;
   out.tos = h.tos;
@@ -107,8 +107,8 @@ uint32_t BuildIpv4(uint8_t* to, const IpOut& ip, uint32_t payload_bytes) {
   h.ttl = ip.ttl;
   h.protocol = ip.protocol;
   h.checksum.set(0);
-  memcpy(h.source, ip.source.bytes + kMappedOff, sizeof h.source);
-  memcpy(h.destination, ip.destination.bytes + kMappedOff, sizeof h.destination);
+  memcpy(h.source, ip.source.v4(), sizeof h.source);
+  memcpy(h.destination, ip.destination.v4(), sizeof h.destination);
   h.checksum.set(ChecksumOf(Sum(to, kIpv4HeaderBytes, 0)));
   return kIpv4HeaderBytes;
 }

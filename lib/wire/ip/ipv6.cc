@@ -115,9 +115,7 @@ bool IsUnspecifiedOrLoopback(const uint8_t* ip) {
 bool IsMartian(const Ipv6Header& h) {
   if (IsMulticast(h.source) || IsUnspecifiedOrLoopback(h.source)) return true;
   if (IsUnspecifiedOrLoopback(h.destination)) return true;
-  if (memcmp(h.source, kMappedPrefix, kMappedOff) == 0 ||
-      memcmp(h.destination, kMappedPrefix, kMappedOff) == 0)
-    return true;
+  if (IpAt(h.source).IsV4() || IpAt(h.destination).IsV4()) return true;
   // Groups of scope 0 (reserved) and 1 (of the interface itself): RFC 4291, 2.7.
   return IsMulticast(h.destination) && (h.destination[1] & 15) <= 1;
 }

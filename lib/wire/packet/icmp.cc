@@ -61,8 +61,8 @@ bool ReadQuote4(const uint8_t* at, uint32_t bytes, IcmpQuote& out) {
   if (h.version_words >> 4 != 4 || header_bytes < kIpv4HeaderBytes || header_bytes > bytes)
     return false;
   if ((h.fragment.get() & kIpv4OffMask) != 0) return false;  // its ports are in another one
-  out.source = MapIpv4(h.source);
-  out.destination = MapIpv4(h.destination);
+  out.source = Ipv4At(h.source);
+  out.destination = Ipv4At(h.destination);
   out.protocol = h.protocol;
   out.packet_bytes = h.total_bytes.get();
   return ReadQuotedL4(at + header_bytes, bytes - header_bytes, out);

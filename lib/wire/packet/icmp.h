@@ -29,7 +29,7 @@ enum class IcmpKind : uint8_t {
 
 // A packet of ours, as far as the error has it: source is us.
 struct IcmpQuote {
-  Address source, destination;
+  IpAddress source, destination;
   uint8_t protocol;
   uint8_t has_seq;                         // 1: TCP, and `seq` is where the segment began
   uint16_t source_port, destination_port;  // TCP and UDP, else 0

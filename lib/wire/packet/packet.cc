@@ -7,7 +7,7 @@
 #include "wire/ip/ipv4.h"
 #include "wire/ip/ipv6.h"
 #include "wire/packet/tcp_header.h"
-#include "wire/packet/udp.h"
+#include "wire/packet/udp_header.h"
 
 namespace postern::wire {
 namespace {

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # Each pair is a server and a client, each a stack of its own (many.cc). One pair of the idle test has more connections than one
-# link group holds. Memory is measured as in perf/bench/loads_idle.py, between the first connection and the last: all that the
+# link group holds. Memory is measured as in perf/bench/loads/loads_idle.py, between the first connection and the last: all that the
 # processes and posternd have of their own, shared pages by proportional set size. The kernel's sockets are counted apart.
 
 import os

@@ -97,7 +97,7 @@ void Send(const Socket& s, const std::vector<uint8_t>& data) {
   for (size_t done = 0; done < data.size();) {
     Call call(*s.fam, s.fd);
     const iovec iov = {const_cast<uint8_t*>(data.data()) + done, data.size() - done};
-    const long r = SockSend(*s.fam, call, &iov, 1, MSG_NOSIGNAL);
+    const long r = StreamSend(*s.fam, call, &iov, 1, MSG_NOSIGNAL);
     Check(r > 0, "send", r);
     done += static_cast<size_t>(r);
   }
@@ -108,7 +108,7 @@ std::vector<uint8_t> Receive(const Socket& s, size_t bytes) {
   for (size_t done = 0; done < bytes;) {
     Call call(*s.fam, s.fd);
     const iovec iov = {data.data() + done, bytes - done};
-    const long r = SockRecv(*s.fam, call, &iov, 1, 0);
+    const long r = StreamRecv(*s.fam, call, &iov, 1, 0);
     Check(r > 0, "recv", r);
     done += static_cast<size_t>(r);
   }
@@ -119,7 +119,7 @@ bool EndsHere(const Socket& s) {
   uint8_t byte;
   const iovec iov = {&byte, 1};
   Call call(*s.fam, s.fd);
-  return SockRecv(*s.fam, call, &iov, 1, 0) == 0;
+  return StreamRecv(*s.fam, call, &iov, 1, 0) == 0;
 }
 
 void Close(const Socket& s) {

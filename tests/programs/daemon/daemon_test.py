@@ -36,18 +36,31 @@ LAYOUT_C = r"""
 #include <stdio.h>
 #include "abi/postern_abi.h"
 #define P(n, v) printf("\"%s\": %llu,\n", n, (unsigned long long)(v))
+/* Each table of a stack begins at a page of its own (lib/state/stack_map.cc). */
+static const struct pstn_stack_counts counts = {PSTN_WAITERS, 2048, 256, 256, 131072, 262144, 4096, 0};
+static unsigned long long end = sizeof(struct pstn_stack_hdr);
+static unsigned long long table(unsigned long long size, unsigned count) {
+  const unsigned long long begin = PSTN_ALIGN_UP(end, 4096ull);
+  end = begin + size * count;
+  return begin;
+}
 int main(void) {
   printf("{");
-  P("stack_size", sizeof(struct pstn_stack)); P("slots", offsetof(struct pstn_stack, slots));
+  table(sizeof(struct pstn_waiter), counts.waiters); table(sizeof(struct pstn_epoll), counts.epolls);
+  P("slots", table(sizeof(struct pstn_slot), counts.slots)); P("lgrs", table(sizeof(struct pstn_lgr_ref), counts.lgrs));
+  P("eps", table(sizeof(struct pstn_ep), counts.eps)); table(sizeof(struct pstn_item), counts.items);
+  P("fdchunks", table(sizeof(struct pstn_fdchunk), counts.fdchunks)); P("stack_size", PSTN_ALIGN_UP(end, 4096ull));
+  P("counts", offsetof(struct pstn_stack_hdr, counts));
+  for (unsigned i = 0; i < 8; i++) printf("\"count%u\": %u,\n", i, ((const pstn_u32*)&counts)[i]);
   P("slot_size", sizeof(struct pstn_slot)); P("slot_start", offsetof(struct pstn_slot, start_time));
   P("hdr_id", offsetof(struct pstn_stack_hdr, id)); P("hdr_size", offsetof(struct pstn_stack_hdr, size_bytes));
   P("options", offsetof(struct pstn_stack_hdr, options)); P("options_size", PSTN_OPTIONS_BYTES);
   P("slots_hw", offsetof(struct pstn_stack_hdr, slots_hw)); P("slot_chunk", offsetof(struct pstn_slot, chunk));
-  P("eps", offsetof(struct pstn_stack, eps)); P("ep_size", sizeof(struct pstn_ep));
+  P("ep_size", sizeof(struct pstn_ep));
   P("ep_gen", offsetof(struct pstn_ep, gen)); P("ep_reason", offsetof(struct pstn_ep, reason));
   P("ep_family", offsetof(struct pstn_ep, family));
-  P("fdchunks", offsetof(struct pstn_stack, fdchunks)); P("chunk_fd", offsetof(struct pstn_fdchunk, fd));
-  P("lgrs", offsetof(struct pstn_stack, lgrs)); P("lgr_size", sizeof(struct pstn_lgr_ref));
+  P("chunk_fd", offsetof(struct pstn_fdchunk, fd));
+  P("lgr_size", sizeof(struct pstn_lgr_ref));
   P("lgr_id", offsetof(struct pstn_lgr_ref, id)); P("lgr_conns", offsetof(struct pstn_lgr_ref, conns));
   P("lgr_conn_ep", offsetof(struct pstn_lgr_ref, conn_ep));
   P("lgrs_hw", offsetof(struct pstn_stack_hdr, lgrs_hw));
@@ -97,6 +110,7 @@ class Stack:
         self.map = mmap.mmap(self.fd, L["stack_size"])
         struct.pack_into("=IIQ", self.map, 0, L["magic_stack"], L["abi"], L["stack_size"])
         struct.pack_into("=QQ", self.map, L["hdr_id"], *self.id)
+        struct.pack_into("=8I", self.map, L["counts"], *(L[f"count{i}"] for i in range(8)))
         for pool in range(5):
             struct.pack_into("=Q", self.map, L["pools"] + pool * L["pool_size"], 0xffffffff)
 

@@ -27,6 +27,8 @@ PTRACE_CONT, PTRACE_STEP, PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 
 LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 JOB_LIMIT_S = 10
 PORT = 5000
+LONG = os.environ.get("TIER") == "long"
+STEPS_MAX = 2_000_000
 
 # Echoes, and says by which process.
 SERVER = """
@@ -86,6 +88,28 @@ for o in used:
         ctypes.c_uint32.from_address(lo + o + w).value = v
 print("spoilt", flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
+"""
+# Four connections to port argv[1] that it shares with two children; one that dies has its reaper come, the next one is what it works on.
+VICTIM = """
+import os, select, socket, sys, time
+held = [socket.create_connection(("127.0.0.1", int(sys.argv[1])), 20) for _ in range(4)]
+l = socket.socket(); l.bind(("127.0.0.1", 0)); l.listen(8)
+ep = select.epoll()
+for s in held + [l]: ep.register(s, select.EPOLLIN)
+for s in held: s.sendall(b"x" * 3000)
+for s in held:
+    got = 0
+    while got < 3000: got += len(s.recv(3000))
+children = []
+for _ in range(2):
+    pid = os.fork()
+    if pid == 0:
+        held[0].sendall(b"y"); held[0].recv(1)  # it has come, and said hello
+        os.write(1, b"there %d\\n" % os.getpid())
+        while True: time.sleep(60)
+    children.append(pid)
+os.write(1, b"children %d %d\\n" % tuple(children))
+while True: time.sleep(60)
 """
 # The child lives in a PID namespace of its own, and goes on with the parent's connection.
 NAMESPACE = """
@@ -151,9 +175,12 @@ class Program:
 class ReaperTest(DaemonTest):
     def setUp(self):
         self.programs = []
+        self.traced = set()
         super().setUp()
 
     def tearDown(self):
+        for pid in list(self.traced):
+            self.kill_traced(pid)
         for program in self.programs:
             program.end()
         super().tearDown()
@@ -169,10 +196,25 @@ class ReaperTest(DaemonTest):
         victim.kill()
         self.assertTrue(until(lambda: stack.slot_state(1) == 0), self.log())
         pid = self.reapers()[0]
+        self.trace(pid)
+        return pid
+
+    def trace(self, pid):
         ptrace(PTRACE_SEIZE, pid)
+        self.traced.add(pid)
         ptrace(PTRACE_INTERRUPT, pid)
         os.waitpid(pid, WALL)
-        return pid
+
+    def kill_traced(self, pid):
+        self.traced.discard(pid)
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, WALL)
+
+    def stop_traced(self, pid):
+        self.traced.discard(pid)
+        os.kill(pid, signal.SIGSTOP)
+        ptrace(PTRACE_DETACH, pid)
 
     @staticmethod
     def steps(pid, count):
@@ -254,8 +296,7 @@ class ReaperTest(DaemonTest):
             time.sleep(0.05)  # the job is in the line; if it is not, the kill is of an idle one
             if not self.steps(pid, count):
                 continue
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, WALL)
+            self.kill_traced(pid)
             # Either it was done, or the family is cut off.
             self.assertTrue(until(lambda: self.failed() > before or stack.slot_state(0) == 0), self.log())
             killed += self.failed() - before
@@ -267,14 +308,92 @@ class ReaperTest(DaemonTest):
         self.assertTrue(until(lambda: self.stacks() == 2), self.log())
         self.assertIn("its reaper has failed (killed by SIGKILL", self.log())
 
+    # -- a job, from its first instruction to its last -----------------------------------------------------------------
+    @staticmethod
+    def stack_inode(pid):
+        with open(f"/proc/{pid}/maps", encoding="ascii") as file:
+            return {line.split()[4] for line in file if "memfd:postern-stack" in line}
+
+    def victim(self, port):
+        """A program with connections to an honest one, and its two children."""
+        victim = Program(self, VICTIM, port)
+        there = lambda: sum(line.startswith("there") for line in victim.lines())
+        self.assertTrue(until(lambda: there() == 2 and any(line.startswith("children") for line in victim.lines()), 20),
+                        (victim.lines(), self.log()))
+        return victim, [int(pid) for line in victim.lines() if line.startswith("children") for pid in line.split()[1:]]
+
+    def caught_at_work(self, port):
+        """Victim, its reaper, traced at the start of a job, and whether the job is done."""
+        victim, children = self.victim(port)
+        memory, slots = self.memory_of(victim.proc.pid)
+        slot = {there: i for i, (state, there) in enumerate(slots) if state == LIVE}
+        is_done = lambda child: struct.unpack_from("=I", memory, L["slots"] + slot[child] * L["slot_size"])[0] == 0
+        inode = self.stack_inode(victim.proc.pid)
+        os.kill(children[0], signal.SIGKILL)
+        self.assertTrue(until(lambda: is_done(children[0])), self.log())
+        # It stays for a second.
+        pid = next(pid for pid in self.reapers() if self.stack_inode(pid) == inode)
+        self.trace(pid)
+        os.kill(children[1], signal.SIGKILL)
+        self.assertTrue(until(lambda: f"pid {children[1]}, slot" in self.log()), self.log())
+        return victim, pid, lambda: is_done(children[1])
+
+    def job_steps(self, pid, is_done):
+        count = 0
+        while not is_done():
+            self.assertLess(count, STEPS_MAX, "a job without an end")
+            self.assertTrue(self.steps(pid, 1), self.log())
+            count += 1
+        return count
+
+    def ended(self, server):
+        return sum(line in ("end", "reset") for line in server.lines())
+
+    def test_killed_and_stopped_all_along_a_job(self):
+        """Whatever its reaper has got to, the family alone loses by it: its connections end, those of the others go on."""
+        rnd = random.Random(int(os.environ.get("SEED", "1")))
+        server, client, port = self.honest()
+        victim, pid, is_done = self.caught_at_work(port)
+        steps = self.job_steps(pid, is_done)
+        self.kill_traced(pid)
+        victims, kills, stops = [victim], 400 if LONG else 6, 16 if LONG else 2
+        print(f"\n{steps} instructions", file=sys.stderr)
+        stopped_from, stopped = self.failed(), 0
+        for i in range(stops):
+            victim, pid, is_done = self.caught_at_work(port)
+            victims.append(victim)
+            self.assertTrue(self.steps(pid, (2 * i + 1) * steps // (2 * stops) - rnd.randrange(steps // (4 * stops) + 1)), self.log())
+            stopped += not is_done()
+            self.stop_traced(pid)
+            self.answers_at_once()
+        for i in range(kills):
+            victim, pid, is_done = self.caught_at_work(port)
+            victims.append(victim)
+            before = self.ended(server)
+            self.assertTrue(self.steps(pid, 1 + (i * steps + rnd.randrange(steps)) // kills), self.log())
+            was_done = is_done()
+            self.kill_traced(pid)
+            self.answers_at_once()
+            victim.proc.kill()
+            # Cut off, or reaped by the next one.
+            self.assertTrue(until(lambda: self.ended(server) >= before + 4, 20), (i, was_done, server.lines()[-8:], self.log()))
+            self.goes_on(client)
+        self.assertTrue(until(lambda: self.failed() >= stopped_from + stopped, JOB_LIMIT_S + 10), self.log())
+        self.assertGreater(self.failed(), stopped_from + stopped + kills // 2, "hardly any was at work")
+        for victim in victims:
+            victim.proc.kill()
+        self.assertTrue(until(lambda: self.ended(server) == 4 * len(victims), 2 * JOB_LIMIT_S), (server.lines()[-8:], self.log()))
+        self.goes_on(client)
+        self.assertIsNone(server.proc.poll())
+        self.assertTrue(until(lambda: self.stacks() == 2, 2 * JOB_LIMIT_S), self.log())
+
     def test_stopped_for_ever(self):
         server, client, port = self.honest()
         stack, peers = self.family()
         pid = self.caught(stack, peers[1])
         peers[0].kill()
         self.assertTrue(self.steps(pid, 500))
-        os.kill(pid, signal.SIGSTOP)
-        ptrace(PTRACE_DETACH, pid)
+        self.stop_traced(pid)
         begin = time.monotonic()
         self.answers_at_once()
         self.goes_on(client)
@@ -294,8 +413,7 @@ class ReaperTest(DaemonTest):
         pid = self.caught(stack, peers[1])
         peers[0].kill()
         self.assertTrue(self.steps(pid, 200))
-        os.kill(pid, signal.SIGSTOP)
-        ptrace(PTRACE_DETACH, pid)
+        self.stop_traced(pid)
         begin = time.monotonic()
         self.assertEqual(self.stop(), 0)
         self.assertLess(time.monotonic() - begin, 2)

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <initializer_list>
 
 #include "descriptors.h"
 

@@ -12,6 +12,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 
 #include "descriptors.h"
 

@@ -10,7 +10,7 @@
 
 namespace hostile {
 
-// splitmix64, as in tests/unit/ring_pair.h.
+// splitmix64, as in tests/unit/smcd/ring_pair.h.
 class Random {
  public:
   explicit Random(uint64_t seed) : state_(seed) {}

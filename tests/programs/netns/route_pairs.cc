@@ -39,7 +39,7 @@
 
 #include "base/atomic.h"
 #include "base/clock.h"
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 #include "stack/route/route.h"
 #include "stack/route/route_key.h"
 #include "state/area.h"
@@ -87,7 +87,7 @@ bool ParseIp(const std::string& text, uint8_t out[16]) {
 
 std::string IpText(const uint8_t ip[16]) {
   char text[INET6_ADDRSTRLEN];
-  const bool v4 = IsMapped(ip);
+  const bool v4 = IpAt(ip).IsV4();
   return inet_ntop(v4 ? AF_INET : AF_INET6, v4 ? ip + 12 : ip, text, sizeof text);
 }
 
@@ -158,14 +158,14 @@ class KernelRoutes {
     header()->nlmsg_flags = NLM_F_REQUEST;
     header()->nlmsg_seq = ++seq_;
     auto* route = static_cast<rtmsg*>(NLMSG_DATA(header()));
-    const bool v4 = IsMapped(q.dst);
+    const bool v4 = IpAt(q.dst).IsV4();
     const size_t at = v4 ? 12 : 0, bytes = v4 ? 4 : 16;
     route->rtm_family = v4 ? AF_INET : AF_INET6;
     route->rtm_dst_len = static_cast<unsigned char>(bytes * 8);
     route->rtm_tos = q.tos;
     route->rtm_flags = fib_match ? RTM_F_FIB_MATCH : RTM_F_LOOKUP_TABLE;
     Put(RTA_DST, q.dst + at, bytes);
-    if (!IsAnyIp(q.src)) {
+    if (!IpAt(q.src).IsAny()) {
       route->rtm_src_len = route->rtm_dst_len;
       Put(RTA_SRC, q.src + at, bytes);
     }
@@ -245,7 +245,9 @@ class KernelRoutes {
 
 // ---- comparing ---------------------------------------------------------------------------------
 
-bool IsMulticast(const uint8_t ip[16]) { return IsMapped(ip) ? ip[12] >> 4 == 14 : ip[0] == 0xff; }
+bool IsMulticast(const uint8_t ip[16]) {
+  return IpAt(ip).IsV4() ? ip[12] >> 4 == 14 : ip[0] == 0xff;
+}
 
 bool SameType(RouteVerdict ours, int kernel, const uint8_t dst[16]) {
   if (IsMulticast(dst)) return ours == RouteVerdict::kMulticast;
@@ -267,8 +269,8 @@ bool SameGateway(const RouteAnswer& a, bool has, const uint8_t gateway[16]) {
 }
 
 bool SameSource(const RouteQuery& q, const RouteAnswer& a, const Kernel& k) {
-  if (!IsAnyIp(q.src)) return memcmp(a.source, q.src, 16) == 0;
-  return !k.has_source ? IsAnyIp(a.source) : memcmp(a.source, k.source, 16) == 0;
+  if (!IpAt(q.src).IsAny()) return memcmp(a.source, q.src, 16) == 0;
+  return !k.has_source ? IpAt(a.source).IsAny() : memcmp(a.source, k.source, 16) == 0;
 }
 
 bool SameMetrics(const RouteAnswer& a, const Kernel& k) {

@@ -22,7 +22,7 @@
 #include "../../../controlplane/softnic/tap.h"
 #include "../../../controlplane/verbsnic/own_interface.h"
 #include "../../../controlplane/verbsnic/verbs_port.h"
-#include "../../unit/fake_card.h"
+#include "../../unit/nic/fake_card.h"
 
 namespace postern::verbsnic {
 namespace {

@@ -37,10 +37,10 @@
 #include <string>
 #include <vector>
 
-#include "ctl/packet.h"
+#include "ctl/msg_packet.h"
 #include "ctl/vi_grant.h"
 #include "state/area.h"
-#include "vi/area.h"
+#include "vi/packet_area.h"
 #include "vi/xsk.h"
 
 namespace {
@@ -105,10 +105,10 @@ struct World {
   std::map<uint32_t, int> sockets;  // by filter
 
   int Hello() {
-    pstn_stack* const s = MapStack(stack_fd);
-    s->slots[0].start_time = StartTime();
-    s->slots[0].pid = static_cast<uint32_t>(getpid());
-    s->slots[0].state = PSTN_SL_LIVE;
+    StackMap* const s = MapStack(stack_fd);
+    s->slots.Own(ProcIndex(0)).start_time = StartTime();
+    s->slots.Own(ProcIndex(0)).pid = static_cast<uint32_t>(getpid());
+    s->slots.Own(ProcIndex(0)).state = PSTN_SL_LIVE;
     s->hdr.slots_hw = 1;
     UnmapStack(s);
     if (const int error = daemon.Connect(path); error != 0) return error;
@@ -126,8 +126,8 @@ struct World {
     stack_fd = CreateStack(id);
     area_fd = CreateArea(id, kFrames);
     if (stack_fd < 0 || area_fd < 0 || area.Map(area_fd) != 0) return ENOMEM;
-    pstn_stack* const s = MapStack(stack_fd);
-    for (uint32_t& chunk : s->slots[0].chunk) chunk = PSTN_NONE;
+    StackMap* const s = MapStack(stack_fd);
+    for (uint32_t& chunk : s->slots.Own(ProcIndex(0)).chunk) chunk = PSTN_NONE;
     UnmapStack(s);
     return Hello();
   }

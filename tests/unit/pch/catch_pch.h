@@ -1,4 +1,4 @@
 // catch_pch.h - compiled once for all unit tests: reading Catch2 takes most of their time.
 // SPDX-License-Identifier: Apache-2.0
 
-#include "../catch.h"
+#include "../kit/catch.h"

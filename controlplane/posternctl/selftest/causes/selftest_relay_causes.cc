@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <initializer_list>
 #include <thread>
 
 #include "selftest_fake_server.h"

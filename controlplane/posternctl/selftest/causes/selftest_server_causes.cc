@@ -2,6 +2,7 @@
 // under `postern`.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
+#include <initializer_list>
 
 #include "selftest_fake_server.h"
 #include "wire/clc/clc_diagnosis.h"

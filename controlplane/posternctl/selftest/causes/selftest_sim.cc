@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <initializer_list>
 #include <thread>
 
 namespace postern::ctl_command::selftest {

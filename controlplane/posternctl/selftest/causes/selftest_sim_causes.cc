@@ -1,6 +1,7 @@
 // selftest_sim_causes.cc - the causes that need no rights.
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
+#include <initializer_list>
 
 #include "selftest_sim.h"
 #include "wire/clc/clc_diagnosis.h"

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// msg_packet.h - a Msg and the descriptor beside it, as sendmsg() and recvmsg() want them.
+#pragma once
+#include <sys/socket.h>
+
+#include <cstring>
+
+#include "ctl/proto.h"
+
+namespace postern::ctl {
+
+class Packet {
+ public:
+  // To be sent, with `fd` beside it unless it is -1.
+  Packet(const Msg& message, int fd) : Packet(const_cast<Msg&>(message)) {
+    if (fd < 0) {
+      header.msg_control = nullptr;
+      header.msg_controllen = 0;
+      return;
+    }
+    cmsghdr* c = CMSG_FIRSTHDR(&header);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  }
+  // To be received into `message`.
+  explicit Packet(Msg& message) : iov_{&message, sizeof message} {
+    header.msg_iov = &iov_;
+    header.msg_iovlen = 1;
+    header.msg_control = control_;
+    header.msg_controllen = sizeof control_;
+  }
+  Packet(const Packet&) = delete;
+  Packet& operator=(const Packet&) = delete;
+
+  // The descriptor that came with it, or -1. The room for one is room for two: the protocol has no
+  // place for a second, which is closed.
+  template <typename Close>
+  int TakeFd(Close close) {
+    int first = -1;
+    for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+      if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
+        continue;
+      for (size_t at = 0; at + sizeof(int) <= c->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+        int fd = -1;
+        memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
+        if (first < 0) {
+          first = fd;
+        } else {
+          close(fd);
+        }
+      }
+    }
+    return first;
+  }
+
+  msghdr header{};
+
+ private:
+  alignas(cmsghdr) char control_[CMSG_SPACE(sizeof(int))] = {};
+  iovec iov_;
+};
+
+}  // namespace postern::ctl

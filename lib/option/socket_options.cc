@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+// socket_options.cc - socket options of endpoints.
+//
+// An accelerated socket keeps what the program sets; the kernel's socket hears of it only when it
+// takes over (ApplyOptions), so that an accepted connection needs no system call. Options that we
+// do not know go to the kernel's socket at once: it checks them, and keeps them for that case.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
+#include <cerrno>
+#include <cstring>
+#include <initializer_list>
+
+#include "base/ip_address.h"
+#include "base/sys.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/inherit.h"
+#include "endpoint/kept_options.h"
+#include "family/family.h"
+#include "offhost/datagram.h"
+#include "offhost/wire_options.h"
+#include "option/kernel_only.h"
+#include "option/socket_options.h"
+#include "option/tcp_info.h"
+
+namespace postern {
+namespace {
+
+// Values whose limits only the kernel knows: it checks them, on its own socket.
+bool KernelMustCheck(uint32_t i) {
+  return i == kSndbuf || i == kRcvbuf || i == kKeepidle || i == kKeepintvl || i == kKeepcnt ||
+         i == kUserTimeout || i == kPriority || i == kDeferAccept || i == kBusyPoll;
+}
+
+// Ticks of the kernel's clock a second: it keeps socket timeouts in whole ticks.
+uint64_t TicksPerSecond() {
+  timespec tick = {};
+  (void)clock_getres(CLOCK_MONOTONIC_COARSE, &tick);
+  uint64_t ns = static_cast<uint64_t>(tick.tv_nsec);
+  return ns < 100'000 || ns > 100'000'000 ? 1000u : (1000000000u + ns / 2) / ns;
+}
+
+long SetTime(pstn_u64& ns, const void* value, socklen_t len) {
+  if (len < sizeof(timeval)) return -EINVAL;
+  timeval tv;
+  memcpy(&tv, value, sizeof tv);
+  if (tv.tv_usec < 0 || tv.tv_usec >= 1000000) return -EDOM;
+  // Negative: the kernel takes it as "do not wait"; one tick is as close.
+  uint64_t hz = TicksPerSecond(), tick_usec = 1000000u / hz;
+  uint64_t ticks = (static_cast<uint64_t>(tv.tv_usec) + tick_usec - 1) / tick_usec;
+  constexpr int64_t kForEver =
+      INT64_MAX / 1000000000;  // so long is no timeout, for the kernel neither
+  StoreRelaxed(ns, tv.tv_sec < 0 ? 1u
+                   : tv.tv_sec >= kForEver
+                       ? 0u
+                       : static_cast<uint64_t>(tv.tv_sec) * 1000000000u + ticks * 1000000000u / hz);
+  return 0;
+}
+
+// The kernel checks it, and keeps it for itself.
+long SetFlag(int fd, pstn_ep& ep, int level, int name, uint32_t flag, const void* value,
+             socklen_t len) {
+  long r = KernelSetOpt(fd, level, name, value, len);
+  if (r < 0) return r;
+  int v;
+  memcpy(&v, value, sizeof v);
+  if (v != 0) {
+    FetchOr(ep.flags, flag);
+  } else {
+    FetchAnd(ep.flags, ~flag);
+  }
+  return 0;
+}
+
+// An option that we do not keep.
+long SetKernels(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+  NoteKernelOption(ep, level, name);
+  for (const FlaggedOption& o : kFlagged) {
+    if (o.level == level && o.name == name) return SetFlag(fd, ep, level, name, o.flag, value, len);
+  }
+  return kPass;
+}
+
+// What the kernel refuses once there is a connection; its own socket has none.
+long RefusedConnected(int level, int name, const void* value, socklen_t len) {
+  constexpr int kFastOpenNoCookie = 34;
+  if (level == SOL_SOCKET && name == kPeekOff) return -EOPNOTSUPP;  // before 6.9 never with TCP
+  if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY) return -EINVAL;
+  if (level != IPPROTO_TCP) return 0;
+  int v = 1;
+  if (len >= sizeof v && !BadPointer(value)) memcpy(&v, value, sizeof v);
+  switch (name) {
+    case TCP_FASTOPEN:
+    case kFastOpenConnect:
+    case kFastOpenNoCookie:
+      return -EINVAL;
+    case TCP_WINDOW_CLAMP:
+      return v == 0 ? -EINVAL : 0;
+    case TCP_QUEUE_SEQ:
+      return -EPERM;
+    default:
+      return 0;
+  }
+}
+
+}  // namespace
+
+long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
+                socklen_t len) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL)
+    return IsDatagram(ep) ? DatagramSetOpt(fam, fd, ep, level, name, value, len) : kPass;
+  if (ep.family == AF_INET && level == IPPROTO_IPV6) return kPass;  // an error
+  if (state == PSTN_EP_ESTABLISHED) {
+    long refused = RefusedConnected(level, name, value, len);
+    if (refused != 0) return refused;
+    const long wire = WireSetOpt(fam, fd, ep, level, name, value, len);
+    if (wire != kPass) return wire;
+  }
+  OptionForKernel(fam, fd, ep, level, name, value, len);
+  if ((state = LoadAcquire(ep.state)) == PSTN_EP_KERNEL) return kPass;
+  uint32_t i = FindKept(level, name);
+  if (state == PSTN_EP_LISTEN ||
+      (state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0)) {
+    if (i == kKeptCount) return SetKernels(fd, ep, level, name, value, len);
+    long r = KernelSetOpt(fd, level, name, value, len);  // a bound socket is the kernel's too
+    if (r < 0) return r;
+  } else if (i == kKeptCount) {
+    FetchOr(ep.flags, PSTN_EPF_DIRTY);
+    return SetKernels(fd, ep, level, name, value, len);
+  }
+  if (static_cast<int>(len) < 0) return -EINVAL;
+  if (BadPointer(value)) return len < sizeof(int) ? -EINVAL : -EFAULT;
+  if (i == kLinger) {
+    if (len < sizeof(linger)) return -EINVAL;
+    linger l;
+    memcpy(&l, value, sizeof l);
+    const bool on = l.l_onoff != 0;
+    SetLingering(ep, {on, on ? static_cast<uint32_t>(l.l_linger) : LoadRelaxed(ep.linger_sec)});
+  } else if (i == kRcvtimeo || i == kSndtimeo) {
+    long r = SetTime(i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns, value, len);
+    if (r < 0) return r;
+  } else {
+    if (len < sizeof(int)) return -EINVAL;
+    int v;
+    memcpy(&v, value, sizeof v);
+    if (i == kRcvlowat) {
+      StoreRelaxed(ep.rcvlowat, v < 0 ? INT32_MAX : v == 0 ? 1u : static_cast<uint32_t>(v));
+    } else if (kKept[i].flag != 0) {
+      if (v != 0) {
+        FetchOr(ep.flags, kKept[i].flag);
+      } else {
+        FetchAnd(ep.flags, ~kKept[i].flag);
+      }
+    } else {
+      if (KernelMustCheck(i) && state != PSTN_EP_LISTEN) {
+        FetchOr(ep.flags, PSTN_EPF_DIRTY);
+        long r = KernelSetOpt(fd, level, name, value, len);
+        if (r < 0) return r;
+      }
+      StoreRelaxed(ep.*kKept[i].field, static_cast<uint32_t>(v));
+    }
+  }
+  FetchOr(ep.opt_set, 1u << i);
+  if (state == PSTN_EP_ESTABLISHED) WireOptionSet(fam, ep);
+  return 0;
+}
+
+namespace {
+
+long GiveBytes(const void* from, socklen_t bytes, void* value, socklen_t* len) {
+  if (BadPointer(len) || BadPointer(value)) return -EFAULT;
+  if (static_cast<int>(*len) < 0) return -EINVAL;
+  if (*len > bytes) *len = bytes;
+  memcpy(value, from, *len);
+  return 0;
+}
+long GiveInt(int v, void* value, socklen_t* len) { return GiveBytes(&v, sizeof v, value, len); }
+
+constexpr int kBufLock = 72;  // SO_BUF_LOCK
+void ApplySizes(int fd, pstn_ep& ep) {
+  FetchOr(ep.flags, PSTN_EPF_DIRTY);
+  for (const uint32_t i : {kSndbuf, kRcvbuf}) {
+    const int v = static_cast<int>(LoadRelaxed(ep.*kKept[i].field));
+    if ((LoadRelaxed(ep.opt_set) >> i & 1u) != 0)
+      (void)KernelSetOpt(fd, SOL_SOCKET, kKept[i].name, &v, sizeof v);
+  }
+}
+
+long GivePeerName(const pstn_ep& ep, void* value, socklen_t* len) {
+  sockaddr_storage ss = {};
+  socklen_t size = sizeof ss;
+  AddrToSockaddr(LoadAddr(ep.peer), ep.family, reinterpret_cast<sockaddr*>(&ss), &size);
+  if (BadPointer(len) || BadPointer(value)) return -EFAULT;
+  if (*len > size) return -EINVAL;
+  memcpy(value, &ss, *len);
+  return 0;
+}
+
+}  // namespace
+
+long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* value,
+                socklen_t* len) {
+  uint32_t state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL)
+    return IsDatagram(ep) ? DatagramGetOpt(fam, ep, level, name, value, len) : kPass;
+  if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_NEW && LoadRelaxed(ep.error) != 0)
+    return GiveInt(static_cast<int>(Exchange(ep.error, 0u)), value, len);
+  if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_ESTABLISHED) {
+    ConnEnd e;
+    int error = Resolve(fam, ep, e) ? TakeError(e, LoadAcquire(e.peer_ctl().flags))
+                                    : static_cast<int>(Exchange(ep.error, 0u));
+    if (error == 0) error = WireTakeSoftError(fam, ep);
+    return GiveInt(error, value, len);
+  }
+  if (level == IPPROTO_TCP && name == TCP_INFO && state == PSTN_EP_ESTABLISHED)
+    return GiveTcpInfo(fam, fd, ep, value, len);
+  if (level == SOL_SOCKET && name == SO_ACCEPTCONN && state == PSTN_EP_ESTABLISHED)
+    return GiveInt(0, value, len);
+  WireValue wire;
+  if (state == PSTN_EP_ESTABLISHED && WireGetOpt(fam, ep, level, name, wire))
+    return GiveBytes(wire.bytes, wire.size, value, len);
+  bool mtu = (level == IPPROTO_IP && name == IP_MTU) ||
+             (level == IPPROTO_IPV6 && name == IPV6_MTU && ep.family == AF_INET6);
+  if (mtu && state == PSTN_EP_ESTABLISHED)  // lo's
+    return GiveInt(ep.family == AF_INET6 && !AddrIsV4(LoadAddr(ep.peer)) ? 65536 : 65535, value,
+                   len);
+  if (level == SOL_SOCKET && name == SO_PEERNAME && state == PSTN_EP_ESTABLISHED)
+    return GivePeerName(ep, value, len);
+  if (level == SOL_SOCKET && name == SO_INCOMING_CPU && state == PSTN_EP_ESTABLISHED) {
+    unsigned cpu = 0;
+    (void)sys::Call(SYS_getcpu, &cpu, nullptr, nullptr);
+    return GiveInt(static_cast<int>(cpu), value, len);
+  }
+  // Its number is for one socket's life: this one is not kept for the next connection.
+  if (level == SOL_SOCKET && name == SO_COOKIE) FetchOr(ep.flags, PSTN_EPF_DIRTY);
+  // What a size that was set has done to the kernel's socket, it has done to an accepted one's.
+  if (level == SOL_SOCKET && name == kBufLock && ep.listener != PSTN_NONE) ApplySizes(fd, ep);
+  uint32_t i = FindKept(level, name);
+  if (state == PSTN_EP_LISTEN || i == kKeptCount || (LoadRelaxed(ep.opt_set) >> i & 1u) == 0)
+    return kPass;
+  switch (i) {
+    case kLinger: {
+      const Lingering kept = LingeringOf(ep);
+      linger l = {kept.on ? 1 : 0, static_cast<int>(kept.sec)};
+      return GiveBytes(&l, sizeof l, value, len);
+    }
+    case kRcvtimeo:
+    case kSndtimeo: {
+      uint64_t ns = LoadRelaxed(i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns);
+      timeval tv = {static_cast<time_t>(ns / 1000000000u),
+                    static_cast<suseconds_t>(ns % 1000000000u / 1000u)};
+      return GiveBytes(&tv, sizeof tv, value, len);
+    }
+    case kRcvlowat:
+      return GiveInt(static_cast<int>(LoadRelaxed(ep.rcvlowat)), value, len);
+    default:
+      break;
+  }
+  if (KernelMustCheck(i)) {
+    // Its socket has the value, doubled or rounded as it does; not yet if the listener had it set.
+    if (ep.listener != PSTN_NONE) {
+      int v = static_cast<int>(LoadRelaxed(ep.*kKept[i].field));
+      FetchOr(ep.flags, PSTN_EPF_DIRTY);
+      (void)KernelSetOpt(fd, level, name, &v, sizeof v);
+    }
+    return kPass;
+  }
+  if (kKept[i].flag != 0)
+    return GiveInt((LoadRelaxed(ep.flags) & kKept[i].flag) != 0 ? 1 : 0, value, len);
+  (void)fd;
+  return GiveInt(static_cast<int>(LoadRelaxed(ep.*kKept[i].field)), value, len);
+}
+
+}  // namespace postern

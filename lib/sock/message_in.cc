@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// message_in.cc - receiving, by kind of socket.
+#include <cerrno>
+
+#include "base/clock.h"
+#include "base/sys.h"
+#include "endpoint/call.h"
+#include "endpoint/endpoint.h"
+#include "family/family.h"
+#include "offhost/datagram_calls.h"
+#include "option/socket_options.h"
+#include "option/tcp_info.h"
+#include "sock/message.h"
+#include "sock/vector.h"
+#include "stream/stream.h"
+#include "stream/zerocopy.h"
+
+namespace postern {
+namespace {
+
+long ReceiveVector(Family& fam, Call& call, const iovec* iov, size_t count, int flags) {
+  const long r = StreamRecv(fam, call, iov, count, flags);
+  if (!IsUdp(r, *call.ep())) [[likely]]
+    return r;
+  msghdr m = {};
+  m.msg_iov = const_cast<iovec*>(iov);
+  m.msg_iovlen = count;
+  return DatagramRecv(fam, call, m, flags);
+}
+
+}  // namespace
+
+long SockRead(Family& fam, Call& call, void* buf, size_t n) {
+  if (n == 0) return 0;  // nothing is read at once
+  const iovec iov = {buf, n};
+  return ReceiveVector(fam, call, &iov, 1, 0);
+}
+
+// Unlike recv(), read() and readv() of nothing do not wait.
+long SockReadv(Family& fam, Call& call, const iovec* iov, int count) {
+  const long bad = BadVector(iov, static_cast<size_t>(count), -EINVAL);
+  if (bad != 0) return bad;
+  return HasBytes(iov, count) ? ReceiveVector(fam, call, iov, static_cast<size_t>(count), 0) : 0;
+}
+
+long SockPreadv2(Family& fam, Call& call, const iovec* iov, int count, off_t offset, int flags) {
+  long bad = BadPosition(*call.ep(), offset, flags);
+  if (bad == 0) bad = BadVector(iov, static_cast<size_t>(count), -EINVAL);
+  if (bad != 0 || !HasBytes(iov, count)) return bad;
+  const int receive = (flags & kPositionedNowait) != 0 ? MSG_DONTWAIT : 0;
+  return ReceiveVector(fam, call, iov, static_cast<size_t>(count), receive);
+}
+
+// Of a stream there is no name to tell.
+long SockRecvfrom(Family& fam, Call& call, void* buf, size_t n, int flags, sockaddr* sa,
+                  socklen_t* len) {
+  iovec iov = {buf, n};
+  const long r = StreamRecv(fam, call, &iov, 1, flags);
+  const bool named = sa != nullptr;
+  if (!IsUdp(r, *call.ep())) [[likely]] {
+    if (r >= 0 && named && len != nullptr) *len = 0;
+    return r;
+  }
+  if (named && (BadPointer(sa) || BadPointer(len) || static_cast<int>(*len) < 0)) return kPass;
+  msghdr m = {};
+  m.msg_name = sa;
+  m.msg_namelen = named ? *len : 0;
+  m.msg_iov = &iov;
+  m.msg_iovlen = 1;
+  const long got = DatagramRecv(fam, call, m, flags);
+  if (got >= 0 && named) *len = m.msg_namelen;
+  return got;
+}
+
+// A stream socket fills in no name and no control data.
+long SockRecvmsg(Family& fam, Call& call, msghdr* m, int flags) {
+  pstn_ep& ep = *call.ep();
+  if (BadPointer(m)) return -EFAULT;
+  const long bad = BadVector(m->msg_iov, m->msg_iovlen, -EMSGSIZE);
+  if (bad != 0) return bad;
+  if ((flags & MSG_ERRQUEUE) != 0) return RecvErrorQueue(ep, m);
+  const long r = StreamRecv(fam, call, m->msg_iov, m->msg_iovlen, flags);
+  if (IsUdp(r, ep)) [[unlikely]]
+    return DatagramRecv(fam, call, *m, flags);
+  if (r < 0) return r;  // kPass, too
+  const size_t room = m->msg_controllen;
+  m->msg_namelen = 0;
+  m->msg_controllen = 0;
+  m->msg_flags = (flags & MSG_OOB) != 0 ? MSG_OOB : 0;
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_INQ) != 0) [[unlikely]]
+    PutInq(fam, ep, *m, room);
+  return r;
+}
+
+long SockRecvmmsg(Family& fam, Call& call, mmsghdr* v, unsigned n, int flags,
+                  const timespec* timeout) {
+  pstn_ep& ep = *call.ep();
+  if (IsKernels(ep)) return kPass;
+  if (BadPointer(v) && n != 0) return -EFAULT;
+  if (timeout != nullptr &&
+      (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000))
+    return -EINVAL;
+  const Deadline until =
+      timeout == nullptr ? Deadline::Never()
+                         : Deadline::AfterNs(static_cast<uint64_t>(timeout->tv_sec) * 1000000000u +
+                                             static_cast<uint64_t>(timeout->tv_nsec));
+  // An error comes before what was received, unlike with recv().
+  int error = 0;
+  socklen_t len = sizeof error;
+  if (SockGetOpt(fam, call.fd(), ep, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error != 0)
+    return -error;
+  long done = 0, r = 0;
+  while (done < n) {
+    int f = flags & ~MSG_WAITFORONE;
+    if (done != 0 && (flags & MSG_WAITFORONE) != 0) f |= MSG_DONTWAIT;
+    r = SockRecvmsg(fam, call, &v[done].msg_hdr, f);
+    if (r < 0) break;
+    v[done++].msg_len = static_cast<unsigned>(r);
+    if (until.left_ns() == 0) break;  // the kernel, too, looks at the time only here
+  }
+  if (done != 0 && r < 0 && r != kPass && r != -EAGAIN && r != -EINTR)
+    StoreRelaxed(ep.error, static_cast<uint32_t>(-r));
+  return done != 0 ? done : r;
+}
+
+}  // namespace postern

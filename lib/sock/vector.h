@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// vector.h - the pieces of memory that a call names, as the kernel judges them before it looks at
+// the socket.
+#pragma once
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstddef>
+
+#include "base/sys.h"
+#include "endpoint/endpoint.h"
+
+namespace postern {
+
+inline constexpr size_t kMaxPieces = 1024;                            // UIO_MAXIOV
+inline constexpr int kPositionedNowait = 8, kPositionedFlags = 0x3f;  // RWF_NOWAIT, all RWF_*
+
+inline bool HasBytes(const iovec* iov, int count) {
+  for (int i = 0; i < count; i++) {
+    if (iov[i].iov_len != 0) return true;
+  }
+  return false;
+}
+
+// What is wrong with a vector, or 0. `too_many`: the error for more pieces than the kernel takes.
+inline long BadVector(const iovec* iov, size_t count, long too_many) {
+  if (count > kMaxPieces) return too_many;
+  return count != 0 && BadPointer(iov) ? -EFAULT : 0;
+}
+
+inline size_t LengthOf(const msghdr& m) {
+  size_t sum = 0;
+  for (size_t i = 0; i < m.msg_iovlen; i++) sum += m.msg_iov[i].iov_len;
+  return sum;
+}
+
+// StreamSend and StreamRecv pass what is not a stream of ours: a UDP socket may be on the wire.
+inline bool IsUdp(long r, const pstn_ep& ep) { return r == kPass && IsDatagram(ep); }
+
+// preadv2 and pwritev2 work on sockets when the offset is -1. 0, kPass or -errno.
+inline long BadPosition(const pstn_ep& ep, off_t offset, int flags) {
+  if (offset != -1 || IsKernels(ep)) return kPass;
+  return (flags & ~kPositionedFlags) != 0 ? -EOPNOTSUPP : 0;
+}
+
+}  // namespace postern

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// ending.cc - the ways out that the Host chooses, RSTs for nobody's segments, and TIME_WAIT that
+// makes room for a new connection. (FINs are data: newdata.cc sends them, state.cc has what
+// follows.)
+#include "tcp/machine.h"
+
+namespace postern::tcp {
+
+// A program that has closed, or died. Its stream has ended as well (Host::Ended): the FIN follows
+// the last byte.
+void Closed(Tcb& t, Host& h) {
+  switch (StateOf(t)) {
+    case State::kClosed:
+      return;
+    case State::kSynSent:
+      //= rfc9293#3.10.4
+      //# SYN-SENT STATE Delete the TCB and return "error: closing" responses to any queued SENDs,
+      // or # RECEIVEs.
+      EnterClosed(t, h);
+      return;
+    default:
+      break;
+  }
+  t.flags |= kNoReader;
+  if (StateOf(t) == State::kFinWait2) {
+    t.life_deadline_ns = 0;  // SetTimers: 60 s at most for the peer's FIN
+    if (t.settings.fin_wait2_s == kNoFinWait2) {
+      EnterClosed(t, h);
+      return;
+    }
+  }
+  Output(t, h);
+}
+
+//= rfc9293#3.10.5
+//# SYN-RECEIVED STATE ESTABLISHED STATE FIN-WAIT-1 STATE FIN-WAIT-2 STATE CLOSE-WAIT STATE Send a
+//# reset segment
+void Abort(Tcb& t, Host& h) {
+  switch (StateOf(t)) {
+    case State::kSynReceived:
+    case State::kEstablished:
+    case State::kFinWait1:
+    case State::kFinWait2:
+    case State::kCloseWait:
+      SendReset(t, h);
+      break;
+    default:
+      break;
+  }
+  EnterClosed(t, h);
+}
+
+//= rfc9293#3.10.7.1
+//# If the ACK bit is off, sequence number zero is used, <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>
+// If # the ACK bit is on, <SEQ=SEG.ACK><CTL=RST>
+bool ResetFor(const SegmentIn& s, SegmentOut& out) {
+  if ((s.flags & kRst) != 0) return false;
+  out = SegmentOut{};
+  if ((s.flags & kAck) != 0) {
+    out.seq = s.ack;
+    out.flags = kRst;
+  } else {
+    out.ack = s.seq + SequenceLength(s);
+    out.flags = kRst | kAck;
+  }
+  return true;
+}
+
+// RFC 6191, 2: a later timestamp, or a later sequence number, can't be an old SYN.
+bool MayReuse(const Tcb& t, const SegmentIn& syn, Seq& iss) {
+  if (StateOf(t) != State::kTimeWait) return false;
+  if ((syn.flags & (kSyn | kAck | kRst)) != kSyn) return false;
+  bool newer = After(syn.seq, t.rcv_nxt);
+  if (Has(t, kTimestamps) && syn.options.has_timestamps) {
+    const int32_t ahead = static_cast<int32_t>(syn.options.ts_value - t.ts_recent);
+    if (ahead < 0) return false;  // PAWS
+    newer = newer || ahead > 0;
+  }
+  iss = t.snd_nxt + 65537;  // Linux: behind any window that the old one may have had
+  return newer;
+}
+
+}  // namespace postern::tcp
