@@ -23,7 +23,7 @@ namespace postern {
 long ExportPassed(int by, const msghdr* m) {
   int domain = 0;
   socklen_t len = sizeof domain;
-  // Nobody gets anything by what is no such socket: the call fails, and nothing has happened.
+  // Nothing is passed by what is no such socket: the call fails, and nothing has happened.
   if (sys::Call(SYS_getsockopt, by, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_DOMAIN),
                 &domain, &len) != 0 ||
       domain != AF_UNIX)

@@ -139,7 +139,7 @@ template <typename Call>
 bool TryExec(bool loses, char* const envp[], char** env, Call exec, int* r) {
   char attach[kAttachBytes];
   size_t len = 0;
-  // Nobody else changes descriptors, or ends the preparations, before the image is there.
+  // No other thread changes descriptors, or ends the preparations, before the image is there.
   TableFreeze(g_family);
   if (loses) {
     ExecWithout(g_family);

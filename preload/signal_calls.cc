@@ -267,7 +267,7 @@ PSTN_EXPORT sighandler_t ssignal(int signo, sighandler_t handler) noexcept {
 }
 
 PSTN_EXPORT sighandler_t __sysv_signal(int signo, sighandler_t handler) noexcept {
-  constexpr int kInterrupt = 0x20000000;  // SA_INTERRUPT, which nobody looks at
+  constexpr int kInterrupt = 0x20000000;  // SA_INTERRUPT, which the kernel ignores
   if (!IsWrapped(signo) || handler == SIG_ERR) return PSTN_REAL(__sysv_signal)(signo, handler);
   return Install(signo, handler, kOnce | SA_NODEFER | kInterrupt, 0);
 }

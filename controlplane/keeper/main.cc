@@ -138,7 +138,7 @@ void Keeper::Carry(int ring_fd, int kernel_fd) {
             strerror(errno));
     return;  // it ends here, on both sides
   }
-  busy_.push_back(tag);  // what was in the ring is nobody's event
+  busy_.push_back(tag);  // what was in the ring raises no event
   bridges_.emplace(tag, std::move(bridge));
 }
 

@@ -21,7 +21,7 @@ namespace {
 
 constexpr uint64_t kAttendedNs = 2'000'000;  // so long after a program's look it counts as awake
 constexpr uint64_t kSweepNs = 1'000'000'000;
-constexpr uint64_t kSweepAfterNs = 100'000'000;  // somebody may be waiting for the queues
+constexpr uint64_t kSweepAfterNs = 100'000'000;  // another stack may be waiting for the queues
 constexpr uint64_t kLongestMs = 200;             // until it sees that the last program has ended
 
 }  // namespace
@@ -49,7 +49,7 @@ int WireKeeper::Start(int bundle, int set, uint64_t tag) {
   return epoll_ctl(set_, EPOLL_CTL_ADD, bell_, &ev) == 0 ? 0 : -errno;
 }
 
-// The VIs are watched only while nobody polls them: else each packet would wake two.
+// The VIs are watched only while no program polls them: else each packet would wake two.
 void WireKeeper::Watch(uint32_t events) {
   if (events == watched_) return;
   for (uint32_t i = 0; i < kAreaVis; i++) {

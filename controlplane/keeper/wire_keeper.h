@@ -23,7 +23,7 @@ class WireKeeper {
   uint64_t Work(Company company);
   // It has got up.
   void Up();
-  // Whether somebody may still need it: a program, or a connection that a program has left and that
+  // Whether it may still be needed: by a program, or a connection that a program has left and that
   // is not in TIME_WAIT. As of a second ago, or, if no program lives, of 0.1 s.
   bool IsNeeded() const { return needed_; }
 

@@ -36,8 +36,8 @@ std::string Choose() {
   return "/tmp/postern-" + std::to_string(geteuid());
 }
 
-// lstat: a symlink in /tmp may have been put there by anyone. Once the directory itself is seen to
-// be ours, the sticky bit keeps others from replacing it.
+// lstat: a symlink in /tmp may have been put there by any user. Once the directory itself is seen
+// to be ours, the sticky bit keeps others from replacing it.
 void Check(const std::string& dir) {
   struct stat status {};
   if (lstat(dir.c_str(), &status) != 0) {

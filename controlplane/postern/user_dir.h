@@ -6,7 +6,7 @@
 
 namespace postern::wrapper {
 
-// Path of the runtime directory, which exists, is ours and open to nobody else:
+// Path of the runtime directory, which exists, is ours and open to no other user:
 //   $POSTERN_RUNTIME_DIR, when set; else
 //   $XDG_RUNTIME_DIR/postern, when XDG_RUNTIME_DIR is a directory of ours that we can write; else
 //   /tmp/postern-UID.

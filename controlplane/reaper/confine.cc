@@ -85,7 +85,7 @@ struct Checked {
   uint32_t arg, mask, value;
 };
 constexpr Checked kChecked[] = {
-    {SYS_kill, 1, ~0u, 0},  // only whether somebody is there
+    {SYS_kill, 1, ~0u, 0},  // only whether a process is there
     {SYS_tgkill, 2, ~0u, 0},         {SYS_mmap, 2, PROT_EXEC, 0},
     {SYS_mprotect, 2, PROT_EXEC, 0}, {SYS_socket, 0, ~0u, AF_UNIX},
 };

@@ -14,7 +14,7 @@ class KernelFlows {
   // In the network namespace that we are in. 0 or -errno.
   int Open();
   // A system call; so of many in a second only some are asked, and the others have none: else
-  // segments of no connection, which anybody can send, would keep the driver from its work.
+  // segments of no connection, which any host can send, would keep the driver from its work.
   Steer::Has Ask(const pstn_xdp_flow& flow);
 
  private:

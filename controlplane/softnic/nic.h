@@ -1,5 +1,6 @@
 // nic.h - the driver's loop: packets between the card, the VIs and the kernel; and what posternd
-// asks. SPDX-License-Identifier: Apache-2.0
+// asks.
+// SPDX-License-Identifier: Apache-2.0
 //
 //   card --Steer--> VI's rx ring        VI's tx ring --> card
 //        `--------> the kernel            the kernel --> card

@@ -1,5 +1,6 @@
 // serve.h - what the drivers' programs have in common: options, the kernel's network namespace,
-// end. SPDX-License-Identifier: Apache-2.0
+// end.
+// SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <fcntl.h>
 #include <sched.h>

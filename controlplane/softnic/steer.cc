@@ -231,7 +231,7 @@ uint32_t Steer::Route(const uint8_t* frame, uint32_t bytes) {
   uint16_t type = Read16(ether + 12);
   for (int i = 0; i < 2 && (type == kVlan || type == kServiceVlan); i++) {
     const uint8_t* const tag = p.Take(4);
-    if (tag == nullptr || p.vlan != 0) return kKernel;  // a tag within a tag is nobody's of ours
+    if (tag == nullptr || p.vlan != 0) return kKernel;  // no VI has a tag within a tag
     p.vlan = Read16(tag) & 0x0fff;
     type = Read16(tag + 2);
   }

@@ -3,7 +3,7 @@
 //
 // A packet is looked up by its flow (VLAN, protocol, both ends), then by its port on its address,
 // then by its port on any address if its own is one of this host; ICMP errors go with the packet
-// that they are about, fragments with their first. What nobody has a filter for is the kernel's:
+// that they are about, fragments with their first. What has no filter is the kernel's:
 // it goes into the TAP. docs/vi.md has the table.
 //
 // A filter for a port that connections are made from (PSTN_XDP_OUTGOING) leaves the kernel's
@@ -31,7 +31,7 @@ class Steer {
   // What the kernel has between these ends: a connection, or else a listener for it.
   enum class Has : uint8_t { kNothing, kListener, kConnection };
   using Asked = std::function<Has(const pstn_xdp_flow&)>;
-  // `seed`: so that nobody outside knows which keys fall together.
+  // `seed`: so that no outsider knows which keys fall together.
   Steer(uint64_t seed, Asked kernel_has);
 
   // The slot whose packet it is, or kKernel.

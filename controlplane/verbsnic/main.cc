@@ -1,5 +1,6 @@
 // main.cc - postern-verbsnic: has programs' packets from an RDMA card whose interface the kernel
-// has. SPDX-License-Identifier: Apache-2.0
+// has.
+// SPDX-License-Identifier: Apache-2.0
 //
 // The sibling of postern-softnic, with the same loop and the same way to posternd (--vi soft:NAME);
 // NAME is the card's own interface here. It is a program of its own, so that neither needs the

@@ -21,7 +21,7 @@ namespace postern::verbsnic {
 namespace {
 
 constexpr uint32_t kLiveFrames = 1U << 1;   // BPF_F_TEST_XDP_LIVE_FRAMES; Linux 5.18
-constexpr uint16_t kExperimental = 0x88b5;  // an Ethernet type for experiments: nobody's
+constexpr uint16_t kExperimental = 0x88b5;  // an Ethernet type for experiments: no protocol has it
 
 bool Fail(const std::string& interface, const char* what, int error) {
   fprintf(stderr, "%s: %s: %s: %s\n", program_invocation_short_name, interface.c_str(), what,

@@ -3,14 +3,14 @@
 /*
  * Three kinds of segment, each a sealed memfd; docs/shared-state.md draws them:
  *
- *   stack       one family of processes (fork, exec), who trust each other
+ *   stack       one family of processes (fork, exec), which trust each other
  *   link group  one for each (client stack, server stack) pair that has met, and more when it is
  *               full; both write it, and neither believes what the other wrote
- *   directory   written by posternd, mapped read-only by everyone
+ *   directory   written by posternd, mapped read-only by all programs
  *
- * Everything is addressed by index; nothing here is a pointer. A key behind each field says who
- * writes it: (c) constant after create, (a) atomic, any owner, (l:x) under lock x (which is also
- * said by PSTN_GUARDED_BY, where that lock lies beside it), (o) its owner.
+ * Everything is addressed by index; nothing here is a pointer. A key behind each field names its
+ * writer: (c) constant after create, (a) atomic, any owner, (l:x) under lock x (PSTN_GUARDED_BY
+ * says that, too, where the lock lies beside the field), (o) its owner.
  * A "pos" is a free-running count, an "off" a byte offset, an "idx" a table index (~0 = none).
  */
 #ifndef POSTERN_ABI_H
@@ -146,8 +146,8 @@ enum {
   PSTN_CS_SERVER_GONE = 5, /* server closed for good; the client, closing, frees */
   PSTN_CS_SYN_GONE = 6,    /* client closed for good before the server has admitted it */
   /* Filled in by a client whose handshake (smcd/clc_fsm.h) is not over: becomes SYN when the
-   * server's posternd has attached it, or FREE when the client withdraws it; who comes second finds
-   * out. */
+   * server's posternd has attached it, or FREE when the client withdraws it; the second of
+   * the two finds out. */
   PSTN_CS_OFFERED = 7
 };
 
@@ -159,7 +159,7 @@ enum {
 #define PSTN_TXW_FUTEX 1u /* a thread sleeps on tx_wait */
 #define PSTN_TXW_POST 2u  /* post to rx_notify's evmap */
 
-/* post to evmap PSTN_EVMAP_ALL: the first thread of the side that comes by tells its waiters, whom
+/* post to evmap PSTN_EVMAP_ALL: the first thread of the side that comes by tells its waiters, which
  * only the side itself knows */
 #define PSTN_NOTIFY_ALL 0xffffu
 #define PSTN_NOTIFY_SYN 1u /* = PSTN_EVMAP_SYN + 1: as a new connection (TCP_DEFER_ACCEPT) */
@@ -170,7 +170,7 @@ enum {
 #define PSTN_RING_CLASS_SHIFT 40
 #define PSTN_RING_F_SWITCH (1ull << 44)
 /* Only in the memory of the family (pstn_tx.ring, pstn_rx.ring): steps of a move that has begun,
- * for whoever takes over from a process that died in it (smcd/ring.cc). */
+ * for the thread that takes over from a process that died in it (smcd/ring.cc). */
 /* tx: this ring is used from now on, tell the reader so */
 #define PSTN_RING_F_PENDING (1ull << 45)
 #define PSTN_RING_F_FRESH (1ull << 46)     /* rx: the next record is this ring's first */
@@ -409,7 +409,7 @@ struct PSTN_LINE pstn_epoll {
   pstn_u32 pad;
 };
 
-/* Somebody who sleeps on more than one thing. Its doorbell is an abstract datagram socket whose
+/* What sleeps on more than one thing. Its doorbell is an abstract datagram socket whose
  * name is made of the stack's id, this index and a random number: any peer can ring it, no stranger
  * can take the name before its owner does, and it dies with its owner. */
 struct PSTN_LINE pstn_waiter {
@@ -562,7 +562,7 @@ struct pstn_dir_listener {
   struct pstn_addr source; /* learnt: the address of ours from which it is reached */
 };
 
-/* What the broker says of the host: who it is towards SMC-D's peers, and where they may be. */
+/* What the broker says of the host: its name towards SMC-D's peers, and where they may be. */
 struct pstn_host {
   struct pstn_uuid gid;
   pstn_u32 flags; /* PSTN_HOST_* */

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
-/* routes_abi.h - layout of the control plane's tables, which posternd writes and all others read.
- */
+/* routes_abi.h - layout of the control plane's tables, which only posternd writes. */
 /*
- * A sealed memfd, mapped read-only by everybody but posternd (F_SEAL_FUTURE_WRITE). Two parts:
+ * A sealed memfd, mapped read-only by all but posternd (F_SEAL_FUTURE_WRITE). Two parts:
  *
  *   copy[2]   links, addresses, rules, tables, routes: a snapshot of one moment each. posternd
- * writes the copy that is not in use, then adds one to `seq`; copy[seq & 1] is the one to read. A
- * reader loads seq, reads, and looks whether the copy's `stamp` is still what seq was: so it loses
- * only against two changes in a row, and never waits. neigh     neighbours, changed in place, one
- * entry at a time, under `neigh_seq` (odd meanwhile).
+ *             writes the copy that is not in use, then adds one to `seq`; copy[seq & 1] is the one
+ *             to read. A reader loads seq, reads, and looks whether the copy's `stamp` is still
+ *             what seq was: so it loses only against two changes in a row, and never waits.
+ *   neigh     neighbours, changed in place, one entry at a time, under `neigh_seq` (odd meanwhile).
  *
  * Addresses are 16 bytes, IPv4 mapped (::ffff:a.b.c.d); prefix lengths count all 128 bits, so
  * IPv4's are 96..128. All that is not said to be (a) is written under seq or neigh_seq. A reader
@@ -217,7 +216,7 @@ struct pstn_routes {
   PSTN_LINE pstn_u64 seq;       /* (a) 0 = nothing yet */
   PSTN_LINE pstn_u64 neigh_seq; /* (a) odd while neigh[] is changed */
   pstn_u32 neigh_count;
-  pstn_u32 neigh_full; /* 1: some did not fit: who is not there may be known to the kernel */
+  pstn_u32 neigh_full; /* 1: some did not fit: the kernel may know more */
   struct pstn_rt_neigh neigh[PSTN_RT_NEIGHS];
   PSTN_LINE struct pstn_rt_copy copy[2];
 };

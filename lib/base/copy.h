@@ -17,12 +17,12 @@ namespace postern {
 
 inline constexpr size_t kLargeCopy = 4096;
 
-// To `to`, which is 64-byte aligned. What follows in program order is seen after it by who
-// acquires.
+// To `to`, which is 64-byte aligned. A reader that acquires sees what follows in program order
+// after it.
 void CopyPastCache(uint8_t* to, const uint8_t* from, size_t bytes);
 
 // Which way the calling thread's next large copy of `bytes` goes. The time that matters is that of
-// the stream, not of the copy: it is the reader who waits for lines. So phases are timed from end
+// the stream, not of the copy: it is the reader that waits for lines. So phases are timed from end
 // to end.
 enum class CopyWay : uint8_t { kCached, kPastCache };
 class CopyChooser {

@@ -73,7 +73,7 @@ struct ThreadLocks {
 extern constinit thread_local ThreadLocks t_locks __attribute__((tls_model("initial-exec")));
 extern void (*g_run_late)();  // never null
 
-// Who waits for posternd, or for anything that another process does, asks this first: not under the
+// A wait for posternd, or for anything that another process does, asks this first: not under the
 // engine's lock, nor under one in shared memory whose holders others wait for. It is a check
 // (base/check.h) of the place that calls it. Builds with PSTN_CHECKS look at all of these locks,
 // others at the engine's.
@@ -157,7 +157,7 @@ class PSTN_SCOPED_CAPABILITY Guard {
   pstn_lock& lock_;
 };
 
-// Everything of an object that begins with its lock, but the lock: its word is whoever's holds it.
+// Everything of an object that begins with its lock, but the lock: its word is its holder's.
 // Under both locks.
 template <typename T>
 void CopyButLock(T& to, const T& from) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // siphash.h - SipHash-2-4: a keyed hash of short messages, for what strangers must not predict.
 //
-// J.-P. Aumasson, D. J. Bernstein: SipHash: a fast short-input PRF (INDOCRYPT 2012). Who does not
-// know the 128-bit key can't tell the 64-bit result from chance, however many results he has seen.
+// J.-P. Aumasson, D. J. Bernstein: SipHash: a fast short-input PRF (INDOCRYPT 2012). Without the
+// 128-bit key the 64-bit result can't be told from chance, however many results are known.
 // 40 bytes cost some 25 ns.
 #pragma once
 #include <bit>

@@ -53,7 +53,7 @@ class PSTN_SCOPED_CAPABILITY LineGuard {
   }
   ~LineGuard() PSTN_RELEASE() {
     Unlock(fam_.ctl_lock);
-    FenceAfterLocked();  // [F1] who has found it taken has left an errand before that
+    FenceAfterLocked();  // [F1] a thread that has found it taken has left an errand before that
     kVerbs.wire_errands(fam_);
   }
   LineGuard(const LineGuard&) = delete;
@@ -350,7 +350,7 @@ bool ConnectLocked(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   if (r < 0) {
     StoreRelaxed(Stack(fam).slots.Own(ProcIndex(fam.slot)).lost_ns, MonotonicNs());
     CloseInternal(fam, fd);
-    if (r == -EAGAIN) {  // its queue of those who connect is full
+    if (r == -EAGAIN) {  // its queue of connecting processes is full
       NoteSilence(fam);
     } else {
       fam.ctl_silent_ms = 0;  // it is gone, and the next one has not been silent
@@ -397,7 +397,7 @@ bool DaemonAlive(Family& fam) {
 void CtlReconnect(Family& fam) {
   if (!fam.attached || (LoadRelaxed(fam.ctl_fd) >= 0 && DaemonAlive(fam))) return;
   if (MonotonicNs() < LoadRelaxed(fam.ctl_retry_ns)) return;
-  const LineGuard line(fam);  // who comes second finds it connected
+  const LineGuard line(fam);  // the second thread finds it connected
   if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam))
     Disconnect(fam), StoreRelaxed(fam.ctl_retry_ns, 0);
   (void)ConnectLocked(fam);
@@ -540,7 +540,7 @@ void CtlDrain(Family& fam) {
 bool CtlTryLine(Family& fam) {
   if (LoadRelaxed(fam.ctl_fd) < 0) return false;
   if (!TryLock(fam.ctl_lock)) return false;
-  DrainLocked(fam);  // posternd cuts off who does not read its answers
+  DrainLocked(fam);  // posternd cuts off a process that does not read its answers
   if (LoadRelaxed(fam.ctl_fd) >= 0) return true;
   CtlLeaveLine(fam);
   return false;

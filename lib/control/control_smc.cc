@@ -53,7 +53,7 @@ int CtlNegotiate(Family& fam, const pstn_ep& listener, int fd) {
   m.type = Type::kNegotiate;
   m.a = EpIdx(Stack(fam), listener);
   m.b = listener.gen;
-  StoreRelaxed(fam.ctl_retry_ns, 0);  // who is turned away now has to connect once more
+  StoreRelaxed(fam.ctl_retry_ns, 0);  // a client that is turned away now has to connect once more
   return CtlTell(fam, m, fd);
 }
 

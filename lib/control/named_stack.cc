@@ -2,9 +2,9 @@
 // named_stack.cc - the stack of a name (-o stack.name=), which programs of one user share that have
 // no common parent.
 //
-// posternd knows who was first: each comes with a new stack, and gets back the one to join, which
-// is his own if nobody has that name. Names are those of one network namespace, where ports mean
-// the same, and of one pid namespace, where a lock's owner does. Without a posternd there is nobody
+// posternd knows which was first: each process offers a new stack, and gets back the one to join,
+// its own if no other has that name. Names are those of one network namespace, where ports mean
+// the same, and of one pid namespace, where a lock's owner does. Without a posternd there is none
 // to be found: the stack is the process's own then.
 #include <poll.h>
 #include <sys/socket.h>
@@ -25,7 +25,7 @@ namespace {
 
 constexpr time_t kAnswerSec = 3;
 
-// On a line of its own: the process's is for who has said hello, with a stack.
+// On a line of its own: the process's is for one that has said hello, with a stack.
 int AskOn(int line, int own) {
   ctl::Msg m;
   m.type = ctl::Type::kNamed;

@@ -53,8 +53,8 @@ enum class Type : uint32_t {
   kHaveLink,  // daemon that comes back: uuid = own stack, peer, id, a = its side, fd as in kLink.
               // Reply: status
   kLinkEnd,   // either: id = link group, a = the side that has ended. No reply
-  kAlive,     // daemon: uuid = stack, a = pid, fd = pidfd: whom the broker watches if the daemon
-              // ends. No reply
+  kAlive,     // daemon: uuid = stack, a = pid, fd = pidfd: the process that the broker watches if
+              // the daemon ends. No reply
 
   // For the sake of other network namespaces (docs/protocols/smcd.md).
   kNegotiate,  // a = ep, b = ep gen of a listener, fd = a connection that it has accepted, whose
@@ -73,7 +73,7 @@ enum class Type : uint32_t {
   kAttach,    // process, then client's daemon: cookie = token. Reply: uuid = stack, a = ep, b = ep
               // gen, c = backlog; to the process also d = link group's index, fd = its memfd.
               // Server's daemon: uuid = stack. Reply: id, a, b, uuid as registered
-  kRelease,   // who has registered it: cookie = token. No reply
+  kRelease,   // from its registrant: cookie = token. No reply
   kLearn,  // server's daemon: uuid = stack, a = ep, b = ep gen, addr = where clients of the daemon
            // of stack `peer` reach it, without translation on the way. No reply
 
@@ -153,9 +153,9 @@ inline pstn_addr JobClient(const Msg& m) {
   return client;
 }
 
-// The abstract address that belongs to a path; anybody may have taken it, so a program believes
-// only one that is served by root or by its stack's user, and posternd only who brings a stack of
-// its user's. Returns the address's length.
+// The abstract address that belongs to a path; any user may have taken it, so a program believes
+// only one that is served by root or by its stack's user, and posternd only a process that brings a
+// stack of its user's. Returns the address's length.
 inline socklen_t AbstractName(const char* path, sockaddr_un& out) {
   uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
   for (const char* p = path; *p != 0; p++)

@@ -4,8 +4,8 @@
 // The answer to kVi carries one end of a Unix socket pair (SOCK_SEQPACKET), in which one message
 // waits: a ViGrant, and as its descriptors one for each queue, and last one that keeps the VI. For
 // kGrantXsk those are AF_XDP sockets and the link of the XDP program; for kGrantSoft the rings (a
-// memfd, vi/soft/soft_rings.h) and the program's end of the bell. Whoever uses the VI keeps a copy
-// of all of them, the line included:
+// memfd, vi/soft/soft_rings.h) and the program's end of the bell. A process that uses the VI keeps
+// a copy of all of them, the line included:
 //
 //   the line   when its last copy is closed, posternd knows that nobody uses the VI any more, and
 //              takes its filters out; when posternd dies, it ends on this side

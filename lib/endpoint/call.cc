@@ -410,7 +410,7 @@ void UsesAfterFork(Family& fam) {
   for (uint32_t i = 0; i < fam.uses->parked_hw; i++) fam.uses->parked[i].users = 0;
   for (uint32_t i = 0; i < fam.uses->records; i++) {
     ThreadUses& t = *Record(fam, i);
-    t.many_lock.word = 0;  // tidy-allow: who held it is not in this child of fork
+    t.many_lock.word = 0;  // tidy-allow: its holder is not in this child of fork
     if (&t != t_uses) {
       StoreRelaxed(t.tid, 0u);
       t.depth = t.many_count = 0;
@@ -485,8 +485,8 @@ long Call::Pin() {
     DropUser(fam_, at);
     return -EMFILE;
   }
-  // Whoever takes the number away changes its entry before the kernel hears of it: if it is still
-  // there, what has been duplicated is what the number meant.
+  // A thread that takes the number away changes its entry before the kernel hears of it: if it is
+  // still there, what has been duplicated is what the number meant.
   const bool right = was_moved || FdEntry(fam_, fd_) == entry_;
   if (!right) {
     DropUser(fam_, at);

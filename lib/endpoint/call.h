@@ -6,10 +6,10 @@
 // it: the number is free at once, and the last call that is under way ends what it meant.
 //
 // A thread writes down what it uses, in a record of its own, and looks at the table once more: a
-// store and a load. Whoever takes a number out of the table looks at all records (HandToUsers). If
-// the object is in use, its reference moves to a number of ours (it is parked), and each user is
-// told which; the last of them gives it back. The parked number is in the slot's table like any
-// other: our death releases it.
+// store and a load. A thread that takes a number out of the table looks at all records
+// (HandToUsers). If the object is in use, its reference moves to a number of ours (it is parked),
+// and each user is told which; the last of them gives it back. The parked number is in the slot's
+// table like any other: our death releases it.
 //
 // [H1] user: store `entry`, light fence, load the table. Closer: change the table, heavy fence,
 // load
@@ -140,8 +140,8 @@ class Call {
   uint32_t pin_ = 0;  // 1 + its place among the parked
 };
 
-// Around a system call by the number of a call: fd() is asked for within. Whoever takes the number
-// away waits until the kernel has looked it up, or it would find what the number means next.
+// Around a system call by the number of a call: fd() is asked for within. A thread that takes the
+// number away waits until the kernel has looked it up, or it would find what the number means next.
 //
 // [H3] user: store `kernel`, light fence, load `owed`. Closer: store `owed`, heavy fence, load
 //      `kernel`.

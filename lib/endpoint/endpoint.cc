@@ -40,7 +40,7 @@ void Clear(pstn_ep& ep) {
   const uint32_t gen = LoadRelaxed(ep.gen) + 1;
   ClearWords(&ep.state, &ep.gen);
   ClearWords(&ep.refs, &ep.item_head);
-  Lock(ep.item_lock);  // who was told of the last connection (TakePosts) may look for its items
+  Lock(ep.item_lock);  // a thread with old news (TakePosts) may look for the last one's items
   StoreRelaxed(ep.item_head, PSTN_NONE);
   Unlock(ep.item_lock);
   ClearWords(&ep.item_lock.word + 1, &ep.tx.lock);

@@ -14,16 +14,16 @@ namespace postern {
 inline uint64_t Which(const pstn_ep& ep) {
   return static_cast<uint64_t>(LoadAcquire(ep.gen)) << 32 | LoadRelaxed(ep.conn_gen);
 }
-// The place of its connection. Who looks without a lock (Resolve) may get words of the last one and
-// of this one: StillHere tells.
+// The place of its connection. A look without a lock (Resolve) may get words of the last one and of
+// this one: StillHere tells.
 inline void SetPlace(pstn_ep& ep, uint32_t lgr_idx, uint32_t conn, uint32_t gen, uint32_t side) {
   StoreRelaxed(ep.lgr_idx, lgr_idx);
   StoreRelaxed(ep.conn_idx, conn);
   StoreRelaxed(ep.conn_gen, gen);
   StoreRelaxed(ep.side, side);
 }
-// Without asking posternd for a link group that is not mapped: for who has a lock that others wait
-// for.
+// Without asking posternd for a link group that is not mapped: for a thread with a lock that others
+// wait for.
 inline bool ResolveMapped(Family& fam, pstn_ep& ep, ConnEnd& e) {
   uint64_t which = Which(ep);
   const LgrHere at = LgrAt(fam.view, LgrIndex(LoadRelaxed(ep.lgr_idx)));
@@ -37,8 +37,8 @@ inline bool Resolve(Family& fam, pstn_ep& ep, ConnEnd& e) {
   return ResolveMapped(fam, ep, e) ||
          (EnsureLgr(fam, LoadRelaxed(ep.lgr_idx)) != nullptr && ResolveMapped(fam, ep, e));
 }
-// Comes after all that has been done with the endpoint under its locks and counts. Who gave it back
-// did, and may have been another process, which ThreadSanitizer does not see.
+// Comes after all that has been done with the endpoint under its locks and counts. The thread that
+// gave it back did, perhaps in another process, which ThreadSanitizer does not see.
 void FollowUsers(const pstn_ep& ep);
 uint32_t NewEp(Family& fam,
                uint32_t family);  // state NEW, one reference; PSTN_NONE when the stack is full
@@ -63,9 +63,9 @@ inline bool BothEnded(const pstn_ep& ep, uint32_t peer_flags) {
 // The connection's error, which the call that reports it takes away; 0: none. A RST behind a FIN is
 // EPIPE, as the kernel has it in CLOSE_WAIT.
 int TakeError(const ConnEnd& e, uint32_t peer_flags);
-// What poll() would say of the endpoint: EPOLLIN, EPOLLOUT, ... Asks nobody: kNotMapped if its link
-// group is not mapped here, which who has no lock does, and asks again. What has no link group any
-// more has failed.
+// What poll() would say of the endpoint: EPOLLIN, EPOLLOUT, ... Asks no process: kNotMapped if its
+// link group is not mapped here; a caller without a lock maps it and asks again. What has no link
+// group any more has failed.
 inline constexpr uint32_t kNotMapped = 1u << 16;
 inline constexpr uint32_t kConnectionLost = EPOLLERR | EPOLLHUP | EPOLLIN | EPOLLOUT | EPOLLRDHUP;
 uint32_t Readiness(Family& fam, pstn_ep& ep);

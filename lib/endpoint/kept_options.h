@@ -36,8 +36,8 @@ enum Kept : uint32_t {
   kKeptCount
 };
 
-// Whether an accepted socket has the option from its listener. There is no default: who adds an
-// option has to say.
+// Whether an accepted socket has the option from its listener. There is no default: each new option
+// has to say.
 enum class Child : uint8_t { kHas, kHasNot };
 
 struct KeptOption {

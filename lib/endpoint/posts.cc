@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// posts.cc - who is told of an endpoint's news: event sets, and threads that sleep.
+// posts.cc - what is told of an endpoint's news: event sets, and threads that sleep.
 #include "endpoint/posts.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/items.h"
@@ -82,7 +82,7 @@ void RenotifyLocked(Family& fam, pstn_ep& ep) {
     notify = PSTN_NOTIFY_ALL;
   }
   StoreRelaxed(e.ctl().rx_notify, notify);
-  FullFence();  // [F1]: who sets it looks at the connection's state afterwards
+  FullFence();  // [F1]: the thread that sets it looks at the connection's state afterwards
 }
 
 void PostEp(Family& fam, pstn_ep& ep) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// posts.h - who is told of an endpoint's news: event sets, and threads that sleep.
+// posts.h - what is told of an endpoint's news: event sets, and threads that sleep.
 #pragma once
 
 #include "family/family.h"
@@ -26,10 +26,10 @@ void UseWaiter(Family& fam, uint8_t* lgr, uint32_t side, uint32_t waiter);
 void MapForRenotify(Family& fam, const pstn_ep& ep);
 // rx_notify as the endpoint's registrations and pollers want it. Needs item_lock.
 void RenotifyLocked(Family& fam, pstn_ep& ep) PSTN_REQUIRES(ep.item_lock);
-// Marks the endpoint ready in every event set it is registered in, and wakes who sleeps on it.
+// Marks the endpoint ready in every event set it is registered in, and wakes its sleepers.
 void PostEp(Family& fam, pstn_ep& ep) PSTN_EXCLUDES(ep.item_lock);
-// PostEp for each connection whose peer has posted to all. Whoever was rung for such a post does
-// it.
+// PostEp for each connection whose peer has posted to all. The thread that was rung for such a post
+// does it.
 void SpreadPosts(Family& fam);
 // A process that may have been about to do so has died.
 void RespreadPosts(Family& fam);

@@ -29,7 +29,7 @@ constexpr bool MayFollow(uint32_t from, uint32_t to) {
          (from < sizeof kEpEdges / sizeof kEpEdges[0] && (kEpEdges[from] & EpBit(to)) != 0);
 }
 
-// [E1] store-release: who sees the state sees what was written to the endpoint before it.
+// [E1] store-release: a thread that sees the state sees what was written to the endpoint before it.
 // An edge that is not there is an error of ours, of the place that takes it (base/check.h).
 inline void SetState(pstn_ep& ep, uint32_t to, const char* file = __builtin_FILE(),
                      uint32_t line = __builtin_LINE()) {

@@ -19,7 +19,7 @@ namespace postern {
 inline bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
 // The same under one of its locks, from where the connection can't be taken away (export.cc,
 // close.cc): and it is the connection that the call began with, not one that got the endpoint after
-// a close(). Whoever is at the rings asks this first: they may be another connection's.
+// a close(). A user of the rings asks this first: they may be another connection's.
 inline bool StillHere(const ConnEnd& e) { return Here(*e.ep) && Which(*e.ep) == e.which; }
 
 // kRestarts: see kRestart.
@@ -57,8 +57,8 @@ class SleepWord {
 // A handler that asks for it (SA_RESTART) lets a call go on that has not moved a byte yet.
 enum class Restart : uint8_t { kIfAsked, kNever };
 
-// Threads of ours that sleep on a connection are counted where the peer can't write: who ends it on
-// this side need not ask the kernel in vain (AnnounceLocal).
+// Threads of ours that sleep on a connection are counted where the peer can't write: an end on this
+// side need not ask the kernel in vain (AnnounceLocal).
 class Sleeper {
  public:
   explicit Sleeper(pstn_ep& ep) : ep_(&ep) {

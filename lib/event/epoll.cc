@@ -32,8 +32,8 @@
 namespace postern {
 namespace {
 
-// Edge-triggered and one-shot concern the kernel's part as well; EPOLLEXCLUSIVE goes with it. Who
-// has not asked for connections must not be woken for them: nobody would take them.
+// Edge-triggered and one-shot concern the kernel's part as well; EPOLLEXCLUSIVE goes with it. A
+// thread that has not asked for connections must not be woken for them: it would take none.
 uint32_t ListenerKernelEvents(uint32_t events) {
   uint32_t in = (events & (EPOLLIN | EPOLLRDNORM)) != 0 ? EPOLLIN : 0u;
   return (events & (EPOLLET | EPOLLEXCLUSIVE | EPOLLONESHOT)) | in;
@@ -285,7 +285,7 @@ bool HandOver(Family& fam, int epfd, pstn_epoll& set, pstn_ep& ep, int fd, const
 // The endpoint's socket has become the kernel's, and `fd`, which nobody closes meanwhile, means it.
 // Numbers with which the program registered it may be closed or mean something else by now: then it
 // is registered as `fd`, and the program can't find it any more, as with the kernel. Sets that this
-// process has no number for are left to those who have, when they next wait (LookAtOurs); so are
+// process has no number for are left to those that have, when they next wait (LookAtOurs); so are
 // registrations of others with a number that is not this endpoint's here: the kernel knows a
 // registration by its number.
 void MoveItemsToKernel(Family& fam, int fd, pstn_ep& ep) {
@@ -335,7 +335,7 @@ void WatchListener(Family& fam, int fd, pstn_ep& ep) {
       item.flags |= PSTN_IT_KERNEL;
       StoreRelaxed(set.listeners, set.listeners + 1);
     }
-    PostWaiter(fam.bells, s, set.waiter_idx);  // who sleeps on it has not asked for SYNs
+    PostWaiter(fam.bells, s, set.waiter_idx);  // its sleepers have not asked for SYNs
   }
 }
 
@@ -369,7 +369,7 @@ bool DropFirstItem(Family& fam, StackMap& s, pstn_epoll& set, uint32_t set_idx) 
     RenotifyLocked(fam, *ep);
   } else if (const pstn_item* const item = s.items.At(ItemIndex(i));
              set.all_head == i && item != nullptr && EpAt(s, item->ep_idx) == ep) {
-    RemoveOrphan(s, set, i);  // whoever added or removed it died on the way
+    RemoveOrphan(s, set, i);  // the thread that added or removed it died on the way
   }
   return true;
 }

@@ -2,8 +2,8 @@
 // epoll_nest.cc - sets in other sets, and sets that are polled.
 //
 // The kernel's epoll fd is readable when its own members are, or the doorbell. So for a set that is
-// itself waited for, the bell is kept as if somebody slept on it, and rung while a member is ready.
-// Whoever gives the event to the program looks again here: what the bell said may be over.
+// itself waited for, the bell is kept as if a thread slept on it, and rung while a member is ready.
+// The call that gives the event to the program looks again here: what the bell said may be over.
 #include "base/sys.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
@@ -141,8 +141,8 @@ void SockEpollGone(Family& fam, int fd) {
 }
 
 // A set that a child shares has to be ours before the fork: made ours by one of the two later, its
-// doorbell would be news of nobody's to the other. In a TableFreeze: no other thread makes a set or
-// closes one. Half of the waiters are left to those who need them for certain.
+// doorbell would be an event of no member's to the other. In a TableFreeze: no other thread makes a
+// set or closes one. Half of the waiters are left to sets that need them for certain.
 void AdoptBeforeFork(Family& fam) {
   const uint32_t& waiters = Stack(fam).hdr.waiters.used;
   for (uint32_t w = 0, end = LoadRelaxed(fam.sets->made_hw); w < end; w++) {

@@ -96,7 +96,7 @@ long MakeSet(Family& fam, int epfd) PSTN_REQUIRES(fam.sets->adopt_lock) {
     return r;
   }
   pstn_epoll& set = s.epolls.Own(SetIndex(i));
-  // After all that was done under its lock, and by who dropped it last; as with endpoints (Clear in
+  // After all that was done under its lock, and by the last to drop it; as with endpoints (Clear in
   // ep.cc), a late one may hold the lock.
   (void)LoadAcquire(set.lock.word);
   (void)LoadAcquire(set.refs);
@@ -119,8 +119,8 @@ long MakeSet(Family& fam, int epfd) PSTN_REQUIRES(fam.sets->adopt_lock) {
 }  // namespace
 
 // Makes the object of a kernel epoll fd at its first accelerated member. It has its doorbell from
-// the beginning, and so whoever shares the set: a bell is in the kernel's set as long as any copy
-// of it is open.
+// the beginning, and so has every process that shares the set: a bell is in the kernel's set as
+// long as any copy of it is open.
 long Adopt(Family& fam, int epfd) {
   if (epfd < 0) return -EBADF;
   if (static_cast<uint32_t>(epfd) >= kFdMax) return -ENOSPC;  // no number that we keep a table of

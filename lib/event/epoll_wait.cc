@@ -328,7 +328,7 @@ void WakeOthers(Family& fam, const pstn_epoll& set) {
 
 long SockEpollWait(Family& fam, int epfd, epoll_event* out, int max, Deadline until,
                    const sigset_t* mask) {
-  const Call call(fam, epfd);  // who waits goes on though another thread closes the number
+  const Call call(fam, epfd);  // the wait goes on though another thread closes the number
   uint32_t idx;
   pstn_epoll* set = SetOf(fam, call, &idx);
   if (set == nullptr) return kPass;

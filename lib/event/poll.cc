@@ -197,7 +197,7 @@ long Sleep(Family& fam, const Bed& bed, pollfd* fds, size_t n, KernelSet& k, boo
 
 constexpr uint64_t kNapOfEachNs = 200'000, kLongestNapNs = 50'000'000;
 
-// The stack has no waiter left whom peers could wake: looks again and again, and sleeps in between.
+// The stack has no waiter left that peers could wake: looks again and again, and sleeps in between.
 long PollByNaps(Family& fam, pollfd* fds, size_t n, KernelSet& k, const Deadline& until,
                 const sigset_t* mask, uint32_t interrupts) {
   constexpr uint64_t kFirstNs = 50'000;

@@ -31,7 +31,7 @@ bool Spin(Family& fam, Ready ready, const Deadline& until) {
     }
     if (t_interrupts != interrupts) return false;
     if (fam.opt.spin_yield != 0 && now - start > 4000) {
-      // Whoever else wants this CPU gets it. If somebody did, spinning only stands in the way.
+      // Another thread that wants this CPU gets it. If one did, spinning only stands in the way.
       uint64_t before = MonotonicNs();
       (void)sys::Call(SYS_sched_yield);
       now = MonotonicNs();

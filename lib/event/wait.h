@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// wait.h - where a thread sleeps, and who is told that it does.
+// wait.h - where a thread sleeps, and which peers are told that it does.
 #pragma once
 
 #include "base/clock.h"

@@ -2,8 +2,8 @@
 // family.h - a process's part in a family: its view of the stack, its line to posternd.
 //
 // Everything that other processes must see is in the stack; what is here can be rebuilt from it
-// (exec does so). A process may have several, each with a stack of its own: whoever needs one is
-// given it. The preloaded library's is in sock/own_family.h.
+// (exec does so). A process may have several, each with a stack of its own: a function that needs
+// one is given it. The preloaded library's is in sock/own_family.h.
 #pragma once
 
 #include "base/lock.h"

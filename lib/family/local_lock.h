@@ -7,7 +7,7 @@
 // the macros below, which enter it in a table; no list has to be kept (tests/tidy refuses a
 // pstn_lock at namespace scope that is not declared so).
 //
-//   PSTN_LOCK_WHOLE    is held for moments, and nobody waits for anything while he holds it. The
+//   PSTN_LOCK_WHOLE    is held for moments, and its holder waits for nothing meanwhile. The
 //                      thread that forks takes it: the child finds its data whole.
 //   PSTN_LOCK_RENEWED  may be held while posternd is asked, for which no fork() waits. In the child
 //                      it is free, and `renew` has made its data usable again: it may have caught
@@ -37,8 +37,8 @@ struct LocalLock {
   constinit pstn_lock name{};          \
   PSTN_LOCK_ENTRY(name, name, renew)
 
-// Around a fork, by the thread that forks and in the order of the table. Who holds one of them
-// takes no other of them.
+// Around a fork, by the thread that forks and in the order of the table. A thread that holds one of
+// them takes no other of them.
 void LocalLocksTake(Family& fam);
 void LocalLocksGive(Family& fam);
 // In the child, instead of LocalLocksGive().

@@ -12,9 +12,9 @@ inline void WireTurn(Family& fam) {
   if (LoadRelaxed(fam.wire_on) != 0) [[unlikely]]
     (void)kVerbs.wire_poll(fam);
 }
-// After a write or a close. Who still has other events at hand goes on with them first: what they
-// lead to, and the rest of this answer, goes out with it, in fewer and larger segments. Where that
-// takes the program longer than it should, the keeper looks, within a millisecond.
+// After a write or a close. A thread that still has other events at hand goes on with them first:
+// what they lead to, and the rest of this answer, goes out with it, in fewer and larger segments.
+// Where that takes the program longer than it should, the keeper looks, within a millisecond.
 inline void WireWrote(Family& fam) {
   if (LoadRelaxed(fam.wire_on) != 0) [[unlikely]]
     kVerbs.wire_wrote(fam);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// uses.h - what the calls of a process have in use, and who keeps it for them (endpoint/call.h).
+// uses.h - what the calls of a process have in use, and what keeps it for them (endpoint/call.h).
 #pragma once
 #include <pthread.h>
 

@@ -3,7 +3,7 @@
 //
 // A room includes and calls only what lies below it (tests/tidy). Where something happens that
 // concerns a room above - the last reference to an endpoint is gone, the line to posternd is lost,
-// a thread is about to sleep - the room below says so by a verb. sock/verbs.cc says who answers.
+// a thread is about to sleep - the room below says so by a verb. sock/verbs.cc has the answers.
 #pragma once
 #include <sys/socket.h>
 

@@ -103,9 +103,9 @@ uint64_t NetnsIno() {
   return r == 0 ? st.st_ino : 0;
 }
 
-// The slot of `fam` becomes LIVE, and only then do this process's locks bear it: whoever meets a
-// lock in the name of an embryo's slot takes it over (holder.cc). False: the slot has been given up
-// as dead meanwhile.
+// The slot of `fam` becomes LIVE, and only then do this process's locks bear it: a thread that
+// meets a lock in the name of an embryo's slot takes it over (holder.cc). False: the slot has been
+// given up as dead meanwhile.
 bool FillSlot(Family& fam) {
   pstn_slot& slot = Stack(fam).slots.Own(ProcIndex(fam.slot));
   const auto taken = [](uint32_t state) {
@@ -353,8 +353,7 @@ void AttachAfterExec(Family& fam, const char* text) {
   bool fits =
       spawned ? state == PSTN_SL_EMBRYO
               : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
-  if (!fits ||
-      !FillSlot(fam)) {  // the variable was inherited by somebody for whom it was not meant
+  if (!fits || !FillSlot(fam)) {  // a process that it was not meant for has inherited the variable
     Unjoin(fam);
     sys::Close(fd);
     return;

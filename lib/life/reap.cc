@@ -40,7 +40,7 @@ class Touched {
     lgrs_[idx / 64] |= 1ull << (idx % 64);
     any_ = true;
   }
-  // After all else has been posted: who is rung sees it.
+  // After all else has been posted: the thread that is rung sees it.
   void Ring(StackMap& s) const {
     for (uint32_t i = 0; i < s.lgrs.count() && any_; i++) {
       uint8_t* lgr = (lgrs_[i / 64] >> (i % 64) & 1u) != 0 ? LgrBase(fam_.view, i) : nullptr;

@@ -125,7 +125,7 @@ void Exit(Family& fam, pstn_ep& ep) {
     fam.engine->AssertHeld();  // by `g`, if it has found one
     if (g.ok()) old = Swap(*fam.engine, g.socket(), {});
   }
-  Unsteer(fam, old, Unfilter::kNow);  // first: what comes now is the kernel's, who has an answer
+  Unsteer(fam, old, Unfilter::kNow);  // first: what comes now is the kernel's, which has an answer
   {
     DatagramGuard g(fam, ep);
     if (g.ok()) g.all().Close(g.idx());
@@ -183,7 +183,7 @@ DatagramGuard::DatagramGuard(Family& fam, const pstn_ep& ep) PSTN_NO_THREAD_SAFE
 DatagramGuard::~DatagramGuard() PSTN_NO_THREAD_SAFETY_ANALYSIS {
   if (!locked_) return;
   fam_.engine->Release();
-  // Whoever has found it taken meanwhile counts on its holder to look for news once more, as
+  // A thread that has found it taken meanwhile counts on its holder to look for news once more, as
   // Engine::Poll() does.
   FenceAfterLocked();
   (void)WirePoll(fam_);
@@ -223,7 +223,7 @@ long DatagramBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_
   const long r = sys::Call(SYS_bind, fd, sa, static_cast<long>(len));
   pstn_addr name;
   if (r < 0) return r;
-  // A server that is started again may find the queues with who has just ended.
+  // A server that is started again may find the queues with the last one, which has just ended.
   const bool serves = AddrFromSockaddr(sa, len, ep.family, name) && name.port != 0;
   DatagramNamed(fam, fd, ep, serves ? kTakenNs : 0);
   return r;

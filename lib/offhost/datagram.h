@@ -28,10 +28,10 @@ long DatagramConnect(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, sockl
 void DatagramNamed(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns = 0)
     PSTN_REQUIRES(ep.setup_lock);
 void DatagramLeave(Family& fam, pstn_ep& ep, Reason why) PSTN_REQUIRES(ep.setup_lock);
-// The last reference is dropped. False: this process has no wire; who keeps it has to look
+// The last reference is dropped. False: this process has no wire; its keeper has to look
 // (DatagramSweep) when the endpoint is free.
 bool DatagramClosed(Family& fam, pstn_ep& ep);
-// For a new posternd, and for who keeps the wire: sockets whose program is gone without a word.
+// For a new posternd, and for the wire's keeper: sockets whose program is gone without a word.
 void DatagramRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep);
 void DatagramSweep(Family& fam);
 

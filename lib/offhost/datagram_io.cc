@@ -47,7 +47,7 @@ long FromKernel(int fd, msghdr& m, int flags) {
   return sys::Call(SYS_recvmsg, fd, &m, static_cast<long>(flags | MSG_DONTWAIT));
 }
 
-// Says who has sent it, and what else the program wants to know.
+// Names the sender, and what else the program wants to know.
 void Describe(const pstn_ep& ep, uint32_t wants, const udp::ReceiveInfo& info, msghdr& m) {
   if (m.msg_name != nullptr) {
     pstn_addr from = NameOf(info.source, info.source_port);

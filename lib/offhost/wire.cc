@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// wire.cc - this process's part in running the engine: when it looks, and who does while it sleeps.
+// wire.cc - this process's part in running the engine: when it looks, and when the keeper does.
 
 #include <cerrno>
 #include <cstring>
@@ -62,13 +62,13 @@ void WireAwake(Family& fam) {
   if (engine != nullptr) FetchAdd(engine->state().awake, 1u);
 }
 
-// The last one who goes to sleep tells the keeper, if that one relies on us.
+// The last thread to go to sleep tells the keeper, if the keeper relies on us.
 void WireSleeps(Family& fam) {
   stack::Engine* engine = LoadAcquire(fam.engine);
   if (engine == nullptr) return;
   stack::WireState& w = engine->state();
   if (LoadRelaxed(w.awake) != 0) FetchSub(w.awake, 1u);
-  FullFence();  // [F1] against the keeper, who says that he naps and looks at `awake` after it
+  FullFence();  // [F1] against the keeper, which says that it naps and looks at `awake` after it
   if (LoadRelaxed(w.keeper_naps) == 0 || Exchange(w.keeper_naps, 0u) == 0) return;
   (void)RingBell(fam.bells, BellOf(Stack(fam), PSTN_EVMAP_WIRE));
 }
@@ -113,8 +113,8 @@ void ListenOn(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns) {
 
 void WireListen(Family& fam, int fd, pstn_ep& ep) { ListenOn(fam, fd, ep, kTakenNs); }
 
-// Who has the lock may be waiting for us, so it is not waited for: another of posternd's words, or
-// listen(), comes.
+// The lock's holder may be waiting for us, so we do not wait for it: another of posternd's words,
+// or listen(), comes.
 void WireListenAgain(Family& fam, int fd, pstn_ep& ep) {
   if (LoadRelaxed(ep.reason) != kReasonNoVi) {
     if (LoadAcquire(ep.wire) != 0)
@@ -156,7 +156,7 @@ void GiveUp(Family& fam, stack::Engine& engine, uint32_t at, Unfilter how) {
 
 void WireUnlisten(Family& fam, pstn_ep& ep, Unfilter how) {
   stack::Engine* engine = LoadAcquire(fam.engine);
-  if (engine == nullptr) return;  // posternd, who reaps: the keeper sees to it
+  if (engine == nullptr) return;  // in the reaper: the keeper sees to it
   FetchAnd(ep.flags, ~PSTN_EPF_STEERED);
   const uint32_t at = Exchange(ep.wire, uint16_t{0});
   if (at != 0 && at <= stack::kListeners) GiveUp(fam, *engine, at - 1, how);

@@ -78,7 +78,7 @@ int WireFilter(Family& fam, int fd, uint32_t vi, uint32_t* number);
 // The same for one connection.
 int WireFilterPeer(Family& fam, int fd, uint32_t vi, const pstn_addr& local, const pstn_addr& peer,
                    uint32_t* number);
-// The same for a UDP socket; `peer` null: from anybody. Fragments are the kernel's, who puts them
+// The same for a UDP socket; `peer` null: from any. Fragments are the kernel's, which puts them
 // together for its socket.
 int WireFilterDatagrams(Family& fam, int fd, uint32_t vi, const pstn_addr& local,
                         const pstn_addr* peer, uint32_t* number, LineAsk ask = nullptr);
@@ -90,12 +90,12 @@ enum class Unfilter : uint8_t {
 };
 void WireUnfilter(Family& fam, uint32_t vi, uint32_t number, Unfilter how);
 // Of a connection that is bound to its port, posternd keeps the kernel's socket with the filter. It
-// is to keep another one: `fd` is a stranger's, who wants to see it closed.
+// is to keep another one: `fd` is a stranger's, which wants to see it closed.
 void WireRehouse(Family& fam, int fd, const pstn_ep& ep);
 // What is steered to that endpoint, for a new posternd.
 void WireRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep);
 
-// This process never waits for posternd because of a filter: it is the keeper, whom all wait for.
+// This process never waits for posternd because of a filter: it is the keeper, which all wait for.
 void WireNeverWaits(Family& fam);
 
 // ---- wire_ports.cc: ports that connections are made from (stack/source_ports.h)
@@ -109,7 +109,7 @@ void WireKeepPorts(Family& fam, LineAsk ask);  // for a new posternd
 // ---- wire.cc
 // Gives up listeners whose program is gone without a word.
 void WireSweep(Family& fam);
-// The engine's doorbell, for whoever keeps it: fd or -errno.
+// The engine's doorbell, for its keeper: fd or -errno.
 int WireBell(Family& fam);
 
 // ---- wire_errands.cc

@@ -4,7 +4,7 @@
 // The first process that listens or connects where the option "vi" names interfaces makes it: the
 // packet area and the wire segment (memfds), and for each interface a VI, which posternd grants.
 // posternd keeps all their descriptors for the stack (wire_bundle.h), hands them to the keeper, and
-// to whoever comes from an exec. Forked children have everything already.
+// to an image that comes from an exec. Forked children have everything already.
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>

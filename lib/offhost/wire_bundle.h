@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// wire_bundle.h - the descriptors that a stack's wire is made of, and how they wait for who comes.
+// wire_bundle.h - the descriptors that a stack's wire is made of, and how they wait for an image.
 //
 // All of them are in one message in a Unix socket, the *bundle*: the area, the wire segment, the
 // line of each VI, and the lines that a later posternd has given for them, which only have to be
-// kept. Whoever has the socket looks at the message (MSG_PEEK) and gets copies.
+// kept. A process that has the socket looks at the message (MSG_PEEK) and gets copies.
 #pragma once
 #include "ctl/vi_grant.h"
 #include "family/family.h"

@@ -3,7 +3,7 @@
 //
 // The endpoint's slot is one of a link group that the stack has with itself, of which the engine is
 // the server. While the handshake lasts the endpoint is PSTN_EP_CONNECTING and its slot OFFERED;
-// the engine's report ends both: connected, or connected to somebody who has reset it at once,
+// the engine's report ends both: connected, or connected to a peer that has reset it at once,
 // which is what poll(), SO_ERROR and the next connect() show of a kernel's socket, too.
 #include <netinet/in.h>
 
@@ -101,7 +101,7 @@ void Undo(Family& fam, const Attempt& a) {
   StoreRelaxed(a.ep.lgr_idx, PSTN_NONE);
 }
 
-// All who have its name learn the port that it has got.
+// All places that have its name learn the port that it has got.
 void NamePort(Family& fam, Attempt& a, uint16_t port) {
   a.from.port = a.ep.local.port = a.conn().setup.client.port =
       Stack(fam).eps.Own(EpIndex(a.end)).peer.port = port;

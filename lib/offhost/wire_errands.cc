@@ -86,7 +86,7 @@ void WireErrands(Family& fam) {
     if (!CtlTryLine(fam)) return LeaveToKeeper(fam, all);
     more = Send(fam, *engine);
     CtlLeaveLine(fam);
-    FenceAfterLocked();  // [F1] whoever has found the line taken has left an errand before that
+    FenceAfterLocked();  // [F1] a thread that found the line taken has left an errand before that
   }
 }
 

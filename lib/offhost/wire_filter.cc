@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // wire_filter.cc - what the interface steers to the stack: asked of posternd, and given back.
 //
-// A filter is posternd's, who has seen the kernel's socket that justifies it (docs/vi.md). It has a
-// number, which whoever made it keeps in the wire segment: with the listener or the connection.
+// A filter is posternd's, which has seen the kernel's socket that justifies it (docs/vi.md). It has
+// a number, which its maker keeps in the wire segment: with the listener or the connection.
 #include <netinet/in.h>
 
 #include <cerrno>
@@ -30,7 +30,7 @@ ctl::Msg About(Family& fam, uint32_t change, uint32_t vi) {
   return m;
 }
 
-// `to`, if it is not null: whom it comes from.
+// `to`, if it is not null: the peer that it comes from.
 // Of TCP fragments, too: the kernel would answer them, once whole, with a RST.
 int AddFilter(Family& fam, LineAsk ask, int fd, uint32_t vi, const pstn_addr* local,
               const pstn_addr* to, uint32_t* number, uint32_t flags = ctl::kFilterFragments) {

@@ -20,7 +20,7 @@ namespace postern {
 namespace {
 
 // The engine's connection behind the program's end; null: there is none. It may be another one as
-// soon as this is back, but for who has the lock.
+// soon as this is back, but for the lock's holder.
 stack::Conn* ConnBehind(Family& fam, stack::Engine& engine, const pstn_ep& ep) {
   if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return nullptr;
   const pstn_ep* end = EngineEnd(fam, LoadRelaxed(ep.lgr_idx), ep.conn_idx);
@@ -40,7 +40,7 @@ bool WithConn(Family& fam, const pstn_ep& ep, Fn fn) {
   stack::Conn* c = ConnBehind(fam, *engine, ep);
   if (c != nullptr) fn(*engine, *c);
   engine->Release();
-  // Whoever has found it taken meanwhile counts on its holder to look for news once more, as
+  // A thread that has found it taken meanwhile counts on its holder to look for news once more, as
   // Engine::Poll() does.
   FenceAfterLocked();
   (void)WirePoll(fam);

@@ -69,8 +69,8 @@ void MarkUrgentIn(const Conn& c, const ConnEnd& e, const uint8_t* data, uint32_t
   StoreRelease(e.ctl().urgent, (e.ep->tx.bytes + static_cast<uint32_t>(end)) << 8 | data[end - 1]);
 }
 
-// The mark of the program's urgent byte is there before the byte (urgent.cc): who has seen the data
-// sees it.
+// The mark of the program's urgent byte is there before the byte (urgent.cc): a reader that has
+// seen the data sees it.
 void MarkUrgentOut(Conn& c, const ConnEnd& e) {
   const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);
   const uint64_t done = LoadRelaxed(e.ep->rx.bytes);
@@ -235,7 +235,7 @@ uint32_t RingStreams::Look(Conn& c) {
   ConnEnd e;
   if (!EndOf(fam_, c, e)) return stack::kEndAborted;
   const uint32_t flags = LoadAcquire(e.peer_ctl().flags);
-  // Data that was written before is seen by who sees the flag.
+  // A thread that sees the flag sees the data that was written before.
   if ((flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0) FetchOr(e.ep->flags, PSTN_EPF_SHUT_RD);
   const pstn_ep* program = ProgramOf(fam_, e);
   if (program != nullptr) LearnSettings(*program, c);
@@ -310,7 +310,7 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   }
   pstn_ep& ep = s.eps.Own(EpIndex(idx));
   FetchOr(ep.flags, PSTN_EPF_ENGINE | PSTN_EPF_NODELAY);
-  ep.owner_slot = PSTN_NONE;  // nobody's in particular: whoever has the engine's lock
+  ep.owner_slot = PSTN_NONE;  // no process's in particular: the holder of the engine's lock has it
   FillConn(fam_, ep, slot, l.owner, l.owner_gen, c.local, c.peer);
   ep.listener = OtherSide(fam_, slot.lgr_idx);
   StoreRelaxed(ep.accept_head, conn_idx);  // an engine's end has no accept queue

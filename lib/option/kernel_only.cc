@@ -86,7 +86,7 @@ void OptionForKernel(Family& fam, int fd, pstn_ep& ep, int level, int name, cons
   }
 }
 
-// SIGIO, and SIGURG for whoever owns the socket.
+// SIGIO, and SIGURG for the socket's owner.
 void FcntlForKernel(Family& fam, int fd, pstn_ep& ep, int cmd, long arg) {
   if ((cmd == F_SETOWN && arg != 0) || (cmd == F_SETOWN_EX && arg != 0) ||
       (cmd == F_SETFL && (arg & O_ASYNC) != 0))

@@ -35,8 +35,8 @@ namespace {
 
 constexpr uint32_t kKernelTurn = 8;  // so often the kernel's queue is asked first
 
-// Clients count who waits for a listener, so as not to overrun its backlog; who no longer waits is
-// taken off.
+// Clients count those that wait for a listener, so as not to overrun its backlog; one that no
+// longer waits is taken off.
 uint32_t& PendingOf(uint8_t* lgr, uint32_t listener_idx) {
   return LgrHdr(lgr).pending[listener_idx % PSTN_PENDING];
 }
@@ -118,14 +118,14 @@ void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx)
   }
   uint32_t& link = after != nullptr ? after->next : listener.accept_head;
   const uint32_t next = LoadRelaxed(link);
-  StoreRelaxed(ep.next, next);  // who takes from the pool may still look at it (PoolTake)
+  StoreRelaxed(ep.next, next);  // a thread that takes from the pool may still look at it (PoolTake)
   StoreRelease(link, idx);
   if (next == PSTN_NONE) listener.accept_tail = idx;
   StoreRelease(listener.accept_count, listener.accept_count + 1);
 }
 
-// TCP_DEFER_ACCEPT: who has only connected is left where it is, and announces itself once more when
-// it writes, or ends.
+// TCP_DEFER_ACCEPT: a client that has only connected is left where it is, and announces itself once
+// more when it writes, or ends.
 bool Defer(uint8_t* lgr, uint32_t conn) {
   pstn_ep unread = {};
   pstn_conn& c = LgrConn(lgr, conn);
@@ -177,8 +177,8 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   SetPlace(ep, lgr_idx, conn, setup.gen, 1);
   StoreRelaxed(ep.listener, setup.listener_idx);
   StoreRelaxed(ep.syn_ns, SynTime(c));
-  // Whoever enters its endpoint here has admitted it: a bit may come twice, from a strange client
-  // or for a process that died with it (RecoverConns).
+  // The thread that enters its endpoint here has admitted it: a bit may come twice, from a strange
+  // client or for a process that died with it (RecoverConns).
   uint32_t nobody = 0;
   if (!CompareExchange(ref.conn_ep[conn], nobody, idx + 1)) {
     SetState(ep, PSTN_EP_FREE);
@@ -198,8 +198,8 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     if (same) {
       ep.local = c.setup.server;  // loaded once
       ep.peer = c.setup.client;
-      // The engine has names of anywhere, also for a listener that has just left the wire. Who
-      // else is of our own family has no need to lie.
+      // The engine has names of anywhere, also for a listener that has just left the wire. Another
+      // client of our own family has no need to lie.
       lies = !SameUuid(ref.peer, s.hdr.id) &&
              !IsCredible(fam, *listener, ref.remote, ep.peer, ep.local);
     }
@@ -229,7 +229,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   return Admission::kRefused;
 }
 
-// Of kLookBudget. Who is refused has a claim to be told so, not to be first: a peer that does
+// Of kLookBudget. A refused client has a claim to be told so, not to be first: a peer that does
 // nothing else would have most of our time.
 constexpr uint32_t kSynCost = 64, kRefusedCost = 192, kNoSynCost = 6;
 
@@ -396,8 +396,8 @@ long AcceptHeld(Family& fam, pstn_ep& listener, sockaddr* sa, socklen_t* len, in
 // microseconds, if the client goes on with it.
 constexpr uint64_t kHandshakeNs = 20'000'000;
 
-// A program that has been told that somebody is there, and has other things to do than to wait for
-// him: to it, who is in a handshake for too long has gone, and comes again when that has ended
+// A program that has been told that a client is there, and has other things to do than to wait for
+// it: to it, a client in a handshake for too long has gone, and comes again when that has ended
 // well.
 bool MustReturn(const pstn_ep& listener) {
   return (LoadRelaxed(listener.flags) & PSTN_EPF_POLLED) != 0 ||
@@ -470,8 +470,8 @@ void RecoverConns(Family& fam, uint32_t slot) {
       const uint32_t idx = LoadAcquire(ref.conn_ep[c]);
       pstn_ep* const ep = idx != 0 ? EpAt(s, idx - 1) : nullptr;
       if (ep != nullptr) RecoverConn(fam, slot, ref, lgr, c, *ep);
-      // Its bit has been taken, by the dead process or by one that is about to admit it: then who
-      // comes second finds it done.
+      // Its bit has been taken, by the dead process or by one that is about to admit it: then the
+      // second finds it done.
       if (ref.side == 1 && WaitsForServer(LoadAcquire(LgrConn(lgr, c).setup.state)) &&
           LoadAcquire(ref.conn_ep[c]) == 0)
         (void)Admit(fam, i, lgr, c);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // claim.cc - the names that a client gives its connection.
 //
-// They are the client's word, which programs go by: who may log in, whom to trust (redis serves
-// strangers on the loopback only). Any process of the client's network namespace could have had
-// what is credible with the kernel's TCP.
+// They are the client's word, which programs go by: which clients may log in, which to trust (redis
+// serves strangers on the loopback only). Any process of the client's network namespace could have
+// had what is credible with the kernel's TCP.
 
 #include "peer/claim.h"
 #include "base/ip_address.h"

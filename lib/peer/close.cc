@@ -82,7 +82,7 @@ void StopListening(Family& fam, pstn_ep& ep, uint32_t state) {
   Lock(ep.accept_lock);
   SetState(ep, state);
   if (state == PSTN_EP_NEW)
-    FetchAdd(ep.gen, 1u);  // who still comes for the old listener is refused
+    FetchAdd(ep.gen, 1u);  // a client that still comes for the old listener is refused
   Unlock(ep.accept_lock);
   ResetQueue(fam, ep);
   AdmitSyns(fam, kAllLooks);  // refuses what is still on its way
@@ -146,7 +146,7 @@ void LastReference(Family& fam, uint32_t entry) {
   }
 }
 
-// Who asks what the connection is ready for looks without a lock.
+// A thread that asks what the connection is ready for looks without a lock.
 template <typename... T>
 void Zero(T&... words) {
   (StoreRelaxed(words, T{}), ...);
@@ -165,7 +165,7 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
     Guard tx(ep.tx.lock);
     Guard rx(ep.rx.lock);
     if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return false;
-    SetState(ep, PSTN_EP_NEW);  // before those who wait on the connection are woken
+    SetState(ep, PSTN_EP_NEW);  // before the connection's waiters are woken
   }
   if (Resolve(fam, ep, e)) AnnounceLocal(fam.bells, e);
   CloseConnection(fam, ep, open ? End::kReset : End::kOrderly);

@@ -14,9 +14,9 @@ long SockClose(Family& fam, int fd, uint32_t entry);
 void LastReference(Family& fam, uint32_t entry);
 void CloseEp(Family& fam, pstn_ep& ep);      // the same, of an endpoint
 void FinishClose(Family& fam, pstn_ep& ep);  // the rest of it, for a connection in state CLOSED
-// Takes a listener out of the directory and resets who waits in its queue; `state` is its next.
+// Takes a listener out of the directory and resets the clients in its queue; `state` is its next.
 void StopListening(Family& fam, pstn_ep& ep, uint32_t state);
-void ResetQueue(Family& fam, pstn_ep& listener);  // those who wait in it
+void ResetQueue(Family& fam, pstn_ep& listener);  // the clients in it
 // RST to the peer; the endpoint is NEW again. False: its connection is gone, or the kernel's.
 bool ResetConnection(Family& fam, pstn_ep& ep);
 void ReleaseLinger(Family& fam, pstn_ep& ep);

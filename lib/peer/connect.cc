@@ -195,9 +195,10 @@ Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
   return kReasonNone;
 }
 
-// The listener may have gone, or have become the kernel's, between the look and the SYN: whoever
-// takes it out of the directory admits SYNs after that, and we look at the directory after ours, so
-// that one of the two sees the other. False: nobody will come for this SYN, and it is taken back.
+// The listener may have gone, or have become the kernel's, between the look and the SYN: the thread
+// that takes it out of the directory admits SYNs after that, and we look at the directory after
+// ours, so that one of the two sees the other. False: no server will come for this SYN, and it is
+// taken back.
 bool StillListed(Family& fam, const pstn_dir& d, pstn_ep& ep, const Target& t,
                  const pstn_addr& to) {
   bool listed = false;

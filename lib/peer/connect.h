@@ -16,7 +16,7 @@ long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags
 // Fills in the slot for the endpoint, and tells nobody yet.
 void FillConn(Family& fam, pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx,
               uint32_t listener_gen, const pstn_addr& to, const pstn_addr& from);
-// The endpoint is connected from now on: tells those who wait for that.
+// The endpoint is connected from now on: tells the threads that wait for that.
 void ShowConnected(Family& fam, pstn_ep& ep);
 // Takes what clients have posted into the accept queues of this stack's listeners: of each link
 // group as much as a look takes, or all that an honest client may have posted.
@@ -25,6 +25,6 @@ void AdmitSyns(Family& fam, uint32_t looks = 1);
 uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener);
 // After the fd table of a dead process has been dropped: the connections that were in its hands.
 void RecoverConns(Family& fam, uint32_t slot);
-// Takes the lock of a listener's accept queue over from who died with it.
+// Takes the lock of a listener's accept queue over from a process that died with it.
 void MendQueue(Family& fam, pstn_ep& listener);
 }  // namespace postern

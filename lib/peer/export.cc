@@ -2,12 +2,13 @@
 // export.cc - descriptors that leave the family: passed over a Unix socket, or inherited by an
 // image that does not have the library (static, setuid).
 //
-// Who gets such a descriptor has the kernel's socket and nothing else, so from then on the kernel
-// must serve it, for the family as well: one stream, one path. What was a connection is taken over
-// by the stack's keeper, a process that posternd starts (controlplane/keeper): it connects the
-// kernel's socket to one of its own, makes an endpoint that continues the connection where this one
-// stops, and carries bytes between the two for as long as both live. Nothing is lost: the endpoint
-// changes hands under both its locks, with all that the ring holds. docs/adr/0005 has the reasons.
+// A process that gets such a descriptor has the kernel's socket and nothing else, so from then on
+// the kernel must serve it, for the family as well: one stream, one path. What was a connection is
+// taken over by the stack's keeper, a process that posternd starts (controlplane/keeper): it
+// connects the kernel's socket to one of its own, makes an endpoint that continues the connection
+// where this one stops, and carries bytes between the two for as long as both live. Nothing is
+// lost: the endpoint changes hands under both its locks, with all that the ring holds.
+// docs/adr/0005 has the reasons.
 //
 // A keeper that dies at any step leaves either an endpoint that is still ours, or one that the
 // kernel serves and whose other end is closed (FinishTakeOver).
@@ -53,8 +54,9 @@ int ExportConnection(Family& fam, int fd, pstn_ep& ep) {
 }
 
 // A listener is the kernel's from now on, or its accelerated clients would wait for a family that
-// may never accept again. Those in its queue get into the kernel's (TakeOver); who comes too late
-// is told by the directory (StillListed, lib/peer/connect.cc). False: it does not listen any more.
+// may never accept again. Those in its queue get into the kernel's (TakeOver); the directory tells
+// a client that comes too late (StillListed, lib/peer/connect.cc). False: it does not listen any
+// more.
 bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
   Guard g(ep.setup_lock);
   if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) return false;
@@ -67,7 +69,7 @@ bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
   FetchAdd(ep.gen, 1u);  // for late SYNs, too, this is another endpoint
   SetState(ep, PSTN_EP_KERNEL);
   Unlock(ep.accept_lock);
-  // The kernel's listener never blocked while accept() merged two queues. Those who are in it go
+  // The kernel's listener never blocked while accept() merged two queues. The clients in it go
   // first (AcceptKernel).
   TableFreeze(fam);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) SetBlocking(fd, true);
@@ -232,8 +234,8 @@ long ConnectPair(int fd, const pstn_ep& ep) {
 }
 
 // The connection's state, as it is: a new owner of the same ring positions. Under both locks of
-// `from` and of `to`, which was another connection's: who still looks for that one, a sweep of idle
-// rings, takes its lock to find out.
+// `from` and of `to`, which was another connection's: a thread that still looks for that one, a
+// sweep of idle rings, takes its lock to find out.
 void CopyConnection(pstn_ep& to, const pstn_ep& from) {
   constexpr uint32_t kCarried = PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG;
   SetPlace(to, from.lgr_idx, from.conn_idx, from.conn_gen, from.side);

@@ -51,7 +51,7 @@ void FallBack(Family& fam, int fd, pstn_ep& ep, Reason reason) {
   StoreRelaxed(ep.reason, reason);
   FetchAdd(Stack(fam).hdr.reasons[reason], 1u);
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
-  // Who will accept from it may know nothing of handshakes.
+  // The program that will accept from it may know nothing of handshakes.
   if ((FetchAnd(ep.flags, ~PSTN_EPF_SMC) & PSTN_EPF_SMC) != 0) (void)MarkSmc(fd, false);
   ApplyOptions(fd, ep);
   SetState(ep, PSTN_EP_KERNEL);

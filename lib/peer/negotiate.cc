@@ -106,9 +106,9 @@ class Dialogue {
   uint8_t bytes_[kClcMessageBytesMax];
 };
 
-// To nobody who died while we were busy; nor after our time: what the device waited for may be what
-// the server's posternd, in whose hands this connection is, doesn't do. Another connection is the
-// program's own from the start.
+// Not if the peer died while we were busy; nor after our time: what the device waited for may be
+// what the server's posternd, in whose hands this connection is, doesn't do. Another connection is
+// the program's own from the start.
 bool Dialogue::Send(std::span<const uint8_t> bytes) {
   return MonotonicNs() < limit_.end_ns() && !HasEnded() &&
          sys::Call(SYS_sendto, fd(), bytes.data(), bytes.size(),

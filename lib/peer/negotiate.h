@@ -22,7 +22,7 @@ struct Negotiated {
   Reason why = kReasonNone;
 };
 constexpr long kBegun = kPass - 2;
-// Makes the endpoint the kernel's and begins its connect() there, without a wait: for a caller who
+// Makes the endpoint the kernel's and begins its connect() there, without a wait: for a caller that
 // does not get there, or whose signal handlers may not return to it. kBegun: can be waited for by
 // connect() once more. Under ep.setup_lock.
 long KernelConnectBegun(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len,

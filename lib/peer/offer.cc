@@ -32,7 +32,7 @@ bool OfferConn(Family& fam, pstn_ep& ep, const Offered& to, const pstn_addr& loc
                const pstn_addr& peer) {
   ConnSlot slot;
   if (TakeConnSlot(fam, to.stack, slot) != kReasonNone) return false;
-  ep.owner_slot = fam.slot;  // who dies meanwhile: RecoverConns
+  ep.owner_slot = fam.slot;  // after a death meanwhile: RecoverConns
   FillConn(fam, ep, slot, to.ep_idx, to.ep_gen, peer, local);
   StoreRelease(LgrConn(slot.lgr, slot.conn).setup.state, PSTN_CS_OFFERED);
   return true;

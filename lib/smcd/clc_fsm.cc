@@ -134,7 +134,7 @@ constexpr bool TableIsSound() {
     for (const Cell& cell : kTable[i].cells) {
       if (cell.name[0] == 0) return false;  // a cell that was forgotten does not even compile
     }
-    // Who waits has a deadline and does something when it has passed.
+    // A state that waits has a deadline and does something when it has passed.
     const bool waits = !IsEnd(state) && !IsPossible(state, ClcEventKind::kStart);
     if (waits != (kTimesNs[i] != 0)) return false;
     if (waits && At(state, ClcEventKind::kTimer).does != Does::kSomething) return false;
@@ -173,7 +173,7 @@ ClcEventKind KindOf(const ClcEvent& event, ClcMachine& machine, ClcAbort* violat
 void Run(Step& step) {
   ClcMachine& m = step.machine;
   if (m.acting != 0) return Abort(step, ClcAbort::kInterrupted);
-  m.acting = 1;  // before the first change: who dies within the step is found out as well
+  m.acting = 1;  // before the first change: a death within the step is found out as well
   if (m.state >= kStates || step.event.kind > ClcEventKind::kMessage ||
       step.event.kind == ClcEventKind::kEnd)
     return Abort(step, ClcAbort::kInternal);

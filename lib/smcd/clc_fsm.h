@@ -13,15 +13,15 @@
 //     Provisional        ---Confirm--->   check -> ServerAttach
 //     SmcD               <~~acknowledge~  Acknowledge -> SmcD
 //
-// Who may decline when: in place of the own next message ("no chase"). So the client is committed
+// Either side may decline in place of its own next message ("no chase"). So the client is committed
 // by its Confirm, and a server that can't attach then has nothing left but to reset the connection.
 // Two Posterns agree (kClcAckAttach) on one message more: after Confirm the server either
 // acknowledges, in shared memory, or sends a Decline. Until then the client may write, but keeps
 // what it has written so that it could be sent by TCP instead.
 //
 // The acknowledgement is one word in the client's DMB that changes once: the server makes it
-// "attached", or the client makes it "withdrawn", both by compare-and-swap, and who comes second
-// sees that. This is what makes a time-out safe: a client that has waited long enough withdraws;
+// "attached", or the client makes it "withdrawn", both by compare-and-swap, and the second sees
+// that. This is what makes a time-out safe: a client that has waited long enough withdraws;
 // either it learns that the server has attached, or the server will learn that it must not, and
 // says so by a Decline, the last CLC message in the stream. Neither side can believe in SMC-D while
 // the other is back on TCP.

@@ -86,7 +86,7 @@ void KeepDmb(ClcMachine& m, const ClcDmb& dmb) {
   m.own_size_code = dmb.size_code;
 }
 
-// An answer of the device that comes to somebody who has given up meanwhile.
+// An answer of the device that comes to a machine that has given up meanwhile.
 void KeepLateAnswer(Step& step) {
   ClcMachine& m = step.machine;
   const bool is_ok = step.event.kind == ClcEventKind::kDeviceOk;

@@ -50,7 +50,7 @@ BellName BellIn(uint8_t* lgr, uint32_t side, uint32_t waiter) {
 
 // Rings the owner of evmap `waiter` if it has announced its sleep. The load follows a fence of the
 // caller [F1]: SetBits() ends with one.
-// True: he is rung.
+// True: the owner is rung.
 bool RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
   if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return false;
@@ -71,7 +71,7 @@ void SetBits(pstn_evmap& map, uint32_t conn) {
   FenceAfterLocked();  // [F1] against TakeBits: the owner finds the bit, or we find its word taken
   uint64_t word = 1ull << (conn / 64);
   if ((LoadRelaxed(map.summary) & word) == 0) FetchOr(map.summary, word);
-  FenceAfterLocked();  // [F1] against AnnounceSleep, and against who releases the engine's lock
+  FenceAfterLocked();  // [F1] against AnnounceSleep, and against a release of the engine's lock
 }
 
 uint32_t WaitersHw(uint8_t* lgr, uint32_t side) {
@@ -79,19 +79,19 @@ uint32_t WaitersHw(uint8_t* lgr, uint32_t side) {
   return hw < PSTN_WAITERS ? hw : PSTN_WAITERS;
 }
 
-// Rings the first few of those who sleep and have one of `flags`; who gets up tells the others. A
+// Rings the first few sleepers that have one of `flags`; the one that gets up tells the others. A
 // peer that claims to have hundreds of sleepers would have us do nothing else.
 void RingSome(Bells& b, uint8_t* lgr, uint32_t side, uint32_t flags) {
   uint32_t hw = WaitersHw(lgr, side), rung = 0, tries = 0;
   for (uint32_t w = 1; w < hw && rung < kRingsPerPost && tries < kTriesPerPost; w++) {
     const pstn_evmap& map = LgrEvmap(lgr, side, w);
     if ((LoadRelaxed(map.in_use) & flags) == 0 || LoadRelaxed(map.sleeping) == 0) continue;
-    rung += RingIfAsleep(b, lgr, side, w) ? 1u : 0u;  // who has died asleep is asleep for ever
+    rung += RingIfAsleep(b, lgr, side, w) ? 1u : 0u;  // a thread that died asleep stays so
     tries++;
   }
 }
 
-// Posts to whom `notify`, a word of `side`, names. The word is the owner's: any value is survived.
+// Posts to the waiter in `notify`, a word of `side`: the owner's word, so any value is survived.
 void PostTo(Bells& b, uint8_t* lgr, uint32_t side, uint32_t notify, uint32_t conn) {
   if (notify == 0) return;
   if (notify == PSTN_NOTIFY_SYN && side == 1) return AnnounceSyn(b, lgr, conn);

@@ -43,7 +43,7 @@ int BellSender(Bells& b);
 bool RingBell(Bells& b, const BellName& name);
 
 // Before anything is written that others are to be told of. A process that never got here, as most
-// children between fork and exec, can die without a look at whom it may have left asleep.
+// children between fork and exec, can die without a look at sleepers that it may have left.
 inline void NoteNews(Bells& b) {
   if (LoadRelaxed(b.noted) != 0) [[likely]]
     return;
@@ -51,8 +51,8 @@ inline void NoteNews(Bells& b) {
   StoreRelaxed(b.noted, 1u);
 }
 
-// Sleepers that a post rings which is for all, or for whoever waits for a listener. More would be
-// rung by these: see SpreadPosts and AdmitSyns.
+// Sleepers that a post rings which is for all, or for all waiters of a listener. More would be rung
+// by these: see SpreadPosts and AdmitSyns.
 inline constexpr uint32_t kRingsPerPost = 8;
 
 // Sets the bit of `conn` in evmap `waiter` of `side` and wakes its owner if it sleeps.
@@ -82,16 +82,16 @@ void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn);
 // Wakes every waiter of `side` (death of the other).
 void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side);
 
-// For posternd. Who wakes somebody first takes that one's word for its sleep, then wakes it; who
-// dies in between leaves a sleeper whom nobody wakes any more. So, after a death: PostTaken for
+// For posternd. A waker first takes the sleeper's word for its sleep, then wakes it; a waker that
+// dies in between leaves a sleeper that no other process wakes. So, after a death: PostTaken for
 // each connection that the dead process held, both sides' bits and futexes; then RingTaken for each
-// link group of these, which rings whoever does not say that he sleeps. Awake, he looks once in
-// vain.
+// link group of these, which rings waiters that do not say that they sleep. Awake, these look once
+// in vain.
 void PostTaken(Bells& b, const ConnEnd& e);
 void RingTaken(Bells& b, uint8_t* lgr, uint32_t side);
 void RingTakenInside(Bells& b, StackMap& s);
-// The peer of `e` is dead, and may have left anything in the link group, whom to tell and who
-// sleeps included: what the stack knows itself says where news goes. After the last connection,
+// The peer of `e` is dead, and may have left anything in the link group, waiters and sleepers
+// included: what the stack knows itself says where news goes. After the last connection,
 // RingInside rings every waiter of the stack.
 void PostEnded(Bells& b, StackMap& s, const ConnEnd& e);
 void RingInside(Bells& b, StackMap& s);

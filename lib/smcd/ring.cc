@@ -29,7 +29,7 @@ uint64_t& HeaderAt(uint8_t* ring, uint32_t off) { return *reinterpret_cast<uint6
 void LearnReadOffset(const ConnEnd& e, uint32_t ring_bytes) PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
   AssertHeld(tx.lock);
-  uint64_t read = LoadAcquire(e.peer_pos().read);  // [R1]: its copies are done
+  uint64_t read = LoadAcquire(e.peer_pos().read);                     // [R1]: its copies are done
   if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;  // still in the ring before
   uint32_t r = static_cast<uint32_t>(read);
   bool unread_is_straight = tx.peer <= tx.off;
@@ -73,7 +73,7 @@ void DropOldRing(const ConnEnd& e) PSTN_REQUIRES(e.ep->tx.lock) {
   uint64_t read = LoadAcquire(e.peer_pos().read);
   if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;
   const uint64_t old = tx.old_ring;
-  StoreRelaxed(tx.old_ring, 0u);  // first: who dies in between must not have it given back twice
+  StoreRelaxed(tx.old_ring, 0u);  // first: after a death in between it must not be given back twice
   GiveRing(*e.ref, e.lgr, old, Pages::kKeep);
 }
 
@@ -436,7 +436,8 @@ namespace {
 
 void Publish(const ConnEnd& e, const pstn_rx& rx) PSTN_REQUIRES(rx.lock) {
   uint64_t word = static_cast<uint64_t>(RingGen(rx.ring)) << 32 | rx.off;
-  if (LoadRelaxed(e.pos().read) != word) StoreRelease(e.pos().read, word);  // [R1]: its copies are done
+  if (LoadRelaxed(e.pos().read) != word)
+    StoreRelease(e.pos().read, word);  // [R1]: its copies are done
 }
 
 }  // namespace
@@ -448,7 +449,7 @@ void StorePlace(pstn_rx& rx, uint32_t off, uint32_t rec_done) PSTN_REQUIRES(rx.l
   StoreRelaxed(rx.at, static_cast<uint64_t>(rec_done) << 32 | off);
 }
 
-// To the first record of another ring. Who dies in between has arrived (ReaderAt).
+// To the first record of another ring. A reader that dies in between has arrived (ReaderAt).
 void GoToRing(pstn_rx& rx, uint64_t ring) PSTN_REQUIRES(rx.lock) {
   StoreRelaxed(rx.ring, ring | PSTN_RING_F_FRESH);
   DeathFence();
@@ -550,7 +551,7 @@ bool RingReadable(const ConnEnd& e) {
     if (FindsSome(e, at)) return true;
     if (IsSteady(rx, at)) return false;
   }
-  return true;  // who comes to read finds out
+  return true;  // the next reader finds out
 }
 
 namespace {

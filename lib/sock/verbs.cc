@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// verbs.cc - who answers what lower rooms say (family/verbs.h).
+// verbs.cc - the answers to what lower rooms say (family/verbs.h).
 #include "family/verbs.h"
 #include "control/posternd.h"
 #include "event/epoll.h"

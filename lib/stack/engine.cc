@@ -261,7 +261,7 @@ void Engine::MendAfterExec() {
 }
 
 uint32_t Engine::Poll(uint64_t now) {
-  // Somebody is at it, who sees our news before he leaves. Or he is dead: then Lock() finds out.
+  // A thread has the lock, and sees our news before it leaves. If it is dead, Lock() finds out.
   constexpr uint64_t kLongNs = 50'000'000;
   if (LoadRelaxed(w_.lock.word) != 0 && now - LoadRelaxed(w_.polled_ns) < kLongNs) return 0;
   uint32_t done = 0;
@@ -270,8 +270,9 @@ uint32_t Engine::Poll(uint64_t now) {
     Acquire();
     done += PollLocked(now);
     Release();
-    // Who has posted since we looked found the lock taken, and counts on this look: his bit is set
-    // before he looks at the lock, and ours comes after its release (both locked instructions).
+    // A thread that posted since we looked found the lock taken, and counts on this look: its bit
+    // is set before it looks at the lock, and ours comes after its release (both locked
+    // instructions).
     FenceAfterLocked();
   } while (streams_.HasNews() && LoadRelaxed(w_.lock.word) == 0);
   return done;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine.h - runs a stack's connections over its VIs: frames in, TCP, frames out, timers.
 //
-// An Engine is one process's view of the wire segment and the packet area; whoever holds the
+// An Engine is one process's view of the wire segment and the packet area; the holder of the
 // segment's lock runs it, by Poll(). It knows addresses and packets. What a program's end of a
 // connection is, it asks of Streams (lib/offhost/wire.cc: rings; tests: plain memory); where
 // packets go, of Paths (route_paths.h; tests: one wire). See docs/adr/0010.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// errands.h - what posternd is to be told of by whoever has the engine's lock, who may not wait.
+// errands.h - what the holder of the engine's lock, which may not wait, has to tell posternd.
 //
 // posternd may be busy, stopped or dead, and a thread of the process may just wait for its answer.
 // So an errand is entered here, under the lock, and sent by a thread that has let it go: the same

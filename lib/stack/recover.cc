@@ -4,8 +4,8 @@
 // What is believed is what a connection itself says: that it is in use, its names, its chains of
 // segments as far as tcp::Validate() finds them sound. The one that the dead holder was at, and any
 // that is not sound, is given up: its peer gets a RST by the next segment it sends, its program is
-// told. All else is computed anew: hash, wheel, queue, free lists, who has which frame. It may be
-// interrupted by the next death at any point: the one after that does the same again.
+// told. All else is computed anew: hash, wheel, queue, free lists, the owner of each frame. It may
+// be interrupted by the next death at any point: the one after that does the same again.
 #include <cerrno>
 #include <cstring>
 

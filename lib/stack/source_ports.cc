@@ -9,7 +9,7 @@
 namespace postern::stack {
 namespace {
 
-// A peer with whom all of these are taken gets a new port, or one that is bound for it alone.
+// A peer with which all of these are taken gets a new port, or one that is bound for it alone.
 constexpr uint32_t kLooks = 64;
 
 }  // namespace
@@ -54,7 +54,7 @@ bool AddSourcePort(WireState& w, const SourcePort& p) {
     at.is_ipv6 = p.is_ipv6;
     StoreRelaxed(at.used_ns, p.used_ns);
     StoreRelaxed(at.epoch, p.epoch);
-    StoreRelease(at.filter, p.filter);  // last: who dies before has added nothing
+    StoreRelease(at.filter, p.filter);  // last: a death before has added nothing
     if (i >= ports.hw) StoreRelease(ports.hw, i + 1);
     return true;
   }

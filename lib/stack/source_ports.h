@@ -8,7 +8,7 @@
 // just been used rests a while if it can: the kernel's, too, comes late to a port once more, and a
 // reset leaves no TIME_WAIT.
 //
-// Who owns a connection does not matter here, nor does who dies: there is no count to go wrong.
+// Neither a connection's owner nor its death matters here: there is no count to go wrong.
 // What is done to the table is done under the engine's lock; but for `filter` and `epoch`, which
 // are posternd's words for it, and change when there is a new one.
 #pragma once
@@ -53,8 +53,8 @@ struct UsedPorts {
   bool Has(uint16_t port) const { return (bits[port / 64] >> (port % 64) & 1) != 0; }
 };
 void FindUsedPorts(const WireState& w, TimeWait time_wait, UsedPorts& used);
-// Takes it out, unless a connection was begun from it since `used_ns`: so who has found it unused
-// then, is right now. What it was.
+// Takes it out, unless a connection was begun from it since `used_ns`: so a thread that has found
+// it unused then, is right now. What it was.
 bool RemoveSourcePort(WireState& w, uint32_t idx, uint64_t used_ns, SourcePort& was);
 
 }  // namespace postern::stack

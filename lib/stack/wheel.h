@@ -6,7 +6,7 @@
 // never fires early; late by a slot at most, and by how long nobody has polled.
 //
 // Deadlines of TCP move all the time, mostly backwards: so an entry stays where it is when its
-// deadline gets later, and who finds it asks for the deadline again (Set() is then one compare). A
+// deadline gets later, and the finder asks for the deadline again (Set() is then one compare). A
 // bit for each slot says whether it has entries. Under the owner's lock; after a death Format() and
 // Set() for each entry rebuild it.
 #pragma once
@@ -38,7 +38,7 @@ inline constexpr uint64_t kNoDeadline = UINT64_MAX;
 
 void WheelFormat(Wheel& wheel, uint64_t now_ns);
 // When the next entry may be due; kNoDeadline when there is none. Never later than the first one
-// is, so who sleeps until then misses nothing.
+// is, so a thread that sleeps until then misses nothing.
 uint64_t WheelNext(const Wheel& wheel);
 
 // `at(idx)` gives the WheelLink of an entry.

@@ -6,8 +6,8 @@
 // finds a connection by its addresses, timers. Everything by index, all of it under `lock`, whose
 // holder names in `current` the connection that it is at. What can be computed from the
 // connections (chains, wheel, free lists, the queue of those that are to be looked at) is computed
-// anew by whoever takes the lock over from a dead holder (recover.cc). Tables are sparse: a page
-// that nobody touched costs nothing.
+// anew by the thread that takes the lock over from a dead holder (recover.cc). Tables are sparse: a
+// page that was never touched costs nothing.
 #pragma once
 #include "abi/postern_abi.h"
 #include "stack/datagram_state.h"

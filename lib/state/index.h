@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // index.h - the kinds of index that shared memory holds: each a word there, and here a type.
 //
-// A word of shared memory says nothing of what it counts. Whoever takes it out says so:
+// A word of shared memory says nothing of what it counts. The reader that takes it out says so:
 // EpIndex(LoadRelaxed(item.ep_idx)). From there on it can be neither mixed up with another kind,
 // nor used as a subscript: its table alone makes a pointer of it (table.h).
 #pragma once

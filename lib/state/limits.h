@@ -2,7 +2,7 @@
 // limits.h - how many of everything: what is chosen when a stack is made, and what is the same for
 // all.
 //
-// The sizes of a stack's tables are options of whoever makes it (stack.* in options.def); its
+// The sizes of a stack's tables are options of its maker (stack.* in options.def); its
 // header holds them (pstn_stack_counts), and they never change. What two stacks share, a link
 // group, is laid out by the constants of abi/postern_abi.h (PSTN_CONNS, PSTN_WAITERS, the rings):
 // docs/adr/0018-the-sizes-of-a-stack-are-options.md says why.

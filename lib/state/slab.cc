@@ -11,7 +11,7 @@
 namespace postern {
 namespace {
 
-// A ring that is given back keeps its pages, so that the next who takes it faults none in, if no
+// A ring that is given back keeps its pages, so that the next owner faults none in, if no
 // more of its class lie about than these: 1 MiB, 4 MiB and 8 MiB of a side. What a storm or a
 // burst has used beyond goes back to the system at once.
 constexpr uint32_t kWarmMax[PSTN_SLAB_CLASSES] = {256, 64, 8};
@@ -41,7 +41,7 @@ uint32_t FindSet(const uint64_t* map, uint32_t bits, uint32_t hint) {
 }
 
 bool TestBit(const uint64_t* map, uint32_t i) { return (map[i / 64] >> (i % 64) & 1u) != 0; }
-// Under ref.lock; atomic for those who look without it.
+// Under ref.lock; atomic for looks without it.
 void SetBit(uint64_t* map, uint32_t i) {
   StoreRelaxed(map[i / 64], map[i / 64] | 1ull << (i % 64));
 }
@@ -64,7 +64,7 @@ void CountDown(uint32_t& count) {
   if (LoadRelaxed(count) != 0) StoreRelaxed(count, LoadRelaxed(count) - 1);
 }
 
-// A warm ring is free at each instruction: whoever dies in between leaves pages behind at worst.
+// A warm ring is free at each instruction: a death in between leaves pages behind at worst.
 void SetWarm(pstn_lgr_ref& ref, uint32_t cls, uint32_t i) PSTN_REQUIRES(ref.lock) {
   SetBit(WarmMap(ref, cls), i);
   StoreRelaxed(ref.warm[cls], ref.warm[cls] + 1);

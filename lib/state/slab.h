@@ -71,8 +71,8 @@ inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
 uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls);
 bool SlabHas(pstn_lgr_ref& ref,
              uint32_t cls);  // one of this very class; without the lock, a moment's answer
-// What becomes of the pages of a ring that is given back. kKeep: they stay for the next who takes
-// it, if not too many do already. kDrop: the system gets them.
+// What becomes of the pages of a ring that is given back. kKeep: they stay for the next owner, if
+// not too many do already. kDrop: the system gets them.
 enum class Pages : uint8_t { kKeep, kDrop };
 void GiveRing(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages);
 // Pages of free rings; a moment's answer. And what gives them to the system.

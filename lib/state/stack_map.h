@@ -7,7 +7,7 @@
 // The header says how many entries each table has; where it lies follows from that. A process reads
 // the counts once, when it maps the stack, and checks them there: each within its range
 // (limits.h), and all of them together against the segment's size, which its seals keep. After
-// that, nobody reads counts from shared memory: who writes over them fools processes that come
+// that, no process reads counts from shared memory: a writer over them fools processes that come
 // later, and those refuse the stack.
 #pragma once
 #include <type_traits>

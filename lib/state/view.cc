@@ -38,7 +38,7 @@ void DropLgrMapping(StackView& v, uint32_t idx) {
   if (v.retired[idx] != nullptr) UnmapLgr(v.retired[idx]);
   v.retired[idx] = nullptr;
   StoreRelaxed(v.lgr[idx], nullptr);
-  v.lgr_fd[idx] = 0;  // the caller, who knows whose fds these are, closes it
+  v.lgr_fd[idx] = 0;  // the caller, which knows whose fds these are, closes it
 }
 
 void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd) {
@@ -52,7 +52,7 @@ void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd, const pstn
     v.retired[idx] = v.lgr[idx];
     StoreRelaxed(v.lgr[idx], nullptr);
   }
-  StoreRelease(v.lgr_id[idx].hi, id.hi);  // [V2] who sees this name does not see the old mapping
+  StoreRelease(v.lgr_id[idx].hi, id.hi);  // [V2] a reader of this name does not see the old mapping
   StoreRelease(v.lgr_id[idx].lo, id.lo);
   v.lgr_fd[idx] = fd;
   StoreRelease(v.lgr[idx], base);  // [V1]

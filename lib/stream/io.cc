@@ -158,7 +158,7 @@ bool BadBuffer(const iovec* iov, size_t count) {
 }
 
 // The kernel's TCP: 0 after shutdown(SHUT_RD), which works unconnected.
-// As in the kernel: who blocks waits for the end of the handshake first. kAgain: look again.
+// As in the kernel: a blocking call waits for the end of the handshake first. kAgain: look again.
 constexpr long kAgain = kPass - 1;
 long AwaitConnected(Family& fam, pstn_ep& ep) {
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
@@ -353,7 +353,7 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth,
   }
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
-  // Who has asked to be told may be the engine: what can be sent goes out at once.
+  // The peer that has asked to be told may be the engine: what can be sent goes out at once.
   if (n != 0 && AnnounceUnlocked(fam.bells, e)) WireWrote(fam);
   if (before != after || after == 0) [[unlikely]]
     NoteRing(fam, e, before, after);

@@ -2,7 +2,7 @@
 // host.h - what TCP needs of the world: a stream to send, a place for what it received, a wire.
 //
 // TCP itself does no I/O and knows no clock: simulator, packet scripts and engine are hosts.
-// All calls happen under the lock of whoever owns the connection, from within a call to tcp.h.
+// All calls happen under the lock of the connection's owner, from within a call to tcp.h.
 #pragma once
 #include <cstdint>
 

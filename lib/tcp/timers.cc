@@ -118,7 +118,7 @@ void LifeTimeout(Tcb& t, Host& h) {
   KeepaliveTimeout(t, h);
 }
 
-// Linux: whoever was wrong about an answer of the program's being near waits for it longer.
+// Linux: an end that was wrong about an answer of the program's being near waits for it longer.
 void DelayedAckTimeout(Tcb& t) {
   t.ack_deadline_ns = 0;
   if (!Has(t, kAckDelayed)) return;

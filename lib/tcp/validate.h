@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// validate.h - what holds of a Tcb between two calls of tcp.h: for tests, fuzzers, and for whoever
-// takes over from a holder of the lock that has died.
+// validate.h - what holds of a Tcb between two calls of tcp.h: for tests, fuzzers, and the thread
+// that takes over from a holder of the lock that has died.
 #pragma once
 #include "tcp/host.h"
 #include "tcp/tcb.h"

@@ -17,7 +17,7 @@ inline constexpr uint32_t kPayloadMax6 = 65527;
 
 // What the checksum field of a received datagram said.
 enum class Checksum : uint8_t { kZero, kGood, kBad };
-// To whom its frame or its address was sent.
+// What its frame or its address was sent to.
 enum class Cast : uint8_t { kUnicast, kMulticast, kBroadcast };
 
 struct DatagramIn {
@@ -52,7 +52,7 @@ struct IcmpIn {
   bool v6 = false;
   uint8_t type = 0, code = 0;
   uint32_t info = 0;       // the MTU, of "too big" and "fragmentation needed"
-  IpAddress from;          // who says so
+  IpAddress from;          // the sender of the error
   IpAddress source, dest;  // of the datagram
   uint16_t source_port = 0, dest_port = 0;
   uint32_t ifindex = 0;

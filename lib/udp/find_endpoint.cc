@@ -6,12 +6,12 @@
 //   1. the connected one whose four names are the datagram's (bound to the device before others);
 //   2. else one bound to just this address;
 //   3. else one bound to any.
-// Among equals of 2 and 3: bound to the device, then IPv4 before IPv6 (for IPv4), then who was
-// bound last. If that is of a reuse-port group, a hash of the four names chooses among the group,
+// Among equals of 2 and 3: bound to the device, then IPv4 before IPv6 (for IPv4), then the last one
+// bound. If that is of a reuse-port group, a hash of the four names chooses among the group,
 // so that a flow stays with one endpoint for as long as the group is the same.
 //
 // 1 is a look-up of its own, by a keyed hash: a server with a connected endpoint for each client
-// would else walk all of them. 2 and 3 walk those who share the port.
+// would else walk all of them. 2 and 3 walk those that share the port.
 #include <cstring>
 
 #include "udp/parts.h"

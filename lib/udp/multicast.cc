@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// multicast.cc - groups that an endpoint has joined, and from whom it wants to hear there
+// multicast.cc - groups that an endpoint has joined, and the sources it wants to hear there
 // (RFC 3678).
 #include <errno.h>
 

@@ -42,7 +42,7 @@ enum class Verdict : uint8_t {
 Verdict Input(Ports& ports, const DatagramIn& in, Host& host);
 // Nothing that doesn't match an endpoint's names is believed (RFC 5927).
 void Icmp(Ports& ports, const IcmpIn& in, Host& host);
-// Who would get a unicast datagram with these names; kNone: nobody.
+// The endpoint that would get a unicast datagram with these names; kNone: none.
 uint32_t Lookup(const Ports& ports, const DatagramIn& in, Host& host);
 
 // ---- what goes out
@@ -101,7 +101,7 @@ inline bool IsReadable(const Endpoint& e) { return e.rx_count != 0; }
 // Payload of the first datagram (FIONREAD, SIOCINQ); 0: none.
 uint32_t NextBytes(uint32_t idx, Host& host);
 
-// After the death of whoever held the lock, perhaps in the middle of a call for this endpoint:
+// After the death of the lock's holder, perhaps in the middle of a call for this endpoint:
 // tails, counts and charges are made anew. A queue of more than `limit` entries is none, and given
 // up (its entries are the Host's to find).
 void Mend(uint32_t idx, uint32_t limit, Host& host);

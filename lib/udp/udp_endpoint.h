@@ -8,7 +8,7 @@
 //            ├─ err_head ─> Failed ─ next ─> ...                        IP_RECVERR
 //            └─ member_head ─> Member ─ next ─> ...                     joined groups
 //
-// All under the lock of whoever owns the stack.
+// All under the lock of the stack's owner.
 #pragma once
 #include <cstdint>
 
@@ -26,7 +26,7 @@ struct Ports {
   uint32_t by_tuple[kBuckets];  // connected ones, by a keyed hash of both ends
   uint32_t connected_count;     // 0: by_tuple need not be looked at
   uint32_t pad;
-  SipKey secret;  // drawn by who makes the stack: nobody outside can fill one bucket
+  SipKey secret;  // drawn by the stack's maker: no outsider can fill one bucket
 };
 
 // Endpoint::flags, socket options and state.
@@ -84,7 +84,7 @@ struct Received {
 
 // An error that waits in the errors queue.
 struct Failed {
-  IpAddress dest, from;  // where the datagram went; who says so, any: we do
+  IpAddress dest, from;  // where the datagram went; the sender of the error, any: we are
   uint16_t dest_port;
   uint8_t origin, type, code, pad;  // SO_EE_ORIGIN_*
   uint16_t pad2;
@@ -96,7 +96,7 @@ struct Failed {
   uint32_t next;
 };
 
-// A group that an endpoint has joined on an interface, and from whom it wants to hear there.
+// A group that an endpoint has joined on an interface, and the sources it wants to hear there.
 inline constexpr uint32_t kMembersMax = 20;  // Linux's igmp_max_memberships
 inline constexpr uint32_t kSourcesMax = 10;  // and igmp_max_msf
 struct Member {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // udp_host.h - what UDP needs of the world: routes, a wire, packets and tables.
 //
-// All calls happen under the lock of whoever owns the stack, from within a call to udp.h.
+// All calls happen under the lock of the stack's owner, from within a call to udp.h.
 #pragma once
 #include <cstdint>
 

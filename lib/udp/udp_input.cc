@@ -10,13 +10,13 @@ namespace {
 
 //= rfc768#fields
 //# An all zero transmitted checksum value means that the transmitter generated no checksum
-// RFC 8200, 8.1 does not allow that for IPv6; who wants it all the same (RFC 6935, tunnels) says
-// so.
+// RFC 8200, 8.1 does not allow that for IPv6; a program that wants it all the same
+// (RFC 6935, tunnels) says so.
 bool ChecksumAllowed(const Endpoint& e, const DatagramIn& in) {
   return in.checksum == Checksum::kGood || in.dest.IsV4() || Has(e, kNoChecksum6In);
 }
 
-// Broadcast and multicast: to everyone who may hear it, connected or not.
+// Broadcast and multicast: to every endpoint that may hear it, connected or not.
 Verdict Deliver(const Ports& ports, const DatagramIn& in, Host& host) {
   uint32_t delivered = 0, refused = 0;
   for (uint32_t i = ports.by_port[PortBucket(in.dest_port)]; i != kNone;) {
@@ -92,7 +92,7 @@ IcmpMeaning TooBig(const Endpoint& e, const IcmpIn& icmp, Host& host) {
   const bool believed = e.mtu_discover != kPmtuInterface && e.mtu_discover != kPmtuOmit;
   if (!believed || icmp.info < (icmp.v6 ? kMtuLeast6 : kMtuLeast4)) return {0, false};
   host.PathMtu(icmp.dest, icmp.info);
-  // Without discovery the Host fragments from now on: nothing to tell. IPv6 tells who asked.
+  // Without discovery the Host fragments from now on: nothing to tell. IPv6 tells if asked.
   if (e.mtu_discover != kPmtuDont) return {EMSGSIZE, true};
   return {icmp.v6 ? EMSGSIZE : 0, false};
 }
@@ -130,7 +130,7 @@ Verdict Input(Ports& ports, const DatagramIn& in, Host& host) {
 //= rfc1122#4.1.3.3
 //# UDP MUST pass to the application layer all ICMP error messages that it receives from the IP
 // layer.
-// Linux: the hard ones to who is connected, all of them to who asked for them (IP_RECVERR).
+// Linux: the hard ones to connected sockets, all of them to sockets with IP_RECVERR.
 void Icmp(Ports& ports, const IcmpIn& icmp, Host& host) {
   DatagramIn answer;
   answer.source = icmp.dest;

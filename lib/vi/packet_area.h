@@ -6,7 +6,7 @@
 // mapped, so that no number in shared memory can lead outside. Everything but mapping happens under
 // the engine's lock.
 //
-// Who has a frame is written in owner[] before the frame changes hands towards the engine, and in
+// A frame's owner is written in owner[] before the frame changes hands towards the engine, and in
 // an intent before it does towards a ring, so that a death leaves a frame in doubt only where one
 // of the two tells. After a death:
 //
@@ -79,8 +79,8 @@ class Area {
   }
 
   void ReclaimBegin();
-  // Back to kept. False: not to be had, it is in a ring or claimed already: whoever names it has to
-  // forget it.
+  // Back to kept. False: not to be had, it is in a ring or claimed already: the queue that names it
+  // has to forget it.
   bool Claim(uint32_t frame);
   // Returns how many frames were lost in somebody's hands and are free now.
   uint32_t ReclaimEnd();

@@ -44,12 +44,12 @@ struct Ring {
 
   uint32_t size() const { return mask + 1; }
   Slot& At(uint32_t pos) const { return slots[pos & mask]; }
-  // For who consumes. A count beyond the ring would be the driver's mistake: nothing is believed.
+  // For the consumer. A count beyond the ring would be the driver's mistake: nothing is believed.
   uint32_t Filled() const {
     const uint32_t n = LoadAcquire(*producer) - LoadRelaxed(*consumer);  // [A] of the slots
     return n <= size() ? n : 0;
   }
-  // For who produces.
+  // For the producer.
   uint32_t Room() const {
     const uint32_t n = LoadRelaxed(*producer) - LoadAcquire(*consumer);  // [A]: they were read
     return n <= size() ? size() - n : 0;

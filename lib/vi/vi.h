@@ -11,8 +11,8 @@
 //
 // The processes of a family use one VI by turns, under the engine's lock; each has an object of its
 // own, which holds addresses and descriptors and nothing else: where the rings stand is read from
-// the rings, and what has to be kept is in pstn_vi (layout.h). So whoever takes the lock goes on
-// where the last holder left off, or died; after a death Recover() comes first, for each VI, then
+// the rings, and what has to be kept is in pstn_vi (layout.h). So the next holder goes on where the
+// last holder left off, or died; after a death Recover() comes first, for each VI, then
 // Area::ReclaimBegin() (packet_area.h). Pending() and Fd() need no lock.
 //
 // Every call is one look at a ring for as many frames as there are: give it a batch. docs/vi.md
@@ -69,7 +69,7 @@ inline constexpr uint32_t kViBatchMax = 64;  // what one call moves at most
 
 class Vi {
  public:
-  // MTU, MAC, ifindex, capabilities, state, counters: shared by all who use it.
+  // MTU, MAC, ifindex, capabilities, state, counters: shared by all its users.
   virtual pstn_vi& shared() = 0;
   const pstn_vi& info() { return shared(); }
 
@@ -105,7 +105,7 @@ class Vi {
   // Fd() readable before is forgotten. Fd() may be -1 afterwards: it is of no use any more.
   virtual void Arm() {}
 
-  // Whoever has taken the lock over from a dead holder: settles what that one was about to publish.
+  // After the lock came from a dead holder: settles what that one was about to publish.
   virtual void Recover() = 0;
   // Whether each frame in the rings is the VI's by the owner table, and in no place twice. For
   // tests, while the driver stands still. `seen`: see Area::Validate().

@@ -3,15 +3,15 @@
 //
 // The language is packetdrill's as its published grammar has it, as far as TCP needs it:
 //
-//   0      socket(..., SOCK_STREAM, IPPROTO_TCP) = 3         calls, with results and errno names
-//   +.1    < S 0:0(0) win 32792 <mss 1000,nop,wscale 7>      a packet that comes in
-//   +0     > S. 0:0(0) ack 1 <...>                           one that has to go out; <...>: any
-//   options +0...0.2 read(4, ..., 1000) = 1000                       a call that blocks until 0.2
-//   1.0~1.2 > . 1:1(0) ack 1                                 within a range of time;  *: at any
-//   time +0     < [ce] . 1:1001(1000) ack 1 win 257               ECN bits, in ( ) or [ ] +0     <
-//   icmp unreachable frag_needed mtu 1400 [1:1001(1000)] +0     %{ assert ... }% skipped (and said
-//   so) +0     `command`                                         never run: sysctl lines are
-//   understood
+//   0      socket(..., SOCK_STREAM, IPPROTO_TCP) = 3    calls, with results and errno names
+//   +.1    < S 0:0(0) win 32792 <mss 1000,nop,wscale 7> a packet that comes in
+//   +0     > S. 0:0(0) ack 1 <...>                      one that has to go out; <...>: any options
+//   +0...0.2 read(4, ..., 1000) = 1000                  a call that blocks until 0.2
+//   1.0~1.2 > . 1:1(0) ack 1                            within a range of time;  *: at any time
+//   +0     < [ce] . 1:1001(1000) ack 1 win 257          ECN bits, in ( ) or [ ]
+//   +0     < icmp unreachable frag_needed mtu 1400 [1:1001(1000)]
+//   +0     %{ assert ... }%                             skipped (and said so)
+//   +0     `command`                                    never run: sysctl lines are understood
 //
 // Sequence numbers count from the first SYN of each side; so do timestamps.
 #pragma once

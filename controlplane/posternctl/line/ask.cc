@@ -42,7 +42,7 @@ bool IsOwnDir(const char* path) {
          st.st_uid == geteuid();
 }
 
-// False when nobody listens.
+// False when no posternd listens.
 bool Connect(int fd, const std::string& path) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;

@@ -76,7 +76,7 @@ constexpr unsigned kPatienceMs = 20'000;  // for what comes at once, on a loaded
 
 Fd Connect(Fd socket, const sockaddr_in& to);
 Fd Listen(Fd socket, const sockaddr_in& at);
-Fd Accept(int listener, unsigned timeout_ms);  // not ok(): nobody came
+Fd Accept(int listener, unsigned timeout_ms);  // not ok(): no client came
 void MarkSocket(int fd);
 bool Exchanged(int fd);
 

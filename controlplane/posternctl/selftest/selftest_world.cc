@@ -226,7 +226,7 @@ void World::Repair() {
 void World::AwaitReady() {
   std::string last;
   const bool ready = Await([&] {
-    // Of a new listener nobody has learnt yet: there has to be a handshake.
+    // No client has learnt of a new listener yet: there has to be a handshake.
     const uint16_t port = NewPort();
     const auto server = Server(port);
     Process& program = client();

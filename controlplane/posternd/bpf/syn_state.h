@@ -49,8 +49,8 @@ struct {
   __type(value, struct state);
 } pstn_syn_state SEC(".maps");
 
-// Addresses of listening sockets that were marked once, so that nobody is echoed for a listener on
-// which somebody else's program has switched the callbacks on.
+// Addresses of listening sockets that were marked once, so that no client is echoed for a listener
+// on which another program has switched the callbacks on.
 struct {
   __uint(type, BPF_MAP_TYPE_HASH);
   __uint(map_flags, BPF_F_NO_PREALLOC);

@@ -22,7 +22,7 @@
 // (pstn_vi_local): a router's other packets are none of ours, whatever their port.
 //
 // ICMP errors go with the packet that they are about: to the VI if that one's flow (ends exchanged)
-// is a VI's, else to the kernel. Nobody needs a copy: for such a flow the kernel has no socket that
+// is a VI's, else to the kernel. No copy is needed: for such a flow the kernel has no socket that
 // it could tell, and it learns a path's MTU by its sockets only.
 //
 // Fragments have no ports but for the first, so the kernel gets them all; unless the filter says
@@ -367,7 +367,7 @@ int pstn_xdp2_vi(struct xdp_md* ctx) {
   for (int i = 0; i < 2; i++) {
     if (type != bpf_htons(ETH_P_8021Q) && type != bpf_htons(ETH_P_8021AD)) break;
     struct vlan_tag* tag = TAKE(&p, struct vlan_tag);
-    if (!tag || p.vlan != 0) return XDP_PASS;  // a tag within a tag is nobody's of ours
+    if (!tag || p.vlan != 0) return XDP_PASS;  // no VI has a tag within a tag
     p.vlan = bpf_ntohs(tag->id) & 0x0fff;
     type = tag->type;
   }

@@ -82,7 +82,7 @@ class Broker {
   void OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd);
   void OnGone(Client& client);
   Member* MemberOf(const Client& client);
-  // The stack, claimed for this member; null: it is somebody else's.
+  // The stack, claimed for this member; null: it is another member's.
   Stack* Claim(Client& client, const pstn_uuid& id);
   void Join(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Alive(Client& client, const ctl::Msg& message, UniqueFd fd);
@@ -97,7 +97,7 @@ class Broker {
   void Unoffer(Client& client, const ctl::Msg& message, UniqueFd fd);
   bool MayShow(const Member& owner, const Member& to, const Listener& listener) const;
   void Show(Member& to, const Listener& listener);
-  // `done` when nobody knows it any more.
+  // `done` when no daemon knows it any more.
   void Withdraw(const OfferKey& key, std::function<void()> done);
   static OfferKey KeyOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
 

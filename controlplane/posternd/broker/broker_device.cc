@@ -7,7 +7,7 @@
 // itself goes from daemon to daemon as always (broker_links.cc), so that no process gets any by
 // guessing.
 //
-// A token is good for one attach, and for nobody after its owner has gone. It is looked up and used
+// A token is good for one attach, and for none after its owner has gone. It is looked up and used
 // up in one step: the broker has one thread.
 #include <sys/random.h>
 
@@ -119,7 +119,7 @@ void Broker::Learn(Client& server, const ctl::Msg& message, UniqueFd) {
   Show(to, listener);
 }
 
-// Those of a member that has gone, and those that nobody can wait for any more.
+// Those of a member that has gone, and those that no daemon can wait for any more.
 void Broker::ForgetDmbs(const Client* client) {
   const auto now = std::chrono::steady_clock::now();
   for (auto it = dmbs_.begin(); it != dmbs_.end();) {

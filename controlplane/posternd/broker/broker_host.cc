@@ -110,7 +110,7 @@ ViAsker Broker::AskerFor(const Member& member, const pstn_uuid& stack) const {
   return {stack, member.who.uid, policy_.filters_max, may_have};
 }
 
-// To make a VI and to check a filter takes time in which nobody else is served.
+// To make a VI and to check a filter takes time in which no other member is served.
 bool Broker::MayAskNow(Member& member, uint32_t cost) const {
   const auto now = std::chrono::steady_clock::now().time_since_epoch();
   const auto now_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();

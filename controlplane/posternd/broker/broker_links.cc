@@ -84,7 +84,7 @@ void Broker::HaveLink(Client& client, const ctl::Msg& message, UniqueFd) {
   if (!link.known[1 - side] && !grace_.pending()) grace_.AddMs(kLinkGraceMs);
 }
 
-// Ends what nobody has come back for, a round after the one in which it was missed first.
+// Ends what no daemon has come back for, a round after the one in which it was missed first.
 void Broker::GraceEnds() {
   std::vector<std::pair<pstn_uuid, uint32_t>> ends;
   bool wait = false;

@@ -38,7 +38,7 @@ struct Who {
 
 class Policy {
  public:
-  // Everybody may reach everybody, as over TCP.
+  // All may reach all, as over TCP.
   Policy() = default;
   // Nothing, with `error` saying what is wrong and where, if the text does not mean a policy.
   static std::optional<Policy> Parse(const std::string& text, std::string& error);
@@ -80,7 +80,7 @@ class Policy {
 
   bool default_ = true;
   std::vector<Rule> rules_;
-  std::optional<std::vector<ViRule>> vi_rules_;  // unset: everybody
+  std::optional<std::vector<ViRule>> vi_rules_;  // unset: all may
 };
 
 }  // namespace postern::daemon

@@ -134,7 +134,7 @@ int Directory::Create(const pstn_uuid& id) {
   void* map = mmap(nullptr, sizeof(pstn_dir), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (map == MAP_FAILED) return -errno;
   dir_ = static_cast<pstn_dir*>(map);
-  // Our own mapping stays writable; nobody gets another one, not even through this descriptor.
+  // Our own mapping stays writable; no process gets another one, not even through this descriptor.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
   if (fcntl(fd.get(), F_ADD_SEALS, seals) != 0) return -errno;
   const int error = LockForLife(dir_->alive_mutex);

@@ -45,7 +45,7 @@ class Directory {
 
   // 0 or -errno.
   int Create(const pstn_uuid& id);
-  // To be handed out; nobody can write through it.
+  // To be handed out; no process can write through it.
   SharedFd fd() const { return fd_; }
   const pstn_dir* map() const { return dir_; }
 

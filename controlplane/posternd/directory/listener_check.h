@@ -1,7 +1,7 @@
 // listener_check.h - what a listening socket really is, asked of the kernel.
 // SPDX-License-Identifier: Apache-2.0
 //
-// This is what keeps anybody from claiming a port that isn't theirs: the address that is
+// This is what keeps a program from claiming a port that it does not have: the address that is
 // published is the kernel socket's own, and holding that socket proves the right to it.
 #pragma once
 #include <sys/types.h>

@@ -27,7 +27,7 @@ std::string CgroupOf(pid_t pid);
 // Not ok() when there is none, or when it is not the one that started at `start_time` (0: any).
 UniqueFd OpenPidfd(pid_t pid, uint64_t start_time);
 bool PidfdIsDead(int pidfd);
-// Whether a descriptor that somebody sent is one.
+// Whether a descriptor that another process sent is one.
 bool IsPidfd(int fd);
 // Zombies count as dead, since they hold nothing any more.
 bool IsAlive(pid_t pid, uint64_t start_time);

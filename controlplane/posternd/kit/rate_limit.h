@@ -1,4 +1,4 @@
-// rate_limit.h - so many a second of somebody, and as many at once.
+// rate_limit.h - so many a second of one client, and as many at once.
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <algorithm>

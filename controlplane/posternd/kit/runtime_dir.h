@@ -18,7 +18,7 @@ class RuntimeDir {
         name_(audience == Audience::kUser ? "posternd" : "broker"),
         everyone_(audience == Audience::kEveryone) {}
 
-  // Makes the directory, or checks that nobody else could have put anything into it. 0 or -errno.
+  // Makes the directory, or checks that no other user could have put anything into it. 0 or -errno.
   int Prepare();
   // 0: it is ours until we end. -EALREADY: another posternd lives and answers.
   int Lock();

@@ -4,7 +4,7 @@
 // A doorbell is an abstract Unix socket (smcd/notify.h), and abstract names are of one network
 // namespace. So there is a namespace that has nothing but doorbells, and the broker hands out
 // sockets that were made in there. Each is bound already, to its own name or, if it is only to
-// ring others, to one of the kernel's choice: nobody can take the name of another's doorbell.
+// ring others, to one of the kernel's choice: no stack can take the name of another's doorbell.
 //
 // The namespace has to outlive the broker, whose next one hands out doorbells to the peers of the
 // stacks that are there: it is kept by a bind mount, as `ip netns` does it.

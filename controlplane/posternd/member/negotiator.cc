@@ -136,7 +136,7 @@ Asks::Done Negotiator::Later(const Talk& talk,
     const auto it = talks_.find(id);
     if (it != talks_.end() && !it->second->over) return (this->*then)(*it->second, status, answer);
     if (status != 0 || then != &Negotiator::Registered) return;
-    ctl::Msg message;  // a token that nobody waits for any more
+    ctl::Msg message;  // a token that no client waits for any more
     message.type = ctl::Type::kRelease;
     message.cookie = answer.cookie;
     upstream_.Send(message);

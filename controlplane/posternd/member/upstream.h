@@ -29,7 +29,7 @@ class Upstream {
   bool withdrawing() const { return unoffers_ != 0; }
   // Without its socket: it was offered to the broker that was there before.
   void Offer(const Listener& listener, UniqueFd socket);
-  // `done` when nobody else knows it any more.
+  // `done` when no other daemon knows it any more.
   void Unoffer(const Listener& listener, std::function<void()> done);
   // To the daemon of the server's stack; its status, a positive errno.
   void Link(const LinkGroup& link, std::function<void(int)> done);

@@ -1,5 +1,6 @@
 // source_port.h - a port of this host that is kept for a stack, which makes its connections from
-// it. SPDX-License-Identifier: Apache-2.0
+// it.
+// SPDX-License-Identifier: Apache-2.0
 //
 // The socket that holds it is posternd's own: so no program can share the port by options that it
 // sets later, nor claim a port that it does not have. It neither listens nor connects.

@@ -30,7 +30,7 @@ class Steering {
   Steering(const Steering&) = delete;
   Steering& operator=(const Steering&) = delete;
 
-  // False: the interface is gone, or is steered by somebody else now.
+  // False: the interface is gone, or another program steers it now.
   virtual bool attached() const = 0;
   // There may be filters that an earlier posternd has left.
   virtual bool taken_over() const = 0;

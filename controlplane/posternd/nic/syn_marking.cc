@@ -120,7 +120,8 @@ SynOption::Links FromPins(const std::string& pin_dir, uint64_t cgroup) {
   return links;
 }
 
-// The programs of one load share its BTF, and nobody else has it; with it their maps are the same.
+// The programs of one load share its BTF, and no other program has it; with it their maps are the
+// same.
 uint32_t BtfIfNamed(uint32_t program, const char* name) {
   const UniqueFd fd(bpf_prog_get_fd_by_id(program));
   bpf_prog_info info{};

@@ -114,7 +114,7 @@ void Vis::WatchAddresses(Interface& interface) {
   interface.changed->Add();
 }
 
-// What nobody has shown a socket for: its port may be somebody else's by now.
+// What no process has shown a socket for: its port may be another program's by now.
 void Vis::SweepInherited(Interface& interface) {
   const auto keep = [&](uint32_t slot, const std::string& key) {
     return std::any_of(vis_.begin(), vis_.end(), [&](const auto& vi) {
@@ -426,7 +426,7 @@ void Vis::Remove(One& vi, const FilterKeys& keys) {
   }
 }
 
-// A port that nobody has, for connections that are made from it.
+// A port that no program has, for connections that are made from it.
 int Vis::KeepPort(One& vi, const ctl::Msg& request, ctl::Msg& answer) {
   if (vi.kept_ports >= kKeptPortsMax) return -ENOSPC;
   Installed filter;

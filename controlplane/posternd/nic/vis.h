@@ -60,7 +60,7 @@ class Vis {
   // the stack has come for it already, and it is `id`.
   int Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& request, UniqueFd token,
             UniqueFd& line, uint64_t& id);
-  // A while after one has ended, and once more: its queues are free, so somebody else may have
+  // A while after one has ended, and once more: its queues are free, so another stack may have
   // them.
   std::function<void()> on_free;
   // kFilter, and what the answer says besides its status.

@@ -22,17 +22,17 @@ class XdpProgram final : public Steering {
   static bool Built();
 
   // Attaches it, in driver mode where the driver can, or takes over what an earlier posternd has
-  // attached. 0 or -errno, after Warn(): EBUSY, the interface has somebody else's program.
+  // attached. 0 or -errno, after Warn(): EBUSY, the interface has another program.
   int Attach(uint32_t ifindex, const std::string& name);
 
   // Off the interface, for Attach() to another one: loading it anew takes a tenth of a second, in
-  // which nobody is answered. False: it is not to be had again (it was taken over).
+  // which posternd answers no client. False: it is not to be had again (it was taken over).
   bool Detach();
 
   bool generic() const { return generic_; }
   bool taken_over() const override { return taken_over_; }
   UniqueFd CopyLink() const;
-  // False: the interface is gone, or somebody has detached it.
+  // False: the interface is gone, or it was detached.
   bool attached() const override;
 
   // The sockets of a VI, by queue, into a free slot, which is returned; or -errno. What an earlier

@@ -1,4 +1,4 @@
-// xsk_open.h - makes the AF_XDP sockets of a VI over somebody's packet area.
+// xsk_open.h - makes the AF_XDP sockets of a VI over a stack's packet area.
 // SPDX-License-Identifier: Apache-2.0
 //
 // To be called in the interface's network namespace, with CAP_NET_ADMIN and CAP_NET_RAW there (and

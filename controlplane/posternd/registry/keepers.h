@@ -46,7 +46,7 @@ class Keepers {
     bool sent;
   };
   struct Keeper {
-    pid_t pid = 0;  // 0: somebody else's child, met again after a restart of posternd
+    pid_t pid = 0;  // 0: another posternd's child, met again after a restart
     Client* line = nullptr;
     std::map<uint32_t, Job> jobs;  // by the seq we gave them
   };

@@ -67,7 +67,7 @@ void Registry::RemoteEnded(const pstn_uuid& id, uint32_t side) {
   const auto it = links_.find(id);
   if (it == links_.end() || side > 1 || !it->second->remote[side]) return;
   KillLink(*it->second, side);
-  if (!link_timer_.pending()) link_timer_.AddMs(1);  // what nobody uses goes now
+  if (!link_timer_.pending()) link_timer_.AddMs(1);  // what is not in use goes now
 }
 
 }  // namespace postern::daemon

@@ -95,7 +95,7 @@ struct Stack {
   SharedFd wire;  // the bundle, see ctl::Type::kWire; null: it has none
   uint64_t inode = 0;
   const StackLook* s = nullptr;
-  bool ending = false;  // nobody is left: its reaper ends what it had
+  bool ending = false;  // no process is left: its reaper ends what it had
   bool broken = false;  // its reaper has failed: all that is left is to wait for its processes' end
   // Deaths that were reaped since then, each of which calls for a look at the others.
   uint32_t reaped = 0;
@@ -175,7 +175,7 @@ class Registry {
   bool ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here);
   bool MayBeOfFamily(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t here);
   bool ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look);
-  // Cleans up when nobody is left; true if the stack is gone.
+  // Cleans up when no process is left; true if the stack is gone.
   bool ScanOrDrop(Stack& stack);
   bool ScanBroken(Stack& stack);
   // registry_reap.cc: the dead

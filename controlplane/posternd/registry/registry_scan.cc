@@ -45,7 +45,7 @@ bool Registry::ScanSlots(Stack& stack) {
 bool Registry::ScanSlot(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look) {
   if (stack.reaping.count(slot) != 0) return false;  // Reaped() looks again
   if (copy.state == PSTN_SL_EMBRYO) return ScanEmbryo(stack, slot, copy, look);
-  if (copy.state == PSTN_SL_DEAD) {  // somebody has begun to reap it, and did not come to an end
+  if (copy.state == PSTN_SL_DEAD) {  // a reaper has begun with it, and did not come to an end
     Forget(stack, slot);
     Reap(stack, slot, copy.pid);
     return false;

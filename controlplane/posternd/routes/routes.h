@@ -10,7 +10,7 @@
 // The next reading waits until four times as long has passed as the last one took, so that a table
 // of many routes that change all the time costs at most a fifth of a core, and is late instead.
 //
-// Nothing is done, and no memory taken, before somebody asks for the tables.
+// Nothing is done, and no memory taken, before a process asks for the tables.
 #pragma once
 #include <chrono>
 #include <memory>
@@ -30,9 +30,9 @@ class Routes {
   // receive_buffer: of the notifications, in bytes; 0: large.
   Routes(event_base* base, uint32_t receive_buffer) : base_(base), buffer_(receive_buffer) {}
 
-  // The tables, read for the first time if nobody has asked before; null: not to be had.
+  // The tables, read at the first request; null: not to be had.
   SharedFd Tables();
-  // Somebody wants to send there and has no address, or an old one.
+  // A process wants to send there and has no address, or an old one.
   void Resolve(uint32_t ifindex, const uint8_t ip[16]);
 
  private:

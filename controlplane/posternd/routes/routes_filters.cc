@@ -19,7 +19,7 @@
 namespace postern::daemon {
 namespace {
 
-constexpr uint32_t kLookMs = 2000;  // at what tells nobody
+constexpr uint32_t kLookMs = 2000;  // at what does not tell
 
 using ChainName = std::tuple<uint8_t, std::string, std::string>;  // family, table, chain
 

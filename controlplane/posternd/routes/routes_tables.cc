@@ -335,7 +335,7 @@ int RouteTables::Create(uint64_t netns_ino) {
   void* map = mmap(nullptr, sizeof(pstn_routes), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (map == MAP_FAILED) return -errno;
   map_ = static_cast<pstn_routes*>(map);
-  // Our own mapping stays writable; nobody gets another one, not even through this descriptor.
+  // Our own mapping stays writable; no process gets another one, not even through this descriptor.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
   if (fcntl(fd.get(), F_ADD_SEALS, seals) != 0) return -errno;
   map_->size_bytes = sizeof(pstn_routes);
@@ -357,7 +357,7 @@ void RouteTables::Publish(RouteModel& model) {
   const uint64_t next = LoadRelaxed(map_->seq) + 1;
   pstn_rt_copy& copy = map_->copy[next & 1];
   StoreRelaxed(copy.stamp, 0u);
-  // [W2] nobody reads on in what is overwritten: the zero is seen before any changed entry; pairs
+  // [W2] no reader goes on in what is overwritten: the zero is seen before any changed entry; pairs
   // with the fence before the second look in route.cc.
   std::atomic_thread_fence(std::memory_order_release);
   Writer(copy, model).Write();

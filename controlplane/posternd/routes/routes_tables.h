@@ -21,7 +21,7 @@ class RouteTables {
 
   // 0 or -errno.
   int Create(uint64_t netns_ino);
-  // To be handed out; nobody can write through it.
+  // To be handed out; no process can write through it.
   SharedFd fd() const { return fd_; }
   const pstn_routes* map() const { return map_; }
 

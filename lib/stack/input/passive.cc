@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // passive.cc - SYNs for listeners: what is kept of them, and what is not (SYN cookies).
 //
-// A SYN costs a connection of the table, and anybody can send as many as he likes from addresses
-// that are not his. As in Linux a listener has at most `backlog` of them in handshakes; beyond that
-// the SYN-ACK's number says all that there is to know (tcp/segment/syn_cookie.h), and nothing is
-// kept: the client's ACK makes the connection. Clients without timestamps lose window scale and
+// A SYN costs a connection of the table, and any host can send as many as it likes from addresses
+// that are not its own. As in Linux a listener has at most `backlog` of them in handshakes; beyond
+// that the SYN-ACK's number says all that there is to know (tcp/segment/syn_cookie.h), and nothing
+// is kept: the client's ACK makes the connection. Clients without timestamps lose window scale and
 // SACK by that.
 //
 // A SYN-ACK with a cookie is made by a connection like any other, which is forgotten at once: so
@@ -26,7 +26,7 @@ void DropOptions(tcp::SegmentOptions& o) {
 
 //= rfc3168#6.1.1
 //# A host MUST NOT set ECT on SYN or SYN-ACK packets.
-// A SYN that has it is not from who knows what ECN is (Linux: tcp_ecn_create_request).
+// A SYN that has it is not from a host that knows what ECN is (Linux: tcp_ecn_create_request).
 bool AgreesToEcn(const WireSettings& settings, const tcp::SegmentIn& syn) {
   constexpr uint8_t kAsks = tcp::kEce | tcp::kCwr;
   return settings.tcp_ecn != 0 && (syn.flags & kAsks) == kAsks && syn.ecn == tcp::Ecn::kNotEct;
@@ -54,8 +54,8 @@ uint32_t Engine::NewEmbryo(uint32_t listener, const wire::Packet& p) {
   return PSTN_NONE;
 }
 
-// Who was connected before is no flood: as in Linux, he is not answered by a cookie, in whose
-// number there is no room for `iss`.
+// A client that was connected before is no flood: as in Linux, it is not answered by a cookie, in
+// whose number there is no room for `iss`.
 void Engine::Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi,
                  const tcp::Seq* iss) {
   Listener& l = w_.listeners[listener];

@@ -6,12 +6,12 @@
 // share; every call is made under the lock of the engine. After a death inside of a call:
 // ReassemblyInit() once more. What was kept is lost then, as the network may lose it.
 //
-// Whom a frame belongs to: one that was given to AddFragment() is in the table, in the gather list,
+// The owner of a frame: one that was given to AddFragment() is in the table, in the gather list,
 // or has gone to DropFrame(), exactly one of the three.
 //
 // Bounds against attack (RFC 4963, 8900): fragments of a datagram, of a source, in all. Where there
 // is no room, what has waited longest goes. Sources are told apart by a keyed hash, so that two may
-// share a limit, and none can choose with whom.
+// share a limit, and none can choose which.
 //
 // Overlaps drop the whole datagram: IPv6 by RFC 5722, with all that comes later; IPv4 as Linux
 // does, so that what comes later may begin a new one. What adds nothing is ignored, and its bytes

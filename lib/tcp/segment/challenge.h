@@ -7,7 +7,7 @@
 // outside what others cause (CVE-2016-5696: is the port pair right? Then one ACK less is left in
 // this second): hence the number of each second is random, and large.
 //
-// Plain memory of fixed size; the lock is that of who owns it.
+// Plain memory of fixed size; the lock is its owner's.
 #pragma once
 #include <cstdint>
 

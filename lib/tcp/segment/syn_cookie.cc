@@ -21,8 +21,8 @@ constexpr uint32_t kScaleMax = 14;  // RFC 7323, 2.3
 
 const uint16_t* Table(bool ipv6) { return ipv6 ? kMss6 : kMss4; }
 
-// The largest that is not above; the first if all are: who says less than 536 gets 536, as with
-// Linux. Each host takes that (RFC 1122, 3.3.2), whatever it says.
+// The largest that is not above; the first if all are: a peer that says less than 536 gets 536, as
+// with Linux. Each host takes that (RFC 1122, 3.3.2), whatever it says.
 uint32_t MssIndex(uint16_t mss, bool ipv6) {
   if (mss == 0) mss = ipv6 ? kMssDefault6 : kMssDefault;
   uint32_t index = 3;

@@ -12,7 +12,7 @@
 //   | bit     |  four    |                                       |
 //   +---------+----------+---------------------------------------+
 //
-// Who guesses is right once in 2^29 (Linux: 8 in 2^32). Unlike Linux's, the hash covers the MSS, so
+// A guess is right once in 2^29 (Linux: 8 in 2^32). Unlike Linux's, the hash covers the MSS, so
 // that no bit can be changed. The number does not grow with time as RFC 6528's: what it would be
 // good for (segments of the predecessor) TIME_WAIT sees to, for which no cookie is made.
 //

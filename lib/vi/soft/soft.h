@@ -3,7 +3,7 @@
 //
 // postern-softnic drives a network card by DPDK, and gives each stack the packets of its filters
 // through rings in shared memory (soft_rings.h). posternd hands the rings over; there is nothing
-// here that takes privilege, and no system call but to wake who sleeps.
+// here that takes privilege, and no system call but to wake a sleeper.
 //
 // A driver that dies is a card that is reset: packets under way are lost, the connections' timers
 // repeat them, and the next driver goes on with the same rings. The VI is lost only if posternd,

@@ -14,7 +14,7 @@
 //   rx.producer         = fill.consumer      but between two stores of the driver
 //   completion.producer = tx.consumer        likewise
 //
-// Whoever drives the VI next begins at rx.producer and completion.producer. A packet of which the
+// The VI's next driver begins at rx.producer and completion.producer. A packet of which the
 // first half was done is sent twice, or received once more into the same frame; no frame is lost,
 // and none is in two places.
 //

@@ -198,7 +198,7 @@ IcmpIn ParseIcmp(const uint8_t* frame, const Packet& packet) {
   const uint8_t* quoted = frame + packet.payload_off;
   const bool is_read = is4 ? ReadQuote4(quoted, packet.payload_bytes, out.quote)
                            : ReadQuote6(quoted, packet.payload_bytes, out.quote);
-  // An error goes to who sent the packet.
+  // An error goes to the sender of the packet.
   if (!is_read || out.quote.source != packet.ip.destination) {
     out = IcmpIn{};
     out.kind = IcmpKind::kMalformed;

@@ -39,8 +39,8 @@ struct IcmpQuote {
 
 struct IcmpIn {
   IcmpKind kind;
-  // Of kError: as Linux reports it. Hard: it is reported even to who did not ask for errors
-  // (IP_RECVERR); TCP decides by its state (RFC 5927, 5.2).
+  // Of kError: as Linux reports it. Hard: it is reported even to a socket that did not ask for
+  // errors (IP_RECVERR); TCP decides by its state (RFC 5927, 5.2).
   uint8_t is_hard;
   int32_t error;  // errno; EMSGSIZE: `mtu` is what the path takes
   uint32_t mtu;   // IP packet in bytes, at least what RFC 791 or 8200 promise; 0: not about that

@@ -18,7 +18,7 @@ namespace postern::wire {
 
 enum class L4State : uint8_t {
   kUnknown,     // not looked at: another protocol, a fragment
-  kVerified,    // its checksum is right, by us or by who said kRxL4Verified
+  kVerified,    // its checksum is right, by us or by the VI (kRxL4Verified)
   kNoChecksum,  // UDP over IPv4 without one
 };
 

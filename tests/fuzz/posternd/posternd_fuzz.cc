@@ -146,13 +146,13 @@ class Play : public PosterndGame {
       default:
         break;
     }
-    // A connection of process b is for that one's family, whoever has it now.
+    // A connection of process b is for that one's family, whichever process has it now.
     const bool passed_on = m.type == Type::kExport && m.a == PSTN_NONE && fd >= 0;
     if (passed_on) belongs_[IdOf(fd)] |= FamilyOf(m.b);
     Ask(*line, m, fd);
     if (made) close(fd);
   }
-  // A link group that it has made itself, as it says with whom.
+  // A link group that it has made itself, as it says with which stack.
   int NewLink(const Step& in, const Names& names, const Msg& m) {
     const pstn_uuid id = (in.d & 1u) != 0 ? NewUuid() : names.ids[in.d % names.ids.size()];
     const pstn_uuid owner[2] = {names.ids[in.e % 2u], names.ids[in.e / 2 % 2u]};

@@ -297,7 +297,7 @@ class PosterndGame {
     close(kept_.front());
     kept_.erase(kept_.begin());
   }
-  // Who may have what posternd has made.
+  // Which process may have what posternd has made.
   uint32_t Readers(const Msg& m, int fd) const {
     struct stat st {};
     if (m.type == Type::kStatus && fstat(fd, &st) == 0) {

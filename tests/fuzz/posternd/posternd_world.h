@@ -99,7 +99,7 @@ inline bool ReceiveWith(int from, void* bytes, size_t size, int& fd, int flags =
 
 [[noreturn]] inline void BeNursery(int orders, const sockaddr_un& posternd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  signal(SIGCHLD, SIG_IGN);  // who dies is gone at once
+  signal(SIGCHLD, SIG_IGN);  // a dead child is gone at once
   for (;;) {
     Order order;
     int stack = -1;

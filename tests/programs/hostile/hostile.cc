@@ -4,10 +4,11 @@
 //
 //   hostile victim PORT                           an ordinary epoll server that echoes
 //   hostile honest PORT SECONDS SEED              a client of it that checks each byte; prints its
-//   rounds a second and a SHA-256 hostile peer PORT STRATEGY SECONDS SEED       another client,
-//   which does so many operations a second, and beside it, in a second
-//                                                 thread, what the strategy says. "none": a
-//                                                 well-behaved one, which is as busy
+//                                                 rounds a second and a SHA-256
+//   hostile peer PORT STRATEGY SECONDS SEED       another client, which does so many operations a
+//                                                 second, and beside it, in a second thread, what
+//                                                 the strategy says. "none": a well-behaved one,
+//                                                 which is as busy
 //   hostile flood PORT CONNECTIONS SECONDS        connections that are made and never used
 //   hostile list                                  names of the strategies
 // What it corrupts is also its own library's: it has to survive that, too.

@@ -32,9 +32,8 @@ namespace mistakes {
 namespace {
 
 // -- two producers, two consumers
-// -------------------------------------------------------------------------------- Each byte
-// carries its producer (top bit) and the low 7 bits of a counter, so any interleaving can be taken
-// apart again.
+// Each byte carries its producer (top bit) and the low 7 bits of a counter, so any interleaving can
+// be taken apart again.
 constexpr unsigned kMessages = 20000, kMessageBytes = 64;
 
 void Produce(int fd, unsigned who) {
@@ -97,7 +96,6 @@ void TwoConsumersServe(int listener) {
 }
 
 // -- exec
-// ----------------------------------------------------------------
 void ExecConnect(uint16_t port) {
   const int kept = Connect(port), closed = Connect(port);
   EXPECT(fcntl(closed, F_SETFD, FD_CLOEXEC) == 0);
@@ -117,7 +115,6 @@ void ExecServe(int listener) {
 }
 
 // -- passing
-// ----------------------------------------------------------------
 int ReceiveFd(int channel) {
   char byte;
   iovec piece{&byte, 1};
@@ -179,7 +176,6 @@ void EchoedConnect(uint16_t port) {
 void EchoConnect(uint16_t port) { EchoRounds(Connect(port)); }
 
 // -- a child that serves: `cat` on the socket
-// ------------------------------------------------------------------------
 void InheritServe(int listener, bool stranger) {
   const int fd = Accept(listener);
   ExpectText(fd, "first");
@@ -378,7 +374,6 @@ void PidfdGetfdServe(int listener) {
 }
 
 // -- death
-// ----------------------------------------------------------------
 // Connections 1-5 meet a server that reads, polls, is in epoll_wait, is in send, has not accepted
 // yet; the client dies by SIGKILL. 6: it dies with data of ours unread, which is a reset.
 void DeathConnect(uint16_t port) {
@@ -438,7 +433,6 @@ void DeathServe(int listener) {
 }
 
 // -- fork in a threaded program; children die inside calls
-// -------------------------------------------------------------
 void LockOwnerConnect(uint16_t port) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;

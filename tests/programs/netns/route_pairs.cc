@@ -9,9 +9,11 @@
 //
 //   queries FILE     dst src oif mark uid tos proto sport dport ("-": not told) in each line
 //   round N          all of them N times. "compared N same N multipath N late N ...
-//   undecided:REASON N" caught-up        waits until the tables have what STATE says overruns how
-//   often notifications were lost resolve IF IP    asks posternd for a neighbour; "neighbour IF
-//   IP": its state in the tables
+//                    undecided:REASON N"
+//   caught-up        waits until the tables have what STATE says
+//   overruns         how often notifications were lost
+//   resolve IF IP    asks posternd for a neighbour
+//   neighbour IF IP  its state in the tables
 //
 // A pair counts if neither the version of the tables nor STATE has changed meanwhile. One that
 // differs is repeated for a while: what the kernel does in its own time (carriers) is told late.

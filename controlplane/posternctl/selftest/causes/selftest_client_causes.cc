@@ -229,7 +229,7 @@ void AddConfirms(Causes& causes) {
   }
 }
 
-// Waits for the server's patience to end, and sees to it that nobody else has to wait.
+// Waits for the server's patience to end, and sees to it that no other client has to wait.
 Outcome Silence(FakeClient& c, World& world) {
   const uint64_t start = NowMs();
   const bool served = world.OthersAreServed();

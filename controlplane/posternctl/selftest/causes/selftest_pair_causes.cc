@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kLittleBytes = 2 << 20;  // enough for the program, and for no link group
 
-// A server on a port of its own: nobody has learnt of it yet, so there has to be a handshake.
+// A server on a port of its own: no client has learnt of it yet, so there has to be a handshake.
 struct Pair {
   World& world;
   uint16_t port;

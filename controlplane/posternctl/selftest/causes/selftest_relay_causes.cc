@@ -1,5 +1,5 @@
 // selftest_relay_causes.cc - client and server both run under `postern`, and the wire between them
-// is ours: it loses, delays, changes and repeats; or somebody dies at each step.
+// is ours: it loses, delays, changes and repeats; or a process dies at each step.
 // SPDX-License-Identifier: Apache-2.0
 #include <signal.h>
 #include <unistd.h>
@@ -142,7 +142,7 @@ void AddLosses(Causes& causes) {
           r.ComeTo(type);
           const Bytes message = r.Next(type);
           Outcome outcome = r.front().Serve("");
-          if (type == ClcType::kAccept) return outcome;  // there is nobody to deliver it to
+          if (type == ClcType::kAccept) return outcome;  // there is no process to deliver it to
           r.Deliver(type, message);
           Bytes answer;
           const Got got = r.back().Read(answer, kPatienceMs);

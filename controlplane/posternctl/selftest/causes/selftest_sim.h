@@ -29,13 +29,13 @@ struct SimFault {
   uint32_t start_diagnosis = 0;     // doesn't want SMC
   uint32_t register_diagnosis = 0;  // what its device says
   uint32_t attach_diagnosis = 0;
-  bool attaches_anything = false;                   // asks nobody whether it is there
+  bool attaches_anything = false;                   // does not ask whether it is there
   bool slow_register = false, slow_attach = false;  // its device never answers
   SimEnd end = SimEnd::kLives;
   unsigned after_events = 0;        // when: so many events of the machine have been seen
   uint32_t decline_instead = 0;     // says this in place of ...
   unsigned instead_of_message = 1;  // ... its message with this number
-  uint64_t token = 0;               // instead of one that nobody else has
+  uint64_t token = 0;               // instead of one that no other side has
   Bytes garbage;                    // sent in place of that message
 };
 
