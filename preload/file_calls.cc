@@ -61,7 +61,7 @@ int KernelCloseRange(unsigned first, unsigned last, int flags) {
 PSTN_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
   constexpr unsigned kKnown = CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC;
   if (first > last || (static_cast<unsigned>(flags) & ~kKnown) != 0) return Ret<int>(-EINVAL);
-  unsigned hw = LoadAcquire(g_family.fd_hw);
+  unsigned hw = LoadAcquire(g_family.fd_hw);  // [T1]
   unsigned gap = first;
   for (unsigned fd = first; fd < hw && fd <= last; fd++) {
     uint32_t e = FdMeans(g_family, static_cast<int>(fd));

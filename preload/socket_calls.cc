@@ -350,6 +350,7 @@ long TransmitMsg(Call& call, const msghdr* m, int flags) {
   if (BadPointer(m)) return -EFAULT;
   long bad = BadVector(m->msg_iov, m->msg_iovlen, -EMSGSIZE);
   if (bad != 0) return bad;
+  // [E1]
   if (m->msg_controllen != 0 && LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && BadControl(*m))
     return -EINVAL;
   const long r = SockSend(g_family, call, m->msg_iov, m->msg_iovlen, flags);

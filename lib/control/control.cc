@@ -88,7 +88,7 @@ int RecvMsg(Family& fam, Msg& m, int& fd, int flags) PSTN_REQUIRES(fam.ctl_lock)
 // The link group that posternd made for us (`idx` in our stack). Takes `fd`.
 void TakeLgr(Family& fam, uint32_t idx, int fd) PSTN_REQUIRES(fam.ctl_lock) {
   if (fd < 0) return;
-  bool known = idx < PSTN_LGRS && LoadAcquire(Stack(fam).lgrs[idx].state) != 0;
+  bool known = idx < PSTN_LGRS && LoadAcquire(Stack(fam).lgrs[idx].state) != 0;  // [L1]
   uint8_t* base =
       known && LgrBase(fam.view, idx) == nullptr ? MapLgr(fd, &Stack(fam).lgrs[idx].id) : nullptr;
   if (base == nullptr) {
@@ -126,7 +126,7 @@ void Disconnect(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
       sys::Close(fd);
   }
   const int fd = fam.ctl_fd;
-  const uint32_t line = FetchAdd(fam.ctl_line, 1u);
+  const uint32_t line = FetchAdd(fam.ctl_line, 1u);  // [S7]
   StoreRelaxed(fam.ctl_fd, -1);
   kVerbs.line_lost(fam, line, fd);
   CloseInternal(fam, fd);
@@ -347,7 +347,7 @@ bool ConnectLocked(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   // The directory before stays mapped: another thread may be reading it. A restart of posternd
   // is rare enough for its 1 MiB.
   if (fam.dir != nullptr) Count(Stack(fam).hdr, kCounterDaemonReconnects);
-  StoreRelease(fam.dir, dir);
+  StoreRelease(fam.dir, dir);  // [T4]
   TakeWideSender(fam, *dir);
   Reintroduce(fam);
   return LoadRelaxed(fam.ctl_fd) >= 0;
@@ -356,9 +356,9 @@ bool ConnectLocked(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
 }  // namespace
 
 bool DaemonAlive(Family& fam) {
-  const pstn_dir* d = LoadAcquire(fam.dir);
+  const pstn_dir* d = LoadAcquire(fam.dir);  // [T4]
   if (d == nullptr) return false;
-  uint32_t word = LoadAcquire(*reinterpret_cast<const uint32_t*>(d->alive_mutex));
+  uint32_t word = LoadAcquire(*reinterpret_cast<const uint32_t*>(d->alive_mutex));  // [T6]
   return word != 0 && (word & FUTEX_OWNER_DIED) == 0;
 }
 
@@ -501,7 +501,7 @@ void CtlDrain(Family& fam) {
   if (!TryLock(fam.ctl_lock)) return;
   DrainLocked(fam);
   CtlLeaveLine(fam);
-  FenceAfterLocked();
+  FenceAfterLocked();  // [F1]
   kVerbs.wire_errands(fam);
 }
 
@@ -565,7 +565,7 @@ void WatchLocks(Family& fam) {
 void CtlForked(Family& fam) {
   CloseInternal(fam, fam.ctl_fd);  // what sets have of it is the parent's
   StoreRelaxed(fam.ctl_fd, -1);
-  FetchAdd(fam.ctl_line, 1u);
+  FetchAdd(fam.ctl_line, 1u);  // [S7]
   StoreRelaxed(fam.ctl_retry_ns, 0);
 }
 

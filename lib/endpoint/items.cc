@@ -13,7 +13,7 @@ namespace {
 // again.
 void Mend(pstn_stack& s, pstn_epoll& set) PSTN_REQUIRES(set.lock) {
   set.ready_head = set.ready_tail = PSTN_NONE;
-  StoreRelease(set.ready_count, 0u);
+  StoreRelease(set.ready_count, 0u);  // [S2]
   StoreRelaxed(set.listeners, 0u);
   uint32_t prev = PSTN_NONE;
   for (uint32_t i = LoadRelaxed(set.all_head), guard = 0; i < PSTN_ITEMS && guard < PSTN_ITEMS;
@@ -46,7 +46,7 @@ void PushReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) {
     s.items[tail].ready_next = idx;
   }
   set.ready_tail = idx;
-  StoreRelease(set.ready_count, set.ready_count + 1);
+  StoreRelease(set.ready_count, set.ready_count + 1);  // [S2]
 }
 
 uint32_t PopReady(pstn_stack& s, pstn_epoll& set) {
@@ -56,7 +56,7 @@ uint32_t PopReady(pstn_stack& s, pstn_epoll& set) {
   set.ready_head = item.ready_next;
   if (set.ready_head == PSTN_NONE) set.ready_tail = PSTN_NONE;
   item.flags &= ~PSTN_IT_READY;
-  if (PSTN_CHECK(set.ready_count != 0)) StoreRelease(set.ready_count, set.ready_count - 1);
+  if (PSTN_CHECK(set.ready_count != 0)) StoreRelease(set.ready_count, set.ready_count - 1);  // [S2]
   return idx;
 }
 
@@ -68,7 +68,7 @@ void LinkItem(pstn_stack& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx) {
   if (head < PSTN_ITEMS) s.items[head].all_prev = idx;
   set.all_head = idx;
   StoreRelaxed(item.ep_next, ep.item_head);
-  StoreRelease(ep.item_head, idx);
+  StoreRelease(ep.item_head, idx);  // [E5]
   if ((item.flags & PSTN_IT_KERNEL) != 0) StoreRelaxed(set.listeners, set.listeners + 1);
 }
 
@@ -98,6 +98,7 @@ void UnlinkReady(pstn_stack& s, pstn_epoll& set, uint32_t idx) PSTN_REQUIRES(set
       s.items[prev].ready_next = s.items[i].ready_next;
     }
     if (set.ready_tail == idx) set.ready_tail = prev;
+    // [S2]
     if (PSTN_CHECK(set.ready_count != 0)) StoreRelease(set.ready_count, set.ready_count - 1);
     break;
   }
@@ -150,7 +151,7 @@ struct Shared {
 // walk would get lost.
 bool PushEp(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, Shared& later)
     PSTN_REQUIRES(set.lock) {
-  uint32_t head = LoadAcquire(s.eps[ep_idx].item_head);
+  uint32_t head = LoadAcquire(s.eps[ep_idx].item_head);  // [E5]
   if (head >= PSTN_ITEMS) return true;
   const pstn_item& item = s.items[head];
   if (LoadRelaxed(item.epoll_idx) == set_idx && LoadRelaxed(item.ep_idx) == ep_idx &&
@@ -167,7 +168,7 @@ void TakeReady(pstn_stack& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_
                pstn_evmap& map, Shared& later) PSTN_REQUIRES(set.lock) {
   TakeBits(map, s.waiters[set.waiter_idx % PSTN_WAITERS].hand, [&](uint32_t conn) {
     AssertHeld(set.lock);
-    const uint32_t ep = LoadAcquire(ref.conn_ep[conn]);  // + 1
+    const uint32_t ep = LoadAcquire(ref.conn_ep[conn]);  // [E4] + 1
     const bool done = ep == 0 || ep > PSTN_EPS || PushEp(s, set, set_idx, ep - 1, later);
     return done ? 1 : kPutBack;  // the next look takes it
   });
@@ -184,7 +185,7 @@ void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx) {
     if (LoadRelaxed(s.waiters[waiter].posted) != 0) StoreRelaxed(s.waiters[waiter].posted, 0u);
     uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
     for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-      if (LoadAcquire(s.lgrs[i].state) == 0) continue;
+      if (LoadAcquire(s.lgrs[i].state) == 0) continue;  // [L1]
       uint8_t* lgr = LgrBase(v, i);
       if (lgr == nullptr) continue;
       pstn_evmap& map = LgrEvmap(lgr, s.lgrs[i].side, waiter);

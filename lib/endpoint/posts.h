@@ -12,7 +12,7 @@ void EachLgr(Family& fam, Fn fn) {
   pstn_stack& s = Stack(fam);
   uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadAcquire(s.lgrs[i].state) == 0) continue;
+    if (LoadAcquire(s.lgrs[i].state) == 0) continue;  // [L1]
     uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr != nullptr) fn(lgr, s.lgrs[i]);
   }

@@ -15,7 +15,7 @@ void DropFdRef(Family& fam, uint32_t entry) {
   if (ep != nullptr) refs = &ep->refs;
   if (kind == PSTN_FD_EPOLL && idx < PSTN_EPOLLS) refs = &Stack(fam).epolls[idx].refs;
   if (refs == nullptr) return;
-  const uint32_t before = FetchSub(*refs, 1u);
+  const uint32_t before = FetchSub(*refs, 1u);  // [E3]
   if (!PSTN_CHECK(before != 0)) {  // the object is somebody else's, or nobody's: it stays
     FetchAdd(*refs, 1u);
     return;
@@ -31,7 +31,7 @@ bool RefEntry(Family& fam, uint32_t entry) {
   if ((entry & PSTN_FD_KIND) == PSTN_FD_EPOLL && idx < PSTN_EPOLLS)
     refs = &Stack(fam).epolls[idx].refs;
   if (refs == nullptr) return false;
-  uint32_t seen = LoadAcquire(*refs);
+  uint32_t seen = LoadAcquire(*refs);  // [E3]
   do {
     if (seen == 0) return false;
   } while (!CompareExchange(*refs, seen, seen + 1));

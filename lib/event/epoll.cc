@@ -376,11 +376,11 @@ void DropEpoll(Family& fam, uint32_t idx) {
   uint32_t w = set.waiter_idx;
   if (w < PSTN_WAITERS) {
     MarkWaiter(fam, w, 0);
-    StoreRelease(s.waiters[w].state, 0u);
+    StoreRelease(s.waiters[w].state, 0u);  // [S3]
     GiveWaiter(s, w);
   }
-  StoreRelease(set.waiter_idx, PSTN_NONE);
-  StoreRelease(set.state, 0u);
+  StoreRelease(set.waiter_idx, PSTN_NONE);  // [S1]
+  StoreRelease(set.state, 0u);              // [S1]
   GiveEpoll(s, idx);
 }
 

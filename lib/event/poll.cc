@@ -95,7 +95,7 @@ bool IsSetFd(Family& fam, int fd) { return (FdMeans(fam, fd) & PSTN_FD_KIND) == 
 bool IsHidden(const Call& call) { return (call.entry() & PSTN_FD_KIND) == PSTN_FD_CACHED; }
 
 bool AnswersFor(const pstn_ep& ep) {
-  const uint32_t st = LoadAcquire(ep.state);
+  const uint32_t st = LoadAcquire(ep.state);  // [E1]
   return st == PSTN_EP_ESTABLISHED || st == PSTN_EP_LISTEN || st == PSTN_EP_NEW ||
          st == PSTN_EP_CONNECTING || (st == PSTN_EP_KERNEL && IsDatagram(ep));
 }
@@ -339,7 +339,7 @@ void ClearNews(Family& fam, uint32_t waiter) {
   SpreadPosts(fam);
   for (uint32_t i = 0; i < PSTN_LGRS && i < LoadRelaxed(Stack(fam).hdr.lgrs_hw); i++) {
     uint8_t* lgr = LgrBase(fam.view, i);
-    if (lgr == nullptr || LoadAcquire(Stack(fam).lgrs[i].state) == 0) continue;
+    if (lgr == nullptr || LoadAcquire(Stack(fam).lgrs[i].state) == 0) continue;  // [L1]
     pstn_evmap& map = LgrEvmap(lgr, Stack(fam).lgrs[i].side, waiter);
     if (LoadRelaxed(map.summary) == 0) continue;
     uint64_t words = Exchange(map.summary, 0u);

@@ -93,13 +93,13 @@ Bed MakeBed(Family& fam, uint32_t owner_slot) {
   StoreRelaxed(w.sleeping, 0u);
   StoreRelaxed(w.wants_syn, 0u);
   StoreRelaxed(w.posted, 0u);
-  StoreRelease(w.state, 1u);
+  StoreRelease(w.state, 1u);  // [S3]
   return bed;
 }
 
 static void ReleaseWaiter(Family& fam, uint32_t waiter) {
   MarkWaiter(fam, waiter, 0);
-  StoreRelease(Stack(fam).waiters[waiter].state, 0u);
+  StoreRelease(Stack(fam).waiters[waiter].state, 0u);  // [S3]
   GiveWaiter(Stack(fam), waiter);
 }
 
@@ -149,6 +149,7 @@ void AnnounceSleep(Family& fam, uint32_t waiter, bool sleeps) {
   EachLgr(fam, [&](uint8_t* lgr, const pstn_lgr_ref& ref) {
     const uint32_t side = LoadRelaxed(ref.side) & 1u;
     uint32_t& flag = LgrEvmap(lgr, side, waiter).sleeping;
+    // [S9]
     if (sleeps || LoadRelaxed(flag) != 0) StoreRelease(flag, sleeps ? 1u : 0u);  // the bell's name
   });
   StoreRelaxed(Stack(fam).waiters[waiter].sleeping, sleeps ? 1u : 0u);
@@ -175,13 +176,14 @@ enum class Sweep : uint8_t { kAll, kUnused };
 void SweepConn(Family& fam, uint32_t idx, uint8_t* lgr, uint32_t c, Sweep which) {
   pstn_stack& s = Stack(fam);
   pstn_lgr_ref& ref = s.lgrs[idx];
-  uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);
+  uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);  // [E4]
   if (ep_idx == 0 || ep_idx > PSTN_EPS) return;
   pstn_ep& ep = s.eps[ep_idx - 1];
-  if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return;
+  if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return;  // [E1]
   if (!TryLock(ep.tx.lock)) return;
   ConnEnd e = {&ep, &ref, lgr, &LgrConn(lgr, ep.conn_idx), ep.side & 1u};
   // Closed and used again meanwhile? Then conn_ep says otherwise.
+  // [E4]
   bool same = LoadAcquire(ref.conn_ep[c]) == ep_idx && ep.lgr_idx == idx && ep.conn_idx == c;
   bool used = which == Sweep::kUnused && ep.tx.records != ep.tx.seen;
   ep.tx.seen = ep.tx.records;
@@ -220,7 +222,7 @@ void GiveBackSome(Family& fam, const ConnEnd& e) {
 void GiveBackIdleRings(Family& fam) {
   uint32_t hw = LoadRelaxed(Stack(fam).hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
-    if (LoadAcquire(Stack(fam).lgrs[i].state) == 0) continue;
+    if (LoadAcquire(Stack(fam).lgrs[i].state) == 0) continue;  // [L1]
     uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr != nullptr) SweepLgr(fam, i, lgr);
   }

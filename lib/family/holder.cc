@@ -37,12 +37,12 @@ bool OwnerLives(const LockOwner& me, uint32_t word) {
   if (mark == 0) return sys::ThreadIsAlive(tid);
   const pstn_stack& s = *holder.s;
   if (mark == PSTN_LOCK_REAPER) {
-    const uint32_t there = LoadAcquire(s.hdr.reaper_pidns);
+    const uint32_t there = LoadAcquire(s.hdr.reaper_pidns);  // [P8]
     return there != 0 && (there != PidnsOf(holder) || sys::ThreadIsAlive(tid));
   }
   if (mark > PSTN_SLOTS) return false;  // nobody ever wrote that
   const pstn_slot& slot = s.slots[mark - 1];
-  const uint32_t state = LoadAcquire(slot.state);
+  const uint32_t state = LoadAcquire(slot.state);  // [P1]
   // A child that has not come yet bears the id of the thread that forked; posternd says when it
   // never will come.
   if (state == PSTN_SL_EMBRYO) return true;

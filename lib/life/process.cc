@@ -40,7 +40,7 @@ void ChildEnded(Family& fam, int pid) {
   pstn_stack& s = Stack(fam);
   uint32_t hw = LoadRelaxed(s.hdr.slots_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_SLOTS; i++) {
-    if (LoadAcquire(s.slots[i].state) != PSTN_SL_FREE &&
+    if (LoadAcquire(s.slots[i].state) != PSTN_SL_FREE &&  // [P1]
         LoadRelaxed(s.slots[i].pid) == static_cast<uint32_t>(pid))
       CtlReap(fam, i, static_cast<uint32_t>(pid));
   }
@@ -109,7 +109,7 @@ bool FillSlot(Family& fam, pstn_slot& slot) {
   const auto taken = [](uint32_t state) {
     return state == PSTN_SL_EMBRYO || state == PSTN_SL_LIVE;
   };
-  uint32_t state = LoadAcquire(slot.state);
+  uint32_t state = LoadAcquire(slot.state);  // [P1]
   if (!taken(state)) return false;
   slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
   slot.start_time = StartTime();
@@ -117,7 +117,7 @@ bool FillSlot(Family& fam, pstn_slot& slot) {
   slot.exec_pending = PSTN_EXEC_NONE;
   slot.lost_ns = 0;
   (void)sys::Call(SYS_prctl, 16L /* PR_GET_NAME */, &slot.comm[0]);
-  StoreRelease(slot.pid, static_cast<uint32_t>(sys::Pid()));
+  StoreRelease(slot.pid, static_cast<uint32_t>(sys::Pid()));  // [P2]
   while (taken(state)) {  // against ClaimDead: one of the two has it
     if (CompareExchange(slot.state, state, uint32_t{PSTN_SL_LIVE})) return true;
   }
@@ -134,9 +134,9 @@ uint32_t TakeSlot(Family& fam, uint32_t state) {
     StoreRelaxed(s.slots[i].pidns, OwnPidns(fam));
     // The thread's: two threads that fork at once must not take each other's child for theirs
     // (Adopted).
-    StoreRelease(s.slots[i].pid, SelfTid());
-    StoreRelease(s.slots[i].state, state);
-    if (i >= LoadRelaxed(s.hdr.slots_hw)) StoreRelease(s.hdr.slots_hw, i + 1);
+    StoreRelease(s.slots[i].pid, SelfTid());                                    // [P2]
+    StoreRelease(s.slots[i].state, state);                                      // [P1]
+    if (i >= LoadRelaxed(s.hdr.slots_hw)) StoreRelease(s.hdr.slots_hw, i + 1);  // [P5]
     return i;
   }
   return PSTN_NONE;
@@ -156,10 +156,10 @@ void Ref(Family& fam, uint32_t entry) {
 template <typename Fn>
 void EachFd(Family& fam, const pstn_slot& slot, Fn fn) {
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    uint32_t chunk = LoadAcquire(slot.chunk[c]);
+    uint32_t chunk = LoadAcquire(slot.chunk[c]);  // [P3]
     if (chunk >= PSTN_FDCHUNKS) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
-      uint32_t entry = LoadAcquire(Stack(fam).fdchunks[chunk].fd[i]);
+      uint32_t entry = LoadAcquire(Stack(fam).fdchunks[chunk].fd[i]);  // [P4]
       if (entry != 0) fn(static_cast<int>(c * PSTN_FDCHUNK_FDS + i), entry);
     }
   }
@@ -169,16 +169,16 @@ bool CopyTable(Family& fam, uint32_t to) {
   pstn_stack& s = Stack(fam);
   const pstn_slot& from = s.slots[fam.slot];
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    uint32_t chunk = LoadAcquire(from.chunk[c]);
+    uint32_t chunk = LoadAcquire(from.chunk[c]);  // [P3]
     if (chunk >= PSTN_FDCHUNKS) continue;
     uint32_t fresh = TakeFdChunk(s, fam.whom);
     if (fresh == PSTN_NONE) return false;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
-      uint32_t entry = LoadAcquire(s.fdchunks[chunk].fd[i]);
+      uint32_t entry = LoadAcquire(s.fdchunks[chunk].fd[i]);  // [P4]
       Ref(fam, entry);
       StoreRelaxed(s.fdchunks[fresh].fd[i], entry);
     }
-    StoreRelease(s.slots[to].chunk[c], fresh);
+    StoreRelease(s.slots[to].chunk[c], fresh);  // [P3]
   }
   return true;
 }
@@ -340,9 +340,10 @@ void AttachAfterExec(Family& fam, const char* text) {
   if (fd < 0) return;
   if (!Join(fam, fd, static_cast<uint32_t>(slot))) return;
   pstn_slot& mine = Stack(fam).slots[slot];
-  uint32_t state = LoadAcquire(mine.state);
+  uint32_t state = LoadAcquire(mine.state);  // [P1]
   bool fits =
       spawned ? state == PSTN_SL_EMBRYO
+              // [P2]
               : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
   if (!fits ||
       !FillSlot(fam, mine)) {  // the variable was inherited by somebody for whom it was not meant
@@ -465,7 +466,7 @@ namespace {
 
 // A child that there is no slot for has the kernel's sockets and nothing else.
 void LeaveAllToKernel(Family& fam) {
-  for (uint32_t fd = 0; fd < LoadAcquire(fam.fd_hw); fd++) {
+  for (uint32_t fd = 0; fd < LoadAcquire(fam.fd_hw); fd++) {  // [T1]
     if ((FdMeans(fam, static_cast<int>(fd)) & PSTN_FD_KIND) == PSTN_FD_EP)
       (void)SockExport(fam, static_cast<int>(fd));
   }
@@ -476,7 +477,7 @@ void ForkedWithoutSlot(Family& fam) {
   fam.slot = PSTN_NONE;
   fam.enabled = fam.attached = false;
   LeaveLocks(fam);
-  StoreRelease(fam.wire_on, 0u);
+  StoreRelease(fam.wire_on, 0u);  // [T3]
   UsesForget(fam);
   for (uint32_t fd = 0; fd < fam.fd_hw; fd++) {
     const uint32_t kind = fam.fd[fd] & PSTN_FD_KIND;
@@ -588,19 +589,20 @@ size_t ExecPrepare(Family& fam, char* variable, size_t bytes, uint32_t slot, boo
         (void)sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L, &ep->cookie, &len);
     });
   } else {
-    StoreRelease(Stack(fam).slots[slot].exec_pending, PSTN_EXEC_WITH);
+    StoreRelease(Stack(fam).slots[slot].exec_pending, PSTN_EXEC_WITH);  // [P6]
   }
   CacheMarkCloexec(fam);
   return at;
 }
 
 void ExecWithout(Family& fam) {
+  // [P6]
   if (fam.attached) StoreRelease(Stack(fam).slots[fam.slot].exec_pending, PSTN_EXEC_WITHOUT);
 }
 
 void ExecFailed(Family& fam) {
   if (!fam.attached) return;
-  StoreRelease(Stack(fam).slots[fam.slot].exec_pending, PSTN_EXEC_NONE);
+  StoreRelease(Stack(fam).slots[fam.slot].exec_pending, PSTN_EXEC_NONE);  // [P6]
   (void)sys::Fcntl(fam.stack_fd, F_SETFD, FD_CLOEXEC);
   for (uint32_t i = 0; i < PSTN_LGRS; i++) {
     if (fam.view.lgr_fd[i] > 0) (void)sys::Fcntl(fam.view.lgr_fd[i], F_SETFD, FD_CLOEXEC);

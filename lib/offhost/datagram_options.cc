@@ -240,7 +240,7 @@ bool DatagramWish(Family& fam, const msghdr& m, udp::SendArgs& args) {
     return false;
   }
   memcpy(from.ip, args.source.bytes.data(), sizeof from.ip);
-  const pstn_dir* dir = LoadAcquire(fam.dir);
+  const pstn_dir* dir = LoadAcquire(fam.dir);  // [T4]
   return dir != nullptr && (AddrIsAny(from) || IsLocalAddress(*dir, from));
 }
 

@@ -79,8 +79,8 @@ bool MakeEngineEnd(Family& fam, Attempt& a) {
   end.local = a.ep.peer;
   end.peer = a.ep.local;
   end.listener = a.slot.lgr_idx;
-  StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);
-  StoreRelease(s.lgrs[other].conn_ep[a.slot.conn], a.end + 1);
+  StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
+  StoreRelease(s.lgrs[other].conn_ep[a.slot.conn], a.end + 1);   // [E4]
   SetState(end, PSTN_EP_ESTABLISHED);
   return true;
 }
@@ -88,12 +88,12 @@ bool MakeEngineEnd(Family& fam, Attempt& a) {
 void Undo(Family& fam, const Attempt& a) {
   pstn_stack& s = Stack(fam);
   if (a.end != PSTN_NONE) {
-    StoreRelease(s.lgrs[s.eps[a.end].lgr_idx].conn_ep[a.slot.conn], 0u);
+    StoreRelease(s.lgrs[s.eps[a.end].lgr_idx].conn_ep[a.slot.conn], 0u);  // [E4]
     SetState(s.eps[a.end], PSTN_EP_FREE);
     GiveEp(s, a.end);
   }
-  StoreRelease(a.conn().setup.state, PSTN_CS_FREE);
-  StoreRelease(s.lgrs[a.slot.lgr_idx].conn_ep[a.slot.conn], 0u);
+  StoreRelease(a.conn().setup.state, PSTN_CS_FREE);               // [C1]
+  StoreRelease(s.lgrs[a.slot.lgr_idx].conn_ep[a.slot.conn], 0u);  // [E4]
   GiveConn(s.lgrs[a.slot.lgr_idx], a.slot.conn);
   StoreRelaxed(a.ep.lgr_idx, PSTN_NONE);
 }
@@ -152,7 +152,7 @@ Reason Begin(Family& fam, int fd, Attempt& a) {
   // The answer must not meet the kernel.
   int r = a.from.port != 0 ? WireFilterPeer(fam, fd, a.vi, a.from, a.to, &a.filter) : 0;
   if (r == 0) {
-    StoreRelease(a.conn().setup.state, PSTN_CS_OFFERED);
+    StoreRelease(a.conn().setup.state, PSTN_CS_OFFERED);  // [C1]
     SetState(a.ep, PSTN_EP_CONNECTING);
     r = Connect(fam, a, WireWish(fam, fd, a.ep));
     if (r == 0) return kReasonNone;
@@ -169,7 +169,7 @@ Reason Begin(Family& fam, int fd, Attempt& a) {
 bool FreePort(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from)
     PSTN_REQUIRES(ep.setup_lock) {
   constexpr int kTries = 16;
-  const pstn_dir* dir = LoadAcquire(fam.dir);
+  const pstn_dir* dir = LoadAcquire(fam.dir);  // [T4]
   for (int i = 0; dir != nullptr && i < kTries && ReservePort(fam, fd, ep, *dir); i++) {
     from.port = ep.local.port;
     fam.engine->Acquire();
@@ -208,7 +208,7 @@ Reason WireConnect(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to) {
 }
 
 long WireAwaitConnected(Family& fam, pstn_ep& ep, const Interrupts& since) {
-  auto done = [&] { return LoadAcquire(ep.state) != PSTN_EP_CONNECTING; };
+  auto done = [&] { return LoadAcquire(ep.state) != PSTN_EP_CONNECTING; };  // [E1]
   const uint64_t timeout_ns = LoadRelaxed(ep.sndtimeo_ns);
   const bool timed = timeout_ns != 0;
   const Deadline until = Deadline::AfterTimeout(timeout_ns);
@@ -244,7 +244,7 @@ void WireConnected(Family& fam, pstn_ep& program, pstn_conn& conn, int error) {
 
 void WireGiveUp(Family& fam, pstn_ep& ep) {
   ConnEnd e;
-  if (LoadAcquire(ep.state) == PSTN_EP_CONNECTING && Resolve(fam, ep, e))
+  if (LoadAcquire(ep.state) == PSTN_EP_CONNECTING && Resolve(fam, ep, e))  // [E1]
     WireConnected(fam, ep, *e.conn, ECONNRESET);
 }
 

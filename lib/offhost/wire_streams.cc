@@ -35,7 +35,7 @@ pstn_ep* ProgramOf(Family& fam, const ConnEnd& e) {
   pstn_stack& s = Stack(fam);
   const uint32_t other = e.ep->listener;  // the link group as the other side has it
   if (other >= PSTN_LGRS) return nullptr;
-  const uint32_t idx = LoadAcquire(s.lgrs[other].conn_ep[e.ep->conn_idx % PSTN_CONNS]);
+  const uint32_t idx = LoadAcquire(s.lgrs[other].conn_ep[e.ep->conn_idx % PSTN_CONNS]);  // [E4]
   return idx == 0 ? nullptr : EpAt(s, idx - 1);
 }
 
@@ -49,7 +49,7 @@ void EachSelf(Family& fam, Fn fn) {
   const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
     pstn_lgr_ref& ref = s.lgrs[i];
-    if (LoadAcquire(ref.state) == 0 || !SameUuid(ref.peer, s.hdr.id)) continue;
+    if (LoadAcquire(ref.state) == 0 || !SameUuid(ref.peer, s.hdr.id)) continue;  // [L1]
     uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr == nullptr) lgr = EnsureLgr(fam, i);  // which waits for nobody under the engine's lock
     if (lgr != nullptr) fn(ref, lgr);
@@ -66,13 +66,14 @@ void MarkUrgentIn(const Conn& c, const ConnEnd& e, const uint8_t* data, uint32_t
   const tcp::Tcb& t = c.tcb;
   const int32_t end = t.rcv_up - t.rcv_nxt;
   if (end <= 0 || static_cast<uint32_t>(end) > bytes) return;
+  // [R4]
   StoreRelease(e.ctl().urgent, (e.ep->tx.bytes + static_cast<uint32_t>(end)) << 8 | data[end - 1]);
 }
 
 // The mark of the program's urgent byte is there before the byte (urgent.cc): who has seen the data
 // sees it.
 void MarkUrgentOut(Conn& c, const ConnEnd& e) {
-  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);
+  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);  // [R4]
   const uint64_t done = LoadRelaxed(e.ep->rx.bytes);
   constexpr uint64_t kMost = 1u << 30;  // sequence numbers would not tell what is ahead
   if (mark >> 8 > done && (mark >> 8) - done <= kMost)
@@ -189,7 +190,7 @@ void RingStreams::Report(Conn& c, tcp::Event event, int error) {
     case tcp::Event::kUrgent:  // where nobody reads any more it outruns the reset (RecvUrgent)
       if ((c.tcb.flags & tcp::kNoReader) == 0) break;
       Lock(e.ep->tx.lock);
-      StoreRelease(e.ctl().urgent,
+      StoreRelease(e.ctl().urgent,  // [R4]
                    (e.ep->tx.bytes + static_cast<uint32_t>(c.tcb.rcv_up - c.tcb.rcv_nxt)) << 8);
       Unlock(e.ep->tx.lock);
       break;
@@ -231,7 +232,7 @@ void LearnSettings(const pstn_ep& program, Conn& c) {
 uint32_t RingStreams::Look(Conn& c) {
   ConnEnd e;
   if (!EndOf(fam_, c, e)) return stack::kEndAborted;
-  const uint32_t flags = LoadAcquire(e.peer_ctl().flags);
+  const uint32_t flags = LoadAcquire(e.peer_ctl().flags);  // [C2]
   // Data that was written before is seen by who sees the flag.
   if ((flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0) FetchOr(e.ep->flags, PSTN_EPF_SHUT_RD);
   const pstn_ep* program = ProgramOf(fam_, e);
@@ -242,6 +243,7 @@ uint32_t RingStreams::Look(Conn& c) {
 
 bool RingStreams::Listens(const stack::Listener& l) {
   const pstn_ep* ep = EpAt(Stack(fam_), l.owner);
+  // [E1]
   return ep != nullptr && LoadAcquire(ep->state) == PSTN_EP_LISTEN && ep->gen == l.owner_gen;
 }
 
@@ -312,12 +314,12 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   ep.listener = OtherSide(fam_, slot.lgr_idx);
   StoreRelaxed(ep.accept_head, conn_idx);  // an engine's end has no accept queue
   pstn_conn& conn = LgrConn(slot.lgr, slot.conn);
-  StoreRelease(conn.ctl[0].rx_notify, PSTN_EVMAP_WIRE + 1);
+  StoreRelease(conn.ctl[0].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
   NoteNews(fam_.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);
   c.owner = idx;
   FetchAdd(LgrHdr(slot.lgr).pending[l.owner % PSTN_PENDING], 1u);
-  StoreRelease(conn.setup.state, PSTN_CS_SYN);
+  StoreRelease(conn.setup.state, PSTN_CS_SYN);  // [C1]
   AnnounceSyn(fam_.bells, slot.lgr, slot.conn);
   return true;
 }
@@ -327,7 +329,7 @@ void RingStreams::Collect(stack::Engine& engine) {
   EachSelf(fam_, [&](pstn_lgr_ref& ref, uint8_t* lgr) {
     TakeBits(LgrEvmap(lgr, ref.side, PSTN_EVMAP_WIRE), ref.wire_hand, [&](uint32_t conn) {
       engine.AssertHeld();
-      const uint32_t ep_idx = LoadAcquire(ref.conn_ep[conn]);
+      const uint32_t ep_idx = LoadAcquire(ref.conn_ep[conn]);  // [E4]
       if (ep_idx == 0 || ep_idx > PSTN_EPS) return 1u;
       const pstn_ep& ep = s.eps[ep_idx - 1];
       if ((LoadRelaxed(ep.flags) & PSTN_EPF_ENGINE) != 0) engine.Wake(LoadRelaxed(ep.accept_head));
@@ -349,7 +351,7 @@ bool RingStreams::Reaches() {
   const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
     const pstn_lgr_ref& ref = s.lgrs[i];
-    if (LoadAcquire(ref.state) == 0 || LgrBase(fam_.view, i) != nullptr) continue;
+    if (LoadAcquire(ref.state) == 0 || LgrBase(fam_.view, i) != nullptr) continue;  // [L1]
     if (SameUuid(ref.peer, s.hdr.id) && EnsureLgr(fam_, i) == nullptr) return false;
   }
   return true;
@@ -376,6 +378,7 @@ uint32_t OtherSide(Family& fam, uint32_t idx) {
   const pstn_stack& s = Stack(fam);
   const uint32_t hw = LoadRelaxed(s.hdr.lgrs_hw);
   for (uint32_t i = 0; i < hw && i < PSTN_LGRS; i++) {
+    // [L1]
     if (i != idx && LoadAcquire(s.lgrs[i].state) != 0 && SameUuid(s.lgrs[i].id, s.lgrs[idx].id))
       return i;
   }
@@ -387,7 +390,7 @@ const pstn_ep* EngineEnd(Family& fam, uint32_t lgr, uint32_t conn) {
   if (lgr >= PSTN_LGRS || !SameUuid(s.lgrs[lgr].peer, s.hdr.id)) return nullptr;
   const uint32_t other = OtherSide(fam, lgr);
   if (other >= PSTN_LGRS) return nullptr;
-  const uint32_t idx = LoadAcquire(s.lgrs[other].conn_ep[conn % PSTN_CONNS]);
+  const uint32_t idx = LoadAcquire(s.lgrs[other].conn_ep[conn % PSTN_CONNS]);  // [E4]
   if (idx == 0 || idx > PSTN_EPS) return nullptr;
   const pstn_ep& end = s.eps[idx - 1];
   return (LoadRelaxed(end.flags) & PSTN_EPF_ENGINE) != 0 ? &end : nullptr;

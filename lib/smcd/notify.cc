@@ -52,6 +52,7 @@ BellName BellIn(uint8_t* lgr, uint32_t side, uint32_t waiter) {
 // True: he is rung.
 bool RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
+  // [S9]
   if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return false;
   Count(b, kCounterDoorbells);
   return RingBell(b, BellIn(lgr, side, waiter));
@@ -229,7 +230,7 @@ void ReturnSpace(Bells& b, const ConnEnd& e) {
 
 void AnnounceLocal(Bells& b, const ConnEnd& e) {
   NoteNews(b);
-  FullFence();
+  FullFence();  // [F1]
   pstn_conn_ctl& own = e.ctl();
   PostTo(b, e.lgr, e.side, LoadRelaxed(own.rx_notify), e.ep->conn_idx);
   if (LoadRelaxed(e.ep->sleepers) == 0) return;
@@ -247,7 +248,7 @@ void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn) {
 
 void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side) {
   NoteNews(b);
-  FullFence();
+  FullFence();  // [F1]
   uint32_t hw = WaitersHw(lgr, side);
   for (uint32_t w = 1; w < hw; w++) {
     if (LoadRelaxed(LgrEvmap(lgr, side, w).in_use) != 0) (void)RingIfAsleep(b, lgr, side, w);
@@ -265,7 +266,7 @@ void PostTaken(Bells& b, const ConnEnd& e) {
 }
 
 void RingTaken(Bells& b, uint8_t* lgr, uint32_t side) {
-  FullFence();
+  FullFence();  // [F1]
   uint32_t hw = WaitersHw(lgr, side);
   for (uint32_t w = 1; w < hw; w++) {
     pstn_evmap& map = LgrEvmap(lgr, side, w);
@@ -299,14 +300,14 @@ void PostEnded(Bells& b, pstn_stack& s, const ConnEnd& e) {
   EachWaiter(s, [&](uint32_t w) { SetBits(LgrEvmap(e.lgr, e.side, w), e.ep->conn_idx); });
   pstn_conn_ctl& own = e.ctl();
   for (uint32_t* word : {&own.rx_wait, &own.tx_wait}) {
-    StoreRelease(*word, 0u);
+    StoreRelease(*word, 0u);  // [R5]
     (void)sys::FutexWake(word, kAll);
   }
 }
 
 void RingInside(Bells& b, pstn_stack& s) {
   NoteNews(b);
-  FullFence();
+  FullFence();  // [F1]
   EachWaiter(s, [&](uint32_t w) {
     StoreRelaxed(s.waiters[w].posted, 1u);
     (void)RingBell(b, BellOf(s, w));

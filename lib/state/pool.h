@@ -18,11 +18,11 @@ uint32_t PoolTake(pstn_pool& pool, uint32_t limit, NextFn next, uint32_t most = 
     FetchSub(pool.used, 1u);
     return PSTN_NONE;
   }
-  uint64_t head = LoadAcquire(pool.head);
+  uint64_t head = LoadAcquire(pool.head);  // [Q1]
   while (static_cast<uint32_t>(head) < limit) {
     uint32_t idx = static_cast<uint32_t>(head);
     uint64_t after = ((head >> 32) + 1) << 32 | LoadRelaxed(next(idx));
-    if (CompareExchange(pool.head, head, after)) return idx;
+    if (CompareExchange(pool.head, head, after)) return idx;  // [Q1]
   }
   uint32_t fresh = LoadRelaxed(pool.hw);
   while (fresh < limit) {
@@ -37,7 +37,7 @@ void PoolGive(pstn_pool& pool, uint32_t idx, NextFn next) {
   uint64_t head = LoadRelaxed(pool.head);
   do {
     StoreRelaxed(next(idx), static_cast<uint32_t>(head));
-  } while (!CompareExchange(pool.head, head, ((head >> 32) + 1) << 32 | idx));
+  } while (!CompareExchange(pool.head, head, ((head >> 32) + 1) << 32 | idx));  // [Q1]
   FetchSub(pool.used, 1u);
 }
 

@@ -18,8 +18,8 @@ uint32_t AddLgrRef(pstn_stack& s, uint32_t side, const pstn_uuid& id, const pstn
     ref.side = side;
     ref.id = id;
     ref.peer = peer;
-    StoreRelease(ref.state, 1u);
-    if (i >= LoadRelaxed(s.hdr.lgrs_hw)) StoreRelease(s.hdr.lgrs_hw, i + 1);
+    StoreRelease(ref.state, 1u);                                              // [L1]
+    if (i >= LoadRelaxed(s.hdr.lgrs_hw)) StoreRelease(s.hdr.lgrs_hw, i + 1);  // [L2]
     return i;
   }
   return PSTN_NONE;
@@ -28,7 +28,7 @@ uint32_t AddLgrRef(pstn_stack& s, uint32_t side, const pstn_uuid& id, const pstn
 void FreeLgrRef(pstn_stack& s, uint32_t idx) {
   if (idx >= PSTN_LGRS) return;
   Guard g(s.hdr.lgr_lock);
-  StoreRelease(s.lgrs[idx].state, 0u);
+  StoreRelease(s.lgrs[idx].state, 0u);  // [L1]
 }
 
 void DropLgrMapping(StackView& v, uint32_t idx) {
@@ -52,7 +52,7 @@ void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd, const pstn
     StoreRelaxed(v.lgr[idx], nullptr);
   }
   StoreRelease(v.lgr_id[idx].hi, id.hi);  // [V2] who sees this name does not see the old mapping
-  StoreRelease(v.lgr_id[idx].lo, id.lo);
+  StoreRelease(v.lgr_id[idx].lo, id.lo);  // [V2]
   v.lgr_fd[idx] = fd;
   StoreRelease(v.lgr[idx], base);  // [V1]
 }

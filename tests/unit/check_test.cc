@@ -1,4 +1,4 @@
-// check_test.cc - checks of shared memory: counted by place; what ends a program, and what does not.
+// check_test.cc - checks of shared memory: counted by place; which of them end a program.
 // SPDX-License-Identifier: Apache-2.0
 #include "base/check.h"
 

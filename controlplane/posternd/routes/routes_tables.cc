@@ -362,7 +362,7 @@ void RouteTables::Publish(RouteModel& model) {
   std::atomic_thread_fence(std::memory_order_release);
   Writer(copy, model).Write();
   StoreRelease(copy.stamp, next);
-  StoreRelease(map_->seq, next);  // [R2] pairs with [A2] in route.cc: the copy before its number
+  StoreRelease(map_->seq, next);  // [W2]: the copy before its number
   if ((copy.flags & (PSTN_RTF_FULL4 | PSTN_RTF_FULL6)) != 0)
     Warn(
         "routes: %zu routes, %zu rules, %zu links: the tables are full, their sockets stay with "
@@ -374,11 +374,11 @@ void RouteTables::Publish(RouteModel& model) {
 
 RouteTables::NeighChange::NeighChange(RouteTables& tables) : tables_(tables) {
   StoreRelaxed(tables_.map_->neigh_seq, LoadRelaxed(tables_.map_->neigh_seq) + 1);
-  std::atomic_thread_fence(std::memory_order_release);  // [W1] as [W2]; neighbour.cc
+  std::atomic_thread_fence(std::memory_order_release);  // [W3] as [W2]; neighbour.cc
 }
 
 RouteTables::NeighChange::~NeighChange() {
-  // [R1] pairs with [A1] in neighbour.cc: entries before the even number
+  // [W3]: entries before the even number
   StoreRelease(tables_.map_->neigh_seq, LoadRelaxed(tables_.map_->neigh_seq) + 1);
 }
 
