@@ -62,7 +62,7 @@ int KernelCloseRange(unsigned first, unsigned last, int flags) {
 PSTN_EXPORT int close_range(unsigned first, unsigned last, int flags) noexcept {
   constexpr unsigned kKnown = CLOSE_RANGE_UNSHARE | CLOSE_RANGE_CLOEXEC;
   if (first > last || (static_cast<unsigned>(flags) & ~kKnown) != 0) return Ret<int>(-EINVAL);
-  unsigned hw = LoadAcquire(g_family.fd_hw);
+  unsigned hw = LoadAcquire(g_family.fd_hw);  // [T1]
   unsigned gap = first;
   for (unsigned fd = first; fd < hw && fd <= last; fd++) {
     uint32_t e = FdMeans(g_family, static_cast<int>(fd));
@@ -159,7 +159,7 @@ int ReplaceNumber(const Call& call, int from, int to, int flags, bool is_fresh) 
   if (r >= 0 && MayBeSet(g_family, to)) SockEpollGone(g_family, to);
   if (r >= 0 && call.entry() == 0 && MayBeSet(g_family, from)) SockEpollMade(g_family, to);
   SetFd(g_family, to, r < 0 ? old : refers ? call.entry() : 0);
-  if (is_fresh) FetchAdd(g_family.replaced, 1u);
+  if (is_fresh) FetchAdd(g_family.replaced, 1u);  // [T7]
   const uint32_t unused = r < 0 ? (refers ? call.entry() : 0) : old;
   if (unused != 0) DropFdRef(g_family, unused);
   if (r < 0) errno = e;

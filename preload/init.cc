@@ -34,7 +34,8 @@ void TakeNumber(int fd) {
 }
 
 int Fresh::Fd(int fd) const {
-  if (fd < 0 || FdEntry(g_family, fd) == 0 || LoadAcquire(g_family.replaced) != seen_) return fd;
+  if (fd < 0 || FdEntry(g_family, fd) == 0) return fd;
+  if (LoadAcquire(g_family.replaced) != seen_) return fd;  // [T7]
   uint32_t kind = FdEntry(g_family, fd) & PSTN_FD_KIND;
   if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) Count(Stack(g_family).hdr, kCounterFdsLost);
   TakeNumber(fd);

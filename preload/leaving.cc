@@ -145,7 +145,7 @@ uint64_t action_sources[kFdMax / 64];  // numbers that posix_spawn_file_actions_
 }  // namespace
 
 void ExportInherited(bool spawn) {
-  uint32_t hw = LoadAcquire(g_family.fd_hw);
+  uint32_t hw = LoadAcquire(g_family.fd_hw);  // [T1]
   for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
     int fd = static_cast<int>(n);
     if ((FdMeans(g_family, fd) & PSTN_FD_KIND) != PSTN_FD_EP) continue;
@@ -161,7 +161,7 @@ void ExportConfined() {
   g_family.confined = g_family.bells.confined = true;
   FenceWithoutKernel(g_family);
   if (!g_family.attached) return;
-  uint32_t hw = LoadAcquire(g_family.fd_hw);
+  uint32_t hw = LoadAcquire(g_family.fd_hw);  // [T1]
   for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
     int fd = static_cast<int>(n);
     (void)SockExport(g_family, fd);

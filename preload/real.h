@@ -92,8 +92,8 @@ void StdioAttach();
 // call began, by dup2().
 class Fresh {
  public:
-  Fresh() : seen_(LoadAcquire(g_family.replaced)) {}
-  int Fd(int fd) const;  // returns it
+  Fresh() : seen_(LoadAcquire(g_family.replaced)) {}  // [T7]
+  int Fd(int fd) const;                               // returns it
 
  private:
   const uint32_t seen_;

@@ -217,14 +217,14 @@ FILE* OpenPipe(Pipe* made, const char* command, const Mode& mode) PSTN_REQUIRES(
 
 // The shell behind `file`, which is taken off the list. -1: it is no such file.
 pid_t TakePipe(const FILE* file) {
-  if (LoadAcquire(pipes) == nullptr) return -1;
+  if (LoadAcquire(pipes) == nullptr) return -1;  // [U6]
   Guard g(pipes_lock);
   for (Pipe** at = &pipes; *at != nullptr; at = &(*at)->next) {
     Pipe* p = *at;
     if (p->file != file) continue;
     const pid_t pid = p->pid;
-    StoreRelease(*at, p->next);
-    free(p);  // tidy-allow: stdio allocates as well
+    StoreRelease(*at, p->next);  // [U6]
+    free(p);                     // tidy-allow: stdio allocates as well
     return pid;
   }
   return -1;
@@ -262,7 +262,7 @@ PSTN_EXPORT FILE* popen(const char* command, const char* type) {
     file = OpenPipe(made, command, mode);
     if (file != nullptr) {
       *made = {file, made->pid, pipes};
-      StoreRelease(pipes, made);
+      StoreRelease(pipes, made);  // [U6]
     }
   }
   if (file == nullptr) {

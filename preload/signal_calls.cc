@@ -81,9 +81,9 @@ void SetThreadMask(uint64_t mask) {
 Action Snapshot(int signo) {
   Action& from = actions[signo];
   for (;;) {
-    uint32_t seq = LoadAcquire(from.seq);
+    uint32_t seq = LoadAcquire(from.seq);  // [W4]
     Action a = {seq, LoadRelaxed(from.flags), LoadRelaxed(from.mask), LoadRelaxed(from.handler)};
-    std::atomic_thread_fence(std::memory_order_acquire);
+    std::atomic_thread_fence(std::memory_order_acquire);  // [W4]
     if ((seq & 1u) == 0 && LoadRelaxed(from.seq) == seq) return a;
     CpuRelax();
   }
@@ -92,11 +92,11 @@ void PublishLocked(int signo, const Action& a) PSTN_REQUIRES(actions_lock) {
   Action& to = actions[signo];
   uint32_t seq = LoadRelaxed(to.seq);
   StoreRelaxed(to.seq, seq + 1);
-  std::atomic_thread_fence(std::memory_order_release);
+  std::atomic_thread_fence(std::memory_order_release);  // [W4]
   StoreRelaxed(to.flags, a.flags);
   StoreRelaxed(to.mask, a.mask);
   StoreRelaxed(to.handler, a.handler);
-  StoreRelease(to.seq, seq + 2);
+  StoreRelease(to.seq, seq + 2);  // [W4]
 }
 
 void OnSignal(int signo, siginfo_t* info, void* context) {

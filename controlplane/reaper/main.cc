@@ -62,7 +62,7 @@ int32_t Attach(int fd) {
   if (s == nullptr) return EINVAL;
   g_family.view.s = s;
   g_family.bells.counters = s->hdr.counters;
-  StoreRelease(s->hdr.reaper_pidns, OwnPidns(g_family));
+  StoreRelease(s->hdr.reaper_pidns, OwnPidns(g_family));  // [P8]
   UseReaperLocks(g_family);
   return FilterCalls() ? 0 : EPERM;
 }
@@ -185,7 +185,7 @@ int Serve() {
     until = {};
     (void)setitimer(ITIMER_REAL, &until, nullptr);
   }
-  if (g_family.view.s != nullptr) StoreRelease(Stack(g_family).hdr.reaper_pidns, 0u);
+  if (g_family.view.s != nullptr) StoreRelease(Stack(g_family).hdr.reaper_pidns, 0u);  // [P8]
   return kExitLine;
 }
 

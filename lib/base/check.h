@@ -26,7 +26,7 @@ namespace postern {
 // Counts; false, so that it can end a condition. `what` says more than the place does, or is "".
 [[gnu::cold, gnu::noinline]] bool CheckFailed(const char* file, uint32_t line, const char* what);
 
-#define PSTN_CHECK(condition, ...)                        \
+#define PSTN_CHECK(condition, ...)                         \
   (__builtin_expect(static_cast<bool>(condition), true) || \
    ::postern::CheckFailed(__FILE__, __LINE__, "" __VA_ARGS__))
 

@@ -50,10 +50,10 @@ uint32_t LearnTid() { return t_self_tid = static_cast<uint32_t>(sys::Tid()); }
 void ForgetTid() { t_self_tid = 0; }
 
 LockOwner& LockOwnerAt(const pstn_lock& lock) {
-  if (LoadRelaxed(g_lock_by_place) == 0) return *LoadAcquire(sole);
+  if (LoadRelaxed(g_lock_by_place) == 0) return *LoadAcquire(sole);  // [O1]
   const auto at = reinterpret_cast<uintptr_t>(&lock);
   for (const LockRange& r : ranges) {
-    LockOwner* owner = LoadAcquire(r.owner);
+    LockOwner* owner = LoadAcquire(r.owner);  // [O2]
     if (owner != nullptr && at >= r.begin && at < r.end) return *owner;
   }
   return itself;
@@ -66,35 +66,35 @@ bool AddLocksOf(LockOwner& owner, const void* at, size_t bytes) {
     if (!CompareExchange(r.owner, none, &taken)) continue;
     r.begin = reinterpret_cast<uintptr_t>(at);
     r.end = r.begin + bytes;
-    StoreRelease(r.owner, &owner);
+    StoreRelease(r.owner, &owner);  // [O2]
     LockOwner* alone = &itself;
     if (CompareExchange(sole, alone, &owner))
       g_lock_mark = owner.mark;
     else if (alone != &owner)
-      StoreRelease(g_lock_by_place, 1u);
+      StoreRelease(g_lock_by_place, 1u);  // [O3]
     return true;
   }
   return false;
 }
 
 void DropLocksAt(const void* at) {
-  LockOwner* const alone = LoadAcquire(sole);
+  LockOwner* const alone = LoadAcquire(sole);  // [O1]
   bool others = false;
   for (LockRange& r : ranges) {
-    LockOwner* owner = LoadAcquire(r.owner);
+    LockOwner* owner = LoadAcquire(r.owner);  // [O2]
     if (owner != nullptr && r.begin == reinterpret_cast<uintptr_t>(at))
-      StoreRelease(r.owner, static_cast<LockOwner*>(nullptr));
+      StoreRelease(r.owner, static_cast<LockOwner*>(nullptr));  // [O2]
     else
       others = others || owner == alone;
   }
   if (others || LoadRelaxed(g_lock_by_place) != 0) return;
-  StoreRelease(sole, &itself);
+  StoreRelease(sole, &itself);  // [O1]
   g_lock_mark = 0;
 }
 
 void MarkLocksOf(LockOwner& owner, uint32_t mark) {
   owner.mark = mark;
-  if (LoadAcquire(sole) == &owner) g_lock_mark = mark;
+  if (LoadAcquire(sole) == &owner) g_lock_mark = mark;  // [O1]
 }
 
 bool LockSlow(pstn_lock& lock, uint32_t self) {

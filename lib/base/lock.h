@@ -138,7 +138,7 @@ inline bool TryLock(pstn_lock& lock) PSTN_TRY_ACQUIRE(true, lock) PSTN_NO_THREAD
 }
 inline void Unlock(pstn_lock& lock) PSTN_RELEASE(lock) PSTN_NO_THREAD_SAFETY_ANALYSIS {
   NoteGiven(lock);
-  if ((Exchange(lock.word, 0u) & kLockSleepers) != 0) UnlockWake(lock);
+  if ((Exchange(lock.word, 0u) & kLockSleepers) != 0) UnlockWake(lock);  // [E6]
   LeaveLocked();
 }
 

@@ -117,7 +117,7 @@ int RecvMsg(Family& fam, Msg& m, int& fd, int flags) PSTN_REQUIRES(fam.ctl_lock)
 void TakeLgr(Family& fam, uint32_t idx, int fd) PSTN_REQUIRES(fam.ctl_lock) {
   if (fd < 0) return;
   const LgrHere at = LgrAt(fam.view, LgrIndex(idx));
-  const bool known = at.ref != nullptr && LoadAcquire(at.ref->state) != 0;
+  const bool known = at.ref != nullptr && LoadAcquire(at.ref->state) != 0;  // [L1]
   uint8_t* base = known && at.base == nullptr ? MapLgr(fd, &at.ref->id) : nullptr;
   if (base == nullptr) {
     sys::Close(fd);
@@ -154,7 +154,7 @@ void Disconnect(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
       sys::Close(fd);
   }
   const int fd = fam.ctl_fd;
-  const uint32_t line = FetchAdd(fam.ctl_line, 1u);
+  const uint32_t line = FetchAdd(fam.ctl_line, 1u);  // [S7]
   StoreRelaxed(fam.ctl_fd, -1);
   kVerbs.line_lost(fam, line, fd);
   CloseInternal(fam, fd);
@@ -379,7 +379,7 @@ bool ConnectLocked(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   // The directory before stays mapped: another thread may be reading it. A restart of posternd
   // is rare enough for its 1 MiB.
   if (fam.dir != nullptr) Count(Stack(fam).hdr, kCounterDaemonReconnects);
-  StoreRelease(fam.dir, dir);
+  StoreRelease(fam.dir, dir);  // [T4]
   TakeWideSender(fam, *dir);
   Reintroduce(fam);
   return LoadRelaxed(fam.ctl_fd) >= 0;
@@ -388,9 +388,9 @@ bool ConnectLocked(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
 }  // namespace
 
 bool DaemonAlive(Family& fam) {
-  const pstn_dir* d = LoadAcquire(fam.dir);
+  const pstn_dir* d = LoadAcquire(fam.dir);  // [T4]
   if (d == nullptr) return false;
-  uint32_t word = LoadAcquire(*reinterpret_cast<const uint32_t*>(d->alive_mutex));
+  uint32_t word = LoadAcquire(*reinterpret_cast<const uint32_t*>(d->alive_mutex));  // [T6]
   return word != 0 && (word & FUTEX_OWNER_DIED) == 0;
 }
 
@@ -533,7 +533,7 @@ void CtlDrain(Family& fam) {
   if (!TryLock(fam.ctl_lock)) return;
   DrainLocked(fam);
   CtlLeaveLine(fam);
-  FenceAfterLocked();
+  FenceAfterLocked();  // [F1]
   kVerbs.wire_errands(fam);
 }
 
@@ -595,7 +595,7 @@ void WatchLocks(Family& fam) {
 void CtlForked(Family& fam) {
   CloseInternal(fam, fam.ctl_fd);  // what sets have of it is the parent's
   StoreRelaxed(fam.ctl_fd, -1);
-  FetchAdd(fam.ctl_line, 1u);
+  FetchAdd(fam.ctl_line, 1u);  // [S7]
   StoreRelaxed(fam.ctl_retry_ns, 0);
 }
 

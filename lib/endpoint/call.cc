@@ -33,7 +33,7 @@ long Membarrier(int command) {
 
 // The other half of LightFence: each thread of this process has had a full fence when it returns.
 void HeavyFence(Family& fam) {
-  FullFence();
+  FullFence();  // [H2]
   if (__libc_single_threaded != 0 || LoadRelaxed(fam.light_fences) == 0) return;
   if (Membarrier(MEMBARRIER_CMD_PRIVATE_EXPEDITED) == 0) return;
   if (Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) != 0 ||
@@ -115,13 +115,13 @@ int FileOf(const Parked& p) { return p.is_file ? LoadRelaxed(p.number) : -1; }
 
 ThreadUses* Record(Family& fam, uint32_t i) {
   if (i < kUsesChunk) return &fam.uses->first[i];
-  ThreadUses* chunk = LoadAcquire(fam.uses->chunks[i / kUsesChunk]);
+  ThreadUses* chunk = LoadAcquire(fam.uses->chunks[i / kUsesChunk]);  // [U2]
   return chunk != nullptr ? &chunk[i % kUsesChunk] : nullptr;
 }
 
 bool TakeRecord(ThreadUses& t, uint32_t self) {
   uint32_t nobody = 0;
-  return LoadRelaxed(t.tid) == 0 && CompareExchange(t.tid, nobody, self);
+  return LoadRelaxed(t.tid) == 0 && CompareExchange(t.tid, nobody, self);  // [U3]
 }
 
 void* MapPrivate(size_t bytes) {
@@ -135,7 +135,7 @@ bool Grow(Family& fam, uint32_t chunk) {
   auto* fresh = static_cast<ThreadUses*>(MapPrivate(sizeof(ThreadUses) * kUsesChunk));
   if (fresh == nullptr) return false;
   ThreadUses* none = nullptr;
-  if (!CompareExchange(fam.uses->chunks[chunk], none, fresh))
+  if (!CompareExchange(fam.uses->chunks[chunk], none, fresh))  // [U2]
     sys::Unmap(fresh, sizeof(ThreadUses) * kUsesChunk);
   return true;
 }
@@ -147,8 +147,8 @@ void SettleOwed(Family& fam, uint32_t& owed) {
 
 void EndUse(Family& fam, Use& u) {
   StoreRelaxed(u.kernel, 0u);
-  StoreRelease(u.entry, 0u);
-  FullFence();
+  StoreRelease(u.entry, 0u);  // [H2]
+  FullFence();                // [H2]
   SettleOwed(fam, u.owed);
 }
 
@@ -176,7 +176,7 @@ void ThreadGone(void* record) {
   if (t != t_uses) return;  // another thread's since a fork
   EndAbove(*t->fam, *t, UINTPTR_MAX);
   t_uses = nullptr;
-  StoreRelease(t->tid, 0u);
+  StoreRelease(t->tid, 0u);  // [U3]
 }
 
 // A thread that was made without libc leaves its record behind.
@@ -204,9 +204,9 @@ ThreadUses* Claim(Family& fam) {
     if (other->depth != 0 || LoadRelaxed(other->many_count) != 0) return nullptr;
     if (other->fam->uses->has_key) (void)pthread_setspecific(other->fam->uses->thread_key, nullptr);
     t_uses = nullptr;
-    StoreRelease(other->tid, 0u);
+    StoreRelease(other->tid, 0u);  // [U3]
   }
-  const uint32_t n = LoadAcquire(fam.uses->records);
+  const uint32_t n = LoadAcquire(fam.uses->records);  // [U1]
   for (uint32_t i = 0; i < n; i++) {
     if (TakeRecord(*Record(fam, i), self)) return Keep(fam, Record(fam, i));
   }
@@ -219,7 +219,7 @@ ThreadUses* Claim(Family& fam) {
     if (Record(fam, i) == nullptr && !Grow(fam, i / kUsesChunk)) return nullptr;
     if (!TakeRecord(*Record(fam, i), self)) continue;
     for (uint32_t seen = LoadRelaxed(fam.uses->records);
-         seen <= i && !CompareExchange(fam.uses->records, seen, i + 1);) {
+         seen <= i && !CompareExchange(fam.uses->records, seen, i + 1);) {  // [U1]
     }
     return Keep(fam, Record(fam, i));
   }
@@ -242,9 +242,9 @@ bool OnOtherStack() {
 template <typename Fn>
 void EachUse(ThreadUses& t, uint32_t entry, Fn fn) {
   for (Use& u : t.at) {
-    if (LoadAcquire(u.entry) == entry) fn(u.entry, u.owed);
+    if (LoadAcquire(u.entry) == entry) fn(u.entry, u.owed);  // [H2]
   }
-  if (LoadAcquire(t.many_count) == 0) return;
+  if (LoadAcquire(t.many_count) == 0) return;  // [U5]
   Guard g(t.many_lock);
   const uint32_t n = LoadRelaxed(t.many_count);
   for (uint32_t i = 0; i < n; i++) {
@@ -258,7 +258,7 @@ void EachUse(Family& fam, uint32_t entry, Fn fn) {
     if (ThreadUses* t = OwnUses(fam); t != nullptr) EachUse(*t, entry, fn);
     return;
   }
-  const uint32_t n = LoadAcquire(fam.uses->records);
+  const uint32_t n = LoadAcquire(fam.uses->records);  // [U1]
   for (uint32_t i = 0; i < n; i++) EachUse(*Record(fam, i), entry, fn);
 }
 
@@ -272,15 +272,16 @@ bool IsParkedAs(Family& fam, uint32_t owed, uint32_t entry) {
 void Give(Family& fam, uint32_t at, uint32_t entry, uint32_t& used, uint32_t& owed) {
   AddUser(fam, at);
   uint32_t none = 0;
-  while (!CompareExchange(owed, none, at + 1)) {
+  while (!CompareExchange(owed, none, at + 1)) {  // [U4]
     // It has one since another number of the same object was closed; or it is over, and its thread
     // about to settle.
+    // [H2]
     if (IsParkedAs(fam, none, entry) || LoadAcquire(used) != entry) return DropUser(fam, at);
     none = 0;
     CpuRelax();
   }
-  HeavyFence(fam);  // [H2]
-  if (LoadAcquire(used) == entry) return;
+  HeavyFence(fam);                         // [H2]
+  if (LoadAcquire(used) == entry) return;  // [H2]
   uint32_t given = at + 1;
   if (CompareExchange(owed, given, 0u)) DropUser(fam, at);
 }
@@ -314,16 +315,16 @@ constexpr uint64_t kLookNs = 20'000, kPatienceNs = 100'000'000;
 bool AwaitKernel(Family& fam, uint32_t entry) {
   if (__libc_single_threaded != 0) return false;
   bool sleeps = false;
-  const uint32_t n = LoadAcquire(fam.uses->records);
+  const uint32_t n = LoadAcquire(fam.uses->records);  // [U1]
   for (uint32_t i = 0; i < n; i++) {
     ThreadUses& t = *Record(fam, i);
     if (&t == t_uses) continue;  // a handler: what it has interrupted asks again
     for (Use& u : t.at) {
       const uint64_t start = MonotonicNs();
-      while (LoadAcquire(u.entry) == entry && LoadAcquire(u.kernel) != 0 &&
+      while (LoadAcquire(u.entry) == entry && LoadAcquire(u.kernel) != 0 &&  // [H3]
              !SleepsInKernel(LoadRelaxed(t.tid)) && MonotonicNs() - start < kPatienceNs)
         sys::Nap(kLookNs);
-      sleeps = sleeps || (LoadAcquire(u.entry) == entry && LoadAcquire(u.kernel) != 0);
+      sleeps = sleeps || (LoadAcquire(u.entry) == entry && LoadAcquire(u.kernel) != 0);  // [H3]
     }
   }
   return sleeps;
@@ -354,13 +355,13 @@ bool HandToUsers(Family& fam, int fd, uint32_t entry) {
 void HandLostToUsers(Family& fam, uint32_t entry) { (void)HandToUsers(fam, -1, entry); }
 
 void FenceWithoutKernel(Family& fam) {
-  StoreRelease(fam.light_fences, 0u);
-  FullFence();
+  StoreRelease(fam.light_fences, 0u);  // [T5]
+  FullFence();                         // [H2]
 }
 
 void UsesInit(Family& fam) {
   fam.uses->has_key = pthread_key_create(&fam.uses->thread_key, ThreadGone) == 0;
-  StoreRelease(fam.light_fences,
+  StoreRelease(fam.light_fences,  // [T5]
                Membarrier(MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED) == 0 ? 1u : 0u);
 }
 
@@ -466,7 +467,7 @@ uint32_t AwaitUnclaimed(Family& fam, int fd) {
 void Call::Settle(Family& fam, Use& use) { SettleOwed(fam, use.owed); }
 
 static int NumberOwed(Family& fam, const uint32_t& to, uint32_t entry) {
-  const uint32_t owed = LoadAcquire(to);
+  const uint32_t owed = LoadAcquire(to);  // [U4]
   if (owed == 0 || LoadRelaxed(fam.uses->parked[owed - 1].entry) != entry) return kOwesNothing;
   return FileOf(fam.uses->parked[owed - 1]);
 }
@@ -520,7 +521,7 @@ ManyUse* ManyCalls::Open(size_t n, uintptr_t frame) {
     t->many_room = static_cast<uint32_t>(n);
   }
   t->many_frame = frame;
-  StoreRelease(t->many_count, static_cast<uint32_t>(n));
+  StoreRelease(t->many_count, static_cast<uint32_t>(n));  // [U5]
   open_ = true;
   return t->many;
 }
@@ -535,8 +536,8 @@ int ManyCalls::parked(size_t i) const {
 }
 
 void ManyCalls::EndOne(Family& fam, ManyUse& one) {
-  StoreRelease(one.entry, 0u);
-  FullFence();
+  StoreRelease(one.entry, 0u);  // [H2]
+  FullFence();                  // [H2]
   SettleOwed(fam, one.owed);
 }
 

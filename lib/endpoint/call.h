@@ -36,7 +36,7 @@ inline void LightFence(Family& fam) {
   if (LoadRelaxed(fam.light_fences) != 0) [[likely]] {
     std::atomic_signal_fence(std::memory_order_seq_cst);
   } else {
-    FullFence();
+    FullFence();  // [H1]
   }
 }
 
@@ -154,7 +154,7 @@ class ByNumber {
     LightFence(call->fam_);
   }
   ~ByNumber() {
-    if (use_ != nullptr) StoreRelease(use_->kernel, 0u);
+    if (use_ != nullptr) StoreRelease(use_->kernel, 0u);  // [H3]
   }
   ByNumber(const ByNumber&) = delete;
   ByNumber& operator=(const ByNumber&) = delete;

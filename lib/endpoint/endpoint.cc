@@ -17,7 +17,7 @@ void FollowUsers(const pstn_ep& ep) {
   for (const uint32_t* word :
        {&ep.tx.lock.word, &ep.rx.lock.word, &ep.item_lock.word, &ep.accept_lock.word,
         &ep.setup_lock.word, &ep.refs, &ep.state, &ep.flags})
-    (void)LoadAcquire(*word);
+    (void)LoadAcquire(*word);  // [E6]
 }
 
 namespace {
@@ -48,7 +48,7 @@ void Clear(pstn_ep& ep) {
   ClearWords(&ep.rx.lock.word + 1, &ep.accept_lock);
   ClearWords(&ep.accept_lock.word + 1, &ep.setup_lock);
   ClearWords(&ep.setup_lock.word + 1, &ep + 1);
-  StoreRelease(ep.gen, gen);
+  StoreRelease(ep.gen, gen);  // [E2]
 }
 
 }  // namespace
@@ -121,12 +121,13 @@ bool BeforeShutPeer(Family& fam, const ConnEnd& e, uint32_t peer) {
 }
 
 uint32_t Readiness(Family& fam, pstn_ep& ep) {
-  switch (LoadAcquire(ep.state)) {
+  switch (LoadAcquire(ep.state)) {  // [E1]
     case PSTN_EP_NEW:  // shutdown() says ENOTCONN but leaves its mark, as with the kernel
       return EPOLLOUT | EPOLLHUP | (LoadRelaxed(ep.error) != 0 ? EPOLLERR : 0u) |
              ((LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? EPOLLIN | EPOLLRDNORM | EPOLLRDHUP
                                                               : 0u);
     case PSTN_EP_LISTEN:
+      // [E8]
       return LoadAcquire(ep.accept_count) != 0 || LoadAcquire(ep.held) != 0 ? EPOLLIN | EPOLLRDNORM
                                                                             : 0u;
     case PSTN_EP_ESTABLISHED:
@@ -139,7 +140,7 @@ uint32_t Readiness(Family& fam, pstn_ep& ep) {
   ConnEnd e;
   if (!ResolveMapped(fam, ep, e)) return kNotMapped;
   uint32_t own = LoadRelaxed(ep.flags);
-  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   uint32_t mask = 0;
   if ((peer & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0 || (own & PSTN_EPF_SHUT_RD) != 0) {
     mask |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;

@@ -12,7 +12,7 @@ namespace postern {
 
 // The connection of an endpoint, if it has one and this process can reach it.
 inline uint64_t Which(const pstn_ep& ep) {
-  return static_cast<uint64_t>(LoadAcquire(ep.gen)) << 32 | LoadRelaxed(ep.conn_gen);
+  return static_cast<uint64_t>(LoadAcquire(ep.gen)) << 32 | LoadRelaxed(ep.conn_gen);  // [E2]
 }
 // The place of its connection. A look without a lock (Resolve) may get words of the last one and of
 // this one: StillHere tells.
@@ -76,7 +76,7 @@ inline bool IsDatagram(const pstn_ep& ep) {
 }
 // The kernel serves it, and nobody else.
 inline bool IsKernels(const pstn_ep& ep) {
-  return LoadAcquire(ep.state) == PSTN_EP_KERNEL && !IsDatagram(ep);
+  return LoadAcquire(ep.state) == PSTN_EP_KERNEL && !IsDatagram(ep);  // [E1]
 }
 
 }  // namespace postern

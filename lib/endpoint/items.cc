@@ -13,7 +13,7 @@ namespace {
 // again.
 void Mend(StackMap& s, pstn_epoll& set) PSTN_REQUIRES(set.lock) {
   set.ready_head = set.ready_tail = PSTN_NONE;
-  StoreRelease(set.ready_count, 0u);
+  StoreRelease(set.ready_count, 0u);  // [S2]
   StoreRelaxed(set.listeners, 0u);
   uint32_t prev = PSTN_NONE;
   for (uint32_t i = LoadRelaxed(set.all_head), guard = 0; guard < s.items.count(); guard++) {
@@ -48,7 +48,7 @@ void PushReady(StackMap& s, pstn_epoll& set, uint32_t idx) {
     tail->ready_next = idx;
   }
   set.ready_tail = idx;
-  StoreRelease(set.ready_count, set.ready_count + 1);
+  StoreRelease(set.ready_count, set.ready_count + 1);  // [S2]
 }
 
 uint32_t PopReady(StackMap& s, pstn_epoll& set) {
@@ -58,7 +58,7 @@ uint32_t PopReady(StackMap& s, pstn_epoll& set) {
   set.ready_head = item->ready_next;
   if (set.ready_head == PSTN_NONE) set.ready_tail = PSTN_NONE;
   item->flags &= ~PSTN_IT_READY;
-  if (PSTN_CHECK(set.ready_count != 0)) StoreRelease(set.ready_count, set.ready_count - 1);
+  if (PSTN_CHECK(set.ready_count != 0)) StoreRelease(set.ready_count, set.ready_count - 1);  // [S2]
   return idx;
 }
 
@@ -71,7 +71,7 @@ void LinkItem(StackMap& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx) {
   if (first != nullptr) first->all_prev = idx;
   set.all_head = idx;
   StoreRelaxed(item.ep_next, ep.item_head);
-  StoreRelease(ep.item_head, idx);
+  StoreRelease(ep.item_head, idx);  // [E5]
   if ((item.flags & PSTN_IT_KERNEL) != 0) StoreRelaxed(set.listeners, set.listeners + 1);
 }
 
@@ -104,6 +104,7 @@ void UnlinkReady(StackMap& s, pstn_epoll& set, pstn_item& item) PSTN_REQUIRES(se
     (prev == nullptr ? set.ready_head : prev->ready_next) = item.ready_next;
     if (set.ready_tail == s.items.IndexOf(item).word())
       set.ready_tail = prev != nullptr ? s.items.IndexOf(*prev).word() : PSTN_NONE;
+    // [S2]
     if (PSTN_CHECK(set.ready_count != 0)) StoreRelease(set.ready_count, set.ready_count - 1);
     break;
   }
@@ -157,7 +158,7 @@ bool PushEp(StackMap& s, pstn_epoll& set, uint32_t set_idx, uint32_t ep_idx, Sha
     PSTN_REQUIRES(set.lock) {
   const pstn_ep* const ep = s.eps.At(EpIndex(ep_idx));
   if (ep == nullptr) return true;
-  uint32_t head = LoadAcquire(ep->item_head);
+  uint32_t head = LoadAcquire(ep->item_head);  // [E5]
   const pstn_item* const item = s.items.At(ItemIndex(head));
   if (item == nullptr) return true;
   if (LoadRelaxed(item->epoll_idx) == set_idx && LoadRelaxed(item->ep_idx) == ep_idx &&
@@ -174,7 +175,7 @@ void TakeReady(StackMap& s, pstn_epoll& set, uint32_t set_idx, const pstn_lgr_re
                pstn_evmap& map, uint32_t& hand, Shared& later) PSTN_REQUIRES(set.lock) {
   TakeBits(map, hand, [&](uint32_t conn) {
     AssertHeld(set.lock);
-    const uint32_t ep = LoadAcquire(ref.conn_ep[conn]);  // + 1
+    const uint32_t ep = LoadAcquire(ref.conn_ep[conn]);  // [E4] + 1
     const bool done = ep == 0 || PushEp(s, set, set_idx, ep - 1, later);
     return done ? 1 : kPutBack;  // the next look takes it
   });
@@ -192,7 +193,7 @@ void TakePosts(const StackView& v, pstn_epoll& set, uint32_t set_idx) {
     SetGuard g(s, set);
     if (LoadRelaxed(own->posted) != 0) StoreRelaxed(own->posted, 0u);
     for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
-      if (LoadAcquire(ref.state) == 0) continue;
+      if (LoadAcquire(ref.state) == 0) continue;  // [L1]
       uint8_t* lgr = LgrAt(v, s.lgrs.IndexOf(ref)).base;
       if (lgr == nullptr) continue;
       TakeReady(s, set, set_idx, ref, LgrEvmap(lgr, ref.side, waiter), own->hand, later);

@@ -88,12 +88,12 @@ struct Lingering {
   uint32_t sec;
 };
 inline Lingering LingeringOf(const pstn_ep& ep) {
-  const bool on = LoadAcquire(ep.linger_on) != 0;
+  const bool on = LoadAcquire(ep.linger_on) != 0;  // [E10]
   return {on, LoadRelaxed(ep.linger_sec)};
 }
 inline void SetLingering(pstn_ep& ep, Lingering to) {
   StoreRelaxed(ep.linger_sec, to.sec);
-  StoreRelease(ep.linger_on, to.on ? 1u : 0u);
+  StoreRelease(ep.linger_on, to.on ? 1u : 0u);  // [E10]
 }
 
 uint32_t FindKept(int level, int name);  // kKeptCount: it is none of them

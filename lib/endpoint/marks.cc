@@ -7,7 +7,7 @@ namespace postern {
 uint8_t NoticeMark(const ConnEnd& e) {
   pstn_rx& rx = e.ep->rx;
   AssertHeld(rx.lock);
-  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);  // [A4] once: position and byte agree
+  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);  // [R4] once: position and byte agree
   const uint8_t byte = static_cast<uint8_t>(mark);
   const uint64_t end = mark >> 8;
   if (end == rx.urgent_end) return byte;

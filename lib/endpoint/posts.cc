@@ -17,7 +17,7 @@ uint64_t NonceOf(Family& fam, uint32_t waiter) {
 void MarkIn(Family& fam, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t evmap_flags) {
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
   StoreRelaxed(map.nonce, NonceOf(fam, waiter));
-  StoreRelease(map.in_use, evmap_flags);
+  StoreRelease(map.in_use, evmap_flags);  // [S8]
   uint32_t& hw = LgrHdr(lgr).waiters_hw[side];
   uint32_t seen = LoadRelaxed(hw);
   while (evmap_flags != 0 && seen <= waiter && !CompareExchange(hw, seen, waiter + 1)) {
@@ -115,7 +115,7 @@ void PostEp(Family& fam, pstn_ep& ep) {
 namespace {
 
 void PostConn(Family& fam, const pstn_lgr_ref& ref, uint32_t conn) {
-  const uint32_t idx = LoadAcquire(ref.conn_ep[conn]);
+  const uint32_t idx = LoadAcquire(ref.conn_ep[conn]);  // [E4]
   pstn_ep* const ep = idx != 0 ? EpAt(Stack(fam), idx - 1) : nullptr;
   if (ep != nullptr) PostEp(fam, *ep);
 }

@@ -11,7 +11,7 @@ template <typename Fn>
 void EachLgr(Family& fam, Fn fn) {
   StackMap& s = Stack(fam);
   for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
-    if (LoadAcquire(ref.state) == 0) continue;
+    if (LoadAcquire(ref.state) == 0) continue;  // [L1]
     uint8_t* lgr = LgrAt(fam.view, s.lgrs.IndexOf(ref)).base;
     if (lgr != nullptr) fn(lgr, ref);
   }

@@ -16,7 +16,7 @@ void DropFdRef(Family& fam, uint32_t entry) {
   pstn_epoll* set = kind == PSTN_FD_EPOLL ? Stack(fam).epolls.At(SetIndex(idx)) : nullptr;
   if (set != nullptr) refs = &set->refs;
   if (refs == nullptr) return;
-  const uint32_t before = FetchSub(*refs, 1u);
+  const uint32_t before = FetchSub(*refs, 1u);  // [E3]
   if (!PSTN_CHECK(before != 0)) {  // the object is somebody else's, or nobody's: it stays
     FetchAdd(*refs, 1u);
     return;
@@ -33,7 +33,7 @@ bool RefEntry(Family& fam, uint32_t entry) {
   pstn_epoll* set = is_set ? Stack(fam).epolls.At(SetIndex(idx)) : nullptr;
   if (set != nullptr) refs = &set->refs;
   if (refs == nullptr) return false;
-  uint32_t seen = LoadAcquire(*refs);
+  uint32_t seen = LoadAcquire(*refs);  // [E3]
   do {
     if (seen == 0) return false;
   } while (!CompareExchange(*refs, seen, seen + 1));

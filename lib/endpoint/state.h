@@ -35,7 +35,7 @@ inline void SetState(pstn_ep& ep, uint32_t to, const char* file = __builtin_FILE
                      uint32_t line = __builtin_LINE()) {
   if (!MayFollow(LoadRelaxed(ep.state), to)) [[unlikely]]
     (void)CheckFailed(file, line, "an endpoint's state that may not follow the last one");
-  StoreRelease(ep.state, to);
+  StoreRelease(ep.state, to);  // [E1]
 }
 
 }  // namespace postern

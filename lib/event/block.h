@@ -16,6 +16,7 @@
 
 namespace postern {
 
+// [E1]
 inline bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
 // The same under one of its locks, from where the connection can't be taken away (export.cc,
 // close.cc): and it is the connection that the call began with, not one that got the endpoint after
@@ -30,6 +31,7 @@ inline long WaitFailed(Wait w) {
 }
 
 inline bool PeerEnded(const ConnEnd& e) {
+  // [C2]
   return (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0;
 }
 inline bool ReadableOrEnded(const ConnEnd& e) {
@@ -38,6 +40,7 @@ inline bool ReadableOrEnded(const ConnEnd& e) {
 }
 inline bool WritableOrEnded(const ConnEnd& e) {
   return RingWritable(e) ||
+         // [C2]
          (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_RST | PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) !=
              0 ||
          (LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_WR) != 0 ||
@@ -89,7 +92,7 @@ Wait SleepOn(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const 
   Count(Stack(fam).hdr, kCounterSleeps);
   for (;;) {
     uint32_t value = FetchOr(word, bit) | bit;
-    FullFence();
+    FullFence();  // [F1]
     if (ready()) return Wait::kReady;
     if (t_interrupts != interrupts) return Wait::kInterrupted;
     if (t_handlers != handlers && restart == Restart::kIfAsked && call.moved())

@@ -389,11 +389,11 @@ void DropEpoll(Family& fam, uint32_t idx) {
   uint32_t w = set.waiter_idx;
   if (pstn_waiter* const waiter = s.waiters.At(WaiterIndex(w)); waiter != nullptr) {
     MarkWaiter(fam, w, 0);
-    StoreRelease(waiter->state, 0u);
+    StoreRelease(waiter->state, 0u);  // [S3]
     GiveWaiter(s, w);
   }
-  StoreRelease(set.waiter_idx, PSTN_NONE);
-  StoreRelease(set.state, 0u);
+  StoreRelease(set.waiter_idx, PSTN_NONE);  // [S1]
+  StoreRelease(set.state, 0u);              // [S1]
   GiveEpoll(s, idx);
 }
 

@@ -14,7 +14,7 @@ namespace postern {
 long SockEpollCtl(Family& fam, int epfd, int op, int fd, epoll_event* ev);
 // Not ours to register: the kernel serves it, or it is nothing any more.
 inline bool WatchesKernelOnly(const pstn_ep& ep) {
-  uint32_t st = LoadAcquire(ep.state);
+  uint32_t st = LoadAcquire(ep.state);  // [E1]
   return (st == PSTN_EP_KERNEL && !IsDatagram(ep)) || st == PSTN_EP_FREE || st == PSTN_EP_CLOSED;
 }
 long SockEpollWait(Family& fam, int epfd, epoll_event* out, int max, Deadline until,

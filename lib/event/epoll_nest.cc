@@ -72,7 +72,7 @@ bool Rearm(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   if (EnsureBell(fam, epfd, set, idx) < 0) return false;
   SetLocal& l = fam.sets->local[idx];
   StoreRelaxed(l.watched, 1u);
-  if (const int bell = LoadAcquire(l.bell); bell > 0) DrainBell(bell);
+  if (const int bell = LoadAcquire(l.bell); bell > 0) DrainBell(bell);  // [S5]
   MarkWaiter(fam, set.waiter_idx,
              PSTN_EV_USED | (LoadRelaxed(set.listeners) != 0 ? PSTN_EV_SYN : 0u));
   pstn_waiter* const waiter = Stack(fam).waiters.At(WaiterIndex(set.waiter_idx));
@@ -193,7 +193,7 @@ void SockEpollNest(Family& fam, int outer, int op, int inner, const epoll_event*
     if (ev == nullptr || i == kNestedMax)
       return;  // not in the table: an event may then be one too many
     fam.sets->nested[i] = {outer, inner, idx, ev->data.u64};
-    if (i == fam.sets->nested_count) StoreRelease(fam.sets->nested_count, i + 1);
+    if (i == fam.sets->nested_count) StoreRelease(fam.sets->nested_count, i + 1);  // [S6]
   }
   const ByNumber asks(call);
   (void)Rearm(fam, call.fd(), *set, idx);

@@ -41,7 +41,7 @@ SetLocal& RenewLocal(Family& fam, const pstn_epoll& set, uint32_t idx)
   if (l.gen == set.gen) return l;
   if (l.bell > 0) CloseInternal(fam, l.bell);
   l = {};
-  StoreRelease(l.gen, set.gen);
+  StoreRelease(l.gen, set.gen);  // [S4]
   return l;
 }
 
@@ -49,7 +49,7 @@ SetLocal& RenewLocal(Family& fam, const pstn_epoll& set, uint32_t idx)
 
 SetLocal& LocalOf(Family& fam, const pstn_epoll& set, uint32_t idx) {
   SetLocal& l = fam.sets->local[idx];
-  if (LoadAcquire(l.gen) == set.gen) return l;
+  if (LoadAcquire(l.gen) == set.gen) return l;  // [S4]
   Guard g(fam.sets->adopt_lock);
   return RenewLocal(fam, set, idx);
 }
@@ -98,9 +98,9 @@ long MakeSet(Family& fam, int epfd) PSTN_REQUIRES(fam.sets->adopt_lock) {
   pstn_epoll& set = s.epolls.Own(SetIndex(i));
   // After all that was done under its lock, and by the last to drop it; as with endpoints (Clear in
   // ep.cc), a late one may hold the lock.
-  (void)LoadAcquire(set.lock.word);
-  (void)LoadAcquire(set.refs);
-  AssertHeld(set.lock);  // nobody else has it: no number means it yet
+  (void)LoadAcquire(set.lock.word);  // [E6]
+  (void)LoadAcquire(set.refs);       // [E6]
+  AssertHeld(set.lock);              // nobody else has it: no number means it yet
   StoreRelaxed(set.refs, 1u);
   set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
   StoreRelaxed(set.ready_count, 0u);
@@ -109,10 +109,10 @@ long MakeSet(Family& fam, int epfd) PSTN_REQUIRES(fam.sets->adopt_lock) {
   StoreRelaxed(set.listeners, 0u);
   set.gen++;
   set.magic = magic;
-  StoreRelease(set.waiter_idx, bed.waiter);
-  StoreRelease(set.state, 1u);
+  StoreRelease(set.waiter_idx, bed.waiter);  // [S1]
+  StoreRelease(set.state, 1u);               // [S1]
   MarkWaiter(fam, bed.waiter, PSTN_EV_USED);
-  StoreRelease(RenewLocal(fam, set, i).bell, bed.bell);
+  StoreRelease(RenewLocal(fam, set, i).bell, bed.bell);  // [S5]
   return static_cast<long>(PSTN_FD_EPOLL | i);
 }
 
@@ -163,14 +163,14 @@ void KernelDel(int epfd, int fd) {
 // The line to posternd tells a set that has listeners.
 void WatchLine(Family& fam, int epfd, const pstn_epoll& set, SetLocal& l) {
   for (;;) {
-    const uint32_t line = LoadAcquire(fam.ctl_line);
+    const uint32_t line = LoadAcquire(fam.ctl_line);  // [S7]
     const int fd = LoadRelaxed(fam.ctl_fd);
     if (fd < 0 || LoadRelaxed(l.control) == line) return;
     StoreRelaxed(l.control, line);
     (void)KernelAdd(epfd, fd, EPOLLIN, set.magic | kTagControl);
-    FullFence();  // [F1] against SockEpollLineLost
-    if (LoadAcquire(fam.ctl_line) == line) return;
-    KernelDel(epfd, fd);  // it was lost meanwhile
+    FullFence();                                    // [F1] against SockEpollLineLost
+    if (LoadAcquire(fam.ctl_line) == line) return;  // [S7]
+    KernelDel(epfd, fd);                            // it was lost meanwhile
     StoreRelaxed(l.control, 0u);
   }
 }
@@ -180,13 +180,13 @@ void WatchLine(Family& fam, int epfd, const pstn_epoll& set, SetLocal& l) {
 // A set that this process has from the image before it needs a bell anew.
 long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   SetLocal& l = LocalOf(fam, set, idx);
-  if (LoadAcquire(l.bell) == 0) {
+  if (LoadAcquire(l.bell) == 0) {  // [S5]
     Guard g(fam.sets->adopt_lock);
     if (l.bell != 0) return 0;  // another thread has it just made
     int fd = MoveHigh(fam, NewBell(fam, set.waiter_idx));
     // EADDRINUSE: another process that shares the set has it; it is in the kernel's set already.
     if (fd == -EADDRINUSE) {
-      StoreRelease(l.bell, -1);
+      StoreRelease(l.bell, -1);  // [S5]
     } else if (fd < 0) {
       return fd;
     } else {
@@ -195,7 +195,7 @@ long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
         CloseInternal(fam, fd);
         return r;
       }
-      StoreRelease(l.bell, fd);
+      StoreRelease(l.bell, fd);  // [S5]
     }
   }
   if (LoadRelaxed(set.listeners) != 0) WatchLine(fam, epfd, set, l);

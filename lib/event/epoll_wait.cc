@@ -122,7 +122,7 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
     }
     uint32_t tag = static_cast<uint32_t>(got[i].data.u64 & ~kMagicMask);
     if (tag == kTagBell) {
-      if (const int bell = LoadAcquire(local.bell); bell > 0) DrainBell(bell);
+      if (const int bell = LoadAcquire(local.bell); bell > 0) DrainBell(bell);  // [S5]
     } else if (tag == kTagControl) {
       CtlDrain(fam);
       if (LoadRelaxed(fam.ctl_fd) < 0) {

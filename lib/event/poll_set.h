@@ -80,7 +80,7 @@ inline bool IsSetFd(Family& fam, int fd) {
 inline bool IsHidden(const Call& call) { return (call.entry() & PSTN_FD_KIND) == PSTN_FD_CACHED; }
 
 inline bool AnswersFor(const pstn_ep& ep) {
-  const uint32_t st = LoadAcquire(ep.state);
+  const uint32_t st = LoadAcquire(ep.state);  // [E1]
   return st == PSTN_EP_ESTABLISHED || st == PSTN_EP_LISTEN || st == PSTN_EP_NEW ||
          st == PSTN_EP_CONNECTING || (st == PSTN_EP_KERNEL && IsDatagram(ep));
 }

@@ -93,13 +93,13 @@ Bed MakeBed(Family& fam, uint32_t owner_slot) {
   StoreRelaxed(w.sleeping, 0u);
   StoreRelaxed(w.wants_syn, 0u);
   StoreRelaxed(w.posted, 0u);
-  StoreRelease(w.state, 1u);
+  StoreRelease(w.state, 1u);  // [S3]
   return bed;
 }
 
 static void ReleaseWaiter(Family& fam, uint32_t waiter) {
   MarkWaiter(fam, waiter, 0);
-  StoreRelease(Stack(fam).waiters.Own(WaiterIndex(waiter)).state, 0u);
+  StoreRelease(Stack(fam).waiters.Own(WaiterIndex(waiter)).state, 0u);  // [S3]
   GiveWaiter(Stack(fam), waiter);
 }
 
@@ -148,6 +148,7 @@ void AnnounceSleep(Family& fam, uint32_t waiter, bool sleeps) {
   EachLgr(fam, [&](uint8_t* lgr, const pstn_lgr_ref& ref) {
     const uint32_t side = LoadRelaxed(ref.side) & 1u;
     uint32_t& flag = LgrEvmap(lgr, side, waiter).sleeping;
+    // [S9]
     if (sleeps || LoadRelaxed(flag) != 0) StoreRelease(flag, sleeps ? 1u : 0u);  // the bell's name
   });
   pstn_waiter* const own = Stack(fam).waiters.At(WaiterIndex(waiter));
@@ -175,14 +176,14 @@ namespace {
 enum class Sweep : uint8_t { kAll, kUnused };
 void SweepConn(Family& fam, pstn_lgr_ref& ref, uint8_t* lgr, uint32_t c, Sweep which) {
   StackMap& s = Stack(fam);
-  uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);
+  uint32_t ep_idx = LoadAcquire(ref.conn_ep[c]);  // [E4]
   pstn_ep* const place = ep_idx != 0 ? EpAt(s, ep_idx - 1) : nullptr;
   if (place == nullptr) return;
   pstn_ep& ep = *place;
-  if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return;
+  if (LoadRelaxed(ep.tx.ring) == 0 || LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return;  // [E1]
   if (!TryLock(ep.tx.lock)) return;
   ConnEnd e = {&ep, &ref, lgr, &LgrConn(lgr, ep.conn_idx), ep.side & 1u};
-  // Closed and used again meanwhile? Then conn_ep says otherwise.
+  // Closed and used again meanwhile? Then conn_ep says otherwise. [E4]
   bool same = LoadAcquire(ref.conn_ep[c]) == ep_idx && s.lgrs.At(LgrIndex(ep.lgr_idx)) == &ref &&
               ep.conn_idx == c;
   bool used = which == Sweep::kUnused && ep.tx.records != ep.tx.seen;

@@ -42,7 +42,7 @@ bool IsOver(Family& fam, const CachedFd& c) {
   uint8_t* base = LgrBase(fam.view, c.lgr_idx);
   if (base == nullptr) return true;
   const pstn_conn_setup& setup = LgrConn(base, c.conn_idx).setup;
-  const uint32_t state = LoadAcquire(setup.state);
+  const uint32_t state = LoadAcquire(setup.state);  // [C1]
   return LoadRelaxed(setup.gen) != c.conn_gen ||
          (state != PSTN_CS_CLIENT_GONE && state != PSTN_CS_SYN_GONE);
 }

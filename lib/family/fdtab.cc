@@ -31,8 +31,8 @@ TableChange::TableChange(Family& fam) : fam_(fam) {
   for (;;) {
     FetchAdd(fam.gate.changing, 1u);
     FenceAfterLocked();  // [F1] against TableFreeze: it sees this, or we see `frozen`
-    if (LoadAcquire(fam.gate.frozen) == 0 || Froze(fam)) return;
-    FetchSub(fam.gate.changing, 1u);
+    if (LoadAcquire(fam.gate.frozen) == 0 || Froze(fam)) return;  // [T2]
+    FetchSub(fam.gate.changing, 1u);                              // [T2]
     timespec patience = {0, 10'000'000};
     (void)sys::FutexWait(&fam.gate.frozen, 1, &patience);
   }
@@ -50,15 +50,16 @@ TableChange::~TableChange() {
 void TableFreeze(Family& fam) PSTN_NO_THREAD_SAFETY_ANALYSIS {
   Lock(fam.gate.lock);
   StoreRelaxed(fam.gate.freezer, SelfTid());
-  StoreRelease(fam.gate.frozen, 1u);
-  FullFence();  // [F1]
+  StoreRelease(fam.gate.frozen, 1u);  // [T2]
+  FullFence();                        // [F1]
+  // [T2]
   while (LoadAcquire(fam.gate.changing) != (t_counted == &fam ? 1u : 0u)) sys::Nap(kFreezeNapNs);
 }
 
 void TableThaw(Family& fam) PSTN_NO_THREAD_SAFETY_ANALYSIS {
   if (!Froze(fam)) return;
   StoreRelaxed(fam.gate.freezer, 0u);
-  StoreRelease(fam.gate.frozen, 0u);
+  StoreRelease(fam.gate.frozen, 0u);  // [T2]
   (void)sys::FutexWake(&fam.gate.frozen, INT32_MAX);
   Unlock(fam.gate.lock);
 }
@@ -77,12 +78,12 @@ namespace {
 pstn_fdchunk* ChunkFor(Family& fam, uint32_t fd, bool make) {
   StackMap& s = Stack(fam);
   uint32_t& place = s.slots.Own(ProcIndex(fam.slot)).chunk[fd / PSTN_FDCHUNK_FDS];
-  uint32_t idx = LoadAcquire(place);
+  uint32_t idx = LoadAcquire(place);  // [P3]
   if (idx == PSTN_NONE && make) {
     uint32_t fresh = TakeFdChunk(s, fam.whom);
     if (fresh == PSTN_NONE) return nullptr;
     for (uint32_t& e : s.fdchunks.Own(ChunkIndex(fresh)).fd) StoreRelaxed(e, 0u);
-    if (CompareExchange(place, idx, fresh)) {
+    if (CompareExchange(place, idx, fresh)) {  // [P3]
       idx = fresh;
     } else {
       GiveFdChunk(s, fresh);
@@ -97,12 +98,13 @@ void SetSharedFd(Family& fam, int fd, uint32_t entry) {
   if (!fam.attached || static_cast<uint32_t>(fd) >= kFdMax) return;
   uint32_t n = static_cast<uint32_t>(fd);
   pstn_fdchunk* c = ChunkFor(fam, n, entry != 0);
-  if (c != nullptr) StoreRelease(c->fd[n % PSTN_FDCHUNK_FDS], entry);
+  if (c != nullptr) StoreRelease(c->fd[n % PSTN_FDCHUNK_FDS], entry);  // [P4]
 }
 
 uint32_t SharedEntry(Family& fam, int fd) {
   if (!fam.attached || static_cast<uint32_t>(fd) >= kFdMax) return 0;
   const pstn_fdchunk* c = ChunkFor(fam, static_cast<uint32_t>(fd), false);
+  // [P4]
   return c != nullptr ? LoadAcquire(c->fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS]) : 0;
 }
 
@@ -148,10 +150,10 @@ void CloseInternal(Family& fam, int fd) {
 
 void MarkPrivate(Family& fam, int fd, uint32_t entry) {
   if (static_cast<uint32_t>(fd) >= kFdMax) return;
-  StoreRelease(fam.fd[fd], entry);
+  StoreRelease(fam.fd[fd], entry);  // [T1]
   uint32_t hw = LoadRelaxed(fam.fd_hw);
   while (hw <= static_cast<uint32_t>(fd) &&
-         !CompareExchange(fam.fd_hw, hw, static_cast<uint32_t>(fd) + 1)) {
+         !CompareExchange(fam.fd_hw, hw, static_cast<uint32_t>(fd) + 1)) {  // [T1]
   }
 }
 

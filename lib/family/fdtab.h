@@ -8,7 +8,7 @@
 namespace postern {
 
 inline uint32_t FdEntry(Family& fam, int fd) {  // pairs with MarkPrivate: what it names is made
-  return static_cast<uint32_t>(fd) < kFdMax ? LoadAcquire(fam.fd[fd]) : 0;
+  return static_cast<uint32_t>(fd) < kFdMax ? LoadAcquire(fam.fd[fd]) : 0;  // [T1]
 }
 void MarkPrivate(Family& fam, int fd, uint32_t entry);  // this process's table only
 void SetSharedFd(Family& fam, int fd, uint32_t entry);  // the slot's table only

@@ -37,14 +37,14 @@ bool OwnerLives(const LockOwner& me, uint32_t word) {
   if (mark == 0) return sys::ThreadIsAlive(tid);
   const StackMap& s = *holder.s;
   if (mark == PSTN_LOCK_REAPER) {
-    const uint32_t there = LoadAcquire(s.hdr.reaper_pidns);
+    const uint32_t there = LoadAcquire(s.hdr.reaper_pidns);  // [P8]
     return there != 0 && (there != PidnsOf(holder) || sys::ThreadIsAlive(tid));
   }
   const pstn_slot* const slot = s.slots.At(ProcIndex(mark - 1));
   if (slot == nullptr) return false;  // nobody ever wrote that
   // A process takes locks in the name of its slot only when the slot is LIVE (FillSlot). So a word
   // that names an embryo's was written by a former owner of the slot, and that one is dead.
-  if (LoadAcquire(slot->state) != PSTN_SL_LIVE) return false;
+  if (LoadAcquire(slot->state) != PSTN_SL_LIVE) return false;  // [P1]
   if (holder.arrives && mark == holder.mark >> PSTN_LOCK_SLOT_SHIFT) return false;
   if (LoadRelaxed(slot->pidns) != PidnsOf(holder)) return true;
   return ThreadLives(LoadRelaxed(slot->pid), tid);

@@ -39,7 +39,7 @@ void ChildEnded(Family& fam, int pid) {
   if (!fam.attached || pid <= 0) return;
   StackMap& s = Stack(fam);
   for (const pstn_slot& slot : s.slots.Before(LoadRelaxed(s.hdr.slots_hw))) {
-    if (LoadAcquire(slot.state) != PSTN_SL_FREE &&
+    if (LoadAcquire(slot.state) != PSTN_SL_FREE &&  // [P1]
         LoadRelaxed(slot.pid) == static_cast<uint32_t>(pid))
       CtlReap(fam, s.slots.IndexOf(slot).word(), static_cast<uint32_t>(pid));
   }
@@ -111,7 +111,7 @@ bool FillSlot(Family& fam) {
   const auto taken = [](uint32_t state) {
     return state == PSTN_SL_EMBRYO || state == PSTN_SL_LIVE;
   };
-  uint32_t state = LoadAcquire(slot.state);
+  uint32_t state = LoadAcquire(slot.state);  // [P1]
   if (!taken(state)) return false;
   slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
   slot.start_time = StartTime();
@@ -119,7 +119,7 @@ bool FillSlot(Family& fam) {
   slot.exec_pending = PSTN_EXEC_NONE;
   slot.lost_ns = 0;
   (void)sys::Call(SYS_prctl, 16L /* PR_GET_NAME */, &slot.comm[0]);
-  StoreRelease(slot.pid, static_cast<uint32_t>(sys::Pid()));
+  StoreRelease(slot.pid, static_cast<uint32_t>(sys::Pid()));  // [P2]
   while (taken(state)) {  // against ClaimDead: one of the two has it
     if (!CompareExchange(slot.state, state, uint32_t{PSTN_SL_LIVE})) continue;
     UseLockSlot(fam, fam.slot);
@@ -139,9 +139,9 @@ uint32_t TakeSlot(Family& fam, uint32_t state) {
     StoreRelaxed(slot.pidns, OwnPidns(fam));
     // The thread's: two threads that fork at once must not take each other's child for theirs
     // (Adopted).
-    StoreRelease(slot.pid, SelfTid());
-    StoreRelease(slot.state, state);
-    if (i >= LoadRelaxed(s.hdr.slots_hw)) StoreRelease(s.hdr.slots_hw, i + 1);
+    StoreRelease(slot.pid, SelfTid());                                          // [P2]
+    StoreRelease(slot.state, state);                                            // [P1]
+    if (i >= LoadRelaxed(s.hdr.slots_hw)) StoreRelease(s.hdr.slots_hw, i + 1);  // [P5]
     return i;
   }
   return PSTN_NONE;
@@ -164,11 +164,11 @@ void Ref(Family& fam, uint32_t entry) {
 template <typename Fn>
 void EachFd(Family& fam, const pstn_slot& slot, Fn fn) {
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    const ChunkIndex place(LoadAcquire(slot.chunk[c]));
+    const ChunkIndex place(LoadAcquire(slot.chunk[c]));  // [P4]
     const pstn_fdchunk* const chunk = Stack(fam).fdchunks.At(place);
     if (chunk == nullptr) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
-      uint32_t entry = LoadAcquire(chunk->fd[i]);
+      uint32_t entry = LoadAcquire(chunk->fd[i]);  // [P3]
       if (entry != 0) fn(static_cast<int>(c * PSTN_FDCHUNK_FDS + i), entry);
     }
   }
@@ -178,16 +178,17 @@ bool CopyTable(Family& fam, uint32_t to) {
   StackMap& s = Stack(fam);
   const pstn_slot& from = s.slots.Own(ProcIndex(fam.slot));
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
+    // [P3]
     const pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(from.chunk[c])));
     if (chunk == nullptr) continue;
     uint32_t fresh = TakeFdChunk(s, fam.whom);
     if (fresh == PSTN_NONE) return false;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
-      uint32_t entry = LoadAcquire(chunk->fd[i]);
+      uint32_t entry = LoadAcquire(chunk->fd[i]);  // [P4]
       Ref(fam, entry);
       StoreRelaxed(s.fdchunks.Own(ChunkIndex(fresh)).fd[i], entry);
     }
-    StoreRelease(s.slots.Own(ProcIndex(to)).chunk[c], fresh);
+    StoreRelease(s.slots.Own(ProcIndex(to)).chunk[c], fresh);  // [P3]
   }
   return true;
 }
@@ -349,9 +350,10 @@ void AttachAfterExec(Family& fam, const char* text) {
   if (fd < 0) return;
   if (!Join(fam, fd, static_cast<uint32_t>(slot))) return;
   pstn_slot& mine = Stack(fam).slots.Own(ProcIndex(fam.slot));
-  uint32_t state = LoadAcquire(mine.state);
+  uint32_t state = LoadAcquire(mine.state);  // [P1]
   bool fits =
       spawned ? state == PSTN_SL_EMBRYO
+              // [P2]
               : state == PSTN_SL_LIVE && LoadAcquire(mine.pid) == static_cast<uint32_t>(sys::Pid());
   if (!fits || !FillSlot(fam)) {  // a process that it was not meant for has inherited the variable
     Unjoin(fam);
@@ -485,7 +487,7 @@ namespace {
 
 // A child that there is no slot for has the kernel's sockets and nothing else.
 void LeaveAllToKernel(Family& fam) {
-  for (uint32_t fd = 0; fd < LoadAcquire(fam.fd_hw); fd++) {
+  for (uint32_t fd = 0; fd < LoadAcquire(fam.fd_hw); fd++) {  // [T1]
     if ((FdMeans(fam, static_cast<int>(fd)) & PSTN_FD_KIND) == PSTN_FD_EP)
       (void)SockExport(fam, static_cast<int>(fd));
   }
@@ -496,7 +498,7 @@ void ForkedWithoutSlot(Family& fam) {
   fam.slot = PSTN_NONE;
   fam.enabled = fam.attached = false;
   LeaveLocks(fam);
-  StoreRelease(fam.wire_on, 0u);
+  StoreRelease(fam.wire_on, 0u);  // [T3]
   UsesForget(fam);
   for (uint32_t fd = 0; fd < fam.fd_hw; fd++) {
     const uint32_t kind = fam.fd[fd] & PSTN_FD_KIND;
@@ -608,20 +610,20 @@ size_t ExecPrepare(Family& fam, char* variable, size_t bytes, uint32_t slot, boo
         (void)sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L, &ep->cookie, &len);
     });
   } else {
-    StoreRelease(Stack(fam).slots.Own(ProcIndex(slot)).exec_pending, PSTN_EXEC_WITH);
+    StoreRelease(Stack(fam).slots.Own(ProcIndex(slot)).exec_pending, PSTN_EXEC_WITH);  // [P6]
   }
   CacheMarkCloexec(fam);
   return at;
 }
 
 void ExecWithout(Family& fam) {
-  if (fam.attached)
-    StoreRelease(Stack(fam).slots.Own(ProcIndex(fam.slot)).exec_pending, PSTN_EXEC_WITHOUT);
+  if (!fam.attached) return;
+  StoreRelease(Stack(fam).slots.Own(ProcIndex(fam.slot)).exec_pending, PSTN_EXEC_WITHOUT);  // [P6]
 }
 
 void ExecFailed(Family& fam) {
   if (!fam.attached) return;
-  StoreRelease(Stack(fam).slots.Own(ProcIndex(fam.slot)).exec_pending, PSTN_EXEC_NONE);
+  StoreRelease(Stack(fam).slots.Own(ProcIndex(fam.slot)).exec_pending, PSTN_EXEC_NONE);  // [P6]
   (void)sys::Fcntl(fam.stack_fd, F_SETFD, FD_CLOEXEC);
   for (uint32_t i = 0; i < kGroups.most; i++) {
     if (fam.view.lgr_fd[i] > 0) (void)sys::Fcntl(fam.view.lgr_fd[i], F_SETFD, FD_CLOEXEC);

@@ -17,12 +17,12 @@ namespace {
 
 void DropListeners(Family& fam, StackMap& s, pstn_slot& slot) {
   for (const uint32_t& place : slot.chunk) {
-    pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(place)));
+    pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(place)));  // [P3]
     if (chunk == nullptr) continue;
     for (uint32_t& e : chunk->fd) {
       uint32_t entry = LoadRelaxed(e);
       pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
-      if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;
+      if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;  // [E1]
       if (CompareExchange(e, entry, 0u)) DropFdRef(fam, entry);
     }
   }
@@ -34,7 +34,7 @@ class Touched {
   explicit Touched(Family& fam) : fam_(fam) {}
   void Add(pstn_ep& ep) {
     ConnEnd e;
-    if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(fam_, ep, e)) return;
+    if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(fam_, ep, e)) return;  // [E1]
     const auto idx = Stack(fam_).lgrs.IndexOf(*e.ref).word();
     PostTaken(fam_.bells, e);
     lgrs_[idx / 64] |= 1ull << (idx % 64);
@@ -58,7 +58,7 @@ class Touched {
 };
 
 void DropTable(Family& fam, StackMap& s, pstn_slot& slot, Touched& touched) {
-  const bool told = LoadAcquire(slot.told) != 0;
+  const bool told = LoadAcquire(slot.told) != 0;  // [P7]
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
     uint32_t chunk = Exchange(slot.chunk[c], PSTN_NONE);
     pstn_fdchunk* const entries = s.fdchunks.At(ChunkIndex(chunk));
@@ -80,7 +80,7 @@ void EndSide(Family& fam, uint8_t* lgr, uint32_t side) {
       LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
   for (uint32_t i = 0; i < hw && i < PSTN_CONNS; i++) {
     pstn_conn& c = LgrConn(lgr, i);
-    uint32_t state = LoadAcquire(c.setup.state);
+    uint32_t state = LoadAcquire(c.setup.state);  // [C1]
     uint32_t own_gone = GoneState(side, state);
     bool peer_gone = side == 0 ? state == PSTN_CS_SERVER_GONE
                                : state == PSTN_CS_CLIENT_GONE || state == PSTN_CS_SYN_GONE;
@@ -100,7 +100,7 @@ void EndSide(Family& fam, uint8_t* lgr, uint32_t side) {
 void EndOurs(Family& fam, StackMap& s, pstn_lgr_ref& ref, uint8_t* lgr) {
   const uint32_t side = ref.side & 1u;
   for (uint32_t i = 0; i < PSTN_CONNS; i++) {
-    const uint32_t idx = LoadAcquire(ref.conn_ep[i]);
+    const uint32_t idx = LoadAcquire(ref.conn_ep[i]);  // [E4]
     if (idx == 0 || EpAt(s, idx - 1) == nullptr) continue;
     pstn_ep none = {};
     none.conn_idx = i;
@@ -148,7 +148,7 @@ bool ReapWouldWait(const StackMap& s, uint32_t slot_idx, bool (*stays)(const pst
     if (held(set.lock)) return true;
   }
   for (const uint32_t& place : slot->chunk) {
-    const pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(place)));
+    const pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(place)));  // [P3]
     if (chunk == nullptr) continue;
     for (const uint32_t& e : chunk->fd) {
       const uint32_t entry = LoadRelaxed(e);
@@ -166,8 +166,8 @@ bool ClaimDead(Family& fam, uint32_t slot_idx, uint32_t pid) {
   pstn_slot* const place = Stack(fam).slots.At(ProcIndex(slot_idx));
   if (place == nullptr) return false;
   pstn_slot& slot = *place;
-  if (LoadAcquire(slot.pid) != pid) return false;
-  uint32_t state = LoadAcquire(slot.state);
+  if (LoadAcquire(slot.pid) != pid) return false;  // [P2]
+  uint32_t state = LoadAcquire(slot.state);        // [P1]
   while (state != PSTN_SL_FREE && state != PSTN_SL_DEAD) {
     if (CompareExchange(slot.state, state, uint32_t{PSTN_SL_DEAD})) return true;
   }
@@ -184,28 +184,28 @@ void ReapSlot(Family& fam, uint32_t slot_idx) {
   pstn_slot* const place = s.slots.At(ProcIndex(slot_idx));
   if (place == nullptr) return;
   pstn_slot& slot = *place;
-  if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;
+  if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;  // [P1]
   const bool elsewhere = LoadRelaxed(slot.pidns) != OwnPidns(fam);
-  StoreRelease(slot.state, PSTN_SL_DEAD);
+  StoreRelease(slot.state, PSTN_SL_DEAD);  // [P1]
   Touched touched(fam);
   DropTable(fam, s, slot, touched);
   RecoverConns(fam, slot_idx);
   ReleaseWaitersOf(fam, slot_idx);
-  SpreadPosts(fam);  // it may have been rung for all
-  if (LoadAcquire(slot.told) != 0) RespreadPosts(fam);
+  SpreadPosts(fam);                                     // it may have been rung for all
+  if (LoadAcquire(slot.told) != 0) RespreadPosts(fam);  // [P7]
   touched.Ring(s);
   // The next owner of the slot would be taken for theirs, where no thread id tells them apart.
   if (elsewhere) TakeOverLocksOf(fam, slot_idx);
   Count(s.hdr, kCounterSlotsReaped);
-  StoreRelease(slot.pid, 0u);
+  StoreRelease(slot.pid, 0u);    // [P2]
   uint32_t dead = PSTN_SL_DEAD;  // another one that reaps may have been quicker
   (void)CompareExchange(slot.state, dead, uint32_t{PSTN_SL_FREE});
 }
 
 bool EndStack(Family& fam) {
   StackMap& s = Stack(fam);
-  for (const pstn_slot& slot : s.slots.Before(LoadAcquire(s.hdr.slots_hw))) {
-    const uint32_t state = LoadAcquire(slot.state);
+  for (const pstn_slot& slot : s.slots.Before(LoadAcquire(s.hdr.slots_hw))) {  // [P5]
+    const uint32_t state = LoadAcquire(slot.state);                            // [P1]
     if (state == PSTN_SL_LIVE || state == PSTN_SL_EMBRYO) return false;
     if (state != PSTN_SL_FREE) ReapSlot(fam, s.slots.IndexOf(slot).word());
   }
@@ -214,7 +214,7 @@ bool EndStack(Family& fam) {
     uint8_t* lgr = LgrAt(fam.view, s.lgrs.IndexOf(ref)).base;
     if (lgr == nullptr) continue;
     uint32_t side = LoadRelaxed(ref.side) & 1u;
-    StoreRelease(LgrHdr(lgr).side_dead[side], 1u);
+    StoreRelease(LgrHdr(lgr).side_dead[side], 1u);  // [L3]
     EndSide(fam, lgr, side);
     AnnounceAll(fam.bells, lgr, side ^ 1u);
     RingTaken(fam.bells, lgr, side ^ 1u);
@@ -225,15 +225,15 @@ bool EndStack(Family& fam) {
 void MarkPeerDead(Family& fam, uint32_t idx) {
   StackMap& s = Stack(fam);
   pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(idx));
-  if (ref == nullptr || LoadAcquire(ref->state) == 0) return;
-  StoreRelease(ref->state, 2u);
+  if (ref == nullptr || LoadAcquire(ref->state) == 0) return;  // [L1]
+  StoreRelease(ref->state, 2u);                                // [L1]
   uint8_t* lgr = LgrBase(fam.view, idx);
   if (lgr == nullptr) return;
   uint32_t side = LoadRelaxed(ref->side) & 1u;
   // Clients that connected, perhaps wrote, and died before anyone came by: they are accepted all
   // the same.
   if (side == 1) AdmitSyns(fam, kAllLooks);
-  StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);
+  StoreRelease(LgrHdr(lgr).side_dead[side ^ 1u], 1u);  // [L3]
   EndSide(fam, lgr, side ^ 1u);
   EndOurs(fam, s, *ref, lgr);
 }

@@ -112,12 +112,12 @@ bool Enter(Family& fam, int fd, pstn_ep& ep, const Names& n) {
   (void)fam.engine->PollLocked(MonotonicNs());  // the first one: frames for the driver
   WireRelease(fam, *fam.engine);
   if (at == PSTN_NONE) return false;
-  StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));
+  StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));  // [E7]
   return true;
 }
 
 void Exit(Family& fam, pstn_ep& ep) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   if (engine == nullptr || LoadRelaxed(ep.wire) == 0) return;
   Filters old;
   {
@@ -130,7 +130,7 @@ void Exit(Family& fam, pstn_ep& ep) {
     DatagramGuard g(fam, ep);
     if (g.ok()) g.all().Close(g.idx());
   }
-  StoreRelease(ep.wire, uint16_t{0});
+  StoreRelease(ep.wire, uint16_t{0});  // [E7]
 }
 
 // On the wire by these names, whatever it was called before.
@@ -161,7 +161,7 @@ Reason Serve(Family& fam, int fd, pstn_ep& ep, const Names& n, uint32_t vi) {
 // Nobody refers to it any more, or it is another one's by now.
 bool IsGone(Family& fam, const stack::DatagramSocket& s) {
   const pstn_ep* ep = EpAt(Stack(fam), s.owner);
-  return ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_KERNEL || !IsDatagram(*ep) ||
+  return ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_KERNEL || !IsDatagram(*ep) ||  // [E1]
          LoadRelaxed(ep->gen) != s.owner_gen;
 }
 
@@ -170,8 +170,8 @@ bool IsGone(Family& fam, const stack::DatagramSocket& s) {
 // Takes it or not, by what it finds: the analysis does not follow that.
 DatagramGuard::DatagramGuard(Family& fam, const pstn_ep& ep) PSTN_NO_THREAD_SAFETY_ANALYSIS
     : fam_(fam) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
-  const uint32_t at = LoadAcquire(ep.wire);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
+  const uint32_t at = LoadAcquire(ep.wire);         // [E7]
   if (engine == nullptr || at == 0 || at > stack::kDatagramSockets) return;
   engine->Acquire();
   locked_ = true;
@@ -185,7 +185,7 @@ DatagramGuard::~DatagramGuard() PSTN_NO_THREAD_SAFETY_ANALYSIS {
   fam_.engine->Release();
   // A thread that has found it taken meanwhile counts on its holder to look for news once more, as
   // Engine::Poll() does.
-  FenceAfterLocked();
+  FenceAfterLocked();  // [F1]
   (void)WirePoll(fam_);
 }
 
@@ -265,7 +265,7 @@ void DatagramRefilter(Family& fam, LineAsk ask, int fd, const pstn_ep& ep) {
 }
 
 void DatagramSweep(Family& fam) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   if (engine == nullptr) return;
   stack::WireState& w = engine->state();
   for (uint32_t i = 0; i < w.datagrams.hw && i < stack::kDatagramSockets; i++) {

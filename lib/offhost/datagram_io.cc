@@ -34,7 +34,7 @@ constexpr uint32_t kKernelTurn = 16;  // of so many receives one looks into the 
 
 // On the wire, or not yet: then it may come there while somebody waits.
 bool IsServed(const pstn_ep& ep) {
-  return LoadAcquire(ep.wire) != 0 || LoadRelaxed(ep.reason) == kReasonNone;
+  return LoadAcquire(ep.wire) != 0 || LoadRelaxed(ep.reason) == kReasonNone;  // [E7]
 }
 
 bool BadPieces(const msghdr& m) {
@@ -120,8 +120,8 @@ Deadline ReceiveDeadline(int fd) {
 uint32_t DatagramReadiness(Family& fam, const pstn_ep& ep) {
   // Sends do not wait for room; what only the kernel knows, it says.
   constexpr uint32_t kOut = EPOLLOUT | EPOLLWRNORM;
-  const uint32_t at = LoadAcquire(ep.wire);
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  const uint32_t at = LoadAcquire(ep.wire);         // [E7]
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   if (at == 0 || at > stack::kDatagramSockets || engine == nullptr) return kOut;
   stack::Datagrams& all = engine->datagrams();
   return kOut | (all.IsReadable(at - 1) ? EPOLLIN | EPOLLRDNORM : 0u) |
@@ -129,6 +129,7 @@ uint32_t DatagramReadiness(Family& fam, const pstn_ep& ep) {
 }
 
 void DatagramTouch(Family& fam, const pstn_ep& ep) {
+  // [T3]
   if (LoadAcquire(fam.engine) == nullptr && LoadRelaxed(ep.wire) != 0) (void)WireStart(fam);
 }
 
@@ -210,7 +211,7 @@ long DatagramSend(Family& fam, Call& call, const msghdr& m, int flags) {
   }
   if (!IsPlain(ep, flags)) return kPass;
   DatagramTouch(fam, ep);
-  if (LoadAcquire(ep.wire) == 0) return FirstSend(fam, fd, ep, m, flags);
+  if (LoadAcquire(ep.wire) == 0) return FirstSend(fam, fd, ep, m, flags);  // [E7]
   udp::SendArgs args;
   if (!Addressed(ep, m, args) || BadPieces(m)) return kPass;
   if (m.msg_controllen != 0 && !DatagramWish(fam, m, args)) return kPass;

@@ -237,7 +237,7 @@ bool DatagramWish(Family& fam, const msghdr& m, udp::SendArgs& args) {
   } else {
     return false;
   }
-  const pstn_dir* dir = LoadAcquire(fam.dir);
+  const pstn_dir* dir = LoadAcquire(fam.dir);  // [T4]
   return dir != nullptr && (args.source.IsAny() || IsLocalAddress(*dir, NameOf(args.source, 0)));
 }
 

@@ -19,8 +19,8 @@
 namespace postern {
 
 void WireUse(Family& fam, stack::Engine* engine) {
-  StoreRelease(fam.engine, engine);
-  StoreRelease(fam.wire_on, engine != nullptr ? 1u : 0u);
+  StoreRelease(fam.engine, engine);                        // [T3]
+  StoreRelease(fam.wire_on, engine != nullptr ? 1u : 0u);  // [T3]
 }
 
 namespace {
@@ -47,7 +47,7 @@ void WireWroteOne(Family& fam) {
 uint32_t WirePoll(Family& fam) {
   t_events = 0;  // it spins, or asks for more
   t_writes = 0;
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   if (engine == nullptr) return 0;
   const uint64_t now = MonotonicNs();
   StoreRelaxed(engine->state().attended_ns, now);
@@ -58,13 +58,13 @@ uint32_t WirePoll(Family& fam) {
 }
 
 void WireAwake(Family& fam) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   if (engine != nullptr) FetchAdd(engine->state().awake, 1u);
 }
 
 // The last thread to go to sleep tells the keeper, if the keeper relies on us.
 void WireSleeps(Family& fam) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   if (engine == nullptr) return;
   stack::WireState& w = engine->state();
   if (LoadRelaxed(w.awake) != 0) FetchSub(w.awake, 1u);
@@ -92,7 +92,7 @@ namespace {
 void ListenOn(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns) {
   if (fam.opt.vi[0] == 0 || ep.wire != 0 || !MayListen(ep)) return;
   if (!WireStart(fam, patience_ns)) return StoreRelaxed(ep.reason, kReasonNoVi);
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   stack::WireState& w = engine->state();
   engine->Acquire();
   const uint32_t at =
@@ -101,7 +101,7 @@ void ListenOn(Family& fam, int fd, pstn_ep& ep, uint64_t patience_ns) {
   (void)engine->PollLocked(MonotonicNs());  // the first one: frames for the driver
   WireRelease(fam, *engine);
   if (at == PSTN_NONE) return;
-  StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));
+  StoreRelease(ep.wire, static_cast<uint16_t>(at + 1));  // [E7]
   // The engine knows it: from now on it may come.
   w.listeners[at].filter_epoch = static_cast<uint32_t>(w.grant[0]);
   for (uint32_t vi = 0; vi < kAreaVis; vi++)
@@ -117,12 +117,12 @@ void WireListen(Family& fam, int fd, pstn_ep& ep) { ListenOn(fam, fd, ep, kTaken
 // or listen(), comes.
 void WireListenAgain(Family& fam, int fd, pstn_ep& ep) {
   if (LoadRelaxed(ep.reason) != kReasonNoVi) {
-    if (LoadAcquire(ep.wire) != 0)
-      (void)WireStart(fam);  // another process of the family has been here
+    if (LoadAcquire(ep.wire) != 0)  // [E7]
+      (void)WireStart(fam);         // another process of the family has been here
     return;
   }
   if (!TryLock(ep.setup_lock)) return;
-  if (LoadAcquire(ep.state) == PSTN_EP_LISTEN) {
+  if (LoadAcquire(ep.state) == PSTN_EP_LISTEN) {  // [E1]
     StoreRelaxed(ep.reason, kReasonNone);
     ListenOn(fam, fd, ep, 0);
   }
@@ -155,15 +155,15 @@ void GiveUp(Family& fam, stack::Engine& engine, uint32_t at, Unfilter how) {
 }  // namespace
 
 void WireUnlisten(Family& fam, pstn_ep& ep, Unfilter how) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
-  if (engine == nullptr) return;  // in the reaper: the keeper sees to it
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
+  if (engine == nullptr) return;                    // in the reaper: the keeper sees to it
   FetchAnd(ep.flags, ~PSTN_EPF_STEERED);
   const uint32_t at = Exchange(ep.wire, uint16_t{0});
   if (at != 0 && at <= stack::kListeners) GiveUp(fam, *engine, at - 1, how);
 }
 
 void WireSweep(Family& fam) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   if (engine == nullptr) return;
   stack::WireState& w = engine->state();
   RingStreams streams(fam);

@@ -252,7 +252,7 @@ void WireRetry(Family& fam) {
 
 bool WireStart(Family& fam, uint64_t patience_ns) {
   if (fam.opt.vi[0] == 0) return false;
-  if (LoadAcquire(fam.engine) != nullptr) return true;
+  if (LoadAcquire(fam.engine) != nullptr) return true;  // [T3]
   Guard g(fam.wire->lock);
   if (fam.engine != nullptr) return true;
   if (MonotonicNs() < fam.wire->not_before_ns) return false;
@@ -323,6 +323,7 @@ int AdoptVis(Family& fam, WireHere& h, LineAsk ask) {
 }  // namespace
 
 int WireReintroduce(Family& fam, LineAsk ask) {
+  // [T3]
   return LoadAcquire(fam.engine) == nullptr ? -ENOENT : AdoptVis(fam, *fam.wire->here, ask);
 }
 

@@ -55,7 +55,7 @@ stack::WireState* MapWireState(int fd) {
   void* p = mmap(nullptr, sizeof(stack::WireState), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) return nullptr;
   auto* w = static_cast<stack::WireState*>(p);
-  if (LoadAcquire(w->magic) == stack::kWireMagic && w->version == stack::kWireVersion &&
+  if (LoadAcquire(w->magic) == stack::kWireMagic && w->version == stack::kWireVersion &&  // [G4]
       w->size_bytes == sizeof *w)
     return w;
   munmap(p, sizeof *w);

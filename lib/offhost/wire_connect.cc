@@ -80,8 +80,8 @@ bool MakeEngineEnd(Family& fam, Attempt& a) {
   end.local = a.ep.peer;
   end.peer = a.ep.local;
   end.listener = a.slot.lgr_idx;
-  StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);
-  StoreRelease(ref->conn_ep[a.slot.conn], a.end + 1);
+  StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
+  StoreRelease(ref->conn_ep[a.slot.conn], a.end + 1);            // [E4]
   SetState(end, PSTN_EP_ESTABLISHED);
   return true;
 }
@@ -91,12 +91,12 @@ void Undo(Family& fam, const Attempt& a) {
   if (a.end != PSTN_NONE) {
     pstn_ep& end = s.eps.Own(EpIndex(a.end));
     pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(end.lgr_idx));
-    if (ref != nullptr) StoreRelease(ref->conn_ep[a.slot.conn], 0u);
+    if (ref != nullptr) StoreRelease(ref->conn_ep[a.slot.conn], 0u);  // [E4]
     SetState(end, PSTN_EP_FREE);
     GiveEp(s, a.end);
   }
-  StoreRelease(a.conn().setup.state, PSTN_CS_FREE);
-  StoreRelease(s.lgrs.Own(LgrIndex(a.slot.lgr_idx)).conn_ep[a.slot.conn], 0u);
+  StoreRelease(a.conn().setup.state, PSTN_CS_FREE);                             // [C1]
+  StoreRelease(s.lgrs.Own(LgrIndex(a.slot.lgr_idx)).conn_ep[a.slot.conn], 0u);  // [E4]
   GiveConn(s.lgrs.Own(LgrIndex(a.slot.lgr_idx)), a.slot.conn);
   StoreRelaxed(a.ep.lgr_idx, PSTN_NONE);
 }
@@ -155,7 +155,7 @@ Reason Begin(Family& fam, int fd, Attempt& a) {
   // The answer must not meet the kernel.
   int r = a.from.port != 0 ? WireFilterPeer(fam, fd, a.vi, a.from, a.to, &a.filter) : 0;
   if (r == 0) {
-    StoreRelease(a.conn().setup.state, PSTN_CS_OFFERED);
+    StoreRelease(a.conn().setup.state, PSTN_CS_OFFERED);  // [C1]
     SetState(a.ep, PSTN_EP_CONNECTING);
     r = Connect(fam, a, WireWish(fam, fd, a.ep));
     if (r == 0) return kReasonNone;
@@ -172,7 +172,7 @@ Reason Begin(Family& fam, int fd, Attempt& a) {
 bool FreePort(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& from)
     PSTN_REQUIRES(ep.setup_lock) {
   constexpr int kTries = 16;
-  const pstn_dir* dir = LoadAcquire(fam.dir);
+  const pstn_dir* dir = LoadAcquire(fam.dir);  // [T4]
   for (int i = 0; dir != nullptr && i < kTries && ReservePort(fam, fd, ep, *dir); i++) {
     from.port = ep.local.port;
     fam.engine->Acquire();
@@ -211,7 +211,7 @@ Reason WireConnect(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to) {
 }
 
 long WireAwaitConnected(Family& fam, pstn_ep& ep, const Interrupts& since) {
-  auto done = [&] { return LoadAcquire(ep.state) != PSTN_EP_CONNECTING; };
+  auto done = [&] { return LoadAcquire(ep.state) != PSTN_EP_CONNECTING; };  // [E1]
   const uint64_t timeout_ns = LoadRelaxed(ep.sndtimeo_ns);
   const bool timed = timeout_ns != 0;
   const Deadline until = Deadline::AfterTimeout(timeout_ns);
@@ -247,7 +247,7 @@ void WireConnected(Family& fam, pstn_ep& program, pstn_conn& conn, int error) {
 
 void WireGiveUp(Family& fam, pstn_ep& ep) {
   ConnEnd e;
-  if (LoadAcquire(ep.state) == PSTN_EP_CONNECTING && Resolve(fam, ep, e))
+  if (LoadAcquire(ep.state) == PSTN_EP_CONNECTING && Resolve(fam, ep, e))  // [E1]
     WireConnected(fam, ep, *e.conn, ECONNRESET);
 }
 

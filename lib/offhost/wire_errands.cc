@@ -77,7 +77,7 @@ void LeaveToKeeper(Family& fam, stack::Errands& all) {
 }  // namespace
 
 void WireErrands(Family& fam) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   if (engine == nullptr || HoldsEngine()) return;
   stack::Errands& all = engine->state().errands;
   for (bool more = true; more && stack::HasErrands(all);) {

@@ -136,7 +136,7 @@ int StandIn(int fd) {
 }  // namespace
 
 void WireRehouse(Family& fam, int fd, const pstn_ep& ep) {
-  if (LoadAcquire(fam.engine) == nullptr) return;
+  if (LoadAcquire(fam.engine) == nullptr) return;  // [T3]
   const stack::Conn* old = ConnOf(fam, ep);
   if (old == nullptr || LoadRelaxed(old->filter) == 0) return;
   const int stand_in = StandIn(fd);

@@ -22,7 +22,7 @@ namespace {
 // The engine's connection behind the program's end; null: there is none. It may be another one as
 // soon as this is back, but for the lock's holder.
 stack::Conn* ConnBehind(Family& fam, stack::Engine& engine, const pstn_ep& ep) {
-  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return nullptr;
+  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return nullptr;  // [E1]
   const pstn_ep* end = EngineEnd(fam, LoadRelaxed(ep.lgr_idx), ep.conn_idx);
   if (end == nullptr) return nullptr;
   const uint32_t conn = LoadRelaxed(end->accept_head), owner = EpIdx(Stack(fam), *end);
@@ -34,7 +34,7 @@ stack::Conn* ConnBehind(Family& fam, stack::Engine& engine, const pstn_ep& ep) {
 // False: there is no such connection. `fn` is called under the engine's lock.
 template <typename Fn>
 bool WithConn(Family& fam, const pstn_ep& ep, Fn fn) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   if (engine == nullptr || ConnBehind(fam, *engine, ep) == nullptr) return false;
   engine->Acquire();
   stack::Conn* c = ConnBehind(fam, *engine, ep);
@@ -42,7 +42,7 @@ bool WithConn(Family& fam, const pstn_ep& ep, Fn fn) {
   engine->Release();
   // A thread that has found it taken meanwhile counts on its holder to look for news once more, as
   // Engine::Poll() does.
-  FenceAfterLocked();
+  FenceAfterLocked();  // [F1]
   (void)WirePoll(fam);
   return c != nullptr;
 }
@@ -149,7 +149,7 @@ long WireSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
 }
 
 void WireInherit(Family& fam, int fd, const pstn_ep& ep) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   if (engine == nullptr || ConnBehind(fam, *engine, ep) == nullptr) return;
   tcp::Settings kept = {};
   kept.congestion = engine->state().settings.tcp_congestion;
@@ -165,7 +165,7 @@ void WireInherit(Family& fam, int fd, const pstn_ep& ep) {
 }
 
 void WireOptionSet(Family& fam, const pstn_ep& ep) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   ConnEnd e;
   if (engine == nullptr || ConnBehind(fam, *engine, ep) == nullptr ||
       !Resolve(fam, const_cast<pstn_ep&>(ep), e))
@@ -192,7 +192,7 @@ stack::OpenWish WireWish(Family& fam, int fd, const pstn_ep& ep) {
 }
 
 int WireTakeSoftError(Family& fam, const pstn_ep& ep) {
-  stack::Engine* engine = LoadAcquire(fam.engine);
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   const stack::Conn* c = engine != nullptr ? ConnBehind(fam, *engine, ep) : nullptr;
   if (c == nullptr || LoadRelaxed(c->tcb.soft_error) == 0) return 0;
   uint32_t error = 0;

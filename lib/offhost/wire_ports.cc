@@ -73,13 +73,13 @@ bool WireNewPort(Family& fam, uint32_t vi, bool is_ipv6) {
 }
 
 bool WireGivePort(Family& fam, uint16_t port) {
-  if (LoadAcquire(fam.engine) == nullptr || port == 0) return false;
+  if (LoadAcquire(fam.engine) == nullptr || port == 0) return false;  // [T3]
   stack::WireState& w = fam.engine->state();
   bool given = false;
-  for (uint32_t i = 0; i < LoadAcquire(w.sources.hw) && i < stack::kSourcePorts; i++) {
+  for (uint32_t i = 0; i < LoadAcquire(w.sources.hw) && i < stack::kSourcePorts; i++) {  // [G2]
     const SourcePort& p = w.sources.at[i];
     const uint64_t used_ns = LoadRelaxed(p.used_ns);
-    if (LoadAcquire(p.filter) != 0 && p.port == port &&
+    if (LoadAcquire(p.filter) != 0 && p.port == port &&  // [G1]
         !stack::IsPortUsed(w, port, stack::TimeWait::kDoesNot))
       given = Give(fam, w, i, used_ns) || given;
   }
@@ -89,7 +89,7 @@ bool WireGivePort(Family& fam, uint16_t port) {
 void WireSweepPorts(Family& fam) {
   stack::WireState& w = fam.engine->state();
   const uint64_t now = MonotonicNs();
-  const uint32_t hw = LoadAcquire(w.sources.hw);
+  const uint32_t hw = LoadAcquire(w.sources.hw);  // [G2]
   if (hw == 0 || now < fam.wire->sweep_not_before_ns) return;
   fam.wire->sweep_not_before_ns = now + kSweepNs;
   stack::UsedPorts& used = fam.wire->used;
@@ -97,6 +97,7 @@ void WireSweepPorts(Family& fam) {
   for (uint32_t i = 0, given = 0; i < hw && i < stack::kSourcePorts; i++) {
     const SourcePort& p = w.sources.at[i];
     const uint64_t used_ns = LoadRelaxed(p.used_ns);
+    // [G1]
     if (LoadAcquire(p.filter) == 0 || now < used_ns + kIdleNs || used.Has(p.port)) continue;
     if (Give(fam, w, i, used_ns) && ++given == kGivenAtOnce) return;
   }
@@ -105,13 +106,14 @@ void WireSweepPorts(Family& fam) {
 void WireKeepPorts(Family& fam, LineAsk ask) {
   stack::WireState& w = fam.engine->state();
   const uint32_t epoch = static_cast<uint32_t>(w.grant[0]);
-  for (uint32_t i = 0; i < LoadAcquire(w.sources.hw) && i < stack::kSourcePorts; i++) {
+  for (uint32_t i = 0; i < LoadAcquire(w.sources.hw) && i < stack::kSourcePorts; i++) {  // [G2]
     SourcePort& p = w.sources.at[i];
-    if (LoadAcquire(p.filter) == 0 || Exchange(p.epoch, epoch) == epoch) continue;
+    if (LoadAcquire(p.filter) == 0 || Exchange(p.epoch, epoch) == epoch) continue;  // [G1]
     uint16_t port = p.port;
     uint32_t number = 0;
     // Refused: somebody else has it by now. Connections that are under way keep it as long as the
     // interface's program remembers.
+    // [G1]
     StoreRelease(p.filter, Ask(fam, ask, p.vi, p.is_ipv6 != 0, port, number) == 0 ? number : 0u);
   }
 }

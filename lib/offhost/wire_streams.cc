@@ -36,7 +36,7 @@ pstn_ep* ProgramOf(Family& fam, const ConnEnd& e) {
   const uint32_t other = e.ep->listener;  // the link group as the other side has it
   const pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(other));
   if (ref == nullptr) return nullptr;
-  const uint32_t idx = LoadAcquire(ref->conn_ep[e.ep->conn_idx % PSTN_CONNS]);
+  const uint32_t idx = LoadAcquire(ref->conn_ep[e.ep->conn_idx % PSTN_CONNS]);  // [E4]
   return idx == 0 ? nullptr : EpAt(s, idx - 1);
 }
 
@@ -49,7 +49,7 @@ void EachSelf(Family& fam, Fn fn) {
   StackMap& s = Stack(fam);
   for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     const uint32_t i = s.lgrs.IndexOf(ref).word();
-    if (LoadAcquire(ref.state) == 0 || !SameUuid(ref.peer, s.hdr.id)) continue;
+    if (LoadAcquire(ref.state) == 0 || !SameUuid(ref.peer, s.hdr.id)) continue;  // [L1]
     uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr == nullptr) lgr = EnsureLgr(fam, i);  // which waits for nobody under the engine's lock
     if (lgr != nullptr) fn(ref, lgr);
@@ -66,13 +66,14 @@ void MarkUrgentIn(const Conn& c, const ConnEnd& e, const uint8_t* data, uint32_t
   const tcp::Tcb& t = c.tcb;
   const int32_t end = t.rcv_up - t.rcv_nxt;
   if (end <= 0 || static_cast<uint32_t>(end) > bytes) return;
+  // [R4]
   StoreRelease(e.ctl().urgent, (e.ep->tx.bytes + static_cast<uint32_t>(end)) << 8 | data[end - 1]);
 }
 
 // The mark of the program's urgent byte is there before the byte (urgent.cc): a reader that has
 // seen the data sees it.
 void MarkUrgentOut(Conn& c, const ConnEnd& e) {
-  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);
+  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);  // [R4]
   const uint64_t done = LoadRelaxed(e.ep->rx.bytes);
   constexpr uint64_t kMost = 1u << 30;  // sequence numbers would not tell what is ahead
   if (mark >> 8 > done && (mark >> 8) - done <= kMost)
@@ -192,7 +193,7 @@ void RingStreams::Report(Conn& c, tcp::Event event, int error) {
     case tcp::Event::kUrgent:  // where nobody reads any more it outruns the reset (RecvUrgent)
       if ((c.tcb.flags & tcp::kNoReader) == 0) break;
       Lock(e.ep->tx.lock);
-      StoreRelease(e.ctl().urgent,
+      StoreRelease(e.ctl().urgent,  // [R4]
                    (e.ep->tx.bytes + static_cast<uint32_t>(c.tcb.rcv_up - c.tcb.rcv_nxt)) << 8);
       Unlock(e.ep->tx.lock);
       break;
@@ -234,7 +235,7 @@ void LearnSettings(const pstn_ep& program, Conn& c) {
 uint32_t RingStreams::Look(Conn& c) {
   ConnEnd e;
   if (!EndOf(fam_, c, e)) return stack::kEndAborted;
-  const uint32_t flags = LoadAcquire(e.peer_ctl().flags);
+  const uint32_t flags = LoadAcquire(e.peer_ctl().flags);  // [C2]
   // A thread that sees the flag sees the data that was written before.
   if ((flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0) FetchOr(e.ep->flags, PSTN_EPF_SHUT_RD);
   const pstn_ep* program = ProgramOf(fam_, e);
@@ -245,6 +246,7 @@ uint32_t RingStreams::Look(Conn& c) {
 
 bool RingStreams::Listens(const stack::Listener& l) {
   const pstn_ep* ep = EpAt(Stack(fam_), l.owner);
+  // [E1]
   return ep != nullptr && LoadAcquire(ep->state) == PSTN_EP_LISTEN && ep->gen == l.owner_gen;
 }
 
@@ -315,12 +317,12 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   ep.listener = OtherSide(fam_, slot.lgr_idx);
   StoreRelaxed(ep.accept_head, conn_idx);  // an engine's end has no accept queue
   pstn_conn& conn = LgrConn(slot.lgr, slot.conn);
-  StoreRelease(conn.ctl[0].rx_notify, PSTN_EVMAP_WIRE + 1);
+  StoreRelease(conn.ctl[0].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
   NoteNews(fam_.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);
   c.owner = idx;
   FetchAdd(LgrHdr(slot.lgr).pending[l.owner % PSTN_PENDING], 1u);
-  StoreRelease(conn.setup.state, PSTN_CS_SYN);
+  StoreRelease(conn.setup.state, PSTN_CS_SYN);  // [C1]
   AnnounceSyn(fam_.bells, slot.lgr, slot.conn);
   return true;
 }
@@ -330,7 +332,7 @@ void RingStreams::Collect(stack::Engine& engine) {
   EachSelf(fam_, [&](pstn_lgr_ref& ref, uint8_t* lgr) {
     TakeBits(LgrEvmap(lgr, ref.side, PSTN_EVMAP_WIRE), ref.wire_hand, [&](uint32_t conn) {
       engine.AssertHeld();
-      const uint32_t ep_idx = LoadAcquire(ref.conn_ep[conn]);
+      const uint32_t ep_idx = LoadAcquire(ref.conn_ep[conn]);  // [E4]
       const pstn_ep* const ep = ep_idx != 0 ? EpAt(s, ep_idx - 1) : nullptr;
       if (ep == nullptr) return 1u;
       if ((LoadRelaxed(ep->flags) & PSTN_EPF_ENGINE) != 0)
@@ -352,7 +354,7 @@ bool RingStreams::Reaches() {
   const StackMap& s = Stack(fam_);
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     const uint32_t i = s.lgrs.IndexOf(ref).word();
-    if (LoadAcquire(ref.state) == 0 || LgrBase(fam_.view, i) != nullptr) continue;
+    if (LoadAcquire(ref.state) == 0 || LgrBase(fam_.view, i) != nullptr) continue;  // [L1]
     if (SameUuid(ref.peer, s.hdr.id) && EnsureLgr(fam_, i) == nullptr) return false;
   }
   return true;
@@ -380,6 +382,7 @@ uint32_t OtherSide(Family& fam, uint32_t idx) {
   const pstn_lgr_ref* const own = s.lgrs.At(LgrIndex(idx));
   if (own == nullptr) return PSTN_NONE;
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    // [L1]
     if (&ref != own && LoadAcquire(ref.state) != 0 && SameUuid(ref.id, own->id))
       return s.lgrs.IndexOf(ref).word();
   }
@@ -392,7 +395,7 @@ const pstn_ep* EngineEnd(Family& fam, uint32_t lgr, uint32_t conn) {
   if (own == nullptr || !SameUuid(own->peer, s.hdr.id)) return nullptr;
   const pstn_lgr_ref* const other = s.lgrs.At(LgrIndex(OtherSide(fam, lgr)));
   if (other == nullptr) return nullptr;
-  const uint32_t idx = LoadAcquire(other->conn_ep[conn % PSTN_CONNS]);
+  const uint32_t idx = LoadAcquire(other->conn_ep[conn % PSTN_CONNS]);  // [E4]
   const pstn_ep* const end = idx != 0 ? EpAt(s, idx - 1) : nullptr;
   return end != nullptr && (LoadRelaxed(end->flags) & PSTN_EPF_ENGINE) != 0 ? end : nullptr;
 }

@@ -32,7 +32,7 @@ long GiveInt(void* arg, int v) {
 
 long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* arg) {
   IoctlForKernel(fam, fd, ep, request, arg);
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL) {
     if (!IsDatagram(ep) || request != FIONREAD) return kPass;
     const long r = DatagramIoctl(fam, ep, request, arg);
@@ -103,7 +103,7 @@ long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* ar
 
 long SockFcntl(Family& fam, int fd, pstn_ep& ep, int cmd, long arg) {
   FcntlForKernel(fam, fd, ep, cmd, arg);
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL) return kPass;
   switch (cmd) {
     case F_GETFL:

@@ -54,7 +54,7 @@ bool AllZero(const void* value, socklen_t len) {
 }
 
 void GoKernel(Family& fam, int fd, pstn_ep& ep, Reason why) {
-  switch (LoadAcquire(ep.state)) {
+  switch (LoadAcquire(ep.state)) {  // [E1]
     case PSTN_EP_NEW:
       if (LeaveUnconnected(fam, fd, ep, why)) break;
       [[fallthrough]];
@@ -77,7 +77,7 @@ void GoKernel(Family& fam, int fd, pstn_ep& ep, Reason why) {
 
 void OptionForKernel(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
                      socklen_t len) {
-  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED || BadPointer(value) ||
+  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED || BadPointer(value) ||  // [E1]
       static_cast<int>(len) < 0)
     return;
   for (const KernelOption& o : kOptions) {

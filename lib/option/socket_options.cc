@@ -107,7 +107,7 @@ long RefusedConnected(int level, int name, const void* value, socklen_t len) {
 
 long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
                 socklen_t len) {
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL)
     return IsDatagram(ep) ? DatagramSetOpt(fam, fd, ep, level, name, value, len) : kPass;
   if (ep.family == AF_INET && level == IPPROTO_IPV6) return kPass;  // an error
@@ -118,7 +118,7 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
     if (wire != kPass) return wire;
   }
   OptionForKernel(fam, fd, ep, level, name, value, len);
-  if ((state = LoadAcquire(ep.state)) == PSTN_EP_KERNEL) return kPass;
+  if ((state = LoadAcquire(ep.state)) == PSTN_EP_KERNEL) return kPass;  // [E1]
   uint32_t i = FindKept(level, name);
   if (state == PSTN_EP_LISTEN ||
       (state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0)) {
@@ -201,14 +201,14 @@ long GivePeerName(const pstn_ep& ep, void* value, socklen_t* len) {
 
 long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* value,
                 socklen_t* len) {
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL)
     return IsDatagram(ep) ? DatagramGetOpt(fam, ep, level, name, value, len) : kPass;
   if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_NEW && LoadRelaxed(ep.error) != 0)
     return GiveInt(static_cast<int>(Exchange(ep.error, 0u)), value, len);
   if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_ESTABLISHED) {
     ConnEnd e;
-    int error = Resolve(fam, ep, e) ? TakeError(e, LoadAcquire(e.peer_ctl().flags))
+    int error = Resolve(fam, ep, e) ? TakeError(e, LoadAcquire(e.peer_ctl().flags))  // [C2]
                                     : static_cast<int>(Exchange(ep.error, 0u));
     if (error == 0) error = WireTakeSoftError(fam, ep);
     return GiveInt(error, value, len);

@@ -66,7 +66,7 @@ long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len) 
   tcp_info info;
   memcpy(&info, all, sizeof info);
   info.tcpi_state =
-      StateOf(ep, Resolve(fam, ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST);
+      StateOf(ep, Resolve(fam, ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST);  // [C2]
   info.tcpi_options = TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE;
   info.tcpi_snd_wscale = info.tcpi_rcv_wscale = 7;
   info.tcpi_rto = 201000;  // us
@@ -101,6 +101,7 @@ void PutInq(Family& fam, pstn_ep& ep, msghdr& m, size_t room) {
       Guard g(e.ep->rx.lock);
       v = static_cast<int>(RingQueued(e, INT32_MAX));
     }
+    // [C2]
     if (v == 0 && (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0) v = 1;
   }
   m.msg_controllen = room;

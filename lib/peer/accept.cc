@@ -64,7 +64,7 @@ void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
   Count(Stack(fam).hdr, kCounterSynsRefused);
   uint32_t claimed = PSTN_CS_ESTABLISHED;
   if (!CompareExchange(e.conn->setup.state, claimed, PSTN_CS_SERVER_GONE)) {
-    StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // the client is gone as well
+    StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // [C1] the client is gone as well
     return;
   }
   AnnounceData(fam.bells, e);
@@ -81,7 +81,7 @@ void MendChain(Family& fam, pstn_ep& listener) PSTN_REQUIRES(listener.accept_loc
     listener.accept_tail = EpIdx(s, *ep);
     ep = EpAt(s, LoadRelaxed(ep->next));
   }
-  StoreRelease(listener.accept_count, count);
+  StoreRelease(listener.accept_count, count);  // [E8]
 }
 
 // accept_lock. What an owner that died with it has left half done is mended.
@@ -119,9 +119,9 @@ void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx)
   uint32_t& link = after != nullptr ? after->next : listener.accept_head;
   const uint32_t next = LoadRelaxed(link);
   StoreRelaxed(ep.next, next);  // a thread that takes from the pool may still look at it (PoolTake)
-  StoreRelease(link, idx);
+  StoreRelease(link, idx);      // [E8]
   if (next == PSTN_NONE) listener.accept_tail = idx;
-  StoreRelease(listener.accept_count, listener.accept_count + 1);
+  StoreRelease(listener.accept_count, listener.accept_count + 1);  // [E8]
 }
 
 // TCP_DEFER_ACCEPT: a client that has only connected is left where it is, and announces itself once
@@ -132,11 +132,12 @@ bool Defer(uint8_t* lgr, uint32_t conn) {
   ConnEnd e = {&unread, nullptr, lgr, &c, 1};
   auto silent = [&] {
     return !RingReadable(e) &&
+           // [C2]
            (LoadAcquire(c.ctl[0].flags) & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) == 0;
   };
   if (!silent()) return false;
-  StoreRelease(c.ctl[1].rx_notify, PSTN_NOTIFY_SYN);
-  FullFence();  // [F1] against AnnounceData
+  StoreRelease(c.ctl[1].rx_notify, PSTN_NOTIFY_SYN);  // [C3]
+  FullFence();                                        // [F1] against AnnounceData
   return silent();
 }
 
@@ -157,7 +158,8 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   StackMap& s = Stack(fam);
   pstn_lgr_ref& ref = s.lgrs.Own(LgrIndex(lgr_idx));
   pstn_conn& c = LgrConn(lgr, conn);
-  uint32_t state = LoadAcquire(c.setup.state);
+  uint32_t state = LoadAcquire(c.setup.state);  // [C1]
+  // [E4]
   if (!WaitsForServer(state) || LoadAcquire(ref.conn_ep[conn]) != 0) return Admission::kDone;
   pstn_conn_setup setup = c.setup;
   pstn_ep* listener = EpAt(s, setup.listener_idx);
@@ -188,7 +190,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   bool open, claimed = false, same = false, lies = false;
   {
     QueueGuard g(fam, *listener);
-    open = LoadAcquire(listener->state) == PSTN_EP_LISTEN &&
+    open = LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
            LoadRelaxed(listener->gen) == setup.listener_gen &&
            (LoadRelaxed(listener->flags) & PSTN_EPF_SHUT_RD) == 0;
     claimed = open && Claim(c);
@@ -215,7 +217,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     PostEp(fam, *listener);
     return Admission::kDone;
   }
-  StoreRelease(ref.conn_ep[conn], 0u);
+  StoreRelease(ref.conn_ep[conn], 0u);  // [E4]
   SetState(ep, PSTN_EP_FREE);
   GiveEp(s, idx);
   if (!open) {
@@ -248,7 +250,7 @@ void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
 
 uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
   StackMap& s = Stack(fam);
-  if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;
+  if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;  // [E8]
   QueueGuard g(fam, listener);
   uint32_t idx = LoadRelaxed(listener.accept_head);
   if (!PSTN_CHECK((EpAt(s, idx) != nullptr) == (listener.accept_count != 0)))
@@ -259,7 +261,7 @@ uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
   ep->owner_slot = fam.slot;  // until its fd is in the table: see RecoverConns
   listener.accept_head = LoadRelaxed(ep->next);
   if (listener.accept_head == PSTN_NONE) listener.accept_tail = PSTN_NONE;
-  StoreRelease(listener.accept_count, listener.accept_count - 1);
+  StoreRelease(listener.accept_count, listener.accept_count - 1);  // [E8]
   uint8_t* lgr = LgrBase(fam.view, ep->lgr_idx);
   if (lgr != nullptr) FetchSub(PendingOf(lgr, EpIdx(s, listener)), 1u);
   return idx;
@@ -278,7 +280,7 @@ long AcceptOurs(Family& fam, const Call& call, uint32_t idx, sockaddr* sa, sockl
     StoreRelaxed(ep.next, listener.accept_head);
     listener.accept_head = idx;
     if (listener.accept_tail == PSTN_NONE) listener.accept_tail = idx;
-    StoreRelease(listener.accept_count, listener.accept_count + 1);
+    StoreRelease(listener.accept_count, listener.accept_count + 1);  // [E8]
     uint8_t* lgr = LgrBase(fam.view, ep.lgr_idx);
     if (lgr != nullptr) FetchAdd(PendingOf(lgr, EpIdx(s, listener)), 1u);
     return fd;
@@ -357,7 +359,7 @@ long AcceptKernel(Family& fam, const Call& call, sockaddr* sa, socklen_t* len, i
   const bool smc = (LoadRelaxed(listener.flags) & PSTN_EPF_SMC) != 0;
   for (;;) {
     // Exported meanwhile: the kernel's listener may block now, which must not be waited for here.
-    if (LoadAcquire(listener.state) == PSTN_EP_KERNEL) return kPass;
+    if (LoadAcquire(listener.state) == PSTN_EP_KERNEL) return kPass;  // [E1]
     long r = KernelAccept4(fam, call, smc ? nullptr : sa, smc ? nullptr : len, flags);
     if (r < 0) return r;
     const int got = static_cast<int>(r);
@@ -377,10 +379,10 @@ long AcceptKernel(Family& fam, const Call& call, sockaddr* sa, socklen_t* len, i
 // One that posternd keeps since its handshake: TCP after all.
 long AcceptHeld(Family& fam, pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
   TableChange change(fam);
-  uint32_t seen = LoadAcquire(listener.held);
+  uint32_t seen = LoadAcquire(listener.held);  // [E9]
   const int fd = CtlTakeHeld(fam, listener);
   if (fd < 0) {  // another process has it, or it went with posternd: then nobody else says so
-    if (!DaemonAlive(fam)) (void)CompareExchange(listener.held, seen, 0u);
+    if (!DaemonAlive(fam)) (void)CompareExchange(listener.held, seen, 0u);  // [E9]
     return -EAGAIN;
   }
   (void)sys::Fcntl(fd, F_SETFD, (flags & SOCK_CLOEXEC) != 0 ? FD_CLOEXEC : 0);
@@ -427,24 +429,24 @@ void RecoverConn(Family& fam, uint32_t slot, pstn_lgr_ref& ref, uint8_t* lgr, ui
   if (LoadRelaxed(ep.owner_slot) != slot || s.lgrs.At(LgrIndex(LoadRelaxed(ep.lgr_idx))) != &ref ||
       LoadRelaxed(ep.conn_idx) != conn)
     return;
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   pstn_ep* listener = EpAt(s, LoadRelaxed(ep.listener));
   pstn_conn& c = LgrConn(lgr, conn);
   uint32_t offered = PSTN_CS_OFFERED;
   if (ref.side == 0 && state != PSTN_EP_ESTABLISHED && state != PSTN_EP_CONNECTING &&
       CompareExchange(c.setup.state, offered, PSTN_CS_FREE)) {  // in a handshake (offer.cc)
-    StoreRelease(ref.conn_ep[conn], 0u);
+    StoreRelease(ref.conn_ep[conn], 0u);                        // [E4]
     GiveConn(ref, conn);
   } else if (state == PSTN_EP_NEW &&
-             ref.side == 1) {  // admitted, but in no queue: once more from the beginning
-    StoreRelease(ref.conn_ep[conn], 0u);
+             ref.side == 1) {             // admitted, but in no queue: once more from the beginning
+    StoreRelease(ref.conn_ep[conn], 0u);  // [E4]
     SetState(ep, PSTN_EP_FREE);
     GiveEp(s, idx);
   } else if (state == PSTN_EP_EMBRYO && listener != nullptr) {
     {
       QueueGuard g(fam, *listener);
       // Another process may just have taken it off the queue: then it is that one's by now.
-      if (ep.owner_slot == slot && LoadAcquire(listener->state) == PSTN_EP_LISTEN &&
+      if (ep.owner_slot == slot && LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
           !InQueue(fam, *listener, ep))
         QueueAccepted(fam, *listener, idx);
     }
@@ -463,17 +465,17 @@ void RecoverConns(Family& fam, uint32_t slot) {
   for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     const uint32_t i = s.lgrs.IndexOf(ref).word();
     uint8_t* lgr = LgrBase(fam.view, i);
-    if (LoadAcquire(ref.state) == 0 || lgr == nullptr) continue;
+    if (LoadAcquire(ref.state) == 0 || lgr == nullptr) continue;  // [L1]
     uint32_t hw =
         LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
     for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
-      const uint32_t idx = LoadAcquire(ref.conn_ep[c]);
+      const uint32_t idx = LoadAcquire(ref.conn_ep[c]);  // [E4]
       pstn_ep* const ep = idx != 0 ? EpAt(s, idx - 1) : nullptr;
       if (ep != nullptr) RecoverConn(fam, slot, ref, lgr, c, *ep);
       // Its bit has been taken, by the dead process or by one that is about to admit it: then the
       // second finds it done.
-      if (ref.side == 1 && WaitsForServer(LoadAcquire(LgrConn(lgr, c).setup.state)) &&
-          LoadAcquire(ref.conn_ep[c]) == 0)
+      if (ref.side == 1 && WaitsForServer(LoadAcquire(LgrConn(lgr, c).setup.state)) &&  // [C1]
+          LoadAcquire(ref.conn_ep[c]) == 0)                                             // [E4]
         (void)Admit(fam, i, lgr, c);
     }
   }
@@ -484,7 +486,7 @@ void AdmitSyns(Family& fam, uint32_t looks) {
     AttendListeners(fam);
   StackMap& s = Stack(fam);
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
-    if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;
+    if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]
     const uint32_t i = s.lgrs.IndexOf(ref).word();
     uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr == nullptr) lgr = EnsureLgr(fam, i);
@@ -496,8 +498,8 @@ void AdmitSyns(Family& fam, uint32_t looks) {
 
 long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags) {
   pstn_ep& ep = *call.ep();
-  if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) {
-    return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;
+  if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) {                       // [E1]
+    return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;  // [E1]
   }
   if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return -EINVAL;
   if (sa == nullptr) len = nullptr;
@@ -514,7 +516,7 @@ long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags
     }
     uint32_t idx = DequeueEmbryo(fam, ep);
     if (idx != PSTN_NONE) return AcceptOurs(fam, call, idx, sa, len, flags);
-    if (LoadAcquire(ep.held) != 0) [[unlikely]] {
+    if (LoadAcquire(ep.held) != 0) [[unlikely]] {  // [E9]
       const long held = AcceptHeld(fam, ep, sa, len, flags);
       if (held != -EAGAIN) return held;
       handed = true;  // poll() may have said so

@@ -14,7 +14,7 @@ namespace postern {
 namespace {
 
 bool IsOurs(Family& fam, const pstn_addr& a) {
-  const pstn_dir* d = LoadAcquire(fam.dir);
+  const pstn_dir* d = LoadAcquire(fam.dir);  // [T4]
   return a.scope == 0 && (AddrIsLoopback(a) || (d != nullptr && IsLocalAddress(*d, a)));
 }
 

@@ -43,11 +43,11 @@ void LeaveConn(const ConnEnd& e) {
   StoreRelaxed(ep.tx.ring, 0u);
   StoreRelaxed(ep.tx.old_ring, 0u);
   Unlock(ep.tx.lock);
-  StoreRelease(e.ref->conn_ep[conn], 0u);
+  StoreRelease(e.ref->conn_ep[conn], 0u);  // [E4]
   uint32_t peer_gone = e.side == 0 ? PSTN_CS_SERVER_GONE : PSTN_CS_CLIENT_GONE;
   // Rings that the peer may still read wait with the slot until it leaves, too.
   MakeZombie(*e.ref, conn, ring, old);
-  uint32_t state = LoadAcquire(e.conn->setup.state);
+  uint32_t state = LoadAcquire(e.conn->setup.state);  // [C1]
   bool alone = false;
   do {
     alone = state == peer_gone || state == PSTN_CS_FREE ||
@@ -57,7 +57,7 @@ void LeaveConn(const ConnEnd& e) {
   if (!alone) return;
   // The store that frees the slot comes after our last use of it: it can be taken again at once.
   UnmakeZombie(*e.ref, e.lgr, conn);
-  StoreRelease(e.conn->setup.state, PSTN_CS_FREE);
+  StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // [C1]
   if (e.side == 0) GiveConn(*e.ref, conn);
 }
 
@@ -96,12 +96,12 @@ void CloseConnection(Family& fam, pstn_ep& ep, End end) {
   ConnEnd e;
   if (!Resolve(fam, ep, e)) return;
   NoteNews(fam.bells);
-  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   const Lingering lingering = LingeringOf(ep);
   bool reset = end == End::kReset || (LoadRelaxed(e.ctl().flags) & PSTN_CF_RST) != 0 ||
                (!BothEnded(ep, peer) && (RingReadable(e) || (lingering.on && lingering.sec == 0)));
   Lock(ep.tx.lock);
-  FetchOr(e.ctl().flags, PSTN_CF_CLOSED | (reset ? PSTN_CF_RST : PSTN_CF_FIN));
+  FetchOr(e.ctl().flags, PSTN_CF_CLOSED | (reset ? PSTN_CF_RST : PSTN_CF_FIN));  // [C2]
   Unlock(ep.tx.lock);
   AnnounceData(fam.bells, e);
   AnnounceSpace(fam.bells, e);
@@ -121,7 +121,7 @@ void FinishClose(Family& fam, pstn_ep& ep) {
 
 void CloseEp(Family& fam, pstn_ep& ep) {
   if (ep.took_over != 0) FinishTakeOver(fam, ep);
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_EMBRYO || state == PSTN_EP_CONNECTING) {
     ep.owner_slot = fam.slot;  // should we die in the middle: see RecoverConns
     SetState(ep, PSTN_EP_CLOSED);
@@ -155,7 +155,7 @@ void Zero(T&... words) {
 // As the kernel's disconnect: not reset, but closed, is a connection that both sides had ended.
 bool ResetConnection(Family& fam, pstn_ep& ep) {
   ConnEnd e;
-  uint32_t peer = Resolve(fam, ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;
+  uint32_t peer = Resolve(fam, ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;  // [C2]
   bool open = (peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
               ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 ||
                (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
@@ -164,7 +164,7 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
     // others' next.
     Guard tx(ep.tx.lock);
     Guard rx(ep.rx.lock);
-    if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return false;
+    if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) return false;  // [E1]
     SetState(ep, PSTN_EP_NEW);  // before the connection's waiters are woken
   }
   if (Resolve(fam, ep, e)) AnnounceLocal(fam.bells, e);
@@ -200,6 +200,7 @@ void ReleaseLinger(Family& fam, pstn_ep& ep) {
   FetchOr(e.ctl().flags, PSTN_CF_FIN);
   AnnounceData(fam.bells, e);
   auto gone = [&] {
+    // [C2]
     if ((LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RST)) != 0) return true;
     Guard g(e.ep->tx.lock);
     return !StillHere(e) || RingDrained(e);
@@ -262,7 +263,7 @@ long SockClose(Family& fam, int fd, uint32_t entry) {
       return r;
     }
     const Lingering lingering = LingeringOf(*ep);
-    const bool lingers = !in_use && LoadAcquire(ep->refs) == 1 &&
+    const bool lingers = !in_use && LoadAcquire(ep->refs) == 1 &&  // [E3]
                          LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED && lingering.on &&
                          lingering.sec != 0;
     const int high = lingers ? FreeNumber(fam, fd, entry, *ep) : -1;

@@ -54,13 +54,13 @@ int Fit(const pstn_dir_listener& l, const pstn_addr& to) {
 template <typename Fn>
 bool ReadDirectory(const pstn_dir& d, Fn fn) {
   for (int i = 0; i < kSeqRetries; i++) {
-    uint64_t before = LoadAcquire(d.seq);
+    uint64_t before = LoadAcquire(d.seq);  // [W1]
     if ((before & 1u) != 0) {
       CpuRelax();
       continue;
     }
     fn();
-    FullFence();  // what fn loaded precedes the second look at the version
+    FullFence();  // [W1] what fn loaded precedes the second look at the version
     if (LoadRelaxed(d.seq) == before) return true;
   }
   return false;
@@ -160,7 +160,7 @@ void FillConn(Family& fam, pstn_ep& ep, const ConnSlot& slot, uint32_t listener_
   SetPlace(ep, idx, conn, gen, 0);
   StoreAddr(ep.local, from);
   StoreAddr(ep.peer, to);
-  StoreRelease(ref.conn_ep[conn], EpIdx(s, ep) + 1);
+  StoreRelease(ref.conn_ep[conn], EpIdx(s, ep) + 1);  // [E4]
 }
 
 // A registration made before connect() asked for news that only exist from now on.
@@ -190,7 +190,7 @@ Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
   NoteNews(fam.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);
   FetchAdd(pending, 1u);
-  StoreRelease(c.setup.state, PSTN_CS_SYN);
+  StoreRelease(c.setup.state, PSTN_CS_SYN);  // [C1]
   AnnounceSyn(fam.bells, lgr, conn);
   return kReasonNone;
 }
@@ -238,7 +238,7 @@ Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) PSTN_REQUIRES(
     CtlReconnect(fam);
     if (!DaemonAlive(fam)) return kReasonNoDaemon;
   }
-  const pstn_dir& d = *LoadAcquire(fam.dir);
+  const pstn_dir& d = *LoadAcquire(fam.dir);  // [T4]
   const bool local = IsLocalAddress(d, to);
   Target t;
   if (!FindListener(fam, d, to, !local, t)) return local ? kReasonNoListener : kReasonNotLocal;
@@ -304,7 +304,7 @@ constexpr long kAwait = kPass - 1;  // the handshake on the wire is under way, a
 long Connected(Family& fam, pstn_ep& ep) {
   ConnEnd e;
   if (!Resolve(fam, ep, e)) return -ECONNABORTED;
-  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   if ((peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0) return 0;
   int error = TakeError(e, peer);
   (void)ResetConnection(fam, ep);
@@ -334,7 +334,7 @@ long AwaitWired(Family& fam, pstn_ep& ep, Awaited& a, const Interrupts& since) {
   if (Which(ep) != a.which) return -ECONNABORTED;
   // Another thread has waited, too, and has found it reset; or has reset it. As the kernel's
   // sock_error().
-  if (LoadAcquire(ep.state) == PSTN_EP_NEW) {
+  if (LoadAcquire(ep.state) == PSTN_EP_NEW) {  // [E1]
     const uint32_t error = Exchange(ep.error, 0u);
     return error != 0 ? -static_cast<long>(error) : -ECONNABORTED;
   }
@@ -346,7 +346,7 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
   pstn_ep& ep = *call.ep();
   AssertHeld(ep.setup_lock);
   int fd = call.fd();
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL)
     return IsDatagram(ep) ? kVerbs.datagram_connect(fam, fd, ep, sa, len) : kPass;
   if (len > sizeof(sockaddr_storage)) return -EINVAL;  // negative, too

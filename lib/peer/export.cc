@@ -59,7 +59,7 @@ int ExportConnection(Family& fam, int fd, pstn_ep& ep) {
 // more.
 bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
   Guard g(ep.setup_lock);
-  if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) return false;
+  if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) return false;  // [E1]
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0)
     (void)CtlUnlisten(fam, ep);
   if (LoadRelaxed(ep.wire) != 0) kVerbs.wire_leave(fam, ep);
@@ -74,7 +74,7 @@ bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
   TableFreeze(fam);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) SetBlocking(fd, true);
   TableThaw(fam);
-  if (LoadAcquire(ep.accept_count) != 0) (void)CtlExport(fam, ep, fd);
+  if (LoadAcquire(ep.accept_count) != 0) (void)CtlExport(fam, ep, fd);  // [E8]
   ResetQueue(fam, ep);  // only what the keeper could not take
   FallBack(fam, fd, ep, kReasonExported);
   PostEp(fam, ep);
@@ -89,7 +89,7 @@ long SockExport(Family& fam, int fd) {
   Call call(fam, fd);
   pstn_ep* ep = call.ep();
   if (ep == nullptr) return 0;
-  if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {
+  if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {  // [E1]
     if (!IsDatagram(*ep)) return 0;
     Guard g(ep->setup_lock);
     kVerbs.datagram_leave(fam, *ep, kReasonExported);
@@ -102,14 +102,14 @@ long SockExport(Family& fam, int fd) {
   Count(Stack(fam).hdr, kCounterFdsExported);
   // Another thread may connect it meanwhile, listen, or disconnect: then it is looked at again.
   for (;;) {
-    const uint32_t state = LoadAcquire(ep->state);
+    const uint32_t state = LoadAcquire(ep->state);  // [E1]
     if (state == PSTN_EP_NEW) {
       if (LeaveUnconnected(fam, number, *ep, kReasonExported)) return 0;
     } else if (state == PSTN_EP_LISTEN) {
       if (ExportListener(fam, number, *ep)) return 0;
     } else if (state == PSTN_EP_ESTABLISHED) {
       const int r = ExportConnection(fam, number, *ep);
-      if (r == 0 || LoadAcquire(ep->state) == state) return r;
+      if (r == 0 || LoadAcquire(ep->state) == state) return r;  // [E1]
     } else {
       return 0;
     }
@@ -140,12 +140,14 @@ uint32_t PidOf(int pidfd) {
 uint32_t EntryOf(Family& fam, uint32_t pid, int fd, bool* family) {
   StackMap& s = Stack(fam);
   for (const pstn_slot& slot : s.slots.Before(LoadRelaxed(s.hdr.slots_hw))) {
+    // [P1]
     if (LoadAcquire(slot.state) != PSTN_SL_LIVE || LoadRelaxed(slot.pid) != pid) continue;
     *family = true;
+    // [P3]
     const ChunkIndex place(LoadAcquire(slot.chunk[static_cast<uint32_t>(fd) / PSTN_FDCHUNK_FDS]));
     const pstn_fdchunk* const chunk = s.fdchunks.At(place);
-    return chunk != nullptr ? LoadAcquire(chunk->fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS])
-                            : 0;
+    if (chunk == nullptr) return 0;
+    return LoadAcquire(chunk->fd[static_cast<uint32_t>(fd) % PSTN_FDCHUNK_FDS]);  // [P4]
   }
   return 0;
 }
@@ -252,19 +254,19 @@ bool ChangeHands(Family& fam, pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
   StackMap& s = Stack(fam);
   Guard tx(from.tx.lock);
   Guard rx(from.rx.lock);
-  if (LoadAcquire(from.state) != PSTN_EP_ESTABLISHED) return false;
+  if (LoadAcquire(from.state) != PSTN_EP_ESTABLISHED) return false;  // [E1]
   Guard to_tx(to.tx.lock);
   Guard to_rx(to.rx.lock);
   CopyConnection(to, from);
   StoreRelaxed(to.took_over, EpIdx(s, from) + 1);
   SetState(to, PSTN_EP_ESTABLISHED);
-  StoreRelease(e.ref->conn_ep[from.conn_idx % PSTN_CONNS], EpIdx(s, to) + 1);
+  StoreRelease(e.ref->conn_ep[from.conn_idx % PSTN_CONNS], EpIdx(s, to) + 1);  // [E4]
   StoreRelaxed(from.tx.ring, 0u);  // they are `to`'s to give back
   StoreRelaxed(from.tx.old_ring, 0u);
   StoreRelaxed(from.reason, kReasonExported);
   FetchOr(from.flags, PSTN_EPF_EXPORTED | PSTN_EPF_DIRTY);
   SetState(from, PSTN_EP_KERNEL);
-  StoreRelease(to.took_over, 0u);
+  StoreRelease(to.took_over, 0u);  // [E12]
   return true;
 }
 
@@ -288,7 +290,7 @@ long TakeOverConnection(Family& fam, int fd, pstn_ep& from, Taken taken, void* c
   if (!ChangeHands(fam, from, e, Stack(fam).eps.Own(EpIndex(idx)))) {
     (void)SockClose(fam, static_cast<int>(ring_fd), PSTN_FD_EP | idx);
     sys::Close(static_cast<int>(end));
-    return LoadAcquire(from.state) == PSTN_EP_KERNEL ? 0 : -ECONNRESET;
+    return LoadAcquire(from.state) == PSTN_EP_KERNEL ? 0 : -ECONNRESET;  // [E1]
   }
   FetchAdd(Stack(fam).hdr.reasons[kReasonExported], 1u);
   kVerbs.wire_rehouse(fam, fd, Stack(fam).eps.Own(EpIndex(idx)));
@@ -331,11 +333,11 @@ long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken
     return -ESTALE;
   }
   SetFd(fam, fd, PSTN_FD_EP | ep_idx);     // our death drops the reference
-  if (LoadAcquire(from->gen) != ep_gen) {  // another one by now
+  if (LoadAcquire(from->gen) != ep_gen) {  // [E2] another one by now
     (void)SockClose(fam, fd, PSTN_FD_EP | ep_idx);
     return -ESTALE;
   }
-  uint32_t state = LoadAcquire(from->state);
+  uint32_t state = LoadAcquire(from->state);  // [E1]
   long r = state == PSTN_EP_ESTABLISHED ? TakeOverConnection(fam, fd, *from, taken, context)
            : state == PSTN_EP_KERNEL    ? TakeOverQueue(fam, fd, *from, taken, context)
                                         : -ESTALE;
@@ -347,8 +349,8 @@ void FinishTakeOver(Family& fam, pstn_ep& taker) {
   uint32_t idx = taker.took_over - 1;
   taker.took_over = 0;
   pstn_ep* from = EpAt(Stack(fam), idx);
-  if (from == nullptr || LoadAcquire(taker.state) != PSTN_EP_ESTABLISHED ||
-      LoadAcquire(from->state) != PSTN_EP_ESTABLISHED || from->lgr_idx != taker.lgr_idx ||
+  if (from == nullptr || LoadAcquire(taker.state) != PSTN_EP_ESTABLISHED ||                 // [E1]
+      LoadAcquire(from->state) != PSTN_EP_ESTABLISHED || from->lgr_idx != taker.lgr_idx ||  // [E1]
       from->conn_idx != taker.conn_idx) {
     return;
   }

@@ -93,7 +93,7 @@ void BecomeKernels(Family& fam, int fd, pstn_ep& ep, Reason why) {
 
 bool LeaveUnconnected(Family& fam, int fd, pstn_ep& ep, Reason why) {
   Guard g(ep.setup_lock);
-  if (LoadAcquire(ep.state) != PSTN_EP_NEW) return false;
+  if (LoadAcquire(ep.state) != PSTN_EP_NEW) return false;  // [E1]
   BecomeKernels(fam, fd, ep, why);
   return true;
 }
@@ -118,6 +118,7 @@ void UnlistenEp(Family& fam, int fd, pstn_ep& ep) {
 
 bool DisconnectEp(Family& fam, int fd, pstn_ep& ep) {
   kVerbs.wire_give_up(fam, ep);
+  // [E1]
   if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && !ResetConnection(fam, ep)) return false;
   FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
   // A port that the program did not ask for is given up.
@@ -129,7 +130,7 @@ bool DisconnectEp(Family& fam, int fd, pstn_ep& ep) {
 }
 
 long SockDisconnect(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL) return kPass;
   // The kernel's socket has no connection: this checks the arguments.
   long r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));

@@ -77,7 +77,7 @@ class Dialogue {
  public:
   Dialogue(Family& fam, const Call& call, pstn_ep& ep, CutShort& limit)
       : fam_(fam), call_(call), ep_(ep), limit_(limit) {
-    local_ = ClcLocalOf(LoadAcquire(fam.dir)->host);
+    local_ = ClcLocalOf(LoadAcquire(fam.dir)->host);  // [T4]
     ClcInit(machine_, ClcRole::kClient);
   }
   Became Run();
@@ -304,7 +304,7 @@ bool MarkSmc(int fd, bool on) {
 
 void MarkListener(Family& fam, int fd, pstn_ep& ep) {
   CtlReconnect(fam);
-  const pstn_dir* d = LoadAcquire(fam.dir);
+  const pstn_dir* d = LoadAcquire(fam.dir);  // [T4]
   if (fam.opt.smcd == 0 || fam.elsewhere || d == nullptr ||
       (LoadRelaxed(d->host.flags) & PSTN_HOST_SMC) == 0 ||
       LoadRelaxed(Stack(fam).hdr.wide_bells) == 0 || PortExcluded(fam, ep.local.port))
@@ -333,13 +333,13 @@ void AttendListeners(Family& fam) {
     if (FdEntry(fam, static_cast<int>(fd)) == 0) continue;
     const Call call(fam, static_cast<int>(fd));
     pstn_ep* ep = call.ep();
-    if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;
+    if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;  // [E1]
     if ((asked & kAttendAgain) != 0 && (LoadRelaxed(ep->flags) & PSTN_EPF_PUBLISHED) != 0) {
       MarkListener(fam, static_cast<int>(fd), *ep);
       (void)CtlListen(fam, *ep, static_cast<int>(fd));
     }
     if ((asked & kAttendVi) != 0) kVerbs.wire_listen_again(fam, static_cast<int>(fd), *ep);
-    if (LoadAcquire(ep->held) != 0) PostEp(fam, *ep);
+    if (LoadAcquire(ep->held) != 0) PostEp(fam, *ep);  // [E9]
   }
 }
 
@@ -352,7 +352,7 @@ bool ExchangedSmc(int fd) {
 }
 
 bool MayNegotiate(Family& fam, const pstn_addr& to) {
-  const pstn_dir* d = LoadAcquire(fam.dir);
+  const pstn_dir* d = LoadAcquire(fam.dir);  // [T4]
   if (fam.opt.smcd == 0 || d == nullptr || (LoadRelaxed(d->host.flags) & PSTN_HOST_SMC) == 0 ||
       LoadRelaxed(Stack(fam).hdr.wide_bells) == 0)
     return false;

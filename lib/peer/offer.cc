@@ -34,12 +34,13 @@ bool OfferConn(Family& fam, pstn_ep& ep, const Offered& to, const pstn_addr& loc
   if (TakeConnSlot(fam, to.stack, slot) != kReasonNone) return false;
   ep.owner_slot = fam.slot;  // after a death meanwhile: RecoverConns
   FillConn(fam, ep, slot, to.ep_idx, to.ep_gen, peer, local);
-  StoreRelease(LgrConn(slot.lgr, slot.conn).setup.state, PSTN_CS_OFFERED);
+  StoreRelease(LgrConn(slot.lgr, slot.conn).setup.state, PSTN_CS_OFFERED);  // [C1]
   return true;
 }
 
 bool OfferTaken(Family& fam, const pstn_ep& ep) {
   uint8_t* lgr = LgrBase(fam.view, LoadRelaxed(ep.lgr_idx));
+  // [C1]
   return lgr != nullptr && LoadAcquire(LgrConn(lgr, ep.conn_idx).setup.state) != PSTN_CS_OFFERED;
 }
 
@@ -50,7 +51,7 @@ bool WithdrawOffer(Family& fam, pstn_ep& ep) {
   pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(idx));
   uint32_t state = PSTN_CS_OFFERED;
   if (!CompareExchange(LgrConn(lgr, ep.conn_idx).setup.state, state, PSTN_CS_FREE)) return false;
-  StoreRelease(ref.conn_ep[ep.conn_idx % PSTN_CONNS], 0u);
+  StoreRelease(ref.conn_ep[ep.conn_idx % PSTN_CONNS], 0u);  // [E4]
   GiveConn(ref, ep.conn_idx);
   StoreRelaxed(ep.lgr_idx, PSTN_NONE);
   return true;
@@ -66,6 +67,7 @@ bool AdmitOffered(Family& fam, uint32_t lgr_idx, Admitted& as) {
   uint8_t* lgr = LgrBase(fam.view, lgr_idx);
   if (lgr == nullptr || as.conn >= PSTN_CONNS) return false;
   pstn_conn& c = LgrConn(lgr, as.conn);
+  // [C1]
   if (LoadAcquire(c.setup.state) != PSTN_CS_OFFERED || LoadRelaxed(c.setup.gen) != as.conn_gen ||
       c.setup.listener_idx != as.ep_idx || c.setup.listener_gen != as.ep_gen)
     return false;

@@ -20,7 +20,7 @@ namespace {
 constexpr int kAsks = 4;  // others of the family may fill what posternd has made before we get it
 
 bool IsClientOf(const pstn_lgr_ref& ref, const pstn_uuid& stack) {
-  return LoadAcquire(ref.state) == 1 && ref.side == 0 && SameUuid(ref.peer, stack);
+  return LoadAcquire(ref.state) == 1 && ref.side == 0 && SameUuid(ref.peer, stack);  // [L1]
 }
 
 bool TakeIn(Family& fam, uint32_t idx, const pstn_uuid& stack, ConnSlot& out) {

@@ -53,6 +53,7 @@ BellName BellIn(uint8_t* lgr, uint32_t side, uint32_t waiter) {
 // True: the owner is rung.
 bool RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
+  // [S9]
   if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return false;
   Count(b, kCounterDoorbells);
   return RingBell(b, BellIn(lgr, side, waiter));
@@ -230,7 +231,7 @@ void ReturnSpace(Bells& b, const ConnEnd& e) {
 
 void AnnounceLocal(Bells& b, const ConnEnd& e) {
   NoteNews(b);
-  FullFence();
+  FullFence();  // [F1]
   pstn_conn_ctl& own = e.ctl();
   PostTo(b, e.lgr, e.side, LoadRelaxed(own.rx_notify), e.ep->conn_idx);
   if (LoadRelaxed(e.ep->sleepers) == 0) return;
@@ -248,7 +249,7 @@ void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn) {
 
 void AnnounceAll(Bells& b, uint8_t* lgr, uint32_t side) {
   NoteNews(b);
-  FullFence();
+  FullFence();  // [F1]
   uint32_t hw = WaitersHw(lgr, side);
   for (uint32_t w = 1; w < hw; w++) {
     if (LoadRelaxed(LgrEvmap(lgr, side, w).in_use) != 0) (void)RingIfAsleep(b, lgr, side, w);
@@ -266,7 +267,7 @@ void PostTaken(Bells& b, const ConnEnd& e) {
 }
 
 void RingTaken(Bells& b, uint8_t* lgr, uint32_t side) {
-  FullFence();
+  FullFence();  // [F1]
   uint32_t hw = WaitersHw(lgr, side);
   for (uint32_t w = 1; w < hw; w++) {
     pstn_evmap& map = LgrEvmap(lgr, side, w);
@@ -300,14 +301,14 @@ void PostEnded(Bells& b, StackMap& s, const ConnEnd& e) {
   });
   pstn_conn_ctl& own = e.ctl();
   for (uint32_t* word : {&own.rx_wait, &own.tx_wait}) {
-    StoreRelease(*word, 0u);
+    StoreRelease(*word, 0u);  // [R5]
     (void)sys::FutexWake(word, kAll);
   }
 }
 
 void RingInside(Bells& b, StackMap& s) {
   NoteNews(b);
-  FullFence();
+  FullFence();  // [F1]
   EachWaiter(s, [&](pstn_waiter& w, uint32_t idx) {
     StoreRelaxed(w.posted, 1u);
     (void)RingBell(b, BellOf(s, idx));

@@ -47,7 +47,7 @@ bool RingBell(Bells& b, const BellName& name);
 inline void NoteNews(Bells& b) {
   if (LoadRelaxed(b.noted) != 0) [[likely]]
     return;
-  if (b.told != nullptr) StoreRelease(*b.told, 1u);
+  if (b.told != nullptr) StoreRelease(*b.told, 1u);  // [P7]
   StoreRelaxed(b.noted, 1u);
 }
 
@@ -63,7 +63,7 @@ void AnnounceData(Bells& b, const ConnEnd& e);
 // the fence of [F1], so that a send to a peer that is awake and listens nowhere costs two loads.
 // Whether the peer had asked to be told.
 inline bool AnnounceUnlocked(Bells& b, const ConnEnd& e) {
-  FenceAfterLocked();
+  FenceAfterLocked();  // [F1]
   const pstn_conn_ctl& peer = e.peer_ctl();
   if ((LoadRelaxed(peer.rx_notify) | LoadRelaxed(peer.rx_wait)) == 0) return false;
   AnnounceData(b, e);

@@ -42,7 +42,7 @@ void RepairWriter(const ConnEnd& e, const RingPlace& ring) PSTN_REQUIRES(e.ep->t
   pstn_tx& tx = e.ep->tx;
   AssertHeld(tx.lock);
   for (uint32_t guard = 0; guard < ring.bytes / kLine; guard++) {
-    uint64_t h = LoadAcquire(HeaderAt(ring.base, tx.off));
+    uint64_t h = LoadAcquire(HeaderAt(ring.base, tx.off));  // [R3]
     if (h == 0) return;
     if (h == PSTN_REC_WRAP) {
       StoreRelaxed(tx.off, 0u);
@@ -70,7 +70,7 @@ void DropOldRing(const ConnEnd& e) PSTN_REQUIRES(e.ep->tx.lock) {
     StoreRelaxed(tx.old_ring, 0u);
     return;
   }
-  uint64_t read = LoadAcquire(e.peer_pos().read);
+  uint64_t read = LoadAcquire(e.peer_pos().read);  // [R1]
   if (static_cast<uint32_t>(read >> 32) != RingGen(tx.ring)) return;
   const uint64_t old = tx.old_ring;
   StoreRelaxed(tx.old_ring, 0u);  // first: after a death in between it must not be given back twice
@@ -112,15 +112,16 @@ void FinishMove(const ConnEnd& e) PSTN_REQUIRES(e.ep->tx.lock) {
     StoreRelaxed(e.ctl().prev_ring, gen << PSTN_RING_GEN_SHIFT | (old & kPlaceMask));
   }
   StoreRelease(e.ctl().ring, desc);  // [R2]: the first header is 0
+  // [R3]
   if (moves) StoreRelease(HeaderAt(before.base, static_cast<uint32_t>(mark)), PSTN_REC_SWITCH);
-  DeathFence();
+  DeathFence();  // [Z1]
   StoreRelaxed(tx.ring, desc);
 }
 
 void BeginMove(const ConnEnd& e, uint64_t desc) PSTN_REQUIRES(e.ep->tx.lock) {
-  DeathFence();
+  DeathFence();  // [Z1]
   StoreRelaxed(e.ep->tx.ring, desc | PSTN_RING_F_PENDING);
-  DeathFence();
+  DeathFence();  // [Z1]
   FinishMove(e);
 }
 
@@ -183,7 +184,7 @@ void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
   if (LoadRelaxed(HeaderAt(ring.base, next)) != 0) StoreRelaxed(HeaderAt(ring.base, next), 0u);
   StoreRelease(HeaderAt(ring.base, at), static_cast<uint64_t>(len));  // [R3]
   if (wrap) {
-    StoreRelease(HeaderAt(ring.base, tx.off), PSTN_REC_WRAP);
+    StoreRelease(HeaderAt(ring.base, tx.off), PSTN_REC_WRAP);  // [R3]
     tx.window = tx.step;
   }
   StoreRelaxed(tx.off, next);
@@ -308,7 +309,7 @@ bool RingWritable(const ConnEnd& e) {
     // An eighth of the ring in one piece: no wake-up for each freed line.
     uint32_t end = RoomAt(copy, bytes), start = RoomAtStart(copy);
     if ((end >= start ? end : start) >= bytes / 8) return true;
-    uint64_t read = LoadAcquire(e.peer_pos().read);
+    uint64_t read = LoadAcquire(e.peer_pos().read);  // [R1]
     if (static_cast<uint32_t>(read >> 32) != RingGen(desc)) return false;
     copy.peer = static_cast<uint32_t>(read);
     if (copy.peer >= bytes || copy.peer % kLine != 0) return false;
@@ -321,7 +322,7 @@ bool RingGrowable(const ConnEnd& e, const RingLimits& limits) {
   uint64_t desc = LoadRelaxed(tx.ring);
   if (desc == 0 || RingClass(desc) >= limits.class_max) return false;
   if (LoadRelaxed(tx.old_ring) != 0 &&
-      static_cast<uint32_t>(LoadAcquire(e.peer_pos().read) >> 32) != RingGen(desc))
+      static_cast<uint32_t>(LoadAcquire(e.peer_pos().read) >> 32) != RingGen(desc))  // [R1]
     return false;
   for (uint32_t cls = RingClass(desc) + 1; cls <= limits.class_max; cls++) {
     if (SlabHas(*e.ref, cls)) return true;
@@ -340,7 +341,7 @@ bool RingDrained(const ConnEnd& e) {
     if (tx.old_ring != 0) return false;
   }
   LearnReadOffset(e, RingBytes(RingClass(tx.ring)));
-  uint64_t read = LoadAcquire(e.peer_pos().read);
+  uint64_t read = LoadAcquire(e.peer_pos().read);  // [R1]
   return tx.peer == tx.off && static_cast<uint32_t>(read >> 32) == RingGen(tx.ring);
 }
 
@@ -351,7 +352,7 @@ bool RingDetach(const ConnEnd& e, Pages pages) {
   uint64_t desc = tx.ring;
   StoreRelaxed(tx.ring, 0u);
   // The generation stays, so that the next ring's differs.
-  StoreRelease(e.ctl().ring, desc & ~((1ull << PSTN_RING_GEN_SHIFT) - 1));
+  StoreRelease(e.ctl().ring, desc & ~((1ull << PSTN_RING_GEN_SHIFT) - 1));  // [R2]
   GiveRing(*e.ref, e.lgr, desc & kPlaceMask, pages);
   return true;
 }
@@ -365,12 +366,13 @@ namespace {
 // load, sees a second.
 #if defined(__SANITIZE_THREAD__)
 constexpr bool kThreadSanitizer = true;
+// [R3]
 __attribute__((no_sanitize("thread"), noinline)) uint64_t LoadHint(const uint64_t& header) {
-  return __atomic_load_n(&header, __ATOMIC_ACQUIRE);
+  return __atomic_load_n(&header, __ATOMIC_ACQUIRE);  // [R3]
 }
 #else
 constexpr bool kThreadSanitizer = false;
-uint64_t LoadHint(const uint64_t& header) { return LoadAcquire(header); }
+uint64_t LoadHint(const uint64_t& header) { return LoadAcquire(header); }  // [R3]
 #endif
 
 // Whether the ring that is being read still is the connection's, when `desc` is the writer's word.
@@ -382,7 +384,7 @@ bool IsValid(uint64_t reading, uint64_t desc) {
 // The peer's word for where its ring is. What of it would mean something in rx.ring is not the
 // peer's to say.
 uint64_t PeerRing(const ConnEnd& e) {
-  return LoadAcquire(e.peer_ctl().ring) & ~(PSTN_RING_F_PENDING | PSTN_RING_F_FRESH);
+  return LoadAcquire(e.peer_ctl().ring) & ~(PSTN_RING_F_PENDING | PSTN_RING_F_FRESH);  // [R2]
 }
 
 }  // namespace
@@ -413,7 +415,7 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
       continue;
     }
     if (h == 0) return Look::kEmpty;
-    if (kThreadSanitizer) h = LoadAcquire(HeaderAt(ring.base, p.off));
+    if (kThreadSanitizer) h = LoadAcquire(HeaderAt(ring.base, p.off));  // [R3]
     if (h == PSTN_REC_WRAP) {
       if (p.off == 0) return Look::kViolation;
       p.off = 0;
@@ -452,10 +454,10 @@ void StorePlace(pstn_rx& rx, uint32_t off, uint32_t rec_done) PSTN_REQUIRES(rx.l
 // To the first record of another ring. A reader that dies in between has arrived (ReaderAt).
 void GoToRing(pstn_rx& rx, uint64_t ring) PSTN_REQUIRES(rx.lock) {
   StoreRelaxed(rx.ring, ring | PSTN_RING_F_FRESH);
-  DeathFence();
-  StoreRelease(rx.at, uint64_t{0});  // [R4] pairs with the loads of ReaderAt and IsSteady
-  DeathFence();
-  StoreRelease(rx.ring, ring);  // [R4]
+  DeathFence();                      // [Z1]
+  StoreRelease(rx.at, uint64_t{0});  // [R6]
+  DeathFence();                      // [Z1]
+  StoreRelease(rx.ring, ring);       // [R6]
 }
 
 }  // namespace
@@ -506,7 +508,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     // that waits for room is told by this count (lib/stream/io.cc), and by nothing else.
     if (whole) rx.unreturned += RecordBytes(len);
     rx.rec_len = static_cast<uint32_t>(len);
-    DeathFence();
+    DeathFence();  // [Z1]
     StorePlace(rx, p.off, rec_done);
     rx.bytes += n;
     if (!whole) break;
@@ -525,7 +527,7 @@ namespace {
 // Whether the reader still is where a look without its lock began. If it moved meanwhile, the look
 // may have been at the offset of the one ring in the memory of the other, where nothing is.
 bool IsSteady(const pstn_rx& rx, const ReaderPlace& began) {
-  std::atomic_thread_fence(std::memory_order_acquire);  // [R4] after all that the look has loaded
+  std::atomic_thread_fence(std::memory_order_acquire);  // [R6] after all that the look has loaded
   const ReaderPlace now = ReaderAt(rx);
   return now.ring == began.ring && now.off == began.off && now.rec_done == began.rec_done;
 }

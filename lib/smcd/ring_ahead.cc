@@ -73,7 +73,7 @@ uint32_t RingRoom(const ConnEnd& e, const RingLimits& limits, uint32_t piece) {
   if (tx.ring == 0) return RingRoomMax(e, limits, piece);
   const uint32_t cls = RingClass(tx.ring) % PSTN_SLAB_CLASSES, bytes = RingBytes(cls);
   // Not moved twice before the reader has followed.
-  const uint64_t read = LoadAcquire(e.peer_pos().read);
+  const uint64_t read = LoadAcquire(e.peer_pos().read);  // [R1]
   const bool followed = static_cast<uint32_t>(read >> 32) == RingGen(tx.ring);
   if (followed || tx.old_ring == 0) {
     const uint32_t larger = LargestClass(e, cls, limits);

@@ -24,9 +24,9 @@ struct ReaderPlace {
   uint32_t off, rec_done;
 };
 inline ReaderPlace ReaderAt(const pstn_rx& rx) {
-  const uint64_t ring = LoadAcquire(rx.ring);  // [R4]
+  const uint64_t ring = LoadAcquire(rx.ring);  // [R6]
   if ((ring & PSTN_RING_F_FRESH) != 0) return {ring & ~PSTN_RING_F_FRESH, 0, 0};
-  const uint64_t at = LoadAcquire(rx.at);  // [R4]
+  const uint64_t at = LoadAcquire(rx.at);  // [R6]
   return {ring, static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32)};
 }
 

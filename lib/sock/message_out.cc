@@ -93,6 +93,7 @@ long SockSendmsg(Family& fam, Call& call, const msghdr* m, int flags) {
   if (BadPointer(m)) return -EFAULT;
   const long bad = BadVector(m->msg_iov, m->msg_iovlen, -EMSGSIZE);
   if (bad != 0) return bad;
+  // [E1]
   if (m->msg_controllen != 0 && LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && BadControl(*m))
     return -EINVAL;
   const long r = StreamSend(fam, call, m->msg_iov, m->msg_iovlen, flags);

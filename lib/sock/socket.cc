@@ -155,7 +155,7 @@ static long NameWithoutPort(int fd, const pstn_ep& ep, sockaddr* sa, socklen_t* 
 }
 
 long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   bool moved = state == PSTN_EP_KERNEL && (LoadRelaxed(ep.flags) & PSTN_EPF_EXPORTED) != 0 &&
                ep.peer.port != 0;
   if (state == PSTN_EP_KERNEL && !peer && (LoadRelaxed(ep.flags) & PSTN_EPF_PORT_GIVEN_UP) != 0)
@@ -188,8 +188,8 @@ long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len,
 
 static long ShutUnconnected(Family& fam, int fd, pstn_ep& ep, int how) {
   Guard g(ep.setup_lock);
-  uint32_t state = LoadAcquire(ep.state);
-  if (state == PSTN_EP_NEW) {  // an error, and yet it counts from now on
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
+  if (state == PSTN_EP_NEW) {              // an error, and yet it counts from now on
     FetchOr(ep.flags, PSTN_EPF_DIRTY | (how != SHUT_WR ? PSTN_EPF_SHUT_RD : 0u) |
                           (how != SHUT_RD ? PSTN_EPF_SHUT_WR : 0u));
     long r = sys::Call(SYS_shutdown, fd, static_cast<long>(how));
@@ -208,11 +208,11 @@ static long ShutUnconnected(Family& fam, int fd, pstn_ep& ep, int how) {
 // handshake was over before.
 static bool ShutConnecting(Family& fam, int fd, pstn_ep& ep) {
   Guard g(ep.setup_lock);
-  return LoadAcquire(ep.state) == PSTN_EP_CONNECTING && DisconnectEp(fam, fd, ep);
+  return LoadAcquire(ep.state) == PSTN_EP_CONNECTING && DisconnectEp(fam, fd, ep);  // [E1]
 }
 
 long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL) {
     if (IsDatagram(ep) && (how == SHUT_WR || how == SHUT_RDWR)) FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
     return kPass;
@@ -226,7 +226,7 @@ long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
   bool asked = (FetchAnd(ep.flags, ~PSTN_EPF_CONNECTING) & PSTN_EPF_CONNECTING) != 0;
   ConnEnd e;
   if (!Resolve(fam, ep, e)) return -ENOTCONN;
-  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   if ((peer & PSTN_CF_RST) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) != 0 ||
       BothEnded(ep, peer)) {
     if (asked) FetchOr(ep.flags, PSTN_EPF_DISCONNECTING);  // connect() is EINVAL from now on

@@ -19,7 +19,7 @@ void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4],
   WheelFormat(w.wheel, now_ns);
   ReassemblyInit(w.reassembly, entropy[2] ^ ~entropy[3]);
   udp::InitPorts(w.datagrams.ports, {entropy[2] ^ entropy[1], entropy[3] ^ entropy[0]});
-  StoreRelease(w.magic, kWireMagic);
+  StoreRelease(w.magic, kWireMagic);  // [G4]
 }
 
 // xorshift128+: for what has to look random to peers that do not attack; secrets are hashed
@@ -273,7 +273,7 @@ uint32_t Engine::Poll(uint64_t now) {
     // A thread that posted since we looked found the lock taken, and counts on this look: its bit
     // is set before it looks at the lock, and ours comes after its release (both locked
     // instructions).
-    FenceAfterLocked();
+    FenceAfterLocked();  // [F1]
   } while (streams_.HasNews() && LoadRelaxed(w_.lock.word) == 0);
   return done;
 }

@@ -56,7 +56,7 @@ inline bool PutErrand(Errands& all, const Errand& errand) {
   }
   if (count == 0) StoreRelaxed(all.head, all.tail);
   all.at[all.tail % kErrands] = errand;
-  StoreRelease(all.tail, all.tail + 1);
+  StoreRelease(all.tail, all.tail + 1);  // [G3]
   return true;
 }
 
@@ -66,7 +66,7 @@ inline uint32_t TakeErrands(Errands& all, Errand* out, uint32_t most) {
   if (count == 0) StoreRelaxed(all.head, all.tail);
   if (count > most) count = most;
   for (uint32_t i = 0; i < count; i++) out[i] = all.at[(all.head + i) % kErrands];
-  StoreRelease(all.head, all.head + count);
+  StoreRelease(all.head, all.head + count);  // [G5]
   return count;
 }
 

@@ -54,8 +54,8 @@ bool AddSourcePort(WireState& w, const SourcePort& p) {
     at.is_ipv6 = p.is_ipv6;
     StoreRelaxed(at.used_ns, p.used_ns);
     StoreRelaxed(at.epoch, p.epoch);
-    StoreRelease(at.filter, p.filter);  // last: a death before has added nothing
-    if (i >= ports.hw) StoreRelease(ports.hw, i + 1);
+    StoreRelease(at.filter, p.filter);  // [G1] last: who dies before has added nothing
+    if (i >= ports.hw) StoreRelease(ports.hw, i + 1);  // [G2]
     return true;
   }
   return false;

@@ -21,11 +21,11 @@ uint32_t PoolTake(pstn_pool& pool, const Entries& table, uint32_t most = PSTN_NO
     FetchSub(pool.used, 1u);
     return PSTN_NONE;
   }
-  uint64_t head = LoadAcquire(pool.head);
+  uint64_t head = LoadAcquire(pool.head);  // [Q1]
   while (static_cast<uint32_t>(head) < end) {
     uint32_t idx = static_cast<uint32_t>(head);
     uint64_t after = ((head >> 32) + 1) << 32 | LoadRelaxed(table.Own(I(idx)).next);
-    if (CompareExchange(pool.head, head, after)) return idx;
+    if (CompareExchange(pool.head, head, after)) return idx;  // [Q1]
   }
   uint32_t fresh = LoadRelaxed(pool.hw);
   while (fresh < end) {
@@ -43,7 +43,7 @@ void PoolGive(pstn_pool& pool, const Entries& table, uint32_t idx) {
   uint64_t head = LoadRelaxed(pool.head);
   do {
     StoreRelaxed(entry->next, static_cast<uint32_t>(head));
-  } while (!CompareExchange(pool.head, head, ((head >> 32) + 1) << 32 | idx));
+  } while (!CompareExchange(pool.head, head, ((head >> 32) + 1) << 32 | idx));  // [Q1]
   FetchSub(pool.used, 1u);
 }
 

@@ -118,7 +118,7 @@ void BuryLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) PSTN_REQUIRES(re
 constexpr uint32_t kLooks = 16;
 
 bool IsLeft(uint8_t* lgr, uint32_t conn) {
-  return LoadAcquire(LgrConn(lgr, conn).setup.state) == PSTN_CS_FREE;
+  return LoadAcquire(LgrConn(lgr, conn).setup.state) == PSTN_CS_FREE;  // [C1]
 }
 
 uint32_t UseLocked(pstn_lgr_ref& ref, uint32_t conn) PSTN_REQUIRES(ref.lock) {

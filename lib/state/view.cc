@@ -18,8 +18,8 @@ uint32_t AddLgrRef(StackMap& s, uint32_t side, const pstn_uuid& id, const pstn_u
     ref.side = side;
     ref.id = id;
     ref.peer = peer;
-    StoreRelease(ref.state, 1u);
-    if (i >= LoadRelaxed(s.hdr.lgrs_hw)) StoreRelease(s.hdr.lgrs_hw, i + 1);
+    StoreRelease(ref.state, 1u);                                              // [L1]
+    if (i >= LoadRelaxed(s.hdr.lgrs_hw)) StoreRelease(s.hdr.lgrs_hw, i + 1);  // [L2]
     return i;
   }
   return PSTN_NONE;
@@ -29,7 +29,7 @@ void FreeLgrRef(StackMap& s, uint32_t idx) {
   pstn_lgr_ref* const ref = s.lgrs.At(LgrIndex(idx));
   if (ref == nullptr) return;
   Guard g(s.hdr.lgr_lock);
-  StoreRelease(ref->state, 0u);
+  StoreRelease(ref->state, 0u);  // [L1]
 }
 
 void DropLgrMapping(StackView& v, uint32_t idx) {
@@ -53,7 +53,7 @@ void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd, const pstn
     StoreRelaxed(v.lgr[idx], nullptr);
   }
   StoreRelease(v.lgr_id[idx].hi, id.hi);  // [V2] a reader of this name does not see the old mapping
-  StoreRelease(v.lgr_id[idx].lo, id.lo);
+  StoreRelease(v.lgr_id[idx].lo, id.lo);  // [V2] who sees this name does not see the old mapping
   v.lgr_fd[idx] = fd;
   StoreRelease(v.lgr[idx], base);  // [V1]
 }

@@ -50,7 +50,7 @@ bool HasMoreThan(const ConnEnd& e, size_t bytes) {
 
 // What an empty ring means: -EAGAIN (just empty), 0 (end of stream) or the connection's error.
 long WhenEmpty(const ConnEnd& e) {
-  uint32_t flags = LoadAcquire(e.peer_ctl().flags);
+  uint32_t flags = LoadAcquire(e.peer_ctl().flags);  // [C2]
   if ((flags & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0) {
     if (RingReadable(e) && !OnlyUrgentByte(e)) return -EAGAIN;  // it came just before the end
     // Behind a FIN the kernel's recv() reports no error: that is left to write() and SO_ERROR.
@@ -73,7 +73,7 @@ long Violation(Family& fam, const ConnEnd& e) {
 // What a call comes to where that is not so: kPass if the kernel serves it.
 long NotHere(const ConnEnd& e) {
   if (Which(*e.ep) != e.which) return -EBADF;
-  return LoadAcquire(e.ep->state) == PSTN_EP_KERNEL ? kPass : -ECONNABORTED;
+  return LoadAcquire(e.ep->state) == PSTN_EP_KERNEL ? kPass : -ECONNABORTED;  // [E1]
 }
 
 // A peer that has closed leaves no more unread than its rings hold. More of it is a circle of
@@ -119,7 +119,7 @@ long RecvOnce(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool fi
     Unlock(e.ep->rx.lock);
     return 0;
   }
-  const bool closed = (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_CLOSED) != 0;
+  const bool closed = (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_CLOSED) != 0;  // [C2]
   ReadResult r;
   if (to == nullptr && mode == ReadMode::kPeek) {
     r = {RingQueued(e, want), ReadStatus::kOk};
@@ -205,7 +205,7 @@ long RecvRest(const Call& call, IovCursor& to, size_t done, ReadMode mode) {
 
 long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int flags) {
   pstn_ep& ep = *call.ep();
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if ((flags & MSG_ERRQUEUE) != 0) [[unlikely]]
     return RecvErrorQueue(ep, nullptr);
   if (state != PSTN_EP_ESTABLISHED) {
@@ -283,7 +283,7 @@ namespace {
 // 0: go on; else what the call returns. `swallow` is set when the data would go nowhere.
 long CheckSend(Family& fam, const ConnEnd& e, size_t want, bool& swallow) {
   uint32_t own = LoadRelaxed(e.ep->flags);
-  uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   if ((own & (PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG)) != 0 || (peer & PSTN_CF_RST) != 0) {
     int error = TakeError(e, peer);
     return error != 0 ? -error : -EPIPE;
@@ -346,7 +346,7 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth,
                                     : RingWrite(e, from, fam.limits);
   if (urgent.iov != nullptr && from.left() != 0) [[unlikely]] {  // no more may follow
     if (from.left() == urgent.bytes) {
-      StoreRelease(e.ctl().urgent, mark_before);
+      StoreRelease(e.ctl().urgent, mark_before);  // [R4]
     } else {
       MarkUrgent(e, urgent.iov, urgent.bytes - from.left(), 0);
     }
@@ -377,9 +377,10 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
   pstn_ep& ep = *call.ep();
   if ((flags & MSG_ZEROCOPY) != 0) [[unlikely]]
     return SendZerocopy(fam, call, iov, count, flags);
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state != PSTN_EP_ESTABLISHED) {
     if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0)
+      // [E1]
       (void)LeaveUnconnected(fam, call.fd(), ep, kReasonFastOpen), state = LoadAcquire(ep.state);
     if (state == PSTN_EP_KERNEL) return kPass;
     if (state == PSTN_EP_CONNECTING) {
@@ -424,7 +425,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     if (bad) return -EFAULT;
     size_t sent = SendOnce(fam, e, from, Growth::kWhenUseful, urgent);
     if (sent == kMoved) {
-      if (LoadAcquire(ep.state) != PSTN_EP_KERNEL)
+      if (LoadAcquire(ep.state) != PSTN_EP_KERNEL)  // [E1]
         return done != 0 ? static_cast<long>(done) : -EPIPE;
       return done != 0 ? SendRest(call, from, done, flags) : kPass;
     }

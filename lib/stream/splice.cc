@@ -33,14 +33,14 @@ class Bounce {
       uint32_t& at = fam.bounces->owners[i];
       uint32_t owner = LoadRelaxed(at);
       // Another process's than ours: our parent's calls had it when we were forked.
-      if (owner == fam.pid || !CompareExchange(at, owner, fam.pid)) continue;
+      if (owner == fam.pid || !CompareExchange(at, owner, fam.pid)) continue;  // [B1]
       taken_ = &at;
       data_ = fam.bounces->buffers[i];
       bytes_ = kBounce;
     }
   }
   ~Bounce() {
-    if (taken_ != nullptr) StoreRelease(*taken_, 0u);
+    if (taken_ != nullptr) StoreRelease(*taken_, 0u);  // [B1]
   }
   Bounce(const Bounce&) = delete;
   Bounce& operator=(const Bounce&) = delete;
@@ -63,7 +63,7 @@ long SendAll(Family& fam, Call& call, const uint8_t* data, size_t bytes, size_t 
 
 long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t count) {
   const pstn_ep& ep = *call.ep();
-  uint32_t state = LoadAcquire(ep.state);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL) return kPass;
   if (count == 0) return 0;
   if (state != PSTN_EP_ESTABLISHED) return -EPIPE;
@@ -108,9 +108,10 @@ namespace {
 long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
   pstn_ep& ep = *call.ep();
   ConnEnd e;
+  // [E1]
   if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED || !Resolve(fam, ep, e) || !LookAtMark(e).at)
     return 0;
-  const uint32_t peer = LoadAcquire(e.peer_ctl().flags);
+  const uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   if ((peer & PSTN_CF_RST) == 0 &&
       ((peer & PSTN_CF_FIN) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0)) {
     *ended = true;  // nothing comes that would push it on
@@ -153,8 +154,8 @@ long SpliceOut(Family& fam, Call& call, int pipe, size_t len, bool wait, bool no
 long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
   pstn_ep& ep = *call.ep();
   ConnEnd e;
-  uint32_t state = LoadAcquire(ep.state);
-  if (state != PSTN_EP_ESTABLISHED)  // exported, perhaps, since this call began
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
+  if (state != PSTN_EP_ESTABLISHED)        // exported, perhaps, since this call began
     return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
   if (!Resolve(fam, ep, e)) return -ECONNRESET;
   iovec none = {nullptr, 0};
@@ -164,7 +165,7 @@ long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
   if (!takes()) {
     if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
-      FullFence();
+      FullFence();  // [F1]
       if (!takes()) return -EAGAIN;
     } else {
       const Wait w = WaitFor(call, e.ctl().tx_wait, PSTN_TXW_FUTEX, takes, Deadline::Never(),
@@ -175,6 +176,7 @@ long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
   // A writable ring has an eighth free, 512 bytes at the least; a peer that is gone takes it all.
   constexpr size_t kSurelyTaken = 448;
   uint8_t bounce[kSmallBounce];
+  // [C2]
   const bool gone = (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0;
   const size_t most = gone ? sizeof bounce : kSurelyTaken;
   pollfd p = {pipe, POLLIN, 0};
@@ -212,8 +214,8 @@ long CheckPipe(int fd, int wrong) {
 long StreamSplice(Family& fam, Call& call_in, Call& call_out, int fd_in, int fd_out, size_t len,
                   unsigned flags) {
   pstn_ep *in = call_in.ep(), *out = call_out.ep();
-  if (in != nullptr && LoadAcquire(in->state) == PSTN_EP_KERNEL) in = nullptr;
-  if (out != nullptr && LoadAcquire(out->state) == PSTN_EP_KERNEL) out = nullptr;
+  if (in != nullptr && LoadAcquire(in->state) == PSTN_EP_KERNEL) in = nullptr;     // [E1]
+  if (out != nullptr && LoadAcquire(out->state) == PSTN_EP_KERNEL) out = nullptr;  // [E1]
   if (in == nullptr && out == nullptr) return kPass;
   if (len == 0) return 0;
   constexpr unsigned kKnown = SPLICE_F_MOVE | SPLICE_F_NONBLOCK | SPLICE_F_MORE | SPLICE_F_GIFT;

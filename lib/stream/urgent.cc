@@ -48,7 +48,7 @@ long RecvUrgent(const ConnEnd& e, const iovec* iov, size_t count, int flags) {
   if (MarkIsInline(*e.ep) || !MarkIsAhead(rx) || taken) return -EINVAL;
   // The byte is still there, and can't be had any more: Linux, unless the stream had ended before.
   constexpr uint32_t kEnds = PSTN_CF_RST | PSTN_CF_FIN;
-  if ((LoadAcquire(e.peer_ctl().flags) & kEnds) == PSTN_CF_RST) return -ENOTCONN;
+  if ((LoadAcquire(e.peer_ctl().flags) & kEnds) == PSTN_CF_RST) return -ENOTCONN;  // [C2]
   if ((flags & MSG_PEEK) == 0) FetchOr(rx.gate, PSTN_RXG_URGENT_TAKEN);
   for (size_t i = 0; i < count; i++) {
     if (iov[i].iov_len == 0) continue;
@@ -64,7 +64,7 @@ void MarkUrgent(const ConnEnd& e, const iovec* iov, size_t sent, size_t more) {
   at--;
   while (at >= iov->iov_len) at -= iov++->iov_len;
   uint64_t byte = static_cast<const uint8_t*>(iov->iov_base)[at];
-  StoreRelease(e.ctl().urgent, (e.ep->tx.bytes + more) << 8 | byte);  // pairs with [A4]
+  StoreRelease(e.ctl().urgent, (e.ep->tx.bytes + more) << 8 | byte);  // [R4]
 }
 
 }  // namespace postern

@@ -47,16 +47,16 @@ long SendZerocopy(Family& fam, Call& call, const iovec* iov, size_t count, int f
   pstn_ep& ep = *call.ep();
   long r = StreamSend(fam, call, iov, count, flags & ~MSG_ZEROCOPY);
   if (r <= 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_ZEROCOPY) == 0) return r;
-  FetchAdd(ep.zerocopy_sent, 1u);
+  FetchAdd(ep.zerocopy_sent, 1u);  // [E11]
   PostEp(fam, ep);
   return r;
 }
 
 long RecvErrorQueue(pstn_ep& ep, msghdr* m) {
-  if (LoadAcquire(ep.state) == PSTN_EP_KERNEL) return kPass;
+  if (LoadAcquire(ep.state) == PSTN_EP_KERNEL) return kPass;  // [E1]
   uint32_t from = LoadRelaxed(ep.zerocopy_told), to;
   do {
-    to = LoadAcquire(ep.zerocopy_sent);
+    to = LoadAcquire(ep.zerocopy_sent);  // [E11]
     if (from == to) return -EAGAIN;
   } while (!CompareExchange(ep.zerocopy_told, from, to));
   if (m == nullptr) return 0;

@@ -37,7 +37,7 @@ void Initialise(pstn_area& h, const AreaShape& s, uint32_t* free) {
   // The lowest number on top.
   for (uint32_t i = 0; i < s.frame_count; i++) free[i] = s.frame_count - 1 - i;
   h.free_count = s.frame_count;
-  StoreRelease(h.magic, kAreaMagic);
+  StoreRelease(h.magic, kAreaMagic);  // [I4]
 }
 
 }  // namespace
@@ -143,7 +143,7 @@ uint32_t Area::Take(uint32_t* frames, uint32_t count) {
     frames[taken++] = frame;
   }
   // A death before this leaves frames in the list that are nobody's by owner[]: Rebuild() sees it.
-  StoreRelease(header_->free_count, left);
+  StoreRelease(header_->free_count, left);  // [I3]
   return taken;
 }
 
@@ -155,7 +155,7 @@ void Area::Give(const uint32_t* frames, uint32_t count) {
     free_[n++] = frames[i];
     SetOwner(frames[i], kFrameFree, 0);
   }
-  StoreRelease(header_->free_count, n);
+  StoreRelease(header_->free_count, n);  // [I3]
 }
 
 bool Area::Keep(uint32_t frame) {
@@ -198,12 +198,12 @@ uint32_t Area::Abandon(uint32_t vi) {
 }
 
 void Area::Rebuild() {
-  StoreRelease(header_->free_count, 0u);  // a death in here: the next one rebuilds
+  StoreRelease(header_->free_count, 0u);  // [I3] a death in here: the next one rebuilds
   uint32_t n = 0;
   for (uint32_t f = frame_count_; f-- != 0;) {
     if (OwnerOf(f) == kFrameFree) free_[n++] = f;
   }
-  StoreRelease(header_->free_count, n);
+  StoreRelease(header_->free_count, n);  // [I3]
 }
 
 bool Area::Validate(uint8_t* seen) {

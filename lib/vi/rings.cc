@@ -17,7 +17,7 @@ void ProgramOrder() { std::atomic_signal_fence(std::memory_order_seq_cst); }
 
 void Announce(pstn_vi_intent& intent, uint32_t pos, uint32_t count) {
   StoreRelaxed(intent.pos, pos);
-  StoreRelease(intent.count, count);
+  StoreRelease(intent.count, count);  // [I2]
   ProgramOrder();
 }
 
@@ -59,7 +59,7 @@ uint32_t RingVi::ReceiveFrom(uint32_t queue, ViRx* rx, uint32_t max) {
                   static_cast<uint16_t>(queue)};
     bytes += d.len;
   }
-  StoreRelease(*ring.consumer, at + count);  // [R]: the driver may use the slots again
+  StoreRelease(*ring.consumer, at + count);  // [I1]: the driver may use the slots again
   Add(shared_->counters.rx_frames, good);
   Add(shared_->counters.rx_bytes, bytes);
   return good;
@@ -91,7 +91,7 @@ uint32_t RingVi::CompletedOn(uint32_t queue, uint32_t* frames, uint32_t max) {
     area_->SetOwner(frame, kFrameTx, 0);
     frames[good++] = frame;
   }
-  StoreRelease(*ring.consumer, at + count);  // [R]
+  StoreRelease(*ring.consumer, at + count);  // [I1]
   return good;
 }
 
@@ -133,8 +133,8 @@ uint32_t RingVi::RefillOne(uint32_t queue, const uint32_t* frames, uint32_t coun
   if (valid == 0) return 0;
   Announce(intent, at, valid);
   for (uint32_t i = 0; i < valid; i++) area_->SetOwner(frames[i], kFrameFill, vi_);
-  StoreRelease(*ring.producer, at + valid);  // [R]
-  StoreRelease(intent.count, 0u);
+  StoreRelease(*ring.producer, at + valid);  // [I1]
+  StoreRelease(intent.count, 0u);            // [I2]
   return valid;
 }
 
@@ -175,8 +175,8 @@ uint32_t RingVi::SendOn(uint32_t queue, const ViTx* tx, uint32_t count) {
   }
   Announce(intent, at, valid);
   for (uint32_t i = 0; i < valid; i++) area_->SetOwner(tx[i].frame, kFrameSending, vi_);
-  StoreRelease(*ring.producer, at + valid);  // [R]
-  StoreRelease(intent.count, 0u);
+  StoreRelease(*ring.producer, at + valid);  // [I1]
+  StoreRelease(intent.count, 0u);            // [I2]
   Add(shared_->counters.tx_frames, valid);
   Add(shared_->counters.tx_bytes, bytes);
   return valid;
@@ -206,11 +206,11 @@ void RingVi::Recover() {
     const auto settle = [this](const auto& ring, pstn_vi_intent& intent, FrameUse published,
                                auto frame_at) {
       const uint32_t count = LoadRelaxed(intent.count), pos = LoadRelaxed(intent.pos);
-      if (count == 0 || count > ring.size()) return StoreRelease(intent.count, 0u);
+      if (count == 0 || count > ring.size()) return StoreRelease(intent.count, 0u);  // [I2]
       const bool is_out = LoadRelaxed(*ring.producer) != pos;
       for (uint32_t i = 0; i < count; i++)
         area_->SetOwner(frame_at(ring, pos + i), is_out ? published : kFrameTx, is_out ? vi_ : 0);
-      StoreRelease(intent.count, 0u);
+      StoreRelease(intent.count, 0u);  // [I2]
     };
     settle(r.fill, shared.fill, kFrameFill,
            [](const auto& ring, uint32_t pos) { return FrameOf(ring.At(pos)); });

@@ -7,8 +7,8 @@
 //      consumer             producer          slot of position p: p & mask
 //   ...| unread slots ...... | free slots ...
 //
-// A position that we write is released after the slots ([R]: what is in them comes first), one that
-// the driver writes is acquired before them ([A]). Nothing is cached: our own position is read back
+// A position that we write is released after the slots (what is in them comes first), one that the
+// driver writes is acquired before them: [I1]. Nothing is cached: our own position is read back
 // from the ring, since another process may have moved it when it had the lock.
 //
 // Publishing into a ring, in steps between which the process may die:
@@ -46,12 +46,12 @@ struct Ring {
   Slot& At(uint32_t pos) const { return slots[pos & mask]; }
   // For the consumer. A count beyond the ring would be the driver's mistake: nothing is believed.
   uint32_t Filled() const {
-    const uint32_t n = LoadAcquire(*producer) - LoadRelaxed(*consumer);  // [A] of the slots
+    const uint32_t n = LoadAcquire(*producer) - LoadRelaxed(*consumer);  // [I1] of the slots
     return n <= size() ? n : 0;
   }
   // For the producer.
   uint32_t Room() const {
-    const uint32_t n = LoadRelaxed(*producer) - LoadAcquire(*consumer);  // [A]: they were read
+    const uint32_t n = LoadRelaxed(*producer) - LoadAcquire(*consumer);  // [I1]: they were read
     return n <= size() ? size() - n : 0;
   }
 };

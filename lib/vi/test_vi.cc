@@ -34,7 +34,7 @@ TestVi::TestVi(TestWire& wire, uint32_t side, Area& area, uint32_t vi) : wire_(w
     const uint8_t mac[6] = {0x02, 0x50, 0x53, 0x54, 0x4e, static_cast<uint8_t>(side)};
     memcpy(s->mac, mac, sizeof mac);
     s->mtu = kMtu;
-    StoreRelease(s->state, kViUp);
+    StoreRelease(s->state, kViUp);  // [I5]
   }
   if (!Bind(area, vi)) return;
   for (uint32_t q = 0; q < queue_count_; q++) {
@@ -63,8 +63,8 @@ void TestVi::Deliver(uint32_t queue, const uint8_t* data, const xdp_desc& d) {
   }
   memcpy(into, data, d.len);
   r.rx.At(put) = {base + kHeadroom, d.len, d.options};
-  StoreRelease(*r.fill.consumer, at + 1);
-  StoreRelease(*r.rx.producer, put + 1);
+  StoreRelease(*r.fill.consumer, at + 1);  // [I1]
+  StoreRelease(*r.rx.producer, put + 1);   // [I1]
 }
 
 void TestVi::Drive(uint32_t queue) {
@@ -79,8 +79,8 @@ void TestVi::Drive(uint32_t queue) {
     if (data != nullptr && d.len <= kFrameBytes - off) Deliver(queue, data, d);
     r.completion.At(put + i) = d.addr;
   }
-  StoreRelease(*r.tx.consumer, at + count);
-  StoreRelease(*r.completion.producer, put + count);
+  StoreRelease(*r.tx.consumer, at + count);           // [I1]
+  StoreRelease(*r.completion.producer, put + count);  // [I1]
 }
 
 ViStatus TestVi::Kick() {

@@ -38,7 +38,7 @@ void EnterGrant(const ctl::ViGrant& grant, pstn_vi& vi) {
   memcpy(vi.mac, grant.mac, sizeof vi.mac);
   vi.mtu = grant.mtu;
   vi.error = 0;
-  StoreRelease(vi.state, kViUp);
+  StoreRelease(vi.state, kViUp);  // [I5]
 }
 
 template <typename Slot>
@@ -125,12 +125,12 @@ ViStatus XskVi::Enter(long error) {
   const uint32_t was = LoadRelaxed(shared_->state);
   if (error == -ENXIO) {
     shared_->error = ENETDOWN;
-    StoreRelease(shared_->state, kViLost);
+    StoreRelease(shared_->state, kViLost);  // [I5]
     return ViStatus::kLost;
   }
   const bool down = error == -ENETDOWN;
   if (was != kViLost && (was == kViDown) != down)
-    StoreRelease(shared_->state, down ? kViDown : kViUp);
+    StoreRelease(shared_->state, down ? kViDown : kViUp);  // [I5]
   if (down) return ViStatus::kDown;
   return error >= 0 ? ViStatus::kOk : ViStatus::kBusy;
 }
@@ -140,13 +140,13 @@ ViStatus XskVi::Enter(long error) {
 ViStatus XskVi::KickTx(uint32_t queue) {
   const Ring<xdp_desc>& tx = rings_[queue].tx;
   for (;;) {
-    const uint32_t before = LoadAcquire(*tx.consumer);
+    const uint32_t before = LoadAcquire(*tx.consumer);  // [I1]
     if (LoadRelaxed(*tx.producer) == before) return ViStatus::kOk;
     if ((LoadRelaxed(*tx.flags) & XDP_RING_NEED_WAKEUP) == 0) return ViStatus::kOk;
     const long r = sys::Call(SYS_sendto, fds_[queue], nullptr, 0L, MSG_DONTWAIT, nullptr, 0L);
     shared_->counters.kicks++;
     if (r < 0) shared_->counters.kick_errors++;
-    if (r != -EAGAIN || LoadAcquire(*tx.consumer) == before) return Enter(r);
+    if (r != -EAGAIN || LoadAcquire(*tx.consumer) == before) return Enter(r);  // [I1]
   }
 }
 
@@ -154,7 +154,7 @@ ViStatus XskVi::Kick() {
   ViStatus worst = ViStatus::kOk;
   // What is in the rings comes before the look at the flags: the driver sets a flag, then looks at
   // the ring once more, and one of the two sees the other.
-  FullFence();
+  FullFence();  // [F2]
   for (uint32_t q = 0; q < queue_count_; q++) {
     if (const ViStatus s = KickTx(q); s > worst) worst = s;
     if ((LoadRelaxed(*rings_[q].fill.flags) & XDP_RING_NEED_WAKEUP) != 0) {

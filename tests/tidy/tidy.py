@@ -231,6 +231,24 @@ def rule_lock_words(files):
                 yield f"{f.path}:{number}: the word of a lock is written by Lock() and Unlock() alone"
 
 
+def rule_locks_documented(files):
+    # docs/concurrency.md names each lock: as it is called, or with its struct before it if all are called `lock`.
+    page = "\n".join("\n".join(f.lines) for f in files if f.path == "docs/concurrency.md")
+    declared = re.compile(r"^\s*(?:PSTN_LINE |alignas\(\d+\) |struct |constinit )*(?:pstn_lock|std::mutex|std::shared_mutex) ((?:\w+(?:\{\})?(?:, )?)+);|^PSTN_LOCK_(?:WHOLE|RENEWED)\((\w+)")
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane") or f.name == "local_lock.h":
+            continue
+        owner = None
+        for number, line in enumerate(without_comments_and_strings(f.lines), 1):
+            opening = re.match(r"(?:struct|class) (?:PSTN_\w+(?:\(.*?\))? |alignas\(\d+\) )*(\w+)[^;]*\{", line)
+            owner = opening.group(1) if opening else owner
+            match = declared.match(line)
+            for name in re.findall(r"\w+", (match.group(1) or match.group(2)) if match else ""):
+                wanted = f"{owner}.lock" if name == "lock" else f"{owner}::{name}" if name.endswith("_") else name
+                if not re.search(r"\b" + re.escape(wanted) + r"\b", page):
+                    yield f"{f.path}:{number}: docs/concurrency.md does not name {wanted}"
+
+
 def rule_endpoint_states(files):
     # Only SetState (lib/endpoint/state.h) knows which state may follow which.
     written = re.compile(r"Store\w*\([^;]*\bstate, PSTN_EP_|\bstate = PSTN_EP_")
@@ -289,7 +307,7 @@ LETS_GO = [
     (re.compile(r"Store\w+\([^;]*\b(frozen, 1u|sleeping, 1u)\)"), re.compile(r"Load\w+\(")),
 ]
 FENCE = re.compile(r"\b(FenceAfterLocked|FullFence)\(\)")
-HANDSHAKES = "docs/concurrency.md"
+FENCES_DOC = "docs/concurrency.md"
 
 
 def body_behind(code, at):
@@ -322,7 +340,7 @@ def rule_fences(files):
 
 def rule_fences_as_listed(files):
     # The places that the document names have one; a place that is renamed is named anew there.
-    text = next(f for f in files if f.path == HANDSHAKES)
+    text = next(f for f in files if f.path == FENCES_DOC)
     start = next(i for i, line in enumerate(text.lines) if line.startswith("| news, then a locked instruction"))
     bodies = {}
     for f in files:
@@ -338,7 +356,69 @@ def rule_fences_as_listed(files):
         for name in re.findall(r"\(`(?:\w+::)?(\w+)`[,)]|, `(?:\w+::)(\w+)`\)", row.split("|")[1]):
             name = name[0] or name[1]
             if not any(FENCE.search(body) for body in bodies.get(name, [])):
-                yield f"{HANDSHAKES}:{number}: {name}() has no fence"
+                yield f"{FENCES_DOC}:{number}: {name}() has no fence"
+
+
+# What orders memory: each line of these has a label, [E1], whose other end has the same one (docs/memory-order.md).
+RELEASES = r"\b(StoreRelease|SetState)\s*\(|memory_order_(release|acq_rel)|__ATOMIC_RELEASE"
+ACQUIRES = r"\b(LoadAcquire|LoadHint)\s*\(|memory_order_(acquire|acq_rel)|__ATOMIC_ACQUIRE"
+FENCES = r"\b(FullFence|FenceAfterLocked|DeathFence)\s*\(|atomic_thread_fence"
+CHANGES = r"\b(Exchange|CompareExchange|Fetch(Add|Sub|Or|And))\s*\("  # either end
+HANDSHAKES = r"\b(LightFence|HeavyFence)\s*\("
+LABEL = re.compile(r"\[([A-Z]\d+)\]")
+ORDERS_DOC = "docs/memory-order.md"
+
+
+def labels_of(f):
+    """(line number, code, labels) of each line that orders memory, or has a label: its own, or of the comment above it."""
+    code = without_comments_and_strings(f.lines)
+    for number, line in enumerate(code):
+        if not line.strip():
+            continue
+        found, above = set(LABEL.findall(f.lines[number][len(line.rstrip()):])), number - 1
+        while above >= 0 and re.match(r"\s*//", f.lines[above]):
+            found |= set(LABEL.findall(f.lines[above]))
+            above -= 1
+        yield number + 1, line, found
+
+
+def label_rows(files):
+    for f in files:
+        for number, line in enumerate(f.lines, 1):
+            match = re.match(r"\| \[([A-Z]\d+)\] \|", line)
+            if f.path == ORDERS_DOC and match:
+                yield number, match.group(1), line
+
+
+def rule_order_labels(files):
+    ends, places = {}, {}
+    for f in files:
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane") or f.path == "lib/base/atomic.h":
+            continue
+        for number, code, labels in labels_of(f):
+            kinds = {kind for kind, pattern in (("store", RELEASES), ("load", ACQUIRES), ("both", CHANGES), ("fence", FENCES), ("fence", HANDSHAKES))
+                     if re.search(pattern, code)}
+            if not labels and re.search("|".join((re.sub(r"\|SetState", "", RELEASES), ACQUIRES, FENCES)), code) and not f.under("controlplane"):
+                yield f"{f.path}:{number}: it orders memory, without a label ({ORDERS_DOC})"
+            for label in labels if kinds else ():
+                ends.setdefault(label, set()).update(kinds)
+                places.setdefault(label, []).append(f"{f.path}:{number}")
+    rows = {}
+    for number, label, line in label_rows(files):
+        if label in rows:
+            yield f"{ORDERS_DOC}:{number}: a second row for [{label}]"
+        rows[label] = line
+        if label not in places:
+            yield f"{ORDERS_DOC}:{number}: [{label}] is nowhere in the code"
+    for label, where in sorted(places.items()):
+        if label not in rows:
+            yield f"{where[0]}: [{label}] has no row in {ORDERS_DOC}"
+            continue
+        # The other end of some is relaxed on purpose, or under a lock, or the kernel's: the row has to say so.
+        excused = re.search(r"\brelaxed\b|under the lock|the kernel,", rows[label])
+        whole = "fence" in ends[label] or {"store", "load"} <= ends[label] or "both" in ends[label] and len(where) > 1
+        if not whole and not excused:
+            yield f"{where[0]}: [{label}] has one end only ({len(where)} places)"
 
 
 def rule_no_marks(files):

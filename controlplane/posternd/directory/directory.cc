@@ -110,7 +110,7 @@ class Directory::Change {
     // of seq and its fence before the second look.
     std::atomic_thread_fence(std::memory_order_release);
   }
-  ~Change() { StoreRelease(dir_->seq, LoadRelaxed(dir_->seq) + 1); }
+  ~Change() { StoreRelease(dir_->seq, LoadRelaxed(dir_->seq) + 1); }  // [W1]
   Change(const Change&) = delete;
   Change& operator=(const Change&) = delete;
 

@@ -43,7 +43,7 @@ bool EndWorks(const LinkGroup& link, uint32_t side) {
 
 // The index under which the stack itself knows the link group.
 uint32_t FindRef(const Stack& stack, const LinkGroup& link, uint32_t side) {
-  const uint32_t end = stack.s->lgrs.Clamp(LoadAcquire(stack.s->hdr.lgrs_hw));
+  const uint32_t end = stack.s->lgrs.Clamp(LoadAcquire(stack.s->hdr.lgrs_hw));  // [L2]
   for (uint32_t i = 0; i < end; ++i) {
     const pstn_lgr_ref& ref = stack.s->lgrs.Own(LgrIndex(i));
     if (LoadAcquire(ref.state) != kRefFree && ref.side == side && Same(ref.id, link.id)) return i;

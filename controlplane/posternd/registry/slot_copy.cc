@@ -16,7 +16,7 @@ SlotCopy ReadSlot(const Stack& stack, uint32_t slot) {
   copy.pid = static_cast<pid_t>(LoadRelaxed(s.pid));
   copy.pidns = LoadRelaxed(s.pidns);
   copy.start_time = LoadRelaxed(s.start_time);
-  copy.exec_pending = LoadAcquire(s.exec_pending);
+  copy.exec_pending = LoadAcquire(s.exec_pending);  // [P6]
   return copy;
 }
 

@@ -11,11 +11,11 @@ namespace postern::daemon {
 
 RouteTables::NeighChange::NeighChange(RouteTables& tables) : tables_(tables) {
   StoreRelaxed(tables_.map_->neigh_seq, LoadRelaxed(tables_.map_->neigh_seq) + 1);
-  std::atomic_thread_fence(std::memory_order_release);  // [W1] as [W2]; neighbour.cc
+  std::atomic_thread_fence(std::memory_order_release);  // [W3] as [W2]; neighbour.cc
 }
 
 RouteTables::NeighChange::~NeighChange() {
-  // [R1] pairs with [A1] in neighbour.cc: entries before the even number
+  // [W3]: entries before the even number
   StoreRelease(tables_.map_->neigh_seq, LoadRelaxed(tables_.map_->neigh_seq) + 1);
 }
 

@@ -362,7 +362,7 @@ void RouteTables::Publish(RouteModel& model) {
   std::atomic_thread_fence(std::memory_order_release);
   Writer(copy, model).Write();
   StoreRelease(copy.stamp, next);
-  StoreRelease(map_->seq, next);  // [R2] pairs with [A2] in route.cc: the copy before its number
+  StoreRelease(map_->seq, next);  // [W2]: the copy before its number
   if ((copy.flags & (PSTN_RTF_FULL4 | PSTN_RTF_FULL6)) != 0)
     Warn(
         "routes: %zu routes, %zu rules, %zu links: the tables are full, their sockets stay with "

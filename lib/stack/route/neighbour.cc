@@ -73,14 +73,13 @@ NeighbourAnswer NeighbourOf(const pstn_routes& tables, uint32_t ifindex, const u
   if (Computed(ip, a)) return a;
   const RouteKey key = KeyOf(ip);
   for (int i = 0; i < kEntryRetries; i++) {
-    const uint64_t before =
-        LoadAcquire(tables.neigh_seq);  // [A1] pairs with [R1] in routes_tables.cc
+    const uint64_t before = LoadAcquire(tables.neigh_seq);  // [W3]
     if ((before & 1u) != 0) {
       CpuRelax();
       continue;
     }
     a = FindNeighbour(tables, ifindex, key);
-    FullFence();  // what was loaded precedes the second look
+    FullFence();  // [W3] what was loaded precedes the second look
     if (LoadRelaxed(tables.neigh_seq) == before) return a;
   }
   return {};  // unknown: to ask once more is harmless

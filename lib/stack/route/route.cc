@@ -18,12 +18,12 @@ template <typename Fn>
 bool ReadCopy(const pstn_routes& t, RouteReason& why, Fn fn) {
   why = RouteReason::kNoTables;
   for (int i = 0; i < kCopyRetries; i++) {
-    const uint64_t seq = LoadAcquire(t.seq);  // [A2] pairs with [R2] in routes_tables.cc
+    const uint64_t seq = LoadAcquire(t.seq);  // [W2]
     if (seq == 0) return false;
     const pstn_rt_copy& c = t.copy[seq & 1];
-    if (LoadAcquire(c.stamp) == seq) {
+    if (LoadAcquire(c.stamp) == seq) {  // [W2]
       fn(c, seq);
-      FullFence();  // what fn loaded precedes the second look at the stamp
+      FullFence();  // [W2] what fn loaded precedes the second look at the stamp
       if (LoadRelaxed(c.stamp) == seq) return true;
     }
     why = RouteReason::kBusy;

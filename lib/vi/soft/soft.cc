@@ -38,6 +38,7 @@ void SoftVi::Detach() {
 
 ViStatus SoftVi::Kick() {
   const Ring<xdp_desc>& tx = rings_[0].tx;
+  // [F2]
   FullFence();  // with SoftDriver::SetAsleep(): it sees what is in the ring, or we that it sleeps
   if ((LoadRelaxed(*tx.flags) & XDP_RING_NEED_WAKEUP) == 0) return ViStatus::kOk;
   if (LoadRelaxed(*tx.producer) == LoadRelaxed(*tx.consumer)) return ViStatus::kOk;
@@ -56,10 +57,11 @@ ViStatus SoftVi::Check() {
                            static_cast<long>(MSG_DONTWAIT | MSG_PEEK), nullptr, nullptr);
   if (r == 0) {
     shared_->error = ENETDOWN;
-    StoreRelease(shared_->state, kViLost);
+    StoreRelease(shared_->state, kViLost);  // [I5]
     return ViStatus::kLost;
   }
   const bool down = LoadRelaxed(soft_->state) == kViDown;
+  // [I5]
   if (LoadRelaxed(shared_->state) != kViLost) StoreRelease(shared_->state, down ? kViDown : kViUp);
   return down ? ViStatus::kDown : ViStatus::kOk;
 }
@@ -78,7 +80,7 @@ void SoftVi::Arm() {
     return;
   }
   StoreRelaxed(soft_->watched, 1u);
-  FullFence();  // with SoftDriver::Publish()
+  FullFence();  // [F2] with SoftDriver::Publish()
 }
 
 }  // namespace postern

@@ -16,15 +16,15 @@ void SoftDriver::Attach(SoftRings& rings, uint8_t* frames, uint32_t frame_count)
   rings_ = &rings;
   frames_ = frames;
   frame_count_ = frame_count;
-  rx_pos_ = rx_shown_ = LoadAcquire(rings.rx.producer);
-  tx_pos_ = LoadAcquire(rings.completion.producer);
-  StoreRelease(rings.fill.consumer, rx_pos_);
-  StoreRelease(rings.tx.consumer, tx_pos_);
+  rx_pos_ = rx_shown_ = LoadAcquire(rings.rx.producer);  // [I1]
+  tx_pos_ = LoadAcquire(rings.completion.producer);      // [I1]
+  StoreRelease(rings.fill.consumer, rx_pos_);            // [I1]
+  StoreRelease(rings.tx.consumer, tx_pos_);              // [I1]
   SetAsleep(false);
 }
 
 uint32_t SoftDriver::Ahead(const uint32_t& producer, uint32_t from) {
-  const uint32_t n = LoadAcquire(producer) - from;  // [A] of the slots
+  const uint32_t n = LoadAcquire(producer) - from;  // [I1] of the slots
   return n <= kSoftSlots ? n : 0;
 }
 
@@ -40,7 +40,7 @@ bool SoftDriver::Deliver(const uint8_t* data, uint32_t bytes) {
     return false;
   }
   // What the program has not fetched yet; it can't have fetched more than there was.
-  const uint32_t unread = rx_pos_ - LoadAcquire(rings_->rx.consumer);  // [A]: those were read
+  const uint32_t unread = rx_pos_ - LoadAcquire(rings_->rx.consumer);  // [I1]: those were read
   uint32_t count = Ahead(rings_->fill.producer, rx_pos_);
   count = unread <= kSoftSlots ? std::min(count, kSoftSlots - unread) : 0;
   for (; count != 0; count--) {
@@ -63,15 +63,15 @@ bool SoftDriver::Deliver(const uint8_t* data, uint32_t bytes) {
 
 bool SoftDriver::Publish() {
   if (rx_shown_ == rx_pos_) return false;
-  StoreRelease(rings_->rx.producer, rx_pos_);    // [R]: first what shows the work
-  StoreRelease(rings_->fill.consumer, rx_pos_);  // [R]
+  StoreRelease(rings_->rx.producer, rx_pos_);    // [I1]: first what shows the work
+  StoreRelease(rings_->fill.consumer, rx_pos_);  // [I1]
   rx_shown_ = rx_pos_;
-  FullFence();  // against SoftVi::Arm(): it sees the packets, or we see that it sleeps
+  FullFence();  // [F2] against SoftVi::Arm(): it sees the packets, or we see that it sleeps
   return LoadRelaxed(rings_->watched) != 0 && Exchange(rings_->watched, 0u) != 0;
 }
 
 uint32_t SoftDriver::Peek(SoftPacket* out, uint32_t max) {
-  const uint32_t uncollected = tx_pos_ - LoadAcquire(rings_->completion.consumer);  // [A]
+  const uint32_t uncollected = tx_pos_ - LoadAcquire(rings_->completion.consumer);  // [I1]
   uint32_t count = std::min(Ahead(rings_->tx.producer, tx_pos_), max);
   count = uncollected <= kSoftSlots ? std::min(count, kSoftSlots - uncollected) : 0;
   for (uint32_t i = 0; i < count; i++) {
@@ -93,8 +93,8 @@ uint32_t SoftDriver::Peek(SoftPacket* out, uint32_t max) {
 void SoftDriver::Complete(uint32_t count) {
   tx_pos_ += count;
   counters_.tx_packets += count;
-  StoreRelease(rings_->completion.producer, tx_pos_);  // [R]
-  StoreRelease(rings_->tx.consumer, tx_pos_);          // [R]
+  StoreRelease(rings_->completion.producer, tx_pos_);  // [I1]
+  StoreRelease(rings_->tx.consumer, tx_pos_);          // [I1]
 }
 
 bool SoftDriver::HasTx() const { return Ahead(rings_->tx.producer, tx_pos_) != 0; }

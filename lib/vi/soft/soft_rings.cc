@@ -22,7 +22,7 @@ void FormatSoftRings(SoftRings& rings) {
   memset(static_cast<void*>(&rings), 0, sizeof rings);
   rings.version = kSoftVersion;
   rings.state = kViUp;
-  StoreRelease(rings.magic, kSoftMagic);
+  StoreRelease(rings.magic, kSoftMagic);  // [I6]
 }
 
 QueueRings ViewSoftRings(SoftRings& rings) {
@@ -63,6 +63,7 @@ SoftRings* MapSoftRings(int fd) {
   auto* const rings =
       static_cast<SoftRings*>(sys::MapShared(fd, sizeof(SoftRings), PROT_READ | PROT_WRITE));
   if (rings == nullptr) return nullptr;
+  // [I6]
   if (LoadAcquire(rings->magic) == kSoftMagic && rings->version == kSoftVersion) return rings;
   UnmapSoftRings(rings);
   return nullptr;

@@ -1,4 +1,4 @@
-// check_test.cc - checks of shared memory: counted by place; what ends a program.
+// check_test.cc - checks of shared memory: counted by place; which of them end a program.
 // SPDX-License-Identifier: Apache-2.0
 #include "base/check.h"
 
@@ -9,8 +9,8 @@
 #include <cstring>
 #include <string>
 
-#include "base/schema/counters.h"
 #include "../kit/catch.h"
+#include "base/schema/counters.h"
 #include "endpoint/state.h"
 
 namespace postern {
