@@ -33,7 +33,7 @@ namespace postern {
 // False checks are entered there from now on; null: nowhere. Where a process has several families
 // it is the last one that has come.
 void CountChecksIn(pstn_stack_hdr* hdr);
-void ExpectLies();
+void ExpectLies(bool expects = true);
 // For tests of what follows a false check, which abort in some builds.
 bool ExpectsLies();
 

@@ -82,7 +82,7 @@ bool CheckFailed(const char* file, uint32_t line, const char* what) {
 void CountChecksIn(pstn_stack_hdr* hdr) {
   StoreRelease(counts_in, hdr);  // [K2]: the header is mapped
 }
-void ExpectLies() { StoreRelaxed(expects_lies, 1u); }
+void ExpectLies(bool expects) { StoreRelaxed(expects_lies, expects ? 1u : 0u); }
 bool ExpectsLies() { return LoadRelaxed(expects_lies) != 0; }
 
 }  // namespace postern

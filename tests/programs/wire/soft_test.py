@@ -19,6 +19,7 @@ import socket
 import struct
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
 import netlab
@@ -229,8 +230,16 @@ with socket.create_connection((HOST, PORT), timeout=20) as sock:
         with self.connected() as sock:
             exchange(sock, wire_test.content(100000))
         self.port -= 1
-        with self.assertRaises(ConnectionRefusedError):
-            self.connected()
+        # Until posternd has seen its death, the stack's keeper answers in its name, and resets what it has begun.
+        end = time.monotonic() + 10
+        while True:
+            try:
+                self.connected().close()
+            except ConnectionRefusedError:
+                break
+            except ConnectionResetError:
+                pass
+            self.assertLess(time.monotonic(), end, "a dead program's port is not refused")
 
     def test_kernels_connection_stays_the_kernels(self):
         """Made before the port had a filter; the listener's successor has one."""

@@ -2,11 +2,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/check.h"
 
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <initializer_list>
 #include <string>
 
 #include "../kit/catch.h"
@@ -29,6 +31,7 @@ class Child {
   int Run(Fn fn) {
     const pid_t child = fork();
     if (child == 0) {
+      for (const int trap : {SIGILL, SIGTRAP}) signal(trap, SIG_DFL);  // not the test runner's
       CountChecksIn(hdr_);
       fn();
       _exit(0);
