@@ -130,8 +130,9 @@ StepResult AtEachInstruction(Saved& saved, Operation operation, Died died) {
   return r;
 }
 
-// Each try of BetweenInstructions begins anew, so their cost grows with the square of their number.
-constexpr uint32_t StepsApart(uint32_t least) { return kStepStride > least ? kStepStride : least; }
+// Each try of BetweenInstructions begins anew, so their cost grows with the square of their number:
+// under a sanitizer there are a few tries.
+constexpr uint32_t StepsApart(uint32_t least) { return kStepStride > 1 ? 50 * kStepStride : least; }
 
 // Runs `operation`, in a child, up to its `n`th instruction; `between` here; then the rest of it.
 // False: it has fewer instructions, or there is no child to be traced (`skipped`).

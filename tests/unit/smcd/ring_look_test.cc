@@ -49,7 +49,7 @@ struct Answer {
 TEST_CASE("ring: a look without the lock finds what is left when the reader goes to another ring") {
   bool skipped = false;
   uint32_t steps = 0;
-  for (bool ended = false; !ended; steps += StepsApart(3)) {
+  for (bool ended = false; !ended; steps += StepsApart(7)) {
     MovingRing ring;
     SharedPage<Answer> answer;
     const ConnEnd end = ring.world.End(1);
