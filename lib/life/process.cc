@@ -164,11 +164,11 @@ void Ref(Family& fam, uint32_t entry) {
 template <typename Fn>
 void EachFd(Family& fam, const pstn_slot& slot, Fn fn) {
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    const ChunkIndex place(LoadAcquire(slot.chunk[c]));  // [P4]
+    const ChunkIndex place(LoadAcquire(slot.chunk[c]));  // [P3]
     const pstn_fdchunk* const chunk = Stack(fam).fdchunks.At(place);
     if (chunk == nullptr) continue;
     for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
-      uint32_t entry = LoadAcquire(chunk->fd[i]);  // [P3]
+      uint32_t entry = LoadAcquire(chunk->fd[i]);  // [P4]
       if (entry != 0) fn(static_cast<int>(c * PSTN_FDCHUNK_FDS + i), entry);
     }
   }
