@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// slot.cc - see slot.h.
+#include "life/slot.h"
+
+#include <cstring>
+
+#include "base/sys.h"
+#include "control/posternd.h"
+#include "family/fdtab.h"
+#include "family/holder.h"
+
+namespace postern {
+namespace {
+
+// Field 22 of /proc/self/stat: when this process started, in ticks. 0 if unknown.
+uint64_t StartTime() {
+  char text[1024];
+  int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), "/proc/self/stat",
+                                      static_cast<long>(O_RDONLY | O_CLOEXEC)));
+  if (fd < 0) return 0;
+  long n = sys::Call(SYS_read, fd, &text[0], sizeof text - 1);
+  sys::Close(fd);
+  if (n <= 0) return 0;
+  text[n] = 0;
+  const char* p = strrchr(text, ')');  // the name may hold anything, so count from its end
+  for (int field = 2; p != nullptr && field < 22; field++) p = strchr(p + 1, ' ');
+  return p != nullptr ? Number(++p) : 0;
+}
+
+}  // namespace
+
+bool FillSlot(Family& fam) {
+  pstn_slot& slot = Stack(fam).slots.Own(ProcIndex(fam.slot));
+  const auto taken = [](uint32_t state) {
+    return state == PSTN_SL_EMBRYO || state == PSTN_SL_LIVE;
+  };
+  uint32_t state = LoadAcquire(slot.state);  // [P1]
+  if (!taken(state)) return false;
+  slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
+  slot.start_time = StartTime();
+  StoreRelaxed(slot.pidns, OwnPidns(fam));
+  slot.exec_pending = PSTN_EXEC_NONE;
+  slot.lost_ns = 0;
+  (void)sys::Call(SYS_prctl, 16L /* PR_GET_NAME */, &slot.comm[0]);
+  StoreRelease(slot.pid, static_cast<uint32_t>(sys::Pid()));  // [P2]
+  while (taken(state)) {  // against ClaimDead: one of the two has it
+    if (!CompareExchange(slot.state, state, uint32_t{PSTN_SL_LIVE})) continue;
+    UseLockSlot(fam, fam.slot);
+    return true;
+  }
+  return false;
+}
+
+uint32_t TakeSlot(Family& fam, uint32_t state) {
+  StackMap& s = Stack(fam);
+  Guard g(s.hdr.slot_lock);
+  for (pstn_slot& slot : s.slots.Before(Share(fam.whom, s.slots.count(), kKeeperSlots))) {
+    const uint32_t i = s.slots.IndexOf(slot).word();
+    if (LoadRelaxed(slot.state) != PSTN_SL_FREE) continue;
+    for (uint32_t& c : slot.chunk) StoreRelaxed(c, PSTN_NONE);
+    StoreRelaxed(slot.told, 0u);
+    StoreRelaxed(slot.pidns, OwnPidns(fam));
+    // The thread's: two threads that fork at once must not take each other's child for theirs
+    // (Adopted).
+    StoreRelease(slot.pid, SelfTid());                                          // [P2]
+    StoreRelease(slot.state, state);                                            // [P1]
+    if (i >= LoadRelaxed(s.hdr.slots_hw)) StoreRelease(s.hdr.slots_hw, i + 1);  // [P5]
+    return i;
+  }
+  return PSTN_NONE;
+}
+
+void AddFdRef(Family& fam, uint32_t entry) {
+  uint32_t idx = entry & PSTN_FD_IDX;
+  const uint32_t kind = entry & PSTN_FD_KIND;
+  pstn_ep* const ep = kind == PSTN_FD_EP ? EpAt(Stack(fam), idx) : nullptr;
+  pstn_epoll* const set = kind == PSTN_FD_EPOLL ? Stack(fam).epolls.At(SetIndex(idx)) : nullptr;
+  if (ep != nullptr) {
+    FetchAdd(ep->refs, 1u);
+    FetchOr(ep->flags, PSTN_EPF_DUPPED);
+  } else if (set != nullptr) {
+    FetchAdd(set->refs, 1u);
+  }
+}
+
+bool CopyTable(Family& fam, uint32_t to) {
+  StackMap& s = Stack(fam);
+  const pstn_slot& from = s.slots.Own(ProcIndex(fam.slot));
+  for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
+    // [P3]
+    const pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(from.chunk[c])));
+    if (chunk == nullptr) continue;
+    uint32_t fresh = TakeFdChunk(s, fam.whom);
+    if (fresh == PSTN_NONE) return false;
+    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
+      uint32_t entry = LoadAcquire(chunk->fd[i]);  // [P4]
+      AddFdRef(fam, entry);
+      StoreRelaxed(s.fdchunks.Own(ChunkIndex(fresh)).fd[i], entry);
+    }
+    StoreRelease(s.slots.Own(ProcIndex(to)).chunk[c], fresh);  // [P3]
+  }
+  return true;
+}
+
+bool Join(Family& fam, int stack_fd, uint32_t slot) {
+  StackMap* s = MapStack(stack_fd);
+  if (s == nullptr) return false;
+  fam.view.s = s;
+  fam.stack_fd = stack_fd;
+  fam.slot = slot != PSTN_NONE ? slot : TakeSlot(fam, PSTN_SL_EMBRYO);
+  if (s->slots.At(ProcIndex(fam.slot)) == nullptr) {
+    UnmapStack(s);
+    fam.view.s = nullptr;
+    fam.slot = PSTN_NONE;
+    return false;
+  }
+  fam.bells.counters = s->hdr.counters;
+  fam.bells.told = &s->slots.Own(ProcIndex(fam.slot)).told;
+  WatchLocks(fam);
+  MarkPrivate(fam, BellSender(fam.bells), PSTN_FD_INTERNAL);
+  return true;
+}
+
+void Unjoin(Family& fam) {
+  CountChecksIn(nullptr);
+#if defined(PSTN_CHECKS)
+  g_forbids_waits = ForbidsNone;
+#endif
+  LeaveLocks(fam);
+  fam.bells.counters = nullptr;
+  fam.bells.told = nullptr;
+  UnmapStack(fam.view.s);
+  fam.view.s = nullptr;
+  fam.slot = PSTN_NONE;
+  fam.stack_fd = -1;
+}
+
+}  // namespace postern
