@@ -23,6 +23,8 @@ void ShowConnected(Family& fam, pstn_ep& ep);
 void AdmitSyns(Family& fam, uint32_t looks = 1);
 // The next connection of the accept queue, or PSTN_NONE.
 uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener);
+// Puts it back, as the first: the program has no number free.
+void RequeueEmbryo(Family& fam, pstn_ep& listener, uint32_t idx);
 // After the fd table of a dead process has been dropped: the connections that were in its hands.
 void RecoverConns(Family& fam, uint32_t slot);
 // Takes the lock of a listener's accept queue over from a process that died with it.

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+// accept_queue.cc - admits clients' connections to listeners, and has them wait for accept().
+//
+// A client's SYN is a bit in its link group's SYN map. Whichever process of the server's family
+// comes by first takes the bits, makes an endpoint for each connection and puts it into the accept
+// queue of its listener (in the stack, so that every process that shares the listener can accept).
+#include "base/clock.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/inherit.h"
+#include "endpoint/kept_options.h"
+#include "endpoint/posts.h"
+#include "endpoint/state.h"
+#include "family/family.h"
+#include "family/verbs.h"
+#include "peer/claim.h"
+#include "peer/close.h"
+#include "peer/connect.h"
+#include "peer/negotiate.h"
+#include "state/bits.h"
+
+namespace postern {
+namespace {
+
+// Clients count those that wait for a listener, so as not to overrun its backlog; one that no
+// longer waits is taken off.
+uint32_t& PendingOf(uint8_t* lgr, uint32_t listener_idx) {
+  return LgrHdr(lgr).pending[listener_idx % PSTN_PENDING];
+}
+
+// The client that finds its listener gone takes its SYN back, and may use the slot again
+// (StillListed in connect.cc); from here on it can't. False: it has, or another process has
+// admitted or refused it.
+bool Claim(pstn_conn& c) {
+  uint32_t state = PSTN_CS_SYN;
+  if (CompareExchange(c.setup.state, state, PSTN_CS_ESTABLISHED)) return true;
+  return state == PSTN_CS_SYN_GONE && CompareExchange(c.setup.state, state, PSTN_CS_CLIENT_GONE);
+}
+// It was another connection than the one that was looked at.
+void Unclaim(pstn_conn& c) {
+  uint32_t state = PSTN_CS_ESTABLISHED;
+  if (CompareExchange(c.setup.state, state, PSTN_CS_SYN)) return;
+  if (state == PSTN_CS_CLIENT_GONE) CompareExchange(c.setup.state, state, PSTN_CS_SYN_GONE);
+}
+
+// Refuses a connection, as a RST would: there is no such listener, or no room.
+void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
+  if (!Claim(*e.conn)) return;
+  FetchOr(e.ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
+  FetchSub(PendingOf(e.lgr, listener_idx), 1u);
+  Count(Stack(fam).hdr, kCounterSynsRefused);
+  uint32_t claimed = PSTN_CS_ESTABLISHED;
+  if (!CompareExchange(e.conn->setup.state, claimed, PSTN_CS_SERVER_GONE)) {
+    StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // [C1] the client is gone as well
+    return;
+  }
+  AnnounceData(fam.bells, e);
+  AnnounceSpace(fam.bells, e);
+}
+
+// The rest of the queue anew from its chain, which is whole, walked forwards.
+void MendChain(Family& fam, pstn_ep& listener) PSTN_REQUIRES(listener.accept_lock) {
+  const StackMap& s = Stack(fam);
+  uint32_t count = 0;
+  listener.accept_tail = PSTN_NONE;
+  const pstn_ep* ep = EpAt(s, LoadRelaxed(listener.accept_head));
+  for (; ep != nullptr && count < s.eps.count(); count++) {
+    listener.accept_tail = EpIdx(s, *ep);
+    ep = EpAt(s, LoadRelaxed(ep->next));
+  }
+  StoreRelease(listener.accept_count, count);  // [E8]
+}
+
+// accept_lock. What an owner that died with it has left half done is mended.
+class PSTN_SCOPED_CAPABILITY QueueGuard {
+ public:
+  explicit QueueGuard(Family& fam, pstn_ep& listener) PSTN_ACQUIRE(listener.accept_lock)
+      : listener_(listener) {
+    if (Lock(listener.accept_lock)) MendChain(fam, listener);
+  }
+  ~QueueGuard() PSTN_RELEASE() { Unlock(listener_.accept_lock); }
+  QueueGuard(const QueueGuard&) = delete;
+  QueueGuard& operator=(const QueueGuard&) = delete;
+
+ private:
+  pstn_ep& listener_;
+};
+
+// In the order in which the clients connected, which is not that of the map's bits. Most come last.
+// Far from both ends the order is not worth the way, which clients could have us go each time.
+constexpr uint32_t kQueueWalk = 512;
+void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx)
+    PSTN_REQUIRES(listener.accept_lock) {
+  StackMap& s = Stack(fam);
+  pstn_ep& ep = s.eps.Own(EpIndex(idx));
+  pstn_ep* after = EpAt(s, LoadRelaxed(listener.accept_tail));
+  if (after != nullptr && LoadRelaxed(after->syn_ns) > LoadRelaxed(ep.syn_ns)) {
+    after = nullptr;
+    uint32_t guard = 0;
+    pstn_ep* i = EpAt(s, LoadRelaxed(listener.accept_head));
+    for (; i != nullptr && guard < kQueueWalk && LoadRelaxed(i->syn_ns) <= LoadRelaxed(ep.syn_ns);
+         i = EpAt(s, LoadRelaxed(i->next)), guard++)
+      after = i;
+    if (guard == kQueueWalk) after = EpAt(s, LoadRelaxed(listener.accept_tail));
+  }
+  uint32_t& link = after != nullptr ? after->next : listener.accept_head;
+  const uint32_t next = LoadRelaxed(link);
+  StoreRelaxed(ep.next, next);  // a thread that takes from the pool may still look at it (PoolTake)
+  StoreRelease(link, idx);      // [E8]
+  if (next == PSTN_NONE) listener.accept_tail = idx;
+  StoreRelease(listener.accept_count, listener.accept_count + 1);  // [E8]
+}
+
+// TCP_DEFER_ACCEPT: a client that has only connected is left where it is, and announces itself once
+// more when it writes, or ends.
+bool Defer(uint8_t* lgr, uint32_t conn) {
+  pstn_ep unread = {};
+  pstn_conn& c = LgrConn(lgr, conn);
+  ConnEnd e = {&unread, nullptr, lgr, &c, 1};
+  auto silent = [&] {
+    return !RingReadable(e) &&
+           // [C2]
+           (LoadAcquire(c.ctl[0].flags) & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) == 0;
+  };
+  if (!silent()) return false;
+  StoreRelease(c.ctl[1].rx_notify, PSTN_NOTIFY_SYN);  // [C3]
+  FullFence();                                        // [F1] against AnnounceData
+  return silent();
+}
+
+// When it connected, by its own word: it may be late, but not so late that it overtakes everybody.
+constexpr uint64_t kLateNs = 10'000'000'000;
+uint64_t SynTime(const pstn_conn& c) {
+  constexpr uint64_t kTickNs = 10'000'000;  // the coarse clock is behind by that at most
+  const uint64_t said = LoadRelaxed(c.ctl[0].syn_ns), now = MonotonicCoarseNs() + kTickNs;
+  return said > now ? now : said + kLateNs < now ? now - kLateNs : said;
+}
+
+enum class Admission : uint8_t { kDone, kRefused, kChanged };
+constexpr int kAdmitTries = 4;  // a client that changes its mind more often does it to keep us busy
+
+// One connection of link group `idx`. What the client wrote is loaded once and checked. kChanged:
+// the client has taken it back meanwhile, and there may be another in its place.
+Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
+  StackMap& s = Stack(fam);
+  pstn_lgr_ref& ref = s.lgrs.Own(LgrIndex(lgr_idx));
+  pstn_conn& c = LgrConn(lgr, conn);
+  uint32_t state = LoadAcquire(c.setup.state);  // [C1]
+  // [E4]
+  if (!WaitsForServer(state) || LoadAcquire(ref.conn_ep[conn]) != 0) return Admission::kDone;
+  pstn_conn_setup setup = c.setup;
+  pstn_ep* listener = EpAt(s, setup.listener_idx);
+  pstn_ep none;
+  ConnEnd e = {&none, &ref, lgr, &c, 1};
+  none.conn_idx = conn;
+  // Over a VI it is TCP that waits (and has a timer for it).
+  if (listener != nullptr && LoadRelaxed(listener->defer_accept) != 0 &&
+      !kVerbs.wire_is_end(fam, lgr_idx, conn) && Defer(lgr, conn))
+    return Admission::kDone;
+  uint32_t idx = listener != nullptr ? NewEp(fam, LoadRelaxed(listener->family)) : PSTN_NONE;
+  if (idx == PSTN_NONE) {
+    Refuse(fam, e, setup.listener_idx);
+    return Admission::kRefused;
+  }
+  pstn_ep& ep = s.eps.Own(EpIndex(idx));
+  SetPlace(ep, lgr_idx, conn, setup.gen, 1);
+  StoreRelaxed(ep.listener, setup.listener_idx);
+  StoreRelaxed(ep.syn_ns, SynTime(c));
+  // The thread that enters its endpoint here has admitted it: a bit may come twice, from a strange
+  // client or for a process that died with it (RecoverConns).
+  uint32_t nobody = 0;
+  if (!CompareExchange(ref.conn_ep[conn], nobody, idx + 1)) {
+    SetState(ep, PSTN_EP_FREE);
+    GiveEp(s, idx);
+    return Admission::kDone;
+  }
+  bool open, claimed = false, same = false, lies = false;
+  {
+    QueueGuard g(fam, *listener);
+    open = LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
+           LoadRelaxed(listener->gen) == setup.listener_gen &&
+           (LoadRelaxed(listener->flags) & PSTN_EPF_SHUT_RD) == 0;
+    claimed = open && Claim(c);
+    // The copy was made while the client might write; from the claim on it doesn't.
+    same = claimed && LoadRelaxed(c.setup.gen) == setup.gen &&
+           c.setup.listener_idx == setup.listener_idx && c.setup.listener_gen == setup.listener_gen;
+    if (same) {
+      ep.local = c.setup.server;  // loaded once
+      ep.peer = c.setup.client;
+      // The engine has names of anywhere, also for a listener that has just left the wire. Another
+      // client of our own family has no need to lie.
+      lies = !SameUuid(ref.peer, s.hdr.id) &&
+             !IsCredible(fam, *listener, ref.remote, ep.peer, ep.local);
+    }
+    if (same && !lies) {
+      BuryZombie(ref, lgr, conn);  // of the slot's last use: before the claim, perhaps of this one
+      InheritKeptOptions(ep, *listener);
+      StoreRelaxed(c.ctl[1].rx_notify, 0u);
+      SetState(ep, PSTN_EP_EMBRYO);
+      QueueAccepted(fam, *listener, idx);
+    }
+  }
+  if (same && !lies) {
+    PostEp(fam, *listener);
+    return Admission::kDone;
+  }
+  StoreRelease(ref.conn_ep[conn], 0u);  // [E4]
+  SetState(ep, PSTN_EP_FREE);
+  GiveEp(s, idx);
+  if (!open) {
+    Refuse(fam, e, setup.listener_idx);
+    return Admission::kRefused;
+  }
+  if (claimed) Unclaim(c);
+  if (!lies) return Admission::kChanged;
+  Count(s.hdr, kCounterPeerViolations);
+  Refuse(fam, e, setup.listener_idx);
+  return Admission::kRefused;
+}
+
+// Of kLookBudget. A refused client has a claim to be told so, not to be first: a peer that does
+// nothing else would have most of our time.
+constexpr uint32_t kSynCost = 64, kRefusedCost = 192, kNoSynCost = 6;
+
+void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
+  pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(lgr_idx));
+  TakeBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), ref.syn_hand, [&](uint32_t conn) {
+    if (!WaitsForServer(LoadRelaxed(LgrConn(lgr, conn).setup.state))) return kNoSynCost;
+    Admission a = Admission::kChanged;
+    for (int i = 0; i < kAdmitTries && a == Admission::kChanged; i++)
+      a = Admit(fam, lgr_idx, lgr, conn);
+    return a == Admission::kDone ? kSynCost : kRefusedCost;
+  });
+}
+
+}  // namespace
+
+uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
+  StackMap& s = Stack(fam);
+  if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;  // [E8]
+  QueueGuard g(fam, listener);
+  uint32_t idx = LoadRelaxed(listener.accept_head);
+  if (!PSTN_CHECK((EpAt(s, idx) != nullptr) == (listener.accept_count != 0)))
+    MendChain(fam, listener);
+  pstn_ep* const ep = EpAt(s, idx);
+  if (ep == nullptr) return PSTN_NONE;
+  FollowUsers(*ep);
+  ep->owner_slot = fam.slot;  // until its fd is in the table: see RecoverConns
+  listener.accept_head = LoadRelaxed(ep->next);
+  if (listener.accept_head == PSTN_NONE) listener.accept_tail = PSTN_NONE;
+  StoreRelease(listener.accept_count, listener.accept_count - 1);  // [E8]
+  uint8_t* lgr = LgrBase(fam.view, ep->lgr_idx);
+  if (lgr != nullptr) FetchSub(PendingOf(lgr, EpIdx(s, listener)), 1u);
+  return idx;
+}
+
+void RequeueEmbryo(Family& fam, pstn_ep& listener, uint32_t idx) {
+  StackMap& s = Stack(fam);
+  pstn_ep& ep = s.eps.Own(EpIndex(idx));
+  QueueGuard g(fam, listener);
+  StoreRelaxed(ep.next, listener.accept_head);
+  listener.accept_head = idx;
+  if (listener.accept_tail == PSTN_NONE) listener.accept_tail = idx;
+  StoreRelease(listener.accept_count, listener.accept_count + 1);  // [E8]
+  uint8_t* lgr = LgrBase(fam.view, ep.lgr_idx);
+  if (lgr != nullptr) FetchAdd(PendingOf(lgr, EpIdx(s, listener)), 1u);
+}
+
+namespace {
+
+bool InQueue(Family& fam, const pstn_ep& listener, const pstn_ep& ep)
+    PSTN_REQUIRES(listener.accept_lock) {
+  const StackMap& s = Stack(fam);
+  const pstn_ep* i = EpAt(s, LoadRelaxed(listener.accept_head));
+  for (uint32_t guard = 0; i != nullptr && guard < s.eps.count(); guard++) {
+    if (i == &ep) return true;
+    i = EpAt(s, LoadRelaxed(i->next));
+  }
+  return false;
+}
+
+// A connection that the dead process of `slot` was just admitting, accepting or closing.
+void RecoverConn(Family& fam, uint32_t slot, pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn,
+                 pstn_ep& ep) {
+  StackMap& s = Stack(fam);
+  const uint32_t idx = EpIdx(s, ep);
+  if (LoadRelaxed(ep.owner_slot) != slot || s.lgrs.At(LgrIndex(LoadRelaxed(ep.lgr_idx))) != &ref ||
+      LoadRelaxed(ep.conn_idx) != conn)
+    return;
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
+  pstn_ep* listener = EpAt(s, LoadRelaxed(ep.listener));
+  pstn_conn& c = LgrConn(lgr, conn);
+  uint32_t offered = PSTN_CS_OFFERED;
+  if (ref.side == 0 && state != PSTN_EP_ESTABLISHED && state != PSTN_EP_CONNECTING &&
+      CompareExchange(c.setup.state, offered, PSTN_CS_FREE)) {  // in a handshake (offer.cc)
+    StoreRelease(ref.conn_ep[conn], 0u);                        // [E4]
+    GiveConn(ref, conn);
+  } else if (state == PSTN_EP_NEW &&
+             ref.side == 1) {             // admitted, but in no queue: once more from the beginning
+    StoreRelease(ref.conn_ep[conn], 0u);  // [E4]
+    SetState(ep, PSTN_EP_FREE);
+    GiveEp(s, idx);
+  } else if (state == PSTN_EP_EMBRYO && listener != nullptr) {
+    {
+      QueueGuard g(fam, *listener);
+      // Another process may just have taken it off the queue: then it is that one's by now.
+      if (ep.owner_slot == slot && LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
+          !InQueue(fam, *listener, ep))
+        QueueAccepted(fam, *listener, idx);
+    }
+    PostEp(fam, *listener);
+  } else if (state == PSTN_EP_CLOSED) {
+    FinishClose(fam, ep);
+  }
+}
+
+}  // namespace
+
+void MendQueue(Family& fam, pstn_ep& listener) { QueueGuard g(fam, listener); }
+
+void RecoverConns(Family& fam, uint32_t slot) {
+  StackMap& s = Stack(fam);
+  for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
+    uint8_t* lgr = LgrBase(fam.view, i);
+    if (LoadAcquire(ref.state) == 0 || lgr == nullptr) continue;  // [L1]
+    uint32_t hw =
+        LoadRelaxed(LgrHdr(lgr).conns_hw);  // a look at the others would allocate their pages
+    for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
+      const uint32_t idx = LoadAcquire(ref.conn_ep[c]);  // [E4]
+      pstn_ep* const ep = idx != 0 ? EpAt(s, idx - 1) : nullptr;
+      if (ep != nullptr) RecoverConn(fam, slot, ref, lgr, c, *ep);
+      // Its bit has been taken, by the dead process or by one that is about to admit it: then the
+      // second finds it done.
+      if (ref.side == 1 && WaitsForServer(LoadAcquire(LgrConn(lgr, c).setup.state)) &&  // [C1]
+          LoadAcquire(ref.conn_ep[c]) == 0)                                             // [E4]
+        (void)Admit(fam, i, lgr, c);
+    }
+  }
+}
+
+void AdmitSyns(Family& fam, uint32_t looks) {
+  if (LoadRelaxed(fam.attend) != 0) [[unlikely]]
+    AttendListeners(fam);
+  StackMap& s = Stack(fam);
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
+    uint8_t* lgr = LgrBase(fam.view, i);
+    if (lgr == nullptr) lgr = EnsureLgr(fam, i);
+    if (lgr == nullptr) continue;
+    const uint64_t& waiting = LgrEvmap(lgr, 1, PSTN_EVMAP_SYN).summary;
+    for (uint32_t n = 0; n < looks && LoadRelaxed(waiting) != 0; n++) AdmitFrom(fam, i, lgr);
+  }
+}
+
+}  // namespace postern
