@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// control.h - asking posternd, for the parts of control.cc that are in files of their own.
+// control.h - asking posternd, for what other rooms have to ask it.
 #pragma once
 #include "base/cut_short.h"
 #include "ctl/proto.h"

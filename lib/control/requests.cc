@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// requests.cc - what posternd is asked for the sake of this host's sockets.
+#include <cerrno>
+
+#include "base/sys.h"
+#include "control/line.h"
+#include "control/posternd.h"
+#include "endpoint/call.h"
+#include "family/family.h"
+
+namespace postern {
+
+using ctl::Msg;
+using ctl::Type;
+
+int ListenLocked(Family& fam, pstn_ep& ep, int fd) {
+  Msg m;
+  m.type = Type::kListen;
+  m.a = EpIdx(Stack(fam), ep);
+  m.b = ep.gen;
+  m.c = LoadRelaxed(ep.backlog);
+  return Ask(fam, m, fd, nullptr);
+}
+
+int CtlListen(Family& fam, pstn_ep& ep, int fd) {
+  const LineGuard line(fam);
+  if (!ConnectLocked(fam)) return -ENOTCONN;
+  return ListenLocked(fam, ep, fd);
+}
+
+int CtlUnlisten(Family& fam, pstn_ep& ep) {
+  const LineGuard line(fam);
+  if (LoadRelaxed(fam.ctl_fd) < 0) return -ENOTCONN;
+  Msg m;
+  m.type = Type::kUnlisten;
+  m.a = EpIdx(Stack(fam), ep);
+  m.b = ep.gen;
+  return Ask(fam, m, -1, nullptr);
+}
+
+namespace {
+
+int ExportWith(Family& fam, uint32_t a, uint32_t b, uint32_t c, int fd) {
+  constexpr int kTries = 20;
+  constexpr timespec kPause = {0, 100'000'000};
+  int r = -ENOTCONN;
+  // A posternd that is gone is started again (ConnectLocked), and a keeper that was just leaving.
+  for (int i = 0; i < kTries && (r == -ENOTCONN || r == -EIO); i++) {
+    if (i != 0) (void)sys::Call(SYS_nanosleep, &kPause, nullptr);
+    const LineGuard line(fam);
+    if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam)) Disconnect(fam);
+    StoreRelaxed(fam.ctl_retry_ns, 0);
+    if (!ConnectLocked(fam)) continue;
+    Msg m;
+    m.type = Type::kExport;
+    m.a = a;
+    m.b = b;
+    m.c = c;
+    r = Ask(fam, m, fd, nullptr);
+    // No answer in time, on a busy machine: what was asked for may be done by now, and asking again
+    // does no harm.
+    if (r == -EPIPE || r == -ECONNRESET || r == -EAGAIN) r = -ENOTCONN;
+  }
+  return r;
+}
+
+}  // namespace
+
+int CtlExport(Family& fam, const pstn_ep& ep, int fd) {
+  return ExportWith(fam, EpIdx(Stack(fam), ep), LoadRelaxed(ep.gen), 0, fd);
+}
+int CtlExportOf(Family& fam, uint32_t pid, int target, int fd) {
+  return ExportWith(fam, PSTN_NONE, pid, static_cast<uint32_t>(target), fd);
+}
+
+// From a handler, too (of SIGCHLD): not while another call is under way.
+void CtlReap(Family& fam, uint32_t slot, uint32_t pid) {
+  if (!TryLock(fam.ctl_lock)) return;
+  if (fam.ctl_fd >= 0) {
+    Msg m;
+    m.type = Type::kReap;
+    m.a = slot;
+    m.b = pid;
+    (void)Ask(fam, m, -1, nullptr);
+  }
+  Unlock(fam.ctl_lock);
+}
+
+int CtlIntroduce(Family& fam, const pstn_uuid& peer, uint32_t known, uint32_t* lgr_idx) {
+  const LineGuard line(fam);
+  if (!ConnectLocked(fam)) return -ENOTCONN;
+  Msg m;
+  m.type = Type::kIntroduce;
+  m.uuid = peer;
+  m.a = known;
+  int fd = -1;
+  int r = Ask(fam, m, -1, &fd);
+  if (r == 0 && m.a >= Stack(fam).lgrs.count()) r = -EPROTO;
+  if (r != 0) {
+    if (fd >= 0) sys::Close(fd);
+    return r;
+  }
+  Count(Stack(fam).hdr, kCounterIntroductions);
+  TakeLgr(fam, m.a, fd);
+  *lgr_idx = m.a;
+  return LgrBase(fam.view, m.a) != nullptr ? 0 : -ENOMEM;
+}
+
+uint8_t* MapLgrOf(Family& fam, uint32_t idx) {
+  uint8_t* base = LgrBase(fam.view, idx);
+  if (base != nullptr || idx >= Stack(fam).lgrs.count()) return base;
+  CtlDrain(fam);
+  base = LgrBase(fam.view, idx);
+  // Under the engine's lock nobody asks: Engine::Poll() comes back when it is here (Reaches).
+  if (base != nullptr || HoldsEngine()) return base;
+  const LineGuard line(fam);
+  base = LgrBase(fam.view, idx);
+  if (base != nullptr || !ConnectLocked(fam)) return base;
+  Msg m;
+  m.type = Type::kGetLgr;
+  m.a = idx;
+  int fd = -1;
+  if (Ask(fam, m, -1, &fd) == 0) TakeLgr(fam, idx, fd);
+  return LgrBase(fam.view, idx);
+}
+
+}  // namespace postern
