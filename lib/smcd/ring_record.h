@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ring_record.h - where a ring's records lie: for ring.cc, which reads and writes them in order,
-// and ring_ahead.cc, which looks further.
+// ring_record.h - where a ring's records lie: for ring.cc and ring_read.cc, which write and read
+// them in order, and ring_ahead.cc, which looks further.
 #pragma once
 #include "base/atomic.h"
 #include "smcd/ring.h"
@@ -16,6 +16,11 @@ inline uint32_t PayloadOff(uint64_t len) {
 inline uint32_t RecordBytes(uint64_t len) {
   return static_cast<uint32_t>((len + PayloadOff(len) + PSTN_REC_ALIGN - 1) / PSTN_REC_ALIGN *
                                PSTN_REC_ALIGN);
+}
+
+inline constexpr uint32_t kLine = PSTN_REC_ALIGN;
+inline uint64_t& HeaderAt(uint8_t* ring, uint32_t off) {
+  return *reinterpret_cast<uint64_t*>(ring + off);
 }
 
 // Where the reader stands; it may have died while it went over to another ring.
