@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// io.cc - send and receive on an accelerated connection.
+// io.cc - receive on an accelerated connection; io_send.cc is the other direction.
 //
-// A send: copy into the ring, announce (a bit, and a doorbell only if the peer sleeps). A receive:
-// copy out, return space when a good part of the ring has been taken. Neither makes a system call
-// while both sides are awake. How they block is in block.h; the order of stores and looks in
+// A receive: copy out, return space when a good part of the ring has been taken. It makes no system
+// call while both sides are awake. How it blocks is in block.h; the order of stores and looks in
 // smcd/notify.h.
 #include <cerrno>
-#include <csignal>
-#include <cstring>
 
 #include "base/clock.h"
 #include "base/sys.h"
@@ -21,18 +18,13 @@
 #include "family/interrupts.h"
 #include "family/turn.h"
 #include "family/verbs.h"
-#include "peer/kernel_half.h"
+#include "stream/io_checks.h"
 #include "stream/stream.h"
 #include "stream/urgent.h"
 #include "stream/zerocopy.h"
 
 namespace postern {
 namespace {
-
-constexpr uint64_t kNoRingNs = 1'000'000;
-constexpr size_t kRestMax = 64;  // pieces of a call that is continued in the kernel
-
-// ---------------------------------------------------------------- receive
 
 // A peek has stepped over the urgent byte, and nothing is behind it.
 bool OnlyUrgentByte(const ConnEnd& e) {
@@ -68,12 +60,6 @@ long Violation(Family& fam, const ConnEnd& e) {
   FetchOr(e.ep->flags, PSTN_EPF_HUNG | PSTN_EPF_SHUT_RD);
   AnnounceData(fam.bells, e);
   return -ECONNRESET;
-}
-
-// What a call comes to where that is not so: kPass if the kernel serves it.
-long NotHere(const ConnEnd& e) {
-  if (Which(*e.ep) != e.which) return -EBADF;
-  return LoadAcquire(e.ep->state) == PSTN_EP_KERNEL ? kPass : -ECONNABORTED;  // [E1]
 }
 
 // A peer that has closed leaves no more unread than its rings hold. More of it is a circle of
@@ -140,32 +126,7 @@ long RecvOnce(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool fi
   return r.bytes != 0 || r.status == ReadStatus::kOk ? static_cast<long>(r.bytes) : -EAGAIN;
 }
 
-bool TooMuch(const iovec* iov, size_t count) {
-  if (count > 1024) return true;
-  size_t sum = 0;
-  for (size_t i = 0; i < count; i++) {
-    if (iov[i].iov_len > static_cast<size_t>(INT64_MAX) - sum) return true;
-    sum += iov[i].iov_len;
-  }
-  return false;
-}
-
-bool BadBuffer(const iovec* iov, size_t count) {
-  for (size_t i = 0; i < count; i++) {
-    if (iov[i].iov_len != 0 && BadPointer(iov[i].iov_base)) return true;
-  }
-  return false;
-}
-
 // The kernel's TCP: 0 after shutdown(SHUT_RD), which works unconnected.
-// As in the kernel: a blocking call waits for the end of the handshake first. kAgain: look again.
-constexpr long kAgain = kPass - 1;
-long AwaitConnected(Family& fam, pstn_ep& ep) {
-  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
-  const long r = kVerbs.wire_await_connected(fam, ep, Interrupts());
-  return r == 0 ? kAgain : r == -EINPROGRESS ? -EAGAIN : r;
-}
-
 long RecvUnconnected(Family& fam, pstn_ep& ep, uint32_t state) {
   if (state == PSTN_EP_KERNEL) return kPass;
   if (state == PSTN_EP_CONNECTING) return AwaitConnected(fam, ep);
@@ -272,183 +233,6 @@ long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     Wait w = WaitFor(call, e.ctl().rx_wait, 1, ready, until,
                      done == 0 ? Restart::kIfAsked : Restart::kNever);
     if (w == Wait::kReady || !Here(ep)) continue;
-    if (done != 0) return static_cast<long>(done);
-    return WaitFailed(w);
-  }
-}
-
-// ---------------------------------------------------------------- send
-namespace {
-
-// 0: go on; else what the call returns. `swallow` is set when the data would go nowhere.
-long CheckSend(Family& fam, const ConnEnd& e, size_t want, bool& swallow) {
-  uint32_t own = LoadRelaxed(e.ep->flags);
-  uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
-  if ((own & (PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG)) != 0 || (peer & PSTN_CF_RST) != 0) {
-    int error = TakeError(e, peer);
-    return error != 0 ? -error : -EPIPE;
-  }
-  // The peer reads no more. With TCP the first write goes out and is answered by a RST, which ends
-  // a peer that is still there, too.
-  if ((peer & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0 && want != 0) {
-    swallow = !BeforeShutPeer(fam, e, peer);
-    StoreRelaxed(e.ep->error, swallow ? static_cast<uint32_t>(EPIPE) : 0u);
-    FetchOr(e.ep->flags, PSTN_EPF_HUNG);
-    FetchOr(e.ep->rx.gate, PSTN_RXG_RESET);  // a RST that still comes finds nothing to end
-    if ((peer & PSTN_CF_CLOSED) == 0) {
-      FetchOr(e.ctl().flags, PSTN_CF_RST);
-      AnnounceData(fam.bells, e);
-      AnnounceSpace(fam.bells, e);
-    }
-    AnnounceLocal(fam.bells, e);
-    if (!swallow) return -EPIPE;
-  }
-  return 0;
-}
-
-// A send took a ring, another ring, or none because none was free.
-void NoteRing(Family& fam, const ConnEnd& e, uint64_t before, uint64_t after) {
-  Count(Stack(fam).hdr, after == 0    ? kCounterRingExhausted
-                        : before == 0 ? kCounterRingAttached
-                                      : kCounterRingGrown);
-  if (before == 0) GiveBackSome(fam, e);
-}
-
-// What is sent with MSG_OOB: its last byte is the urgent one.
-struct Urgent {
-  const iovec* iov;  // null: nothing is urgent
-  size_t bytes;
-};
-
-// Nothing was sent: the endpoint is not connected here any more, or another thread has shut it down
-// for writing.
-constexpr size_t kMoved = ~size_t{0}, kShut = ~size_t{1};
-
-size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth,
-                const Urgent& urgent) {
-  Lock(e.ep->tx.lock);
-  if (!StillHere(e)) {  // as in RecvOnce
-    Unlock(e.ep->tx.lock);
-    return kMoved;
-  }
-  // shutdown() sets it under this lock, with the FIN: what was written behind that would be lost.
-  if ((LoadRelaxed(e.ep->flags) & PSTN_EPF_SHUT_WR) != 0) [[unlikely]] {
-    Unlock(e.ep->tx.lock);
-    return kShut;
-  }
-  uint64_t before = e.ep->tx.ring;
-  uint64_t mark_before = 0;
-  if (urgent.iov != nullptr) [[unlikely]] {  // first the mark, or the byte is read as any other
-    mark_before = LoadRelaxed(e.ctl().urgent);
-    MarkUrgent(e, urgent.iov, urgent.bytes - from.left(), from.left());
-  }
-  size_t n = growth == Growth::kNow ? RingWrite(e, from, LimitsOf(fam, *e.ep), growth)
-                                    : RingWrite(e, from, fam.limits);
-  if (urgent.iov != nullptr && from.left() != 0) [[unlikely]] {  // no more may follow
-    if (from.left() == urgent.bytes) {
-      StoreRelease(e.ctl().urgent, mark_before);  // [R4]
-    } else {
-      MarkUrgent(e, urgent.iov, urgent.bytes - from.left(), 0);
-    }
-  }
-  uint64_t after = e.ep->tx.ring;
-  Unlock(e.ep->tx.lock);
-  // The peer that has asked to be told may be the engine: what can be sent goes out at once.
-  if (n != 0 && AnnounceUnlocked(fam.bells, e)) WireWrote(fam);
-  if (before != after || after == 0) [[unlikely]]
-    NoteRing(fam, e, before, after);
-  return n;
-}
-
-// A send() that has begun here goes on in the kernel.
-long SendRest(const Call& call, IovCursor& from, size_t done, int flags) {
-  iovec rest[kRestMax];
-  msghdr m = {};
-  m.msg_iov = rest;
-  m.msg_iovlen = from.Rest(rest, kRestMax);
-  const ByNumber asks(call);
-  long r = sys::Call(SYS_sendmsg, call.fd(), &m, static_cast<long>(flags | MSG_NOSIGNAL));
-  return static_cast<long>(done) + (r > 0 ? r : 0);
-}
-
-}  // namespace
-
-long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int flags, size_t ahead) {
-  pstn_ep& ep = *call.ep();
-  if ((flags & MSG_ZEROCOPY) != 0) [[unlikely]]
-    return SendZerocopy(fam, call, iov, count, flags);
-  uint32_t state = LoadAcquire(ep.state);  // [E1]
-  if (state != PSTN_EP_ESTABLISHED) {
-    if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0)
-      // [E1]
-      (void)LeaveUnconnected(fam, call.fd(), ep, kReasonFastOpen), state = LoadAcquire(ep.state);
-    if (state == PSTN_EP_KERNEL) return kPass;
-    if (state == PSTN_EP_CONNECTING) {
-      const long r = (flags & MSG_DONTWAIT) != 0 ? -EAGAIN : AwaitConnected(fam, ep);
-      return r == kAgain ? StreamSend(fam, call, iov, count, flags, ahead) : r;
-    }
-    return LoadRelaxed(ep.error) != 0 ? -static_cast<long>(Exchange(ep.error, 0u)) : -EPIPE;
-  }
-  ConnEnd e;
-  if (!Resolve(fam, ep, e)) return -ECONNRESET;
-  if ((flags & MSG_FASTOPEN) != 0) [[unlikely]]
-    return -EISCONN;
-  if (TooMuch(iov, count)) return -EINVAL;
-  IovCursor from(iov, count);
-  from.ahead = ahead;
-  NoteNews(fam.bells);
-  const size_t want = from.left();
-  const bool bad = want != 0 && BadBuffer(iov, count);
-  const Urgent urgent = {(flags & MSG_OOB) != 0 ? iov : nullptr, want};
-  const bool nonblock =
-      (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
-  Deadline until = Deadline::Never();
-  bool timed = false;
-  for (;;) {
-    bool swallow = false;
-    long stop = CheckSend(fam, e, bad ? 0 : want, swallow);
-    if (!Here(ep)) stop = 0, swallow = false;  // what it saw may not have been ours
-    if (swallow) {
-      if (urgent.iov != nullptr) {  // the mark outruns the reset
-        Guard g(e.ep->tx.lock);
-        MarkUrgent(e, iov, 0, want);
-      }
-      return static_cast<long>(want);
-    }
-    size_t done = want - from.left();
-    if (stop != 0 && done != 0) {
-      if (stop != -EPIPE) StoreRelaxed(ep.error, static_cast<uint32_t>(-stop));  // the next call's
-      return static_cast<long>(done);
-    }
-    if (stop != 0) return stop;
-    if (want == 0) return 0;
-    if (bad) return -EFAULT;
-    size_t sent = SendOnce(fam, e, from, Growth::kWhenUseful, urgent);
-    if (sent == kMoved) {
-      if (LoadAcquire(ep.state) != PSTN_EP_KERNEL)  // [E1]
-        return done != 0 ? static_cast<long>(done) : -EPIPE;
-      return done != 0 ? SendRest(call, from, done, flags) : kPass;
-    }
-    if (sent == kShut) continue;  // CheckSend says so
-    done = want - from.left();
-    if (from.left() == 0) return static_cast<long>(want);
-    if (nonblock) {
-      FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
-      FullFence();  // [F1] against ReturnSpace
-      if (SendOnce(fam, e, from, Growth::kNow, urgent) == 0)
-        return done != 0 ? static_cast<long>(done) : -EAGAIN;
-      continue;
-    }
-    if (!timed) until = Deadline::AfterTimeout(LoadRelaxed(ep.sndtimeo_ns));
-    timed = true;
-    Wait w = WaitFor(
-        call, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
-        done == 0 ? Restart::kIfAsked : Restart::kNever,
-        [&] { return SendOnce(fam, e, from, Growth::kNow, urgent) != 0; });
-    if (LoadRelaxed(ep.tx.ring) == 0)
-      sys::Nap(kNoRingNs);  // none is free: all are in use by others
-    if (w == Wait::kReady) continue;
-    done = want - from.left();
     if (done != 0) return static_cast<long>(done);
     return WaitFailed(w);
   }
