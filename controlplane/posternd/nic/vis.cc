@@ -17,24 +17,16 @@
 
 #include "../kit/log.h"
 #include "base/ip_address.h"
-#include "source_port.h"
-#include "stack/source_ports.h"
 
 namespace postern::daemon {
 namespace {
 
-constexpr uint32_t kFlags = PSTN_XDP_PASS | PSTN_XDP_FRAGMENTS;
 // The kernel gives back an ended VI's queues by a deferred work; the second word is for a process
 // that came too early, or while another of its family asked.
 constexpr uint32_t kFreeSoonMs = 50, kFreeMs = 1000;
 constexpr uint32_t kOwnerGraceMs = 30'000;  // for owners to come to a new posternd
 constexpr uint32_t kDriverRetryMs = 100, kDriverMuteMs = 10'000;
 constexpr char kSoft[] = "soft:";
-constexpr size_t kFiltersMax = 65536;                    // of one VI: each keeps a descriptor
-constexpr uint32_t kKeptPortsMax = stack::kSourcePorts;  // of one VI
-
-static_assert(ctl::kFilterPass == PSTN_XDP_PASS && ctl::kFilterFragments == PSTN_XDP_FRAGMENTS &&
-              ctl::kFilterOutgoing == PSTN_XDP_OUTGOING);
 
 std::vector<std::string> Split(const std::string& list) {
   std::vector<std::string> names;
@@ -385,142 +377,6 @@ int Vis::Adopt(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& requ
   if (error == 0) error = Grant(asker, *interface, static_cast<uint32_t>(slot), grant, fds, line);
   if (error != 0) DropIfUnused(*interface);
   return error;
-}
-
-// ---- filters -----------------------------------------------------------------------------------
-
-// All of it or nothing.
-int Vis::Install(One& vi, FilterKeys& keys, uint32_t flags) {
-  const pstn_xdp_target target = {vi.slot, flags};
-  Steering& steering = *vi.interface->steering;
-  FilterKeys done;
-  int error = 0;
-  for (const pstn_xdp_flow& flow : keys.flows) {
-    if (error == 0) error = steering.AddFlow(flow, target);
-    if (error == 0) done.flows.push_back(flow);
-  }
-  for (const pstn_xdp_port& port : keys.ports) {
-    if (error == 0) error = steering.AddPort(port, target);
-    if (error == 0) done.ports.push_back(port);
-  }
-  for (const pstn_xdp_flow& flow : done.flows) vi.uses[Bytes(flow)]++;
-  for (const pstn_xdp_port& port : done.ports) vi.uses[Bytes(port)]++;
-  if (error != 0) Remove(vi, done);
-  return error;
-}
-
-void Vis::Remove(One& vi, const FilterKeys& keys) {
-  Steering& steering = *vi.interface->steering;
-  // Whether it was the last use; what was never installed has none.
-  const auto last = [&vi](const std::string& key) {
-    const auto it = vi.uses.find(key);
-    if (it == vi.uses.end() || --it->second != 0) return false;
-    vi.uses.erase(it);
-    return true;
-  };
-  for (const pstn_xdp_flow& flow : keys.flows) {
-    if (last(Bytes(flow))) steering.RemoveFlow(flow, vi.slot);
-  }
-  for (const pstn_xdp_port& port : keys.ports) {
-    if (last(Bytes(port))) steering.RemovePort(port, vi.slot);
-  }
-}
-
-// A port that no program has, for connections that are made from it.
-int Vis::KeepPort(One& vi, const ctl::Msg& request, ctl::Msg& answer) {
-  if (vi.kept_ports >= kKeptPortsMax) return -ENOSPC;
-  Installed filter;
-  filter.is_kept_port = true;
-  pstn_xdp_port key{};
-  const int error = In(*vi.interface, [&] {
-    const int failed = KeepSourcePort(request.c, request.addr.port, filter.socket, key);
-    if (failed != 0) return failed;
-    filter.keys.ports.push_back(key);
-    return Install(vi, filter.keys, request.b);
-  });
-  if (error != 0) return error;
-  answer.a = ntohs(key.port);
-  answer.d = vi.next_filter++;
-  vi.kept_ports++;
-  vi.filters[answer.d] = std::move(filter);
-  return 0;
-}
-
-size_t Vis::FiltersOf(uid_t uid) const {
-  size_t count = 0;
-  for (const auto& [id, vi] : vis_) count += vi->uid == uid ? vi->filters.size() : 0;
-  return count;
-}
-
-int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer) {
-  if (vi.filters.size() >= kFiltersMax) return -ENOSPC;
-  if (request.b == (ctl::kFilterOutgoing | ctl::kFilterFragments))
-    return KeepPort(vi, request, answer);
-  if (!socket.ok() || (request.b & ~kFlags) != 0) return -EINVAL;
-  Interface& interface = *vi.interface;
-  Installed filter;
-  const int error = In(interface, [&] {
-    int failed = CheckFilter(socket.get(), interface.key.first, interface.key.second, request,
-                             interface.addresses, filter.keys);
-    if (failed == 0) failed = Install(vi, filter.keys, request.b);
-    return failed;
-  });
-  if (error != 0) return error;
-  answer.d = vi.next_filter++;
-  filter.flags = request.b;
-  filter.socket = std::move(socket);
-  vi.filters[answer.d] = std::move(filter);
-  return 0;
-}
-
-// Its listener is closed, and keeps the port for its connections. A program that listens there now,
-// if it may share the port, gets the new ones.
-int Vis::Hush(One& vi, Installed& filter) {
-  filter.is_hushed = true;
-  const pstn_xdp_target target = {vi.slot, filter.flags | PSTN_XDP_ENDED};
-  const auto listens = [&vi](const std::string& key) {
-    return std::any_of(vi.filters.begin(), vi.filters.end(), [&key](const auto& other) {
-      const std::vector<pstn_xdp_port>& ports = other.second.keys.ports;
-      return !other.second.is_hushed &&
-             std::any_of(ports.begin(), ports.end(),
-                         [&key](const pstn_xdp_port& port) { return Bytes(port) == key; });
-    });
-  };
-  const int error = In(*vi.interface, [&] {
-    for (const pstn_xdp_port& port : filter.keys.ports) {
-      if (!listens(Bytes(port))) (void)vi.interface->steering->AddPort(port, target);
-    }
-    return 0;
-  });
-  if (error != 0 || !filter.socket.ok()) return error;
-  return shutdown(filter.socket.get(), SHUT_RD) == 0 ? 0 : -errno;
-}
-
-// The kernel's listener goes on in other processes, and must be closed when they close it. The next
-// owner of the port has what the kernel has of it, as they have.
-int Vis::Leave(One& vi, Installed& filter) {
-  filter.socket = UniqueFd();
-  return Hush(vi, filter);
-}
-
-int Vis::Filter(const ViAsker& asker, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer) {
-  const auto it = vis_.find(request.cookie);
-  if (it == vis_.end() || !Same(it->second->stack, asker.stack)) return -ENOENT;
-  One& vi = *it->second;
-  if (request.a == ctl::kFilterAdd && FiltersOf(vi.uid) >= asker.filters_max) return -ENOSPC;
-  if (request.a == ctl::kFilterAdd) return AddFilter(vi, request, std::move(socket), answer);
-  const auto filter = vi.filters.find(request.d);
-  if (filter == vi.filters.end()) return -ENOENT;
-  if (request.a == ctl::kFilterHush) return Hush(vi, filter->second);
-  if (request.a == ctl::kFilterLeave) return Leave(vi, filter->second);
-  if (request.a != ctl::kFilterRemove) return -EINVAL;
-  (void)In(*vi.interface, [&] {
-    Remove(vi, filter->second.keys);
-    return 0;
-  });
-  if (filter->second.is_kept_port) vi.kept_ports--;
-  vi.filters.erase(filter);
-  return 0;
 }
 
 }  // namespace postern::daemon
