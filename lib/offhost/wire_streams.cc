@@ -377,27 +377,4 @@ void RingStreams::DatagramsLeave(stack::DatagramSocket& s) {
   FetchAdd(Stack(fam_).hdr.reasons[kReasonPathMtu], 1u);
 }
 
-uint32_t OtherSide(Family& fam, uint32_t idx) {
-  const StackMap& s = Stack(fam);
-  const pstn_lgr_ref* const own = s.lgrs.At(LgrIndex(idx));
-  if (own == nullptr) return PSTN_NONE;
-  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
-    // [L1]
-    if (&ref != own && LoadAcquire(ref.state) != 0 && SameUuid(ref.id, own->id))
-      return s.lgrs.IndexOf(ref).word();
-  }
-  return PSTN_NONE;
-}
-
-const pstn_ep* EngineEnd(Family& fam, uint32_t lgr, uint32_t conn) {
-  const StackMap& s = Stack(fam);
-  const pstn_lgr_ref* const own = s.lgrs.At(LgrIndex(lgr));
-  if (own == nullptr || !SameUuid(own->peer, s.hdr.id)) return nullptr;
-  const pstn_lgr_ref* const other = s.lgrs.At(LgrIndex(OtherSide(fam, lgr)));
-  if (other == nullptr) return nullptr;
-  const uint32_t idx = LoadAcquire(other->conn_ep[conn % PSTN_CONNS]);  // [E4]
-  const pstn_ep* const end = idx != 0 ? EpAt(s, idx - 1) : nullptr;
-  return end != nullptr && (LoadRelaxed(end->flags) & PSTN_EPF_ENGINE) != 0 ? end : nullptr;
-}
-
 }  // namespace postern
