@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // accept.cc - accept(): what the listener's queue has (accept_queue.cc), what the kernel's has, and
-// what posternd keeps since its handshake.
+// what posternd keeps since its handshake. And the marks of listeners, which handshakes begin with.
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
 #include <cerrno>
 
 #include "base/clock.h"
@@ -11,6 +14,7 @@
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/inherit.h"
+#include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "event/poll.h"
 #include "family/family.h"
@@ -160,6 +164,47 @@ bool MustReturn(const pstn_ep& listener) {
 }
 
 }  // namespace
+
+void MarkListener(Family& fam, int fd, pstn_ep& ep) {
+  CtlReconnect(fam);
+  const pstn_dir* d = LoadAcquire(fam.dir);  // [T4]
+  if (fam.opt.smcd == 0 || fam.elsewhere || d == nullptr ||
+      (LoadRelaxed(d->host.flags) & PSTN_HOST_SMC) == 0 ||
+      LoadRelaxed(Stack(fam).hdr.wide_bells) == 0 || PortExcluded(fam, ep.local.port))
+    return;
+  // Marked by the programs of a broker that has gone: the new broker's would take the TCP_SAVE_SYN
+  // that these have left for the program's own, and refuse the mark. The kernel detaches the old
+  // ones some time after their broker's death. If they still answer the first call (they keep
+  // TCP_SAVE_SYN on) and not the second, the new ones refuse; then the same once more.
+  constexpr uint32_t kOnlyOurs = PSTN_EPF_SMC | PSTN_EPF_KERNEL_OPTIONS;
+  const bool again = (LoadRelaxed(ep.flags) & kOnlyOurs) == PSTN_EPF_SMC;
+  for (int tries = again ? 2 : 1; tries != 0; tries--) {
+    const int off = 0;
+    if (again)
+      (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_TCP),
+                      static_cast<long>(TCP_SAVE_SYN), &off, sizeof off);
+    if (!MarkSmc(fd, true)) continue;
+    FetchOr(ep.flags, PSTN_EPF_SMC);
+    return;
+  }
+}
+
+void AttendListeners(Family& fam) {
+  const uint32_t asked = Exchange(fam.attend, 0u);
+  if ((asked & kAttendVi) != 0) kVerbs.wire_retry(fam);
+  for (uint32_t fd = 0; fd < LoadRelaxed(fam.fd_hw); fd++) {
+    if (FdEntry(fam, static_cast<int>(fd)) == 0) continue;
+    const Call call(fam, static_cast<int>(fd));
+    pstn_ep* ep = call.ep();
+    if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;  // [E1]
+    if ((asked & kAttendAgain) != 0 && (LoadRelaxed(ep->flags) & PSTN_EPF_PUBLISHED) != 0) {
+      MarkListener(fam, static_cast<int>(fd), *ep);
+      (void)CtlListen(fam, *ep, static_cast<int>(fd));
+    }
+    if ((asked & kAttendVi) != 0) kVerbs.wire_listen_again(fam, static_cast<int>(fd), *ep);
+    if (LoadAcquire(ep->held) != 0) PostEp(fam, *ep);  // [E9]
+  }
+}
 
 long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags) {
   pstn_ep& ep = *call.ep();

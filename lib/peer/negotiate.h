@@ -35,7 +35,7 @@ bool MayNegotiate(Family& fam, const pstn_addr& to);
 // A thread that is cancelled while it waits for the SYN's answer gives up `call` and the lock.
 Negotiated Negotiate(Family& fam, Call& call, const pstn_addr& to);
 
-// ---- accept()'s half (accept.cc calls it; posternd does the rest)
+// ---- accept()'s half (accept.cc has what is of listeners; posternd does the rest)
 
 // From now on the kernel answers clients' marks with ours, or does not. True: it will.
 bool MarkSmc(int fd, bool on);
