@@ -152,16 +152,21 @@ int ReplaceNumber(const Call& call, int from, int to, int flags, bool is_fresh) 
     if (static_cast<uint32_t>(to) < kFdMax) (void)CompareExchange(g_family.fd[to], claimed, 0u);
     return static_cast<int>(kPass);
   }
-  const bool refers = call.entry() != 0 && RefEntry(g_family, call.entry());
   // By the number that this call has: the program's may mean another file by now (Duplicate).
   int r = PSTN_REAL(dup3)(call.fd(), to, flags);
   const int e = errno;
   if (r >= 0 && MayBeSet(g_family, to)) SockEpollGone(g_family, to);
   if (r >= 0 && call.entry() == 0 && MayBeSet(g_family, from)) SockEpollMade(g_family, to);
-  SetFd(g_family, to, r < 0 ? old : refers ? call.entry() : 0);
+  if (r < 0) {
+    MarkPrivate(g_family, to, old);
+  } else {
+    if (old != 0) DropNumber(g_family, to, old);
+    if (call.entry() != 0)
+      SockDup(g_family, call.entry(), to);
+    else
+      MarkPrivate(g_family, to, 0);
+  }
   if (is_fresh) FetchAdd(g_family.replaced, 1u);  // [T7]
-  const uint32_t unused = r < 0 ? (refers ? call.entry() : 0) : old;
-  if (unused != 0) DropFdRef(g_family, unused);
   if (r < 0) errno = e;
   return r;
 }

@@ -28,8 +28,8 @@ void TakeNumber(int fd) {
   } else if ((kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) &&
              ClaimFd(g_family, fd, e, kFdReplaced)) {
     HandLostToUsers(g_family, e);
-    SetFd(g_family, fd, 0);
-    DropFdRef(g_family, e);
+    DropNumber(g_family, fd, e);
+    MarkPrivate(g_family, fd, 0);
   }
 }
 

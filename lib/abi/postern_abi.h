@@ -40,7 +40,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 8u
+#define PSTN_ABI_VERSION 9u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -69,6 +69,21 @@ struct pstn_uuid {
 struct PSTN_CAPABILITY("mutex") pstn_lock {
   pstn_u32 word; /* (a) */
 };
+
+/* References to an endpoint or a set, with what a process that may die is about to do to them. One
+ * word, so that no death parts the two. Bits 29..0: how many. 62..54 name a process as in a lock's
+ * word (0: nothing is under way), and 53..30 say:
+ *   PSTN_REFS_ALONE  it is in that process's hands alone: taken from its pool and in no table or
+ *                    list yet, or on its way back. Whoever reaps the process ends it.
+ *   else             a place, chunk * PSTN_FDCHUNK_FDS + number: the process gives this entry of a
+ *                    descriptor table and its reference to one another, or, with
+ *                    PSTN_REFS_GIVES_UP, takes both away. The next holder of the lock completes it.
+ * Of what has no references (`hands`), the name of the process alone. */
+#define PSTN_REFS_COUNT 0x3fffffffull
+#define PSTN_REFS_PLACE_SHIFT 30
+#define PSTN_REFS_ALONE 0xffffffull
+#define PSTN_REFS_MARK_SHIFT 54
+#define PSTN_REFS_GIVES_UP (1ull << 63)
 
 /* An address as sockets see it. IPv4 is kept v4-mapped (::ffff:a.b.c.d); port in host order. */
 struct pstn_addr {
@@ -266,16 +281,18 @@ struct PSTN_LINE pstn_rx {
 #define PSTN_RXG_BROKEN 4u       /* the peer has lied: nothing more is read */
 
 struct PSTN_LINE pstn_ep {
-  pstn_u32 state;  /* (a) PSTN_EP_* */
-  pstn_u32 gen;    /* (a) changes at each reuse */
-  pstn_u32 refs;   /* (a) fds, over all processes, that mean this endpoint; +1 in an accept queue */
+  pstn_u32 state; /* (a) PSTN_EP_* */
+  pstn_u32 gen;   /* (a) changes at each reuse */
+  /* (a; changed under item_lock) PSTN_REFS_*: fds, over all processes, that mean this endpoint; +1
+   * in an accept queue */
+  pstn_u64 refs;
   pstn_u16 family; /* (c) AF_INET or AF_INET6 */
   /* the sum of the pollers' waiters: of one, its waiter */
   pstn_u16 poller PSTN_GUARDED_BY(item_lock);
   pstn_u32 flags;             /* (a) PSTN_EPF_* */
-  pstn_u32 reason;            /* (a) why it is not accelerated; base/schema/reasons.def */
+  pstn_u16 reason;            /* (a) why it is not accelerated; base/schema/reasons.def */
+  pstn_u16 side;              /* (c once established) */
   pstn_u32 lgr_idx, conn_idx; /* (c once established) */
-  pstn_u32 side;              /* (c once established) */
   pstn_u32 conn_gen;
   pstn_u32 error;  /* (a) SO_ERROR */
   pstn_u32 next;   /* free list, or accept queue (l: listener's lock) */
@@ -381,8 +398,9 @@ struct PSTN_LINE pstn_item {
   pstn_u32 fd;                 /* (l: epoll.lock) */
   pstn_u64 data;               /* (l: epoll.lock) */
   pstn_u32 owner_slot;
-  pstn_u32 epfd; /* (l: epoll.lock) the set's fd in that process */
-  pstn_u32 pad[2];
+  pstn_u32 epfd;  /* (l: epoll.lock) the set's fd in that process */
+  pstn_u32 hands; /* (a) as in PSTN_REFS_* */
+  pstn_u32 pad;
 };
 #define PSTN_IT_READY 1u    /* on the ready list */
 #define PSTN_IT_DISABLED 2u /* ONESHOT fired */
@@ -390,8 +408,8 @@ struct PSTN_LINE pstn_item {
 #define PSTN_IT_KREADY 8u   /* ... which has reported it */
 
 struct PSTN_LINE pstn_epoll {
+  pstn_u64 refs;  /* (a; changed under lock) PSTN_REFS_*: fds, over all processes */
   pstn_u32 state; /* (a) 0 free */
-  pstn_u32 refs;  /* (a) fds, over all processes */
   struct pstn_lock lock;
   pstn_u32 next;
   pstn_u32 waiter_idx; /* (a) PSTN_NONE until something accelerated is registered */
@@ -404,9 +422,8 @@ struct PSTN_LINE pstn_epoll {
   pstn_u32 kernel_count PSTN_GUARDED_BY(lock);
   pstn_u32 listeners PSTN_GUARDED_BY(lock);
   pstn_u32 gen;
-  pstn_u64 magic;    /* (c) upper 40 bits mark epoll data that is ours in the kernel's set */
   pstn_u32 sleepers; /* (a) threads asleep on it; one that died there costs doorbells, no more */
-  pstn_u32 pad;
+  pstn_u64 magic;    /* (c) upper 40 bits mark epoll data that is ours in the kernel's set */
 };
 
 /* What sleeps on more than one thing. Its doorbell is an abstract datagram socket whose
@@ -422,7 +439,9 @@ struct PSTN_LINE pstn_waiter {
   pstn_u32 gen;
   pstn_u32 hand;  /* (a) where the next look at its bits begins */
   pstn_u64 nonce; /* (a) */
-  pstn_u64 pad2[3];
+  pstn_u32 hands; /* (a) as in PSTN_REFS_* */
+  pstn_u32 pad;
+  pstn_u64 pad2[2];
 };
 
 struct pstn_slot {
@@ -452,7 +471,8 @@ enum { PSTN_SL_FREE = 0, PSTN_SL_EMBRYO = 1, PSTN_SL_LIVE = 2, PSTN_SL_DEAD = 3 
 #define PSTN_FD_IDX 0x0fffffffu
 struct pstn_fdchunk {
   pstn_u32 next;
-  pstn_u32 pad[15];
+  pstn_u32 hands; /* (a) as in PSTN_REFS_* */
+  pstn_u32 pad[14];
   pstn_u32 fd[PSTN_FDCHUNK_FDS]; /* (a) */
 };
 
@@ -494,11 +514,11 @@ struct PSTN_LINE pstn_lgr_ref {
 #define PSTN_LGR_OTHER_USER 1u  /* another posternd of this network namespace */
 #define PSTN_LGR_OTHER_NETNS 2u /* ... of another one */
 
-/* Free list: a Treiber stack of indices. Low 32 bits: head; high 32: tag against ABA. */
+/* Free list of a table's indices. */
 struct PSTN_LINE pstn_pool {
-  pstn_u64 head; /* (a) */
-  pstn_u32 hw;   /* (a) indices from here on were never used */
-  pstn_u32 used; /* (a) */
+  pstn_u64 head; /* (l) low 32 bits: the first; high 32: how many are taken. One store has both. */
+  pstn_u32 hw;   /* (l) indices from here on were never used */
+  struct pstn_lock lock;
 };
 
 /* Entries of each table. The tables follow the header in this order, each at a page of its own

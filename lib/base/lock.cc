@@ -14,14 +14,14 @@ void (*g_run_late)() = [] {};
 uint32_t g_lock_mark = 0;
 uint32_t g_lock_by_place = 0;
 uint64_t g_lock_patience_ns = 0;
+uint64_t g_lock_ask_ns = 20000000;
 void (*g_lock_given_up)() = [] {};
 
 namespace {
 
 uint64_t nobodys_count;
 
-constexpr int kSpins = 200;                    // about 5 us: longer than any critical section
-constexpr timespec kPatience = {0, 20000000};  // then ask whether the owner is alive
+constexpr int kSpins = 200;  // about 5 us: longer than any critical section
 
 // Of the process's own locks.
 LockOwner itself = {
@@ -104,8 +104,8 @@ bool LockSlow(pstn_lock& lock, uint32_t self) {
     CpuRelax();
   }
   const uint64_t until_ns = g_lock_patience_ns != 0 ? MonotonicNs() + g_lock_patience_ns : 0;
-  timespec patience = kPatience;
-  if (until_ns != 0 && g_lock_patience_ns < static_cast<uint64_t>(patience.tv_nsec))
+  timespec patience = {0, static_cast<long>(g_lock_ask_ns)};
+  if (until_ns != 0 && g_lock_patience_ns < g_lock_ask_ns)
     patience.tv_nsec = static_cast<long>(g_lock_patience_ns);
   // From here on we take the lock with the sleepers' bit set: others may sleep beside us.
   for (;;) {

@@ -60,6 +60,8 @@ inline bool LockOwnerLives(const pstn_lock& lock, uint32_t word) {
 // g_lock_given_up, which does not return. 0: waits for as long as the owner lives.
 extern uint64_t g_lock_patience_ns;
 extern void (*g_lock_given_up)();
+// So long a thread waits before it asks whether the owner lives; under a second.
+extern uint64_t g_lock_ask_ns;
 
 // Locks that this thread holds or is about to take. While there are any, a signal's handler must
 // not run: it could ask for a lock that its own thread holds. The signal layer

@@ -210,7 +210,7 @@ void UsesAfterFork(Family& fam) {
   // What has no number was not in the table that the child has a copy of.
   for (uint32_t i = 0; i < fam.uses->parked_hw; i++) {
     if (fam.uses->parked[i].users != 0 && fam.uses->parked[i].number < 0)
-      (void)RefEntry(fam, fam.uses->parked[i].entry);
+      (void)ShareRef(fam, fam.uses->parked[i].entry, PSTN_NONE);
   }
 }
 

@@ -14,10 +14,10 @@
 namespace postern {
 
 void FollowUsers(const pstn_ep& ep) {
-  for (const uint32_t* word :
-       {&ep.tx.lock.word, &ep.rx.lock.word, &ep.item_lock.word, &ep.accept_lock.word,
-        &ep.setup_lock.word, &ep.refs, &ep.state, &ep.flags})
+  for (const uint32_t* word : {&ep.tx.lock.word, &ep.rx.lock.word, &ep.item_lock.word,
+                               &ep.accept_lock.word, &ep.setup_lock.word, &ep.state, &ep.flags})
     (void)LoadAcquire(*word);  // [E6]
+  (void)LoadAcquire(ep.refs);  // [E6]
 }
 
 namespace {
@@ -33,13 +33,19 @@ void ClearWords(uint32_t* from, const void* end) {
 #endif
 }
 
-// Zeroes all but the locks: a call that was meant for the last connection may just hold one, on its
-// way to see that (StillHere), and would give back what is another thread's by then.
+// Zeroes all but the locks, and in whose hands it is: a call that was meant for the last connection
+// may just hold one, on its way to see that (StillHere), and would give back what is another
+// thread's by then.
 void Clear(pstn_ep& ep) {
   FollowUsers(ep);
   const uint32_t gen = LoadRelaxed(ep.gen) + 1;
   ClearWords(&ep.state, &ep.gen);
-  ClearWords(&ep.refs, &ep.item_head);
+  StoreRelaxed(ep.family, 0u);
+  StoreRelaxed(ep.poller, 0u);
+  StoreRelaxed(ep.flags, 0u);
+  StoreRelaxed(ep.reason, 0u);
+  StoreRelaxed(ep.side, 0u);
+  ClearWords(&ep.lgr_idx, &ep.item_head);
   Lock(ep.item_lock);  // a thread with old news (TakePosts) may look for the last one's items
   StoreRelaxed(ep.item_head, PSTN_NONE);
   Unlock(ep.item_lock);
@@ -60,7 +66,7 @@ uint32_t NewEp(Family& fam, uint32_t family) {
   pstn_ep& ep = s.eps.Own(EpIndex(idx));
   Clear(ep);
   StoreRelaxed(ep.family, family);
-  StoreRelaxed(ep.refs, 1u);
+  StoreRelaxed(ep.refs, LoadRelaxed(ep.refs) + 1);  // none by now
   StoreRelaxed(ep.next, PSTN_NONE);
   for (uint32_t* idx_of : {&ep.accept_head, &ep.accept_tail, &ep.listener})
     StoreRelaxed(*idx_of, PSTN_NONE);

@@ -117,6 +117,7 @@ void RemoveOrphan(StackMap& s, pstn_epoll& set, uint32_t idx) {
   pstn_item* const place = s.items.At(ItemIndex(idx));
   if (place == nullptr) return;
   pstn_item& item = *place;
+  TakeInHands(item, set.lock);
   UnlinkReady(s, set, item);
   const uint32_t prev = LoadRelaxed(item.all_prev), next = LoadRelaxed(item.all_next);
   pstn_item* const before = s.items.At(ItemIndex(prev));
@@ -133,8 +134,9 @@ void RemoveOrphan(StackMap& s, pstn_epoll& set, uint32_t idx) {
 }
 
 void RemoveItem(StackMap& s, pstn_ep& ep, pstn_epoll& set, uint32_t idx, uint32_t prev) {
-  const pstn_item* const item = s.items.At(ItemIndex(idx));
+  pstn_item* const item = s.items.At(ItemIndex(idx));
   if (item == nullptr) return;
+  TakeInHands(*item, set.lock);
   pstn_item* const before = s.items.At(ItemIndex(prev));
   StoreRelaxed(before == nullptr ? ep.item_head : before->ep_next, LoadRelaxed(item->ep_next));
   RemoveOrphan(s, set, idx);

@@ -58,19 +58,22 @@ void DropUser(Family& fam, uint32_t at) {
     entry = fam.uses->parked[at].entry;
   }
   TableChange change(fam);
-  if (number >= 0) CloseNumberOf(fam, number, entry);
-  DropFdRef(fam, entry);
+  if (number >= 0)
+    (void)CloseNumberOf(fam, number, entry);
+  else
+    DropFdRef(fam, entry);
 }
 
 uint32_t Park(Family& fam, int file, uint32_t entry) {
   int high = sys::DupHigh(file);
   const bool is_file = high >= 0;
   if (!is_file) high = sys::DupHigh(fam.stack_fd);
+  const uint32_t place = high < 0 ? PSTN_NONE : PlaceOf(fam, high, true);
   uint32_t at;
   {
     Guard g(fam.uses->parked_lock);
     at = FreeParked(fam);
-    if (at != PSTN_NONE && !RefEntry(fam, entry)) at = PSTN_NONE;
+    if (at != PSTN_NONE && !ShareRef(fam, entry, place)) at = PSTN_NONE;
     if (at != PSTN_NONE) {
       StoreRelaxed(fam.uses->parked[at].number, high < 0 ? -1 : high);
       fam.uses->parked[at].is_file = is_file;
@@ -84,7 +87,6 @@ uint32_t Park(Family& fam, int file, uint32_t entry) {
     sys::Close(high);
     return PSTN_NONE;
   }
-  SetSharedFd(fam, high, entry);
   MarkPrivate(fam, high, PSTN_FD_INTERNAL);
   return at;
 }

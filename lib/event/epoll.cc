@@ -52,6 +52,12 @@ long AddItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& 
   const bool both = LoadRelaxed(ep.state) == PSTN_EP_LISTEN || IsDatagram(ep);
   if (both) {
     long r = KernelAdd(epfd, fd, ListenerKernelEvents(ev.events), set.magic | idx);
+    if (r == -EEXIST) {  // of a process that died before it had linked an item
+      epoll_event k = {};
+      k.events = ListenerKernelEvents(ev.events);
+      k.data.u64 = set.magic | idx;
+      r = sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_MOD), fd, &k);
+    }
     if (r < 0) {
       GiveItem(s, idx);
       return r;
@@ -70,6 +76,7 @@ long AddItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& 
   LinkItem(s, ep, set, idx);
   RenotifyLocked(fam, ep);
   PushReady(s, set, idx);  // what it is ready for already is an event
+  LeaveHands(item);
   return 0;
 }
 
@@ -388,12 +395,13 @@ void DropEpoll(Family& fam, uint32_t idx) {
   l = {};
   uint32_t w = set.waiter_idx;
   if (pstn_waiter* const waiter = s.waiters.At(WaiterIndex(w)); waiter != nullptr) {
+    TakeInHands(*waiter, s.hdr.waiters.lock);
+    StoreRelease(set.waiter_idx, PSTN_NONE);  // [S1]
     MarkWaiter(fam, w, 0);
     StoreRelease(waiter->state, 0u);  // [S3]
     GiveWaiter(s, w);
   }
-  StoreRelease(set.waiter_idx, PSTN_NONE);  // [S1]
-  StoreRelease(set.state, 0u);              // [S1]
+  StoreRelease(set.state, 0u);  // [S1]
   GiveEpoll(s, idx);
 }
 

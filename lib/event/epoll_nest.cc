@@ -144,11 +144,11 @@ void SockEpollGone(Family& fam, int fd) {
 // doorbell would be an event of no member's to the other. In a TableFreeze: no other thread makes a
 // set or closes one. Half of the waiters are left to sets that need them for certain.
 void AdoptBeforeFork(Family& fam) {
-  const uint32_t& waiters = Stack(fam).hdr.waiters.used;
+  const pstn_pool& waiters = Stack(fam).hdr.waiters;
   for (uint32_t w = 0, end = LoadRelaxed(fam.sets->made_hw); w < end; w++) {
     for (uint64_t bits = LoadRelaxed(fam.epolls_made[w]); bits != 0; bits &= bits - 1) {
       const int fd = static_cast<int>(w * 64) + __builtin_ctzll(bits);
-      if (FdEntry(fam, fd) != 0 || LoadRelaxed(waiters) > PSTN_WAITERS / 2) continue;
+      if (FdEntry(fam, fd) != 0 || PoolUsed(waiters) > PSTN_WAITERS / 2) continue;
       const long r = Adopt(fam, fd);
       if (r < 0 && r != -ENOSPC)
         FetchAnd(fam.epolls_made[w], ~(bits & -bits));  // closed long since

@@ -5,6 +5,7 @@
 
 #include "base/sys.h"
 #include "endpoint/posts.h"
+#include "endpoint/refs.h"
 #include "event/epoll.h"
 #include "event/epoll_set.h"
 #include "event/wait.h"
@@ -57,7 +58,7 @@ SetLocal& LocalOf(Family& fam, const pstn_epoll& set, uint32_t idx) {
 namespace {
 
 // dup() of the set's fd from before it was ours: the table has to know those, too.
-void AdoptDups(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
+void AdoptDups(Family& fam, int epfd, uint32_t idx) {
   bool may_ask = true;
   EachOpen([&](int fd) {
     if (!may_ask || fd == epfd || FdEntry(fam, fd) != 0) return;
@@ -68,8 +69,10 @@ void AdoptDups(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
     // It may have become another file before it was claimed.
     r = sys::Call(SYS_kcmp, sys::Pid(), sys::Pid(), 0L, static_cast<long>(fd),
                   static_cast<long>(epfd));
-    if (r == 0) FetchAdd(set.refs, 1u);
-    SetFd(fam, fd, r == 0 ? PSTN_FD_EPOLL | idx : 0u);
+    if (r == 0)
+      SockDup(fam, PSTN_FD_EPOLL | idx, fd);
+    else
+      MarkPrivate(fam, fd, 0);
   });
 }
 
@@ -98,10 +101,10 @@ long MakeSet(Family& fam, int epfd) PSTN_REQUIRES(fam.sets->adopt_lock) {
   pstn_epoll& set = s.epolls.Own(SetIndex(i));
   // After all that was done under its lock, and by the last to drop it; as with endpoints (Clear in
   // ep.cc), a late one may hold the lock.
-  (void)LoadAcquire(set.lock.word);  // [E6]
-  (void)LoadAcquire(set.refs);       // [E6]
-  AssertHeld(set.lock);              // nobody else has it: no number means it yet
-  StoreRelaxed(set.refs, 1u);
+  (void)LoadAcquire(set.lock.word);                   // [E6]
+  (void)LoadAcquire(set.refs);                        // [E6]
+  AssertHeld(set.lock);                               // nobody else has it: no number means it yet
+  StoreRelaxed(set.refs, LoadRelaxed(set.refs) + 1);  // none by now
   set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
   StoreRelaxed(set.ready_count, 0u);
   StoreRelaxed(set.sleepers, 0u);
@@ -109,8 +112,9 @@ long MakeSet(Family& fam, int epfd) PSTN_REQUIRES(fam.sets->adopt_lock) {
   StoreRelaxed(set.listeners, 0u);
   set.gen++;
   set.magic = magic;
-  StoreRelease(set.waiter_idx, bed.waiter);  // [S1]
-  StoreRelease(set.state, 1u);               // [S1]
+  StoreRelease(set.waiter_idx, bed.waiter);            // [S1]
+  StoreRelease(set.state, 1u);                         // [S1]
+  LeaveHands(s.waiters.Own(WaiterIndex(bed.waiter)));  // it is the set's
   MarkWaiter(fam, bed.waiter, PSTN_EV_USED);
   StoreRelease(RenewLocal(fam, set, i).bell, bed.bell);  // [S5]
   return static_cast<long>(PSTN_FD_EPOLL | i);
@@ -136,9 +140,10 @@ long Adopt(Family& fam, int epfd) {
   }
   StackMap& s = Stack(fam);
   const uint32_t idx = static_cast<uint32_t>(made) & PSTN_FD_IDX;
-  AdoptDups(fam, epfd, s.epolls.Own(SetIndex(idx)), idx);
   const BellName bell = BellOf(s, s.epolls.Own(SetIndex(idx)).waiter_idx);
-  SetFd(fam, epfd, static_cast<uint32_t>(made));  // from here on another thread may close it
+  SetSharedFd(fam, epfd, static_cast<uint32_t>(made));
+  AdoptDups(fam, epfd, idx);
+  MarkPrivate(fam, epfd, static_cast<uint32_t>(made));  // another thread may close it now
   // A thread may sleep in the kernel's set since before it was ours: it has to come and see.
   (void)RingBell(fam.bells, bell);
   return 0;

@@ -97,7 +97,7 @@ Bed MakeBed(Family& fam, uint32_t owner_slot) {
   return bed;
 }
 
-static void ReleaseWaiter(Family& fam, uint32_t waiter) {
+void ReleaseWaiter(Family& fam, uint32_t waiter) {
   MarkWaiter(fam, waiter, 0);
   StoreRelease(Stack(fam).waiters.Own(WaiterIndex(waiter)).state, 0u);  // [S3]
   GiveWaiter(Stack(fam), waiter);

@@ -32,6 +32,7 @@ int NewBell(Family& fam, uint32_t waiter);
 Deadline SleepUntil(Family& fam, const Deadline& until);
 Bed MakeBed(Family& fam, uint32_t owner_slot);  // PSTN_NONE: it belongs to an event set
 void UnmakeBed(Family& fam, const Bed& bed);
+void ReleaseWaiter(Family& fam, uint32_t waiter);  // its bell is gone
 // Those of a process that has ended, or become another program.
 void ReleaseWaitersOf(Family& fam, uint32_t slot);
 Bed TakeBed(Family& fam);  // made, or kept from before

@@ -7,6 +7,7 @@
 #include "family/family.h"
 #include "family/fdtab.h"
 #include "family/turn.h"
+#include "state/in_hands.h"
 
 namespace postern {
 
@@ -85,6 +86,7 @@ pstn_fdchunk* ChunkFor(Family& fam, uint32_t fd, bool make) {
     for (uint32_t& e : s.fdchunks.Own(ChunkIndex(fresh)).fd) StoreRelaxed(e, 0u);
     if (CompareExchange(place, idx, fresh)) {  // [P3]
       idx = fresh;
+      LeaveHands(s.fdchunks.Own(ChunkIndex(fresh)));
     } else {
       GiveFdChunk(s, fresh);
     }
@@ -94,11 +96,33 @@ pstn_fdchunk* ChunkFor(Family& fam, uint32_t fd, bool make) {
 
 }  // namespace
 
+uint32_t PlaceOf(Family& fam, int fd, bool make) {
+  if (!fam.attached || static_cast<uint32_t>(fd) >= kFdMax) return PSTN_NONE;
+  const uint32_t n = static_cast<uint32_t>(fd);
+  const pstn_fdchunk* const c = ChunkFor(fam, n, make);
+  if (c == nullptr) return PSTN_NONE;
+  return Stack(fam).fdchunks.IndexOf(*c).word() * PSTN_FDCHUNK_FDS + n % PSTN_FDCHUNK_FDS;
+}
+
+uint32_t* EntryAt(StackMap& s, uint32_t place) {
+  if (place == PSTN_NONE) return nullptr;
+  pstn_fdchunk* const c = s.fdchunks.At(ChunkIndex(place / PSTN_FDCHUNK_FDS));
+  return c != nullptr ? &c->fd[place % PSTN_FDCHUNK_FDS] : nullptr;
+}
+
 void SetSharedFd(Family& fam, int fd, uint32_t entry) {
   if (!fam.attached || static_cast<uint32_t>(fd) >= kFdMax) return;
+  StackMap& s = Stack(fam);
   uint32_t n = static_cast<uint32_t>(fd);
   pstn_fdchunk* c = ChunkFor(fam, n, entry != 0);
-  if (c != nullptr) StoreRelease(c->fd[n % PSTN_FDCHUNK_FDS], entry);  // [P4]
+  if (c == nullptr) return;
+  StoreRelease(c->fd[n % PSTN_FDCHUNK_FDS], entry);  // [P4]
+  // The table has what was in this process's hands alone.
+  const uint32_t idx = entry & PSTN_FD_IDX, kind = entry & PSTN_FD_KIND;
+  pstn_ep* const ep = kind == PSTN_FD_EP ? s.eps.At(EpIndex(idx)) : nullptr;
+  pstn_epoll* const set = kind == PSTN_FD_EPOLL ? s.epolls.At(SetIndex(idx)) : nullptr;
+  if (ep != nullptr) LeaveHands(*ep);
+  if (set != nullptr) LeaveHands(*set);
 }
 
 uint32_t SharedEntry(Family& fam, int fd) {

@@ -13,7 +13,11 @@ inline uint32_t FdEntry(Family& fam, int fd) {  // pairs with MarkPrivate: what 
 void MarkPrivate(Family& fam, int fd, uint32_t entry);  // this process's table only
 void SetSharedFd(Family& fam, int fd, uint32_t entry);  // the slot's table only
 void SetFd(Family& fam, int fd, uint32_t entry);        // both tables; the caller counts references
-uint32_t SharedEntry(Family& fam, int fd);  // what a number of our own stands for (call.h)
+// Where the slot's table has the number's entry (PSTN_REFS_*); PSTN_NONE: nowhere. `make`: where it
+// is going to.
+uint32_t PlaceOf(Family& fam, int fd, bool make);
+uint32_t* EntryAt(StackMap& s, uint32_t place);  // null: there is no such place
+uint32_t SharedEntry(Family& fam, int fd);       // what a number of our own stands for (call.h)
 // A thread that changes what a number means, to the kernel and in the tables, claims it: of several
 // that would, one may. In a TableChange, for as long as that takes. The slot's table still has the
 // entry (our death would release it), until ForgetFd.

@@ -18,9 +18,11 @@
 #include "family/fdtab.h"
 #include "family/holder.h"
 #include "family/open_fds.h"
+#include "life/hands.h"
 #include "life/process.h"
 #include "life/reap.h"
 #include "life/slot.h"
+#include "peer/connect.h"
 
 namespace postern {
 namespace {
@@ -44,8 +46,8 @@ void TakeStayed(Family& fam, const pstn_slot& mine) {
     if (sys::Fcntl(i, F_GETFD, 0) >= 0) {
       MarkPrivate(fam, i, entry);
     } else {
-      SetFd(fam, i, 0);
-      DropFdRef(fam, entry);
+      DropNumber(fam, i, entry);
+      MarkPrivate(fam, i, 0);
     }
   });
 }
@@ -105,18 +107,21 @@ void TakeMoved(Family& fam, const pstn_slot& mine) {
     const uint32_t entry =
         cookie != 0 && hints.May(cookie) ? EntryOfCookie(fam, mine, fd, cookie) : 0;
     if (entry == 0) return;
-    MarkPrivate(fam, fd, entry);
-    AddFdRef(fam, entry);
+    if (ShareRef(fam, entry, PSTN_NONE)) MarkPrivate(fam, fd, entry);
   });
-  EachFd(fam, mine, [&](int i, uint32_t entry) {
-    const uint32_t keep = FdEntry(fam, i);
-    SetFd(fam, i, 0);
-    MarkPrivate(fam, i, keep);
-    DropFdRef(fam, entry);
-  });
+  EachFd(fam, mine, [&](int i, uint32_t entry) { DropNumber(fam, i, entry); });
   for (uint32_t fd = 0; fd < LoadRelaxed(fam.fd_hw); fd++) {
     if ((fam.fd[fd] & PSTN_FD_KIND) == PSTN_FD_EP) SetFd(fam, static_cast<int>(fd), fam.fd[fd]);
   }
+}
+
+// What the last image's threads were in the middle of: to others they are as dead.
+void EndLastImage(Family& fam, uint32_t slot) {
+  const Hands hands(fam, slot);
+  hands.Mend();
+  RecoverConns(fam, slot);
+  ReleaseWaitersOf(fam, slot);
+  hands.End();
 }
 
 }  // namespace
@@ -165,10 +170,10 @@ void AttachAfterExec(Family& fam, const char* text) {
   fam.attached = true;
   LearnNetns(fam);
   Count(Stack(fam).hdr, kCounterExecs);
-  if (!spawned) ReleaseWaitersOf(fam, static_cast<uint32_t>(slot));  // the last image's threads
   if (spawned) {
     TakeMoved(fam, mine);
   } else {
+    EndLastImage(fam, static_cast<uint32_t>(slot));
     TakeStayed(fam, mine);
   }
   CtlReconnect(fam);

@@ -125,7 +125,6 @@ void ForkChild(Family& fam) {
   EachFd(fam, Stack(fam).slots.Own(ProcIndex(slot)), [&fam](int fd, uint32_t entry) {
     if ((FdEntry(fam, fd) & PSTN_FD_KIND) != PSTN_FD_INTERNAL || IsParkedHere(fam, fd)) return;
     (void)CloseNumberOf(fam, fd, entry);
-    DropFdRef(fam, entry);
   });
   CacheForget(fam);
   BedsAfterFork(fam);

@@ -10,20 +10,27 @@
 #include "event/wait.h"
 #include "family/family.h"
 #include "family/holder.h"
+#include "life/hands.h"
 #include "peer/connect.h"
 
 namespace postern {
 namespace {
 
+void DropEntry(Family& fam, uint32_t entry, uint32_t chunk, uint32_t i) {
+  if (GiveUpRef(fam, entry, chunk * PSTN_FDCHUNK_FDS + i, GiveUp::kIfThere))
+    kVerbs.last_reference(fam, entry);
+}
+
 void DropListeners(Family& fam, StackMap& s, pstn_slot& slot) {
   for (const uint32_t& place : slot.chunk) {
-    pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(LoadAcquire(place)));  // [P3]
+    const uint32_t idx = LoadAcquire(place);  // [P3]
+    const pstn_fdchunk* const chunk = s.fdchunks.At(ChunkIndex(idx));
     if (chunk == nullptr) continue;
-    for (uint32_t& e : chunk->fd) {
-      uint32_t entry = LoadRelaxed(e);
+    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
+      const uint32_t entry = LoadRelaxed(chunk->fd[i]);
       pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
       if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;  // [E1]
-      if (CompareExchange(e, entry, 0u)) DropFdRef(fam, entry);
+      DropEntry(fam, entry, idx, i);
     }
   }
 }
@@ -60,17 +67,18 @@ class Touched {
 void DropTable(Family& fam, StackMap& s, pstn_slot& slot, Touched& touched) {
   const bool told = LoadAcquire(slot.told) != 0;  // [P7]
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
-    uint32_t chunk = Exchange(slot.chunk[c], PSTN_NONE);
+    uint32_t chunk = LoadAcquire(slot.chunk[c]);  // [P3]
     pstn_fdchunk* const entries = s.fdchunks.At(ChunkIndex(chunk));
     if (entries == nullptr) continue;
-    for (uint32_t& e : entries->fd) {
-      uint32_t entry = Exchange(e, 0u);
+    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
+      const uint32_t entry = LoadAcquire(entries->fd[i]);  // [P4]
       pstn_ep* ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
-      if (ep != nullptr && LoadRelaxed(ep->refs) == 1) Count(s.hdr, kCounterEndpointsReaped);
+      if (ep != nullptr && RefsOf(*ep).count() == 1) Count(s.hdr, kCounterEndpointsReaped);
       if (ep != nullptr && told) touched.Add(*ep);
-      if (entry != 0) DropFdRef(fam, entry);
+      if (entry != 0) DropEntry(fam, entry, chunk, i);
     }
-    GiveFdChunk(s, chunk);
+    TakeInHands(*entries, s.hdr.fdchunks.lock);
+    if (Exchange(slot.chunk[c], PSTN_NONE) == chunk) GiveFdChunk(s, chunk);
   }
 }
 
@@ -116,24 +124,26 @@ void EndOurs(Family& fam, StackMap& s, pstn_lgr_ref& ref, uint8_t* lgr) {
 
 void TakeOverLocksOf(Family& fam, uint32_t slot_idx) {
   StackMap& s = Stack(fam);
-  const uint32_t mark = slot_idx + 1;
+  // And those of a reaper that died at its work, if this is the next one.
+  auto left = [&](const pstn_lock& lock) {
+    const uint32_t mark = LoadRelaxed(lock.word) >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER;
+    return mark == slot_idx + 1 || (fam.slot == PSTN_NONE && mark == PSTN_LOCK_REAPER);
+  };
   auto take = [&](pstn_lock& lock) {
-    uint32_t word = LoadRelaxed(lock.word);
-    if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark) Guard g(lock);
+    if (left(lock)) Guard g(lock);
   };
   take(s.hdr.slot_lock);
+  for (pstn_pool* pool : PoolsOf(s)) take(pool->lock);
   for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) take(ref.lock);
   for (pstn_epoll& set : s.epolls.Before(LoadRelaxed(s.hdr.epolls.hw))) {
-    uint32_t word = LoadRelaxed(set.lock.word);
-    if ((word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark) SetGuard g(s, set);
+    if (left(set.lock)) SetGuard g(s, set);
   }
   for (pstn_ep& ep : s.eps.Before(LoadRelaxed(s.hdr.eps.hw))) {
     take(ep.tx.lock);
     take(ep.rx.lock);
     take(ep.item_lock);
     take(ep.setup_lock);
-    if ((LoadRelaxed(ep.accept_lock.word) >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == mark)
-      MendQueue(fam, ep);
+    if (left(ep.accept_lock)) MendQueue(fam, ep);
   }
 }
 
@@ -141,6 +151,9 @@ bool ReapWouldWait(const StackMap& s, uint32_t slot_idx, bool (*stays)(const pst
   auto held = [&](const pstn_lock& lock) { return LoadRelaxed(lock.word) != 0 && stays(lock); };
   const pstn_slot* const slot = s.slots.At(ProcIndex(slot_idx));
   if (slot == nullptr) return true;
+  for (const pstn_pool* pool : PoolsOf(s)) {
+    if (held(pool->lock)) return true;
+  }
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     if (LoadRelaxed(ref.state) != 0 && held(ref.lock)) return true;
   }
@@ -185,17 +198,19 @@ void ReapSlot(Family& fam, uint32_t slot_idx) {
   if (place == nullptr) return;
   pstn_slot& slot = *place;
   if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;  // [P1]
-  const bool elsewhere = LoadRelaxed(slot.pidns) != OwnPidns(fam);
-  StoreRelease(slot.state, PSTN_SL_DEAD);  // [P1]
+  StoreRelease(slot.state, PSTN_SL_DEAD);               // [P1]
+  // Before its entries are looked at: what it was in the middle of is mended by the next holder.
+  TakeOverLocksOf(fam, slot_idx);
   Touched touched(fam);
+  const Hands hands(fam, slot_idx);
+  hands.Mend();
   DropTable(fam, s, slot, touched);
   RecoverConns(fam, slot_idx);
   ReleaseWaitersOf(fam, slot_idx);
+  hands.End();
   SpreadPosts(fam);                                     // it may have been rung for all
   if (LoadAcquire(slot.told) != 0) RespreadPosts(fam);  // [P7]
   touched.Ring(s);
-  // The next owner of the slot would be taken for theirs, where no thread id tells them apart.
-  if (elsewhere) TakeOverLocksOf(fam, slot_idx);
   Count(s.hdr, kCounterSlotsReaped);
   StoreRelease(slot.pid, 0u);    // [P2]
   uint32_t dead = PSTN_SL_DEAD;  // another one that reaps may have been quicker

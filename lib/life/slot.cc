@@ -63,8 +63,9 @@ uint32_t TakeSlot(Family& fam, uint32_t state) {
     // The thread's: two threads that fork at once must not take each other's child for theirs
     // (Adopted).
     StoreRelease(slot.pid, SelfTid());                                          // [P2]
-    StoreRelease(slot.state, state);                                            // [P1]
     if (i >= LoadRelaxed(s.hdr.slots_hw)) StoreRelease(s.hdr.slots_hw, i + 1);  // [P5]
+    DeathFence();                     // [Z1] the reaper looks below slots_hw
+    StoreRelease(slot.state, state);  // [P1]
     return i;
   }
   return PSTN_NONE;
@@ -92,12 +93,15 @@ bool CopyTable(Family& fam, uint32_t to) {
     if (chunk == nullptr) continue;
     uint32_t fresh = TakeFdChunk(s, fam.whom);
     if (fresh == PSTN_NONE) return false;
-    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
-      uint32_t entry = LoadAcquire(chunk->fd[i]);  // [P4]
-      AddFdRef(fam, entry);
-      StoreRelaxed(s.fdchunks.Own(ChunkIndex(fresh)).fd[i], entry);
-    }
+    pstn_fdchunk& copy = s.fdchunks.Own(ChunkIndex(fresh));
+    for (uint32_t& e : copy.fd) StoreRelaxed(e, 0u);
+    // First: the reaper of the embryo finds what it has got by then.
     StoreRelease(s.slots.Own(ProcIndex(to)).chunk[c], fresh);  // [P3]
+    LeaveHands(copy);
+    for (uint32_t i = 0; i < PSTN_FDCHUNK_FDS; i++) {
+      const uint32_t entry = LoadAcquire(chunk->fd[i]);  // [P4]
+      if (entry != 0) (void)ShareRef(fam, entry, fresh * PSTN_FDCHUNK_FDS + i);
+    }
   }
   return true;
 }

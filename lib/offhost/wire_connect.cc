@@ -83,6 +83,7 @@ bool MakeEngineEnd(Family& fam, Attempt& a) {
   StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
   StoreRelease(ref->conn_ep[a.slot.conn], a.end + 1);            // [E4]
   SetState(end, PSTN_EP_ESTABLISHED);
+  LeaveHands(end);  // the next holder of the engine's lock finds it there
   return true;
 }
 

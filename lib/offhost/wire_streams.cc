@@ -321,6 +321,7 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   NoteNews(fam_.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);
   c.owner = idx;
+  LeaveHands(ep);  // the next holder of the engine's lock finds it there
   FetchAdd(LgrHdr(slot.lgr).pending[l.owner % PSTN_PENDING], 1u);
   StoreRelease(conn.setup.state, PSTN_CS_SYN);  // [C1]
   AnnounceSyn(fam_.bells, slot.lgr, slot.conn);

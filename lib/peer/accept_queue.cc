@@ -42,19 +42,40 @@ void Unclaim(pstn_conn& c) {
   if (state == PSTN_CS_CLIENT_GONE) CompareExchange(c.setup.state, state, PSTN_CS_SYN_GONE);
 }
 
-// Refuses a connection, as a RST would: there is no such listener, or no room.
-void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
-  if (!Claim(*e.conn)) return;
+// Stands in conn_ep, with the mark of its process, while a thread refuses the connection: no other
+// admits it meanwhile, and the process may die.
+constexpr uint32_t kRefusing = 0x80000000u;
+
+// A refused client hears of it, and has the slot.
+void TellRefused(Family& fam, const ConnEnd& e) {
   FetchOr(e.ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
-  FetchSub(PendingOf(e.lgr, listener_idx), 1u);
-  Count(Stack(fam).hdr, kCounterSynsRefused);
   uint32_t claimed = PSTN_CS_ESTABLISHED;
-  if (!CompareExchange(e.conn->setup.state, claimed, PSTN_CS_SERVER_GONE)) {
-    StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // [C1] the client is gone as well
-    return;
-  }
+  if (!CompareExchange(e.conn->setup.state, claimed, PSTN_CS_SERVER_GONE) &&
+      claimed == PSTN_CS_CLIENT_GONE)
+    StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // [C1]
   AnnounceData(fam.bells, e);
   AnnounceSpace(fam.bells, e);
+}
+
+// Refuses a connection, as a RST would: there is no such listener, or no room.
+void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
+  uint32_t& place = e.ref->conn_ep[e.ep->conn_idx % PSTN_CONNS];
+  uint32_t nobody = 0;
+  if (!CompareExchange(place, nobody, kRefusing | HandsMark(e.ref->lock))) return;
+  if (Claim(*e.conn)) {
+    FetchSub(PendingOf(e.lgr, listener_idx), 1u);
+    Count(Stack(fam).hdr, kCounterSynsRefused);
+    TellRefused(fam, e);
+  }
+  StoreRelease(place, 0u);  // [E4]
+}
+
+// A process died while it refused: the client has been claimed, or comes once more.
+void RecoverRefusal(Family& fam, const ConnEnd& e) {
+  if (LoadAcquire(e.conn->setup.state) == PSTN_CS_ESTABLISHED ||  // [C1]
+      LoadAcquire(e.conn->setup.state) == PSTN_CS_CLIENT_GONE)    // [C1]
+    TellRefused(fam, e);
+  StoreRelease(e.ref->conn_ep[e.ep->conn_idx % PSTN_CONNS], 0u);  // [E4]
 }
 
 // The rest of the queue anew from its chain, which is whole, walked forwards.
@@ -88,6 +109,8 @@ class PSTN_SCOPED_CAPABILITY QueueGuard {
 // In the order in which the clients connected, which is not that of the map's bits. Most come last.
 // Far from both ends the order is not worth the way, which clients could have us go each time.
 constexpr uint32_t kQueueWalk = 512;
+constexpr uint32_t kNotPending = 1;  // `backlog` of an embryo: PendingOf does not count it any more
+
 void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx)
     PSTN_REQUIRES(listener.accept_lock) {
   StackMap& s = Stack(fam);
@@ -108,6 +131,7 @@ void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx)
   StoreRelease(link, idx);      // [E8]
   if (next == PSTN_NONE) listener.accept_tail = idx;
   StoreRelease(listener.accept_count, listener.accept_count + 1);  // [E8]
+  LeaveHands(ep);
 }
 
 // TCP_DEFER_ACCEPT: a client that has only connected is left where it is, and announces itself once
@@ -135,11 +159,12 @@ uint64_t SynTime(const pstn_conn& c) {
   return said > now ? now : said + kLateNs < now ? now - kLateNs : said;
 }
 
-enum class Admission : uint8_t { kDone, kRefused, kChanged };
+enum class Admission : uint8_t { kDone, kRefused, kChanged, kBusy };
 constexpr int kAdmitTries = 4;  // a client that changes its mind more often does it to keep us busy
 
 // One connection of link group `idx`. What the client wrote is loaded once and checked. kChanged:
-// the client has taken it back meanwhile, and there may be another in its place.
+// the client has taken it back meanwhile, and there may be another in its place. kBusy: another
+// thread refuses one there; its bit stays.
 Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   StackMap& s = Stack(fam);
   pstn_lgr_ref& ref = s.lgrs.Own(LgrIndex(lgr_idx));
@@ -171,7 +196,8 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   if (!CompareExchange(ref.conn_ep[conn], nobody, idx + 1)) {
     SetState(ep, PSTN_EP_FREE);
     GiveEp(s, idx);
-    return Admission::kDone;
+    // The last connection of the slot may just be refused, and this be the next one.
+    return (nobody & kRefusing) != 0 ? Admission::kBusy : Admission::kDone;
   }
   bool open, claimed = false, same = false, lies = false;
   {
@@ -203,6 +229,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     PostEp(fam, *listener);
     return Admission::kDone;
   }
+  if (claimed) Unclaim(c);              // before the slot is given up: a death leaves none claimed
   StoreRelease(ref.conn_ep[conn], 0u);  // [E4]
   SetState(ep, PSTN_EP_FREE);
   GiveEp(s, idx);
@@ -210,7 +237,6 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     Refuse(fam, e, setup.listener_idx);
     return Admission::kRefused;
   }
-  if (claimed) Unclaim(c);
   if (!lies) return Admission::kChanged;
   Count(s.hdr, kCounterPeerViolations);
   Refuse(fam, e, setup.listener_idx);
@@ -228,11 +254,21 @@ void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
     Admission a = Admission::kChanged;
     for (int i = 0; i < kAdmitTries && a == Admission::kChanged; i++)
       a = Admit(fam, lgr_idx, lgr, conn);
+    if (a == Admission::kBusy) return static_cast<uint32_t>(kPutBack);
     return a == Admission::kDone ? kSynCost : kRefusedCost;
   });
 }
 
 }  // namespace
+
+// What came off the queue goes back to it.
+static void CountPending(Family& fam, const pstn_ep& listener, pstn_ep& ep) {
+  if (LoadRelaxed(ep.backlog) != kNotPending) return;
+  uint8_t* lgr = LgrBase(fam.view, ep.lgr_idx);
+  if (lgr != nullptr) FetchAdd(PendingOf(lgr, EpIdx(Stack(fam), listener)), 1u);
+  DeathFence();  // [Z1]
+  StoreRelaxed(ep.backlog, 0u);
+}
 
 uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
   StackMap& s = Stack(fam);
@@ -245,9 +281,13 @@ uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
   if (ep == nullptr) return PSTN_NONE;
   FollowUsers(*ep);
   ep->owner_slot = fam.slot;  // until its fd is in the table: see RecoverConns
+  TakeInHands(*ep, listener.accept_lock);
   listener.accept_head = LoadRelaxed(ep->next);
   if (listener.accept_head == PSTN_NONE) listener.accept_tail = PSTN_NONE;
   StoreRelease(listener.accept_count, listener.accept_count - 1);  // [E8]
+  // A death between the two counts one client too many, and none too few.
+  StoreRelaxed(ep->backlog, kNotPending);
+  DeathFence();  // [Z1]
   uint8_t* lgr = LgrBase(fam.view, ep->lgr_idx);
   if (lgr != nullptr) FetchSub(PendingOf(lgr, EpIdx(s, listener)), 1u);
   return idx;
@@ -261,8 +301,8 @@ void RequeueEmbryo(Family& fam, pstn_ep& listener, uint32_t idx) {
   listener.accept_head = idx;
   if (listener.accept_tail == PSTN_NONE) listener.accept_tail = idx;
   StoreRelease(listener.accept_count, listener.accept_count + 1);  // [E8]
-  uint8_t* lgr = LgrBase(fam.view, ep.lgr_idx);
-  if (lgr != nullptr) FetchAdd(PendingOf(lgr, EpIdx(s, listener)), 1u);
+  CountPending(fam, listener, ep);
+  LeaveHands(ep);
 }
 
 namespace {
@@ -295,7 +335,8 @@ void RecoverConn(Family& fam, uint32_t slot, pstn_lgr_ref& ref, uint8_t* lgr, ui
     StoreRelease(ref.conn_ep[conn], 0u);                        // [E4]
     GiveConn(ref, conn);
   } else if (state == PSTN_EP_NEW &&
-             ref.side == 1) {             // admitted, but in no queue: once more from the beginning
+             ref.side == 1) {  // admitted, but in no queue: once more from the beginning
+    if (LoadRelaxed(c.setup.gen) == LoadRelaxed(ep.conn_gen)) Unclaim(c);
     StoreRelease(ref.conn_ep[conn], 0u);  // [E4]
     SetState(ep, PSTN_EP_FREE);
     GiveEp(s, idx);
@@ -303,9 +344,16 @@ void RecoverConn(Family& fam, uint32_t slot, pstn_lgr_ref& ref, uint8_t* lgr, ui
     {
       QueueGuard g(fam, *listener);
       // Another process may just have taken it off the queue: then it is that one's by now.
+      // And the listener's place may be another's.
       if (ep.owner_slot == slot && LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
-          !InQueue(fam, *listener, ep))
-        QueueAccepted(fam, *listener, idx);
+          LoadRelaxed(listener->gen) == LoadRelaxed(c.setup.listener_gen)) {
+        if (!InQueue(fam, *listener, ep)) {
+          CountPending(fam, *listener, ep);
+          QueueAccepted(fam, *listener, idx);
+        } else if (HandsOf(ep) == slot + 1) {
+          LeaveHands(ep);
+        }
+      }
     }
     PostEp(fam, *listener);
   } else if (state == PSTN_EP_CLOSED) {
@@ -316,6 +364,13 @@ void RecoverConn(Family& fam, uint32_t slot, pstn_lgr_ref& ref, uint8_t* lgr, ui
 }  // namespace
 
 void MendQueue(Family& fam, pstn_ep& listener) { QueueGuard g(fam, listener); }
+
+// Whether the process of `slot` refuses there, or a reaper before this one.
+static bool IsOf(const Family& fam, uint32_t conn_ep, uint32_t slot) {
+  const uint32_t mark = conn_ep & ~kRefusing;
+  return (conn_ep & kRefusing) != 0 &&
+         (mark == slot + 1 || (fam.slot == PSTN_NONE && mark == PSTN_LOCK_REAPER));
+}
 
 void RecoverConns(Family& fam, uint32_t slot) {
   StackMap& s = Stack(fam);
@@ -329,6 +384,11 @@ void RecoverConns(Family& fam, uint32_t slot) {
       const uint32_t idx = LoadAcquire(ref.conn_ep[c]);  // [E4]
       pstn_ep* const ep = idx != 0 ? EpAt(s, idx - 1) : nullptr;
       if (ep != nullptr) RecoverConn(fam, slot, ref, lgr, c, *ep);
+      if (ref.side == 1 && IsOf(fam, idx, slot)) {
+        pstn_ep none = {};
+        none.conn_idx = c;
+        RecoverRefusal(fam, {&none, &ref, lgr, &LgrConn(lgr, c), 1});
+      }
       // Its bit has been taken, by the dead process or by one that is about to admit it: then the
       // second finds it done.
       if (ref.side == 1 && WaitsForServer(LoadAcquire(LgrConn(lgr, c).setup.state)) &&  // [C1]

@@ -38,15 +38,14 @@ void LeaveConn(const ConnEnd& e) {
   Lock(ep.tx.lock);
   AssertHeld(e.ep->tx.lock);
   (void)RingDetach(e, Pages::kKeep);
-  uint64_t ring = ep.tx.ring;
-  uint64_t old = ep.tx.old_ring;
+  // Rings that the peer may still read wait with the slot until it leaves, too.
+  MakeZombie(*e.ref, conn, ep.tx.ring, ep.tx.old_ring);
+  DeathFence();  // [Z1]
   StoreRelaxed(ep.tx.ring, 0u);
   StoreRelaxed(ep.tx.old_ring, 0u);
   Unlock(ep.tx.lock);
   StoreRelease(e.ref->conn_ep[conn], 0u);  // [E4]
   uint32_t peer_gone = e.side == 0 ? PSTN_CS_SERVER_GONE : PSTN_CS_CLIENT_GONE;
-  // Rings that the peer may still read wait with the slot until it leaves, too.
-  MakeZombie(*e.ref, conn, ring, old);
   uint32_t state = LoadAcquire(e.conn->setup.state);  // [C1]
   bool alone = false;
   do {
@@ -55,10 +54,27 @@ void LeaveConn(const ConnEnd& e) {
     if (alone) break;
   } while (!CompareExchange(e.conn->setup.state, state, GoneState(e.side, state)));
   if (!alone) return;
+  if (e.side == 0) {  // free, but in our map: the next sweep would find it, too
+    StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // [C1]
+    BuryZombie(*e.ref, e.lgr, conn);
+    return;
+  }
   // The store that frees the slot comes after our last use of it: it can be taken again at once.
   UnmakeZombie(*e.ref, e.lgr, conn);
+  DeathFence();                                     // [Z1]
   StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // [C1]
-  if (e.side == 0) GiveConn(*e.ref, conn);
+}
+
+// Whether the slot is the endpoint's, to be left. A process may have died after it had taken the
+// endpoint from the slot, which without its next store nobody leaves: the generation is the same
+// then, since the peer can't begin a connection there.
+bool StillInSlot(const ConnEnd& e, uint32_t idx) {
+  const uint32_t conn = e.ep->conn_idx % PSTN_CONNS;
+  if (LoadAcquire(e.ref->conn_ep[conn]) == idx + 1) return true;  // [E4]
+  const uint32_t state = LoadAcquire(e.conn->setup.state);        // [C1]
+  return LoadRelaxed(e.conn->setup.gen) == LoadRelaxed(e.ep->conn_gen) &&
+         LoadAcquire(e.ref->conn_ep[conn]) == 0 &&  // [E4]
+         state != PSTN_CS_FREE && state != GoneState(e.side, state);
 }
 
 }  // namespace
@@ -94,7 +110,7 @@ enum class End : uint8_t { kOrderly, kReset };
 
 void CloseConnection(Family& fam, pstn_ep& ep, End end) {
   ConnEnd e;
-  if (!Resolve(fam, ep, e)) return;
+  if (!Resolve(fam, ep, e) || !StillInSlot(e, EpIdx(Stack(fam), ep))) return;
   NoteNews(fam.bells);
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   const Lingering lingering = LingeringOf(ep);
@@ -215,11 +231,10 @@ namespace {
 
 // The rest of a close: the claimed number, which is ours alone by now, and its reference.
 long EndNumber(Family& fam, int fd, pstn_ep& ep) {
-  ForgetFd(fam, fd);
   const uint32_t family = ep.family;
   bool reusable = false;
   CachedFd c = kNoCachedFd;
-  if (FetchSub(ep.refs, 1u) == 1) {
+  if (GiveUpRef(fam, PSTN_FD_EP | EpIdx(Stack(fam), ep), PlaceOf(fam, fd, false))) {
     // The kernel's socket serves again if the kernel knows nothing of it. Nobody comes to refer to
     // the endpoint any more, so what its flags say stays true.
     constexpr uint32_t kNot = PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND;
@@ -237,14 +252,13 @@ long EndNumber(Family& fam, int fd, pstn_ep& ep) {
 
 // The number is free at once, as in the kernel, and what it meant lingers under one of ours. That,
 // or -1: no number is left, and it does not linger.
-int FreeNumber(Family& fam, int fd, uint32_t entry, pstn_ep& ep) {
+int FreeNumber(Family& fam, int fd, uint32_t entry) {
   const int high = sys::DupHigh(fd);
   if (high < 0) return -1;
-  FetchAdd(ep.refs, 1u);  // for as long as both numbers are in the slot's table
-  SetSharedFd(fam, high, entry);
+  (void)ShareRef(fam, entry, PlaceOf(fam, high, true));
   MarkPrivate(fam, high, PSTN_FD_INTERNAL);
+  (void)GiveUpRef(fam, entry, PlaceOf(fam, fd, false));  // not the last
   (void)CloseClaimed(fam, fd);
-  FetchSub(ep.refs, 1u);
   return high;
 }
 
@@ -257,16 +271,12 @@ long SockClose(Family& fam, int fd, uint32_t entry) {
     TableChange change(fam);
     if (!ClaimFd(fam, fd, entry, kFdClosing)) return -EAGAIN;
     const bool in_use = HandToUsers(fam, fd, entry);
-    if (ep == nullptr) {
-      const long r = CloseNumberOf(fam, fd, entry);
-      DropFdRef(fam, entry);
-      return r;
-    }
+    if (ep == nullptr) return CloseNumberOf(fam, fd, entry);
     const Lingering lingering = LingeringOf(*ep);
-    const bool lingers = !in_use && LoadAcquire(ep->refs) == 1 &&  // [E3]
+    const bool lingers = !in_use && RefsOf(*ep).count() == 1 &&
                          LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED && lingering.on &&
                          lingering.sec != 0;
-    const int high = lingers ? FreeNumber(fam, fd, entry, *ep) : -1;
+    const int high = lingers ? FreeNumber(fam, fd, entry) : -1;
     if (high < 0) return EndNumber(fam, fd, *ep);
     fd = high;
   }

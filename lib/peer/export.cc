@@ -175,9 +175,7 @@ void SockAdopt(Family& fam, int fd, int pidfd, int target) {
       (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
   if (ep == nullptr) return;
   TableChange change(fam);
-  FetchAdd(ep->refs, 1u);
-  FetchOr(ep->flags, PSTN_EPF_DUPPED);
-  SetFd(fam, fd, entry);
+  SockDup(fam, entry, fd);
 }
 
 // ---------------------------------------------------------------- in the keeper
@@ -328,11 +326,12 @@ long TakeOverQueue(Family& fam, int fd, pstn_ep& listener, Taken taken, void* co
 
 long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* context) {
   pstn_ep* from = EpAt(Stack(fam), ep_idx);
-  if (from == nullptr || !RefEntry(fam, PSTN_FD_EP | ep_idx)) {
+  // Our death drops the reference.
+  if (from == nullptr || !ShareRef(fam, PSTN_FD_EP | ep_idx, PlaceOf(fam, fd, true))) {
     sys::Close(fd);
     return -ESTALE;
   }
-  SetFd(fam, fd, PSTN_FD_EP | ep_idx);     // our death drops the reference
+  MarkPrivate(fam, fd, PSTN_FD_EP | ep_idx);
   if (LoadAcquire(from->gen) != ep_gen) {  // [E2] another one by now
     (void)SockClose(fam, fd, PSTN_FD_EP | ep_idx);
     return -ESTALE;

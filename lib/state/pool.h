@@ -1,14 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// pool.h - hands out indices of a table: a lock-free free list, then the part never used.
+// pool.h - hands out indices of a table: a free list, then the part never used.
 //
-// A Treiber stack whose head carries a tag, so that an index which was taken and given back in
-// between is noticed (ABA). A process that dies between taking an index and using it leaks that
-// one index until the stack ends; nothing else breaks.
+// Under the pool's lock, which survives its owner. A taken entry is in the hands of its taker's
+// process (in_hands.h) until others can find it, so no death costs an index: it is marked before it
+// leaves the list, and on its way back until it is there. An owner that dies between two stores
+// leaves a list that is whole, at worst with a first entry that is marked, which the reaper clears
+// (life/hands.cc).
 #pragma once
 #include "abi/postern_abi.h"
 #include "base/atomic.h"
+#include "base/lock.h"
+#include "state/in_hands.h"
 
 namespace postern {
+
+inline uint32_t PoolFirst(const pstn_pool& pool) {
+  return static_cast<uint32_t>(LoadRelaxed(pool.head));
+}
+// How many are taken; a moment's answer.
+inline uint32_t PoolUsed(const pstn_pool& pool) {
+  return static_cast<uint32_t>(LoadRelaxed(pool.head) >> 32);
+}
+inline void PoolSetHead(pstn_pool& pool, uint32_t first, uint32_t used) {
+  DeathFence();  // [Z1]
+  StoreRelaxed(pool.head, static_cast<uint64_t>(used) << 32 | first);
+  DeathFence();  // [Z1]
+}
 
 // The pool of the entries of `table` before `end`. PSTN_NONE when all are taken, or `most` of them
 // are, or the list says nonsense.
@@ -17,22 +34,21 @@ uint32_t PoolTake(pstn_pool& pool, const Entries& table, uint32_t most = PSTN_NO
                   uint32_t end = PSTN_NONE) {
   using I = decltype(table.IndexAt(nullptr));
   end = table.Clamp(end);
-  if (FetchAdd(pool.used, 1u) >= most) {
-    FetchSub(pool.used, 1u);
-    return PSTN_NONE;
+  const Guard g(pool.lock);
+  const uint32_t used = PoolUsed(pool);
+  uint32_t idx = PoolFirst(pool), hw = LoadRelaxed(pool.hw);
+  if (used >= most) return PSTN_NONE;
+  if (idx >= end) {  // the list is empty: one that was never used comes into it
+    idx = hw;
+    if (idx >= end) return PSTN_NONE;
+    StoreRelaxed(table.Own(I(idx)).next, PSTN_NONE);
+    PoolSetHead(pool, idx, used);
   }
-  uint64_t head = LoadAcquire(pool.head);  // [Q1]
-  while (static_cast<uint32_t>(head) < end) {
-    uint32_t idx = static_cast<uint32_t>(head);
-    uint64_t after = ((head >> 32) + 1) << 32 | LoadRelaxed(table.Own(I(idx)).next);
-    if (CompareExchange(pool.head, head, after)) return idx;  // [Q1]
-  }
-  uint32_t fresh = LoadRelaxed(pool.hw);
-  while (fresh < end) {
-    if (CompareExchange(pool.hw, fresh, fresh + 1)) return fresh;
-  }
-  FetchSub(pool.used, 1u);
-  return PSTN_NONE;
+  if (idx == hw) StoreRelaxed(pool.hw, hw + 1);  // or an owner died before it could
+  auto& entry = table.Own(I(idx));
+  TakeInHands(entry, pool.lock);
+  PoolSetHead(pool, LoadRelaxed(entry.next), used + 1);
+  return idx;
 }
 
 template <typename Entries>
@@ -40,11 +56,11 @@ void PoolGive(pstn_pool& pool, const Entries& table, uint32_t idx) {
   using I = decltype(table.IndexAt(nullptr));
   auto* const entry = table.At(I(idx));
   if (entry == nullptr) return;
-  uint64_t head = LoadRelaxed(pool.head);
-  do {
-    StoreRelaxed(entry->next, static_cast<uint32_t>(head));
-  } while (!CompareExchange(pool.head, head, ((head >> 32) + 1) << 32 | idx));  // [Q1]
-  FetchSub(pool.used, 1u);
+  const Guard g(pool.lock);
+  StoreRelaxed(entry->next, PoolFirst(pool));
+  const uint32_t used = PoolUsed(pool);
+  PoolSetHead(pool, idx, used != 0 ? used - 1 : 0);
+  FreeHands(*entry);
 }
 
 }  // namespace postern

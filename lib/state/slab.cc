@@ -219,10 +219,11 @@ uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr) {
 void MakeZombie(pstn_lgr_ref& ref, uint32_t conn, uint64_t ring, uint64_t old) {
   Guard g(ref.lock);
   if (conn >= PSTN_CONNS || TestBit(ref.zombie_map, conn)) return;
-  SetBit(ref.zombie_map, conn);
-  StoreRelaxed(ref.zombies, ref.zombies + 1);
   ref.zombie_ring[conn] = ring;
   ref.zombie_old[conn] = old;
+  DeathFence();  // [Z1]
+  SetBit(ref.zombie_map, conn);
+  StoreRelaxed(ref.zombies, ref.zombies + 1);
 }
 
 void UnmakeZombie(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {

@@ -5,6 +5,8 @@
 // An index of a stack becomes a reference by its table alone (table.h), which says no to what is
 // out of range; one of a link group is taken modulo, since its limits are constants.
 #pragma once
+#include <array>
+
 #include "abi/postern_abi.h"
 #include "base/atomic.h"
 #include "state/area.h"
@@ -74,6 +76,11 @@ void DropLgrMapping(StackView& v, uint32_t idx);
 inline uint32_t TakeEp(StackMap& s) { return PoolTake(s.hdr.eps, s.eps); }
 inline void GiveEp(StackMap& s, uint32_t idx) { PoolGive(s.hdr.eps, s.eps, idx); }
 
+template <typename Map>
+auto PoolsOf(Map& s) {
+  return std::array{&s.hdr.eps, &s.hdr.items, &s.hdr.fdchunks, &s.hdr.epolls, &s.hdr.waiters};
+}
+
 // What programs leave of a table is for the stack's keepers: one that carries the connections which
 // have left the family, each with a registration in its set, and one that follows it. Without, a
 // program that has filled a table could not be helped by leaving its connections to the kernel.
@@ -97,9 +104,11 @@ inline uint32_t TakeWaiter(StackMap& s, For whom = For::kProgram) {
                   PSTN_EVMAP_ALL);
 }
 inline void GiveWaiter(StackMap& s, uint32_t idx) { PoolGive(s.hdr.waiters, s.waiters, idx); }
+// The last of the largest stack holds the place that says PSTN_REFS_ALONE.
 inline uint32_t TakeFdChunk(StackMap& s, For whom = For::kProgram) {
   return PoolTake(s.hdr.fdchunks, s.fdchunks,
-                  Share(whom, s.fdchunks.count(), KeeperChunks(s.eps.count())));
+                  Share(whom, s.fdchunks.count(), KeeperChunks(s.eps.count())),
+                  PSTN_REFS_ALONE / PSTN_FDCHUNK_FDS);
 }
 inline void GiveFdChunk(StackMap& s, uint32_t idx) { PoolGive(s.hdr.fdchunks, s.fdchunks, idx); }
 

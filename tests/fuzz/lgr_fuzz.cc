@@ -213,7 +213,7 @@ class Play {
     if (ep == nullptr) ep = std::make_unique<pstn_ep>();
     ep->lgr_idx = i;
     ep->conn_idx = conn;
-    ep->side = peer_[i].ref.side;
+    ep->side = static_cast<uint16_t>(peer_[i].ref.side);
     return {ep.get(), &peer_[i].ref, world_.lgr(i), &LgrConn(world_.lgr(i), conn), ep->side};
   }
 

@@ -128,7 +128,7 @@ class LgrWorld {
     uint32_t count = 0, last = PSTN_NONE;
     for (uint32_t i = l.accept_head; i != PSTN_NONE;
          last = i, i = s().eps.Own(EpIndex(i)).next, count++) {
-      FUZZ_CHECK(i < s().eps.count() && count < s().hdr.eps.used);
+      FUZZ_CHECK(i < s().eps.count() && count < PoolUsed(s().hdr.eps));
       FUZZ_CHECK(s().eps.Own(EpIndex(i)).state == PSTN_EP_EMBRYO);
       FUZZ_CHECK(last == PSTN_NONE ||
                  s().eps.Own(EpIndex(last)).syn_ns <= s().eps.Own(EpIndex(i)).syn_ns);
@@ -152,7 +152,7 @@ class LgrWorld {
       Owned(ep.lgr_idx, ep.tx.ring);
       Owned(ep.lgr_idx, ep.tx.old_ring);
     }
-    FUZZ_CHECK(used == s().hdr.eps.used);
+    FUZZ_CHECK(used == PoolUsed(s().hdr.eps));
   }
 
   void Direction(const pstn_ep& ep) {

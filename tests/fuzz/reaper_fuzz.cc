@@ -96,7 +96,7 @@ class Play {
     ep.lgr_idx = i;
     ep.conn_idx = conn;
     ep.conn_gen = c.setup.gen;
-    ep.side = ref.side;
+    ep.side = static_cast<uint16_t>(ref.side);
     ref.conn_ep[conn] = idx + 1;
     ep.state = PSTN_EP_ESTABLISHED;
     c.setup.state = PSTN_CS_ESTABLISHED;

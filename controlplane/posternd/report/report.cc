@@ -76,7 +76,7 @@ Json StackJson(const Stack& stack) {
   }
   return {{"id", Text(stack.id)},
           {"processes", processes},
-          {"endpoints", std::min(LoadRelaxed(hdr.eps.used), stack.s->eps.count())},
+          {"endpoints", std::min(PoolUsed(hdr.eps), stack.s->eps.count())},
           {"link_groups", stack.links.size()},
           {"counters", CountersJson(hdr)},
           {"fallbacks", FallbacksJson(hdr)},

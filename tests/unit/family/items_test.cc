@@ -81,8 +81,8 @@ TEST_CASE("items: a set is taken apart though a process died while it added or r
       p.s.items.Own(ItemIndex(half)).ep_next;  // in the set's list alone
   PushReady(p.s, p.set(), half);
   DropEpoll(g_family, p.set_idx);
-  CHECK(p.s.hdr.items.used == 0);
-  CHECK(p.s.hdr.epolls.used == 0);
+  CHECK(PoolUsed(p.s.hdr.items) == 0);
+  CHECK(PoolUsed(p.s.hdr.epolls) == 0);
   CHECK(p.ep().item_head == PSTN_NONE);
 }
 

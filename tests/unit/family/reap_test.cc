@@ -305,7 +305,8 @@ TEST_CASE("notify: a post to all reaches every set, whoever spreads it") {
   for (pstn_epoll*& set : sets) {
     const uint32_t idx = TakeEpoll(p.s()), i = TakeItem(p.s());
     set = &p.s().epolls.Own(SetIndex(idx));
-    set->state = set->refs = 1;
+    set->state = 1;
+    set->refs = 1;
     set->ready_head = set->ready_tail = set->all_head = PSTN_NONE;
     set->waiter_idx = TakeWaiter(p.s());
     p.s().waiters.Own(WaiterIndex(set->waiter_idx)).state = 1;

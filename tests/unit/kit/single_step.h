@@ -68,6 +68,12 @@ class Saved {
   void Restore() const {
     for (const Piece& p : pieces_) memcpy(p.at, p.copy.data(), p.copy.size());
   }
+  [[nodiscard]] bool Changed() const {
+    for (const Piece& p : pieces_) {
+      if (memcmp(p.at, p.copy.data(), p.copy.size()) != 0) return true;
+    }
+    return false;
+  }
 
  private:
   struct Piece {
@@ -84,16 +90,9 @@ struct StepResult {
   bool ended = false;           // the operation came to its end, as if nobody had looked
 };
 
-// Runs `operation` in a child, and `died` at its instructions: null, or what is wrong. What `died`
-// has changed of `saved` is put back; it may change nothing else that the child sees.
-template <typename Operation, typename Died>
-StepResult AtEachInstruction(Saved& saved, Operation operation, Died died) {
-  StepResult r;
-  constexpr uint32_t kStride = kStepStride != 0 ? kStepStride : 1;
-  if (kStepStride == 0) {
-    r.skipped = true;
-    return r;
-  }
+// A child that will run `operation`, and has stopped before it; it has ended if it can't be traced.
+template <typename Operation>
+pid_t StoppedChild(Operation operation, int& status) {
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
@@ -102,14 +101,33 @@ StepResult AtEachInstruction(Saved& saved, Operation operation, Died died) {
     operation();
     _exit(0);
   }
-  int status = 0;
   REQUIRE(waitpid(child, &status, 0) == child);
+  return child;
+}
+
+// kChanges: at each instruction that changes something of `saved`. A death behind any other one
+// leaves what the last one left, if `saved` has all that `died` looks at.
+enum class At : uint8_t { kAll, kChanges };
+
+// Runs `operation` in a child, and `died` at its instructions: null, or what is wrong. What `died`
+// has changed of `saved` is put back; it may change nothing else that the child sees.
+template <typename Operation, typename Died>
+StepResult AtEachInstruction(Saved& saved, Operation operation, Died died, At at = At::kAll) {
+  StepResult r;
+  constexpr uint32_t kStride = kStepStride != 0 ? kStepStride : 1;
+  if (kStepStride == 0) {
+    r.skipped = true;
+    return r;
+  }
+  int status = 0;
+  const pid_t child = StoppedChild(operation, status);
   if (WIFEXITED(status)) {
     r.skipped = true;
     return r;
   }
   for (;;) {
-    if (r.steps % kStride == 0) {
+    const bool same = at == At::kChanges && r.checked != 0 && !saved.Changed();
+    if (r.steps % kStride == 0 && !same) {
       saved.Save();
       r.wrong = died();
       saved.Restore();
@@ -140,16 +158,8 @@ template <typename Operation, typename Between>
 bool BetweenInstructions(uint32_t n, Operation operation, Between between, bool& skipped) {
   skipped = kStepStride == 0;
   if (skipped) return false;
-  const pid_t child = fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(77);
-    raise(SIGSTOP);
-    operation();
-    _exit(0);
-  }
   int status = 0;
-  REQUIRE(waitpid(child, &status, 0) == child);
+  const pid_t child = StoppedChild(operation, status);
   skipped = WIFEXITED(status);
   for (uint32_t i = 0; i < n && WIFSTOPPED(status); i++) {
     REQUIRE(ptrace(PTRACE_SINGLESTEP, child, nullptr, nullptr) == 0);
@@ -164,7 +174,8 @@ bool BetweenInstructions(uint32_t n, Operation operation, Between between, bool&
 }
 
 // `least`: instructions that the operation surely has, so that a test that looks at nothing fails.
-inline void CheckSteps(const StepResult& r, uint32_t least) {
+// `looks`: at so many of them.
+inline void CheckSteps(const StepResult& r, uint32_t least, uint32_t looks) {
   if (r.skipped) {
     WARN("skipped: a child can't be stepped through here");
     return;
@@ -174,7 +185,8 @@ inline void CheckSteps(const StepResult& r, uint32_t least) {
   CHECK(r.wrong == nullptr);
   CHECK((r.ended || r.wrong != nullptr));
   CHECK(r.steps >= least);
-  CHECK(r.checked >= least / (kStepStride != 0 ? kStepStride : 1));
+  CHECK(r.checked >= looks / (kStepStride != 0 ? kStepStride : 1));
 }
+inline void CheckSteps(const StepResult& r, uint32_t least) { CheckSteps(r, least, least); }
 
 }  // namespace postern

@@ -44,7 +44,7 @@ class RingWorld {
     pstn_ep& ep = stack_->eps.Own(EpIndex(conn * 2 + side));
     ep.lgr_idx = ref_[side];
     ep.conn_idx = conn;
-    ep.side = side;
+    ep.side = static_cast<uint16_t>(side);
     StoreRelaxed(ep.state, static_cast<uint32_t>(PSTN_EP_ESTABLISHED));
     return {&ep, &ref(side), lgr_, &LgrConn(lgr_, conn), side};
   }

@@ -15,11 +15,11 @@ namespace {
 constexpr uint32_t kLimit = 64;
 
 struct Entry {
-  uint32_t next = 0;
+  uint32_t next = 0, hands = 0;
 };
 
 struct Pool {
-  pstn_pool pool = {.head = PSTN_NONE, .hw = 0, .used = 0};
+  pstn_pool pool = {.head = PSTN_NONE, .hw = 0, .lock = {0}};
   Entry entries[kLimit];
   Table<Entry, ItemIndex> table{entries, kLimit};
   uint32_t holder[kLimit] = {};
@@ -37,18 +37,18 @@ TEST_CASE("pool: all indices, then none, then those that came back, last first")
     REQUIRE(taken.insert(idx).second);
   }
   CHECK(t.Take() == PSTN_NONE);
-  CHECK(t.pool.used == kLimit);
+  CHECK(PoolUsed(t.pool) == kLimit);
   t.Give(3);
   t.Give(9);
   CHECK(t.Take() == 9);
   CHECK(t.Take() == 3);
   CHECK(t.Take() == PSTN_NONE);
-  CHECK(t.pool.used == kLimit);
+  CHECK(PoolUsed(t.pool) == kLimit);
 }
 
 TEST_CASE("pool: a head beyond the limit counts as an empty list") {
   Pool t;
-  t.pool.head = 5ull << 32 | kLimit;
+  t.pool.head = 5ull << 32 | kLimit;  // five are taken
   CHECK(t.Take() == 0);
   CHECK(t.pool.hw == 1);
 }
@@ -82,7 +82,7 @@ TEST_CASE("pool: no index has two holders") {
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(twice == 0);
-  CHECK(t.pool.used == 0);
+  CHECK(PoolUsed(t.pool) == 0);
   std::set<uint32_t> taken;
   for (uint32_t idx = t.Take(); idx != PSTN_NONE; idx = t.Take()) REQUIRE(taken.insert(idx).second);
   CHECK(taken.size() == kLimit);  // none was lost either
