@@ -6,6 +6,7 @@
 
 #include "base/sys.h"
 #include "control/posternd.h"
+#include "endpoint/refs.h"
 #include "family/fdtab.h"
 #include "family/holder.h"
 
