@@ -21,6 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -50,6 +51,16 @@ struct Order {
   pid_t pid = 0;
 };
 
+// libFuzzer's alarm interrupts the call after some seconds.
+template <typename Fn>
+ssize_t Whole(Fn call) {
+  ssize_t r = 0;
+  do {
+    r = call();
+  } while (r < 0 && errno == EINTR);
+  return r;
+}
+
 inline bool SendWith(int to, const void* bytes, size_t size, int fd) {
   iovec iov = {const_cast<void*>(bytes), size};
   alignas(cmsghdr) char room[CMSG_SPACE(sizeof(int))] = {};
@@ -65,7 +76,7 @@ inline bool SendWith(int to, const void* bytes, size_t size, int fd) {
     c->cmsg_len = CMSG_LEN(sizeof fd);
     memcpy(CMSG_DATA(c), &fd, sizeof fd);
   }
-  return sendmsg(to, &header, MSG_NOSIGNAL) == static_cast<ssize_t>(size);
+  return Whole([&] { return sendmsg(to, &header, MSG_NOSIGNAL); }) == static_cast<ssize_t>(size);
 }
 
 inline bool ReceiveWith(int from, void* bytes, size_t size, int& fd, int flags = 0) {
@@ -77,7 +88,8 @@ inline bool ReceiveWith(int from, void* bytes, size_t size, int& fd, int flags =
   header.msg_control = room;
   header.msg_controllen = sizeof room;
   fd = -1;
-  if (recvmsg(from, &header, flags | MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(size)) return false;
+  const ssize_t got = Whole([&] { return recvmsg(from, &header, flags | MSG_CMSG_CLOEXEC); });
+  if (got != static_cast<ssize_t>(size)) return false;
   if (cmsghdr* c = CMSG_FIRSTHDR(&header)) memcpy(&fd, CMSG_DATA(c), sizeof fd);
   return true;
 }
