@@ -187,11 +187,11 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
   CloseConnection(fam, ep, open ? End::kReset : End::kOrderly);
   Lock(ep.tx.lock);
   Zero(ep.tx.off, ep.tx.peer, ep.tx.window, ep.tx.records, ep.tx.blocked, ep.tx.burst, ep.tx.since,
-       ep.tx.ring, ep.tx.old_ring, ep.tx.bytes);
+       ep.tx.ring, ep.tx.old_ring, ep.tx.bytes, ep.tx.seen, ep.tx.step);
   Unlock(ep.tx.lock);
   Lock(ep.rx.lock);
   Zero(ep.rx.off, ep.rx.rec_len, ep.rx.rec_done, ep.rx.unreturned, ep.rx.gate, ep.rx.urgent_end,
-       ep.rx.after_end, ep.rx.ring, ep.rx.bytes);
+       ep.rx.after_end, ep.rx.ring, ep.rx.bytes, ep.rx.run, ep.rx.pause_ns);
   Unlock(ep.rx.lock);
   StoreRelaxed(ep.lgr_idx, PSTN_NONE);
   StoreRelaxed(ep.side, 0u);

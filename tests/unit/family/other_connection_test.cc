@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // other_connection_test.cc - calls that find their connection and, under its lock, another one in
-// its endpoint: their thread was held up while others disconnected and connected it.
+// its endpoint: their thread was held up while others disconnected and connected it. And what a
+// disconnect leaves of a connection.
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -17,6 +18,7 @@
 #include "family/family.h"
 #include "option/socket_options.h"
 #include "option/tcp_info.h"
+#include "peer/close.h"
 #include "sock/own_family.h"
 #include "stream/stream.h"
 #include "stream/urgent.h"
@@ -116,6 +118,19 @@ TEST_CASE("another connection in the endpoint: FIONREAD and TCP_INQ don't count 
   REQUIRE(CMSG_FIRSTHDR(&m) != nullptr);
   memcpy(&n, CMSG_DATA(CMSG_FIRSTHDR(&m)), sizeof n);
   CHECK(n == 0);
+}
+
+TEST_CASE("disconnect: nothing of the connection is left to the next one", "[endpoint]") {
+  OtherWorld w;
+  pstn_ep& ep = *w.to.ep;
+  ep.tx.seen = ep.tx.step = ep.tx.since = ep.tx.burst = ep.tx.records = 1;
+  ep.rx.run = ep.rx.pause_ns = ep.rx.unreturned = 1;
+  REQUIRE(ResetConnection(g_family, ep));
+  constexpr char kZero[sizeof(pstn_tx)] = {};
+  static_assert(sizeof(pstn_tx) == sizeof(pstn_rx));
+  const size_t behind = sizeof(pstn_lock);
+  CHECK(memcmp(reinterpret_cast<const char*>(&ep.tx) + behind, kZero, sizeof ep.tx - behind) == 0);
+  CHECK(memcmp(reinterpret_cast<const char*>(&ep.rx) + behind, kZero, sizeof ep.rx - behind) == 0);
 }
 
 }  // namespace
