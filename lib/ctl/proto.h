@@ -29,8 +29,7 @@ enum class Type : uint32_t {
   kAddLgr,     // after a restart of posternd: a = lgr index, fd = memfd. Reply: status
   kStatus,  // posternctl: a = 0 status, 1 ss (b = pid or 0), 2 explain (b = pid). Reply: fd = memfd
             // with JSON
-  kChildSlot,  // a = slot, b = pid of a child that may not come to say hello. No reply
-  kQuit,       // posternctl: leave when no client is left. Reply: status
+  kQuit = 10,  // posternctl: leave when no client is left. Reply: status
   // a = ep, b = ep gen, fd = its kernel socket: it leaves the family (peer/export.cc); or a = ~0:
   // the fd was taken from process b of another family, where it is number c. Handed to the stack's
   // keeper with a seq of posternd's own. Reply: status
