@@ -80,7 +80,7 @@ uint32_t Readiness(Family& fam, pstn_ep& ep);
 inline bool IsDatagram(const pstn_ep& ep) {
   return (LoadRelaxed(ep.flags) & PSTN_EPF_DATAGRAM) != 0;
 }
-// The kernel serves it, and nobody else.
+// The kernel serves it, and no other.
 inline bool IsKernels(const pstn_ep& ep) {
   return LoadAcquire(ep.state) == PSTN_EP_KERNEL && !IsDatagram(ep);  // [E1]
 }
