@@ -47,7 +47,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_NONE 0xffffffffu
 
 /* Limits of what two stacks share, and of single entries. The tables of a stack have the sizes that
- * its header says (pstn_stack_counts). All are sparse: a page that nobody touched costs nothing. */
+ * its header says (pstn_stack_counts). All are sparse: an untouched page costs nothing. */
 #define PSTN_CONNS 4096u       /* connections of one link group */
 #define PSTN_PAIR_LGRS 32u     /* link groups of a client stack with one server stack */
 #define PSTN_WAITERS 2048u     /* event sets and poll()ing threads of one stack */
@@ -60,7 +60,7 @@ struct pstn_uuid {
   pstn_u64 hi, lo;
 };
 
-/* Mutex that survives its owner: 0 = free; else bit 31: somebody sleeps, 30..22: slot + 1 of the
+/* Mutex that survives its owner: 0 = free; else bit 31: a thread sleeps, 30..22: slot + 1 of the
  * owner's process (PSTN_LOCK_REAPER: the family's reaper; 0: it has no slot yet), 21..0: its thread
  * id in its own PID namespace. See base/lock.h. */
 #define PSTN_LOCK_SLOT_SHIFT 22
@@ -119,7 +119,7 @@ struct PSTN_LINE pstn_evmap {
 struct PSTN_LINE pstn_conn_ctl {
   pstn_u64 ring;      /* (o) where this side's transmit ring is; PSTN_RING_* below; 0 = none */
   pstn_u32 flags;     /* (a) PSTN_CF_* */
-  pstn_u32 rx_notify; /* (a) 0: nobody; w + 1: post to evmap w; PSTN_NOTIFY_ALL: see there */
+  pstn_u32 rx_notify; /* (a) 0: no post; w + 1: post to evmap w; PSTN_NOTIFY_ALL: see there */
   pstn_u32 rx_wait;   /* (a) futex: 1 = a thread of this side sleeps until data or flags come */
   pstn_u32 tx_wait;   /* (a) PSTN_TXW_*: this side wants to hear of returned space */
   pstn_u32 gen;       /* (o) the connection's generation as this side knows it */

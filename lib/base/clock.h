@@ -22,7 +22,7 @@ inline uint64_t MonotonicCoarseNs() {
   return static_cast<uint64_t>(ts.tv_sec) * 1000000000u + static_cast<uint64_t>(ts.tv_nsec);
 }
 
-// Milliseconds, coarse (one tick): for ages, not for intervals that somebody measures.
+// Milliseconds, coarse (one tick): for ages, not for intervals that are measured.
 inline uint32_t CoarseMs() {
   timespec ts;
   clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);

@@ -7,7 +7,7 @@
 // in one virtual machine within minutes (its cores seem to be moved), ring of 256 KiB to 4 MiB:
 //   round trip of a line 0.1 us: ordinary 12-14 GB/s (1 MiB) to 43 (4 MiB), past the cache 14-17
 //   round trip of a line 0.4 us: ordinary 2.3 GB/s,                         past the cache 14-17
-// Nobody tells a program which it is, so it is measured: of kPhases phases, two are copied the
+// Nothing tells a program which it is, so it is measured: of kPhases phases, two are copied the
 // other way, and the faster way is kept.
 #pragma once
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // lock.h - a mutex in shared memory that survives the death of its owner.
 //
-// The word holds the owner's thread id and the slot of its process; its top bit says that somebody
+// The word holds the owner's thread id and the slot of its process; its top bit says that a thread
 // sleeps on it. A thread that waits for long asks whether the owner still exists
 // (LockOwner) and, if not, takes the lock over; every structure under such a lock is
 // therefore left usable at each instruction, or is mended by the next holder (docs/concurrency.md).
@@ -70,7 +70,7 @@ struct ThreadLocks {
   uint32_t held;
   uint32_t late;
   uint32_t engine;    // the engine's lock of a stack (stack/engine.h)
-  uint32_t no_waits;  // PSTN_CHECKS: those under which nobody waits for another process
+  uint32_t no_waits;  // PSTN_CHECKS: those under which no thread waits for another process
 };
 extern constinit thread_local ThreadLocks t_locks __attribute__((tls_model("initial-exec")));
 extern void (*g_run_late)();  // never null

@@ -128,7 +128,7 @@ void TakePushed(Family& fam, const Msg& in, int fd) PSTN_REQUIRES(fam.ctl_lock) 
 
 }  // namespace
 
-// What posternd has sent before its end counts: a link group may be had from nobody else.
+// What posternd has sent before its end counts: no other process has the link group to give.
 void Disconnect(Family& fam) {
   Msg in;
   for (int fd = -1; LoadRelaxed(fam.ctl_fd) >= 0 && RecvMsg(fam, in, fd, MSG_DONTWAIT) == 0;) {
@@ -147,7 +147,7 @@ void Disconnect(Family& fam) {
 
 namespace {
 
-// An answer that nobody waited for. What it has brought is given back; a link group is of use.
+// An answer that no thread waited for. What it has brought is given back; a link group is of use.
 void DropLate(Family& fam, const Msg& in, int fd) PSTN_REQUIRES(fam.ctl_lock) {
   if (in.type == Type::kIntroduce && in.status == 0) return TakeLgr(fam, in.a, fd);
   if (fd >= 0) sys::Close(fd);

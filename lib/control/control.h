@@ -12,8 +12,8 @@ namespace postern {
 int CtlAsk(Family& fam, ctl::Msg& m, int fd, int* reply_fd, CutShort* limit = nullptr);
 // What has no answer.
 int CtlTell(Family& fam, const ctl::Msg& m, int fd);
-// Without a wait of any kind: the line, if nobody has it and it is connected; what is sent has an
-// answer that nobody waits for. 0, -EAGAIN: posternd takes no more now; or -errno.
+// Without any wait: the line, if no thread has it and it is connected; what is sent has an
+// answer that no thread waits for. 0, -EAGAIN: posternd takes no more now; or -errno.
 bool CtlTryLine(Family& fam) PSTN_TRY_ACQUIRE(true, fam.ctl_lock);
 int CtlPost(Family& fam, ctl::Msg& m) PSTN_REQUIRES(fam.ctl_lock);
 void CtlLeaveLine(Family& fam) PSTN_RELEASE(fam.ctl_lock);

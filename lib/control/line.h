@@ -9,7 +9,7 @@
 
 namespace postern {
 
-// The line, to be waited for, and for posternd with it: nobody has a lock that others wait for.
+// The line, to be waited for, and for posternd with it: its holder has no lock others wait for.
 class PSTN_SCOPED_CAPABILITY LineGuard {
  public:
   explicit LineGuard(Family& fam) PSTN_ACQUIRE(fam.ctl_lock) : fam_(fam) {

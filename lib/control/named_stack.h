@@ -6,7 +6,7 @@
 namespace postern {
 
 // The stack that has this process's stack.name: a descriptor of its memory, which may be that of
-// `own`, a new one. -errno: nobody can say.
+// `own`, a new one. -errno: posternd can't say.
 int FindNamedStack(Family& fam, int own);
 
 }  // namespace postern

@@ -64,7 +64,7 @@ void Reintroduce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   }
 }
 
-// Starts posternd as the wrapper does, when nobody answers: the process that notices may be the
+// Starts posternd as the wrapper does, when none answers: the process that notices may be the
 // only one that is left to do it. Two forks, so that the program has no child that it does not
 // know; plain system calls, so that no handler of the program runs.
 void Spawn(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {

@@ -111,7 +111,7 @@ uint8_t* MapLgrOf(Family& fam, uint32_t idx) {
   if (base != nullptr || idx >= Stack(fam).lgrs.count()) return base;
   CtlDrain(fam);
   base = LgrBase(fam.view, idx);
-  // Under the engine's lock nobody asks: Engine::Poll() comes back when it is here (Reaches).
+  // Under the engine's lock no thread asks: Engine::Poll() comes back when it is here (Reaches).
   if (base != nullptr || HoldsEngine()) return base;
   const LineGuard line(fam);
   base = LgrBase(fam.view, idx);

@@ -29,8 +29,7 @@ enum class Type : uint32_t {
   kAddLgr,     // after a restart of posternd: a = lgr index, fd = memfd. Reply: status
   kStatus,  // posternctl: a = 0 status, 1 ss (b = pid or 0), 2 explain (b = pid). Reply: fd = memfd
             // with JSON
-  kChildSlot,  // a = slot, b = pid of a child that may not come to say hello. No reply
-  kQuit,       // posternctl: leave when no client is left. Reply: status
+  kQuit = 10,  // posternctl: leave when no client is left. Reply: status
   // a = ep, b = ep gen, fd = its kernel socket: it leaves the family (peer/export.cc); or a = ~0:
   // the fd was taken from process b of another family, where it is number c. Handed to the stack's
   // keeper with a seq of posternd's own. Reply: status
@@ -44,8 +43,8 @@ enum class Type : uint32_t {
   kJoin,     // daemon. Reply: status. kHost follows
   kOffer,    // daemon: uuid = stack, a, b, c as in kListen, fd = the listening socket; or again, to
              // a broker that is new, addr, d, cookie instead of it. Reply: status
-  kUnoffer,  // daemon: uuid = stack, a, b. Reply: status, when nobody knows it any more
-  kListener,  // broker: somebody else's listener: uuid = stack, a, b, c, addr, d = kListener*
+  kUnoffer,  // daemon: uuid = stack, a, b. Reply: status, when no daemon knows it any more
+  kListener,  // broker: another user's listener: uuid = stack, a, b, c, addr, d = kListener*
               // flags, cookie. Reply: status
   kGone,      // broker: uuid = stack, a, b. Reply: status, after it is out of the directory
   kLink,  // daemon, then broker to the server's daemon: uuid = server stack, peer = client stack,
@@ -81,7 +80,7 @@ enum class Type : uint32_t {
   kVi,  // process, then daemon (uuid = own stack): a = ifindex; b = 0: a new one, c = slots of
         // each ring or 0, fd = packet area; b = 1: one that an earlier posternd has made, fd =
         // its first AF_XDP socket. Reply: fd = the VI's line, with a ViGrant (vi_grant.h) in it.
-        // Pushed, by the broker, too: a VI has ended, so there may be one for somebody else
+        // Pushed, by the broker, too: a VI has ended, so there may be one for another stack
   kFilter,  // process, then daemon (uuid): cookie = the VI's id; a = 1, add: fd = the kernel's
             // socket, b = kFilter* flags, c = VLAN or 0, addr = peer, port 0: of any; with a peer
             // and a socket that is bound to any address, id = the local one's 16 bytes. Reply: d =
@@ -109,7 +108,7 @@ enum class Type : uint32_t {
   // done; d = 1: this reaper has worked enough, start another one for the next job.
   kJobListeners,  // a = slot, b = pid of its process, which has died: close its listeners
   kJobSlot,       // a = slot, b = pid: drop all that it held
-  kJobEnd,        // nobody is left: end all connections. EEXIST: somebody is
+  kJobEnd,        // no process is left: end all connections. EEXIST: one is
   kJobPeerDead,   // a = index, id = link group: its other stack is dead
   kJobAdmit,  // a = index, id = link group; b = connection, c = its gen, uuid.hi = listener's ep,
               // uuid.lo = its gen, addr = server's name, (peer, cookie) = client's (JobClient):

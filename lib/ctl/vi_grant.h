@@ -7,9 +7,9 @@
 // memfd, vi/soft/soft_rings.h) and the program's end of the bell. A process that uses the VI keeps
 // a copy of all of them, the line included:
 //
-//   the line   when its last copy is closed, posternd knows that nobody uses the VI any more, and
+//   the line   when its last copy is closed, posternd knows that no process uses the VI now, and
 //              takes its filters out; when posternd dies, it ends on this side
-//   the link   while somebody has it the program stays, whatever becomes of posternd
+//   the link   while a process has it the program stays, whatever becomes of posternd
 //   the sockets with the last copy the kernel takes them out of the program's map, and what was
 //              steered to them goes to the kernel
 //   the bell   with the last copy the driver ends the VI: its packets go to the kernel

@@ -59,7 +59,7 @@ void EndMany(Family& fam, ThreadUses& t) {
     n = Exchange(t.many_count, 0u);
     for (uint32_t i = 0; i < n; i++) StoreRelaxed(t.many[i].entry, 0u);
   }
-  for (uint32_t i = 0; i < n; i++) SettleOwed(fam, t.many[i].owed);  // nobody gives any more
+  for (uint32_t i = 0; i < n; i++) SettleOwed(fam, t.many[i].owed);  // no closer gives any more
 }
 
 // Uses whose functions are over, and all if `frame` is the highest of all.

@@ -94,7 +94,7 @@ bool EnoughToRead(const ConnEnd& e, const MarkState& mark) {
       RingBytes(RingClass(LoadRelaxed(e.ep->rx.ring)) % PSTN_SLAB_CLASSES) / (2 * PSTN_REC_ALIGN);
   if (lowat > most) lowat = most;
   Guard g(e.ep->rx.lock);
-  return RingQueued(e, lowat) >= lowat;
+  return StillHere(e) && RingQueued(e, lowat) >= lowat;
 }
 
 }  // namespace

@@ -37,6 +37,12 @@ inline bool Resolve(Family& fam, pstn_ep& ep, ConnEnd& e) {
   return ResolveMapped(fam, ep, e) ||
          (EnsureLgr(fam, LoadRelaxed(ep.lgr_idx)) != nullptr && ResolveMapped(fam, ep, e));
 }
+// [E1]
+inline bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
+// The same under tx.lock or rx.lock, under which no thread takes the connection away (export.cc,
+// close.cc): and it is the connection that the call began with, not one that got the endpoint after
+// that. A user of the rings asks this first: they may be another connection's.
+inline bool StillHere(const ConnEnd& e) { return Here(*e.ep) && Which(*e.ep) == e.which; }
 // Comes after all that has been done with the endpoint under its locks and counts. The thread that
 // gave it back did, perhaps in another process, which ThreadSanitizer does not see.
 void FollowUsers(const pstn_ep& ep);
@@ -74,7 +80,7 @@ uint32_t Readiness(Family& fam, pstn_ep& ep);
 inline bool IsDatagram(const pstn_ep& ep) {
   return (LoadRelaxed(ep.flags) & PSTN_EPF_DATAGRAM) != 0;
 }
-// The kernel serves it, and nobody else.
+// The kernel serves it, and no other.
 inline bool IsKernels(const pstn_ep& ep) {
   return LoadAcquire(ep.state) == PSTN_EP_KERNEL && !IsDatagram(ep);  // [E1]
 }

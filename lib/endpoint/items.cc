@@ -126,7 +126,7 @@ void RemoveOrphan(StackMap& s, pstn_epoll& set, uint32_t idx) {
   if (after != nullptr) after->all_prev = prev;
   if ((item.flags & PSTN_IT_KERNEL) != 0 && PSTN_CHECK(set.listeners != 0))
     StoreRelaxed(set.listeners, set.listeners - 1);
-  // Nobody's any more: an event of the kernel that names it may still be on its way (LookAtKernel).
+  // Removed: an event of the kernel that names it may still be on its way (LookAtKernel).
   item.flags = 0;
   StoreRelaxed(item.ep_idx, PSTN_NONE);
   StoreRelaxed(item.epoll_idx, PSTN_NONE);

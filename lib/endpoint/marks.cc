@@ -2,6 +2,8 @@
 // marks.cc - the place of an urgent byte in the stream, as its reader sees it.
 #include "endpoint/marks.h"
 
+#include "endpoint/endpoint.h"
+
 namespace postern {
 
 uint8_t NoticeMark(const ConnEnd& e) {
@@ -22,6 +24,7 @@ uint8_t NoticeMark(const ConnEnd& e) {
 MarkState LookAtMark(const ConnEnd& e) {
   if (LoadRelaxed(e.peer_ctl().urgent) == 0) return {};
   Guard g(e.ep->rx.lock);
+  if (!StillHere(e)) return {};
   NoticeMark(e);
   const pstn_rx& rx = e.ep->rx;
   AssertHeld(rx.lock);

@@ -13,6 +13,7 @@ struct MarkState {
   bool hides = false;   // it is not part of what is read (no SO_OOBINLINE)
   uint64_t before = 0;  // bytes before it
 };
+// As without a mark where the endpoint has another connection by now, or none.
 MarkState LookAtMark(const ConnEnd& e);
 inline bool MarkIsInline(const pstn_ep& ep) {
   return (LoadRelaxed(ep.flags) & PSTN_EPF_OOBINLINE) != 0;

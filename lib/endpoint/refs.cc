@@ -19,7 +19,7 @@ void Set(uint64_t& word, const Refs& refs) {
 
 // One less; the last one leaves the object in the hands of the process with that mark.
 bool Less(uint64_t& word, uint32_t count, uint32_t mark) {
-  if (!PSTN_CHECK(count != 0)) {  // the object is somebody else's, or nobody's: it stays
+  if (!PSTN_CHECK(count != 0)) {  // the object is another reference's, or none's: it stays
     Set(word, Refs(0, 0, 0));
     return false;
   }

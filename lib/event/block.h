@@ -16,13 +16,6 @@
 
 namespace postern {
 
-// [E1]
-inline bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }
-// The same under one of its locks, from where the connection can't be taken away (export.cc,
-// close.cc): and it is the connection that the call began with, not one that got the endpoint after
-// a close(). A user of the rings asks this first: they may be another connection's.
-inline bool StillHere(const ConnEnd& e) { return Here(*e.ep) && Which(*e.ep) == e.which; }
-
 // kRestarts: see kRestart.
 enum class Wait : uint8_t { kReady, kTimeout, kInterrupted, kRestarts };
 // What such a wait comes to where nothing has been moved yet.

@@ -206,7 +206,7 @@ long CtlOn(Family& fam, int epfd, pstn_epoll* set, uint32_t idx, int op, int fd,
     long r = op == EPOLL_CTL_ADD ? AddItem(fam, epfd, *set, idx, ep, fd, *ev)
                                  : ModItem(fam, epfd, *set, idx, ep, fd, *ev);
     if (r == 0)
-      PostWaiter(fam.bells, Stack(fam), set->waiter_idx);  // somebody may sleep on the set
+      PostWaiter(fam.bells, Stack(fam), set->waiter_idx);  // a thread may sleep on the set
     return r;
   }
   return DelItem(fam, epfd, *set, idx, ep, fd);
@@ -289,7 +289,7 @@ bool HandOver(Family& fam, int epfd, pstn_epoll& set, pstn_ep& ep, int fd, const
 
 }  // namespace
 
-// The endpoint's socket has become the kernel's, and `fd`, which nobody closes meanwhile, means it.
+// The endpoint's socket has become the kernel's, and `fd`, which stays open meanwhile, means it.
 // Numbers with which the program registered it may be closed or mean something else by now: then it
 // is registered as `fd`, and the program can't find it any more, as with the kernel. Sets that this
 // process has no number for are left to those that have, when they next wait (LookAtOurs); so are
@@ -348,7 +348,7 @@ void WatchListener(Family& fam, int fd, pstn_ep& ep) {
 
 namespace {
 
-// Takes the first item out of a set that nobody uses any more. False: it is empty.
+// Takes the first item out of a set that no number means any more. False: it is empty.
 bool DropFirstItem(Family& fam, StackMap& s, pstn_epoll& set, uint32_t set_idx) {
   uint32_t i;
   pstn_ep* ep;

@@ -103,7 +103,7 @@ long MakeSet(Family& fam, int epfd) PSTN_REQUIRES(fam.sets->adopt_lock) {
   // ep.cc), a late one may hold the lock.
   (void)LoadAcquire(set.lock.word);                   // [E6]
   (void)LoadAcquire(set.refs);                        // [E6]
-  AssertHeld(set.lock);                               // nobody else has it: no number means it yet
+  AssertHeld(set.lock);                               // no number means it yet
   StoreRelaxed(set.refs, LoadRelaxed(set.refs) + 1);  // none by now
   set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
   StoreRelaxed(set.ready_count, 0u);

@@ -35,7 +35,7 @@ bool Spin(Family& fam, Ready ready, const Deadline& until) {
       uint64_t before = MonotonicNs();
       (void)sys::Call(SYS_sched_yield);
       now = MonotonicNs();
-      // The keeper's look, each millisecond, is not somebody.
+      // The keeper's look, each millisecond, does not count.
       if (now - before > (LoadRelaxed(fam.wire_on) != 0 ? 30'000u : 8'000u)) {
         SpinLost();
         return ready();

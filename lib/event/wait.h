@@ -18,7 +18,7 @@ struct Bed {
 struct Beds {
   pstn_lock lock;
   uint32_t count PSTN_GUARDED_BY(lock);
-  Bed at[kBeds] PSTN_GUARDED_BY(lock);  // made, and nobody's at the moment
+  Bed at[kBeds] PSTN_GUARDED_BY(lock);  // made, and not in use at the moment
   // (a) 1: the broker could not be asked for a bell, so that peers in other network namespaces
   // can't ring it: then no sleep is long.
   uint32_t narrow;

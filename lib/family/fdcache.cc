@@ -3,8 +3,9 @@
 //
 // Clients' sockets stay bound to the ephemeral port they were given, so that a port is unique and
 // really reserved, and still costs a bind() only once. Two connections to one server never have the
-// same port at a time: the one before must have ended on both sides. Only sockets go in that nobody
-// else refers to (no dup, no fork) and that the kernel knows nothing of (no option, no connection).
+// same port at a time: the one before must have ended on both sides. Only sockets go in to which no
+// other number refers (no dup, no fork), and of which the kernel knows nothing (no option, no
+// connection).
 #include <utility>
 
 #include "base/sys.h"

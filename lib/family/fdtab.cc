@@ -26,7 +26,7 @@ bool Froze(const Family& fam) { return LoadRelaxed(fam.gate.freezer) == SelfTid(
 TableChange::TableChange(Family& fam) : fam_(fam) {
   EnterLocked();
   if (t_changing++ != 0) return;
-  // Alone, nobody can fork meanwhile: a handler that could begin a thread waits (EnterLocked).
+  // Alone, no thread can fork meanwhile: a handler that could begin a thread waits (EnterLocked).
   if (__libc_single_threaded != 0) return;
   t_counted = &fam;
   for (;;) {

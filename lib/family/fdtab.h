@@ -33,12 +33,12 @@ bool ClaimFd(Family& fam, int fd, uint32_t entry, uint32_t meanwhile);
 // Closes a claimed number. For the kernel it is free before this thread can say so in the table,
 // and may be another thread's by then: what that has put there stays.
 long CloseClaimed(Family& fam, int fd);
-uint32_t AwaitReplaced(Family& fam, int fd);    // the entry, when nobody replaces it
+uint32_t AwaitReplaced(Family& fam, int fd);    // the entry, when no thread replaces it
 inline uint32_t FdMeans(Family& fam, int fd) {  // the same, where that is rare
   const uint32_t entry = FdEntry(fam, fd);
   return IsReplaced(entry) ? AwaitReplaced(fam, fd) : entry;
 }
-uint32_t AwaitUnclaimed(Family& fam, int fd);  // the entry, when nobody closes it either
+uint32_t AwaitUnclaimed(Family& fam, int fd);  // the entry, when no thread closes it either
 void ForgetFd(Family& fam, int fd);
 // The library's own fds: the program may neither see nor close them.
 inline bool IsInternalFd(Family& fam, int fd) {
@@ -57,7 +57,7 @@ class TableChange {
  private:
   Family& fam_;
 };
-// Around a fork: waits until nobody changes the table, and keeps it so. In the child, TableForked.
+// Around a fork: waits until no thread changes the table; keeps it so. In the child, TableForked.
 void TableFreeze(Family& fam);
 void TableThaw(Family& fam);
 void TableForked(Family& fam);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // holder.cc - whether the owner of a lock of the stack still lives (base/lock.h).
 //
-// A thread id of another PID namespace means somebody else here, or nobody. There the slot decides:
+// A thread id of another PID namespace means another thread here, or none. There the slot decides:
 // posternd watches its process by a pidfd, which works across namespaces, and the reaper calls the
 // slot dead before it touches anything else.
 #include <sys/stat.h>
@@ -41,7 +41,7 @@ bool OwnerLives(const LockOwner& me, uint32_t word) {
     return there != 0 && (there != PidnsOf(holder) || sys::ThreadIsAlive(tid));
   }
   const pstn_slot* const slot = s.slots.At(ProcIndex(mark - 1));
-  if (slot == nullptr) return false;  // nobody ever wrote that
+  if (slot == nullptr) return false;  // no process ever wrote that
   // A process takes locks in the name of its slot only when the slot is LIVE (FillSlot). So a word
   // that names an embryo's was written by a former owner of the slot, and that one is dead.
   if (LoadAcquire(slot->state) != PSTN_SL_LIVE) return false;  // [P1]

@@ -7,7 +7,7 @@
 
 namespace postern {
 
-// One look in between, where somebody spins or is about to look for events.
+// One look in between, where a thread spins or is about to look for events.
 inline void WireTurn(Family& fam) {
   if (LoadRelaxed(fam.wire_on) != 0) [[unlikely]]
     (void)kVerbs.wire_poll(fam);
@@ -23,7 +23,7 @@ inline void WireWrote(Family& fam) {
 inline long WireEvents(Family& fam, long count) {
   return LoadRelaxed(fam.wire_on) != 0 ? kVerbs.wire_events(fam, count) : count;
 }
-// Around a sleep in the kernel: while nobody polls, the keeper does.
+// Around a sleep in the kernel: while no thread polls, the keeper does.
 class WireSleep {
  public:
   explicit WireSleep(Family& fam) : fam_(fam), on_(LoadRelaxed(fam.wire_on)) {

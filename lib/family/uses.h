@@ -20,7 +20,7 @@ struct ManyUse {  // as above, for a poll() that sleeps
 inline constexpr uint32_t kUses = 6;  // calls of one thread at a time: those of its handlers
 
 struct alignas(64) ThreadUses {
-  uint32_t tid;    // (a) 0: nobody's
+  uint32_t tid;    // (a) 0: no thread's
   uint32_t depth;  // of `at`, that are in use; the thread's own
   Family* fam;     // whose calls they are
   Use at[kUses];

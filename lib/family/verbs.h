@@ -26,7 +26,7 @@ struct Verbs {
   bool (*make_stack)(Family& fam);                   // EnsureStack, where there is none yet
   uint8_t* (*map_lgr)(Family& fam, uint32_t index);  // maps a link group; null: it can't be had
   // ---- endpoints and event sets
-  void (*last_reference)(Family& fam, uint32_t entry);  // PSTN_FD_*: nobody refers to it any more
+  void (*last_reference)(Family& fam, uint32_t entry);  // PSTN_FD_*: no number refers to it now
   long (*leave_to_kernel)(Family& fam, int fd);         // SockExport
   void (*admit_syns)(Family& fam, uint32_t looks);      // AdmitSyns
   void (*line_lost)(Family& fam, uint32_t line,
@@ -56,7 +56,7 @@ struct Verbs {
   void (*wire_inherit)(Family& fam, int fd, const pstn_ep& ep);
   void (*wire_rehouse)(Family& fam, int fd, const pstn_ep& ep);
   void (*wire_listen_again)(Family& fam, int fd, pstn_ep& ep);
-  void (*wire_unlisten)(Family& fam, pstn_ep& ep);  // nobody listens any more
+  void (*wire_unlisten)(Family& fam, pstn_ep& ep);  // it listens no more
   void (*wire_leave)(Family& fam, pstn_ep& ep);     // others than the family go on listening
 };
 extern const Verbs kVerbs;

@@ -84,7 +84,7 @@ void ProcessInit(Family& fam, const char* const* envp) {
   }
   fam.pid = static_cast<uint32_t>(sys::Pid());
   if (fam.opt.accel != 0) UsesInit(fam);
-  // Without a posternd to ask there is nobody to meet: everything is the kernel's, at no cost.
+  // Without a posternd to ask there is no peer to meet: everything is the kernel's, at no cost.
   fam.enabled = fam.opt.accel != 0 && fam.socket_path[0] != 0;
   const char* attach = EnvValue(envp, "POSTERN_ATTACH");
   if (attach == nullptr || attach[0] == 0) return;

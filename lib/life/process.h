@@ -24,7 +24,7 @@ void ForkChild(Family& fam);
 // kernel's (SockExport).
 void SpawnPrepare(Family& fam, void (*leave_to_kernel)(Family& fam));
 void SpawnDone(Family& fam);
-// The slot that ForkPrepare has made and nobody has taken over yet; PSTN_NONE if there is none.
+// The slot that ForkPrepare has made and no child has taken over yet; PSTN_NONE if there is none.
 uint32_t EmbryoSlot(const Family& fam);
 // A wait() has told that this child has ended.
 void ChildEnded(Family& fam, int pid);

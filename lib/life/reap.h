@@ -12,7 +12,7 @@
 namespace postern {
 
 // The process `pid` of `slot` has died: from here on its locks can be taken over. False: the slot
-// is free, or somebody else's by now.
+// is free, or another process's by now.
 bool ClaimDead(Family& fam, uint32_t slot, uint32_t pid);
 // Drops everything that the process of `slot` held; what was the last reference is shut down as the
 // kernel would have done it. The slot is free afterwards.

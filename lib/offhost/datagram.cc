@@ -158,7 +158,7 @@ Reason Serve(Family& fam, int fd, pstn_ep& ep, const Names& n, uint32_t vi) {
   return r != 0 ? kReasonDaemonRefused : kReasonNotLocal;
 }
 
-// Nobody refers to it any more, or it is another one's by now.
+// No number refers to it any more, or it is another one's by now.
 bool IsGone(Family& fam, const stack::DatagramSocket& s) {
   const pstn_ep* ep = EpAt(Stack(fam), s.owner);
   return ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_KERNEL || !IsDatagram(*ep) ||  // [E1]

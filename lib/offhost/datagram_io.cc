@@ -32,7 +32,7 @@ namespace {
 
 constexpr uint32_t kKernelTurn = 16;  // of so many receives one looks into the kernel first
 
-// On the wire, or not yet: then it may come there while somebody waits.
+// On the wire, or not yet: then it may come there while a thread waits.
 bool IsServed(const pstn_ep& ep) {
   return LoadAcquire(ep.wire) != 0 || LoadRelaxed(ep.reason) == kReasonNone;  // [E7]
 }
@@ -190,7 +190,7 @@ bool Addressed(const pstn_ep& ep, const msghdr& m, udp::SendArgs& args) {
   return true;
 }
 
-// Its first send names a socket that nobody has bound: by the kernel, and from then on it may be on
+// Its first send names a socket that is not bound: by the kernel, and from then on it may be on
 // the wire.
 long FirstSend(Family& fam, int fd, pstn_ep& ep, const msghdr& m, int flags) {
   const long r = sys::Call(SYS_sendmsg, fd, &m, static_cast<long>(flags | MSG_NOSIGNAL));

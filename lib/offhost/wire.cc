@@ -133,7 +133,7 @@ namespace {
 
 // The filters of a listener go when the last connection has ended that comes by them: until then
 // the kernel would answer with resets. posternd keeps the kernel's socket meanwhile, so that the
-// port is nobody else's; it listens no more, unless it was passed on.
+// port is no other's; it listens no more, unless it was passed on.
 void GiveUp(Family& fam, stack::Engine& engine, uint32_t at, Unfilter how) {
   stack::WireState& w = engine.state();
   engine.Acquire();

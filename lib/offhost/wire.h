@@ -44,7 +44,7 @@ class RingStreams final : public stack::Streams {
 
 // From now on the wire is Family::engine; Family::wire_on follows.
 void WireUse(Family& fam, stack::Engine* engine);
-// What family/turn.h asks for. WirePoll looks for packets, timers and news, if nobody else is at
+// What family/turn.h asks for. WirePoll looks for packets, timers and news, if no thread is at
 // it. How much there was.
 uint32_t WirePoll(Family& fam);
 void WireWroteOne(Family& fam);
@@ -103,7 +103,7 @@ void WireNeverWaits(Family& fam);
 bool WireNewPort(Family& fam, uint32_t vi, bool is_ipv6);
 // Gives it back, so that a program can bind it. False: it is none of ours, or in use.
 bool WireGivePort(Family& fam, uint16_t port);
-void WireSweepPorts(Family& fam);              // gives back what nobody has needed for a while
+void WireSweepPorts(Family& fam);              // gives back what was not needed for a while
 void WireKeepPorts(Family& fam, LineAsk ask);  // for a new posternd
 
 // ---- wire.cc

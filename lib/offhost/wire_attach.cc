@@ -72,7 +72,7 @@ void RenewWire(Family& fam) {
 
 PSTN_LOCK_ENTRY(wire_lock, fam.wire->lock, RenewWire);
 
-// What an attempt that failed has left; nobody else has seen any of it.
+// What an attempt that failed has left; no other thread has seen any of it.
 void TearDown(Family& fam) PSTN_REQUIRES(fam.wire->lock) {
   WireHere& h = *fam.wire->here;
   for (uint32_t i = 0; i < kAreaVis; i++) {

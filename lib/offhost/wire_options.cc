@@ -103,7 +103,7 @@ void ReadCongestion(int fd, uint32_t& out) {
     out = static_cast<uint32_t>(kind);
 }
 
-// What the kernel's socket keeps: bounded, and with the host's tcp_fin_timeout where nobody has set
+// What the kernel's socket keeps: bounded, and with the host's tcp_fin_timeout if no call has set
 // another time.
 void ReadKept(int fd, tcp::Settings& s) {
   int linger2 = 0;
@@ -175,7 +175,7 @@ void WireOptionSet(Family& fam, const pstn_ep& ep) {
 }
 
 // Options that the endpoint does not keep are the kernel's socket's. It says 536 of a maximum that
-// nobody has set (and before 6.2 of any).
+// no program has set (and before 6.2 of any).
 stack::OpenWish WireWish(Family& fam, int fd, const pstn_ep& ep) {
   stack::OpenWish wish = {};
   wish.settings.congestion = fam.engine->state().settings.tcp_congestion;

@@ -4,7 +4,7 @@
 //
 // posternd reserves a port at the kernel and steers it to us (docs/vi.md). All of that lasts as
 // long as the VI does, and longer than posternd: when it has died the interface's program goes on,
-// and the next posternd reserves the same ports again, if nobody has taken them.
+// and the next posternd reserves the same ports again, if no program has taken them.
 #include <cerrno>
 
 #include "base/clock.h"
@@ -111,7 +111,7 @@ void WireKeepPorts(Family& fam, LineAsk ask) {
     if (LoadAcquire(p.filter) == 0 || Exchange(p.epoch, epoch) == epoch) continue;  // [G1]
     uint16_t port = p.port;
     uint32_t number = 0;
-    // Refused: somebody else has it by now. Connections that are under way keep it as long as the
+    // Refused: another stack has it by now. Connections that are under way keep it as long as the
     // interface's program remembers.
     // [G1]
     StoreRelease(p.filter, Ask(fam, ask, p.vi, p.is_ipv6 != 0, port, number) == 0 ? number : 0u);

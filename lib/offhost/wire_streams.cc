@@ -51,7 +51,7 @@ void EachSelf(Family& fam, Fn fn) {
     const uint32_t i = s.lgrs.IndexOf(ref).word();
     if (LoadAcquire(ref.state) == 0 || !SameUuid(ref.peer, s.hdr.id)) continue;  // [L1]
     uint8_t* lgr = LgrBase(fam.view, i);
-    if (lgr == nullptr) lgr = EnsureLgr(fam, i);  // which waits for nobody under the engine's lock
+    if (lgr == nullptr) lgr = EnsureLgr(fam, i);  // without a wait under the engine's lock
     if (lgr != nullptr) fn(ref, lgr);
   }
 }
@@ -190,7 +190,7 @@ void RingStreams::Report(Conn& c, tcp::Event event, int error) {
       FetchOr(e.ctl().flags, PSTN_CF_FIN);
       AnnounceData(fam_.bells, e);
       break;
-    case tcp::Event::kUrgent:  // where nobody reads any more it outruns the reset (RecvUrgent)
+    case tcp::Event::kUrgent:  // where no program reads it outruns the reset (RecvUrgent)
       if ((c.tcb.flags & tcp::kNoReader) == 0) break;
       Lock(e.ep->tx.lock);
       StoreRelease(e.ctl().urgent,  // [R4]
@@ -374,7 +374,7 @@ void RingStreams::DatagramsLeave(stack::DatagramSocket& s) {
   if (ep == nullptr || LoadRelaxed(ep->gen) != s.owner_gen ||
       LoadRelaxed(ep->reason) != kReasonNone)
     return;
-  StoreRelaxed(ep->reason, kReasonPathMtu);  // nobody else has asked for it
+  StoreRelaxed(ep->reason, kReasonPathMtu);  // no other thread has asked for it
   FetchAdd(Stack(fam_).hdr.reasons[kReasonPathMtu], 1u);
 }
 

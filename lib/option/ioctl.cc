@@ -9,7 +9,6 @@
 #include "base/sys.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/marks.h"
-#include "event/block.h"
 #include "family/family.h"
 #include "offhost/datagram.h"
 #include "offhost/datagram_calls.h"
@@ -59,6 +58,7 @@ long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* ar
       if (Resolve(fam, ep, e)) {
         const MarkState mark = LookAtMark(e);
         Guard g(e.ep->rx.lock);
+        if (!StillHere(e)) return kPass;
         v = static_cast<int>(RingQueued(e, INT32_MAX));
         if (mark.hides && mark.before < static_cast<uint64_t>(v)) v = static_cast<int>(mark.before);
       }
@@ -93,6 +93,7 @@ long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* ar
       if (state != PSTN_EP_ESTABLISHED) return kPass;
       ConnEnd e;
       int v = Resolve(fam, ep, e) && LookAtMark(e).at ? 1 : 0;
+      if (!Here(ep)) return kPass;
       return GiveInt(arg, v);
     }
     default:

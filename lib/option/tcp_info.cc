@@ -99,7 +99,7 @@ void PutInq(Family& fam, pstn_ep& ep, msghdr& m, size_t room) {
   if (Resolve(fam, ep, e)) {
     {
       Guard g(e.ep->rx.lock);
-      v = static_cast<int>(RingQueued(e, INT32_MAX));
+      if (StillHere(e)) v = static_cast<int>(RingQueued(e, INT32_MAX));
     }
     // [C2]
     if (v == 0 && (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0) v = 1;

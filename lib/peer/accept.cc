@@ -138,7 +138,7 @@ long AcceptHeld(Family& fam, pstn_ep& listener, sockaddr* sa, socklen_t* len, in
   TableChange change(fam);
   uint32_t seen = LoadAcquire(listener.held);  // [E9]
   const int fd = CtlTakeHeld(fam, listener);
-  if (fd < 0) {  // another process has it, or it went with posternd: then nobody else says so
+  if (fd < 0) {  // another process has it, or it went with posternd: then no process says so
     if (!DaemonAlive(fam)) (void)CompareExchange(listener.held, seen, 0u);  // [E9]
     return -EAGAIN;
   }

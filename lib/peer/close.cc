@@ -66,7 +66,7 @@ void LeaveConn(const ConnEnd& e) {
 }
 
 // Whether the slot is the endpoint's, to be left. A process may have died after it had taken the
-// endpoint from the slot, which without its next store nobody leaves: the generation is the same
+// endpoint from the slot, which without its next store no call leaves: the generation is the same
 // then, since the peer can't begin a connection there.
 bool StillInSlot(const ConnEnd& e, uint32_t idx) {
   const uint32_t conn = e.ep->conn_idx % PSTN_CONNS;
@@ -176,7 +176,7 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
               ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 ||
                (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
   {
-    // As in ChangeHands: one of the two finds the connection. And nobody is at the rings, which are
+    // As in ChangeHands: one of the two finds the connection. No call is at the rings, which are
     // others' next.
     Guard tx(ep.tx.lock);
     Guard rx(ep.rx.lock);
@@ -187,11 +187,11 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
   CloseConnection(fam, ep, open ? End::kReset : End::kOrderly);
   Lock(ep.tx.lock);
   Zero(ep.tx.off, ep.tx.peer, ep.tx.window, ep.tx.records, ep.tx.blocked, ep.tx.burst, ep.tx.since,
-       ep.tx.ring, ep.tx.old_ring, ep.tx.bytes);
+       ep.tx.ring, ep.tx.old_ring, ep.tx.bytes, ep.tx.seen, ep.tx.step);
   Unlock(ep.tx.lock);
   Lock(ep.rx.lock);
   Zero(ep.rx.off, ep.rx.rec_len, ep.rx.rec_done, ep.rx.unreturned, ep.rx.gate, ep.rx.urgent_end,
-       ep.rx.after_end, ep.rx.ring, ep.rx.bytes);
+       ep.rx.after_end, ep.rx.ring, ep.rx.bytes, ep.rx.run, ep.rx.pause_ns);
   Unlock(ep.rx.lock);
   StoreRelaxed(ep.lgr_idx, PSTN_NONE);
   StoreRelaxed(ep.side, 0u);
@@ -235,7 +235,7 @@ long EndNumber(Family& fam, int fd, pstn_ep& ep) {
   bool reusable = false;
   CachedFd c = kNoCachedFd;
   if (GiveUpRef(fam, PSTN_FD_EP | EpIdx(Stack(fam), ep), PlaceOf(fam, fd, false))) {
-    // The kernel's socket serves again if the kernel knows nothing of it. Nobody comes to refer to
+    // The kernel's socket serves again if the kernel knows nothing of it. No call comes to refer to
     // the endpoint any more, so what its flags say stays true.
     constexpr uint32_t kNot = PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND;
     const uint32_t flags = LoadRelaxed(ep.flags);

@@ -222,7 +222,7 @@ bool StillListed(Family& fam, const pstn_dir& d, pstn_ep& ep, const Target& t,
     FetchSub(LgrHdr(e.lgr).pending[t.ep_idx % PSTN_PENDING], 1u);
   }
   if (state == PSTN_CS_ESTABLISHED) return true;
-  (void)ResetConnection(fam, ep);  // nobody has seen it: the endpoint is as before
+  (void)ResetConnection(fam, ep);  // no call has seen it: the endpoint is as before
   StoreRelaxed(ep.error, 0u);
   return false;
 }

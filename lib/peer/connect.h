@@ -13,7 +13,7 @@ inline constexpr uint16_t kFreePorts = 1024;  // ports below need a privilege
 bool IsLocalAddress(const pstn_dir& d, const pstn_addr& a);
 long SockConnect(Family& fam, Call& call, const sockaddr* sa, socklen_t len);
 long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags);
-// Fills in the slot for the endpoint, and tells nobody yet.
+// Fills in the slot for the endpoint, and tells no process yet.
 void FillConn(Family& fam, pstn_ep& ep, const ConnSlot& slot, uint32_t listener_idx,
               uint32_t listener_gen, const pstn_addr& to, const pstn_addr& from);
 // The endpoint is connected from now on: tells the threads that wait for that.

@@ -33,7 +33,7 @@ namespace postern {
 namespace {
 
 constexpr uint64_t kMsNs = 1'000'000;
-// On one host a SYN is answered within the call, or by nobody for a while (a full backlog): then a
+// On one host a SYN is answered within the call, or not for a while (a full backlog): then a
 // program that must not wait does not.
 constexpr uint64_t kSynNs = 20 * kMsNs;
 constexpr uint64_t kLookNs = 1 * kMsNs;          // at TCP, while the word is waited for

@@ -53,7 +53,7 @@ bool OfferConn(Family& fam, pstn_ep& ep, const Offered& to, const pstn_addr& loc
                const pstn_addr& peer);
 // The server has taken it over.
 bool OfferTaken(Family& fam, const pstn_ep& ep);
-// False: the server was faster. True: it is nobody's any more.
+// False: the server was faster. True: it is withdrawn.
 bool WithdrawOffer(Family& fam, pstn_ep& ep);
 // The client's last step: from here on the endpoint is connected.
 void AcceptOffer(Family& fam, pstn_ep& ep);

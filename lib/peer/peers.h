@@ -5,7 +5,7 @@
 
 namespace postern {
 
-// Addresses that cost somebody the whole time of a negotiation (negotiate.cc).
+// Addresses that cost a call the whole time of a negotiation (negotiate.cc).
 struct Slow {
   pstn_addr addr;
   uint64_t until_ns;

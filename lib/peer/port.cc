@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // port.cc - a local port for a connection, reserved at the kernel.
 //
-// The kernel's socket behind the descriptor is bound, so the port is real and nobody else's. That
+// The kernel's socket behind the descriptor is bound, so the port is real and no other's. That
 // takes it away whole: connect() of the kernel, which has many connections share a port as long as
-// their destinations differ, passes over a port that somebody has bound. With all of them bound, no
+// their destinations differ, passes over a port that has been bound. With all of them bound, no
 // program of the network namespace could connect anywhere. So half of them are left alone: bind()
 // gives out the ports of one parity first, connect() takes those of the other first (Linux since
 // 4.2). When bind() comes to the other half, its own is used up, and the connection is the

@@ -32,7 +32,7 @@
 //
 // Rules for the caller, all under the lock of the connection:
 //  - Actions are carried out in order, then ClcActed() is called. A step that finds the last one's
-//    actions not reported aborts: their doer died, and nobody knows which bytes went out.
+//    actions not reported aborts: their doer died, and no process knows which bytes went out.
 //  - A message is read (wire/clc/clc.h says how) only while ClcWantsMessage(), and delivered before
 //    the FIN or RST that came behind it.
 //  - kTimer is delivered when ClcNextDeadline() has passed; earlier is harmless.

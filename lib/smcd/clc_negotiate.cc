@@ -10,7 +10,7 @@ namespace {
 uint8_t Least(uint8_t a, uint8_t b) { return a < b ? a : b; }
 
 // Whether the client has our device: the same host, that is. An emulated entry without its second
-// half is nobody's device.
+// half is no device's.
 bool OffersOurDevice(const ClcLocal& local, const ClcProposal& proposal) {
   const ClcEntry* entries = proposal.entries;
   for (size_t i = 0; i < proposal.entry_count; i++) {
@@ -55,7 +55,7 @@ ClcResult ChooseEid(const ClcLocal& local, const ClcProposal& proposal, ClcEid& 
 }
 
 // The device that an Accept or Confirm names has to be the one of this host. An offered CHID is
-// ours or nobody's; there is no empty slot that a CHID of 0 could match.
+// ours or none's; there is no empty slot that a CHID of 0 could match.
 bool NamesOurDevice(const ClcLocal& local, const ClcAccept& message) {
   return message.chid == local.chid && message.gid == local.gid;
 }

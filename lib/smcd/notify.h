@@ -15,7 +15,7 @@
 namespace postern {
 
 // The doorbell of a waiter: an abstract datagram socket, named by stack, index and a random number.
-// Nobody has to pass it on, it needs no file, works after chroot and setuid, and is gone with its
+// Nothing has to pass it on, it needs no file, works after chroot and setuid, and is gone with its
 // owner; a ring by a stranger is a spurious wake-up. Names are everybody's to take: the number
 // keeps strangers from taking the next one first.
 struct BellName {
@@ -39,7 +39,7 @@ struct Bells {
   bool confined = false;         // a seccomp filter may forbid socket()
 };
 int BellSender(Bells& b);
-// True if somebody holds that bell, in the one network namespace or the other.
+// True if a process holds that bell, in the one network namespace or the other.
 bool RingBell(Bells& b, const BellName& name);
 
 // Before anything is written that others are to be told of. A process that never got here, as most

@@ -287,7 +287,7 @@ bool RingWritable(const ConnEnd& e) {
   uint64_t desc = LoadRelaxed(tx.ring);
   if (desc == 0 || (desc & PSTN_RING_F_PENDING) != 0) return true;
   pstn_tx copy = {};
-  AssertHeld(copy.lock);  // nobody else sees it
+  AssertHeld(copy.lock);  // no other thread sees it
   copy.off = LoadRelaxed(tx.off);
   copy.peer = LoadRelaxed(tx.peer);
   uint32_t bytes = RingBytes(RingClass(desc) % PSTN_SLAB_CLASSES);

@@ -15,7 +15,7 @@ struct RingCursor {
   uint32_t off = 0, done = 0;  // of the record, and in it
 };
 
-// The first byte that is not released. Under ep.rx.lock, or where nobody else reads.
+// The first byte that is not released. Under ep.rx.lock, or where no other thread reads.
 RingCursor RingBegin(const ConnEnd& e);
 // The next piece in one run, at most `want` bytes; the cursor moves behind it. 0: there is no more
 // now, or the writer has lied.

@@ -237,11 +237,11 @@ long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
   // Not by SHUT_WR, which a shutdown() before connect() has left.
   if (how != SHUT_RD && (LoadRelaxed(e.ctl().flags) & PSTN_CF_FIN) == 0) {
     Lock(ep.tx.lock);  // after what another thread is writing
-    const uint32_t now = LoadRelaxed(ep.state);
-    if (now != PSTN_EP_ESTABLISHED) {
+    if (!StillHere(e)) {
+      const uint32_t now = LoadRelaxed(ep.state);
       Unlock(ep.tx.lock);
-      return now == PSTN_EP_KERNEL || now == PSTN_EP_NEW ? SockShutdown(fam, fd, ep, how)
-                                                         : -ENOTCONN;
+      const bool again = now == PSTN_EP_ESTABLISHED || now == PSTN_EP_KERNEL || now == PSTN_EP_NEW;
+      return again ? SockShutdown(fam, fd, ep, how) : -ENOTCONN;
     }
     FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
     FetchOr(e.ctl().flags, PSTN_CF_FIN);

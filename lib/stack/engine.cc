@@ -234,7 +234,7 @@ uint32_t Engine::RunTimers() {
 bool Engine::IsMore() { return full_ || LoadRelaxed(w_.ready_head) != 0 || streams_.HasNews(); }
 
 uint32_t Engine::PollLocked(uint64_t now, uint32_t rounds) {
-  if (!streams_.Reaches()) return 0;  // somebody else does: nobody's data is taken for lost here
+  if (!streams_.Reaches()) return 0;  // another process does: no data is taken for lost here
   now_ns = now;
   if (w_.mtu_expiry_ns != 0 && now >= w_.mtu_expiry_ns) ExpireLearned();
   uint32_t all = 0;

@@ -21,7 +21,7 @@ namespace postern::stack {
 
 // What the program's end wants of TCP, besides sending what is there.
 inline constexpr uint32_t kEndAborted = 1;  // RST
-inline constexpr uint32_t kEndClosed = 2;   // nobody reads any more
+inline constexpr uint32_t kEndClosed = 2;   // no program reads any more
 
 // What a program has asked for before it connects, besides what Look() tells. 0: the default.
 struct OpenWish {
@@ -58,7 +58,7 @@ class Streams {
   virtual bool Listens(const Listener& l) = 0;
   // TCP_DEFER_ACCEPT: how long its clients may take for their first data; 0: they need not send.
   virtual uint32_t DeferSeconds(const Listener&) { return 0; }
-  // Connections of which somebody has said that there is news: Engine::Wake() for each.
+  // Connections of which a process has said that there is news: Engine::Wake() for each.
   virtual void Collect(class Engine& engine) = 0;
   // Whether there is such news; without the lock.
   virtual bool HasNews() = 0;
@@ -116,8 +116,8 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
     if (vi_end_ <= idx % kAreaVis) vi_end_ = idx % kAreaVis + 1;
   }
 
-  // Everything that is due, if nobody else is at it. How many packets and timers there were; 0:
-  // nothing, or somebody else has done it.
+  // Everything that is due, if no other thread is at it. How many packets and timers there were; 0:
+  // nothing, or another thread has done it.
   uint32_t Poll(uint64_t now) PSTN_EXCLUDES(this);
   // The lock, whose last holder may have died. Nothing under it waits for posternd or any other
   // process: all connections of the family would stand still (CheckMayWait, errands.h).
@@ -137,7 +137,7 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   // The same under a lock that the caller has, until there was nothing left at its last look, or
   // `rounds` are over.
   uint32_t PollLocked(uint64_t now, uint32_t rounds = 8) PSTN_REQUIRES(this);
-  // When Poll() has to be called at the latest, if no packet comes and nobody is woken.
+  // When Poll() has to be called at the latest, if no packet comes and no thread is woken.
   uint64_t NextDeadline() const { return WheelNext(w_.wheel); }
   // Whether a VI has packets; without the lock.
   bool Pending();
@@ -147,7 +147,7 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
            WheelNext(w_.wheel) <= now;
   }
 
-  // Connections that somebody has to go on with; TIME_WAIT is none. Without the lock: about so
+  // Connections that a process has to go on with; TIME_WAIT is none. Without the lock: about so
   // many.
   uint32_t Unfinished() const;
 

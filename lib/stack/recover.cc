@@ -35,7 +35,7 @@ void Engine::Recover(uint64_t now) {
   w_.ready_head = w_.ready_tail = 0;
   w_.conn_free = w_.listener_free = 0;
   w_.conn_count = w_.embryo_count = 0;
-  // What was incomplete is lost, as it may be on the way. Its frames are nobody's, and so found.
+  // What was incomplete is lost, as it may be on the way. Its frames have no owner: they are found.
   ReassemblyInit(w_.reassembly, w_.reassembly.secret);
   ForgetLearned();  // an entry may be half written; routers say it again
   const uint32_t at = LoadRelaxed(w_.current);
@@ -105,7 +105,7 @@ void Engine::Recover(uint64_t now) {
   LetGo();
 }
 
-// Whether the connection's own account is sound and nobody else's. What it names is its own then.
+// Whether the connection's own account is sound and no other's. What it names is its own then.
 bool Engine::ClaimSegments(Conn& c) {
   if (tcp::Validate(c.tcb, *this) != nullptr) return false;
   uint32_t steps = 0;

@@ -2,7 +2,7 @@
 // source_ports.h - ports of this host that a stack keeps to make connections from.
 //
 // Each is reserved at the kernel by posternd, and what comes for it is steered to the stack as long
-// as it is kept. So a connect() that finds one asks nobody. As in the kernel a port serves many
+// as it is kept. So a connect() that finds one asks no process. As in the kernel a port serves many
 // connections, if their peers differ: what is taken is a pair of names (Engine::IsTaken), also by a
 // connection in TIME_WAIT. Which one is tried first is random (RFC 6056, 3.3.2), but one that has
 // just been used rests a while if it can: the kernel's, too, comes late to a port once more, and a

@@ -3,7 +3,7 @@
 //
 // The fine wheel has slots of 131 us and reaches 134 ms ahead, the coarse one slots of 134 ms for
 // 137 s; what is later waits in the last coarse slot and is put in anew when it comes up. A timer
-// never fires early; late by a slot at most, and by how long nobody has polled.
+// never fires early; late by a slot at most, and by how long no thread has polled.
 //
 // Deadlines of TCP move all the time, mostly backwards: so an entry stays where it is when its
 // deadline gets later, and the finder asks for the deadline again (Set() is then one compare). A

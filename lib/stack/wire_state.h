@@ -117,7 +117,7 @@ struct WireCounters {
   uint64_t fragments_in, fragments_dropped;  // dropped: no room, or not TCP's
   uint64_t icmp_in, icmp_ignored;            // errors; those about nothing that is under way
   uint64_t taken_over;                       // locks of the dead
-  uint64_t lost_connections;                 // reset because somebody died in them
+  uint64_t lost_connections;                 // reset because a process died in them
 };
 
 // The lock and what changes with it have lines of their own.
@@ -129,8 +129,8 @@ struct WireState {
   alignas(64) pstn_lock lock;
   uint32_t current;                 // Conn + 1 that the holder is at; 0: none
   uint32_t ready_head, ready_tail;  // + 1
-  uint64_t polled_ns;               // (a) when somebody last polled
-  uint64_t attended_ns;             // (a) when somebody else than the keeper was last about to
+  uint64_t polled_ns;               // (a) when a thread last polled
+  uint64_t attended_ns;             // (a) when a thread other than the keeper's was last about to
   uint32_t awake;        // (a) threads that poll and do not sleep; one that died counts too much
   uint32_t keeper_naps;  // (a) 1: the keeper relies on them, and wants to be rung when they sleep
   alignas(64) uint64_t random[2];
@@ -162,7 +162,7 @@ struct WireState {
 };
 static_assert(std::is_standard_layout_v<WireState>);
 
-// Writes an empty one into zeroed memory; `entropy` are 32 bytes nobody can guess.
+// Writes an empty one into zeroed memory; `entropy` are 32 bytes no host can guess.
 void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4], uint64_t now_ns);
 
 }  // namespace postern::stack

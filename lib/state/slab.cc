@@ -186,7 +186,7 @@ uint64_t WarmBytes(const pstn_lgr_ref& ref) {
   return bytes;
 }
 
-// One at a time, so that nobody waits for the lock for long.
+// One at a time, so that no thread waits for the lock for long.
 void DropWarm(pstn_lgr_ref& ref, uint8_t* lgr) {
   for (uint32_t c = 0; c < PSTN_SLAB_CLASSES; c++) {
     for (uint32_t n = 0; n < kWarmMax[c]; n++) {

@@ -31,7 +31,7 @@ bool OnlyUrgentByte(const ConnEnd& e) {
   const MarkState mark = LookAtMark(e);
   if (!mark.at || !mark.hides) return false;
   Guard g(e.ep->rx.lock);
-  return RingQueued(e, 2) <= 1;
+  return StillHere(e) && RingQueued(e, 2) <= 1;
 }
 
 // Another thread may be reading at the same time, or have had the connection end.

@@ -158,7 +158,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     if (swallow) {
       if (urgent.iov != nullptr) {  // the mark outruns the reset
         Guard g(e.ep->tx.lock);
-        MarkUrgent(e, iov, 0, want);
+        if (StillHere(e)) MarkUrgent(e, iov, 0, want);
       }
       return static_cast<long>(want);
     }

@@ -8,7 +8,9 @@
 // mark at a time: a newer one makes the byte of the older one an ordinary byte.
 #include <cerrno>
 
+#include "endpoint/endpoint.h"
 #include "endpoint/marks.h"
+#include "stream/io_checks.h"
 #include "stream/urgent.h"
 
 namespace postern {
@@ -41,6 +43,7 @@ ReadResult ReadToMark(const ConnEnd& e, IovCursor* to, size_t want, bool first, 
 long RecvUrgent(const ConnEnd& e, const iovec* iov, size_t count, int flags) {
   if (LoadRelaxed(e.peer_ctl().urgent) == 0) return -EINVAL;
   Guard g(e.ep->rx.lock);
+  if (!StillHere(e)) return NotHere(e);
   const uint8_t byte = NoticeMark(e);
   pstn_rx& rx = e.ep->rx;
   AssertHeld(rx.lock);

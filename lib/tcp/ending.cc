@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ending.cc - the ways out that the Host chooses, RSTs for nobody's segments, and TIME_WAIT that
+// ending.cc - the ways out that the Host chooses, RSTs for stray segments, and TIME_WAIT that
 // makes room for a new connection. (FINs are data: newdata.cc sends them, state.cc has what
 // follows.)
 #include "tcp/machine.h"

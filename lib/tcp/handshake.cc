@@ -27,7 +27,7 @@ uint32_t FirstWindow(Tcb& t, Host& h) {
 //= rfc6298#5
 //# (5.7) If the timer expires awaiting the ACK of a SYN segment [...]
 void HandshakeRoundTrip(Tcb& t, const SegmentIn& s, Host& h) {
-  if (t.sent_ns == 0) return;  // a cookie: nobody knows when
+  if (t.sent_ns == 0) return;  // a cookie: the time is not known
   if (!Has(t, kSynAgain)) {
     RttSample(t.rtt, h.now_ns, h.now_ns - t.sent_ns, t.snd_una, t.snd_nxt);
   } else if (Has(t, kTimestamps) && s.options.has_timestamps && s.options.ts_echo != 0) {
@@ -186,7 +186,7 @@ void SynTimeout(Tcb& t, Host& h) {
   t.rto_count++;
   t.flags |= kSynAgain;
   t.retransmits++;
-  // RFC 3168, 6.1.1.1: no answer may mean that somebody on the way does not like these flags.
+  // RFC 3168, 6.1.1.1: no answer may mean that a router on the way does not like these flags.
   t.flags &= ~kEcnAsked;
   RttBackOff(t.rtt);
   StopRtx(t);

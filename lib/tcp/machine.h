@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// machine.h - what the files of lib/tcp tell each other; nobody else includes it but their tests.
+// machine.h - what the files of lib/tcp tell each other; only they and their tests include it.
 //
 // One step of the machine is: an entry of tcp.h, which changes the Tcb by what came; then Send(),
 // which says what may and must be said; then SetTimers(). Functions here do one part each and leave

@@ -96,7 +96,7 @@ bool FinAcked(Tcb& t, Host& h) {
       SetState(t, State::kFinWait2);
       t.life_deadline_ns = 0;  // SetTimers
       if (!Has(t, kNoReader)) return true;
-      // TCP_LINGER2 < 0: nobody waits for the peer's FIN.
+      // TCP_LINGER2 < 0: no program waits for the peer's FIN.
       if (t.settings.fin_wait2_s != kNoFinWait2) return true;
       EnterClosed(t, h);
       return false;

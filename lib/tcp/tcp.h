@@ -49,7 +49,7 @@ void PathMtu(Tcb& tcb, uint32_t mss_max, Host& host);  // ICMP has said so, and 
 void SoftError(Tcb& tcb, Seq seq, int error, bool hard, Host& host);
 
 // ---- ending
-void Closed(Tcb& tcb, Host& host);  // nobody will read any more; what comes is answered by a RST
+void Closed(Tcb& tcb, Host& host);  // the program reads no more; what comes gets a RST
 void Abort(Tcb& tcb, Host& host);   // RST, at once; reports kClosed
 
 // A SYN for a connection in TIME_WAIT: whether a listener may have it (RFC 6191). The Tcb is then

@@ -5,7 +5,7 @@
 //
 //   rtx     one of: RTO, TLP probe, RACK's reordering window, zero-window probe (rtx_kind)
 //   ack     delayed acknowledgement
-//   life    keepalive; FIN_WAIT_2 of a connection nobody holds; TIME_WAIT; deferred accept
+//   life    keepalive; FIN_WAIT_2 of a connection no program holds; TIME_WAIT; deferred accept
 //   others  pacing, a cork that has been in too long, TxSegs that were all taken
 #include <cerrno>
 

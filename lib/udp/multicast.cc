@@ -90,7 +90,7 @@ int ChangeSource(uint32_t idx, const IpAddress& group, const IpAddress& source, 
   Member& m = host.MemberAt(at);
   const bool insert = op == SourceOp::kAdd || op == SourceOp::kBlock;
   const int error = insert ? Insert(m, source) : Erase(m, source);
-  // A group from nobody is one that was left.
+  // A group without sources is one that was left.
   if (error == 0 && op == SourceOp::kRemove && m.source_count == 0)
     return Drop(e, group, ifindex, host);
   return error;

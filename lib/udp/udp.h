@@ -35,7 +35,7 @@ int ChangeSource(uint32_t idx, const IpAddress& group, const IpAddress& source, 
 // ---- what comes in
 enum class Verdict : uint8_t {
   kDelivered,  // to one endpoint at least
-  kNoPort,     // nobody is there: an ICMP "port unreachable" is due, if it was sent to us alone
+  kNoPort,     // no socket is there: an ICMP "port unreachable" is due, if it was sent to us alone
   kDropped,    // there was, but it had no room
   kInvalid,    // its checksum
 };

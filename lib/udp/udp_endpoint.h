@@ -47,7 +47,7 @@ inline constexpr uint8_t kPmtuDont = 0, kPmtuWant = 1, kPmtuDo = 2, kPmtuProbe =
                          kPmtuInterface = 4, kPmtuOmit = 5;
 
 struct Endpoint {
-  IpAddress local, remote;  // all zero: any, nobody
+  IpAddress local, remote;  // all zero: any, none
   uint16_t local_port, remote_port;
   uint16_t family;     // AF_INET or AF_INET6
   uint16_t gso_bytes;  // UDP_SEGMENT; 0: off

@@ -142,7 +142,7 @@ uint32_t Area::Take(uint32_t* frames, uint32_t count) {
     SetOwner(frame, kFrameTx, 0);
     frames[taken++] = frame;
   }
-  // A death before this leaves frames in the list that are nobody's by owner[]: Rebuild() sees it.
+  // A death before this leaves frames in the list that owner[] gives to none: Rebuild() sees it.
   StoreRelease(header_->free_count, left);  // [I3]
   return taken;
 }

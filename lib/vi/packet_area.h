@@ -13,7 +13,7 @@
 //   for each VI: vi.Recover()    what is in the rings is the VI's, all else is not
 //   area.ReclaimBegin()          kept frames have to be claimed anew
 //   area.Claim(frame) ...        for each frame that a connection's queue names
-//   area.ReclaimEnd()            what was in the dead one's hands, or kept by nobody, is free
+//   area.ReclaimEnd()            what was in the dead one's hands, or has no keeper, is free
 //
 // A death in the middle of that costs nothing: the next holder does it all again.
 #pragma once
@@ -28,7 +28,7 @@ namespace postern {
 // `frame_count` is a multiple of 2 (whole pages). Memory is taken when it is touched.
 int CreateArea(const pstn_uuid& stack, uint32_t frame_count);
 
-// What a checker that trusts nobody needs of a memfd: read once, checked against its size.
+// What a checker that trusts no process needs of a memfd: read once, checked against its size.
 struct AreaShape {
   uint64_t size_bytes;
   uint32_t frame_count;
@@ -43,10 +43,10 @@ class Area {
   // Takes over nothing: the caller keeps the descriptor, and unmaps. 0 or -errno.
   int Map(int fd);
   void Unmap();
-  // For tests and the test VI: the same in memory that nobody shares, of AreaBytes(frame_count).
+  // For tests and the test VI: the same in memory that is not shared, of AreaBytes(frame_count).
   static size_t BytesFor(uint32_t frame_count);
   void Format(void* memory, uint32_t frame_count);
-  void View(void* memory, uint32_t frame_count);  // formatted by somebody else
+  void View(void* memory, uint32_t frame_count);  // formatted by another process
 
   bool ok() const { return header_ != nullptr; }
   pstn_area& header() { return *header_; }
@@ -82,7 +82,7 @@ class Area {
   // Back to kept. False: not to be had, it is in a ring or claimed already: the queue that names it
   // has to forget it.
   bool Claim(uint32_t frame);
-  // Returns how many frames were lost in somebody's hands and are free now.
+  // Returns how many frames were lost in an owner's hands and are free now.
   uint32_t ReclaimEnd();
   // A VI is gone, its sockets closed: the frames that it had are free.
   uint32_t Abandon(uint32_t vi);

@@ -13,7 +13,7 @@
 //
 // Publishing into a ring, in steps between which the process may die:
 //
-//   1. the slots behind the producer are written          nobody looks there
+//   1. the slots behind the producer are written          no reader looks there
 //   2. intent = {producer, count}                         from here on Recover() knows the frames
 //   3. owner[] of each says that it is the VI's
 //   4. producer += count                                  from here on it is

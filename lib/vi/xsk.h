@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// xsk.h - a VI over AF_XDP sockets that somebody else has made.
+// xsk.h - a VI over AF_XDP sockets that another process has made.
 //
 // posternd makes the sockets (one for each queue of the interface, all over one UMEM, which is the
 // frames of the area) and hands their descriptors over; here they are mapped and polled, which

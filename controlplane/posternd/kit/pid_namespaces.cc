@@ -80,15 +80,4 @@ pid_t PidsThere::Find(uint32_t pidns, pid_t there, uint64_t start_time) {
   return 0;
 }
 
-pid_t FindChild(pid_t parent, pid_t there) {
-  const size_t depth = PidsOf(parent).size();
-  if (depth <= 1) return there;  // what it sees is what we see
-  const uint64_t pidns = PidnsIno(parent);
-  return SearchProcesses([&](pid_t pid) {
-    const std::vector<pid_t> pids = PidsOf(pid);
-    if (pids.size() < depth || pids[depth - 1] != there) return false;
-    return pids.size() > depth || PidnsIno(pid) == pidns;
-  });
-}
-
 }  // namespace postern::daemon

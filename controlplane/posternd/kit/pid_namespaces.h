@@ -28,7 +28,5 @@ class PidsThere {
   bool looked_ = false;
   std::multimap<std::pair<uint32_t, pid_t>, pid_t> here_;
 };
-// The child that process `parent`, of ours, knows as `there`: it may be in a namespace of its own.
-pid_t FindChild(pid_t parent, pid_t there);
 
 }  // namespace postern::daemon

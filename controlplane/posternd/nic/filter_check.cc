@@ -83,7 +83,7 @@ int TakeGetter(const nlmsghdr* answer, void* context) {
   auto& getter = *static_cast<Getter*>(context);
   if (mnl_nlmsg_get_payload_len(answer) < sizeof(inet_diag_msg)) return MNL_CB_OK;
   const auto& d = *static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
-  if (d.idiag_state == TCP_TIME_WAIT) return MNL_CB_OK;  // nobody's any more
+  if (d.idiag_state == TCP_TIME_WAIT) return MNL_CB_OK;  // no program's any more
   getter.found = true;
   getter.uid = d.idiag_uid;
   return MNL_CB_OK;

@@ -149,23 +149,6 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
   return client.process != nullptr ? 0 : -ESRCH;
 }
 
-int Registry::ChildSlot(Process& parent, uint32_t slot, pid_t child) {
-  Stack& stack = *parent.stack;
-  if (slot >= stack.s->slots.count() || child <= 0) return -EINVAL;
-  const SlotCopy copy = ReadSlot(stack, slot);
-  const pid_t here = FindChild(parent.pid, child);
-  Process* process = nullptr;
-  if (copy.state == PSTN_SL_LIVE && (copy.pid == child || IsPidThere(here, copy.pid))) {
-    (void)Watch(stack, slot, copy, here, process);
-  } else if (copy.state == PSTN_SL_EMBRYO && (copy.pid == child || copy.pid == parent.there)) {
-    // Not taken over yet. Perhaps it never will be (a static program, an early death), and the
-    // parent may live on for ever: the slot is held for as long as the child lives.
-    stack.suspects[slot] = {copy.pid, here, Clock::now()};
-  }
-  ScanOrDrop(stack);
-  return 0;
-}
-
 int Registry::Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look,
                     Process*& process) {
   const auto known = stack.processes.find(slot);

@@ -70,7 +70,7 @@ struct LinkGroup {
 // A slot that a child has not taken over yet, and when a process was last seen that may hold it.
 struct Suspect {
   pid_t parent = 0;
-  pid_t child = 0;  // 0: not known
+  pid_t child = 0;  // 0: an embryo's
   Clock::time_point last_alive;
 };
 
@@ -114,7 +114,6 @@ class Registry {
 
   // Each returns 0 or -errno.
   int Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd memfd);
-  int ChildSlot(Process& parent, uint32_t slot, pid_t child);
   // A parent has waited for this child: what it held is released now, not when its pidfd tells.
   // `done` with 0 or -errno.
   void ChildEnded(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done);

@@ -93,22 +93,18 @@ bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t
   return false;
 }
 
-// An embryo bears the id of the thread that forks, and no start time that could be relied on.
+// An embryo bears the id of the thread that forks, then that of its child (Adopted), and no start
+// time that could be relied on.
 bool Registry::ScanEmbryo(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look) {
   const auto now = Clock::now();
-  const pid_t parent = copy.pid;
-  const auto [it, is_new] = stack.suspects.try_emplace(slot, Suspect{parent, 0, now});
-  Suspect& suspect = it->second;
-  if (suspect.parent != parent) suspect = {parent, 0, now};
-  // Whose child is not known is given the time that its parent lives.
-  const pid_t holder = suspect.child != 0 ? suspect.child : PidHere(copy, 0, look);
-  if (IsAlive(holder, 0) && (suspect.child != 0 || MayHold(stack, slot, holder)))
-    suspect.last_alive = now;
+  Suspect& suspect = SuspectOf(stack, slot, copy.pid, 0);
+  const pid_t holder = PidHere(copy, 0, look);
+  if (IsAlive(holder, 0) && MayHold(stack, slot, holder)) suspect.last_alive = now;
   // Even then, the child of a dead parent may be just about to take over.
   if (now - suspect.last_alive < kEmbryoGrace) return true;
   Note("stack %s: slot %u was never taken over by a child of pid %d", Text(stack.id).c_str(), slot,
-       parent);
-  stack.suspects.erase(it);
+       copy.pid);
+  stack.suspects.erase(slot);
   Reap(stack, slot, copy.pid);
   return false;
 }

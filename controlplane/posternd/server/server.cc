@@ -148,8 +148,6 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
       return &Server::AddLink;
     case ctl::Type::kStatus:
       return &Server::Status;
-    case ctl::Type::kChildSlot:
-      return &Server::ChildSlot;
     case ctl::Type::kReap:
       return &Server::Reap;
     case ctl::Type::kQuit:
@@ -202,10 +200,7 @@ void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
     Warn("pid %d is another user's, and brings no stack of ours", client.pid());
     return client.Break();
   }
-  if (!needs_no_hello && client.process == nullptr) {
-    if (message.type != ctl::Type::kChildSlot) client.Reply(message, ENOTCONN);
-    return;
-  }
+  if (!needs_no_hello && client.process == nullptr) return client.Reply(message, ENOTCONN);
   (this->*handler)(client, message, std::move(fd));
 }
 

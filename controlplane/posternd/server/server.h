@@ -64,7 +64,6 @@ class Server {
   void AddLink(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Status(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Reap(Client& client, const ctl::Msg& message, UniqueFd fd);
-  void ChildSlot(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Quit(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Export(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Keeper(Client& client, const ctl::Msg& message, UniqueFd fd);

@@ -183,10 +183,6 @@ void Server::AddLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
   client.Reply(message, -error);
 }
 
-void Server::ChildSlot(Client& client, const ctl::Msg& message, UniqueFd) {
-  (void)registry_.ChildSlot(*client.process, message.a, static_cast<pid_t>(message.b));
-}
-
 void Server::Reap(Client& client, const ctl::Msg& message, UniqueFd) {
   registry_.ChildEnded(*client.process->stack, message.a, static_cast<pid_t>(message.b),
                        [this, line = &client, id = client.id(), message](int error) {

@@ -27,8 +27,8 @@ int Fit(const Listener& l, const pstn_addr& to) {
 
 }  // namespace
 
-// Keyed, so that nobody outside can choose names that meet in one slot. Two multiplications: the
-// key is never shown, and a chain that somebody finds by timing is bounded by kConns alone.
+// Keyed, so that no host outside can choose names that meet in one slot. Two multiplications: the
+// key is never shown, and a chain that a host finds by timing is bounded by kConns alone.
 uint32_t Engine::HashOf(const pstn_addr& local, const pstn_addr& peer) const {
   const auto mix = [](uint64_t a, uint64_t b) {
     const unsigned __int128 m = static_cast<unsigned __int128>(a) * b;

@@ -8,7 +8,7 @@
 //
 // What a path takes is known by the peer's address, for all connections to it and for ten minutes
 // (RFC 1191, 6.3; Linux's mtu_expires), and only ever becomes less by a packet. Below 552 bytes
-// (Linux's min_pmtu) IPv4 goes without DF instead, so that nobody can make us send 68 byte packets.
+// (Linux's min_pmtu) IPv4 goes without DF instead, so no host can make us send 68 byte packets.
 // A change makes `mtu_epoch` grow: each connection looks its path up once more before it sends.
 #include <cerrno>
 #include <cstring>

@@ -97,11 +97,11 @@ struct LinkAnswer {
 };
 
 enum class NeighbourState : uint8_t {
-  kUnknown = 0,  // nobody has asked: CtlResolve(), and keep the packet meanwhile
+  kUnknown = 0,  // not asked for yet: CtlResolve(), and keep the packet meanwhile
   kAsking,       // the kernel asks
   kGood,         // `mac`; may be used without asking
   kStale,        // `mac`; may be used, and CtlResolve() has the kernel confirm it (RFC 4861, 7.3.2)
-  kFailed,       // nobody answers: EHOSTUNREACH
+  kFailed,       // no host answers: EHOSTUNREACH
   kNotNeeded,    // `mac` is computed (multicast, broadcast), or the link has no addresses
 };
 

@@ -77,7 +77,7 @@ void Grow(Congestion& cc, const AckSample& ack) {
 }
 
 // ceil(delivered * ssthresh / recover_fs): what may have been sent so far for the window to shrink
-// in proportion to what arrives. In whole segments, as nobody sends half of one.
+// in proportion to what arrives. In whole segments: no sender sends half a one.
 uint64_t Proportion(const Congestion& cc) {
   const uint64_t share = uint64_t{cc.prr_delivered_bytes} * cc.ssthresh_bytes;
   const uint64_t segment = uint64_t{cc.recover_fs_bytes} * cc.mss_bytes;

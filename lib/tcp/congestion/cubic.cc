@@ -127,7 +127,7 @@ void CubicAvoid(Congestion& cc, const AckSample& ack, uint32_t bytes) {
 }
 
 // RFC 9438, 4.6: 0.7 of the window, two segments at least; cwnd in place of flight_size, see
-// NewRenoReduced(). 4.7, fast convergence: lost below the last W_max, somebody else has come and
+// NewRenoReduced(). 4.7, fast convergence: lost below the last W_max, another flow has come and
 // needs room, so W_max is not where it was lost but (1 + 0.7) / 2 of that.
 uint32_t CubicReduced(Congestion& cc) {
   CubicState& c = cc.cubic;

@@ -42,7 +42,7 @@ void TakeCumulative(Tcb& t, const SegmentIn& s, AckNews& news, Host& h) {
     news.stream_bytes += seg.bytes;
     TxRemoveHead(t, h);
   }
-  // Without SACK nobody knows whether it was the retransmission that brought them all.
+  // Without SACK the sender can't tell whether it was the retransmission that brought them all.
   if (!Has(t, kSackOk) && news.retransmitted) news.original_arrived = false;
   news.acked_bytes = static_cast<uint32_t>(s.ack - t.snd_una);
   t.snd_una = s.ack;

@@ -178,7 +178,7 @@ bool TxSplit(Tcb& t, uint32_t idx, uint32_t bytes, Host& h) {
   return true;
 }
 
-// What was sent before stays true of both: how often, and that nobody knows which copy arrives.
+// What was sent before stays true of both: how often, and that no ACK tells which copy came.
 bool TxMerge(Tcb& t, uint32_t idx, uint32_t bytes_max, Host& h) {
   TxSeg& s = h.TxSegAt(idx);
   const uint32_t other = s.next;

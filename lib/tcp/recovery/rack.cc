@@ -145,7 +145,7 @@ void TlpAck(Tcb& t, const SegmentIn& s, const AckNews& news) {
   } else if (news.dsack && news.dsack_block.right == t.tlp_high_seq) {
     t.flags &= ~kTlpOut;  // the original had arrived: nothing was lost
   } else if (After(s.ack, t.tlp_high_seq)) {
-    // The probe has repaired a loss that nobody saw. It counts all the same.
+    // The probe has repaired a loss that was not noticed. It counts all the same.
     t.flags &= ~kTlpOut;
     if (static_cast<Recovery>(t.recovery) <= Recovery::kDisorder) {
       CongestionOnLoss(t.cc, Cause::kLoss);

@@ -28,7 +28,7 @@ struct ChallengeLimit {
 inline bool ChallengeAllowed(ChallengeLimit& limit, uint64_t now_ns, uint32_t per_second,
                              uint64_t random) {
   if (per_second == ~0u) return true;
-  const uint64_t second = now_ns / 1'000'000'000 + 1;  // never 0, which is nobody's
+  const uint64_t second = now_ns / 1'000'000'000 + 1;  // never 0, the empty value
   if (limit.second != second) {
     limit.second = second;
     const uint32_t spread = per_second == 0 ? 0 : static_cast<uint32_t>(random % per_second);

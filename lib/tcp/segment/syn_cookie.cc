@@ -14,7 +14,7 @@ constexpr uint16_t kMssDefault = 536, kMssDefault6 = 1220;  // RFC 9293, 3.7.1
 constexpr uint16_t kMss4[] = {536, 1300, 1440, 1460};
 constexpr uint16_t kMss6[] = {1220, 1420, 1440, 8940};
 
-// The lowest bits of the timestamp. Linux's, too, but nobody else reads them.
+// The lowest bits of the timestamp. Linux's, too, but no other host reads them.
 constexpr uint32_t kTsBits = 6, kTsMask = (1u << kTsBits) - 1;
 constexpr uint32_t kTsNoScale = 0xf, kTsSack = 1u << 4, kTsEcn = 1u << 5;
 constexpr uint32_t kScaleMax = 14;  // RFC 7323, 2.3

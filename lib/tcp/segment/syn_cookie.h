@@ -54,7 +54,7 @@ uint32_t CookieTimestamp(const SipKey& secret, const ConnName& conn, const Segme
 bool CookieCheck(const SipKey& secret, const ConnName& conn, bool ipv6, const SegmentIn& ack,
                  uint64_t clock_ns, CookieState& out);
 
-// Cookies are looked at only while some may be out there, so that in peace nobody may even try.
+// Cookies are looked at only while some may be out there, so that in peace no peer may even try.
 // One for each listener.
 struct CookieGate {
   uint64_t made_ns;  // when the last one was made; 0: never

@@ -46,7 +46,7 @@ ViStatus SoftVi::Kick() {
   const long r = sys::Call(SYS_sendto, bell_, &ring, 1L,
                            static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), nullptr, 0L);
   shared_->counters.kicks++;
-  // No room: it has been rung often enough. Nobody there: see Check().
+  // No room: it has been rung often enough. No driver there: see Check().
   if (r < 0) shared_->counters.kick_errors++;
   return ViStatus::kOk;
 }

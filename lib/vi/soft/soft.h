@@ -23,7 +23,7 @@ class SoftVi final : public RingVi {
   // and closed by Detach(). `bell` stays the caller's. 0 or -errno, and then both do.
   int Attach(Area& area, uint32_t vi, int rings_fd, int bell);
   void Detach();
-  // The same over memory that is somebody's: for tests.
+  // The same over memory that its caller owns: for tests.
   bool View(Area& area, uint32_t vi, SoftRings& rings, int bell);
   int rings_fd() const { return rings_fd_; }  // to be shown to a new posternd
 

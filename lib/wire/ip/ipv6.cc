@@ -67,7 +67,7 @@ Refusal PassExtension(Chain& chain) {
   const uint32_t bytes = 8 + 8u * e.words;
   if (bytes > chain.end - chain.off) return Refusal::kExtension;
   if (chain.next == kNextRouting) {
-    // Type 0 even with nothing left (RFC 5095 would ignore it then): nobody means well with it.
+    // Type 0 even with nothing left (RFC 5095 would ignore it then): no sender means well with it.
     if (e.routing_type == 0 || e.segments_left != 0) return Refusal::kSourceRoute;
   } else {
     //= rfc8200#4.1

@@ -168,12 +168,12 @@ inline void Spoil(StackMap& s, const Step& in, const Names& names) {
 inline ctl::Msg MessageOf(const Step& in, const Names& names) {
   using ctl::Type;
   static constexpr Type kTypes[] = {
-      Type::kHello,    Type::kHello,  Type::kHello,    Type::kListen,    Type::kUnlisten,
-      Type::kAddLgr,   Type::kAddLgr, Type::kAddLgr,   Type::kIntroduce, Type::kIntroduce,
-      Type::kGetLgr,   Type::kStatus, Type::kStatus,   Type::kChildSlot, Type::kReap,
-      Type::kExport,   Type::kExport, Type::kKeeper,   Type::kKeeper,    Type::kNegotiate,
-      Type::kTakeHeld, Type::kAttach, Type::kRegister, Type::kRelease,   Type::kBell,
-      Type::kVi,       Type::kFilter, Type::kWire,     Type::kNamed,     Type::kLgr};
+      Type::kHello,  Type::kHello,    Type::kHello,   Type::kListen,    Type::kUnlisten,
+      Type::kAddLgr, Type::kAddLgr,   Type::kAddLgr,  Type::kIntroduce, Type::kIntroduce,
+      Type::kGetLgr, Type::kStatus,   Type::kStatus,  Type::kReap,      Type::kExport,
+      Type::kExport, Type::kKeeper,   Type::kKeeper,  Type::kNegotiate, Type::kTakeHeld,
+      Type::kAttach, Type::kRegister, Type::kRelease, Type::kBell,      Type::kVi,
+      Type::kFilter, Type::kWire,     Type::kNamed,   Type::kLgr};
   ctl::Msg m;
   m.type =
       in.b < 240 ? kTypes[in.b % (sizeof kTypes / sizeof kTypes[0])] : static_cast<Type>(in.b % 80);
