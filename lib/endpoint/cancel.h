@@ -6,9 +6,12 @@
 // lock. The unwinding runs no destructors of code that is built without exceptions, so what has to
 // be undone is given as `undo`. A call that finds its data at once is no cancellation point here.
 #pragma once
+#include <gnu/libc-version.h>
 #include <pthread.h>
+#include <signal.h>
 
 #include <cerrno>
+#include <cstring>
 
 #include "base/sys.h"
 #include "endpoint/call.h"
@@ -35,6 +38,61 @@ long Cancellable(Family& fam, Call call, Undo undo) {
   r = call();
   pthread_setcanceltype(type, nullptr);
   pthread_cleanup_pop(0);
+  return r;
+}
+
+// Since glibc 2.41 a system call that has done something when the cancellation comes returns what
+// that was, and the next cancellation point acts on it. Before, it was lost.
+inline bool CancelSparesWhatMoved() {
+  const char* const minor = gnu_get_libc_version() + 2;  // "2.41"
+  return minor[0] > '4' || (minor[0] == '4' && minor[1] >= '1');
+}
+
+// Acts on a cancellation that is pending; else does nothing.
+template <typename Undo>
+void ActOnCancel(Family& fam, Undo undo) {
+  (void)Cancellable(
+      fam, [] { return 0L; }, undo);
+}
+
+// Whether the thread is to be cancelled at once, whatever it does.
+inline bool CancelsAtOnce() {
+  int type = PTHREAD_CANCEL_DEFERRED;
+  pthread_setcanceltype(PTHREAD_CANCEL_DEFERRED, &type);
+  if (type != PTHREAD_CANCEL_DEFERRED) pthread_setcanceltype(type, nullptr);
+  return type != PTHREAD_CANCEL_DEFERRED;
+}
+
+// The same for a call that has moved bytes: where those are spared, a cancellation interrupts it.
+// `call(most_ns)` sleeps for no longer: a cancellation that comes just before it does not.
+template <typename Call, typename Undo>
+long CancellableMoved(Family& fam, Call call, Undo undo) {
+  constexpr uint64_t kSliceNs = 50'000'000;
+  if (!CancelSparesWhatMoved() || CancelsAtOnce())
+    return Cancellable(
+        fam, [&] { return call(UINT64_MAX); }, undo);
+  const long r = call(kSliceNs);
+  if (r == -ETIMEDOUT) ActOnCancel(fam, undo);
+  return r;
+}
+
+// The same for a poll(), `call(mask)`. Where a cancellation spares what it has found, it interrupts
+// the poll(), and ends the thread unless `found()`. glibc's signal (32) can't come between the look
+// for one that is pending and the sleep.
+template <typename Call, typename Undo, typename Found>
+long CancellablePoll(Family& fam, const sigset_t* mask, Call call, Undo undo, Found found) {
+  if (!CancelSparesWhatMoved() || CancelsAtOnce())
+    return Cancellable(
+        fam, [&] { return call(mask); }, undo);
+  constexpr uint64_t kCancelBit = 1ull << (32 - 1);
+  uint64_t before = 0;
+  sigset_t during = {};
+  (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_BLOCK), &kCancelBit, &before, 8L);
+  ActOnCancel(fam, undo);
+  if (mask == nullptr) memcpy(&during, &before, sizeof before);
+  const long r = call(mask != nullptr ? mask : &during);
+  (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_SETMASK), &before, nullptr, 8L);
+  if (r == -EINTR && !found()) ActOnCancel(fam, undo);
   return r;
 }
 

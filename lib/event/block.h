@@ -50,7 +50,8 @@ class SleepWord {
   SleepWord& operator=(const SleepWord&) = delete;
 };
 
-// A handler that asks for it (SA_RESTART) lets a call go on that has not moved a byte yet.
+// A handler that asks for it (SA_RESTART) lets a call go on that has not moved a byte yet. kNever:
+// it has.
 enum class Restart : uint8_t { kIfAsked, kNever };
 
 // Threads of ours that sleep on a connection are counted where the peer can't write: an end on this
@@ -90,13 +91,17 @@ Wait SleepOn(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const 
     if (t_interrupts != interrupts) return Wait::kInterrupted;
     if (t_handlers != handlers && restart == Restart::kIfAsked && call.moved())
       return Wait::kRestarts;
-    timespec left = until.LeftTimespec(UINT64_MAX);
     // The kernel restarts a wait that has no end.
     bool endless = until.never() && restart == Restart::kIfAsked;
     const WireSleep wire(fam);
-    long r = Cancellable(
-        fam, [&] { return sys::FutexWait(&word, value, endless ? nullptr : &left); },
-        [&] { sleeper.Off(); });
+    const auto sleep = [&](uint64_t most_ns) {
+      const timespec left = until.LeftTimespec(most_ns);
+      return sys::FutexWait(&word, value, endless ? nullptr : &left);
+    };
+    const auto undo = [&] { sleeper.Off(); };
+    const long r = restart == Restart::kNever ? CancellableMoved(fam, sleep, undo)
+                                              : Cancellable(
+                                                    fam, [&] { return sleep(UINT64_MAX); }, undo);
     if (ready()) return Wait::kReady;
     if (r == -EINTR) return Wait::kInterrupted;
     if (until.left_ns() == 0) return Wait::kTimeout;

@@ -178,15 +178,15 @@ long Sleep(Family& fam, const Bed& bed, pollfd* fds, size_t n, KernelSet& k, boo
     const WireSleep wire(fam);
     const ByNumber asks(k.held);
     k.Renumber();
-    r = Cancellable(
-        fam,
-        [&] {
+    r = CancellablePoll(
+        fam, mask,
+        [&](const sigset_t* during) {
           return SleepUnlessInterrupted(interrupts, {fam, bed.waiter}, [&] {
             return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u),
-                             sleep.never() && !retry ? nullptr : &left, mask, 8L);
+                             sleep.never() && !retry ? nullptr : &left, during, 8L);
           });
         },
-        [&] { GetUp(fam, bed, n, k); });
+        [&] { GetUp(fam, bed, n, k); }, [&] { return k.AnyLeft(fds, n); });
     if (retry) CtlReconnect(fam);
     if (r > 0 && k.fds[k.count].revents != 0) DrainBell(bed.bell);
   }
