@@ -6,6 +6,8 @@
 // or wait. So it is a process of its own, with no more rights than the family; posternd kills it
 // when a job takes too long, and a crash costs that family alone (docs/adr/0014). It has no heap,
 // no exceptions and no C++ runtime, so that it is there within a millisecond.
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
@@ -194,6 +196,8 @@ int Serve() {
 
 int main() {
   using namespace postern;
+  // The next posternd has a reaper of its own, which takes what this one holds for left behind.
+  (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (!reaper::Confine()) return reaper::kExitSetup;
   (void)OwnPidns(g_family);
   (void)BellSender(g_family.bells);

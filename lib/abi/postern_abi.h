@@ -556,6 +556,7 @@ struct pstn_stack_hdr {
   struct pstn_pool eps, items, fdchunks, epolls, waiters;
   PSTN_LINE struct pstn_lock slot_lock;
   struct pstn_lock lgr_lock;
+  struct pstn_lock reap_lock; /* of the one who ends a dead process's affairs */
   pstn_u32 slots_hw, lgrs_hw; /* (a) */
   pstn_u32 reaper_pidns;      /* (a) PID namespace of the reaper that works here; 0: none does */
   PSTN_LINE pstn_u64 counters[PSTN_COUNTERS];    /* (a) base/schema/counters.def */

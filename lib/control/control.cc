@@ -292,6 +292,7 @@ bool ForbidsWaits(const pstn_lock& lock) {
   const StackMap* stack = LockOwnerAt(lock).s;
   if (stack == nullptr || stack->OffOf(&lock) >= stack->layout.bytes) return false;
   const pstn_ep* const ep = stack->eps.At(stack->eps.IndexAt(&lock));
+  if (&lock == &stack->hdr.reap_lock) return false;
   return ep == nullptr || &ep->setup_lock != &lock;
 }
 

@@ -62,8 +62,9 @@ bool Counting(Family& fam, uint32_t entry, Fn fn) {
 
 bool ShareRef(Family& fam, uint32_t entry, uint32_t place) {
   return Counting(fam, entry, [&](uint64_t& word, uint32_t mark) {
-    const uint32_t count = Refs(LoadRelaxed(word)).count();
-    if (count == 0 || count == PSTN_REFS_COUNT) return false;
+    const Refs refs(LoadRelaxed(word));
+    const uint32_t count = refs.count();
+    if (count == 0 || count == PSTN_REFS_COUNT || refs.alone()) return false;
     if ((entry & PSTN_FD_KIND) == PSTN_FD_EP)
       FetchOr(EpAt(Stack(fam), entry & PSTN_FD_IDX)->flags, PSTN_EPF_DUPPED);
     uint32_t* const at = EntryAt(Stack(fam), place);

@@ -115,9 +115,9 @@ void SetSharedFd(Family& fam, int fd, uint32_t entry) {
   StackMap& s = Stack(fam);
   uint32_t n = static_cast<uint32_t>(fd);
   pstn_fdchunk* c = ChunkFor(fam, n, entry != 0);
-  if (c == nullptr) return;
-  StoreRelease(c->fd[n % PSTN_FDCHUNK_FDS], entry);  // [P4]
-  // The table has what was in this process's hands alone.
+  if (c != nullptr) StoreRelease(c->fd[n % PSTN_FDCHUNK_FDS], entry);  // [P4]
+  // The table has what was in this process's hands alone. (Or there is no room in it: then a fork's
+  // child has the number and no reference, and no death of ours may end what it means.)
   const uint32_t idx = entry & PSTN_FD_IDX, kind = entry & PSTN_FD_KIND;
   pstn_ep* const ep = kind == PSTN_FD_EP ? s.eps.At(EpIndex(idx)) : nullptr;
   pstn_epoll* const set = kind == PSTN_FD_EPOLL ? s.epolls.At(SetIndex(idx)) : nullptr;

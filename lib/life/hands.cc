@@ -8,6 +8,7 @@
 #include "life/hands.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/items.h"
+#include "endpoint/kept_options.h"
 #include "endpoint/posts.h"
 #include "endpoint/refs.h"
 #include "endpoint/state.h"
@@ -97,6 +98,7 @@ void Hands::EndEp(uint32_t idx) const {
   pstn_ep& ep = s_.eps.Own(EpIndex(idx));
   const uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_FREE) return GiveEp(s_, idx);
+  if (state == PSTN_EP_EMBRYO) SetLingering(ep, {true, 0});  // its listener has gone: reset
   if (state != PSTN_EP_CLOSED) return kVerbs.last_reference(fam_, PSTN_FD_EP | idx);
   ResetQueue(fam_, ep);
   FinishClose(fam_, ep);

@@ -197,8 +197,11 @@ void ReapSlot(Family& fam, uint32_t slot_idx) {
   pstn_slot* const place = s.slots.At(ProcIndex(slot_idx));
   if (place == nullptr) return;
   pstn_slot& slot = *place;
-  if (LoadAcquire(slot.state) == PSTN_SL_FREE) return;  // [P1]
-  StoreRelease(slot.state, PSTN_SL_DEAD);               // [P1]
+  // One at a time: what is marked must not be ended twice, nor a slot that has its next process.
+  Guard reaps(s.hdr.reap_lock);
+  const uint32_t state = LoadAcquire(slot.state);  // [P1]
+  if (state != PSTN_SL_DEAD && state != PSTN_SL_EMBRYO) return;
+  StoreRelease(slot.state, PSTN_SL_DEAD);  // [P1]
   // Before its entries are looked at: what it was in the middle of is mended by the next holder.
   TakeOverLocksOf(fam, slot_idx);
   Touched touched(fam);

@@ -14,8 +14,9 @@ namespace postern {
 // The process `pid` of `slot` has died: from here on its locks can be taken over. False: the slot
 // is free, or another process's by now.
 bool ClaimDead(Family& fam, uint32_t slot, uint32_t pid);
-// Drops everything that the process of `slot` held; what was the last reference is shut down as the
-// kernel would have done it. The slot is free afterwards.
+// Drops everything that the process of `slot` held, which is claimed (ClaimDead) or never came;
+// what was the last reference is shut down as the kernel would have done it. The slot is free
+// afterwards.
 void ReapSlot(Family& fam, uint32_t slot);
 // Takes over the locks that bear the slot, and mends what they guard. The threads that took them
 // are dead, but a thread that waits for one cannot see that: it may be in another PID namespace, or

@@ -72,19 +72,6 @@ uint32_t TakeSlot(Family& fam, uint32_t state) {
   return PSTN_NONE;
 }
 
-void AddFdRef(Family& fam, uint32_t entry) {
-  uint32_t idx = entry & PSTN_FD_IDX;
-  const uint32_t kind = entry & PSTN_FD_KIND;
-  pstn_ep* const ep = kind == PSTN_FD_EP ? EpAt(Stack(fam), idx) : nullptr;
-  pstn_epoll* const set = kind == PSTN_FD_EPOLL ? Stack(fam).epolls.At(SetIndex(idx)) : nullptr;
-  if (ep != nullptr) {
-    FetchAdd(ep->refs, 1u);
-    FetchOr(ep->flags, PSTN_EPF_DUPPED);
-  } else if (set != nullptr) {
-    FetchAdd(set->refs, 1u);
-  }
-}
-
 bool CopyTable(Family& fam, uint32_t to) {
   StackMap& s = Stack(fam);
   const pstn_slot& from = s.slots.Own(ProcIndex(fam.slot));

@@ -12,8 +12,6 @@ uint32_t TakeSlot(Family& fam, uint32_t state);
 // meets a lock in the name of an embryo's slot takes it over (holder.cc). False: the slot has been
 // given up as dead meanwhile.
 bool FillSlot(Family& fam);
-// One more number that means what `entry` does.
-void AddFdRef(Family& fam, uint32_t entry);
 // This process's table, each entry with a reference of its own. False: no room.
 bool CopyTable(Family& fam, uint32_t to);
 // Maps the stack and takes a slot, or `slot`. False: it can't be had, or there is no room.

@@ -83,7 +83,6 @@ bool MakeEngineEnd(Family& fam, Attempt& a) {
   StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
   StoreRelease(ref->conn_ep[a.slot.conn], a.end + 1);            // [E4]
   SetState(end, PSTN_EP_ESTABLISHED);
-  LeaveHands(end);  // the next holder of the engine's lock finds it there
   return true;
 }
 
@@ -119,6 +118,7 @@ int ConnectLocked(Family& fam, Attempt& a, const stack::OpenWish& wish, stack::P
     if (!stack::TakeSourcePort(*fam.engine, a.vi, from, a.to, port, now)) return error;
     NamePort(fam, a, from.port);
   }
+  LeaveHands(Stack(fam).eps.Own(EpIndex(a.end)));  // the next holder of the engine's lock finds it
   const uint32_t idx = fam.engine->Connect(a.from, a.to, a.end, now, error, wish);
   if (idx == PSTN_NONE) return error;
   StoreRelaxed(Stack(fam).eps.Own(EpIndex(a.end)).accept_head, idx);

@@ -28,7 +28,7 @@ using stack::Conn;
 // The engine's end. False: it is gone, which only happens on the way out.
 bool EndOf(Family& fam, const Conn& c, ConnEnd& e) {
   pstn_ep* ep = EpAt(Stack(fam), c.owner);
-  return ep != nullptr && Resolve(fam, *ep, e);
+  return ep != nullptr && (LoadRelaxed(ep->flags) & PSTN_EPF_ENGINE) != 0 && Resolve(fam, *ep, e);
 }
 // The program's end of the same connection, if it has one now.
 pstn_ep* ProgramOf(Family& fam, const ConnEnd& e) {
@@ -208,8 +208,11 @@ void RingStreams::Report(Conn& c, tcp::Event event, int error) {
     case tcp::Event::kClosed:
       if (c.filter != 0) WireUnfilter(fam_, c.filter_vi, c.filter, Unfilter::kLater);
       c.filter = 0;
-      CloseEp(fam_, *e.ep);
+      // In our hands before the connection forgets it, so that one of the two ends it if we die.
+      TakeInHands(*e.ep, e.ep->item_lock);
       c.owner = PSTN_NONE;
+      DeathFence();  // [Z1]
+      CloseEp(fam_, *e.ep);
       break;
     default:
       break;

@@ -57,6 +57,14 @@ void TellRefused(Family& fam, const ConnEnd& e) {
   AnnounceSpace(fam.bells, e);
 }
 
+// The client may use the slot again since it has heard: its next SYN was left to us (Admit).
+void EndRefusal(Family& fam, const ConnEnd& e) {
+  const uint32_t conn = e.ep->conn_idx % PSTN_CONNS;
+  (void)Exchange(e.ref->conn_ep[conn], 0u);                 // before the look at the state
+  const uint32_t state = LoadAcquire(e.conn->setup.state);  // [C1]
+  if (WaitsForServer(state)) AnnounceSyn(fam.bells, e.lgr, conn);
+}
+
 // Refuses a connection, as a RST would: there is no such listener, or no room.
 void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
   uint32_t& place = e.ref->conn_ep[e.ep->conn_idx % PSTN_CONNS];
@@ -67,7 +75,7 @@ void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
     Count(Stack(fam).hdr, kCounterSynsRefused);
     TellRefused(fam, e);
   }
-  StoreRelease(place, 0u);  // [E4]
+  EndRefusal(fam, e);
 }
 
 // A process died while it refused: the client has been claimed, or comes once more.
@@ -75,7 +83,7 @@ void RecoverRefusal(Family& fam, const ConnEnd& e) {
   if (LoadAcquire(e.conn->setup.state) == PSTN_CS_ESTABLISHED ||  // [C1]
       LoadAcquire(e.conn->setup.state) == PSTN_CS_CLIENT_GONE)    // [C1]
     TellRefused(fam, e);
-  StoreRelease(e.ref->conn_ep[e.ep->conn_idx % PSTN_CONNS], 0u);  // [E4]
+  EndRefusal(fam, e);
 }
 
 // The rest of the queue anew from its chain, which is whole, walked forwards.
@@ -159,12 +167,11 @@ uint64_t SynTime(const pstn_conn& c) {
   return said > now ? now : said + kLateNs < now ? now - kLateNs : said;
 }
 
-enum class Admission : uint8_t { kDone, kRefused, kChanged, kBusy };
+enum class Admission : uint8_t { kDone, kRefused, kChanged };
 constexpr int kAdmitTries = 4;  // a client that changes its mind more often does it to keep us busy
 
 // One connection of link group `idx`. What the client wrote is loaded once and checked. kChanged:
-// the client has taken it back meanwhile, and there may be another in its place. kBusy: another
-// thread refuses one there; its bit stays.
+// the client has taken it back meanwhile, and there may be another in its place.
 Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   StackMap& s = Stack(fam);
   pstn_lgr_ref& ref = s.lgrs.Own(LgrIndex(lgr_idx));
@@ -196,8 +203,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   if (!CompareExchange(ref.conn_ep[conn], nobody, idx + 1)) {
     SetState(ep, PSTN_EP_FREE);
     GiveEp(s, idx);
-    // The last connection of the slot may just be refused, and this be the next one.
-    return (nobody & kRefusing) != 0 ? Admission::kBusy : Admission::kDone;
+    return Admission::kDone;
   }
   bool open, claimed = false, same = false, lies = false;
   {
@@ -254,7 +260,6 @@ void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
     Admission a = Admission::kChanged;
     for (int i = 0; i < kAdmitTries && a == Admission::kChanged; i++)
       a = Admit(fam, lgr_idx, lgr, conn);
-    if (a == Admission::kBusy) return static_cast<uint32_t>(kPutBack);
     return a == Admission::kDone ? kSynCost : kRefusedCost;
   });
 }
@@ -297,11 +302,12 @@ void RequeueEmbryo(Family& fam, pstn_ep& listener, uint32_t idx) {
   StackMap& s = Stack(fam);
   pstn_ep& ep = s.eps.Own(EpIndex(idx));
   QueueGuard g(fam, listener);
+  CountPending(fam, listener, ep);  // before it is in the queue, where a death leaves it as it is
+  DeathFence();                     // [Z1]
   StoreRelaxed(ep.next, listener.accept_head);
   listener.accept_head = idx;
   if (listener.accept_tail == PSTN_NONE) listener.accept_tail = idx;
   StoreRelease(listener.accept_count, listener.accept_count + 1);  // [E8]
-  CountPending(fam, listener, ep);
   LeaveHands(ep);
 }
 
@@ -318,13 +324,19 @@ bool InQueue(Family& fam, const pstn_ep& listener, const pstn_ep& ep)
   return false;
 }
 
+// Whether that mark is the dead process's, or a reaper's before this one.
+bool IsOf(const Family& fam, uint32_t mark, uint32_t slot) {
+  return mark == slot + 1 || (fam.slot == PSTN_NONE && mark == PSTN_LOCK_REAPER);
+}
+
 // A connection that the dead process of `slot` was just admitting, accepting or closing.
 void RecoverConn(Family& fam, uint32_t slot, pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn,
                  pstn_ep& ep) {
   StackMap& s = Stack(fam);
   const uint32_t idx = EpIdx(s, ep);
-  if (LoadRelaxed(ep.owner_slot) != slot || s.lgrs.At(LgrIndex(LoadRelaxed(ep.lgr_idx))) != &ref ||
-      LoadRelaxed(ep.conn_idx) != conn)
+  const auto in_hands = [&] { return IsOf(fam, HandsOf(ep), slot); };
+  if ((LoadRelaxed(ep.owner_slot) != slot && !in_hands()) ||
+      s.lgrs.At(LgrIndex(LoadRelaxed(ep.lgr_idx))) != &ref || LoadRelaxed(ep.conn_idx) != conn)
     return;
   uint32_t state = LoadAcquire(ep.state);  // [E1]
   pstn_ep* listener = EpAt(s, LoadRelaxed(ep.listener));
@@ -334,24 +346,24 @@ void RecoverConn(Family& fam, uint32_t slot, pstn_lgr_ref& ref, uint8_t* lgr, ui
       CompareExchange(c.setup.state, offered, PSTN_CS_FREE)) {  // in a handshake (offer.cc)
     StoreRelease(ref.conn_ep[conn], 0u);                        // [E4]
     GiveConn(ref, conn);
-  } else if (state == PSTN_EP_NEW &&
-             ref.side == 1) {  // admitted, but in no queue: once more from the beginning
-    if (LoadRelaxed(c.setup.gen) == LoadRelaxed(ep.conn_gen)) Unclaim(c);
+  } else if (state == PSTN_EP_NEW && ref.side == 1 && in_hands()) {
+    // Admitted, but in no queue: once more from the beginning.
+    Unclaim(c);
     StoreRelease(ref.conn_ep[conn], 0u);  // [E4]
     SetState(ep, PSTN_EP_FREE);
     GiveEp(s, idx);
   } else if (state == PSTN_EP_EMBRYO && listener != nullptr) {
     {
       QueueGuard g(fam, *listener);
-      // Another process may just have taken it off the queue: then it is that one's by now.
-      // And the listener's place may be another's.
-      if (ep.owner_slot == slot && LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
+      // Another process may just have taken it off the queue: then it is in that one's hands. And
+      // the listener's place may be another's.
+      if (in_hands() && LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
           LoadRelaxed(listener->gen) == LoadRelaxed(c.setup.listener_gen)) {
-        if (!InQueue(fam, *listener, ep)) {
+        if (InQueue(fam, *listener, ep)) {
+          LeaveHands(ep);
+        } else {
           CountPending(fam, *listener, ep);
           QueueAccepted(fam, *listener, idx);
-        } else if (HandsOf(ep) == slot + 1) {
-          LeaveHands(ep);
         }
       }
     }
@@ -365,13 +377,6 @@ void RecoverConn(Family& fam, uint32_t slot, pstn_lgr_ref& ref, uint8_t* lgr, ui
 
 void MendQueue(Family& fam, pstn_ep& listener) { QueueGuard g(fam, listener); }
 
-// Whether the process of `slot` refuses there, or a reaper before this one.
-static bool IsOf(const Family& fam, uint32_t conn_ep, uint32_t slot) {
-  const uint32_t mark = conn_ep & ~kRefusing;
-  return (conn_ep & kRefusing) != 0 &&
-         (mark == slot + 1 || (fam.slot == PSTN_NONE && mark == PSTN_LOCK_REAPER));
-}
-
 void RecoverConns(Family& fam, uint32_t slot) {
   StackMap& s = Stack(fam);
   for (pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
@@ -384,7 +389,7 @@ void RecoverConns(Family& fam, uint32_t slot) {
       const uint32_t idx = LoadAcquire(ref.conn_ep[c]);  // [E4]
       pstn_ep* const ep = idx != 0 ? EpAt(s, idx - 1) : nullptr;
       if (ep != nullptr) RecoverConn(fam, slot, ref, lgr, c, *ep);
-      if (ref.side == 1 && IsOf(fam, idx, slot)) {
+      if (ref.side == 1 && (idx & kRefusing) != 0 && IsOf(fam, idx & ~kRefusing, slot)) {
         pstn_ep none = {};
         none.conn_idx = c;
         RecoverRefusal(fam, {&none, &ref, lgr, &LgrConn(lgr, c), 1});

@@ -37,7 +37,8 @@ void LeaveConn(const ConnEnd& e) {
   uint32_t conn = ep.conn_idx % PSTN_CONNS;
   Lock(ep.tx.lock);
   AssertHeld(e.ep->tx.lock);
-  (void)RingDetach(e, Pages::kKeep);
+  // Not again after a death: the peer may have read all since, and the slot has the rings.
+  if (!IsZombie(*e.ref, conn)) (void)RingDetach(e, Pages::kKeep);
   // Rings that the peer may still read wait with the slot until it leaves, too.
   MakeZombie(*e.ref, conn, ep.tx.ring, ep.tx.old_ring);
   DeathFence();  // [Z1]
@@ -54,11 +55,7 @@ void LeaveConn(const ConnEnd& e) {
     if (alone) break;
   } while (!CompareExchange(e.conn->setup.state, state, GoneState(e.side, state)));
   if (!alone) return;
-  if (e.side == 0) {  // free, but in our map: the next sweep would find it, too
-    StoreRelease(e.conn->setup.state, PSTN_CS_FREE);  // [C1]
-    BuryZombie(*e.ref, e.lgr, conn);
-    return;
-  }
+  if (e.side == 0) return FreeConn(*e.ref, e.lgr, conn);
   // The store that frees the slot comes after our last use of it: it can be taken again at once.
   UnmakeZombie(*e.ref, e.lgr, conn);
   DeathFence();                                     // [Z1]
@@ -95,6 +92,7 @@ void StopListening(Family& fam, pstn_ep& ep, uint32_t state) {
   if (LoadRelaxed(ep.wire) != 0) kVerbs.wire_unlisten(fam, ep);
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0)
     (void)CtlUnlisten(fam, ep);
+  MendQueue(fam, ep);
   Lock(ep.accept_lock);
   SetState(ep, state);
   if (state == PSTN_EP_NEW)
@@ -145,6 +143,8 @@ void CloseEp(Family& fam, pstn_ep& ep) {
     return;
   }
   DropItemsOfEp(fam, ep);
+  // A process died while it connected or disconnected it.
+  if (state == PSTN_EP_NEW) CloseConnection(fam, ep, End::kReset);
   if (state == PSTN_EP_LISTEN) StopListening(fam, ep, PSTN_EP_CLOSED);
   const bool left = IsDatagram(ep) && !kVerbs.datagram_closed(fam, ep);
   SetState(ep, PSTN_EP_FREE);

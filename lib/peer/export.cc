@@ -65,6 +65,7 @@ bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
   if (LoadRelaxed(ep.wire) != 0) kVerbs.wire_leave(fam, ep);
   AdmitSyns(fam, kAllLooks);
   FetchOr(ep.flags, PSTN_EPF_EXPORTED);
+  MendQueue(fam, ep);
   Lock(ep.accept_lock);
   FetchAdd(ep.gen, 1u);  // for late SYNs, too, this is another endpoint
   SetState(ep, PSTN_EP_KERNEL);

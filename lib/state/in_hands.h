@@ -46,15 +46,19 @@ inline uint32_t HandsMark(const pstn_lock& lock) {
   return LockWord(lock) >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER;
 }
 
-// Before it leaves the place where others find it. Its references stay.
+// Before it leaves the place where others find it. Its references stay. Another process may ask for
+// one by old news meanwhile, under another lock (TakeOver in peer/export.cc).
 template <typename Entry>
 void TakeInHands(Entry& entry, const pstn_lock& near) {
-  if constexpr (requires { entry.refs; })
-    StoreRelaxed(
-        entry.refs,
-        Refs(Refs(LoadRelaxed(entry.refs)).count(), HandsMark(near), PSTN_REFS_ALONE).word());
-  else
+  if constexpr (requires { entry.refs; }) {
+    const uint32_t mark = HandsMark(near);
+    uint64_t word = LoadRelaxed(entry.refs);
+    while (!CompareExchange(entry.refs, word,
+                            Refs(Refs(word).count(), mark, PSTN_REFS_ALONE).word())) {
+    }
+  } else {
     StoreRelaxed(entry.hands, HandsMark(near));
+  }
   DeathFence();  // [Z1]
 }
 // Others find it by now.
@@ -62,8 +66,10 @@ template <typename Entry>
 void LeaveHands(Entry& entry) {
   DeathFence();  // [Z1]
   if constexpr (requires { entry.refs; }) {
-    const Refs refs(LoadRelaxed(entry.refs));
-    if (refs.alone()) StoreRelease(entry.refs, Refs(refs.count(), 0, 0).word());  // [E3]
+    uint64_t word = LoadRelaxed(entry.refs);
+    while (Refs(word).alone() &&
+           !CompareExchange(entry.refs, word, Refs(Refs(word).count(), 0, 0).word())) {
+    }
   } else {
     StoreRelaxed(entry.hands, 0u);
   }

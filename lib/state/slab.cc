@@ -243,6 +243,18 @@ void GiveConn(pstn_lgr_ref& ref, uint32_t conn) {
   CountDown(ref.conns);
 }
 
+bool IsZombie(pstn_lgr_ref& ref, uint32_t conn) {
+  Guard g(ref.lock);
+  return TestBit(ref.zombie_map, conn % PSTN_CONNS);
+}
+
+void FreeConn(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {
+  Guard g(ref.lock);
+  StoreRelease(LgrConn(lgr, conn).setup.state, PSTN_CS_FREE);  // [C1] a sweep finds it, if we die
+  DeathFence();                                                // [Z1]
+  BuryLocked(ref, lgr, conn % PSTN_CONNS);
+}
+
 void SweepZombies(pstn_lgr_ref& ref, uint8_t* lgr) {
   Guard g(ref.lock);
   for (uint32_t w = 0; w < PSTN_CONNS / 64 && ref.zombies != 0; w++) {

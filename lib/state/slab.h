@@ -89,6 +89,12 @@ void UnmakeZombie(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn);
 // The peer has let go of the connection: takes back what our side still gave to it.
 void BuryZombie(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn);
 void GiveConn(pstn_lgr_ref& ref, uint32_t conn);
+// Whether MakeZombie has been.
+bool IsZombie(pstn_lgr_ref& ref, uint32_t conn);
+// The client's side is the second to leave: the slot is free, and what it gave to it comes back. At
+// once: from the state alone another thread would take the slot, and we take back what is that
+// one's.
+void FreeConn(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn);
 // Takes back what peers have let go of since. Looks at each zombie once.
 void SweepZombies(pstn_lgr_ref& ref, uint8_t* lgr);
 

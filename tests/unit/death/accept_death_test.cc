@@ -103,6 +103,52 @@ TEST_CASE("accept death: clients are accepted") {
   CheckSteps(r, 1000, 15);
 }
 
+// What accept() does when it can't have a number.
+TEST_CASE("accept death: a client goes back to the queue") {
+  Listener l;
+  l.Hold();
+  AdmitSyns(l.w.fam(), kAllLooks);
+  const StepResult r = l.w.Step(
+      [&] {
+        const uint32_t i = DequeueEmbryo(l.w.fam(), l.ep());
+        if (i == PSTN_NONE) _exit(1);
+        RequeueEmbryo(l.w.fam(), l.ep(), i);
+      },
+      [&] { return l.Survives(); });
+  CheckSteps(r, 100, 15);
+}
+
+// It shut its listener down: clients that come are refused.
+TEST_CASE("accept death: clients are refused") {
+  Listener l;
+  l.Hold();
+  FetchOr(l.ep().flags, PSTN_EPF_SHUT_RD);
+  const StepResult r = l.w.Step([&] { AdmitSyns(l.w.fam(), kAllLooks); },
+                                [&]() -> const char* {
+                                  AdmitSyns(l.w.fam(), kAllLooks);
+                                  return l.AllEnded();
+                                });
+  CheckSteps(r, 500, 15);
+}
+
+// It admits clients for a process that died before it could.
+TEST_CASE("accept death: the reaper dies while it admits clients") {
+  Listener l;
+  l.Hold();
+  for (uint32_t c = 0; c < kClients; c++) {  // their bits were taken
+    LgrEvmap(l.w.ring.lgr(), 1, PSTN_EVMAP_SYN).leaf[c / 64] = 0;
+  }
+  LgrEvmap(l.w.ring.lgr(), 1, PSTN_EVMAP_SYN).summary = 0;
+  l.w.s().slots.Own(ProcIndex(FamilyWorld::kDying)).state = PSTN_SL_DEAD;
+  const StepResult r = l.w.Step(
+      [&] {
+        l.w.AsReaper();
+        ReapSlot(l.w.fam(), FamilyWorld::kDying);
+      },
+      [&] { return l.Survives(); });
+  CheckSteps(r, 1000, 15);
+}
+
 TEST_CASE("accept death: a listener with a queue is closed") {
   Listener l;
   AdmitSyns(l.w.fam(), kAllLooks);

@@ -132,6 +132,7 @@ class FamilyWorld {
     AsReaper();
     for (uint32_t i = 0; i < s().slots.count(); i++) {
       if (i == kSurvivor || s().slots.Own(ProcIndex(i)).state == PSTN_SL_FREE) continue;
+      (void)ClaimDead(fam_, i, s().slots.Own(ProcIndex(i)).pid);
       ReapListeners(fam_, i);
       ReapSlot(fam_, i);
     }
@@ -150,6 +151,7 @@ class FamilyWorld {
     if (wrong == nullptr) wrong = Validate(s());
     if (wrong != nullptr) return wrong;
     AsReaper();
+    (void)ClaimDead(fam_, kSurvivor, s().slots.Own(ProcIndex(kSurvivor)).pid);
     ReapListeners(fam_, kSurvivor);
     ReapSlot(fam_, kSurvivor);
     return ValidateEmpty(s());

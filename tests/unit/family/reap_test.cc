@@ -67,7 +67,7 @@ struct ReapWorld {
   pstn_conn& conn() { return LgrConn(world.lgr(), kConn); }
   pstn_ep& Accepted() { return s().eps.Own(EpIndex(world.ref(1).conn_ep[kConn] - 1)); }
   void Die() {
-    s().slots.Own(ProcIndex(kDead)).state = PSTN_SL_LIVE;
+    s().slots.Own(ProcIndex(kDead)).state = PSTN_SL_DEAD;
     ReapSlot(g_family, kDead);
   }
 };
@@ -92,13 +92,16 @@ TEST_CASE(
   CHECK(p.l().accept_count == 1);  // it was in nobody's hands
   p.l().accept_head = p.l().accept_tail = PSTN_NONE;
   p.l().accept_count = 0;
+  const uint64_t in_hands = Refs(1, kDead + 1, PSTN_REFS_ALONE).word();
   ep.owner_slot = kDead;
+  ep.refs = in_hands;
   p.Die();
   CHECK(p.l().accept_count == 1);
   p.l().accept_head = p.l().accept_tail = PSTN_NONE;
   p.l().accept_count = 0;
   ep.state = PSTN_EP_NEW;
   ep.owner_slot = kDead;
+  ep.refs = in_hands;
   p.conn().setup.state = PSTN_CS_SYN;
   p.Die();
   CHECK(p.l().accept_count == 1);
