@@ -19,6 +19,7 @@
 #include "base/sys.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "family/io_uring.h"
 #include "leaving.h"
 #include "life/process.h"
 #include "real.h"
@@ -170,6 +171,11 @@ bool Others(long n, const Args& a, long* r) {
               : a.Uint(0) == SECCOMP_SET_MODE_FILTER && a.v[2] != 0)
         ExportConfined();
       return false;
+    case SYS_io_uring_setup:
+      if (!RefusesRing(g_family)) return false;
+      NoteRingRefused(g_family);
+      *r = Ret<long>(-EPERM);
+      return true;
     case SYS_execve:
       *r = execve(a.Ptr<char>(0), a.Ptr<char*>(1), a.Ptr<char*>(2));
       return true;
@@ -213,6 +219,10 @@ bool Forks(long n, const Args& a) {
   return (flags & (CLONE_VM | CLONE_THREAD)) == 0;
 }
 
+// As libc's syscall() has it: only the last page's numbers are errors. A position in /proc/PID/mem
+// may be negative as a long.
+long Result(long r) { return r < -4095 ? r : Ret<long>(r); }
+
 // Past libc's fork handlers, so the child's share of the stack is seen to here.
 long ForkRaw(long n, const Args& a) {
   ForkPrepare(g_family);
@@ -242,5 +252,5 @@ PSTN_EXPORT long syscall(long n, ...) noexcept {
     if (FdMeans(g_family, a.Fd(0)) != 0 && (Data(n, a, &r) || Control(n, a, &r))) return r;
     if (Others(n, a, &r)) return r;
   }
-  return Ret<long>(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));
+  return Result(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));
 }

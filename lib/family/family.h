@@ -48,7 +48,8 @@ struct Family {
   bool enabled = false;  // options say so, and this is not posternd itself
   bool attached = false;
   bool elsewhere = false;  // in another network namespace than the stack: ports mean others there
-  bool confined = false;   // behind a seccomp filter: no more calls than the program's own
+  uint32_t ring_refused = 0;  // (a) kRing*: an io_uring was asked for (family/io_uring.h)
+  bool confined = false;      // behind a seccomp filter: no more calls than the program's own
   For whom = For::kProgram;
   pstn_lock init_lock{};
   Options opt{};

@@ -12,6 +12,7 @@
 #include "endpoint/call.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "family/io_uring.h"
 #include "family/local_lock.h"
 #include "life/process.h"
 #include "life/slot.h"
@@ -137,6 +138,7 @@ bool MakeStack(Family& fam) {
   }
   (void)FillSlot(fam);
   fam.attached = true;
+  CountRingRefused(fam);
   CtlReconnect(fam);
   return true;
 }

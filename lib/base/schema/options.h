@@ -70,6 +70,9 @@ static_assert(std::is_trivially_copyable_v<Options> && std::is_standard_layout_v
 // Values of log.level; the order is that of options.def.
 enum class LogLevel : int64_t { kNone = 0, kError, kWarn, kInfo, kDebug };
 
+// Values of io_uring; the order is that of options.def.
+enum class IoUring : int64_t { kDeny = 0, kAllow };
+
 struct OptionDesc {
   const char* key;
   const char* unit;  // for kEnum the words, separated by '|'

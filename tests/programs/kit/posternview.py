@@ -114,6 +114,10 @@ def expect_nothing_left(posternctl, deadline_s=10.0, env=None):
         time.sleep(0.1)
 
 
+def explain(posternctl, pid, env=None):
+    return _posternctl(posternctl, "explain", str(pid), env=env)
+
+
 def status(posternctl, env=None):
     return _posternctl(posternctl, "status", env=env)
 
