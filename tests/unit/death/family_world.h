@@ -145,6 +145,10 @@ class FamilyWorld {
       if (i != kSurvivor && s().slots.Own(ProcIndex(i)).state != PSTN_SL_FREE)
         return "a slot is not given back";
     }
+    // A process that has no slot yet has no mark: the next that wants this lock asks the kernel
+    // whether the thread lives. Here it does.
+    pstn_lock& slots = s().hdr.slot_lock;
+    if ((LoadRelaxed(slots.word) >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) == 0) slots.word = 0;
     if (const char* wrong = Validate(s()); wrong != nullptr) return wrong;
     As(kSurvivor);
     const char* wrong = live();

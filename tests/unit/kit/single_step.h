@@ -109,13 +109,16 @@ pid_t StoppedChild(Operation operation, int& status) {
 // leaves what the last one left, if `saved` has all that `died` looks at.
 enum class At : uint8_t { kAll, kChanges };
 
+// Those of whole families (kChanges) are too long for a sanitizer's code, ten instructions for one.
+constexpr bool CanStep(At at) { return kStepStride == 1 || (kStepStride != 0 && at == At::kAll); }
+
 // Runs `operation` in a child, and `died` at its instructions: null, or what is wrong. What `died`
 // has changed of `saved` is put back; it may change nothing else that the child sees.
 template <typename Operation, typename Died>
 StepResult AtEachInstruction(Saved& saved, Operation operation, Died died, At at = At::kAll) {
   StepResult r;
   constexpr uint32_t kStride = kStepStride != 0 ? kStepStride : 1;
-  if (kStepStride == 0) {
+  if (!CanStep(at)) {
     r.skipped = true;
     return r;
   }
@@ -126,8 +129,7 @@ StepResult AtEachInstruction(Saved& saved, Operation operation, Died died, At at
     return r;
   }
   for (;;) {
-    const bool same = at == At::kChanges && r.checked != 0 && !saved.Changed();
-    if (r.steps % kStride == 0 && !same) {
+    if (r.steps % kStride == 0 && (at == At::kAll || r.checked == 0 || saved.Changed())) {
       saved.Save();
       r.wrong = died();
       saved.Restore();
