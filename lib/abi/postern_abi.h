@@ -40,7 +40,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 9u
+#define PSTN_ABI_VERSION 10u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -166,10 +166,11 @@ enum {
   PSTN_CS_OFFERED = 7
 };
 
-#define PSTN_CF_FIN 1u     /* done writing: data, then EOF */
-#define PSTN_CF_RST 2u     /* abnormal close */
-#define PSTN_CF_CLOSED 4u  /* this side has closed: it will read no more */
-#define PSTN_CF_RD_SHUT 8u /* shutdown() of both directions: data meets a RST */
+#define PSTN_CF_FIN 1u      /* done writing: data, then EOF */
+#define PSTN_CF_RST 2u      /* abnormal close */
+#define PSTN_CF_CLOSED 4u   /* this side has closed: it will read no more */
+#define PSTN_CF_RD_SHUT 8u  /* shutdown() of both directions: data meets a RST */
+#define PSTN_CF_REFUSED 16u /* the client was not admitted: no such listener, or no room */
 
 #define PSTN_TXW_FUTEX 1u /* a thread sleeps on tx_wait */
 #define PSTN_TXW_POST 2u  /* post to rx_notify's evmap */

@@ -48,7 +48,7 @@ constexpr uint32_t kRefusing = 0x80000000u;
 
 // A refused client hears of it, and has the slot.
 void TellRefused(Family& fam, const ConnEnd& e) {
-  FetchOr(e.ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
+  FetchOr(e.ctl().flags, PSTN_CF_REFUSED | PSTN_CF_RST | PSTN_CF_CLOSED);
   uint32_t claimed = PSTN_CS_ESTABLISHED;
   if (!CompareExchange(e.conn->setup.state, claimed, PSTN_CS_SERVER_GONE) &&
       claimed == PSTN_CS_CLIENT_GONE)

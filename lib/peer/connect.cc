@@ -221,7 +221,9 @@ bool StillListed(Family& fam, const pstn_dir& d, pstn_ep& ep, const Target& t,
     FetchOr(e.peer_ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
     FetchSub(LgrHdr(e.lgr).pending[t.ep_idx % PSTN_PENDING], 1u);
   }
-  if (state == PSTN_CS_ESTABLISHED) return true;
+  // An admitted client has a connection, whatever has become of the listener since.
+  if (state != PSTN_CS_SYN && (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_REFUSED) == 0)  // [C2]
+    return true;
   (void)ResetConnection(fam, ep);  // no call has seen it: the endpoint is as before
   StoreRelaxed(ep.error, 0u);
   return false;

@@ -105,11 +105,11 @@ bool HaveOwnMounts(const std::string& dir) {
 
 int Guarded(const std::function<int(const Place&)>& work) {
   signal(SIGPIPE, SIG_IGN);
-  const Place place = MakePlace();
   sigset_t ends, before;
   sigemptyset(&ends);
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&ends, number);
   sigprocmask(SIG_BLOCK, &ends, &before);
+  const Place place = MakePlace();  // a signal before EndWorker is there would leave it behind
   worker = fork();
   if (worker == 0) {
     sigprocmask(SIG_SETMASK, &before, nullptr);

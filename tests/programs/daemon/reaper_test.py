@@ -200,6 +200,9 @@ class ReaperTest(DaemonTest):
         return pid
 
     def trace(self, pid):
+        one = {min(os.sched_getaffinity(0))}  # a switch for each instruction: between two CPUs it takes three times as long
+        os.sched_setaffinity(pid, one)
+        os.sched_setaffinity(0, one)
         ptrace(PTRACE_SEIZE, pid)
         self.traced.add(pid)
         ptrace(PTRACE_INTERRUPT, pid)

@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "catch.h"
+#include "one_cpu.h"
 
 namespace postern {
 
@@ -122,6 +123,7 @@ StepResult AtEachInstruction(Saved& saved, Operation operation, Died died, At at
     r.skipped = true;
     return r;
   }
+  const OneCpu pinned;
   int status = 0;
   const pid_t child = StoppedChild(operation, status);
   if (WIFEXITED(status)) {
@@ -160,6 +162,7 @@ template <typename Operation, typename Between>
 bool BetweenInstructions(uint32_t n, Operation operation, Between between, bool& skipped) {
   skipped = kStepStride == 0;
   if (skipped) return false;
+  const OneCpu pinned;
   int status = 0;
   const pid_t child = StoppedChild(operation, status);
   skipped = WIFEXITED(status);

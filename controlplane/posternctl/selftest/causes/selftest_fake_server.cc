@@ -91,7 +91,10 @@ Outcome FakeServer::Serve(const std::string& code, Wire* behind) {
     if (polled[0].revents != 0) said = program_->Read(kPatienceMs);
     if (polled[2].revents != 0 && !Forward(wire_, behind != nullptr ? back : wire_, first_bytes_))
       wire_.Close();
-    if (polled[3].revents != 0 && !Forward(back, wire_, back_bytes)) back.Close();
+    if (polled[3].revents != 0 && !Forward(back, wire_, back_bytes)) {
+      back.Close();
+      if (wire_.ok()) wire_.Half();  // the client hears of the server's end
+    }
     for (size_t i = later.size(); i > 0; i--) {
       Wire& wire = later[i - 1];
       if (polled[3 + i].revents != 0 && !Forward(wire, wire, later_bytes_))
