@@ -403,6 +403,24 @@ void RecoverConns(Family& fam, uint32_t slot) {
   }
 }
 
+void AdmitDeferred(Family& fam, pstn_ep& listener) {
+  if (Exchange(listener.defer_accept, 0u) == 0) return;
+  StackMap& s = Stack(fam);
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
+    uint8_t* lgr = EnsureLgr(fam, i);
+    if (lgr == nullptr) continue;
+    const uint32_t hw = LoadRelaxed(LgrHdr(lgr).conns_hw);
+    for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
+      const pstn_conn_setup& setup = LgrConn(lgr, c).setup;
+      if (WaitsForServer(LoadAcquire(setup.state)) &&  // [C1]
+          LoadRelaxed(setup.listener_idx) == EpIdx(s, listener))
+        (void)Admit(fam, i, lgr, c);
+    }
+  }
+}
+
 void AdmitSyns(Family& fam, uint32_t looks) {
   if (LoadRelaxed(fam.attend) != 0) [[unlikely]]
     AttendListeners(fam);

@@ -64,6 +64,7 @@ bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
     (void)CtlUnlisten(fam, ep);
   if (LoadRelaxed(ep.wire) != 0) kVerbs.wire_leave(fam, ep);
   AdmitSyns(fam, kAllLooks);
+  AdmitDeferred(fam, ep);
   FetchOr(ep.flags, PSTN_EPF_EXPORTED);
   MendQueue(fam, ep);
   Lock(ep.accept_lock);
