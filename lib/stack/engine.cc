@@ -5,13 +5,15 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/siphash.h"
+
 namespace postern::stack {
 
 void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4], uint64_t now_ns) {
   w.version = kWireVersion;
   w.size_bytes = sizeof w;
   w.stack = stack;
-  w.random[0] = entropy[0] | 1;
+  w.random[0] = entropy[0];
   w.random[1] = entropy[1];
   w.secret[0] = entropy[2];
   w.secret[1] = entropy[3];
@@ -22,15 +24,11 @@ void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4],
   StoreRelease(w.magic, kWireMagic);  // [G4]
 }
 
-// xorshift128+: for what has to look random to peers that do not attack; secrets are hashed
-// (isn.h).
+// Peers see some of the results (ip_id, flow labels) and must not learn of others (source ports).
 uint64_t Engine::Random() {
-  uint64_t a = w_.random[0];
-  const uint64_t b = w_.random[1];
-  a ^= a << 23;
-  w_.random[0] = b;
-  w_.random[1] = a ^ b ^ (a >> 18) ^ (b >> 5);
-  return w_.random[1] + b;
+  const uint64_t turn = w_.random_turn++;
+  return SipHash24({w_.random[0], w_.random[1]},
+                   {reinterpret_cast<const uint8_t*>(&turn), sizeof turn});
 }
 
 bool Engine::MayChallenge() {

@@ -22,7 +22,7 @@
 namespace postern::stack {
 
 inline constexpr uint32_t kWireMagic = 0x65726977u;  // "wire"
-inline constexpr uint32_t kWireVersion = 6;
+inline constexpr uint32_t kWireVersion = 7;
 inline constexpr uint32_t kConns = 65536;
 inline constexpr uint32_t kTxSegs = 262144;
 inline constexpr uint32_t kRxSegs = 65536;
@@ -133,7 +133,8 @@ struct WireState {
   uint64_t attended_ns;             // (a) when a thread other than the keeper's was last about to
   uint32_t awake;        // (a) threads that poll and do not sleep; one that died counts too much
   uint32_t keeper_naps;  // (a) 1: the keeper relies on them, and wants to be rung when they sleep
-  alignas(64) uint64_t random[2];
+  alignas(64) uint64_t random[2];  // the key; with `random_turn` it gives Engine::Random()
+  uint64_t random_turn;
   uint64_t grant[kAreaVis];     // (c) posternd's names of the VIs
   WireSettings settings;        // (c)
   uint64_t secret[2];           // of ISNs, cookies and time-stamp offsets
