@@ -272,14 +272,17 @@ struct PSTN_LINE pstn_rx {
   pstn_u32 gate PSTN_GUARDED_BY(lock); /* PSTN_RXG_* */
   /* position behind the urgent byte that was last heard of */
   pstn_u64 urgent_end PSTN_GUARDED_BY(lock);
-  pstn_u64 after_end PSTN_GUARDED_BY(lock); /* payload received after the peer had closed */
-  pstn_u32 run PSTN_GUARDED_BY(lock);       /* reads since the ring was last found empty */
+  pstn_u32 after_end PSTN_GUARDED_BY(lock); /* payload received after the peer had closed */
+  /* (a) `bytes` + 1 where a look has found data, which the peer can't take back; 0: nowhere */
+  pstn_u32 told;
+  pstn_u32 run PSTN_GUARDED_BY(lock); /* reads since the ring was last found empty */
   /* how long a reader that finds it so lets it fill (stream/io.cc) */
   pstn_u32 pause_ns PSTN_GUARDED_BY(lock);
 };
 #define PSTN_RXG_RESET 1u        /* ECONNRESET was reported */
 #define PSTN_RXG_URGENT_TAKEN 2u /* the urgent byte was received with MSG_OOB */
 #define PSTN_RXG_BROKEN 4u       /* the peer has lied: nothing more is read */
+#define PSTN_RXG_ENDED 8u        /* the peer's end has been seen, which it can't take back */
 
 struct PSTN_LINE pstn_ep {
   pstn_u32 state; /* (a) PSTN_EP_* */

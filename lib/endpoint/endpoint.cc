@@ -86,7 +86,7 @@ namespace {
 // its writer waits for room: so more than half as many bytes are never asked for.
 // The urgent byte at the reader's position does not count.
 bool EnoughToRead(const ConnEnd& e, const MarkState& mark) {
-  if (!RingReadable(e)) return false;
+  if (!RingTell(e)) return false;
   size_t lowat = LoadRelaxed(e.ep->rcvlowat);
   if (mark.at && mark.hides) lowat = lowat < 1 ? 2 : lowat + 1;
   if (lowat <= 1) return true;
@@ -151,6 +151,9 @@ uint32_t Readiness(Family& fam, pstn_ep& ep) {
   if ((peer & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0 || (own & PSTN_EPF_SHUT_RD) != 0) {
     mask |= EPOLLIN | EPOLLRDNORM | EPOLLRDHUP;
     if ((own & PSTN_EPF_SHUT_WR) != 0) mask |= EPOLLHUP;
+    if ((peer & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0 &&
+        (LoadRelaxed(ep.rx.gate) & PSTN_RXG_ENDED) == 0)
+      FetchOr(ep.rx.gate, PSTN_RXG_ENDED);
   }
   if ((peer & PSTN_CF_RST) != 0 || (own & PSTN_EPF_HUNG) != 0) {
     mask |= EPOLLHUP | EPOLLOUT | EPOLLIN | EPOLLRDHUP;

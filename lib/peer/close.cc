@@ -191,7 +191,7 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
   Unlock(ep.tx.lock);
   Lock(ep.rx.lock);
   Zero(ep.rx.off, ep.rx.rec_len, ep.rx.rec_done, ep.rx.unreturned, ep.rx.gate, ep.rx.urgent_end,
-       ep.rx.after_end, ep.rx.ring, ep.rx.bytes, ep.rx.run, ep.rx.pause_ns);
+       ep.rx.after_end, ep.rx.ring, ep.rx.bytes, ep.rx.run, ep.rx.pause_ns, ep.rx.told);
   Unlock(ep.rx.lock);
   StoreRelaxed(ep.lgr_idx, PSTN_NONE);
   StoreRelaxed(ep.side, 0u);

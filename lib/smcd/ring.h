@@ -83,6 +83,11 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
 // reads at this moment, in which case the answer is as good as any.
 bool RingReadable(const ConnEnd& e);
 
+// The same, and remembers what it has found: a program is told of it.
+bool RingTell(const ConnEnd& e);
+// Whether the peer has taken back what RingTell has found, under ep.rx.lock. No honest peer can.
+bool RingTakenBack(const ConnEnd& e) PSTN_REQUIRES(e.ep->rx.lock);
+
 // Bytes that wait to be read, counted up to `limit` (FIONREAD). Needs no lock, either.
 size_t RingQueued(const ConnEnd& e, size_t limit);
 

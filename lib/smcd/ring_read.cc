@@ -155,6 +155,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     // that waits for room is told by this count (lib/stream/io.cc), and by nothing else.
     if (whole) rx.unreturned += RecordBytes(len);
     rx.rec_len = static_cast<uint32_t>(len);
+    if (LoadRelaxed(rx.told) != 0) StoreRelaxed(rx.told, 0u);
     DeathFence();  // [Z1]
     StorePlace(rx, p.off, rec_done);
     rx.bytes += n;
@@ -201,6 +202,29 @@ bool RingReadable(const ConnEnd& e) {
     if (IsSteady(rx, at)) return false;
   }
   return true;  // the next reader finds out
+}
+
+namespace {
+
+uint32_t ToldHere(const pstn_rx& rx) { return static_cast<uint32_t>(LoadRelaxed(rx.bytes)) + 1; }
+
+}  // namespace
+
+bool RingTell(const ConnEnd& e) {
+  pstn_rx& rx = e.ep->rx;
+  const uint32_t here = ToldHere(rx);
+  const ReaderPlace at = ReaderAt(rx);
+  if (!FindsSome(e, at)) return RingReadable(e);
+  // A reader that moves counts what it takes after that: `here` is not its place any more.
+  if (LoadRelaxed(rx.told) != here && IsSteady(rx, at) && ToldHere(rx) == here)
+    StoreRelaxed(rx.told, here);
+  return true;
+}
+
+bool RingTakenBack(const ConnEnd& e) {
+  const pstn_rx& rx = e.ep->rx;
+  const uint32_t told = LoadRelaxed(rx.told);
+  return told != 0 && told == ToldHere(rx) && !RingReadable(e);
 }
 
 namespace {

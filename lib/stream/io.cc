@@ -62,10 +62,20 @@ long Violation(Family& fam, const ConnEnd& e) {
   return -ECONNRESET;
 }
 
+// A peer takes back data or an end of which a program has been told: a recv() that waits for them
+// would wait for ever.
+bool TakenBack(const ConnEnd& e) {
+  const pstn_rx& rx = e.ep->rx;
+  if ((LoadRelaxed(rx.gate) & PSTN_RXG_ENDED) == 0 && LoadRelaxed(rx.told) == 0) return false;
+  Guard g(e.ep->rx.lock);
+  if (!StillHere(e)) return false;
+  return RingTakenBack(e) || ((LoadRelaxed(rx.gate) & PSTN_RXG_ENDED) != 0 && !PeerEnded(e));
+}
+
 // A peer that has closed leaves no more unread than its rings hold. More of it is a circle of
 // records, which would never end. Under rx.lock.
 bool TooMuchAfterEnd(pstn_rx& rx, size_t bytes) PSTN_REQUIRES(rx.lock) {
-  rx.after_end += bytes;
+  rx.after_end += static_cast<uint32_t>(bytes);  // of a ring, and the next is past the limit
   return rx.after_end > uint64_t{2} * PSTN_RING2_BYTES;
 }
 
@@ -136,13 +146,14 @@ long RecvUnconnected(Family& fam, pstn_ep& ep, uint32_t state) {
 
 // recv() of no bytes waits for data all the same, and takes none. (read() of none does not come
 // here.)
-long RecvNothing(const Call& call, const ConnEnd& e, bool nonblock) {
+long RecvNothing(Family& fam, const Call& call, const ConnEnd& e, bool nonblock) {
   Deadline until = Deadline::AfterTimeout(LoadRelaxed(e.ep->rcvtimeo_ns));
   for (;;) {
     if (RingReadable(e)) return 0;
     long end = WhenEmpty(e);
     if (!Here(*e.ep)) return NotHere(e);
     if (end != -EAGAIN || nonblock) return end;
+    if (TakenBack(e)) return Violation(fam, e);
     Wait w = WaitFor(
         call, e.ctl().rx_wait, 1, [&] { return ReadableOrEnded(e); }, until, Restart::kIfAsked);
     if (!Here(*e.ep)) return NotHere(e);
@@ -190,10 +201,10 @@ long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int fla
   IovCursor* target = (flags & MSG_TRUNC) != 0 ? nullptr : &to;  // counted only
   const bool nonblock =
       (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
-  if (want == 0) return RecvNothing(call, e, nonblock);
+  if (want == 0) return RecvNothing(fam, call, e, nonblock);
   if (target != nullptr && BadBuffer(iov, count)) {
-    long r =
-        RecvNothing(call, e, nonblock);  // the kernel looks at the buffer when there is data for it
+    long r = RecvNothing(fam, call, e,
+                         nonblock);  // the kernel looks at the buffer when there is data for it
     return r == 0 && RingReadable(e) ? -EFAULT : r;
   }
   size_t least = (flags & MSG_WAITALL) != 0 ? want : 1;
@@ -218,6 +229,7 @@ long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int fla
       return done != 0 ? static_cast<long>(done) : end;
     }
     if (nonblock) return done != 0 ? static_cast<long>(done) : -EAGAIN;
+    if (TakenBack(e)) return done != 0 && !peek ? static_cast<long>(done) : Violation(fam, e);
     if (!timed) until = Deadline::AfterTimeout(LoadRelaxed(ep.rcvtimeo_ns));
     timed = true;
     const MarkState mark = peek ? LookAtMark(e) : MarkState{};

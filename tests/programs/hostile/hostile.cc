@@ -10,6 +10,8 @@
 //                                                 the strategy says. "none": a well-behaved one,
 //                                                 which is as busy
 //   hostile flood PORT CONNECTIONS SECONDS        connections that are made and never used
+//   hostile believer PORT                         a server that polls, and then blocks in recv()
+//   hostile promiser PORT data|end                its client, which takes back what poll() has told
 //   hostile list                                  names of the strategies
 // What it corrupts is also its own library's: it has to survive that, too.
 #include <arpa/inet.h>
@@ -51,23 +53,6 @@ int DescriptorOfLink() {
     if (strstr(target, "postern-lgr") != nullptr) return fd;
   }
   return -1;
-}
-
-std::vector<Link> Links() {
-  std::vector<Link> found;
-  FILE* maps = fopen("/proc/self/maps", "re");
-  if (maps == nullptr) Die("maps");
-  char line[512];
-  while (fgets(line, sizeof line, maps) != nullptr) {
-    unsigned long begin, end, offset;
-    char mode[8];
-    if (strstr(line, "postern-lgr") == nullptr) continue;
-    if (sscanf(line, "%lx-%lx %7s %lx", &begin, &end, mode, &offset) != 4) continue;
-    if (offset == 0 && end - begin == PSTN_LGR_BYTES)
-      found.push_back({reinterpret_cast<uint8_t*>(begin), DescriptorOfLink()});
-  }
-  fclose(maps);
-  return found;
 }
 
 // One request and its answer, as far as they come through.
@@ -146,6 +131,23 @@ int Flood(int port, int connections, double seconds) {
 
 }  // namespace
 
+std::vector<Link> Links() {
+  std::vector<Link> found;
+  FILE* maps = fopen("/proc/self/maps", "re");
+  if (maps == nullptr) Die("maps");
+  char line[512];
+  while (fgets(line, sizeof line, maps) != nullptr) {
+    unsigned long begin, end, offset;
+    char mode[8];
+    if (strstr(line, "postern-lgr") == nullptr) continue;
+    if (sscanf(line, "%lx-%lx %7s %lx", &begin, &end, mode, &offset) != 4) continue;
+    if (offset == 0 && end - begin == PSTN_LGR_BYTES)
+      found.push_back({reinterpret_cast<uint8_t*>(begin), DescriptorOfLink()});
+  }
+  fclose(maps);
+  return found;
+}
+
 int Connect(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in a = {};
@@ -169,6 +171,8 @@ int main(int argc, char** argv) {
     return Honest(port, atof(argv[3]), strtoull(argv[4], nullptr, 10));
   if (role == "peer" && argc == 6)
     return Peer(port, argv[3], atof(argv[4]), strtoull(argv[5], nullptr, 10));
+  if (role == "believer" && argc == 3) return Believer(port);
+  if (role == "promiser" && argc == 4) return Promiser(port, std::string(argv[3]) == "end");
   if (role == "flood" && argc == 5) return Flood(port, atoi(argv[3]), atof(argv[4]));
   fprintf(stderr, "usage: see the head of hostile.cc\n");
   return 2;

@@ -51,6 +51,11 @@ int Honest(int port, double seconds, uint64_t seed);
   perror(what);
   exit(2);
 }
-int Connect(int port);  // -1: refused
+int Connect(int port);      // -1: refused
+std::vector<Link> Links();  // all that this process has mapped as a client
+
+// hostile_promise.cc
+int Believer(int port);
+int Promiser(int port, bool end);
 
 }  // namespace hostile

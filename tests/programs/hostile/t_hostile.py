@@ -94,6 +94,32 @@ def hostile_list(ctx):
     check(tuple(subprocess.run([ctx.built("hostile"), "list"], capture_output=True, text=True, check=True).stdout.split()) == STRATEGIES, "another list")
 
 
+@test(modes=("both",), watchdog_s=60)
+def hostile_promise(ctx):
+    """A peer that takes back the byte, or the end, of which poll() has told: recv() does not wait for what will not come."""
+    def await_line(process, line):
+        end = time.monotonic() + 20
+        while line not in process.output():
+            check(process.alive() and time.monotonic() < end, lambda: f"no {line!r}: {process.output()}")
+            time.sleep(0.01)
+
+    for what in ("data", "end"):
+        port = ctx.port()
+        program = ctx.built("hostile")
+        victim = ctx.start("server", [program, "believer", port], name="believer")
+        ctx.wait_listening(port, victim)
+        peer = ctx.start("client", [program, "promiser", port, what], name="promiser", env={"POSTERN_STRICT": "on"})
+        await_line(victim, "told")
+        await_line(peer, "promised")
+        os.kill(peer.pid, signal.SIGUSR1)
+        await_line(peer, "taken back 1")
+        os.kill(victim.pid, signal.SIGUSR1)
+        await_line(victim, "ECONNRESET")
+        victim.wait(20, expect=0)
+        os.kill(peer.pid, signal.SIGUSR1)
+        peer.wait(20, expect=0)
+
+
 @test(modes=("both",), watchdog_s=120)
 def hostile_killed(ctx):
     """It dies in the middle, whatever it has left behind."""

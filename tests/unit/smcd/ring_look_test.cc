@@ -1,10 +1,11 @@
 // ring_look_test.cc - looks at a ring without its lock, while another thread reads.
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
-#include "ring_pair.h"
 #include "../kit/single_step.h"
+#include "ring_pair.h"
 #include "smcd/ring.h"
 
 namespace postern {
@@ -70,6 +71,63 @@ TEST_CASE("ring: a look without the lock finds what is left when the reader goes
     }
   }
   CHECK(steps > 100);
+}
+
+// A small record each time, so that the reader wraps early and comes to the same place again.
+class SmallRecords {
+ public:
+  void Write() {
+    const iovec iov = {byte_, 1};
+    IovCursor from(&iov, 1);
+    const ConnEnd e = world.End(0);
+    Guard g(e.ep->tx.lock);
+    REQUIRE(RingWrite(e, from, kMayGrow) == 1);
+  }
+  size_t Read(ReadMode mode = ReadMode::kTake) {
+    const iovec iov = {byte_, 1};
+    IovCursor to(&iov, 1);
+    const ConnEnd e = world.End(1);
+    Guard g(e.ep->rx.lock);
+    return RingRead(e, &to, 1, mode).bytes;
+  }
+  bool Tell() { return RingTell(world.End(1)); }
+  bool TakenBack() {
+    const ConnEnd e = world.End(1);
+    Guard g(e.ep->rx.lock);
+    return RingTakenBack(e);
+  }
+  RingWorld world;
+
+ private:
+  uint8_t byte_[1] = {'x'};
+};
+
+TEST_CASE("ring: an honest writer takes nothing back that a look has found") {
+  SmallRecords ring;
+  CHECK_FALSE(ring.Tell());
+  CHECK_FALSE(ring.TakenBack());
+  for (int i = 0; i < 1000; i++) {
+    ring.Write();
+    CHECK(ring.Tell());
+    CHECK(ring.Read(ReadMode::kPeek) == 1);
+    CHECK_FALSE(ring.TakenBack());
+    CHECK(ring.Read() == 1);
+    CHECK_FALSE(ring.TakenBack());
+    CHECK_FALSE(ring.Tell());
+    CHECK_FALSE(ring.TakenBack());
+  }
+}
+
+TEST_CASE("ring: a record that a look has found and that is gone without a read is taken back") {
+  SmallRecords ring;
+  ring.Write();
+  REQUIRE(ring.Read() == 1);
+  ring.Write();
+  REQUIRE(ring.Tell());
+  const ConnEnd e = ring.world.End(0);
+  const uint64_t place = LoadRelaxed(e.ctl().ring) & PSTN_RING_PLACE;
+  memset(ring.world.lgr() + place * 4096, 0, PSTN_RING0_BYTES);
+  CHECK(ring.TakenBack());
 }
 
 }  // namespace
