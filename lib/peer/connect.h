@@ -21,8 +21,8 @@ void ShowConnected(Family& fam, pstn_ep& ep);
 // Takes what clients have posted into the accept queues of this stack's listeners: of each link
 // group as much as a look takes, or all that an honest client may have posted.
 void AdmitSyns(Family& fam, uint32_t looks = 1);
-// Takes those that TCP_DEFER_ACCEPT has left where they were, too; their bits are gone. The listener
-// defers no more.
+// Takes those that TCP_DEFER_ACCEPT has left where they were, too: their bits are gone. The
+// listener defers no more.
 void AdmitDeferred(Family& fam, pstn_ep& listener);
 // The next connection of the accept queue, or PSTN_NONE.
 uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener);

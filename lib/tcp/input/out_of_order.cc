@@ -4,8 +4,9 @@
 //
 // The chain is in order of seq and without overlaps: of what comes twice, the part that is there
 // stays, and a segment that covers others whole replaces them. Bounded by kRxSegsMax, by what the
-// Host keeps (Keep), by the window, and by the way to its place (kWalkMax). What is refused is lost for the peer, as if on the way; a
-// segment that is in order never needs a place here, so it always gets through.
+// Host keeps (Keep), by the window, and by the way to its place (kWalkMax). What is refused is lost
+// for the peer, as if on the way; a segment that is in order never needs a place here, so it always
+// gets through.
 #include <initializer_list>
 
 #include "tcp/machine.h"
