@@ -22,6 +22,7 @@
 #include "family/io_uring.h"
 #include "leaving.h"
 #include "life/process.h"
+#include "peer/contact/contact.h"
 #include "real.h"
 #include "sock/own_family.h"
 
@@ -171,6 +172,10 @@ bool Others(long n, const Args& a, long* r) {
               : a.Uint(0) == SECCOMP_SET_MODE_FILTER && a.v[2] != 0)
         ExportConfined();
       return false;
+    case SYS_landlock_restrict_self:
+      *r = Ret<long>(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));
+      ForgetContacts(g_family);
+      return true;
     case SYS_io_uring_setup:
       if (!RefusesRing(g_family)) return false;
       NoteRingRefused(g_family);

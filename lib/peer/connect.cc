@@ -23,6 +23,7 @@
 #include "family/verbs.h"
 #include "peer/close.h"
 #include "peer/connect.h"
+#include "peer/contact/contact.h"
 #include "peer/kernel_half.h"
 #include "peer/negotiate.h"
 #include "peer/pair.h"
@@ -233,6 +234,7 @@ Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) PSTN_REQUIRES(
   if (PortExcluded(fam, to.port)) return kReasonExcludedPort;
   if (fam.elsewhere) return kReasonNetns;
   if (to.scope != 0) return kReasonScopedAddress;
+  const pstn_addr asked = to;
   NormaliseDestination(to);
   bool v4_through_v6 = ep.family == AF_INET6 && AddrIsV4(to);
   if (v4_through_v6 && (LoadRelaxed(ep.flags) & PSTN_EPF_V6ONLY) != 0) return kReasonOption;
@@ -244,12 +246,14 @@ Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) PSTN_REQUIRES(
   const bool local = IsLocalAddress(d, to);
   Target t;
   if (!FindListener(fam, d, to, !local, t)) return local ? kReasonNoListener : kReasonNotLocal;
+  if (!local && !HasReached(fam, to)) return kReasonNotLocal;
   if (!ReservePort(fam, fd, ep, d)) return kReasonNoPort;
   pstn_addr from = ep.local;
   ChooseSource(local ? to : t.source, from);
   // What the server can't be told in a way that it could believe (claim.cc).
   if (from.port < kFreePorts) return kReasonPrivilegedPort;
   if (local && !SameIp(from, to) && !IsLocalAddress(d, from)) return kReasonNotLocal;
+  if (local && !MayReach(fam, ep, asked, to, from)) return kReasonFirewall;
   Reason why = Establish(fam, ep, t, to, from);
   if (why != kReasonNone) return why;
   if (!StillListed(fam, d, ep, t, to)) return kReasonNoListener;
@@ -289,6 +293,7 @@ bool ConnectFurther(Family& fam, Call& call, pstn_addr to, Reason& why, bool& cu
   if (why != kReasonNotLocal || !MayNegotiate(fam, to)) return false;
   const Negotiated n = Negotiate(fam, call, to);
   why = n.why;
+  if (n.became == Became::kOurs) NoteReached(fam, to);
   if (n.became == Became::kNothing) return false;
   cut = n.became == Became::kCut;
   if (cut) return false;

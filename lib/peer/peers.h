@@ -10,12 +10,21 @@ struct Slow {
   pstn_addr addr;
   uint64_t until_ns;
 };
-inline constexpr uint32_t kSlow = 16, kHints = 256;
+// What the kernel said of a connection from `from` to `to` (contact/contact.h).
+struct Contact {
+  pstn_addr to, from;
+  uint64_t until_ns;  // it counts until then
+  bool may;
+};
+inline constexpr uint32_t kSlow = 16, kHints = 256, kContacts = 64;
 
 struct Peers {
   pstn_lock slow_lock;
   uint32_t slow_next PSTN_GUARDED_BY(slow_lock);
   Slow slow[kSlow] PSTN_GUARDED_BY(slow_lock);
+  pstn_lock contacts_lock;
+  bool contacts_differ PSTN_GUARDED_BY(contacts_lock);  // from thread to thread: none is kept
+  Contact contacts[kContacts] PSTN_GUARDED_BY(contacts_lock);
   // By server stack: link group + 1, where there was room (pair.cc); wrong ones cost a look.
   uint32_t hints[kHints];
   uint64_t port_pause_until_ns;  // (a) port.cc
