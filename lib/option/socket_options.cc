@@ -6,6 +6,7 @@
 // do not know go to the kernel's socket at once: it checks them, and keeps them for that case.
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/epoll.h>
 
 #include <cerrno>
 #include <cstring>
@@ -16,6 +17,7 @@
 #include "endpoint/endpoint.h"
 #include "endpoint/inherit.h"
 #include "endpoint/kept_options.h"
+#include "endpoint/posts.h"
 #include "family/family.h"
 #include "offhost/datagram.h"
 #include "offhost/wire_options.h"
@@ -146,6 +148,8 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
     memcpy(&v, value, sizeof v);
     if (i == kRcvlowat) {
       StoreRelaxed(ep.rcvlowat, v < 0 ? INT32_MAX : v == 0 ? 1u : static_cast<uint32_t>(v));
+      // As in the kernel's tcp_set_rcvlowat(): an event, also an edge where nothing has changed.
+      if (state == PSTN_EP_ESTABLISHED && (Readiness(fam, ep) & EPOLLIN) != 0) PostEp(fam, ep);
     } else if (kKept[i].flag != 0) {
       if (v != 0) {
         FetchOr(ep.flags, kKept[i].flag);

@@ -150,6 +150,25 @@ long SpliceOut(Family& fam, Call& call, int pipe, size_t len, bool wait, bool no
                    0L);  // it is on its way there
 }
 
+// The kernel hands TCP so many pages of a pipe at a time, and TCP takes them whole before it hears
+// that the peer is gone.
+constexpr size_t kGoneTakes = 16 * 4096;
+
+size_t DiscardPipe(int pipe, size_t len, size_t most) {
+  uint8_t bounce[kSmallBounce];
+  size_t done = 0;
+  if (len > most) len = most;
+  while (done < len) {
+    pollfd p = {pipe, POLLIN, 0};
+    if (sys::Call(SYS_poll, &p, 1L, 0L) != 1 || (p.revents & POLLIN) == 0) break;
+    const size_t want = len - done < sizeof bounce ? len - done : sizeof bounce;
+    const long got = sys::Call(SYS_read, pipe, static_cast<uint8_t*>(bounce), want);
+    if (got <= 0) break;
+    done += static_cast<size_t>(got);
+  }
+  return done;
+}
+
 // Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
 long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
   pstn_ep& ep = *call.ep();
@@ -198,7 +217,7 @@ long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
       (void)Spin(
           fam, [&] { return WritableOrEnded(e); }, Deadline::AfterMs(1));
   }
-  return static_cast<long>(done);
+  return static_cast<long>(gone ? done + DiscardPipe(pipe, len - done, kGoneTakes - done) : done);
 }
 
 // The other end has to be a pipe, and not its `wrong` end.
