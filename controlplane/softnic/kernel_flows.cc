@@ -32,13 +32,13 @@ int KernelFlows::Open() {
   return line_.ok() ? 0 : -errno;
 }
 
-Steer::Has KernelFlows::Ask(const pstn_xdp_flow& flow) {
+Steer::Holder KernelFlows::Ask(const pstn_xdp_flow& flow, Steer::Why why) {
   const Clock::time_point now = Clock::now();
   if (now - window_ > kWindow) {
     window_ = now;
-    asked_ = 0;
+    asked_[0] = asked_[1] = 0;
   }
-  if (++asked_ > kAskedMax) return Steer::Has::kNothing;
+  if (++asked_[static_cast<uint32_t>(why)] > kAskedMax) return {};
   Request request{};
   request.head.nlmsg_len = sizeof(request);
   request.head.nlmsg_type = SOCK_DIAG_BY_FAMILY;
@@ -52,18 +52,20 @@ Steer::Has KernelFlows::Ask(const pstn_xdp_flow& flow) {
       static_cast<uint8_t>(PutIp(IpAt(flow.local.byte), request.body.id.idiag_src));
   (void)PutIp(IpAt(flow.peer.byte), request.body.id.idiag_dst);
   request.body.id.idiag_cookie[0] = request.body.id.idiag_cookie[1] = INET_DIAG_NOCOOKIE;
-  if (send(line_.get(), &request, sizeof(request), 0) != sizeof(request))
-    return Steer::Has::kNothing;
+  if (send(line_.get(), &request, sizeof(request), 0) != sizeof(request)) return {};
   // The kernel answers within the call.
   alignas(nlmsghdr) char answer[4096];
   const ssize_t got = recv(line_.get(), answer, sizeof(answer), MSG_DONTWAIT);
   const auto* const head = reinterpret_cast<const nlmsghdr*>(answer);
   if (got < static_cast<ssize_t>(NLMSG_LENGTH(sizeof(inet_diag_msg))) ||
       head->nlmsg_type != SOCK_DIAG_BY_FAMILY || head->nlmsg_seq != seq_)
-    return Steer::Has::kNothing;
+    return {};
   inet_diag_msg found;
   memcpy(&found, NLMSG_DATA(head), sizeof(found));
-  return found.idiag_state == TCP_LISTEN ? Steer::Has::kListener : Steer::Has::kConnection;
+  return {found.idiag_state == TCP_LISTEN      ? Steer::Has::kListener
+          : found.idiag_state == TCP_TIME_WAIT ? Steer::Has::kEnded
+                                               : Steer::Has::kConnection,
+          found.idiag_uid};
 }
 
 }  // namespace postern::softnic

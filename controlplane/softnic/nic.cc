@@ -29,7 +29,8 @@ Nic::Nic(Port& port, KernelSide& kernel_side, KernelFlows& kernel, Pace pace, ui
     : port_(port),
       kernel_side_(kernel_side),
       pace_(pace),
-      steer_(seed, [&kernel](const pstn_xdp_flow& flow) { return kernel.Ask(flow); }),
+      steer_(seed, [&kernel](const pstn_xdp_flow& flow,
+                             Steer::Why why) { return kernel.Ask(flow, why); }),
       set_(epoll_create1(EPOLL_CLOEXEC)) {
   Watch(What::kKernel, 0, kernel_side.fd());
 }

@@ -109,7 +109,7 @@ void Nic::Answer(uint32_t posternd, Msg& message, int (&fds)[kFdsMax], uint32_t 
                  const pstn_xdp_ip* addresses, size_t address_count) {
   UniqueFd taken[kFdsMax];
   for (uint32_t i = 0; i < count; i++) taken[i] = UniqueFd(fds[i]);
-  const pstn_xdp_target target = {message.slot, message.flags};
+  const pstn_xdp_target target = {message.slot, message.flags, message.uid};
   int answer[kFdsMax];
   uint32_t answers = 0;
   int error = 0;

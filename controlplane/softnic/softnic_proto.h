@@ -21,7 +21,7 @@
 
 namespace postern::softnic {
 
-inline constexpr uint32_t kProtoVersion = 1;
+inline constexpr uint32_t kProtoVersion = 2;
 inline constexpr uint32_t kFdsMax = 3;
 
 enum class Type : uint32_t {
@@ -29,8 +29,8 @@ enum class Type : uint32_t {
   kOpen,        // fds = packet area, rings, the driver's end of the bell. Reply: slot
   kAdopt,       // fd = rings. Reply: slot, and the three descriptors of kOpen
   kClose,       // slot: with its filters
-  kAddFlow,     // flow, slot, flags (PSTN_XDP_*)
-  kAddPort,     // port, slot, flags
+  kAddFlow,     // flow, slot, flags (PSTN_XDP_*), uid
+  kAddPort,     // port, slot, flags, uid
   kRemoveFlow,  // flow, slot
   kRemovePort,  // port, slot
   kLocal,       // behind the message: pstn_xdp_ip, `slot` of them
@@ -45,7 +45,7 @@ struct Msg {
   uint32_t flags = 0;
   uint32_t caps = 0;  // kCap*, vi/vi.h
   uint32_t mtu = 0;
-  uint32_t zero = 0;
+  uint32_t uid = 0;
   pstn_xdp_flow flow{};
   pstn_xdp_port port{};
 };

@@ -133,25 +133,47 @@ Steer::Steer(uint64_t seed, Asked kernel_has)
 
 // ---- a packet ----------------------------------------------------------------------------------
 
-bool Steer::IsKernels(const Packet& p, const pstn_xdp_flow& flow, uint32_t flags) {
+Steer::Known& Steer::KnownAt(const pstn_xdp_flow& flow) {
+  return known_[HashBytes(seed_, &flow, sizeof(flow)) & (kKnown - 1)];
+}
+
+// Of a port's filter.
+bool Steer::IsKernels(const Packet& p, const pstn_xdp_flow& flow, const pstn_xdp_target& target) {
   if (p.protocol != IPPROTO_TCP) return false;
-  Known& known = known_[HashBytes(seed_, &flow, sizeof(flow)) & (kKnown - 1)];
+  Known& known = KnownAt(flow);
   const bool begins = (p.tcp_flags & (kSyn | kAck | kRst)) == kSyn;
-  if (!begins && known.is_known && Same<pstn_xdp_flow>()(known.flow, flow)) return known.is_kernels;
+  if (!begins && known.is_known && !known.by_flow && Same<pstn_xdp_flow>()(known.flow, flow))
+    return known.is_kernels;
   const bool minds_listeners =
-      (flags & PSTN_XDP_OUTGOING) != 0 || (begins && (flags & PSTN_XDP_ENDED) != 0);
-  bool is_kernels = false;
-  if (!begins || minds_listeners) {
-    const Has has = kernel_has_(flow);
-    is_kernels = has == Has::kConnection || (minds_listeners && has == Has::kListener);
-  }
-  known = {flow, true, is_kernels};
+      (target.flags & PSTN_XDP_OUTGOING) != 0 || (begins && (target.flags & PSTN_XDP_ENDED) != 0);
+  const Holder holder = kernel_has_(flow, begins ? Why::kBegins : Why::kUnknown);
+  const bool is_listeners = holder.has == Has::kListener;
+  const bool is_kernels = begins && !minds_listeners
+                              ? is_listeners && holder.uid != target.uid
+                              : holder.has != Has::kNothing && (!is_listeners || minds_listeners);
+  known = {flow, true, is_kernels, false};
   return is_kernels;
+}
+
+// Of a flow's filter.
+bool Steer::HasAnother(const Packet& p, const pstn_xdp_flow& flow, uint32_t uid) {
+  if (p.protocol != IPPROTO_TCP) return false;
+  Known& known = KnownAt(flow);
+  const bool begins = (p.tcp_flags & kSyn) != 0;
+  if (!begins && known.is_known && known.by_flow && Same<pstn_xdp_flow>()(known.flow, flow))
+    return known.is_kernels;
+  const Holder holder = kernel_has_(flow, begins ? Why::kBegins : Why::kUnknown);
+  const bool has =
+      holder.has == Has::kConnection || (holder.has == Has::kListener && holder.uid != uid);
+  known = {flow, true, has, true};
+  return has;
 }
 
 // The filter for a packet of that flow, if there is one.
 const Steer::Target* Steer::Find(const Packet& p, const pstn_xdp_flow& flow) {
-  if (const auto it = flows_.find(flow); it != flows_.end()) return &it->second;
+  if (const auto it = flows_.find(flow);
+      it != flows_.end() && !HasAnother(p, flow, it->second.to.uid))
+    return &it->second;
   if (ports_.empty()) return nullptr;
   pstn_xdp_port port{};
   port.local = flow.local;
@@ -164,7 +186,7 @@ const Steer::Target* Steer::Find(const Packet& p, const pstn_xdp_flow& flow) {
     it = ports_.find(port);
   }
   if (it == ports_.end()) return nullptr;
-  if (!IsKernels(p, flow, it->second.to.flags)) return &it->second;
+  if (!IsKernels(p, flow, it->second.to)) return &it->second;
   counts_[PSTN_XDP_COUNT_KERNELS]++;
   return nullptr;
 }

@@ -13,6 +13,10 @@
 // A filter for a port leaves alone the connections that the kernel had before. The XDP program asks
 // for each packet; here that would be a system call, so the answer is kept for each connection: a
 // SYN makes it the VI's, and for what comes without one the kernel is asked once.
+//
+// A filter takes nothing that the kernel has for another user: its asker may have given up what the
+// socket held that it once showed. So the kernel is asked for each SYN whose listener would get it,
+// and for each SYN and SYN-ACK of a flow with a filter.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -28,9 +32,16 @@ namespace postern::softnic {
 class Steer {
  public:
   static constexpr uint32_t kKernel = ~uint32_t{0};
-  // What the kernel has between these ends: a connection, or else a listener for it.
-  enum class Has : uint8_t { kNothing, kListener, kConnection };
-  using Asked = std::function<Has(const pstn_xdp_flow&)>;
+  // What the kernel has between these ends: a connection (or one in TIME_WAIT, which is no
+  // program's any more), or else a listener for it; and whose it is.
+  enum class Has : uint8_t { kNothing, kListener, kConnection, kEnded };
+  struct Holder {
+    Has has = Has::kNothing;
+    uint32_t uid = 0;
+  };
+  // Of a segment that belongs to nothing that is known; of one that begins something.
+  enum class Why : uint8_t { kUnknown, kBegins };
+  using Asked = std::function<Holder(const pstn_xdp_flow&, Why)>;
   // `seed`: so that no outsider knows which keys fall together.
   Steer(uint64_t seed, Asked kernel_has);
 
@@ -70,7 +81,7 @@ class Steer {
   // What is known of a connection that came by a port's filter; a later one takes its place.
   struct Known {
     pstn_xdp_flow flow;
-    bool is_known, is_kernels;
+    bool is_known, is_kernels, by_flow;  // by a flow's filter, or a port's
   };
   struct Piece {
     pstn_xdp_fragments key;
@@ -79,7 +90,9 @@ class Steer {
   };
 
   const Target* Find(const Packet& p, const pstn_xdp_flow& flow);
-  bool IsKernels(const Packet& p, const pstn_xdp_flow& flow, uint32_t flags);
+  bool IsKernels(const Packet& p, const pstn_xdp_flow& flow, const pstn_xdp_target& target);
+  bool HasAnother(const Packet& p, const pstn_xdp_flow& flow, uint32_t uid);
+  Known& KnownAt(const pstn_xdp_flow& flow);
   uint32_t RouteIcmp(Packet& p);
   uint32_t RouteFragment(const Packet& p);
   uint32_t RouteSegment(Packet& p);

@@ -167,6 +167,32 @@ uint64_t SynTime(const pstn_conn& c) {
   return said > now ? now : said + kLateNs < now ? now - kLateNs : said;
 }
 
+// Of one link group more connections wait than an honest client lets wait (TakePlace in
+// connect.cc): this one does not count itself. What accept() could not give a number goes back to
+// the queue, where its place may have been taken meanwhile: as many as there may be threads that do
+// so are let pass. Handshakes with other network namespaces are bounded otherwise (HandOver in
+// accept.cc).
+constexpr uint32_t kGivenBackMax = 16;
+
+bool IsOverBacklog(Family& fam, const pstn_ep& listener, const pstn_lgr_ref& ref, uint8_t* lgr)
+    PSTN_REQUIRES(listener.accept_lock) {
+  const StackMap& s = Stack(fam);
+  const uint32_t most = LoadRelaxed(listener.backlog) + kGivenBackMax;
+  if (LoadRelaxed(listener.accept_count) <= most || SameUuid(ref.peer, s.hdr.id) ||
+      ref.remote == PSTN_LGR_OTHER_NETNS)
+    return false;
+  const uint32_t idx = EpIdx(s, listener), hw = LoadRelaxed(LgrHdr(lgr).conns_hw);
+  uint32_t waiting = 0;
+  for (uint32_t c = 0; c < PSTN_CONNS && c < hw && waiting <= most; c++) {
+    const uint32_t at = LoadAcquire(ref.conn_ep[c]);  // [E4]
+    const pstn_ep* const ep = at != 0 ? EpAt(s, at - 1) : nullptr;
+    if (ep != nullptr && LoadAcquire(ep->state) == PSTN_EP_EMBRYO &&  // [E1]
+        LoadRelaxed(ep->listener) == idx && LoadRelaxed(ep->backlog) != kNotPending)
+      waiting++;
+  }
+  return waiting > most;
+}
+
 enum class Admission : uint8_t { kDone, kRefused, kChanged };
 constexpr int kAdmitTries = 4;  // a client that changes its mind more often does it to keep us busy
 
@@ -205,13 +231,14 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     GiveEp(s, idx);
     return Admission::kDone;
   }
-  bool open, claimed = false, same = false, lies = false;
+  bool open, over = false, claimed = false, same = false, lies = false;
   {
     QueueGuard g(fam, *listener);
     open = LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
            LoadRelaxed(listener->gen) == setup.listener_gen &&
            (LoadRelaxed(listener->flags) & PSTN_EPF_SHUT_RD) == 0;
-    claimed = open && Claim(c);
+    over = open && IsOverBacklog(fam, *listener, ref, lgr);
+    claimed = open && !over && Claim(c);
     // The copy was made while the client might write; from the claim on it doesn't.
     same = claimed && LoadRelaxed(c.setup.gen) == setup.gen &&
            c.setup.listener_idx == setup.listener_idx && c.setup.listener_gen == setup.listener_gen;
@@ -239,7 +266,8 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   StoreRelease(ref.conn_ep[conn], 0u);  // [E4]
   SetState(ep, PSTN_EP_FREE);
   GiveEp(s, idx);
-  if (!open) {
+  if (over) Count(s.hdr, kCounterPeerViolations);
+  if (!open || over) {
     Refuse(fam, e, setup.listener_idx);
     return Admission::kRefused;
   }

@@ -175,6 +175,16 @@ void ShowConnected(Family& fam, pstn_ep& ep) {
 
 namespace {
 
+// A place in the listener's queue, before there is a SYN for it: of clients that come at once none
+// is beyond the backlog, for the server refuses what is.
+bool TakePlace(uint32_t& pending, uint32_t backlog) {
+  constexpr int kTries = 64;  // the server's side may change it all the time
+  uint32_t had = LoadRelaxed(pending);
+  for (int i = 0; i < kTries && had <= backlog; i++)
+    if (CompareExchange(pending, had, had + 1)) return true;
+  return false;
+}
+
 Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
                  const pstn_addr& from) {
   ConnSlot slot;
@@ -182,7 +192,7 @@ Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
   if (why != kReasonNone) return why;
   const auto [idx, conn, lgr] = slot;
   uint32_t& pending = LgrHdr(lgr).pending[t.ep_idx % PSTN_PENDING];
-  if (LoadRelaxed(pending) > t.backlog) {
+  if (!TakePlace(pending, t.backlog)) {
     GiveConn(Stack(fam).lgrs.Own(LgrIndex(idx)), conn);
     return kReasonBacklogFull;
   }
@@ -190,7 +200,6 @@ Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
   pstn_conn& c = LgrConn(lgr, conn);
   NoteNews(fam.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);
-  FetchAdd(pending, 1u);
   StoreRelease(c.setup.state, PSTN_CS_SYN);  // [C1]
   AnnounceSyn(fam.bells, lgr, conn);
   return kReasonNone;

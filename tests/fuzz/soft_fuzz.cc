@@ -27,7 +27,8 @@ constexpr uint32_t kFrames = 4, kSlot = 7;
 // ---------------------------------------------------------------- frames
 
 void CheckFrame(const wire_test::Bytes& frame) {
-  static Steer& steer = *new Steer(5, [](const pstn_xdp_flow&) { return Steer::Has::kNothing; });
+  static Steer& steer =
+      *new Steer(5, [](const pstn_xdp_flow&, Steer::Why) { return Steer::Holder{}; });
   const auto bytes = static_cast<uint32_t>(frame.size());
   FUZZ_CHECK(steer.Route(frame.data(), bytes) == Steer::kKernel);
   wire::Packet p;
@@ -44,7 +45,7 @@ void CheckFrame(const wire_test::Bytes& frame) {
   flow.peer_port = __builtin_bswap16(p.source_port);
   flow.vlan = p.link.vlan == wire::kNoVlan ? uint16_t{0} : p.link.vlan & 0xfff;
   flow.protocol = p.ip.protocol;
-  FUZZ_CHECK(steer.AddFlow(flow, {kSlot, 0}, 1) == 0);
+  FUZZ_CHECK(steer.AddFlow(flow, {kSlot, 0, 0}, 1) == 0);
   const uint32_t to = steer.Route(frame.data(), bytes);
   // Of tags and of extension headers it reads less than the engine does.
   const bool is_plain =

@@ -13,6 +13,13 @@
 // handshake that it answered with a SYN cookie the kernel has nothing there; but it says whether an
 // ACK brings one back.
 //
+// A filter takes nothing that the kernel has for another user. Its asker has shown a socket once,
+// and may since have given up what that socket held: shutdown() of a listener frees the port for
+// others at once. So the owner of the socket that the kernel would give the packet to is read at
+// the moment of the packet, where the packet could be the first of something: a SYN for a listener,
+// a segment of a flow, a datagram. (BPF's view of a socket has no owner: it is read from the
+// kernel's own structure, CO-RE, which asks for CAP_PERFMON.)
+//
 // A filter for a port that connections are made from leaves listeners alone, too: it takes only
 // what the kernel would answer with a RST. So it can't harm a program. And a filter whose listener
 // has ended, but whose connections go on, leaves SYNs to the program that listens at the kernel
@@ -36,6 +43,7 @@
 #include <linux/in.h>
 
 // After linux/bpf.h, whose types they use.
+#include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
@@ -95,6 +103,16 @@ struct {
   __type(key, __u32);
   __type(value, __u64);
 } pstn_vi_counts SEC(".maps");
+
+// Of the kernel's struct sock.
+typedef struct {
+  __u32 val;
+} kuid_t;
+struct sock {
+  kuid_t sk_uid;
+} __attribute__((preserve_access_index));
+
+extern void* bpf_rdonly_cast(const void* object, __u32 type) __ksym;  // Linux 6.2
 
 #define EXTENSIONS_MAX 4
 #define HOP_BY_HOP 0
@@ -248,32 +266,73 @@ static __always_inline int brings_cookie(const struct packet* p, struct bpf_sock
   return bpf_tcp_check_syncookie(listener, p->ip, bytes, (struct tcphdr*)tcp, sizeof(*tcp)) == 0;
 }
 
-// Whether the kernel has a connection between these ends: established, in a handshake, or ended.
-static __always_inline int is_kernels(struct xdp_md* ctx, const struct packet* p,
-                                      const struct pstn_xdp_ip* local,
-                                      const struct pstn_xdp_ip* peer, __be16 local_port,
-                                      __be16 peer_port, __u32 flags, struct ports* ports) {
-  if (p->protocol != IPPROTO_TCP) return 0;
-  struct bpf_sock_tuple tuple = {};
-  __u32 bytes = sizeof(tuple.ipv4);
+// Of a whole socket: no request's, none in TIME_WAIT.
+static __always_inline int is_anothers(struct bpf_sock* sk, __u32 uid) {
+  const struct sock* whole = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock));
+  return whole->sk_uid.val != uid;
+}
+
+// The ends as the kernel's look-ups want them; the bytes of it.
+static __always_inline __u32 fill_tuple(const struct packet* p, const struct pstn_xdp_flow* flow,
+                                        struct bpf_sock_tuple* tuple) {
   if (p->is_ipv6) {
-    bytes = sizeof(tuple.ipv6);
-    __builtin_memcpy(tuple.ipv6.saddr, peer, sizeof(tuple.ipv6.saddr));
-    __builtin_memcpy(tuple.ipv6.daddr, local, sizeof(tuple.ipv6.daddr));
-    tuple.ipv6.sport = peer_port;
-    tuple.ipv6.dport = local_port;
-  } else {
-    tuple.ipv4.saddr = peer->word[3];
-    tuple.ipv4.daddr = local->word[3];
-    tuple.ipv4.sport = peer_port;
-    tuple.ipv4.dport = local_port;
+    __builtin_memcpy(tuple->ipv6.saddr, &flow->peer, sizeof(tuple->ipv6.saddr));
+    __builtin_memcpy(tuple->ipv6.daddr, &flow->local, sizeof(tuple->ipv6.daddr));
+    tuple->ipv6.sport = flow->peer_port;
+    tuple->ipv6.dport = flow->local_port;
+    return sizeof(tuple->ipv6);
   }
+  tuple->ipv4.saddr = flow->peer.word[3];
+  tuple->ipv4.daddr = flow->local.word[3];
+  tuple->ipv4.sport = flow->peer_port;
+  tuple->ipv4.dport = flow->local_port;
+  return sizeof(tuple->ipv4);
+}
+
+// Whether a datagram would reach another user's socket.
+static __always_inline int is_anothers_datagram(struct xdp_md* ctx, struct bpf_sock_tuple* tuple,
+                                                __u32 bytes, __u32 uid) {
+  struct bpf_sock* sk = bpf_sk_lookup_udp(ctx, tuple, bytes, BPF_F_CURRENT_NETNS, 0);
+  if (!sk) return 0;
+  const int is = is_anothers(sk, uid);
+  bpf_sk_release(sk);
+  return is;
+}
+
+// Whether a packet of a port's filter is the kernel's: TCP's, if it has a connection between these
+// ends, be it established, in a handshake, or ended.
+static __always_inline int is_kernels(struct xdp_md* ctx, const struct packet* p,
+                                      const struct pstn_xdp_flow* flow,
+                                      const struct pstn_xdp_target* target, struct ports* ports) {
+  struct bpf_sock_tuple tuple = {};
+  const __u32 bytes = fill_tuple(p, flow, &tuple);
+  const __u32 flags = target->flags, uid = target->uid;
+  if (p->protocol != IPPROTO_TCP) return is_anothers_datagram(ctx, &tuple, bytes, uid);
   struct bpf_sock* sk = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
   if (!sk) return 0;
-  const int takes = sk->state != BPF_TCP_LISTEN || (flags & PSTN_XDP_OUTGOING) ||
-                    ((flags & PSTN_XDP_ENDED) && is_syn(p, ports)) || brings_cookie(p, sk, ports);
+  int takes;
+  if (sk->state != BPF_TCP_LISTEN || (flags & PSTN_XDP_OUTGOING))
+    takes = 1;
+  else if (is_syn(p, ports))
+    takes = (flags & PSTN_XDP_ENDED) || is_anothers(sk, uid);
+  else
+    takes = brings_cookie(p, sk, ports);
   bpf_sk_release(sk);
   return takes;
+}
+
+// The same of a flow's filter. The kernel has no connection there if the asker has one.
+static __always_inline int has_another(struct xdp_md* ctx, const struct packet* p,
+                                       const struct pstn_xdp_flow* flow, __u32 uid) {
+  struct bpf_sock_tuple tuple = {};
+  const __u32 bytes = fill_tuple(p, flow, &tuple);
+  if (p->protocol != IPPROTO_TCP) return is_anothers_datagram(ctx, &tuple, bytes, uid);
+  struct bpf_sock* sk = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
+  if (!sk) return 0;
+  const int has =
+      sk->state == BPF_TCP_LISTEN ? is_anothers(sk, uid) : sk->state != BPF_TCP_TIME_WAIT;
+  bpf_sk_release(sk);
+  return has;
 }
 
 // The filter for a packet between these ends, if there is one. `ports` is where its TCP begins, if
@@ -285,7 +344,7 @@ static __always_inline struct pstn_xdp_target* find(struct xdp_md* ctx, const st
                                                     struct ports* ports) {
   struct pstn_xdp_flow flow = {*local, *peer, local_port, peer_port, p->vlan, p->protocol, 0};
   struct pstn_xdp_target* target = bpf_map_lookup_elem(&pstn_vi_flows, &flow);
-  if (target) return target;
+  if (target && !has_another(ctx, p, &flow, target->uid)) return target;
   struct pstn_xdp_port port = {*local, local_port, p->vlan, p->protocol, {0}};
   target = bpf_map_lookup_elem(&pstn_vi_ports, &port);
   if (!target && bpf_map_lookup_elem(&pstn_vi_local, local)) {
@@ -293,7 +352,7 @@ static __always_inline struct pstn_xdp_target* find(struct xdp_md* ctx, const st
     port.local.word[2] = p->is_ipv6 ? 0 : bpf_htonl(0xffff);
     target = bpf_map_lookup_elem(&pstn_vi_ports, &port);
   }
-  if (target && is_kernels(ctx, p, local, peer, local_port, peer_port, target->flags, ports)) {
+  if (target && is_kernels(ctx, p, &flow, target, ports)) {
     count(PSTN_XDP_COUNT_KERNELS);
     return 0;
   }
@@ -358,7 +417,7 @@ static __always_inline int steer(struct xdp_md* ctx, struct packet* p) {
 }
 
 SEC("xdp.frags")
-int pstn_xdp2_vi(struct xdp_md* ctx) {
+int pstn_xdp3_vi(struct xdp_md* ctx) {
   struct packet p = {.at = (void*)(long)ctx->data, .end = (void*)(long)ctx->data_end};
   struct ethhdr* eth = TAKE(&p, struct ethhdr);
   if (!eth) return XDP_PASS;

@@ -12,7 +12,7 @@
 #include <linux/types.h>
 #endif
 
-#define PSTN_XDP_PROGRAM "pstn_xdp2_vi"
+#define PSTN_XDP_PROGRAM "pstn_xdp3_vi"
 #define PSTN_XDP_SLOTS 64        // VIs of one interface
 #define PSTN_XDP_SLOT_QUEUES 32  // of each; index in the XSKMAP: slot * 32 + queue
 #define PSTN_XDP_FLOWS_MAX 262144
@@ -51,6 +51,8 @@ struct pstn_xdp_port {
 struct pstn_xdp_target {
   __u32 slot;
   __u32 flags;
+  __u32
+      uid;  // of the kernel's socket that justifies it: what another user's would get is not for it
 };
 
 // Fragments of one packet, after the first has been seen.

@@ -40,6 +40,11 @@ class UniqueFd {
 using SharedFd = std::shared_ptr<const UniqueFd>;
 inline SharedFd Share(UniqueFd fd) { return std::make_shared<const UniqueFd>(std::move(fd)); }
 
+// -1: there is no such descriptor. Of a memfd the user that made it, which can't give it away.
+inline uid_t OwnerOf(int fd) {
+  struct stat st {};
+  return fstat(fd, &st) == 0 ? st.st_uid : static_cast<uid_t>(-1);
+}
 // 0: there is no such descriptor.
 inline uint64_t InodeOf(int fd) {
   struct stat st {};

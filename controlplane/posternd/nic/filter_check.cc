@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -177,11 +178,21 @@ int PortKeys(const Socket& s, const ctl::Msg& request, FilterKeys& keys) {
 
 }  // namespace
 
+bool StillListens(int fd, const FilterKeys& keys) {
+  Socket s;
+  if (!Option(fd, SOL_SOCKET, SO_ACCEPTCONN, s.listening) || s.listening == 0) return false;
+  const auto is_its = [&s](const pstn_xdp_port& port) {
+    return port.port == s.port && memcmp(port.local.byte, s.ip.byte, sizeof(s.ip.byte)) == 0;
+  };
+  return ReadAddress(fd, s) && std::any_of(keys.ports.begin(), keys.ports.end(), is_its);
+}
+
 int CheckFilter(int fd, uint64_t netns, uint32_t ifindex, const ctl::Msg& request,
                 const std::vector<pstn_addr>& local, FilterKeys& keys) {
   Socket s;
   if (const int error = Read(fd, netns, ifindex, s); error != 0) return error;
   if (request.c >= 4095) return -EINVAL;
+  keys.uid = s.uid;
   return request.addr.port != 0 ? FlowKey(s, request, local, keys) : PortKeys(s, request, keys);
 }
 

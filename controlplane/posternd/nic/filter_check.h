@@ -2,8 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A filter takes packets away from the kernel, so the asker has to show that it would have got
-// them: by the kernel's socket, which holds the port. It is kept as long as the filter
-// is there, so that no other program gets the port meanwhile.
+// them: by the kernel's socket, which holds the port. It is kept as long as the filter is there, so
+// that it is not closed meanwhile. That does not hold the port: each process that has the socket
+// can take it out of its state (shutdown(), connect() to no address). So a listener's state is
+// watched (listener_watch.h), and what steers looks at the owner of the kernel's socket at the
+// moment of the packet (bpf/xdp_filter.bpf.c, softnic/steer.h).
 #pragma once
 #include <vector>
 
@@ -17,6 +20,7 @@ namespace postern::daemon {
 struct FilterKeys {
   std::vector<pstn_xdp_flow> flows;
   std::vector<pstn_xdp_port> ports;
+  uint32_t uid = 0;  // of the kernel's socket
 };
 
 // The keys that the request (kFilter, ctl/proto.h) means. `netns` and `ifindex` are those of the
@@ -25,5 +29,8 @@ struct FilterKeys {
 // EADDRNOTAVAIL the local address is none of this host.
 int CheckFilter(int fd, uint64_t netns, uint32_t ifindex, const ctl::Msg& request,
                 const std::vector<pstn_addr>& local, FilterKeys& keys);
+
+// Whether the kernel's socket still listens where a filter for these keys has it listen.
+bool StillListens(int fd, const FilterKeys& keys);
 
 }  // namespace postern::daemon

@@ -38,6 +38,12 @@ bool Forget(Filters& filters, const Key& key, uint32_t slot) {
   return true;
 }
 
+template <typename Filters, typename Key>
+int FindSlotOf(const Filters& filters, const Key& key) {
+  const auto it = filters.find(Bytes(key));
+  return it != filters.end() ? static_cast<int>(it->second.target.slot) : -1;
+}
+
 template <typename Filters>
 void ForgetSlot(Filters& filters, uint32_t slot) {
   for (auto it = filters.begin(); it != filters.end();)
@@ -184,6 +190,7 @@ int SoftNic::Show(const Filter<pstn_xdp_flow>& filter) {
   message.flow = filter.key;
   message.slot = vis_[filter.target.slot].there;
   message.flags = filter.target.flags;
+  message.uid = filter.target.uid;
   return Ask(message);
 }
 
@@ -193,6 +200,7 @@ int SoftNic::Show(const Filter<pstn_xdp_port>& filter) {
   message.port = filter.key;
   message.slot = vis_[filter.target.slot].there;
   message.flags = filter.target.flags;
+  message.uid = filter.target.uid;
   return Ask(message);
 }
 
@@ -209,6 +217,10 @@ int SoftNic::AddPort(const pstn_xdp_port& port, const pstn_xdp_target& target) {
   if (error != 0 && error != -ENETDOWN) ports_.erase(Bytes(port));
   return error == -ENETDOWN ? 0 : error;
 }
+
+int SoftNic::SlotOf(const pstn_xdp_flow& flow) const { return FindSlotOf(flows_, flow); }
+
+int SoftNic::SlotOf(const pstn_xdp_port& port) const { return FindSlotOf(ports_, port); }
 
 void SoftNic::RemoveFlow(const pstn_xdp_flow& flow, uint32_t slot) {
   if (!Forget(flows_, flow, slot)) return;

@@ -37,6 +37,8 @@ class SoftNic final : public Steering {
   void DropSlot(uint32_t slot) override;
   int AddFlow(const pstn_xdp_flow& flow, const pstn_xdp_target& target) override;
   int AddPort(const pstn_xdp_port& port, const pstn_xdp_target& target) override;
+  int SlotOf(const pstn_xdp_flow& flow) const override;
+  int SlotOf(const pstn_xdp_port& port) const override;
   void RemoveFlow(const pstn_xdp_flow& flow, uint32_t slot) override;
   void RemovePort(const pstn_xdp_port& port, uint32_t slot) override;
   void Sweep(const Keep& keep) override;

@@ -39,6 +39,9 @@ class Steering {
   // 0 or -errno; adding what is there replaces it.
   virtual int AddFlow(const pstn_xdp_flow& flow, const pstn_xdp_target& target) = 0;
   virtual int AddPort(const pstn_xdp_port& port, const pstn_xdp_target& target) = 0;
+  // Which slot it leads to; -1: there is none.
+  virtual int SlotOf(const pstn_xdp_flow& flow) const = 0;
+  virtual int SlotOf(const pstn_xdp_port& port) const = 0;
   // Only what leads to that slot.
   virtual void RemoveFlow(const pstn_xdp_flow& flow, uint32_t slot) = 0;
   virtual void RemovePort(const pstn_xdp_port& port, uint32_t slot) = 0;

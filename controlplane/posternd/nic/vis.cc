@@ -60,7 +60,8 @@ Vis::Vis(event_base* base, const std::string& interfaces)
     : base_(base),
       interfaces_allowed_(Split(interfaces)),
       free_soon_(base, -1, 0, [this] { TellFree(); }),
-      free_(base, -1, 0, [this] { TellFree(); }) {
+      free_(base, -1, 0, [this] { TellFree(); }),
+      listeners_(base) {
   if (enabled()) worker_.Start();
 }
 

@@ -10,7 +10,8 @@
 // go, and with the last VI of an interface the program. Filters that an earlier posternd has left
 // count until their owners have had time to come back with the sockets that justify them.
 // CheckFilter() bounds what an attacker could gain by a VI: packets that the kernel would have
-// given to a socket of the attacker's.
+// given to a socket of the attacker's. A listener that has left its state loses its SYNs, as if its
+// program had said so (ListenerLeft).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -25,6 +26,7 @@
 #include "../routes/addresses.h"
 #include "ctl/proto.h"
 #include "filter_check.h"
+#include "listener_watch.h"
 #include "netns_worker.h"
 #include "soft_nic.h"
 #include "xdp_program.h"
@@ -86,6 +88,7 @@ class Vis {
     uint32_t flags = 0;
     bool is_kept_port = false;
     bool is_hushed = false;
+    std::unique_ptr<ListenerWatch::Hold> watch;  // after `socket`: goes before it
   };
   struct One {
     pstn_uuid stack{};
@@ -131,8 +134,11 @@ class Vis {
   int Grant(const ViAsker& asker, Interface& interface, uint32_t slot, ctl::ViGrant& grant,
             const std::vector<UniqueFd>& fds, UniqueFd& line);
   void Ended(uint64_t id);
-  int AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer);
+  int AddFilter(uint64_t id, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer);
   int KeepPort(One& vi, const ctl::Msg& request, ctl::Msg& answer);
+  void Watch(uint64_t vi, uint32_t number);
+  void ListenerLeft(uint64_t vi, uint32_t number);
+  static void LeaveSyns(One& vi, Installed& filter);
   int Hush(One& vi, Installed& filter);
   int Leave(One& vi, Installed& filter);
   static int Install(One& vi, FilterKeys& keys, uint32_t flags);
@@ -145,6 +151,7 @@ class Vis {
   NetnsWorker worker_;
   Event free_soon_, free_;
   std::vector<std::unique_ptr<Interface>> interfaces_;
+  ListenerWatch listeners_;                       // before `vis_`, whose filters are in it
   std::map<uint64_t, std::unique_ptr<One>> vis_;  // by id
   std::unique_ptr<XdpProgram> spare_;             // loaded, and off its interface
 };

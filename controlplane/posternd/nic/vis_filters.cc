@@ -1,5 +1,6 @@
 // vis_filters.cc - the filters of VIs: which packets come to which.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -21,11 +22,15 @@ static_assert(ctl::kFilterPass == PSTN_XDP_PASS && ctl::kFilterFragments == PSTN
 
 // All of it or nothing.
 int Vis::Install(One& vi, FilterKeys& keys, uint32_t flags) {
-  const pstn_xdp_target target = {vi.slot, flags};
+  const pstn_xdp_target target = {vi.slot, flags, keys.uid};
   Steering& steering = *vi.interface->steering;
   FilterKeys done;
   int error = 0;
   for (const pstn_xdp_flow& flow : keys.flows) {
+    // The first of two users that have bound the port and connect to one peer has the connection,
+    // as with the kernel.
+    const int has = flow.protocol == IPPROTO_TCP ? steering.SlotOf(flow) : -1;
+    if (has >= 0 && static_cast<uint32_t>(has) != vi.slot) error = -EADDRINUSE;
     if (error == 0) error = steering.AddFlow(flow, target);
     if (error == 0) done.flows.push_back(flow);
   }
@@ -82,7 +87,8 @@ size_t Vis::FiltersOf(uid_t uid) const {
   return count;
 }
 
-int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer) {
+int Vis::AddFilter(uint64_t id, const ctl::Msg& request, UniqueFd socket, ctl::Msg& answer) {
+  One& vi = *vis_[id];
   if (vi.filters.size() >= kFiltersMax) return -ENOSPC;
   if (request.b == (ctl::kFilterOutgoing | ctl::kFilterFragments))
     return KeepPort(vi, request, answer);
@@ -100,14 +106,35 @@ int Vis::AddFilter(One& vi, const ctl::Msg& request, UniqueFd socket, ctl::Msg& 
   filter.flags = request.b;
   filter.socket = std::move(socket);
   vi.filters[answer.d] = std::move(filter);
+  Watch(id, answer.d);
   return 0;
 }
 
-// Its listener is closed, and keeps the port for its connections. A program that listens there now,
-// if it may share the port, gets the new ones.
-int Vis::Hush(One& vi, Installed& filter) {
+// Of TCP, a port's. It may have left its state since it was checked: the set says so at once.
+void Vis::Watch(uint64_t vi, uint32_t number) {
+  Installed& filter = vis_[vi]->filters[number];
+  const std::vector<pstn_xdp_port>& ports = filter.keys.ports;
+  if (ports.empty() || ports.front().protocol != IPPROTO_TCP) return;
+  filter.watch =
+      listeners_.Add(filter.socket.get(), [this, vi, number] { ListenerLeft(vi, number); });
+}
+
+void Vis::ListenerLeft(uint64_t vi, uint32_t number) {
+  One& one = *vis_[vi];
+  Installed& filter = one.filters[number];
+  if (StillListens(filter.socket.get(), filter.keys)) return;  // again
+  filter.watch.reset();
+  (void)In(*one.interface, [&] {
+    LeaveSyns(one, filter);
+    return 0;
+  });
+}
+
+// Its listener is closed. A program that listens there now, if it may share the port, gets the new
+// connections; and all, if it is another VI's, which has taken the filter's place.
+void Vis::LeaveSyns(One& vi, Installed& filter) {
   filter.is_hushed = true;
-  const pstn_xdp_target target = {vi.slot, filter.flags | PSTN_XDP_ENDED};
+  const pstn_xdp_target target = {vi.slot, filter.flags | PSTN_XDP_ENDED, filter.keys.uid};
   const auto listens = [&vi](const std::string& key) {
     return std::any_of(vi.filters.begin(), vi.filters.end(), [&key](const auto& other) {
       const std::vector<pstn_xdp_port>& ports = other.second.keys.ports;
@@ -116,19 +143,29 @@ int Vis::Hush(One& vi, Installed& filter) {
                          [&key](const pstn_xdp_port& port) { return Bytes(port) == key; });
     });
   };
+  Steering& steering = *vi.interface->steering;
+  for (const pstn_xdp_port& port : filter.keys.ports) {
+    if (!listens(Bytes(port)) && steering.SlotOf(port) == static_cast<int>(vi.slot))
+      (void)steering.AddPort(port, target);
+  }
+}
+
+// The same, by its own word. posternd keeps the port for its connections.
+int Vis::Hush(One& vi, Installed& filter) {
+  filter.watch.reset();
   const int error = In(*vi.interface, [&] {
-    for (const pstn_xdp_port& port : filter.keys.ports) {
-      if (!listens(Bytes(port))) (void)vi.interface->steering->AddPort(port, target);
-    }
+    LeaveSyns(vi, filter);
     return 0;
   });
   if (error != 0 || !filter.socket.ok()) return error;
-  return shutdown(filter.socket.get(), SHUT_RD) == 0 ? 0 : -errno;
+  if (shutdown(filter.socket.get(), SHUT_RD) == 0 || errno == ENOTCONN) return 0;
+  return -errno;
 }
 
 // The kernel's listener goes on in other processes, and must be closed when they close it. The next
 // owner of the port has what the kernel has of it, as they have.
 int Vis::Leave(One& vi, Installed& filter) {
+  filter.watch.reset();
   filter.socket = UniqueFd();
   return Hush(vi, filter);
 }
@@ -138,7 +175,7 @@ int Vis::Filter(const ViAsker& asker, const ctl::Msg& request, UniqueFd socket, 
   if (it == vis_.end() || !Same(it->second->stack, asker.stack)) return -ENOENT;
   One& vi = *it->second;
   if (request.a == ctl::kFilterAdd && FiltersOf(vi.uid) >= asker.filters_max) return -ENOSPC;
-  if (request.a == ctl::kFilterAdd) return AddFilter(vi, request, std::move(socket), answer);
+  if (request.a == ctl::kFilterAdd) return AddFilter(it->first, request, std::move(socket), answer);
   const auto filter = vi.filters.find(request.d);
   if (filter == vi.filters.end()) return -ENOENT;
   if (request.a == ctl::kFilterHush) return Hush(vi, filter->second);

@@ -79,6 +79,12 @@ void RemoveIfOf(int map, const Key& key, uint32_t slot) {
     (void)bpf_map_delete_elem(map, &key);
 }
 
+template <typename Key>
+int SlotIn(int map, const Key& key) {
+  pstn_xdp_target target{};
+  return bpf_map_lookup_elem(map, &key, &target) == 0 ? static_cast<int>(target.slot) : -1;
+}
+
 int Update(int map, const void* key, const void* value) {
   return bpf_map_update_elem(map, key, value, BPF_ANY) == 0 ? 0 : -errno;
 }
@@ -94,7 +100,7 @@ int XdpProgram::Load(const std::string& name) {
     Warn("VI on %s: the XDP program is not loaded: %s", name.c_str(), strerror(error));
     return -error;
   }
-  const int program = bpf_program__fd(skeleton->progs.pstn_xdp2_vi);
+  const int program = bpf_program__fd(skeleton->progs.pstn_xdp3_vi);
   // The program itself has no use for this one, which is to live as long as it does.
   if (bpf_prog_bind_map(program, bpf_map__fd(skeleton->maps.pstn_vi_owners), nullptr) != 0)
     return -errno;
@@ -260,6 +266,10 @@ int XdpProgram::AddPort(const pstn_xdp_port& port, const pstn_xdp_target& target
   return Update(ports_.get(), &port, &target);
 }
 
+int XdpProgram::SlotOf(const pstn_xdp_flow& flow) const { return SlotIn(flows_.get(), flow); }
+
+int XdpProgram::SlotOf(const pstn_xdp_port& port) const { return SlotIn(ports_.get(), port); }
+
 void XdpProgram::RemoveFlow(const pstn_xdp_flow& flow, uint32_t slot) {
   RemoveIfOf(flows_.get(), flow, slot);
 }
@@ -313,6 +323,8 @@ int XdpProgram::FindSlot(uint64_t) const { return -ENOSYS; }
 void XdpProgram::DropSlot(uint32_t) {}
 int XdpProgram::AddFlow(const pstn_xdp_flow&, const pstn_xdp_target&) { return -ENOSYS; }
 int XdpProgram::AddPort(const pstn_xdp_port&, const pstn_xdp_target&) { return -ENOSYS; }
+int XdpProgram::SlotOf(const pstn_xdp_flow&) const { return -1; }
+int XdpProgram::SlotOf(const pstn_xdp_port&) const { return -1; }
 void XdpProgram::RemoveFlow(const pstn_xdp_flow&, uint32_t) {}
 void XdpProgram::RemovePort(const pstn_xdp_port&, uint32_t) {}
 void XdpProgram::Sweep(const Keep&) {}

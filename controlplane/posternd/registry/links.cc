@@ -210,6 +210,7 @@ int Registry::AddLink(Stack& stack, uint32_t idx, UniqueFd memfd) {
     place->id = id;
     place->owner = {owner[0], owner[1]};
     place->inode = inode;
+    place->maker = OwnerOf(memfd.get());
     place->fd = Share(std::move(memfd));
     place->remote[1 - side] = LoadRelaxed(ref.remote) != 0 && Find(peer) == nullptr;
   } else if (place->inode != inode) {

@@ -5,6 +5,7 @@
 // is checked like everything that others wrote: the memory by its seals and its header.
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include "../kit/log.h"
 #include "base/atomic.h"
@@ -36,6 +37,18 @@ int Registry::MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, 
   return -EINPROGRESS;
 }
 
+// A stack's table has room for so many, whoever comes. One user gets no more of it than half of
+// what is left free: so that one which makes as many stacks as it can has a third of the table (85
+// of 256), n of them have n / (n + 2), and there is room for the next one and for the stack's own
+// user.
+bool Registry::MayTakeMore(const Stack& own, uid_t maker) {
+  const size_t all = own.s->lgrs.count(), taken = own.links.size();
+  const auto makers = std::count_if(own.links.begin(), own.links.end(), [&](const auto& entry) {
+    return entry.second->remote[0] && entry.second->maker == maker;
+  });
+  return taken < all && (makers == 0 || (static_cast<size_t>(makers) + 1) * 2 <= all - taken);
+}
+
 int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const pstn_uuid& id,
                          uint32_t who, UniqueFd memfd) {
   Stack* const own = Find(server);
@@ -50,8 +63,16 @@ int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const
   if (!memfd.ok() || !OwnersOfLgr(memfd.get(), id, owner) || !Same(owner[0], client) ||
       !Same(owner[1], server))
     return -EINVAL;
+  const uid_t maker = OwnerOf(memfd.get());
+  if (!MayTakeMore(*own, maker)) {
+    if (!std::exchange(own->refused_links, true))
+      Warn("stack %s: user %u has as many link groups with it as one may have",
+           Text(server).c_str(), maker);
+    return -ENOSPC;
+  }
   auto fresh = std::make_unique<LinkGroup>();
   fresh->id = id;
+  fresh->maker = maker;
   fresh->owner = {client, server};
   fresh->inode = InodeOf(memfd.get());
   fresh->fd = Share(std::move(memfd));

@@ -63,6 +63,7 @@ struct LinkGroup {
   std::array<LinkEnd, 2> end;
   std::array<bool, 2> remote{};  // that end is another daemon's (upstream.h)
   bool asked = false;            // the other daemon has not taken it yet
+  uid_t maker = 0;               // whose daemon made it: the memory's owner
   bool dead = false;             // one side has ended: the other is only winding up
   Clock::time_point wait_until;  // while an end that was never seen may still turn up
 };
@@ -97,6 +98,7 @@ struct Stack {
   const StackLook* s = nullptr;
   bool ending = false;  // no process is left: its reaper ends what it had
   bool broken = false;  // its reaper has failed: all that is left is to wait for its processes' end
+  bool refused_links = false;  // some user's, and that was logged
   // Deaths that were reaped since then, each of which calls for a look at the others.
   uint32_t reaped = 0;
   Clock::time_point reaped_since;
@@ -203,6 +205,7 @@ class Registry {
                       LinkGroup*& link);
   int CreateLink(Stack& client, Stack& server, LinkGroup*& link);
   static bool Reachable(const Stack& server);
+  static bool MayTakeMore(const Stack& own, uid_t maker);
   int AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who);
   void AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx);
   void AttachWaiting(Stack& stack);

@@ -12,6 +12,10 @@
 //   keep 4|6 PORT                   a port for connections from here, PORT 0: any; "ok NUMBER PORT"
 //   unfilter NUMBER                 takes the filter out, and closes its socket
 //   leak NUMBER                     closes the socket, and leaves the filter
+//   shut NUMBER                     its listener listens no more, by shutdown(); its filter is left
+//   undo NUMBER                     the same, by connect() to no address
+//   listen NUMBER                   it listens once more
+//   hush NUMBER                     posternd is told that it has ended
 //   recv COUNT MSEC                 waits for so many frames: "ok HEX HEX ..."
 //   send HEX [COUNT]                sends it, and waits for its completion
 //   fork                            a child maps everything anew and goes on; the parent ends
@@ -308,6 +312,35 @@ std::string Unfilter(World& w, Words& words) {
   return "ok";
 }
 
+std::string Hush(World& w, Words& words) {
+  ctl::Msg m;
+  m.type = ctl::Type::kFilter;
+  m.cookie = w.vis.begin()->second.grant_id;
+  m.a = ctl::kFilterHush;
+  words >> m.d;
+  int with = -1;
+  return Status(w.daemon.Ask(m, -1, with));
+}
+
+std::string Shut(World& w, Words& words) {
+  uint32_t number = 0;
+  words >> number;
+  return Status(shutdown(w.sockets[number], SHUT_RD) == 0 ? 0 : errno);
+}
+
+std::string Undo(World& w, Words& words) {
+  uint32_t number = 0;
+  words >> number;
+  const sockaddr nothing{};
+  return Status(connect(w.sockets[number], &nothing, sizeof(nothing)) == 0 ? 0 : errno);
+}
+
+std::string Listen(World& w, Words& words) {
+  uint32_t number = 0;
+  words >> number;
+  return Status(listen(w.sockets[number], 16) == 0 ? 0 : errno);
+}
+
 std::string Leak(World& w, Words& words) {
   uint32_t number = 0;
   words >> number;
@@ -439,6 +472,10 @@ std::string Obey(World& w, const std::string& line) {
   if (command == "keep") return Keep(w, words);
   if (command == "unfilter") return Unfilter(w, words);
   if (command == "leak") return Leak(w, words);
+  if (command == "shut") return Shut(w, words);
+  if (command == "undo") return Undo(w, words);
+  if (command == "listen") return Listen(w, words);
+  if (command == "hush") return Hush(w, words);
   if (command == "recv") return Recv(w, words);
   if (command == "send") return Send(w, words);
   if (command == "fork") return Fork(w);

@@ -774,7 +774,7 @@ def missing(build):
     return None
 
 
-def main():
+def main(tests=XskTest):
     build = sys.argv.pop(1)
     try:
         XskTest.lab = netlab.Lab()
@@ -786,9 +786,8 @@ def main():
         if why:
             print(f"skipped: {why}")
             sys.exit(77)
-        loader = unittest.defaultTestLoader
-        names = [name for name in sys.argv[1:] if not name.startswith("-")]
-        suite = unittest.TestSuite([XskTest(name) for name in names]) if names else loader.loadTestsFromTestCase(XskTest)
+        names = [name for name in sys.argv[1:] if not name.startswith("-")] or [name for name in vars(tests) if name.startswith("test_")]
+        suite = unittest.TestSuite([tests(name) for name in names])
         result = unittest.TextTestRunner(verbosity=2 if "-v" in sys.argv else 1, warnings="ignore").run(suite)
         sys.exit(0 if result.wasSuccessful() else 1)
     finally:

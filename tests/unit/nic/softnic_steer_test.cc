@@ -20,6 +20,7 @@ using wire_test::Put32;
 constexpr uint8_t kTcp = 6, kUdp = 17, kIcmp = 1, kIcmp6 = 58;
 constexpr uint8_t kSyn = 2, kAck = 16, kRst = 4;
 constexpr uint32_t kKernel = Steer::kKernel;
+constexpr uint32_t kOwn = 1000, kStranger = 1001;  // users
 
 // 10.0.0.N or fd00::N.
 pstn_xdp_ip Ip(uint8_t n, bool v6 = false) {
@@ -125,22 +126,27 @@ class World {
     return steer.Route(exact.data(), static_cast<uint32_t>(exact.size()));
   }
   std::set<uint16_t> kernels_peers;
+  std::set<uint16_t> ended_peers;
   uint32_t asked = 0;
   bool kernel_listens = false;
-  Steer steer{99, [this](const pstn_xdp_flow& flow) {
-                asked++;
-                if (kernels_peers.count(ntohs(flow.peer_port)) != 0) return Steer::Has::kConnection;
-                return kernel_listens ? Steer::Has::kListener : Steer::Has::kNothing;
+  uint32_t listener = kOwn;  // its owner
+  Steer steer{99, [this](const pstn_xdp_flow& flow, Steer::Why why) -> Steer::Holder {
+                if (why == Steer::Why::kUnknown) asked++;
+                if (kernels_peers.count(ntohs(flow.peer_port)) != 0)
+                  return {Steer::Has::kConnection, kOwn};
+                if (ended_peers.count(ntohs(flow.peer_port)) != 0) return {Steer::Has::kEnded, 0};
+                if (kernel_listens) return {Steer::Has::kListener, listener};
+                return {};
               }};
 };
 
 TEST_CASE("softnic: flow before port at an address before port; the rest is the kernel's") {
   World w;
   CHECK(w.Of(Segment(4000, 80)) == kKernel);
-  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, 0}, 1) == 0);
-  REQUIRE(w.steer.AddPort(PortRule(81, Ip(2)), {2, 0}, 1) == 0);
-  REQUIRE(w.steer.AddFlow(Flow(80, 4001), {3, 0}, 1) == 0);
-  REQUIRE(w.steer.AddFlow(Flow(80, 4002), {3, PSTN_XDP_PASS}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, 0, kOwn}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(81, Ip(2)), {2, 0, kOwn}, 1) == 0);
+  REQUIRE(w.steer.AddFlow(Flow(80, 4001), {3, 0, kOwn}, 1) == 0);
+  REQUIRE(w.steer.AddFlow(Flow(80, 4002), {3, PSTN_XDP_PASS, kOwn}, 1) == 0);
   CHECK(w.Of(Segment(4000, 80)) == 1);
   CHECK(w.Of(Segment(4000, 81)) == 2);
   CHECK(w.Of(Segment(4001, 80)) == 3);
@@ -149,12 +155,12 @@ TEST_CASE("softnic: flow before port at an address before port; the rest is the 
   CHECK(w.Of(Segment(4000, 80, kAck, {}, kUdp)) == kKernel);
   // A wildcard is of one family, and means addresses of this host.
   CHECK(w.Of(Segment(4000, 80, kAck, {.v6 = true})) == kKernel);
-  REQUIRE(w.steer.AddPort(PortRule(80, {}), {4, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, {}), {4, 0, kOwn}, 1) == 0);
   CHECK(w.Of(Segment(4000, 80, kAck, {.v6 = true})) == 4);
   CHECK(w.Of(Ether(IpPacket(kTcp, 1, 3, Ports(4000, 80)), {})) == kKernel);
   // VLANs; options of IPv4.
   CHECK(w.Of(Segment(4000, 80, kAck, {.vlan = 5})) == kKernel);
-  REQUIRE(w.steer.AddPort(PortRule(80, Any4(), 5), {5, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4(), 5), {5, 0, kOwn}, 1) == 0);
   CHECK(w.Of(Segment(4000, 80, kAck, {.vlan = 5})) == 5);
   CHECK(w.Of(Segment(4000, 80, kAck, {.options = 8})) == 1);
   // Removed only by whose it is.
@@ -166,10 +172,43 @@ TEST_CASE("softnic: flow before port at an address before port; the rest is the 
   CHECK(w.Of(Segment(4001, 80)) == 1);
 }
 
+TEST_CASE("softnic: what the kernel has for another user is not for the filter") {
+  World w;
+  w.kernel_listens = true;
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, 0, kOwn}, 1) == 0);
+  REQUIRE(w.steer.AddFlow(Flow(81, 4000), {2, 0, kOwn}, 1) == 0);
+  CHECK(w.Of(Segment(5000, 80, kSyn)) == 1);
+  CHECK(w.Of(Segment(4000, 81, kSyn)) == 2);
+  CHECK(w.Of(Segment(4000, 81)) == 2);
+  // Its socket has given the ports up, and another user listens there.
+  w.listener = kStranger;
+  CHECK(w.Of(Segment(5001, 80, kSyn)) == kKernel);
+  CHECK(w.Of(Segment(5001, 80)) == kKernel);
+  CHECK(w.Of(Segment(5000, 80)) == 1);  // its connections go on
+  CHECK(w.Of(Segment(4000, 81, kSyn)) == kKernel);
+  CHECK(w.Of(Segment(4000, 81)) == kKernel);
+  // Another VI's filter for that port gets them, since its listener it is.
+  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {3, 0, kStranger}, 1) == 0);
+  CHECK(w.Of(Segment(4000, 81, kSyn)) == 3);
+  CHECK(w.Of(Segment(4000, 81)) == 3);
+}
+
+TEST_CASE("softnic: a connection of the kernel's is not for the filter of its ends") {
+  World w;
+  REQUIRE(w.steer.AddFlow(Flow(81, 4000), {2, 0, kOwn}, 1) == 0);
+  CHECK(w.Of(Segment(4000, 81)) == 2);
+  w.kernels_peers = {4000};  // from a port that both have bound
+  CHECK(w.Of(Segment(4000, 81, kSyn | kAck)) == kKernel);
+  CHECK(w.Of(Segment(4000, 81)) == kKernel);
+  w.kernels_peers = {};
+  w.ended_peers = {4000};
+  CHECK(w.Of(Segment(4000, 81, kSyn | kAck)) == 2);
+}
+
 TEST_CASE("softnic: a connection that the kernel had before stays with it, and is asked for once") {
   World w;
   w.kernels_peers = {5000};
-  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, 0, kOwn}, 1) == 0);
   for (int i = 0; i < 3; i++) CHECK(w.Of(Segment(5000, 80)) == kKernel);
   CHECK(w.asked == 1);
   for (int i = 0; i < 3; i++) CHECK(w.Of(Segment(5001, 80)) == 1);
@@ -182,7 +221,7 @@ TEST_CASE("softnic: a connection that the kernel had before stays with it, and i
   // A new listener, and what the kernel has had meanwhile.
   w.steer.RemovePort(PortRule(80, Any4()), 1);
   w.kernels_peers = {5001};
-  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {2, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {2, 0, kOwn}, 1) == 0);
   CHECK(w.Of(Segment(5001, 80)) == kKernel);
   CHECK(w.Of(Segment(5001, 80, kSyn | kAck | kRst)) == kKernel);
 }
@@ -191,8 +230,8 @@ TEST_CASE(
     "softnic: ports that connections are made from, and listeners that have ended, leave listeners "
     "alone") {
   World w;
-  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, PSTN_XDP_OUTGOING}, 1) == 0);
-  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {1, PSTN_XDP_ENDED}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, PSTN_XDP_OUTGOING, kOwn}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {1, PSTN_XDP_ENDED, kOwn}, 1) == 0);
   CHECK(w.Of(Segment(4000, 80)) == 1);
   CHECK(w.Of(Segment(4001, 80, kSyn)) == 1);
   w.kernel_listens = true;
@@ -206,8 +245,8 @@ TEST_CASE(
 
 TEST_CASE("softnic: ICMP errors go with the packet that they are about") {
   World w;
-  REQUIRE(w.steer.AddFlow(Flow(80, 4001), {3, 0}, 1) == 0);
-  REQUIRE(w.steer.AddFlow(Flow(80, 4001, true), {4, 0}, 1) == 0);
+  REQUIRE(w.steer.AddFlow(Flow(80, 4001), {3, 0, kOwn}, 1) == 0);
+  REQUIRE(w.steer.AddFlow(Flow(80, 4001, true), {4, 0, kOwn}, 1) == 0);
   const auto error = [](uint8_t type, uint8_t inner_src, uint16_t from, bool v6) {
     const How how{.v6 = v6};
     Bytes icmp{type, 0, 0, 0, 0, 0, 0, 0};
@@ -224,8 +263,8 @@ TEST_CASE("softnic: ICMP errors go with the packet that they are about") {
 
 TEST_CASE("softnic: fragments follow their first one, if the filter wants them") {
   World w;
-  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, PSTN_XDP_FRAGMENTS}, 1) == 0);
-  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {2, 0}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, PSTN_XDP_FRAGMENTS, kOwn}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {2, 0, kOwn}, 1) == 0);
   const auto rest = [](uint16_t id) { return Segment(1, 2, 0, {.fragment = 0x00b9, .id = id}); };
   CHECK(w.Of(rest(1)) == kKernel);  // before the first
   CHECK(w.Of(Segment(4000, 80, kSyn, {.fragment = 0x2000, .id = 1})) == 1);
@@ -239,10 +278,10 @@ TEST_CASE("softnic: fragments follow their first one, if the filter wants them")
 
 TEST_CASE("softnic: what a posternd that is gone has left is swept, what came once more is not") {
   World w;
-  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, 0}, 1) == 0);
-  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {1, 0}, 1) == 0);
-  REQUIRE(w.steer.AddFlow(Flow(90, 4001), {1, 0}, 1) == 0);
-  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {1, 0}, 2) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, 0, kOwn}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {1, 0, kOwn}, 1) == 0);
+  REQUIRE(w.steer.AddFlow(Flow(90, 4001), {1, 0, kOwn}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(81, Any4()), {1, 0, kOwn}, 2) == 0);
   w.steer.Sweep([](uint64_t owner) { return owner == 2; });
   CHECK(w.Of(Segment(4000, 80)) == kKernel);
   CHECK(w.Of(Segment(4000, 81)) == 1);
@@ -251,8 +290,8 @@ TEST_CASE("softnic: what a posternd that is gone has left is swept, what came on
 
 TEST_CASE("softnic: cut and odd packets are the kernel's, and nothing is read behind them") {
   World w;
-  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, PSTN_XDP_FRAGMENTS}, 1) == 0);
-  REQUIRE(w.steer.AddPort(PortRule(80, {}), {1, PSTN_XDP_FRAGMENTS}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, Any4()), {1, PSTN_XDP_FRAGMENTS, kOwn}, 1) == 0);
+  REQUIRE(w.steer.AddPort(PortRule(80, {}), {1, PSTN_XDP_FRAGMENTS, kOwn}, 1) == 0);
   wire_test::Random random(3);
   for (const bool v6 : {false, true}) {
     Bytes with_extensions{kTcp, 0, 1, 4, 0, 0, 0, 0};

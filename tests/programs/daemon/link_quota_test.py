@@ -1,0 +1,129 @@
+# link_quota_test.py - one user can't have a stack's table of link groups for itself: who makes as many as it can leaves room for others.
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: link_quota_test.py BUILD_DIR [-v] [TEST...]
+# Root runs it: the server's user is root, the client's another one, and the one that wants all a third. Exit 77: not root.
+
+import array
+import errno
+import fcntl
+import itertools
+import json
+import os
+import re
+import resource
+import signal
+import socket
+import sys
+import tempfile
+import unittest
+
+import broker_test
+from broker_test import CLIENT, JOIN, LINK, MSG, OFFER, Broker, Program
+
+GREEDY = 60003
+TRIED = 300  # more than a table has
+F_ADD_SEALS, F_SEALS = 1033, 7  # SEAL | SHRINK | GROW
+NUMBERS = itertools.count(1)
+
+
+def ask(line, kind, fd, **fields):
+    """The status of the answer; what is pushed meanwhile is left aside."""
+    f = {"a": 0, "b": 0, "c": 0, "uuid": (0, 0), "peer": (0, 0), "id": (0, 0), **fields}
+    seq = next(NUMBERS)
+    data = MSG.pack(4, kind, seq, 0, f["a"], f["b"], f["c"], 0, *f["uuid"], b"", *f["peer"], *f["id"], 0, 0)
+    line.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))] if fd is not None else [])
+    while True:
+        answer = MSG.unpack(line.recv(MSG.size))
+        if answer[2] == seq:
+            return answer[3]
+
+
+def link_group(header, size, number, client, server):
+    """Memory as posternd makes it: its own number, and whose it is."""
+    fd = os.memfd_create("postern-lgr", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    os.ftruncate(fd, size)
+    os.pwrite(fd, header[:16] + b"".join(word.to_bytes(8, "little") for word in (*number, *client, *server)), 0)
+    fcntl.fcntl(fd, F_ADD_SEALS, F_SEALS)
+    return fd
+
+
+def take_all(line, server, header, size):
+    """How often the server's daemon has agreed, and what it says at last."""
+    statuses = [ask(line, JOIN, None)]
+    with socket.socket() as tcp:
+        tcp.bind(("127.0.0.1", 0))
+        tcp.listen()
+        statuses.append(ask(line, OFFER, tcp.fileno(), uuid=(9, 1)))
+    if any(statuses):
+        return {"not admitted": statuses}
+    agreed, last = 0, 0
+    for i in range(TRIED):
+        client, number = (1000 + i, 9), (1000 + i, 10)
+        fd = link_group(header, size, number, client, server)
+        last = ask(line, LINK, fd, uuid=server, peer=client, id=number)
+        os.close(fd)
+        agreed += last == 0
+    return {"agreed": agreed, "last": last}
+
+
+class LinkQuota(Broker):
+    def header_of_a_link(self):
+        """Of the link group that two honest programs have, and its size."""
+        pid = self.processes["a"].pid
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            path = f"/proc/{pid}/fd/{fd}"
+            if "memfd:postern-lgr" in os.readlink(path):
+                with open(path, "rb") as file:
+                    return file.read(16), os.stat(path).st_size
+        raise AssertionError("no link group")
+
+    def greedy(self, server):
+        """In a process of a third user, which lives on."""
+        header, size = self.header_of_a_link()
+        read_fd, write_fd = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            result = {}
+            try:
+                os.setgroups([])
+                os.setresgid(GREEDY, GREEDY, GREEDY)
+                os.setresuid(GREEDY, GREEDY, GREEDY)
+                resource.setrlimit(resource.RLIMIT_NOFILE, (512, 512))
+                line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # as long as this process lives
+                line.settimeout(20)
+                line.connect(f"{self.system}/broker.sock")
+                result = take_all(line, server, header, size)
+            except BaseException as error:  # told to the parent
+                result = {"error": repr(error)}
+            os.write(write_fd, json.dumps(result).encode())
+            signal.pause()
+        os.close(write_fd)
+        self.addCleanup(os.waitpid, pid, 0)
+        self.addCleanup(os.kill, pid, signal.SIGKILL)
+        with os.fdopen(read_fd, "rb", buffering=0) as pipe:
+            return json.loads(pipe.read(1000))
+
+    def test_one_user_leaves_room(self):
+        server, port, first = self.connected()
+        words = re.findall(r"stack ([0-9a-f-]{32,36})", self.log("a").split("listens on")[0])[-1].replace("-", "")
+        got = self.greedy((int(words[:16], 16), int(words[16:], 16)))
+        self.assertEqual(got.get("last"), errno.ENOSPC, got)
+        self.assertGreater(got["agreed"], 0)
+        self.assertLess(got["agreed"], TRIED // 2)
+        self.echo(server, first)
+        second = Program(self, "b", CLIENT, "--strict")
+        self.assertEqual(second.ask(f"connect {port}"), "ok")
+        self.assertEqual(server.ask("accept"), "accepted")
+        self.echo(server, second, "there is room")
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        print("skipped: three users are needed, so root")
+        sys.exit(77)
+    signal.alarm(220)
+    with tempfile.TemporaryDirectory(prefix="pstn-build-") as directory:
+        broker_test.BUILD = broker_test.copied(os.path.abspath(sys.argv.pop(1)), directory)
+        ended = unittest.main(exit=False)
+    sys.exit(not ended.result.wasSuccessful())
