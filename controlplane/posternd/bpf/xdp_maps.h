@@ -51,8 +51,7 @@ struct pstn_xdp_port {
 struct pstn_xdp_target {
   __u32 slot;
   __u32 flags;
-  __u32
-      uid;  // of the kernel's socket that justifies it: what another user's would get is not for it
+  __u32 uid;  // of the kernel's socket that justifies it; another user's packets are not for it
 };
 
 // Fragments of one packet, after the first has been seen.
