@@ -10,6 +10,7 @@
 #include "../kit/log.h"
 #include "../kit/proc.h"
 #include "server.h"
+#include "state/area.h"
 
 namespace postern::daemon {
 namespace {
@@ -20,7 +21,7 @@ constexpr size_t kEarlyMax = 1024;  // hellos that wait for the broker's answer
 // A process that has the memory of a stack that our user has made is of its family.
 bool BelongsToUs(const UniqueFd& memfd) {
   struct stat st {};
-  return memfd.ok() && fstat(memfd.get(), &st) == 0 && st.st_uid == geteuid();
+  return SegmentBytes(memfd.get()) != 0 && fstat(memfd.get(), &st) == 0 && st.st_uid == geteuid();
 }
 
 }  // namespace
