@@ -15,6 +15,7 @@
 #include <string>
 
 #include "../directory/directory.h"
+#include "../guard/rights.h"
 #include "../kit/event.h"
 #include "../kit/fd.h"
 #include "../kit/log.h"
@@ -143,6 +144,7 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   if (!abstract.ok())
     Warn("programs that change their user or root can't come back: %s", strerror(errno));
   Vis vis(base.get(), arguments.vi);
+  (void)GiveUpRights(Role::kOneUser, vis.enabled());
   Server server(base.get(), directory, std::move(listener), std::move(abstract),
                 arguments.runtime_dir, arguments.idle_sec, arguments.broker, vis,
                 arguments.netlink_bytes);
