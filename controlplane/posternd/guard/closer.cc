@@ -36,10 +36,6 @@ void Nothing(int) {}
 class Interrupter {
  public:
   Interrupter() {
-    sigset_t others;
-    sigfillset(&others);
-    sigdelset(&others, kInterrupt);
-    pthread_sigmask(SIG_SETMASK, &others, nullptr);
     sigevent event{};
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = kInterrupt;
@@ -115,6 +111,10 @@ class Closers {
   }
 
   void Work() {
+    sigset_t others;
+    sigfillset(&others);
+    sigdelset(&others, kInterrupt);
+    pthread_sigmask(SIG_SETMASK, &others, nullptr);
     Interrupter interrupter;
     std::unique_lock lock(mutex_);
     interrupter.Set(true);
@@ -171,6 +171,15 @@ Closers& All() {
 }  // namespace
 
 void CloseElsewhere(int fd, uid_t from) { All().Add(fd, from); }
+
+void CloseTcp(int fd) {
+  (void)All();  // its handler
+  thread_local Interrupter interrupter;
+  interrupter.Set(true);
+  close(fd);
+  interrupter.Set(false);
+}
+
 CloserRoom RoomToClose(uid_t from) { return All().RoomOf(from); }
 
 }  // namespace postern::daemon

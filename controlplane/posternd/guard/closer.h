@@ -20,6 +20,9 @@
 namespace postern::daemon {
 
 void CloseElsewhere(int fd, uid_t from);
+// A socket of TCP, here and now: by the time that this returns its port is free. The same timer
+// ends its linger.
+void CloseTcp(int fd);
 
 enum class CloserRoom : uint8_t {
   kThere,

@@ -15,6 +15,9 @@ namespace postern::daemon {
 // Not another process's: to close it takes no time.
 inline constexpr uid_t kOurOwn = static_cast<uid_t>(-1);
 
+// Another process's, but found to be a socket of TCP.
+inline constexpr uid_t kTcpSocket = static_cast<uid_t>(-2);
+
 // A descriptor that came from another process says from whose; it is closed in another thread
 // (guard/closer.h), wherever it is dropped.
 class UniqueFd {
@@ -37,7 +40,9 @@ class UniqueFd {
   void CameFrom(uid_t from) { from_ = from; }
   int Release() { return std::exchange(fd_, -1); }
   void Reset() {
-    if (fd_ >= 0 && from_ != kOurOwn) {
+    if (fd_ >= 0 && from_ == kTcpSocket) {
+      CloseTcp(fd_);
+    } else if (fd_ >= 0 && from_ != kOurOwn) {
       CloseElsewhere(fd_, from_);
     } else if (fd_ >= 0) {
       close(fd_);

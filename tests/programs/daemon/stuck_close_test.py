@@ -255,9 +255,7 @@ class StuckClose(Trespass):
 
         def refused_and_heard():
             line = self.joined()
-            with socket.socket() as tcp:
-                tcp.bind(("127.0.0.1", 0))
-                tcp.listen()
+            with socket.socket() as tcp:  # which does not listen
                 answers = [ask(line, message(OFFER, uuid=(1, 2)), tcp.fileno()) for _ in range(4 * MANY)]
             return [answers[-1], ask(line, message(UNOFFER, uuid=(7, 7)))]
         with self.b_sends(self.broker, prepare, send, before_its_end=fuse.end):  # for B's own file has to be closed, too
