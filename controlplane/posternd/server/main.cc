@@ -82,13 +82,12 @@ void Tell(UniqueFd& parent, unsigned char status) {
 
 void DetachStdio(const RuntimeDir& runtime) {
   UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  UniqueFd log(open(runtime.File("posternd.log").c_str(),
-                    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const bool logs = LogTo(runtime.File("posternd.log"));
   if (null.ok()) {
     dup2(null.get(), 0);
     dup2(null.get(), 1);
   }
-  if (log.ok() || null.ok()) dup2(log.ok() ? log.get() : null.get(), 2);
+  if (!logs && null.ok()) dup2(null.get(), 2);
   (void)!chdir("/");
 }
 
