@@ -20,6 +20,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/sanitized.h"
+
 namespace postern::reaper {
 namespace {
 
@@ -27,18 +29,6 @@ constexpr unsigned kFirstNotOurs = 4;     // 3 is the line
 constexpr rlim_t kDataBytes = 256 << 20;  // private memory; the family's is shared
 constexpr rlim_t kCpuSec = 30;            // it is replaced before (main.cc)
 constexpr rlim_t kFiles = 64;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // whose runtimes need more of everything
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-constexpr bool kSanitized = true;
-#else
-constexpr bool kSanitized = false;
-#endif
-#else
-constexpr bool kSanitized = false;
-#endif
 
 bool Limit(__rlimit_resource what, rlim_t value) {
   rlimit now{};

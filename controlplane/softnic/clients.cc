@@ -2,11 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "clients.h"
 
-#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/statfs.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,19 +15,12 @@ namespace {
 
 constexpr uint64_t kAreaBytesMax = 1ull << 30;
 
-// Huge pages that are not to be had would be a SIGBUS, not an error.
-bool IsOrdinaryMemory(int fd) {
-  struct statfs about {};
-  return fstatfs(fd, &about) == 0 && about.f_type == TMPFS_MAGIC;
-}
-
 }  // namespace
 
 int ViClient::Map(UniqueFd area, UniqueFd rings, UniqueFd with_bell) {
   AreaShape shape{};
   if (const int error = ReadAreaShape(area.get(), shape); error != 0) return error;
   if (shape.size_bytes > kAreaBytesMax) return -ENOMEM;
-  if (!IsOrdinaryMemory(area.get()) || !IsOrdinaryMemory(rings.get())) return -EINVAL;
   rings_ = MapSoftRings(rings.get());
   if (rings_ == nullptr) return -EINVAL;
   const size_t bytes = size_t{shape.frame_count} << kFrameShift;

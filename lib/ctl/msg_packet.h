@@ -18,6 +18,7 @@ class Packet {
       header.msg_controllen = 0;
       return;
     }
+    header.msg_controllen = CMSG_SPACE(sizeof fd);
     cmsghdr* c = CMSG_FIRSTHDR(&header);
     c->cmsg_level = SOL_SOCKET;
     c->cmsg_type = SCM_RIGHTS;
@@ -34,8 +35,9 @@ class Packet {
   Packet(const Packet&) = delete;
   Packet& operator=(const Packet&) = delete;
 
-  // The descriptor that came with it, or -1. The room for one is room for two: the protocol has no
-  // place for a second, which is closed.
+  // The descriptor that came with it, or -1. The protocol has no place for a second: it is closed,
+  // and so are all that the kernel lets one message carry. (Were there no room for them, the kernel
+  // would close them itself, during recvmsg(), for which there may be no time: guard/closer.h.)
   template <typename Close>
   int TakeFd(Close close) {
     int first = -1;
@@ -58,7 +60,8 @@ class Packet {
   msghdr header{};
 
  private:
-  alignas(cmsghdr) char control_[CMSG_SPACE(sizeof(int))] = {};
+  static constexpr size_t kMost = 253;  // SCM_MAX_FD
+  alignas(cmsghdr) char control_[CMSG_SPACE(kMost * sizeof(int))];
   iovec iov_;
 };
 

@@ -12,6 +12,7 @@
 #include "family/family.h"
 #include "offhost/wire.h"
 #include "offhost/wire_bundle.h"
+#include "state/area.h"
 
 namespace postern {
 namespace {
@@ -50,8 +51,7 @@ int NewWireState(Family& fam) {
 }
 
 stack::WireState* MapWireState(int fd) {
-  const int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return nullptr;
+  if (SegmentBytes(fd) != sizeof(stack::WireState)) return nullptr;
   void* p = mmap(nullptr, sizeof(stack::WireState), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) return nullptr;
   auto* w = static_cast<stack::WireState*>(p);

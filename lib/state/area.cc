@@ -34,22 +34,6 @@ bool IsPlainMemfd(int fd) {
   return sys::Call(SYS_fstatfs, fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
 }
 
-// Bytes of a sealed memfd; 0: it is none.
-size_t SegmentBytes(int fd) {
-  int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
-  if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
-    return 0;
-  }
-  long size = sys::Call(SYS_lseek, fd, 0L, static_cast<long>(SEEK_END));
-  return size >= 0 && IsPlainMemfd(fd) ? static_cast<size_t>(size) : 0;
-}
-
-bool IsSegment(int fd, size_t bytes) { return SegmentBytes(fd) == bytes; }
-
-void* MapChecked(int fd, size_t bytes, int prot) {
-  return IsSegment(fd, bytes) ? sys::MapShared(fd, bytes, prot) : nullptr;
-}
-
 uint64_t Random64() {
   uint64_t v = 0;
   if (sys::Call(SYS_getrandom, &v, sizeof v, 0L) != static_cast<long>(sizeof v)) {
@@ -61,6 +45,16 @@ uint64_t Random64() {
 }
 
 }  // namespace
+
+// Seals come first: memory alone has them, and to ask it anything takes no time.
+size_t SegmentBytes(int fd) {
+  int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
+  if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
+    return 0;
+  }
+  long size = sys::Call(SYS_lseek, fd, 0L, static_cast<long>(SEEK_END));
+  return size >= 0 && IsPlainMemfd(fd) ? static_cast<size_t>(size) : 0;
+}
 
 pstn_uuid NewUuid() {
   pstn_uuid id = {Random64(), Random64()};
@@ -120,13 +114,20 @@ int CreateLgr(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& ser
 
 namespace {
 
+bool IsSegment(int fd, size_t bytes) { return SegmentBytes(fd) == bytes; }
+
+void* MapChecked(int fd, size_t bytes, int prot) {
+  return IsSegment(fd, bytes) ? sys::MapShared(fd, bytes, prot) : nullptr;
+}
+
 // The header's constant part is copied, and the copy alone is looked at.
 template <typename Map>
 Map* StackWith(int fd, int prot) {
   pstn_stack_hdr head;
   constexpr size_t kHead = offsetof(pstn_stack_hdr, counts) + sizeof head.counts;
   StackLayout layout;
-  if (sys::Call(SYS_pread64, fd, &head, kHead, 0L) != static_cast<long>(kHead) ||
+  if (SegmentBytes(fd) == 0 ||
+      sys::Call(SYS_pread64, fd, &head, kHead, 0L) != static_cast<long>(kHead) ||
       head.magic != PSTN_MAGIC_STACK || head.abi_version != PSTN_ABI_VERSION ||
       !LayOut(head.counts, layout) || head.size_bytes != layout.bytes)
     return nullptr;

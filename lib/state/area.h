@@ -13,6 +13,10 @@
 
 namespace postern {
 
+// The size of a descriptor's memory, if that can be mapped without fear: ordinary pages, sealed.
+// Anything else, of whatever kind, is 0.
+size_t SegmentBytes(int fd);
+
 pstn_uuid NewUuid();
 inline bool SameUuid(const pstn_uuid& a, const pstn_uuid& b) {
   return a.hi == b.hi && a.lo == b.lo;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "state/area.h"
 
 namespace postern {
 namespace {
@@ -67,9 +68,8 @@ int CreateArea(const pstn_uuid& stack, uint32_t frame_count) {
 }
 
 int ReadAreaShape(int fd, AreaShape& shape) {
-  const int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
-  if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW))
-    return -EBADF;
+  const size_t size = SegmentBytes(fd);
+  if (size == 0) return -EBADF;
   // As pstn_area begins; the whole of it is too much for a small stack.
   struct {
     uint32_t magic, version;
@@ -79,13 +79,12 @@ int ReadAreaShape(int fd, AreaShape& shape) {
   } h;
   static_assert(offsetof(decltype(h), frame_count) == offsetof(pstn_area, frame_count));
   const long got = sys::Call(SYS_pread64, fd, &h, sizeof h, 0L);
-  const long size = sys::Call(SYS_lseek, fd, 0L, static_cast<long>(SEEK_END));
   if (got != static_cast<long>(sizeof h) || h.magic != kAreaMagic) return -EINVAL;
   if (h.version != kAreaVersion) return -EPROTO;
   if (!IsFrameCount(h.frame_count)) return -EINVAL;
   // There is one layout for each number of frames, so nothing else needs to be believed.
   shape = ShapeFor(h.frame_count);
-  return size >= 0 && static_cast<uint64_t>(size) == shape.size_bytes ? 0 : -EINVAL;
+  return size == shape.size_bytes ? 0 : -EINVAL;
 }
 
 int Area::Map(int fd) {

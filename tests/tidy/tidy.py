@@ -36,7 +36,7 @@ ROOMS = {
     "lib/wire": (".", "clc ip", "packet"),
     "lib/vi": (".", "soft decorator"),
     "lib/stack": ("route reassembly", ".", "input"),
-    "controlplane/posternd": ("bpf", "kit", "line directory routes", "registry nic", "report", "member broker", "server"),
+    "controlplane/posternd": ("bpf", "guard", "kit", "line directory routes", "registry nic", "report", "member broker", "server"),
     "controlplane/posternctl": ("line", "selftest", "selftest/causes", "."),
 }
 

@@ -46,7 +46,7 @@ Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uu
 
 void Broker::AcceptAll() {
   for (;;) {
-    UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd fd = AcceptLine(listener_);
     if (!fd.ok()) {
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
       Warn("cannot accept a daemon: %s", strerror(errno));

@@ -10,6 +10,7 @@
 
 #include "../kit/log.h"
 #include "broker.h"
+#include "state/area.h"
 
 namespace postern::daemon {
 namespace {
@@ -52,6 +53,7 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
   }
   if (LinksBetween(message.peer, message.uuid) >= PSTN_PAIR_LGRS)
     return client.Reply(message, ENOSPC);
+  if (SegmentBytes(fd.get()) != PSTN_LGR_BYTES) return client.Reply(message, EINVAL);
   if (!links_.emplace(message.id, Link{{message.peer, message.uuid}, member.who.uid}).second)
     return client.Reply(message, EEXIST);
   ctl::Msg passed_on = message;

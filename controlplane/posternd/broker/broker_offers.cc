@@ -47,6 +47,7 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
   int error = Check(member, message, fd, listener);
   if (error == 0 && Claim(client, message.uuid) == nullptr) error = -EPERM;
   if (error == 0 && member.offers.size() >= policy_.listeners_max) error = -ENOSPC;
+  if (error == 0 && fd.ok()) fd.CameFrom(kTcpSocket);
   fd.Reset();  // a copy kept here would keep the port taken
   if (error != 0) {
     Warn("daemon %d may not offer a listener: %s", member.who.pid, strerror(-error));

@@ -1,26 +1,67 @@
-// log.cc - lines with a time stamp on stderr.
+// log.cc - lines with a time stamp on stderr; the size of the file that it is.
 // SPDX-License-Identifier: Apache-2.0
 #include "log.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cstdarg>
+#include <cstdint>
 #include <cstdio>
+#include <map>
+#include <string>
+
+#include "fd.h"
 
 namespace postern::daemon {
 namespace {
 
-constexpr unsigned kWarningsPerSecond = 20;  // others can cause them, and fill a disk
+constexpr unsigned kOfAKindPerSecond = 5;  // lines of a kind
+constexpr uint64_t kLogBytes = 1 << 20;
 
 bool verbose_on = false, silent = false;
-time_t this_second = 0;
-unsigned warnings = 0;  // in it
+std::string log_path;  // empty: standard error is not ours
+uint64_t log_bytes = 0;
 
-bool TooManyWarnings() {
+struct LogKind {
+  time_t second = 0;
+  unsigned written = 0;  // in it
+  uint64_t left_out = 0;
+};
+
+// How many lines of this kind were left out before this one; UINT64_MAX: and this one is, too.
+uint64_t LeftOut(const char* format) {
+  static std::map<const char*, LogKind> kinds;
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  if (now.tv_sec != this_second) this_second = now.tv_sec, warnings = 0;
-  return warnings++ >= kWarningsPerSecond;
+  LogKind& kind = kinds[format];
+  if (now.tv_sec != kind.second) kind.second = now.tv_sec, kind.written = 0;
+  if (kind.written++ < kOfAKindPerSecond) return std::exchange(kind.left_out, 0);
+  kind.left_out++;
+  return UINT64_MAX;
+}
+
+bool OpenLog() {
+  const UniqueFd fd(
+      open(log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  struct stat st {};
+  if (!fd.ok() || fstat(fd.get(), &st) != 0 || dup2(fd.get(), STDERR_FILENO) < 0) return false;
+  log_bytes = static_cast<uint64_t>(st.st_size);
+  return true;
+}
+
+// Where no other name can be given, it is emptied.
+void BoundLog() {
+  if (log_path.empty() || log_bytes < kLogBytes) return;
+  if (rename(log_path.c_str(), (log_path + ".old").c_str()) == 0 && OpenLog()) return;
+  (void)!ftruncate(STDERR_FILENO, 0);
+  log_bytes = 0;
+}
+
+void Wrote(int length) {
+  if (length > 0) log_bytes += static_cast<uint64_t>(length);
 }
 
 void Write(const char* format, va_list args) {
@@ -32,7 +73,8 @@ void Write(const char* format, va_list args) {
   strftime(stamp, sizeof(stamp), "%FT%T", &parts);
   char text[512];
   vsnprintf(text, sizeof(text), format, args);
-  fprintf(stderr, "%s.%03ldZ posternd: %s\n", stamp, now.tv_nsec / 1000000, text);
+  BoundLog();
+  Wrote(fprintf(stderr, "%s.%03ldZ posternd: %s\n", stamp, now.tv_nsec / 1000000, text));
 }
 
 }  // namespace
@@ -40,8 +82,21 @@ void Write(const char* format, va_list args) {
 void SetVerbose(bool verbose) { verbose_on = verbose; }
 void SetSilent() { silent = true; }
 
+bool LogTo(const std::string& path) {
+  log_path = path;
+  if (OpenLog()) return true;
+  log_path.clear();
+  return false;
+}
+
 void Warn(const char* format, ...) {
-  if (silent || (!verbose_on && TooManyWarnings())) return;
+  if (silent) return;
+  const uint64_t left_out = verbose_on ? 0 : LeftOut(format);
+  if (left_out == UINT64_MAX) return;
+  if (left_out != 0) {
+    Wrote(
+        fprintf(stderr, "(%llu more like the next)\n", static_cast<unsigned long long>(left_out)));
+  }
   va_list args;
   va_start(args, format);
   Write(format, args);

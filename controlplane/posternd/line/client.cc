@@ -12,8 +12,18 @@ namespace postern::daemon {
 namespace {
 
 uint64_t clients_ever = 0;
+constexpr uint32_t kLaterMs = 2;  // until there may be room to close what it sends
 
 }  // namespace
+
+UniqueFd AcceptLine(const UniqueFd& listener) {
+  UniqueFd line(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  if (line.ok() && getsockopt(line.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0)
+    line.CameFrom(peer.uid);
+  return line;
+}
 
 Client::Client(event_base* base, UniqueFd socket, const ucred& peer, OnMessage on_message,
                OnGone on_gone)
@@ -25,7 +35,9 @@ Client::Client(event_base* base, UniqueFd socket, const ucred& peer, OnMessage o
       readable_(base, socket_.get(), static_cast<short>(EV_READ | EV_PERSIST),
                 [this] { Readable(); }),
       writable_(base, socket_.get(), EV_WRITE, [this] { Flush(); }),
-      gone_(base, -1, 0, [this] { on_gone_(*this); }) {
+      gone_(base, -1, 0, [this] { on_gone_(*this); }),
+      later_(base, -1, 0, [this] { readable_.Add(); }) {
+  socket_.CameFrom(peer.uid);
   readable_.Add();
 }
 
@@ -34,6 +46,7 @@ void Client::Break() {
   broken_ = true;
   readable_.Del();
   writable_.Del();
+  later_.Del();
   queue_.clear();
   gone_.AddMs(0);
 }
@@ -45,10 +58,18 @@ bool Client::connected() const {
 
 void Client::Readable() {
   for (int i = 0; i < kMessagesPerTurn && !broken_; ++i) {
+    if (!MayRead()) return;
     const int result = ReadOne();
     if (result < 0) Break();
     if (result <= 0) return;
   }
+}
+
+bool Client::MayRead() {
+  if (RoomToClose(uid()) != CloserRoom::kLater) return true;
+  readable_.Del();
+  later_.AddMs(kLaterMs);
+  return false;
 }
 
 int Client::ReadOne() {
@@ -56,7 +77,7 @@ int Client::ReadOne() {
   ctl::Packet packet(message);
   const ssize_t got = recvmsg(socket_.get(), &packet.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
-  UniqueFd fd(packet.TakeFd(close));
+  UniqueFd fd(packet.TakeFd([this](int extra) { CloseElsewhere(extra, uid()); }), uid());
   if (got == 0) return -1;
   if (got != sizeof(message) || (packet.header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     Warn("pid %d sent a malformed packet", peer_.pid);
@@ -68,7 +89,11 @@ int Client::ReadOne() {
     Reply(message, EPROTONOSUPPORT);
     return -1;
   }
-  on_message_(*this, message, std::move(fd));
+  if (fd.ok() && RoomToClose(uid()) == CloserRoom::kNone) {
+    Reply(message, EBUSY);
+  } else {
+    on_message_(*this, message, std::move(fd));
+  }
   return 1;
 }
 

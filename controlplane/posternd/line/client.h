@@ -4,6 +4,10 @@
 // Nothing here waits. A client that does not read its messages fills its queue and is cut off; it
 // can connect again, say hello and ask for what it missed. The end of the connection says nothing
 // about the process: exec and closefrom() close it too (see registry.h).
+//
+// What comes from a client is closed elsewhere (guard/closer.h), and so is its line, with the
+// messages that were not read. While that takes too long, its messages are not read, or refused if
+// they carry descriptors.
 #pragma once
 #include <sys/socket.h>
 
@@ -20,7 +24,11 @@ namespace postern::daemon {
 struct Process;
 
 inline constexpr size_t kOutQueueMax = 1024;  // messages; a stack has at most kGroups.most links
-inline constexpr int kMessagesPerTurn = 64;   // then the other clients get theirs
+// The next connection of a listening socket, or not ok() with errno set. What its maker has sent
+// already is closed with it.
+UniqueFd AcceptLine(const UniqueFd& listener);
+
+inline constexpr int kMessagesPerTurn = 64;  // then the other clients get theirs
 
 class Client {
  public:
@@ -52,6 +60,7 @@ class Client {
     SharedFd fd;
   };
   void Readable();
+  bool MayRead();
   void Flush();
   // 1: a message was handled; 0: none there; -1: broken.
   int ReadOne();
@@ -65,7 +74,7 @@ class Client {
   OnGone on_gone_;
   std::deque<Outgoing> queue_;
   bool broken_ = false;
-  Event readable_, writable_, gone_;
+  Event readable_, writable_, gone_, later_;
 };
 
 }  // namespace postern::daemon

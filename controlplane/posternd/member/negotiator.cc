@@ -8,6 +8,7 @@
 #include "peer/negotiate.h"
 #include "smcd/clc_local.h"
 
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -35,6 +36,12 @@ uint32_t DiagnosisOf(int status) {
 
 void WakeAt(int fd, int bytes) {
   (void)setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
+}
+
+bool IsTcp(int fd) {
+  int protocol = 0;
+  socklen_t size = sizeof(protocol);
+  return getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 && protocol == IPPROTO_TCP;
 }
 
 bool HasEnded(int fd) {
@@ -70,7 +77,8 @@ Negotiator::~Negotiator() = default;
 void Negotiator::SetHost(const pstn_host& host) { local_ = ClcLocalOf(host); }
 
 void Negotiator::Take(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen, UniqueFd socket) {
-  if (!socket.ok()) return;
+  // What is none may take its time for the simplest question.
+  if (!IsTcp(socket.get())) return;
   auto fresh = std::make_unique<Talk>(base_, std::move(socket), *this);
   Talk& talk = *fresh;
   talk.id = next_++;

@@ -57,9 +57,10 @@ bool ReadAddress(int fd, Socket& s) {
 
 int Read(int fd, uint64_t netns, uint32_t ifindex, Socket& s) {
   struct stat st {};
-  if (fstat(fd, &st) != 0 || !S_ISSOCK(st.st_mode)) return -ENOTSOCK;
+  // A socket answers at once, which other files need not.
+  if (!Option(fd, SOL_SOCKET, SO_DOMAIN, s.domain) || fstat(fd, &st) != 0) return -ENOTSOCK;
   s.uid = st.st_uid;
-  if (!Option(fd, SOL_SOCKET, SO_DOMAIN, s.domain) || !Option(fd, SOL_SOCKET, SO_TYPE, s.type) ||
+  if (!Option(fd, SOL_SOCKET, SO_TYPE, s.type) ||
       !Option(fd, SOL_SOCKET, SO_PROTOCOL, s.protocol) ||
       !Option(fd, SOL_SOCKET, SO_ACCEPTCONN, s.listening) ||
       !Option(fd, SOL_SOCKET, SO_BINDTOIFINDEX, s.device))

@@ -181,7 +181,7 @@ bool Reapers::Start(Reaper& reaper, const Stack& stack) {
       reaper.told = false;
       // Its end is known by SIGCHLD; a line that breaks before is of no more use.
       reaper.line = std::make_unique<Client>(
-          base_, std::move(own), ucred{reaper.pid, 0, 0},
+          base_, std::move(own), ucred{reaper.pid, geteuid(), getegid()},
           [this, &reaper](Client&, const ctl::Msg& m, UniqueFd) { OnAnswer(reaper, m); },
           [&reaper](Client&) { reaper.Kill(); });
       return true;

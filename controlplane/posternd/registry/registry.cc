@@ -94,6 +94,7 @@ uint32_t Registry::BacklogOf(const pstn_uuid& id, uint32_t ep_idx, uint32_t ep_g
 }
 
 int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, uint32_t slot, Stack*& stack) {
+  if (SegmentBytes(memfd.get()) == 0) return -EINVAL;
   const uint64_t inode = InodeOf(memfd.get());
   stack = Find(id);
   // Known by its id: then it has to be the very same memory.

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "../directory/directory.h"
+#include "../guard/rights.h"
 #include "../kit/event.h"
 #include "../kit/fd.h"
 #include "../kit/log.h"
@@ -81,13 +82,12 @@ void Tell(UniqueFd& parent, unsigned char status) {
 
 void DetachStdio(const RuntimeDir& runtime) {
   UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
-  UniqueFd log(open(runtime.File("posternd.log").c_str(),
-                    O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const bool logs = LogTo(runtime.File("posternd.log"));
   if (null.ok()) {
     dup2(null.get(), 0);
     dup2(null.get(), 1);
   }
-  if (log.ok() || null.ok()) dup2(log.ok() ? log.get() : null.get(), 2);
+  if (!logs && null.ok()) dup2(null.get(), 2);
   (void)!chdir("/");
 }
 
@@ -143,6 +143,7 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   if (!abstract.ok())
     Warn("programs that change their user or root can't come back: %s", strerror(errno));
   Vis vis(base.get(), arguments.vi);
+  (void)GiveUpRights(Role::kOneUser, vis.enabled());
   Server server(base.get(), directory, std::move(listener), std::move(abstract),
                 arguments.runtime_dir, arguments.idle_sec, arguments.broker, vis,
                 arguments.netlink_bytes);

@@ -75,7 +75,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
 
 void Server::AcceptSome(Door& door) {
   for (int i = 0; i < kAcceptsPerTurn; i++) {
-    UniqueFd fd(accept4(door.listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    UniqueFd fd = AcceptLine(door.listener);
     if (!fd.ok()) {
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
       Warn("cannot accept a client: %s", strerror(errno));

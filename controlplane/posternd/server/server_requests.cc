@@ -10,6 +10,7 @@
 #include "../kit/log.h"
 #include "../kit/proc.h"
 #include "server.h"
+#include "state/area.h"
 
 namespace postern::daemon {
 namespace {
@@ -20,7 +21,7 @@ constexpr size_t kEarlyMax = 1024;  // hellos that wait for the broker's answer
 // A process that has the memory of a stack that our user has made is of its family.
 bool BelongsToUs(const UniqueFd& memfd) {
   struct stat st {};
-  return memfd.ok() && fstat(memfd.get(), &st) == 0 && st.st_uid == geteuid();
+  return SegmentBytes(memfd.get()) != 0 && fstat(memfd.get(), &st) == 0 && st.st_uid == geteuid();
 }
 
 }  // namespace
@@ -65,6 +66,7 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
   int error = known && fd.ok() ? 0 : -EINVAL;
   if (error == 0) error = CheckListener(fd.get(), client.pid(), OwnNetnsIno(), listener);
   if (error == 0) {
+    fd.CameFrom(kTcpSocket);  // closed before the answer: its port is the program's to take again
     listener.stack = client.process->stack->id;
     listener.ep_idx = message.a;
     listener.ep_gen = message.b;

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "system.h"
 
-#include <cap-ng.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <mntent.h>
@@ -19,6 +18,7 @@
 
 #include "../broker/broker.h"
 #include "../broker/policy.h"
+#include "../guard/rights.h"
 #include "../kit/event.h"
 #include "../kit/log.h"
 #include "../line/bells.h"
@@ -28,15 +28,6 @@
 
 namespace postern::daemon {
 namespace {
-
-struct Needed {
-  unsigned capability;
-  const char* why;
-};
-constexpr Needed kNeeded[] = {
-    {CAP_SYS_PTRACE, "to see which network namespace another user's process is in"},
-    {CAP_NET_ADMIN, "to see which network namespace a socket belongs to"},
-};
 
 constexpr const char* kBpfDir = "/sys/fs/bpf";
 
@@ -78,24 +69,6 @@ bool AttachSynOption(SynOption& syn_option, const SystemOptions& options) {
 
 }  // namespace
 
-void DropPrivileges() {
-  capng_get_caps_process();
-  bool has[std::size(kNeeded)];
-  for (size_t i = 0; i < std::size(kNeeded); i++) {
-    has[i] = capng_have_capability(CAPNG_PERMITTED, kNeeded[i].capability) == 1;
-    if (!has[i]) Warn("lacks the capability %s", kNeeded[i].why);
-  }
-  capng_clear(CAPNG_SELECT_BOTH);
-  for (size_t i = 0; i < std::size(kNeeded); i++) {
-    if (has[i])
-      (void)capng_update(CAPNG_ADD, static_cast<capng_type_t>(CAPNG_EFFECTIVE | CAPNG_PERMITTED),
-                         kNeeded[i].capability);
-  }
-  // The bounding set needs CAP_SETPCAP, which an ordinary user has not.
-  if (capng_apply(geteuid() == 0 ? CAPNG_SELECT_BOTH : CAPNG_SELECT_CAPS) != 0)
-    Warn("cannot give up capabilities: %s", strerror(errno));
-}
-
 pstn_uuid HostGid(const RuntimeDir& dir) {
   UniqueFd fd(open(dir.File("gid").c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
   pstn_uuid gid{};
@@ -128,7 +101,7 @@ int ServeSystem(event_base* base, RuntimeDir& dir, const SystemOptions& options,
   if (const int failed = bells.Enter(dir.File("bells")); failed != 0)
     Warn("network namespaces are not connected: %s", strerror(-failed));
   Vis vis(base, options.vi);
-  DropPrivileges();
+  (void)GiveUpRights(Role::kSystem, vis.enabled());
   Broker broker(base, std::move(listener), std::move(*policy), HostGid(dir), bells, marks_syns,
                 vis);
   Event reload(base, SIGHUP, static_cast<short>(EV_SIGNAL | EV_PERSIST), [&] {

@@ -14,9 +14,6 @@ inline constexpr const char* kSystemDir = "/run/postern";
 inline constexpr const char* kBrokerSocket = "broker.sock";
 inline constexpr const char* kPolicyFile = "/etc/postern/policy.json";
 
-// Gives up every capability that the broker does not use; warns if it lacks one that it does.
-void DropPrivileges();
-
 // The host's GID (an UUID of version 4): the same for as long as the directory is there, which is
 // until the next boot.
 pstn_uuid HostGid(const RuntimeDir& dir);

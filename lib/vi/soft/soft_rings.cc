@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "state/area.h"
 
 namespace postern {
 namespace {
@@ -56,10 +57,7 @@ int CreateSoftRings() {
 }
 
 SoftRings* MapSoftRings(int fd) {
-  const int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
-  const long size = sys::Call(SYS_lseek, fd, 0L, static_cast<long>(SEEK_END));
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || size != static_cast<long>(sizeof(SoftRings)))
-    return nullptr;
+  if (SegmentBytes(fd) != sizeof(SoftRings)) return nullptr;
   auto* const rings =
       static_cast<SoftRings*>(sys::MapShared(fd, sizeof(SoftRings), PROT_READ | PROT_WRITE));
   if (rings == nullptr) return nullptr;
