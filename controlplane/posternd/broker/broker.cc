@@ -65,6 +65,7 @@ void Broker::AcceptAll() {
       continue;
     }
     auto member = std::make_unique<Member>();
+    member->pidfd = PeerPidfd(fd.get(), peer.pid);
     member->who.pid = peer.pid;
     member->who.uid = peer.uid;
     member->who.gid = peer.gid;
@@ -73,6 +74,11 @@ void Broker::AcceptAll() {
         [this](Client& c, const ctl::Msg& m, UniqueFd with) { OnMessage(c, m, std::move(with)); },
         [this](Client& c) { OnGone(c); });
     Client* const key = member->client.get();
+    if (member->pidfd.ok()) {
+      member->died =
+          std::make_unique<Event>(base_, member->pidfd.get(), EV_READ, [key] { key->Break(); });
+      member->died->Add();
+    }
     members_.emplace(key, std::move(member));
   }
 }
@@ -131,20 +137,25 @@ Broker::Member* Broker::MemberOf(const Client& client) {
   return members_.at(const_cast<Client*>(&client)).get();
 }
 
-// What /proc says of the pid counts only while the line is up: else it may be another process's by
-// now. (A daemon that has just ended and leaves its pid to another user's process has no line any
-// more.)
+bool Broker::IsStillThere(const Member& member) {
+  return member.pidfd.ok() && !PidfdIsDead(member.pidfd.get());
+}
+
+// Once: what it has offered is of the network namespace that it had then. The line says nothing of
+// the process, whose child may have it.
 void Broker::Join(Client& client, const ctl::Msg& message, UniqueFd) {
   Member& member = *MemberOf(client);
-  member.who.netns = NetnsIno(member.who.pid);
+  if (member.joined) return client.Reply(message, EISCONN);
+  member.netns = OpenNetns(member.who.pid, 0);
+  member.who.netns = member.netns.ok() ? InodeOf(member.netns.get()) : 0;
   member.who.cgroup = CgroupOf(member.who.pid);
-  if (member.who.netns == 0 || !client.connected()) return client.Reply(message, EPERM);
-  const bool again = std::exchange(member.joined, true);
+  if (member.who.netns == 0 || !IsStillThere(member)) return client.Reply(message, EPERM);
+  member.netns_owner = OwnerOf(member.netns);
+  member.joined = true;
   Note("daemon %d of user %u joins, cgroup %s", member.who.pid, member.who.uid,
        member.who.cgroup.c_str());
   client.Reply(message, 0);
   tell_.AddMs(0);
-  if (again) return;
   for (const auto& [other, m] : members_) {
     for (const auto& [key, listener] : m->offers) {
       if (MayShow(*m, member, listener)) Show(member, listener);

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "../directory/directory.h"
+#include "../directory/reached.h"
 #include "../kit/event.h"
 #include "../kit/rate_limit.h"
 #include "../kit/uuid.h"
@@ -29,6 +30,7 @@
 #include "../line/client.h"
 #include "../nic/vis.h"
 #include "../routes/addresses.h"
+#include "../routes/addresses_through.h"
 #include "../routes/routes.h"
 #include "policy.h"
 
@@ -49,10 +51,19 @@ class Broker {
   struct Member {
     std::unique_ptr<Client> client;
     Who who;
+    // The process that has connected, which is who the member is, for as long as it lives; and its
+    // network namespace when it joined, which is not forgotten before the member is: while it is
+    // held, no other one has its number.
+    UniqueFd pidfd, netns;
+    std::unique_ptr<Event> died;
     bool joined = false;
     std::map<OfferKey, Listener> offers;
-    std::set<OfferKey> shown;          // other members' offers that it has been told
-    std::vector<pstn_addr> addresses;  // of its network namespace
+    std::set<OfferKey> shown;  // other members' offers that it has been told
+    Reached reached;           // by its clients
+    NetnsOwner netns_owner;
+    UniqueFd asked_through;            // to be asked for the addresses of its network namespace
+    std::vector<pstn_addr> addresses;  // as the kernel has said through it
+    SharedFd told;                     // the host, as it knows it
     RateLimit vi_asks;
   };
   struct Stack {
@@ -82,6 +93,8 @@ class Broker {
   void OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd);
   void OnGone(Client& client);
   Member* MemberOf(const Client& client);
+  // Asked after what /proc says of its pid: it was about that process.
+  static bool IsStillThere(const Member& member);
   // The stack, claimed for this member; null: it is another member's.
   Stack* Claim(Client& client, const pstn_uuid& id);
   void Join(Client& client, const ctl::Msg& message, UniqueFd fd);
@@ -109,21 +122,30 @@ class Broker {
   uint32_t LinksOf(uid_t uid) const;
   uint32_t LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const;
   void GraceEnds();
-  bool MayLink(const Member& from, const Member& to) const;
+  bool MayLink(const Member& from, const Member& to, const pstn_uuid& server) const;
 
   // broker_device.cc: tokens
   uint64_t NewToken() const;
   void Register(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Attach(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Release(Client& client, const ctl::Msg& message, UniqueFd fd);
-  int AttachListener(Client& client, const Dmb& dmb);
+  int AttachListener(Client& client, const Dmb& dmb, const pstn_addr& reached);
   int AttachConnection(Client& client, const Dmb& dmb, const ctl::Msg& message);
   void Learn(Client& server, const ctl::Msg& message, UniqueFd fd);
   void ForgetDmbs(const Client* client);
 
   // broker_host.cc
   void Addresses(Client& client, const ctl::Msg& message, UniqueFd fd);
-  pstn_host Host() const;
+  // A host as it is told to some members: those with these owners of network namespaces.
+  struct View {
+    std::unique_ptr<pstn_host> host;
+    SharedFd memfd;
+  };
+  using Owners = std::set<uid_t>;
+  void LookAtAddresses();
+  Owners OwnersFor(const Member& member, const Owners& known) const;
+  std::unique_ptr<pstn_host> HostFor(const Owners& owners) const;
+  const View& ViewFor(const Owners& owners);
   void TellHost();
   void Bell(Client& client, const ctl::Msg& message, UniqueFd fd);
   ViAsker AskerFor(const Member& member, const pstn_uuid& stack) const;
@@ -146,6 +168,7 @@ class Broker {
   Vis& vis_;
   const bool has_syn_option_;
   std::vector<pstn_addr> own_addresses_;
+  std::map<Owners, View> views_;
   Asks asks_;
   Event acceptable_, again_, grace_, tell_;
   AddressWatch watch_;

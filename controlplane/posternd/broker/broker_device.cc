@@ -68,7 +68,8 @@ void Broker::Attach(Client& client, const ctl::Msg& message, UniqueFd) {
   const bool listener = dmb.what.id.hi == 0 && dmb.what.id.lo == 0;
   const bool by_server = message.uuid.hi != 0 || message.uuid.lo != 0;
   if (listener == by_server) return client.Reply(message, EINVAL);
-  const int error = listener ? AttachListener(client, dmb) : AttachConnection(client, dmb, message);
+  const int error =
+      listener ? AttachListener(client, dmb, message.addr) : AttachConnection(client, dmb, message);
   if (error != 0) return client.Reply(message, -error);
   dmbs_.erase(message.cookie);
   ctl::Msg reply = dmb.what;
@@ -78,14 +79,16 @@ void Broker::Attach(Client& client, const ctl::Msg& message, UniqueFd) {
 }
 
 // From now on the two may be linked, as if the client had been shown the listener.
-int Broker::AttachListener(Client& client, const Dmb& dmb) {
+int Broker::AttachListener(Client& client, const Dmb& dmb, const pstn_addr& reached) {
   Member& from = *MemberOf(client);
   const Member& to = *MemberOf(*dmb.owner);
   const OfferKey key = KeyOf(dmb.what.uuid, dmb.what.a, dmb.what.b);
   const auto offer = to.offers.find(key);
   if (offer == to.offers.end()) return -ENOENT;
   if (!policy_.Allows(from.who, to.who, offer->second.local.port)) return -EPERM;
-  if (&from != &to) from.shown.insert(key);
+  if (&from == &to) return 0;
+  from.shown.insert(key);
+  from.reached.Note(dmb.what.uuid, dmb.what.a, dmb.what.b, reached);
   return 0;
 }
 
@@ -102,7 +105,9 @@ int Broker::AttachConnection(Client& client, const Dmb& dmb, const ctl::Msg& mes
   return 0;
 }
 
-// No address was translated on the way: the client's network namespace may go by the directory.
+// No address was translated on the way, says the server's daemon: the client's network namespace
+// may go by the directory. The client's daemon has said that a client has reached the listener
+// there; else any member could have all connections to any address.
 void Broker::Learn(Client& server, const ctl::Msg& message, UniqueFd) {
   const Member& owner = *MemberOf(server);
   const auto offer = owner.offers.find(KeyOf(message.uuid, message.a, message.b));
@@ -110,6 +115,7 @@ void Broker::Learn(Client& server, const ctl::Msg& message, UniqueFd) {
   if (offer == owner.offers.end() || stack == stacks_.end() || stack->second.member == nullptr)
     return;
   Member& to = *MemberOf(*stack->second.member);
+  if (!to.reached.Take(message.uuid, message.a, message.b, message.addr)) return;
   if (to.who.netns == owner.who.netns ||
       !policy_.Allows(to.who, owner.who, offer->second.local.port))
     return;

@@ -30,11 +30,14 @@ uint32_t Broker::LinksBetween(const pstn_uuid& client, const pstn_uuid& server) 
   }));
 }
 
-// A daemon that may be shown a listener may be linked; so may a daemon whose link is for a listener
-// that was withdrawn since, which the server refuses then.
-bool Broker::MayLink(const Member& from, const Member& to) const {
-  return std::any_of(to.offers.begin(), to.offers.end(),
-                     [&](const auto& offer) { return from.shown.count(offer.first) != 0; });
+// A daemon that may be shown a listener of that stack may be linked with the stack, if the policy
+// still has it so.
+bool Broker::MayLink(const Member& from, const Member& to, const pstn_uuid& server) const {
+  const auto first = to.offers.lower_bound(KeyOf(server, 0, 0));
+  return std::any_of(first, to.offers.end(), [&](const auto& offer) {
+    return Same(offer.second.stack, server) && from.shown.count(offer.first) != 0 &&
+           policy_.Allows(from.who, to.who, offer.second.local.port);
+  });
 }
 
 void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
@@ -44,7 +47,8 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (server == stacks_.end() || server->second.member == nullptr)
     return client.Reply(message, ENOENT);
   Client& to = *server->second.member;
-  if (&to == &client || !MayLink(member, *MemberOf(to))) return client.Reply(message, EPERM);
+  if (&to == &client || !MayLink(member, *MemberOf(to), message.uuid))
+    return client.Reply(message, EPERM);
   if (LinksOf(member.who.uid) >= policy_.links_max) {
     Warn("user %u has %u link groups, as many as the policy allows", member.who.uid,
          policy_.links_max);

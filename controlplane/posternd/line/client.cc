@@ -38,11 +38,6 @@ void Client::Break() {
   gone_.AddMs(0);
 }
 
-bool Client::connected() const {
-  char byte;
-  return !broken_ && recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
-}
-
 void Client::Readable() {
   for (int i = 0; i < kMessagesPerTurn && !broken_; ++i) {
     const int result = ReadOne();

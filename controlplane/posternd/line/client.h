@@ -33,8 +33,6 @@ class Client {
   pid_t pid() const { return peer_.pid; }
   uid_t uid() const { return peer_.uid; }
   uint64_t id() const { return id_; }  // no other client has or had it
-  // Whether the other end is still open, though it may have ended by the next instruction.
-  bool connected() const;
   // Sends now or later; the order is kept.
   void Send(const ctl::Msg& message, SharedFd fd = {});
   // Answers `request`: its type and seq, this status (a positive errno).

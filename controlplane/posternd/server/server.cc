@@ -47,7 +47,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       addresses_(base,
                  [this](const std::vector<pstn_addr>& all) {
                    directory_.SetAddresses(all);
-                   upstream_.SetAddresses(all);
+                   upstream_.TellAddresses();
                  }),
       routes_(base, netlink_bytes),
       path_(base, std::move(listener), *this),
