@@ -34,6 +34,7 @@ Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uu
       again_(base, -1, 0, [this] { acceptable_.Add(); }),
       grace_(base, -1, 0, [this] { GraceEnds(); }),
       tell_(base, -1, 0, [this] { TellHost(); }),
+      listening_(base, [this](uint64_t cookie) { OfferEnded(cookie); }),
       watch_(base,
              [this](const std::vector<pstn_addr>& all) {
                own_addresses_ = all;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "../directory/directory.h"
+#include "../directory/listener_watch.h"
 #include "../directory/reached.h"
 #include "../kit/event.h"
 #include "../kit/rate_limit.h"
@@ -107,6 +108,8 @@ class Broker {
   static int Check(const Member& member, const ctl::Msg& message, const UniqueFd& fd,
                    Listener& listener);
   void Offer(Client& client, const ctl::Msg& message, UniqueFd fd);
+  // The kernel's word: its socket is gone.
+  void OfferEnded(uint64_t cookie);
   void Unoffer(Client& client, const ctl::Msg& message, UniqueFd fd);
   bool MayShow(const Member& owner, const Member& to, const Listener& listener) const;
   void Show(Member& to, const Listener& listener);
@@ -122,7 +125,7 @@ class Broker {
   uint32_t LinksOf(uid_t uid) const;
   uint32_t LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const;
   void GraceEnds();
-  bool MayLink(const Member& from, const Member& to, const pstn_uuid& server) const;
+  bool MayLink(const Member& from, const Member& to, const pstn_uuid& server);
 
   // broker_device.cc: tokens
   uint64_t NewToken() const;
@@ -171,6 +174,7 @@ class Broker {
   std::map<Owners, View> views_;
   Asks asks_;
   Event acceptable_, again_, grace_, tell_;
+  ListenerWatch listening_;
   AddressWatch watch_;
   Routes routes_;  // of our own network namespace
 };

@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
+#include "../directory/listener_check.h"
 #include "../kit/log.h"
+#include "../kit/proc.h"
 #include "broker.h"
 
 namespace postern::daemon {
@@ -30,14 +33,22 @@ uint32_t Broker::LinksBetween(const pstn_uuid& client, const pstn_uuid& server) 
   }));
 }
 
-// A daemon that may be shown a listener of that stack may be linked with the stack, if the policy
-// still has it so.
-bool Broker::MayLink(const Member& from, const Member& to, const pstn_uuid& server) const {
-  const auto first = to.offers.lower_bound(KeyOf(server, 0, 0));
-  return std::any_of(first, to.offers.end(), [&](const auto& offer) {
-    return Same(offer.second.stack, server) && from.shown.count(offer.first) != 0 &&
-           policy_.Allows(from.who, to.who, offer.second.local.port);
-  });
+// A daemon that was shown a listener of that stack may be linked with the stack, if the policy
+// still has it so, and it still listens. (In another network namespace that one's daemons know.)
+bool Broker::MayLink(const Member& from, const Member& to, const pstn_uuid& server) {
+  std::vector<uint64_t> gone;
+  bool may = false;
+  const bool ours = to.who.netns == OwnNetnsIno();
+  for (auto it = to.offers.lower_bound(KeyOf(server, 0, 0));
+       !may && it != to.offers.end() && Same(it->second.stack, server); ++it) {
+    const Listener& l = it->second;
+    if (from.shown.count(it->first) == 0 || !policy_.Allows(from.who, to.who, l.local.port))
+      continue;
+    may = !ours || StillListens(l) != -ENOENT;
+    if (!may) gone.push_back(l.cookie);
+  }
+  for (const uint64_t cookie : gone) OfferEnded(cookie);
+  return may;
 }
 
 void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {

@@ -58,6 +58,7 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
   listener.backlog = message.c;
   const OfferKey key = KeyOf(message.uuid, message.a, message.b);
   member.offers[key] = listener;
+  if (listener.netns_ino == OwnNetnsIno()) listening_.Add(listener);
   for (const auto& [other, to] : members_) {
     if (MayShow(member, *to, listener)) Show(*to, listener);
   }
@@ -71,6 +72,24 @@ void Broker::Unoffer(Client& client, const ctl::Msg& message, UniqueFd) {
   Withdraw(key, [this, line = &client, message] {
     if (members_.count(line) != 0) line->Reply(message, 0);
   });
+}
+
+void Broker::OfferEnded(uint64_t cookie) {
+  std::vector<OfferKey> gone;
+  for (const auto& [line, member] : members_) {
+    for (auto it = member->offers.begin(); it != member->offers.end();) {
+      if (it->second.cookie != cookie) {
+        ++it;
+        continue;
+      }
+      gone.push_back(it->first);
+      it = member->offers.erase(it);
+    }
+  }
+  for (const OfferKey& key : gone) {
+    ForgetIfDead({std::get<0>(key), std::get<1>(key)});
+    Withdraw(key, [] {});
+  }
 }
 
 void Broker::Withdraw(const OfferKey& key, std::function<void()> done) {

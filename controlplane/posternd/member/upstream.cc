@@ -12,6 +12,7 @@
 #include <cstring>
 #include <utility>
 
+#include "../directory/listener_check.h"
 #include "../kit/log.h"
 #include "../kit/proc.h"
 #include "../routes/addresses.h"
@@ -133,6 +134,8 @@ int Upstream::TakeListener(const ctl::Msg& message) {
     learnt_[KeyOf(listener)] = Clock::now() + kLearntFor;
     if (!forget_.pending()) forget_.AddMs(kForgetMs);
   }
+  // It may have ended since it was offered, and its port be another one's here.
+  if (!listener.learnt && StillListens(listener) == -ENOENT) return -ENOENT;
   return directory_.Publish(listener);
 }
 
