@@ -16,6 +16,7 @@
 namespace postern::daemon {
 namespace {
 
+constexpr uint32_t kTellLaterMs = 200;
 constexpr uint32_t kTellMs = 20;  // so that what changes together is told once
 constexpr uint16_t kWholeAddress = 128;
 // All that fit are PSTN_DIR_ADDRS: none has them all.
@@ -124,8 +125,13 @@ void Broker::TellHost() {
     const Owners owners = OwnersFor(*member, known);
     if (now.count(owners) == 0) now[owners] = ViewFor(owners).memfd;
     const SharedFd& memfd = now[owners];
-    if (memfd == nullptr || member->told == memfd) continue;
-    member->told = memfd;
+    if (memfd == nullptr || member->host == memfd) continue;
+    // One that does not read is told of the last change alone.
+    if (member->client->queued() != 0) {
+      tell_.AddMs(kTellLaterMs);
+      continue;
+    }
+    member->host = memfd;
     member->client->Send(message, memfd);
   }
   for (auto it = views_.begin(); it != views_.end();)

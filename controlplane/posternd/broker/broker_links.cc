@@ -19,13 +19,10 @@ namespace {
 
 // In which a daemon that lost us, or a process that lost its daemon, comes back.
 constexpr uint32_t kLinkGraceMs = 3000;
+// Of one member, at once, whoever wants to be linked with it.
+constexpr size_t kAsksMax = 256;
 
 }  // namespace
-
-uint32_t Broker::LinksOf(uid_t uid) const {
-  return static_cast<uint32_t>(std::count_if(
-      links_.begin(), links_.end(), [uid](const auto& link) { return link.second.uid == uid; }));
-}
 
 uint32_t Broker::LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const {
   return static_cast<uint32_t>(std::count_if(links_.begin(), links_.end(), [&](const auto& link) {
@@ -42,7 +39,7 @@ bool Broker::MayLink(const Member& from, const Member& to, const pstn_uuid& serv
   for (auto it = to.offers.lower_bound(KeyOf(server, 0, 0));
        !may && it != to.offers.end() && Same(it->second.stack, server); ++it) {
     const Listener& l = it->second;
-    if (from.shown.count(it->first) == 0 || !policy_.Allows(from.who, to.who, l.local.port))
+    if (from.told.shown.count(it->first) == 0 || !policy_.Allows(from.who, to.who, l.local.port))
       continue;
     may = !ours || StillListens(l) != -ENOENT;
     if (!may) gone.push_back(l.cookie);
@@ -60,17 +57,22 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
   Client& to = *server->second.member;
   if (&to == &client || !MayLink(member, *MemberOf(to), message.uuid))
     return client.Reply(message, EPERM);
-  if (LinksOf(member.who.uid) >= policy_.links_max) {
+  Quota::Held held = quota_.links.Take(member.who.uid, policy_.links_max);
+  if (!held.ok()) {
     Warn("user %u has %u link groups, as many as the policy allows", member.who.uid,
          policy_.links_max);
     return client.Reply(message, ENOSPC);
   }
   if (LinksBetween(message.peer, message.uuid) >= PSTN_PAIR_LGRS)
     return client.Reply(message, ENOSPC);
-  if (!links_.emplace(message.id, Link{{message.peer, message.uuid}, member.who.uid}).second)
+  if (!links_.emplace(message.id, Link{{message.peer, message.uuid}, std::move(held)}).second)
     return client.Reply(message, EEXIST);
   ctl::Msg passed_on = message;
   passed_on.d = member.who.netns != MemberOf(to)->who.netns ? 1 : 0;
+  if (asks_.open(to) >= kAsksMax) {
+    links_.erase(message.id);
+    return client.Reply(message, EAGAIN);
+  }
   asks_.Ask(to, passed_on, Share(std::move(fd)),
             [this, line = &client, message](int status, const ctl::Msg&, UniqueFd) {
               if (status != 0) links_.erase(message.id);
@@ -82,12 +84,16 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
 void Broker::HaveLink(Client& client, const ctl::Msg& message, UniqueFd) {
   const uint32_t side = message.a;
   if (side > 1 || Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
-  if (links_.count(message.id) == 0 && LinksOf(MemberOf(client)->who.uid) >= policy_.links_max)
-    return client.Reply(message, ENOSPC);
-  const auto [it, fresh] = links_.try_emplace(message.id);
+  auto it = links_.find(message.id);
+  const bool fresh = it == links_.end();
+  if (fresh) {
+    Quota::Held held = quota_.links.Take(MemberOf(client)->who.uid, policy_.links_max);
+    if (!held.ok()) return client.Reply(message, ENOSPC);
+    it = links_.try_emplace(message.id).first;
+    it->second.held = std::move(held);
+  }
   Link& link = it->second;
   if (fresh) {
-    link = {{}, MemberOf(client)->who.uid};
     link.stack[side] = message.uuid;
     link.stack[1 - side] = message.peer;
     link.known[1 - side] = false;
@@ -126,9 +132,11 @@ void Broker::EndSide(const pstn_uuid& id, uint32_t side) {
   const auto it = links_.find(id);
   if (it == links_.end()) return;
   const pstn_uuid ended = it->second.stack[side], survivor = it->second.stack[1 - side];
+  // A link group that only the one side says to have is nothing to the other.
+  const bool was_known = it->second.known[1 - side];
   links_.erase(it);
   const auto other = stacks_.find(survivor);
-  if (other != stacks_.end() && other->second.member != nullptr) {
+  if (was_known && other != stacks_.end() && other->second.member != nullptr) {
     ctl::Msg message;
     message.type = ctl::Type::kLinkEnd;
     message.id = id;

@@ -55,10 +55,13 @@ class Line:
             raise CutOff from error
 
     def receive(self, wait=True):
+        self.sock.settimeout(PATIENCE_SEC if wait else 0)
         try:
-            data, fds, _, _ = socket.recv_fds(self.sock, MSG.size, 1, 0 if wait else socket.MSG_DONTWAIT)
+            data, fds, _, _ = socket.recv_fds(self.sock, MSG.size, 1)
         except ConnectionResetError as error:
             raise CutOff from error
+        finally:
+            self.sock.settimeout(PATIENCE_SEC)
         if len(data) != MSG.size:
             raise CutOff
         return Msg(*MSG.unpack(data), fds[0] if fds else None)
@@ -100,6 +103,7 @@ class Line:
         for message in self.news:
             if message.fd is not None:
                 os.close(message.fd)
+        self.news.clear()
         self.sock.close()
 
 
