@@ -107,8 +107,8 @@ class Told(Lies):
             if message.kind == OFFER:
                 self.assertEqual(message.status, 0)
                 n -= 1
-            elif message.seq:
-                line.send(message.kind, seq=message.seq)
+            else:
+                line.take(message)
 
     def test_who_joins_hears_of_all(self):
         """More than a line may have waiting."""

@@ -178,12 +178,13 @@ class Identity(Lies):
         thief = Actor(B)
         line = thief.line(self.path)
         self.addCleanup(line.close)
+        thief_pid = thief.pid
         thief.end()
         try:
-            victim = self.actor(A, netns=True, pid=thief.pid)
+            victim = self.actor(A, netns=True, pid=thief_pid)
         except OSError as error:
             self.skipTest(f"a pid can't be chosen: {error}")
-        if victim.pid != thief.pid:
+        if victim.pid != thief_pid:
             self.skipTest("the pid was taken meanwhile")
         try:
             self.assertEqual(line.status(JOIN), errno.EPERM)

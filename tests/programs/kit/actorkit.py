@@ -77,7 +77,7 @@ class Line:
 
     def take(self, message):
         self.news.append(message)
-        if message.seq:
+        if message.seq and (message.seq ^ self.seq) >> 31:  # a question, in the other side's numbers
             self.send(message.kind, seq=message.seq)
 
     def status(self, kind, fd=None, **fields):
@@ -159,8 +159,10 @@ class Actor:
         self._ask("address", ip)
 
     def end(self):
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+            self.pid = None
         self.channel.close()
 
 
