@@ -48,6 +48,13 @@ Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uu
   vis_.on_free = [this] { TellViFree(); };
 }
 
+// What is awaited calls back, and looks for the members.
+Broker::~Broker() {
+  for (const auto& [line, member] : members_) {
+    const auto awaited = std::exchange(member->told.awaited, {});
+  }
+}
+
 void Broker::AcceptAll() {
   for (int i = 0; i < kMemberAcceptsMax; ++i) {
     UniqueFd fd(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

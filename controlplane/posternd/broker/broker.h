@@ -44,6 +44,7 @@ class Broker {
   // bells: in its namespace, or not ok(): then network namespaces are not connected.
   Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uuid& gid, BellSpace& bells,
          bool has_syn_option, Vis& vis);
+  ~Broker();
 
   void SetPolicy(Policy policy);
 
