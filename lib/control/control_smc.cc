@@ -13,12 +13,12 @@ namespace postern {
 using ctl::Msg;
 using ctl::Type;
 
-int CtlAttach(Family& fam, uint64_t token, Offered& to, CutShort& limit) {
+int CtlAttach(Family& fam, uint64_t token, int tcp, Offered& to, CutShort& limit) {
   Msg m;
   m.type = Type::kAttach;
   m.cookie = token;
   int fd = -1;
-  int r = CtlAsk(fam, m, -1, &fd, &limit);
+  int r = CtlAsk(fam, m, tcp, &fd, &limit);
   if (r == 0 && m.d >= Stack(fam).lgrs.count()) r = -EPROTO;
   if (r != 0) {
     if (fd >= 0) sys::Close(fd);

@@ -11,8 +11,9 @@ struct Offered {
   pstn_uuid stack = {};
   uint32_t ep_idx = 0, ep_gen = 0, backlog = 0;
 };
-// 0 or -errno; -ETIMEDOUT: no answer before `limit`.
-int CtlAttach(Family& fam, uint64_t token, Offered& to, CutShort& limit);
+// tcp: the connection by which the token came; posternd asks the kernel where it leads. 0 or
+// -errno; -ETIMEDOUT: no answer before `limit`.
+int CtlAttach(Family& fam, uint64_t token, int tcp, Offered& to, CutShort& limit);
 int CtlRegister(Family& fam, uint32_t lgr_idx, uint32_t conn, uint32_t conn_gen, CutShort& limit,
                 uint64_t* token);
 void CtlRelease(Family& fam, uint64_t token);

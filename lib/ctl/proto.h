@@ -61,7 +61,8 @@ enum class Type : uint32_t {
   kHeld,       // pushed: a listener has connections to be fetched; or, a = ~0: look at whether
                // listeners take part in SMC once more
   kTakeHeld,   // a, b as above. Reply: fd = a connection, peer.. as TCP has it; or EAGAIN
-  kAddresses,  // daemon: fd = memfd with `a` pstn_addr, those of its network namespace. No reply
+  kAddresses,  // daemon: fd = a NETLINK_ROUTE socket of its network namespace, through which the
+               // broker asks the kernel for the addresses there. No reply
   kHost,       // broker: fd = memfd with a pstn_host. No reply
   kBell,  // process, then daemon: uuid = own stack, a = waiter, cookie = nonce; a = ~0: only to
           // ring. Reply: fd = datagram socket in the bells' network namespace, bound to its name
@@ -69,12 +70,15 @@ enum class Type : uint32_t {
   kRegister,  // server's daemon: uuid = stack, a, b, c of a listener; process, then client's
               // daemon: id = link group (process: d = its index), a = connection, b = its gen, uuid
               // = stack. Reply: cookie = token
-  kAttach,    // process, then client's daemon: cookie = token. Reply: uuid = stack, a = ep, b = ep
-              // gen, c = backlog; to the process also d = link group's index, fd = its memfd.
+  kAttach,    // process: cookie = token, fd = the connection by which it came; then client's
+              // daemon: cookie, addr = where that connection leads. Reply: uuid = stack, a = ep,
+              // b = ep gen, c = backlog; to the process also d = link group's index, fd = its
+              // memfd.
               // Server's daemon: uuid = stack. Reply: id, a, b, uuid as registered
   kRelease,   // from its registrant: cookie = token. No reply
-  kLearn,  // server's daemon: uuid = stack, a = ep, b = ep gen, addr = where clients of the daemon
-           // of stack `peer` reach it, without translation on the way. No reply
+  kLearn,  // server's daemon: uuid = stack, a = ep, b = ep gen, addr = where a client of the daemon
+           // of stack `peer` has reached it, as in its kAttach, without translation on the way. No
+           // reply
 
   // VIs (docs/vi.md), of a posternd that may make them, else of the broker.
   kVi,  // process, then daemon (uuid = own stack): a = ifindex; b = 0: a new one, c = slots of

@@ -116,7 +116,7 @@ bool Dialogue::Send(std::span<const uint8_t> bytes) {
 // with it, gets a token of its own.
 ClcEvent Dialogue::Register() {
   Offered to;
-  int r = CtlAttach(fam_, machine_.peer_token, to, limit_);
+  int r = CtlAttach(fam_, machine_.peer_token, fd(), to, limit_);
   if (r != 0) return ClcEvent::DeviceFailed(DiagnosisOf(r));
   pstn_addr local, peer;
   if (!NamesOf(fd(), local, peer)) return ClcEvent::DeviceFailed(kClcDiagInternal);

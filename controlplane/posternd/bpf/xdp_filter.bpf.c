@@ -267,7 +267,7 @@ static __always_inline int brings_cookie(const struct packet* p, struct bpf_sock
 }
 
 // Of a whole socket: no request's, none in TIME_WAIT.
-// Before Linux 6.2 nothing is seen here, and what posternd watches (nic/listener_watch.h) has to do.
+// Before Linux 6.2 nothing is seen here, and what posternd watches (nic/state_watch.h) has to do.
 static __always_inline int is_anothers(struct bpf_sock* sk, __u32 uid) {
   if (!bpf_rdonly_cast) return 0;
   const struct sock* whole = bpf_rdonly_cast(sk, bpf_core_type_id_kernel(struct sock));

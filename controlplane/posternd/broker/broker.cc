@@ -14,8 +14,8 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kMemberAcceptPauseMs = 100;
+constexpr int kMemberAcceptsMax = 16;              // then messages are taken
 constexpr size_t kProcessesMax = kProcesses.most;  // of a stack
-constexpr ptrdiff_t kStacksMax = 4096;             // of a member
 
 }  // namespace
 
@@ -25,6 +25,7 @@ Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uu
       listener_(std::move(listener)),
       policy_(std::move(policy)),
       gid_(gid),
+      turns_(base),
       bells_(bells),
       vis_(vis),
       has_syn_option_(has_syn_option),
@@ -34,6 +35,9 @@ Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uu
       again_(base, -1, 0, [this] { acceptable_.Add(); }),
       grace_(base, -1, 0, [this] { GraceEnds(); }),
       tell_(base, -1, 0, [this] { TellHost(); }),
+      tell_further_(base, -1, 0, [this] { TellAll(); }),
+      patience_(base, -1, 0, [this] { DoNotWait(); }),
+      listening_(base, [this](uint64_t cookie) { OfferEnded(cookie); }),
       watch_(base,
              [this](const std::vector<pstn_addr>& all) {
                own_addresses_ = all;
@@ -44,8 +48,15 @@ Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uu
   vis_.on_free = [this] { TellViFree(); };
 }
 
+// What is awaited calls back, and looks for the members.
+Broker::~Broker() {
+  for (const auto& [line, member] : members_) {
+    const auto awaited = std::exchange(member->told.awaited, {});
+  }
+}
+
 void Broker::AcceptAll() {
-  for (;;) {
+  for (int i = 0; i < kMemberAcceptsMax; ++i) {
     UniqueFd fd = AcceptLine(listener_);
     if (!fd.ok()) {
       if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED) return;
@@ -56,15 +67,15 @@ void Broker::AcceptAll() {
     ucred peer{};
     socklen_t size = sizeof(peer);
     if (getsockopt(fd.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) continue;
-    const auto same_user = std::count_if(members_.begin(), members_.end(), [&](const auto& m) {
-      return m.second->who.uid == peer.uid;
-    });
-    if (same_user >= policy_.daemons_max) {
+    Quota::Held line = quota_.lines.Take(peer.uid, policy_.daemons_max);
+    if (!line.ok()) {
       Warn("pid %d was refused: user %u has %u daemons already", peer.pid, peer.uid,
            policy_.daemons_max);
       continue;
     }
     auto member = std::make_unique<Member>();
+    member->line = std::move(line);
+    member->pidfd = PeerPidfd(fd.get(), peer.pid);
     member->who.pid = peer.pid;
     member->who.uid = peer.uid;
     member->who.gid = peer.gid;
@@ -73,6 +84,12 @@ void Broker::AcceptAll() {
         [this](Client& c, const ctl::Msg& m, UniqueFd with) { OnMessage(c, m, std::move(with)); },
         [this](Client& c) { OnGone(c); });
     Client* const key = member->client.get();
+    key->ServeInTurns(turns_, quota_.fds, policy_.descriptors_max);
+    if (member->pidfd.ok()) {
+      member->died =
+          std::make_unique<Event>(base_, member->pidfd.get(), EV_READ, [key] { key->Break(); });
+      member->died->Add();
+    }
     members_.emplace(key, std::move(member));
   }
 }
@@ -131,38 +148,46 @@ Broker::Member* Broker::MemberOf(const Client& client) {
   return members_.at(const_cast<Client*>(&client)).get();
 }
 
-// What /proc says of the pid counts only while the line is up: else it may be another process's by
-// now. (A daemon that has just ended and leaves its pid to another user's process has no line any
-// more.)
+bool Broker::IsStillThere(const Member& member) {
+  return member.pidfd.ok() && !PidfdIsDead(member.pidfd.get());
+}
+
+// Once: what it has offered is of the network namespace that it had then. The line says nothing of
+// the process, whose child may have it.
 void Broker::Join(Client& client, const ctl::Msg& message, UniqueFd) {
   Member& member = *MemberOf(client);
-  member.who.netns = NetnsIno(member.who.pid);
+  if (member.joined) return client.Reply(message, EISCONN);
+  member.netns = OpenNetns(member.who.pid, 0);
+  member.who.netns = member.netns.ok() ? InodeOf(member.netns.get()) : 0;
   member.who.cgroup = CgroupOf(member.who.pid);
-  if (member.who.netns == 0 || !client.connected()) return client.Reply(message, EPERM);
-  const bool again = std::exchange(member.joined, true);
+  if (member.who.netns == 0 || !IsStillThere(member)) return client.Reply(message, EPERM);
+  member.netns_owner = OwnerOf(member.netns);
+  member.joined = true;
   Note("daemon %d of user %u joins, cgroup %s", member.who.pid, member.who.uid,
        member.who.cgroup.c_str());
   client.Reply(message, 0);
   tell_.AddMs(0);
-  if (again) return;
-  for (const auto& [other, m] : members_) {
-    for (const auto& [key, listener] : m->offers) {
-      if (MayShow(*m, member, listener)) Show(member, listener);
-    }
-  }
+  Tell(member);
 }
 
 Broker::Stack* Broker::Claim(Client& client, const pstn_uuid& id) {
   const uid_t uid = MemberOf(client)->who.uid;
-  if (stacks_.count(id) == 0) {
-    const auto own = std::count_if(stacks_.begin(), stacks_.end(), [&client](const auto& stack) {
-      return stack.second.member == &client;
-    });
-    if (own >= kStacksMax) return nullptr;
+  auto it = stacks_.find(id);
+  if (it == stacks_.end()) {
+    Quota::Held own = quota_.stacks.Take(uid, policy_.stacks_max);
+    if (!own.ok()) return nullptr;
+    it = stacks_.try_emplace(id).first;
+    it->second.own = std::move(own);
+    it->second.uid = uid;
   }
-  Stack& stack = stacks_[id];
+  Stack& stack = it->second;
   if (stack.member == &client) return &stack;
   if (stack.member != nullptr || (!stack.pidfds.empty() && stack.uid != uid)) return nullptr;
+  if (stack.uid != uid) {
+    Quota::Held own = quota_.stacks.Take(uid, policy_.stacks_max);
+    if (!own.ok()) return nullptr;
+    stack.own = std::move(own);
+  }
   stack.member = &client;
   stack.uid = uid;
   return &stack;
@@ -171,8 +196,19 @@ Broker::Stack* Broker::Claim(Client& client, const pstn_uuid& id) {
 void Broker::Alive(Client& client, const ctl::Msg& message, UniqueFd fd) {
   Stack* const stack = Claim(client, message.uuid);
   const auto pid = static_cast<pid_t>(message.a);
-  if (stack == nullptr || !IsPidfd(fd.get()) || stack->pidfds.size() >= kProcessesMax) return;
+  const auto refuse = [&](int error) {
+    if (message.seq != 0) client.Reply(message, error);  // daemons expect no answer
+  };
+  if (stack == nullptr) return refuse(EPERM);
+  if (!IsPidfd(fd.get())) return refuse(EINVAL);
+  const uid_t uid = MemberOf(client)->who.uid;
+  Quota::Held one = quota_.processes.Take(uid, policy_.processes_max);
+  if (!one.ok() || stack->pidfds.size() >= kProcessesMax) {
+    Warn("user %u has %u processes already", uid, quota_.processes.Used(uid));
+    return refuse(EDQUOT);
+  }
   stack->processes.erase(pid);
+  stack->held[pid] = std::move(one);
   auto died = std::make_unique<Event>(base_, fd.get(), EV_READ,
                                       [this, id = message.uuid, pid] { ProcessDied(id, pid); });
   died->Add();
@@ -185,6 +221,7 @@ void Broker::ProcessDied(const pstn_uuid& id, pid_t pid) {
   if (it == stacks_.end()) return;
   it->second.processes.erase(pid);  // before the descriptor that it watches
   it->second.pidfds.erase(pid);
+  it->second.held.erase(pid);
   ForgetIfDead(id);
 }
 
@@ -218,6 +255,7 @@ void Broker::OnGone(Client& client) {
   const std::unique_ptr<Member> member = std::move(it->second);
   members_.erase(it);
   Note("daemon %d of user %u is gone", member->who.pid, member->who.uid);
+  for (const auto& [key, listener] : member->offers) offered_.erase(key);
   asks_.OnGone(client);
   ForgetDmbs(&client);
   tell_.AddMs(0);
@@ -235,6 +273,13 @@ void Broker::OnGone(Client& client) {
 void Broker::SetPolicy(Policy policy) {
   policy_ = std::move(policy);
   tell_.AddMs(0);
+  for (const auto& [line, member] : members_) {
+    Told& told = member->told;
+    told.stale.insert(told.shown.begin(), told.shown.end());
+    told.next = {};
+    told.has_seen_all = false;
+  }
+  TellAll();
 }
 
 }  // namespace postern::daemon

@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <list>
 #include <map>
 #include <memory>
 #include <set>
@@ -21,14 +22,18 @@
 #include <vector>
 
 #include "../directory/directory.h"
+#include "../directory/listener_watch.h"
+#include "../directory/reached.h"
 #include "../kit/event.h"
 #include "../kit/rate_limit.h"
 #include "../kit/uuid.h"
 #include "../line/asks.h"
 #include "../line/bells.h"
 #include "../line/client.h"
+#include "../line/quota.h"
 #include "../nic/vis.h"
 #include "../routes/addresses.h"
+#include "../routes/addresses_through.h"
 #include "../routes/routes.h"
 #include "policy.h"
 
@@ -39,6 +44,7 @@ class Broker {
   // bells: in its namespace, or not ok(): then network namespaces are not connected.
   Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uuid& gid, BellSpace& bells,
          bool has_syn_option, Vis& vis);
+  ~Broker();
 
   void SetPolicy(Policy policy);
 
@@ -46,13 +52,37 @@ class Broker {
   using Handler = void (Broker::*)(Client&, const ctl::Msg&, UniqueFd);
   using OfferKey = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;  // stack, endpoint, gen
 
+  struct Offered : Listener {
+    Quota::Held held;
+  };
+  // What a member knows of the others' offers, and is still to hear (broker_tell.cc).
+  struct Told {
+    std::set<OfferKey> shown;  // it has been told of these
+    std::set<OfferKey> stale;  // to be told how these are now
+    std::set<OfferKey> asked;  // told, and not answered yet
+    // Those that want to know when it has heard: called by the last copy's end.
+    std::map<OfferKey, std::vector<std::shared_ptr<void>>> awaited;
+    std::chrono::steady_clock::time_point awaited_since;
+    OfferKey next{};            // all before this one were looked at since it joined
+    bool has_seen_all = false;  // all were
+  };
   struct Member {
     std::unique_ptr<Client> client;
     Who who;
+    Quota::Held line;
+    // The process that has connected, which is who the member is, for as long as it lives; and its
+    // network namespace when it joined, which is not forgotten before the member is: while it is
+    // held, no other one has its number.
+    UniqueFd pidfd, netns;
+    std::unique_ptr<Event> died;
     bool joined = false;
-    std::map<OfferKey, Listener> offers;
-    std::set<OfferKey> shown;          // other members' offers that it has been told
-    std::vector<pstn_addr> addresses;  // of its network namespace
+    std::map<OfferKey, Offered> offers;
+    Told told;
+    Reached reached;  // by its clients
+    NetnsOwner netns_owner;
+    UniqueFd asked_through;            // to be asked for the addresses of its network namespace
+    std::vector<pstn_addr> addresses;  // as the kernel has said through it
+    SharedFd host;                     // as it knows it
     RateLimit vi_asks;
   };
   struct Stack {
@@ -60,10 +90,12 @@ class Broker {
     uid_t uid = 0;
     std::map<pid_t, std::unique_ptr<Event>> processes;
     std::map<pid_t, UniqueFd> pidfds;
+    std::map<pid_t, Quota::Held> held;  // with each
+    Quota::Held own;
   };
   struct Link {
     pstn_uuid stack[2];  // client's, server's
-    uid_t uid = 0;       // whose quota it is
+    Quota::Held held;
     bool known[2] = {true, true};
     bool missed = false;  // for a round already
   };
@@ -71,9 +103,10 @@ class Broker {
   // Registered and not attached yet: `what` as it was asked.
   struct Dmb {
     Client* owner = nullptr;
-    uid_t uid = 0;
+    Quota::Held held;
     ctl::Msg what;
     std::chrono::steady_clock::time_point until;
+    std::list<uint64_t>::iterator place;  // among dmbs_in_order_
   };
 
   // broker.cc: members
@@ -82,6 +115,8 @@ class Broker {
   void OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd);
   void OnGone(Client& client);
   Member* MemberOf(const Client& client);
+  // Asked after what /proc says of its pid: it was about that process.
+  static bool IsStillThere(const Member& member);
   // The stack, claimed for this member; null: it is another member's.
   Stack* Claim(Client& client, const pstn_uuid& id);
   void Join(Client& client, const ctl::Msg& message, UniqueFd fd);
@@ -94,11 +129,21 @@ class Broker {
   static int Check(const Member& member, const ctl::Msg& message, const UniqueFd& fd,
                    Listener& listener);
   void Offer(Client& client, const ctl::Msg& message, UniqueFd fd);
+  // The kernel's word: its socket is gone.
+  void OfferEnded(uint64_t cookie);
   void Unoffer(Client& client, const ctl::Msg& message, UniqueFd fd);
   bool MayShow(const Member& owner, const Member& to, const Listener& listener) const;
-  void Show(Member& to, const Listener& listener);
   // `done` when no daemon knows it any more.
   void Withdraw(const OfferKey& key, std::function<void()> done);
+  // broker_tell.cc: as fast as each member takes it
+  void Changed(Member& to, const OfferKey& key);
+  void Tell(Member& to);
+  void TellOf(Member& to, const OfferKey& key);
+  void Answered(Client* line, const OfferKey& key);
+  void LookFurther(Member& to);
+  void TellAll();
+  void DoNotWait();
+  bool IsSlow(uid_t uid);
   static OfferKey KeyOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
 
   // broker_links.cc: link groups
@@ -106,24 +151,34 @@ class Broker {
   void HaveLink(Client& client, const ctl::Msg& message, UniqueFd fd);
   void LinkEnd(Client& client, const ctl::Msg& message, UniqueFd fd);
   void EndSide(const pstn_uuid& id, uint32_t side);
-  uint32_t LinksOf(uid_t uid) const;
   uint32_t LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const;
   void GraceEnds();
-  bool MayLink(const Member& from, const Member& to) const;
+  bool MayLink(const Member& from, const Member& to, const pstn_uuid& server);
 
   // broker_device.cc: tokens
   uint64_t NewToken() const;
   void Register(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Attach(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Release(Client& client, const ctl::Msg& message, UniqueFd fd);
-  int AttachListener(Client& client, const Dmb& dmb);
+  int AttachListener(Client& client, const Dmb& dmb, const pstn_addr& reached);
   int AttachConnection(Client& client, const Dmb& dmb, const ctl::Msg& message);
   void Learn(Client& server, const ctl::Msg& message, UniqueFd fd);
   void ForgetDmbs(const Client* client);
+  void ForgetOldDmbs();
+  void ForgetDmb(std::map<uint64_t, Dmb>::iterator it);
 
   // broker_host.cc
   void Addresses(Client& client, const ctl::Msg& message, UniqueFd fd);
-  pstn_host Host() const;
+  // A host as it is told to some members: those with these owners of network namespaces.
+  struct View {
+    std::unique_ptr<pstn_host> host;
+    SharedFd memfd;
+  };
+  using Owners = std::set<uid_t>;
+  void LookAtAddresses();
+  Owners OwnersFor(const Member& member, const Owners& known) const;
+  std::unique_ptr<pstn_host> HostFor(const Owners& owners) const;
+  const View& ViewFor(const Owners& owners);
   void TellHost();
   void Bell(Client& client, const ctl::Msg& message, UniqueFd fd);
   ViAsker AskerFor(const Member& member, const pstn_uuid& stack) const;
@@ -138,16 +193,26 @@ class Broker {
   UniqueFd listener_;
   Policy policy_;
   const pstn_uuid gid_;
+  // What each user has of ours; before all that holds some of it.
+  struct {
+    Quota lines, stacks, processes, offers, links, tokens, fds;
+  } quota_;
+  Turns turns_;
   std::map<Client*, std::unique_ptr<Member>> members_;
   std::map<pstn_uuid, Stack, UuidLess> stacks_;
   std::map<pstn_uuid, Link, UuidLess> links_;
-  std::map<uint64_t, Dmb> dmbs_;  // by token
+  std::map<OfferKey, Client*> offered_;  // by which member
+  std::map<uid_t, std::chrono::steady_clock::time_point> slow_until_;
+  std::map<uint64_t, Dmb> dmbs_;       // by token
+  std::list<uint64_t> dmbs_in_order_;  // the oldest first
   BellSpace& bells_;
   Vis& vis_;
   const bool has_syn_option_;
   std::vector<pstn_addr> own_addresses_;
+  std::map<Owners, View> views_;
   Asks asks_;
-  Event acceptable_, again_, grace_, tell_;
+  Event acceptable_, again_, grace_, tell_, tell_further_, patience_;
+  ListenerWatch listening_;
   AddressWatch watch_;
   Routes routes_;  // of our own network namespace
 };

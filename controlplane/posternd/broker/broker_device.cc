@@ -22,6 +22,7 @@ namespace postern::daemon {
 namespace {
 
 constexpr auto kLifetime = std::chrono::seconds(30);  // no handshake takes as long
+constexpr size_t kLearnsMax = 256;  // of one member, at once; what is not learnt goes by TCP
 
 }  // namespace
 
@@ -39,10 +40,9 @@ void Broker::Register(Client& client, const ctl::Msg& message, UniqueFd) {
   if (listener && member.offers.count(KeyOf(message.uuid, message.a, message.b)) == 0)
     return client.Reply(message, ENOENT);
   if (!listener && Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
-  ForgetDmbs(nullptr);
-  const auto own = std::count_if(dmbs_.begin(), dmbs_.end(),
-                                 [&](const auto& dmb) { return dmb.second.uid == member.who.uid; });
-  if (own >= static_cast<ptrdiff_t>(policy_.buffers_max)) {
+  ForgetOldDmbs();
+  Quota::Held held = quota_.tokens.Take(member.who.uid, policy_.buffers_max);
+  if (!held.ok()) {
     Warn("user %u has %u buffers in handshakes, as many as the policy allows", member.who.uid,
          policy_.buffers_max);
     return client.Reply(message, ENOSPC);
@@ -51,41 +51,48 @@ void Broker::Register(Client& client, const ctl::Msg& message, UniqueFd) {
   reply.type = message.type;
   reply.seq = message.seq;
   reply.cookie = NewToken();
-  dmbs_[reply.cookie] = {&client, member.who.uid, message,
-                         std::chrono::steady_clock::now() + kLifetime};
+  Dmb& dmb = dmbs_[reply.cookie];
+  dmb.owner = &client;
+  dmb.held = std::move(held);
+  dmb.what = message;
+  dmb.until = std::chrono::steady_clock::now() + kLifetime;
+  dmb.place = dmbs_in_order_.insert(dmbs_in_order_.end(), reply.cookie);
   client.Send(reply);
 }
 
 void Broker::Release(Client& client, const ctl::Msg& message, UniqueFd) {
   const auto it = dmbs_.find(message.cookie);
-  if (it != dmbs_.end() && it->second.owner == &client) dmbs_.erase(it);
+  if (it != dmbs_.end() && it->second.owner == &client) ForgetDmb(it);
 }
 
 void Broker::Attach(Client& client, const ctl::Msg& message, UniqueFd) {
   const auto it = dmbs_.find(message.cookie);
   if (it == dmbs_.end()) return client.Reply(message, ENOENT);
-  const Dmb dmb = it->second;
+  const Dmb& dmb = it->second;
   const bool listener = dmb.what.id.hi == 0 && dmb.what.id.lo == 0;
   const bool by_server = message.uuid.hi != 0 || message.uuid.lo != 0;
   if (listener == by_server) return client.Reply(message, EINVAL);
-  const int error = listener ? AttachListener(client, dmb) : AttachConnection(client, dmb, message);
+  const int error =
+      listener ? AttachListener(client, dmb, message.addr) : AttachConnection(client, dmb, message);
   if (error != 0) return client.Reply(message, -error);
-  dmbs_.erase(message.cookie);
   ctl::Msg reply = dmb.what;
+  ForgetDmb(it);
   reply.type = message.type;
   reply.seq = message.seq;
   client.Send(reply);
 }
 
 // From now on the two may be linked, as if the client had been shown the listener.
-int Broker::AttachListener(Client& client, const Dmb& dmb) {
+int Broker::AttachListener(Client& client, const Dmb& dmb, const pstn_addr& reached) {
   Member& from = *MemberOf(client);
   const Member& to = *MemberOf(*dmb.owner);
   const OfferKey key = KeyOf(dmb.what.uuid, dmb.what.a, dmb.what.b);
   const auto offer = to.offers.find(key);
   if (offer == to.offers.end()) return -ENOENT;
   if (!policy_.Allows(from.who, to.who, offer->second.local.port)) return -EPERM;
-  if (&from != &to) from.shown.insert(key);
+  if (&from == &to) return 0;
+  from.told.shown.insert(key);
+  from.reached.Note(dmb.what.uuid, dmb.what.a, dmb.what.b, reached);
   return 0;
 }
 
@@ -102,7 +109,9 @@ int Broker::AttachConnection(Client& client, const Dmb& dmb, const ctl::Msg& mes
   return 0;
 }
 
-// No address was translated on the way: the client's network namespace may go by the directory.
+// No address was translated on the way, says the server's daemon: the client's network namespace
+// may go by the directory. The client's daemon has said that a client has reached the listener
+// there; else any member could have all connections to any address.
 void Broker::Learn(Client& server, const ctl::Msg& message, UniqueFd) {
   const Member& owner = *MemberOf(server);
   const auto offer = owner.offers.find(KeyOf(message.uuid, message.a, message.b));
@@ -110,21 +119,38 @@ void Broker::Learn(Client& server, const ctl::Msg& message, UniqueFd) {
   if (offer == owner.offers.end() || stack == stacks_.end() || stack->second.member == nullptr)
     return;
   Member& to = *MemberOf(*stack->second.member);
+  if (!to.reached.Take(message.uuid, message.a, message.b, message.addr)) return;
   if (to.who.netns == owner.who.netns ||
       !policy_.Allows(to.who, owner.who, offer->second.local.port))
     return;
+  if (asks_.open(*to.client) >= kLearnsMax) return;
   Listener listener = offer->second;
   listener.local = message.addr;
   listener.learnt = true;
-  Show(to, listener);
+  to.told.shown.insert(offer->first);
+  asks_.Ask(*to.client, MessageOf(ctl::Type::kListener, listener), {},
+            [](int, const ctl::Msg&, UniqueFd) {});
 }
 
-// Those of a member that has gone, and those that no daemon can wait for any more.
+void Broker::ForgetDmb(std::map<uint64_t, Dmb>::iterator it) {
+  dmbs_in_order_.erase(it->second.place);
+  dmbs_.erase(it);
+}
+
 void Broker::ForgetDmbs(const Client* client) {
-  const auto now = std::chrono::steady_clock::now();
   for (auto it = dmbs_.begin(); it != dmbs_.end();) {
-    const bool gone = it->second.owner == client || it->second.until < now;
-    it = gone ? dmbs_.erase(it) : std::next(it);
+    const auto one = it++;
+    if (one->second.owner == client) ForgetDmb(one);
+  }
+}
+
+// Those that no daemon can wait for any more.
+void Broker::ForgetOldDmbs() {
+  const auto now = std::chrono::steady_clock::now();
+  while (!dmbs_in_order_.empty()) {
+    const auto oldest = dmbs_.find(dmbs_in_order_.front());
+    if (oldest->second.until >= now) return;
+    ForgetDmb(oldest);
   }
 }
 

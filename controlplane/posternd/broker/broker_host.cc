@@ -1,9 +1,6 @@
 // broker_host.cc - what the members hear of the host: its name as a device, its addresses; and the
 // doorbells that it gives out.
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -19,8 +16,11 @@
 namespace postern::daemon {
 namespace {
 
+constexpr uint32_t kTellLaterMs = 200;
 constexpr uint32_t kTellMs = 20;  // so that what changes together is told once
 constexpr uint16_t kWholeAddress = 128;
+// All that fit are PSTN_DIR_ADDRS: none has them all.
+constexpr size_t kAddressesOfMember = 64;
 
 // Others mean the same host everywhere, or nothing outside their link.
 bool MayBeReached(const pstn_addr& addr) {
@@ -36,27 +36,45 @@ struct LessAddr {
 
 }  // namespace
 
-void Broker::Addresses(Client& client, const ctl::Msg& message, UniqueFd fd) {
-  std::vector<pstn_addr> addresses(std::min(message.a, PSTN_DIR_ADDRS));
-  const size_t bytes = addresses.size() * sizeof(pstn_addr);
-  // Seals are memory's alone: to read a file of another kind may take as long as its owner likes.
-  if (fcntl(fd.get(), F_GET_SEALS) < 0) return;
-  if (bytes != 0 && pread(fd.get(), addresses.data(), bytes, 0) != static_cast<ssize_t>(bytes))
-    return;
-  MemberOf(client)->addresses = std::move(addresses);
+void Broker::Addresses(Client& client, const ctl::Msg&, UniqueFd fd) {
+  MemberOf(client)->asked_through = std::move(fd);
   tell_.AddMs(kTellMs);
 }
 
-pstn_host Broker::Host() const {
-  pstn_host host{};
-  host.gid = gid_;
-  host.flags =
+// A member that says so again and again is looked at once for each time that the others are told.
+// Our own network namespace is known already.
+void Broker::LookAtAddresses() {
+  const uint64_t ours = OwnNetnsIno();
+  for (const auto& [line, member] : members_) {
+    const UniqueFd socket = std::move(member->asked_through);
+    if (!socket.ok() || member->who.netns == ours) continue;
+    if (!AddressesThrough(socket, member->who.netns, member->addresses)) member->addresses.clear();
+    if (member->addresses.size() > kAddressesOfMember) member->addresses.resize(kAddressesOfMember);
+  }
+}
+
+// The addresses of a network namespace that a user has made, with a user namespace of its own, may
+// be any: they concern that user alone.
+Broker::Owners Broker::OwnersFor(const Member& member, const Owners& known) const {
+  Owners owners;
+  const uid_t both[] = {member.who.uid,
+                        member.netns_owner.host ? member.who.uid : member.netns_owner.uid};
+  for (const uid_t uid : both) {
+    if (known.count(uid) != 0) owners.insert(uid);
+  }
+  return owners;
+}
+
+std::unique_ptr<pstn_host> Broker::HostFor(const Owners& owners) const {
+  auto host = std::make_unique<pstn_host>();
+  host->gid = gid_;
+  host->flags =
       (bells_.ok() ? PSTN_HOST_BELLS : 0u) | (bells_.ok() && has_syn_option_ ? PSTN_HOST_SMC : 0u);
   for (const std::string& ueid : policy_.ueids) {
-    uint8_t* const place = host.ueids[host.ueid_count++];
-    memset(place, ' ', sizeof(host.ueids[0]));
+    uint8_t* const place = host->ueids[host->ueid_count++];
+    memset(place, ' ', sizeof(host->ueids[0]));
     // 32 bytes with blanks behind, no string: NOLINTNEXTLINE(bugprone-not-null-terminated-result)
-    memcpy(place, ueid.data(), std::min(ueid.size(), sizeof(host.ueids[0])));
+    memcpy(place, ueid.data(), std::min(ueid.size(), sizeof(host->ueids[0])));
   }
   std::set<pstn_addr, LessAddr> all(policy_.addresses.begin(), policy_.addresses.end());
   const auto add = [&all](const std::vector<pstn_addr>& addresses) {
@@ -68,26 +86,56 @@ pstn_host Broker::Host() const {
     }
   };
   add(own_addresses_);
-  for (const auto& [line, member] : members_) add(member->addresses);
+  for (const auto& [line, member] : members_) {
+    const NetnsOwner& of = member->netns_owner;
+    if (of.host || owners.count(of.uid) != 0) add(member->addresses);
+  }
   if (all.size() > PSTN_DIR_ADDRS)
     Warn("only %u of the host's %zu addresses fit: peers behind the others stay with the kernel",
          PSTN_DIR_ADDRS, all.size());
   for (const pstn_addr& addr : all) {
-    if (host.addr_count < PSTN_DIR_ADDRS) host.addrs[host.addr_count++] = addr;
+    if (host->addr_count < PSTN_DIR_ADDRS) host->addrs[host->addr_count++] = addr;
   }
   return host;
 }
 
+const Broker::View& Broker::ViewFor(const Owners& owners) {
+  View& view = views_[owners];
+  std::unique_ptr<pstn_host> host = HostFor(owners);
+  if (view.host != nullptr && memcmp(view.host.get(), host.get(), sizeof(*host)) == 0) return view;
+  UniqueFd memfd = ToMemfd({reinterpret_cast<const char*>(host.get()), sizeof(*host)});
+  if (!memfd.ok()) Warn("cannot tell the members of the host: %s", strerror(errno));
+  view.memfd = memfd.ok() ? Share(std::move(memfd)) : nullptr;
+  view.host = std::move(host);
+  return view;
+}
+
 void Broker::TellHost() {
-  const pstn_host host = Host();
-  const UniqueFd memfd = ToMemfd({reinterpret_cast<const char*>(&host), sizeof(host)});
-  if (!memfd.ok()) return Warn("cannot tell the members of the host: %s", strerror(errno));
+  LookAtAddresses();
+  Owners known;
+  for (const auto& [line, member] : members_) {
+    if (!member->netns_owner.host && !member->addresses.empty())
+      known.insert(member->netns_owner.uid);
+  }
   ctl::Msg message;
   message.type = ctl::Type::kHost;
+  std::map<Owners, SharedFd> now;
   for (const auto& [line, member] : members_) {
-    UniqueFd copy(dup(memfd.get()));
-    if (member->joined && copy.ok()) member->client->Send(message, Share(std::move(copy)));
+    if (!member->joined) continue;
+    const Owners owners = OwnersFor(*member, known);
+    if (now.count(owners) == 0) now[owners] = ViewFor(owners).memfd;
+    const SharedFd& memfd = now[owners];
+    if (memfd == nullptr || member->host == memfd) continue;
+    // One that does not read is told of the last change alone.
+    if (member->client->queued() != 0) {
+      tell_.AddMs(kTellLaterMs);
+      continue;
+    }
+    member->host = memfd;
+    member->client->Send(message, memfd);
   }
+  for (auto it = views_.begin(); it != views_.end();)
+    it = now.count(it->first) == 0 ? views_.erase(it) : std::next(it);
 }
 
 void Broker::Bell(Client& client, const ctl::Msg& message, UniqueFd) {
@@ -117,23 +165,21 @@ bool Broker::MayAskNow(Member& member, uint32_t cost) const {
   return member.vi_asks.Take(static_cast<uint64_t>(now_ns), policy_.vi_asks_max, cost);
 }
 
-// In the network namespace of the member, which was noted when it joined.
+// In the network namespace that the member had when it joined.
 void Broker::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
   Member& member = *MemberOf(client);
-  const Who& who = member.who;
   if (!vis_.enabled()) return client.Reply(message, ENOTSUP);
   if (!MayAskNow(member, kViAskCost)) return client.Reply(message, EBUSY);
   if (Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
-  const UniqueFd netns = OpenNetns(who.pid, who.netns);
-  if (!netns.ok() || !client.connected()) return client.Reply(message, EPERM);
+  if (!IsStillThere(member)) return client.Reply(message, EPERM);
   const ViAsker asker = AskerFor(member, message.uuid);
   UniqueFd line;
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
   reply.status = message.b != 0
-                     ? -vis_.Adopt(asker, netns, message, std::move(fd), line, reply.cookie)
-                     : -vis_.Open(asker, netns, message, std::move(fd), line);
+                     ? -vis_.Adopt(asker, member.netns, message, std::move(fd), line, reply.cookie)
+                     : -vis_.Open(asker, member.netns, message, std::move(fd), line);
   client.Send(reply, line.ok() ? Share(std::move(line)) : SharedFd());
 }
 

@@ -7,8 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <utility>
+#include <vector>
 
+#include "../directory/listener_check.h"
 #include "../kit/log.h"
+#include "../kit/proc.h"
 #include "broker.h"
 #include "state/area.h"
 
@@ -17,13 +20,10 @@ namespace {
 
 // In which a daemon that lost us, or a process that lost its daemon, comes back.
 constexpr uint32_t kLinkGraceMs = 3000;
+// Of one member, at once, whoever wants to be linked with it.
+constexpr size_t kAsksMax = 256;
 
 }  // namespace
-
-uint32_t Broker::LinksOf(uid_t uid) const {
-  return static_cast<uint32_t>(std::count_if(
-      links_.begin(), links_.end(), [uid](const auto& link) { return link.second.uid == uid; }));
-}
 
 uint32_t Broker::LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const {
   return static_cast<uint32_t>(std::count_if(links_.begin(), links_.end(), [&](const auto& link) {
@@ -31,11 +31,22 @@ uint32_t Broker::LinksBetween(const pstn_uuid& client, const pstn_uuid& server) 
   }));
 }
 
-// A daemon that may be shown a listener may be linked; so may a daemon whose link is for a listener
-// that was withdrawn since, which the server refuses then.
-bool Broker::MayLink(const Member& from, const Member& to) const {
-  return std::any_of(to.offers.begin(), to.offers.end(),
-                     [&](const auto& offer) { return from.shown.count(offer.first) != 0; });
+// A daemon that was shown a listener of that stack may be linked with the stack, if the policy
+// still has it so, and it still listens. (In another network namespace that one's daemons know.)
+bool Broker::MayLink(const Member& from, const Member& to, const pstn_uuid& server) {
+  std::vector<uint64_t> gone;
+  bool may = false;
+  const bool ours = to.who.netns == OwnNetnsIno();
+  for (auto it = to.offers.lower_bound(KeyOf(server, 0, 0));
+       !may && it != to.offers.end() && Same(it->second.stack, server); ++it) {
+    const Listener& l = it->second;
+    if (from.told.shown.count(it->first) == 0 || !policy_.Allows(from.who, to.who, l.local.port))
+      continue;
+    may = !ours || StillListens(l) != -ENOENT;
+    if (!may) gone.push_back(l.cookie);
+  }
+  for (const uint64_t cookie : gone) OfferEnded(cookie);
+  return may;
 }
 
 void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
@@ -45,8 +56,10 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (server == stacks_.end() || server->second.member == nullptr)
     return client.Reply(message, ENOENT);
   Client& to = *server->second.member;
-  if (&to == &client || !MayLink(member, *MemberOf(to))) return client.Reply(message, EPERM);
-  if (LinksOf(member.who.uid) >= policy_.links_max) {
+  if (&to == &client || !MayLink(member, *MemberOf(to), message.uuid))
+    return client.Reply(message, EPERM);
+  Quota::Held held = quota_.links.Take(member.who.uid, policy_.links_max);
+  if (!held.ok()) {
     Warn("user %u has %u link groups, as many as the policy allows", member.who.uid,
          policy_.links_max);
     return client.Reply(message, ENOSPC);
@@ -54,10 +67,14 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (LinksBetween(message.peer, message.uuid) >= PSTN_PAIR_LGRS)
     return client.Reply(message, ENOSPC);
   if (SegmentBytes(fd.get()) != PSTN_LGR_BYTES) return client.Reply(message, EINVAL);
-  if (!links_.emplace(message.id, Link{{message.peer, message.uuid}, member.who.uid}).second)
+  if (!links_.emplace(message.id, Link{{message.peer, message.uuid}, std::move(held)}).second)
     return client.Reply(message, EEXIST);
   ctl::Msg passed_on = message;
   passed_on.d = member.who.netns != MemberOf(to)->who.netns ? 1 : 0;
+  if (asks_.open(to) >= kAsksMax) {
+    links_.erase(message.id);
+    return client.Reply(message, EAGAIN);
+  }
   asks_.Ask(to, passed_on, Share(std::move(fd)),
             [this, line = &client, message](int status, const ctl::Msg&, UniqueFd) {
               if (status != 0) links_.erase(message.id);
@@ -69,12 +86,16 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
 void Broker::HaveLink(Client& client, const ctl::Msg& message, UniqueFd) {
   const uint32_t side = message.a;
   if (side > 1 || Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
-  if (links_.count(message.id) == 0 && LinksOf(MemberOf(client)->who.uid) >= policy_.links_max)
-    return client.Reply(message, ENOSPC);
-  const auto [it, fresh] = links_.try_emplace(message.id);
+  auto it = links_.find(message.id);
+  const bool fresh = it == links_.end();
+  if (fresh) {
+    Quota::Held held = quota_.links.Take(MemberOf(client)->who.uid, policy_.links_max);
+    if (!held.ok()) return client.Reply(message, ENOSPC);
+    it = links_.try_emplace(message.id).first;
+    it->second.held = std::move(held);
+  }
   Link& link = it->second;
   if (fresh) {
-    link = {{}, MemberOf(client)->who.uid};
     link.stack[side] = message.uuid;
     link.stack[1 - side] = message.peer;
     link.known[1 - side] = false;
@@ -113,9 +134,11 @@ void Broker::EndSide(const pstn_uuid& id, uint32_t side) {
   const auto it = links_.find(id);
   if (it == links_.end()) return;
   const pstn_uuid ended = it->second.stack[side], survivor = it->second.stack[1 - side];
+  // A link group that only the one side says to have is nothing to the other.
+  const bool was_known = it->second.known[1 - side];
   links_.erase(it);
   const auto other = stacks_.find(survivor);
-  if (other != stacks_.end() && other->second.member != nullptr) {
+  if (was_known && other != stacks_.end() && other->second.member != nullptr) {
     ctl::Msg message;
     message.type = ctl::Type::kLinkEnd;
     message.id = id;

@@ -11,6 +11,11 @@
 #include "broker.h"
 
 namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kPatienceMs = 50;
+
+}  // namespace
 
 Broker::OfferKey Broker::KeyOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) {
   return {stack.hi, stack.lo, ep_idx, ep_gen};
@@ -20,12 +25,6 @@ Broker::OfferKey Broker::KeyOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t
 bool Broker::MayShow(const Member& owner, const Member& to, const Listener& listener) const {
   return &owner != &to && to.joined && owner.who.netns == to.who.netns &&
          policy_.Allows(to.who, owner.who, listener.local.port);
-}
-
-void Broker::Show(Member& to, const Listener& listener) {
-  const ctl::Msg message = MessageOf(ctl::Type::kListener, listener);
-  to.shown.insert(KeyOf(listener.stack, listener.ep_idx, listener.ep_gen));
-  asks_.Ask(*to.client, message, {}, [](int, const ctl::Msg&, UniqueFd) {});
 }
 
 // What the socket says of itself; or, of one that was offered to the broker before this one, what
@@ -46,7 +45,12 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
   Listener listener;
   int error = Check(member, message, fd, listener);
   if (error == 0 && Claim(client, message.uuid) == nullptr) error = -EPERM;
-  if (error == 0 && member.offers.size() >= policy_.listeners_max) error = -ENOSPC;
+  const OfferKey key = KeyOf(message.uuid, message.a, message.b);
+  Quota::Held held;
+  if (error == 0 && member.offers.count(key) == 0) {
+    held = quota_.offers.Take(member.who.uid, policy_.listeners_max);
+    if (!held.ok()) error = -ENOSPC;
+  }
   if (error == 0 && fd.ok()) fd.CameFrom(kTcpSocket);
   fd.Reset();  // a copy kept here would keep the port taken
   if (error != 0) {
@@ -57,10 +61,13 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
   listener.ep_idx = message.a;
   listener.ep_gen = message.b;
   listener.backlog = message.c;
-  const OfferKey key = KeyOf(message.uuid, message.a, message.b);
-  member.offers[key] = listener;
+  Offered& offer = member.offers[key];
+  static_cast<Listener&>(offer) = listener;
+  if (held.ok()) offer.held = std::move(held);
+  if (listener.netns_ino == OwnNetnsIno()) listening_.Add(listener);
+  offered_[key] = &client;
   for (const auto& [other, to] : members_) {
-    if (MayShow(member, *to, listener)) Show(*to, listener);
+    if (MayShow(member, *to, listener)) Changed(*to, key);
   }
   client.Reply(message, 0);
 }
@@ -68,23 +75,44 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
 void Broker::Unoffer(Client& client, const ctl::Msg& message, UniqueFd) {
   const OfferKey key = KeyOf(message.uuid, message.a, message.b);
   if (MemberOf(client)->offers.erase(key) == 0) return client.Reply(message, ENOENT);
+  offered_.erase(key);
   ForgetIfDead(message.uuid);
   Withdraw(key, [this, line = &client, message] {
     if (members_.count(line) != 0) line->Reply(message, 0);
   });
 }
 
+void Broker::OfferEnded(uint64_t cookie) {
+  std::vector<OfferKey> gone;
+  for (const auto& [line, member] : members_) {
+    for (auto it = member->offers.begin(); it != member->offers.end();) {
+      if (it->second.cookie != cookie) {
+        ++it;
+        continue;
+      }
+      gone.push_back(it->first);
+      offered_.erase(it->first);
+      it = member->offers.erase(it);
+    }
+  }
+  for (const OfferKey& key : gone) {
+    ForgetIfDead({std::get<0>(key), std::get<1>(key)});
+    Withdraw(key, [] {});
+  }
+}
+
 void Broker::Withdraw(const OfferKey& key, std::function<void()> done) {
   // Called by the last of them.
   const std::shared_ptr<void> last(nullptr, [done = std::move(done)](void*) { done(); });
-  ctl::Msg message;
-  message.type = ctl::Type::kGone;
-  message.uuid = {std::get<0>(key), std::get<1>(key)};
-  message.a = std::get<2>(key);
-  message.b = std::get<3>(key);
   for (const auto& [other, member] : members_) {
-    if (member->shown.erase(key) != 0)
-      asks_.Ask(*member->client, message, {}, [last](int, const ctl::Msg&, UniqueFd) {});
+    Told& told = member->told;
+    if (told.shown.count(key) == 0 && told.asked.count(key) == 0) continue;
+    if (!IsSlow(member->who.uid)) {
+      if (told.awaited.empty()) told.awaited_since = std::chrono::steady_clock::now();
+      told.awaited[key].push_back(last);
+      if (!patience_.pending()) patience_.AddMs(kPatienceMs);
+    }
+    Changed(*member, key);
   }
 }
 

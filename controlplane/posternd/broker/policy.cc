@@ -146,7 +146,7 @@ struct PolicyReader {
   static Policy Read(const json& object) {
     OnlyKeys(object, "the policy",
              {"default", "rules", "links", "listeners", "daemons", "buffers", "filters", "vi_asks",
-              "vis", "ueids", "addresses"});
+              "vis", "ueids", "addresses", "processes", "stacks", "descriptors"});
     Policy policy;
     if (object.contains("default")) policy.default_ = Verdict(object["default"], "default");
     if (object.contains("links")) policy.links_max = Number(object["links"], "links");
@@ -155,6 +155,11 @@ struct PolicyReader {
     if (object.contains("daemons")) policy.daemons_max = Number(object["daemons"], "daemons");
     if (object.contains("buffers")) policy.buffers_max = Number(object["buffers"], "buffers");
     if (object.contains("filters")) policy.filters_max = Number(object["filters"], "filters");
+    if (object.contains("processes"))
+      policy.processes_max = Number(object["processes"], "processes");
+    if (object.contains("stacks")) policy.stacks_max = Number(object["stacks"], "stacks");
+    if (object.contains("descriptors"))
+      policy.descriptors_max = Number(object["descriptors"], "descriptors");
     if (object.contains("vi_asks")) policy.vi_asks_max = Number(object["vi_asks"], "vi_asks");
     if (object.contains("vis")) policy.vi_rules_ = ViRules(object["vis"]);
     if (object.contains("ueids")) policy.ueids = Ueids(object["ueids"]);

@@ -48,8 +48,8 @@ class Policy {
   bool Allows(const Who& from, const Who& to, uint16_t port) const;
   bool AllowsVi(const Who& who, const std::string& interface) const;
   // What one user may have.
-  uint32_t links_max = 1024, listeners_max = 1024, daemons_max = 256, buffers_max = 4096,
-           filters_max = 65536;
+  uint32_t links_max = 1024, listeners_max = 4096, daemons_max = 256, buffers_max = 4096,
+           filters_max = 65536, processes_max = 16384, stacks_max = 4096, descriptors_max = 256;
   // What one daemon may ask about VIs in a second; to make one counts for kViAskCost.
   uint32_t vi_asks_max = 2000;
   // The names of our host towards others (SMC's user-defined ids; at least one).

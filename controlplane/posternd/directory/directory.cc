@@ -215,6 +215,7 @@ int Directory::Publish(const Listener& listener) {
     Link(entry, listener.local.port);
   }
   listeners_[entry] = listener;
+  if (on_listed && !listener.learnt) on_listed(listener);
   return 0;
 }
 

@@ -69,6 +69,8 @@ class Directory {
   }
   // Called for what WithdrawIf and Publish take out of our own listeners.
   std::function<void(const Listener&)> on_lost;
+  // Called for what Publish enters, if it is not learnt.
+  std::function<void(const Listener&)> on_listed;
   // As the broker has it; nothing when there is none.
   void SetHost(const pstn_host& host);
   // What does not fit is left out: connections to such an address go through the kernel.

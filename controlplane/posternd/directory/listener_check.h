@@ -19,4 +19,8 @@ int CheckListener(int fd, pid_t owner, uint64_t netns, Listener& listener);
 // 0, -ENOENT, or -errno.
 int FindListener(const Listener& listener, uid_t uid);
 
+// Whether the socket that is known by its cookie still listens, in our network namespace. 0;
+// -ENOENT: no, whatever listens there now; or -errno: the kernel does not say.
+int StillListens(const Listener& listener);
+
 }  // namespace postern::daemon

@@ -38,14 +38,29 @@ bool SameAddress(const inet_diag_msg& d, const pstn_addr& a) {
   return ip == IpOf(a);
 }
 
+struct CookieSearch {
+  uint64_t cookie;
+  bool found = false;
+};
+
+uint64_t CookieOf(const inet_diag_msg& d) {
+  return d.id.idiag_cookie[0] | static_cast<uint64_t>(d.id.idiag_cookie[1]) << 32;
+}
+
+int CompareCookie(const nlmsghdr* answer, void* context) {
+  auto& search = *static_cast<CookieSearch*>(context);
+  const auto& d = *static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
+  search.found |= mnl_nlmsg_get_payload_len(answer) >= sizeof d && CookieOf(d) == search.cookie;
+  return MNL_CB_OK;
+}
+
 int Compare(const nlmsghdr* answer, void* context) {
   auto& search = *static_cast<ListenerSearch*>(context);
   const auto& d = *static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
   if (mnl_nlmsg_get_payload_len(answer) < sizeof d) return MNL_CB_OK;
   const Listener& w = search.wanted;
-  const uint64_t cookie = d.id.idiag_cookie[0] | static_cast<uint64_t>(d.id.idiag_cookie[1]) << 32;
-  if (cookie == w.cookie && ntohs(d.id.idiag_sport) == w.local.port && d.idiag_uid == search.uid &&
-      d.id.idiag_if == 0 && SameAddress(d, w.local) &&
+  if (CookieOf(d) == w.cookie && ntohs(d.id.idiag_sport) == w.local.port &&
+      d.idiag_uid == search.uid && d.id.idiag_if == 0 && SameAddress(d, w.local) &&
       (d.idiag_family != AF_INET6 || V6Only(answer) == (w.v6only != 0)))
     search.found = true;
   return MNL_CB_OK;
@@ -53,10 +68,26 @@ int Compare(const nlmsghdr* answer, void* context) {
 
 }  // namespace
 
+int StillListens(const Listener& listener) {
+  const auto family = static_cast<uint8_t>(listener.family);
+  const IpAddress ip = IpOf(listener.local);
+  static constexpr uint8_t kAny[4] = {};
+  const void* const bytes = family == AF_INET6 ? static_cast<const void*>(listener.local.ip)
+                            : ip.IsV4()        ? static_cast<const void*>(ip.v4())
+                                               : kAny;
+  const int state = ListenerState(family, bytes, listener.local.port, listener.cookie);
+  if (state == TCP_LISTEN) return 0;
+  // Sockets that share a port are asked for one by one; so is one that has a mapped address.
+  CookieSearch search{listener.cookie};
+  const int error =
+      DumpSockets(family, 1u << TCP_LISTEN, listener.local.port, CompareCookie, &search);
+  return error != 0 ? error : search.found ? 0 : -ENOENT;
+}
+
 int FindListener(const Listener& listener, uid_t uid) {
   ListenerSearch search{listener, uid};
-  const int error =
-      DumpSockets(static_cast<uint8_t>(listener.family), 1u << TCP_LISTEN, Compare, &search);
+  const int error = DumpSockets(static_cast<uint8_t>(listener.family), 1u << TCP_LISTEN,
+                                listener.local.port, Compare, &search);
   return error != 0 ? error : search.found ? 0 : -ENOENT;
 }
 

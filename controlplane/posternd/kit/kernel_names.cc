@@ -39,7 +39,7 @@ void KernelNames::Load(uint8_t family) {
         d->idiag_state < std::size(kStates) ? kStates[d->idiag_state] : kStates[0]};
     return MNL_CB_OK;
   };
-  (void)DumpSockets(family, ~kTimeWait, add, this);
+  (void)DumpSockets(family, ~kTimeWait, 0, add, this);
 }
 
 const KernelNames::Entry* KernelNames::Find(pid_t pid, uint32_t fd) {

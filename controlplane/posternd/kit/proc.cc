@@ -5,13 +5,19 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+
+#ifndef SO_PEERPIDFD
+#define SO_PEERPIDFD 77
+#endif
 
 namespace postern::daemon {
 namespace {
@@ -99,6 +105,21 @@ UniqueFd OpenPidfd(pid_t pid, uint64_t start_time) {
   // Looked at after the pidfd is open: from here on the number can't change its meaning unnoticed.
   if (fd.ok() && start_time != 0 && StartTime(pid) != start_time) fd.Reset();
   return fd;
+}
+
+UniqueFd PeerPidfd(int socket, pid_t pid) {
+  int fd = -1;
+  socklen_t size = sizeof(fd);
+  UniqueFd peer;
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &fd, &size) == 0) {
+    peer = UniqueFd(fd);
+  } else if (errno == ENOPROTOOPT) {
+    // Before Linux 6.5. The process may have ended since it connected, and the number be another
+    // one's: only until we accept.
+    peer = OpenPidfd(pid, 0);
+  }
+  if (peer.ok() && (pid <= 0 || PidfdIsDead(peer.get()))) peer.Reset();
+  return peer;
 }
 
 bool PidfdIsDead(int pidfd) {

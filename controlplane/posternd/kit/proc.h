@@ -26,6 +26,9 @@ std::string CgroupOf(pid_t pid);
 
 // Not ok() when there is none, or when it is not the one that started at `start_time` (0: any).
 UniqueFd OpenPidfd(pid_t pid, uint64_t start_time);
+// The process at the other end of a Unix socket: the one that has connected, whichever process has
+// the socket now. Not ok() when it is gone, or not one that we could see.
+UniqueFd PeerPidfd(int socket, pid_t pid);
 bool PidfdIsDead(int pidfd);
 // Whether a descriptor that another process sent is one.
 bool IsPidfd(int fd);

@@ -25,6 +25,7 @@ void Asks::Ask(Client& line, ctl::Msg question, SharedFd fd, Done done) {
   } while (next_ == 0 || open_.count(next_ | whose_) != 0);
   question.seq = next_ | whose_;
   open_[question.seq] = {&line, std::move(done), round_};
+  ++count_[&line];
   if (!timer_.pending()) timer_.AddMs(kRoundMs);
   line.Send(question, std::move(fd));
 }
@@ -35,11 +36,18 @@ bool Asks::OnAnswer(const Client& line, const ctl::Msg& message, UniqueFd& fd) {
   if (it == open_.end() || it->second.line != &line) return true;  // too late
   const Done done = std::move(it->second.done);
   open_.erase(it);
+  if (--count_[&line] == 0) count_.erase(&line);
   done(message.status, message, std::move(fd));
   return true;
 }
 
+size_t Asks::open(const Client& line) const {
+  const auto it = count_.find(&line);
+  return it != count_.end() ? it->second : 0;
+}
+
 void Asks::OnGone(const Client& line) {
+  count_.erase(&line);
   std::vector<Done> lost;
   for (auto it = open_.begin(); it != open_.end();) {
     if (it->second.line == &line) {

@@ -26,6 +26,8 @@ class Asks {
   // False: the message is a question.
   bool OnAnswer(const Client& line, const ctl::Msg& message, UniqueFd& fd);
   void OnGone(const Client& line);
+  // How many of that line are not answered yet.
+  size_t open(const Client& line) const;
 
  private:
   struct Question {
@@ -39,6 +41,7 @@ class Asks {
   uint32_t next_ = 0;
   uint64_t round_ = 0;
   std::map<uint32_t, Question> open_;
+  std::map<const Client*, size_t> count_;
   Event timer_;
 };
 

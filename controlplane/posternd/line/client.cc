@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "client.h"
 
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -13,6 +17,7 @@ namespace {
 
 uint64_t clients_ever = 0;
 constexpr uint32_t kLaterMs = 2;  // until there may be room to close what it sends
+constexpr uint32_t kAgainMs = 10, kAgainMostMs = 1000;
 
 }  // namespace
 
@@ -35,28 +40,54 @@ Client::Client(event_base* base, UniqueFd socket, const ucred& peer, OnMessage o
       readable_(base, socket_.get(), static_cast<short>(EV_READ | EV_PERSIST),
                 [this] { Readable(); }),
       writable_(base, socket_.get(), EV_WRITE, [this] { Flush(); }),
+      again_(base, -1, 0, [this] { Again(); }),
       gone_(base, -1, 0, [this] { on_gone_(*this); }),
       later_(base, -1, 0, [this] { readable_.Add(); }) {
   socket_.CameFrom(peer.uid);
   readable_.Add();
 }
 
+Client::~Client() {
+  if (turns_ != nullptr) turns_->Leave(*this);
+}
+
+void Client::ServeInTurns(Turns& turns, Quota& fds, uint32_t fds_max) {
+  turns_ = &turns;
+  fds_ = &fds;
+  fds_max_ = fds_max;
+}
+
 void Client::Break() {
   if (broken_) return;
   broken_ = true;
+  if (turns_ != nullptr) turns_->Leave(*this);
+  again_.Del();
   readable_.Del();
   writable_.Del();
   later_.Del();
   queue_.clear();
+  fds_queued_ = 0;
   gone_.AddMs(0);
 }
 
-bool Client::connected() const {
-  char byte;
-  return !broken_ && recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
+bool Client::IsFull() const {
+  return turns_ != nullptr && (queue_.size() >= kUnansweredMax || fds_queued_ >= kUnansweredFdsMax);
+}
+
+bool Client::TakeTurn() {
+  full_ = IsFull();
+  if (broken_ || full_ || !MayRead()) return false;
+  const int result = ReadOne();
+  if (result < 0) Break();
+  if (result == 0 && !broken_) readable_.Add();
+  return result > 0 && !broken_;
 }
 
 void Client::Readable() {
+  if (turns_ != nullptr) {
+    readable_.Del();
+    return turns_->Enter(*this);
+  }
   for (int i = 0; i < kMessagesPerTurn && !broken_; ++i) {
     if (!MayRead()) return;
     const int result = ReadOne();
@@ -111,6 +142,7 @@ void Client::Send(const ctl::Msg& message, SharedFd fd) {
     Warn("pid %d does not read its messages: cut off", peer_.pid);
     return Break();
   }
+  if (fd != nullptr) ++fds_queued_;
   queue_.push_back({message, std::move(fd)});
   if (queue_.size() == 1) Flush();
 }
@@ -119,19 +151,57 @@ void Client::Flush() {
   while (!queue_.empty()) {
     const int error = WriteOne(queue_.front());
     if (error == -EAGAIN) return writable_.Add();
+    if (error == -EBUSY) return Later();
     if (error != 0) return Break();
+    if (queue_.front().fd != nullptr) --fds_queued_;
     queue_.pop_front();
   }
+  if (!under_way_.empty()) Later();
+  if (!full_ || IsFull()) return;
+  full_ = false;
+  readable_.Add();
 }
 
+// What the socket does not tell: that the descriptors were taken, or that the kernel would take
+// more of them.
+void Client::Later() {
+  if (again_.pending()) return;
+  again_ms_ = std::clamp(again_ms_ * 2, kAgainMs, kAgainMostMs);
+  again_.AddMs(again_ms_);
+}
+
+void Client::Again() {
+  int unread = 0;
+  if (ioctl(socket_.get(), SIOCOUTQ, &unread) == 0 && unread == 0) {
+    under_way_.clear();
+    again_ms_ = 0;
+  }
+  Flush();
+}
+
+bool Client::MayPassFd() {
+  if (fds_ == nullptr) return true;
+  int unread = 0;
+  if (!under_way_.empty() && ioctl(socket_.get(), SIOCOUTQ, &unread) == 0 && unread == 0)
+    under_way_.clear();
+  if (under_way_.size() >= kFdsUnderWayMax) return false;
+  Quota::Held one = fds_->Take(peer_.uid, fds_max_);
+  if (!one.ok()) return false;
+  under_way_.push_back(std::move(one));
+  return true;
+}
+
+// -EAGAIN: until the socket is writable. -EBUSY: it may be so already.
 int Client::WriteOne(const Outgoing& out) {
-  ctl::Packet packet(out.message, out.fd != nullptr ? out.fd->get() : -1);
+  const bool with_fd = out.fd != nullptr;
+  if (with_fd && !MayPassFd()) return -EBUSY;
+  ctl::Packet packet(out.message, with_fd ? out.fd->get() : -1);
   const ssize_t sent = sendmsg(socket_.get(), &packet.header, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (sent >= 0) return 0;
-  // ETOOMANYREFS: more descriptors under way than our limit of open files; they will be taken.
-  if (errno == EAGAIN || errno == EINTR || errno == ENOBUFS || errno == ETOOMANYREFS)
-    return -EAGAIN;
-  return -errno;
+  if (with_fd && !under_way_.empty()) under_way_.pop_back();
+  if (errno == EAGAIN || errno == EINTR) return -EAGAIN;
+  // ETOOMANYREFS: more descriptors under way than our limit of open files.
+  return errno == ENOBUFS || errno == ENOMEM || errno == ETOOMANYREFS ? -EBUSY : -errno;
 }
 
 }  // namespace postern::daemon

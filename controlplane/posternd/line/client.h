@@ -14,21 +14,28 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "../kit/event.h"
 #include "../kit/fd.h"
 #include "ctl/proto.h"
+#include "quota.h"
+#include "turns.h"
 
 namespace postern::daemon {
 
 struct Process;
 
 inline constexpr size_t kOutQueueMax = 1024;  // messages; a stack has at most kGroups.most links
+inline constexpr int kMessagesPerTurn = 64;   // then the other clients get theirs
+// Of a line that has turns: with that much to be answered it is read no further.
+inline constexpr size_t kUnansweredMax = 64, kUnansweredFdsMax = 8;
+// Descriptors that were sent to one line and are not known to have been taken.
+inline constexpr size_t kFdsUnderWayMax = 16;
+
 // The next connection of a listening socket, or not ok() with errno set. What its maker has sent
 // already is closed with it.
 UniqueFd AcceptLine(const UniqueFd& listener);
-
-inline constexpr int kMessagesPerTurn = 64;  // then the other clients get theirs
 
 class Client {
  public:
@@ -37,12 +44,19 @@ class Client {
 
   Client(event_base* base, UniqueFd socket, const ucred& peer, OnMessage on_message,
          OnGone on_gone);
+  ~Client();
+  // From now on: a message at a time, when it is its turn; none while its answers are not taken;
+  // and no more descriptors under way than `fds` has for its user. (The kernel counts those of all
+  // lines against one limit of ours.)
+  void ServeInTurns(Turns& turns, Quota& fds, uint32_t fds_max);
+  // Takes a message, if there is one. False: it is to Enter() again by itself.
+  bool TakeTurn();
+  // How much waits to be taken.
+  size_t queued() const { return queue_.size(); }
 
   pid_t pid() const { return peer_.pid; }
   uid_t uid() const { return peer_.uid; }
   uint64_t id() const { return id_; }  // no other client has or had it
-  // Whether the other end is still open, though it may have ended by the next instruction.
-  bool connected() const;
   // Sends now or later; the order is kept.
   void Send(const ctl::Msg& message, SharedFd fd = {});
   // Answers `request`: its type and seq, this status (a positive errno).
@@ -62,9 +76,14 @@ class Client {
   void Readable();
   bool MayRead();
   void Flush();
+  bool IsFull() const;
+  void Again();
+  void Later();
+  // Whether one more descriptor may be sent now.
+  bool MayPassFd();
   // 1: a message was handled; 0: none there; -1: broken.
   int ReadOne();
-  // 0, -EAGAIN, or another -errno.
+  // 0, -EAGAIN, -EBUSY, or another -errno.
   int WriteOne(const Outgoing& out);
 
   UniqueFd socket_;
@@ -74,7 +93,14 @@ class Client {
   OnGone on_gone_;
   std::deque<Outgoing> queue_;
   bool broken_ = false;
-  Event readable_, writable_, gone_, later_;
+  Turns* turns_ = nullptr;
+  Quota* fds_ = nullptr;
+  uint32_t fds_max_ = 0;
+  std::vector<Quota::Held> under_way_;
+  size_t fds_queued_ = 0;
+  bool full_ = false;      // not read until it takes its answers
+  uint32_t again_ms_ = 0;  // how long to wait before the next try, if it fails
+  Event readable_, writable_, again_, gone_, later_;
 };
 
 }  // namespace postern::daemon

@@ -3,6 +3,7 @@
 #include "upstream.h"
 
 #include <fcntl.h>
+#include <linux/netlink.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -11,9 +12,9 @@
 #include <cstring>
 #include <utility>
 
+#include "../directory/listener_check.h"
 #include "../kit/log.h"
 #include "../kit/proc.h"
-#include "../report/report.h"
 #include "../routes/addresses.h"
 
 namespace postern::daemon {
@@ -127,22 +128,30 @@ int Upstream::TakeListener(const ctl::Msg& message) {
   listener.netns_ino = OwnNetnsIno();
   listener.foreign = true;
   if (listener.learnt) {
+    if (!reached_.Take(listener.stack, listener.ep_idx, listener.ep_gen, listener.local))
+      return -EPERM;
     if (!SourceTowards(listener.local, listener.source)) return -ENETUNREACH;
-    learnt_[listener.stack] = Clock::now() + kLearntFor;
+    learnt_[KeyOf(listener)] = Clock::now() + kLearntFor;
     if (!forget_.pending()) forget_.AddMs(kForgetMs);
   }
+  // It may have ended since it was offered, and its port be another one's here.
+  if (!listener.learnt && StillListens(listener) == -ENOENT) return -ENOENT;
   return directory_.Publish(listener);
 }
 
 void Upstream::ForgetLearnt() {
   const auto now = Clock::now();
   directory_.WithdrawIf([&](const Listener& l) {
-    const auto known = learnt_.find(l.stack);
+    const auto known = learnt_.find(KeyOf(l));
     return l.learnt && (known == learnt_.end() || known->second <= now);
   });
   for (auto it = learnt_.begin(); it != learnt_.end();)
     it = it->second <= now ? learnt_.erase(it) : std::next(it);
   if (!learnt_.empty()) forget_.AddMs(kForgetMs);
+}
+
+void Upstream::NoteReached(const ctl::Msg& listener, const pstn_addr& where) {
+  reached_.Note(listener.uuid, listener.a, listener.b, where);
 }
 
 void Upstream::TakeHost(const UniqueFd& fd) {
@@ -154,21 +163,14 @@ void Upstream::TakeHost(const UniqueFd& fd) {
   Settle();
 }
 
-void Upstream::SetAddresses(const std::vector<pstn_addr>& addresses) {
-  addresses_ = addresses;
-  TellAddresses();
-}
-
+// The broker asks the kernel for them, through a socket of this network namespace.
 void Upstream::TellAddresses() {
   if (!joined_) return;
-  const size_t count = std::min<size_t>(addresses_.size(), PSTN_DIR_ADDRS);
-  UniqueFd memfd =
-      ToMemfd({reinterpret_cast<const char*>(addresses_.data()), count * sizeof(pstn_addr)});
-  if (!memfd.ok()) return;
+  UniqueFd route(socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  if (!route.ok()) return;
   ctl::Msg message;
   message.type = ctl::Type::kAddresses;
-  message.a = static_cast<uint32_t>(count);
-  line_->Send(message, Share(std::move(memfd)));
+  line_->Send(message, Share(std::move(route)));
 }
 
 void Upstream::Ask(const ctl::Msg& message, Asks::Done done, SharedFd with) {

@@ -8,9 +8,11 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "../directory/directory.h"
+#include "../directory/reached.h"
 #include "../kit/event.h"
 #include "../line/asks.h"
 #include "../line/client.h"
@@ -39,7 +41,10 @@ class Upstream {
   // What the broker's device is asked (ctl/proto.h). `done` may be called at once, with ENOTCONN.
   void Ask(const ctl::Msg& message, Asks::Done done, SharedFd with = {});
   void Send(const ctl::Msg& message);  // what has no answer
-  void SetAddresses(const std::vector<pstn_addr>& addresses);
+  // A process has reached a listener (the answer to kAttach), at `where`: it may be learnt.
+  void NoteReached(const ctl::Msg& listener, const pstn_addr& where);
+  // The addresses of our network namespace are others now.
+  void TellAddresses();
 
   std::function<void()> on_vi_free;
   std::function<void()> on_join;  // the processes' listeners are unknown to this broker
@@ -52,7 +57,6 @@ class Upstream {
   void OnGone();
   int TakeListener(const ctl::Msg& message);
   void TakeHost(const UniqueFd& fd);
-  void TellAddresses();
   void ForgetLearnt();
   void Settle();
 
@@ -64,8 +68,12 @@ class Upstream {
   bool joined_ = false, settled_ = false;
   uint32_t unoffers_ = 0;  // not answered yet
   Asks asks_;
-  std::vector<pstn_addr> addresses_;
-  std::map<pstn_uuid, Clock::time_point, UuidLess> learnt_;  // by stack: until then
+  using ListenerKey = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;  // stack, endpoint, gen
+  static ListenerKey KeyOf(const Listener& l) {
+    return {l.stack.hi, l.stack.lo, l.ep_idx, l.ep_gen};
+  }
+  std::map<ListenerKey, Clock::time_point> learnt_;  // until then
+  Reached reached_;
   Event retry_, forget_;
 };
 

@@ -5,7 +5,7 @@
 // them: by the kernel's socket, which holds the port. It is kept as long as the filter is there, so
 // that it is not closed meanwhile. That does not hold the port: each process that has the socket
 // can take it out of its state (shutdown(), connect() to no address). So a listener's state is
-// watched (listener_watch.h), and what steers looks at the owner of the kernel's socket at the
+// watched (state_watch.h), and what steers looks at the owner of the kernel's socket at the
 // moment of the packet (bpf/xdp_filter.bpf.c, softnic/steer.h).
 #pragma once
 #include <vector>

@@ -26,9 +26,9 @@
 #include "../routes/addresses.h"
 #include "ctl/proto.h"
 #include "filter_check.h"
-#include "listener_watch.h"
 #include "netns_worker.h"
 #include "soft_nic.h"
+#include "state_watch.h"
 #include "xdp_program.h"
 #include "xsk_open.h"
 
@@ -88,7 +88,7 @@ class Vis {
     uint32_t flags = 0;
     bool is_kept_port = false;
     bool is_hushed = false;
-    std::unique_ptr<ListenerWatch::Hold> watch;  // after `socket`: goes before it
+    std::unique_ptr<StateWatch::Hold> watch;  // after `socket`: goes before it
   };
   struct One {
     pstn_uuid stack{};
@@ -151,7 +151,7 @@ class Vis {
   NetnsWorker worker_;
   Event free_soon_, free_;
   std::vector<std::unique_ptr<Interface>> interfaces_;
-  ListenerWatch listeners_;                       // before `vis_`, whose filters are in it
+  StateWatch listeners_;                          // before `vis_`, whose filters are in it
   std::map<uint64_t, std::unique_ptr<One>> vis_;  // by id
   std::unique_ptr<XdpProgram> spare_;             // loaded, and off its interface
 };

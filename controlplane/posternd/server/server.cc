@@ -44,10 +44,15 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       upstream_(base, std::move(broker), directory, registry_),
       negotiator_(base, registry_, upstream_),
       keepers_(base, std::move(runtime_dir)),
+      listeners_(base,
+                 [this](uint64_t cookie) {
+                   directory_.WithdrawIf(
+                       [&](const Listener& l) { return l.cookie == cookie && !l.learnt; });
+                 }),
       addresses_(base,
                  [this](const std::vector<pstn_addr>& all) {
                    directory_.SetAddresses(all);
-                   upstream_.SetAddresses(all);
+                   upstream_.TellAddresses();
                  }),
       routes_(base, netlink_bytes),
       path_(base, std::move(listener), *this),
@@ -62,6 +67,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
   registry_.on_process = [this](const Process& p) {
     upstream_.Alive(p.stack->id, p.pid, p.pidfd.get());
   };
+  directory_.on_listed = [this](const Listener& l) { listeners_.Add(l); };
   directory_.on_lost = [this](const Listener& l) {
     negotiator_.ListenerGone(l.stack, l.ep_idx, l.ep_gen);
     upstream_.Unoffer(l, [] {});

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "../directory/directory.h"
+#include "../directory/listener_watch.h"
 #include "../kit/event.h"
 #include "../line/client.h"
 #include "../member/negotiator.h"
@@ -106,6 +107,7 @@ class Server {
   Negotiator negotiator_;
   Keepers keepers_;
   std::unordered_map<Client*, std::unique_ptr<Client>> clients_;
+  ListenerWatch listeners_;
   AddressWatch addresses_;
   Routes routes_;
   bool routes_upstream_ = false;  // the tables that we hand out are the broker's

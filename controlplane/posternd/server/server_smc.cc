@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "../kit/log.h"
+#include "../kit/proc.h"
+#include "peer/negotiate.h"
 #include "server.h"
 
 namespace postern::daemon {
@@ -63,13 +65,20 @@ void Server::TakeHeld(Client& client, const ctl::Msg& message, UniqueFd) {
   client.Send(reply, Share(std::move(held)));
 }
 
-// The token of a listener: posternd introduces its holder to that listener's stack.
-void Server::Attach(Client& client, const ctl::Msg& message, UniqueFd) {
+// The token of a listener: posternd introduces its holder to that listener's stack. Where it was
+// reached is the kernel's word; of a process in another network namespace than ours it would mean
+// nothing here.
+void Server::Attach(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  pstn_addr local{}, reached{};
+  if (!NamesOf(fd.get(), local, reached) || NetnsIno(client.pid()) != OwnNetnsIno()) reached = {};
+  fd.Reset();
   ctl::Msg question;
   question.type = message.type;
   question.cookie = message.cookie;
-  upstream_.Ask(question, [this, line = &client, id = client.id(), message](
+  question.addr = reached;
+  upstream_.Ask(question, [this, line = &client, id = client.id(), message, reached](
                               int status, const ctl::Msg& answer, UniqueFd) {
+    if (status == 0) upstream_.NoteReached(answer, reached);
     if (!IsHere(line, id) || line->process == nullptr) return;
     if (status != 0) return line->Reply(message, status);
     ctl::Msg both = answer;

@@ -64,12 +64,7 @@ class PosterndGame {
       daemon::SetSilent();
     }
     signal(SIGPIPE, SIG_IGN);
-    address_.sun_family = AF_UNIX;
-    snprintf(address_.sun_path + 1, sizeof address_.sun_path - 1, "posternd-fuzz-%d", getpid());
-    nursery_ = std::make_unique<Nursery>(address_);
-    door_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    FUZZ_CHECK(bind(door_, reinterpret_cast<sockaddr*>(&address_), sizeof address_) == 0 &&
-               listen(door_, 64) == 0);
+    door_ = OpenDoor("posternd-fuzz", address_, nursery_);
     pidns_ = static_cast<uint32_t>(daemon::PidnsIno(getpid()));
   }
 

@@ -26,6 +26,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <memory>
 #include <set>
 #include <utility>
 #include <vector>
@@ -36,8 +37,7 @@
 
 namespace postern {
 
-// The clock of all that is in this process, libevent's and the C++ library's, too (clock_gettime()
-// in posternd_fuzz.cc).
+// The clock of all that is in this process, libevent's and the C++ library's, too (moved_clock.h).
 inline uint64_t g_ahead_ns = 0;
 // Files of /proc that were opened, and entries of directories that were read.
 inline uint64_t g_looks = 0;
@@ -193,6 +193,18 @@ class Program {
   const pid_t pid_;
   bool asked_ = false;
 };
+
+// Where programs connect, and the nursery that they come from, which is forked before there is
+// anything else.
+inline int OpenDoor(const char* name, sockaddr_un& address, std::unique_ptr<Nursery>& nursery) {
+  address.sun_family = AF_UNIX;
+  snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "%s-%d", name, getpid());
+  nursery = std::make_unique<Nursery>(address);
+  const int door = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  FUZZ_CHECK(bind(door, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0 &&
+             listen(door, 64) == 0);
+  return door;
+}
 
 // ---------------------------------------------------------------- what this process has
 using FileId = std::pair<dev_t, ino_t>;

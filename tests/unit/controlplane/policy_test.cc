@@ -64,10 +64,13 @@ TEST_CASE("the first rule that fits decides") {
 
 TEST_CASE("users and groups have names, quotas are numbers") {
   const Policy p = Good(
-      R"({"links": 3, "listeners": 4, "daemons": 5, "rules": [{"from": {"user": "root", "group": "root"}, "verdict": "deny"}]})");
+      R"({"links": 3, "listeners": 4, "daemons": 5, "processes": 6, "stacks": 7, "descriptors": 8, "rules": [{"from": {"user": "root", "group": "root"}, "verdict": "deny"}]})");
   CHECK(p.links_max == 3);
   CHECK(p.listeners_max == 4);
   CHECK(p.daemons_max == 5);
+  CHECK(p.processes_max == 6);
+  CHECK(p.stacks_max == 7);
+  CHECK(p.descriptors_max == 8);
   CHECK_FALSE(p.Allows(Of(0), Of(1), 80));
   CHECK(p.Allows(Of(1), Of(0), 80));
 }

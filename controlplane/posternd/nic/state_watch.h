@@ -1,4 +1,4 @@
-// listener_watch.h - tells when a kernel's socket that a filter stands on has left its state.
+// state_watch.h - tells when a kernel's socket that a filter stands on has left its state.
 // SPDX-License-Identifier: Apache-2.0
 //
 // A listener that shutdown() or connect() to no address takes out of LISTEN is not destroyed, so
@@ -16,23 +16,23 @@
 
 namespace postern::daemon {
 
-class ListenerWatch {
+class StateWatch {
  public:
-  explicit ListenerWatch(event_base* base);
-  ListenerWatch(const ListenerWatch&) = delete;
-  ListenerWatch& operator=(const ListenerWatch&) = delete;
+  explicit StateWatch(event_base* base);
+  StateWatch(const StateWatch&) = delete;
+  StateWatch& operator=(const StateWatch&) = delete;
 
   // A socket is watched as long as this lives. It has to go before its descriptor is closed: others
   // have the socket, too, so the set would keep it.
   class Hold {
    public:
-    Hold(ListenerWatch& watch, int fd, uint64_t token) : watch_(watch), fd_(fd), token_(token) {}
+    Hold(StateWatch& watch, int fd, uint64_t token) : watch_(watch), fd_(fd), token_(token) {}
     ~Hold() { watch_.Drop(fd_, token_); }
     Hold(const Hold&) = delete;
     Hold& operator=(const Hold&) = delete;
 
    private:
-    ListenerWatch& watch_;
+    StateWatch& watch_;
     int fd_;
     uint64_t token_;
   };

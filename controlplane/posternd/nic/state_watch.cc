@@ -1,6 +1,6 @@
-// listener_watch.cc - see listener_watch.h.
+// state_watch.cc - see state_watch.h.
 // SPDX-License-Identifier: Apache-2.0
-#include "listener_watch.h"
+#include "state_watch.h"
 
 #include <sys/epoll.h>
 
@@ -13,13 +13,13 @@ constexpr int kLeftAtOnce = 64;
 
 }  // namespace
 
-ListenerWatch::ListenerWatch(event_base* base)
+StateWatch::StateWatch(event_base* base)
     : set_(epoll_create1(EPOLL_CLOEXEC)),
       event_(base, set_.get(), static_cast<short>(EV_READ | EV_PERSIST), [this] { Look(); }) {
   if (set_.ok()) event_.Add();
 }
 
-std::unique_ptr<ListenerWatch::Hold> ListenerWatch::Add(int fd, Left left) {
+std::unique_ptr<StateWatch::Hold> StateWatch::Add(int fd, Left left) {
   epoll_event event{};
   event.data.u64 = next_;
   if (epoll_ctl(set_.get(), EPOLL_CTL_ADD, fd, &event) != 0) return nullptr;
@@ -27,12 +27,12 @@ std::unique_ptr<ListenerWatch::Hold> ListenerWatch::Add(int fd, Left left) {
   return std::make_unique<Hold>(*this, fd, next_++);
 }
 
-void ListenerWatch::Drop(int fd, uint64_t token) {
+void StateWatch::Drop(int fd, uint64_t token) {
   (void)epoll_ctl(set_.get(), EPOLL_CTL_DEL, fd, nullptr);
   watched_.erase(token);
 }
 
-void ListenerWatch::Look() {
+void StateWatch::Look() {
   epoll_event events[kLeftAtOnce];
   const int n = epoll_wait(set_.get(), events, kLeftAtOnce, 0);
   for (int i = 0; i < n; i++) {

@@ -1,0 +1,137 @@
+// broker_tell.cc - how the members hear of each other's listeners, and of the host.
+// SPDX-License-Identifier: Apache-2.0
+//
+// What a member is to be told is not a queue of news, which one user could make another's grow, but
+// the offers of which it does not know the present state: however often one changes, it is told
+// once, when it has taken what it was told before. A member that joins a host with many listeners
+// hears of all of them, some at a time.
+//
+// Others wait for it where a listener is withdrawn, so that no client of it is led to a listener
+// that is gone. They wait for a moment only: one that is later than that is not waited for in the
+// next seconds, nor are other members of its user.
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "broker.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr size_t kToldAtOnce = 32;
+constexpr int kLookedAtOnce = 256;
+constexpr uint32_t kWaitMs = 50;
+constexpr auto kWaitMost = std::chrono::milliseconds(100);
+constexpr auto kSlowFor = std::chrono::seconds(10);
+
+}  // namespace
+
+void Broker::Changed(Member& to, const OfferKey& key) {
+  to.told.stale.insert(key);
+  Tell(to);
+}
+
+void Broker::Tell(Member& to) {
+  if (!to.joined) return;
+  LookFurther(to);
+  Told& told = to.told;
+  for (auto it = told.stale.begin(); it != told.stale.end() && told.asked.size() < kToldAtOnce;) {
+    const OfferKey key = *it;
+    if (told.asked.count(key) != 0) {
+      ++it;
+      continue;
+    }
+    it = told.stale.erase(it);
+    TellOf(to, key);
+  }
+  if (!told.has_seen_all && told.stale.size() < kToldAtOnce && !tell_further_.pending())
+    tell_further_.AddMs(0);
+}
+
+// How it is now: offered, or gone.
+void Broker::TellOf(Member& to, const OfferKey& key) {
+  Told& told = to.told;
+  const auto owner = offered_.find(key);
+  const Member* const by = owner != offered_.end() ? MemberOf(*owner->second) : nullptr;
+  const bool show = by != nullptr && MayShow(*by, to, by->offers.at(key));
+  if (!show && told.shown.erase(key) == 0) {
+    told.awaited.erase(key);
+    return;
+  }
+  ctl::Msg message;
+  if (show) {
+    message = MessageOf(ctl::Type::kListener, by->offers.at(key));
+    told.shown.insert(key);
+  } else {
+    message.type = ctl::Type::kGone;
+    message.uuid = {std::get<0>(key), std::get<1>(key)};
+    message.a = std::get<2>(key);
+    message.b = std::get<3>(key);
+  }
+  told.asked.insert(key);
+  asks_.Ask(
+      *to.client, message, {},
+      [this, line = to.client.get(), key](int, const ctl::Msg&, UniqueFd) { Answered(line, key); });
+}
+
+void Broker::Answered(Client* line, const OfferKey& key) {
+  const auto it = members_.find(line);
+  if (it == members_.end()) return;
+  Told& told = it->second->told;
+  told.asked.erase(key);
+  // Unless it was told before this one changed.
+  if (told.stale.count(key) == 0) told.awaited.erase(key);
+  told.awaited_since = std::chrono::steady_clock::now();
+  Tell(*it->second);
+}
+
+// Not all at once: a host may have very many, and others wait meanwhile.
+void Broker::LookFurther(Member& to) {
+  Told& told = to.told;
+  if (told.has_seen_all) return;
+  auto it = offered_.lower_bound(told.next);
+  for (int i = 0; i < kLookedAtOnce && it != offered_.end() && told.stale.size() < kToldAtOnce;
+       ++i, ++it) {
+    const Member& by = *MemberOf(*it->second);
+    if (told.shown.count(it->first) == 0 && MayShow(by, to, by.offers.at(it->first)))
+      told.stale.insert(it->first);
+  }
+  if (it != offered_.end()) told.next = it->first;
+  told.has_seen_all = it == offered_.end();
+}
+
+void Broker::TellAll() {
+  for (const auto& [line, member] : members_) {
+    if (!member->told.has_seen_all || !member->told.stale.empty()) Tell(*member);
+  }
+}
+
+bool Broker::IsSlow(uid_t uid) {
+  const auto it = slow_until_.find(uid);
+  if (it == slow_until_.end()) return false;
+  if (std::chrono::steady_clock::now() < it->second) return true;
+  slow_until_.erase(it);
+  return false;
+}
+
+void Broker::DoNotWait() {
+  const auto now = std::chrono::steady_clock::now();
+  std::vector<std::shared_ptr<void>> no_more;  // what they call may change all this
+  bool wait = false;
+  for (const auto& [line, member] : members_) {
+    Told& told = member->told;
+    if (told.awaited.empty()) continue;
+    if (now - told.awaited_since < kWaitMost) {
+      wait = true;
+      continue;
+    }
+    slow_until_[member->who.uid] = now + kSlowFor;
+    for (auto& [key, all] : told.awaited)
+      no_more.insert(no_more.end(), std::make_move_iterator(all.begin()),
+                     std::make_move_iterator(all.end()));
+    told.awaited.clear();
+  }
+  if (wait) patience_.AddMs(kWaitMs);
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,99 @@
+// listener_watch.cc - see listener_watch.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "listener_watch.h"
+
+#include <linux/filter.h>
+#include <linux/inet_diag.h>
+#include <linux/sock_diag.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <iterator>
+#include <set>
+#include <utility>
+
+#include "../kit/log.h"
+#include "listener_check.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr uint32_t kLookMs = 1000;
+constexpr uint32_t kLooksMax = 64;  // each takes some microseconds
+
+// Sockets with a peer are no listeners. They are by far the most, and do not wake us.
+bool TakeNoConnections(int fd) {
+  constexpr uint32_t kPeersPort =
+      NLMSG_HDRLEN + offsetof(inet_diag_msg, id) + offsetof(inet_diag_sockid, idiag_dport);
+  sock_filter program[] = {BPF_STMT(BPF_LD | BPF_H | BPF_ABS, kPeersPort),
+                           BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, 1),
+                           BPF_STMT(BPF_RET | BPF_K, UINT32_MAX), BPF_STMT(BPF_RET | BPF_K, 0)};
+  const sock_fprog filter{static_cast<uint16_t>(std::size(program)), program};
+  return setsockopt(fd, SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof(filter)) == 0;
+}
+
+bool Watches(Netlink& line) {
+  return line.ok() && TakeNoConnections(line.fd()) && line.Join(SKNLGRP_INET_TCP_DESTROY) == 0 &&
+         line.Join(SKNLGRP_INET6_TCP_DESTROY) == 0;
+}
+
+}  // namespace
+
+ListenerWatch::ListenerWatch(event_base* base, std::function<void(uint64_t)> ended)
+    : ended_(std::move(ended)),
+      deaths_(NETLINK_SOCK_DIAG),
+      readable_(base, deaths_.fd(), static_cast<short>(EV_READ | EV_PERSIST), [this] { Drain(); }),
+      now_and_then_(base, -1, 0, [this] { LookAround(); }) {
+  if (Watches(deaths_)) readable_.Add();
+}
+
+void ListenerWatch::Add(const Listener& listener) {
+  const auto [first, last] = all_.equal_range(listener.cookie);
+  const auto known = std::find_if(first, last, [&](const auto& entry) {
+    return entry.second.stack.hi == listener.stack.hi && entry.second.stack.lo == listener.stack.lo;
+  });
+  if (known == last) all_.emplace(listener.cookie, listener);
+  if (!now_and_then_.pending()) now_and_then_.AddMs(kLookMs);
+}
+
+void ListenerWatch::Ended(uint64_t cookie) {
+  const auto it = all_.find(cookie);
+  if (it == all_.end()) return;
+  Note("what listened on port %u has ended", it->second.local.port);
+  all_.erase(cookie);
+  ended_(cookie);
+}
+
+void ListenerWatch::LookAt(const pstn_uuid& stack) {
+  std::set<uint64_t> gone;
+  for (const auto& [cookie, l] : all_) {
+    if (l.stack.hi == stack.hi && l.stack.lo == stack.lo && StillListens(l) == -ENOENT)
+      gone.insert(cookie);
+  }
+  for (const uint64_t cookie : gone) Ended(cookie);
+}
+
+// What was lost by an overrun is seen by those that ask.
+void ListenerWatch::Drain() {
+  std::set<uint64_t> gone;
+  (void)deaths_.Drain([&gone](const nlmsghdr* message) {
+    if (mnl_nlmsg_get_payload_len(message) < sizeof(inet_diag_msg)) return;
+    const auto& of = *static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(message));
+    gone.insert(of.id.idiag_cookie[0] | static_cast<uint64_t>(of.id.idiag_cookie[1]) << 32);
+  });
+  for (const uint64_t cookie : gone) Ended(cookie);
+}
+
+void ListenerWatch::LookAround() {
+  for (uint32_t i = 0; i < kLooksMax && i < all_.size(); ++i) {
+    auto it = all_.upper_bound(seen_);
+    if (it == all_.end()) it = all_.begin();
+    seen_ = it->first;
+    if (StillListens(it->second) == -ENOENT) Ended(seen_);
+  }
+  if (!all_.empty()) now_and_then_.AddMs(kLookMs);
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,44 @@
+// turns.cc - see turns.h.
+// SPDX-License-Identifier: Apache-2.0
+#include "turns.h"
+
+#include <algorithm>
+
+#include "client.h"
+
+namespace postern::daemon {
+namespace {
+
+constexpr int kTurnsAtOnce = 16;  // then the loop sees to answers, timers, new lines
+
+}  // namespace
+
+Turns::Turns(event_base* base) : run_(base, -1, 0, [this] { Run(); }) {}
+
+void Turns::Enter(Client& client) {
+  waiting_[client.uid()].push_back(&client);
+  if (!run_.pending()) run_.AddMs(0);
+}
+
+void Turns::Leave(const Client& client) {
+  const auto it = waiting_.find(client.uid());
+  if (it == waiting_.end()) return;
+  auto& lines = it->second;
+  lines.erase(std::remove(lines.begin(), lines.end(), &client), lines.end());
+  if (lines.empty()) waiting_.erase(it);
+}
+
+void Turns::Run() {
+  for (int i = 0; i < kTurnsAtOnce && !waiting_.empty(); ++i) {
+    auto it = waiting_.upper_bound(last_);
+    if (it == waiting_.end()) it = waiting_.begin();
+    last_ = it->first;
+    Client* const client = it->second.front();
+    it->second.pop_front();
+    if (it->second.empty()) waiting_.erase(it);
+    if (client->TakeTurn()) waiting_[client->uid()].push_back(client);
+  }
+  if (!waiting_.empty() && !run_.pending()) run_.AddMs(0);
+}
+
+}  // namespace postern::daemon

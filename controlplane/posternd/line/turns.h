@@ -1,0 +1,32 @@
+// turns.h - whose message is next: users take turns, and the lines of each user among themselves.
+// SPDX-License-Identifier: Apache-2.0
+//
+// However many lines a user has, and however much it sends on them, another user's message waits
+// for one of that user's messages at most, and for what the loop does beside.
+#pragma once
+#include <sys/types.h>
+
+#include <deque>
+#include <map>
+
+#include "../kit/event.h"
+
+namespace postern::daemon {
+
+class Client;
+
+class Turns {
+ public:
+  explicit Turns(event_base* base);
+  // Until Client::TakeTurn() says that there is nothing.
+  void Enter(Client& client);
+  void Leave(const Client& client);
+
+ private:
+  void Run();
+  std::map<uid_t, std::deque<Client*>> waiting_;
+  uid_t last_ = 0;  // that had a turn
+  Event run_;
+};
+
+}  // namespace postern::daemon
