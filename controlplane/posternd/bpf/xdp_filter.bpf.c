@@ -331,8 +331,7 @@ static __always_inline int has_another(struct xdp_md* ctx, const struct packet* 
   if (p->protocol != IPPROTO_TCP) return is_anothers_datagram(ctx, &tuple, bytes, uid);
   struct bpf_sock* sk = bpf_skc_lookup_tcp(ctx, &tuple, bytes, BPF_F_CURRENT_NETNS, 0);
   if (!sk) return 0;
-  const int has =
-      sk->state == BPF_TCP_LISTEN ? is_anothers(sk, uid) : sk->state != BPF_TCP_TIME_WAIT;
+  const int has = sk->state == BPF_TCP_LISTEN ? is_anothers(sk, uid) : 1;
   bpf_sk_release(sk);
   return has;
 }

@@ -51,7 +51,6 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
     held = quota_.offers.Take(member.who.uid, policy_.listeners_max);
     if (!held.ok()) error = -ENOSPC;
   }
-  if (error == 0 && fd.ok()) fd.CameFrom(kTcpSocket);
   fd.Reset();  // a copy kept here would keep the port taken
   if (error != 0) {
     Warn("daemon %d may not offer a listener: %s", member.who.pid, strerror(-error));

@@ -88,6 +88,11 @@ class Closers {
     return stuck && queue.fds.size() < kNothingAt ? CloserRoom::kNone : CloserRoom::kLater;
   }
 
+  void AwaitNone() {
+    std::unique_lock lock(mutex_);
+    none_.wait(lock, [this] { return queues_.empty(); });
+  }
+
  private:
   struct Queue {
     std::deque<int> fds;
@@ -149,6 +154,7 @@ class Closers {
     queue.served = false;
     if (queue.fds.empty()) {
       queues_.erase(from);
+      if (queues_.empty()) none_.notify_all();
     } else {
       queue.ready = true;
       ready_.push_back(from);
@@ -156,7 +162,7 @@ class Closers {
   }
 
   std::mutex mutex_;
-  std::condition_variable some_;
+  std::condition_variable some_, none_;
   std::map<uid_t, Queue> queues_;
   std::deque<uid_t> ready_;  // have a queue and no thread
   size_t threads_ = 0, idle_ = 0;
@@ -179,6 +185,8 @@ void CloseTcp(int fd) {
   close(fd);
   interrupter.Set(false);
 }
+
+void AwaitCloses() { All().AwaitNone(); }
 
 CloserRoom RoomToClose(uid_t from) { return All().RoomOf(from); }
 

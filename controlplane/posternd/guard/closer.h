@@ -24,6 +24,9 @@ void CloseElsewhere(int fd, uid_t from);
 // ends its linger.
 void CloseTcp(int fd);
 
+// For tests that count descriptors: until all that was handed in is closed.
+void AwaitCloses();
+
 enum class CloserRoom : uint8_t {
   kThere,
   kLater,  // so many wait to be closed that this uid's next message should wait, too

@@ -1,4 +1,4 @@
-// rights.h - what a daemon gives up before it serves (docs/adr/0020).
+// rights.h - what a daemon gives up before it serves (docs/adr/security/0020).
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 #include <cstdint>

@@ -15,7 +15,8 @@ namespace postern::daemon {
 // Not another process's: to close it takes no time.
 inline constexpr uid_t kOurOwn = static_cast<uid_t>(-1);
 
-// Another process's, but found to be a socket of TCP.
+// Another process's, but a socket of TCP or UDP: it is closed at once, since others wait for its
+// port. What its maker could have it wait for, the closer cuts short.
 inline constexpr uid_t kTcpSocket = static_cast<uid_t>(-2);
 
 // A descriptor that came from another process says from whose; it is closed in another thread

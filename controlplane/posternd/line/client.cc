@@ -3,6 +3,7 @@
 #include "client.h"
 
 #include <linux/sockios.h>
+#include <netinet/in.h>
 #include <sys/ioctl.h>
 
 #include <algorithm>
@@ -14,6 +15,16 @@
 
 namespace postern::daemon {
 namespace {
+
+// Such a socket has a port, or a peer, that others wait for: it is closed at once (kTcpSocket).
+bool IsTcpOrUdp(int fd) {
+  int domain = 0, protocol = 0;
+  socklen_t size = sizeof(int);
+  return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 &&
+         getsockopt(fd, SOL_SOCKET, SO_PROTOCOL, &protocol, &size) == 0 &&
+         (domain == AF_INET || domain == AF_INET6) &&
+         (protocol == IPPROTO_TCP || protocol == IPPROTO_UDP);
+}
 
 uint64_t clients_ever = 0;
 constexpr uint32_t kLaterMs = 2;  // until there may be room to close what it sends
@@ -109,6 +120,7 @@ int Client::ReadOne() {
   const ssize_t got = recvmsg(socket_.get(), &packet.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   if (got < 0) return errno == EAGAIN || errno == EINTR ? 0 : -1;
   UniqueFd fd(packet.TakeFd([this](int extra) { CloseElsewhere(extra, uid()); }), uid());
+  if (fd.ok() && IsTcpOrUdp(fd.get())) fd.CameFrom(kTcpSocket);
   if (got == 0) return -1;
   if (got != sizeof(message) || (packet.header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
     Warn("pid %d sent a malformed packet", peer_.pid);

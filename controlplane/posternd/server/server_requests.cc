@@ -66,7 +66,6 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
   int error = known && fd.ok() ? 0 : -EINVAL;
   if (error == 0) error = CheckListener(fd.get(), client.pid(), OwnNetnsIno(), listener);
   if (error == 0) {
-    fd.CameFrom(kTcpSocket);  // closed before the answer: its port is the program's to take again
     listener.stack = client.process->stack->id;
     listener.ep_idx = message.a;
     listener.ep_gen = message.b;

@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "../../../controlplane/posternd/broker/broker.h"
+#include "../../../controlplane/posternd/guard/closer.h"
 #include "../../../controlplane/posternd/kit/log.h"
 #include "moved_clock.h"
 #include "posternd_world.h"
@@ -78,6 +79,7 @@ class BrokerGame {
       Check();
     }
     End();
+    daemon::AwaitCloses();
     if (OpenDescriptors() != before)
       FuzzDie("the broker keeps descriptors of members that are gone");
   }

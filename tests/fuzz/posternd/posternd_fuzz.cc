@@ -12,6 +12,7 @@
 //   - posternd has looked at no more files than a message may cost, and its report has its limit
 //   - posternd has mapped nothing of a family writable (so it takes no lock in it, either)
 // In the end, when all have died, it knows nothing of them, and has as many descriptors as before.
+#include "../../../controlplane/posternd/guard/closer.h"
 #include "moved_clock.h"
 #include "posternd_game.h"
 #include "posternd_steps.h"
@@ -48,6 +49,7 @@ class Play : public PosterndGame {
     }
     FUZZ_CHECK(WritableSegments() == segments_.size());
     End();
+    daemon::AwaitCloses();
     if (OpenDescriptors() != before) FuzzDie("posternd keeps descriptors of the dead");
   }
 

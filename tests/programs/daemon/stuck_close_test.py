@@ -255,8 +255,9 @@ class StuckClose(Trespass):
 
         def refused_and_heard():
             line = self.joined()
-            with socket.socket() as tcp:  # which does not listen
-                answers = [ask(line, message(OFFER, uuid=(1, 2)), tcp.fileno()) for _ in range(4 * MANY)]
+            memory = os.memfd_create("no-listener")
+            answers = [ask(line, message(OFFER, uuid=(1, 2)), memory) for _ in range(4 * MANY)]
+            os.close(memory)
             return [answers[-1], ask(line, message(UNOFFER, uuid=(7, 7)))]
         with self.b_sends(self.broker, prepare, send, before_its_end=fuse.end):  # for B's own file has to be closed, too
             self.everybody_is_served()
