@@ -31,8 +31,8 @@ enum class Type : uint32_t {
             // with JSON
   kQuit = 10,  // posternctl: leave when no client is left. Reply: status
   // a = ep, b = ep gen, fd = its kernel socket: it leaves the family (peer/export.cc); or a = ~0:
-  // the fd was taken from process b of another family, where it is number c. Handed to the stack's
-  // keeper with a seq of posternd's own. Reply: status
+  // the fd was taken from process b of another family, where it is number c; posternd looks whether
+  // it is. Handed to the stack's keeper with a seq of posternd's own. Reply: status
   kExport,
   kKeeper,  // the keeper, on a line of its own: uuid = stack. No reply; kExport comes here
   kReap,    // a = slot, b = pid of a child that its parent has waited for. Reply: status,

@@ -139,9 +139,9 @@ int Connect(Family& fam, Attempt& a, const stack::OpenWish& wish) {
     const int r = ConnectLocked(fam, a, wish, port);
     WireRelease(fam, *fam.engine);
     if (r != EADDRNOTAVAIL || a.from.port != 0 || i == kTries) return r;
-    const bool more = WireNewPort(fam, a.vi, !AddrIsV4(a.to));
-    if (!more && port == stack::PortWish::kAny) return r;
-    port = stack::PortWish::kAny;  // one new port for a connection is enough
+    if (WireNewPort(fam, a.vi, !AddrIsV4(a.to))) continue;
+    if (port == stack::PortWish::kAny) return r;
+    port = stack::PortWish::kAny;
   }
 }
 

@@ -21,22 +21,26 @@ bool TakeSourcePort(Engine& engine, uint32_t vi, pstn_addr& from, const pstn_add
   if (hw == 0) return false;
   const uint32_t is_ipv6 = AddrIsV4(to) ? 0 : 1;
   const uint32_t first = static_cast<uint32_t>(engine.Random() % hw);
-  SourcePort *rested = nullptr, *tired = nullptr;
+  SourcePort* tired = nullptr;
   uint32_t looks = 0;
-  for (uint32_t i = 0; i < hw && looks < (rested != nullptr ? kPortsLeast : kLooks); i++) {
+  for (uint32_t i = 0; i < hw && looks < kLooks; i++) {
     SourcePort& p = ports.at[(first + i) % hw];
     if (LoadRelaxed(p.filter) == 0 || p.vi != vi || p.is_ipv6 != is_ipv6) continue;
     looks++;
-    SourcePort*& found = now >= p.used_ns + kPortRestNs ? rested : tired;
-    if (rested != nullptr || found != nullptr) continue;
+    const bool rested = now >= p.used_ns + kPortRestNs;
+    if (!rested && tired != nullptr) continue;
     from.port = p.port;
-    if (!engine.IsTaken(from, to)) found = &p;
+    if (engine.IsTaken(from, to)) continue;
+    if (!rested) {
+      tired = &p;
+      continue;
+    }
+    StoreRelaxed(p.used_ns, now);
+    return true;
   }
-  const uint32_t enough = rested != nullptr ? kPortsLeast : kLooks;
-  SourcePort* const chosen = rested != nullptr ? rested : tired;
-  if (chosen == nullptr || (wish == PortWish::kRested && looks < enough)) return false;
-  from.port = chosen->port;
-  StoreRelaxed(chosen->used_ns, now);
+  if (tired == nullptr || (wish == PortWish::kRested && looks < kLooks)) return false;
+  from.port = tired->port;
+  StoreRelaxed(tired->used_ns, now);
   return true;
 }
 

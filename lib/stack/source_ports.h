@@ -21,8 +21,6 @@ struct WireState;
 
 inline constexpr uint32_t kSourcePorts = 1024;
 inline constexpr uint64_t kPortRestNs = 1'000'000'000;
-// With fewer ports a peer that has seen some could guess the next one (RFC 6056).
-inline constexpr uint32_t kPortsLeast = 16;
 
 struct SourcePort {
   uint32_t filter;  // (a) posternd's number; 0: the place is free
@@ -40,8 +38,7 @@ struct SourcePorts {
 };
 
 // A port for a connection to `to` by that VI goes into `from`. False: there is none. kRested: none
-// of a few that have all just been used either, and none of so few that it could be guessed, so
-// that there will be more of them.
+// of a few that have all just been used either, so that there will be more of them.
 enum class PortWish : uint8_t { kRested, kAny };
 bool TakeSourcePort(Engine& engine, uint32_t vi, pstn_addr& from, const pstn_addr& to,
                     PortWish wish, uint64_t now) PSTN_REQUIRES(engine);

@@ -79,6 +79,17 @@ std::string Comm(pid_t pid) {
   return name;
 }
 
+// By the link's text alone: what the number means may be a file whose file system does not answer.
+bool HasSocket(pid_t pid, uint32_t number, int socket) {
+  struct stat st {};
+  if (fstat(socket, &st) != 0 || !S_ISSOCK(st.st_mode)) return false;
+  const std::string want = "socket:[" + std::to_string(st.st_ino) + "]";
+  char is[64];
+  const std::string path = Path(pid, "fd/") + std::to_string(number);
+  const ssize_t n = readlink(path.c_str(), is, sizeof(is));
+  return n > 0 && want == std::string(is, static_cast<size_t>(n));
+}
+
 uint64_t NetnsIno(pid_t pid) { return NsInoAt(Path(pid, "ns/net")); }
 uint64_t OwnNetnsIno() { return NsInoAt("/proc/self/ns/net"); }
 uint64_t PidnsIno(pid_t pid) { return NsInoAt(Path(pid, "ns/pid")); }

@@ -35,6 +35,9 @@ bool IsPidfd(int fd);
 // Zombies count as dead, since they hold nothing any more.
 bool IsAlive(pid_t pid, uint64_t start_time);
 
+// Whether that number of the process is this very socket of the kernel's.
+bool HasSocket(pid_t pid, uint32_t number, int socket);
+
 bool ThreadIsStopped(uint32_t tid);  // by a signal or a debugger
 // Whether it has the file (by inode) mapped; kUnknown: we may not look, though it is of our user.
 enum class Mapped { kNo, kYes, kUnknown };

@@ -232,6 +232,9 @@ void Server::Export(Client& client, const ctl::Msg& message, UniqueFd fd) {
   const Stack* const stack =
       registry_.EndpointOf(static_cast<pid_t>(message.b), message.c, request.a, request.b);
   if (stack == nullptr) return client.Reply(message, ENOENT);
+  // The kernel has let the asker have that socket (pidfd_getfd(2)), or nothing is moved for it.
+  if (!fd.ok() || !HasSocket(static_cast<pid_t>(message.b), message.c, fd.get()))
+    return client.Reply(message, EPERM);
   keepers_.Export(client, *stack, request, std::move(fd));
 }
 

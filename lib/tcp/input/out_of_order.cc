@@ -4,11 +4,8 @@
 //
 // The chain is in order of seq and without overlaps: of what comes twice, the part that is there
 // stays, and a segment that covers others whole replaces them. Bounded by kRxSegsMax, by what the
-// Host keeps (Keep), by the window, and by the way to its place (kWalkMax). What is refused is lost
-// for the peer, as if on the way; a segment that is in order never needs a place here, so it always
-// gets through.
-#include <initializer_list>
-
+// Host keeps (Keep), and by the window. What is refused is lost for the peer, as if on the way; a
+// segment that is in order never needs a place here, so it always gets through.
 #include "tcp/machine.h"
 
 namespace postern::tcp {
@@ -35,38 +32,18 @@ void Unlink(Tcb& t, uint32_t idx, Host& h) {
   h.GiveRxSeg(idx);
 }
 
-// A segment is looked for from the nearest of the chain's two ends and the last insertion, where
-// honest peers' segments are. One that is farther away is as good as lost: a peer that places them
-// so does it to keep the receiver walking.
-constexpr uint32_t kWalkMax = 256;
-
-// The last segment that begins at `seq` or before, kNone if all are behind it, into `before`.
-// False: too far away.
-bool FindBefore(const Tcb& t, Seq seq, Host& h, uint32_t& before) {
-  before = kNone;
-  if (t.rx_head == kNone || Before(seq, h.RxSegAt(t.rx_head).seq)) return true;
-  const auto distance = [&](uint32_t i) {
-    const auto apart = static_cast<int32_t>(seq - h.RxSegAt(i).seq);
-    return apart < 0 ? -apart : apart;
-  };
-  uint32_t i = t.rx_head;
-  for (const uint32_t other : {t.rx_last_idx, t.rx_tail}) {
-    if (other != kNone && distance(other) < distance(i)) i = other;
-  }
-  for (uint32_t steps = 0; steps < kWalkMax; steps++) {
-    if (After(h.RxSegAt(i).seq, seq)) {
-      i = h.RxSegAt(i).prev;  // not kNone: the head is before `seq`
-      if (i == kNone) return false;
-      continue;
-    }
+// The last segment that begins at `seq` or before; kNone: all are behind it.
+uint32_t FindBefore(const Tcb& t, Seq seq, Host& h) {
+  if (t.rx_head == kNone) return kNone;
+  uint32_t i = t.rx_tail;
+  if (Before(seq, h.RxSegAt(i).seq) && t.rx_last_idx != kNone) i = t.rx_last_idx;
+  while (i != kNone && After(h.RxSegAt(i).seq, seq)) i = h.RxSegAt(i).prev;
+  if (i == kNone) return kNone;
+  for (;;) {
     const uint32_t next = h.RxSegAt(i).next;
-    if (next == kNone || After(h.RxSegAt(next).seq, seq)) {
-      before = i;
-      return true;
-    }
+    if (next == kNone || After(h.RxSegAt(next).seq, seq)) return i;
     i = next;
   }
-  return false;
 }
 
 void Link(Tcb& t, uint32_t idx, uint32_t before, Host& h) {
@@ -130,8 +107,7 @@ void AddSackOut(Tcb& t, uint32_t idx, Host& h) {
 
 void RxInsert(Tcb& t, const SegmentIn& s, Seq seq, uint32_t off, uint32_t bytes, bool fin,
               Host& h) {
-  uint32_t before;
-  if (!FindBefore(t, seq, h, before)) return;
+  const uint32_t before = FindBefore(t, seq, h);
   if (before != kNone) {
     const RxSeg& p = h.RxSegAt(before);
     if ((p.flags & kRxFin) != 0 && AtOrAfter(seq + bytes, EndOf(p))) return;  // behind a FIN

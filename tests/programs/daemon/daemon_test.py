@@ -24,7 +24,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 LIB = os.path.join(HERE, "..", "..", "..", "lib")
 BUILD = "build"
 
-HELLO, LISTEN, UNLISTEN, INTRODUCE, LGR, GET_LGR, ADD_LGR, STATUS = range(1, 9)
+HELLO, LISTEN, UNLISTEN, INTRODUCE, LGR, GET_LGR, ADD_LGR, STATUS, EXPORT = *range(1, 9), 11
 QUIT, NAMED = 10, 38
 MSG = struct.Struct("=IIIiIIIIQQ24s48s")
 EMBRYO, LIVE = 1, 2
@@ -677,6 +677,16 @@ class DaemonTest(unittest.TestCase):
         at = L["lgrs"]
         thief.map[at:at + L["lgr_size"]] = one.map[at:at + L["lgr_size"]]
         self.assertEqual(other.ask(ADD_LGR, a=0, fd=fd)[0], EPERM)
+
+    def test_a_connection_is_moved_for_who_has_its_socket(self):
+        """Another process's number is moved to the kernel only for one that shows the kernel's socket behind it."""
+        with socket.socket() as held, socket.socket() as other:
+            stack, asker = Stack(), self.hello(Stack())
+            stack.endpoint(0, 4)
+            victim, _ = self.peer(stack), stack.set_fd(0, held.fileno(), 0)
+            ask = lambda fd: asker.ask(EXPORT, a=0xffffffff, b=victim.pid, c=held.fileno(), fd=fd)[0]
+            self.assertEqual([ask(None), ask(other.fileno()), ask(stack.fd)], [EPERM] * 3)
+            self.assertNotEqual(ask(held.fileno()), EPERM)
 
     def test_peer_that_never_comes_back(self):
         one, two = Stack(), Stack()
