@@ -148,8 +148,9 @@ def count_tcp(port, state, net="/proc/net"):
     return count
 
 
-def kernel_opens(net="/proc/net", kind="ActiveOpens"):
-    """Connections the kernel's TCP has opened actively, or PassiveOpens, in that network namespace since boot."""
+def kernel_opens(net="/proc/net", kind="PassiveOpens"):
+    """Connections that a listener of the kernel's TCP has had in that network namespace since boot; or ActiveOpens, of clients, which
+    counts first contact, too (lib/peer/contact): that never gets to a listener's queue."""
     lines = [line.split() for line in read_text(f"{net}/snmp").splitlines() if line.startswith("Tcp:")]
     if len(lines) < 2:
         return 0
