@@ -21,6 +21,7 @@
 #include "family/fdtab.h"
 #include "family/io_uring.h"
 #include "leaving.h"
+#include "life/depart.h"
 #include "life/process.h"
 #include "peer/contact/contact.h"
 #include "real.h"
@@ -175,6 +176,12 @@ bool Others(long n, const Args& a, long* r) {
     case SYS_landlock_restrict_self:
       *r = Ret<long>(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));
       ForgetContacts(g_family);
+      return true;
+    case SYS_setuid:
+    case SYS_setreuid:
+    case SYS_setresuid:  // of this thread alone, past libc
+      *r = Ret<long>(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));
+      if (*r == 0) UserChanged(g_family);
       return true;
     case SYS_io_uring_setup:
       if (!RefusesRing(g_family)) return false;

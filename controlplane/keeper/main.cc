@@ -20,6 +20,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "../posternd/guard/become.h"
 #include "base/clock.h"
 #include "bridge.h"
 #include "control/posternd.h"
@@ -66,9 +67,6 @@ class Keeper {
 };
 
 void Keeper::Connect() {
-  sockaddr_un at{};
-  at.sun_family = AF_UNIX;
-  memcpy(at.sun_path, g_family.socket_path, sizeof(at.sun_path));
   line_ = MoveHigh(g_family, socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   ctl::Msg hello;
   hello.type = ctl::Type::kKeeper;
@@ -77,7 +75,7 @@ void Keeper::Connect() {
   epoll_event ev{};
   ev.events = EPOLLIN;
   ev.data.u64 = kLineTag;
-  if (connect(line_, reinterpret_cast<sockaddr*>(&at), sizeof(at)) != 0 ||
+  if (CtlReach(g_family, line_, Stack(g_family).hdr.uid) < 0 ||
       send(line_, &hello, sizeof(hello), MSG_NOSIGNAL) != sizeof(hello) ||
       epoll_ctl(set_, EPOLL_CTL_ADD, line_, &ev) != 0) {
     CloseInternal(g_family, line_);
@@ -203,8 +201,12 @@ int Keeper::Run() {
 }  // namespace
 }  // namespace postern::keeper
 
-int main() {
+int main(int argc, char** argv) {
   using namespace postern;
+  if (!daemon::BecomeUser(argc > 1 ? argv[1] : nullptr)) {
+    fprintf(stderr, "postern-keeper: cannot become user %s: %s\n", argv[1], strerror(errno));
+    return 1;
+  }
   signal(SIGPIPE, SIG_IGN);
   ProcessInit(g_family, environ);
   if (!JoinStack(g_family, keeper::kStackFd)) {

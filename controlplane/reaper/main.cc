@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "../posternd/guard/become.h"
 #include "base/clock.h"
 #include "base/sys.h"
 #include "confine.h"
@@ -194,8 +195,9 @@ int Serve() {
 }  // namespace
 }  // namespace postern::reaper
 
-int main() {
+int main(int argc, char** argv) {
   using namespace postern;
+  if (!daemon::BecomeUser(argc > 1 ? argv[1] : nullptr)) return reaper::kExitSetup;
   // The next posternd has a reaper of its own, which takes what this one holds for left behind.
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (!reaper::Confine()) return reaper::kExitSetup;

@@ -40,7 +40,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 10u
+#define PSTN_ABI_VERSION 11u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -340,7 +340,18 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 held; /* (a) listener: connections that posternd keeps for accept(): TCP after all */
   /* (a) listener: connections of which posternd does not know yet what they become */
   pstn_u32 in_talks;
-  pstn_u32 zerocopy_sent, zerocopy_told; /* (a) sends with MSG_ZEROCOPY; completions given out */
+  union {
+    pstn_u32 zerocopy_sent; /* (a) sends with MSG_ZEROCOPY */
+    /* (a) listener: slot + 1 of a process that waits for its clients (control/acceptor.h); 0: none
+     * is known */
+    pstn_u32 acceptor;
+  };
+  union {
+    pstn_u32 zerocopy_told; /* (a) completions given out */
+    /* (a) listener: posternd has taken it out of the directory, since no process waited at it and
+     * another family's did */
+    pstn_u32 unlisted;
+  };
 };
 
 enum {
@@ -389,6 +400,8 @@ enum {
 #define PSTN_EPF_DATAGRAM 0x40000000u    /* UDP: the kernel's, and on the wire if `wire` is not 0 */
 /* others than the family have the fd: the kernel serves it, see peer/export.cc */
 #define PSTN_EPF_EXPORTED 0x80000u
+/* listener: the family has it from another one, whose user its process was (life/depart.h) */
+#define PSTN_EPF_BROUGHT 0x80000000u
 
 struct PSTN_LINE pstn_item {
   pstn_u32 next;               /* free list */
@@ -421,9 +434,8 @@ struct PSTN_LINE pstn_epoll {
   pstn_u32 ready_head PSTN_GUARDED_BY(lock);
   pstn_u32 ready_tail PSTN_GUARDED_BY(lock);
   pstn_u32 ready_count PSTN_GUARDED_BY(lock);
-  /* kernel_count: fds in the kernel's set, ours excepted */
   pstn_u32 all_head PSTN_GUARDED_BY(lock);
-  pstn_u32 kernel_count PSTN_GUARDED_BY(lock);
+  pstn_u32 unclaimed; /* (a) 1: the next to wait says so to its listeners (control/acceptor.h) */
   pstn_u32 listeners PSTN_GUARDED_BY(lock);
   pstn_u32 gen;
   pstn_u32 sleepers; /* (a) threads asleep on it; one that died there costs doorbells, no more */
@@ -554,8 +566,9 @@ struct pstn_stack_hdr {
   pstn_u32 uid, closing;       /* (c), (a) */
   pstn_u64 netns_ino;          /* (c) */
   pstn_u64 created_ns;         /* (c) CLOCK_REALTIME */
-  pstn_u32 wide_bells;         /* (c) 1: its doorbells can be rung from every network namespace */
-  pstn_u32 wire_error;         /* (a) errno with which its VIs could not be had; 0 */
+  pstn_u64 ticket;     /* (a) a guest's (life/depart.h): by which a new posternd knows it; else 0 */
+  pstn_u32 wide_bells; /* (c) 1: its doorbells can be rung from every network namespace */
+  pstn_u32 wire_error; /* (a) errno with which its VIs could not be had; 0 */
   struct pstn_stack_counts counts; /* (c) */
   struct pstn_pool eps, items, fdchunks, epolls, waiters;
   PSTN_LINE struct pstn_lock slot_lock;

@@ -313,6 +313,13 @@ void CtlForked(Family& fam) {
   StoreRelaxed(fam.ctl_retry_ns, 0);
 }
 
+void CtlLeave(Family& fam) {
+  const LineGuard line(fam);
+  if (LoadRelaxed(fam.ctl_fd) >= 0) Disconnect(fam);
+  fam.ctl_silent_ms = 0;
+  StoreRelaxed(fam.ctl_retry_ns, 0);
+}
+
 void CtlAfterFork(Family& fam) {
   const LineGuard line(fam);
   (void)ConnectLocked(fam);

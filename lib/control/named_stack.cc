@@ -26,9 +26,7 @@ namespace {
 constexpr time_t kAnswerSec = 3;
 
 // On a line of its own: the process's is for one that has said hello, with a stack.
-int AskOn(int line, int own) {
-  ctl::Msg m;
-  m.type = ctl::Type::kNamed;
+int AskOn(int line, ctl::Msg& m, int own) {
   m.seq = 1;
   ctl::Packet request(m, own);
   long r = -EINTR;
@@ -41,10 +39,25 @@ int AskOn(int line, int own) {
     r = sys::Call(SYS_recvmsg, line, &packet.header, static_cast<long>(MSG_CMSG_CLOEXEC));
   if (r < 0) return static_cast<int>(r);
   const int fd = packet.TakeFd(sys::Close);
-  if (r == static_cast<long>(sizeof answer) && answer.seq == m.seq && answer.status == 0 && fd >= 0)
+  if (r == static_cast<long>(sizeof answer) && answer.seq == m.seq && answer.status == 0 &&
+      fd >= 0) {
+    m = answer;
     return fd;
+  }
   if (fd >= 0) sys::Close(fd);
   return -EPROTO;
+}
+
+int AskAlone(Family& fam, uint32_t uid, ctl::Msg& m, int own) {
+  const int line = sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  if (line < 0) return line;
+  const timeval wait = {kAnswerSec, 0};
+  for (const long which : {SO_RCVTIMEO, SO_SNDTIMEO})
+    (void)sys::Call(SYS_setsockopt, line, static_cast<long>(SOL_SOCKET), which, &wait, sizeof wait);
+  const long r = CtlReach(fam, line, uid);
+  const int fd = r < 0 ? static_cast<int>(r) : AskOn(line, m, own);
+  sys::Close(line);
+  return fd;
 }
 
 }  // namespace
@@ -55,14 +68,17 @@ int FindNamedStack(Family& fam, int own) {
   memcpy(s->hdr.options, &fam.opt, sizeof fam.opt);  // the name is there
   const uint32_t uid = s->hdr.uid;
   UnmapStack(s);
-  const int line = sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  if (line < 0) return line;
-  const timeval wait = {kAnswerSec, 0};
-  for (const long which : {SO_RCVTIMEO, SO_SNDTIMEO})
-    (void)sys::Call(SYS_setsockopt, line, static_cast<long>(SOL_SOCKET), which, &wait, sizeof wait);
-  const long r = CtlReach(fam, line, uid);
-  const int fd = r < 0 ? static_cast<int>(r) : AskOn(line, own);
-  sys::Close(line);
+  ctl::Msg m;
+  m.type = ctl::Type::kNamed;
+  return AskAlone(fam, uid, m, own);
+}
+
+int FindGuestStack(Family& fam, int own, uint64_t* ticket) {
+  ctl::Msg m;
+  m.type = ctl::Type::kGuest;
+  m.uuid = Stack(fam).hdr.id;
+  const int fd = AskAlone(fam, Stack(fam).hdr.uid, m, own);
+  *ticket = m.cookie;
   return fd;
 }
 

@@ -8,5 +8,8 @@ namespace postern {
 // The stack that has this process's stack.name: a descriptor of its memory, which may be that of
 // `own`, a new one. -errno: posternd can't say.
 int FindNamedStack(Family& fam, int own);
+// The stack of those that have left the family for this process's user: a descriptor of its memory,
+// which may be that of `own`, a new one. -errno: posternd can't say, or won't have it.
+int FindGuestStack(Family& fam, int own, uint64_t* ticket);
 
 }  // namespace postern

@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "base/sys.h"
+#include "control/acceptor.h"
 #include "control/line.h"
 #include "control/posternd.h"
 #include "ctl/msg_packet.h"
@@ -57,7 +58,7 @@ void Reintroduce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
       pstn_ep* ep = call.ep();
       if (wired && ep != nullptr) kVerbs.wire_refilter(fam, ask, fd, *ep);
       if (ep == nullptr || LoadRelaxed(ep->state) != PSTN_EP_LISTEN ||
-          (LoadRelaxed(ep->flags) & PSTN_EPF_EXPORTED) != 0)
+          (LoadRelaxed(ep->flags) & PSTN_EPF_EXPORTED) != 0 || !IsListedUnasked(*ep))
         continue;
       (void)ListenLocked(fam, *ep, fd);
     }
@@ -69,6 +70,7 @@ void Reintroduce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
 // know; plain system calls, so that no handler of the program runs.
 void Spawn(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   if (fam.daemon_path[0] == 0 || fam.opt.daemon_spawn == 0 ||
+      LoadRelaxed(Stack(fam).hdr.ticket) != 0 ||  // that would be a guest's user's
       MonotonicNs() < fam.spawn_not_before_ns)
     return;
   fam.spawn_not_before_ns = MonotonicNs() + kSpawnNs;
@@ -161,6 +163,7 @@ bool ConnectLocked(Family& fam) {
   m.type = Type::kHello;
   m.uuid = Stack(fam).hdr.id;
   m.a = fam.slot;
+  m.cookie = LoadRelaxed(Stack(fam).hdr.ticket);
   int dir_fd = -1;
   if (Ask(fam, m, fam.stack_fd, &dir_fd) != 0 || dir_fd < 0) {
     Disconnect(fam);

@@ -16,10 +16,11 @@
 
 namespace postern::ctl {
 
-inline constexpr uint32_t kProtoVersion = 4;
+inline constexpr uint32_t kProtoVersion = 5;
 
 enum class Type : uint32_t {
-  kHello = 1,  // uuid = stack, a = slot, fd = stack memfd. Reply: fd = directory memfd
+  kHello = 1,  // uuid = stack, a = slot, fd = stack memfd, cookie = a guest's ticket. Reply: fd =
+               // directory memfd
   kListen,     // a = ep, b = ep gen, c = backlog, fd = kernel's listening socket. Reply: status
   kUnlisten,   // a = ep, b = ep gen. Reply: status, after the entry is gone
   kIntroduce,  // uuid = server stack, a = how many link groups with it the asker has, all full.
@@ -101,6 +102,9 @@ enum class Type : uint32_t {
 
   kNamed,  // a process that has no stack yet: fd = a new one, whose options have a stack.name.
            // Reply: fd = the one of that name, which may be the same. Needs no hello
+  kGuest,  // a process that has become another user (life/depart.h), on a line of its own: uuid =
+  // the stack that it is of, fd = a new one of its user's. Reply: fd = the one of all those
+  // that have left the same stack for the same user, cookie = its ticket. Needs no hello
 
   // Between posternd and a family's reaper (controlplane/reaper), on a line of their own. These
   // have no reply:

@@ -74,6 +74,8 @@ long AddItem(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& 
   StoreRelaxed(item.owner_slot, fam.slot);
   item.flags = both ? PSTN_IT_KERNEL : 0u;
   LinkItem(s, ep, set, idx);
+  if (LoadRelaxed(ep.state) == PSTN_EP_LISTEN && LoadRelaxed(ep.acceptor) == 0)
+    StoreRelaxed(set.unclaimed, 1u);
   RenotifyLocked(fam, ep);
   PushReady(s, set, idx);  // what it is ready for already is an event
   LeaveHands(item);
@@ -341,6 +343,7 @@ void WatchListener(Family& fam, int fd, pstn_ep& ep) {
         continue;
       item.flags |= PSTN_IT_KERNEL;
       StoreRelaxed(set.listeners, set.listeners + 1);
+      StoreRelaxed(set.unclaimed, 1u);
     }
     PostWaiter(fam.bells, s, set.waiter_idx);  // its sleepers have not asked for SYNs
   }

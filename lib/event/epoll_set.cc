@@ -108,7 +108,7 @@ long MakeSet(Family& fam, int epfd) PSTN_REQUIRES(fam.sets->adopt_lock) {
   set.ready_head = set.ready_tail = set.all_head = PSTN_NONE;
   StoreRelaxed(set.ready_count, 0u);
   StoreRelaxed(set.sleepers, 0u);
-  set.kernel_count = 0;
+  StoreRelaxed(set.unclaimed, 0u);
   StoreRelaxed(set.listeners, 0u);
   set.gen++;
   set.magic = magic;
@@ -205,6 +205,17 @@ long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   }
   if (LoadRelaxed(set.listeners) != 0) WatchLine(fam, epfd, set, l);
   return 0;
+}
+
+void SetsForget(Family& fam) {
+  Guard g(fam.sets->adopt_lock);
+  for (SetLocal& l : fam.sets->local) {
+    if (l.gen == 0 && l.bell == 0) continue;
+    if (l.bell > 0) CloseInternal(fam, l.bell);
+    l = {};
+  }
+  Guard n(fam.sets->nested_lock);
+  StoreRelaxed(fam.sets->nested_count, 0u);
 }
 
 void SockEpollLineLost(Family& fam, uint32_t line, int fd) {

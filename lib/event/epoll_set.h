@@ -46,7 +46,7 @@ struct Sets {
   uint32_t nested_count PSTN_GUARDED_BY(nested_lock);
   Nested nested[kNestedMax] PSTN_GUARDED_BY(nested_lock);
   SetLocal local[kSets.most];  // by the set's index
-  uint32_t made_hw;             // (a) no bit of epolls_made was ever set in a word from here on
+  uint32_t made_hw;            // (a) no bit of epolls_made was ever set in a word from here on
 };
 
 inline pstn_epoll* SetOf(Family& fam, const Call& call, uint32_t* idx) {
@@ -72,6 +72,8 @@ bool MoveItemOf(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_e
 void MoveMembers(Family& fam, int epfd, pstn_epoll& set, uint32_t idx);
 // Drops events of sets within the set that are over. Returns how many are left.
 long DropStale(Family& fam, int epfd, epoll_event* events, long count);
+// The process leaves the stack: its part of each set.
+void SetsForget(Family& fam);
 // Is a member of ours ready? The bell then rings; else it is silent, and rings when one becomes so.
 bool Rearm(Family& fam, int epfd, pstn_epoll& set, uint32_t idx);
 

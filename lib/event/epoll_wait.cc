@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/sys.h"
+#include "control/acceptor.h"
 #include "control/posternd.h"
 #include "endpoint/call.h"
 #include "endpoint/cancel.h"
@@ -170,9 +171,43 @@ void MoveMembers(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
 
 namespace {
 
+// A listener of the set at which no process waits yet; null: there is none.
+pstn_ep* UnclaimedMember(Family& fam, pstn_epoll& set, int* fd) {
+  StackMap& s = Stack(fam);
+  SetGuard g(s, set);
+  const pstn_item* next = s.items.At(ItemIndex(set.all_head));
+  for (uint32_t guard = 0; next != nullptr && guard < s.items.count(); guard++) {
+    const pstn_item& item = *next;
+    next = s.items.At(ItemIndex(item.all_next));
+    pstn_ep* const ep = EpAt(s, item.ep_idx);
+    if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN ||  // [E1]
+        LoadRelaxed(ep->acceptor) != 0)
+      continue;
+    *fd = static_cast<int>(item.fd);
+    if (FdEntry(fam, *fd) == (PSTN_FD_EP | EpIdx(s, *ep))) return ep;
+  }
+  return nullptr;
+}
+
+void WaitsAtMembers(Family& fam, pstn_epoll& set) {
+  StoreRelaxed(set.unclaimed, 0u);
+  int fd;
+  for (pstn_ep* ep; (ep = UnclaimedMember(fam, set, &fd)) != nullptr;) {
+    const Call call(fam, fd);
+    if (call.ep() == ep) BecomeAcceptor(fam, fd, *ep);
+    if (LoadRelaxed(ep->acceptor) != 0) continue;
+    StoreRelaxed(set.unclaimed, 1u);  // there is no posternd: once more with the next look
+    return;
+  }
+}
+
 int LookAtOurs(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out,
                int max) {
-  if (LoadRelaxed(set.listeners) != 0) kVerbs.admit_syns(fam, 1);
+  if (LoadRelaxed(set.listeners) != 0) {
+    if (LoadRelaxed(set.unclaimed) != 0) [[unlikely]]
+      WaitsAtMembers(fam, set);
+    kVerbs.admit_syns(fam, 1);
+  }
   if (!WaiterHasNews(fam, set.waiter_idx, false) && LoadRelaxed(set.ready_count) == 0) return 0;
   SpreadPosts(fam);
   TakePosts(fam.view, set, idx);

@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/sys.h"
+#include "control/acceptor.h"
 #include "control/posternd.h"
 #include "endpoint/call.h"
 #include "endpoint/cancel.h"
@@ -64,8 +65,9 @@ long LookOnce(Family& fam, pollfd* fds, size_t n, KernelSet& k, bool ask_kernel)
         fds[i].revents = POLLNVAL, ready++;  // closed meanwhile
       continue;
     }
-    if (LoadRelaxed(ep->state) == PSTN_EP_LISTEN && !listeners) {
-      kVerbs.admit_syns(fam, 1);
+    if (LoadRelaxed(ep->state) == PSTN_EP_LISTEN) {
+      if (left == nullptr) WaitsAt(fam, fds[i].fd, *ep);
+      if (!listeners) kVerbs.admit_syns(fam, 1);
       listeners = true;
     }
     fds[i].revents = Answer(fam, *ep, fds[i].events);

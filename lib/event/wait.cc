@@ -137,6 +137,12 @@ void GiveBed(Family& fam, const Bed& bed) {
 }
 
 // The parent's beds are the parent's: the child closes its copies of the bells.
+void BedsForget(Family& fam) {
+  Guard g(fam.beds->lock);
+  for (uint32_t i = 0; i < fam.beds->count; i++) CloseInternal(fam, fam.beds->at[i].bell);
+  fam.beds->count = 0;
+}
+
 void BedsAfterFork(Family& fam) {
   AssertHeld(fam.beds->lock);  // the child has one thread
   for (uint32_t i = 0; i < fam.beds->count; i++) CloseInternal(fam, fam.beds->at[i].bell);

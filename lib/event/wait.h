@@ -37,6 +37,7 @@ void ReleaseWaiter(Family& fam, uint32_t waiter);  // its bell is gone
 void ReleaseWaitersOf(Family& fam, uint32_t slot);
 Bed TakeBed(Family& fam);  // made, or kept from before
 void GiveBed(Family& fam, const Bed& bed);
+void BedsForget(Family& fam);     // the process leaves the stack
 void BedsAfterFork(Family& fam);  // and what else the parent's threads held or waited for
 // Says (or takes back) in every place where news for `waiter` arrives that it sleeps.
 void AnnounceSleep(Family& fam, uint32_t waiter, bool sleeps);

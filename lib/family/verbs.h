@@ -48,6 +48,7 @@ struct Verbs {
   bool (*wire_reintroduce)(Family& fam, LineAsk ask);  // false: there is no wire to speak of
   void (*wire_refilter)(Family& fam, LineAsk ask, int fd, const pstn_ep& ep);
   void (*wire_retry)(Family& fam);
+  void (*wire_forget)(Family& fam);  // the process leaves the family, and has one thread
   // ---- the wire and connections (offhost/wire.h, wire_calls.h, wire_options.h)
   Reason (*wire_connect)(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to);
   long (*wire_await_connected)(Family& fam, pstn_ep& ep, const Interrupts& since);

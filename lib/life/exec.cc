@@ -18,6 +18,7 @@
 #include "family/fdtab.h"
 #include "family/holder.h"
 #include "family/open_fds.h"
+#include "life/depart.h"
 #include "life/hands.h"
 #include "life/process.h"
 #include "life/reap.h"
@@ -50,15 +51,6 @@ void TakeStayed(Family& fam, const pstn_slot& mine) {
       MarkPrivate(fam, i, 0);
     }
   });
-}
-
-// The kernel's number for a socket's life; 0: `fd` is no socket.
-uint64_t CookieOf(int fd) {
-  uint64_t cookie = 0;
-  socklen_t len = sizeof cookie;
-  long r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L /* SO_COOKIE */,
-                     &cookie, &len);
-  return r < 0 ? 0 : cookie;
 }
 
 pstn_ep* EpOfEntry(Family& fam, uint32_t entry) {
@@ -177,6 +169,7 @@ void AttachAfterExec(Family& fam, const char* text) {
     TakeStayed(fam, mine);
   }
   CtlReconnect(fam);
+  UserChanged(fam);
 }
 
 size_t ExecPrepare(Family& fam, char* variable, size_t bytes, uint32_t slot, bool spawn) {

@@ -15,6 +15,7 @@
 #include "family/fdtab.h"
 #include "family/holder.h"
 #include "family/local_lock.h"
+#include "life/depart.h"
 #include "life/process.h"
 #include "life/reap.h"
 #include "life/slot.h"
@@ -128,6 +129,7 @@ void ForkChild(Family& fam) {
   });
   CacheForget(fam);
   BedsAfterFork(fam);
+  UserChanged(fam);
 }
 
 uint32_t EmbryoSlot(const Family& fam) {

@@ -3,6 +3,7 @@
 // exec.cc.
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
 
@@ -102,6 +103,12 @@ StackSizes SizesIn(const Options& opt) {
           entries(opt.stack_sets), entries(opt.stack_registrations)};
 }
 
+void Describe(pstn_stack_hdr& hdr, const Family& fam) {
+  static_assert(sizeof(Options) <= PSTN_OPTIONS_BYTES);
+  memcpy(hdr.options, &fam.opt, sizeof fam.opt);
+  hdr.netns_ino = NetnsIno();
+}
+
 // Joins the stack of our name, if there is one that has room for us. The descriptor to go on with.
 int JoinNamed(Family& fam, int own) {
   int fd = FindNamedStack(fam, own);
@@ -113,6 +120,18 @@ int JoinNamed(Family& fam, int own) {
 }
 
 }  // namespace
+
+int CreateStackOf(Family& fam) {
+  const int fd = CreateStack(NewUuid(), SizesIn(fam.opt));
+  StackMap* const s = fd >= 0 ? MapStack(fd) : nullptr;
+  if (s == nullptr) {
+    if (fd >= 0) sys::Close(fd);
+    return fd < 0 ? fd : -ENOMEM;
+  }
+  Describe(s->hdr, fam);
+  UnmapStack(s);
+  return fd;
+}
 
 bool MakeStack(Family& fam) {
   if (!fam.enabled) return false;
@@ -131,11 +150,7 @@ bool MakeStack(Family& fam) {
     fam.enabled = false;
     return false;
   }
-  static_assert(sizeof(Options) <= PSTN_OPTIONS_BYTES);
-  if (SameUuid(Stack(fam).hdr.id, id)) {
-    memcpy(Stack(fam).hdr.options, &fam.opt, sizeof fam.opt);
-    Stack(fam).hdr.netns_ino = NetnsIno();
-  }
+  if (SameUuid(Stack(fam).hdr.id, id)) Describe(Stack(fam).hdr, fam);
   (void)FillSlot(fam);
   fam.attached = true;
   CountRingRefused(fam);

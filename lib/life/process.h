@@ -8,6 +8,8 @@ namespace postern {
 
 // Reads options and, after an exec, takes over what the image before held. Once, before main.
 void ProcessInit(Family& fam, const char* const* envp);
+// The memory of a new stack, as the options say: a descriptor, or -errno.
+int CreateStackOf(Family& fam);
 // EnsureStack, where there is none yet.
 bool MakeStack(Family& fam);
 // Becomes a process of the stack in `stack_fd`, which is taken: the keeper's way in.

@@ -3,6 +3,7 @@
 
 #include "life/reap.h"
 #include "base/sys.h"
+#include "control/acceptor.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/items.h"
 #include "endpoint/posts.h"
@@ -207,6 +208,7 @@ void ReapSlot(Family& fam, uint32_t slot_idx) {
   Touched touched(fam);
   const Hands hands(fam, slot_idx);
   hands.Mend();
+  LeaveAcceptors(fam, slot_idx);
   DropTable(fam, s, slot, touched);
   RecoverConns(fam, slot_idx);
   ReleaseWaitersOf(fam, slot_idx);

@@ -2,6 +2,8 @@
 // slot.cc - see slot.h.
 #include "life/slot.h"
 
+#include <sys/socket.h>
+
 #include <cstring>
 
 #include "base/sys.h"
@@ -29,6 +31,14 @@ uint64_t StartTime() {
 }
 
 }  // namespace
+
+uint64_t CookieOf(int fd) {
+  uint64_t cookie = 0;
+  socklen_t len = sizeof cookie;
+  long r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), 57L /* SO_COOKIE */,
+                     &cookie, &len);
+  return r < 0 ? 0 : cookie;
+}
 
 bool FillSlot(Family& fam) {
   pstn_slot& slot = Stack(fam).slots.Own(ProcIndex(fam.slot));

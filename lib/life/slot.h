@@ -37,6 +37,9 @@ void EachFd(Family& fam, const pstn_slot& slot, Fn fn) {
   }
 }
 
+// The kernel's number for a socket's life; 0: `fd` is no socket.
+uint64_t CookieOf(int fd);
+
 // Decimal number at `p`, which moves behind it. strtoul would look at the locale.
 inline uint64_t Number(const char*& p) {
   uint64_t v = 0;

@@ -59,7 +59,8 @@ void WireErrands(Family& fam);
 bool WireStart(Family& fam, uint64_t patience_ns = 0);
 // Enough for the keeper of a program that has ended to leave.
 inline constexpr uint64_t kTakenNs = 1'000'000'000;
-void WireRetry(Family& fam);  // there is a reason to try again at once
+void WireForget(Family& fam);  // a process of one thread leaves the stack
+void WireRetry(Family& fam);   // there is a reason to try again at once
 // wire_settings.cc
 void WireReadSettings(stack::WireSettings& settings);
 // CtlAsk() as a LineAsk, with no limit (wire_filter.cc).

@@ -102,6 +102,14 @@ const pstn_routes* FetchRoutes(Family& fam) {
 
 }  // namespace
 
+void WireForget(Family& fam) {
+  Guard g(fam.wire->lock);
+  StoreRelease(fam.wire_on, 0u);      // [T3]
+  StoreRelease(fam.engine, nullptr);  // [T3]
+  if (fam.wire->here != nullptr) TearDown(fam);
+  fam.wire->not_before_ns = 0;
+}
+
 // Not more often than a kernel would ask: once a second for each neighbour, as far as the few that
 // are remembered tell.
 void AskNeighbour(void* of, uint32_t ifindex, const uint8_t ip[16]) {

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/ip_address.h"
 #include "base/sys.h"
+#include "control/acceptor.h"
 #include "control/control_smc.h"
 #include "control/posternd.h"
 #include "endpoint/call.h"
@@ -197,7 +198,8 @@ void AttendListeners(Family& fam) {
     const Call call(fam, static_cast<int>(fd));
     pstn_ep* ep = call.ep();
     if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN) continue;  // [E1]
-    if ((asked & kAttendAgain) != 0 && (LoadRelaxed(ep->flags) & PSTN_EPF_PUBLISHED) != 0) {
+    if ((asked & kAttendAgain) != 0 && (LoadRelaxed(ep->flags) & PSTN_EPF_PUBLISHED) != 0 &&
+        IsListedUnasked(*ep)) {
       MarkListener(fam, static_cast<int>(fd), *ep);
       (void)CtlListen(fam, *ep, static_cast<int>(fd));
     }
@@ -219,6 +221,7 @@ long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags
   bool handed = false;
   Deadline handshake = Deadline::Never();
   for (;;) {
+    WaitsAt(fam, call.fd(), ep);
     AdmitSyns(fam);
     if (++turn % kKernelTurn == 0) {
       long r = AcceptKernel(fam, call, sa, len, flags, handed);

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/ip_address.h"
 #include "base/sys.h"
+#include "control/acceptor.h"
 #include "control/posternd.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
@@ -95,8 +96,12 @@ void StopListening(Family& fam, pstn_ep& ep, uint32_t state) {
   MendQueue(fam, ep);
   Lock(ep.accept_lock);
   SetState(ep, state);
-  if (state == PSTN_EP_NEW)
+  if (state == PSTN_EP_NEW) {
     FetchAdd(ep.gen, 1u);  // a client that still comes for the old listener is refused
+    StoreRelaxed(ep.acceptor, 0u);
+    StoreRelaxed(ep.unlisted, 0u);
+    FetchAnd(ep.flags, ~PSTN_EPF_BROUGHT);
+  }
   Unlock(ep.accept_lock);
   ResetQueue(fam, ep);
   AdmitSyns(fam, kAllLooks);  // refuses what is still on its way
@@ -234,6 +239,7 @@ long EndNumber(Family& fam, int fd, pstn_ep& ep) {
   const uint32_t family = ep.family;
   bool reusable = false;
   CachedFd c = kNoCachedFd;
+  LeaveAcceptor(fam, fam.slot, ep);
   if (GiveUpRef(fam, PSTN_FD_EP | EpIdx(Stack(fam), ep), PlaceOf(fam, fd, false))) {
     // The kernel's socket serves again if the kernel knows nothing of it. No call comes to refer to
     // the endpoint any more, so what its flags say stays true.
@@ -267,6 +273,9 @@ int FreeNumber(Family& fam, int fd, uint32_t entry) {
 long SockClose(Family& fam, int fd, uint32_t entry) {
   pstn_ep* ep =
       (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
+  // Others have the kernel's socket, and take the clients that wait.
+  if (ep != nullptr && (LoadRelaxed(ep->flags) & PSTN_EPF_BROUGHT) != 0 && RefsOf(*ep).count() == 1)
+    (void)SockExport(fam, fd);
   {
     TableChange change(fam);
     if (!ClaimFd(fam, fd, entry, kFdClosing)) return -EAGAIN;

@@ -74,7 +74,8 @@ bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
   // The kernel's listener never blocked while accept() merged two queues. The clients in it go
   // first (AcceptKernel).
   TableFreeze(fam);
-  if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) SetBlocking(fd, true);
+  constexpr uint32_t kStays = PSTN_EPF_NONBLOCK | PSTN_EPF_BROUGHT;  // others' file, too
+  if ((LoadRelaxed(ep.flags) & kStays) == 0) SetBlocking(fd, true);
   TableThaw(fam);
   if (LoadAcquire(ep.accept_count) != 0) (void)CtlExport(fam, ep, fd);  // [E8]
   ResetQueue(fam, ep);  // only what the keeper could not take
@@ -339,9 +340,12 @@ long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken
     return -ESTALE;
   }
   uint32_t state = LoadAcquire(from->state);  // [E1]
-  long r = state == PSTN_EP_ESTABLISHED ? TakeOverConnection(fam, fd, *from, taken, context)
-           : state == PSTN_EP_KERNEL    ? TakeOverQueue(fam, fd, *from, taken, context)
-                                        : -ESTALE;
+  // One that no process of the family waits at goes on listening, for others.
+  const bool is_left = state == PSTN_EP_LISTEN && LoadRelaxed(from->unlisted) != 0;
+  if (is_left) AdmitSyns(fam, kAllLooks);
+  long r = state == PSTN_EP_ESTABLISHED         ? TakeOverConnection(fam, fd, *from, taken, context)
+           : state == PSTN_EP_KERNEL || is_left ? TakeOverQueue(fam, fd, *from, taken, context)
+                                                : -ESTALE;
   (void)SockClose(fam, fd, PSTN_FD_EP | ep_idx);
   return r;
 }

@@ -118,6 +118,10 @@ long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog) {
   // The kernel's listener never blocks: accept() merges two queues, and waits for both itself.
   int fl = sys::Fcntl(fd, F_GETFL, 0);
   if (fl >= 0) (void)sys::Fcntl(fd, F_SETFL, fl | O_NONBLOCK);
+  if (state == PSTN_EP_NEW) {
+    StoreRelaxed(ep.acceptor, 0u);
+    StoreRelaxed(ep.unlisted, 0u);
+  }
   SetState(ep, PSTN_EP_LISTEN);
   WatchListener(fam, fd, ep);
   int p = CtlListen(fam, ep, fd);

@@ -50,6 +50,7 @@ constexpr Verbs kVerbs = {
     .wire_reintroduce = WireIsReintroduced,
     .wire_refilter = WireRefilter,
     .wire_retry = WireRetry,
+    .wire_forget = WireForget,
     .wire_connect = WireConnect,
     .wire_await_connected = WireAwaitConnected,
     .wire_give_up = WireGiveUp,

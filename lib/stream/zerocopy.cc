@@ -53,7 +53,8 @@ long SendZerocopy(Family& fam, Call& call, const iovec* iov, size_t count, int f
 }
 
 long RecvErrorQueue(pstn_ep& ep, msghdr* m) {
-  if (LoadAcquire(ep.state) == PSTN_EP_KERNEL) return kPass;  // [E1]
+  if (LoadAcquire(ep.state) == PSTN_EP_KERNEL) return kPass;    // [E1]
+  if (LoadAcquire(ep.state) == PSTN_EP_LISTEN) return -EAGAIN;  // [E1] it has other words there
   uint32_t from = LoadRelaxed(ep.zerocopy_told), to;
   do {
     to = LoadAcquire(ep.zerocopy_sent);  // [E11]

@@ -26,14 +26,16 @@ namespace {
 struct Needed {
   unsigned capability;
   bool by_broker;  // which is told if it lacks it
+  bool by_children;
   const char* why;
 };
 constexpr Needed kNeeded[] = {
-    {CAP_SYS_PTRACE, true, "to see which network namespace another user's process is in"},
-    {CAP_NET_ADMIN, true, "to see which network namespace a socket belongs to"},
+    {CAP_SYS_PTRACE, true, false, "to see which network namespace another user's process is in"},
+    {CAP_NET_ADMIN, true, false, "to see which network namespace a socket belongs to"},
     // A family of root's may have members of other users.
-    {CAP_SETUID, false, "to start a reaper as its family's user"},
-    {CAP_SETGID, false, "to start a reaper as its family's user"},
+    {CAP_SETUID, false, true, "to start a reaper as its family's user"},
+    {CAP_SETGID, false, true, "to start a reaper as its family's user"},
+    {CAP_KILL, false, false, "to end that reaper"},
 };
 
 void DropCapabilities(Role role) {
@@ -48,9 +50,11 @@ void DropCapabilities(Role role) {
   }
   capng_clear(CAPNG_SELECT_BOTH);
   for (size_t i = 0; i < std::size(kNeeded); i++) {
-    if (keeps[i])
-      (void)capng_update(CAPNG_ADD, static_cast<capng_type_t>(CAPNG_EFFECTIVE | CAPNG_PERMITTED),
-                         kNeeded[i].capability);
+    if (!keeps[i]) continue;
+    // A program that root starts has no more than the bounding set has.
+    const int sets = CAPNG_EFFECTIVE | CAPNG_PERMITTED |
+                     (kNeeded[i].by_children && geteuid() == 0 ? CAPNG_BOUNDING_SET : 0);
+    (void)capng_update(CAPNG_ADD, static_cast<capng_type_t>(sets), kNeeded[i].capability);
   }
   // The bounding set needs CAP_SETPCAP, which an ordinary user has not.
   if (capng_apply(geteuid() == 0 ? CAPNG_SELECT_BOTH : CAPNG_SELECT_CAPS) != 0)

@@ -154,6 +154,18 @@ bool IsAlive(pid_t pid, uint64_t start_time) {
   return start_time == 0 || stat.start_time == start_time;
 }
 
+bool HasUid(pid_t pid, uid_t uid) {
+  std::ifstream file(Path(pid, "status"));
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.compare(0, 4, "Uid:") != 0) continue;
+    std::istringstream ids(line.substr(4));
+    unsigned long real = 0, effective = 0, saved = 0;
+    return (ids >> real >> effective >> saved) && (real == uid || effective == uid || saved == uid);
+  }
+  return false;
+}
+
 Mapped HasMapped(pid_t pid, uint64_t inode) {
   if (Maps(pid, inode)) return Mapped::kYes;
   if (std::ifstream(Path(pid, "maps")).peek() != std::ifstream::traits_type::eof())

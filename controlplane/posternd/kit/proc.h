@@ -24,6 +24,9 @@ UniqueFd OpenNetns(pid_t pid, uint64_t expected);
 // Path in the unified hierarchy, as we see it; "" when there is none.
 std::string CgroupOf(pid_t pid);
 
+// Whether one of its user ids (real, effective, saved) is `uid`: it could be that user.
+bool HasUid(pid_t pid, uid_t uid);
+
 // Not ok() when there is none, or when it is not the one that started at `start_time` (0: any).
 UniqueFd OpenPidfd(pid_t pid, uint64_t start_time);
 // The process at the other end of a Unix socket: the one that has connected, whichever process has

@@ -42,7 +42,8 @@ pid_t Keepers::Spawn(const Stack& stack) const {
   std::string path = KeeperPath();
   // It carries other people's bytes in the background: it sleeps, and never spins.
   std::string dir = "POSTERN_RUNTIME_DIR=" + runtime_dir_, spin = "POSTERN_SPIN_USEC=0";
-  char* argv[] = {path.data(), nullptr};
+  std::string user = UserToBe(stack);
+  char* argv[] = {path.data(), user.empty() ? nullptr : user.data(), nullptr};
   char* envp[] = {dir.data(), spin.data(), nullptr};
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -67,6 +68,10 @@ void Keepers::Export(Client& asker, const Stack& stack, const ctl::Msg& request,
   if (!fd.ok() || stack.s->eps.At(EpIndex(request.a)) == nullptr)
     return asker.Reply(request, EINVAL);
   Ask(&asker, stack, request, Share(std::move(fd)));
+}
+
+void Keepers::PassQueue(const Stack& stack, const ctl::Msg& listener, UniqueFd fd) {
+  if (fd.ok()) Ask(nullptr, stack, listener, Share(std::move(fd)));
 }
 
 void Keepers::Wire(Client* asker, const Stack& stack, const ctl::Msg& request) {

@@ -28,6 +28,8 @@ class Keepers {
 
   // A request of `asker` for its own stack; answered later.
   void Export(Client& asker, const Stack& stack, const ctl::Msg& request, UniqueFd fd);
+  // Has those that wait for a listener of that stack's go to the kernel's queue.
+  void PassQueue(const Stack& stack, const ctl::Msg& listener, UniqueFd fd);
   // Has the stack's keeper run its wire.
   void Wire(Client* asker, const Stack& stack, const ctl::Msg& request);
   bool Has(const pstn_uuid& stack) const { return keepers_.count(stack) != 0; }

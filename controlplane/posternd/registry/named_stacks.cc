@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "named_stacks.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -36,16 +38,46 @@ int NamedStacks::Find(pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out) {
   const pstn_uuid id = stack->hdr.id;
   UnmapStack(stack);
   if (!named) return -EINVAL;
+  const Entry* entry = nullptr;
+  const int error = Enter(std::move(key), id, pid, std::move(memfd), entry);
+  if (error == 0) out = entry->fd;
+  return error;
+}
+
+int NamedStacks::FindGuests(const pstn_uuid& origin, pid_t pid, uid_t uid, UniqueFd memfd,
+                            SharedFd& out, pstn_uuid& id) {
+  const StackLook* const stack = LookAtStack(memfd.get());
+  if (stack == nullptr) return -EINVAL;
+  const pstn_uuid own = stack->hdr.id;
+  UnmapStack(stack);
+  // No program's own name begins so.
+  Key key{uid, NetnsIno(pid), PidnsIno(pid), "\nguests of " + Text(origin)};
+  if (key.netns == 0 || key.pidns == 0) return -EINVAL;
+  const Entry* entry = nullptr;
+  const int error = Enter(std::move(key), own, pid, std::move(memfd), entry);
+  if (error != 0) return error;
+  out = entry->fd;
+  id = entry->id;
+  return 0;
+}
+
+int NamedStacks::Enter(Key key, const pstn_uuid& id, pid_t pid, UniqueFd memfd,
+                       const Entry*& entry) {
   if (entries_.size() >= kEntriesMax && entries_.find(key) == entries_.end()) return -ENOSPC;
   const auto [it, is_new] = entries_.try_emplace(std::move(key), Entry{id, nullptr, false});
   if (is_new) it->second.fd = Share(std::move(memfd));
   Note("pid %d %s stack '%s'", pid, is_new ? "makes" : "joins", it->first.name.c_str());
-  out = it->second.fd;
+  entry = &it->second;
   return 0;
 }
 
 void NamedStacks::Learn(const Stack& stack, pid_t pid, uid_t uid) {
   Key key;
+  // A guests' stack is known by whom it has left.
+  if (stack.uid != geteuid()) {
+    for (auto& [name, entry] : entries_) entry.known |= SameUuid(entry.id, stack.id);
+    return;
+  }
   if (!KeyOf(*stack.s, pid, uid, key)) return;
   const auto it = entries_.find(key);
   if (it != entries_.end()) {

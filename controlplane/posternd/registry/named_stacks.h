@@ -17,6 +17,10 @@ class NamedStacks {
   // A process without a stack offers `memfd`, in whose options the name is; `out` is the stack to
   // join: that of the first process. 0 or -errno.
   int Find(pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out);
+  // A process that has left `origin` for the user `uid` offers `memfd`; `out` is the stack of all
+  // that have done so, and `id` its id. 0 or -errno.
+  int FindGuests(const pstn_uuid& origin, pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out,
+                 pstn_uuid& id);
   // A stack whose process has said hello: after a restart we know its name by that.
   void Learn(const Stack& stack, pid_t pid, uid_t uid);
   // Those of stacks that have gone go, too. Others wait for their first hello.
@@ -34,6 +38,7 @@ class NamedStacks {
     SharedFd fd;
     bool known;  // has been in the registry
   };
+  int Enter(Key key, const pstn_uuid& id, pid_t pid, UniqueFd memfd, const Entry*& entry);
   static bool KeyOf(const StackLook& stack, pid_t pid, uid_t uid, Key& key);
 
   std::map<Key, Entry> entries_;

@@ -57,7 +57,7 @@ std::string Cause(int status) {
   return "exit " + std::to_string(WEXITSTATUS(status));
 }
 
-int Spawn(const std::string& path, int line, pid_t& pid) {
+int Spawn(const std::string& path, const Stack& stack, int line, pid_t& pid) {
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
   // From a number that is not the target's, so that close-on-exec is cleared in every case.
@@ -71,8 +71,8 @@ int Spawn(const std::string& path, int line, pid_t& pid) {
   posix_spawnattr_setsigmask(&attributes, &none);
   posix_spawnattr_setsigdefault(&attributes, &all);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
-  std::string name = path;
-  char* argv[] = {name.data(), nullptr};
+  std::string name = path, user = UserToBe(stack);
+  char* argv[] = {name.data(), user.empty() ? nullptr : user.data(), nullptr};
   char* envp[] = {nullptr};
   const int error = posix_spawn(&pid, path.c_str(), &actions, &attributes, argv, envp);
   posix_spawnattr_destroy(&attributes);
@@ -108,7 +108,9 @@ struct Reapers::Reaper {
 };
 
 Reapers::Reapers(event_base* base)
-    : start([](int line, pid_t& pid) { return Spawn(ReaperPath(), line, pid); }),
+    : start([](const Stack& stack, int line, pid_t& pid) {
+        return Spawn(ReaperPath(), stack, line, pid);
+      }),
       end([](pid_t pid) { (void)kill(pid, SIGKILL); }),
       base_(base),
       bury_(base, -1, 0, [this] { Bury(); }),
@@ -174,7 +176,7 @@ bool Reapers::Start(Reaper& reaper, const Stack& stack) {
   if (error == 0) {
     UniqueFd own(ends[0]), theirs(ends[1]);
     fcntl(own.get(), F_SETFL, O_NONBLOCK);
-    error = start(theirs.get(), reaper.pid);
+    error = start(stack, theirs.get(), reaper.pid);
     if (error == 0) {
       reaper.starts = 0;
       reaper.links.clear();

@@ -47,7 +47,7 @@ class Reapers {
   std::function<void(const pstn_uuid& stack, const std::string& why)> on_failed;
   uint64_t failed() const { return failed_; }
   // How a reaper is started, with its end of the line, and killed. A fuzzer plays them instead.
-  std::function<int(int line, pid_t& pid)> start;  // 0 or an errno
+  std::function<int(const Stack& stack, int line, pid_t& pid)> start;  // 0 or an errno
   std::function<void(pid_t)> end;
 
  private:

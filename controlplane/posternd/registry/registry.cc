@@ -4,6 +4,7 @@
 
 #include <signal.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -22,6 +23,12 @@ namespace {
 constexpr uint32_t kSlotScanMs = 250;
 
 }  // namespace
+
+std::string UserToBe(const Stack& stack) {
+  struct stat st {};
+  if (stack.uid == geteuid() || fstat(stack.fd->get(), &st) != 0) return "";
+  return std::to_string(st.st_uid) + ":" + std::to_string(st.st_gid);
+}
 
 Registry::Registry(event_base* base, Directory& directory, std::function<void()> on_change)
     : base_(base),
@@ -51,9 +58,19 @@ bool Registry::IsMember(const Process& process) {
   return process.said_hello || HasMapped(process.pid, process.stack->inode) == Mapped::kYes;
 }
 
-const Stack* Registry::EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t& gen) const {
+const Process* Registry::MemberOf(const Stack& stack, pid_t pid) {
+  for (const auto& [slot, process] : stack.processes) {
+    if (process->pid == pid && !PidfdIsDead(process->pidfd.get()) && IsMember(*process))
+      return process.get();
+  }
+  return nullptr;
+}
+
+const Stack* Registry::EndpointOf(pid_t pid, uint32_t fd, uid_t uid, uint32_t& ep,
+                                  uint32_t& gen) const {
   if (fd >= PSTN_SLOT_CHUNKS * PSTN_FDCHUNK_FDS) return nullptr;
   for (const auto& [id, stack] : stacks_) {
+    if (stack->uid != uid) continue;
     for (const auto& [slot, process] : stack->processes) {
       if (process->pid != pid || !IsMember(*process)) continue;
       const StackLook& s = *stack->s;
@@ -111,6 +128,7 @@ int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, uint32_t slot, Stac
   }
   auto fresh = std::make_unique<Stack>();
   fresh->id = id;
+  fresh->uid = OwnerOf(memfd.get());
   fresh->fd = Share(std::move(memfd));
   fresh->inode = inode;
   fresh->s = map;

@@ -21,6 +21,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "../directory/directory.h"
@@ -95,6 +96,7 @@ struct Stack {
   SharedFd fd;
   SharedFd wire;  // the bundle, see ctl::Type::kWire; null: it has none
   uint64_t inode = 0;
+  uid_t uid = 0;  // the memory's: ours, or a guest's (lib/life/depart.h)
   const StackLook* s = nullptr;
   bool ending = false;  // no process is left: its reaper ends what it had
   bool broken = false;  // its reaper has failed: all that is left is to wait for its processes' end
@@ -107,6 +109,10 @@ struct Stack {
   std::map<uint32_t, Suspect> suspects;                    // by slot
   std::map<uint32_t, Reaping> reaping;                     // by slot
 };
+
+// How a reaper or keeper of the stack is told which user to become (guard/become.h): "UID:GID", or
+// "" for our own.
+std::string UserToBe(const Stack& stack);
 
 class Registry {
  public:
@@ -154,8 +160,10 @@ class Registry {
   static void Push(const Stack& stack, const ctl::Msg& message, const SharedFd& fd = {});
   // A slot names any process: the kernel says whether that one has the family's memory.
   static bool IsMember(const Process& process);
-  // The endpoint behind descriptor `fd` of a process, and its stack; null: none.
-  const Stack* EndpointOf(pid_t pid, uint32_t fd, uint32_t& ep, uint32_t& gen) const;
+  // The endpoint behind descriptor `fd` of a process of that user's, and its stack; null: none.
+  const Stack* EndpointOf(pid_t pid, uint32_t fd, uid_t uid, uint32_t& ep, uint32_t& gen) const;
+  // Its process in that stack, which has shown that it is one; null: none.
+  static const Process* MemberOf(const Stack& stack, pid_t pid);
   void ClientGone(Client& client);
 
   const std::map<pstn_uuid, std::unique_ptr<Stack>, UuidLess>& stacks() const { return stacks_; }

@@ -59,6 +59,12 @@ void PutHeld(const Stack& stack, uint32_t ep_idx, uint32_t held, uint32_t in_tal
   (void)PutWord(stack, stack.s->OffOf(&ep->in_talks), in_talks);
 }
 
+void PutUnlisted(const Stack& stack, uint32_t ep_idx, bool unlisted) {
+  const pstn_ep* const ep = stack.s->eps.At(EpIndex(ep_idx));
+  if (ep == nullptr || LoadRelaxed(ep->unlisted) == (unlisted ? 1u : 0u)) return;
+  (void)PutWord(stack, stack.s->OffOf(&ep->unlisted), unlisted ? 1 : 0);
+}
+
 void PutReaperGone(const Stack& stack) {
   (void)PutWord(stack, offsetof(pstn_stack_hdr, reaper_pidns), 0);
 }

@@ -16,6 +16,8 @@ uint32_t AddRef(const Stack& stack, uint32_t side, const pstn_uuid& id, const ps
 void FreeRef(const Stack& stack, uint32_t idx);
 // What accept() is told of connections that posternd has for it.
 void PutHeld(const Stack& stack, uint32_t ep_idx, uint32_t held, uint32_t in_talks);
+// Whether the directory lists that listener (lib/control/acceptor.h).
+void PutUnlisted(const Stack& stack, uint32_t ep_idx, bool unlisted);
 // The family's reaper has ended: a thread that waits for a lock that it had may take it.
 void PutReaperGone(const Stack& stack);
 

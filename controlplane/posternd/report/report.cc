@@ -81,7 +81,8 @@ Json StackJson(const Stack& stack) {
           {"counters", CountersJson(hdr)},
           {"fallbacks", FallbacksJson(hdr)},
           {"checks", ChecksJson(hdr)},
-          {"memory_bytes", MemoryBytes(stack.fd->get())}};
+          {"memory_bytes", MemoryBytes(stack.fd->get())},
+          {"uid", stack.uid}};
 }
 
 // Of what one end has given out. A slot that it has left counts until the other end has left it,

@@ -3,6 +3,7 @@
 #include "server.h"
 
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -17,6 +18,13 @@ constexpr uint32_t kKeeperAgainMs = 200;  // until its death is known, and not f
 constexpr size_t kStrangersMax = 64;
 constexpr int kAcceptsPerTurn = 16;  // a flooder gets no more; and a stranger has several turns
                                      // to say hello before others have pushed it out
+
+// What no guest is answered: what its posternd's user sees and decides, and what that user's rights
+// are needed for.
+bool IsForOwnUser(ctl::Type type) {
+  return type == ctl::Type::kStatus || type == ctl::Type::kQuit || type == ctl::Type::kNamed ||
+         type == ctl::Type::kVi || type == ctl::Type::kFilter || type == ctl::Type::kWire;
+}
 
 }  // namespace
 
@@ -35,6 +43,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       directory_(directory),
       vis_(vis),
       idle_sec_(idle_sec),
+      tickets_(runtime_dir + "/guests.key"),
       registry_(base, directory,
                 [this] {
                   names_.Prune(registry_);
@@ -106,6 +115,16 @@ void Server::AcceptSome(Door& door) {
   }
 }
 
+bool Server::IsForeign(const Client& client) {
+  if (client.process != nullptr) return client.process->stack->uid != geteuid();
+  return client.uid() != geteuid() && client.uid() != 0;
+}
+
+void Server::NoLongerStrange(Client& client) {
+  strangers_ -= client.stranger ? 1 : 0;
+  client.stranger = false;
+}
+
 // A program of ours says hello at once; a line that stays silent only stands in the others' way.
 void Server::BreakOldestStranger() {
   Client* oldest = nullptr;
@@ -160,6 +179,8 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
       return &Server::Quit;
     case ctl::Type::kNamed:
       return &Server::Named;
+    case ctl::Type::kGuest:
+      return &Server::Guest;
     case ctl::Type::kExport:
       return &Server::Export;
     case ctl::Type::kKeeper:
@@ -201,11 +222,13 @@ void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
       message.type == ctl::Type::kQuit || message.type == ctl::Type::kKeeper ||
       message.type == ctl::Type::kExport || message.type == ctl::Type::kWire ||
       message.type == ctl::Type::kRoutes || message.type == ctl::Type::kResolve ||
-      message.type == ctl::Type::kNamed;
-  if (client.stranger && message.type != ctl::Type::kHello) {
+      message.type == ctl::Type::kNamed || message.type == ctl::Type::kGuest;
+  if (client.stranger && message.type != ctl::Type::kHello && message.type != ctl::Type::kGuest &&
+      message.type != ctl::Type::kKeeper) {
     Warn("pid %d is another user's, and brings no stack of ours", client.pid());
     return client.Break();
   }
+  if (IsForeign(client) && IsForOwnUser(message.type)) return client.Reply(message, EPERM);
   if (!needs_no_hello && client.process == nullptr) return client.Reply(message, ENOTCONN);
   (this->*handler)(client, message, std::move(fd));
 }

@@ -8,6 +8,7 @@
 
 #include "../directory/directory.h"
 #include "../directory/listener_watch.h"
+#include "../guard/tickets.h"
 #include "../kit/event.h"
 #include "../line/client.h"
 #include "../member/negotiator.h"
@@ -45,6 +46,11 @@ class Server {
   };
   void AcceptSome(Door& door);
   void BreakOldestStranger();
+  void NoLongerStrange(Client& client);
+  // Of another user: a guest, or one that is not known.
+  static bool IsForeign(const Client& client);
+  bool MayHello(const Client& client, const ctl::Msg& message, const UniqueFd& fd) const;
+  void UnlistOthers(const Listener& by, const UniqueFd& fd);
   void OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd);
   void OnGone(Client& client);
   // Starts or stops the countdown to leaving.
@@ -58,6 +64,7 @@ class Server {
 
   void Hello(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Named(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Guest(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Listen(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Unlisten(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Introduce(Client& client, const ctl::Msg& message, UniqueFd fd);
@@ -101,6 +108,7 @@ class Server {
   uint32_t idle_sec_;
   bool quit_asked_ = false;
   Clock::time_point started_ = Clock::now();
+  Tickets tickets_;
   NamedStacks names_;
   Registry registry_;
   Upstream upstream_;

@@ -1,6 +1,5 @@
 // server_requests.cc - what processes and posternctl ask, answered.
 // SPDX-License-Identifier: Apache-2.0
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -9,6 +8,7 @@
 #include "../directory/listener_check.h"
 #include "../kit/log.h"
 #include "../kit/proc.h"
+#include "../registry/stack_words.h"
 #include "server.h"
 #include "state/area.h"
 
@@ -18,12 +18,6 @@ namespace {
 constexpr uint32_t kBacklogMax = 65535;
 constexpr size_t kEarlyMax = 1024;  // hellos that wait for the broker's answer
 
-// A process that has the memory of a stack that our user has made is of its family.
-bool BelongsToUs(const UniqueFd& memfd) {
-  struct stat st {};
-  return SegmentBytes(memfd.get()) != 0 && fstat(memfd.get(), &st) == 0 && st.st_uid == geteuid();
-}
-
 }  // namespace
 
 void Server::Hello(Client& client, const ctl::Msg& message, UniqueFd fd) {
@@ -31,13 +25,9 @@ void Server::Hello(Client& client, const ctl::Msg& message, UniqueFd fd) {
     if (early_.size() >= kEarlyMax) return client.Break();
     return early_.push_back({&client, client.id(), message, std::move(fd)});
   }
-  const bool known = !client.stranger || BelongsToUs(fd);
-  const int error =
-      known ? registry_.Hello(client, message.a, message.uuid, std::move(fd)) : -EACCES;
-  if (error == 0 && client.stranger) {
-    client.stranger = false;
-    --strangers_;
-  }
+  const bool may = MayHello(client, message, fd);
+  const int error = may ? registry_.Hello(client, message.a, message.uuid, std::move(fd)) : -EACCES;
+  if (error == 0) NoLongerStrange(client);
   if (error != 0) {
     Warn("hello of pid %d refused: %s", client.pid(), strerror(-error));
     return client.Reply(message, -error);
@@ -73,6 +63,8 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
     error = directory_.Publish(listener);
   }
   if (error == 0) {
+    PutUnlisted(*client.process->stack, message.a, false);
+    UnlistOthers(listener, fd);
     negotiator_.ListenerHere(listener.stack, listener.ep_idx, listener.ep_gen);
     upstream_.Offer(listener, std::move(fd));
   }
@@ -229,8 +221,8 @@ void Server::Export(Client& client, const ctl::Msg& message, UniqueFd fd) {
     return keepers_.Export(client, *client.process->stack, message, std::move(fd));
   }
   ctl::Msg request = message;
-  const Stack* const stack =
-      registry_.EndpointOf(static_cast<pid_t>(message.b), message.c, request.a, request.b);
+  const Stack* const stack = registry_.EndpointOf(static_cast<pid_t>(message.b), message.c,
+                                                  client.process->stack->uid, request.a, request.b);
   if (stack == nullptr) return client.Reply(message, ENOENT);
   // The kernel has let the asker have that socket (pidfd_getfd(2)), or nothing is moved for it.
   if (!fd.ok() || !HasSocket(static_cast<pid_t>(message.b), message.c, fd.get()))
@@ -241,13 +233,10 @@ void Server::Export(Client& client, const ctl::Msg& message, UniqueFd fd) {
 // Only a process of the stack can be its keeper: it has said hello on another line.
 void Server::Keeper(Client& client, const ctl::Msg& message, UniqueFd) {
   const Stack* const stack = registry_.Find(message.uuid);
-  bool member = false;
-  if (stack != nullptr) {
-    for (const auto& [slot, process] : stack->processes) {
-      member |= process->pid == client.pid() && Registry::IsMember(*process);
-    }
+  if (stack != nullptr && Registry::MemberOf(*stack, client.pid()) != nullptr) {
+    NoLongerStrange(client);
+    return keepers_.OnKeeper(client, message.uuid);
   }
-  if (member) return keepers_.OnKeeper(client, message.uuid);
   Warn("pid %d is not a keeper: it is no process of that stack", client.pid());
   client.Break();
 }

@@ -89,7 +89,7 @@ class PosterndGame {
     server_ = std::make_unique<daemon::Server>(base_, *directory_, daemon::UniqueFd(dup(door_)),
                                                daemon::UniqueFd(), "", 0, "", *vis_, 0);
     daemon::Reapers& reapers = server_->registry().reapers();
-    reapers.start = [this](int line, pid_t& pid) {
+    reapers.start = [this](const daemon::Stack&, int line, pid_t& pid) {
       pid = next_reaper_++;
       reapers_.push_back({pid, fcntl(line, F_DUPFD_CLOEXEC, 0)});
       return 0;

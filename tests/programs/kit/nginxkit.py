@@ -3,6 +3,7 @@
 
 import os
 import random
+import shutil
 
 from harness import need
 
@@ -36,14 +37,15 @@ http {{
 
 class Nginx:
     def __init__(self, ctx, name="nginx", side="server", docs=None, workers=2, events="", http="", server="", reuseport=False, daemon=False,
-                 user="root"):
+                 user="www-data"):
         self.ctx, self.dir, self.port = ctx, ctx.path(name, "x")[:-2], ctx.port()
         os.chmod(ctx.dir, 0o755)
         self.docs = docs or self.dir
-        user = f"user {user};\n" if os.getuid() == 0 else ""
         for sub in ("put", "put/tmp"):
             os.makedirs(os.path.join(self.dir, sub), exist_ok=True)
-        conf = CONF.format(user=user, workers=workers, dir=self.dir, port=self.port, docs=self.docs, events=events,
+            if os.getuid() == 0:
+                shutil.chown(os.path.join(self.dir, sub), user)
+        conf = CONF.format(user=f"user {user};\n" if os.getuid() == 0 else "", workers=workers, dir=self.dir, port=self.port, docs=self.docs, events=events,
                            http=http, server=server, daemon="on" if daemon else "off", reuseport=" reuseport" if reuseport else "")
         self.conf = ctx.write(f"{name}/nginx.conf", conf)
         self.argv = [need("nginx"), "-c", self.conf, "-p", self.dir, "-e", os.path.join(self.dir, "error.log")]

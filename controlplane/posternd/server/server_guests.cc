@@ -1,0 +1,89 @@
+// server_guests.cc - processes that have become another user, and the listeners that they share with
+// those that they have left (lib/life/depart.h, lib/control/acceptor.h).
+// SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "../kit/log.h"
+#include "../kit/proc.h"
+#include "../registry/stack_words.h"
+#include "base/atomic.h"
+#include "server.h"
+#include "state/area.h"
+
+namespace postern::daemon {
+namespace {
+
+// A process waits there for clients.
+bool IsAttended(const Stack& stack, const pstn_ep& listener) {
+  const uint32_t acceptor = LoadAcquire(listener.acceptor);
+  return acceptor != 0 && stack.processes.count(acceptor - 1) != 0;
+}
+
+bool HasClients(const Stack& stack) {
+  return std::any_of(stack.links.begin(), stack.links.end(),
+                     [&](const auto& link) { return link.second->end[1].stack == &stack; });
+}
+
+}  // namespace
+
+// The memory is its user's: ours, and then the process is of our user, or could be again; or a
+// guest's, who has a ticket.
+bool Server::MayHello(const Client& client, const ctl::Msg& message, const UniqueFd& fd) const {
+  if (SegmentBytes(fd.get()) == 0) return false;
+  const uid_t owner = OwnerOf(fd.get());
+  if (owner == geteuid()) return !client.stranger || HasUid(client.pid(), owner);
+  if (!client.stranger) return true;  // root's, in a user's posternd
+  return client.uid() == owner && message.cookie == tickets_.Of(message.uuid, owner);
+}
+
+// It was of a stack of ours until it became another user: the kernel says that it is now, for good.
+void Server::Guest(Client& client, const ctl::Msg& message, UniqueFd fd) {
+  const Stack* const origin = registry_.Find(message.uuid);
+  const bool was_ours = origin != nullptr && Registry::MemberOf(*origin, client.pid()) != nullptr;
+  if (!was_ours || !fd.ok() || OwnerOf(fd.get()) != client.uid() ||
+      HasUid(client.pid(), origin->uid)) {
+    Warn("pid %d (uid %u) is no guest of ours", client.pid(), client.uid());
+    return client.Reply(message, EPERM);
+  }
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  SharedFd stack;
+  const int error =
+      names_.FindGuests(message.uuid, client.pid(), client.uid(), std::move(fd), stack, reply.uuid);
+  if (error != 0) return client.Reply(message, -error);
+  reply.cookie = tickets_.Of(reply.uuid, client.uid());
+  client.Send(reply, stack);
+}
+
+// Other families have the same socket of the kernel's, but none of their processes waits for
+// clients there: those would wait in vain. Who comes too late says so (lib/control/acceptor.h).
+void Server::UnlistOthers(const Listener& by, const UniqueFd& fd) {
+  std::vector<Listener> others;
+  for (const auto& [entry, l] : directory_.listeners()) {
+    if (l.cookie == by.cookie && !l.learnt && !Same(l.stack, by.stack)) others.push_back(l);
+  }
+  for (const Listener& l : others) {
+    const Stack* const stack = registry_.Find(l.stack);
+    const pstn_ep* const ep = stack != nullptr ? stack->s->eps.At(EpIndex(l.ep_idx)) : nullptr;
+    if (ep == nullptr || IsAttended(*stack, *ep)) continue;
+    PutUnlisted(*stack, l.ep_idx, true);
+    if (IsAttended(*stack, *ep)) continue;  // it has not seen that, and thinks that it is listed
+    directory_.Withdraw(l.stack, l.ep_idx, l.ep_gen);
+    negotiator_.ListenerGone(l.stack, l.ep_idx, l.ep_gen);
+    upstream_.Unoffer(l, [] {});
+    if (!HasClients(*stack)) continue;
+    ctl::Msg request;
+    request.type = ctl::Type::kExport;
+    request.a = l.ep_idx;
+    request.b = l.ep_gen;
+    keepers_.PassQueue(*stack, request, UniqueFd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0), kTcpSocket));
+  }
+}
+
+}  // namespace postern::daemon

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// acceptor.h - which process of a family waits for the clients of a listener.
+//
+// Several families may have one listening socket of the kernel's: a server that root has started,
+// and its workers, which are another user's (life/depart.h). Such a client is a family's that waits
+// for it. So the directory lists a listener of a family as long as one of its processes does, or no
+// other family's does: posternd takes out the one whose `acceptor` is 0 (`unlisted`), and the first
+// process that waits there again has it listed again.
+//
+// That process stores itself and then looks at `unlisted`; posternd stores `unlisted` and then looks
+// at `acceptor`: one of the two sees the other.
+#pragma once
+#include "base/atomic.h"
+#include "family/family.h"
+
+namespace postern {
+
+void BecomeAcceptor(Family& fam, int fd, pstn_ep& ep);
+// A thread is about to wait for clients of `ep`, or to take one. It may wait for posternd.
+inline void WaitsAt(Family& fam, int fd, pstn_ep& ep) {
+  if (LoadRelaxed(ep.acceptor) == 0) [[unlikely]]
+    BecomeAcceptor(fam, fd, ep);
+}
+// Whether posternd is told of it without a process that waits there.
+inline bool IsListedUnasked(const pstn_ep& ep) {
+  return LoadRelaxed(ep.acceptor) != 0 ||
+         ((LoadRelaxed(ep.flags) & PSTN_EPF_BROUGHT) == 0 && LoadRelaxed(ep.unlisted) == 0);
+}
+// The process of `slot` waits there no more; others that do are woken to say so.
+void LeaveAcceptor(Family& fam, uint32_t slot, pstn_ep& ep);
+void LeaveAcceptors(Family& fam, uint32_t slot);  // of all listeners
+
+}  // namespace postern

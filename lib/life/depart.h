@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// depart.h - a process that has become another user leaves its family (docs/adr/security/0022).
+//
+// No user has another one's stack in its memory. So when a process can't be its family's user any
+// more (setuid(2) and its kin by root), it gives back what it has of that stack, and becomes one of
+// the guests of its posternd: of the stack of all those that have left the same family for the same
+// user. Its listeners go along, and are shared by both families (control/acceptor.h); so do sockets
+// that are neither connected nor listen. Connections become the kernel's, by way of the keeper.
+//
+// Where there is no posternd that would have it, or other threads may be in calls on the stack, all
+// its sockets are the kernel's from then on.
+#pragma once
+#include "family/family.h"
+
+namespace postern {
+
+// By all three of its user ids: with one of them left it can go back.
+bool HasOtherUser(Family& fam);
+void LeaveFamily(Family& fam);
+// Its user ids may have changed.
+inline void UserChanged(Family& fam) {
+  if (fam.attached && HasOtherUser(fam)) LeaveFamily(fam);
+}
+
+}  // namespace postern
