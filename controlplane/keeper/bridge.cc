@@ -28,69 +28,77 @@ uint8_t scratch[kChunk];
 
 }  // namespace
 
-Bridge::Bridge(int ring_fd, int kernel_fd) : ring_fd_(ring_fd), kernel_fd_(kernel_fd) {
-  const int on = 1;  // what came in one piece is not held back here
-  (void)setsockopt(kernel_fd_, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  (void)setsockopt(kernel_fd_, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));  // the ring's has it
+void Bridge::SetOption(End end, int level, int name, const void* value, socklen_t len) {
+  if (!end.is_ring) return (void)setsockopt(end.fd, level, name, value, len);
+  const Call call(g_family, end.fd);
+  if (pstn_ep* ep = call.ep()) (void)SockSetOpt(g_family, end.fd, *ep, level, name, value, len);
+}
+
+Bridge::Bridge(End first, End second) : first_(first), second_(second) {
+  const int on = 1;
+  for (const End end : {first, second}) {
+    if (end.is_ring) continue;
+    SetOption(end, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));  // what came in one piece goes so
+    SetOption(end, SOL_SOCKET, SO_OOBINLINE, &on, sizeof(on));  // a ring's has it
+  }
 }
 
 Bridge::~Bridge() {
-  if (reset_) {
-    const linger now{1, 0};
-    (void)setsockopt(kernel_fd_, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
-    const Call call(g_family, ring_fd_);
-    if (pstn_ep* ep = call.ep())
-      (void)SockSetOpt(g_family, ring_fd_, *ep, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+  const linger now{1, 0};
+  for (const End end : {second_, first_}) {
+    if (reset_) SetOption(end, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
   }
-  (void)SockClose(g_family, ring_fd_, FdEntry(g_family, ring_fd_));
-  close(kernel_fd_);
+  for (const End end : {first_, second_}) {
+    if (end.is_ring) {
+      (void)SockClose(g_family, end.fd, FdEntry(g_family, end.fd));
+    } else {
+      close(end.fd);
+    }
+  }
 }
 
-long Bridge::Read(bool from_ring, void* to, size_t bytes) {
-  if (!from_ring) {
-    const ssize_t got = recv(kernel_fd_, to, bytes, MSG_DONTWAIT);
+long Bridge::Read(End from, void* to, size_t bytes) {
+  if (!from.is_ring) {
+    const ssize_t got = recv(from.fd, to, bytes, MSG_DONTWAIT);
     return got >= 0 ? got : -errno;
   }
-  Call call(g_family, ring_fd_);
+  Call call(g_family, from.fd);
   iovec iov{to, bytes};
   return call.ep() != nullptr ? StreamRecv(g_family, call, &iov, 1, MSG_DONTWAIT) : -EBADF;
 }
 
-long Bridge::Write(bool to_ring, const void* from, size_t bytes, int flags) {
+long Bridge::Write(End to, const void* from, size_t bytes, int flags) {
   flags |= MSG_DONTWAIT | MSG_NOSIGNAL;
-  if (!to_ring) {
-    const ssize_t put = send(kernel_fd_, from, bytes, flags);
+  if (!to.is_ring) {
+    const ssize_t put = send(to.fd, from, bytes, flags);
     return put >= 0 ? put : -errno;
   }
-  Call call(g_family, ring_fd_);
+  Call call(g_family, to.fd);
   iovec iov{const_cast<void*>(from), bytes};
   return call.ep() != nullptr ? StreamSend(g_family, call, &iov, 1, flags) : -EBADF;
 }
 
 // The urgent byte comes next. A read stops before it.
-bool Bridge::AtMark(bool ring) {
+bool Bridge::AtMark(End end) {
   int at = 0;
-  if (!ring) return ioctl(kernel_fd_, SIOCATMARK, &at) == 0 && at != 0;
-  const Call call(g_family, ring_fd_);
+  if (!end.is_ring) return ioctl(end.fd, SIOCATMARK, &at) == 0 && at != 0;
+  const Call call(g_family, end.fd);
   pstn_ep* ep = call.ep();
-  return ep != nullptr && SockIoctl(g_family, ring_fd_, *ep, SIOCATMARK, &at) == 0 && at != 0;
+  return ep != nullptr && SockIoctl(g_family, end.fd, *ep, SIOCATMARK, &at) == 0 && at != 0;
 }
 
-void Bridge::ShutWrite(bool ring) {
-  if (!ring) {
-    (void)shutdown(kernel_fd_, SHUT_WR);
-  } else {
-    const Call call(g_family, ring_fd_);
-    if (pstn_ep* ep = call.ep()) (void)SockShutdown(g_family, ring_fd_, *ep, SHUT_WR);
-  }
+void Bridge::ShutWrite(End end) {
+  if (!end.is_ring) return (void)shutdown(end.fd, SHUT_WR);
+  const Call call(g_family, end.fd);
+  if (pstn_ep* ep = call.ep()) (void)SockShutdown(g_family, end.fd, *ep, SHUT_WR);
 }
 
 // False: nothing more to do until an event comes.
-bool Bridge::Step(Flow& flow, bool from_ring, bool* busy) {
+bool Bridge::Step(Flow& flow, End from, End to, bool* busy) {
   if (flow.closed) return false;
   if (flow.at == flow.held.size() && !flow.ended) {
-    flow.urgent = AtMark(from_ring);
-    const long got = Read(from_ring, scratch, flow.urgent ? 1 : sizeof(scratch));
+    flow.urgent = AtMark(from);
+    const long got = Read(from, scratch, flow.urgent ? 1 : sizeof(scratch));
     if (got == -EAGAIN || got == -EINTR) return false;
     if (got < 0) {
       reset_ = true;
@@ -101,7 +109,7 @@ bool Bridge::Step(Flow& flow, bool from_ring, bool* busy) {
     flow.at = 0;
   }
   while (flow.at < flow.held.size()) {
-    const long put = Write(!from_ring, flow.held.data() + flow.at, flow.held.size() - flow.at,
+    const long put = Write(to, flow.held.data() + flow.at, flow.held.size() - flow.at,
                            flow.urgent ? MSG_OOB : 0);
     if (put == -EAGAIN || put == -EINTR) return false;
     if (put < 0) {  // the reader has closed: as TCP, which answers with a reset
@@ -111,7 +119,7 @@ bool Bridge::Step(Flow& flow, bool from_ring, bool* busy) {
     flow.at += static_cast<size_t>(put);
   }
   if (flow.ended) {
-    ShutWrite(!from_ring);
+    ShutWrite(to);
     flow.closed = true;
     std::vector<uint8_t>().swap(flow.held);
     flow.at = 0;
@@ -125,8 +133,8 @@ Bridge::State Bridge::Pump() {
   bool busy = true;
   for (int i = 0; i < kChunksPerTurn && busy && !reset_; ++i) {
     busy = false;
-    Step(out_, true, &busy);
-    if (!reset_) Step(in_, false, &busy);
+    Step(out_, first_, second_, &busy);
+    if (!reset_) Step(in_, second_, first_, &busy);
   }
   if (reset_ || (out_.closed && in_.closed)) return State::kDone;
   if (!busy) {  // idle bridges are many: they keep no buffer

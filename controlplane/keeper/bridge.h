@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// bridge.h - carries bytes between a ring and a kernel socket, both ways, until both directions
-// end.
+// bridge.h - carries bytes between a ring and a kernel socket, or between two rings, both ways,
+// until both directions end.
 //
 // Non-blocking and edge-triggered: the thread that is told of an event calls Pump(). An end is
 // passed on as it came: FIN as shutdown, a reset as a reset; an urgent byte is an urgent byte on
 // the other side. What one side does not take yet is kept here, and until it has been taken, no
 // more is read from the other side: back-pressure goes through.
 #pragma once
+#include <sys/socket.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -15,8 +17,12 @@ namespace postern::keeper {
 
 class Bridge {
  public:
-  // Takes both descriptors; ring_fd is an accelerated endpoint of this process.
-  Bridge(int ring_fd, int kernel_fd);
+  struct End {
+    int fd;
+    bool is_ring;  // an accelerated endpoint of this process
+  };
+  // Takes both descriptors.
+  Bridge(End first, End second);
   ~Bridge();
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
@@ -37,14 +43,15 @@ class Bridge {
     bool ended = false;   // no more will be read
     bool closed = false;  // ... and the other side has been told
   };
-  bool Step(Flow& flow, bool from_ring, bool* busy);
-  long Read(bool from_ring, void* to, size_t bytes);
-  long Write(bool to_ring, const void* from, size_t bytes, int flags);
-  bool AtMark(bool ring);
-  void ShutWrite(bool ring);
+  bool Step(Flow& flow, End from, End to, bool* busy);
+  static long Read(End from, void* to, size_t bytes);
+  static long Write(End to, const void* from, size_t bytes, int flags);
+  static bool AtMark(End end);
+  static void ShutWrite(End end);
+  static void SetOption(End end, int level, int name, const void* value, socklen_t len);
 
-  int ring_fd_, kernel_fd_;
-  Flow out_, in_;  // ring -> kernel, kernel -> ring
+  End first_, second_;
+  Flow out_, in_;  // first -> second, second -> first
   bool reset_ = false;
 };
 

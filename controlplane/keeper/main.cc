@@ -16,6 +16,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -25,11 +26,14 @@
 #include "bridge.h"
 #include "control/posternd.h"
 #include "ctl/msg_packet.h"
+#include "endpoint/call.h"
 #include "event/epoll.h"
 #include "family/family.h"
 #include "family/fdtab.h"
 #include "life/process.h"
+#include "peer/close.h"
 #include "peer/export.h"
+#include "peer/meet.h"
 #include "sock/own_family.h"
 #include "wire_keeper.h"
 
@@ -44,7 +48,10 @@ constexpr uint64_t kIdleMs = 3000;            // without a bridge; then it leave
 constexpr uint64_t kRetryMs = 300;            // to reach a posternd that is gone
 constexpr uint64_t kAloneNs = 1'000'000'000;  // without a posternd: then none may come soon
 constexpr int kEventsPerLook = 64;
-constexpr uint64_t kLineTag = ~uint64_t{0}, kWireTag = ~uint64_t{0} - 1;
+constexpr uint64_t kLineTag = ~uint64_t{0}, kWireTag = ~uint64_t{0} - 1,
+                   kPlaceTag = ~uint64_t{0} - 2;
+constexpr uint64_t kFetchNs = 10'000'000'000;  // a process of the next family comes at once
+constexpr uint64_t kFetchLookMs = 1000;
 
 class Keeper {
  public:
@@ -55,8 +62,13 @@ class Keeper {
   void Connect();
   void ReadLine();
   void Take(const ctl::Msg& job, int fd);
-  void Carry(int ring_fd, int kernel_fd);
+  void Carry(Bridge::End first, Bridge::End second);
+  bool Watch(Bridge::End end, uint64_t tag) const;
   void PumpAll();
+  long OpenThePlace();
+  void Expect(int ring_fd, const pstn_uuid& stack, ctl::Msg& reply);
+  void MeetGuests();
+  void GiveUpGuests();
 
   int set_;
   int line_ = -1;  // posternd; the library has one of its own, for what it asks itself
@@ -64,6 +76,15 @@ class Keeper {
   std::unordered_map<uint64_t, std::unique_ptr<Bridge>> bridges_;
   std::vector<uint64_t> busy_;
   WireKeeper wire_;
+  // Connections that go on in other families (peer/meet.h), and have not been fetched.
+  struct Expected {
+    int ring_fd;
+    pstn_uuid stack;
+    uint64_t until_ns;
+  };
+  int place_ = -1;
+  uint32_t next_tag_ = kTagMin;
+  std::map<uint32_t, Expected> expected_;  // by tag
 };
 
 void Keeper::Connect() {
@@ -112,32 +133,96 @@ void Keeper::ReadLine() {
 }
 
 void Keeper::Take(const ctl::Msg& job, int fd) {
-  const auto carry = [](void* self, int ring_fd, int kernel_fd) {
-    static_cast<Keeper*>(self)->Carry(ring_fd, kernel_fd);
+  struct Context {
+    Keeper* keeper;
+    int handed_on;
+  } context{this, -1};
+  const auto carry = [](void* to, int ring_fd, int kernel_fd) {
+    auto& here = *static_cast<Context*>(to);
+    if (kernel_fd >= 0) return here.keeper->Carry({ring_fd, true}, {kernel_fd, false});
+    here.handed_on = ring_fd;
   };
-  const long r = TakeOver(g_family, fd, job.a, job.b, carry, this);
-  PumpAll();  // the process that goes on with it sees earlier data, end or reset now
   ctl::Msg reply;
   reply.type = job.type;
   reply.seq = job.seq;
+  long r = job.d == 0 || place_ >= 0 ? 0 : OpenThePlace();
+  if (r < 0) {
+    close(fd);
+  } else {
+    r = TakeOver(g_family, fd, job.a, job.b, job.d != 0, carry, &context);
+  }
+  if (context.handed_on >= 0) Expect(context.handed_on, job.uuid, reply);
+  PumpAll();  // the process that goes on with it sees earlier data, end or reset now
   reply.status = static_cast<int32_t>(-r);
   (void)!send(line_, &reply, sizeof(reply), MSG_NOSIGNAL);
 }
 
-void Keeper::Carry(int ring_fd, int kernel_fd) {
-  const uint64_t tag = next_++;
-  auto bridge = std::make_unique<Bridge>(ring_fd, kernel_fd);
+bool Keeper::Watch(Bridge::End end, uint64_t tag) const {
   epoll_event ev{};
   ev.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
   ev.data.u64 = tag;
-  if (SockEpollCtl(g_family, set_, EPOLL_CTL_ADD, ring_fd, &ev) != 0 ||
-      epoll_ctl(set_, EPOLL_CTL_ADD, kernel_fd, &ev) != 0) {
+  if (!end.is_ring) return epoll_ctl(set_, EPOLL_CTL_ADD, end.fd, &ev) == 0;
+  return SockEpollCtl(g_family, set_, EPOLL_CTL_ADD, end.fd, &ev) == 0;
+}
+
+void Keeper::Carry(Bridge::End first, Bridge::End second) {
+  const uint64_t tag = next_++;
+  auto bridge = std::make_unique<Bridge>(first, second);
+  if (!Watch(first, tag) || !Watch(second, tag)) {
     fprintf(stderr, "postern-keeper: a connection that was passed on can't be watched: %s\n",
             strerror(errno));
     return;  // it ends here, on both sides
   }
   busy_.push_back(tag);  // what was in the ring raises no event
   bridges_.emplace(tag, std::move(bridge));
+}
+
+long Keeper::OpenThePlace() {
+  const long fd = OpenPlace(g_family);
+  if (fd < 0) return fd;
+  place_ = static_cast<int>(fd);
+  epoll_event ev{};
+  ev.events = EPOLLIN;
+  ev.data.u64 = kPlaceTag;
+  return SockEpollCtl(g_family, set_, EPOLL_CTL_ADD, place_, &ev);
+}
+
+// Says where it can be fetched.
+void Keeper::Expect(int ring_fd, const pstn_uuid& stack, ctl::Msg& reply) {
+  const auto after = [](uint32_t tag) { return tag == kTagMax ? kTagMin : tag + 1; };
+  while (expected_.count(next_tag_) != 0) next_tag_ = after(next_tag_);
+  expected_[next_tag_] = {ring_fd, stack, MonotonicNs() + kFetchNs};
+  const Call call(g_family, place_);
+  reply.a = EpIdx(Stack(g_family), *call.ep());
+  reply.b = LoadRelaxed(call.ep()->gen);
+  reply.c = next_tag_;
+  next_tag_ = after(next_tag_);
+}
+
+void Keeper::MeetGuests() {
+  for (;;) {
+    uint32_t tag = 0;
+    pstn_uuid stack{};
+    const int fd = static_cast<int>(AcceptGuest(g_family, place_, tag, stack));
+    if (fd < 0) return;
+    const auto it = expected_.find(tag);
+    if (it == expected_.end() || !SameUuid(it->second.stack, stack)) {
+      (void)SockClose(g_family, fd, FdEntry(g_family, fd));
+      continue;
+    }
+    Carry({it->second.ring_fd, true}, {fd, true});
+    expected_.erase(it);
+  }
+}
+
+// Their process has died on its way.
+void Keeper::GiveUpGuests() {
+  const uint64_t now = MonotonicNs();
+  std::erase_if(expected_, [&](const auto& one) {
+    if (now < one.second.until_ns) return false;
+    (void)SockClose(g_family, one.second.ring_fd, FdEntry(g_family, one.second.ring_fd));
+    return true;
+  });
 }
 
 void Keeper::PumpAll() {
@@ -164,7 +249,9 @@ int Keeper::Run() {
   uint64_t idle_since = MonotonicNs(), company_ns = idle_since;
   for (;;) {
     if (line_ >= 0) company_ns = MonotonicNs();
-    const bool needed = !bridges_.empty() || (wire_.started() && wire_.IsNeeded());
+    GiveUpGuests();
+    const bool needed =
+        !bridges_.empty() || !expected_.empty() || (wire_.started() && wire_.IsNeeded());
     if (needed) idle_since = MonotonicNs();
     const uint64_t idle_ms = (MonotonicNs() - idle_since) / 1'000'000;
     const uint64_t last_ms = wire_.started() ? kLetGoMs : kIdleMs;
@@ -174,6 +261,7 @@ int Keeper::Run() {
                        : wire_.started() ? kLetGoLookMs
                                          : last_ms - idle_ms + 1;
     if (line_ < 0 && wait_ms > kRetryMs) wait_ms = kRetryMs;
+    if (!expected_.empty() && wait_ms > kFetchLookMs) wait_ms = kFetchLookMs;
     if (wire_.started()) {
       const bool alone = MonotonicNs() - company_ns > kAloneNs;
       const uint64_t ms = wire_.Work(alone ? Company::kAlone : Company::kPosternd);
@@ -187,7 +275,9 @@ int Keeper::Run() {
     for (long i = 0; i < n; ++i) {
       const uint64_t tag = events[i].data.u64;
       if (tag == kWireTag) continue;  // Work() comes
-      if (tag == kLineTag) {
+      if (tag == kPlaceTag) {
+        MeetGuests();
+      } else if (tag == kLineTag) {
         ReadLine();
       } else if (std::find(busy_.begin(), busy_.end(), tag) == busy_.end()) {
         busy_.push_back(tag);

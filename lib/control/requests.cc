@@ -40,7 +40,8 @@ int CtlUnlisten(Family& fam, pstn_ep& ep) {
 
 namespace {
 
-int ExportWith(Family& fam, uint32_t a, uint32_t b, uint32_t c, int fd) {
+int ExportWith(Family& fam, Msg& m, int fd) {
+  const Msg request = m;
   constexpr int kTries = 20;
   constexpr timespec kPause = {0, 100'000'000};
   int r = -ENOTCONN;
@@ -51,11 +52,7 @@ int ExportWith(Family& fam, uint32_t a, uint32_t b, uint32_t c, int fd) {
     if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam)) Disconnect(fam);
     StoreRelaxed(fam.ctl_retry_ns, 0);
     if (!ConnectLocked(fam)) continue;
-    Msg m;
-    m.type = Type::kExport;
-    m.a = a;
-    m.b = b;
-    m.c = c;
+    m = request;
     r = Ask(fam, m, fd, nullptr);
     // No answer in time, on a busy machine: what was asked for may be done by now, and asking again
     // does no harm.
@@ -64,13 +61,38 @@ int ExportWith(Family& fam, uint32_t a, uint32_t b, uint32_t c, int fd) {
   return r;
 }
 
+Msg Exported(Family& fam, const pstn_ep& ep) {
+  Msg m;
+  m.type = Type::kExport;
+  m.a = EpIdx(Stack(fam), ep);
+  m.b = LoadRelaxed(ep.gen);
+  return m;
+}
+
 }  // namespace
 
 int CtlExport(Family& fam, const pstn_ep& ep, int fd) {
-  return ExportWith(fam, EpIdx(Stack(fam), ep), LoadRelaxed(ep.gen), 0, fd);
+  Msg m = Exported(fam, ep);
+  return ExportWith(fam, m, fd);
+}
+int CtlHandOn(Family& fam, const pstn_ep& ep, int fd, const pstn_uuid& to, uint32_t* place,
+              uint32_t* place_gen, uint32_t* tag) {
+  Msg m = Exported(fam, ep);
+  m.d = 1;
+  m.uuid = to;
+  const int r = ExportWith(fam, m, fd);
+  *place = m.a;
+  *place_gen = m.b;
+  *tag = m.c;
+  return r;
 }
 int CtlExportOf(Family& fam, uint32_t pid, int target, int fd) {
-  return ExportWith(fam, PSTN_NONE, pid, static_cast<uint32_t>(target), fd);
+  Msg m;
+  m.type = Type::kExport;
+  m.a = PSTN_NONE;
+  m.b = pid;
+  m.c = static_cast<uint32_t>(target);
+  return ExportWith(fam, m, fd);
 }
 
 // From a handler, too (of SIGCHLD): not while another call is under way.

@@ -127,12 +127,16 @@ void MakeAllOwn(Family& fam) {
 }
 
 // The guests' stack; -1: there is none.
-int GuestStack(Family& fam, uint64_t* ticket) {
+int GuestStack(Family& fam, uint64_t* ticket, pstn_uuid* id) {
   const int own = CreateStackOf(fam);
   if (own < 0) return -1;
   const int fd = FindGuestStack(fam, own, ticket);
   sys::Close(own);
-  return fd < 0 ? -1 : MoveHigh(fam, fd);
+  StackMap* const next = fd >= 0 ? MapStack(fd) : nullptr;
+  if (next == nullptr) return fd < 0 ? -1 : (sys::Close(fd), -1);
+  *id = next->hdr.id;
+  UnmapStack(next);
+  return MoveHigh(fam, fd);
 }
 
 void LeaveForKernel(Family& fam) {
@@ -160,12 +164,14 @@ void LeaveFamily(Family& fam) {
   TableChange change(fam);  // handlers wait, too
   CtlReconnect(fam);
   uint64_t ticket = 0;
+  pstn_uuid next = {};
   Luggage luggage;
-  const int guest = MayBeInCalls() || fam.confined ? -1 : GuestStack(fam, &ticket);
+  const int guest = MayBeInCalls() || fam.confined ? -1 : GuestStack(fam, &ticket, &next);
   if (guest < 0 || !luggage.Pack(fam)) {
     CloseInternal(fam, guest);
     return LeaveForKernel(fam);
   }
+  luggage.HandOnAll(fam, next);
   LeaveToKernel(fam, false);
   GiveBack(fam);
   Unmap(fam);

@@ -4,6 +4,9 @@
 
 #include <sys/epoll.h>
 
+#include <cerrno>
+
+#include "base/clock.h"
 #include "base/sys.h"
 #include "control/acceptor.h"
 #include "endpoint/endpoint.h"
@@ -31,6 +34,8 @@ constexpr uint32_t kCarried =
     PSTN_EPF_QUICKACK | PSTN_EPF_CLOEXEC | PSTN_EPF_KERNEL_OPTIONS | PSTN_EPF_INQ |
     PSTN_EPF_ZEROCOPY | PSTN_EPF_POLLED | PSTN_EPF_PORT_GIVEN_UP;
 
+constexpr uint64_t kNewsNs = 2'000'000'000, kNewsNapNs = 100'000;  // the keeper is busy
+
 void CopySocket(pstn_ep& to, const pstn_ep& from) {
   for (const KeptOption& o : kKept) {
     if (o.field != nullptr) StoreRelaxed(to.*o.field, from.*o.field);
@@ -44,8 +49,23 @@ void CopySocket(pstn_ep& to, const pstn_ep& from) {
   StoreRelaxed(to.error, from.error);
   StoreRelaxed(to.backlog, from.backlog);
   to.local = from.local;
+  to.peer = from.peer;
   to.kernel_port = from.kernel_port;
   StoreRelaxed(to.flags, from.flags & kCarried);
+}
+
+void CopyConnection(pstn_ep& to, const pstn_ep& from) {
+  CopySocket(to, from);
+  StoreRelaxed(to.zerocopy_sent, from.zerocopy_sent);
+  StoreRelaxed(to.zerocopy_told, from.zerocopy_told);
+  FetchOr(to.flags, from.flags & PSTN_EPF_CONNECTING);
+}
+
+// What can go along with a process that alone has it.
+bool IsPortable(const pstn_ep& ep, uint32_t state) {
+  constexpr uint32_t kFailed = PSTN_EPF_HUNG | PSTN_EPF_DISCONNECTING;
+  return state == PSTN_EP_NEW ||
+         (state == PSTN_EP_ESTABLISHED && (LoadRelaxed(ep.flags) & kFailed) == 0);
 }
 
 uint32_t Numbers(Family& fam, uint32_t entry) {
@@ -98,15 +118,21 @@ bool Luggage::Pack(Family& fam) {
   for (uint32_t n = 0; n < hw; n++) {
     const uint32_t entry = fam.fd[n];
     const bool is_ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP;
-    const pstn_ep* const ep = is_ep ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
+    pstn_ep* const ep = is_ep ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
     if (ep == nullptr) continue;
     const uint32_t state = LoadAcquire(ep->state);  // [E1]
-    const bool listens = state == PSTN_EP_LISTEN;
-    if (!listens && (state != PSTN_EP_NEW || !IsAlone(fam, entry, LoadAcquire(ep->refs)))) continue;
+    const bool alone = IsPortable(*ep, state) && IsAlone(fam, entry, LoadAcquire(ep->refs));
+    if (state != PSTN_EP_LISTEN && !alone) continue;
     if (!kept_.Reserve(kept_.count + 1)) return false;
     Kept& kept = kept_.at[kept_.count++];
-    kept = {static_cast<int>(n), entry, 0, listens, {}};
-    CopySocket(kept.ep, *ep);
+    const bool is_connected = state == PSTN_EP_ESTABLISHED;
+    const bool news = is_connected && (Readiness(fam, *ep) & EPOLLIN) != 0;
+    kept = {static_cast<int>(n), entry, 0, state, {}, news, {}};
+    if (is_connected) {
+      CopyConnection(kept.ep, *ep);
+    } else {
+      CopySocket(kept.ep, *ep);
+    }
     kept.ep.family = ep->family;
   }
   for (uint32_t n = 0; n < hw; n++) {
@@ -118,6 +144,21 @@ bool Luggage::Pack(Family& fam) {
       PackSet(fam, static_cast<int>(n), entry & PSTN_FD_IDX);
   }
   return true;
+}
+
+void Luggage::HandOnAll(Family& fam, const pstn_uuid& next) {
+  for (size_t i = 0; i < kept_.count; i++) {
+    Kept& kept = kept_.at[i];
+    if (kept.state != PSTN_EP_ESTABLISHED) continue;
+    const Kept* first = &kept_.at[0];
+    while (first->was != kept.was) first++;
+    pstn_ep* const ep = EpAt(Stack(fam), kept.was & PSTN_FD_IDX);
+    if (first != &kept) {
+      kept.state = first->state;
+    } else if (ep == nullptr || !HandOn(fam, kept.fd, *ep, next, kept.place)) {
+      kept.state = PSTN_EP_KERNEL;
+    }
+  }
 }
 
 void Luggage::PackSet(Family& fam, int epfd, uint32_t set_idx) {
@@ -191,23 +232,48 @@ uint32_t Luggage::Resume(Family& fam, const Kept& kept) {
   return PSTN_FD_EP | idx;
 }
 
+uint32_t Luggage::ResumeConnection(Family& fam, const Kept& kept) {
+  const uint32_t entry = Resume(fam, kept);
+  if (entry == 0) return 0;
+  pstn_ep& ep = Stack(fam).eps.Own(EpIndex(entry & PSTN_FD_IDX));
+  CopyConnection(ep, kept.ep);
+  FetchOr(ep.flags, PSTN_EPF_DIRTY);  // its kernel socket is the last user's
+  ConnEnd e;
+  if (!Meet(fam, ep, kept.place) || !Resolve(fam, ep, e)) {
+    StoreRelaxed(ep.error, static_cast<uint32_t>(ECONNRESET));
+    return entry;
+  }
+  const uint32_t shut = LoadRelaxed(ep.flags) & (PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR);
+  if ((shut & PSTN_EPF_SHUT_WR) != 0)
+    FetchOr(e.ctl().flags, shut == PSTN_EPF_SHUT_WR ? PSTN_CF_FIN : PSTN_CF_FIN | PSTN_CF_RD_SHUT);
+  AnnounceData(fam.bells, e);
+  // What could be read before can be read now.
+  const Deadline until = Deadline::AfterNs(kNewsNs);
+  while (kept.had_news && (Readiness(fam, ep) & EPOLLIN) == 0 && until.left_ns() != 0)
+    sys::Nap(kNewsNapNs);
+  return entry;
+}
+
 void Luggage::Unpack(Family& fam) {
   for (size_t i = 0; i < kept_.count; i++) {
     Kept& kept = kept_.at[i];
     for (size_t k = 0; k < i && kept.now == 0; k++) {
       if (kept_.at[k].was == kept.was) kept.now = kept_.at[k].now;
     }
+    if (kept.state == PSTN_EP_KERNEL) continue;
     if (!fam.attached) {
       // In none.
     } else if (kept.now != 0) {
       SockDup(fam, kept.now, kept.fd);
-    } else if (kept.listens) {
+    } else if (kept.state == PSTN_EP_LISTEN) {
       // As listen() does it: accept() merges two queues, and waits for both itself.
       const int fl = sys::Fcntl(kept.fd, F_GETFL, 0);
       if (fl >= 0) (void)sys::Fcntl(kept.fd, F_SETFL, fl | O_NONBLOCK);
       kept.now = ResumeListener(fam, kept);
       if (kept.now != 0)
         MarkListener(fam, kept.fd, Stack(fam).eps.Own(EpIndex(kept.now & PSTN_FD_IDX)));
+    } else if (kept.state == PSTN_EP_ESTABLISHED) {
+      kept.now = ResumeConnection(fam, kept);
     } else {
       kept.now = Resume(fam, kept);
     }

@@ -2,6 +2,7 @@
 // luggage.h - what a process takes along from one family to the next (depart.h).
 #pragma once
 #include "family/family.h"
+#include "peer/meet.h"
 
 namespace postern {
 
@@ -15,6 +16,9 @@ class Luggage {
   // In the family that is left: copies what goes along, and takes its registrations out of the event
   // sets that this process alone has. False: no memory.
   bool Pack(Family& fam);
+  // Connections go to the keeper, which carries them on to the stack `next`; one that can't be is
+  // left out.
+  void HandOnAll(Family& fam, const pstn_uuid& next);
   // In the next one, or (not attached) in none: then all is the kernel's.
   void Unpack(Family& fam);
 
@@ -27,9 +31,11 @@ class Luggage {
  private:
   struct Kept {
     int fd;
-    uint32_t was;  // the entry that it had
-    uint32_t now;  // the entry that it has; 0: none yet
-    bool listens;
+    uint32_t was;    // the entry that it had
+    uint32_t now;    // the entry that it has; 0: none yet
+    uint32_t state;  // PSTN_EP_*: that it has again
+    Place place;     // a connection's
+    bool had_news;   // ... of which data or an end could be read
     pstn_ep ep;
   };
   struct Watched {
@@ -49,6 +55,7 @@ class Luggage {
   void PackSet(Family& fam, int epfd, uint32_t set_idx);
   bool TakeOne(Family& fam, int epfd, uint32_t set_idx);
   uint32_t Resume(Family& fam, const Kept& kept);
+  uint32_t ResumeConnection(Family& fam, const Kept& kept);
   uint32_t ResumeListener(Family& fam, const Kept& kept);
 
   List<Kept> kept_;

@@ -271,31 +271,33 @@ bool ChangeHands(Family& fam, pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
   return true;
 }
 
-long TakeOverConnection(Family& fam, int fd, pstn_ep& from, Taken taken, void* context) {
+long TakeOverConnection(Family& fam, int fd, pstn_ep& from, bool hand_on, Taken taken,
+                        void* context) {
   ConnEnd e;
   if (!Resolve(fam, from, e)) return -ECONNRESET;
   FetchOr(from.flags, PSTN_EPF_DIRTY | PSTN_EPF_DUPPED);  // never again for the fd cache
-  long end = ConnectPair(fd, from);
-  if (end < 0) return end;
+  const long end = hand_on ? -1 : ConnectPair(fd, from);
+  if (end < 0 && !hand_on) return end;
   uint32_t idx = NewEp(fam, from.family);
   long ring_fd = idx != PSTN_NONE
                      ? OpenFdFor(fam, Stack(fam).eps.Own(EpIndex(idx)), idx, false, true)
                      : -ENOBUFS;
   if (ring_fd < 0) {
     if (idx != PSTN_NONE) GiveEp(Stack(fam), idx);
-    sys::Close(static_cast<int>(end));
+    if (end >= 0) sys::Close(static_cast<int>(end));
     return ring_fd;
   }
-  ApplyOptions(fd, from);
-  SetBlocking(fd, (LoadRelaxed(from.flags) & PSTN_EPF_NONBLOCK) == 0);
+  if (!hand_on) ApplyOptions(fd, from);
+  if (!hand_on) SetBlocking(fd, (LoadRelaxed(from.flags) & PSTN_EPF_NONBLOCK) == 0);
   if (!ChangeHands(fam, from, e, Stack(fam).eps.Own(EpIndex(idx)))) {
     (void)SockClose(fam, static_cast<int>(ring_fd), PSTN_FD_EP | idx);
-    sys::Close(static_cast<int>(end));
+    if (end >= 0) sys::Close(static_cast<int>(end));
+    if (hand_on) return -ESTALE;
     return LoadAcquire(from.state) == PSTN_EP_KERNEL ? 0 : -ECONNRESET;  // [E1]
   }
   FetchAdd(Stack(fam).hdr.reasons[kReasonExported], 1u);
   kVerbs.wire_rehouse(fam, fd, Stack(fam).eps.Own(EpIndex(idx)));
-  ShutKernelSocket(fd, from);
+  if (!hand_on) ShutKernelSocket(fd, from);
   // Threads that sleep on the ring go on in the kernel, and event sets look there.
   AnnounceLocal(fam.bells, e);
   PostEp(fam, from);
@@ -327,7 +329,8 @@ long TakeOverQueue(Family& fam, int fd, pstn_ep& listener, Taken taken, void* co
 
 }  // namespace
 
-long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* context) {
+long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, bool hand_on, Taken taken,
+              void* context) {
   pstn_ep* from = EpAt(Stack(fam), ep_idx);
   // Our death drops the reference.
   if (from == nullptr || !ShareRef(fam, PSTN_FD_EP | ep_idx, PlaceOf(fam, fd, true))) {
@@ -343,7 +346,8 @@ long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken
   // One that no process of the family waits at goes on listening, for others.
   const bool is_left = state == PSTN_EP_LISTEN && LoadRelaxed(from->unlisted) != 0;
   if (is_left) AdmitSyns(fam, kAllLooks);
-  long r = state == PSTN_EP_ESTABLISHED         ? TakeOverConnection(fam, fd, *from, taken, context)
+  long r = state == PSTN_EP_ESTABLISHED
+               ? TakeOverConnection(fam, fd, *from, hand_on, taken, context)
            : state == PSTN_EP_KERNEL || is_left ? TakeOverQueue(fam, fd, *from, taken, context)
                                                 : -ESTALE;
   (void)SockClose(fam, fd, PSTN_FD_EP | ep_idx);

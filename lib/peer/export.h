@@ -14,9 +14,11 @@ void SockAdopt(Family& fam, int fd, int pidfd, int target);
 // The keeper's part; `fd`, the endpoint's kernel socket, is taken. Of a connection: that socket
 // becomes connected to another, and a new endpoint has what the old one had. Of a listener: clients
 // in its queue get into the kernel's queue. `taken` gets each pair: the fd of an endpoint
-// of ours, and the kernel socket whose other end the program has, or will accept.
+// of ours, and the kernel socket whose other end the program has, or will accept. With `hand_on` a
+// connection goes on in shared memory (meet.h): there is no kernel socket, -1.
 using Taken = void (*)(void* context, int ring_fd, int kernel_fd);
-long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, Taken taken, void* context);
+long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, bool hand_on, Taken taken,
+              void* context);
 // A process died while it took over a connection: whatever step it had come to is completed.
 void FinishTakeOver(Family& fam, pstn_ep& taker);
 

@@ -118,7 +118,16 @@ bool Keepers::OnAnswer(Client& client, const ctl::Msg& answer) {
     if (keeper.line != &client) continue;
     const auto job = keeper.jobs.find(answer.seq);
     if (job == keeper.jobs.end()) return true;
-    if (job->second.asker != nullptr) job->second.asker->Reply(job->second.request, answer.status);
+    if (job->second.asker != nullptr) {
+      ctl::Msg reply;
+      reply.type = job->second.request.type;
+      reply.seq = job->second.request.seq;
+      reply.status = answer.status;
+      reply.a = answer.a;
+      reply.b = answer.b;
+      reply.c = answer.c;
+      job->second.asker->Send(reply);
+    }
     keeper.jobs.erase(job);
     return true;
   }
