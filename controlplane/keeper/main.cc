@@ -33,7 +33,7 @@
 #include "life/process.h"
 #include "peer/close.h"
 #include "peer/export.h"
-#include "peer/meet.h"
+#include "life/meet.h"
 #include "sock/own_family.h"
 #include "wire_keeper.h"
 
@@ -76,7 +76,7 @@ class Keeper {
   std::unordered_map<uint64_t, std::unique_ptr<Bridge>> bridges_;
   std::vector<uint64_t> busy_;
   WireKeeper wire_;
-  // Connections that go on in other families (peer/meet.h), and have not been fetched.
+  // Connections that go on in other families (life/meet.h), and have not been fetched.
   struct Expected {
     int ring_fd;
     pstn_uuid stack;

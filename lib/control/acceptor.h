@@ -7,8 +7,8 @@
 // other family's does: posternd takes out the one whose `acceptor` is 0 (`unlisted`), and the first
 // process that waits there again has it listed again.
 //
-// That process stores itself and then looks at `unlisted`; posternd stores `unlisted` and then looks
-// at `acceptor`: one of the two sees the other.
+// That process stores itself and then looks at `unlisted`; posternd stores `unlisted` and then
+// looks at `acceptor`: one of the two sees the other.
 #pragma once
 #include "base/atomic.h"
 #include "family/family.h"

@@ -17,7 +17,7 @@ int CtlIntroduce(Family& fam, const pstn_uuid& peer, uint32_t known, uint32_t* l
 void CtlReap(Family& fam, uint32_t slot, uint32_t pid);  // a child that has been waited for
 int CtlExport(Family& fam, const pstn_ep& ep,
               int fd);  // has the stack's keeper take over the connection
-// ... to go on with it in the stack `to` (peer/meet.h).
+// ... to go on with it in the stack `to` (life/meet.h).
 int CtlHandOn(Family& fam, const pstn_ep& ep, int fd, const pstn_uuid& to, uint32_t* place,
               uint32_t* place_gen, uint32_t* tag);
 int CtlExportOf(Family& fam, uint32_t pid, int target,

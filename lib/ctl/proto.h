@@ -33,8 +33,9 @@ enum class Type : uint32_t {
   kQuit = 10,  // posternctl: leave when no client is left. Reply: status
   // a = ep, b = ep gen, fd = its kernel socket: it leaves the family (peer/export.cc); or a = ~0:
   // the fd was taken from process b of another family, where it is number c; posternd looks whether
-  // it is. Handed to the stack's keeper with a seq of posternd's own. Reply: status. d = 1: to go on
-  // as a connection of the stack uuid (peer/meet.h). Reply: a, b = where the keeper listens, c = tag
+  // it is. Handed to the stack's keeper with a seq of posternd's own. Reply: status. d = 1: to go
+  // on as a connection of the stack uuid (life/meet.h). Reply: a, b = where the keeper listens,
+  // c = tag
   kExport,
   kKeeper,  // the keeper, on a line of its own: uuid = stack. No reply; kExport comes here
   kReap,    // a = slot, b = pid of a child that its parent has waited for. Reply: status,

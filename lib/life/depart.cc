@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <initializer_list>
 
 #include "base/sys.h"
 #include "control/acceptor.h"
@@ -64,8 +65,8 @@ void LeaveToKernel(Family& fam, bool all) {
   }
 }
 
-// Another user's is: connections, bells, the line, spare sockets. The slot is posternd's to reap, as
-// that of a process which runs another image by now.
+// The last user's: the line, bells, spare sockets. The slot is posternd's to reap, as that of a
+// process which runs another image by now.
 void GiveBack(Family& fam) {
   ExecWithout(fam);
   CtlLeave(fam);

@@ -102,14 +102,13 @@ Luggage::~Luggage() {
   watched_.Free();
 }
 
-bool Luggage::IsAlone(Family& fam, uint32_t entry, uint64_t refs) {
-  const uint32_t count = Refs(refs).count();
-  return count == 1 || count == Numbers(fam, entry);
+bool Luggage::IsAlone(Family& fam, uint32_t entry, uint32_t refs) {
+  return refs == 1 || refs == Numbers(fam, entry);
 }
 
 bool Luggage::IsLast(Family& fam, uint32_t entry, const pstn_ep& ep) {
   const bool listens = LoadAcquire(ep.state) == PSTN_EP_LISTEN;  // [E1]
-  return listens == IsAlone(fam, entry, LoadAcquire(ep.refs));
+  return listens == IsAlone(fam, entry, RefsOf(ep).count());
 }
 
 bool Luggage::Pack(Family& fam) {
@@ -121,7 +120,7 @@ bool Luggage::Pack(Family& fam) {
     pstn_ep* const ep = is_ep ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
     if (ep == nullptr) continue;
     const uint32_t state = LoadAcquire(ep->state);  // [E1]
-    const bool alone = IsPortable(*ep, state) && IsAlone(fam, entry, LoadAcquire(ep->refs));
+    const bool alone = IsPortable(*ep, state) && IsAlone(fam, entry, RefsOf(*ep).count());
     if (state != PSTN_EP_LISTEN && !alone) continue;
     if (!kept_.Reserve(kept_.count + 1)) return false;
     Kept& kept = kept_.at[kept_.count++];
@@ -140,7 +139,7 @@ bool Luggage::Pack(Family& fam) {
     const pstn_epoll* const set = (entry & PSTN_FD_KIND) == PSTN_FD_EPOLL
                                       ? s.epolls.At(SetIndex(entry & PSTN_FD_IDX))
                                       : nullptr;
-    if (set != nullptr && IsAlone(fam, entry, LoadAcquire(set->refs)))
+    if (set != nullptr && IsAlone(fam, entry, RefsOf(*set).count()))
       PackSet(fam, static_cast<int>(n), entry & PSTN_FD_IDX);
   }
   return true;
@@ -149,14 +148,14 @@ bool Luggage::Pack(Family& fam) {
 void Luggage::HandOnAll(Family& fam, const pstn_uuid& next) {
   for (size_t i = 0; i < kept_.count; i++) {
     Kept& kept = kept_.at[i];
-    if (kept.state != PSTN_EP_ESTABLISHED) continue;
+    if (kept.as != PSTN_EP_ESTABLISHED) continue;
     const Kept* first = &kept_.at[0];
     while (first->was != kept.was) first++;
     pstn_ep* const ep = EpAt(Stack(fam), kept.was & PSTN_FD_IDX);
     if (first != &kept) {
-      kept.state = first->state;
+      kept.as = first->as;
     } else if (ep == nullptr || !HandOn(fam, kept.fd, *ep, next, kept.place)) {
-      kept.state = PSTN_EP_KERNEL;
+      kept.as = PSTN_EP_KERNEL;
     }
   }
 }
@@ -260,19 +259,19 @@ void Luggage::Unpack(Family& fam) {
     for (size_t k = 0; k < i && kept.now == 0; k++) {
       if (kept_.at[k].was == kept.was) kept.now = kept_.at[k].now;
     }
-    if (kept.state == PSTN_EP_KERNEL) continue;
+    if (kept.as == PSTN_EP_KERNEL) continue;
     if (!fam.attached) {
       // In none.
     } else if (kept.now != 0) {
       SockDup(fam, kept.now, kept.fd);
-    } else if (kept.state == PSTN_EP_LISTEN) {
+    } else if (kept.as == PSTN_EP_LISTEN) {
       // As listen() does it: accept() merges two queues, and waits for both itself.
       const int fl = sys::Fcntl(kept.fd, F_GETFL, 0);
       if (fl >= 0) (void)sys::Fcntl(kept.fd, F_SETFL, fl | O_NONBLOCK);
       kept.now = ResumeListener(fam, kept);
       if (kept.now != 0)
         MarkListener(fam, kept.fd, Stack(fam).eps.Own(EpIndex(kept.now & PSTN_FD_IDX)));
-    } else if (kept.state == PSTN_EP_ESTABLISHED) {
+    } else if (kept.as == PSTN_EP_ESTABLISHED) {
       kept.now = ResumeConnection(fam, kept);
     } else {
       kept.now = Resume(fam, kept);

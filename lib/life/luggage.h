@@ -2,7 +2,7 @@
 // luggage.h - what a process takes along from one family to the next (depart.h).
 #pragma once
 #include "family/family.h"
-#include "peer/meet.h"
+#include "life/meet.h"
 
 namespace postern {
 
@@ -13,8 +13,8 @@ class Luggage {
   Luggage(const Luggage&) = delete;
   Luggage& operator=(const Luggage&) = delete;
 
-  // In the family that is left: copies what goes along, and takes its registrations out of the event
-  // sets that this process alone has. False: no memory.
+  // In the family that is left: copies what goes along, and takes its registrations out of the
+  // event sets that this process alone has. False: no memory.
   bool Pack(Family& fam);
   // Connections go to the keeper, which carries them on to the stack `next`; one that can't be is
   // left out.
@@ -23,7 +23,7 @@ class Luggage {
   void Unpack(Family& fam);
 
   // No other process has a number that means this.
-  static bool IsAlone(Family& fam, uint32_t entry, uint64_t refs);
+  static bool IsAlone(Family& fam, uint32_t entry, uint32_t refs);
   // A listener whose last process leaves: those that wait in its queue go to the kernel's. And a
   // socket that others have, too, and that is not connected.
   static bool IsLast(Family& fam, uint32_t entry, const pstn_ep& ep);
@@ -31,11 +31,11 @@ class Luggage {
  private:
   struct Kept {
     int fd;
-    uint32_t was;    // the entry that it had
-    uint32_t now;    // the entry that it has; 0: none yet
-    uint32_t state;  // PSTN_EP_*: that it has again
-    Place place;     // a connection's
-    bool had_news;   // ... of which data or an end could be read
+    uint32_t was;   // the entry that it had
+    uint32_t now;   // the entry that it has; 0: none yet
+    uint32_t as;    // PSTN_EP_*: the state that it has again
+    Place place;    // a connection's
+    bool had_news;  // ... of which data or an end could be read
     pstn_ep ep;
   };
   struct Watched {

@@ -8,7 +8,7 @@
 
 #include "../directory/directory.h"
 #include "../directory/listener_watch.h"
-#include "../guard/tickets.h"
+#include "../registry/tickets.h"
 #include "../kit/event.h"
 #include "../line/client.h"
 #include "../member/negotiator.h"

@@ -1,5 +1,5 @@
-// server_guests.cc - processes that have become another user, and the listeners that they share with
-// those that they have left (lib/life/depart.h, lib/control/acceptor.h).
+// server_guests.cc - processes that have become another user, and the listeners that they share
+// with those that they have left (lib/life/depart.h, lib/control/acceptor.h).
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <unistd.h>

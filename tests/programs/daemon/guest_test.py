@@ -127,6 +127,8 @@ class Guest(unittest.TestCase):
         self.until(self.answers, "posternd does not answer")
 
     def end_daemon(self):
+        """When all have ended, nothing is left of them."""
+        self.until(lambda: not self.status()["stacks"], "stacks are left")
         self.daemon.kill()
         self.daemon.wait()
         netlab.forget_bells(self.runtime)

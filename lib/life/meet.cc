@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // meet.cc - see meet.h.
-#include "peer/meet.h"
+#include "life/meet.h"
+
+#include <sys/eventfd.h>
 
 #include <cerrno>
 
 #include "base/ip_address.h"
+#include "base/sys.h"
 #include "control/posternd.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
@@ -58,11 +61,13 @@ long OpenPlace(Family& fam) {
   const uint32_t idx = NewEp(fam, AF_INET);
   if (idx == PSTN_NONE) return -ENOBUFS;
   pstn_ep& ep = Stack(fam).eps.Own(EpIndex(idx));
-  const long fd = OpenFdFor(fam, ep, idx, false, true);
+  // A number that the kernel has nothing to say of.
+  const long fd = sys::Call(SYS_eventfd2, 0L, static_cast<long>(EFD_CLOEXEC));
   if (fd < 0) {
     GiveEp(Stack(fam), idx);
     return fd;
   }
+  SetFd(fam, static_cast<int>(fd), PSTN_FD_EP | idx);
   ep.local = Named(kPlacePort);
   StoreRelaxed(ep.backlog, kPlaceBacklog);
   FetchOr(ep.flags, PSTN_EPF_DIRTY | PSTN_EPF_NONBLOCK);

@@ -2,9 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A posternd has guests: stacks of processes that were of a stack of its own user's, until they
-// became another user. It has seen that happen; the posternd after it has not. So each guest's stack
-// has a ticket: a hash of its id and its user, by a key in the runtime directory, which only the
-// directory's user can read. A number that is guessed is refused, and the line with it.
+// became another user. It has seen that happen; the posternd after it has not. So each guest's
+// stack has a ticket: a hash of its id and its user, by a key in the runtime directory, which only
+// the directory's user can read. A number that is guessed is refused.
 #pragma once
 #include <sys/types.h>
 
