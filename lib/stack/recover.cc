@@ -3,9 +3,10 @@
 //
 // What is believed is what a connection itself says: that it is in use, its names, its chains of
 // segments as far as tcp::Validate() finds them sound. The one that the dead holder was at, and any
-// that is not sound, is given up: its peer gets a RST by the next segment it sends, its program is
-// told. All else is computed anew: hash, wheel, queue, free lists, the owner of each frame. It may
-// be interrupted by the next death at any point: the one after that does the same again.
+// that is not sound, is given up: its program is told, its peer gets a RST in the next round (it
+// may have nothing to send, by which it would find out). All else is computed anew: hash, wheel,
+// queue, free lists, the owner of each frame. It may be interrupted by the next death at any point:
+// the one after that does the same again.
 #include <cerrno>
 #include <cstring>
 
@@ -81,14 +82,7 @@ void Engine::Recover(uint64_t now) {
       if (c.listener < kListeners) w_.listeners[c.listener].embryos++;
     }
     if (!sound) {
-      // Its chains are not to be walked any more.
-      c.tcb = {};
-      w_.counters.lost_connections++;
-      if ((c.flags & (kEmbryo | kOrphan | kDetached)) == 0) {
-        streams_.Report(c, tcp::Event::kReset, ECONNRESET);
-        streams_.Report(c, tcp::Event::kClosed, ECONNRESET);
-      }
-      FreeConn(i);
+      GiveUp(c);
       continue;
     }
     Timers().Set(i, tcp::NextDeadline(c.tcb));
@@ -103,6 +97,21 @@ void Engine::Recover(uint64_t now) {
   datagrams_.Recover();
   (void)area_.ReclaimEnd();
   LetGo();
+}
+
+void Engine::GiveUp(Conn& c) {
+  tcp::Strip(c.tcb);  // its chains are not to be walked any more
+  c.path.version = 0;
+  w_.counters.lost_connections++;
+  if ((c.flags & (kEmbryo | kOrphan | kDetached)) == 0) {
+    streams_.Report(c, tcp::Event::kReset, ECONNRESET);
+    streams_.Report(c, tcp::Event::kClosed, ECONNRESET);
+  }
+  c.owner = PSTN_NONE;
+  c.flags |= kOrphan;
+  const uint32_t idx = IdxOf(c);
+  Leave(idx);  // it takes no segments: they find no connection
+  Wake(idx);
 }
 
 // Whether the connection's own account is sound and no other's. What it names is its own then.

@@ -50,6 +50,16 @@ void Abort(Tcb& t, Host& h) {
   EnterClosed(t, h);
 }
 
+void Strip(Tcb& t) {
+  Tcb left = {};
+  left.state = t.state;
+  left.snd_una = left.snd_nxt = t.snd_nxt;  // or ahead of what was sent: then the peer asks
+  left.rcv_nxt = t.rcv_nxt;
+  left.tx_head = left.tx_tail = left.tx_time_head = left.tx_time_tail = kNone;
+  left.tx_lost_head = left.tx_lost_tail = left.rx_head = left.rx_tail = kNone;
+  t = left;
+}
+
 //= rfc9293#3.10.7.1
 //# If the ACK bit is off, sequence number zero is used, <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>
 // If # the ACK bit is on, <SEQ=SEG.ACK><CTL=RST>
