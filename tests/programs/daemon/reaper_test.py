@@ -152,6 +152,21 @@ def ptrace(request, pid):
         raise OSError(ctypes.get_errno(), "ptrace")
 
 
+@contextlib.contextmanager
+def ahead_of_others(pid):
+    """A reaper has its time by the clock, and two switches for each step leave none of it on a busy machine. Root's may go first."""
+    try:
+        os.sched_setscheduler(pid, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setscheduler(pid, os.SCHED_OTHER, os.sched_param(0))
+
+
 class Program:
     """A program under postern whose lines are read as they come."""
 
@@ -222,11 +237,12 @@ class ReaperTest(DaemonTest):
     @staticmethod
     def steps(pid, count):
         """False: it has come to wait for the next job, or ended."""
-        for _ in range(count):
-            ptrace(PTRACE_STEP, pid)
-            _, status = os.waitpid(pid, WALL)
-            if not os.WIFSTOPPED(status):
-                return False
+        with ahead_of_others(0), ahead_of_others(pid):
+            for _ in range(count):
+                ptrace(PTRACE_STEP, pid)
+                _, status = os.waitpid(pid, WALL)
+                if not os.WIFSTOPPED(status):
+                    return False
         return True
 
     def family(self):
