@@ -230,6 +230,7 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   void Leave(uint32_t idx) PSTN_REQUIRES(this);
 
   // recover.cc
+  void GiveUp(Conn& c) PSTN_REQUIRES(this);
   bool ClaimSegments(Conn& c) PSTN_REQUIRES(this);
 
   // frame_in.cc

@@ -3,9 +3,10 @@
 //
 // What is believed is what a connection itself says: that it is in use, its names, its chains of
 // segments as far as tcp::Validate() finds them sound. The one that the dead holder was at, and any
-// that is not sound, is given up: its peer gets a RST by the next segment it sends, its program is
-// told. All else is computed anew: hash, wheel, queue, free lists, the owner of each frame. It may
-// be interrupted by the next death at any point: the one after that does the same again.
+// that is not sound, is given up: its program is told, its peer gets a RST by the next segment it
+// sends, for which it is asked. All else is computed anew: hash, wheel, queue, free lists, the
+// owner of each frame. It may be interrupted by the next death at any point: the one after that
+// does the same again.
 #include <cerrno>
 #include <cstring>
 
@@ -75,20 +76,15 @@ void Engine::Recover(uint64_t now) {
     }
     w_.conn_count++;
     Enter(i);
-    const bool sound = at != i + 1 && ClaimSegments(c);
+    const bool given_up =  // by an earlier one
+        (c.flags & kDetached) != 0 && tcp::StateOf(c.tcb) != tcp::State::kTimeWait;
+    const bool sound = at != i + 1 && !given_up && ClaimSegments(c);
     if ((c.flags & kEmbryo) != 0) {
       w_.embryo_count++;
       if (c.listener < kListeners) w_.listeners[c.listener].embryos++;
     }
     if (!sound) {
-      // Its chains are not to be walked any more.
-      c.tcb = {};
-      w_.counters.lost_connections++;
-      if ((c.flags & (kEmbryo | kOrphan | kDetached)) == 0) {
-        streams_.Report(c, tcp::Event::kReset, ECONNRESET);
-        streams_.Report(c, tcp::Event::kClosed, ECONNRESET);
-      }
-      FreeConn(i);
+      GiveUp(c);
       continue;
     }
     Timers().Set(i, tcp::NextDeadline(c.tcb));
@@ -103,6 +99,25 @@ void Engine::Recover(uint64_t now) {
   datagrams_.Recover();
   (void)area_.ReclaimEnd();
   LetGo();
+}
+
+// Its peer may have nothing to send, by which it would find out: it is asked. To send a RST is not
+// enough: how much of what was under way has arrived is not known, and one segment can be lost.
+void Engine::GiveUp(Conn& c) {
+  const uint32_t idx = IdxOf(c);
+  tcp::Strip(c.tcb, now_ns);  // its chains are not to be walked any more
+  c.path.version = 0;
+  c.path_mss = 0;
+  w_.counters.lost_connections++;
+  if ((c.flags & (kEmbryo | kOrphan | kDetached)) == 0) {
+    streams_.Report(c, tcp::Event::kReset, ECONNRESET);
+    streams_.Report(c, tcp::Event::kClosed, ECONNRESET);
+  }
+  if (tcp::StateOf(c.tcb) == tcp::State::kClosed) return FreeConn(idx);
+  c.owner = PSTN_NONE;
+  c.flags = (c.flags & (kEmbryo | kMayFragment)) | kDetached;
+  Leave(idx);  // it takes no segments: they find no connection
+  Timers().Set(idx, tcp::NextDeadline(c.tcb));
 }
 
 // Whether the connection's own account is sound and no other's. What it names is its own then.

@@ -22,6 +22,9 @@ namespace {
 
 constexpr size_t kSmallBounce = 4096;
 constexpr size_t kMostAhead = 1u << 20;  // no ring is larger
+// The kernel hands TCP so many pages of a pipe or of a file at a time. TCP takes them whole before
+// it hears that the peer is gone, and the next call says so.
+constexpr size_t kTogether = size_t{16} * 4096;
 
 // What a file is read into on its way to a ring: one of a few in memory of this process, as a
 // thread's stack may be small; if calls under way have them all, `small`, which is on the stack.
@@ -59,10 +62,21 @@ long SendAll(Family& fam, Call& call, const uint8_t* data, size_t bytes, size_t 
   return StreamSend(fam, call, &iov, 1, MSG_NOSIGNAL, ahead);
 }
 
+// Whether `error` tells of a peer that has gone, and not of a thread that has shut our end down.
+bool IsGone(const pstn_ep& ep, long error) {
+  return (error == -EPIPE || error == -ECONNRESET) &&
+         (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0;
+}
+
+// The same, after the first `done` bytes of a call, among what the kernel's TCP takes together.
+bool GoneWithin(const pstn_ep& ep, long error, size_t done) {
+  return done % kTogether != 0 && IsGone(ep, error);
+}
+
 }  // namespace
 
 long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t count) {
-  const pstn_ep& ep = *call.ep();
+  pstn_ep& ep = *call.ep();
   uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL) return kPass;
   if (count == 0) return 0;
@@ -75,7 +89,7 @@ long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t co
                               : sys::Call(SYS_lseek, in_fd, 0L, static_cast<long>(SEEK_CUR));
   if (at < 0) return offset != nullptr || at == -ESPIPE ? -EINVAL : at;
   size_t done = 0;
-  long error = 0;
+  long error = 0, gone = 0;
   while (done < count) {
     size_t want = count - done < bounce.bytes() ? count - done : bounce.bytes();
     long got = sys::Call(SYS_pread64, in_fd, bounce.data(), want, at + static_cast<long>(done));
@@ -87,6 +101,10 @@ long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t co
     size_t rest = count - done - static_cast<size_t>(got);
     long sent = SendAll(fam, call, bounce.data(), static_cast<size_t>(got),
                         rest < kMostAhead ? rest : kMostAhead);
+    if (GoneWithin(ep, sent, done)) {
+      if (gone == 0) gone = sent;
+      sent = got;
+    }
     if (sent < 0) {
       error = sent;
       break;
@@ -94,6 +112,7 @@ long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t co
     done += static_cast<size_t>(sent);
     if (sent < got) break;
   }
+  if (gone != 0) StoreRelaxed(ep.error, static_cast<uint32_t>(-gone));  // for the next call
   if (offset != nullptr) {
     *offset += static_cast<off_t>(done);
   } else if (done != 0) {
@@ -149,10 +168,6 @@ long SpliceOut(Family& fam, Call& call, int pipe, size_t len, bool wait, bool no
                    static_cast<long>(MSG_WAITALL), 0L,
                    0L);  // it is on its way there
 }
-
-// The kernel hands TCP so many pages of a pipe at a time, and TCP takes them whole before it hears
-// that the peer is gone.
-constexpr size_t kGoneTakes = 16 * 4096;
 
 size_t DiscardPipe(int pipe, size_t len, size_t most) {
   uint8_t bounce[kSmallBounce];
@@ -212,12 +227,17 @@ long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
       r = sys::Call(SYS_sendto, call.fd(), iov.iov_base, iov.iov_len,
                     static_cast<long>(MSG_NOSIGNAL), 0L, 0L);
     if (r > 0) done += static_cast<size_t>(r);
-    if (r < 0 && r != -EAGAIN && r != -EINTR) return done != 0 ? static_cast<long>(done) : r;
+    if (r < 0 && r != -EAGAIN && r != -EINTR) {
+      const bool taken = IsGone(ep, r);  // all that has been read: there is no way back into a pipe
+      if (taken || (done != 0 && r != -EPIPE))
+        StoreRelaxed(ep.error, static_cast<uint32_t>(-r));  // for what follows
+      return taken ? got : done != 0 ? static_cast<long>(done) : r;
+    }
     if (r == -EAGAIN)
       (void)Spin(
           fam, [&] { return WritableOrEnded(e); }, Deadline::AfterMs(1));
   }
-  return static_cast<long>(gone ? done + DiscardPipe(pipe, len - done, kGoneTakes - done) : done);
+  return static_cast<long>(gone ? done + DiscardPipe(pipe, len - done, kTogether - done) : done);
 }
 
 // The other end has to be a pipe, and not its `wrong` end.
@@ -250,6 +270,10 @@ long StreamSplice(Family& fam, Call& call_in, Call& call_out, int fd_in, int fd_
                  : SpliceIn(fam, fd_in, call_out, len - done, nonblock || done != 0);
     if (r < 0 && r != -EAGAIN && r != -EINTR && r != kRestart && done != 0 && in != nullptr)
       StoreRelaxed(in->error, static_cast<uint32_t>(-r));  // for the next call
+    if (out != nullptr && GoneWithin(*out, r, done)) {
+      StoreRelaxed(out->error, static_cast<uint32_t>(-r));  // the same
+      done += DiscardPipe(fd_in, len - done, kTogether - done % kTogether);
+    }
     if (r <= 0) return done != 0 ? static_cast<long>(done) : r;
     done += static_cast<size_t>(r);
   }

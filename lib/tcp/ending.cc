@@ -50,6 +50,30 @@ void Abort(Tcb& t, Host& h) {
   EnterClosed(t, h);
 }
 
+void Strip(Tcb& t, uint64_t now_ns) {
+  Tcb left = {};
+  left.tx_head = left.tx_tail = left.tx_time_head = left.tx_time_tail = kNone;
+  left.tx_lost_head = left.tx_lost_tail = left.rx_head = left.rx_tail = kNone;
+  const State s = StateOf(t);
+  if (s != State::kClosed && s != State::kSynSent && s != State::kTimeWait) {
+    left.state = static_cast<uint32_t>(State::kEstablished);
+    left.flags = t.flags & kTimestamps;
+    left.snd_una = t.snd_una;
+    left.snd_nxt = t.snd_nxt;
+    left.rcv_nxt = t.rcv_nxt;
+    left.rcv_wscale = t.rcv_wscale;
+    left.ts_recent = t.ts_recent;
+    left.ts_offset = t.ts_offset;
+    left.mss_bytes = t.mss_bytes;
+    left.settings.flags = kSetKeepalive;
+    left.settings.keepalive_idle_s = left.settings.keepalive_interval_s = 1;
+    left.settings.keepalive_probes = 3;
+    left.received_ns = now_ns - kSecond;
+    left.life_deadline_ns = now_ns;
+  }
+  t = left;
+}
+
 //= rfc9293#3.10.7.1
 //# If the ACK bit is off, sequence number zero is used, <SEQ=0><ACK=SEG.SEQ+SEG.LEN><CTL=RST,ACK>
 // If # the ACK bit is on, <SEQ=SEG.ACK><CTL=RST>

@@ -58,6 +58,11 @@ bool MayReuse(const Tcb& tcb, const SegmentIn& syn, Seq& iss);
 // Gives back all that the connection holds of the Host's tables. CLOSED, nothing is sent or
 // reported.
 void Forget(Tcb& tcb, Host& host);
+// A Tcb that may be half written, and whose chains name nothing any more. Of it remains what asks
+// the peer for an answer at once, and again after one second and two; then it is CLOSED. No
+// segment is for it any more, so an answer gets a RST that the peer believes. CLOSED at once if
+// the peer knows of no connection.
+void Strip(Tcb& tcb, uint64_t now_ns);
 
 // The answer to a segment that belongs to no connection (RFC 9293, 3.10.7.1). False: none is due.
 bool ResetFor(const SegmentIn& segment, SegmentOut& out);

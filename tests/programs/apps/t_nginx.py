@@ -163,12 +163,12 @@ def nginx_binary_upgrade(ctx):
     # connection is named by a look at /proc/net/tcp, which is slow after tests that leave many in TIME_WAIT.
     if ctx.mode == "both":
         ctx.expect_path(nginx.port)
-    pid_file = os.path.join(nginx.dir, "nginx.pid")
     # A signal that comes between the pid file and the workers' start is noted, and acted upon at the next one.
     wait_until(lambda: len(nginx.workers()) == 2, "the workers are not there")
     os.kill(nginx.master, signal.SIGUSR2)
-    wait_until(lambda: all(os.path.exists(p) and os.path.getsize(p) for p in (pid_file, pid_file + ".oldbin")), "no new master")
-    new_master = nginx.pid_from_file()
+    wait_until(lambda: nginx.written_pid() not in (None, nginx.master), "no new master")
+    new_master = nginx.written_pid()
+    wait_until(lambda: len(nginx.workers(new_master)) == 2, "the new workers are not there")
     time.sleep(0.5)
     os.kill(nginx.master, signal.SIGQUIT)
     wait_until(lambda: is_gone(nginx.master), "the old master does not quit")

@@ -5,6 +5,7 @@
 # Root runs it: the server's user is root, the client's another one, and the one that wants all a third. Exit 77: not root.
 
 import array
+import contextlib
 import errno
 import fcntl
 import itertools
@@ -73,9 +74,10 @@ class LinkQuota(Broker):
         pid = self.processes["a"].pid
         for fd in os.listdir(f"/proc/{pid}/fd"):
             path = f"/proc/{pid}/fd/{fd}"
-            if "memfd:postern-lgr" in os.readlink(path):
-                with open(path, "rb") as file:
-                    return file.read(16), os.stat(path).st_size
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                if "memfd:postern-lgr" in os.readlink(path):
+                    with open(path, "rb") as file:
+                        return file.read(16), os.stat(path).st_size
         raise AssertionError("no link group")
 
     def greedy(self, server):

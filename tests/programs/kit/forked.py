@@ -1,6 +1,7 @@
 # forked.py - a child of fork() that has to do work of its own while its parent's other threads wait for somebody.
 # SPDX-License-Identifier: Apache-2.0
 
+import contextlib
 import os
 
 # For programs of wirekit.py and of the containers. forked(more) is the parent's: None if the child has done its work and has ended. It
@@ -42,10 +43,10 @@ def forked(more=lambda: None):
 
 
 def children(pid):
-    """Of every thread of that process."""
+    """Of every thread of that process. A thread may end meanwhile."""
     found = []
     for thread in os.listdir(f"/proc/{pid}/task"):
-        with open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
             found += map(int, file.read().split())
     return found
 

@@ -103,7 +103,7 @@ class Storm:
         self.probe(victim)
         self.finish_clients(victim)
         for pid in survivors:
-            check(os.path.exists(f"/proc/{pid}/exe") and os.readlink(f"/proc/{pid}/exe"), f"process {pid} ended after kill -9 of {victim}")
+            check(not harness.is_gone(pid), f"process {pid} ended after kill -9 of {victim}")
         crashes = [line for line in self.nginx.errors() if "exited on signal" in line and "signal 9" not in line]
         check(not crashes, f"after kill -9 of {victim}: {crashes[:2]}")
         if victim == "master":

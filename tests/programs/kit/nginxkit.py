@@ -54,8 +54,8 @@ class Nginx:
         if daemon:
             self.proc.wait(20)
             ctx.wait_listening(self.port)
-            self.master = self.pid_from_file()
-            ctx.adopt_session(os.getsid(self.master))
+            self.master = self.written_pid()
+            ctx.adopt_session(self.master)  # that of its setsid(), which may be yet to come
         else:
             ctx.wait_listening(self.port, self.proc)
             self.master = self.proc.pid
@@ -64,13 +64,19 @@ class Nginx:
         """nginx -s reload | stop | quit, as an administrator would."""
         return self.ctx.run(self.side, [*self.argv, "-s", what], name=f"nginx-s-{what}")
 
-    def pid_from_file(self):
-        with open(os.path.join(self.dir, "nginx.pid"), encoding="ascii") as file:
-            return int(file.read())
+    def written_pid(self):
+        """The pid in the file that a master makes, or None while there is none: a new master's predecessor renames its own."""
+        try:
+            with open(os.path.join(self.dir, "nginx.pid"), encoding="ascii") as file:
+                text = file.read()
+        except FileNotFoundError:
+            return None
+        return int(text) if text.endswith("\n") else None
 
-    def workers(self):
+    def workers(self, master=None):
         """Pids of the master's children: the workers, also while old ones are still shutting down."""
-        with open(f"/proc/{self.master}/task/{self.master}/children", encoding="ascii") as file:
+        master = master or self.master
+        with open(f"/proc/{master}/task/{master}/children", encoding="ascii") as file:
             return [int(pid) for pid in file.read().split()]
 
     def errors(self):

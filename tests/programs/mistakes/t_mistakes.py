@@ -4,6 +4,7 @@
 # The two sides are `mistakes serve NAME` and `mistakes connect NAME`, separate programs, so that in mode `both` they meet over
 # the same-host path. What is measured from outside (memory, permissions, the daemon's part) is here.
 
+import contextlib
 import os
 import re
 import signal
@@ -211,8 +212,11 @@ def mistake_shm_permissions(ctx):
     for _, client, port in pairs:
         wait_output(client, "open 20")
         ctx.expect_path(port)
-    new = posternview.shm_files() - before
-    open_to_others = [f for f in new if os.path.exists(f) and os.stat(f).st_mode & 0o077]
+    open_to_others = []
+    for name in posternview.shm_files() - before:
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(name).st_mode & 0o077:
+                open_to_others.append(name)
     check(not open_to_others, f"open to other users: {open_to_others}")
     maps = [{**shared_writable(server.pid), **shared_writable(client.pid)} for server, client, _ in pairs]
     common = [maps[0][key] for key in maps[0].keys() & maps[1].keys()]

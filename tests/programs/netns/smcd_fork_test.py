@@ -125,8 +125,11 @@ class Fork(smcd_test.Pair):
 
 
 def comm(pid):
-    with open(f"/proc/{pid}/comm", encoding="ascii") as file:
-        return file.read().strip()
+    try:
+        with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""  # it has ended
 
 
 def state(pid):

@@ -177,9 +177,10 @@ threading.Thread(target=take, daemon=True).start()
         """Its own and its keeper's sockets that lead to posternd, by inode: a line that was given up is another one."""
         held = set()
         for pid in (program.pid, *self.keepers("b")):
-            for fd in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    held.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
+            with contextlib.suppress(FileNotFoundError):  # a keeper that has ended
+                for fd in os.listdir(f"/proc/{pid}/fd"):
+                    with contextlib.suppress(OSError):
+                        held.add(os.readlink(f"/proc/{pid}/fd/{fd}"))
         with self.lab.inside("b"), open("/proc/thread-self/net/unix", encoding="ascii", errors="replace") as file:
             rows = [row.split() for row in file.readlines()[1:]]
         return {row[6] for row in rows if row[4] == "0005" and f"socket:[{row[6]}]" in held}

@@ -179,12 +179,38 @@ TEST_CASE("engine: whoever takes over from the dead loses one connection at most
   CHECK_FALSE(one.gone);
   w.Pass(2000);
   CHECK((server_one->in == Pattern(50'000, 4)));
-  CHECK(server_two->reset);  // its next segment met nobody
+  CHECK(server_two->reset);
   CHECK(w.a.state().counters.lost_connections == 1);
   one.aborted = true;
   w.a.Wake(one);
-  w.Pass(1000);
+  w.Pass(2000);
   CHECK(w.a.state().conn_count == 0);
+}
+
+TEST_CASE(
+    "engine: the peer of a connection that is lost with the dead hears of it without asking") {
+  World w;
+  w.Listen(80);
+  PlainEnd& client = w.a.Connect(w.a.At(40000), w.b.At(80));
+  w.Settle();
+  PlainEnd* server = w.Accepted(80);
+  REQUIRE(server != nullptr);
+  w.Pass(1000);  // nothing is under way, and the server only reads
+  SECTION("in the middle of nothing") {}
+  SECTION("behind a segment that was counted and never went out") {
+    w.a.state().conns[client.conn].tcb.snd_nxt += 1000;
+  }
+  w.a.state().current = client.conn + 1;
+  w.a.engine->Recover(w.now);
+  CHECK(client.gone);
+  SECTION("and again by the next holder") {
+    w.a.state().current = 0;
+    w.a.engine->Recover(w.now);
+  }
+  w.Pass(4000);
+  CHECK(server->reset);
+  CHECK(w.a.state().conn_count == 0);
+  CHECK(w.b.state().conn_count == 0);
 }
 
 }  // namespace postern::test
