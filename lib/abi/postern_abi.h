@@ -566,9 +566,10 @@ struct pstn_stack_hdr {
   pstn_u32 uid, closing;       /* (c), (a) */
   pstn_u64 netns_ino;          /* (c) */
   pstn_u64 created_ns;         /* (c) CLOCK_REALTIME */
-  pstn_u64 ticket;     /* (a) a guest's (life/depart.h): by which a new posternd knows it; else 0 */
-  pstn_u32 wide_bells; /* (c) 1: its doorbells can be rung from every network namespace */
-  pstn_u32 wire_error; /* (a) errno with which its VIs could not be had; 0 */
+  pstn_u64 ticket; /* (a) a guest's (life/depart.h): by which a new posternd knows it; else 0 */
+  pstn_u32 guests, pad; /* (a) 1: a process has left it for another user (life/depart.h) */
+  pstn_u32 wide_bells;  /* (c) 1: its doorbells can be rung from every network namespace */
+  pstn_u32 wire_error;  /* (a) errno with which its VIs could not be had; 0 */
   struct pstn_stack_counts counts; /* (c) */
   struct pstn_pool eps, items, fdchunks, epolls, waiters;
   PSTN_LINE struct pstn_lock slot_lock;

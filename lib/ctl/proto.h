@@ -38,8 +38,8 @@ enum class Type : uint32_t {
   // c = tag
   kExport,
   kKeeper,  // the keeper, on a line of its own: uuid = stack. No reply; kExport comes here
-  kReap,    // a = slot, b = pid of a child that its parent has waited for. Reply: status,
-            // after what it held is released
+  kReap,    // a = slot, b = pid of a child that its parent has waited for; a = ~0: one that has
+            // become a guest. Reply: status, after what it held is released
 
   // Between a user's posternd and the broker (posternd --system). Both ask on this line:
   // kBrokerSeq in a seq says whose number it is.

@@ -68,6 +68,7 @@ void LeaveToKernel(Family& fam, bool all) {
 // The last user's: the line, bells, spare sockets. The slot is posternd's to reap, as that of a
 // process which runs another image by now.
 void GiveBack(Family& fam) {
+  StoreRelaxed(Stack(fam).hdr.guests, 1u);
   ExecWithout(fam);
   CtlLeave(fam);
   for (uint32_t fd = 0; fd < LoadRelaxed(fam.fd_hw); fd++) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// depart.h - a process that has become another user leaves its family (docs/adr/security/0022).
+// depart.h - a process that has become another user leaves its family (docs/adr/security/0023).
 //
 // No user has another one's stack in its memory. So when a process can't be its family's user any
 // more (setuid(2) and its kin by root), it gives back what it has of that stack, and becomes one of

@@ -24,11 +24,12 @@ namespace postern {
 void ChildEnded(Family& fam, int pid) {
   if (!fam.attached || pid <= 0) return;
   StackMap& s = Stack(fam);
+  const auto ended = static_cast<uint32_t>(pid);
   for (const pstn_slot& slot : s.slots.Before(LoadRelaxed(s.hdr.slots_hw))) {
-    if (LoadAcquire(slot.state) != PSTN_SL_FREE &&  // [P1]
-        LoadRelaxed(slot.pid) == static_cast<uint32_t>(pid))
-      CtlReap(fam, s.slots.IndexOf(slot).word(), static_cast<uint32_t>(pid));
+    if (LoadAcquire(slot.state) != PSTN_SL_FREE && LoadRelaxed(slot.pid) == ended)  // [P1]
+      CtlReap(fam, s.slots.IndexOf(slot).word(), ended);
   }
+  if (LoadRelaxed(s.hdr.guests) != 0) CtlReap(fam, PSTN_NONE, ended);
 }
 
 namespace {

@@ -125,6 +125,8 @@ class Registry {
   // A parent has waited for this child: what it held is released now, not when its pidfd tells.
   // `done` with 0 or -errno.
   void ChildEnded(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done);
+  // The same of a guest's process, wherever it is; -ENOENT: there is none.
+  void GuestEnded(pid_t pid, std::function<void(int)> done);
   // A link group between them that is not one of `full` that the client has found to be full. A new
   // one is made known to all first.
   int Introduce(Stack& client, Stack& server, uint32_t full, LinkGroup*& link);

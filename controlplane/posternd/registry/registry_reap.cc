@@ -1,11 +1,14 @@
 // registry_reap.cc - the dead of a family: what its reaper is asked to do, in which order, and what
 // becomes of a family whose reaper has failed.
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
 #include "../kit/log.h"
+#include "../kit/proc.h"
 #include "registry.h"
 
 namespace postern::daemon {
@@ -49,6 +52,17 @@ void Registry::Reap(Stack& stack, uint32_t slot, pid_t pid, std::function<void(i
                 if (withdrawing && withdrawing()) return Reaped(id, slot, EBUSY);
                 ReapRest(id, slot);
               });
+}
+
+void Registry::GuestEnded(pid_t pid, std::function<void(int)> done) {
+  for (const auto& [id, stack] : stacks_) {
+    if (stack->uid == geteuid()) continue;
+    for (const auto& [slot, process] : stack->processes) {
+      if (process->there == pid && PidfdIsDead(process->pidfd.get()))
+        return ChildEnded(*stack, slot, pid, std::move(done));
+    }
+  }
+  done(-ENOENT);
 }
 
 void Registry::ReapRest(const pstn_uuid& id, uint32_t slot) {

@@ -178,10 +178,12 @@ void Server::AddLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
 }
 
 void Server::Reap(Client& client, const ctl::Msg& message, UniqueFd) {
-  registry_.ChildEnded(*client.process->stack, message.a, static_cast<pid_t>(message.b),
-                       [this, line = &client, id = client.id(), message](int error) {
-                         if (IsHere(line, id)) line->Reply(message, -error);
-                       });
+  auto done = [this, line = &client, id = client.id(), message](int error) {
+    if (IsHere(line, id)) line->Reply(message, -error);
+  };
+  const auto pid = static_cast<pid_t>(message.b);
+  if (message.a == PSTN_NONE) return registry_.GuestEnded(pid, std::move(done));
+  registry_.ChildEnded(*client.process->stack, message.a, pid, std::move(done));
 }
 
 void Server::Status(Client& client, const ctl::Msg& message, UniqueFd) {

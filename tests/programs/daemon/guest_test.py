@@ -273,6 +273,19 @@ class Listeners(Guest):
         self.served(client, port, 5, NOBODY)
         self.assertEqual(server.hear(), "5")
 
+    def test_a_worker_that_was_waited_for(self):
+        """What it held is released when wait() returns: the port has no listener, the connections have ended."""
+        server = Actor(self)
+        server.do("fork('a')", "a: s = listener()", "a: become()", "a: s.settimeout(0.01)")
+        port = server.number("a: s.getsockname()[1]")
+        server.ask("a: s.accept()")
+        self.listed(NOBODY)
+        client = Actor(self)
+        client.do(f"c = socket.create_connection(('127.0.0.1', {port}), 20)", "c.settimeout(20)")
+        server.do("a: s.settimeout(20)", "a: c = s.accept()[0]", f"os.kill({server.number('a: os.getpid()')}, 9)", "os.wait() and None")
+        self.assertIn("ConnectionRefused", client.ask(f"socket.create_connection(('127.0.0.1', {port}), 20)"))
+        self.assertEqual(client.ask("c.recv(10)"), repr(b""))
+
     def test_the_next_image(self):
         server, port, _ = self.server("a")
         server.do("s.set_inheritable(True)", "fork('b')", "b: become()")
