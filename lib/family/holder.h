@@ -15,6 +15,19 @@ struct Holder : LockOwner {
   bool arrives;
 };
 
+// While a process that has no slot yet has `slot_lock`: when its thread began stands beside it, so
+// that a thread which gets the number of a dead one is not taken for it.
+class Joiner {
+ public:
+  Joiner(StackMap& s, uint64_t start);  // 0: not known, or it has a slot
+  ~Joiner();
+  Joiner(const Joiner&) = delete;
+  Joiner& operator=(const Joiner&) = delete;
+
+ private:
+  StackMap& s_;
+};
+
 uint32_t OwnPidns(Family& fam);  // PSTN_NONE: not known
 void ForgetPidns(Family& fam);   // child of fork: it may be in another one
 // From now on this process's locks in the family's stack bear this slot. False: it is of too many
