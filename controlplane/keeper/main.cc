@@ -54,6 +54,7 @@ class Keeper {
   void Connect();
   void ReadLine();
   void Take(const ctl::Msg& job, int fd);
+  void Answer(const ctl::Msg& job, int32_t status);
   void Carry(int ring_fd, int kernel_fd);
   void PumpAll();
 
@@ -97,16 +98,14 @@ void Keeper::ReadLine() {
       return;
     }
     const int fd = packet.TakeFd(close);
-    if (got == sizeof(job) && job.type == ctl::Type::kExport && fd >= 0) {
+    if (got == sizeof(job) && fd < 0 && packet.LostFd()) {
+      Answer(job, EMFILE);
+    } else if (got == sizeof(job) && job.type == ctl::Type::kExport && fd >= 0) {
       Take(job, fd);
     } else if (got == sizeof(job) && job.type == ctl::Type::kWire && fd >= 0) {
       const int r = wire_.Start(fd, set_, kWireTag);
       if (r != 0) fprintf(stderr, "postern-keeper: no wire: %s\n", strerror(-r));
-      ctl::Msg reply;
-      reply.type = job.type;
-      reply.seq = job.seq;
-      reply.status = -r;
-      (void)!send(line_, &reply, sizeof(reply), MSG_NOSIGNAL);
+      Answer(job, -r);
     } else if (fd >= 0) {
       close(fd);
     }
@@ -119,10 +118,14 @@ void Keeper::Take(const ctl::Msg& job, int fd) {
   };
   const long r = TakeOver(g_family, fd, job.a, job.b, carry, this);
   PumpAll();  // the process that goes on with it sees earlier data, end or reset now
+  Answer(job, static_cast<int32_t>(-r));
+}
+
+void Keeper::Answer(const ctl::Msg& job, int32_t status) {
   ctl::Msg reply;
   reply.type = job.type;
   reply.seq = job.seq;
-  reply.status = static_cast<int32_t>(-r);
+  reply.status = status;
   (void)!send(line_, &reply, sizeof(reply), MSG_NOSIGNAL);
 }
 

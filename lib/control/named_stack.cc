@@ -44,7 +44,7 @@ int AskOn(int line, int own) {
   if (r == static_cast<long>(sizeof answer) && answer.seq == m.seq && answer.status == 0 && fd >= 0)
     return fd;
   if (fd >= 0) sys::Close(fd);
-  return -EPROTO;
+  return packet.LostFd() ? -EMFILE : -EPROTO;
 }
 
 }  // namespace

@@ -141,6 +141,7 @@ void Broker::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (handler == nullptr) return client.Reply(message, ENOSYS);
   if (!MemberOf(client)->joined && message.type != ctl::Type::kJoin)
     return client.Reply(message, ENOTCONN);
+  if (client.lost_fd()) return client.Reply(message, EMFILE);
   (this->*handler)(client, message, std::move(fd));
 }
 

@@ -207,6 +207,7 @@ void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
     return client.Break();
   }
   if (!needs_no_hello && client.process == nullptr) return client.Reply(message, ENOTCONN);
+  if (client.lost_fd()) return client.Reply(message, EMFILE);
   (this->*handler)(client, message, std::move(fd));
 }
 
