@@ -153,6 +153,7 @@ class Broker {
   void Withdraw(const OfferKey& key, std::function<void()> done);
   // broker_tell.cc: as fast as each member takes it
   void Changed(Member& to, const OfferKey& key);
+  void NewFor(Member& to, const OfferKey& key, uid_t owner);  // offered now
   void Tell(Member& to);
   void TellOf(Member& to, const OfferKey& key);
   void Answered(Client* line, const OfferKey& key);

@@ -66,7 +66,7 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (listener.netns_ino == OwnNetnsIno()) listening_.Add(listener);
   offered_[key] = &client;
   for (const auto& [other, to] : members_) {
-    if (MayShow(member, *to, listener)) Changed(*to, key);
+    if (MayShow(member, *to, listener)) NewFor(*to, key, member.who.uid);
   }
   client.Reply(message, 0);
 }

@@ -32,6 +32,16 @@ void Broker::Changed(Member& to, const OfferKey& key) {
   Tell(to);
 }
 
+// Of what a member has no room for, nothing is kept; nor of more than it could hold, while it does
+// not take what it was told before.
+void Broker::NewFor(Member& to, const OfferKey& key, uid_t owner) {
+  Told& told = to.told;
+  const bool late = told.stale.size() >= kForeignMost;
+  if (told.shown.Has(key) || (!late && told.shown.HasRoom(owner))) return Changed(to, key);
+  told.left_out = true;
+  if (late && !refill_.pending()) refill_.AddMs(kRefillMs);
+}
+
 void Broker::Tell(Member& to) {
   if (!to.joined) return;
   LookFurther(to);
