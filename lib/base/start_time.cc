@@ -43,7 +43,8 @@ bool IsProcOurs() {
 uint64_t StartTimeOf(uint32_t tid) {
   if (!IsProcOurs() || !InFirstTimens()) return 0;
   char text[1024];
-  snprintf(text, sizeof text, "/proc/%u/stat", tid);
+  // Not the process's own stat, which sums up what its threads have used.
+  snprintf(text, sizeof text, "/proc/%u/task/%u/stat", tid, tid);
   const int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &text[0],
                                             static_cast<long>(O_RDONLY | O_CLOEXEC)));
   if (fd < 0) return 0;

@@ -5,8 +5,8 @@
 
 namespace postern {
 
-// Field 22 of /proc/TID/stat, in ticks of a hundredth of a second; a process's is its first
-// thread's. 0: not known, which is so without a /proc of this PID namespace, and in a time
+// Field 22 of /proc/TID/task/TID/stat, in ticks of a hundredth of a second; a process's is its
+// first thread's. 0: not known, which is so without a /proc of this PID namespace, and in a time
 // namespace of a process's own, whose clock begins elsewhere.
 uint64_t StartTimeOf(uint32_t tid);
 

@@ -8,6 +8,7 @@
 
 #include <cerrno>
 
+#include "base/clock.h"
 #include "base/start_time.h"
 #include "base/sys.h"
 #include "family/family.h"
@@ -16,29 +17,31 @@
 namespace postern {
 namespace {
 
+// A thread that waits asks each 20 ms whether the owner lives, and there may be thousands of them:
+// one in a while looks into /proc for all.
+bool IsAnothers(const Holder& h, uint32_t tid, uint64_t start) {
+  constexpr uint64_t kPauseNs = 100'000'000;
+  uint64_t& next = h.next_ask_ns;
+  uint64_t seen = LoadRelaxed(next);
+  const uint64_t now = MonotonicNs();
+  return now >= seen && CompareExchange(next, seen, now + kPauseNs) && IsLaterThread(tid, start);
+}
+
 // A thread of that process; the leader may be a zombie, which holds nothing. Where posternd is
 // away, a slot stays LIVE behind its process, whose number another one gets.
-bool ThreadLives(const pstn_slot& slot, uint32_t tid, bool asks_proc) {
+bool ThreadLives(const Holder& h, const pstn_slot& slot, uint32_t tid, bool asks_proc) {
   const uint32_t pid = LoadRelaxed(slot.pid);
   const bool there = pid == tid || pid == 0 ? sys::ThreadIsAlive(tid)
                                             : sys::Call(SYS_tgkill, static_cast<long>(pid),
                                                         static_cast<long>(tid), 0L) != -ESRCH;
-  return there && !(asks_proc && IsLaterThread(pid, LoadRelaxed(slot.start_time)));
+  return there && !(asks_proc && IsAnothers(h, pid, LoadRelaxed(slot.start_time)));
 }
 
 // No slot yet, and so no process that anything is known of, but what a Joiner has said.
-bool JoinerLives(const StackMap& s, uint32_t tid) {
+bool JoinerLives(const Holder& h, uint32_t tid) {
   if (!sys::ThreadIsAlive(tid)) return false;
-  return LoadAcquire(s.hdr.joiner) != tid ||  // [P9]
-         !IsLaterThread(tid, LoadRelaxed(s.hdr.joiner_start));
-}
-
-bool ReaperLives(const StackMap& s, uint32_t pidns, uint32_t tid, bool asks_proc) {
-  const uint32_t there = LoadAcquire(s.hdr.reaper_pidns);  // [P8]
-  if (there == 0) return false;
-  if (there != pidns) return true;
-  return sys::ThreadIsAlive(tid) &&
-         !(asks_proc && IsLaterThread(tid, LoadRelaxed(s.hdr.reaper_start)));
+  return LoadAcquire(h.s->hdr.joiner) != tid ||  // [P9]
+         !IsAnothers(h, tid, LoadRelaxed(h.s->hdr.joiner_start));
 }
 
 uint32_t PidnsOf(const Holder& h) {
@@ -50,6 +53,15 @@ uint32_t PidnsOf(const Holder& h) {
   return LoadRelaxed(kept);
 }
 
+bool ReaperLives(const Holder& h, uint32_t tid, bool asks_proc) {
+  const pstn_stack_hdr& hdr = h.s->hdr;
+  const uint32_t there = LoadAcquire(hdr.reaper_pidns);  // [P8]
+  if (there == 0) return false;
+  if (there != PidnsOf(h)) return true;
+  return sys::ThreadIsAlive(tid) &&
+         !(asks_proc && IsAnothers(h, tid, LoadRelaxed(hdr.reaper_start)));
+}
+
 // `asks_proc`: a reaper may open nothing, and has a posternd.
 bool OwnerLivesFor(const LockOwner& me, uint32_t word, bool asks_proc) {
   const auto& holder = static_cast<const Holder&>(me);
@@ -58,8 +70,8 @@ bool OwnerLivesFor(const LockOwner& me, uint32_t word, bool asks_proc) {
   const StackMap& s = *holder.s;
   // No thread waits for what it has itself: it has got the number of a dead one.
   if (mark != 0 && mark == holder.mark >> PSTN_LOCK_SLOT_SHIFT && tid == SelfTid()) return false;
-  if (mark == 0) return JoinerLives(s, tid);
-  if (mark == PSTN_LOCK_REAPER) return ReaperLives(s, PidnsOf(holder), tid, asks_proc);
+  if (mark == 0) return JoinerLives(holder, tid);
+  if (mark == PSTN_LOCK_REAPER) return ReaperLives(holder, tid, asks_proc);
   const pstn_slot* const slot = s.slots.At(ProcIndex(mark - 1));
   if (slot == nullptr) return false;  // no process ever wrote that
   // A process takes locks in the name of its slot only when the slot is LIVE (FillSlot). So a word
@@ -67,7 +79,7 @@ bool OwnerLivesFor(const LockOwner& me, uint32_t word, bool asks_proc) {
   if (LoadAcquire(slot->state) != PSTN_SL_LIVE) return false;  // [P1]
   if (holder.arrives && mark == holder.mark >> PSTN_LOCK_SLOT_SHIFT) return false;
   if (LoadRelaxed(slot->pidns) != PidnsOf(holder)) return true;
-  return ThreadLives(*slot, tid, asks_proc);
+  return ThreadLives(holder, *slot, tid, asks_proc);
 }
 
 bool OwnerLives(const LockOwner& me, uint32_t word) { return OwnerLivesFor(me, word, true); }

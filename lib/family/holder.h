@@ -8,8 +8,9 @@ namespace postern {
 struct Family;
 
 struct Holder : LockOwner {
-  const void* at;          // where the locks of `s` are; null: there are none
-  mutable uint32_t pidns;  // (a) inode of this process's PID namespace; 0: not asked yet
+  const void* at;                // where the locks of `s` are; null: there are none
+  mutable uint64_t next_ask_ns;  // (a) not before this a thread looks into /proc for an owner
+  mutable uint32_t pidns;        // (a) inode of this process's PID namespace; 0: not asked yet
   // The image that an exec has made has taken no lock yet: those that bear its slot are the last
   // image's. Their thread ids tell nothing: exec() gives the leader's to the thread that calls it.
   bool arrives;
