@@ -30,10 +30,10 @@
 #include "event/epoll.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "life/meet.h"
 #include "life/process.h"
 #include "peer/close.h"
 #include "peer/export.h"
-#include "life/meet.h"
 #include "sock/own_family.h"
 #include "wire_keeper.h"
 
@@ -62,6 +62,7 @@ class Keeper {
   void Connect();
   void ReadLine();
   void Take(const ctl::Msg& job, int fd);
+  void Answer(const ctl::Msg& job, int32_t status, ctl::Msg reply = {}) const;
   void Carry(Bridge::End first, Bridge::End second);
   bool Watch(Bridge::End end, uint64_t tag) const;
   void PumpAll();
@@ -116,16 +117,14 @@ void Keeper::ReadLine() {
       return;
     }
     const int fd = packet.TakeFd(close);
-    if (got == sizeof(job) && job.type == ctl::Type::kExport && fd >= 0) {
+    if (got == sizeof(job) && fd < 0 && packet.LostFd()) {
+      Answer(job, EMFILE);
+    } else if (got == sizeof(job) && job.type == ctl::Type::kExport && fd >= 0) {
       Take(job, fd);
     } else if (got == sizeof(job) && job.type == ctl::Type::kWire && fd >= 0) {
       const int r = wire_.Start(fd, set_, kWireTag);
       if (r != 0) fprintf(stderr, "postern-keeper: no wire: %s\n", strerror(-r));
-      ctl::Msg reply;
-      reply.type = job.type;
-      reply.seq = job.seq;
-      reply.status = -r;
-      (void)!send(line_, &reply, sizeof(reply), MSG_NOSIGNAL);
+      Answer(job, -r);
     } else if (fd >= 0) {
       close(fd);
     }
@@ -143,8 +142,6 @@ void Keeper::Take(const ctl::Msg& job, int fd) {
     here.handed_on = ring_fd;
   };
   ctl::Msg reply;
-  reply.type = job.type;
-  reply.seq = job.seq;
   long r = job.d == 0 || place_ >= 0 ? 0 : OpenThePlace();
   if (r < 0) {
     close(fd);
@@ -153,7 +150,13 @@ void Keeper::Take(const ctl::Msg& job, int fd) {
   }
   if (context.handed_on >= 0) Expect(context.handed_on, job.uuid, reply);
   PumpAll();  // the process that goes on with it sees earlier data, end or reset now
-  reply.status = static_cast<int32_t>(-r);
+  Answer(job, static_cast<int32_t>(-r), reply);
+}
+
+void Keeper::Answer(const ctl::Msg& job, int32_t status, ctl::Msg reply) const {
+  reply.type = job.type;
+  reply.seq = job.seq;
+  reply.status = status;
   (void)!send(line_, &reply, sizeof(reply), MSG_NOSIGNAL);
 }
 

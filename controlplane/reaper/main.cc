@@ -18,6 +18,7 @@
 
 #include "../posternd/guard/become.h"
 #include "base/clock.h"
+#include "base/start_time.h"
 #include "base/sys.h"
 #include "confine.h"
 #include "ctl/msg_packet.h"
@@ -65,6 +66,7 @@ int32_t Attach(int fd) {
   if (s == nullptr) return EINVAL;
   g_family.view.s = s;
   g_family.bells.counters = s->hdr.counters;
+  StoreRelaxed(s->hdr.reaper_start, StartTimeOf(SelfTid()));
   StoreRelease(s->hdr.reaper_pidns, OwnPidns(g_family));  // [P8]
   UseReaperLocks(g_family);
   return FilterCalls() ? 0 : EPERM;

@@ -577,6 +577,9 @@ struct pstn_stack_hdr {
   struct pstn_lock reap_lock; /* of the one who ends a dead process's affairs */
   pstn_u32 slots_hw, lgrs_hw; /* (a) */
   pstn_u32 reaper_pidns;      /* (a) PID namespace of the reaper that works here; 0: none does */
+  pstn_u32 joiner;            /* (a) a thread that has slot_lock without a slot; 0: none does */
+  pstn_u64 joiner_start;      /* (a) of it, as pstn_slot.start_time */
+  pstn_u64 reaper_start;      /* (a) the same of the reaper; 0: not known */
   PSTN_LINE pstn_u64 counters[PSTN_COUNTERS];    /* (a) base/schema/counters.def */
   PSTN_LINE pstn_u64 reasons[PSTN_COUNTERS];     /* (a) fallbacks by reason */
   PSTN_LINE pstn_u8 options[PSTN_OPTIONS_BYTES]; /* (c) struct Options of base/schema/options.h */

@@ -88,6 +88,7 @@ int RecvMsg(Family& fam, Msg& m, int& fd, int flags) PSTN_REQUIRES(fam.ctl_lock)
     if (r == 0) return -EPIPE;
     fd = packet.TakeFd(sys::Close);
     if (r != static_cast<long>(sizeof m)) return -EPROTO;
+    if (fd < 0 && packet.LostFd() && m.status == 0) m.status = EMFILE;
     return 0;
   }
 }

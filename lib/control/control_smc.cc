@@ -64,6 +64,13 @@ int CtlTakeHeld(Family& fam, const pstn_ep& listener) {
   m.b = listener.gen;
   int fd = -1;
   const int r = CtlAsk(fam, m, -1, &fd);
+  if (r != 0 && r != -EMFILE) return r;
+  Msg how;
+  how.type = Type::kTakeHeld;
+  how.a = EpIdx(Stack(fam), listener);
+  how.b = listener.gen;
+  how.c = fd >= 0 ? ctl::kHeldCame : ctl::kHeldLost;
+  (void)CtlTell(fam, how, -1);
   return r != 0 ? r : fd >= 0 ? fd : -EPROTO;
 }
 

@@ -45,7 +45,7 @@ int AskOn(int line, ctl::Msg& m, int own) {
     return fd;
   }
   if (fd >= 0) sys::Close(fd);
-  return -EPROTO;
+  return packet.LostFd() ? -EMFILE : -EPROTO;
 }
 
 int AskAlone(Family& fam, uint32_t uid, ctl::Msg& m, int own) {

@@ -57,6 +57,9 @@ class Packet {
     return first;
   }
 
+  // A descriptor came with it for which this process has no number left: the kernel has dropped it.
+  bool LostFd() const { return (header.msg_flags & MSG_CTRUNC) != 0; }
+
   msghdr header{};
 
  private:

@@ -63,7 +63,8 @@ enum class Type : uint32_t {
                // SYN had SMC's option: what becomes of it is posternd's business. No reply
   kHeld,       // pushed: a listener has connections to be fetched; or, a = ~0: look at whether
                // listeners take part in SMC once more
-  kTakeHeld,   // a, b as above. Reply: fd = a connection, peer.. as TCP has it; or EAGAIN
+  kTakeHeld,   // a, b as above. Reply: fd = a connection, peer.. as TCP has it; or EAGAIN. Then
+               // the same with c = kHeldCame, or kHeldLost: it goes back. No reply
   kAddresses,  // daemon: fd = a NETLINK_ROUTE socket of its network namespace, through which the
                // broker asks the kernel for the addresses there. No reply
   kHost,       // broker: fd = memfd with a pstn_host. No reply
@@ -126,6 +127,7 @@ enum class Type : uint32_t {
 };
 
 inline constexpr uint32_t kBrokerSeq = 0x80000000u;
+inline constexpr uint32_t kHeldCame = 1, kHeldLost = 2;  // c of kTakeHeld
 // kFilter's a.
 inline constexpr uint32_t kFilterAdd = 1, kFilterRemove = 2, kFilterHush = 3, kFilterLeave = 4;
 // Leave it to the kernel though a wider filter would take it; its fragments, too; a port that

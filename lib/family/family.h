@@ -100,10 +100,15 @@ inline StackMap& Stack(Family& fam) { return *fam.view.s; }
 // Makes the stack at the first use. False if it can't be had; sockets then are the kernel's.
 inline bool EnsureStack(Family& fam) { return fam.attached || kVerbs.make_stack(fam); }
 
-// The mapping of a link group, which is made if need be; null: it can't be had.
-inline uint8_t* EnsureLgr(Family& fam, uint32_t idx) {
+// The tables of a link group, which are mapped if need be; null: they can't be had.
+inline uint8_t* EnsureLgrTables(Family& fam, uint32_t idx) {
   uint8_t* base = LgrBase(fam.view, idx);
   return base != nullptr ? base : kVerbs.map_lgr(fam, idx);
+}
+// The same for a connection: with the rings.
+inline uint8_t* EnsureLgr(Family& fam, uint32_t idx) {
+  uint8_t* base = EnsureLgrTables(fam, idx);
+  return base != nullptr && RingsOf(base) != nullptr ? base : nullptr;
 }
 
 }  // namespace postern

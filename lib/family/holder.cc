@@ -8,6 +8,8 @@
 
 #include <cerrno>
 
+#include "base/clock.h"
+#include "base/start_time.h"
 #include "base/sys.h"
 #include "family/family.h"
 #include "family/holder.h"
@@ -15,10 +17,31 @@
 namespace postern {
 namespace {
 
-// A thread of that process; the leader may be a zombie, which holds nothing.
-bool ThreadLives(uint32_t pid, uint32_t tid) {
-  if (pid == tid || pid == 0) return sys::ThreadIsAlive(tid);
-  return sys::Call(SYS_tgkill, static_cast<long>(pid), static_cast<long>(tid), 0L) != -ESRCH;
+// A thread that waits asks each 20 ms whether the owner lives, and there may be thousands of them:
+// one in a while looks into /proc for all.
+bool IsAnothers(const Holder& h, uint32_t tid, uint64_t start) {
+  constexpr uint64_t kPauseNs = 100'000'000;
+  uint64_t& next = h.next_ask_ns;
+  uint64_t seen = LoadRelaxed(next);
+  const uint64_t now = MonotonicNs();
+  return now >= seen && CompareExchange(next, seen, now + kPauseNs) && IsLaterThread(tid, start);
+}
+
+// A thread of that process; the leader may be a zombie, which holds nothing. Where posternd is
+// away, a slot stays LIVE behind its process, whose number another one gets.
+bool ThreadLives(const Holder& h, const pstn_slot& slot, uint32_t tid, bool asks_proc) {
+  const uint32_t pid = LoadRelaxed(slot.pid);
+  const bool there = pid == tid || pid == 0 ? sys::ThreadIsAlive(tid)
+                                            : sys::Call(SYS_tgkill, static_cast<long>(pid),
+                                                        static_cast<long>(tid), 0L) != -ESRCH;
+  return there && !(asks_proc && IsAnothers(h, pid, LoadRelaxed(slot.start_time)));
+}
+
+// No slot yet, and so no process that anything is known of, but what a Joiner has said.
+bool JoinerLives(const Holder& h, uint32_t tid) {
+  if (!sys::ThreadIsAlive(tid)) return false;
+  return LoadAcquire(h.s->hdr.joiner) != tid ||  // [P9]
+         !IsAnothers(h, tid, LoadRelaxed(h.s->hdr.joiner_start));
 }
 
 uint32_t PidnsOf(const Holder& h) {
@@ -30,16 +53,25 @@ uint32_t PidnsOf(const Holder& h) {
   return LoadRelaxed(kept);
 }
 
-bool OwnerLives(const LockOwner& me, uint32_t word) {
+bool ReaperLives(const Holder& h, uint32_t tid, bool asks_proc) {
+  const pstn_stack_hdr& hdr = h.s->hdr;
+  const uint32_t there = LoadAcquire(hdr.reaper_pidns);  // [P8]
+  if (there == 0) return false;
+  if (there != PidnsOf(h)) return true;
+  return sys::ThreadIsAlive(tid) &&
+         !(asks_proc && IsAnothers(h, tid, LoadRelaxed(hdr.reaper_start)));
+}
+
+// `asks_proc`: a reaper may open nothing, and has a posternd.
+bool OwnerLivesFor(const LockOwner& me, uint32_t word, bool asks_proc) {
   const auto& holder = static_cast<const Holder&>(me);
   const uint32_t tid = word & PSTN_LOCK_TID;
   const uint32_t mark = word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER;
-  if (mark == 0) return sys::ThreadIsAlive(tid);
   const StackMap& s = *holder.s;
-  if (mark == PSTN_LOCK_REAPER) {
-    const uint32_t there = LoadAcquire(s.hdr.reaper_pidns);  // [P8]
-    return there != 0 && (there != PidnsOf(holder) || sys::ThreadIsAlive(tid));
-  }
+  // No thread waits for what it has itself: it has got the number of a dead one.
+  if (mark != 0 && mark == holder.mark >> PSTN_LOCK_SLOT_SHIFT && tid == SelfTid()) return false;
+  if (mark == 0) return JoinerLives(holder, tid);
+  if (mark == PSTN_LOCK_REAPER) return ReaperLives(holder, tid, asks_proc);
   const pstn_slot* const slot = s.slots.At(ProcIndex(mark - 1));
   if (slot == nullptr) return false;  // no process ever wrote that
   // A process takes locks in the name of its slot only when the slot is LIVE (FillSlot). So a word
@@ -47,15 +79,23 @@ bool OwnerLives(const LockOwner& me, uint32_t word) {
   if (LoadAcquire(slot->state) != PSTN_SL_LIVE) return false;  // [P1]
   if (holder.arrives && mark == holder.mark >> PSTN_LOCK_SLOT_SHIFT) return false;
   if (LoadRelaxed(slot->pidns) != PidnsOf(holder)) return true;
-  return ThreadLives(LoadRelaxed(slot->pid), tid);
+  return ThreadLives(holder, *slot, tid, asks_proc);
 }
+
+bool OwnerLives(const LockOwner& me, uint32_t word) { return OwnerLivesFor(me, word, true); }
 
 // A reaper needs no lock that a process takes before it has a slot: such a word is a lie.
 bool MemberLives(const LockOwner& me, uint32_t word) {
-  return (word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) != 0 && OwnerLives(me, word);
+  return (word >> PSTN_LOCK_SLOT_SHIFT & PSTN_LOCK_REAPER) != 0 && OwnerLivesFor(me, word, false);
 }
 
 }  // namespace
+
+Joiner::Joiner(StackMap& s, uint64_t start) : s_(s) {
+  StoreRelaxed(s.hdr.joiner_start, start);
+  StoreRelease(s.hdr.joiner, start != 0 ? SelfTid() : 0u);  // [P9]
+}
+Joiner::~Joiner() { StoreRelaxed(s_.hdr.joiner, 0u); }
 
 uint32_t OwnPidns(Family& fam) { return PidnsOf(fam.holder); }
 

@@ -100,15 +100,18 @@ void Unmap(Family& fam) {
   StoreRelease(fam.dir, nullptr);  // [T4]
 }
 
-// In the place of shared memory, memory of this process's own, that has the same in it.
-void MakeOwn(void* at, size_t bytes, int fd) {
+// In the place of shared memory, which begins at `off` of `fd`, memory of this process's own, that
+// has the same in it.
+void MakeOwn(void* at, size_t bytes, int fd, long off) {
   void* const copy = sys::MapPrivate(bytes);
   if (copy == nullptr) return sys::Unmap(at, bytes);  // better a crash than another one's memory
-  for (long data = 0, hole; data >= 0 && static_cast<size_t>(data) < bytes; data = hole) {
+  const long end = off + static_cast<long>(bytes);
+  for (long data = off, hole; data < end; data = hole) {
     data = sys::Call(SYS_lseek, fd, data, static_cast<long>(SEEK_DATA));
     hole = data >= 0 ? sys::Call(SYS_lseek, fd, data, static_cast<long>(SEEK_HOLE)) : -1;
-    if (hole < 0) break;
-    (void)sys::Call(SYS_pread64, fd, static_cast<uint8_t*>(copy) + data, hole - data, data);
+    if (hole < 0 || data >= end) break;
+    if (hole > end) hole = end;
+    (void)sys::Call(SYS_pread64, fd, static_cast<uint8_t*>(copy) + (data - off), hole - data, data);
   }
   (void)sys::Call(SYS_mremap, copy, bytes, bytes, static_cast<long>(MREMAP_MAYMOVE | MREMAP_FIXED),
                   at);
@@ -119,11 +122,13 @@ void MakeAllOwn(Family& fam) {
   for (uint32_t i = 0; i < kGroups.most; i++) {
     uint8_t* const base = LoadRelaxed(fam.view.lgr[i]);
     if (base == nullptr || fam.view.lgr_fd[i] <= 0) continue;
-    MakeOwn(base, PSTN_LGR_BYTES, fam.view.lgr_fd[i]);
+    MakeOwn(base, kLgrTablesBytes, fam.view.lgr_fd[i], 0);
+    if (uint8_t* const rings = LoadAcquire(OwnOfLgr(base).rings); rings != nullptr)  // [V3]
+      MakeOwn(rings, kLgrRingsBytes, fam.view.lgr_fd[i], PSTN_LGR_SLAB_OFF);
     CloseInternal(fam, fam.view.lgr_fd[i]);
     fam.view.lgr_fd[i] = 0;
   }
-  MakeOwn(&Stack(fam).hdr, Stack(fam).layout.bytes, fam.stack_fd);
+  MakeOwn(&Stack(fam).hdr, Stack(fam).layout.bytes, fam.stack_fd, 0);
   CloseInternal(fam, fam.stack_fd);
   fam.stack_fd = -1;
 }

@@ -6,6 +6,7 @@
 
 #include <cstring>
 
+#include "base/start_time.h"
 #include "base/sys.h"
 #include "control/posternd.h"
 #include "endpoint/refs.h"
@@ -13,25 +14,6 @@
 #include "family/holder.h"
 
 namespace postern {
-namespace {
-
-// Field 22 of /proc/self/stat: when this process started, in ticks. 0 if unknown.
-uint64_t StartTime() {
-  char text[1024];
-  int fd = static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), "/proc/self/stat",
-                                      static_cast<long>(O_RDONLY | O_CLOEXEC)));
-  if (fd < 0) return 0;
-  long n = sys::Call(SYS_read, fd, &text[0], sizeof text - 1);
-  sys::Close(fd);
-  if (n <= 0) return 0;
-  text[n] = 0;
-  const char* p = strrchr(text, ')');  // the name may hold anything, so count from its end
-  for (int field = 2; p != nullptr && field < 22; field++) p = strchr(p + 1, ' ');
-  return p != nullptr ? Number(++p) : 0;
-}
-
-}  // namespace
-
 uint64_t CookieOf(int fd) {
   uint64_t cookie = 0;
   socklen_t len = sizeof cookie;
@@ -48,7 +30,7 @@ bool FillSlot(Family& fam) {
   uint32_t state = LoadAcquire(slot.state);  // [P1]
   if (!taken(state)) return false;
   slot.parent_pid = static_cast<uint32_t>(sys::Call(SYS_getppid));
-  slot.start_time = StartTime();
+  slot.start_time = StartTimeOf(static_cast<uint32_t>(sys::Pid()));
   StoreRelaxed(slot.pidns, OwnPidns(fam));
   slot.exec_pending = PSTN_EXEC_NONE;
   slot.lost_ns = 0;
@@ -64,7 +46,9 @@ bool FillSlot(Family& fam) {
 
 uint32_t TakeSlot(Family& fam, uint32_t state) {
   StackMap& s = Stack(fam);
+  const uint64_t start = fam.holder.mark == 0 ? StartTimeOf(SelfTid()) : 0;
   Guard g(s.hdr.slot_lock);
+  const Joiner joiner(s, start);
   for (pstn_slot& slot : s.slots.Before(Share(fam.whom, s.slots.count(), kKeeperSlots))) {
     const uint32_t i = s.slots.IndexOf(slot).word();
     if (LoadRelaxed(slot.state) != PSTN_SL_FREE) continue;

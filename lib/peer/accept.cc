@@ -138,7 +138,12 @@ long AcceptKernel(Family& fam, const Call& call, sockaddr* sa, socklen_t* len, i
 long AcceptHeld(Family& fam, pstn_ep& listener, sockaddr* sa, socklen_t* len, int flags) {
   TableChange change(fam);
   uint32_t seen = LoadAcquire(listener.held);  // [E9]
-  const int fd = CtlTakeHeld(fam, listener);
+  int fd = CtlTakeHeld(fam, listener);
+  if (fd == -EMFILE) {
+    CacheFlush(fam);
+    fd = CtlTakeHeld(fam, listener);
+  }
+  if (fd == -EMFILE) return fd;
   if (fd < 0) {  // another process has it, or it went with posternd: then no process says so
     if (!DaemonAlive(fam)) (void)CompareExchange(listener.held, seen, 0u);  // [E9]
     return -EAGAIN;

@@ -214,7 +214,8 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   if (listener != nullptr && LoadRelaxed(listener->defer_accept) != 0 &&
       !kVerbs.wire_is_end(fam, lgr_idx, conn) && Defer(lgr, conn))
     return Admission::kDone;
-  uint32_t idx = listener != nullptr ? NewEp(fam, LoadRelaxed(listener->family)) : PSTN_NONE;
+  const bool room = listener != nullptr && RingsOf(lgr) != nullptr;
+  uint32_t idx = room ? NewEp(fam, LoadRelaxed(listener->family)) : PSTN_NONE;
   if (idx == PSTN_NONE) {
     Refuse(fam, e, setup.listener_idx);
     return Admission::kRefused;
@@ -437,7 +438,7 @@ void AdmitDeferred(Family& fam, pstn_ep& listener) {
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]
     const uint32_t i = s.lgrs.IndexOf(ref).word();
-    uint8_t* lgr = EnsureLgr(fam, i);
+    uint8_t* lgr = EnsureLgrTables(fam, i);
     if (lgr == nullptr) continue;
     const uint32_t hw = LoadRelaxed(LgrHdr(lgr).conns_hw);
     for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
@@ -457,7 +458,7 @@ void AdmitSyns(Family& fam, uint32_t looks) {
     if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]
     const uint32_t i = s.lgrs.IndexOf(ref).word();
     uint8_t* lgr = LgrBase(fam.view, i);
-    if (lgr == nullptr) lgr = EnsureLgr(fam, i);
+    if (lgr == nullptr) lgr = EnsureLgrTables(fam, i);
     if (lgr == nullptr) continue;
     const uint64_t& waiting = LgrEvmap(lgr, 1, PSTN_EVMAP_SYN).summary;
     for (uint32_t n = 0; n < looks && LoadRelaxed(waiting) != 0; n++) AdmitFrom(fam, i, lgr);

@@ -262,8 +262,8 @@ Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) PSTN_REQUIRES(
   // What the server can't be told in a way that it could believe (claim.cc).
   if (from.port < kFreePorts) return kReasonPrivilegedPort;
   if (local && !SameIp(from, to) && !IsLocalAddress(d, from)) return kReasonNotLocal;
-  if (local && !MayReach(fam, ep, asked, to, from)) return kReasonFirewall;
-  Reason why = Establish(fam, ep, t, to, from);
+  Reason why = local ? MayReach(fam, ep, asked, to, from) : kReasonNone;
+  if (why == kReasonNone) why = Establish(fam, ep, t, to, from);
   if (why != kReasonNone) return why;
   if (!StillListed(fam, d, ep, t, to)) return kReasonNoListener;
   ShowConnected(fam, ep);

@@ -68,6 +68,8 @@ Reason ReasonOf(int error) {
       return kReasonNoDaemon;
     case -ENOMEM:
       return kReasonNoMemory;
+    case -EMFILE:
+      return kReasonNoDescriptor;
     case -ENOSPC:
       return kReasonLgrFull;
     default:

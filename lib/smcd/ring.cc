@@ -76,6 +76,7 @@ bool TakeNextRing(const ConnEnd& e, uint32_t cls, uint64_t before, uint64_t flag
   uint64_t place = TakeRing(*e.ref, cls);
   if (place == 0) return false;
   RingPlace r = RingAt(e.lgr, e.side, place);
+  if (r.base == nullptr) return GiveRing(*e.ref, e.lgr, place, Pages::kKeep), false;
   StoreRelaxed(HeaderAt(r.base, 0), 0u);
   uint64_t gen = (RingGen(before) + 1u) & 0xffffu;
   *desc = gen << PSTN_RING_GEN_SHIFT | flags | place;

@@ -91,6 +91,20 @@ long SockBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t le
   return 0;
 }
 
+// Why a listener is not in the directory: the kernel's clients alone reach it.
+static Reason WhyUnlisted(int error) {
+  switch (error) {
+    case -ENOTCONN:
+      return kReasonNoDaemon;
+    case -ENOSPC:
+      return kReasonDirectoryFull;
+    case -EMFILE:
+      return kReasonNoDescriptor;
+    default:
+      return kReasonDaemonRefused;
+  }
+}
+
 long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog) {
   Guard g(ep.setup_lock);
   FetchAnd(ep.flags, ~PSTN_EPF_PORT_GIVEN_UP);
@@ -129,7 +143,7 @@ long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog) {
     FetchOr(ep.flags, PSTN_EPF_PUBLISHED);
     Count(Stack(fam).hdr, kCounterListens);
   } else {
-    StoreRelaxed(ep.reason, p == -ENOTCONN ? kReasonNoDaemon : kReasonDaemonRefused);
+    StoreRelaxed(ep.reason, WhyUnlisted(p));
   }
   WireListen(fam, fd, ep);
   return 0;

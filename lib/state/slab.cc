@@ -55,7 +55,10 @@ uint64_t PageOf(const pstn_lgr_ref& ref, uint32_t cls, uint32_t i) {
 }
 
 void DropPages(const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t cls, uint32_t i) {
-  (void)sys::Call(SYS_madvise, lgr + PageOf(ref, cls, i) * 4096u, static_cast<long>(RingBytes(cls)),
+  uint8_t* const rings = RingsOf(lgr);
+  if (rings == nullptr) return;
+  uint8_t* const ring = rings + (PageOf(ref, cls, i) - SlabPage(0)) * 4096u;
+  (void)sys::Call(SYS_madvise, ring, static_cast<long>(RingBytes(cls)),
                   static_cast<long>(MADV_REMOVE));
 }
 

@@ -53,8 +53,8 @@ constexpr ClassPlace PlaceOf(uint32_t cls) {
 }
 inline constexpr ClassPlace kPlaces[PSTN_SLAB_CLASSES] = {PlaceOf(0), PlaceOf(1), PlaceOf(2)};
 
-// Where `desc` points, if it is a ring of `side`'s slab; {null, 0} for anything else. Used on words
-// that the peer wrote: every bit of them is checked here.
+// Where `desc` points, if it is a ring of `side`'s slab; {null, 0} for anything else, and where the
+// rings can't be mapped. Used on words that the peer wrote: every bit of them is checked here.
 inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
   uint32_t cls = RingClass(desc);
   if (cls >= PSTN_SLAB_CLASSES) return {nullptr, 0};
@@ -63,7 +63,9 @@ inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
   uint64_t beyond = page - (SlabPage(side) + c.first_page);  // huge if it is before
   if (beyond >> c.pages_shift >= c.count || (beyond & ((1u << c.pages_shift) - 1)) != 0)
     return {nullptr, 0};
-  return {lgr + page * 4096u, c.bytes};
+  uint8_t* const rings = RingsOf(lgr);
+  if (rings == nullptr) return {nullptr, 0};
+  return {rings + (page - SlabPage(0)) * 4096u, c.bytes};
 }
 
 // A ring of class `cls`, or of a smaller one, for our side: descriptor without generation; 0 =

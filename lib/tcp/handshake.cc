@@ -46,7 +46,7 @@ void InitTcb(Tcb& t, const OpenArgs& args, Host& h) {
   t.settings = settings;
   t.tx_head = t.tx_tail = t.tx_time_head = t.tx_time_tail = kNone;
   t.tx_lost_head = t.tx_lost_tail = kNone;
-  t.rx_head = t.rx_tail = t.rx_last_idx = kNone;
+  t.rx_head = t.rx_tail = t.rx_last_idx = t.rx_lane_head = kNone;
   t.iss = t.snd_una = t.snd_nxt = t.snd_sml = t.snd_up = args.iss;
   t.recover = t.undo_marker = t.high_sacked = t.rack_fack = args.iss;
   t.mss_receive = args.mss_receive;

@@ -196,8 +196,8 @@ struct alignas(64) Tcb {
   uint32_t tx_lost_head, tx_lost_tail;  // TxSeg to be sent again, chained like those of time
   uint32_t sacked_count;                // segments that sacked_bytes are
   uint32_t dup_acks;                    // in a row, for peers without SACK
-  Seq high_sacked;  // behind the last byte that was SACKed; valid if sacked_bytes != 0
-  uint32_t reserved_3;
+  Seq high_sacked;        // behind the last byte that was SACKed; valid if sacked_bytes != 0
+  uint32_t rx_lane_head;  // RxSeg, some of them, in order of seq
   SackMemory sack_memory[kRxRangesMax];
 
   // ---- RACK-TLP (RFC 8985); times of the clock are 0 when there is none
@@ -272,11 +272,11 @@ struct RxSeg {
   uint32_t off;     // of the first byte that counts, in the packet's payload as SegmentIn gave it
   Seq seq;
   uint32_t bytes;
-  uint32_t flags;  // kRxFin
+  uint32_t flags;  // kRxFin, kRxLane
   uint32_t next, prev;
-  uint32_t reserved;
+  uint32_t lane;  // the next one with kRxLane
 };
-inline constexpr uint32_t kRxFin = 1u << 0;
+inline constexpr uint32_t kRxFin = 1u << 0, kRxLane = 1u << 1;
 inline Seq EndOf(const RxSeg& s) { return s.seq + (s.bytes + ((s.flags & kRxFin) != 0 ? 1 : 0)); }
 
 static_assert(sizeof(TxSeg) == 64 && sizeof(RxSeg) == 32);

@@ -79,7 +79,7 @@ const char* Sender(const Tcb& t, Host& h) {
 }
 
 const char* Receiver(const Tcb& t, Host& h) {
-  uint32_t count = 0, bytes = 0, prev = kNone;
+  uint32_t count = 0, bytes = 0, prev = kNone, lane = t.rx_lane_head;
   Seq at = t.rcv_nxt;
   for (uint32_t i = t.rx_head; i != kNone; i = h.RxSegAt(i).next) {
     const RxSeg& r = h.RxSegAt(i);
@@ -89,10 +89,15 @@ const char* Receiver(const Tcb& t, Host& h) {
     if (EndOf(r) == r.seq) return "an early segment is empty";
     if (r.bytes != 0 && After(r.seq + r.bytes, t.rcv_adv)) return "more was kept than was offered";
     if ((r.packet == kNone) != (r.bytes == 0)) return "an early segment without a packet";
+    if ((r.flags & kRxLane) != 0) {
+      if (lane != i) return "the lane of early segments leaves one out";
+      lane = r.lane;
+    }
     bytes += r.bytes;
     at = EndOf(r);
     prev = i;
   }
+  if (lane != kNone) return "the lane of early segments has one too many";
   if (t.rx_head != kNone && h.RxSegAt(t.rx_head).seq == t.rcv_nxt)
     return "an early segment is in order";
   if (t.rx_tail != prev) return "the last early segment is not rx_tail";

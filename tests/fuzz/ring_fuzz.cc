@@ -37,8 +37,10 @@ class Victim {
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (fd < 0 || area == MAP_FAILED) RingWorld::Die("cannot map");
     lgr_ = static_cast<uint8_t*>(area) + kGuardBytes;
-    if (mmap(lgr_, PSTN_LGR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != lgr_)
+    if (mmap(lgr_, PSTN_LGR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != lgr_ ||
+        mprotect(lgr_ - kLgrOwnBytes, kLgrOwnBytes, PROT_READ | PROT_WRITE) != 0)
       RingWorld::Die("cannot map");
+    OwnOfLgr(lgr_).rings = lgr_ + kLgrTablesBytes;
     sys::Close(fd);
   }
 

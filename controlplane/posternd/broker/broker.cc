@@ -36,6 +36,7 @@ Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uu
       grace_(base, -1, 0, [this] { GraceEnds(); }),
       tell_(base, -1, 0, [this] { TellHost(); }),
       tell_further_(base, -1, 0, [this] { TellAll(); }),
+      refill_(base, -1, 0, [this] { Refill(); }),
       patience_(base, -1, 0, [this] { DoNotWait(); }),
       listening_(base, [this](uint64_t cookie) { OfferEnded(cookie); }),
       watch_(base,
@@ -141,6 +142,7 @@ void Broker::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (handler == nullptr) return client.Reply(message, ENOSYS);
   if (!MemberOf(client)->joined && message.type != ctl::Type::kJoin)
     return client.Reply(message, ENOTCONN);
+  if (client.lost_fd()) return client.Reply(message, EMFILE);
   (this->*handler)(client, message, std::move(fd));
 }
 
@@ -275,7 +277,7 @@ void Broker::SetPolicy(Policy policy) {
   tell_.AddMs(0);
   for (const auto& [line, member] : members_) {
     Told& told = member->told;
-    told.stale.insert(told.shown.begin(), told.shown.end());
+    told.shown.AddTo(told.stale);
     told.next = {};
     told.has_seen_all = false;
   }

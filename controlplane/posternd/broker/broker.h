@@ -56,8 +56,24 @@ class Broker {
     Quota::Held held;
   };
   // What a member knows of the others' offers, and is still to hear (broker_tell.cc).
+  // Listeners of others that a member knows. Its directory has so many places for them, and one
+  // user gets no more of these than half of what is left free: so that nobody fills it alone, and
+  // there is room for the next one.
+  class Shown {
+   public:
+    bool Has(const OfferKey& key) const { return of_.count(key) != 0; }
+    void Add(const OfferKey& key, uid_t uid);
+    bool Drop(const OfferKey& key);  // whether it was there
+    bool HasRoom(uid_t uid) const;
+    void AddTo(std::set<OfferKey>& keys) const;
+
+   private:
+    std::map<OfferKey, uid_t> of_;
+    std::map<uid_t, size_t> count_;
+  };
   struct Told {
-    std::set<OfferKey> shown;  // it has been told of these
+    Shown shown;               // it has been told of these
+    bool left_out = false;     // ... and not of others, for which there was no room
     std::set<OfferKey> stale;  // to be told how these are now
     std::set<OfferKey> asked;  // told, and not answered yet
     // Those that want to know when it has heard: called by the last copy's end.
@@ -137,11 +153,13 @@ class Broker {
   void Withdraw(const OfferKey& key, std::function<void()> done);
   // broker_tell.cc: as fast as each member takes it
   void Changed(Member& to, const OfferKey& key);
+  void NewFor(Member& to, const OfferKey& key, uid_t owner);  // offered now
   void Tell(Member& to);
   void TellOf(Member& to, const OfferKey& key);
   void Answered(Client* line, const OfferKey& key);
   void LookFurther(Member& to);
   void TellAll();
+  void Refill();
   void DoNotWait();
   bool IsSlow(uid_t uid);
   static OfferKey KeyOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
@@ -211,7 +229,7 @@ class Broker {
   std::vector<pstn_addr> own_addresses_;
   std::map<Owners, View> views_;
   Asks asks_;
-  Event acceptable_, again_, grace_, tell_, tell_further_, patience_;
+  Event acceptable_, again_, grace_, tell_, tell_further_, refill_, patience_;
   ListenerWatch listening_;
   AddressWatch watch_;
   Routes routes_;  // of our own network namespace

@@ -91,7 +91,7 @@ int Broker::AttachListener(Client& client, const Dmb& dmb, const pstn_addr& reac
   if (offer == to.offers.end()) return -ENOENT;
   if (!policy_.Allows(from.who, to.who, offer->second.local.port)) return -EPERM;
   if (&from == &to) return 0;
-  from.told.shown.insert(key);
+  from.told.shown.Add(key, to.who.uid);
   from.reached.Note(dmb.what.uuid, dmb.what.a, dmb.what.b, reached);
   return 0;
 }
@@ -127,7 +127,7 @@ void Broker::Learn(Client& server, const ctl::Msg& message, UniqueFd) {
   Listener listener = offer->second;
   listener.local = message.addr;
   listener.learnt = true;
-  to.told.shown.insert(offer->first);
+  to.told.shown.Add(offer->first, owner.who.uid);
   asks_.Ask(*to.client, MessageOf(ctl::Type::kListener, listener), {},
             [](int, const ctl::Msg&, UniqueFd) {});
 }

@@ -40,7 +40,7 @@ bool Broker::MayLink(const Member& from, const Member& to, const pstn_uuid& serv
   for (auto it = to.offers.lower_bound(KeyOf(server, 0, 0));
        !may && it != to.offers.end() && Same(it->second.stack, server); ++it) {
     const Listener& l = it->second;
-    if (from.told.shown.count(it->first) == 0 || !policy_.Allows(from.who, to.who, l.local.port))
+    if (!from.told.shown.Has(it->first) || !policy_.Allows(from.who, to.who, l.local.port))
       continue;
     may = !ours || StillListens(l) != -ENOENT;
     if (!may) gone.push_back(l.cookie);

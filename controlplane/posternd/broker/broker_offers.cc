@@ -66,7 +66,7 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (listener.netns_ino == OwnNetnsIno()) listening_.Add(listener);
   offered_[key] = &client;
   for (const auto& [other, to] : members_) {
-    if (MayShow(member, *to, listener)) Changed(*to, key);
+    if (MayShow(member, *to, listener)) NewFor(*to, key, member.who.uid);
   }
   client.Reply(message, 0);
 }
@@ -105,7 +105,7 @@ void Broker::Withdraw(const OfferKey& key, std::function<void()> done) {
   const std::shared_ptr<void> last(nullptr, [done = std::move(done)](void*) { done(); });
   for (const auto& [other, member] : members_) {
     Told& told = member->told;
-    if (told.shown.count(key) == 0 && told.asked.count(key) == 0) continue;
+    if (!told.shown.Has(key) && told.asked.count(key) == 0) continue;
     if (!IsSlow(member->who.uid)) {
       if (told.awaited.empty()) told.awaited_since = std::chrono::steady_clock::now();
       told.awaited[key].push_back(last);

@@ -21,6 +21,7 @@ namespace {
 constexpr size_t kToldAtOnce = 32;
 constexpr int kLookedAtOnce = 256;
 constexpr uint32_t kWaitMs = 50;
+constexpr uint32_t kRefillMs = 10000;
 constexpr auto kWaitMost = std::chrono::milliseconds(100);
 constexpr auto kSlowFor = std::chrono::seconds(10);
 
@@ -29,6 +30,16 @@ constexpr auto kSlowFor = std::chrono::seconds(10);
 void Broker::Changed(Member& to, const OfferKey& key) {
   to.told.stale.insert(key);
   Tell(to);
+}
+
+// Of what a member has no room for, nothing is kept; nor of more than it could hold, while it does
+// not take what it was told before.
+void Broker::NewFor(Member& to, const OfferKey& key, uid_t owner) {
+  Told& told = to.told;
+  const bool late = told.stale.size() >= kForeignMost;
+  if (told.shown.Has(key) || (!late && told.shown.HasRoom(owner))) return Changed(to, key);
+  told.left_out = true;
+  if (late && !refill_.pending()) refill_.AddMs(kRefillMs);
 }
 
 void Broker::Tell(Member& to) {
@@ -53,15 +64,19 @@ void Broker::TellOf(Member& to, const OfferKey& key) {
   Told& told = to.told;
   const auto owner = offered_.find(key);
   const Member* const by = owner != offered_.end() ? MemberOf(*owner->second) : nullptr;
-  const bool show = by != nullptr && MayShow(*by, to, by->offers.at(key));
-  if (!show && told.shown.erase(key) == 0) {
+  const bool may = by != nullptr && MayShow(*by, to, by->offers.at(key));
+  const bool room = may && (told.shown.Has(key) || told.shown.HasRoom(by->who.uid));
+  const bool show = may && room;
+  told.left_out = told.left_out || (may && !room);
+  if (!show && !told.shown.Drop(key)) {
     told.awaited.erase(key);
     return;
   }
+  if (!show && told.left_out && !refill_.pending()) refill_.AddMs(kRefillMs);
   ctl::Msg message;
   if (show) {
     message = MessageOf(ctl::Type::kListener, by->offers.at(key));
-    told.shown.insert(key);
+    told.shown.Add(key, by->who.uid);
   } else {
     message.type = ctl::Type::kGone;
     message.uuid = {std::get<0>(key), std::get<1>(key)};
@@ -93,11 +108,44 @@ void Broker::LookFurther(Member& to) {
   for (int i = 0; i < kLookedAtOnce && it != offered_.end() && told.stale.size() < kToldAtOnce;
        ++i, ++it) {
     const Member& by = *MemberOf(*it->second);
-    if (told.shown.count(it->first) == 0 && MayShow(by, to, by.offers.at(it->first)))
+    if (!told.shown.Has(it->first) && MayShow(by, to, by.offers.at(it->first)))
       told.stale.insert(it->first);
   }
   if (it != offered_.end()) told.next = it->first;
   told.has_seen_all = it == offered_.end();
+}
+
+void Broker::Shown::Add(const OfferKey& key, uid_t uid) {
+  if (of_.emplace(key, uid).second) count_[uid]++;
+}
+
+bool Broker::Shown::Drop(const OfferKey& key) {
+  const auto it = of_.find(key);
+  if (it == of_.end()) return false;
+  if (--count_[it->second] == 0) count_.erase(it->second);
+  of_.erase(it);
+  return true;
+}
+
+bool Broker::Shown::HasRoom(uid_t uid) const {
+  const auto it = count_.find(uid);
+  const size_t has = it != count_.end() ? it->second : 0;
+  return of_.size() < kForeignMost && (has == 0 || (has + 1) * 2 <= kForeignMost - of_.size());
+}
+
+void Broker::Shown::AddTo(std::set<OfferKey>& keys) const {
+  for (const auto& [key, uid] : of_) keys.insert(key);
+}
+
+// There is room again in members that were not told of all: they hear of what they can hold.
+void Broker::Refill() {
+  for (const auto& [line, member] : members_) {
+    Told& told = member->told;
+    if (!std::exchange(told.left_out, false)) continue;
+    told.next = {};
+    told.has_seen_all = false;
+    Tell(*member);
+  }
 }
 
 void Broker::TellAll() {

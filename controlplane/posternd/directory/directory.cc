@@ -202,6 +202,7 @@ int Directory::Publish(const Listener& listener) {
     Write(entry, listener);
     Link(entry, listener.local.port);
   } else {
+    if (listener.foreign && foreign_ >= kForeignMost) return -ENOSPC;
     if (!free_entries_.empty()) {
       entry = free_entries_.back();
       free_entries_.pop_back();
@@ -213,6 +214,7 @@ int Directory::Publish(const Listener& listener) {
     Change change(dir_);
     Write(entry, listener);
     Link(entry, listener.local.port);
+    foreign_ += listener.foreign ? 1u : 0u;
   }
   listeners_[entry] = listener;
   if (on_listed && !listener.learnt) on_listed(listener);
@@ -225,6 +227,7 @@ void Directory::Remove(uint32_t entry) {
     Unlink(entry, listeners_[entry].local.port);
     StoreRelaxed(dir_->listeners[entry].used, 0);
   }
+  foreign_ -= listeners_[entry].foreign ? 1u : 0u;
   listeners_.erase(entry);
   free_entries_.push_back(entry);
 }

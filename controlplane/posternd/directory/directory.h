@@ -32,6 +32,9 @@ struct Listener {
   pstn_addr source{};        // learnt: our address towards it
 };
 
+// So many places are for listeners of others, and the rest for those of the directory's own user.
+inline constexpr uint32_t kForeignMost = PSTN_DIR_LISTENERS / 4 * 3;
+
 // How listeners are told of between daemons and the broker.
 ctl::Msg MessageOf(ctl::Type type, const Listener& listener);
 Listener ListenerIn(const ctl::Msg& message);
@@ -91,6 +94,7 @@ class Directory {
   pstn_dir* dir_ = nullptr;
   std::map<uint32_t, Listener> listeners_;  // by entry
   uint32_t entry_hw_ = 0;
+  uint32_t foreign_ = 0;  // listeners of others among them
   std::vector<uint32_t> free_entries_;
 };
 

@@ -122,7 +122,7 @@ int Client::ReadOne() {
   UniqueFd fd(packet.TakeFd([this](int extra) { CloseElsewhere(extra, uid()); }), uid());
   if (fd.ok() && IsTcpOrUdp(fd.get())) fd.CameFrom(kTcpSocket);
   if (got == 0) return -1;
-  if (got != sizeof(message) || (packet.header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+  if (got != sizeof(message) || (packet.header.msg_flags & MSG_TRUNC) != 0) {
     Warn("pid %d sent a malformed packet", peer_.pid);
     return -1;
   }
@@ -131,6 +131,12 @@ int Client::ReadOne() {
          ctl::kProtoVersion);
     Reply(message, EPROTONOSUPPORT);
     return -1;
+  }
+  lost_fd_ = packet.LostFd();
+  if (lost_fd_) {
+    Warn("a descriptor of pid %d is lost: no more can be open here", peer_.pid);
+    if (message.status == 0) message.status = EMFILE;
+    fd.Reset();
   }
   if (fd.ok() && RoomToClose(uid()) == CloserRoom::kNone) {
     Reply(message, EBUSY);

@@ -64,9 +64,13 @@ class Client {
   // on_gone will be called from the event loop, never from inside another call.
   void Break();
   bool broken() const { return broken_; }
+  // In a call of on_message: the message's descriptor is lost, since no more can be open here. Its
+  // status says so: that of an answer is read, a question gets it for an answer.
+  bool lost_fd() const { return lost_fd_; }
 
   Process* process = nullptr;  // after hello
   bool stranger = false;       // of another user, and has not said hello yet
+  SharedFd handed;             // a connection that it has not said to have got (kTakeHeld)
 
  private:
   struct Outgoing {
@@ -93,6 +97,7 @@ class Client {
   OnGone on_gone_;
   std::deque<Outgoing> queue_;
   bool broken_ = false;
+  bool lost_fd_ = false;
   Turns* turns_ = nullptr;
   Quota* fds_ = nullptr;
   uint32_t fds_max_ = 0;

@@ -300,7 +300,7 @@ void Negotiator::Finish(Talk& talk, ClcDo how) {
   }
   talk.readable.Del();
   if (how == ClcDo::kTcp && waiting != waiting_.end()) {
-    waiting->second.held.push_back(std::move(talk.socket));
+    waiting->second.held.push_back(Share(std::move(talk.socket)));
     Publish(key);
   } else {
     const linger reset{1, 0};
@@ -322,14 +322,22 @@ void Negotiator::Publish(const Key& key) {
   if (held == 0 && it->second.talks == 0) waiting_.erase(it);
 }
 
-UniqueFd Negotiator::TakeHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) {
+SharedFd Negotiator::TakeHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) {
   const Key key{stack.hi, stack.lo, ep_idx, ep_gen};
   const auto it = waiting_.find(key);
   if (it == waiting_.end() || it->second.held.empty()) return {};
-  UniqueFd first = std::move(it->second.held.front());
+  SharedFd first = std::move(it->second.held.front());
   it->second.held.erase(it->second.held.begin());
   Publish(key);
   return first;
+}
+
+void Negotiator::PutBackHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen,
+                             SharedFd socket) {
+  const Key key{stack.hi, stack.lo, ep_idx, ep_gen};
+  auto& held = waiting_[key].held;
+  held.insert(held.begin(), std::move(socket));
+  Publish(key);
 }
 
 void Negotiator::ListenerHere(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) {

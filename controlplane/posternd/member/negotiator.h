@@ -28,8 +28,10 @@ class Negotiator {
 
   void SetHost(const pstn_host& host);
   void Take(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen, UniqueFd socket);
-  // One that is held; not ok(): there is none.
-  UniqueFd TakeHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
+  // One that is held; null: there is none.
+  SharedFd TakeHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
+  // The process that was to have it could not take it: it is the next one's again.
+  void PutBackHeld(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen, SharedFd socket);
   // A listener that is told of: what another posternd, which is gone, has left there means nothing.
   void ListenerHere(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
   // A client that waits for a listener that has ended is reset, as the kernel does it.
@@ -41,7 +43,7 @@ class Negotiator {
   using Key = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;  // stack, endpoint, gen
   struct Waiting {
     uint32_t talks = 0;
-    std::vector<UniqueFd> held;  // oldest first
+    std::vector<SharedFd> held;  // oldest first
   };
 
   void Step(Talk& talk, const ClcEvent& event);

@@ -25,6 +25,7 @@ constexpr uint32_t kUpstreamRetryMs = 1000;
 // goes by TCP again, so that a change of routes or translation rules is seen.
 constexpr auto kLearntFor = std::chrono::seconds(5);
 constexpr uint32_t kForgetMs = 1000;
+constexpr uint32_t kTellAgainMs = 1000;
 
 }  // namespace
 
@@ -36,7 +37,8 @@ Upstream::Upstream(event_base* base, std::string socket_path, Directory& directo
       registry_(registry),
       asks_(base, 0),
       retry_(base, -1, 0, [this] { Connect(); }),
-      forget_(base, -1, 0, [this] { ForgetLearnt(); }) {
+      forget_(base, -1, 0, [this] { ForgetLearnt(); }),
+      again_(base, -1, 0, [this] { TellAgain(); }) {
   Connect();
 }
 
@@ -69,10 +71,7 @@ void Upstream::Connect() {
 void Upstream::Join() {
   joined_ = true;
   Note("joined the broker at %s", path_.c_str());
-  for (const auto& [id, stack] : registry_.stacks()) {
-    for (const auto& [slot, process] : stack->processes)
-      Alive(id, process->pid, process->pidfd.get());
-  }
+  TellProcesses();
   for (const auto& [id, link] : registry_.links()) {
     for (uint32_t side = 0; side < 2; ++side) {
       if (link->remote[1 - side] && link->end[side].stack != nullptr && !link->dead)
@@ -84,6 +83,19 @@ void Upstream::Join() {
   }
   TellAddresses();
   if (on_join) on_join();
+}
+
+void Upstream::TellProcesses() {
+  for (const auto& [id, stack] : registry_.stacks()) {
+    for (const auto& [slot, process] : stack->processes)
+      Alive(id, process->pid, process->pidfd.get());
+  }
+}
+
+// The broker had no descriptor left for something of this.
+void Upstream::TellAgain() {
+  TellProcesses();
+  TellAddresses();
 }
 
 void Upstream::OnGone() {
@@ -105,6 +117,13 @@ void Upstream::Settle() {
 
 void Upstream::OnMessage(const ctl::Msg& message, UniqueFd fd) {
   if (asks_.OnAnswer(*line_, message, fd)) return;
+  if (message.type == ctl::Type::kAlive || message.type == ctl::Type::kAddresses) {
+    if (!again_.pending()) again_.AddMs(kTellAgainMs);
+    return;
+  }
+  // What the host is like comes again to a member that comes again.
+  if (line_->lost_fd() && message.type == ctl::Type::kHost) return line_->Break();
+  if (line_->lost_fd()) return line_->Reply(message, EMFILE);
   if (message.type == ctl::Type::kHost) return TakeHost(fd);
   if (message.type == ctl::Type::kVi) {
     if (on_vi_free) on_vi_free();

@@ -58,6 +58,8 @@ class Upstream {
   int TakeListener(const ctl::Msg& message);
   void TakeHost(const UniqueFd& fd);
   void ForgetLearnt();
+  void TellProcesses();
+  void TellAgain();
   void Settle();
 
   event_base* base_;
@@ -74,7 +76,7 @@ class Upstream {
   }
   std::map<ListenerKey, Clock::time_point> learnt_;  // until then
   Reached reached_;
-  Event retry_, forget_;
+  Event retry_, forget_, again_;
 };
 
 }  // namespace postern::daemon

@@ -230,6 +230,7 @@ void Server::OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd) {
   }
   if (IsForeign(client) && IsForOwnUser(message.type)) return client.Reply(message, EPERM);
   if (!needs_no_hello && client.process == nullptr) return client.Reply(message, ENOTCONN);
+  if (client.lost_fd()) return client.Reply(message, EMFILE);
   (this->*handler)(client, message, std::move(fd));
 }
 

@@ -56,13 +56,22 @@ void Server::Negotiate(Client& client, const ctl::Msg& message, UniqueFd fd) {
   // Its listener is gone: closed, the connection is reset or has its end, as by the kernel.
 }
 
+// A process that has no number left for it loses it on the way. So it says how it went, and until
+// then the connection is ours, too.
 void Server::TakeHeld(Client& client, const ctl::Msg& message, UniqueFd) {
-  UniqueFd held = negotiator_.TakeHeld(client.process->stack->id, message.a, message.b);
-  if (!held.ok()) return client.Reply(message, EAGAIN);
+  const pstn_uuid& stack = client.process->stack->id;
+  SharedFd handed = std::move(client.handed);
+  if (message.c == ctl::kHeldCame) return;
+  if (message.c == ctl::kHeldLost) {
+    if (handed != nullptr) negotiator_.PutBackHeld(stack, message.a, message.b, std::move(handed));
+    return;
+  }
+  client.handed = negotiator_.TakeHeld(stack, message.a, message.b);
+  if (client.handed == nullptr) return client.Reply(message, EAGAIN);
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
-  client.Send(reply, Share(std::move(held)));
+  client.Send(reply, client.handed);
 }
 
 // The token of a listener: posternd introduces its holder to that listener's stack. Where it was

@@ -10,6 +10,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/clock.h"
@@ -123,24 +124,26 @@ bool ServerHas(int diag, const pstn_addr& server, const pstn_addr& client) {
          said.id.idiag_dport == ask.what.id.idiag_dport;
 }
 
-bool Ask(const pstn_ep& ep, const pstn_addr& asked, const pstn_addr& to, const pstn_addr& from) {
+Reason Ask(const pstn_ep& ep, const pstn_addr& asked, const pstn_addr& to, const pstn_addr& from) {
   const auto family = static_cast<sa_family_t>(ep.family);
   const OwnFd diag(static_cast<int>(sys::Call(SYS_socket, static_cast<long>(AF_NETLINK),
                                               static_cast<long>(SOCK_RAW | SOCK_CLOEXEC),
                                               static_cast<long>(NETLINK_SOCK_DIAG))));
   const OwnFd probe(sys::Socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (diag.get() == -EMFILE || probe.get() == -EMFILE) return kReasonNoDescriptor;
   if (!diag.ok() || !probe.ok() || !Prepare(probe.get(), family == AF_INET6 && AddrIsV4(to)))
-    return false;
+    return kReasonFirewall;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0 && !BindTo(probe.get(), from, family))
-    return false;
-  if (!Connects(probe.get(), asked, family)) return false;
+    return kReasonFirewall;
+  if (!Connects(probe.get(), asked, family)) return kReasonFirewall;
   sockaddr_storage ss;
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
   socklen_t len = sizeof ss;
   pstn_addr name;
-  return sys::Call(SYS_getsockname, probe.get(), sa, &len) == 0 &&
-         AddrFromSockaddr(sa, len, ep.family, name) && SameIp(name, from) &&
-         ServerHas(diag.get(), to, name);
+  const bool may = sys::Call(SYS_getsockname, probe.get(), sa, &len) == 0 &&
+                   AddrFromSockaddr(sa, len, ep.family, name) && SameIp(name, from) &&
+                   ServerHas(diag.get(), to, name);
+  return may ? kReasonNone : kReasonFirewall;
 }
 
 // The place of a destination in the table; another one there is forgotten.
@@ -171,14 +174,14 @@ void Remember(Family& fam, const pstn_addr& to, const pstn_addr& from, bool may)
 
 }  // namespace
 
-bool MayReach(Family& fam, const pstn_ep& ep, const pstn_addr& asked, const pstn_addr& to,
-              const pstn_addr& from) {
-  if (fam.opt.firewall != 0) return true;
+Reason MayReach(Family& fam, const pstn_ep& ep, const pstn_addr& asked, const pstn_addr& to,
+                const pstn_addr& from) {
+  if (fam.opt.firewall != 0) return kReasonNone;
   const Answer known = Remembered(fam, to, from);
-  if (known != Answer::kUnknown) return known == Answer::kYes;
-  const bool may = Ask(ep, asked, to, from);
-  Remember(fam, to, from, may);
-  return may;
+  if (known != Answer::kUnknown) return known == Answer::kYes ? kReasonNone : kReasonFirewall;
+  const Reason why = Ask(ep, asked, to, from);
+  if (why != kReasonNoDescriptor) Remember(fam, to, from, why == kReasonNone);
+  return why;
 }
 
 bool HasReached(Family& fam, const pstn_addr& to) {

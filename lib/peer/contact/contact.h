@@ -20,14 +20,15 @@
 // handshake began (negotiate.h).
 #pragma once
 #include "abi/postern_abi.h"
+#include "base/schema/reasons.h"
 #include "family/family.h"
 
 namespace postern {
 
-// Whether a connection from `ep` to `to`, which is local, may go through memory. `asked`: the
-// destination as the program wrote it. `from`: what will be our name.
-bool MayReach(Family& fam, const pstn_ep& ep, const pstn_addr& asked, const pstn_addr& to,
-              const pstn_addr& from);
+// Whether a connection from `ep` to `to`, which is local, may go through memory: kReasonNone, or
+// why not. `asked`: the destination as the program wrote it. `from`: what will be our name.
+Reason MayReach(Family& fam, const pstn_ep& ep, const pstn_addr& asked, const pstn_addr& to,
+                const pstn_addr& from);
 
 // The same for a destination in another network namespace; false: a handshake has to come first.
 bool HasReached(Family& fam, const pstn_addr& to);

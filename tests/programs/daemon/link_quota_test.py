@@ -25,6 +25,7 @@ from broker_test import CLIENT, JOIN, LINK, MSG, OFFER, Broker, Program
 GREEDY = 60003
 TRIED = 300  # more than a table has
 F_ADD_SEALS, F_SEALS = 1033, 7  # SEAL | SHRINK | GROW
+TABLES_MOST = 4 << 20  # of a link group: what is mapped before a connection
 NUMBERS = itertools.count(1)
 
 
@@ -80,6 +81,18 @@ class LinkQuota(Broker):
                         return file.read(16), os.stat(path).st_size
         raise AssertionError("no link group")
 
+    def mapped(self, program):
+        """Address space of each link group in the program, by its memory's number."""
+        segments = {}
+        with open(f"/proc/{program.process.pid}/maps") as file:
+            for line in file:
+                if "memfd:postern-lgr" not in line:
+                    continue
+                fields = line.split()
+                begin, end = (int(part, 16) for part in fields[0].split("-"))
+                segments[fields[4]] = segments.get(fields[4], 0) + end - begin
+        return segments
+
     def greedy(self, server):
         """In a process of a third user, which lives on."""
         header, size = self.header_of_a_link()
@@ -118,6 +131,12 @@ class LinkQuota(Broker):
         self.assertEqual(second.ask(f"connect {port}"), "ok")
         self.assertEqual(server.ask("accept"), "accepted")
         self.echo(server, second, "there is room")
+        # What has no connection has no rings here: two link groups have some, and of the others are the tables alone.
+        segments = self.mapped(server)
+        _, size = self.header_of_a_link()
+        self.assertGreaterEqual(len(segments), got["agreed"] + 2, "the server does not know of them yet")
+        self.assertEqual(len([bytes_ for bytes_ in segments.values() if bytes_ > TABLES_MOST]), 2, segments)
+        self.assertLessEqual(sum(segments.values()), 2 * size + got["agreed"] * TABLES_MOST)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -25,6 +26,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <string>
 #include <thread>
 
@@ -53,6 +55,16 @@ int DescriptorOfLink() {
     if (strstr(target, "postern-lgr") != nullptr) return fd;
   }
   return -1;
+}
+
+// The library maps a link group in two parts; here it is mapped once more, in one.
+uint8_t* WholeOf(void* tables) {
+  static std::map<void*, uint8_t*> known;
+  uint8_t*& whole = known[tables];
+  if (whole != nullptr) return whole;
+  void* const at = mremap(tables, 0, PSTN_LGR_BYTES, MREMAP_MAYMOVE);
+  if (at == MAP_FAILED) Die("mremap");
+  return whole = static_cast<uint8_t*>(at);
 }
 
 // One request and its answer, as far as they come through.
@@ -141,8 +153,8 @@ std::vector<Link> Links() {
     char mode[8];
     if (strstr(line, "postern-lgr") == nullptr) continue;
     if (sscanf(line, "%lx-%lx %7s %lx", &begin, &end, mode, &offset) != 4) continue;
-    if (offset == 0 && end - begin == PSTN_LGR_BYTES)
-      found.push_back({reinterpret_cast<uint8_t*>(begin), DescriptorOfLink()});
+    if (offset == 0 && end - begin == PSTN_LGR_SLAB_OFF)
+      found.push_back({WholeOf(reinterpret_cast<void*>(begin)), DescriptorOfLink()});
   }
   fclose(maps);
   return found;

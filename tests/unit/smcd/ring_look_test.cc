@@ -125,8 +125,7 @@ TEST_CASE("ring: a record that a look has found and that is gone without a read 
   ring.Write();
   REQUIRE(ring.Tell());
   const ConnEnd e = ring.world.End(0);
-  const uint64_t place = LoadRelaxed(e.ctl().ring) & PSTN_RING_PLACE;
-  memset(ring.world.lgr() + place * 4096, 0, PSTN_RING0_BYTES);
+  memset(RingAt(ring.world.lgr(), 0, LoadRelaxed(e.ctl().ring)).base, 0, PSTN_RING0_BYTES);
   CHECK(ring.TakenBack());
 }
 

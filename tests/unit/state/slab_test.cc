@@ -22,7 +22,7 @@ TEST_CASE("slab: every ring of every class once, none overlaps, then smaller one
     std::vector<uint64_t> all;
     std::set<uint8_t*> lines;
     uint32_t count[PSTN_SLAB_CLASSES] = {};
-    uint8_t* const begin = world.lgr() + PSTN_LGR_SLAB_OFF + side * PSTN_SLAB_BYTES;
+    uint8_t* const begin = RingsOf(world.lgr()) + side * PSTN_SLAB_BYTES;
     while (const uint64_t desc = TakeRing(ref, PSTN_SLAB_CLASSES - 1)) {
       const RingPlace place = RingAt(world.lgr(), side, desc);
       REQUIRE(place.base != nullptr);
@@ -73,8 +73,8 @@ TEST_CASE("slab: any word is a ring of that side's slab or nothing") {
     const uint32_t cls = RingClass(desc);
     REQUIRE(cls < PSTN_SLAB_CLASSES);
     REQUIRE(place.bytes == RingBytes(cls));
-    const uint64_t off = static_cast<uint64_t>(place.base - world.lgr());
-    const uint64_t first = PSTN_LGR_SLAB_OFF + side * PSTN_SLAB_BYTES + ClassOff(cls);
+    const uint64_t off = static_cast<uint64_t>(place.base - RingsOf(world.lgr()));
+    const uint64_t first = side * PSTN_SLAB_BYTES + ClassOff(cls);
     REQUIRE(off >= first);
     REQUIRE((off - first) % place.bytes == 0);
     REQUIRE((off - first) / place.bytes < RingCount(cls));
@@ -185,7 +185,7 @@ TEST_CASE("slab: thousands of zombies cost a few looks, and each that is left is
 // Bytes of the link group that have pages.
 size_t ResidentOf(RingWorld& world, uint32_t side) {
   static unsigned char resident[PSTN_SLAB_BYTES / 4096];
-  uint8_t* const begin = world.lgr() + PSTN_LGR_SLAB_OFF + side * PSTN_SLAB_BYTES;
+  uint8_t* const begin = RingsOf(world.lgr()) + side * PSTN_SLAB_BYTES;
   REQUIRE(mincore(begin, PSTN_SLAB_BYTES, resident) == 0);
   size_t pages = 0;
   for (const unsigned char r : resident) pages += r & 1u;

@@ -137,6 +137,23 @@ TEST_CASE("tcp hostile: what is kept out of order is bounded") {
   CHECK(w.received.size() >= 100);
 }
 
+// Two streams of them in turns, each far from the other, and both before what came first.
+TEST_CASE("tcp hostile: what comes early finds its place in a short walk") {
+  TcpWorld w;
+  w.room_max = 60'000;
+  w.Establish();
+  const auto early = [&w](uint32_t nth) { w.Send({.seq = 3 + 2 * nth, .data = "x"}); };
+  early(kRxSegsMax);
+  constexpr uint32_t kHalf = kRxSegsMax / 2 - 1;
+  w.steps_looks = 0;
+  for (uint32_t i = 0; i < kHalf; i++) {
+    early(i);
+    early(kHalf + i);
+  }
+  CHECK(w.t.rx_count == 2 * kHalf + 1);
+  CHECK(w.steps_looks / (2 * kHalf) < 500);
+}
+
 TEST_CASE("tcp hostile: SACKs of nonsense change nothing") {
   TcpWorld w;
   w.Establish();

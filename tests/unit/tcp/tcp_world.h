@@ -78,6 +78,7 @@ class TcpWorld final : public Host {
   uint32_t wire_room = ~0u;  // segments that Transmit() takes
   uint32_t tx_segs_max = 5000;
   std::map<uint32_t, int> kept;  // packets
+  uint64_t steps_looks = 0;      // at segments that came early
 
   TcpWorld() { now_ns = 1'000'000'000'000; }
 
@@ -138,7 +139,10 @@ class TcpWorld final : public Host {
   TxSeg& TxSegAt(uint32_t i) override { return tx_[i]; }
   uint32_t TakeRxSeg() override { return Take(rx_, rx_free_); }
   void GiveRxSeg(uint32_t i) override { rx_free_.push_back(i); }
-  RxSeg& RxSegAt(uint32_t i) override { return rx_[i]; }
+  RxSeg& RxSegAt(uint32_t i) override {
+    rx_looks_++;
+    return rx_[i];
+  }
 
   // ---- the program
   void Write(const std::string& s) {
@@ -315,7 +319,9 @@ class TcpWorld final : public Host {
 
   template <typename F>
   void Step(F f) {
+    const uint64_t before = rx_looks_;
     f();
+    steps_looks += rx_looks_ - before;
     const char* wrong = Validate(t, *this);
     INFO((wrong != nullptr ? wrong : "valid"));
     REQUIRE(wrong == nullptr);
@@ -323,6 +329,7 @@ class TcpWorld final : public Host {
   Options options_;
 
  private:
+  uint64_t rx_looks_ = 0;
   template <typename T>
   static uint32_t Take(std::vector<T>& pool, std::vector<uint32_t>& free) {
     if (free.empty()) {

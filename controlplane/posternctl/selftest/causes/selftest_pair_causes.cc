@@ -101,6 +101,12 @@ void Limit(Process& process) {
   if (prlimit(process.pid(), RLIMIT_AS, &limit, nullptr) != 0) Fail("prlimit");
 }
 
+// What comes to it by a message is lost, too.
+void LimitFiles(Process& process) {
+  const rlimit none{3, 3};
+  if (prlimit(process.pid(), RLIMIT_NOFILE, &none, nullptr) != 0) Fail("prlimit");
+}
+
 void AddMemory(Causes& causes) {
   Add(causes, "no-memory/client", "the client has no room to map the server's memory",
       {kTcp, "declined", "01010000", true, ""}, [](Pair& p) {
@@ -108,10 +114,10 @@ void AddMemory(Causes& causes) {
         Limit(*p.client);
         return p.Try();
       });
-  Add(causes, "no-memory/server-posternd", "the server's posternd has no room for a link group",
-      {kTcp, "", "", true, ""}, [](Pair& p) {
+  Add(causes, "no-descriptor/server-posternd", "the server's posternd can open nothing more",
+      {kTcpAgain, "handshake", "", true, ""}, [](Pair& p) {
         p.Warm();
-        Limit(*p.world.b().daemon);
+        LimitFiles(*p.world.b().daemon);
         Outcome outcome = p.Try();
         if (!p.world.b().daemon->running()) outcome.remark = "posternd has died of it";
         p.world.b().daemon->End(SIGKILL);
