@@ -29,6 +29,8 @@ int AfterUserChange(int result) {
   return result;
 }
 
+__attribute__((destructor)) void End() { LeaveQueues(g_family); }
+
 }  // namespace
 
 PSTN_EXPORT int setuid(uid_t uid) noexcept {

@@ -167,6 +167,20 @@ bool HasOtherUser(Family& fam) {
   return real != uid && effective != uid && saved != uid;
 }
 
+void LeaveQueues(Family& fam) {
+  if (!fam.attached || LoadRelaxed(Stack(fam).hdr.ticket) == 0) return;
+  const uint32_t hw = LoadAcquire(fam.fd_hw);  // [T1]
+  for (uint32_t n = 0; n < hw; n++) {
+    const int fd = static_cast<int>(n);
+    const uint32_t entry = FdMeans(fam, fd);
+    const bool is_ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP;
+    const pstn_ep* const ep = is_ep ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
+    if (ep != nullptr && Listens(*ep) && (LoadRelaxed(ep->flags) & PSTN_EPF_BROUGHT) != 0 &&
+        Luggage::IsLast(fam, entry, *ep))
+      (void)SockExport(fam, fd);
+  }
+}
+
 void LeaveFamily(Family& fam) {
   TableChange change(fam);  // handlers wait, too
   CtlReconnect(fam);

@@ -17,6 +17,9 @@ namespace postern {
 // By all three of its user ids: with one of them left it can go back.
 bool HasOtherUser(Family& fam);
 void LeaveFamily(Family& fam);
+// One that is about to end leaves those that wait for its listeners to others that have the
+// sockets.
+void LeaveQueues(Family& fam);
 // Its user ids may have changed.
 inline void UserChanged(Family& fam) {
   if (fam.attached && HasOtherUser(fam)) LeaveFamily(fam);

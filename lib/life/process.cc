@@ -134,8 +134,19 @@ int CreateStackOf(Family& fam) {
   return fd;
 }
 
+namespace {
+
+// Else it is about to become the one or the other, and its stack would be the wrong one's.
+bool HasOneUser() {
+  uint32_t real = 0, effective = 0, saved = 0;
+  return sys::Call(SYS_getresuid, &real, &effective, &saved) != 0 ||
+         (real == effective && saved == effective);
+}
+
+}  // namespace
+
 bool MakeStack(Family& fam) {
-  if (!fam.enabled) return false;
+  if (!fam.enabled || !HasOneUser()) return false;
   Guard g(fam.init_lock);
   if (fam.attached) return true;
   const pstn_uuid id = NewUuid();

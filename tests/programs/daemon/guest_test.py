@@ -261,6 +261,29 @@ class Listeners(Guest):
         self.assertEqual(client.ask("[(c.recv(100), c.close())[0] for c in cs]"), repr([b"0 y"] * 3))
         self.assertEqual(server.hear(), "3")
 
+    def test_clients_of_a_worker_that_ends(self):
+        """The same, by exit()."""
+        server, port, _ = self.server("a")
+        client = Actor(self)
+        server.tell("a: serve(s, 1)")
+        self.listed(NOBODY)
+        self.served(client, port, 1, NOBODY)
+        self.assertEqual(server.hear(), "1")
+        client.do(f"cs = [socket.create_connection(('127.0.0.1', {port}), 20) for _ in range(3)]", "[c.sendall(b'y') for c in cs] and None")
+        server.do("children['a'][0].write('ctypes.CDLL(None).exit(0)\\n') and None", "os.wait() and None")
+        server.tell("serve(s, 3)")
+        self.assertEqual(client.ask("[(c.recv(100), c.close())[0] for c in cs]"), repr([b"0 y"] * 3))
+        self.assertEqual(server.hear(), "3")
+
+    def test_a_first_socket_under_another_id(self):
+        server = Actor(self)
+        server.do(f"os.seteuid({NOBODY})", "k = listener()", "os.seteuid(0)", "s = listener()")
+        port = server.number("s.getsockname()[1]")
+        server.tell("serve(s, 2)")
+        self.served(Actor(self), port, 2, 0)
+        self.assertEqual(server.hear(), "2")
+        self.assertEqual(self.counted(0, "accepts"), 2)
+
     def test_a_worker_is_killed(self):
         server, port, pids = self.server("a")
         client = Actor(self)
