@@ -17,7 +17,8 @@ import tempfile
 import time
 import unittest
 
-from broker_test import copied
+import broker_test
+from broker_test import CLIENT, SERVER, Program, copied
 from daemon_test import EPERM, L, load_layout
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
@@ -482,6 +483,45 @@ class Connections(Guest):
         self.assertEqual(client.ask("c.recv(100)"), repr(b""))
 
 
+class AcrossUsers(broker_test.Broker):
+    """Clients of a second user, who reach root's posternd by the broker."""
+
+    def guest(self):
+        become = "import os, select; os.setgid(33); os.setuid(33); select.select([s], [], [], 0)\nheld = []\n"
+        server = Program(self, "a", SERVER.replace("held = []\n", become))
+        port = int(server.line())
+        self.wait_for("a", "guests of")
+        self.wait_for("a", f"listens on port {port}", 2)
+        return server, port
+
+    def strict(self, port):
+        client = Program(self, "b", CLIENT, "--strict")
+        end = time.monotonic() + PATIENCE_S
+        while client.ask(f"connect {port}") != "ok":  # until the daemon of b has heard of it
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.05)
+        return client
+
+    def test_they_are_accelerated(self):
+        server, port = self.guest()
+        client = self.strict(port)
+        self.assertEqual(server.ask("accept"), "accepted")
+        self.echo(server, client)
+
+    def test_the_broker_comes_anew(self):
+        server, port = self.guest()
+        client = self.strict(port)
+        self.assertEqual(server.ask("accept"), "accepted")
+        self.kill("system")
+        self.echo(server, client, "without")
+        self.start_broker()
+        for name in "ab":
+            self.wait_for(name, "joined", 2)
+        other = self.strict(port)
+        self.assertEqual(server.ask("accept"), "accepted")
+        self.echo(server, other, "again")
+
+
 # What a guest may say to root's daemon, beside what its library says.
 SPEAK = r"""
 import array
@@ -593,6 +633,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory(prefix="pstn-build-") as directory:
         TOOLS = os.path.abspath(sys.argv.pop(1))
         BUILD = copied(TOOLS, directory)
-        tests = ["Listeners", "Connections", "Trespass"]
+        broker_test.BUILD = BUILD
+        tests = ["Listeners", "Connections", "AcrossUsers", "Trespass"]
         ended = unittest.main(exit=False, defaultTest=tests if all(a.startswith("-") for a in sys.argv[1:]) else None)
     sys.exit(not ended.result.wasSuccessful())
