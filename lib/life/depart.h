@@ -20,9 +20,10 @@ void LeaveFamily(Family& fam);
 // One that is about to end leaves those that wait for its listeners to others that have the
 // sockets.
 void LeaveQueues(Family& fam);
-// Its user ids may have changed.
+// Its user ids may have changed. A family that has VIs keeps the process: its clients come by a VI,
+// which is one stack's at a time.
 inline void UserChanged(Family& fam) {
-  if (fam.attached && HasOtherUser(fam)) LeaveFamily(fam);
+  if (fam.attached && fam.opt.vi[0] == 0 && HasOtherUser(fam)) LeaveFamily(fam);
 }
 
 }  // namespace postern

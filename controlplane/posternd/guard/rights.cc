@@ -35,6 +35,7 @@ constexpr Needed kNeeded[] = {
     // A family of root's may have members of other users.
     {CAP_SETUID, false, true, "to start a reaper as its family's user"},
     {CAP_SETGID, false, true, "to start a reaper as its family's user"},
+    {CAP_DAC_READ_SEARCH, false, false, "to see which descriptors such a member has"},
     {CAP_KILL, false, false, "to end that reaper"},
 };
 

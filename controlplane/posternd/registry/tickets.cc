@@ -15,8 +15,9 @@
 
 namespace postern::daemon {
 
-Tickets::Tickets(const std::string& path) {
-  const UniqueFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+void Tickets::Load() {
+  if (std::exchange(loaded_, true)) return;
+  const UniqueFd file(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   struct stat st {};
   const bool is_ours = file.ok() && fstat(file.get(), &st) == 0 && S_ISREG(st.st_mode) &&
                        st.st_uid == geteuid() && (st.st_mode & 077) == 0;
@@ -24,10 +25,11 @@ Tickets::Tickets(const std::string& path) {
   if (getrandom(&key_, sizeof(key_), 0) != sizeof(key_)) key_ = {};
   if (!is_ours || pwrite(file.get(), &key_, sizeof(key_), 0) != sizeof(key_))
     Warn("%s: %s; processes that have become another user will not be known after a restart",
-         path.c_str(), strerror(errno));
+         path_.c_str(), strerror(errno));
 }
 
-uint64_t Tickets::Of(const pstn_uuid& stack, uid_t uid) const {
+uint64_t Tickets::Of(const pstn_uuid& stack, uid_t uid) {
+  Load();
   struct {
     pstn_uuid stack;
     uint64_t uid;

@@ -9,6 +9,7 @@
 #include <sys/types.h>
 
 #include <string>
+#include <utility>
 
 #include "abi/postern_abi.h"
 #include "base/siphash.h"
@@ -17,11 +18,15 @@ namespace postern::daemon {
 
 class Tickets {
  public:
-  // The key is in that file, or is made anew and put there.
-  explicit Tickets(const std::string& path);
-  uint64_t Of(const pstn_uuid& stack, uid_t uid) const;  // never 0
+  // The key is in that file; the first that is asked for makes it, if there is none.
+  explicit Tickets(std::string path) : path_(std::move(path)) {}
+  uint64_t Of(const pstn_uuid& stack, uid_t uid);  // never 0
 
  private:
+  void Load();
+
+  const std::string path_;
+  bool loaded_ = false;
   SipKey key_{};
 };
 

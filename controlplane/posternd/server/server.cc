@@ -43,7 +43,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       directory_(directory),
       vis_(vis),
       idle_sec_(idle_sec),
-      tickets_(runtime_dir + "/guests.key"),
+      tickets_(runtime_dir + "/posternd.guests"),
       registry_(base, directory,
                 [this] {
                   names_.Prune(registry_);

@@ -49,7 +49,7 @@ class Server {
   void NoLongerStrange(Client& client);
   // Of another user: a guest, or one that is not known.
   static bool IsForeign(const Client& client);
-  bool MayHello(const Client& client, const ctl::Msg& message, const UniqueFd& fd) const;
+  bool MayHello(const Client& client, const ctl::Msg& message, const UniqueFd& fd);
   void UnlistOthers(const Listener& by, const UniqueFd& fd);
   void OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd);
   void OnGone(Client& client);

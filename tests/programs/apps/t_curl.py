@@ -52,7 +52,7 @@ def curl_1gib(ctx):
             file.write(digest.hexdigest())
     with open(want_path, encoding="ascii") as file:
         want = file.read()
-    nginx = Nginx(ctx, docs=ctx.config.cache_dir)
+    nginx = Nginx(ctx, docs=ctx.config.cache_dir, user="root" if os.getuid() == 0 else "")  # whose directory that is
     argv = ctx.argv("client", [need("curl"), "-sS", "-f", f"http://127.0.0.1:{nginx.port}/big"])
     curl = subprocess.Popen(argv, stdout=subprocess.PIPE, start_new_session=True)
     ctx.adopt_session(curl.pid)

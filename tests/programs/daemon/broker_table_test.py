@@ -26,7 +26,8 @@ NUMBERS = (0, 1, 2, 3, 31, 4096, 0x7fffffff, 0xffffffff)
 def table():
     """The messages that the page has a row for."""
     with open(f"{ROOT}/docs/threats.md", encoding="utf-8") as file:
-        return re.findall(r"^\| `k(\w+)` \|", file.read(), re.M)
+        section = re.search(r"^## The broker's protocol$(.*?)^## ", file.read(), re.M | re.S).group(1)
+    return re.findall(r"^\| `k(\w+)` \|", section, re.M)
 
 
 def handled():

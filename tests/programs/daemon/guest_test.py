@@ -549,7 +549,7 @@ def line():
     s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET); s.connect(name_of(SOCKET)); return s
 def word(fd, at, form="Q"): return struct.unpack("=" + form, os.pread(fd, struct.calcsize(form), at))[0]
 """
-PROTOCOL = 5
+PROTOCOL = 4
 HELLO, STATUS, QUIT, EXPORT, VI, FILTER, WIRE, NAMED, GUEST = 1, 8, 10, 11, 33, 34, 35, 38, 39
 
 
