@@ -61,6 +61,9 @@ void Registry::GuestEnded(pid_t pid, std::function<void(int)> done) {
       if (process->there == pid && PidfdIsDead(process->pidfd.get()))
         return ChildEnded(*stack, slot, pid, std::move(done));
     }
+    for (const auto& [slot, one] : stack->reaping) {  // its pidfd has told it already
+      if (one.pid == pid) return ChildEnded(*stack, slot, pid, std::move(done));
+    }
   }
   done(-ENOENT);
 }

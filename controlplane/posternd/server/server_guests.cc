@@ -34,15 +34,15 @@ bool HasClients(const Stack& stack) {
 // The memory is its user's: ours, and then the process is of our user, or could be again; or a
 // guest's, who has a ticket.
 bool Server::MayHello(const Client& client, const ctl::Msg& message, const UniqueFd& fd) {
+  if (!client.stranger) return true;
   if (SegmentBytes(fd.get()) == 0) return false;
   const uid_t owner = OwnerOf(fd.get());
   if (owner == geteuid()) {
     // A family that has VIs keeps who becomes another user (lib/life/depart.h).
     const Stack* const stack = registry_.Find(message.uuid);
     const bool has_vis = stack != nullptr && stack->wire != nullptr;
-    return !client.stranger || has_vis || HasUid(client.pid(), owner);
+    return has_vis || HasUid(client.pid(), owner);
   }
-  if (!client.stranger) return true;  // root's, in a user's posternd
   return client.uid() == owner && message.cookie == tickets_.Of(message.uuid, owner);
 }
 

@@ -22,7 +22,7 @@ from broker_test import copied
 from trespass_test import A, LIBC, become
 
 BUILD = "build"
-CAPS = {"SETGID": 6, "SETUID": 7, "NET_ADMIN": 12, "SYS_PTRACE": 19}
+CAPS = {"DAC_READ_SEARCH": 2, "KILL": 5, "SETGID": 6, "SETUID": 7, "NET_ADMIN": 12, "SYS_PTRACE": 19}
 # x86-64
 R10, RAX, RDX, RSI, RDI, ORIG_RAX, RIP = 7, 10, 12, 13, 14, 15, 16
 CALLS = {"ptrace": (101, 0, 0), "process_vm_readv": (310, 1, 0), "mount": (165, 0, 0), "userfaultfd": (323, 0, 0), "io_uring_setup": (425, 1, 0),
