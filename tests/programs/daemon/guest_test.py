@@ -300,7 +300,7 @@ class Listeners(Guest):
     def test_a_worker_that_was_waited_for(self):
         """What it held is released when wait() returns: the port has no listener, the connections have ended."""
         server = Actor(self)
-        server.do("fork('a')", "a: s = listener()", "a: become()", "a: s.settimeout(0.01)")
+        server.do("k = listener()", "fork('a')", "a: s = listener()", "a: become()", "a: s.settimeout(0.01)")
         port = server.number("a: s.getsockname()[1]")
         server.ask("a: s.accept()")
         self.listed(NOBODY)
