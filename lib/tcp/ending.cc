@@ -53,18 +53,18 @@ void Abort(Tcb& t, Host& h) {
 void Strip(Tcb& t, uint64_t now_ns) {
   Tcb left = {};
   left.tx_head = left.tx_tail = left.tx_time_head = left.tx_time_tail = kNone;
-  left.tx_lost_head = left.tx_lost_tail = left.rx_head = left.rx_tail = kNone;
+  left.tx_lost_head = left.tx_lost_tail = left.rx_head = left.rx_tail = left.rx_lane_head = kNone;
   const State s = StateOf(t);
   if (s != State::kClosed && s != State::kSynSent && s != State::kTimeWait) {
     left.state = static_cast<uint32_t>(State::kEstablished);
     left.flags = t.flags & kTimestamps;
-    left.snd_una = t.snd_una;
-    left.snd_nxt = t.snd_nxt;
-    left.rcv_nxt = t.rcv_nxt;
-    left.rcv_wscale = t.rcv_wscale;
+    left.snd_una = left.snd_nxt = t.snd_una;  // nothing is under way; the peer has had all before
+    left.rcv_nxt = left.rcv_adv = t.rcv_nxt;
+    left.rcv_wscale = t.rcv_wscale <= 14 ? t.rcv_wscale : 0;
     left.ts_recent = t.ts_recent;
     left.ts_offset = t.ts_offset;
-    left.mss_bytes = t.mss_bytes;
+    left.mss_bytes = t.mss_bytes > kMssMin ? t.mss_bytes : kMssMin;
+    left.cc.cwnd_bytes = left.mss_bytes;
     left.settings.flags = kSetKeepalive;
     left.settings.keepalive_idle_s = left.settings.keepalive_interval_s = 1;
     left.settings.keepalive_probes = 3;
