@@ -15,6 +15,8 @@
 #include <system_error>
 #include <thread>
 
+#include "quiet_thread.h"
+
 namespace postern::daemon {
 namespace {
 
@@ -109,7 +111,7 @@ class Closers {
   void Start(uid_t from) {
     if (Full(from)) return;
     try {
-      std::thread([this] { Work(); }).detach();
+      QuietThread([this] { Work(); }).detach();
       threads_++;
     } catch (const std::system_error&) {
     }

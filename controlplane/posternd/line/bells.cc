@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "../guard/quiet_thread.h"
 #include "../kit/log.h"
 #include "smcd/notify.h"
 
@@ -61,7 +62,7 @@ void BellSpace::Serve(const std::string& keep) {
 }
 
 int BellSpace::Enter(const std::string& keep) {
-  thread_ = std::thread([this, keep] { Serve(keep); });
+  thread_ = QuietThread([this, keep] { Serve(keep); });
   int error;
   {
     std::unique_lock lock(mutex_);

@@ -6,10 +6,12 @@
 
 #include <cerrno>
 
+#include "../guard/quiet_thread.h"
+
 namespace postern::daemon {
 
 void NetnsWorker::Start() {
-  thread_ = std::thread([this] { Serve(); });
+  thread_ = QuietThread([this] { Serve(); });
 }
 
 void NetnsWorker::Serve() {
