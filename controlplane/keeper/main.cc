@@ -203,7 +203,7 @@ void Keeper::Expect(int ring_fd, const pstn_uuid& stack, ctl::Msg& reply) {
 }
 
 void Keeper::MeetGuests() {
-  for (;;) {
+  for (int i = 0; i < kEventsPerLook; ++i) {  // who comes in a crowd keeps no other from its turn
     uint32_t tag = 0;
     pstn_uuid stack{};
     const int fd = static_cast<int>(AcceptGuest(g_family, place_, tag, stack));

@@ -2,6 +2,8 @@
 // requests.cc - what posternd is asked for the sake of this host's sockets.
 #include <cerrno>
 
+#include "base/clock.h"
+#include "base/cut_short.h"
 #include "base/sys.h"
 #include "control/line.h"
 #include "control/posternd.h"
@@ -95,6 +97,14 @@ int CtlExportOf(Family& fam, uint32_t pid, int target, int fd) {
   return ExportWith(fam, m, fd);
 }
 
+namespace {
+
+// A guest's reaper is its user's, who can stop it: a parent waits no longer for it than it would
+// for a busy machine, and does not take posternd for gone.
+constexpr uint64_t kGuestNs = 1'000'000'000;
+
+}  // namespace
+
 // From a handler, too (of SIGCHLD): not while another call is under way.
 void CtlReap(Family& fam, uint32_t slot, uint32_t pid) {
   if (!TryLock(fam.ctl_lock)) return;
@@ -103,7 +113,8 @@ void CtlReap(Family& fam, uint32_t slot, uint32_t pid) {
     m.type = Type::kReap;
     m.a = slot;
     m.b = pid;
-    (void)Ask(fam, m, -1, nullptr);
+    CutShort limit(MonotonicNs() + kGuestNs);
+    (void)Ask(fam, m, -1, nullptr, slot == PSTN_NONE ? &limit : nullptr);
   }
   Unlock(fam.ctl_lock);
 }

@@ -40,7 +40,9 @@ bool LayOut(const pstn_stack_counts& counts, StackLayout& layout) {
   StackSizes sizes;
   if (!SizesOf(counts, sizes)) return false;
   layout = Places(counts);
-  return true;
+  // A link group's memory is posternd's, which those at both its ends can write: by its size it is
+  // no stack of posternd's user.
+  return layout.bytes != PSTN_LGR_BYTES;
 }
 
 }  // namespace postern

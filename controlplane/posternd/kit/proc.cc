@@ -53,7 +53,9 @@ uint64_t NsInoAt(const std::string& path) {
   return stat(path.c_str(), &st) == 0 ? st.st_ino : 0;
 }
 
-bool Maps(pid_t pid, uint64_t inode) {
+// Calls `take` with the inode of each until it says that it has seen enough.
+template <typename Take>
+void EachMemfdMapped(pid_t pid, Take take) {
   std::ifstream file(Path(pid, "maps"));
   std::string line;
   while (std::getline(file, line)) {
@@ -63,9 +65,14 @@ bool Maps(pid_t pid, uint64_t inode) {
     std::string skipped;
     uint64_t found = 0;
     fields >> skipped >> skipped >> skipped >> skipped >> found;
-    if (found == inode) return true;
+    if (take(found)) return;
   }
-  return false;
+}
+
+bool Maps(pid_t pid, uint64_t inode) {
+  bool found = false;
+  EachMemfdMapped(pid, [&](uint64_t one) { return found = one == inode; });
+  return found;
 }
 
 }  // namespace
@@ -81,8 +88,12 @@ std::string Comm(pid_t pid) {
 
 // By the link's text alone: what the number means may be a file whose file system does not answer.
 bool HasSocket(pid_t pid, uint32_t number, int socket) {
+  int type = 0;
+  socklen_t size = sizeof(type);
   struct stat st {};
-  if (fstat(socket, &st) != 0 || !S_ISSOCK(st.st_mode)) return false;
+  // First the question that takes no time, whatever it is: a file's system may not answer.
+  if (getsockopt(socket, SOL_SOCKET, SO_TYPE, &type, &size) != 0 || fstat(socket, &st) != 0)
+    return false;
   const std::string want = "socket:[" + std::to_string(st.st_ino) + "]";
   char is[64];
   const std::string path = Path(pid, "fd/") + std::to_string(number);
@@ -184,13 +195,17 @@ bool ThreadIsStopped(uint32_t tid) {
   return state == 'T' || state == 't';
 }
 
-std::set<pid_t> MappersOf(uint64_t inode) {
-  std::set<pid_t> found;
+std::multimap<uint64_t, pid_t> MappersOf(const std::set<uint64_t>& inodes) {
+  std::multimap<uint64_t, pid_t> found;
   DIR* dir = opendir("/proc");
   if (dir == nullptr) return found;
   while (dirent* entry = readdir(dir)) {
     const pid_t pid = static_cast<pid_t>(strtol(entry->d_name, nullptr, 10));
-    if (pid > 0 && pid != getpid() && Maps(pid, inode)) found.insert(pid);
+    if (pid <= 0 || pid == getpid()) continue;
+    EachMemfdMapped(pid, [&](uint64_t inode) {
+      if (inodes.count(inode) != 0) found.emplace(inode, pid);
+      return false;
+    });
   }
   closedir(dir);
   return found;

@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 
@@ -45,8 +46,8 @@ bool ThreadIsStopped(uint32_t tid);  // by a signal or a debugger
 // Whether it has the file (by inode) mapped; kUnknown: we may not look, though it is of our user.
 enum class Mapped { kNo, kYes, kUnknown };
 Mapped HasMapped(pid_t pid, uint64_t inode);
-// Processes that have the file (by inode) mapped, as far as we may look into them. Slow: it reads
-// the maps of every process.
-std::set<pid_t> MappersOf(uint64_t inode);
+// Which processes have which of the files (by inode) mapped, as far as we may look into them. Slow:
+// it reads the maps of every process.
+std::multimap<uint64_t, pid_t> MappersOf(const std::set<uint64_t>& inodes);
 
 }  // namespace postern::daemon

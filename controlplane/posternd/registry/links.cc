@@ -27,6 +27,7 @@ namespace {
 
 constexpr uint32_t kLinkTimerMs = 500;
 constexpr auto kPeerGrace = std::chrono::seconds(5);
+constexpr int kLookRest = 20;                // of the time that a look at all processes takes
 constexpr uint64_t kLostNs = 2'000'000'000;  // several attempts of a process that looks for us
 
 constexpr uint32_t kRefFree = 0, kRefUsed = 1, kRefPeerDead = 2;
@@ -253,9 +254,11 @@ void Registry::AttachWaiting(Stack& stack) {
 }
 
 // A process that is not of the surviving stack still has the memory mapped.
-bool Registry::PeerMayLive(const LinkGroup& link) {
+bool Registry::PeerMayLive(const LinkGroup& link, const std::multimap<uint64_t, pid_t>& mappers) {
   const LinkEnd& survivor = link.end[link.end[0].stack != nullptr ? 0 : 1];
-  for (const pid_t pid : MappersOf(link.inode)) {
+  const auto [first, last] = mappers.equal_range(link.inode);
+  for (auto it = first; it != last; ++it) {
+    const pid_t pid = it->second;
     const auto& family = survivor.stack->processes;
     const bool ours = std::any_of(family.begin(), family.end(),
                                   [pid](const auto& entry) { return entry.second->pid == pid; });
@@ -264,18 +267,42 @@ bool Registry::PeerMayLive(const LinkGroup& link) {
   return false;
 }
 
+namespace {
+
+bool IsAlone(const LinkGroup& link) {
+  return (link.end[0].stack == nullptr && !link.remote[0]) ||
+         (link.end[1].stack == nullptr && !link.remote[1]);
+}
+
+}  // namespace
+
+// A guest may bring any number of link groups whose other end there never was: one look at all
+// processes is for all of them, and takes a small share of the time.
+std::multimap<uint64_t, pid_t> Registry::MappersOfAlone(Clock::time_point begin) {
+  std::set<uint64_t> due;
+  for (const auto& [id, link] : links_) {
+    if (IsAlone(*link) && !link->dead && begin >= link->wait_until) due.insert(link->inode);
+  }
+  if (due.empty()) return {};
+  auto mappers = MappersOf(due);
+  const auto end = Clock::now();
+  look_after_ = end + kLookRest * (end - begin);
+  return mappers;
+}
+
 void Registry::LinkTimer() {
   bool look_again = false;
+  const auto now = Clock::now();
+  const bool looks = now >= look_after_;
+  const auto mappers = looks ? MappersOfAlone(now) : std::multimap<uint64_t, pid_t>();
   for (auto it = links_.begin(); it != links_.end();) {
     LinkGroup& link = *it->second;
     ++it;
-    const bool alone = (link.end[0].stack == nullptr && !link.remote[0]) ||
-                       (link.end[1].stack == nullptr && !link.remote[1]);
-    if (alone && !link.dead) {
+    if (IsAlone(link) && !link.dead) {
       look_again = true;
-      if (Clock::now() < link.wait_until) continue;
-      if (PeerMayLive(link)) {
-        link.wait_until = Clock::now() + kPeerGrace;
+      if (!looks || now < link.wait_until) continue;
+      if (PeerMayLive(link, mappers)) {
+        link.wait_until = now + kPeerGrace;
         continue;
       }
       Note("link group %s: its other stack never came back", Text(link.id).c_str());

@@ -21,6 +21,7 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kSlotScanMs = 250;
+constexpr int kGuestsRest = 20;  // of the time that a look at a guest's slots takes
 
 }  // namespace
 
@@ -155,7 +156,10 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
     return error;
   }
   if (client.process != nullptr && client.process != process) client.process->client = nullptr;
-  if (process->client != nullptr) process->client->process = nullptr;
+  if (Client* const before = process->client; before != nullptr && before != &client) {
+    before->process = nullptr;
+    if (IsGuests(*stack)) before->Break();  // another user's program has one line, not all of ours
+  }
   process->client = &client;
   process->said_hello = true;
   client.process = process;
@@ -238,13 +242,26 @@ void Registry::ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid) 
   if (!ScanOrDrop(*stack)) WithdrawStaleListeners(*stack);
 }
 
+namespace {
+
+// To find a process of another PID namespace is a look at all there are: guests get none by asking.
+bool LivesIn(const Stack& stack, uint32_t slot, const SlotCopy& copy, uint64_t start_time) {
+  const auto known = stack.processes.find(slot);
+  if (IsGuests(stack) && known != stack.processes.end() && known->second->there == copy.pid)
+    return !PidfdIsDead(known->second->pidfd.get());
+  if (IsGuests(stack) && IsElsewhere(copy)) return true;
+  return IsAlive(PidHere(copy, start_time), start_time);
+}
+
+}  // namespace
+
 void Registry::ChildEnded(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done) {
   if (slot >= stack.s->slots.count()) return done(-EINVAL);
   const SlotCopy copy = ReadSlot(stack, slot);
   const bool is_reaped = stack.reaping.count(slot) != 0;  // then this waits for the end of it
   if ((!Held(copy) && !is_reaped) || copy.pid != pid) return done(-ENOENT);
   const uint64_t start_time = copy.state == PSTN_SL_LIVE ? copy.start_time : 0;
-  if (!is_reaped && IsAlive(PidHere(copy, start_time), start_time)) return done(-EBUSY);
+  if (!is_reaped && LivesIn(stack, slot, copy, start_time)) return done(-EBUSY);
   Forget(stack, slot);
   stack.suspects.erase(slot);
   Reap(stack, slot, pid, std::move(done));
@@ -253,8 +270,16 @@ void Registry::ChildEnded(Stack& stack, uint32_t slot, pid_t pid, std::function<
 void Registry::Withdrawn() { slot_timer_.AddMs(0); }
 
 bool Registry::ScanOrDrop(Stack& stack) {
+  const auto begin = Clock::now();
+  if (IsGuests(stack) && begin < stack.scan_after) {
+    if (!slot_timer_.pending()) slot_timer_.AddMs(kSlotScanMs);
+    return false;
+  }
   if (stack.broken) return ScanBroken(stack);
   const bool look_again = ScanSlots(stack);
+  const auto end = Clock::now();
+  stack.scan_after = end + std::max<Clock::duration>(std::chrono::milliseconds(kSlotScanMs),
+                                                     kGuestsRest * (end - begin));
   if (look_again && !slot_timer_.pending()) slot_timer_.AddMs(kSlotScanMs);
   if (look_again || !stack.processes.empty() || !stack.reaping.empty()) return false;
   EndStack(stack);
@@ -264,7 +289,8 @@ bool Registry::ScanOrDrop(Stack& stack) {
 // Its living processes are still watched, so that it is known when the last of them has ended.
 // Whatever the slots say, it is those that have the memory.
 bool Registry::ScanBroken(Stack& stack) {
-  std::vector<SlotCopy> slots = ReadSlots(stack);
+  std::vector<SlotCopy> slots;
+  if (!IsGuests(stack)) slots = ReadSlots(stack);  // of guests, those count that have said hello
   PidsThere look;
   for (uint32_t slot = 0; slot < slots.size(); ++slot) {
     Process* process = nullptr;
@@ -273,7 +299,7 @@ bool Registry::ScanBroken(Stack& stack) {
   }
   for (auto it = stack.processes.begin(); it != stack.processes.end();) {
     const Process& process = *(it++)->second;
-    if (!IsMember(process)) Forget(stack, process.slot);
+    if (IsGuests(stack) ? !process.said_hello : !IsMember(process)) Forget(stack, process.slot);
   }
   if (!stack.processes.empty()) return false;
   ReleaseStack(stack);

@@ -104,6 +104,9 @@ struct Stack {
   // Deaths that were reaped since then, each of which calls for a look at the others.
   uint32_t reaped = 0;
   Clock::time_point reaped_since;
+  // Guests: their slots are not looked at before that moment, and the next to be looked at.
+  Clock::time_point scan_after;
+  uint32_t scan_from = 0;
   std::map<uint32_t, std::unique_ptr<Process>> processes;  // by slot
   std::map<uint32_t, LinkGroup*> links;                    // by index in the stack's table
   std::map<uint32_t, Suspect> suspects;                    // by slot
@@ -223,7 +226,8 @@ class Registry {
   void KillLink(LinkGroup& link, uint32_t dead_side);
   void EraseIfUnused(LinkGroup& link);
   void PushLink(const LinkGroup& link, uint32_t side);
-  bool PeerMayLive(const LinkGroup& link);
+  std::multimap<uint64_t, pid_t> MappersOfAlone(Clock::time_point begin);
+  static bool PeerMayLive(const LinkGroup& link, const std::multimap<uint64_t, pid_t>& mappers);
   void LinkTimer();
 
   event_base* base_;
@@ -232,6 +236,7 @@ class Registry {
   std::map<pstn_uuid, std::unique_ptr<Stack>, UuidLess> stacks_;
   std::map<pstn_uuid, std::unique_ptr<LinkGroup>, UuidLess> links_;
   Event slot_timer_, link_timer_;
+  Clock::time_point look_after_;  // at which processes have which link groups
   Reapers reapers_;
 };
 

@@ -16,6 +16,8 @@ namespace {
 // the graces are for the case that several looks in a row fall between two of its states.
 constexpr auto kEmbryoGrace = std::chrono::seconds(2);
 constexpr auto kExecGrace = std::chrono::seconds(10);
+// The rest of a guest's slots is for the next time.
+constexpr auto kGuestsLook = std::chrono::milliseconds(20);
 
 // It holds the slot, or its image is still being loaded and is going to.
 bool MayHold(const Stack& stack, uint32_t slot, pid_t pid) {
@@ -36,9 +38,17 @@ Suspect& SuspectOf(Stack& stack, uint32_t slot, pid_t parent, pid_t child) {
 bool Registry::ScanSlots(Stack& stack) {
   bool look_again = false;
   const std::vector<SlotCopy> slots = ReadSlots(stack);
+  const auto count = static_cast<uint32_t>(slots.size());
+  const auto until = Clock::now() + kGuestsLook;
   PidsThere look;
-  for (uint32_t slot = 0; slot < slots.size(); ++slot)
+  uint32_t slot = IsGuests(stack) && stack.scan_from < count ? stack.scan_from : 0;
+  for (uint32_t done = 0; done < count; ++done, slot = (slot + 1) % count) {
+    if (done != 0 && IsGuests(stack) && Clock::now() >= until) {
+      stack.scan_from = slot;
+      return true;
+    }
     look_again |= ScanSlot(stack, slot, slots[slot], look);
+  }
   return look_again;
 }
 

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "slot_copy.h"
 
+#include <unistd.h>
+
 #include "../kit/pid_namespaces.h"
 #include "../kit/proc.h"
 #include "base/atomic.h"
@@ -47,6 +49,8 @@ pid_t PidHere(const SlotCopy& copy, uint64_t start_time) {
 pid_t PidHere(const SlotCopy& copy, uint64_t start_time, PidsThere& look) {
   return IsElsewhere(copy) ? look.Find(copy.pidns, copy.pid, start_time) : copy.pid;
 }
+
+bool IsGuests(const Stack& stack) { return stack.uid != geteuid(); }
 
 bool IsOfFamily(const Stack& stack, pid_t pid) {
   return pid > 0 && HasMapped(pid, stack.inode) != Mapped::kNo;

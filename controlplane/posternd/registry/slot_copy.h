@@ -18,6 +18,8 @@ pid_t PidHere(const SlotCopy& copy, uint64_t start_time);
 // The same by one look for many slots, which were copied before it.
 pid_t PidHere(const SlotCopy& copy, uint64_t start_time, PidsThere& look);
 
+// It is another user's, who decides what stands in its slots, and how often there is news of them.
+bool IsGuests(const Stack& stack);
 // Anything may stand in a slot. A process that is not vouched for (hello, its parent) is of the
 // family if it has the family's memory.
 bool IsOfFamily(const Stack& stack, pid_t pid);

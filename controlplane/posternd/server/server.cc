@@ -55,6 +55,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       keepers_(base, std::move(runtime_dir)),
       listeners_(base,
                  [this](uint64_t cookie) {
+                   shared_.erase(cookie);
                    directory_.WithdrawIf(
                        [&](const Listener& l) { return l.cookie == cookie && !l.learnt; });
                  }),

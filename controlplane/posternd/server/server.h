@@ -3,12 +3,12 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <unordered_map>
 
 #include "../directory/directory.h"
 #include "../directory/listener_watch.h"
-#include "../registry/tickets.h"
 #include "../kit/event.h"
 #include "../line/client.h"
 #include "../member/negotiator.h"
@@ -17,6 +17,7 @@
 #include "../registry/keepers.h"
 #include "../registry/named_stacks.h"
 #include "../registry/registry.h"
+#include "../registry/tickets.h"
 #include "../report/report.h"
 #include "../routes/addresses.h"
 #include "../routes/routes.h"
@@ -50,7 +51,8 @@ class Server {
   // Of another user: a guest, or one that is not known.
   static bool IsForeign(const Client& client);
   bool MayHello(const Client& client, const ctl::Msg& message, const UniqueFd& fd);
-  void UnlistOthers(const Listener& by, const UniqueFd& fd);
+  bool HasToItself(const Listener& by, const UniqueFd& fd);
+  void Unlist(const Stack& stack, const Listener& l, const UniqueFd& fd);
   void OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd);
   void OnGone(Client& client);
   // Starts or stops the countdown to leaving.
@@ -115,6 +117,7 @@ class Server {
   Negotiator negotiator_;
   Keepers keepers_;
   std::unordered_map<Client*, std::unique_ptr<Client>> clients_;
+  std::set<uint64_t> shared_;  // sockets at which several families wait, by cookie
   ListenerWatch listeners_;
   AddressWatch addresses_;
   Routes routes_;

@@ -31,8 +31,8 @@ bool HasClients(const Stack& stack) {
 
 }  // namespace
 
-// The memory is its user's: ours, and then the process is of our user, or could be again; or a
-// guest's, who has a ticket.
+// The memory is its user's: ours, and then the process has it, and is of our user, or could be
+// again; or a guest's, who has a ticket.
 bool Server::MayHello(const Client& client, const ctl::Msg& message, const UniqueFd& fd) {
   if (!client.stranger) return true;
   if (SegmentBytes(fd.get()) == 0) return false;
@@ -41,7 +41,9 @@ bool Server::MayHello(const Client& client, const ctl::Msg& message, const Uniqu
     // A family that has VIs keeps who becomes another user (lib/life/depart.h).
     const Stack* const stack = registry_.Find(message.uuid);
     const bool has_vis = stack != nullptr && stack->wire != nullptr;
-    return has_vis || HasUid(client.pid(), owner);
+    // What any user may start can be ours by its ids alone (setuid).
+    return has_vis || (HasUid(client.pid(), owner) &&
+                       HasMapped(client.pid(), InodeOf(fd.get())) != Mapped::kNo);
   }
   return client.uid() == owner && message.cookie == tickets_.Of(message.uuid, owner);
 }
@@ -50,7 +52,7 @@ bool Server::MayHello(const Client& client, const ctl::Msg& message, const Uniqu
 void Server::Guest(Client& client, const ctl::Msg& message, UniqueFd fd) {
   const Stack* const origin = registry_.Find(message.uuid);
   const bool was_ours = origin != nullptr && Registry::MemberOf(*origin, client.pid()) != nullptr;
-  if (!was_ours || !fd.ok() || OwnerOf(fd.get()) != client.uid() ||
+  if (!was_ours || SegmentBytes(fd.get()) == 0 || OwnerOf(fd.get()) != client.uid() ||
       HasUid(client.pid(), origin->uid)) {
     Warn("pid %d (uid %u) is no guest of ours", client.pid(), client.uid());
     return client.Reply(message, EPERM);
@@ -66,9 +68,29 @@ void Server::Guest(Client& client, const ctl::Msg& message, UniqueFd fd) {
   client.Send(reply, stack);
 }
 
-// Other families have the same socket of the kernel's, but none of their processes waits for
-// clients there: those would wait in vain. Who comes too late says so (lib/control/acceptor.h).
-void Server::UnlistOthers(const Listener& by, const UniqueFd& fd) {
+// Its clients come by the kernel from now on, and those that have come go there.
+void Server::Unlist(const Stack& stack, const Listener& l, const UniqueFd& fd) {
+  directory_.Withdraw(l.stack, l.ep_idx, l.ep_gen);
+  negotiator_.ListenerGone(l.stack, l.ep_idx, l.ep_gen);
+  upstream_.Unoffer(l, [] {});
+  if (!HasClients(stack)) return;
+  ctl::Msg request;
+  request.type = ctl::Type::kExport;
+  request.a = l.ep_idx;
+  request.b = l.ep_gen;
+  keepers_.PassQueue(stack, request, UniqueFd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0), kTcpSocket));
+}
+
+// Other families have the same socket of the kernel's. Where none of their processes waits for
+// clients, those would wait in vain; who comes too late says so (lib/control/acceptor.h). Where one
+// does, too, each client is whose process accepts it first, and only the kernel's queue is both's:
+// then none is listed. (A process that has waited once may only have looked: php-fpm's master polls
+// the listener, and has a child accept.) False: so it is, or one of another family waits, and none
+// of this one does.
+bool Server::HasToItself(const Listener& by, const UniqueFd& fd) {
+  const Stack* const own = registry_.Find(by.stack);
+  const pstn_ep* const its = own != nullptr ? own->s->eps.At(EpIndex(by.ep_idx)) : nullptr;
+  const bool waits = its != nullptr && IsAttended(*own, *its);
   std::vector<Listener> others;
   for (const auto& [entry, l] : directory_.listeners()) {
     if (l.cookie == by.cookie && !l.learnt && !Same(l.stack, by.stack)) others.push_back(l);
@@ -76,19 +98,14 @@ void Server::UnlistOthers(const Listener& by, const UniqueFd& fd) {
   for (const Listener& l : others) {
     const Stack* const stack = registry_.Find(l.stack);
     const pstn_ep* const ep = stack != nullptr ? stack->s->eps.At(EpIndex(l.ep_idx)) : nullptr;
-    if (ep == nullptr || IsAttended(*stack, *ep)) continue;
+    if (ep == nullptr) continue;
+    if (!waits && IsAttended(*stack, *ep)) return false;
     PutUnlisted(*stack, l.ep_idx, true);
-    if (IsAttended(*stack, *ep)) continue;  // it has not seen that, and thinks that it is listed
-    directory_.Withdraw(l.stack, l.ep_idx, l.ep_gen);
-    negotiator_.ListenerGone(l.stack, l.ep_idx, l.ep_gen);
-    upstream_.Unoffer(l, [] {});
-    if (!HasClients(*stack)) continue;
-    ctl::Msg request;
-    request.type = ctl::Type::kExport;
-    request.a = l.ep_idx;
-    request.b = l.ep_gen;
-    keepers_.PassQueue(*stack, request, UniqueFd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0), kTcpSocket));
+    // One that has not seen that thinks that it is listed.
+    if (IsAttended(*stack, *ep)) shared_.insert(by.cookie);
+    Unlist(*stack, l, fd);
   }
+  return shared_.count(by.cookie) == 0;
 }
 
 }  // namespace postern::daemon

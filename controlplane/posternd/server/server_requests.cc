@@ -60,11 +60,15 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
     listener.ep_idx = message.a;
     listener.ep_gen = message.b;
     listener.backlog = message.c < kBacklogMax ? message.c : kBacklogMax;
-    error = directory_.Publish(listener);
+    if (!HasToItself(listener, fd)) {
+      PutUnlisted(*client.process->stack, message.a, true);
+      Unlist(*client.process->stack, listener, fd);
+      error = -EBUSY;
+    }
   }
+  if (error == 0) error = directory_.Publish(listener);
   if (error == 0) {
     PutUnlisted(*client.process->stack, message.a, false);
-    UnlistOthers(listener, fd);
     negotiator_.ListenerHere(listener.stack, listener.ep_idx, listener.ep_gen);
     upstream_.Offer(listener, std::move(fd));
   }

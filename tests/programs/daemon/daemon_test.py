@@ -56,7 +56,7 @@ int main(void) {
   P("hdr_id", offsetof(struct pstn_stack_hdr, id)); P("hdr_size", offsetof(struct pstn_stack_hdr, size_bytes));
   P("options", offsetof(struct pstn_stack_hdr, options)); P("options_size", PSTN_OPTIONS_BYTES);
   P("slots_hw", offsetof(struct pstn_stack_hdr, slots_hw)); P("ticket", offsetof(struct pstn_stack_hdr, ticket)); P("slot_chunk", offsetof(struct pstn_slot, chunk));
-  P("ep_size", sizeof(struct pstn_ep));
+  P("ep_size", sizeof(struct pstn_ep)); P("item_size", sizeof(struct pstn_item)); P("chunk_size", sizeof(struct pstn_fdchunk));
   P("ep_gen", offsetof(struct pstn_ep, gen)); P("ep_reason", offsetof(struct pstn_ep, reason));
   P("ep_family", offsetof(struct pstn_ep, family));
   P("chunk_fd", offsetof(struct pstn_fdchunk, fd));

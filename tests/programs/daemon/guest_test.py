@@ -19,7 +19,7 @@ import unittest
 
 import broker_test
 from broker_test import CLIENT, SERVER, Program, copied
-from daemon_test import EPERM, L, load_layout
+from daemon_test import EPERM, L, load_layout, start_time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
 import netlab
@@ -221,18 +221,46 @@ class Listeners(Guest):
         self.assertEqual(self.counted(0, "accepts"), 10)
 
     def test_both_accept(self):
-        """Each client is one's who waits for it."""
+        """Each client is whose process accepts it first: clients wait where both see them, in the kernel's queue."""
         server, port, _ = self.server("a")
         loop = ("def loop(): exec('e = select.epoll(); e.register(s, select.EPOLLIN)\\nwhile e.poll(20):\\n  try: c = s.accept()[0]\\n"
                 "  except BlockingIOError: continue\\n  c.sendall(b\"%d\" % os.getuid()); c.close()', globals())")
         server.do("s.setblocking(False)", loop, "a: " + loop, "a: threading.Thread(target=loop).start()")
         self.listed(NOBODY)
         server.do("threading.Thread(target=loop).start()")
-        self.listed(0)
+        self.until(lambda: not self.status()["listeners"], "clients wait where only one sees them")
         client = Actor(self)
         client.do(f"def go(): c = socket.create_connection(('127.0.0.1', {port}), 20); d = c.recv(100); c.close(); return d")
         said = [client.ask("go()") for _ in range(60)]
-        self.assertEqual(set(said), {repr(b"%d" % uid) for uid in (0, NOBODY)}, said)
+        self.assertLessEqual(set(said), {repr(b"%d" % uid) for uid in (0, NOBODY)}, said)
+
+    def test_one_looks_and_another_accepts(self):
+        """As php-fpm, whose master polls the listener and has a child, which is another user, accept the client."""
+        server = Actor(self)
+        server.do("s = listener()", "e = select.epoll()", "e.register(s, select.EPOLLIN)")
+        port = server.number("s.getsockname()[1]")
+        client = Actor(self)
+        for name in ("a", "b"):
+            server.tell("len(e.poll(20))")
+            client.do(f"c = socket.create_connection(('127.0.0.1', {port}), 20)", "c.sendall(b'q')")
+            self.assertEqual(server.hear(), "1")
+            server.do(f"fork('{name}')", f"{name}: become()", f"{name}: s.settimeout(20)")
+            self.assertEqual(server.ask(f"{name}: s.accept()[0].recv(10)"), repr(b"q"))
+
+    def test_root_does_not_accept_any_more(self):
+        """It has waited once, and may again: but the clients are those' that wait."""
+        server = Actor(self)
+        server.do("s = listener()")
+        port = server.number("s.getsockname()[1]")
+        client = Actor(self)
+        server.tell("serve(s, 1)")
+        self.served(client, port, 1, 0)
+        self.assertEqual(server.hear(), "1")
+        server.do("fork('a')", "a: become()")
+        server.tell("a: serve(s, 10)")
+        self.until(lambda: not self.status()["listeners"], "clients wait where only one sees them")
+        self.served(client, port, 10, NOBODY)
+        self.assertEqual(server.hear(), "10")
 
     def test_waiting_clients_go_along(self):
         """Of a listener that one process has, which becomes another user while clients wait."""
@@ -622,6 +650,75 @@ class Trespass(Guest):
         at = L["hdr_id"]
         said = server.ask(f"b: say(line(), {HELLO}, fd=q, a=9, uuid=(word(q, {at}), word(q, {at + 8})))")
         self.assertNotEqual(said, "0")
+
+    def test_posternds_memory_for_a_stack_of_roots(self):
+        """A link group's memory is posternd's, and the guest can write it: it writes a stack into it, and has a program that it may start as
+        root (setuid) be the process."""
+        server = self.guest()
+        sleep = f"{self.top}/sleep"
+        shutil.copy("/bin/sleep", sleep)
+        os.chmod(sleep, 0o4755)
+        counts = [L[f"count{i}"] for i in range(8)]
+        page = lambda at: -(-at // 4096) * 4096
+        sockets, chunks = 300000, 4688
+        room = L["lgr_bytes"] - page(L["chunk_size"] * chunks) - page(L["eps"] + L["ep_size"] * sockets)
+        counts[4:7] = sockets, room // L["item_size"], chunks
+        find = r"for f in os.listdir('/proc/self/fd'):\n  try:\n    if 'postern-lgr' in os.readlink('/proc/self/fd/' + f): g = os.open('/proc/self/fd/' + f, os.O_RDWR)\n  except OSError: pass"
+        start = r"p = os.fork()\nif p == 0:\n  l.connect(name_of(SOCKET)); os.execv(SLEEP, ['sleep', '100'])"
+        server.do("a: m = own_stack()", f'a: exec("{find}", globals())', "a: h = bytearray(os.pread(m, 65536, 0))",
+                  f"a: struct.pack_into('=8I', h, {L['counts']}, *{counts})", f"a: struct.pack_into('=Q', h, {L['hdr_size']}, {L['lgr_bytes']})",
+                  f"a: struct.pack_into('=QQ', h, {L['hdr_id']}, 7, 7)", f"a: struct.pack_into('=I', h, {L['slots_hw']}, 1)",
+                  "a: os.pwrite(g, h, 0) and None", "a: l = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)", f"a: SLEEP = {sleep!r}",
+                  f'a: exec("{start}", globals())')
+        pid = server.number("a: p")
+        self.until(lambda: os.readlink(f"/proc/{pid}/exe") == sleep, "it does not start")
+        server.do(f"a: os.pwrite(g, struct.pack('=IIQ', 2, p, {start_time(pid)}), {L['slots']}) and None")
+        self.assertNotEqual(server.ask(f"a: say(l, {HELLO}, fd=g, uuid=(7, 7))"), "0")
+        os.kill(pid, signal.SIGKILL)
+
+    def own_slot(self, server):
+        server.do("a: m = own_stack()", f"a: me = word(m, {L['hdr_id']}), word(m, {L['hdr_id'] + 8})",
+                  f"a: SLOT = [i for i in range(64) if word(m, {L['slots']} + i * {L['slot_size']} + 4, 'I') == os.getpid()][0]")
+
+    def test_a_line_for_each_hello(self):
+        """posternd's descriptors are all its programs'."""
+        server = self.guest()
+        self.own_slot(server)
+        before = len(os.listdir(f"/proc/{self.daemon.pid}/fd"))
+        hello = f"say(keep[-1], {HELLO}, fd=m, a=SLOT, uuid=me, cookie=word(m, {L['ticket']}))"
+        server.do("a: keep = []")
+        self.assertEqual(server.ask(f"a: {{(keep.append(line()), {hello})[1] for _ in range(200)}}"), "{0}")
+        self.assertLess(len(os.listdir(f"/proc/{self.daemon.pid}/fd")), before + 100)
+
+    def test_slots_of_a_process_with_many_mappings(self):
+        """What they say is looked up in /proc, but posternd has others to answer, too."""
+        server = self.guest()
+        self.own_slot(server)
+        big = (r"r, w = os.pipe()\nbig = os.fork()\nif big == 0:\n  f = os.memfd_create('x'); os.ftruncate(f, 4096); map = ctypes.CDLL(None).mmap; map.restype = ctypes.c_void_p; map.argtypes = [ctypes.c_void_p] + [ctypes.c_long] * 5"
+               r"\n  for n in range(60000): map(None, 4096, 1 + 2 * (n % 2), 2, f, 0)\n  os.write(w, b'x'); time.sleep(100)")
+        server.do(f'a: exec("{big}", globals())', "a: os.read(r, 1) and None")
+        pid = server.number("a: big")
+        server.do(f"a: [os.pwrite(m, struct.pack('=IIQ', 2, big, {start_time(pid)}), {L['slots']} + i * {L['slot_size']}) for i in range(64, 250)] and None",
+                  f"a: os.pwrite(m, struct.pack('=I', 250), {L['slots_hw']}) and None")
+        server.tell(f"a: say(line(), {HELLO}, fd=m, a=SLOT, uuid=me, cookie=word(m, {L['ticket']}))")
+        for _ in range(10):
+            self.status()  # posternctl has its own patience
+        self.assertEqual(server.hear(), "0")
+        server.do("a: os.kill(big, 9)")
+
+    def test_a_reaper_that_is_stopped(self):
+        """It is the guest's user's. Root, which waits for a child, does not take posternd for gone."""
+        server = self.guest()
+        server.do("fork('b')", "b: become()", "b: s.settimeout(0.1)")
+        server.ask("b: s.accept()")
+        stop = (r"import glob\nfor p in glob.glob('/proc/[0-9]*'):\n  try:\n    if 'postern-reaper' in open(p + '/comm').read(): os.kill(int(p[6:]), signal.SIGSTOP)"
+                r"\n  except OSError: pass")
+        server.do("b: (os.fork() or os._exit(0)) and None", "b: os.wait() and None", f'b: exec("{stop}", globals())')
+        pid = server.number("a: os.getpid()")
+        os.kill(pid, signal.SIGKILL)
+        server.do(f"os.waitpid({pid}, 0) and None", "k = listener()")
+        port = server.number("k.getsockname()[1]")
+        self.assertTrue(any(str(port) in str(one) for one in self.status()["listeners"]), "it has no posternd")
 
 
 if __name__ == "__main__":
