@@ -119,7 +119,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 if libc.unshare(0x20000000) != 0: print("no", ctypes.get_errno(), flush=True); sys.exit(1)
 pid = os.fork()
 if pid == 0:
-    print("there", os.getpid(), flush=True)
+    os.write(1, b"there %d\\n" % os.getpid())
     own = socket.create_connection(("127.0.0.1", int(sys.argv[1])), 20)
     n = 0
     while True:
@@ -129,7 +129,7 @@ if pid == 0:
         n += 1
         if n % 20 == 0: print("alive", n, flush=True)
         time.sleep(0.01)
-print("child", pid, flush=True)
+os.write(1, b"child %d\\n" % pid)
 s.close()
 if len(sys.argv) > 2: os._exit(0)
 os.waitpid(pid, 0); print("waited", flush=True)
