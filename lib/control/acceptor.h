@@ -3,9 +3,9 @@
 //
 // Several families may have one listening socket of the kernel's: a server that root has started,
 // and its workers, which are another user's (life/depart.h). Such a client is a family's that waits
-// for it. So the directory lists a listener of a family as long as one of its processes does, or no
-// other family's does: posternd takes out the one whose `acceptor` is 0 (`unlisted`), and the first
-// process that waits there again has it listed again.
+// for it. So posternd takes the listener of a family whose `acceptor` is 0 out of the directory
+// (`unlisted`) when a process of another family waits there, and the first of its processes that
+// waits again asks to have it listed. Where both wait, none is: the kernel's queue is both's.
 //
 // That process stores itself and then looks at `unlisted`; posternd stores `unlisted` and then
 // looks at `acceptor`: one of the two sees the other.
