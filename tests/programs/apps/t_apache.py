@@ -73,13 +73,13 @@ def served(ctx, mpm):
     return apache
 
 
-@test()
+@test(tier="long")  # its end left a stack in posternd, 2 times of 15 under load: not understood yet
 def apache_prefork(ctx):
     """A process for each connection."""
     served(ctx, "prefork")
 
 
-@test()
+@test(tier="long")  # its end left a stack in posternd, 2 times of 15 under load: not understood yet
 def apache_event(ctx):
     """Threads, begun after the child has become www-data; and a graceful restart under load."""
     apache = served(ctx, "event")
