@@ -4,8 +4,6 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <cstring>
-
 #include "base/sys.h"
 #include "endpoint/call.h"
 #include "endpoint/refs.h"
@@ -18,108 +16,7 @@
 
 namespace postern {
 
-namespace {
-
-// Those that the library calls, looked up when it is loaded: dlsym() takes a lock of the loader's,
-// which another thread may have had when this process was forked.
-constexpr const char* kNames[] = {"_Fork",
-                                  "__fxstat",
-                                  "__fxstat64",
-                                  "__sysv_signal",
-                                  "__vdprintf_chk",
-                                  "accept4",
-                                  "bind",
-                                  "clone",
-                                  "close",
-                                  "connect",
-                                  "dup",
-                                  "dup2",
-                                  "dup3",
-                                  "epoll_create1",
-                                  "epoll_ctl",
-                                  "epoll_pwait",
-                                  "epoll_pwait2",
-                                  "epoll_wait",
-                                  "eventfd",
-                                  "execve",
-                                  "execveat",
-                                  "execvpe",
-                                  "fclose",
-                                  "fcntl",
-                                  "fdopen",
-                                  "fexecve",
-                                  "fileno_unlocked",
-                                  "fork",
-                                  "fstat",
-                                  "fstat64",
-                                  "getpeername",
-                                  "getsockname",
-                                  "getsockopt",
-                                  "ioctl",
-                                  "listen",
-                                  "lseek",
-                                  "lseek64",
-                                  "openat",
-                                  "pclose",
-                                  "pipe2",
-                                  "poll",
-                                  "popen",
-                                  "posix_spawn",
-                                  "posix_spawn_file_actions_adddup2",
-                                  "posix_spawnp",
-                                  "ppoll",
-                                  "preadv2",
-                                  "pselect",
-                                  "pwritev2",
-                                  "read",
-                                  "readv",
-                                  "recv",
-                                  "recvfrom",
-                                  "recvmmsg",
-                                  "recvmsg",
-                                  "select",
-                                  "send",
-                                  "sendfile",
-                                  "sendmmsg",
-                                  "sendmsg",
-                                  "sendto",
-                                  "seteuid",
-                                  "setns",
-                                  "setresuid",
-                                  "setreuid",
-                                  "setsockopt",
-                                  "setuid",
-                                  "shutdown",
-                                  "sigaction",
-                                  "siginterrupt",
-                                  "signal",
-                                  "socket",
-                                  "socketpair",
-                                  "splice",
-                                  "stat",
-                                  "system",
-                                  "timerfd_create",
-                                  "unshare",
-                                  "vdprintf",
-                                  "wait4",
-                                  "waitid",
-                                  "write",
-                                  "writev"};
-constexpr size_t kNameCount = sizeof kNames / sizeof kNames[0];
-void* real_ones[kNameCount];
-
-void LookUpAll() {
-  for (size_t i = 0; i < kNameCount; i++) real_ones[i] = dlsym(RTLD_NEXT, kNames[i]);
-}
-
-}  // namespace
-
-void* RealSymbol(const char* name) {
-  for (size_t i = 0; i < kNameCount; i++) {
-    if (real_ones[i] != nullptr && strcmp(kNames[i], name) == 0) return real_ones[i];
-  }
-  return dlsym(RTLD_NEXT, name);
-}
+void* RealSymbol(const char* name) { return dlsym(RTLD_NEXT, name); }
 
 void TakeNumber(int fd) {
   if (FdEntry(g_family, fd) == 0) return;
@@ -154,7 +51,6 @@ bool OutOfFds(int result) {
 namespace {
 
 __attribute__((constructor(101))) void Start() {
-  LookUpAll();
   ProcessInit(g_family, environ);
   SignalsInit();
   (void)pthread_atfork([] { ForkPrepare(g_family); }, [] { ForkParent(g_family); },

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // real.h - the C library's own functions, behind ours.
 //
-// Looked up when the library is loaded. A call that comes earlier (another constructor, an
+// Looked up when the library is loaded: dlsym() takes a lock of the loader's, which another thread
+// may have when this process is forked. A call that comes earlier (another constructor, an
 // allocator that opens files) goes straight to the kernel where a system call of the same shape
 // exists.
 #pragma once
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstddef>
 
 #include "endpoint/call.h"
 #include "family/family.h"
@@ -21,13 +24,25 @@ namespace postern {
 
 void* RealSymbol(const char* name);
 
-// The function of that name with the type of its declaration.
-#define PSTN_REAL(name)                                                                   \
-  ([]() -> decltype(&::name) {                                                            \
-    static void* f = nullptr; /* two threads may look it up at once, and find the same */ \
-    void* found = LoadRelaxed(f);                                                         \
-    if (found == nullptr) StoreRelaxed(f, found = RealSymbol(#name));                     \
-    return reinterpret_cast<decltype(&::name)>(found);                                    \
+// A name as an argument of a template.
+template <size_t kBytes>
+struct SymbolName {
+  constexpr SymbolName(const char (&name)[kBytes]) { std::copy_n(name, kBytes, text); }
+  char text[kBytes] = {};
+};
+// One for each name that is used anywhere, made with the library's other variables.
+template <SymbolName kName>
+struct Real {
+  static inline void* function = RealSymbol(kName.text);
+};
+
+// The function of that name with the type of its declaration. Before the library's variables are
+// made it is looked up each time.
+#define PSTN_REAL(name)                                \
+  ([]() -> decltype(&::name) {                         \
+    void* found = Real<#name>::function;               \
+    if (found == nullptr) found = RealSymbol(#name);   \
+    return reinterpret_cast<decltype(&::name)>(found); \
   }())
 
 // A system call's result as libc gives it.

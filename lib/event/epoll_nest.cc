@@ -216,12 +216,15 @@ long DropStale(Family& fam, int epfd, epoll_event* events, long count) {
 }
 
 long SockEpollFilter(Family& fam, int epfd, epoll_event* events, long count) {
-  if (!fam.attached) return count;
-  const uint64_t magic = SetMagic(fam);
+  const uint64_t left = fam.left_magic;
+  if (!fam.attached && left == 0) return count;
+  const uint64_t magic = fam.attached ? SetMagic(fam) : left;
   long kept = 0;
   for (long i = 0; i < count; i++) {
-    if ((events[i].data.u64 & kMagicMask) != magic) events[kept++] = events[i];
+    const uint64_t data = events[i].data.u64 & kMagicMask;
+    if (data != magic && (left == 0 || data != left)) events[kept++] = events[i];
   }
+  if (!fam.attached) return kept;
   return LoadRelaxed(fam.sets->nested_count) != 0 ? DropStale(fam, epfd, events, kept) : kept;
 }
 

@@ -144,17 +144,18 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
   return n;
 }
 
-// A member of this set whose endpoint the kernel serves by now, and its fd in this process; null:
+// A member of this set of which `is(endpoint, registration)`, and its fd in this process; null:
 // none.
-pstn_ep* MovedMember(Family& fam, pstn_epoll& set, int* fd) {
+template <typename Is>
+pstn_ep* FindMember(Family& fam, pstn_epoll& set, int* fd, Is is) {
   StackMap& s = Stack(fam);
   SetGuard g(s, set);
   const pstn_item* next = s.items.At(ItemIndex(set.all_head));
   for (uint32_t guard = 0; next != nullptr && guard < s.items.count(); guard++) {
     const pstn_item& item = *next;
     next = s.items.At(ItemIndex(item.all_next));
-    pstn_ep* ep = EpAt(s, item.ep_idx);
-    if (ep == nullptr || !IsKernels(*ep) || StaysHere(item)) continue;
+    pstn_ep* const ep = EpAt(s, item.ep_idx);
+    if (ep == nullptr || !is(*ep, item)) continue;
     *fd = static_cast<int>(item.fd);
     if (FdEntry(fam, *fd) == (PSTN_FD_EP | EpIdx(s, *ep))) return ep;
   }
@@ -164,35 +165,24 @@ pstn_ep* MovedMember(Family& fam, pstn_epoll& set, int* fd) {
 }  // namespace
 
 void MoveMembers(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
+  const auto is_moved = [](const pstn_ep& ep, const pstn_item& item) {
+    return IsKernels(ep) && !StaysHere(item);
+  };
   int fd;
-  for (pstn_ep* ep; (ep = MovedMember(fam, set, &fd)) != nullptr;)
+  for (pstn_ep* ep; (ep = FindMember(fam, set, &fd, is_moved)) != nullptr;)
     MoveItemOf(fam, epfd, set, idx, *ep, fd);
 }
 
 namespace {
 
-// A listener of the set at which no process waits yet; null: there is none.
-pstn_ep* UnclaimedMember(Family& fam, pstn_epoll& set, int* fd) {
-  StackMap& s = Stack(fam);
-  SetGuard g(s, set);
-  const pstn_item* next = s.items.At(ItemIndex(set.all_head));
-  for (uint32_t guard = 0; next != nullptr && guard < s.items.count(); guard++) {
-    const pstn_item& item = *next;
-    next = s.items.At(ItemIndex(item.all_next));
-    pstn_ep* const ep = EpAt(s, item.ep_idx);
-    if (ep == nullptr || LoadAcquire(ep->state) != PSTN_EP_LISTEN ||  // [E1]
-        LoadRelaxed(ep->acceptor) != 0)
-      continue;
-    *fd = static_cast<int>(item.fd);
-    if (FdEntry(fam, *fd) == (PSTN_FD_EP | EpIdx(s, *ep))) return ep;
-  }
-  return nullptr;
-}
-
+// At its listeners at which no process waits yet.
 void WaitsAtMembers(Family& fam, pstn_epoll& set) {
+  const auto is_unclaimed = [](const pstn_ep& ep, const pstn_item&) {
+    return LoadAcquire(ep.state) == PSTN_EP_LISTEN && LoadRelaxed(ep.acceptor) == 0;  // [E1]
+  };
   StoreRelaxed(set.unclaimed, 0u);
   int fd;
-  for (pstn_ep* ep; (ep = UnclaimedMember(fam, set, &fd)) != nullptr;) {
+  for (pstn_ep* ep; (ep = FindMember(fam, set, &fd, is_unclaimed)) != nullptr;) {
     const Call call(fam, fd);
     if (call.ep() == ep) BecomeAcceptor(fam, fd, *ep);
     if (LoadRelaxed(ep->acceptor) != 0) continue;

@@ -136,17 +136,15 @@ void GiveBed(Family& fam, const Bed& bed) {
   UnmakeBed(fam, bed);
 }
 
-// The parent's beds are the parent's: the child closes its copies of the bells.
 void BedsForget(Family& fam) {
-  Guard g(fam.beds->lock);
+  AssertHeld(fam.beds->lock);  // the process has one thread, or none that uses the stack
   for (uint32_t i = 0; i < fam.beds->count; i++) CloseInternal(fam, fam.beds->at[i].bell);
   fam.beds->count = 0;
 }
 
+// The parent's beds are the parent's: the child closes its copies of the bells.
 void BedsAfterFork(Family& fam) {
-  AssertHeld(fam.beds->lock);  // the child has one thread
-  for (uint32_t i = 0; i < fam.beds->count; i++) CloseInternal(fam, fam.beds->at[i].bell);
-  fam.beds->count = 0;
+  BedsForget(fam);
   no_spin_until_ns = 0;
 }
 

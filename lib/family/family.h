@@ -86,6 +86,8 @@ struct Family {
   // How long to wait for a posternd that was silent; 0: it was not.
   uint32_t ctl_silent_ms PSTN_GUARDED_BY(ctl_lock) = 0;
   uint64_t spawn_not_before_ns PSTN_GUARDED_BY(ctl_lock) = 0;
+  // Of event sets that a family which this process has left still has (event/epoll_set.h); 0: none.
+  uint64_t left_magic = 0;
   uint32_t attend = 0;  // (a) kAttend*: posternd wants something of our listeners
   const pstn_dir* dir = nullptr;
   char socket_path[108]{};

@@ -50,8 +50,7 @@ void LeaveToKernel(Family& fam, bool all) {
   for (uint32_t n = 0; n < hw; n++) {
     const int fd = static_cast<int>(n);
     const uint32_t entry = FdMeans(fam, fd);
-    const bool is_ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP;
-    pstn_ep* const ep = is_ep ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
+    pstn_ep* const ep = EpOfEntry(fam, entry);
     if (ep == nullptr) continue;
     const uint32_t state = LoadAcquire(ep->state);  // [E1]
     LeaveAcceptor(fam, fam.slot, *ep);
@@ -85,6 +84,7 @@ void GiveBack(Family& fam) {
   memset(fam.peers->hints, 0, sizeof fam.peers->hints);
   ForgetContacts(fam);
   StoreRelaxed(fam.attend, 0u);
+  fam.left_magic = SetMagic(fam);
 }
 
 void Unmap(Family& fam) {
@@ -163,7 +163,10 @@ void LeaveForKernel(Family& fam) {
 bool HasOtherUser(Family& fam) {
   uint32_t real = 0, effective = 0, saved = 0;
   if (sys::Call(SYS_getresuid, &real, &effective, &saved) != 0) return false;
-  const uint32_t uid = Stack(fam).hdr.uid;
+  // As the kernel says whose memory it is, and by the names of this process's user namespace.
+  struct stat st = {};
+  if (sys::Call(SYS_fstat, fam.stack_fd, &st) != 0) return false;
+  const uint32_t uid = st.st_uid;
   return real != uid && effective != uid && saved != uid;
 }
 
@@ -173,8 +176,7 @@ void LeaveQueues(Family& fam) {
   for (uint32_t n = 0; n < hw; n++) {
     const int fd = static_cast<int>(n);
     const uint32_t entry = FdMeans(fam, fd);
-    const bool is_ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP;
-    const pstn_ep* const ep = is_ep ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
+    const pstn_ep* const ep = EpOfEntry(fam, entry);
     if (ep != nullptr && Listens(*ep) && (LoadRelaxed(ep->flags) & PSTN_EPF_BROUGHT) != 0 &&
         Luggage::IsLast(fam, entry, *ep))
       (void)SockExport(fam, fd);

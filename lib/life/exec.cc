@@ -53,10 +53,6 @@ void TakeStayed(Family& fam, const pstn_slot& mine) {
   });
 }
 
-pstn_ep* EpOfEntry(Family& fam, uint32_t entry) {
-  return (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
-}
-
 // Whether a cookie may be that of a socket of the table: the kernel's own sockets, of which there
 // may be many, are not looked for in it.
 class CookieHints {

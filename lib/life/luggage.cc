@@ -116,8 +116,7 @@ bool Luggage::Pack(Family& fam) {
   const uint32_t hw = LoadRelaxed(fam.fd_hw);
   for (uint32_t n = 0; n < hw; n++) {
     const uint32_t entry = fam.fd[n];
-    const bool is_ep = (entry & PSTN_FD_KIND) == PSTN_FD_EP;
-    pstn_ep* const ep = is_ep ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
+    pstn_ep* const ep = EpOfEntry(fam, entry);
     if (ep == nullptr) continue;
     const uint32_t state = LoadAcquire(ep->state);  // [E1]
     const bool alone = IsPortable(*ep, state) && IsAlone(fam, entry, RefsOf(*ep).count());

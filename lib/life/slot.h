@@ -37,6 +37,10 @@ void EachFd(Family& fam, const pstn_slot& slot, Fn fn) {
   }
 }
 
+// The endpoint that an entry of a table (PSTN_FD_*) means; null: none.
+inline pstn_ep* EpOfEntry(Family& fam, uint32_t entry) {
+  return (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(Stack(fam), entry & PSTN_FD_IDX) : nullptr;
+}
 // The kernel's number for a socket's life; 0: `fd` is no socket.
 uint64_t CookieOf(int fd);
 

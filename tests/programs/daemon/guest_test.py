@@ -276,8 +276,8 @@ class Listeners(Guest):
         self.assertEqual(server.hear(), "6")
         self.assertEqual(self.counted(NOBODY, "accepts"), 1)
 
-    def test_clients_of_a_worker_that_closes(self):
-        """They wait for whoever has the socket next."""
+    def ends_with_clients(self, *how):
+        """A worker gives its listener up while three clients wait for it: they are the master's then."""
         server, port, _ = self.server("a")
         client = Actor(self)
         server.tell("a: serve(s, 1)")
@@ -285,24 +285,36 @@ class Listeners(Guest):
         self.served(client, port, 1, NOBODY)
         self.assertEqual(server.hear(), "1")
         client.do(f"cs = [socket.create_connection(('127.0.0.1', {port}), 20) for _ in range(3)]", "[c.sendall(b'y') for c in cs] and None")
-        server.do("a: s.close()")
+        server.do(*how)
         server.tell("serve(s, 3)")
         self.assertEqual(client.ask("[(c.recv(100), c.close())[0] for c in cs]"), repr([b"0 y"] * 3))
         self.assertEqual(server.hear(), "3")
 
+    def test_clients_of_a_worker_that_closes(self):
+        self.ends_with_clients("a: s.close()")
+
     def test_clients_of_a_worker_that_ends(self):
-        """The same, by exit()."""
-        server, port, _ = self.server("a")
-        client = Actor(self)
-        server.tell("a: serve(s, 1)")
-        self.listed(NOBODY)
-        self.served(client, port, 1, NOBODY)
-        self.assertEqual(server.hear(), "1")
-        client.do(f"cs = [socket.create_connection(('127.0.0.1', {port}), 20) for _ in range(3)]", "[c.sendall(b'y') for c in cs] and None")
-        server.do("children['a'][0].write('ctypes.CDLL(None).exit(0)\\n') and None", "os.wait() and None")
-        server.tell("serve(s, 3)")
-        self.assertEqual(client.ask("[(c.recv(100), c.close())[0] for c in cs]"), repr([b"0 y"] * 3))
-        self.assertEqual(server.hear(), "3")
+        self.ends_with_clients("children['a'][0].write('ctypes.CDLL(None).exit(0)\\n') and None", "os.wait() and None")
+
+    def test_a_user_namespace(self):
+        """In which its ids have other names, or none yet: it is the same user."""
+        server = Actor(self)
+        server.do("s = listener()")
+        port = server.number("s.getsockname()[1]")
+        self.assertEqual(server.ask("ctypes.CDLL(None).unshare(0x10000000)"), "0")  # CLONE_NEWUSER
+        server.do("fork('a')")
+        server.tell("a: serve(s, 2)")
+        self.served(Actor(self), port, 2, 65534)
+        self.assertEqual(server.hear(), "2")
+        self.assertEqual(self.counted(0, "accepts"), 2)
+
+    def test_an_event_set_of_its_parents(self):
+        """It tells nothing of what the parent has in it, and nothing that the program has never put there."""
+        server = Actor(self)
+        server.do("s = listener()", "e = select.epoll()", "e.register(s, select.EPOLLIN)", "fork('a')", "a: become()")
+        with socket.create_connection(("127.0.0.1", server.number("s.getsockname()[1]"))):
+            self.assertEqual(server.ask("[fd == s.fileno() for fd, _ in e.poll(20)]"), "[True]")
+            self.assertEqual(server.ask("a: e.poll(0.2)"), "[]")
 
     def test_a_first_socket_under_another_id(self):
         server = Actor(self)
