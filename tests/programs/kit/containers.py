@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 
+import forked
 import netlab
 from netlab import CLONE_NEWNET, CLONE_NEWNS, MS_REC_PRIVATE, Unavailable, call
 
@@ -124,6 +125,14 @@ class Container:
                 raise AssertionError(f"{self.name}: nobody listens on port {port}")
             time.sleep(0.01)
 
+    def posternd(self):
+        """The host's pid of its posternd, or None. One that starts has a parent of that name, which waits until it is ready and may have
+        to wait for a CPU after that."""
+        found, below = None, self.init.pid
+        while (below := next((pid for pid in forked.children(below) if _comm(pid) == "posternd"), None)) is not None:
+            found = below
+        return found
+
     def end(self):
         """All that runs in it, and the network with its last process. The first one's end waits for all of them to be buried, and we
         have to bury our own."""
@@ -211,6 +220,14 @@ class Broker:
         self.process.send_signal(how)
         self.process.wait()
         netlab.forget_bells(self.directory)
+
+
+def _comm(pid):
+    try:
+        with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return ""  # it has ended
 
 
 def environment():

@@ -43,9 +43,13 @@ def forked(more=lambda: None):
 
 
 def children(pid):
-    """Of every thread of that process. A thread may end meanwhile."""
+    """Of every thread of that process. It, or a thread, may end meanwhile."""
     found = []
-    for thread in os.listdir(f"/proc/{pid}/task"):
+    try:
+        threads = os.listdir(f"/proc/{pid}/task")
+    except OSError:
+        return found
+    for thread in threads:
         with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{thread}/children", encoding="ascii") as file:
             found += map(int, file.read().split())
     return found

@@ -91,9 +91,6 @@ class Fork(smcd_test.Pair):
             names, values = [line.split() for line in file if line.startswith("Tcp:")]
         return int(values[names.index("PassiveOpens")])
 
-    def daemon(self):
-        return next(pid for pid in forked.children(self.a.init.pid) if comm(pid) == "posternd")
-
     def test_waits_for_the_peer(self):
         before = self.passive_opens()
         sock = self.proposed()
@@ -106,7 +103,7 @@ class Fork(smcd_test.Pair):
 
     def test_waits_for_posternd(self):
         """With the lock of the line, of which the child has one of its own."""
-        before, daemon = self.passive_opens(), self.daemon()
+        before, daemon = self.passive_opens(), self.a.posternd()
         sock = self.proposed()
         os.kill(daemon, signal.SIGSTOP)
         try:
@@ -122,14 +119,6 @@ class Fork(smcd_test.Pair):
         self.assertEqual(clckit.whole(sock)[0], clckit.DECLINE)  # nobody's token
         self.assertEqual(sock.recv(7, socket.MSG_WAITALL), b"through")
         self.assertEqual(self.passive_opens(), before, "the kernel's TCP had a part in it")
-
-
-def comm(pid):
-    try:
-        with open(f"/proc/{pid}/comm", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return ""  # it has ended
 
 
 def state(pid):

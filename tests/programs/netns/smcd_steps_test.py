@@ -18,13 +18,14 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import clckit
 import containers
 import netlab
+import pauses
 import smcd_test
 import synkit
 import stepskit
 from stepskit import MODES, PORTS, inside, reset
 
 BUILD = "build"
-LIMIT_SEC = 1
+LIMIT_SEC = 1  # on an idle machine
 SILENT_SEC = 1  # smcd.msec: so long a client waits for a peer that says nothing
 BEAT_SEC = 0.03  # for what was sent to be read; nobody says when it is
 
@@ -64,6 +65,7 @@ class Steps(unittest.TestCase):
     def setUp(self):
         """A lab in which something went wrong is thrown away."""
         cls = type(self)
+        pauses.begin()
         if cls.lab is None:
             cls.lab = stepskit.Lab()
             try:
@@ -100,7 +102,7 @@ class Steps(unittest.TestCase):
     def at_once(self, what, began, limit=LIMIT_SEC, until=None):
         took = (until or time.monotonic()) - began
         self.lab.note(what, took)
-        self.assertLess(took, limit, what)
+        self.assertLess(took, pauses.limit(began, limit), what)
 
     def heard(self, sock, kind):
         message = clckit.whole(sock)

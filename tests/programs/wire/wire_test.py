@@ -19,6 +19,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
+import pauses
 import wirekit
 from netlab import MAC, V4, V6
 from wirekit import EXCHANGE, exchange
@@ -187,7 +188,8 @@ s.close(); listener.close()
     def test_posternd_stopped(self):
         """While another thread waits for its answer, which holds the line: connections go on, new ones are made, neighbours and filters
         that posternd is to know of do not hold up anybody."""
-        stopped_sec, longest_sec = 2.8, 0.5  # no longer than the line is kept; a busy machine has its own pauses
+        stopped_sec, longest_sec = 2.8, 0.5  # no longer than the line is kept
+        pauses.begin()
         server = self.program()
         self.echo_server(server)
         old = [self.connected(), self.connected()]
@@ -223,13 +225,14 @@ asker = threading.Thread(target=ask, daemon=True)
                 time.sleep(0.02)
         finally:
             daemon.send_signal(signal.SIGCONT)
-        self.assertLess(longest, longest_sec, f"of {made} rounds")
+        self.assertLess(longest, pauses.limit(began, longest_sec), f"of {made} rounds")
         server.do("asks = False; asker.join()")
         for sock in old:
             exchange(sock, b"last")
         self.port += 1
         self.echo_server(server)
-        self.until(lambda: self.steered(server), "a new listener is not steered")
+        # On a machine that kept posternd from answering in time, too, a silent one is asked again after 20 s (lib/control/control.cc).
+        self.until(lambda: self.steered(server), "a new listener is not steered", 60)
         with self.connected() as new:
             exchange(new, content(100000))
 
