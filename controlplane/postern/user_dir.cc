@@ -9,19 +9,13 @@
 #include <cerrno>
 #include <cstdlib>
 
+#include "../place/default_dir.h"
 #include "say.h"
 
 namespace postern::wrapper {
 namespace {
 
 constexpr char kSocketName[] = "/posternd.sock";
-
-// sudo keeps XDG_RUNTIME_DIR of the user that called it, and a login without logind has none.
-bool IsUsableXdgDir(const char* dir) {
-  struct stat status {};
-  return dir != nullptr && dir[0] == '/' && stat(dir, &status) == 0 && S_ISDIR(status.st_mode) &&
-         status.st_uid == geteuid() && access(dir, W_OK | X_OK) == 0;
-}
 
 std::string Choose() {
   const char* given = getenv("POSTERN_RUNTIME_DIR");
@@ -31,9 +25,12 @@ std::string Choose() {
     }
     return given;
   }
-  const char* xdg = getenv("XDG_RUNTIME_DIR");
-  if (IsUsableXdgDir(xdg)) return std::string(xdg) + "/postern";
-  return "/tmp/postern-" + std::to_string(geteuid());
+  std::string dir = DefaultRuntimeDir(true);
+  if (dir.empty()) {
+    Die(kExitOurselves, std::string("cannot create a runtime directory in /tmp: ") +
+                            ErrorText(errno) + " (POSTERN_RUNTIME_DIR may name another one)");
+  }
+  return dir;
 }
 
 // lstat: a symlink in /tmp may have been put there by any user. Once the directory itself is seen
@@ -64,7 +61,9 @@ std::string RuntimeDir() {
   if (dir.size() + sizeof(kSocketName) > sizeof(sockaddr_un::sun_path)) {
     Die(kExitOurselves, "runtime directory " + dir + ": path too long for a socket in it");
   }
-  if (mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) {
+  // Once more, if another user has made it since.
+  for (int i = 0; i < 2 && mkdir(dir.c_str(), 0700) != 0; i++, dir = Choose()) {
+    if (errno == EEXIST) continue;
     Die(kExitOurselves, "cannot create runtime directory " + dir + ": " + ErrorText(errno));
   }
   Check(dir);

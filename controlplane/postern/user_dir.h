@@ -8,8 +8,7 @@ namespace postern::wrapper {
 
 // Path of the runtime directory, which exists, is ours and open to no other user:
 //   $POSTERN_RUNTIME_DIR, when set; else
-//   $XDG_RUNTIME_DIR/postern, when XDG_RUNTIME_DIR is a directory of ours that we can write; else
-//   /tmp/postern-UID.
+//   where a user's is (place/default_dir.h).
 // Dies when the directory cannot be had or cannot be trusted: its owner could pose as posternd.
 std::string RuntimeDir();
 

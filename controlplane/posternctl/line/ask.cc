@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "../../place/default_dir.h"
 #include "ctl/msg_packet.h"
 
 namespace postern::ctl_command {
@@ -34,12 +35,6 @@ class Fd {
 
 [[noreturn]] void Throw(const std::string& what, int error) {
   throw AskError(what + ": " + strerror(error));
-}
-
-bool IsOwnDir(const char* path) {
-  struct stat st {};
-  return path != nullptr && path[0] == '/' && stat(path, &st) == 0 && S_ISDIR(st.st_mode) &&
-         st.st_uid == geteuid();
 }
 
 // False when no posternd listens.
@@ -85,12 +80,11 @@ std::string RuntimeDir(const std::string& given) {
   if (!given.empty()) return given;
   const char* set = getenv("POSTERN_RUNTIME_DIR");
   if (set != nullptr && *set != '\0') return set;
-  const char* xdg = getenv("XDG_RUNTIME_DIR");
-  if (IsOwnDir(xdg)) return std::string(xdg) + "/postern";
-  return "/tmp/postern-" + std::to_string(geteuid());
+  return DefaultRuntimeDir(false);
 }
 
 int AskFd(const std::string& runtime_dir, const ctl::Msg& request) {
+  if (runtime_dir.empty()) return -1;
   const Fd socket_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (socket_fd.get() < 0) Throw("socket", errno);
   if (!Connect(socket_fd.get(), runtime_dir + "/posternd.sock")) return -1;

@@ -21,7 +21,7 @@ class AskError : public std::runtime_error {
 enum class Report : uint32_t { kStatus = 0, kSockets = 1, kExplain = 2 };
 
 // Where the wrapper puts it, unless `given` says otherwise:
-// POSTERN_RUNTIME_DIR, XDG_RUNTIME_DIR/postern if that is ours, /tmp/postern-UID.
+// POSTERN_RUNTIME_DIR or where a user's is (place/default_dir.h). Empty: there is none.
 std::string RuntimeDir(const std::string& given);
 
 // The report's text, or nothing when no posternd runs there. `pid` is for kExplain and, if it is

@@ -5,6 +5,7 @@
 #   wrapper_test.py BUILD_DIR SOURCE_DIR
 
 import glob
+import json
 import os
 import shutil
 import signal
@@ -31,6 +32,40 @@ s.bind(run + "/posternd.sock")
 s.listen(8)
 while True:
     s.accept()[0].close()
+"""
+
+# In a mount namespace with a /tmp of its own, in which another user was faster. The tree is below /mnt.
+SQUATTED = """
+import json, os, socket, stat, subprocess, sys
+run = lambda *argv: subprocess.run(argv, check=True, text=True, capture_output=True, env={"PATH": "/usr/bin:/bin"}).stdout
+run("mount", "--bind", sys.argv[1], "/mnt")
+run("mount", "-t", "tmpfs", "-o", "mode=1777", "none", "/tmp")
+def by_another():
+    for name in "/tmp/postern-0", "/tmp/postern-0-000000":
+        os.mkdir(name, 0o755)
+        os.chown(name, 65534, 65534)
+def runtime_dir():
+    seen = run("/mnt/bin/postern", "-o", "daemon.spawn=off", "env")
+    return dict(line.split("=", 1) for line in seen.splitlines())["POSTERN_RUNTIME_DIR"]
+first = runtime_dir() if sys.argv[2] == "late" else None
+if first:
+    os.rmdir(first)
+by_another()
+trap = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+trap.bind("/tmp/postern-0/posternd.sock")
+trap.listen()
+trap.setblocking(False)
+before = subprocess.run(["/mnt/bin/posternctl", "status"], text=True, capture_output=True, env={}).stdout
+places = [runtime_dir() for _ in range(3)]
+after = subprocess.run(["/mnt/bin/posternctl", "status"], text=True, capture_output=True, env={}).stdout
+try:
+    trap.accept()
+    trapped = True
+except BlockingIOError:
+    trapped = False
+status = os.lstat(places[0])
+print(json.dumps({"first": first, "places": places, "uid": status.st_uid, "mode": stat.S_IMODE(status.st_mode), "trapped": trapped,
+                  "left": sorted(os.listdir("/tmp")), "said": [before, after]}))
 """
 
 
@@ -220,6 +255,25 @@ class WrapperTest(unittest.TestCase):
             os.chown(self.run_dir, 65534, 65534)
             self.env["POSTERN_RUNTIME_DIR"] = self.run_dir
             refused("another user")
+
+    def test_runtime_directory_whose_name_another_user_has(self):
+        if os.geteuid() != 0:
+            self.skipTest("not root")
+        shutil.copy(BUILD + "/posternctl", self.top + "/bin/posternctl")
+        for when in ("early", "late"):
+            done = subprocess.run(["unshare", "--mount", "--propagation", "private", sys.executable, "-c", SQUATTED, self.top, when],
+                                  text=True, timeout=60, capture_output=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            said = json.loads(done.stdout)
+            self.assertEqual(said["first"], "/tmp/postern-0" if when == "late" else None)
+            place, *others = said["places"]
+            self.assertEqual(others, [place, place])
+            self.assertRegex(place, "^/tmp/postern-0-[A-Za-z0-9]{6}$")
+            self.assertEqual((said["uid"], said["mode"]), (0, 0o700))
+            self.assertEqual(said["left"], sorted(["postern-0", "postern-0-000000", os.path.basename(place)]))
+            self.assertFalse(said["trapped"], "posternctl asks another user's")
+            for text in said["said"]:
+                self.assertIn("not running", text)
 
     def test_says_what_preload_cannot_reach(self):
         script = self.top + "/script"
