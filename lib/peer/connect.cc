@@ -255,6 +255,7 @@ Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) PSTN_REQUIRES(
   const bool local = IsLocalAddress(d, to);
   Target t;
   if (!FindListener(fam, d, to, !local, t)) return local ? kReasonNoListener : kReasonNotLocal;
+  if (LoadRelaxed(d.closed) != 0) return local ? kReasonPolicy : kReasonNotLocal;
   if (!local && !HasReached(fam, to)) return kReasonNotLocal;
   if (!ReservePort(fam, fd, ep, d)) return kReasonNoPort;
   pstn_addr from = ep.local;

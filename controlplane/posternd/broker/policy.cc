@@ -143,11 +143,20 @@ struct PolicyReader {
     return NameOf(address, static_cast<uint16_t>(128 - most + bits));
   }
 
+  static SameHost Mode(const json& value) {
+    const std::string text = String(value, "same_host");
+    if (text == "on") return SameHost::kOn;
+    if (text == "unfiltered") return SameHost::kUnfiltered;
+    if (text != "off") Fail("same_host is not on, unfiltered or off");
+    return SameHost::kOff;
+  }
+
   static Policy Read(const json& object) {
     OnlyKeys(object, "the policy",
              {"default", "rules", "links", "listeners", "daemons", "buffers", "filters", "vi_asks",
-              "vis", "ueids", "addresses", "processes", "stacks", "descriptors"});
+              "vis", "ueids", "addresses", "processes", "stacks", "descriptors", "same_host"});
     Policy policy;
+    if (object.contains("same_host")) policy.same_host = Mode(object["same_host"]);
     if (object.contains("default")) policy.default_ = Verdict(object["default"], "default");
     if (object.contains("links")) policy.links_max = Number(object["links"], "links");
     if (object.contains("listeners"))
@@ -212,6 +221,7 @@ bool Policy::AllowsVi(const Who& who, const std::string& interface) const {
 }
 
 bool Policy::Allows(const Who& from, const Who& to, uint16_t port) const {
+  if (same_host == SameHost::kOff) return false;
   for (const Rule& rule : rules_) {
     if (!rule.from.Fits(from) || !rule.to.Fits(to)) continue;
     if (rule.ports.empty() || PortListHas(rule.ports.c_str(), port)) return rule.allow;

@@ -6,6 +6,7 @@
 //     "verdict": "allow" },
 //                { "to": { "cgroup": "/secret/" }, "verdict": "deny" } ],
 //     "addresses": [ "10.96.0.0/12" ],
+//     "same_host": "on",
 //     "vis": [ { "interface": "eth1", "group": "web", "verdict": "allow" } ] }
 //
 // The first rule that fits decides. "deny" means that the connection is the kernel's, not that it
@@ -23,6 +24,9 @@
 #include "abi/postern_abi.h"
 
 namespace postern::daemon {
+
+// Whether connections of this host may take a path through memory (member/same_host.h).
+enum class SameHost : uint8_t { kOn, kUnfiltered, kOff };
 
 // It takes so much longer than other asks.
 inline constexpr uint32_t kViAskCost = 200;
@@ -46,6 +50,7 @@ class Policy {
   static std::optional<Policy> Load(const std::string& path, std::string& error);
 
   bool Allows(const Who& from, const Who& to, uint16_t port) const;
+  SameHost same_host = SameHost::kOn;
   bool AllowsVi(const Who& who, const std::string& interface) const;
   // What one user may have.
   uint32_t links_max = 1024, listeners_max = 4096, daemons_max = 256, buffers_max = 4096,

@@ -239,6 +239,8 @@ bool Directory::Withdraw(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_ge
   return true;
 }
 
+void Directory::SetOpen(bool open) { StoreRelaxed(dir_->closed, open ? 0u : 1u); }
+
 void Directory::SetHost(const pstn_host& host) {
   if (memcmp(&dir_->host, &host, sizeof(host)) == 0) return;
   Change change(dir_);

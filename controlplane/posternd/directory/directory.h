@@ -74,6 +74,8 @@ class Directory {
   std::function<void(const Listener&)> on_lost;
   // Called for what Publish enters, if it is not learnt.
   std::function<void(const Listener&)> on_listed;
+  // Whether new connections may take a path through memory.
+  void SetOpen(bool open);
   // As the broker has it; nothing when there is none.
   void SetHost(const pstn_host& host);
   // What does not fit is left out: connections to such an address go through the kernel.

@@ -145,8 +145,8 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   Vis vis(base.get(), arguments.vi);
   (void)GiveUpRights(Role::kOneUser, vis.enabled());
   Server server(base.get(), directory, std::move(listener), std::move(abstract),
-                arguments.runtime_dir, arguments.idle_sec, arguments.broker, vis,
-                arguments.netlink_bytes);
+                arguments.runtime_dir, arguments.idle_sec, arguments.broker,
+                arguments.broker_options.policy, vis, arguments.netlink_bytes);
   Ready(&startup);
   event_base_dispatch(base.get());
   runtime.RemoveSocket();
@@ -194,7 +194,9 @@ int ParseAndRun(int argc, char** argv) {
                    "Be the broker that introduces the posternds of all users to each other");
   app.add_option("--runtime-dir", arguments.runtime_dir,
                  "Directory of the socket; made if missing (--system: /run/postern)");
-  app.add_option("--policy", arguments.broker_options.policy, "With --system: who may reach whom");
+  app.add_option("--policy", arguments.broker_options.policy,
+                 "The host's rules: who may reach whom (with --system), and whether connections "
+                 "take a path through memory at all");
   app.add_option("--syn-option", arguments.broker_options.syn_option,
                  "With --system: mark SYNs, for the processes of this cgroup (v2) directory; "
                  "auto: of the host; off")

@@ -37,8 +37,8 @@ Server::Door::Door(event_base* base, UniqueFd fd, Server& server)
 }
 
 Server::Server(event_base* base, Directory& directory, UniqueFd listener, UniqueFd abstract,
-               std::string runtime_dir, uint32_t idle_sec, std::string broker, Vis& vis,
-               uint32_t netlink_bytes)
+               std::string runtime_dir, uint32_t idle_sec, std::string broker, std::string policy,
+               Vis& vis, uint32_t netlink_bytes)
     : base_(base),
       directory_(directory),
       vis_(vis),
@@ -65,6 +65,11 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
                    upstream_.TellAddresses();
                  }),
       routes_(base, netlink_bytes),
+      same_host_(base, std::move(policy),
+                 [this] {
+                   directory_.SetOpen(same_host_.open());
+                   SetHost(host_);
+                 }),
       path_(base, std::move(listener), *this),
       abstract_(base, std::move(abstract), *this),
       idle_(base, -1, 0, [this] { Leave(); }),
@@ -86,6 +91,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
   upstream_.on_join = [this] { AskForListeners(); };
   upstream_.on_vi_free = vis_.on_free = [this] { TellViFree(); };
   upstream_.on_settled = [this] { Settled(); };
+  same_host_.Start();
   ConsiderLeaving();
 }
 

@@ -12,6 +12,7 @@
 #include "../kit/event.h"
 #include "../line/client.h"
 #include "../member/negotiator.h"
+#include "../member/same_host.h"
 #include "../member/upstream.h"
 #include "../nic/vis.h"
 #include "../registry/keepers.h"
@@ -28,10 +29,10 @@ class Server {
  public:
   // idle_sec 0: stays for ever.
   // abstract: the listener of the abstract name, or not ok(). broker: path of its socket, which
-  // need not exist. vis: what we may grant ourselves; where that is none, the broker is asked.
+  // need not exist. policy: of the host's rules, likewise. vis: what we may grant ourselves; where that is none, the broker is asked.
   Server(event_base* base, Directory& directory, UniqueFd listener, UniqueFd abstract,
-         std::string runtime_dir, uint32_t idle_sec, std::string broker, Vis& vis,
-         uint32_t netlink_bytes);
+         std::string runtime_dir, uint32_t idle_sec, std::string broker, std::string policy,
+         Vis& vis, uint32_t netlink_bytes);
 
   Registry& registry() { return registry_; }
 
@@ -121,6 +122,8 @@ class Server {
   ListenerWatch listeners_;
   AddressWatch addresses_;
   Routes routes_;
+  SameHostSwitch same_host_;
+  pstn_host host_{};              // as the broker says
   bool routes_upstream_ = false;  // the tables that we hand out are the broker's
   Door path_, abstract_;
   struct Waiting {

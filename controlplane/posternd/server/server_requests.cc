@@ -100,6 +100,7 @@ void Server::Introduce(Client& client, const ctl::Msg& message, UniqueFd) {
   // else.
   const uint64_t netns = NetnsIno(client.pid());
   if (netns != 0 && netns != OwnNetnsIno()) return client.Reply(message, EPERM);
+  if (!same_host_.open()) return client.Reply(message, EPERM);
   listeners_.LookAt(message.uuid);
   Stack* const server = registry_.Find(message.uuid);
   if (server == nullptr) return IntroduceRemote(client, message);

@@ -13,7 +13,11 @@
 
 namespace postern::daemon {
 
-void Server::SetHost(const pstn_host& host) {
+// Without a path through memory there are no handshakes for one.
+void Server::SetHost(const pstn_host& as_the_broker_says) {
+  host_ = as_the_broker_says;
+  pstn_host host = host_;
+  if (!same_host_.open()) host.flags &= ~PSTN_HOST_SMC;
   negotiator_.SetHost(host);
   if ((host.flags & PSTN_HOST_BELLS) != 0 && !has_sender_) TakeSender();
   const bool smc_was = (directory_.map()->host.flags & PSTN_HOST_SMC) != 0;

@@ -87,7 +87,7 @@ class PosterndGame {
     FUZZ_CHECK(directory_->Create({7, 8}) == 0);
     vis_ = std::make_unique<daemon::Vis>(base_, "off");
     server_ = std::make_unique<daemon::Server>(base_, *directory_, daemon::UniqueFd(dup(door_)),
-                                               daemon::UniqueFd(), "", 0, "", *vis_, 0);
+                                               daemon::UniqueFd(), "", 0, "", "", *vis_, 0);
     daemon::Reapers& reapers = server_->registry().reapers();
     reapers.start = [this](const daemon::Stack&, int line, pid_t& pid) {
       pid = next_reaper_++;

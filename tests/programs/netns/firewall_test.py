@@ -92,6 +92,18 @@ elif what == "landlock":  # one thread loses the right, and another keeps it
     print(*said, connect(host, port), sep="\\n")
 """
 
+# A connection within one process: says "1" at the control connection when it is there, and later what came through it.
+OLD_CONNECTION = """
+import socket, sys
+control = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
+with socket.create_server(("127.0.0.1", 0)) as l:
+    a = socket.create_connection(l.getsockname())
+    b = l.accept()[0]
+control.sendall(b"1")
+a.sendall(control.recv(1))
+control.sendall(b.recv(1))
+"""
+
 
 def bpf(command, attr):
     buffer = ctypes.create_string_buffer(attr.ljust(128, b"\0"), 128)
@@ -120,7 +132,7 @@ def rule(host, to=None):
                                           0, 0, 0, 0, 0, b"", 0, CONNECT[host]))
 
 
-class Firewall(unittest.TestCase):
+class Lab(unittest.TestCase):
     maxDiff = None
 
     def setUp(self):
@@ -177,6 +189,8 @@ class Firewall(unittest.TestCase):
     def chain(self, rules, kind="filter", hook="output"):
         return f"flush ruleset\ntable inet t {{\n chain c {{\n type {kind} hook {hook} priority 0;\n {rules}\n }}\n}}\n"
 
+
+class Firewall(Lab):
     def test_allowed_is_accelerated(self):
         server = self.server("postern", PORT)
         for host in LOOPBACKS:
@@ -263,6 +277,108 @@ class Firewall(unittest.TestCase):
 
     def test_cgroup_rewrites(self):
         self.with_cgroup([f"ok {OTHER}"], to=OTHER)
+
+
+class Switch(Lab):
+    """The administrator's: same_host of the host's policy (controlplane/posternd/member/same_host.h)."""
+
+    def setUp(self):
+        super().setUp()
+        self.policy, self.log = f"{self.runtime}/policy.json", f"{self.runtime}/log"
+
+    def posternd(self, policy):
+        self.write(policy)
+        with open(self.log, "wb") as log:
+            self.children.append(subprocess.Popen([os.path.join(BUILD, "posternd"), "--foreground", "--verbose", "--runtime-dir", self.runtime,
+                                                   "--policy", self.policy], stderr=log, env=self.env()))
+        self.until(lambda: "ready in" in self.said(), "posternd is not ready")
+
+    def write(self, policy):
+        """As a whole: posternd may look at any time."""
+        with open(f"{self.policy}.new", "w", encoding="utf-8") as file:
+            file.write(policy)
+        os.rename(f"{self.policy}.new", self.policy)
+
+    def said(self):
+        with open(self.log, encoding="utf-8") as file:
+            return file.read()
+
+    def until(self, condition, what):
+        end = time.monotonic() + 30
+        while not condition():
+            self.assertLess(time.monotonic(), end, what)
+            time.sleep(0.05)
+
+    def is_by_memory(self, host="127.0.0.1"):
+        said = self.client("postern", host, "once", strict=True)
+        self.assertIn(said, ([f"ok {PORT}"], ["ECONNREFUSED"]))
+        return said == [f"ok {PORT}"]
+
+    def by_the_kernel(self):
+        """For both kinds of address, with the reason, and each client is served."""
+        for host in LOOPBACKS:
+            self.assertFalse(self.is_by_memory(host))
+            self.assertEqual(self.client("postern", host, "once"), [f"ok {PORT}"])
+
+    def test_off_and_on(self):
+        self.posternd('{ "same_host": "off" }')
+        self.server("postern", PORT)
+        self.by_the_kernel()
+        self.assertIn("no longer given", self.said())
+        self.write('{ "same_host": "on" }')
+        self.until(self.is_by_memory, "not on again")
+        with socket.create_server(("127.0.0.1", 0)) as control:
+            child = self.start(OLD_CONNECTION, control.getsockname()[1], over="postern")
+            old = control.accept()[0]
+            old.settimeout(20)
+        with old:
+            self.assertEqual(old.recv(1), b"1")
+            os.unlink(self.policy)
+            self.write('{ "same_host": "off" }')
+            self.until(lambda: not self.is_by_memory(), "not off")
+            old.sendall(b"2")
+            self.assertEqual(old.recv(1), b"2", "a connection that was there ends")
+        child.wait(20)
+        os.unlink(self.policy)
+        self.until(self.is_by_memory, "without a policy, not on")
+
+    def test_reason(self):
+        self.posternd('{ "same_host": "off" }')
+        self.server("postern", PORT)
+        child = self.start(f"""
+import os, socket, time
+s = socket.create_connection(('127.0.0.1', {PORT}))
+print(os.getpid(), flush=True)
+time.sleep(60)
+""", over="postern")
+        pid = child.stdout.readline().strip()
+        shown = subprocess.run([os.path.join(BUILD, "posternctl"), "ss", "--json", "--pid", pid], env=self.env(), text=True, capture_output=True,
+                               timeout=20, check=True).stdout
+        self.assertEqual([(s["path"], s["reason"]) for s in json.loads(shown)["sockets"]], [("kernel", "policy")])
+
+    def test_unfiltered(self):
+        self.posternd('{ "same_host": "unfiltered" }')
+        self.server("postern", PORT)
+        self.until(self.is_by_memory, "not where nothing filters")
+        for rule in f"tcp dport {OTHER} drop", "log prefix \"x\"", "meta mark set 7":
+            with self.subTest(rule):
+                self.nft(self.chain(rule))
+                self.until(lambda: not self.is_by_memory(), "not noticed")
+                self.by_the_kernel()
+                self.nft("flush ruleset")
+                self.until(self.is_by_memory, "its end is not noticed")
+
+    def test_policy_without_a_meaning(self):
+        without_meaning = {'{ "same_host": "maybe" }': "same_host is not", '{ "same_host": ': "parse error", '{ "same-host": "on" }': "same-host"}
+        for text, error in without_meaning.items():
+            with self.subTest(text):
+                self.posternd(text)
+                self.server("postern", PORT)
+                self.by_the_kernel()
+                self.assertIn(self.policy, self.said())
+                self.assertIn(error, self.said())
+                self.clean()
+                os.mkdir(self.runtime, 0o700)
 
 
 def main():

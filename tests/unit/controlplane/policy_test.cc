@@ -9,6 +9,7 @@
 
 using postern::daemon::Policy;
 using postern::daemon::RateLimit;
+using postern::daemon::SameHost;
 using postern::daemon::Who;
 
 namespace {
@@ -73,6 +74,18 @@ TEST_CASE("users and groups have names, quotas are numbers") {
   CHECK(p.descriptors_max == 8);
   CHECK_FALSE(p.Allows(Of(0), Of(1), 80));
   CHECK(p.Allows(Of(1), Of(0), 80));
+}
+
+TEST_CASE("the switch for paths through memory") {
+  CHECK(Good("{}").same_host == SameHost::kOn);
+  CHECK(Good(R"({"same_host": "on"})").same_host == SameHost::kOn);
+  CHECK(Good(R"({"same_host": "unfiltered"})").same_host == SameHost::kUnfiltered);
+  CHECK(Good(R"({"same_host": "unfiltered"})").Allows(Of(1), Of(2), 80));
+  const Policy off = Good(R"({"same_host": "off", "rules": [{"verdict": "allow"}]})");
+  CHECK(off.same_host == SameHost::kOff);
+  CHECK_FALSE(off.Allows(Of(1), Of(2), 80));
+  CHECK(Has(Bad(R"({"same_host": true})"), "same_host is not a string"));
+  CHECK(Has(Bad(R"({"same_host": "yes"})"), "same_host is not on, unfiltered or off"));
 }
 
 TEST_CASE("a bad policy names what is wrong") {
