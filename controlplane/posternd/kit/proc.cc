@@ -165,6 +165,12 @@ bool IsAlive(pid_t pid, uint64_t start_time) {
   return start_time == 0 || stat.start_time == start_time;
 }
 
+std::chrono::nanoseconds WaitedForCpu() {
+  std::ifstream file("/proc/thread-self/schedstat");
+  int64_t ran = 0, waited = 0;
+  return std::chrono::nanoseconds(file >> ran >> waited ? waited : 0);
+}
+
 bool HasUid(pid_t pid, uid_t uid) {
   std::ifstream file(Path(pid, "status"));
   std::string line;

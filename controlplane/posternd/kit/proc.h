@@ -4,6 +4,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -38,6 +39,8 @@ bool PidfdIsDead(int pidfd);
 bool IsPidfd(int fd);
 // Zombies count as dead, since they hold nothing any more.
 bool IsAlive(pid_t pid, uint64_t start_time);
+// How long this thread, since it began, was ready to run while others had the CPU; 0: not known.
+std::chrono::nanoseconds WaitedForCpu();
 
 // Whether that number of the process is this very socket of the kernel's.
 bool HasSocket(pid_t pid, uint32_t number, int socket);

@@ -152,7 +152,11 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
       IsElsewhere(copy) ? IsPidThere(client.pid(), copy.pid) : copy.pid == client.pid();
   error = is_own ? Watch(*stack, slot, copy, client.pid(), process) : -EPERM;
   if (error != 0) {
-    if (is_new) ReleaseStack(*stack);
+    if (is_new) {
+      ReleaseStack(*stack);
+    } else {
+      (void)ScanOrDrop(*stack);  // its slot may have been the last one's
+    }
     return error;
   }
   if (client.process != nullptr && client.process != process) client.process->client = nullptr;
@@ -192,10 +196,14 @@ int Registry::Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid
       process = known->second.get();
       return 0;
     }
-    Forget(stack, slot);  // the slot has passed on to another process
   }
   UniqueFd pidfd = OpenPidfd(pid, copy.start_time);
-  if (!pidfd.ok() || PidfdIsDead(pidfd.get())) return -ESRCH;
+  const bool lives = pidfd.ok() && !PidfdIsDead(pidfd.get());
+  // The slot has passed on to another process. The last one that lives stays watched: its death is
+  // what tells that none is left.
+  if (known != stack.processes.end() && (lives || PidfdIsDead(known->second->pidfd.get())))
+    Forget(stack, slot);
+  if (!lives) return -ESRCH;
   auto fresh = std::make_unique<Process>();
   fresh->stack = &stack;
   fresh->slot = slot;
@@ -272,14 +280,22 @@ void Registry::Withdrawn() { slot_timer_.AddMs(0); }
 bool Registry::ScanOrDrop(Stack& stack) {
   const auto begin = Clock::now();
   if (IsGuests(stack) && begin < stack.scan_after) {
+    if (!stack.broken && IsDeserted(stack)) {
+      EndStack(stack);
+      return false;
+    }
     if (!slot_timer_.pending()) slot_timer_.AddMs(kSlotScanMs);
     return false;
   }
   if (stack.broken) return ScanBroken(stack);
+  const auto waited = WaitedForCpu();
   const bool look_again = ScanSlots(stack);
   const auto end = Clock::now();
-  stack.scan_after = end + std::max<Clock::duration>(std::chrono::milliseconds(kSlotScanMs),
-                                                     kGuestsRest * (end - begin));
+  // What other programs had the CPU for is not the look's: on a busy machine that is most of it,
+  // and twenty times as much would be seconds in which no death is noticed.
+  const auto took = (end - begin) - (WaitedForCpu() - waited);
+  stack.scan_after =
+      end + std::max<Clock::duration>(std::chrono::milliseconds(kSlotScanMs), kGuestsRest * took);
   if (look_again && !slot_timer_.pending()) slot_timer_.AddMs(kSlotScanMs);
   if (look_again || !stack.processes.empty() || !stack.reaping.empty()) return false;
   EndStack(stack);

@@ -30,6 +30,14 @@ uint32_t SlotsInUse(const Stack& stack) {
   return stack.s->slots.Clamp(LoadAcquire(stack.s->hdr.slots_hw));
 }
 
+bool IsDeserted(const Stack& stack) {
+  if (!stack.processes.empty() || !stack.reaping.empty()) return false;
+  for (uint32_t slot = 0, end = SlotsInUse(stack); slot < end; ++slot) {
+    if (LoadAcquire(stack.s->slots.Own(ProcIndex(slot)).state) != PSTN_SL_FREE) return false;
+  }
+  return true;
+}
+
 std::vector<SlotCopy> ReadSlots(const Stack& stack) {
   std::vector<SlotCopy> slots;
   for (uint32_t slot = 0, end = SlotsInUse(stack); slot < end; ++slot)

@@ -10,6 +10,8 @@ SlotCopy ReadSlot(const Stack& stack, uint32_t slot);
 std::vector<SlotCopy> ReadSlots(const Stack& stack);  // those in use
 bool Held(const SlotCopy& copy);
 uint32_t SlotsInUse(const Stack& stack);
+// No process is known, and no slot has one: what is seen without a look into /proc.
+bool IsDeserted(const Stack& stack);
 
 // Whether its process is in another PID namespace than posternd.
 bool IsElsewhere(const SlotCopy& copy);
