@@ -25,7 +25,7 @@
 
 namespace postern::daemon {
 
-// Whether connections of this host may take a path through memory (member/same_host.h).
+// Whether connections of this host may take a path through memory (server/same_host.h).
 enum class SameHost : uint8_t { kOn, kUnfiltered, kOff };
 
 // It takes so much longer than other asks.

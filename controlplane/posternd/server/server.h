@@ -12,7 +12,6 @@
 #include "../kit/event.h"
 #include "../line/client.h"
 #include "../member/negotiator.h"
-#include "../member/same_host.h"
 #include "../member/upstream.h"
 #include "../nic/vis.h"
 #include "../registry/keepers.h"
@@ -22,14 +21,16 @@
 #include "../report/report.h"
 #include "../routes/addresses.h"
 #include "../routes/routes.h"
+#include "same_host.h"
 
 namespace postern::daemon {
 
 class Server {
  public:
   // idle_sec 0: stays for ever.
-  // abstract: the listener of the abstract name, or not ok(). broker: path of its socket, which
-  // need not exist. policy: of the host's rules, likewise. vis: what we may grant ourselves; where that is none, the broker is asked.
+  // abstract: the listener of the abstract name, or not ok(). broker: path of its socket, policy:
+  // of the host's rules; neither need exist. vis: what we may grant ourselves; where that is none,
+  // the broker is asked.
   Server(event_base* base, Directory& directory, UniqueFd listener, UniqueFd abstract,
          std::string runtime_dir, uint32_t idle_sec, std::string broker, std::string policy,
          Vis& vis, uint32_t netlink_bytes);

@@ -280,7 +280,7 @@ class Firewall(Lab):
 
 
 class Switch(Lab):
-    """The administrator's: same_host of the host's policy (controlplane/posternd/member/same_host.h)."""
+    """The administrator's: same_host of the host's policy (controlplane/posternd/server/same_host.h)."""
 
     def setUp(self):
         super().setUp()
