@@ -146,7 +146,10 @@ void Keeper::Take(const ctl::Msg& job, int fd) {
   if (r < 0) {
     close(fd);
   } else {
-    r = TakeOver(g_family, fd, job.a, job.b, job.d != 0, carry, &context);
+    ListensAt at = {{}, sizeof at.name};
+    const bool is_dead = job.addr.port != 0;  // all that had the listener are
+    if (is_dead) AddrToSockaddr(job.addr, job.c, reinterpret_cast<sockaddr*>(&at.name), &at.len);
+    r = TakeOver(g_family, fd, job.a, job.b, job.d != 0, is_dead ? &at : nullptr, carry, &context);
   }
   if (context.handed_on >= 0) Expect(context.handed_on, job.uuid, reply);
   PumpAll();  // the process that goes on with it sees earlier data, end or reset now

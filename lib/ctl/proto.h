@@ -36,6 +36,8 @@ enum class Type : uint32_t {
   // it is. Handed to the stack's keeper with a seq of posternd's own. Reply: status. d = 1: to go
   // on as a connection of the stack uuid (life/meet.h). Reply: a, b = where the keeper listens,
   // c = tag
+  // To the keeper of a stack whose processes have died, of a listener: addr, c = family: where it
+  // listens still, by others' socket; fd = any.
   kExport,
   kKeeper,  // the keeper, on a line of its own: uuid = stack. No reply; kExport comes here
   kReap,    // a = slot, b = pid of a child that its parent has waited for; a = ~0: one that has

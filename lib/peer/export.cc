@@ -306,10 +306,17 @@ long TakeOverConnection(Family& fam, int fd, pstn_ep& from, bool hand_on, Taken 
 }
 
 // A client of the kernel's listener in the place of one that waits in ours.
-long TakeOverQueue(Family& fam, int fd, pstn_ep& listener, Taken taken, void* context) {
+long TakeOverQueue(Family& fam, int fd, pstn_ep& listener, const ListensAt* at, Taken taken,
+                   void* context) {
   sockaddr_storage ss = {};
   socklen_t len = sizeof ss;
-  long r = sys::Call(SYS_getsockname, fd, &ss, &len);
+  long r = 0;
+  if (at != nullptr) {
+    ss = at->name;
+    len = at->len;
+  } else {
+    r = sys::Call(SYS_getsockname, fd, &ss, &len);
+  }
   StackMap& s = Stack(fam);
   for (uint32_t idx; r >= 0 && (idx = DequeueEmbryo(fam, listener)) != PSTN_NONE;) {
     long ring_fd = OpenFdFor(fam, s.eps.Own(EpIndex(idx)), idx, false, true);
@@ -329,8 +336,8 @@ long TakeOverQueue(Family& fam, int fd, pstn_ep& listener, Taken taken, void* co
 
 }  // namespace
 
-long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, bool hand_on, Taken taken,
-              void* context) {
+long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, bool hand_on,
+              const ListensAt* at, Taken taken, void* context) {
   pstn_ep* from = EpAt(Stack(fam), ep_idx);
   // Our death drops the reference.
   if (from == nullptr || !ShareRef(fam, PSTN_FD_EP | ep_idx, PlaceOf(fam, fd, true))) {
@@ -346,10 +353,12 @@ long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, bool hand_o
   // One that no process of the family waits at goes on listening, for others.
   const bool is_left = state == PSTN_EP_LISTEN && LoadRelaxed(from->unlisted) != 0;
   if (is_left) AdmitSyns(fam, kAllLooks);
-  long r = state == PSTN_EP_ESTABLISHED
-               ? TakeOverConnection(fam, fd, *from, hand_on, taken, context)
-           : state == PSTN_EP_KERNEL || is_left ? TakeOverQueue(fam, fd, *from, taken, context)
-                                                : -ESTALE;
+  long r = -ESTALE;
+  if (state == PSTN_EP_ESTABLISHED && at == nullptr) {
+    r = TakeOverConnection(fam, fd, *from, hand_on, taken, context);
+  } else if (state == PSTN_EP_KERNEL || is_left) {
+    r = TakeOverQueue(fam, fd, *from, at, taken, context);
+  }
   (void)SockClose(fam, fd, PSTN_FD_EP | ep_idx);
   return r;
 }

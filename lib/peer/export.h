@@ -2,6 +2,8 @@
 // export.h - descriptors that others than the family's processes get.
 #pragma once
 
+#include <sys/socket.h>
+
 #include "family/family.h"
 
 namespace postern {
@@ -15,10 +17,15 @@ void SockAdopt(Family& fam, int fd, int pidfd, int target);
 // becomes connected to another, and a new endpoint has what the old one had. Of a listener: clients
 // in its queue get into the kernel's queue. `taken` gets each pair: the fd of an endpoint
 // of ours, and the kernel socket whose other end the program has, or will accept. With `hand_on` a
-// connection goes on in shared memory (meet.h): there is no kernel socket, -1.
+// connection goes on in shared memory (meet.h): there is no kernel socket, -1. A listener whose
+// processes have all died has no socket here: then `fd` is any, and `at` is where it listens.
 using Taken = void (*)(void* context, int ring_fd, int kernel_fd);
-long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, bool hand_on, Taken taken,
-              void* context);
+struct ListensAt {
+  sockaddr_storage name;
+  socklen_t len;
+};
+long TakeOver(Family& fam, int fd, uint32_t ep_idx, uint32_t ep_gen, bool hand_on,
+              const ListensAt* at, Taken taken, void* context);
 // A process died while it took over a connection: whatever step it had come to is completed.
 void FinishTakeOver(Family& fam, pstn_ep& taker);
 

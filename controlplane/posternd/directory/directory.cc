@@ -48,6 +48,10 @@ bool SamePlace(const Listener& a, const Listener& b) {
           a.local.scope == b.local.scope);
 }
 
+bool IsOf(const Listener& l, const pstn_uuid& stack) {
+  return l.stack.hi == stack.hi && l.stack.lo == stack.lo;
+}
+
 constexpr uint32_t kOwnerDied = 0x40000000;  // FUTEX_OWNER_DIED
 
 uint32_t PortLow() {
@@ -151,9 +155,7 @@ int Directory::Create(const pstn_uuid& id) {
 
 uint32_t Directory::FindEntry(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) const {
   for (const auto& [entry, l] : listeners_) {
-    if (l.ep_idx == ep_idx && l.ep_gen == ep_gen && l.stack.hi == stack.hi &&
-        l.stack.lo == stack.lo)
-      return entry;
+    if (l.ep_idx == ep_idx && l.ep_gen == ep_gen && IsOf(l, stack)) return entry;
   }
   return PSTN_NONE;
 }
@@ -189,8 +191,13 @@ void Directory::Unlink(uint32_t entry, uint16_t port) {
 }
 
 void Directory::WithdrawEnded(const Listener& by) {
-  if (by.shares_port) return;
-  WithdrawIf([&](const Listener& l) { return l.cookie != by.cookie && SamePlace(l, by); });
+  WithdrawIf([&](const Listener& l) {
+    if (l.learnt || by.learnt || l.cookie != by.cookie)
+      return !by.shares_port && l.cookie != by.cookie && SamePlace(l, by);
+    // One stack has one endpoint for one socket of the kernel's, so an older one has ended.
+    const bool is_by = l.ep_idx == by.ep_idx && l.ep_gen == by.ep_gen;
+    return IsOf(l, by.stack) && !is_by;
+  });
 }
 
 int Directory::Publish(const Listener& listener) {
@@ -203,6 +210,7 @@ int Directory::Publish(const Listener& listener) {
     Link(entry, listener.local.port);
   } else {
     if (listener.foreign && foreign_ >= kForeignMost) return -ENOSPC;
+    if (listener.guests && guests_ >= kGuestsMost) return -ENOSPC;
     if (!free_entries_.empty()) {
       entry = free_entries_.back();
       free_entries_.pop_back();
@@ -215,6 +223,7 @@ int Directory::Publish(const Listener& listener) {
     Write(entry, listener);
     Link(entry, listener.local.port);
     foreign_ += listener.foreign ? 1u : 0u;
+    guests_ += listener.guests ? 1u : 0u;
   }
   listeners_[entry] = listener;
   if (on_listed && !listener.learnt) on_listed(listener);
@@ -228,6 +237,7 @@ void Directory::Remove(uint32_t entry) {
     StoreRelaxed(dir_->listeners[entry].used, 0);
   }
   foreign_ -= listeners_[entry].foreign ? 1u : 0u;
+  guests_ -= listeners_[entry].guests ? 1u : 0u;
   listeners_.erase(entry);
   free_entries_.push_back(entry);
 }

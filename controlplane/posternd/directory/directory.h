@@ -27,6 +27,7 @@ struct Listener {
   uint32_t family = 0, v6only = 0;
   uint64_t netns_ino = 0, cookie = 0;
   bool shares_port = false;  // SO_REUSEPORT
+  bool guests = false;       // of processes that have become another user (ADR 23)
   bool foreign = false;      // of another user's posternd: known from the broker
   bool learnt = false;       // of another network namespace; `local` is how it is reached from ours
   pstn_addr source{};        // learnt: our address towards it
@@ -34,6 +35,8 @@ struct Listener {
 
 // So many places are for listeners of others, and the rest for those of the directory's own user.
 inline constexpr uint32_t kForeignMost = PSTN_DIR_LISTENERS / 4 * 3;
+// ... and of those so many are for guests of all users.
+inline constexpr uint32_t kGuestsMost = PSTN_DIR_LISTENERS / 8;
 
 // How listeners are told of between daemons and the broker.
 ctl::Msg MessageOf(ctl::Type type, const Listener& listener);
@@ -54,7 +57,8 @@ class Directory {
 
   // The same endpoint and generation again replaces the entry. A listener that shares no port is
   // the only one at its address, says the kernel: others that are listed there have ended, though
-  // their family's death is not known yet, and are withdrawn. 0, or -ENOSPC.
+  // their family's death is not known yet, and are withdrawn. So is another endpoint of the same
+  // stack with the same socket. 0, or -ENOSPC.
   int Publish(const Listener& listener);
   // Whether there was one.
   bool Withdraw(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
@@ -97,6 +101,7 @@ class Directory {
   std::map<uint32_t, Listener> listeners_;  // by entry
   uint32_t entry_hw_ = 0;
   uint32_t foreign_ = 0;  // listeners of others among them
+  uint32_t guests_ = 0;
   std::vector<uint32_t> free_entries_;
 };
 

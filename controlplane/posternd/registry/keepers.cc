@@ -70,30 +70,33 @@ void Keepers::Export(Client& asker, const Stack& stack, const ctl::Msg& request,
   Ask(&asker, stack, request, Share(std::move(fd)));
 }
 
-void Keepers::PassQueue(const Stack& stack, const ctl::Msg& listener, UniqueFd fd) {
-  if (fd.ok()) Ask(nullptr, stack, listener, Share(std::move(fd)));
+void Keepers::PassQueue(const Stack& stack, const ctl::Msg& listener, UniqueFd fd,
+                        std::function<void()> done) {
+  if (fd.ok()) return Ask(nullptr, stack, listener, Share(std::move(fd)), std::move(done));
+  if (done) done();
 }
 
 void Keepers::Wire(Client* asker, const Stack& stack, const ctl::Msg& request) {
   Ask(asker, stack, request, stack.wire);
 }
 
-void Keepers::Ask(Client* asker, const Stack& stack, const ctl::Msg& request, SharedFd fd) {
+void Keepers::Ask(Client* asker, const Stack& stack, const ctl::Msg& request, SharedFd fd,
+                  std::function<void()> done) {
+  const auto fail = [&](int error) {
+    if (asker != nullptr) asker->Reply(request, error);
+    if (done) done();
+  };
   Keeper& keeper = keepers_[stack.id];
-  if (keeper.jobs.size() >= kJobsMax) {
-    if (asker != nullptr) asker->Reply(request, EBUSY);
-    return;
-  }
+  if (keeper.jobs.size() >= kJobsMax) return fail(EBUSY);
   if (keeper.line == nullptr && keeper.pid == 0) {
     keeper.pid = Spawn(stack);
     if (keeper.pid < 0) {
       keepers_.erase(stack.id);
-      if (asker != nullptr) asker->Reply(request, ENOEXEC);
-      return;
+      return fail(ENOEXEC);
     }
   }
   if (++next_seq_ == 0) ++next_seq_;
-  Job& job = keeper.jobs[next_seq_] = {asker, request, std::move(fd), false};
+  Job& job = keeper.jobs[next_seq_] = {asker, request, std::move(fd), std::move(done)};
   if (keeper.line != nullptr) Send(keeper, next_seq_, job);
 }
 
@@ -128,17 +131,23 @@ bool Keepers::OnAnswer(Client& client, const ctl::Msg& answer) {
       reply.c = answer.c;
       job->second.asker->Send(reply);
     }
+    const auto done = std::move(job->second.done);
     keeper.jobs.erase(job);
+    if (done) done();
     return true;
   }
   return false;
 }
 
-void Keepers::Fail(Keeper& keeper, int error) {
-  for (auto& [seq, job] : keeper.jobs) {
-    if (job.asker != nullptr) job.asker->Reply(job.request, error);
+// It has gone.
+void Keepers::Fail(std::map<pstn_uuid, Keeper, UuidLess>::iterator at) {
+  const auto jobs = std::move(at->second.jobs);
+  keepers_.erase(at);
+  for (const auto& [seq, job] : jobs) {
+    if (job.asker != nullptr) job.asker->Reply(job.request, EIO);
+    if (job.done) job.done();
   }
-  keeper.jobs.clear();
+  if (on_lost) on_lost();
 }
 
 void Keepers::OnGone(Client& client) {
@@ -148,11 +157,7 @@ void Keepers::OnGone(Client& client) {
     }
   }
   for (auto it = keepers_.begin(); it != keepers_.end(); ++it) {
-    if (it->second.line != &client) continue;
-    Fail(it->second, EIO);
-    keepers_.erase(it);
-    if (on_lost) on_lost();
-    return;
+    if (it->second.line == &client) return Fail(it);
   }
 }
 
@@ -165,11 +170,7 @@ void Keepers::Reap() {
     for (auto it = keepers_.begin(); it != keepers_.end(); ++it) {
       if (it->second.pid != pid) continue;
       Note("keeper %d has ended, status %d", pid, status);
-      if (it->second.line == nullptr) {  // else OnGone, when what it has sent has been read
-        Fail(it->second, EIO);
-        keepers_.erase(it);
-        if (on_lost) on_lost();
-      }
+      if (it->second.line == nullptr) Fail(it);  // else OnGone, when what it has sent has been read
       break;
     }
   }

@@ -28,8 +28,10 @@ class Keepers {
 
   // A request of `asker` for its own stack; answered later.
   void Export(Client& asker, const Stack& stack, const ctl::Msg& request, UniqueFd fd);
-  // Has those that wait for a listener of that stack's go to the kernel's queue.
-  void PassQueue(const Stack& stack, const ctl::Msg& listener, UniqueFd fd);
+  // Has those that wait for a listener of that stack's go to the kernel's queue. `done`, if there
+  // is one, is called when they have, or can't.
+  void PassQueue(const Stack& stack, const ctl::Msg& listener, UniqueFd fd,
+                 std::function<void()> done = {});
   // Has the stack's keeper run its wire.
   void Wire(Client* asker, const Stack& stack, const ctl::Msg& request);
   bool Has(const pstn_uuid& stack) const { return keepers_.count(stack) != 0; }
@@ -45,7 +47,8 @@ class Keepers {
     Client* asker;  // null: it has gone
     ctl::Msg request;
     SharedFd fd;
-    bool sent;
+    std::function<void()> done;
+    bool sent = false;
   };
   struct Keeper {
     pid_t pid = 0;  // 0: another posternd's child, met again after a restart
@@ -53,15 +56,16 @@ class Keepers {
     std::map<uint32_t, Job> jobs;  // by the seq we gave them
   };
 
-  void Ask(Client* asker, const Stack& stack, const ctl::Msg& request, SharedFd fd);
+  void Ask(Client* asker, const Stack& stack, const ctl::Msg& request, SharedFd fd,
+           std::function<void()> done = {});
   pid_t Spawn(const Stack& stack) const;
   void Send(Keeper& keeper, uint32_t seq, Job& job);
-  void Fail(Keeper& keeper, int error);
   void Reap();
 
   std::string runtime_dir_;
   uint32_t next_seq_ = 0;
   std::map<pstn_uuid, Keeper, UuidLess> keepers_;
+  void Fail(std::map<pstn_uuid, Keeper, UuidLess>::iterator at);
   Event child_;
 };
 

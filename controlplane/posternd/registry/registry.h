@@ -145,6 +145,9 @@ class Registry {
   void RemoteEnded(const pstn_uuid& id, uint32_t side);
   // Whether some daemon may still list a listener that we have withdrawn; Withdrawn(): none does.
   std::function<bool()> withdrawing;
+  // The last process that is known of that stack has died, and its listeners are not closed yet:
+  // where others have the kernel's socket, clients that wait go to them. Calls `then` after that.
+  std::function<void(const Stack&, std::function<void()> then)> pass_queues;
   void Withdrawn();
   std::function<void(const Process&)> on_process;  // a process that is watched from now on
   // Our side of a link group whose other end is remote: it has ended; it is back, with its stack.
@@ -194,6 +197,7 @@ class Registry {
   bool ScanBroken(Stack& stack);
   // registry_reap.cc: the dead
   void Reap(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done = {});
+  void ReapListeners(const pstn_uuid& id, uint32_t slot);
   void ReapRest(const pstn_uuid& stack, uint32_t slot);
   void Reaped(const pstn_uuid& stack, uint32_t slot, int status);
   void EndStack(Stack& stack);

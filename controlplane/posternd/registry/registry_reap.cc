@@ -43,8 +43,15 @@ void Registry::Reap(Stack& stack, uint32_t slot, pid_t pid, std::function<void(i
     return Same(entry.second.stack, stack.id);
   });
   if (!listens) return ReapRest(stack.id, slot);
-  reapers_.Do(stack, JobOf(ctl::Type::kJobListeners, slot, pid),
-              [this, id = stack.id, slot](int status, const ctl::Msg&) {
+  if (!pass_queues || !stack.processes.empty()) return ReapListeners(stack.id, slot);
+  pass_queues(stack, [this, id = stack.id, slot] { ReapListeners(id, slot); });
+}
+
+void Registry::ReapListeners(const pstn_uuid& id, uint32_t slot) {
+  Stack* const stack = Find(id);
+  if (stack == nullptr || stack->reaping.count(slot) == 0) return;
+  reapers_.Do(*stack, JobOf(ctl::Type::kJobListeners, slot, stack->reaping[slot].pid),
+              [this, id, slot](int status, const ctl::Msg&) {
                 Stack* const family = Find(id);
                 if (family == nullptr) return;
                 if (status != 0) return Reaped(id, slot, status);

@@ -77,6 +77,9 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
   registry_.on_end = [this](const LinkGroup& l, uint32_t side) { upstream_.LinkEnd(l, side); };
   registry_.on_have = [this](const LinkGroup& l, uint32_t side) { upstream_.HaveLink(l, side); };
   registry_.withdrawing = [this] { return upstream_.withdrawing(); };
+  registry_.pass_queues = [this](const Stack& stack, std::function<void()> then) {
+    PassQueues(stack, std::move(then));
+  };
   keepers_.on_child = [this](pid_t pid, int status) { registry_.reapers().Ended(pid, status); };
   keepers_.on_lost = [this] { wires_.AddMs(kKeeperAgainMs); };
   registry_.on_process = [this](const Process& p) {

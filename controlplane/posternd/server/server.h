@@ -54,7 +54,9 @@ class Server {
   static bool IsForeign(const Client& client);
   bool MayHello(const Client& client, const ctl::Msg& message, const UniqueFd& fd);
   bool HasToItself(const Listener& by, const UniqueFd& fd);
-  void Unlist(const Stack& stack, const Listener& l, const UniqueFd& fd);
+  void Unlist(const Stack& stack, const Listener& l);
+  void PassQueue(const Stack& stack, const Listener& l, const UniqueFd& fd);
+  void PassQueues(const Stack& stack, std::function<void()> then);
   void OnMessage(Client& client, const ctl::Msg& message, UniqueFd fd);
   void OnGone(Client& client);
   // Starts or stops the countdown to leaving.

@@ -2,12 +2,16 @@
 // with those that they have left (lib/life/depart.h, lib/control/acceptor.h).
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
+#include <utility>
 #include <vector>
 
+#include "../directory/listener_check.h"
 #include "../kit/log.h"
 #include "../kit/proc.h"
 #include "../registry/stack_words.h"
@@ -22,6 +26,17 @@ namespace {
 bool IsAttended(const Stack& stack, const pstn_ep& listener) {
   const uint32_t acceptor = LoadAcquire(listener.acceptor);
   return acceptor != 0 && stack.processes.count(acceptor - 1) != 0;
+}
+
+constexpr uint32_t kPassMs = 5000;
+
+// What its keeper is asked.
+ctl::Msg QueueOf(const Listener& l) {
+  ctl::Msg request;
+  request.type = ctl::Type::kExport;
+  request.a = l.ep_idx;
+  request.b = l.ep_gen;
+  return request;
 }
 
 bool HasClients(const Stack& stack) {
@@ -68,17 +83,52 @@ void Server::Guest(Client& client, const ctl::Msg& message, UniqueFd fd) {
   client.Send(reply, stack);
 }
 
-// Its clients come by the kernel from now on, and those that have come go there.
-void Server::Unlist(const Stack& stack, const Listener& l, const UniqueFd& fd) {
+// Its clients come by the kernel from now on.
+void Server::Unlist(const Stack& stack, const Listener& l) {
+  PutUnlisted(stack, l.ep_idx, true);
   directory_.Withdraw(l.stack, l.ep_idx, l.ep_gen);
   negotiator_.ListenerGone(l.stack, l.ep_idx, l.ep_gen);
   upstream_.Unoffer(l, [] {});
+}
+
+// Those that have come go there.
+void Server::PassQueue(const Stack& stack, const Listener& l, const UniqueFd& fd) {
   if (!HasClients(stack)) return;
-  ctl::Msg request;
-  request.type = ctl::Type::kExport;
-  request.a = l.ep_idx;
-  request.b = l.ep_gen;
-  keepers_.PassQueue(stack, request, UniqueFd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0), kTcpSocket));
+  keepers_.PassQueue(stack, QueueOf(l), UniqueFd(fcntl(fd.get(), F_DUPFD_CLOEXEC, 0), kTcpSocket));
+}
+
+// As the kernel's queue is there while any process has the socket, so that a server's next worker,
+// or who holds the socket for it, finds the clients of the one that was killed.
+void Server::PassQueues(const Stack& stack, std::function<void()> then) {
+  std::vector<Listener> left;
+  for (const auto& [entry, l] : directory_.listeners()) {
+    if (Same(l.stack, stack.id) && !l.learnt && StillListens(l) == 0) left.push_back(l);
+  }
+  for (const Listener& l : left) Unlist(stack, l);
+  if (left.empty() || !HasClients(stack)) return then();
+  struct Rest {
+    size_t count;
+    std::function<void()> then;
+    std::unique_ptr<Event> limit;
+    void End() {
+      if (const auto last = std::exchange(then, {})) last();
+    }
+  };
+  const auto rest = std::make_shared<Rest>(Rest{left.size(), std::move(then), nullptr});
+  // Its memory can keep the keeper from ever answering.
+  rest->limit = std::make_unique<Event>(base_, -1, 0, [weak = std::weak_ptr<Rest>(rest)] {
+    if (const auto still = weak.lock()) still->End();
+  });
+  rest->limit->AddMs(kPassMs);
+  for (const Listener& l : left) {
+    ctl::Msg request = QueueOf(l);
+    request.c = l.family;
+    request.addr = l.local;
+    keepers_.PassQueue(stack, request, UniqueFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
+                       [rest] {
+                         if (--rest->count == 0) rest->End();
+                       });
+  }
 }
 
 // Other families have the same socket of the kernel's. Where none of their processes waits for
@@ -100,10 +150,10 @@ bool Server::HasToItself(const Listener& by, const UniqueFd& fd) {
     const pstn_ep* const ep = stack != nullptr ? stack->s->eps.At(EpIndex(l.ep_idx)) : nullptr;
     if (ep == nullptr) continue;
     if (!waits && IsAttended(*stack, *ep)) return false;
-    PutUnlisted(*stack, l.ep_idx, true);
+    Unlist(*stack, l);
     // One that has not seen that thinks that it is listed.
     if (IsAttended(*stack, *ep)) shared_.insert(by.cookie);
-    Unlist(*stack, l, fd);
+    PassQueue(*stack, l, fd);
   }
   return shared_.count(by.cookie) == 0;
 }

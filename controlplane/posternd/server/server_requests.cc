@@ -8,6 +8,7 @@
 #include "../directory/listener_check.h"
 #include "../kit/log.h"
 #include "../kit/proc.h"
+#include "../registry/slot_copy.h"
 #include "../registry/stack_words.h"
 #include "server.h"
 #include "state/area.h"
@@ -57,12 +58,13 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (error == 0) error = CheckListener(fd.get(), client.pid(), OwnNetnsIno(), listener);
   if (error == 0) {
     listener.stack = client.process->stack->id;
+    listener.guests = IsGuests(*client.process->stack);
     listener.ep_idx = message.a;
     listener.ep_gen = message.b;
     listener.backlog = message.c < kBacklogMax ? message.c : kBacklogMax;
     if (!HasToItself(listener, fd)) {
-      PutUnlisted(*client.process->stack, message.a, true);
-      Unlist(*client.process->stack, listener, fd);
+      Unlist(*client.process->stack, listener);
+      PassQueue(*client.process->stack, listener, fd);
       error = -EBUSY;
     }
   }

@@ -296,6 +296,27 @@ class Listeners(Guest):
     def test_clients_of_a_worker_that_ends(self):
         self.ends_with_clients("children['a'][0].write('ctypes.CDLL(None).exit(0)\\n') and None", "os.wait() and None")
 
+    def test_clients_of_a_worker_that_is_killed(self):
+        self.ends_with_clients("children['a'][0].write('os.kill(os.getpid(), 9)\\n') and None", "os.wait() and None")
+
+    def test_clients_of_a_master_that_is_killed(self):
+        """They wait in its queue, and a worker that has not waited for any has the socket."""
+        server, port, pids = self.server("a")
+        client = Actor(self)
+        server.tell("serve(s, 1)")
+        self.served(client, port, 1, 0)
+        self.assertEqual(server.hear(), "1")
+        client.do(f"cs = [socket.create_connection(('127.0.0.1', {port}), 20) for _ in range(3)]", "[c.sendall(b'y') for c in cs] and None")
+        server.do("a: master = os.getppid()",
+                  "a: def alone(): ctypes.CDLL(None).prctl(15, b'alone'); exec('while os.getppid() == master: time.sleep(0.01)'); serve(s, 3); os._exit(0)")
+        server.tell("a: alone()")
+        def is_told():
+            with open(f"/proc/{pids[0]}/comm", encoding="ascii") as file:
+                return file.read() == "alone\n"
+        self.until(is_told, "the worker does not begin")
+        server.process.kill()
+        self.assertEqual(client.ask("[(c.recv(100), c.close())[0] for c in cs]"), repr([b"%d y" % NOBODY] * 3))
+
     def test_a_user_namespace(self):
         """In which its ids have other names, or none yet: it is the same user."""
         server = Actor(self)

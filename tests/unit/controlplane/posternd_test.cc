@@ -37,6 +37,8 @@ Listener ListenerOn(uint16_t port, uint32_t ep) {
   listener.ep_gen = 1;
   listener.local.port = port;
   listener.family = AF_INET;
+  listener.shares_port = true;
+  listener.cookie = 1000 + ep;
   return listener;
 }
 
@@ -98,6 +100,7 @@ Listener ListenerAt(const ListenPlace& place, uint32_t ep) {
   l.family = static_cast<uint32_t>(place.family);
   l.v6only = static_cast<uint32_t>(place.v6only);
   l.cookie = 100 + ep;
+  l.shares_port = false;
   if (place.mapped) memcpy(l.local.ip, kLocal, sizeof(kLocal));
   if (!place.wildcard && !place.mapped) l.local.ip[15] = 1;
   return l;
@@ -161,6 +164,40 @@ TEST_CASE("posternd: who listens anew withdraws who can't listen any more") {
       CHECK(left.back() == 3);
     }
   }
+}
+
+TEST_CASE("posternd: one socket of the kernel's is one listener of a stack") {
+  Directory directory;
+  REQUIRE(directory.Create({7, 8}) == 0);
+  std::vector<uint32_t> lost;
+  directory.on_lost = [&](const Listener& l) { lost.push_back(l.ep_idx); };
+  Listener one = ListenerOn(80, 1), other = ListenerOn(80, 2), next = ListenerOn(80, 3);
+  other.stack = {3, 4};
+  other.cookie = next.cookie = one.cookie;
+  REQUIRE(directory.Publish(one) == 0);
+  REQUIRE(directory.Publish(other) == 0);  // of two families that share it
+  REQUIRE(directory.Publish(one) == 0);
+  CHECK(lost.empty());
+  REQUIRE(directory.Publish(next) == 0);
+  CHECK(lost == std::vector<uint32_t>{1});
+  CHECK(EndpointsOf(*directory.map(), 80) == std::vector<uint32_t>{2, 3});
+}
+
+TEST_CASE("posternd: guests leave room in the directory") {
+  Directory directory;
+  REQUIRE(directory.Create({7, 8}) == 0);
+  const auto guests = [](uint32_t ep) {
+    Listener l = ListenerOn(1000, ep);
+    l.stack = {5, 6};
+    l.guests = true;
+    return l;
+  };
+  for (uint32_t i = 0; i < kGuestsMost; ++i) REQUIRE(directory.Publish(guests(i)) == 0);
+  CHECK(directory.Publish(guests(kGuestsMost)) == -ENOSPC);
+  CHECK(directory.Publish(guests(7)) == 0);  // it is there
+  CHECK(directory.Publish(ListenerOn(1001, 1)) == 0);
+  CHECK(directory.Withdraw({5, 6}, 7, 1));
+  CHECK(directory.Publish(guests(kGuestsMost)) == 0);
 }
 
 TEST_CASE("posternd: a full directory says so and stays usable") {
