@@ -64,6 +64,12 @@ pid_t Keepers::Spawn(const Stack& stack) const {
   return error == 0 ? pid : -1;
 }
 
+pid_t Keepers::Pid(const pstn_uuid& stack) const {
+  const auto it = keepers_.find(stack);
+  if (it == keepers_.end()) return 0;
+  return it->second.line != nullptr ? it->second.line->pid() : it->second.pid;
+}
+
 void Keepers::Export(Client& asker, const Stack& stack, const ctl::Msg& request, UniqueFd fd) {
   if (!fd.ok() || stack.s->eps.At(EpIndex(request.a)) == nullptr)
     return asker.Reply(request, EINVAL);

@@ -35,6 +35,8 @@ class Keepers {
   // Has the stack's keeper run its wire.
   void Wire(Client* asker, const Stack& stack, const ctl::Msg& request);
   bool Has(const pstn_uuid& stack) const { return keepers_.count(stack) != 0; }
+  // Of the stack's keeper; 0: it has none.
+  pid_t Pid(const pstn_uuid& stack) const;
   void OnKeeper(Client& client, const pstn_uuid& stack);
   // The keeper's answer. False: the client is not a keeper.
   bool OnAnswer(Client& client, const ctl::Msg& answer);

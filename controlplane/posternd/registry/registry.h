@@ -145,8 +145,9 @@ class Registry {
   void RemoteEnded(const pstn_uuid& id, uint32_t side);
   // Whether some daemon may still list a listener that we have withdrawn; Withdrawn(): none does.
   std::function<bool()> withdrawing;
-  // The last process that is known of that stack has died, and its listeners are not closed yet:
-  // where others have the kernel's socket, clients that wait go to them. Calls `then` after that.
+  // A process of that stack has died, and its listeners are not closed yet: if none is left that
+  // accepts, and others have the kernel's socket, clients that wait go to them. Calls `then` after
+  // that.
   std::function<void(const Stack&, std::function<void()> then)> pass_queues;
   void Withdrawn();
   std::function<void(const Process&)> on_process;  // a process that is watched from now on

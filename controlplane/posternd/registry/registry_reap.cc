@@ -43,7 +43,7 @@ void Registry::Reap(Stack& stack, uint32_t slot, pid_t pid, std::function<void(i
     return Same(entry.second.stack, stack.id);
   });
   if (!listens) return ReapRest(stack.id, slot);
-  if (!pass_queues || !stack.processes.empty()) return ReapListeners(stack.id, slot);
+  if (!pass_queues) return ReapListeners(stack.id, slot);
   pass_queues(stack, [this, id = stack.id, slot] { ReapListeners(id, slot); });
 }
 

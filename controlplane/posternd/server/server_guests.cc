@@ -14,6 +14,7 @@
 #include "../directory/listener_check.h"
 #include "../kit/log.h"
 #include "../kit/proc.h"
+#include "../registry/slot_copy.h"
 #include "../registry/stack_words.h"
 #include "base/atomic.h"
 #include "server.h"
@@ -29,6 +30,17 @@ bool IsAttended(const Stack& stack, const pstn_ep& listener) {
 }
 
 constexpr uint32_t kPassMs = 5000;
+
+// No process but its keeper is left, and none is on its way (a child that has not said hello).
+bool IsOver(const Stack& stack, pid_t keeper) {
+  for (uint32_t slot = 0, end = SlotsInUse(stack); slot < end; ++slot) {
+    const auto process = stack.processes.find(slot);
+    const bool is_known = process != stack.processes.end();
+    if (is_known && process->second->pid == keeper) continue;
+    if (is_known || (stack.reaping.count(slot) == 0 && Held(ReadSlot(stack, slot)))) return false;
+  }
+  return true;
+}
 
 // What its keeper is asked.
 ctl::Msg QueueOf(const Listener& l) {
@@ -102,7 +114,9 @@ void Server::PassQueue(const Stack& stack, const Listener& l, const UniqueFd& fd
 void Server::PassQueues(const Stack& stack, std::function<void()> then) {
   std::vector<Listener> left;
   for (const auto& [entry, l] : directory_.listeners()) {
-    if (Same(l.stack, stack.id) && !l.learnt && StillListens(l) == 0) left.push_back(l);
+    if (Same(l.stack, stack.id) && !l.learnt && IsOver(stack, keepers_.Pid(stack.id)) &&
+        StillListens(l) == 0)
+      left.push_back(l);
   }
   for (const Listener& l : left) Unlist(stack, l);
   if (left.empty() || !HasClients(stack)) return then();

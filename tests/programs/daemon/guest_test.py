@@ -299,6 +299,31 @@ class Listeners(Guest):
     def test_clients_of_a_worker_that_is_killed(self):
         self.ends_with_clients("children['a'][0].write('os.kill(os.getpid(), 9)\\n') and None", "os.wait() and None")
 
+    def test_clients_of_workers_that_are_killed(self):
+        """The second one's wait while the keeper of its stack still carries those of the first."""
+        server, port, _ = self.server("a")
+        client = Actor(self)
+        client.do("cs = []")
+        for name in "ab":
+            if name == "b":
+                server.do("children.clear()", "fork('b')", "b: become()")
+            server.tell(f"{name}: serve(s, 1)")
+            self.listed(NOBODY)
+            # What came before waits in the kernel's queue, and may be first.
+            more = "[cs.append(socket.create_connection(('127.0.0.1', %d), 20)) for _ in range(3)] and None" % port
+            client.do(more, "[c.sendall(b'y') for c in cs[-3:]] and None")
+            if name == "a":
+                client.do("first = cs.pop(0)", "f = first.recv(100)", "first.close()")
+            else:
+                client.do("select.select(cs, [], [], 20) and None")
+                client.do("[(c.recv(100), c.close(), cs.remove(c)) for c in select.select(cs, [], [], 20)[0]] and None")
+            self.assertEqual(server.hear(), "1")
+            server.do(f"children['{name}'][0].write('os.kill(os.getpid(), 9)\\n') and None", "os.wait() and None")
+        count = client.number("len(cs)")
+        self.assertEqual(count, 4)
+        server.tell(f"serve(s, {count})")
+        self.assertEqual(client.ask("[(c.recv(100), c.close())[0] for c in cs]"), repr([b"0 y"] * count))
+
     def test_clients_of_a_master_that_is_killed(self):
         """They wait in its queue, and a worker that has not waited for any has the socket."""
         server, port, pids = self.server("a")
