@@ -98,8 +98,8 @@ bool RefuseSockets(scmp_filter_ctx filter, bool has_nics) {
   for (int family = 0; family < AF_MAX; family++) {
     bool used = has_nics && (family == AF_XDP || family == AF_PACKET);
     for (const int known : kFamilies) used = used || family == known;
-    if (!used && seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(socket), 1,
-                                  SCMP_A0(SCMP_CMP_EQ, static_cast<scmp_datum_t>(family))) != 0)
+    const scmp_arg_cmp same = {0, SCMP_CMP_EQ, static_cast<scmp_datum_t>(family), 0};
+    if (!used && seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(socket), 1, same) != 0)
       return false;
   }
   return true;
