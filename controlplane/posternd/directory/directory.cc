@@ -192,11 +192,11 @@ void Directory::Unlink(uint32_t entry, uint16_t port) {
 
 void Directory::WithdrawEnded(const Listener& by) {
   WithdrawIf([&](const Listener& l) {
-    if (l.learnt || by.learnt || l.cookie != by.cookie)
-      return !by.shares_port && l.cookie != by.cookie && SamePlace(l, by);
-    // One stack has one endpoint for one socket of the kernel's, so an older one has ended.
+    if (l.cookie != by.cookie) return !by.shares_port && SamePlace(l, by);
+    // One stack has one endpoint for one socket of the kernel's: of a guest's, an older one goes,
+    // so that one socket does not take all places.
     const bool is_by = l.ep_idx == by.ep_idx && l.ep_gen == by.ep_gen;
-    return IsOf(l, by.stack) && !is_by;
+    return by.guests && IsOf(l, by.stack) && !is_by;
   });
 }
 

@@ -58,7 +58,7 @@ class Directory {
   // The same endpoint and generation again replaces the entry. A listener that shares no port is
   // the only one at its address, says the kernel: others that are listed there have ended, though
   // their family's death is not known yet, and are withdrawn. So is another endpoint of the same
-  // stack with the same socket. 0, or -ENOSPC.
+  // guests' stack with the same socket. 0, or -ENOSPC.
   int Publish(const Listener& listener);
   // Whether there was one.
   bool Withdraw(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);

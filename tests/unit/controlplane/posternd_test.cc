@@ -166,13 +166,14 @@ TEST_CASE("posternd: who listens anew withdraws who can't listen any more") {
   }
 }
 
-TEST_CASE("posternd: one socket of the kernel's is one listener of a stack") {
+TEST_CASE("posternd: one socket of the kernel's is one listener of a guests' stack") {
   Directory directory;
   REQUIRE(directory.Create({7, 8}) == 0);
   std::vector<uint32_t> lost;
   directory.on_lost = [&](const Listener& l) { lost.push_back(l.ep_idx); };
   Listener one = ListenerOn(80, 1), other = ListenerOn(80, 2), next = ListenerOn(80, 3);
   other.stack = {3, 4};
+  one.guests = next.guests = true;
   other.cookie = next.cookie = one.cookie;
   REQUIRE(directory.Publish(one) == 0);
   REQUIRE(directory.Publish(other) == 0);  // of two families that share it
