@@ -23,11 +23,12 @@ bool IsUsableXdgDir(const char* dir) {
          status.st_uid == geteuid() && access(dir, W_OK | X_OK) == 0;
 }
 
-// lstat: a symbolic link is its maker's, wherever it leads.
+// lstat: a symbolic link is its maker's, wherever it leads. A file of ours can have been linked
+// there by another user, a directory can't.
 bool IsOurs(const std::string& path, bool* exists) {
   struct stat status {};
   *exists = lstat(path.c_str(), &status) == 0;
-  return *exists && status.st_uid == geteuid();
+  return *exists && S_ISDIR(status.st_mode) && status.st_uid == geteuid();
 }
 
 struct CloseDir {

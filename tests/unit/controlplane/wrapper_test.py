@@ -44,6 +44,8 @@ def by_another():
     for name in "/tmp/postern-0", "/tmp/postern-0-000000":
         os.mkdir(name, 0o755)
         os.chown(name, 65534, 65534)
+    open("/tmp/roots", "w").close()
+    os.link("/tmp/roots", "/tmp/postern-0-000001")
 def runtime_dir():
     seen = run("/mnt/bin/postern", "-o", "daemon.spawn=off", "env")
     return dict(line.split("=", 1) for line in seen.splitlines())["POSTERN_RUNTIME_DIR"]
@@ -270,7 +272,7 @@ class WrapperTest(unittest.TestCase):
             self.assertEqual(others, [place, place])
             self.assertRegex(place, "^/tmp/postern-0-[A-Za-z0-9]{6}$")
             self.assertEqual((said["uid"], said["mode"]), (0, 0o700))
-            self.assertEqual(said["left"], sorted(["postern-0", "postern-0-000000", os.path.basename(place)]))
+            self.assertEqual(said["left"], sorted(["roots", "postern-0", "postern-0-000000", "postern-0-000001", os.path.basename(place)]))
             self.assertFalse(said["trapped"], "posternctl asks another user's")
             for text in said["said"]:
                 self.assertIn("not running", text)
