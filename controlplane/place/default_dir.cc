@@ -13,7 +13,7 @@
 namespace postern {
 namespace {
 
-constexpr std::string_view kTmp = "/tmp";
+constexpr char kTmp[] = "/tmp";
 constexpr std::string_view kRandom = "XXXXXX";  // mkdtemp(3)
 
 // sudo keeps XDG_RUNTIME_DIR of the user that called it, and a login without logind has none.
@@ -37,7 +37,7 @@ struct CloseDir {
 
 // The first by name, so that all processes of a user find the same one.
 std::string FirstOfOurs(const std::string& prefix) {
-  const std::unique_ptr<DIR, CloseDir> tmp(opendir(std::string(kTmp).c_str()));
+  const std::unique_ptr<DIR, CloseDir> tmp(opendir(kTmp));
   std::string first;
   while (const dirent* entry = tmp != nullptr ? readdir(tmp.get()) : nullptr) {
     const std::string path = std::string(kTmp) + "/" + entry->d_name;

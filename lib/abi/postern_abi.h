@@ -631,8 +631,7 @@ struct pstn_dir {
   PSTN_LINE pstn_u8 alive_mutex[64];
   PSTN_LINE pstn_u64 seq; /* odd while posternd writes; readers retry */
   pstn_u32 addr_count;
-  pstn_u32
-      closed; /* (a) 1: new connections take no path through memory: the administrator's word */
+  pstn_u32 closed; /* (a) 1: the administrator lets new connections take no path through memory */
   struct pstn_addr addrs[PSTN_DIR_ADDRS]; /* local addresses of posternd's namespace */
   struct pstn_host host;                  /* as the broker has it; zero while there is none */
   pstn_u32 port_head[65536];              /* entry + 1 */

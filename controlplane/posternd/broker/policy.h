@@ -50,8 +50,8 @@ class Policy {
   static std::optional<Policy> Load(const std::string& path, std::string& error);
 
   bool Allows(const Who& from, const Who& to, uint16_t port) const;
-  SameHost same_host = SameHost::kOn;
   bool AllowsVi(const Who& who, const std::string& interface) const;
+  SameHost same_host = SameHost::kOn;
   // What one user may have.
   uint32_t links_max = 1024, listeners_max = 4096, daemons_max = 256, buffers_max = 4096,
            filters_max = 65536, processes_max = 16384, stacks_max = 4096, descriptors_max = 256;

@@ -73,7 +73,9 @@ pid_t Keepers::Pid(const pstn_uuid& stack) const {
 void Keepers::Export(Client& asker, const Stack& stack, const ctl::Msg& request, UniqueFd fd) {
   if (!fd.ok() || stack.s->eps.At(EpIndex(request.a)) == nullptr)
     return asker.Reply(request, EINVAL);
-  Ask(&asker, stack, request, Share(std::move(fd)));
+  ctl::Msg job = request;
+  job.addr = {};  // where a listener is whose processes are dead, is ours to say
+  Ask(&asker, stack, job, Share(std::move(fd)));
 }
 
 void Keepers::PassQueue(const Stack& stack, const ctl::Msg& listener, UniqueFd fd,
@@ -146,7 +148,7 @@ bool Keepers::OnAnswer(Client& client, const ctl::Msg& answer) {
 }
 
 // It has gone.
-void Keepers::Fail(std::map<pstn_uuid, Keeper, UuidLess>::iterator at) {
+void Keepers::Fail(ByStack::iterator at) {
   const auto jobs = std::move(at->second.jobs);
   keepers_.erase(at);
   for (const auto& [seq, job] : jobs) {

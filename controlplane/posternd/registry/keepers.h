@@ -58,16 +58,18 @@ class Keepers {
     std::map<uint32_t, Job> jobs;  // by the seq we gave them
   };
 
+  using ByStack = std::map<pstn_uuid, Keeper, UuidLess>;
+
   void Ask(Client* asker, const Stack& stack, const ctl::Msg& request, SharedFd fd,
            std::function<void()> done = {});
   pid_t Spawn(const Stack& stack) const;
   void Send(Keeper& keeper, uint32_t seq, Job& job);
+  void Fail(ByStack::iterator at);
   void Reap();
 
   std::string runtime_dir_;
   uint32_t next_seq_ = 0;
-  std::map<pstn_uuid, Keeper, UuidLess> keepers_;
-  void Fail(std::map<pstn_uuid, Keeper, UuidLess>::iterator at);
+  ByStack keepers_;
   Event child_;
 };
 

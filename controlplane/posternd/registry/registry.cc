@@ -288,14 +288,16 @@ bool Registry::ScanOrDrop(Stack& stack) {
     return false;
   }
   if (stack.broken) return ScanBroken(stack);
-  const auto waited = WaitedForCpu();
+  const auto waited = IsGuests(stack) ? WaitedForCpu() : Clock::duration();
   const bool look_again = ScanSlots(stack);
-  const auto end = Clock::now();
-  // What other programs had the CPU for is not the look's: on a busy machine that is most of it,
-  // and twenty times as much would be seconds in which no death is noticed.
-  const auto took = (end - begin) - (WaitedForCpu() - waited);
-  stack.scan_after =
-      end + std::max<Clock::duration>(std::chrono::milliseconds(kSlotScanMs), kGuestsRest * took);
+  if (IsGuests(stack)) {
+    const auto end = Clock::now();
+    // What other programs had the CPU for is not the look's: on a busy machine that is most of it,
+    // and twenty times as much would be seconds in which no death is noticed.
+    const auto took = (end - begin) - (WaitedForCpu() - waited);
+    stack.scan_after =
+        end + std::max<Clock::duration>(std::chrono::milliseconds(kSlotScanMs), kGuestsRest * took);
+  }
   if (look_again && !slot_timer_.pending()) slot_timer_.AddMs(kSlotScanMs);
   if (look_again || !stack.processes.empty() || !stack.reaping.empty()) return false;
   EndStack(stack);

@@ -112,14 +112,13 @@ void Server::PassQueue(const Stack& stack, const Listener& l, const UniqueFd& fd
 // As the kernel's queue is there while any process has the socket, so that a server's next worker,
 // or who holds the socket for it, finds the clients of the one that was killed.
 void Server::PassQueues(const Stack& stack, std::function<void()> then) {
+  if (!HasClients(stack) || !IsOver(stack, keepers_.Pid(stack.id))) return then();
   std::vector<Listener> left;
   for (const auto& [entry, l] : directory_.listeners()) {
-    if (Same(l.stack, stack.id) && !l.learnt && IsOver(stack, keepers_.Pid(stack.id)) &&
-        StillListens(l) == 0)
-      left.push_back(l);
+    if (Same(l.stack, stack.id) && !l.learnt && StillListens(l) == 0) left.push_back(l);
   }
   for (const Listener& l : left) Unlist(stack, l);
-  if (left.empty() || !HasClients(stack)) return then();
+  if (left.empty()) return then();
   struct Rest {
     size_t count;
     std::function<void()> then;

@@ -15,9 +15,7 @@ import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
 import clckit
-import containers
 import forked
-import netlab
 import smcd_test
 import synkit
 from stepskit import inside
@@ -127,16 +125,4 @@ def state(pid):
 
 
 if __name__ == "__main__":
-    smcd_test.BUILD = os.path.abspath(sys.argv.pop(1))
-    signal.alarm(170)
-    try:
-        containers.Containers(nat=True).close()
-        smcd_test.CGROUP = synkit.Cgroup()
-    except netlab.Unavailable as why:
-        print(f"skipped: {why}")
-        sys.exit(77)
-    smcd_test.CGROUP.enter()
-    try:
-        unittest.main(warnings="ignore")
-    finally:
-        smcd_test.CGROUP.remove()
+    smcd_test.main(170)

@@ -10,11 +10,8 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
-import containers
 import firewall_test
-import netlab
 import smcd_test
-import synkit
 
 PORT, OTHER = 8080, 8081
 HOSTS = {"10.88.0.2": "10.88.0.1", "fd88::2": "fd88::1"}  # of the server; of the client
@@ -55,17 +52,17 @@ class Rules(smcd_test.Pair):
                 self.a.ip("addr", "add", f"{peer}/64", "dev", "eth0", "nodad")
 
     def serve_ports(self, over):
-        run = self.under if over == "postern" else self.b_popen
+        run = self.under if over == "postern" else self.plainly
         server = run(self.b, ["/usr/bin/python3", "-c", SERVER, str(PORT), str(OTHER)], stdout=subprocess.PIPE, text=True)
         self.assertEqual(server.stdout.readline(), "ready\n")
         return server
 
     @staticmethod
-    def b_popen(container, argv, **options):
+    def plainly(container, argv, **options):
         return container.popen(argv, **options)
 
     def start(self, over, text, *args):
-        run = self.under if over == "postern" else self.b_popen
+        run = self.under if over == "postern" else self.plainly
         return run(self.a, ["/usr/bin/python3", "-c", text, *map(str, args)], stdout=subprocess.PIPE, text=True)
 
     def client(self, over, host, *what):
@@ -127,15 +124,4 @@ class Rules(smcd_test.Pair):
 
 
 if __name__ == "__main__":
-    smcd_test.BUILD = os.path.abspath(sys.argv.pop(1))
-    try:
-        containers.Containers(nat=True).close()  # nft is there
-        smcd_test.CGROUP = synkit.Cgroup()
-    except netlab.Unavailable as why:
-        print(f"skipped: {why}")
-        sys.exit(77)
-    smcd_test.CGROUP.enter()
-    try:
-        unittest.main(warnings="ignore")
-    finally:
-        smcd_test.CGROUP.remove()
+    smcd_test.main(230)
