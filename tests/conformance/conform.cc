@@ -194,9 +194,11 @@ std::string Expand(const std::string& text) {
   if (star == std::string::npos) return text == "-" ? "" : text;
   const std::string unit = text.substr(0, star);
   const long times = Number(text.substr(star + 1));
+  const size_t size = unit.size() * static_cast<size_t>(std::max(times, 0L));
   std::string out;
-  out.reserve(unit.size() * static_cast<size_t>(std::max(times, 0L)));
-  for (long i = times; i > 0; --i) out += unit;
+  out.reserve(size);
+  if (size > 0) out = unit;
+  while (out.size() < size) out.append(out, 0, size - out.size());  // doubles
   return out;
 }
 
