@@ -4,8 +4,9 @@
 #
 # debootstrap makes the root once, in $POSTERN_DEBIAN13 (default: /var/cache/postern/debian13), from the mirror that this machine's
 # apt uses; later runs use it again. What is tested is a clean clone in it, so that neither a file that was not committed nor a
-# package that `./run setup` does not name can help. The tests see the root by chroot, in mount, PID and network namespaces of
-# their own: all that they start ends with them, and their only network is a loopback. Setting up has the machine's network.
+# package that `./run setup` does not name can help. The tests have the root by pivot_root (behind chroot the kernel gives out no user
+# namespaces), in mount, PID and network namespaces of their own: all that they start ends with them, and their only network is a
+# loopback. Setting up has the machine's network.
 #
 #   (no argument)  setup, then by the newest GCC and by the newest Clang that apt offers there: build, the suites unit and stress,
 #                  and the written cases of the conformance tier (layout pair, mode both)
@@ -53,6 +54,7 @@ in_root() {
   unshare --mount --pid --fork --kill-child $net -- sh -ec '
     root=$1
     shift
+    mount --bind "$root" "$root"
     mount --rbind /dev "$root/dev"
     mount -t tmpfs tmpfs "$root/dev/shm"
     mount -t tmpfs tmpfs "$root/run"
@@ -61,13 +63,17 @@ in_root() {
     mount --rbind /sys/fs/cgroup "$root/sys/fs/cgroup"
     mount -t bpf bpf "$root/sys/fs/bpf"
     mount -t tracefs tracefs "$root/sys/kernel/tracing" || echo "no tracefs here: the tests that need it say so and are skipped"
-    exec chroot "$root" "$@"' sh "$root" /usr/bin/env -i HOME=/ TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
+    cd "$root"
+    pivot_root . .
+    umount -l .
+    cd /
+    exec "$@"' sh "$root" /usr/bin/env -i HOME=/ TERM=dumb PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 \
     DEBIAN_FRONTEND=noninteractive ${JOBS:+JOBS=$JOBS} ${http_proxy:+http_proxy=$http_proxy} ${https_proxy:+https_proxy=$https_proxy} \
     "$@"
 }
 
 outside() {
-  [ "$(id -u)" = 0 ] || die "chroot and mounts need root"
+  [ "$(id -u)" = 0 ] || die "mounts need root"
   make_root
   cp -L /etc/resolv.conf "$root/etc/resolv.conf"
   if [ -d /etc/apt/apt.conf.d ]; then apt-config dump Acquire | grep -i '::proxy' >"$root/etc/apt/apt.conf.d/90proxy" || say "apt uses no proxy here"; fi
