@@ -13,6 +13,7 @@
 #include "life/process.h"
 #include "real.h"
 #include "sock/own_family.h"
+#include "uring/code_scan.h"
 
 namespace postern {
 
@@ -55,6 +56,7 @@ __attribute__((constructor(101))) void Start() {
   SignalsInit();
   (void)pthread_atfork([] { ForkPrepare(g_family); }, [] { ForkParent(g_family); },
                        [] { ForkChild(g_family); });
+  LearnProgram();
   StdioAttach();
 }
 

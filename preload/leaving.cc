@@ -156,16 +156,25 @@ void ExportInherited(bool spawn) {
   }
 }
 
-void ExportConfined() {
-  if (g_family.confined) return;
-  g_family.confined = g_family.bells.confined = true;
-  FenceWithoutKernel(g_family);
+void StepAside(Reason why) {
+  StoreRelaxed(g_family.aside, 1u);
   if (!g_family.attached) return;
   uint32_t hw = LoadAcquire(g_family.fd_hw);  // [T1]
-  for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
-    int fd = static_cast<int>(n);
+  for (uint32_t n = 0; n < hw && n < kFdMax; n++)
+    (void)ExportFor(g_family, static_cast<int>(n), why);
+}
+
+int Aside(int fd) {
+  if (LoadRelaxed(g_family.aside) != 0) [[unlikely]]
     (void)SockExport(g_family, fd);
-  }
+  return fd;
+}
+
+void ExportConfined() {
+  if (g_family.bells.confined) return;
+  g_family.bells.confined = true;
+  FenceWithoutKernel(g_family);
+  StepAside(kReasonExported);
 }
 
 }  // namespace postern

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// leaving.h - descriptors on their way to a process that does not have the library.
+// leaving.h - descriptors on their way to a process that does not have the library, or to the
+// kernel.
 #pragma once
 #include <sys/socket.h>
 
@@ -20,5 +21,10 @@ void ExportInherited(bool spawn);
 // program, which has counted on its own calls and not on ours (a doorbell is a sendto): every
 // socket becomes the kernel's, and new ones stay there.
 void ExportConfined();
+// Every socket of this process becomes the kernel's, and new ones stay there: it is about to use
+// them in a way that only the kernel can follow.
+void StepAside(Reason why);
+// Once more, for a socket that was being made meanwhile by another thread. Returns it.
+int Aside(int fd);
 
 }  // namespace postern

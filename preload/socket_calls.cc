@@ -16,12 +16,14 @@
 #include "sock/message.h"
 #include "sock/own_family.h"
 #include "sock/socket.h"
+#include "uring/code_scan.h"
 
 using namespace postern;
 
 PSTN_EXPORT int socket(int domain, int type, int protocol) noexcept {
+  LookForRing(domain);
   long r = SockSocket(g_family, domain, type, protocol);
-  if (r != kPass) return Ret<int>(r);
+  if (r != kPass) return Aside(Ret<int>(r));
   const Fresh fresh;
   int fd = PSTN_REAL(socket)(domain, type, protocol);
   if (OutOfFds(fd)) fd = PSTN_REAL(socket)(domain, type, protocol);
@@ -55,14 +57,14 @@ PSTN_EXPORT int connect(int fd, const sockaddr* sa, socklen_t len) {
 }
 
 PSTN_EXPORT int accept4(int fd, sockaddr* sa, socklen_t* len, int flags) {
-  return Through<int>(
+  return Aside(Through<int>(
       fd, [&](Call& call) { return SockAccept(g_family, call, sa, len, flags); },
       [&](int real_fd) {
         const Fresh fresh;
         int n = PSTN_REAL(accept4)(real_fd, sa, len, flags);
         if (OutOfFds(n)) n = PSTN_REAL(accept4)(real_fd, sa, len, flags);
         return fresh.Fd(n);
-      });
+      }));
 }
 PSTN_EXPORT int accept(int fd, sockaddr* sa, socklen_t* len) { return accept4(fd, sa, len, 0); }
 

@@ -19,13 +19,13 @@
 #include "base/sys.h"
 #include "family/family.h"
 #include "family/fdtab.h"
-#include "family/io_uring.h"
 #include "leaving.h"
 #include "life/depart.h"
 #include "life/process.h"
 #include "peer/contact/contact.h"
 #include "real.h"
 #include "sock/own_family.h"
+#include "uring/entries.h"
 
 extern "C" int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept;
 
@@ -184,10 +184,14 @@ bool Others(long n, const Args& a, long* r) {
       if (*r == 0) UserChanged(g_family);
       return true;
     case SYS_io_uring_setup:
-      if (!RefusesRing(g_family)) return false;
-      NoteRingRefused(g_family);
-      *r = Ret<long>(-EPERM);
+      *r = Ret<long>(RingSetup(a.Uint(0), a.Ptr<io_uring_params>(1)));
       return true;
+    case SYS_io_uring_enter:
+      RingEnter(a.Fd(0), a.Uint(1), a.Uint(3));
+      return false;
+    case SYS_io_uring_register:
+      RingRegister(a.Uint(1), a.Ptr<void>(2), a.Uint(3));
+      return false;
     case SYS_execve:
       *r = execve(a.Ptr<char>(0), a.Ptr<char*>(1), a.Ptr<char*>(2));
       return true;

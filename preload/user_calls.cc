@@ -16,7 +16,8 @@ namespace {
 // Who has no stack yet gets one now: only those that leave a family of root's posternd have a place
 // there afterwards.
 void BeforeUserChange() {
-  if (!g_family.enabled || g_family.attached || g_family.confined || geteuid() != 0) return;
+  if (!g_family.enabled || g_family.attached || LoadRelaxed(g_family.aside) != 0 || geteuid() != 0)
+    return;
   const int e = errno;
   (void)EnsureStack(g_family);
   errno = e;

@@ -48,8 +48,9 @@ struct Family {
   bool enabled = false;  // options say so, and this is not posternd itself
   bool attached = false;
   bool elsewhere = false;  // in another network namespace than the stack: ports mean others there
-  uint32_t ring_refused = 0;  // (a) kRing*: an io_uring was asked for (family/io_uring.h)
-  bool confined = false;      // behind a seccomp filter: no more calls than the program's own
+  uint32_t ring = 0;       // (a) kRing*: an io_uring matters (family/io_uring.h)
+  uint32_t cancels = 0;    // (a) so many threads have been cancelled
+  uint32_t aside = 0;  // (a) for good: its sockets are the kernel's (StepAside, preload/leaving.h)
   For whom = For::kProgram;
   pstn_lock init_lock{};
   Options opt{};

@@ -189,7 +189,7 @@ void LeaveFamily(Family& fam) {
   uint64_t ticket = 0;
   pstn_uuid next = {};
   Luggage luggage;
-  const int guest = MayBeInCalls() || fam.confined ? -1 : GuestStack(fam, &ticket, &next);
+  const int guest = MayBeInCalls() || LoadRelaxed(fam.aside) != 0 ? -1 : GuestStack(fam, &ticket, &next);
   if (guest < 0 || !luggage.Pack(fam)) {
     CloseInternal(fam, guest);
     return LeaveForKernel(fam);

@@ -165,7 +165,7 @@ bool MakeStack(Family& fam) {
   if (SameUuid(Stack(fam).hdr.id, id)) Describe(Stack(fam).hdr, fam);
   (void)FillSlot(fam);
   fam.attached = true;
-  CountRingRefused(fam);
+  CountRing(fam);
   CtlReconnect(fam);
   return true;
 }

@@ -191,7 +191,7 @@ DatagramGuard::~DatagramGuard() PSTN_NO_THREAD_SAFETY_ANALYSIS {
 
 long DatagramSocket(Family& fam, int domain, int type, int protocol) {
   if ((domain != AF_INET && domain != AF_INET6) || (protocol != 0 && protocol != IPPROTO_UDP) ||
-      !fam.enabled || fam.confined || !EnsureStack(fam))
+      !fam.enabled || LoadRelaxed(fam.aside) != 0 || !EnsureStack(fam))
     return kPass;
   const uint32_t idx = NewEp(fam, static_cast<uint32_t>(domain));
   if (idx == PSTN_NONE) return kPass;

@@ -86,7 +86,18 @@ bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
 
 }  // namespace
 
-long SockExport(Family& fam, int fd) {
+bool KernelKnows(Family& fam, int fd) {
+  const uint32_t entry = FdMeans(fam, fd);
+  if (entry == 0) return true;
+  if ((entry & PSTN_FD_KIND) != PSTN_FD_EP) return false;
+  const Call call(fam, fd);
+  const pstn_ep* ep = call.ep();
+  return ep == nullptr || (LoadAcquire(ep->state) == PSTN_EP_KERNEL && !IsDatagram(*ep));  // [E1]
+}
+
+long SockExport(Family& fam, int fd) { return ExportFor(fam, fd, kReasonExported); }
+
+long ExportFor(Family& fam, int fd, Reason why) {
   // It would wait for itself: posternd gives it what is exported.
   if (fam.whom == For::kKeeper) return -ENOSPC;
   Call call(fam, fd);
@@ -95,7 +106,7 @@ long SockExport(Family& fam, int fd) {
   if (LoadAcquire(ep->state) == PSTN_EP_KERNEL) {  // [E1]
     if (!IsDatagram(*ep)) return 0;
     Guard g(ep->setup_lock);
-    kVerbs.datagram_leave(fam, *ep, kReasonExported);
+    kVerbs.datagram_leave(fam, *ep, why);
     return 0;
   }
   // Another thread may close the number while the keeper works. Out of numbers (a sandbox that
@@ -107,11 +118,15 @@ long SockExport(Family& fam, int fd) {
   for (;;) {
     const uint32_t state = LoadAcquire(ep->state);  // [E1]
     if (state == PSTN_EP_NEW) {
-      if (LeaveUnconnected(fam, number, *ep, kReasonExported)) return 0;
+      if (LeaveUnconnected(fam, number, *ep, why)) return 0;
     } else if (state == PSTN_EP_LISTEN) {
-      if (ExportListener(fam, number, *ep)) return 0;
+      if (ExportListener(fam, number, *ep)) {
+        StoreRelaxed(ep->reason, why);
+        return 0;
+      }
     } else if (state == PSTN_EP_ESTABLISHED) {
       const int r = ExportConnection(fam, number, *ep);
+      if (r == 0) StoreRelaxed(ep->reason, why);
       if (r == 0 || LoadAcquire(ep->state) == state) return r;  // [E1]
     } else {
       return 0;

@@ -11,6 +11,9 @@ namespace postern {
 // To be called before it happens. 0, or -errno: the connection could not be moved, nothing has
 // changed.
 long SockExport(Family& fam, int fd);
+long ExportFor(Family& fam, int fd, Reason why);  // with the reason that is shown
+// Whether the kernel knows all of that number: what it does with it is what the library would do.
+bool KernelKnows(Family& fam, int fd);
 // `fd` was taken from another process (pidfd_getfd), where its number is `target`.
 void SockAdopt(Family& fam, int fd, int pidfd, int target);
 // The keeper's part; `fd`, the endpoint's kernel socket, is taken. Of a connection: that socket

@@ -32,7 +32,7 @@ long SockSocket(Family& fam, int domain, int type, int protocol) {
       (protocol != 0 && protocol != IPPROTO_TCP)) {
     return kPass;
   }
-  if (!fam.enabled || fam.confined || !EnsureStack(fam)) return kPass;
+  if (!fam.enabled || LoadRelaxed(fam.aside) != 0 || !EnsureStack(fam)) return kPass;
   uint32_t idx = NewEp(fam, static_cast<uint32_t>(domain));
   if (idx == PSTN_NONE) {
     FetchAdd(Stack(fam).hdr.reasons[kReasonStackFull], 1u);

@@ -71,7 +71,7 @@ static_assert(std::is_trivially_copyable_v<Options> && std::is_standard_layout_v
 enum class LogLevel : int64_t { kNone = 0, kError, kWarn, kInfo, kDebug };
 
 // Values of io_uring; the order is that of options.def.
-enum class IoUring : int64_t { kDeny = 0, kAllow };
+enum class IoUring : int64_t { kDeny = 0, kAllow, kFollow };
 
 struct OptionDesc {
   const char* key;

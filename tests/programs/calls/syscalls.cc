@@ -10,10 +10,8 @@
 //   syscalls serve PORT       echoes one connection, as libuv does: where it gets a ring, it adds
 //                             the connection to its event set through that, else by epoll_ctl()
 //   syscalls connect PORT     the other side of that: "holding" once a first answer has come
-#include <arpa/inet.h>
 #include <fcntl.h>
 #include <linux/io_uring.h>
-#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -28,9 +26,11 @@
 #include <cstring>
 #include <string>
 
+#include "../rings/loopback.h"
+#include "../rings/one_entry_ring.h"
+
 namespace {
 
-constexpr uint64_t kToken = 0x1122334455667788;
 constexpr int kMark = 77;  // an errno that no call here gives
 
 [[noreturn]] void Die(int line, const char* what) {
@@ -52,74 +52,6 @@ void Hold() {
   Say("holding");
   EXPECT(sigwait(&set, &number) == 0);
 }
-
-// The kernel's own answer, past whatever stands in for libc.
-long KernelSetup(unsigned entries, io_uring_params* params) {
-#if defined(__x86_64__)
-  long r;
-  __asm__ volatile("syscall"
-                   : "=a"(r)
-                   : "a"(SYS_io_uring_setup), "D"(entries), "S"(params)
-                   : "rcx", "r11", "memory");
-  return r;
-#elif defined(__aarch64__)
-  register long x8 __asm__("x8") = SYS_io_uring_setup;
-  register long x0 __asm__("x0") = entries;
-  register long x1 __asm__("x1") = reinterpret_cast<long>(params);
-  __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1) : "memory");
-  return x0;
-#else
-#error "port the system call instruction"
-#endif
-}
-
-// A ring for one request at a time, made by syscall() as libuv makes its own.
-class Ring {
- public:
-  Ring() : fd_(static_cast<int>(syscall(SYS_io_uring_setup, 4, &params_))) {
-    if (fd_ < 0) return;
-    sq_ = Map(params_.sq_off.array + params_.sq_entries * sizeof(uint32_t), IORING_OFF_SQ_RING);
-    cq_ = Map(params_.cq_off.cqes + params_.cq_entries * sizeof(io_uring_cqe), IORING_OFF_CQ_RING);
-    sqe_ = reinterpret_cast<io_uring_sqe*>(
-        Map(params_.sq_entries * sizeof(io_uring_sqe), IORING_OFF_SQES));
-  }
-  bool made() const { return fd_ >= 0; }
-
-  // Has the first entry done, whatever it is; its result.
-  int Do(const io_uring_sqe& request) {
-    const uint32_t tail = *Word(sq_, params_.sq_off.tail);
-    const uint32_t at = tail & *Word(sq_, params_.sq_off.ring_mask);
-    sqe_[at] = request;
-    sqe_[at].user_data = kToken;
-    Word(sq_, params_.sq_off.array)[at] = at;
-    __atomic_store_n(Word(sq_, params_.sq_off.tail), tail + 1, __ATOMIC_RELEASE);
-    EXPECT(syscall(SYS_io_uring_enter, fd_, 1, 1, IORING_ENTER_GETEVENTS, nullptr, 0) == 1);
-    const uint32_t head = *Word(cq_, params_.cq_off.head);
-    EXPECT(__atomic_load_n(Word(cq_, params_.cq_off.tail), __ATOMIC_ACQUIRE) == head + 1);
-    const auto* done = reinterpret_cast<const io_uring_cqe*>(cq_ + params_.cq_off.cqes) +
-                       (head & *Word(cq_, params_.cq_off.ring_mask));
-    EXPECT(done->user_data == kToken);
-    const int result = done->res;
-    __atomic_store_n(Word(cq_, params_.cq_off.head), head + 1, __ATOMIC_RELEASE);
-    return result;
-  }
-
- private:
-  static uint32_t* Word(uint8_t* ring, uint32_t off) {
-    return reinterpret_cast<uint32_t*>(ring + off);
-  }
-  uint8_t* Map(size_t bytes, uint64_t what) const {
-    void* at =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, static_cast<off_t>(what));
-    EXPECT(at != MAP_FAILED);
-    return static_cast<uint8_t*>(at);
-  }
-
-  io_uring_params params_{};
-  const int fd_;
-  uint8_t *sq_ = nullptr, *cq_ = nullptr;
-  io_uring_sqe* sqe_ = nullptr;
-};
 
 // ---------------------------------------------------------------- the calls themselves
 void Plain() {
@@ -163,10 +95,10 @@ void Refused(bool early) {
 
 void Kernels() {
   io_uring_params params{};
-  const long own = KernelSetup(4, &params);
-  Ring ring;
+  const long own = ring::KernelSetup(4, &params);
+  const ring::Ring ring(4, 0);
   if (own < 0) {
-    EXPECT(!ring.made() && errno == -own);
+    EXPECT(ring.fd() == own);
     Say("no ring here");
     return;
   }
@@ -178,36 +110,43 @@ void Kernels() {
 }
 
 // ---------------------------------------------------------------- libuv's way of adding a socket
-sockaddr_in Address(const char* port) {
-  sockaddr_in a{};
-  a.sin_family = AF_INET;
-  a.sin_port = htons(static_cast<uint16_t>(std::atoi(port)));
-  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  return a;
-}
-
-void Add(Ring& ring, int set, int fd) {
+int Control(const ring::Ring& ring, int set, int op, int fd) {
   epoll_event event{};
   event.events = EPOLLIN;
   event.data.fd = fd;
   io_uring_sqe request{};
   request.opcode = IORING_OP_EPOLL_CTL;
   request.fd = set;
-  request.len = EPOLL_CTL_ADD;
+  request.len = static_cast<uint32_t>(op);
   request.off = static_cast<__u64>(fd);
   request.addr = reinterpret_cast<__u64>(&event);
-  if (ring.made() && ring.Do(request) == 0) return;
-  EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+  return ring.Do(request);
+}
+
+void Add(const ring::Ring& ring, int set, int fd) {
+  if (!ring.made()) {
+    epoll_event event{};
+    event.events = EPOLLIN;
+    event.data.fd = fd;
+    EXPECT(epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    return;
+  }
+  // As the kernel has it; libuv relies on EEXIST.
+  EXPECT(Control(ring, set, EPOLL_CTL_MOD, fd) == -ENOENT);
+  EXPECT(Control(ring, set, EPOLL_CTL_ADD, fd) == 0);
+  EXPECT(Control(ring, set, EPOLL_CTL_ADD, fd) == -EEXIST);
+  EXPECT(Control(ring, set, EPOLL_CTL_MOD, fd) == 0);
+  EXPECT(Control(ring, set, EPOLL_CTL_DEL, fd) == 0);
+  EXPECT(Control(ring, set, EPOLL_CTL_DEL, fd) == -ENOENT);
+  EXPECT(Control(ring, set, EPOLL_CTL_ADD, 987654) == -EBADF);
+  EXPECT(Control(ring, 987654, EPOLL_CTL_ADD, fd) == -EBADF);
+  EXPECT(Control(ring, set, EPOLL_CTL_ADD, fd) == 0);
 }
 
 void Serve(const char* port) {
-  Ring ring;
-  const int listener = socket(AF_INET, SOCK_STREAM, 0), set = epoll_create1(0);
-  const sockaddr_in a = Address(port);
-  const int on = 1;
-  EXPECT(setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
-  EXPECT(bind(listener, reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0);
-  EXPECT(listen(listener, 8) == 0);
+  const ring::Ring ring(4, 0);
+  const int listener = loopback::Listen(port), set = epoll_create1(0);
+  EXPECT(listener >= 0);
   Add(ring, set, listener);
   for (;;) {
     epoll_event event;
@@ -225,9 +164,9 @@ void Serve(const char* port) {
 }
 
 void Connect(const char* port) {
-  Ring ring;
+  const ring::Ring ring(4, 0);
   const int fd = socket(AF_INET, SOCK_STREAM, 0), set = epoll_create1(0);
-  const sockaddr_in a = Address(port);
+  const sockaddr_in a = loopback::Address(port);
   EXPECT(connect(fd, reinterpret_cast<const sockaddr*>(&a), sizeof a) == 0);
   Add(ring, set, fd);
   for (int i = 0; i < 1000; ++i) {

@@ -6,7 +6,7 @@ import time
 import posternview
 from harness import Skip, check, test
 
-ALLOW = {"POSTERN_IO_URING": "allow"}
+ALLOW, DENY = {"POSTERN_IO_URING": "allow"}, {"POSTERN_IO_URING": "deny"}
 
 
 def single(ctx, what, env=None):
@@ -23,8 +23,8 @@ def syscalls_plain(ctx):
 
 
 def refused(ctx, when):
-    """EPERM, which is counted once: the program is refused twice, then held, then refused twice more, and held."""
-    proc = ctx.start("server", [ctx.built("syscalls"), f"refused_{when}"])
+    """io_uring=deny: EPERM, which is counted once: the program is refused twice, then held, then refused twice more, and held."""
+    proc = ctx.start("server", [ctx.built("syscalls"), f"refused_{when}"], env=DENY)
     for stop in (1, 2):
         end = time.monotonic() + 60
         while proc.output().count("holding\n") < stop:
@@ -61,6 +61,12 @@ def io_uring_allowed(ctx):
 
 
 @test(modes=("both",))
+def io_uring_followed(ctx):
+    """What is the rule: a ring, if the kernel has one."""
+    given(ctx, {})
+
+
+@test(modes=("both",))
 def io_uring_accel_off(ctx):
     """A library that leaves all sockets to the kernel leaves it the rings as well."""
     given(ctx, {"POSTERN_ACCEL": "off"})
@@ -68,7 +74,7 @@ def io_uring_accel_off(ctx):
 
 @test()
 def io_uring_epoll(ctx):
-    """libuv's way: descriptors are added to the event set through a ring, if the program gets one."""
+    """libuv's way: descriptors are added to the event set through a ring, with the kernel's results, and stay accelerated."""
     program, port = ctx.built("syscalls"), ctx.port()
     server = ctx.start("server", [program, "serve", port], name="serve")
     ctx.wait_listening(port, server)

@@ -74,7 +74,7 @@ TEST_CASE("defaults are those of the design", "[options]") {
   CHECK(options.ring_min == 4096);
   CHECK(options.ring_max == 1 << 20);
   CHECK(options.strict == 0);
-  CHECK(options.io_uring == static_cast<int64_t>(IoUring::kDeny));
+  CHECK(options.io_uring == static_cast<int64_t>(IoUring::kFollow));
   CHECK(options.log_level == static_cast<int64_t>(LogLevel::kWarn));
   CHECK(std::string(options.stack_name) == "");
   char message[kOptionMessageBytes] = "";
