@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // event_calls.cc - epoll, poll and select.
 #include <poll.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 
@@ -12,6 +13,7 @@
 #include "endpoint/call.h"
 #include "event/epoll.h"
 #include "event/poll.h"
+#include "event/wait.h"
 #include "family/family.h"
 #include "family/fdtab.h"
 #include "family/turn.h"
@@ -201,4 +203,11 @@ PSTN_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* x, const timespec* 
   if (BadTime(ts)) return Ret<int>(-EINVAL);
   WaitsForMany waits;
   return Ret<int>(SockSelect(g_family, n, r, w, x, Until(ts), mask));
+}
+
+PSTN_EXPORT int pthread_cancel(pthread_t thread) {
+  FetchAdd(g_family.cancels, 1u);
+  const int r = PSTN_REAL(pthread_cancel)(thread);
+  if (r == 0) WakeOwnSleepers(g_family);
+  return r;
 }

@@ -11,7 +11,6 @@
 #include <signal.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "base/sys.h"
 #include "endpoint/call.h"
@@ -20,20 +19,24 @@
 
 namespace postern {
 
+template <typename Undo>
+struct CancelCleanup {
+  Family& fam;
+  Undo& undo;
+  static void Run(void* cleanup) {
+    auto& c = *static_cast<CancelCleanup*>(cleanup);
+    t_sleeping = nullptr;
+    c.undo();
+    AbandonUses(c.fam);
+  }
+};
+
 template <typename Call, typename Undo>
 long Cancellable(Family& fam, Call call, Undo undo) {
   long r;
   int type;
-  struct Cleanup {
-    Family& fam;
-    Undo& undo;
-  } cleanup{fam, undo};
-  pthread_cleanup_push(
-      [](void* u) {
-        static_cast<Cleanup*>(u)->undo();
-        AbandonUses(static_cast<Cleanup*>(u)->fam);
-      },
-      &cleanup);
+  CancelCleanup<Undo> cleanup{fam, undo};
+  pthread_cleanup_push(CancelCleanup<Undo>::Run, &cleanup);
   pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, &type);
   r = call();
   pthread_setcanceltype(type, nullptr);
@@ -76,30 +79,23 @@ long CancellableMoved(Family& fam, Call call, Undo undo) {
   return r;
 }
 
-// The same for a poll(), `call(mask)`. Where a cancellation spares what it has found, it interrupts
-// the poll(), and ends the thread unless `found()`. glibc's signal (32) can't come between the look
-// for one that is pending and the sleep.
+// The same for a poll(). Where a cancellation spares what has been found, it interrupts the poll(),
+// and ends the thread unless `found()`. One that comes between the look and the sleep: the canceller
+// wakes who may sleep (WakeOwnSleepers, event/wait.h). (With glibc's signal blocked meanwhile there
+// would be no need for that, but to unblock one takes a process's signals away from the thread that
+// the kernel has chosen.)
 template <typename Call, typename Undo, typename Found>
-long CancellablePoll(Family& fam, const sigset_t* mask, Call call, Undo undo, Found found) {
-  if (!CancelSparesWhatMoved() || CancelsAtOnce())
-    return Cancellable(
-        fam, [&] { return call(mask); }, undo);
-  constexpr uint64_t kCancelBit = 1ull << (32 - 1);
-  uint64_t before = 0;
-  sigset_t during = {};
-  (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_BLOCK), &kCancelBit, &before, 8L);
+long CancellablePoll(Family& fam, Call call, Undo undo, Found found) {
+  if (!CancelSparesWhatMoved() || CancelsAtOnce()) return Cancellable(fam, call, undo);
   ActOnCancel(fam, undo);
-  if (mask == nullptr) memcpy(&during, &before, sizeof before);
-  const long r = call(mask != nullptr ? mask : &during);
-  (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_SETMASK), &before, nullptr, 8L);
+  const long r = call();
   if (r == -EINTR && !found()) ActOnCancel(fam, undo);
   return r;
 }
 
 // Makes `call()`, a sleep in the kernel that the bell of `at` ends, unless a handler has run
 // since `interrupts` was read. One that runs after that look rings the bell. (Blocking signals
-// meanwhile would do as well, but to unblock them takes a process's signals away from the thread
-// that the kernel has chosen; CPython's main thread then sleeps on.)
+// meanwhile would do as well, but see CancellablePoll: CPython's main thread then sleeps on.)
 template <typename Call>
 long SleepUnlessInterrupted(uint32_t interrupts, const Sleeping& at, Call call) {
   t_sleeping = &at;

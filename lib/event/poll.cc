@@ -181,11 +181,11 @@ long Sleep(Family& fam, const Bed& bed, pollfd* fds, size_t n, KernelSet& k, boo
     const ByNumber asks(k.held);
     k.Renumber();
     r = CancellablePoll(
-        fam, mask,
-        [&](const sigset_t* during) {
+        fam,
+        [&] {
           return SleepUnlessInterrupted(interrupts, {fam, bed.waiter}, [&] {
             return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u),
-                             sleep.never() && !retry ? nullptr : &left, during, 8L);
+                             sleep.never() && !retry ? nullptr : &left, mask, 8L);
           });
         },
         [&] { GetUp(fam, bed, n, k); }, [&] { return k.AnyLeft(fds, n); });
@@ -305,13 +305,19 @@ long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t
   Register(fam, bed.waiter, fds, n,
            k);  // which may bring link groups that this process had not mapped
   MarkWaiter(fam, bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
-  for (;;) {
+  for (uint32_t cancels = LoadRelaxed(fam.cancels);;) {
     ClearNews(fam, bed.waiter);
     ready = LookAgain(fam, fds, n, k, true);
     if (ready != 0 || until.left_ns() == 0) break;
     if (t_interrupts != interrupts) {
       ready = -EINTR;
       break;
+    }
+    // Perhaps it is this thread's: what is found counts for more (CancellablePoll).
+    if (const uint32_t now = LoadRelaxed(fam.cancels); now != cancels) {
+      cancels = now;
+      if (k.AnyLeft(fds, n)) ready = LookByNumber(fam, fds, n, k);
+      if (ready != 0) break;
     }
     long r = Sleep(fam, bed, fds, n, k, listeners, until, mask, interrupts);
     CtlDrain(fam);

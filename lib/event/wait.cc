@@ -116,6 +116,16 @@ void ReleaseWaitersOf(Family& fam, uint32_t slot) {
   }
 }
 
+void WakeOwnSleepers(Family& fam) {
+  if (!fam.attached) return;
+  FullFence();  // [F1] between libc's mark of the cancellation and the waiters
+  StackMap& s = Stack(fam);
+  for (const pstn_waiter& w : s.waiters.Before(LoadRelaxed(s.hdr.waiters.hw))) {
+    if (LoadRelaxed(w.state) != 0 && w.owner_slot == fam.slot)
+      (void)RingBell(fam.bells, BellOf(s, s.waiters.IndexOf(w).word()));
+  }
+}
+
 Bed TakeBed(Family& fam) {
   {
     Guard g(fam.beds->lock);

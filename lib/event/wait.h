@@ -35,6 +35,9 @@ void UnmakeBed(Family& fam, const Bed& bed);
 void ReleaseWaiter(Family& fam, uint32_t waiter);  // its bell is gone
 // Those of a process that has ended, or become another program.
 void ReleaseWaitersOf(Family& fam, uint32_t slot);
+// After pthread_cancel(): its target may have looked for that before it was there, and be about to
+// sleep (cancel.h).
+void WakeOwnSleepers(Family& fam);
 Bed TakeBed(Family& fam);  // made, or kept from before
 void GiveBed(Family& fam, const Bed& bed);
 void BedsForget(Family& fam);     // the process leaves the stack

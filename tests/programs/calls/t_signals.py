@@ -16,3 +16,9 @@ def signals_while_spinning(ctx):
     proc = ctx.start("server", [program, "1"], env={"POSTERN_SPIN_USEC": "5000"})
     proc.wait(40)
     check("all as it should be" in proc.output(), proc.output())
+
+
+@test(modes=("both", "kernel"))
+def signals_main_thread(ctx):
+    """A process's signals are the main thread's, while others wait in poll()."""
+    ctx.run("server", [ctx.built("signal_thread"), ctx.port()])
