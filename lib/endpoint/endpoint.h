@@ -61,10 +61,12 @@ bool Writable(Family& fam, const ConnEnd& e);
 // A peer that has shut down both directions, and no room before it: what is under way meets its
 // RST.
 bool BeforeShutPeer(Family& fam, const ConnEnd& e, uint32_t peer);
+// The end of what we send is under way. PSTN_EPF_SHUT_WR alone does not say so: a shutdown() before
+// connect() leaves it, and yet the connection's stream goes on, with nothing in it.
+inline bool HasEnded(const ConnEnd& e) { return (LoadRelaxed(e.ctl().flags) & PSTN_CF_FIN) != 0; }
 // Both directions are at their end: for TCP the connection is closed.
-inline bool BothEnded(const pstn_ep& ep, uint32_t peer_flags) {
-  return (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) != 0 &&
-         (peer_flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0;
+inline bool BothEnded(const ConnEnd& e, uint32_t peer_flags) {
+  return HasEnded(e) && (peer_flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0;
 }
 // The connection's error, which the call that reports it takes away; 0: none. A RST behind a FIN is
 // EPIPE, as the kernel has it in CLOSE_WAIT.

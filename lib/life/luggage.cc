@@ -125,7 +125,9 @@ bool Luggage::Pack(Family& fam) {
     Kept& kept = kept_.at[kept_.count++];
     const bool is_connected = state == PSTN_EP_ESTABLISHED;
     const bool news = is_connected && (Readiness(fam, *ep) & EPOLLIN) != 0;
-    kept = {static_cast<int>(n), entry, 0, state, {}, news, {}};
+    ConnEnd e;
+    const bool ended = is_connected && Resolve(fam, *ep, e) && HasEnded(e);
+    kept = {static_cast<int>(n), entry, 0, state, {}, news, ended, {}};
     if (is_connected) {
       CopyConnection(kept.ep, *ep);
     } else {
@@ -241,9 +243,8 @@ uint32_t Luggage::ResumeConnection(Family& fam, const Kept& kept) {
     StoreRelaxed(ep.error, static_cast<uint32_t>(ECONNRESET));
     return entry;
   }
-  const uint32_t shut = LoadRelaxed(ep.flags) & (PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR);
-  if ((shut & PSTN_EPF_SHUT_WR) != 0)
-    FetchOr(e.ctl().flags, shut == PSTN_EPF_SHUT_WR ? PSTN_CF_FIN : PSTN_CF_FIN | PSTN_CF_RD_SHUT);
+  const bool deaf = (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0;
+  if (kept.ended) FetchOr(e.ctl().flags, deaf ? PSTN_CF_FIN | PSTN_CF_RD_SHUT : PSTN_CF_FIN);
   AnnounceData(fam.bells, e);
   // What could be read before can be read now.
   const Deadline until = Deadline::AfterNs(kNewsNs);

@@ -36,6 +36,7 @@ class Luggage {
     uint32_t as;    // PSTN_EP_*: the state that it has again
     Place place;    // a connection's
     bool had_news;  // ... of which data or an end could be read
+    bool ended;     // ... whose end has been sent (HasEnded)
     pstn_ep ep;
   };
   struct Watched {

@@ -36,10 +36,12 @@ void Put(uint8_t* info, size_t at, T v) {
   memcpy(info + at, &v, sizeof v);
 }
 
-uint8_t StateOf(const pstn_ep& ep, uint32_t peer) {
+uint8_t StateOf(const ConnEnd& e) {
+  uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   bool peer_fin = (peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0;
-  bool own_fin = (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) != 0;
-  if ((peer & PSTN_CF_RST) != 0 || (peer_fin && own_fin)) return TCP_CLOSE;
+  bool own_fin = HasEnded(e);
+  bool lost = (peer & PSTN_CF_RST) != 0 || (LoadRelaxed(e.ep->flags) & PSTN_EPF_HUNG) != 0;
+  if (lost || (peer_fin && own_fin)) return TCP_CLOSE;
   if (own_fin) return TCP_FIN_WAIT2;
   return peer_fin ? TCP_CLOSE_WAIT : TCP_ESTABLISHED;
 }
@@ -65,8 +67,7 @@ long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len) 
   ConnEnd e;
   tcp_info info;
   memcpy(&info, all, sizeof info);
-  info.tcpi_state =
-      StateOf(ep, Resolve(fam, ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST);  // [C2]
+  info.tcpi_state = Resolve(fam, ep, e) ? StateOf(e) : static_cast<uint8_t>(TCP_CLOSE);
   info.tcpi_options = TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE;
   info.tcpi_snd_wscale = info.tcpi_rcv_wscale = 7;
   info.tcpi_rto = 201000;  // us

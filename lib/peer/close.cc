@@ -118,7 +118,7 @@ void CloseConnection(Family& fam, pstn_ep& ep, End end) {
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   const Lingering lingering = LingeringOf(ep);
   bool reset = end == End::kReset || (LoadRelaxed(e.ctl().flags) & PSTN_CF_RST) != 0 ||
-               (!BothEnded(ep, peer) && (RingReadable(e) || (lingering.on && lingering.sec == 0)));
+               (!BothEnded(e, peer) && (RingReadable(e) || (lingering.on && lingering.sec == 0)));
   Lock(ep.tx.lock);
   FetchOr(e.ctl().flags, PSTN_CF_CLOSED | (reset ? PSTN_CF_RST : PSTN_CF_FIN));  // [C2]
   Unlock(ep.tx.lock);
@@ -176,10 +176,12 @@ void Zero(T&... words) {
 // As the kernel's disconnect: not reset, but closed, is a connection that both sides had ended.
 bool ResetConnection(Family& fam, pstn_ep& ep) {
   ConnEnd e;
-  uint32_t peer = Resolve(fam, ep, e) ? LoadAcquire(e.peer_ctl().flags) : PSTN_CF_RST;  // [C2]
-  bool open = (peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
-              ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) == 0 ||
-               (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0);
+  bool open = false;
+  if (Resolve(fam, ep, e)) {
+    uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
+    open = (peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
+           !BothEnded(e, peer);
+  }
   {
     // As in ChangeHands: one of the two finds the connection. No call is at the rings, which are
     // others' next.

@@ -213,13 +213,15 @@ long BindBridge(int listener, const pstn_ep& ep, sockaddr* sa, socklen_t* len) {
 }
 
 // Connects `fd` to a socket of ours; its address is the peer's if it can be, its port the kernel's
-// choice. Returns our end, or -errno.
-long ConnectPair(int fd, const pstn_ep& ep) {
+// choice. Returns our end, or -errno. `early`: PSTN_EPF_SHUT_*, the marks of a shutdown() before
+// connect(), which send nothing.
+long ConnectPair(int fd, const pstn_ep& ep, uint32_t early) {
   int family = static_cast<int>(ep.family);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_SMC) != 0) {  // connected, beside the rings
     const sockaddr none = {AF_UNSPEC, {}};
     (void)sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
   }
+  ShutKernelSocket(fd, early);
   int listener = sys::Socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (listener < 0) return listener;
   sockaddr_storage ss = {};
@@ -255,7 +257,8 @@ long ConnectPair(int fd, const pstn_ep& ep) {
 // `from` and of `to`, which was another connection's: a thread that still looks for that one, a
 // sweep of idle rings, takes its lock to find out.
 void CopyConnection(pstn_ep& to, const pstn_ep& from) {
-  constexpr uint32_t kCarried = PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG;
+  // What comes behind a shutdown() of reading can be read: it goes to the kernel's half.
+  constexpr uint32_t kCarried = PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG;
   SetPlace(to, from.lgr_idx, from.conn_idx, from.conn_gen, from.side);
   to.local = from.local;
   to.peer = from.peer;
@@ -291,7 +294,8 @@ long TakeOverConnection(Family& fam, int fd, pstn_ep& from, bool hand_on, Taken 
   ConnEnd e;
   if (!Resolve(fam, from, e)) return -ECONNRESET;
   FetchOr(from.flags, PSTN_EPF_DIRTY | PSTN_EPF_DUPPED);  // never again for the fd cache
-  const long end = hand_on ? -1 : ConnectPair(fd, from);
+  const uint32_t early = HasEnded(e) ? 0u : LoadRelaxed(from.flags);
+  const long end = hand_on ? -1 : ConnectPair(fd, from, early);
   if (end < 0 && !hand_on) return end;
   uint32_t idx = NewEp(fam, from.family);
   long ring_fd = idx != PSTN_NONE
@@ -312,7 +316,8 @@ long TakeOverConnection(Family& fam, int fd, pstn_ep& from, bool hand_on, Taken 
   }
   FetchAdd(Stack(fam).hdr.reasons[kReasonExported], 1u);
   kVerbs.wire_rehouse(fam, fd, Stack(fam).eps.Own(EpIndex(idx)));
-  if (!hand_on) ShutKernelSocket(fd, from);
+  if (!hand_on)
+    ShutKernelSocket(fd, LoadRelaxed(from.flags) & (HasEnded(e) ? ~0u : ~PSTN_EPF_SHUT_WR));
   // Threads that sleep on the ring go on in the kernel, and event sets look there.
   AnnounceLocal(fam.bells, e);
   PostEp(fam, from);

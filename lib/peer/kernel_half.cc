@@ -72,8 +72,7 @@ long Unbind(int fd, pstn_ep& ep) {
   return 0;
 }
 
-void ShutKernelSocket(int fd, const pstn_ep& ep) {
-  uint32_t flags = LoadRelaxed(ep.flags);
+void ShutKernelSocket(int fd, uint32_t flags) {
   if ((flags & PSTN_EPF_SHUT_WR) != 0)
     (void)sys::Call(SYS_shutdown, fd, static_cast<long>(SHUT_WR));
   if ((flags & PSTN_EPF_SHUT_RD) != 0)
@@ -84,8 +83,8 @@ void BecomeKernels(Family& fam, int fd, pstn_ep& ep, Reason why) {
   // Not with a port that we chose: it would be in the way of a bind() where a connect() fails.
   const uint32_t port = ep.local.port;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 && Unbind(fd, ep) == 0) {
-    ShutKernelSocket(fd, ep);  // the marks of a shutdown() have gone with it
-    ep.kernel_port = port;     // Linux goes on showing it
+    ShutKernelSocket(fd, LoadRelaxed(ep.flags));  // the marks of a shutdown() have gone with it
+    ep.kernel_port = port;                        // Linux goes on showing it
     FetchOr(ep.flags, PSTN_EPF_PORT_GIVEN_UP);
   }
   FallBack(fam, fd, ep, why);

@@ -19,8 +19,8 @@ long Unbind(int fd, pstn_ep& ep) PSTN_REQUIRES(ep.setup_lock);
 void BecomeKernels(Family& fam, int fd, pstn_ep& ep, Reason why) PSTN_REQUIRES(ep.setup_lock);
 // The same, with the lock. False: it is connected or listens, since a moment.
 bool LeaveUnconnected(Family& fam, int fd, pstn_ep& ep, Reason why) PSTN_EXCLUDES(ep.setup_lock);
-// Shuts the kernel's socket down as the program has shut the endpoint.
-void ShutKernelSocket(int fd, const pstn_ep& ep);
+// Shuts the kernel's socket down as the program has shut the endpoint (flags: PSTN_EPF_SHUT_*).
+void ShutKernelSocket(int fd, uint32_t flags);
 // The kernel's idea of the local name goes into the endpoint.
 void LearnLocal(int fd, pstn_ep& ep);
 // A listener becomes a plain socket again, after the kernel's has: shutdown, or connect to

@@ -154,7 +154,7 @@ static bool HasPeer(Family& fam, pstn_ep& ep, uint32_t state) {
   return state == PSTN_EP_ESTABLISHED && Resolve(fam, ep, e) &&
          (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
          (LoadRelaxed(e.peer_ctl().flags) & PSTN_CF_RST) == 0 &&
-         !BothEnded(ep, LoadRelaxed(e.peer_ctl().flags));
+         !BothEnded(e, LoadRelaxed(e.peer_ctl().flags));
 }
 
 // getsockname() of the kernel's socket, which may show a port that it has given up.
@@ -246,14 +246,13 @@ long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
   if (!Resolve(fam, ep, e)) return -ENOTCONN;
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   if ((peer & PSTN_CF_RST) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) != 0 ||
-      BothEnded(ep, peer)) {
+      BothEnded(e, peer)) {
     if (asked) FetchOr(ep.flags, PSTN_EPF_DISCONNECTING);  // connect() is EINVAL from now on
     AnnounceLocal(fam.bells, e);  // an edge, as with the kernel, though nothing has changed
     return -ENOTCONN;
   }
   NoteNews(fam.bells);
-  // Not by SHUT_WR, which a shutdown() before connect() has left.
-  if (how != SHUT_RD && (LoadRelaxed(e.ctl().flags) & PSTN_CF_FIN) == 0) {
+  if (how != SHUT_RD && !HasEnded(e)) {
     Lock(ep.tx.lock);  // after what another thread is writing
     if (!StillHere(e)) {
       const uint32_t now = LoadRelaxed(ep.state);
@@ -269,8 +268,7 @@ long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
   if (how != SHUT_WR) {
     FetchOr(ep.flags, PSTN_EPF_SHUT_RD);
   }
-  constexpr uint32_t kBoth = PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR;
-  if ((LoadRelaxed(ep.flags) & kBoth) == kBoth) {
+  if (HasEnded(e) && (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0) {
     FetchOr(e.ctl().flags, PSTN_CF_RD_SHUT);
     AnnounceSpace(fam.bells, e);  // a writer that waits for space has its answer
   }
