@@ -271,6 +271,8 @@ long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
   if (HasEnded(e) && (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0) {
     FetchOr(e.ctl().flags, PSTN_CF_RD_SHUT);
     AnnounceSpace(fam.bells, e);  // a writer that waits for space has its answer
+    // The engine answers data by a RST from now on. A program looks when it writes.
+    if (kVerbs.wire_is_end(fam, ep.lgr_idx, ep.conn_idx)) AnnounceData(fam.bells, e);
   }
   AnnounceLocal(fam.bells, e);
   WireWrote(fam);
