@@ -34,15 +34,15 @@ int WireKeeper::Start(int bundle, int set, uint64_t tag) {
   int r = WireAdopt(g_family, bundle);
   if (r != 0) return r;
   StoreRelease(g_family.wire_on, 0u);  // what it does for its bridges is not a program's polling
-  r = WireBell(g_family);
-  if (r < 0) return r;
-  bell_ = r;
-  set_ = set;
-  tag_ = tag;
   // Now, while there is a posternd to ask: without them it can't deliver a byte.
   const uint32_t links = LoadRelaxed(Stack(g_family).hdr.lgrs_hw);
   for (uint32_t i = 0; i < links && i < Stack(g_family).lgrs.count(); i++)
     if (LoadAcquire(Stack(g_family).lgrs.Own(LgrIndex(i)).state) != 0) (void)EnsureLgr(g_family, i);
+  r = WireBell(g_family);  // whose name goes into those
+  if (r < 0) return r;
+  bell_ = r;
+  set_ = set;
+  tag_ = tag;
   epoll_event ev{};
   ev.events = EPOLLIN;
   ev.data.u64 = tag_;

@@ -15,6 +15,7 @@
 #include "base/sys.h"
 #include "endpoint/cancel.h"
 #include "endpoint/endpoint.h"
+#include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "event/block.h"
 #include "event/spin.h"
@@ -80,6 +81,7 @@ bool MakeEngineEnd(Family& fam, Attempt& a) {
   end.local = a.ep.peer;
   end.peer = a.ep.local;
   end.listener = a.slot.lgr_idx;
+  UseWaiter(fam, a.slot.lgr, 1, PSTN_EVMAP_WIRE);  // or a program's posts ring no bell
   StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
   StoreRelease(ref->conn_ep[a.slot.conn], a.end + 1);            // [E4]
   SetState(end, PSTN_EP_ESTABLISHED);

@@ -320,6 +320,7 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   ep.listener = OtherSide(fam_, slot.lgr_idx);
   StoreRelaxed(ep.accept_head, conn_idx);  // an engine's end has no accept queue
   pstn_conn& conn = LgrConn(slot.lgr, slot.conn);
+  UseWaiter(fam_, slot.lgr, 0, PSTN_EVMAP_WIRE);
   StoreRelease(conn.ctl[0].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
   NoteNews(fam_.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);

@@ -8,11 +8,14 @@ import os
 import resource
 import signal
 import socket
+import statistics
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
 import forked
+import pauses
 import wire_test
 import wirekit
 from netlab import V4
@@ -160,6 +163,31 @@ threading.Thread(target=take, daemon=True).start()
         exchange(old, b"last")
         for sock in socks:
             sock.close()
+
+    def test_nobody_comes_back(self):
+        """A program with two events writes, and asks for no more: the keeper puts it on the wire, and not when it would have looked anyway."""
+        self.start_daemon("b")
+        server = self.program()
+        server.do("listener = socket.create_server((HOST, PORT))", HOST="0.0.0.0", PORT=self.port)
+        client, _ = self.connected(), self.connected()
+        client.settimeout(20)
+        server.do("""
+socks = [listener.accept()[0] for _ in range(2)]
+p = select.poll()
+for sock in socks:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    p.register(sock, select.POLLOUT)
+one = next(sock for sock in socks if sock.getpeername()[1] == PORT)
+""", PORT=client.getsockname()[1])
+        waits = pauses.Pauses()
+        self.addCleanup(waits.end)
+        began, took = time.monotonic(), []
+        for _ in range(50):
+            begin = time.monotonic()
+            server.do("assert len(p.poll(0)) == 2; one.send(b'x')")
+            self.assertEqual(client.recv(1), b"x")
+            took.append(time.monotonic() - begin)
+        self.assertLess(statistics.median(took), 0.05 + waits.longest(began), "most are as late as the keeper's next look")
 
     def waits(self, socks):
         """One more client; whether it is not served."""
