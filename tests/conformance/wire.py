@@ -42,6 +42,7 @@ LOOPBACK = {"127.0.0.1": 1, "127.0.0.2": 12, "127.0.0.5": 14, "127.0.0.6": 16, "
 ANY = ("0.0.0.0", "::", "::ffff:0.0.0.0")
 HOST = re.compile(r"(?<=\s)(?:(?:::ffff:)?\d+\.\d+\.\d+\.\d+|::1|::)(?=\s|$)")
 PORT = re.compile(r"\$([A-Za-z]\w*)")
+APART_MS = 80
 SENDTO = re.compile(r"\bsendto \S+ \S+ ")  # what follows is a port
 TO_THE_OTHER = {"connect", "socketconnect", "sendto"}
 # Lines that put no packet on the wire.
@@ -59,6 +60,17 @@ def address(side, host):
     if host == "::1":
         return netlab.V6[side]
     return f"10.77.0.{LOOPBACK[host] + (side == 'b')}" if host in LOOPBACK else host
+
+
+def apart(lines):
+    """The same, with a pause wherever one line sends twice. Over a veth pair the kernel's answer to the first is there before the second,
+    as over no other wire: a RST, say, which the second would meet."""
+    for line in lines:
+        actor, *words = line.split()
+        if words[0] == "sendmmsg":
+            yield from (f"{actor} sendmmsg {words[1]} {message}" for message in words[2:])
+        else:
+            yield line.replace(" ; ", f" ; sleep {APART_MS} ; ")
 
 
 class Launched:
