@@ -141,7 +141,11 @@ void MoveItem(Family& fam, int epfd, pstn_epoll& set, pstn_ep& ep, int fd, uint3
   const bool in_kernel = (s.items.Own(ItemIndex(idx)).flags & PSTN_IT_KERNEL) != 0;
   epoll_event ev = KernelEvent(s.items.Own(ItemIndex(idx)));
   RemoveItem(s, ep, set, idx, prev);
-  (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(in_kernel ? EPOLL_CTL_MOD : EPOLL_CTL_ADD),
+  // The kernel changes none that is exclusive: it is taken out, and comes anew.
+  const bool change = in_kernel && (ev.events & EPOLLEXCLUSIVE) == 0;
+  if (in_kernel && !change)
+    (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(EPOLL_CTL_DEL), fd, &ev);
+  (void)sys::Call(SYS_epoll_ctl, epfd, static_cast<long>(change ? EPOLL_CTL_MOD : EPOLL_CTL_ADD),
                   fd, &ev);
 }
 
