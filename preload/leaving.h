@@ -4,6 +4,8 @@
 #pragma once
 #include <sys/socket.h>
 
+#include "base/schema/reasons.h"
+
 namespace postern {
 
 // For sendmsg on `by`, a descriptor that is not ours: sockets that the message passes (SCM_RIGHTS)

@@ -80,10 +80,10 @@ long CancellableMoved(Family& fam, Call call, Undo undo) {
 }
 
 // The same for a poll(). Where a cancellation spares what has been found, it interrupts the poll(),
-// and ends the thread unless `found()`. One that comes between the look and the sleep: the canceller
-// wakes who may sleep (WakeOwnSleepers, event/wait.h). (With glibc's signal blocked meanwhile there
-// would be no need for that, but to unblock one takes a process's signals away from the thread that
-// the kernel has chosen.)
+// and ends the thread unless `found()`. One may come between the look and the sleep: the thread
+// that asks for it wakes those that may sleep (WakeOwnSleepers, event/wait.h). (With glibc's signal
+// blocked meanwhile there would be no need for that, but to unblock one takes a process's signals
+// away from the thread that the kernel has chosen.)
 template <typename Call, typename Undo, typename Found>
 long CancellablePoll(Family& fam, Call call, Undo undo, Found found) {
   if (!CancelSparesWhatMoved() || CancelsAtOnce()) return Cancellable(fam, call, undo);
