@@ -67,7 +67,7 @@ def apart(lines):
     as over no other wire: a RST, say, which the second would meet."""
     for line in lines:
         actor, *words = line.split()
-        if words[0] == "sendmmsg":
+        if words[:1] == ["sendmmsg"]:
             yield from (f"{actor} sendmmsg {words[1]} {message}" for message in words[2:])
         else:
             yield line.replace(" ; ", f" ; sleep {APART_MS} ; ")

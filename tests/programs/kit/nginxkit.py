@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 
+import posternview
 from harness import need
 
 CONF = """
@@ -59,6 +60,8 @@ class Nginx:
         else:
             ctx.wait_listening(self.port, self.proc)
             self.master = self.proc.pid
+        if ctx.wrapped(side) and ctx.config.posternctl:
+            posternview.wait_served(ctx.config.posternctl, self.port, self.workers)
 
     def signal(self, what):
         """nginx -s reload | stop | quit, as an administrator would."""

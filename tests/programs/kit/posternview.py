@@ -51,6 +51,18 @@ def connections_of(all_sockets, port):
             if s["path"] != "listen" and _port_of(s.get("peer")) and port in (_port_of(s.get("local")), _port_of(s.get("peer")))]
 
 
+def wait_served(posternctl, port, workers, deadline_s=10.0):
+    """Waits until a listener at `port` is listed for a stack of one of `workers()`: those that become another user leave their family
+    first, and clients that come in that moment are the kernel's. Not at all costs: what it is for says what is wrong."""
+    end = time.monotonic() + deadline_s
+    while time.monotonic() < end:
+        status, pids = _posternctl(posternctl, "status"), set(workers())
+        theirs = {stack["id"] for stack in status["stacks"] if pids & {process["pid"] for process in stack["processes"]}}
+        if any(_port_of(listener["local"]) == port and listener["stack"] in theirs for listener in status["listeners"]):
+            return
+        time.sleep(0.03)
+
+
 class NotYet(ViewError):
     """Nothing wrong so far, but not enough to be seen."""
 
