@@ -1,12 +1,12 @@
 // main.cc - posternctl: what is accelerated, and if not, why; and the self-test of falling back.
 // SPDX-License-Identifier: Apache-2.0
-#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <initializer_list>
 #include <iostream>
 #include <string>
 #include <vector>
 
+#include "../command_line/command_line.h"
 #include "line/ask.h"
 #include "route_command.h"
 #include "selftest/selftest.h"
@@ -24,7 +24,7 @@ struct Arguments {
   uint32_t pid = 0;
   bool json = false;
   selftest::Request selftest;
-  unsigned port = 0;
+  uint32_t port = 0;
   std::vector<std::string> words;
 };
 
@@ -94,50 +94,44 @@ int Explain(const Arguments& arguments) {
 
 int Main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("posternctl - shows what Postern accelerates, and why not");
-  app.set_version_flag("--version", "posternctl " POSTERN_VERSION);
-  app.require_subcommand(1);
-  app.fallthrough();
-  app.add_option("--runtime-dir", arguments.runtime_dir,
-                 "posternd's directory, if it is not the usual one");
-  CLI::App* status = app.add_subcommand("status", "Stacks, link groups and listeners");
-  CLI::App* sockets = app.add_subcommand("ss", "Sockets and the path that each one takes");
-  CLI::App* explain =
-      app.add_subcommand("explain", "Why a process's sockets are accelerated or not");
-  for (CLI::App* command : {status, sockets, explain}) {
-    command->add_flag("--json", arguments.json, "For programs");
-  }
-  sockets->add_option("-p,--pid", arguments.pid, "Only this process's");
-  explain->add_option("PID", arguments.pid, "The process")->required()->check(CLI::PositiveNumber);
-  CLI::App* const test = app.add_subcommand(
+  CommandLine line("posternctl - shows what Postern accelerates, and why not");
+  line.Version("posternctl " POSTERN_VERSION);
+  line.OptionsAnywhere();
+  line.Option("--runtime-dir", arguments.runtime_dir,
+              "posternd's directory, if it is not the usual one");
+  CommandLine status = line.Command("status", "Stacks, link groups and listeners");
+  CommandLine sockets = line.Command("ss", "Sockets and the path that each one takes");
+  CommandLine explain = line.Command("explain", "Why a process's sockets are accelerated or not");
+  CommandLine test = line.Command(
       "selftest", "Forces each cause for doing without shared memory; most of it needs root");
-  test->add_flag("--json", arguments.json, "For programs");
-  test->add_flag("--list", arguments.selftest.list, "Only names the causes");
-  test->add_flag("--verbose", arguments.selftest.verbose, "posternd's log after a failure");
-  test->add_option("--only", arguments.selftest.only, "Causes whose names begin so");
-  CLI::App* const route = app.add_subcommand("route", "The routes as posternd has them");
-  CLI::App* const get = route->add_subcommand("get", "The way to an address, as `ip route get`");
-  route->require_subcommand(1);
-  get->add_option("WORDS", arguments.words,
-                  "ADDRESS [from ADDRESS] [oif NAME] [mark N] [uid N] [tos N] [proto N] [sport N] "
-                  "[dport N]")
-      ->required();
-  get->add_flag("--json", arguments.json, "For programs");
+  CommandLine route = line.Command("route", "The routes as posternd has them");
+  CommandLine get = route.Command("get", "The way to an address, as `ip route get`");
+  for (CommandLine* command : {&status, &sockets, &explain, &test, &get})
+    command->Flag("--json", arguments.json, "For programs");
+  sockets.Option("-p,--pid", arguments.pid, "Only this process's");
+  explain.Option("PID", arguments.pid, "The process").Required().Range(1, INT32_MAX);
+  test.Flag("--list", arguments.selftest.list, "Only names the causes");
+  test.Flag("--verbose", arguments.selftest.verbose, "posternd's log after a failure");
+  test.Option("--only", arguments.selftest.only, "Causes whose names begin so");
+  get.Option("WORDS", arguments.words,
+             "ADDRESS [from ADDRESS] [oif NAME] [mark N] [uid N] [tos N] [proto N] [sport N] "
+             "[dport N]")
+      .Required();
   // What the self-test runs under `postern`.
-  CLI::App* echo = app.add_subcommand("selftest-echo")->group("");
-  echo->add_option("PORT", arguments.port)->required();
-  CLI::App* commands = app.add_subcommand("selftest-client")->group("");
-  CLI11_PARSE(app, argc, argv);
-  if (echo->parsed()) return selftest::ServeEcho(arguments.port);
-  if (commands->parsed()) return selftest::ServeCommands();
-  if (test->parsed()) {
+  CommandLine echo = line.Command("selftest-echo", "");
+  echo.Option("PORT", arguments.port, "").Required();
+  CommandLine commands = line.Command("selftest-client", "");
+  if (const auto over = line.Parse(argc, argv)) return *over;
+  if (echo.IsGiven()) return selftest::ServeEcho(arguments.port);
+  if (commands.IsGiven()) return selftest::ServeCommands();
+  if (test.IsGiven()) {
     arguments.selftest.json = arguments.json;
     return selftest::Run(arguments.selftest);
   }
-  if (get->parsed())
+  if (get.IsGiven())
     return RouteGet(RuntimeDir(arguments.runtime_dir), arguments.words, arguments.json);
-  if (status->parsed()) return Status(arguments);
-  return sockets->parsed() ? Sockets(arguments) : Explain(arguments);
+  if (status.IsGiven()) return Status(arguments);
+  return sockets.IsGiven() ? Sockets(arguments) : Explain(arguments);
 }
 
 }  // namespace

@@ -6,11 +6,11 @@
 // processors to itself, and its drivers may end the process; posternd lives on.
 #include <sched.h>
 
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <string>
 #include <vector>
 
+#include "../command_line/command_line.h"
 #include "dpdk_port.h"
 #include "serve.h"
 #include "tap.h"
@@ -41,16 +41,12 @@ bool StartDpdk(const Arguments& arguments) {
 
 int Main(int argc, char** argv) {
   Arguments arguments;
-  CLI::App app("postern-softnic - drives a network card by DPDK for Postern (docs/nics.md)");
-  AddCommonOptions(app, arguments, "Name of the TAP that the kernel gets");
-  app.add_option("--netns", arguments.netns, "Network namespace of that, a path (default: ours)");
-  app.add_option("--port", arguments.port, "DPDK's name of the port, if it has several");
-  app.add_option("dpdk", arguments.dpdk, "Arguments of DPDK, behind --");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error);
-  }
+  CommandLine line("postern-softnic - drives a network card by DPDK for Postern (docs/nics.md)");
+  AddCommonOptions(line, arguments, "Name of the TAP that the kernel gets");
+  line.Option("--netns", arguments.netns, "Network namespace of that, a path (default: ours)");
+  line.Option("--port", arguments.port, "DPDK's name of the port, if it has several");
+  line.Option("dpdk", arguments.dpdk, "Arguments of DPDK, behind --");
+  if (const auto over = line.Parse(argc, argv)) return *over;
   DpdkPort port;
   if (!StartDpdk(arguments) || !port.Open(arguments.port)) return 1;
   Tap tap;

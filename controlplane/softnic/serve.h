@@ -7,7 +7,6 @@
 #include <signal.h>
 #include <sys/random.h>
 
-#include <CLI/CLI.hpp>
 #include <atomic>
 #include <cerrno>
 #include <cstdio>
@@ -15,6 +14,7 @@
 #include <exception>
 #include <string>
 
+#include "../command_line/command_line.h"
 #include "nic.h"
 
 namespace postern::softnic {
@@ -30,19 +30,19 @@ inline bool Say(const char* what, int error) {
   return false;
 }
 
-inline void AddCommonOptions(CLI::App& app, CommonArguments& arguments, const char* interface) {
-  app.add_option("--interface", arguments.interface, interface)
-      ->required()
-      ->check([](const std::string& name) {
+inline void AddCommonOptions(CommandLine& line, CommonArguments& arguments, const char* interface) {
+  line.Option("--interface", arguments.interface, interface)
+      .Required()
+      .Check([](const std::string& name) {
         return name.empty() || name.size() > 15 ? std::string("1 to 15 characters") : "";
       });
-  app.add_option("--spin-usec", arguments.pace.spin_usec, "How long it polls without work")
-      ->check(CLI::Range(0, 1'000'000))
-      ->capture_default_str();
-  app.add_option("--nap-usec", arguments.pace.nap_usec,
-                 "The longest time between two looks at an idle card")
-      ->check(CLI::Range(1, 100'000))
-      ->capture_default_str();
+  line.Option("--spin-usec", arguments.pace.spin_usec, "How long it polls without work")
+      .Range(0, 1'000'000)
+      .ShowDefault();
+  line.Option("--nap-usec", arguments.pace.nap_usec,
+              "The longest time between two looks at an idle card")
+      .Range(1, 100'000)
+      .ShowDefault();
 }
 
 // What belongs to the kernel's side, in its network namespace; and back.
@@ -90,7 +90,7 @@ int Serve(const CommonArguments& arguments, Port& port, KernelSide& kernel_side,
   return whole ? 0 : 1;
 }
 
-// main() of a program whose Main() may throw (CLI11, memory).
+// main() of a program whose Main() may throw (command line, memory).
 template <typename Work>
 int Guarded(const Work& work) {
   try {

@@ -5,9 +5,9 @@
 // The sibling of postern-softnic, with the same loop and the same way to posternd (--vi soft:NAME);
 // NAME is the card's own interface here. It is a program of its own, so that neither needs the
 // other's libraries.
-#include <CLI/CLI.hpp>
 #include <string>
 
+#include "../command_line/command_line.h"
 #include "../softnic/serve.h"
 #include "find_device.h"
 #include "ibv_device.h"
@@ -25,14 +25,11 @@ int Refuse(const std::string& why) {
 int Main(int argc, char** argv) {
   softnic::CommonArguments arguments;
   std::string device;
-  CLI::App app("postern-verbsnic - drives a queue pair of an RDMA card for Postern (docs/nics.md)");
-  softnic::AddCommonOptions(app, arguments, "The card's interface, which the kernel keeps");
-  app.add_option("--device", device, "RDMA device, if the interface's can't be found by itself");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error);
-  }
+  CommandLine line(
+      "postern-verbsnic - drives a queue pair of an RDMA card for Postern (docs/nics.md)");
+  softnic::AddCommonOptions(line, arguments, "The card's interface, which the kernel keeps");
+  line.Option("--device", device, "RDMA device, if the interface's can't be found by itself");
+  if (const auto over = line.Parse(argc, argv)) return *over;
   uint8_t mac[6];
   uint32_t mtu = 0;
   Found found;

@@ -7,13 +7,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
 
+#include "../../command_line/command_line.h"
 #include "../directory/directory.h"
 #include "../guard/rights.h"
 #include "../kit/event.h"
@@ -187,36 +187,36 @@ uint32_t IdleSecFromEnv() {
 int ParseAndRun(int argc, char** argv) {
   Arguments arguments;
   arguments.idle_sec = IdleSecFromEnv();
-  CLI::App app("posternd - introduces Postern's programs to each other, and cleans up after them");
-  app.set_version_flag("--version", "posternd " POSTERN_VERSION);
-  CLI::Option* system =
-      app.add_flag("--system", arguments.system,
-                   "Be the broker that introduces the posternds of all users to each other");
-  app.add_option("--runtime-dir", arguments.runtime_dir,
-                 "Directory of the socket; made if missing (--system: /run/postern)");
-  app.add_option("--policy", arguments.broker_options.policy,
-                 "The host's rules: who may reach whom (with --system), and whether connections "
-                 "take a path through memory at all");
-  app.add_option("--syn-option", arguments.broker_options.syn_option,
-                 "With --system: mark SYNs, for the processes of this cgroup (v2) directory; "
-                 "auto: of the host; off")
-      ->needs(system);
-  app.add_option("--syn-option-pins", arguments.broker_options.syn_option_pins,
-                 "Directory of a bpffs that keeps --syn-option in force while the broker restarts")
-      ->needs(system);
-  app.add_option("--vi", arguments.vi,
-                 "Interfaces, separated by commas, of which programs may have their packets "
-                 "themselves (AF_XDP; needs root); any; soft:NAME: one of postern-softnic's; off");
-  app.add_option("--broker", arguments.broker, "Socket of the host's broker, if there is one");
-  app.add_option("--idle-sec", arguments.idle_sec,
-                 "Leave after so many seconds without a client; 0: never (daemon.idle_sec)")
-      ->check(CLI::Range(0, 86400));
-  app.add_option("--netlink-bytes", arguments.netlink_bytes,
-                 "Receive buffer for what the kernel tells of routes; 0: 4 MiB");
-  app.add_flag("--foreground", arguments.foreground,
-               "Stay in the foreground, log to standard error");
-  app.add_flag("--verbose", arguments.verbose, "Log what happens, not only what goes wrong");
-  CLI11_PARSE(app, argc, argv);
+  CommandLine line(
+      "posternd - introduces Postern's programs to each other, and cleans up after them");
+  line.Version("posternd " POSTERN_VERSION);
+  const auto system =
+      line.Flag("--system", arguments.system,
+                "Be the broker that introduces the posternds of all users to each other");
+  line.Option("--runtime-dir", arguments.runtime_dir,
+              "Directory of the socket; made if missing (--system: /run/postern)");
+  line.Option("--policy", arguments.broker_options.policy,
+              "The host's rules: who may reach whom (with --system), and whether connections "
+              "take a path through memory at all");
+  line.Option("--syn-option", arguments.broker_options.syn_option,
+              "With --system: mark SYNs, for the processes of this cgroup (v2) directory; "
+              "auto: of the host; off")
+      .Needs(system);
+  line.Option("--syn-option-pins", arguments.broker_options.syn_option_pins,
+              "Directory of a bpffs that keeps --syn-option in force while the broker restarts")
+      .Needs(system);
+  line.Option("--vi", arguments.vi,
+              "Interfaces, separated by commas, of which programs may have their packets "
+              "themselves (AF_XDP; needs root); any; soft:NAME: one of postern-softnic's; off");
+  line.Option("--broker", arguments.broker, "Socket of the host's broker, if there is one");
+  line.Option("--idle-sec", arguments.idle_sec,
+              "Leave after so many seconds without a client; 0: never (daemon.idle_sec)")
+      .Range(0, 86400);
+  line.Option("--netlink-bytes", arguments.netlink_bytes,
+              "Receive buffer for what the kernel tells of routes; 0: 4 MiB");
+  line.Flag("--foreground", arguments.foreground, "Stay in the foreground, log to standard error");
+  line.Flag("--verbose", arguments.verbose, "Log what happens, not only what goes wrong");
+  if (const auto over = line.Parse(argc, argv)) return *over;
   if (arguments.runtime_dir.empty() && arguments.system) arguments.runtime_dir = kSystemDir;
   if (arguments.runtime_dir.empty()) {
     fprintf(stderr, "posternd: --runtime-dir is required\n");

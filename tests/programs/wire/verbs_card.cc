@@ -90,12 +90,12 @@ int Main(int argc, char** argv) {
   softnic::CommonArguments arguments;
   std::string wire, netns;
   WireCard card;
-  CLI::App app("verbs_card - postern-verbsnic with a card that is made up");
-  softnic::AddCommonOptions(app, arguments, "The TAP");
-  app.add_option("--netns", netns, "Network namespace of that")->required();
-  app.add_option("--wire", wire, "The interface that is the wire")->required();
-  app.add_option("--rules", card.rules_max, "So many at most");
-  CLI11_PARSE(app, argc, argv);
+  CommandLine line("verbs_card - postern-verbsnic with a card that is made up");
+  softnic::AddCommonOptions(line, arguments, "The TAP");
+  line.Option("--netns", netns, "Network namespace of that").Required();
+  line.Option("--wire", wire, "The interface that is the wire").Required();
+  line.Option("--rules", card.rules_max, "So many at most");
+  if (const auto over = line.Parse(argc, argv)) return *over;
   VerbsPort port(card);
   OwnInterface kernel_side;
   uint8_t mac[6];
