@@ -172,9 +172,9 @@ int Aside(int fd) {
 
 void ExportConfined() {
   if (g_family.bells.confined) return;
-  g_family.bells.confined = true;
   FenceWithoutKernel(g_family);
   StepAside(kReasonExported);
+  g_family.bells.confined = true;
 }
 
 }  // namespace postern

@@ -38,6 +38,10 @@ constexpr uint32_t kReplyMs = 3000;
 // it is asked again, but threads wait for no more than a 25th of their time.
 constexpr uint32_t kSilentMs = 50, kSilentMaxMs = 800, kSilentShare = 25;
 
+// A process that steps aside waits for as long as this: what posternd has not taken by then stays
+// ours, where it can't be served; and sandboxes allow themselves no descriptor for another line.
+constexpr uint64_t kAsideNs = 20'000'000'000;
+
 uint32_t PatienceMs(const Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   return fam.ctl_silent_ms != 0 ? fam.ctl_silent_ms : kReplyMs;
 }
@@ -183,12 +187,17 @@ int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit) {
   if (LoadRelaxed(fam.ctl_fd) < 0) return -ENOTCONN;
   m.seq = NextSeq(fam);
   uint32_t seq = m.seq;
+  const uint64_t aside_ns = LoadRelaxed(fam.aside) != 0 ? MonotonicNs() + kAsideNs : 0;
   int r = SendMsg(fam, m, fd);
   while (r == 0) {
     Msg in;
     int in_fd = -1;
     if (!ComesBefore(fam, limit)) return -ETIMEDOUT;
     r = RecvMsg(fam, in, in_fd, 0);
+    if (r == -EAGAIN && MonotonicNs() < aside_ns && DaemonAlive(fam)) {
+      r = 0;
+      continue;
+    }
     if (r != 0) break;
     if (in.seq == 0) {
       TakePushed(fam, in, in_fd);

@@ -46,9 +46,11 @@ int ExportWith(Family& fam, Msg& m, int fd) {
   const Msg request = m;
   constexpr int kTries = 20;
   constexpr timespec kPause = {0, 100'000'000};
+  // A posternd that is gone is started again (ConnectLocked), and a keeper that was just leaving
+  // (EIO); a keeper may have all the jobs that it takes (EBUSY).
+  const auto may_help = [](int r) { return r == -ENOTCONN || r == -EIO || r == -EBUSY; };
   int r = -ENOTCONN;
-  // A posternd that is gone is started again (ConnectLocked), and a keeper that was just leaving.
-  for (int i = 0; i < kTries && (r == -ENOTCONN || r == -EIO); i++) {
+  for (int i = 0; i < kTries && may_help(r); i++) {
     if (i != 0) (void)sys::Call(SYS_nanosleep, &kPause, nullptr);
     const LineGuard line(fam);
     if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam)) Disconnect(fam);

@@ -15,9 +15,9 @@ inline void WireTurn(Family& fam) {
 // After a write or a close. A thread that still has other events at hand goes on with them first:
 // what they lead to, and the rest of this answer, goes out with it, in fewer and larger segments.
 // Where that takes the program longer than it should, the keeper looks, within a millisecond.
-inline void WireWrote(Family& fam) {
-  if (LoadRelaxed(fam.wire_on) != 0) [[unlikely]]
-    kVerbs.wire_wrote(fam);
+// False: the turn is yet to come.
+inline bool WireWrote(Family& fam) {
+  return LoadRelaxed(fam.wire_on) == 0 || kVerbs.wire_wrote(fam);
 }
 // How many events this thread has been given by epoll_wait() or poll(). Returns it.
 inline long WireEvents(Family& fam, long count) {

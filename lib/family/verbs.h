@@ -39,7 +39,7 @@ struct Verbs {
   bool (*datagram_closed)(Family& fam, pstn_ep& ep);
   // ---- what a thread does for all where the stack has VIs (family/turn.h)
   uint32_t (*wire_poll)(Family& fam);
-  void (*wire_wrote)(Family& fam);
+  bool (*wire_wrote)(Family& fam);
   long (*wire_events)(Family& fam, long count);
   void (*wire_sleeps)(Family& fam);
   void (*wire_awake)(Family& fam);

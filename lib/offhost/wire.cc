@@ -37,11 +37,12 @@ long WireCountEvents(Family&, long count) {
   return count;
 }
 
-void WireWroteOne(Family& fam) {
-  if (t_events > 1 && ++t_writes < kWritesMax) return;
+bool WireWroteOne(Family& fam) {
+  if (t_events > 1 && ++t_writes < kWritesMax) return false;
   const long events = t_events;
   (void)WirePoll(fam);
   t_events = events;
+  return true;
 }
 
 uint32_t WirePoll(Family& fam) {

@@ -47,7 +47,7 @@ void WireUse(Family& fam, stack::Engine* engine);
 // What family/turn.h asks for. WirePoll looks for packets, timers and news, if no thread is at
 // it. How much there was.
 uint32_t WirePoll(Family& fam);
-void WireWroteOne(Family& fam);
+bool WireWroteOne(Family& fam);
 long WireCountEvents(Family& fam, long count);
 void WireSleeps(Family& fam);
 void WireAwake(Family& fam);

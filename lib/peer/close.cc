@@ -253,7 +253,7 @@ long EndNumber(Family& fam, int fd, pstn_ep& ep) {
     if (ep.side == 0 && c.port != 0)
       c.lgr_idx = ep.lgr_idx, c.conn_idx = ep.conn_idx, c.conn_gen = ep.conn_gen;
     CloseEp(fam, ep);  // before the fd can be taken again: its port is the connection's
-    WireWrote(fam);
+    (void)WireWrote(fam);
   }
   return reusable && CachePut(fam, family, c) ? 0 : CloseClaimed(fam, fd);
 }

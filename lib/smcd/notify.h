@@ -36,7 +36,7 @@ struct Bells {
   uint64_t* counters = nullptr;  // of the poster's stack
   uint32_t* told = nullptr;      // of the poster's slot
   uint32_t noted = 0;            // 1: *told is 1
-  bool confined = false;         // a seccomp filter may forbid socket()
+  bool confined = false;         // a seccomp filter may end this process for ringing: it doesn't
 };
 int BellSender(Bells& b);
 // True if a process holds that bell, in the one network namespace or the other.
@@ -59,6 +59,13 @@ inline constexpr uint32_t kRingsPerPost = 8;
 void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t conn);
 // Tells the peer that data or flags have come: bit, doorbell and futex as it asked for.
 void AnnounceData(Bells& b, const ConnEnd& e);
+// Whether the peer is the stack's engine. A thread that is about to take the engine's turn only
+// leaves word of the data (PostEngine); if the turn does not come, it has the keeper take it.
+inline bool PeerIsEngine(const ConnEnd& e) {
+  return LoadRelaxed(e.peer_ctl().rx_notify) == PSTN_EVMAP_WIRE + 1;
+}
+void PostEngine(Bells& b, const ConnEnd& e);
+void RingEngine(Bells& b, const ConnEnd& e);
 // The same after Unlock() of the lock under which the data was written: its locked instruction is
 // the fence of [F1], so that a send to a peer that is awake and listens nowhere costs two loads.
 // Whether the peer had asked to be told.

@@ -275,7 +275,7 @@ long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
     if (kVerbs.wire_is_end(fam, ep.lgr_idx, ep.conn_idx)) AnnounceData(fam.bells, e);
   }
   AnnounceLocal(fam.bells, e);
-  WireWrote(fam);
+  (void)WireWrote(fam);
   return 0;
 }
 

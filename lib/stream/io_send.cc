@@ -67,6 +67,17 @@ struct Urgent {
   size_t bytes;
 };
 
+// After Unlock() of what was written. If the peer is the engine, what can be sent goes out at once;
+// the keeper does it where this thread has other events at hand.
+void AnnounceSent(Family& fam, const ConnEnd& e) {
+  if (LoadRelaxed(fam.wire_on) == 0 || !PeerIsEngine(e)) [[likely]] {
+    (void)AnnounceUnlocked(fam.bells, e);
+    return;
+  }
+  PostEngine(fam.bells, e);
+  if (!WireWrote(fam)) RingEngine(fam.bells, e);
+}
+
 // Nothing was sent: the endpoint is not connected here any more, or another thread has shut it down
 // for writing.
 constexpr size_t kMoved = ~size_t{0}, kShut = ~size_t{1};
@@ -100,8 +111,7 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth,
   }
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
-  // The peer that has asked to be told may be the engine: what can be sent goes out at once.
-  if (n != 0 && AnnounceUnlocked(fam.bells, e)) WireWrote(fam);
+  if (n != 0) AnnounceSent(fam, e);
   if (before != after || after == 0) [[unlikely]]
     NoteRing(fam, e, before, after);
   return n;

@@ -36,16 +36,6 @@ constexpr int kRounds = 200, kLateFrom = 50;
 std::string how;
 bool Is(const char* word) { return how.find(word) != std::string::npos; }
 
-void Hold() {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGUSR1);
-  int number;
-  std::puts("holding");
-  std::fflush(stdout);
-  EXPECT(sigwait(&set, &number) == 0);
-}
-
 io_uring_sqe Request(uint8_t op, int fd) {
   io_uring_sqe r{};
   r.opcode = op;
@@ -190,7 +180,7 @@ void Connect(const char* port) {
       have += n;
     }
     EXPECT(in == out);
-    if (i == 0) Hold();
+    if (i == 0) EXPECT(loopback::Hold());
     connection.NextRound();
   }
   connection.Close();
@@ -200,10 +190,7 @@ void Connect(const char* port) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  sigset_t set;
-  sigemptyset(&set);
-  sigaddset(&set, SIGUSR1);
-  sigprocmask(SIG_BLOCK, &set, nullptr);
+  loopback::MayHold();
   const std::string what = argc > 3 ? argv[1] : "";
   how = argc > 3 ? std::string(argv[3]) + "," : "";
   if (what == "serve")

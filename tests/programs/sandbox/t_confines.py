@@ -1,0 +1,61 @@
+# t_confines.py - a process that forbids itself most system calls while a connection is open.
+# SPDX-License-Identifier: Apache-2.0
+
+import os
+import signal
+import time
+
+import posternview
+from harness import Skip, check, test
+
+STOPPED_S = 5  # longer than a reply of posternd's is waited for in any other place
+
+
+def echo(ctx, how, meanwhile=None):
+    program, port = ctx.built("confines"), ctx.port()
+    server = ctx.start("server", [program, "serve", port, how], name="serve")
+    ctx.wait_listening(port, server)
+    client = ctx.start("client", [program, "connect", port, how], name="connect")
+    while "holding\n" not in server.output():
+        check(server.alive() and client.alive(), server.output() + client.output())
+        time.sleep(0.01)
+    ctx.expect_path(port)
+    if meanwhile:
+        meanwhile(server)
+    else:
+        server.go_on()
+    client.wait(40)
+    server.wait(20)
+    check("each byte right" in client.output(), client.output())
+
+
+@test()
+def confines_by_filter(ctx):
+    """The filter ends the process for a call that Postern would make in its place."""
+    echo(ctx, "filter")
+
+
+@test()
+def confines_strictly(ctx):
+    echo(ctx, "strict")
+
+
+@test(modes=("both",))
+def confines_while_posternd_is_stopped(ctx):
+    """What posternd does not take at once, on a busy machine, is not left to a process that must not serve it."""
+    if not ctx.config.posternctl:
+        raise Skip("the wrapper was overridden, so there is no posternd to stop")
+    runtime = ctx.path("runtime", "x")[:-2]
+    os.chmod(runtime, 0o700)
+    os.environ["POSTERN_RUNTIME_DIR"] = runtime  # a daemon of our own: others' programs must not stand still for us
+
+    def stop_posternd(server):
+        daemon = posternview.daemon_pid()
+        os.kill(daemon, signal.SIGSTOP)
+        try:
+            server.go_on()
+            time.sleep(STOPPED_S)
+        finally:
+            os.kill(daemon, signal.SIGCONT)
+    echo(ctx, "filter", stop_posternd)
+    os.kill(posternview.daemon_pid(), signal.SIGTERM)
