@@ -19,6 +19,7 @@
 #include "endpoint/posts.h"
 #include "event/epoll.h"
 #include "event/poll.h"
+#include "event/poll_one.h"
 #include "event/poll_set.h"
 #include "event/spin.h"
 #include "event/wait.h"
@@ -297,6 +298,17 @@ long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t
   if (Spin(fam, look, until)) return ready;
   if (t_interrupts != interrupts) return Last(fam, fds, n, k, -EINTR);
   if (slept != nullptr) *slept = true;
+
+  while (mask == nullptr && WaitsForOne(k, fds, n)) {
+    const auto found = [&] { return LookAgain(fam, fds, n, k, false) != 0; };
+    const Wait w = WaitForOne(fam, k, fds[0].fd, found, until, interrupts);
+    if (w == Wait::kTimeout) return Last(fam, fds, n, k, 0);
+    if (w == Wait::kInterrupted) return Last(fam, fds, n, k, -EINTR);
+    listeners = k.Fill(fds, n);  // it may have become the kernel's
+    ready = LookAgain(fam, fds, n, k, true);
+    if (ready != 0) return ready;
+    if (w == Wait::kRestarts) break;
+  }
 
   Bed bed = TakeBed(fam);
   if (bed.waiter == PSTN_NONE)

@@ -11,9 +11,12 @@
 
 namespace postern {
 
+// Whether this thread's next wait may spin.
 bool SpinAllowed(Family& fam);
+// What a spin has come to (wait.cc).
+void SpinEnded(Family& fam, bool found, uint64_t took_ns);
+// Another thread had been waiting for this CPU.
 void SpinLost();
-void SpinKept();
 
 // Spins while `ready()` is false, as options and the load of this CPU allow. True: it became ready.
 template <typename Ready>
@@ -25,7 +28,10 @@ bool Spin(Family& fam, Ready ready, const Deadline& until) {
   uint64_t now = start;
   do {
     for (int i = 0; i < 40; i++) {
-      if (ready()) return true;
+      if (ready()) {
+        SpinEnded(fam, true, now - start);
+        return true;
+      }
       CpuRelax();
       if (i % 4 == 0) WireTurn(fam);
     }
@@ -40,12 +46,13 @@ bool Spin(Family& fam, Ready ready, const Deadline& until) {
         SpinLost();
         return ready();
       }
-      SpinKept();
     } else {
       now = MonotonicNs();
     }
   } while (now - start < budget && now < until.at_ns);
-  return ready();
+  const bool found = ready();
+  SpinEnded(fam, found, now - start);
+  return found;
 }
 
 }  // namespace postern

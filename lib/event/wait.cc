@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // wait.cc - spinning within reason, and places to sleep for sets of descriptors.
+#include <algorithm>
 #include <cerrno>
 
 #include "base/clock.h"
@@ -23,12 +24,26 @@ constinit thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-
 
 namespace {
 
-// Until then this thread sleeps at once: its CPU had other work when it last spun.
-constinit thread_local uint64_t no_spin_until_ns __attribute__((tls_model("initial-exec"))) = 0;
-constinit thread_local uint32_t spins_lost __attribute__((tls_model("initial-exec"))) = 0;
+// Spinning has to pay for itself. A spin that finds something saves both ends a sleep and a
+// wake-up, and costs the time that it takes, as does one that finds nothing. A thread that has lost
+// by it of late sleeps at once for some waits, and then tries again.
+struct Balance {
+  int64_t ns;
+  uint32_t pass;  // waits that don't spin
+  uint32_t losses;
+};
+constexpr int64_t kSavedNs = 8'000;
+constexpr int64_t kMostNs = 200'000;  // what it may lose after a long time of gains
+constexpr uint32_t kPass = 16;        // doubles with each loss ...
+constexpr uint32_t kDoublings = 6;    // ... up to 1024
+constinit thread_local Balance t_balance
+    __attribute__((tls_model("initial-exec"))) = {kMostNs, 0, 0};
 
-constexpr uint64_t kNoSpinNs = 200'000;   // doubles with each loss in a row ...
-constexpr uint32_t kNoSpinDoublings = 7;  // ... up to 25 ms
+void Lose(uint32_t times) {
+  t_balance.ns = 0;
+  t_balance.pass = kPass << t_balance.losses;
+  t_balance.losses = std::min(t_balance.losses + times, kDoublings);
+}
 
 constexpr uint64_t kNarrowNs = 10'000'000;
 
@@ -38,18 +53,21 @@ PSTN_LOCK_ENTRY(beds_lock, fam.beds->lock, nullptr);
 
 bool SpinAllowed(Family& fam) {
   if (fam.opt.spin_usec == 0) return false;
-  if (no_spin_until_ns == 0) return true;
-  if (MonotonicNs() < no_spin_until_ns) return false;
-  no_spin_until_ns = 0;
-  return true;
+  if (t_balance.pass == 0) [[likely]]
+    return true;
+  t_balance.pass--;
+  return false;
 }
 
-void SpinKept() { spins_lost = 0; }
-
-void SpinLost() {
-  if (spins_lost < kNoSpinDoublings) spins_lost++;
-  no_spin_until_ns = MonotonicNs() + (kNoSpinNs << spins_lost);
+void SpinEnded(Family& fam, bool found, uint64_t took_ns) {
+  if (fam.opt.spin_adapt == 0) return;
+  const int64_t ns = t_balance.ns - static_cast<int64_t>(took_ns) + (found ? kSavedNs : 0);
+  t_balance.ns = std::min(ns, kMostNs);
+  if (ns < 0) return Lose(1);
+  if (found && t_balance.losses != 0) t_balance.losses--;
 }
+
+void SpinLost() { Lose(2); }
 
 int NewBell(Family& fam, uint32_t waiter) {
   const BellName name = BellOf(Stack(fam), waiter);
@@ -153,10 +171,7 @@ void BedsForget(Family& fam) {
 }
 
 // The parent's beds are the parent's: the child closes its copies of the bells.
-void BedsAfterFork(Family& fam) {
-  BedsForget(fam);
-  no_spin_until_ns = 0;
-}
+void BedsAfterFork(Family& fam) { BedsForget(fam); }
 
 void AnnounceSleep(Family& fam, uint32_t waiter, bool sleeps) {
   EachLgr(fam, [&](uint8_t* lgr, const pstn_lgr_ref& ref) {
