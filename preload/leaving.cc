@@ -172,9 +172,10 @@ int Aside(int fd) {
 
 void ExportConfined() {
   if (g_family.bells.confined) return;
+  g_family.bells.confined = true;
   FenceWithoutKernel(g_family);
   StepAside(kReasonExported);
-  g_family.bells.confined = true;
+  g_family.bells.mute = true;
 }
 
 }  // namespace postern

@@ -53,7 +53,7 @@ BellName BellIn(uint8_t* lgr, uint32_t side, uint32_t waiter) {
 // True: the owner is rung.
 bool RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
-  if (b.confined) return false;  // the next process that posts, or posternd after our end, rings
+  if (b.mute) return false;  // the next process that posts, or posternd after our end, rings
   // [S9]
   if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return false;
   Count(b, kCounterDoorbells);
@@ -141,12 +141,13 @@ bool HasRoom(int sender, long wait_ms) {
 // True: it rings, or has rung since its owner last looked. A full queue is either that of the bell,
 // which has rung then, or all that the sender may have under way: to some three hundred bells whose
 // owners have not got up yet, or are stopped. Another sender has room.
-bool RingFrom(int sender, sockaddr_un& a, socklen_t len) {
+bool RingFrom(const Bells& b, int sender, sockaddr_un& a, socklen_t len) {
   constexpr long kWaitMs = 10;
   constexpr int kTries = 10;
   long r = SendRing(sender, a, len);
   if (r != -EAGAIN || HasRoom(sender, 0)) return r == 1 || r == -EAGAIN;
-  const int another = sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int another =
+      b.confined ? -EPERM : sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (another >= 0) {
     r = SendRing(another, a, len);
     sys::Close(another);
@@ -163,11 +164,11 @@ bool RingFrom(int sender, sockaddr_un& a, socklen_t len) {
 }  // namespace
 
 bool RingBell(Bells& b, const BellName& name) {
-  if (b.confined) return false;
+  if (b.mute) return false;
   sockaddr_un a;
   socklen_t len = Address(a, name);
   const int wide = LoadRelaxed(b.wide_sender);
-  return (wide >= 0 && RingFrom(wide, a, len)) || RingFrom(BellSender(b), a, len);
+  return (wide >= 0 && RingFrom(b, wide, a, len)) || RingFrom(b, BellSender(b), a, len);
 }
 
 int BellSender(Bells& b) {

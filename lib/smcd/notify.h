@@ -36,7 +36,8 @@ struct Bells {
   uint64_t* counters = nullptr;  // of the poster's stack
   uint32_t* told = nullptr;      // of the poster's slot
   uint32_t noted = 0;            // 1: *told is 1
-  bool confined = false;         // a seccomp filter may end this process for ringing: it doesn't
+  bool confined = false;         // a seccomp filter may forbid socket()
+  bool mute = false;             // it may end the process for ringing, too
 };
 int BellSender(Bells& b);
 // True if a process holds that bell, in the one network namespace or the other.
