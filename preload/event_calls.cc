@@ -119,6 +119,7 @@ PSTN_EXPORT int epoll_ctl(int epfd, int op, int fd, epoll_event* ev) noexcept {
     const Call call(g_family, fd);
     r = call.ep() == nullptr ? Foreign(fd) : SockWatch(g_family, call, epfd, op, fd, ev);
   }
+  if (r == -EMFILE && OutOfFds(Ret<int>(r))) return epoll_ctl(epfd, op, fd, ev);
   if (r != kPass) return Ret<int>(r);
   // A tail call: each return after a system call is one that the CPU has not predicted.
   if (!MayBeSet(g_family, fd)) return PSTN_REAL(epoll_ctl)(epfd, op, fd, ev);

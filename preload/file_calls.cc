@@ -22,6 +22,7 @@
 #include "family/family.h"
 #include "family/fdcache.h"
 #include "family/fdtab.h"
+#include "leaving.h"
 #include "option/socket_options.h"
 #include "peer/close.h"
 #include "real.h"
@@ -30,7 +31,25 @@
 
 using namespace postern;
 
+namespace {
+
+// A socket stays until the image comes, which may be one that gets it from the kernel.
+int CloseInVfork(int fd) {
+  const uint32_t e = FdEntry(g_family, fd);
+  if (IsHidden(e)) return Ret<int>(-EBADF);
+  return (e & PSTN_FD_KIND) == PSTN_FD_EP ? Ret<int>(sys::Fcntl(fd, F_SETFD, FD_CLOEXEC))
+                                          : Ret<int>(sys::Close(fd));
+}
+
+int DupInVfork(int fd, int r) {
+  if (r >= 0) NoteMoved(fd);
+  return r;
+}
+
+}  // namespace
+
 PSTN_EXPORT int close(int fd) {
+  if (InVfork()) return CloseInVfork(fd);
   for (;;) {
     const uint32_t e = AwaitReplaced(g_family, fd);
     if (e == 0 && MayBeSet(g_family, fd)) {
@@ -174,10 +193,12 @@ int ReplaceNumber(const Call& call, int from, int to, int flags, bool is_fresh) 
 }  // namespace
 
 PSTN_EXPORT int dup(int fd) noexcept {
+  if (InVfork()) return DupInVfork(fd, PSTN_REAL(dup)(fd));
   return Duplicate(fd, [&] { return PSTN_REAL(dup)(fd); });
 }
 
 PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
+  if (InVfork()) return DupInVfork(from, PSTN_REAL(dup3)(from, to, flags));
   Call call(g_family, from);
   if (IsHidden(call.entry())) return Ret<int>(-EBADF);
   if (from == to) return PSTN_REAL(dup3)(from, to, flags);
@@ -196,16 +217,20 @@ PSTN_EXPORT int fcntl(int fd, int cmd, ...) {
   va_start(ap, cmd);
   long arg = va_arg(ap, long);
   va_end(ap);
+  const bool dups = cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC;
+  if (InVfork() && (dups || cmd == F_GETFD || cmd == F_SETFD)) {
+    const int r = PSTN_REAL(fcntl)(fd, cmd, arg);
+    return dups ? DupInVfork(fd, r) : r;
+  }
   uint32_t e = FdMeans(g_family, fd);
   if (e == 0) {
     const Fresh fresh;
     int r = PSTN_REAL(fcntl)(fd, cmd, arg);
-    return cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC ? fresh.Fd(r) : r;
+    return dups ? fresh.Fd(r) : r;
   }
   uint32_t kind = e & PSTN_FD_KIND;
   if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
-  if (cmd == F_DUPFD || cmd == F_DUPFD_CLOEXEC)
-    return Duplicate(fd, [&] { return PSTN_REAL(fcntl)(fd, cmd, arg); });
+  if (dups) return Duplicate(fd, [&] { return PSTN_REAL(fcntl)(fd, cmd, arg); });
   return Through<int>(
       fd, [&](Call& call) { return SockFcntl(g_family, call.fd(), *call.ep(), cmd, arg); },
       [&](int real_fd) { return PSTN_REAL(fcntl)(real_fd, cmd, arg); });
@@ -336,6 +361,7 @@ PSTN_EXPORT int timerfd_create(clockid_t clock, int flags) noexcept {
   PSTN_WATCHED(PSTN_REAL(timerfd_create)(clock, flags));
 }
 PSTN_EXPORT int epoll_create1(int flags) noexcept {
+  if (InVfork()) return PSTN_REAL(epoll_create1)(flags);
   TableChange change(g_family);  // as in close()
   const Fresh fresh;
   int fd = PSTN_REAL(epoll_create1)(flags);

@@ -10,7 +10,10 @@
 #include "family/family.h"
 #include "family/fdcache.h"
 #include "family/fdtab.h"
+#include "leaving.h"
+#include "life/depart.h"
 #include "life/process.h"
+#include "life/surroundings.h"
 #include "real.h"
 #include "sock/own_family.h"
 #include "uring/code_scan.h"
@@ -35,7 +38,7 @@ void TakeNumber(int fd) {
 }
 
 int Fresh::Fd(int fd) const {
-  if (fd < 0 || FdEntry(g_family, fd) == 0) return fd;
+  if (fd < 0 || FdEntry(g_family, fd) == 0 || InVfork()) return fd;
   if (LoadAcquire(g_family.replaced) != seen_) return fd;  // [T7]
   uint32_t kind = FdEntry(g_family, fd) & PSTN_FD_KIND;
   if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) Count(Stack(g_family).hdr, kCounterFdsLost);
@@ -44,8 +47,14 @@ int Fresh::Fd(int fd) const {
 }
 
 bool OutOfFds(int result) {
-  if (result >= 0 || (errno != EMFILE && errno != ENFILE)) return false;
-  CacheFlush(g_family);
+  if (result >= 0 || (errno != EMFILE && errno != ENFILE) || InVfork()) return false;
+  if (CacheFlush(g_family)) return true;
+  // Ours may be what it lacks: then it is without.
+  rlimit limit = {0, 0};
+  (void)sys::Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), nullptr, &limit);
+  if (!g_family.attached || static_cast<uint64_t>(g_family.stack_fd) >= limit.rlim_cur)
+    return false;
+  LeaveForGood(g_family);
   return true;
 }
 
@@ -53,6 +62,7 @@ namespace {
 
 __attribute__((constructor(101))) void Start() {
   ProcessInit(g_family, environ);
+  if (g_family.attached && MayBeSandboxed() && !RingsOthers(g_family)) StepAside(kReasonExported);
   SignalsInit();
   (void)pthread_atfork([] { ForkPrepare(g_family); }, [] { ForkParent(g_family); },
                        [] { ForkChild(g_family); });

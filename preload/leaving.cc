@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // leaving.cc - see leaving.h. What happens to the sockets themselves is in lib/peer/export.cc.
 #include "leaving.h"
+#include "base/pages.h"
 #include "base/sys.h"
 #include "endpoint/call.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "life/slot.h"
 #include "peer/export.h"
 #include "real.h"
 #include "sock/own_family.h"
@@ -127,11 +129,13 @@ bool LosesLibrary(const char* path, bool search) {
   if (path == nullptr) return false;
   const char* dirs = search && strchr(path, '/') == nullptr ? getenv("PATH") : nullptr;
   if (dirs == nullptr) return FileLosesLibrary(path, kScriptDepth);
-  while (*dirs != 0) {
+  constexpr size_t kPathBytes = 4096;
+  const OwnPages room(kPathBytes);
+  char* const full = room.As<char>();
+  while (full != nullptr && *dirs != 0) {
     size_t n = strcspn(dirs, ":");
-    char full[4096];
-    int len = snprintf(full, sizeof full, "%.*s/%s", static_cast<int>(n), dirs, path);
-    if (len > 0 && static_cast<size_t>(len) < sizeof full &&
+    int len = snprintf(full, kPathBytes, "%.*s/%s", static_cast<int>(n), dirs, path);
+    if (len > 0 && static_cast<size_t>(len) < kPathBytes &&
         access(n != 0 ? full : path, X_OK) == 0) {
       return FileLosesLibrary(n != 0 ? full : path, kScriptDepth);
     }
@@ -141,14 +145,23 @@ bool LosesLibrary(const char* path, bool search) {
 }
 
 namespace {
-uint64_t action_sources[kFdMax / 64];  // numbers that posix_spawn_file_actions_adddup2 was given
+
+uint64_t action_sources[kFdMax / 64];  // numbers that NoteMoved was given
+
 }  // namespace
+
+void NoteMoved(int fd) {
+  if (static_cast<uint32_t>(fd) < kFdMax)
+    FetchOr(action_sources[fd / 64], uint64_t{1} << (fd % 64));
+}
 
 void ExportInherited(bool spawn) {
   uint32_t hw = LoadAcquire(g_family.fd_hw);  // [T1]
   for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
     int fd = static_cast<int>(n);
-    if ((FdMeans(g_family, fd) & PSTN_FD_KIND) != PSTN_FD_EP) continue;
+    const uint32_t entry = FdMeans(g_family, fd);
+    if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || (InVfork() && !IsSocketOf(g_family, fd, entry)))
+      continue;  // that number of the child's is another file by now
     int flags = sys::Fcntl(fd, F_GETFD, 0);
     bool survives = flags >= 0 && (flags & FD_CLOEXEC) == 0;
     bool named = spawn && (LoadRelaxed(action_sources[n / 64]) >> (n % 64) & 1u) != 0;
@@ -184,14 +197,15 @@ using namespace postern;
 
 PSTN_EXPORT int posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t* actions, int from,
                                                  int to) noexcept {
-  if (static_cast<uint32_t>(from) < kFdMax)
-    FetchOr(action_sources[from / 64], uint64_t{1} << (from % 64));
+  NoteMoved(from);
   return PSTN_REAL(posix_spawn_file_actions_adddup2)(actions, from, to);
 }
 
 // The descriptor of another process: of our family, it means here what it means there.
 extern "C" int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept;
 PSTN_EXPORT int pidfd_getfd(int pidfd, int target, unsigned flags) noexcept {
+  if (InVfork())
+    return Ret<int>(sys::Call(SYS_pidfd_getfd, pidfd, target, static_cast<long>(flags)));
   TableChange change(g_family);  // what it means is entered before another thread's dup2()
   const Fresh fresh;
   long r = sys::Call(SYS_pidfd_getfd, pidfd, target, static_cast<long>(flags));

@@ -19,6 +19,8 @@ bool LosesLibrary(const char* path, bool search);
 // Every socket that survives an exec becomes the kernel's. `spawn`: so does every one that was ever
 // named as the source of a file action, since it can be made to survive.
 void ExportInherited(bool spawn);
+// A spawned image, or one of a child of vfork(), may have this number's socket as another number.
+void NoteMoved(int fd);
 // The process is about to install a seccomp filter. Which calls that leaves it is known only to the
 // program, which has counted on its own calls and not on ours (a doorbell is a sendto): every
 // socket becomes the kernel's, and new ones stay there.

@@ -16,6 +16,7 @@
 #include "endpoint/call.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "images/vforking.h"
 #include "sock/own_family.h"
 
 #define PSTN_EXPORT extern "C" __attribute__((visibility("default")))

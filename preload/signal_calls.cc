@@ -22,9 +22,9 @@
 #include "family/family.h"
 #include "family/interrupts.h"
 #include "family/local_lock.h"
+#include "images/spawning.h"
 #include "real.h"
 #include "sock/own_family.h"
-#include "spawning.h"
 
 namespace postern {
 
@@ -167,9 +167,28 @@ bool IsFunction(Handler h) {
   return value > reinterpret_cast<uintptr_t>(SIG_IGN) && h != OnSignal;  // SIG_DFL is 0, SIG_IGN 1
 }
 
+// What the program sees of OnSignal.
+void ShowProgramsOwn(const Action& own, struct sigaction& was) {
+  was.sa_sigaction = own.handler;
+  was.sa_flags = own.flags | (was.sa_flags & 0x04000000);  // SA_RESTORER, which libc leaves in
+  memset(&was.sa_mask, 0, sizeof was.sa_mask);
+  SetMaskOf(was.sa_mask, own.mask);
+}
+
+// In a child of vfork(), where `actions` is the parent's, whose handlers stay as they are; and in a
+// process that has stepped aside with handlers in place.
+int SetActionPast(int signo, const struct sigaction* act, struct sigaction* old) {
+  struct sigaction was;
+  const int r = PSTN_REAL(sigaction)(signo, act, &was);
+  if (r != 0 || old == nullptr) return r;
+  if (was.sa_sigaction == OnSignal) ShowProgramsOwn(Snapshot(signo), was);
+  *old = was;
+  return r;
+}
+
 int SetAction(int signo, const struct sigaction* act, struct sigaction* old) {
   auto real = PSTN_REAL(sigaction);
-  if (!IsWrapped(signo)) return real(signo, act, old);
+  if (!IsWrapped(signo) || InVfork()) return SetActionPast(signo, act, old);
   constexpr int kOurs = kOnce | SA_NODEFER;  // done by OnSignal: the signal may come twice
   bool function = act != nullptr && IsFunction(act->sa_sigaction);
   struct sigaction mine = {};
@@ -188,12 +207,7 @@ int SetAction(int signo, const struct sigaction* act, struct sigaction* old) {
   if (r != 0 && function) PublishLocked(signo, before);
   Unlock(actions_lock);
   if (r != 0 || old == nullptr) return r;
-  if (was.sa_sigaction == OnSignal) {
-    was.sa_sigaction = before.handler;
-    was.sa_flags = before.flags | (was.sa_flags & 0x04000000);  // SA_RESTORER, which libc leaves in
-    memset(&was.sa_mask, 0, sizeof was.sa_mask);
-    SetMaskOf(was.sa_mask, before.mask);
-  }
+  if (was.sa_sigaction == OnSignal) ShowProgramsOwn(before, was);
   *old = was;
   return r;
 }
@@ -280,7 +294,7 @@ PSTN_EXPORT int siginterrupt(int signo, int flag) noexcept {
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
   int r = PSTN_REAL(siginterrupt)(signo, flag);
 #pragma GCC diagnostic pop
-  if (r != 0 || !IsWrapped(signo)) return r;
+  if (r != 0 || !IsWrapped(signo) || InVfork()) return r;
   Guard g(actions_lock);
   Action a = Snapshot(signo);
   a.flags = flag != 0 ? a.flags & ~SA_RESTART : a.flags | SA_RESTART;

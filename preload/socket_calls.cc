@@ -21,9 +21,13 @@
 using namespace postern;
 
 PSTN_EXPORT int socket(int domain, int type, int protocol) noexcept {
+  if (InVfork()) return PSTN_REAL(socket)(domain, type, protocol);
   LookForRing(domain);
   long r = SockSocket(g_family, domain, type, protocol);
-  if (r != kPass) return Aside(Ret<int>(r));
+  if (r != kPass) {
+    const int made = Ret<int>(r);
+    if (!OutOfFds(made)) return Aside(made);
+  }
   const Fresh fresh;
   int fd = PSTN_REAL(socket)(domain, type, protocol);
   if (OutOfFds(fd)) fd = PSTN_REAL(socket)(domain, type, protocol);
@@ -56,15 +60,23 @@ PSTN_EXPORT int connect(int fd, const sockaddr* sa, socklen_t len) {
       [&](int real_fd) { return PSTN_REAL(connect)(real_fd, sa, len); });
 }
 
-PSTN_EXPORT int accept4(int fd, sockaddr* sa, socklen_t* len, int flags) {
-  return Aside(Through<int>(
+namespace {
+
+int Accept(int fd, sockaddr* sa, socklen_t* len, int flags) {
+  return Through<int>(
       fd, [&](Call& call) { return SockAccept(g_family, call, sa, len, flags); },
       [&](int real_fd) {
         const Fresh fresh;
-        int n = PSTN_REAL(accept4)(real_fd, sa, len, flags);
-        if (OutOfFds(n)) n = PSTN_REAL(accept4)(real_fd, sa, len, flags);
-        return fresh.Fd(n);
-      }));
+        return fresh.Fd(PSTN_REAL(accept4)(real_fd, sa, len, flags));
+      });
+}
+
+}  // namespace
+
+PSTN_EXPORT int accept4(int fd, sockaddr* sa, socklen_t* len, int flags) {
+  int n = Accept(fd, sa, len, flags);
+  if (OutOfFds(n)) n = Accept(fd, sa, len, flags);
+  return Aside(n);
 }
 PSTN_EXPORT int accept(int fd, sockaddr* sa, socklen_t* len) { return accept4(fd, sa, len, 0); }
 

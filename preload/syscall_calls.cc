@@ -8,6 +8,7 @@
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
@@ -22,6 +23,7 @@
 #include "leaving.h"
 #include "life/depart.h"
 #include "life/process.h"
+#include "life/surroundings.h"
 #include "peer/contact/contact.h"
 #include "real.h"
 #include "sock/own_family.h"
@@ -176,12 +178,20 @@ bool Others(long n, const Args& a, long* r) {
     case SYS_landlock_restrict_self:
       *r = Ret<long>(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));
       ForgetContacts(g_family);
+      if (*r == 0 && g_family.attached && !RingsOthers(g_family)) StepAside(kReasonExported);
       return true;
     case SYS_setuid:
     case SYS_setreuid:
     case SYS_setresuid:  // of this thread alone, past libc
       *r = Ret<long>(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));
       if (*r == 0) UserChanged(g_family);
+      return true;
+    case SYS_prlimit64:
+      *r = prlimit(a.Int(0), static_cast<__rlimit_resource>(a.Int(1)), a.Ptr<rlimit>(2),
+                   a.Ptr<rlimit>(3));
+      return true;
+    case SYS_setrlimit:
+      *r = setrlimit(a.Int(0), a.Ptr<rlimit>(1));
       return true;
     case SYS_io_uring_setup:
       *r = Ret<long>(RingSetup(a.Uint(0), a.Ptr<io_uring_params>(1)));

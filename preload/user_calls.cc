@@ -16,7 +16,8 @@ namespace {
 // Who has no stack yet gets one now: only those that leave a family of root's posternd have a place
 // there afterwards.
 void BeforeUserChange() {
-  if (!g_family.enabled || g_family.attached || LoadRelaxed(g_family.aside) != 0 || geteuid() != 0)
+  if (!g_family.enabled || g_family.attached || LoadRelaxed(g_family.aside) != 0 || InVfork() ||
+      geteuid() != 0)
     return;
   const int e = errno;
   (void)EnsureStack(g_family);
@@ -25,7 +26,7 @@ void BeforeUserChange() {
 
 int AfterUserChange(int result) {
   const int e = errno;
-  if (result == 0) UserChanged(g_family);
+  if (result == 0 && !InVfork()) UserChanged(g_family);
   errno = e;
   return result;
 }

@@ -108,7 +108,9 @@ int Start(const std::string& posternd, const std::string& runtime_dir) {
 std::string EnsureDaemon(const std::string& posternd, const std::string& runtime_dir) {
   const std::string socket_path = runtime_dir + "/posternd.sock";
   if (Accepts(socket_path)) return "";
+  if (access(runtime_dir.c_str(), W_OK) != 0) return kReadOnly;
   if (const int error = Start(posternd, runtime_dir); error != 0) {
+    if (error == EAGAIN) return kNoProcessLeft;
     return "cannot start " + posternd + ": " + ErrorText(error);
   }
   const auto deadline = steady_clock::now() + kStartWaitMax;

@@ -6,6 +6,11 @@
 
 namespace postern::wrapper {
 
+// What EnsureDaemon says where a limit or a sandbox is in the way.
+inline constexpr char kNoProcessLeft[] =
+    "posternd can't be started: no process is left (RLIMIT_NPROC)";
+inline constexpr char kReadOnly[] = "posternd can't be started: its directory is read-only";
+
 // Makes sure that a posternd accepts connections in `runtime_dir`, starting `posternd` (absolute
 // path) when none does, and waits a bounded time for it. Empty when there is one now; else what
 // went wrong, which is no reason not to run the command: without posternd its sockets use the

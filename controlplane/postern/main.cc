@@ -6,6 +6,7 @@
 // command. Nothing of it stays behind.
 #include <getopt.h>
 #include <net/if.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -23,6 +24,7 @@
 #include "base/schema/options.h"
 #include "daemon.h"
 #include "help.h"
+#include "here.h"
 #include "say.h"
 #include "target.h"
 #include "user_dir.h"
@@ -92,9 +94,17 @@ CommandLine ParseCommandLine(int argc, char** argv) {
 }
 
 // Where our own files are: beside the wrapper in the build tree, around it when installed.
+fs::path OwnPath() {
+  std::error_code error;
+  fs::path path = fs::read_symlink("/proc/self/exe", error);
+  if (!error) return path;
+  // Without /proc: as it was executed.
+  return fs::canonical(reinterpret_cast<const char*>(getauxval(AT_EXECFN)));
+}
+
 class Siblings {
  public:
-  Siblings() : dir_(fs::read_symlink("/proc/self/exe").parent_path()) {}
+  Siblings() : dir_(OwnPath().parent_path()) {}
 
   // The first that exists; empty when neither does.
   [[nodiscard]] fs::path Find(const char* built, const char* installed) const {
@@ -230,7 +240,12 @@ void Prepare(const Options& options, const Siblings& siblings, bool is_verbose) 
   const std::string library = siblings.Find("libpostern.so", "../lib/postern/libpostern.so");
   if (library.empty())
     Die(kExitOurselves, "libpostern.so is neither built nor installed beside postern");
-  const std::string runtime_dir = RuntimeDir();
+  std::string why_not = WhyNotHere(library);
+  const std::string runtime_dir = why_not.empty() ? RuntimeDir(why_not) : "";
+  if (!why_not.empty()) {  // the command runs as it would without us
+    if (is_verbose) Warn("warning: " + why_not + "; connections will use the kernel");
+    return;
+  }
   SetEnv("POSTERN_RUNTIME_DIR", runtime_dir);
   ExportOptions(options);
   CheckInterfaces(options.vi);
@@ -241,7 +256,10 @@ void Prepare(const Options& options, const Siblings& siblings, bool is_verbose) 
     const std::string problem = posternd.empty()
                                     ? "posternd is neither built nor installed beside postern"
                                     : EnsureDaemon(posternd, runtime_dir);
-    if (!problem.empty()) Warn("warning: " + problem + "; connections will use the kernel");
+    const bool is_limit = problem == kNoProcessLeft || problem == kReadOnly;
+    if (!problem.empty() && (is_verbose || !is_limit))
+      Warn("warning: " + problem + "; connections will use the kernel");
+    if (is_limit) return;
   }
   ExportPreload(library);
 }

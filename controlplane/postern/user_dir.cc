@@ -16,21 +16,23 @@ namespace postern::wrapper {
 namespace {
 
 constexpr char kSocketName[] = "/posternd.sock";
+constexpr char kVariable[] = "POSTERN_RUNTIME_DIR";
 
 std::string Choose() {
-  const char* given = getenv("POSTERN_RUNTIME_DIR");
+  const char* given = getenv(kVariable);
   if (given != nullptr && *given != '\0') {
     if (*given != '/') {
       Die(kExitUsage, std::string("POSTERN_RUNTIME_DIR must be an absolute path: ") + given);
     }
     return given;
   }
-  std::string dir = DefaultRuntimeDir(true);
-  if (dir.empty()) {
-    Die(kExitOurselves, std::string("cannot create a runtime directory in /tmp: ") +
-                            ErrorText(errno) + " (POSTERN_RUNTIME_DIR may name another one)");
-  }
-  return dir;
+  return DefaultRuntimeDir(true);
+}
+
+std::string CannotCreate(const std::string& dir) {
+  const int error = errno;
+  return "cannot create runtime directory " + (dir.empty() ? "in /tmp" : dir) + ": " +
+         ErrorText(error);
 }
 
 // lstat: a symlink in /tmp may have been put there by any user. Once the directory itself is seen
@@ -56,7 +58,7 @@ void Check(const std::string& dir) {
 
 }  // namespace
 
-std::string RuntimeDir() {
+std::string RuntimeDir(std::string& why_not) {
   std::string dir = Choose();
   if (dir.size() + sizeof(kSocketName) > sizeof(sockaddr_un::sun_path)) {
     Die(kExitOurselves, "runtime directory " + dir + ": path too long for a socket in it");
@@ -64,7 +66,10 @@ std::string RuntimeDir() {
   // Once more, if another user has made it since.
   for (int i = 0; i < 2 && mkdir(dir.c_str(), 0700) != 0; i++, dir = Choose()) {
     if (errno == EEXIST) continue;
-    Die(kExitOurselves, "cannot create runtime directory " + dir + ": " + ErrorText(errno));
+    const std::string problem = CannotCreate(dir);
+    if (getenv(kVariable) != nullptr) Die(kExitOurselves, problem);
+    why_not = problem;
+    return "";
   }
   Check(dir);
   return dir;

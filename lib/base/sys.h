@@ -19,6 +19,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "base/atomic.h"
+
 namespace postern::sys {
 
 inline long Call6(long n, long a, long b, long c, long d, long e, long f) {
@@ -107,26 +109,62 @@ inline long FutexWake(uint32_t* word, int count) {
   return Call(SYS_futex, word, FUTEX_WAKE, static_cast<long>(count), 0L, 0L, 0L);
 }
 
+// While one exists, the limit on numbers is higher than the program has set it, where that is
+// allowed. One thread at a time: two would each put back what they have found.
+class AboveLimit {
+ public:
+  static constexpr uint64_t kHighest = 65536;  // tables by number stay small
+  AboveLimit() {
+    const uint32_t own = static_cast<uint32_t>(Pid());  // a child of fork has no other thread
+    uint32_t seen = LoadRelaxed(busy_);
+    if (seen == own || !CompareExchange(busy_, seen, own)) return;
+    constexpr uint64_t kRoom = 4096;
+    mine_ = true;
+    (void)Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), nullptr, &limit_);
+    if (limit_.rlim_cur > kHighest) return;
+    rlimit more = {limit_.rlim_cur + kRoom, limit_.rlim_max};
+    if (more.rlim_max < more.rlim_cur) more.rlim_max = more.rlim_cur;
+    raised_ = Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), &more, nullptr) == 0;
+  }
+  ~AboveLimit() {
+    if (raised_) (void)Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), &limit_, nullptr);
+    if (mine_) StoreRelaxed(busy_, 0u);
+  }
+  AboveLimit(const AboveLimit&) = delete;
+  AboveLimit& operator=(const AboveLimit&) = delete;
+  bool raised() const { return raised_; }
+  long programs() const { return static_cast<long>(limit_.rlim_cur); }  // the first beyond it
+
+ private:
+  static uint32_t busy_;  // (a) the process of the thread that has one; 0: none has (room.cc)
+  rlimit limit_ = {1024, 1024};
+  bool mine_ = false, raised_ = false;
+};
+
 // A duplicate out of the program's way, close-on-exec. The limit on numbers is raised for the
 // moment, where that is allowed: no call of the program can then mean ours, or count it. Else it is
 // among the highest numbers.
 inline int DupHigh(int fd) {
-  constexpr uint64_t kRoom = 4096, kOurs = 512;
-  constexpr uint64_t kHighest = 65536;  // tables by number stay small
+  constexpr uint64_t kOurs = 512;
+  {
+    const AboveLimit above;
+    const int high = above.raised() ? Fcntl(fd, F_DUPFD_CLOEXEC, above.programs()) : -1;
+    if (high >= 0) return high;
+  }
   rlimit limit = {1024, 1024};
   (void)Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), nullptr, &limit);
-  if (limit.rlim_cur <= kHighest) {
-    rlimit more = {limit.rlim_cur + kRoom, limit.rlim_max};
-    if (more.rlim_max < more.rlim_cur) more.rlim_max = more.rlim_cur;
-    if (Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), &more, nullptr) == 0) {
-      int high = Fcntl(fd, F_DUPFD_CLOEXEC, static_cast<long>(limit.rlim_cur));
-      (void)Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), &limit, nullptr);
-      if (high >= 0) return high;
-    }
-  }
-  uint64_t end = limit.rlim_cur < kHighest ? limit.rlim_cur : kHighest;
+  uint64_t end = limit.rlim_cur < AboveLimit::kHighest ? limit.rlim_cur : AboveLimit::kHighest;
   uint64_t ours = end / 8 < kOurs ? end / 8 : kOurs;
   return Fcntl(fd, F_DUPFD_CLOEXEC, static_cast<long>(end - ours));
+}
+
+// A descriptor of the library's own by `make()`, for which the program's limit need not have room.
+template <typename Make>
+inline long MakeOurs(Make make) {
+  const long r = make();
+  if (r != -24) return r;  // EMFILE
+  const AboveLimit above;
+  return above.raised() ? make() : r;
 }
 
 inline void Nap(uint64_t ns) {

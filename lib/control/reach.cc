@@ -141,7 +141,8 @@ bool ConnectLocked(Family& fam) {
   if (LoadRelaxed(fam.ctl_fd) >= 0) return true;
   if (MonotonicNs() < LoadRelaxed(fam.ctl_retry_ns) || fam.socket_path[0] == 0) return false;
   CheckMayWait();
-  int fd = sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  int fd = static_cast<int>(
+      sys::MakeOurs([] { return long{sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)}; }));
   if (fd < 0) return false;
   fd = MoveHigh(fam, fd);
   SetPatience(fam, fd);

@@ -89,9 +89,14 @@ bool CachePut(Family& fam, uint32_t family, const CachedFd& c) {
   return true;
 }
 
-void CacheFlush(Family& fam) {
+bool CacheFlush(Family& fam) {
+  bool any = false;
   Guard g(fam.cache->lock);
-  Each(fam, [&fam](Shelf& shelf) { CloseAll(fam, shelf); });
+  Each(fam, [&](Shelf& shelf) {
+    any = any || shelf.count != 0;
+    CloseAll(fam, shelf);
+  });
+  return any;
 }
 
 void CacheForget(Family& fam) {

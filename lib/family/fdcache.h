@@ -26,7 +26,7 @@ struct FdCache {
 inline constexpr CachedFd kNoCachedFd = {-1, 0, false, PSTN_NONE, 0, 0};
 CachedFd CacheTake(Family& fam, uint32_t family, bool want_bound, bool cloexec);
 bool CachePut(Family& fam, uint32_t family, const CachedFd& c);
-void CacheFlush(Family& fam);           // EMFILE, exec
+bool CacheFlush(Family& fam);           // EMFILE, exec. Whether there were any
 void CacheForget(Family& fam);          // child of fork: closes its copies
 void CacheMarkCloexec(Family& fam);     // before posix_spawn
 void CacheRemove(Family& fam, int fd);  // the number is being taken for something else

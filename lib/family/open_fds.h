@@ -29,10 +29,10 @@ class FdDirectory {
  private:
   int fd_;
   size_t at_ = 0, end_ = 0;
-  alignas(8) char batch_[4096];
+  alignas(8) char batch_[1024];
 };
 
-inline constexpr uint32_t kPollBatch = 512;
+inline constexpr uint32_t kPollBatch = 128;
 // Of the numbers from `first` on, kPollBatch or as many as one poll() may have: which are open.
 // How many were looked at.
 uint32_t PollOpen(uint32_t first, bool open[kPollBatch]);

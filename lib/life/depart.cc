@@ -74,7 +74,7 @@ void GiveBack(Family& fam) {
     const uint32_t kind = fam.fd[fd] & PSTN_FD_KIND;
     if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) MarkPrivate(fam, static_cast<int>(fd), 0);
   }
-  CacheFlush(fam);
+  (void)CacheFlush(fam);
   BedsForget(fam);
   SetsForget(fam);
   for (int* sender : {&fam.bells.sender, &fam.bells.wide_sender}) {
@@ -183,13 +183,21 @@ void LeaveQueues(Family& fam) {
   }
 }
 
+void LeaveForGood(Family& fam) {
+  TableChange change(fam);  // handlers wait, too
+  if (!fam.attached) return;
+  CtlReconnect(fam);
+  LeaveForKernel(fam);
+}
+
 void LeaveFamily(Family& fam) {
   TableChange change(fam);  // handlers wait, too
   CtlReconnect(fam);
   uint64_t ticket = 0;
   pstn_uuid next = {};
   Luggage luggage;
-  const int guest = MayBeInCalls() || LoadRelaxed(fam.aside) != 0 ? -1 : GuestStack(fam, &ticket, &next);
+  const int guest =
+      MayBeInCalls() || LoadRelaxed(fam.aside) != 0 ? -1 : GuestStack(fam, &ticket, &next);
   if (guest < 0 || !luggage.Pack(fam)) {
     CloseInternal(fam, guest);
     return LeaveForKernel(fam);

@@ -17,6 +17,9 @@ namespace postern {
 // By all three of its user ids: with one of them left it can go back.
 bool HasOtherUser(Family& fam);
 void LeaveFamily(Family& fam);
+// For none: its sockets are the kernel's from now on, and it has nothing of the stack. What its
+// limits leave it (surroundings.h) is the program's then.
+void LeaveForGood(Family& fam);
 // One that is about to end leaves those that wait for its listeners to others that have the
 // sockets.
 void LeaveQueues(Family& fam);

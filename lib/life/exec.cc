@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/pages.h"
 #include "base/sys.h"
 #include "control/posternd.h"
 #include "endpoint/refs.h"
@@ -57,19 +58,23 @@ void TakeStayed(Family& fam, const pstn_slot& mine) {
 // may be many, are not looked for in it.
 class CookieHints {
  public:
-  explicit CookieHints(Family& fam, const pstn_slot& slot) {
+  explicit CookieHints(Family& fam, const pstn_slot& slot) : bits_(kWords * sizeof(uint64_t)) {
+    if (bits() == nullptr) return;
     EachFd(fam, slot, [&](int, uint32_t e) {
       const pstn_ep* ep = EpOfEntry(fam, e);
-      if (ep != nullptr) bits_[Word(ep->cookie)] |= Bit(ep->cookie);
+      if (ep != nullptr) bits()[Word(ep->cookie)] |= Bit(ep->cookie);
     });
   }
-  bool May(uint64_t cookie) const { return (bits_[Word(cookie)] & Bit(cookie)) != 0; }
+  bool May(uint64_t cookie) const {
+    return bits() == nullptr || (bits()[Word(cookie)] & Bit(cookie)) != 0;
+  }
 
  private:
   static constexpr size_t kWords = 1024;
   static size_t Word(uint64_t cookie) { return cookie / 64 % kWords; }
   static uint64_t Bit(uint64_t cookie) { return 1ull << cookie % 64; }
-  uint64_t bits_[kWords] = {};
+  uint64_t* bits() const { return bits_.As<uint64_t>(); }
+  const OwnPages bits_;
 };
 
 // The entry of slot `mine` for a socket that is open as `fd` now. Few have been moved.

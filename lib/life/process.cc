@@ -17,6 +17,7 @@
 #include "family/local_lock.h"
 #include "life/process.h"
 #include "life/slot.h"
+#include "life/surroundings.h"
 
 namespace postern {
 
@@ -149,9 +150,15 @@ bool MakeStack(Family& fam) {
   if (!fam.enabled || !HasOneUser()) return false;
   Guard g(fam.init_lock);
   if (fam.attached) return true;
+  if (const char* const why = WhyNoStack(fam); why != nullptr) {
+    SayAside(fam, why);
+    fam.enabled = false;
+    return false;
+  }
   const pstn_uuid id = NewUuid();
   int fd = CreateStack(id, SizesIn(fam.opt));
   if (fd < 0) {
+    SayAside(fam, fd == -EFBIG ? "RLIMIT_FSIZE leaves too little memory" : "there is no memory");
     fam.enabled = false;
     return false;
   }

@@ -22,6 +22,11 @@ uint64_t CookieOf(int fd) {
   return r < 0 ? 0 : cookie;
 }
 
+bool IsSocketOf(Family& fam, int fd, uint32_t entry) {
+  const pstn_ep* const ep = EpOfEntry(fam, entry);
+  return ep != nullptr && ep->cookie == CookieOf(fd);
+}
+
 bool FillSlot(Family& fam) {
   pstn_slot& slot = Stack(fam).slots.Own(ProcIndex(fam.slot));
   const auto taken = [](uint32_t state) {

@@ -43,6 +43,8 @@ inline pstn_ep* EpOfEntry(Family& fam, uint32_t entry) {
 }
 // The kernel's number for a socket's life; 0: `fd` is no socket.
 uint64_t CookieOf(int fd);
+// Whether `fd` is the socket of that entry, of which ExecPrepare has learnt the cookie for a spawn.
+bool IsSocketOf(Family& fam, int fd, uint32_t entry);
 
 // Decimal number at `p`, which moves behind it. strtoul would look at the locale.
 inline uint64_t Number(const char*& p) {

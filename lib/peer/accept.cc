@@ -69,7 +69,7 @@ long KernelAccept4(Family& fam, const Call& call, sockaddr* sa, socklen_t* len, 
   const ByNumber asks(call);
   long r = sys::Call(SYS_accept4, call.fd(), sa, len, static_cast<long>(flags));
   if (r != -EMFILE && r != -ENFILE) return r;
-  CacheFlush(fam);
+  (void)CacheFlush(fam);
   return sys::Call(SYS_accept4, call.fd(), sa, len, static_cast<long>(flags));
 }
 
@@ -140,7 +140,7 @@ long AcceptHeld(Family& fam, pstn_ep& listener, sockaddr* sa, socklen_t* len, in
   uint32_t seen = LoadAcquire(listener.held);  // [E9]
   int fd = CtlTakeHeld(fam, listener);
   if (fd == -EMFILE) {
-    CacheFlush(fam);
+    (void)CacheFlush(fam);
     fd = CtlTakeHeld(fam, listener);
   }
   if (fd == -EMFILE) return fd;

@@ -26,7 +26,7 @@ long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool 
     int type = SOCK_STREAM | (cloexec ? SOCK_CLOEXEC : 0);
     long r = sys::Socket(static_cast<int>(ep.family), type, 0);
     if (r == -EMFILE || r == -ENFILE) {
-      CacheFlush(fam);
+      (void)CacheFlush(fam);
       r = sys::Socket(static_cast<int>(ep.family), type, 0);
     }
     if (r < 0) return r;

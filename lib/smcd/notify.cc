@@ -105,12 +105,17 @@ void PostTo(Bells& b, uint8_t* lgr, uint32_t side, uint32_t notify, uint32_t con
   RingSome(b, lgr, side, ~0u);
 }
 
+int BellSocket() {
+  return static_cast<int>(sys::MakeOurs(
+      [] { return long{sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)}; }));
+}
+
 }  // namespace
 
 int OpenBell(const BellName& name) {
   sockaddr_un a;
   socklen_t len = Address(a, name);
-  int fd = sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  int fd = BellSocket();
   if (fd < 0) return fd;
   long r = sys::Call(SYS_bind, fd, &a, len);
   if (r == 0) return fd;
@@ -146,8 +151,7 @@ bool RingFrom(const Bells& b, int sender, sockaddr_un& a, socklen_t len) {
   constexpr int kTries = 10;
   long r = SendRing(sender, a, len);
   if (r != -EAGAIN || HasRoom(sender, 0)) return r == 1 || r == -EAGAIN;
-  const int another =
-      b.confined ? -EPERM : sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  const int another = b.confined ? -EPERM : BellSocket();
   if (another >= 0) {
     r = SendRing(another, a, len);
     sys::Close(another);
@@ -173,7 +177,7 @@ bool RingBell(Bells& b, const BellName& name) {
 
 int BellSender(Bells& b) {
   if (b.sender < 0) {
-    int fd = sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    int fd = BellSocket();
     if (fd < 0) return fd;
     int high = sys::DupHigh(fd);
     if (high >= 0) {

@@ -11,6 +11,7 @@
 #include <initializer_list>
 #include <new>  // tidy-allow: of placement new
 
+#include "base/room.h"
 #include "base/sys.h"
 
 namespace postern {
@@ -19,7 +20,10 @@ namespace {
 constexpr unsigned kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 int CreateSegment(const char* name, size_t bytes) {
-  long fd = sys::Call(SYS_memfd_create, name, static_cast<long>(MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (FileRoom() < bytes) return -27;  // EFBIG, before ftruncate() makes a signal of it
+  long fd = sys::MakeOurs([name] {
+    return sys::Call(SYS_memfd_create, name, static_cast<long>(MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  });
   if (fd < 0) return static_cast<int>(fd);
   int f = static_cast<int>(fd);
   long r = sys::Call(SYS_ftruncate, f, bytes);
@@ -124,13 +128,20 @@ void* MapChecked(int fd, size_t bytes, int prot) {
 // The header's constant part is copied, and the copy alone is looked at.
 template <typename Map>
 Map* StackWith(int fd, int prot) {
-  pstn_stack_hdr head;
-  constexpr size_t kHead = offsetof(pstn_stack_hdr, counts) + sizeof head.counts;
+  struct {
+    uint32_t magic, abi_version;
+    uint64_t size_bytes;
+  } head;  // the whole header is more than a small stack has room for
+  pstn_stack_counts counts;
+  const auto read = [fd](auto& to, size_t at) {
+    return sys::Call(SYS_pread64, fd, &to, sizeof to, static_cast<long>(at)) ==
+           static_cast<long>(sizeof to);
+  };
+  static_assert(offsetof(pstn_stack_hdr, size_bytes) == 8);
   StackLayout layout;
-  if (SegmentBytes(fd) == 0 ||
-      sys::Call(SYS_pread64, fd, &head, kHead, 0L) != static_cast<long>(kHead) ||
+  if (SegmentBytes(fd) == 0 || !read(head, 0) || !read(counts, offsetof(pstn_stack_hdr, counts)) ||
       head.magic != PSTN_MAGIC_STACK || head.abi_version != PSTN_ABI_VERSION ||
-      !LayOut(head.counts, layout) || head.size_bytes != layout.bytes)
+      !LayOut(counts, layout) || head.size_bytes != layout.bytes)
     return nullptr;
   void* const own = sys::MapPrivate(sizeof(Map));
   if (own == nullptr) return nullptr;
@@ -139,7 +150,7 @@ Map* StackWith(int fd, int prot) {
     sys::Unmap(own, sizeof(Map));
     return nullptr;
   }
-  Map* const map = new (own) Map(static_cast<uint8_t*>(base), head.counts, layout);
+  Map* const map = new (own) Map(static_cast<uint8_t*>(base), counts, layout);
   (void)sys::Call(SYS_mprotect, own, sizeof(Map), static_cast<long>(PROT_READ));
   return map;
 }

@@ -20,7 +20,7 @@
 namespace postern {
 namespace {
 
-constexpr size_t kSmallBounce = 4096;
+constexpr size_t kSmallBounce = 2048;
 constexpr size_t kMostAhead = 1u << 20;  // no ring is larger
 // The kernel hands TCP so many pages of a pipe or of a file at a time. TCP takes them whole before
 // it hears that the peer is gone, and the next call says so.
@@ -150,16 +150,21 @@ long SpliceOut(Family& fam, Call& call, int pipe, size_t len, bool wait, bool no
   bool ended = false;
   long stop = StopAtMark(fam, call, !wait, &ended);
   if (stop != 0 || ended) return stop;
-  // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
-  uint8_t bounce[PIPE_BUF];
-  iovec iov = {bounce, len < sizeof bounce ? len : sizeof bounce};
+  uint8_t small[kSmallBounce];
+  iovec iov = {small, len != 0 ? size_t{1} : 0};
   long got = StreamRecv(fam, call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
+  if (got <= 0) return got;
+  const Bounce bounce(fam, small);
+  // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
+  const size_t most = bounce.bytes() < PIPE_BUF ? bounce.bytes() : PIPE_BUF;
+  iov = {bounce.data(), len < most ? len : most};
+  got = StreamRecv(fam, call, &iov, 1, MSG_PEEK | MSG_DONTWAIT);
   if (got <= 0) return got;
   pollfd p = {pipe, POLLOUT, 0};
   long room = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
   if (room < 0) return room;
   if (room == 0) return -EAGAIN;
-  long wrote = sys::Call(SYS_write, pipe, static_cast<uint8_t*>(bounce), got);
+  long wrote = sys::Call(SYS_write, pipe, iov.iov_base, got);
   if (wrote <= 0) return wrote;
   iov.iov_len = static_cast<size_t>(wrote);
   long taken = StreamRecv(fam, call, &iov, 1, MSG_DONTWAIT);

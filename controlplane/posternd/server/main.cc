@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -49,12 +50,15 @@ struct Arguments {
 // Pipes and terminals of the process that started us must not stay open for as long as we live.
 void CloseInherited() { (void)syscall(SYS_close_range, 3U, ~0U, 0U); }
 
-// Each process costs a pidfd and a socket, each link group a memfd.
-void RaiseFileLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  (void)setrlimit(RLIMIT_NOFILE, &limit);
+// Those of the program that has started us are not meant for us: each process costs a pidfd and a
+// socket, each link group a memfd.
+void RaiseLimits() {
+  for (const auto which : {RLIMIT_NOFILE, RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_CPU}) {
+    rlimit limit{};
+    if (getrlimit(which, &limit) != 0) continue;
+    limit.rlim_cur = limit.rlim_max;
+    (void)setrlimit(which, &limit);
+  }
 }
 
 // The parent stays until the child is ready or has failed, so that the process that started us can
@@ -159,8 +163,9 @@ int Main(const Arguments& arguments) {
   CloseInherited();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGHUP, SIG_IGN);
+  signal(SIGXFSZ, SIG_IGN);  // memory that is too long for the limit is an error
   umask(arguments.system ? 022 : 077);
-  RaiseFileLimit();
+  RaiseLimits();
   RuntimeDir runtime(arguments.runtime_dir, arguments.system ? RuntimeDir::Audience::kEveryone
                                                              : RuntimeDir::Audience::kUser);
   UniqueFd parent;

@@ -16,10 +16,10 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "../real.h"
 #include "base/sys.h"
 #include "family/family.h"
 #include "family/local_lock.h"
-#include "real.h"
 #include "sock/own_family.h"
 #include "spawning.h"
 

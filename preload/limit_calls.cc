@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// limit_calls.cc - setrlimit: a program that limits its address space has all of it.
+#include <sys/resource.h>
+
+#include "base/room.h"
+#include "endpoint/call.h"
+#include "family/family.h"
+#include "life/depart.h"
+#include "real.h"
+#include "sock/own_family.h"
+
+using namespace postern;
+
+namespace {
+
+// Before: afterwards there may be no room to leave in.
+void BeforeLimit(int resource, const void* limit) {
+  if (resource != RLIMIT_AS || BadPointer(limit) || !g_family.attached || InVfork()) return;
+  const rlim_t soft = static_cast<const rlimit*>(limit)->rlim_cur;
+  const int e = errno;
+  if (AddressRoomIn(soft == RLIM_INFINITY ? kUnbounded : soft) < kAddressesNeeded)
+    LeaveForGood(g_family);
+  errno = e;
+}
+
+}  // namespace
+
+PSTN_EXPORT int setrlimit(__rlimit_resource_t resource, const rlimit* limit) noexcept {
+  BeforeLimit(resource, limit);
+  return PSTN_REAL(setrlimit)(resource, limit);
+}
+PSTN_EXPORT int setrlimit64(__rlimit_resource_t resource, const rlimit64* limit) noexcept {
+  BeforeLimit(resource, limit);
+  return PSTN_REAL(setrlimit64)(resource, limit);
+}
+PSTN_EXPORT int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* limit,
+                        rlimit* old) noexcept {
+  if (pid == 0 || pid == sys::Pid()) BeforeLimit(resource, limit);
+  return PSTN_REAL(prlimit)(pid, resource, limit, old);
+}
+PSTN_EXPORT int prlimit64(pid_t pid, __rlimit_resource resource, const rlimit64* limit,
+                          rlimit64* old) noexcept {
+  if (pid == 0 || pid == sys::Pid()) BeforeLimit(resource, limit);
+  return PSTN_REAL(prlimit64)(pid, resource, limit, old);
+}

@@ -1,0 +1,251 @@
+# t_environments.py - programs under limits and sandboxes, with small stacks, and with children of vfork(): as on Linux.
+# SPDX-License-Identifier: Apache-2.0
+#
+# What a program prints over the kernel, in the same surroundings and without Postern, is what it has to print: nothing else stands in
+# its output, such as a complaint of the loader. Whether its connections are accelerated is another matter.
+
+import contextlib
+import os
+import subprocess
+
+import posternview
+from harness import Fail, Skip, check, test
+from kill_storm import nothing_left, own_runtime
+
+SIDES = ("both", "server", "client")
+# Of x86-64: what the library may ask the kernel for and the program does not.
+CALLS = {"memfd_create": 319, "ftruncate": 77, "prlimit64": 302, "getrandom": 318, "mremap": 25, "madvise": 28, "pwrite64": 18,
+         "getdents64": 217, "kcmp": 312, "pidfd_open": 434, "membarrier": 324, "getresuid": 118, "prctl": 157, "close_range": 436,
+         "newfstatat": 262, "readlinkat": 267, "fstatfs": 138, "sendmsg": 46, "recvmsg": 47, "getppid": 110, "nanosleep": 35, "tgkill": 234}
+
+
+@contextlib.contextmanager
+def posternd_of_its_own(ctx, running=True):
+    """With a runtime directory of this test's; `running`: posternd is there before anything is confined."""
+    before, shm_before = os.environ.get("POSTERN_RUNTIME_DIR"), posternview.shm_files()
+    runtime = own_runtime(ctx)
+    if running and ctx.mode != "kernel" and ctx.config.wrapper:
+        subprocess.run([*ctx.config.wrapper, "-o", "daemon.idle_sec=30", "true"], check=True, timeout=30, stdin=subprocess.DEVNULL)
+    try:
+        yield runtime
+        nothing_left(ctx, runtime, shm_before)
+    finally:
+        if before is None:
+            os.environ.pop("POSTERN_RUNTIME_DIR", None)
+        else:
+            os.environ["POSTERN_RUNTIME_DIR"] = before
+
+
+def confined(ctx, options):
+    """Programs that are started from now on are confined, with the wrapper, if they have one."""
+    confine = ctx.built("confine")
+    probe = subprocess.run([confine, *options, "--", "true"], capture_output=True, text=True, timeout=30, check=False)
+    if probe.returncode:
+        raise Skip(probe.stdout.strip() or probe.stderr.strip())
+    ctx.as_user = [confine, *options, "--"]
+
+
+def nobody():
+    """A user that has no process and no directory."""
+    taken = {os.stat(f"/proc/{n}").st_uid for n in os.listdir("/proc") if n.isdigit() and os.path.exists(f"/proc/{n}")}
+    return next(n for n in range(40000, 60000) if n not in taken and not os.path.exists(f"/tmp/postern-{n}"))
+
+
+def may_run(ctx):
+    if subprocess.run([*ctx.as_user, "test", "-x", ctx.built("xfer")], check=False).returncode:
+        raise Skip("another user may not run what was built")
+
+
+def pair(ctx, program, server, client):
+    """What both have printed. In the order in which a server listens and its client comes."""
+    port = ctx.port()
+    serving = ctx.start("server", [program, "serve", *(f"{a}".replace("PORT", str(port)) for a in server)], name="serve")
+    ctx.wait_listening(port, serving)
+    connecting = ctx.start("client", [program, "connect", *(f"{a}".replace("PORT", str(port)) for a in client)], name="connect")
+    for proc in (connecting, serving):
+        proc.wait(60, expect=None)
+    return [f"{proc.output()}exit {proc.popen.returncode}" for proc in (serving, connecting)]
+
+
+def as_on_kernel(ctx, program, server, client):
+    """The same pair twice: over the kernel, then as the mode has it."""
+    wrapper, ctx.config.wrapper = ctx.config.wrapper, []
+    want = pair(ctx, program, server, client)
+    ctx.config.wrapper = wrapper
+    got = pair(ctx, program, server, client)
+    for side, wanted, seen in zip(("server", "client"), want, got):
+        check(wanted == seen, f"the {side} has printed\n{seen}\nin place of\n{wanted}")
+    return want
+
+
+def transfer(ctx):
+    size = 3_000_000
+    sides = as_on_kernel(ctx, ctx.built("xfer"), ["--port=PORT", f"--up={size}", f"--down={size}", "--who=single", "--nonblock=1", "--wait=epoll-lt"],
+                         ["--port=PORT", f"--up={size}", f"--down={size}", "--who=single", "--nonblock=1", "--wait=poll"])
+    for text in sides:
+        check(text.endswith("exit 0") and str(size) in text, f"over the kernel: {text}")
+
+
+def under(*options, running=True):
+    def run(ctx):
+        with posternd_of_its_own(ctx, running):
+            confined(ctx, options)
+            transfer(ctx)
+            ctx.as_user = []
+    return run
+
+
+def environment(name, *options, running=True, watchdog_s=60.0):
+    run = under(*options, running=running)
+    run.__name__ = f"environment_{name}"
+    test(modes=SIDES, watchdog_s=watchdog_s)(run)
+
+
+environment("no_unix", "--deny-unix")
+environment("no_unix_alone", "--deny-unix", running=False)
+environment("fsize", "--limit=fsize:1000000:1000000")
+environment("fsize_soft", "--limit=fsize:1000000:inf")
+environment("fsize_alone", "--limit=fsize:1000000:1000000", running=False)
+environment("fsize_soft_alone", "--limit=fsize:2000000:inf", running=False)
+environment("as", "--limit=as:300000000:300000000")
+environment("as_soft_alone", "--limit=as:300000000:inf", running=False)
+environment("nofile", "--plain", "--limit=nofile:16:16")
+environment("nofile_alone", "--plain", "--limit=nofile:16:16", running=False)
+environment("memlock", "--plain", "--limit=memlock:0:0")
+environment("no_proc", "--hide=/proc")
+environment("no_proc_alone", "--hide=/proc", running=False)
+environment("no_shm", "--hide=/dev/shm")
+environment("landlock", "--landlock")
+
+
+@test(modes=SIDES)
+def environment_few_descriptors(ctx):
+    """With 0 to 3 numbers left, of a limit that may not be raised, each call says what the kernel says; and when it is over all are there."""
+    with posternd_of_its_own(ctx):
+        for options, lefts in (([], ("0", "1", "2", "3", "8", "lower")), (["--plain"], ("0", "3", "lower")),
+                               (["--plain", "--limit=nofile:512:512"], ("=0", "=1", "=2", "=3", "=40"))):
+            confined(ctx, options)
+            for left in lefts:
+                as_on_kernel(ctx, ctx.built("narrow"), ["PORT", left], ["PORT", left])
+        ctx.as_user = []
+
+
+@test(modes=SIDES, watchdog_s=120)
+def environment_denied_calls(ctx):
+    """A filter from the start, each with one more call that is denied."""
+    if os.uname().machine != "x86_64":
+        raise Skip("the numbers are those of x86-64")
+    needed = []
+    with posternd_of_its_own(ctx):
+        for name, number in CALLS.items():
+            try:
+                confined(ctx, [f"--deny={number}"])
+                transfer(ctx)
+            except Skip:
+                needed.append(name)
+            except Fail as error:
+                raise Fail(f"without {name}: {error}") from None
+        check(len(needed) < len(CALLS) / 2, f"the loader or libc needs {needed}")
+        ctx.as_user = []
+
+
+@test(modes=SIDES)
+def environment_nowhere_to_run(ctx):
+    """No runtime directory can be made: /tmp is read-only, and the environment names no other."""
+    user = nobody()
+    os.chmod(ctx.dir, 0o711)
+    confined(ctx, ["--unset=XDG_RUNTIME_DIR", "--unset=POSTERN_RUNTIME_DIR", "--read-only=/tmp", f"--user={user}"])
+    may_run(ctx)
+    transfer(ctx)
+
+
+@test(modes=SIDES)
+def environment_noexec(ctx):
+    """The loader may not map the library."""
+    if not ctx.config.wrapper:
+        raise Skip("an overridden wrapper")
+    with posternd_of_its_own(ctx):
+        confined(ctx, [f"--noexec={ctx.config.build}/libpostern.so"])
+        transfer(ctx)
+        ctx.as_user = []
+
+
+@test(modes=SIDES)
+def environment_nproc(ctx):
+    """No process more may be made, so that there is no posternd."""
+    with posternd_of_its_own(ctx, running=False) as runtime:
+        user = nobody()
+        os.chown(runtime, user, user)
+        os.chmod(ctx.dir, 0o711)
+        confined(ctx, ["--plain", "--limit=nproc:2:2", f"--user={user}"])
+        may_run(ctx)
+        transfer(ctx)
+        ctx.as_user = []
+
+
+@test(modes=SIDES)
+def environment_memory(ctx):
+    """A control group with little memory."""
+    base = next((p for p in ("/sys/fs/cgroup/memory", "/sys/fs/cgroup") if os.path.exists(p + "/cgroup.procs")), None)
+    group = f"{base}/pstn-{os.getpid()}"
+    try:
+        os.mkdir(group)
+    except (OSError, TypeError) as error:
+        raise Skip(f"no control group can be made: {error}") from None
+    try:
+        limit = next((f for f in ("memory.max", "memory.limit_in_bytes") if os.path.exists(f"{group}/{f}")), None)
+        if limit is None:
+            raise Skip("control groups without a limit of memory")
+        with open(f"{group}/{limit}", "w", encoding="ascii") as file:
+            file.write(str(12 << 20))
+        with posternd_of_its_own(ctx):
+            confined(ctx, [f"--cgroup={group}"])
+            transfer(ctx)
+            ctx.as_user = []
+    finally:
+        with contextlib.suppress(OSError):
+            os.rmdir(group)
+
+
+@test(modes=("both", "server"))
+def vfork_plain(ctx):
+    """Without sockets: the parent waits, and sees what the child has written."""
+    for _ in range(2):
+        said = ctx.run("server", [ctx.built("vforks"), "plain"])
+        check(said == "as on Linux\n", said)
+
+
+@test()
+def vfork_sockets(ctx):
+    """With connections, of which children and their images have some."""
+    port = ctx.port()
+    server = ctx.start("server", [ctx.built("vforks"), "serve", port, ctx.built("vforks_static")], name="serve")
+    ctx.wait_listening(port, server)
+    client = ctx.start("client", [ctx.built("vforks"), "connect", port], name="connect")
+    client.wait(60)
+    server.wait(60)
+    check(client.output() == "each byte right\n" and server.output() == "as on Linux\n", f"{client.output()}\n{server.output()}")
+
+
+@test(modes=("both", "kernel"))
+def small_stacks(ctx):
+    """Threads with 16 and 64 KiB of stack make each call, in each way of making a child."""
+    for size in (16384, 65536):
+        said = ctx.run("server", [ctx.built("stacks"), ctx.port(), size])
+        check(said == "done\n", said)
+
+
+@test(modes=("both",))
+def stack_depth(ctx):
+    """No call takes 4 KiB more of its caller's stack than over the kernel."""
+    program, most = ctx.built("stacks"), 4096
+    if ctx.config.sanitizer:
+        raise Skip("a sanitizer's frames are larger")
+
+    def depths(text):
+        return {name: int(depth) for name, depth in (line.split(": ") for line in text.splitlines() if ": " in line)}
+    plain = depths(subprocess.run([program, str(ctx.port()), "depth"], capture_output=True, text=True, timeout=60, check=True).stdout)
+    ours = depths(ctx.run("server", [program, ctx.port(), "depth"]))
+    check(plain.keys() == ours.keys() and plain, f"{plain} {ours}")
+    deep = {name: ours[name] - depth for name, depth in plain.items() if ours[name] > depth + most}
+    check(not deep, f"bytes more than over the kernel: {deep}")
