@@ -93,6 +93,13 @@ bool IsGoNote(const File& file, const Elf64_Phdr& h) {
          memcmp(&first.name[0], "Go\0", 4) == 0;
 }
 
+// musl's loader, whose programs the library is not for.
+bool IsMuslName(const File& file, const Elf64_Phdr& h) {
+  char name[64] = {};
+  (void)file.Read(&name[0], sizeof name - 1, h.p_offset);
+  return strstr(&name[0], "/ld-musl-") != nullptr;
+}
+
 bool ElfLosesLibrary(const File& file, const Elf64_Ehdr& e) {
   if (e.e_ident[EI_CLASS] != ELFCLASS64 || e.e_machine != kMachine) return true;
   bool dynamic = false;
@@ -100,6 +107,7 @@ bool ElfLosesLibrary(const File& file, const Elf64_Ehdr& e) {
     Elf64_Phdr h;
     if (file.Read(&h, sizeof h, e.e_phoff + uint64_t{i} * e.e_phentsize) != sizeof h) return false;
     dynamic = dynamic || h.p_type == PT_INTERP;
+    if (h.p_type == PT_INTERP && IsMuslName(file, h)) return true;
     if (h.p_type == PT_NOTE && IsGoNote(file, h)) return true;
   }
   return !dynamic;

@@ -210,7 +210,20 @@ void ExportOptions(const Options& options) {
   }
 }
 
-void ExportPreload(const std::string& library) {
+// By $LIB, if that leads to it: programs of 32 bits, and of other C libraries, then find no library
+// that is not theirs, of which their loader would complain (preload/others).
+std::string PreloadName(const std::string& library) {
+#if defined(POSTERN_DST_LIB)
+  const fs::path abi = fs::path(library).parent_path() / "abi";
+  std::error_code error;
+  if (fs::equivalent(abi / POSTERN_DST_LIB / "libpostern.so", library, error))
+    return (abi / "$LIB" / "libpostern.so").string();
+#endif
+  return library;
+}
+
+void ExportPreload(const std::string& file) {
+  const std::string library = PreloadName(file);
   if (library.find_first_of(" :") != std::string::npos) {
     Die(kExitOurselves, "LD_PRELOAD cannot hold a path with a blank or colon: " + library);
   }

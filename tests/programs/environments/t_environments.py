@@ -9,7 +9,7 @@ import os
 import subprocess
 
 import posternview
-from harness import Fail, Skip, check, test
+from harness import Fail, Skip, check, need, test
 from kill_storm import nothing_left, own_runtime
 
 SIDES = ("both", "server", "client")
@@ -205,6 +205,28 @@ def environment_memory(ctx):
     finally:
         with contextlib.suppress(OSError):
             os.rmdir(group)
+
+
+@test(modes=("both",))
+def environment_32_bits(ctx):
+    """A program for which there is no library, as the command and as its child."""
+    program = os.path.join(ctx.config.build, "tests/programs/program32")
+    if not os.path.exists(program) or subprocess.run([program], capture_output=True, check=False).returncode:
+        raise Skip("no programs of 32 bits here (Debian: libc6-i386)")
+    for argv in ([program], ["sh", "-c", f"{program}; exit 0"], ["env", program]):
+        said = ctx.run("server", argv)
+        check(said == "32 bits\n", said)
+
+
+@test(modes=("both",))
+def environment_musl(ctx):
+    """The same for a program of another C library."""
+    compiler = need("musl-gcc")
+    source, program = ctx.write("hello.c", "#include <stdio.h>\nint main(void) { puts(\"musl\"); }\n"), ctx.path("hello")
+    subprocess.run([compiler, "-o", program, source], check=True, timeout=60)
+    for argv in ([program], ["sh", "-c", f"{program}; exit 0"], ["env", program]):
+        said = ctx.run("server", argv)
+        check(said == "musl\n", said)
 
 
 @test(modes=("both", "server"))
