@@ -9,7 +9,7 @@ import os
 import subprocess
 
 import posternview
-from harness import Fail, Skip, check, need, test
+from harness import PYTHON, Fail, Skip, check, need, test
 from kill_storm import nothing_left, own_runtime
 
 SIDES = ("both", "server", "client")
@@ -128,6 +128,32 @@ def environment_few_descriptors(ctx):
             for left in lefts:
                 as_on_kernel(ctx, ctx.built("narrow"), ["PORT", left], ["PORT", left])
         ctx.as_user = []
+
+
+def lowers(ctx, how):
+    script, port = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lowered.py"), ctx.port()
+    server = ctx.start("server", [PYTHON, script, "serve", port, how], name="serve")
+    ctx.wait_listening(port, server)
+    client = ctx.start("client", [PYTHON, script, "connect", port, how], name="connect")
+    client.wait(50)
+    server.wait(20)
+    check(client.output() == "each byte right\n" and server.output() == "served\n", f"{client.output()}\n{server.output()}")
+
+
+@test()
+def environment_as_lowered(ctx):
+    """Processes that limit their address space when they have connections, and then take most of what is left."""
+    lowers(ctx, "as")
+
+
+@test()
+def environment_landlock_later(ctx):
+    """Processes that have connections when they confine themselves by Landlock."""
+    if os.uname().machine != "x86_64":
+        raise Skip("the numbers are those of x86-64")
+    confined(ctx, ["--landlock"])  # whether there is such a thing
+    ctx.as_user = []
+    lowers(ctx, "landlock")
 
 
 @test(modes=SIDES, watchdog_s=120)
