@@ -270,9 +270,11 @@ def vfork_sockets(ctx):
     server = ctx.start("server", [ctx.built("vforks"), "serve", port, ctx.built("vforks_static")], name="serve")
     ctx.wait_listening(port, server)
     client = ctx.start("client", [ctx.built("vforks"), "connect", port], name="connect")
+    ctx.expect_path(port)
+    client.go_on()
     client.wait(60)
     server.wait(60)
-    check(client.output() == "each byte right\n" and server.output() == "as on Linux\n", f"{client.output()}\n{server.output()}")
+    check(client.output() == "holding\neach byte right\n" and server.output() == "as on Linux\n", f"{client.output()}\n{server.output()}")
 
 
 @test(modes=("both", "kernel"))
