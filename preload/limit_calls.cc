@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 
 #include "base/room.h"
+#include "base/sys.h"
 #include "endpoint/call.h"
 #include "family/family.h"
 #include "life/depart.h"

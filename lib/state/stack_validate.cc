@@ -285,8 +285,10 @@ class Checker {
 }  // namespace
 
 // Tests alone call these: 2 MiB of stack are the whole of it.
+#if !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wframe-larger-than="
+#endif
 
 const char* Validate(StackMap& s) { return Checker(s).Check(); }
 
@@ -301,6 +303,8 @@ const char* ValidateEmpty(StackMap& s) {
   return nullptr;
 }
 
+#if !defined(__clang__)
 #pragma GCC diagnostic pop
+#endif
 
 }  // namespace postern

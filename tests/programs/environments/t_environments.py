@@ -258,6 +258,8 @@ def environment_musl(ctx):
 @test(modes=("both", "server"))
 def vfork_plain(ctx):
     """Without sockets: the parent waits, and sees what the child has written."""
+    if ctx.config.sanitizer:
+        raise Skip("vfork is fork there: a sanitizer has to see two processes")
     for _ in range(2):
         said = ctx.run("server", [ctx.built("vforks"), "plain"])
         check(said == "as on Linux\n", said)
@@ -266,6 +268,8 @@ def vfork_plain(ctx):
 @test()
 def vfork_sockets(ctx):
     """With connections, of which children and their images have some."""
+    if ctx.config.sanitizer:
+        raise Skip("vfork is fork there: a sanitizer has to see two processes")
     port = ctx.port()
     server = ctx.start("server", [ctx.built("vforks"), "serve", port, ctx.built("vforks_static")], name="serve")
     ctx.wait_listening(port, server)
