@@ -90,10 +90,21 @@ bool ResetFor(const SegmentIn& s, SegmentOut& out) {
   return true;
 }
 
+//= rfc9293#3.10.7.2
+//# This should not be reached. Drop the segment and return.
+// It is, by a scanner's segments: without any flag, with a FIN alone, with FIN, PSH and URG. Nor is
+// a SYN with a FIN answered, which no host sends that wants to connect (Linux:
+// tcp_rcv_state_process(), TCP_LISTEN).
+ForListener AtListener(const SegmentIn& s) {
+  if ((s.flags & kRst) != 0) return ForListener::kDrop;
+  if ((s.flags & kAck) != 0) return ForListener::kReset;
+  return (s.flags & (kSyn | kFin)) == kSyn ? ForListener::kOpens : ForListener::kDrop;
+}
+
 // RFC 6191, 2: a later timestamp, or a later sequence number, can't be an old SYN.
 bool MayReuse(const Tcb& t, const SegmentIn& syn, Seq& iss) {
   if (StateOf(t) != State::kTimeWait) return false;
-  if ((syn.flags & (kSyn | kAck | kRst)) != kSyn) return false;
+  if (AtListener(syn) != ForListener::kOpens) return false;
   bool newer = After(syn.seq, t.rcv_nxt);
   if (Has(t, kTimestamps) && syn.options.has_timestamps) {
     const int32_t ahead = static_cast<int32_t>(syn.options.ts_value - t.ts_recent);

@@ -216,6 +216,9 @@ void InputSynSent(Tcb& t, const SegmentIn& s, Host& h) {
   if (has_ack && (AtOrBefore(s.ack, t.iss) || After(s.ack, t.snd_nxt))) {
     SegmentOut reset;
     if (ResetFor(s, reset)) h.Transmit(t, reset);
+    // The peer still has the last connection of these names, and our RST ends it: the SYN that it
+    // took for one of that is sent again soon, once (Linux: tcp_rcv_synsent_state_process()).
+    if (t.rto_count == 0) t.rtx_deadline_ns = h.now_ns + kSynSoonNs;
     return;
   }
   if ((s.flags & kRst) != 0) {

@@ -36,6 +36,7 @@ inline constexpr uint64_t kFinWait2Ns = 60 * kSecond;
 inline constexpr uint64_t kCorkNs = 200 * kMs;
 inline constexpr uint64_t kRetryNs = 10 * kMs;       // a TxSeg may be free again
 inline constexpr uint64_t kChallengeNs = 500 * kMs;  // tcp_invalid_ratelimit
+inline constexpr uint64_t kSynSoonNs = 8 * kMs;      // TCP_TIMEOUT_MIN, where HZ is 250
 inline constexpr uint32_t kDupAckThreshold = 3;
 inline constexpr uint32_t kSackWalkMax = 1024;  // steps in the chain for one acknowledgement
 inline constexpr uint32_t kWindowMax = 1u << 30;
@@ -113,6 +114,7 @@ void TakeSynOptions(Tcb& t, const SegmentIn& s);
 bool EmitData(Tcb& t, const TxSeg& seg, uint8_t flags, Ecn ecn, Host& h);
 bool EmitAck(Tcb& t, Host& h);
 bool EmitProbe(Tcb& t, Host& h);  // an old sequence number: the peer has to answer
+void FillTimestamps(const Tcb& t, SegmentOut& out, const Host& h);  // if they were agreed
 void AckSent(Tcb& t);             // an acknowledgement of all that came has left
 
 // ---- output.cc

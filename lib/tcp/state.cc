@@ -69,11 +69,16 @@ void Fail(Tcb& t, int error, Host& h) {
 //= rfc9293#3.10.5
 //# <SEQ=SND.NXT><CTL=RST>
 // With an ACK, as everybody sends it: the peer can check it by more than its window.
+//= rfc7323#3.2
+//# and SHOULD be sent in an <RST> segment (see Section 5.2 for details)
 void SendReset(Tcb& t, Host& h) {
   SegmentOut out;
   out.seq = t.snd_nxt;
   out.ack = t.rcv_nxt;
   out.flags = kRst | kAck;
+  const uint32_t window = static_cast<uint32_t>(std::max(t.rcv_adv - t.rcv_nxt, 0));
+  out.window = static_cast<uint16_t>(std::min(window >> t.rcv_wscale, 0xffffu));
+  FillTimestamps(t, out, h);
   t.segments_out++;
   h.Transmit(t, out);  // no room: it is lost, as it might be on the way
 }

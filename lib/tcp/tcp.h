@@ -64,6 +64,14 @@ void Forget(Tcb& tcb, Host& host);
 // the peer knows of no connection.
 void Strip(Tcb& tcb, uint64_t now_ns);
 
+// What a listener makes of a segment that belongs to no connection.
+enum class ForListener : uint8_t {
+  kOpens,  // a SYN: OpenPassive()
+  kReset,  // ResetFor(), if its ACK is no cookie
+  kDrop,
+};
+ForListener AtListener(const SegmentIn& segment);
+
 // The answer to a segment that belongs to no connection (RFC 9293, 3.10.7.1). False: none is due.
 bool ResetFor(const SegmentIn& segment, SegmentOut& out);
 

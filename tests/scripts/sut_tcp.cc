@@ -188,7 +188,8 @@ void TcpSut::TcpIn(TcpPacket& packet) {
   }
   if (conn == nullptr) {
     tcp::SegmentOut answer;
-    if (!SynIn(packet, segment, iss) && tcp::ResetFor(segment, answer)) Queue(out, answer, {});
+    if (!AtListenerIn(packet, segment, iss) && tcp::ResetFor(segment, answer))
+      Queue(out, answer, {});
     return;
   }
   const uint32_t name = StreamHost::PacketIn(std::move(packet.payload));
@@ -199,12 +200,14 @@ void TcpSut::TcpIn(TcpPacket& packet) {
   Entered(*conn);
 }
 
-bool TcpSut::SynIn(const TcpPacket& packet, const tcp::SegmentIn& segment, tcp::Seq iss_from) {
-  if ((segment.flags & tcp::kSyn) == 0 || (segment.flags & (tcp::kAck | tcp::kRst)) != 0)
-    return false;
+bool TcpSut::AtListenerIn(const TcpPacket& packet, const tcp::SegmentIn& segment,
+                          tcp::Seq iss_from) {
+  const tcp::ForListener use = tcp::AtListener(segment);
+  if (use == tcp::ForListener::kReset) return false;
   for (size_t fd = 0; fd < sockets_.size(); fd++) {
     SutSocket& socket = sockets_[fd];
     if (!socket.used || !socket.listens || socket.port != packet.flow.destination_port) continue;
+    if (use == tcp::ForListener::kDrop) return true;
     if (static_cast<int>(socket.accepts.size()) > socket.backlog) return true;  // no answer
     SutConn& conn = NewConn(packet.flow.Back(), socket);
     conn.listener = static_cast<int>(fd);

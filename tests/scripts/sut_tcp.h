@@ -76,7 +76,8 @@ class TcpSut final : public Sut, private sim::StreamHost {
   tcp::OpenArgs Args(bool is_v6, tcp::Seq iss_from);
   void TcpIn(TcpPacket& packet);
   void IcmpIn(const IcmpPacket& packet);
-  bool SynIn(const TcpPacket& packet, const tcp::SegmentIn& segment, tcp::Seq iss_from);
+  // A segment of no connection. True: a listener has taken or dropped it.
+  bool AtListenerIn(const TcpPacket& packet, const tcp::SegmentIn& segment, tcp::Seq iss_from);
   void Queue(const Flow& out, const tcp::SegmentOut& segment, Bytes payload);
   void Entered(SutConn& conn);  // after each entry into TCP
   void Push(SutConn& conn);     // Output

@@ -286,8 +286,7 @@ void SimHost::TooBig(uint16_t local_port, uint32_t peer_host, uint16_t peer_port
 
 bool SimHost::AcceptSyn(const Segment& segment, tcp::Seq iss_from) {
   const auto listener = listeners_.find(segment.to_port);
-  if (listener == listeners_.end() || (segment.in.flags & tcp::kSyn) == 0 ||
-      (segment.in.flags & (tcp::kAck | tcp::kRst)) != 0)
+  if (listener == listeners_.end() || tcp::AtListener(segment.in) != tcp::ForListener::kOpens)
     return false;
   SimConn& conn =
       NewConn(segment.from, segment.from_port, segment.to_port, listener->second(segment));

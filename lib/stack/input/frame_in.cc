@@ -75,8 +75,8 @@ void Engine::Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi) {
   const pstn_addr local = NameOf(p.ip.destination, p.destination_port);
   const pstn_addr peer = NameOf(p.ip.source, p.source_port);
   const uint32_t idx = FindConn(local, peer);
-  constexpr uint8_t kSynBits = tcp::kSyn | tcp::kAck | tcp::kRst;
-  const bool is_syn = (s.flags & kSynBits) == tcp::kSyn;
+  const tcp::ForListener use = tcp::AtListener(s);
+  const bool is_syn = use == tcp::ForListener::kOpens;
   tcp::Seq iss;
   const tcp::Seq* left = nullptr;
   if (idx != PSTN_NONE) {
@@ -103,6 +103,8 @@ void Engine::Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi) {
   const uint32_t listener = FindListener(local, HashOf(local, peer));
   if (listener != PSTN_NONE && is_syn) {
     Syn(listener, p, s, vi, left);
+  } else if (listener != PSTN_NONE && use == tcp::ForListener::kDrop) {
+    w_.counters.not_ours++;
   } else if (listener == PSTN_NONE || !TakeCookie(listener, p, s)) {
     w_.counters.not_ours++;
     AnswerReset(p, s, vi);

@@ -136,11 +136,15 @@ AckVerdict TakeAck(Tcb& t, const SegmentIn& s, Host& h) {
   //# The ACK value is considered acceptable only if it is in the range of ((SND.UNA - MAX.SND.WND)
   //# <= SEG.ACK <= SND.NXT). All incoming segments whose ACK value doesn't satisfy the above
   //# condition MUST be discarded and an ACK sent back.
-  if (After(s.ack, t.snd_nxt) || Before(s.ack, t.snd_una - t.snd_wnd_max)) {
+  // Nor one of what was never sent: MAX.SND.WND is at most what was acknowledged, SYN included.
+  const uint64_t old_max = std::min<uint64_t>(t.snd_wnd_max, t.bytes_acked + 1);
+  if (After(s.ack, t.snd_nxt) || Before(s.ack, t.snd_una - static_cast<uint32_t>(old_max))) {
     Challenge(t, h);
     return AckVerdict::kDrop;
   }
+  t.received_ns = h.now_ns;
   if (Before(s.ack, t.snd_una)) return AckVerdict::kGoOn;  // overtaken by another
+  TakeTimestamp(t, s, h);
   AckNews news;
   news.prior_una = t.snd_una;
   t.probes_out = 0;

@@ -61,26 +61,32 @@ bool TakeSynAgain(Tcb& t, const SegmentIn& s, Host& h) {
   SegmentIn rest = s;
   rest.seq = s.seq + 1;
   rest.flags &= static_cast<uint8_t>(~kSyn);
-  t.flags |= kAckNow;
-  CompleteHandshake(t, rest, h);
+  t.received_ns = h.now_ns;
+  if (CompleteHandshake(t, rest, h)) t.flags |= kAckNow;
   return true;
 }
 
 // Whether the acknowledgement lets the segment go on to its data.
 bool TakeAckField(Tcb& t, const SegmentIn& s, Host& h) {
-  //= rfc9293#3.10.7.4
-  //# if the ACK bit is off, drop the segment and return
-  if ((s.flags & kAck) == 0) return false;
   if (StateOf(t) != State::kSynReceived) return TakeAck(t, s, h) == AckVerdict::kGoOn;
   if (AtOrBefore(s.ack, t.snd_una) || After(s.ack, t.snd_nxt)) {
     SegmentOut reset;
     if (ResetFor(s, reset)) h.Transmit(t, reset);
     return false;
   }
+  t.received_ns = h.now_ns;
+  TakeTimestamp(t, s, h);
   return CompleteHandshake(t, s, h);
 }
 
+// Nothing that a segment says is kept before its acknowledgement was looked at: a blind attacker
+// who has guessed the ports and the window would else choose TS.Recent, and PAWS would drop all
+// that the peer sends from then on (Linux: tcp_ack() calls tcp_replace_ts_recent()).
 void InputSynchronized(Tcb& t, const SegmentIn& s, Host& h) {
+  //= rfc9293#3.10.7.4
+  //# if the ACK bit is off, drop the segment and return
+  // Before anything else, as Linux: it is not answered either.
+  if ((s.flags & (kAck | kSyn | kRst)) == 0) return;
   const bool rst = (s.flags & kRst) != 0;
   if ((s.flags & kSyn) != 0 && TakeSynAgain(t, s, h)) return;
   if (!rst && !TimestampOk(t, s, h)) {
@@ -103,8 +109,6 @@ void InputSynchronized(Tcb& t, const SegmentIn& s, Host& h) {
     Challenge(t, h);
     return;
   }
-  t.received_ns = h.now_ns;
-  TakeTimestamp(t, s, h);
   if (!TakeAckField(t, s, h)) return;
   TakeEcn(t, s);
   const State state = StateOf(t);
@@ -130,7 +134,7 @@ void InputTimeWait(Tcb& t, const SegmentIn& s, Host& h) {
     return;
   }
   if ((s.flags & kAck) == 0) return;
-  TakeTimestamp(t, s, h);
+  if (s.ack == t.snd_nxt) TakeTimestamp(t, s, h);  // MayReuse() believes it
   if (SequenceLength(s) != 0) t.flags |= kAckNow;
   if ((s.flags & kFin) != 0) t.life_deadline_ns = h.now_ns + kTimeWaitNs;
 }

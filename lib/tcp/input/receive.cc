@@ -142,8 +142,11 @@ void TakeData(Tcb& t, const SegmentIn& s, Host& h) {
   //= rfc9293#3.6
   //# [...] if new data is received after CLOSE is called, its TCP implementation SHOULD send a RST
   //# to show that data was lost
+  // It is as one to a segment for nobody (Linux): at SEG.ACK, where the peer believes it.
   if (Has(t, kNoReader) && s.bytes != 0 && After(s.seq + s.bytes, t.rcv_nxt)) {
-    SendReset(t, h);
+    SegmentOut reset;
+    if (ResetFor(s, reset)) h.Transmit(t, reset);
+    t.segments_out++;
     Fail(t, ECONNRESET, h);
     return;
   }

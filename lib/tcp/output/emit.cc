@@ -16,11 +16,7 @@ namespace {
 //# Once TSopt has been successfully negotiated, that is both <SYN> and <SYN,ACK> contain TSopt, the
 //# TSopt MUST be sent in every non-<RST> segment for the duration of the connection
 void Options(Tcb& t, SegmentOut& out, const Host& h) {
-  if (Has(t, kTimestamps)) {
-    out.options.has_timestamps = true;
-    out.options.ts_value = TimestampNow(t, h);
-    out.options.ts_echo = t.ts_recent;
-  }
+  FillTimestamps(t, out, h);
   if (!Has(t, kSackOk) || (t.sack_out_count == 0 && !Has(t, kDsackOut))) return;
   // Blocks take room of the payload's: a segment with data has as many as fit beside it.
   uint32_t blocks = Has(t, kTimestamps) ? 3 : 4;
@@ -55,6 +51,13 @@ bool Emit(Tcb& t, SegmentOut& out, Host& h) {
 }
 
 }  // namespace
+
+void FillTimestamps(const Tcb& t, SegmentOut& out, const Host& h) {
+  if (!Has(t, kTimestamps)) return;
+  out.options.has_timestamps = true;
+  out.options.ts_value = TimestampNow(t, h);
+  out.options.ts_echo = t.ts_recent;
+}
 
 void AckSent(Tcb& t) {
   t.flags &= ~(kAckNow | kAckDelayed | kDsackOut);

@@ -76,7 +76,11 @@ bool Retransmit(Tcb& t, uint32_t idx, Host& h) {
 
 void SendAckIfDue(Tcb& t, Host& h) {
   const State s = StateOf(t);
-  if (s == State::kClosed || s == State::kSynSent || s == State::kSynReceived) return;
+  if (s == State::kClosed || s == State::kSynSent) return;
+  if (s == State::kSynReceived) {  // a challenge; the SYN-ACK is before it
+    if (Has(t, kAckNow) && !Has(t, kSynUnsent)) EmitAck(t, h);
+    return;
+  }
   if (Has(t, kAckNow) || WindowHasOpened(t, h)) EmitAck(t, h);
 }
 
@@ -87,6 +91,7 @@ void Send(Tcb& t, Host& h) {
     case State::kSynSent:
     case State::kSynReceived:
       if (Has(t, kSynUnsent)) SendSyn(t, h);
+      SendAckIfDue(t, h);
       return;
     default:
       break;

@@ -74,4 +74,26 @@ TEST_CASE("engine: the host's limit is not for ACKs that peers need") {
   CHECK(m.Answers(tcp::kAck, -1) == kConnections);  // a keepalive probe
 }
 
+TEST_CASE("engine: a listener is silent to what neither opens nor acknowledges") {
+  World w;
+  (void)w.Listen(80);
+  const auto answers = [&w](uint16_t port, uint8_t flags) {
+    stack::Conn c = {};
+    c.local = w.a.At(40000);
+    c.peer = w.b.At(port);
+    w.Put(w.a, wire_test::MakeFrame(SegmentOf(c, flags)));
+    w.b.engine->Poll(w.now);
+    return w.Swallow(w.a).size();
+  };
+  constexpr uint8_t kXmas = tcp::kFin | tcp::kPsh | tcp::kUrg, kSynFin = tcp::kSyn | tcp::kFin;
+  for (const uint8_t flags : {uint8_t{0}, tcp::kFin, tcp::kPsh, kXmas, kSynFin, tcp::kRst}) {
+    INFO("flags " << int{flags});
+    CHECK(answers(80, flags) == 0);
+    CHECK(w.b.state().conn_count == 0);
+    CHECK(answers(81, flags) == (flags == tcp::kRst ? 0 : 1));  // no listener: a RST
+  }
+  CHECK(answers(80, tcp::kAck) == 1);
+  CHECK(answers(80, tcp::kSyn) == 1);
+}
+
 }  // namespace postern::test

@@ -108,9 +108,20 @@ TEST_CASE("tcp close: FIN_WAIT_2 of a connection that nobody holds") {
   SECTION("data are lost: RST") {
     w.wire.clear();
     w.Send({.data = "x"});
-    w.Expect({.flags = kRst | kAck});
+    w.Expect({.seq = 2, .flags = kRst});
     w.ExpectClosed();
   }
+}
+
+TEST_CASE("tcp close: data that come before our FIN is acknowledged get a RST at their ACK") {
+  TcpWorld w;
+  w.Establish();
+  w.Write("abc");
+  w.Close();
+  w.wire.clear();
+  w.Send({.ack = 2, .data = "x"});
+  w.Expect({.seq = 2, .flags = kRst});
+  w.ExpectClosed();
 }
 
 TEST_CASE("tcp close: FIN_WAIT_2 of one that is still read has no end") {
@@ -124,11 +135,13 @@ TEST_CASE("tcp close: FIN_WAIT_2 of one that is still read has no end") {
 
 TEST_CASE("tcp close: abort") {
   TcpWorld w;
-  w.Establish();
+  const bool timestamps = GENERATE(false, true);
+  w.Establish({.timestamps = timestamps});
   w.Write("x");
   w.wire.clear();
   Abort(w.t, w);
-  w.Expect({.seq = 2, .flags = kRst | kAck});
+  const auto reset = w.Expect({.seq = 2, .flags = kRst | kAck});
+  CHECK(reset.segment.options.has_timestamps == timestamps);
   w.ExpectClosed();
 }
 
@@ -187,6 +200,11 @@ TEST_CASE("tcp close: TIME_WAIT and a new SYN") {
   }
   SECTION("an old one") {
     syn.seq = Seq(kIrs);
+    CHECK(!MayReuse(w.t, syn, iss));
+  }
+  SECTION("one with a FIN") {
+    syn.seq = w.t.rcv_nxt + 1;
+    syn.flags = kSyn | kFin;
     CHECK(!MayReuse(w.t, syn, iss));
   }
   Forget(w.t, w);

@@ -60,6 +60,12 @@ TEST_CASE("tcp handshake: an acknowledgement of something else is answered by a 
   w.Send({.seq = 0, .ack = 77, .flags = kSynAckFlags});
   w.Expect({.seq = 77, .flags = kRst});
   w.ExpectState(State::kSynSent);
+  // The RST ends what has answered, and the SYN comes again soon; once.
+  w.Fire(8 * kMs, 8 * kMs);
+  w.Expect({.seq = 0, .flags = kSyn});
+  w.Send({.seq = 0, .ack = 77, .flags = kSynAckFlags});
+  w.Expect({.seq = 77, .flags = kRst});
+  w.Fire(1900 * kMs, 2 * kSecond);
 }
 
 TEST_CASE("tcp handshake: passive") {

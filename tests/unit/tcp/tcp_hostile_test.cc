@@ -51,6 +51,60 @@ TEST_CASE("tcp hostile: an ACK out of bounds drops the segment (RFC 5961, 5.2)")
   CHECK(w.received.empty());
 }
 
+TEST_CASE(
+    "tcp hostile: an ACK of what was never sent is too old, however small the window's past") {
+  TcpWorld w;
+  w.Establish();
+  w.Write("abc");
+  w.Send({.ack = 4});
+  w.wire.clear();
+  w.Send({.ack = 0u - 100u, .data = "evil"});
+  w.Expect({.seq = 4, .ack = 1, .flags = kAck, .bytes = 0});
+  w.Send({.seq = 1, .ack = 1, .data = "late"});
+  CHECK(w.received == "late");
+}
+
+TEST_CASE("tcp hostile: a segment without ACK, SYN and RST is nothing") {
+  TcpWorld w;
+  w.Establish();
+  w.Send({.flags = GENERATE(uint8_t{0}, kFin, kPsh, uint8_t{kFin | kPsh | kUrg}), .data = "evil"});
+  w.Send({.seq = 0x100000, .flags = 0, .data = "far"});
+  w.ExpectNothing();
+  CHECK(w.received.empty());
+  w.ExpectState(State::kEstablished);
+}
+
+TEST_CASE("tcp hostile: the timestamp of a forged segment is not kept") {
+  TcpWorld w;
+  w.Establish({.timestamps = true});
+  const uint32_t far = w.PeerClock() + 1'000'000'000;
+  SECTION("no ACK bit") { w.Send({.seq = 1, .flags = kPsh, .data = "evil", .ts = far}); }
+  SECTION("of what was not sent") { w.Send({.seq = 1, .ack = 5, .data = "evil", .ts = far}); }
+  SECTION("far too old") { w.Send({.seq = 1, .ack = 0u - 0x10000000u, .data = "e", .ts = far}); }
+  SECTION("in TIME_WAIT, where it would keep new connections out") {
+    w.End();
+    w.Send({.flags = kFin | kAck});
+    w.ExpectState(State::kTimeWait);
+    w.Send({.ack = GENERATE(0u, 1u, 3u, 0x10000000u), .ts = far});
+  }
+  CHECK(w.t.ts_recent == w.PeerClock());
+  CHECK(w.received.empty());
+}
+
+TEST_CASE("tcp hostile: a handshake is challenged as a connection is") {
+  TcpWorld w;
+  w.OpenPassiveBy();
+  w.wire.clear();
+  SECTION("a SYN of other numbers") { w.Send({.seq = 500, .ack = 0, .flags = kSyn}); }
+  SECTION("a RST that does not hit") { w.Send({.seq = 500, .flags = kRst}); }
+  SECTION("beyond the window") { w.Send({.seq = 0x100000, .data = "far"}); }
+  w.Expect({.seq = 1, .ack = 1, .flags = kAck, .bytes = 0});
+  w.ExpectNothing();
+  w.ExpectState(State::kSynReceived);
+  w.Send({.seq = 1});
+  w.ExpectState(State::kEstablished);
+}
+
 TEST_CASE("tcp hostile: data outside the window are answered, not taken") {
   TcpWorld w;
   w.Establish();
