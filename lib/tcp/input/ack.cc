@@ -129,6 +129,16 @@ void MoveFloor(Tcb& t) {
   t.ts_floor_seq = t.rcv_nxt;
 }
 
+// An acknowledgement that others have overtaken may have been the only one that says of a segment
+// that it has arrived, or come twice (Linux: tcp_ack(), old_ack).
+void TakeOldSack(Tcb& t, const SegmentIn& s, Host& h) {
+  if (s.options.sack_count == 0 || !Has(t, kSackOk)) return;
+  AckNews news;
+  news.prior_una = t.snd_una;
+  TakeSack(t, s, news, h);
+  if (news.sacked_bytes != 0 || news.dsack) Recover(t, s, news, h);
+}
+
 }  // namespace
 
 AckVerdict TakeAck(Tcb& t, const SegmentIn& s, Host& h) {
@@ -143,7 +153,10 @@ AckVerdict TakeAck(Tcb& t, const SegmentIn& s, Host& h) {
     return AckVerdict::kDrop;
   }
   t.received_ns = h.now_ns;
-  if (Before(s.ack, t.snd_una)) return AckVerdict::kGoOn;  // overtaken by another
+  if (Before(s.ack, t.snd_una)) {  // overtaken by another
+    TakeOldSack(t, s, h);
+    return AckVerdict::kGoOn;
+  }
   TakeTimestamp(t, s, h);
   AckNews news;
   news.prior_una = t.snd_una;

@@ -153,6 +153,15 @@ void AddSackOut(Tcb& t, uint32_t idx, Host& h) {
   t.sack_out_count++;
 }
 
+//= rfc2883#4
+//# (4) If the D-SACK block reports a duplicate contiguous sequence from a (possibly larger) block
+//# of data in the receiver's data queue above the cumulative acknowledgement, then the second SACK
+//# block in that SACK option should specify that (possibly larger) block of data.
+// `idx` is in it. (Linux: tcp_sack_new_ofo_skb() for what comes twice, too.)
+void ReportAround(Tcb& t, uint32_t idx, Host& h) {
+  if (idx != kNone && Has(t, kDsackOut)) AddSackOut(t, idx, h);
+}
+
 }  // namespace
 
 void RxInsert(Tcb& t, const SegmentIn& s, Seq seq, uint32_t off, uint32_t bytes, bool fin,
@@ -167,7 +176,7 @@ void RxInsert(Tcb& t, const SegmentIn& s, Seq seq, uint32_t off, uint32_t bytes,
       seq += known;
       off += known;
       bytes -= known;
-      if (Before(seq, EndOf(p))) return;  // nothing of it is new
+      if (Before(seq, EndOf(p))) return ReportAround(t, before, h);  // nothing of it is new
     }
   }
   Seq end = seq + bytes;
@@ -188,7 +197,7 @@ void RxInsert(Tcb& t, const SegmentIn& s, Seq seq, uint32_t off, uint32_t bytes,
     }
     fin = false;  // there is something behind it: it can't be the last
   }
-  if (bytes == 0 && !fin) return;
+  if (bytes == 0 && !fin) return ReportAround(t, before, h);
   if (t.rx_count >= kRxSegsMax) return;
   const uint32_t idx = h.TakeRxSeg();
   if (idx == kNone) return;
@@ -213,6 +222,7 @@ bool RxDrain(Tcb& t, Host& h) {
     RxSeg& r = h.RxSegAt(t.rx_head);
     if (After(r.seq, t.rcv_nxt)) return false;
     if (Before(r.seq, t.rcv_nxt)) {
+      NoteDuplicate(t, r.seq, Earlier(r.seq + r.bytes, t.rcv_nxt));
       const uint32_t known = std::min(static_cast<uint32_t>(t.rcv_nxt - r.seq), r.bytes);
       r.seq += known;
       r.off += known;
@@ -248,9 +258,16 @@ void RxFreeAll(Tcb& t, Host& h) {
 
 //= rfc2883#4
 //# (1) A D-SACK block is only used to report a duplicate contiguous sequence of data received by
-// the # receiver in the most recent packet.
+//# the receiver in the most recent packet.
+// Of several ranges in one segment the first one stays, and grows by what touches it
+// (RFC 2883, 4.2.3; Linux: tcp_dsack_extend()).
 void NoteDuplicate(Tcb& t, Seq left, Seq right) {
   if (!Has(t, kSackOk) || !Before(left, right)) return;
+  if (Has(t, kDsackOut)) {
+    if (After(left, t.dsack.right) || Before(right, t.dsack.left)) return;
+    left = Earlier(left, t.dsack.left);
+    right = Later(right, t.dsack.right);
+  }
   t.dsack = {left, right};
   t.flags |= kDsackOut;
 }

@@ -136,6 +136,8 @@ void ScheduleAck(Tcb& t, const SegmentIn& s, Host& h) {
 void TakeData(Tcb& t, const SegmentIn& s, Host& h) {
   if (s.bytes == 0 && (s.flags & kFin) == 0) return;
   if (Has(t, kFinReceived)) {
+    const Seq end = Earlier(s.seq + SequenceLength(s), t.rcv_nxt);
+    NoteDuplicate(t, s.seq, end);  // of the FIN as well
     t.flags |= kAckNow;  // there is nothing behind a FIN; the peer may have missed our ACK
     return;
   }

@@ -46,6 +46,7 @@ bool Emit(Tcb& t, SegmentOut& out, Host& h) {
   if (!h.Transmit(t, out)) return false;
   t.rcv_adv = t.rcv_nxt + window;
   t.segments_out++;
+  if (out.options.sack_count != 0) t.flags &= ~kDsackOut;  // else there was no room for it
   AckSent(t);
   return true;
 }
@@ -60,7 +61,7 @@ void FillTimestamps(const Tcb& t, SegmentOut& out, const Host& h) {
 }
 
 void AckSent(Tcb& t) {
-  t.flags &= ~(kAckNow | kAckDelayed | kDsackOut);
+  t.flags &= ~(kAckNow | kAckDelayed);
   t.last_ack_sent = t.rcv_nxt;
   t.ack_deadline_ns = 0;
   t.unacked_bytes = 0;

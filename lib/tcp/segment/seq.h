@@ -33,6 +33,7 @@ constexpr bool AtOrAfter(Seq a, Seq b) { return a - b >= 0; }
 constexpr bool InWindow(Seq s, Seq start, uint32_t bytes) {
   return static_cast<uint32_t>(s - start) < bytes;
 }
+constexpr Seq Earlier(Seq a, Seq b) { return Before(a, b) ? a : b; }
 constexpr Seq Later(Seq a, Seq b) { return After(a, b) ? a : b; }
 
 static_assert(sizeof(Seq) == 4);
