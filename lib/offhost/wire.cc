@@ -55,6 +55,8 @@ uint32_t WirePoll(Family& fam) {
   const uint32_t done = engine->IsDue(now) ? engine->Poll(now) : 0;
   if (stack::HasErrands(engine->state().errands)) [[unlikely]]
     WireErrands(fam);
+  if (LoadRelaxed(engine->state().settings_used) != 0 && t_locks.held == 0 && !HoldsEngine())
+    WireFollowSettings(*engine, now);
   return done;
 }
 

@@ -46,6 +46,7 @@ int NewWireState(Family& fam) {
   auto& state = *static_cast<stack::WireState*>(p);
   stack::FormatWire(state, Stack(fam).hdr.id, entropy, MonotonicNs());
   WireReadSettings(state.settings);
+  state.settings_ns = MonotonicNs();
   munmap(p, sizeof(stack::WireState));
   return fd;
 }

@@ -152,7 +152,7 @@ void WireInherit(Family& fam, int fd, const pstn_ep& ep) {
   stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   if (engine == nullptr || ConnBehind(fam, *engine, ep) == nullptr) return;
   tcp::Settings kept = {};
-  kept.congestion = engine->state().settings.tcp_congestion;
+  kept.congestion = LoadRelaxed(engine->state().settings.tcp_congestion);
   ReadKept(fd, kept);
   ReadCongestion(fd, kept.congestion);
   (void)WithConn(fam, ep, [&](stack::Engine&, stack::Conn& c) {
@@ -177,8 +177,9 @@ void WireOptionSet(Family& fam, const pstn_ep& ep) {
 // Options that the endpoint does not keep are the kernel's socket's. It says 536 of a maximum that
 // no program has set (and before 6.2 of any).
 stack::OpenWish WireWish(Family& fam, int fd, const pstn_ep& ep) {
+  WireFollowSettings(*fam.engine, MonotonicNs());
   stack::OpenWish wish = {};
-  wish.settings.congestion = fam.engine->state().settings.tcp_congestion;
+  wish.settings.congestion = LoadRelaxed(fam.engine->state().settings.tcp_congestion);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) == 0) return wish;
   ReadCongestion(fd, wish.settings.congestion);
   ReadKept(fd, wish.settings);

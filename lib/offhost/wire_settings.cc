@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // wire_settings.cc - the host's TCP settings that the wire follows: its sysctls.
 //
-// Read once, when a stack makes its wire: reading them costs system calls, and the processes of a
-// stack should agree. A file that is not there (another kernel, another mount) leaves Linux's
+// They are the stack's, so that its processes agree: read when it makes its wire, and anew by a
+// process that connects or accepts, if a second has passed since. (So the first client of a
+// listener after a change still meets what was before.) Reading them costs system calls, some
+// microseconds each. A file that is not there (another kernel, another mount) leaves Linux's
 // default.
 #include <fcntl.h>
 
@@ -58,6 +60,26 @@ void WireReadSettings(stack::WireSettings& s) {
   Read("tcp_challenge_ack_limit", s.tcp_challenge_ack_limit);
   Read("tcp_ecn", s.tcp_ecn);
   ReadCongestion(s.tcp_congestion);
+  for (const tcp::NamedSysctl& known : tcp::kNamedSysctls) Read(known.name, s.tcp.*known.value);
+}
+
+void WireFollowSettings(stack::Engine& engine, uint64_t now) {
+  constexpr uint64_t kPauseNs = 1'000'000'000;
+  stack::WireState& w = engine.state();
+  const uint64_t read_ns = LoadRelaxed(w.settings_ns);
+  if (now < read_ns + kPauseNs || Exchange(w.settings_ns, now) != read_ns) return;
+  StoreRelaxed(w.settings_used, 0u);
+  engine.Acquire();
+  stack::WireSettings s = w.settings;
+  engine.Release();
+  WireReadSettings(s);
+  engine.Acquire();
+  w.settings.tcp_syncookies = s.tcp_syncookies;
+  w.settings.tcp_challenge_ack_limit = s.tcp_challenge_ack_limit;
+  w.settings.tcp_ecn = s.tcp_ecn;
+  StoreRelaxed(w.settings.tcp_congestion, s.tcp_congestion);  // read without the lock, too
+  w.settings.tcp = s.tcp;
+  engine.Release();
 }
 
 }  // namespace postern

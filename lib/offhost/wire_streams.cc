@@ -324,6 +324,7 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   StoreRelease(conn.ctl[0].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
   NoteNews(fam_.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);
+  StoreRelaxed(fam_.engine->state().settings_used, 1u);
   c.owner = idx;
   LeaveHands(ep);  // the next holder of the engine's lock finds it there
   FetchAdd(LgrHdr(slot.lgr).pending[l.owner % PSTN_PENDING], 1u);

@@ -17,7 +17,7 @@ void FormatWire(WireState& w, const pstn_uuid& stack, const uint64_t entropy[4],
   w.random[1] = entropy[1];
   w.secret[0] = entropy[2];
   w.secret[1] = entropy[3];
-  w.settings = {1, tcp::kChallengeAcksDefault, 2, 0};
+  w.settings = {1, tcp::kChallengeAcksDefault, 2, 0, {}};
   WheelFormat(w.wheel, now_ns);
   ReassemblyInit(w.reassembly, entropy[2] ^ ~entropy[3]);
   udp::InitPorts(w.datagrams.ports, {entropy[2] ^ entropy[1], entropy[3] ^ entropy[0]});

@@ -177,6 +177,7 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   void Recover(uint64_t now) PSTN_REQUIRES(this);
 
   // ---- tcp::Host
+  const tcp::Sysctls& sysctls() const PSTN_REQUIRES(this) override { return w_.settings.tcp; }
   uint64_t Random() PSTN_REQUIRES(this) override;
   bool MayChallenge() PSTN_REQUIRES(this) override;
   bool Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) PSTN_REQUIRES(this) override;

@@ -17,12 +17,13 @@
 #include "stack/wheel.h"
 #include "tcp/segment/challenge.h"
 #include "tcp/segment/syn_cookie.h"
+#include "tcp/sysctls.h"
 #include "tcp/tcb.h"
 
 namespace postern::stack {
 
 inline constexpr uint32_t kWireMagic = 0x65726977u;  // "wire"
-inline constexpr uint32_t kWireVersion = 8;
+inline constexpr uint32_t kWireVersion = 9;
 inline constexpr uint32_t kConns = 65536;
 inline constexpr uint32_t kTxSegs = 262144;
 inline constexpr uint32_t kRxSegs = 65536;
@@ -84,13 +85,14 @@ struct Listener {
   tcp::CookieGate cookie_gate;
 };
 
-// The host's settings that a stack of ours follows, by the names of their sysctls: as they are when
-// the wire is made.
+// The host's settings that a stack of ours follows, by the names of their sysctls: as a process
+// that connected or accepted has read them (offhost/wire_settings.cc).
 struct WireSettings {
   uint32_t tcp_syncookies;  // 0: never; 1: when a listener has too many handshakes; 2: always
   uint32_t tcp_challenge_ack_limit;  // a second; INT32_MAX, Linux's default since 6.1: any
   uint32_t tcp_ecn;                  // 0: none; 1: asked for and agreed to; 2: agreed to
   uint32_t tcp_congestion;           // tcp_congestion_control, as a tcp::CongestionKind
+  tcp::Sysctls tcp;
 };
 
 // What a router has said that the path to a peer takes (errors.cc). One for each slot of a hash of
@@ -131,12 +133,14 @@ struct WireState {
   uint32_t ready_head, ready_tail;  // + 1
   uint64_t polled_ns;               // (a) when a thread last polled
   uint64_t attended_ns;             // (a) when a thread other than the keeper's was last about to
-  uint32_t awake;        // (a) threads that poll and do not sleep; one that died counts too much
-  uint32_t keeper_naps;  // (a) 1: the keeper relies on them, and wants to be rung when they sleep
+  uint32_t awake;          // (a) threads that poll and do not sleep; one that died counts too much
+  uint32_t keeper_naps;    // (a) 1: the keeper relies on them, and wants to be rung when they sleep
+  uint32_t settings_used;  // (a) 1: connections have begun since the settings were read
   alignas(64) uint64_t random[2];  // the key; with `random_turn` it gives Engine::Random()
   uint64_t random_turn;
-  uint64_t grant[kAreaVis];     // (c) posternd's names of the VIs
-  WireSettings settings;        // (c)
+  uint64_t grant[kAreaVis];  // (c) posternd's names of the VIs
+  WireSettings settings;
+  uint64_t settings_ns;         // (a) when they were read
   uint64_t secret[2];           // of ISNs, cookies and time-stamp offsets
   uint32_t conn_hw, conn_free;  // first never used; free list (+ 1)
   uint32_t tx_hw, tx_free, rx_hw, rx_free;

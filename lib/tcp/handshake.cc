@@ -57,6 +57,7 @@ void InitTcb(Tcb& t, const OpenArgs& args, Host& h) {
   t.rcv_limit = 0xffff;
   t.ato_ns = 0;
   t.rack_reo_wnd_mult = 1;
+  t.reordering = kReorderingLeast;
   RttInit(t.rtt);
 }
 
@@ -73,19 +74,19 @@ void SetMss(Tcb& t, uint32_t mss_path) {
   t.mss_bytes = std::max(mss, kMssMin);
 }
 
-void TakeSynOptions(Tcb& t, const SegmentIn& s) {
+void TakeSynOptions(Tcb& t, const SegmentIn& s, const Host& h) {
   const SegmentOptions& o = s.options;
   //= rfc9293#3.7.1
   //# If an MSS Option is not received at connection setup, TCP implementations MUST assume a
   //# default send MSS of 536 (576 - 40) for IPv4
   t.mss_peer = o.mss != 0 ? o.mss : kMssDefault;
   t.flags &= ~(kTimestamps | kSackOk | kWindowScale);
-  if (o.has_timestamps && !HasSetting(t, kSetNoTimestamps)) {
+  if (o.has_timestamps && UsesTimestamps(t, h)) {
     t.flags |= kTimestamps;
     BeginTimestamps(t, o.ts_value);
   }
-  if (o.sack_permitted && !HasSetting(t, kSetNoSack)) t.flags |= kSackOk;
-  if (o.has_window_scale && !HasSetting(t, kSetNoWindowScale)) {
+  if (o.sack_permitted && UsesSack(t, h)) t.flags |= kSackOk;
+  if (o.has_window_scale && UsesWindowScale(t, h)) {
     t.flags |= kWindowScale;
     //= rfc7323#2.3
     //# If a Window Scale option is received with a shift.cnt value larger than 14, the TCP SHOULD
@@ -114,10 +115,10 @@ void SendSyn(Tcb& t, Host& h) {
   uint32_t mss = t.mss_receive;
   if (t.settings.maxseg != 0) mss = std::min(mss, t.settings.maxseg);
   o.mss = static_cast<uint16_t>(std::min(mss, 0xffffu));
-  o.sack_permitted = passive ? Has(t, kSackOk) : !HasSetting(t, kSetNoSack);
-  o.has_window_scale = passive ? Has(t, kWindowScale) : !HasSetting(t, kSetNoWindowScale);
+  o.sack_permitted = passive ? Has(t, kSackOk) : UsesSack(t, h);
+  o.has_window_scale = passive ? Has(t, kWindowScale) : UsesWindowScale(t, h);
   if (o.has_window_scale) o.window_scale = static_cast<uint8_t>(t.rcv_wscale);
-  o.has_timestamps = passive ? Has(t, kTimestamps) : !HasSetting(t, kSetNoTimestamps);
+  o.has_timestamps = passive ? Has(t, kTimestamps) : UsesTimestamps(t, h);
   if (o.has_timestamps) {
     o.ts_value = TimestampNow(t, h);
     o.ts_echo = t.ts_recent;
@@ -145,7 +146,7 @@ void Open(Tcb& t, const OpenArgs& args, Host& h) {
   InitTcb(t, args, h);
   SetState(t, State::kSynSent);
   if (args.ecn) t.flags |= kEcnAsked;
-  t.rcv_wscale = HasSetting(t, kSetNoWindowScale) ? 0 : ChooseScale(h.RoomMax(t));
+  t.rcv_wscale = UsesWindowScale(t, h) ? ChooseScale(h.RoomMax(t)) : 0;
   t.rcv_adv = t.rcv_nxt + FirstWindow(t, h);
   SetMss(t, t.mss_path);
   t.snd_nxt = t.iss + 1;
@@ -162,7 +163,7 @@ void OpenPassive(Tcb& t, const OpenArgs& args, const SegmentIn& syn, Host& h) {
   t.flags |= kPassive;
   t.rcv_wscale = ChooseScale(h.RoomMax(t));
   t.rcv_adv = t.rcv_nxt + FirstWindow(t, h);
-  TakeSynOptions(t, syn);
+  TakeSynOptions(t, syn, h);
   t.ts_recent_ns = h.now_ns;
   // RFC 3168, 6.1.1: an ECN-setup SYN has both flags.
   if (args.ecn && (syn.flags & (kEce | kCwr)) == (kEce | kCwr)) t.flags |= kEcnOk;
@@ -173,11 +174,15 @@ void OpenPassive(Tcb& t, const OpenArgs& args, const SegmentIn& syn, Host& h) {
   SetTimers(t, h);
 }
 
+// Linux from 6.5 on repeats a SYN so often before the pauses grow (tcp_syn_linear_timeouts), and so
+// much oftener in all; not SYN-ACKs.
 void SynTimeout(Tcb& t, Host& h) {
   const bool active = StateOf(t) == State::kSynSent;
-  const uint32_t retries = t.settings.syn_retries != 0 ? t.settings.syn_retries
-                           : active                    ? kSynRetries
-                                                       : kSynAckRetries;
+  const Sysctls& host = h.sysctls();
+  const uint32_t linear = active ? host.tcp_syn_linear_timeouts : 0;
+  uint32_t retries = active ? host.tcp_syn_retries : host.tcp_synack_retries;
+  if (t.settings.syn_retries != 0) retries = t.settings.syn_retries;
+  retries += linear;
   const uint64_t limit_ns = t.settings.user_timeout_ms * kMs;
   if (t.rto_count >= retries || (limit_ns != 0 && h.now_ns - t.began_ns >= limit_ns)) {
     Fail(t, t.soft_error != 0 ? static_cast<int>(t.soft_error) : ETIMEDOUT, h);
@@ -188,7 +193,7 @@ void SynTimeout(Tcb& t, Host& h) {
   t.retransmits++;
   // RFC 3168, 6.1.1.1: no answer may mean that a router on the way does not like these flags.
   t.flags &= ~kEcnAsked;
-  RttBackOff(t.rtt);
+  if (t.rto_count > linear) RttBackOff(t.rtt);
   StopRtx(t);
   SendSyn(t, h);
 }
@@ -226,7 +231,7 @@ void InputSynSent(Tcb& t, const SegmentIn& s, Host& h) {
     return;
   }
   if ((s.flags & kSyn) == 0) return;
-  TakeSynOptions(t, s);
+  TakeSynOptions(t, s, h);
   t.ts_recent_ns = t.received_ns = h.now_ns;
   t.snd_wnd = t.snd_wnd_max = s.window;  // of a SYN: not scaled
   t.snd_wl1 = s.seq;
@@ -287,7 +292,7 @@ void OpenFromCookie(Tcb& t, const OpenArgs& args, const CookieState& cookie, con
   syn.options.window_scale = cookie.window_scale;
   t.iss = t.snd_una = t.snd_sml = t.snd_up = t.recover = t.rack_fack = cookie.iss;
   t.snd_nxt = t.iss + 1;
-  TakeSynOptions(t, syn);
+  TakeSynOptions(t, syn, h);
   t.ts_recent_ns = h.now_ns;
   if (cookie.ecn) t.flags |= kEcnOk;
   // Ours must not go back behind what the SYN-ACK said; the handshake's round trip is lost.

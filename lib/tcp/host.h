@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "tcp/segment/segment.h"
+#include "tcp/sysctls.h"
 
 namespace postern::tcp {
 
@@ -33,6 +34,7 @@ class Host {
   uint64_t now_ns = 0;  // CLOCK_MONOTONIC, one value for the whole of a call
 
   virtual uint64_t Random() = 0;
+  virtual const Sysctls& sysctls() const { return kSysctlsDefault; }
   // Of all connections together: whether one more challenge ACK may be sent (challenge.h).
   virtual bool MayChallenge() { return true; }
 

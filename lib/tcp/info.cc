@@ -2,8 +2,8 @@
 // info.cc - fills in struct tcp_info: Linux's units, which are microseconds, milliseconds since,
 // and segments where we count bytes.
 //
-// Not kept, and 0: what the program has written and we have not sent (the Host's), rates of
-// delivery, and how long which limit has held the connection back.
+// Not kept, and 0: what the program has written and we have not sent, and how long it waited for
+// room (the Host's), and rates of delivery.
 #include "tcp/info.h"
 
 #include <linux/tcp.h>
@@ -15,7 +15,7 @@
 namespace postern::tcp {
 namespace {
 
-constexpr uint32_t kLinuxClosed = 7, kLinuxSsthreshUnknown = 0x7fffffff, kLinuxReordering = 3;
+constexpr uint32_t kLinuxClosed = 7, kLinuxSsthreshUnknown = 0x7fffffff;
 constexpr uint64_t kUs = 1000;
 
 uint32_t Capped(uint64_t v) { return v < UINT32_MAX ? static_cast<uint32_t>(v) : UINT32_MAX; }
@@ -66,6 +66,17 @@ void Times(const Tcb& t, uint64_t now_ns, tcp_info& i) {
       t.settings.max_pacing_rate != 0 ? t.settings.max_pacing_rate : UINT64_MAX;
 }
 
+// As in Linux the time in which the window was shut is busy, too.
+void Limits(const Tcb& t, uint64_t now_ns, tcp_info& i) {
+  const auto spent = [&](HeldBy limit) {
+    const uint32_t at = static_cast<uint32_t>(limit);
+    return t.limit_ns[at] +
+           (t.limit == at && now_ns > t.limit_since_ns ? now_ns - t.limit_since_ns : 0);
+  };
+  i.tcpi_rwnd_limited = spent(HeldBy::kWindow) / kUs;
+  i.tcpi_busy_time = (spent(HeldBy::kBusy) + spent(HeldBy::kWindow)) / kUs;
+}
+
 void Counts(const Tcb& t, tcp_info& i) {
   i.tcpi_total_retrans = t.retransmits;
   i.tcpi_bytes_acked = t.bytes_acked;
@@ -97,8 +108,8 @@ void FillInfo(const Tcb& t, uint64_t now_ns, uint32_t head_bytes, Info& out) {
   i.tcpi_snd_mss = t.mss_bytes;
   i.tcpi_rcv_mss = t.rcv_mss;
   i.tcpi_pmtu = t.mss_path + head_bytes;
-  i.tcpi_advmss = t.mss_receive - (Has(t, kTimestamps) ? std::min(t.mss_receive, 12u) : 0);
-  i.tcpi_reordering = kLinuxReordering;
+  i.tcpi_advmss = AdvertisedMss(t);
+  i.tcpi_reordering = t.reordering;
   i.tcpi_rcv_ssthresh = t.rcv_limit;
   // Until it is measured, what Linux begins with.
   i.tcpi_rcv_space = t.rcv_space_bytes != 0
@@ -106,6 +117,7 @@ void FillInfo(const Tcb& t, uint64_t now_ns, uint32_t head_bytes, Info& out) {
                          : std::min(t.rcv_limit, kInitialSegments * i.tcpi_advmss);
   Flight(t, i);
   Times(t, now_ns, i);
+  Limits(t, now_ns, i);
   Counts(t, i);
   memset(out.bytes, 0, sizeof out.bytes);
   memcpy(out.bytes, &i, sizeof i);

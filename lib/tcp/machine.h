@@ -21,23 +21,17 @@ inline constexpr uint64_t kMs = 1'000'000, kSecond = 1'000'000'000;
 inline constexpr uint64_t kDelayedAckMinNs = 40 * kMs;
 inline constexpr uint64_t kDelayedAckMaxNs = 200 * kMs;
 inline constexpr uint32_t kQuickAcksMax = 16;
-inline constexpr uint32_t kSynRetries = 6, kSynAckRetries = 5;
-inline constexpr uint32_t kProbesMax = 15;  // tcp_retries2, for windows that stay shut
-// tcp_retries2 = 15 and tcp_orphan_retries = 8 as times, counted from the first time-out: 200 ms
-// doubled up to 120 s.
-inline constexpr uint64_t kGiveUpNs = 924'600 * kMs;
-inline constexpr uint64_t kGiveUpOrphanNs = 102'200 * kMs;
+inline constexpr uint32_t kOrphanRetries = 8;      // tcp_orphan_retries = 0
 inline constexpr uint32_t kBlackHoleTimeouts = 3;  // tcp_retries1: then the path is suspected
 inline constexpr uint32_t kMssFloor = 512;         // not lowered further on suspicion
 inline constexpr uint32_t kMssMin = 48;            // TCP_MIN_SND_MSS
 inline constexpr uint32_t kMssDefault = 536;       // RFC 9293, 3.7.1
 inline constexpr uint64_t kTimeWaitNs = 60 * kSecond;
-inline constexpr uint64_t kFinWait2Ns = 60 * kSecond;
 inline constexpr uint64_t kCorkNs = 200 * kMs;
 inline constexpr uint64_t kRetryNs = 10 * kMs;       // a TxSeg may be free again
-inline constexpr uint64_t kChallengeNs = 500 * kMs;  // tcp_invalid_ratelimit
 inline constexpr uint64_t kSynSoonNs = 8 * kMs;      // TCP_TIMEOUT_MIN, where HZ is 250
 inline constexpr uint32_t kDupAckThreshold = 3;
+inline constexpr uint32_t kReorderingLeast = 3, kReorderingMax = 300;  // tcp_(max_)reordering
 inline constexpr uint32_t kSackWalkMax = 1024;  // steps in the chain for one acknowledgement
 inline constexpr uint32_t kWindowMax = 1u << 30;
 inline constexpr uint64_t kStampsNs = kTxSegsMax;  // how far sent_ns may be ahead of the clock
@@ -45,6 +39,22 @@ inline constexpr uint64_t kPaceSlackNs = 1 * kMs;  // so much may be sent at onc
 
 inline bool Has(const Tcb& t, uint64_t flag) { return (t.flags & flag) != 0; }
 inline bool HasSetting(const Tcb& t, uint32_t flag) { return (t.settings.flags & flag) != 0; }
+// Options of a SYN that both the host and the connection's settings allow.
+inline bool UsesTimestamps(const Tcb& t, const Host& h) {
+  return h.sysctls().tcp_timestamps != 0 && !HasSetting(t, kSetNoTimestamps);
+}
+// What a segment of the peer's carries at most, as Linux's advmss: options are taken off.
+inline uint32_t AdvertisedMss(const Tcb& t) {
+  uint32_t mss = t.mss_receive;
+  if (t.settings.maxseg != 0) mss = std::min(mss, t.settings.maxseg);
+  return mss - (Has(t, kTimestamps) ? std::min(mss, 12u) : 0);
+}
+inline bool UsesSack(const Tcb& t, const Host& h) {
+  return h.sysctls().tcp_sack != 0 && !HasSetting(t, kSetNoSack);
+}
+inline bool UsesWindowScale(const Tcb& t, const Host& h) {
+  return h.sysctls().tcp_window_scaling != 0 && !HasSetting(t, kSetNoWindowScale);
+}
 inline uint32_t InFlight(const Tcb& t) { return static_cast<uint32_t>(t.snd_nxt - t.snd_una); }
 // RFC 7323, 5.4: a millisecond, as Linux. sent_ns may be ahead of the clock (emit.cc).
 inline uint32_t TimestampNow(const Tcb& t, const Host& h) {
@@ -108,14 +118,14 @@ bool CompleteHandshake(Tcb& t, const SegmentIn& s, Host& h);
 void BecomeEstablished(Tcb& t, Host& h);
 void SetMss(Tcb& t, uint32_t mss_path);  // recomputes mss_bytes
 // Names options of the peer's SYN that are in use from now on.
-void TakeSynOptions(Tcb& t, const SegmentIn& s);
+void TakeSynOptions(Tcb& t, const SegmentIn& s, const Host& h);
 
 // ---- emit.cc: segments leave here
 bool EmitData(Tcb& t, const TxSeg& seg, uint8_t flags, Ecn ecn, Host& h);
 bool EmitAck(Tcb& t, Host& h);
 bool EmitProbe(Tcb& t, Host& h);  // an old sequence number: the peer has to answer
 void FillTimestamps(const Tcb& t, SegmentOut& out, const Host& h);  // if they were agreed
-void AckSent(Tcb& t);             // an acknowledgement of all that came has left
+void AckSent(Tcb& t);  // an acknowledgement of all that came has left
 
 // ---- output.cc
 void Send(Tcb& t, Host& h);
@@ -128,6 +138,7 @@ bool HasUnsent(Tcb& t, Host& h);
 uint32_t SendNew(Tcb& t, Host& h);  // bytes
 uint32_t SegmentMax(const Tcb& t);  // of the largest segment that may be made now
 void Pace(Tcb& t, uint32_t bytes, Host& h);
+void NoteLimit(Tcb& t, const Host& h);  // what Send() has left undone, and why
 
 // ---- txqueue.cc: the chains of what is under way
 void TxAppend(Tcb& t, uint32_t idx, Host& h);
@@ -152,9 +163,9 @@ AckVerdict TakeAck(Tcb& t, const SegmentIn& s, Host& h);
 bool TimestampOk(const Tcb& t, const SegmentIn& s, const Host& h);
 void TakeTimestamp(Tcb& t, const SegmentIn& s, const Host& h);
 void BeginTimestamps(Tcb& t, uint32_t ts_recent);  // of the peer's SYN
-// Whether kChallengeNs have passed since the last answer of this kind; they begin anew then.
+// Whether tcp_invalid_ratelimit has passed since the last answer of this kind; it begins anew then.
 bool MayAnswerOld(Tcb& t, const Host& h);
-// An ACK for a segment that is not acceptable; at most one in kChallengeNs unless it brought data.
+// An ACK for a segment that is not acceptable; at most one in that time unless it brought data.
 void AnswerUnacceptable(Tcb& t, const SegmentIn& s, Host& h);
 // RFC 5961: the same, whatever it brought, and as often only as the Host allows to all.
 void Challenge(Tcb& t, Host& h);

@@ -68,6 +68,9 @@ enum class Blocked : uint32_t {
   kWire = 7,     // Transmit() said no
 };
 
+// What has held the program's data back (tcp_info's busy_time and rwnd_limited).
+enum class HeldBy : uint32_t { kIdle = 0, kBusy = 1, kWindow = 2 };
+
 // What the program asks for by setsockopt. 0: the default, which is Linux's.
 struct Settings {
   uint32_t flags;                 // kSet...
@@ -241,6 +244,10 @@ struct alignas(64) Tcb {
   uint32_t segments_in, segments_out, data_segments_in, data_segments_out;
   uint32_t retransmits, dsack_dups, reorder_seen, out_of_order;
   uint64_t began_ns;
+  uint64_t limit_ns[3];  // spent in each HeldBy; the present one up to limit_since_ns
+  uint64_t limit_since_ns;
+  uint32_t limit;       // HeldBy
+  uint32_t reordering;  // segments that one was late by at most, and 3 at least
 
   Settings settings;
 };

@@ -18,8 +18,10 @@ bool IsDue(uint64_t deadline_ns, const Host& h) {
   return deadline_ns != 0 && deadline_ns <= h.now_ns;
 }
 Rtx Kind(const Tcb& t) { return static_cast<Rtx>(t.rtx_kind); }
-uint64_t IdleNs(const Tcb& t) {
-  return (t.settings.keepalive_idle_s != 0 ? t.settings.keepalive_idle_s : 7200u) * kSecond;
+// What the program has set, or else the host.
+uint32_t Or(uint32_t set, uint32_t host) { return set != 0 ? set : host; }
+uint64_t IdleNs(const Tcb& t, const Host& h) {
+  return Or(t.settings.keepalive_idle_s, h.sysctls().tcp_keepalive_time) * kSecond;
 }
 
 void Arm(Tcb& t, Rtx kind, uint64_t deadline_ns) {
@@ -53,7 +55,9 @@ void PersistTimeout(Tcb& t, Host& h) {
   const uint64_t limit_ns = t.settings.user_timeout_ms * kMs;
   const bool out_of_time =
       limit_ns != 0 && t.stalled_ns != 0 && h.now_ns - t.stalled_ns >= limit_ns;
-  const uint32_t most = Has(t, kNoReader) && t.rtt.rto_ns >= kRtoMaxNs ? 8 : kProbesMax;
+  const Sysctls& host = h.sysctls();
+  const bool orphan = Has(t, kNoReader) && t.rtt.rto_ns >= kRtoMaxNs;
+  const uint32_t most = orphan ? Or(host.tcp_orphan_retries, kOrphanRetries) : host.tcp_retries2;
   if (out_of_time || t.probes_out >= most) {
     Fail(t, t.soft_error != 0 ? static_cast<int>(t.soft_error) : ETIMEDOUT, h);
     return;
@@ -75,14 +79,14 @@ void PersistTimeout(Tcb& t, Host& h) {
 void KeepaliveTimeout(Tcb& t, Host& h) {
   t.life_deadline_ns = 0;  // SetTimers sets it anew from received_ns, or what follows does
   if (!HasSetting(t, kSetKeepalive)) return;
-  const uint64_t idle_ns = IdleNs(t);
+  const uint64_t idle_ns = IdleNs(t, h);
   if (t.tx_head != kNone || Kind(t) == Rtx::kPersist) {
     t.life_deadline_ns = h.now_ns + idle_ns;  // something under way asks already
     return;
   }
   const uint64_t quiet_ns = h.now_ns - t.received_ns;
   if (quiet_ns < idle_ns) return;
-  const uint32_t probes = t.settings.keepalive_probes != 0 ? t.settings.keepalive_probes : 9u;
+  const uint32_t probes = Or(t.settings.keepalive_probes, h.sysctls().tcp_keepalive_probes);
   const uint64_t limit_ns = t.settings.user_timeout_ms * kMs;
   const bool over =
       limit_ns != 0 ? quiet_ns >= limit_ns && t.probes_out != 0 : t.probes_out >= probes;
@@ -92,8 +96,8 @@ void KeepaliveTimeout(Tcb& t, Host& h) {
     return;
   }
   if (EmitProbe(t, h)) t.probes_out++;
-  const uint32_t interval_s = t.settings.keepalive_interval_s;
-  t.life_deadline_ns = h.now_ns + (interval_s != 0 ? interval_s : 75u) * kSecond;
+  const uint32_t pause_s = Or(t.settings.keepalive_interval_s, h.sysctls().tcp_keepalive_intvl);
+  t.life_deadline_ns = h.now_ns + pause_s * kSecond;
 }
 
 void LifeTimeout(Tcb& t, Host& h) {
@@ -160,9 +164,8 @@ void SetLife(Tcb& t, Host& h) {
   const State s = StateOf(t);
   if (s == State::kTimeWait) return;
   if (s == State::kFinWait2 && Has(t, kNoReader)) {
-    const uint32_t seconds = t.settings.fin_wait2_s;
-    if (t.life_deadline_ns == 0)
-      t.life_deadline_ns = h.now_ns + (seconds != 0 ? seconds * kSecond : kFinWait2Ns);
+    const uint32_t seconds = Or(t.settings.fin_wait2_s, h.sysctls().tcp_fin_timeout);
+    if (t.life_deadline_ns == 0) t.life_deadline_ns = h.now_ns + seconds * kSecond;
     return;
   }
   if (!HasSetting(t, kSetKeepalive)) {
@@ -171,7 +174,7 @@ void SetLife(Tcb& t, Host& h) {
   }
   if (t.probes_out != 0 && t.life_deadline_ns != 0) return;
   // Only ever moved forward here: a deadline that is too early is looked at when it comes.
-  const uint64_t due_ns = t.received_ns + IdleNs(t);
+  const uint64_t due_ns = t.received_ns + IdleNs(t, h);
   if (t.life_deadline_ns == 0 || due_ns < t.life_deadline_ns)
     t.life_deadline_ns = std::max(due_ns, h.now_ns + 1);
 }

@@ -244,7 +244,16 @@ void Die(World& w, In& in) {
 void One(std::span<const uint8_t> bytes) {
   World w;
   In in(bytes);
-  w.host.state().settings = {in.Byte() % 3u, in.Byte() % 2u * 5u, in.Byte() % 3u, 0};
+  w.host.state().settings = {in.Byte() % 3u, in.Byte() % 2u * 5u, in.Byte() % 3u, 0, {}};
+  tcp::Sysctls& host = w.host.state().settings.tcp;
+  const uint32_t odd = in.Byte();  // most often what Linux begins with
+  if (odd >= 0xc0) {
+    host.tcp_timestamps = odd % 3u;
+    host.tcp_sack = odd >> 1 & 1;
+    host.tcp_window_scaling = odd >> 2 & 1;
+    host.tcp_dsack = odd >> 3 & 1;
+    host.tcp_retries2 = host.tcp_syn_linear_timeouts = odd >> 4 & 3;
+  }
   while (!in.empty()) {
     const uint8_t op = in.Byte();
     if (op < 150) {

@@ -98,9 +98,6 @@ SutConn& TcpSut::NewConn(const Flow& out, const SutSocket& socket) {
   conn.rx.Reset(socket.receive_buffer != 0 ? static_cast<size_t>(socket.receive_buffer)
                                            : receive_max_);
   conn.settings = socket.settings;
-  if (!timestamps_) conn.settings.flags |= tcp::kSetNoTimestamps;
-  if (!sack_) conn.settings.flags |= tcp::kSetNoSack;
-  if (!window_scaling_) conn.settings.flags |= tcp::kSetNoWindowScale;
   return conn;
 }
 
@@ -243,14 +240,23 @@ void TcpSut::IcmpIn(const IcmpPacket& packet) {
 
 // ---- the configuration
 
+namespace {
+
+uint32_t* NumberOf(const std::string& name, tcp::Sysctls& all) {
+  constexpr char kBefore[] = "net.ipv4.";
+  if (name.rfind(kBefore, 0) != 0) return nullptr;
+  for (const tcp::NamedSysctl& s : tcp::kNamedSysctls) {
+    if (name.compare(sizeof kBefore - 1, std::string::npos, s.name) == 0) return &(all.*s.value);
+  }
+  return nullptr;
+}
+
+}  // namespace
+
 bool TcpSut::Sysctl(const std::string& name, const std::string& value) {
   const auto number = [&] { return atoi(value.c_str()); };
-  if (name == "net.ipv4.tcp_timestamps") {
-    timestamps_ = number() != 0;
-  } else if (name == "net.ipv4.tcp_sack") {
-    sack_ = number() != 0;
-  } else if (name == "net.ipv4.tcp_window_scaling") {
-    window_scaling_ = number() != 0;
+  if (uint32_t* known = NumberOf(name, sysctls_); known != nullptr) {
+    *known = static_cast<uint32_t>(number());
   } else if (name == "net.ipv4.tcp_ecn") {
     ecn_ = number();
   } else if (name == "net.ipv4.tcp_rmem" || name == "net.ipv4.tcp_wmem") {

@@ -67,6 +67,7 @@ class TcpSut final : public Sut, private sim::StreamHost {
  private:
   // ---- tcp::Host
   uint64_t Random() override { return random_.Next(); }
+  const tcp::Sysctls& sysctls() const override { return sysctls_; }
   bool Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& segment) override;
   void OnReport(sim::Conn& conn, tcp::Event event, int error) override;
 
@@ -88,7 +89,7 @@ class TcpSut final : public Sut, private sim::StreamHost {
 
   TestRandom random_;
   uint32_t mtu_ = 1500;
-  bool timestamps_ = true, sack_ = true, window_scaling_ = true;
+  tcp::Sysctls sysctls_;
   int ecn_ = 2;  // as net.ipv4.tcp_ecn: 0 never, 1 ask, 2 agree
   uint32_t receive_max_ = 6 << 20, send_max_ = 4 << 20;
   uint32_t congestion_ = 0;

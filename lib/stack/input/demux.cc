@@ -126,7 +126,8 @@ tcp::OpenArgs Engine::ArgsFor(const Conn& c) {
   tcp::OpenArgs args = {};
   args.mss_max = args.mss_receive = c.path_mss;
   args.iss = tcp::InitialSeq(key, name, now_ns);
-  args.ts_offset = tcp::TimestampOffset(key, name);
+  constexpr uint32_t kNoOffset = 2;
+  if (w_.settings.tcp.tcp_timestamps != kNoOffset) args.ts_offset = tcp::TimestampOffset(key, name);
   return args;
 }
 

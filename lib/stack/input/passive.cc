@@ -89,6 +89,7 @@ void Engine::AnswerByCookie(uint32_t listener, const wire::Packet& p, tcp::Segme
   Conn& c = w_.conns[idx];
   const SipKey key = {w_.secret[0], w_.secret[1]};
   const tcp::ConnName name = ConnNameOf(c.local, c.peer);
+  if (w_.settings.tcp.tcp_timestamps == 0) s.options.has_timestamps = false;
   DropOptions(s.options);
   tcp::OpenArgs args = ArgsFor(c);
   args.ecn = AgreesToEcn(w_.settings, s) && s.options.has_timestamps;

@@ -223,7 +223,8 @@ void BeginTimestamps(Tcb& t, uint32_t ts_recent) {
 
 // Two ends that take each other's segments for old ones do not go on about it for ever.
 bool MayAnswerOld(Tcb& t, const Host& h) {
-  if (t.challenge_ns != 0 && h.now_ns - t.challenge_ns < kChallengeNs) return false;
+  const uint64_t pause_ns = h.sysctls().tcp_invalid_ratelimit * kMs;
+  if (t.challenge_ns != 0 && h.now_ns - t.challenge_ns < pause_ns) return false;
   t.challenge_ns = h.now_ns;
   return true;
 }

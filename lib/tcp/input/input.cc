@@ -126,7 +126,7 @@ void InputTimeWait(Tcb& t, const SegmentIn& s, Host& h) {
     return;
   }
   if (rst) {
-    if (s.seq == t.rcv_nxt) EnterClosed(t, h);
+    if (s.seq == t.rcv_nxt && h.sysctls().tcp_rfc1337 == 0) EnterClosed(t, h);
     return;
   }
   if ((s.flags & kSyn) != 0 || !IsAcceptable(t, s)) {

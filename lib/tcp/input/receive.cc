@@ -116,7 +116,7 @@ uint32_t QuickAcks(const Tcb& t) {
 //# data [...] the delay MUST be less than 0.5 seconds
 void ScheduleAck(Tcb& t, const SegmentIn& s, Host& h) {
   if (s.bytes >= t.rcv_mss)
-    t.rcv_mss = std::clamp(s.bytes, kMssMin, std::max(kMssMin, t.mss_receive));
+    t.rcv_mss = std::clamp(s.bytes, kMssMin, std::max(kMssMin, AdvertisedMss(t)));
   t.unacked_bytes += s.bytes;
   MeasurePause(t, h);
   MeasureReceiver(t, s, h);

@@ -99,6 +99,7 @@ void TuneWindow(Tcb& t, Host& h) {
   const uint64_t srtt_ns = Srtt(t.rtt);
   if (rtt_ns == 0 || (srtt_ns != 0 && srtt_ns < rtt_ns)) rtt_ns = srtt_ns;
   if (rtt_ns == 0 || h.now_ns - t.rcv_space_ns < rtt_ns) return;
+  if (h.sysctls().tcp_moderate_rcvbuf == 0) return;
   const uint32_t room_max = h.RoomMax(t);
   const uint32_t unread = room_max - std::min(h.Room(t), room_max);
   const Seq read = t.rcv_nxt - unread;

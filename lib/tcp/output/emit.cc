@@ -17,6 +17,7 @@ namespace {
 //# TSopt MUST be sent in every non-<RST> segment for the duration of the connection
 void Options(Tcb& t, SegmentOut& out, const Host& h) {
   FillTimestamps(t, out, h);
+  if (Has(t, kDsackOut) && h.sysctls().tcp_dsack == 0) t.flags &= ~kDsackOut;
   if (!Has(t, kSackOk) || (t.sack_out_count == 0 && !Has(t, kDsackOut))) return;
   // Blocks take room of the payload's: a segment with data has as many as fit beside it.
   uint32_t blocks = Has(t, kTimestamps) ? 3 : 4;

@@ -143,8 +143,11 @@ uint32_t SendNew(Tcb& t, Host& h) {
     if (p.empty()) break;
     const bool ends = p.fin;
     // RFC 5681, 4.1: the window is not valid any more after a pause.
-    if (sent == 0 && t.tx_head == kNone && t.sent_ns != 0)
-      CongestionOnIdle(t.cc, SinceNs(t.sent_ns, h), t.rtt.rto_ns);
+    if (sent == 0 && t.tx_head == kNone && t.sent_ns != 0) {
+      const uint64_t idle_ns = SinceNs(t.sent_ns, h);
+      const bool keeps = idle_ns > t.rtt.rto_ns && h.sysctls().tcp_slow_start_after_idle == 0;
+      CongestionOnIdle(t.cc, idle_ns, keeps ? UINT64_MAX : t.rtt.rto_ns);
+    }
     why = MaySendPiece(t, p, mss, h);
     if (why == Blocked::kNothing) why = SendPiece(t, p, mss, h);
     if (why != Blocked::kNothing) break;
@@ -178,6 +181,20 @@ bool SendIntoWindow(Tcb& t, Host& h) {
     p.fin = false;
   }
   return SendPiece(t, p, mss, h) == Blocked::kNothing;
+}
+
+// The window counts only where that of congestion control would have let more out, as in Linux.
+void NoteLimit(Tcb& t, const Host& h) {
+  const Blocked why = static_cast<Blocked>(t.blocked);
+  HeldBy now = HeldBy::kIdle;
+  if (MaySend(t) && (t.tx_head != kNone || why != Blocked::kNothing)) {
+    const bool shut = why == Blocked::kWindow && CongestionRoom(t.cc, PipeBytes(t)) != 0;
+    now = shut ? HeldBy::kWindow : HeldBy::kBusy;
+  }
+  if (static_cast<uint32_t>(now) == t.limit) return;
+  if (t.limit < std::size(t.limit_ns)) t.limit_ns[t.limit] += h.now_ns - t.limit_since_ns;
+  t.limit = static_cast<uint32_t>(now);
+  t.limit_since_ns = h.now_ns;
 }
 
 bool HasUnsent(Tcb& t, Host& h) { return !NextPiece(t, 1, h).empty(); }

@@ -120,6 +120,7 @@ void Send(Tcb& t, Host& h) {
     t.flags &= ~(kPaceWait | kStarved);
     t.retry_deadline_ns = 0;
   }
+  NoteLimit(t, h);
   SendAckIfDue(t, h);
 }
 

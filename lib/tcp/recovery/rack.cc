@@ -29,6 +29,9 @@ void DetectReordering(Tcb& t, const TxSeg& seg) {
   } else if (Before(end, t.rack_fack) && (seg.flags & kTxEverRetrans) == 0) {
     t.flags |= kReordering;
     t.reorder_seen++;
+    const uint32_t late = static_cast<uint32_t>(t.rack_fack - seg.seq);
+    const uint32_t segments = (late + t.mss_bytes - 1) / t.mss_bytes;
+    t.reordering = std::min(std::max(t.reordering, segments), kReorderingMax);
   }
 }
 

@@ -249,9 +249,21 @@ void ReorderTimeout(Tcb& t, Host& h) {
 
 namespace {
 
+// So many retransmissions as a time, counted from the first time-out: 200 ms, doubled up to 120 s
+// (Linux: tcp_model_timeout()).
+uint64_t TimeOf(uint32_t retries) {
+  constexpr uint32_t kDoublings = 9;  // 200 ms * 2^9 is the last that is below 120 s
+  const uint32_t doubled = std::min(retries, kDoublings);
+  return ((2ull << doubled) - 1) * kRtoMinNs + (retries - doubled) * kRtoMaxNs;
+}
+
 bool HasGivenUp(const Tcb& t, const Host& h) {
   if (t.stalled_ns == 0) return false;
-  uint64_t limit_ns = Has(t, kNoReader) && Has(t, kFinSent) ? kGiveUpOrphanNs : kGiveUpNs;
+  const Sysctls& host = h.sysctls();
+  uint32_t retries = host.tcp_retries2;
+  if (Has(t, kNoReader) && Has(t, kFinSent))
+    retries = host.tcp_orphan_retries != 0 ? host.tcp_orphan_retries : kOrphanRetries;
+  uint64_t limit_ns = TimeOf(retries);
   if (t.settings.user_timeout_ms != 0) limit_ns = t.settings.user_timeout_ms * kMs;
   return h.now_ns - t.stalled_ns >= limit_ns;
 }

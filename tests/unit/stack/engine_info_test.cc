@@ -2,6 +2,8 @@
 // engine_info_test.cc - TCP_INFO of connections of the engine, in what has happened to them.
 #include <linux/tcp.h>
 
+#include <algorithm>
+
 #include "engine_world.h"
 #include "tcp/info.h"
 
@@ -84,6 +86,11 @@ TEST_CASE("engine: what a program asks for before it connects is in its SYN, and
   PlainEnd* server = w.Accepted(80);
   REQUIRE(server != nullptr);
   CHECK(InfoOf(w, w.a, client).tcpi_snd_mss == 988);
+  CHECK(InfoOf(w, w.a, client).tcpi_advmss == 988);
+  server->out = Pattern(2000, 1);
+  w.b.Wake(*server);
+  w.Pass(100);
+  CHECK(InfoOf(w, w.a, client).tcpi_rcv_mss == 988);
   CHECK(InfoOf(w, w.b, *server).tcpi_snd_mss == 988);
   CHECK(w.ConnOf(w.a, client).tcb.cc.kind == static_cast<uint32_t>(tcp::CongestionKind::kNewReno));
   CHECK(w.ConnOf(w.b, *server).tcb.cc.kind == static_cast<uint32_t>(tcp::CongestionKind::kCubic));
@@ -119,6 +126,70 @@ TEST_CASE("engine: TCP_INFO while segments are lost, and after it") {
   CHECK(i.tcpi_bytes_acked == 5 * 1448);
   CHECK(i.tcpi_bytes_retrans == i.tcpi_bytes_sent - 5 * 1448);
   CHECK(i.tcpi_bytes_retrans > 0);
+}
+
+TEST_CASE("engine: TCP_INFO tells how long there was something to send, and the window was shut") {
+  World w;
+  (void)w.Listen(80);
+  PlainEnd& client = w.a.Connect(w.a.At(40000), w.b.At(80));
+  w.Settle();
+  PlainEnd* server = w.Accepted(80);
+  REQUIRE(server != nullptr);
+  w.Pass(1000);
+  CHECK(InfoOf(w, w.a, client).tcpi_busy_time == 0);
+  server->slow = true;
+  server->room = 60'000;
+  client.out = Pattern(200'000, 1);
+  w.a.Wake(client);
+  w.Pass(3000);
+  tcp_info i = InfoOf(w, w.a, client);
+  CHECK(i.tcpi_busy_time == 3'000'000);
+  CHECK(i.tcpi_rwnd_limited >= 2'900'000);
+  CHECK(i.tcpi_rwnd_limited <= i.tcpi_busy_time);
+  server->slow = false;
+  server->in.clear();
+  w.b.Wake(*server);
+  w.Pass(1000);
+  REQUIRE(client.out.empty());
+  const uint64_t busy = InfoOf(w, w.a, client).tcpi_busy_time;
+  w.Pass(1000);
+  i = InfoOf(w, w.a, client);
+  CHECK(i.tcpi_busy_time == busy);
+  CHECK(i.tcpi_rwnd_limited <= busy);
+}
+
+TEST_CASE("engine: TCP_INFO tells by how many segments the network has reordered") {
+  World w;
+  (void)w.Listen(80);
+  PlainEnd& client = w.a.Connect(w.a.At(40000), w.b.At(80));
+  w.a.engine->Poll(w.now);
+  w.now += 30 * kMs;
+  w.b.engine->Poll(w.now);
+  w.Settle();
+  CHECK(InfoOf(w, w.a, client).tcpi_reordering == 3);
+  // Eight segments, the second of which comes so much later.
+  const auto late_by = [&](ptrdiff_t count) {
+    client.out = Pattern(8 * 1448, 1);
+    w.a.Wake(client);
+    w.a.engine->Poll(w.now);
+    std::vector<wire_test::Bytes> segments = w.Swallow(w.b);
+    REQUIRE(segments.size() == 8);
+    std::rotate(segments.begin() + 1, segments.begin() + 2, segments.begin() + 2 + count);
+    w.now += 30 * kMs;
+    for (const wire_test::Bytes& s : segments) {
+      w.Put(w.a, s);
+      w.Settle();
+    }
+    w.Pass(1000);
+    REQUIRE(client.out.empty());
+  };
+  late_by(1);
+  CHECK(InfoOf(w, w.a, client).tcpi_reordering == 3);
+  late_by(6);
+  const tcp_info i = InfoOf(w, w.a, client);
+  CHECK(i.tcpi_reordering == 7);  // of the first of them to the end of the last, as Linux counts
+  CHECK(i.tcpi_reord_seen == 2);
+  CHECK(i.tcpi_total_retrans == 0);
 }
 
 TEST_CASE("engine: TCP_INFO of a connection in each state on its way out") {
