@@ -164,12 +164,15 @@ void WireInherit(Family& fam, int fd, const pstn_ep& ep) {
   });
 }
 
-void WireOptionSet(Family& fam, const pstn_ep& ep) {
+void WireOptionSet(Family& fam, const pstn_ep& ep, int level, int name) {
   stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   ConnEnd e;
   if (engine == nullptr || ConnBehind(fam, *engine, ep) == nullptr ||
       !Resolve(fam, const_cast<pstn_ep&>(ep), e))
     return;
+  const bool no_delay = (LoadRelaxed(ep.flags) & PSTN_EPF_NODELAY) != 0;
+  if (level == IPPROTO_TCP && name == TCP_NODELAY && no_delay)
+    (void)WithConn(fam, ep, [](stack::Engine&, stack::Conn& c) { tcp::Flush(c.tcb); });
   AnnounceData(fam.bells, e);  // it looks at the options whenever it looks at the ring
   (void)WirePoll(fam);
 }

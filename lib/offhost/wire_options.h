@@ -21,7 +21,7 @@ long WireSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
 // An accepted connection has what `fd`, its kernel's socket, has of its listener.
 void WireInherit(Family& fam, int fd, const pstn_ep& ep);
 // The endpoint keeps another value than before: the engine learns it.
-void WireOptionSet(Family& fam, const pstn_ep& ep);
+void WireOptionSet(Family& fam, const pstn_ep& ep, int level, int name);
 // TCP_INFO. False: there is nothing to be known.
 bool WireInfo(Family& fam, const pstn_ep& ep, tcp::Info& out);
 // What the kernel's socket says of an option that is a number. False: it can't be told.

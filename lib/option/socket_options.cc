@@ -166,7 +166,7 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
     }
   }
   FetchOr(ep.opt_set, 1u << i);
-  if (state == PSTN_EP_ESTABLISHED) WireOptionSet(fam, ep);
+  if (state == PSTN_EP_ESTABLISHED) WireOptionSet(fam, ep, level, name);
   return 0;
 }
 

@@ -29,7 +29,8 @@ inline constexpr uint32_t kMssDefault = 536;       // RFC 9293, 3.7.1
 inline constexpr uint64_t kTimeWaitNs = 60 * kSecond;
 inline constexpr uint64_t kCorkNs = 200 * kMs;
 inline constexpr uint64_t kRetryNs = 10 * kMs;       // a TxSeg may be free again
-inline constexpr uint64_t kSynSoonNs = 8 * kMs;      // TCP_TIMEOUT_MIN, where HZ is 250
+inline constexpr uint64_t kTickNs = 4 * kMs;         // where HZ is 250
+inline constexpr uint64_t kSynSoonNs = 2 * kTickNs;  // TCP_TIMEOUT_MIN
 inline constexpr uint32_t kDupAckThreshold = 3;
 inline constexpr uint32_t kReorderingLeast = 3, kReorderingMax = 300;  // tcp_(max_)reordering
 inline constexpr uint32_t kSackWalkMax = 1024;  // steps in the chain for one acknowledgement
@@ -192,6 +193,7 @@ void ReorderTimeout(Tcb& t, Host& h);
 void TakeData(Tcb& t, const SegmentIn& s, Host& h);
 void TakeUrgent(Tcb& t, const SegmentIn& s, Host& h);
 void ScheduleAck(Tcb& t, const SegmentIn& s, Host& h);
+void DelayAck(Tcb& t, const Host& h);  // it may ride on what the program writes
 void RxInsert(Tcb& t, const SegmentIn& s, Seq seq, uint32_t off, uint32_t bytes, bool fin, Host& h);
 // What has become in order is delivered. True: the peer's FIN is next.
 bool RxDrain(Tcb& t, Host& h);

@@ -122,10 +122,15 @@ bool FinAcked(Tcb& t, Host& h) {
 void FinArrived(Tcb& t, Host& h) {
   if (Has(t, kFinReceived)) return;
   t.rcv_nxt += 1;
-  t.flags |= kFinReceived | kAckNow;
+  t.flags |= kFinReceived;
+  if (StateOf(t) != State::kEstablished) t.flags |= kAckNow;
   switch (StateOf(t)) {
     case State::kEstablished:
+      // The program answers, or closes as well: its segment carries the acknowledgement (Linux:
+      // tcp_fin()).
       SetState(t, State::kCloseWait);
+      t.flags |= kPingPong;
+      DelayAck(t, h);
       break;
     case State::kFinWait1:
       SetState(t, State::kClosing);  // FinAcked() was asked before: ours is under way

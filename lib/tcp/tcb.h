@@ -112,6 +112,7 @@ inline constexpr uint64_t kEcnAsked = 1u << 16,  // by our SYN
     kEcnOk = 1u << 17,
                           kEcnEcho = 1u << 18,  // we owe ECE until a CWR comes (RFC 3168, 6.1.3)
     kEcnCwr = 1u << 19;                         // the next new data carry CWR
+inline constexpr uint64_t kFlush = 1u << 20;    // a cork, or Nagle, holds nothing that is there
 inline constexpr uint64_t kFrto = 1u << 21,     // the time-out may have been for nothing (RFC 5682)
     kFrtoNew = 1u << 22,                        // ... and is tested with new data
     kUndo = 1u << 23,                           // undo_marker is valid

@@ -36,6 +36,8 @@ void Input(Tcb& tcb, const SegmentIn& segment, Host& host);
 // room again.
 void Output(Tcb& tcb, Host& host);
 void Timer(Tcb& tcb, Host& host);
+// TCP_NODELAY was set, be it once more: what a cork holds goes out with the next Output().
+void Flush(Tcb& tcb);
 // MSG_OOB: the urgent byte is the last of the `bytes` that Begin() starts (RFC 6093).
 void Urgent(Tcb& tcb, uint32_t bytes, Host& host);
 // The same from within Host::Available(), which has found it.

@@ -181,6 +181,7 @@ long TcpSut::SetSockOpt(int fd, int level, int name, const void* value, socklen_
   const long result = SetIntOption(level, name, *socket, number);
   if (result < 0 || socket->conn == nullptr) return result;
   socket->conn->settings = socket->settings;
+  if (level == IPPROTO_TCP && name == TCP_NODELAY && number != 0) tcp::Flush(*socket->conn);
   Push(*socket->conn);
   return result;
 }

@@ -128,7 +128,12 @@ void ScheduleAck(Tcb& t, const SegmentIn& s, Host& h) {
     t.flags |= kAckNow;
     return;
   }
-  const uint64_t at_ns = h.now_ns + DelayNs(t);
+  DelayAck(t, h);
+}
+
+void DelayAck(Tcb& t, const Host& h) {
+  // Nothing is known of the pauses before the first data; Linux waits for its next tick then.
+  const uint64_t at_ns = h.now_ns + std::max(DelayNs(t), kTickNs);
   t.flags |= kAckDelayed;
   if (t.ack_deadline_ns == 0 || at_ns < t.ack_deadline_ns) t.ack_deadline_ns = at_ns;
 }

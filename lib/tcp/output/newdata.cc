@@ -41,7 +41,7 @@ uint32_t WindowRoom(const Tcb& t) {
 //# can send a full-sized segment
 // Minshall's variant, as Linux: only a small segment under way holds the next small one back.
 Blocked Hold(const Tcb& t) {
-  if (Has(t, kUrgentOut)) return Blocked::kNothing;
+  if (Has(t, kUrgentOut) || Has(t, kFlush)) return Blocked::kNothing;
   if (HasSetting(t, kSetCork)) return Blocked::kCork;
   if (HasSetting(t, kSetNoDelay) || InFlight(t) == 0) return Blocked::kNothing;
   const bool small_under_way = After(t.snd_sml, t.snd_una) && AtOrBefore(t.snd_sml, t.snd_nxt);
@@ -155,6 +155,7 @@ uint32_t SendNew(Tcb& t, Host& h) {
     sent += p.bytes;
     if (p.last && p.fin == ends) break;  // what is written now calls Output()
   }
+  if (why == Blocked::kNothing) t.flags &= ~kFlush;
   NoteBlocked(t, why, h);
   return sent;
 }

@@ -131,6 +131,9 @@ void Output(Tcb& t, Host& h) {
   SetTimers(t, h);
 }
 
+// Linux: TCP_NAGLE_PUSH, which lasts until what was there has been sent.
+void Flush(Tcb& t) { t.flags |= kFlush; }
+
 void MarkUrgent(Tcb& t, uint32_t bytes) {
   const State s = StateOf(t);
   if (s == State::kClosed || Has(t, kFinSent) || bytes == 0) return;

@@ -201,7 +201,7 @@ TEST_CASE("engine: TCP_INFO of a connection in each state on its way out") {
   REQUIRE(server != nullptr);
   client.ended = true;
   w.a.Wake(client);
-  w.Settle();
+  w.Pass(50);
   CHECK(InfoOf(w, w.a, client).tcpi_state == 5);   // FIN_WAIT_2
   CHECK(InfoOf(w, w.b, *server).tcpi_state == 8);  // CLOSE_WAIT
   const tcp_info closed = [&] {

@@ -52,9 +52,17 @@ TEST_CASE("tcp close: the peer first") {
   CHECK(w.received == "last");
   CHECK(w.Happened(Event::kFin));
   w.ExpectState(State::kCloseWait);
-  w.Expect({.ack = 6, .flags = kAck});
-  w.Write("answer");
-  w.Expect({.seq = 1, .data = "answer"});
+  w.ExpectNothing();  // the program is about to say something
+  SECTION("and does") {
+    w.Write("answer");
+    w.Expect({.seq = 1, .ack = 6, .data = "answer"});
+  }
+  SECTION("later") {
+    w.Fire(4 * kMs, 200 * kMs);
+    w.Expect({.ack = 6, .flags = kAck});
+    w.Write("answer");
+    w.Expect({.seq = 1, .data = "answer"});
+  }
   w.End();
   w.Expect({.seq = 7, .flags = kFin | kAck});
   w.ExpectState(State::kLastAck);
