@@ -22,6 +22,7 @@ class RingStreams final : public stack::Streams {
   bool Copy(stack::Conn& c, const tcp::Cursor& at, uint32_t bytes, uint8_t* to,
             wire::Checksummer& sum) override;
   void Release(stack::Conn& c, uint32_t bytes) override;
+  bool MoreFollows(stack::Conn& c, uint32_t ahead) override;
   bool Ended(stack::Conn& c) override;
   uint32_t Room(stack::Conn& c) override;
   uint32_t RoomMax(stack::Conn& c) override;

@@ -90,8 +90,17 @@ tcp::Cursor RingStreams::Begin(Conn& c) {
 uint32_t RingStreams::Available(Conn& c, const tcp::Cursor& at, uint32_t limit) {
   ConnEnd e;
   const uint32_t there = EndOf(fam_, c, e) ? RingAhead(e, In(at), limit) : 0;
-  if (there != 0) MarkUrgentOut(c, e);
+  if (there != 0) {
+    MarkUrgentOut(c, e);
+    if (LoadRelaxed(e.peer_ctl().more) != 0) c.tcb.flags |= tcp::kMoreOut;
+  }
   return there;
+}
+
+// The mark is there before the last byte is, whose record RingAhead() has seen.
+bool RingStreams::MoreFollows(Conn& c, uint32_t ahead) {
+  ConnEnd e;
+  return EndOf(fam_, c, e) && LoadRelaxed(e.peer_ctl().more) == LoadRelaxed(e.ep->rx.bytes) + ahead;
 }
 
 tcp::Cursor RingStreams::Skip(Conn& c, const tcp::Cursor& at, uint32_t bytes) {

@@ -41,6 +41,7 @@ class Streams {
   virtual bool Copy(Conn& c, const tcp::Cursor& at, uint32_t bytes, uint8_t* to,
                     wire::Checksummer& sum) = 0;
   virtual void Release(Conn& c, uint32_t bytes) = 0;
+  virtual bool MoreFollows(Conn&, uint32_t /*ahead*/) { return false; }
   virtual bool Ended(Conn& c) = 0;
   virtual uint32_t Room(Conn& c) = 0;
   virtual uint32_t RoomMax(Conn& c) = 0;
@@ -192,6 +193,9 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   }
   void Release(tcp::Tcb& t, uint32_t bytes) override {
     if (HasEnd(t)) streams_.Release(Of(t), bytes);
+  }
+  bool MoreFollows(tcp::Tcb& t, uint32_t ahead) override {
+    return HasEnd(t) && streams_.MoreFollows(Of(t), ahead);
   }
   bool Ended(tcp::Tcb& t) override { return HasEnd(t) && streams_.Ended(Of(t)); }
   uint32_t Room(tcp::Tcb& t) override { return streams_.Room(Of(t)); }

@@ -61,10 +61,11 @@ void NoteRing(Family& fam, const ConnEnd& e, uint64_t before, uint64_t after) {
   if (before == 0) GiveBackSome(fam, e);
 }
 
-// What is sent with MSG_OOB: its last byte is the urgent one.
-struct Urgent {
+// What is sent with MSG_OOB: its last byte is the urgent one. Or with MSG_MORE.
+struct Marks {
   const iovec* iov;  // null: nothing is urgent
   size_t bytes;
+  bool more;
 };
 
 // After Unlock() of what was written. If the peer is the engine, what can be sent goes out at once;
@@ -82,8 +83,7 @@ void AnnounceSent(Family& fam, const ConnEnd& e) {
 // for writing.
 constexpr size_t kMoved = ~size_t{0}, kShut = ~size_t{1};
 
-size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth,
-                const Urgent& urgent) {
+size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, const Marks& marks) {
   Lock(e.ep->tx.lock);
   if (!StillHere(e)) {  // as in RecvOnce
     Unlock(e.ep->tx.lock);
@@ -96,17 +96,19 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth,
   }
   uint64_t before = e.ep->tx.ring;
   uint64_t mark_before = 0;
-  if (urgent.iov != nullptr) [[unlikely]] {  // first the mark, or the byte is read as any other
+  if (marks.iov != nullptr) [[unlikely]] {  // first the mark, or the byte is read as any other
     mark_before = LoadRelaxed(e.ctl().urgent);
-    MarkUrgent(e, urgent.iov, urgent.bytes - from.left(), from.left());
+    MarkUrgent(e, marks.iov, marks.bytes - from.left(), from.left());
   }
+  if (marks.more) [[unlikely]]  // as the other mark: before its bytes
+    StoreRelaxed(e.ctl().more, e.ep->tx.bytes + from.left());
   size_t n = growth == Growth::kNow ? RingWrite(e, from, LimitsOf(fam, *e.ep), growth)
                                     : RingWrite(e, from, fam.limits);
-  if (urgent.iov != nullptr && from.left() != 0) [[unlikely]] {  // no more may follow
-    if (from.left() == urgent.bytes) {
+  if (marks.iov != nullptr && from.left() != 0) [[unlikely]] {  // no more may follow
+    if (from.left() == marks.bytes) {
       StoreRelease(e.ctl().urgent, mark_before);  // [R4]
     } else {
-      MarkUrgent(e, urgent.iov, urgent.bytes - from.left(), 0);
+      MarkUrgent(e, marks.iov, marks.bytes - from.left(), 0);
     }
   }
   uint64_t after = e.ep->tx.ring;
@@ -156,7 +158,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
   NoteNews(fam.bells);
   const size_t want = from.left();
   const bool bad = want != 0 && BadBuffer(iov, count);
-  const Urgent urgent = {(flags & MSG_OOB) != 0 ? iov : nullptr, want};
+  const Marks marks = {(flags & MSG_OOB) != 0 ? iov : nullptr, want, (flags & MSG_MORE) != 0};
   const bool nonblock =
       (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   Deadline until = Deadline::Never();
@@ -166,7 +168,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     long stop = CheckSend(fam, e, bad ? 0 : want, swallow);
     if (!Here(ep)) stop = 0, swallow = false;  // what it saw may not have been ours
     if (swallow) {
-      if (urgent.iov != nullptr) {  // the mark outruns the reset
+      if (marks.iov != nullptr) {  // the mark outruns the reset
         Guard g(e.ep->tx.lock);
         if (StillHere(e)) MarkUrgent(e, iov, 0, want);
       }
@@ -180,7 +182,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     if (stop != 0) return stop;
     if (want == 0) return 0;
     if (bad) return -EFAULT;
-    size_t sent = SendOnce(fam, e, from, Growth::kWhenUseful, urgent);
+    size_t sent = SendOnce(fam, e, from, Growth::kWhenUseful, marks);
     if (sent == kMoved) {
       if (LoadAcquire(ep.state) != PSTN_EP_KERNEL)  // [E1]
         return done != 0 ? static_cast<long>(done) : -EPIPE;
@@ -192,7 +194,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     if (nonblock) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();  // [F1] against ReturnSpace
-      if (SendOnce(fam, e, from, Growth::kNow, urgent) == 0)
+      if (SendOnce(fam, e, from, Growth::kNow, marks) == 0)
         return done != 0 ? static_cast<long>(done) : -EAGAIN;
       continue;
     }
@@ -201,7 +203,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     Wait w = WaitFor(
         call, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
         done == 0 ? Restart::kIfAsked : Restart::kNever,
-        [&] { return SendOnce(fam, e, from, Growth::kNow, urgent) != 0; });
+        [&] { return SendOnce(fam, e, from, Growth::kNow, marks) != 0; });
     if (LoadRelaxed(ep.tx.ring) == 0)
       sys::Nap(kNoRingNs);  // none is free: all are in use by others
     if (w == Wait::kReady) continue;

@@ -49,6 +49,9 @@ class Host {
   virtual uint32_t Available(Tcb& tcb, const Cursor& at, uint32_t limit) = 0;
   virtual Cursor Skip(Tcb& tcb, const Cursor& at, uint32_t bytes) = 0;
   virtual void Release(Tcb& tcb, uint32_t bytes) = 0;  // acknowledged
+  // Whether the byte `ahead` bytes behind the first one not released is the last of a write that is
+  // to go out with the next one (MSG_MORE). Asked only while the Host has kMoreOut in Tcb::flags.
+  virtual bool MoreFollows(Tcb&, uint32_t /*ahead*/) { return false; }
   // The program will write no more: what Available() tells is all there will be.
   virtual bool Ended(Tcb& tcb) = 0;
 

@@ -203,14 +203,13 @@ long TcpSut::Send(int fd, const void* data, size_t bytes, int flags) {
   if (conn->tx_ended || conn->closed) return -EPIPE;
   const bool may_wait = !socket->nonblocking && (flags & MSG_DONTWAIT) == 0;
   if (!conn->connected) return may_wait ? kBlocked : -EAGAIN;
-  const bool more = (flags & MSG_MORE) != 0;
-  if (more != socket->is_cork_more && (socket->settings.flags & tcp::kSetCork) == 0) {
-    conn->settings.flags ^= tcp::kSetCork;
-    socket->is_cork_more = more;
-  }
   const uint8_t* from = static_cast<const uint8_t*>(data);
   const size_t put = conn->tx.Put(from + socket->sent, bytes - socket->sent);
   socket->sent += put;
+  if ((flags & MSG_MORE) != 0) {
+    conn->flags |= tcp::kMoreOut;
+    conn->more_end = conn->tx.begin() + conn->tx.size();
+  }
   if (put != 0 && (flags & MSG_OOB) != 0)
     tcp::Urgent(*conn, static_cast<uint32_t>(conn->tx.size()), *this);
   Push(*conn);

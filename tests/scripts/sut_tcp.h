@@ -19,10 +19,11 @@ struct SutConn : sim::Conn {
   int fd = -1;  // -1: not accepted yet, or closed by the program
   int listener = -1;
   bool is_reported = false;  // the error was returned once
+  uint64_t more_end = 0;     // position in `tx` behind the last write with MSG_MORE
 };
 
 struct SutSocket {
-  bool used = false, listens = false, nonblocking = false, is_cork_more = false;
+  bool used = false, listens = false, nonblocking = false;
   bool connecting = false, read_shut = false;
   int domain = AF_INET;
   int backlog = 0;
@@ -69,6 +70,10 @@ class TcpSut final : public Sut, private sim::StreamHost {
   uint64_t Random() override { return random_.Next(); }
   const tcp::Sysctls& sysctls() const override { return sysctls_; }
   bool Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& segment) override;
+  bool MoreFollows(tcp::Tcb& tcb, uint32_t ahead) override {
+    const SutConn& conn = static_cast<const SutConn&>(tcb);
+    return conn.tx.begin() + ahead == conn.more_end;
+  }
   void OnReport(sim::Conn& conn, tcp::Event event, int error) override;
 
   SutSocket* At(int fd);

@@ -157,7 +157,10 @@ void Input(Tcb& t, const SegmentIn& s, Host& h) {
       break;
   }
   if (StateOf(t) == State::kClosed) return;
+  if (Has(t, kMoreOut)) [[unlikely]]
+    t.flags |= kIncoming;
   Send(t, h);
+  t.flags &= ~kIncoming;
   SetTimers(t, h);
 }
 

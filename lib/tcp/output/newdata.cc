@@ -40,9 +40,13 @@ uint32_t WindowRoom(const Tcb& t) {
 //# all user data [...] until the outstanding data has been acknowledged or until the TCP endpoint
 //# can send a full-sized segment
 // Minshall's variant, as Linux: only a small segment under way holds the next small one back.
-Blocked Hold(const Tcb& t) {
+// MSG_MORE is a cork for as long as the peer has not said anything since (Linux: tcp_push()).
+Blocked Hold(Tcb& t, const Piece& p, Host& h) {
   if (Has(t, kUrgentOut) || Has(t, kFlush)) return Blocked::kNothing;
   if (HasSetting(t, kSetCork)) return Blocked::kCork;
+  if (Has(t, kMoreOut) && !Has(t, kIncoming) && h.MoreFollows(t, InFlight(t) + p.bytes))
+      [[unlikely]]
+    return Blocked::kCork;
   if (HasSetting(t, kSetNoDelay) || InFlight(t) == 0) return Blocked::kNothing;
   const bool small_under_way = After(t.snd_sml, t.snd_una) && AtOrBefore(t.snd_sml, t.snd_nxt);
   return small_under_way ? Blocked::kNagle : Blocked::kNothing;
@@ -53,7 +57,7 @@ Blocked MaySendPiece(Tcb& t, Piece& p, uint32_t mss, Host& h) {
   if (p.bytes > room || (p.bytes == 0 && room == 0)) return Blocked::kWindow;
   if (p.fin && p.bytes == room) p.fin = false;  // it follows when there is room for its number
   if (p.bytes < mss && !p.fin) {
-    const Blocked hold = Hold(t);
+    const Blocked hold = Hold(t, p, h);
     if (hold != Blocked::kNothing) return hold;
   }
   const uint32_t pipe = PipeBytes(t);
@@ -75,7 +79,9 @@ Blocked SendPiece(Tcb& t, const Piece& p, uint32_t mss, Host& h) {
   //= rfc9293#3.9.1.2
   //# it MUST set the PSH bit in the last buffered segment (i.e., when there is no more queued data
   //# to be sent)
-  if (p.last && p.bytes != 0) seg.flags |= kTxPsh;
+  // Not of what was written with MSG_MORE (Linux: tcp_push()).
+  const bool more = Has(t, kMoreOut) && h.MoreFollows(t, InFlight(t) + p.bytes);
+  if (p.last && p.bytes != 0 && !more) seg.flags |= kTxPsh;
   uint8_t flags = 0;
   //= rfc3168#6.1.2
   //# the TCP sender sets the CWR flag in the TCP header of the first new data packet sent after the
