@@ -24,7 +24,8 @@ def info(sock):
     names = "rto ato snd_mss rcv_mss unacked sacked lost retrans fackets sent ack_sent recv ack_recv pmtu rcv_ssthresh rtt rttvar ssthresh cwnd".split()
     return dict(zip(names, struct.unpack_from("19I", raw, 8)), state=raw[0], options=raw[5], bytes_acked=struct.unpack_from("Q", raw, 120)[0])
 """
-ECN = 8
+TIMESTAMPS, ECN = 1, 8
+DATA_SEGS_IN = 152  # in struct tcp_info
 
 
 class OptionsTest(wirekit.WireTest):
@@ -171,6 +172,42 @@ class OptionsTest(wirekit.WireTest):
                             self.assertEqual((failure.errno, value), (errno.ENOTCONN, -1))
                         self.until(lambda sock=sock: sock.getsockopt(6, socket.TCP_INFO, 1)[0] == 7, "not CLOSE")
                         self.assertIn(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), errors)
+
+    def test_corks(self):
+        """MSG_MORE waits for the next write; TCP_NODELAY sends what a cork holds, and what comes after it is held again."""
+        for server, port, name in self.ports():
+            for code, size, most, least in (
+                ("for _ in range(9):\n    s.send(bytes(100), socket.MSG_MORE)\ns.send(bytes(100))", 1000, 3, 1),
+                ("s.setsockopt(6, socket.TCP_CORK, 1)\ns.send(bytes(100))\ns.setsockopt(6, socket.TCP_NODELAY, 1)\ns.send(bytes(100))", 200, 2, 2),
+            ):
+                with self.subTest(name, code=code):
+                    self.listen(server, port, socket.TCP_NODELAY, 1)
+                    sock = self.connected_to(port)
+                    server.do("s = l.accept()[0]")
+                    server.do(code)
+                    got = 0
+                    while got < size:
+                        got += len(sock.recv(size))
+                    segments = struct.unpack_from("I", sock.getsockopt(6, socket.TCP_INFO, 256), DATA_SEGS_IN)[0]
+                    self.assertLessEqual(segments, most)
+                    self.assertGreaterEqual(segments, least)
+                    sock.close()
+
+    def test_sysctls_are_followed(self):
+        """What the host says now counts for the next connections of a server that runs; open ones stay as they are."""
+        self.accepted()
+        agreed = "info(s)['options']"
+        self.assertEqual(self.server.get(agreed) & TIMESTAMPS, TIMESTAMPS)
+        with self.lab.inside("b"), open("/proc/sys/net/ipv4/tcp_timestamps", "w", encoding="ascii") as file:
+            file.write("0")
+
+        def without():
+            with self.connected():
+                self.server.do("t = l.accept()[0]")
+                return self.server.get("info(t)['options']") & TIMESTAMPS == 0
+
+        self.until(without, "timestamps are agreed on")
+        self.assertEqual(self.server.get(agreed) & TIMESTAMPS, TIMESTAMPS)
 
     def test_congestion_of_the_listener(self):
         for server, port, name in self.ports():
