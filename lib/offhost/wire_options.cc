@@ -164,6 +164,18 @@ void WireInherit(Family& fam, int fd, const pstn_ep& ep) {
   });
 }
 
+void WireListenerMaxseg(Family& fam, const pstn_ep& ep, uint32_t maxseg) {
+  stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
+  const uint32_t at = LoadAcquire(ep.wire);         // [E7]
+  if (engine == nullptr || at == 0 || at > stack::kListeners) return;
+  engine->Acquire();
+  stack::Listener& l = engine->state().listeners[at - 1];
+  if (l.use == stack::kListenerUsed && l.owner == EpIdx(Stack(fam), ep)) l.maxseg = maxseg;
+  engine->Release();
+  FenceAfterLocked();  // [F1] as in WithConn()
+  (void)WirePoll(fam);
+}
+
 void WireOptionSet(Family& fam, const pstn_ep& ep, int level, int name) {
   stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
   ConnEnd e;

@@ -20,6 +20,8 @@ long WireSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
                 socklen_t len);
 // An accepted connection has what `fd`, its kernel's socket, has of its listener.
 void WireInherit(Family& fam, int fd, const pstn_ep& ep);
+// TCP_MAXSEG of a listener, for the clients that come.
+void WireListenerMaxseg(Family& fam, const pstn_ep& ep, uint32_t maxseg);
 // The endpoint keeps another value than before: the engine learns it.
 void WireOptionSet(Family& fam, const pstn_ep& ep, int level, int name);
 // TCP_INFO. False: there is nothing to be known.

@@ -107,6 +107,21 @@ long RefusedConnected(int level, int name, const void* value, socklen_t len) {
 
 }  // namespace
 
+namespace {
+
+// The kernel checks it, and has it for its own clients.
+long SetListenerMaxseg(Family& fam, int fd, pstn_ep& ep, const void* value, socklen_t len) {
+  NoteKernelOption(ep, IPPROTO_TCP, TCP_MAXSEG);
+  const long r = KernelSetOpt(fd, IPPROTO_TCP, TCP_MAXSEG, value, len);
+  if (r < 0) return r;
+  int v;
+  memcpy(&v, value, sizeof v);
+  WireListenerMaxseg(fam, ep, static_cast<uint32_t>(v));
+  return 0;
+}
+
+}  // namespace
+
 long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
                 socklen_t len) {
   uint32_t state = LoadAcquire(ep.state);  // [E1]
@@ -124,6 +139,8 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
   uint32_t i = FindKept(level, name);
   if (state == PSTN_EP_LISTEN ||
       (state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0)) {
+    if (level == IPPROTO_TCP && name == TCP_MAXSEG && LoadRelaxed(ep.wire) != 0)
+      return SetListenerMaxseg(fam, fd, ep, value, len);
     if (i == kKeptCount) return SetKernels(fd, ep, level, name, value, len);
     long r = KernelSetOpt(fd, level, name, value, len);  // a bound socket is the kernel's too
     if (r < 0) return r;

@@ -83,6 +83,8 @@ struct Listener {
   uint32_t filter_epoch;      // of the grant that the filters were made under
   uint32_t filter[kAreaVis];  // what steers to it, by VI
   tcp::CookieGate cookie_gate;
+  uint32_t maxseg;  // TCP_MAXSEG, of clients to come
+  uint32_t zero;
 };
 
 // The host's settings that a stack of ours follows, by the names of their sysctls: as a process

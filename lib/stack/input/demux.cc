@@ -161,7 +161,8 @@ uint32_t Engine::Listen(const pstn_addr& local, uint32_t family, uint32_t v6only
     return PSTN_NONE;
   }
   uint32_t& head = w_.port_head[local.port % kPortSlots];
-  w_.listeners[idx] = {1, head, local, family, v6only, backlog, 0, owner, owner_gen, 0, 0, {}, {}};
+  w_.listeners[idx] = {1,         head, local, family, v6only, backlog, 0, owner,
+                       owner_gen, 0,    0,     {},     {},     0,       0};
   head = idx + 1;
   return idx;
 }

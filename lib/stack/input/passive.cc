@@ -41,6 +41,7 @@ uint32_t Engine::NewEmbryo(uint32_t listener, const wire::Packet& p) {
   Conn& c = w_.conns[idx];
   c.flags = kEmbryo;
   c.listener = listener;
+  c.tcb.settings.maxseg = w_.listeners[listener].maxseg;
   w_.embryo_count++;
   w_.listeners[listener].embryos++;
   int error = 0;

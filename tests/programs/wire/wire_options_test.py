@@ -173,6 +173,16 @@ class OptionsTest(wirekit.WireTest):
                         self.until(lambda sock=sock: sock.getsockopt(6, socket.TCP_INFO, 1)[0] == 7, "not CLOSE")
                         self.assertIn(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), errors)
 
+    def test_largest_segment_of_the_listener(self):
+        """TCP_MAXSEG after listen(): the SYN-ACK says it."""
+        for server, port, name in self.ports():
+            with self.subTest(name):
+                self.listen(server, port, socket.TCP_MAXSEG, 1000)
+                with self.connected_to(port) as sock:
+                    self.assertEqual(sock.getsockopt(6, socket.TCP_MAXSEG), 988)
+                    server.do("s = l.accept()[0]")
+                    self.assertEqual(server.get("s.getsockopt(6, socket.TCP_MAXSEG)"), 988)
+
     def test_corks(self):
         """MSG_MORE waits for the next write; TCP_NODELAY sends what a cork holds, and what comes after it is held again."""
         for server, port, name in self.ports():

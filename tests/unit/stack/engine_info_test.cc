@@ -96,6 +96,21 @@ TEST_CASE("engine: what a program asks for before it connects is in its SYN, and
   CHECK(w.ConnOf(w.b, *server).tcb.cc.kind == static_cast<uint32_t>(tcp::CongestionKind::kCubic));
 }
 
+TEST_CASE(
+    "engine: the largest segment that a listener's program has set is in the SYN-ACK, and stays") {
+  World w;
+  const uint32_t l = w.Listen(80);
+  w.b.state().settings.tcp_syncookies = GENERATE(1u, 2u);
+  w.b.state().listeners[l].maxseg = 500;
+  PlainEnd& client = w.a.Connect(w.a.At(40000), w.b.At(80));
+  w.Settle();
+  PlainEnd* server = w.Accepted(80);
+  REQUIRE(server != nullptr);
+  CHECK(InfoOf(w, w.a, client).tcpi_snd_mss == 488);
+  CHECK(InfoOf(w, w.b, *server).tcpi_snd_mss == 488);
+  CHECK(InfoOf(w, w.b, *server).tcpi_advmss == 488);
+}
+
 TEST_CASE("engine: TCP_INFO while segments are lost, and after it") {
   World w;
   (void)w.Listen(80);
