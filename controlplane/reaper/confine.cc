@@ -70,6 +70,7 @@ constexpr long kFree[] = {
     SYS_madvise,
     SYS_mremap,
     SYS_lseek,
+    SYS_fstat,
     SYS_fcntl,
     SYS_fstatfs,
     SYS_close,

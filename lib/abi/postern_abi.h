@@ -522,13 +522,14 @@ struct PSTN_LINE pstn_lgr_ref {
   /* the ring before that one, if the peer had not left it */
   pstn_u64 zombie_old[PSTN_CONNS] PSTN_GUARDED_BY(lock);
   pstn_u32 zombies PSTN_GUARDED_BY(lock);
-  pstn_u32 remote;              /* (c) 1: the peer's posternd is another one */
+  pstn_u32 remote;              /* (c) whose the peer is: PSTN_LGR_* */
   pstn_u32 conn_ep[PSTN_CONNS]; /* (a) endpoint + 1; 0 = none */
 };
 
 #define PSTN_LGR_SAME_USER 0u   /* has the same posternd */
 #define PSTN_LGR_OTHER_USER 1u  /* another posternd of this network namespace */
 #define PSTN_LGR_OTHER_NETNS 2u /* ... of another one */
+#define PSTN_LGR_GUEST 3u       /* the same posternd, and another user (ADR 23) */
 
 /* Free list of a table's indices. */
 struct PSTN_LINE pstn_pool {

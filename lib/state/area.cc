@@ -51,14 +51,17 @@ uint64_t Random64() {
 
 }  // namespace
 
-// Seals come first: memory alone has them, and to ask it anything takes no time.
+// Seals come first: memory alone has them. And nothing here waits for a lock that others who have
+// the descriptor can hold as long as they like: lseek() waits for a read() of theirs, fallocate()
+// for a write().
 size_t SegmentBytes(int fd) {
   int seals = sys::Fcntl(fd, F_GET_SEALS, 0);
   if (seals < 0 || (seals & (F_SEAL_SHRINK | F_SEAL_GROW)) != (F_SEAL_SHRINK | F_SEAL_GROW)) {
     return 0;
   }
-  long size = sys::Call(SYS_lseek, fd, 0L, static_cast<long>(SEEK_END));
-  return size >= 0 && IsPlainMemfd(fd) ? static_cast<size_t>(size) : 0;
+  struct stat st;
+  if (sys::Call(SYS_fstat, fd, &st) != 0 || st.st_size < 0 || !IsPlainMemfd(fd)) return 0;
+  return static_cast<size_t>(st.st_size);
 }
 
 pstn_uuid NewUuid() {

@@ -54,6 +54,11 @@ uint64_t PageOf(const pstn_lgr_ref& ref, uint32_t cls, uint32_t i) {
          static_cast<uint64_t>(i) * (RingBytes(cls) / 4096u);
 }
 
+// Whether pages may go back to the system. Not those of memory that another user has, too: to punch
+// a hole waits for the inode's lock, which a write() of that user's holds for as long as the page
+// that it writes from does not come (a file system of its own).
+bool MayDrop(const pstn_lgr_ref& ref) { return ref.remote == PSTN_LGR_SAME_USER; }
+
 void DropPages(const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t cls, uint32_t i) {
   uint8_t* const rings = RingsOf(lgr);
   if (rings == nullptr) return;
@@ -90,7 +95,7 @@ void GiveRingLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages)
   if (nth >= place.count) return;
   uint32_t i = static_cast<uint32_t>(nth);
   if (!TestBit(ClassMap(ref, cls), i)) return;
-  const bool warm = pages == Pages::kKeep && ref.warm[cls] < kWarmMax[cls];
+  const bool warm = !MayDrop(ref) || (pages == Pages::kKeep && ref.warm[cls] < kWarmMax[cls]);
   if (!warm) DropPages(ref, lgr, cls, i);
   ClearBit(ClassMap(ref, cls), i);
   if (warm) SetWarm(ref, cls, i);
@@ -184,6 +189,7 @@ void GiveRing(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages) {
 
 uint64_t WarmBytes(const pstn_lgr_ref& ref) {
   uint64_t bytes = 0;
+  if (!MayDrop(ref)) return 0;
   for (uint32_t c = 0; c < PSTN_SLAB_CLASSES; c++)
     bytes += static_cast<uint64_t>(LoadRelaxed(ref.warm[c])) * RingBytes(c);
   return bytes;
@@ -191,6 +197,7 @@ uint64_t WarmBytes(const pstn_lgr_ref& ref) {
 
 // One at a time, so that no thread waits for the lock for long.
 void DropWarm(pstn_lgr_ref& ref, uint8_t* lgr) {
+  if (!MayDrop(ref)) return;
   for (uint32_t c = 0; c < PSTN_SLAB_CLASSES; c++) {
     for (uint32_t n = 0; n < kWarmMax[c]; n++) {
       Guard g(ref.lock);

@@ -74,10 +74,11 @@ uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls);
 bool SlabHas(pstn_lgr_ref& ref,
              uint32_t cls);  // one of this very class; without the lock, a moment's answer
 // What becomes of the pages of a ring that is given back. kKeep: they stay for the next owner, if
-// not too many do already. kDrop: the system gets them.
+// not too many do already. kDrop: the system gets them. Of another user's peer they stay
+// in any case.
 enum class Pages : uint8_t { kKeep, kDrop };
 void GiveRing(pstn_lgr_ref& ref, uint8_t* lgr, uint64_t desc, Pages pages);
-// Pages of free rings; a moment's answer. And what gives them to the system.
+// Pages of free rings that can go to the system; a moment's answer. And what gives them to it.
 uint64_t WarmBytes(const pstn_lgr_ref& ref);
 void DropWarm(pstn_lgr_ref& ref, uint8_t* lgr);
 

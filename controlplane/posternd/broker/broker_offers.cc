@@ -32,7 +32,8 @@ bool Broker::MayShow(const Member& owner, const Member& to, const Listener& list
 int Broker::Check(const Member& member, const ctl::Msg& message, const UniqueFd& fd,
                   Listener& listener) {
   if (message.a >= kSockets.most) return -EINVAL;
-  if (fd.ok()) return CheckListener(fd.get(), member.who.pid, member.who.netns, listener);
+  if (fd.ok())
+    return CheckListener(fd.get(), member.who.pid, member.who.uid, member.who.netns, listener);
   if (message.cookie == 0) return -EINVAL;
   if (member.who.netns != OwnNetnsIno()) return -EXDEV;
   listener = ListenerIn(message);

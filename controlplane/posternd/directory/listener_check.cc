@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "../guard/patience.h"
 #include "../kit/proc.h"
 #include "base/ip_address.h"
 
@@ -22,11 +23,11 @@ int IntOption(int fd, int level, int name, int& value) {
   return getsockopt(fd, level, name, &value, &size) == 0 ? 0 : -errno;
 }
 
-int ReadAddress(int fd, Listener& listener) {
+int ReadAddress(int fd, uid_t whose, Listener& listener) {
   sockaddr_storage storage{};
   socklen_t size = sizeof(storage);
   auto* const place = reinterpret_cast<sockaddr*>(&storage);
-  if (getsockname(fd, place, &size) != 0) return -errno;
+  if (const int error = SocketName(fd, whose, storage, size); error != 0) return error;
   pstn_addr& local = listener.local;
   if (!AddrFromSockaddr(place, size, storage.ss_family, local)) return -EINVAL;
   // The wildcard is all zero in both families.
@@ -45,7 +46,7 @@ uint64_t SocketNetns(int fd, pid_t owner) {
 
 }  // namespace
 
-int CheckListener(int fd, pid_t owner, uint64_t netns, Listener& listener) {
+int CheckListener(int fd, pid_t owner, uid_t whose, uint64_t netns, Listener& listener) {
   int domain = 0, type = 0, protocol = 0, listening = 0, v6only = 0, device = 0, shares_port = 0;
   int error = IntOption(fd, SOL_SOCKET, SO_DOMAIN, domain);
   if (error == 0) error = IntOption(fd, SOL_SOCKET, SO_TYPE, type);
@@ -58,7 +59,7 @@ int CheckListener(int fd, pid_t owner, uint64_t netns, Listener& listener) {
   if (type != SOCK_STREAM || protocol != IPPROTO_TCP || listening == 0 || device != 0)
     return -EINVAL;
   if (domain == AF_INET6) error = IntOption(fd, IPPROTO_IPV6, IPV6_V6ONLY, v6only);
-  if (error == 0) error = ReadAddress(fd, listener);
+  if (error == 0) error = ReadAddress(fd, whose, listener);
   if (error != 0) return error;
   socklen_t size = sizeof(listener.cookie);
   if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &listener.cookie, &size) != 0) return -errno;

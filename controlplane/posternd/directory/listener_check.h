@@ -12,8 +12,8 @@ namespace postern::daemon {
 
 // Fills local, family, v6only, netns_ino, cookie and shares_port. 0; -ENOTSOCK or -EINVAL when it
 // is not a listening TCP socket, or one of a single device; -EPERM when it is not, or not provably,
-// in that network namespace (inode).
-int CheckListener(int fd, pid_t owner, uint64_t netns, Listener& listener);
+// in that network namespace (inode); -EBUSY when its user `whose` keeps it from answering.
+int CheckListener(int fd, pid_t owner, uid_t whose, uint64_t netns, Listener& listener);
 
 // Whether there is such a listener, of that user, in our network namespace; asked of sock_diag(7).
 // 0, -ENOENT, or -errno.

@@ -3,6 +3,7 @@
 #include "image.h"
 
 #include <elf.h>
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -13,6 +14,9 @@
 #include <set>
 #include <sstream>
 #include <string>
+
+#include "../guard/patience.h"
+#include "proc.h"
 
 namespace postern::daemon {
 namespace {
@@ -51,9 +55,12 @@ Start ReadStart(pid_t pid) {
   return start;
 }
 
+// Without asking the file's system, which may not answer.
 bool IsFile(pid_t pid, int fd, uint64_t inode) {
-  struct stat st {};
-  return stat(PathOf(pid, "fd/" + std::to_string(fd)).c_str(), &st) == 0 && st.st_ino == inode;
+  struct statx st {};
+  const std::string path = PathOf(pid, "fd/" + std::to_string(fd));
+  return statx(AT_FDCWD, path.c_str(), AT_STATX_DONT_SYNC, STATX_INO, &st) == 0 &&
+         st.stx_ino == inode;
 }
 
 pid_t ParentOf(pid_t pid) {
@@ -118,14 +125,19 @@ bool LoaderMayStillMapIt(pid_t pid, const Start& start) {
   return all == known;
 }
 
-}  // namespace
-
-bool MayTakeSlotOver(pid_t pid, uint64_t stack_inode, uint32_t slot) {
-  if (pid <= 0) return false;
+bool LooksLikeIt(pid_t pid, uint64_t stack_inode, uint32_t slot) {
   const Start start = ReadStart(pid);
   if (start.being_made) return true;
   if (start.loader == 0 || start.is_secure) return false;
   return IsStartedFor(pid, stack_inode, slot) && LoaderMayStillMapIt(pid, start);
+}
+
+}  // namespace
+
+bool MayTakeSlotOver(pid_t pid, uint64_t stack_inode, uint32_t slot) {
+  if (pid <= 0) return false;
+  return AnswerInTime(UserOf(pid), [=] { return LooksLikeIt(pid, stack_inode, slot); })
+      .value_or(false);
 }
 
 }  // namespace postern::daemon

@@ -6,8 +6,10 @@
 #include <arpa/inet.h>
 #include <linux/inet_diag.h>
 #include <netinet/in.h>
-#include <sys/stat.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <iterator>
 
 #include "base/ip_address.h"
@@ -44,14 +46,18 @@ void KernelNames::Load(uint8_t family) {
 
 const KernelNames::Entry* KernelNames::Find(pid_t pid, uint32_t fd) {
   const std::string path = "/proc/" + std::to_string(pid) + "/fd/" + std::to_string(fd);
-  struct stat st {};
-  if (stat(path.c_str(), &st) != 0 || !S_ISSOCK(st.st_mode)) return nullptr;
+  // By the link's text: another file's system may not answer a stat().
+  char is[64];
+  const ssize_t n = readlink(path.c_str(), is, sizeof(is) - 1);
+  is[std::max<ssize_t>(n, 0)] = 0;
+  unsigned long inode = 0;
+  if (sscanf(is, "socket:[%lu]", &inode) != 1) return nullptr;
   if (!loaded_) {
     Load(AF_INET);
     Load(AF_INET6);
     loaded_ = true;
   }
-  const auto it = by_inode_.find(st.st_ino);
+  const auto it = by_inode_.find(inode);
   return it == by_inode_.end() ? nullptr : &it->second;
 }
 

@@ -14,6 +14,9 @@
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
+#include <string_view>
+
+#include "../guard/patience.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -149,13 +152,14 @@ bool PidfdIsDead(int pidfd) {
   return poll(&p, 1, 0) == 1 && (p.revents & POLLIN) != 0;
 }
 
+// By the link's text, which the kernel has made. What fdinfo would say is each kind of file's own:
+// of an epoll set it is a line for each member, under a lock that epoll_wait() holds as well.
 bool IsPidfd(int fd) {
-  std::ifstream file("/proc/self/fdinfo/" + std::to_string(fd));
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.compare(0, 4, "Pid:") == 0) return true;
-  }
-  return false;
+  char is[32];
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  const ssize_t n = readlink(path.c_str(), is, sizeof(is));
+  const std::string_view text(is, n > 0 ? static_cast<size_t>(n) : 0);
+  return text == "anon_inode:[pidfd]" || text.substr(0, 7) == "pidfd:[";
 }
 
 bool IsAlive(pid_t pid, uint64_t start_time) {
@@ -183,7 +187,23 @@ bool HasUid(pid_t pid, uid_t uid) {
   return false;
 }
 
-Mapped HasMapped(pid_t pid, uint64_t inode) {
+uid_t UserOf(pid_t pid) {
+  std::ifstream file(Path(pid, "status"));
+  std::string line;
+  while (std::getline(file, line)) {
+    if (line.compare(0, 4, "Uid:") != 0) continue;
+    std::istringstream ids(line.substr(4));
+    uid_t real = 0, effective = 0, saved = 0;
+    if (!(ids >> real >> effective >> saved)) break;
+    const uid_t own = geteuid();
+    return real != own ? real : effective != own ? effective : saved;
+  }
+  return static_cast<uid_t>(-1);
+}
+
+namespace {
+
+Mapped LookWhetherMapped(pid_t pid, uint64_t inode) {
   if (Maps(pid, inode)) return Mapped::kYes;
   if (std::ifstream(Path(pid, "maps")).peek() != std::ifstream::traits_type::eof())
     return Mapped::kNo;
@@ -194,6 +214,13 @@ Mapped HasMapped(pid_t pid, uint64_t inode) {
     return strtoul(line.c_str() + 4, nullptr, 10) == geteuid() ? Mapped::kUnknown : Mapped::kNo;
   }
   return Mapped::kNo;
+}
+
+}  // namespace
+
+Mapped HasMapped(pid_t pid, uint64_t inode) {
+  return AnswerInTime(UserOf(pid), [pid, inode] { return LookWhetherMapped(pid, inode); })
+      .value_or(Mapped::kNoAnswer);
 }
 
 bool ThreadIsStopped(uint32_t tid) {
@@ -208,10 +235,17 @@ std::multimap<uint64_t, pid_t> MappersOf(const std::set<uint64_t>& inodes) {
   while (dirent* entry = readdir(dir)) {
     const pid_t pid = static_cast<pid_t>(strtol(entry->d_name, nullptr, 10));
     if (pid <= 0 || pid == getpid()) continue;
-    EachMemfdMapped(pid, [&](uint64_t inode) {
-      if (inodes.count(inode) != 0) found.emplace(inode, pid);
-      return false;
+    const uid_t user = UserOf(pid);
+    if (geteuid() != 0 && user != geteuid()) continue;  // it would not be shown
+    const auto of_it = AnswerInTime(user, [pid, inodes] {
+      std::set<uint64_t> its;
+      EachMemfdMapped(pid, [&](uint64_t inode) {
+        if (inodes.count(inode) != 0) its.insert(inode);
+        return false;
+      });
+      return its;
     });
+    for (const uint64_t inode : of_it.value_or(std::set<uint64_t>())) found.emplace(inode, pid);
   }
   closedir(dir);
   return found;

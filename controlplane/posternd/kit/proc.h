@@ -29,6 +29,11 @@ std::string CgroupOf(pid_t pid);
 // Whether one of its user ids (real, effective, saved) is `uid`: it could be that user.
 bool HasUid(pid_t pid, uid_t uid);
 
+// Whose it is; of several user ids, one that is not ours. What takes a lock of its memory (its
+// maps, its environment) is to be asked as this one's (guard/patience.h). -1: there is no such
+// process.
+uid_t UserOf(pid_t pid);
+
 // Not ok() when there is none, or when it is not the one that started at `start_time` (0: any).
 UniqueFd OpenPidfd(pid_t pid, uint64_t start_time);
 // The process at the other end of a Unix socket: the one that has connected, whichever process has
@@ -46,8 +51,9 @@ std::chrono::nanoseconds WaitedForCpu();
 bool HasSocket(pid_t pid, uint32_t number, int socket);
 
 bool ThreadIsStopped(uint32_t tid);  // by a signal or a debugger
-// Whether it has the file (by inode) mapped; kUnknown: we may not look, though it is of our user.
-enum class Mapped { kNo, kYes, kUnknown };
+// Whether it has the file (by inode) mapped. kUnknown: we may not look, though it is of our user.
+// kNoAnswer: it is another user's, and keeps us from looking.
+enum class Mapped { kNo, kYes, kUnknown, kNoAnswer };
 Mapped HasMapped(pid_t pid, uint64_t inode);
 // Which processes have which of the files (by inode) mapped, as far as we may look into them. Slow:
 // it reads the maps of every process.

@@ -7,13 +7,9 @@
 #include "client.h"
 
 namespace postern::daemon {
-namespace {
 
-constexpr int kTurnsAtOnce = 16;  // then the loop sees to answers, timers, new lines
-
-}  // namespace
-
-Turns::Turns(event_base* base) : run_(base, -1, 0, [this] { Run(); }) {}
+Turns::Turns(event_base* base, int at_once)
+    : at_once_(at_once), run_(base, -1, 0, [this] { Run(); }) {}
 
 void Turns::Enter(Client& client) {
   waiting_[client.uid()].push_back(&client);
@@ -29,7 +25,7 @@ void Turns::Leave(const Client& client) {
 }
 
 void Turns::Run() {
-  for (int i = 0; i < kTurnsAtOnce && !waiting_.empty(); ++i) {
+  for (int i = 0; i < at_once_ && !waiting_.empty(); ++i) {
     auto it = waiting_.upper_bound(last_);
     if (it == waiting_.end()) it = waiting_.begin();
     last_ = it->first;

@@ -17,7 +17,8 @@ class Client;
 
 class Turns {
  public:
-  explicit Turns(event_base* base);
+  // at_once: messages, then the loop sees to answers, timers, new lines.
+  explicit Turns(event_base* base, int at_once = 16);
   // Until Client::TakeTurn() says that there is nothing.
   void Enter(Client& client);
   void Leave(const Client& client);
@@ -26,6 +27,7 @@ class Turns {
   void Run();
   std::map<uid_t, std::deque<Client*>> waiting_;
   uid_t last_ = 0;  // that had a turn
+  const int at_once_;
   Event run_;
 };
 

@@ -7,6 +7,7 @@
 #include "family/family.h"
 #include "peer/negotiate.h"
 #include "smcd/clc_local.h"
+#include "talk_socket.h"
 
 #include <netinet/in.h>
 #include <poll.h>
@@ -34,10 +35,6 @@ uint32_t DiagnosisOf(int status) {
   }
 }
 
-void WakeAt(int fd, int bytes) {
-  (void)setsockopt(fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof(bytes));
-}
-
 bool IsTcp(int fd) {
   int protocol = 0;
   socklen_t size = sizeof(protocol);
@@ -52,8 +49,8 @@ bool HasEnded(int fd) {
 }  // namespace
 
 struct Negotiator::Talk {
-  Talk(event_base* base, UniqueFd fd, Negotiator& owner)
-      : socket(std::move(fd)),
+  Talk(event_base* base, UniqueFd fd, uid_t whose, Negotiator& owner)
+      : socket(std::move(fd), whose),
         readable(base, socket.get(), static_cast<short>(EV_READ | EV_PERSIST),
                  [this, &owner] { owner.Readable(*this); }),
         timer(base, -1, 0, [this, &owner] { owner.Step(*this, ClcEvent::Timer()); }) {}
@@ -61,7 +58,7 @@ struct Negotiator::Talk {
   uint64_t id = 0;
   pstn_uuid stack{};
   uint32_t ep_idx = 0, ep_gen = 0;
-  UniqueFd socket;
+  TalkSocket socket;
   ClcMachine machine{};
   pstn_uuid link{};  // as attached
   uint32_t conn = 0, conn_gen = 0;
@@ -79,7 +76,9 @@ void Negotiator::SetHost(const pstn_host& host) { local_ = ClcLocalOf(host); }
 void Negotiator::Take(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen, UniqueFd socket) {
   // What is none may take its time for the simplest question.
   if (!IsTcp(socket.get())) return;
-  auto fresh = std::make_unique<Talk>(base_, std::move(socket), *this);
+  const Stack* const of = registry_.Find(stack);
+  if (of == nullptr) return;
+  auto fresh = std::make_unique<Talk>(base_, std::move(socket), of->uid, *this);
   Talk& talk = *fresh;
   talk.id = next_++;
   talk.stack = stack;
@@ -108,8 +107,7 @@ void Negotiator::Do(Talk& talk, const ClcActions& actions) {
     if (actions.list[i] == ClcDo::kSend) {
       const auto bytes = actions.message();
       // The first bytes on a new connection: they fit, or it has ended.
-      sent = send(talk.socket.get(), bytes.data(), bytes.size(), MSG_DONTWAIT | MSG_NOSIGNAL) ==
-             static_cast<ssize_t>(bytes.size());
+      sent = talk.socket.Send({bytes.data(), bytes.size()}) == static_cast<ssize_t>(bytes.size());
     } else if (actions.list[i] == ClcDo::kRelease && (actions.release & kClcHeldDmb) != 0) {
       ctl::Msg message;
       message.type = ctl::Type::kRelease;
@@ -194,7 +192,7 @@ void Negotiator::Acknowledge(Talk& talk) {
   ctl::Msg offer;
   pstn_addr server, client;
   if (stack == nullptr || link == registry_.links().end() || link->second->end[1].stack != stack ||
-      talk.conn >= PSTN_CONNS || !NamesOf(talk.socket.get(), server, client))
+      talk.conn >= PSTN_CONNS || !talk.socket.Names(server, client))
     return Step(talk, ClcEvent::DeviceFailed());
   offer.b = talk.conn;
   offer.c = talk.conn_gen;
@@ -229,8 +227,8 @@ void Negotiator::Acknowledged(Talk& talk, int status, bool translated, const pst
 
 void Negotiator::Readable(Talk& talk) {
   if (talk.over) {  // beside SMC-D nothing comes but its end
-    char byte;
-    const ssize_t n = recv(talk.socket.get(), &byte, 1, MSG_DONTWAIT);
+    uint8_t byte;
+    const ssize_t n = talk.socket.Receive({&byte, 1}, 0);
     if (n >= 0 || (errno != EAGAIN && errno != EINTR)) Erase(talk);
     return;
   }
@@ -242,7 +240,7 @@ void Negotiator::Readable(Talk& talk) {
 // False: no whole message is there yet, or the talk is gone.
 bool Negotiator::ReadMessage(Talk& talk) {
   uint8_t bytes[kClcMessageBytesMax];
-  ssize_t n = recv(talk.socket.get(), bytes, sizeof(bytes), MSG_PEEK | MSG_DONTWAIT);
+  ssize_t n = talk.socket.Receive(bytes, MSG_PEEK);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n <= 0) {
     Step(talk, n == 0 ? ClcEvent::PeerClosed() : ClcEvent::Reset());
@@ -262,19 +260,19 @@ bool Negotiator::ReadMessage(Talk& talk) {
         ClcPeek(std::span<const uint8_t, kClcPeekBytes>(bytes, kClcPeekBytes), head).ok();
     want = sound ? head.len_bytes : kClcPeekBytes;
   }
-  WakeAt(talk.socket.get(), static_cast<int>(want));
+  talk.socket.WakeAt(static_cast<int>(want));
   if (have < want) {
     // An end behind half a message wakes us again and again. All data is there when it is seen.
     if (!HasEnded(talk.socket.get())) return false;
-    n = recv(talk.socket.get(), bytes, want, MSG_PEEK | MSG_DONTWAIT);
+    n = talk.socket.Receive({bytes, want}, MSG_PEEK);
     if (n >= static_cast<ssize_t>(want)) return true;
     Step(talk, ClcEvent::PeerClosed());
     return false;
   }
-  n = recv(talk.socket.get(), bytes, want, MSG_DONTWAIT);
+  n = talk.socket.Receive({bytes, want}, 0);
   if (n != static_cast<ssize_t>(want)) return false;
   talk.heard = true;
-  WakeAt(talk.socket.get(), kClcPeekBytes);
+  talk.socket.WakeAt(kClcPeekBytes);
   const uint64_t id = talk.id;
   Step(talk, ClcEvent::Message({bytes, want}));
   return talks_.count(id) != 0;
@@ -293,18 +291,17 @@ void Negotiator::Finish(Talk& talk, ClcDo how) {
   talk.timer.Del();
   const auto waiting = waiting_.find(key);
   if (waiting != waiting_.end() && waiting->second.talks != 0) waiting->second.talks--;
-  WakeAt(talk.socket.get(), 1);
+  talk.socket.WakeAt(1);
   if (how == ClcDo::kSmcD) {
     talk.readable.Add();
     return Publish(key);
   }
   talk.readable.Del();
   if (how == ClcDo::kTcp && waiting != waiting_.end()) {
-    waiting->second.held.push_back(Share(std::move(talk.socket)));
+    waiting->second.held.push_back(talk.socket.Take());
     Publish(key);
   } else {
-    const linger reset{1, 0};
-    (void)setsockopt(talk.socket.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof(reset));
+    talk.socket.ResetAtEnd();
     Publish(key);
   }
   Erase(talk);

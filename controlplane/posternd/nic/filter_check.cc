@@ -18,6 +18,7 @@
 #include <memory>
 #include <utility>
 
+#include "../guard/patience.h"
 #include "base/ip_address.h"
 
 namespace postern::daemon {
@@ -42,12 +43,13 @@ pstn_xdp_ip KeyOf(const IpAddress& ip) {
   return key;
 }
 
-bool ReadAddress(int fd, Socket& s) {
+bool ReadAddress(int fd, uid_t whose, Socket& s) {
   sockaddr_storage storage{};
   socklen_t size = sizeof(storage);
   auto* const place = reinterpret_cast<sockaddr*>(&storage);
   pstn_addr name;
-  if (getsockname(fd, place, &size) != 0 || !AddrFromSockaddr(place, size, storage.ss_family, name))
+  if (SocketName(fd, whose, storage, size) != 0 ||
+      !AddrFromSockaddr(place, size, storage.ss_family, name))
     return false;
   s.ip = KeyOf(IpOf(name));
   s.any = storage.ss_family == AF_INET ? AddrIsAny(name) : IpOf(name) == IpAddress{};
@@ -55,7 +57,7 @@ bool ReadAddress(int fd, Socket& s) {
   return s.port != 0;
 }
 
-int Read(int fd, uint64_t netns, uint32_t ifindex, Socket& s) {
+int Read(int fd, uid_t whose, uint64_t netns, uint32_t ifindex, Socket& s) {
   struct stat st {};
   // A socket answers at once, which other files need not.
   if (!Option(fd, SOL_SOCKET, SO_DOMAIN, s.domain) || fstat(fd, &st) != 0) return -ENOTSOCK;
@@ -69,7 +71,7 @@ int Read(int fd, uint64_t netns, uint32_t ifindex, Socket& s) {
   const bool udp = s.type == SOCK_DGRAM && s.protocol == IPPROTO_UDP;
   if ((s.domain != AF_INET && s.domain != AF_INET6) || (!tcp && !udp)) return -EINVAL;
   if (s.domain == AF_INET6 && !Option(fd, IPPROTO_IPV6, IPV6_V6ONLY, s.v6only)) return -EINVAL;
-  if (!ReadAddress(fd, s)) return -EINVAL;
+  if (!ReadAddress(fd, whose, s)) return -EINVAL;
   if (s.device != 0 && static_cast<uint32_t>(s.device) != ifindex) return -EPERM;
   const UniqueFd ns(ioctl(fd, SIOCGSKNS));
   return ns.ok() && fstat(ns.get(), &st) == 0 && st.st_ino == netns ? 0 : -EPERM;
@@ -179,19 +181,19 @@ int PortKeys(const Socket& s, const ctl::Msg& request, FilterKeys& keys) {
 
 }  // namespace
 
-bool StillListens(int fd, const FilterKeys& keys) {
+bool StillListens(int fd, uid_t whose, const FilterKeys& keys) {
   Socket s;
   if (!Option(fd, SOL_SOCKET, SO_ACCEPTCONN, s.listening) || s.listening == 0) return false;
   const auto is_its = [&s](const pstn_xdp_port& port) {
     return port.port == s.port && memcmp(port.local.byte, s.ip.byte, sizeof(s.ip.byte)) == 0;
   };
-  return ReadAddress(fd, s) && std::any_of(keys.ports.begin(), keys.ports.end(), is_its);
+  return ReadAddress(fd, whose, s) && std::any_of(keys.ports.begin(), keys.ports.end(), is_its);
 }
 
-int CheckFilter(int fd, uint64_t netns, uint32_t ifindex, const ctl::Msg& request,
+int CheckFilter(int fd, uid_t whose, uint64_t netns, uint32_t ifindex, const ctl::Msg& request,
                 const std::vector<pstn_addr>& local, FilterKeys& keys) {
   Socket s;
-  if (const int error = Read(fd, netns, ifindex, s); error != 0) return error;
+  if (const int error = Read(fd, whose, netns, ifindex, s); error != 0) return error;
   if (request.c >= 4095) return -EINVAL;
   keys.uid = s.uid;
   return request.addr.port != 0 ? FlowKey(s, request, local, keys) : PortKeys(s, request, keys);

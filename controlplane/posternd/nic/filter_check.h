@@ -26,11 +26,13 @@ struct FilterKeys {
 // The keys that the request (kFilter, ctl/proto.h) means. `netns` and `ifindex` are those of the
 // VI's interface; to be called in that network namespace. 0 or -errno: ENOTSOCK, EINVAL not such a
 // socket; EPERM of another namespace or device, or packets that the asker would not (provably) get;
-// EADDRNOTAVAIL the local address is none of this host.
-int CheckFilter(int fd, uint64_t netns, uint32_t ifindex, const ctl::Msg& request,
+// EADDRNOTAVAIL the local address is none of this host. `whose`: the asker's user, who may keep the
+// socket from answering; the event loop has asked something of it before (guard/patience.h), so
+// that no thread is made in that namespace.
+int CheckFilter(int fd, uid_t whose, uint64_t netns, uint32_t ifindex, const ctl::Msg& request,
                 const std::vector<pstn_addr>& local, FilterKeys& keys);
 
 // Whether the kernel's socket still listens where a filter for these keys has it listen.
-bool StillListens(int fd, const FilterKeys& keys);
+bool StillListens(int fd, uid_t whose, const FilterKeys& keys);
 
 }  // namespace postern::daemon

@@ -1,9 +1,13 @@
 // vis_filters.cc - the filters of VIs: which packets come to which.
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <utility>
 
+#include "../guard/patience.h"
 #include "source_port.h"
 #include "stack/source_ports.h"
 #include "vis.h"
@@ -93,11 +97,12 @@ int Vis::AddFilter(uint64_t id, const ctl::Msg& request, UniqueFd socket, ctl::M
   if (request.b == (ctl::kFilterOutgoing | ctl::kFilterFragments))
     return KeepPort(vi, request, answer);
   if (!socket.ok() || (request.b & ~kFlags) != 0) return -EINVAL;
+  if (!DoneInTime(vi.uid, [] {})) return -EBUSY;
   Interface& interface = *vi.interface;
   Installed filter;
   const int error = In(interface, [&] {
-    int failed = CheckFilter(socket.get(), interface.key.first, interface.key.second, request,
-                             interface.addresses, filter.keys);
+    int failed = CheckFilter(socket.get(), vi.uid, interface.key.first, interface.key.second,
+                             request, interface.addresses, filter.keys);
     if (failed == 0) failed = Install(vi, filter.keys, request.b);
     return failed;
   });
@@ -122,7 +127,7 @@ void Vis::Watch(uint64_t vi, uint32_t number) {
 void Vis::ListenerLeft(uint64_t vi, uint32_t number) {
   One& one = *vis_[vi];
   Installed& filter = one.filters[number];
-  if (StillListens(filter.socket.get(), filter.keys)) return;  // again
+  if (StillListens(filter.socket.get(), one.uid, filter.keys)) return;  // again
   filter.watch.reset();
   (void)In(*one.interface, [&] {
     LeaveSyns(one, filter);
@@ -158,8 +163,11 @@ int Vis::Hush(One& vi, Installed& filter) {
     return 0;
   });
   if (error != 0 || !filter.socket.ok()) return error;
-  if (shutdown(filter.socket.get(), SHUT_RD) == 0 || errno == ENOTCONN) return 0;
-  return -errno;
+  const SharedFd copy = Share(UniqueFd(fcntl(filter.socket.get(), F_DUPFD_CLOEXEC, 0), kTcpSocket));
+  const auto shut = AnswerInTime(vi.uid, [copy] {
+    return shutdown(copy->get(), SHUT_RD) == 0 || errno == ENOTCONN ? 0 : -errno;
+  });
+  return shut.value_or(-EBUSY);
 }
 
 // The kernel's listener goes on in other processes, and must be closed when they close it. The next

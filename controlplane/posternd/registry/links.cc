@@ -20,6 +20,7 @@
 #include "family/family.h"
 #include "life/reap.h"
 #include "registry.h"
+#include "slot_copy.h"
 #include "stack_words.h"
 
 namespace postern::daemon {
@@ -106,6 +107,8 @@ bool Registry::Reachable(const Stack& stack) {
 int Registry::Introduce(Stack& client, Stack& server, uint32_t full, LinkGroup*& link) {
   const int found = FindLink(client, server.id, full, link);
   if (found != -ENOENT) return found;
+  // Of a guest it is not known whether it has filled those that it says to have filled.
+  if (IsGuests(client) && !MayTakeMore(server, client.uid)) return -ENOSPC;
   // The client's connection goes through the kernel meanwhile.
   return Reachable(server) ? CreateLink(client, server, link) : -EAGAIN;
 }
@@ -118,11 +121,12 @@ int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {
   if (!memfd.ok()) return -ENOMEM;
   fresh->inode = InodeOf(memfd.get());
   fresh->fd = Share(std::move(memfd));
+  fresh->maker = client.uid;
   Stack* const owner[2] = {&client, &server};
+  const uint32_t who = client.uid != server.uid ? PSTN_LGR_GUEST : PSTN_LGR_SAME_USER;
   int error = 0;
   for (uint32_t side = 0; side < 2 && error == 0; ++side) {
-    const uint32_t idx =
-        AddRef(*owner[side], side, fresh->id, fresh->owner[1 - side], PSTN_LGR_SAME_USER);
+    const uint32_t idx = AddRef(*owner[side], side, fresh->id, fresh->owner[1 - side], who);
     if (idx == PSTN_NONE) error = -ENOSPC;
     if (error == 0) AttachEnd(*fresh, side, *owner[side], idx);
   }
@@ -213,7 +217,9 @@ int Registry::AddLink(Stack& stack, uint32_t idx, UniqueFd memfd) {
     place->inode = inode;
     place->maker = OwnerOf(memfd.get());
     place->fd = Share(std::move(memfd));
-    place->remote[1 - side] = LoadRelaxed(ref.remote) != 0 && Find(peer) == nullptr;
+    const uint32_t whose = LoadRelaxed(ref.remote);
+    place->remote[1 - side] =
+        (whose == PSTN_LGR_OTHER_USER || whose == PSTN_LGR_OTHER_NETNS) && Find(peer) == nullptr;
   } else if (place->inode != inode) {
     return -EEXIST;
   }

@@ -3,6 +3,8 @@
 //
 // Each daemon knows its own end, and hears of the other's end from the broker. What came from there
 // is checked like everything that others wrote: the memory by its seals and its header.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -44,7 +46,8 @@ int Registry::MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, 
 bool Registry::MayTakeMore(const Stack& own, uid_t maker) {
   const size_t all = own.s->lgrs.count(), taken = own.links.size();
   const auto makers = std::count_if(own.links.begin(), own.links.end(), [&](const auto& entry) {
-    return entry.second->remote[0] && entry.second->maker == maker;
+    const LinkGroup& l = *entry.second;
+    return l.maker == maker && (l.remote[0] || maker != geteuid());
   });
   return taken < all && (makers == 0 || (static_cast<size_t>(makers) + 1) * 2 <= all - taken);
 }

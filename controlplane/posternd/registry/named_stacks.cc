@@ -18,6 +18,10 @@ namespace {
 
 // Of those that never came to say hello a user may have made many.
 constexpr size_t kEntriesMax = 1024;
+// Of one user that has left: one stack for each family and each pair of namespaces, which a process
+// can change as often as it likes.
+constexpr size_t kGuestStacksMost = 32;
+constexpr auto kHelloWithin = std::chrono::seconds(60);  // what has its stack says so at once
 
 }  // namespace
 
@@ -53,6 +57,7 @@ int NamedStacks::FindGuests(const pstn_uuid& origin, pid_t pid, uid_t uid, Uniqu
   // No program's own name begins so.
   Key key{uid, NetnsIno(pid), PidnsIno(pid), "\nguests of " + Text(origin)};
   if (key.netns == 0 || key.pidns == 0) return -EINVAL;
+  if (entries_.find(key) == entries_.end() && GuestsOf(uid) >= kGuestStacksMost) return -EDQUOT;
   const Entry* entry = nullptr;
   const int error = Enter(std::move(key), own, pid, std::move(memfd), entry);
   if (error != 0) return error;
@@ -61,10 +66,23 @@ int NamedStacks::FindGuests(const pstn_uuid& origin, pid_t pid, uid_t uid, Uniqu
   return 0;
 }
 
+size_t NamedStacks::GuestsOf(uid_t uid) {
+  const auto now = Clock::now();
+  size_t count = 0;
+  std::erase_if(entries_, [&](const auto& one) {
+    if (one.first.uid != uid || one.first.uid == geteuid()) return false;
+    const bool came = one.second.known || now - one.second.since < kHelloWithin;
+    count += came ? 1 : 0;
+    return !came;
+  });
+  return count;
+}
+
 int NamedStacks::Enter(Key key, const pstn_uuid& id, pid_t pid, UniqueFd memfd,
                        const Entry*& entry) {
   if (entries_.size() >= kEntriesMax && entries_.find(key) == entries_.end()) return -ENOSPC;
-  const auto [it, is_new] = entries_.try_emplace(std::move(key), Entry{id, nullptr, false});
+  const auto [it, is_new] =
+      entries_.try_emplace(std::move(key), Entry{id, nullptr, false, Clock::now()});
   if (is_new) it->second.fd = Share(std::move(memfd));
   Note("pid %d %s stack '%s'", pid, is_new ? "makes" : "joins", it->first.name.c_str());
   entry = &it->second;
@@ -84,7 +102,7 @@ void NamedStacks::Learn(const Stack& stack, pid_t pid, uid_t uid) {
     if (SameUuid(it->second.id, stack.id)) it->second.known = true;
     return;
   }
-  entries_[key] = {stack.id, stack.fd, true};
+  entries_[key] = {stack.id, stack.fd, true, Clock::now()};
 }
 
 void NamedStacks::Prune(const Registry& registry) {

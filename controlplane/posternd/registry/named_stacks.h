@@ -18,7 +18,7 @@ class NamedStacks {
   // join: that of the first process. 0 or -errno.
   int Find(pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out);
   // A process that has left `origin` for the user `uid` offers `memfd`; `out` is the stack of all
-  // that have done so, and `id` its id. 0 or -errno.
+  // that have done so, and `id` its id. 0 or -errno; -EDQUOT: that user has as many as one may.
   int FindGuests(const pstn_uuid& origin, pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out,
                  pstn_uuid& id);
   // A stack whose process has said hello: after a restart we know its name by that.
@@ -37,8 +37,11 @@ class NamedStacks {
     pstn_uuid id;
     SharedFd fd;
     bool known;  // has been in the registry
+    Clock::time_point since;
   };
   int Enter(Key key, const pstn_uuid& id, pid_t pid, UniqueFd memfd, const Entry*& entry);
+  // Stacks of that user's, who is a guest, without those that it has not taken.
+  size_t GuestsOf(uid_t uid);
   static bool KeyOf(const StackLook& stack, pid_t pid, uid_t uid, Key& key);
 
   std::map<Key, Entry> entries_;

@@ -23,6 +23,7 @@ namespace {
 constexpr int kLineFd = 3;
 constexpr uint32_t kStayMs = 1000;   // after the last job
 constexpr uint32_t kJobMs = 10'000;  // by the clock; the largest family takes a second or two
+constexpr uint32_t kKillMs = 1000;   // then what was killed is gone
 constexpr size_t kRunningMax = 64;
 constexpr uint32_t kStartAgainMs = 200, kStartsMax = 25;
 
@@ -89,7 +90,9 @@ struct Reapers::Reaper {
   // Idle for long enough, or not done in time: killed, and the rest follows from its end.
   void Late() {
     if (!busy) return owner.Retire(*this);
-    late = true;
+    // It sleeps where no signal wakes it, since another process holds a lock of the kernel's.
+    if (std::exchange(late, true)) return owner.Fail(*this, "it can't be killed");
+    timer.AddMs(kKillMs);
     Kill();
   }
   void Kill() const {

@@ -64,7 +64,7 @@ struct LinkGroup {
   std::array<LinkEnd, 2> end;
   std::array<bool, 2> remote{};  // that end is another daemon's (upstream.h)
   bool asked = false;            // the other daemon has not taken it yet
-  uid_t maker = 0;               // whose daemon made it: the memory's owner
+  uid_t maker = 0;               // whose daemon made it: the memory's owner; or the client's user
   bool dead = false;             // one side has ended: the other is only winding up
   Clock::time_point wait_until;  // while an end that was never seen may still turn up
 };

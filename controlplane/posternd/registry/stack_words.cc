@@ -5,15 +5,25 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <string>
 
+#include "../guard/patience.h"
 #include "base/atomic.h"
+#include "slot_copy.h"
 
 namespace postern::daemon {
 namespace {
 
+// A write of the family's to the same memory holds the lock that this one takes: of a guest's, the
+// daemon's thread does not wait for it.
 bool Put(const Stack& stack, size_t off, const void* from, size_t bytes) {
-  return pwrite(stack.fd->get(), from, bytes, static_cast<off_t>(off)) ==
-         static_cast<ssize_t>(bytes);
+  const auto put = [fd = stack.fd, off](const void* what, size_t size) {
+    return pwrite(fd->get(), what, size, static_cast<off_t>(off)) == static_cast<ssize_t>(size);
+  };
+  if (!IsGuests(stack)) return put(from, bytes);
+  const std::string copy(static_cast<const char*>(from), bytes);
+  return AnswerInTime(stack.uid, [put, copy] { return put(copy.data(), copy.size()); })
+      .value_or(false);
 }
 bool PutWord(const Stack& stack, size_t off, uint32_t value) {
   return Put(stack, off, &value, sizeof(value));

@@ -82,7 +82,8 @@ const char* PathName(const Stack& stack, const pstn_ep& ep, uint32_t state) {
   const pstn_lgr_ref* const lgr = stack.s->lgrs.At(LgrIndex(LoadRelaxed(ep.lgr_idx)));
   if (lgr != nullptr && Same(lgr->peer, stack.id))
     return IsWired(*stack.s, ep, *lgr) ? "vi" : "intra-stack";
-  return lgr != nullptr && LoadRelaxed(lgr->remote) != 0 ? "smc-d" : "same-host";
+  const uint32_t whose = lgr != nullptr ? LoadRelaxed(lgr->remote) : PSTN_LGR_SAME_USER;
+  return whose == PSTN_LGR_OTHER_USER || whose == PSTN_LGR_OTHER_NETNS ? "smc-d" : "same-host";
 }
 
 // How much of a family there may still be told. A chunk is in one process's table, in one place.

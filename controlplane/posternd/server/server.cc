@@ -16,8 +16,9 @@ namespace {
 constexpr uint32_t kAcceptPauseMs = 100;  // after running out of descriptors
 constexpr uint32_t kKeeperAgainMs = 200;  // until its death is known, and not faster
 constexpr size_t kStrangersMax = 64;
-constexpr int kAcceptsPerTurn = 16;  // a flooder gets no more; and a stranger has several turns
-                                     // to say hello before others have pushed it out
+constexpr uint32_t kGuestsFdsMax = 256;  // of one user, sent and not taken
+constexpr int kAcceptsPerTurn = 16;      // a flooder gets no more; and a stranger has several turns
+                                         // to say hello before others have pushed it out
 
 // What no guest is answered: what its posternd's user sees and decides, and what that user's rights
 // are needed for.
@@ -53,6 +54,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       upstream_(base, std::move(broker), directory, registry_),
       negotiator_(base, registry_, upstream_),
       keepers_(base, std::move(runtime_dir)),
+      guests_turns_(base, 1),
       listeners_(base,
                  [this](uint64_t cookie) {
                    shared_.erase(cookie);
@@ -118,6 +120,8 @@ void Server::AcceptSome(Door& door) {
         [this](Client& c, const ctl::Msg& m, UniqueFd with) { OnMessage(c, m, std::move(with)); },
         [this](Client& c) { OnGone(c); });
     client->stranger = stranger;
+    // However many lines and messages guests have, those of our own user wait for a few.
+    if (stranger) client->ServeInTurns(guests_turns_, guests_fds_, kGuestsFdsMax);
     strangers_ += stranger ? 1 : 0;
     Client* const key = client.get();
     clients_.emplace(key, std::move(client));

@@ -120,6 +120,8 @@ class Server {
   Upstream upstream_;
   Negotiator negotiator_;
   Keepers keepers_;
+  Turns guests_turns_;  // before the lines that have them
+  Quota guests_fds_;
   std::unordered_map<Client*, std::unique_ptr<Client>> clients_;
   std::set<uint64_t> shared_;  // sockets at which several families wait, by cookie
   ListenerWatch listeners_;

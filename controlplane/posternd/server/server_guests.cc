@@ -69,8 +69,9 @@ bool Server::MayHello(const Client& client, const ctl::Msg& message, const Uniqu
     const Stack* const stack = registry_.Find(message.uuid);
     const bool has_vis = stack != nullptr && stack->wire != nullptr;
     // What any user may start can be ours by its ids alone (setuid).
-    return has_vis || (HasUid(client.pid(), owner) &&
-                       HasMapped(client.pid(), InodeOf(fd.get())) != Mapped::kNo);
+    if (has_vis || !HasUid(client.pid(), owner)) return has_vis;
+    const Mapped mapped = HasMapped(client.pid(), InodeOf(fd.get()));
+    return mapped == Mapped::kYes || mapped == Mapped::kUnknown;
   }
   return client.uid() == owner && message.cookie == tickets_.Of(message.uuid, owner);
 }

@@ -55,7 +55,8 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
   Listener listener;
   const bool known = client.process->stack->s->eps.At(EpIndex(message.a)) != nullptr;
   int error = known && fd.ok() ? 0 : -EINVAL;
-  if (error == 0) error = CheckListener(fd.get(), client.pid(), OwnNetnsIno(), listener);
+  if (error == 0)
+    error = CheckListener(fd.get(), client.pid(), client.uid(), OwnNetnsIno(), listener);
   if (error == 0) {
     listener.stack = client.process->stack->id;
     listener.guests = IsGuests(*client.process->stack);

@@ -8,7 +8,7 @@
 
 #include "../kit/log.h"
 #include "../kit/proc.h"
-#include "peer/negotiate.h"
+#include "../member/talk_socket.h"
 #include "server.h"
 
 namespace postern::daemon {
@@ -83,7 +83,8 @@ void Server::TakeHeld(Client& client, const ctl::Msg& message, UniqueFd) {
 // nothing here.
 void Server::Attach(Client& client, const ctl::Msg& message, UniqueFd fd) {
   pstn_addr local{}, reached{};
-  if (!NamesOf(fd.get(), local, reached) || NetnsIno(client.pid()) != OwnNetnsIno()) reached = {};
+  if (!NamesInTime(fd, client.uid(), local, reached) || NetnsIno(client.pid()) != OwnNetnsIno())
+    reached = {};
   fd.Reset();
   ctl::Msg question;
   question.type = message.type;

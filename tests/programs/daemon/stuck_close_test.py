@@ -28,7 +28,8 @@ LIMIT_S = 20       # a daemon that is stuck would be so for an hour
 LINGER_S = 3600
 MANY = 60  # what a line holds that is not read
 IN_ONE_MESSAGE = 120  # most that a message may carry are 253
-FUSE_INIT, FUSE_LOOKUP, FUSE_GETATTR, FUSE_OPEN, FUSE_FLUSH, FUSE_RELEASE = 26, 1, 3, 14, 25, 18
+FUSE_INIT, FUSE_LOOKUP, FUSE_GETATTR, FUSE_OPEN, FUSE_READ, FUSE_FLUSH, FUSE_RELEASE = 26, 1, 3, 14, 15, 25, 18
+FUSE_BYTES = 4096
 
 
 class Lingers:
@@ -66,7 +67,7 @@ def line_to(name):
 
 
 class SilentFuse:
-    """A file system with one file, "f", whose close is never answered. Its server is a process of its own."""
+    """A file system with one file, "f", of which neither a page nor the close ever comes. Its server is a process of its own."""
 
     NODE = 2
 
@@ -87,7 +88,7 @@ class SilentFuse:
     @staticmethod
     def attributes(node):
         mode = 0o40755 if node == 1 else 0o100666
-        return struct.pack("=QQQQQQIIIIIIIIII", node, 0, 0, 0, 0, 0, 0, 0, 0, mode, 1, B, B, 0, 512, 0)
+        return struct.pack("=QQQQQQIIIIIIIIII", node, FUSE_BYTES, 0, 0, 0, 0, 0, 0, 0, mode, 1, B, B, 0, 512, 0)
 
     def serve(self):
         while True:
@@ -102,7 +103,7 @@ class SilentFuse:
                 body = struct.pack("=QII", 60, 0, 0) + self.attributes(node)
             elif opcode == FUSE_OPEN:
                 body = struct.pack("=QII", 1, 0, 0)
-            elif opcode in (FUSE_FLUSH, FUSE_RELEASE):
+            elif opcode in (FUSE_READ, FUSE_FLUSH, FUSE_RELEASE):
                 continue
             else:
                 error = -errno.ENOSYS

@@ -257,18 +257,19 @@ TEST_CASE("posternd: kill -9 marks the alive mutex") {
 TEST_CASE("posternd: only a listening TCP socket is one") {
   Listener listener;
   UniqueFd tcp(socket(AF_INET, SOCK_STREAM, 0));
-  CHECK(CheckListener(tcp.get(), getpid(), OwnNetnsIno(), listener) == -EINVAL);  // does not listen
+  CHECK(CheckListener(tcp.get(), getpid(), getuid(), OwnNetnsIno(), listener) ==
+        -EINVAL);  // does not listen
   REQUIRE(listen(tcp.get(), 1) == 0);
-  REQUIRE(CheckListener(tcp.get(), getpid(), OwnNetnsIno(), listener) == 0);
+  REQUIRE(CheckListener(tcp.get(), getpid(), getuid(), OwnNetnsIno(), listener) == 0);
   CHECK(listener.local.port != 0);
   CHECK(listener.cookie != 0);
   CHECK(listener.family == AF_INET);
   CHECK(listener.netns_ino == OwnNetnsIno());
   for (const uint8_t byte : listener.local.ip) CHECK(byte == 0);
   UniqueFd local(socket(AF_UNIX, SOCK_STREAM, 0));
-  CHECK(CheckListener(local.get(), getpid(), OwnNetnsIno(), listener) == -EINVAL);
+  CHECK(CheckListener(local.get(), getpid(), getuid(), OwnNetnsIno(), listener) == -EINVAL);
   UniqueFd file(open("/dev/null", O_RDONLY));
-  CHECK(CheckListener(file.get(), getpid(), OwnNetnsIno(), listener) == -ENOTSOCK);
+  CHECK(CheckListener(file.get(), getpid(), getuid(), OwnNetnsIno(), listener) == -ENOTSOCK);
 }
 
 TEST_CASE("posternd: runtime directory") {

@@ -1,0 +1,112 @@
+# guest_attacks_test.py - a guest that holds locks of the kernel's which root's daemon would take, and one that makes stacks without end.
+# SPDX-License-Identifier: Apache-2.0
+#
+# usage: guest_attacks_test.py BUILD_DIR [-v] [TEST...]; exit 77: not root.
+# Each test has a daemon of its own.
+
+import json
+import os
+import signal
+import sys
+import tempfile
+import unittest
+
+import guest_test
+from broker_test import copied
+from daemon_test import L, load_layout
+from guest_test import GUEST, HELLO, NOBODY, Actor, Trespass
+from stuck_close_test import SilentFuse
+
+INTRODUCE, WRITE = 4, 1
+GUESTS_MOST = 32  # stacks of one user
+OTHER = 60004
+# What it may do with locks of the kernel's: a page of a file whose system never answers.
+STICK = r"""
+import threading
+CALL = ctypes.CDLL(None).syscall
+ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: its own files in /proc are its own
+MAP = ctypes.CDLL(None).mmap; MAP.restype = ctypes.c_void_p; MAP.argtypes = [ctypes.c_void_p] + [ctypes.c_long] * 5
+PAGE = MAP(None, 4096, 3, 2, os.open(FILE, os.O_RDWR), 0)
+def stick(number, *args):
+    tids = []
+    def call():
+        tids.append(threading.get_native_id())
+        CALL(*[ctypes.c_long(a) for a in (number, *args)])
+    threading.Thread(target=call, daemon=True).start()
+    while True:
+        time.sleep(0.05)
+        if tids and open("/proc/self/task/%d/syscall" % tids[0]).read().split()[0] == str(number): return
+"""
+
+
+class Attacks(Trespass):
+    def sticks(self, server):
+        """The guest's file, and what ends it."""
+        try:
+            fuse = SilentFuse(f"{self.top}/fuse")
+        except OSError as error:
+            self.skipTest(f"no FUSE: {error}")
+        self.addCleanup(fuse.end)
+        script = f"{self.top}/stick.py"
+        with open(script, "w", encoding="ascii") as file:
+            file.write(f"FILE = {fuse.at + '/f'!r}\n" + STICK)
+        server.do(f"a: exec(open({script!r}).read(), globals())")
+
+    def root_is_served(self, server):
+        server.do("k = listener()")
+        port = server.number("k.getsockname()[1]")
+        server.tell("serve(k, 3)")
+        self.served(Actor(self), port, 3, 0)
+        self.assertEqual(server.hear(), "3")
+        self.assertEqual(self.counted(0, "kernel_accepts"), 0)
+
+    def test_memory_whose_lock_is_held(self):
+        """By write() from a page that never comes: pwrite() would wait for it."""
+        server = self.guest()
+        self.sticks(server)
+        self.own_slot(server)
+        root = self.stacks(0)[0]["id"]
+        server.do(f"a: l = line(); r = say(l, {HELLO}, fd=m, a=SLOT, uuid=me, cookie=word(m, {L['ticket']}))")
+        self.assertEqual(server.ask("a: r"), "0")
+        server.do("a: os.lseek(m, os.fstat(m).st_size - 4096, 0) and None", f"a: stick({WRITE}, m, PAGE, 4096)")
+        server.tell(f"a: say(l, {INTRODUCE}, uuid=({int(root[:16], 16)}, {int(root[16:], 16)}))")
+        self.assertNotIn(server.hear(), ("0", "cut off"))
+        self.root_is_served(server)
+
+    def test_stacks_without_end(self):
+        """One for each network namespace that it makes itself: so many, and no more, and others have theirs."""
+        server = self.guest()
+        master = server.number("os.getpid()")
+        root = next(stack["id"] for stack in self.stacks(0) if master in [process["pid"] for process in stack["processes"]])
+        uuid = int(root[:16], 16), int(root[16:], 16)
+        server.do("fork('b')", "b: q = socket.socket()", "b: LIBC = ctypes.CDLL(None)", "b: stack = own_stack()",
+                  # setresgid() and setresuid() past every libc: it does not leave root's family.
+                  "b: import mmap; code = mmap.mmap(-1, 4096, prot=7); code.write(b'\\xb8\\x77\\0\\0\\0\\x0f\\x05\\xc3\\xb8\\x75\\0\\0\\0\\x0f\\x05\\xc3')",
+                  "b: at = ctypes.addressof(ctypes.c_char.from_buffer(code)); call = ctypes.CFUNCTYPE(*[ctypes.c_long] * 4)",
+                  f"b: [call(at + off)(*[{NOBODY}] * 3) for off in (0, 8)] and None",
+                  "b: n = os.memfd_create('x', 3); os.ftruncate(n, os.fstat(stack).st_size); os.pwrite(n, os.pread(stack, 1 << 16, 0), 0)",
+                  "b: import fcntl; fcntl.fcntl(n, 1033, 6)", "b: l = line(); kept = []")
+        another = r"LIBC.unshare(0x10000000 * (not kept) | 0x40000000); kept.append(os.open('/proc/self/ns/net', 0))"
+        server.do(f'b: exec("def more():\\n  {another}\\n  return say(l, {GUEST}, fd=n, uuid={uuid})", globals())')
+        said = json.loads(server.ask(f"b: [more() for _ in range({GUESTS_MOST + 20})]"))
+        self.assertGreater(said.count(0), 1, f"it gets none: this test is about something else: {said}")
+        self.assertLessEqual(said.count(0), GUESTS_MOST)
+        server.do("fork('c')", f"c: become({OTHER})", "c: k = listener()")
+        self.until(lambda: self.stacks(OTHER), "another user gets none")
+
+
+def load_tests(_loader, _tests, _pattern):
+    return unittest.TestSuite(Attacks(name) for name in vars(Attacks) if name.startswith("test_"))
+
+
+if __name__ == "__main__":
+    if os.geteuid() != 0:
+        print("skipped: root makes other users")
+        sys.exit(77)
+    signal.alarm(200)
+    load_layout()
+    with tempfile.TemporaryDirectory(prefix="pstn-build-") as directory:
+        guest_test.TOOLS = os.path.abspath(sys.argv.pop(1))
+        guest_test.BUILD = copied(guest_test.TOOLS, directory)
+        ended = unittest.main(exit=False)
+    sys.exit(not ended.result.wasSuccessful())
