@@ -257,7 +257,10 @@ void Broker::OnGone(Client& client) {
   const std::unique_ptr<Member> member = std::move(it->second);
   members_.erase(it);
   Note("daemon %d of user %u is gone", member->who.pid, member->who.uid);
-  for (const auto& [key, listener] : member->offers) offered_.erase(key);
+  for (const auto& [key, listener] : member->offers) {
+    offered_.erase(key);
+    cookies_.erase({listener.cookie, key});
+  }
   asks_.OnGone(client);
   ForgetDmbs(&client);
   tell_.AddMs(0);

@@ -145,6 +145,7 @@ class Broker {
   static int Check(const Member& member, const ctl::Msg& message, const UniqueFd& fd,
                    Listener& listener);
   void Offer(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void DropOffer(const OfferKey& key, uint64_t cookie);
   // The kernel's word: its socket is gone.
   void OfferEnded(uint64_t cookie);
   void Unoffer(Client& client, const ctl::Msg& message, UniqueFd fd);
@@ -219,7 +220,8 @@ class Broker {
   std::map<Client*, std::unique_ptr<Member>> members_;
   std::map<pstn_uuid, Stack, UuidLess> stacks_;
   std::map<pstn_uuid, Link, UuidLess> links_;
-  std::map<OfferKey, Client*> offered_;  // by which member
+  std::map<OfferKey, Client*> offered_;              // by which member
+  std::set<std::pair<uint64_t, OfferKey>> cookies_;  // of the sockets, and the offers of each
   std::map<uid_t, std::chrono::steady_clock::time_point> slow_until_;
   std::map<uint64_t, Dmb> dmbs_;       // by token
   std::list<uint64_t> dmbs_in_order_;  // the oldest first
@@ -227,6 +229,7 @@ class Broker {
   Vis& vis_;
   const bool has_syn_option_;
   std::vector<pstn_addr> own_addresses_;
+  Client* looked_last_ = nullptr;  // of those whose addresses are asked for; maybe gone
   std::map<Owners, View> views_;
   Asks asks_;
   Event acceptable_, again_, grace_, tell_, tell_further_, refill_, patience_;

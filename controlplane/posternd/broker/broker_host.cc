@@ -17,7 +17,8 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kTellLaterMs = 200;
-constexpr uint32_t kTellMs = 20;  // so that what changes together is told once
+constexpr uint32_t kTellMs = 20;      // so that what changes together is told once
+constexpr int kAddressLooksMax = 16;  // of a time that the host is told; each takes some 100 us
 constexpr uint16_t kWholeAddress = 128;
 // All that fit are PSTN_DIR_ADDRS: none has them all.
 constexpr size_t kAddressesOfMember = 64;
@@ -42,12 +43,20 @@ void Broker::Addresses(Client& client, const ctl::Msg&, UniqueFd fd) {
 }
 
 // A member that says so again and again is looked at once for each time that the others are told.
-// Our own network namespace is known already.
+// Our own network namespace is known already. Some at a time, in turns: a look is the kernel's
+// work, in which no other message is taken.
 void Broker::LookAtAddresses() {
   const uint64_t ours = OwnNetnsIno();
-  for (const auto& [line, member] : members_) {
+  int looks = 0;
+  auto it = members_.upper_bound(looked_last_);
+  for (size_t n = members_.size(); n != 0; --n, ++it) {
+    if (it == members_.end()) it = members_.begin();
+    const std::unique_ptr<Member>& member = it->second;
+    if (!member->asked_through.ok()) continue;
+    if (member->who.netns != ours && ++looks > kAddressLooksMax) return tell_.AddMs(kTellMs);
+    looked_last_ = it->first;
     const UniqueFd socket = std::move(member->asked_through);
-    if (!socket.ok() || member->who.netns == ours) continue;
+    if (member->who.netns == ours) continue;
     if (!AddressesThrough(socket, member->who.netns, member->addresses)) member->addresses.clear();
     if (member->addresses.size() > kAddressesOfMember) member->addresses.resize(kAddressesOfMember);
   }
@@ -88,11 +97,12 @@ std::unique_ptr<pstn_host> Broker::HostFor(const Owners& owners) const {
   add(own_addresses_);
   for (const auto& [line, member] : members_) {
     const NetnsOwner& of = member->netns_owner;
+    if (all.size() > 2 * PSTN_DIR_ADDRS) break;  // more than fit, whatever comes
     if (of.host || owners.count(of.uid) != 0) add(member->addresses);
   }
   if (all.size() > PSTN_DIR_ADDRS)
-    Warn("only %u of the host's %zu addresses fit: peers behind the others stay with the kernel",
-         PSTN_DIR_ADDRS, all.size());
+    Warn("only %u of the host's addresses fit: peers behind the others stay with the kernel",
+         PSTN_DIR_ADDRS);
   for (const pstn_addr& addr : all) {
     if (host->addr_count < PSTN_DIR_ADDRS) host->addrs[host->addr_count++] = addr;
   }

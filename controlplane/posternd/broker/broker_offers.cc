@@ -62,6 +62,8 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
   listener.ep_gen = message.b;
   listener.backlog = message.c;
   Offered& offer = member.offers[key];
+  cookies_.erase({offer.cookie, key});
+  cookies_.insert({listener.cookie, key});
   static_cast<Listener&>(offer) = listener;
   if (held.ok()) offer.held = std::move(held);
   if (listener.netns_ino == OwnNetnsIno()) listening_.Add(listener);
@@ -74,27 +76,30 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
 
 void Broker::Unoffer(Client& client, const ctl::Msg& message, UniqueFd) {
   const OfferKey key = KeyOf(message.uuid, message.a, message.b);
-  if (MemberOf(client)->offers.erase(key) == 0) return client.Reply(message, ENOENT);
-  offered_.erase(key);
+  const auto& offers = MemberOf(client)->offers;
+  const auto offer = offers.find(key);
+  if (offer == offers.end()) return client.Reply(message, ENOENT);
+  DropOffer(key, offer->second.cookie);
   ForgetIfDead(message.uuid);
   Withdraw(key, [this, line = &client, message] {
     if (members_.count(line) != 0) line->Reply(message, 0);
   });
 }
 
+void Broker::DropOffer(const OfferKey& key, uint64_t cookie) {
+  cookies_.erase({cookie, key});
+  const auto by = offered_.find(key);
+  if (by == offered_.end()) return;
+  MemberOf(*by->second)->offers.erase(key);
+  offered_.erase(by);
+}
+
 void Broker::OfferEnded(uint64_t cookie) {
   std::vector<OfferKey> gone;
-  for (const auto& [line, member] : members_) {
-    for (auto it = member->offers.begin(); it != member->offers.end();) {
-      if (it->second.cookie != cookie) {
-        ++it;
-        continue;
-      }
-      gone.push_back(it->first);
-      offered_.erase(it->first);
-      it = member->offers.erase(it);
-    }
-  }
+  for (auto it = cookies_.lower_bound({cookie, {}}); it != cookies_.end() && it->first == cookie;
+       ++it)
+    gone.push_back(it->second);
+  for (const OfferKey& key : gone) DropOffer(key, cookie);
   for (const OfferKey& key : gone) {
     ForgetIfDead({std::get<0>(key), std::get<1>(key)});
     Withdraw(key, [] {});
