@@ -39,12 +39,24 @@ std::string Size(uint64_t bytes) {
   return text;
 }
 
-std::string Holder(const Json& socket) {
-  return std::to_string(socket.at("pid").get<long>()) + "/" + socket.at("comm").get<std::string>();
+// Programs name themselves. What is no text would be a command to the terminal: control characters,
+// and those that UTF-8 has above 0x7f (C1).
+std::string String(const Json& socket, const char* key) {
+  auto text = socket.at(key).get<std::string>();
+  const auto is_c1 = [&](size_t i) {
+    return static_cast<unsigned char>(text[i]) == 0xc2 && i + 1 < text.size() &&
+           static_cast<unsigned char>(text[i + 1]) < 0xa0;
+  };
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    if (byte < ' ' || byte == 0x7f) text[i] = '?';
+    if (is_c1(i)) text[i] = text[i + 1] = '?';
+  }
+  return text;
 }
 
-std::string String(const Json& socket, const char* key) {
-  return socket.at(key).get<std::string>();
+std::string Holder(const Json& socket) {
+  return std::to_string(socket.at("pid").get<long>()) + "/" + String(socket, "comm");
 }
 
 // What a socket's path means, for a user that has not read the manual.
