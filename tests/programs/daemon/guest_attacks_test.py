@@ -1,4 +1,4 @@
-# guest_attacks_test.py - a guest that holds locks of the kernel's which root's daemon would take, and one that makes stacks without end.
+# guest_attacks_test.py - a guest that holds locks of the kernel's which root's daemon would take, one that makes stacks without end, and what it calls itself.
 # SPDX-License-Identifier: Apache-2.0
 #
 # usage: guest_attacks_test.py BUILD_DIR [-v] [TEST...]; exit 77: not root.
@@ -7,6 +7,7 @@
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -72,6 +73,15 @@ class Attacks(Trespass):
         server.tell(f"a: say(l, {INTRODUCE}, uuid=({int(root[:16], 16)}, {int(root[16:], 16)}))")
         self.assertNotIn(server.hear(), ("0", "cut off"))
         self.root_is_served(server)
+
+    def test_a_name_that_is_a_command_to_the_terminal(self):
+        """Of the guest's process, which root looks at with posternctl."""
+        server = self.guest()
+        self.assertEqual(server.ask(r"a: ctypes.CDLL(None).prctl(15, b'\x1b[2J\xc2\x9b5nX', 0, 0, 0)"), "0")
+        for what in (("status",), ("ss",), ("explain", server.ask("a: os.getpid()"))):
+            said = subprocess.run([f"{guest_test.TOOLS}/posternctl", "--runtime-dir", self.runtime, *what], check=True, capture_output=True).stdout
+            self.assertIn(b"X", said, f"{what}: it does not name the process")
+            self.assertEqual([byte for byte in said if byte in b"\x1b\x9b\x07"], [], said)
 
     def test_stacks_without_end(self):
         """One for each network namespace that it makes itself: so many, and no more, and others have theirs."""
