@@ -40,7 +40,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 11u
+#define PSTN_ABI_VERSION 12u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -171,6 +171,11 @@ enum {
 #define PSTN_CF_CLOSED 4u   /* this side has closed: it will read no more */
 #define PSTN_CF_RD_SHUT 8u  /* shutdown() of both directions: data meets a RST */
 #define PSTN_CF_REFUSED 16u /* the client was not admitted: no such listener, or no room */
+/* server: the accepted socket has these options from its listener, which a bind() to its port
+ * asks (peer/port.h) */
+#define PSTN_CF_REUSEADDR 32u
+#define PSTN_CF_REUSEPORT 64u
+#define PSTN_CF_SECOND 128u /* this side has closed when the other had ended: no TIME_WAIT is its */
 
 #define PSTN_TXW_FUTEX 1u /* a thread sleeps on tx_wait */
 #define PSTN_TXW_POST 2u  /* post to rx_notify's evmap */

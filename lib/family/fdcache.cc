@@ -89,6 +89,36 @@ bool CachePut(Family& fam, uint32_t family, const CachedFd& c) {
   return true;
 }
 
+namespace {
+
+// False, too, where another connection has had its place since.
+bool LeftNothing(Family& fam, const CachedFd& c) {
+  uint8_t* base = c.lgr_idx != PSTN_NONE ? LgrBase(fam.view, c.lgr_idx) : nullptr;
+  if (base == nullptr) return false;
+  const pstn_conn& conn = LgrConn(base, c.conn_idx);
+  const uint32_t own = LoadAcquire(conn.ctl[0].flags);   // [C2]
+  const uint32_t peer = LoadAcquire(conn.ctl[1].flags);  // [C2]
+  return LoadRelaxed(conn.setup.gen) == c.conn_gen &&
+         ((own & (PSTN_CF_SECOND | PSTN_CF_RST)) != 0 || (peer & PSTN_CF_RST) != 0);
+}
+
+}  // namespace
+
+bool CacheGivePort(Family& fam, uint16_t port) {
+  TableChange change(fam);
+  Guard g(fam.cache->lock);
+  bool given = false;
+  Each(fam, [&](Shelf& shelf) {
+    for (uint32_t i = shelf.count; i-- != 0;) {
+      if (shelf.at[i].port != port || !LeftNothing(fam, shelf.at[i])) continue;
+      (void)CloseClaimed(fam, shelf.at[i].fd);
+      shelf.at[i] = shelf.at[--shelf.count];
+      given = true;
+    }
+  });
+  return given;
+}
+
 bool CacheFlush(Family& fam) {
   bool any = false;
   Guard g(fam.cache->lock);

@@ -26,6 +26,9 @@ struct FdCache {
 inline constexpr CachedFd kNoCachedFd = {-1, 0, false, PSTN_NONE, 0, 0};
 CachedFd CacheTake(Family& fam, uint32_t family, bool want_bound, bool cloexec);
 bool CachePut(Family& fam, uint32_t family, const CachedFd& c);
+// Closes those with that port whose connection the kernel would have nothing left of (TIME_WAIT):
+// the program wants it. False: there is none.
+bool CacheGivePort(Family& fam, uint16_t port);
 bool CacheFlush(Family& fam);           // EMFILE, exec. Whether there were any
 void CacheForget(Family& fam);          // child of fork: closes its copies
 void CacheMarkCloexec(Family& fam);     // before posix_spawn

@@ -24,6 +24,7 @@
 #include "option/kernel_only.h"
 #include "option/socket_options.h"
 #include "option/tcp_info.h"
+#include "peer/port.h"
 
 namespace postern {
 namespace {
@@ -184,6 +185,10 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
   }
   FetchOr(ep.opt_set, 1u << i);
   if (state == PSTN_EP_ESTABLISHED) WireOptionSet(fam, ep, level, name);
+  ConnEnd e;
+  if ((i == kReuseaddr || i == kReuseport) && state == PSTN_EP_ESTABLISHED &&
+      LoadRelaxed(ep.side) != 0 && Resolve(fam, ep, e))
+    ShowReuse(ep, e.ctl());
   return 0;
 }
 

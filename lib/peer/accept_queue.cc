@@ -16,6 +16,7 @@
 #include "peer/close.h"
 #include "peer/connect.h"
 #include "peer/negotiate.h"
+#include "peer/port.h"
 #include "state/bits.h"
 
 namespace postern {
@@ -254,6 +255,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     if (same && !lies) {
       BuryZombie(ref, lgr, conn);  // of the slot's last use: before the claim, perhaps of this one
       InheritKeptOptions(ep, *listener);
+      ShowReuse(ep, c.ctl[1]);
       StoreRelaxed(c.ctl[1].rx_notify, 0u);
       SetState(ep, PSTN_EP_EMBRYO);
       QueueAccepted(fam, *listener, idx);

@@ -119,8 +119,10 @@ void CloseConnection(Family& fam, pstn_ep& ep, End end) {
   const Lingering lingering = LingeringOf(ep);
   bool reset = end == End::kReset || (LoadRelaxed(e.ctl().flags) & PSTN_CF_RST) != 0 ||
                (!BothEnded(e, peer) && (RingReadable(e) || (lingering.on && lingering.sec == 0)));
+  const bool second = (peer & (PSTN_CF_FIN | PSTN_CF_CLOSED | PSTN_CF_RST)) != 0 && !HasEnded(e);
   Lock(ep.tx.lock);
-  FetchOr(e.ctl().flags, PSTN_CF_CLOSED | (reset ? PSTN_CF_RST : PSTN_CF_FIN));  // [C2]
+  const uint32_t end_flags = (reset ? PSTN_CF_RST : PSTN_CF_FIN) | (second ? PSTN_CF_SECOND : 0u);
+  FetchOr(e.ctl().flags, PSTN_CF_CLOSED | end_flags);  // [C2]
   Unlock(ep.tx.lock);
   AnnounceData(fam.bells, e);
   AnnounceSpace(fam.bells, e);
@@ -248,8 +250,7 @@ long EndNumber(Family& fam, int fd, pstn_ep& ep) {
     constexpr uint32_t kNot = PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND;
     const uint32_t flags = LoadRelaxed(ep.flags);
     reusable = (flags & kNot) == 0 && LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED;
-    c = {fd, static_cast<uint16_t>(ep.kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0,
-         0};
+    c = {fd, static_cast<uint16_t>(ep.kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0, 0};
     if (ep.side == 0 && c.port != 0)
       c.lgr_idx = ep.lgr_idx, c.conn_idx = ep.conn_idx, c.conn_gen = ep.conn_gen;
     CloseEp(fam, ep);  // before the fd can be taken again: its port is the connection's

@@ -271,6 +271,16 @@ Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) PSTN_REQUIRES(
   return kReasonNone;
 }
 
+// Two sockets that share a port (SO_REUSEADDR, SO_REUSEPORT) can't both be connected to one
+// listener from there.
+bool IsConnectedFromThere(Family& fam, const pstn_ep& ep, pstn_addr to) {
+  if (LoadRelaxed(ep.local.port) == 0) return false;
+  NormaliseDestination(to);
+  pstn_addr from = ep.local;
+  ChooseSource(to, from);
+  return HasSameNames(fam, ep, to, from);
+}
+
 // The kernel's connect(), on what is its socket from now on.
 long KernelConnect(Family& fam, int fd, pstn_ep& ep, Reason reason) PSTN_REQUIRES(ep.setup_lock) {
   if (fam.opt.strict != 0 && reason != kReasonNotLocal) return -ECONNREFUSED;
@@ -379,6 +389,7 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
   }
   pstn_addr to;
   if (!AddrFromSockaddr(sa, len, ep.family, to)) return KernelConnect(fam, fd, ep, kReasonOption);
+  if (IsConnectedFromThere(fam, ep, to)) return -EADDRNOTAVAIL;
   Reason why = TryConnect(fam, fd, ep, to);
   bool cut = false;
   if (why != kReasonNone && !ConnectFurther(fam, call, to, why, cut)) {

@@ -13,6 +13,8 @@
 #include "base/clock.h"
 #include "base/ip_address.h"
 #include "base/sys.h"
+#include "endpoint/endpoint.h"
+#include "family/verbs.h"
 #include "peer/kernel_half.h"
 #include "peer/peers.h"
 #include "peer/port.h"
@@ -57,6 +59,81 @@ bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir) {
   if (TakePort(fd, ep) && !IsConnects(ep.local.port, dir.port_low)) return true;
   if (ep.local.port != 0) (void)Unbind(fd, ep);
   StoreRelaxed(fam.peers->port_pause_until_ns, MonotonicNs() + kPauseNs);
+  return false;
+}
+
+namespace {
+
+// As for the kernel, one that is over has no name any more. Of one that this process can't look at
+// nothing is known.
+bool IsOpen(Family& fam, pstn_ep& ep, ConnEnd& e) {
+  const uint32_t state = LoadAcquire(ep.state);  // [E1]
+  if ((state != PSTN_EP_ESTABLISHED && state != PSTN_EP_EMBRYO) || !Resolve(fam, ep, e))
+    return false;
+  const uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
+  return (peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0 &&
+         !BothEnded(e, peer);
+}
+
+// What is bound to `name` and what has `other`, which is never any address, are on one port.
+bool Meets(const pstn_addr& name, bool v6only, const pstn_addr& other) {
+  if (name.port != other.port) return false;
+  if (!AddrIsAny(name)) return SameIp(name, other);
+  return AddrIsV4(name) ? AddrIsV4(other) : !v6only || !AddrIsV4(other);
+}
+
+}  // namespace
+
+bool IsTakenByConnection(Family& fam, const pstn_ep& ep, const pstn_addr& name) {
+  const uint32_t own = LoadRelaxed(ep.flags);
+  const bool v6only = (own & PSTN_EPF_V6ONLY) != 0;
+  const auto shares = [own](bool reuses_addr, bool reuses_port) {
+    return ((own & PSTN_EPF_REUSEADDR) != 0 && reuses_addr) ||
+           ((own & PSTN_EPF_REUSEPORT) != 0 && reuses_port);
+  };
+  StackMap& s = Stack(fam);
+  for (pstn_ep& other : s.eps.Before(LoadRelaxed(s.hdr.eps.hw))) {
+    ConnEnd e;
+    const bool accepted = LoadRelaxed(other.side) != 0;
+    if (!Meets(name, v6only, LoadAddr(accepted ? other.local : other.peer)) ||
+        !IsOpen(fam, other, e))
+      continue;
+    const uint32_t has = LoadRelaxed(other.flags), said = LoadAcquire(e.peer_ctl().flags);  // [C2]
+    if (accepted && !shares((has & PSTN_EPF_REUSEADDR) != 0, (has & PSTN_EPF_REUSEPORT) != 0))
+      return true;
+    // Its server's end, of another family: not before that has admitted it, nor where it is in
+    // another network.
+    if (!accepted && !SameUuid(e.ref->peer, s.hdr.id) &&
+        LoadRelaxed(e.ref->remote) != PSTN_LGR_OTHER_NETNS &&
+        LoadAcquire(e.conn->setup.state) == PSTN_CS_ESTABLISHED &&  // [C1]
+        !kVerbs.wire_is_end(fam, LoadRelaxed(other.lgr_idx), LoadRelaxed(other.conn_idx)) &&
+        !shares((said & PSTN_CF_REUSEADDR) != 0, (said & PSTN_CF_REUSEPORT) != 0))
+      return true;
+  }
+  return false;
+}
+
+void ShowReuse(const pstn_ep& ep, pstn_conn_ctl& own) {
+  const uint32_t has = LoadRelaxed(ep.flags), said = LoadRelaxed(own.flags);
+  const uint32_t reuse = ((has & PSTN_EPF_REUSEADDR) != 0 ? PSTN_CF_REUSEADDR : 0u) |
+                         ((has & PSTN_EPF_REUSEPORT) != 0 ? PSTN_CF_REUSEPORT : 0u);
+  if ((reuse & ~said) != 0) FetchOr(own.flags, reuse);
+  const uint32_t gone = said & (PSTN_CF_REUSEADDR | PSTN_CF_REUSEPORT) & ~reuse;
+  if (gone != 0) FetchAnd(own.flags, ~gone);
+}
+
+bool HasSameNames(Family& fam, const pstn_ep& ep, const pstn_addr& to, const pstn_addr& from) {
+  // Else the kernel has given the port to this socket alone.
+  const uint32_t flags = LoadRelaxed(ep.flags);
+  if ((flags & PSTN_EPF_BOUND) == 0 || (flags & (PSTN_EPF_REUSEADDR | PSTN_EPF_REUSEPORT)) == 0)
+    return false;
+  StackMap& s = Stack(fam);
+  for (pstn_ep& other : s.eps.Before(LoadRelaxed(s.hdr.eps.hw))) {
+    ConnEnd e;
+    if (&other != &ep && LoadRelaxed(other.side) == 0 && SameName(LoadAddr(other.local), from) &&
+        SameName(LoadAddr(other.peer), to) && IsOpen(fam, other, e))
+      return true;
+  }
   return false;
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// port.h - ephemeral ports.
+// port.h - ephemeral ports, and ports that connections have.
 #pragma once
 
 #include "family/family.h"
@@ -9,5 +9,15 @@ namespace postern {
 // Reserves an ephemeral port at the kernel for the endpoint's socket, which keeps it for life.
 bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir)
     PSTN_REQUIRES(ep.setup_lock);
+
+// Whether an accepted connection, of this family or of one that it is connected to, keeps the
+// endpoint from being bound to `name`, as the kernel's bind() has it. An accepted connection has no
+// socket of the kernel that does.
+bool IsTakenByConnection(Family& fam, const pstn_ep& ep, const pstn_addr& name);
+// Tells the client's family the options of an accepted connection that matter to its bind().
+void ShowReuse(const pstn_ep& ep, pstn_conn_ctl& own);
+// Whether the family has a connection from where the endpoint is bound to `to`: its names are those
+// that this one would have.
+bool HasSameNames(Family& fam, const pstn_ep& ep, const pstn_addr& to, const pstn_addr& from);
 
 }  // namespace postern

@@ -14,12 +14,14 @@
 #include "endpoint/state.h"
 #include "event/epoll.h"
 #include "family/family.h"
+#include "family/fdcache.h"
 #include "family/turn.h"
 #include "offhost/datagram.h"
 #include "offhost/wire.h"
 #include "offhost/wire_calls.h"
 #include "peer/kernel_half.h"
 #include "peer/negotiate.h"
+#include "peer/port.h"
 #include "sock/socket.h"
 
 namespace postern {
@@ -68,6 +70,17 @@ static long BindAgain(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   return fits ? -EINVAL : -EAFNOSUPPORT;
 }
 
+// The kernel would say that the port is taken, unless something else is wrong: another socket of
+// its own is asked for that, so that this one stays unbound.
+static long BindTaken(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
+  const int fd = sys::Socket(static_cast<int>(ep.family), SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) return -EADDRINUSE;
+  ApplyOptions(fd, ep);
+  const long r = sys::Call(SYS_bind, fd, sa, static_cast<long>(len));
+  sys::Close(fd);
+  return r < 0 ? r : -EADDRINUSE;
+}
+
 long SockBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len) {
   Guard g(ep.setup_lock);
   FetchAnd(ep.flags, ~PSTN_EPF_PORT_GIVEN_UP);
@@ -80,10 +93,14 @@ long SockBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t le
   }
   ApplyOptions(fd, ep);  // SO_REUSEADDR, IPV6_V6ONLY: they matter to the kernel's bind
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
-  long r = sys::Call(SYS_bind, fd, sa, len);
   pstn_addr name;
-  if (r == -EADDRINUSE && AddrFromSockaddr(sa, len, ep.family, name) &&
-      WireGivePort(fam, name.port))
+  const bool named = !BadPointer(sa) && AddrFromSockaddr(sa, len, ep.family, name);
+  if (named && name.port != 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) == 0 &&
+      IsTakenByConnection(fam, ep, name))
+    return BindTaken(ep, sa, len);
+  long r = sys::Call(SYS_bind, fd, sa, len);
+  if (r == -EADDRINUSE && named && name.port != 0 &&
+      (WireGivePort(fam, name.port) || CacheGivePort(fam, name.port)))
     r = sys::Call(SYS_bind, fd, sa, len);
   if (r < 0) return r;
   FetchOr(ep.flags, PSTN_EPF_BOUND);
