@@ -277,7 +277,8 @@ bool IsConnectedFromThere(Family& fam, const pstn_ep& ep, pstn_addr to) {
   if (LoadRelaxed(ep.local.port) == 0) return false;
   NormaliseDestination(to);
   pstn_addr from = ep.local;
-  ChooseSource(to, from);
+  const pstn_dir* const d = LoadAcquire(fam.dir);  // [T4]
+  if (d == nullptr || IsLocalAddress(*d, to)) ChooseSource(to, from);
   return HasSameNames(fam, ep, to, from);
 }
 

@@ -130,8 +130,10 @@ bool HasSameNames(Family& fam, const pstn_ep& ep, const pstn_addr& to, const pst
   StackMap& s = Stack(fam);
   for (pstn_ep& other : s.eps.Before(LoadRelaxed(s.hdr.eps.hw))) {
     ConnEnd e;
-    if (&other != &ep && LoadRelaxed(other.side) == 0 && SameName(LoadAddr(other.local), from) &&
-        SameName(LoadAddr(other.peer), to) && IsOpen(fam, other, e))
+    const pstn_addr has = LoadAddr(other.local);
+    if (&other != &ep && LoadRelaxed(other.side) == 0 && has.port == from.port &&
+        (AddrIsAny(from) || SameIp(has, from)) && SameName(LoadAddr(other.peer), to) &&
+        IsOpen(fam, other, e))
       return true;
   }
   return false;

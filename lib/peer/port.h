@@ -16,8 +16,8 @@ bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir)
 bool IsTakenByConnection(Family& fam, const pstn_ep& ep, const pstn_addr& name);
 // Tells the client's family the options of an accepted connection that matter to its bind().
 void ShowReuse(const pstn_ep& ep, pstn_conn_ctl& own);
-// Whether the family has a connection from where the endpoint is bound to `to`: its names are those
-// that this one would have.
+// Whether the family has a connection from `from` (any address: from any), where the endpoint is
+// bound, to `to`: its names are those that this one would have.
 bool HasSameNames(Family& fam, const pstn_ep& ep, const pstn_addr& to, const pstn_addr& from);
 
 }  // namespace postern
