@@ -123,7 +123,7 @@ struct PSTN_LINE pstn_conn_ctl {
   pstn_u32 rx_wait;   /* (a) futex: 1 = a thread of this side sleeps until data or flags come */
   pstn_u32 tx_wait;   /* (a) PSTN_TXW_*: this side wants to hear of returned space */
   pstn_u32 gen;       /* (o) the connection's generation as this side knows it */
-  pstn_u32 pad;
+  pstn_u32 rcv_room;  /* (o) bytes that this side's SO_RCVBUF has room for; 0: it is not set */
   pstn_u64 urgent;    /* (o) stream position behind the urgent byte << 8 | the byte; 0 = none yet */
   pstn_u64 prev_ring; /* (o) the ring before `ring`, if that has PSTN_RING_F_SWITCH */
   pstn_u64 syn_ns;    /* (o: client) CLOCK_MONOTONIC of its connect(): the order of accept queues */
@@ -248,7 +248,10 @@ struct PSTN_LINE pstn_tx {
   pstn_u64 ring PSTN_GUARDED_BY(lock);   /* descriptor in use, as published in ctl.ring */
   pstn_u64 bytes PSTN_GUARDED_BY(lock);  /* payload sent */
   pstn_u32 records PSTN_GUARDED_BY(lock);
-  pstn_u32 blocked PSTN_GUARDED_BY(lock); /* times in a row that the ring was too small */
+  pstn_u16 blocked PSTN_GUARDED_BY(lock); /* times in a row that the ring was too small */
+  /* (a) lines that the program's SO_SNDBUF and TCP_NOTSENT_LOWAT let be unread, besides those that
+   * the reader's SO_RCVBUF has room for; 0: neither is set */
+  pstn_u16 budget;
   /* ring that the reader has still to leave, and the mark's line; 0 = none */
   pstn_u64 old_ring PSTN_GUARDED_BY(lock);
   /* ring bytes that are written at a time, before the reader has drained them */
@@ -330,7 +333,8 @@ struct PSTN_LINE pstn_ep {
   pstn_u64 rcvtimeo_ns, sndtimeo_ns; /* 0 = for ever */
   pstn_u32 keepidle, keepintvl, keepcnt, user_timeout, notsent_lowat, defer_accept;
   pstn_u32 busy_poll, priority, owner_slot;
-  pstn_u32 kernel_port; /* (c) ephemeral port that the kernel's socket holds; 0 = none */
+  pstn_u16 kernel_port; /* (c) ephemeral port that the kernel's socket holds; 0 = none */
+  pstn_u16 rcv_lines;   /* (a) what ctl.rcv_room says of it, in lines */
   pstn_u32 pollers PSTN_GUARDED_BY(item_lock); /* threads asleep in poll() on it */
   /* (o) endpoint + 1 whose connection this one is taking over (peer/export.cc) */
   pstn_u32 took_over;

@@ -111,15 +111,16 @@ int TakeError(const ConnEnd& e, uint32_t peer_flags) {
 }
 
 // A program that has asked for a small send buffer counts on being stopped early.
-RingLimits LimitsOf(Family& fam, const pstn_ep& ep) {
+RingLimits LimitsOf(Family& fam, const ConnEnd& e) {
   RingLimits limits = fam.limits;
-  const uint32_t sndbuf = LoadRelaxed(ep.sndbuf);
-  if (sndbuf != 0 && sndbuf <= PSTN_RING1_BYTES && limits.class_max > 1) limits.class_max = 1;
+  const uint64_t budget = RingBudget(e);
+  const uint64_t asked = budget != 0 ? budget : LoadRelaxed(e.ep->sndbuf);
+  if (asked != 0 && asked <= PSTN_RING1_BYTES && limits.class_max > 1) limits.class_max = 1;
   return limits;
 }
 
 bool Writable(Family& fam, const ConnEnd& e) {
-  return RingWritable(e) || RingGrowable(e, LimitsOf(fam, *e.ep));
+  return RingWritable(e) || RingGrowable(e, LimitsOf(fam, e));
 }
 
 bool BeforeShutPeer(Family& fam, const ConnEnd& e, uint32_t peer) {

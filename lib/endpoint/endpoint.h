@@ -49,8 +49,8 @@ void FollowUsers(const pstn_ep& ep);
 uint32_t NewEp(Family& fam,
                uint32_t family);  // state NEW, one reference; PSTN_NONE when the stack is full
 bool PortExcluded(Family& fam, uint16_t port);
-// How large this endpoint's ring may become.
-RingLimits LimitsOf(Family& fam, const pstn_ep& ep);
+// How large this end's ring may become.
+RingLimits LimitsOf(Family& fam, const ConnEnd& e);
 // Sends with MSG_ZEROCOPY whose end the program has not been told of.
 inline bool HasCompletions(const pstn_ep& ep) {
   return (LoadRelaxed(ep.flags) & PSTN_EPF_ZEROCOPY) != 0 &&

@@ -51,6 +51,8 @@ void CopySocket(pstn_ep& to, const pstn_ep& from) {
   to.local = from.local;
   to.peer = from.peer;
   to.kernel_port = from.kernel_port;
+  StoreRelaxed(to.rcv_lines, LoadRelaxed(from.rcv_lines));
+  StoreRelaxed(to.tx.budget, LoadRelaxed(from.tx.budget));
   StoreRelaxed(to.flags, from.flags & kCarried);
 }
 

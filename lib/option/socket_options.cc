@@ -19,12 +19,16 @@
 #include "endpoint/kept_options.h"
 #include "endpoint/posts.h"
 #include "family/family.h"
+#include "family/verbs.h"
 #include "offhost/datagram.h"
 #include "offhost/wire_options.h"
 #include "option/kernel_only.h"
 #include "option/socket_options.h"
 #include "option/tcp_info.h"
+#include "peer/peers.h"
 #include "peer/port.h"
+#include "smcd/notify.h"
+#include "smcd/ring.h"
 
 namespace postern {
 namespace {
@@ -75,9 +79,60 @@ long SetFlag(int fd, pstn_ep& ep, int level, int name, uint32_t flag, const void
   return 0;
 }
 
+int KernelInt(int fd, int name) {
+  int v = 0;
+  socklen_t len = sizeof v;
+  const long r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET),
+                           static_cast<long>(name), &v, &len);
+  return r < 0 ? 0 : v;
+}
+
+constexpr int kBufLock = 72;  // SO_BUF_LOCK: which sizes the program has set
+constexpr int kSndLock = 1, kRcvLock = 2;
+
+// What a size that was set has done to the kernel's socket, it has done to an accepted one's.
+void ApplySizes(int fd, pstn_ep& ep) {
+  FetchOr(ep.flags, PSTN_EPF_DIRTY);
+  const int has = KernelInt(fd, kBufLock);
+  for (const uint32_t i : {kSndbuf, kRcvbuf}) {
+    const int v = static_cast<int>(LoadRelaxed(ep.*kKept[i].field));
+    if ((LoadRelaxed(ep.opt_set) >> i & 1u) != 0 &&
+        (has & (i == kSndbuf ? kSndLock : kRcvLock)) == 0)
+      (void)KernelSetOpt(fd, SOL_SOCKET, kKept[i].name, &v, sizeof v);
+  }
+}
+
+// What the program's sizes come to: the kernel's socket has doubled, rounded and bounded them.
+void SizesChanged(Family& fam, int fd, pstn_ep& ep) {
+  const int set = KernelInt(fd, kBufLock);
+  uint64_t snd = (set & kSndLock) != 0 ? static_cast<uint64_t>(KernelInt(fd, SO_SNDBUF)) : 0;
+  const bool has_lowat = (LoadRelaxed(ep.opt_set) >> kNotsentLowat & 1u) != 0;
+  const uint64_t lowat = has_lowat ? LoadRelaxed(ep.notsent_lowat) : 0;  // 0: the sysctl's
+  if (lowat != 0 && (snd == 0 || lowat < snd)) snd = lowat;
+  const int rcv = (set & kRcvLock) != 0 ? KernelInt(fd, SO_RCVBUF) : 0;
+  StoreRelaxed(ep.rcv_lines, rcv != 0 ? RingLines(static_cast<uint64_t>(rcv)) : 0u);
+  ConnEnd e;
+  const bool connected =
+      LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && Resolve(fam, ep, e);  // [E1]
+  if (connected && kVerbs.wire_is_end(fam, LoadRelaxed(ep.lgr_idx), LoadRelaxed(ep.conn_idx)))
+    return;
+  const uint16_t budget = snd != 0 ? RingLines(snd) : 0;
+  const uint16_t before = Exchange(ep.tx.budget, budget);
+  if (!connected) return;
+  StoreRelaxed(e.ctl().rcv_room, uint32_t{LoadRelaxed(ep.rcv_lines)} * PSTN_REC_ALIGN);
+  if (before != 0 && (budget == 0 || budget > before)) AnnounceLocal(fam.bells, e);
+}
+
 // An option that we do not keep.
-long SetKernels(int fd, pstn_ep& ep, int level, int name, const void* value, socklen_t len) {
+long SetKernels(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
+                socklen_t len) {
   NoteKernelOption(ep, level, name);
+  if (level == SOL_SOCKET && (name == SO_SNDBUFFORCE || name == SO_RCVBUFFORCE)) {
+    ApplySizes(fd, ep);
+    const long r = KernelSetOpt(fd, level, name, value, len);
+    if (r == 0) SizesChanged(fam, fd, ep);
+    return r;
+  }
   for (const FlaggedOption& o : kFlagged) {
     if (o.level == level && o.name == name) return SetFlag(fd, ep, level, name, o.flag, value, len);
   }
@@ -142,12 +197,12 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
       (state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0)) {
     if (level == IPPROTO_TCP && name == TCP_MAXSEG && LoadRelaxed(ep.wire) != 0)
       return SetListenerMaxseg(fam, fd, ep, value, len);
-    if (i == kKeptCount) return SetKernels(fd, ep, level, name, value, len);
+    if (i == kKeptCount) return SetKernels(fam, fd, ep, level, name, value, len);
     long r = KernelSetOpt(fd, level, name, value, len);  // a bound socket is the kernel's too
     if (r < 0) return r;
   } else if (i == kKeptCount) {
     FetchOr(ep.flags, PSTN_EPF_DIRTY);
-    return SetKernels(fd, ep, level, name, value, len);
+    return SetKernels(fam, fd, ep, level, name, value, len);
   }
   if (static_cast<int>(len) < 0) return -EINVAL;
   if (BadPointer(value)) return len < sizeof(int) ? -EINVAL : -EFAULT;
@@ -184,6 +239,10 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
     }
   }
   FetchOr(ep.opt_set, 1u << i);
+  if (i == kSndbuf || i == kRcvbuf || i == kNotsentLowat) {
+    if (ep.listener != PSTN_NONE) ApplySizes(fd, ep);
+    SizesChanged(fam, fd, ep);
+  }
   if (state == PSTN_EP_ESTABLISHED) WireOptionSet(fam, ep, level, name);
   ConnEnd e;
   if ((i == kReuseaddr || i == kReuseport) && state == PSTN_EP_ESTABLISHED &&
@@ -203,14 +262,26 @@ long GiveBytes(const void* from, socklen_t bytes, void* value, socklen_t* len) {
 }
 long GiveInt(int v, void* value, socklen_t* len) { return GiveBytes(&v, sizeof v, value, len); }
 
-constexpr int kBufLock = 72;  // SO_BUF_LOCK
-void ApplySizes(int fd, pstn_ep& ep) {
-  FetchOr(ep.flags, PSTN_EPF_DIRTY);
-  for (const uint32_t i : {kSndbuf, kRcvbuf}) {
-    const int v = static_cast<int>(LoadRelaxed(ep.*kKept[i].field));
-    if ((LoadRelaxed(ep.opt_set) >> i & 1u) != 0)
-      (void)KernelSetOpt(fd, SOL_SOCKET, kKept[i].name, &v, sizeof v);
-  }
+// The kernel's send buffer of a connection over the loopback, where the program has not set it. It
+// depends on the kernel's version and its settings: one connection tells.
+int LoopbackSndbuf(Family& fam, int fd) {
+  uint32_t& known = fam.peers->loopback_sndbuf;
+  if (LoadRelaxed(known) != 0) return static_cast<int>(LoadRelaxed(known));
+  const int l = sys::Socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  const int c = sys::Socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  sockaddr_in here = {};
+  socklen_t len = sizeof here;
+  here.sin_family = AF_INET;
+  here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const bool made =
+      l >= 0 && c >= 0 && sys::Call(SYS_bind, l, &here, sizeof here) == 0 &&
+      sys::Call(SYS_listen, l, 1L) == 0 && sys::Call(SYS_getsockname, l, &here, &len) == 0 &&
+      (sys::Call(SYS_connect, c, &here, sizeof here) == 0 || KernelInt(c, SO_ERROR) == 0);
+  const int v = KernelInt(made ? c : fd, SO_SNDBUF);
+  if (l >= 0) sys::Close(l);
+  if (c >= 0) sys::Close(c);
+  if (made) StoreRelaxed(known, static_cast<uint32_t>(v));
+  return v;
 }
 
 long GivePeerName(const pstn_ep& ep, void* value, socklen_t* len) {
@@ -258,6 +329,10 @@ long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* val
     (void)sys::Call(SYS_getcpu, &cpu, nullptr, nullptr);
     return GiveInt(static_cast<int>(cpu), value, len);
   }
+  if (level == SOL_SOCKET && name == SO_SNDBUF && state == PSTN_EP_ESTABLISHED &&
+      (LoadRelaxed(ep.opt_set) >> kSndbuf & 1u) == 0 && (KernelInt(fd, kBufLock) & kSndLock) == 0 &&
+      !kVerbs.wire_is_end(fam, LoadRelaxed(ep.lgr_idx), LoadRelaxed(ep.conn_idx)))
+    return GiveInt(LoopbackSndbuf(fam, fd), value, len);
   // Its number is for one socket's life: this one is not kept for the next connection.
   if (level == SOL_SOCKET && name == SO_COOKIE) FetchOr(ep.flags, PSTN_EPF_DIRTY);
   // What a size that was set has done to the kernel's socket, it has done to an accepted one's.

@@ -194,6 +194,12 @@ bool IsOverBacklog(Family& fam, const pstn_ep& listener, const pstn_lgr_ref& ref
   return waiting > most;
 }
 
+void InheritBuffers(pstn_ep& ep, const pstn_ep& listener, pstn_conn& c) {
+  StoreRelaxed(ep.tx.budget, LoadRelaxed(listener.tx.budget));
+  StoreRelaxed(ep.rcv_lines, LoadRelaxed(listener.rcv_lines));
+  StoreRelaxed(c.ctl[1].rcv_room, uint32_t{LoadRelaxed(ep.rcv_lines)} * PSTN_REC_ALIGN);
+}
+
 enum class Admission : uint8_t { kDone, kRefused, kChanged };
 constexpr int kAdmitTries = 4;  // a client that changes its mind more often does it to keep us busy
 
@@ -256,6 +262,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
       BuryZombie(ref, lgr, conn);  // of the slot's last use: before the claim, perhaps of this one
       InheritKeptOptions(ep, *listener);
       ShowReuse(ep, c.ctl[1]);
+      if (!kVerbs.wire_is_end(fam, lgr_idx, conn)) InheritBuffers(ep, *listener, c);
       StoreRelaxed(c.ctl[1].rx_notify, 0u);
       SetState(ep, PSTN_EP_EMBRYO);
       QueueAccepted(fam, *listener, idx);

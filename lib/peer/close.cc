@@ -207,7 +207,7 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
   StoreAddr(ep.peer, {});
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PORT_LENT) & PSTN_EPF_PORT_LENT) != 0) {
     pstn_addr bound = {};
-    bound.port = static_cast<uint16_t>(ep.kernel_port);
+    bound.port = ep.kernel_port;
     StoreAddr(ep.local, bound);
   }
   StoreRelaxed(ep.error, open ? static_cast<uint32_t>(ECONNRESET) : 0u);
@@ -250,7 +250,7 @@ long EndNumber(Family& fam, int fd, pstn_ep& ep) {
     constexpr uint32_t kNot = PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND;
     const uint32_t flags = LoadRelaxed(ep.flags);
     reusable = (flags & kNot) == 0 && LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED;
-    c = {fd, static_cast<uint16_t>(ep.kernel_port), (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0, 0};
+    c = {fd, ep.kernel_port, (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0, 0};
     if (ep.side == 0 && c.port != 0)
       c.lgr_idx = ep.lgr_idx, c.conn_idx = ep.conn_idx, c.conn_gen = ep.conn_gen;
     CloseEp(fam, ep);  // before the fd can be taken again: its port is the connection's

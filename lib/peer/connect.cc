@@ -158,6 +158,7 @@ void FillConn(Family& fam, pstn_ep& ep, const ConnSlot& slot, uint32_t listener_
   c.setup.client = from;
   c.setup.server = to;
   c.ctl[0].syn_ns = MonotonicNs();
+  c.ctl[0].rcv_room = uint32_t{LoadRelaxed(ep.rcv_lines)} * PSTN_REC_ALIGN;
   SetPlace(ep, idx, conn, gen, 0);
   StoreAddr(ep.local, from);
   StoreAddr(ep.peer, to);
@@ -399,6 +400,7 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
     if (why == kReasonNotLocal) why = kVerbs.wire_connect(fam, fd, ep, to);
     if (why != kReasonNone) return KernelConnect(fam, fd, ep, why);
     Count(Stack(fam).hdr, kCounterConnects);
+    StoreRelaxed(ep.tx.budget, 0u);  // what is not acknowledged lies in the ring as well
     return OnTheWire(ep, a, -EINPROGRESS);
   }
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)

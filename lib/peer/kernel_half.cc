@@ -81,7 +81,7 @@ void ShutKernelSocket(int fd, uint32_t flags) {
 
 void BecomeKernels(Family& fam, int fd, pstn_ep& ep, Reason why) {
   // Not with a port that we chose: it would be in the way of a bind() where a connect() fails.
-  const uint32_t port = ep.local.port;
+  const uint16_t port = ep.local.port;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 && Unbind(fd, ep) == 0) {
     ShutKernelSocket(fd, LoadRelaxed(ep.flags));  // the marks of a shutdown() have gone with it
     ep.kernel_port = port;                        // Linux goes on showing it
@@ -122,7 +122,8 @@ bool DisconnectEp(Family& fam, int fd, pstn_ep& ep) {
   FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
   // A port that the program did not ask for is given up.
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
-  ep.kernel_port = (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0 ? ep.local.port : 0u;
+  const bool holds = (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0;
+  ep.kernel_port = holds ? ep.local.port : uint16_t{0};
   if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
   PostEp(fam, ep);
   return true;

@@ -29,6 +29,7 @@ struct Peers {
   uint32_t hints[kHints];
   uint64_t port_pause_until_ns;  // (a) port.cc
   uint64_t lot_seed, lot_turn;   // (a) connect.cc
+  uint32_t loopback_sndbuf;      // (a) option/socket_options.cc; 0: not known yet
 };
 
 }  // namespace postern

@@ -31,6 +31,50 @@ void LearnReadOffset(const ConnEnd& e, uint32_t ring_bytes) PSTN_REQUIRES(e.ep->
   if (r % kLine == 0 && r < ring_bytes && inside) StoreRelaxed(tx.peer, r);
 }
 
+// Of a reader that has not set SO_RCVBUF: tcp_rmem's default, which the kernel fills whole.
+constexpr uint32_t kRcvRoom = 131072;
+
+uint64_t BudgetOf(const ConnEnd& e, uint32_t lines) {
+  const uint32_t said = LoadRelaxed(e.peer_ctl().rcv_room);
+  return uint64_t{lines} * kLine + (said != 0 ? said : kRcvRoom) / kLine * kLine;
+}
+
+// Ring bytes that a program with a budget lets be unread. At least an eighth of the ring: the
+// reader announces space when a sixteenth has come back (ReturnSpace), so a writer that waits for
+// it has to have more than that before it.
+uint64_t Allowed(const ConnEnd& e, uint32_t budget, uint32_t ring_bytes) {
+  const uint64_t all = BudgetOf(e, budget);
+  return all < ring_bytes / 8 ? ring_bytes / 8 : all;
+}
+
+// Ring bytes that the reader has not given back, as far as the writer knows; with those in the ring
+// before, if the reader is still there.
+uint32_t Unread(const ConnEnd& e, const pstn_tx& tx, uint32_t ring_bytes) PSTN_REQUIRES(tx.lock) {
+  const uint32_t here = tx.off >= tx.peer ? tx.off - tx.peer : ring_bytes - tx.peer + tx.off;
+  const uint64_t old = LoadRelaxed(tx.old_ring);
+  if (old == 0) return here;
+  const uint64_t read = LoadAcquire(e.peer_pos().read);  // [R1]
+  const auto gen = static_cast<uint32_t>(read >> 32);
+  if (gen == RingGen(LoadRelaxed(tx.ring))) return here;
+  const uint32_t bytes = RingBytes(RingClass(old) % PSTN_SLAB_CLASSES);
+  const auto mark = static_cast<uint32_t>((old >> PSTN_RING_OLD_MARK_SHIFT) * kLine % bytes);
+  const bool begun = gen == ((RingGen(LoadRelaxed(tx.ring)) - 1u) & 0xffffu);
+  const uint32_t at = begun ? static_cast<uint32_t>(read) % bytes : 0;
+  return here + (mark >= at ? mark - at : bytes - at + mark);
+}
+
+// How much of `want` the budget lets be written; 0: the reader has to read first.
+size_t Within(const ConnEnd& e, uint32_t ring_bytes, size_t want) PSTN_REQUIRES(e.ep->tx.lock) {
+  pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
+  const uint64_t allowed = Allowed(e, LoadRelaxed(tx.budget), ring_bytes);
+  if (Unread(e, tx, ring_bytes) + RecordBytes(want) > allowed) LearnReadOffset(e, ring_bytes);
+  const uint32_t unread = Unread(e, tx, ring_bytes);
+  const uint64_t left = unread < allowed ? allowed - unread : 0;
+  if (RecordBytes(want) <= left) return want;
+  return left >= 2 * kLine ? left - kLine : 0;
+}
+
 // What a writer that died in the middle left behind: a record is published before tx.off moves.
 void RepairWriter(const ConnEnd& e, const RingPlace& ring) PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
@@ -194,6 +238,10 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from)
   pstn_tx& tx = e.ep->tx;
   AssertHeld(tx.lock);
   size_t want = from.left() < kChunk ? from.left() : kChunk;
+  if (LoadRelaxed(tx.budget) != 0) [[unlikely]] {
+    want = Within(e, ring.bytes, want);
+    if (want == 0) return 0;
+  }
   uint32_t need = RecordBytes(want);
   bool looked = false;
   if (tx.off >= tx.window) {
@@ -208,7 +256,9 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from)
       // Start again at 0, to stay in few lines, if what is usually written at a time fits twice:
       // the rest of the ring is out of reach until the reader has followed. Not below a quarter, so
       // that a reader that drains what blocks us has taken enough to think of us.
-      if (tx.off >= ring.bytes / 4 && RoomAtStart(tx) >= need + 2 * tx.burst) {
+      // Nor with a budget, which what is skipped counts against.
+      if (tx.off >= ring.bytes / 4 && RoomAtStart(tx) >= need + 2 * tx.burst &&
+          LoadRelaxed(tx.budget) == 0) {
         Put(e, ring, from, static_cast<uint32_t>(want), true);
         return static_cast<uint32_t>(want);
       }
@@ -273,6 +323,7 @@ size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Gr
     uint32_t n = PutSome(e, ring, from);
     done += n;
     if (n != 0) continue;
+    if (LoadRelaxed(tx.budget) != 0 && Within(e, ring.bytes, 1) == 0) break;
     uint32_t cls = RingClass(tx.ring);
     uint32_t next = NextClass(cls, ++tx.blocked, from.left() + from.ahead, limits, growth);
     if (next == cls || !Grow(e, next)) break;
@@ -283,31 +334,69 @@ size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Gr
   return done;
 }
 
-bool RingWritable(const ConnEnd& e) {
+uint16_t RingLines(uint64_t bytes) {
+  const uint64_t lines = (bytes + kLine - 1) / kLine;
+  return lines == 0 ? 1 : lines > UINT16_MAX ? UINT16_MAX : static_cast<uint16_t>(lines);
+}
+
+uint64_t RingBudget(const ConnEnd& e) {
+  const uint32_t lines = LoadRelaxed(e.ep->tx.budget);
+  return lines != 0 ? BudgetOf(e, lines) : 0;
+}
+
+namespace {
+
+// As the kernel's sk_stream_is_writeable(): a third of it is free.
+bool HasBudget(const ConnEnd& e, const pstn_tx& tx, uint32_t budget, uint32_t ring_bytes)
+    PSTN_REQUIRES(tx.lock) {
+  return budget == 0 ||
+         uint64_t{Unread(e, tx, ring_bytes)} * 3 <= Allowed(e, budget, ring_bytes) * 2;
+}
+
+// `fn` gets what is known of a ring in use, and if that is false once more, with what the reader
+// says by now.
+template <typename Fn>
+bool LookAtRing(const ConnEnd& e, uint64_t desc, Fn fn) {
   const pstn_tx& tx = e.ep->tx;
-  uint64_t desc = LoadRelaxed(tx.ring);
-  if (desc == 0 || (desc & PSTN_RING_F_PENDING) != 0) return true;
   pstn_tx copy = {};
   AssertHeld(copy.lock);  // no other thread sees it
   copy.off = LoadRelaxed(tx.off);
   copy.peer = LoadRelaxed(tx.peer);
-  uint32_t bytes = RingBytes(RingClass(desc) % PSTN_SLAB_CLASSES);
-  for (int pass = 0; pass < 2; pass++) {
+  copy.ring = desc;
+  copy.old_ring = LoadRelaxed(tx.old_ring);
+  const uint32_t bytes = RingBytes(RingClass(desc) % PSTN_SLAB_CLASSES);
+  if (fn(copy, bytes)) return true;
+  const uint64_t read = LoadAcquire(e.peer_pos().read);  // [R1]
+  if (static_cast<uint32_t>(read >> 32) != RingGen(desc)) return false;
+  copy.peer = static_cast<uint32_t>(read);
+  return copy.peer < bytes && copy.peer % kLine == 0 && fn(copy, bytes);
+}
+
+}  // namespace
+
+bool RingWritable(const ConnEnd& e) {
+  const pstn_tx& tx = e.ep->tx;
+  uint64_t desc = LoadRelaxed(tx.ring);
+  if (desc == 0 || (desc & PSTN_RING_F_PENDING) != 0) return true;
+  const uint32_t budget = LoadRelaxed(tx.budget);
+  return LookAtRing(e, desc, [&](const pstn_tx& at, uint32_t bytes) {
+    AssertHeld(at.lock);
     // An eighth of the ring in one piece: no wake-up for each freed line.
-    uint32_t end = RoomAt(copy, bytes), start = RoomAtStart(copy);
-    if ((end >= start ? end : start) >= bytes / 8) return true;
-    uint64_t read = LoadAcquire(e.peer_pos().read);  // [R1]
-    if (static_cast<uint32_t>(read >> 32) != RingGen(desc)) return false;
-    copy.peer = static_cast<uint32_t>(read);
-    if (copy.peer >= bytes || copy.peer % kLine != 0) return false;
-  }
-  return false;
+    const uint32_t end = RoomAt(at, bytes), start = RoomAtStart(at);
+    return (end >= start ? end : start) >= bytes / 8 && HasBudget(e, at, budget, bytes);
+  });
 }
 
 bool RingGrowable(const ConnEnd& e, const RingLimits& limits) {
   const pstn_tx& tx = e.ep->tx;
   uint64_t desc = LoadRelaxed(tx.ring);
   if (desc == 0 || RingClass(desc) >= limits.class_max) return false;
+  const uint32_t budget = LoadRelaxed(tx.budget);
+  if (budget != 0 && !LookAtRing(e, desc, [&](const pstn_tx& at, uint32_t bytes) {
+        AssertHeld(at.lock);
+        return HasBudget(e, at, budget, bytes);
+      }))
+    return false;
   if (LoadRelaxed(tx.old_ring) != 0 &&
       static_cast<uint32_t>(LoadAcquire(e.peer_pos().read) >> 32) != RingGen(desc))  // [R1]
     return false;

@@ -26,6 +26,10 @@
 // to ctl.ring precedes the first store of the memory's next user, so a header of that user implies
 // that the later load sees the change.)
 //
+// A program may have asked for less than a ring holds (SO_SNDBUF, SO_RCVBUF, TCP_NOTSENT_LOWAT):
+// then the writer leaves no more unread than its own buffer and the reader's would hold together
+// (tx.budget, ctl.rcv_room).
+//
 // Reader and writer distrust each other: the reader checks every length against the ring and copies
 // before use; the writer takes a returned offset only if it lies in what is unread.
 #pragma once
@@ -62,6 +66,11 @@ enum class Growth : uint8_t { kWhenUseful, kNow };
 // had.
 size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits,
                  Growth growth = Growth::kWhenUseful) PSTN_REQUIRES(e.ep->tx.lock);
+
+// The line of `bytes` and those before it, as tx.budget and rcv_lines count them: not 0.
+uint16_t RingLines(uint64_t bytes);
+// Bytes that both programs let be unread, the reader's by what it says; 0: what the ring holds.
+uint64_t RingBudget(const ConnEnd& e);
 
 // Whether RingWrite would take at least one byte. Needs no lock; a moment's answer.
 bool RingWritable(const ConnEnd& e);

@@ -98,6 +98,13 @@ void StorePlace(pstn_rx& rx, uint32_t off, uint32_t rec_done) PSTN_REQUIRES(rx.l
   StoreRelaxed(rx.at, static_cast<uint64_t>(rec_done) << 32 | off);
 }
 
+// To the ring's first record: what is between comes back as well, and a writer that is bound to a
+// budget has counted it.
+void SkipTo(pstn_rx& rx, uint32_t off, uint32_t ring_bytes) PSTN_REQUIRES(rx.lock) {
+  if (rx.off < ring_bytes) rx.unreturned += ring_bytes - rx.off;
+  StorePlace(rx, off, 0);
+}
+
 // To the first record of another ring. A reader that dies in between has arrived (ReaderAt).
 void GoToRing(pstn_rx& rx, uint64_t ring) PSTN_REQUIRES(rx.lock) {
   StoreRelaxed(rx.ring, ring | PSTN_RING_F_FRESH);
@@ -127,7 +134,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
       if (mode != ReadMode::kPeek && before.ring != p.ring)
         GoToRing(rx, p.ring);  // each ring begins at 0
       else if (mode != ReadMode::kPeek && before.off != p.off)
-        StorePlace(rx, p.off, 0);
+        SkipTo(rx, p.off, ring.bytes);
       if (look != Look::kRecord) {
         if (look == Look::kViolation)
           status = ReadStatus::kViolation;

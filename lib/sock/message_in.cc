@@ -58,7 +58,10 @@ long SockRecvfrom(Family& fam, Call& call, void* buf, size_t n, int flags, socka
   const long r = StreamRecv(fam, call, &iov, 1, flags);
   const bool named = sa != nullptr;
   if (!IsUdp(r, *call.ep())) [[likely]] {
-    if (r >= 0 && named && len != nullptr) *len = 0;
+    if (r < 0 || !named) return r;
+    if (BadPointer(len)) return -EFAULT;  // what was received is lost, as with the kernel
+    if (static_cast<int>(*len) < 0) return -EINVAL;
+    *len = 0;
     return r;
   }
   if (named && (BadPointer(sa) || BadPointer(len) || static_cast<int>(*len) < 0)) return kPass;
@@ -76,6 +79,7 @@ long SockRecvfrom(Family& fam, Call& call, void* buf, size_t n, int flags, socka
 long SockRecvmsg(Family& fam, Call& call, msghdr* m, int flags) {
   pstn_ep& ep = *call.ep();
   if (BadPointer(m)) return -EFAULT;
+  if (m->msg_name != nullptr && static_cast<int>(m->msg_namelen) < 0) return -EINVAL;
   const long bad = BadVector(m->msg_iov, m->msg_iovlen, -EMSGSIZE);
   if (bad != 0) return bad;
   if ((flags & MSG_ERRQUEUE) != 0) return RecvErrorQueue(ep, m);
@@ -84,7 +88,7 @@ long SockRecvmsg(Family& fam, Call& call, msghdr* m, int flags) {
     return DatagramRecv(fam, call, *m, flags);
   if (r < 0) return r;  // kPass, too
   const size_t room = m->msg_controllen;
-  m->msg_namelen = 0;
+  if (m->msg_name != nullptr) m->msg_namelen = 0;
   m->msg_controllen = 0;
   m->msg_flags = (flags & MSG_OOB) != 0 ? MSG_OOB : 0;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_INQ) != 0) [[unlikely]]
@@ -117,6 +121,7 @@ long SockRecvmmsg(Family& fam, Call& call, mmsghdr* v, unsigned n, int flags,
     if (r < 0) break;
     v[done++].msg_len = static_cast<unsigned>(r);
     if (until.left_ns() == 0) break;  // the kernel, too, looks at the time only here
+    if ((v[done - 1].msg_hdr.msg_flags & MSG_OOB) != 0) break;
   }
   if (done != 0 && r < 0 && r != kPass && r != -EAGAIN && r != -EINTR)
     StoreRelaxed(ep.error, static_cast<uint32_t>(-r));

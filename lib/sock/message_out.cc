@@ -73,10 +73,22 @@ long SockPwritev2(Family& fam, Call& call, const iovec* iov, int count, off_t of
   return TransmitVector(fam, call, iov, static_cast<size_t>(count), send);
 }
 
+namespace {
+
+// What the kernel says of an address before it asks the socket; 0: nothing.
+long BadName(const sockaddr* sa, socklen_t len) {
+  if (sa == nullptr) return 0;
+  if (len > sizeof(sockaddr_storage)) return -EINVAL;
+  return len != 0 && BadPointer(sa) ? -EFAULT : 0;
+}
+
+}  // namespace
+
 // A stream has its peer.
 long SockSendto(Family& fam, Call& call, const void* buf, size_t n, int flags, const sockaddr* sa,
                 socklen_t len) {
   iovec iov = {const_cast<void*>(buf), n};
+  if (const long bad = BadName(sa, len); bad != 0 && !IsKernels(*call.ep())) return bad;
   const long r = StreamSend(fam, call, &iov, 1, flags);
   if (!IsUdp(r, *call.ep())) [[likely]]
     return Sent(r, flags);
@@ -91,8 +103,13 @@ long SockSendto(Family& fam, Call& call, const void* buf, size_t n, int flags, c
 long SockSendmsg(Family& fam, Call& call, const msghdr* m, int flags) {
   const pstn_ep& ep = *call.ep();
   if (BadPointer(m)) return -EFAULT;
-  const long bad = BadVector(m->msg_iov, m->msg_iovlen, -EMSGSIZE);
+  const bool named = m->msg_name != nullptr;
+  if (named && static_cast<int>(m->msg_namelen) < 0) return -EINVAL;
+  long bad = BadVector(m->msg_iov, m->msg_iovlen, -EMSGSIZE);
+  if (bad == 0 && named && m->msg_namelen != 0 && BadPointer(m->msg_name)) bad = -EFAULT;
   if (bad != 0) return bad;
+  if (m->msg_controllen > INT32_MAX) return -ENOBUFS;
+  if (m->msg_controllen != 0 && BadPointer(m->msg_control)) return -EFAULT;
   // [E1]
   if (m->msg_controllen != 0 && LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && BadControl(*m))
     return -EINVAL;
@@ -103,6 +120,7 @@ long SockSendmsg(Family& fam, Call& call, const msghdr* m, int flags) {
 long SockSendmmsg(Family& fam, Call& call, mmsghdr* v, unsigned n, int flags) {
   if (IsKernels(*call.ep())) return kPass;
   if (BadPointer(v) && n != 0) return -EFAULT;
+  if (n > kMaxPieces) n = kMaxPieces;
   long done = 0, r = 0;
   while (done < n) {
     r = SockSendmsg(fam, call, &v[done].msg_hdr, flags);

@@ -53,6 +53,16 @@ long CheckSend(Family& fam, const ConnEnd& e, size_t want, bool& swallow) {
   return 0;
 }
 
+// Of what goes nowhere, as much as the kernel queues before it looks at the answer.
+constexpr size_t kSwallowedMin = 32768, kSwallowedMax = 524288;
+size_t Swallowed(const pstn_ep& ep, size_t want) {
+  const size_t budget = size_t{LoadRelaxed(ep.tx.budget)} * PSTN_REC_ALIGN;
+  const size_t most = budget == 0 || budget > kSwallowedMax ? kSwallowedMax
+                      : budget < kSwallowedMin              ? kSwallowedMin
+                                                            : budget;
+  return want < most ? want : most;
+}
+
 // A send took a ring, another ring, or none because none was free.
 void NoteRing(Family& fam, const ConnEnd& e, uint64_t before, uint64_t after) {
   Count(Stack(fam).hdr, after == 0    ? kCounterRingExhausted
@@ -102,8 +112,9 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, c
   }
   if (marks.more) [[unlikely]]  // as the other mark: before its bytes
     StoreRelaxed(e.ctl().more, e.ep->tx.bytes + from.left());
-  size_t n = growth == Growth::kNow ? RingWrite(e, from, LimitsOf(fam, *e.ep), growth)
-                                    : RingWrite(e, from, fam.limits);
+  size_t n = growth == Growth::kNow || LoadRelaxed(e.ep->tx.budget) != 0
+                 ? RingWrite(e, from, LimitsOf(fam, e), growth)
+                 : RingWrite(e, from, fam.limits);
   if (marks.iov != nullptr && from.left() != 0) [[unlikely]] {  // no more may follow
     if (from.left() == marks.bytes) {
       StoreRelease(e.ctl().urgent, mark_before);  // [R4]
@@ -172,7 +183,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
         Guard g(e.ep->tx.lock);
         if (StillHere(e)) MarkUrgent(e, iov, 0, want);
       }
-      return static_cast<long>(want);
+      return static_cast<long>(Swallowed(ep, want));
     }
     size_t done = want - from.left();
     if (stop != 0 && done != 0) {

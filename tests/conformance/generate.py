@@ -7,6 +7,7 @@
 
 import random
 
+from generate_ports import PortSteps
 from generate_steps import IMAGES, WaitingSteps
 
 READS = ("recv {n} {size} DONTWAIT", "recv {n} {size} DONTWAIT", "recv {n} {size} DONTWAIT PEEK", "recvfrom {n} {size} DONTWAIT",
@@ -24,11 +25,14 @@ EVENTS = ("IN", "OUT", "IN,OUT", "IN,RDHUP", "IN,OUT,RDHUP,PRI", "RDHUP", "IN,ET
           "IN,OUT,ET,ONESHOT", "IN,EXCLUSIVE", "IN,ET,EXCLUSIVE", "IN,OUT,HUP,ERR")
 OPTIONS_GET = ("PRIORITY", "DONTROUTE", "REUSEPORT", "LINGER2", "SNDLOWAT", "CONGESTION", "CORK", "ACCEPTCONN", "ERROR",
                "KEEPALIVE", "LINGER", "OOBINLINE", "REUSEADDR", "TYPE", "DOMAIN", "PROTOCOL", "NODELAY", "RCVLOWAT", "KEEPIDLE",
-               "RCVTIMEO", "SNDTIMEO", "KEEPCNT", "KEEPINTVL", "USER_TIMEOUT", "SYNCNT", "UNKNOWN", "UNKNOWN_TCP", "BROADCAST")
+               "RCVTIMEO", "SNDTIMEO", "KEEPCNT", "KEEPINTVL", "USER_TIMEOUT", "SYNCNT", "UNKNOWN", "UNKNOWN_TCP", "BROADCAST",
+               "BUF_LOCK", "NOTSENT_LOWAT")
 OPTIONS_SET = ("PRIORITY 3", "PRIORITY 9", "DONTROUTE 1", "LINGER2 20", "KEEPCNT 0", "KEEPIDLE 40000", "SNDLOWAT 3",
                "SYNCNT 200", "KEEPALIVE 1", "KEEPALIVE 0", "OOBINLINE 1", "REUSEADDR 1", "NODELAY 1", "KEEPIDLE 30",
                "KEEPCNT 3", "KEEPINTVL 0", "RCVTIMEO 5000", "SNDTIMEO 5000", "USER_TIMEOUT 9000", "UNKNOWN 1", "UNKNOWN_TCP 1",
-               "TYPE 1", "LINGER 0 7", "BROADCAST 1", "SYNCNT 3")
+               "TYPE 1", "LINGER 0 7", "BROADCAST 1", "SYNCNT 3",
+               "SNDBUF 30000", "SNDBUF 90000", "SNDBUFFORCE 50000", "RCVBUF 70000", "RCVBUFFORCE 90000", "NOTSENT_LOWAT 9000",
+               "NOTSENT_LOWAT 40000")
 QUEUE_MAX = 24000  # bytes under way in one direction: no buffer is as small
 BACKLOG = 8        # and no queue as short
 
@@ -41,6 +45,7 @@ class Object:
         self.names = []
         self.port = None     # variable with a listener's port
         self.waiting = []    # clients that the listener has not accepted
+        self.clients = []    # all that it has had
         self.peer = None     # other end
         self.under_way = 0   # bytes sent to it and not read, at most
         self.surely = 0      # ... at least
@@ -52,7 +57,7 @@ class Object:
         return self.actor, self.refused
 
 
-class Generator(WaitingSteps):
+class Generator(WaitingSteps, PortSteps):
     def __init__(self, seed):
         self.r = random.Random(seed)
         self.lines, self.objects = [], []
@@ -125,6 +130,7 @@ class Generator(WaitingSteps):
         self.emit(o.actor, f"setopt {name} NODELAY 1")
         o.kind = "stream"
         target.waiting.append(o)
+        target.clients.append(o)
         if self.r.random() < 0.7:
             self.accept_from(target)
         return True
@@ -350,7 +356,8 @@ class Generator(WaitingSteps):
     # ---- whole cases
 
     STEPS = ((new_socket, 4), (listener, 3), (connect, 14), (accept, 6), (refused, 1), (write, 22), (read, 20), (shutdown, 5), (close, 6), (dup, 3),
-             (child, 1.5), (epoll, 18), (readiness, 12), (urgent, 12), (question, 8), (wrong, 2), *WaitingSteps.WAITING_STEPS)
+             (child, 1.5), (epoll, 18), (readiness, 12), (urgent, 12), (question, 8), (wrong, 2), *WaitingSteps.WAITING_STEPS,
+             *PortSteps.PORT_STEPS)
 
     def case(self):
         length = self.r.choice((6, 10, 16, 25, 40))

@@ -117,6 +117,7 @@ class WaitingSteps:
         o = self.r.choice(some)
         other = "A" if o.actor == "B" else "B"
         client = self.connected_object(other, o.family)
+        o.clients.append(client)
         made = self.connected_object(o.actor, o.family)
         self.made += 2
         c, s = f"c{self.made - 1}", f"a{self.made}"

@@ -1,0 +1,125 @@
+# generate_ports.py - steps of the generator about ports that are taken, and about the sizes of buffers.
+# SPDX-License-Identifier: Apache-2.0
+#
+# The kernel says what is taken; the steps stay clear of what Postern is known to have otherwise (docs/deviations.md): ports of
+# connections that have ended, and of connections between two other programs.
+
+SIZES = ("SNDBUF 1", "SNDBUF 5000", "SNDBUF 40000", "SNDBUF 200000", "SNDBUFFORCE 9000", "RCVBUF 1", "RCVBUF 5000", "RCVBUF 60000",
+         "RCVBUFFORCE 9000", "NOTSENT_LOWAT 1", "NOTSENT_LOWAT 20000")
+
+
+class PortSteps:
+    """Mixed into Generator, whose model it uses."""
+
+    def port_is_known(self, listener, actor):
+        """Each connection over its port is open at both ends, and the actor has one of them."""
+        def is_open(client):
+            both = (client, client.peer) if client.peer is not None else (client,)
+            return all(o.names and not (o.odd or o.ended or o.gone or o.refused) for o in both) and any(o.actor == actor for o in both)
+        return not listener.odd and listener.port and all(is_open(client) for client in listener.clients)
+
+    def bind_to_taken(self):
+        """With a socket that is closed again at once."""
+        actor = self.r.choice("AB")
+        some = [o for o in self.objects if o.kind == "listener" and o.family == "inet" and o.clients and self.port_is_known(o, actor)]
+        if not some:
+            return False
+        o = self.r.choice(some)
+        # A listener that is closed with clients in its queue resets them.
+        if not o.names and o.waiting:
+            return False
+        self.made += 1
+        name = f"b{self.made}"
+        host = self.r.choice(("127.0.0.1", "127.0.0.1", "0.0.0.0" if o.any else "127.0.0.1"))
+        self.emit(actor, f"socketbind {name} inet {host} ${o.port} {self.r.choice(('REUSEADDR', 'REUSEADDR', 'REUSEPORT'))} {self.r.randrange(2)}")
+        self.emit(actor, f"close {name}")
+        return True
+
+    def reusing_listener(self):
+        """A listener with SO_REUSEADDR, a client of it, and the listener closed."""
+        self.made += 3
+        l, c, s = f"l{self.made - 2}", f"c{self.made - 1}", f"a{self.made}"
+        server, client = self.r.choice(("AB", "BA"))
+        self.ports += 1
+        port = f"p{self.ports}"
+        self.emit(server, f"socketbind {l} inet 127.0.0.1 0 {self.r.choice(('REUSEADDR', 'REUSEPORT'))} {self.r.randrange(2)}")
+        self.emit(server, f"listen {l} 4")
+        self.emit(server, f"name {l} => {port}")
+        self.emit(client, f"socketconnect {c} inet 127.0.0.1 ${port}")
+        self.emit(server, f"accept {l} {s}")
+        closed = self.r.random() < 0.7
+        if closed:
+            self.emit(server, f"close {l}")
+        if self.r.random() < 0.5:
+            self.emit(server, f"setopt {s} REUSEADDR {self.r.randrange(2)}")
+        for actor in self.r.sample((server, client), self.r.randrange(1, 3)):
+            self.emit(actor, f"socketbind b{s} inet 127.0.0.1 ${port} {self.r.choice(('REUSEADDR', 'REUSEPORT'))} {self.r.randrange(2)}")
+            self.emit(actor, f"close b{s}")
+        for actor, name in ((client, c), (server, s)):
+            self.emit(actor, f"setopt {name} LINGER 1 0")
+            self.emit(actor, f"close {name}")
+        if not closed:
+            self.emit(server, f"close {l}")
+        return True
+
+    def same_names(self):
+        """Two clients that share a port, to one listener."""
+        some = [o for o in self.alive("listener") if o.family == "inet" and not o.waiting and not o.odd]
+        if not some:
+            return False
+        o = self.r.choice(some)
+        other = self.r.choice("AB")
+        self.made += 1
+        one, two, s, port = f"t{self.made}", f"u{self.made}", f"v{self.made}", f"q{self.made}"
+        option = self.r.choice(("REUSEADDR", "REUSEPORT"))
+        host = self.r.choice(("127.0.0.1", "0.0.0.0", "127.0.0.5" if o.any else "127.0.0.1"))
+        self.emit(other, f"socketbind {one} inet {host} 0 {option} 1")
+        self.emit(other, f"name {one} => {port}")
+        self.emit(other, f"connect {one} 127.0.0.1 ${o.port}")
+        self.emit(o.actor, f"accept {self.r.choice(o.names)} {s}")
+        self.emit(other, f"socketbind {two} inet {host} ${port} {option} 1")
+        self.emit(other, f"connect {two} 127.0.0.1 ${o.port}")
+        self.emit(other, f"name {two}")
+        self.emit(other, f"close {two}")
+        for actor, name in ((other, one), (o.actor, s)):
+            self.emit(actor, f"setopt {name} LINGER 1 0")
+            self.emit(actor, f"close {name}")
+        return True
+
+    def bounded(self):
+        """A connection with small buffers of its own: filled, emptied, filled while a thread waits."""
+        some = [o for o in self.alive("listener") if not o.waiting and not o.odd]
+        if not some:
+            return False
+        o = self.r.choice(some)
+        other = "A" if o.actor == "B" else "B"
+        self.made += 1
+        c, s = f"f{self.made}", f"g{self.made}"
+        host = "::1" if o.family == "inet6" else "127.0.0.1"
+        self.emit(other, f"socket {c} {o.family} stream")
+        early, late = self.r.choice(SIZES), self.r.choice(SIZES)
+        self.emit(other, f"setopt {c} {early}")
+        self.emit(other, f"connect {c} {host} ${o.port}")
+        self.emit(o.actor, f"accept {self.r.choice(o.names)} {s}")
+        writer, w, reader, r = self.r.choice(((other, c, o.actor, s), (o.actor, s, other, c)))
+        self.emit(writer, f"setopt {w} {late}")
+        option = late.split()[0].replace("FORCE", "")
+        self.emit(writer, f"getopt {w} {option}")
+        self.emit(writer, f"getopt {w} BUF_LOCK")
+        self.emit(writer, f"fill {w}")
+        self.emit(writer, f"poll 0 {w}:OUT")
+        if self.r.random() < 0.3:
+            self.emit(writer, f"setopt {w} SNDBUF 300000")
+        else:
+            self.emit(reader, f"drain {r}")
+        self.emit(writer, f"poll 1000 {w}:OUT")
+        self.emit(writer, f"bg w send {w} f*200000 NOSIGNAL")
+        self.emit(reader, f"poll 1000 {r}:IN")
+        self.emit(reader, f"drain {r}")
+        self.emit(writer, "join w")
+        self.emit(writer, f"close {w}")
+        self.emit(reader, f"rest {r}")
+        self.emit(reader, f"close {r}")
+        return True
+
+    PORT_STEPS = ((bind_to_taken, 3), (reusing_listener, 0.7), (same_names, 0.7), (bounded, 0.15))
