@@ -79,11 +79,11 @@ long SetFlag(int fd, pstn_ep& ep, int level, int name, uint32_t flag, const void
   return 0;
 }
 
-int KernelInt(int fd, int name) {
+int KernelInt(int fd, int name, int level = SOL_SOCKET) {
   int v = 0;
   socklen_t len = sizeof v;
-  const long r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET),
-                           static_cast<long>(name), &v, &len);
+  const long r =
+      sys::Call(SYS_getsockopt, fd, static_cast<long>(level), static_cast<long>(name), &v, &len);
   return r < 0 ? 0 : v;
 }
 
@@ -139,6 +139,16 @@ long SetKernels(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
   return kPass;
 }
 
+// Of a connection it is checked, and changes nothing.
+long SetMaxSegment(const void* value, socklen_t len) {
+  constexpr int kLeast = 88, kMost = 32767;
+  if (len < sizeof(int)) return -EINVAL;
+  if (BadPointer(value)) return -EFAULT;
+  int v;
+  memcpy(&v, value, sizeof v);
+  return v != 0 && (v < kLeast || v > kMost) ? -EINVAL : 0;
+}
+
 // What the kernel refuses once there is a connection; its own socket has none.
 long RefusedConnected(int level, int name, const void* value, socklen_t len) {
   constexpr int kFastOpenNoCookie = 34;
@@ -189,6 +199,7 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
     if (refused != 0) return refused;
     const long wire = WireSetOpt(fam, fd, ep, level, name, value, len);
     if (wire != kPass) return wire;
+    if (level == IPPROTO_TCP && name == TCP_MAXSEG) return SetMaxSegment(value, len);
   }
   OptionForKernel(fam, fd, ep, level, name, value, len);
   if ((state = LoadAcquire(ep.state)) == PSTN_EP_KERNEL) return kPass;  // [E1]
@@ -262,6 +273,22 @@ long GiveBytes(const void* from, socklen_t bytes, void* value, socklen_t* len) {
 }
 long GiveInt(int v, void* value, socklen_t* len) { return GiveBytes(&v, sizeof v, value, len); }
 
+// What the kernel's socket, which has no connection, does not know of one over the loopback: its
+// segments are half of a window at most, of which the first is without options. A size that the
+// program has set before it connected counts with them.
+constexpr int kMssUnset = 536, kMssMost = 32768, kTimestampBytes = 12, kClamp = 65536;
+int MaxSegment(int fd, const pstn_ep& ep) {
+  const int asked = KernelInt(fd, TCP_MAXSEG, IPPROTO_TCP);
+  if (asked != kMssUnset) return asked - kTimestampBytes;
+  const bool fresh = LoadRelaxed(ep.side) == 0 && LoadRelaxed(ep.rx.bytes) == 0;
+  const int whole = AddrIsV4(LoadAddr(ep.peer)) ? 65483 : 65464;
+  return fresh ? whole / 2 : kMssMost;
+}
+int WindowClamp(int fd) {
+  const int asked = KernelInt(fd, TCP_WINDOW_CLAMP, IPPROTO_TCP);
+  return asked != 0 ? asked : kClamp;
+}
+
 // The kernel's send buffer of a connection over the loopback, where the program has not set it. It
 // depends on the kernel's version and its settings: one connection tells.
 int LoopbackSndbuf(Family& fam, int fd) {
@@ -329,10 +356,15 @@ long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* val
     (void)sys::Call(SYS_getcpu, &cpu, nullptr, nullptr);
     return GiveInt(static_cast<int>(cpu), value, len);
   }
-  if (level == SOL_SOCKET && name == SO_SNDBUF && state == PSTN_EP_ESTABLISHED &&
-      (LoadRelaxed(ep.opt_set) >> kSndbuf & 1u) == 0 && (KernelInt(fd, kBufLock) & kSndLock) == 0 &&
-      !kVerbs.wire_is_end(fam, LoadRelaxed(ep.lgr_idx), LoadRelaxed(ep.conn_idx)))
+  const bool here = state == PSTN_EP_ESTABLISHED &&
+                    !kVerbs.wire_is_end(fam, LoadRelaxed(ep.lgr_idx), LoadRelaxed(ep.conn_idx));
+  if (level == SOL_SOCKET && name == SO_SNDBUF && here &&
+      (LoadRelaxed(ep.opt_set) >> kSndbuf & 1u) == 0 && (KernelInt(fd, kBufLock) & kSndLock) == 0)
     return GiveInt(LoopbackSndbuf(fam, fd), value, len);
+  if (level == IPPROTO_TCP && name == TCP_MAXSEG && here)
+    return GiveInt(MaxSegment(fd, ep), value, len);
+  if (level == IPPROTO_TCP && name == TCP_WINDOW_CLAMP && here)
+    return GiveInt(WindowClamp(fd), value, len);
   // Its number is for one socket's life: this one is not kept for the next connection.
   if (level == SOL_SOCKET && name == SO_COOKIE) FetchOr(ep.flags, PSTN_EPF_DIRTY);
   // What a size that was set has done to the kernel's socket, it has done to an accepted one's.

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "base/clock.h"
+#include "base/ip_address.h"
 #include "base/sys.h"
 #include "endpoint/endpoint.h"
 #include "offhost/wire_options.h"
@@ -78,8 +80,18 @@ long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len) 
   info.tcpi_rttvar = 1;
   info.tcpi_snd_cwnd = 10;
   info.tcpi_rcv_space = 65536;
-  info.tcpi_pmtu = 65535;
-  info.tcpi_advmss = 65483;
+  const bool v4 = AddrIsV4(LoadAddr(ep.peer));
+  info.tcpi_pmtu = v4 ? 65535 : 65536;
+  info.tcpi_advmss = v4 ? 65483 : 65464;
+  // Nothing has moved since it was connected, or it is not known when: then, it is not long ago.
+  const uint64_t connected_ns =
+      info.tcpi_state != TCP_CLOSE ? LoadRelaxed(e.conn->ctl[0].syn_ns) : 0;
+  const uint64_t now_ns = MonotonicNs();
+  const auto age_ms = static_cast<uint32_t>(
+      connected_ns != 0 && connected_ns < now_ns ? (now_ns - connected_ns) / 1000000 : 0);
+  info.tcpi_last_data_sent = LoadRelaxed(ep.tx.bytes) == 0 ? age_ms : 0;
+  info.tcpi_last_data_recv = LoadRelaxed(ep.rx.bytes) == 0 ? age_ms : 0;
+  info.tcpi_last_ack_recv = info.tcpi_last_data_sent;
   memcpy(all, &info, sizeof info);
   Put(all, kBytesAcked, uint64_t{LoadRelaxed(ep.tx.bytes)});
   Put(all, kBytesSent, uint64_t{LoadRelaxed(ep.tx.bytes)});
