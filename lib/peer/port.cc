@@ -18,6 +18,7 @@
 #include "peer/kernel_half.h"
 #include "peer/peers.h"
 #include "peer/port.h"
+#include "smcd/notify.h"
 
 namespace postern {
 namespace {
@@ -96,7 +97,7 @@ bool IsTakenByConnection(Family& fam, const pstn_ep& ep, const pstn_addr& name) 
     ConnEnd e;
     const bool accepted = LoadRelaxed(other.side) != 0;
     if (!Meets(name, v6only, LoadAddr(accepted ? other.local : other.peer)) ||
-        !IsOpen(fam, other, e))
+        !IsOpen(fam, other, e) || IsEngines(e))
       continue;
     const uint32_t has = LoadRelaxed(other.flags), said = LoadAcquire(e.peer_ctl().flags);  // [C2]
     if (accepted && !shares((has & PSTN_EPF_REUSEADDR) != 0, (has & PSTN_EPF_REUSEPORT) != 0))

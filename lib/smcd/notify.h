@@ -65,6 +65,10 @@ void AnnounceData(Bells& b, const ConnEnd& e);
 inline bool PeerIsEngine(const ConnEnd& e) {
   return LoadRelaxed(e.peer_ctl().rx_notify) == PSTN_EVMAP_WIRE + 1;
 }
+// Or this end of it: its names are those of another host's socket.
+inline bool IsEngines(const ConnEnd& e) {
+  return LoadRelaxed(e.ctl().rx_notify) == PSTN_EVMAP_WIRE + 1;
+}
 void PostEngine(Bells& b, const ConnEnd& e);
 void RingEngine(Bells& b, const ConnEnd& e);
 // The same after Unlock() of the lock under which the data was written: its locked instruction is
