@@ -10,6 +10,7 @@
 #include <initializer_list>
 
 #include "base/clock.h"
+#include "base/user_memory.h"
 #include "endpoint/call.h"
 #include "event/epoll.h"
 #include "event/poll.h"
@@ -33,6 +34,11 @@ bool BadTime(const timespec* ts) {
 Deadline Until(const timespec* ts) {
   return ts == nullptr ? Deadline::Never() : Deadline::After(*ts);
 }
+
+// What a call that waits for many is about, as far as it is the library's to know. Of a program
+// that has no accelerated socket nothing is, and its memory is not looked at; nor is memory that
+// can't be read, of which the kernel says so.
+enum class About : uint8_t { kKernels, kHidden, kOurs };
 
 // Any accelerated socket among the descriptors of a select?
 bool SelectHasOurs(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
@@ -75,7 +81,52 @@ bool PollHasHidden(const pollfd* fds, nfds_t n) {
   }
   return false;
 }
+About PollIsAbout(pollfd* fds, nfds_t n) {
+  if (!g_faults_watched || n > kFdMax || !UserReadable(fds, n * sizeof *fds))
+    return About::kKernels;
+  if (PollHasHidden(fds, n)) return About::kHidden;
+  return AnyOurs(g_family, fds, n) ? About::kOurs : About::kKernels;
+}
+
+// The sets of a select() below `n`, as many numbers as the kernel looks at: those that there are.
+size_t SetBytes(int n) { return (static_cast<size_t>(n) + 63) / 64 * 8; }
+int Looked(int n) {
+  const auto hw = static_cast<int>(LoadAcquire(g_family.fd_hw));  // [T1]
+  return n < hw ? n : hw;
+}
+About SelectIsAbout(int n, const fd_set* r, const fd_set* w, const fd_set* x) {
+  if (!g_faults_watched || n <= 0) return About::kKernels;
+  const int looked = Looked(n);
+  for (const fd_set* s : {r, w, x})
+    if (s != nullptr && !UserReadable(s, SetBytes(looked))) return About::kKernels;
+  if (SelectHasHidden(looked, r, w, x)) return About::kHidden;
+  return SelectHasOurs(looked, r, w, x) ? About::kOurs : About::kKernels;
+}
+
+// poll() in memory that can be read only: it waits as any, and then can't tell.
+long PollInVain(const pollfd* fds, nfds_t n, Deadline until, const sigset_t* mask) {
+  constexpr nfds_t kMost = 64;
+  pollfd copy[kMost];
+  if (n <= kMost && CopyUser(copy, fds, n * sizeof *fds))
+    (void)SockPoll(g_family, copy, n, until, mask);
+  return -EFAULT;
+}
+long PollOurs(pollfd* fds, nfds_t n, Deadline until, const sigset_t* mask) {
+  if (mask != nullptr && !UserReadable(mask, 8)) return -EFAULT;
+  if (!UserWritable(fds, n * sizeof *fds)) return PollInVain(fds, n, until, mask);
+  return WireEvents(g_family, SockPoll(g_family, fds, n, until, mask));
+}
+long SelectOurs(int n, fd_set* r, fd_set* w, fd_set* x, Deadline until, const sigset_t* mask) {
+  if (n > static_cast<int>(kFdMax)) n = static_cast<int>(kFdMax);
+  if (mask != nullptr && !UserReadable(mask, 8)) return -EFAULT;
+  for (const fd_set* s : {r, w, x})
+    if (s != nullptr && !UserReadable(s, SetBytes(n))) return -EFAULT;
+  for (fd_set* s : {r, w, x})
+    if (s != nullptr && !UserWritable(s, SetBytes(n))) return -EFAULT;
+  return SockSelect(g_family, n, r, w, x, until, mask);
+}
 int PollHidden(pollfd* fds, nfds_t n) {
+  if (!UserWritable(fds, n * sizeof *fds)) return Ret<int>(-EFAULT);
   int hidden = 0;
   for (nfds_t i = 0; i < n; i++) {
     if (Foreign(fds[i].fd) != kPass) fds[i].fd += INT_MIN, hidden++;
@@ -148,30 +199,36 @@ PSTN_EXPORT int epoll_pwait2(int epfd, epoll_event* out, int max, const timespec
                              const sigset_t* mask) {
   WaitsForMany waits;
   long r = Foreign(epfd);
-  if (IsSet(epfd))
+  if (IsSet(epfd)) {
+    if (ts != nullptr && !UserReadable(ts, sizeof *ts)) return Ret<int>(-EFAULT);
     r = BadTime(ts) ? -EINVAL : SockEpollWait(g_family, epfd, out, max, Until(ts), mask);
+  }
   if (r != kPass) return Ret<int>(r);
-  Deadline until = Until(BadTime(ts) ? nullptr : ts);
+  const bool timed =
+      ts != nullptr && g_faults_watched && UserReadable(ts, sizeof *ts) && !BadTime(ts);
+  Deadline until = timed ? Until(ts) : Deadline::Never();
   return AfterKernelWait(epfd, out, PSTN_REAL(epoll_pwait2)(epfd, out, max, ts, mask), max, until,
                          mask);
 }
 
 PSTN_EXPORT int poll(pollfd* fds, nfds_t n, int ms) {
-  if (PollHasHidden(fds, n)) return PollHidden(fds, n);
-  if (!AnyOurs(g_family, fds, n)) return PSTN_REAL(poll)(fds, n, ms);
+  const About about = PollIsAbout(fds, n);
+  if (about == About::kKernels) return PSTN_REAL(poll)(fds, n, ms);
+  if (about == About::kHidden) return PollHidden(fds, n);
   WaitsForMany waits;
-  return Ret<int>(WireEvents(g_family, SockPoll(g_family, fds, n, Deadline::AfterMs(ms), nullptr)));
+  return Ret<int>(PollOurs(fds, n, Deadline::AfterMs(ms), nullptr));
 }
 PSTN_EXPORT int __poll_chk(pollfd* fds, nfds_t n, int ms, size_t room) {
   if (room / sizeof *fds < n) __builtin_trap();
   return poll(fds, n, ms);
 }
 PSTN_EXPORT int ppoll(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t* mask) {
-  if (PollHasHidden(fds, n)) return PollHidden(fds, n);
-  if (!AnyOurs(g_family, fds, n)) return PSTN_REAL(ppoll)(fds, n, ts, mask);
+  const About about = PollIsAbout(fds, n);
+  if (about == About::kKernels) return PSTN_REAL(ppoll)(fds, n, ts, mask);
+  if (about == About::kHidden) return PollHidden(fds, n);
   if (BadTime(ts)) return Ret<int>(-EINVAL);
   WaitsForMany waits;
-  return Ret<int>(WireEvents(g_family, SockPoll(g_family, fds, n, Until(ts), mask)));
+  return Ret<int>(PollOurs(fds, n, Until(ts), mask));
 }
 PSTN_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* ts, const sigset_t* mask,
                             size_t room) {
@@ -180,8 +237,9 @@ PSTN_EXPORT int __ppoll_chk(pollfd* fds, nfds_t n, const timespec* ts, const sig
 }
 
 PSTN_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* x, timeval* tv) {
-  if (SelectHasHidden(n, r, w, x)) return Ret<int>(-EBADF);
-  if (!SelectHasOurs(n, r, w, x)) return PSTN_REAL(select)(n, r, w, x, tv);
+  const About about = SelectIsAbout(n, r, w, x);
+  if (about == About::kKernels) return PSTN_REAL(select)(n, r, w, x, tv);
+  if (about == About::kHidden) return Ret<int>(-EBADF);
   if (tv != nullptr && (tv->tv_sec < 0 || tv->tv_usec < 0)) return Ret<int>(-EINVAL);
   // The kernel, too, takes microseconds beyond a second.
   Deadline until =
@@ -189,21 +247,23 @@ PSTN_EXPORT int select(int n, fd_set* r, fd_set* w, fd_set* x, timeval* tv) {
           ? Deadline::Never()
           : Deadline::After({tv->tv_sec + tv->tv_usec / 1000000, tv->tv_usec % 1000000 * 1000});
   WaitsForMany waits;
-  long got = SockSelect(g_family, n, r, w, x, until, nullptr);
+  long got = SelectOurs(n, r, w, x, until, nullptr);
   if (tv != nullptr && !until.never()) {  // Linux tells the time that was left
-    uint64_t left = until.left_ns();
-    tv->tv_sec = static_cast<time_t>(left / 1000000000u);
-    tv->tv_usec = static_cast<suseconds_t>(left % 1000000000u / 1000u);
+    const uint64_t left = until.left_ns();
+    const timeval rest = {static_cast<time_t>(left / 1000000000u),
+                          static_cast<suseconds_t>(left % 1000000000u / 1000u)};
+    (void)PutUser(tv, rest);  // where it can
   }
   return Ret<int>(got);
 }
 PSTN_EXPORT int pselect(int n, fd_set* r, fd_set* w, fd_set* x, const timespec* ts,
                         const sigset_t* mask) {
-  if (SelectHasHidden(n, r, w, x)) return Ret<int>(-EBADF);
-  if (!SelectHasOurs(n, r, w, x)) return PSTN_REAL(pselect)(n, r, w, x, ts, mask);
+  const About about = SelectIsAbout(n, r, w, x);
+  if (about == About::kKernels) return PSTN_REAL(pselect)(n, r, w, x, ts, mask);
+  if (about == About::kHidden) return Ret<int>(-EBADF);
   if (BadTime(ts)) return Ret<int>(-EINVAL);
   WaitsForMany waits;
-  return Ret<int>(SockSelect(g_family, n, r, w, x, Until(ts), mask));
+  return Ret<int>(SelectOurs(n, r, w, x, Until(ts), mask));
 }
 
 PSTN_EXPORT int pthread_cancel(pthread_t thread) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // leaving.cc - see leaving.h. What happens to the sockets themselves is in lib/peer/export.cc.
 #include "leaving.h"
-#include "base/pages.h"
+#include "base/space/pages.h"
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "endpoint/call.h"
 #include "family/family.h"
 #include "family/fdtab.h"
@@ -22,7 +23,12 @@
 
 namespace postern {
 
-long ExportPassed(int by, const msghdr* m) {
+long ExportPassed(int by, const msghdr* from) {
+  msghdr m;
+  // Of what can't be read the kernel says so.
+  if (!g_faults_watched || !GetUser(m, from) || m.msg_controllen == 0 ||
+      !UserReadable(m.msg_control, m.msg_controllen))
+    return 0;
   int domain = 0;
   socklen_t len = sizeof domain;
   // Nothing is passed by what is no such socket: the call fails, and nothing has happened.
@@ -30,7 +36,7 @@ long ExportPassed(int by, const msghdr* m) {
                 &domain, &len) != 0 ||
       domain != AF_UNIX)
     return 0;
-  for (cmsghdr* c = CMSG_FIRSTHDR(m); c != nullptr; c = CMSG_NXTHDR(const_cast<msghdr*>(m), c)) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
       continue;
     size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);

@@ -2,8 +2,9 @@
 // limit_calls.cc - setrlimit: a program that limits its address space has all of it.
 #include <sys/resource.h>
 
-#include "base/room.h"
+#include "base/space/room.h"
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "endpoint/call.h"
 #include "family/family.h"
 #include "life/depart.h"
@@ -16,8 +17,9 @@ namespace {
 
 // Before: afterwards there may be no room to leave in.
 void BeforeLimit(int resource, const void* limit) {
-  if (resource != RLIMIT_AS || BadPointer(limit) || !g_family.attached || InVfork()) return;
-  const rlim_t soft = static_cast<const rlimit*>(limit)->rlim_cur;
+  if (resource != RLIMIT_AS || limit == nullptr || !g_family.attached || InVfork()) return;
+  rlim_t soft;
+  if (!GetUser(soft, &static_cast<const rlimit*>(limit)->rlim_cur)) return;
   const int e = errno;
   if (AddressRoomIn(soft == RLIM_INFINITY ? kUnbounded : soft) < kAddressesNeeded)
     LeaveForGood(g_family);

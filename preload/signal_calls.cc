@@ -8,7 +8,12 @@
 // the mask back. The kernel then delivers it as it would have, alternate stack and all.
 //
 // OnSignal is entered with everything blocked, so that there is never more than one to put aside.
-// Faults (SIGSEGV and its kin) are not touched: they cannot wait. Nor is SIGABRT.
+// Faults (SIGSEGV and its kin) cannot wait. Nor can SIGABRT.
+//
+// In a process that has accelerated sockets SIGSEGV and SIGBUS come to OnFault: a fault in the
+// memory that the program has named in a call is that call's EFAULT (base/user_memory.h). Any other
+// one is the program's: its handler is entered as if the kernel had done so, with its flags and its
+// mask, or the default is restored, and the instruction, or the signal, comes once more.
 //
 // What the program has installed is in `actions`; whether it still stands, the kernel knows: only
 // if OnSignal is installed there does the entry count. Calls of libc's own (system, sigset) and
@@ -17,8 +22,10 @@
 #include <ucontext.h>
 
 #include <cstring>
+#include <initializer_list>
 
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "family/family.h"
 #include "family/interrupts.h"
 #include "family/local_lock.h"
@@ -35,6 +42,12 @@ namespace {
 constexpr int kSignals = 65;
 using Handler = void (*)(int, siginfo_t*, void*);
 constexpr int kOnce = static_cast<int>(SA_RESETHAND);
+#if defined(__x86_64__)
+constexpr int kRestorer =
+    0x04000000;  // SA_RESTORER, which libc sets, and leaves in what it reports
+#else
+constexpr int kRestorer = 0;
+#endif
 
 constexpr uint64_t Bit(int signo) { return 1ull << (signo - 1); }
 // Never deferred and so never wrapped.
@@ -42,6 +55,7 @@ constexpr uint64_t kFaults = Bit(SIGSEGV) | Bit(SIGBUS) | Bit(SIGFPE) | Bit(SIGI
                              Bit(SIGABRT) | Bit(SIGSYS);
 constexpr uint64_t kLibc = Bit(32) | Bit(33);  // cancellation and setuid of libc
 constexpr uint64_t kBlocked = ~(kFaults | kLibc);
+constexpr uint64_t kWatched = Bit(SIGSEGV) | Bit(SIGBUS);  // once there are accelerated sockets
 
 // What the program asked for. Written under actions_lock, `seq` odd meanwhile; read by OnSignal. A
 // thread that writes holds a lock, so its own signals wait: a reader waits for other threads only.
@@ -99,6 +113,23 @@ void PublishLocked(int signo, const Action& a) PSTN_REQUIRES(actions_lock) {
   StoreRelease(to.seq, seq + 2);  // [W4]
 }
 
+// Not by libc's function: it may have to be looked up, which no handler may do.
+void RestoreDefault(int signo) {
+  const uint64_t reset[4] = {};  // the kernel's struct sigaction: handler, flags, restorer, mask
+  (void)sys::Call(SYS_rt_sigaction, signo, &reset[0], nullptr, 8L);
+}
+
+void OnFault(int signo, siginfo_t* info, void* context) {
+  const bool sent = info->si_code <= 0;
+  if (!sent && RecoverFault(context)) return;
+  const Action a = Snapshot(signo);
+  const bool handled = a.handler != nullptr;
+  if (!handled || (a.flags & kOnce) != 0) RestoreDefault(signo);
+  if (handled) return a.handler(signo, info, context);
+  if (sent)
+    (void)sys::Call(SYS_rt_tgsigqueueinfo, sys::Pid(), sys::Tid(), static_cast<long>(signo), info);
+}
+
 void OnSignal(int signo, siginfo_t* info, void* context) {
   uint64_t mask = MaskOf(static_cast<ucontext_t*>(context)->uc_sigmask);
   if (t_locks.held != 0) {
@@ -115,11 +146,7 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
     return;
   }
   Action a = Snapshot(signo);
-  if ((a.flags & kOnce) != 0) {
-    // Not by libc's function: it may have to be looked up, which no handler may do.
-    const uint64_t reset[4] = {};  // the kernel's struct sigaction: handler, flags, restorer, mask
-    (void)sys::Call(SYS_rt_sigaction, signo, &reset[0], nullptr, 8L);
-  }
+  if ((a.flags & kOnce) != 0) RestoreDefault(signo);
   bool waits = t_waits_for_many;
   t_waits_for_many = false;  // for the handler's own calls, and for good if it does not return
   uint32_t* word = t_sleep_word;
@@ -127,6 +154,7 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
   t_sleep_word = nullptr;  // for good, too, if it does not return
   t_sleeping = nullptr;
   t_handlers++;
+  void* const copy = HideCopy();
   if (word != nullptr) FetchOr(*word, kNudge);  // it may have to begin anew (kRestart)
   if ((a.flags & SA_RESTART) == 0 || waits) {
     t_interrupts++;
@@ -137,6 +165,7 @@ void OnSignal(int signo, siginfo_t* info, void* context) {
   a.handler(signo, info,
             context);  // more arguments than a plain handler takes do no harm, as in the kernel
   t_waits_for_many = waits;
+  ShowCopy(copy);
 }
 
 // The last lock is free: what was put aside comes again.
@@ -159,18 +188,23 @@ uint64_t ProgramMask() {
   return t_locks.late != 0 ? late.mask : mask;
 }
 
+bool IsWatched(int signo) {
+  return signo > 0 && signo < kSignals && (kWatched & Bit(signo)) != 0 && !kSanitized;
+}
 bool IsWrapped(int signo) {
+  if (IsWatched(signo)) return g_faults_watched;
   return g_family.enabled && signo > 0 && signo < kSignals && (kBlocked & Bit(signo)) != 0;
 }
+bool IsOurs(Handler h) { return h == OnSignal || h == OnFault; }
 bool IsFunction(Handler h) {
   auto value = reinterpret_cast<uintptr_t>(h);
-  return value > reinterpret_cast<uintptr_t>(SIG_IGN) && h != OnSignal;  // SIG_DFL is 0, SIG_IGN 1
+  return value > reinterpret_cast<uintptr_t>(SIG_IGN) && !IsOurs(h);  // SIG_DFL is 0, SIG_IGN 1
 }
 
-// What the program sees of OnSignal.
+// What the program sees of OnSignal and OnFault.
 void ShowProgramsOwn(const Action& own, struct sigaction& was) {
+  was.sa_flags = own.flags | (was.sa_sigaction == OnFault ? 0 : was.sa_flags & kRestorer);
   was.sa_sigaction = own.handler;
-  was.sa_flags = own.flags | (was.sa_flags & 0x04000000);  // SA_RESTORER, which libc leaves in
   memset(&was.sa_mask, 0, sizeof was.sa_mask);
   SetMaskOf(was.sa_mask, own.mask);
 }
@@ -181,20 +215,35 @@ int SetActionPast(int signo, const struct sigaction* act, struct sigaction* old)
   struct sigaction was;
   const int r = PSTN_REAL(sigaction)(signo, act, &was);
   if (r != 0 || old == nullptr) return r;
-  if (was.sa_sigaction == OnSignal) ShowProgramsOwn(Snapshot(signo), was);
+  if (IsOurs(was.sa_sigaction)) ShowProgramsOwn(Snapshot(signo), was);
   *old = was;
   return r;
 }
 
-int SetAction(int signo, const struct sigaction* act, struct sigaction* old) {
+// What the kernel is given for that: OnFault does for the default, too.
+struct sigaction WatchFor(const Action& a) {
+  struct sigaction mine = {};
+  mine.sa_sigaction = OnFault;
+  mine.sa_flags = SA_SIGINFO | (a.handler != nullptr ? a.flags & ~kOnce : SA_ONSTACK);
+  SetMaskOf(mine.sa_mask, a.mask);
+  return mine;
+}
+
+// `kernels`: `act` is what the kernel says of itself.
+int SetAction(int signo, const struct sigaction* act, struct sigaction* old, bool kernels = false) {
   auto real = PSTN_REAL(sigaction);
   if (!IsWrapped(signo) || InVfork()) return SetActionPast(signo, act, old);
   constexpr int kOurs = kOnce | SA_NODEFER;  // done by OnSignal: the signal may come twice
-  bool function = act != nullptr && IsFunction(act->sa_sigaction);
+  const bool watched = IsWatched(signo);
+  const bool function =
+      act != nullptr && (IsFunction(act->sa_sigaction) || (watched && act->sa_handler == SIG_DFL));
   struct sigaction mine = {};
   Action after = {};
-  if (function) {
-    after = {0, act->sa_flags, MaskOf(act->sa_mask), act->sa_sigaction};
+  if (function) after = {0, act->sa_flags, MaskOf(act->sa_mask), act->sa_sigaction};
+  if (function && watched) {
+    mine = WatchFor(after);
+    if (!kernels) after.flags |= kRestorer;
+  } else if (function) {
     mine.sa_flags = (act->sa_flags & ~kOurs) | SA_SIGINFO;
     mine.sa_sigaction = OnSignal;
     SetMaskOf(mine.sa_mask, kBlocked);
@@ -207,7 +256,7 @@ int SetAction(int signo, const struct sigaction* act, struct sigaction* old) {
   if (r != 0 && function) PublishLocked(signo, before);
   Unlock(actions_lock);
   if (r != 0 || old == nullptr) return r;
-  if (was.sa_sigaction == OnSignal) ShowProgramsOwn(before, was);
+  if (IsOurs(was.sa_sigaction)) ShowProgramsOwn(before, was);
   *old = was;
   return r;
 }
@@ -223,9 +272,27 @@ sighandler_t Install(int signo, sighandler_t handler, int flags, uint64_t mask) 
 
 }  // namespace
 
+namespace {
+
+// From now on. What the program has put there before goes on.
+void WatchFaults() {
+  if (g_faults_watched) return;
+  g_faults_watched = true;
+  for (const int signo : {SIGSEGV, SIGBUS}) {
+    struct sigaction now;
+    if (kSanitized || PSTN_REAL(sigaction)(signo, nullptr, &now) != 0) continue;
+    // What an image before this one has set to be ignored stays so, as with any other signal.
+    if (!IsOurs(now.sa_sigaction)) (void)SetAction(signo, &now, nullptr, true);
+  }
+}
+
+}  // namespace
+
 void SignalsInit() {
   if (!g_family.enabled) return;
   g_run_late = RunLate;
+  g_watch_faults = WatchFaults;
+  if (g_family.attached) WatchFaults();
   jump = reinterpret_cast<decltype(jump)>(RealSymbol("_longjmp"));
 }
 

@@ -8,7 +8,7 @@
 #include <unistd.h>
 
 #include "abi/postern_abi.h"
-#include "base/room.h"
+#include "base/space/room.h"
 
 namespace postern::wrapper {
 namespace {

@@ -8,15 +8,25 @@
 #include <cstring>
 
 #include "base/copy.h"
+#include "base/user_memory.h"
 
 namespace postern {
 
-// An address that no program can own: the first page, or the kernel's half. Other bad addresses
-// fault in the program, as they would in memcpy (docs/deviations.md).
+// No program's, whatever is mapped: the kernel says so before it looks at anything else.
+inline bool IsBeyond(const void* p) {
+#if defined(__x86_64__)
+  constexpr int kBits = 56;  // with five levels of page tables
+#else
+  constexpr int kBits = 63;
+#endif
+  return reinterpret_cast<uintptr_t>(p) >> kBits != 0;
+}
+
+// An address that no program can own: the first page, or beyond its half. Other bad addresses are
+// found when they are used (user_memory.h).
 inline bool BadPointer(const void* p) {
-  constexpr uintptr_t kLowest = 4096, kKernelHalf = uintptr_t{1} << 63;
-  auto at = reinterpret_cast<uintptr_t>(p);
-  return at < kLowest || at >= kKernelHalf;
+  constexpr uintptr_t kLowest = 4096;
+  return reinterpret_cast<uintptr_t>(p) < kLowest || IsBeyond(p);
 }
 
 class IovCursor {
@@ -25,31 +35,36 @@ class IovCursor {
     for (size_t i = 0; i < count; i++) left_ += iov[i].iov_len;
   }
   size_t left() const { return left_; }
+  // A copy has met memory that is not there. It counts as not made, and there is none after it.
+  bool fault() const { return fault_; }
+  void TakeFault(const IovCursor& from) { fault_ = fault_ || from.fault_; }
   // What the caller will send behind this, as far as it knows: room is made for that, too.
   size_t ahead = 0;
 
-  // Copies up to `bytes` between the program's buffers and `at`.
+  // Copies up to `bytes` between the program's buffers and `at`. 0: a fault.
   size_t CopyOut(uint8_t* at, size_t bytes) {
     return Walk(bytes, [&](void* user, size_t n) {
-      memcpy(at, user, n);
+      const bool done = CopyUser(at, user, n);
       at += n;
+      return done;
     });
   }
   // The same past the cache, to a 64-byte aligned place. Pieces that do not end on a line go the
   // other way.
   size_t StreamOut(uint8_t* at, size_t bytes) {
     return Walk(bytes, [&](void* user, size_t n) {
-      if (reinterpret_cast<uintptr_t>(at) % 64 == 0)
-        CopyPastCache(at, static_cast<const uint8_t*>(user), n);
-      else
-        memcpy(at, user, n);
+      const bool done = reinterpret_cast<uintptr_t>(at) % 64 == 0
+                            ? CopyLargePastCache(at, static_cast<const uint8_t*>(user), n)
+                            : CopyUser(at, user, n);
       at += n;
+      return done;
     });
   }
   size_t CopyIn(const uint8_t* at, size_t bytes) {
     return Walk(bytes, [&](void* user, size_t n) {
-      memcpy(user, at, n);
+      const bool done = CopyUser(user, at, n);
       at += n;
+      return done;
     });
   }
   // What is left, in at most `max` pieces; returns how many.
@@ -62,7 +77,7 @@ class IovCursor {
     return n;
   }
   void Skip(size_t bytes) {
-    Walk(bytes, [](void*, size_t) {});
+    Walk(bytes, [](void*, size_t) { return true; });
   }
 
  private:
@@ -72,7 +87,10 @@ class IovCursor {
     while (done < bytes && count_ > 0) {
       size_t n = iov_->iov_len - used_;
       if (n > bytes - done) n = bytes - done;
-      if (n != 0) fn(static_cast<uint8_t*>(iov_->iov_base) + used_, n);
+      if (n != 0 && !fn(static_cast<uint8_t*>(iov_->iov_base) + used_, n)) [[unlikely]] {
+        fault_ = true;
+        return 0;
+      }
       done += n;
       used_ += n;
       if (used_ == iov_->iov_len) {
@@ -89,6 +107,7 @@ class IovCursor {
   size_t count_;
   size_t used_ = 0;
   size_t left_ = 0;
+  bool fault_ = false;
 };
 
 }  // namespace postern

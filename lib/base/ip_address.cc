@@ -7,6 +7,8 @@
 
 #include <cstdio>
 
+#include "base/user_memory.h"
+
 namespace postern {
 namespace {
 
@@ -63,8 +65,8 @@ bool AddrFromSockaddr(const sockaddr* sa, socklen_t len, uint32_t family, pstn_a
   return false;
 }
 
-void AddrToSockaddr(const pstn_addr& a, uint32_t family, sockaddr* sa, socklen_t* len) {
-  if (len == nullptr) return;
+bool AddrToSockaddr(const pstn_addr& a, uint32_t family, sockaddr* sa, socklen_t* len) {
+  if (len == nullptr) return true;
   sockaddr_storage full;
   memset(&full, 0, sizeof full);
   socklen_t full_len;
@@ -82,8 +84,10 @@ void AddrToSockaddr(const pstn_addr& a, uint32_t family, sockaddr* sa, socklen_t
     in->sin6_scope_id = a.scope;
     full_len = sizeof *in;
   }
-  if (sa != nullptr) memcpy(sa, &full, *len < full_len ? *len : full_len);
-  *len = full_len;
+  socklen_t room;
+  if (!GetUser(room, len)) return false;
+  if (sa != nullptr && !CopyUser(sa, &full, room < full_len ? room : full_len)) return false;
+  return PutUser(len, full_len);
 }
 
 }  // namespace postern

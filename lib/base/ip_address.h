@@ -129,8 +129,9 @@ const char* AddrText(const pstn_addr& a, char (&out)[kAddrTextBytes]);
 
 // False: too short, or not of `family`.
 bool AddrFromSockaddr(const sockaddr* sa, socklen_t len, uint32_t family, pstn_addr& out);
-// As accept, getsockname and friends do it: truncates, and sets *len to the full length.
-void AddrToSockaddr(const pstn_addr& a, uint32_t family, sockaddr* sa, socklen_t* len);
+// As accept, getsockname and friends do it: truncates, and sets *len to the full length. Both are
+// the program's; false: there is no memory.
+bool AddrToSockaddr(const pstn_addr& a, uint32_t family, sockaddr* sa, socklen_t* len);
 // Whether a program may give an address of so few bytes to a socket of `family`.
 bool IsWholeSockaddr(socklen_t len, uint32_t family);
 

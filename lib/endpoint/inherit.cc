@@ -4,7 +4,7 @@
 //
 // An accepted connection's kernel socket is not the listener's child: it comes from the fd cache or
 // from socket(). So what the program has set on the listener is noted, an option a bit, and set on
-// the accepted socket. tests/conformance/cases/inherit.case asks the kernel which options there
+// the accepted socket. tests/conformance/cases/options.case asks the kernel which options there
 // are: each that is not in the table of socket_options.cc, and that an accepted socket has, is
 // here.
 #include <netinet/in.h>

@@ -19,6 +19,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/items.h"
@@ -167,7 +168,6 @@ namespace {
 // epoll_ctl() for a registration that has stayed with us: armed again, it is the kernel's.
 long CtlStaying(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int op,
                 int fd, epoll_event* ev) {
-  if (op != EPOLL_CTL_DEL && BadPointer(ev)) return -EFAULT;
   if (op == EPOLL_CTL_ADD) return -EEXIST;
   if (op == EPOLL_CTL_MOD ? (ev->events & EPOLLEXCLUSIVE) != 0 : op != EPOLL_CTL_DEL)
     return -EINVAL;
@@ -197,7 +197,6 @@ long CtlOn(Family& fam, int epfd, pstn_epoll* set, uint32_t idx, int op, int fd,
     return kPass;
   }
   if (IsDatagram(ep)) kVerbs.datagram_touch(fam, ep);
-  if (op != EPOLL_CTL_DEL && BadPointer(ev)) return -EFAULT;
   if (op != EPOLL_CTL_ADD && op != EPOLL_CTL_MOD && op != EPOLL_CTL_DEL) return -EINVAL;
   if (op == EPOLL_CTL_MOD && (ev->events & EPOLLEXCLUSIVE) != 0) return -EINVAL;
   if (op == EPOLL_CTL_ADD && (ev->events & EPOLLEXCLUSIVE) != 0 &&
@@ -223,6 +222,11 @@ long CtlOn(Family& fam, int epfd, pstn_epoll* set, uint32_t idx, int op, int fd,
 long SockEpollCtl(Family& fam, int epfd, int op, int fd, epoll_event* ev) {
   const Call socket(fam, fd);
   if (socket.ep() == nullptr) return kPass;
+  epoll_event event = {};
+  if (op != EPOLL_CTL_DEL) {  // as in the kernel, before anything else is looked at
+    if (!GetUser(event, ev)) return -EFAULT;
+    ev = &event;
+  }
   for (bool left = false;;) {
     const Call own(fam, epfd, socket);
     uint32_t idx = PSTN_NONE;

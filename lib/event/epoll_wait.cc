@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "control/acceptor.h"
 #include "control/posternd.h"
 #include "endpoint/call.h"
@@ -31,7 +32,8 @@ constexpr uint64_t kWarmIdle = 256u
 constexpr uint64_t kIdleSweepNs = 20'000'000;  // first sleep, after which idle rings are given back
 // 3. One walk over the ready list. Level-triggered items that are ready go to the tail again.
 // `moved`: an endpoint was met that has become the kernel's. `unmapped`: so was one of that link
-// group, and stays on the list; null: such a one has failed.
+// group, and stays on the list; null: such a one has failed. -EFAULT: the first event can't be
+// told, and stays on the list, as any that can't.
 int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved,
             uint32_t* unmapped) PSTN_REQUIRES(set.lock) {
   StackMap& s = Stack(fam);
@@ -54,7 +56,8 @@ int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved
       continue;
     }
     if (got == kNotMapped) got = kConnectionLost;
-    if ((item.flags & PSTN_IT_KREADY) != 0) {
+    const bool by_kernel = (item.flags & PSTN_IT_KREADY) != 0;
+    if (by_kernel) {
       got |= EPOLLIN | EPOLLRDNORM;
       item.flags &= ~PSTN_IT_KREADY;
     }
@@ -69,8 +72,14 @@ int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved
       }
     }
     if (got == 0) continue;
-    out[n].events = got;
-    out[n].data.u64 = item.data;
+    epoll_event event = {};
+    event.events = got;
+    event.data.u64 = item.data;
+    if (!PutUser(&out[n], event)) [[unlikely]] {
+      if (by_kernel) item.flags |= PSTN_IT_KREADY;
+      PushReady(s, set, idx);
+      return n != 0 ? n : -EFAULT;
+    }
     n++;
     if ((item.events & EPOLLONESHOT) != 0) {
       item.flags |= PSTN_IT_DISABLED;
@@ -116,9 +125,11 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
   if (r <= 0) return r;
   if (LoadRelaxed(fam.sets->nested_count) != 0) r = DropStale(fam, epfd, &got[0], r);
   int n = 0;
+  bool told = true;
   for (long i = 0; i < r; i++) {
     if ((got[i].data.u64 & kMagicMask) != set.magic) {
-      out[n++] = got[i];
+      told = told && PutUser(&out[n], got[i]);
+      if (told) n++;
       continue;
     }
     uint32_t tag = static_cast<uint32_t>(got[i].data.u64 & ~kMagicMask);
@@ -141,7 +152,7 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
       }
     }
   }
-  return n;
+  return n != 0 || told ? n : -EFAULT;
 }
 
 // A member of this set of which `is(endpoint, registration)`, and its fd in this process; null:
@@ -234,6 +245,7 @@ long LookOnce(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epol
   if (!ask_kernel) return LookAtOurs(fam, call, set, idx, out, max);
   StoreRelaxed(local.first, kNobodyFirst);
   int ours = kernel_first ? 0 : LookAtOurs(fam, call, set, idx, out, max);
+  if (ours < 0) return ours;
   if (ours == max) {
     StoreRelaxed(local.first, kKernelFirst);
     return ours;
@@ -243,9 +255,10 @@ long LookOnce(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epol
   if (n < 0) return ours != 0 ? ours : n;
   n += ours;
   if (n == max && ours == 0) StoreRelaxed(local.first, kOursFirst);
-  if (ours == 0 && n < max)
-    n += LookAtOurs(fam, call, set, idx, out + n,
-                    max - static_cast<int>(n));  // the look may have brought some
+  if (ours == 0 && n < max) {  // the look may have brought some
+    const int more = LookAtOurs(fam, call, set, idx, out + n, max - static_cast<int>(n));
+    if (more > 0 || n == 0) n += more;
+  }
   return n;
 }
 
@@ -358,7 +371,8 @@ long SockEpollWait(Family& fam, int epfd, epoll_event* out, int max, Deadline un
   pstn_epoll* set = SetOf(fam, call, &idx);
   if (set == nullptr) return kPass;
   if (max <= 0) return -EINVAL;
-  if (BadPointer(out)) return -EFAULT;
+  // Memory that a program could have is not looked at before there is an event to tell.
+  if (IsBeyond(out)) return -EFAULT;
   const long n = WireEvents(fam, WaitOnSet(fam, call, *set, idx, out, max, until, mask));
   WakeOthers(fam, *set);
   if (LoadRelaxed(fam.sets->local[idx].watched) != 0) {

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "base/pages.h"
+#include "base/space/pages.h"
 #include "base/sys.h"
 #include "control/posternd.h"
 #include "endpoint/refs.h"

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "control/named_stack.h"
 #include "control/posternd.h"
 #include "endpoint/call.h"
@@ -172,6 +173,7 @@ bool MakeStack(Family& fam) {
   if (SameUuid(Stack(fam).hdr.id, id)) Describe(Stack(fam).hdr, fam);
   (void)FillSlot(fam);
   fam.attached = true;
+  g_watch_faults();
   CountRing(fam);
   CtlReconnect(fam);
   return true;

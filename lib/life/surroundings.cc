@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "base/room.h"
+#include "base/space/room.h"
 #include "base/sys.h"
 #include "ctl/proto.h"
 #include "family/open_fds.h"

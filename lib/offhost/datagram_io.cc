@@ -52,7 +52,7 @@ void Describe(const pstn_ep& ep, uint32_t wants, const udp::ReceiveInfo& info, m
   if (m.msg_name != nullptr) {
     pstn_addr from = NameOf(info.source, info.source_port);
     if (info.source.IsLinkLocal()) from.scope = info.ifindex;
-    AddrToSockaddr(from, ep.family, static_cast<sockaddr*>(m.msg_name), &m.msg_namelen);
+    (void)AddrToSockaddr(from, ep.family, static_cast<sockaddr*>(m.msg_name), &m.msg_namelen);
   }
   m.msg_flags = 0;
   DatagramControl(ep.family, wants, info, m);
@@ -79,6 +79,7 @@ long FromWire(Family& fam, pstn_ep& ep, msghdr& m, int flags) {
   if (r < 0) return static_cast<long>(r);
   IovCursor to(m.msg_iov, m.msg_iovlen);
   const size_t copied = to.CopyIn(bytes, static_cast<size_t>(r));
+  if (to.fault()) return -EFAULT;
   Describe(ep, wants, info, m);
   if (info.bytes > copied) m.msg_flags |= MSG_TRUNC;
   return static_cast<long>((flags & MSG_TRUNC) != 0 ? info.bytes : copied);
@@ -168,12 +169,14 @@ bool IsPlain(const pstn_ep& ep, int flags) {
          (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0 && LoadRelaxed(ep.reason) == kReasonNone;
 }
 
-// Its payload, in one piece. More than `room`: it is longer than that.
+// Its payload, in one piece. More than `room`: it is longer than that, or not there.
 size_t Gather(const msghdr& m, uint8_t* to, size_t room) {
   IovCursor from(m.msg_iov, m.msg_iovlen);
   for (size_t i = 0; i < m.msg_iovlen; i++)
     if (m.msg_iov[i].iov_len > room) return room + 1;
-  return from.left() > room ? room + 1 : from.CopyOut(to, from.left());
+  if (from.left() > room) return room + 1;
+  const size_t bytes = from.CopyOut(to, from.left());
+  return from.fault() ? room + 1 : bytes;
 }
 
 // False: the kernel says what it thinks of it.
@@ -230,15 +233,14 @@ long DatagramSend(Family& fam, Call& call, const msghdr& m, int flags) {
 }
 
 long DatagramIoctl(Family& fam, const pstn_ep& ep, unsigned long request, void* arg) {
-  if (request != FIONREAD || BadPointer(arg)) return kPass;
+  if (request != FIONREAD) return kPass;
   int bytes;
   {
     const DatagramGuard g(fam, ep);
     if (!g.ok() || !g.all().IsReadable(g.idx())) return kPass;
     bytes = static_cast<int>(udp::NextBytes(g.idx(), g.all()));
   }
-  memcpy(arg, &bytes, sizeof bytes);
-  return 0;
+  return PutUser(arg, bytes) ? 0 : -EFAULT;
 }
 
 }  // namespace postern

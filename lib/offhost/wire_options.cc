@@ -135,11 +135,13 @@ long WireSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
   if (level == IPPROTO_TCP && (name == TCP_LINGER2 || name == TCP_WINDOW_CLAMP))
     return SetKept(fam, fd, ep, name, value, len);
   if (level != IPPROTO_TCP || name != TCP_CONGESTION) return kPass;
-  if (static_cast<int>(len) < 1 || BadPointer(value)) return kPass;  // the kernel has the errors
+  if (static_cast<int>(len) < 1) return kPass;  // the kernel has the errors
   tcp::CongestionKind kind{};
   constexpr uint32_t kNameMax = 15;
-  const bool known =
-      tcp::CongestionByName(static_cast<const char*>(value), len < kNameMax ? len : kNameMax, kind);
+  char text[kNameMax];
+  const uint32_t bytes = len < kNameMax ? len : kNameMax;
+  if (!CopyUser(text, value, bytes)) return kPass;
+  const bool known = tcp::CongestionByName(text, bytes, kind);
   const bool ours = WithConn(fam, ep, [&](stack::Engine&, stack::Conn& c) {
     if (!known) return;
     c.tcb.settings.congestion = static_cast<uint32_t>(kind);

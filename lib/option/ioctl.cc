@@ -4,9 +4,9 @@
 #include <sys/ioctl.h>
 
 #include <cerrno>
-#include <cstring>
 
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/marks.h"
 #include "family/family.h"
@@ -21,11 +21,7 @@ namespace {
 // Flags of the open file that only the kernel keeps.
 constexpr int kOtherFlags = O_APPEND | O_ASYNC | O_DIRECT | O_NOATIME;
 
-long GiveInt(void* arg, int v) {
-  if (BadPointer(arg)) return -EFAULT;
-  memcpy(arg, &v, sizeof v);
-  return 0;
-}
+long GiveInt(void* arg, int v) { return PutUser(arg, v) ? 0 : -EFAULT; }
 
 }  // namespace
 
@@ -40,9 +36,8 @@ long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* ar
   }
   switch (request) {
     case FIONBIO: {
-      if (BadPointer(arg)) return -EFAULT;
       int v;
-      memcpy(&v, arg, sizeof v);
+      if (!GetUser(v, arg)) return -EFAULT;
       if (v != 0) {
         FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
       } else {

@@ -8,9 +8,8 @@
 
 #include <fcntl.h>
 
-#include <cstring>
-
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "endpoint/endpoint.h"
 #include "offhost/datagram.h"
 #include "option/kernel_only.h"
@@ -45,12 +44,11 @@ const KernelOption kOptions[] = {
     {IPPROTO_TCP, kFastOpenConnect, kReasonFastOpen},
 };
 
-// No device, no mark, off. No such value is longer; the kernel looks at no more of it either.
+// No device, no mark, off; or nothing that the kernel could take. No such value is longer; the
+// kernel looks at no more of it either.
 bool AllZero(const void* value, socklen_t len) {
-  for (socklen_t i = 0; i < len && i < sizeof(int); i++) {
-    if (static_cast<const uint8_t*>(value)[i] != 0) return false;
-  }
-  return true;
+  int v = 0;
+  return !CopyUser(&v, value, len < sizeof v ? len : sizeof v) || v == 0;
 }
 
 void GoKernel(Family& fam, int fd, pstn_ep& ep, Reason why) {
@@ -77,9 +75,8 @@ void GoKernel(Family& fam, int fd, pstn_ep& ep, Reason why) {
 
 void OptionForKernel(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
                      socklen_t len) {
-  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED || BadPointer(value) ||  // [E1]
-      static_cast<int>(len) < 0)
-    return;
+  // [E1]
+  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED || static_cast<int>(len) < 0) return;
   for (const KernelOption& o : kOptions) {
     if (o.level == level && o.name == name && (name == kPeekOff || !AllZero(value, len)))
       GoKernel(fam, fd, ep, o.why);
@@ -96,8 +93,7 @@ void FcntlForKernel(Family& fam, int fd, pstn_ep& ep, int cmd, long arg) {
 void IoctlForKernel(Family& fam, int fd, pstn_ep& ep, unsigned long request, const void* arg) {
   if (request != FIOASYNC && request != FIOSETOWN && request != SIOCSPGRP) return;
   int value = 0;
-  if (!BadPointer(arg)) memcpy(&value, arg, sizeof value);
-  if (value != 0) GoKernel(fam, fd, ep, kReasonSignalIo);
+  if (GetUser(value, arg) && value != 0) GoKernel(fam, fd, ep, kReasonSignalIo);
 }
 
 }  // namespace postern

@@ -9,11 +9,11 @@
 #include <sys/epoll.h>
 
 #include <cerrno>
-#include <cstring>
 #include <initializer_list>
 
 #include "base/ip_address.h"
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/inherit.h"
 #include "endpoint/kept_options.h"
@@ -50,7 +50,7 @@ uint64_t TicksPerSecond() {
 long SetTime(pstn_u64& ns, const void* value, socklen_t len) {
   if (len < sizeof(timeval)) return -EINVAL;
   timeval tv;
-  memcpy(&tv, value, sizeof tv);
+  if (!GetUser(tv, value)) return -EFAULT;
   if (tv.tv_usec < 0 || tv.tv_usec >= 1000000) return -EDOM;
   // Negative: the kernel takes it as "do not wait"; one tick is as close.
   uint64_t hz = TicksPerSecond(), tick_usec = 1000000u / hz;
@@ -70,7 +70,7 @@ long SetFlag(int fd, pstn_ep& ep, int level, int name, uint32_t flag, const void
   long r = KernelSetOpt(fd, level, name, value, len);
   if (r < 0) return r;
   int v;
-  memcpy(&v, value, sizeof v);
+  if (!GetUser(v, value)) return -EFAULT;
   if (v != 0) {
     FetchOr(ep.flags, flag);
   } else {
@@ -143,9 +143,8 @@ long SetKernels(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
 long SetMaxSegment(const void* value, socklen_t len) {
   constexpr int kLeast = 88, kMost = 32767;
   if (len < sizeof(int)) return -EINVAL;
-  if (BadPointer(value)) return -EFAULT;
   int v;
-  memcpy(&v, value, sizeof v);
+  if (!GetUser(v, value)) return -EFAULT;
   return v != 0 && (v < kLeast || v > kMost) ? -EINVAL : 0;
 }
 
@@ -156,7 +155,7 @@ long RefusedConnected(int level, int name, const void* value, socklen_t len) {
   if (level == IPPROTO_IPV6 && name == IPV6_V6ONLY) return -EINVAL;
   if (level != IPPROTO_TCP) return 0;
   int v = 1;
-  if (len >= sizeof v && !BadPointer(value)) memcpy(&v, value, sizeof v);
+  if (len >= sizeof v && !GetUser(v, value)) v = 1;
   switch (name) {
     case TCP_FASTOPEN:
     case kFastOpenConnect:
@@ -181,7 +180,7 @@ long SetListenerMaxseg(Family& fam, int fd, pstn_ep& ep, const void* value, sock
   const long r = KernelSetOpt(fd, IPPROTO_TCP, TCP_MAXSEG, value, len);
   if (r < 0) return r;
   int v;
-  memcpy(&v, value, sizeof v);
+  if (!GetUser(v, value)) return -EFAULT;
   WireListenerMaxseg(fam, ep, static_cast<uint32_t>(v));
   return 0;
 }
@@ -216,20 +215,19 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
     return SetKernels(fam, fd, ep, level, name, value, len);
   }
   if (static_cast<int>(len) < 0) return -EINVAL;
-  if (BadPointer(value)) return len < sizeof(int) ? -EINVAL : -EFAULT;
+  int v = 0;
+  if (len < sizeof v) return -EINVAL;
+  if (!GetUser(v, value)) return -EFAULT;
   if (i == kLinger) {
-    if (len < sizeof(linger)) return -EINVAL;
     linger l;
-    memcpy(&l, value, sizeof l);
+    if (len < sizeof l) return -EINVAL;
+    if (!GetUser(l, value)) return -EFAULT;
     const bool on = l.l_onoff != 0;
     SetLingering(ep, {on, on ? static_cast<uint32_t>(l.l_linger) : LoadRelaxed(ep.linger_sec)});
   } else if (i == kRcvtimeo || i == kSndtimeo) {
     long r = SetTime(i == kRcvtimeo ? ep.rcvtimeo_ns : ep.sndtimeo_ns, value, len);
     if (r < 0) return r;
   } else {
-    if (len < sizeof(int)) return -EINVAL;
-    int v;
-    memcpy(&v, value, sizeof v);
     if (i == kRcvlowat) {
       StoreRelaxed(ep.rcvlowat, v < 0 ? INT32_MAX : v == 0 ? 1u : static_cast<uint32_t>(v));
       // As in the kernel's tcp_set_rcvlowat(): an event, also an edge where nothing has changed.
@@ -265,11 +263,11 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
 namespace {
 
 long GiveBytes(const void* from, socklen_t bytes, void* value, socklen_t* len) {
-  if (BadPointer(len) || BadPointer(value)) return -EFAULT;
-  if (static_cast<int>(*len) < 0) return -EINVAL;
-  if (*len > bytes) *len = bytes;
-  memcpy(value, from, *len);
-  return 0;
+  socklen_t room;
+  if (!GetUser(room, len)) return -EFAULT;
+  if (static_cast<int>(room) < 0) return -EINVAL;
+  if (room > bytes) room = bytes;
+  return PutUser(len, room) && CopyUser(value, from, room) ? 0 : -EFAULT;
 }
 long GiveInt(int v, void* value, socklen_t* len) { return GiveBytes(&v, sizeof v, value, len); }
 
@@ -315,10 +313,10 @@ long GivePeerName(const pstn_ep& ep, void* value, socklen_t* len) {
   sockaddr_storage ss = {};
   socklen_t size = sizeof ss;
   AddrToSockaddr(LoadAddr(ep.peer), ep.family, reinterpret_cast<sockaddr*>(&ss), &size);
-  if (BadPointer(len) || BadPointer(value)) return -EFAULT;
-  if (*len > size) return -EINVAL;
-  memcpy(value, &ss, *len);
-  return 0;
+  socklen_t room;
+  if (!GetUser(room, len)) return -EFAULT;
+  if (room > size) return -EINVAL;
+  return CopyUser(value, &ss, room) && PutUser(len, room) ? 0 : -EFAULT;
 }
 
 }  // namespace

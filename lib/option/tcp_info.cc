@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/ip_address.h"
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "endpoint/endpoint.h"
 #include "offhost/wire_options.h"
 #include "option/tcp_info.h"
@@ -53,19 +54,20 @@ uint8_t StateOf(const ConnEnd& e) {
 // The kernel's socket, which has no connection, says how long the answer is on this kernel. What is
 // known goes in; the rest is as over an idle loopback.
 long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len) {
-  if (BadPointer(len) || BadPointer(value)) return -EFAULT;
-  if (static_cast<int>(*len) < 0) return -EINVAL;
+  socklen_t room;
+  if (!GetUser(room, len)) return -EFAULT;
+  if (static_cast<int>(room) < 0) return -EINVAL;
   alignas(8) uint8_t all[kEnd] = {};
   socklen_t size = sizeof all;
   long r = sys::Call(SYS_getsockopt, fd, static_cast<long>(IPPROTO_TCP),
                      static_cast<long>(TCP_INFO), &all[0], &size);
   if (r < 0) return r;
+  if (room > size) room = size;
+  const auto give = [&](const uint8_t* from) -> long {
+    return PutUser(len, room) && CopyUser(value, from, room) ? 0 : -EFAULT;
+  };
   tcp::Info wire;
-  if (WireInfo(fam, ep, wire)) {
-    if (*len > size) *len = size;
-    memcpy(value, wire.bytes, *len);
-    return 0;
-  }
+  if (WireInfo(fam, ep, wire)) return give(wire.bytes);
   ConnEnd e;
   tcp_info info;
   memcpy(&info, all, sizeof info);
@@ -100,9 +102,7 @@ long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len) 
     Put(all, at, uint32_t{LoadRelaxed(ep.tx.records)});
   Put(all, kMinRtt, uint32_t{1});
   Put(all, kSndWnd, uint32_t{65536});
-  if (*len > size) *len = size;
-  memcpy(value, all, *len);
-  return 0;
+  return give(all);
 }
 
 // Bytes that the call has left; 1 where the end is next, so that the program comes again.

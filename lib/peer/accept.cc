@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/ip_address.h"
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "control/acceptor.h"
 #include "control/control_smc.h"
 #include "control/posternd.h"
@@ -52,16 +53,21 @@ long AcceptOurs(Family& fam, const Call& call, uint32_t idx, sockaddr* sa, sockl
     InheritKernelOptions(call.fd(), listener, static_cast<int>(fd), ep);
     kVerbs.wire_inherit(fam, static_cast<int>(fd), ep);
   }
-  long bad = sa == nullptr                 ? 0
-             : BadPointer(len)             ? -EFAULT
-             : static_cast<int>(*len) < 0  ? -EINVAL
-             : BadPointer(sa) && *len != 0 ? -EFAULT
-                                           : 0;
+  socklen_t room = 0;
+  long bad = 0;
+  if (sa != nullptr) {
+    if (!GetUser(room, len)) {
+      bad = -EFAULT;
+    } else if (static_cast<int>(room) < 0) {
+      bad = -EINVAL;
+    } else if (!AddrToSockaddr(ep.peer, ep.family, sa, len)) {
+      bad = -EFAULT;
+    }
+  }
   if (bad != 0) {  // as with the kernel, the client is lost
     (void)SockClose(fam, static_cast<int>(fd), PSTN_FD_EP | idx);
     return bad;
   }
-  AddrToSockaddr(ep.peer, ep.family, sa, len);
   return fd;
 }
 

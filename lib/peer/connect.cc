@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/ip_address.h"
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "control/posternd.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
@@ -378,8 +379,6 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
   uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL)
     return IsDatagram(ep) ? kVerbs.datagram_connect(fam, fd, ep, sa, len) : kPass;
-  if (len > sizeof(sockaddr_storage)) return -EINVAL;  // negative, too
-  if (len != 0 && BadPointer(sa)) return -EFAULT;
   if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC)
     return SockDisconnect(fam, fd, ep, sa, len);
   if (state == PSTN_EP_LISTEN) return kPass;
@@ -417,6 +416,12 @@ long SockConnect(Family& fam, Call& call, const sockaddr* sa, socklen_t len) {
   pstn_ep& ep = *call.ep();
   const Interrupts since;
   Awaited awaited;
+  sockaddr_storage own;
+  if (!IsKernels(ep)) {                    // else the kernel looks at it first, too
+    if (len > sizeof own) return -EINVAL;  // negative, too
+    if (!CopyUser(&own, sa, len)) return -EFAULT;
+    sa = reinterpret_cast<const sockaddr*>(&own);
+  }
   long r;
   {
     Guard g(ep.setup_lock);

@@ -208,7 +208,8 @@ void FetchAhead(const pstn_tx& tx, const RingPlace& ring, uint32_t bytes) PSTN_R
 }
 
 // Puts one record of `len` bytes at `at` (not the write offset: a wrap) or at the write offset.
-void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len, bool wrap)
+// False: the program's memory is not there; nothing has happened.
+bool Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len, bool wrap)
     PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
   AssertHeld(tx.lock);
@@ -220,6 +221,8 @@ void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
   } else {
     from.CopyOut(payload, len);
   }
+  if (from.fault()) [[unlikely]]
+    return false;
   if (LoadRelaxed(HeaderAt(ring.base, next)) != 0) StoreRelaxed(HeaderAt(ring.base, next), 0u);
   StoreRelease(HeaderAt(ring.base, at), static_cast<uint64_t>(len));  // [R3]
   if (wrap) {
@@ -230,9 +233,10 @@ void Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
   FetchAhead(tx, ring, RecordBytes(len));
   tx.since += RecordBytes(len);
   tx.bytes += len;
+  return true;
 }
 
-// One record. 0 when the ring is full.
+// One record. 0 when the ring is full, or the copy has met a fault.
 uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from)
     PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
@@ -259,20 +263,20 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from)
       // Nor with a budget, which what is skipped counts against.
       if (tx.off >= ring.bytes / 4 && RoomAtStart(tx) >= need + 2 * tx.burst &&
           LoadRelaxed(tx.budget) == 0) {
-        Put(e, ring, from, static_cast<uint32_t>(want), true);
-        return static_cast<uint32_t>(want);
+        return Put(e, ring, from, static_cast<uint32_t>(want), true) ? static_cast<uint32_t>(want)
+                                                                     : 0;
       }
     }
     tx.window = tx.off + tx.step;
   }
   for (;;) {
     if (RoomAt(tx, ring.bytes) >= need) {
-      Put(e, ring, from, static_cast<uint32_t>(want), false);
-      return static_cast<uint32_t>(want);
+      return Put(e, ring, from, static_cast<uint32_t>(want), false) ? static_cast<uint32_t>(want)
+                                                                    : 0;
     }
     if (RoomAtStart(tx) >= need) {
-      Put(e, ring, from, static_cast<uint32_t>(want), true);
-      return static_cast<uint32_t>(want);
+      return Put(e, ring, from, static_cast<uint32_t>(want), true) ? static_cast<uint32_t>(want)
+                                                                   : 0;
     }
     if (looked) break;
     LearnReadOffset(e, ring.bytes);
@@ -283,8 +287,7 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from)
   uint32_t room = end >= start ? end : start;
   if (room < kLine || (room < 512 && room < ring.bytes / 8)) return 0;
   uint32_t len = room - (room < kLongRecord ? PSTN_REC_HDR : kLine);
-  Put(e, ring, from, len, end < start);
-  return len;
+  return Put(e, ring, from, len, end < start) ? len : 0;
 }
 
 // The class of the ring that follows a full one of class `cls`; `cls` itself: stay. A stream that
@@ -323,6 +326,7 @@ size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Gr
     uint32_t n = PutSome(e, ring, from);
     done += n;
     if (n != 0) continue;
+    if (from.fault()) break;
     if (LoadRelaxed(tx.budget) != 0 && Within(e, ring.bytes, 1) == 0) break;
     uint32_t cls = RingClass(tx.ring);
     uint32_t next = NextClass(cls, ++tx.blocked, from.left() + from.ahead, limits, growth);

@@ -63,7 +63,7 @@ struct RingLimits {
 enum class Growth : uint8_t { kWhenUseful, kNow };
 
 // Writes as much of `from` as fits, under ep.tx.lock. 0: the ring is full, or there is none to be
-// had.
+// had, or the first record has met a fault (`from` knows).
 size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits,
                  Growth growth = Growth::kWhenUseful) PSTN_REQUIRES(e.ep->tx.lock);
 
@@ -84,7 +84,8 @@ struct ReadResult {
 };
 enum class ReadMode : uint8_t { kTake, kPeek, kDiscard };
 
-// Reads up to `want` bytes into `to` (null with kDiscard), under ep.rx.lock.
+// Reads up to `want` bytes into `to` (null with kDiscard), under ep.rx.lock. A fault ends it before
+// the record that has met it (`to` knows).
 ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     PSTN_REQUIRES(e.ep->rx.lock);
 

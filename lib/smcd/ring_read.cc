@@ -149,7 +149,11 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
                     rec_done < len))
       return {done, ReadStatus::kViolation};
     size_t n = len - rec_done < want - done ? len - rec_done : want - done;
-    if (to != nullptr) to->CopyIn(ring.base + p.off + PayloadOff(len) + rec_done, n);
+    if (to != nullptr) {
+      to->CopyIn(ring.base + p.off + PayloadOff(len) + rec_done, n);
+      if (to->fault()) [[unlikely]]
+        break;
+    }
     done += n;
     rec_done += static_cast<uint32_t>(n);
     bool whole = rec_done == len;

@@ -23,8 +23,7 @@ long SockPreadv2(Family& fam, Call& call, const iovec* iov, int count, off_t off
 long SockRecvfrom(Family& fam, Call& call, void* buf, size_t n, int flags, sockaddr* sa,
                   socklen_t* len);
 long SockRecvmsg(Family& fam, Call& call, msghdr* m, int flags);
-long SockRecvmmsg(Family& fam, Call& call, mmsghdr* v, unsigned n, int flags,
-                  const timespec* timeout);
+long SockRecvmmsg(Family& fam, Call& call, mmsghdr* v, unsigned n, int flags, timespec* timeout);
 
 // ---- message_out.cc. A stream that can't be written to any more raises SIGPIPE in the thread, as
 // in Linux, unless the flags say not to.

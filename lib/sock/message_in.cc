@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // message_in.cc - receiving, by kind of socket.
 #include <cerrno>
+#include <cstddef>
 
 #include "base/clock.h"
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "family/family.h"
@@ -31,6 +33,7 @@ long ReceiveVector(Family& fam, Call& call, const iovec* iov, size_t count, int 
 }  // namespace
 
 long SockRead(Family& fam, Call& call, void* buf, size_t n) {
+  if (IsBeyond(buf)) return -EFAULT;
   if (n == 0) return 0;  // nothing is read at once
   const iovec iov = {buf, n};
   return ReceiveVector(fam, call, &iov, 1, 0);
@@ -54,60 +57,80 @@ long SockPreadv2(Family& fam, Call& call, const iovec* iov, int count, off_t off
 // Of a stream there is no name to tell.
 long SockRecvfrom(Family& fam, Call& call, void* buf, size_t n, int flags, sockaddr* sa,
                   socklen_t* len) {
+  if (IsBeyond(buf)) return -EFAULT;
   iovec iov = {buf, n};
   const long r = StreamRecv(fam, call, &iov, 1, flags);
   const bool named = sa != nullptr;
+  socklen_t room = 0;
   if (!IsUdp(r, *call.ep())) [[likely]] {
     if (r < 0 || !named) return r;
-    if (BadPointer(len)) return -EFAULT;  // what was received is lost, as with the kernel
-    if (static_cast<int>(*len) < 0) return -EINVAL;
-    *len = 0;
-    return r;
+    if (!GetUser(room, len)) return -EFAULT;
+    if (static_cast<int>(room) < 0) return -EINVAL;
+    return PutUser(len, socklen_t{0}) ? r : -EFAULT;
   }
-  if (named && (BadPointer(sa) || BadPointer(len) || static_cast<int>(*len) < 0)) return kPass;
+  if (named && (!GetUser(room, len) || static_cast<int>(room) < 0)) return kPass;
   msghdr m = {};
   m.msg_name = sa;
-  m.msg_namelen = named ? *len : 0;
+  m.msg_namelen = room;
   m.msg_iov = &iov;
   m.msg_iovlen = 1;
   const long got = DatagramRecv(fam, call, m, flags);
-  if (got >= 0 && named) *len = m.msg_namelen;
-  return got;
+  return got < 0 || !named || PutUser(len, m.msg_namelen) ? got : -EFAULT;
 }
+
+namespace {
+
+// What a receive has filled in, to where the program has it. What was received is gone, whether or
+// not that can be written.
+long Describe(long r, msghdr* to, const msghdr& m) {
+  constexpr size_t kFrom = offsetof(msghdr, msg_controllen);
+  static_assert(offsetof(msghdr, msg_flags) == kFrom + sizeof m.msg_controllen);
+  const bool told =
+      (m.msg_name == nullptr || PutUser(&to->msg_namelen, m.msg_namelen)) &&
+      CopyUser(&to->msg_controllen, &m.msg_controllen, sizeof m.msg_controllen + sizeof(int));
+  return told ? r : -EFAULT;
+}
+
+}  // namespace
 
 // A stream socket fills in no name and no control data.
-long SockRecvmsg(Family& fam, Call& call, msghdr* m, int flags) {
+long SockRecvmsg(Family& fam, Call& call, msghdr* to, int flags) {
   pstn_ep& ep = *call.ep();
-  if (BadPointer(m)) return -EFAULT;
-  if (m->msg_name != nullptr && static_cast<int>(m->msg_namelen) < 0) return -EINVAL;
-  const long bad = BadVector(m->msg_iov, m->msg_iovlen, -EMSGSIZE);
+  if (IsKernels(ep) && !IsDatagram(ep)) return kPass;
+  msghdr m;
+  if (!GetUser(m, to)) return -EFAULT;
+  if (m.msg_name != nullptr && static_cast<int>(m.msg_namelen) < 0) return -EINVAL;
+  const long bad = BadVector(m.msg_iov, m.msg_iovlen, -EMSGSIZE);
   if (bad != 0) return bad;
-  if ((flags & MSG_ERRQUEUE) != 0) return RecvErrorQueue(ep, m);
-  const long r = StreamRecv(fam, call, m->msg_iov, m->msg_iovlen, flags);
-  if (IsUdp(r, ep)) [[unlikely]]
-    return DatagramRecv(fam, call, *m, flags);
+  if ((flags & MSG_ERRQUEUE) != 0) {
+    const long r = RecvErrorQueue(ep, &m);
+    return r < 0 ? r : Describe(r, to, m);
+  }
+  long r = StreamRecv(fam, call, m.msg_iov, m.msg_iovlen, flags);
+  if (IsUdp(r, ep)) [[unlikely]] {
+    r = DatagramRecv(fam, call, m, flags);
+    return r < 0 ? r : Describe(r, to, m);
+  }
   if (r < 0) return r;  // kPass, too
-  const size_t room = m->msg_controllen;
-  if (m->msg_name != nullptr) m->msg_namelen = 0;
-  m->msg_controllen = 0;
-  m->msg_flags = (flags & MSG_OOB) != 0 ? MSG_OOB : 0;
+  const size_t room = m.msg_controllen;
+  m.msg_namelen = 0;
+  m.msg_controllen = 0;
+  m.msg_flags = (flags & MSG_OOB) != 0 ? MSG_OOB : 0;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_INQ) != 0) [[unlikely]]
-    PutInq(fam, ep, *m, room);
-  return r;
+    PutInq(fam, ep, m, room);
+  return Describe(r, to, m);
 }
 
-long SockRecvmmsg(Family& fam, Call& call, mmsghdr* v, unsigned n, int flags,
-                  const timespec* timeout) {
+long SockRecvmmsg(Family& fam, Call& call, mmsghdr* v, unsigned n, int flags, timespec* timeout) {
   pstn_ep& ep = *call.ep();
   if (IsKernels(ep)) return kPass;
-  if (BadPointer(v) && n != 0) return -EFAULT;
-  if (timeout != nullptr &&
-      (timeout->tv_sec < 0 || timeout->tv_nsec < 0 || timeout->tv_nsec >= 1000000000))
-    return -EINVAL;
-  const Deadline until =
-      timeout == nullptr ? Deadline::Never()
-                         : Deadline::AfterNs(static_cast<uint64_t>(timeout->tv_sec) * 1000000000u +
-                                             static_cast<uint64_t>(timeout->tv_nsec));
+  timespec most = {};
+  if (timeout != nullptr && !GetUser(most, timeout)) return -EFAULT;
+  if (most.tv_sec < 0 || most.tv_nsec < 0 || most.tv_nsec >= 1000000000) return -EINVAL;
+  const Deadline until = timeout == nullptr
+                             ? Deadline::Never()
+                             : Deadline::AfterNs(static_cast<uint64_t>(most.tv_sec) * 1000000000u +
+                                                 static_cast<uint64_t>(most.tv_nsec));
   // An error comes before what was received, unlike with recv().
   int error = 0;
   socklen_t len = sizeof error;
@@ -118,13 +141,16 @@ long SockRecvmmsg(Family& fam, Call& call, mmsghdr* v, unsigned n, int flags,
     int f = flags & ~MSG_WAITFORONE;
     if (done != 0 && (flags & MSG_WAITFORONE) != 0) f |= MSG_DONTWAIT;
     r = SockRecvmsg(fam, call, &v[done].msg_hdr, f);
+    if (r >= 0 && !PutUser(&v[done].msg_len, static_cast<unsigned>(r))) r = -EFAULT;
     if (r < 0) break;
-    v[done++].msg_len = static_cast<unsigned>(r);
+    done++;
     if (until.left_ns() == 0) break;  // the kernel, too, looks at the time only here
     if ((v[done - 1].msg_hdr.msg_flags & MSG_OOB) != 0) break;
   }
   if (done != 0 && r < 0 && r != kPass && r != -EAGAIN && r != -EINTR)
     StoreRelaxed(ep.error, static_cast<uint32_t>(-r));
+  if (done != 0 && timeout != nullptr && !PutUser(timeout, until.LeftTimespec(UINT64_MAX)))
+    return -EFAULT;
   return done != 0 ? done : r;
 }
 

@@ -2,9 +2,9 @@
 // message_out.cc - sending, by kind of socket.
 #include <cerrno>
 #include <csignal>
-#include <cstring>
 
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "family/family.h"
@@ -33,12 +33,13 @@ long TransmitVector(Family& fam, Call& call, const iovec* iov, size_t count, int
   return DatagramSend(fam, call, m, flags);
 }
 
-// Control messages that a TCP socket does not know. Others mean nothing to it.
+// Control messages that a TCP socket does not know. Others mean nothing to it. They were readable a
+// moment ago; what is not any more ends the look.
 bool BadControl(const msghdr& m) {
   auto* at = static_cast<const uint8_t*>(m.msg_control);
   for (size_t left = m.msg_controllen; left >= sizeof(cmsghdr);) {
     cmsghdr c;
-    memcpy(&c, at, sizeof c);
+    if (!GetUser(c, at)) return true;
     if (c.cmsg_len < sizeof c || c.cmsg_len > left) return true;
     bool known = c.cmsg_type == SCM_RIGHTS || c.cmsg_type == SCM_CREDENTIALS ||
                  c.cmsg_type == SO_TIMESTAMPING || c.cmsg_type == SO_MARK;
@@ -54,6 +55,7 @@ bool BadControl(const msghdr& m) {
 }  // namespace
 
 long SockWrite(Family& fam, Call& call, const void* buf, size_t n) {
+  if (IsBeyond(buf)) return -EFAULT;
   const iovec iov = {const_cast<void*>(buf), n};
   return TransmitVector(fam, call, &iov, 1, 0);
 }
@@ -73,22 +75,15 @@ long SockPwritev2(Family& fam, Call& call, const iovec* iov, int count, off_t of
   return TransmitVector(fam, call, iov, static_cast<size_t>(count), send);
 }
 
-namespace {
-
-// What the kernel says of an address before it asks the socket; 0: nothing.
-long BadName(const sockaddr* sa, socklen_t len) {
-  if (sa == nullptr) return 0;
-  if (len > sizeof(sockaddr_storage)) return -EINVAL;
-  return len != 0 && BadPointer(sa) ? -EFAULT : 0;
-}
-
-}  // namespace
-
 // A stream has its peer.
 long SockSendto(Family& fam, Call& call, const void* buf, size_t n, int flags, const sockaddr* sa,
                 socklen_t len) {
+  if (IsBeyond(buf)) return -EFAULT;
   iovec iov = {const_cast<void*>(buf), n};
-  if (const long bad = BadName(sa, len); bad != 0 && !IsKernels(*call.ep())) return bad;
+  if (sa != nullptr && !IsKernels(*call.ep())) [[unlikely]] {
+    const long bad = BadAddress(sa, len);
+    if (bad != 0) return bad;
+  }
   const long r = StreamSend(fam, call, &iov, 1, flags);
   if (!IsUdp(r, *call.ep())) [[likely]]
     return Sent(r, flags);
@@ -100,32 +95,36 @@ long SockSendto(Family& fam, Call& call, const void* buf, size_t n, int flags, c
   return DatagramSend(fam, call, m, flags);
 }
 
-long SockSendmsg(Family& fam, Call& call, const msghdr* m, int flags) {
+long SockSendmsg(Family& fam, Call& call, const msghdr* from, int flags) {
   const pstn_ep& ep = *call.ep();
-  if (BadPointer(m)) return -EFAULT;
-  const bool named = m->msg_name != nullptr;
-  if (named && static_cast<int>(m->msg_namelen) < 0) return -EINVAL;
-  long bad = BadVector(m->msg_iov, m->msg_iovlen, -EMSGSIZE);
-  if (bad == 0 && named && m->msg_namelen != 0 && BadPointer(m->msg_name)) bad = -EFAULT;
+  if (IsKernels(ep) && !IsDatagram(ep)) return kPass;
+  msghdr m;
+  if (!GetUser(m, from)) return -EFAULT;
+  if (m.msg_name != nullptr && static_cast<int>(m.msg_namelen) < 0) return -EINVAL;
+  constexpr socklen_t kLongest = sizeof(sockaddr_storage);  // of more the kernel looks at so much
+  long bad = BadAddress(static_cast<const sockaddr*>(m.msg_name),
+                        m.msg_namelen < kLongest ? m.msg_namelen : kLongest);
+  if (bad == 0) bad = BadVector(m.msg_iov, m.msg_iovlen, -EMSGSIZE);
   if (bad != 0) return bad;
-  if (m->msg_controllen > INT32_MAX) return -ENOBUFS;
-  if (m->msg_controllen != 0 && BadPointer(m->msg_control)) return -EFAULT;
-  // [E1]
-  if (m->msg_controllen != 0 && LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && BadControl(*m))
-    return -EINVAL;
-  const long r = StreamSend(fam, call, m->msg_iov, m->msg_iovlen, flags);
-  return IsUdp(r, ep) ? DatagramSend(fam, call, *m, flags) : Sent(r, flags);
+  if (m.msg_controllen != 0) {
+    if (m.msg_controllen > INT32_MAX) return -ENOBUFS;
+    if (!UserReadable(m.msg_control, m.msg_controllen)) return -EFAULT;
+    // [E1]
+    if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && BadControl(m)) return -EINVAL;
+  }
+  const long r = StreamSend(fam, call, m.msg_iov, m.msg_iovlen, flags);
+  return IsUdp(r, ep) ? DatagramSend(fam, call, m, flags) : Sent(r, flags);
 }
 
 long SockSendmmsg(Family& fam, Call& call, mmsghdr* v, unsigned n, int flags) {
   if (IsKernels(*call.ep())) return kPass;
-  if (BadPointer(v) && n != 0) return -EFAULT;
   if (n > kMaxPieces) n = kMaxPieces;
   long done = 0, r = 0;
   while (done < n) {
     r = SockSendmsg(fam, call, &v[done].msg_hdr, flags);
+    if (r >= 0 && !PutUser(&v[done].msg_len, static_cast<unsigned>(r))) r = -EFAULT;
     if (r < 0) break;
-    v[done++].msg_len = static_cast<unsigned>(r);
+    done++;
     // Nothing goes behind a part.
     if (LengthOf(v[done - 1].msg_hdr) != static_cast<size_t>(r)) break;
   }
@@ -141,9 +140,8 @@ long SockSplice(Family& fam, Call& in, const off64_t* off_in, Call& out, const o
   const pstn_ep *a = in.ep(), *b = out.ep();
   if (a == nullptr && b == nullptr) return kPass;
   if (len == 0) return 0;
-  // A pipe's offset is looked at before a socket's.
-  if ((a == nullptr && off_in != nullptr) || (b == nullptr && off_out != nullptr)) return -ESPIPE;
-  if (off_in != nullptr || off_out != nullptr) return -EINVAL;
+  // No socket and no pipe has an offset, and the kernel says so before it moves anything.
+  if (off_in != nullptr || off_out != nullptr) return kPass;
   return Sent(StreamSplice(fam, in, out, fd_in, fd_out, len, flags), 0);
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/ip_address.h"
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "control/posternd.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/kept_options.h"
@@ -64,9 +65,11 @@ void LearnV6Only(int fd, pstn_ep& ep) {
 
 // It has a name already, but a wrong address is what the kernel sees first.
 static long BindAgain(const pstn_ep& ep, const sockaddr* sa, socklen_t len) {
-  if (BadPointer(sa)) return -EFAULT;
+  sockaddr_storage own;
+  if (len > sizeof own) return -EINVAL;  // negative, too
+  if (!CopyUser(&own, sa, len)) return -EFAULT;
   if (!IsWholeSockaddr(len, ep.family)) return -EINVAL;
-  bool fits = sa->sa_family == ep.family || (ep.family == AF_INET && sa->sa_family == AF_UNSPEC);
+  bool fits = own.ss_family == ep.family || (ep.family == AF_INET && own.ss_family == AF_UNSPEC);
   return fits ? -EINVAL : -EAFNOSUPPORT;
 }
 
@@ -94,7 +97,9 @@ long SockBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t le
   ApplyOptions(fd, ep);  // SO_REUSEADDR, IPV6_V6ONLY: they matter to the kernel's bind
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
   pstn_addr name;
-  const bool named = !BadPointer(sa) && AddrFromSockaddr(sa, len, ep.family, name);
+  sockaddr_storage own;
+  const bool named = len <= sizeof own && CopyUser(&own, sa, len) &&
+                     AddrFromSockaddr(reinterpret_cast<sockaddr*>(&own), len, ep.family, name);
   if (named && name.port != 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) == 0 &&
       IsTakenByConnection(fam, ep, name))
     return BindTaken(ep, sa, len);
@@ -180,13 +185,13 @@ static long NameWithoutPort(int fd, const pstn_ep& ep, sockaddr* sa, socklen_t* 
   socklen_t room = sizeof ss;
   pstn_addr name;
   long r = sys::Call(SYS_getsockname, fd, &ss, &room);
-  if (r < 0 || BadPointer(sa) || BadPointer(len) || static_cast<int>(*len) < 0 ||
+  socklen_t had;
+  if (r < 0 || BadPointer(sa) || !GetUser(had, len) || static_cast<int>(had) < 0 ||
       !AddrFromSockaddr(reinterpret_cast<sockaddr*>(&ss), room, ep.family, name) ||
       !AddrIsAny(name) || name.port != ep.kernel_port)
     return kPass;
   name.port = 0;
-  AddrToSockaddr(name, ep.family, sa, len);
-  return 0;
+  return AddrToSockaddr(name, ep.family, sa, len) ? 0 : -EFAULT;
 }
 
 long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
@@ -197,28 +202,26 @@ long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len,
     return NameWithoutPort(fd, ep, sa, len);
   if ((state == PSTN_EP_KERNEL && !moved) || state == PSTN_EP_LISTEN) return kPass;
   if (peer && !moved && !HasPeer(fam, ep, state)) return -ENOTCONN;
-  if (BadPointer(len)) return -EFAULT;
-  if (static_cast<int>(*len) < 0) return -EINVAL;
-  if (BadPointer(sa) && *len != 0) return -EFAULT;
+  socklen_t had;
+  if (!GetUser(had, len)) return -EFAULT;
+  if (static_cast<int>(had) < 0) return -EINVAL;
+  if (BadPointer(sa) && had != 0) return -EFAULT;
+  const auto give = [&](const pstn_addr& name) -> long {
+    return AddrToSockaddr(name, ep.family, sa, len) ? 0 : -EFAULT;
+  };
   if (peer && moved) {  // the connection keeps its names; the kernel says whether it has ended
     sockaddr_storage ss;
     socklen_t room = sizeof ss;
     long r = sys::Call(SYS_getpeername, fd, &ss, &room);
-    if (r == 0) AddrToSockaddr(LoadAddr(ep.peer), ep.family, sa, len);
-    return r;
+    return r == 0 ? give(LoadAddr(ep.peer)) : r;
   }
-  if (peer) {
-    AddrToSockaddr(LoadAddr(ep.peer), ep.family, sa, len);
-    return 0;
-  }
+  if (peer) return give(LoadAddr(ep.peer));
   if (state == PSTN_EP_NEW) {
     if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0) return kPass;
     pstn_addr none = {};  // the port that we chose is not the program's business yet
-    AddrToSockaddr(none, ep.family, sa, len);
-    return 0;
+    return give(none);
   }
-  AddrToSockaddr(LoadAddr(ep.local), ep.family, sa, len);
-  return 0;
+  return give(LoadAddr(ep.local));
 }
 
 static long ShutUnconnected(Family& fam, int fd, pstn_ep& ep, int how) {

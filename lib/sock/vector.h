@@ -9,6 +9,7 @@
 #include <cstddef>
 
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "endpoint/endpoint.h"
 
 namespace postern {
@@ -26,7 +27,18 @@ inline bool HasBytes(const iovec* iov, int count) {
 // What is wrong with a vector, or 0. `too_many`: the error for more pieces than the kernel takes.
 inline long BadVector(const iovec* iov, size_t count, long too_many) {
   if (count > kMaxPieces) return too_many;
-  return count != 0 && BadPointer(iov) ? -EFAULT : 0;
+  if (!UserReadable(iov, count * sizeof *iov)) return -EFAULT;
+  for (size_t i = 0; i < count; i++) {
+    if (IsBeyond(iov[i].iov_base)) return -EFAULT;
+  }
+  return 0;
+}
+
+// The kernel takes over an address before it looks at the socket. 0 or -errno.
+inline long BadAddress(const sockaddr* sa, socklen_t len) {
+  if (sa == nullptr) return 0;
+  if (len > sizeof(sockaddr_storage)) return -EINVAL;  // negative, too
+  return UserReadable(sa, len) ? 0 : -EFAULT;
 }
 
 inline size_t LengthOf(const msghdr& m) {

@@ -11,7 +11,7 @@
 #include <initializer_list>
 #include <new>  // tidy-allow: of placement new
 
-#include "base/room.h"
+#include "base/space/room.h"
 #include "base/sys.h"
 
 namespace postern {

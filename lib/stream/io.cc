@@ -133,6 +133,7 @@ long RecvOnce(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool fi
   }
   Unlock(e.ep->rx.lock);
   if (r.status == ReadStatus::kViolation) return Violation(fam, e);
+  if (r.bytes == 0 && to != nullptr && to->fault()) return -EFAULT;
   return r.bytes != 0 || r.status == ReadStatus::kOk ? static_cast<long>(r.bytes) : -EAGAIN;
 }
 
@@ -220,7 +221,8 @@ long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     if (r > 0) done += static_cast<size_t>(r);
     if (peek && r > 0 && LookAtMark(e).before == done) return static_cast<long>(done);
     if (r == kPass && done != 0 && !peek) return RecvRest(call, to, done, mode);
-    if (done >= least || (r < 0 && r != -EAGAIN)) return done != 0 ? static_cast<long>(done) : r;
+    if (done >= least || (r < 0 && r != -EAGAIN) || to.fault())
+      return done != 0 ? static_cast<long>(done) : r;
     long end = WhenEmpty(e);
     if (!Here(ep)) continue;
     if (end != -EAGAIN) {

@@ -105,13 +105,15 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, c
     return kShut;
   }
   uint64_t before = e.ep->tx.ring;
-  uint64_t mark_before = 0;
+  uint64_t mark_before = 0, more_before = 0;
   if (marks.iov != nullptr) [[unlikely]] {  // first the mark, or the byte is read as any other
     mark_before = LoadRelaxed(e.ctl().urgent);
     MarkUrgent(e, marks.iov, marks.bytes - from.left(), from.left());
   }
-  if (marks.more) [[unlikely]]  // as the other mark: before its bytes
+  if (marks.more) [[unlikely]] {  // as the other mark: before its bytes
+    more_before = LoadRelaxed(e.ctl().more);
     StoreRelaxed(e.ctl().more, e.ep->tx.bytes + from.left());
+  }
   size_t n = growth == Growth::kNow || LoadRelaxed(e.ep->tx.budget) != 0
                  ? RingWrite(e, from, LimitsOf(fam, e), growth)
                  : RingWrite(e, from, fam.limits);
@@ -122,6 +124,8 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, c
       MarkUrgent(e, marks.iov, marks.bytes - from.left(), 0);
     }
   }
+  if (marks.more && from.fault()) [[unlikely]]  // what it was to stand behind is not sent
+    StoreRelaxed(e.ctl().more, n != 0 ? e.ep->tx.bytes : more_before);
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
   if (n != 0) AnnounceSent(fam, e);
@@ -193,6 +197,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     if (stop != 0) return stop;
     if (want == 0) return 0;
     if (bad) return -EFAULT;
+    if (from.fault()) return done != 0 ? static_cast<long>(done) : -EFAULT;
     size_t sent = SendOnce(fam, e, from, Growth::kWhenUseful, marks);
     if (sent == kMoved) {
       if (LoadAcquire(ep.state) != PSTN_EP_KERNEL)  // [E1]
@@ -202,10 +207,11 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     if (sent == kShut) continue;  // CheckSend says so
     done = want - from.left();
     if (from.left() == 0) return static_cast<long>(want);
+    if (from.fault()) continue;
     if (nonblock) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();  // [F1] against ReturnSpace
-      if (SendOnce(fam, e, from, Growth::kNow, marks) == 0)
+      if (SendOnce(fam, e, from, Growth::kNow, marks) == 0 && !from.fault())
         return done != 0 ? static_cast<long>(done) : -EAGAIN;
       continue;
     }
@@ -214,7 +220,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     Wait w = WaitFor(
         call, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
         done == 0 ? Restart::kIfAsked : Restart::kNever,
-        [&] { return SendOnce(fam, e, from, Growth::kNow, marks) != 0; });
+        [&] { return SendOnce(fam, e, from, Growth::kNow, marks) != 0 || from.fault(); });
     if (LoadRelaxed(ep.tx.ring) == 0)
       sys::Nap(kNoRingNs);  // none is free: all are in use by others
     if (w == Wait::kReady) continue;

@@ -79,13 +79,14 @@ long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t co
   pstn_ep& ep = *call.ep();
   uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL) return kPass;
+  off_t from = 0;
+  if (offset != nullptr && !GetUser(from, offset)) return -EFAULT;
   if (count == 0) return 0;
   if (state != PSTN_EP_ESTABLISHED) return -EPIPE;
   uint8_t small[kSmallBounce];
   const Bounce bounce(fam, small);
   // Read at an explicit position: what the socket does not take has then not been consumed.
-  if (offset != nullptr && BadPointer(offset)) return -EFAULT;
-  long at = offset != nullptr ? static_cast<long>(*offset)
+  long at = offset != nullptr ? static_cast<long>(from)
                               : sys::Call(SYS_lseek, in_fd, 0L, static_cast<long>(SEEK_CUR));
   if (at < 0) return offset != nullptr || at == -ESPIPE ? -EINVAL : at;
   size_t done = 0;
@@ -114,7 +115,8 @@ long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t co
   }
   if (gone != 0) StoreRelaxed(ep.error, static_cast<uint32_t>(-gone));  // for the next call
   if (offset != nullptr) {
-    *offset += static_cast<off_t>(done);
+    from += static_cast<off_t>(done);
+    if (!PutUser(offset, from)) return -EFAULT;
   } else if (done != 0) {
     (void)sys::Call(SYS_lseek, in_fd, at + static_cast<long>(done), static_cast<long>(SEEK_SET));
   }

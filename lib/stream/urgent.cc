@@ -34,6 +34,7 @@ ReadResult ReadToMark(const ConnEnd& e, IovCursor* to, size_t want, bool first, 
     iovec pieces[kPiecesMax] = {{&skipped, 1}};
     IovCursor rest(pieces, 1 + to->Rest(pieces + 1, kPiecesMax - 1));
     ReadResult r = RingRead(e, &rest, want + 1, mode);
+    to->TakeFault(rest);
     return r.bytes > 1 ? ReadResult{r.bytes - 1, r.status} : ReadResult{0, ReadStatus::kEmpty};
   }
   ReadResult skip = RingRead(e, nullptr, 1, ReadMode::kDiscard);
@@ -55,8 +56,7 @@ long RecvUrgent(const ConnEnd& e, const iovec* iov, size_t count, int flags) {
   if ((flags & MSG_PEEK) == 0) FetchOr(rx.gate, PSTN_RXG_URGENT_TAKEN);
   for (size_t i = 0; i < count; i++) {
     if (iov[i].iov_len == 0) continue;
-    if ((flags & MSG_TRUNC) == 0) *static_cast<uint8_t*>(iov[i].iov_base) = byte;
-    return 1;
+    return (flags & MSG_TRUNC) != 0 || PutUser(iov[i].iov_base, byte) ? 1 : -EFAULT;
   }
   return 0;
 }
@@ -66,7 +66,8 @@ void MarkUrgent(const ConnEnd& e, const iovec* iov, size_t sent, size_t more) {
   if (at == 0) return;
   at--;
   while (at >= iov->iov_len) at -= iov++->iov_len;
-  uint64_t byte = static_cast<const uint8_t*>(iov->iov_base)[at];
+  uint8_t byte = 0;  // if there is none, it is not sent either
+  (void)GetUser(byte, static_cast<const uint8_t*>(iov->iov_base) + at);
   StoreRelease(e.ctl().urgent, (e.ep->tx.bytes + more) << 8 | byte);  // [R4]
 }
 

@@ -38,8 +38,10 @@ void PutControl(msghdr& m, int level, int type, const void* data, size_t bytes) 
     header.cmsg_len = room;
   }
   auto* at = static_cast<uint8_t*>(m.msg_control);
-  memcpy(at, &header, sizeof header);
-  memcpy(at + CMSG_LEN(0), data, header.cmsg_len - CMSG_LEN(0));
+  // As in the kernel, where it can't be written it is left out.
+  if (!CopyUser(at, &header, sizeof header) ||
+      !CopyUser(at + CMSG_LEN(0), data, header.cmsg_len - CMSG_LEN(0)))
+    return;
   m.msg_controllen = room < CMSG_SPACE(bytes) ? room : CMSG_SPACE(bytes);
 }
 

@@ -12,9 +12,10 @@
 
 #include "../leaving.h"
 #include "../real.h"
-#include "base/pages.h"
-#include "base/room.h"
+#include "base/space/pages.h"
+#include "base/space/room.h"
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "family/family.h"
 #include "family/fdtab.h"
 #include "life/process.h"
@@ -53,6 +54,18 @@ size_t CountOf(char* const* strings) {
   while (strings != nullptr && strings[n] != nullptr) n++;
   return n;
 }
+// Whether the kernel, too, will find them: else the call is its to answer, before we map anything
+// where there was nothing.
+bool AreReadable(const char* path, char* const* strings) {
+  if (!UserReadable(path, 1)) return false;
+  for (char* one = nullptr; strings != nullptr; strings++) {
+    if (!GetUser(one, strings)) return false;
+    if (one == nullptr) break;
+    if (!UserReadable(one, 1)) return false;
+  }
+  return true;
+}
+
 // What WithAttach needs for `envp`.
 size_t EnvBytes(char* const* envp) { return (CountOf(envp) + kMaxKept + 2) * sizeof(char*); }
 
@@ -134,7 +147,7 @@ bool TryExec(bool loses, char* const envp[], const Outfit& outfit, Call exec, in
 template <typename Call>
 int ExecInVfork(const char* path, bool search, char* const envp[], Call exec) {
   VforkChild& child = t_vfork_child;
-  if (!child.prepared) return exec(envp);
+  if (!child.prepared || !AreReadable(path, envp)) return exec(envp);
   if (TakesNothing(path, search)) {
     ExportInherited(true);
     return exec(envp);
@@ -152,7 +165,7 @@ template <typename Call>
 int Exec(const char* path, bool search, char* const envp[], Call exec) {
   if (InVfork()) return ExecInVfork(path, search, envp, exec);
   // Without a stack there is nothing to hand on, and the environment is the kernel's to read.
-  if (!g_family.attached) return exec(envp);
+  if (!g_family.attached || !AreReadable(path, envp)) return exec(envp);
   const Outfit outfit(envp);
   if (!outfit.ok()) return Ret<int>(-ENOMEM);
   int r = -1;
@@ -210,7 +223,7 @@ PSTN_EXPORT int execveat(int dir, const char* path, char* const argv[], char* co
   const auto real = [&](char* const* env) {
     return PSTN_REAL(execveat)(dir, path, argv, env, flags);
   };
-  if (!g_family.attached || dir == AT_FDCWD || path == nullptr || path[0] == '/')
+  if (!g_family.attached || dir == AT_FDCWD || !UserReadable(path, 1) || path[0] == '/')
     return Exec(path, false, envp, real);
   const OwnPages full(kPathBytes);
   if (full.As<char>() == nullptr) return Ret<int>(-ENOMEM);
@@ -245,7 +258,7 @@ int postern::SpawnWith(pid_t* pid, const char* path, bool search, char* const en
                        SpawnCall spawn, void* context) {
   pid_t none;
   if (pid == nullptr) pid = &none;
-  if (!g_family.attached) return spawn(context, pid, envp);
+  if (!g_family.attached || !AreReadable(path, envp)) return spawn(context, pid, envp);
   if (TakesNothing(path, search)) {
     ExportInherited(true);
     return spawn(context, pid, envp);

@@ -137,8 +137,8 @@ const Entry kRunCommands[] = {
 std::string Run(const Args& words) {
   if (words.empty()) return "";
   for (const Entry* table :
-       {kRunCommands, kSocketCommands, kNameCommands, kOptionCommands, kDataCommands,
-        kBoundsCommands, kPipeCommands, kEventCommands, kProcessCommands, kSignalCommands}) {
+       {kRunCommands, kSocketCommands, kNameCommands, kOptionCommands, kDataCommands, kPipeCommands,
+        kEventCommands, kProcessCommands, kSignalCommands, kMemoryCommands}) {
     for (; table->name != nullptr; ++table) {
       if (words[0] != table->name) continue;
       if (words.size() <= table->args_min) return "SCRIPT ERROR: " + words[0] + " wants more";

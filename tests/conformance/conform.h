@@ -26,11 +26,11 @@ extern const Entry kSocketCommands[];   // making, naming, ending
 extern const Entry kNameCommands[];     // dup, close_range, flags, descriptors over a socket
 extern const Entry kOptionCommands[];   // getsockopt, setsockopt, ioctl
 extern const Entry kDataCommands[];     // bytes
-extern const Entry kBoundsCommands[];   // how much a call or a buffer takes
 extern const Entry kPipeCommands[];     // pipes and files on the other end, ancillary data
 extern const Entry kEventCommands[];    // poll, select, epoll
 extern const Entry kProcessCommands[];  // fork, exec, spawn
 extern const Entry kSignalCommands[];   // handlers, masks, timers, owners
+extern const Entry kMemoryCommands[];   // memory that is not there
 
 std::string Run(const Args& words);     // one command
 std::string RunAll(const Args& words);  // commands separated by ";", results by "|"

@@ -1,4 +1,4 @@
-// conform_data.cc - commands that move bytes.
+// conform_data.cc - commands that move bytes, and how many a call or a buffer takes.
 // SPDX-License-Identifier: Apache-2.0
 
 #include <arpa/inet.h>
@@ -12,6 +12,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "conform.h"
@@ -251,6 +252,56 @@ std::string Rest(const Args& a) {
   return n == 0 ? "end" : Errno();
 }
 
+// `fits NAME SIZE SNDBUF RCVBUF`: writes so many bytes at a time until it would block, and goes on
+// doing so as `fill` does. Whether as much fits as sockets with these options hold, which are
+// doubled (0: not set; a negative SNDBUF is what it comes to itself); buffers are rounded, so
+// within a half and twice that.
+std::string Fits(const Args& a) {
+  constexpr int kQuietRounds = 6;
+  const std::string block(static_cast<size_t>(Number(a[1])), 'f');
+  long total = 0;
+  for (int quiet = 0; quiet < kQuietRounds; ++quiet) {
+    if (quiet > 0) usleep(20000);
+    ssize_t n;
+    while ((n = send(Fd(a[0]), block.data(), block.size(), MSG_DONTWAIT | MSG_NOSIGNAL)) > 0) {
+      total += n;
+      quiet = 0;
+    }
+  }
+  constexpr long kSndbufMin = 4608, kRcvbufMin = 2304, kRcvbuf = 131072;
+  const long snd = Number(a[2]), rcv = Number(a[3]);
+  const long all = (snd < 0 ? -snd : std::max(snd * 2, kSndbufMin)) +
+                   (rcv == 0 ? kRcvbuf : std::max(rcv * 2, kRcvbufMin));
+  const bool within = total >= all / 2 && total <= all * 2;
+  return (within ? "so many" : "not so many: " + std::to_string(total)) + ", then " + Errno();
+}
+
+// `sendmuch NAME SIZE FROM TO [FLAG ...]`: one call.
+std::string SendMuch(const Args& a) {
+  const std::string block(static_cast<size_t>(Number(a[1])), 'f');
+  const ssize_t n = send(Fd(a[0]), block.data(), block.size(), MessageFlags(a, 4) | MSG_NOSIGNAL);
+  if (n < 0) return Errno();
+  const bool within = n >= Number(a[2]) && n <= Number(a[3]);
+  return within ? "so many" : "not so many: " + std::to_string(n);
+}
+
+// `sendmany NAME COUNT`, `recvmany NAME COUNT`: one call, messages of one byte.
+std::string Many(const Args& a, bool sends) {
+  std::string bytes(static_cast<size_t>(Number(a[1])), 'm');
+  std::vector<iovec> pieces(bytes.size());
+  std::vector<mmsghdr> messages(bytes.size());
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    pieces[i] = {&bytes[i], 1};
+    messages[i].msg_hdr.msg_iov = &pieces[i];
+    messages[i].msg_hdr.msg_iovlen = 1;
+  }
+  const auto count = static_cast<unsigned>(bytes.size());
+  return Outcome(sends ? sendmmsg(Fd(a[0]), messages.data(), count, MSG_NOSIGNAL)
+                       : recvmmsg(Fd(a[0]), messages.data(), count, MSG_DONTWAIT, nullptr));
+}
+std::string SendMany(const Args& a) { return Many(a, true); }
+std::string RecvMany(const Args& a) { return Many(a, false); }
+
 }  // namespace
 
 const Entry kDataCommands[] = {{"send", 2, Send},
@@ -273,6 +324,10 @@ const Entry kDataCommands[] = {{"send", 2, Send},
                                {"fill", 1, Fill},
                                {"drain", 1, Drain},
                                {"rest", 1, Rest},
+                               {"fits", 4, Fits},
+                               {"sendmuch", 4, SendMuch},
+                               {"sendmany", 2, SendMany},
+                               {"recvmany", 2, RecvMany},
                                {nullptr, 0, nullptr}};
 
 }  // namespace conform

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // room.cc - see room.h.
-#include "base/room.h"
+#include "base/space/room.h"
 
 #include "base/sys.h"
 
