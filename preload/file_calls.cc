@@ -194,11 +194,12 @@ int ReplaceNumber(const Call& call, int from, int to, int flags, bool is_fresh) 
 
 PSTN_EXPORT int dup(int fd) noexcept {
   if (InVfork()) return DupInVfork(fd, PSTN_REAL(dup)(fd));
-  return Duplicate(fd, [&] { return PSTN_REAL(dup)(fd); });
+  return NoteStandard(Duplicate(fd, [&] { return PSTN_REAL(dup)(fd); }), true);
 }
 
-PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
-  if (InVfork()) return DupInVfork(from, PSTN_REAL(dup3)(from, to, flags));
+namespace {
+
+int Dup3(int from, int to, int flags) {
   Call call(g_family, from);
   if (IsHidden(call.entry())) return Ret<int>(-EBADF);
   if (from == to) return PSTN_REAL(dup3)(from, to, flags);
@@ -206,6 +207,13 @@ PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
       g_family.attached && __libc_single_threaded == 0 && FdMeans(g_family, to) == 0;
   const int r = ReplaceNumber(call, from, to, flags, is_fresh);
   return r != static_cast<int>(kPass) ? r : ReplaceNumber(call, from, to, flags, true);
+}
+
+}  // namespace
+
+PSTN_EXPORT int dup3(int from, int to, int flags) noexcept {
+  if (InVfork()) return DupInVfork(from, PSTN_REAL(dup3)(from, to, flags));
+  return NoteStandard(Dup3(from, to, flags), true);
 }
 PSTN_EXPORT int dup2(int from, int to) noexcept {
   if (from == to) return Foreign(from) == kPass ? PSTN_REAL(dup2)(from, to) : Ret<int>(-EBADF);
@@ -230,7 +238,8 @@ PSTN_EXPORT int fcntl(int fd, int cmd, ...) {
   }
   uint32_t kind = e & PSTN_FD_KIND;
   if (kind == PSTN_FD_CACHED || kind == PSTN_FD_INTERNAL) return Ret<int>(-EBADF);
-  if (dups) return Duplicate(fd, [&] { return PSTN_REAL(fcntl)(fd, cmd, arg); });
+  if (dups)
+    return NoteStandard(Duplicate(fd, [&] { return PSTN_REAL(fcntl)(fd, cmd, arg); }), true);
   return Through<int>(
       fd, [&](Call& call) { return SockFcntl(g_family, call.fd(), *call.ep(), cmd, arg); },
       [&](int real_fd) { return PSTN_REAL(fcntl)(real_fd, cmd, arg); });

@@ -27,7 +27,7 @@ PSTN_EXPORT int socket(int domain, int type, int protocol) noexcept {
   long r = SockSocket(g_family, domain, type, protocol);
   if (r != kPass) {
     const int made = Ret<int>(r);
-    if (!OutOfFds(made)) return Aside(made);
+    if (!OutOfFds(made)) return NoteStandard(Aside(made), false);
   }
   const Fresh fresh;
   int fd = PSTN_REAL(socket)(domain, type, protocol);
@@ -77,7 +77,7 @@ int Accept(int fd, sockaddr* sa, socklen_t* len, int flags) {
 PSTN_EXPORT int accept4(int fd, sockaddr* sa, socklen_t* len, int flags) {
   int n = Accept(fd, sa, len, flags);
   if (OutOfFds(n)) n = Accept(fd, sa, len, flags);
-  return Aside(n);
+  return NoteStandard(Aside(n), false);
 }
 PSTN_EXPORT int accept(int fd, sockaddr* sa, socklen_t* len) { return accept4(fd, sa, len, 0); }
 

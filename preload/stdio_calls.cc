@@ -3,13 +3,26 @@
 //
 // A FILE of libc reads and writes past our hooks. For an accelerated socket we build it with
 // fopencookie, whose functions are our hooks, and answer fileno() for it.
+//
+// stdin, stdout and stderr are there before any socket is. Where an image begins with sockets as 0,
+// 1 or 2 they are replaced before the program looks at them. If it puts one there later (dup2()),
+// it may have kept them elsewhere, and so may libc and libstdc++: that socket becomes the kernel's.
+// But a child that has just been forked does so as a rule for the image that it is about to run,
+// which a connection of the kernel's would slow down; there, too, the three variables change, and
+// what waits in their buffers moves.
+#include <dlfcn.h>
+#include <stdio_ext.h>
+
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
+#include "base/sys.h"
 #include "endpoint/call.h"
 #include "family/family.h"
 #include "family/local_lock.h"
+#include "peer/export.h"
 #include "real.h"
 #include "sock/own_family.h"
 #include "sock/watch.h"
@@ -27,6 +40,9 @@ struct Stream {
   FILE* file;
   int fd;
   Stream* next;
+  // Read before anything that is new: what libc's FILE had read already.
+  char* early;
+  size_t early_bytes;
 };
 PSTN_LOCK_WHOLE(streams_lock);
 Stream* streams PSTN_GUARDED_BY(streams_lock);  // of this process, most recent first
@@ -48,14 +64,31 @@ size_t WriteAll(int fd, const char* data, size_t n) {
 }
 
 ssize_t CookieRead(void* cookie, char* buf, size_t n) {
-  return read(static_cast<Stream*>(cookie)->fd, buf, n);
+  Stream& s = *static_cast<Stream*>(cookie);
+  if (s.early_bytes == 0) return read(s.fd, buf, n);
+  if (n > s.early_bytes) n = s.early_bytes;
+  memcpy(buf, s.early, n);
+  s.early += n;
+  s.early_bytes -= n;
+  return static_cast<ssize_t>(n);
 }
 ssize_t CookieWrite(void* cookie, const char* buf, size_t n) {
   return static_cast<ssize_t>(WriteAll(static_cast<Stream*>(cookie)->fd, buf, n));
 }
 int CookieSeek(void*, off64_t*, int) { return Ret<int>(-ESPIPE); }
+// stdin, stdout and stderr: libc's own FILE, and ours, which is made once and stays.
+struct Standard {
+  FILE* libcs;
+  FILE* ours;
+};
+constexpr int kStandard = 3;
+Standard standard[kStandard];
+
 int CookieClose(void* cookie) {
   Stream* gone = static_cast<Stream*>(cookie);
+  for (Standard& s : standard) {
+    if (s.ours == gone->file) s.ours = nullptr;
+  }
   {
     Guard g(streams_lock);
     for (Stream** at = &streams; *at != nullptr; at = &(*at)->next) {
@@ -78,7 +111,7 @@ FILE* OpenStream(int fd, const char* mode) {
     return nullptr;
   }
   Guard g(streams_lock);
-  *s = {f, fd, streams};
+  *s = {f, fd, streams, nullptr, 0};
   streams = s;
   return f;
 }
@@ -109,21 +142,106 @@ int Print(int fd, const char* format, va_list ap) {
   return n;
 }
 
+pid_t image_pid;  // of the process that has begun with this image
+bool has_cout;    // libstdc++ is there
+
+FILE*& Variable(int fd) { return fd == 0 ? stdin : fd == 1 ? stdout : stderr; }
+
+// What libc's FILE has read and the program has not, to be read from ours.
+void MoveInput(FILE* from, Stream& to) {
+  const size_t bytes = static_cast<size_t>(from->_IO_read_end - from->_IO_read_ptr);
+  if (bytes == 0) return;
+  char* const unread = static_cast<char*>(malloc(bytes));  // tidy-allow: stdio allocates as well
+  if (unread == nullptr) return;
+  memcpy(unread, from->_IO_read_ptr, bytes);
+  to.early = unread;
+  to.early_bytes = bytes;
+  __fpurge(from);
+}
+
+// What waits to be written, from one FILE to another, which has it in the same kind of buffer.
+void MoveOutput(FILE* from, FILE* to) {
+  const size_t bytes = __fpending(from);
+  if (bytes != 0) (void)fwrite(from->_IO_write_base, 1, bytes, to);  // tidy-allow: a FILE's
+  __fpurge(from);
+}
+
+void BufferAs(const FILE* as, int fd, FILE* to) {
+  constexpr int kLine = 0x200,
+                kNone = 0x2;  // _IO_LINE_BUF and _IO_UNBUFFERED, as setvbuf sets them
+  const int mode = (as->_flags & kNone) != 0 ? _IONBF : (as->_flags & kLine) != 0 ? _IOLBF : _IOFBF;
+  if (fd != 0) (void)setvbuf(to, nullptr, mode, BUFSIZ);
+}
+
+Stream* StreamOf(const FILE* f) {
+  Guard g(streams_lock);
+  for (Stream* s = streams; s != nullptr; s = s->next) {
+    if (s->file == f) return s;
+  }
+  return nullptr;
+}
+
+void Replace(int fd) {
+  Standard& s = standard[fd];
+  FILE*& now = Variable(fd);
+  if (now == nullptr || now == s.ours) return;
+  FILE* const ours = s.ours != nullptr ? s.ours : OpenStream(fd, fd == 0 ? "r" : "w");
+  if (ours == nullptr) return;
+  s = {now, ours};
+  Stream* const stream = StreamOf(ours);
+  flockfile(s.libcs);
+  BufferAs(s.libcs, fd, ours);
+  if (fd == 0 && stream != nullptr && stream->early_bytes == 0)
+    MoveInput(s.libcs, *stream);
+  else if (fd != 0)
+    MoveOutput(s.libcs, ours);
+  funlockfile(s.libcs);
+  now = ours;
+}
+
+void PutBack(int fd) {
+  Standard& s = standard[fd];
+  FILE*& now = Variable(fd);
+  if (s.ours == nullptr || now != s.ours) return;
+  now = s.libcs;
+  if (fd != 0) return MoveOutput(s.ours, s.libcs);
+  Stream* const stream = StreamOf(s.ours);
+  for (; stream != nullptr && stream->early_bytes != 0; stream->early_bytes--)
+    (void)ungetc(static_cast<unsigned char>(stream->early[stream->early_bytes - 1]), s.libcs);
+  for (; s.ours->_IO_read_end > s.ours->_IO_read_ptr; s.ours->_IO_read_end--)
+    (void)ungetc(static_cast<unsigned char>(s.ours->_IO_read_end[-1]), s.libcs);
+}
+
 }  // namespace
 
 namespace postern {
 
-// After an exec that left us 0, 1 or 2 as accelerated sockets: libc's own three FILEs would go to
-// the kernel's half of them.
 void StdioAttach() {
+  image_pid = sys::Pid();
   if (!g_family.enabled) return;
-  FILE* f;
-  if (NeedsCookie(0) && (f = OpenStream(0, "r")) != nullptr) stdin = f;
-  if (NeedsCookie(1) && (f = OpenStream(1, "w")) != nullptr) stdout = f;
-  if (NeedsCookie(2) && (f = OpenStream(2, "w")) != nullptr) {
-    (void)setvbuf(f, nullptr, _IONBF, 0);
-    stderr = f;
+  has_cout = dlsym(RTLD_DEFAULT, "_ZSt4cout") != nullptr;
+  // From GCC 13 on the library itself begins its streams, with libc's FILEs, and has done so.
+  const bool is_late = has_cout && dlsym(RTLD_DEFAULT, "_ZSt21ios_base_library_initv") != nullptr;
+  (void)dlerror();  // of ours the program hears nothing
+  for (int fd = 0; fd < kStandard; fd++) {
+    if (!NeedsCookie(fd)) continue;
+    if (is_late)
+      (void)ExportFor(g_family, fd, kReasonStdio);
+    else
+      Replace(fd);
   }
+}
+
+void StandardChanged(int fd, bool copied) {
+  const int e = errno;
+  if (!NeedsCookie(fd)) {
+    PutBack(fd);
+  } else if (copied && (has_cout || sys::Pid() == image_pid)) {
+    (void)ExportFor(g_family, fd, kReasonStdio);
+  } else {
+    Replace(fd);
+  }
+  errno = e;
 }
 
 }  // namespace postern

@@ -147,6 +147,7 @@ int GuestStack(Family& fam, uint64_t* ticket, pstn_uuid* id) {
 }
 
 void LeaveForKernel(Family& fam) {
+  FetchAdd(Stack(fam).hdr.reasons[kReasonSecurity], 1u);  // posternd says so
   LeaveToKernel(fam, true);
   const bool in_calls = MayBeInCalls();
   GiveBack(fam);

@@ -100,7 +100,8 @@ struct Stack {
   const StackLook* s = nullptr;
   bool ending = false;  // no process is left: its reaper ends what it had
   bool broken = false;  // its reaper has failed: all that is left is to wait for its processes' end
-  bool refused_links = false;  // some user's, and that was logged
+  bool refused_links = false;    // some user's, and that was logged
+  uint64_t left_for_kernel = 0;  // processes that have become another user so, as was logged
   // Deaths that were reaped since then, each of which calls for a look at the others.
   uint32_t reaped = 0;
   Clock::time_point reaped_since;

@@ -5,6 +5,8 @@
 #include "../kit/image.h"
 #include "../kit/log.h"
 #include "../kit/proc.h"
+#include "base/atomic.h"
+#include "base/schema/reasons.h"
 #include "registry.h"
 #include "slot_copy.h"
 
@@ -95,8 +97,13 @@ bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t
   const bool with = copy.exec_pending == PSTN_EXEC_WITH;
   if (with && MayHold(stack, slot, here)) suspect.last_alive = now;
   if (with && now - suspect.last_alive < kExecGrace) return true;
-  Note("stack %s: pid %d, slot %u, runs an image without the library", Text(stack.id).c_str(),
-       copy.pid, slot);
+  const uint64_t left = LoadRelaxed(stack.s->hdr.reasons[kReasonSecurity]);
+  if (std::exchange(stack.left_for_kernel, left) < left)
+    Warn(
+        "pid %d has become another user while it had other threads, or shared connections: the "
+        "kernel has its sockets from now on",
+        here);
+  Note("stack %s: pid %d, slot %u, has left the family", Text(stack.id).c_str(), copy.pid, slot);
   stack.suspects.erase(slot);
   Forget(stack, slot);
   Reap(stack, slot, copy.pid);

@@ -134,6 +134,10 @@ class Guest(unittest.TestCase):
         self.daemon.wait()
         netlab.forget_bells(self.runtime)
 
+    def log(self):
+        with open(f"{self.top}/daemon.log", encoding="utf-8") as file:
+            return file.read()
+
     def answers(self):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
             return line.connect_ex(f"{self.runtime}/posternd.sock") == 0
@@ -467,6 +471,7 @@ class Listeners(Guest):
         client.do(f"d = socket.create_connection(('127.0.0.1', {port}), 20)", "d.sendall(b'new')")
         self.assertEqual(server.ask("got.get(timeout=20).recv(100)"), repr(b"new"))
         self.assertEqual(self.memory_of(server.process.pid), set())
+        self.until(lambda: f"pid {server.process.pid} has become another user" in self.log(), "posternd does not say why")
 
 
 class Connections(Guest):
