@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 
+#include <cerrno>
 #include <cstring>
 #include <initializer_list>
 
@@ -45,6 +46,7 @@ int AskOn(int line, ctl::Msg& m, int own) {
     return fd;
   }
   if (fd >= 0) sys::Close(fd);
+  if (r == static_cast<long>(sizeof answer) && answer.status == EXDEV) return -EXDEV;
   return packet.LostFd() ? -EMFILE : -EPROTO;
 }
 
@@ -62,7 +64,7 @@ int AskAlone(Family& fam, uint32_t uid, ctl::Msg& m, int own) {
 
 }  // namespace
 
-int FindNamedStack(Family& fam, int own) {
+int FindNamedStack(Family& fam, int own, uint64_t netns_ino) {
   StackMap* s = MapStack(own);
   if (s == nullptr) return -ENOMEM;
   memcpy(s->hdr.options, &fam.opt, sizeof fam.opt);  // the name is there
@@ -70,7 +72,8 @@ int FindNamedStack(Family& fam, int own) {
   UnmapStack(s);
   ctl::Msg m;
   m.type = ctl::Type::kNamed;
-  return AskAlone(fam, uid, m, own);
+  const int fd = AskAlone(fam, uid, m, own);
+  return fd == -EXDEV && GoToNamespace(fam, netns_ino) ? AskAlone(fam, uid, m, own) : fd;
 }
 
 int FindGuestStack(Family& fam, int own, uint64_t* ticket) {

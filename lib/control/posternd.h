@@ -10,6 +10,8 @@ bool DaemonAlive(Family& fam);  // no system call
 // Connects to posternd by its path or, where that can't be reached (any more), by its abstract
 // name, if it is of that user or root.
 long CtlReach(Family& fam, int fd, uint32_t uid);
+// From now on it is the one of that network namespace. False: it is already, or there can be none.
+bool GoToNamespace(Family& fam, uint64_t netns_ino);
 int CtlListen(Family& fam, pstn_ep& ep, int fd);
 int CtlUnlisten(Family& fam, pstn_ep& ep);
 // `known`: the link groups with that stack that are full.

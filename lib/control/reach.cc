@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // reach.cc - comes to a posternd: the first time, and after its restart.
 //
+// Ports mean something in one network namespace. A posternd of another one says so (EXDEV), and the
+// namespace has one of its own, in a directory below: the first process there starts it.
+//
 // Whether it lives is read from the directory, whose robust mutex the kernel marks when posternd
 // dies (no system call). After a restart each process says hello again, with its link groups and
 // the listeners it holds.
@@ -8,6 +11,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -116,6 +120,20 @@ long CtlReach(Family& fam, int fd, uint32_t uid) {
   return r < 0 || peer.uid == 0 || peer.uid == uid ? r : -EACCES;
 }
 
+bool GoToNamespace(Family& fam, uint64_t netns_ino) {
+  if (netns_ino == 0 || fam.ctl_below) return false;
+  char below[sizeof fam.socket_path];
+  const char* const slash = strrchr(fam.socket_path, '/');
+  const int dir = static_cast<int>(slash != nullptr ? slash - fam.socket_path : 0);
+  const int n = snprintf(below, sizeof below, "%.*s/netns-%llu/posternd.sock", dir, fam.socket_path,
+                         static_cast<unsigned long long>(netns_ino));
+  if (n < 0 || static_cast<size_t>(n) >= sizeof below) return false;
+  memcpy(fam.socket_path, below, sizeof below);
+  fam.ctl_below = true;
+  fam.ctl_await = true;
+  return true;
+}
+
 namespace {
 
 // A stack whose first process finds a broker has all its doorbells from there; one that was there
@@ -137,7 +155,9 @@ void TakeWideSender(Family& fam, const pstn_dir& dir) PSTN_REQUIRES(fam.ctl_lock
 
 }  // namespace
 
-bool ConnectLocked(Family& fam) {
+namespace {
+
+bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   if (LoadRelaxed(fam.ctl_fd) >= 0) return true;
   if (MonotonicNs() < LoadRelaxed(fam.ctl_retry_ns) || fam.socket_path[0] == 0) return false;
   CheckMayWait();
@@ -166,8 +186,10 @@ bool ConnectLocked(Family& fam) {
   m.a = fam.slot;
   m.cookie = LoadRelaxed(Stack(fam).hdr.ticket);
   int dir_fd = -1;
-  if (Ask(fam, m, fam.stack_fd, &dir_fd) != 0 || dir_fd < 0) {
+  const int said = Ask(fam, m, fam.stack_fd, &dir_fd);
+  if (said != 0 || dir_fd < 0) {
     Disconnect(fam);
+    if (said == -EXDEV) (void)GoToNamespace(fam, Stack(fam).hdr.netns_ino);
     return false;
   }
   if (std::exchange(fam.ctl_silent_ms, 0u) != 0) SetPatience(fam, fd);
@@ -183,6 +205,22 @@ bool ConnectLocked(Family& fam) {
   StoreRelease(fam.dir, dir);  // [T4]
   TakeWideSender(fam, *dir);
   Reintroduce(fam);
+  return LoadRelaxed(fam.ctl_fd) >= 0;
+}
+
+}  // namespace
+
+bool ConnectLocked(Family& fam) {
+  if (ConnectOnce(fam)) return true;
+  // A namespace's own posternd may have to be started first, and its first sockets are to have it.
+  constexpr uint64_t kStartsNs = 500'000'000, kLookNs = 2'000'000;
+  const uint64_t end_ns = fam.ctl_await ? MonotonicNs() + kStartsNs : 0;
+  for (; fam.ctl_await && MonotonicNs() < end_ns; sys::Nap(kLookNs)) {
+    StoreRelaxed(fam.ctl_retry_ns, 0);
+    if (ConnectOnce(fam)) break;
+    if (fam.spawn_not_before_ns == 0) break;  // there is none, and none is started
+  }
+  fam.ctl_await = false;
   return LoadRelaxed(fam.ctl_fd) >= 0;
 }
 

@@ -84,6 +84,8 @@ struct Family {
   uint32_t ctl_seq PSTN_GUARDED_BY(ctl_lock) = 0;
   pstn_lock ctl_lock{};
   uint64_t ctl_retry_ns = 0;  // not before this
+  bool ctl_below = false;     // socket_path is that of this network namespace (control/reach.cc)
+  bool ctl_await = false;     // and may have no posternd yet
   // How long to wait for a posternd that was silent; 0: it was not.
   uint32_t ctl_silent_ms PSTN_GUARDED_BY(ctl_lock) = 0;
   uint64_t spawn_not_before_ns PSTN_GUARDED_BY(ctl_lock) = 0;

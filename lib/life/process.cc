@@ -114,7 +114,7 @@ void Describe(pstn_stack_hdr& hdr, const Family& fam) {
 
 // Joins the stack of our name, if there is one that has room for us. The descriptor to go on with.
 int JoinNamed(Family& fam, int own) {
-  int fd = FindNamedStack(fam, own);
+  int fd = FindNamedStack(fam, own, NetnsIno());
   if (fd < 0) return own;
   fd = MoveHigh(fam, fd);
   const bool joined = Join(fam, fd, PSTN_NONE);

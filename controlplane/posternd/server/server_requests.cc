@@ -1,8 +1,10 @@
 // server_requests.cc - what processes and posternctl ask, answered.
 // SPDX-License-Identifier: Apache-2.0
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
 
 #include "../directory/listener_check.h"
@@ -19,6 +21,16 @@ namespace {
 constexpr uint32_t kBacklogMax = 65535;
 constexpr size_t kEarlyMax = 1024;  // hellos that wait for the broker's answer
 
+// Whether a stack, as it says, was made in another network namespace. Memory that has seals can be
+// read at once.
+bool HasOtherPorts(const UniqueFd& stack) {
+  uint64_t netns = 0;
+  constexpr off_t kAt = offsetof(pstn_stack_hdr, netns_ino);
+  return stack.ok() && fcntl(stack.get(), F_GET_SEALS) >= 0 &&
+         pread(stack.get(), &netns, sizeof netns, kAt) == sizeof netns && netns != 0 &&
+         netns != OwnNetnsIno();
+}
+
 }  // namespace
 
 void Server::Hello(Client& client, const ctl::Msg& message, UniqueFd fd) {
@@ -27,6 +39,8 @@ void Server::Hello(Client& client, const ctl::Msg& message, UniqueFd fd) {
     return early_.push_back({&client, client.id(), message, std::move(fd)});
   }
   const bool may = MayHello(client, message, fd);
+  if (may && registry_.Find(message.uuid) == nullptr && HasOtherPorts(fd))
+    return client.Reply(message, EXDEV);  // it is for the posternd of its own namespace
   const int error = may ? registry_.Hello(client, message.a, message.uuid, std::move(fd)) : -EACCES;
   if (error == 0) NoLongerStrange(client);
   if (error != 0) {
@@ -45,6 +59,8 @@ void Server::Named(Client& client, const ctl::Msg& message, UniqueFd fd) {
   reply.type = message.type;
   reply.seq = message.seq;
   SharedFd stack;
+  const uint64_t netns = NetnsIno(client.pid());
+  if (netns != 0 && netns != OwnNetnsIno()) return client.Reply(message, EXDEV);
   const int error = names_.Find(client.pid(), client.uid(), std::move(fd), stack);
   if (error != 0) return client.Reply(message, -error);
   client.Send(reply, stack);
