@@ -169,7 +169,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     if (LoadRelaxed(rx.told) != 0) StoreRelaxed(rx.told, 0u);
     DeathFence();  // [Z1]
     StorePlace(rx, p.off, rec_done);
-    rx.bytes += n;
+    StoreRelaxed(rx.bytes, rx.bytes + n);  // RingTell() reads it without the lock
     if (!whole) break;
     unpublished += RecordBytes(len);
     if (unpublished >= kPublishBytes) {

@@ -100,7 +100,7 @@ class Link(netlab.Lab):
     def keepers(self, side):
         netns = os.fstat(self.fds[side]).st_ino
         for pid in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="ascii") as file:
+            with contextlib.suppress(OSError), open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
                 if file.read().startswith("postern-keeper") and os.stat(f"/proc/{pid}/ns/net").st_ino == netns:
                     yield int(pid)
 

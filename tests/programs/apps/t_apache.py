@@ -56,7 +56,7 @@ class Apache:
 def uid_of(pid):
     """-1: it has just ended."""
     try:
-        with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             return next(int(line.split()[1]) for line in file if line.startswith("Uid:"))
     except (FileNotFoundError, ProcessLookupError, StopIteration):
         return -1

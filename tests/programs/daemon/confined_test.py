@@ -91,7 +91,7 @@ class Confined(unittest.TestCase):
 
     def threads(self, pid):
         for tid in os.listdir(f"/proc/{pid}/task"):
-            with open(f"/proc/{pid}/task/{tid}/status", encoding="utf-8") as file:
+            with open(f"/proc/{pid}/task/{tid}/status", encoding="utf-8", errors="replace") as file:
                 yield tid, dict(re.findall(r"^(\w+):\s*(.*)$", file.read(), re.M))
 
     def confined(self, pid, capabilities, calls):

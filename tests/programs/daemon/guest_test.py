@@ -340,7 +340,7 @@ class Listeners(Guest):
                   "a: def alone(): ctypes.CDLL(None).prctl(15, b'alone'); exec('while os.getppid() == master: time.sleep(0.01)'); serve(s, 3); os._exit(0)")
         server.tell("a: alone()")
         def is_told():
-            with open(f"/proc/{pids[0]}/comm", encoding="ascii") as file:
+            with open(f"/proc/{pids[0]}/comm", encoding="utf-8", errors="replace") as file:
                 return file.read() == "alone\n"
         self.until(is_told, "the worker does not begin")
         server.process.kill()
@@ -774,7 +774,7 @@ class Trespass(Guest):
         server = self.guest()
         server.do("fork('b')", "b: become()", "b: s.settimeout(0.1)")
         server.ask("b: s.accept()")
-        stop = (r"import glob\nfor p in glob.glob('/proc/[0-9]*'):\n  try:\n    if 'postern-reaper' in open(p + '/comm').read(): os.kill(int(p[6:]), signal.SIGSTOP)"
+        stop = (r"import glob\nfor p in glob.glob('/proc/[0-9]*'):\n  try:\n    if 'postern-reaper' in open(p + '/comm', errors='replace').read(): os.kill(int(p[6:]), signal.SIGSTOP)"
                 r"\n  except OSError: pass")
         server.do("b: (os.fork() or os._exit(0)) and None", "b: os.wait() and None", f'b: exec("{stop}", globals())')
         pid = server.number("a: os.getpid()")

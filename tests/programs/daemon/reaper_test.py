@@ -144,7 +144,7 @@ def children_of(pid, name):
         with open(f"/proc/{pid}/task/{pid}/children", encoding="ascii") as file:
             for child in file.read().split():
                 with contextlib.suppress(OSError):
-                    with open(f"/proc/{child}/comm", encoding="ascii") as comm:
+                    with open(f"/proc/{child}/comm", encoding="utf-8", errors="replace") as comm:
                         if comm.read().strip() == name[:15]:
                             yield int(child)
 
@@ -298,7 +298,7 @@ class ReaperTest(DaemonTest):
         peers[1].kill()
         self.assertTrue(until(lambda: stack.slot_state(1) == 0), self.log())
         pid = self.reapers()[0]
-        with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as file:
             status = dict(line.split(":", 1) for line in file)
         self.assertEqual(int(status["CapEff"], 16), 0)
         self.assertEqual(int(status["CapPrm"], 16), 0)

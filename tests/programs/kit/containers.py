@@ -224,7 +224,7 @@ class Broker:
 
 def _comm(pid):
     try:
-        with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return file.read().strip()
     except OSError:
         return ""  # it has ended

@@ -159,7 +159,7 @@ def daemon_pid(env=None):
     try:
         with open(f"{place}/posternd.pid", encoding="ascii") as file:
             pid = int(file.read().split()[0])
-        with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+        with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
             return pid if file.read().strip().startswith("posternd") else None
     except (OSError, ValueError, IndexError):
         return None

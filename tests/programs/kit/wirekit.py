@@ -132,7 +132,7 @@ class Pair(netlab.Lab):
         found = []
         for pid in filter(str.isdigit, os.listdir("/proc")):
             try:
-                with open(f"/proc/{pid}/comm", encoding="ascii") as file:
+                with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
                     if file.read().startswith("postern-keeper") and os.stat(f"/proc/{pid}/ns/net").st_ino == netns:
                         found.append(int(pid))
             except OSError:

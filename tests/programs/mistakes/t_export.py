@@ -20,7 +20,7 @@ def keepers_of(runtime_dir):
     for path in glob.glob("/proc/[0-9]*/environ"):
         pid = int(path.split("/")[2])
         try:
-            with open(f"/proc/{pid}/comm", encoding="utf-8") as file:
+            with open(f"/proc/{pid}/comm", encoding="utf-8", errors="replace") as file:
                 comm = file.read().strip()
             with open(path, "rb") as file:
                 ours = f"POSTERN_RUNTIME_DIR={runtime_dir}".encode() in file.read().split(b"\0")

@@ -120,7 +120,7 @@ class Fork(smcd_test.Pair):
 
 
 def state(pid):
-    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
         return file.read().rpartition(")")[2].split()[0]
 
 

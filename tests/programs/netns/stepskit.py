@@ -146,7 +146,7 @@ class Program:
         return self.late.pop(name)
 
     def cpu_sec(self):
-        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
+        with open(f"/proc/{self.process.pid}/stat", encoding="utf-8", errors="replace") as file:
             fields = file.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -235,7 +235,7 @@ class Lab(smcd_test.Pair):
         os.kill(pid, signal.SIGSTOP)
         self.stopped.add(pid)
         while True:
-            with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+            with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
                 if file.read().rpartition(")")[2].split()[0] == "T":
                     return
 

@@ -469,7 +469,7 @@ class Brokers(SynTest):
         self.assertTrue(self.gone())
 
     def test_capabilities_are_given_up(self):
-        with open(f"/proc/{self.broker.process.pid}/status", encoding="ascii") as file:
+        with open(f"/proc/{self.broker.process.pid}/status", encoding="utf-8", errors="replace") as file:
             held = int(next(line for line in file if line.startswith("CapPrm")).split()[1], 16)
         for cap in (synkit.CAP_BPF, synkit.CAP_PERFMON):
             self.assertFalse(held >> cap & 1, hex(held))

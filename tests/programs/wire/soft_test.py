@@ -355,7 +355,7 @@ threading.Thread(target=serve, daemon=True).start()
             self.stop_driver()
 
             def used():
-                with open(f"/proc/{keeper}/stat", encoding="ascii") as file:
+                with open(f"/proc/{keeper}/stat", encoding="utf-8", errors="replace") as file:
                     fields = file.read().rsplit(")", maxsplit=1)[1].split()
                 return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
