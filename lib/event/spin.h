@@ -16,7 +16,7 @@ bool SpinAllowed(Family& fam);
 // What a spin has come to (wait.cc).
 void SpinEnded(Family& fam, bool found, uint64_t took_ns);
 // Another thread had been waiting for this CPU.
-void SpinLost();
+void SpinLost(Family& fam);
 
 // Spins while `ready()` is false, as options and the load of this CPU allow. True: it became ready.
 template <typename Ready>
@@ -43,7 +43,7 @@ bool Spin(Family& fam, Ready ready, const Deadline& until) {
       now = MonotonicNs();
       // The keeper's look, each millisecond, does not count.
       if (now - before > (LoadRelaxed(fam.wire_on) != 0 ? 30'000u : 8'000u)) {
-        SpinLost();
+        SpinLost(fam);
         return ready();
       }
     } else {

@@ -59,15 +59,20 @@ bool SpinAllowed(Family& fam) {
   return false;
 }
 
+// With a VI, a thread that spins runs the engine meanwhile, in the place of the keeper.
 void SpinEnded(Family& fam, bool found, uint64_t took_ns) {
-  if (fam.opt.spin_adapt == 0) return;
+  if (fam.opt.spin_adapt == 0 || LoadRelaxed(fam.wire_on) != 0) return;
   const int64_t ns = t_balance.ns - static_cast<int64_t>(took_ns) + (found ? kSavedNs : 0);
   t_balance.ns = std::min(ns, kMostNs);
   if (ns < 0) return Lose(1);
   if (found && t_balance.losses != 0) t_balance.losses--;
 }
 
-void SpinLost() { Lose(2); }
+void SpinLost(Family& fam) {
+  constexpr uint32_t kPassWithVi = 4;
+  if (LoadRelaxed(fam.wire_on) == 0) return Lose(2);
+  t_balance.pass = kPassWithVi;
+}
 
 int NewBell(Family& fam, uint32_t waiter) {
   const BellName name = BellOf(Stack(fam), waiter);
