@@ -20,6 +20,7 @@
 #include <atomic>
 #include <csignal>
 #include <ctime>
+#include <initializer_list>
 #include <string>
 #include <thread>
 #include <vector>
@@ -207,15 +208,18 @@ class Client {
     for (const Pair& pair : pairs) fds.push_back(pair.fd);
     const int set = SetOf(fds);
     char bytes[kBytes] = {};
-    for (std::uint64_t now = NowNs(); now < end_ns_;) {
-      std::uint64_t next = end_ns_;
+    const auto waits = [](const Pair& pair) { return pair.under_way; };
+    // To the last answer: what is left unread would be a reset.
+    for (std::uint64_t now = NowNs();
+         now < end_ns_ || std::any_of(pairs.begin(), pairs.end(), waits);) {
+      std::uint64_t next = std::max(end_ns_, now + kSecondNs);
       for (Pair& pair : pairs) {
-        if (!pair.under_way && pair.due <= now) {
+        if (!pair.under_way && pair.due <= now && now < end_ns_) {
           if (gap_ns_ == 0) pair.due = NowNs();
           SendAll(pair.fd, bytes, kBytes);
           pair.under_way = true;
         }
-        if (!pair.under_way) next = std::min(next, pair.due);
+        if (!pair.under_way && now < end_ns_) next = std::min({next, pair.due, end_ns_});
       }
       now = NowNs();
       const std::uint64_t left = next > now ? next - now : 0;
