@@ -36,6 +36,7 @@ constexpr int64_t kSavedNs = 8'000;
 constexpr int64_t kMostNs = 200'000;  // what it may lose after a long time of gains
 constexpr uint32_t kPass = 16;        // doubles with each loss ...
 constexpr uint32_t kDoublings = 6;    // ... up to 1024
+constexpr uint32_t kPassUnpaid = 4;   // after a CPU was wanted, where spins need not pay
 constinit thread_local Balance t_balance
     __attribute__((tls_model("initial-exec"))) = {kMostNs, 0, 0};
 
@@ -59,9 +60,15 @@ bool SpinAllowed(Family& fam) {
   return false;
 }
 
+namespace {
+
 // With a VI, a thread that spins runs the engine meanwhile, in the place of the keeper.
+bool HasToPay(Family& fam) { return fam.opt.spin_adapt != 0 && LoadRelaxed(fam.wire_on) == 0; }
+
+}  // namespace
+
 void SpinEnded(Family& fam, bool found, uint64_t took_ns) {
-  if (fam.opt.spin_adapt == 0 || LoadRelaxed(fam.wire_on) != 0) return;
+  if (!HasToPay(fam)) return;
   const int64_t ns = t_balance.ns - static_cast<int64_t>(took_ns) + (found ? kSavedNs : 0);
   t_balance.ns = std::min(ns, kMostNs);
   if (ns < 0) return Lose(1);
@@ -69,9 +76,8 @@ void SpinEnded(Family& fam, bool found, uint64_t took_ns) {
 }
 
 void SpinLost(Family& fam) {
-  constexpr uint32_t kPassWithVi = 4;
-  if (LoadRelaxed(fam.wire_on) == 0) return Lose(2);
-  t_balance.pass = kPassWithVi;
+  if (HasToPay(fam)) return Lose(2);
+  t_balance.pass = kPassUnpaid;
 }
 
 int NewBell(Family& fam, uint32_t waiter) {
