@@ -1,6 +1,7 @@
 // main.cc - posternd: command line, becoming a daemon, the loop.
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
@@ -159,6 +160,9 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
 }
 
 int Main(const Arguments& arguments) {
+  // ThreadSanitizer makes its table of late signals in a thread's first call that may block, and
+  // loses a signal that comes meanwhile: SIGTERM just after "ready", without this.
+  (void)poll(nullptr, 0, 0);
   SetVerbose(arguments.verbose);
   CloseInherited();
   signal(SIGPIPE, SIG_IGN);
