@@ -3,6 +3,7 @@
 // line.
 #pragma once
 #include <cerrno>
+#include <cstdint>
 
 #include "base/clock.h"
 #include "base/sys.h"
@@ -13,6 +14,7 @@
 #include "family/family.h"
 #include "family/interrupts.h"
 #include "family/turn.h"
+#include "smcd/notify.h"
 
 namespace postern {
 
@@ -74,6 +76,21 @@ class Sleeper {
   pstn_ep* ep_;
 };
 
+// Puts `bit` into `word`. A wake of the peer's takes it out and is for kWakesPerPost threads
+// (smcd/notify.cc): the peer does not pay for a crowd. The thread that is the first to put it in
+// again wakes the rest of the crowd, if there is one. Returns the word.
+inline uint32_t Arm(const pstn_ep& ep, uint32_t& word, uint32_t bit) {
+  const uint32_t old = FetchOr(word, bit);
+  if ((old & bit) == 0 && LoadRelaxed(ep.sleepers) > 1) [[unlikely]]
+    (void)sys::FutexWake(&word, INT32_MAX);
+  return old | bit;
+}
+// For a thread that was woken and leaves.
+inline void HandOn(const pstn_ep& ep, uint32_t& word, uint32_t bit) {
+  if (LoadRelaxed(ep.sleepers) > 1) [[unlikely]]
+    (void)Arm(ep, word, bit);
+}
+
 // Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
 // more after that [F1].
 template <typename Ready>
@@ -84,8 +101,9 @@ Wait SleepOn(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const 
   Sleeper sleeper(*call.ep());
   const uint32_t handlers = t_handlers;
   Count(Stack(fam).hdr, kCounterSleeps);
+  NoteNews(fam.bells);  // if this process dies when it is woken, others have to be told
   for (;;) {
-    uint32_t value = FetchOr(word, bit) | bit;
+    const uint32_t value = Arm(*call.ep(), word, bit);
     FullFence();  // [F1]
     if (ready()) return Wait::kReady;
     if (t_interrupts != interrupts) return Wait::kInterrupted;
@@ -98,13 +116,16 @@ Wait SleepOn(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const 
       const timespec left = until.LeftTimespec(most_ns);
       return sys::FutexWait(&word, value, endless ? nullptr : &left);
     };
-    const auto undo = [&] { sleeper.Off(); };
+    const auto undo = [&] {
+      HandOn(*call.ep(), word, bit);
+      sleeper.Off();
+    };
     const long r = restart == Restart::kNever ? CancellableMoved(fam, sleep, undo)
                                               : Cancellable(
                                                     fam, [&] { return sleep(UINT64_MAX); }, undo);
-    if (ready()) return Wait::kReady;
-    if (r == -EINTR) return Wait::kInterrupted;
-    if (until.left_ns() == 0) return Wait::kTimeout;
+    if (!ready() && r != -EINTR && until.left_ns() != 0) continue;
+    HandOn(*call.ep(), word, bit);
+    return ready() ? Wait::kReady : r == -EINTR ? Wait::kInterrupted : Wait::kTimeout;
   }
 }
 

@@ -4,13 +4,13 @@
 from harness import check, test
 
 
-def single(name, env=None):
+def single(name, env=None, program="waits"):
     """Registers a test that is one process under the wrapper."""
     def run(ctx):
-        proc = ctx.start("server", [ctx.built("waits"), name], env=env or {})
+        proc = ctx.start("server", [ctx.built(program), name], env=env or {})
         proc.wait(50)
         check("as it should be" in proc.output(), proc.output())
-    run.__name__ = f"waits_{name}"
+    run.__name__ = f"{program}_{name}"
     test()(run)
 
 
@@ -32,3 +32,5 @@ single("close_twice")
 single("poll_reused_number")
 single("fall_back_after_dup")
 single("add_then_listen")
+for crowd in ("byte_each", "end", "others", "writers", "killed"):
+    single(crowd, program="crowd")
