@@ -50,7 +50,7 @@ int Main(int argc, char** argv) {
   DpdkPort port;
   if (!StartDpdk(arguments) || !port.Open(arguments.port)) return 1;
   Tap tap;
-  return Serve(arguments, port, tap, [&] {
+  return Serve(arguments, daemon::Card::kDpdk, port, tap, [&] {
     const int error = tap.Open(arguments.interface, port.mac(), port.mtu());
     return error == 0 || Say(arguments.interface.c_str(), -error);
   });

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "../command_line/command_line.h"
+#include "../confine/driver.h"
 #include "nic.h"
 
 namespace postern::softnic {
@@ -61,7 +62,7 @@ bool In(const std::string& netns, const Work& work) {
 // The loop, with the card open, until a signal or the card's end. `open_kernel`: makes the kernel's
 // side in the interface's namespace; false after a message. The process's exit code.
 template <typename OpenKernel>
-int Serve(const CommonArguments& arguments, Port& port, KernelSide& kernel_side,
+int Serve(const CommonArguments& arguments, daemon::Card card, Port& port, KernelSide& kernel_side,
           const OpenKernel& open_kernel) {
   static std::atomic<bool> ended;
   struct sigaction end {};
@@ -82,7 +83,7 @@ int Serve(const CommonArguments& arguments, Port& port, KernelSide& kernel_side,
     const int error = nic.Listen(arguments.interface);
     return error == 0 || Say("the socket for posternd", -error);
   });
-  if (!listens) return 1;
+  if (!listens || !daemon::ConfineDriver(card)) return 1;
   fprintf(stderr, "%s: %s is ready (%s, MTU %u)\n", program_invocation_short_name,
           arguments.interface.c_str(), port.driver(), port.mtu());
   const bool whole = nic.Run(ended);

@@ -40,7 +40,8 @@ int Main(int argc, char** argv) {
   VerbsPort port(card);
   OwnInterface kernel_side;
   if (!card.Open(found.device, found.port) || !port.Open(mac, mtu)) return 1;
-  return Serve(arguments, port, kernel_side, [&] { return kernel_side.Open(arguments.interface); });
+  return Serve(arguments, daemon::Card::kVerbs, port, kernel_side,
+               [&] { return kernel_side.Open(arguments.interface); });
 }
 
 }  // namespace

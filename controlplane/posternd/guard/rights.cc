@@ -3,9 +3,7 @@
 #include "rights.h"
 
 #include <cap-ng.h>
-#include <seccomp.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -13,6 +11,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "../../confine/call_filter.h"
 #include "base/sanitized.h"
 
 #ifndef PR_SET_MDWE
@@ -62,66 +61,6 @@ void DropCapabilities(Role role) {
     fprintf(stderr, "posternd: cannot give up capabilities: %s\n", strerror(errno));
 }
 
-// By name: not each kernel's headers, nor each architecture, has each of them.
-constexpr const char* kNever[] = {
-    // other processes
-    "ptrace", "process_vm_readv", "process_vm_writev", "process_madvise", "pidfd_getfd",
-    // the host
-    "acct", "delete_module", "finit_module", "init_module", "kexec_file_load", "kexec_load",
-    "quotactl", "quotactl_fd", "reboot", "sethostname", "setdomainname", "swapoff", "swapon",
-    "syslog", "vhangup", "adjtimex", "clock_adjtime", "clock_settime", "settimeofday", "iopl",
-    "ioperm", "modify_ldt",
-    // mounts and files by other means than their names
-    "chroot", "fsconfig", "fsmount", "fsopen", "fspick", "mount", "mount_setattr", "move_mount",
-    "open_tree", "pivot_root", "umount2", "fanotify_init", "name_to_handle_at", "open_by_handle_at",
-    // large parts of the kernel that a daemon has no use for
-    "add_key", "io_uring_enter", "io_uring_register", "io_uring_setup", "keyctl", "perf_event_open",
-    "personality", "request_key", "userfaultfd", "lookup_dcookie", "migrate_pages", "move_pages"};
-// Of a daemon without VIs.
-constexpr const char* kNamespaces[] = {"bpf", "setns", "unshare"};
-constexpr const char* kPrograms[] = {"execve", "execveat"};
-constexpr int kFamilies[] = {AF_UNIX, AF_INET, AF_INET6, AF_NETLINK};
-
-// False: out of memory. A call that this architecture has not is none to refuse.
-template <typename Names>
-bool Refuse(scmp_filter_ctx filter, const Names& names) {
-  for (const char* name : names) {
-    const int number = seccomp_syscall_resolve_name(name);
-    if (number == __NR_SCMP_ERROR) continue;
-    const int error = seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), number, 0);
-    if (error != 0 && error != -EDOM) return false;
-  }
-  return true;
-}
-
-bool RefuseSockets(scmp_filter_ctx filter, bool has_nics) {
-  for (int family = 0; family < AF_MAX; family++) {
-    bool used = has_nics && (family == AF_XDP || family == AF_PACKET);
-    for (const int known : kFamilies) used = used || family == known;
-    const scmp_arg_cmp same = {0, SCMP_CMP_EQ, static_cast<scmp_datum_t>(family), 0};
-    if (!used && seccomp_rule_add(filter, SCMP_ACT_ERRNO(EPERM), SCMP_SYS(socket), 1, same) != 0)
-      return false;
-  }
-  return true;
-}
-
-bool FilterCalls(Role role, bool has_nics) {
-  const scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
-  if (filter == nullptr) return false;
-  bool good = seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1) == 0 && Refuse(filter, kNever) &&
-              RefuseSockets(filter, has_nics);
-  if (good && !has_nics) good = Refuse(filter, kNamespaces);
-  if (good && role == Role::kSystem) good = Refuse(filter, kPrograms);
-  (void)seccomp_attr_set(filter, SCMP_FLTATR_CTL_LOG, 1);  // an older kernel has none
-  if (good) {
-    const int error = seccomp_load(filter);
-    good = error == 0;
-    errno = -error;
-  }
-  seccomp_release(filter);
-  return good;
-}
-
 }  // namespace
 
 bool GiveUpRights(Role role, bool has_nics) {
@@ -132,7 +71,9 @@ bool GiveUpRights(Role role, bool has_nics) {
   if (kSanitized) return true;
   // Linux 6.3: memory that was written is never executed.
   if (role == Role::kSystem) (void)prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0);
-  if (FilterCalls(role, has_nics)) return true;
+  // The broker's VIs are made by a thread of before, which the filter binds, too.
+  const MoreCalls more = {has_nics, has_nics, has_nics, role != Role::kSystem};
+  if (FilterCalls(more)) return true;
   fprintf(stderr, "posternd: no filter of system calls: %s\n", strerror(errno));
   return false;
 }

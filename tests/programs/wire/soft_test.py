@@ -207,6 +207,17 @@ with socket.create_connection((HOST, PORT), timeout=20) as sock:
 """, HOST=V4["a"], PORT=self.port, SIZE=size)
         self.assertEqual(self.lab.opens("b"), before, "the kernel's TCP had a part in it")
 
+    capabilities = ("NET_ADMIN", "NET_RAW", "IPC_LOCK")  # that it keeps
+
+    def test_rights(self):
+        """What strangers write is read by a process that has given up the rest (controlplane/confine/driver.h)."""
+        numbers = {"NET_ADMIN": 12, "NET_RAW": 13, "IPC_LOCK": 14, "BPF": 39}
+        with open(f"/proc/{self.driver.pid}/status", encoding="utf-8", errors="replace") as file:
+            status = dict(re.findall(r"^(\w+):\s*(.*)$", file.read(), re.M))
+        kept = sum(1 << numbers[name] for name in self.capabilities)
+        self.assertEqual([int(status[kind], 16) for kind in ("CapEff", "CapPrm", "CapInh", "CapAmb", "CapBnd")], [kept, kept, 0, 0, 0])
+        self.assertEqual((status["NoNewPrivs"], status["Seccomp"]), ("1", "2"))
+
     def test_several_stacks(self):
         """Each program has a VI of its own; the kernel serves the clients that it has always served."""
         servers = [self.program() for _ in range(3)]

@@ -100,7 +100,8 @@ int Main(int argc, char** argv) {
   OwnInterface kernel_side;
   uint8_t mac[6];
   if (!card.Open(wire, arguments.interface, netns, mac) || !port.Open(mac, 1500)) return 1;
-  return Serve(arguments, port, kernel_side, [&] { return kernel_side.Open(arguments.interface); });
+  return Serve(arguments, daemon::Card::kVerbs, port, kernel_side,
+               [&] { return kernel_side.Open(arguments.interface); });
 }
 
 }  // namespace

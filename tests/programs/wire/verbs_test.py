@@ -61,6 +61,7 @@ class ServerTest(VerbsWire, wire_test.ServerTest):
 class DriverTest(VerbsWire, soft_test.DriverTest):
     """Those of soft_test.py's, but those in which the driver dies: its rules die with it, and the kernel resets what it then gets."""
 
+    capabilities = ("NET_RAW", "BPF")
     test_driver_killed = test_driver_killed_under_load = None
     test_posternd_and_driver_killed = test_driver_and_posternd_are_gone = None
 
