@@ -35,6 +35,12 @@ std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+}  // namespace
+
+std::string Quoted(const std::string& text) { return Dump(Json(text)); }
+
+namespace {
+
 uint64_t MemoryBytes(int fd) {
   struct stat st {};
   return fstat(fd, &st) == 0 ? static_cast<uint64_t>(st.st_blocks) * 512 : 0;

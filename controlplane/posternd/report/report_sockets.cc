@@ -10,7 +10,6 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "../kit/kernel_names.h"
@@ -119,10 +118,6 @@ bool HoldsSlot(const Stack& stack, const Process& process) {
   const pstn_slot& slot = stack.s->slots.Own(ProcIndex(process.slot));
   return LoadAcquire(slot.state) == PSTN_SL_LIVE &&
          static_cast<pid_t>(LoadRelaxed(slot.pid)) == process.there;
-}
-
-std::string Quoted(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 struct Writer {

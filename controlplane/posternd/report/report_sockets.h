@@ -15,6 +15,8 @@ size_t SocketsMax(const Stack& s) {
   return size_t{2} * s.eps.count();
 }
 
+// The text as a string of JSON's, quotes and all (report.cc, which has that library).
+std::string Quoted(const std::string& text);
 std::string AddressText(const pstn_addr& from, uint32_t family);
 // A JSON array of what each fd of process `pid` means; 0: of all processes.
 std::string SocketsText(const Registry& registry, pid_t pid);
