@@ -22,11 +22,15 @@ namespace {
 struct KernelOption {
   int level, name;
   Reason why;
+  bool late = false;  // of a connection, too
 };
 
 constexpr int kBindToIfindex = 62, kIpv6Transparent = 75, kMd5SigExt = 32;
+// Those with 64 bits of seconds on machines of 32.
+constexpr int kTimestampNew = 63, kTimestampnsNew = 64, kTimestampingNew = 65;
 
-// Options of a socket before it has a connection, by which the kernel chooses or filters its path.
+// Options of a socket before it has a connection, by which the kernel chooses or filters its path;
+// and times of arrival, which a ring does not keep.
 const KernelOption kOptions[] = {
     {SOL_SOCKET, SO_BINDTODEVICE, kReasonBoundDevice},
     {SOL_SOCKET, kBindToIfindex, kReasonBoundDevice},
@@ -42,6 +46,12 @@ const KernelOption kOptions[] = {
     {IPPROTO_TCP, TCP_MD5SIG, kReasonOption},
     {IPPROTO_TCP, kMd5SigExt, kReasonOption},
     {IPPROTO_TCP, kFastOpenConnect, kReasonFastOpen},
+    {SOL_SOCKET, SO_TIMESTAMP, kReasonOption, true},
+    {SOL_SOCKET, SO_TIMESTAMPNS, kReasonOption, true},
+    {SOL_SOCKET, SO_TIMESTAMPING, kReasonOption, true},
+    {SOL_SOCKET, kTimestampNew, kReasonOption, true},
+    {SOL_SOCKET, kTimestampnsNew, kReasonOption, true},
+    {SOL_SOCKET, kTimestampingNew, kReasonOption, true},
 };
 
 // No device, no mark, off; or nothing that the kernel could take. No such value is longer; the
@@ -75,11 +85,11 @@ void GoKernel(Family& fam, int fd, pstn_ep& ep, Reason why) {
 
 void OptionForKernel(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
                      socklen_t len) {
-  // [E1]
-  if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED || static_cast<int>(len) < 0) return;
+  const bool connected = LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED;  // [E1]
+  if (static_cast<int>(len) < 0) return;
   for (const KernelOption& o : kOptions) {
-    if (o.level == level && o.name == name && (name == kPeekOff || !AllZero(value, len)))
-      GoKernel(fam, fd, ep, o.why);
+    if (o.level != level || o.name != name || (connected && !o.late)) continue;
+    if (name == kPeekOff || !AllZero(value, len)) GoKernel(fam, fd, ep, o.why);
   }
 }
 
