@@ -28,6 +28,7 @@
 #include "peer/close.h"
 #include "peer/connect.h"
 #include "peer/export.h"
+#include "peer/port.h"
 
 namespace postern {
 namespace {
@@ -119,11 +120,14 @@ void CloseConnection(Family& fam, pstn_ep& ep, End end) {
   const Lingering lingering = LingeringOf(ep);
   bool reset = end == End::kReset || (LoadRelaxed(e.ctl().flags) & PSTN_CF_RST) != 0 ||
                (!BothEnded(e, peer) && (RingReadable(e) || (lingering.on && lingering.sec == 0)));
-  const bool second = (peer & (PSTN_CF_FIN | PSTN_CF_CLOSED | PSTN_CF_RST)) != 0 && !HasEnded(e);
+  const bool second = (LoadRelaxed(e.ctl().flags) & PSTN_CF_SECOND) != 0 ||
+                      ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED | PSTN_CF_RST)) != 0 && !HasEnded(e));
   Lock(ep.tx.lock);
   const uint32_t end_flags = (reset ? PSTN_CF_RST : PSTN_CF_FIN) | (second ? PSTN_CF_SECOND : 0u);
   FetchOr(e.ctl().flags, PSTN_CF_CLOSED | end_flags);  // [C2]
   Unlock(ep.tx.lock);
+  if (!reset && (peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0)
+    NotePast(fam, e, second ? Turn::kSecond : Turn::kFirst);
   AnnounceData(fam.bells, e);
   AnnounceSpace(fam.bells, e);
   FetchAdd(Stack(fam).hdr.counters[kCounterBytesSent], LoadRelaxed(ep.tx.bytes));

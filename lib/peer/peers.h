@@ -16,7 +16,13 @@ struct Contact {
   uint64_t until_ns;  // it counts until then
   bool may;
 };
-inline constexpr uint32_t kSlow = 16, kHints = 256, kContacts = 64;
+// A name that a connection has ended with, whose TIME_WAIT is its own end's: port.cc. 0: none.
+struct Past {
+  uint64_t name;   // (a) the port, what it shares, and the address
+  uint64_t at_ns;  // (a) when it was closed
+  uint64_t where;  // (a) the connection's place, and its generation
+};
+inline constexpr uint32_t kSlow = 16, kHints = 256, kContacts = 64, kPasts = 256;
 
 struct Peers {
   pstn_lock slow_lock;
@@ -30,6 +36,7 @@ struct Peers {
   uint64_t port_pause_until_ns;  // (a) port.cc
   uint64_t lot_seed, lot_turn;   // (a) connect.cc
   uint32_t loopback_sndbuf;      // (a) option/socket_options.cc; 0: not known yet
+  Past pasts[kPasts];
 };
 
 }  // namespace postern

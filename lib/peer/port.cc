@@ -10,6 +10,8 @@
 // kernel's. A program that needs more accelerated ones binds its sockets to several addresses.
 #include <netinet/in.h>
 
+#include <cstring>
+
 #include "base/clock.h"
 #include "base/ip_address.h"
 #include "base/sys.h"
@@ -85,6 +87,79 @@ bool Meets(const pstn_addr& name, bool v6only, const pstn_addr& other) {
 
 }  // namespace
 
+namespace {
+
+// A name in one word, so that a look without a lock gets one or the other: the port, which of
+// SO_REUSEADDR and SO_REUSEPORT its socket had, whether it is an IPv4 address, and of the address a
+// hash that tells two of a host apart.
+constexpr uint64_t kPastPort = 0xffff, kPastReuseaddr = 1u << 16, kPastReuseport = 1u << 17,
+                   kPastV4 = 1u << 18, kPastWhat = 0x7ffff;
+constexpr uint64_t kPastNs = 60'000'000'000;  // TCP_TIMEWAIT_LEN; tcp_fin_timeout is as long
+
+uint64_t PastName(const pstn_addr& a, bool reuses_addr, bool reuses_port) {
+  constexpr uint64_t kOdd = 0x9e3779b97f4a7c15u;
+  uint64_t half[2];
+  memcpy(half, a.ip, sizeof half);
+  const uint64_t hash = (half[0] * kOdd ^ half[1]) * kOdd;
+  return (hash & ~kPastWhat) | a.port | (reuses_addr ? kPastReuseaddr : 0u) |
+         (reuses_port ? kPastReuseport : 0u) | (AddrIsV4(a) ? kPastV4 : 0u);
+}
+
+// Its peer, which read on, has not reset it meanwhile: that ends a TIME_WAIT. Where another
+// connection has the place by now it is not known.
+bool IsStillThere(Family& fam, uint64_t where) {
+  uint8_t* const lgr = LgrBase(fam.view, static_cast<uint32_t>(where >> 44) & 0xfffffu);
+  if (lgr == nullptr) return true;
+  const pstn_conn& c = LgrConn(lgr, static_cast<uint32_t>(where >> 32) % PSTN_CONNS);
+  if (LoadRelaxed(c.setup.gen) != static_cast<uint32_t>(where)) return true;
+  return ((LoadAcquire(c.ctl[0].flags) | LoadAcquire(c.ctl[1].flags)) & PSTN_CF_RST) == 0;  // [C2]
+}
+
+bool MeetsPast(const pstn_addr& name, bool v6only, uint64_t past) {
+  if (name.port != (past & kPastPort)) return false;
+  const bool v4 = (past & kPastV4) != 0;
+  if (!AddrIsAny(name)) return ((PastName(name, false, false) ^ past) & ~kPastWhat) == 0;
+  return AddrIsV4(name) ? v4 : !v6only || !v4;
+}
+
+}  // namespace
+
+void NotePast(Family& fam, const ConnEnd& e, Turn turn) {
+  const pstn_ep& ep = *e.ep;
+  const uint32_t has = LoadRelaxed(ep.flags), said = LoadAcquire(e.peer_ctl().flags);  // [C2]
+  const bool server = LoadRelaxed(ep.side) != 0;
+  if (fam.peers == nullptr || IsEngines(e) || PeerIsEngine(e) || (has & PSTN_EPF_ENGINE) != 0)
+    return;
+  uint64_t name;
+  if (turn == Turn::kFirst) {
+    // A port that the program has not asked for stays with the kernel's socket (fdcache.h).
+    if (!server && (has & PSTN_EPF_BOUND) == 0) return;
+    name = PastName(LoadAddr(ep.local), (has & PSTN_EPF_REUSEADDR) != 0,
+                    (has & PSTN_EPF_REUSEPORT) != 0);
+  } else {
+    if (server || LoadRelaxed(e.ref->remote) == PSTN_LGR_OTHER_NETNS) return;
+    name = PastName(LoadAddr(ep.peer), (said & PSTN_CF_REUSEADDR) != 0,
+                    (said & PSTN_CF_REUSEPORT) != 0);
+  }
+  Past& at = fam.peers->pasts[(name ^ name >> 16 ^ name >> 32) % kPasts];
+  StoreRelaxed(at.at_ns, MonotonicCoarseNs());
+  StoreRelaxed(at.where, uint64_t{LoadRelaxed(ep.lgr_idx)} << 44 |
+                             uint64_t{LoadRelaxed(ep.conn_idx) % PSTN_CONNS} << 32 |
+                             LoadRelaxed(ep.conn_gen));
+  StoreRelaxed(at.name, name);
+}
+
+void ForgetPast(Family& fam, uint16_t port) {
+  for (Past& past : fam.peers->pasts) {
+    if ((LoadRelaxed(past.name) & kPastPort) == port) StoreRelaxed(past.name, uint64_t{0});
+  }
+}
+
+bool HasLostPort(Family& fam, pstn_ep& ep) {
+  ConnEnd e;
+  return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && !IsOpen(fam, ep, e);  // [E1]
+}
+
 bool IsTakenByConnection(Family& fam, const pstn_ep& ep, const pstn_addr& name) {
   const uint32_t own = LoadRelaxed(ep.flags);
   const bool v6only = (own & PSTN_EPF_V6ONLY) != 0;
@@ -92,6 +167,14 @@ bool IsTakenByConnection(Family& fam, const pstn_ep& ep, const pstn_addr& name) 
     return ((own & PSTN_EPF_REUSEADDR) != 0 && reuses_addr) ||
            ((own & PSTN_EPF_REUSEPORT) != 0 && reuses_port);
   };
+  const uint64_t now = MonotonicCoarseNs();
+  for (const Past& other : fam.peers->pasts) {
+    const uint64_t past = LoadRelaxed(other.name);
+    if (past != 0 && MeetsPast(name, v6only, past) && now < LoadRelaxed(other.at_ns) + kPastNs &&
+        !shares((past & kPastReuseaddr) != 0, (past & kPastReuseport) != 0) &&
+        IsStillThere(fam, LoadRelaxed(other.where)))
+      return true;
+  }
   StackMap& s = Stack(fam);
   for (pstn_ep& other : s.eps.Before(LoadRelaxed(s.hdr.eps.hw))) {
     ConnEnd e;
@@ -103,10 +186,11 @@ bool IsTakenByConnection(Family& fam, const pstn_ep& ep, const pstn_addr& name) 
     if (accepted && !shares((has & PSTN_EPF_REUSEADDR) != 0, (has & PSTN_EPF_REUSEPORT) != 0))
       return true;
     // Its server's end, of another family: not before that has admitted it, nor where it is in
-    // another network.
+    // another network. One that has been closed (FIN_WAIT2) counts as long as this one is open.
+    const uint32_t state = LoadAcquire(e.conn->setup.state);  // [C1]
     if (!accepted && !SameUuid(e.ref->peer, s.hdr.id) &&
         LoadRelaxed(e.ref->remote) != PSTN_LGR_OTHER_NETNS &&
-        LoadAcquire(e.conn->setup.state) == PSTN_CS_ESTABLISHED &&  // [C1]
+        (state == PSTN_CS_ESTABLISHED || state == PSTN_CS_SERVER_GONE) &&
         !kVerbs.wire_is_end(fam, LoadRelaxed(other.lgr_idx), LoadRelaxed(other.conn_idx)) &&
         !shares((said & PSTN_CF_REUSEADDR) != 0, (said & PSTN_CF_REUSEPORT) != 0))
       return true;

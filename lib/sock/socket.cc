@@ -89,10 +89,15 @@ long SockBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t le
   FetchAnd(ep.flags, ~PSTN_EPF_PORT_GIVEN_UP);
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)
     return IsDatagram(ep) ? DatagramBind(fam, fd, ep, sa, len) : kPass;
-  if (LoadRelaxed(ep.state) != PSTN_EP_NEW) return BindAgain(ep, sa, len);
+  const bool again = LoadRelaxed(ep.state) != PSTN_EP_NEW;
+  // A port that the program has not asked for goes with its connection.
+  if (again && ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0 || !HasLostPort(fam, ep)))
+    return BindAgain(ep, sa, len);
+  const pstn_addr before = LoadAddr(ep.local);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0) {
     long r = Unbind(fd, ep);
     if (r < 0) return r;
+    if (again) StoreAddr(ep.local, before);  // which shows until there is another
   }
   ApplyOptions(fd, ep);  // SO_REUSEADDR, IPV6_V6ONLY: they matter to the kernel's bind
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
@@ -110,6 +115,7 @@ long SockBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t le
   if (r < 0) return r;
   FetchOr(ep.flags, PSTN_EPF_BOUND);
   LearnLocal(fd, ep);
+  if (named && name.port == 0) ForgetPast(fam, ep.local.port);
   return 0;
 }
 
@@ -146,6 +152,7 @@ long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog) {
   if (state == PSTN_EP_NEW) ResetForListen(ep);
   LearnLocal(fd, ep);
   LearnV6Only(fd, ep);
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) == 0) ForgetPast(fam, ep.local.port);
   StoreRelaxed(ep.backlog, backlog < 0 || backlog > 4096 ? 4096u : static_cast<uint32_t>(backlog));
   if (PortExcluded(fam, ep.local.port)) {
     FallBack(fam, fd, ep, kReasonExcludedPort);
@@ -281,7 +288,8 @@ long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
       return again ? SockShutdown(fam, fd, ep, how) : -ENOTCONN;
     }
     FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
-    FetchOr(e.ctl().flags, PSTN_CF_FIN);
+    const bool second = (peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0;
+    FetchOr(e.ctl().flags, PSTN_CF_FIN | (second ? PSTN_CF_SECOND : 0u));
     Unlock(ep.tx.lock);
     AnnounceData(fam.bells, e);
   }
