@@ -22,10 +22,10 @@
 #include "family/verbs.h"
 #include "offhost/datagram.h"
 #include "offhost/wire_options.h"
+#include "option/kernel_loopback.h"
 #include "option/kernel_only.h"
 #include "option/socket_options.h"
 #include "option/tcp_info.h"
-#include "peer/peers.h"
 #include "peer/port.h"
 #include "smcd/notify.h"
 #include "smcd/ring.h"
@@ -272,13 +272,14 @@ long GiveBytes(const void* from, socklen_t bytes, void* value, socklen_t* len) {
 long GiveInt(int v, void* value, socklen_t* len) { return GiveBytes(&v, sizeof v, value, len); }
 
 // What the kernel's socket, which has no connection, does not know of one over the loopback: its
-// segments are half of a window at most, of which the first is without options. A size that the
-// program has set before it connected counts with them.
+// segments are half of a window at most, of which the client's first is without options. A size
+// that the program has set before it connected counts with them.
 constexpr int kMssUnset = 536, kMssMost = 32768, kTimestampBytes = 12, kClamp = 65536;
 int MaxSegment(int fd, const pstn_ep& ep) {
   const int asked = KernelInt(fd, TCP_MAXSEG, IPPROTO_TCP);
   if (asked != kMssUnset) return asked - kTimestampBytes;
-  const bool fresh = LoadRelaxed(ep.side) == 0 && LoadRelaxed(ep.rx.bytes) == 0;
+  const bool fresh =
+      LoadRelaxed(ep.side) == 0 && LoadRelaxed(ep.rx.bytes) == 0 && LoadRelaxed(ep.tx.bytes) == 0;
   const int whole = AddrIsV4(LoadAddr(ep.peer)) ? 65483 : 65464;
   return fresh ? whole / 2 : kMssMost;
 }
@@ -287,26 +288,10 @@ int WindowClamp(int fd) {
   return asked != 0 ? asked : kClamp;
 }
 
-// The kernel's send buffer of a connection over the loopback, where the program has not set it. It
-// depends on the kernel's version and its settings: one connection tells.
+// The kernel's send buffer of a connection over the loopback, where the program has not set it.
 int LoopbackSndbuf(Family& fam, int fd) {
-  uint32_t& known = fam.peers->loopback_sndbuf;
-  if (LoadRelaxed(known) != 0) return static_cast<int>(LoadRelaxed(known));
-  const int l = sys::Socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  const int c = sys::Socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  sockaddr_in here = {};
-  socklen_t len = sizeof here;
-  here.sin_family = AF_INET;
-  here.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  const bool made =
-      l >= 0 && c >= 0 && sys::Call(SYS_bind, l, &here, sizeof here) == 0 &&
-      sys::Call(SYS_listen, l, 1L) == 0 && sys::Call(SYS_getsockname, l, &here, &len) == 0 &&
-      (sys::Call(SYS_connect, c, &here, sizeof here) == 0 || KernelInt(c, SO_ERROR) == 0);
-  const int v = KernelInt(made ? c : fd, SO_SNDBUF);
-  if (l >= 0) sys::Close(l);
-  if (c >= 0) sys::Close(c);
-  if (made) StoreRelaxed(known, static_cast<uint32_t>(v));
-  return v;
+  const Loopback* const said = LoopbackSays(fam);
+  return said != nullptr ? static_cast<int>(said->sndbuf) : KernelInt(fd, SO_SNDBUF);
 }
 
 long GivePeerName(const pstn_ep& ep, void* value, socklen_t* len) {

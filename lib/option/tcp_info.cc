@@ -15,6 +15,7 @@
 #include "base/user_memory.h"
 #include "endpoint/endpoint.h"
 #include "offhost/wire_options.h"
+#include "option/kernel_loopback.h"
 #include "option/tcp_info.h"
 #include "stream/zerocopy.h"
 
@@ -26,16 +27,20 @@ enum : size_t {
   kBytesAcked = 120,
   kBytesReceived = 128,
   kSegsOut = 136,
-  kMinRtt = 148,
+  kSegsIn = 140,
+  kDataSegsIn = 152,
   kDataSegsOut = 156,
   kDelivered = 192,
   kBytesSent = 200,
-  kSndWnd = 228,
   kEnd = 512
 };
 
+// `v` more than there is.
 template <typename T>
-void Put(uint8_t* info, size_t at, T v) {
+void Add(uint8_t* info, size_t at, T v) {
+  T had;
+  memcpy(&had, info + at, sizeof had);
+  v = static_cast<T>(v + had);
   memcpy(info + at, &v, sizeof v);
 }
 
@@ -69,19 +74,14 @@ long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len) 
   tcp::Info wire;
   if (WireInfo(fam, ep, wire)) return give(wire.bytes);
   ConnEnd e;
+  const bool server = LoadRelaxed(ep.side) != 0;
+  const Loopback* const said = LoopbackSays(fam);
+  static_assert(sizeof said->info[0] == kEnd);
+  if (said != nullptr) memcpy(all, said->info[server ? 1 : 0], size);
   tcp_info info;
   memcpy(&info, all, sizeof info);
   info.tcpi_state = Resolve(fam, ep, e) ? StateOf(e) : static_cast<uint8_t>(TCP_CLOSE);
-  info.tcpi_options = TCPI_OPT_TIMESTAMPS | TCPI_OPT_SACK | TCPI_OPT_WSCALE;
-  info.tcpi_snd_wscale = info.tcpi_rcv_wscale = 7;
-  info.tcpi_rto = 201000;  // us
-  info.tcpi_ato = 40000;
-  info.tcpi_snd_mss = 32741;
   info.tcpi_rcv_mss = 536;
-  info.tcpi_rtt = info.tcpi_rcv_rtt = 1;
-  info.tcpi_rttvar = 1;
-  info.tcpi_snd_cwnd = 10;
-  info.tcpi_rcv_space = 65536;
   const bool v4 = AddrIsV4(LoadAddr(ep.peer));
   info.tcpi_pmtu = v4 ? 65535 : 65536;
   info.tcpi_advmss = v4 ? 65483 : 65464;
@@ -91,17 +91,21 @@ long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len) 
   const uint64_t now_ns = MonotonicNs();
   const auto age_ms = static_cast<uint32_t>(
       connected_ns != 0 && connected_ns < now_ns ? (now_ns - connected_ns) / 1000000 : 0);
-  info.tcpi_last_data_sent = LoadRelaxed(ep.tx.bytes) == 0 ? age_ms : 0;
-  info.tcpi_last_data_recv = LoadRelaxed(ep.rx.bytes) == 0 ? age_ms : 0;
+  const uint64_t sent = LoadRelaxed(ep.tx.bytes), received = LoadRelaxed(ep.rx.bytes);
+  if (received != 0) info.tcpi_ato = 40000;
+  info.tcpi_snd_mss = !server && (sent | received) == 0 ? info.tcpi_advmss / 2 : 32768;
+  info.tcpi_last_data_sent = sent == 0 ? age_ms : 0;
+  info.tcpi_last_data_recv = received == 0 ? age_ms : 0;
   info.tcpi_last_ack_recv = info.tcpi_last_data_sent;
   memcpy(all, &info, sizeof info);
-  Put(all, kBytesAcked, uint64_t{LoadRelaxed(ep.tx.bytes)});
-  Put(all, kBytesSent, uint64_t{LoadRelaxed(ep.tx.bytes)});
-  Put(all, kBytesReceived, uint64_t{LoadRelaxed(ep.rx.bytes)});
+  Add(all, kBytesAcked, sent);
+  Add(all, kBytesSent, sent);
+  Add(all, kBytesReceived, received);
   for (size_t at : {kSegsOut, kDataSegsOut, kDelivered})
-    Put(all, at, uint32_t{LoadRelaxed(ep.tx.records)});
-  Put(all, kMinRtt, uint32_t{1});
-  Put(all, kSndWnd, uint32_t{65536});
+    Add(all, at, uint32_t{LoadRelaxed(ep.tx.records)});
+  // How many they were is not counted: as few as they can have been.
+  const uint64_t came = (received + info.tcpi_advmss - 1) / info.tcpi_advmss;
+  for (size_t at : {kSegsIn, kDataSegsIn}) Add(all, at, static_cast<uint32_t>(came));
   return give(all);
 }
 

@@ -22,6 +22,12 @@ struct Past {
   uint64_t at_ns;  // (a) when it was closed
   uint64_t where;  // (a) the connection's place, and its generation
 };
+// option/kernel_loopback.h.
+struct Loopback {
+  uint32_t state;        // (a) 2: the others are there
+  uint32_t sndbuf;       // SO_SNDBUF, which the program has not set
+  uint8_t info[2][512];  // TCP_INFO right behind the handshake: the client's, the server's
+};
 inline constexpr uint32_t kSlow = 16, kHints = 256, kContacts = 64, kPasts = 256;
 
 struct Peers {
@@ -35,7 +41,7 @@ struct Peers {
   uint32_t hints[kHints];
   uint64_t port_pause_until_ns;  // (a) port.cc
   uint64_t lot_seed, lot_turn;   // (a) connect.cc
-  uint32_t loopback_sndbuf;      // (a) option/socket_options.cc; 0: not known yet
+  Loopback loopback;
   Past pasts[kPasts];
 };
 

@@ -256,6 +256,29 @@ std::string TcpInfo(const Args& args) {
   return out;
 }
 
+// What a connection over the loopback begins with, whatever time it takes.
+std::string TcpInfoFresh(const Args& args) {
+  tcp_info info{};
+  socklen_t len = sizeof info;
+  if (getsockopt(Fd(args[0]), IPPROTO_TCP, TCP_INFO, &info, &len) != 0) return Errno();
+  const std::pair<const char*, uint32_t> fields[] = {{"options", 0u + info.tcpi_options},
+                                                     {"snd_wscale", 0u + info.tcpi_snd_wscale},
+                                                     {"rcv_wscale", 0u + info.tcpi_rcv_wscale},
+                                                     {"snd_mss", info.tcpi_snd_mss},
+                                                     {"rcv_mss", info.tcpi_rcv_mss},
+                                                     {"pmtu", info.tcpi_pmtu},
+                                                     {"rcv_ssthresh", info.tcpi_rcv_ssthresh},
+                                                     {"snd_ssthresh", info.tcpi_snd_ssthresh},
+
+                                                     {"advmss", info.tcpi_advmss},
+                                                     {"reordering", info.tcpi_reordering},
+                                                     {"rcv_space", info.tcpi_rcv_space}};
+  std::string out;
+  for (const auto& [name, value] : fields)
+    out += std::string(name) + " " + std::to_string(value) + " ";
+  return out;
+}
+
 std::string Ioctl(const Args& args) {
   static const std::map<std::string, unsigned long> kRequests = {
       {"FIONREAD", FIONREAD},       {"SIOCOUTQ", SIOCOUTQ},     {"SIOCATMARK", SIOCATMARK},
@@ -277,10 +300,12 @@ std::string Fionbio(const Args& args) {
 
 }  // namespace
 
-const Entry kOptionCommands[] = {
-    {"getset", 2, GetWhatWasSet},     {"getopt", 2, GetOption},   {"setopt", 3, SetOption},
-    {"setoptlen", 3, SetOptionShort}, {"optnull", 3, NullOption}, {"cookies", 2, Cookies},
-    {"tcpstate", 1, TcpState},        {"tcpinfo", 1, TcpInfo},    {"ioctl", 2, Ioctl},
-    {"fionbio", 2, Fionbio},          {"fioclex", 2, FioClex},    {nullptr, 0, nullptr}};
+const Entry kOptionCommands[] = {{"getset", 2, GetWhatWasSet}, {"getopt", 2, GetOption},
+                                 {"setopt", 3, SetOption},     {"setoptlen", 3, SetOptionShort},
+                                 {"optnull", 3, NullOption},   {"cookies", 2, Cookies},
+                                 {"tcpstate", 1, TcpState},    {"tcpinfo", 1, TcpInfo},
+                                 {"ioctl", 2, Ioctl},          {"tcpfresh", 1, TcpInfoFresh},
+                                 {"fionbio", 2, Fionbio},      {"fioclex", 2, FioClex},
+                                 {nullptr, 0, nullptr}};
 
 }  // namespace conform
