@@ -2,6 +2,7 @@
 // depart.cc - see depart.h.
 #include "life/depart.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/single_threaded.h>
 #include <sys/stat.h>
@@ -38,8 +39,10 @@ bool MayBeInCalls() {
   if (t_uses != nullptr && t_uses->depth != 0) return true;
   if (__libc_single_threaded != 0) return false;
   struct stat st = {};
-  const long r = sys::Call(SYS_newfstatat, static_cast<long>(AT_FDCWD), "/proc/self/task", &st, 0L);
-  return r < 0 || st.st_nlink != 3;  // two, and one for each thread
+  if (sys::Call(SYS_newfstatat, static_cast<long>(AT_FDCWD), "/proc/self/task", &st, 0L) == 0)
+    return st.st_nlink != 3;  // two, and one for each thread
+  // Where there is no /proc (chroot): nothing is done to a process of one thread, others may not.
+  return sys::Call(SYS_unshare, static_cast<long>(CLONE_THREAD)) != 0;
 }
 
 bool Listens(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_LISTEN; }  // [E1]

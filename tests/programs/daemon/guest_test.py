@@ -197,6 +197,12 @@ class Guest(unittest.TestCase):
 
 
 class Listeners(Guest):
+    def expect_served(self, server, port, who=""):
+        server.tell(f"{who}serve(s, 5)")
+        self.listed(NOBODY)
+        self.served(Actor(self), port, 5, NOBODY)
+        self.assertEqual((server.hear(), self.counted(NOBODY, "accepts")), ("5", 5))
+
     def test_workers_of_another_user(self):
         server, port, pids = self.server("a", "b")
         client = Actor(self)
@@ -406,12 +412,7 @@ class Listeners(Guest):
         text = "import os, sys; sys.path.insert(0, os.path.dirname(sys.argv[1])); import actor; actor.s = actor.socket.socket(fileno=int(sys.argv[2])); actor.work(sys.stdin, sys.stdout)"
         line = f"os.execv('/usr/bin/python3', ['python3', '-c', {text!r}, {self.actor!r}, str(s.fileno())])\n"
         server.do(f"children['b'][0].write({line!r}) and None")  # which is not answered
-        client = Actor(self)
-        server.tell("b: serve(s, 5)")
-        self.listed(NOBODY)
-        self.served(client, port, 5, NOBODY)
-        self.assertEqual(server.hear(), "5")
-        self.assertEqual(self.counted(NOBODY, "accepts"), 5)
+        self.expect_served(server, port, "b: ")
         self.assertEqual(self.counted(NOBODY, "execs"), 1)
 
     def test_posternd_comes_anew(self):
@@ -450,12 +451,12 @@ class Listeners(Guest):
     def test_before_its_first_socket(self):
         server = Actor(self)
         server.do("become()", "s = listener()")
-        port = server.number("s.getsockname()[1]")
-        client = Actor(self)
-        server.tell("serve(s, 5)")
-        self.served(client, port, 5, NOBODY)
-        self.assertEqual(server.hear(), "5")
-        self.assertEqual(self.counted(NOBODY, "accepts"), 5)
+        self.expect_served(server, server.number("s.getsockname()[1]"))
+
+    def test_a_root_without_proc_after_threads(self):  # haproxy's worker
+        server = Actor(self)
+        server.do("t = threading.Thread(target=len, args=('',)); t.start(); t.join()", "s = listener()", "fork('a')", f"a: os.chroot('{self.top}')", "a: become()")
+        self.expect_served(server, server.number("s.getsockname()[1]"), "a: ")
 
     def test_other_threads(self):
         """They may be in calls on the stack: all is the kernel's, and no memory of root's is left."""
