@@ -257,8 +257,10 @@ long ConnectPair(int fd, const pstn_ep& ep, uint32_t early) {
 // `from` and of `to`, which was another connection's: a thread that still looks for that one, a
 // sweep of idle rings, takes its lock to find out.
 void CopyConnection(pstn_ep& to, const pstn_ep& from) {
-  // What comes behind a shutdown() of reading can be read: it goes to the kernel's half.
-  constexpr uint32_t kCarried = PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG;
+  // What comes behind a shutdown() of reading can be read: it goes to the kernel's half. What lets
+  // others share its port is asked of it as long as it is open (IsTakenByConnection).
+  constexpr uint32_t kCarried =
+      PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG | PSTN_EPF_REUSEADDR | PSTN_EPF_REUSEPORT;
   SetPlace(to, from.lgr_idx, from.conn_idx, from.conn_gen, from.side);
   to.local = from.local;
   to.peer = from.peer;

@@ -61,3 +61,14 @@ def stdio_bash(ctx):
     need("bash")
     said = ctx.run("client", ["bash", "-c", BASH, "bash", server(ctx)]).splitlines()
     check(said == BASH_SAID, lambda: f"said {said}")
+
+
+@test()
+def stdio_restarted(ctx):
+    """A connection that was somebody's standard output, and is half open, does not keep a server from its port (SO_REUSEADDR)."""
+    script, port = os.path.join(HERE, "restarted.py"), ctx.port()
+    proc = ctx.start("server", [PYTHON, script, "serve", port, 3], name="serve")
+    ctx.wait_listening(port, proc)
+    said = ctx.run("client", [PYTHON, script, "connect", port, 3])
+    proc.wait(20)
+    check(said == "round 0\nround 1\nround 2\n", lambda: f"said {said} {proc.output()}")
