@@ -148,7 +148,8 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
 // Socket to pipe: what the pipe takes is taken from the ring, so nothing is lost in between.
 // `wait`: for data, unless the socket is non-blocking; SPLICE_F_NONBLOCK (`nonblock`) is the
 // pipe's.
-long SpliceOut(Family& fam, Call& call, int pipe, size_t len, bool wait, bool nonblock) {
+[[gnu::noinline]] long SpliceOut(Family& fam, Call& call, int pipe, size_t len, bool wait,
+                                 bool nonblock) {
   bool ended = false;
   long stop = StopAtMark(fam, call, !wait, &ended);
   if (stop != 0 || ended) return stop;
@@ -176,7 +177,8 @@ long SpliceOut(Family& fam, Call& call, int pipe, size_t len, bool wait, bool no
                    0L);  // it is on its way there
 }
 
-size_t DiscardPipe(int pipe, size_t len, size_t most) {
+// Not inlined, as the next one: their bounces together are more of the caller's stack than is ours.
+[[gnu::noinline]] size_t DiscardPipe(int pipe, size_t len, size_t most) {
   uint8_t bounce[kSmallBounce];
   size_t done = 0;
   if (len > most) len = most;
@@ -192,7 +194,7 @@ size_t DiscardPipe(int pipe, size_t len, size_t most) {
 }
 
 // Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
-long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
+[[gnu::noinline]] long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
   pstn_ep& ep = *call.ep();
   ConnEnd e;
   uint32_t state = LoadAcquire(ep.state);  // [E1]
