@@ -43,6 +43,7 @@ struct Arguments {
   bool foreground = false;
   bool verbose = false;
   bool system = false;
+  bool make_bells = false;
   std::string vi = "off";
   SystemOptions broker_options;
   std::string broker = std::string(kSystemDir) + "/" + kBrokerSocket;
@@ -176,6 +177,7 @@ int Main(const Arguments& arguments) {
   if (const int error = runtime.Prepare(); error != 0) {
     return Fail(parent, arguments.runtime_dir.c_str(), -error);
   }
+  if (arguments.make_bells) return MakeBells(runtime);
   // Before anything that is bound to the thread: the directory's mutex is.
   if (!arguments.foreground) {
     parent = Daemonize();
@@ -213,6 +215,9 @@ int ParseAndRun(int argc, char** argv) {
       .Needs(system);
   line.Option("--syn-option-pins", arguments.broker_options.syn_option_pins,
               "Directory of a bpffs that keeps --syn-option in force while the broker restarts")
+      .Needs(system);
+  line.Flag("--make-bells", arguments.make_bells,
+            "With --system: make the doorbells' network namespace, and leave")
       .Needs(system);
   line.Option("--vi", arguments.vi,
               "Interfaces, separated by commas, of which programs may have their packets "

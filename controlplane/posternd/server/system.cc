@@ -29,6 +29,7 @@
 namespace postern::daemon {
 namespace {
 
+constexpr const char* kBells = "bells";
 constexpr const char* kBpfDir = "/sys/fs/bpf";
 
 struct EndMounts {
@@ -81,6 +82,13 @@ pstn_uuid HostGid(const RuntimeDir& dir) {
   return gid;
 }
 
+int MakeBells(const RuntimeDir& dir) {
+  BellSpace bells;
+  const int error = bells.Enter(dir.File(kBells));
+  if (error != 0) Warn("%s: %s", dir.File(kBells).c_str(), strerror(-error));
+  return error == 0 ? 0 : 1;
+}
+
 int ServeSystem(event_base* base, RuntimeDir& dir, const SystemOptions& options,
                 void (*ready)(void*), void* context) {
   std::string error;
@@ -98,7 +106,7 @@ int ServeSystem(event_base* base, RuntimeDir& dir, const SystemOptions& options,
   SynOption syn_option;
   const bool marks_syns = AttachSynOption(syn_option, options);
   BellSpace bells;
-  if (const int failed = bells.Enter(dir.File("bells")); failed != 0)
+  if (const int failed = bells.Enter(dir.File(kBells)); failed != 0)
     Warn("network namespaces are not connected: %s", strerror(-failed));
   Vis vis(base, options.vi);
   (void)GiveUpRights(Role::kSystem, vis.enabled());

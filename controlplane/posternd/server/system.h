@@ -27,6 +27,10 @@ struct SystemOptions {
   std::string syn_option_pins;  // a directory of a bpffs; empty: as said above
 };
 
+// Makes the doorbells' network namespace in `dir` and does no more: in a sandbox with mounts of its
+// own, the broker could not leave it to its next one. What the process exits with.
+int MakeBells(const RuntimeDir& dir);
+
 // Serves until it is told to end. 0, or what the process exits with: a policy that can't be read is
 // an error at the start, and ignored when it is read again (SIGHUP). Without the SYN option, for
 // whatever reason, it serves the daemons that need none.
