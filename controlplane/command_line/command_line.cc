@@ -3,12 +3,41 @@
 #include "command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <iostream>
 #include <utility>
 
 namespace postern {
 namespace {
 
 void Keep(CLI::App*) {}
+
+constexpr const char* kDump = "--dump-command-line";
+
+std::string Joined(const std::vector<std::string>& names, const char* dashes, std::string before) {
+  for (const std::string& name : names) before += (before.empty() ? "" : ",") + (dashes + name);
+  return before;
+}
+
+// Of one command and those below it: see packaging/completion.py, which reads it.
+void Dump(const CLI::App& app, const std::string& path, std::ostream& out) {
+  for (const CLI::Option* each : app.get_options()) {
+    const std::string value = each->get_items_expected_max() > 0 ? each->get_type_name() : "";
+    if (each->get_group().empty()) continue;
+    if (each->nonpositional()) {
+      const std::string names = Joined(each->get_snames(), "-", "");
+      out << "option\t" << path << '\t' << Joined(each->get_lnames(), "--", names);
+    } else {
+      out << "word\t" << path << '\t' << each->get_name();
+    }
+    out << '\t' << value << '\t' << each->get_description() << '\n';
+  }
+  for (const CLI::App* each : app.get_subcommands([](const CLI::App*) { return true; })) {
+    if (each->get_group().empty()) continue;
+    const std::string below = path + (path.empty() ? "" : " ") + each->get_name();
+    out << "command\t" << below << "\t\t\t" << each->get_description() << '\n';
+    Dump(*each, below, out);
+  }
+}
 
 }  // namespace
 
@@ -69,6 +98,13 @@ void CommandLine::OptionsAnywhere() { app_->fallthrough(); }
 bool CommandLine::IsGiven() const { return app_->parsed(); }
 
 std::optional<int> CommandLine::Parse(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == kDump) {
+    const std::string program = argv[0];
+    std::cout << "program\t" << program.substr(program.rfind('/') + 1) << '\t'
+              << app_->get_description() << '\n';
+    Dump(*app_, "", std::cout);
+    return 0;
+  }
   try {
     app_->parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -48,6 +48,7 @@ class CommandLine {
   void OptionsAnywhere();
   bool IsGiven() const;
 
+  // Alone, --dump-command-line prints all that was added, for packaging/completion.py.
   // The program's exit code, where there is nothing to be done: an error, or help, which was said.
   std::optional<int> Parse(int argc, char** argv);
 

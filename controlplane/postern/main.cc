@@ -17,6 +17,7 @@
 #include <fstream>
 #include <initializer_list>
 #include <iterator>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -35,6 +36,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr char kDefaultProfile[] = "safe";
+constexpr char kHostProfiles[] = "/etc/postern/profiles";
 constexpr uintmax_t kProfileBytesMax = uintmax_t{64} * 1024;
 
 struct CommandLine {
@@ -51,7 +53,7 @@ struct CommandLine {
 }
 
 CommandLine ParseCommandLine(int argc, char** argv) {
-  enum LongOnly : int { kStrict = 256, kVersion, kDumpTuning };
+  enum LongOnly : int { kStrict = 256, kVersion, kDumpTuning, kDumpLine };
   static const option kLong[] = {
       {"profile", required_argument, nullptr, 'p'},
       {"option", required_argument, nullptr, 'o'},
@@ -60,6 +62,7 @@ CommandLine ParseCommandLine(int argc, char** argv) {
       {"version", no_argument, nullptr, kVersion},
       {"help", no_argument, nullptr, 'h'},
       {"dump-tuning-md", no_argument, nullptr, kDumpTuning},
+      {"dump-command-line", no_argument, nullptr, kDumpLine},
       {nullptr, 0, nullptr, 0},
   };
   CommandLine line;
@@ -79,11 +82,13 @@ CommandLine ParseCommandLine(int argc, char** argv) {
         line.is_verbose = true;
         break;
       case 'h':
-        Print(HelpText());
+        Print(HelpText(kLong));
       case kVersion:
         Print("postern " POSTERN_VERSION "\n");
       case kDumpTuning:
         Print(TuningText());
+      case kDumpLine:
+        Print(CommandLineText(kLong));
       default:
         Die(kExitUsage, UsageText());  // getopt_long has said what is wrong
     }
@@ -114,26 +119,55 @@ class Siblings {
     }
     return {};
   }
+  [[nodiscard]] bool IsBuildTree() const {
+    std::error_code error;
+    return fs::exists(dir_ / "build.ninja", error);
+  }
 
  private:
   fs::path dir_;
 };
 
-std::string ProfileNames(const fs::path& dir) {
-  std::string names;
+// Where profiles are, the host's first. One that is not there is left out, and what is built but
+// not installed has nothing of the host's.
+std::vector<fs::path> ProfileDirs(const Siblings& siblings) {
+  std::vector<fs::path> dirs;
+  std::error_code error;
+  if (!siblings.IsBuildTree() && fs::is_directory(kHostProfiles, error))
+    dirs.emplace_back(kHostProfiles);
+  const fs::path own = siblings.Find("profiles", "../share/postern/profiles");
+  if (!own.empty()) dirs.push_back(own);
+  return dirs;
+}
+
+std::set<std::string> ProfileNames(const Siblings& siblings) {
+  std::set<std::string> names;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(dir, ignored)) {
-    if (entry.path().extension() == ".conf") names += " " + entry.path().stem().string();
+  for (const fs::path& dir : ProfileDirs(siblings)) {
+    for (const auto& entry : fs::directory_iterator(dir, ignored)) {
+      if (entry.path().extension() == ".conf") names.insert(entry.path().stem().string());
+    }
   }
   return names;
 }
 
+// Empty: there is none of that name.
+fs::path FindProfile(const std::string& name, const Siblings& siblings) {
+  std::error_code error;
+  for (const fs::path& dir : ProfileDirs(siblings)) {
+    fs::path path = dir / (name + ".conf");
+    if (fs::exists(path, error)) return path;
+  }
+  return {};
+}
+
 fs::path ProfilePath(const std::string& name, const Siblings& siblings) {
   if (name.find('/') != std::string::npos) return name;
-  const fs::path dir = siblings.Find("profiles", "../share/postern/profiles");
-  fs::path path = dir / (name + ".conf");
-  if (dir.empty() || !fs::exists(path)) {
-    Die(kExitUsage, "no profile '" + name + "'; there are:" + ProfileNames(dir));
+  fs::path path = FindProfile(name, siblings);
+  if (path.empty()) {
+    std::string names;
+    for (const std::string& each : ProfileNames(siblings)) names += " " + each;
+    Die(kExitUsage, "no profile '" + name + "'; there are:" + names);
   }
   return path;
 }
@@ -176,11 +210,10 @@ void LoadSettings(Options& options, const std::vector<std::string>& settings) {
 Options CollectOptions(const CommandLine& line, const Siblings& siblings) {
   Options options = OptionsDefault();
   // A tree without profiles still works: the default one holds nothing but defaults.
-  const bool has_profiles = !siblings.Find("profiles", "../share/postern/profiles").empty();
   if (!line.profile.empty()) {
     LoadProfile(options, ProfilePath(line.profile, siblings));
-  } else if (has_profiles) {
-    LoadProfile(options, ProfilePath(kDefaultProfile, siblings));
+  } else if (const fs::path path = FindProfile(kDefaultProfile, siblings); !path.empty()) {
+    LoadProfile(options, path);
   }
   if (OptionsLoadEnv(options, environ, ReportError, nullptr) != 0) exit(kExitUsage);
   LoadSettings(options, line.settings);

@@ -277,6 +277,25 @@ class WrapperTest(unittest.TestCase):
             for text in said["said"]:
                 self.assertIn("not running", text)
 
+    def test_profiles_of_the_host_come_first(self):
+        if os.geteuid() != 0:
+            self.skipTest("not root")
+        profiles = self.top + "/etc/postern/profiles"
+        os.makedirs(profiles)
+        for name, text in ("site", "spin.usec = 7"), ("safe", "spin.usec = 8"):
+            with open(f"{profiles}/{name}.conf", "w") as f:
+                f.write(text + "\n")
+
+        def spin(*args):
+            done = subprocess.run(["unshare", "--mount", "sh", "-ec", 'mount -t overlay -o "lowerdir=$0/etc:/etc" none /etc; exec "$@"', self.top,
+                                   self.postern, *args, "env"], env=self.env, text=True, timeout=30, capture_output=True, check=False)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            return dict(line.split("=", 1) for line in done.stdout.splitlines()).get("POSTERN_SPIN_USEC")
+
+        self.assertEqual(spin("-p", "site"), "7")
+        self.assertEqual(spin(), "8", "the host's default")
+        self.assertEqual(spin("-p", "latency"), "1000", "the package's")
+
     def test_says_what_preload_cannot_reach(self):
         script = self.top + "/script"
         with open(script, "w") as f:
