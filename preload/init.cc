@@ -54,7 +54,7 @@ bool OutOfFds(int result) {
   (void)sys::Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), nullptr, &limit);
   if (!g_family.attached || static_cast<uint64_t>(g_family.stack_fd) >= limit.rlim_cur)
     return false;
-  LeaveForGood(g_family);
+  LeaveForGood(g_family, kReasonNoDescriptor);
   return true;
 }
 

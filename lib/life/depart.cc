@@ -149,8 +149,8 @@ int GuestStack(Family& fam, uint64_t* ticket, pstn_uuid* id) {
   return MoveHigh(fam, fd);
 }
 
-void LeaveForKernel(Family& fam) {
-  FetchAdd(Stack(fam).hdr.reasons[kReasonSecurity], 1u);  // posternd says so
+void LeaveForKernel(Family& fam, Reason why) {
+  FetchAdd(Stack(fam).hdr.reasons[why], 1u);  // posternd says kReasonSecurity
   LeaveToKernel(fam, true);
   const bool in_calls = MayBeInCalls();
   GiveBack(fam);
@@ -187,11 +187,11 @@ void LeaveQueues(Family& fam) {
   }
 }
 
-void LeaveForGood(Family& fam) {
+void LeaveForGood(Family& fam, Reason why) {
   TableChange change(fam);  // handlers wait, too
   if (!fam.attached) return;
   CtlReconnect(fam);
-  LeaveForKernel(fam);
+  LeaveForKernel(fam, why);
 }
 
 void LeaveFamily(Family& fam) {
@@ -204,7 +204,7 @@ void LeaveFamily(Family& fam) {
       MayBeInCalls() || LoadRelaxed(fam.aside) != 0 ? -1 : GuestStack(fam, &ticket, &next);
   if (guest < 0 || !luggage.Pack(fam)) {
     CloseInternal(fam, guest);
-    return LeaveForKernel(fam);
+    return LeaveForKernel(fam, kReasonSecurity);
   }
   luggage.HandOnAll(fam, next);
   LeaveToKernel(fam, false);

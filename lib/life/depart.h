@@ -18,8 +18,8 @@ namespace postern {
 bool HasOtherUser(Family& fam);
 void LeaveFamily(Family& fam);
 // For none: its sockets are the kernel's from now on, and it has nothing of the stack. What its
-// limits leave it (surroundings.h) is the program's then.
-void LeaveForGood(Family& fam);
+// limits leave it (surroundings.h) is the program's then. `why` is counted.
+void LeaveForGood(Family& fam, Reason why);
 // One that is about to end leaves those that wait for its listeners to others that have the
 // sockets.
 void LeaveQueues(Family& fam);

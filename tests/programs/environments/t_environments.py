@@ -10,45 +10,14 @@ import subprocess
 
 import posternview
 from harness import PYTHON, Fail, Skip, check, need, test
-from kill_storm import nothing_left, own_runtime
+from surroundings import confined, nobody, posternd_of_its_own
+from t_nginx import wait_until
 
 SIDES = ("both", "server", "client")
 # Of x86-64: what the library may ask the kernel for and the program does not.
 CALLS = {"memfd_create": 319, "ftruncate": 77, "prlimit64": 302, "getrandom": 318, "mremap": 25, "madvise": 28, "pwrite64": 18,
          "getdents64": 217, "kcmp": 312, "pidfd_open": 434, "membarrier": 324, "getresuid": 118, "prctl": 157, "close_range": 436,
          "newfstatat": 262, "readlinkat": 267, "fstatfs": 138, "sendmsg": 46, "recvmsg": 47, "getppid": 110, "nanosleep": 35, "tgkill": 234}
-
-
-@contextlib.contextmanager
-def posternd_of_its_own(ctx, running=True):
-    """With a runtime directory of this test's; `running`: posternd is there before anything is confined."""
-    before, shm_before = os.environ.get("POSTERN_RUNTIME_DIR"), posternview.shm_files()
-    runtime = own_runtime(ctx)
-    if running and ctx.mode != "kernel" and ctx.config.wrapper:
-        subprocess.run([*ctx.config.wrapper, "-o", "daemon.idle_sec=30", "true"], check=True, timeout=30, stdin=subprocess.DEVNULL)
-    try:
-        yield runtime
-        nothing_left(ctx, runtime, shm_before)
-    finally:
-        if before is None:
-            os.environ.pop("POSTERN_RUNTIME_DIR", None)
-        else:
-            os.environ["POSTERN_RUNTIME_DIR"] = before
-
-
-def confined(ctx, options):
-    """Programs that are started from now on are confined, with the wrapper, if they have one."""
-    confine = ctx.built("confine")
-    probe = subprocess.run([confine, *options, "--", "true"], capture_output=True, text=True, timeout=30, check=False)
-    if probe.returncode:
-        raise Skip(probe.stdout.strip() or probe.stderr.strip())
-    ctx.as_user = [confine, *options, "--"]
-
-
-def nobody():
-    """A user that has no process and no directory."""
-    taken = {os.stat(f"/proc/{n}").st_uid for n in os.listdir("/proc") if n.isdigit() and os.path.exists(f"/proc/{n}")}
-    return next(n for n in range(40000, 60000) if n not in taken and not os.path.exists(f"/tmp/postern-{n}"))
 
 
 def may_run(ctx):
@@ -144,6 +113,34 @@ def lowers(ctx, how):
 def environment_as_lowered(ctx):
     """Processes that limit their address space when they have connections, and then take most of what is left."""
     lowers(ctx, "as")
+
+
+LIMITED = """
+import os, resource, socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+if os.fork() == 0:
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    os._exit(0)
+os.wait()
+print("limited", flush=True)
+sys.stdin.read()
+"""
+
+
+@test(modes=("server",))
+def environment_as_is_said(ctx):
+    """A process that steps aside for its limits is not said to have become another user."""
+    quiet, hold = os.pipe()
+    with posternd_of_its_own(ctx) as runtime:
+        proc = ctx.start("server", [PYTHON, "-c", LIMITED, ctx.port()], name="limited", stdin=quiet)
+        wait_until(lambda: "limited" in proc.output(), lambda: f"not limited: {proc.output()}")
+        stacks = posternview.status(ctx.config.posternctl)["stacks"] if ctx.config.posternctl else []
+        os.close(hold)
+        proc.wait(20)
+        with open(f"{runtime}/posternd.log", encoding="utf-8") as log:
+            check("another user" not in log.read(), "posternd says that it has become another user")
+        for stack in stacks:
+            check("no-memory" in stack["fallbacks"] and "security" not in stack["fallbacks"], stack["fallbacks"])
 
 
 @test()
