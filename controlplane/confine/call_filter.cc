@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "call_filter.h"
 
+#include <linux/seccomp.h>
 #include <seccomp.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -55,23 +57,26 @@ bool RefuseSockets(scmp_filter_ctx filter, bool packets) {
   return true;
 }
 
-bool Fill(scmp_filter_ctx filter, const MoreCalls& more) {
-  return seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1) == 0 && Refuse(filter, kNever) &&
-         RefuseSockets(filter, more.packets) && (more.namespaces || Refuse(filter, kNamespaces)) &&
-         (more.bpf || Refuse(filter, kBpf)) && (more.programs || Refuse(filter, kPrograms));
+bool Fill(scmp_filter_ctx filter, const MoreCalls& more, bool by_prctl) {
+  return (by_prctl || seccomp_attr_set(filter, SCMP_FLTATR_CTL_TSYNC, 1) == 0) &&
+         Refuse(filter, kNever) && RefuseSockets(filter, more.packets) &&
+         (more.namespaces || Refuse(filter, kNamespaces)) && (more.bpf || Refuse(filter, kBpf)) &&
+         (more.programs || Refuse(filter, kPrograms));
 }
 
 }  // namespace
 
 bool FilterCalls(const MoreCalls& more) {
   if (kSanitized) return true;
+  const bool by_prctl = more.by_prctl && prctl(PR_GET_SECCOMP) == SECCOMP_MODE_FILTER;
+  if (by_prctl && seccomp_api_set(1) != 0) return false;  // else libseccomp tries the call
   const scmp_filter_ctx filter = seccomp_init(SCMP_ACT_ALLOW);
   if (filter == nullptr) {
     errno = ENOMEM;
     return false;
   }
-  int error = Fill(filter, more) ? 0 : -ENOMEM;
-  (void)seccomp_attr_set(filter, SCMP_FLTATR_CTL_LOG, 1);  // an older kernel has none
+  int error = Fill(filter, more, by_prctl) ? 0 : -ENOMEM;
+  if (!by_prctl) (void)seccomp_attr_set(filter, SCMP_FLTATR_CTL_LOG, 1);  // older kernels: none
   if (error == 0) error = seccomp_load(filter);
   seccomp_release(filter);
   errno = -error;

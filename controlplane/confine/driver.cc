@@ -36,7 +36,7 @@ bool ConfineDriver(Card card) {
   // Threads of a card's library keep their capabilities; the filter is for all.
   const bool dropped = card == Card::kDpdk ? KeepCapabilities(kDpdk) : KeepCapabilities(kVerbs);
   if (dropped && prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-      FilterCalls({false, true, false, false}))
+      FilterCalls({false, true, false, false, false}))
     return true;
   fprintf(stderr, "%s: cannot give up rights: %s\n", program_invocation_short_name,
           strerror(errno));

@@ -72,7 +72,8 @@ bool GiveUpRights(Role role, bool has_nics) {
   // Linux 6.3: memory that was written is never executed.
   if (role == Role::kSystem) (void)prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0);
   // The broker's VIs are made by a thread of before, which the filter binds, too.
-  const MoreCalls more = {has_nics, has_nics, has_nics, role != Role::kSystem};
+  const bool one_user = role == Role::kOneUser;
+  const MoreCalls more = {has_nics, has_nics, has_nics, one_user, one_user};
   if (FilterCalls(more)) return true;
   fprintf(stderr, "posternd: no filter of system calls: %s\n", strerror(errno));
   return false;

@@ -143,6 +143,32 @@ def environment_as_is_said(ctx):
             check("no-memory" in stack["fallbacks"] and "security" not in stack["fallbacks"], stack["fallbacks"])
 
 
+SERVICE = """
+import socket, sys
+listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+client = socket.create_connection(listener.getsockname())
+client.sendall(b"each byte")
+print(listener.accept()[0].recv(100), flush=True)
+sys.stdin.read()
+"""
+
+
+@test(modes=("both",))
+def environment_service(ctx):
+    """A program that systemd confines has its posternd started below the same filter, which ends what makes another call."""
+    quiet, hold = os.pipe()
+    port = ctx.port()
+    with posternd_of_its_own(ctx, running=False):
+        confined(ctx, ["--system-service"])
+        proc = ctx.start("server", [PYTHON, "-c", SERVICE, port], name="service", stdin=quiet)
+        wait_until(lambda: "each byte" in proc.output(), lambda: f"no bytes: {proc.output()}")
+        ctx.expect_path(port)
+        os.close(hold)
+        proc.wait(20)
+        check(proc.output() == "b'each byte'\n", proc.output())
+        ctx.as_user = []
+
+
 @test()
 def environment_landlock_later(ctx):
     """Processes that have connections when they confine themselves by Landlock."""
