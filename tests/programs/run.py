@@ -19,7 +19,7 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROOMS = ("kit", "apps", "calls", "mistakes", "chaos", "descriptors", "hostile", "rings", "sandbox", "environments", "libc")
+ROOMS = ("kit", "apps", "calls", "mistakes", "chaos", "descriptors", "hostile", "rings", "sandbox", "environments", "libc", "servers")
 sys.path[:0] = [os.path.join(HERE, room) for room in ROOMS]
 import harness
 import posternview
@@ -34,6 +34,7 @@ def arguments():
     parser = argparse.ArgumentParser(description="Real programs under postern, on both sides, one side and none.")
     parser.add_argument("--build", default="build", help="meson build directory (default: build)")
     parser.add_argument("--only", default="*", help="names to run: shell patterns, comma separated")
+    parser.add_argument("--servers", action="store_true", help="the tier of the distribution's servers (servers/t_servers.py) in place of the others")
     parser.add_argument("--list", action="store_true", help="print the names and their modes, run nothing")
     parser.add_argument("--mode", default="both,server,client", help="all, or any of " + ",".join(harness.MODES) + " (default: all but kernel); turns: both, and of server and client one for each test")
     parser.add_argument("--tier", default="fast", choices=("fast", "long"), help="long includes the fast tests")
@@ -164,7 +165,7 @@ def main():
     modes = list(harness.MODES) if args.mode == "all" else args.mode.replace("turns", "both,server,client").split(",")
     if not set(modes) <= set(harness.MODES):
         sys.exit(f"run.py: --mode knows all, {', '.join(harness.MODES)}")
-    for module in MODULES:
+    for module in ("t_servers",) if args.servers else MODULES:
         importlib.import_module(module)
     chosen = list(selected(args, modes))
     if args.list:

@@ -288,7 +288,7 @@ def _child(test_case, config, mode, directory, report_fd):
         os.dup2(said.fileno(), 2)
     ctx, outcome, text = Context(config, mode, directory), "pass", ""
     try:
-        test_case.run(ctx)
+        text = test_case.run(ctx) or ""  # what a reader wants to know of a test that has passed
     except Skip as reason:
         outcome, text = "skip", str(reason)
     except Fail as error:
