@@ -10,6 +10,7 @@
 #include "life/depart.h"
 #include "real.h"
 #include "sock/own_family.h"
+#include "state/address_limit.h"
 
 using namespace postern;
 
@@ -26,23 +27,35 @@ void BeforeLimit(int resource, const void* limit) {
   errno = e;
 }
 
+// What is mapped yet has to fit into what is left.
+int AfterLimit(int resource, const void* limit, int r) {
+  const int e = errno;
+  if (r == 0 && resource == RLIMIT_AS && limit != nullptr && g_family.attached && !InVfork())
+    SayAllChunks(g_family.view);
+  errno = e;
+  return r;
+}
+
 }  // namespace
 
 PSTN_EXPORT int setrlimit(__rlimit_resource_t resource, const rlimit* limit) noexcept {
   BeforeLimit(resource, limit);
-  return PSTN_REAL(setrlimit)(resource, limit);
+  return AfterLimit(resource, limit, PSTN_REAL(setrlimit)(resource, limit));
 }
 PSTN_EXPORT int setrlimit64(__rlimit_resource_t resource, const rlimit64* limit) noexcept {
   BeforeLimit(resource, limit);
-  return PSTN_REAL(setrlimit64)(resource, limit);
+  return AfterLimit(resource, limit, PSTN_REAL(setrlimit64)(resource, limit));
 }
 PSTN_EXPORT int prlimit(pid_t pid, __rlimit_resource resource, const rlimit* limit,
                         rlimit* old) noexcept {
-  if (pid == 0 || pid == sys::Pid()) BeforeLimit(resource, limit);
-  return PSTN_REAL(prlimit)(pid, resource, limit, old);
+  const bool own = pid == 0 || pid == sys::Pid();
+  if (own) BeforeLimit(resource, limit);
+  return AfterLimit(resource, own ? limit : nullptr, PSTN_REAL(prlimit)(pid, resource, limit, old));
 }
 PSTN_EXPORT int prlimit64(pid_t pid, __rlimit_resource resource, const rlimit64* limit,
                           rlimit64* old) noexcept {
-  if (pid == 0 || pid == sys::Pid()) BeforeLimit(resource, limit);
-  return PSTN_REAL(prlimit64)(pid, resource, limit, old);
+  const bool own = pid == 0 || pid == sys::Pid();
+  if (own) BeforeLimit(resource, limit);
+  return AfterLimit(resource, own ? limit : nullptr,
+                    PSTN_REAL(prlimit64)(pid, resource, limit, old));
 }

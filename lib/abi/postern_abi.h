@@ -40,7 +40,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 12u
+#define PSTN_ABI_VERSION 13u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -216,13 +216,14 @@ enum {
 #define PSTN_PENDING 64u
 /* NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): a line for each writer */
 struct pstn_lgr_hdr {
-  pstn_u32 magic, abi_version;              /* (c) */
-  pstn_u64 size_bytes;                      /* (c) */
-  struct pstn_uuid id;                      /* (c) */
-  struct pstn_uuid stack[2];                /* (c) */
-  PSTN_LINE pstn_u32 side_dead[2];          /* (a) posternd: no process of that side is left */
-  PSTN_LINE pstn_u32 waiters_hw[2];         /* (a) first evmap index that side never used */
-  pstn_u32 conns_hw;                        /* (a) first connection that was never used */
+  pstn_u32 magic, abi_version;      /* (c) */
+  pstn_u64 size_bytes;              /* (c) */
+  struct pstn_uuid id;              /* (c) */
+  struct pstn_uuid stack[2];        /* (c) */
+  PSTN_LINE pstn_u32 side_dead[2];  /* (a) posternd: no process of that side is left */
+  PSTN_LINE pstn_u32 waiters_hw[2]; /* (a) first evmap index that side never used */
+  pstn_u32 conns_hw;                /* (a) first connection that was never used */
+  pstn_u32 chunks[2];               /* (a) that side: as in its pstn_lgr_ref, for the other one */
   PSTN_LINE pstn_u32 pending[PSTN_PENDING]; /* (a) not yet accepted, by listener modulo this */
 };
 
@@ -526,6 +527,9 @@ struct PSTN_LINE pstn_lgr_ref {
   pstn_u64 ring2_warm[PSTN_RING2_COUNT / 64] PSTN_GUARDED_BY(lock);
   pstn_u32 warm[PSTN_SLAB_CLASSES] PSTN_GUARDED_BY(lock); /* how many of each class */
   pstn_u32 wire_hand; /* (a) where the engine's next look at its bits begins */
+  /* (a) a process of ours whose limits are low maps so many chunks of each class (state/chunks.h);
+   * 0: all */
+  pstn_u32 chunks, pad;
   /* transmit ring that a zombie still holds */
   pstn_u64 zombie_ring[PSTN_CONNS] PSTN_GUARDED_BY(lock);
   /* the ring before that one, if the peer had not left it */
@@ -576,10 +580,11 @@ struct pstn_stack_hdr {
   pstn_u32 uid, closing;       /* (c), (a) */
   pstn_u64 netns_ino;          /* (c) */
   pstn_u64 created_ns;         /* (c) CLOCK_REALTIME */
-  pstn_u64 ticket; /* (a) a guest's (life/depart.h): by which a new posternd knows it; else 0 */
-  pstn_u32 guests, pad; /* (a) 1: a process has left it for another user (life/depart.h) */
-  pstn_u32 wide_bells;  /* (c) 1: its doorbells can be rung from every network namespace */
-  pstn_u32 wire_error;  /* (a) errno with which its VIs could not be had; 0 */
+  pstn_u64 ticket;     /* (a) a guest's (life/depart.h): by which a new posternd knows it; else 0 */
+  pstn_u32 guests;     /* (a) 1: a process has left it for another user (life/depart.h) */
+  pstn_u32 short_slot; /* (a) slot + 1 of a process that has no room for one more link group; 0 */
+  pstn_u32 wide_bells; /* (c) 1: its doorbells can be rung from every network namespace */
+  pstn_u32 wire_error; /* (a) errno with which its VIs could not be had; 0 */
   struct pstn_stack_counts counts; /* (c) */
   struct pstn_pool eps, items, fdchunks, epolls, waiters;
   PSTN_LINE struct pstn_lock slot_lock;

@@ -20,6 +20,7 @@
 #include "family/fdtab.h"
 #include "family/local_lock.h"
 #include "family/verbs.h"
+#include "state/address_limit.h"
 
 namespace postern {
 namespace {
@@ -111,6 +112,8 @@ void TakeLgr(Family& fam, uint32_t idx, int fd) {
   int before = fam.view.lgr_fd[idx];
   SetLgrMapping(fam.view, idx, base, MoveHigh(fam, fd));
   if (before > 0) CloseInternal(fam, before);
+  SayChunks(fam.view, idx);
+  (void)NoteRoom(Stack(fam), fam.slot);
   // Threads that sleep on listeners have not asked this link group for its SYNs: they could not.
   // The message that would wake them may be taken by another thread, here, before they look.
   StackMap& s = Stack(fam);

@@ -27,7 +27,7 @@ inline void SetPlace(pstn_ep& ep, uint32_t lgr_idx, uint32_t conn, uint32_t gen,
 inline bool ResolveMapped(Family& fam, pstn_ep& ep, ConnEnd& e) {
   uint64_t which = Which(ep);
   const LgrHere at = LgrAt(fam.view, LgrIndex(LoadRelaxed(ep.lgr_idx)));
-  if (at.base == nullptr || RingsOf(at.base) == nullptr) return false;
+  if (at.base == nullptr || !HasRings(at.base)) return false;
   e = {
       &ep,  at.ref, at.base, &LgrConn(at.base, LoadRelaxed(ep.conn_idx)), LoadRelaxed(ep.side) & 1u,
       which};

@@ -113,7 +113,7 @@ inline uint8_t* EnsureLgrTables(Family& fam, uint32_t idx) {
 // The same for a connection: with the rings.
 inline uint8_t* EnsureLgr(Family& fam, uint32_t idx) {
   uint8_t* base = EnsureLgrTables(fam, idx);
-  return base != nullptr && RingsOf(base) != nullptr ? base : nullptr;
+  return base != nullptr && HasRings(base) ? base : nullptr;
 }
 
 }  // namespace postern

@@ -125,9 +125,9 @@ void MakeAllOwn(Family& fam) {
   for (uint32_t i = 0; i < kGroups.most; i++) {
     uint8_t* const base = LoadRelaxed(fam.view.lgr[i]);
     if (base == nullptr || fam.view.lgr_fd[i] <= 0) continue;
-    MakeOwn(base, kLgrTablesBytes, fam.view.lgr_fd[i], 0);
-    if (uint8_t* const rings = LoadAcquire(OwnOfLgr(base).rings); rings != nullptr)  // [V3]
-      MakeOwn(rings, kLgrRingsBytes, fam.view.lgr_fd[i], PSTN_LGR_SLAB_OFF);
+    LgrPart part;
+    for (uint32_t from = 0; NextPart(base, from, part);)
+      MakeOwn(part.at, part.bytes, fam.view.lgr_fd[i], static_cast<long>(part.off));
     CloseInternal(fam, fam.view.lgr_fd[i]);
     fam.view.lgr_fd[i] = 0;
   }

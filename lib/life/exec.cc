@@ -25,6 +25,7 @@
 #include "life/reap.h"
 #include "life/slot.h"
 #include "peer/connect.h"
+#include "state/address_limit.h"
 
 namespace postern {
 namespace {
@@ -159,6 +160,7 @@ void AttachAfterExec(Family& fam, const char* text) {
     (void)sys::Fcntl(lgr_fd, F_SETFD, FD_CLOEXEC);
     MarkPrivate(fam, lgr_fd, PSTN_FD_INTERNAL);
     SetLgrMapping(fam.view, static_cast<uint32_t>(idx), base, lgr_fd);
+    SayChunks(fam.view, static_cast<uint32_t>(idx));
   }
   fam.attached = true;
   LearnNetns(fam);

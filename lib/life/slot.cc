@@ -12,6 +12,7 @@
 #include "endpoint/refs.h"
 #include "family/fdtab.h"
 #include "family/holder.h"
+#include "state/address_limit.h"
 
 namespace postern {
 uint64_t CookieOf(int fd) {
@@ -44,6 +45,7 @@ bool FillSlot(Family& fam) {
   while (taken(state)) {  // against ClaimDead: one of the two has it
     if (!CompareExchange(slot.state, state, uint32_t{PSTN_SL_LIVE})) continue;
     UseLockSlot(fam, fam.slot);
+    (void)NoteRoom(Stack(fam), fam.slot);
     return true;
   }
   return false;

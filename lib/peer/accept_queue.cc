@@ -221,7 +221,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   if (listener != nullptr && LoadRelaxed(listener->defer_accept) != 0 &&
       !kVerbs.wire_is_end(fam, lgr_idx, conn) && Defer(lgr, conn))
     return Admission::kDone;
-  const bool room = listener != nullptr && RingsOf(lgr) != nullptr;
+  const bool room = listener != nullptr && HasRings(lgr);
   uint32_t idx = room ? NewEp(fam, LoadRelaxed(listener->family)) : PSTN_NONE;
   if (idx == PSTN_NONE) {
     Refuse(fam, e, setup.listener_idx);

@@ -12,6 +12,7 @@
 #include "family/family.h"
 #include "peer/pair.h"
 #include "peer/peers.h"
+#include "state/address_limit.h"
 #include "state/slab.h"
 
 namespace postern {
@@ -79,6 +80,7 @@ Reason ReasonOf(int error) {
 
 // A link group that the pair does not have yet: the first, or one more.
 Reason TakeInNew(Family& fam, const pstn_uuid& stack, ConnSlot& out) {
+  if (!NoteRoom(Stack(fam), fam.slot)) return kReasonNoMemory;
   for (int i = 0; i < kAsks; i++) {
     const uint32_t known = LinksKnown(fam, stack);
     uint32_t idx = PSTN_NONE;
@@ -94,9 +96,12 @@ Reason TakeInNew(Family& fam, const pstn_uuid& stack, ConnSlot& out) {
 uint32_t LinksKnown(Family& fam, const pstn_uuid& stack, uint32_t* free_slots) {
   uint32_t known = 0, free = 0;
   (void)EachOfPair(fam, stack, [&](uint32_t i) {
-    const uint32_t conns = LoadRelaxed(Stack(fam).lgrs.Own(LgrIndex(i)).conns);
+    const pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(i));
+    uint8_t* const lgr = LgrBase(fam.view, i);
+    const uint32_t conns = LoadRelaxed(ref.conns);
+    const uint32_t slots = lgr != nullptr ? SlotsOf(ref, lgr) : PSTN_CONNS;
     known++;
-    free += conns < PSTN_CONNS ? PSTN_CONNS - conns : 0;
+    free += conns < slots ? slots - conns : 0;
     return false;
   });
   if (free_slots != nullptr) *free_slots = free;

@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "base/tsan.h"
 #include "smcd/ring_record.h"
+#include "state/address_limit.h"
 
 namespace postern {
 namespace {
@@ -117,10 +118,15 @@ void DropOldRing(const ConnEnd& e) PSTN_REQUIRES(e.ep->tx.lock) {
 
 // Where the next ring starts. Its first header is cleared before anyone is told of it.
 bool TakeNextRing(const ConnEnd& e, uint32_t cls, uint64_t before, uint64_t flags, uint64_t* desc) {
-  uint64_t place = TakeRing(*e.ref, cls);
-  if (place == 0) return false;
+  const uint32_t chunks = ChunksOf(*e.ref, e.lgr);
+  uint64_t place = TakeRing(*e.ref, cls, chunks);
   RingPlace r = RingAt(e.lgr, e.side, place);
-  if (r.base == nullptr) return GiveRing(*e.ref, e.lgr, place, Pages::kKeep), false;
+  while (place != 0 && r.base == nullptr) {  // no memory: a smaller one
+    GiveRing(*e.ref, e.lgr, place, Pages::kKeep);
+    place = RingClass(place) != 0 ? TakeRing(*e.ref, RingClass(place) - 1, chunks) : 0;
+    r = RingAt(e.lgr, e.side, place);
+  }
+  if (place == 0) return false;
   StoreRelaxed(HeaderAt(r.base, 0), 0u);
   uint64_t gen = (RingGen(before) + 1u) & 0xffffu;
   *desc = gen << PSTN_RING_GEN_SHIFT | flags | place;
@@ -404,8 +410,9 @@ bool RingGrowable(const ConnEnd& e, const RingLimits& limits) {
   if (LoadRelaxed(tx.old_ring) != 0 &&
       static_cast<uint32_t>(LoadAcquire(e.peer_pos().read) >> 32) != RingGen(desc))  // [R1]
     return false;
+  const uint32_t chunks = ChunksOf(*e.ref, e.lgr);
   for (uint32_t cls = RingClass(desc) + 1; cls <= limits.class_max; cls++) {
-    if (SlabHas(*e.ref, cls)) return true;
+    if (SlabHas(*e.ref, cls, chunks)) return true;
   }
   return false;
 }

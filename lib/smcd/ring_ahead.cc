@@ -4,6 +4,7 @@
 
 #include "base/lock.h"
 #include "smcd/ring_record.h"
+#include "state/address_limit.h"
 
 namespace postern {
 
@@ -60,8 +61,9 @@ uint32_t PayloadOf(uint32_t bytes, uint32_t piece) {
 
 // The largest ring that a stream of this class can still get.
 uint32_t LargestClass(const ConnEnd& e, uint32_t from, const RingLimits& limits) {
+  const uint32_t chunks = ChunksOf(*e.ref, e.lgr);
   for (uint32_t cls = limits.class_max; cls > from; cls--)
-    if (SlabHas(*e.ref, cls)) return cls;
+    if (SlabHas(*e.ref, cls, chunks)) return cls;
   return from;
 }
 

@@ -169,18 +169,7 @@ void UnmapWhole(const Map* stack) {
 StackMap* MapStack(int fd) { return StackWith<StackMap>(fd, PROT_READ | PROT_WRITE); }
 const StackLook* LookAtStack(int fd) { return StackWith<StackLook>(fd, PROT_READ); }
 
-uint8_t* MapKnownLgr(int fd) {
-  if (!IsSegment(fd, PSTN_LGR_BYTES)) return nullptr;
-  void* const own = sys::MapPrivate(kLgrOwnBytes + kLgrTablesBytes);
-  if (own == nullptr) return nullptr;
-  uint8_t* const base = static_cast<uint8_t*>(own) + kLgrOwnBytes;
-  const long r =
-      sys::Call(SYS_mmap, base, kLgrTablesBytes, static_cast<long>(PROT_READ | PROT_WRITE),
-                static_cast<long>(MAP_SHARED | MAP_FIXED), fd, 0L);
-  if (r == reinterpret_cast<long>(base)) return base;
-  sys::Unmap(own, kLgrOwnBytes + kLgrTablesBytes);
-  return nullptr;
-}
+uint8_t* MapKnownLgr(int fd) { return IsSegment(fd, PSTN_LGR_BYTES) ? MapTables(fd) : nullptr; }
 
 uint8_t* MapLgr(int fd, const pstn_uuid* expected_id) {
   uint8_t* const base = MapKnownLgr(fd);
@@ -192,23 +181,6 @@ uint8_t* MapLgr(int fd, const pstn_uuid* expected_id) {
   }
   UnmapLgr(base);
   return nullptr;
-}
-
-// A shared mapping that is remapped from nothing (an old size of 0) is mapped once more, and may be
-// longer than what it was made from. It begins with the last page of the tables, which goes: no
-// descriptor is needed, so that none that was closed meanwhile is taken for this one.
-uint8_t* MapLgrRings(uint8_t* base) {
-  constexpr size_t kPage = 4096;
-  const long r = sys::Call(SYS_mremap, base + kLgrTablesBytes - kPage, 0L, kPage + kLgrRingsBytes,
-                           static_cast<long>(MREMAP_MAYMOVE), 0L);
-  if (r < 0 && r > -4096) return nullptr;
-  uint8_t* const last_page = reinterpret_cast<uint8_t*>(r);
-  sys::Unmap(last_page, kPage);
-  uint8_t* rings = nullptr;
-  // [V3]
-  if (CompareExchange(OwnOfLgr(base).rings, rings, last_page + kPage)) return last_page + kPage;
-  sys::Unmap(last_page + kPage, kLgrRingsBytes);  // another thread was faster
-  return rings;
 }
 
 bool OwnersOfLgr(int fd, const pstn_uuid& id, pstn_uuid (&owner)[2]) {
@@ -248,11 +220,6 @@ const pstn_routes* MapRoutes(int fd) {
 
 void UnmapStack(const StackMap* stack) { UnmapWhole(stack); }
 void UnmapStack(const StackLook* stack) { UnmapWhole(stack); }
-void UnmapLgr(uint8_t* base) {
-  uint8_t* const rings = LoadAcquire(OwnOfLgr(base).rings);  // [V3]
-  if (rings != nullptr) sys::Unmap(rings, kLgrRingsBytes);
-  sys::Unmap(base - kLgrOwnBytes, kLgrOwnBytes + kLgrTablesBytes);
-}
 void UnmapDir(const pstn_dir* dir) { sys::Unmap(const_cast<pstn_dir*>(dir), sizeof(pstn_dir)); }
 void UnmapRoutes(const pstn_routes* routes) {
   sys::Unmap(const_cast<pstn_routes*>(routes), sizeof(pstn_routes));

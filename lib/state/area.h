@@ -9,7 +9,7 @@
 
 #include "abi/postern_abi.h"
 #include "abi/routes_abi.h"
-#include "base/atomic.h"
+#include "state/chunks.h"
 #include "state/stack_map.h"
 
 namespace postern {
@@ -31,31 +31,10 @@ int CreateLgr(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& ser
 StackMap* MapStack(int fd);
 const StackLook* LookAtStack(int fd);  // the same, to be read only
 
-// A link group as a process has it mapped, in two parts: its tables, which are header, event maps
-// and connections, from MapLgr() on; its rings, a hundred times as much, from the first connection
-// on that the process touches there (RingsOf). So a peer that only makes link groups makes us map
-// no rings. A page of the process's own, just before the tables, says where the rings are.
-//
-//   own page | tables ...              rings of side 0 | rings of side 1
-//            ^ base, of the tables     ^ own page's `rings`
-inline constexpr size_t kLgrTablesBytes = PSTN_LGR_SLAB_OFF;
-inline constexpr size_t kLgrRingsBytes = PSTN_LGR_BYTES - PSTN_LGR_SLAB_OFF;
-inline constexpr size_t kLgrOwnBytes = 4096;
-struct LgrOwn {
-  uint8_t* rings;  // (a) null: not mapped yet; else as they are until UnmapLgr()
-};
-inline LgrOwn& OwnOfLgr(uint8_t* base) { return *reinterpret_cast<LgrOwn*>(base - kLgrOwnBytes); }
-
-// The tables.
+// The tables of a link group; chunks.h maps its rings, and unmaps all of it.
 uint8_t* MapLgr(int fd, const pstn_uuid* expected_id);
 // Whatever its header says by now: posternd has said that it is one (controlplane/reaper).
 uint8_t* MapKnownLgr(int fd);
-// Null: no memory. Needs no descriptor, and asks no process.
-uint8_t* MapLgrRings(uint8_t* base);
-inline uint8_t* RingsOf(uint8_t* base) {
-  uint8_t* const rings = LoadAcquire(OwnOfLgr(base).rings);  // [V3]
-  return rings != nullptr ? rings : MapLgrRings(base);
-}
 // The stacks of a link group, which is not mapped for that. False: it is no such segment.
 bool OwnersOfLgr(int fd, const pstn_uuid& id, pstn_uuid (&owner)[2]);
 uint32_t ConnsOfLgr(int fd);  // hdr.conns_hw
@@ -64,7 +43,6 @@ const pstn_routes* MapRoutes(int fd);
 
 void UnmapStack(const StackMap* stack);
 void UnmapStack(const StackLook* stack);
-void UnmapLgr(uint8_t* base);  // with its rings
 void UnmapDir(const pstn_dir* dir);
 void UnmapRoutes(const pstn_routes* routes);
 

@@ -7,6 +7,7 @@
 #include "base/lock.h"
 #include "base/sys.h"
 #include "base/tsan.h"
+#include "state/address_limit.h"
 
 namespace postern {
 namespace {
@@ -23,13 +24,17 @@ uint64_t* WarmMap(pstn_lgr_ref& ref, uint32_t cls) {
   return cls == 0 ? ref.ring0_warm : cls == 1 ? ref.ring1_warm : ref.ring2_warm;
 }
 
-// First bit that differs from `skip`'s, from the word of `hint` on, wrapping once; PSTN_NONE: none.
+// A bit that differs from `skip`'s: in the word of `hint`, or the first one there is, so that what
+// is in use lies in few chunks. PSTN_NONE: none.
 uint32_t FindBit(const uint64_t* map, uint64_t skip, uint32_t bits, uint32_t hint) {
-  uint32_t words = bits / 64, start = hint / 64 % words;
-  for (uint32_t i = 0; i < words; i++) {
-    uint32_t w = (start + i) % words;
+  const uint32_t words = (bits + 63) / 64;
+  uint32_t w = hint / 64;
+  for (uint32_t next = 0; next <= words; w = next++) {
+    if (w >= words) continue;
     const uint64_t found = map[w] ^ skip;
-    if (found != 0) return w * 64 + static_cast<uint32_t>(__builtin_ctzll(found));
+    if (found == 0) continue;
+    const uint32_t bit = w * 64 + static_cast<uint32_t>(__builtin_ctzll(found));
+    if (bit < bits) return bit;
   }
   return PSTN_NONE;
 }
@@ -60,9 +65,8 @@ uint64_t PageOf(const pstn_lgr_ref& ref, uint32_t cls, uint32_t i) {
 bool MayDrop(const pstn_lgr_ref& ref) { return ref.remote == PSTN_LGR_SAME_USER; }
 
 void DropPages(const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t cls, uint32_t i) {
-  uint8_t* const rings = RingsOf(lgr);
-  if (rings == nullptr) return;
-  uint8_t* const ring = rings + (PageOf(ref, cls, i) - SlabPage(0)) * 4096u;
+  uint8_t* const ring = RingPageOf(lgr, PageOf(ref, cls, i) - SlabPage(0));
+  if (ring == nullptr) return;
   (void)sys::Call(SYS_madvise, ring, static_cast<long>(RingBytes(cls)),
                   static_cast<long>(MADV_REMOVE));
 }
@@ -129,6 +133,13 @@ bool IsLeft(uint8_t* lgr, uint32_t conn) {
   return LoadAcquire(LgrConn(lgr, conn).setup.state) == PSTN_CS_FREE;  // [C1]
 }
 
+// Rings of a class that may be given out. Of the smallest there is one for each connection, however
+// it has come to its slot.
+uint32_t RingsIn(uint32_t cls, uint32_t chunks) {
+  const uint64_t rings = uint64_t{chunks} * (kChunkBytes / RingBytes(cls));
+  return cls == 0 || rings > RingCount(cls) ? RingCount(cls) : static_cast<uint32_t>(rings);
+}
+
 uint32_t UseLocked(pstn_lgr_ref& ref, uint32_t conn) PSTN_REQUIRES(ref.lock) {
   SetBit(ref.conn_map, conn);
   StoreRelaxed(ref.conns, ref.conns + 1);
@@ -136,12 +147,11 @@ uint32_t UseLocked(pstn_lgr_ref& ref, uint32_t conn) PSTN_REQUIRES(ref.lock) {
 }
 
 // All are given out: one that the peer has left meanwhile. The next call looks at the next ones.
-uint32_t TakeLeftLocked(pstn_lgr_ref& ref, uint8_t* lgr) PSTN_REQUIRES(ref.lock) {
-  constexpr uint32_t kWords = PSTN_CONNS / 64;
-  const uint32_t start = ref.conn_hint % PSTN_CONNS;
+uint32_t TakeLeftLocked(pstn_lgr_ref& ref, uint8_t* lgr, uint32_t slots) PSTN_REQUIRES(ref.lock) {
+  const uint32_t words = slots / 64, start = ref.conn_hint % slots;
   uint32_t looks = kLooks;
-  for (uint32_t n = 0; n <= kWords; n++) {
-    uint32_t w = (start / 64 + n) % kWords;
+  for (uint32_t n = 0; n <= words; n++) {
+    uint32_t w = (start / 64 + n) % words;
     uint64_t bits = ref.zombie_map[w] & (n == 0 ? ~uint64_t{0} << (start % 64) : ~uint64_t{0});
     for (; bits != 0; bits &= bits - 1) {
       if (looks-- == 0) return PSTN_NONE;
@@ -157,19 +167,21 @@ uint32_t TakeLeftLocked(pstn_lgr_ref& ref, uint8_t* lgr) PSTN_REQUIRES(ref.lock)
 
 }  // namespace
 
-bool SlabHas(pstn_lgr_ref& ref, uint32_t cls) {
+bool SlabHas(pstn_lgr_ref& ref, uint32_t cls, uint32_t chunks) {
   const uint64_t* map = ClassMap(ref, cls);
-  for (uint32_t i = 0; i < RingCount(cls) / 64; i++) {
-    if (LoadRelaxed(map[i]) != ~uint64_t{0}) return true;
+  const uint32_t count = RingsIn(cls, chunks);
+  for (uint32_t i = 0; i < count; i += 64) {
+    const uint64_t beyond = count - i < 64 ? ~uint64_t{0} << (count - i) : 0;
+    if ((LoadRelaxed(map[i / 64]) | beyond) != ~uint64_t{0}) return true;
   }
   return false;
 }
 
-uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls) {
+uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls, uint32_t chunks) {
   Guard g(ref.lock);
   TsanCome(&ref);
   for (uint32_t c = cls + 1; c-- > 0;) {
-    const uint32_t hint = ref.slab_hint[c], count = RingCount(c);
+    const uint32_t hint = ref.slab_hint[c], count = RingsIn(c, chunks);
     uint32_t i = ref.warm[c] != 0 ? FindSet(WarmMap(ref, c), count, hint) : PSTN_NONE;
     if (i == PSTN_NONE) i = FindClear(ClassMap(ref, c), count, hint);
     if (i == PSTN_NONE) continue;
@@ -209,10 +221,17 @@ void DropWarm(pstn_lgr_ref& ref, uint8_t* lgr) {
   }
 }
 
+uint32_t SlotsOf(const pstn_lgr_ref& ref, uint8_t* lgr) {
+  constexpr uint32_t kInChunk = kChunkBytes / PSTN_RING0_BYTES;
+  const uint32_t chunks = ChunksOf(ref, lgr);
+  return chunks < PSTN_CONNS / kInChunk ? chunks * kInChunk : PSTN_CONNS;
+}
+
 uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr) {
   Guard g(ref.lock);
   uint32_t looks = kLooks;
-  for (uint32_t w = 0; w < PSTN_CONNS / 64; w++) {
+  const uint32_t slots = SlotsOf(ref, lgr);
+  for (uint32_t w = 0; w < slots / 64; w++) {
     uint64_t candidates = ~ref.conn_map[w] | (looks != 0 ? ref.zombie_map[w] : 0);
     for (; candidates != 0; candidates &= candidates - 1) {
       uint32_t i = w * 64 + static_cast<uint32_t>(__builtin_ctzll(candidates));
@@ -223,7 +242,7 @@ uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr) {
       return UseLocked(ref, i);
     }
   }
-  return TakeLeftLocked(ref, lgr);
+  return TakeLeftLocked(ref, lgr, slots);
 }
 
 void MakeZombie(pstn_lgr_ref& ref, uint32_t conn, uint64_t ring, uint64_t old) {

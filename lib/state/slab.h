@@ -54,7 +54,7 @@ constexpr ClassPlace PlaceOf(uint32_t cls) {
 inline constexpr ClassPlace kPlaces[PSTN_SLAB_CLASSES] = {PlaceOf(0), PlaceOf(1), PlaceOf(2)};
 
 // Where `desc` points, if it is a ring of `side`'s slab; {null, 0} for anything else, and where the
-// rings can't be mapped. Used on words that the peer wrote: every bit of them is checked here.
+// ring can't be mapped. Used on words that the peer wrote: every bit of them is checked here.
 inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
   uint32_t cls = RingClass(desc);
   if (cls >= PSTN_SLAB_CLASSES) return {nullptr, 0};
@@ -63,16 +63,16 @@ inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
   uint64_t beyond = page - (SlabPage(side) + c.first_page);  // huge if it is before
   if (beyond >> c.pages_shift >= c.count || (beyond & ((1u << c.pages_shift) - 1)) != 0)
     return {nullptr, 0};
-  uint8_t* const rings = RingsOf(lgr);
-  if (rings == nullptr) return {nullptr, 0};
-  return {rings + (page - SlabPage(0)) * 4096u, c.bytes};
+  uint8_t* const ring = RingPageOf(lgr, page - SlabPage(0));
+  if (ring == nullptr) return {nullptr, 0};
+  return {ring, c.bytes};
 }
 
 // A ring of class `cls`, or of a smaller one, for our side: descriptor without generation; 0 =
-// none.
-uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls);
-bool SlabHas(pstn_lgr_ref& ref,
-             uint32_t cls);  // one of this very class; without the lock, a moment's answer
+// none. Of the larger classes, in the first `chunks` chunks alone (address_limit.h).
+uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls, uint32_t chunks = kChunks);
+// One of this very class; without the lock, a moment's answer.
+bool SlabHas(pstn_lgr_ref& ref, uint32_t cls, uint32_t chunks = kChunks);
 // What becomes of the pages of a ring that is given back. kKeep: they stay for the next owner, if
 // not too many do already. kDrop: the system gets them. Of another user's peer they stay
 // in any case.
@@ -84,6 +84,8 @@ void DropWarm(pstn_lgr_ref& ref, uint8_t* lgr);
 
 // A free connection slot for the client side, or PSTN_NONE: then SweepZombies may find some.
 uint32_t TakeConn(pstn_lgr_ref& ref, uint8_t* lgr);
+// Slots that the client side may take: PSTN_CONNS, or fewer (address_limit.h).
+uint32_t SlotsOf(const pstn_lgr_ref& ref, uint8_t* lgr);
 // Our side has closed the connection; `ring` and the `old` one before it (or 0) are still in the
 // peer's hands.
 void MakeZombie(pstn_lgr_ref& ref, uint32_t conn, uint64_t ring, uint64_t old);

@@ -105,7 +105,7 @@ class LgrWorld {
     if (mmap(l.base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, l.fd, 0) != l.base ||
         mprotect(l.base - kLgrOwnBytes, kLgrOwnBytes, PROT_READ | PROT_WRITE) != 0)
       FuzzDie("cannot map");
-    OwnOfLgr(l.base).rings = l.base + kLgrTablesBytes;  // a stack has no use for it
+    if (bytes == PSTN_LGR_BYTES) SetChunks(l.base, l.base + kLgrTablesBytes);
   }
   static void Empty(Segment& l, const std::vector<uint8_t>& head, size_t bytes) {
     if (fallocate(l.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(bytes)) !=

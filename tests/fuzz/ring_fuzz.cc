@@ -40,7 +40,7 @@ class Victim {
     if (mmap(lgr_, PSTN_LGR_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) != lgr_ ||
         mprotect(lgr_ - kLgrOwnBytes, kLgrOwnBytes, PROT_READ | PROT_WRITE) != 0)
       RingWorld::Die("cannot map");
-    OwnOfLgr(lgr_).rings = lgr_ + kLgrTablesBytes;
+    SetChunks(lgr_, lgr_ + kLgrTablesBytes);
     sys::Close(fd);
   }
 

@@ -104,9 +104,18 @@ bool Registry::Reachable(const Stack& stack) {
   return any;
 }
 
+// A process of the stack has so little address space left that one more link group could not be
+// mapped there, and clients in it would not be seen.
+bool Registry::IsShort(const Stack& stack) {
+  const uint32_t slot = LoadRelaxed(stack.s->hdr.short_slot);
+  const pstn_slot* const s = slot != 0 ? stack.s->slots.At(ProcIndex(slot - 1)) : nullptr;
+  return s != nullptr && LoadAcquire(s->state) == PSTN_SL_LIVE;
+}
+
 int Registry::Introduce(Stack& client, Stack& server, uint32_t full, LinkGroup*& link) {
   const int found = FindLink(client, server.id, full, link);
   if (found != -ENOENT) return found;
+  if (IsShort(client) || IsShort(server)) return -ENOMEM;
   // Of a guest it is not known whether it has filled those that it says to have filled.
   if (IsGuests(client) && !MayTakeMore(server, client.uid)) return -ENOSPC;
   // The client's connection goes through the kernel meanwhile.

@@ -62,6 +62,7 @@ int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const
   });
   if (of_pair >= PSTN_PAIR_LGRS) return -ENOSPC;
   if (!Reachable(*own)) return -EAGAIN;
+  if (IsShort(*own)) return -ENOMEM;
   pstn_uuid owner[2];
   if (!memfd.ok() || !OwnersOfLgr(memfd.get(), id, owner) || !Same(owner[0], client) ||
       !Same(owner[1], server))

@@ -224,6 +224,7 @@ class Registry {
                       LinkGroup*& link);
   int CreateLink(Stack& client, Stack& server, LinkGroup*& link);
   static bool Reachable(const Stack& server);
+  static bool IsShort(const Stack& stack);
   static bool MayTakeMore(const Stack& own, uid_t maker);
   int AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who);
   void AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx);

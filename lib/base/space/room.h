@@ -8,8 +8,10 @@ namespace postern {
 inline constexpr uint64_t kUnbounded = ~uint64_t{0};
 
 // A program that has this much address space left does not come to its limit for the sake of a
-// stack and some twenty link groups.
-inline constexpr uint64_t kAddressesNeeded = uint64_t{12} << 30;
+// stack and some ten link groups.
+inline constexpr uint64_t kAddressesNeeded = uint64_t{512} << 20;
+// Of that, the library takes no more link groups when no more than this is left.
+inline constexpr uint64_t kRoomKept = uint64_t{256} << 20;
 
 // Bytes of address space that it may map yet, if RLIMIT_AS were `limit`.
 uint64_t AddressRoomIn(uint64_t limit);

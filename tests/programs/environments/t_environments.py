@@ -119,7 +119,9 @@ LIMITED = """
 import os, resource, socket, sys
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 if os.fork() == 0:
-    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    with open("/proc/self/statm", encoding="ascii") as file:
+        little = int(file.read().split()[0]) * resource.getpagesize() + (100 << 20)
+    resource.setrlimit(resource.RLIMIT_AS, (little, little))
     os._exit(0)
 os.wait()
 print("limited", flush=True)
@@ -167,6 +169,57 @@ def environment_service(ctx):
         proc.wait(20)
         check(proc.output() == "b'each byte'\n", proc.output())
         ctx.as_user = []
+
+
+def roomy(ctx, what, *args, side="server"):
+    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "roomy.py")
+    return ctx.start(side, [PYTHON, script, what, *args], name=what)
+
+
+def come(ctx, port, count):
+    """Clients, of which each holds a connection that has carried its data."""
+    for client in [roomy(ctx, "connect", port, side="client") for _ in range(count)]:
+        wait_until(lambda c=client: c.output() == "each byte right\n" or not c.alive(), lambda c=client: c.output(), 40)
+        check(client.output() == "each byte right\n", client.output())
+
+
+@test()
+def environment_as_roomy(ctx):
+    """With 1 GiB of address space to spare programs are accelerated: workers that were forked before any client came, and each client."""
+    port = ctx.port()
+    confined(ctx, ["--limit=as:1200000000:1200000000"])
+    server = roomy(ctx, "serve", port)
+    ctx.wait_listening(port, server)
+    come(ctx, port, 8)
+    ctx.expect_path(port)
+    for _ in range(3):
+        roomy(ctx, "finish", port, side="client").wait(30)
+    server.wait(30)
+    check(server.output() == "served\n", server.output())
+    ctx.as_user = []
+
+
+@test()
+def environment_as_short(ctx):
+    """A server that runs out of address space has as many connections as it has room for, and then the kernel's, which say why."""
+    with posternd_of_its_own(ctx):
+        port = ctx.port()
+        confined(ctx, ["--limit=as:900000000:900000000"])
+        server = roomy(ctx, "serve", port, 300 << 20)
+        ctx.as_user = []
+        ctx.wait_listening(port, server)
+        for _ in range(16):
+            come(ctx, port, 1)
+        paths = {}
+        for conn in posternview.connections_of(posternview.sockets(ctx.config.posternctl), port):
+            if conn["peer"].endswith(f":{port}"):
+                paths[conn["path"], conn["reason"]] = paths.get((conn["path"], conn["reason"]), 0) + 1
+        fast = sum(n for (path, _), n in paths.items() if path in posternview.ACCELERATED)
+        slow = sum(n for (path, reason), n in paths.items() if path not in posternview.ACCELERATED and reason == "no-memory")
+        check(fast >= 4 and slow >= 2 and fast + slow == 16, paths)
+        roomy(ctx, "finish", port, side="client").wait(30)
+        server.wait(30)
+        check(server.output() == "served\n", server.output())
 
 
 @test()

@@ -6,10 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <fstream>
 #include <initializer_list>
 #include <set>
-#include <string>
 
 #include "../kit/catch.h"
 #include "state/view.h"
@@ -60,41 +58,6 @@ TEST_CASE("area: segments are sealed and of their size, and close on exec") {
   CHECK(SameUuid(LgrHdr(base).stack[0], a));
   CHECK(SameUuid(LgrHdr(base).stack[1], b));
   UnmapLgr(base);
-}
-
-// Address space of this process that is a mapping of link groups, in bytes.
-size_t MappedLinks() {
-  std::ifstream maps("/proc/self/maps");
-  size_t bytes = 0;
-  for (std::string line; std::getline(maps, line);) {
-    if (line.find("postern-lgr") == std::string::npos) continue;
-    size_t dash = 0;
-    const uint64_t begin = std::stoull(line, &dash, 16);
-    bytes += std::stoull(line.substr(dash + 1), nullptr, 16) - begin;
-  }
-  return bytes;
-}
-
-TEST_CASE("area: the rings of a link group are mapped when they are used") {
-  const pstn_uuid id = NewUuid();
-  const Fd lgr(CreateLgr(id, id, id));
-  uint8_t* base = MapLgr(lgr.fd, &id);
-  REQUIRE(base != nullptr);
-  CHECK(MappedLinks() == kLgrTablesBytes);
-  uint8_t* const rings = RingsOf(base);
-  REQUIRE(rings != nullptr);
-  CHECK(RingsOf(base) == rings);
-  CHECK(MappedLinks() == PSTN_LGR_BYTES);
-  // They are what the segment has behind its tables, from the first byte to the last.
-  rings[0] = 17;
-  rings[kLgrRingsBytes - 1] = 34;
-  uint8_t byte = 0;
-  CHECK(pread(lgr.fd, &byte, 1, static_cast<off_t>(kLgrTablesBytes)) == 1);
-  CHECK(byte == 17);
-  CHECK(pread(lgr.fd, &byte, 1, static_cast<off_t>(PSTN_LGR_BYTES - 1)) == 1);
-  CHECK(byte == 34);
-  UnmapLgr(base);
-  CHECK(MappedLinks() == 0);
 }
 
 TEST_CASE("area: a link group of another id is refused") {

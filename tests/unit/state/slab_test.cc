@@ -15,6 +15,16 @@
 namespace postern {
 namespace {
 
+// How far behind the first ring of the segment that place is; it is mapped.
+uint64_t OffOf(RingWorld& world, const uint8_t* place) {
+  const LgrOwn& own = OwnOfLgr(world.lgr());
+  for (uint32_t n = 0; n < kChunks; n++)
+    if (own.chunk[n] != nullptr && place >= own.chunk[n] && place < own.chunk[n] + kChunkBytes)
+      return uint64_t{n} * kChunkBytes + static_cast<uint64_t>(place - own.chunk[n]);
+  FAIL("not in a chunk");
+  return 0;
+}
+
 TEST_CASE("slab: every ring of every class once, none overlaps, then smaller ones, then none") {
   RingWorld world;
   for (uint32_t side = 0; side < 2; side++) {
@@ -22,15 +32,16 @@ TEST_CASE("slab: every ring of every class once, none overlaps, then smaller one
     std::vector<uint64_t> all;
     std::set<uint8_t*> lines;
     uint32_t count[PSTN_SLAB_CLASSES] = {};
-    uint8_t* const begin = RingsOf(world.lgr()) + side * PSTN_SLAB_BYTES;
+    const uint64_t begin = side * PSTN_SLAB_BYTES;
     while (const uint64_t desc = TakeRing(ref, PSTN_SLAB_CLASSES - 1)) {
       const RingPlace place = RingAt(world.lgr(), side, desc);
       REQUIRE(place.base != nullptr);
-      REQUIRE(place.base >= begin);
-      REQUIRE(place.base + place.bytes <= begin + PSTN_SLAB_BYTES);
+      const uint64_t off = OffOf(world, place.base);
+      REQUIRE(off >= begin);
+      REQUIRE(off + place.bytes <= begin + PSTN_SLAB_BYTES);
       REQUIRE(RingAt(world.lgr(), side ^ 1u, desc).base == nullptr);
-      for (uint32_t off = 0; off < place.bytes; off += PSTN_RING0_BYTES)
-        REQUIRE(lines.insert(place.base + off).second);
+      for (uint32_t at = 0; at < place.bytes; at += PSTN_RING0_BYTES)
+        REQUIRE(lines.insert(place.base + at).second);
       count[RingClass(desc)]++;
       all.push_back(desc);
     }
@@ -73,7 +84,7 @@ TEST_CASE("slab: any word is a ring of that side's slab or nothing") {
     const uint32_t cls = RingClass(desc);
     REQUIRE(cls < PSTN_SLAB_CLASSES);
     REQUIRE(place.bytes == RingBytes(cls));
-    const uint64_t off = static_cast<uint64_t>(place.base - RingsOf(world.lgr()));
+    const uint64_t off = OffOf(world, place.base);
     const uint64_t first = side * PSTN_SLAB_BYTES + ClassOff(cls);
     REQUIRE(off >= first);
     REQUIRE((off - first) % place.bytes == 0);
@@ -184,11 +195,14 @@ TEST_CASE("slab: thousands of zombies cost a few looks, and each that is left is
 
 // Bytes of the link group that have pages.
 size_t ResidentOf(RingWorld& world, uint32_t side) {
-  static unsigned char resident[PSTN_SLAB_BYTES / 4096];
-  uint8_t* const begin = RingsOf(world.lgr()) + side * PSTN_SLAB_BYTES;
-  REQUIRE(mincore(begin, PSTN_SLAB_BYTES, resident) == 0);
+  unsigned char resident[kChunkPages];
   size_t pages = 0;
-  for (const unsigned char r : resident) pages += r & 1u;
+  for (uint32_t n = side * kSideChunks; n < (side + 1) * kSideChunks; n++) {
+    uint8_t* const chunk = OwnOfLgr(world.lgr()).chunk[n];
+    if (chunk == nullptr) continue;
+    REQUIRE(mincore(chunk, kChunkBytes, resident) == 0);
+    for (const unsigned char r : resident) pages += r & 1u;
+  }
   return pages * 4096;
 }
 
