@@ -1,7 +1,7 @@
 // idleconn.cc - holds many silent connections, so that what they cost can be measured from outside.
 // SPDX-License-Identifier: Apache-2.0
 //
-//   idleconn server -p PORT | -u PATH
+//   idleconn server -p PORT | -u PATH  [-w WORKERS]
 //   idleconn client -p PORT | -u PATH  -n COUNT [-m bytes|http|redis]
 //
 // The client opens connections and exchanges on each of them one message each way: 100 bytes with
@@ -9,7 +9,8 @@
 // twice, after the first connection and after the last, and goes on when it gets a line on standard
 // input: the first stop is the base line, in which everything that is paid for once exists already.
 // At end of file on standard input it ends, and closes the connections. Both sides keep all
-// descriptors, in an array made before the base line.
+// descriptors, in an array made before the base line. Of a server with workers each, a child of
+// fork, accepts one connection.
 
 #include <getopt.h>
 
@@ -51,6 +52,22 @@ void ServeForever(const Endpoint& endpoint) {
   }
 }
 
+void ServeByWorkers(const Endpoint& endpoint, std::uint64_t workers) {
+  RaiseFileLimit();
+  const int listener = Listen(endpoint);
+  for (std::uint64_t i = 0; i < workers; ++i) {
+    const pid_t pid = ::fork();
+    if (pid < 0) Die("fork");
+    if (pid > 0) continue;
+    const int fd = Accept(listener);
+    char message[kMessageBytes];
+    if (!RecvAll(fd, message, sizeof(message))) DieWith("closed before the first message");
+    SendAll(fd, message, sizeof(message));
+    for (;;) ::pause();
+  }
+  for (;;) ::pause();
+}
+
 int OpenOne(const SocketAddress& address, const Talk& talk) {
   const int fd = Dial(address);
   SendAll(fd, talk.request.data(), talk.request.size());
@@ -90,10 +107,10 @@ void RunClient(const Endpoint& endpoint, std::uint64_t count, const Talk& talk) 
 
 int main(int argc, char** argv) {
   postern::perf::Endpoint endpoint;
-  std::uint64_t count = 2000;
+  std::uint64_t count = 2000, workers = 0;
   std::string_view talk_name = "bytes";
   int option = 0;
-  while ((option = ::getopt(argc, argv, "p:u:n:m:")) != -1) {
+  while ((option = ::getopt(argc, argv, "p:u:n:m:w:")) != -1) {
     switch (option) {
       case 'p':
         endpoint.port = static_cast<std::uint16_t>(postern::perf::ParseNumber(optarg, 65535));
@@ -104,6 +121,9 @@ int main(int argc, char** argv) {
       case 'n':
         count = postern::perf::ParseNumber(optarg, postern::perf::kCountMax);
         break;
+      case 'w':
+        workers = postern::perf::ParseNumber(optarg, 1000);
+        break;
       case 'm':
         talk_name = optarg;
         break;
@@ -112,6 +132,7 @@ int main(int argc, char** argv) {
     }
   }
   const std::string_view role = optind < argc ? argv[optind] : "";
+  if (role == "server" && workers > 0) postern::perf::ServeByWorkers(endpoint, workers);
   if (role == "server") postern::perf::ServeForever(endpoint);
   if (role == "client" && count > 0) {
     const postern::perf::Talk& talk = talk_name == "http"    ? postern::perf::kHttpTalk
