@@ -10,6 +10,10 @@ import subprocess
 import time
 
 ADDRESS = re.compile(r"(\d+\.\d+\.\d+\.\d+|\[[0-9a-f:.]+\]):(\d+)")
+PORT = re.compile(r":P\d+\b")
+# Lines after which there is nothing to wait for, by a ring or not.
+QUIET = ("poll", "getopt", "setopt", "name", "ioctl", "epcreate", "epwait", "select", "sigpipes", "getfl", "setfd", "fstat", "lseek", "dup",
+         "dupfd", "socket", "bind", "listen")
 BROKEN = ("SCRIPT ERROR", "HANG", "ACTOR GONE")
 
 
@@ -40,6 +44,23 @@ class Here:
     @staticmethod
     def settle(command):
         """Called after each: what it has sent arrives."""
+
+
+class Unhurried(Here):
+    """Here, with a pause after each line that may pass something on: a bridge takes its time."""
+
+    def __init__(self, settle_s):
+        self.settle_s = settle_s
+
+    def patient(self, times):
+        return Unhurried(self.settle_s * times)
+
+    def settle(self, command):  # pylint: disable=arguments-differ
+        words = command.split()
+        while words[:1] in (["ring"], ["bg"]):
+            words = words[2:]
+        if words[:1] and words[0] not in QUIET:
+            time.sleep(self.settle_s)
 
 
 class Actor:
@@ -76,11 +97,12 @@ class Actor:
 class Stage:
     """Two actors, or one that plays both parts, with what is put before their command."""
 
-    def __init__(self, program, layout, wrap_a, wrap_b, show=False, hang_s=20.0, ports_last=True, place=Here):
+    def __init__(self, program, layout, wrap_a, wrap_b, show=False, hang_s=20.0, ports_last=True, place=Here, fresh=False):
         self.place = place
         self.program, self.layout, self.wrap_a, self.wrap_b, self.hang_s = program, layout, wrap_a, wrap_b, hang_s
         self.ports_last = ports_last  # a port number means the same connection to the end of a case
         self.errors = None if show else subprocess.DEVNULL
+        self.fresh = fresh  # actors for each case, that may step aside: a bridge has ports of its own (docs/deviations.md)
         self.actors = {}
 
     def __enter__(self):
@@ -93,6 +115,8 @@ class Stage:
 
     def _begin(self):
         """Fresh actors at first, and after something went wrong; else the same, with everything closed."""
+        if self.fresh:
+            self.__exit__()
         if not self.actors:
             xa, xb = socket.socketpair()
             local = self.layout == "local"
@@ -118,7 +142,8 @@ class Stage:
                 values[keep] = ADDRESS.search(result).group(2) if ADDRESS.search(result) else "1"
             if not self.ports_last and command.startswith(("close ", "accept ")):
                 names.forget()
-            out.append(f"{line}  ->  {names.normal(result)}")
+            told = names.normal(result)
+            out.append(f"{line}  ->  " + (PORT.sub(":P", told) if self.fresh else told))
             if result == "HANG" or result.startswith("ACTOR GONE"):
                 self.__exit__()
                 break

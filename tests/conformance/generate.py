@@ -7,6 +7,7 @@
 
 import random
 
+from generate_memory import MemorySteps
 from generate_ports import PortSteps
 from generate_steps import IMAGES, WaitingSteps
 
@@ -54,10 +55,12 @@ class Object:
         self.refused = False  # a connect() failed: the kernel's from then on
 
     def way(self):
-        return self.actor, self.refused
+        return self.actor, self.refused, self.epoch
 
 
 class Generator(WaitingSteps, PortSteps):
+    QUEUE_MAX = QUEUE_MAX
+
     def __init__(self, seed):
         self.r = random.Random(seed)
         self.lines, self.objects = [], []
@@ -378,20 +381,27 @@ class Generator(WaitingSteps, PortSteps):
         return [f"{actor} {text}" for actor, text in self.lines]
 
 
+Object.epoch = 0      # which of its actor's ways to connect was the one at that time
 Object.early = 0      # bytes written before the connection was accepted
 Object.gone = False   # closed or shut down by its owner
 Object.any = False
 Object.lowat = False  # it has SO_RCVLOWAT: a reader may wait for more than is sent
 
 
-def generate(seed, count):
+class MemoryGenerator(MemorySteps, Generator):
+    """Every other step has bad memory, an odd size or a descriptor of another kind."""
+
+    STEPS = (*Generator.STEPS, *MemorySteps.MEMORY_STEPS)
+
+
+def generate(seed, count, kind=Generator, prefix="g"):
     """`count` distinct cases [(name, lines)]; the same for the same seed."""
     cases, seen, number = [], set(), 0
     while len(cases) < count:
-        lines = Generator(f"{seed}-{number}").case()
+        lines = kind(f"{seed}-{number}").case()
         if tuple(lines) not in seen:
             seen.add(tuple(lines))
-            cases.append((f"g{seed}-{number}", lines))
+            cases.append((f"{prefix}{seed}-{number}", lines))
         number += 1
     return cases
 

@@ -2,7 +2,7 @@
 # run.py - the same socket calls on the kernel and under postern: what comes of each call has to be the same.
 # SPDX-License-Identifier: Apache-2.0
 #
-# A case (cases/*.case) is a script for two actors, A and B (conform.cc). Layouts: `pair`, each actor a program of its own, so
+# A case (cases/**/*.case) is a script for two actors, A and B (actor/conform.cc). Layouts: `pair`, each actor a program of its own, so
 # that under postern they meet over the same-host path; `local`, one program is both. Each layout runs on the kernel first,
 # which is the oracle, then with both actors under postern, and for `pair` also with only one of them. `wire`, which wants root:
 # the actors in two network namespaces and packets between them, for the kernel as for postern (wire.py).
@@ -27,8 +27,9 @@ import sys
 import time
 
 import wire
-from actors import Here, Stage, broken
-from generate import generate, shrink
+from actors import Here, Stage, Unhurried, broken
+from generate import Generator, MemoryGenerator, generate, shrink
+from generate_rings import RingGenerator
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RUNS = (("pair", "both"), ("pair", "server"), ("pair", "client"), ("pair", "fallback"), ("local", "both"), ("wire", "both"),
@@ -46,7 +47,7 @@ def load_cases():
     """[(name, [(actor, command)])], and the names of those that say `here`: their actors have to be on one host. `case NAME k=a,b` is
     repeated with {k} replaced by each value (~ in it is a space)."""
     cases, here, current = [], set(), None
-    for path in sorted(glob.glob(os.path.join(HERE, "cases", "*.case"))):
+    for path in sorted(glob.glob(os.path.join(HERE, "cases", "**", "*.case"), recursive=True)):
         with open(path, encoding="ascii") as file:
             for number, line in enumerate(file, 1):
                 line = line.split("#")[0].strip()
@@ -87,24 +88,34 @@ def wraps(mode, wrapper):
     return (wrapper if mode in ("both", "client") else [], wrapper if mode in ("both", "server") else [])
 
 
+def slips(transcript):
+    """A kernel's that is of no use. An errno without a name (ERESTARTSYS and the like) is a slip of the kernel's own."""
+    return broken(transcript) or any(line.endswith("-1 ?") for line in transcript)
+
+
 class Comparison:
     def __init__(self, args, here):
         self.args, self.known, self.here = args, deviations(), here
         self.wires, self.all_wires = queue.SimpleQueue(), []  # those that nobody is at; all
         self.count = {"equal": 0, "late": 0, "varies": 0, "different": 0, "deviation": 0}
         self.calls = collections.Counter()  # by (call, path)
+        self.place, self.program = Here, args.program  # of actors on one host; what they are
 
     @contextlib.contextmanager
     def stage(self, layout, wrap=((), ()), hang_s=HANG_S, patience=1):
         """Each stage over a wire has one of its own: families see it when another one's actor dies."""
-        place = self.wires.get() if layout == "wire" else Here
+        place = self.wires.get() if layout == "wire" else self.place
         try:
-            with Stage(self.args.program, layout, *wrap, show=self.args.show, hang_s=hang_s, ports_last=hang_s == HANG_S,
-                       place=place if patience == 1 else place.patient(patience)) as stage:
+            with Stage(self.program, layout, *wrap, show=self.args.show, hang_s=hang_s, ports_last=hang_s == HANG_S,
+                       place=place if patience == 1 else place.patient(patience), fresh=self.takes_time(layout) and layout != "wire") as stage:
                 yield stage
         finally:
             if layout == "wire":
                 self.wires.put(place)
+
+    def takes_time(self, layout):
+        """Whether what one actor has sent is there a moment later only."""
+        return layout == "wire" or self.place is not Here
 
     def wraps(self, layout, mode):
         """(what is put before A, what is put before B)"""
@@ -119,7 +130,7 @@ class Comparison:
         if got == want:
             self.count["equal"] += 1
             return False
-        if layout == "wire" and not broken(want) and self.is_late(mode, lines, want, got):
+        if self.takes_time(layout) and not broken(want) and self.is_late(layout, mode, lines, want, got):
             self.count["late"] += 1
             print(f"late: {name} [{layout}, {mode}]: equal with pauses that are {PATIENCE} times as long", flush=True)
             return False
@@ -134,18 +145,18 @@ class Comparison:
         print("".join(f"    {line}\n" for line in difflib.unified_diff(want, got, "kernel", "postern", lineterm="", n=2)), end="", flush=True)
         return True
 
-    def is_late(self, mode, lines, want, got):
+    def is_late(self, layout, mode, lines, want, got):
         """No call promises that a packet has arrived when the other side makes its next one, least of all on a busy machine. What a
         call does with those that have is the same with more time, which may be another answer of the kernel's than the first. A call
         that never returns is no matter of time."""
         if broken(got):
             return False
-        said = self.play_fresh("wire", self.wraps("wire", mode), lines, PATIENCE)
-        if said == want or (not broken(said) and said == self.play_fresh("wire", ((), ()), lines, PATIENCE)):
+        said = self.play_fresh(layout, self.wraps(layout, mode), lines, PATIENCE)
+        if said == want or (not broken(said) and said == self.play_fresh(layout, ((), ()), lines, PATIENCE)):
             return True
         parts = list(wire.apart(lines))
-        said = self.play_fresh("wire", self.wraps("wire", mode), parts, PATIENCE) if parts != lines else []
-        return said != [] and not broken(said) and said == self.play_fresh("wire", ((), ()), parts, PATIENCE)
+        said = self.play_fresh(layout, self.wraps(layout, mode), parts, PATIENCE) if layout == "wire" and parts != lines else []
+        return said != [] and not broken(said) and said == self.play_fresh(layout, ((), ()), parts, PATIENCE)
 
     def varies(self, layout, mode, lines, want, got):
         return not broken(want) and not broken(got) and (self.kernel_says(layout, lines, got) or
@@ -153,7 +164,7 @@ class Comparison:
 
     def kernel_says(self, layout, lines, got):
         """Whether the kernel answers so, too, at other times: where two things happen at once, it has more than one answer."""
-        return layout != "wire" and any(self.play_fresh(layout, ((), ()), lines) == got for _ in range(KERNEL_TRIES))
+        return not self.takes_time(layout) and any(self.play_fresh(layout, ((), ()), lines) == got for _ in range(KERNEL_TRIES))
 
     def is_by_chance(self, layout, mode, lines, want, got):
         """A port that the kernel chooses may be one that was there before. Only which ports are the same may differ, and not once more."""
@@ -203,8 +214,7 @@ class Comparison:
         for layout in dict.fromkeys(layout for layout, _ in runs):
             said = self.play_in_turn(layout, ((), ()), [lines for _, lines in cases])
             oracle = [(name, lines, want) for (name, lines), want in zip(cases, said)]
-            # An errno without a name (ERESTARTSYS and the like) is a slip of the kernel's own.
-            usable = [one for one in oracle if not broken(one[2]) and not any(line.endswith("-1 ?") for line in one[2])]
+            usable = [one for one in oracle if not slips(one[2])]
             if len(usable) != len(oracle):
                 print(f"{len(oracle) - len(usable)} generated cases left out [{layout}]: the kernel hangs in them, or slips")
             for mode in [mode for of, mode in runs if of == layout]:
@@ -212,6 +222,23 @@ class Comparison:
                 for (name, lines, want), got in zip(usable, results):
                     if self.judge(name, layout, mode, lines, want, got):
                         self.explain(name, layout, mode, lines)
+
+    def by_rings(self, cases, runs):
+        """Fresh actors for each: one that has stepped aside stays there. They have their pauses, so that some are played at once."""
+        self.place = Unhurried(self.args.settle_ms / 1000)
+        with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
+            for layout in dict.fromkeys(layout for layout, _ in runs if layout != "wire"):
+                said = pool.map(lambda case, layout=layout: self.play_fresh(layout, ((), ()), case[1]), cases)
+                usable = [(name, lines, want) for (name, lines), want in zip(cases, said) if not slips(want)]
+                if len(usable) != len(cases):
+                    print(f"{len(cases) - len(usable)} ring cases left out [{layout}]: the kernel hangs in them, or slips")
+                for mode in [mode for of, mode in runs if of == layout]:
+                    wrap = self.wraps(layout, mode)
+                    results = pool.map(lambda one, layout=layout, wrap=wrap: self.play_fresh(layout, wrap, one[1]), usable)
+                    for (name, lines, want), got in zip(usable, results):
+                        if self.judge(name, layout, mode, lines, want, got):
+                            self.explain(name, layout, mode, lines)
+        self.place = Here
 
     def play_in_turn(self, layout, wrap, cases):
         """Yields what came of each. Over the wire, where a case is mostly pauses, some have their turn at once."""
@@ -263,6 +290,10 @@ def main():
     parser.add_argument("--mode", default="both,server,client,fallback", help="who runs under postern")
     parser.add_argument("--settle-ms", type=float, default=4, metavar="N", help="over the wire: the pause after a line that sends packets")
     parser.add_argument("--generate", type=int, default=0, metavar="N", help="and N cases made at random")
+    parser.add_argument("--generate-memory", type=int, default=0, metavar="N", help="and N with bad memory, odd sizes, other descriptors")
+    parser.add_argument("--generate-rings", type=int, default=0, metavar="N", help="and N whose actors use an io_uring")
+    parser.add_argument("--ring-actors", default="conform,conform_liburing,conform_inline",
+                        help="who plays those, by turns: these make their rings by syscall(), a shared liburing, system calls of their own")
     parser.add_argument("--seed", default="1", help="for --generate: the same seed, the same cases")
     parser.add_argument("--calls", action="store_true", help="count the calls by path")
     parser.add_argument("--wrapper", help="instead of BUILD/postern")
@@ -289,11 +320,12 @@ def main():
             sys.exit(f"run.py: no wrapper {args.wrapper[0]}; --self-check N needs none")
         runs = [(layout, mode) for layout, mode in RUNS if mode in args.mode.split(",")]
     runs = [(layout, mode) for layout, mode in runs if layout in args.layout.split(",")]
-    if not (cases or args.generate) or not runs:
+    random_cases = [*generate(args.seed, args.generate, Generator), *generate(args.seed, args.generate_memory, MemoryGenerator, "m")]
+    ring_cases = generate(args.seed, args.generate_rings, RingGenerator, "r")
+    if not (cases or random_cases or ring_cases) or not runs:
         sys.exit("run.py: nothing to run")
     started = time.monotonic()
     comparison = Comparison(args, here)
-    random_cases = generate(args.seed, args.generate)
     with contextlib.ExitStack() as stack:
         if any(layout == "wire" for layout, _ in runs):
             try:
@@ -305,11 +337,15 @@ def main():
                 runs = [(layout, mode) for layout, mode in runs if layout != "wire"]
         comparison.hand_written(cases, runs)
         comparison.generated(random_cases, runs)
+        with_rings = [os.path.join(os.path.dirname(args.program), name) for name in args.ring_actors.split(",")]
+        with_rings = [path for path in with_rings if os.path.exists(path)]  # liburing may have been missing
+        for at, comparison.program in enumerate(with_rings):
+            comparison.by_rings(ring_cases[at::len(with_rings)], runs)
     if args.calls:
         comparison.print_calls()
     count = comparison.count
-    print(f"{len(cases) + len(random_cases)} cases, {sum(count.values())} comparisons in {time.monotonic() - started:.0f} s: "
-          f"{count['equal']} equal, " + (f"{count['late']} late, " if comparison.all_wires else "") + f"{count['varies']} vary, "
+    print(f"{len(cases) + len(random_cases) + len(ring_cases)} cases, {sum(count.values())} comparisons in {time.monotonic() - started:.0f} s: "
+          f"{count['equal']} equal, " + (f"{count['late']} late, " if comparison.all_wires or ring_cases else "") + f"{count['varies']} vary, "
           f"{count['deviation']} listed deviations, {count['different']} different")
     return 1 if count["different"] else 0
 

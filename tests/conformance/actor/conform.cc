@@ -7,6 +7,7 @@
 // makes calls in a forked child and prints them all.
 
 #include "conform.h"
+#include "ring_calls.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -124,6 +125,7 @@ std::string Reset(const Args&) {
   DrainLines();
   ForgetTags();
   CatchSignals();
+  by::ForgetRings();
   return "ok";
 }
 
@@ -138,7 +140,7 @@ std::string Run(const Args& words) {
   if (words.empty()) return "";
   for (const Entry* table :
        {kRunCommands, kSocketCommands, kNameCommands, kOptionCommands, kDataCommands, kPipeCommands,
-        kEventCommands, kProcessCommands, kSignalCommands, kMemoryCommands}) {
+        kEventCommands, kProcessCommands, kSignalCommands, kMemoryCommands, kRingCommands}) {
     for (; table->name != nullptr; ++table) {
       if (words[0] != table->name) continue;
       if (words.size() <= table->args_min) return "SCRIPT ERROR: " + words[0] + " wants more";

@@ -16,6 +16,7 @@
 #include <initializer_list>
 
 #include "conform.h"
+#include "ring_calls.h"
 
 namespace conform {
 namespace {
@@ -32,7 +33,7 @@ std::string Buffer(const std::string& size) {
 
 std::string Send(const Args& a) {
   const std::string data = Expand(a[1]);
-  return Outcome(send(Fd(a[0]), data.data(), data.size(), MessageFlags(a, 2)));
+  return Outcome(by::Send(Fd(a[0]), data.data(), data.size(), MessageFlags(a, 2)));
 }
 
 // `sendto NAME DATA [HOST/]PORT [FLAG ...]`
@@ -50,7 +51,7 @@ std::string Sendto(const Args& a) {
 
 std::string Write(const Args& a) {
   const std::string data = Expand(a[1]);
-  return Outcome(write(Fd(a[0]), data.data(), data.size()));
+  return Outcome(by::Write(Fd(a[0]), data.data(), data.size()));
 }
 
 std::string Writev(const Args& a) {
@@ -58,7 +59,7 @@ std::string Writev(const Args& a) {
   for (size_t i = 1; i < a.size(); ++i) data.push_back(Expand(a[i]));
   std::vector<iovec> pieces;
   for (auto& d : data) pieces.push_back({d.data(), d.size()});
-  return Outcome(writev(Fd(a[0]), pieces.data(), static_cast<int>(pieces.size())));
+  return Outcome(by::Writev(Fd(a[0]), pieces.data(), static_cast<int>(pieces.size())));
 }
 
 std::string Sendmmsg(const Args& a) {
@@ -80,12 +81,12 @@ std::string Sendmmsg(const Args& a) {
 
 std::string Recv(const Args& a) {
   std::string buffer = Buffer(a[1]);
-  return Received(recv(Fd(a[0]), buffer.data(), buffer.size(), MessageFlags(a, 2)), buffer);
+  return Received(by::Recv(Fd(a[0]), buffer.data(), buffer.size(), MessageFlags(a, 2)), buffer);
 }
 
 std::string Read(const Args& a) {
   std::string buffer = Buffer(a[1]);
-  return Received(read(Fd(a[0]), buffer.data(), buffer.size()), buffer);
+  return Received(by::Read(Fd(a[0]), buffer.data(), buffer.size()), buffer);
 }
 
 std::string Readv(const Args& a) {
@@ -93,7 +94,7 @@ std::string Readv(const Args& a) {
   for (size_t i = 1; i < a.size(); ++i) buffers.push_back(Buffer(a[i]));
   std::vector<iovec> pieces;
   for (auto& b : buffers) pieces.push_back({b.data(), b.size()});
-  const ssize_t n = readv(Fd(a[0]), pieces.data(), static_cast<int>(pieces.size()));
+  const ssize_t n = by::Readv(Fd(a[0]), pieces.data(), static_cast<int>(pieces.size()));
   std::string all;
   for (const auto& b : buffers) all += b;
   return Received(n, all);
@@ -115,7 +116,7 @@ std::string Recvmsg(const Args& a) {
   char control[128];
   iovec piece{buffer.data(), buffer.size()};
   msghdr message{&from, sizeof from, &piece, 1, control, sizeof control, 0};
-  const ssize_t n = recvmsg(Fd(a[0]), &message, MessageFlags(a, 2));
+  const ssize_t n = by::Recvmsg(Fd(a[0]), &message, MessageFlags(a, 2));
   return Received(n, buffer) + (n < 0
                                     ? ""
                                     : " namelen " + std::to_string(message.msg_namelen) +
@@ -163,7 +164,7 @@ std::string SpliceTo(const Args& a) {
   const std::string data = Expand(a[1]);
   int fds[2];
   if (pipe(fds) != 0 || write(fds[1], data.data(), data.size()) < 0) return Errno();
-  const std::string result = Outcome(splice(fds[0], nullptr, Fd(a[0]), nullptr, data.size(), 0));
+  const std::string result = Outcome(by::Splice(fds[0], Fd(a[0]), data.size(), 0));
   close(fds[0]);
   close(fds[1]);
   return result;
@@ -173,7 +174,7 @@ std::string SpliceFrom(const Args& a) {
   std::string buffer = Buffer(a[1]);
   int fds[2];
   if (pipe(fds) != 0) return Errno();
-  const ssize_t n = splice(Fd(a[0]), nullptr, fds[1], nullptr, buffer.size(), 0);
+  const ssize_t n = by::Splice(Fd(a[0]), fds[1], buffer.size(), 0);
   std::string result = Outcome(n);
   if (n > 0) result = Received(read(fds[0], buffer.data(), buffer.size()), buffer);
   close(fds[0]);

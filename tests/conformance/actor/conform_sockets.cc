@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "conform.h"
+#include "ring_calls.h"
 
 namespace conform {
 namespace {
@@ -60,7 +61,7 @@ int SocketFlags(const Args& args, size_t from) {
 std::string Socket(const Args& args) {
   const int family = args[1] == "inet6" ? AF_INET6 : args[1] == "unix" ? AF_UNIX : AF_INET;
   const int type = args[2] == "dgram" ? SOCK_DGRAM : SOCK_STREAM;
-  return Made(args[0], socket(family, type | SocketFlags(args, 3), 0));
+  return Made(args[0], by::Socket(family, type | SocketFlags(args, 3), 0));
 }
 
 // `socketraw NAME FAMILY TYPE PROTOCOL` by number.
@@ -78,7 +79,7 @@ std::string SocketPair(const Args& args) {
 
 std::string Bind(const Args& args) {
   Address a = ToAddress(args[1], args[2]);
-  return Outcome(bind(Fd(args[0]), a.get(), a.len));
+  return Outcome(by::Bind(Fd(args[0]), a.get(), a.len));
 }
 
 // `socketbind NAME FAMILY HOST PORT OPTION VALUE`: one line for what has to be done in this order.
@@ -95,7 +96,7 @@ std::string SocketBind(const Args& args) {
 std::string Connect(const Args& args) {
   Address a = ToAddress(args[1], args[2]);
   if (args.size() > 3) a.len = static_cast<socklen_t>(Number(args[3]));
-  return Outcome(connect(Fd(args[0]), a.get(), a.len));
+  return Outcome(by::Connect(Fd(args[0]), a.get(), a.len));
 }
 
 // `socketconnect NAME FAMILY HOST PORT`
@@ -106,18 +107,18 @@ std::string SocketConnect(const Args& args) {
 }
 
 std::string Listen(const Args& args) {
-  return Outcome(listen(Fd(args[0]), static_cast<int>(Number(args[1]))));
+  return Outcome(by::Listen(Fd(args[0]), static_cast<int>(Number(args[1]))));
 }
 
 std::string Accept(const Args& args) {
   Address a;
   a.len = sizeof a.storage;
-  const int fd = accept4(Fd(args[0]), a.get(), &a.len, SocketFlags(args, 2));
+  const int fd = by::Accept(Fd(args[0]), a.get(), &a.len, SocketFlags(args, 2));
   return fd < 0 ? Errno() : Made(args[1], fd) + " from " + Text(a);
 }
 
 std::string AcceptNull(const Args& args) {
-  return Made(args[1], accept(Fd(args[0]), nullptr, nullptr));
+  return Made(args[1], by::Accept(Fd(args[0]), nullptr, nullptr, 0));
 }
 
 std::string AcceptShort(const Args& args) {
@@ -182,10 +183,10 @@ std::string Shutdown(const Args& args) {
                   : args[1] == "wr"   ? SHUT_WR
                   : args[1] == "rdwr" ? SHUT_RDWR
                                       : 77;
-  return Outcome(shutdown(Fd(args[0]), how));
+  return Outcome(by::Shutdown(Fd(args[0]), how));
 }
 
-std::string Close(const Args& args) { return Outcome(close(Fd(args[0]))); }
+std::string Close(const Args& args) { return Outcome(by::Close(Fd(args[0]))); }
 
 }  // namespace
 

@@ -31,6 +31,7 @@ extern const Entry kEventCommands[];    // poll, select, epoll
 extern const Entry kProcessCommands[];  // fork, exec, spawn
 extern const Entry kSignalCommands[];   // handlers, masks, timers, owners
 extern const Entry kMemoryCommands[];   // memory that is not there
+extern const Entry kRingCommands[];     // by an io_uring
 
 std::string Run(const Args& words);     // one command
 std::string RunAll(const Args& words);  // commands separated by ";", results by "|"

@@ -15,6 +15,7 @@
 #include <sstream>
 
 #include "conform.h"
+#include "ring_calls.h"
 
 namespace conform {
 namespace {
@@ -60,7 +61,7 @@ std::string Poll(const Args& a) {
   std::vector<pollfd> fds;
   for (size_t i = 1; i < a.size(); ++i)
     fds.push_back({Fd(Split(a[i]).first), static_cast<short>(ParseEvents(Split(a[i]).second)), 0});
-  const int n = poll(fds.data(), fds.size(), static_cast<int>(Number(a[0])));
+  const int n = by::Poll(fds.data(), fds.size(), static_cast<int>(Number(a[0])));
   if (n < 0) return Errno();
   std::string out = std::to_string(n);
   for (const auto& one : fds) out += " " + EventText(static_cast<unsigned short>(one.revents));
@@ -113,7 +114,7 @@ std::string EpollControl(const Args& a, int operation) {
     const std::lock_guard lock(tags_mutex);
     event.data.u64 = tags.emplace(a[1], tags.size() + 0x100000001u).first->second;
   }
-  return Outcome(epoll_ctl(Fd(a[0]), operation, Fd(a[1]), &event));
+  return Outcome(by::EpollCtl(Fd(a[0]), operation, Fd(a[1]), &event));
 }
 
 std::string EpollAdd(const Args& a) { return EpollControl(a, EPOLL_CTL_ADD); }
@@ -143,7 +144,7 @@ constexpr int kMembersMax = 16;
 std::string EpollWait(const Args& a) {
   epoll_event events[kMembersMax];
   const int room = a.size() > 2 ? static_cast<int>(Number(a[2])) : kMembersMax;
-  const int n = epoll_wait(Fd(a[0]), events, room, static_cast<int>(Number(a[1])));
+  const int n = by::EpollWait(Fd(a[0]), events, room, static_cast<int>(Number(a[1])));
   return Members(events, n);
 }
 

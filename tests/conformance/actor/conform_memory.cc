@@ -1,15 +1,15 @@
 // conform_memory.cc - calls whose memory is not there, can only be read, or ends too soon; lengths.
 // SPDX-License-Identifier: Apache-2.0
 //
-// `bad CALL WHERE NAME [NAME]`: what of the call lies at WHERE is said by CALL's name. WHERE is
-// null, low (the first page), nowhere (nothing is mapped), wild (no address at all), kernel (its
-// half), readonly (whole, but not to be written), end (its second half is not there), or fine.
+// `bad CALL WHERE NAME [NAME]`: what of the call lies at WHERE is said by CALL's name; WHERE is
+// said by where.h. `cut CALL SIZE GOOD WHERE NAME`: so many bytes, of which the first are there.
 
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -20,50 +20,16 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <initializer_list>
 
 #include "conform.h"
+#include "where.h"
 
 namespace conform {
 namespace {
-
-constexpr size_t kPage = 4096;
-
-// `bytes` of `what`, as far as they can lie there.
-class Memory {
- public:
-  Memory(const std::string& where, const void* what, size_t bytes) : where_(where) {
-    base_ = static_cast<uint8_t*>(
-        mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    at_ = base_;
-    if (where == "end") at_ = base_ + kPage - bytes / 2;
-    memcpy(at_, what, bytes);
-    if (where == "end") mprotect(base_ + kPage, kPage, PROT_NONE);
-    if (where == "readonly") mprotect(base_, 2 * kPage, PROT_READ);
-    if (where == "nowhere") munmap(base_, 2 * kPage);
-    if (where == "null") at_ = nullptr;
-    if (where == "low") at_ = static_cast<uint8_t*>(Nowhere());
-    if (where == "wild") at_ = reinterpret_cast<uint8_t*>(0x4141414141414140);
-    if (where == "kernel") at_ = reinterpret_cast<uint8_t*>(0xffff800000001000);
-  }
-  template <typename T>
-  Memory(const std::string& where, const T& what) : Memory(where, &what, sizeof what) {}
-  ~Memory() {
-    if (where_ != "nowhere") munmap(base_, 2 * kPage);
-  }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  template <typename T>
-  T* As() const {
-    return reinterpret_cast<T*>(at_);
-  }
-
- private:
-  const std::string where_;
-  uint8_t *base_, *at_;
-};
 
 struct Call {
   const std::string what, where;
@@ -123,6 +89,13 @@ std::string Messages(const Call& c) {
   if (c.what == "sendmsg") return Outcome(sendmsg(c.fd, header.As<msghdr>(), MSG_NOSIGNAL));
   if (c.what == "recvmsg") return Outcome(recvmsg(c.fd, header.As<msghdr>(), MSG_DONTWAIT));
   mmsghdr two[2] = {{plain, 0}, {plain, 0}};
+  if (c.what == "sendmmsgsecond" || c.what == "recvmmsgsecond") {
+    const Memory buffer(c.where, "second", 6);
+    iovec bad{buffer.As<void>(), 6};
+    two[1].msg_hdr.msg_iov = &bad;
+    return Outcome(c.what[0] == 's' ? sendmmsg(c.fd, two, 2, MSG_NOSIGNAL)
+                                    : recvmmsg(c.fd, two, 2, MSG_DONTWAIT, nullptr));
+  }
   const Memory both(c.where, two);
   if (c.what == "sendmmsg") return Outcome(sendmmsg(c.fd, both.As<mmsghdr>(), 2, MSG_NOSIGNAL));
   if (c.what == "recvmmsg")
@@ -223,6 +196,22 @@ std::string Waits(const Call& c) {
   if (c.what == "selectr") return Outcome(select(kAll, at, nullptr, nullptr, &zero));
   if (c.what == "selectw") return Outcome(select(kAll, nullptr, at, nullptr, &zero));
   if (c.what == "pselect") return Outcome(pselect(kAll, at, at, at, &now, nullptr));
+  const Memory fine(c.where, now), coarse(c.where, zero);
+  sigset_t none;
+  sigemptyset(&none);
+  const Memory mask(c.where, none);
+  if (c.what == "ppolltime")
+    return c.where == "null" ? "for ever" : Outcome(ppoll(fds, 2, fine.As<timespec>(), nullptr));
+  if (c.what == "ppollmask") return Outcome(ppoll(fds, 2, &now, mask.As<sigset_t>()));
+  if (c.what == "selecttime")
+    return c.where == "null" ? "for ever"
+                             : Outcome(select(kAll, &set, nullptr, nullptr, coarse.As<timeval>()));
+  if (c.what == "pselecttime")
+    return c.where == "null"
+               ? "for ever"
+               : Outcome(pselect(kAll, &set, nullptr, nullptr, fine.As<timespec>(), nullptr));
+  if (c.what == "pselectmask")
+    return Outcome(pselect(kAll, &set, nullptr, nullptr, &now, mask.As<sigset_t>()));
   epoll_event events[2] = {};
   events[0].events = EPOLLIN | EPOLLOUT;
   const Memory event(c.where, events[0]), room(c.where, events);
@@ -234,6 +223,10 @@ std::string Waits(const Call& c) {
     return Outcome(epoll_ctl(c.fd, EPOLL_CTL_DEL, c.other, event.As<epoll_event>()));
   if (c.what == "wait") return Outcome(epoll_wait(c.fd, room.As<epoll_event>(), 2, 0));
   if (c.what == "waitone") return Outcome(epoll_wait(c.fd, room.As<epoll_event>(), 1, 0));
+  if (c.what == "pwaitmask") return Outcome(epoll_pwait(c.fd, events, 2, 0, mask.As<sigset_t>()));
+  if (c.what == "pwait2time")
+    return c.where == "null" ? "for ever"
+                             : Outcome(epoll_pwait2(c.fd, events, 2, fine.As<timespec>(), nullptr));
   if (c.what == "pwait") return Outcome(epoll_pwait(c.fd, room.As<epoll_event>(), 2, 0, nullptr));
   return "";
 }
@@ -313,8 +306,45 @@ std::string Odd(const Args& a) {
          (got >= 0 ? " namelen " + std::to_string(static_cast<int>(m.msg_namelen)) : "");
 }
 
+// The data of a call, whose end is missing; what it has got of them is compared.
+std::string Cut(const Args& a) {
+  const std::string& what = a[0];
+  const auto size = static_cast<size_t>(Number(a[1]));
+  const auto good = static_cast<size_t>(Number(a[2]));
+  const int fd = Fd(a[4]);
+  const Halves memory(a[3], good);
+  char* const at = memory.at();
+  constexpr int kSend = MSG_NOSIGNAL, kRecv = MSG_DONTWAIT;
+  iovec pieces[2] = {{at, good / 2}, {at + good / 2, size - good / 2}};
+  msghdr one{};
+  one.msg_iov = pieces;
+  one.msg_iovlen = 2;
+  mmsghdr two[2] = {{one, 0}, {one, 0}};
+  if (what == "send") return Outcome(send(fd, at, size, kSend));
+  if (what == "sendto") return Outcome(sendto(fd, at, size, kSend | MSG_DONTWAIT, nullptr, 0));
+  if (what == "write") return Outcome(write(fd, at, size));
+  if (what == "writev") return Outcome(writev(fd, pieces, 2));
+  if (what == "sendmsg") return Outcome(sendmsg(fd, &one, kSend));
+  if (what == "sendmmsg") return Outcome(sendmmsg(fd, two, 2, kSend));
+  memset(at, '.', good);
+  ssize_t n = -1;
+  errno = ENOSYS;
+  if (what == "recv") n = recv(fd, at, size, kRecv);
+  if (what == "recvall") n = recv(fd, at, size, kRecv | MSG_WAITALL);
+  if (what == "peek") n = recv(fd, at, size, kRecv | MSG_PEEK);
+  if (what == "trunc") n = recv(fd, at, size, kRecv | MSG_TRUNC);
+  if (what == "recvfrom") n = recvfrom(fd, at, size, kRecv, nullptr, nullptr);
+  if (what == "read") n = read(fd, at, size);
+  if (what == "readv") n = readv(fd, pieces, 2);
+  if (what == "recvmsg") n = recvmsg(fd, &one, kRecv);
+  if (what == "recvmmsg") n = recvmmsg(fd, two, 2, kRecv, nullptr);
+  const auto told = static_cast<size_t>(what == "recvmmsg" && n > 0 ? two[0].msg_len : n);
+  return n < 0 ? Errno() : std::to_string(n) + " " + Data(std::string(at, std::min(told, good)));
+}
+
 }  // namespace
 
-const Entry kMemoryCommands[] = {{"bad", 3, Bad}, {"odd", 2, Odd}, {nullptr, 0, nullptr}};
+const Entry kMemoryCommands[] = {
+    {"bad", 3, Bad}, {"cut", 5, Cut}, {"odd", 2, Odd}, {nullptr, 0, nullptr}};
 
 }  // namespace conform
