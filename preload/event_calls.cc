@@ -188,8 +188,11 @@ PSTN_EXPORT int epoll_wait(int epfd, epoll_event* out, int max, int ms) {
 }
 PSTN_EXPORT int epoll_pwait(int epfd, epoll_event* out, int max, int ms, const sigset_t* mask) {
   WaitsForMany waits;
-  long r = IsSet(epfd) ? SockEpollWait(g_family, epfd, out, max, Deadline::AfterMs(ms), mask)
-                       : Foreign(epfd);
+  long r = Foreign(epfd);
+  if (IsSet(epfd)) {
+    if (mask != nullptr && !UserReadable(mask, 8)) return Ret<int>(-EFAULT);
+    r = SockEpollWait(g_family, epfd, out, max, Deadline::AfterMs(ms), mask);
+  }
   if (r != kPass) return Ret<int>(r);
   Deadline until = Deadline::AfterMs(ms);
   return AfterKernelWait(epfd, out, PSTN_REAL(epoll_pwait)(epfd, out, max, ms, mask), max, until,
@@ -201,7 +204,9 @@ PSTN_EXPORT int epoll_pwait2(int epfd, epoll_event* out, int max, const timespec
   long r = Foreign(epfd);
   if (IsSet(epfd)) {
     if (ts != nullptr && !UserReadable(ts, sizeof *ts)) return Ret<int>(-EFAULT);
-    r = BadTime(ts) ? -EINVAL : SockEpollWait(g_family, epfd, out, max, Until(ts), mask);
+    if (BadTime(ts)) return Ret<int>(-EINVAL);
+    if (mask != nullptr && !UserReadable(mask, 8)) return Ret<int>(-EFAULT);
+    r = SockEpollWait(g_family, epfd, out, max, Until(ts), mask);
   }
   if (r != kPass) return Ret<int>(r);
   const bool timed =

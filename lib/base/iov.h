@@ -22,6 +22,13 @@ inline bool IsBeyond(const void* p) {
   return reinterpret_cast<uintptr_t>(p) >> kBits != 0;
 }
 
+// The same of all bytes of a buffer. The kernel looks at both ends, and takes a pointer behind the
+// last one for one beyond.
+inline bool IsBeyond(const void* p, size_t bytes) {
+  const auto at = reinterpret_cast<uintptr_t>(p);
+  return at + bytes < at || IsBeyond(reinterpret_cast<const void*>(at + bytes));
+}
+
 // An address that no program can own: the first page, or beyond its half. Other bad addresses are
 // found when they are used (user_memory.h).
 inline bool BadPointer(const void* p) {

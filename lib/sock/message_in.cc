@@ -33,9 +33,9 @@ long ReceiveVector(Family& fam, Call& call, const iovec* iov, size_t count, int 
 }  // namespace
 
 long SockRead(Family& fam, Call& call, void* buf, size_t n) {
-  if (IsBeyond(buf)) return -EFAULT;
+  if (IsBeyond(buf, n)) return -EFAULT;
   if (n == 0) return 0;  // nothing is read at once
-  const iovec iov = {buf, n};
+  const iovec iov = {buf, Bounded(n)};
   return ReceiveVector(fam, call, &iov, 1, 0);
 }
 
@@ -57,7 +57,8 @@ long SockPreadv2(Family& fam, Call& call, const iovec* iov, int count, off_t off
 // Of a stream there is no name to tell.
 long SockRecvfrom(Family& fam, Call& call, void* buf, size_t n, int flags, sockaddr* sa,
                   socklen_t* len) {
-  if (IsBeyond(buf)) return -EFAULT;
+  n = Bounded(n);
+  if (IsBeyond(buf, n)) return -EFAULT;
   iovec iov = {buf, n};
   const long r = StreamRecv(fam, call, &iov, 1, flags);
   const bool named = sa != nullptr;

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // message_out.cc - sending, by kind of socket.
+#include <sys/epoll.h>
+
 #include <cerrno>
 #include <csignal>
 
@@ -55,8 +57,8 @@ bool BadControl(const msghdr& m) {
 }  // namespace
 
 long SockWrite(Family& fam, Call& call, const void* buf, size_t n) {
-  if (IsBeyond(buf)) return -EFAULT;
-  const iovec iov = {const_cast<void*>(buf), n};
+  if (IsBeyond(buf, n)) return -EFAULT;
+  const iovec iov = {const_cast<void*>(buf), Bounded(n)};
   return TransmitVector(fam, call, &iov, 1, 0);
 }
 
@@ -78,7 +80,8 @@ long SockPwritev2(Family& fam, Call& call, const iovec* iov, int count, off_t of
 // A stream has its peer.
 long SockSendto(Family& fam, Call& call, const void* buf, size_t n, int flags, const sockaddr* sa,
                 socklen_t len) {
-  if (IsBeyond(buf)) return -EFAULT;
+  n = Bounded(n);
+  if (IsBeyond(buf, n)) return -EFAULT;
   iovec iov = {const_cast<void*>(buf), n};
   if (sa != nullptr && !IsKernels(*call.ep())) [[unlikely]] {
     const long bad = BadAddress(sa, len);
@@ -110,7 +113,10 @@ long SockSendmsg(Family& fam, Call& call, const msghdr* from, int flags) {
     if (m.msg_controllen > INT32_MAX) return -ENOBUFS;
     if (!UserReadable(m.msg_control, m.msg_controllen)) return -EFAULT;
     // [E1]
-    if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && BadControl(m)) return -EINVAL;
+    if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && BadControl(m) &&
+        (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_WR) == 0 &&
+        (Readiness(fam, *call.ep()) & EPOLLHUP) == 0)  // else it is over, and says so first
+      return -EINVAL;
   }
   const long r = StreamSend(fam, call, m.msg_iov, m.msg_iovlen, flags);
   return IsUdp(r, ep) ? DatagramSend(fam, call, m, flags) : Sent(r, flags);

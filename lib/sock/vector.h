@@ -14,7 +14,8 @@
 
 namespace postern {
 
-inline constexpr size_t kMaxPieces = 1024;                            // UIO_MAXIOV
+inline constexpr size_t kMaxPieces = 1024;       // UIO_MAXIOV
+inline constexpr size_t kMaxBytes = 0x7ffff000;  // MAX_RW_COUNT: more is not looked at
 inline constexpr int kPositionedNowait = 8, kPositionedFlags = 0x3f;  // RWF_NOWAIT, all RWF_*
 
 inline bool HasBytes(const iovec* iov, int count) {
@@ -24,14 +25,20 @@ inline bool HasBytes(const iovec* iov, int count) {
   return false;
 }
 
+// A buffer of send() or recv(), whose length the kernel takes for less where it is more.
+inline size_t Bounded(size_t bytes) { return bytes < kMaxBytes ? bytes : kMaxBytes; }
+
 // What is wrong with a vector, or 0. `too_many`: the error for more pieces than the kernel takes.
 inline long BadVector(const iovec* iov, size_t count, long too_many) {
   if (count > kMaxPieces) return too_many;
   if (!UserReadable(iov, count * sizeof *iov)) return -EFAULT;
+  bool beyond = false;
   for (size_t i = 0; i < count; i++) {
-    if (IsBeyond(iov[i].iov_base)) return -EFAULT;
+    const size_t bytes = iov[i].iov_len;
+    if (static_cast<ssize_t>(bytes) < 0) return -EINVAL;  // before any address
+    beyond = beyond || IsBeyond(iov[i].iov_base, count == 1 ? Bounded(bytes) : bytes);
   }
-  return 0;
+  return beyond ? -EFAULT : 0;
 }
 
 // The kernel takes over an address before it looks at the socket. 0 or -errno.

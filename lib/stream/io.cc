@@ -203,7 +203,7 @@ long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int fla
   const bool nonblock =
       (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   if (want == 0) return RecvNothing(fam, call, e, nonblock);
-  if (target != nullptr && BadBuffer(iov, count)) {
+  if (target != nullptr && BadStart(iov, count)) {
     long r = RecvNothing(fam, call, e,
                          nonblock);  // the kernel looks at the buffer when there is data for it
     return r == 0 && RingReadable(e) ? -EFAULT : r;

@@ -38,6 +38,12 @@ inline bool BadBuffer(const iovec* iov, size_t count) {
   return false;
 }
 
+// The same of the first bytes: what arrives may not need the rest.
+inline bool BadStart(const iovec* iov, size_t count) {
+  while (count != 0 && iov->iov_len == 0) iov++, count--;
+  return BadBuffer(iov, count != 0 ? 1 : 0);
+}
+
 // As in the kernel: a blocking call waits for the end of the handshake first. kAgain: look again.
 inline constexpr long kAgain = kPass - 1;
 inline long AwaitConnected(Family& fam, pstn_ep& ep) {

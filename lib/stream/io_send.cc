@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/sys.h"
+#include "base/user_memory.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/marks.h"
@@ -27,8 +28,34 @@ namespace {
 
 constexpr uint64_t kNoRingNs = 1'000'000;
 
+// Of what goes nowhere, as much as the kernel queues before it looks at the answer.
+constexpr size_t kSwallowedMin = 32768, kSwallowedMax = 524288;
+size_t Swallowed(const pstn_ep& ep, size_t want) {
+  const size_t budget = size_t{LoadRelaxed(ep.tx.budget)} * PSTN_REC_ALIGN;
+  const size_t most = budget == 0 || budget > kSwallowedMax ? kSwallowedMax
+                      : budget < kSwallowedMin              ? kSwallowedMin
+                                                            : budget;
+  return want < most ? want : most;
+}
+
+// The kernel takes these bytes over before it sends them nowhere.
+bool FirstReadable(const iovec* iov, size_t count, size_t bytes) {
+  for (size_t i = 0; i < count && bytes != 0; i++) {
+    const size_t n = iov[i].iov_len < bytes ? iov[i].iov_len : bytes;
+    if (n != 0 && !UserReadable(iov[i].iov_base, n)) return false;
+    bytes -= n;
+  }
+  return true;
+}
+
+// What a call is to send.
+struct Sending {
+  const iovec* iov;
+  size_t count, bytes;  // 0 bytes: nothing that could be sent
+};
+
 // 0: go on; else what the call returns. `swallow` is set when the data would go nowhere.
-long CheckSend(Family& fam, const ConnEnd& e, size_t want, bool& swallow) {
+long CheckSend(Family& fam, const ConnEnd& e, const Sending& what, bool& swallow) {
   uint32_t own = LoadRelaxed(e.ep->flags);
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   if ((own & (PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG)) != 0 || (peer & PSTN_CF_RST) != 0) {
@@ -37,7 +64,8 @@ long CheckSend(Family& fam, const ConnEnd& e, size_t want, bool& swallow) {
   }
   // The peer reads no more. With TCP the first write goes out and is answered by a RST, which ends
   // a peer that is still there, too.
-  if ((peer & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0 && want != 0) {
+  if ((peer & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0 && what.bytes != 0) {
+    if (!FirstReadable(what.iov, what.count, Swallowed(*e.ep, what.bytes))) return -EFAULT;
     swallow = !BeforeShutPeer(fam, e, peer);
     StoreRelaxed(e.ep->error, swallow ? static_cast<uint32_t>(EPIPE) : 0u);
     FetchOr(e.ep->flags, PSTN_EPF_HUNG);
@@ -51,16 +79,6 @@ long CheckSend(Family& fam, const ConnEnd& e, size_t want, bool& swallow) {
     if (!swallow) return -EPIPE;
   }
   return 0;
-}
-
-// Of what goes nowhere, as much as the kernel queues before it looks at the answer.
-constexpr size_t kSwallowedMin = 32768, kSwallowedMax = 524288;
-size_t Swallowed(const pstn_ep& ep, size_t want) {
-  const size_t budget = size_t{LoadRelaxed(ep.tx.budget)} * PSTN_REC_ALIGN;
-  const size_t most = budget == 0 || budget > kSwallowedMax ? kSwallowedMax
-                      : budget < kSwallowedMin              ? kSwallowedMin
-                                                            : budget;
-  return want < most ? want : most;
 }
 
 // A send took a ring, another ring, or none because none was free.
@@ -180,7 +198,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
   bool timed = false;
   for (;;) {
     bool swallow = false;
-    long stop = CheckSend(fam, e, bad ? 0 : want, swallow);
+    long stop = CheckSend(fam, e, {iov, count, bad ? 0 : want}, swallow);
     if (!Here(ep)) stop = 0, swallow = false;  // what it saw may not have been ours
     if (swallow) {
       if (marks.iov != nullptr) {  // the mark outruns the reset
@@ -191,7 +209,8 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     }
     size_t done = want - from.left();
     if (stop != 0 && done != 0) {
-      if (stop != -EPIPE) StoreRelaxed(ep.error, static_cast<uint32_t>(-stop));  // the next call's
+      if (stop != -EPIPE && stop != -EFAULT)
+        StoreRelaxed(ep.error, static_cast<uint32_t>(-stop));  // the next call's
       return static_cast<long>(done);
     }
     if (stop != 0) return stop;
