@@ -5,6 +5,7 @@
 #include "base/sys.h"
 #include "base/user_memory.h"
 #include "endpoint/call.h"
+#include "event/epoll.h"
 #include "family/family.h"
 #include "family/fdtab.h"
 #include "life/slot.h"
@@ -32,9 +33,9 @@ long ExportPassed(int by, const msghdr* from) {
   int domain = 0;
   socklen_t len = sizeof domain;
   // Nothing is passed by what is no such socket: the call fails, and nothing has happened.
-  if (sys::Call(SYS_getsockopt, by, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_DOMAIN),
-                &domain, &len) != 0 ||
-      domain != AF_UNIX)
+  if (by != kAnySocket && (sys::Call(SYS_getsockopt, by, static_cast<long>(SOL_SOCKET),
+                            static_cast<long>(SO_DOMAIN), &domain, &len) != 0 ||
+                  domain != AF_UNIX))
     return 0;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
@@ -189,6 +190,7 @@ void StepAside(Reason why) {
   uint32_t hw = LoadAcquire(g_family.fd_hw);  // [T1]
   for (uint32_t n = 0; n < hw && n < kFdMax; n++)
     (void)ExportFor(g_family, static_cast<int>(n), why);
+  for (uint32_t n = 0; n < hw && n < kFdMax; n++) GiveSetToKernel(g_family, static_cast<int>(n));
 }
 
 int Aside(int fd) {

@@ -4,12 +4,15 @@
 #pragma once
 #include <sys/socket.h>
 
+#include <climits>
+
 #include "base/schema/reasons.h"
 
 namespace postern {
 
 // For sendmsg on `by`, a descriptor that is not ours: sockets that the message passes (SCM_RIGHTS)
 // become the kernel's. 0, or -errno: one could not, and the message must not be sent.
+inline constexpr int kAnySocket = INT_MIN;  // for `by`: not known, it may be one that passes them
 long ExportPassed(int by, const msghdr* m);
 
 // Whether the image at `path` comes up without the library: static, of another machine,

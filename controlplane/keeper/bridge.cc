@@ -74,8 +74,13 @@ long Bridge::Write(End to, const void* from, size_t bytes, int flags) {
     return put >= 0 ? put : -errno;
   }
   Call call(g_family, to.fd);
+  pstn_ep* const ep = call.ep();
+  if (ep == nullptr) return -EBADF;
   iovec iov{const_cast<void*>(from), bytes};
-  return call.ep() != nullptr ? StreamSend(g_family, call, &iov, 1, flags) : -EBADF;
+  const long put = StreamSend(g_family, call, &iov, 1, flags);
+  // The peer has closed: like the first write to such a TCP connection, this one went nowhere, and
+  // what answers it is a reset. The program may not write again.
+  return put > 0 && (LoadRelaxed(ep->flags) & PSTN_EPF_HUNG) != 0 ? -EPIPE : put;
 }
 
 // The urgent byte comes next. A read stops before it.
@@ -91,6 +96,19 @@ void Bridge::ShutWrite(End end) {
   if (!end.is_ring) return (void)shutdown(end.fd, SHUT_WR);
   const Call call(g_family, end.fd);
   if (pstn_ep* ep = call.ep()) (void)SockShutdown(g_family, end.fd, *ep, SHUT_WR);
+}
+
+// What was written to a peer that has closed its end comes back as a reset, and behind the end no
+// read is left to tell of it.
+bool Bridge::IsReset(End end) {
+  int error = 0;
+  socklen_t len = sizeof error;
+  if (!end.is_ring)
+    return getsockopt(end.fd, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error != 0;
+  const Call call(g_family, end.fd);  // before it was bridged, too; the program has not been told
+  pstn_ep* const ep = call.ep();
+  return ep != nullptr &&
+         SockGetOpt(g_family, end.fd, *ep, SOL_SOCKET, SO_ERROR, &error, &len) == 0 && error != 0;
 }
 
 // False: nothing more to do until an event comes.
@@ -136,6 +154,7 @@ Bridge::State Bridge::Pump() {
     Step(out_, first_, second_, &busy);
     if (!reset_) Step(in_, second_, first_, &busy);
   }
+  reset_ = reset_ || (in_.closed && IsReset(second_)) || (out_.closed && IsReset(first_));
   if (reset_ || (out_.closed && in_.closed)) return State::kDone;
   if (!busy) {  // idle bridges are many: they keep no buffer
     for (Flow* flow : {&out_, &in_}) {

@@ -47,6 +47,7 @@ class Bridge {
   static long Read(End from, void* to, size_t bytes);
   static long Write(End to, const void* from, size_t bytes, int flags);
   static bool AtMark(End end);
+  static bool IsReset(End end);
   static void ShutWrite(End end);
   static void SetOption(End end, int level, int name, const void* value, socklen_t len);
 

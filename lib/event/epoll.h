@@ -38,6 +38,9 @@ long SockEpollClose(Family& fam, int fd);
 // The line to posternd, `fd`, is about to be closed: sets tell of it no longer. Without that they
 // would for as long as a thread sleeps in poll() on it, which holds its file.
 void SockEpollLineLost(Family& fam, uint32_t line, int fd);
+// The process has no sockets of ours any more, and will have none: its set, `fd`, is the kernel's
+// if it has no member of ours. An io_uring that watches it is told of its members only.
+void GiveSetToKernel(Family& fam, int fd);
 void SockEpollNest(Family& fam, int outer, int op, int inner, const epoll_event* ev);
 void SockEpollWatch(Family& fam, int epfd);
 void DropItemsOfEp(Family& fam, pstn_ep& ep);

@@ -180,6 +180,19 @@ void WatchLine(Family& fam, int epfd, const pstn_epoll& set, SetLocal& l) {
   }
 }
 
+// Whether no other process of the family lives, which might share a set. One that has just ended
+// may still have its slot.
+bool IsAlone(Family& fam) {
+  StackMap& s = Stack(fam);
+  for (const pstn_slot& slot : s.slots.Before(LoadRelaxed(s.hdr.slots_hw))) {
+    const uint32_t state = LoadAcquire(slot.state);  // [P1]
+    if (state == PSTN_SL_FREE || s.slots.IndexOf(slot).word() == fam.slot) continue;
+    const auto pid = static_cast<long>(LoadRelaxed(slot.pid));
+    if (pid == 0 || sys::Call(SYS_kill, pid, 0L) != -ESRCH) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 // A set that this process has from the image before it needs a bell anew.
@@ -205,6 +218,32 @@ long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   }
   if (LoadRelaxed(set.listeners) != 0) WatchLine(fam, epfd, set, l);
   return 0;
+}
+
+void GiveSetToKernel(Family& fam, int fd) {
+  uint32_t entry, idx;
+  {
+    const Call call(fam, fd);
+    pstn_epoll* const set = SetOf(fam, call, &idx);
+    if (set == nullptr) return;
+    entry = call.entry();
+    const ByNumber asks(call);
+    MoveMembers(fam, call.fd(), *set, idx);
+    SetGuard g(Stack(fam), *set);
+    if (set->all_head != PSTN_NONE) return;
+  }
+  TableChange change(fam);
+  Guard g(fam.sets->adopt_lock);
+  if (!ClaimFd(fam, fd, entry, kFdReplaced)) return;  // another thread closes it
+  // A thread that waits on it goes on, in the kernel's set: its number stays another one's.
+  (void)HandToUsers(fam, fd, entry);
+  uint32_t line = LoadAcquire(fam.ctl_line);  // [S7]
+  if (line != 0 && CompareExchange(fam.sets->local[idx].control, line, 0u))
+    KernelDel(fd, LoadRelaxed(fam.ctl_fd));
+  if (const int bell = LoadAcquire(fam.sets->local[idx].bell); bell > 0 && IsAlone(fam))  // [S5]
+    KernelDel(fd, bell);
+  DropNumber(fam, fd, entry);
+  MarkPrivate(fam, fd, 0);
 }
 
 void SetsForget(Family& fam) {

@@ -72,7 +72,7 @@ void SpawnPrepare(Family& fam, void (*leave_to_kernel)(Family& fam)) {
   if (fam.attached && slot == PSTN_NONE) leave_to_kernel(fam);
   TableFreeze(fam);
   if (slot != PSTN_NONE) {
-    AdoptBeforeFork(fam);
+    if (LoadRelaxed(fam.aside) == 0) AdoptBeforeFork(fam);
     if (!CopyTable(fam, slot)) {  // no room for its table, either
       TableThaw(fam);
       ReapSlot(fam, slot);

@@ -266,6 +266,7 @@ void CopyConnection(pstn_ep& to, const pstn_ep& from) {
   to.peer = from.peer;
   // The bridge reads the urgent byte in its place, and knows it by the mark.
   FetchOr(to.flags, PSTN_EPF_NONBLOCK | PSTN_EPF_OOBINLINE | (LoadRelaxed(from.flags) & kCarried));
+  StoreRelaxed(to.error, LoadRelaxed(from.error));
   CopyButLock(to.tx, from.tx);
   CopyButLock(to.rx, from.rx);
 }

@@ -16,7 +16,9 @@
 namespace postern {
 namespace {
 
-constexpr size_t kNear = 48;  // bytes: the other arguments are loaded between number and call
+// Bytes: between number and call the other arguments are loaded, and whatever else the compiler
+// likes to have there.
+constexpr size_t kNear = 256;
 
 // Segments of code that are looked at. More would be a program of very many own libraries.
 constexpr size_t kSegments = 64;

@@ -28,7 +28,8 @@ namespace {
 // Of newer kernels' interfaces (include/uapi/linux/io_uring.h).
 constexpr uint32_t kNoSqArray = 1u << 16;  // IORING_SETUP_NO_SQARRAY, Linux 6.6
 constexpr uint32_t kHybridIoPoll = 1u << 17, kCqeMixed = 1u << 18;
-constexpr uint8_t kOpFutexWait = 51, kOpFutexWaitv = 53;
+constexpr uint8_t kOpSocket = 45, kOpWaitid = 50, kOpFutexWait = 51, kOpFutexWaitv = 53;
+constexpr uint8_t kOpPipe = 62;
 constexpr unsigned kEnterRegisteredRing = 1u << 4, kRegisterByIndex = 1u << 31;
 constexpr unsigned kRegisterResizeRings = 33;
 
@@ -192,6 +193,9 @@ void RingEntry(io_uring_sqe* entry) {
     case IORING_OP_PROVIDE_BUFFERS:  // `fd` is a number of buffers
     case IORING_OP_REMOVE_BUFFERS:
     case kOpFutexWait ... kOpFutexWaitv:  // flags
+    case kOpSocket:                       // its domain
+    case kOpWaitid:                       // a process
+    case kOpPipe:                         // nothing
       return;
     case IORING_OP_EPOLL_CTL:
       ServeEpollCtl(entry);
@@ -205,11 +209,12 @@ void RingEntry(io_uring_sqe* entry) {
         entry->splice_fd_in = Named(entry->splice_fd_in);
       break;
     case IORING_OP_SENDMSG:
-    case IORING_OP_SENDMSG_ZC:
-      if ((entry->flags & IOSQE_FIXED_FILE) == 0 && FdMeans(g_family, entry->fd) == 0 &&
-          entry->addr != 0)
-        (void)ExportPassed(entry->fd, static_cast<const msghdr*>(At(entry->addr)));
+    case IORING_OP_SENDMSG_ZC: {
+      const int by = (entry->flags & IOSQE_FIXED_FILE) == 0 ? entry->fd : kAnySocket;
+      if (entry->addr != 0 && (by == kAnySocket || FdMeans(g_family, by) == 0))
+        (void)ExportPassed(by, static_cast<const msghdr*>(At(entry->addr)));
       break;
+    }
     default:
       break;
   }
