@@ -157,7 +157,10 @@ void CloseEp(Family& fam, pstn_ep& ep) {
   // A process died while it connected or disconnected it.
   if (state == PSTN_EP_NEW) CloseConnection(fam, ep, End::kReset);
   if (state == PSTN_EP_LISTEN) StopListening(fam, ep, PSTN_EP_CLOSED);
-  const bool left = IsDatagram(ep) && !kVerbs.datagram_closed(fam, ep);
+  // Of a listener whose filters this process can't give back (the reaper can't): its port is taken
+  // until the keeper has.
+  const bool left = (IsDatagram(ep) && !kVerbs.datagram_closed(fam, ep)) ||
+                    (state == PSTN_EP_LISTEN && LoadRelaxed(ep.wire) != 0);
   SetState(ep, PSTN_EP_FREE);
   GiveEp(Stack(fam), EpIdx(Stack(fam), ep));
   if (left) PostWaiter(fam.bells, Stack(fam), PSTN_EVMAP_WIRE);  // the keeper has a look

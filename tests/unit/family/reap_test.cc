@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "../kit/catch.h"
@@ -20,6 +21,7 @@
 #include "family/family.h"
 #include "life/reap.h"
 #include "option/socket_options.h"
+#include "peer/close.h"
 #include "peer/connect.h"
 #include "sock/own_family.h"
 #include "stream/stream.h"
@@ -71,6 +73,18 @@ struct ReapWorld {
     ReapSlot(g_family, kDead);
   }
 };
+
+TEST_CASE(
+    "reap: a dead process's listener on the wire is the keeper's to give back, which is told") {
+  for (const uint16_t wire : {uint16_t{0}, uint16_t{1}}) {
+    ReapWorld p;
+    pstn_waiter& keeper = p.s().waiters.Own(WaiterIndex(PSTN_EVMAP_WIRE));
+    p.l().wire = wire;
+    keeper.posted = 0;
+    CloseEp(g_family, p.l());
+    CHECK(keeper.posted == wire);
+  }
+}
 
 TEST_CASE("reap: a connection whose announcement the dead process had taken is admitted") {
   ReapWorld p;
