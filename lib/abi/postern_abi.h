@@ -127,7 +127,8 @@ struct PSTN_LINE pstn_conn_ctl {
   pstn_u64 urgent;    /* (o) stream position behind the urgent byte << 8 | the byte; 0 = none yet */
   pstn_u64 prev_ring; /* (o) the ring before `ring`, if that has PSTN_RING_F_SWITCH */
   pstn_u64 syn_ns;    /* (o: client) CLOCK_MONOTONIC of its connect(): the order of accept queues */
-  pstn_u64 more;      /* (o) stream position behind the last write with MSG_MORE; 0 = none yet */
+  pstn_u64 more;      /* (o) stream position behind the last write with MSG_MORE or MSG_EOR, << 1;
+                       * bit 0: it was MSG_EOR; 0 = none yet */
 };
 
 /* Written at each receive by the reading side: its read offset in the peer's ring. */

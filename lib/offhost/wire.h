@@ -66,6 +66,8 @@ void WireRetry(Family& fam);   // there is a reason to try again at once
 void WireReadSettings(stack::WireSettings& settings);
 // What has changed since, once in a second; some system calls. Not under a lock.
 void WireFollowSettings(stack::Engine& engine, uint64_t now);
+// tcp_fastopen, as it is now.
+uint32_t WireFastOpen();
 // CtlAsk() as a LineAsk, with no limit (wire_filter.cc).
 int AskNow(Family& fam, ctl::Msg& m, int fd, int* reply_fd);
 // After a posternd has come anew (LineAsk).

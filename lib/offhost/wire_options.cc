@@ -57,8 +57,12 @@ void GiveInt(uint32_t v, WireValue& out) {
 }  // namespace
 
 bool WireInfo(Family& fam, const pstn_ep& ep, tcp::Info& out) {
-  return WithConn(fam, ep, [&](stack::Engine&, const stack::Conn& c) {
-    tcp::FillInfo(c.tcb, MonotonicNs(), HeadBytes(c), out);
+  return WithConn(fam, ep, [&](stack::Engine& engine, stack::Conn& c) {
+    constexpr uint32_t kMost = 1u << 30;
+    const bool sends = tcp::StateOf(c.tcb) == tcp::State::kEstablished ||
+                       tcp::StateOf(c.tcb) == tcp::State::kCloseWait;
+    const uint32_t notsent = sends ? engine.Available(c.tcb, c.tcb.snd_cursor, kMost) : 0;
+    tcp::FillInfo(c.tcb, MonotonicNs(), HeadBytes(c), notsent, out);
   });
 }
 
@@ -176,6 +180,13 @@ void WireListenerMaxseg(Family& fam, const pstn_ep& ep, uint32_t maxseg) {
   engine->Release();
   FenceAfterLocked();  // [F1] as in WithConn()
   (void)WirePoll(fam);
+}
+
+void WireListenerFastOpen(Family& fam, pstn_ep& ep, uint32_t queue) {
+  constexpr uint32_t kServers = 2;  // a bit of tcp_fastopen
+  if (queue == 0 || LoadAcquire(ep.wire) == 0 || (WireFastOpen() & kServers) == 0) return;  // [E7]
+  WireUnlisten(fam, ep, Unfilter::kLeave);
+  StoreRelaxed(ep.reason, kReasonFastOpen);
 }
 
 void WireOptionSet(Family& fam, const pstn_ep& ep, int level, int name) {

@@ -22,6 +22,9 @@ long WireSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
 void WireInherit(Family& fam, int fd, const pstn_ep& ep);
 // TCP_MAXSEG of a listener, for the clients that come.
 void WireListenerMaxseg(Family& fam, const pstn_ep& ep, uint32_t maxseg);
+// The same of TCP_FASTOPEN: where the host lets servers have it, the kernel has the clients that
+// come.
+void WireListenerFastOpen(Family& fam, pstn_ep& ep, uint32_t queue);
 // The endpoint keeps another value than before: the engine learns it.
 void WireOptionSet(Family& fam, const pstn_ep& ep, int level, int name);
 // TCP_INFO. False: there is nothing to be known.

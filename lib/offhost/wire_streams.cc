@@ -80,6 +80,18 @@ void MarkUrgentOut(Conn& c, const ConnEnd& e) {
     tcp::MarkUrgent(c.tcb, static_cast<uint32_t>((mark >> 8) - done));
 }
 
+// The last write with MSG_MORE or MSG_EOR.
+void TakeMark(Conn& c, const ConnEnd& e) {
+  const uint64_t mark = LoadRelaxed(e.peer_ctl().more), end = mark >> 1;
+  const uint64_t done = LoadRelaxed(e.ep->rx.bytes);
+  constexpr uint64_t kMost = 1u << 30;  // as above
+  if ((mark & 1) == 0) {
+    c.tcb.flags |= tcp::kMoreOut;
+  } else if (end > done && end - done <= kMost) {
+    tcp::MarkRecord(c.tcb, static_cast<uint32_t>(end - done));
+  }
+}
+
 }  // namespace
 
 tcp::Cursor RingStreams::Begin(Conn& c) {
@@ -92,7 +104,8 @@ uint32_t RingStreams::Available(Conn& c, const tcp::Cursor& at, uint32_t limit) 
   const uint32_t there = EndOf(fam_, c, e) ? RingAhead(e, In(at), limit) : 0;
   if (there != 0) {
     MarkUrgentOut(c, e);
-    if (LoadRelaxed(e.peer_ctl().more) != 0) c.tcb.flags |= tcp::kMoreOut;
+    if (LoadRelaxed(e.peer_ctl().more) != 0) [[unlikely]]
+      TakeMark(c, e);
   }
   return there;
 }
@@ -100,7 +113,8 @@ uint32_t RingStreams::Available(Conn& c, const tcp::Cursor& at, uint32_t limit) 
 // The mark is there before the last byte is, whose record RingAhead() has seen.
 bool RingStreams::MoreFollows(Conn& c, uint32_t ahead) {
   ConnEnd e;
-  return EndOf(fam_, c, e) && LoadRelaxed(e.peer_ctl().more) == LoadRelaxed(e.ep->rx.bytes) + ahead;
+  return EndOf(fam_, c, e) &&
+         LoadRelaxed(e.peer_ctl().more) == (LoadRelaxed(e.ep->rx.bytes) + ahead) << 1;
 }
 
 tcp::Cursor RingStreams::Skip(Conn& c, const tcp::Cursor& at, uint32_t bytes) {

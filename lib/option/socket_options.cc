@@ -185,6 +185,17 @@ long SetListenerMaxseg(Family& fam, int fd, pstn_ep& ep, const void* value, sock
   return 0;
 }
 
+// Set before listen() it is known there (MayListen, lib/offhost/wire.cc).
+long SetListenerFastOpen(Family& fam, int fd, pstn_ep& ep, const void* value, socklen_t len) {
+  NoteKernelOption(ep, IPPROTO_TCP, TCP_FASTOPEN);
+  const long r = KernelSetOpt(fd, IPPROTO_TCP, TCP_FASTOPEN, value, len);
+  if (r < 0) return r;
+  int v;
+  if (!GetUser(v, value)) return -EFAULT;
+  WireListenerFastOpen(fam, ep, static_cast<uint32_t>(v));
+  return 0;
+}
+
 }  // namespace
 
 long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
@@ -207,6 +218,8 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
       (state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0)) {
     if (level == IPPROTO_TCP && name == TCP_MAXSEG && LoadRelaxed(ep.wire) != 0)
       return SetListenerMaxseg(fam, fd, ep, value, len);
+    if (level == IPPROTO_TCP && name == TCP_FASTOPEN && LoadRelaxed(ep.wire) != 0)
+      return SetListenerFastOpen(fam, fd, ep, value, len);
     if (i == kKeptCount) return SetKernels(fam, fd, ep, level, name, value, len);
     long r = KernelSetOpt(fd, level, name, value, len);  // a bound socket is the kernel's too
     if (r < 0) return r;

@@ -89,11 +89,11 @@ void NoteRing(Family& fam, const ConnEnd& e, uint64_t before, uint64_t after) {
   if (before == 0) GiveBackSome(fam, e);
 }
 
-// What is sent with MSG_OOB: its last byte is the urgent one. Or with MSG_MORE.
+// What is sent with MSG_OOB: its last byte is the urgent one. Or with MSG_MORE, or MSG_EOR.
 struct Marks {
   const iovec* iov;  // null: nothing is urgent
   size_t bytes;
-  bool more;
+  bool more, record;
 };
 
 // After Unlock() of what was written. If the peer is the engine, what can be sent goes out at once;
@@ -128,9 +128,10 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, c
     mark_before = LoadRelaxed(e.ctl().urgent);
     MarkUrgent(e, marks.iov, marks.bytes - from.left(), from.left());
   }
-  if (marks.more) [[unlikely]] {  // as the other mark: before its bytes
+  const bool ends = marks.more || marks.record;
+  if (ends) [[unlikely]] {  // as the other mark: before its bytes
     more_before = LoadRelaxed(e.ctl().more);
-    StoreRelaxed(e.ctl().more, e.ep->tx.bytes + from.left());
+    StoreRelaxed(e.ctl().more, (e.ep->tx.bytes + from.left()) << 1 | (marks.more ? 0u : 1u));
   }
   size_t n = growth == Growth::kNow || LoadRelaxed(e.ep->tx.budget) != 0
                  ? RingWrite(e, from, LimitsOf(fam, e), growth)
@@ -142,8 +143,10 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, c
       MarkUrgent(e, marks.iov, marks.bytes - from.left(), 0);
     }
   }
-  if (marks.more && from.fault()) [[unlikely]]  // what it was to stand behind is not sent
-    StoreRelaxed(e.ctl().more, n != 0 ? e.ep->tx.bytes : more_before);
+  if (ends && from.fault()) [[unlikely]]  // what it was to stand behind is not sent
+    StoreRelaxed(e.ctl().more, n != 0 && marks.more ? e.ep->tx.bytes << 1 : more_before);
+  if (marks.record && from.left() != 0) [[unlikely]]  // as Linux: only behind the whole of it
+    StoreRelaxed(e.ctl().more, more_before);
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
   if (n != 0) AnnounceSent(fam, e);
@@ -191,7 +194,8 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
   NoteNews(fam.bells);
   const size_t want = from.left();
   const bool bad = want != 0 && BadBuffer(iov, count);
-  const Marks marks = {(flags & MSG_OOB) != 0 ? iov : nullptr, want, (flags & MSG_MORE) != 0};
+  const Marks marks = {(flags & MSG_OOB) != 0 ? iov : nullptr, want, (flags & MSG_MORE) != 0,
+                       (flags & MSG_EOR) != 0};
   const bool nonblock =
       (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   Deadline until = Deadline::Never();

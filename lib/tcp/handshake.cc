@@ -18,10 +18,15 @@ uint16_t ChooseScale(uint32_t room_max) {
 }
 
 // What the SYN itself can say: it is never scaled (RFC 7323, 2.2).
+// As Linux: half of the default buffer, which is what its bookkeeping takes the other half of, in
+// whole segments.
 uint32_t FirstWindow(Tcb& t, Host& h) {
-  uint32_t room = std::min(h.Room(t), 0xffffu);
+  const uint32_t most = h.sysctls().tcp_workaround_signed_windows != 0 ? 0x7fffu : 0xffffu;
+  uint32_t room = std::min(h.Room(t), FirstLimit(h));
   if (t.settings.window_clamp != 0) room = std::min(room, t.settings.window_clamp);
-  return room;
+  const uint32_t mss = AdvertisedMss(t);
+  if (mss != 0 && room > mss) room -= room % mss;
+  return std::min(room, most);
 }
 
 //= rfc6298#5
@@ -41,6 +46,7 @@ void HandshakeRoundTrip(Tcb& t, const SegmentIn& s, Host& h) {
 }  // namespace
 
 void InitTcb(Tcb& t, const OpenArgs& args, Host& h) {
+  const Sysctls& host = h.sysctls();
   const Settings settings = t.settings;
   t = Tcb{};
   t.settings = settings;
@@ -54,11 +60,13 @@ void InitTcb(Tcb& t, const OpenArgs& args, Host& h) {
   t.mss_peer = kMssDefault;
   t.ts_offset = args.ts_offset;
   t.began_ns = t.received_ns = h.now_ns;
-  t.rcv_limit = 0xffff;
+  t.rcv_limit = std::min(0xffffu, FirstLimit(h));
   t.ato_ns = 0;
   t.rack_reo_wnd_mult = 1;
-  t.reordering = kReorderingLeast;
+  t.reordering = host.tcp_reordering;
   RttInit(t.rtt);
+  RttSetBounds(t.rtt, host.tcp_rto_min_us * 1000ull, host.tcp_rto_max_ms * kMs);
+  RttSetMinWindow(t.rtt, host.tcp_min_rtt_wlen * kSecond);
 }
 
 //= rfc9293#3.7.1
@@ -161,9 +169,10 @@ void OpenPassive(Tcb& t, const OpenArgs& args, const SegmentIn& syn, Host& h) {
   InitTcb(t, args, h);
   SetState(t, State::kSynReceived);
   t.flags |= kPassive;
+  t.segments_in = 1;  // the SYN, as Linux
   t.rcv_wscale = ChooseScale(h.RoomMax(t));
-  t.rcv_adv = t.rcv_nxt + FirstWindow(t, h);
   TakeSynOptions(t, syn, h);
+  t.rcv_adv = t.rcv_nxt + FirstWindow(t, h);
   t.ts_recent_ns = h.now_ns;
   // RFC 3168, 6.1.1: an ECN-setup SYN has both flags.
   if (args.ecn && (syn.flags & (kEce | kCwr)) == (kEce | kCwr)) t.flags |= kEcnOk;
@@ -188,11 +197,11 @@ void SynTimeout(Tcb& t, Host& h) {
     Fail(t, t.soft_error != 0 ? static_cast<int>(t.soft_error) : ETIMEDOUT, h);
     return;
   }
-  t.rto_count++;
+  CountTimeout(t, h);
   t.flags |= kSynAgain;
   t.retransmits++;
   // RFC 3168, 6.1.1.1: no answer may mean that a router on the way does not like these flags.
-  t.flags &= ~kEcnAsked;
+  if (host.tcp_ecn_fallback != 0) t.flags &= ~kEcnAsked;
   if (t.rto_count > linear) RttBackOff(t.rtt);
   StopRtx(t);
   SendSyn(t, h);
@@ -204,7 +213,8 @@ void BecomeEstablished(Tcb& t, Host& h) {
   RttEndBackOff(t.rtt);
   CongestionInit(t.cc, static_cast<CongestionKind>(t.settings.congestion), t.mss_bytes);
   if (t.rto_count >= 2) CongestionHandshakeLost(t.cc);
-  t.rto_count = 0;
+  if (t.rto_count != 0) TimeoutsOver(t, h);
+  t.delivered = 1;  // the SYN, as Linux counts
   t.stalled_ns = 0;
   t.soft_error = 0;
   t.life_deadline_ns = 0;
@@ -281,7 +291,7 @@ void OpenFromCookie(Tcb& t, const OpenArgs& args, const CookieState& cookie, con
   SetState(t, State::kSynReceived);
   t.flags |= kPassive | kSynAgain;  // when the SYN-ACK was sent is not known
   t.rcv_wscale = ChooseScale(h.RoomMax(t));
-  t.rcv_adv = t.rcv_nxt + FirstWindow(t, h);
+  t.segments_in = 1;
   SegmentIn syn;  // as it must have been
   syn.seq = cookie.irs;
   syn.options.mss = cookie.mss;
@@ -293,6 +303,7 @@ void OpenFromCookie(Tcb& t, const OpenArgs& args, const CookieState& cookie, con
   t.iss = t.snd_una = t.snd_sml = t.snd_up = t.recover = t.rack_fack = cookie.iss;
   t.snd_nxt = t.iss + 1;
   TakeSynOptions(t, syn, h);
+  t.rcv_adv = t.rcv_nxt + FirstWindow(t, h);
   t.ts_recent_ns = h.now_ns;
   if (cookie.ecn) t.flags |= kEcnOk;
   // Ours must not go back behind what the SYN-ACK said; the handshake's round trip is lost.

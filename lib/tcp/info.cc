@@ -2,8 +2,7 @@
 // info.cc - fills in struct tcp_info: Linux's units, which are microseconds, milliseconds since,
 // and segments where we count bytes.
 //
-// Not kept, and 0: what the program has written and we have not sent, and how long it waited for
-// room (the Host's), and rates of delivery.
+// Not kept, and 0: how long the program has waited for room (the Host's), and rates of delivery.
 #include "tcp/info.h"
 
 #include <linux/tcp.h>
@@ -45,7 +44,7 @@ void Flight(const Tcb& t, tcp_info& i) {
   i.tcpi_snd_ssthresh = t.cc.ssthresh_bytes == kSsthreshUnknown || t.cc.ssthresh_bytes == 0
                             ? kLinuxSsthreshUnknown
                             : segments(t.cc.ssthresh_bytes);
-  i.tcpi_delivered = t.data_segments_out - std::min(t.data_segments_out, t.tx_count);
+  i.tcpi_delivered = t.delivered;
   i.tcpi_snd_wnd = t.snd_wnd;
 }
 
@@ -66,6 +65,13 @@ void Times(const Tcb& t, uint64_t now_ns, tcp_info& i) {
       t.settings.max_pacing_rate != 0 ? t.settings.max_pacing_rate : UINT64_MAX;
 }
 
+// Linux counts the SYN of an active end, and the FIN, as bytes.
+uint32_t NumbersAcked(const Tcb& t) {
+  const bool syn = IsSynchronized(t) && !Has(t, kPassive);
+  const bool fin = Has(t, kFinSent) && t.snd_una == t.snd_nxt;
+  return (syn ? 1u : 0u) + (fin ? 1u : 0u);
+}
+
 // As in Linux the time in which the window was shut is busy, too.
 void Limits(const Tcb& t, uint64_t now_ns, tcp_info& i) {
   const auto spent = [&](HeldBy limit) {
@@ -78,12 +84,14 @@ void Limits(const Tcb& t, uint64_t now_ns, tcp_info& i) {
 }
 
 void Counts(const Tcb& t, tcp_info& i) {
+  // An accepted connection's SYN-ACK is nothing that it has sent, in Linux.
+  const uint32_t not_sent = Has(t, kPassive) ? std::min(t.segments_out, 1u) : 0;
   i.tcpi_total_retrans = t.retransmits;
-  i.tcpi_bytes_acked = t.bytes_acked;
+  i.tcpi_bytes_acked = t.bytes_acked + NumbersAcked(t);
   i.tcpi_bytes_received = t.bytes_received;
   i.tcpi_bytes_sent = t.bytes_sent;
   i.tcpi_bytes_retrans = t.bytes_retrans;
-  i.tcpi_segs_out = t.segments_out;
+  i.tcpi_segs_out = t.segments_out - not_sent;
   i.tcpi_segs_in = t.segments_in;
   i.tcpi_data_segs_out = t.data_segments_out;
   i.tcpi_data_segs_in = t.data_segments_in;
@@ -94,7 +102,25 @@ void Counts(const Tcb& t, tcp_info& i) {
 
 }  // namespace
 
-void FillInfo(const Tcb& t, uint64_t now_ns, uint32_t head_bytes, Info& out) {
+namespace {
+
+// What the headers of this build may not have yet (Linux 6.2 and 6.7).
+void Later(const Tcb& t, uint64_t now_ns, Info& out) {
+  constexpr size_t kRcvWnd = 232, kTotalRto = 240, kRtoRuns = 242, kRtoTime = 244;
+  const auto put = [&](size_t off, auto v) { memcpy(out.bytes + off, &v, sizeof v); };
+  const int32_t window = t.rcv_adv - t.rcv_nxt;
+  put(kRcvWnd, static_cast<uint32_t>(std::max(window, 0)));
+  put(kTotalRto, static_cast<uint16_t>(std::min(t.timeouts, 0xffffu)));
+  put(kRtoRuns, static_cast<uint16_t>(std::min(t.timeout_runs, 0xffffu)));
+  const uint64_t since_ns =
+      t.rto_count != 0 && now_ns > t.timeout_run_ns ? now_ns - t.timeout_run_ns : 0;
+  put(kRtoTime, Capped((t.timeout_runs_ns + since_ns) / kMs));
+}
+
+}  // namespace
+
+void FillInfo(const Tcb& t, uint64_t now_ns, uint32_t head_bytes, uint32_t notsent_bytes,
+              Info& out) {
   tcp_info i = {};
   static_assert(sizeof i <= sizeof out.bytes);
   i.tcpi_state = Capped8(StateOf(t) == State::kClosed ? kLinuxClosed : t.state);
@@ -115,12 +141,14 @@ void FillInfo(const Tcb& t, uint64_t now_ns, uint32_t head_bytes, Info& out) {
   i.tcpi_rcv_space = t.rcv_space_bytes != 0
                          ? t.rcv_space_bytes
                          : std::min(t.rcv_limit, kInitialSegments * i.tcpi_advmss);
+  i.tcpi_notsent_bytes = notsent_bytes;
   Flight(t, i);
   Times(t, now_ns, i);
   Limits(t, now_ns, i);
   Counts(t, i);
   memset(out.bytes, 0, sizeof out.bytes);
   memcpy(out.bytes, &i, sizeof i);
+  Later(t, now_ns, out);
 }
 
 }  // namespace postern::tcp

@@ -14,7 +14,9 @@ struct Info {
   alignas(8) uint8_t bytes[kInfoBytesMax];
 };
 
-// `head_bytes`: of the IP and TCP headers without options.
-void FillInfo(const Tcb& tcb, uint64_t now_ns, uint32_t head_bytes, Info& out);
+// `head_bytes`: of the IP and TCP headers without options. `notsent_bytes`: what the Host has that
+// TCP has not sent yet.
+void FillInfo(const Tcb& tcb, uint64_t now_ns, uint32_t head_bytes, uint32_t notsent_bytes,
+              Info& out);
 
 }  // namespace postern::tcp

@@ -21,18 +21,16 @@ inline constexpr uint64_t kMs = 1'000'000, kSecond = 1'000'000'000;
 inline constexpr uint64_t kDelayedAckMinNs = 40 * kMs;
 inline constexpr uint64_t kDelayedAckMaxNs = 200 * kMs;
 inline constexpr uint32_t kQuickAcksMax = 16;
-inline constexpr uint32_t kOrphanRetries = 8;      // tcp_orphan_retries = 0
-inline constexpr uint32_t kBlackHoleTimeouts = 3;  // tcp_retries1: then the path is suspected
-inline constexpr uint32_t kMssFloor = 512;         // not lowered further on suspicion
-inline constexpr uint32_t kMssMin = 48;            // TCP_MIN_SND_MSS
-inline constexpr uint32_t kMssDefault = 536;       // RFC 9293, 3.7.1
+inline constexpr uint32_t kOrphanRetries = 8;  // tcp_orphan_retries = 0
+inline constexpr uint32_t kMssMin = 48;        // TCP_MIN_SND_MSS
+inline constexpr uint32_t kMssDefault = 536;   // RFC 9293, 3.7.1
 inline constexpr uint64_t kTimeWaitNs = 60 * kSecond;
-inline constexpr uint64_t kCorkNs = 200 * kMs;
 inline constexpr uint64_t kRetryNs = 10 * kMs;       // a TxSeg may be free again
 inline constexpr uint64_t kTickNs = 4 * kMs;         // where HZ is 250
 inline constexpr uint64_t kSynSoonNs = 2 * kTickNs;  // TCP_TIMEOUT_MIN
-inline constexpr uint32_t kDupAckThreshold = 3;
-inline constexpr uint32_t kReorderingLeast = 3, kReorderingMax = 300;  // tcp_(max_)reordering
+inline constexpr uint32_t kDupAcksAtOnce = 3;   // TCP_FASTRETRANS_THRESH: then SACKs are compressed
+inline constexpr uint32_t kBlocksExpected = 2;  // TCP_SACK_BLOCKS_EXPECTED
+inline constexpr uint32_t kThinSegments = 4, kThinRetries = 6;
 inline constexpr uint32_t kSackWalkMax = 1024;  // steps in the chain for one acknowledgement
 inline constexpr uint32_t kWindowMax = 1u << 30;
 inline constexpr uint64_t kStampsNs = kTxSegsMax;  // how far sent_ns may be ahead of the clock
@@ -56,6 +54,13 @@ inline bool UsesSack(const Tcb& t, const Host& h) {
 inline bool UsesWindowScale(const Tcb& t, const Host& h) {
   return h.sysctls().tcp_window_scaling != 0 && !HasSetting(t, kSetNoWindowScale);
 }
+inline PaceRatios PaceRatiosOf(const Host& h) {
+  return {h.sysctls().tcp_pacing_ss_ratio, h.sysctls().tcp_pacing_ca_ratio};
+}
+// What a window is at first, and may become, as Linux: half of the buffer, whose other half is for
+// its bookkeeping.
+inline uint32_t FirstLimit(const Host& h) { return h.sysctls().tcp_rmem_default / 2; }
+inline uint32_t LimitMost(const Host& h) { return std::max(h.sysctls().tcp_rmem_max / 2, 1u); }
 inline uint32_t InFlight(const Tcb& t) { return static_cast<uint32_t>(t.snd_nxt - t.snd_una); }
 // RFC 7323, 5.4: a millisecond, as Linux. sent_ns may be ahead of the clock (emit.cc).
 inline uint32_t TimestampNow(const Tcb& t, const Host& h) {
@@ -177,7 +182,7 @@ void NewRenoDuplicate(Tcb& t);  // peers without SACK: one more segment has left
 
 // ---- rack.cc
 void RackArrived(Tcb& t, const TxSeg& seg, const SegmentIn& s, const Host& h);
-void RackUpdateWindow(Tcb& t, const AckNews& news);
+void RackUpdateWindow(Tcb& t, const AckNews& news, const Host& h);
 uint64_t RackDetectLoss(Tcb& t, Host& h);  // when to look again; 0: need not
 bool TlpDeadline(const Tcb& t, Host& h, uint64_t& deadline_ns);
 void TlpSend(Tcb& t, Host& h);
@@ -194,6 +199,7 @@ void TakeData(Tcb& t, const SegmentIn& s, Host& h);
 void TakeUrgent(Tcb& t, const SegmentIn& s, Host& h);
 void ScheduleAck(Tcb& t, const SegmentIn& s, Host& h);
 void DelayAck(Tcb& t, const Host& h);  // it may ride on what the program writes
+void AckEarly(Tcb& t, const Host& h);  // data beyond a hole: at once, or compressed
 void RxInsert(Tcb& t, const SegmentIn& s, Seq seq, uint32_t off, uint32_t bytes, bool fin, Host& h);
 // What has become in order is delivered. True: the peer's FIN is next.
 bool RxDrain(Tcb& t, Host& h);
@@ -212,6 +218,8 @@ void SetTimers(Tcb& t, Host& h);
 void RearmRto(Tcb& t, Host& h);  // after progress, and after sending when none was running
 void ArmReorder(Tcb& t, uint64_t deadline_ns);
 void StopRtx(Tcb& t);
+void CountTimeout(Tcb& t, const Host& h);
+void TimeoutsOver(Tcb& t, const Host& h);  // something new has arrived
 
 // ---- pmtu.cc
 void SuspectBlackHole(Tcb& t, Host& h);

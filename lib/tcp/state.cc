@@ -50,7 +50,7 @@ void Forget(Tcb& t, Host& h) {
   RxFreeAll(t, h);
   StopRtx(t);
   t.ack_deadline_ns = t.life_deadline_ns = t.retry_deadline_ns = t.cork_deadline_ns = 0;
-  t.flags &= ~(kPaceWait | kAckNow | kAckDelayed | kSynUnsent | kStarved);
+  t.flags &= ~(kPaceWait | kAckNow | kAckDelayed | kAckHeld | kSynUnsent | kStarved);
   SetState(t, State::kClosed);
 }
 

@@ -115,6 +115,8 @@ inline constexpr uint64_t kEcnAsked = 1u << 16,  // by our SYN
 inline constexpr uint64_t kMoreOut = 1u << 31,  // the program has written with MSG_MORE
     kIncoming = 1ull << 34;                     // this step is a segment's: MSG_MORE holds nothing
 inline constexpr uint64_t kFlush = 1u << 20;    // a cork, or Nagle, holds nothing that is there
+inline constexpr uint64_t kAckHeld = 1ull << 35,  // SACK compression: due at ack_deadline_ns
+    kRecordOut = 1ull << 36;                      // record_end has some
 inline constexpr uint64_t kFrto = 1u << 21,     // the time-out may have been for nothing (RFC 5682)
     kFrtoNew = 1u << 22,                        // ... and is tested with new data
     kUndo = 1u << 23,                           // undo_marker is valid
@@ -128,9 +130,10 @@ inline constexpr uint64_t kStarved = 1u << 29,  // no TxSeg was left: retry_dead
     kBackedOffMss = 1ull << 32,  // the MSS was lowered since segments vanish (RFC 4821)
     kRenegeWait = 1ull << 33;    // the time-out is for data that were SACKed and dropped
 
-inline constexpr uint32_t kRxRangesMax = 4;   // of the scoreboards both ways
-inline constexpr uint32_t kTxSegsMax = 4096;  // under way on one connection
-inline constexpr uint32_t kRxSegsMax = 4096;  // kept out of order on one connection
+inline constexpr uint32_t kRxRangesMax = 4;     // of the scoreboards both ways
+inline constexpr uint32_t kTxSegsMax = 4096;    // under way on one connection
+inline constexpr uint32_t kRxSegsMax = 4096;    // kept out of order on one connection
+inline constexpr uint32_t kRecordEndsMax = 16;  // of MSG_EOR, not sent yet
 
 // A block that a SACK reported, and the TxSeg that its last byte lies in: where to go on looking.
 struct SackMemory {
@@ -239,7 +242,12 @@ struct alignas(64) Tcb {
   SackBlock sack_out[kRxRangesMax];  // blocks that we report, the most recent first
   SackBlock dsack;
   uint32_t sack_out_count;
-  uint32_t blocked;       // Blocked
+  uint32_t blocked;  // Blocked
+  // SACK compression (out_of_order.cc): duplicates answered at once since rcv_nxt was so, then
+  // acknowledgements held.
+  Seq ack_dups_at;
+  uint32_t ack_dups, acks_held;
+  uint32_t answers;       // segments of ours that were answers, up to tcp_pingpong_thresh
   uint64_t challenge_ns;  // last answer to a segment out of the window (RFC 5961, 7)
 
   // ---- what TCP_INFO and the counters show
@@ -251,6 +259,14 @@ struct alignas(64) Tcb {
   uint64_t limit_since_ns;
   uint32_t limit;       // HeldBy
   uint32_t reordering;  // segments that one was late by at most, and 3 at least
+  uint32_t delivered;   // segments that have arrived, one way or the other
+  uint32_t timeouts, timeout_runs;
+
+  // ---- MSG_EOR: no segment goes on beyond one of these
+  Seq record_end[kRecordEndsMax];
+  uint32_t record_ends;
+  uint64_t timeout_run_ns;   // when the present run of time-outs began
+  uint64_t timeout_runs_ns;  // how long those before it have taken
 
   Settings settings;
 };
@@ -273,7 +289,8 @@ inline constexpr uint32_t kTxFin = 1u << 0, kTxSacked = 1u << 1, kTxLost = 1u <<
     kTxTimed = 1u << 5,                          // in the chain of times
     kTxToSend = 1u << 6,                         // in the chain of what is to be sent again
     kTxPsh = 1u << 7,                            // the program had written no more
-    kTxPart = 1u << 8;                           // only its first mss_bytes were sent again
+    kTxPart = 1u << 8,                           // only its first mss_bytes were sent again
+    kTxRecord = 1u << 9;                         // ends where a record does (MSG_EOR)
 inline Seq EndOf(const TxSeg& s) { return s.seq + (s.bytes + ((s.flags & kTxFin) != 0 ? 1 : 0)); }
 
 // A segment beyond a hole. The Host keeps the packet that it came in.

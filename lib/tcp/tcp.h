@@ -42,6 +42,9 @@ void Flush(Tcb& tcb);
 void Urgent(Tcb& tcb, uint32_t bytes, Host& host);
 // The same from within Host::Available(), which has found it.
 void MarkUrgent(Tcb& tcb, uint32_t bytes);
+// MSG_EOR: what is written behind the `bytes` that Begin() starts goes out in segments of its own.
+// From within Host::Available(), or before Output().
+void MarkRecord(Tcb& tcb, uint32_t bytes);
 // TCP_QUICKACK, which Linux forgets again as soon as the program answers.
 enum class AckMode : uint8_t { kDelayed, kQuick };
 void SetAckMode(Tcb& tcb, AckMode mode, Host& host);

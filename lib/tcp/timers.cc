@@ -42,8 +42,9 @@ uint64_t NotAfterUserTimeout(const Tcb& t, uint64_t deadline_ns, const Host& h) 
 // successive # probes.
 void ArmPersist(Tcb& t, Host& h) {
   uint64_t wait_ns = std::max(t.rtt.rto_ns, kRtoMinNs);
-  for (uint32_t i = 0; i < t.backoff && wait_ns < kRtoMaxNs; i++) wait_ns *= 2;
-  wait_ns = std::min(wait_ns, kRtoMaxNs);
+  const uint64_t most_ns = t.rtt.rto_max_ns;
+  for (uint32_t i = 0; i < t.backoff && wait_ns < most_ns; i++) wait_ns *= 2;
+  wait_ns = std::min(wait_ns, most_ns);
   Arm(t, Rtx::kPersist, NotAfterUserTimeout(t, h.now_ns + wait_ns, h));
 }
 
@@ -56,7 +57,7 @@ void PersistTimeout(Tcb& t, Host& h) {
   const bool out_of_time =
       limit_ns != 0 && t.stalled_ns != 0 && h.now_ns - t.stalled_ns >= limit_ns;
   const Sysctls& host = h.sysctls();
-  const bool orphan = Has(t, kNoReader) && t.rtt.rto_ns >= kRtoMaxNs;
+  const bool orphan = Has(t, kNoReader) && t.rtt.rto_ns >= t.rtt.rto_max_ns;
   const uint32_t most = orphan ? Or(host.tcp_orphan_retries, kOrphanRetries) : host.tcp_retries2;
   if (out_of_time || t.probes_out >= most) {
     Fail(t, t.soft_error != 0 ? static_cast<int>(t.soft_error) : ETIMEDOUT, h);
@@ -125,9 +126,14 @@ void LifeTimeout(Tcb& t, Host& h) {
 // Linux: an end that was wrong about an answer of the program's being near waits for it longer.
 void DelayedAckTimeout(Tcb& t) {
   t.ack_deadline_ns = 0;
+  if (Has(t, kAckHeld)) {  // compressed: that says nothing of the program
+    t.flags |= kAckNow;
+    return;
+  }
   if (!Has(t, kAckDelayed)) return;
   if (Has(t, kPingPong)) {
     t.flags &= ~kPingPong;
+    t.answers = 0;
     t.ato_ns = static_cast<uint32_t>(kDelayedAckMinNs);
   } else {
     const uint64_t longer_ns = std::min<uint64_t>(uint64_t{t.ato_ns} * 2, t.rtt.rto_ns);
@@ -184,6 +190,19 @@ void SetLife(Tcb& t, Host& h) {
 void StopRtx(Tcb& t) {
   t.rtx_kind = static_cast<uint32_t>(Rtx::kIdle);
   t.rtx_deadline_ns = 0;
+}
+
+void CountTimeout(Tcb& t, const Host& h) {
+  if (t.rto_count++ == 0) {
+    t.timeout_runs++;
+    t.timeout_run_ns = h.now_ns;
+  }
+  t.timeouts++;
+}
+
+void TimeoutsOver(Tcb& t, const Host& h) {
+  t.rto_count = 0;
+  t.timeout_runs_ns += h.now_ns - t.timeout_run_ns;
 }
 
 //= rfc6298#5

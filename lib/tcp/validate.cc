@@ -74,6 +74,9 @@ const char* Sender(const Tcb& t, Host& h) {
     return wrong;
   if (t.tx_head != kNone && t.rtx_deadline_ns == 0) return "data under way, and no timer";
   if (Has(t, kUrgentOut) && !Before(t.snd_una, t.snd_up)) return "urgent data behind snd_una";
+  if (t.record_ends > kRecordEndsMax) return "more records end than there is room for";
+  if (Has(t, kRecordOut) != (t.record_ends != 0)) return "kRecordOut is wrong";
+  if (t.record_ends != 0 && !After(t.record_end[0], t.snd_nxt)) return "a record ended long ago";
   if (t.cc.cwnd_bytes == 0) return "a congestion window of nothing";
   return nullptr;
 }

@@ -227,6 +227,7 @@ void Program(FuzzHost& h, Bytes in) {
     case 1:
     case 2:
       h.Write(1 + a * 16u * (b % 16));
+      if (b >= 240) MarkRecord(t, a * 16u * (b % 16));  // where a record ends, or nearly
       break;
     case 3:
       h.Read(a * 256u);

@@ -5,6 +5,15 @@
 //   packetdrill --so_filename=.../libpostern_packetdrill.so [--so_flags=seed=N,sysctl:NAME=VALUE]
 //   SCRIPT
 //
+// Code blocks, %{ assert tcpi_... }%, ask by libc's getsockopt(), not by the interface; a plug-in
+// that is preloaded as well (LD_PRELOAD) answers them. What it can't do, or has no part in: epoll,
+// pipe, splice; TCP_REPAIR, TCP_FASTOPEN, TCP_MD5SIG, MSG_ZEROCOPY, MSG_ERRQUEUE, SO_TIMESTAMPING,
+// which are sockets' or the kernel's; TCP_CC_INFO and SO_MEMINFO, which are 0; packets of several
+// segments: a script that wants those is played by our own runner, which takes segments together.
+//
+// Commands between backquotes are packetdrill's own: it runs them, and a script's sysctl lines
+// change the host. So it wants `unshare -n`, and the plug-in its settings by --so_flags.
+//
 // Time is virtual: it goes on when packetdrill sleeps, waits for a packet, or asks for the time
 // again and again (its way of waiting for the last microseconds). A script of an hour takes no
 // time, and a busy machine changes nothing.
@@ -14,6 +23,9 @@
 // asks for the time at once, to know when that was. So time stands still from its wake-up until
 // then.
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <chrono>
@@ -145,6 +157,8 @@ class Plugin {
 };
 
 Plugin& Of(void* self) { return *static_cast<Plugin*>(self); }
+
+Plugin* g_plugin;  // for code blocks: see getsockopt() below
 
 // ---- calls
 
@@ -304,15 +318,19 @@ int EpollWait(void*, int, epoll_event*, int, int) { return NotThere(); }
 int Pipe(void*, int*) { return NotThere(); }
 int Splice(void*, int, loff_t*, int, loff_t*, size_t, unsigned int) { return NotThere(); }
 
-void Free(void* self) { delete static_cast<Plugin*>(self); }
+void Free(void* self) {
+  delete static_cast<Plugin*>(self);
+  g_plugin = nullptr;
+}
 
 }  // namespace
 }  // namespace postern::scripts
 
 extern "C" void packetdrill_interface_init(const char* flags, packetdrill_interface* table) {
   using namespace postern::scripts;  // NOLINT(google-build-using-namespace): its only entry
+  g_plugin = new Plugin(flags);
   *table = packetdrill_interface{
-      .userdata = new Plugin(flags),
+      .userdata = g_plugin,
       .free = Free,
       .socket = Socket,
       .bind = Bind,
@@ -346,4 +364,18 @@ extern "C" void packetdrill_interface_init(const char* flags, packetdrill_interf
       .pipe = Pipe,
       .splice = Splice,
   };
+}
+
+// Of packetdrill's code blocks, where this is preloaded; anything else is the kernel's.
+extern "C" __attribute__((visibility("default"))) int getsockopt(int fd, int level, int name,
+                                                                 void* value, socklen_t* bytes) {
+  using namespace postern::scripts;  // NOLINT(google-build-using-namespace): as above
+  const bool info = level == IPPROTO_TCP && name == TCP_INFO;
+  const bool zero =
+      (level == IPPROTO_TCP && name == TCP_CC_INFO) || (level == SOL_SOCKET && name == SO_MEMINFO);
+  if (g_plugin == nullptr || !(info || zero))
+    return static_cast<int>(syscall(SYS_getsockopt, fd, level, name, value, bytes));
+  if (info) return GetSockOpt(g_plugin, fd, level, name, value, bytes);
+  memset(value, 0, *bytes);
+  return 0;
 }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // runner.cc - events in their order and at their times; the configuration of a script.
 #include "runner.h"
+#include "asserts.h"
+
+#include <netinet/tcp.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -176,10 +179,23 @@ bool Runner::Play(Event event) {
       Command(event.command);
       return true;
     case Event::Kind::kCode:
-      notes_.push_back("code");
-      return true;
+      return PlayCode(event);
   }
   return true;
+}
+
+// As packetdrill, the socket of the connection that a packet or a call was last about.
+bool Runner::PlayCode(const Event& event) {
+  Value fd;
+  fd.number = current_ != nullptr ? current_->fd : -1;
+  uint8_t info[512] = {};
+  socklen_t bytes = sizeof(info);
+  if (sut_.GetSockOpt(LiveFd(fd), IPPROTO_TCP, TCP_INFO, info, &bytes) < 0) {
+    notes_.push_back("code without a connection");
+    return true;
+  }
+  std::string error;
+  return CheckAsserts(event.command, info, bytes, error, notes_) || Fail(event, error);
 }
 
 }  // namespace postern::scripts

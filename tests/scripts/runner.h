@@ -3,7 +3,8 @@
 //
 // Where it differs from packetdrill: time is virtual, so a script takes as long as its events take
 // to compute; commands are never executed (sysctl lines are handed to the system, also those of a
-// script `defaults.sh` that is named); code blocks are skipped; payload is checked byte for byte.
+// script `defaults.sh` that is named); of code blocks only what they assert is looked at
+// (asserts.h); payload is checked byte for byte.
 #pragma once
 #include <deque>
 #include <map>
@@ -72,6 +73,7 @@ class Runner {
   bool Play(Event event);
   bool PlayPacketIn(const Event& event);
   bool PlayIcmp(const Event& event);
+  bool PlayCode(const Event& event);
   bool PlayPacketOut(const Event& event);
 
   // ---- packets

@@ -210,6 +210,8 @@ long TcpSut::Send(int fd, const void* data, size_t bytes, int flags) {
     conn->flags |= tcp::kMoreOut;
     conn->more_end = conn->tx.begin() + conn->tx.size();
   }
+  if (put != 0 && (flags & MSG_EOR) != 0 && socket->sent == bytes)
+    tcp::MarkRecord(*conn, static_cast<uint32_t>(conn->tx.size()));
   if (put != 0 && (flags & MSG_OOB) != 0)
     tcp::Urgent(*conn, static_cast<uint32_t>(conn->tx.size()), *this);
   Push(*conn);

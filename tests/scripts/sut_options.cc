@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "sut_tcp.h"
+#include "tcp/info.h"
 
 namespace postern::scripts {
 namespace {
@@ -104,6 +105,20 @@ long TcpSut::GetSockOpt(int fd, int level, int name, void* value, socklen_t* byt
         tcp::CongestionName(static_cast<tcp::CongestionKind>(socket->settings.congestion));
     *bytes = static_cast<socklen_t>(std::min<size_t>(*bytes, strlen(congestion) + 1));
     memcpy(value, congestion, *bytes);
+    return 0;
+  }
+  if (level == IPPROTO_TCP && name == TCP_INFO) {
+    const SutConn* conn = socket->conn;
+    if (conn == nullptr) return -ENOTCONN;
+    tcp::Info info;
+    constexpr uint32_t kHead4 = 40, kHead6 = 60;
+    const uint32_t unsent = static_cast<uint32_t>(conn->tx.size()) -
+                            static_cast<uint32_t>(conn->tcp::Tcb::tx_head == tcp::kNone
+                                                      ? 0
+                                                      : conn->snd_nxt - conn->snd_una);
+    tcp::FillInfo(*conn, now_ns, conn->out.source.is_v6 ? kHead6 : kHead4, unsent, info);
+    *bytes = static_cast<socklen_t>(std::min<size_t>(*bytes, sizeof(info.bytes)));
+    memcpy(value, &info, *bytes);
     return 0;
   }
   int number = 0;

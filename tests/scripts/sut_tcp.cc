@@ -242,29 +242,38 @@ void TcpSut::IcmpIn(const IcmpPacket& packet) {
 
 namespace {
 
-uint32_t* NumberOf(const std::string& name, tcp::Sysctls& all) {
+// The numbers of a setting, some have more than one.
+bool TakeNumbers(const std::string& name, const std::string& text, tcp::Sysctls& all) {
   constexpr char kBefore[] = "net.ipv4.";
-  if (name.rfind(kBefore, 0) != 0) return nullptr;
+  if (name.rfind(kBefore, 0) != 0) return false;
+  bool known = false;
   for (const tcp::NamedSysctl& s : tcp::kNamedSysctls) {
-    if (name.compare(sizeof kBefore - 1, std::string::npos, s.name) == 0) return &(all.*s.value);
+    if (name.compare(sizeof kBefore - 1, std::string::npos, s.name) != 0) continue;
+    const char* at = text.c_str();
+    for (uint32_t word = 0; *at != 0; word++) {
+      char* end = nullptr;
+      const unsigned long long number = strtoull(at, &end, 0);
+      if (end == at) break;
+      if (word == s.word) all.*s.value = static_cast<uint32_t>(number);
+      at = end;
+    }
+    known = true;
   }
-  return nullptr;
+  return known;
 }
 
 }  // namespace
 
 bool TcpSut::Sysctl(const std::string& name, const std::string& value) {
   const auto number = [&] { return atoi(value.c_str()); };
-  if (uint32_t* known = NumberOf(name, sysctls_); known != nullptr) {
-    *known = static_cast<uint32_t>(number());
-  } else if (name == "net.ipv4.tcp_ecn") {
-    ecn_ = number();
-  } else if (name == "net.ipv4.tcp_rmem" || name == "net.ipv4.tcp_wmem") {
+  if (TakeNumbers(name, value, sysctls_)) {
+    receive_max_ = std::max(sysctls_.tcp_rmem_max, 4096u);
+  } else if (name == "net.ipv4.tcp_wmem") {
     const size_t last = value.find_last_of(" \t");
     const int most = atoi(value.c_str() + (last == std::string::npos ? 0 : last + 1));
-    if (most > 0)
-      (name.back() == 'm' && name[13] == 'r' ? receive_max_ : send_max_) =
-          static_cast<uint32_t>(most);
+    if (most > 0) send_max_ = static_cast<uint32_t>(most);
+  } else if (name == "net.ipv4.tcp_ecn") {
+    ecn_ = number();
   } else if (name == "net.ipv4.tcp_congestion_control") {
     tcp::CongestionKind kind{};
     if (!tcp::CongestionByName(value.c_str(), static_cast<uint32_t>(value.size()), kind))

@@ -84,10 +84,14 @@ void Engine::Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi) {
     const bool again = is_syn && tcp::MayReuse(c.tcb, s, iss);
     if (!again) {
       // A handshake does not end while the accept queue is full: as in Linux its last ACK is as if
-      // lost, and the SYN-ACK comes again.
+      // lost, and the SYN-ACK comes again; or, with tcp_abort_on_overflow, the client is reset.
       if ((c.flags & kEmbryo) != 0 && (s.flags & (tcp::kAck | tcp::kRst)) == tcp::kAck &&
           c.listener < kListeners && !streams_.MayAccept(w_.listeners[c.listener])) {
         w_.counters.accepts_full++;
+        if (w_.settings.tcp.tcp_abort_on_overflow == 0) return;
+        AnswerReset(p, s, vi);
+        tcp::Forget(c.tcb, *this);
+        FreeConn(idx);
         return;
       }
       Hold(idx);

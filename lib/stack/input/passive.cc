@@ -64,8 +64,11 @@ void Engine::Syn(uint32_t listener, const wire::Packet& p, const tcp::SegmentIn&
   w_.counters.syns_in++;
   const uint32_t cookies = w_.settings.tcp_syncookies;
   const bool full = iss == nullptr && l.embryos >= l.backlog;
-  // Linux: a SYN is dropped while the accept queue is full, cookies or not.
-  if (!streams_.MayAccept(l) || (full && cookies == 0)) {
+  // Linux: a SYN is dropped while the accept queue is full, cookies or not; and without cookies the
+  // last quarter of tcp_max_syn_backlog is for peers that it knows.
+  const uint32_t most = w_.settings.tcp.tcp_max_syn_backlog;
+  const bool crowded = iss == nullptr && cookies == 0 && l.embryos > most - most / 4;
+  if (!streams_.MayAccept(l) || (full && cookies == 0) || crowded) {
     w_.counters.syns_dropped++;
     return;
   }

@@ -276,11 +276,13 @@ void CongestionOnIdle(Congestion& cc, uint64_t idle_ns, uint64_t rto_ns) {
   cc.limited_ns = 0;
 }
 
-uint64_t CongestionPacingRate(const Congestion& cc, uint64_t srtt_ns) {
+uint64_t CongestionPacingRate(const Congestion& cc, uint64_t srtt_ns, PaceRatios ratios) {
   if (srtt_ns == 0) return 0;
-  const uint64_t percent = cc.cwnd_bytes < cc.ssthresh_bytes / 2 ? 200 : 120;
-  // 30 bits of the window, 30 of 1e9, 2 of the percentage.
-  const uint64_t rate = uint64_t{cc.cwnd_bytes} * 1'000'000'000 / 100 * percent;
+  const uint64_t percent =
+      cc.cwnd_bytes < cc.ssthresh_bytes / 2 ? ratios.slow_start : ratios.avoidance;
+  // 30 bits of the window, 30 of 1e9, 4 of the percentage, which is at most 1000 in Linux.
+  const uint64_t rate =
+      uint64_t{cc.cwnd_bytes} * 1'000'000'000 / 100 * std::min<uint64_t>(percent, 1000);
   return std::max<uint64_t>(rate / srtt_ns, 1);
 }
 

@@ -148,6 +148,9 @@ inline uint32_t CongestionRoom(const Congestion& cc, uint32_t in_flight_bytes) {
 }
 // Bytes in a second that the window means, with the head room that Linux gives: twice as fast in
 // slow start, a fifth faster else. 0: not known, do not pace.
-uint64_t CongestionPacingRate(const Congestion& cc, uint64_t srtt_ns);
+struct PaceRatios {
+  uint32_t slow_start = 200, avoidance = 120;  // tcp_pacing_ss_ratio, tcp_pacing_ca_ratio
+};
+uint64_t CongestionPacingRate(const Congestion& cc, uint64_t srtt_ns, PaceRatios ratios = {});
 
 }  // namespace postern::tcp

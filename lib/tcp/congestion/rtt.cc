@@ -8,7 +8,6 @@ namespace postern::tcp {
 namespace {
 
 constexpr uint32_t kSpans = 4;
-constexpr uint64_t kSpanNs = kMinRttWindowNs / (kSpans - 1);
 // A sample beyond this is a clock that jumped; what is computed of it stays far from overflow.
 constexpr uint64_t kSampleMaxNs = uint64_t{1} << 50;  // 13 days
 
@@ -44,13 +43,19 @@ void Next(RttEstimator& r, uint64_t rtt_ns) {
   }
 }
 
+// Spans since the present one began.
+uint64_t Passed(const RttEstimator& r, uint64_t now_ns) {
+  if (now_ns < r.min_start_ns + r.min_span_ns) return 0;
+  return (now_ns - r.min_start_ns) / r.min_span_ns;
+}
+
 void Minimum(RttEstimator& r, uint64_t now_ns, uint64_t rtt_ns) {
-  const uint64_t passed = now_ns > r.min_start_ns ? (now_ns - r.min_start_ns) / kSpanNs : 0;
+  const uint64_t passed = Passed(r, now_ns);
   if (passed > 0) {
     const auto shift = static_cast<uint32_t>(std::min<uint64_t>(passed, kSpans));
     for (uint32_t i = kSpans; i-- > shift;) r.min_ns[i] = r.min_ns[i - shift];
     for (uint32_t i = 0; i < shift; i++) r.min_ns[i] = UINT64_MAX;
-    r.min_start_ns += passed * kSpanNs;
+    r.min_start_ns += passed * r.min_span_ns;
   }
   r.min_ns[0] = std::min(r.min_ns[0], rtt_ns);
 }
@@ -61,6 +66,7 @@ void RttInit(RttEstimator& r) {
   r = {};
   r.rto_min_ns = kRtoMinNs;
   r.rto_max_ns = kRtoMaxNs;
+  RttSetMinWindow(r, kMinRttWindowNs);
   for (uint64_t& min : r.min_ns) min = UINT64_MAX;
   Derive(r);
 }
@@ -117,8 +123,12 @@ void RttSetBounds(RttEstimator& r, uint64_t rto_min_ns, uint64_t rto_max_ns) {
   r.rto_ns = std::clamp(r.rto_ns, r.rto_min_ns, r.rto_max_ns);
 }
 
+void RttSetMinWindow(RttEstimator& r, uint64_t window_ns) {
+  r.min_span_ns = std::max<uint64_t>(window_ns / (kSpans - 1), 1);
+}
+
 uint64_t MinRtt(const RttEstimator& r, uint64_t now_ns) {
-  const uint64_t passed = now_ns > r.min_start_ns ? (now_ns - r.min_start_ns) / kSpanNs : 0;
+  const uint64_t passed = Passed(r, now_ns);
   uint64_t least = UINT64_MAX;
   for (uint64_t i = 0; i + passed < kSpans; i++) least = std::min(least, r.min_ns[i]);
   return least;

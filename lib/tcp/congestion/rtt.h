@@ -32,14 +32,15 @@ struct RttEstimator {
   uint64_t latest_ns;               // the last sample; 0: none
   uint64_t rto_ns;                  // to be used for the timer: backed off, and within the bounds
   uint64_t rto_min_ns, rto_max_ns;  // TCP_RTO_MIN, TCP_RTO_MAX_MS
-  // The smallest of each of the last four spans of 100 s. All of them together: the smallest of
-  // the last 300 s at least, and of 400 at most.
+  // The smallest of each of the last four spans, of a third of the window (tcp_min_rtt_wlen). All
+  // of them together: the smallest of the last 300 s at least, and of 400 at most.
   uint64_t min_ns[4];     // UINT64_MAX: none in that span
   uint64_t min_start_ns;  // when span 0 began; the next ones are older
-  Seq round_end;          // snd_nxt when this round trip began
-  uint32_t backoff;       // how often the RTO was doubled since the last sample
+  uint64_t min_span_ns;
+  Seq round_end;     // snd_nxt when this round trip began
+  uint32_t backoff;  // how often the RTO was doubled since the last sample
 };
-static_assert(sizeof(RttEstimator) == 8 * 8 + 4 * 8 + 8 + 8);
+static_assert(sizeof(RttEstimator) == 8 * 8 + 4 * 8 + 8 + 8 + 8);
 
 void RttInit(RttEstimator& r);
 // A sample: of a segment sent once, or by its timestamp (RFC 7323, 4). `snd_una` and `snd_nxt` as
@@ -51,6 +52,8 @@ void RttBackOff(RttEstimator& r);     // the timer has fired: 5.5
 void RttEndBackOff(RttEstimator& r);  // what is known is good after all (undo, ICMP: RFC 6069)
 // For the options that change the bounds. 0: the default.
 void RttSetBounds(RttEstimator& r, uint64_t rto_min_ns, uint64_t rto_max_ns);
+// How long MinRtt() remembers: so long, or a third more.
+void RttSetMinWindow(RttEstimator& r, uint64_t window_ns);
 
 inline uint64_t Srtt(const RttEstimator& r) { return r.srtt8_ns >> 3; }  // 0: not known
 inline uint64_t RttVar(const RttEstimator& r) { return r.rttvar4_ns >> 2; }

@@ -172,7 +172,7 @@ AckVerdict TakeAck(Tcb& t, const SegmentIn& s, Host& h) {
   TakeRoundTrip(t, s, news, h);
   if (Has(t, kUrgentOut) && AtOrAfter(t.snd_una, t.snd_up)) t.flags &= ~kUrgentOut;
   if (news.acked_bytes != 0) {
-    t.rto_count = 0;
+    if (t.rto_count != 0) TimeoutsOver(t, h);
     t.stalled_ns = 0;
     t.soft_error = 0;
     t.bytes_acked += news.stream_bytes;

@@ -131,6 +131,7 @@ void AddSackOut(Tcb& t, uint32_t idx, Host& h) {
   for (uint32_t i = 0; i < t.sack_out_count;) {
     const SackBlock& o = t.sack_out[i];
     if (AtOrBefore(o.left, b.right) && AtOrBefore(b.left, o.right)) {
+      if (i >= kBlocksExpected && Has(t, kAckHeld)) t.flags |= kAckNow;
       if (Before(o.left, b.left)) b.left = o.left;
       b.right = Later(b.right, o.right);
       RemoveSackOut(t, i);
@@ -147,6 +148,7 @@ void AddSackOut(Tcb& t, uint32_t idx, Host& h) {
     if (After(h.RxSegAt(i).seq, b.right)) break;
     b.right = Later(b.right, EndOf(h.RxSegAt(i)));
   }
+  if (t.sack_out_count >= kRxRangesMax && Has(t, kAckHeld)) t.flags |= kAckNow;
   t.sack_out_count = std::min(t.sack_out_count, kRxRangesMax - 1);
   for (uint32_t i = t.sack_out_count; i != 0; i--) t.sack_out[i] = t.sack_out[i - 1];
   t.sack_out[0] = b;

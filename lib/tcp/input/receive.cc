@@ -131,6 +131,40 @@ void ScheduleAck(Tcb& t, const SegmentIn& s, Host& h) {
   DelayAck(t, h);
 }
 
+//= rfc5681#4.2
+//# Out-of-order data segments SHOULD be acknowledged immediately
+// Three for each hole, as many as the sender counts; then one for all that come within a twentieth
+// of a round trip, or a millisecond: a receiver that is fast would else send an acknowledgement for
+// each segment of a window in which one is missing (Linux: __tcp_ack_snd_check()). A block that the
+// peer does not know yet, beyond two, can't wait: there may be no room for it later.
+void AckEarly(Tcb& t, const Host& h) {
+  if (Has(t, kAckNow)) return;
+  const Sysctls& host = h.sysctls();
+  const bool held = Has(t, kAckHeld);
+  const bool quick = t.quick_acks != 0 && !Has(t, kPingPong);
+  if (t.ack_dups_at != t.rcv_nxt) t.ack_dups = 0;
+  t.ack_dups_at = t.rcv_nxt;
+  if (quick || !Has(t, kSackOk) || t.unacked_bytes > t.rcv_mss || t.ack_dups < kDupAcksAtOnce ||
+      (held ? t.acks_held : 0) >= host.tcp_comp_sack_nr) {
+    t.ack_dups = std::min(t.ack_dups + 1, kDupAcksAtOnce);
+    t.flags |= kAckNow;
+    return;
+  }
+  if (held) {
+    t.acks_held++;
+    return;
+  }
+  uint64_t rtt_ns = t.rcv_rtt_ns;
+  const uint64_t srtt_ns = Srtt(t.rtt);
+  if (srtt_ns != 0 && srtt_ns < rtt_ns) rtt_ns = srtt_ns;
+  const uint64_t at_ns =
+      h.now_ns +
+      std::max<uint64_t>(std::min<uint64_t>(host.tcp_comp_sack_delay_ns, rtt_ns / 20), 1);
+  t.acks_held = 1;
+  t.flags |= kAckHeld;
+  if (t.ack_deadline_ns == 0 || at_ns < t.ack_deadline_ns) t.ack_deadline_ns = at_ns;
+}
+
 void DelayAck(Tcb& t, const Host& h) {
   // Nothing is known of the pauses before the first data; Linux waits for its next tick then.
   const uint64_t at_ns = h.now_ns + std::max(DelayNs(t), kTickNs);
@@ -168,18 +202,22 @@ void TakeData(Tcb& t, const SegmentIn& s, Host& h) {
   }
   //= rfc5681#4.2
   //# Out-of-order data segments SHOULD be acknowledged immediately
-  t.flags |= kAckNow;
   t.out_of_order++;
   RxInsert(t, s, f.seq, f.off, f.bytes, f.fin, h);
   MeasurePause(t, h);
+  AckEarly(t, h);
 }
 
 //= rfc9293#3.10.7.4
 //# If the URG bit is set, RCV.UP <- max(RCV.UP,SEG.UP), and signal the user that the remote side
 // has # urgent data if the urgent pointer (RCV.UP) is in advance of the data consumed.
 void TakeUrgent(Tcb& t, const SegmentIn& s, Host& h) {
-  if ((s.flags & kUrg) == 0 || s.urgent == 0 || Has(t, kFinReceived)) return;
-  const Seq up = s.seq + s.urgent;  // RFC 6093: the byte behind the urgent one, as Linux reads it
+  if ((s.flags & kUrg) == 0 || Has(t, kFinReceived)) return;
+  // RFC 6093: the byte behind the urgent one, as Linux reads it, which takes 0 for 1; or the urgent
+  // one itself, as RFC 9293 has it.
+  const uint32_t ahead =
+      h.sysctls().tcp_stdurg != 0 ? uint32_t{s.urgent} + 1 : std::max<uint32_t>(s.urgent, 1);
+  const Seq up = s.seq + ahead;
   if (AtOrBefore(up, t.rcv_nxt)) return;
   if (Has(t, kUrgentIn) && AtOrBefore(up, t.rcv_up)) return;
   t.rcv_up = up;

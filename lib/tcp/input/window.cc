@@ -60,7 +60,8 @@ uint32_t OfferWindow(Tcb& t, Host& h) {
   uint32_t window = Wanted(t, h);
   const uint32_t offered = Offered(t);
   if (window < offered) window = (offered + unit) & ~unit;
-  return std::min(window, 0xffffu << t.rcv_wscale);
+  const bool is_signed = t.rcv_wscale == 0 && h.sysctls().tcp_workaround_signed_windows != 0;
+  return std::min(window, is_signed ? 0x7fffu : 0xffffu << t.rcv_wscale);
 }
 
 // As Linux: when it has doubled at least, and only where it had become small.
@@ -111,7 +112,7 @@ void TuneWindow(Tcb& t, Host& h) {
   uint64_t window = 2 * bytes + 16ull * t.rcv_mss;
   if (last != 0) window += 2 * (window * (bytes - last) / last);
   t.rcv_space_bytes = static_cast<uint32_t>(taken);
-  const auto limit = static_cast<uint32_t>(std::min<uint64_t>(window, kWindowMax));
+  const auto limit = static_cast<uint32_t>(std::min<uint64_t>({window, kWindowMax, LimitMost(h)}));
   t.rcv_limit = std::max(t.rcv_limit, limit);
 }
 

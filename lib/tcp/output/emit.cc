@@ -62,7 +62,7 @@ void FillTimestamps(const Tcb& t, SegmentOut& out, const Host& h) {
 }
 
 void AckSent(Tcb& t) {
-  t.flags &= ~(kAckNow | kAckDelayed);
+  t.flags &= ~(kAckNow | kAckDelayed | kAckHeld);
   t.last_ack_sent = t.rcv_nxt;
   t.ack_deadline_ns = 0;
   t.unacked_bytes = 0;

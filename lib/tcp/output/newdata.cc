@@ -9,10 +9,28 @@ namespace {
 // The next segment as the program's stream would have it, whatever forbids to send it.
 struct Piece {
   uint32_t bytes = 0;
-  bool last = false;  // the program has written no more
-  bool fin = false;   // ... and will not
+  bool last = false;    // the program has written no more
+  bool fin = false;     // ... and will not
+  bool record = false;  // a record ends with it (MSG_EOR)
+  bool push = false;    // PSH, be there more or not
+  bool burst = false;   // PSH this time
   bool empty() const { return bytes == 0 && !fin; }
 };
+
+// What a record ends in goes out by itself, and, as with Linux, need not wait if there is more.
+void EndAtRecord(const Tcb& t, Piece& p) {
+  const uint32_t bytes = static_cast<uint32_t>(t.record_end[0] - t.snd_nxt);
+  if (bytes > p.bytes) return;
+  if (bytes < p.bytes) p.last = p.fin = false;
+  p.bytes = bytes;
+  p.record = p.push = true;
+}
+
+void RecordSent(Tcb& t) {
+  t.record_ends--;
+  for (uint32_t i = 0; i < t.record_ends; i++) t.record_end[i] = t.record_end[i + 1];
+  if (t.record_ends == 0) t.flags &= ~kRecordOut;
+}
 
 Piece NextPiece(Tcb& t, uint32_t mss, Host& h) {
   Piece p;
@@ -27,6 +45,8 @@ Piece NextPiece(Tcb& t, uint32_t mss, Host& h) {
     p.fin = p.last;
   }
   p.bytes = std::min(there, mss);
+  if (Has(t, kRecordOut)) [[unlikely]]
+    EndAtRecord(t, p);
   return p;
 }
 
@@ -56,7 +76,7 @@ Blocked MaySendPiece(Tcb& t, Piece& p, uint32_t mss, Host& h) {
   const uint32_t room = WindowRoom(t);
   if (p.bytes > room || (p.bytes == 0 && room == 0)) return Blocked::kWindow;
   if (p.fin && p.bytes == room) p.fin = false;  // it follows when there is room for its number
-  if (p.bytes < mss && !p.fin) {
+  if (p.bytes < mss && !p.fin && (!p.record || p.last)) {
     const Blocked hold = Hold(t, p, h);
     if (hold != Blocked::kNothing) return hold;
   }
@@ -81,8 +101,9 @@ Blocked SendPiece(Tcb& t, const Piece& p, uint32_t mss, Host& h) {
   //# to be sent)
   // Not of what was written with MSG_MORE (Linux: tcp_push()).
   const bool more = Has(t, kMoreOut) && h.MoreFollows(t, InFlight(t) + p.bytes);
-  if (p.last && p.bytes != 0 && !more) seg.flags |= kTxPsh;
-  uint8_t flags = 0;
+  if ((p.last && p.bytes != 0 && !more) || p.push) seg.flags |= kTxPsh;
+  if (p.record) seg.flags |= kTxRecord;
+  uint8_t flags = p.burst ? kPsh : 0;
   //= rfc3168#6.1.2
   //# the TCP sender sets the CWR flag in the TCP header of the first new data packet sent after the
   //# window reduction
@@ -98,6 +119,7 @@ Blocked SendPiece(Tcb& t, const Piece& p, uint32_t mss, Host& h) {
   TxAppend(t, idx, h);
   t.snd_nxt = EndOf(seg);
   if (p.bytes != 0) t.snd_cursor = h.Skip(t, t.snd_cursor, p.bytes);
+  if (p.record) RecordSent(t);
   if (p.bytes < mss) t.snd_sml = t.snd_nxt;
   t.cork_deadline_ns = 0;
   if (p.fin) {
@@ -105,9 +127,42 @@ Blocked SendPiece(Tcb& t, const Piece& p, uint32_t mss, Host& h) {
     SetState(t, StateOf(t) == State::kCloseWait ? State::kLastAck : State::kFinWait1);
   }
   // Linux's ping-pong mode: a program that answers carries our acknowledgements.
-  if (p.bytes != 0 && t.bytes_received != 0 && h.now_ns - t.last_data_ns < t.ato_ns)
+  if (!Has(t, kPingPong) && p.bytes != 0 && t.bytes_received != 0 &&
+      h.now_ns - t.last_data_ns < t.ato_ns && ++t.answers >= h.sysctls().tcp_pingpong_thresh)
     t.flags |= kPingPong;
   return Blocked::kNothing;
+}
+
+// Linux hands several segments to its card in one packet, and sets PSH on the last one of each, so
+// that a receiver that gathers segments passes them on (__tcp_transmit_skb()). A packet is about a
+// millisecond of the flow, or more where a round trip is short (tcp_tso_autosize()), but half of
+// the congestion window at most.
+struct Burst {
+  uint32_t segments = 0, left_bytes = 0;
+};
+constexpr uint32_t kBurstMax = 65536 - 100;  // GSO_LEGACY_MAX_SIZE less headers
+constexpr uint32_t kBurstLeast = 2;          // tcp_min_tso_segs
+
+void BeginBurst(const Tcb& t, uint32_t mss, Burst& burst, const Host& h) {
+  uint64_t bytes = CongestionPacingRate(t.cc, Srtt(t.rtt), PaceRatiosOf(h)) >> 10;
+  const uint64_t min_ns = MinRtt(t.rtt, h.now_ns);
+  const uint64_t steps = min_ns / 512'000;  // tcp_tso_rtt_log
+  if (steps < 32) bytes += kBurstMax >> steps;
+  bytes = std::max<uint64_t>(std::min<uint64_t>(bytes, kBurstMax), kBurstLeast * mss);
+  burst.left_bytes =
+      static_cast<uint32_t>(std::min<uint64_t>(bytes, std::max(t.cc.cwnd_bytes / 2, mss)));
+  burst.segments = 0;
+}
+
+// `p` may go, and there is more behind it. Whether it is the last one of several.
+void PushBurst(const Tcb& t, Piece& p, uint32_t mss, Burst& burst, const Host& h) {
+  if (burst.left_bytes < mss) BeginBurst(t, mss, burst, h);
+  burst.segments++;
+  burst.left_bytes -= std::min(burst.left_bytes, p.bytes);
+  const uint32_t pipe = PipeBytes(t) + p.bytes;
+  const bool last =
+      burst.left_bytes < mss || WindowRoom(t) < p.bytes + mss || CongestionRoom(t.cc, pipe) < mss;
+  p.burst = last && burst.segments > 1;
 }
 
 void NoteBlocked(Tcb& t, Blocked why, Host& h) {
@@ -117,8 +172,8 @@ void NoteBlocked(Tcb& t, Blocked why, Host& h) {
   } else if (why == Blocked::kStarved) {
     t.flags |= kStarved;
     t.retry_deadline_ns = h.now_ns + kRetryNs;
-  } else if (why == Blocked::kCork && t.cork_deadline_ns == 0) {
-    t.cork_deadline_ns = h.now_ns + kCorkNs;
+  } else if (why == Blocked::kCork && t.cork_deadline_ns == 0 && t.tx_head == kNone) {
+    t.cork_deadline_ns = h.now_ns + std::max(t.rtt.rto_ns, kRtoMinNs);  // as Linux
   }
 }
 
@@ -133,7 +188,8 @@ uint32_t SegmentMax(const Tcb& t) {
 }
 
 void Pace(Tcb& t, uint32_t bytes, Host& h) {
-  uint64_t rate = HasSetting(t, kSetPacing) ? CongestionPacingRate(t.cc, Srtt(t.rtt)) : 0;
+  uint64_t rate =
+      HasSetting(t, kSetPacing) ? CongestionPacingRate(t.cc, Srtt(t.rtt), PaceRatiosOf(h)) : 0;
   const uint64_t limit = t.settings.max_pacing_rate;
   if (limit != 0 && (rate == 0 || limit < rate)) rate = limit;
   if (rate == 0) return;
@@ -143,6 +199,7 @@ void Pace(Tcb& t, uint32_t bytes, Host& h) {
 uint32_t SendNew(Tcb& t, Host& h) {
   const uint32_t mss = SegmentMax(t);
   uint32_t sent = 0;
+  Burst burst;
   Blocked why = Blocked::kNothing;
   for (;;) {
     Piece p = NextPiece(t, mss, h);
@@ -155,7 +212,10 @@ uint32_t SendNew(Tcb& t, Host& h) {
       CongestionOnIdle(t.cc, idle_ns, keeps ? UINT64_MAX : t.rtt.rto_ns);
     }
     why = MaySendPiece(t, p, mss, h);
-    if (why == Blocked::kNothing) why = SendPiece(t, p, mss, h);
+    if (why != Blocked::kNothing) break;
+    if (!p.last) [[unlikely]]
+      PushBurst(t, p, mss, burst, h);
+    why = SendPiece(t, p, mss, h);
     if (why != Blocked::kNothing) break;
     Pace(t, p.bytes, h);
     sent += p.bytes;
@@ -184,9 +244,11 @@ bool SendIntoWindow(Tcb& t, Host& h) {
   if (room == 0 || p.empty()) return false;
   if (p.bytes >= room) {
     p.last = p.last && p.bytes == room;
+    p.record = p.record && p.bytes == room;
     p.bytes = room;
     p.fin = false;
   }
+  p.push = p.bytes != 0;  // as Linux: tcp_write_wakeup()
   return SendPiece(t, p, mss, h) == Blocked::kNothing;
 }
 

@@ -26,7 +26,7 @@ uint32_t SendLost(Tcb& t, Host& h) {
   while (t.tx_lost_head != kNone) {
     const uint32_t idx = t.tx_lost_head;
     const TxSeg& seg = h.TxSegAt(idx);
-    Collapse(t, idx, h);
+    if (h.sysctls().tcp_retrans_collapse != 0) Collapse(t, idx, h);
     const uint32_t pipe = PipeBytes(t);
     const uint32_t bytes = std::min(seg.bytes, t.mss_bytes);
     if (pipe != 0 && CongestionRoom(t.cc, pipe) < bytes) break;
@@ -54,7 +54,7 @@ bool Retransmit(Tcb& t, uint32_t idx, Host& h) {
   TxSeg seg = h.TxSegAt(idx);
   if (!whole) {
     seg.bytes = t.mss_bytes;
-    seg.flags &= ~(kTxFin | kTxPsh);
+    seg.flags &= ~(kTxFin | kTxPsh | kTxRecord);
   }
   //= rfc3168#6.1.5
   //# ECN-capable TCP implementations MUST NOT set either ECT codepoint (ECT(0) or ECT(1)) in the IP
@@ -134,6 +134,18 @@ void Output(Tcb& t, Host& h) {
 // Linux: TCP_NAGLE_PUSH, which lasts until what was there has been sent.
 void Flush(Tcb& t) { t.flags |= kFlush; }
 
+// Those that no room is left for are forgotten: a segment may then go on over them.
+void MarkRecord(Tcb& t, uint32_t bytes) {
+  const State s = StateOf(t);
+  if (s == State::kClosed || Has(t, kFinSent) || bytes == 0) return;
+  const bool opening = s == State::kSynSent || s == State::kSynReceived;
+  const Seq end = (opening ? t.iss + 1 : t.snd_una) + bytes;
+  if (!After(end, t.snd_nxt) || t.record_ends >= kRecordEndsMax) return;
+  if (t.record_ends != 0 && !After(end, t.record_end[t.record_ends - 1])) return;
+  t.record_end[t.record_ends++] = end;
+  t.flags |= kRecordOut;
+}
+
 void MarkUrgent(Tcb& t, uint32_t bytes) {
   const State s = StateOf(t);
   if (s == State::kClosed || Has(t, kFinSent) || bytes == 0) return;
@@ -154,7 +166,8 @@ void SetAckMode(Tcb& t, AckMode mode, Host& h) {
     return;
   }
   t.flags &= ~kPingPong;
-  if (Has(t, kAckDelayed)) t.flags |= kAckNow;
+  t.answers = 0;
+  if ((t.flags & (kAckDelayed | kAckHeld)) != 0) t.flags |= kAckNow;
   SendAckIfDue(t, h);
   SetTimers(t, h);
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // pmtu.cc - the path takes less than it did: told by ICMP (RFC 1191, 8201), or guessed since large
 // segments vanish (RFC 4821); and other errors that ICMP reports (RFC 5461, 5927).
+#include <initializer_list>
+
 #include "tcp/machine.h"
 
 namespace postern::tcp {
@@ -37,12 +39,15 @@ void PathMtu(Tcb& t, uint32_t mss_max, Host& h) {
   Output(t, h);
 }
 
-// At a time-out, before all is sent again. As Linux with tcp_mtu_probing = 1: after three in a row
-// 1024 bytes, then half of it; small segments get through a black hole, large ones never would.
+// At a time-out, before all is sent again. As Linux with tcp_mtu_probing = 1: after tcp_retries1 in
+// a row tcp_base_mss bytes, then half of it; small segments get through a black hole, large ones
+// never would.
 void SuspectBlackHole(Tcb& t, Host& h) {
-  if (t.rto_count < kBlackHoleTimeouts || t.tx_head == kNone) return;
-  const uint32_t lower = Has(t, kBackedOffMss) ? t.mss_bytes / 2 : std::min(t.mss_bytes, 1024u);
-  const uint32_t mss = std::max(lower, kMssFloor);
+  const Sysctls& host = h.sysctls();
+  if (host.tcp_mtu_probing == 0 || t.rto_count < host.tcp_retries1 || t.tx_head == kNone) return;
+  const uint32_t base = std::min(t.mss_bytes, host.tcp_base_mss);
+  const uint32_t lower = Has(t, kBackedOffMss) ? t.mss_bytes / 2 : base;
+  const uint32_t mss = std::max({lower, host.tcp_mtu_probe_floor, host.tcp_min_snd_mss, kMssMin});
   if (mss >= t.mss_bytes || h.TxSegAt(t.tx_head).bytes <= mss) return;
   t.flags |= kBackedOffMss;
   SetMss(t, mss + (Has(t, kTimestamps) ? 12 : 0));

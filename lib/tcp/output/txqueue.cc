@@ -127,6 +127,7 @@ void TxAppend(Tcb& t, uint32_t idx, Host& h) {
 void TxRemoveHead(Tcb& t, Host& h) {
   const uint32_t idx = t.tx_head;
   TxSeg& s = h.TxSegAt(idx);
+  if ((s.flags & kTxSacked) == 0) t.delivered++;
   Detach(t, idx, h);
   ClearLost(t, s);
   ClearRetrans(t, s);
@@ -163,7 +164,7 @@ bool TxSplit(Tcb& t, uint32_t idx, uint32_t bytes, Host& h) {
   rest.seq = s.seq + bytes;
   rest.bytes = s.bytes - bytes;
   s.bytes = bytes;
-  s.flags &= ~(kTxFin | kTxPsh);  // they are about the last byte
+  s.flags &= ~(kTxFin | kTxPsh | kTxRecord);  // they are about the last byte
   rest.prev = idx;
   s.next = other;
   if (rest.next != kNone) {
@@ -186,10 +187,11 @@ bool TxMerge(Tcb& t, uint32_t idx, uint32_t bytes_max, Host& h) {
   TxSeg& rest = h.TxSegAt(other);
   if ((s.flags & rest.flags & kTxToSend) == 0 || ((s.flags | rest.flags) & kTxPart) != 0)
     return false;
+  if ((s.flags & kTxRecord) != 0) return false;
   if (s.bytes + rest.bytes > bytes_max) return false;
   Detach(t, other, h);  // the sums stay: both count as lost, neither as sent again
   s.bytes += rest.bytes;
-  s.flags |= rest.flags & (kTxFin | kTxPsh | kTxEverRetrans);
+  s.flags |= rest.flags & (kTxFin | kTxPsh | kTxRecord | kTxEverRetrans);
   s.tries = std::max(s.tries, rest.tries);
   s.next = rest.next;
   if (s.next != kNone) {
@@ -220,6 +222,7 @@ void TxMarkSacked(Tcb& t, uint32_t idx, Host& h) {
   s.flags |= kTxSacked;
   t.sacked_bytes += LengthOf(s);
   t.sacked_count++;
+  t.delivered++;
 }
 
 // Also one that was sent again and is lost once more.

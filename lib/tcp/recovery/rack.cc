@@ -9,7 +9,8 @@
 namespace postern::tcp {
 namespace {
 
-constexpr uint64_t kTlpSlackNs = 2 * kMs;  // Linux's TCP_TIMEOUT_MIN
+constexpr uint64_t kTlpSlackNs = 2 * kMs;                           // Linux's TCP_TIMEOUT_MIN
+constexpr uint32_t kRackStaticWindow = 2, kRackNoDupThreshold = 4;  // bits of tcp_recovery
 
 //= rfc8985#6.1
 //# RACK_sent_after(t1, seq1, t2, seq2): If t1 > t2 Return true Else if t1 == t2 AND seq1 > seq2
@@ -22,7 +23,7 @@ bool SentAfter(uint64_t t1, Seq seq1, uint64_t t2, Seq seq2) {
 //# RACK_detect_reordering(Segment): If Segment.end_seq > RACK.fack: RACK.fack = Segment.end_seq
 //# Else if Segment.end_seq < RACK.fack AND Segment.retransmitted is FALSE: RACK.reordering_seen =
 //# TRUE
-void DetectReordering(Tcb& t, const TxSeg& seg) {
+void DetectReordering(Tcb& t, const TxSeg& seg, const Host& h) {
   const Seq end = EndOf(seg);
   if (After(end, t.rack_fack)) {
     t.rack_fack = end;
@@ -31,7 +32,7 @@ void DetectReordering(Tcb& t, const TxSeg& seg) {
     t.reorder_seen++;
     const uint32_t late = static_cast<uint32_t>(t.rack_fack - seg.seq);
     const uint32_t segments = (late + t.mss_bytes - 1) / t.mss_bytes;
-    t.reordering = std::min(std::max(t.reordering, segments), kReorderingMax);
+    t.reordering = std::min(std::max(t.reordering, segments), h.sysctls().tcp_max_reordering);
   }
 }
 
@@ -39,7 +40,8 @@ void DetectReordering(Tcb& t, const TxSeg& seg) {
 uint64_t ReorderingWindow(const Tcb& t, const Host& h) {
   if (!Has(t, kReordering)) {
     const Recovery r = static_cast<Recovery>(t.recovery);
-    if (r == Recovery::kFast || r == Recovery::kLoss || t.sacked_count >= kDupAckThreshold)
+    if (r == Recovery::kFast || r == Recovery::kLoss) return 0;
+    if (t.sacked_count >= t.reordering && (h.sysctls().tcp_recovery & kRackNoDupThreshold) == 0)
       return 0;
   }
   const uint64_t min_ns = MinRtt(t.rtt, h.now_ns);
@@ -51,7 +53,7 @@ uint64_t ReorderingWindow(const Tcb& t, const Host& h) {
 
 // `seg` has been acknowledged, one way or the other, and was not before: steps 1 to 3.
 void RackArrived(Tcb& t, const TxSeg& seg, const SegmentIn& s, const Host& h) {
-  DetectReordering(t, seg);
+  DetectReordering(t, seg, h);
   const uint64_t rtt_ns = SinceNs(seg.sent_ns, h);
   if ((seg.flags & kTxEverRetrans) != 0) {
     // Which of its transmissions has arrived is not known: not the last one, if its timestamp is
@@ -72,9 +74,10 @@ void RackArrived(Tcb& t, const TxSeg& seg, const SegmentIn& s, const Host& h) {
 //= rfc8985#6.2
 //# If RACK.dsack_round is None AND any DSACK option is present on latest received ACK:
 //# RACK.dsack_round = SND.NXT RACK.reo_wnd_mult += 1 RACK.reo_wnd_persist = 16
-void RackUpdateWindow(Tcb& t, const AckNews& news) {
+void RackUpdateWindow(Tcb& t, const AckNews& news, const Host& h) {
   if (Has(t, kRackDsack) && AtOrAfter(t.snd_una, t.rack_dsack_round)) t.flags &= ~kRackDsack;
   if (!news.dsack || Has(t, kRackDsack)) return;
+  if ((h.sysctls().tcp_recovery & kRackStaticWindow) != 0) return;
   t.flags |= kRackDsack;
   t.rack_dsack_round = t.snd_nxt;
   t.rack_reo_wnd_mult = std::min(t.rack_reo_wnd_mult + 1, 255u);
@@ -114,6 +117,8 @@ bool TlpDeadline(const Tcb& t, Host& h, uint64_t& deadline_ns) {
   const Recovery r = static_cast<Recovery>(t.recovery);
   if (!Has(t, kSackOk) || Has(t, kTlpOut) || t.rto_count != 0) return false;
   if ((r != Recovery::kOpen && r != Recovery::kEcn) || t.sacked_bytes != 0) return false;
+  const uint32_t early = h.sysctls().tcp_early_retrans;
+  if (early != 3 && early != 4) return false;  // as Linux
   uint64_t pto_ns = kSecond;
   const uint64_t srtt_ns = Srtt(t.rtt);
   if (srtt_ns != 0) pto_ns = 2 * srtt_ns + (t.tx_count == 1 ? kDelayedAckMaxNs : kTlpSlackNs);

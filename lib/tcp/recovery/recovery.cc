@@ -96,7 +96,7 @@ void NewReno(Tcb& t, AckNews& news, Host& h) {
     //# If not, the TCP does not enter fast retransmit and does not reset ssthresh.
     // It: the acknowledgement covers more than `recover`. These duplicates are of what an earlier
     // recovery has sent twice.
-    if (t.dup_acks == kDupAckThreshold && Now(t) <= Recovery::kEcn && After(t.snd_una, t.recover))
+    if (t.dup_acks == t.reordering && Now(t) <= Recovery::kEcn && After(t.snd_una, t.recover))
       MarkHeadLost(t, h);
   }
 }
@@ -212,7 +212,7 @@ bool HasReneged(const Tcb& t, Host& h) {
 
 // After each acknowledgement that is about something under way.
 void Recover(Tcb& t, const SegmentIn& s, AckNews& news, Host& h) {
-  RackUpdateWindow(t, news);
+  RackUpdateWindow(t, news, h);
   if (Has(t, kTlpOut)) TlpAck(t, s, news);
   if (news.acked_bytes != 0 && HasReneged(t, h)) {
     StopRtx(t);
@@ -250,11 +250,13 @@ void ReorderTimeout(Tcb& t, Host& h) {
 namespace {
 
 // So many retransmissions as a time, counted from the first time-out: 200 ms, doubled up to 120 s
-// (Linux: tcp_model_timeout()).
-uint64_t TimeOf(uint32_t retries) {
-  constexpr uint32_t kDoublings = 9;  // 200 ms * 2^9 is the last that is below 120 s
-  const uint32_t doubled = std::min(retries, kDoublings);
-  return ((2ull << doubled) - 1) * kRtoMinNs + (retries - doubled) * kRtoMaxNs;
+// or tcp_rto_max_ms (Linux: tcp_model_timeout()).
+uint64_t TimeOf(const Tcb& t, uint32_t retries) {
+  const uint64_t most_ns = t.rtt.rto_max_ns;
+  uint32_t doublings = 0;  // the last that is not more
+  while (kRtoMinNs << (doublings + 1) <= most_ns) doublings++;
+  const uint32_t doubled = std::min(retries, doublings);
+  return ((2ull << doubled) - 1) * kRtoMinNs + (retries - doubled) * most_ns;
 }
 
 bool HasGivenUp(const Tcb& t, const Host& h) {
@@ -263,7 +265,7 @@ bool HasGivenUp(const Tcb& t, const Host& h) {
   uint32_t retries = host.tcp_retries2;
   if (Has(t, kNoReader) && Has(t, kFinSent))
     retries = host.tcp_orphan_retries != 0 ? host.tcp_orphan_retries : kOrphanRetries;
-  uint64_t limit_ns = TimeOf(retries);
+  uint64_t limit_ns = TimeOf(t, retries);
   if (t.settings.user_timeout_ms != 0) limit_ns = t.settings.user_timeout_ms * kMs;
   return h.now_ns - t.stalled_ns >= limit_ns;
 }
@@ -297,12 +299,19 @@ void RtoTimeout(Tcb& t, Host& h) {
   Set(t, Recovery::kLoss);
   const bool test = before <= Recovery::kEcn || t.rto_count != 0;
   t.flags &= ~(kFrto | kFrtoNew | kTlpOut);
-  if (test) t.flags |= kFrto;
+  if (test && h.sysctls().tcp_frto != 0) t.flags |= kFrto;
   t.recover = t.snd_nxt;
   if (Has(t, kEcnOk)) t.flags |= kEcnCwr;
   if (t.stalled_ns == 0) t.stalled_ns = h.now_ns;
-  t.rto_count++;
-  RttBackOff(t.rtt);
+  CountTimeout(t, h);
+  const bool thin = h.sysctls().tcp_thin_linear_timeouts != 0 &&
+                    StateOf(t) == State::kEstablished && t.tx_count < kThinSegments &&
+                    t.rto_count <= kThinRetries;
+  if (thin) {  // Linux: a stream of few segments loses more by waiting than the network gains
+    RttEndBackOff(t.rtt);
+  } else {
+    RttBackOff(t.rtt);
+  }
 }
 
 }  // namespace postern::tcp

@@ -25,7 +25,8 @@ def info(sock):
     return dict(zip(names, struct.unpack_from("19I", raw, 8)), state=raw[0], options=raw[5], bytes_acked=struct.unpack_from("Q", raw, 120)[0])
 """
 TIMESTAMPS, ECN = 1, 8
-DATA_SEGS_IN = 152  # in struct tcp_info
+DATA_SEGS_IN, SND_WND = 152, 228  # in struct tcp_info
+SYN_DATA = 32
 
 
 class OptionsTest(wirekit.WireTest):
@@ -218,6 +219,70 @@ class OptionsTest(wirekit.WireTest):
 
         self.until(without, "timestamps are agreed on")
         self.assertEqual(self.server.get(agreed) & TIMESTAMPS, TIMESTAMPS)
+
+    def write_sysctl(self, side, name, value):
+        with self.lab.inside(side), open(f"/proc/sys/net/ipv4/{name}", "w", encoding="ascii") as file:
+            file.write(value)
+
+    def test_receive_buffers_are_followed(self):
+        """tcp_rmem's default says what window a client is offered first."""
+        said = {}
+        for server, port, name in self.ports():
+
+            def first_window(port=port, server=server):
+                self.listen(server, port, socket.TCP_NODELAY, 1)  # with Linux, what counts is when its socket was made
+                with self.connected_to(port) as sock:
+                    server.do("s = l.accept()[0]")
+                    return struct.unpack_from("I", sock.getsockopt(6, socket.TCP_INFO, 256), SND_WND)[0]
+
+            self.write_sysctl("b", "tcp_rmem", "4096 131072 6291456")
+            self.until(lambda first_window=first_window: first_window() > 60000, "the window stays small")
+            self.write_sysctl("b", "tcp_rmem", "4096 20000 6291456")
+            self.until(lambda first_window=first_window: first_window() < 60000, "the window stays large")
+            said[name] = first_window()
+        self.assertEqual(said["postern"], said["kernel"])
+
+    def test_records(self):
+        """MSG_EOR: no segment goes on beyond it."""
+        for server, port, name in self.ports():
+            with self.subTest(name):
+                self.listen(server, port, socket.TCP_NODELAY, 0)
+                sock = self.connected_to(port)
+                server.do("s = l.accept()[0]")
+                server.do("s.setsockopt(6, socket.TCP_CORK, 1)\nfor _ in range(5):\n    s.send(bytes(100), socket.MSG_EOR)\ns.close()")
+                got = 0
+                while data := sock.recv(1000):
+                    got += len(data)
+                self.assertEqual(got, 500)
+                self.assertEqual(struct.unpack_from("I", sock.getsockopt(6, socket.TCP_INFO, 256), DATA_SEGS_IN)[0], 5)
+                sock.close()
+
+    def test_fast_open(self):
+        """TCP_FASTOPEN, set before listen() or after it, is what Linux gives where the host lets servers have it."""
+        for side in "ab":
+            self.write_sysctl(side, "tcp_fastopen", "3")
+        for server, port, name in self.ports():
+            for late in (False, True):
+                with self.subTest(name, late=late):
+                    server.do("globals().get('l') and l.close()")
+                    server.do("l = socket.socket()\nl.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)\nl.bind((HOST, PORT))\n"
+                              "LATE or l.setsockopt(6, socket.TCP_FASTOPEN, 5)\nl.listen(16)\nLATE and l.setsockopt(6, socket.TCP_FASTOPEN, 5)",
+                              HOST=V4["b"], PORT=port, LATE=late)
+                    self.assertEqual(server.get("l.getsockopt(6, socket.TCP_FASTOPEN)"), 5)
+
+                    def opened(port=port, server=server):
+                        """Whether the SYN's data were taken."""
+                        with self.new_socket() as sock:
+                            sock.setblocking(True)
+                            sock.sendto(b"hello", socket.MSG_FASTOPEN, (V4["b"], port))
+                            server.do("s = l.accept()[0]")
+                            self.assertEqual(server.get("s.recv(100).decode()"), "hello")
+                            server.do("s.close()")
+                            sock.recv(1)
+                            return sock.getsockopt(6, socket.TCP_INFO, 256)[5] & SYN_DATA != 0
+
+                    opened()  # the first one gets the cookie
+                    self.until(opened, "the SYN's data were not taken")
 
     def test_congestion_of_the_listener(self):
         for server, port, name in self.ports():

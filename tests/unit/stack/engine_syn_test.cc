@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine_syn_test.cc - listeners under a flood of SYNs: what is kept, who still gets through, and
 // what a forged cookie is worth.
+#include <initializer_list>
+
 #include "engine_world.h"
 
 namespace postern::test {
@@ -123,6 +125,32 @@ TEST_CASE("engine: without cookies a flood keeps clients out, and memory is boun
   CHECK_FALSE(client.connected);
   w.Pass(127'000);  // the embryos are gone, and the SYN comes again
   CHECK(client.connected);
+}
+
+TEST_CASE("engine: without cookies the last quarter of tcp_max_syn_backlog stays free") {
+  World w;
+  w.b.state().settings.tcp_syncookies = 0;
+  w.b.state().settings.tcp.tcp_max_syn_backlog = 8;
+  (void)w.Listen(80, 1024);
+  Flood(w, 100);
+  CHECK(w.b.state().embryo_count == 7);
+}
+
+TEST_CASE("engine: tcp_abort_on_overflow resets a client that finds the accept queue full") {
+  for (const uint32_t abort : {0u, 1u}) {
+    World w;
+    w.b.state().settings.tcp.tcp_abort_on_overflow = abort;
+    const uint32_t l = w.Listen(80, 16);
+    PlainEnd& first = w.a.Connect(w.a.At(40000), w.b.At(80));
+    PlainEnd& second = w.a.Connect(w.a.At(40001), w.b.At(80));
+    w.a.engine->Poll(w.now);
+    w.b.engine->Poll(w.now);  // both have had their SYNs answered
+    w.b.state().listeners[l].backlog = 0;
+    w.Settle();
+    CHECK_FALSE(first.reset);
+    CHECK(second.reset == (abort != 0));
+    CHECK(w.b.state().conn_count == (abort != 0 ? 1 : 2));
+  }
 }
 
 TEST_CASE("engine: tcp_syncookies = 2 keeps nothing of any SYN") {

@@ -9,7 +9,7 @@ namespace postern::tcp {
 TEST_CASE("tcp handshake: active") {
   TcpWorld w;
   w.OpenActive({.timestamps = true});
-  const auto syn = w.Expect({.seq = 0, .flags = kSyn, .bytes = 0, .window = 0xffff});
+  const auto syn = w.Expect({.seq = 0, .flags = kSyn, .bytes = 0, .window = 65 * kMss});
   CHECK(syn.segment.options.mss == kMss);
   CHECK(syn.segment.options.sack_permitted);
   CHECK(syn.segment.options.has_window_scale);

@@ -113,6 +113,7 @@ class Pair {
 uint64_t Exchange(const Wire& wire, uint64_t seed, const Options& o, uint32_t bytes) {
   INFO("seed " << seed << " loss " << wire.loss_permille << " sack " << o.sack);
   Pair p(wire, seed, o);
+  p.a.host.tcp_mtu_probing = p.b.host.tcp_mtu_probing = 1;
   p.Run(200 * kSecond);
   REQUIRE(StateOf(p.a.t) == State::kEstablished);
   REQUIRE(StateOf(p.b.t) == State::kEstablished);

@@ -79,10 +79,12 @@ class TcpWorld final : public Host {
   uint32_t tx_segs_max = 5000;
   std::map<uint32_t, int> kept;  // packets
   uint64_t steps_looks = 0;      // at segments that came early
+  Sysctls host;
 
   TcpWorld() { now_ns = 1'000'000'000'000; }
 
   // ---- Host
+  const Sysctls& sysctls() const override { return host; }
   uint64_t Random() override { return random_ = random_ * 6364136223846793005u + 1; }
   bool Transmit(Tcb&, const SegmentOut& s) override {
     if (wire_room == 0) return false;
