@@ -62,7 +62,7 @@ namespace {
 
 __attribute__((constructor(101))) void Start() {
   ProcessInit(g_family, environ);
-  if (g_family.attached && MayBeSandboxed() && !RingsOthers(g_family)) StepAside(kReasonExported);
+  if (g_family.attached && MayBeSandboxed() && !RingsOthers(g_family)) StepAside(kReasonSandbox);
   SignalsInit();
   (void)pthread_atfork([] { ForkPrepare(g_family); }, [] { ForkParent(g_family); },
                        [] { ForkChild(g_family); });

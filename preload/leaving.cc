@@ -8,6 +8,7 @@
 #include "event/epoll.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "family/telling.h"
 #include "life/slot.h"
 #include "peer/export.h"
 #include "real.h"
@@ -185,7 +186,9 @@ void ExportInherited(bool spawn) {
 }
 
 void StepAside(Reason why) {
-  StoreRelaxed(g_family.aside, 1u);
+  // After this it is silent. A ring has been counted.
+  if (why == kReasonSandbox) NoteFallback(g_family, why, -1);
+  StoreRelaxed(g_family.aside, why);
   if (!g_family.attached) return;
   uint32_t hw = LoadAcquire(g_family.fd_hw);  // [T1]
   for (uint32_t n = 0; n < hw && n < kFdMax; n++)
@@ -195,7 +198,7 @@ void StepAside(Reason why) {
 
 int Aside(int fd) {
   if (LoadRelaxed(g_family.aside) != 0) [[unlikely]]
-    (void)SockExport(g_family, fd);
+    (void)ExportFor(g_family, fd, static_cast<Reason>(LoadRelaxed(g_family.aside)));
   return fd;
 }
 
@@ -203,7 +206,7 @@ void ExportConfined() {
   if (g_family.bells.confined) return;
   g_family.bells.confined = true;
   FenceWithoutKernel(g_family);
-  StepAside(kReasonExported);
+  StepAside(kReasonSandbox);
   g_family.bells.mute = true;
 }
 

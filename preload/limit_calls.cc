@@ -23,7 +23,7 @@ void BeforeLimit(int resource, const void* limit) {
   if (!GetUser(soft, &static_cast<const rlimit*>(limit)->rlim_cur)) return;
   const int e = errno;
   if (AddressRoomIn(soft == RLIM_INFINITY ? kUnbounded : soft) < kAddressesNeeded)
-    LeaveForGood(g_family, kReasonNoMemory);
+    LeaveForGood(g_family, kReasonLimits);
   errno = e;
 }
 

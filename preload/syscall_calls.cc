@@ -178,7 +178,7 @@ bool Others(long n, const Args& a, long* r) {
     case SYS_landlock_restrict_self:
       *r = Ret<long>(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));
       ForgetContacts(g_family);
-      if (*r == 0 && g_family.attached && !RingsOthers(g_family)) StepAside(kReasonExported);
+      if (*r == 0 && g_family.attached && !RingsOthers(g_family)) StepAside(kReasonSandbox);
       return true;
     case SYS_setuid:
     case SYS_setreuid:

@@ -54,7 +54,7 @@ constexpr OwnOption kOwnOptions[] = {
      "take the options of profile P (a name, or a file if it holds a '/'); else safe"},
     {"option", "K=V", "set one option; may be repeated"},
     {"strict", nullptr, "fail the call instead of falling back to the kernel (-o strict=on)"},
-    {"verbose", nullptr, "say what is done, and log at level info"},
+    {"verbose", nullptr, "say in a line whether COMMAND is accelerated, and log at level info"},
     {"version", nullptr, "print the version"},
     {"help", nullptr, "print this"},
 };

@@ -7,6 +7,8 @@
 #include <getopt.h>
 #include <net/if.h>
 #include <sys/auxv.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -22,6 +24,8 @@
 #include <string>
 #include <vector>
 
+#include "banner.h"
+#include "base/log/log_sink.h"
 #include "base/schema/options.h"
 #include "daemon.h"
 #include "help.h"
@@ -207,6 +211,15 @@ void LoadSettings(Options& options, const std::vector<std::string>& settings) {
   }
 }
 
+// A relative path would be another file after chdir().
+void FixLogFile(Options& options) {
+  const std::string file = options.log_file;
+  if (file.empty() || file[0] == '/' || file == kLogToJournal || file == kLogToStderr) return;
+  std::error_code error;
+  const fs::path whole = fs::absolute(file, error);
+  if (!error) SetOrDie(options, "log.file", whole.string());
+}
+
 Options CollectOptions(const CommandLine& line, const Siblings& siblings) {
   Options options = OptionsDefault();
   // A tree without profiles still works: the default one holds nothing but defaults.
@@ -220,6 +233,7 @@ Options CollectOptions(const CommandLine& line, const Siblings& siblings) {
   if (line.is_strict) SetOrDie(options, "strict", "on");
   const bool is_quiet = options.log_level < static_cast<int64_t>(LogLevel::kInfo);
   if (line.is_verbose && is_quiet) SetOrDie(options, "log.level", "info");
+  FixLogFile(options);
   char message[kOptionMessageBytes];
   if (OptionsCheck(options, message, sizeof(message)) != OptionErr::kOk) Die(kExitUsage, message);
   return options;
@@ -271,43 +285,67 @@ void ExportPreload(const std::string& file) {
   SetEnv("LD_PRELOAD", preload);
 }
 
-// Everything around the command: directory, daemon. Only the runtime directory is indispensable.
+bool IsLoopback(const std::string& name) {
+  ifreq request{};
+  name.copy(request.ifr_name, sizeof request.ifr_name - 1);
+  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const bool is =
+      fd >= 0 && ioctl(fd, SIOCGIFFLAGS, &request) == 0 && (request.ifr_flags & IFF_LOOPBACK) != 0;
+  if (fd >= 0) close(fd);
+  return is;
+}
+
 // Not an error: the interface may come, and until then the kernel serves.
 void CheckInterfaces(const std::string& names) {
   std::istringstream list(names);
+  const std::string consequence = " (option vi); connections will use the kernel";
   for (std::string name; std::getline(list, name, ',');) {
-    if (!name.empty() && if_nametoindex(name.c_str()) == 0)
-      Warn("warning: there is no interface '" + name + "' here (option vi)" +
-           "; connections will use the kernel");
+    if (name.empty()) continue;
+    if (if_nametoindex(name.c_str()) == 0)
+      Warn("warning: there is no interface '" + name + "' here" + consequence);
+    else if (IsLoopback(name))
+      Warn("warning: '" + name + "' leads to no other host, and can have no VI" + consequence);
   }
 }
 
-void Prepare(const Options& options, const Siblings& siblings, bool is_verbose) {
+// Everything around the command: directory, daemon. Only the runtime directory is indispensable.
+struct Surroundings {
+  std::string runtime_dir;
+  std::string why_off;   // empty: the library is preloaded, and has a posternd
+  bool is_said = false;  // that it is off, and why
+};
+
+Surroundings Prepare(const Options& options, const Siblings& siblings) {
   const std::string library = siblings.Find("libpostern.so", "../lib/postern/libpostern.so");
   if (library.empty())
     Die(kExitOurselves, "libpostern.so is neither built nor installed beside postern");
   std::string why_not = WhyNotHere(library);
   const std::string runtime_dir = why_not.empty() ? RuntimeDir(why_not) : "";
-  if (!why_not.empty()) {  // the command runs as it would without us
-    if (is_verbose) Warn("warning: " + why_not + "; connections will use the kernel");
-    return;
-  }
+  if (!why_not.empty()) return {runtime_dir, why_not};  // the command runs as it would without us
   SetEnv("POSTERN_RUNTIME_DIR", runtime_dir);
   ExportOptions(options);
   CheckInterfaces(options.vi);
   const std::string posternd = siblings.Find("posternd", "../libexec/postern/posternd");
   if (!posternd.empty()) SetEnv("POSTERN_DAEMON", posternd);
-  if (is_verbose) Warn("runtime directory " + runtime_dir + ", preloading " + library);
+  std::string problem;
   if (options.accel != 0 && options.daemon_spawn != 0) {
-    const std::string problem = posternd.empty()
-                                    ? "posternd is neither built nor installed beside postern"
-                                    : EnsureDaemon(posternd, runtime_dir);
+    problem = posternd.empty() ? "posternd is neither built nor installed beside postern"
+                               : EnsureDaemon(posternd, runtime_dir);
     const bool is_limit = problem == kNoProcessLeft || problem == kReadOnly;
-    if (!problem.empty() && (is_verbose || !is_limit))
-      Warn("warning: " + problem + "; connections will use the kernel");
-    if (is_limit) return;
+    if (is_limit) return {runtime_dir, problem};
+    if (!problem.empty()) Warn("warning: " + problem + "; connections will use the kernel");
   }
   ExportPreload(library);
+  if (options.accel == 0) return {runtime_dir, "accel=off"};
+  return {runtime_dir, problem, !problem.empty()};
+}
+
+// On request (-v), and where strict is asked for and can't be had.
+void Announce(const Options& options, const Surroundings& around, bool is_verbose) {
+  if (is_verbose) return Warn(BannerText(options, around.runtime_dir, around.why_off));
+  const bool is_wanted = options.strict != 0 && options.accel != 0;
+  if (is_wanted && !around.why_off.empty() && !around.is_said)
+    Warn("warning: strict can't be had: " + around.why_off + "; the kernel serves all its sockets");
 }
 
 [[noreturn]] void Run(char** command) {
@@ -324,10 +362,10 @@ int Main(int argc, char** argv) {
   const std::string program = FindProgram(line.command[0]);
   // No daemon for a command that is not there; execvp finds the right words.
   if (!program.empty()) {
-    Prepare(options, siblings, line.is_verbose);
-    const std::string reason = WhyNotPreloadable(program);
-    if (line.is_verbose && !reason.empty())
-      Warn("warning: " + reason + "; it will not be accelerated");
+    Surroundings around = Prepare(options, siblings);
+    if (const std::string why = WhyNotPreloadable(program); !why.empty() && options.accel != 0)
+      around.why_off = why, around.is_said = false;
+    Announce(options, around, line.is_verbose);
   }
   Run(line.command);
 }

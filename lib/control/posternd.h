@@ -6,7 +6,8 @@
 
 namespace postern {
 
-bool DaemonAlive(Family& fam);  // no system call
+Reason WhyNoDaemon(const Family& fam);  // of a socket, where none is to be had
+bool DaemonAlive(Family& fam);          // no system call
 // Connects to posternd by its path or, where that can't be reached (any more), by its abstract
 // name, if it is of that user or root.
 long CtlReach(Family& fam, int fd, uint32_t uid);

@@ -187,6 +187,7 @@ bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   m.cookie = LoadRelaxed(Stack(fam).hdr.ticket);
   int dir_fd = -1;
   const int said = Ask(fam, m, fam.stack_fd, &dir_fd);
+  StoreRelaxed(fam.ctl_version, said == -EPROTONOSUPPORT ? 1u : 0u);
   if (said != 0 || dir_fd < 0) {
     Disconnect(fam);
     if (said == -EXDEV) (void)GoToNamespace(fam, Stack(fam).hdr.netns_ino);
@@ -196,6 +197,7 @@ bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   const pstn_dir* dir = MapDir(dir_fd);
   sys::Close(dir_fd);
   if (dir == nullptr) {
+    StoreRelaxed(fam.ctl_version, 1u);
     Disconnect(fam);
     return false;
   }
@@ -222,6 +224,10 @@ bool ConnectLocked(Family& fam) {
   }
   fam.ctl_await = false;
   return LoadRelaxed(fam.ctl_fd) >= 0;
+}
+
+Reason WhyNoDaemon(const Family& fam) {
+  return LoadRelaxed(fam.ctl_version) != 0 ? kReasonVersion : kReasonNoDaemon;
 }
 
 bool DaemonAlive(Family& fam) {

@@ -28,8 +28,8 @@ enum class Type : uint32_t {
   kLgr,        // pushed: a = lgr index in your stack, uuid = peer, fd = its memfd
   kGetLgr,     // a = lgr index. Reply: fd
   kAddLgr,     // after a restart of posternd: a = lgr index, fd = memfd. Reply: status
-  kStatus,  // posternctl: a = 0 status, 1 ss (b = pid or 0), 2 explain (b = pid). Reply: fd = memfd
-            // with JSON
+  kStatus,  // posternctl: a = 0 status, 1 ss (b = pid or 0, c = 1: details), 2 explain (b = pid).
+            // Reply: fd = memfd with JSON
   kQuit = 10,  // posternctl: leave when no client is left. Reply: status
   // a = ep, b = ep gen, fd = its kernel socket: it leaves the family (peer/export.cc); or a = ~0:
   // the fd was taken from process b of another family, where it is number c; posternd looks whether

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "base/lock.h"
+#include "base/log/log_sink.h"
 #include "base/schema/counters.h"
 #include "base/schema/options.h"
 #include "base/schema/reasons.h"
@@ -50,10 +51,12 @@ struct Family {
   bool elsewhere = false;  // in another network namespace than the stack: ports mean others there
   uint32_t ring = 0;       // (a) kRing*: an io_uring matters (family/io_uring.h)
   uint32_t cancels = 0;    // (a) so many threads have been cancelled
-  uint32_t aside = 0;  // (a) for good: its sockets are the kernel's (StepAside, preload/leaving.h)
+  uint32_t aside =
+      0;  // (a) the Reason, for good: its sockets are the kernel's (StepAside, preload/leaving.h)
   For whom = For::kProgram;
   pstn_lock init_lock{};
   Options opt{};
+  LogState log{};
   RingLimits limits{};
   Bells bells{};
 
@@ -86,6 +89,7 @@ struct Family {
   uint64_t ctl_retry_ns = 0;  // not before this
   bool ctl_below = false;     // socket_path is that of this network namespace (control/reach.cc)
   bool ctl_await = false;     // and may have no posternd yet
+  uint32_t ctl_version = 0;   // (a) 1: the posternd that is there is of another version
   // How long to wait for a posternd that was silent; 0: it was not.
   uint32_t ctl_silent_ms PSTN_GUARDED_BY(ctl_lock) = 0;
   uint64_t spawn_not_before_ns PSTN_GUARDED_BY(ctl_lock) = 0;

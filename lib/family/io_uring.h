@@ -9,6 +9,7 @@
 #pragma once
 
 #include "family/family.h"
+#include "family/telling.h"
 
 namespace postern {
 
@@ -23,7 +24,7 @@ inline bool Follows(const Family& fam, IoUring how) {
 inline void CountRing(Family& fam) {
   uint32_t noted = kRingNoted;
   if (fam.attached && CompareExchange(fam.ring, noted, kRingCounted))
-    FetchAdd(Stack(fam).hdr.reasons[kReasonIoUring], 1u);
+    NoteFallback(fam, kReasonIoUring, -1);
 }
 
 inline void NoteRing(Family& fam) {

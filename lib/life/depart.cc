@@ -22,6 +22,7 @@
 #include "family/fdcache.h"
 #include "family/fdtab.h"
 #include "family/holder.h"
+#include "family/telling.h"
 #include "life/luggage.h"
 #include "life/process.h"
 #include "life/slot.h"
@@ -150,7 +151,7 @@ int GuestStack(Family& fam, uint64_t* ticket, pstn_uuid* id) {
 }
 
 void LeaveForKernel(Family& fam, Reason why) {
-  FetchAdd(Stack(fam).hdr.reasons[why], 1u);  // posternd says kReasonSecurity
+  NoteFallback(fam, why, -1);  // posternd says kReasonSecurity
   LeaveToKernel(fam, true);
   const bool in_calls = MayBeInCalls();
   GiveBack(fam);

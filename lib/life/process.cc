@@ -16,6 +16,7 @@
 #include "family/fdtab.h"
 #include "family/io_uring.h"
 #include "family/local_lock.h"
+#include "family/telling.h"
 #include "life/process.h"
 #include "life/slot.h"
 #include "life/surroundings.h"
@@ -72,11 +73,29 @@ const char* EnvValue(const char* const* envp, const char* name) {
 
 void ReportNothing(void*, const char*) {}
 
+void ReportToLog(void* context, const char* message) {
+  LogText(*static_cast<Family*>(context), LogLevel::kWarn, "ignores in its environment: ", message);
+}
+
+// The log's own options are known when the others are complained of.
+void TakeOptions(Family& fam, const char* const* envp) {
+  fam.opt = OptionsDefault();
+  const size_t wrong = OptionsLoadEnv(fam.opt, envp, ReportNothing, nullptr);
+  LogBegin(fam.log, fam.opt);
+  if (wrong != 0 && Logs(fam, LogLevel::kWarn))
+    (void)OptionsLoadEnv(fam.opt, envp, ReportToLog, &fam);
+  if (fam.opt.accel == 0) NoteFallback(fam, kReasonOff, -1);
+}
+
+void SayAside(Family& fam, const char* why) {
+  LogText(fam, LogLevel::kInfo, "is not accelerated: ", why);
+  NoteFallback(fam, kReasonLimits, -1);
+}
+
 }  // namespace
 
 void ProcessInit(Family& fam, const char* const* envp) {
-  fam.opt = OptionsDefault();
-  (void)OptionsLoadEnv(fam.opt, envp, ReportNothing, nullptr);
+  TakeOptions(fam, envp);
   UseOptions(fam);
   const char* dir = EnvValue(envp, "POSTERN_RUNTIME_DIR");
   if (dir != nullptr && dir[0] == '/') {
@@ -176,6 +195,8 @@ bool MakeStack(Family& fam) {
   g_watch_faults();
   CountRing(fam);
   CtlReconnect(fam);
+  LogText(fam, LogLevel::kDebug,
+          DaemonAlive(fam) ? "is accelerated" : "has a stack, and finds no posternd");
   return true;
 }
 

@@ -6,7 +6,6 @@
 #include <sys/un.h>
 
 #include <cerrno>
-#include <cstdio>
 
 #include "base/space/room.h"
 #include "base/sys.h"
@@ -56,23 +55,6 @@ bool RingsOthers(const Family& fam) {
   const long r = sys::Call(SYS_connect, fd, &a, static_cast<long>(len));
   sys::Close(fd);
   return r != -EPERM && r != -EACCES;
-}
-
-void SayAside(const Family& fam, const char* why) {
-  if (fam.opt.log_level < static_cast<int64_t>(LogLevel::kInfo)) return;
-  char line[256];
-  const int n = snprintf(line, sizeof line, "postern: process %ld is not accelerated: %s\n",
-                         sys::Call(SYS_getpid), why);
-  if (n <= 0 || static_cast<size_t>(n) >= sizeof line) return;
-  const bool has_file = fam.opt.log_file[0] != 0;
-  const int fd = has_file
-                     ? static_cast<int>(sys::Call(
-                           SYS_openat, static_cast<long>(AT_FDCWD), &fam.opt.log_file[0],
-                           static_cast<long>(O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC), 0600L))
-                     : 2;
-  if (fd < 0) return;
-  (void)sys::Call(SYS_write, fd, &line[0], static_cast<long>(n));
-  if (has_file) sys::Close(fd);
 }
 
 }  // namespace postern

@@ -16,7 +16,5 @@ const char* WhyNoStack(Family& fam);
 bool RingsOthers(const Family& fam);
 // As that is where no sandbox can have been entered: at no cost.
 bool MayBeSandboxed();
-// Writes one line where the options ask for such (log.level=info).
-void SayAside(const Family& fam, const char* why);
 
 }  // namespace postern

@@ -10,6 +10,7 @@
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "family/family.h"
+#include "family/telling.h"
 #include "offhost/datagram.h"
 #include "offhost/wire.h"
 #include "offhost/wire_here.h"
@@ -403,7 +404,7 @@ void RingStreams::DatagramsLeave(stack::DatagramSocket& s) {
       LoadRelaxed(ep->reason) != kReasonNone)
     return;
   StoreRelaxed(ep->reason, kReasonPathMtu);  // no other thread has asked for it
-  FetchAdd(Stack(fam_).hdr.reasons[kReasonPathMtu], 1u);
+  NoteFallback(fam_, kReasonPathMtu, -1);
 }
 
 }  // namespace postern

@@ -21,6 +21,7 @@
 #include "endpoint/state.h"
 #include "family/family.h"
 #include "family/interrupts.h"
+#include "family/telling.h"
 #include "family/verbs.h"
 #include "peer/close.h"
 #include "peer/connect.h"
@@ -251,7 +252,7 @@ Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) PSTN_REQUIRES(
   if (v4_through_v6 && (LoadRelaxed(ep.flags) & PSTN_EPF_V6ONLY) != 0) return kReasonOption;
   if (!DaemonAlive(fam)) {
     CtlReconnect(fam);
-    if (!DaemonAlive(fam)) return kReasonNoDaemon;
+    if (!DaemonAlive(fam)) return WhyNoDaemon(fam);
   }
   const pstn_dir& d = *LoadAcquire(fam.dir);  // [T4]
   const bool local = IsLocalAddress(d, to);
@@ -268,7 +269,7 @@ Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) PSTN_REQUIRES(
   Reason why = local ? MayReach(fam, ep, asked, to, from) : kReasonNone;
   if (why == kReasonNone) why = Establish(fam, ep, t, to, from);
   if (why != kReasonNone) return why;
-  if (!StillListed(fam, d, ep, t, to)) return kReasonNoListener;
+  if (!StillListed(fam, d, ep, t, to)) return kReasonPeerGone;
   ShowConnected(fam, ep);
   return kReasonNone;
 }
@@ -285,8 +286,15 @@ bool IsConnectedFromThere(Family& fam, const pstn_ep& ep, pstn_addr to) {
 }
 
 // The kernel's connect(), on what is its socket from now on.
-long KernelConnect(Family& fam, int fd, pstn_ep& ep, Reason reason) PSTN_REQUIRES(ep.setup_lock) {
-  if (fam.opt.strict != 0 && reason != kReasonNotLocal) return -ECONNREFUSED;
+long KernelConnect(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len,
+                   Reason reason) PSTN_REQUIRES(ep.setup_lock) {
+  pstn_addr to;
+  const bool named = AddrFromSockaddr(sa, len, ep.family, to);
+  if (fam.opt.strict != 0 && reason != kReasonNotLocal) {
+    LogStrict(fam, reason, named ? &to : nullptr);
+    return -ECONNREFUSED;
+  }
+  TellFallback(fam, reason, fd, named ? &to : nullptr);
   BecomeKernels(fam, fd, ep, reason);
   Count(Stack(fam).hdr, kCounterKernelConnects);
   return kPass;
@@ -296,7 +304,7 @@ long KernelConnect(Family& fam, int fd, pstn_ep& ep, Reason reason) PSTN_REQUIRE
 
 long KernelConnectBegun(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t len,
                         Reason why) {
-  const long r = KernelConnect(fam, fd, ep, why);
+  const long r = KernelConnect(fam, fd, ep, sa, len, why);
   if (r != kPass) return r;
   const int fl = sys::Fcntl(fd, F_GETFL, 0);
   if (fl < 0) return kPass;
@@ -389,7 +397,8 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
     return asked ? Connected(fam, ep) : -EISCONN;
   }
   pstn_addr to;
-  if (!AddrFromSockaddr(sa, len, ep.family, to)) return KernelConnect(fam, fd, ep, kReasonOption);
+  if (!AddrFromSockaddr(sa, len, ep.family, to))
+    return KernelConnect(fam, fd, ep, sa, len, kReasonOption);
   if (IsConnectedFromThere(fam, ep, to)) return -EADDRNOTAVAIL;
   Reason why = TryConnect(fam, fd, ep, to);
   bool cut = false;
@@ -397,7 +406,7 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
     fd = call.fd();  // another thread may have closed it meanwhile
     if (cut) return KernelConnectBegun(fam, fd, ep, sa, len, why);
     if (why == kReasonNotLocal) why = kVerbs.wire_connect(fam, fd, ep, to);
-    if (why != kReasonNone) return KernelConnect(fam, fd, ep, why);
+    if (why != kReasonNone) return KernelConnect(fam, fd, ep, sa, len, why);
     Count(Stack(fam).hdr, kCounterConnects);
     StoreRelaxed(ep.tx.budget, 0u);  // what is not acknowledged lies in the ring as well
     return OnTheWire(ep, a, -EINPROGRESS);

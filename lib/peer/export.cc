@@ -33,6 +33,7 @@
 #include "event/epoll.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "family/telling.h"
 #include "family/verbs.h"
 #include "peer/close.h"
 #include "peer/connect.h"
@@ -57,7 +58,7 @@ int ExportConnection(Family& fam, int fd, pstn_ep& ep) {
 // may never accept again. Those in its queue get into the kernel's (TakeOver); the directory tells
 // a client that comes too late (StillListed, lib/peer/connect.cc). False: it does not listen any
 // more.
-bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
+bool ExportListener(Family& fam, int fd, pstn_ep& ep, Reason why) {
   Guard g(ep.setup_lock);
   if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) return false;  // [E1]
   if ((FetchAnd(ep.flags, ~PSTN_EPF_PUBLISHED) & PSTN_EPF_PUBLISHED) != 0)
@@ -79,7 +80,7 @@ bool ExportListener(Family& fam, int fd, pstn_ep& ep) {
   TableThaw(fam);
   if (LoadAcquire(ep.accept_count) != 0) (void)CtlExport(fam, ep, fd);  // [E8]
   ResetQueue(fam, ep);  // only what the keeper could not take
-  FallBack(fam, fd, ep, kReasonExported);
+  FallBack(fam, fd, ep, why);
   PostEp(fam, ep);
   return true;
 }
@@ -120,10 +121,7 @@ long ExportFor(Family& fam, int fd, Reason why) {
     if (state == PSTN_EP_NEW) {
       if (LeaveUnconnected(fam, number, *ep, why)) return 0;
     } else if (state == PSTN_EP_LISTEN) {
-      if (ExportListener(fam, number, *ep)) {
-        StoreRelaxed(ep->reason, why);
-        return 0;
-      }
+      if (ExportListener(fam, number, *ep, why)) return 0;
     } else if (state == PSTN_EP_ESTABLISHED) {
       const int r = ExportConnection(fam, number, *ep);
       if (r == 0) StoreRelaxed(ep->reason, why);
@@ -317,7 +315,7 @@ long TakeOverConnection(Family& fam, int fd, pstn_ep& from, bool hand_on, Taken 
     if (hand_on) return -ESTALE;
     return LoadAcquire(from.state) == PSTN_EP_KERNEL ? 0 : -ECONNRESET;  // [E1]
   }
-  FetchAdd(Stack(fam).hdr.reasons[kReasonExported], 1u);
+  NoteFallback(fam, kReasonExported, fd);
   kVerbs.wire_rehouse(fam, fd, Stack(fam).eps.Own(EpIndex(idx)));
   if (!hand_on)
     ShutKernelSocket(fd, LoadRelaxed(from.flags) & (HasEnded(e) ? ~0u : ~PSTN_EPF_SHUT_WR));

@@ -12,6 +12,7 @@
 #include "family/family.h"
 #include "family/fdcache.h"
 #include "family/fdtab.h"
+#include "family/telling.h"
 #include "family/verbs.h"
 #include "peer/close.h"
 #include "peer/kernel_half.h"
@@ -49,7 +50,7 @@ long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool 
 
 void FallBack(Family& fam, int fd, pstn_ep& ep, Reason reason) {
   StoreRelaxed(ep.reason, reason);
-  FetchAdd(Stack(fam).hdr.reasons[reason], 1u);
+  NoteFallback(fam, reason, fd, LoadRelaxed(ep.state) == PSTN_EP_LISTEN ? &ep.local : nullptr);
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
   // The program that will accept from it may know nothing of handshakes.
   if ((FetchAnd(ep.flags, ~PSTN_EPF_SMC) & PSTN_EPF_SMC) != 0) (void)MarkSmc(fd, false);

@@ -63,10 +63,10 @@ bool TakeSwept(Family& fam, const pstn_uuid& stack, ConnSlot& out) {
   });
 }
 
-Reason ReasonOf(int error) {
+Reason ReasonOf(const Family& fam, int error) {
   switch (error) {
     case -ENOTCONN:
-      return kReasonNoDaemon;
+      return WhyNoDaemon(fam);
     case -ENOMEM:
       return kReasonNoMemory;
     case -EMFILE:
@@ -85,7 +85,7 @@ Reason TakeInNew(Family& fam, const pstn_uuid& stack, ConnSlot& out) {
     const uint32_t known = LinksKnown(fam, stack);
     uint32_t idx = PSTN_NONE;
     int r = CtlIntroduce(fam, stack, known, &idx);
-    if (r != 0) return ReasonOf(r);
+    if (r != 0) return ReasonOf(fam, r);
     if (TakeIn(fam, idx, stack, out) || TakeInAny(fam, stack, out)) return kReasonNone;
   }
   return kReasonLgrFull;

@@ -16,6 +16,7 @@
 #include "event/epoll.h"
 #include "family/family.h"
 #include "family/fdcache.h"
+#include "family/telling.h"
 #include "family/turn.h"
 #include "offhost/datagram.h"
 #include "offhost/wire.h"
@@ -38,7 +39,7 @@ long SockSocket(Family& fam, int domain, int type, int protocol) {
   if (!fam.enabled || LoadRelaxed(fam.aside) != 0 || !EnsureStack(fam)) return kPass;
   uint32_t idx = NewEp(fam, static_cast<uint32_t>(domain));
   if (idx == PSTN_NONE) {
-    FetchAdd(Stack(fam).hdr.reasons[kReasonStackFull], 1u);
+    NoteFallback(fam, kReasonStackFull, -1);
     return kPass;
   }
   pstn_ep& ep = Stack(fam).eps.Own(EpIndex(idx));
@@ -120,10 +121,10 @@ long SockBind(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, socklen_t le
 }
 
 // Why a listener is not in the directory: the kernel's clients alone reach it.
-static Reason WhyUnlisted(int error) {
+static Reason WhyUnlisted(const Family& fam, int error) {
   switch (error) {
     case -ENOTCONN:
-      return kReasonNoDaemon;
+      return WhyNoDaemon(fam);
     case -ENOSPC:
       return kReasonDirectoryFull;
     case -EMFILE:
@@ -172,7 +173,7 @@ long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog) {
     FetchOr(ep.flags, PSTN_EPF_PUBLISHED);
     Count(Stack(fam).hdr, kCounterListens);
   } else {
-    StoreRelaxed(ep.reason, WhyUnlisted(p));
+    StoreRelaxed(ep.reason, WhyUnlisted(fam, p));
   }
   WireListen(fam, fd, ep);
   return 0;

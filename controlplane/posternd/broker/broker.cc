@@ -165,8 +165,8 @@ void Broker::Join(Client& client, const ctl::Msg& message, UniqueFd) {
   if (member.who.netns == 0 || !IsStillThere(member)) return client.Reply(message, EPERM);
   member.netns_owner = OwnerOf(member.netns);
   member.joined = true;
-  Note("daemon %d of user %u joins, cgroup %s", member.who.pid, member.who.uid,
-       member.who.cgroup.c_str());
+  Inform("daemon %d of user %u joins, cgroup %s", member.who.pid, member.who.uid,
+         member.who.cgroup.c_str());
   client.Reply(message, 0);
   tell_.AddMs(0);
   Tell(member);
@@ -256,7 +256,7 @@ void Broker::OnGone(Client& client) {
   const auto it = members_.find(&client);
   const std::unique_ptr<Member> member = std::move(it->second);
   members_.erase(it);
-  Note("daemon %d of user %u is gone", member->who.pid, member->who.uid);
+  Inform("daemon %d of user %u is gone", member->who.pid, member->who.uid);
   for (const auto& [key, listener] : member->offers) {
     offered_.erase(key);
     cookies_.erase({listener.cookie, key});

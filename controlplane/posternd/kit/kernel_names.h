@@ -16,13 +16,22 @@ class KernelNames {
  public:
   struct Entry {
     std::string local, peer, state;
+    uint64_t inode = 0;
+    uint32_t recv_queue = 0, send_queue = 0;
+    // With details, of a connection:
+    bool has_info = false;
+    uint32_t rtt_us = 0, cwnd = 0;
+    uint64_t bytes_acked = 0, bytes_received = 0;
   };
+  // `details`: the kernel is asked for each connection's state, too.
+  explicit KernelNames(bool details = false) : details_(details) {}
   // Null when `fd` of `pid` is no TCP socket of our network namespace, or is not connected.
   const Entry* Find(pid_t pid, uint32_t fd);
 
  private:
   void Load(uint8_t family);
 
+  const bool details_;
   bool loaded_ = false;
   std::unordered_map<uint64_t, Entry> by_inode_;
 };

@@ -21,7 +21,8 @@ namespace {
 constexpr unsigned kOfAKindPerSecond = 5;  // lines of a kind
 constexpr uint64_t kLogBytes = 1 << 20;
 
-bool verbose_on = false, silent = false;
+LogDetail log_detail = LogDetail::kInfo;
+bool silent = false;
 std::string log_path;  // empty: standard error is not ours
 uint64_t log_bytes = 0;
 
@@ -77,9 +78,21 @@ void Write(const char* format, va_list args) {
   Wrote(fprintf(stderr, "%s.%03ldZ posternd: %s\n", stamp, now.tv_nsec / 1000000, text));
 }
 
+// As many of its kind as may be written.
+void WriteSome(LogDetail detail, const char* format, va_list args) {
+  if (silent || detail > log_detail) return;
+  const uint64_t left_out = log_detail == LogDetail::kDebug ? 0 : LeftOut(format);
+  if (left_out == UINT64_MAX) return;
+  if (left_out != 0) {
+    Wrote(
+        fprintf(stderr, "(%llu more like the next)\n", static_cast<unsigned long long>(left_out)));
+  }
+  Write(format, args);
+}
+
 }  // namespace
 
-void SetVerbose(bool verbose) { verbose_on = verbose; }
+void SetLogDetail(LogDetail detail) { log_detail = detail; }
 void SetSilent() { silent = true; }
 
 bool LogTo(const std::string& path) {
@@ -90,24 +103,23 @@ bool LogTo(const std::string& path) {
 }
 
 void Warn(const char* format, ...) {
-  if (silent) return;
-  const uint64_t left_out = verbose_on ? 0 : LeftOut(format);
-  if (left_out == UINT64_MAX) return;
-  if (left_out != 0) {
-    Wrote(
-        fprintf(stderr, "(%llu more like the next)\n", static_cast<unsigned long long>(left_out)));
-  }
   va_list args;
   va_start(args, format);
-  Write(format, args);
+  WriteSome(LogDetail::kWarn, format, args);
+  va_end(args);
+}
+
+void Inform(const char* format, ...) {
+  va_list args;
+  va_start(args, format);
+  WriteSome(LogDetail::kInfo, format, args);
   va_end(args);
 }
 
 void Note(const char* format, ...) {
-  if (!verbose_on) return;
   va_list args;
   va_start(args, format);
-  Write(format, args);
+  WriteSome(LogDetail::kDebug, format, args);
   va_end(args);
 }
 

@@ -89,6 +89,14 @@ std::string Comm(pid_t pid) {
   return name;
 }
 
+std::string PlainComm(pid_t pid) {
+  std::string name = Comm(pid);
+  for (char& c : name) {
+    if (c < ' ' || c == 0x7f) c = '?';  // what is above 0x7f is negative here, and goes as well
+  }
+  return name;
+}
+
 // By the link's text alone: what the number means may be a file whose file system does not answer.
 bool HasSocket(pid_t pid, uint32_t number, int socket) {
   int type = 0;

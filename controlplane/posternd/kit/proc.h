@@ -17,6 +17,8 @@ namespace postern::daemon {
 // Field 22 of /proc/PID/stat, clock ticks since boot; 0 when there is no such process.
 uint64_t StartTime(pid_t pid);
 std::string Comm(pid_t pid);
+// For a line of text: a program names itself as it likes.
+std::string PlainComm(pid_t pid);
 // Inode of the network namespace; 0 when it can't be determined.
 uint64_t NetnsIno(pid_t pid);
 uint64_t OwnNetnsIno();

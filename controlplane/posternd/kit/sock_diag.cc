@@ -58,8 +58,10 @@ int TakeState(const nlmsghdr* answer, void* context) {
 
 }  // namespace
 
-int DumpSockets(uint8_t family, uint32_t states, uint16_t port, mnl_cb_t each, void* context) {
+int DumpSockets(uint8_t family, uint32_t states, uint16_t port, mnl_cb_t each, void* context,
+                uint8_t extensions) {
   Question question(NLM_F_DUMP);
+  question.request->idiag_ext = extensions;
   question.request->sdiag_family = family;
   question.request->idiag_states = states;
   question.request->id.idiag_sport = htons(port);

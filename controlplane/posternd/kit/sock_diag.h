@@ -8,8 +8,10 @@
 namespace postern::daemon {
 
 // Calls `each` with an inet_diag_msg for each socket of the family that is in one of the states (a
-// bit each, include/net/tcp_states.h), and has that port, if it is not 0. 0 or -errno.
-int DumpSockets(uint8_t family, uint32_t states, uint16_t port, mnl_cb_t each, void* context);
+// bit each, include/net/tcp_states.h), and has that port, if it is not 0. `extensions`: what else
+// is to be told of each, a bit for INET_DIAG_* - 1. 0 or -errno.
+int DumpSockets(uint8_t family, uint32_t states, uint16_t port, mnl_cb_t each, void* context,
+                uint8_t extensions = 0);
 
 // The state of the listening socket that has this address (4 or 16 bytes), port and cookie; or
 // -errno: it may be there all the same, if several sockets share the port. Costs the same however

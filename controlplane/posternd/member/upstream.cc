@@ -70,7 +70,7 @@ void Upstream::Connect() {
 
 void Upstream::Join() {
   joined_ = true;
-  Note("joined the broker at %s", path_.c_str());
+  Inform("joined the broker at %s", path_.c_str());
   TellProcesses();
   for (const auto& [id, link] : registry_.links()) {
     for (uint32_t side = 0; side < 2; ++side) {
@@ -102,7 +102,7 @@ void Upstream::OnGone() {
   joined_ = false;
   asks_.OnGone(*line_);
   line_.reset();
-  Note("the broker is gone");
+  Inform("the broker is gone");
   directory_.WithdrawIf([](const Listener& l) { return l.foreign; });
   learnt_.clear();
   if (on_host) on_host({});

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/if_xdp.h>
 #include <linux/rtnetlink.h>
+#include <net/if.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -63,6 +64,10 @@ Vis::Vis(event_base* base, const std::string& interfaces)
       free_(base, -1, 0, [this] { TellFree(); }),
       listeners_(base) {
   if (enabled()) worker_.Start();
+  for (const std::string& name : interfaces_allowed_) {
+    if (name != "any" && !name.starts_with(kSoft) && if_nametoindex(name.c_str()) == 0)
+      Warn("VI on %s: there is no such interface here; it may come", name.c_str());
+  }
 }
 
 Vis::~Vis() = default;
@@ -151,7 +156,7 @@ void Vis::DriverGone(Interface& interface) {
   }
   const auto began = std::chrono::steady_clock::now();
   if (In(interface, [&interface] { return interface.soft->Connect(); }) == 0) {
-    Note("VI on %s: its driver is back", interface.name.c_str());
+    Inform("VI on %s: its driver is back", interface.name.c_str());
     return WatchDriver(interface);
   }
   // One that is there and does not answer holds us up.
@@ -192,11 +197,11 @@ int Vis::MakeInterface(const ViAsker& asker, const UniqueFd& netns, const Key& k
     i.grace->AddMs(kOwnerGraceMs);
   }
   if (i.xdp != nullptr) {
-    Note("VI on %s: the XDP program %s%s", i.name.c_str(),
-         i.xdp->taken_over() ? "was attached" : "is attached",
-         i.xdp->generic() ? ", in generic mode" : "");
+    Inform("VI on %s: the XDP program %s%s", i.name.c_str(),
+           i.xdp->taken_over() ? "was attached" : "is attached",
+           i.xdp->generic() ? ", in generic mode" : "");
   } else {
-    Note("VI on %s: its driver is there", i.name.c_str());
+    Inform("VI on %s: its driver is there", i.name.c_str());
   }
   made = &i;
   interfaces_.push_back(std::move(interface));
@@ -219,7 +224,7 @@ int Vis::FindInterface(const ViAsker& asker, const UniqueFd& netns, uint32_t ifi
 
 void Vis::DropIfUnused(Interface& interface) {
   if (interface.users != 0) return;
-  Note("VI on %s: the last one is gone", interface.name.c_str());
+  Inform("VI on %s: the last one is gone", interface.name.c_str());
   bool again = false;
   (void)In(interface, [&] {
     again = interface.xdp != nullptr && interface.xdp->Detach();

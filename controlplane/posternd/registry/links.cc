@@ -148,8 +148,8 @@ int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {
   }
   link = fresh.get();
   links_[fresh->id] = std::move(fresh);
-  Note("link group %s: %s -> %s", Text(link->id).c_str(), Text(client.id).c_str(),
-       Text(server.id).c_str());
+  Inform("link group %s: %s -> %s", Text(link->id).c_str(), Text(client.id).c_str(),
+         Text(server.id).c_str());
   PushLink(*link, 1);
   PushLink(*link, 0);
   return 0;
@@ -187,12 +187,17 @@ void Registry::DetachEnd(LinkGroup& link, uint32_t side) {
 }
 
 void Registry::EraseIfUnused(LinkGroup& link) {
-  if (link.end[0].stack == nullptr && link.end[1].stack == nullptr) links_.erase(link.id);
+  if (link.end[0].stack != nullptr || link.end[1].stack != nullptr) return;
+  Inform("link group %s: is gone", Text(link.id).c_str());
+  links_.erase(link.id);
 }
 
 // The side that survives gets to see the end of its connections; the group itself goes when the
 // last of them is closed.
 void Registry::KillLink(LinkGroup& link, uint32_t dead_side) {
+  if (!link.dead)
+    Inform("link group %s: ends, since its %s has ended", Text(link.id).c_str(),
+           dead_side == 0 ? "client" : "server");
   link.dead = true;
   LinkEnd& survivor = link.end[1 - dead_side];
   if (survivor.stack == nullptr || Same(link.owner[0], link.owner[1])) return;
@@ -320,7 +325,7 @@ void Registry::LinkTimer() {
         link.wait_until = now + kPeerGrace;
         continue;
       }
-      Note("link group %s: its other stack never came back", Text(link.id).c_str());
+      Inform("link group %s: its other stack never came back", Text(link.id).c_str());
       KillLink(link, link.end[0].stack == nullptr ? 0 : 1);
     }
     for (uint32_t side = 0; side < 2; ++side) {

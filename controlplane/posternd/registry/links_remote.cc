@@ -81,8 +81,8 @@ int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const
   fresh->inode = InodeOf(memfd.get());
   fresh->fd = Share(std::move(memfd));
   if (const int error = AddRemote(*fresh, 1, *own, who); error != 0) return error;
-  Note("link group %s: %s, of another daemon -> %s", Text(id).c_str(), Text(client).c_str(),
-       Text(server).c_str());
+  Inform("link group %s: %s, of another daemon -> %s", Text(id).c_str(), Text(client).c_str(),
+         Text(server).c_str());
   PushLink(*fresh, 1);
   links_[id] = std::move(fresh);
   return 0;

@@ -234,6 +234,8 @@ void Reapers::OnAnswer(Reaper& reaper, const ctl::Msg& answer) {
   reaper.busy = false;
   const Job job = std::move(reaper.jobs.front());
   reaper.jobs.pop_front();
+  Inform("stack %s: its reaper has done %s: %s", Text(reaper.stack).c_str(), NameOf(job.ask.type),
+         strerror(answer.status));
   reaper.timer.AddMs(kStayMs);
   const ctl::Msg copy = answer;
   if (copy.d != 0) Retire(reaper);

@@ -167,7 +167,8 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
   process->client = &client;
   process->said_hello = true;
   client.process = process;
-  Note("stack %s: hello from pid %d, slot %u", Text(id).c_str(), client.pid(), slot);
+  Inform("stack %s: pid %d (%s) joins, slot %u", Text(id).c_str(), client.pid(),
+         PlainComm(client.pid()).c_str(), slot);
   if (is_new) {
     AttachWaiting(*stack);
     on_change_();
@@ -240,7 +241,7 @@ void Registry::ClientGone(Client& client) {
 void Registry::ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid) {
   Stack* stack = Find(stack_id);
   if (stack == nullptr) return;
-  Note("stack %s: pid %d, slot %u, has died", Text(stack_id).c_str(), pid, slot);
+  Inform("stack %s: pid %d, slot %u, has died", Text(stack_id).c_str(), pid, slot);
   const auto process = stack->processes.find(slot);
   const pid_t there = process != stack->processes.end() ? process->second->there : pid;
   Forget(*stack, slot);

@@ -113,7 +113,7 @@ void Registry::Reaped(const pstn_uuid& id, uint32_t slot, int status) {
 
 void Registry::EndStack(Stack& stack) {
   if (std::exchange(stack.ending, true)) return;
-  Note("stack %s: nobody is left", Text(stack.id).c_str());
+  Inform("stack %s: nobody is left", Text(stack.id).c_str());
   directory_.WithdrawIf([&](const Listener& l) { return Same(l.stack, stack.id); });
   ctl::Msg job;
   job.type = ctl::Type::kJobEnd;

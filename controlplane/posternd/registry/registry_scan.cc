@@ -103,7 +103,7 @@ bool Registry::ScanExec(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t
         "pid %d has become another user while it had other threads, or shared connections: the "
         "kernel has its sockets from now on",
         here);
-  Note("stack %s: pid %d, slot %u, has left the family", Text(stack.id).c_str(), copy.pid, slot);
+  Inform("stack %s: pid %d, slot %u, has left the family", Text(stack.id).c_str(), copy.pid, slot);
   stack.suspects.erase(slot);
   Forget(stack, slot);
   Reap(stack, slot, copy.pid);

@@ -74,6 +74,18 @@ Json ChecksJson(const pstn_stack_hdr& hdr) {
   return checks;
 }
 
+// Of connections that are open: what a counter of closed ones will get.
+Json LiveJson(const Stack& stack) {
+  const pstn_stack_hdr& hdr = stack.s->hdr;
+  uint64_t sent = 0, received = 0;
+  for (const pstn_ep& ep : stack.s->eps.Before(PoolUsed(hdr.eps))) {
+    if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) continue;
+    sent += LoadRelaxed(ep.tx.bytes);
+    received += LoadRelaxed(ep.rx.bytes);
+  }
+  return {{"bytes_sent", sent}, {"bytes_received", received}};
+}
+
 Json StackJson(const Stack& stack) {
   const pstn_stack_hdr& hdr = stack.s->hdr;
   Json processes = Json::array();
@@ -85,6 +97,7 @@ Json StackJson(const Stack& stack) {
           {"endpoints", std::min(PoolUsed(hdr.eps), stack.s->eps.count())},
           {"link_groups", stack.links.size()},
           {"counters", CountersJson(hdr)},
+          {"live", LiveJson(stack)},
           {"fallbacks", FallbacksJson(hdr)},
           {"checks", ChecksJson(hdr)},
           {"memory_bytes", MemoryBytes(stack.fd->get())},
@@ -124,7 +137,7 @@ Json LinkJson(const LinkGroup& link) {
 }  // namespace
 
 std::string StatusReport(const Registry& registry, const Directory& directory,
-                         uint64_t uptime_sec) {
+                         const DaemonState& state) {
   Json stacks = Json::array(), links = Json::array(), listeners = Json::array(),
        addresses = Json::array();
   for (const auto& [id, stack] : registry.stacks()) stacks.push_back(StackJson(*stack));
@@ -145,7 +158,11 @@ std::string StatusReport(const Registry& registry, const Directory& directory,
   return Dump({{"running", true},
                {"version", POSTERN_VERSION},
                {"pid", getpid()},
-               {"uptime_sec", uptime_sec},
+               {"uptime_sec", state.uptime_sec},
+               {"uid", geteuid()},
+               {"broker", state.has_broker},
+               {"gives_paths", state.gives_paths},
+               {"vi_errors", state.vi_errors},
                {"reapers_failed", registry.reapers().failed()},
                {"stacks", stacks},
                {"link_groups", links},
@@ -153,8 +170,8 @@ std::string StatusReport(const Registry& registry, const Directory& directory,
                {"addresses", addresses}});
 }
 
-std::string SocketReport(const Registry& registry, pid_t pid) {
-  return R"({"running":true,"sockets":)" + SocketsText(registry, pid) + "}";
+std::string SocketReport(const Registry& registry, pid_t pid, bool details) {
+  return R"({"running":true,"sockets":)" + SocketsText(registry, pid, details) + "}";
 }
 
 std::string ExplainReport(const Registry& registry, pid_t pid) {
@@ -173,7 +190,7 @@ std::string ExplainReport(const Registry& registry, pid_t pid) {
   }
   const std::string rest =
       Dump({{"pid", pid}, {"known", known}, {"comm", Comm(pid)}, {"fallbacks", fallbacks}});
-  const std::string sockets = pid > 0 ? SocketsText(registry, pid) : "[]";
+  const std::string sockets = pid > 0 ? SocketsText(registry, pid, false) : "[]";
   return R"({"sockets":)" + sockets + "," + rest.substr(1);
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <map>
 #include <string>
 
 #include "../directory/directory.h"
@@ -11,10 +12,18 @@
 
 namespace postern::daemon {
 
-std::string StatusReport(const Registry& registry, const Directory& directory, uint64_t uptime_sec);
+// What posternd knows of itself.
+struct DaemonState {
+  uint64_t uptime_sec;
+  bool has_broker, gives_paths;                         // the policy lets memory be shared
+  const std::map<std::string, std::string>& vi_errors;  // by interface: why it could not be had
+};
+std::string StatusReport(const Registry& registry, const Directory& directory,
+                         const DaemonState& state);
 // Every fd of every process that means an accelerated socket, or one that could have been.
 // `pid` 0: of all.
-std::string SocketReport(const Registry& registry, pid_t pid);
+// `details`: what else is known of each.
+std::string SocketReport(const Registry& registry, pid_t pid, bool details);
 std::string ExplainReport(const Registry& registry, pid_t pid);
 
 // Read-only for the process that gets it.

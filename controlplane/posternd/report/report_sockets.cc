@@ -9,7 +9,9 @@
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <unistd.h>
 
+#include <cstddef>
 #include <vector>
 
 #include "../kit/kernel_names.h"
@@ -17,6 +19,7 @@
 #include "base/atomic.h"
 #include "base/ip_address.h"
 #include "base/schema/reasons.h"
+#include "state/slab.h"
 
 namespace postern::daemon {
 
@@ -125,6 +128,7 @@ struct Writer {
   const Process& process;
   const std::string comm;  // quoted
   KernelNames& kernel;
+  const bool details;
   std::string& out;
 
   void Text(const char* key, const std::string& value) const {
@@ -136,8 +140,74 @@ struct Writer {
                            static_cast<size_t>(snprintf(digits, sizeof digits, "%llu",
                                                         static_cast<unsigned long long>(value))));
   }
+  void Bytes(uint32_t state, const pstn_ep& ep, const KernelNames::Entry* names) const;
+  void Details(uint32_t state, const pstn_ep& ep, const KernelNames::Entry* names) const;
   void Socket(uint32_t fd, const pstn_ep& ep) const;
 };
+
+// Of the kernel's connections posternd knows them only if it has asked.
+void Writer::Bytes(uint32_t state, const pstn_ep& ep, const KernelNames::Entry* names) const {
+  if (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_CLOSED) {
+    Number(",\"rx_bytes\":", LoadRelaxed(ep.rx.bytes));
+    Number(",\"tx_bytes\":", LoadRelaxed(ep.tx.bytes));
+  } else if (names != nullptr && names->has_info) {
+    Number(",\"rx_bytes\":", names->bytes_received);
+    Number(",\"tx_bytes\":", names->bytes_acked);
+  } else {
+    out.append(",\"rx_bytes\":null,\"tx_bytes\":null");
+  }
+}
+
+uint32_t RingBytesOf(uint64_t ring) {
+  const uint64_t cls = ring >> PSTN_RING_CLASS_SHIFT & 0xf;
+  return (ring & PSTN_RING_PLACE) == 0 || cls >= PSTN_SLAB_CLASSES
+             ? 0
+             : RingBytes(static_cast<uint32_t>(cls));
+}
+
+// Bytes of the transmit ring that the reader has not given back; false: not known. The other side
+// writes its offset as it likes.
+bool RingQueue(const Stack& stack, const pstn_ep& ep, uint32_t& bytes) {
+  const auto link = stack.links.find(LoadRelaxed(ep.lgr_idx));
+  const uint64_t ring = LoadRelaxed(ep.tx.ring);
+  const uint32_t size = RingBytesOf(ring);
+  if (link == stack.links.end() || size == 0) return false;
+  const uint64_t at =
+      PSTN_LGR_CONN_OFF + sizeof(pstn_conn) * uint64_t{LoadRelaxed(ep.conn_idx) % PSTN_CONNS} +
+      offsetof(pstn_conn, pos) + sizeof(pstn_conn_pos) * ((LoadRelaxed(ep.side) & 1u) ^ 1u);
+  uint64_t read = 0;
+  if (pread(link->second->fd->get(), &read, sizeof read, static_cast<off_t>(at)) != sizeof read ||
+      read >> 32 != ring >> PSTN_RING_GEN_SHIFT)
+    return false;
+  bytes = (LoadRelaxed(ep.tx.off) - static_cast<uint32_t>(read)) & (size - 1);
+  return true;
+}
+
+void Writer::Details(uint32_t state, const pstn_ep& ep, const KernelNames::Entry* names) const {
+  Number(",\"endpoint\":", stack.s->eps.IndexOf(ep).word());
+  out.append(",\"stack\":\"").append(daemon::Text(stack.id)).push_back('"');
+  if (const uint32_t size = LoadRelaxed(ep.rcvbuf); size != 0) Number(",\"rcvbuf\":", size);
+  if (const uint32_t size = LoadRelaxed(ep.sndbuf); size != 0) Number(",\"sndbuf\":", size);
+  if (state == PSTN_EP_ESTABLISHED) {
+    uint32_t queue = 0;
+    Number(",\"ring_rx\":", RingBytesOf(LoadRelaxed(ep.rx.ring)));
+    Number(",\"ring_tx\":", RingBytesOf(LoadRelaxed(ep.tx.ring)));
+    Number(",\"records\":", LoadRelaxed(ep.tx.records));
+    Number(",\"sleepers\":", LoadRelaxed(ep.sleepers));
+    if (RingQueue(stack, ep, queue)) Number(",\"tx_queue\":", queue);
+  }
+  if (state == PSTN_EP_LISTEN) {
+    Number(",\"accept_queue\":", LoadRelaxed(ep.accept_count));
+    Number(",\"backlog\":", LoadRelaxed(ep.backlog));
+  }
+  if (names == nullptr) return;
+  Number(",\"inode\":", names->inode);
+  Number(",\"recv_queue\":", names->recv_queue);
+  Number(",\"send_queue\":", names->send_queue);
+  if (!names->has_info) return;
+  Number(",\"rtt_us\":", names->rtt_us);
+  Number(",\"cwnd\":", names->cwnd);
+}
 
 // What the kernel serves has no names of its own in the endpoint.
 void Writer::Socket(uint32_t fd, const pstn_ep& ep) const {
@@ -155,8 +225,8 @@ void Writer::Socket(uint32_t fd, const pstn_ep& ep) const {
   Text(",\"state\":\"", names != nullptr ? names->state : StateName(state));
   Text(",\"local\":\"", names != nullptr ? names->local : AddressText(ep.local, family));
   Text(",\"peer\":\"", names != nullptr ? names->peer : AddressText(peer, family));
-  Number(",\"rx_bytes\":", LoadRelaxed(ep.rx.bytes));
-  Number(",\"tx_bytes\":", LoadRelaxed(ep.tx.bytes));
+  Bytes(state, ep, names);
+  if (details) Details(state, ep, names);
   Text(",\"reason\":\"", reason == kReasonNone ? "" : ReasonName(reason));
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_STEERED) != 0) out.append(",\"steered\":true");
   out.append(",\"reason_text\":")
@@ -167,9 +237,9 @@ void Writer::Socket(uint32_t fd, const pstn_ep& ep) const {
 // Nothing of a process that has died meanwhile: it holds none of these any more, and the kernel no
 // longer has names for them.
 void AddSockets(std::string& text, const Stack& stack, const Process& process, Walk& walk,
-                KernelNames& kernel) {
+                KernelNames& kernel, bool details) {
   const size_t before = text.size();
-  const Writer writer = {stack, process, Quoted(Comm(process.pid)), kernel, text};
+  const Writer writer = {stack, process, Quoted(Comm(process.pid)), kernel, details, text};
   ForEachSocket(stack, process, walk,
                 [&](uint32_t fd, const pstn_ep& ep) { writer.Socket(fd, ep); });
   if (PidfdIsDead(process.pidfd.get())) text.resize(before);
@@ -177,15 +247,15 @@ void AddSockets(std::string& text, const Stack& stack, const Process& process, W
 
 }  // namespace
 
-std::string SocketsText(const Registry& registry, pid_t pid) {
-  KernelNames kernel;
+std::string SocketsText(const Registry& registry, pid_t pid, bool details) {
+  KernelNames kernel(details);
   std::string text = "[";
   for (const auto& [id, stack] : registry.stacks()) {
     Walk walk(*stack->s);
     for (const auto& [slot, process] : stack->processes) {
       const bool is_asked = pid == 0 || process->pid == pid;
       if (is_asked && HoldsSlot(*stack, *process) && Registry::IsMember(*process))
-        AddSockets(text, *stack, *process, walk, kernel);
+        AddSockets(text, *stack, *process, walk, kernel, details);
     }
   }
   if (text.back() == ',') text.pop_back();

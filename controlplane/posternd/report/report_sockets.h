@@ -19,6 +19,6 @@ size_t SocketsMax(const Stack& s) {
 std::string Quoted(const std::string& text);
 std::string AddressText(const pstn_addr& from, uint32_t family);
 // A JSON array of what each fd of process `pid` means; 0: of all processes.
-std::string SocketsText(const Registry& registry, pid_t pid);
+std::string SocketsText(const Registry& registry, pid_t pid, bool details);
 
 }  // namespace postern::daemon

@@ -42,6 +42,7 @@ struct Arguments {
   uint32_t netlink_bytes = 0;
   bool foreground = false;
   bool verbose = false;
+  std::string log_level = "info";
   bool system = false;
   bool make_bells = false;
   std::string vi = "off";
@@ -118,7 +119,7 @@ void Ready(void* context) {
   const Startup& startup = *static_cast<Startup*>(context);
   Tell(startup.parent, 0);
   if (!startup.arguments.foreground) DetachStdio(startup.runtime);
-  Note("ready in %s", startup.runtime.File("").c_str());
+  Inform("ready in %s, version " POSTERN_VERSION, startup.runtime.File("").c_str());
 }
 
 int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
@@ -156,15 +157,31 @@ int Run(RuntimeDir& runtime, const Arguments& arguments, UniqueFd& parent) {
   Ready(&startup);
   event_base_dispatch(base.get());
   runtime.RemoveSocket();
-  Note("leaving");
+  Inform("leaving");
   return 0;
+}
+
+constexpr const char* kLogLevels[] = {"none", "warn", "info", "debug"};
+
+LogDetail DetailOf(const Arguments& arguments) {
+  if (arguments.verbose) return LogDetail::kDebug;
+  unsigned level = 0;
+  while (arguments.log_level != kLogLevels[level]) level++;
+  return static_cast<LogDetail>(level);
+}
+
+std::string ComplainOfLevel(const std::string& text) {
+  for (const char* level : kLogLevels) {
+    if (text == level) return "";
+  }
+  return "none, warn, info or debug, not '" + text + "'";
 }
 
 int Main(const Arguments& arguments) {
   // ThreadSanitizer makes its table of late signals in a thread's first call that may block, and
   // loses a signal that comes meanwhile: SIGTERM just after "ready", without this.
   (void)poll(nullptr, 0, 0);
-  SetVerbose(arguments.verbose);
+  SetLogDetail(DetailOf(arguments));
   CloseInherited();
   signal(SIGPIPE, SIG_IGN);
   signal(SIGHUP, SIG_IGN);
@@ -229,7 +246,11 @@ int ParseAndRun(int argc, char** argv) {
   line.Option("--netlink-bytes", arguments.netlink_bytes,
               "Receive buffer for what the kernel tells of routes; 0: 4 MiB");
   line.Flag("--foreground", arguments.foreground, "Stay in the foreground, log to standard error");
-  line.Flag("--verbose", arguments.verbose, "Log what happens, not only what goes wrong");
+  line.Option("--log-level", arguments.log_level,
+              "none, warn: what goes wrong; info: programs that come and go, too; debug: all")
+      .Check(ComplainOfLevel)
+      .ShowDefault();
+  line.Flag("--verbose", arguments.verbose, "The same as --log-level debug");
   if (const auto over = line.Parse(argc, argv)) return *over;
   if (arguments.runtime_dir.empty() && arguments.system) arguments.runtime_dir = kSystemDir;
   if (arguments.runtime_dir.empty()) {

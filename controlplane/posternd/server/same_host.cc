@@ -56,7 +56,7 @@ void SameHostSwitch::ReadPolicy() {
 
 void SameHostSwitch::Set(bool open) {
   if (std::exchange(open_, open) == open) return;
-  Note("paths through memory are %s", open ? "given again" : "no longer given");
+  Inform("paths through memory are %s", open ? "given again" : "no longer given");
   tell_();
 }
 

@@ -147,7 +147,7 @@ void Server::BreakOldestStranger() {
       oldest = key;
   }
   if (oldest == nullptr) return;
-  Note("pid %d of another user is cut off: too many of them are silent", oldest->pid());
+  Inform("pid %d of another user is cut off: too many of them are silent", oldest->pid());
   oldest->Break();
 }
 
@@ -167,7 +167,7 @@ void Server::ConsiderLeaving() {
 }
 
 void Server::Leave() {
-  Note(quit_asked_ ? "asked to leave" : "no client for %u s: leaving", idle_sec_);
+  Inform(quit_asked_ ? "asked to leave" : "no client for %u s: leaving", idle_sec_);
   event_base_loopbreak(base_);
 }
 

@@ -97,6 +97,7 @@ class Server {
   void SetHost(const pstn_host& host);
 
   // server_vi.cc
+  void NoteVi(const Client& client, uint32_t ifindex, int error);
   void Vi(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Filter(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Wire(Client& client, const ctl::Msg& message, UniqueFd fd);
@@ -128,8 +129,9 @@ class Server {
   AddressWatch addresses_;
   Routes routes_;
   SameHostSwitch same_host_;
-  pstn_host host_{};              // as the broker says
-  bool routes_upstream_ = false;  // the tables that we hand out are the broker's
+  std::map<std::string, std::string> vi_errors_;  // for `posternctl status`
+  pstn_host host_{};                              // as the broker says
+  bool routes_upstream_ = false;                  // the tables that we hand out are the broker's
   Door path_, abstract_;
   struct Waiting {
     Client* client;

@@ -215,10 +215,12 @@ void Server::Status(Client& client, const ctl::Msg& message, UniqueFd) {
   std::string text;
   switch (message.a) {
     case 0:
-      text = StatusReport(registry_, directory_, static_cast<uint64_t>(uptime.count()));
+      text = StatusReport(registry_, directory_,
+                          {static_cast<uint64_t>(uptime.count()), upstream_.joined(),
+                           same_host_.open(), vi_errors_});
       break;
     case 1:
-      text = SocketReport(registry_, static_cast<pid_t>(message.b));
+      text = SocketReport(registry_, static_cast<pid_t>(message.b), message.c != 0);
       break;
     case 2:
       text = ExplainReport(registry_, static_cast<pid_t>(message.b));

@@ -1,8 +1,12 @@
 // server_vi.cc - VIs for our processes: made here, or asked of the broker.
 // SPDX-License-Identifier: Apache-2.0
+#include <net/if.h>
+
 #include <cerrno>
+#include <cstring>
 #include <utility>
 
+#include "../kit/log.h"
 #include "../kit/proc.h"
 #include "server.h"
 
@@ -11,7 +15,40 @@ namespace {
 
 constexpr uint32_t kKeeperComesMs = 1500;
 
+const char* WhyNoVi(int error) {
+  switch (error) {
+    case ENOTCONN:
+      return "no broker is there, and this posternd was started without --vi";
+    case EPERM:
+      return "--vi of posternd or of the broker does not name it, or the policy forbids it";
+    case ENODEV:
+      return "there is no such interface";
+    case ENETDOWN:
+      return "there is no driver (postern-softnic, postern-verbsnic)";
+    case EBUSY:
+      return "another program has its queues";
+    default:
+      return strerror(error);
+  }
+}
+
 }  // namespace
+
+// What was last the matter with each interface that programs have asked for.
+void Server::NoteVi(const Client& client, uint32_t ifindex, int error) {
+  constexpr size_t kErrorsMax = 64;
+  char name[IF_NAMESIZE] = "";
+  const bool is_here = NetnsIno(client.pid()) == OwnNetnsIno();
+  std::string key = is_here && if_indextoname(ifindex, name) != nullptr
+                        ? name
+                        : "interface " + std::to_string(ifindex);
+  if (error == 0) {
+    vi_errors_.erase(key);
+  } else if (vi_errors_.size() < kErrorsMax || vi_errors_.contains(key)) {
+    Warn("no VI on %s for pid %d: %s", key.c_str(), client.pid(), WhyNoVi(error));
+    vi_errors_[key] = WhyNoVi(error);
+  }
+}
 
 // The broker knows which network namespace we are in, not which our processes are in.
 void Server::AskBroker(Client& client, const ctl::Msg& message, UniqueFd fd) {
@@ -21,6 +58,7 @@ void Server::AskBroker(Client& client, const ctl::Msg& message, UniqueFd fd) {
   const auto pass_on = [this, line = &client, id = client.id(), message](
                            int status, const ctl::Msg& answer, UniqueFd with) {
     if (!IsHere(line, id)) return;
+    if (message.type == ctl::Type::kVi) NoteVi(*line, message.a, status);
     ctl::Msg reply;
     reply.type = message.type;
     reply.seq = message.seq;
@@ -45,6 +83,7 @@ void Server::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
   reply.status = message.b != 0
                      ? -vis_.Adopt(asker, netns, message, std::move(fd), line, reply.cookie)
                      : -vis_.Open(asker, netns, message, std::move(fd), line);
+  NoteVi(client, message.a, reply.status);
   client.Send(reply, line.ok() ? Share(std::move(line)) : SharedFd());
 }
 

@@ -64,7 +64,8 @@ bool AttachSynOption(SynOption& syn_option, const SystemOptions& options) {
     return false;
   }
   const bool pinned = options.syn_option_pins.empty() && IsBpffs(kBpfDir);
-  const std::string pins = pinned ? std::string(kBpfDir) + "/postern" : options.syn_option_pins;
+  const std::string pins =
+      pinned ? std::string(kBpfDir).append("/postern") : options.syn_option_pins;
   return syn_option.Attach(root, pins) == 0;
 }
 

@@ -57,7 +57,8 @@ struct Speaker {
 class BrokerGame {
  public:
   BrokerGame() {
-    daemon::SetVerbose(getenv("BROKER_FUZZ_LOG") != nullptr);
+    daemon::SetLogDetail(getenv("BROKER_FUZZ_LOG") != nullptr ? daemon::LogDetail::kDebug
+                                                              : daemon::LogDetail::kWarn);
     if (getenv("BROKER_FUZZ_LOG") == nullptr) daemon::SetSilent();
     signal(SIGPIPE, SIG_IGN);
     door_ = OpenDoor("broker-fuzz", address_, nursery_);

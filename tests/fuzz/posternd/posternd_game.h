@@ -59,7 +59,7 @@ class PosterndGame {
  public:
   PosterndGame() {
     if (getenv("POSTERND_FUZZ_LOG") != nullptr) {
-      daemon::SetVerbose(true);
+      daemon::SetLogDetail(daemon::LogDetail::kDebug);
     } else {
       daemon::SetSilent();
     }

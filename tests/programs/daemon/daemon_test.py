@@ -779,7 +779,7 @@ class DaemonTest(unittest.TestCase):
         self.assertEqual(json.loads(self.posternctl("ss", "--json", "-p", "1"))["sockets"], [])
         self.assertIn("not-local", self.posternctl("ss"))
         text = self.posternctl("explain", str(os.getpid()))
-        self.assertIn("The peer is not on this host", text)
+        self.assertIn("The address is none of this network namespace", text)
         self.assertIn("is not known", self.posternctl("explain", "1", code=1))
         self.assertIn(f"127.0.0.1:{port}", self.posternctl("status"))
         self.assertEqual(len(json.loads(self.posternctl("status", "--json"))["stacks"]), 1)

@@ -142,7 +142,7 @@ def environment_as_is_said(ctx):
         with open(f"{runtime}/posternd.log", encoding="utf-8") as log:
             check("another user" not in log.read(), "posternd says that it has become another user")
         for stack in stacks:
-            check("no-memory" in stack["fallbacks"] and "security" not in stack["fallbacks"], stack["fallbacks"])
+            check("limits" in stack["fallbacks"] and "security" not in stack["fallbacks"], stack["fallbacks"])
 
 
 SERVICE = """
