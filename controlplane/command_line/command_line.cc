@@ -3,6 +3,7 @@
 #include "command_line.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 #include <iostream>
 #include <utility>
 
@@ -52,7 +53,15 @@ Item& Item::Needs(const Item& other) {
   return *this;
 }
 Item& Item::Range(uint32_t least, uint32_t most) {
-  option_->check(CLI::Range(least, most));
+  // CLI::Range would answer what is no number with the digits of the largest double.
+  option_->check([least, most](const std::string& text) -> std::string {
+    uint32_t value = 0;
+    const char* const end = text.data() + text.size();
+    const auto [at, error] = std::from_chars(text.data(), end, value);
+    if (error == std::errc() && at == end && value >= least && value <= most) return "";
+    return "'" + text + "' is no number from " + std::to_string(least) + " to " +
+           std::to_string(most);
+  });
   return *this;
 }
 Item& Item::Check(std::function<std::string(const std::string&)> complaint) {
@@ -107,6 +116,13 @@ std::optional<int> CommandLine::Parse(int argc, char** argv) {
   }
   try {
     app_->parse(argc, argv);
+  } catch (const CLI::RequiredError& error) {
+    // CLI11 would say that a command is missing, where one was given that there is not.
+    const std::vector<std::string> extra = app_->remaining(true);
+    if (extra.empty()) return app_->exit(error);
+    std::cerr << "'" << extra.front() << "' is no command or option here\n"
+              << "Run with --help for more information.\n";
+    return error.get_exit_code();
   } catch (const CLI::ParseError& error) {
     return app_->exit(error);
   }

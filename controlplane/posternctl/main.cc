@@ -1,16 +1,28 @@
 // main.cc - posternctl: what is accelerated, and if not, why; and the self-test of falling back.
 // SPDX-License-Identifier: Apache-2.0
+#include <unistd.h>
+
+#include <chrono>
 #include <cstdio>
 #include <initializer_list>
 #include <iostream>
+#include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "../command_line/command_line.h"
+#include "doctor/explain.h"
+#include "doctor/host_doctor.h"
+#include "host/daemons.h"
+#include "host/process_look.h"
 #include "line/ask.h"
+#include "line/columns.h"
+#include "metrics/metrics.h"
 #include "route_command.h"
 #include "selftest/selftest.h"
 #include "show.h"
+#include "ss/ss_command.h"
 
 #ifndef POSTERN_VERSION
 #define POSTERN_VERSION "unknown"
@@ -21,27 +33,41 @@ namespace {
 
 struct Arguments {
   std::string runtime_dir;
-  uint32_t pid = 0;
+  uint32_t pid = 0, watch_sec = 0;
   bool json = false;
+  SsRequest ss;
   selftest::Request selftest;
   uint32_t port = 0;
   std::vector<std::string> words;
 };
 
-const char* const kNotRunning =
-    "posternd is not running, so nothing is accelerated. `postern COMMAND` starts it.\n";
+constexpr int kExitFailed = 1, kExitUsage = 2;
+constexpr int kExitNo = 3;  // there is an answer, and it is no: see docs/man/posternctl.1
+
+// Other users may have one: that is not denied here.
+void SayNotRunning(const std::string& runtime_dir) {
+  const auto others = FindDaemons(runtime_dir);
+  std::cout << "posternd is not running in "
+            << (runtime_dir.empty() ? "the runtime directory, which is another user's"
+                                    : runtime_dir)
+            << ". `postern COMMAND` starts it.\n";
+  for (const Daemon& daemon : others)
+    std::cout << "That of user " << UserName(daemon.uid) << " runs: --runtime-dir "
+              << Plain(daemon.runtime_dir) << '\n';
+}
 
 void Print(const Json& json) {
   std::cout << json.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
 }
 
-int Status(const Arguments& arguments) {
+int StatusOnce(const Arguments& arguments) {
   Json status = Ask(RuntimeDir(arguments.runtime_dir), Report::kStatus);
   if (status.is_null() && !arguments.json) {
-    std::cout << kNotRunning;
-    return 0;
+    SayNotRunning(RuntimeDir(arguments.runtime_dir));
+    return kExitNo;
   }
-  if (status.is_null()) {
+  const bool running = !status.is_null();
+  if (!running) {
     const Json none = Json::array();
     status = {{"running", false},
               {"stacks", none},
@@ -54,42 +80,56 @@ int Status(const Arguments& arguments) {
   } else {
     ShowStatus(std::cout, status);
   }
-  return 0;
+  return running ? 0 : kExitNo;
 }
 
-// There may be hundreds of thousands: their text is passed on as it is.
-int Sockets(const Arguments& arguments) {
-  const std::string text =
-      AskText(RuntimeDir(arguments.runtime_dir), Report::kSockets, arguments.pid);
-  if (arguments.json) {
-    std::cout << (text.empty() ? R"({"running":false,"sockets":[]})" : text) << '\n';
-  } else if (!text.empty()) {
-    ShowSockets(std::cout, Json::parse(text).at("sockets"));
-  } else {
-    std::cout << kNotRunning;
+// Until a signal ends it, or its output.
+int Status(const Arguments& arguments) {
+  if (arguments.watch_sec == 0) return StatusOnce(arguments);
+  const bool is_terminal = isatty(STDOUT_FILENO) != 0;
+  for (;;) {
+    if (is_terminal) std::cout << "\033[H\033[2J";
+    const int code = StatusOnce(arguments);
+    if (!std::cout.flush()) return code;
+    std::this_thread::sleep_for(std::chrono::seconds(arguments.watch_sec));
+    if (!is_terminal) std::cout << '\n';
   }
-  return 0;
+}
+
+// There may be hundreds of thousands: where none is left out, their text is passed on as it is.
+int Sockets(const Arguments& arguments) {
+  const std::string dir = RuntimeDir(arguments.runtime_dir);
+  const SsRequest& ss = arguments.ss;
+  const bool is_plain = ss.filter.empty() && !ss.all && ss.user.empty();
+  if (arguments.json && is_plain) {
+    const bool details = ss.info || ss.memory || ss.extended;
+    const std::string text = AskText(dir, Report::kSockets, ss.pid, details);
+    std::cout << (text.empty() ? R"({"running":false,"sockets":[]})" : text) << '\n';
+    return text.empty() ? kExitNo : 0;
+  }
+  if (ShowSs(dir, ss)) return 0;
+  if (!ss.json) SayNotRunning(dir);
+  return kExitNo;
 }
 
 int Explain(const Arguments& arguments) {
-  const Json report = Ask(RuntimeDir(arguments.runtime_dir), Report::kExplain, arguments.pid);
-  if (report.is_null()) {
-    if (arguments.json) {
-      Print({{"running", false},
-             {"pid", arguments.pid},
-             {"known", false},
-             {"sockets", Json::array()}});
-    } else {
-      std::cout << kNotRunning;
-    }
-    return 0;
-  }
+  const Json report = ExplainProcess(RuntimeDir(arguments.runtime_dir), arguments.pid);
   if (arguments.json) {
     Print(report);
   } else {
     ShowExplanation(std::cout, report);
   }
-  return report.at("known").get<bool>() ? 0 : 1;
+  return report.at("known").get<bool>() ? 0 : kExitNo;
+}
+
+int Doctor(const Arguments& arguments) {
+  const Json report = ExamineHost(RuntimeDir(arguments.runtime_dir));
+  if (arguments.json) {
+    Print(report);
+  } else {
+    ShowFindings(std::cout, report);
+  }
+  return HasBad(report) ? kExitNo : 0;
 }
 
 int Main(int argc, char** argv) {
@@ -102,13 +142,24 @@ int Main(int argc, char** argv) {
   CommandLine status = line.Command("status", "Stacks, link groups and listeners");
   CommandLine sockets = line.Command("ss", "Sockets and the path that each one takes");
   CommandLine explain = line.Command("explain", "Why a process's sockets are accelerated or not");
+  CommandLine metrics = line.Command("metrics", "Counters, in Prometheus' text format");
+  CommandLine doctor = line.Command("doctor", "What this host has of what Postern needs");
   CommandLine test = line.Command(
       "selftest", "Forces each cause for doing without shared memory; most of it needs root");
   CommandLine route = line.Command("route", "The routes as posternd has them");
   CommandLine get = route.Command("get", "The way to an address, as `ip route get`");
-  for (CommandLine* command : {&status, &sockets, &explain, &test, &get})
+  for (CommandLine* command : {&status, &sockets, &explain, &doctor, &test, &get})
     command->Flag("--json", arguments.json, "For programs");
-  sockets.Option("-p,--pid", arguments.pid, "Only this process's");
+  status.Option("--watch", arguments.watch_sec, "Again each so many seconds").Range(1, 86400);
+  sockets.Option("-p,--pid", arguments.ss.pid, "Only this process's").Range(1, INT32_MAX);
+  sockets.Flag("-a,--all", arguments.ss.all, "Of all users' posternds (root)");
+  sockets.Option("-u,--user", arguments.ss.user, "Only of this user's posternds (root)");
+  sockets.Flag("-i,--info", arguments.ss.info, "Rings, queues; of the kernel's: rtt, cwnd");
+  sockets.Flag("-m,--memory", arguments.ss.memory, "Memory of rings, and buffers that were set");
+  sockets.Flag("-e,--extended", arguments.ss.extended, "User, inode, endpoint, stack");
+  sockets.Flag("-H,--no-header", arguments.ss.no_header, "No line of headings");
+  sockets.Option("FILTER", arguments.ss.filter,
+                 "As in ss(8): state established '( sport = :80 or dport = :http )'");
   explain.Option("PID", arguments.pid, "The process").Required().Range(1, INT32_MAX);
   test.Flag("--list", arguments.selftest.list, "Only names the causes");
   test.Flag("--verbose", arguments.selftest.verbose, "posternd's log after a failure");
@@ -121,7 +172,7 @@ int Main(int argc, char** argv) {
   CommandLine echo = line.Command("selftest-echo", "");
   echo.Option("PORT", arguments.port, "").Required();
   CommandLine commands = line.Command("selftest-client", "");
-  if (const auto over = line.Parse(argc, argv)) return *over;
+  if (const auto over = line.Parse(argc, argv)) return *over != 0 ? kExitUsage : 0;
   if (echo.IsGiven()) return selftest::ServeEcho(arguments.port);
   if (commands.IsGiven()) return selftest::ServeCommands();
   if (test.IsGiven()) {
@@ -131,6 +182,9 @@ int Main(int argc, char** argv) {
   if (get.IsGiven())
     return RouteGet(RuntimeDir(arguments.runtime_dir), arguments.words, arguments.json);
   if (status.IsGiven()) return Status(arguments);
+  if (doctor.IsGiven()) return Doctor(arguments);
+  if (metrics.IsGiven()) return ShowMetrics(RuntimeDir(arguments.runtime_dir)) ? 0 : kExitNo;
+  arguments.ss.json = arguments.json;
   return sockets.IsGiven() ? Sockets(arguments) : Explain(arguments);
 }
 
@@ -139,9 +193,12 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return postern::ctl_command::Main(argc, argv);
+    const int code = postern::ctl_command::Main(argc, argv);
+    // A full disk, or a reader that has gone: what was asked for has not been told.
+    if (!std::cout.flush()) throw std::runtime_error("standard output can't be written");
+    return code;
   } catch (const std::exception& error) {
-    std::cerr << "posternctl: " << error.what() << '\n';
-    return 1;
+    std::cerr << "posternctl: " << postern::ctl_command::Plain(error.what()) << '\n';
+    return postern::ctl_command::kExitFailed;
   }
 }

@@ -2,32 +2,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "show.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "line/columns.h"
+
 namespace postern::ctl_command {
 namespace {
-
-using Row = std::vector<std::string>;
-
-void ShowTable(std::ostream& out, const std::vector<Row>& rows) {
-  std::vector<size_t> widths;
-  for (const Row& row : rows) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (const Row& row : rows) {
-    std::string line;
-    for (size_t i = 0; i < row.size(); ++i) {
-      line += row[i];
-      line.append(widths[i] - row[i].size() + 2, ' ');
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    out << line << '\n';
-  }
-}
 
 std::string Size(uint64_t bytes) {
   static constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
@@ -39,24 +21,8 @@ std::string Size(uint64_t bytes) {
   return text;
 }
 
-// Programs name themselves. What is no text would be a command to the terminal: control characters,
-// and those that UTF-8 has above 0x7f (C1).
 std::string String(const Json& socket, const char* key) {
-  auto text = socket.at(key).get<std::string>();
-  const auto is_c1 = [&](size_t i) {
-    return static_cast<unsigned char>(text[i]) == 0xc2 && i + 1 < text.size() &&
-           static_cast<unsigned char>(text[i + 1]) < 0xa0;
-  };
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte < ' ' || byte == 0x7f) text[i] = '?';
-    if (is_c1(i)) text[i] = text[i + 1] = '?';
-  }
-  return text;
-}
-
-std::string Holder(const Json& socket) {
-  return std::to_string(socket.at("pid").get<long>()) + "/" + String(socket, "comm");
+  return Plain(socket.at(key).get<std::string>());
 }
 
 // What a socket's path means, for a user that has not read the manual.
@@ -108,6 +74,11 @@ void ShowStatus(std::ostream& out, const Json& status) {
   if (const uint64_t failed = status.value("reapers_failed", uint64_t{0}); failed != 0)
     out << failed
         << " reapers have failed: families of programs that were cut off (posternd.log)\n";
+  out << (status.value("broker", false) ? "joined to the host's broker\n" : "no broker\n");
+  if (!status.value("gives_paths", true)) out << "the host's policy gives no path through memory\n";
+  const Json vi_errors = status.value("vi_errors", Json::object());
+  for (const auto& [name, error] : vi_errors.items())
+    out << "no VI on " << Plain(name) << ": " << Plain(error.get<std::string>()) << '\n';
   for (const Json& stack : status.at("stacks")) {
     out << "\nstack " << String(stack, "id") << ": " << stack.at("endpoints") << " sockets, "
         << stack.at("link_groups") << " link groups, "
@@ -131,34 +102,54 @@ void ShowStatus(std::ostream& out, const Json& status) {
   if (status.at("stacks").empty()) out << "No program is attached.\n";
 }
 
-void ShowSockets(std::ostream& out, const Json& sockets) {
-  std::vector<Row> rows = {
-      {"Path", "State", "Local", "Peer", "Process", "Fd", "Rx-B", "Tx-B", "Reason"}};
-  for (const Json& s : sockets) {
-    rows.push_back({String(s, "path"), String(s, "state"), String(s, "local"), String(s, "peer"),
-                    Holder(s), std::to_string(s.at("fd").get<long>()),
-                    std::to_string(s.at("rx_bytes").get<uint64_t>()),
-                    std::to_string(s.at("tx_bytes").get<uint64_t>()), String(s, "reason")});
+namespace {
+
+void ShowSocket(std::ostream& out, const Json& s) {
+  out << "\nfd " << s.at("fd") << ": " << PathSentence(s) << '\n';
+  const std::string reason = String(s, "reason");
+  if (!reason.empty()) out << "  Reason " << reason << ": " << String(s, "reason_text") << '\n';
+  if (s.contains("other_end")) out << "  " << String(s, "other_end") << '\n';
+}
+
+void ShowList(std::ostream& out, const Json& sentences, const char* before) {
+  for (const Json& sentence : sentences)
+    out << before << Plain(sentence.get<std::string>()) << '\n';
+}
+
+constexpr size_t kSocketsShown = 24;  // a screen
+
+}  // namespace
+
+void ShowFindings(std::ostream& out, const Json& report) {
+  std::vector<Row> rows;
+  for (const Json& f : report.at("findings")) {
+    rows.push_back({String(f, "state"), String(f, "what"), String(f, "says")});
+    if (!String(f, "advice").empty()) rows.push_back({"", "", "-> " + String(f, "advice")});
   }
   ShowTable(out, rows);
 }
 
 void ShowExplanation(std::ostream& out, const Json& report) {
-  const std::string name =
-      std::to_string(report.at("pid").get<long>()) + " " + String(report, "comm");
-  if (!report.at("known").get<bool>()) {
-    out << "Process " << name
-        << " is not known to posternd: it was not started with `postern`, has made no "
-        << "socket yet, or is a static program, which the library can't be loaded into.\n";
-    return;
-  }
-  out << "Process " << name << ":\n";
-  for (const Json& s : report.at("sockets")) {
-    out << "\nfd " << s.at("fd") << ": " << PathSentence(s) << '\n';
-    const std::string reason = String(s, "reason");
-    if (!reason.empty()) out << "  Reason " << reason << ": " << String(s, "reason_text") << '\n';
-  }
-  if (report.at("sockets").empty()) out << "\nIt holds no TCP socket now.\n";
+  out << "Process " << report.at("pid");
+  if (!String(report, "comm").empty()) out << " " << String(report, "comm");
+  if (!String(report, "user").empty()) out << ", of user " << String(report, "user");
+  out << ": " << String(report, "verdict");
+  if (!String(report, "why").empty()) out << " (" << String(report, "why") << ")";
+  out << "\n";
+  ShowList(out, report.at("says"), "  ");
+  ShowList(out, report.at("advice"), "  What to do: ");
+  if (!report.at("known").get<bool>()) out << "  It is not known to any posternd that was asked.\n";
+  ShowList(out, report.at("unasked"), "  Could not be asked: ");
+  const Json& sockets = report.at("sockets");
+  for (size_t i = 0; i < sockets.size() && i < kSocketsShown; ++i) ShowSocket(out, sockets[i]);
+  if (sockets.size() > kSocketsShown)
+    out << "\nand " << sockets.size() - kSocketsShown << " more: posternctl ss -p "
+        << report.at("pid") << '\n';
+  if (report.contains("others"))
+    out << "\n"
+        << report.at("others").at("count")
+        << " more of its sockets: " << String(report.at("others"), "reason") << ": "
+        << String(report.at("others"), "reason_text") << '\n';
   if (!report.at("fallbacks").empty()) out << "\nSo far its stack left to the kernel:\n";
   for (const Json& f : report.at("fallbacks")) {
     out << "  " << f.at("count") << " x " << String(f, "reason") << ": " << String(f, "text")

@@ -17,7 +17,7 @@
 namespace postern::ctl_command {
 namespace {
 
-constexpr time_t kPatienceSec = 10;
+time_t patience_sec = 10;
 
 class Fd {
  public:
@@ -43,7 +43,7 @@ bool Connect(int fd, const std::string& path) {
   address.sun_family = AF_UNIX;
   if (path.size() >= sizeof(address.sun_path)) Throw(path, ENAMETOOLONG);
   memcpy(address.sun_path, path.data(), path.size());
-  const timeval patience{kPatienceSec, 0};
+  const timeval patience{patience_sec, 0};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience));
   setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience));
   if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return true;
@@ -76,6 +76,8 @@ std::string ReadAll(int fd) {
 
 }  // namespace
 
+void SetPatience(uint32_t seconds) { patience_sec = seconds; }
+
 std::string RuntimeDir(const std::string& given) {
   if (!given.empty()) return given;
   const char* set = getenv("POSTERN_RUNTIME_DIR");
@@ -101,11 +103,12 @@ int AskFd(const std::string& runtime_dir, const ctl::Msg& request) {
   return fd;
 }
 
-std::string AskText(const std::string& runtime_dir, Report report, uint32_t pid) {
+std::string AskText(const std::string& runtime_dir, Report report, uint32_t pid, bool details) {
   ctl::Msg message;
   message.type = ctl::Type::kStatus;
   message.a = static_cast<uint32_t>(report);
   message.b = pid;
+  message.c = details ? 1 : 0;
   const Fd memfd(AskFd(runtime_dir, message));
   return memfd.get() < 0 ? "" : ReadAll(memfd.get());
 }

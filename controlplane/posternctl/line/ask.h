@@ -18,6 +18,11 @@ class AskError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// For how long each posternd is waited for from now on: ten seconds at first. Where all users' are
+// asked, one that has stopped is not to keep the answers of the others.
+void SetPatience(uint32_t seconds);
+inline constexpr uint32_t kPatienceForMany = 2;
+
 enum class Report : uint32_t { kStatus = 0, kSockets = 1, kExplain = 2 };
 
 // Where the wrapper puts it, unless `given` says otherwise:
@@ -26,7 +31,9 @@ std::string RuntimeDir(const std::string& given);
 
 // The report's text, or nothing when no posternd runs there. `pid` is for kExplain and, if it is
 // not 0, for kSockets.
-std::string AskText(const std::string& runtime_dir, Report report, uint32_t pid = 0);
+// `details`: of kSockets.
+std::string AskText(const std::string& runtime_dir, Report report, uint32_t pid = 0,
+                    bool details = false);
 // The same as a value, or null.
 Json Ask(const std::string& runtime_dir, Report report, uint32_t pid = 0);
 
