@@ -90,8 +90,14 @@ int NewBell(Family& fam, uint32_t waiter) {
 }
 
 Deadline SleepUntil(Family& fam, const Deadline& until) {
+  uint64_t deferred_ns = LoadRelaxed(fam.beds->deferred_ns);
+  if (deferred_ns != 0 && deferred_ns <= MonotonicNs()) {
+    kVerbs.admit_syns(fam, 1);  // which waits for others, or for none
+    deferred_ns = LoadRelaxed(fam.beds->deferred_ns);
+  }
   const bool shorten = LoadRelaxed(fam.beds->narrow) != 0 && until.left_ns() > kNarrowNs;
-  return shorten ? Deadline::AfterNs(kNarrowNs) : until;
+  const Deadline sleep = shorten ? Deadline::AfterNs(kNarrowNs) : until;
+  return deferred_ns != 0 && deferred_ns < sleep.at_ns ? Deadline{deferred_ns} : sleep;
 }
 
 // A waiter's name may still be held, by a fork that inherited the doorbell of the waiter's last

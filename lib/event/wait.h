@@ -25,6 +25,9 @@ struct Beds {
   // (a) So many threads of this process nap, and at a fork those of its parent: together they look
   // some five thousand times a second, whether they are one or hundreds.
   uint32_t nappers;
+  // (a) When a client has to be admitted that a listener has left where it is (TCP_DEFER_ACCEPT;
+  // peer/accept_queue.cc); 0: there is none. No thread sleeps longer.
+  uint64_t deferred_ns;
 };
 // A doorbell for a waiter of ours, which peers wherever they are can ring. fd or -errno.
 int NewBell(Family& fam, uint32_t waiter);

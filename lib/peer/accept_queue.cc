@@ -10,6 +10,7 @@
 #include "endpoint/kept_options.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
+#include "event/wait.h"
 #include "family/family.h"
 #include "family/verbs.h"
 #include "peer/claim.h"
@@ -160,12 +161,40 @@ bool Defer(uint8_t* lgr, uint32_t conn) {
   return silent();
 }
 
+bool Defers(const pstn_ep& listener) {
+  return static_cast<int32_t>(LoadRelaxed(listener.defer_accept)) > 0;
+}
+
+// So long, in Linux's steps: its SYN-ACK is repeated, for the last time of TCP_DEFER_ACCEPT's
+// number of them at this time, and answered.
+constexpr uint64_t kSecondNs = 1'000'000'000;
+uint64_t DeferNs(uint32_t seconds) {
+  constexpr uint64_t kLongest = 120;
+  uint64_t period = 1;
+  for (uint64_t timeout = 1; period < seconds && period < UINT32_MAX; period += timeout)
+    timeout = timeout * 2 > kLongest ? kLongest : timeout * 2;
+  return period * kSecondNs;
+}
+
 // When it connected, by its own word: it may be late, but not so late that it overtakes everybody.
 constexpr uint64_t kLateNs = 10'000'000'000;
 uint64_t SynTime(const pstn_conn& c) {
   constexpr uint64_t kTickNs = 10'000'000;  // the coarse clock is behind by that at most
   const uint64_t said = LoadRelaxed(c.ctl[0].syn_ns), now = MonotonicCoarseNs() + kTickNs;
   return said > now ? now : said + kLateNs < now ? now - kLateNs : said;
+}
+
+// A client that has only connected is left where it is, until its listener's time has passed. The
+// process that finds it looks again then (AdmitLate); its threads don't sleep longer (SleepUntil).
+bool IsDeferred(Family& fam, const pstn_ep& listener, uint8_t* lgr, uint32_t conn) {
+  const uint64_t until = SynTime(LgrConn(lgr, conn)) + DeferNs(LoadRelaxed(listener.defer_accept));
+  if (until <= MonotonicNs() || !Defer(lgr, conn)) return false;
+  if (fam.beds == nullptr) return true;  // in the reaper
+  uint64_t& first = fam.beds->deferred_ns;
+  for (uint64_t seen = LoadRelaxed(first);
+       (seen == 0 || until < seen) && !CompareExchange(first, seen, until);) {
+  }
+  return true;
 }
 
 // Of one link group more connections wait than an honest client lets wait (TakePlace in
@@ -218,8 +247,8 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   ConnEnd e = {&none, &ref, lgr, &c, 1};
   none.conn_idx = conn;
   // Over a VI it is TCP that waits (and has a timer for it).
-  if (listener != nullptr && LoadRelaxed(listener->defer_accept) != 0 &&
-      !kVerbs.wire_is_end(fam, lgr_idx, conn) && Defer(lgr, conn))
+  if (listener != nullptr && Defers(*listener) && !kVerbs.wire_is_end(fam, lgr_idx, conn) &&
+      IsDeferred(fam, *listener, lgr, conn))
     return Admission::kDone;
   const bool room = listener != nullptr && HasRings(lgr);
   uint32_t idx = room ? NewEp(fam, LoadRelaxed(listener->family)) : PSTN_NONE;
@@ -441,8 +470,10 @@ void RecoverConns(Family& fam, uint32_t slot) {
   }
 }
 
-void AdmitDeferred(Family& fam, pstn_ep& listener) {
-  if (Exchange(listener.defer_accept, 0u) == 0) return;
+namespace {
+
+// Clients that have been left where they are: of `listener`, or of all that leave some there.
+void AdmitLeft(Family& fam, const pstn_ep* listener) {
   StackMap& s = Stack(fam);
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]
@@ -452,16 +483,34 @@ void AdmitDeferred(Family& fam, pstn_ep& listener) {
     const uint32_t hw = LoadRelaxed(LgrHdr(lgr).conns_hw);
     for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
       const pstn_conn_setup& setup = LgrConn(lgr, c).setup;
-      if (WaitsForServer(LoadAcquire(setup.state)) &&  // [C1]
-          LoadRelaxed(setup.listener_idx) == EpIdx(s, listener))
-        (void)Admit(fam, i, lgr, c);
+      if (!WaitsForServer(LoadAcquire(setup.state))) continue;  // [C1]
+      const pstn_ep* const at = EpAt(s, LoadRelaxed(setup.listener_idx));
+      if (at == nullptr) continue;
+      if (listener != nullptr ? at == listener : Defers(*at)) (void)Admit(fam, i, lgr, c);
     }
   }
+}
+
+// TCP_DEFER_ACCEPT's time has passed for one at least.
+void AdmitLate(Family& fam) {
+  uint64_t until = LoadRelaxed(fam.beds->deferred_ns);
+  if (until == 0 || until > MonotonicNs() ||
+      !CompareExchange(fam.beds->deferred_ns, until, uint64_t{0}))
+    return;
+  AdmitLeft(fam, nullptr);
+}
+
+}  // namespace
+
+void AdmitDeferred(Family& fam, pstn_ep& listener) {
+  if (Exchange(listener.defer_accept, 0u) != 0) AdmitLeft(fam, &listener);
 }
 
 void AdmitSyns(Family& fam, uint32_t looks) {
   if (LoadRelaxed(fam.attend) != 0) [[unlikely]]
     AttendListeners(fam);
+  if (fam.beds != nullptr && LoadRelaxed(fam.beds->deferred_ns) != 0) [[unlikely]]
+    AdmitLate(fam);
   StackMap& s = Stack(fam);
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]
