@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # The kernel says what is taken; the steps stay clear of what Postern is known to have otherwise (docs/deviations.md): ports of
-# connections that have ended, and of connections between two other programs.
+# connections between two other programs, and clients beyond a listener's backlog.
 
 SIZES = ("SNDBUF 1", "SNDBUF 5000", "SNDBUF 40000", "SNDBUF 200000", "SNDBUFFORCE 9000", "RCVBUF 1", "RCVBUF 5000", "RCVBUF 60000",
          "RCVBUFFORCE 9000", "NOTSENT_LOWAT 1", "NOTSENT_LOWAT 20000")
@@ -122,4 +122,115 @@ class PortSteps:
         self.emit(reader, f"close {r}")
         return True
 
-    PORT_STEPS = ((bind_to_taken, 3), (reusing_listener, 0.7), (same_names, 0.7), (bounded, 0.15))
+    def small_server(self, backlog=4):
+        """A listener of its own, which no other step uses: (its actor, the other, its name, its port)."""
+        self.made += 1
+        self.ports += 1
+        name, port = f"l{self.made}", f"p{self.ports}"
+        server, client = self.r.choice(("AB", "BA"))
+        host = self.r.choice(("127.0.0.1", "127.0.0.1", "0.0.0.0"))
+        self.emit(server, f"socketbind {name} inet {host} 0 {self.r.choice(('REUSEADDR', 'REUSEPORT'))} {self.r.randrange(2)}")
+        self.emit(server, f"listen {name} {backlog}")
+        self.emit(server, f"name {name} => {port}")
+        return server, client, name, port
+
+    def ended_port(self):
+        """A connection that ends in one of the ways there are, and who may bind to its port while that is in FIN_WAIT2 or TIME_WAIT."""
+        server, client, l, port = self.small_server()
+        self.made += 2
+        c, s = f"c{self.made - 1}", f"a{self.made}"
+        self.emit(client, f"socketconnect {c} inet 127.0.0.1 ${port}")
+        self.emit(server, f"accept {l} {s}")
+        ends = [(server, s), (client, c)]
+        self.r.shuffle(ends)
+        (first, one), (second, two) = ends
+        if self.r.random() < 0.3:
+            self.emit(second, f"send {two} unread")
+        self.emit(server, f"close {l}")
+        if self.r.random() < 0.3:
+            self.emit(first, f"shutdown {one} wr")
+            self.emit(second, f"poll 1000 {two}:IN")
+        else:
+            if self.r.random() < 0.15:
+                self.emit(first, f"setopt {one} LINGER 1 0")
+            self.emit(first, f"close {one}")
+            one = None
+            self.emit(second, f"poll 1000 {two}:IN")
+            if self.r.random() < 0.5:
+                self.bind_once(server, port)
+        if self.r.random() < 0.3:
+            self.emit(second, f"shutdown {two} wr")
+        self.emit(second, f"close {two}")
+        if one is not None:
+            self.emit(first, f"poll 1000 {one}:IN")
+            self.emit(first, f"recv {one} 10")
+            self.emit(first, f"close {one}")
+        self.emit(server, "sleep 2")
+        for actor in self.r.sample((server, client), self.r.randrange(1, 3)):
+            self.bind_once(actor, port)
+        return True
+
+    def bind_once(self, actor, port):
+        self.made += 1
+        name = f"b{self.made}"
+        option = f"{self.r.choice(('REUSEADDR', 'REUSEADDR', 'REUSEPORT'))} {self.r.randrange(2)}"
+        self.emit(actor, f"socketbind {name} inet {self.r.choice(('127.0.0.1', '127.0.0.1', '0.0.0.0', '127.0.0.7'))} ${port} {option}")
+        if self.r.random() < 0.5:
+            self.emit(actor, f"listen {name} 3")
+        self.emit(actor, f"close {name}")
+
+    def renamed(self):
+        """A connection that was reset, or has ended, is bound anew."""
+        server, client, l, port = self.small_server()
+        self.made += 2
+        c, s = f"c{self.made - 1}", f"a{self.made}"
+        self.emit(client, f"socketconnect {c} inet 127.0.0.1 ${port}")
+        self.emit(server, f"accept {l} {s}")
+        ends = [(server, s), (client, c)]
+        self.r.shuffle(ends)
+        (first, one), (second, two) = ends
+        if self.r.random() < 0.5:
+            self.emit(first, f"setopt {one} LINGER 1 0")
+            self.emit(first, f"close {one}")
+        else:
+            self.emit(first, f"shutdown {one} wr")
+            self.emit(second, f"shutdown {two} wr")
+            self.emit(first, f"poll 1000 {one}:HUP")
+            self.emit(first, f"close {one}")
+        self.emit(second, f"poll 1000 {two}:HUP")
+        host = self.r.choice(("127.0.0.1 0", "0.0.0.0 0", "192.0.2.1 0", "::1 0", f"127.0.0.1 ${port}"))
+        self.emit(second, f"bind {two} {host}")
+        self.emit(second, f"recv {two} 5 DONTWAIT")
+        self.emit(second, f"connect {two} 127.0.0.1 ${port}")
+        self.emit(second, f"close {two}")
+        self.emit(server, f"close {l}")
+        return True
+
+    def whole_queue(self):
+        """As many clients as a listener's queue takes; none has to wait."""
+        backlog = self.r.randrange(4)
+        server, client, l, port = self.small_server(backlog)
+        self.made += backlog + 1
+        clients = [f"c{self.made - i}" for i in range(backlog + 1)]
+        for c in clients:
+            self.emit(client, f"socketconnect {c} inet 127.0.0.1 ${port}")
+            if self.r.random() < 0.3:
+                self.emit(client, f"send {c} early NOSIGNAL")
+        gone = self.r.choice(clients) if self.r.random() < 0.3 else None
+        if gone:
+            self.emit(client, f"close {gone}")
+        for c in clients:
+            self.emit(server, f"accept {l} a{c}")
+            if self.r.random() < 0.5:
+                self.emit(server, f"recv a{c} 10 DONTWAIT")
+        self.emit(server, f"setfl {l} nonblock")
+        self.emit(server, f"accept {l} x")
+        for c in clients:
+            self.emit(server, f"close a{c}")
+            if c != gone:
+                self.emit(client, f"close {c}")
+        self.emit(server, f"close {l}")
+        return True
+
+    PORT_STEPS = ((bind_to_taken, 3), (reusing_listener, 0.7), (same_names, 0.7), (bounded, 0.15), (ended_port, 1.5), (renamed, 0.7),
+                  (whole_queue, 0.7))
