@@ -85,7 +85,7 @@ shutdown_lifetime 0 seconds
 visible_hostname localhost
 """}),
     Server("tinyproxy", "tinyproxy", "a thread for each connection, poll, becomes another user",
-           owner="tinyproxy",
+           owner="tinyproxy", quiet=True,
            argv="tinyproxy -d -c @DIR@/conf",
            beside=BEHIND,
            clients=THROUGH,

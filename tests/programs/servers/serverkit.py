@@ -59,6 +59,7 @@ class Server:
     confined: str = "user"  # "root": it has to be started by root; else why it can't run under restrictions at all
     also: tuple = ()  # numbers of system calls that its unit would allow it beside @system-service
     stop: int = signal.SIGTERM
+    quiet: bool = False  # it complains when it is stopped while a thread of it has yet to see that a client has left
     logs: tuple = ()  # files that it writes its complaints to
     env: dict = field(default_factory=dict)
 
@@ -181,13 +182,17 @@ def run(ctx, server, label, look, user=0):
     env = {name: place.text(value) for name, value in server.env.items()}
     proc = ctx.start("server", place.words(server.argv), name=f"{label}-{server.name}", env=env)
     ctx.wait_listening(place.port, proc, timeout=40)
-    end = time.monotonic() + 40
+    threads, end = threads_of(proc), time.monotonic() + 40
     while server.ready not in proc.output():
         check(time.monotonic() < end, lambda: f"not ready: {proc.output()[-1500:]}")
         time.sleep(0.02)
     clients = [talk_to(ctx, place, client, number) for number, client in enumerate(server.clients)]
     path = path_of(ctx, place, look)
     check(proc.alive(), f"{server.name} has ended: {proc.output()[-1500:]}")
+    end = time.monotonic() + 40
+    while server.quiet and threads_of(proc) > threads:
+        check(time.monotonic() < end, f"{threads_of(proc)} threads for no client, {threads} before the first")
+        time.sleep(0.02)
     status = proc.stop(server.stop, timeout=40)
     said = proc.output()
     for name in server.logs:
@@ -198,6 +203,10 @@ def run(ctx, server, label, look, user=0):
     nobody_left(ctx)
     said = said.replace(place.dir, "@DIR@").replace(ctx.dir, "@TOP@")
     return {"status": status, "clients": clients, "said": sorted(set(scrubbed(said)))}, path
+
+
+def threads_of(proc):
+    return len(os.listdir(f"/proc/{proc.pid}/task"))
 
 
 def children():
