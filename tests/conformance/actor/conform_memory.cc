@@ -321,7 +321,7 @@ std::string Cut(const Args& a) {
   one.msg_iovlen = 2;
   mmsghdr two[2] = {{one, 0}, {one, 0}};
   if (what == "send") return Outcome(send(fd, at, size, kSend));
-  if (what == "sendto") return Outcome(sendto(fd, at, size, kSend | MSG_DONTWAIT, nullptr, 0));
+  if (what == "sendnow") return Outcome(sendto(fd, at, size, kSend | MSG_DONTWAIT, nullptr, 0));
   if (what == "write") return Outcome(write(fd, at, size));
   if (what == "writev") return Outcome(writev(fd, pieces, 2));
   if (what == "sendmsg") return Outcome(sendmsg(fd, &one, kSend));

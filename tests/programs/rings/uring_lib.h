@@ -27,7 +27,8 @@ class Ring {
     entry->user_data = 1;
     io_uring_cqe* done = nullptr;
     const int submitted = io_uring_submit(&ring_);
-    const int r = submitted == 1 ? io_uring_wait_cqe(&ring_, &done) : submitted;
+    // More than one: the kernel's thread has not said yet that it has taken the one before.
+    const int r = submitted > 0 ? io_uring_wait_cqe(&ring_, &done) : submitted;
     if (r != 0) {
       std::fprintf(stderr, "uring_lib.h: %d\n", r);
       std::exit(1);
