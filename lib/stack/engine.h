@@ -107,7 +107,9 @@ inline constexpr uint32_t kHeadOff = 0;
 class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
  public:
   Engine(WireState& state, Area& area, Streams& streams, Paths& paths)
-      : w_(state), area_(area), streams_(streams), paths_(paths) {}
+      : w_(state), area_(area), streams_(streams), paths_(paths) {
+    settings_ = &state.settings.tcp;
+  }
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -178,7 +180,6 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   void Recover(uint64_t now) PSTN_REQUIRES(this);
 
   // ---- tcp::Host
-  const tcp::Sysctls& sysctls() const PSTN_REQUIRES(this) override { return w_.settings.tcp; }
   uint64_t Random() PSTN_REQUIRES(this) override;
   bool MayChallenge() PSTN_REQUIRES(this) override;
   bool Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) PSTN_REQUIRES(this) override;

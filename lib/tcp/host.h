@@ -34,7 +34,8 @@ class Host {
   uint64_t now_ns = 0;  // CLOCK_MONOTONIC, one value for the whole of a call
 
   virtual uint64_t Random() = 0;
-  virtual const Sysctls& sysctls() const { return kSysctlsDefault; }
+  // The host's settings; not virtual, as they are looked at for each segment.
+  const Sysctls& sysctls() const { return *settings_; }
   // Of all connections together: whether one more challenge ACK may be sent (challenge.h).
   virtual bool MayChallenge() { return true; }
 
@@ -78,6 +79,7 @@ class Host {
 
  protected:
   ~Host() = default;
+  const Sysctls* settings_ = &kSysctlsDefault;
 };
 
 }  // namespace postern::tcp

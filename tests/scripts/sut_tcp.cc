@@ -49,7 +49,10 @@ int ErrorOf(const IcmpPacket& packet, bool& hard) {
 
 }  // namespace
 
-TcpSut::TcpSut(uint64_t seed) : sim::StreamHost({}), random_(seed) { now_ns = 1'000'000'000'000; }
+TcpSut::TcpSut(uint64_t seed) : sim::StreamHost({}), random_(seed) {
+  now_ns = 1'000'000'000'000;
+  settings_ = &sysctls_;
+}
 
 std::unique_ptr<Sut> MakeTcpSut(uint64_t seed) { return std::make_unique<TcpSut>(seed); }
 

@@ -68,7 +68,6 @@ class TcpSut final : public Sut, private sim::StreamHost {
  private:
   // ---- tcp::Host
   uint64_t Random() override { return random_.Next(); }
-  const tcp::Sysctls& sysctls() const override { return sysctls_; }
   bool Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& segment) override;
   bool MoreFollows(tcp::Tcb& tcb, uint32_t ahead) override {
     const SutConn& conn = static_cast<const SutConn&>(tcb);

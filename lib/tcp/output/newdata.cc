@@ -6,24 +6,32 @@
 namespace postern::tcp {
 namespace {
 
+// PSH, be there more or not.
+enum class Push : uint8_t {
+  kIfLast,
+  kNow,    // not if it is sent again
+  kAlways  // ... and then, too
+};
+
 // The next segment as the program's stream would have it, whatever forbids to send it.
 struct Piece {
   uint32_t bytes = 0;
   bool last = false;    // the program has written no more
   bool fin = false;     // ... and will not
   bool record = false;  // a record ends with it (MSG_EOR)
-  bool push = false;    // PSH, be there more or not
-  bool burst = false;   // PSH this time
+  Push push = Push::kIfLast;
   bool empty() const { return bytes == 0 && !fin; }
 };
 
 // What a record ends in goes out by itself, and, as with Linux, need not wait if there is more.
-void EndAtRecord(const Tcb& t, Piece& p) {
+Piece EndAtRecord(const Tcb& t, Piece p) {
   const uint32_t bytes = static_cast<uint32_t>(t.record_end[0] - t.snd_nxt);
-  if (bytes > p.bytes) return;
+  if (bytes > p.bytes) return p;
   if (bytes < p.bytes) p.last = p.fin = false;
   p.bytes = bytes;
-  p.record = p.push = true;
+  p.record = true;
+  p.push = Push::kAlways;
+  return p;
 }
 
 void RecordSent(Tcb& t) {
@@ -46,7 +54,7 @@ Piece NextPiece(Tcb& t, uint32_t mss, Host& h) {
   }
   p.bytes = std::min(there, mss);
   if (Has(t, kRecordOut)) [[unlikely]]
-    EndAtRecord(t, p);
+    return EndAtRecord(t, p);
   return p;
 }
 
@@ -101,9 +109,9 @@ Blocked SendPiece(Tcb& t, const Piece& p, uint32_t mss, Host& h) {
   //# to be sent)
   // Not of what was written with MSG_MORE (Linux: tcp_push()).
   const bool more = Has(t, kMoreOut) && h.MoreFollows(t, InFlight(t) + p.bytes);
-  if ((p.last && p.bytes != 0 && !more) || p.push) seg.flags |= kTxPsh;
+  if ((p.last && p.bytes != 0 && !more) || p.push == Push::kAlways) seg.flags |= kTxPsh;
   if (p.record) seg.flags |= kTxRecord;
-  uint8_t flags = p.burst ? kPsh : 0;
+  uint8_t flags = p.push != Push::kIfLast ? kPsh : 0;
   //= rfc3168#6.1.2
   //# the TCP sender sets the CWR flag in the TCP header of the first new data packet sent after the
   //# window reduction
@@ -162,7 +170,7 @@ void PushBurst(const Tcb& t, Piece& p, uint32_t mss, Burst& burst, const Host& h
   const uint32_t pipe = PipeBytes(t) + p.bytes;
   const bool last =
       burst.left_bytes < mss || WindowRoom(t) < p.bytes + mss || CongestionRoom(t.cc, pipe) < mss;
-  p.burst = last && burst.segments > 1;
+  if (last && burst.segments > 1 && p.push == Push::kIfLast) p.push = Push::kNow;
 }
 
 void NoteBlocked(Tcb& t, Blocked why, Host& h) {
@@ -188,9 +196,10 @@ uint32_t SegmentMax(const Tcb& t) {
 }
 
 void Pace(Tcb& t, uint32_t bytes, Host& h) {
+  const uint64_t limit = t.settings.max_pacing_rate;
+  if (limit == 0 && !HasSetting(t, kSetPacing)) return;
   uint64_t rate =
       HasSetting(t, kSetPacing) ? CongestionPacingRate(t.cc, Srtt(t.rtt), PaceRatiosOf(h)) : 0;
-  const uint64_t limit = t.settings.max_pacing_rate;
   if (limit != 0 && (rate == 0 || limit < rate)) rate = limit;
   if (rate == 0) return;
   t.pace_next_ns = std::max(t.pace_next_ns, h.now_ns) + bytes * kSecond / rate;
@@ -248,7 +257,7 @@ bool SendIntoWindow(Tcb& t, Host& h) {
     p.bytes = room;
     p.fin = false;
   }
-  p.push = p.bytes != 0;  // as Linux: tcp_write_wakeup()
+  if (p.bytes != 0) p.push = Push::kAlways;  // as Linux: tcp_write_wakeup()
   return SendPiece(t, p, mss, h) == Blocked::kNothing;
 }
 

@@ -81,10 +81,14 @@ class TcpWorld final : public Host {
   uint64_t steps_looks = 0;      // at segments that came early
   Sysctls host;
 
-  TcpWorld() { now_ns = 1'000'000'000'000; }
+  TcpWorld() {
+    now_ns = 1'000'000'000'000;
+    settings_ = &host;
+  }
+  TcpWorld(const TcpWorld&) = delete;
+  TcpWorld& operator=(const TcpWorld&) = delete;
 
   // ---- Host
-  const Sysctls& sysctls() const override { return host; }
   uint64_t Random() override { return random_ = random_ * 6364136223846793005u + 1; }
   bool Transmit(Tcb&, const SegmentOut& s) override {
     if (wire_room == 0) return false;
