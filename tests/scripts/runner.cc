@@ -3,6 +3,7 @@
 #include "runner.h"
 #include "asserts.h"
 
+#include <netinet/in.h>
 #include <netinet/tcp.h>
 
 #include <algorithm>
