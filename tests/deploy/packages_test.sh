@@ -19,7 +19,8 @@ if [ -z "${POSTERN_DEBS:-}" ]; then ./run deb; fi
 if [ $# = 0 ]; then set -- bookworm trixie; fi
 built_on=$(. /etc/os-release; echo "${VERSION_CODENAME:-}")
 
-check "lintian" lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs "$debs"/*.changes
+# The library for programs of 32 bits has no contents, and so no symbols for a debugger.
+check "lintian" lintian --fail-on error,warning --suppress-tags initial-upload-closes-no-bugs,debug-file-with-no-debug-symbols "$debs"/*.changes
 
 for suite; do
   say "$suite"
