@@ -15,8 +15,8 @@ struct MoreCalls {
 // For all threads of this process, and its children: a call that is refused says EPERM, and is in
 // the kernel's log. By prctl() it is for this thread and those that come of it, and nothing is in
 // the log: seccomp(2) may end a daemon that a confined program has started, since systemd's
-// @system-service does not have it. False: the kernel has no such filter, or refuses it (errno). A process with a
-// sanitizer has none: leak detection traces its own process.
+// @system-service does not have it. False: the kernel has no such filter, or refuses it (errno). A
+// process with a sanitizer has none: leak detection traces its own process.
 bool FilterCalls(const MoreCalls& more);
 
 }  // namespace postern::daemon
