@@ -39,7 +39,7 @@ def offered(*words):
 def said(program, *words):
     """{option} of --help, which begins the line of each."""
     return {name for line in run(f"{BUILD}/{program}", *words, "--help").splitlines()
-            if (found := re.match(r" {2,6}((?:-\w,? ?)?(?:--[a-z-]+)?(?:,-\w)?)", line)) for name in re.findall(r"(?<![\w-])--?[a-z][a-z-]*", found[1])}
+            if (found := re.match(r" {2,6}((?:-\w,? ?)?(?:--[a-z-]+)?(?:,-\w)?)", line)) for name in re.findall(r"(?<![\w-])--?[A-Za-z][a-z-]*", found[1])}
 
 
 def commands(program, *words):
