@@ -42,7 +42,7 @@ struct Arguments {
 };
 
 constexpr int kExitFailed = 1, kExitUsage = 2;
-constexpr int kExitNo = 3;  // there is an answer, and it is no: see docs/man/posternctl.1
+constexpr int kExitBad = 3;  // docs/man/posternctl.1
 
 // Other users may have one: that is not denied here.
 void SayNotRunning(const std::string& runtime_dir) {
@@ -64,7 +64,7 @@ int StatusOnce(const Arguments& arguments) {
   Json status = Ask(RuntimeDir(arguments.runtime_dir), Report::kStatus);
   if (status.is_null() && !arguments.json) {
     SayNotRunning(RuntimeDir(arguments.runtime_dir));
-    return kExitNo;
+    return 0;
   }
   const bool running = !status.is_null();
   if (!running) {
@@ -80,7 +80,7 @@ int StatusOnce(const Arguments& arguments) {
   } else {
     ShowStatus(std::cout, status);
   }
-  return running ? 0 : kExitNo;
+  return 0;
 }
 
 // Until a signal ends it, or its output.
@@ -105,11 +105,10 @@ int Sockets(const Arguments& arguments) {
     const bool details = ss.info || ss.memory || ss.extended;
     const std::string text = AskText(dir, Report::kSockets, ss.pid, details);
     std::cout << (text.empty() ? R"({"running":false,"sockets":[]})" : text) << '\n';
-    return text.empty() ? kExitNo : 0;
+    return 0;
   }
-  if (ShowSs(dir, ss)) return 0;
-  if (!ss.json) SayNotRunning(dir);
-  return kExitNo;
+  if (!ShowSs(dir, ss) && !ss.json) SayNotRunning(dir);
+  return 0;
 }
 
 int Explain(const Arguments& arguments) {
@@ -119,7 +118,7 @@ int Explain(const Arguments& arguments) {
   } else {
     ShowExplanation(std::cout, report);
   }
-  return report.at("known").get<bool>() ? 0 : kExitNo;
+  return report.at("known").get<bool>() ? 0 : kExitFailed;
 }
 
 int Doctor(const Arguments& arguments) {
@@ -129,7 +128,7 @@ int Doctor(const Arguments& arguments) {
   } else {
     ShowFindings(std::cout, report);
   }
-  return HasBad(report) ? kExitNo : 0;
+  return HasBad(report) ? kExitBad : 0;
 }
 
 int Main(int argc, char** argv) {
@@ -183,7 +182,7 @@ int Main(int argc, char** argv) {
     return RouteGet(RuntimeDir(arguments.runtime_dir), arguments.words, arguments.json);
   if (status.IsGiven()) return Status(arguments);
   if (doctor.IsGiven()) return Doctor(arguments);
-  if (metrics.IsGiven()) return ShowMetrics(RuntimeDir(arguments.runtime_dir)) ? 0 : kExitNo;
+  if (metrics.IsGiven()) return ShowMetrics(RuntimeDir(arguments.runtime_dir)) ? 0 : kExitBad;
   arguments.ss.json = arguments.json;
   return sockets.IsGiven() ? Sockets(arguments) : Explain(arguments);
 }

@@ -220,7 +220,7 @@ int RouteGet(const std::string& runtime_dir, const std::vector<std::string>& wor
     return 0;
   }
   PrintText(q, a);
-  return a.verdict == RouteVerdict::kRefused || a.verdict == RouteVerdict::kUndecided ? 3 : 0;
+  return a.verdict == RouteVerdict::kRefused || a.verdict == RouteVerdict::kUndecided ? 2 : 0;
 }
 
 }  // namespace postern::ctl_command

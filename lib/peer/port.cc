@@ -106,12 +106,13 @@ uint64_t PastName(const pstn_addr& a, bool reuses_addr, bool reuses_port) {
 }
 
 // Its peer, which read on, has not reset it meanwhile: that ends a TIME_WAIT. Where another
-// connection has the place by now it is not known.
+// connection has the place by now, the port may have had another owner since, which the kernel has
+// given it: it counts as free, as nothing here says otherwise.
 bool IsStillThere(Family& fam, uint64_t where) {
   uint8_t* const lgr = LgrBase(fam.view, static_cast<uint32_t>(where >> 44) & 0xfffffu);
   if (lgr == nullptr) return true;
   const pstn_conn& c = LgrConn(lgr, static_cast<uint32_t>(where >> 32) % PSTN_CONNS);
-  if (LoadRelaxed(c.setup.gen) != static_cast<uint32_t>(where)) return true;
+  if (LoadRelaxed(c.setup.gen) != static_cast<uint32_t>(where)) return false;
   return ((LoadAcquire(c.ctl[0].flags) | LoadAcquire(c.ctl[1].flags)) & PSTN_CF_RST) == 0;  // [C2]
 }
 

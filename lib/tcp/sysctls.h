@@ -37,9 +37,11 @@ struct Sysctls {
   uint32_t tcp_thin_linear_timeouts = 0;
   uint32_t tcp_min_rtt_wlen = 300;  // s
   uint32_t tcp_retrans_collapse = 1;
-  uint32_t tcp_mtu_probing = 0;  // 1: after time-outs, a smaller MSS; 2, which probes, counts as 1
+  // 1: after time-outs, a smaller MSS; 2 counts as 1. Linux's own values are 0 and, for the floor,
+  // 48; these are for a host that says nothing.
+  uint32_t tcp_mtu_probing = 1;
   uint32_t tcp_base_mss = 1024;
-  uint32_t tcp_mtu_probe_floor = 48;
+  uint32_t tcp_mtu_probe_floor = 512;
   uint32_t tcp_min_snd_mss = 48;
   // ---- what is answered, and how fast
   uint32_t tcp_dsack = 1;

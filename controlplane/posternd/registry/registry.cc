@@ -167,7 +167,7 @@ int Registry::Hello(Client& client, uint32_t slot, const pstn_uuid& id, UniqueFd
   process->client = &client;
   process->said_hello = true;
   client.process = process;
-  Inform("stack %s: pid %d (%s) joins, slot %u", Text(id).c_str(), client.pid(),
+  Inform("stack %s: hello from pid %d (%s), which joins, slot %u", Text(id).c_str(), client.pid(),
          PlainComm(client.pid()).c_str(), slot);
   if (is_new) {
     AttachWaiting(*stack);

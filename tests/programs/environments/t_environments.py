@@ -199,7 +199,7 @@ def environment_as_roomy(ctx):
     ctx.as_user = []
 
 
-@test()
+@test(modes=("both",))
 def environment_as_short(ctx):
     """A server that runs out of address space has as many connections as it has room for, and then the kernel's, which say why."""
     with posternd_of_its_own(ctx):

@@ -29,7 +29,7 @@ class ViewError(Exception):
 
 def _posternctl(posternctl, *args, env=None):
     done = subprocess.run([posternctl, *args, "--json"], capture_output=True, text=True, timeout=30, env=env)
-    if done.returncode not in (0, 3):  # 3: an answer that is no, such as that no posternd runs
+    if done.returncode != 0:
         raise ViewError(f"posternctl {' '.join(args)}: exit {done.returncode}: {done.stderr.strip()}")
     try:
         return json.loads(done.stdout)

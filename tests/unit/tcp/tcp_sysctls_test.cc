@@ -27,6 +27,7 @@ std::vector<uint32_t> SentAgain(TcpWorld& w, uint32_t timeouts) {
 
 TEST_CASE("tcp sysctls: a black hole is suspected only with tcp_mtu_probing") {
   TcpWorld never;
+  never.host.tcp_mtu_probing = 0;
   CHECK(SentAgain(never, 8).back() == 1460);
   TcpWorld w;
   w.host.tcp_mtu_probing = 1;
