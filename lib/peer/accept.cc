@@ -28,6 +28,7 @@
 #include "peer/connect.h"
 #include "peer/kernel_half.h"
 #include "peer/negotiate.h"
+#include "peer/port.h"
 
 namespace postern {
 namespace {
@@ -47,6 +48,7 @@ long AcceptOurs(Family& fam, const Call& call, uint32_t idx, sockaddr* sa, sockl
   if ((flags & SOCK_NONBLOCK) != 0) FetchOr(ep.flags, PSTN_EPF_NONBLOCK);
   ep.owner_slot = fam.slot;
   SetState(ep, PSTN_EP_ESTABLISHED);
+  BeginAnew(fam, LoadAddr(ep.local));
   Count(s.hdr, kCounterAccepts);
   if ((LoadRelaxed(listener.flags) & PSTN_EPF_KERNEL_OPTIONS) != 0) {
     const ByNumber asks(call);

@@ -200,6 +200,7 @@ Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
     return kReasonBacklogFull;
   }
   FillConn(fam, ep, slot, t.ep_idx, t.ep_gen, to, from);
+  BeginAnew(fam, to);
   pstn_conn& c = LgrConn(lgr, conn);
   NoteNews(fam.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);

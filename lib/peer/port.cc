@@ -105,6 +105,12 @@ uint64_t PastName(const pstn_addr& a, bool reuses_addr, bool reuses_port) {
          (reuses_port ? kPastReuseport : 0u) | (AddrIsV4(a) ? kPastV4 : 0u);
 }
 
+constexpr uint64_t kPastReuse = kPastReuseaddr | kPastReuseport;
+Past& PastAt(Family& fam, uint64_t name) {
+  const uint64_t n = name & ~kPastReuse;
+  return fam.peers->pasts[(n ^ n >> 16 ^ n >> 32) % kPasts];
+}
+
 // Its peer, which read on, has not reset it meanwhile: that ends a TIME_WAIT. Where another
 // connection has the place by now, the port may have had another owner since, which the kernel has
 // given it: it counts as free, as nothing here says otherwise.
@@ -142,7 +148,7 @@ void NotePast(Family& fam, const ConnEnd& e, Turn turn) {
     name = PastName(LoadAddr(ep.peer), (said & PSTN_CF_REUSEADDR) != 0,
                     (said & PSTN_CF_REUSEPORT) != 0);
   }
-  Past& at = fam.peers->pasts[(name ^ name >> 16 ^ name >> 32) % kPasts];
+  Past& at = PastAt(fam, name);
   StoreRelaxed(at.at_ns, MonotonicCoarseNs());
   StoreRelaxed(at.where, uint64_t{LoadRelaxed(ep.lgr_idx)} << 44 |
                              uint64_t{LoadRelaxed(ep.conn_idx) % PSTN_CONNS} << 32 |
@@ -154,6 +160,13 @@ void ForgetPast(Family& fam, uint16_t port) {
   for (Past& past : fam.peers->pasts) {
     if ((LoadRelaxed(past.name) & kPastPort) == port) StoreRelaxed(past.name, uint64_t{0});
   }
+}
+
+void BeginAnew(Family& fam, const pstn_addr& server) {
+  if (fam.peers == nullptr) return;
+  const uint64_t name = PastName(server, false, false);
+  Past& past = PastAt(fam, name);
+  if (((LoadRelaxed(past.name) ^ name) & ~kPastReuse) == 0) StoreRelaxed(past.name, uint64_t{0});
 }
 
 bool HasLostPort(Family& fam, pstn_ep& ep) {

@@ -21,6 +21,9 @@ enum class Turn : uint8_t { kFirst, kSecond };
 void NotePast(Family& fam, const ConnEnd& e, Turn turn);
 // The kernel has given the port to a socket anew: no connection has it.
 void ForgetPast(Family& fam, uint16_t port);
+// A connection is made to `server`. The kernel may have given the port to a new listener since an
+// older one ended; this one's end is noted when it comes.
+void BeginAnew(Family& fam, const pstn_addr& server);
 // Whether a connection is over for both ends, and its port is the program's to choose anew.
 bool HasLostPort(Family& fam, pstn_ep& ep);
 // Tells the client's family the options of an accepted connection that matter to its bind().
