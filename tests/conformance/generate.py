@@ -394,6 +394,12 @@ class MemoryGenerator(MemorySteps, Generator):
     STEPS = (*Generator.STEPS, *MemorySteps.MEMORY_STEPS)
 
 
+class PortGenerator(Generator):
+    """Ports in FIN_WAIT2 and TIME_WAIT, names after a reset, whole queues."""
+
+    STEPS = (*Generator.STEPS, *PortSteps.FREED_STEPS)
+
+
 def generate(seed, count, kind=Generator, prefix="g"):
     """`count` distinct cases [(name, lines)]; the same for the same seed."""
     cases, seen, number = [], set(), 0

@@ -232,5 +232,7 @@ class PortSteps:
         self.emit(server, f"close {l}")
         return True
 
-    PORT_STEPS = ((bind_to_taken, 3), (reusing_listener, 0.7), (same_names, 0.7), (bounded, 0.15), (ended_port, 1.5), (renamed, 0.7),
-                  (whole_queue, 0.7))
+    PORT_STEPS = ((bind_to_taken, 3), (reusing_listener, 0.7), (same_names, 0.7), (bounded, 0.15))
+    # These bind to ports that are free again, which the kernel may give to another program of this host first: for a host, and a run
+    # (--jobs 1), in which no other one asks for ports.
+    FREED_STEPS = ((ended_port, 20), (renamed, 10), (whole_queue, 10))
