@@ -47,6 +47,8 @@ bool WithConn(Family& fam, const pstn_ep& ep, Fn fn) {
   return c != nullptr;
 }
 
+constexpr uint32_t kAllThere = 1u << 30;  // bytes; more than any ring has
+
 uint32_t HeadBytes(const stack::Conn& c) { return stack::IpBytes(c.local) + wire::kTcpHeaderBytes; }
 
 void GiveInt(uint32_t v, WireValue& out) {
@@ -58,10 +60,9 @@ void GiveInt(uint32_t v, WireValue& out) {
 
 bool WireInfo(Family& fam, const pstn_ep& ep, tcp::Info& out) {
   return WithConn(fam, ep, [&](stack::Engine& engine, stack::Conn& c) {
-    constexpr uint32_t kMost = 1u << 30;
     const bool sends = tcp::StateOf(c.tcb) == tcp::State::kEstablished ||
                        tcp::StateOf(c.tcb) == tcp::State::kCloseWait;
-    const uint32_t notsent = sends ? engine.Available(c.tcb, c.tcb.snd_cursor, kMost) : 0;
+    const uint32_t notsent = sends ? engine.Available(c.tcb, c.tcb.snd_cursor, kAllThere) : 0;
     tcp::FillInfo(c.tcb, MonotonicNs(), HeadBytes(c), notsent, out);
   });
 }
@@ -197,7 +198,13 @@ void WireOptionSet(Family& fam, const pstn_ep& ep, int level, int name) {
     return;
   const bool no_delay = (LoadRelaxed(ep.flags) & PSTN_EPF_NODELAY) != 0;
   if (level == IPPROTO_TCP && name == TCP_NODELAY && no_delay)
-    (void)WithConn(fam, ep, [](stack::Engine&, stack::Conn& c) { tcp::Flush(c.tcb); });
+    (void)WithConn(fam, ep, [](stack::Engine& held, stack::Conn& c) {
+      // What is there by now, and not what is written before the engine's next turn.
+      const uint32_t unsent = held.Available(c.tcb, c.tcb.snd_cursor, kAllThere);
+      if (unsent != 0)
+        tcp::MarkRecord(c.tcb, static_cast<uint32_t>(c.tcb.snd_nxt - c.tcb.snd_una) + unsent);
+      tcp::Flush(c.tcb);
+    });
   AnnounceData(fam.bells, e);  // it looks at the options whenever it looks at the ring
   (void)WirePoll(fam);
 }
