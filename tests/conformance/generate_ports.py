@@ -134,8 +134,8 @@ class PortSteps:
         self.emit(server, f"name {name} => {port}")
         return server, client, name, port
 
-    def ended_port(self):
-        """A connection that ends in one of the ways there are, and who may bind to its port while that is in FIN_WAIT2 or TIME_WAIT."""
+    def small_pair(self):
+        """Of a small server, with one client: what small_server() says, and both ends, (actor, name) each, in the order in which they end."""
         server, client, l, port = self.small_server()
         self.made += 2
         c, s = f"c{self.made - 1}", f"a{self.made}"
@@ -143,7 +143,11 @@ class PortSteps:
         self.emit(server, f"accept {l} {s}")
         ends = [(server, s), (client, c)]
         self.r.shuffle(ends)
-        (first, one), (second, two) = ends
+        return server, client, l, port, *ends
+
+    def ended_port(self):
+        """A connection that ends in one of the ways there are, and who may bind to its port while that is in FIN_WAIT2 or TIME_WAIT."""
+        server, client, l, port, (first, one), (second, two) = self.small_pair()
         if self.r.random() < 0.3:
             self.emit(second, f"send {two} unread")
         self.emit(server, f"close {l}")
@@ -181,14 +185,7 @@ class PortSteps:
 
     def renamed(self):
         """A connection that was reset, or has ended, is bound anew."""
-        server, client, l, port = self.small_server()
-        self.made += 2
-        c, s = f"c{self.made - 1}", f"a{self.made}"
-        self.emit(client, f"socketconnect {c} inet 127.0.0.1 ${port}")
-        self.emit(server, f"accept {l} {s}")
-        ends = [(server, s), (client, c)]
-        self.r.shuffle(ends)
-        (first, one), (second, two) = ends
+        server, client, l, port, (first, one), (second, two) = self.small_pair()
         if self.r.random() < 0.5:
             self.emit(first, f"setopt {one} LINGER 1 0")
             self.emit(first, f"close {one}")

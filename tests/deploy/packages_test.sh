@@ -27,7 +27,13 @@ for suite; do
   machine_root "$suite"
   mkdir "$root/build-deb" "$root/tests"
   cp "$debs"/postern_*.deb "$debs"/postern-broker_*.deb "$root/build-deb"
-  if [ "$suite" = "$built_on" ]; then cp "$debs"/postern-softnic_*.deb "$debs"/postern-verbsnic_*.deb "$root/build-deb" 2>/dev/null || true; fi
+  if [ "$suite" = "$built_on" ]; then
+    for driver in postern-softnic postern-verbsnic; do
+      cp "$debs/$driver"_*.deb "$root/build-deb" || say "$suite: without $driver, of which $debs has no package"
+    done
+  else
+    say "$suite: without the drivers' packages, which are for $built_on"
+  fi
   cp "$here"/*.sh "$root/tests"
   printf 'APT::Get::Assume-Yes "true";\nAPT::Install-Recommends "false";\n' >"$root/etc/apt/apt.conf.d/99test"
   check "$suite: what the packages need is downloaded" with_network sh -c 'apt-get update && apt-get install --download-only /build-deb/*.deb'
