@@ -9,13 +9,13 @@ import shutil
 import signal
 import socket
 import stat
-import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 import unittest
+
+import refusing_posternd
 
 BUILD = "build"
 PYTHON = sys.executable
@@ -223,23 +223,7 @@ assert os.fstat(2).st_size == 0
 
     def test_a_posternd_of_another_version_is_the_reason(self):
         os.mkdir(self.run_dir, 0o700)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.addCleanup(listener.close)
-        listener.bind(f"{self.run_dir}/posternd.sock")
-        listener.listen()
-
-        def refuse():
-            while True:
-                try:
-                    line, _ = listener.accept()
-                except OSError:
-                    return
-                with line:
-                    asked = bytearray(line.recv(1000))
-                    if asked:
-                        struct.pack_into("=Ii", asked, 8, struct.unpack_from("=I", asked, 8)[0], 93)  # EPROTONOSUPPORT
-                        line.send(asked)
-        threading.Thread(target=refuse, daemon=True).start()
+        listener = refusing_posternd.start(self, self.run_dir)
         done = self.program("assert connect() == 0", "-o", f"log.file={self.log}", "-o", "daemon.spawn=off")
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual([line.count(": version: ") for line in self.lines()], [1], self.lines())
