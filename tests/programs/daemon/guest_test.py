@@ -409,9 +409,10 @@ class Listeners(Guest):
     def test_the_next_image(self):
         server, port, _ = self.server("a")
         server.do("s.set_inheritable(True)", "fork('b')", "b: become()")
-        text = "import os, sys; sys.path.insert(0, os.path.dirname(sys.argv[1])); import actor; actor.s = actor.socket.socket(fileno=int(sys.argv[2])); actor.work(sys.stdin, sys.stdout)"
+        text = "import os, sys; sys.path.insert(0, os.path.dirname(sys.argv[1])); import actor; actor.s = actor.socket.socket(fileno=int(sys.argv[2])); print('begun', flush=True); actor.work(sys.stdin, sys.stdout)"
         line = f"os.execv('/usr/bin/python3', ['python3', '-c', {text!r}, {self.actor!r}, str(s.fileno())])\n"
-        server.do(f"children['b'][0].write({line!r}) and None")  # which is not answered
+        server.do(f"children['b'][0].write({line!r}) and None")
+        self.assertIn("begun", server.ask("children['b'][1].readline()"))  # what the first image had read ahead would be lost with it
         self.expect_served(server, port, "b: ")
         self.assertEqual(self.counted(NOBODY, "execs"), 1)
 

@@ -164,7 +164,7 @@ class Proc:
 class Context:
     def __init__(self, config, mode, directory):
         self.config, self.mode, self.dir = config, mode, directory
-        self.procs, self.sessions, self.as_user = [], set(), []
+        self.procs, self.sessions, self.as_user, self.ports = [], set(), [], set()
         self.random = random.Random(config.seed)
         self.fast = config.tier == "fast"
 
@@ -223,15 +223,19 @@ class Context:
             yield path
 
     def port(self):
-        """A free port below the ephemeral range, so that no outgoing connection takes it meanwhile."""
+        """A free port below the ephemeral range, so that no outgoing connection takes it meanwhile. A test gets each port once: one that
+        it has may still have to be bound."""
         for _ in range(200):
             port = random.SystemRandom().randrange(20000, 32000)
+            if port in self.ports:
+                continue
             try:
                 for family, host in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
                     with socket.socket(family) as probe:
                         if family == socket.AF_INET6:
                             probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
                         probe.bind((host, port))
+                self.ports.add(port)
                 return port
             except OSError:
                 continue

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 
 import os
+import pwd
 import random
 import shutil
 
@@ -61,7 +62,8 @@ class Nginx:
             ctx.wait_listening(self.port, self.proc)
             self.master = self.proc.pid
         if ctx.wrapped(side) and ctx.config.posternctl:
-            posternview.wait_served(ctx.config.posternctl, self.port, self.workers)
+            uid = pwd.getpwnam(user).pw_uid if os.getuid() == 0 else os.getuid()
+            posternview.wait_served(ctx.config.posternctl, self.port, self.workers, workers, uid)
 
     def signal(self, what):
         """nginx -s reload | stop | quit, as an administrator would."""

@@ -51,14 +51,15 @@ def connections_of(all_sockets, port):
             if s["path"] != "listen" and _port_of(s.get("peer")) and port in (_port_of(s.get("local")), _port_of(s.get("peer")))]
 
 
-def wait_served(posternctl, port, workers, deadline_s=10.0):
-    """Waits until a listener at `port` is listed for a stack of one of `workers()`: those that become another user leave their family
-    first, and clients that come in that moment are the kernel's. Not at all costs: what it is for says what is wrong."""
+def wait_served(posternctl, port, workers, count, uid, deadline_s=10.0):
+    """Waits until `count` of `workers()` are in a stack of that user's which has a listener at `port`: those that become another user
+    leave their family first, and clients that come in that moment are the kernel's. Not at all costs: what it is for says what is wrong."""
     end = time.monotonic() + deadline_s
     while time.monotonic() < end:
         status, pids = _posternctl(posternctl, "status"), set(workers())
-        theirs = {stack["id"] for stack in status["stacks"] if pids & {process["pid"] for process in stack["processes"]}}
-        if any(_port_of(listener["local"]) == port and listener["stack"] in theirs for listener in status["listeners"]):
+        serve = {listener["stack"] for listener in status["listeners"] if _port_of(listener["local"]) == port}
+        ready = {process["pid"] for stack in status["stacks"] if stack["id"] in serve and stack["uid"] == uid for process in stack["processes"]}
+        if len(pids & ready) >= count:
             return
         time.sleep(0.03)
 
@@ -78,7 +79,8 @@ def judge(connections, mode):
         raise ViewError(f"not accelerated and no reason given: {unexplained[:3]}")
     if mode == "both":
         if slow:
-            raise ViewError(f"{len(slow)} of {len(connections)} connections not accelerated, e.g. {slow[0]}")
+            why = sorted({f"{c['comm']}: {c['reason']}" for c in slow})
+            raise ViewError(f"{len(slow)} of {len(connections)} connections not accelerated ({', '.join(why)}), e.g. {slow[0]}")
         if not any(c["rx_bytes"] + c["tx_bytes"] > 0 for c in fast):
             raise NotYet("accelerated, but no byte went that way")
     elif fast:
