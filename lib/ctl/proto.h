@@ -148,9 +148,18 @@ struct Msg {
   pstn_addr addr{};
   pstn_uuid peer{}, id{};
   uint64_t cookie = 0;
-  uint64_t zero = 0;
+  // From a daemon of root's, of a stack that is a guest's, and from the broker to the server's
+  // daemon with kLink: that stack's user and group (SetWhose). 0: the sender's.
+  uint64_t whose = 0;
 };
 static_assert(sizeof(Msg) == 120);
+
+// The user that a message is about, if it is not the sender's own.
+inline void SetWhose(Msg& m, uint32_t uid, uint32_t gid) {
+  m.whose = static_cast<uint64_t>(gid) << 32 | (uid + 1u);
+}
+inline uint32_t WhoseUid(const Msg& m) { return static_cast<uint32_t>(m.whose) - 1u; }
+inline uint32_t WhoseGid(const Msg& m) { return static_cast<uint32_t>(m.whose >> 32); }
 
 // A second address in a message of which `addr` is taken.
 inline void SetJobClient(Msg& m, const pstn_addr& client) {

@@ -16,6 +16,7 @@ namespace {
 constexpr uint32_t kMemberAcceptPauseMs = 100;
 constexpr int kMemberAcceptsMax = 16;              // then messages are taken
 constexpr size_t kProcessesMax = kProcesses.most;  // of a stack
+constexpr size_t kGuestUsersMax = 64;              // of a member, for whose sake it is told more
 
 }  // namespace
 
@@ -172,38 +173,59 @@ void Broker::Join(Client& client, const ctl::Msg& message, UniqueFd) {
   Tell(member);
 }
 
-Broker::Stack* Broker::Claim(Client& client, const pstn_uuid& id) {
-  const uid_t uid = MemberOf(client)->who.uid;
+// Root is believed: it can be each user. What another one says would be a way to that one's rights,
+// or to another one's quotas.
+Who Broker::WhoIs(const Member& member, const ctl::Msg& message) {
+  Who who = member.who;
+  if (message.whose == 0 || who.uid != 0) return who;
+  who.uid = ctl::WhoseUid(message);
+  who.gid = ctl::WhoseGid(message);
+  return who;
+}
+
+void Broker::HasGuest(Client& client, const Who& who) {
+  Member& member = *MemberOf(client);
+  if (who.uid == member.who.uid || member.guests.size() >= kGuestUsersMax) return;
+  if (!member.guests.emplace(who.uid, who.gid).second) return;
+  member.told.next = {};
+  member.told.has_seen_all = false;
+  Tell(member);
+}
+
+Broker::Stack* Broker::Claim(Client& client, const ctl::Msg& message, const pstn_uuid& id) {
+  const Who who = WhoIs(*MemberOf(client), message);
+  const uid_t uid = who.uid;
   auto it = stacks_.find(id);
   if (it == stacks_.end()) {
     Quota::Held own = quota_.stacks.Take(uid, policy_.stacks_max);
     if (!own.ok()) return nullptr;
     it = stacks_.try_emplace(id).first;
     it->second.own = std::move(own);
-    it->second.uid = uid;
+    it->second.who = who;
   }
   Stack& stack = it->second;
   if (stack.member == &client) return &stack;
-  if (stack.member != nullptr || (!stack.pidfds.empty() && stack.uid != uid)) return nullptr;
-  if (stack.uid != uid) {
+  if (stack.member != nullptr || (!stack.pidfds.empty() && stack.who.uid != uid)) return nullptr;
+  if (stack.who.uid != uid) {
     Quota::Held own = quota_.stacks.Take(uid, policy_.stacks_max);
     if (!own.ok()) return nullptr;
     stack.own = std::move(own);
   }
   stack.member = &client;
-  stack.uid = uid;
+  stack.who = who;
+  HasGuest(client, who);
   return &stack;
 }
 
 void Broker::Alive(Client& client, const ctl::Msg& message, UniqueFd fd) {
-  Stack* const stack = Claim(client, message.uuid);
+  Stack* const stack = Claim(client, message, message.uuid);
   const auto pid = static_cast<pid_t>(message.a);
   const auto refuse = [&](int error) {
     if (message.seq != 0) client.Reply(message, error);  // daemons expect no answer
   };
   if (stack == nullptr) return refuse(EPERM);
   if (!IsPidfd(fd.get())) return refuse(EINVAL);
-  const uid_t uid = MemberOf(client)->who.uid;
+  const uid_t uid = stack->who.uid;
   Quota::Held one = quota_.processes.Take(uid, policy_.processes_max);
   if (!one.ok() || stack->pidfds.size() >= kProcessesMax) {
     Warn("user %u has %u processes already", uid, quota_.processes.Used(uid));

@@ -53,6 +53,7 @@ class Broker {
   using OfferKey = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;  // stack, endpoint, gen
 
   struct Offered : Listener {
+    Who by;  // as it is allowed, and counted
     Quota::Held held;
   };
   // What a member knows of the others' offers, and is still to hear (broker_tell.cc).
@@ -85,6 +86,7 @@ class Broker {
   struct Member {
     std::unique_ptr<Client> client;
     Who who;
+    std::set<std::pair<uid_t, gid_t>> guests;  // that its stacks are of, beside its own user
     Quota::Held line;
     // The process that has connected, which is who the member is, for as long as it lives; and its
     // network namespace when it joined, which is not forgotten before the member is: while it is
@@ -103,7 +105,7 @@ class Broker {
   };
   struct Stack {
     Client* member = nullptr;  // null: its daemon is gone, and may come back
-    uid_t uid = 0;
+    Who who;                   // by what its daemon says, if that is believed (WhoIs)
     std::map<pid_t, std::unique_ptr<Event>> processes;
     std::map<pid_t, UniqueFd> pidfds;
     std::map<pid_t, Quota::Held> held;  // with each
@@ -133,8 +135,13 @@ class Broker {
   Member* MemberOf(const Client& client);
   // Asked after what /proc says of its pid: it was about that process.
   static bool IsStillThere(const Member& member);
-  // The stack, claimed for this member; null: it is another member's.
-  Stack* Claim(Client& client, const pstn_uuid& id);
+  // Whom a message is about. A daemon of root's may have guests: their stacks are theirs here, too.
+  static Who WhoIs(const Member& member, const ctl::Msg& message);
+  // The stack, claimed for the message's sender; null: it is another member's.
+  Stack* Claim(Client& client, const ctl::Msg& message, const pstn_uuid& id);
+  void HasGuest(Client& client, const Who& who);
+  // Any user of the member's.
+  bool MayReach(const Member& from, const Offered& listener) const;
   void Join(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Alive(Client& client, const ctl::Msg& message, UniqueFd fd);
   void ProcessDied(const pstn_uuid& stack, pid_t pid);
@@ -149,7 +156,7 @@ class Broker {
   // The kernel's word: its socket is gone.
   void OfferEnded(uint64_t cookie);
   void Unoffer(Client& client, const ctl::Msg& message, UniqueFd fd);
-  bool MayShow(const Member& owner, const Member& to, const Listener& listener) const;
+  bool MayShow(const Member& owner, const Member& to, const Offered& listener) const;
   // `done` when no daemon knows it any more.
   void Withdraw(const OfferKey& key, std::function<void()> done);
   // broker_tell.cc: as fast as each member takes it
@@ -172,14 +179,14 @@ class Broker {
   void EndSide(const pstn_uuid& id, uint32_t side);
   uint32_t LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const;
   void GraceEnds();
-  bool MayLink(const Member& from, const Member& to, const pstn_uuid& server);
+  bool MayLink(const Member& from, const Who& client, const Member& to, const pstn_uuid& server);
 
   // broker_device.cc: tokens
   uint64_t NewToken() const;
   void Register(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Attach(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Release(Client& client, const ctl::Msg& message, UniqueFd fd);
-  int AttachListener(Client& client, const Dmb& dmb, const pstn_addr& reached);
+  int AttachListener(Client& client, const Dmb& dmb, const ctl::Msg& message);
   int AttachConnection(Client& client, const Dmb& dmb, const ctl::Msg& message);
   void Learn(Client& server, const ctl::Msg& message, UniqueFd fd);
   void ForgetDmbs(const Client* client);

@@ -39,11 +39,13 @@ void Broker::Register(Client& client, const ctl::Msg& message, UniqueFd) {
   const bool listener = message.id.hi == 0 && message.id.lo == 0;
   if (listener && member.offers.count(KeyOf(message.uuid, message.a, message.b)) == 0)
     return client.Reply(message, ENOENT);
-  if (!listener && Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
+  const Stack* const own = Claim(client, message, message.uuid);
+  if (own == nullptr) return client.Reply(message, EPERM);
   ForgetOldDmbs();
-  Quota::Held held = quota_.tokens.Take(member.who.uid, policy_.buffers_max);
+  const uid_t uid = own->who.uid;
+  Quota::Held held = quota_.tokens.Take(uid, policy_.buffers_max);
   if (!held.ok()) {
-    Warn("user %u has %u buffers in handshakes, as many as the policy allows", member.who.uid,
+    Warn("user %u has %u buffers in handshakes, as many as the policy allows", uid,
          policy_.buffers_max);
     return client.Reply(message, ENOSPC);
   }
@@ -73,7 +75,7 @@ void Broker::Attach(Client& client, const ctl::Msg& message, UniqueFd) {
   const bool by_server = message.uuid.hi != 0 || message.uuid.lo != 0;
   if (listener == by_server) return client.Reply(message, EINVAL);
   const int error =
-      listener ? AttachListener(client, dmb, message.addr) : AttachConnection(client, dmb, message);
+      listener ? AttachListener(client, dmb, message) : AttachConnection(client, dmb, message);
   if (error != 0) return client.Reply(message, -error);
   ctl::Msg reply = dmb.what;
   ForgetDmb(it);
@@ -83,16 +85,17 @@ void Broker::Attach(Client& client, const ctl::Msg& message, UniqueFd) {
 }
 
 // From now on the two may be linked, as if the client had been shown the listener.
-int Broker::AttachListener(Client& client, const Dmb& dmb, const pstn_addr& reached) {
+int Broker::AttachListener(Client& client, const Dmb& dmb, const ctl::Msg& message) {
   Member& from = *MemberOf(client);
   const Member& to = *MemberOf(*dmb.owner);
   const OfferKey key = KeyOf(dmb.what.uuid, dmb.what.a, dmb.what.b);
   const auto offer = to.offers.find(key);
   if (offer == to.offers.end()) return -ENOENT;
-  if (!policy_.Allows(from.who, to.who, offer->second.local.port)) return -EPERM;
+  const Offered& listener = offer->second;
+  if (!policy_.Allows(WhoIs(from, message), listener.by, listener.local.port)) return -EPERM;
   if (&from == &to) return 0;
-  from.told.shown.Add(key, to.who.uid);
-  from.reached.Note(dmb.what.uuid, dmb.what.a, dmb.what.b, reached);
+  from.told.shown.Add(key, listener.by.uid);
+  from.reached.Note(dmb.what.uuid, dmb.what.a, dmb.what.b, message.addr);
   return 0;
 }
 
@@ -121,13 +124,13 @@ void Broker::Learn(Client& server, const ctl::Msg& message, UniqueFd) {
   Member& to = *MemberOf(*stack->second.member);
   if (!to.reached.Take(message.uuid, message.a, message.b, message.addr)) return;
   if (to.who.netns == owner.who.netns ||
-      !policy_.Allows(to.who, owner.who, offer->second.local.port))
+      !policy_.Allows(stack->second.who, offer->second.by, offer->second.local.port))
     return;
   if (asks_.open(*to.client) >= kLearnsMax) return;
   Listener listener = offer->second;
   listener.local = message.addr;
   listener.learnt = true;
-  to.told.shown.Add(offer->first, owner.who.uid);
+  to.told.shown.Add(offer->first, offer->second.by.uid);
   asks_.Ask(*to.client, MessageOf(ctl::Type::kListener, listener), {},
             [](int, const ctl::Msg&, UniqueFd) {});
 }

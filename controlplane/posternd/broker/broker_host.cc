@@ -151,7 +151,7 @@ void Broker::TellHost() {
 void Broker::Bell(Client& client, const ctl::Msg& message, UniqueFd) {
   if (!bells_.ok()) return client.Reply(message, ENOTSUP);
   if (message.a != PSTN_NONE &&
-      (message.a >= PSTN_WAITERS || Claim(client, message.uuid) == nullptr))
+      (message.a >= PSTN_WAITERS || Claim(client, message, message.uuid) == nullptr))
     return client.Reply(message, EPERM);
   UniqueFd bell = bells_.Open({message.uuid, message.a, message.cookie});
   if (!bell.ok()) return client.Reply(message, errno);
@@ -180,7 +180,7 @@ void Broker::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
   Member& member = *MemberOf(client);
   if (!vis_.enabled()) return client.Reply(message, ENOTSUP);
   if (!MayAskNow(member, kViAskCost)) return client.Reply(message, EBUSY);
-  if (Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
+  if (Claim(client, message, message.uuid) == nullptr) return client.Reply(message, EPERM);
   if (!IsStillThere(member)) return client.Reply(message, EPERM);
   const ViAsker asker = AskerFor(member, message.uuid);
   UniqueFd line;
@@ -194,7 +194,7 @@ void Broker::Vi(Client& client, const ctl::Msg& message, UniqueFd fd) {
 }
 
 void Broker::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
-  if (Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
+  if (Claim(client, message, message.uuid) == nullptr) return client.Reply(message, EPERM);
   Member& member = *MemberOf(client);
   // What takes something away is never too much.
   if (message.a == ctl::kFilterAdd && !MayAskNow(member, 1)) return client.Reply(message, EBUSY);

@@ -33,15 +33,15 @@ uint32_t Broker::LinksBetween(const pstn_uuid& client, const pstn_uuid& server) 
 
 // A daemon that was shown a listener of that stack may be linked with the stack, if the policy
 // still has it so, and it still listens. (In another network namespace that one's daemons know.)
-bool Broker::MayLink(const Member& from, const Member& to, const pstn_uuid& server) {
+bool Broker::MayLink(const Member& from, const Who& client, const Member& to,
+                     const pstn_uuid& server) {
   std::vector<uint64_t> gone;
   bool may = false;
   const bool ours = to.who.netns == OwnNetnsIno();
   for (auto it = to.offers.lower_bound(KeyOf(server, 0, 0));
        !may && it != to.offers.end() && Same(it->second.stack, server); ++it) {
-    const Listener& l = it->second;
-    if (!from.told.shown.Has(it->first) || !policy_.Allows(from.who, to.who, l.local.port))
-      continue;
+    const Offered& l = it->second;
+    if (!from.told.shown.Has(it->first) || !policy_.Allows(client, l.by, l.local.port)) continue;
     may = !ours || StillListens(l) != -ENOENT;
     if (!may) gone.push_back(l.cookie);
   }
@@ -52,16 +52,17 @@ bool Broker::MayLink(const Member& from, const Member& to, const pstn_uuid& serv
 void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
   const Member& member = *MemberOf(client);
   const auto server = stacks_.find(message.uuid);
-  if (!fd.ok() || Claim(client, message.peer) == nullptr) return client.Reply(message, EINVAL);
+  const Stack* const own = fd.ok() ? Claim(client, message, message.peer) : nullptr;
+  if (own == nullptr) return client.Reply(message, EINVAL);
+  const Who who = own->who;
   if (server == stacks_.end() || server->second.member == nullptr)
     return client.Reply(message, ENOENT);
   Client& to = *server->second.member;
-  if (&to == &client || !MayLink(member, *MemberOf(to), message.uuid))
+  if (&to == &client || !MayLink(member, who, *MemberOf(to), message.uuid))
     return client.Reply(message, EPERM);
-  Quota::Held held = quota_.links.Take(member.who.uid, policy_.links_max);
+  Quota::Held held = quota_.links.Take(who.uid, policy_.links_max);
   if (!held.ok()) {
-    Warn("user %u has %u link groups, as many as the policy allows", member.who.uid,
-         policy_.links_max);
+    Warn("user %u has %u link groups, as many as the policy allows", who.uid, policy_.links_max);
     return client.Reply(message, ENOSPC);
   }
   if (LinksBetween(message.peer, message.uuid) >= PSTN_PAIR_LGRS)
@@ -70,6 +71,7 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (!links_.emplace(message.id, Link{{message.peer, message.uuid}, std::move(held)}).second)
     return client.Reply(message, EEXIST);
   ctl::Msg passed_on = message;
+  ctl::SetWhose(passed_on, who.uid, who.gid);
   passed_on.d = member.who.netns != MemberOf(to)->who.netns ? 1 : 0;
   if (asks_.open(to) >= kAsksMax) {
     links_.erase(message.id);
@@ -85,11 +87,12 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
 // After a restart of the broker, or of a daemon.
 void Broker::HaveLink(Client& client, const ctl::Msg& message, UniqueFd) {
   const uint32_t side = message.a;
-  if (side > 1 || Claim(client, message.uuid) == nullptr) return client.Reply(message, EPERM);
+  const Stack* const own = side <= 1 ? Claim(client, message, message.uuid) : nullptr;
+  if (own == nullptr) return client.Reply(message, EPERM);
   auto it = links_.find(message.id);
   const bool fresh = it == links_.end();
   if (fresh) {
-    Quota::Held held = quota_.links.Take(MemberOf(client)->who.uid, policy_.links_max);
+    Quota::Held held = quota_.links.Take(own->who.uid, policy_.links_max);
     if (!held.ok()) return client.Reply(message, ENOSPC);
     it = links_.try_emplace(message.id).first;
     it->second.held = std::move(held);

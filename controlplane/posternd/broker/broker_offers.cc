@@ -1,8 +1,10 @@
 // broker_offers.cc - whose listeners the members know.
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <tuple>
 #include <utility>
 
 #include "../directory/listener_check.h"
@@ -22,9 +24,19 @@ Broker::OfferKey Broker::KeyOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t
 }
 
 // Addresses and ports mean something in their own network namespace only.
-bool Broker::MayShow(const Member& owner, const Member& to, const Listener& listener) const {
-  return &owner != &to && to.joined && owner.who.netns == to.who.netns &&
-         policy_.Allows(to.who, owner.who, listener.local.port);
+bool Broker::MayShow(const Member& owner, const Member& to, const Offered& listener) const {
+  return &owner != &to && to.joined && owner.who.netns == to.who.netns && MayReach(to, listener);
+}
+
+bool Broker::MayReach(const Member& from, const Offered& listener) const {
+  const auto may = [&](const Who& who) {
+    return policy_.Allows(who, listener.by, listener.local.port);
+  };
+  return may(from.who) || std::any_of(from.guests.begin(), from.guests.end(), [&](const auto& one) {
+           Who guest = from.who;
+           std::tie(guest.uid, guest.gid) = one;
+           return may(guest);
+         });
 }
 
 // What the socket says of itself; or, of one that was offered to the broker before this one, what
@@ -33,23 +45,28 @@ int Broker::Check(const Member& member, const ctl::Msg& message, const UniqueFd&
                   Listener& listener) {
   if (message.a >= kSockets.most) return -EINVAL;
   if (fd.ok())
-    return CheckListener(fd.get(), member.who.pid, member.who.uid, member.who.netns, listener);
+    return CheckListener(fd.get(), member.who.pid, WhoIs(member, message).uid, member.who.netns,
+                         listener);
   if (message.cookie == 0) return -EINVAL;
   if (member.who.netns != OwnNetnsIno()) return -EXDEV;
   listener = ListenerIn(message);
   listener.netns_ino = member.who.netns;
-  return FindListener(listener, member.who.uid);
+  // A guest's may be one that root has bound.
+  const int error = FindListener(listener, member.who.uid);
+  const uid_t guest = WhoIs(member, message).uid;
+  return error == -ENOENT && guest != member.who.uid ? FindListener(listener, guest) : error;
 }
 
 void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
   Member& member = *MemberOf(client);
   Listener listener;
   int error = Check(member, message, fd, listener);
-  if (error == 0 && Claim(client, message.uuid) == nullptr) error = -EPERM;
+  const Stack* const stack = error == 0 ? Claim(client, message, message.uuid) : nullptr;
+  if (error == 0 && stack == nullptr) error = -EPERM;
   const OfferKey key = KeyOf(message.uuid, message.a, message.b);
   Quota::Held held;
   if (error == 0 && member.offers.count(key) == 0) {
-    held = quota_.offers.Take(member.who.uid, policy_.listeners_max);
+    held = quota_.offers.Take(stack->who.uid, policy_.listeners_max);
     if (!held.ok()) error = -ENOSPC;
   }
   fd.Reset();  // a copy kept here would keep the port taken
@@ -65,11 +82,12 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
   cookies_.erase({offer.cookie, key});
   cookies_.insert({listener.cookie, key});
   static_cast<Listener&>(offer) = listener;
+  offer.by = stack->who;
   if (held.ok()) offer.held = std::move(held);
   if (listener.netns_ino == OwnNetnsIno()) listening_.Add(listener);
   offered_[key] = &client;
   for (const auto& [other, to] : members_) {
-    if (MayShow(member, *to, listener)) NewFor(*to, key, member.who.uid);
+    if (MayShow(member, *to, offer)) NewFor(*to, key, offer.by.uid);
   }
   client.Reply(message, 0);
 }

@@ -65,7 +65,7 @@ void Broker::TellOf(Member& to, const OfferKey& key) {
   const auto owner = offered_.find(key);
   const Member* const by = owner != offered_.end() ? MemberOf(*owner->second) : nullptr;
   const bool may = by != nullptr && MayShow(*by, to, by->offers.at(key));
-  const bool room = may && (told.shown.Has(key) || told.shown.HasRoom(by->who.uid));
+  const bool room = may && (told.shown.Has(key) || told.shown.HasRoom(by->offers.at(key).by.uid));
   const bool show = may && room;
   told.left_out = told.left_out || (may && !room);
   if (!show && !told.shown.Drop(key)) {
@@ -76,7 +76,7 @@ void Broker::TellOf(Member& to, const OfferKey& key) {
   ctl::Msg message;
   if (show) {
     message = MessageOf(ctl::Type::kListener, by->offers.at(key));
-    told.shown.Add(key, by->who.uid);
+    told.shown.Add(key, by->offers.at(key).by.uid);
   } else {
     message.type = ctl::Type::kGone;
     message.uuid = {std::get<0>(key), std::get<1>(key)};

@@ -200,6 +200,12 @@ void Directory::WithdrawEnded(const Listener& by) {
   });
 }
 
+bool Directory::HasRoomFor(const Listener& guests) const {
+  const auto it = guests_of_.find(guests.uid);
+  const uint32_t has = it != guests_of_.end() ? it->second : 0;
+  return guests_ < kGuestsMost && (has == 0 || (has + 1) * 2 <= kGuestsMost - guests_);
+}
+
 int Directory::Publish(const Listener& listener) {
   WithdrawEnded(listener);
   uint32_t entry = FindEntry(listener.stack, listener.ep_idx, listener.ep_gen);
@@ -210,7 +216,7 @@ int Directory::Publish(const Listener& listener) {
     Link(entry, listener.local.port);
   } else {
     if (listener.foreign && foreign_ >= kForeignMost) return -ENOSPC;
-    if (listener.guests && guests_ >= kGuestsMost) return -ENOSPC;
+    if (listener.guests && !HasRoomFor(listener)) return -ENOSPC;
     if (!free_entries_.empty()) {
       entry = free_entries_.back();
       free_entries_.pop_back();
@@ -223,7 +229,7 @@ int Directory::Publish(const Listener& listener) {
     Write(entry, listener);
     Link(entry, listener.local.port);
     foreign_ += listener.foreign ? 1u : 0u;
-    guests_ += listener.guests ? 1u : 0u;
+    if (listener.guests) ++guests_, ++guests_of_[listener.uid];
   }
   listeners_[entry] = listener;
   if (on_listed && !listener.learnt) on_listed(listener);
@@ -237,7 +243,11 @@ void Directory::Remove(uint32_t entry) {
     StoreRelaxed(dir_->listeners[entry].used, 0);
   }
   foreign_ -= listeners_[entry].foreign ? 1u : 0u;
-  guests_ -= listeners_[entry].guests ? 1u : 0u;
+  if (listeners_[entry].guests) {
+    --guests_;
+    const auto of = guests_of_.find(listeners_[entry].uid);
+    if (--of->second == 0) guests_of_.erase(of);
+  }
   listeners_.erase(entry);
   free_entries_.push_back(entry);
 }

@@ -28,6 +28,7 @@ struct Listener {
   uint64_t netns_ino = 0, cookie = 0;
   bool shares_port = false;  // SO_REUSEPORT
   bool guests = false;       // of processes that have become another user (ADR 23)
+  uid_t uid = 0;             // guests: that user
   bool foreign = false;      // of another user's posternd: known from the broker
   bool learnt = false;       // of another network namespace; `local` is how it is reached from ours
   pstn_addr source{};        // learnt: our address towards it
@@ -35,7 +36,8 @@ struct Listener {
 
 // So many places are for listeners of others, and the rest for those of the directory's own user.
 inline constexpr uint32_t kForeignMost = PSTN_DIR_LISTENERS / 4 * 3;
-// ... and of those so many are for guests of all users.
+// ... and of those so many are for guests, of which one user gets no more than half of what is left
+// free.
 inline constexpr uint32_t kGuestsMost = PSTN_DIR_LISTENERS / 8;
 
 // How listeners are told of between daemons and the broker.
@@ -91,6 +93,7 @@ class Directory {
   class Change;  // seq is odd while one of these exists
   void WithdrawEnded(const Listener& by);
   uint32_t FindEntry(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) const;
+  bool HasRoomFor(const Listener& guests) const;
   void Remove(uint32_t entry);
   void Link(uint32_t entry, uint16_t port);
   void Unlink(uint32_t entry, uint16_t port);
@@ -102,6 +105,7 @@ class Directory {
   uint32_t entry_hw_ = 0;
   uint32_t foreign_ = 0;  // listeners of others among them
   uint32_t guests_ = 0;
+  std::map<uid_t, uint32_t> guests_of_;
   std::vector<uint32_t> free_entries_;
 };
 

@@ -6,6 +6,9 @@
 #pragma once
 #include <sys/types.h>
 
+#include <set>
+#include <vector>
+
 #include "directory.h"
 
 namespace postern::daemon {
@@ -22,5 +25,11 @@ int FindListener(const Listener& listener, uid_t uid);
 // Whether the socket that is known by its cookie still listens, in our network namespace. 0;
 // -ENOENT: no, whatever listens there now; or -errno: the kernel does not say.
 int StillListens(const Listener& listener);
+
+// The same of many, by their cookies: what is in neither the kernel does not say.
+struct WhichListen {
+  std::set<uint64_t> listening, ended;
+};
+WhichListen LookWhichListen(const std::vector<Listener>& all);
 
 }  // namespace postern::daemon

@@ -5,6 +5,8 @@
 #include <netinet/tcp.h>
 
 #include <cerrno>
+#include <map>
+#include <utility>
 
 #include "../kit/sock_diag.h"
 #include "base/ip_address.h"
@@ -38,21 +40,34 @@ bool SameAddress(const inet_diag_msg& d, const pstn_addr& a) {
   return ip == IpOf(a);
 }
 
-struct CookieSearch {
-  uint64_t cookie;
-  bool found = false;
-};
-
 uint64_t CookieOf(const inet_diag_msg& d) {
   return d.id.idiag_cookie[0] | static_cast<uint64_t>(d.id.idiag_cookie[1]) << 32;
 }
 
-int CompareCookie(const nlmsghdr* answer, void* context) {
-  auto& search = *static_cast<CookieSearch*>(context);
+int TakeCookie(const nlmsghdr* answer, void* context) {
   const auto& d = *static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
-  search.found |= mnl_nlmsg_get_payload_len(answer) >= sizeof d && CookieOf(d) == search.cookie;
+  if (mnl_nlmsg_get_payload_len(answer) >= sizeof d)
+    static_cast<std::set<uint64_t>*>(context)->insert(CookieOf(d));
   return MNL_CB_OK;
 }
+
+int StateOf(const Listener& listener) {
+  const auto family = static_cast<uint8_t>(listener.family);
+  const IpAddress ip = IpOf(listener.local);
+  static constexpr uint8_t kAny[4] = {};
+  const void* const bytes = family == AF_INET6 ? static_cast<const void*>(listener.local.ip)
+                            : ip.IsV4()        ? static_cast<const void*>(ip.v4())
+                                               : kAny;
+  return ListenerState(family, bytes, listener.local.port, listener.cookie);
+}
+
+// Of that port, or of all.
+int TakeCookies(uint32_t family, uint16_t port, std::set<uint64_t>& cookies) {
+  return DumpSockets(static_cast<uint8_t>(family), 1u << TCP_LISTEN, port, TakeCookie, &cookies);
+}
+
+// As many ports are asked for one by one. A list of all listeners of a large host takes as long.
+constexpr size_t kPortsOneByOne = 8;
 
 int Compare(const nlmsghdr* answer, void* context) {
   auto& search = *static_cast<ListenerSearch*>(context);
@@ -69,19 +84,37 @@ int Compare(const nlmsghdr* answer, void* context) {
 }  // namespace
 
 int StillListens(const Listener& listener) {
-  const auto family = static_cast<uint8_t>(listener.family);
-  const IpAddress ip = IpOf(listener.local);
-  static constexpr uint8_t kAny[4] = {};
-  const void* const bytes = family == AF_INET6 ? static_cast<const void*>(listener.local.ip)
-                            : ip.IsV4()        ? static_cast<const void*>(ip.v4())
-                                               : kAny;
-  const int state = ListenerState(family, bytes, listener.local.port, listener.cookie);
-  if (state == TCP_LISTEN) return 0;
-  // Sockets that share a port are asked for one by one; so is one that has a mapped address.
-  CookieSearch search{listener.cookie};
-  const int error =
-      DumpSockets(family, 1u << TCP_LISTEN, listener.local.port, CompareCookie, &search);
-  return error != 0 ? error : search.found ? 0 : -ENOENT;
+  if (StateOf(listener) == TCP_LISTEN) return 0;
+  // It may share its port with others, or have a mapped address.
+  std::set<uint64_t> there;
+  const int error = TakeCookies(listener.family, listener.local.port, there);
+  return error != 0 ? error : there.count(listener.cookie) != 0 ? 0 : -ENOENT;
+}
+
+// A port that many share is asked for once.
+WhichListen LookWhichListen(const std::vector<Listener>& all) {
+  WhichListen which;
+  std::map<std::pair<uint32_t, uint16_t>, std::set<uint64_t>> open;
+  for (const Listener& l : all) {
+    if (StateOf(l) == TCP_LISTEN) {
+      which.listening.insert(l.cookie);
+    } else {
+      open[{l.family, l.local.port}].insert(l.cookie);
+    }
+  }
+  if (open.size() > kPortsOneByOne) {
+    std::map<std::pair<uint32_t, uint16_t>, std::set<uint64_t>> of_all;
+    for (const auto& [where, cookies] : open)
+      of_all[{where.first, 0}].insert(cookies.begin(), cookies.end());
+    open.swap(of_all);
+  }
+  for (const auto& [where, cookies] : open) {
+    std::set<uint64_t> there;
+    if (TakeCookies(where.first, where.second, there) != 0) continue;
+    for (const uint64_t cookie : cookies)
+      (there.count(cookie) != 0 ? which.listening : which.ended).insert(cookie);
+  }
+  return which;
 }
 
 int FindListener(const Listener& listener, uid_t uid) {

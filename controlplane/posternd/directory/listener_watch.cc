@@ -22,6 +22,7 @@ namespace {
 
 constexpr uint32_t kLookMs = 1000;
 constexpr uint32_t kLooksMax = 64;  // each takes some microseconds
+constexpr int kGuestsRest = 20;     // of the time that a look for them takes
 
 // Sockets with a peer are no listeners. They are by far the most, and do not wake us.
 bool TakeNoConnections(int fd) {
@@ -67,12 +68,21 @@ void ListenerWatch::Ended(uint64_t cookie) {
 }
 
 void ListenerWatch::LookAt(const pstn_uuid& stack) {
-  std::set<uint64_t> gone;
+  std::vector<Listener> its;
   for (const auto& [cookie, l] : all_) {
-    if (l.stack.hi == stack.hi && l.stack.lo == stack.lo && StillListens(l) == -ENOENT)
-      gone.insert(cookie);
+    if (l.stack.hi == stack.hi && l.stack.lo == stack.lo) its.push_back(l);
   }
-  for (const uint64_t cookie : gone) Ended(cookie);
+  for (const uint64_t cookie : LookWhichListen(its).ended) Ended(cookie);
+}
+
+void ListenerWatch::LookForGuest(const pstn_uuid& stack) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto rest = rests_.find(stack);
+  if (rest != rests_.end() && begin < rest->second) return;
+  LookAt(stack);
+  const auto end = std::chrono::steady_clock::now();
+  std::erase_if(rests_, [end](const auto& one) { return one.second <= end; });
+  rests_[stack] = end + kGuestsRest * (end - begin);
 }
 
 // What was lost by an overrun is seen by those that ask.
@@ -87,12 +97,14 @@ void ListenerWatch::Drain() {
 }
 
 void ListenerWatch::LookAround() {
+  std::vector<Listener> some;
   for (uint32_t i = 0; i < kLooksMax && i < all_.size(); ++i) {
     auto it = all_.upper_bound(seen_);
     if (it == all_.end()) it = all_.begin();
     seen_ = it->first;
-    if (StillListens(it->second) == -ENOENT) Ended(seen_);
+    some.push_back(it->second);
   }
+  for (const uint64_t cookie : LookWhichListen(some).ended) Ended(cookie);
   if (!all_.empty()) now_and_then_.AddMs(kLookMs);
 }
 

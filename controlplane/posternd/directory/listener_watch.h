@@ -11,12 +11,14 @@
 //
 // Of our own network namespace alone.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <map>
 
 #include "../kit/event.h"
 #include "../kit/netlink.h"
+#include "../kit/uuid.h"
 #include "directory.h"
 
 namespace postern::daemon {
@@ -29,15 +31,19 @@ class ListenerWatch {
   void Add(const Listener& listener);
   // Asks for each of that stack. `ended` is called from in here.
   void LookAt(const pstn_uuid& stack);
+  // A guest may ask again and again: some time has to have passed since the last look for one.
+  void LookForGuest(const pstn_uuid& stack);
 
  private:
+  using Moment = std::chrono::steady_clock::time_point;
   void Drain();
   void LookAround();
   void Ended(uint64_t cookie);
 
   std::function<void(uint64_t)> ended_;
-  std::multimap<uint64_t, Listener> all_;  // by cookie
-  uint64_t seen_ = 0;                      // of those asked for now and then, the last one
+  std::multimap<uint64_t, Listener> all_;        // by cookie
+  std::map<pstn_uuid, Moment, UuidLess> rests_;  // for guests: until then
+  uint64_t seen_ = 0;                            // of those asked for now and then, the last one
   Netlink deaths_;
   Event readable_, now_and_then_;
 };

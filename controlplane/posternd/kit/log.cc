@@ -65,6 +65,13 @@ void Wrote(int length) {
   if (length > 0) log_bytes += static_cast<uint64_t>(length);
 }
 
+// What others have named may hold what a terminal obeys, or what looks like the next line.
+void MakePlain(char* text) {
+  for (; *text != 0; ++text) {
+    if (*text < ' ' || *text == 0x7f) *text = '?';  // what is above 0x7f is negative here
+  }
+}
+
 void Write(const char* format, va_list args) {
   timespec now{};
   clock_gettime(CLOCK_REALTIME, &now);
@@ -74,6 +81,7 @@ void Write(const char* format, va_list args) {
   strftime(stamp, sizeof(stamp), "%FT%T", &parts);
   char text[512];
   vsnprintf(text, sizeof(text), format, args);
+  MakePlain(text);
   BoundLog();
   Wrote(fprintf(stderr, "%s.%03ldZ posternd: %s\n", stamp, now.tv_nsec / 1000000, text));
 }

@@ -24,6 +24,7 @@ void Asks::Ask(Client& line, ctl::Msg question, SharedFd fd, Done done) {
     next_ = (next_ + 1) & ~ctl::kBrokerSeq;
   } while (next_ == 0 || open_.count(next_ | whose_) != 0);
   question.seq = next_ | whose_;
+  question.status = 0;
   open_[question.seq] = {&line, std::move(done), round_};
   ++count_[&line];
   if (!timer_.pending()) timer_.AddMs(kRoundMs);
@@ -37,7 +38,7 @@ bool Asks::OnAnswer(const Client& line, const ctl::Msg& message, UniqueFd& fd) {
   const Done done = std::move(it->second.done);
   open_.erase(it);
   if (--count_[&line] == 0) count_.erase(&line);
-  done(message.status, message, std::move(fd));
+  done(message.status >= 0 ? message.status : EPROTO, message, std::move(fd));
   return true;
 }
 

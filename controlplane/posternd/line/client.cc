@@ -82,7 +82,13 @@ void Client::Break() {
 }
 
 bool Client::IsFull() const {
-  return turns_ != nullptr && (queue_.size() >= kUnansweredMax || fds_queued_ >= kUnansweredFdsMax);
+  return turns_ != nullptr && (queue_.size() + passed_on_ >= kUnansweredMax ||
+                               fds_queued_ + passed_on_ >= kUnansweredFdsMax);
+}
+
+void Client::PassedBack() {
+  --passed_on_;
+  if (!broken_) Flush();
 }
 
 bool Client::TakeTurn() {

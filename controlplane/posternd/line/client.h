@@ -59,6 +59,10 @@ class Client {
   uint64_t id() const { return id_; }  // no other client has or had it
   // Sends now or later; the order is kept.
   void Send(const ctl::Msg& message, SharedFd fd = {});
+  // Of a line that has turns: a question of its is another daemon's to answer, and was answered. It
+  // is read no further while many are.
+  void PassedOn() { ++passed_on_; }
+  void PassedBack();
   // Answers `request`: its type and seq, this status (a positive errno).
   void Reply(const ctl::Msg& request, int status);
   // on_gone will be called from the event loop, never from inside another call.
@@ -103,6 +107,7 @@ class Client {
   uint32_t fds_max_ = 0;
   std::vector<Quota::Held> under_way_;
   size_t fds_queued_ = 0;
+  size_t passed_on_ = 0;
   bool full_ = false;      // not read until it takes its answers
   uint32_t again_ms_ = 0;  // how long to wait before the next try, if it fails
   Event readable_, writable_, again_, gone_, later_;

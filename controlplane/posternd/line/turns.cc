@@ -3,13 +3,19 @@
 #include "turns.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "client.h"
 
 namespace postern::daemon {
+namespace {
 
-Turns::Turns(event_base* base, int at_once)
-    : at_once_(at_once), run_(base, -1, 0, [this] { Run(); }) {}
+constexpr uint32_t kTurnsWaitMs = 10;
+
+}  // namespace
+
+Turns::Turns(event_base* base, int at_once, std::function<bool()> wait)
+    : at_once_(at_once), wait_(std::move(wait)), run_(base, -1, 0, [this] { Run(); }) {}
 
 void Turns::Enter(Client& client) {
   waiting_[client.uid()].push_back(&client);
@@ -25,6 +31,7 @@ void Turns::Leave(const Client& client) {
 }
 
 void Turns::Run() {
+  if (wait_ && wait_()) return run_.AddMs(kTurnsWaitMs);
   for (int i = 0; i < at_once_ && !waiting_.empty(); ++i) {
     auto it = waiting_.upper_bound(last_);
     if (it == waiting_.end()) it = waiting_.begin();

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 
 #include <deque>
+#include <functional>
 #include <map>
 
 #include "../kit/event.h"
@@ -18,7 +19,8 @@ class Client;
 class Turns {
  public:
   // at_once: messages, then the loop sees to answers, timers, new lines.
-  explicit Turns(event_base* base, int at_once = 16);
+  // wait: nobody's turn comes while it says so.
+  explicit Turns(event_base* base, int at_once = 16, std::function<bool()> wait = {});
   // Until Client::TakeTurn() says that there is nothing.
   void Enter(Client& client);
   void Leave(const Client& client);
@@ -28,6 +30,7 @@ class Turns {
   std::map<uid_t, std::deque<Client*>> waiting_;
   uid_t last_ = 0;  // that had a turn
   const int at_once_;
+  const std::function<bool()> wait_;
   Event run_;
 };
 

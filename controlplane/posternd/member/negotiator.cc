@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "negotiator.h"
 #include "../kit/log.h"
+#include "../registry/slot_copy.h"
 #include "base/atomic.h"
 #include "base/clock.h"
 #include "family/family.h"
@@ -11,6 +12,7 @@
 
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -77,7 +79,7 @@ void Negotiator::Take(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen, 
   // What is none may take its time for the simplest question.
   if (!IsTcp(socket.get())) return;
   const Stack* const of = registry_.Find(stack);
-  if (of == nullptr) return;
+  if (of == nullptr || (IsGuests(*of) && !HasRoomForGuest(of->uid))) return;
   auto fresh = std::make_unique<Talk>(base_, std::move(socket), of->uid, *this);
   Talk& talk = *fresh;
   talk.id = next_++;
@@ -90,6 +92,22 @@ void Negotiator::Take(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen, 
   Publish(key);
   ClcInit(talk.machine, ClcRole::kServer);
   Step(talk, ClcEvent::Start());
+}
+
+bool Negotiator::HasRoomForGuest(uid_t uid) const {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  size_t of_user = 0, of_all = 0;
+  const auto count = [&](const pstn_uuid& id, size_t kept) {
+    const Stack* const stack = registry_.Find(id);
+    if (stack == nullptr || !IsGuests(*stack)) return;
+    of_all += kept;
+    of_user += stack->uid == uid ? kept : 0;
+  };
+  for (const auto& [id, talk] : talks_) count(talk->stack, 1);
+  for (const auto& [key, waiting] : waiting_)
+    count({std::get<0>(key), std::get<1>(key)}, waiting.held.size());
+  return of_user < limit.rlim_cur / 8 && of_all < limit.rlim_cur / 4;
 }
 
 // ---- one step of the machine, and what it asks for

@@ -46,6 +46,9 @@ class Negotiator {
     std::vector<SharedFd> held;  // oldest first
   };
 
+  // A guest's connections that are kept here cost descriptors of ours, as in the registry: one user
+  // has an eighth, all have a quarter.
+  bool HasRoomForGuest(uid_t uid) const;
   void Step(Talk& talk, const ClcEvent& event);
   void Do(Talk& talk, const ClcActions& actions);
   void Request(Talk& talk, ClcDo what);

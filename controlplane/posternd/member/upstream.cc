@@ -15,6 +15,7 @@
 #include "../directory/listener_check.h"
 #include "../kit/log.h"
 #include "../kit/proc.h"
+#include "../registry/slot_copy.h"
 #include "../routes/addresses.h"
 
 namespace postern::daemon {
@@ -133,10 +134,7 @@ void Upstream::OnMessage(const ctl::Msg& message, UniqueFd fd) {
   if (message.type == ctl::Type::kListener) error = TakeListener(message);
   if (message.type == ctl::Type::kGone)
     error = directory_.Withdraw(message.uuid, message.a, message.b) ? 0 : -ENOENT;
-  if (message.type == ctl::Type::kLink)
-    error = registry_.TakeRemote(message.uuid, message.peer, message.id,
-                                 message.d != 0 ? PSTN_LGR_OTHER_NETNS : PSTN_LGR_OTHER_USER,
-                                 std::move(fd));
+  if (message.type == ctl::Type::kLink) error = registry_.TakeRemote(message, std::move(fd));
   if (message.type == ctl::Type::kLinkEnd) return registry_.RemoteEnded(message.id, message.a);
   line_->Reply(message, -error);
 }
@@ -194,7 +192,21 @@ void Upstream::TellAddresses() {
 
 void Upstream::Ask(const ctl::Msg& message, Asks::Done done, SharedFd with) {
   if (!joined_) return done(ENOTCONN, {}, {});
-  asks_.Ask(*line_, message, std::move(with), std::move(done));
+  ctl::Msg question = message;
+  SayWhose(question, message.uuid);
+  asks_.Ask(*line_, question, std::move(with), std::move(done));
+}
+
+void Upstream::SayWhose(ctl::Msg& message, const pstn_uuid& stack) const {
+  const Stack* const of = registry_.Find(stack);
+  if (of != nullptr && IsGuests(*of)) ctl::SetWhose(message, of->uid, of->gid);
+}
+
+void Upstream::Release(uint64_t token) {
+  ctl::Msg message;
+  message.type = ctl::Type::kRelease;
+  message.cookie = token;
+  Send(message);
 }
 
 void Upstream::Send(const ctl::Msg& message) {
@@ -203,7 +215,8 @@ void Upstream::Send(const ctl::Msg& message) {
 
 void Upstream::Offer(const Listener& listener, UniqueFd socket) {
   if (!joined_) return;
-  const ctl::Msg message = MessageOf(ctl::Type::kOffer, listener);
+  ctl::Msg message = MessageOf(ctl::Type::kOffer, listener);
+  SayWhose(message, listener.stack);
   SharedFd with = socket.ok() ? Share(std::move(socket)) : nullptr;
   asks_.Ask(*line_, message, std::move(with), [](int status, const ctl::Msg&, UniqueFd) {
     if (status != 0) Warn("a listener is known to this user only: %s", strerror(status));
@@ -227,6 +240,7 @@ void Upstream::Link(const LinkGroup& link, std::function<void(int)> done) {
   message.uuid = link.owner[1];
   message.peer = link.owner[0];
   message.id = link.id;
+  SayWhose(message, message.peer);
   asks_.Ask(*line_, message, link.fd,
             [done = std::move(done)](int status, const ctl::Msg&, UniqueFd) { done(status); });
 }
@@ -239,6 +253,7 @@ void Upstream::HaveLink(const LinkGroup& link, uint32_t side) {
   message.peer = link.owner[1 - side];
   message.id = link.id;
   message.a = side;
+  SayWhose(message, message.uuid);
   asks_.Ask(*line_, message, {}, [this, id = link.id, side](int status, const ctl::Msg&, UniqueFd) {
     if (status != 0 && status != EPIPE) registry_.RemoteEnded(id, 1 - side);
   });
@@ -261,6 +276,7 @@ void Upstream::Alive(const pstn_uuid& stack, pid_t pid, int pidfd) {
   message.type = ctl::Type::kAlive;
   message.uuid = stack;
   message.a = static_cast<uint32_t>(pid);
+  SayWhose(message, stack);
   line_->Send(message, Share(std::move(copy)));
 }
 

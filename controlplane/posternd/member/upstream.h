@@ -40,7 +40,12 @@ class Upstream {
   void Alive(const pstn_uuid& stack, pid_t pid, int pidfd);
   // What the broker's device is asked (ctl/proto.h). `done` may be called at once, with ENOTCONN.
   void Ask(const ctl::Msg& message, Asks::Done done, SharedFd with = {});
+  void Release(uint64_t token);
+  // How many messages wait to be taken by the broker.
+  size_t queued() const { return line_ != nullptr ? line_->queued() : 0; }
   void Send(const ctl::Msg& message);  // what has no answer
+  // A guest's stack is not our user's: the broker is told whose it is.
+  void SayWhose(ctl::Msg& message, const pstn_uuid& stack) const;
   // A process has reached a listener (the answer to kAttach), at `where`: it may be learnt.
   void NoteReached(const ctl::Msg& listener, const pstn_addr& where);
   // The addresses of our network namespace are others now.

@@ -117,7 +117,8 @@ int Registry::Introduce(Stack& client, Stack& server, uint32_t full, LinkGroup*&
   if (found != -ENOENT) return found;
   if (IsShort(client) || IsShort(server)) return -ENOMEM;
   // Of a guest it is not known whether it has filled those that it says to have filled.
-  if (IsGuests(client) && !MayTakeMore(server, client.uid)) return -ENOSPC;
+  if (IsGuests(client) && (!MayTakeMore(server, client.uid) || !HasRoomForGuest(client.uid)))
+    return -ENOSPC;
   // The client's connection goes through the kernel meanwhile.
   return Reachable(server) ? CreateLink(client, server, link) : -EAGAIN;
 }
@@ -222,6 +223,7 @@ int Registry::AddLink(Stack& stack, uint32_t idx, UniqueFd memfd) {
   if (!OwnersOfLgr(memfd.get(), id, owner)) return -EINVAL;
   if (!Same(owner[side], stack.id) || !Same(owner[1 - side], peer)) return -EPERM;
 
+  if (IsGuests(stack) && !HasRoomForGuest(stack.uid)) return -EMFILE;
   const uint64_t inode = InodeOf(memfd.get());
   auto& place = links_[id];
   if (place == nullptr) {

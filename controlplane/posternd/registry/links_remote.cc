@@ -26,6 +26,7 @@ int Registry::AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who
 int Registry::MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, LinkGroup*& link) {
   const int found = FindLink(client, server, full, link);
   if (found != -ENOENT) return found;
+  if (IsGuests(client) && !HasRoomForGuest(client.uid)) return -EMFILE;
   auto fresh = std::make_unique<LinkGroup>();
   fresh->id = NewUuid();
   fresh->owner = {client.id, server};
@@ -52,8 +53,9 @@ bool Registry::MayTakeMore(const Stack& own, uid_t maker) {
   return taken < all && (makers == 0 || (static_cast<size_t>(makers) + 1) * 2 <= all - taken);
 }
 
-int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const pstn_uuid& id,
-                         uint32_t who, UniqueFd memfd) {
+int Registry::TakeRemote(const ctl::Msg& link, UniqueFd memfd) {
+  const pstn_uuid &server = link.uuid, &client = link.peer, &id = link.id;
+  const uint32_t who = link.d != 0 ? PSTN_LGR_OTHER_NETNS : PSTN_LGR_OTHER_USER;
   Stack* const own = Find(server);
   if (own == nullptr) return -ENOENT;
   if (Find(client) != nullptr || links_.count(id) != 0) return -EEXIST;
@@ -67,7 +69,8 @@ int Registry::TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const
   if (!memfd.ok() || !OwnersOfLgr(memfd.get(), id, owner) || !Same(owner[0], client) ||
       !Same(owner[1], server))
     return -EINVAL;
-  const uid_t maker = OwnerOf(memfd.get());
+  // A guest's has its posternd's memory.
+  const uid_t maker = link.whose != 0 ? ctl::WhoseUid(link) : OwnerOf(memfd.get());
   if (!MayTakeMore(*own, maker)) {
     if (!std::exchange(own->refused_links, true))
       Warn("stack %s: user %u has as many link groups with it as one may have",

@@ -3,6 +3,7 @@
 #include "registry.h"
 
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -129,7 +130,13 @@ int Registry::OpenStack(const pstn_uuid& id, UniqueFd memfd, uint32_t slot, Stac
   }
   auto fresh = std::make_unique<Stack>();
   fresh->id = id;
-  fresh->uid = OwnerOf(memfd.get());
+  struct stat st {};
+  if (fstat(memfd.get(), &st) != 0 || (st.st_uid != geteuid() && !HasRoomForGuest(st.st_uid))) {
+    UnmapStack(map);
+    return -EMFILE;
+  }
+  fresh->uid = st.st_uid;
+  fresh->gid = st.st_gid;
   fresh->fd = Share(std::move(memfd));
   fresh->inode = inode;
   fresh->s = map;
@@ -198,6 +205,8 @@ int Registry::Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid
       return 0;
     }
   }
+  if (IsGuests(stack) && (HasOtherSlot(stack, slot, pid) || !HasRoomForGuest(stack.uid)))
+    return -EMFILE;
   UniqueFd pidfd = OpenPidfd(pid, copy.start_time);
   const bool lives = pidfd.ok() && !PidfdIsDead(pidfd.get());
   // The slot has passed on to another process. The last one that lives stays watched: its death is
@@ -219,6 +228,26 @@ int Registry::Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid
   stack.processes[slot] = std::move(fresh);
   if (on_process) on_process(*process);
   return 0;
+}
+
+bool Registry::HasOtherSlot(const Stack& stack, uint32_t slot, pid_t pid) {
+  return std::any_of(stack.processes.begin(), stack.processes.end(), [=](const auto& entry) {
+    return entry.first != slot && entry.second->pid == pid &&
+           !PidfdIsDead(entry.second->pidfd.get());
+  });
+}
+
+bool Registry::HasRoomForGuest(uid_t uid) const {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+  size_t of_user = 0, of_all = 0;
+  for (const auto& [id, stack] : stacks_) {
+    if (!IsGuests(*stack)) continue;
+    const size_t has = 1 + 2 * stack->processes.size() + stack->links.size();
+    of_all += has;
+    of_user += stack->uid == uid ? has : 0;
+  }
+  return of_user < limit.rlim_cur / 4 && of_all < limit.rlim_cur / 2;
 }
 
 void Registry::Forget(Stack& stack, uint32_t slot) {

@@ -97,6 +97,7 @@ struct Stack {
   SharedFd wire;  // the bundle, see ctl::Type::kWire; null: it has none
   uint64_t inode = 0;
   uid_t uid = 0;  // the memory's: ours, or a guest's (lib/life/depart.h)
+  gid_t gid = 0;
   const StackLook* s = nullptr;
   bool ending = false;  // no process is left: its reaper ends what it had
   bool broken = false;  // its reaper has failed: all that is left is to wait for its processes' end
@@ -139,9 +140,8 @@ class Registry {
   // has taken it.
   int MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, LinkGroup*& link);
   void TellOf(const LinkGroup& link, uint32_t side) { PushLink(link, side); }
-  // A link group that another daemon has made; who: PSTN_LGR_*.
-  int TakeRemote(const pstn_uuid& server, const pstn_uuid& client, const pstn_uuid& id,
-                 uint32_t who, UniqueFd memfd);
+  // A link group that another daemon has made, as the broker has passed it on (kLink).
+  int TakeRemote(const ctl::Msg& link, UniqueFd memfd);
   // The end that is not ours, or that never came to be.
   void RemoteEnded(const pstn_uuid& id, uint32_t side);
   // Whether some daemon may still list a listener that we have withdrawn; Withdrawn(): none does.
@@ -170,6 +170,9 @@ class Registry {
   static void Push(const Stack& stack, const ctl::Msg& message, const SharedFd& fd = {});
   // A slot names any process: the kernel says whether that one has the family's memory.
   static bool IsMember(const Process& process);
+  // Guests' processes, lines and link groups cost descriptors of ours, which are all programs': one
+  // user has no more than a quarter of these, and all guests half of them.
+  bool HasRoomForGuest(uid_t uid) const;
   // The endpoint behind descriptor `fd` of a process of that user's, and its stack; null: none.
   const Stack* EndpointOf(pid_t pid, uint32_t fd, uid_t uid, uint32_t& ep, uint32_t& gen) const;
   // Its process in that stack, which has shown that it is one; null: none.
@@ -186,6 +189,8 @@ class Registry {
   int Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, PidsThere& look, Process*& process);
   int Watch(Stack& stack, uint32_t slot, const SlotCopy& copy, pid_t pid, Process*& process);
   void Forget(Stack& stack, uint32_t slot);
+  // Whether a guest's process is in another slot already.
+  static bool HasOtherSlot(const Stack& stack, uint32_t slot, pid_t pid);
   void ProcessDied(const pstn_uuid& stack_id, uint32_t slot, pid_t pid);
   // registry_scan.cc. Whether some slot has a holder without a pidfd, so that the timer has to look
   // again.

@@ -16,9 +16,10 @@ namespace {
 constexpr uint32_t kAcceptPauseMs = 100;  // after running out of descriptors
 constexpr uint32_t kKeeperAgainMs = 200;  // until its death is known, and not faster
 constexpr size_t kStrangersMax = 64;
-constexpr uint32_t kGuestsFdsMax = 256;  // of one user, sent and not taken
-constexpr int kAcceptsPerTurn = 16;      // a flooder gets no more; and a stranger has several turns
-                                         // to say hello before others have pushed it out
+constexpr uint32_t kGuestsFdsMax = 256;   // of one user, sent and not taken
+constexpr size_t kQueuedForGuests = 256;  // messages that the broker has not taken
+constexpr int kAcceptsPerTurn = 16;  // a flooder gets no more; and a stranger has several turns
+                                     // to say hello before others have pushed it out
 
 // What no guest is answered: what its posternd's user sees and decides, and what that user's rights
 // are needed for.
@@ -54,7 +55,7 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       upstream_(base, std::move(broker), directory, registry_),
       negotiator_(base, registry_, upstream_),
       keepers_(base, std::move(runtime_dir)),
-      guests_turns_(base, 1),
+      guests_turns_(base, 1, [this] { return upstream_.queued() >= kQueuedForGuests; }),
       listeners_(base,
                  [this](uint64_t cookie) {
                    shared_.erase(cookie);

@@ -53,6 +53,7 @@ class Server {
   // Of another user: a guest, or one that is not known.
   static bool IsForeign(const Client& client);
   bool MayHello(const Client& client, const ctl::Msg& message, const UniqueFd& fd);
+  bool IsAnothers(const pstn_uuid& stack) const;
   bool HasToItself(const Listener& by, const UniqueFd& fd);
   void Unlist(const Stack& stack, const Listener& l);
   void PassQueue(const Stack& stack, const Listener& l, const UniqueFd& fd);
@@ -90,6 +91,8 @@ class Server {
   // server_smc.cc: network namespaces
   void Negotiate(Client& client, const ctl::Msg& message, UniqueFd fd);
   void TakeHeld(Client& client, const ctl::Msg& message, UniqueFd fd);
+  // Of the broker. A guest's line waits when many are asked for it.
+  void AskFor(Client& client, const ctl::Msg& question, Asks::Done done);
   void Attach(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Register(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Release(Client& client, const ctl::Msg& message, UniqueFd fd);

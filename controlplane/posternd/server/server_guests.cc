@@ -73,7 +73,17 @@ bool Server::MayHello(const Client& client, const ctl::Msg& message, const Uniqu
     const Mapped mapped = HasMapped(client.pid(), InodeOf(fd.get()));
     return mapped == Mapped::kYes || mapped == Mapped::kUnknown;
   }
-  return client.uid() == owner && message.cookie == tickets_.Of(message.uuid, owner);
+  return client.uid() == owner && message.cookie == tickets_.Of(message.uuid, owner) &&
+         (registry_.Find(message.uuid) != nullptr || !IsAnothers(message.uuid));
+}
+
+// A stack is known by its name, which its programs have chosen: as that of another user's, of whose
+// listeners ours know, it would get their clients.
+bool Server::IsAnothers(const pstn_uuid& stack) const {
+  const auto& listeners = directory_.listeners();
+  return std::any_of(listeners.begin(), listeners.end(), [&](const auto& entry) {
+    return entry.second.foreign && Same(entry.second.stack, stack);
+  });
 }
 
 // It was of a stack of ours until it became another user: the kernel says that it is now, for good.
@@ -116,8 +126,10 @@ void Server::PassQueues(const Stack& stack, std::function<void()> then) {
   if (!HasClients(stack) || !IsOver(stack, keepers_.Pid(stack.id))) return then();
   std::vector<Listener> left;
   for (const auto& [entry, l] : directory_.listeners()) {
-    if (Same(l.stack, stack.id) && !l.learnt && StillListens(l) == 0) left.push_back(l);
+    if (Same(l.stack, stack.id) && !l.learnt) left.push_back(l);
   }
+  const auto listening = LookWhichListen(left).listening;
+  std::erase_if(left, [&](const Listener& l) { return listening.count(l.cookie) == 0; });
   for (const Listener& l : left) Unlist(stack, l);
   if (left.empty()) return then();
   struct Rest {

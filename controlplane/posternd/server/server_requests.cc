@@ -76,6 +76,7 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (error == 0) {
     listener.stack = client.process->stack->id;
     listener.guests = IsGuests(*client.process->stack);
+    listener.uid = client.process->stack->uid;
     listener.ep_idx = message.a;
     listener.ep_gen = message.b;
     listener.backlog = message.c < kBacklogMax ? message.c : kBacklogMax;
@@ -120,7 +121,11 @@ void Server::Introduce(Client& client, const ctl::Msg& message, UniqueFd) {
   const uint64_t netns = NetnsIno(client.pid());
   if (netns != 0 && netns != OwnNetnsIno()) return client.Reply(message, EPERM);
   if (!same_host_.open()) return client.Reply(message, EPERM);
-  listeners_.LookAt(message.uuid);
+  if (IsForeign(client)) {
+    listeners_.LookForGuest(message.uuid);
+  } else {
+    listeners_.LookAt(message.uuid);
+  }
   Stack* const server = registry_.Find(message.uuid);
   if (server == nullptr) return IntroduceRemote(client, message);
   LinkGroup* link = nullptr;

@@ -78,6 +78,15 @@ void Server::TakeHeld(Client& client, const ctl::Msg& message, UniqueFd) {
   client.Send(reply, client.handed);
 }
 
+void Server::AskFor(Client& client, const ctl::Msg& question, Asks::Done done) {
+  client.PassedOn();
+  upstream_.Ask(question, [this, line = &client, id = client.id(), done = std::move(done)](
+                              int status, const ctl::Msg& answer, UniqueFd with) {
+    done(status, answer, std::move(with));
+    if (IsHere(line, id)) line->PassedBack();
+  });
+}
+
 // The token of a listener: posternd introduces its holder to that listener's stack. Where it was
 // reached is the kernel's word; of a process in another network namespace than ours it would mean
 // nothing here.
@@ -90,23 +99,25 @@ void Server::Attach(Client& client, const ctl::Msg& message, UniqueFd fd) {
   question.type = message.type;
   question.cookie = message.cookie;
   question.addr = reached;
-  upstream_.Ask(question, [this, line = &client, id = client.id(), message, reached](
-                              int status, const ctl::Msg& answer, UniqueFd) {
-    if (status == 0) upstream_.NoteReached(answer, reached);
-    if (!IsHere(line, id) || line->process == nullptr) return;
-    if (status != 0) return line->Reply(message, status);
-    ctl::Msg both = answer;
-    both.type = message.type;
-    both.seq = message.seq;
-    both.d = answer.a;
-    both.a = 0;  // as in kIntroduce: any link group will do
-    Stack* const server = registry_.Find(answer.uuid);
-    if (server == nullptr) return IntroduceRemote(*line, both);
-    LinkGroup* link = nullptr;
-    const int error = registry_.Introduce(*line->process->stack, *server, 0, link);
-    if (error != 0) return line->Reply(message, -error);
-    AnswerIntroduce(*line, both, *link);
-  });
+  upstream_.SayWhose(question, client.process->stack->id);
+  AskFor(client, question,
+         [this, line = &client, id = client.id(), message, reached](
+             int status, const ctl::Msg& answer, UniqueFd) {
+           if (status == 0) upstream_.NoteReached(answer, reached);
+           if (!IsHere(line, id) || line->process == nullptr) return;
+           if (status != 0) return line->Reply(message, status);
+           ctl::Msg both = answer;
+           both.type = message.type;
+           both.seq = message.seq;
+           both.d = answer.a;
+           both.a = 0;  // as in kIntroduce: any link group will do
+           Stack* const server = registry_.Find(answer.uuid);
+           if (server == nullptr) return IntroduceRemote(*line, both);
+           LinkGroup* link = nullptr;
+           const int error = registry_.Introduce(*line->process->stack, *server, 0, link);
+           if (error != 0) return line->Reply(message, -error);
+           AnswerIntroduce(*line, both, *link);
+         });
 }
 
 void Server::Register(Client& client, const ctl::Msg& message, UniqueFd) {
@@ -114,22 +125,29 @@ void Server::Register(Client& client, const ctl::Msg& message, UniqueFd) {
   const auto link = links.find(message.d);
   if (link == links.end() || link->second->end[0].stack != client.process->stack)
     return client.Reply(message, ENOENT);
-  ctl::Msg question = message;
+  ctl::Msg question;
+  question.type = message.type;
+  question.a = message.a;
+  question.b = message.b;
   question.uuid = client.process->stack->id;
   question.id = link->second->id;
-  upstream_.Ask(question, [this, line = &client, id = client.id(), message](
-                              int status, const ctl::Msg& answer, UniqueFd) {
-    if (!IsHere(line, id)) return;
-    ctl::Msg reply;
-    reply.type = message.type;
-    reply.seq = message.seq;
-    reply.status = status;
-    reply.cookie = answer.cookie;
-    line->Send(reply);
-  });
+  AskFor(client, question,
+         [this, line = &client, id = client.id(), message](int status, const ctl::Msg& answer,
+                                                           UniqueFd) {
+           if (!IsHere(line, id)) return;
+           ctl::Msg reply;
+           reply.type = message.type;
+           reply.seq = message.seq;
+           reply.status = status;
+           reply.cookie = answer.cookie;
+           line->Send(reply);
+         });
 }
 
-void Server::Release(Client&, const ctl::Msg& message, UniqueFd) { upstream_.Send(message); }
+// In words of our own: a program's number may be that of a question of the broker's.
+void Server::Release(Client&, const ctl::Msg& message, UniqueFd) {
+  upstream_.Release(message.cookie);
+}
 
 void Server::Bell(Client& client, const ctl::Msg& message, UniqueFd) {
   ctl::Msg question;
@@ -137,15 +155,17 @@ void Server::Bell(Client& client, const ctl::Msg& message, UniqueFd) {
   question.uuid = client.process->stack->id;
   question.a = message.a;
   question.cookie = message.cookie;
-  upstream_.Ask(question, [this, line = &client, id = client.id(), message](
-                              int status, const ctl::Msg&, UniqueFd bell) {
-    if (!IsHere(line, id)) return;
-    if (status != 0 || !bell.ok()) return line->Reply(message, status != 0 ? status : EPROTO);
-    ctl::Msg reply;
-    reply.type = message.type;
-    reply.seq = message.seq;
-    line->Send(reply, Share(std::move(bell)));
-  });
+  AskFor(client, question,
+         [this, line = &client, id = client.id(), message](int status, const ctl::Msg&,
+                                                           UniqueFd bell) {
+           if (!IsHere(line, id)) return;
+           if (status != 0 || !bell.ok())
+             return line->Reply(message, status != 0 ? status : EPROTO);
+           ctl::Msg reply;
+           reply.type = message.type;
+           reply.seq = message.seq;
+           line->Send(reply, Share(std::move(bell)));
+         });
 }
 
 }  // namespace postern::daemon

@@ -187,18 +187,30 @@ TEST_CASE("posternd: one socket of the kernel's is one listener of a guests' sta
 TEST_CASE("posternd: guests leave room in the directory") {
   Directory directory;
   REQUIRE(directory.Create({7, 8}) == 0);
-  const auto guests = [](uint32_t ep) {
+  const auto guests = [](uid_t uid, uint32_t ep) {
     Listener l = ListenerOn(1000, ep);
-    l.stack = {5, 6};
+    l.stack = {5, uid};
     l.guests = true;
+    l.uid = uid;
     return l;
   };
-  for (uint32_t i = 0; i < kGuestsMost; ++i) REQUIRE(directory.Publish(guests(i)) == 0);
-  CHECK(directory.Publish(guests(kGuestsMost)) == -ENOSPC);
-  CHECK(directory.Publish(guests(7)) == 0);  // it is there
+  // One user has half of what it leaves free: a third.
+  uint32_t all = 0;
+  while (directory.Publish(guests(33, all)) == 0) ++all;
+  CHECK(all == kGuestsMost / 3);
+  CHECK(directory.Publish(guests(33, all)) == -ENOSPC);
+  CHECK(directory.Publish(guests(33, 7)) == 0);  // it is there
   CHECK(directory.Publish(ListenerOn(1001, 1)) == 0);
-  CHECK(directory.Withdraw({5, 6}, 7, 1));
-  CHECK(directory.Publish(guests(kGuestsMost)) == 0);
+  CHECK(directory.Withdraw({5, 33}, 7, 1));
+  CHECK(directory.Publish(guests(33, all)) == 0);
+  // However many users there are, each finds a place, until there is none.
+  for (uid_t uid = 34; all < kGuestsMost; ++uid) {
+    uint32_t its = 0;
+    while (directory.Publish(guests(uid, its)) == 0) ++its;
+    REQUIRE(its != 0);
+    all += its;
+  }
+  CHECK(directory.Publish(guests(1000, 1)) == -ENOSPC);
 }
 
 TEST_CASE("posternd: a full directory says so and stays usable") {
