@@ -10,10 +10,24 @@
 #include <cerrno>
 #include <utility>
 
+#include "softnic_proto.h"
+
 namespace postern::softnic {
 namespace {
 
 constexpr uint64_t kAreaBytesMax = 1ull << 30;
+
+// Before Linux 6.16 a program can send them (base/no_descriptors.h). They are not taken: what is
+// looked at only stays where it is, and is closed with the bell.
+bool BringsDescriptors(int bell) {
+  uint8_t byte;
+  iovec iov{&byte, sizeof(byte)};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  return recvmsg(bell, &message, MSG_DONTWAIT | MSG_PEEK) >= 0 &&
+         (message.msg_flags & MSG_CTRUNC) != 0;
+}
 
 }  // namespace
 
@@ -33,6 +47,7 @@ int ViClient::Map(UniqueFd area, UniqueFd rings, UniqueFd with_bell) {
   area_fd = std::move(area);
   rings_fd = std::move(rings);
   bell = std::move(with_bell);
+  bell.CameFrom(kBells);
   driver.Attach(*rings_, frames_, shape.frame_count);
   return 0;
 }
@@ -50,6 +65,7 @@ void ViClient::Ring() const {
 bool ViClient::Hear() const {
   uint8_t rung[64];
   for (int i = 0; i < 16; i++) {  // a program that rings faster than that is heard next time
+    if (BringsDescriptors(bell.get())) return false;
     const ssize_t got = recv(bell.get(), rung, sizeof(rung), MSG_DONTWAIT);
     if (got <= 0) return got < 0 && (errno == EAGAIN || errno == EINTR);
   }

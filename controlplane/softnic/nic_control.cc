@@ -33,7 +33,9 @@ int Nic::Listen(const std::string& interface) {
 
 void Nic::Accept() {
   UniqueFd line(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  line.CameFrom(kStrangers);
   if (!line.ok() || posternds_.size() >= kPosterndsMax || !IsTrusted(line.get(), geteuid())) return;
+  line.CameFrom(daemon::kOurOwn);
   const uint32_t number = next_posternd_++;
   Watch(What::kPosternd, number, line.get());
   posternds_[number] = std::move(line);

@@ -60,6 +60,10 @@ inline socklen_t SocketName(const std::string& interface, sockaddr_un& out) {
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
 }
 
+// Whose descriptors these are to the closer (posternd/guard/closer.h): ends of which others have
+// the other one, and can have sent what takes long to close. No user has these ids.
+inline constexpr uid_t kBells = static_cast<uid_t>(-3), kStrangers = static_cast<uid_t>(-4);
+
 // Whether we may believe the process at the other end.
 inline bool IsTrusted(int line, uid_t own) {
   ucred peer{};

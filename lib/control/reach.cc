@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/no_descriptors.h"
 #include "base/sys.h"
 #include "control/acceptor.h"
 #include "control/line.h"
@@ -112,12 +113,15 @@ long CtlReach(Family& fam, int fd, uint32_t uid) {
   long r = sys::Call(SYS_connect, fd, &a, sizeof a);
   if (r != -EACCES && r != -EPERM && r != -ENOENT) return r;
   socklen_t len = ctl::AbstractName(fam.socket_path, a);
+  (void)RefuseDescriptors(fd);  // a stranger may have the name
   if (sys::Call(SYS_connect, fd, &a, static_cast<long>(len)) < 0) return r;
   ucred peer = {};
   socklen_t size = sizeof peer;
   r = sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET), static_cast<long>(SO_PEERCRED),
                 &peer, &size);
-  return r < 0 || peer.uid == 0 || peer.uid == uid ? r : -EACCES;
+  if (r >= 0 && peer.uid != 0 && peer.uid != uid) return -EACCES;
+  AllowDescriptors(fd);
+  return r;
 }
 
 bool GoToNamespace(Family& fam, uint64_t netns_ino) {

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "base/lock.h"
+#include "base/no_descriptors.h"
 #include "base/schema/counters.h"
 #include "base/sys.h"
 
@@ -109,8 +110,10 @@ void PostTo(Bells& b, uint8_t* lgr, uint32_t side, uint32_t notify, uint32_t con
 }
 
 int BellSocket() {
-  return static_cast<int>(sys::MakeOurs(
+  const int fd = static_cast<int>(sys::MakeOurs(
       [] { return long{sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)}; }));
+  if (fd >= 0) (void)RefuseDescriptors(fd);  // any user can send there
+  return fd;
 }
 
 }  // namespace
@@ -126,9 +129,37 @@ int OpenBell(const BellName& name) {
   return static_cast<int>(r);
 }
 
+namespace {
+
+// Whether messages to bells may bring descriptors: the kernel's to say, as the first one to be
+// drained finds out (base/no_descriptors.h).
+constexpr uint32_t kNeverBring = 1, kMayBring = 2;
+uint32_t bells_may_bring = 0;
+
+// What is looked at only stays where it is, and so do they.
+bool BringsDescriptors(int fd) {
+  char byte;
+  iovec iov = {&byte, sizeof byte};
+  msghdr message = {};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  return sys::Call(SYS_recvmsg, fd, &message, static_cast<long>(MSG_DONTWAIT | MSG_PEEK)) >= 0 &&
+         (message.msg_flags & MSG_CTRUNC) != 0;
+}
+
+}  // namespace
+
+// A message with descriptors stays for good: to drop them could take as long as their sender likes.
+// The bell of such a program rings without end, and costs it a CPU while it sleeps.
 void DrainBell(int fd) {
+  uint32_t may_bring = LoadRelaxed(bells_may_bring);
+  if (may_bring == 0) {
+    may_bring = RefuseDescriptors(fd) ? kNeverBring : kMayBring;
+    StoreRelaxed(bells_may_bring, may_bring);
+  }
   char byte[8];
-  while (sys::Call(SYS_recvfrom, fd, static_cast<char*>(byte), sizeof byte,
+  while (!(may_bring == kMayBring && BringsDescriptors(fd)) &&
+         sys::Call(SYS_recvfrom, fd, static_cast<char*>(byte), sizeof byte,
                    static_cast<long>(MSG_DONTWAIT), 0L, 0L) >= 0) {
   }
 }

@@ -15,6 +15,7 @@
 
 #include "../guard/quiet_thread.h"
 #include "../kit/log.h"
+#include "base/no_descriptors.h"
 #include "smcd/notify.h"
 
 namespace postern::daemon {
@@ -38,6 +39,7 @@ int OpenSender() {
   UniqueFd fd(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr any{};
   any.sa_family = AF_UNIX;
+  if (fd.ok()) (void)RefuseDescriptors(fd.get());  // that name, too, can be sent to
   if (!fd.ok() || bind(fd.get(), &any, sizeof(any.sa_family)) != 0) return -errno;
   return fd.Release();
 }

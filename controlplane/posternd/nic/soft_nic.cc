@@ -13,6 +13,9 @@
 #include <utility>
 
 #include "../kit/log.h"
+#include "base/no_descriptors.h"
+#include "state/area.h"
+#include "vi/packet_area.h"
 #include "vi/soft/soft_rings.h"
 
 namespace postern::daemon {
@@ -61,10 +64,12 @@ int SoftNic::Connect() {
   sockaddr_un name;
   const socklen_t size = softnic::SocketName(name_, name);
   if (connect(line.get(), reinterpret_cast<sockaddr*>(&name), size) != 0) return -ENETDOWN;
+  line.CameFrom(softnic::kStrangers);
   if (!softnic::IsTrusted(line.get(), geteuid())) {
     Warn("VI on %s: its driver's name is taken by somebody else", name_.c_str());
     return -EPERM;
   }
+  line.CameFrom(kOurOwn);
   line_ = std::move(line);
   softnic::Msg hello;
   hello.type = softnic::Type::kHello;
@@ -128,13 +133,16 @@ int SoftNic::Show(Held& vi) {
 }
 
 int SoftNic::Open(UniqueFd area, ctl::ViGrant& grant, std::vector<UniqueFd>& fds) {
+  AreaShape shape{};  // what is none stays here: another file may take its time in the driver
+  if (const int error = ReadAreaShape(area.get(), shape); error != 0) return error;
   int ends[2];
   Held vi;
   vi.area = std::move(area);
   vi.rings = UniqueFd(CreateSoftRings());
   if (!vi.rings.ok() || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return -EMFILE;
-  vi.bell = UniqueFd(ends[0]);
+  vi.bell = UniqueFd(ends[0], softnic::kBells);
+  (void)RefuseDescriptors(ends[0]);
   UniqueFd bell(ends[1]);
   int error = grant.mtu + kLinkHeader <= kSoftBytesMax ? Show(vi) : -EMSGSIZE;
   if (error != 0) {
@@ -156,6 +164,7 @@ int SoftNic::Open(UniqueFd area, ctl::ViGrant& grant, std::vector<UniqueFd>& fds
 }
 
 int SoftNic::Adopt(const UniqueFd& rings) {
+  if (SegmentBytes(rings.get()) == 0) return -EINVAL;
   for (const auto& [slot, vi] : vis_) {
     if (SameFile(vi.rings.get(), rings.get())) return static_cast<int>(slot);
   }

@@ -244,7 +244,7 @@ int Vis::Grant(const ViAsker& asker, Interface& interface, uint32_t slot, ctl::V
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
     return -errno;
   auto vi = std::make_unique<One>();
-  vi->line = UniqueFd(ends[0]);
+  vi->line = UniqueFd(ends[0], asker.uid);  // with what the program has sent there
   line = UniqueFd(ends[1]);
   uint64_t id = NewId();
   while (id == 0 || vis_.count(id) != 0) id = NewId();

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -24,6 +25,22 @@ UniqueFd NewBell(UniqueFd* other = nullptr) {
   UniqueFd theirs(ends[1]);
   if (other != nullptr) *other = std::move(theirs);
   return UniqueFd(ends[0]);
+}
+void SendWith(int line, int fd) {
+  char byte = 'a';
+  iovec iov{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_iov = &iov;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof(control);
+  cmsghdr* const c = CMSG_FIRSTHDR(&message);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(c), &fd, sizeof(fd));
+  REQUIRE(sendmsg(line, &message, 0) == 1);
 }
 UniqueFd Forged(off_t bytes, unsigned flags, int seals) {
   UniqueFd fd(memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags));
@@ -70,11 +87,25 @@ TEST_CASE("softnic: slots are used once; a bell tells of rings and of the end") 
   vi.Ring();
   char rung = 1;
   CHECK(read(program.get(), &rung, 1) == 1);
+  {
+    ViClient ended;
+    UniqueFd its;
+    REQUIRE(ended.Map(NewArea(), NewRings(), NewBell(&its)) == 0);
+    its.Reset();
+    CHECK_FALSE(ended.Hear());
+  }
+  // A descriptor that comes with it could take long to close: it is left where it is.
+  int pipe_ends[2];
+  REQUIRE(pipe2(pipe_ends, O_CLOEXEC | O_NONBLOCK) == 0);
+  UniqueFd reader(pipe_ends[0]), writer(pipe_ends[1]);
+  SendWith(program.get(), writer.get());
+  writer.Reset();
+  CHECK_FALSE(vi.Hear());
+  CHECK((read(reader.get(), &rung, 1) == -1 && errno == EAGAIN));  // the other end is open still
   // Nobody listens: the driver does not wait. (The flags of its end are its own.)
   for (int i = 0; i < 100'000; i++) vi.Ring();
   program.Reset();
   vi.Ring();
-  CHECK_FALSE(vi.Hear());
   const uint32_t first = vi.slot;
   all.Remove(first);
   CHECK(all.At(first) == nullptr);
