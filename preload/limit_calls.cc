@@ -22,7 +22,7 @@ void BeforeLimit(int resource, const void* limit) {
   rlim_t soft;
   if (!GetUser(soft, &static_cast<const rlimit*>(limit)->rlim_cur)) return;
   const int e = errno;
-  if (AddressRoomIn(soft == RLIM_INFINITY ? kUnbounded : soft) < kAddressesNeeded)
+  if (!AddressesIn(soft == RLIM_INFINITY ? kUnbounded : soft).HoldAStack())
     LeaveForGood(g_family, kReasonLimits);
   errno = e;
 }

@@ -43,7 +43,7 @@ std::string WhyNotHere(const std::string& library) {
   if (DescriptorsMax() < kDescriptors) return "RLIMIT_NOFILE is too low";
   // Memory that is shared counts as a file.
   if (FileRoom() < PSTN_LGR_BYTES) return "RLIMIT_FSIZE is too low";
-  if (AddressRoom() < kAddressesNeeded) return "RLIMIT_AS is too low";
+  if (!AddressesLeft().HoldAStack()) return "RLIMIT_AS is too low";
   return "";
 }
 

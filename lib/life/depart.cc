@@ -132,7 +132,11 @@ void MakeAllOwn(Family& fam) {
     CloseInternal(fam, fam.view.lgr_fd[i]);
     fam.view.lgr_fd[i] = 0;
   }
-  MakeOwn(&Stack(fam).hdr, Stack(fam).layout.bytes, fam.stack_fd, 0);
+  auto* const stack = reinterpret_cast<uint8_t*>(&Stack(fam).hdr);
+  for (uint32_t i = 0; i < kStackParts; i++) {
+    const StackPart part = Stack(fam).Part(i);
+    MakeOwn(stack + part.off, part.bytes, fam.stack_fd, static_cast<long>(part.off));
+  }
   CloseInternal(fam, fam.stack_fd);
   fam.stack_fd = -1;
 }

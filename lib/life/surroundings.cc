@@ -35,7 +35,7 @@ bool HasNumbers() {
 }  // namespace
 
 const char* WhyNoStack(Family& fam) {
-  if (AddressRoom() < kAddressesNeeded) return "RLIMIT_AS leaves too little address space";
+  if (!AddressesLeft().HoldAStack()) return "RLIMIT_AS leaves too little address space";
   if (!HasNumbers()) return "RLIMIT_NOFILE leaves too few descriptors";
   if (BellSender(fam.bells) < 0) return "it may have no Unix sockets";
   if (MayBeSandboxed() && !RingsOthers(fam)) return "its sandbox keeps it from other programs";

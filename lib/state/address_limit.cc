@@ -40,7 +40,7 @@ void SayAllChunks(StackView& v) {
 }
 
 bool NoteRoom(StackMap& s, uint32_t slot) {
-  const bool has = AddressRoom() >= kRoomKept;
+  const bool has = AddressesLeft().HoldALink();
   uint32_t mine = slot + 1;
   if (!has)
     StoreRelaxed(s.hdr.short_slot, mine);

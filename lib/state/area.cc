@@ -10,6 +10,7 @@
 
 #include <initializer_list>
 #include <new>  // tidy-allow: of placement new
+#include <type_traits>
 
 #include "base/space/room.h"
 #include "base/sys.h"
@@ -128,9 +129,20 @@ void* MapChecked(int fd, size_t bytes, int prot) {
   return IsSegment(fd, bytes) ? sys::MapShared(fd, bytes, prot) : nullptr;
 }
 
+// A map, in a page that this process itself only reads; and how far it reaches, in the next one.
+constexpr size_t kStackOwnPage = 4096, kStackOwnBytes = 2 * kStackOwnPage;
+static_assert(sizeof(StackMap) <= kStackOwnPage && sizeof(StackLook) <= kStackOwnPage);
+
+template <typename Map>
+uint8_t* MapFor(int fd, const pstn_stack_counts& c, const StackLayout& l, StackReach& reach) {
+  if (std::is_same_v<Map, StackMap>) return MapStackTables(fd, c, l, reach);
+  reach = {c.waiters, c.epolls, c.slots, c.lgrs, c.eps, c.items, c.fdchunks};
+  return static_cast<uint8_t*>(sys::MapShared(fd, l.bytes, PROT_READ));
+}
+
 // The header's constant part is copied, and the copy alone is looked at.
 template <typename Map>
-Map* StackWith(int fd, int prot) {
+Map* StackWith(int fd) {
   struct {
     uint32_t magic, abi_version;
     uint64_t size_bytes;
@@ -146,28 +158,34 @@ Map* StackWith(int fd, int prot) {
       head.magic != PSTN_MAGIC_STACK || head.abi_version != PSTN_ABI_VERSION ||
       !LayOut(counts, layout) || head.size_bytes != layout.bytes)
     return nullptr;
-  void* const own = sys::MapPrivate(sizeof(Map));
+  auto* const own = static_cast<uint8_t*>(sys::MapPrivate(kStackOwnBytes));
   if (own == nullptr) return nullptr;
-  void* const base = MapChecked(fd, layout.bytes, prot);
+  auto& reach = *new (own + kStackOwnPage) StackReach{};
+  uint8_t* base = nullptr;
+  if (IsSegment(fd, layout.bytes)) base = MapFor<Map>(fd, counts, layout, reach);
   if (base == nullptr) {
-    sys::Unmap(own, sizeof(Map));
+    sys::Unmap(own, kStackOwnBytes);
     return nullptr;
   }
-  Map* const map = new (own) Map(static_cast<uint8_t*>(base), counts, layout);
-  (void)sys::Call(SYS_mprotect, own, sizeof(Map), static_cast<long>(PROT_READ));
+  Map* const map = new (own) Map(base, counts, layout, reach);
+  (void)sys::Call(SYS_mprotect, own, kStackOwnPage, static_cast<long>(PROT_READ));
   return map;
 }
 
 template <typename Map>
 void UnmapWhole(const Map* stack) {
-  sys::Unmap(const_cast<pstn_stack_hdr*>(&stack->hdr), stack->layout.bytes);
-  sys::Unmap(const_cast<Map*>(stack), sizeof(Map));
+  auto* const base = reinterpret_cast<uint8_t*>(const_cast<pstn_stack_hdr*>(&stack->hdr));
+  for (uint32_t i = 0; i < kStackParts; i++) {
+    const StackPart part = stack->Part(i);
+    sys::Unmap(base + part.off, part.bytes);
+  }
+  sys::Unmap(const_cast<Map*>(stack), kStackOwnBytes);
 }
 
 }  // namespace
 
-StackMap* MapStack(int fd) { return StackWith<StackMap>(fd, PROT_READ | PROT_WRITE); }
-const StackLook* LookAtStack(int fd) { return StackWith<StackLook>(fd, PROT_READ); }
+StackMap* MapStack(int fd) { return StackWith<StackMap>(fd); }
+const StackLook* LookAtStack(int fd) { return StackWith<StackLook>(fd); }
 
 uint8_t* MapKnownLgr(int fd) { return IsSegment(fd, PSTN_LGR_BYTES) ? MapTables(fd) : nullptr; }
 

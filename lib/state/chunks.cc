@@ -41,9 +41,12 @@ bool IsMapped(uint8_t* base, uint32_t n) {
   return LoadAcquire(OwnOfLgr(base).chunk[n]) != nullptr;  // [V3]
 }
 
-// Another user's peer, which may lie about what it needs, has this process map no more when so much
-// is left; but for what is set aside.
-constexpr uint64_t kRoomForOthers = kRoomKept / 2;
+// Another user's peer, which may lie about what it needs, has this process map no more when half of
+// what it keeps for the program is left; but for what is set aside.
+bool IsLowForOthers() {
+  const Addresses left = AddressesLeft();
+  return left.room < RoomKept(left.limit) / 2;
+}
 
 uint32_t MostOf(uint8_t* base) {
   const uint32_t most = LoadRelaxed(OwnOfLgr(base).most);
@@ -101,7 +104,7 @@ uint8_t* MapRun(uint8_t* base, const ChunkArea& run, bool may_spare) {
 
 uint8_t* MapChunk(uint8_t* base, uint32_t n) {
   if (n >= kChunkAreas[AreaOf(n)].first + MostOf(base)) return nullptr;
-  const bool is_low = LoadRelaxed(OwnOfLgr(base).most) != 0 && AddressRoom() < kRoomForOthers;
+  const bool is_low = LoadRelaxed(OwnOfLgr(base).most) != 0 && IsLowForOthers();
   if (is_low && !GiveUpSpare(kChunkBytes)) return nullptr;
   ChunkArea run = is_low ? ChunkArea{n, 1} : RunOf(base, n);
   uint8_t* at = MapRun(base, run, false);

@@ -28,7 +28,7 @@ inline void PoolSetHead(pstn_pool& pool, uint32_t first, uint32_t used) {
 }
 
 // The pool of the entries of `table` before `end`. PSTN_NONE when all are taken, or `most` of them
-// are, or the list says nonsense.
+// are, or the list says nonsense, or this process has no memory to map more of the table.
 template <typename Entries>
 uint32_t PoolTake(pstn_pool& pool, const Entries& table, uint32_t most = PSTN_NONE,
                   uint32_t end = PSTN_NONE) {
@@ -38,16 +38,17 @@ uint32_t PoolTake(pstn_pool& pool, const Entries& table, uint32_t most = PSTN_NO
   const uint32_t used = PoolUsed(pool);
   uint32_t idx = PoolFirst(pool), hw = LoadRelaxed(pool.hw);
   if (used >= most) return PSTN_NONE;
-  if (idx >= end) {  // the list is empty: one that was never used comes into it
-    idx = hw;
-    if (idx >= end) return PSTN_NONE;
-    StoreRelaxed(table.Own(I(idx)).next, PSTN_NONE);
+  const bool is_new = idx >= end;  // the list is empty: one that was never used comes into it
+  if (is_new) idx = hw;
+  auto* const entry = idx < end ? table.At(I(idx)) : nullptr;
+  if (entry == nullptr) return PSTN_NONE;
+  if (is_new) {
+    StoreRelaxed(entry->next, PSTN_NONE);
     PoolSetHead(pool, idx, used);
   }
   if (idx == hw) StoreRelaxed(pool.hw, hw + 1);  // or an owner died before it could
-  auto& entry = table.Own(I(idx));
-  TakeInHands(entry, pool.lock);
-  PoolSetHead(pool, LoadRelaxed(entry.next), used + 1);
+  TakeInHands(*entry, pool.lock);
+  PoolSetHead(pool, LoadRelaxed(entry->next), used + 1);
   return idx;
 }
 

@@ -10,8 +10,10 @@ namespace postern {
 
 uint32_t AddLgrRef(StackMap& s, uint32_t side, const pstn_uuid& id, const pstn_uuid& peer) {
   Guard g(s.hdr.lgr_lock);
-  for (pstn_lgr_ref& ref : s.lgrs.All()) {
-    const uint32_t i = s.lgrs.IndexOf(ref).word();
+  for (uint32_t i = 0; i < s.lgrs.count(); i++) {
+    pstn_lgr_ref* const at = s.lgrs.At(LgrIndex(i));
+    if (at == nullptr) return PSTN_NONE;
+    pstn_lgr_ref& ref = *at;
     if (LoadRelaxed(ref.state) != 0) continue;
     // A reference that was used before has stale maps; a fresh one is zero and stays untouched.
     if (ref.id.hi != 0) memset(static_cast<void*>(&ref), 0, sizeof ref);

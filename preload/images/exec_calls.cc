@@ -119,7 +119,7 @@ class Outfit {
 
 // Whether the next image has nothing of the stack: it has no library, or no room for it.
 bool TakesNothing(const char* path, bool search) {
-  return LosesLibrary(path, search) || AddressRoom() < kAddressesNeeded;
+  return LosesLibrary(path, search) || !AddressesLeft().HoldAStack();
 }
 
 // One try. False: a signal came before the image did. Its handler runs as the locks are left, with

@@ -37,7 +37,9 @@ class LgrWorld {
     StackLayout layout;
     FUZZ_CHECK(LayOut(counts, layout));
     Map(stack_, layout.bytes);
-    map_.emplace(stack_.base, counts, layout);
+    reach_ = {counts.waiters, counts.epolls, counts.slots,   counts.lgrs,
+              counts.eps,     counts.items,  counts.fdchunks};
+    map_.emplace(stack_.base, counts, layout, reach_);
     for (Segment& l : lgr_) Map(l, PSTN_LGR_BYTES);
     stack_head_.assign(stack_.base, stack_.base + sizeof(pstn_stack_hdr));
     for (Segment& l : lgr_) l.head.assign(l.base, l.base + sizeof(pstn_lgr_hdr));
@@ -212,6 +214,7 @@ class LgrWorld {
 
   Segment stack_, lgr_[kLgrs];
   std::vector<uint8_t> stack_head_;
+  StackReach reach_ = {};
   std::optional<StackMap> map_;
   std::set<uint64_t> rings_[kLgrs];
 };

@@ -101,11 +101,11 @@ void WhyNoStack(Case& c, size_t tcp_sockets) {
     c.Advise("Start it with `postern`.");
   } else if (p.seccomp != 0) {
     c.Verdict("not-accelerated", ReasonName(kReasonSandbox), ReasonText(kReasonSandbox));
-  } else if (const uint64_t room = LimitOf(p, "Max address space");
-             room != UINT64_MAX && room < p.address_bytes + kAddressesNeeded) {
+  } else if (const uint64_t limit = LimitOf(p, "Max address space");
+             limit != UINT64_MAX && limit < p.address_bytes + AddressesNeeded(limit)) {
     c.Verdict("not-accelerated", ReasonName(kReasonLimits),
-              "RLIMIT_AS leaves it less than the 12 GiB of address space that the library asks "
-              "for.");
+              "RLIMIT_AS leaves it less than the " + std::to_string(AddressesNeeded(limit) >> 20) +
+                  " MiB of address space that the library asks for.");
     c.Advise("Raise the limit (ulimit -v, LimitAS=), or leave it away.");
   } else if (tcp_sockets == 0) {
     c.Verdict("idle", "", "It has the library, and no TCP socket yet.");

@@ -71,8 +71,11 @@ void Limits(Findings& f) {
   constexpr rlim_t kDescriptors = 256;
   rlimit numbers{};
   getrlimit(RLIMIT_NOFILE, &numbers);
-  if (AddressRoom() < kAddressesNeeded)
-    f.Bad("limits", "RLIMIT_AS leaves too little address space (12 GiB are asked for)",
+  const Addresses left = AddressesLeft();
+  if (!left.HoldAStack())
+    f.Bad("limits",
+          "RLIMIT_AS leaves too little address space (" +
+              std::to_string(AddressesNeeded(left.limit) >> 20) + " MiB are asked for)",
           "Raise it: ulimit -v unlimited, LimitAS=infinity.");
   else if (numbers.rlim_max < kDescriptors)
     f.Bad("limits", "RLIMIT_NOFILE is " + std::to_string(numbers.rlim_max),

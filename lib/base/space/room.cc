@@ -34,13 +34,14 @@ uint64_t Mapped() {
 
 }  // namespace
 
-uint64_t AddressRoomIn(uint64_t limit) {
-  if (limit == kUnbounded) return kUnbounded;
+Addresses AddressesIn(uint64_t limit) {
+  if (limit == kUnbounded) return {kUnbounded, kUnbounded};
   const uint64_t mapped = Mapped();
-  return mapped < limit ? limit - mapped : 0;
+  return {mapped < limit ? limit - mapped : 0, limit};
 }
 
-uint64_t AddressRoom() { return AddressRoomIn(SoftLimit(RLIMIT_AS)); }
+Addresses AddressesLeft() { return AddressesIn(SoftLimit(RLIMIT_AS)); }
+uint64_t AddressRoom() { return AddressesLeft().room; }
 
 uint64_t FileRoom() { return SoftLimit(RLIMIT_FSIZE); }
 

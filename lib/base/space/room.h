@@ -7,15 +7,29 @@ namespace postern {
 
 inline constexpr uint64_t kUnbounded = ~uint64_t{0};
 
-// A program that has this much address space left does not come to its limit for the sake of a
-// stack and some ten link groups.
-inline constexpr uint64_t kAddressesNeeded = uint64_t{512} << 20;
-// Of that, the library takes no more link groups when no more than this is left.
-inline constexpr uint64_t kRoomKept = uint64_t{256} << 20;
+// What a process that may have `limit` bytes of address space (RLIMIT_AS) keeps for the program:
+// three eighths of it, up to 256 MiB. The library takes no more link groups when no more than this
+// is left. A program that uses 60 to 100 MiB of 256 has 96 more then.
+constexpr uint64_t RoomKept(uint64_t limit) {
+  constexpr uint64_t kMost = uint64_t{256} << 20;
+  const uint64_t kept = limit / 8 * 3;
+  return kept < kMost ? kept : kMost;
+}
+// What it must have left for a stack: besides, what that is at first (3 MiB), what is set aside
+// (spare.h), and two link groups with streams that write much.
+constexpr uint64_t AddressesNeeded(uint64_t limit) {
+  return RoomKept(limit) + (uint64_t{48} << 20);
+}
 
-// Bytes of address space that it may map yet, if RLIMIT_AS were `limit`.
-uint64_t AddressRoomIn(uint64_t limit);
-uint64_t AddressRoom();  // as the limit is; kUnbounded: there is none
+// Bytes of address space that it may map yet, and the limit.
+struct Addresses {
+  uint64_t room, limit;
+  [[nodiscard]] constexpr bool HoldAStack() const { return room >= AddressesNeeded(limit); }
+  [[nodiscard]] constexpr bool HoldALink() const { return room >= RoomKept(limit); }
+};
+Addresses AddressesIn(uint64_t limit);  // if it were `limit`
+Addresses AddressesLeft();              // as it is
+uint64_t AddressRoom();                 // kUnbounded: there is no limit
 // Bytes that a file of its making may have (RLIMIT_FSIZE); kUnbounded: any number. A longer one is
 // a signal (SIGXFSZ).
 uint64_t FileRoom();

@@ -1,8 +1,8 @@
-# lowered.py - programs that confine themselves while they run: lowered.py serve|connect PORT as|landlock
+# lowered.py - programs that confine themselves while they run: lowered.py serve|connect PORT as|as256|landlock
 # SPDX-License-Identifier: Apache-2.0
 #
-# `as`: their address space, as vsftpd does in the process of a session, and dovecot before it runs one. What is left of the limit is
-# the program's: it takes most of it. `landlock`: they reach no abstract names outside. Connections go on, in the process that has
+# `as`, `as256`: their address space, as vsftpd does in the process of a session, and dovecot before it runs one. What is left of the
+# limit is the program's: it takes most of it. `landlock`: they reach no abstract names outside. Connections go on, in the process that has
 # confined itself, in a child of fork, and in the image of one.
 
 import ctypes
@@ -14,7 +14,8 @@ import subprocess
 import sys
 import time
 
-ROUNDS, LIMIT, TAKEN = 20, 400 << 20, 200 << 20
+ROUNDS = 20
+LIMITS = {"as": (110 << 20, 30 << 20), "as256": (256 << 20, 120 << 20)}  # and what the program takes of it
 WAYS = ("itself", "child", "image")
 
 
@@ -36,8 +37,9 @@ def landlock():
 def limit():
     if sys.argv[3] == "landlock":
         return landlock()
-    resource.setrlimit(resource.RLIMIT_AS, (LIMIT, LIMIT))
-    return bytearray(TAKEN)  # MemoryError, where something else has it
+    most, taken = LIMITS[sys.argv[3]]
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    return bytearray(taken)  # MemoryError, where something else has it
 
 
 def serve_one(way, conn):

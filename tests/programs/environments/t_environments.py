@@ -13,6 +13,7 @@ from harness import PYTHON, Fail, Skip, check, need, test
 from surroundings import confined, nobody, posternd_of_its_own
 from t_nginx import wait_until
 
+HERE = os.path.dirname(os.path.abspath(__file__))
 SIDES = ("both", "server", "client")
 # Of x86-64: what the library may ask the kernel for and the program does not.
 CALLS = {"memfd_create": 319, "ftruncate": 77, "prlimit64": 302, "getrandom": 318, "mremap": 25, "madvise": 28, "pwrite64": 18,
@@ -100,7 +101,7 @@ def environment_few_descriptors(ctx):
 
 
 def lowers(ctx, how):
-    script, port = os.path.join(os.path.dirname(os.path.abspath(__file__)), "lowered.py"), ctx.port()
+    script, port = os.path.join(HERE, "lowered.py"), ctx.port()
     server = ctx.start("server", [PYTHON, script, "serve", port, how], name="serve")
     ctx.wait_listening(port, server)
     client = ctx.start("client", [PYTHON, script, "connect", port, how], name="connect")
@@ -111,8 +112,14 @@ def lowers(ctx, how):
 
 @test()
 def environment_as_lowered(ctx):
-    """Processes that limit their address space when they have connections, and then take most of what is left."""
+    """Processes that limit their address space to so little that they leave their stack with their connections, and take most of the rest."""
     lowers(ctx, "as")
+
+
+@test()
+def environment_as_256(ctx):
+    """The same with the 256 MiB that Debian's dovecot gives each process: they stay accelerated, and have what they ask for."""
+    lowers(ctx, "as256")
 
 
 LIMITED = """
@@ -120,7 +127,7 @@ import os, resource, socket, sys
 listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
 if os.fork() == 0:
     with open("/proc/self/statm", encoding="ascii") as file:
-        little = int(file.read().split()[0]) * resource.getpagesize() + (100 << 20)
+        little = int(file.read().split()[0]) * resource.getpagesize() + (60 << 20)
     resource.setrlimit(resource.RLIMIT_AS, (little, little))
     os._exit(0)
 os.wait()
@@ -172,7 +179,7 @@ def environment_service(ctx):
 
 
 def roomy(ctx, what, *args, side="server"):
-    script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "roomy.py")
+    script = os.path.join(HERE, "roomy.py")
     return ctx.start(side, [PYTHON, script, what, *args], name=what)
 
 
@@ -197,6 +204,40 @@ def environment_as_roomy(ctx):
     server.wait(30)
     check(server.output() == "served\n", server.output())
     ctx.as_user = []
+
+
+@test()
+def environment_as_roomy_256(ctx):
+    """The same with 256 MiB in all, of which the program takes 120 MiB at its end: what the kernel would give it, it gets."""
+    port = ctx.port()
+    confined(ctx, ["--limit=as:268435456:268435456"])
+    server = roomy(ctx, "serve", port)
+    ctx.wait_listening(port, server)
+    come(ctx, port, 8)
+    ctx.expect_path(port)
+    for _ in range(3):
+        roomy(ctx, "finish", port, side="client").wait(30)
+    server.wait(30)
+    check(server.output() == "served\n", server.output())
+    ctx.as_user = []
+
+
+@test()
+def environment_as_filled(ctx):
+    """Processes of 256 MiB that take all that their limit leaves, to the last page: their connections are served on, and new ones are."""
+    with posternd_of_its_own(ctx):
+        port = ctx.port()
+        confined(ctx, ["--limit=as:268435456:268435456"])
+        server = ctx.start("server", [ctx.built("filled"), "serve", port], name="serve")
+        ctx.wait_listening(port, server)
+        client = ctx.start("client", [ctx.built("filled"), "connect", port], name="connect")
+        ctx.as_user = []
+        wait_until(lambda: "filled" in client.output() or not client.alive(), lambda: client.output(), 40)
+        ctx.expect_path(port)
+        client.wait(50)
+        server.wait(20)
+        check(client.output() == "filled\neach byte right\n" and server.output() == "served after its limit\n",
+              f"{client.output()}\n{server.output()}")
 
 
 @test(modes=("both",))

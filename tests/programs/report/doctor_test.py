@@ -164,7 +164,7 @@ class Doctor(unittest.TestCase):
         self.assertFalse(report["running"])
 
     def test_address_space(self):
-        limit = "resource.setrlimit(resource.RLIMIT_AS, (400 << 20, 400 << 20)); "
+        limit = "resource.setrlimit(resource.RLIMIT_AS, (100 << 20, 100 << 20)); "
         report = self.explain(self.postern(SERVE.replace("s = ", limit + "s = "), 0), code=1)
         self.assertEqual(self.verdict(report), ("not-accelerated", "limits"))
 

@@ -1,7 +1,7 @@
 # s_mail.py - mail and chat: many small processes of several users that pass connections, one loop, a process for each message.
 # SPDX-License-Identifier: Apache-2.0
 
-from serverkit import NO_LISTENER, TALK, Client, Server
+from serverkit import TALK, Client, Server
 
 MAIL = "From: joe@localhost\nTo: joe@localhost\nSubject: one\n\n" + "".join(f"line {n} of a letter\n" for n in range(3000))
 
@@ -56,7 +56,7 @@ SERVERS = [
            hello=["-OK"],
            files={"letter": MAIL, "conf": DOVECOT + "default_vsz_limit = 0\n"}),
     Server("dovecot_limited", "dovecot-imapd dovecot-pop3d", "the same with RLIMIT_AS as Debian has it",
-           path=NO_LISTENER, confined="root", logs=("log",),
+           path="kernel (two families wait at one listener)", confined="root", logs=("log",),
            prepare=lambda place: place.own(place.ctx.path(f"{place.label}/mail/x")[:-2], "mail"),
            argv="dovecot -F -c @DIR@/conf",
            clients=[Client("curl -sS --user joe:secret -T @DIR@/letter imap://127.0.0.1:@PORT@/INBOX"),

@@ -158,7 +158,7 @@ void InLimitedChild(uint64_t room, Fn fn) {
   if (pid == 0) {
     const rlimit limit = {kUnbounded, kUnbounded};
     rlimit now = limit;
-    now.rlim_cur = (kUnbounded >> 1) - AddressRoomIn(kUnbounded >> 1) + room;
+    now.rlim_cur = (kUnbounded >> 1) - AddressesIn(kUnbounded >> 1).room + room;
     _exit(setrlimit(RLIMIT_AS, &now) == 0 ? fn() : 99);
   }
   int status = -1;
@@ -204,7 +204,8 @@ TEST_CASE("chunks: another user's peer has no more mapped when little room is le
     MakeSpare();
     for (uint32_t n = 0; n < kChunks; n++)
       if (ChunkOf(link.base, n) != nullptr && !link.IsRight(n)) return 1;
-    return (AddressRoom() > 100 * kMiB) == others ? 0 : 2;
+    const Addresses left = AddressesLeft();
+    return (left.room + 4 * kMiB > RoomKept(left.limit) / 2) == others ? 0 : 2;
   });
 }
 

@@ -21,7 +21,8 @@ struct Entry {
 struct Pool {
   pstn_pool pool = {.head = PSTN_NONE, .hw = 0, .lock = {0}};
   Entry entries[kLimit];
-  Table<Entry, ItemIndex> table{entries, kLimit};
+  uint32_t mapped = kLimit;
+  Table<Entry, ItemIndex> table{entries, kLimit, &mapped};
   uint32_t holder[kLimit] = {};
 
   uint32_t Take() { return PoolTake(pool, table); }
