@@ -70,6 +70,12 @@ bool IsPortable(const pstn_ep& ep, uint32_t state) {
          (state == PSTN_EP_ESTABLISHED && (LoadRelaxed(ep.flags) & kFailed) == 0);
 }
 
+// A server binds before it becomes another user, and may listen afterwards.
+bool IsToListen(const pstn_ep& ep) {
+  return LoadAcquire(ep.state) == PSTN_EP_NEW &&  // [E1]
+         (LoadRelaxed(ep.flags) & (PSTN_EPF_BOUND | PSTN_EPF_DATAGRAM)) == PSTN_EPF_BOUND;
+}
+
 uint32_t Numbers(Family& fam, uint32_t entry) {
   uint32_t count = 0;
   const uint32_t hw = LoadRelaxed(fam.fd_hw);
@@ -109,8 +115,8 @@ bool Luggage::IsAlone(Family& fam, uint32_t entry, uint32_t refs) {
 }
 
 bool Luggage::IsLast(Family& fam, uint32_t entry, const pstn_ep& ep) {
-  const bool listens = LoadAcquire(ep.state) == PSTN_EP_LISTEN;  // [E1]
-  return listens == IsAlone(fam, entry, RefsOf(ep).count());
+  const bool alone = IsAlone(fam, entry, RefsOf(ep).count());
+  return LoadAcquire(ep.state) == PSTN_EP_LISTEN ? alone : !alone && !IsToListen(ep);  // [E1]
 }
 
 bool Luggage::Pack(Family& fam) {
@@ -121,15 +127,16 @@ bool Luggage::Pack(Family& fam) {
     pstn_ep* const ep = EpOfEntry(fam, entry);
     if (ep == nullptr) continue;
     const uint32_t state = LoadAcquire(ep->state);  // [E1]
-    const bool alone = IsPortable(*ep, state) && IsAlone(fam, entry, RefsOf(*ep).count());
-    if (state != PSTN_EP_LISTEN && !alone) continue;
+    const bool is_alone = IsAlone(fam, entry, RefsOf(*ep).count());
+    const bool is_shared = state == PSTN_EP_LISTEN || (!is_alone && IsToListen(*ep));
+    if (!is_shared && !(is_alone && IsPortable(*ep, state))) continue;
     if (!kept_.Reserve(kept_.count + 1)) return false;
     Kept& kept = kept_.at[kept_.count++];
     const bool is_connected = state == PSTN_EP_ESTABLISHED;
     const bool news = is_connected && (Readiness(fam, *ep) & EPOLLIN) != 0;
     ConnEnd e;
     const bool ended = is_connected && Resolve(fam, *ep, e) && HasEnded(e);
-    kept = {static_cast<int>(n), entry, 0, state, {}, news, ended, {}};
+    kept = {static_cast<int>(n), entry, 0, state, {}, news, ended, is_shared, {}};
     if (is_connected) {
       CopyConnection(kept.ep, *ep);
     } else {
@@ -204,17 +211,21 @@ bool Luggage::TakeOne(Family& fam, int epfd, uint32_t set_idx) {
   return true;
 }
 
-// A listener of the kernel's has one endpoint in a family, however many have brought it.
-uint32_t Luggage::ResumeListener(Family& fam, const Kept& kept) {
+// A listener of the kernel's has one endpoint in a family, however many have brought it; and so has
+// a socket that is bound, and that one of them may listen at.
+uint32_t Luggage::ResumeShared(Family& fam, const Kept& kept) {
   StackMap& s = Stack(fam);
   const uint64_t cookie = CookieOf(kept.fd);
   if (cookie == 0) return 0;
   Guard g(s.hdr.slot_lock);  // two that come at once
   for (pstn_ep& ep : s.eps.Before(LoadRelaxed(s.hdr.eps.hw))) {
-    if (LoadAcquire(ep.state) != PSTN_EP_LISTEN || ep.cookie != cookie) continue;  // [E1]
+    const bool is_same = LoadAcquire(ep.state) == PSTN_EP_LISTEN || IsToListen(ep);  // [E1]
+    if (!is_same || ep.cookie != cookie || (LoadRelaxed(ep.flags) & PSTN_EPF_BROUGHT) == 0)
+      continue;
     const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
     if (!ShareRef(fam, entry, PlaceOf(fam, kept.fd, true))) continue;
     MarkPrivate(fam, kept.fd, entry);
+    if (kept.as == PSTN_EP_LISTEN && IsToListen(ep)) SetState(ep, PSTN_EP_LISTEN);
     return entry;
   }
   const uint32_t entry = Resume(fam, kept);
@@ -222,7 +233,7 @@ uint32_t Luggage::ResumeListener(Family& fam, const Kept& kept) {
   pstn_ep& ep = s.eps.Own(EpIndex(entry & PSTN_FD_IDX));
   ep.cookie = cookie;
   FetchOr(ep.flags, PSTN_EPF_BROUGHT);
-  SetState(ep, PSTN_EP_LISTEN);
+  if (kept.as == PSTN_EP_LISTEN) SetState(ep, PSTN_EP_LISTEN);
   return entry;
 }
 
@@ -270,11 +281,13 @@ void Luggage::Unpack(Family& fam) {
       // As listen() does it: accept() merges two queues, and waits for both itself.
       const int fl = sys::Fcntl(kept.fd, F_GETFL, 0);
       if (fl >= 0) (void)sys::Fcntl(kept.fd, F_SETFL, fl | O_NONBLOCK);
-      kept.now = ResumeListener(fam, kept);
+      kept.now = ResumeShared(fam, kept);
       if (kept.now != 0)
         MarkListener(fam, kept.fd, Stack(fam).eps.Own(EpIndex(kept.now & PSTN_FD_IDX)));
     } else if (kept.as == PSTN_EP_ESTABLISHED) {
       kept.now = ResumeConnection(fam, kept);
+    } else if (kept.is_shared) {
+      kept.now = ResumeShared(fam, kept);
     } else {
       kept.now = Resume(fam, kept);
     }

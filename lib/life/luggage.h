@@ -25,18 +25,19 @@ class Luggage {
   // No other process has a number that means this.
   static bool IsAlone(Family& fam, uint32_t entry, uint32_t refs);
   // A listener whose last process leaves: those that wait in its queue go to the kernel's. And a
-  // socket that others have, too, and that is not connected.
+  // socket that others have, too, and that is neither connected nor bound.
   static bool IsLast(Family& fam, uint32_t entry, const pstn_ep& ep);
 
  private:
   struct Kept {
     int fd;
-    uint32_t was;   // the entry that it had
-    uint32_t now;   // the entry that it has; 0: none yet
-    uint32_t as;    // PSTN_EP_*: the state that it has again
-    Place place;    // a connection's
-    bool had_news;  // ... of which data or an end could be read
-    bool ended;     // ... whose end has been sent (HasEnded)
+    uint32_t was;    // the entry that it had
+    uint32_t now;    // the entry that it has; 0: none yet
+    uint32_t as;     // PSTN_EP_*: the state that it has again
+    Place place;     // a connection's
+    bool had_news;   // ... of which data or an end could be read
+    bool ended;      // ... whose end has been sent (HasEnded)
+    bool is_shared;  // others have it, too, and it is a listener or may become one
     pstn_ep ep;
   };
   struct Watched {
@@ -57,7 +58,7 @@ class Luggage {
   bool TakeOne(Family& fam, int epfd, uint32_t set_idx);
   uint32_t Resume(Family& fam, const Kept& kept);
   uint32_t ResumeConnection(Family& fam, const Kept& kept);
-  uint32_t ResumeListener(Family& fam, const Kept& kept);
+  uint32_t ResumeShared(Family& fam, const Kept& kept);
 
   List<Kept> kept_;
   List<Watched> watched_;

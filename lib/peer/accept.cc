@@ -221,9 +221,21 @@ void AttendListeners(Family& fam) {
   }
 }
 
+// A process that has left the family for another user has listened at a socket that was bound here.
+static bool ListensElsewhere(Family& fam, int fd, const pstn_ep& ep) {
+  if (LoadRelaxed(Stack(fam).hdr.guests) == 0 || LoadAcquire(ep.state) != PSTN_EP_NEW)  // [E1]
+    return false;
+  int listens = 0;
+  socklen_t len = sizeof listens;
+  return sys::Call(SYS_getsockopt, fd, static_cast<long>(SOL_SOCKET),
+                   static_cast<long>(SO_ACCEPTCONN), &listens, &len) == 0 &&
+         listens != 0;
+}
+
 long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags) {
   pstn_ep& ep = *call.ep();
-  if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) {                       // [E1]
+  if (LoadAcquire(ep.state) != PSTN_EP_LISTEN) {  // [E1]
+    if (ListensElsewhere(fam, call.fd(), ep)) FallBack(fam, call.fd(), ep, kReasonExported);
     return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -EINVAL;  // [E1]
   }
   if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return -EINVAL;

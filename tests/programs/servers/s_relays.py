@@ -4,7 +4,7 @@
 import signal
 
 from s_web import FETCH, GET
-from serverkit import NO_LISTENER, Client, Server
+from serverkit import Client, Server
 
 BEHIND = ["@PYTHON@ -m http.server -d @DOCS@ --bind 127.0.0.1 @PORT2@"]
 
@@ -36,7 +36,7 @@ key = @DIR@/key.pem
 """}),
     Server("varnish", "varnish gcc libc6-dev",
            "a manager and a child of another user, which share a socket that is bound before it is listened at",
-           path=NO_LISTENER, confined="root",
+           confined="root",
            argv="varnishd -F -a 127.0.0.1:@PORT@ -b 127.0.0.1:@PORT2@ -n @DIR@/v -s malloc,32m -T none",
            beside=BEHIND,
            clients=FETCH[:2] * 2,
