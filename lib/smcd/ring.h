@@ -77,7 +77,8 @@ bool RingWritable(const ConnEnd& e);
 // Whether it would with Growth::kNow, because the full ring would be followed by a larger one.
 bool RingGrowable(const ConnEnd& e, const RingLimits& limits);
 
-enum class ReadStatus : uint8_t { kOk, kEmpty, kViolation };
+// kNoMemory: the ring that the peer writes to can't be mapped (state/chunks.h).
+enum class ReadStatus : uint8_t { kOk, kEmpty, kViolation, kNoMemory };
 struct ReadResult {
   size_t bytes;
   ReadStatus status;  // kEmpty only with bytes = 0

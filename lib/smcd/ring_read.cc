@@ -38,6 +38,11 @@ uint64_t PeerRing(const ConnEnd& e) {
   return LoadAcquire(e.peer_ctl().ring) & ~(PSTN_RING_F_PENDING | PSTN_RING_F_FRESH);  // [R2]
 }
 
+// The peer's ring is nowhere here: whose fault that is.
+Look Nowhere(const ConnEnd& e, uint64_t desc) {
+  return IsUnmappedRing(e.lgr, e.side ^ 1u, desc) ? Look::kNoMemory : Look::kViolation;
+}
+
 }  // namespace
 
 Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
@@ -48,12 +53,12 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
       // It has grown before we came to read the ring that it began in: that one is first.
       if ((desc & PSTN_RING_F_SWITCH) != 0)
         desc = LoadRelaxed(e.peer_ctl().prev_ring) & ~(PSTN_RING_F_PENDING | PSTN_RING_F_FRESH);
-      if (RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr) return Look::kViolation;
+      if (RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr) return Nowhere(e, desc);
       p = {desc, 0};
       continue;
     }
     ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
-    if (ring.base == nullptr) return Look::kViolation;
+    if (ring.base == nullptr) return Nowhere(e, p.ring);
     // A ring that is known to be gone is not looked at: that would give it pages again.
     uint64_t desc = PeerRing(e);
     uint64_t h = 0;
@@ -73,8 +78,8 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
       continue;
     }
     if (h == PSTN_REC_SWITCH) {
-      if (desc == p.ring || RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr)
-        return Look::kViolation;
+      if (desc == p.ring) return Look::kViolation;
+      if (RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr) return Nowhere(e, desc);
       p = {desc, 0};
       continue;
     }
@@ -138,6 +143,8 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
       if (look != Look::kRecord) {
         if (look == Look::kViolation)
           status = ReadStatus::kViolation;
+        else if (look == Look::kNoMemory)
+          status = ReadStatus::kNoMemory;
         else if (done == 0)
           status = ReadStatus::kEmpty;
         break;
@@ -145,6 +152,8 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
       if (rec_done >= len) return {done, ReadStatus::kViolation};  // it shrank under a peek
     }
     if (ring.base == nullptr) ring = RingAt(e.lgr, e.side ^ 1u, p.ring);
+    if (ring.base == nullptr && Nowhere(e, p.ring) == Look::kNoMemory)
+      return {done, ReadStatus::kNoMemory};
     if (!PSTN_CHECK(ring.base != nullptr && p.off + RecordBytes(len) <= ring.bytes &&
                     rec_done < len))
       return {done, ReadStatus::kViolation};
@@ -178,7 +187,8 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     }
   }
   if (mode != ReadMode::kPeek && rx.ring != 0) Publish(e, rx);
-  return {done, done != 0 && status != ReadStatus::kViolation ? ReadStatus::kOk : status};
+  const bool ends = status == ReadStatus::kViolation || status == ReadStatus::kNoMemory;
+  return {done, done != 0 && !ends ? ReadStatus::kOk : status};
 }
 
 namespace {

@@ -35,7 +35,7 @@ inline ReaderPlace ReaderAt(const pstn_rx& rx) {
   return {ring, static_cast<uint32_t>(at), static_cast<uint32_t>(at >> 32)};
 }
 
-enum class Look : uint8_t { kRecord, kEmpty, kViolation };
+enum class Look : uint8_t { kRecord, kEmpty, kViolation, kNoMemory };
 
 struct Place {
   uint64_t ring;

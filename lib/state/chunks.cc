@@ -102,8 +102,10 @@ uint8_t* MapRun(uint8_t* base, const ChunkArea& run, bool may_spare) {
 
 }  // namespace
 
+bool IsAgreed(uint8_t* base, uint32_t n) { return n < kChunkAreas[AreaOf(n)].first + MostOf(base); }
+
 uint8_t* MapChunk(uint8_t* base, uint32_t n) {
-  if (n >= kChunkAreas[AreaOf(n)].first + MostOf(base)) return nullptr;
+  if (!IsAgreed(base, n)) return nullptr;
   const bool is_low = LoadRelaxed(OwnOfLgr(base).most) != 0 && IsLowForOthers();
   if (is_low && !GiveUpSpare(kChunkBytes)) return nullptr;
   ChunkArea run = is_low ? ChunkArea{n, 1} : RunOf(base, n);

@@ -54,7 +54,9 @@ struct LgrOwn {
 static_assert(sizeof(LgrOwn) <= kLgrOwnBytes);
 inline LgrOwn& OwnOfLgr(uint8_t* base) { return *reinterpret_cast<LgrOwn*>(base - kLgrOwnBytes); }
 
-// Null: no memory. Needs no descriptor, and asks no process.
+// Whether the two sides have agreed on using it (LgrOwn.most).
+bool IsAgreed(uint8_t* base, uint32_t n);
+// Null: no memory, or not agreed on. Needs no descriptor, and asks no process.
 uint8_t* MapChunk(uint8_t* base, uint32_t n);
 inline uint8_t* ChunkOf(uint8_t* base, uint32_t n) {
   uint8_t* const at = LoadAcquire(OwnOfLgr(base).chunk[n]);  // [V3]

@@ -177,6 +177,12 @@ bool SlabHas(pstn_lgr_ref& ref, uint32_t cls, uint32_t chunks) {
   return false;
 }
 
+bool IsUnmappedRing(uint8_t* lgr, uint32_t side, uint64_t desc) {
+  if (!IsRing(side, desc)) return false;
+  const uint64_t page = (desc & PSTN_RING_PLACE) - SlabPage(0);
+  return IsAgreed(lgr, static_cast<uint32_t>(page / kChunkPages));
+}
+
 uint64_t TakeRing(pstn_lgr_ref& ref, uint32_t cls, uint32_t chunks) {
   Guard g(ref.lock);
   TsanCome(&ref);

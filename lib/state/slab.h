@@ -53,20 +53,24 @@ constexpr ClassPlace PlaceOf(uint32_t cls) {
 }
 inline constexpr ClassPlace kPlaces[PSTN_SLAB_CLASSES] = {PlaceOf(0), PlaceOf(1), PlaceOf(2)};
 
-// Where `desc` points, if it is a ring of `side`'s slab; {null, 0} for anything else, and where the
-// ring can't be mapped. Used on words that the peer wrote: every bit of them is checked here.
-inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
+// Whether `desc` is a ring of `side`'s slab. Used on words that the peer wrote: every bit of them
+// is checked here.
+inline bool IsRing(uint32_t side, uint64_t desc) {
   uint32_t cls = RingClass(desc);
-  if (cls >= PSTN_SLAB_CLASSES) return {nullptr, 0};
+  if (cls >= PSTN_SLAB_CLASSES) return false;
   const ClassPlace& c = kPlaces[cls];
-  uint64_t page = desc & ((1ull << 40) - 1);
-  uint64_t beyond = page - (SlabPage(side) + c.first_page);  // huge if it is before
-  if (beyond >> c.pages_shift >= c.count || (beyond & ((1u << c.pages_shift) - 1)) != 0)
-    return {nullptr, 0};
-  uint8_t* const ring = RingPageOf(lgr, page - SlabPage(0));
-  if (ring == nullptr) return {nullptr, 0};
-  return {ring, c.bytes};
+  uint64_t beyond = (desc & PSTN_RING_PLACE) - (SlabPage(side) + c.first_page);  // huge before it
+  return beyond >> c.pages_shift < c.count && (beyond & ((1u << c.pages_shift) - 1)) == 0;
 }
+// Where that ring is; {null, 0} for anything else, and where the ring can't be mapped.
+inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {
+  if (!IsRing(side, desc)) return {nullptr, 0};
+  uint8_t* const ring = RingPageOf(lgr, (desc & PSTN_RING_PLACE) - SlabPage(0));
+  if (ring == nullptr) return {nullptr, 0};
+  return {ring, kPlaces[RingClass(desc)].bytes};
+}
+// Of a word for which RingAt() has none: it is a ring, and there was no memory to map it.
+bool IsUnmappedRing(uint8_t* lgr, uint32_t side, uint64_t desc);
 
 // A ring of class `cls`, or of a smaller one, for our side: descriptor without generation; 0 =
 // none. Of the larger classes, in the first `chunks` chunks alone (address_limit.h).

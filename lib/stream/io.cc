@@ -52,14 +52,23 @@ long WhenEmpty(const ConnEnd& e) {
   return -EAGAIN;
 }
 
-// The peer wrote something that no honest peer writes: the connection ends, and says so.
-long Violation(Family& fam, const ConnEnd& e) {
-  Count(Stack(fam).hdr, kCounterPeerViolations);
+// What the peer wrote can't be read: the connection ends, and says so.
+long Break(Family& fam, const ConnEnd& e, Counter why) {
+  Count(Stack(fam).hdr, why);
   FetchOr(e.ep->rx.gate, PSTN_RXG_BROKEN);
   FetchOr(e.ctl().flags, PSTN_CF_RST);
   FetchOr(e.ep->flags, PSTN_EPF_HUNG | PSTN_EPF_SHUT_RD);
   AnnounceData(fam.bells, e);
   return -ECONNRESET;
+}
+
+// The peer wrote something that no honest peer writes.
+long Violation(Family& fam, const ConnEnd& e) { return Break(fam, e, kCounterPeerViolations); }
+
+// The peer's ring can't be mapped: the limit of this process is the reason, and not the peer.
+long NoMemory(Family& fam, const ConnEnd& e) {
+  StoreRelaxed(e.ep->reason, kReasonNoMemory);
+  return Break(fam, e, kCounterRingsUnmapped);
 }
 
 // A peer takes back data or an end of which a program has been told: a recv() that waits for them
@@ -133,6 +142,7 @@ long RecvOnce(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool fi
   }
   Unlock(e.ep->rx.lock);
   if (r.status == ReadStatus::kViolation) return Violation(fam, e);
+  if (r.status == ReadStatus::kNoMemory) return NoMemory(fam, e);
   if (r.bytes == 0 && to != nullptr && to->fault()) return -EFAULT;
   return r.bytes != 0 || r.status == ReadStatus::kOk ? static_cast<long>(r.bytes) : -EAGAIN;
 }

@@ -195,6 +195,29 @@ TEST_CASE("chunks: at the limit a chunk is refused, those of before stay, and sp
   });
 }
 
+// What a read says of the ring that the peer, which is side 0, names.
+ReadStatus ReadFrom(RingWorld& world, uint64_t desc) PSTN_NO_THREAD_SAFETY_ANALYSIS {
+  const ConnEnd e = world.End(1);
+  e.peer_ctl().ring = uint64_t{1} << PSTN_RING_GEN_SHIFT | desc;
+  return RingRead(e, nullptr, 10, ReadMode::kDiscard).status;
+}
+
+TEST_CASE("chunks: a ring that can't be mapped is no lie of the peer's, and a lie is one") {
+  RingWorld world;
+  REQUIRE(HasRings(world.lgr()));
+  const uint64_t cls = 2,
+                 ring = cls << PSTN_RING_CLASS_SHIFT | (SlabPage(0) + ClassOff(cls) / 4096);
+  const uint64_t next = ring + PSTN_RING2_BYTES / 4096, lie = ring + 1;
+  InLimitedChild(0, [&] {
+    if (ReadFrom(world, next) != ReadStatus::kNoMemory) return 1;
+    if (ReadFrom(world, lie) != ReadStatus::kViolation) return 2;
+    // Beyond what the two have agreed on.
+    OwnOfLgr(world.lgr()).most = 1;
+    return ReadFrom(world, next) == ReadStatus::kViolation ? 0 : 3;
+  });
+  CHECK(ReadFrom(world, next) == ReadStatus::kEmpty);
+}
+
 TEST_CASE("chunks: another user's peer has no more mapped when little room is left") {
   Link link;
   link.Mark();
