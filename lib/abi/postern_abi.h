@@ -40,7 +40,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 13u
+#define PSTN_ABI_VERSION 14u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -114,6 +114,8 @@ struct PSTN_LINE pstn_evmap {
 #define PSTN_EVMAP_SYN 0u  /* server side: connections that wait to be admitted to a listener */
 #define PSTN_EVMAP_WIRE 1u /* connections whose other end is the engine (offhost/wire.h) */
 #define PSTN_EVMAP_ALL (PSTN_WAITERS - 1u) /* connections with more than one waiter, or none's */
+/* connections whose peer holds bytes back (pstn_conn_ctl.held): of this map only the bits count */
+#define PSTN_EVMAP_HELD (PSTN_WAITERS - 2u)
 
 /* Rarely written by its side, so that it stays shared in the other side's cache. */
 struct PSTN_LINE pstn_conn_ctl {
@@ -127,9 +129,18 @@ struct PSTN_LINE pstn_conn_ctl {
   pstn_u64 urgent;    /* (o) stream position behind the urgent byte << 8 | the byte; 0 = none yet */
   pstn_u64 prev_ring; /* (o) the ring before `ring`, if that has PSTN_RING_F_SWITCH */
   pstn_u64 syn_ns;    /* (o: client) CLOCK_MONOTONIC of its connect(): the order of accept queues */
-  pstn_u64 more;      /* (o) stream position behind the last write with MSG_MORE or MSG_EOR, << 1;
-                       * bit 0: it was MSG_EOR; 0 = none yet */
+  union {
+    /* (o) the peer is the engine: stream position behind the last write with MSG_MORE or MSG_EOR,
+     * << 1; bit 0: it was MSG_EOR; 0 = none yet */
+    pstn_u64 more;
+    /* (a) else: CLOCK_MONOTONIC when the peer may read what this side holds back (smcd/hold.h), and
+     * PSTN_HELD_CORK; 0: it holds nothing back. The peer writes PSTN_HELD_OVER. */
+    pstn_u64 held;
+  };
 };
+#define PSTN_HELD_CORK 1ull     /* by TCP_CORK: what the peer sends does not end it */
+#define PSTN_HELD_OVER 2ull     /* a time that has passed */
+#define PSTN_HELD_NEVER (~0ull) /* it was reset, and they are lost */
 
 /* Written at each receive by the reading side: its read offset in the peer's ring. */
 struct PSTN_LINE pstn_conn_pos {
@@ -204,6 +215,8 @@ enum {
 #define PSTN_REC_ALIGN 64u
 #define PSTN_REC_WRAP 0x8000000000000001ull   /* go on at offset 0 */
 #define PSTN_REC_SWITCH 0x8000000000000002ull /* go on at offset 0 of the ring in ctl.ring */
+/* beside a length: it is held back, with all that follows, until the time in ctl.held */
+#define PSTN_REC_HELD 0x4000000000000000ull
 
 /* Slab of rings: each side owns one and gives its transmit rings out of it. */
 #define PSTN_SLAB_CLASSES 3u
@@ -250,7 +263,8 @@ struct PSTN_LINE pstn_tx {
   pstn_u64 ring PSTN_GUARDED_BY(lock);   /* descriptor in use, as published in ctl.ring */
   pstn_u64 bytes PSTN_GUARDED_BY(lock);  /* payload sent */
   pstn_u32 records PSTN_GUARDED_BY(lock);
-  pstn_u16 blocked PSTN_GUARDED_BY(lock); /* times in a row that the ring was too small */
+  pstn_u8 blocked PSTN_GUARDED_BY(lock); /* times in a row that the ring was too small */
+  pstn_u8 holds PSTN_GUARDED_BY(lock);   /* 1: pstn_ep.hold may be in use */
   /* (a) lines that the program's SO_SNDBUF and TCP_NOTSENT_LOWAT let be unread, besides those that
    * the reader's SO_RCVBUF has room for; 0: neither is set */
   pstn_u16 budget;
@@ -348,9 +362,14 @@ struct PSTN_LINE pstn_ep {
     pstn_u64 kernel_options; /* (a) else: options that we do not keep and the program has set, a bit
                                 for each of endpoint/inherit.cc's table */
   };
-  pstn_u32 held; /* (a) listener: connections that posternd keeps for accept(): TCP after all */
-  /* (a) listener: connections of which posternd does not know yet what they become */
-  pstn_u32 in_talks;
+  union {
+    struct {
+      pstn_u32 held; /* (a) listener: connections that posternd keeps for accept(): TCP after all */
+      /* (a) listener: connections of which posternd does not know yet what they become */
+      pstn_u32 in_talks;
+    };
+    pstn_u64 hold; /* (l: tx.lock) connection: what it holds back, PSTN_HOLD_*; 0: nothing */
+  };
   union {
     pstn_u32 zerocopy_sent; /* (a) sends with MSG_ZEROCOPY */
     /* (a) listener: slot + 1 of a process that waits for its clients (control/acceptor.h); 0: none
@@ -364,6 +383,15 @@ struct PSTN_LINE pstn_ep {
     pstn_u32 unlisted;
   };
 };
+
+/* pstn_ep.hold: the first record that is held back, and the bytes of it and those behind it. */
+#define PSTN_HOLD_LEN 0x7fffull /* its length */
+#define PSTN_HOLD_LINE_SHIFT 15 /* 14 bits: its line in the ring */
+#define PSTN_HOLD_LINE 0x3fffull
+#define PSTN_HOLD_BYTES_SHIFT 29 /* 18 bits */
+#define PSTN_HOLD_BYTES 0x3ffffull
+#define PSTN_HOLD_EOR (1ull << 47) /* they end a record (MSG_EOR): what follows sends them */
+#define PSTN_HOLD_GEN_SHIFT 48     /* generation of the ring */
 
 enum {
   PSTN_EP_FREE = 0,

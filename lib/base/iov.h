@@ -41,12 +41,16 @@ class IovCursor {
   IovCursor(const iovec* iov, size_t count) : iov_(iov), count_(count) {
     for (size_t i = 0; i < count; i++) left_ += iov[i].iov_len;
   }
-  size_t left() const { return left_; }
+  size_t left() const { return left_ - aside_; }
+  // The last `bytes` are not to be copied yet, and don't count as left.
+  void SetAside(size_t bytes) { aside_ = bytes; }
   // A copy has met memory that is not there. It counts as not made, and there is none after it.
   bool fault() const { return fault_; }
   void TakeFault(const IovCursor& from) { fault_ = fault_ || from.fault_; }
   // What the caller will send behind this, as far as it knows: room is made for that, too.
   size_t ahead = 0;
+  // What is copied out is not to be read yet (smcd/hold.h): PSTN_HELD_* and the time; 0: it is.
+  uint64_t held = 0;
 
   // Copies up to `bytes` between the program's buffers and `at`. 0: a fault.
   size_t CopyOut(uint8_t* at, size_t bytes) {
@@ -114,6 +118,7 @@ class IovCursor {
   size_t count_;
   size_t used_ = 0;
   size_t left_ = 0;
+  size_t aside_ = 0;
   bool fault_ = false;
 };
 

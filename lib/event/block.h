@@ -14,6 +14,7 @@
 #include "family/family.h"
 #include "family/interrupts.h"
 #include "family/turn.h"
+#include "smcd/hold.h"
 #include "smcd/notify.h"
 
 namespace postern {
@@ -91,11 +92,29 @@ inline void HandOn(const pstn_ep& ep, uint32_t& word, uint32_t bit) {
     (void)Arm(ep, word, bit);
 }
 
-// Sleeps on `word`, a futex of our ctl line, into which `bit` is put. `ready` is looked at once
-// more after that [F1].
+// What a thread sleeps on: a futex of its ctl line, into which `bit` is put. A reader gets up when
+// what its peer holds back can be read.
+struct SleepsOn {
+  uint32_t& word;
+  uint32_t bit;
+  const ConnEnd* reader = nullptr;
+};
+inline SleepsOn ForData(const ConnEnd& e) { return {e.ctl().rx_wait, 1, &e}; }
+inline SleepsOn ForSpace(const ConnEnd& e) { return {e.ctl().tx_wait, PSTN_TXW_FUTEX}; }
+
+// How long such a sleep may last; a peer may say that its time is always near.
+inline uint64_t LongestNs(uint64_t held_ns) {
+  constexpr uint64_t kNapNs = 1'000'000;
+  const uint64_t left = Deadline{held_ns}.left_ns();
+  return left < kNapNs ? kNapNs : left;
+}
+
+// Sleeps. `ready` is looked at once more after the word says so [F1].
 template <typename Ready>
-Wait SleepOn(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
+Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadline& until,
              uint32_t interrupts, Restart restart) {
+  uint32_t& word = on_what.word;
+  const uint32_t bit = on_what.bit;
   Family& fam = call.family();
   SleepWord on(word);
   Sleeper sleeper(*call.ep());
@@ -105,15 +124,19 @@ Wait SleepOn(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const 
   for (;;) {
     const uint32_t value = Arm(*call.ep(), word, bit);
     FullFence();  // [F1]
+    const uint64_t held_ns =
+        on_what.reader != nullptr ? PeersHoldEnds(*on_what.reader) : UINT64_MAX;
     if (ready()) return Wait::kReady;
     if (t_interrupts != interrupts) return Wait::kInterrupted;
     if (t_handlers != handlers && restart == Restart::kIfAsked && call.moved())
       return Wait::kRestarts;
     // The kernel restarts a wait that has no end.
-    bool endless = until.never() && restart == Restart::kIfAsked;
+    const bool restarts = until.never() && restart == Restart::kIfAsked;
+    const bool endless = restarts && held_ns == UINT64_MAX;
     const WireSleep wire(fam);
     const auto sleep = [&](uint64_t most_ns) {
-      const timespec left = until.LeftTimespec(most_ns);
+      const uint64_t longest_ns = held_ns == UINT64_MAX ? held_ns : LongestNs(held_ns);
+      const timespec left = until.LeftTimespec(most_ns < longest_ns ? most_ns : longest_ns);
       return sys::FutexWait(&word, value, endless ? nullptr : &left);
     };
     const auto undo = [&] {
@@ -123,6 +146,7 @@ Wait SleepOn(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const 
     const long r = restart == Restart::kNever ? CancellableMoved(fam, sleep, undo)
                                               : Cancellable(
                                                     fam, [&] { return sleep(UINT64_MAX); }, undo);
+    if (r == -EINTR && restarts && !endless && t_interrupts == interrupts) continue;
     if (!ready() && r != -EINTR && until.left_ns() != 0) continue;
     HandOn(*call.ep(), word, bit);
     return ready() ? Wait::kReady : r == -EINTR ? Wait::kInterrupted : Wait::kTimeout;
@@ -133,14 +157,14 @@ inline bool NothingElse() { return false; }
 
 // `otherwise`, before the first sleep, may do what makes it needless.
 template <typename Ready, typename Otherwise = bool (*)()>
-Wait WaitFor(const Call& call, uint32_t& word, uint32_t bit, Ready ready, const Deadline& until,
+Wait WaitFor(const Call& call, const SleepsOn& on_what, Ready ready, const Deadline& until,
              Restart restart, Otherwise otherwise = NothingElse) {
   uint32_t interrupts = t_interrupts;
   if (Spin(call.family(), ready, until)) return Wait::kReady;
   if (t_interrupts != interrupts) return Wait::kInterrupted;
   if (until.left_ns() == 0) return Wait::kTimeout;
   if (otherwise()) return Wait::kReady;
-  return SleepOn(call, word, bit, ready, until, interrupts, restart);
+  return SleepOn(call, on_what, ready, until, interrupts, restart);
 }
 
 }  // namespace postern

@@ -14,6 +14,7 @@
 #include "endpoint/posts.h"
 #include "event/epoll.h"
 #include "event/epoll_set.h"
+#include "event/held.h"
 #include "event/spin.h"
 #include "event/wait.h"
 #include "family/family.h"
@@ -326,6 +327,7 @@ long WaitOnSet(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epo
   uint64_t now = MonotonicNs();
   bool flows = now - LoadRelaxed(local.ours_ns) < kSpinForNs;
   if (until.left_ns() == 0 || (flows && now - LoadRelaxed(local.kernel_look_ns) >= kernel_ns)) {
+    (void)HeldUntil(fam);  // this call may not come to a sleep
     if ((n = LookOnce(fam, call, set, idx, out, max, true)) != 0) return n;
   } else if (news()) {
     return n;

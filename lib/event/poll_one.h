@@ -30,7 +30,7 @@ Wait WaitForOne(Family& fam, const KernelSet& k, int fd, Ready ready, const Dead
   const auto look = [&] {
     return ready() || LoadRelaxed(call.ep()->state) != PSTN_EP_ESTABLISHED || call.moved();
   };
-  return SleepOn(call, e.ctl().rx_wait, 1, look, until, interrupts, Restart::kIfAsked);
+  return SleepOn(call, ForData(e), look, until, interrupts, Restart::kIfAsked);
 }
 
 }  // namespace postern

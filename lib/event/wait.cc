@@ -7,6 +7,7 @@
 #include "base/sys.h"
 #include "control/control_smc.h"
 #include "endpoint/posts.h"
+#include "event/held.h"
 #include "event/spin.h"
 #include "event/wait.h"
 #include "family/family.h"
@@ -47,6 +48,7 @@ void Lose(uint32_t times) {
 }
 
 constexpr uint64_t kNarrowNs = 10'000'000;
+constexpr uint64_t kHeldNapNs = 1'000'000;
 
 PSTN_LOCK_ENTRY(beds_lock, fam.beds->lock, nullptr);
 
@@ -96,8 +98,14 @@ Deadline SleepUntil(Family& fam, const Deadline& until) {
     deferred_ns = LoadRelaxed(fam.beds->deferred_ns);
   }
   const bool shorten = LoadRelaxed(fam.beds->narrow) != 0 && until.left_ns() > kNarrowNs;
-  const Deadline sleep = shorten ? Deadline::AfterNs(kNarrowNs) : until;
-  return deferred_ns != 0 && deferred_ns < sleep.at_ns ? Deadline{deferred_ns} : sleep;
+  Deadline sleep = shorten ? Deadline::AfterNs(kNarrowNs) : until;
+  if (deferred_ns != 0 && deferred_ns < sleep.at_ns) sleep = Deadline{deferred_ns};
+  const uint64_t held_ns = HeldUntil(fam);
+  if (held_ns < sleep.at_ns) [[unlikely]] {
+    const Deadline soon = Deadline::AfterNs(kHeldNapNs);  // a peer may say that it is always near
+    if (soon.at_ns < sleep.at_ns) sleep = held_ns > soon.at_ns ? Deadline{held_ns} : soon;
+  }
+  return sleep;
 }
 
 // A waiter's name may still be held, by a fork that inherited the doorbell of the waiter's last

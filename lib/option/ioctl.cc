@@ -14,6 +14,7 @@
 #include "offhost/datagram_calls.h"
 #include "option/kernel_only.h"
 #include "option/socket_options.h"
+#include "smcd/hold.h"
 
 namespace postern {
 namespace {
@@ -72,7 +73,8 @@ long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* ar
       int v = 0;
       // What is in the ring has arrived: TCP would have had it acknowledged. A ring that takes no
       // more is a closed window, and what lies in it (headers included) waits to be sent.
-      if (Resolve(fam, ep, e) && !Writable(fam, e)) {
+      if (!Resolve(fam, ep, e)) return GiveInt(arg, v);
+      if (!Writable(fam, e)) {
         Guard g(ep.tx.lock);
         if (!StillHere(e)) return kPass;
         AssertHeld(e.ep->tx.lock);
@@ -81,6 +83,8 @@ long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* ar
           v = static_cast<int>(ep.tx.off >= ep.tx.peer ? ep.tx.off - ep.tx.peer
                                                        : bytes - ep.tx.peer + ep.tx.off);
         }
+      } else {
+        v = static_cast<int>(HeldBytes(e));
       }
       return GiveInt(arg, v);
     }

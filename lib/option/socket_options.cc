@@ -27,6 +27,7 @@
 #include "option/socket_options.h"
 #include "option/tcp_info.h"
 #include "peer/port.h"
+#include "smcd/hold.h"
 #include "smcd/notify.h"
 #include "smcd/ring.h"
 
@@ -196,6 +197,25 @@ long SetListenerFastOpen(Family& fam, int fd, pstn_ep& ep, const void* value, so
   return 0;
 }
 
+// TCP_NODELAY, and TCP_CORK's end, send what is held back. TCP_CORK set behind MSG_MORE keeps it.
+void PushHeld(Family& fam, pstn_ep& ep, uint32_t i, bool on) {
+  ConnEnd e;
+  if (!Resolve(fam, ep, e) || HeldBytes(e) == 0 || (i == kNodelay && !on)) return;
+  if (i == kCork && on) {
+    Guard g(e.ep->tx.lock);
+    if (StillHere(e)) HoldByCork(e);
+    return;
+  }
+  // [C2]
+  const bool gone = (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0;
+  SendHeld(fam.bells, e);
+  if (!gone) return;
+  StoreRelaxed(ep.error, static_cast<uint32_t>(EPIPE));  // they meet a RST
+  FetchOr(ep.flags, PSTN_EPF_HUNG);
+  FetchOr(ep.rx.gate, PSTN_RXG_RESET);
+  AnnounceLocal(fam.bells, e);
+}
+
 }  // namespace
 
 long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
@@ -266,6 +286,8 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
     SizesChanged(fam, fd, ep);
   }
   if (state == PSTN_EP_ESTABLISHED) WireOptionSet(fam, ep, level, name);
+  if ((i == kCork || i == kNodelay) && LoadRelaxed(ep.hold) != 0 && state == PSTN_EP_ESTABLISHED)
+    PushHeld(fam, ep, i, v != 0);
   ConnEnd e;
   if ((i == kReuseaddr || i == kReuseport) && state == PSTN_EP_ESTABLISHED &&
       LoadRelaxed(ep.side) != 0 && Resolve(fam, ep, e))

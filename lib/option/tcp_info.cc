@@ -17,6 +17,7 @@
 #include "offhost/wire_options.h"
 #include "option/kernel_loopback.h"
 #include "option/tcp_info.h"
+#include "smcd/hold.h"
 #include "stream/zerocopy.h"
 
 namespace postern {
@@ -28,6 +29,7 @@ enum : size_t {
   kBytesReceived = 128,
   kSegsOut = 136,
   kSegsIn = 140,
+  kNotsentBytes = 144,
   kDataSegsIn = 152,
   kDataSegsOut = 156,
   kDelivered = 192,
@@ -91,7 +93,8 @@ long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len) 
   const uint64_t now_ns = MonotonicNs();
   const auto age_ms = static_cast<uint32_t>(
       connected_ns != 0 && connected_ns < now_ns ? (now_ns - connected_ns) / 1000000 : 0);
-  const uint64_t sent = LoadRelaxed(ep.tx.bytes), received = LoadRelaxed(ep.rx.bytes);
+  const uint32_t held = info.tcpi_state != TCP_CLOSE ? HeldBytes(e) : 0;
+  const uint64_t sent = LoadRelaxed(ep.tx.bytes) - held, received = LoadRelaxed(ep.rx.bytes);
   if (received != 0) info.tcpi_ato = 40000;
   info.tcpi_snd_mss = !server && (sent | received) == 0 ? info.tcpi_advmss / 2 : 32768;
   info.tcpi_last_data_sent = sent == 0 ? age_ms : 0;
@@ -101,6 +104,7 @@ long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len) 
   Add(all, kBytesAcked, sent);
   Add(all, kBytesSent, sent);
   Add(all, kBytesReceived, received);
+  Add(all, kNotsentBytes, held);
   for (size_t at : {kSegsOut, kDataSegsOut, kDelivered})
     Add(all, at, uint32_t{LoadRelaxed(ep.tx.records)});
   // How many they were is not counted: as few as they can have been.

@@ -29,6 +29,7 @@
 #include "peer/connect.h"
 #include "peer/export.h"
 #include "peer/port.h"
+#include "smcd/hold.h"
 
 namespace postern {
 namespace {
@@ -124,6 +125,12 @@ void CloseConnection(Family& fam, pstn_ep& ep, End end) {
                       ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED | PSTN_CF_RST)) != 0 && !HasEnded(e));
   Lock(ep.tx.lock);
   const uint32_t end_flags = (reset ? PSTN_CF_RST : PSTN_CF_FIN) | (second ? PSTN_CF_SECOND : 0u);
+  AssertHeld(e.ep->tx.lock);
+  if (reset) {
+    HoldDrop(e);
+  } else {
+    (void)HoldRelease(e);
+  }
   FetchOr(e.ctl().flags, PSTN_CF_CLOSED | end_flags);  // [C2]
   Unlock(ep.tx.lock);
   if (!reset && (peer & PSTN_CF_RST) == 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_HUNG) == 0)
@@ -203,7 +210,7 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
   CloseConnection(fam, ep, open ? End::kReset : End::kOrderly);
   Lock(ep.tx.lock);
   Zero(ep.tx.off, ep.tx.peer, ep.tx.window, ep.tx.records, ep.tx.blocked, ep.tx.burst, ep.tx.since,
-       ep.tx.ring, ep.tx.old_ring, ep.tx.bytes, ep.tx.seen, ep.tx.step);
+       ep.tx.ring, ep.tx.old_ring, ep.tx.bytes, ep.tx.seen, ep.tx.step, ep.tx.holds, ep.hold);
   Unlock(ep.tx.lock);
   Lock(ep.rx.lock);
   Zero(ep.rx.off, ep.rx.rec_len, ep.rx.rec_done, ep.rx.unreturned, ep.rx.gate, ep.rx.urgent_end,
@@ -229,6 +236,7 @@ void ReleaseLinger(Family& fam, pstn_ep& ep) {
   const Lingering lingering = LingeringOf(ep);
   if (!lingering.on || lingering.sec == 0 || !Resolve(fam, ep, e)) return;
   Deadline until = Deadline::AfterNs(uint64_t{lingering.sec} * 1000000000u);
+  SendHeld(fam.bells, e);
   FetchOr(e.ctl().flags, PSTN_CF_FIN);
   AnnounceData(fam.bells, e);
   auto gone = [&] {

@@ -39,6 +39,7 @@
 #include "peer/connect.h"
 #include "peer/export.h"
 #include "peer/kernel_half.h"
+#include "smcd/hold.h"
 
 namespace postern {
 namespace {
@@ -277,6 +278,8 @@ bool ChangeHands(Family& fam, pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
   if (LoadAcquire(from.state) != PSTN_EP_ESTABLISHED) return false;  // [E1]
   Guard to_tx(to.tx.lock);
   Guard to_rx(to.rx.lock);
+  AssertHeld(e.ep->tx.lock);
+  (void)HoldRelease(e);  // the kernel's half is not told of it
   CopyConnection(to, from);
   StoreRelaxed(to.took_over, EpIdx(s, from) + 1);
   SetState(to, PSTN_EP_ESTABLISHED);
@@ -319,6 +322,7 @@ long TakeOverConnection(Family& fam, int fd, pstn_ep& from, bool hand_on, Taken 
   kVerbs.wire_rehouse(fam, fd, Stack(fam).eps.Own(EpIndex(idx)));
   if (!hand_on)
     ShutKernelSocket(fd, LoadRelaxed(from.flags) & (HasEnded(e) ? ~0u : ~PSTN_EPF_SHUT_WR));
+  AnnounceData(fam.bells, e);  // what was held back
   // Threads that sleep on the ring go on in the kernel, and event sets look there.
   AnnounceLocal(fam.bells, e);
   PostEp(fam, from);

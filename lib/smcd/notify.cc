@@ -241,6 +241,29 @@ void AnnounceData(Bells& b, const ConnEnd& e) {
   WakeFutex(b, e.peer_ctl().rx_wait);
 }
 
+void AnnounceHold(Bells& b, const ConnEnd& e) {
+  NoteNews(b);
+  const uint32_t side = e.side ^ 1u;
+  SetBits(LgrEvmap(e.lgr, side, PSTN_EVMAP_HELD), e.ep->conn_idx);  // with the fence [F1]
+  const uint32_t notify = LoadRelaxed(e.peer_ctl().rx_notify);
+  if (notify == PSTN_NOTIFY_SYN && side == 1) {
+    RingSome(b, e.lgr, side, PSTN_EV_SYN);
+  } else if (notify == PSTN_NOTIFY_ALL) {
+    RingSome(b, e.lgr, side, ~0u);
+  } else if (notify != 0) {
+    (void)RingIfAsleep(b, e.lgr, side, (notify - 1) % PSTN_WAITERS);
+  }
+  WakeFutex(b, e.peer_ctl().rx_wait);
+}
+
+void PostHeldOver(Bells& b, uint8_t* lgr, uint32_t side, uint32_t conn) {
+  NoteNews(b);
+  FullFence();  // [F1]
+  pstn_conn_ctl& own = LgrConn(lgr, conn).ctl[side & 1u];
+  PostTo(b, lgr, side, LoadRelaxed(own.rx_notify), conn);
+  WakeFutex(b, own.rx_wait);
+}
+
 void PostEngine(Bells& b, const ConnEnd& e) {
   NoteNews(b);
   SetBits(LgrEvmap(e.lgr, e.side ^ 1u, PSTN_EVMAP_WIRE), e.ep->conn_idx);

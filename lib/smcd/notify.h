@@ -81,6 +81,11 @@ inline bool AnnounceUnlocked(Bells& b, const ConnEnd& e) {
   AnnounceData(b, e);
   return true;
 }
+// Tells those of the peer's threads that sleep and wait for data until when some is held back: they
+// look once, and sleep no longer than that (event/held.h). An event is none of it.
+void AnnounceHold(Bells& b, const ConnEnd& e);
+// The time has come: `side` hears of it, whose process this is, as if the peer had sent it now.
+void PostHeldOver(Bells& b, uint8_t* lgr, uint32_t side, uint32_t conn);
 // Tells the peer that ring space was returned, if it waits for that.
 void AnnounceSpace(Bells& b, const ConnEnd& e);
 // After a read, under rx.lock: AnnounceSpace when a sixteenth of the ring has come back since it

@@ -7,6 +7,7 @@
 #include "base/lock.h"
 #include "base/sys.h"
 #include "base/tsan.h"
+#include "smcd/hold.h"
 #include "smcd/ring_record.h"
 #include "state/address_limit.h"
 
@@ -29,7 +30,11 @@ void LearnReadOffset(const ConnEnd& e, uint32_t ring_bytes) PSTN_REQUIRES(e.ep->
   uint32_t r = static_cast<uint32_t>(read);
   bool unread_is_straight = tx.peer <= tx.off;
   bool inside = unread_is_straight ? (r >= tx.peer && r <= tx.off) : (r >= tx.peer || r <= tx.off);
-  if (r % kLine == 0 && r < ring_bytes && inside) StoreRelaxed(tx.peer, r);
+  if (r % kLine == 0 && r < ring_bytes && inside) {
+    StoreRelaxed(tx.peer, r);
+    if (tx.holds != 0) [[unlikely]]
+      HoldPassed(e);
+  }
 }
 
 // Of a reader that has not set SO_RCVBUF: tcp_rmem's default, which the kernel fills whole.
@@ -83,6 +88,7 @@ void RepairWriter(const ConnEnd& e, const RingPlace& ring) PSTN_REQUIRES(e.ep->t
   for (uint32_t guard = 0; guard < ring.bytes / kLine; guard++) {
     uint64_t h = LoadAcquire(HeaderAt(ring.base, tx.off));  // [R3]
     if (h == 0) return;
+    if (h < PSTN_REC_WRAP) h &= ~PSTN_REC_HELD;
     if (h == PSTN_REC_WRAP) {
       StoreRelaxed(tx.off, 0u);
     } else if (h <= ring.bytes && tx.off + RecordBytes(h) < ring.bytes) {
@@ -230,7 +236,10 @@ bool Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
   if (from.fault()) [[unlikely]]
     return false;
   if (LoadRelaxed(HeaderAt(ring.base, next)) != 0) StoreRelaxed(HeaderAt(ring.base, next), 0u);
-  StoreRelease(HeaderAt(ring.base, at), static_cast<uint64_t>(len));  // [R3]
+  uint64_t header = len;
+  if (from.held != 0) [[unlikely]]
+    header = HoldBack(e, at, len, from.held);
+  StoreRelease(HeaderAt(ring.base, at), header);  // [R3]
   if (wrap) {
     StoreRelease(HeaderAt(ring.base, tx.off), PSTN_REC_WRAP);  // [R3]
     tx.window = tx.step;
@@ -335,7 +344,8 @@ size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Gr
     if (from.fault()) break;
     if (LoadRelaxed(tx.budget) != 0 && Within(e, ring.bytes, 1) == 0) break;
     uint32_t cls = RingClass(tx.ring);
-    uint32_t next = NextClass(cls, ++tx.blocked, from.left() + from.ahead, limits, growth);
+    if (tx.blocked < UINT8_MAX) tx.blocked++;
+    uint32_t next = NextClass(cls, tx.blocked, from.left() + from.ahead, limits, growth);
     if (next == cls || !Grow(e, next)) break;
     ring = RingAt(e.lgr, e.side, tx.ring);
   }

@@ -3,6 +3,7 @@
 #include "base/check.h"
 #include "base/copy.h"
 #include "base/lock.h"
+#include "smcd/hold.h"
 #include "smcd/ring.h"
 #include "smcd/ring_record.h"
 
@@ -82,6 +83,13 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
       if (RingAt(e.lgr, e.side ^ 1u, desc).base == nullptr) return Nowhere(e, desc);
       p = {desc, 0};
       continue;
+    }
+    if ((h & PSTN_REC_HELD) != 0 && h < PSTN_REC_WRAP) [[unlikely]] {
+      if (!HoldIsOver(LoadAcquire(e.peer_ctl().held))) {                        // [R7]
+        if (LoadAcquire(HeaderAt(ring.base, p.off)) == h) return Look::kEmpty;  // [R3]
+        continue;  // it has just been sent, and the time is that of others
+      }
+      h &= ~PSTN_REC_HELD;
     }
     if (h > ring.bytes || p.off + RecordBytes(h) > ring.bytes - kLine) return Look::kViolation;
     len = h;

@@ -24,6 +24,7 @@
 #include "peer/kernel_half.h"
 #include "peer/negotiate.h"
 #include "peer/port.h"
+#include "smcd/hold.h"
 #include "sock/socket.h"
 
 namespace postern {
@@ -289,10 +290,13 @@ long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
       return again ? SockShutdown(fam, fd, ep, how) : -ENOTCONN;
     }
     FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
+    AssertHeld(e.ep->tx.lock);
+    (void)HoldRelease(e);
     const bool second = (peer & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0;
     FetchOr(e.ctl().flags, PSTN_CF_FIN | (second ? PSTN_CF_SECOND : 0u));
     Unlock(ep.tx.lock);
     AnnounceData(fam.bells, e);
+    EndPeersHold(fam.bells, e);
   }
   if (how != SHUT_WR) {
     FetchOr(ep.flags, PSTN_EPF_SHUT_RD);

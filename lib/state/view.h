@@ -97,11 +97,11 @@ inline uint32_t TakeEpoll(StackMap& s, For whom = For::kProgram) {
   return PoolTake(s.hdr.epolls, s.epolls, Share(whom, s.epolls.count(), kKeeperSets));
 }
 inline void GiveEpoll(StackMap& s, uint32_t idx) { PoolGive(s.hdr.epolls, s.epolls, idx); }
-// PSTN_EVMAP_ALL is no waiter's, nor are the two first.
+// The two last are no waiter's, nor are the two first.
 inline uint32_t TakeWaiter(StackMap& s, For whom = For::kProgram) {
   return PoolTake(s.hdr.waiters, s.waiters,
-                  Share(whom, PSTN_EVMAP_ALL - PSTN_EVMAP_WIRE - 1, kKeeperWaiters),
-                  PSTN_EVMAP_ALL);
+                  Share(whom, PSTN_EVMAP_HELD - PSTN_EVMAP_WIRE - 1, kKeeperWaiters),
+                  PSTN_EVMAP_HELD);
 }
 inline void GiveWaiter(StackMap& s, uint32_t idx) { PoolGive(s.hdr.waiters, s.waiters, idx); }
 // The last of the largest stack holds the place that says PSTN_REFS_ALONE.

@@ -166,7 +166,7 @@ long RecvNothing(Family& fam, const Call& call, const ConnEnd& e, bool nonblock)
     if (end != -EAGAIN || nonblock) return end;
     if (TakenBack(e)) return Violation(fam, e);
     Wait w = WaitFor(
-        call, e.ctl().rx_wait, 1, [&] { return ReadableOrEnded(e); }, until, Restart::kIfAsked);
+        call, ForData(e), [&] { return ReadableOrEnded(e); }, until, Restart::kIfAsked);
     if (!Here(*e.ep)) return NotHere(e);
     if (w != Wait::kReady) return WaitFailed(w);
   }
@@ -254,8 +254,8 @@ long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int fla
       return PeerEnded(e) || !Here(ep) || HasMoreThan(e, have);
     };
     LetFill(fam, ep);
-    Wait w = WaitFor(call, e.ctl().rx_wait, 1, ready, until,
-                     done == 0 ? Restart::kIfAsked : Restart::kNever);
+    Wait w =
+        WaitFor(call, ForData(e), ready, until, done == 0 ? Restart::kIfAsked : Restart::kNever);
     if (w == Wait::kReady || !Here(ep)) continue;
     if (done != 0) return static_cast<long>(done);
     return WaitFailed(w);

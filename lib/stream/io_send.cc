@@ -18,6 +18,7 @@
 #include "family/turn.h"
 #include "family/verbs.h"
 #include "peer/kernel_half.h"
+#include "stream/corked.h"
 #include "stream/io_checks.h"
 #include "stream/stream.h"
 #include "stream/urgent.h"
@@ -94,6 +95,7 @@ struct Marks {
   const iovec* iov;  // null: nothing is urgent
   size_t bytes;
   bool more, record;
+  Corked corked;
 };
 
 // After Unlock() of what was written. If the peer is the engine, what can be sent goes out at once;
@@ -101,6 +103,8 @@ struct Marks {
 void AnnounceSent(Family& fam, const ConnEnd& e) {
   if (LoadRelaxed(fam.wire_on) == 0 || !PeerIsEngine(e)) [[likely]] {
     (void)AnnounceUnlocked(fam.bells, e);
+    if (LoadRelaxed(e.peer_ctl().held) != 0) [[unlikely]]
+      EndPeersHold(fam.bells, e);
     return;
   }
   PostEngine(fam.bells, e);
@@ -128,14 +132,21 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, c
     mark_before = LoadRelaxed(e.ctl().urgent);
     MarkUrgent(e, marks.iov, marks.bytes - from.left(), from.left());
   }
-  const bool ends = marks.more || marks.record;
+  const bool corks = (marks.corked != Corked::kNo || e.ep->tx.holds != 0) && !PeerIsEngine(e);
+  const bool ends = (marks.more || marks.record) && PeerIsEngine(e);
+  uint32_t told = Told::kData;
   if (ends) [[unlikely]] {  // as the other mark: before its bytes
     more_before = LoadRelaxed(e.ctl().more);
     StoreRelaxed(e.ctl().more, (e.ep->tx.bytes + from.left()) << 1 | (marks.more ? 0u : 1u));
   }
-  size_t n = growth == Growth::kNow || LoadRelaxed(e.ep->tx.budget) != 0
-                 ? RingWrite(e, from, LimitsOf(fam, e), growth)
-                 : RingWrite(e, from, fam.limits);
+  size_t n;
+  if (corks) [[unlikely]] {
+    n = WriteCorked(e, from, {LimitsOf(fam, e), growth, marks.corked, marks.record}, told);
+  } else {
+    n = growth == Growth::kNow || LoadRelaxed(e.ep->tx.budget) != 0
+            ? RingWrite(e, from, LimitsOf(fam, e), growth)
+            : RingWrite(e, from, fam.limits);
+  }
   if (marks.iov != nullptr && from.left() != 0) [[unlikely]] {  // no more may follow
     if (from.left() == marks.bytes) {
       StoreRelease(e.ctl().urgent, mark_before);  // [R4]
@@ -145,11 +156,14 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, c
   }
   if (ends && from.fault()) [[unlikely]]  // what it was to stand behind is not sent
     StoreRelaxed(e.ctl().more, n != 0 && marks.more ? e.ep->tx.bytes << 1 : more_before);
-  if (marks.record && from.left() != 0) [[unlikely]]  // as Linux: only behind the whole of it
+  if (ends && marks.record && from.left() != 0)
+      [[unlikely]]  // as Linux: only behind the whole of it
     StoreRelaxed(e.ctl().more, more_before);
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
-  if (n != 0) AnnounceSent(fam, e);
+  if (told == Told::kData ? n != 0 : (told & Told::kSent) != 0) AnnounceSent(fam, e);
+  if ((told & Told::kHold) != 0) [[unlikely]]
+    AnnounceHold(fam.bells, e);
   if (before != after || after == 0) [[unlikely]]
     NoteRing(fam, e, before, after);
   return n;
@@ -195,7 +209,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
   const size_t want = from.left();
   const bool bad = want != 0 && BadBuffer(iov, count);
   const Marks marks = {(flags & MSG_OOB) != 0 ? iov : nullptr, want, (flags & MSG_MORE) != 0,
-                       (flags & MSG_EOR) != 0};
+                       (flags & MSG_EOR) != 0, CorkedBy(ep, flags)};
   const bool nonblock =
       (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   Deadline until = Deadline::Never();
@@ -241,7 +255,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     if (!timed) until = Deadline::AfterTimeout(LoadRelaxed(ep.sndtimeo_ns));
     timed = true;
     Wait w = WaitFor(
-        call, e.ctl().tx_wait, PSTN_TXW_FUTEX, [&] { return WritableOrEnded(e); }, until,
+        call, ForSpace(e), [&] { return WritableOrEnded(e); }, until,
         done == 0 ? Restart::kIfAsked : Restart::kNever,
         [&] { return SendOnce(fam, e, from, Growth::kNow, marks) != 0 || from.fault(); });
     if (LoadRelaxed(ep.tx.ring) == 0)

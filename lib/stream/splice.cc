@@ -140,7 +140,7 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
   }
   if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
   auto past = [&] { return PeerEnded(e) || !Here(ep) || !LookAtMark(e).at; };
-  Wait w = WaitFor(call, e.ctl().rx_wait, 1, past, Deadline::Never(), Restart::kIfAsked);
+  Wait w = WaitFor(call, ForData(e), past, Deadline::Never(), Restart::kIfAsked);
   *ended = Here(ep) && LookAtMark(e).at;
   return w == Wait::kInterrupted || w == Wait::kRestarts ? WaitFailed(w) : 0;
 }
@@ -194,7 +194,8 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
 }
 
 // Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
-[[gnu::noinline]] long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock) {
+[[gnu::noinline]] long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock,
+                                int more) {
   pstn_ep& ep = *call.ep();
   ConnEnd e;
   uint32_t state = LoadAcquire(ep.state);  // [E1]
@@ -211,8 +212,7 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
       FullFence();  // [F1]
       if (!takes()) return -EAGAIN;
     } else {
-      const Wait w = WaitFor(call, e.ctl().tx_wait, PSTN_TXW_FUTEX, takes, Deadline::Never(),
-                             Restart::kIfAsked);
+      const Wait w = WaitFor(call, ForSpace(e), takes, Deadline::Never(), Restart::kIfAsked);
       if (w == Wait::kInterrupted || w == Wait::kRestarts) return WaitFailed(w);
     }
   }
@@ -231,10 +231,10 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
   size_t done = 0;
   while (done < static_cast<size_t>(got)) {
     iovec iov = {bounce + done, static_cast<size_t>(got) - done};
-    long r = StreamSend(fam, call, &iov, 1, MSG_NOSIGNAL);
+    long r = StreamSend(fam, call, &iov, 1, MSG_NOSIGNAL | more);
     if (r == kPass)
       r = sys::Call(SYS_sendto, call.fd(), iov.iov_base, iov.iov_len,
-                    static_cast<long>(MSG_NOSIGNAL), 0L, 0L);
+                    static_cast<long>(MSG_NOSIGNAL | more), 0L, 0L);
     if (r > 0) done += static_cast<size_t>(r);
     if (r < 0 && r != -EAGAIN && r != -EINTR) {
       const bool taken = IsGone(ep, r);  // all that has been read: there is no way back into a pipe
@@ -276,7 +276,8 @@ long StreamSplice(Family& fam, Call& call_in, Call& call_out, int fd_in, int fd_
   while (done < len) {
     long r = in != nullptr
                  ? SpliceOut(fam, call_in, fd_out, len - done, done == 0, nonblock || done != 0)
-                 : SpliceIn(fam, fd_in, call_out, len - done, nonblock || done != 0);
+                 : SpliceIn(fam, fd_in, call_out, len - done, nonblock || done != 0,
+                            (flags & SPLICE_F_MORE) != 0 ? MSG_MORE : 0);
     if (r < 0 && r != -EAGAIN && r != -EINTR && r != kRestart && done != 0 && in != nullptr)
       StoreRelaxed(in->error, static_cast<uint32_t>(-r));  // for the next call
     if (out != nullptr && GoneWithin(*out, r, done)) {

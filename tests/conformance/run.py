@@ -29,6 +29,7 @@ import time
 import wire
 from actors import Here, Stage, Unhurried, broken
 from generate import Generator, MemoryGenerator, PortGenerator, generate, shrink
+from generate_cork import CorkGenerator
 from generate_rings import RingGenerator
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -291,6 +292,7 @@ def main():
     parser.add_argument("--settle-ms", type=float, default=4, metavar="N", help="over the wire: the pause after a line that sends packets")
     parser.add_argument("--generate", type=int, default=0, metavar="N", help="and N cases made at random")
     parser.add_argument("--generate-ports", type=int, default=0, metavar="N", help="and N with ports that are free again; wants --jobs 1")
+    parser.add_argument("--generate-cork", type=int, default=0, metavar="N", help="and N that hold bytes back")
     parser.add_argument("--generate-memory", type=int, default=0, metavar="N", help="and N with bad memory, odd sizes, other descriptors")
     parser.add_argument("--generate-rings", type=int, default=0, metavar="N", help="and N whose actors use an io_uring")
     parser.add_argument("--ring-actors", default="conform,conform_liburing,conform_inline",
@@ -322,7 +324,7 @@ def main():
         runs = [(layout, mode) for layout, mode in RUNS if mode in args.mode.split(",")]
     runs = [(layout, mode) for layout, mode in runs if layout in args.layout.split(",")]
     random_cases = [*generate(args.seed, args.generate, Generator), *generate(args.seed, args.generate_memory, MemoryGenerator, "m"),
-                    *generate(args.seed, args.generate_ports, PortGenerator, "p")]
+                    *generate(args.seed, args.generate_ports, PortGenerator, "p"), *generate(args.seed, args.generate_cork, CorkGenerator, "c")]
     ring_cases = generate(args.seed, args.generate_rings, RingGenerator, "r")
     if not (cases or random_cases or ring_cases) or not runs:
         sys.exit("run.py: nothing to run")

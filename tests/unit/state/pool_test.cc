@@ -94,16 +94,17 @@ TEST_CASE("pool: the stack's pools reach their limits") {
   std::set<uint32_t> waiters;
   for (uint32_t idx = TakeWaiter(world.stack()); idx != PSTN_NONE; idx = TakeWaiter(world.stack()))
     waiters.insert(idx);
-  CHECK(waiters.size() == PSTN_WAITERS - 5);
+  CHECK(waiters.size() == PSTN_WAITERS - 6);
   for (int i = 0; i < 2; i++) {  // its keepers find room
     const uint32_t idx = TakeWaiter(world.stack(), For::kKeeper);
     CHECK(idx != PSTN_NONE);
     waiters.insert(idx);
   }
-  CHECK(waiters.size() == PSTN_WAITERS - 3);
+  CHECK(waiters.size() == PSTN_WAITERS - 4);
   CHECK(TakeWaiter(world.stack(), For::kKeeper) == PSTN_NONE);
   CHECK(waiters.count(PSTN_EVMAP_WIRE) == 0);
   CHECK(waiters.count(PSTN_EVMAP_SYN) == 0);
+  CHECK(waiters.count(PSTN_EVMAP_HELD) == 0);
   const uint32_t ep = TakeEp(world.stack());
   CHECK(EpAt(world.stack(), ep) == &world.stack().eps.Own(EpIndex(ep)));
   CHECK(EpAt(world.stack(), kSockets.usual) == nullptr);
