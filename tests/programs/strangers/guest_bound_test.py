@@ -10,6 +10,7 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "daemon"))
 import guest_test
 from broker_test import copied
 from daemon_test import load_layout
