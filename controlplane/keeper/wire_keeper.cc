@@ -23,6 +23,7 @@ constexpr uint64_t kAttendedNs = 2'000'000;  // so long after a program's look i
 constexpr uint64_t kSweepNs = 1'000'000'000;
 constexpr uint64_t kSweepAfterNs = 100'000'000;  // another stack may be waiting for the queues
 constexpr uint64_t kLongestMs = 200;             // until it sees that the last program has ended
+constexpr uint64_t kSpoiltMs = 10;               // without a bell (DrainBell in smcd/notify.h)
 
 }  // namespace
 
@@ -102,13 +103,16 @@ uint64_t WireKeeper::Work(Company company) {
   const uint64_t next = g_family.engine->NextDeadline(), at = MonotonicNs();
   if (next <= at) return 0;
   const uint64_t ms = (next - at + 999'999) / 1'000'000;
-  return ms < kLongestMs ? ms : kLongestMs;
+  const uint64_t longest_ms = spoilt_ ? kSpoiltMs : kLongestMs;
+  return ms < longest_ms ? ms : longest_ms;
 }
 
 void WireKeeper::Up() {
   StoreRelaxed(g_family.engine->state().keeper_naps, 0u);
   AnnounceSleep(g_family, PSTN_EVMAP_WIRE, false);
-  DrainBell(bell_);
+  if (spoilt_ || DrainBell(g_family.bells, bell_)) return;
+  spoilt_ = true;  // in the set it would end each sleep at once
+  (void)epoll_ctl(set_, EPOLL_CTL_DEL, bell_, nullptr);
 }
 
 // An embryo bears the name of its parent; its child takes it over at once, or never.

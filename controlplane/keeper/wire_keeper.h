@@ -39,6 +39,7 @@ class WireKeeper {
   uint32_t watched_ = 0;
   uint64_t swept_ns_ = 0;
   bool needed_ = true;
+  bool spoilt_ = false;  // the bell can't be emptied
 };
 
 }  // namespace postern::keeper

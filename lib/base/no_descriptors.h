@@ -10,13 +10,21 @@
 
 namespace postern {
 
+constexpr long kPassRights = 83;  // SO_PASSRIGHTS
+
 inline bool SetPassRights(int unix_socket, int value) {
-  constexpr long kPassRights = 83;  // SO_PASSRIGHTS
   return sys::Call(SYS_setsockopt, unix_socket, static_cast<long>(SOL_SOCKET), kPassRights, &value,
                    static_cast<long>(sizeof value)) == 0;
 }
 // False: this kernel can't.
 inline bool RefuseDescriptors(int unix_socket) { return SetPassRights(unix_socket, 0); }
+inline bool RefusesDescriptors(int unix_socket) {
+  int value = 1;
+  socklen_t len = sizeof value;
+  return sys::Call(SYS_getsockopt, unix_socket, static_cast<long>(SOL_SOCKET), kPassRights, &value,
+                   &len) == 0 &&
+         value == 0;
+}
 // When it is known who is at the other end.
 inline void AllowDescriptors(int unix_socket) { (void)SetPassRights(unix_socket, 1); }
 

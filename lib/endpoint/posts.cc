@@ -18,10 +18,7 @@ void MarkIn(Family& fam, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t 
   pstn_evmap& map = LgrEvmap(lgr, side, waiter);
   StoreRelaxed(map.nonce, NonceOf(fam, waiter));
   StoreRelease(map.in_use, evmap_flags);  // [S8]
-  uint32_t& hw = LgrHdr(lgr).waiters_hw[side];
-  uint32_t seen = LoadRelaxed(hw);
-  while (evmap_flags != 0 && seen <= waiter && !CompareExchange(hw, seen, waiter + 1)) {
-  }
+  if (evmap_flags != 0) RaiseMark(LgrHdr(lgr).waiters_hw[side], waiter + 1, PSTN_WAITERS);
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "endpoint/cancel.h"
 #include "endpoint/endpoint.h"
 #include "event/spin.h"
+#include "event/wait.h"
 #include "family/family.h"
 #include "family/interrupts.h"
 #include "family/turn.h"
@@ -121,6 +122,7 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
   const uint32_t handlers = t_handlers;
   Count(Stack(fam).hdr, kCounterSleeps);
   NoteNews(fam.bells);  // if this process dies when it is woken, others have to be told
+  PayRings(fam);
   for (;;) {
     const uint32_t value = Arm(*call.ep(), word, bit);
     FullFence();  // [F1]

@@ -26,6 +26,7 @@
 #include "endpoint/posts.h"
 #include "event/epoll.h"
 #include "event/epoll_set.h"
+#include "event/wait.h"
 #include "family/family.h"
 #include "family/fdtab.h"
 #include "family/verbs.h"
@@ -402,7 +403,7 @@ void DropEpoll(Family& fam, uint32_t idx) {
   for (uint32_t guard = 0; guard < s.items.count() && DropFirstItem(fam, s, set, idx); guard++) {
   }
   SetLocal& l = fam.sets->local[idx];
-  if (l.gen == set.gen && l.bell > 0) CloseInternal(fam, l.bell);
+  if (l.gen == set.gen && l.bell > 0) CloseBell(fam, l.bell);
   l = {};
   uint32_t w = set.waiter_idx;
   if (pstn_waiter* const waiter = s.waiters.At(WaiterIndex(w)); waiter != nullptr) {

@@ -72,7 +72,7 @@ bool Rearm(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   if (EnsureBell(fam, epfd, set, idx) < 0) return false;
   SetLocal& l = fam.sets->local[idx];
   StoreRelaxed(l.watched, 1u);
-  if (const int bell = LoadAcquire(l.bell); bell > 0) DrainBell(bell);  // [S5]
+  DrainSet(fam, epfd, l);
   MarkWaiter(fam, set.waiter_idx,
              PSTN_EV_USED | (LoadRelaxed(set.listeners) != 0 ? PSTN_EV_SYN : 0u));
   pstn_waiter* const waiter = Stack(fam).waiters.At(WaiterIndex(set.waiter_idx));
@@ -80,7 +80,7 @@ bool Rearm(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   StoreRelaxed(waiter->wants_syn, LoadRelaxed(set.listeners) != 0 ? 1u : 0u);
   AnnounceSleep(fam, set.waiter_idx, true);
   if (!AnyReady(fam, epfd, set, idx)) return false;
-  (void)RingBell(fam.bells, BellOf(Stack(fam), set.waiter_idx));
+  RingOwn(fam, set.waiter_idx);
   return true;
 }
 

@@ -40,7 +40,7 @@ SetLocal& RenewLocal(Family& fam, const pstn_epoll& set, uint32_t idx)
     PSTN_REQUIRES(fam.sets->adopt_lock) {
   SetLocal& l = fam.sets->local[idx];
   if (l.gen == set.gen) return l;
-  if (l.bell > 0) CloseInternal(fam, l.bell);
+  if (l.bell > 0) CloseBell(fam, l.bell);
   l = {};
   StoreRelease(l.gen, set.gen);  // [S4]
   return l;
@@ -218,6 +218,16 @@ long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   }
   if (LoadRelaxed(set.listeners) != 0) WatchLine(fam, epfd, set, l);
   return 0;
+}
+
+// In the kernel's set a spoilt bell would end each sleep at once.
+void DrainSet(Family& fam, int epfd, SetLocal& local) {
+  const int bell = LoadAcquire(local.bell);  // [S5]
+  if (bell <= 0 || DrainBell(fam.bells, bell)) return;
+  int seen = bell;
+  if (!CompareExchange(local.bell, seen, -1)) return;  // another thread has found it so
+  KernelDel(epfd, bell);
+  SpoiltBell(fam);
 }
 
 void GiveSetToKernel(Family& fam, int fd) {

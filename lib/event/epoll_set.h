@@ -65,6 +65,8 @@ SetLocal& LocalOf(Family& fam, const pstn_epoll& set, uint32_t idx);
 long Adopt(Family& fam, int epfd);
 // A set that this process has from the image before it needs a bell anew.
 long EnsureBell(Family& fam, int epfd, pstn_epoll& set, uint32_t idx);
+// Takes what has rung for the set in this process.
+void DrainSet(Family& fam, int epfd, SetLocal& local);
 // The registration of an endpoint that the kernel serves by now moves to the kernel's set. True: it
 // is there, and stays with us (StaysHere).
 bool MoveItemOf(Family& fam, int epfd, pstn_epoll& set, uint32_t set_idx, pstn_ep& ep, int fd);

@@ -135,7 +135,7 @@ long LookAtKernel(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, 
     }
     uint32_t tag = static_cast<uint32_t>(got[i].data.u64 & ~kMagicMask);
     if (tag == kTagBell) {
-      if (const int bell = LoadAcquire(local.bell); bell > 0) DrainBell(bell);  // [S5]
+      DrainSet(fam, epfd, local);
     } else if (tag == kTagControl) {
       CtlDrain(fam);
       if (LoadRelaxed(fam.ctl_fd) < 0) {
@@ -361,7 +361,7 @@ void WakeOthers(Family& fam, const pstn_epoll& set) {
   AnnounceSleep(fam, w, true);
   if (!WaiterHasNews(fam, w, LoadRelaxed(set.listeners) != 0) && LoadRelaxed(set.ready_count) == 0)
     return;
-  (void)RingBell(fam.bells, BellOf(Stack(fam), w));
+  RingOwn(fam, w);
 }
 
 }  // namespace

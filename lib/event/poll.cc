@@ -166,7 +166,7 @@ void GetUp(Family& fam, const Bed& bed, size_t n, KernelSet& k) {
 }
 
 // Sleeps until something may have happened, or the time is up. 0, or -errno of the kernel's call.
-long Sleep(Family& fam, const Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
+long Sleep(Family& fam, Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
            const Deadline& until, const sigset_t* mask, uint32_t interrupts) {
   AnnounceSleep(fam, bed.waiter, true);
   long r = 0;
@@ -191,7 +191,10 @@ long Sleep(Family& fam, const Bed& bed, pollfd* fds, size_t n, KernelSet& k, boo
         },
         [&] { GetUp(fam, bed, n, k); }, [&] { return k.AnyLeft(fds, n); });
     if (retry) CtlReconnect(fam);
-    if (r > 0 && k.fds[k.count].revents != 0) DrainBell(bed.bell);
+    if (r > 0 && k.fds[k.count].revents != 0 && !DrainBell(fam.bells, bed.bell)) {
+      SpoiltBell(fam);
+      bed.bell = -1;  // the kernel's poll() passes over it
+    }
   }
   AnnounceSleep(fam, bed.waiter, false);
   StoreRelaxed(Stack(fam).waiters.Own(WaiterIndex(bed.waiter)).posted, 0u);

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // wait.cc - spinning within reason, and places to sleep for sets of descriptors.
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cerrno>
 
@@ -91,7 +93,41 @@ int NewBell(Family& fam, uint32_t waiter) {
   return OpenBell(name);
 }
 
+void PayRingsOwed(Family& fam, Pay pay) {
+  constexpr uint64_t kEachNs = 10'000'000;
+  constexpr int kTries = 3;         // hostile bells may fill this one, too
+  if (fam.beds == nullptr) return;  // in the reaper
+  for (int i = 0; i < kTries && LoadRelaxed(fam.bells.owed) != 0; i++) {
+    uint64_t last = LoadRelaxed(fam.beds->paid_ns);
+    const uint64_t since = MonotonicNs() - last;
+    if (since < kEachNs && pay == Pay::kIfDue) return;
+    if (since < kEachNs) sys::Nap(kEachNs - since);
+    if (!CompareExchange(fam.beds->paid_ns, last, MonotonicNs())) continue;  // another thread pays
+    StoreRelaxed(fam.bells.owed, 0u);
+    const int wide = LoadRelaxed(fam.bells.wide_sender);
+    const int fresh = wide >= 0 ? CtlBell(fam, {Stack(fam).hdr.id, PSTN_NONE, 0}) : -1;
+    if (fresh >= 0) {
+      (void)sys::Dup3(fresh, wide, O_CLOEXEC);  // threads that ring use the one or the other
+      sys::Close(fresh);
+    }
+    RingOwedInside(fam.bells, Stack(fam));
+    EachLgr(fam, [&](uint8_t* lgr, const pstn_lgr_ref& ref) {
+      RingOwed(fam.bells, lgr, (LoadRelaxed(ref.side) & 1u) ^ 1u);
+    });
+    if (pay == Pay::kIfDue) return;
+  }
+}
+
+void RingOwn(Family& fam, uint32_t waiter) {
+  (void)RingBell(fam.bells, BellOf(Stack(fam), waiter));
+  if (LoadRelaxed(fam.bells.owed) == 0) [[likely]]
+    return;
+  PayRings(fam);
+  (void)RingBell(fam.bells, BellOf(Stack(fam), waiter));
+}
+
 Deadline SleepUntil(Family& fam, const Deadline& until) {
+  PayRings(fam);
   uint64_t deferred_ns = LoadRelaxed(fam.beds->deferred_ns);
   if (deferred_ns != 0 && deferred_ns <= MonotonicNs()) {
     kVerbs.admit_syns(fam, 1);  // which waits for others, or for none
@@ -146,8 +182,17 @@ void ReleaseWaiter(Family& fam, uint32_t waiter) {
   GiveWaiter(Stack(fam), waiter);
 }
 
+void SpoiltBell(Family& fam) {
+  StoreRelaxed(fam.beds->narrow, 1u);
+  Count(Stack(fam).hdr, kCounterPeerViolations);
+}
+
+void CloseBell(Family& fam, int bell) {
+  if (bell >= 0 && DrainBell(fam.bells, bell)) CloseInternal(fam, bell);
+}
+
 void UnmakeBed(Family& fam, const Bed& bed) {
-  CloseInternal(fam, bed.bell);
+  CloseBell(fam, bed.bell);
   ReleaseWaiter(fam, bed.waiter);
 }
 
@@ -179,7 +224,7 @@ Bed TakeBed(Family& fam) {
 
 void GiveBed(Family& fam, const Bed& bed) {
   if (bed.waiter == PSTN_NONE) return;
-  {
+  if (bed.bell >= 0) {
     Guard g(fam.beds->lock);
     if (fam.beds->count < kBeds) {
       fam.beds->at[fam.beds->count++] = bed;

@@ -20,7 +20,7 @@ struct Beds {
   uint32_t count PSTN_GUARDED_BY(lock);
   Bed at[kBeds] PSTN_GUARDED_BY(lock);  // made, and not in use at the moment
   // (a) 1: the broker could not be asked for a bell, so that peers in other network namespaces
-  // can't ring it: then no sleep is long.
+  // can't ring it, or a bell is spoilt: then no sleep is long.
   uint32_t narrow;
   // (a) So many threads of this process nap, and at a fork those of its parent: together they look
   // some five thousand times a second, whether they are one or hundreds.
@@ -28,13 +28,31 @@ struct Beds {
   // (a) When a client has to be admitted that a listener has left where it is (TCP_DEFER_ACCEPT;
   // peer/accept_queue.cc); 0: there is none. No thread sleeps longer.
   uint64_t deferred_ns;
+  uint64_t paid_ns;  // (a) when PayRings last made a sender
 };
 // A doorbell for a waiter of ours, which peers wherever they are can ring. fd or -errno.
 int NewBell(Family& fam, uint32_t waiter);
+// Before a sleep, and now and then by a process that does not sleep (kIfDue): sleepers of peers
+// that could not be rung, because the bells of others are not answered, are rung out of another
+// socket. One in 10 ms: what is in the one before stays there for as long as those bells are open,
+// in memory that counts as ours.
+enum class Pay : uint8_t { kNow, kIfDue };
+void PayRingsOwed(Family& fam, Pay pay);
+inline void PayRings(Family& fam, Pay pay = Pay::kNow) {
+  if (LoadRelaxed(fam.bells.owed) != 0) [[unlikely]]
+    PayRingsOwed(fam, pay);
+}
+// Rings a waiter of ours that need not say that it sleeps.
+void RingOwn(Family& fam, uint32_t waiter);
 // How long a sleep may last that ends at `until`.
 Deadline SleepUntil(Family& fam, const Deadline& until);
 Bed MakeBed(Family& fam, uint32_t owner_slot);  // PSTN_NONE: it belongs to an event set
 void UnmakeBed(Family& fam, const Bed& bed);
+// A bell that can't be emptied (DrainBell): it stays open until the process ends, when the kernel
+// waits for no descriptor in it. From now on no thread of the process sleeps for long.
+void SpoiltBell(Family& fam);
+// One that no other process sleeps on. It stays open if it is spoilt.
+void CloseBell(Family& fam, int bell);
 void ReleaseWaiter(Family& fam, uint32_t waiter);  // its bell is gone
 // Those of a process that has ended, or become another program.
 void ReleaseWaitersOf(Family& fam, uint32_t slot);

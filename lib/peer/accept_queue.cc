@@ -204,17 +204,17 @@ bool IsDeferred(Family& fam, const pstn_ep& listener, uint8_t* lgr, uint32_t con
 // accept.cc).
 constexpr uint32_t kGivenBackMax = 16;
 
-bool IsOverBacklog(Family& fam, const pstn_ep& listener, const pstn_lgr_ref& ref, uint8_t* lgr)
+bool IsOverBacklog(Family& fam, const pstn_ep& listener, const pstn_lgr_ref& ref)
     PSTN_REQUIRES(listener.accept_lock) {
   const StackMap& s = Stack(fam);
   const uint32_t most = LoadRelaxed(listener.backlog) + kGivenBackMax;
   if (LoadRelaxed(listener.accept_count) <= most || SameUuid(ref.peer, s.hdr.id) ||
       ref.remote == PSTN_LGR_OTHER_NETNS)
     return false;
-  const uint32_t idx = EpIdx(s, listener), hw = LoadRelaxed(LgrHdr(lgr).conns_hw);
+  const uint32_t idx = EpIdx(s, listener);
   uint32_t waiting = 0;
-  for (uint32_t c = 0; c < PSTN_CONNS && c < hw && waiting <= most; c++) {
-    const uint32_t at = LoadAcquire(ref.conn_ep[c]);  // [E4]
+  for (uint32_t c = 0; c < PSTN_CONNS && waiting <= most; c++) {  // conns_hw is the client's word
+    const uint32_t at = LoadAcquire(ref.conn_ep[c]);              // [E4]
     const pstn_ep* const ep = at != 0 ? EpAt(s, at - 1) : nullptr;
     if (ep != nullptr && LoadAcquire(ep->state) == PSTN_EP_EMBRYO &&  // [E1]
         LoadRelaxed(ep->listener) == idx && LoadRelaxed(ep->backlog) != kNotPending)
@@ -274,7 +274,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     open = LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
            LoadRelaxed(listener->gen) == setup.listener_gen &&
            (LoadRelaxed(listener->flags) & PSTN_EPF_SHUT_RD) == 0;
-    over = open && IsOverBacklog(fam, *listener, ref, lgr);
+    over = open && IsOverBacklog(fam, *listener, ref);
     claimed = open && !over && Claim(c);
     // The copy was made while the client might write; from the claim on it doesn't.
     same = claimed && LoadRelaxed(c.setup.gen) == setup.gen &&
@@ -511,6 +511,7 @@ void AdmitSyns(Family& fam, uint32_t looks) {
     AttendListeners(fam);
   if (fam.beds != nullptr && LoadRelaxed(fam.beds->deferred_ns) != 0) [[unlikely]]
     AdmitLate(fam);
+  PayRings(fam, Pay::kIfDue);
   StackMap& s = Stack(fam);
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]

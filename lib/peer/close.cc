@@ -51,13 +51,15 @@ void LeaveConn(const ConnEnd& e) {
   StoreRelease(e.ref->conn_ep[conn], 0u);  // [E4]
   uint32_t peer_gone = e.side == 0 ? PSTN_CS_SERVER_GONE : PSTN_CS_CLIENT_GONE;
   uint32_t state = LoadAcquire(e.conn->setup.state);  // [C1]
-  bool alone = false;
-  do {
-    alone = state == peer_gone || state == PSTN_CS_FREE ||
-            LoadRelaxed(LgrHdr(e.lgr).side_dead[e.side ^ 1u]) != 0;
-    if (alone) break;
-  } while (!CompareExchange(e.conn->setup.state, state, GoneState(e.side, state)));
-  if (!alone) return;
+  constexpr int kTries = 64;  // a peer that changes it more often does it to keep us here
+  for (int i = 0;; i++) {
+    if (state == peer_gone || state == PSTN_CS_FREE ||
+        LoadRelaxed(LgrHdr(e.lgr).side_dead[e.side ^ 1u]) != 0)
+      break;
+    const uint32_t gone = GoneState(e.side, state);
+    if (i == kTries) StoreRelease(e.conn->setup.state, gone);  // [C1] the slot is that peer's loss
+    if (i == kTries || CompareExchange(e.conn->setup.state, state, gone)) return;
+  }
   if (e.side == 0) return FreeConn(*e.ref, e.lgr, conn);
   // The store that frees the slot comes after our last use of it: it can be taken again at once.
   UnmakeZombie(*e.ref, e.lgr, conn);

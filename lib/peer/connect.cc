@@ -147,10 +147,7 @@ void FillConn(Family& fam, pstn_ep& ep, const ConnSlot& slot, uint32_t listener_
   const auto [idx, conn, lgr] = slot;
   StackMap& s = Stack(fam);
   pstn_lgr_ref& ref = s.lgrs.Own(LgrIndex(idx));
-  uint32_t& conns_hw = LgrHdr(lgr).conns_hw;
-  for (uint32_t seen = LoadRelaxed(conns_hw);
-       seen <= conn && !CompareExchange(conns_hw, seen, conn + 1);) {
-  }
+  RaiseMark(LgrHdr(lgr).conns_hw, conn + 1, PSTN_CONNS);
   pstn_conn& c = LgrConn(lgr, conn);
   uint32_t gen = LoadRelaxed(c.setup.gen) + 1;
   StoreRelaxed(c.setup.gen, gen);  // of the slot's last use, others may still ask (IsOver)

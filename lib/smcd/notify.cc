@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "base/clock.h"
 #include "base/lock.h"
 #include "base/no_descriptors.h"
 #include "base/schema/counters.h"
@@ -22,6 +23,9 @@ constexpr uint32_t kTriesPerPost = 4 * kRingsPerPost;
 // Threads of the peer's that a post wakes on a connection's word; these wake the others (Arm,
 // event/block.h). Ten thousand would take the waker some 40 ms.
 constexpr uint32_t kWakesPerPost = 8;
+// Of rings that come faster than they are taken, the next sleep takes the rest. Most kernels keep
+// 10 for a bell, or 512 (net.unix.max_dgram_qlen).
+constexpr uint32_t kRingsPerDrain = 64;
 
 void PutHex(char*& p, uint64_t v) {
   for (int shift = 60; shift >= 0; shift -= 4) *p++ = "0123456789abcdef"[v >> shift & 0xfu];
@@ -52,18 +56,6 @@ BellName BellIn(uint8_t* lgr, uint32_t side, uint32_t waiter) {
   return {LgrHdr(lgr).stack[side], waiter, LoadRelaxed(LgrEvmap(lgr, side, waiter).nonce)};
 }
 
-// Rings the owner of evmap `waiter` if it has announced its sleep. The load follows a fence of the
-// caller [F1]: SetBits() ends with one.
-// True: the owner is rung.
-bool RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
-  pstn_evmap& map = LgrEvmap(lgr, side, waiter);
-  if (b.mute) return false;  // the next process that posts, or posternd after our end, rings
-  // [S9]
-  if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return false;
-  Count(b, kCounterDoorbells);
-  return RingBell(b, BellIn(lgr, side, waiter));
-}
-
 void WakeFutex(Bells& b, uint32_t& word) {
   if (LoadRelaxed(word) == 0) return;
   if (Exchange(word, 0u) == 0) return;
@@ -83,6 +75,148 @@ void SetBits(pstn_evmap& map, uint32_t conn) {
 uint32_t WaitersHw(uint8_t* lgr, uint32_t side) {
   uint32_t hw = LoadRelaxed(LgrHdr(lgr).waiters_hw[side]);
   return hw < PSTN_WAITERS ? hw : PSTN_WAITERS;
+}
+
+int BellSocket() {
+  return static_cast<int>(sys::MakeOurs(
+      [] { return long{sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)}; }));
+}
+
+}  // namespace
+
+int OpenBell(const BellName& name) {
+  sockaddr_un a;
+  socklen_t len = Address(a, name);
+  int fd = BellSocket();
+  if (fd < 0) return fd;
+  (void)RefuseDescriptors(fd);  // before it has a name, by which any process can send to it
+  long r = sys::Call(SYS_bind, fd, &a, len);
+  if (r == 0) return fd;
+  sys::Close(fd);
+  return static_cast<int>(r);
+}
+
+namespace {
+
+// The same for all bells of a process: it is the kernel that can keep them from it, or can't.
+bool MayPassRights(Bells& b, int fd) {
+  auto rights = static_cast<PassRights>(LoadRelaxed(b.rights));
+  if (rights == PassRights::kUnknown) {
+    rights = RefusesDescriptors(fd) ? PassRights::kNever : PassRights::kPerhaps;
+    StoreRelaxed(b.rights, static_cast<uint32_t>(rights));
+  }
+  return rights == PassRights::kPerhaps;
+}
+
+// Whether the message in front has descriptors. The kernel says so to a reader that has no room for
+// them; they stay in the message.
+bool HasRights(int fd) {
+  msghdr m = {};
+  const long r =
+      sys::Call(SYS_recvmsg, fd, &m, static_cast<long>(MSG_DONTWAIT | MSG_PEEK | MSG_CMSG_CLOEXEC));
+  return r >= 0 && (m.msg_flags & MSG_CTRUNC) != 0;
+}
+
+}  // namespace
+
+bool DrainBell(Bells& b, int fd) {
+  char byte[8];
+  const bool looks = MayPassRights(b, fd);
+  for (uint32_t i = 0; i < kRingsPerDrain; i++) {
+    if (looks && HasRights(fd)) return false;
+    if (sys::Call(SYS_recvfrom, fd, static_cast<char*>(byte), sizeof byte,
+                  static_cast<long>(MSG_DONTWAIT), 0L, 0L) < 0)
+      break;
+  }
+  return true;
+}
+
+namespace {
+
+long SendRing(int sender, sockaddr_un& a, socklen_t len) {
+  return sys::Call(SYS_sendto, sender, "!", 1L, static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), &a,
+                   len);
+}
+
+// Whether less is under way from `sender` than it may have under way; waits for that so long.
+bool HasRoom(int sender, long wait_ms) {
+  pollfd one = {sender, POLLOUT, 0};
+  return sys::Call(SYS_poll, &one, 1L, wait_ms) == 1;
+}
+
+// kYes: it rings, or has rung since its owner last looked. kNoRoom: not yet (Bells::owed).
+enum class Rung : uint8_t { kYes, kNobody, kNoRoom };
+Rung RungBy(long r) { return r == 1 || r == -EAGAIN ? Rung::kYes : Rung::kNobody; }
+
+// After a wait in vain none waits for ten seconds: bells that no thread answers, as those of a
+// hostile peer, would have each ring wait.
+constexpr uint64_t kNoWaitNs = 10'000'000'000;
+bool WaitForRoom(Bells& b, int sender, long wait_ms) {
+  if (MonotonicCoarseNs() < LoadRelaxed(b.no_wait_until_ns)) return false;
+  if (HasRoom(sender, wait_ms)) return true;
+  StoreRelaxed(b.no_wait_until_ns, MonotonicCoarseNs() + kNoWaitNs);
+  return false;
+}
+
+// A full queue is either that of the bell, which has rung then, or all that the sender may have
+// under way: to some three hundred bells whose owners have not got up yet, or are stopped, or never
+// will. Another sender has room.
+Rung RingFrom(Bells& b, int sender, sockaddr_un& a, socklen_t len) {
+  constexpr long kWaitMs = 100;
+  constexpr int kTries = 10;
+  long r = SendRing(sender, a, len);
+  if (r != -EAGAIN || HasRoom(sender, 0)) return RungBy(r);
+  const int another = b.confined ? -EPERM : BellSocket();
+  if (another >= 0) {
+    r = SendRing(another, a, len);
+    sys::Close(another);
+    if (RungBy(r) == Rung::kYes) return Rung::kYes;
+    if (sender != LoadRelaxed(b.wide_sender)) return Rung::kNobody;
+  }
+  // The bell is in another network namespace, which `another` is not in: posternd has one more.
+  if (sender == LoadRelaxed(b.wide_sender)) return Rung::kNoRoom;
+  for (int i = 0; i < kTries && WaitForRoom(b, sender, kWaitMs); i++) {  // out of descriptors
+    r = SendRing(sender, a, len);
+    if (r != -EAGAIN || HasRoom(sender, 0)) return RungBy(r);
+  }
+  return Rung::kNoRoom;
+}
+
+Rung RingNamed(Bells& b, const BellName& name) {
+  if (b.mute) return Rung::kNobody;
+  sockaddr_un a;
+  socklen_t len = Address(a, name);
+  const int wide = LoadRelaxed(b.wide_sender);
+  const Rung rung = wide >= 0 ? RingFrom(b, wide, a, len) : Rung::kNobody;
+  return rung != Rung::kNobody ? rung : RingFrom(b, BellSender(b), a, len);
+}
+
+}  // namespace
+
+bool RingBell(Bells& b, const BellName& name) {
+  const Rung rung = RingNamed(b, name);
+  if (rung == Rung::kNoRoom) [[unlikely]]
+    StoreRelaxed(b.owed, 1u);
+  return rung != Rung::kNobody;
+}
+
+namespace {
+
+// Rings the owner of evmap `waiter` if it has announced its sleep. The load follows a fence of the
+// caller [F1]: SetBits() ends with one.
+// True: the owner is rung.
+bool RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
+  pstn_evmap& map = LgrEvmap(lgr, side, waiter);
+  if (b.mute) return false;  // the next process that posts, or posternd after our end, rings
+  // [S9]
+  if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return false;
+  Count(b, kCounterDoorbells);
+  const Rung rung = RingNamed(b, BellIn(lgr, side, waiter));
+  if (rung == Rung::kNoRoom) [[unlikely]] {
+    (void)Exchange(map.sleeping, 1u);  // it sleeps on, or has got up by itself and looks in vain
+    StoreRelaxed(b.owed, 1u);
+  }
+  return rung == Rung::kYes;
 }
 
 // Rings the first few sleepers that have one of `flags`; the one that gets up tells the others. A
@@ -109,104 +243,24 @@ void PostTo(Bells& b, uint8_t* lgr, uint32_t side, uint32_t notify, uint32_t con
   RingSome(b, lgr, side, ~0u);
 }
 
-int BellSocket() {
-  const int fd = static_cast<int>(sys::MakeOurs(
-      [] { return long{sys::Socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)}; }));
-  if (fd >= 0) (void)RefuseDescriptors(fd);  // any user can send there
-  return fd;
-}
-
 }  // namespace
 
-int OpenBell(const BellName& name) {
-  sockaddr_un a;
-  socklen_t len = Address(a, name);
-  int fd = BellSocket();
-  if (fd < 0) return fd;
-  long r = sys::Call(SYS_bind, fd, &a, len);
-  if (r == 0) return fd;
-  sys::Close(fd);
-  return static_cast<int>(r);
-}
-
-namespace {
-
-// Whether messages to bells may bring descriptors: the kernel's to say, as the first one to be
-// drained finds out (base/no_descriptors.h).
-constexpr uint32_t kNeverBring = 1, kMayBring = 2;
-uint32_t bells_may_bring = 0;
-
-// What is looked at only stays where it is, and so do they.
-bool BringsDescriptors(int fd) {
-  char byte;
-  iovec iov = {&byte, sizeof byte};
-  msghdr message = {};
-  message.msg_iov = &iov;
-  message.msg_iovlen = 1;
-  return sys::Call(SYS_recvmsg, fd, &message, static_cast<long>(MSG_DONTWAIT | MSG_PEEK)) >= 0 &&
-         (message.msg_flags & MSG_CTRUNC) != 0;
-}
-
-}  // namespace
-
-// A message with descriptors stays for good: to drop them could take as long as their sender likes.
-// The bell of such a program rings without end, and costs it a CPU while it sleeps.
-void DrainBell(int fd) {
-  uint32_t may_bring = LoadRelaxed(bells_may_bring);
-  if (may_bring == 0) {
-    may_bring = RefuseDescriptors(fd) ? kNeverBring : kMayBring;
-    StoreRelaxed(bells_may_bring, may_bring);
+void RingOwed(Bells& b, uint8_t* lgr, uint32_t side) {
+  constexpr uint32_t kOwedRings = 2;  // a hostile peer's, too, which does not answer them
+  const uint32_t hw = WaitersHw(lgr, side);
+  const auto has_news = [&](uint32_t w) {
+    return LoadRelaxed(LgrEvmap(lgr, side, w).summary) != 0;
+  };
+  const bool all = has_news(PSTN_EVMAP_ALL), syns = side == 1 && has_news(PSTN_EVMAP_SYN);
+  uint32_t rung = 0;
+  for (uint32_t w = 1; w < hw && rung < kOwedRings; w++) {
+    const pstn_evmap& map = LgrEvmap(lgr, side, w);
+    const uint32_t in_use = LoadRelaxed(map.in_use);
+    if (in_use == 0 || LoadRelaxed(map.sleeping) == 0) continue;
+    if (!all && !has_news(w) && !(syns && (in_use & PSTN_EV_SYN) != 0)) continue;
+    (void)RingIfAsleep(b, lgr, side, w);
+    rung++;
   }
-  char byte[8];
-  while (!(may_bring == kMayBring && BringsDescriptors(fd)) &&
-         sys::Call(SYS_recvfrom, fd, static_cast<char*>(byte), sizeof byte,
-                   static_cast<long>(MSG_DONTWAIT), 0L, 0L) >= 0) {
-  }
-}
-
-namespace {
-
-long SendRing(int sender, sockaddr_un& a, socklen_t len) {
-  return sys::Call(SYS_sendto, sender, "!", 1L, static_cast<long>(MSG_DONTWAIT | MSG_NOSIGNAL), &a,
-                   len);
-}
-
-// Whether less is under way from `sender` than it may have under way; waits for that so long.
-bool HasRoom(int sender, long wait_ms) {
-  pollfd one = {sender, POLLOUT, 0};
-  return sys::Call(SYS_poll, &one, 1L, wait_ms) == 1;
-}
-
-// True: it rings, or has rung since its owner last looked. A full queue is either that of the bell,
-// which has rung then, or all that the sender may have under way: to some three hundred bells whose
-// owners have not got up yet, or are stopped. Another sender has room.
-bool RingFrom(const Bells& b, int sender, sockaddr_un& a, socklen_t len) {
-  constexpr long kWaitMs = 10;
-  constexpr int kTries = 10;
-  long r = SendRing(sender, a, len);
-  if (r != -EAGAIN || HasRoom(sender, 0)) return r == 1 || r == -EAGAIN;
-  const int another = b.confined ? -EPERM : BellSocket();
-  if (another >= 0) {
-    r = SendRing(another, a, len);
-    sys::Close(another);
-  }
-  // Out of descriptors, or the bell is in another network namespace, which `another` is not in.
-  for (int i = 0; r != 1 && (another < 0 || r != -EAGAIN) && i < kTries; i++) {
-    (void)HasRoom(sender, kWaitMs);
-    r = SendRing(sender, a, len);
-    if (r != -EAGAIN && r != 1) return false;
-  }
-  return r == 1 || r == -EAGAIN;
-}
-
-}  // namespace
-
-bool RingBell(Bells& b, const BellName& name) {
-  if (b.mute) return false;
-  sockaddr_un a;
-  socklen_t len = Address(a, name);
-  const int wide = LoadRelaxed(b.wide_sender);
-  return (wide >= 0 && RingFrom(b, wide, a, len)) || RingFrom(b, BellSender(b), a, len);
 }
 
 int BellSender(Bells& b) {
@@ -396,7 +450,16 @@ void PostWaiter(Bells& b, StackMap& s, uint32_t waiter) {
   FenceAfterLocked();  // [F1] against AnnounceSleep
   if (LoadRelaxed(w.sleeping) == 0 || Exchange(w.sleeping, 0u) == 0) return;
   Count(b, kCounterDoorbells);
-  (void)RingBell(b, BellOf(s, waiter));
+  if (RingNamed(b, BellOf(s, waiter)) != Rung::kNoRoom) [[likely]]
+    return;
+  (void)Exchange(w.sleeping, 1u);
+  StoreRelaxed(b.owed, 1u);
+}
+
+void RingOwedInside(Bells& b, StackMap& s) {
+  EachWaiter(s, [&](const pstn_waiter& w, uint32_t idx) {
+    if (LoadRelaxed(w.sleeping) != 0 && LoadRelaxed(w.posted) != 0) PostWaiter(b, s, idx);
+  });
 }
 
 }  // namespace postern

@@ -27,21 +27,37 @@ inline BellName BellOf(const StackMap& s, uint32_t waiter) {
   const pstn_waiter* const w = s.waiters.At(WaiterIndex(waiter));
   return {s.hdr.id, waiter, w != nullptr ? LoadRelaxed(w->nonce) : 0};
 }
-int OpenBell(const BellName& name);  // a non-blocking fd, or -errno
-void DrainBell(int fd);
+// A non-blocking fd, or -errno. Descriptors can't be sent to it (DrainBell), before Linux 6.16 they
+// can.
+int OpenBell(const BellName& name);
 // What posting needs of its process.
 struct Bells {
-  int sender = -1;               // fd for RingBell, opened on first use
-  int wide_sender = -1;          // one in the bells' network namespace, if there is such (bells.h)
-  uint64_t* counters = nullptr;  // of the poster's stack
-  uint32_t* told = nullptr;      // of the poster's slot
-  uint32_t noted = 0;            // 1: *told is 1
-  bool confined = false;         // a seccomp filter may forbid socket()
-  bool mute = false;             // it may end the process for ringing, too
+  int sender = -1;                // fd for RingBell, opened on first use
+  int wide_sender = -1;           // one in the bells' network namespace, if there is such (bells.h)
+  uint64_t* counters = nullptr;   // of the poster's stack
+  uint32_t* told = nullptr;       // of the poster's slot
+  uint32_t noted = 0;             // 1: *told is 1
+  bool confined = false;          // a seccomp filter may forbid socket()
+  bool mute = false;              // it may end the process for ringing, too
+  uint32_t rights = 0;            // (a) PassRights: whether descriptors may come with a ring
+  uint32_t owed = 0;              // (a) 1: a sleeper could not be rung, see RingOwed
+  uint64_t no_wait_until_ns = 0;  // (a) no ring waits for room before that
 };
+enum class PassRights : uint32_t { kUnknown = 0, kNever = 1, kPerhaps = 2 };
+// Takes what has come, but no more than a few: the one who rings may be faster. Any process can
+// ring, and may send descriptors along. Whoever takes such a message closes them, which takes as
+// long as their sender likes: a socket with SO_LINGER and unsent data sleeps for as long as that
+// says. So none is taken. False: one lies in front, for ever. The owner leaves such a bell open and
+// does without it (SpoiltBell in event/wait.h).
+bool DrainBell(Bells& b, int fd);
 int BellSender(Bells& b);
 // True if a process holds that bell, in the one network namespace or the other.
 bool RingBell(Bells& b, const BellName& name);
+// What the sender has under way counts until it is taken: a hostile peer's bells, which no thread
+// answers, fill it for all others. A sleeper that could not be rung says again that it sleeps, and
+// `owed` has the process get another sender (PayRings in event/wait.cc) and ring it then.
+void RingOwed(Bells& b, uint8_t* lgr, uint32_t side);
+void RingOwedInside(Bells& b, StackMap& s);
 
 // Before anything is written that others are to be told of. A process that never got here, as most
 // children between fork and exec, can die without a look at sleepers that it may have left.

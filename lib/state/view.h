@@ -34,6 +34,16 @@ inline pstn_conn& LgrConn(uint8_t* base, uint32_t conn) {
   return reinterpret_cast<pstn_conn*>(base + PSTN_LGR_CONN_OFF)[conn % PSTN_CONNS];
 }
 
+// Raises the end of what was ever used of a table in a link group, `most` entries long. A peer that
+// lowers it all the time gets us to look at all of the table, and not to try for ever.
+inline void RaiseMark(uint32_t& hw, uint32_t end, uint32_t most) {
+  constexpr int kTries = 64;
+  uint32_t seen = LoadRelaxed(hw);
+  for (int i = 0; i < kTries; i++)
+    if (seen >= end || CompareExchange(hw, seen, end)) return;
+  StoreRelaxed(hw, most);
+}
+
 // Connected, and not yet admitted by the server; the client may have closed it already.
 inline bool WaitsForServer(uint32_t state) {
   return state == PSTN_CS_SYN || state == PSTN_CS_SYN_GONE;

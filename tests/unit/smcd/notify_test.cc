@@ -2,10 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "smcd/notify.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <initializer_list>
 #include <memory>
 #include <thread>
@@ -40,7 +48,8 @@ struct Bell {
   bool Rung() const {
     pollfd p = {fd, POLLIN, 0};
     const bool rung = poll(&p, 1, 0) == 1;
-    DrainBell(fd);
+    Bells none;
+    CHECK(DrainBell(none, fd));
     return rung;
   }
   const int fd;
@@ -87,7 +96,8 @@ TEST_CASE("notify: any number of bells may ring that nobody has answered") {
         pollfd one = {bells[w]->fd, POLLIN, 0};
         if (poll(&one, 1, 5000) != 1) return;
         rung++;
-        DrainBell(bells[w]->fd);
+        Bells none;
+        (void)DrainBell(none, bells[w]->fd);
       }
     });
   }
@@ -95,6 +105,175 @@ TEST_CASE("notify: any number of bells may ring that nobody has answered") {
   if (late.joinable()) late.join();
   for (const auto& bell : bells) rung += bell->Rung() ? 1u : 0u;
   CHECK(rung == kBells);
+}
+
+constexpr int kPassRights = 83;  // SO_PASSRIGHTS
+
+// A ring with one end of a pipe, which is the message's alone from then on. -errno: refused.
+int RingWithPipe(const Bell& bell, int& other_end) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  other_end = ends[0];
+  sockaddr_un name;
+  socklen_t len = sizeof name;
+  REQUIRE(getsockname(bell.fd, reinterpret_cast<sockaddr*>(&name), &len) == 0);
+  char byte = '!';
+  iovec iov = {&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr m = {};
+  m.msg_name = &name;
+  m.msg_namelen = len;
+  m.msg_iov = &iov;
+  m.msg_iovlen = 1;
+  m.msg_control = control;
+  m.msg_controllen = sizeof control;
+  cmsghdr* const c = CMSG_FIRSTHDR(&m);
+  c->cmsg_level = SOL_SOCKET;
+  c->cmsg_type = SCM_RIGHTS;
+  c->cmsg_len = CMSG_LEN(sizeof(int));
+  memcpy(CMSG_DATA(c), &ends[1], sizeof(int));
+  const int sender = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  const int result = sendmsg(sender, &m, 0) == 1 ? 0 : -errno;
+  sys::Close(sender);
+  sys::Close(ends[1]);
+  return result;
+}
+
+bool IsHungUp(int pipe_end) {
+  pollfd p = {pipe_end, 0, 0};
+  return poll(&p, 1, 0) == 1 && (p.revents & POLLHUP) != 0;
+}
+
+TEST_CASE("notify: no descriptor comes with a ring, where the kernel can keep it out") {
+  BellWorld p;
+  const Bell bell(p.id(), 5);
+  int passes = 1;
+  socklen_t len = sizeof passes;
+  if (getsockopt(bell.fd, SOL_SOCKET, kPassRights, &passes, &len) != 0) {
+    WARN("skipped: this kernel has no SO_PASSRIGHTS");
+    return;
+  }
+  CHECK(passes == 0);
+  int end = -1;
+  CHECK(RingWithPipe(bell, end) == -EPERM);
+  CHECK_FALSE(bell.Rung());
+  sys::Close(end);
+  CHECK(RingBell(p.bells, {p.id(), 5, 0}));
+  CHECK(DrainBell(p.bells, bell.fd));
+  CHECK(p.bells.rights == static_cast<uint32_t>(PassRights::kNever));
+}
+
+// Whoever takes it closes it, and that takes as long as its maker likes: a socket with SO_LINGER
+// holds up the thread for hours.
+TEST_CASE("notify: a descriptor that comes with a ring is not taken, nor is what is behind it") {
+  BellWorld p;
+  const Bell bell(p.id(), 5);
+  const int on = 1;  // as before Linux 6.16
+  (void)setsockopt(bell.fd, SOL_SOCKET, kPassRights, &on, sizeof on);
+  int first = -1, second = -1;
+  CHECK(RingBell(p.bells, {p.id(), 5, 0}));
+  REQUIRE(RingWithPipe(bell, first) == 0);
+  REQUIRE(RingWithPipe(bell, second) == 0);
+  CHECK_FALSE(DrainBell(p.bells, bell.fd));
+  CHECK_FALSE(DrainBell(p.bells, bell.fd));
+  CHECK_FALSE(IsHungUp(first));
+  CHECK_FALSE(IsHungUp(second));
+  CHECK(p.bells.rights == static_cast<uint32_t>(PassRights::kPerhaps));
+  char byte = 0;
+  CHECK(recv(bell.fd, &byte, 1, MSG_DONTWAIT) == 1);  // so it would have been taken
+  CHECK(IsHungUp(first));
+  CHECK(recv(bell.fd, &byte, 1, MSG_DONTWAIT) == 1);
+  sys::Close(first);
+  sys::Close(second);
+}
+
+// A hostile peer's bells, whose rings nobody takes, and an honest peer's, all in a network
+// namespace that is not the ringer's. 77: there can be none here; else what goes wrong.
+#define EXPECT(x) \
+  if (!(x)) return __LINE__ % 70 + 1
+int RingBesideDeafBells() {
+  constexpr uint32_t kDeaf = 40, kHonest = 3, kSecond = 9, kNewsOf = 70;
+  BellWorld p;
+  const int here = open("/proc/self/ns/net", O_RDONLY | O_CLOEXEC);
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0 && unshare(CLONE_NEWNET) != 0) return 77;
+  std::vector<std::unique_ptr<Bell>> deaf;
+  for (uint32_t w = 0; w < kDeaf; w++) deaf.push_back(std::make_unique<Bell>(p.id(), 100 + w));
+  const Bell honest(p.id(), kHonest), second(p.id(), kSecond);
+  const int senders[] = {socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0),
+                         socket(AF_UNIX, SOCK_DGRAM | SOCK_NONBLOCK, 0)};
+  if (setns(here, CLONE_NEWNET) != 0 && unshare(CLONE_NEWNET) != 0) return 77;
+  p.bells.wide_sender = senders[0];
+  LgrHdr(p.world.lgr()).waiters_hw[1] = PSTN_WAITERS;
+  const auto sleeps = [&](uint32_t w) {
+    p.Map(1, w).in_use = PSTN_EV_USED;
+    p.Map(1, w).sleeping = 1;
+  };
+  for (int round = 0; round < 20; round++) {
+    for (uint32_t w = 0; w < kDeaf; w++) {
+      sleeps(100 + w);
+      PostBit(p.bells, p.world.lgr(), 1, 100 + w, kNewsOf);
+    }
+  }
+  EXPECT(p.bells.owed == 1);
+  sleeps(kHonest);
+  sleeps(kSecond);
+  PostBit(p.bells, p.world.lgr(), 1, kSecond, kNewsOf);
+  EXPECT(!second.Rung());
+  EXPECT(p.Map(1, kSecond).sleeping == 1);  // it is still to be rung
+  EXPECT(p.bells.owed == 1);
+  p.bells.owed = 0;
+  p.bells.wide_sender = senders[1];  // as PayRings has it
+  RingOwed(p.bells, p.world.lgr(), 1);
+  EXPECT(second.Rung());
+  EXPECT(p.Map(1, kSecond).sleeping == 0);
+  EXPECT(!honest.Rung());  // it has no news
+  EXPECT(p.Map(1, kHonest).sleeping == 1);
+  return 0;
+}
+
+TEST_CASE("notify: who can't be rung because others do not answer is rung by another socket") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) _exit(RingBesideDeafBells());
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) {
+    WARN("skipped: no network namespace can be made here");
+    return;
+  }
+  CHECK(WEXITSTATUS(status) == 0);
+}
+
+// In a network namespace whose bells keep many rings. 77: there can be none here.
+int DrainOfMany() {
+  constexpr int kRings = 200;
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return 77;
+  FILE* const limit = fopen("/proc/sys/net/unix/max_dgram_qlen", "we");
+  if (limit == nullptr || fprintf(limit, "%d", kRings) < 0 || fclose(limit) != 0) return 77;
+  const pstn_uuid id = NewUuid();
+  Bells bells;
+  const int bell = OpenBell({id, 5, 0});
+  for (int i = 0; i < kRings; i++)
+    if (!RingBell(bells, {id, 5, 0})) return 1;
+  if (!DrainBell(bells, bell)) return 2;
+  int left = 0;
+  for (char byte = 0; recv(bell, &byte, 1, MSG_DONTWAIT) == 1;) left++;
+  return left > 0 && left < kRings ? 0 : 3;
+}
+
+TEST_CASE("notify: who rings faster than is taken does not keep the bell's owner at it") {
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) _exit(DrainOfMany());
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 77) {
+    WARN("skipped: no network namespace can be made here");
+    return;
+  }
+  CHECK(WEXITSTATUS(status) == 0);
 }
 
 TEST_CASE("notify: data sets the bit, and rings only a sleeper, once") {
