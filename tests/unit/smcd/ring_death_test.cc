@@ -15,14 +15,14 @@ namespace postern {
 namespace {
 
 constexpr RingLimits kTwoClasses = {0, 1};
-constexpr size_t kMost = 1u << 17;
+constexpr size_t kMostBytes = 1u << 17;
 constexpr uint64_t kOther = 99;  // seed of the other connection's stream
 constexpr uint64_t kHeirs = 77;  // seed of what the successor writes
 
 // Connection 0 is worked upon, connection 1 takes what rings there are meanwhile.
 class DeathWorld {
  public:
-  DeathWorld() : buffer_(kMost) {
+  DeathWorld() : buffer_(kMostBytes) {
     for (uint32_t i = 0; i < 4; i++)
       saved_.Add(&world.stack().eps.Own(EpIndex(i)), sizeof(pstn_ep));
     for (uint32_t side = 0; side < 2; side++) saved_.Add(&world.ref(side), sizeof(pstn_lgr_ref));
@@ -113,7 +113,7 @@ class DeathWorld {
       if (heir_got == 0 && got < most && buffer_[0] == StreamByte(1, got)) {
         // It may be the heir's first byte by chance: the next ones tell.
         got++;
-        const size_t ahead = RingQueued(world.End(1), kMost);
+        const size_t ahead = RingQueued(world.End(1), kMostBytes);
         const size_t dead = ahead > heir ? ahead - heir : 0;
         r = Read(0, 1, got, dead, &right);
         if (!right) return "the dead one's bytes are not what it wrote";
@@ -122,7 +122,7 @@ class DeathWorld {
       }
       if (buffer_[0] != StreamByte(kHeirs, heir_got)) return "a byte that nobody wrote";
       heir_got++;
-      const ReadResult rest = Read(0, kHeirs, heir_got, kMost, &right);
+      const ReadResult rest = Read(0, kHeirs, heir_got, kMostBytes, &right);
       if (!right) return "the heir's bytes are not what it wrote";
       heir_got += rest.bytes;
     }
@@ -130,7 +130,7 @@ class DeathWorld {
     if (heir_got != kHeir) return "the reader was never told of the heir's bytes";
     bool right = true;
     uint64_t other = 0;
-    for (ReadResult r; (r = Read(1, kOther, other, kMost, &right)).bytes != 0;) {
+    for (ReadResult r; (r = Read(1, kOther, other, kMostBytes, &right)).bytes != 0;) {
       if (!right) return "another connection's bytes are wrong";
       other += r.bytes;
     }
@@ -163,7 +163,8 @@ class DeathWorld {
     if (pos > given + in_call) return "the next reader is somewhere else";
     if (peek.bytes == 0 && written - given <= in_call) pos = written;
     bool right = true;
-    for (ReadResult r; right && (r = Read(0, 1, pos, kMost, &right)).bytes != 0;) pos += r.bytes;
+    for (ReadResult r; right && (r = Read(0, 1, pos, kMostBytes, &right)).bytes != 0;)
+      pos += r.bytes;
     if (!right) return "the next reader gets other bytes";
     if (pos != written) return "the next reader does not get all";
     if (!RingDrained(world.End(0))) return "the writer does not see that all is read";
@@ -244,7 +245,7 @@ TEST_CASE("ring death: a writer who gives its ring back, and takes one again") {
   bool right = true;
   p->done = w.Write(0, 1, 0, 6000);  // attached, and drained
   p->begun = p->done;
-  const uint64_t got = w.Read(0, 1, 0, kMost, &right).bytes;
+  const uint64_t got = w.Read(0, 1, 0, kMostBytes, &right).bytes;
   REQUIRE((right && got == 6000));
   const StepResult r = AtEachInstruction(
       w.saved(),

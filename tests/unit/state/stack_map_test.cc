@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "base/schema/options.h"
 #include "../kit/catch.h"
+#include "base/schema/options.h"
 #include "state/view.h"
 
 namespace postern {
@@ -22,8 +22,8 @@ namespace {
 
 constexpr StackSizes kLeast = {kProcesses.least, kSockets.least, kGroups.least, kSets.least,
                                kRegistrations.least};
-constexpr StackSizes kMost = {kProcesses.most, kSockets.most, kGroups.most, kSets.most,
-                              kRegistrations.most};
+constexpr StackSizes kLargest = {kProcesses.most, kSockets.most, kGroups.most, kSets.most,
+                                 kRegistrations.most};
 
 struct Made {
   explicit Made(const StackSizes& sizes) : fd(CreateStack(NewUuid(), sizes)), map(MapStack(fd)) {
@@ -81,7 +81,7 @@ bool Refused(off_t bytes, const pstn_stack_hdr& hdr, const StackLayout* same = n
 }
 
 TEST_CASE("stack map: tables lie one behind the other, within the segment", "[state]") {
-  for (const StackSizes& sizes : {StackSizes{}, kLeast, kMost}) {
+  for (const StackSizes& sizes : {StackSizes{}, kLeast, kLargest}) {
     const Made made(sizes);
     const StackMap& m = *made.map;
     CHECK(m.slots.count() == sizes.processes);
@@ -186,7 +186,7 @@ TEST_CASE("stack map: counts that fit each other are refused beyond the ranges",
   for (uint32_t StackSizes::*field :
        {&StackSizes::processes, &StackSizes::sockets, &StackSizes::groups, &StackSizes::sets,
         &StackSizes::registrations}) {
-    StackSizes few = kLeast, many = kMost;
+    StackSizes few = kLeast, many = kLargest;
     few.*field -= 1;
     many.*field += 1;
     CHECK(refused(few));
