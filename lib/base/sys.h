@@ -144,26 +144,15 @@ class AboveLimit {
 // A duplicate out of the program's way, close-on-exec. The limit on numbers is raised for the
 // moment, where that is allowed: no call of the program can then mean ours, or count it. Else it is
 // among the highest numbers.
-//
-// But the kernel keeps 8 bytes for each number up to the highest one, rounded up to a power of two,
-// and never gives them back: with a limit of 20,000 they would be 256 KiB for the sake of ours. So
-// where the limit is that high, and the program does not use that many, ours are behind those that
-// select() and most programs use, and below 2048.
 inline int DupHigh(int fd) {
-  constexpr uint64_t kOurs = 512, kMuch = 4096;
-  constexpr long kLow = 1920;
-  rlimit limit = {1024, 1024};
-  (void)Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), nullptr, &limit);
-  if (limit.rlim_cur > kMuch) {
-    const int low = Fcntl(fd, F_DUPFD_CLOEXEC, kLow);
-    if (low >= 0 && low < static_cast<int>(kMuch)) return low;
-    if (low >= 0) Close(low);
-  }
+  constexpr uint64_t kOurs = 512;
   {
     const AboveLimit above;
     const int high = above.raised() ? Fcntl(fd, F_DUPFD_CLOEXEC, above.programs()) : -1;
     if (high >= 0) return high;
   }
+  rlimit limit = {1024, 1024};
+  (void)Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), nullptr, &limit);
   uint64_t end = limit.rlim_cur < AboveLimit::kHighest ? limit.rlim_cur : AboveLimit::kHighest;
   uint64_t ours = end / 8 < kOurs ? end / 8 : kOurs;
   return Fcntl(fd, F_DUPFD_CLOEXEC, static_cast<long>(end - ours));

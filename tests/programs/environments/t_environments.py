@@ -240,41 +240,6 @@ def environment_as_filled(ctx):
               f"{client.output()}\n{server.output()}")
 
 
-NUMBERS = """
-import os, socket, sys
-listener = socket.create_server(("127.0.0.1", int(sys.argv[1])))
-client = socket.create_connection(listener.getsockname())
-peer, _ = listener.accept()
-def carry():
-    client.sendall(b"x" * 100)
-    assert peer.recv(100, socket.MSG_WAITALL) == b"x" * 100
-carry()
-with open("/proc/self/status", encoding="ascii") as file:
-    size = int(file.read().split("FDSize:")[1].split()[0])
-opened = [os.open("/dev/null", os.O_RDONLY) for _ in range(1900 - listener.fileno())]
-assert opened == list(range(opened[0], opened[0] + len(opened))), opened
-os.closerange(opened[0], 20000)
-carry()
-print(size, flush=True)
-sys.stdin.read()
-"""
-
-
-@test(modes=("both",))
-def environment_numbers(ctx):
-    """With a limit of 20,000 descriptors the library's own are below 2048, and not in the program's way: the kernel's table is short."""
-    quiet, hold = os.pipe()
-    port = ctx.port()
-    confined(ctx, ["--limit=nofile:20000:20000"])
-    proc = ctx.start("server", [PYTHON, "-c", NUMBERS, port], name="numbers", stdin=quiet)
-    wait_until(lambda: proc.output() or not proc.alive(), "no number")
-    ctx.expect_path(port)
-    os.close(hold)
-    proc.wait(20)
-    check(proc.output() == "2048\n", proc.output())
-    ctx.as_user = []
-
-
 @test(modes=("both",))
 def environment_as_short(ctx):
     """A server that runs out of address space has as many connections as it has room for, and then the kernel's, which say why."""
