@@ -51,6 +51,12 @@ constexpr uint32_t kAllThere = 1u << 30;  // bytes; more than any ring has
 
 uint32_t HeadBytes(const stack::Conn& c) { return stack::IpBytes(c.local) + wire::kTcpHeaderBytes; }
 
+uint32_t NotSent(stack::Engine& engine, stack::Conn& c) {
+  const bool sends = tcp::StateOf(c.tcb) == tcp::State::kEstablished ||
+                     tcp::StateOf(c.tcb) == tcp::State::kCloseWait;
+  return sends ? engine.Available(c.tcb, c.tcb.snd_cursor, kAllThere) : 0;
+}
+
 void GiveInt(uint32_t v, WireValue& out) {
   memcpy(out.bytes, &v, sizeof v);
   out.size = sizeof v;
@@ -60,10 +66,14 @@ void GiveInt(uint32_t v, WireValue& out) {
 
 bool WireInfo(Family& fam, const pstn_ep& ep, tcp::Info& out) {
   return WithConn(fam, ep, [&](stack::Engine& engine, stack::Conn& c) {
-    const bool sends = tcp::StateOf(c.tcb) == tcp::State::kEstablished ||
-                       tcp::StateOf(c.tcb) == tcp::State::kCloseWait;
-    const uint32_t notsent = sends ? engine.Available(c.tcb, c.tcb.snd_cursor, kAllThere) : 0;
-    tcp::FillInfo(c.tcb, MonotonicNs(), HeadBytes(c), notsent, out);
+    tcp::FillInfo(c.tcb, MonotonicNs(), HeadBytes(c), NotSent(engine, c), out);
+  });
+}
+
+bool WireQueued(Family& fam, const pstn_ep& ep, WireQueue& out) {
+  return WithConn(fam, ep, [&](stack::Engine& engine, stack::Conn& c) {
+    out.notsent = NotSent(engine, c);
+    out.all = out.notsent + static_cast<uint32_t>(c.tcb.snd_nxt - c.tcb.snd_una);
   });
 }
 
@@ -204,6 +214,12 @@ void WireOptionSet(Family& fam, const pstn_ep& ep, int level, int name) {
       if (unsent != 0)
         tcp::MarkRecord(c.tcb, static_cast<uint32_t>(c.tcb.snd_nxt - c.tcb.snd_una) + unsent);
       tcp::Flush(c.tcb);
+    });
+  // What MSG_MORE holds back goes, too, as if it had been written without. With bytes under way it
+  // goes with their acknowledgement.
+  if (level == IPPROTO_TCP && name == TCP_CORK && (LoadRelaxed(ep.flags) & PSTN_EPF_CORK) == 0)
+    (void)WithConn(fam, ep, [](const stack::Engine&, stack::Conn& c) {
+      if (c.tcb.snd_nxt == c.tcb.snd_una) tcp::Flush(c.tcb);
     });
   AnnounceData(fam.bells, e);  // it looks at the options whenever it looks at the ring
   (void)WirePoll(fam);

@@ -29,6 +29,12 @@ void WireListenerFastOpen(Family& fam, pstn_ep& ep, uint32_t queue);
 void WireOptionSet(Family& fam, const pstn_ep& ep, int level, int name);
 // TCP_INFO. False: there is nothing to be known.
 bool WireInfo(Family& fam, const pstn_ep& ep, tcp::Info& out);
+// What the program has written and the peer has not acknowledged, and of that what was not sent.
+struct WireQueue {
+  uint32_t all, notsent;  // bytes
+};
+// False: there is no such connection.
+bool WireQueued(Family& fam, const pstn_ep& ep, WireQueue& out);
 // What the kernel's socket says of an option that is a number. False: it can't be told.
 bool KernelInt(int fd, int level, int name, int& out);
 // What the program has set of the kernel's socket before it connects.

@@ -12,6 +12,7 @@
 #include "family/family.h"
 #include "offhost/datagram.h"
 #include "offhost/datagram_calls.h"
+#include "offhost/wire_options.h"
 #include "option/kernel_only.h"
 #include "option/socket_options.h"
 #include "smcd/hold.h"
@@ -73,7 +74,10 @@ long SockIoctl(Family& fam, int fd, pstn_ep& ep, unsigned long request, void* ar
       int v = 0;
       // What is in the ring has arrived: TCP would have had it acknowledged. A ring that takes no
       // more is a closed window, and what lies in it (headers included) waits to be sent.
+      WireQueue queue;
       if (!Resolve(fam, ep, e)) return GiveInt(arg, v);
+      if (PeerIsEngine(e) && WireQueued(fam, ep, queue))
+        return GiveInt(arg, static_cast<int>(request == 0x5411 ? queue.all : queue.notsent));
       if (!Writable(fam, e)) {
         Guard g(ep.tx.lock);
         if (!StillHere(e)) return kPass;

@@ -133,13 +133,6 @@ void* MapChecked(int fd, size_t bytes, int prot) {
 constexpr size_t kStackOwnPage = 4096, kStackOwnBytes = 2 * kStackOwnPage;
 static_assert(sizeof(StackMap) <= kStackOwnPage && sizeof(StackLook) <= kStackOwnPage);
 
-template <typename Map>
-uint8_t* MapFor(int fd, const pstn_stack_counts& c, const StackLayout& l, StackReach& reach) {
-  if (std::is_same_v<Map, StackMap>) return MapStackTables(fd, c, l, reach);
-  reach = {c.waiters, c.epolls, c.slots, c.lgrs, c.eps, c.items, c.fdchunks};
-  return static_cast<uint8_t*>(sys::MapShared(fd, l.bytes, PROT_READ));
-}
-
 // The header's constant part is copied, and the copy alone is looked at.
 template <typename Map>
 Map* StackWith(int fd) {
@@ -162,7 +155,8 @@ Map* StackWith(int fd) {
   if (own == nullptr) return nullptr;
   auto& reach = *new (own + kStackOwnPage) StackReach{};
   uint8_t* base = nullptr;
-  if (IsSegment(fd, layout.bytes)) base = MapFor<Map>(fd, counts, layout, reach);
+  constexpr int kProt = std::is_same_v<Map, StackMap> ? PROT_READ | PROT_WRITE : PROT_READ;
+  if (IsSegment(fd, layout.bytes)) base = MapStackTables(fd, kProt, counts, layout, reach);
   if (base == nullptr) {
     sys::Unmap(own, kStackOwnBytes);
     return nullptr;

@@ -25,8 +25,11 @@ constexpr uint64_t kWhole = 4u << 20;
 // Where stacks lie: between 2^45 and 2^45 + 10 TiB, where neither the kernel nor the allocators
 // that choose addresses by themselves (mimalloc, Go, V8's and Java's heaps) come to.
 constexpr uint64_t kSitesFirst = uint64_t{1} << 45, kSiteBytes = 2u << 20;
-constexpr uint64_t kSites = (uint64_t{10} << 40) / kSiteBytes;
+constexpr uint64_t kSitesEnd = kSitesFirst + (uint64_t{10} << 40);
 constexpr int kSiteTries = 4;
+// posternd looks at many stacks: each has a site of its own, so that it can grow to its end.
+constexpr uint64_t kLookSiteBytes = uint64_t{1} << 32;
+constexpr int kLookSiteTries = 16;
 
 // Where the next table begins; `at` becomes its end.
 template <typename T>
@@ -122,13 +125,13 @@ StackReach FirstReach(const pstn_stack_counts& c, const StackLayout& l) {
 }
 
 // All parts, at `base` and behind it; false: something is there, or there is no memory.
-bool MapPartsAt(int fd, uint8_t* base, const pstn_stack_counts& c, const StackLayout& l,
+bool MapPartsAt(int fd, long prot, uint8_t* base, const pstn_stack_counts& c, const StackLayout& l,
                 const StackReach& reach) {
-  constexpr long kHow = PROT_READ | PROT_WRITE, kWhere = MAP_SHARED | MAP_FIXED_NOREPLACE;
+  constexpr long kWhere = MAP_SHARED | MAP_FIXED_NOREPLACE;
   for (uint32_t i = 0; i < kStackParts; i++) {
     const StackPart part = PartOfStack(c, l, reach, i);
     uint8_t* const at = base + part.off;
-    const long r = sys::Call(SYS_mmap, at, part.bytes, kHow, kWhere, fd, part.off);
+    const long r = sys::Call(SYS_mmap, at, part.bytes, prot, kWhere, fd, part.off);
     if (r == sys::Word(at)) continue;
     // An old kernel takes the place for a wish.
     if (r > 0 || r <= -4096) sys::Unmap(reinterpret_cast<void*>(r), part.bytes);
@@ -154,19 +157,22 @@ StackPart PartOfStack(const pstn_stack_counts& c, const StackLayout& l, const St
   return {offs[part - 1], BytesFor(tables[part - 1], entries)};
 }
 
-uint8_t* MapStackTables(int fd, const pstn_stack_counts& counts, const StackLayout& layout,
-                        StackReach& reach) {
+uint8_t* MapStackTables(int fd, int prot, const pstn_stack_counts& counts,
+                        const StackLayout& layout, StackReach& reach) {
+  const bool looks = (prot & PROT_WRITE) == 0;
+  const uint64_t apart = looks ? kLookSiteBytes : kSiteBytes;
   if (!kSanitized && layout.bytes > kWhole) {
     reach = FirstReach(counts, layout);
-    for (int i = 0; i < kSiteTries; i++) {
-      const uint64_t site = kSitesFirst + NewUuid().lo % kSites * kSiteBytes;
+    for (int i = 0; i < (looks ? kLookSiteTries : kSiteTries); i++) {
+      const uint64_t site =
+          kSitesFirst + NewUuid().lo % ((kSitesEnd - kSitesFirst) / apart) * apart;
       auto* const base = reinterpret_cast<uint8_t*>(site);
-      if (MapPartsAt(fd, base, counts, layout, reach)) return base;
+      if (MapPartsAt(fd, prot, base, counts, layout, reach)) return base;
     }
   }
   reach = {counts.waiters, counts.epolls, counts.slots,   counts.lgrs,
            counts.eps,     counts.items,  counts.fdchunks};
-  return static_cast<uint8_t*>(sys::MapShared(fd, layout.bytes, PROT_READ | PROT_WRITE));
+  return static_cast<uint8_t*>(sys::MapShared(fd, layout.bytes, prot));
 }
 
 bool MapEntry(const TableSpan& table, uint32_t& mapped, uint32_t i) {

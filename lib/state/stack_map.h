@@ -51,9 +51,10 @@ struct StackPart {
 };
 [[nodiscard]] StackPart PartOfStack(const pstn_stack_counts& counts, const StackLayout& layout,
                                     const StackReach& reach, uint32_t part);
-// Maps the stack's segment `fd` to be written, and says how much of it; null: no memory.
-uint8_t* MapStackTables(int fd, const pstn_stack_counts& counts, const StackLayout& layout,
-                        StackReach& reach);
+// Maps the stack's segment `fd`, to be written or (posternd) not, and says how much of it; null: no
+// memory.
+uint8_t* MapStackTables(int fd, int prot, const pstn_stack_counts& counts,
+                        const StackLayout& layout, StackReach& reach);
 
 // `kLook`: of a mapping that can't be written. Made by MapStack() and LookAtStack() (area.h).
 template <bool kLook>

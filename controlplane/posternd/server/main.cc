@@ -54,11 +54,13 @@ struct Arguments {
 void CloseInherited() { (void)syscall(SYS_close_range, 3U, ~0U, 0U); }
 
 // Those of the program that has started us are not meant for us: each process costs a pidfd and a
-// socket, each link group a memfd.
+// socket, each link group a memfd. Root can take them off.
 void RaiseLimits() {
   for (const auto which : {RLIMIT_NOFILE, RLIMIT_FSIZE, RLIMIT_AS, RLIMIT_DATA, RLIMIT_CPU}) {
     rlimit limit{};
     if (getrlimit(which, &limit) != 0) continue;
+    constexpr rlimit kNone{RLIM_INFINITY, RLIM_INFINITY};
+    if (which != RLIMIT_NOFILE && setrlimit(which, &kNone) == 0) continue;
     limit.rlim_cur = limit.rlim_max;
     (void)setrlimit(which, &limit);
   }
