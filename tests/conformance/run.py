@@ -23,7 +23,9 @@ import itertools
 import os
 import queue
 import re
+import signal
 import sys
+import tempfile
 import time
 
 import wire
@@ -283,6 +285,19 @@ class Comparison:
             print(f"{call:12}" + "".join(f"{self.calls[call, path]:18}" for path in paths))
 
 
+@contextlib.contextmanager
+def own_runtime():
+    """A posternd of its own, if none is named: one of another version would leave all to the kernel, which is equal to itself."""
+    if os.environ.get("POSTERN_RUNTIME_DIR"):
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="pstn-conform-") as runtime:
+        os.environ["POSTERN_RUNTIME_DIR"] = runtime
+        yield
+        with contextlib.suppress(OSError, ValueError), open(os.path.join(runtime, "posternd.pid"), encoding="ascii") as file:
+            os.kill(int(file.read()), signal.SIGTERM)
+
+
 def main():
     parser = argparse.ArgumentParser(description="Socket calls on the kernel and under postern, compared.")
     parser.add_argument("--build", default="build")
@@ -331,6 +346,7 @@ def main():
     started = time.monotonic()
     comparison = Comparison(args, here)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(own_runtime())
         if any(layout == "wire" for layout, _ in runs):
             try:
                 for _ in range(args.jobs + 2):  # two more for what is played once more, and reduced
