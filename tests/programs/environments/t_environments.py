@@ -190,11 +190,9 @@ def come(ctx, port, count):
         check(client.output() == "each byte right\n", client.output())
 
 
-@test()
-def environment_as_roomy(ctx):
-    """With 1 GiB of address space to spare programs are accelerated: workers that were forked before any client came, and each client."""
+def served_within(ctx, limit):
     port = ctx.port()
-    confined(ctx, ["--limit=as:1200000000:1200000000"])
+    confined(ctx, [f"--limit=as:{limit}:{limit}"])
     server = roomy(ctx, "serve", port)
     ctx.wait_listening(port, server)
     come(ctx, port, 8)
@@ -204,22 +202,18 @@ def environment_as_roomy(ctx):
     server.wait(30)
     check(server.output() == "served\n", server.output())
     ctx.as_user = []
+
+
+@test()
+def environment_as_roomy(ctx):
+    """With 1 GiB of address space to spare programs are accelerated: workers that were forked before any client came, and each client."""
+    served_within(ctx, 1200000000)
 
 
 @test()
 def environment_as_roomy_256(ctx):
     """The same with 256 MiB in all, of which the program takes 120 MiB at its end: what the kernel would give it, it gets."""
-    port = ctx.port()
-    confined(ctx, ["--limit=as:268435456:268435456"])
-    server = roomy(ctx, "serve", port)
-    ctx.wait_listening(port, server)
-    come(ctx, port, 8)
-    ctx.expect_path(port)
-    for _ in range(3):
-        roomy(ctx, "finish", port, side="client").wait(30)
-    server.wait(30)
-    check(server.output() == "served\n", server.output())
-    ctx.as_user = []
+    served_within(ctx, 256 << 20)
 
 
 @test()
