@@ -214,7 +214,7 @@ class Peer:
             self.pid = 0
 
 
-def until(condition, seconds=5.0):
+def until(condition, seconds=30.0):
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if condition():
@@ -700,7 +700,7 @@ class DaemonTest(unittest.TestCase):
         self.assertEqual(client.ask(ADD_LGR, a=idx, fd=fd)[0], 0)
         time.sleep(2)
         self.assertEqual(one.lgr(0)[0], 1)
-        self.assertTrue(until(lambda: one.lgr(0)[0] == 2, 8))
+        self.assertTrue(until(lambda: one.lgr(0)[0] == 2, 60))
 
     def test_idle_peer_is_given_all_the_time_it_needs(self):
         one, two, client, _ = self.pair()
@@ -719,7 +719,7 @@ class DaemonTest(unittest.TestCase):
         self.assertEqual(one.lgr(0)[0], 1)
         os.kill(holder, signal.SIGKILL)
         os.waitpid(holder, 0)
-        self.assertTrue(until(lambda: one.lgr(0)[0] == 2, 8))
+        self.assertTrue(until(lambda: one.lgr(0)[0] == 2, 60))
 
     # -- the daemon itself ---------------------------------------------------------------------------------------
     def test_second_daemon_leaves_quietly(self):
