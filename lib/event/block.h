@@ -149,19 +149,22 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
                                               : Cancellable(
                                                     fam, [&] { return sleep(UINT64_MAX); }, undo);
     if (r == -EINTR && restarts && !endless && t_interrupts == interrupts) continue;
-    if (!ready() && r != -EINTR && until.left_ns() != 0) continue;
+    // One look: what it sees may be another thread's a moment later. That ends no time.
+    const bool came = ready();
+    if (!came && r != -EINTR && until.left_ns() != 0) continue;
     HandOn(*call.ep(), word, bit);
-    return ready() ? Wait::kReady : r == -EINTR ? Wait::kInterrupted : Wait::kTimeout;
+    return came ? Wait::kReady : r == -EINTR ? Wait::kInterrupted : Wait::kTimeout;
   }
 }
 
 inline bool NothingElse() { return false; }
 
-// `otherwise`, before the first sleep, may do what makes it needless.
+// `interrupts`: t_interrupts as the call began, which may have waited and moved bytes since: a
+// handler that has run meanwhile ends this wait, as the kernel sees the signal. `otherwise`, before
+// the first sleep, may do what makes it needless.
 template <typename Ready, typename Otherwise = bool (*)()>
 Wait WaitFor(const Call& call, const SleepsOn& on_what, Ready ready, const Deadline& until,
-             Restart restart, Otherwise otherwise = NothingElse) {
-  uint32_t interrupts = t_interrupts;
+             uint32_t interrupts, Restart restart, Otherwise otherwise = NothingElse) {
   if (Spin(call.family(), ready, until)) return Wait::kReady;
   if (t_interrupts != interrupts) return Wait::kInterrupted;
   if (until.left_ns() == 0) return Wait::kTimeout;

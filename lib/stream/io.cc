@@ -159,6 +159,7 @@ long RecvUnconnected(Family& fam, pstn_ep& ep, uint32_t state) {
 // here.)
 long RecvNothing(Family& fam, const Call& call, const ConnEnd& e, bool nonblock) {
   Deadline until = Deadline::AfterTimeout(LoadRelaxed(e.ep->rcvtimeo_ns));
+  const uint32_t interrupts = t_interrupts;
   for (;;) {
     if (RingReadable(e)) return 0;
     long end = WhenEmpty(e);
@@ -166,7 +167,7 @@ long RecvNothing(Family& fam, const Call& call, const ConnEnd& e, bool nonblock)
     if (end != -EAGAIN || nonblock) return end;
     if (TakenBack(e)) return Violation(fam, e);
     Wait w = WaitFor(
-        call, ForData(e), [&] { return ReadableOrEnded(e); }, until, Restart::kIfAsked);
+        call, ForData(e), [&] { return ReadableOrEnded(e); }, until, interrupts, Restart::kIfAsked);
     if (!Here(*e.ep)) return NotHere(e);
     if (w != Wait::kReady) return WaitFailed(w);
   }
@@ -223,6 +224,7 @@ long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int fla
   if (lowat > least) least = lowat < want ? lowat : want;
   Deadline until = Deadline::Never();
   bool timed = false;
+  const uint32_t interrupts = t_interrupts;
   size_t done = 0;
   for (;;) {
     if (peek) to = IovCursor(iov, count), done = 0;
@@ -254,8 +256,8 @@ long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int fla
       return PeerEnded(e) || !Here(ep) || HasMoreThan(e, have);
     };
     LetFill(fam, ep);
-    Wait w =
-        WaitFor(call, ForData(e), ready, until, done == 0 ? Restart::kIfAsked : Restart::kNever);
+    Wait w = WaitFor(call, ForData(e), ready, until, interrupts,
+                     done == 0 ? Restart::kIfAsked : Restart::kNever);
     if (w == Wait::kReady || !Here(ep)) continue;
     if (done != 0) return static_cast<long>(done);
     return WaitFailed(w);

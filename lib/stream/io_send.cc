@@ -214,6 +214,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
       (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
   Deadline until = Deadline::Never();
   bool timed = false;
+  const uint32_t interrupts = t_interrupts;
   for (;;) {
     bool swallow = false;
     long stop = CheckSend(fam, e, {iov, count, bad ? 0 : want}, swallow);
@@ -255,7 +256,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     if (!timed) until = Deadline::AfterTimeout(LoadRelaxed(ep.sndtimeo_ns));
     timed = true;
     Wait w = WaitFor(
-        call, ForSpace(e), [&] { return WritableOrEnded(e); }, until,
+        call, ForSpace(e), [&] { return WritableOrEnded(e); }, until, interrupts,
         done == 0 ? Restart::kIfAsked : Restart::kNever,
         [&] { return SendOnce(fam, e, from, Growth::kNow, marks) != 0 || from.fault(); });
     if (LoadRelaxed(ep.tx.ring) == 0)

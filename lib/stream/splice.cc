@@ -140,7 +140,7 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
   }
   if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
   auto past = [&] { return PeerEnded(e) || !Here(ep) || !LookAtMark(e).at; };
-  Wait w = WaitFor(call, ForData(e), past, Deadline::Never(), Restart::kIfAsked);
+  Wait w = WaitFor(call, ForData(e), past, Deadline::Never(), t_interrupts, Restart::kIfAsked);
   *ended = Here(ep) && LookAtMark(e).at;
   return w == Wait::kInterrupted || w == Wait::kRestarts ? WaitFailed(w) : 0;
 }
@@ -154,27 +154,30 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
   long stop = StopAtMark(fam, call, !wait, &ended);
   if (stop != 0 || ended) return stop;
   uint8_t small[kSmallBounce];
-  iovec iov = {small, len != 0 ? size_t{1} : 0};
-  long got = StreamRecv(fam, call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
-  if (got <= 0) return got;
-  const Bounce bounce(fam, small);
-  // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
-  const size_t most = bounce.bytes() < PIPE_BUF ? bounce.bytes() : PIPE_BUF;
-  iov = {bounce.data(), len < most ? len : most};
-  got = StreamRecv(fam, call, &iov, 1, MSG_PEEK | MSG_DONTWAIT);
-  if (got <= 0) return got;
-  pollfd p = {pipe, POLLOUT, 0};
-  long room = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
-  if (room < 0) return room;
-  if (room == 0) return -EAGAIN;
-  long wrote = sys::Call(SYS_write, pipe, iov.iov_base, got);
-  if (wrote <= 0) return wrote;
-  iov.iov_len = static_cast<size_t>(wrote);
-  long taken = StreamRecv(fam, call, &iov, 1, MSG_DONTWAIT);
-  if (taken != kPass) return taken;
-  return sys::Call(SYS_recvfrom, call.fd(), iov.iov_base, iov.iov_len,
-                   static_cast<long>(MSG_WAITALL), 0L,
-                   0L);  // it is on its way there
+  for (;;) {
+    iovec iov = {small, len != 0 ? size_t{1} : 0};
+    long got = StreamRecv(fam, call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
+    if (got <= 0) return got;
+    const Bounce bounce(fam, small);
+    // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
+    const size_t most = bounce.bytes() < PIPE_BUF ? bounce.bytes() : PIPE_BUF;
+    iov = {bounce.data(), len < most ? len : most};
+    got = StreamRecv(fam, call, &iov, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (got == -EAGAIN && wait) continue;  // another thread has taken it
+    if (got <= 0) return got;
+    pollfd p = {pipe, POLLOUT, 0};
+    long room = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
+    if (room < 0) return room;
+    if (room == 0) return -EAGAIN;
+    long wrote = sys::Call(SYS_write, pipe, iov.iov_base, got);
+    if (wrote <= 0) return wrote;
+    iov.iov_len = static_cast<size_t>(wrote);
+    long taken = StreamRecv(fam, call, &iov, 1, MSG_DONTWAIT);
+    if (taken != kPass) return taken;
+    return sys::Call(SYS_recvfrom, call.fd(), iov.iov_base, iov.iov_len,
+                     static_cast<long>(MSG_WAITALL), 0L,
+                     0L);  // it is on its way there
+  }
 }
 
 // Not inlined, as the next one: their bounces together are more of the caller's stack than is ours.
@@ -212,7 +215,8 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
       FullFence();  // [F1]
       if (!takes()) return -EAGAIN;
     } else {
-      const Wait w = WaitFor(call, ForSpace(e), takes, Deadline::Never(), Restart::kIfAsked);
+      const Wait w =
+          WaitFor(call, ForSpace(e), takes, Deadline::Never(), t_interrupts, Restart::kIfAsked);
       if (w == Wait::kInterrupted || w == Wait::kRestarts) return WaitFailed(w);
     }
   }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // descriptors_wait.cc - a number goes away under poll() or select(). The kernel's answers are not
 // what one would think: the call sleeps on what it was made for, and looks at the number again
-// when it wakes.
+// when it wakes. And several threads that wait for one connection.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/select.h>
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <initializer_list>
 
 #include "descriptors.h"
 
@@ -160,6 +161,63 @@ void PollListenerDup2() {
 }
 void PollListenerTimeout() { WaitOnListener(Kind::kPoll, Away::kCloseOnly, false); }
 
+// ---- several threads in blocking calls on one connection: what one of them was woken for another
+// has taken. To the one that comes too late nothing has happened: its call goes on, and neither
+// says that it would block nor that its time is over.
+
+constexpr int kRounds = 1500;
+
+enum class By { kRecv, kPoll };
+
+// Until the end of the stream; bytes that came, or -1 after a call that has ended without a reason.
+long TakeAll(int fd, By by) {
+  long taken = 0;
+  for (char byte;;) {
+    if (by == By::kPoll) {
+      pollfd one{fd, POLLIN, 0};
+      if (poll(&one, 1, -1) != 1) return -1;
+    }
+    const ssize_t n = recv(fd, &byte, 1, by == By::kPoll ? MSG_DONTWAIT : 0);
+    if (n == 0) return taken;
+    if (n == 1) taken++;
+    if (n < 0 && (by != By::kPoll || errno != EAGAIN)) return -1;
+  }
+}
+
+void Crowd(By by) {
+  const Conn c = Connected();
+  long taken[3] = {};
+  const auto take = [&](long& mine) {
+    mine = TakeAll(c.fd, by);
+    return mine < 0 ? -1L : 0L;
+  };
+  Blocked one([&] { return take(taken[0]); }), two([&] { return take(taken[1]); }),
+      three([&] { return take(taken[2]); });
+  for (int i = 0; i < kRounds; i++) PeerSend(c.peer, "x");
+  PeerShut(c.peer);
+  for (Blocked* each : {&one, &two, &three}) each->Join("a thread");
+  Say("bytes: %ld", taken[0] + taken[1] + taken[2]);
+}
+void CrowdRecv() { Crowd(By::kRecv); }
+void CrowdPoll() { Crowd(By::kPoll); }
+
+void CrowdSend() {
+  constexpr size_t kBytes = 40000;
+  constexpr int kEach = 100;
+  const std::string block(kBytes, 'x');  // whichever is first, the stream is the same
+  const Conn c = Connected();
+  const auto send_all = [&] {
+    for (int i = 0; i < kEach; i++)
+      if (send(c.fd, block.data(), kBytes, 0) != static_cast<ssize_t>(kBytes)) return -1L;
+    return 0L;
+  };
+  Blocked one(send_all), two(send_all), three(send_all);
+  const Got got = PeerGet(c.peer, 3 * kEach * kBytes, 15000);
+  for (Blocked* each : {&one, &two, &three}) each->Join("a thread");
+  Say("bytes: %llu %016llx", static_cast<unsigned long long>(got.bytes),
+      static_cast<unsigned long long>(got.hash));
+}
+
 }  // namespace
 
 const Case kAll[] = {{"poll_close_only", PollCloseOnly},
@@ -170,6 +228,9 @@ const Case kAll[] = {{"poll_close_only", PollCloseOnly},
                      {"poll_listener", PollListener},
                      {"poll_listener_dup2", PollListenerDup2},
                      {"poll_listener_timeout", PollListenerTimeout},
+                     {"crowd_recv", CrowdRecv},
+                     {"crowd_poll", CrowdPoll},
+                     {"crowd_send", CrowdSend},
                      {nullptr, nullptr}};
 
 }  // namespace descriptors::wait_cases
