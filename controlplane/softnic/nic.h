@@ -77,7 +77,7 @@ class Nic {
   UniqueFd set_, listener_;
   std::map<uint32_t, UniqueFd> posternds_;  // by a number that is never used twice
   uint32_t next_posternd_ = 1;
-  bool link_up_ = true, kernel_has_more_ = false;
+  bool link_up_ = true;
   Clock::time_point link_seen_{};
   // Until then the kernel gets no IP: the driver before had VIs, whose packets it would answer with
   // a RST while no posternd has told us of them.

@@ -105,18 +105,17 @@ uint64_t Unsaid(const TableSpan& table, uint64_t have) {
   return have;
 }
 
-// The tables that grow, in their order.
-void Growing(uint8_t* base, const pstn_stack_counts& c, const StackLayout& l,
-             TableSpan (&tables)[kStackParts - 1]) {
-  tables[0] = {base + l.lgrs, sizeof(pstn_lgr_ref), c.lgrs};
-  tables[1] = {base + l.eps, sizeof(pstn_ep), c.eps};
-  tables[2] = {base + l.items, sizeof(pstn_item), c.items};
-  tables[3] = {base + l.fdchunks, sizeof(pstn_fdchunk), c.fdchunks};
+// The tables that grow, in their order; of their places nothing.
+void Growing(const pstn_stack_counts& c, TableSpan (&tables)[kStackParts - 1]) {
+  tables[0] = {nullptr, sizeof(pstn_lgr_ref), c.lgrs};
+  tables[1] = {nullptr, sizeof(pstn_ep), c.eps};
+  tables[2] = {nullptr, sizeof(pstn_item), c.items};
+  tables[3] = {nullptr, sizeof(pstn_fdchunk), c.fdchunks};
 }
 
-StackReach FirstReach(const pstn_stack_counts& c, const StackLayout& l) {
+StackReach FirstReach(const pstn_stack_counts& c) {
   TableSpan tables[kStackParts - 1];
-  Growing(nullptr, c, l, tables);
+  Growing(c, tables);
   const auto first = [&tables](uint32_t i) {
     const uint64_t all = BytesOf(tables[i]);
     return EntriesIn(tables[i], all < kStep ? all : kStep);
@@ -150,7 +149,7 @@ StackPart PartOfStack(const pstn_stack_counts& c, const StackLayout& l, const St
                       uint32_t part) {
   if (part == 0) return {0, l.lgrs};
   TableSpan tables[kStackParts - 1];
-  Growing(nullptr, c, l, tables);
+  Growing(c, tables);
   const uint64_t offs[] = {l.lgrs, l.eps, l.items, l.fdchunks};
   const uint32_t* const mapped[] = {&reach.lgrs, &reach.eps, &reach.items, &reach.fdchunks};
   const uint32_t entries = LoadAcquire(*mapped[part - 1]);  // [V5]
@@ -162,7 +161,7 @@ uint8_t* MapStackTables(int fd, int prot, const pstn_stack_counts& counts,
   const bool looks = (prot & PROT_WRITE) == 0;
   const uint64_t apart = looks ? kLookSiteBytes : kSiteBytes;
   if (!kSanitized && layout.bytes > kWhole) {
-    reach = FirstReach(counts, layout);
+    reach = FirstReach(counts);
     for (int i = 0; i < (looks ? kLookSiteTries : kSiteTries); i++) {
       const uint64_t site =
           kSitesFirst + NewUuid().lo % ((kSitesEnd - kSitesFirst) / apart) * apart;

@@ -169,7 +169,7 @@ TEST_CASE("engine: what a path takes only becomes less, not too little, and is f
   World w;
   auto [client, server] = Established(w);
   stack::Conn& c = w.ConnOf(w.a, *client);
-  const auto say = [&](uint32_t mtu) {
+  const auto say = [&, client = client, server = server](uint32_t mtu) {
     SendUnanswered(w, *client, 100);
     w.Put(w.b, ErrorAbout(c, c.tcb.snd_una, {3, 4, mtu}));
     w.Pass(1000);

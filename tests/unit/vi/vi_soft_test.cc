@@ -295,7 +295,7 @@ void ProgramTurn(SoftWorld& w) {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kSoftStride = 43;
+constexpr uint32_t kSoftStride = 31;
 #else
 constexpr uint32_t kSoftStride = 1;
 #endif
