@@ -13,6 +13,7 @@ import random
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -112,6 +113,23 @@ def kill_pids(pids, sig=signal.SIGKILL):
             os.kill(pid, sig)
         except ProcessLookupError:
             pass
+
+
+def listens(port):
+    """Whether somebody does, on whatever address of IPv4 or IPv6. Asks sock_diag(7) for listeners: /proc/net/tcp has also the thousands
+    of TIME_WAIT that a load leaves."""
+    return any(_listeners(family, port) for family in (socket.AF_INET, socket.AF_INET6))
+
+
+def _listeners(family, port):
+    netlink_sock_diag, sock_diag_by_family, done, request_dump, listen = 4, 20, 3, 0x301, 1 << 10
+    # struct inet_diag_req_v2: family, protocol, what else to tell, padding, states, and the names that are asked for.
+    request = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, listen) + struct.pack("!H", port) + bytes(46)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, netlink_sock_diag) as line:
+        line.send(struct.pack("=IHHII", 16 + len(request), sock_diag_by_family, request_dump, 1, 0) + request)
+        (kind,) = struct.unpack_from("=H", line.recv(65536), 4)  # of the first message: a socket, or the end
+    check(kind in (sock_diag_by_family, done), lambda: f"sock_diag answers with a message of kind {kind}")
+    return kind == sock_diag_by_family
 
 
 class Proc:
@@ -242,13 +260,11 @@ class Context:
         raise Fail("no free port")
 
     def wait_listening(self, port, proc=None, timeout=20.0):
-        """Reads /proc/net/tcp*: a probing connect would be a client that the server under test didn't expect."""
+        """A probing connect would be a client that the server under test didn't expect."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-                with open(table, encoding="ascii") as file:
-                    if any(f":{port:04X} " in line.split(":", 1)[1][:45] and line.split()[3] == "0A" for line in file.readlines()[1:]):
-                        return
+            if listens(port):
+                return
             if proc and not proc.alive():
                 raise Fail(f"{proc.name} ended before it listened: {proc.output()[-1500:]}")
             time.sleep(0.02)
