@@ -23,6 +23,7 @@
 #include "selftest/selftest.h"
 #include "show.h"
 #include "ss/ss_command.h"
+#include "top/top_command.h"
 
 #ifndef POSTERN_VERSION
 #define POSTERN_VERSION "unknown"
@@ -36,6 +37,7 @@ struct Arguments {
   uint32_t pid = 0, watch_sec = 0;
   bool json = false;
   SsRequest ss;
+  TopRequest top;
   selftest::Request selftest;
   uint32_t port = 0;
   std::vector<std::string> words;
@@ -111,6 +113,13 @@ int Sockets(const Arguments& arguments) {
   return 0;
 }
 
+int Top(const Arguments& arguments) {
+  const std::string dir = RuntimeDir(arguments.runtime_dir);
+  if (ShowTop(dir, arguments.top)) return 0;
+  if (!arguments.top.json) SayNotRunning(dir);
+  return kExitBad;
+}
+
 int Explain(const Arguments& arguments) {
   const Json report = ExplainProcess(RuntimeDir(arguments.runtime_dir), arguments.pid);
   if (arguments.json) {
@@ -140,6 +149,7 @@ int Main(int argc, char** argv) {
               "posternd's directory, if it is not the usual one");
   CommandLine status = line.Command("status", "Stacks, link groups and listeners");
   CommandLine sockets = line.Command("ss", "Sockets and the path that each one takes");
+  CommandLine top = line.Command("top", "Rates of stacks and sockets, on a screen that is renewed");
   CommandLine explain = line.Command("explain", "Why a process's sockets are accelerated or not");
   CommandLine metrics = line.Command("metrics", "Counters, in Prometheus' text format");
   CommandLine doctor = line.Command("doctor", "What this host has of what Postern needs");
@@ -159,6 +169,13 @@ int Main(int argc, char** argv) {
   sockets.Flag("-H,--no-header", arguments.ss.no_header, "No line of headings");
   sockets.Option("FILTER", arguments.ss.filter,
                  "As in ss(8): state established '( sport = :80 or dport = :http )'");
+  top.Option("-d,--interval", arguments.top.interval_sec, "Seconds between two looks")
+      .Range(1, 3600);
+  top.Option("-n,--count", arguments.top.count, "Ends after so many").Range(1, INT32_MAX);
+  top.Flag("-b,--batch", arguments.top.batch, "Text that follows text, for files and pipes");
+  top.Flag("--json", arguments.top.json, "A line of JSON each time");
+  top.Flag("-a,--all", arguments.top.all, "Of all users' posternds (root)");
+  top.Option("-u,--user", arguments.top.user, "Only of this user's posternds (root)");
   explain.Option("PID", arguments.pid, "The process").Required().Range(1, INT32_MAX);
   test.Flag("--list", arguments.selftest.list, "Only names the causes");
   test.Flag("--verbose", arguments.selftest.verbose, "posternd's log after a failure");
@@ -183,6 +200,7 @@ int Main(int argc, char** argv) {
   if (status.IsGiven()) return Status(arguments);
   if (doctor.IsGiven()) return Doctor(arguments);
   if (metrics.IsGiven()) return ShowMetrics(RuntimeDir(arguments.runtime_dir)) ? 0 : kExitBad;
+  if (top.IsGiven()) return Top(arguments);
   arguments.ss.json = arguments.json;
   return sockets.IsGiven() ? Sockets(arguments) : Explain(arguments);
 }

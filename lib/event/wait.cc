@@ -34,6 +34,7 @@ struct Balance {
   int64_t ns;
   uint32_t pass;  // waits that don't spin
   uint32_t losses;
+  uint32_t uncounted;  // spins that the stack's counter has not yet
 };
 constexpr int64_t kSavedNs = 8'000;
 constexpr int64_t kMostNs = 200'000;  // what it may lose after a long time of gains
@@ -41,7 +42,7 @@ constexpr uint32_t kPass = 16;        // doubles with each loss ...
 constexpr uint32_t kDoublings = 6;    // ... up to 1024
 constexpr uint32_t kPassUnpaid = 4;   // after a CPU was wanted, where spins need not pay
 constinit thread_local Balance t_balance
-    __attribute__((tls_model("initial-exec"))) = {kMostNs, 0, 0};
+    __attribute__((tls_model("initial-exec"))) = {kMostNs, 0, 0, 0};
 
 void Lose(uint32_t times) {
   t_balance.ns = 0;
@@ -66,12 +67,21 @@ bool SpinAllowed(Family& fam) {
 
 namespace {
 
+// The counter's line is all threads'; a spin in ping-pong takes less than to fetch it.
+void CountSpin(Family& fam) {
+  constexpr uint32_t kStep = 64;
+  if (++t_balance.uncounted < kStep) return;
+  t_balance.uncounted = 0;
+  Count(Stack(fam).hdr, kCounterSpins, kStep);
+}
+
 // With a VI, a thread that spins runs the engine meanwhile, in the place of the keeper.
 bool HasToPay(Family& fam) { return fam.opt.spin_adapt != 0 && LoadRelaxed(fam.wire_on) == 0; }
 
 }  // namespace
 
 void SpinEnded(Family& fam, bool found, uint64_t took_ns) {
+  CountSpin(fam);
   if (!HasToPay(fam)) return;
   const int64_t ns = t_balance.ns - static_cast<int64_t>(took_ns) + (found ? kSavedNs : 0);
   t_balance.ns = std::min(ns, kMostNs);
@@ -80,6 +90,7 @@ void SpinEnded(Family& fam, bool found, uint64_t took_ns) {
 }
 
 void SpinLost(Family& fam) {
+  CountSpin(fam);
   if (HasToPay(fam)) return Lose(2);
   t_balance.pass = kPassUnpaid;
 }

@@ -37,7 +37,7 @@ ROOMS = {
     "lib/vi": (".", "soft decorator"),
     "lib/stack": ("route reassembly", ".", "input"),
     "controlplane/posternd": ("bpf", "guard", "kit", "line directory routes", "registry nic", "report", "member broker", "server"),
-    "controlplane/posternctl": ("line", "host", "doctor metrics ss", "selftest", "selftest/causes", "."),
+    "controlplane/posternctl": ("line", "host", "doctor metrics ss top", "selftest", "selftest/causes", "."),
 }
 
 # Outside kmod/ everything can be had under Apache-2.0.

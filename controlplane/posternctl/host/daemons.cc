@@ -6,11 +6,13 @@
 // that listens there are of one user: another user's directory could hold anything.
 #include "daemons.h"
 
+#include <pwd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstring>
 #include <set>
 #include <sstream>
@@ -57,6 +59,16 @@ std::set<std::string> DirectoriesOfAll() {
   return dirs;
 }
 
+uint32_t UidOf(const std::string& user) {
+  uint32_t uid = 0;
+  const char* const end = user.data() + user.size();
+  const auto [at, error] = std::from_chars(user.data(), end, uid);
+  if (error == std::errc() && at == end) return uid;
+  const passwd* const entry = getpwnam(user.c_str());
+  if (entry == nullptr) throw AskError("there is no user '" + user + "'");
+  return entry->pw_uid;
+}
+
 }  // namespace
 
 std::vector<Daemon> FindDaemons(const std::string& runtime_dir) {
@@ -66,6 +78,17 @@ std::vector<Daemon> FindDaemons(const std::string& runtime_dir) {
     SetPatience(kPatienceForMany);
   }
   return DaemonsIn(dirs);
+}
+
+std::vector<Daemon> DaemonsOf(const std::string& runtime_dir, bool all, const std::string& user) {
+  if (!all && user.empty()) return {{runtime_dir, geteuid()}};
+  const bool of_one = !user.empty();
+  const uint32_t uid = of_one ? UidOf(user) : 0;
+  if (geteuid() != 0 && (!of_one || uid != geteuid()))
+    throw AskError("only root may ask the posternds of other users");
+  std::vector<Daemon> daemons = FindDaemons(runtime_dir);
+  if (of_one) std::erase_if(daemons, [uid](const Daemon& d) { return d.uid != uid; });
+  return daemons;
 }
 
 std::vector<Daemon> DaemonsIn(const std::vector<std::string>& dirs) {

@@ -19,6 +19,9 @@ std::vector<Daemon> DaemonsIn(const std::vector<std::string>& dirs);
 // Of the directory that was given, or is usual; and as root those of all users, whose sockets the
 // kernel lists for this network namespace.
 std::vector<Daemon> FindDaemons(const std::string& runtime_dir);
+// Of the directory; with `all` (root) those of all users, or with `user`, a name or a uid, that
+// user's. Throws AskError where that may not be asked.
+std::vector<Daemon> DaemonsOf(const std::string& runtime_dir, bool all, const std::string& user);
 
 // Whether the host's broker listens.
 bool BrokerListens();

@@ -2,10 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ss_command.h"
 
-#include <pwd.h>
-#include <unistd.h>
-
-#include <charconv>
 #include <iostream>
 
 #include "../host/daemons.h"
@@ -14,27 +10,6 @@
 
 namespace postern::ctl_command {
 namespace {
-
-uint32_t UidOf(const std::string& user) {
-  uint32_t uid = 0;
-  const char* const end = user.data() + user.size();
-  const auto [at, error] = std::from_chars(user.data(), end, uid);
-  if (error == std::errc() && at == end) return uid;
-  const passwd* const entry = getpwnam(user.c_str());
-  if (entry == nullptr) throw AskError("there is no user '" + user + "'");
-  return entry->pw_uid;
-}
-
-std::vector<Daemon> Asked(const std::string& runtime_dir, const SsRequest& request) {
-  if (!request.all && request.user.empty()) return {{runtime_dir, geteuid()}};
-  const bool all = request.user.empty();
-  const uint32_t uid = all ? 0 : UidOf(request.user);
-  if (geteuid() != 0 && (all || uid != geteuid()))
-    throw AskError("only root may ask the posternds of other users");
-  std::vector<Daemon> daemons = FindDaemons(runtime_dir);
-  if (!all) std::erase_if(daemons, [uid](const Daemon& d) { return d.uid != uid; });
-  return daemons;
-}
 
 // What is not known is "-".
 std::string Number(const Json& socket, const char* key) {
@@ -103,8 +78,18 @@ bool ShowSs(const std::string& runtime_dir, const SsRequest& request) {
   const bool details = request.info || request.memory || request.extended;
   Json sockets = Json::array();
   bool running = false;
-  for (const Daemon& daemon : Asked(runtime_dir, request)) {
-    const std::string text = AskText(daemon.runtime_dir, Report::kSockets, request.pid, details);
+  uint32_t unanswered = 0;
+  for (const Daemon& daemon : DaemonsOf(runtime_dir, request.all, request.user)) {
+    std::string text;
+    try {
+      text = AskText(daemon.runtime_dir, Report::kSockets, request.pid, details);
+    } catch (const AskError& error) {
+      if (!request.all && request.user.empty()) throw;
+      // One that has stopped, or is another version's, is not to keep the others' from being shown.
+      std::cerr << "posternctl: " << Plain(daemon.runtime_dir) << ": " << Plain(error.what())
+                << '\n';
+      unanswered++;
+    }
     if (text.empty()) continue;
     running = true;
     Json answer = Json::parse(text);
@@ -115,8 +100,10 @@ bool ShowSs(const std::string& runtime_dir, const SsRequest& request) {
     }
   }
   if (request.json) {
-    std::cout << Json{{"running", running}, {"sockets", std::move(sockets)}}.dump(
-                     -1, ' ', false, Json::error_handler_t::replace)
+    std::cout << Json{{"running", running},
+                      {"unanswered", unanswered},
+                      {"sockets", std::move(sockets)}}
+                     .dump(-1, ' ', false, Json::error_handler_t::replace)
               << '\n';
   } else if (running) {
     Show(sockets, request);

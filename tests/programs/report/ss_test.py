@@ -8,9 +8,11 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 BUILD = "build"
@@ -134,6 +136,31 @@ class Ss(unittest.TestCase):
         shown, = json.loads(self.ask("ss", "--json", "--all", mine))["sockets"]
         self.assertEqual((shown["uid"], shown["pid"]), (NOBODY, other.pid))
         self.assertIn('user="nobody"', self.ask("metrics"))
+
+    @unittest.skipUnless(os.geteuid() == 0, "not root")
+    def test_one_that_does_not_answer(self):
+        """It is named, and the others' sockets are shown."""
+        place = f"{self.top}/broken"
+        os.mkdir(place, 0o700)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as line:
+            line.bind(f"{place}/posternd.sock")
+            line.listen()
+
+            def hang_up():
+                while True:
+                    try:
+                        line.accept()[0].close()
+                    except OSError:
+                        return
+
+            threading.Thread(target=hang_up, daemon=True).start()
+            done = subprocess.run([f"{BUILD}/posternctl", "ss", "--json", "--all", f"sport = :{self.port}"], env=self.env, text=True, timeout=30,
+                                  capture_output=True, check=True)
+            line.shutdown(socket.SHUT_RDWR)
+        said = json.loads(done.stdout)
+        self.assertEqual(sorted(s["path"] for s in said["sockets"]), ["kernel", "listen", "same-host"])
+        self.assertGreaterEqual(said["unanswered"], 1)
+        self.assertIn(f"posternctl: {place}: ", done.stderr)
 
     def metric(self, page, name, **labels):
         return sum(float(value) for found, of, value in re.findall(r"(?m)^(\w+)\{(.*)\} (\S+)$", page)
