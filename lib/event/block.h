@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "base/log/trace.h"
 #include "base/sys.h"
 #include "endpoint/call.h"
 #include "endpoint/cancel.h"
@@ -121,6 +122,7 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
   Sleeper sleeper(*call.ep());
   const uint32_t handlers = t_handlers;
   Count(Stack(fam).hdr, kCounterSleeps);
+  PSTN_TRACE2(call_sleeps, call.ep(), call.fd());
   NoteNews(fam.bells);  // if this process dies when it is woken, others have to be told
   PayRings(fam);
   for (;;) {
@@ -152,6 +154,7 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
     // One look: what it sees may be another thread's a moment later. That ends no time.
     const bool came = ready();
     if (!came && r != -EINTR && until.left_ns() != 0) continue;
+    PSTN_TRACE2(call_wakes, call.ep(), r);
     HandOn(*call.ep(), word, bit);
     return came ? Wait::kReady : r == -EINTR ? Wait::kInterrupted : Wait::kTimeout;
   }

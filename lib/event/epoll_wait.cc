@@ -3,6 +3,7 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/log/trace.h"
 #include "base/sys.h"
 #include "base/user_memory.h"
 #include "control/acceptor.h"
@@ -282,10 +283,12 @@ long Sleep(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_e
   AnnounceSleep(fam, w, true);
   if (!WaiterHasNews(fam, w, listens) && LoadRelaxed(set.ready_count) == 0) {
     Count(Stack(fam).hdr, kCounterSleeps);
+    PSTN_TRACE2(set_sleeps, w, listens);
     if (listens && LoadRelaxed(fam.ctl_fd) < 0 && until.left_ns() > kDaemonRetryNs)
       until = Deadline::AfterNs(kDaemonRetryNs);
     const WireSleep wire(fam);
     r = LookAtKernel(fam, call, set, idx, out, max, SleepUntil(fam, until), true, mask, interrupts);
+    PSTN_TRACE2(set_wakes, w, r);
     if (listens && LoadRelaxed(fam.ctl_fd) < 0) CtlReconnect(fam);
   }
   AnnounceSleep(fam, w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on

@@ -10,6 +10,7 @@
 #include <initializer_list>
 
 #include "base/clock.h"
+#include "base/log/trace.h"
 #include "base/sys.h"
 #include "control/acceptor.h"
 #include "control/posternd.h"
@@ -172,6 +173,7 @@ long Sleep(Family& fam, Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool list
   long r = 0;
   if (!WaiterHasNews(fam, bed.waiter, listeners) && LookAgain(fam, fds, n, k, false) == 0) {
     Count(Stack(fam).hdr, kCounterSleeps);
+    PSTN_TRACE2(set_sleeps, bed.waiter, listeners);
     k.fds[k.count] = {bed.bell, POLLIN, 0};
     // A listener also hears from posternd: a first contact, or that it has to be reached again.
     k.fds[k.count + 1] = {LoadRelaxed(fam.ctl_fd), POLLIN, 0};
@@ -190,6 +192,7 @@ long Sleep(Family& fam, Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool list
           });
         },
         [&] { GetUp(fam, bed, n, k); }, [&] { return k.AnyLeft(fds, n); });
+    PSTN_TRACE2(set_wakes, bed.waiter, r);
     if (retry) CtlReconnect(fam);
     if (r > 0 && k.fds[k.count].revents != 0 && !DrainBell(fam.bells, bed.bell)) {
       SpoiltBell(fam);

@@ -3,6 +3,7 @@
 #include "family/telling.h"
 
 #include "base/ip_address.h"
+#include "base/log/trace.h"
 
 namespace postern {
 namespace {
@@ -22,6 +23,7 @@ void AddReason(LogLine& line, Reason reason, const pstn_addr* to) {
 }  // namespace
 
 void TellFallback(Family& fam, Reason reason, int fd, const pstn_addr* to) {
+  PSTN_TRACE2(left_to_kernel, fd, static_cast<uint32_t>(reason));
   static_assert(kReasonCount <= 64);
   if (!Logs(fam, LevelOf(reason))) return;
   const uint64_t bit = uint64_t{1} << reason;

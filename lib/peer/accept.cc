@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/ip_address.h"
+#include "base/log/trace.h"
 #include "base/sys.h"
 #include "base/user_memory.h"
 #include "control/acceptor.h"
@@ -50,6 +51,7 @@ long AcceptOurs(Family& fam, const Call& call, uint32_t idx, sockaddr* sa, sockl
   SetState(ep, PSTN_EP_ESTABLISHED);
   BeginAnew(fam, LoadAddr(ep.local));
   Count(s.hdr, kCounterAccepts);
+  PSTN_TRACE2(accepted, fd, &ep);
   if ((LoadRelaxed(listener.flags) & PSTN_EPF_KERNEL_OPTIONS) != 0) {
     const ByNumber asks(call);
     InheritKernelOptions(call.fd(), listener, static_cast<int>(fd), ep);

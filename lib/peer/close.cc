@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/ip_address.h"
+#include "base/log/trace.h"
 #include "base/sys.h"
 #include "control/acceptor.h"
 #include "control/posternd.h"
@@ -156,6 +157,7 @@ void FinishClose(Family& fam, pstn_ep& ep) {
 void CloseEp(Family& fam, pstn_ep& ep) {
   if (ep.took_over != 0) FinishTakeOver(fam, ep);
   uint32_t state = LoadAcquire(ep.state);  // [E1]
+  PSTN_TRACE2(closed, &ep, state);
   if (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_EMBRYO || state == PSTN_EP_CONNECTING) {
     ep.owner_slot = fam.slot;  // should we die in the middle: see RecoverConns
     SetState(ep, PSTN_EP_CLOSED);

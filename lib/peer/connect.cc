@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/ip_address.h"
+#include "base/log/trace.h"
 #include "base/sys.h"
 #include "base/user_memory.h"
 #include "control/posternd.h"
@@ -406,12 +407,14 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
     if (why == kReasonNotLocal) why = kVerbs.wire_connect(fam, fd, ep, to);
     if (why != kReasonNone) return KernelConnect(fam, fd, ep, sa, len, why);
     Count(Stack(fam).hdr, kCounterConnects);
+    PSTN_TRACE2(connected, fd, &ep);
     StoreRelaxed(ep.tx.budget, 0u);  // what is not acknowledged lies in the ring as well
     return OnTheWire(ep, a, -EINPROGRESS);
   }
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)
     return (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0 ? -EINPROGRESS : 0;
   Count(Stack(fam).hdr, kCounterConnects);
+  PSTN_TRACE2(connected, fd, &ep);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) return 0;
   FetchOr(ep.flags, PSTN_EPF_CONNECTING);
   return -EINPROGRESS;  // as the kernel, whose handshake is never done by then

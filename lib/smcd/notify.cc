@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
+#include "base/log/trace.h"
 #include "base/no_descriptors.h"
 #include "base/schema/counters.h"
 #include "base/sys.h"
@@ -60,6 +61,7 @@ void WakeFutex(Bells& b, uint32_t& word) {
   if (LoadRelaxed(word) == 0) return;
   if (Exchange(word, 0u) == 0) return;
   Count(b, kCounterFutexWakes);
+  PSTN_TRACE2(wakes_call, &word, kWakesPerPost);
   (void)sys::FutexWake(&word, kWakesPerPost);
 }
 
@@ -211,6 +213,7 @@ bool RingIfAsleep(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter) {
   // [S9]
   if (LoadRelaxed(map.sleeping) == 0 || Exchange(map.sleeping, 0u) == 0) return false;
   Count(b, kCounterDoorbells);
+  PSTN_TRACE2(rings_bell, waiter, side);
   const Rung rung = RingNamed(b, BellIn(lgr, side, waiter));
   if (rung == Rung::kNoRoom) [[unlikely]] {
     (void)Exchange(map.sleeping, 1u);  // it sleeps on, or has got up by itself and looks in vain

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "base/clock.h"
+#include "base/log/trace.h"
 #include "base/sys.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
@@ -141,6 +142,7 @@ long RecvOnce(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool fi
     if (closed && TooMuchAfterEnd(e.ep->rx, r.bytes)) r.status = ReadStatus::kViolation;
   }
   Unlock(e.ep->rx.lock);
+  PSTN_TRACE2(received, e.ep, r.bytes);
   if (r.status == ReadStatus::kViolation) return Violation(fam, e);
   if (r.status == ReadStatus::kNoMemory) return NoMemory(fam, e);
   if (r.bytes == 0 && to != nullptr && to->fault()) return -EFAULT;

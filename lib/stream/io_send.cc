@@ -6,6 +6,7 @@
 // smcd/notify.h.
 #include <cerrno>
 
+#include "base/log/trace.h"
 #include "base/sys.h"
 #include "base/user_memory.h"
 #include "endpoint/call.h"
@@ -84,6 +85,7 @@ long CheckSend(Family& fam, const ConnEnd& e, const Sending& what, bool& swallow
 
 // A send took a ring, another ring, or none because none was free.
 void NoteRing(Family& fam, const ConnEnd& e, uint64_t before, uint64_t after) {
+  PSTN_TRACE3(ring, e.ep, before, after);
   Count(Stack(fam).hdr, after == 0    ? kCounterRingExhausted
                         : before == 0 ? kCounterRingAttached
                                       : kCounterRingGrown);
@@ -161,6 +163,7 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, c
     StoreRelaxed(e.ctl().more, more_before);
   uint64_t after = e.ep->tx.ring;
   Unlock(e.ep->tx.lock);
+  PSTN_TRACE2(sent, e.ep, n);
   if (told == Told::kData ? n != 0 : (told & Told::kSent) != 0) AnnounceSent(fam, e);
   if ((told & Told::kHold) != 0) [[unlikely]]
     AnnounceHold(fam.bells, e);
