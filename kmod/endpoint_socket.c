@@ -17,9 +17,11 @@
  * that has our table and no endpoint is one that the kernel has made from ours (accept()); it is
  * given the kernel's table back before anybody sees it, and would be the kernel's in any case.
  */
+#include <linux/compat.h>
 #include <linux/cred.h>
 #include <linux/file.h>
 #include <linux/nospec.h>
+#include <linux/seq_file.h>
 #include <linux/slab.h>
 #include <linux/tcp.h>
 #include <linux/uaccess.h>
@@ -73,6 +75,7 @@ static void endpoint_released(struct pstn_endpoint *ep)
 	if (ep->accelerated) {
 		spin_lock(&stack->released_lock);
 		list_add_tail(&ep->node, &stack->released);
+		stack->released_count++;
 		spin_unlock(&stack->released_lock);
 		wake_up_interruptible_poll(&stack->released_wait, EPOLLIN | EPOLLRDNORM);
 	} else {
@@ -128,38 +131,42 @@ static void *line(struct pstn_endpoint *ep, const struct pstn_segment *seg, u64 
 	return page_address(page) + offset_in_page(off);
 }
 
-#define LINE(to, seg, off)                             \
-	do {                                           \
-		void *at_ = line(ep, seg, off);        \
-		if (IS_ERR(at_))                       \
-			return PTR_ERR(at_);           \
-		(to) = at_;                            \
-	} while (0)
-
 /* Where the lines of the endpoint and of the connection are, for as long as the socket lives: their
  * pages are held, so that the last close needs no memory to say that it is.
  */
 static int find_lines(struct pstn_endpoint *ep, const struct pstn_seat *seat)
 {
-	const struct pstn_segment *stack = &ep->stack->seg, *link = &seat->link->seg;
 	const u64 own = ep->stack->layout.eps + (u64)ep->ep_idx * sizeof(struct pstn_ep);
 	const u64 conn = PSTN_LGR_CONN_OFF + (u64)ep->conn_idx * sizeof(struct pstn_conn);
+	const u64 ctl = conn + offsetof(struct pstn_conn, ctl);
+	const u64 pos = conn + offsetof(struct pstn_conn, pos);
+	const u32 side = ep->side;
 	struct pstn_end *e = &ep->lines;
+	const struct {
+		void **to;
+		const struct pstn_segment *seg;
+		u64 off;
+	} lines[] = {
+		{ (void **)&e->flags, &ep->stack->seg, own + offsetof(struct pstn_ep, flags) },
+		{ (void **)&e->hold, &ep->stack->seg, own + offsetof(struct pstn_ep, hold) },
+		{ (void **)&e->tx, &ep->stack->seg, own + offsetof(struct pstn_ep, tx) },
+		{ (void **)&e->rx, &ep->stack->seg, own + offsetof(struct pstn_ep, rx) },
+		{ (void **)&e->setup, &seat->link->seg, conn + offsetof(struct pstn_conn, setup) },
+		{ (void **)&e->ctl, &seat->link->seg, ctl + side * sizeof(*e->ctl) },
+		{ (void **)&e->peer_ctl, &seat->link->seg, ctl + (side ^ 1) * sizeof(*e->ctl) },
+		{ (void **)&e->pos, &seat->link->seg, pos + side * sizeof(*e->pos) },
+		{ (void **)&e->peer_pos, &seat->link->seg, pos + (side ^ 1) * sizeof(*e->pos) },
+	};
+	unsigned int i;
 
-	LINE(e->flags, stack, own + offsetof(struct pstn_ep, flags));
-	LINE(e->hold, stack, own + offsetof(struct pstn_ep, hold));
-	LINE(e->tx, stack, own + offsetof(struct pstn_ep, tx));
-	LINE(e->rx, stack, own + offsetof(struct pstn_ep, rx));
-	LINE(e->setup, link, conn + offsetof(struct pstn_conn, setup));
-	LINE(e->ctl, link, conn + offsetof(struct pstn_conn, ctl) +
-				   ep->side * sizeof(struct pstn_conn_ctl));
-	LINE(e->peer_ctl, link, conn + offsetof(struct pstn_conn, ctl) +
-					(ep->side ^ 1) * sizeof(struct pstn_conn_ctl));
-	LINE(e->pos, link, conn + offsetof(struct pstn_conn, pos) +
-				   ep->side * sizeof(struct pstn_conn_pos));
-	LINE(e->peer_pos, link, conn + offsetof(struct pstn_conn, pos) +
-					(ep->side ^ 1) * sizeof(struct pstn_conn_pos));
-	e->side = ep->side;
+	for (i = 0; i < ARRAY_SIZE(lines); i++) {
+		void *at = line(ep, lines[i].seg, lines[i].off);
+
+		if (IS_ERR(at))
+			return PTR_ERR(at);
+		*lines[i].to = at;
+	}
+	e->side = side;
 	return 0;
 }
 
@@ -276,6 +283,28 @@ static int postern_ioctl(struct socket *sock, unsigned int cmd, unsigned long ar
 	return native_of(sock)->ioctl(sock, cmd, arg);
 }
 
+#ifdef CONFIG_COMPAT
+/* The arguments of ours are the same for programs of 32 bits. */
+static int postern_compat_ioctl(struct socket *sock, unsigned int cmd, unsigned long arg)
+{
+	if (_IOC_TYPE(cmd) == PSTN_IOC_NR)
+		return postern_ioctl(sock, cmd, (unsigned long)compat_ptr(arg));
+	return native_of(sock)->compat_ioctl(sock, cmd, arg);
+}
+#endif
+
+static void postern_show_fdinfo(struct seq_file *m, struct socket *sock)
+{
+	struct pstn_endpoint *ep = endpoint_of(sock);
+
+	if (!ep)
+		return;
+	seq_printf(m, "postern-stack:\t%llu\n", ep->stack->serial);
+	if (smp_load_acquire(&ep->accelerated)) /* [M1] */
+		seq_printf(m, "postern-endpoint:\t%u\npostern-connection:\t%u %u %u\n", ep->ep_idx,
+			   ep->lgr_idx, ep->conn_idx, ep->side);
+}
+
 static int postern_bind(struct socket *sock, struct sockaddr *addr, int len)
 {
 	return accelerated(sock) ? -EINVAL : native_of(sock)->bind(sock, addr, len);
@@ -308,6 +337,8 @@ static int postern_accept(struct socket *sock, struct socket *newsock, PSTN_ACCE
 
 static int name_of(const struct pstn_addr *addr, int family, struct sockaddr *to)
 {
+	struct sockaddr_in *in = (struct sockaddr_in *)to;
+
 	if (family == AF_INET6) {
 		struct sockaddr_in6 *in6 = (struct sockaddr_in6 *)to;
 
@@ -317,15 +348,12 @@ static int name_of(const struct pstn_addr *addr, int family, struct sockaddr *to
 		memcpy(&in6->sin6_addr, addr->ip, sizeof(addr->ip));
 		in6->sin6_scope_id = addr->scope;
 		return sizeof(*in6);
-	} else {
-		struct sockaddr_in *in = (struct sockaddr_in *)to;
-
-		memset(in, 0, sizeof(*in));
-		in->sin_family = AF_INET;
-		in->sin_port = htons(addr->port);
-		memcpy(&in->sin_addr, addr->ip + 12, 4); /* kept v4-mapped */
-		return sizeof(*in);
 	}
+	memset(in, 0, sizeof(*in));
+	in->sin_family = AF_INET;
+	in->sin_port = htons(addr->port);
+	memcpy(&in->sin_addr, addr->ip + 12, 4); /* kept v4-mapped */
+	return sizeof(*in);
 }
 
 static int postern_getname(struct socket *sock, struct sockaddr *addr, int peer)
@@ -411,6 +439,10 @@ static void make_ops(struct proto_ops *ops, const struct proto_ops *native)
 	ops->getname = postern_getname;
 	ops->poll = postern_poll;
 	ops->ioctl = postern_ioctl;
+#ifdef CONFIG_COMPAT
+	ops->compat_ioctl = postern_compat_ioctl;
+#endif
+	ops->show_fdinfo = postern_show_fdinfo;
 	ops->listen = postern_listen;
 	ops->shutdown = postern_shutdown;
 	ops->setsockopt = postern_setsockopt;

@@ -92,6 +92,7 @@ struct pstn_stack {
 	DECLARE_BITMAP(joined, PSTN_STACK_SLOTS);
 	spinlock_t released_lock;
 	struct list_head released;       /* of endpoints, under released_lock */
+	u32 released_count;              /* likewise */
 	wait_queue_head_t released_wait;
 };
 

@@ -495,10 +495,11 @@ int pstn_stream_ioctl(struct pstn_endpoint *ep, unsigned int cmd, unsigned long 
 	struct pstn_env env;
 	int n = 0;
 
-	if (cmd != SIOCINQ && cmd != SIOCATMARK)
+	if (cmd != SIOCINQ && cmd != SIOCOUTQ && cmd != SIOCATMARK)
 		return -ENOIOCTLCMD;
-	if (cmd == SIOCINQ && pstn_env_begin(&env, ep)) {
-		n = (int)pstn_ring_queued(&env.end, INT_MAX);
+	if (cmd != SIOCATMARK && pstn_env_begin(&env, ep)) {
+		n = cmd == SIOCINQ ? (int)pstn_ring_queued(&env.end, INT_MAX) :
+				     (int)pstn_ring_unread(&env.end);
 		pstn_env_end(&env);
 	}
 	return put_user(n, (int __user *)arg);

@@ -244,17 +244,18 @@ static long stack_released(struct pstn_stack *stack, struct pstn_ioc_released __
 
 	spin_lock(&stack->released_lock);
 	list_for_each_entry_safe(ep, next, &stack->released, node) {
-		if (out.count == ARRAY_SIZE(out.ep_idx)) {
-			out.more++;
-			continue;
-		}
+		if (out.count == ARRAY_SIZE(out.ep_idx))
+			break;
 		out.ep_idx[out.count++] = ep->ep_idx;
 		list_move_tail(&ep->node, &told);
 	}
+	stack->released_count -= out.count;
+	out.more = stack->released_count;
 	spin_unlock(&stack->released_lock);
 	if (copy_to_user(to, &out, sizeof(out))) {
 		spin_lock(&stack->released_lock);
 		list_splice(&told, &stack->released);
+		stack->released_count += out.count;
 		spin_unlock(&stack->released_lock);
 		return -EFAULT;
 	}

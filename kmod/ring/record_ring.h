@@ -93,6 +93,8 @@ void pstn_ring_write(struct pstn_end *e, struct pstn_copy *from, size_t want,
 		     enum pstn_growth growth, struct pstn_write *result);
 /* Whether a write would take something; a moment's answer. */
 bool pstn_ring_writable(struct pstn_end *e);
+/* Ring bytes that the reader has not given back (SIOCOUTQ); a moment's answer. */
+u32 pstn_ring_unread(struct pstn_end *e);
 /* Sends what was held back. True: there was some, and the peer is to be told. */
 bool pstn_ring_release_held(struct pstn_end *e);
 

@@ -641,22 +641,36 @@ static bool growable(struct pstn_end *e, const struct writer *w)
 	return false;
 }
 
+/* What a look without the lock sees of a ring in use. False: there is none, or it can't be. */
+static bool glimpse(struct pstn_end *e, struct writer *w)
+{
+	w->desc = READ_ONCE(e->tx->ring);
+	w->off = READ_ONCE(e->tx->off);
+	w->old = READ_ONCE(e->tx->old_ring);
+	w->budget = READ_ONCE(e->tx->budget);
+	w->peer = READ_ONCE(e->tx->peer);
+	if (w->desc == 0 || (w->desc & PSTN_RING_F_PENDING) != 0 ||
+	    !pstn_ring_place(e->side, w->desc, &w->ring) || w->off % LINE != 0 ||
+	    w->off >= w->ring.bytes || w->peer % LINE != 0 || w->peer >= w->ring.bytes)
+		return false;
+	learn_only(e, w);
+	return true;
+}
+
+u32 pstn_ring_unread(struct pstn_end *e)
+{
+	struct writer w;
+
+	return glimpse(e, &w) ? unread(e, &w) : 0;
+}
+
 bool pstn_ring_writable(struct pstn_end *e)
 {
 	struct writer w;
 	u32 end, start;
 
-	w.desc = READ_ONCE(e->tx->ring);
-	if (w.desc == 0 || (w.desc & PSTN_RING_F_PENDING) != 0)
-		return true;
-	w.off = READ_ONCE(e->tx->off);
-	w.old = READ_ONCE(e->tx->old_ring);
-	w.budget = READ_ONCE(e->tx->budget);
-	w.peer = READ_ONCE(e->tx->peer);
-	if (!pstn_ring_place(e->side, w.desc, &w.ring) || w.off % LINE != 0 ||
-	    w.off >= w.ring.bytes || w.peer % LINE != 0 || w.peer >= w.ring.bytes)
-		return true; /* the next write says what is wrong */
-	learn_only(e, &w);
+	if (!glimpse(e, &w))
+		return true; /* the next write makes one, or says what is wrong */
 	if (w.budget != 0 && (u64)unread(e, &w) * 3 > allowed(e, &w) * 2)
 		return false;
 	/* An eighth of the ring in one piece: no wake-up for each freed line. */

@@ -7,7 +7,7 @@
 # Kernels, headers and what the headers want come from apt, by name, and are unpacked into DIR/kmod; nothing is installed. QEMU is
 # the host's (package qemu-system-x86). The guest has an initramfs and no disk: busybox, the test program with its libraries, the
 # module. It prints to its serial line, and its last line is "N passed, N failed". A line of the kernel's that tells of a defect
-# (BUG, WARNING, Oops, a lock's report) fails the run, whatever the tests say.
+# (BUG, WARNING, Oops, a lock's report) fails the run, whatever the tests say; freed memory is poisoned, and slabs have red zones.
 
 import argparse
 import glob
@@ -22,7 +22,7 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # By the version that is meant, the metapackages that name the present one.
 META = {"6.1": ("linux-image-amd64", "linux-headers-amd64"), "6.12": ("linux-image-6.12-amd64", "linux-headers-6.12-amd64")}
-DEFECTS = re.compile(r"\b(BUG: |WARNING: |Oops|general protection|possible (recursive|circular)|INFO: task .* blocked|[Kk]ernel panic"
+DEFECTS = re.compile(r"\b(BUG[: ]|WARNING: |Oops|general protection|possible (recursive|circular)|INFO: task .* blocked|[Kk]ernel panic"
                      r"|refcount_t:|list_(add|del) corruption|Call Trace|unable to handle)")
 GUEST_SECONDS = int(os.environ.get("GUEST_SECONDS", "1200"))
 
@@ -143,7 +143,7 @@ def boot(version, release, root, image):
     """Runs the guest. (passed, failed), or None when it did not come to its end."""
     command = ["qemu-system-x86_64", "-machine", "q35,accel=tcg", "-cpu", "max", "-smp", "2", "-m", "1024", "-nographic", "-no-reboot",
                "-nodefaults", "-serial", "stdio", "-kernel", os.path.join(root, "boot/vmlinuz-" + release), "-initrd", image,
-               "-append", "console=ttyS0 panic=-1 loglevel=4 quiet mitigations=off random.trust_cpu=on oops=panic nosoftlockup rcupdate.rcu_cpu_stall_suppress=1"]
+               "-append", "console=ttyS0 panic=-1 loglevel=4 quiet mitigations=off random.trust_cpu=on oops=panic slub_debug=FZP page_poison=1 nosoftlockup rcupdate.rcu_cpu_stall_suppress=1"]
     began, result, defects = time.monotonic(), None, []
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as guest:
         try:

@@ -16,6 +16,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <initializer_list>
 
 #include "../unit/kit/known_stream.h"
 #include "abi/kmod_abi.h"
@@ -137,6 +138,12 @@ class KmodWorld {
       ref_[side] = AddLgrRef(*s_, side, lgr_id, id_);
       EXPECT_IS(SitLink(stack_, lgr_fd_, ref_[side], side), 0);
     }
+  }
+  // All but sockets. Tests whose process ends need not.
+  void Close() {
+    UnmapLgr(lgr_);
+    UnmapStack(s_);
+    for (const int fd : {device_, memfd_, lgr_fd_, stack_}) close(fd);
   }
   KmodWorld(const KmodWorld&) = delete;
   KmodWorld& operator=(const KmodWorld&) = delete;

@@ -243,4 +243,46 @@ KMOD_TEST(killed_under_load) {
   }
 }
 
+namespace {
+
+// Of a line of /proc/meminfo.
+long Kilobytes(const char* what) {
+  char page[4096] = {};
+  const int fd = open("/proc/meminfo", O_RDONLY | O_CLOEXEC);
+  EXPECT(read(fd, page, sizeof page - 1) > 0);
+  close(fd);
+  const char* at = strstr(page, what);
+  return at != nullptr ? atol(at + strlen(what)) : -1;
+}
+
+void OneFamily(uint32_t conns) {
+  KmodWorld w({.processes = 8, .sockets = 64, .groups = 4});
+  static uint8_t buffer[60000];
+  int fds[2];
+  for (uint32_t i = 0; i < conns; i++) {
+    for (uint32_t side = 0; side < 2; side++) fds[side] = w.Socket(side, i);
+    EXPECT_IS(write(fds[0], buffer, sizeof buffer), sizeof buffer);
+    EXPECT_IS(recv(fds[1], buffer, sizeof buffer, MSG_WAITALL), sizeof buffer);
+    for (const int fd : fds) close(fd);
+  }
+  w.Close();
+}
+
+}  // namespace
+
+// Files, pages and slabs: a page for each connection that is left would be more than what is
+// allowed here.
+KMOD_TEST(no_memory_is_left) {
+  constexpr int kRounds = 500;
+  constexpr uint32_t kEach = 8;
+  for (int i = 0; i < 50; i++) OneFamily(kEach);
+  const long free_kb = Kilobytes("MemAvailable:"), shmem_kb = Kilobytes("Shmem:");
+  for (int i = 0; i < kRounds; i++) OneFamily(kEach);
+  for (int i = 0; i < 100 && Kilobytes("Shmem:") > shmem_kb + 64; i++) usleep(10000);
+  const long less_kb = free_kb - Kilobytes("MemAvailable:");
+  printf("  %ld KB less after %d connections\n", less_kb, kRounds * static_cast<int>(kEach));
+  EXPECT(Kilobytes("Shmem:") <= shmem_kb + 64);
+  EXPECT(less_kb < kRounds * static_cast<int>(kEach) * 4 / 2);
+}
+
 }  // namespace postern

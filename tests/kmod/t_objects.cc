@@ -347,6 +347,10 @@ KMOD_TEST(lists_say_what_there_is) {
   EXPECT(has("holders", text));
   EXPECT(has("endpoints", "memory 0 0 0 0 [::ffff:127.0.0.1]:1000 [::ffff:127.0.0.1]:1001\n"));
   EXPECT(has("endpoints", " kernel - "));
+  char info[1024] = {}, where[32];
+  snprintf(where, sizeof where, "/proc/self/fdinfo/%d", a);
+  EXPECT(read(open(where, O_RDONLY), info, sizeof info - 1) > 0);
+  EXPECT(strstr(info, "postern-endpoint:\t0\npostern-connection:\t0 0 0\n") != nullptr);
   // A child has the descriptor, and is not who asked for it.
   ExpectEndsWell(InChild([&] {
     EXPECT_ERRNO(JoinStack(w.stack(), 4), EBUSY);

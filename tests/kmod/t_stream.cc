@@ -9,6 +9,8 @@
 #include <sys/time.h>
 #include <sys/uio.h>
 
+#include <linux/sockios.h>
+
 #include <pthread.h>
 
 #include <initializer_list>
@@ -93,6 +95,10 @@ KMOD_TEST(every_call_that_moves_bytes) {
   int waiting = 0;
   EXPECT_IS(ioctl(b, FIONREAD, &waiting), 0);
   EXPECT_IS(waiting, 10);
+  EXPECT_IS(ioctl(a, SIOCOUTQ, &waiting), 0);
+  EXPECT_IS(waiting, 64);  // a line of the ring
+  EXPECT_IS(ioctl(b, SIOCOUTQ, &waiting), 0);
+  EXPECT_IS(waiting, 0);
   EXPECT_IS(recv(b, Nowhere(), 4, MSG_TRUNC), 4);  // dropped
   EXPECT_IS(recv(b, t, 6, MSG_WAITALL), 6);
   EXPECT(memcmp(t, "456789", 6) == 0);
@@ -600,6 +606,98 @@ KMOD_TEST(locks_of_the_living_and_the_dead) {
   EXPECT_IS(read(ends[0], t, 1), 1);
   EXPECT_IS(recv(a, t, 1, 0), 1);
   EXPECT_IS(LoadRelaxed(lock.word), 0);
+}
+
+// Several threads at one end, in either direction: each byte comes once, and the kernel's calls do
+// not get into each other's way.
+KMOD_TEST(threads_share_a_socket) {
+  KmodWorld w;
+  const int a = w.Socket(0), b = w.Socket(1);
+  struct Sum {
+    int fd;
+    bool sends;
+    uint64_t bytes, sum;
+    pthread_t thread;
+  } all[6] = {};
+  for (int i = 0; i < 6; i++) {
+    all[i].fd = i < 3 ? a : b;
+    all[i].sends = i < 3;
+    pthread_create(
+        &all[i].thread, nullptr,
+        [](void* arg) -> void* {
+          Sum& s = *static_cast<Sum*>(arg);
+          TestRandom random(reinterpret_cast<uintptr_t>(&s));
+          uint8_t buffer[3000];
+          for (int n = 0; n < 3000; n++) {
+            for (uint8_t& byte : buffer) byte = static_cast<uint8_t>(byte * 7 + n);
+            const size_t want = 1 + random.Next() % sizeof buffer;
+            const ssize_t r = s.sends ? send(s.fd, buffer, want, 0) : recv(s.fd, buffer, want, 0);
+            if (r <= 0) break;
+            for (ssize_t k = 0; k < r; k++) s.sum += buffer[k];
+            s.bytes += static_cast<uint64_t>(r);
+            if (!s.sends) n = 0;
+          }
+          return nullptr;
+        },
+        &all[i]);
+  }
+  for (int i = 0; i < 3; i++) pthread_join(all[i].thread, nullptr);
+  EXPECT_IS(shutdown(a, SHUT_WR), 0);
+  for (int i = 3; i < 6; i++) pthread_join(all[i].thread, nullptr);
+  EXPECT_IS(all[3].bytes + all[4].bytes + all[5].bytes, all[0].bytes + all[1].bytes + all[2].bytes);
+  EXPECT_IS(all[3].sum + all[4].sum + all[5].sum, all[0].sum + all[1].sum + all[2].sum);
+}
+
+// A record that the library holds back (MSG_MORE) is there when its time has come, for who blocks
+// and for who waits in a set.
+KMOD_TEST(held_back_until_its_time) {
+  KmodWorld w;
+  struct Held {
+    int fd, bell;
+    ConnEnd lib;
+  };
+  const auto make = [&](uint32_t conn) {
+    return Held{w.Socket(0, conn), w.Socket(1, conn), w.End(1, conn)};
+  };
+  // As the library: the record, then word of it, so that who sleeps learns of the time.
+  const auto hold = [&](const Held& h, uint64_t ms) {
+    timespec ts;
+    clock_gettime(CLOCK_MONOTONIC, &ts);
+    iovec iov = {const_cast<char*>("held"), 4};
+    IovCursor cursor(&iov, 1);
+    cursor.held = static_cast<uint64_t>(ts.tv_sec) * 1000000000u +
+                  static_cast<uint64_t>(ts.tv_nsec) + ms * 1000000;
+    cursor.held &= ~(PSTN_HELD_CORK | PSTN_HELD_OVER);
+    Lock(h.lib.ep->tx.lock);
+    EXPECT_IS(RingWrite(h.lib, cursor, {}), 4);
+    Unlock(h.lib.ep->tx.lock);
+    (void)w.Tell(h.lib, h.bell, PSTN_RING_DATA);
+  };
+  char t[16];
+  const Held blocked = make(0);
+  hold(blocked, 300);
+  EXPECT_ERRNO(recv(blocked.fd, t, sizeof t, MSG_DONTWAIT), EAGAIN);
+  EXPECT_IS(read(blocked.fd, t, sizeof t), 4);
+  const Held polled = make(1);
+  hold(polled, 1000);
+  pollfd p = {polled.fd, POLLIN, 0};
+  EXPECT_IS(poll(&p, 1, 0), 0);
+  EXPECT_IS(poll(&p, 1, 20000), 1);
+  EXPECT_IS(read(polled.fd, t, sizeof t), 4);
+  const Held member = make(2);
+  const int set = epoll_create1(EPOLL_CLOEXEC);
+  epoll_event ev = {EPOLLIN | EPOLLET, {}};
+  EXPECT_IS(epoll_ctl(set, EPOLL_CTL_ADD, member.fd, &ev), 0);
+  hold(member, 300);
+  EXPECT_IS(epoll_wait(set, &ev, 1, 20000), 1);
+  EXPECT_IS(read(member.fd, t, sizeof t), 4);
+  // The socket of the end that holds is closed: what is held is sent then.
+  const Held closed = make(3);
+  hold(closed, 100000);
+  EXPECT_ERRNO(recv(closed.fd, t, sizeof t, MSG_DONTWAIT), EAGAIN);
+  close(closed.bell);
+  EXPECT_IS(read(closed.fd, t, sizeof t), 4);
+  EXPECT_IS(read(closed.fd, t, sizeof t), 0);
 }
 
 }  // namespace postern
