@@ -23,7 +23,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 # By the version that is meant, the metapackages that name the present one.
 META = {"6.1": ("linux-image-amd64", "linux-headers-amd64"), "6.12": ("linux-image-6.12-amd64", "linux-headers-6.12-amd64")}
 DEFECTS = re.compile(r"\b(BUG[: ]|WARNING: |Oops|general protection|possible (recursive|circular)|INFO: task .* blocked|[Kk]ernel panic"
-                     r"|refcount_t:|list_(add|del) corruption|Call Trace|unable to handle)")
+                     r"|refcount_t:|list_(add|del) corruption|unable to handle)")
 GUEST_SECONDS = int(os.environ.get("GUEST_SECONDS", "1200"))
 
 

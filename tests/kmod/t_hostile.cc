@@ -3,9 +3,11 @@
 // calls, processes that are killed at any moment, memory that is taken away.
 #include <linux/falloc.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
 #include <sys/time.h>
 
 #include <initializer_list>
@@ -283,6 +285,92 @@ KMOD_TEST(no_memory_is_left) {
   printf("  %ld KB less after %d connections\n", less_kb, kRounds * static_cast<int>(kEach));
   EXPECT(Kilobytes("Shmem:") <= shmem_kb + 64);
   EXPECT(less_kb < kRounds * static_cast<int>(kEach) * 4 / 2);
+}
+
+namespace {
+
+bool WriteTo(const char* path, const char* text) {
+  const int fd = open(path, O_WRONLY | O_CLOEXEC);
+  const bool done = fd >= 0 && write(fd, text, strlen(text)) == static_cast<ssize_t>(strlen(text));
+  close(fd);
+  return done;
+}
+
+long NumberIn(const char* path) {
+  char text[64] = {};
+  const int fd = open(path, O_RDONLY | O_CLOEXEC);
+  EXPECT(read(fd, text, sizeof text - 1) > 0);
+  close(fd);
+  return atol(text);
+}
+
+}  // namespace
+
+// What a call makes of the rings' memory is charged to its process's cgroup, and may be more than
+// that may have: then the call fails or the process is killed, and others go on.
+KMOD_TEST(memory_is_the_callers) {
+  mkdir("/tmp/cg", 0755);
+  EXPECT_IS(mount("cg", "/tmp/cg", "cgroup2", 0, nullptr), 0);
+  EXPECT(WriteTo("/tmp/cg/cgroup.subtree_control", "+memory"));
+  for (const char* group : {"/tmp/cg/own", "/tmp/cg/small"}) EXPECT_IS(mkdir(group, 0755), 0);
+  KmodWorld w;
+  const auto fill = [&](uint32_t conns) {
+    static uint8_t block[1 << 16];
+    for (uint32_t i = 0; i < conns; i++) {
+      const int fd = w.Socket(0, i, SOCK_NONBLOCK);
+      while (send(fd, block, sizeof block, MSG_NOSIGNAL) > 0) {
+      }
+    }
+  };
+  ExpectEndsWell(InChild([&] {
+    EXPECT(WriteTo("/tmp/cg/own/cgroup.procs", "0"));
+    const long before = NumberIn("/tmp/cg/own/memory.current");
+    fill(4);
+    EXPECT(NumberIn("/tmp/cg/own/memory.current") - before > 3 << 20);
+  }));
+  EXPECT(WriteTo("/tmp/cg/small/memory.max", "16000000"));
+  const pid_t child = InChild([&] {
+    EXPECT(WriteTo("/tmp/cg/small/cgroup.procs", "0"));
+    fill(64);
+  });
+  int status = 0;
+  EXPECT_IS(waitpid(child, &status, 0), child);
+  printf("  a process that fills 64 MB with 16 ends with %#x\n", static_cast<unsigned>(status));
+  const int a = w.Socket(0, 100), b = w.Socket(1, 100);
+  char t[8];
+  EXPECT_IS(write(a, "alive", 5), 5);
+  EXPECT_IS(read(b, t, sizeof t), 5);
+  for (const char* group : {"/tmp/cg/own", "/tmp/cg/small"}) EXPECT_IS(rmdir(group), 0);
+  EXPECT_IS(umount2("/tmp/cg", 0), 0);
+}
+
+// A process of another PID namespace holds a lock under a number that means another process, or
+// none, here; and it has the name of its slot in the list by its number here.
+KMOD_TEST(pid_namespaces) {
+  KmodWorld w;
+  const int a = w.Socket(0), b = w.Socket(1);
+  pstn_lock& lock = w.End(0).ep->rx.lock;
+  int ends[2];
+  char t[8];
+  EXPECT_IS(pipe(ends), 0);
+  EXPECT_IS(write(b, "x", 1), 1);
+  const pid_t outer = InChild([&] {
+    EXPECT_IS(unshare(CLONE_NEWPID), 0);
+    const pid_t init = InChild([&] {
+      EXPECT_IS(getpid(), 1);
+      EXPECT_IS(JoinStack(OpenStack(w.device(), w.memfd()), 2), 0);
+      // tidy-allow: a lock's holder is played
+      StoreRelaxed(lock.word, 3u << PSTN_LOCK_SLOT_SHIFT | 1u);
+      EXPECT_IS(write(ends[1], "!", 1), 1);
+      pause();
+    });
+    EXPECT_IS(read(ends[0], t, 1), 1);
+    EXPECT_ERRNO(recv(a, t, 1, MSG_DONTWAIT), EAGAIN);  // number 1 of there lives
+    kill(init, SIGKILL);
+    waitpid(init, nullptr, 0);
+    EXPECT_IS(recv(a, t, 1, 0), 1);  // number 1 of here does, too, and is not meant
+  });
+  ExpectEndsWell(outer);
 }
 
 }  // namespace postern
