@@ -24,7 +24,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 META = {"6.1": ("linux-image-amd64", "linux-headers-amd64"), "6.12": ("linux-image-6.12-amd64", "linux-headers-6.12-amd64")}
 DEFECTS = re.compile(r"\b(BUG[: ]|WARNING: |Oops|general protection|possible (recursive|circular)|INFO: task .* blocked|[Kk]ernel panic"
                      r"|refcount_t:|list_(add|del) corruption|unable to handle)")
-GUEST_SECONDS = int(os.environ.get("GUEST_SECONDS", "1200"))
+# Of the environment: how long the corrupter and the killer go on (a few seconds), and how long a guest may take.
+LONG_SECONDS = int(os.environ.get("KMOD_SECONDS", "0"))
+GUEST_SECONDS = int(os.environ.get("GUEST_SECONDS", str(1200 + 4 * LONG_SECONDS)))
 
 
 def run(*command, **kwargs):
@@ -143,7 +145,8 @@ def boot(version, release, root, image):
     """Runs the guest. (passed, failed), or None when it did not come to its end."""
     command = ["qemu-system-x86_64", "-machine", "q35,accel=tcg", "-cpu", "max", "-smp", "2", "-m", "1024", "-nographic", "-no-reboot",
                "-nodefaults", "-serial", "stdio", "-kernel", os.path.join(root, "boot/vmlinuz-" + release), "-initrd", image,
-               "-append", "console=ttyS0 panic=-1 loglevel=4 quiet mitigations=off random.trust_cpu=on oops=panic slub_debug=FZP page_poison=1 nosoftlockup rcupdate.rcu_cpu_stall_suppress=1"]
+               "-append", "console=ttyS0 panic=-1 loglevel=4 quiet mitigations=off random.trust_cpu=on oops=panic slub_debug=FZP page_poison=1 nosoftlockup rcupdate.rcu_cpu_stall_suppress=1 "
+               + (f"KMOD_SECONDS={LONG_SECONDS}" if LONG_SECONDS else "")]
     began, result, defects = time.monotonic(), None, []
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as guest:
         try:
