@@ -360,10 +360,11 @@ def rule_fences_as_listed(files):
 
 
 # What orders memory: each line of these has a label, [E1], whose other end has the same one (docs/memory-order.md).
-RELEASES = r"\b(StoreRelease|SetState)\s*\(|memory_order_(release|acq_rel)|__ATOMIC_RELEASE"
-ACQUIRES = r"\b(LoadAcquire|LoadHint)\s*\(|memory_order_(acquire|acq_rel)|__ATOMIC_ACQUIRE"
-FENCES = r"\b(FullFence|FenceAfterLocked|DeathFence)\s*\(|atomic_thread_fence"
-CHANGES = r"\b(Exchange|CompareExchange|Fetch(Add|Sub|Or|And))\s*\("  # either end
+# In kmod/ the kernel's names stand for the same.
+RELEASES = r"\b(StoreRelease|SetState|smp_store_release)\s*\(|memory_order_(release|acq_rel)|__ATOMIC_RELEASE"
+ACQUIRES = r"\b(LoadAcquire|LoadHint|smp_load_acquire)\s*\(|memory_order_(acquire|acq_rel)|__ATOMIC_ACQUIRE"
+FENCES = r"\b(FullFence|FenceAfterLocked|DeathFence|smp_mb)\s*\(|atomic_thread_fence"
+CHANGES = r"\b(Exchange|CompareExchange|Fetch(Add|Sub|Or|And)|atomic_(fetch_)?(or|andnot))\s*\("  # either end
 HANDSHAKES = r"\b(LightFence|HeavyFence)\s*\("
 LABEL = re.compile(r"\[([A-Z]\d+)\]")
 ORDERS_DOC = "docs/memory-order.md"
@@ -376,7 +377,7 @@ def labels_of(f):
         if not line.strip():
             continue
         found, above = set(LABEL.findall(f.lines[number][len(line.rstrip()):])), number - 1
-        while above >= 0 and re.match(r"\s*//", f.lines[above]):
+        while above >= 0 and re.match(r"\s*(//|/\*|\*)", f.lines[above]):
             found |= set(LABEL.findall(f.lines[above]))
             above -= 1
         yield number + 1, line, found
@@ -393,7 +394,7 @@ def label_rows(files):
 def rule_order_labels(files):
     ends, places = {}, {}
     for f in files:
-        if f.ext not in CODE or not f.under("lib", "preload", "controlplane") or f.path == "lib/base/atomic.h":
+        if f.ext not in CODE or not f.under("lib", "preload", "controlplane", "kmod") or f.path in ("lib/base/atomic.h", "kmod/ring/shared.h"):
             continue
         for number, code, labels in labels_of(f):
             kinds = {kind for kind, pattern in (("store", RELEASES), ("load", ACQUIRES), ("both", CHANGES), ("fence", FENCES), ("fence", HANDSHAKES))
