@@ -85,10 +85,10 @@ bool Teller::TellNext() {
 bool Teller::NextProcess() {
   if (!processes_) return false;
   const auto& stacks = registry_.stacks();
-  for (auto it = stacks.lower_bound(processes_->stack); it != stacks.end(); ++it) {
+  const auto [stack, slot] = *processes_;
+  for (auto it = stacks.lower_bound(stack); it != stacks.end(); ++it) {
     const auto& of_stack = it->second->processes;
-    const uint32_t from = Same(it->first, processes_->stack) ? processes_->slot : 0;
-    const auto process = of_stack.lower_bound(from);
+    const auto process = of_stack.lower_bound(Same(it->first, stack) ? slot : 0);
     if (process == of_stack.end()) continue;
     *processes_ = {it->first, process->first + 1};
     SayAlive(*process->second);

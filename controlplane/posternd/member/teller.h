@@ -61,10 +61,7 @@ class Teller {
 
  private:
   using Dones = std::vector<std::function<void()>>;
-  struct ProcessAt {
-    pstn_uuid stack{};
-    uint32_t slot = 0;
-  };
+  using ProcessAt = std::pair<pstn_uuid, uint32_t>;  // stack, slot
   bool HasRoom() const;
   bool TellNext();
   bool NextProcess();

@@ -298,8 +298,8 @@ class BrokerGame {
     if (m.type == Type::kRoutes || m.type == Type::kResolve) m.type = Type::kJoin;
     m.seq = in.f % 8u == 7 ? ctl::kBrokerSeq | in.c : 2;
     m.a = in.c % 8u == 7 ? PSTN_NONE : in.c % 4u;
-    if (m.type == Type::kSeek && in.c % 4u != 0)
-      m.a = in.c % 4u == 1 ? listens_at_ : in.c % 4u == 2 ? hostile_at_ : in.c << 4;
+    const uint32_t ports[] = {m.a, listens_at_, hostile_at_, uint32_t{in.c} << 4};
+    if (m.type == Type::kSeek) m.a = ports[in.c % 4u];
     m.b = in.c / 8 % 4u;
     m.c = in.c;
     m.d = in.d % 16u;

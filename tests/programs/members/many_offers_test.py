@@ -22,7 +22,7 @@ import daemon_test
 from actorkit import GONE, HOST, JOIN, LISTENER, OFFER, PATIENCE_SEC, SEEK, UNOFFER, Line
 from broker_test import Broker
 from daemon_test import HELLO, LISTEN, UNLISTEN, Client, Stack
-from memberkit import line_of
+from memberkit import family, line_of
 
 MANY = 3000
 UNDER_WAY_MOST = 64
@@ -104,16 +104,6 @@ class ManyOffers(unittest.TestCase):
         self.addCleanup(lambda: (self.daemon.kill(), self.daemon.wait()))
         self.assertTrue(daemon_test.until(lambda: os.path.exists(self.path)))
 
-    def family(self):
-        stack = Stack()
-        stack.slot(0, os.getpid())
-        client = Client(self.path)
-        self.addCleanup(client.sock.close)
-        status, _, fd = client.ask(HELLO, a=0, uuid=stack.id, fd=stack.fd)
-        self.assertEqual(status, 0)
-        os.close(fd)
-        return stack, client
-
     def listen(self, client, sockets, first=0):
         for i, tcp in enumerate(sockets, first):
             self.assertEqual(client.ask(LISTEN, a=i, b=1, c=1, fd=tcp.fileno())[0], 0)
@@ -123,7 +113,7 @@ class ManyOffers(unittest.TestCase):
         return PlayedBroker(self, self.door)
 
     def test_all_are_known_in_the_end(self):
-        stack, client = self.family()
+        stack, client = family(self, self.path)
         self.listen(client, listening(self, MANY))
         broker = self.broker()
         broker.hear()
@@ -173,7 +163,7 @@ class ManyOffers(unittest.TestCase):
 
     def test_a_broker_that_is_slow(self):
         """It answers something now and then: it has others to answer, and is not given up."""
-        stack, client = self.family()
+        stack, client = family(self, self.path)
         self.listen(client, listening(self, 40))
         broker = self.broker()
         for _ in range(10):
@@ -195,13 +185,7 @@ class RealBroker(Broker):
 
     @unittest.skipIf(os.geteuid() != 0, "not root")
     def test_a_broker_comes_anew(self):
-        stack = Stack()
-        stack.slot(0, os.getpid())
-        client = Client(f"{self.dirs['a']}/posternd.sock")
-        self.addCleanup(client.sock.close)
-        status, _, fd = client.ask(HELLO, a=0, uuid=stack.id, fd=stack.fd)
-        self.assertEqual(status, 0)
-        os.close(fd)
+        stack, client = family(self, f"{self.dirs['a']}/posternd.sock")
         sockets = listening(self, MANY)
         for i, tcp in enumerate(sockets):
             self.assertEqual(client.ask(LISTEN, a=i, b=1, c=1, fd=tcp.fileno())[0], 0)

@@ -15,6 +15,7 @@ import socket
 import time
 
 from actorkit import GONE, JOIN, LISTENER, MSG
+from daemon_test import HELLO, Client, Stack
 
 QUESTIONS = 1 << 31  # the broker's numbers
 UNDER_WAY = 32
@@ -33,6 +34,18 @@ def line_of(path, uid):
         if uid != own:
             os.seteuid(own)
     return line
+
+
+def family(test, path):
+    """In a posternd: a stack of which this process is the only one, and its line."""
+    stack = Stack()
+    stack.slot(0, os.getpid())
+    client = Client(path)
+    test.addCleanup(client.sock.close)
+    status, _, fd = client.ask(HELLO, a=0, uuid=stack.id, fd=stack.fd)
+    test.assertEqual(status, 0)
+    os.close(fd)
+    return stack, client
 
 
 class Member:
