@@ -632,11 +632,12 @@ struct pstn_stack_hdr {
 
 /* ---------------------------------------------------------------- directory ----------------- */
 #define PSTN_DIR_LISTENERS 8192u
+#define PSTN_DIR_SOUGHT 0x80000000u /* the end of a chain: see pstn_dir.seeks */
 #define PSTN_DIR_ADDRS 512u
 #define PSTN_HOST_UEIDS 4u
 
 struct pstn_dir_listener {
-  pstn_u32 next; /* entry + 1 of the same port; 0 = end */
+  pstn_u32 next; /* entry + 1 of the same port, or the chain's end */
   pstn_u32 used;
   struct pstn_uuid stack;
   pstn_u32 ep_idx, ep_gen;
@@ -669,6 +670,9 @@ struct pstn_dir {
   struct pstn_uuid id; /* of this posternd */
   pstn_u32 pid;
   pstn_u32 port_low; /* (c) first of the ephemeral ports; 0 = not known */
+  /* (a) 1: others' listeners are here for those ports only whose chain ends in PSTN_DIR_SOUGHT; of
+   * another port posternd is asked (kSeek) before a miss is believed. */
+  pstn_u32 seeks;
   /* A robust mutex that posternd holds for life: the kernel sets FUTEX_OWNER_DIED (0x40000000) in
    * its first word when posternd dies, however it dies, so readers learn of it without a syscall.
    */
@@ -678,7 +682,7 @@ struct pstn_dir {
   pstn_u32 closed; /* (a) 1: the administrator lets new connections take no path through memory */
   struct pstn_addr addrs[PSTN_DIR_ADDRS]; /* local addresses of posternd's namespace */
   struct pstn_host host;                  /* as the broker has it; zero while there is none */
-  pstn_u32 port_head[65536];              /* entry + 1 */
+  pstn_u32 port_head[65536];              /* entry + 1; 0 or PSTN_DIR_SOUGHT: the chain's end */
   struct pstn_dir_listener listeners[PSTN_DIR_LISTENERS];
 };
 

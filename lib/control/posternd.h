@@ -17,6 +17,8 @@ int CtlListen(Family& fam, pstn_ep& ep, int fd);
 int CtlUnlisten(Family& fam, pstn_ep& ep);
 // `known`: the link groups with that stack that are full.
 int CtlIntroduce(Family& fam, const pstn_uuid& peer, uint32_t known, uint32_t* lgr_idx);
+// Others' listeners on that port are in the directory from now on, if there are any.
+int CtlSeek(Family& fam, uint16_t port);
 void CtlReap(Family& fam, uint32_t slot, uint32_t pid);  // a child that has been waited for
 int CtlExport(Family& fam, const pstn_ep& ep,
               int fd);  // has the stack's keeper take over the connection

@@ -188,6 +188,7 @@ bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   m.type = Type::kHello;
   m.uuid = Stack(fam).hdr.id;
   m.a = fam.slot;
+  m.b = ctl::kHelloSeeks;
   m.cookie = LoadRelaxed(Stack(fam).hdr.ticket);
   int dir_fd = -1;
   const int said = Ask(fam, m, fam.stack_fd, &dir_fd);

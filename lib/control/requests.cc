@@ -121,6 +121,23 @@ void CtlReap(Family& fam, uint32_t slot, uint32_t pid) {
   Unlock(fam.ctl_lock);
 }
 
+namespace {
+
+// The broker may be busy with very many others, or stopped: the connection is the kernel's then.
+constexpr uint64_t kSeekNs = 200'000'000;
+
+}  // namespace
+
+int CtlSeek(Family& fam, uint16_t port) {
+  const LineGuard line(fam);
+  if (!ConnectLocked(fam)) return -ENOTCONN;
+  Msg m;
+  m.type = Type::kSeek;
+  m.a = port;
+  CutShort limit(MonotonicNs() + kSeekNs);
+  return Ask(fam, m, -1, nullptr, &limit);
+}
+
 int CtlIntroduce(Family& fam, const pstn_uuid& peer, uint32_t known, uint32_t* lgr_idx) {
   const LineGuard line(fam);
   if (!ConnectLocked(fam)) return -ENOTCONN;

@@ -19,8 +19,8 @@ namespace postern::ctl {
 inline constexpr uint32_t kProtoVersion = 4;
 
 enum class Type : uint32_t {
-  kHello = 1,  // uuid = stack, a = slot, fd = stack memfd, cookie = a guest's ticket. Reply: fd =
-               // directory memfd
+  kHello = 1,  // uuid = stack, a = slot, b = kHelloSeeks: it asks by kSeek, fd = stack memfd,
+               // cookie = a guest's ticket. Reply: fd = directory memfd
   kListen,     // a = ep, b = ep gen, c = backlog, fd = kernel's listening socket. Reply: status
   kUnlisten,   // a = ep, b = ep gen. Reply: status, after the entry is gone
   kIntroduce,  // uuid = server stack, a = how many link groups with it the asker has, all full.
@@ -45,12 +45,13 @@ enum class Type : uint32_t {
 
   // Between a user's posternd and the broker (posternd --system). Both ask on this line:
   // kBrokerSeq in a seq says whose number it is.
-  kJoin,     // daemon. Reply: status. kHost follows
+  kJoin,     // daemon: a = kJoinSeeks: it asks by kSeek; 0: it is told of all listeners. Reply:
+             // status, a = the same, or 0 of a broker that tells of all. kHost follows
   kOffer,    // daemon: uuid = stack, a, b, c as in kListen, fd = the listening socket; or again, to
              // a broker that is new, addr, d, cookie instead of it. Reply: status
   kUnoffer,  // daemon: uuid = stack, a, b. Reply: status, when no daemon knows it any more
-  kListener,  // broker: another user's listener: uuid = stack, a, b, c, addr, d = kListener*
-              // flags, cookie. Reply: status
+  kListener,  // broker: another user's listener, which was asked for (kSeek): uuid = stack, a, b,
+              // c, addr, d = kListener* flags, cookie. Reply: status
   kGone,      // broker: uuid = stack, a, b. Reply: status, after it is out of the directory
   kLink,  // daemon, then broker to the server's daemon: uuid = server stack, peer = client stack,
           // id = link group, fd = its memfd; d = 1: of another network namespace. Reply: status
@@ -111,6 +112,10 @@ enum class Type : uint32_t {
   // the stack that it is of, fd = a new one of its user's. Reply: fd = the one of all those
   // that have left the same stack for the same user, cookie = its ticket. Needs no hello
 
+  kSeek,  // process: a = a port: others' listeners there are wanted in the directory. Reply:
+          // status, when they are. Then daemon: the same, or a = 0: of all ports. Reply: status,
+          // after kListener of each; a = the port, or 0: all ports are told of from now on
+
   // Between posternd and a family's reaper (controlplane/reaper), on a line of their own. These
   // have no reply:
   kJobStack = 64,  // first: fd = stack memfd
@@ -129,6 +134,7 @@ enum class Type : uint32_t {
 };
 
 inline constexpr uint32_t kBrokerSeq = 0x80000000u;
+inline constexpr uint32_t kHelloSeeks = 1, kJoinSeeks = 1;
 inline constexpr uint32_t kHeldCame = 1, kHeldLost = 2;  // c of kTakeHeld
 // kFilter's a.
 inline constexpr uint32_t kFilterAdd = 1, kFilterRemove = 2, kFilterHush = 3, kFilterLeave = 4;

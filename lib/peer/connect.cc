@@ -89,7 +89,9 @@ uint64_t DrawLot(Family& fam) {
 // number, as with the kernel's hash. With each connect() each gets another weight, and the heaviest
 // has it.
 // Those of other network namespaces (`learnt`) are known by addresses that are not local.
-bool FindListener(Family& fam, const pstn_dir& d, const pstn_addr& to, bool learnt, Target& out) {
+// `sought`: that there is none may be believed.
+bool LookFor(Family& fam, const pstn_dir& d, const pstn_addr& to, bool learnt, Target& out,
+             bool& sought) {
   const uint64_t lot = DrawLot(fam);
   bool found = false;
   bool stable = ReadDirectory(d, [&] {
@@ -109,8 +111,18 @@ bool FindListener(Family& fam, const pstn_dir& d, const pstn_addr& to, bool lear
       out = {l.stack, l.ep_idx, l.ep_gen, l.backlog, l.source};
       found = true;
     }
+    sought = LoadRelaxed(d.seeks) == 0 || next == PSTN_DIR_SOUGHT;
   });
   return stable && found;
+}
+
+// Of other users' listeners the directory has those on ports that were asked for. So the first
+// connect() to a port that finds none has posternd ask for those there.
+bool FindListener(Family& fam, const pstn_dir& d, const pstn_addr& to, bool learnt, Target& out) {
+  bool sought = true;
+  if (LookFor(fam, d, to, learnt, out, sought)) return true;
+  if (sought || learnt || CtlSeek(fam, to.port) != 0) return false;
+  return LookFor(fam, d, to, learnt, out, sought);
 }
 
 }  // namespace

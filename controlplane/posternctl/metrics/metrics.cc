@@ -136,6 +136,9 @@ bool ShowMetrics(const std::string& runtime_dir) {
     page.Add("postern_reapers_failed_total", "counter",
              "Families of programs that were cut off for what was in their memory.", of,
              status.at("reapers_failed"));
+    page.Add("postern_listeners_refused_total", "counter",
+             "Offers of listeners that the broker has refused.", of,
+             status.value("listeners_refused", 0));
     page.Add("postern_listeners", "gauge", "Listeners in the directory.", of,
              status.at("listeners").size());
     for (const Json& stack : status.at("stacks")) AddStack(page, stack, user);

@@ -54,6 +54,7 @@ Broker::Broker(event_base* base, UniqueFd listener, Policy policy, const pstn_uu
 Broker::~Broker() {
   for (const auto& [line, member] : members_) {
     const auto awaited = std::exchange(member->told.awaited, {});
+    const auto before = std::exchange(member->told.before, {});
   }
 }
 
@@ -86,6 +87,7 @@ void Broker::AcceptAll() {
         [this](Client& c, const ctl::Msg& m, UniqueFd with) { OnMessage(c, m, std::move(with)); },
         [this](Client& c) { OnGone(c); });
     Client* const key = member->client.get();
+    key->on_drained = [this, key] { TellNews(*MemberOf(*key)); };
     key->ServeInTurns(turns_, quota_.fds, policy_.descriptors_max);
     if (member->pidfd.ok()) {
       member->died =
@@ -132,6 +134,8 @@ Broker::Handler Broker::HandlerOf(ctl::Type type) {
       return &Broker::GetRoutes;
     case ctl::Type::kResolve:
       return &Broker::Resolve;
+    case ctl::Type::kSeek:
+      return &Broker::Seek;
     default:
       return nullptr;
   }
@@ -168,7 +172,14 @@ void Broker::Join(Client& client, const ctl::Msg& message, UniqueFd) {
   member.joined = true;
   Inform("daemon %d of user %u joins, cgroup %s", member.who.pid, member.who.uid,
          member.who.cgroup.c_str());
-  client.Reply(message, 0);
+  member.seeks = message.a == ctl::kJoinSeeks;
+  member.told.has_seen_all = member.seeks;
+  if (!member.seeks) told_all_.insert(&client);
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  reply.a = member.seeks ? ctl::kJoinSeeks : 0;
+  client.Send(reply);
   tell_.AddMs(0);
   Tell(member);
 }
@@ -187,9 +198,7 @@ void Broker::HasGuest(Client& client, const Who& who) {
   Member& member = *MemberOf(client);
   if (who.uid == member.who.uid || member.guests.size() >= kGuestUsersMax) return;
   if (!member.guests.emplace(who.uid, who.gid).second) return;
-  member.told.next = {};
-  member.told.has_seen_all = false;
-  Tell(member);
+  LookAgain(member);
 }
 
 Broker::Stack* Broker::Claim(Client& client, const ctl::Msg& message, const pstn_uuid& id) {
@@ -252,10 +261,7 @@ void Broker::ProcessDied(const pstn_uuid& id, pid_t pid) {
 bool Broker::IsUsed(const pstn_uuid& id, const Client& member) {
   const auto& offers = MemberOf(member)->offers;
   const auto offer = offers.lower_bound(KeyOf(id, 0, 0));
-  return (offer != offers.end() && Same(offer->second.stack, id)) ||
-         std::any_of(links_.begin(), links_.end(), [&id](const auto& link) {
-           return Same(link.second.stack[0], id) || Same(link.second.stack[1], id);
-         });
+  return (offer != offers.end() && Same(offer->second.stack, id)) || links_of_.count(id) != 0;
 }
 
 // A stack without processes. If its daemon is there, that one tells what ends with it. Else no
@@ -266,9 +272,11 @@ void Broker::ForgetIfDead(const pstn_uuid& id) {
   if (it->second.member != nullptr && IsUsed(id, *it->second.member)) return;
   stacks_.erase(it);
   std::vector<std::pair<pstn_uuid, uint32_t>> ends;
-  for (const auto& [link_id, link] : links_) {
+  const auto its = links_of_.find(id);
+  if (its == links_of_.end()) return;
+  for (const pstn_uuid& link : its->second) {
     for (uint32_t side = 0; side < 2; ++side) {
-      if (Same(link.stack[side], id)) ends.emplace_back(link_id, side);
+      if (Same(links_.at(link).stack[side], id)) ends.emplace_back(link, side);
     }
   }
   for (const auto& [link_id, side] : ends) EndSide(link_id, side);
@@ -278,10 +286,11 @@ void Broker::OnGone(Client& client) {
   const auto it = members_.find(&client);
   const std::unique_ptr<Member> member = std::move(it->second);
   members_.erase(it);
+  ForgetTold(*member);
   Inform("daemon %d of user %u is gone", member->who.pid, member->who.uid);
-  for (const auto& [key, listener] : member->offers) {
+  for (const auto& [key, offer] : member->offers) {
     offered_.erase(key);
-    cookies_.erase({listener.cookie, key});
+    Unindex(key, offer);
   }
   asks_.OnGone(client);
   ForgetDmbs(&client);
@@ -303,10 +312,8 @@ void Broker::SetPolicy(Policy policy) {
   for (const auto& [line, member] : members_) {
     Told& told = member->told;
     told.shown.AddTo(told.stale);
-    told.next = {};
-    told.has_seen_all = false;
+    LookAgain(*member);
   }
-  TellAll();
 }
 
 }  // namespace postern::daemon

@@ -72,6 +72,14 @@ class Broker {
     std::map<OfferKey, uid_t> of_;
     std::map<uid_t, size_t> count_;
   };
+  // An end of a link group.
+  struct EndLess {
+    bool operator()(const std::pair<pstn_uuid, uint32_t>& a,
+                    const std::pair<pstn_uuid, uint32_t>& b) const {
+      return std::tie(a.first.hi, a.first.lo, a.second) <
+             std::tie(b.first.hi, b.first.lo, b.second);
+    }
+  };
   struct Told {
     Shown shown;               // it has been told of these
     bool left_out = false;     // ... and not of others, for which there was no room
@@ -80,10 +88,14 @@ class Broker {
     // Those that want to know when it has heard: called by the last copy's end.
     std::map<OfferKey, std::vector<std::shared_ptr<void>>> awaited;
     std::chrono::steady_clock::time_point awaited_since;
+    // Those whose answer goes behind the news of it (Seek): called likewise.
+    std::map<OfferKey, std::vector<std::shared_ptr<void>>> before;
     OfferKey next{};            // all before this one were looked at since it joined
     bool has_seen_all = false;  // all were
   };
   struct Member {
+    // Whether it is to be told of listeners on that port.
+    bool Wants(uint16_t port) const { return !seeks || sought.count(port) != 0; }
     std::unique_ptr<Client> client;
     Who who;
     std::set<std::pair<uid_t, gid_t>> guests;  // that its stacks are of, beside its own user
@@ -94,6 +106,8 @@ class Broker {
     UniqueFd pidfd, netns;
     std::unique_ptr<Event> died;
     bool joined = false;
+    bool seeks = false;         // it is told of what it has asked for (kSeek)
+    std::set<uint16_t> sought;  // the ports
     std::map<OfferKey, Offered> offers;
     Told told;
     Reached reached;  // by its clients
@@ -102,6 +116,9 @@ class Broker {
     std::vector<pstn_addr> addresses;  // as the kernel has said through it
     SharedFd host;                     // as it knows it
     RateLimit vi_asks;
+    // What it hears when it has taken what it was sent before.
+    std::set<std::pair<pstn_uuid, uint32_t>, EndLess> ended;  // link groups, and which side's end
+    bool vi_free = false;
   };
   struct Stack {
     Client* member = nullptr;  // null: its daemon is gone, and may come back
@@ -152,7 +169,13 @@ class Broker {
   static int Check(const Member& member, const ctl::Msg& message, const UniqueFd& fd,
                    Listener& listener);
   void Offer(Client& client, const ctl::Msg& message, UniqueFd fd);
-  void DropOffer(const OfferKey& key, uint64_t cookie);
+  void DropOffer(const OfferKey& key);
+  void Index(const OfferKey& key, const Offered& offer);
+  void Unindex(const OfferKey& key, const Offered& offer);
+  void Seek(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void SeekAll(Member& member);
+  void ForgetSought(Member& member);
+  void ForgetTold(Member& gone);
   // The kernel's word: its socket is gone.
   void OfferEnded(uint64_t cookie);
   void Unoffer(Client& client, const ctl::Msg& message, UniqueFd fd);
@@ -164,8 +187,13 @@ class Broker {
   void NewFor(Member& to, const OfferKey& key, uid_t owner);  // offered now
   void Tell(Member& to);
   void TellOf(Member& to, const OfferKey& key);
+  void SayHowItIs(Member& to, const OfferKey& key);
   void Answered(Client* line, const OfferKey& key);
   void LookFurther(Member& to);
+  void LookAgain(Member& to);
+  void Show(Member& to, const OfferKey& key, uid_t owner);
+  bool Hide(Member& to, const OfferKey& key);  // whether it knew it
+  void ForgetKnower(const Member& member, const OfferKey& key);
   void TellAll();
   void Refill();
   void DoNotWait();
@@ -177,6 +205,10 @@ class Broker {
   void HaveLink(Client& client, const ctl::Msg& message, UniqueFd fd);
   void LinkEnd(Client& client, const ctl::Msg& message, UniqueFd fd);
   void EndSide(const pstn_uuid& id, uint32_t side);
+  bool AddLink(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& server,
+               Quota::Held held);
+  void DropLink(const pstn_uuid& id);
+  void TellNews(Member& to);
   uint32_t LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const;
   void GraceEnds();
   bool MayLink(const Member& from, const Who& client, const Member& to, const pstn_uuid& server);
@@ -227,8 +259,14 @@ class Broker {
   std::map<Client*, std::unique_ptr<Member>> members_;
   std::map<pstn_uuid, Stack, UuidLess> stacks_;
   std::map<pstn_uuid, Link, UuidLess> links_;
-  std::map<OfferKey, Client*> offered_;              // by which member
+  std::map<pstn_uuid, std::set<pstn_uuid, UuidLess>, UuidLess> links_of_;  // each stack's
+  std::map<OfferKey, Client*> offered_;                                    // by which member
   std::set<std::pair<uint64_t, OfferKey>> cookies_;  // of the sockets, and the offers of each
+  std::map<std::pair<uint64_t, uint16_t>, std::set<OfferKey>> at_port_;  // by network namespace
+  // Members that are told of an offer on that port, and those that are told of all.
+  std::map<uint16_t, std::set<Client*>> seekers_;
+  std::set<Client*> told_all_;
+  std::map<OfferKey, std::set<Client*>> knowers_;  // members that know it, or are being told
   std::map<uid_t, std::chrono::steady_clock::time_point> slow_until_;
   std::map<uint64_t, Dmb> dmbs_;       // by token
   std::list<uint64_t> dmbs_in_order_;  // the oldest first

@@ -94,7 +94,7 @@ int Broker::AttachListener(Client& client, const Dmb& dmb, const ctl::Msg& messa
   const Offered& listener = offer->second;
   if (!policy_.Allows(WhoIs(from, message), listener.by, listener.local.port)) return -EPERM;
   if (&from == &to) return 0;
-  from.told.shown.Add(key, listener.by.uid);
+  Show(from, key, listener.by.uid);
   from.reached.Note(dmb.what.uuid, dmb.what.a, dmb.what.b, message.addr);
   return 0;
 }
@@ -130,7 +130,7 @@ void Broker::Learn(Client& server, const ctl::Msg& message, UniqueFd) {
   Listener listener = offer->second;
   listener.local = message.addr;
   listener.learnt = true;
-  to.told.shown.Add(offer->first, offer->second.by.uid);
+  Show(to, offer->first, offer->second.by.uid);
   asks_.Ask(*to.client, MessageOf(ctl::Type::kListener, listener), {},
             [](int, const ctl::Msg&, UniqueFd) {});
 }

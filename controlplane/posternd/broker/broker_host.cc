@@ -206,10 +206,9 @@ void Broker::Filter(Client& client, const ctl::Msg& message, UniqueFd fd) {
 }
 
 void Broker::TellViFree() {
-  ctl::Msg message;
-  message.type = ctl::Type::kVi;
   for (const auto& [line, member] : members_) {
-    if (member->joined) member->client->Send(message);
+    member->vi_free = member->joined;
+    TellNews(*member);
   }
 }
 

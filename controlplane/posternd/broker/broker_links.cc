@@ -6,6 +6,7 @@
 // the other's.
 #include <algorithm>
 #include <cerrno>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -26,9 +27,38 @@ constexpr size_t kAsksMax = 256;
 }  // namespace
 
 uint32_t Broker::LinksBetween(const pstn_uuid& client, const pstn_uuid& server) const {
-  return static_cast<uint32_t>(std::count_if(links_.begin(), links_.end(), [&](const auto& link) {
-    return Same(link.second.stack[0], client) && Same(link.second.stack[1], server);
-  }));
+  const auto its = links_of_.find(client);
+  if (its == links_of_.end()) return 0;
+  return static_cast<uint32_t>(
+      std::count_if(its->second.begin(), its->second.end(), [&](const pstn_uuid& id) {
+        const Link& link = links_.at(id);
+        return Same(link.stack[0], client) && Same(link.stack[1], server);
+      }));
+}
+
+// False: there is one of that id.
+bool Broker::AddLink(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& server,
+                     Quota::Held held) {
+  const auto [it, fresh] = links_.try_emplace(id);
+  if (!fresh) return false;
+  it->second.stack[0] = client;
+  it->second.stack[1] = server;
+  it->second.held = std::move(held);
+  links_of_[client].insert(id);
+  links_of_[server].insert(id);
+  return true;
+}
+
+void Broker::DropLink(const pstn_uuid& id) {
+  const auto it = links_.find(id);
+  if (it == links_.end()) return;
+  for (const pstn_uuid& stack : it->second.stack) {
+    const auto its = links_of_.find(stack);
+    if (its == links_of_.end()) continue;
+    its->second.erase(id);
+    if (its->second.empty()) links_of_.erase(its);
+  }
+  links_.erase(it);
 }
 
 // A daemon that was shown a listener of that stack may be linked with the stack, if the policy
@@ -68,18 +98,18 @@ void Broker::MakeLink(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (LinksBetween(message.peer, message.uuid) >= PSTN_PAIR_LGRS)
     return client.Reply(message, ENOSPC);
   if (SegmentBytes(fd.get()) != PSTN_LGR_BYTES) return client.Reply(message, EINVAL);
-  if (!links_.emplace(message.id, Link{{message.peer, message.uuid}, std::move(held)}).second)
+  if (!AddLink(message.id, message.peer, message.uuid, std::move(held)))
     return client.Reply(message, EEXIST);
   ctl::Msg passed_on = message;
   ctl::SetWhose(passed_on, who.uid, who.gid);
   passed_on.d = member.who.netns != MemberOf(to)->who.netns ? 1 : 0;
   if (asks_.open(to) >= kAsksMax) {
-    links_.erase(message.id);
+    DropLink(message.id);
     return client.Reply(message, EAGAIN);
   }
   asks_.Ask(to, passed_on, Share(std::move(fd)),
             [this, line = &client, message](int status, const ctl::Msg&, UniqueFd) {
-              if (status != 0) links_.erase(message.id);
+              if (status != 0) DropLink(message.id);
               if (members_.count(line) != 0) line->Reply(message, status);
             });
 }
@@ -94,15 +124,12 @@ void Broker::HaveLink(Client& client, const ctl::Msg& message, UniqueFd) {
   if (fresh) {
     Quota::Held held = quota_.links.Take(own->who.uid, policy_.links_max);
     if (!held.ok()) return client.Reply(message, ENOSPC);
-    it = links_.try_emplace(message.id).first;
-    it->second.held = std::move(held);
+    const pstn_uuid ends[2] = {message.uuid, message.peer};
+    (void)AddLink(message.id, ends[side], ends[1 - side], std::move(held));
+    it = links_.find(message.id);
+    it->second.known[1 - side] = false;
   }
   Link& link = it->second;
-  if (fresh) {
-    link.stack[side] = message.uuid;
-    link.stack[1 - side] = message.peer;
-    link.known[1 - side] = false;
-  }
   if (!Same(link.stack[side], message.uuid) || !Same(link.stack[1 - side], message.peer))
     return client.Reply(message, EEXIST);
   link.known[side] = true;
@@ -139,17 +166,32 @@ void Broker::EndSide(const pstn_uuid& id, uint32_t side) {
   const pstn_uuid ended = it->second.stack[side], survivor = it->second.stack[1 - side];
   // A link group that only the one side says to have is nothing to the other.
   const bool was_known = it->second.known[1 - side];
-  links_.erase(it);
+  DropLink(id);
   const auto other = stacks_.find(survivor);
   if (was_known && other != stacks_.end() && other->second.member != nullptr) {
-    ctl::Msg message;
-    message.type = ctl::Type::kLinkEnd;
-    message.id = id;
-    message.a = side;
-    other->second.member->Send(message);
+    Member& member = *MemberOf(*other->second.member);
+    member.ended.emplace(id, side);
+    TellNews(member);
   }
   ForgetIfDead(ended);
   ForgetIfDead(survivor);
+}
+
+// What has no answer, and is as much as there were link groups.
+void Broker::TellNews(Member& to) {
+  const auto has_room = [&to] { return to.client->queued() == 0 && !to.client->broken(); };
+  ctl::Msg message;
+  while (!to.ended.empty() && has_room()) {
+    message.type = ctl::Type::kLinkEnd;
+    std::tie(message.id, message.a) = *to.ended.begin();
+    to.ended.erase(to.ended.begin());
+    to.client->Send(message);
+  }
+  if (!to.vi_free || !has_room()) return;
+  to.vi_free = false;
+  message = {};
+  message.type = ctl::Type::kVi;
+  to.client->Send(message);
 }
 
 }  // namespace postern::daemon

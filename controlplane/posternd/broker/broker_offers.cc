@@ -25,7 +25,8 @@ Broker::OfferKey Broker::KeyOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t
 
 // Addresses and ports mean something in their own network namespace only.
 bool Broker::MayShow(const Member& owner, const Member& to, const Offered& listener) const {
-  return &owner != &to && to.joined && owner.who.netns == to.who.netns && MayReach(to, listener);
+  return &owner != &to && to.joined && owner.who.netns == to.who.netns &&
+         to.Wants(listener.local.port) && MayReach(to, listener);
 }
 
 bool Broker::MayReach(const Member& from, const Offered& listener) const {
@@ -79,17 +80,34 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
   listener.ep_gen = message.b;
   listener.backlog = message.c;
   Offered& offer = member.offers[key];
-  cookies_.erase({offer.cookie, key});
-  cookies_.insert({listener.cookie, key});
+  Unindex(key, offer);
   static_cast<Listener&>(offer) = listener;
   offer.by = stack->who;
+  Index(key, offer);
   if (held.ok()) offer.held = std::move(held);
   if (listener.netns_ino == OwnNetnsIno()) listening_.Add(listener);
   offered_[key] = &client;
-  for (const auto& [other, to] : members_) {
-    if (MayShow(member, *to, offer)) NewFor(*to, key, offer.by.uid);
+  std::set<Client*> hear = told_all_;
+  if (const auto its = seekers_.find(offer.local.port); its != seekers_.end())
+    hear.insert(its->second.begin(), its->second.end());
+  for (Client* const other : hear) {
+    Member& to = *MemberOf(*other);
+    if (MayShow(member, to, offer)) NewFor(to, key, offer.by.uid);
   }
   client.Reply(message, 0);
+}
+
+void Broker::Index(const OfferKey& key, const Offered& offer) {
+  cookies_.insert({offer.cookie, key});
+  at_port_[{offer.netns_ino, offer.local.port}].insert(key);
+}
+
+void Broker::Unindex(const OfferKey& key, const Offered& offer) {
+  cookies_.erase({offer.cookie, key});
+  const auto there = at_port_.find({offer.netns_ino, offer.local.port});
+  if (there == at_port_.end()) return;
+  there->second.erase(key);
+  if (there->second.empty()) at_port_.erase(there);
 }
 
 void Broker::Unoffer(Client& client, const ctl::Msg& message, UniqueFd) {
@@ -97,18 +115,19 @@ void Broker::Unoffer(Client& client, const ctl::Msg& message, UniqueFd) {
   const auto& offers = MemberOf(client)->offers;
   const auto offer = offers.find(key);
   if (offer == offers.end()) return client.Reply(message, ENOENT);
-  DropOffer(key, offer->second.cookie);
+  DropOffer(key);
   ForgetIfDead(message.uuid);
   Withdraw(key, [this, line = &client, message] {
     if (members_.count(line) != 0) line->Reply(message, 0);
   });
 }
 
-void Broker::DropOffer(const OfferKey& key, uint64_t cookie) {
-  cookies_.erase({cookie, key});
+void Broker::DropOffer(const OfferKey& key) {
   const auto by = offered_.find(key);
   if (by == offered_.end()) return;
-  MemberOf(*by->second)->offers.erase(key);
+  auto& offers = MemberOf(*by->second)->offers;
+  Unindex(key, offers.at(key));
+  offers.erase(key);
   offered_.erase(by);
 }
 
@@ -117,7 +136,7 @@ void Broker::OfferEnded(uint64_t cookie) {
   for (auto it = cookies_.lower_bound({cookie, {}}); it != cookies_.end() && it->first == cookie;
        ++it)
     gone.push_back(it->second);
-  for (const OfferKey& key : gone) DropOffer(key, cookie);
+  for (const OfferKey& key : gone) DropOffer(key);
   for (const OfferKey& key : gone) {
     ForgetIfDead({std::get<0>(key), std::get<1>(key)});
     Withdraw(key, [] {});
@@ -127,15 +146,17 @@ void Broker::OfferEnded(uint64_t cookie) {
 void Broker::Withdraw(const OfferKey& key, std::function<void()> done) {
   // Called by the last of them.
   const std::shared_ptr<void> last(nullptr, [done = std::move(done)](void*) { done(); });
-  for (const auto& [other, member] : members_) {
-    Told& told = member->told;
-    if (!told.shown.Has(key) && told.asked.count(key) == 0) continue;
-    if (!IsSlow(member->who.uid)) {
+  const auto knowers = knowers_.find(key);
+  if (knowers == knowers_.end()) return;
+  for (Client* const line : std::set<Client*>(knowers->second)) {
+    Member& member = *MemberOf(*line);
+    Told& told = member.told;
+    if (!IsSlow(member.who.uid)) {
       if (told.awaited.empty()) told.awaited_since = std::chrono::steady_clock::now();
       told.awaited[key].push_back(last);
       if (!patience_.pending()) patience_.AddMs(kPatienceMs);
     }
-    Changed(*member, key);
+    Changed(member, key);
   }
 }
 

@@ -6,10 +6,16 @@
 // once, when it has taken what it was told before. A member that joins a host with many listeners
 // hears of all of them, some at a time.
 //
+// It hears of what it asks for: of the listeners on the ports that its programs connect to (kSeek),
+// from then on. Else a thousand members with a hundred listeners each would be told a hundred
+// million times. One that does not know how to ask, or that has asked for very many ports, is told
+// of all that it has places for (told_all_).
+//
 // Others wait for it where a listener is withdrawn, so that no client of it is led to a listener
 // that is gone. They wait for a moment only: one that is later than that is not waited for in the
 // next seconds, nor are other members of its user.
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 #include <vector>
 
@@ -19,6 +25,7 @@ namespace postern::daemon {
 namespace {
 
 constexpr size_t kToldAtOnce = 32;
+constexpr size_t kSoughtMost = 1024;  // ports of one member, each an entry of ours
 constexpr int kLookedAtOnce = 256;
 constexpr uint32_t kWaitMs = 50;
 constexpr uint32_t kRefillMs = 10000;
@@ -59,8 +66,13 @@ void Broker::Tell(Member& to) {
     tell_further_.AddMs(0);
 }
 
-// How it is now: offered, or gone.
 void Broker::TellOf(Member& to, const OfferKey& key) {
+  SayHowItIs(to, key);
+  const auto done = to.told.before.extract(key);
+}
+
+// Offered, or gone.
+void Broker::SayHowItIs(Member& to, const OfferKey& key) {
   Told& told = to.told;
   const auto owner = offered_.find(key);
   const Member* const by = owner != offered_.end() ? MemberOf(*owner->second) : nullptr;
@@ -68,7 +80,7 @@ void Broker::TellOf(Member& to, const OfferKey& key) {
   const bool room = may && (told.shown.Has(key) || told.shown.HasRoom(by->offers.at(key).by.uid));
   const bool show = may && room;
   told.left_out = told.left_out || (may && !room);
-  if (!show && !told.shown.Drop(key)) {
+  if (!show && !Hide(to, key)) {
     told.awaited.erase(key);
     return;
   }
@@ -76,7 +88,7 @@ void Broker::TellOf(Member& to, const OfferKey& key) {
   ctl::Msg message;
   if (show) {
     message = MessageOf(ctl::Type::kListener, by->offers.at(key));
-    told.shown.Add(key, by->offers.at(key).by.uid);
+    Show(to, key, by->offers.at(key).by.uid);
   } else {
     message.type = ctl::Type::kGone;
     message.uuid = {std::get<0>(key), std::get<1>(key)};
@@ -84,6 +96,7 @@ void Broker::TellOf(Member& to, const OfferKey& key) {
     message.b = std::get<3>(key);
   }
   told.asked.insert(key);
+  knowers_[key].insert(to.client.get());
   asks_.Ask(
       *to.client, message, {},
       [this, line = to.client.get(), key](int, const ctl::Msg&, UniqueFd) { Answered(line, key); });
@@ -94,6 +107,7 @@ void Broker::Answered(Client* line, const OfferKey& key) {
   if (it == members_.end()) return;
   Told& told = it->second->told;
   told.asked.erase(key);
+  ForgetKnower(*it->second, key);
   // Unless it was told before this one changed.
   if (told.stale.count(key) == 0) told.awaited.erase(key);
   told.awaited_since = std::chrono::steady_clock::now();
@@ -113,6 +127,95 @@ void Broker::LookFurther(Member& to) {
   }
   if (it != offered_.end()) told.next = it->first;
   told.has_seen_all = it == offered_.end();
+}
+
+void Broker::Show(Member& to, const OfferKey& key, uid_t owner) {
+  to.told.shown.Add(key, owner);
+  knowers_[key].insert(to.client.get());
+}
+
+bool Broker::Hide(Member& to, const OfferKey& key) {
+  const bool knew = to.told.shown.Drop(key);
+  ForgetKnower(to, key);
+  return knew;
+}
+
+void Broker::ForgetKnower(const Member& member, const OfferKey& key) {
+  if (member.told.shown.Has(key) || member.told.asked.count(key) != 0) return;
+  const auto it = knowers_.find(key);
+  if (it == knowers_.end()) return;
+  it->second.erase(member.client.get());
+  if (it->second.empty()) knowers_.erase(it);
+}
+
+// The answer goes behind the news of what is there.
+void Broker::Seek(Client& client, const ctl::Msg& message, UniqueFd) {
+  Member& member = *MemberOf(client);
+  if (message.a > UINT16_MAX) return client.Reply(message, EINVAL);
+  const auto port = static_cast<uint16_t>(message.a);
+  if (member.seeks && (port == 0 || member.sought.size() >= kSoughtMost)) SeekAll(member);
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  reply.a = member.seeks ? port : 0;
+  const std::shared_ptr<void> last(nullptr, [this, line = &client, reply](void*) {
+    if (members_.count(line) != 0) line->Send(reply);
+  });
+  if (port == 0) return;
+  if (member.seeks && member.sought.insert(port).second) seekers_[port].insert(&client);
+  const auto there = at_port_.find({member.who.netns, port});
+  if (there == at_port_.end()) return;
+  Told& told = member.told;
+  for (const OfferKey& key : std::set<OfferKey>(there->second)) {
+    const Member& by = *MemberOf(*offered_.at(key));
+    const Offered& offer = by.offers.at(key);
+    if (!MayShow(by, member, offer)) continue;
+    if (!told.shown.Has(key)) NewFor(member, key, offer.by.uid);
+    if (told.stale.count(key) != 0) told.before[key].push_back(last);
+  }
+}
+
+void Broker::ForgetSought(Member& member) {
+  for (const uint16_t port : std::exchange(member.sought, {})) {
+    const auto it = seekers_.find(port);
+    it->second.erase(member.client.get());
+    if (it->second.empty()) seekers_.erase(it);
+  }
+}
+
+void Broker::SeekAll(Member& member) {
+  ForgetSought(member);
+  member.seeks = false;
+  told_all_.insert(member.client.get());
+  LookAgain(member);
+}
+
+void Broker::ForgetTold(Member& gone) {
+  ForgetSought(gone);
+  told_all_.erase(gone.client.get());
+  std::set<OfferKey> known = std::exchange(gone.told.asked, {});
+  gone.told.shown.AddTo(known);
+  gone.told.shown = {};
+  for (const OfferKey& key : known) ForgetKnower(gone, key);
+}
+
+// From the beginning, of all that it is to be told of.
+void Broker::LookAgain(Member& to) {
+  Told& told = to.told;
+  if (!to.seeks) {
+    told.next = {};
+    told.has_seen_all = false;
+  }
+  for (const uint16_t port : to.sought) {
+    const auto there = at_port_.find({to.who.netns, port});
+    if (there == at_port_.end()) continue;
+    for (const OfferKey& key : there->second) {
+      const Member& by = *MemberOf(*offered_.at(key));
+      const Offered& offer = by.offers.at(key);
+      if (!told.shown.Has(key) && MayShow(by, to, offer)) NewFor(to, key, offer.by.uid);
+    }
+  }
+  Tell(to);
 }
 
 void Broker::Shown::Add(const OfferKey& key, uid_t uid) {
@@ -140,11 +243,7 @@ void Broker::Shown::AddTo(std::set<OfferKey>& keys) const {
 // There is room again in members that were not told of all: they hear of what they can hold.
 void Broker::Refill() {
   for (const auto& [line, member] : members_) {
-    Told& told = member->told;
-    if (!std::exchange(told.left_out, false)) continue;
-    told.next = {};
-    told.has_seen_all = false;
-    Tell(*member);
+    if (std::exchange(member->told.left_out, false)) LookAgain(*member);
   }
 }
 

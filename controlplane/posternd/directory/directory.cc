@@ -48,6 +48,9 @@ bool SamePlace(const Listener& a, const Listener& b) {
           a.local.scope == b.local.scope);
 }
 
+// Of the words of a chain: not its end.
+bool IsEntry(uint32_t next) { return next != 0 && next <= PSTN_DIR_LISTENERS; }
+
 bool IsOf(const Listener& l, const pstn_uuid& stack) {
   return l.stack.hi == stack.hi && l.stack.lo == stack.lo;
 }
@@ -154,10 +157,26 @@ int Directory::Create(const pstn_uuid& id) {
 }
 
 uint32_t Directory::FindEntry(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) const {
-  for (const auto& [entry, l] : listeners_) {
-    if (l.ep_idx == ep_idx && l.ep_gen == ep_gen && IsOf(l, stack)) return entry;
-  }
-  return PSTN_NONE;
+  const auto it = entries_.find({stack.hi, stack.lo, ep_idx, ep_gen});
+  return it != entries_.end() ? it->second : PSTN_NONE;
+}
+
+const Listener* Directory::Find(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) const {
+  const uint32_t entry = FindEntry(stack, ep_idx, ep_gen);
+  return entry != PSTN_NONE ? &listeners_.at(entry) : nullptr;
+}
+
+std::vector<uint32_t> Directory::EntriesAt(uint16_t port) const {
+  std::vector<uint32_t> found;
+  for (uint32_t next = dir_->port_head[port]; IsEntry(next); next = dir_->listeners[next - 1].next)
+    found.push_back(next - 1);
+  return found;
+}
+
+std::vector<Listener> Directory::AtPort(uint16_t port) const {
+  std::vector<Listener> found;
+  for (const uint32_t entry : EntriesAt(port)) found.push_back(listeners_.at(entry));
+  return found;
 }
 
 void Directory::Write(uint32_t entry, const Listener& l) {
@@ -176,28 +195,63 @@ void Directory::Write(uint32_t entry, const Listener& l) {
   StoreRelaxed(e.used, 1);
 }
 
+uint32_t& Directory::EndOfChain(uint16_t port) {
+  uint32_t* at = &dir_->port_head[port];
+  while (IsEntry(*at)) at = &dir_->listeners[*at - 1].next;
+  return *at;
+}
+
 // At the end of the port's chain, so that a reader that walks it meets what was there before first.
 void Directory::Link(uint32_t entry, uint16_t port) {
-  StoreRelaxed(dir_->listeners[entry].next, 0);
-  uint32_t* at = &dir_->port_head[port];
-  while (*at != 0) at = &dir_->listeners[*at - 1].next;
-  StoreRelaxed(*at, entry + 1);
+  uint32_t& end = EndOfChain(port);
+  StoreRelaxed(dir_->listeners[entry].next, end);
+  StoreRelaxed(end, entry + 1);
 }
 
 void Directory::Unlink(uint32_t entry, uint16_t port) {
   uint32_t* at = &dir_->port_head[port];
-  while (*at != 0 && *at != entry + 1) at = &dir_->listeners[*at - 1].next;
-  if (*at != 0) StoreRelaxed(*at, dir_->listeners[entry].next);
+  while (IsEntry(*at) && *at != entry + 1) at = &dir_->listeners[*at - 1].next;
+  if (*at == entry + 1) StoreRelaxed(*at, dir_->listeners[entry].next);
 }
 
+void Directory::SetSeeks(bool seeks) {
+  Change change(dir_);
+  for (const uint16_t port : sought_) StoreRelaxed(EndOfChain(port), 0);
+  sought_.clear();
+  StoreRelaxed(dir_->seeks, seeks ? 1u : 0u);
+}
+
+void Directory::SetSought(uint16_t port) {
+  if (!sought_.insert(port).second) return;
+  Change change(dir_);
+  StoreRelaxed(EndOfChain(port), PSTN_DIR_SOUGHT);
+}
+
+bool Directory::IsSought(uint16_t port) const {
+  return LoadRelaxed(dir_->seeks) == 0 || sought_.count(port) != 0;
+}
+
+void Directory::Lose(const std::vector<uint32_t>& entries) {
+  for (const uint32_t entry : entries) {
+    const auto it = listeners_.find(entry);
+    if (it == listeners_.end()) continue;
+    const Listener gone = it->second;
+    Remove(entry);
+    if (on_lost && !gone.foreign) on_lost(gone);
+  }
+}
+
+// Whoever is at the same place, or has the same socket, is at the same port.
 void Directory::WithdrawEnded(const Listener& by) {
-  WithdrawIf([&](const Listener& l) {
-    if (l.cookie != by.cookie) return !by.shares_port && SamePlace(l, by);
+  std::vector<uint32_t> ended = EntriesAt(by.local.port);
+  std::erase_if(ended, [&](uint32_t entry) {
+    const Listener& l = listeners_.at(entry);
+    if (l.cookie != by.cookie) return by.shares_port || !SamePlace(l, by);
     // One stack has one endpoint for one socket of the kernel's: of a guest's, an older one goes,
     // so that one socket does not take all places.
-    const bool is_by = l.ep_idx == by.ep_idx && l.ep_gen == by.ep_gen;
-    return by.guests && IsOf(l, by.stack) && !is_by;
+    return !by.guests || !IsOf(l, by.stack) || ListenerKeyOf(l) == ListenerKeyOf(by);
   });
+  Lose(ended);
 }
 
 bool Directory::HasRoomFor(const Listener& guests) const {
@@ -232,6 +286,7 @@ int Directory::Publish(const Listener& listener) {
     if (listener.guests) ++guests_, ++guests_of_[listener.uid];
   }
   listeners_[entry] = listener;
+  entries_[ListenerKeyOf(listener)] = entry;
   if (on_listed && !listener.learnt) on_listed(listener);
   return 0;
 }
@@ -248,6 +303,7 @@ void Directory::Remove(uint32_t entry) {
     const auto of = guests_of_.find(listeners_[entry].uid);
     if (--of->second == 0) guests_of_.erase(of);
   }
+  entries_.erase(ListenerKeyOf(listeners_[entry]));
   listeners_.erase(entry);
   free_entries_.push_back(entry);
 }

@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
+#include <tuple>
 #include <vector>
 
 #include "../kit/fd.h"
@@ -33,6 +35,12 @@ struct Listener {
   bool learnt = false;       // of another network namespace; `local` is how it is reached from ours
   pstn_addr source{};        // learnt: our address towards it
 };
+
+// stack, endpoint, generation
+using ListenerKey = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;
+inline ListenerKey ListenerKeyOf(const Listener& l) {
+  return {l.stack.hi, l.stack.lo, l.ep_idx, l.ep_gen};
+}
 
 // So many places are for listeners of others, and the rest for those of the directory's own user.
 inline constexpr uint32_t kForeignMost = PSTN_DIR_LISTENERS / 4 * 3;
@@ -70,12 +78,16 @@ class Directory {
     for (const auto& [entry, listener] : listeners_) {
       if (gone(listener)) found.push_back(entry);
     }
-    for (uint32_t entry : found) {
-      const Listener gone_one = listeners_[entry];
-      Remove(entry);
-      if (on_lost && !gone_one.foreign) on_lost(gone_one);
-    }
+    Lose(found);
   }
+  // Null: it is not here.
+  const Listener* Find(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) const;
+  std::vector<Listener> AtPort(uint16_t port) const;
+  // seeks: others' listeners are here only for those ports that were sought, so that a process
+  // that finds none asks first. No port was, from now on.
+  void SetSeeks(bool seeks);
+  void SetSought(uint16_t port);
+  bool IsSought(uint16_t port) const;
   // Called for what WithdrawIf and Publish take out of our own listeners.
   std::function<void(const Listener&)> on_lost;
   // Called for what Publish enters, if it is not learnt.
@@ -91,7 +103,11 @@ class Directory {
 
  private:
   class Change;  // seq is odd while one of these exists
+  std::vector<uint32_t> EntriesAt(uint16_t port) const;
+  void Lose(const std::vector<uint32_t>& entries);
   void WithdrawEnded(const Listener& by);
+  // The word behind a port's last entry.
+  uint32_t& EndOfChain(uint16_t port);
   uint32_t FindEntry(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) const;
   bool HasRoomFor(const Listener& guests) const;
   void Remove(uint32_t entry);
@@ -102,6 +118,8 @@ class Directory {
   SharedFd fd_;
   pstn_dir* dir_ = nullptr;
   std::map<uint32_t, Listener> listeners_;  // by entry
+  std::map<ListenerKey, uint32_t> entries_;
+  std::set<uint16_t> sought_;
   uint32_t entry_hw_ = 0;
   uint32_t foreign_ = 0;  // listeners of others among them
   uint32_t guests_ = 0;

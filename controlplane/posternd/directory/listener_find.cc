@@ -51,14 +51,27 @@ int TakeCookie(const nlmsghdr* answer, void* context) {
   return MNL_CB_OK;
 }
 
-int StateOf(const Listener& listener) {
+// Asks for the socket at that address, not for a list. -ENOENT: another one is there, or none.
+int AskFor(const Listener& listener, mnl_cb_t each, void* context) {
   const auto family = static_cast<uint8_t>(listener.family);
   const IpAddress ip = IpOf(listener.local);
   static constexpr uint8_t kAny[4] = {};
   const void* const bytes = family == AF_INET6 ? static_cast<const void*>(listener.local.ip)
                             : ip.IsV4()        ? static_cast<const void*>(ip.v4())
                                                : kAny;
-  return ListenerState(family, bytes, listener.local.port, listener.cookie);
+  return AskSocket(family, bytes, listener.local.port, listener.cookie, each, context);
+}
+
+int TakeListens(const nlmsghdr* answer, void* context) {
+  const auto& d = *static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
+  if (mnl_nlmsg_get_payload_len(answer) >= sizeof d)
+    *static_cast<bool*>(context) = d.idiag_state == TCP_LISTEN;
+  return MNL_CB_OK;
+}
+
+bool Listens(const Listener& listener) {
+  bool listens = false;
+  return AskFor(listener, TakeListens, &listens) == 0 && listens;
 }
 
 // Of that port, or of all.
@@ -74,9 +87,9 @@ int Compare(const nlmsghdr* answer, void* context) {
   const auto& d = *static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
   if (mnl_nlmsg_get_payload_len(answer) < sizeof d) return MNL_CB_OK;
   const Listener& w = search.wanted;
-  if (CookieOf(d) == w.cookie && ntohs(d.id.idiag_sport) == w.local.port &&
-      d.idiag_uid == search.uid && d.id.idiag_if == 0 && SameAddress(d, w.local) &&
-      (d.idiag_family != AF_INET6 || V6Only(answer) == (w.v6only != 0)))
+  if (d.idiag_state == TCP_LISTEN && CookieOf(d) == w.cookie &&
+      ntohs(d.id.idiag_sport) == w.local.port && d.idiag_uid == search.uid && d.id.idiag_if == 0 &&
+      SameAddress(d, w.local) && (d.idiag_family != AF_INET6 || V6Only(answer) == (w.v6only != 0)))
     search.found = true;
   return MNL_CB_OK;
 }
@@ -84,7 +97,7 @@ int Compare(const nlmsghdr* answer, void* context) {
 }  // namespace
 
 int StillListens(const Listener& listener) {
-  if (StateOf(listener) == TCP_LISTEN) return 0;
+  if (Listens(listener)) return 0;
   // It may share its port with others, or have a mapped address.
   std::set<uint64_t> there;
   const int error = TakeCookies(listener.family, listener.local.port, there);
@@ -96,7 +109,7 @@ WhichListen LookWhichListen(const std::vector<Listener>& all) {
   WhichListen which;
   std::map<std::pair<uint32_t, uint16_t>, std::set<uint64_t>> open;
   for (const Listener& l : all) {
-    if (StateOf(l) == TCP_LISTEN) {
+    if (Listens(l)) {
       which.listening.insert(l.cookie);
     } else {
       open[{l.family, l.local.port}].insert(l.cookie);
@@ -119,6 +132,8 @@ WhichListen LookWhichListen(const std::vector<Listener>& all) {
 
 int FindListener(const Listener& listener, uid_t uid) {
   ListenerSearch search{listener, uid};
+  // A list of a host's listeners takes as long as there are many.
+  if (AskFor(listener, Compare, &search) == 0 && search.found) return 0;
   const int error = DumpSockets(static_cast<uint8_t>(listener.family), 1u << TCP_LISTEN,
                                 listener.local.port, Compare, &search);
   return error != 0 ? error : search.found ? 0 : -ENOENT;

@@ -49,13 +49,6 @@ struct Question {
   inet_diag_req_v2* request;
 };
 
-int TakeState(const nlmsghdr* answer, void* context) {
-  const auto* of = static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(answer));
-  if (mnl_nlmsg_get_payload_len(answer) >= sizeof *of)
-    *static_cast<int*>(context) = of->idiag_state;
-  return MNL_CB_OK;
-}
-
 }  // namespace
 
 int DumpSockets(uint8_t family, uint32_t states, uint16_t port, mnl_cb_t each, void* context,
@@ -68,7 +61,8 @@ int DumpSockets(uint8_t family, uint32_t states, uint16_t port, mnl_cb_t each, v
   return question.Ask(each, context);
 }
 
-int ListenerState(uint8_t family, const void* ip, uint16_t port, uint64_t cookie) {
+int AskSocket(uint8_t family, const void* ip, uint16_t port, uint64_t cookie, mnl_cb_t each,
+              void* context) {
   Question question(0);
   question.request->sdiag_family = family;
   question.request->idiag_states = UINT32_MAX;
@@ -77,9 +71,7 @@ int ListenerState(uint8_t family, const void* ip, uint16_t port, uint64_t cookie
   memcpy(id.idiag_src, ip, family == AF_INET ? 4 : 16);
   id.idiag_cookie[0] = static_cast<uint32_t>(cookie);
   id.idiag_cookie[1] = static_cast<uint32_t>(cookie >> 32);
-  int state = -ENOENT;
-  const int error = question.Ask(TakeState, &state);
-  return error != 0 ? error : state;
+  return question.Ask(each, context);
 }
 
 }  // namespace postern::daemon

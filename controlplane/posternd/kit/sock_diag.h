@@ -13,9 +13,10 @@ namespace postern::daemon {
 int DumpSockets(uint8_t family, uint32_t states, uint16_t port, mnl_cb_t each, void* context,
                 uint8_t extensions = 0);
 
-// The state of the listening socket that has this address (4 or 16 bytes), port and cookie; or
+// Calls `each` with the listening socket that has this address (4 or 16 bytes), port and cookie; or
 // -errno: it may be there all the same, if several sockets share the port. Costs the same however
 // many sockets there are.
-int ListenerState(uint8_t family, const void* ip, uint16_t port, uint64_t cookie);
+int AskSocket(uint8_t family, const void* ip, uint16_t port, uint64_t cookie, mnl_cb_t each,
+              void* context);
 
 }  // namespace postern::daemon

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "asks.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 #include <vector>
@@ -38,6 +39,7 @@ bool Asks::OnAnswer(const Client& line, const ctl::Msg& message, UniqueFd& fd) {
   const Done done = std::move(it->second.done);
   open_.erase(it);
   if (--count_[&line] == 0) count_.erase(&line);
+  answered_ = round_;
   done(message.status >= 0 ? message.status : EPROTO, message, std::move(fd));
   return true;
 }
@@ -64,7 +66,8 @@ void Asks::OnGone(const Client& line) {
 void Asks::Tick() {
   ++round_;
   for (auto& [seq, question] : open_) {
-    if (round_ - question.round <= kRoundsMax) continue;
+    const uint64_t since = whose_ == 0 ? std::max(question.round, answered_) : question.round;
+    if (round_ - since <= kRoundsMax) continue;
     Warn("pid %d does not answer: cut off", question.line->pid());
     question.line->Break();  // OnGone comes from the loop
   }

@@ -3,7 +3,8 @@
 //
 // A question carries a seq that its answer repeats; the top bit says which side's numbering it is,
 // so that an answer is told from a question. A peer that does not answer in time is cut off: a
-// silent line must not hold up clients that wait for its answer.
+// silent line must not hold up clients that wait for its answer. In time means: each question, if
+// the peer is a member; the broker, which has others to answer, is in time while it answers any.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -42,6 +43,7 @@ class Asks {
   uint64_t round_ = 0;
   std::map<uint32_t, Question> open_;
   std::map<const Client*, size_t> count_;
+  uint64_t answered_ = 0;  // the round of the last answer
   Event timer_;
 };
 

@@ -50,7 +50,7 @@ Client::Client(event_base* base, UniqueFd socket, const ucred& peer, OnMessage o
       on_gone_(std::move(on_gone)),
       readable_(base, socket_.get(), static_cast<short>(EV_READ | EV_PERSIST),
                 [this] { Readable(); }),
-      writable_(base, socket_.get(), EV_WRITE, [this] { Flush(); }),
+      writable_(base, socket_.get(), EV_WRITE, [this] { FlushLater(); }),
       again_(base, -1, 0, [this] { Again(); }),
       gone_(base, -1, 0, [this] { on_gone_(*this); }),
       later_(base, -1, 0, [this] { readable_.Add(); }) {
@@ -171,6 +171,20 @@ void Client::Send(const ctl::Msg& message, SharedFd fd) {
   if (queue_.size() == 1) Flush();
 }
 
+void Client::SendOnce(const ctl::Msg& message) {
+  const bool waits = std::any_of(queue_.begin(), queue_.end(), [&](const Outgoing& out) {
+    return out.message.seq == message.seq && out.message.type == message.type &&
+           out.message.a == message.a && out.message.b == message.b;
+  });
+  if (!waits) Send(message);
+}
+
+void Client::FlushLater() {
+  const bool waited = !queue_.empty();
+  Flush();
+  if (waited && queue_.empty() && !broken_ && on_drained) on_drained();
+}
+
 void Client::Flush() {
   while (!queue_.empty()) {
     const int error = WriteOne(queue_.front());
@@ -200,7 +214,7 @@ void Client::Again() {
     under_way_.clear();
     again_ms_ = 0;
   }
-  Flush();
+  FlushLater();
 }
 
 bool Client::MayPassFd() {

@@ -59,6 +59,10 @@ class Client {
   uint64_t id() const { return id_; }  // no other client has or had it
   // Sends now or later; the order is kept.
   void Send(const ctl::Msg& message, SharedFd fd = {});
+  // Unless the same waits to be taken already.
+  void SendOnce(const ctl::Msg& message);
+  // Called from the event loop when all that waited has been taken.
+  std::function<void()> on_drained;
   // Of a line that has turns: a question of its is another daemon's to answer, and was answered. It
   // is read no further while many are.
   void PassedOn() { ++passed_on_; }
@@ -84,6 +88,7 @@ class Client {
   void Readable();
   bool MayRead();
   void Flush();
+  void FlushLater();
   bool IsFull() const;
   void Again();
   void Later();

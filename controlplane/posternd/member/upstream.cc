@@ -27,6 +27,9 @@ constexpr uint32_t kUpstreamRetryMs = 1000;
 constexpr auto kLearntFor = std::chrono::seconds(5);
 constexpr uint32_t kForgetMs = 1000;
 constexpr uint32_t kTellAgainMs = 1000;
+// So much may wait for the broker: each process asks one thing at a time, but there may be many.
+// What is refused then is done without the broker. The line is kept.
+constexpr size_t kWaitingMost = kOutQueueMax / 2;
 
 }  // namespace
 
@@ -37,9 +40,15 @@ Upstream::Upstream(event_base* base, std::string socket_path, Directory& directo
       directory_(directory),
       registry_(registry),
       asks_(base, 0),
+      teller_(base, directory, registry, asks_),
       retry_(base, -1, 0, [this] { Connect(); }),
       forget_(base, -1, 0, [this] { ForgetLearnt(); }),
       again_(base, -1, 0, [this] { TellAgain(); }) {
+  teller_.on_unsaid = [this] {
+    if (joined_ && on_join) on_join();
+  };
+  // Clients are every sharer's alike, so the others' are to be known.
+  teller_.on_shared = [this](uint16_t port) { Seek(port, [] {}); };
   Connect();
 }
 
@@ -60,47 +69,38 @@ void Upstream::Connect() {
       base_, std::move(fd), peer,
       [this](Client&, const ctl::Msg& m, UniqueFd with) { OnMessage(m, std::move(with)); },
       [this](Client&) { OnGone(); });
+  line_->on_drained = [this] { teller_.Pump(); };
   ctl::Msg message;
   message.type = ctl::Type::kJoin;
-  asks_.Ask(*line_, message, {}, [this](int status, const ctl::Msg&, UniqueFd) {
-    if (status == 0) return Join();
+  message.a = seeks_all_ ? 0 : ctl::kJoinSeeks;
+  asks_.Ask(*line_, message, {}, [this](int status, const ctl::Msg& answer, UniqueFd) {
+    if (status == 0) return Join(answer.a == ctl::kJoinSeeks);
     Warn("the broker does not take us: %s", strerror(status));
     Settle();
   });
 }
 
-void Upstream::Join() {
+// seeks: the broker tells us of others' listeners when we ask, and not of all.
+void Upstream::Join(bool seeks) {
   joined_ = true;
   Inform("joined the broker at %s", path_.c_str());
-  TellProcesses();
-  for (const auto& [id, link] : registry_.links()) {
-    for (uint32_t side = 0; side < 2; ++side) {
-      if (link->remote[1 - side] && link->end[side].stack != nullptr && !link->dead)
-        HaveLink(*link, side);
-    }
-  }
-  for (const auto& [entry, listener] : directory_.listeners()) {
-    if (!listener.foreign) Offer(listener, {});
-  }
+  directory_.SetSeeks(seeks);
+  teller_.Begin(*line_);
   TellAddresses();
+  if (seeks_all_) SeekAll();
   if (on_join) on_join();
-}
-
-void Upstream::TellProcesses() {
-  for (const auto& [id, stack] : registry_.stacks()) {
-    for (const auto& [slot, process] : stack->processes)
-      Alive(id, process->pid, process->pidfd.get());
-  }
 }
 
 // The broker had no descriptor left for something of this.
 void Upstream::TellAgain() {
-  TellProcesses();
+  teller_.AliveAgain();
   TellAddresses();
 }
 
 void Upstream::OnGone() {
   joined_ = false;
+  directory_.SetSeeks(false);
+  teller_.End();
   asks_.OnGone(*line_);
   line_.reset();
   Inform("the broker is gone");
@@ -148,7 +148,7 @@ int Upstream::TakeListener(const ctl::Msg& message) {
     if (!reached_.Take(listener.stack, listener.ep_idx, listener.ep_gen, listener.local))
       return -EPERM;
     if (!SourceTowards(listener.local, listener.source)) return -ENETUNREACH;
-    learnt_[KeyOf(listener)] = Clock::now() + kLearntFor;
+    learnt_[ListenerKeyOf(listener)] = Clock::now() + kLearntFor;
     if (!forget_.pending()) forget_.AddMs(kForgetMs);
   }
   // It may have ended since it was offered, and its port be another one's here.
@@ -159,7 +159,7 @@ int Upstream::TakeListener(const ctl::Msg& message) {
 void Upstream::ForgetLearnt() {
   const auto now = Clock::now();
   directory_.WithdrawIf([&](const Listener& l) {
-    const auto known = learnt_.find(KeyOf(l));
+    const auto known = learnt_.find(ListenerKeyOf(l));
     return l.learnt && (known == learnt_.end() || known->second <= now);
   });
   for (auto it = learnt_.begin(); it != learnt_.end();)
@@ -190,16 +190,18 @@ void Upstream::TellAddresses() {
   line_->Send(message, Share(std::move(route)));
 }
 
+bool Upstream::IsLong() const { return line_->queued() >= kWaitingMost; }
+
 void Upstream::Ask(const ctl::Msg& message, Asks::Done done, SharedFd with) {
   if (!joined_) return done(ENOTCONN, {}, {});
+  if (IsLong()) return done(EAGAIN, {}, {});
   ctl::Msg question = message;
   SayWhose(question, message.uuid);
   asks_.Ask(*line_, question, std::move(with), std::move(done));
 }
 
 void Upstream::SayWhose(ctl::Msg& message, const pstn_uuid& stack) const {
-  const Stack* const of = registry_.Find(stack);
-  if (of != nullptr && IsGuests(*of)) ctl::SetWhose(message, of->uid, of->gid);
+  Teller::SayWhose(registry_, message, stack);
 }
 
 void Upstream::Release(uint64_t token) {
@@ -210,74 +212,51 @@ void Upstream::Release(uint64_t token) {
 }
 
 void Upstream::Send(const ctl::Msg& message) {
-  if (joined_) line_->Send(message);
+  if (joined_ && !IsLong()) line_->Send(message);
 }
 
-void Upstream::Offer(const Listener& listener, UniqueFd socket) {
-  if (!joined_) return;
-  ctl::Msg message = MessageOf(ctl::Type::kOffer, listener);
-  SayWhose(message, listener.stack);
-  SharedFd with = socket.ok() ? Share(std::move(socket)) : nullptr;
-  asks_.Ask(*line_, message, std::move(with), [](int status, const ctl::Msg&, UniqueFd) {
-    if (status != 0) Warn("a listener is known to this user only: %s", strerror(status));
+void Upstream::Seek(uint16_t port, std::function<void()> done) {
+  if (!joined_ || port == 0 || directory_.IsSought(port)) return done();
+  auto& waiters = seeking_[port];
+  waiters.push_back(std::move(done));
+  if (waiters.size() != 1) return;
+  ctl::Msg message;
+  message.type = ctl::Type::kSeek;
+  message.a = port;
+  Ask(message, [this, port](int status, const ctl::Msg& answer, UniqueFd) {
+    Sought(port, status, answer.a == 0);
   });
 }
 
-void Upstream::Unoffer(const Listener& listener, std::function<void()> done) {
-  if (!joined_) return done();
-  const ctl::Msg message = MessageOf(ctl::Type::kUnoffer, listener);
-  unoffers_++;
-  asks_.Ask(*line_, message, {}, [this, done = std::move(done)](int, const ctl::Msg&, UniqueFd) {
-    done();
-    if (--unoffers_ == 0) registry_.Withdrawn();
+// all: the broker tells us of everything from now on, since we seek so much.
+void Upstream::Sought(uint16_t port, int status, bool all) {
+  if (status == 0 && all) directory_.SetSeeks(false);
+  if (status == 0 && !all) directory_.SetSought(port);
+  const auto waiters = std::exchange(seeking_[port], {});
+  seeking_.erase(port);
+  for (const auto& done : waiters) done();
+}
+
+void Upstream::SeekAll() {
+  seeks_all_ = true;
+  if (!joined_ || directory_.IsSought(0)) return;  // no port is 0: all are known already
+  ctl::Msg message;
+  message.type = ctl::Type::kSeek;
+  Ask(message, [this](int status, const ctl::Msg&, UniqueFd) {
+    if (status == 0) directory_.SetSeeks(false);
   });
 }
 
 void Upstream::Link(const LinkGroup& link, std::function<void(int)> done) {
-  if (!joined_) return done(ENOTCONN);
   ctl::Msg message;
   message.type = ctl::Type::kLink;
   message.uuid = link.owner[1];
   message.peer = link.owner[0];
   message.id = link.id;
   SayWhose(message, message.peer);
+  if (!joined_ || IsLong()) return done(joined_ ? EAGAIN : ENOTCONN);
   asks_.Ask(*line_, message, link.fd,
             [done = std::move(done)](int status, const ctl::Msg&, UniqueFd) { done(status); });
-}
-
-void Upstream::HaveLink(const LinkGroup& link, uint32_t side) {
-  if (!joined_) return;
-  ctl::Msg message;
-  message.type = ctl::Type::kHaveLink;
-  message.uuid = link.owner[side];
-  message.peer = link.owner[1 - side];
-  message.id = link.id;
-  message.a = side;
-  SayWhose(message, message.uuid);
-  asks_.Ask(*line_, message, {}, [this, id = link.id, side](int status, const ctl::Msg&, UniqueFd) {
-    if (status != 0 && status != EPIPE) registry_.RemoteEnded(id, 1 - side);
-  });
-}
-
-void Upstream::LinkEnd(const LinkGroup& link, uint32_t side) {
-  if (!joined_) return;
-  ctl::Msg message;
-  message.type = ctl::Type::kLinkEnd;
-  message.id = link.id;
-  message.a = side;
-  line_->Send(message);
-}
-
-void Upstream::Alive(const pstn_uuid& stack, pid_t pid, int pidfd) {
-  if (!joined_) return;
-  UniqueFd copy(fcntl(pidfd, F_DUPFD_CLOEXEC, 0));
-  if (!copy.ok()) return;
-  ctl::Msg message;
-  message.type = ctl::Type::kAlive;
-  message.uuid = stack;
-  message.a = static_cast<uint32_t>(pid);
-  SayWhose(message, stack);
-  line_->Send(message, Share(std::move(copy)));
 }
 
 }  // namespace postern::daemon

@@ -17,6 +17,7 @@
 #include "../line/asks.h"
 #include "../line/client.h"
 #include "../registry/registry.h"
+#include "teller.h"
 
 namespace postern::daemon {
 
@@ -28,22 +29,23 @@ class Upstream {
   // Whether it is known what the broker has to offer, or that there is none.
   bool settled() const { return settled_; }
   std::function<void()> on_settled;
-  bool withdrawing() const { return unoffers_ != 0; }
-  // Without its socket: it was offered to the broker that was there before.
-  void Offer(const Listener& listener, UniqueFd socket);
-  // `done` when no other daemon knows it any more.
-  void Unoffer(const Listener& listener, std::function<void()> done);
+  // Of our processes, link groups and listeners.
+  Teller& teller() { return teller_; }
+  // Others' listeners on that port are in the directory, as far as there is a broker that knows
+  // any; `done` may be called at once.
+  void Seek(uint16_t port, std::function<void()> done);
+  // A process does not seek: all have to be there.
+  void SeekAll();
   // To the daemon of the server's stack; its status, a positive errno.
   void Link(const LinkGroup& link, std::function<void(int)> done);
-  void HaveLink(const LinkGroup& link, uint32_t side);
-  void LinkEnd(const LinkGroup& link, uint32_t side);
-  void Alive(const pstn_uuid& stack, pid_t pid, int pidfd);
-  // What the broker's device is asked (ctl/proto.h). `done` may be called at once, with ENOTCONN.
+  // What the broker's device is asked (ctl/proto.h). `done` may be called at once, with ENOTCONN,
+  // or EAGAIN: too much waits for the broker already.
   void Ask(const ctl::Msg& message, Asks::Done done, SharedFd with = {});
   void Release(uint64_t token);
   // How many messages wait to be taken by the broker.
   size_t queued() const { return line_ != nullptr ? line_->queued() : 0; }
-  void Send(const ctl::Msg& message);  // what has no answer
+  // What has no answer, and may be lost.
+  void Send(const ctl::Msg& message);
   // A guest's stack is not our user's: the broker is told whose it is.
   void SayWhose(ctl::Msg& message, const pstn_uuid& stack) const;
   // A process has reached a listener (the answer to kAttach), at `where`: it may be learnt.
@@ -57,14 +59,15 @@ class Upstream {
 
  private:
   void Connect();
-  void Join();
+  void Join(bool seeks);
   void OnMessage(const ctl::Msg& message, UniqueFd fd);
   void OnGone();
   int TakeListener(const ctl::Msg& message);
   void TakeHost(const UniqueFd& fd);
   void ForgetLearnt();
-  void TellProcesses();
   void TellAgain();
+  void Sought(uint16_t port, int status, bool all);
+  bool IsLong() const;
   void Settle();
 
   event_base* base_;
@@ -73,12 +76,10 @@ class Upstream {
   Registry& registry_;
   std::unique_ptr<Client> line_;
   bool joined_ = false, settled_ = false;
-  uint32_t unoffers_ = 0;  // not answered yet
+  bool seeks_all_ = false;
+  std::map<uint16_t, std::vector<std::function<void()>>> seeking_;
   Asks asks_;
-  using ListenerKey = std::tuple<uint64_t, uint64_t, uint32_t, uint32_t>;  // stack, endpoint, gen
-  static ListenerKey KeyOf(const Listener& l) {
-    return {l.stack.hi, l.stack.lo, l.ep_idx, l.ep_gen};
-  }
+  Teller teller_;
   std::map<ListenerKey, Clock::time_point> learnt_;  // until then
   Reached reached_;
   Event retry_, forget_, again_;

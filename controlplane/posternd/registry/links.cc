@@ -170,6 +170,13 @@ void Registry::Push(const Stack& stack, const ctl::Msg& message, const SharedFd&
   }
 }
 
+// News without a descriptor: a process that takes none for a while hears of each once.
+void Registry::PushNote(const Stack& stack, const ctl::Msg& message) {
+  for (const auto& [slot, process] : stack.processes) {
+    if (process->client != nullptr) process->client->SendOnce(message);
+  }
+}
+
 void Registry::AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx) {
   if (const auto old = stack.links.find(idx); old != stack.links.end()) {
     LinkGroup& stale = *old->second;  // the stack has given this index to another group

@@ -103,7 +103,7 @@ void Registry::StoreHeld(const pstn_uuid& id, uint32_t ep_idx, uint32_t ep_gen, 
   message.type = ctl::Type::kHeld;
   message.a = ep_idx;
   message.b = ep_gen;
-  Push(*stack, message);
+  PushNote(*stack, message);
 }
 
 uint32_t Registry::BacklogOf(const pstn_uuid& id, uint32_t ep_idx, uint32_t ep_gen) {

@@ -166,7 +166,8 @@ class Registry {
   Reapers& reapers() { return reapers_; }
   const Reapers& reapers() const { return reapers_; }
   uint32_t BacklogOf(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen);
-  // Sends a message to every process of a stack.
+  // Sends a message to every process of a stack; PushNote(): unless it waits there already.
+  static void PushNote(const Stack& stack, const ctl::Msg& message);
   static void Push(const Stack& stack, const ctl::Msg& message, const SharedFd& fd = {});
   // A slot names any process: the kernel says whether that one has the family's memory.
   static bool IsMember(const Process& process);

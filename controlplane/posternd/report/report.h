@@ -14,7 +14,7 @@ namespace postern::daemon {
 
 // What posternd knows of itself.
 struct DaemonState {
-  uint64_t uptime_sec;
+  uint64_t uptime_sec, listeners_refused;               // by the broker
   bool has_broker, gives_paths;                         // the policy lets memory be shared
   const std::map<std::string, std::string>& vi_errors;  // by interface: why it could not be had
 };

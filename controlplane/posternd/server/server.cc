@@ -77,21 +77,20 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
       abstract_(base, std::move(abstract), *this),
       idle_(base, -1, 0, [this] { Leave(); }),
       wires_(base, -1, 0, [this] { MindWires(); }) {
-  registry_.on_end = [this](const LinkGroup& l, uint32_t side) { upstream_.LinkEnd(l, side); };
-  registry_.on_have = [this](const LinkGroup& l, uint32_t side) { upstream_.HaveLink(l, side); };
-  registry_.withdrawing = [this] { return upstream_.withdrawing(); };
+  Teller& teller = upstream_.teller();
+  registry_.on_end = [&teller](const LinkGroup& l, uint32_t side) { teller.LinkEnd(l, side); };
+  registry_.on_have = [&teller](const LinkGroup& l, uint32_t side) { teller.HaveLink(l, side); };
+  registry_.withdrawing = [&teller] { return teller.withdrawing(); };
   registry_.pass_queues = [this](const Stack& stack, std::function<void()> then) {
     PassQueues(stack, std::move(then));
   };
   keepers_.on_child = [this](pid_t pid, int status) { registry_.reapers().Ended(pid, status); };
   keepers_.on_lost = [this] { wires_.AddMs(kKeeperAgainMs); };
-  registry_.on_process = [this](const Process& p) {
-    upstream_.Alive(p.stack->id, p.pid, p.pidfd.get());
-  };
+  registry_.on_process = [&teller](const Process& p) { teller.Alive(p); };
   directory_.on_listed = [this](const Listener& l) { listeners_.Add(l); };
-  directory_.on_lost = [this](const Listener& l) {
+  directory_.on_lost = [this, &teller](const Listener& l) {
     negotiator_.ListenerGone(l.stack, l.ep_idx, l.ep_gen);
-    upstream_.Unoffer(l, [] {});
+    teller.Unoffer(l, [] {});
   };
   upstream_.on_host = [this](const pstn_host& host) { SetHost(host); };
   upstream_.on_join = [this] { AskForListeners(); };
@@ -222,6 +221,8 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
       return &Server::GetRoutes;
     case ctl::Type::kResolve:
       return &Server::Resolve;
+    case ctl::Type::kSeek:
+      return &Server::Seek;
     default:
       break;  // ours to send, or the broker's
   }

@@ -74,6 +74,7 @@ class Server {
   void Guest(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Listen(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Unlisten(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Seek(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Introduce(Client& client, const ctl::Msg& message, UniqueFd fd);
   void GetLink(Client& client, const ctl::Msg& message, UniqueFd fd);
   void AddLink(Client& client, const ctl::Msg& message, UniqueFd fd);

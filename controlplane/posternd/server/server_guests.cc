@@ -111,7 +111,7 @@ void Server::Unlist(const Stack& stack, const Listener& l) {
   PutUnlisted(stack, l.ep_idx, true);
   directory_.Withdraw(l.stack, l.ep_idx, l.ep_gen);
   negotiator_.ListenerGone(l.stack, l.ep_idx, l.ep_gen);
-  upstream_.Unoffer(l, [] {});
+  upstream_.teller().Unoffer(l, [] {});
 }
 
 // Those that have come go there.
@@ -168,7 +168,7 @@ bool Server::HasToItself(const Listener& by, const UniqueFd& fd) {
   const pstn_ep* const its = own != nullptr ? own->s->eps.At(EpIndex(by.ep_idx)) : nullptr;
   const bool waits = its != nullptr && IsAttended(*own, *its);
   std::vector<Listener> others;
-  for (const auto& [entry, l] : directory_.listeners()) {
+  for (const Listener& l : directory_.AtPort(by.local.port)) {
     if (l.cookie == by.cookie && !l.learnt && !Same(l.stack, by.stack)) others.push_back(l);
   }
   for (const Listener& l : others) {

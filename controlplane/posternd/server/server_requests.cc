@@ -48,6 +48,7 @@ void Server::Hello(Client& client, const ctl::Msg& message, UniqueFd fd) {
     return client.Reply(message, -error);
   }
   names_.Learn(*client.process->stack, client.pid(), client.uid());
+  if ((message.b & ctl::kHelloSeeks) == 0) upstream_.SeekAll();
   ctl::Msg reply;
   reply.type = message.type;
   reply.seq = message.seq;
@@ -90,7 +91,7 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
   if (error == 0) {
     PutUnlisted(*client.process->stack, message.a, false);
     negotiator_.ListenerHere(listener.stack, listener.ep_idx, listener.ep_gen);
-    upstream_.Offer(listener, std::move(fd));
+    upstream_.teller().Offer(listener, std::move(fd));
   }
   fd.Reset();
   Note("pid %d listens on port %u: %s", client.pid(), listener.local.port, strerror(-error));
@@ -105,9 +106,21 @@ void Server::Unlisten(Client& client, const ctl::Msg& message, UniqueFd) {
   if (!directory_.Withdraw(listener.stack, message.a, message.b))
     return client.Reply(message, ENOENT);
   negotiator_.ListenerGone(listener.stack, message.a, message.b);
-  upstream_.Unoffer(listener, [this, line = &client, id = client.id(), message] {
+  upstream_.teller().Unoffer(listener, [this, line = &client, id = client.id(), message] {
     if (IsHere(line, id)) line->Reply(message, 0);
   });
+}
+
+// The answer comes when the directory has what there is. A guest's line waits when it seeks much.
+void Server::Seek(Client& client, const ctl::Msg& message, UniqueFd) {
+  if (message.a > UINT16_MAX) return client.Reply(message, EINVAL);
+  client.PassedOn();
+  upstream_.Seek(static_cast<uint16_t>(message.a),
+                 [this, line = &client, id = client.id(), message] {
+                   if (!IsHere(line, id)) return;
+                   line->Reply(message, 0);
+                   line->PassedBack();
+                 });
 }
 
 bool Server::IsHere(Client* client, uint64_t id) const {
@@ -221,8 +234,8 @@ void Server::Status(Client& client, const ctl::Msg& message, UniqueFd) {
   switch (message.a) {
     case 0:
       text = StatusReport(registry_, directory_,
-                          {static_cast<uint64_t>(uptime.count()), upstream_.joined(),
-                           same_host_.open(), vi_errors_});
+                          {static_cast<uint64_t>(uptime.count()), upstream_.teller().refused(),
+                           upstream_.joined(), same_host_.open(), vi_errors_});
       break;
     case 1:
       text = SocketReport(registry_, static_cast<pid_t>(message.b), message.c != 0);

@@ -48,15 +48,13 @@ void Server::AskForListeners() {
   ctl::Msg message;
   message.type = ctl::Type::kHeld;
   message.a = PSTN_NONE;
-  for (const auto& [id, stack] : registry_.stacks()) Registry::Push(*stack, message);
+  for (const auto& [id, stack] : registry_.stacks()) Registry::PushNote(*stack, message);
 }
 
 void Server::Negotiate(Client& client, const ctl::Msg& message, UniqueFd fd) {
   const pstn_uuid& stack = client.process->stack->id;
-  for (const auto& [entry, l] : directory_.listeners()) {
-    if (Same(l.stack, stack) && l.ep_idx == message.a && l.ep_gen == message.b)
-      return negotiator_.Take(stack, message.a, message.b, std::move(fd));
-  }
+  if (directory_.Find(stack, message.a, message.b) != nullptr)
+    return negotiator_.Take(stack, message.a, message.b, std::move(fd));
   // Its listener is gone: closed, the connection is reset or has its end, as by the kernel.
 }
 

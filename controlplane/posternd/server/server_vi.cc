@@ -120,7 +120,7 @@ void Server::Wire(Client& client, const ctl::Msg& message, UniqueFd fd) {
 void Server::TellViFree() {
   ctl::Msg message;
   message.type = ctl::Type::kVi;
-  for (const auto& [id, stack] : registry_.stacks()) Registry::Push(*stack, message);
+  for (const auto& [id, stack] : registry_.stacks()) Registry::PushNote(*stack, message);
 }
 
 // A stack whose keeper was killed gets another one: its programs may be asleep.

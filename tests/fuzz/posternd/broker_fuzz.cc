@@ -113,7 +113,11 @@ class BrokerGame {
     honest_.resize(kHonests);
     for (Speaker& one : honest_) Birth(one);
     for (uint32_t i = 0; i < kHonests; i++) {
-      FUZZ_CHECK(Asks(i, {}, Type::kJoin) == 0);
+      Msg join = {}, seek = {};
+      join.a = i;  // the one is told of all, the other asks
+      seek.a = listens_at_;
+      FUZZ_CHECK(Asks(i, {}, Type::kJoin, -1, join) == 0);
+      FUZZ_CHECK(Asks(i, {}, Type::kSeek, -1, seek) == 0);
       FUZZ_CHECK(Asks(i, kHonestStack[i], Type::kOffer, listener_) == 0);
       Msg link = {};
       link.peer = kHonestStack[1 - i];
@@ -286,13 +290,16 @@ class BrokerGame {
         Type::kJoin,    Type::kJoin,      Type::kOffer,  Type::kOffer,    Type::kOffer,
         Type::kUnoffer, Type::kLink,      Type::kLink,   Type::kHaveLink, Type::kLinkEnd,
         Type::kAlive,   Type::kRegister,  Type::kAttach, Type::kAttach,   Type::kRelease,
-        Type::kLearn,   Type::kAddresses, Type::kBell,   Type::kVi,       Type::kFilter};
+        Type::kLearn,   Type::kAddresses, Type::kBell,   Type::kVi,       Type::kFilter,
+        Type::kSeek,    Type::kSeek};
     const int fds[] = {-1, hostile_listener_, hostile_listener_, memory_, memory_, pidfd_, route_};
     Msg m;
     m.type = in.b < 240 ? kTypes[in.b % std::size(kTypes)] : static_cast<Type>(in.b % 80);
     if (m.type == Type::kRoutes || m.type == Type::kResolve) m.type = Type::kJoin;
     m.seq = in.f % 8u == 7 ? ctl::kBrokerSeq | in.c : 2;
     m.a = in.c % 8u == 7 ? PSTN_NONE : in.c % 4u;
+    const uint32_t ports[] = {m.a, listens_at_, hostile_at_, uint32_t{in.c} << 4};
+    if (m.type == Type::kSeek) m.a = ports[in.c % 4u];
     m.b = in.c / 8 % 4u;
     m.c = in.c;
     m.d = in.d % 16u;

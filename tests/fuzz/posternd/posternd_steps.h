@@ -173,7 +173,7 @@ inline ctl::Msg MessageOf(const Step& in, const Names& names) {
       Type::kGetLgr, Type::kStatus,   Type::kStatus,  Type::kReap,      Type::kExport,
       Type::kExport, Type::kKeeper,   Type::kKeeper,  Type::kNegotiate, Type::kTakeHeld,
       Type::kAttach, Type::kRegister, Type::kRelease, Type::kBell,      Type::kVi,
-      Type::kFilter, Type::kWire,     Type::kNamed,   Type::kLgr};
+      Type::kFilter, Type::kWire,     Type::kNamed,   Type::kLgr,       Type::kSeek};
   ctl::Msg m;
   m.type =
       in.b < 240 ? kTypes[in.b % (sizeof kTypes / sizeof kTypes[0])] : static_cast<Type>(in.b % 80);

@@ -22,7 +22,7 @@ FIELDS = ("version", "kind", "seq", "status", "a", "b", "c", "d", "uuid_hi", "uu
 Msg = collections.namedtuple("Msg", FIELDS + ("fd",), defaults=(None,))
 (JOIN, OFFER, UNOFFER, LISTENER, GONE, LINK, HAVE_LINK, LINK_END, ALIVE, NEGOTIATE, HELD, TAKE_HELD, ADDRESSES, HOST, BELL, REGISTER, ATTACH, RELEASE,
  LEARN, VI, FILTER) = range(14, 35)
-ROUTES, RESOLVE = 36, 37
+ROUTES, RESOLVE, SEEK = 36, 37, 40
 LEARNT = 8  # of a listener's d
 CLONE_NEWUSER = 0x10000000
 SIOCGIFFLAGS, SIOCSIFFLAGS, SIOCSIFADDR, IFF_UP = 0x8913, 0x8914, 0x8916, 1

@@ -22,7 +22,7 @@ for room in ("daemon", "kit"):
 import actorkit
 import containers
 import guest_test
-from actorkit import BELL, LINK, LISTENER, NEGOTIATE, OFFER, RELEASE
+from actorkit import BELL, LINK, LISTENER, NEGOTIATE, OFFER, RELEASE, SEEK
 from broker_test import copied
 from daemon_test import L, load_layout
 from guest_test import GUEST, HELLO, NOBODY, Actor, Trespass
@@ -112,7 +112,7 @@ class Member(Trespass):
         return self.told_of(port)
 
     def offers(self):
-        """A listener of B's, which root's daemon is told of."""
+        """A listener of B's, which root's daemon is told of when it seeks the port."""
         tcp = self.b.listener()
         self.addCleanup(tcp.close)
         self.assertEqual(self.line.status(OFFER, fd=tcp.fileno(), uuid=ITS_STACK, a=0), 0)
@@ -202,8 +202,10 @@ class Names(Member):
     def test_a_stack_with_the_name_of_anothers(self):
         """Clients of B's listener know it by that name. (Whoever has a stack in root's daemon and one more user id can do so.)"""
         server = self.guest()
+        self.speaks(server)
         port = self.offers()
-        self.until(lambda: self.is_listed(port), "root's daemon is not told of B's listener")
+        server.ask(f"a: ask({SEEK}, a={port})")
+        self.assertTrue(self.is_listed(port), "root's daemon is not told of B's listener")
         root = self.root(server)
         self.one_more(server, root)
         server.do(f"b: os.pwrite(n, struct.pack('=QQ', *{ITS_STACK}), {L['hdr_id']}) and None")
