@@ -16,7 +16,7 @@
 
 namespace postern::ctl {
 
-inline constexpr uint32_t kProtoVersion = 4;
+inline constexpr uint32_t kProtoVersion = 5;
 
 enum class Type : uint32_t {
   kHello = 1,  // uuid = stack, a = slot, fd = stack memfd, cookie = a guest's ticket. Reply: fd =
@@ -110,6 +110,8 @@ enum class Type : uint32_t {
   kGuest,  // a process that has become another user (life/depart.h), on a line of its own: uuid =
   // the stack that it is of, fd = a new one of its user's. Reply: fd = the one of all those
   // that have left the same stack for the same user, cookie = its ticket. Needs no hello
+
+  kQueues,  // process of posternd's own user. Reply: fd = memfd with a pstn_queues
 
   // Between posternd and a family's reaper (controlplane/reaper), on a line of their own. These
   // have no reply:
