@@ -8,6 +8,7 @@
 #include "control/line.h"
 #include "control/posternd.h"
 #include "endpoint/call.h"
+#include "endpoint/places/places.h"
 #include "family/family.h"
 
 namespace postern {
@@ -21,7 +22,9 @@ int ListenLocked(Family& fam, pstn_ep& ep, int fd) {
   m.a = EpIdx(Stack(fam), ep);
   m.b = ep.gen;
   m.c = LoadRelaxed(ep.backlog);
-  return Ask(fam, m, fd, nullptr);
+  const int r = Ask(fam, m, fd, nullptr);
+  if (r == 0) LearnPlaces(fam, ep);
+  return r;
 }
 
 int CtlListen(Family& fam, pstn_ep& ep, int fd) {

@@ -11,6 +11,7 @@
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/marks.h"
+#include "endpoint/places/places.h"
 #include "event/block.h"
 #include "event/spin.h"
 #include "family/family.h"
@@ -77,11 +78,15 @@ bool GoneWithin(const pstn_ep& ep, long error, size_t done) {
 
 long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t count) {
   pstn_ep& ep = *call.ep();
-  uint32_t state = LoadAcquire(ep.state);  // [E1]
+  const uint32_t state = StateNow(fam, ep);
   if (state == PSTN_EP_KERNEL) return kPass;
   off_t from = 0;
   if (offset != nullptr && !GetUser(from, offset)) return -EFAULT;
   if (count == 0) return 0;
+  if (state == PSTN_EP_CONNECTING) {
+    const long r = AwaitConnected(fam, ep);
+    return r == kAgain ? StreamSendFile(fam, call, in_fd, offset, count) : r;
+  }
   if (state != PSTN_EP_ESTABLISHED) return -EPIPE;
   uint8_t small[kSmallBounce];
   const Bounce bounce(fam, small);
@@ -201,8 +206,12 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
                                 int more) {
   pstn_ep& ep = *call.ep();
   ConnEnd e;
-  uint32_t state = LoadAcquire(ep.state);  // [E1]
-  if (state != PSTN_EP_ESTABLISHED)        // exported, perhaps, since this call began
+  const uint32_t state = StateNow(fam, ep);
+  if (state == PSTN_EP_CONNECTING) {
+    const long r = nonblock ? -EAGAIN : AwaitConnected(fam, ep);
+    return r == kAgain ? SpliceIn(fam, pipe, call, len, nonblock, more) : r;
+  }
+  if (state != PSTN_EP_ESTABLISHED)  // exported, perhaps, since this call began
     return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
   if (!Resolve(fam, ep, e)) return -ECONNRESET;
   iovec none = {nullptr, 0};
