@@ -16,7 +16,7 @@
 
 namespace postern::ctl {
 
-inline constexpr uint32_t kProtoVersion = 5;
+inline constexpr uint32_t kProtoVersion = 4;
 
 enum class Type : uint32_t {
   kHello = 1,  // uuid = stack, a = slot, fd = stack memfd, cookie = a guest's ticket. Reply: fd =
