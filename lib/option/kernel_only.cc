@@ -83,14 +83,29 @@ void GoKernel(Family& fam, int fd, pstn_ep& ep, Reason why) {
 
 }  // namespace
 
-void OptionForKernel(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
+// IPV6_ADDRFORM: a connection of IPv4 becomes an IPv4 socket's, which only the kernel makes of its
+// own. False: it is one of IPv6.
+static bool BecomeIpv4(Family& fam, int fd, pstn_ep& ep, const void* value, socklen_t len) {
+  int v = 0;
+  if (len < sizeof v || !CopyUser(&v, value, sizeof v) || v != AF_INET || ep.family != AF_INET6)
+    return true;
+  if (!AddrIsV4(LoadAddr(ep.peer))) return false;
+  GoKernel(fam, fd, ep, kReasonOption);
+  if (LoadAcquire(ep.state) == PSTN_EP_KERNEL) StoreRelaxed(ep.family, AF_INET);  // [E1]
+  return true;
+}
+
+bool OptionForKernel(Family& fam, int fd, pstn_ep& ep, int level, int name, const void* value,
                      socklen_t len) {
   const bool connected = LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED;  // [E1]
-  if (static_cast<int>(len) < 0) return;
+  if (static_cast<int>(len) < 0) return true;
+  if (connected && level == IPPROTO_IPV6 && name == IPV6_ADDRFORM)
+    return BecomeIpv4(fam, fd, ep, value, len);
   for (const KernelOption& o : kOptions) {
     if (o.level != level || o.name != name || (connected && !o.late)) continue;
     if (name == kPeekOff || !AllZero(value, len)) GoKernel(fam, fd, ep, o.why);
   }
+  return true;
 }
 
 // SIGIO, and SIGURG for the socket's owner.

@@ -232,7 +232,7 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
     if (wire != kPass) return wire;
     if (level == IPPROTO_TCP && name == TCP_MAXSEG) return SetMaxSegment(value, len);
   }
-  OptionForKernel(fam, fd, ep, level, name, value, len);
+  if (!OptionForKernel(fam, fd, ep, level, name, value, len)) return -EADDRNOTAVAIL;
   if ((state = LoadAcquire(ep.state)) == PSTN_EP_KERNEL) return kPass;  // [E1]
   uint32_t i = FindKept(level, name);
   if (state == PSTN_EP_LISTEN ||
@@ -361,6 +361,9 @@ long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* val
   if (level == IPPROTO_TCP && name == TCP_INFO &&
       (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_CONNECTING))
     return GiveTcpInfo(fam, fd, ep, value, len);
+  if (level == IPPROTO_IPV6 && name == IPV6_ADDRFORM && state == PSTN_EP_ESTABLISHED &&
+      ep.family == AF_INET6)
+    return GiveInt(AF_INET6, value, len);
   if (level == SOL_SOCKET && name == SO_ACCEPTCONN && state == PSTN_EP_ESTABLISHED)
     return GiveInt(0, value, len);
   WireValue wire;

@@ -5,6 +5,8 @@
 // the kernel's TCP would: data that was written is delivered, then FIN; unread data turns it into a
 // RST. The connection slot of the link group is free again when both sides have closed.
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 
 #include <cerrno>
 
@@ -240,7 +242,7 @@ bool ResetConnection(Family& fam, pstn_ep& ep) {
   return true;
 }
 
-// Waits, as SO_LINGER asks, until the peer has taken what was written.
+// Waits, as SO_LINGER asks, until the peer has what was written.
 void ReleaseLinger(Family& fam, pstn_ep& ep) {
   ConnEnd e;
   const Lingering lingering = LingeringOf(ep);
@@ -252,6 +254,8 @@ void ReleaseLinger(Family& fam, pstn_ep& ep) {
   auto gone = [&] {
     // [C2]
     if ((LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RST)) != 0) return true;
+    // What is in the ring has arrived, as Linux has it: its peer acknowledges what it has room for.
+    if (!PeerIsEngine(e) && Writable(fam, e)) return true;
     Guard g(e.ep->tx.lock);
     return !StillHere(e) || RingDrained(e);
   };
@@ -263,6 +267,21 @@ void ReleaseLinger(Family& fam, pstn_ep& ep) {
 
 namespace {
 
+// TCP_LINGER2 below 0: one whose end has been acknowledged does not wait for the peer's in
+// FIN_WAIT2, and is reset.
+void ResetsAfterEnd(Family& fam, int fd, pstn_ep& ep) {
+  ConnEnd e;
+  int seconds = 0;
+  socklen_t len = sizeof seconds;
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) != 0 &&
+      LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED && Resolve(fam, ep, e) && !IsEngines(e) &&
+      !PeerIsEngine(e) && HasEnded(e) &&
+      sys::Call(SYS_getsockopt, fd, static_cast<long>(IPPROTO_TCP), static_cast<long>(TCP_LINGER2),
+                &seconds, &len) == 0 &&
+      seconds < 0)
+    SetLingering(ep, {true, 0});
+}
+
 // The rest of a close: the claimed number, which is ours alone by now, and its reference.
 long EndNumber(Family& fam, int fd, pstn_ep& ep) {
   const uint32_t family = ep.family;
@@ -272,12 +291,17 @@ long EndNumber(Family& fam, int fd, pstn_ep& ep) {
   if (GiveUpRef(fam, PSTN_FD_EP | EpIdx(Stack(fam), ep), PlaceOf(fam, fd, false))) {
     // The kernel's socket serves again if the kernel knows nothing of it. No call comes to refer to
     // the endpoint any more, so what its flags say stays true.
+    ResetsAfterEnd(fam, fd, ep);
     constexpr uint32_t kNot = PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND;
     const uint32_t flags = LoadRelaxed(ep.flags);
     reusable = (flags & kNot) == 0 && LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED;
-    c = {fd, ep.kernel_port, (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0, 0};
-    if (ep.side == 0 && c.port != 0)
+    c = {fd, {}, (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0, 0};
+    if ((flags & PSTN_EPF_BOUND_AUTO) != 0) {
+      c.name = LoadAddr(ep.local);
       c.lgr_idx = ep.lgr_idx, c.conn_idx = ep.conn_idx, c.conn_gen = ep.conn_gen;
+      // The kernel's socket has another name than the connection (offhost/wire_connect.cc).
+      reusable = reusable && (flags & PSTN_EPF_PORT_LENT) == 0;
+    }
     CloseEp(fam, ep);  // before the fd can be taken again: its port is the connection's
     (void)WireWrote(fam);
   }

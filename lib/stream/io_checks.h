@@ -45,6 +45,10 @@ inline bool BadStart(const iovec* iov, size_t count) {
   return BadBuffer(iov, count != 0 ? 1 : 0);
 }
 
+inline long SendUnconnected(pstn_ep& ep) {
+  return LoadRelaxed(ep.error) != 0 ? -static_cast<long>(Exchange(ep.error, 0u)) : -EPIPE;
+}
+
 // As in the kernel: a blocking call waits for the end of the handshake first. kAgain: look again.
 inline constexpr long kAgain = kPass - 1;
 inline long AwaitConnected(Family& fam, pstn_ep& ep) {

@@ -31,13 +31,14 @@ namespace {
 
 constexpr uint64_t kNoRingNs = 1'000'000;
 
-// Of what goes nowhere, as much as the kernel queues before it looks at the answer.
-constexpr size_t kSwallowedMin = 32768, kSwallowedMax = 524288;
+// Of what goes nowhere, as much as the kernel queues before it looks at the answer: whole segments,
+// of which each is that much of its send buffer, until that is full, but 16 at most.
+constexpr size_t kSegment = 32768, kOfSendBuffer = 33600, kSegmentsMost = 16;
 size_t Swallowed(const pstn_ep& ep, size_t want) {
   const size_t budget = size_t{LoadRelaxed(ep.tx.budget)} * PSTN_REC_ALIGN;
-  const size_t most = budget == 0 || budget > kSwallowedMax ? kSwallowedMax
-                      : budget < kSwallowedMin              ? kSwallowedMin
-                                                            : budget;
+  const size_t segments = budget / kOfSendBuffer + 1;
+  const bool all = budget == 0 || segments > kSegmentsMost;
+  const size_t most = (all ? kSegmentsMost : segments) * kSegment;
   return want < most ? want : most;
 }
 
@@ -203,7 +204,7 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
                                                    : AwaitConnected(fam, ep);
       return r == kAgain ? StreamSend(fam, call, iov, count, flags, ahead) : r;
     }
-    return LoadRelaxed(ep.error) != 0 ? -static_cast<long>(Exchange(ep.error, 0u)) : -EPIPE;
+    return SendUnconnected(ep);
   }
   ConnEnd e;
   if (!Resolve(fam, ep, e)) return -ECONNRESET;

@@ -87,7 +87,7 @@ long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t co
     const long r = AwaitConnected(fam, ep);
     return r == kAgain ? StreamSendFile(fam, call, in_fd, offset, count) : r;
   }
-  if (state != PSTN_EP_ESTABLISHED) return -EPIPE;
+  if (state != PSTN_EP_ESTABLISHED) return SendUnconnected(ep);
   uint8_t small[kSmallBounce];
   const Bounce bounce(fam, small);
   // Read at an explicit position: what the socket does not take has then not been consumed.
@@ -212,7 +212,7 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
     return r == kAgain ? SpliceIn(fam, pipe, call, len, nonblock, more) : r;
   }
   if (state != PSTN_EP_ESTABLISHED)  // exported, perhaps, since this call began
-    return state == PSTN_EP_KERNEL ? kPass : -EPIPE;
+    return state == PSTN_EP_KERNEL ? kPass : SendUnconnected(ep);
   if (!Resolve(fam, ep, e)) return -ECONNRESET;
   iovec none = {nullptr, 0};
   long stop = StreamSend(fam, call, &none, 1, MSG_NOSIGNAL);  // an error leaves the pipe as it was
