@@ -247,10 +247,9 @@ void Broker::Refill() {
   }
 }
 
+// Others are told on by their answers.
 void Broker::TellAll() {
-  for (const auto& [line, member] : members_) {
-    if (!member->told.has_seen_all || !member->told.stale.empty()) Tell(*member);
-  }
+  for (Client* const line : told_all_) Tell(*MemberOf(*line));
 }
 
 bool Broker::IsSlow(uid_t uid) {
