@@ -153,6 +153,7 @@ long RecvOnce(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool fi
 long RecvUnconnected(Family& fam, pstn_ep& ep, uint32_t state) {
   if (state == PSTN_EP_KERNEL) return kPass;
   if (state == PSTN_EP_CONNECTING) return AwaitConnected(fam, ep);
+  if (state == PSTN_EP_LISTEN) return -ENOTCONN;  // an error stays for who asks for it
   if (LoadRelaxed(ep.error) != 0) return -static_cast<long>(Exchange(ep.error, 0u));
   return state == PSTN_EP_NEW && (LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? 0 : -ENOTCONN;
 }
