@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // port.cc - a local port for a connection, reserved at the kernel.
 //
-// The kernel's socket behind the descriptor is bound to the address that the connection comes from,
-// so the port is real and no other's there; at other addresses programs may have it. For connect()
-// of the kernel it is taken whole: that has many connections share a port as long as their
-// destinations differ, but passes over a port that has been bound. With all of them bound, no
+// The kernel's socket behind the descriptor is bound, so the port is real and no other's. That
+// takes it away whole: connect() of the kernel, which has many connections share a port as long as
+// their destinations differ, passes over a port that has been bound. With all of them bound, no
 // program of the network namespace could connect anywhere. So half of them are left alone: bind()
 // gives out the ports of one parity first, connect() takes those of the other first (Linux since
-// 4.2). When bind() comes to the other half, its own is used up at this address, and the connection
-// is the kernel's. A program that needs more accelerated ones has several addresses.
+// 4.2). When bind() comes to the other half, its own is used up, and the connection is the
+// kernel's. A program that needs more accelerated ones binds its sockets to several addresses.
 #include <netinet/in.h>
 
 #include <cstring>
@@ -32,42 +31,35 @@ constexpr uint64_t kPauseNs = 100'000'000;  // to look for a port where few are 
 // known).
 bool IsConnects(uint16_t port, uint32_t low) { return low != 0 && ((port ^ low) & 1u) == 0; }
 
-bool TakePort(int fd, pstn_ep& ep, pstn_addr at) {
+bool TakePort(int fd, pstn_ep& ep) {
   sockaddr_storage ss;
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
   socklen_t len = sizeof ss;
-  at.port = 0;
-  AddrToSockaddr(at, ep.family, sa, &len);
+  AddrToSockaddr(ep.local, ep.family, sa, &len);  // any, or bound to an address without a port
   if (sys::Call(SYS_bind, fd, sa, len) < 0) return false;
   len = sizeof ss;
   pstn_addr got;
   if (sys::Call(SYS_getsockname, fd, sa, &len) < 0 || !AddrFromSockaddr(sa, len, ep.family, got))
     return false;
-  StoreAddr(ep.local, got);
+  ep.local.port = got.port;
   ep.kernel_port = got.port;
-  FetchAnd(ep.flags, ~PSTN_EPF_PORT_GIVEN_UP);
   FetchOr(ep.flags, PSTN_EPF_BOUND_AUTO);
   return true;
 }
 
 }  // namespace
 
-bool IsNamedByUs(const pstn_ep& ep) {
-  return (LoadRelaxed(ep.flags) & (PSTN_EPF_BOUND_AUTO | PSTN_EPF_BOUND)) == PSTN_EPF_BOUND_AUTO;
-}
-
-bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir, const pstn_addr& from) {
-  if (ep.local.port != 0 && (!IsNamedByUs(ep) || SameIp(ep.local, from))) return true;
-  if (ep.local.port != 0 && Unbind(fd, ep) != 0) return false;
+bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir) {
+  if (ep.local.port != 0) return true;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0) {
     // To an address, under IP_BIND_ADDRESS_NO_PORT: now it takes a port of that address.
     int off = 0;
     (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_IP),
                     static_cast<long>(IP_BIND_ADDRESS_NO_PORT), &off, sizeof off);
-    return TakePort(fd, ep, ep.local);
+    return TakePort(fd, ep);
   }
   if (LoadRelaxed(fam.peers->port_pause_until_ns) > MonotonicNs()) return false;
-  if (TakePort(fd, ep, from) && !IsConnects(ep.local.port, dir.port_low)) return true;
+  if (TakePort(fd, ep) && !IsConnects(ep.local.port, dir.port_low)) return true;
   if (ep.local.port != 0) (void)Unbind(fd, ep);
   StoreRelaxed(fam.peers->port_pause_until_ns, MonotonicNs() + kPauseNs);
   return false;

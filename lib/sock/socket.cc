@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // socket.cc - socket, bind, listen, shutdown and names.
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 
 #include <cerrno>
 
@@ -198,17 +199,10 @@ static long NameWithoutPort(int fd, const pstn_ep& ep, sockaddr* sa, socklen_t* 
   long r = sys::Call(SYS_getsockname, fd, &ss, &room);
   socklen_t had;
   if (r < 0 || BadPointer(sa) || !GetUser(had, len) || static_cast<int>(had) < 0 ||
-      !AddrFromSockaddr(reinterpret_cast<sockaddr*>(&ss), room, ep.family, name))
+      !AddrFromSockaddr(reinterpret_cast<sockaddr*>(&ss), room, ep.family, name) ||
+      !AddrIsAny(name) || name.port != ep.kernel_port)
     return kPass;
-  // It was bound to an address once, and keeps that of its last connection.
-  if (!AddrIsAny(name) && NeverConnected(fd)) {
-    const uint16_t port = name.port;
-    name = {};
-    name.port = port;
-  } else if (!AddrIsAny(name) || name.port != ep.kernel_port) {
-    return kPass;
-  }
-  if (name.port == ep.kernel_port) name.port = 0;
+  name.port = 0;
   return AddrToSockaddr(name, ep.family, sa, len) ? 0 : -EFAULT;
 }
 
@@ -235,10 +229,8 @@ long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len,
   }
   if (peer) return give(LoadAddr(ep.peer));
   if (state == PSTN_EP_NEW) {
-    const uint32_t flags = LoadRelaxed(ep.flags);
-    if ((flags & (PSTN_EPF_BOUND_AUTO | PSTN_EPF_PORT_GIVEN_UP)) == 0) return kPass;
+    if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0) return kPass;
     pstn_addr none = {};  // the port that we chose is not the program's business yet
-    if ((flags & PSTN_EPF_BOUND_AUTO) == 0) none.port = ep.kernel_port;
     return give(none);
   }
   return give(LoadAddr(ep.local));
