@@ -16,6 +16,7 @@
 #include "kmod.h"
 
 #define FETCH 65536 /* of the program's memory, at a time */
+#define PIECE (1u << 20) /* of a call, under one hold of the direction's lock */
 
 struct iter_copy {
 	struct pstn_copy copy;
@@ -170,6 +171,9 @@ static int receive_nothing(struct pstn_endpoint *ep, bool nonblock, long timeo)
 			return r;
 		if (nonblock)
 			return -EAGAIN;
+		/* Before each wait: memory that changes all the time makes none of them long. */
+		if (signal_pending(current))
+			return sock_intr_errno(timeo);
 		r = pstn_endpoint_wait(ep, PSTN_RING_DATA, 0, &timeo);
 		if (r)
 			return r;
@@ -210,11 +214,13 @@ int pstn_stream_recvmsg(struct pstn_endpoint *ep, struct msghdr *msg, size_t siz
 	};
 	long timeo = sock_rcvtimeo(sk, how.nonblock);
 	size_t copied = 0, target;
+	bool looked = false; /* a call that does not wait looks once more, and no oftener */
 	int faults = 0;
 
 	if ((flags & MSG_OOB) != 0)
 		return -EINVAL;
-	size = min_t(size_t, size, INT_MAX);
+	/* A peek sees what two rings hold, at most, and all of it at once. */
+	size = min_t(size_t, size, peek ? 2 * PSTN_RING2_BYTES : INT_MAX);
 	if (size == 0)
 		return receive_nothing(ep, how.nonblock, timeo);
 	target = sock_rcvlowat(sk, flags & MSG_WAITALL, size);
@@ -226,7 +232,8 @@ int pstn_stream_recvmsg(struct pstn_endpoint *ep, struct msghdr *msg, size_t siz
 			iov_iter_revert(iter, copied);
 		if (peek)
 			copied = 0;
-		n = receive_once(ep, &how, size - copied);
+		cond_resched();
+		n = receive_once(ep, &how, peek ? size : min_t(size_t, size - copied, PIECE));
 		if (n > 0) {
 			copied += n;
 			faults = 0;
@@ -245,16 +252,19 @@ int pstn_stream_recvmsg(struct pstn_endpoint *ep, struct msghdr *msg, size_t siz
 		if (n > 0 && !peek)
 			continue;
 		r = when_empty(ep);
-		if (r == 1 && signal_pending(current))
+		if ((r == 1 || r == -EAGAIN) && !how.nonblock && signal_pending(current))
 			r = sock_intr_errno(timeo);
-		if (r == 1 && !peek)
+		if (r == 1 && !peek && !looked) {
+			looked = how.nonblock;
 			continue;
+		}
 		if (r != 1 && r != -EAGAIN)
 			return keep_error(sk, copied, r);
 		if (r == 1 && copied != 0) /* a peek has seen all that there will be */
 			return copied;
-		if (how.nonblock && !sock_flag(sk, SOCK_FASYNC))
+		if (how.nonblock && (looked || !sock_flag(sk, SOCK_FASYNC)))
 			return copied != 0 ? copied : -EAGAIN;
+		looked = how.nonblock;
 		r = pstn_endpoint_wait(ep, PSTN_RING_DATA, peek ? copied : 0, &timeo);
 		if (r)
 			return copied != 0 ? copied : r;
@@ -304,7 +314,8 @@ static int check_send(struct pstn_endpoint *ep, size_t size)
 static ssize_t transmit_once(struct pstn_endpoint *ep, struct transmit *how)
 {
 	struct iter_copy copy = { { bytes_from_program }, how->from };
-	const size_t all = iov_iter_count(how->from), want = min(all, how->most);
+	const size_t all = iov_iter_count(how->from);
+	const size_t want = min3(all, how->most, (size_t)PIECE);
 	u32 *word = &ep->lines.tx->lock.word;
 	struct pstn_write r = {};
 	bool held = false;
@@ -376,6 +387,7 @@ static int send_bytes(struct pstn_endpoint *ep, struct msghdr *msg, size_t size)
 		copied += n;
 		if (copied == size)
 			return copied;
+		cond_resched();
 		if (how.fault) {
 			/* A record is put in whole: of no more than there is. */
 			how.most = fetch(how.from, false);
@@ -388,10 +400,14 @@ static int send_bytes(struct pstn_endpoint *ep, struct msghdr *msg, size_t size)
 		how.most = SIZE_MAX;
 		if (n != 0)
 			vain = faults = 0;
+		if (n == PIECE)
+			continue;
 		if (how.growth == PSTN_GROW_WHEN_USEFUL || n != 0) {
 			how.growth = PSTN_GROW_NOW;
 			continue;
 		}
+		if (!how.nonblock && signal_pending(current))
+			return copied != 0 ? copied : sock_intr_errno(timeo);
 		/* With no time to wait this says that somebody waits, and looks once more. */
 		n = wait_for_room(ep, &vain, &timeo);
 		if (n == 0 && how.nonblock && vain > 1)

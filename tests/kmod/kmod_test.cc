@@ -34,6 +34,30 @@ int Lines(const char* list) {
   return lines;
 }
 
+// Which processes there are, and where in the kernel: what something was left by.
+void SayWhoIsLeft() {
+  DIR* const all = opendir("/proc");
+  while (const dirent* entry = all != nullptr ? readdir(all) : nullptr) {
+    const int pid = atoi(entry->d_name);
+    char path[64], text[1024] = {};
+    snprintf(path, sizeof path, "/proc/%d/comm", pid);
+    const int comm = open(path, O_RDONLY | O_CLOEXEC);
+    if (pid <= 1 || pid == getpid() || comm < 0 || read(comm, text, sizeof text - 1) <= 0 ||
+        strcmp(text, "kmod_test\n") != 0) {
+      close(comm);
+      continue;
+    }
+    close(comm);
+    snprintf(path, sizeof path, "/proc/%d/stack", pid);
+    const int stack = open(path, O_RDONLY | O_CLOEXEC);
+    memset(text, 0, sizeof text);
+    (void)!read(stack, text, sizeof text - 1);
+    close(stack);
+    printf("  process %d is at\n%s", pid, text);
+  }
+  if (all != nullptr) closedir(all);
+}
+
 bool RunOne(const KmodTest& t) {
   printf("-- %s\n", t.name);
   fflush(stdout);
@@ -60,6 +84,7 @@ bool RunOne(const KmodTest& t) {
     printf("  %s: left %d %s\n", t.name, Lines(list), list);
     good = false;
   }
+  if (!good) SayWhoIsLeft();
   if (!good) printf("  %s: FAILED\n", t.name);
   fflush(stdout);
   return good;

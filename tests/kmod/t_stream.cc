@@ -700,4 +700,69 @@ KMOD_TEST(held_back_until_its_time) {
   EXPECT_IS(read(closed.fd, t, sizeof t), 0);
 }
 
+// No ring is to be had: a call that waits for one can be interrupted, and goes on when there is.
+KMOD_TEST(no_ring_is_left) {
+  KmodWorld w;
+  const int a = w.Socket(0), b = w.Socket(1);
+  const ConnEnd e = w.End(0);
+  memset(e.ref->ring0_map, 0xff, sizeof e.ref->ring0_map);
+  memset(e.ref->ring1_map, 0xff, sizeof e.ref->ring1_map);
+  memset(e.ref->ring2_map, 0xff, sizeof e.ref->ring2_map);
+  char t[8];
+  EXPECT_ERRNO(send(a, "x", 1, MSG_DONTWAIT), EAGAIN);
+  struct sigaction sa = {};
+  sa.sa_handler = [](int) {};
+  sigaction(SIGALRM, &sa, nullptr);
+  const itimerval soon = {{0, 0}, {0, 200000}};
+  setitimer(ITIMER_REAL, &soon, nullptr);
+  EXPECT_ERRNO(send(a, "x", 1, 0), EINTR);
+  alarm(300);
+  pthread_t thread;
+  pthread_create(
+      &thread, nullptr,
+      [](void* ref) -> void* {
+        usleep(100000);
+        FetchAnd(static_cast<pstn_lgr_ref*>(ref)->ring0_map[3], ~uint64_t{8});
+        return nullptr;
+      },
+      e.ref);
+  EXPECT_IS(send(a, "there", 5, 0), 5);
+  pthread_join(thread, nullptr);
+  EXPECT_IS(read(b, t, sizeof t), 5);
+}
+
+// Calls of more bytes than a ring holds, and looks at more than there is.
+KMOD_TEST(calls_larger_than_a_ring) {
+  constexpr size_t kBytes = 5 << 20;
+  KmodWorld w;
+  const int a = w.Socket(0), b = w.Socket(1);
+  auto* out = static_cast<uint8_t*>(malloc(kBytes));
+  auto* in = static_cast<uint8_t*>(calloc(kBytes, 1));
+  FillStream(out, kBytes, 9, 0);
+  struct Sender {
+    int fd;
+    const uint8_t* from;
+  } sender = {a, out};
+  pthread_t thread;
+  pthread_create(
+      &thread, nullptr,
+      [](void* arg) -> void* {
+        const auto& s = *static_cast<Sender*>(arg);
+        EXPECT_IS(send(s.fd, s.from, kBytes, 0), kBytes);
+        return nullptr;
+      },
+      &sender);
+  EXPECT_IS(recv(b, in, 100000, MSG_PEEK | MSG_WAITALL), 100000);
+  EXPECT_IS(CheckStream(in, 100000, 9, 0), 100000);
+  EXPECT_IS(recv(b, in, kBytes, MSG_WAITALL), kBytes);
+  EXPECT_IS(CheckStream(in, kBytes, 9, 0), kBytes);
+  pthread_join(thread, nullptr);
+  EXPECT_IS(send(a, out, 1000, 0), 1000);
+  EXPECT_IS(recv(b, in, kBytes, MSG_PEEK | MSG_DONTWAIT), 1000);
+  EXPECT_IS(recv(b, in, 999, MSG_PEEK | MSG_WAITALL), 999);
+  EXPECT_IS(shutdown(a, SHUT_WR), 0);
+  EXPECT_IS(recv(b, in, kBytes, MSG_PEEK | MSG_WAITALL), 1000);  // all that there will be
+  EXPECT_IS(recv(b, in, kBytes, MSG_WAITALL), 1000);
+}
+
 }  // namespace postern
