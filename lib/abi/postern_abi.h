@@ -7,7 +7,6 @@
  *   link group  one for each (client stack, server stack) pair that has met, and more when it is
  *               full; both write it, and neither believes what the other wrote
  *   directory   written by posternd, mapped read-only by all programs
- *   queues      made by posternd; written by all programs of its user, and believed by none
  *
  * Everything is addressed by index; nothing here is a pointer. A key behind each field names its
  * writer: (c) constant after create, (a) atomic, any owner, (l:x) under lock x (PSTN_GUARDED_BY
@@ -42,10 +41,9 @@ typedef uint8_t pstn_u8;
 #endif
 
 #define PSTN_ABI_VERSION 15u
-#define PSTN_MAGIC_STACK 0x6b6e7473u  /* "stnk" */
-#define PSTN_MAGIC_LGR 0x72676c70u    /* "plgr" */
-#define PSTN_MAGIC_DIR 0x72696470u    /* "pdir" */
-#define PSTN_MAGIC_QUEUES 0x75657571u /* "queu" */
+#define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
+#define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
+#define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
 #define PSTN_NONE 0xffffffffu
 
 /* Limits of what two stacks share, and of single entries. The tables of a stack have the sizes that
@@ -177,10 +175,7 @@ enum {
   /* Filled in by a client whose handshake (smcd/clc_fsm.h) is not over: becomes SYN when the
    * server's posternd has attached it, or FREE when the client withdraws it; the second of
    * the two finds out. */
-  PSTN_CS_OFFERED = 7,
-  /* The listener's queue is full: connect() is not over. Becomes SYN when the server or, if there
-   * is room already, the client has taken a place for it, or SERVER_GONE. */
-  PSTN_CS_WAITS = 8
+  PSTN_CS_OFFERED = 7
 };
 
 #define PSTN_CF_FIN 1u      /* done writing: data, then EOF */
@@ -243,8 +238,7 @@ struct pstn_lgr_hdr {
   PSTN_LINE pstn_u32 waiters_hw[2]; /* (a) first evmap index that side never used */
   pstn_u32 conns_hw;                /* (a) first connection that was never used */
   pstn_u32 chunks[2];               /* (a) that side: as in its pstn_lgr_ref, for the other one */
-  /* (a) not yet accepted, by listener modulo this, where the two don't share pstn_queues */
-  PSTN_LINE pstn_u32 pending[PSTN_PENDING];
+  PSTN_LINE pstn_u32 pending[PSTN_PENDING]; /* (a) not yet accepted, by listener modulo this */
 };
 
 #define PSTN_LGR_EVMAP_OFF 4096ull
@@ -327,10 +321,7 @@ struct PSTN_LINE pstn_ep {
   pstn_u16 reason;            /* (a) why it is not accelerated; base/schema/reasons.def */
   pstn_u16 side;              /* (c once established) */
   pstn_u32 lgr_idx, conn_idx; /* (c once established) */
-  union {
-    pstn_u32 conn_gen;
-    pstn_u32 places; /* (a) listener: its entry of the directory + 1; 0: none */
-  };
+  pstn_u32 conn_gen;
   pstn_u32 error;  /* (a) SO_ERROR */
   pstn_u32 next;   /* free list, or accept queue (l: listener's lock) */
   pstn_u64 cookie; /* (c) SO_COOKIE of the kernel's socket */
@@ -695,22 +686,6 @@ struct pstn_dir {
   struct pstn_dir_listener listeners[PSTN_DIR_LISTENERS];
 };
 
-/* ---------------------------------------------------------------- queues -------------------- */
-/* How many clients wait at a listener of the directory, whichever link group they came by. All
- * programs of one user count there (endpoint/places/places.h). A wrong count has clients wait that
- * need not, or more of them wait than the backlog says; the server mends it. */
-struct PSTN_LINE pstn_places {
-  pstn_u32 taken;   /* (a) by clients that are connected and not yet accepted */
-  pstn_u32 waits;   /* (a) 1: there may be clients for which there is no place */
-  pstn_u64 seen_ns; /* (a) since when the server has seen ... */
-  pstn_u32 seen;    /* (a) ... so many taken that are not there; 0: it has not */
-  pstn_u32 pad[11];
-};
-struct pstn_queues {
-  pstn_u32 magic, abi_version; /* (c) */
-  struct pstn_places at[PSTN_DIR_LISTENERS];
-};
-
 PSTN_STATIC_ASSERT(sizeof(struct pstn_evmap) == 576, "evmap is a line and a leaf array");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_ctl) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_pos) == 64, "one line");
@@ -719,7 +694,6 @@ PSTN_STATIC_ASSERT(sizeof(struct pstn_conn) == 320, "five lines");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_tx) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_rx) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_check) == 64, "one line");
-PSTN_STATIC_ASSERT(sizeof(struct pstn_places) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_item) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_waiter) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_epoll) == 64, "one line");

@@ -161,19 +161,6 @@ void TakeWideSender(Family& fam, const pstn_dir& dir) PSTN_REQUIRES(fam.ctl_lock
 
 namespace {
 
-// False: what posternd has for programs of its user can't be had now.
-bool TakeQueues(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
-  Msg m;
-  m.type = Type::kQueues;
-  int fd = -1;
-  const int said = Ask(fam, m, -1, &fd);
-  pstn_queues* const queues = said == 0 && fd >= 0 ? MapQueues(fd) : nullptr;
-  if (fd >= 0) sys::Close(fd);
-  if (queues == nullptr && said != -EPERM) return false;
-  StoreRelaxed(fam.queues, queues);  // those before stay mapped, as the directory
-  return true;
-}
-
 bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   if (LoadRelaxed(fam.ctl_fd) >= 0) return true;
   if (MonotonicNs() < LoadRelaxed(fam.ctl_retry_ns) || fam.socket_path[0] == 0) return false;
@@ -216,11 +203,6 @@ bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   sys::Close(dir_fd);
   if (dir == nullptr) {
     StoreRelaxed(fam.ctl_version, 1u);
-    Disconnect(fam);
-    return false;
-  }
-  if (!TakeQueues(fam)) {
-    UnmapDir(dir);
     Disconnect(fam);
     return false;
   }

@@ -8,7 +8,6 @@
 #include "control/line.h"
 #include "control/posternd.h"
 #include "endpoint/call.h"
-#include "endpoint/places/places.h"
 #include "family/family.h"
 
 namespace postern {
@@ -22,9 +21,7 @@ int ListenLocked(Family& fam, pstn_ep& ep, int fd) {
   m.a = EpIdx(Stack(fam), ep);
   m.b = ep.gen;
   m.c = LoadRelaxed(ep.backlog);
-  const int r = Ask(fam, m, fd, nullptr);
-  if (r == 0) LearnPlaces(fam, ep);
-  return r;
+  return Ask(fam, m, fd, nullptr);
 }
 
 int CtlListen(Family& fam, pstn_ep& ep, int fd) {

@@ -116,8 +116,6 @@ enum class Type : uint32_t {
           // status, when they are. Then daemon: the same, or a = 0: of all ports. Reply: status,
           // after kListener of each; a = the port, or 0: all ports are told of from now on
 
-  kQueues,  // process of posternd's own user. Reply: fd = memfd with a pstn_queues
-
   // Between posternd and a family's reaper (controlplane/reaper), on a line of their own. These
   // have no reply:
   kJobStack = 64,  // first: fd = stack memfd

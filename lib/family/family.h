@@ -97,8 +97,6 @@ struct Family {
   uint64_t left_magic = 0;
   uint32_t attend = 0;  // (a) kAttend*: posternd wants something of our listeners
   const pstn_dir* dir = nullptr;
-  // (a) as of the directory; null: posternd is another user's, and has none for this one
-  pstn_queues* queues = nullptr;
   char socket_path[108]{};
   char daemon_path[256]{};
 };

@@ -101,8 +101,6 @@ void Unmap(Family& fam) {
   CloseInternal(fam, fam.stack_fd);
   Unjoin(fam);
   if (fam.dir != nullptr) UnmapDir(fam.dir);
-  if (fam.queues != nullptr) UnmapQueues(fam.queues);
-  StoreRelaxed(fam.queues, nullptr);
   StoreRelease(fam.dir, nullptr);  // [T4]
 }
 

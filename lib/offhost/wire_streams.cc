@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "endpoint/endpoint.h"
-#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "family/family.h"
@@ -319,11 +318,9 @@ bool RingStreams::MayAccept(const stack::Listener& l) {
   if (!Listens(l)) return false;
   const pstn_ep* ep = EpAt(Stack(fam_), l.owner);
   // Those in its queue, and those that are on their way there.
-  const pstn_places* const places = PlacesAt(fam_, LoadRelaxed(ep->places));
-  uint32_t waiting = places != nullptr ? LoadRelaxed(places->taken) : 0;
+  uint32_t waiting = 0;
   EachSelf(fam_, [&](pstn_lgr_ref& ref, uint8_t* lgr) {
-    if (ref.side == 0 && places == nullptr)
-      waiting += LoadRelaxed(LgrHdr(lgr).pending[l.owner % PSTN_PENDING]);
+    if (ref.side == 0) waiting += LoadRelaxed(LgrHdr(lgr).pending[l.owner % PSTN_PENDING]);
   });
   return waiting <= LoadRelaxed(ep->backlog) && HasSlots(fam_);
 }
@@ -354,9 +351,7 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   StoreRelaxed(fam_.engine->state().settings_used, 1u);
   c.owner = idx;
   LeaveHands(ep);  // the next holder of the engine's lock finds it there
-  FetchAdd(TakenAt(fam_, s.lgrs.Own(LgrIndex(slot.lgr_idx)), slot.lgr, l.owner,
-                   LoadRelaxed(listener->places)),
-           1u);
+  FetchAdd(LgrHdr(slot.lgr).pending[l.owner % PSTN_PENDING], 1u);
   StoreRelease(conn.setup.state, PSTN_CS_SYN);  // [C1]
   AnnounceSyn(fam_.bells, slot.lgr, slot.conn);
   return true;

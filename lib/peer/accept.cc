@@ -255,11 +255,7 @@ long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags
       if (r != -EAGAIN) return r;
     }
     uint32_t idx = DequeueEmbryo(fam, ep);
-    if (idx != PSTN_NONE) {
-      const long got = AcceptOurs(fam, call, idx, sa, len, flags);
-      AdmitWaiting(fam, ep);
-      return got;
-    }
+    if (idx != PSTN_NONE) return AcceptOurs(fam, call, idx, sa, len, flags);
     if (LoadAcquire(ep.held) != 0) [[unlikely]] {  // [E9]
       const long held = AcceptHeld(fam, ep, sa, len, flags);
       if (held != -EAGAIN) return held;

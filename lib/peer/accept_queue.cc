@@ -8,7 +8,6 @@
 #include "endpoint/endpoint.h"
 #include "endpoint/inherit.h"
 #include "endpoint/kept_options.h"
-#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "event/wait.h"
@@ -26,17 +25,8 @@ namespace {
 
 // Clients count those that wait for a listener, so as not to overrun its backlog; one that no
 // longer waits is taken off.
-uint32_t& TakenOf(Family& fam, const pstn_lgr_ref& ref, uint8_t* lgr, const pstn_ep& listener) {
-  return TakenAt(fam, ref, lgr, EpIdx(Stack(fam), listener), LoadRelaxed(listener.places));
-}
-// Of a connection that does not come to its listener, which may have gone.
-void GiveUpPlace(Family& fam, const ConnEnd& e, const pstn_conn_setup& setup) {
-  const pstn_ep* const listener = EpAt(Stack(fam), setup.listener_idx);
-  const bool there = listener != nullptr &&
-                     LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
-                     LoadRelaxed(listener->gen) == setup.listener_gen;
-  GivePlace(
-      TakenAt(fam, *e.ref, e.lgr, setup.listener_idx, there ? LoadRelaxed(listener->places) : 0u));
+uint32_t& PendingOf(uint8_t* lgr, uint32_t listener_idx) {
+  return LgrHdr(lgr).pending[listener_idx % PSTN_PENDING];
 }
 
 // The client that finds its listener gone takes its SYN back, and may use the slot again
@@ -78,12 +68,12 @@ void EndRefusal(Family& fam, const ConnEnd& e) {
 }
 
 // Refuses a connection, as a RST would: there is no such listener, or no room.
-void Refuse(Family& fam, const ConnEnd& e, const pstn_conn_setup& setup) {
+void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
   uint32_t& place = e.ref->conn_ep[e.ep->conn_idx % PSTN_CONNS];
   uint32_t nobody = 0;
   if (!CompareExchange(place, nobody, kRefusing | HandsMark(e.ref->lock))) return;
   if (Claim(*e.conn)) {
-    GiveUpPlace(fam, e, setup);
+    FetchSub(PendingOf(e.lgr, listener_idx), 1u);
     Count(Stack(fam).hdr, kCounterSynsRefused);
     TellRefused(fam, e);
   }
@@ -263,7 +253,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   const bool room = listener != nullptr && HasRings(lgr);
   uint32_t idx = room ? NewEp(fam, LoadRelaxed(listener->family)) : PSTN_NONE;
   if (idx == PSTN_NONE) {
-    Refuse(fam, e, setup);
+    Refuse(fam, e, setup.listener_idx);
     return Admission::kRefused;
   }
   pstn_ep& ep = s.eps.Own(EpIndex(idx));
@@ -317,12 +307,12 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   GiveEp(s, idx);
   if (over) Count(s.hdr, kCounterPeerViolations);
   if (!open || over) {
-    Refuse(fam, e, setup);
+    Refuse(fam, e, setup.listener_idx);
     return Admission::kRefused;
   }
   if (!lies) return Admission::kChanged;
   Count(s.hdr, kCounterPeerViolations);
-  Refuse(fam, e, setup);
+  Refuse(fam, e, setup.listener_idx);
   return Admission::kRefused;
 }
 
@@ -330,54 +320,10 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
 // nothing else would have most of our time.
 constexpr uint32_t kSynCost = 64, kRefusedCost = 192, kNoSynCost = 6;
 
-// Places that no client has: its process died before its SYN was there, or it has lied. So many for
-// a second were taken too many.
-bool MendPlaces(const pstn_ep& listener, pstn_places& places) {
-  constexpr uint64_t kSureNs = 1'000'000'000;
-  const uint32_t taken = LoadRelaxed(places.taken), there = LoadRelaxed(listener.accept_count);
-  if (Defers(listener) || taken <= there) return false;
-  const uint64_t now = MonotonicCoarseNs();
-  if (LoadRelaxed(places.seen) != taken - there) {
-    StoreRelaxed(places.seen_ns, now);
-    StoreRelaxed(places.seen, taken - there);
-    return false;
-  }
-  uint32_t had = taken;
-  return now - LoadRelaxed(places.seen_ns) >= kSureNs && CompareExchange(places.taken, had, there);
-}
-
-// A client that waits for a place (endpoint/places/places.h) gets one, if there is one: its slot
-// says SYN then, and it is to be admitted. So is one whose listener has gone, to be refused.
-bool LetIn(Family& fam, const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {
-  pstn_conn& c = LgrConn(lgr, conn);
-  const uint32_t idx = LoadRelaxed(c.setup.listener_idx);
-  const pstn_ep* const listener = EpAt(Stack(fam), idx);
-  uint32_t state = PSTN_CS_WAITS;
-  if (listener == nullptr || LoadAcquire(listener->state) != PSTN_EP_LISTEN ||  // [E1]
-      LoadRelaxed(listener->gen) != LoadRelaxed(c.setup.listener_gen))
-    return CompareExchange(c.setup.state, state, PSTN_CS_SYN);
-  pstn_places* const places = PlacesAt(fam, LoadRelaxed(listener->places));
-  uint32_t& taken = TakenOf(fam, ref, lgr, *listener);
-  if (places == nullptr || &taken != &places->taken) return false;  // it was not told to wait
-  const uint32_t backlog = LoadRelaxed(listener->backlog);
-  if (!TakePlace(taken, backlog) && (!MendPlaces(*listener, *places) || !TakePlace(taken, backlog)))
-    return false;
-  if (!CompareExchange(c.setup.state, state, PSTN_CS_SYN)) {
-    GivePlace(taken);
-    return false;
-  }
-  pstn_ep none = {};
-  none.conn_idx = conn;
-  AnnounceData(fam.bells, {&none, nullptr, lgr, &c, 1});
-  return true;
-}
-
 void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
   pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(lgr_idx));
   TakeBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), ref.syn_hand, [&](uint32_t conn) {
-    const uint32_t state = LoadRelaxed(LgrConn(lgr, conn).setup.state);
-    if (state == PSTN_CS_WAITS && !LetIn(fam, ref, lgr, conn)) return kSynCost;
-    if (state != PSTN_CS_WAITS && !WaitsForServer(state)) return kNoSynCost;
+    if (!WaitsForServer(LoadRelaxed(LgrConn(lgr, conn).setup.state))) return kNoSynCost;
     Admission a = Admission::kChanged;
     for (int i = 0; i < kAdmitTries && a == Admission::kChanged; i++)
       a = Admit(fam, lgr_idx, lgr, conn);
@@ -390,8 +336,8 @@ void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
 // What came off the queue goes back to it.
 static void CountPending(Family& fam, const pstn_ep& listener, pstn_ep& ep) {
   if (LoadRelaxed(ep.backlog) != kNotPending) return;
-  const LgrHere at = LgrAt(fam.view, LgrIndex(ep.lgr_idx));
-  if (at.base != nullptr) FetchAdd(TakenOf(fam, *at.ref, at.base, listener), 1u);
+  uint8_t* lgr = LgrBase(fam.view, ep.lgr_idx);
+  if (lgr != nullptr) FetchAdd(PendingOf(lgr, EpIdx(Stack(fam), listener)), 1u);
   DeathFence();  // [Z1]
   StoreRelaxed(ep.backlog, 0u);
 }
@@ -414,8 +360,8 @@ uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
   // A death between the two counts one client too many, and none too few.
   StoreRelaxed(ep->backlog, kNotPending);
   DeathFence();  // [Z1]
-  const LgrHere at = LgrAt(fam.view, LgrIndex(ep->lgr_idx));
-  if (at.base != nullptr) GivePlace(TakenOf(fam, *at.ref, at.base, listener));
+  uint8_t* lgr = LgrBase(fam.view, ep->lgr_idx);
+  if (lgr != nullptr) FetchSub(PendingOf(lgr, EpIdx(s, listener)), 1u);
   return idx;
 }
 
@@ -555,64 +501,6 @@ void AdmitLate(Family& fam) {
 }
 
 }  // namespace
-
-namespace {
-
-// `fn` gets the connections that wait for a place at `listener`.
-template <typename Fn>
-void EachWaiting(Family& fam, const pstn_ep& listener, Fn fn) {
-  StackMap& s = Stack(fam);
-  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
-    if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]
-    const uint32_t i = s.lgrs.IndexOf(ref).word();
-    uint8_t* lgr = EnsureLgrTables(fam, i);
-    const uint32_t hw = lgr != nullptr ? LoadRelaxed(LgrHdr(lgr).conns_hw) : 0;
-    for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
-      const pstn_conn_setup& setup = LgrConn(lgr, c).setup;
-      if (LoadAcquire(setup.state) == PSTN_CS_WAITS &&  // [C1]
-          EpAt(s, LoadRelaxed(setup.listener_idx)) == &listener)
-        fn(ref, i, lgr, c);
-    }
-  }
-}
-
-bool SomeWait(Family& fam, const pstn_ep& listener) {
-  pstn_places* const places = PlacesAt(fam, LoadRelaxed(listener.places));
-  FenceAfterLocked();  // [F1] against BeginWait: behind the place that was given
-  return places != nullptr && LoadRelaxed(places->waits) != 0 && Exchange(places->waits, 0u) != 0;
-}
-
-}  // namespace
-
-// Those that have waited longest, as many as there are places.
-void AdmitWaiting(Family& fam, pstn_ep& listener) {
-  if (!SomeWait(fam, listener)) [[likely]]
-    return;
-  pstn_places& places = *PlacesAt(fam, listener.places);
-  for (;;) {
-    uint32_t count = 0, lgr_idx = 0, conn = 0;
-    uint64_t first = UINT64_MAX;
-    EachWaiting(fam, listener, [&](const pstn_lgr_ref&, uint32_t i, uint8_t* lgr, uint32_t c) {
-      const uint64_t since = SynTime(LgrConn(lgr, c));
-      count++;
-      if (since < first) first = since, lgr_idx = i, conn = c;
-    });
-    uint8_t* const lgr = count != 0 ? LgrBase(fam.view, lgr_idx) : nullptr;
-    if (lgr == nullptr) return;
-    const bool let_in = LetIn(fam, Stack(fam).lgrs.Own(LgrIndex(lgr_idx)), lgr, conn);
-    if (let_in) (void)Admit(fam, lgr_idx, lgr, conn);
-    if (let_in && count == 1) return;
-    if (let_in && LoadRelaxed(places.taken) <= LoadRelaxed(listener.backlog)) continue;
-    return StoreRelaxed(places.waits, 1u);
-  }
-}
-
-void RefuseWaiting(Family& fam, pstn_ep& listener) {
-  if (!SomeWait(fam, listener)) return;
-  EachWaiting(fam, listener, [&](const pstn_lgr_ref& ref, uint32_t i, uint8_t* lgr, uint32_t c) {
-    if (LetIn(fam, ref, lgr, c)) (void)Admit(fam, i, lgr, c);
-  });
-}
 
 void AdmitDeferred(Family& fam, pstn_ep& listener) {
   if (Exchange(listener.defer_accept, 0u) != 0) AdmitLeft(fam, &listener);

@@ -18,10 +18,8 @@
 #include "control/posternd.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
-#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
-#include "event/wait.h"
 #include "family/family.h"
 #include "family/interrupts.h"
 #include "family/telling.h"
@@ -40,7 +38,7 @@ namespace {
 
 struct Target {
   pstn_uuid stack;
-  uint32_t ep_idx, ep_gen, backlog, entry;
+  uint32_t ep_idx, ep_gen, backlog;
   pstn_addr source;  // of ours; only for what is not local
 };
 
@@ -104,14 +102,13 @@ bool LookFor(Family& fam, const pstn_dir& d, const pstn_addr& to, bool learnt, T
     for (uint32_t steps = 0; next != 0 && next <= PSTN_DIR_LISTENERS && steps < PSTN_DIR_LISTENERS;
          steps++) {
       const pstn_dir_listener& l = d.listeners[next - 1];
-      const uint32_t entry = next;
       const uint64_t weight = Mixed(lot + next * 0x9e3779b97f4a7c15u);
       next = LoadRelaxed(l.next);
       int fit = (LoadRelaxed(l.learnt) != 0) == learnt ? Fit(l, to) : 0;
       if (fit == 0 || fit < best || (fit == best && weight < heaviest)) continue;
       best = fit;
       heaviest = weight;
-      out = {l.stack, l.ep_idx, l.ep_gen, l.backlog, entry, l.source};
+      out = {l.stack, l.ep_idx, l.ep_gen, l.backlog, l.source};
       found = true;
     }
     sought = LoadRelaxed(d.seeks) == 0 || next == PSTN_DIR_SOUGHT;
@@ -191,40 +188,33 @@ void ShowConnected(Family& fam, pstn_ep& ep) {
 
 namespace {
 
+// A place in the listener's queue, before there is a SYN for it: of clients that come at once none
+// is beyond the backlog, for the server refuses what is.
+bool TakePlace(uint32_t& pending, uint32_t backlog) {
+  constexpr int kTries = 64;  // the server's side may change it all the time
+  uint32_t had = LoadRelaxed(pending);
+  for (int i = 0; i < kTries && had <= backlog; i++)
+    if (CompareExchange(pending, had, had + 1)) return true;
+  return false;
+}
+
 Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
                  const pstn_addr& from) {
   ConnSlot slot;
   Reason why = TakeConnSlot(fam, t.stack, slot);
   if (why != kReasonNone) return why;
   const auto [idx, conn, lgr] = slot;
-  pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(idx));
-  // Before there is a SYN for it: of clients that come at once none is beyond the backlog.
-  uint32_t& taken = TakenAt(fam, ref, lgr, t.ep_idx, t.entry);
-  pstn_places* const places = PlacesAt(fam, t.entry);
-  const bool placed = TakePlace(taken, t.backlog);
-  if (!placed && (places == nullptr || &taken != &places->taken)) {
-    GiveConn(ref, conn);
+  uint32_t& pending = LgrHdr(lgr).pending[t.ep_idx % PSTN_PENDING];
+  if (!TakePlace(pending, t.backlog)) {
+    GiveConn(Stack(fam).lgrs.Own(LgrIndex(idx)), conn);
     return kReasonBacklogFull;
   }
   FillConn(fam, ep, slot, t.ep_idx, t.ep_gen, to, from);
   BeginAnew(fam, to);
   pstn_conn& c = LgrConn(lgr, conn);
   NoteNews(fam.bells);
-  uint32_t waits = PSTN_CS_WAITS;
-  if (!placed) {
-    SetState(ep, PSTN_EP_CONNECTING);
-    BeginWait(fam, {&ep, &ref, lgr, &c, 0}, *places);
-    StoreRelaxed(fam.beds->waits_ns, MonotonicNs());
-    if (!TakePlace(taken, t.backlog)) return kReasonNone;
-    if (!CompareExchange(c.setup.state, waits, PSTN_CS_SYN)) {  // the server has taken one for it
-      GivePlace(taken);
-      return kReasonNone;
-    }
-    (void)StateNow(fam, ep);
-  } else {
-    SetState(ep, PSTN_EP_ESTABLISHED);
-    StoreRelease(c.setup.state, PSTN_CS_SYN);  // [C1]
-  }
+  SetState(ep, PSTN_EP_ESTABLISHED);
+  StoreRelease(c.setup.state, PSTN_CS_SYN);  // [C1]
   AnnounceSyn(fam.bells, lgr, conn);
   return kReasonNone;
 }
@@ -252,16 +242,12 @@ bool StillListed(Family& fam, const pstn_dir& d, pstn_ep& ep, const Target& t,
   if (!Resolve(fam, ep, e)) return true;
   uint32_t state = PSTN_CS_SYN;
   if (CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE)) {
-    GivePlace(TakenAt(fam, *e.ref, e.lgr, t.ep_idx, t.entry));
-  } else if (state == PSTN_CS_WAITS) {
-    (void)CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE);
+    FetchOr(e.peer_ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
+    FetchSub(LgrHdr(e.lgr).pending[t.ep_idx % PSTN_PENDING], 1u);
   }
   // An admitted client has a connection, whatever has become of the listener since.
-  if (state != PSTN_CS_SYN && state != PSTN_CS_WAITS &&
-      (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_REFUSED) == 0)  // [C2]
+  if (state != PSTN_CS_SYN && (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_REFUSED) == 0)  // [C2]
     return true;
-  FetchOr(e.peer_ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
-  GiveUpWait(fam, ep);
   (void)ResetConnection(fam, ep);  // no call has seen it: the endpoint is as before
   StoreRelaxed(ep.error, 0u);
   return false;
@@ -409,7 +395,7 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
   pstn_ep& ep = *call.ep();
   AssertHeld(ep.setup_lock);
   int fd = call.fd();
-  uint32_t state = StateNow(fam, ep);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL)
     return IsDatagram(ep) ? kVerbs.datagram_connect(fam, fd, ep, sa, len) : kPass;
   if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC)
@@ -441,7 +427,6 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
     return (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0 ? -EINPROGRESS : 0;
   Count(Stack(fam).hdr, kCounterConnects);
   PSTN_TRACE2(connected, fd, &ep);
-  if (StateNow(fam, ep) == PSTN_EP_CONNECTING) return OnTheWire(ep, a, -EINPROGRESS);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) return 0;
   FetchOr(ep.flags, PSTN_EPF_CONNECTING);
   return -EINPROGRESS;  // as the kernel, whose handshake is never done by then

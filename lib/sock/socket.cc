@@ -11,7 +11,6 @@
 #include "control/posternd.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/kept_options.h"
-#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "event/epoll.h"
@@ -22,7 +21,6 @@
 #include "offhost/datagram.h"
 #include "offhost/wire.h"
 #include "offhost/wire_calls.h"
-#include "peer/connect.h"
 #include "peer/kernel_half.h"
 #include "peer/negotiate.h"
 #include "peer/port.h"
@@ -179,7 +177,6 @@ long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog) {
     StoreRelaxed(ep.reason, WhyUnlisted(fam, p));
   }
   WireListen(fam, fd, ep);
-  AdmitWaiting(fam, ep);  // where it listens again, with a larger backlog
   return 0;
 }
 
@@ -207,7 +204,7 @@ static long NameWithoutPort(int fd, const pstn_ep& ep, sockaddr* sa, socklen_t* 
 }
 
 long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
-  uint32_t state = StateNow(fam, ep);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   bool moved = state == PSTN_EP_KERNEL && (LoadRelaxed(ep.flags) & PSTN_EPF_EXPORTED) != 0 &&
                ep.peer.port != 0;
   if (state == PSTN_EP_KERNEL && !peer && (LoadRelaxed(ep.flags) & PSTN_EPF_PORT_GIVEN_UP) != 0)
@@ -262,7 +259,7 @@ static bool ShutConnecting(Family& fam, int fd, pstn_ep& ep) {
 }
 
 long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
-  uint32_t state = StateNow(fam, ep);
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL) {
     if (IsDatagram(ep) && (how == SHUT_WR || how == SHUT_RDWR)) FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
     return kPass;

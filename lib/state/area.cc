@@ -222,14 +222,6 @@ const pstn_dir* MapDir(int fd) {
   return nullptr;
 }
 
-pstn_queues* MapQueues(int fd) {
-  auto* q = static_cast<pstn_queues*>(MapChecked(fd, sizeof(pstn_queues), PROT_READ | PROT_WRITE));
-  if (q == nullptr) return nullptr;
-  if (q->magic == PSTN_MAGIC_QUEUES && q->abi_version == PSTN_ABI_VERSION) return q;
-  UnmapQueues(q);
-  return nullptr;
-}
-
 const pstn_routes* MapRoutes(int fd) {
   auto* r = static_cast<const pstn_routes*>(MapChecked(fd, sizeof(pstn_routes), PROT_READ));
   if (r == nullptr) return nullptr;
@@ -241,7 +233,6 @@ const pstn_routes* MapRoutes(int fd) {
 void UnmapStack(const StackMap* stack) { UnmapWhole(stack); }
 void UnmapStack(const StackLook* stack) { UnmapWhole(stack); }
 void UnmapDir(const pstn_dir* dir) { sys::Unmap(const_cast<pstn_dir*>(dir), sizeof(pstn_dir)); }
-void UnmapQueues(pstn_queues* queues) { sys::Unmap(queues, sizeof(pstn_queues)); }
 void UnmapRoutes(const pstn_routes* routes) {
   sys::Unmap(const_cast<pstn_routes*>(routes), sizeof(pstn_routes));
 }

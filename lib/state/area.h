@@ -39,13 +39,11 @@ uint8_t* MapKnownLgr(int fd);
 bool OwnersOfLgr(int fd, const pstn_uuid& id, pstn_uuid (&owner)[2]);
 uint32_t ConnsOfLgr(int fd);  // hdr.conns_hw
 const pstn_dir* MapDir(int fd);
-pstn_queues* MapQueues(int fd);
 const pstn_routes* MapRoutes(int fd);
 
 void UnmapStack(const StackMap* stack);
 void UnmapStack(const StackLook* stack);
 void UnmapDir(const pstn_dir* dir);
-void UnmapQueues(pstn_queues* queues);
 void UnmapRoutes(const pstn_routes* routes);
 
 }  // namespace postern

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstring>
 #include <fstream>
-#include <initializer_list>
 
 #include "../kit/log.h"
 #include "base/atomic.h"
@@ -127,7 +126,6 @@ class Directory::Change {
 };
 
 Directory::~Directory() {
-  if (queues_ != nullptr) munmap(queues_, sizeof(pstn_queues));
   if (dir_ == nullptr) return;
   // The kernel can't mark what is no longer mapped when the thread ends, so an orderly end marks it
   // itself. In between the word is 0, which readers take for dead as well.
@@ -137,21 +135,7 @@ Directory::~Directory() {
   munmap(dir_, sizeof(pstn_dir));
 }
 
-int Directory::CreateQueues() {
-  UniqueFd fd(memfd_create("postern-queues", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.ok() || ftruncate(fd.get(), sizeof(pstn_queues)) != 0) return -errno;
-  void* map = mmap(nullptr, sizeof(pstn_queues), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (map == MAP_FAILED) return -errno;
-  queues_ = static_cast<pstn_queues*>(map);
-  if (fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return -errno;
-  queues_->magic = PSTN_MAGIC_QUEUES;
-  queues_->abi_version = PSTN_ABI_VERSION;
-  queues_fd_ = Share(std::move(fd));
-  return 0;
-}
-
 int Directory::Create(const pstn_uuid& id) {
-  if (const int error = CreateQueues(); error != 0) return error;
   UniqueFd fd(memfd_create("postern-directory", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd.ok() || ftruncate(fd.get(), sizeof(pstn_dir)) != 0) return -errno;
   void* map = mmap(nullptr, sizeof(pstn_dir), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
@@ -295,9 +279,6 @@ int Directory::Publish(const Listener& listener) {
     } else {
       return -ENOSPC;
     }
-    // Before a client finds the entry.
-    for (uint32_t* word : {&queues_->at[entry].taken, &queues_->at[entry].waits})
-      StoreRelaxed(*word, 0u);
     Change change(dir_);
     Write(entry, listener);
     Link(entry, listener.local.port);

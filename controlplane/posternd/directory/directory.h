@@ -63,7 +63,6 @@ class Directory {
   int Create(const pstn_uuid& id);
   // To be handed out; no process can write through it.
   SharedFd fd() const { return fd_; }
-  SharedFd queues_fd() const { return queues_fd_; }
   const pstn_dir* map() const { return dir_; }
 
   // The same endpoint and generation again replaces the entry. A listener that shares no port is
@@ -116,11 +115,8 @@ class Directory {
   void Unlink(uint32_t entry, uint16_t port);
   void Write(uint32_t entry, const Listener& listener);
 
-  int CreateQueues();
-
-  SharedFd fd_, queues_fd_;
+  SharedFd fd_;
   pstn_dir* dir_ = nullptr;
-  pstn_queues* queues_ = nullptr;
   std::map<uint32_t, Listener> listeners_;  // by entry
   std::map<ListenerKey, uint32_t> entries_;
   std::set<uint16_t> sought_;

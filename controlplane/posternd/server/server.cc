@@ -25,8 +25,7 @@ constexpr int kAcceptsPerTurn = 16;  // a flooder gets no more; and a stranger h
 // are needed for.
 bool IsForOwnUser(ctl::Type type) {
   return type == ctl::Type::kStatus || type == ctl::Type::kQuit || type == ctl::Type::kNamed ||
-         type == ctl::Type::kVi || type == ctl::Type::kFilter || type == ctl::Type::kWire ||
-         type == ctl::Type::kQueues;
+         type == ctl::Type::kVi || type == ctl::Type::kFilter || type == ctl::Type::kWire;
 }
 
 }  // namespace
@@ -178,8 +177,6 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
       return &Server::Hello;
     case ctl::Type::kListen:
       return &Server::Listen;
-    case ctl::Type::kQueues:
-      return &Server::Queues;
     case ctl::Type::kUnlisten:
       return &Server::Unlisten;
     case ctl::Type::kIntroduce:

@@ -98,13 +98,6 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
   client.Reply(message, -error);
 }
 
-void Server::Queues(Client& client, const ctl::Msg& message, UniqueFd) {
-  ctl::Msg reply;
-  reply.type = message.type;
-  reply.seq = message.seq;
-  client.Send(reply, directory_.queues_fd());
-}
-
 void Server::Unlisten(Client& client, const ctl::Msg& message, UniqueFd) {
   Listener listener;
   listener.stack = client.process->stack->id;

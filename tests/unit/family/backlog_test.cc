@@ -1,13 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // backlog_test.cc - a listener's backlog binds clients that do not count themselves.
-#include <algorithm>
 #include <cstring>
-#include <memory>
 
 #include "../death/family_world.h"
 #include "../kit/catch.h"
-#include "base/clock.h"
-#include "endpoint/places/places.h"
 #include "peer/connect.h"
 #include "smcd/notify.h"
 #include "sock/socket.h"
@@ -39,17 +35,7 @@ struct CrowdedListener {
   pstn_conn& Conn(uint32_t c) { return LgrConn(w.ring.lgr(), c); }
   uint32_t& Pending() { return LgrHdr(w.ring.lgr()).pending[idx % PSTN_PENDING]; }
   void Come(uint32_t c) {
-    Fill(c);
-    Conn(c).setup.state = PSTN_CS_SYN;
-    Announce(c);
-  }
-  void Announce(uint32_t c) {
-    AnnounceSyn(w.fam().bells, w.ring.lgr(), c);
-    AdmitSyns(w.fam(), kAllLooks);
-  }
-  void Fill(uint32_t c) {
-    uint32_t& hw = LgrHdr(w.ring.lgr()).conns_hw;
-    hw = lies ? 0 : std::max(hw, c + 1);  // no slot was ever used, it says
+    LgrHdr(w.ring.lgr()).conns_hw = lies ? 0 : c + 1;  // no slot was ever used, it says
     pstn_conn& conn = Conn(c);
     memcpy(conn.setup.client.ip, kSameHost, sizeof kSameHost);
     memcpy(conn.setup.server.ip, kSameHost, sizeof kSameHost);
@@ -58,6 +44,9 @@ struct CrowdedListener {
     conn.setup.listener_idx = idx;
     conn.setup.listener_gen = ep().gen;
     conn.setup.gen = conn.ctl[0].gen = c + 1;
+    conn.setup.state = PSTN_CS_SYN;
+    AnnounceSyn(w.fam().bells, w.ring.lgr(), c);
+    AdmitSyns(w.fam(), kAllLooks);
   }
   bool IsRefused(uint32_t c) { return (Conn(c).ctl[1].flags & PSTN_CF_REFUSED) != 0; }
 };
@@ -77,88 +66,6 @@ TEST_CASE("backlog: a client that does not count itself fills the queue, and is 
   CHECK(!l.IsRefused(2 * kQueueMost));
   l.Come(2 * kQueueMost + 1);
   CHECK(l.IsRefused(2 * kQueueMost + 1));
-}
-
-// Clients of all link groups count in one place, which each of them can write.
-struct SharedQueue : CrowdedListener {
-  std::unique_ptr<pstn_queues> queues = std::make_unique<pstn_queues>();
-
-  SharedQueue() {
-    w.fam().queues = queues.get();
-    ep().places = 5;
-  }
-  ~SharedQueue() { w.fam().queues = nullptr; }
-  pstn_places& Places() { return queues->at[4]; }
-  void ComeHonestly(uint32_t c) {
-    REQUIRE(TakePlace(Places().taken, kListenBacklog));
-    Come(c);
-  }
-  uint32_t StateOf(uint32_t c) { return Conn(c).setup.state; }
-  void ComeToWait(uint32_t c) {
-    Fill(c);
-    Conn(c).setup.state = PSTN_CS_WAITS;
-    Places().waits = 1;
-    Announce(c);
-  }
-};
-
-TEST_CASE("backlog: clients without a place wait, and get the next one in their order") {
-  SharedQueue l;
-  for (uint32_t c = 0; c <= kListenBacklog; c++) l.ComeHonestly(c);
-  CHECK_FALSE(TakePlace(l.Places().taken, kListenBacklog));
-  const uint32_t first = kListenBacklog + 2, second = kListenBacklog + 1;  // not the map's order
-  l.ComeToWait(first);
-  l.ComeToWait(second);
-  l.Conn(first).ctl[0].syn_ns = MonotonicNs() - 2'000'000;
-  l.Conn(second).ctl[0].syn_ns = MonotonicNs() - 1'000'000;
-  CHECK(l.StateOf(first) == PSTN_CS_WAITS);
-  CHECK(l.StateOf(second) == PSTN_CS_WAITS);
-  CHECK(DequeueEmbryo(l.w.fam(), l.ep()) != PSTN_NONE);
-  AdmitWaiting(l.w.fam(), l.ep());
-  CHECK(l.StateOf(first) == PSTN_CS_ESTABLISHED);
-  CHECK(l.StateOf(second) == PSTN_CS_WAITS);
-  CHECK(l.ep().accept_count == kListenBacklog + 1);
-  CHECK(DequeueEmbryo(l.w.fam(), l.ep()) != PSTN_NONE);
-  AdmitWaiting(l.w.fam(), l.ep());
-  CHECK(l.StateOf(second) == PSTN_CS_ESTABLISHED);
-  // Nobody waits any more: the place is free.
-  CHECK(DequeueEmbryo(l.w.fam(), l.ep()) != PSTN_NONE);
-  AdmitWaiting(l.w.fam(), l.ep());
-  CHECK(l.Places().waits == 0);
-  CHECK(l.Places().taken == kListenBacklog);
-}
-
-TEST_CASE("backlog: a place that no client has is free again after a second") {
-  SharedQueue l;
-  l.ComeHonestly(0);
-  l.Places().taken = 1000;  // some client says
-  l.ComeToWait(1);
-  CHECK(l.StateOf(1) == PSTN_CS_WAITS);
-  CHECK(l.Places().seen == 999);
-  l.Announce(1);
-  CHECK(l.StateOf(1) == PSTN_CS_WAITS);
-  l.Places().seen_ns -= 1'100'000'000;
-  l.Announce(1);
-  CHECK(l.StateOf(1) == PSTN_CS_ESTABLISHED);
-  CHECK(l.Places().taken == 2);
-}
-
-TEST_CASE("backlog: clients that say that none waits are not taken for less than nothing") {
-  SharedQueue l;
-  l.ComeHonestly(0);
-  l.Places().taken = 0;
-  CHECK(DequeueEmbryo(l.w.fam(), l.ep()) != PSTN_NONE);
-  CHECK(l.Places().taken == 0);
-}
-
-TEST_CASE("backlog: who waits at a listener that ends is refused") {
-  SharedQueue l;
-  for (uint32_t c = 0; c <= kListenBacklog; c++) l.ComeHonestly(c);
-  l.ComeToWait(kListenBacklog + 1);
-  l.ep().state = PSTN_EP_CLOSED;
-  RefuseWaiting(l.w.fam(), l.ep());
-  CHECK(l.IsRefused(kListenBacklog + 1));
-  CHECK(l.StateOf(kListenBacklog + 1) == PSTN_CS_SERVER_GONE);
 }
 
 }  // namespace

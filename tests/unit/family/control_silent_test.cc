@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "../../../controlplane/posternd/directory/directory.h"
-#include "../kit/catch.h"
 #include "base/atomic.h"
 #include "base/clock.h"
+#include "../kit/catch.h"
 #include "control/posternd.h"
 #include "ctl/msg_packet.h"
 #include "family/family.h"
@@ -64,22 +64,17 @@ class Silent {
 
   void TakeLine() { lines_.push_back(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC)); }
   void AnswerHello(const daemon::Directory& directory) {
-    Answer(directory.fd()->get());
-    Answer(directory.queues_fd()->get());
-  }
-
- private:
-  void Answer(int fd) {
     ctl::Msg m;
     {
       ctl::Packet packet(m);
       if (recvmsg(lines_.back(), &packet.header, MSG_CMSG_CLOEXEC) != sizeof m) return;
       close(packet.TakeFd(close));
     }
-    ctl::Packet packet(m, fd);
+    ctl::Packet packet(m, directory.fd()->get());
     (void)sendmsg(lines_.back(), &packet.header, MSG_NOSIGNAL);
   }
 
+ private:
   char dir_[32] = "/tmp/pstn-silent-XXXXXX";
   std::string path_;
   int listener_ = -1;
