@@ -77,7 +77,7 @@ bool GoneWithin(const pstn_ep& ep, long error, size_t done) {
 
 long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t count) {
   pstn_ep& ep = *call.ep();
-  uint32_t state = LoadAcquire(ep.state);  // [E1]
+  const uint32_t state = LoadAcquire(ep.state);  // [E1]
   if (state == PSTN_EP_KERNEL) return kPass;
   off_t from = 0;
   if (offset != nullptr && !GetUser(from, offset)) return -EFAULT;

@@ -105,7 +105,9 @@ std::vector<StackRates> RatesOfStacks(const Look& before, const Look& now, Order
   const double seconds = now.at_sec - before.at_sec;
   static const StackLook kNone;
   std::vector<StackRates> all;
-  for (const auto& [id, s] : now.stacks) {
+  for (const auto& entry : now.stacks) {
+    const std::string& id = entry.first;
+    const StackLook& s = entry.second;
     const auto it = before.stacks.find(id);
     const StackLook& was = it != before.stacks.end() ? it->second : kNone;
     const auto rate = [&](const char* name) {
