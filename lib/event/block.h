@@ -122,7 +122,6 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
   Sleeper sleeper(*call.ep());
   const uint32_t handlers = t_handlers;
   Count(Stack(fam).hdr, kCounterSleeps);
-  PSTN_TRACE2(call_sleeps, call.ep(), call.fd());
   NoteNews(fam.bells);  // if this process dies when it is woken, others have to be told
   PayRings(fam);
   for (;;) {
@@ -147,14 +146,15 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
       HandOn(*call.ep(), word, bit);
       sleeper.Off();
     };
+    PSTN_TRACE2(call_sleeps, call.ep(), call.fd());
     const long r = restart == Restart::kNever ? CancellableMoved(fam, sleep, undo)
                                               : Cancellable(
                                                     fam, [&] { return sleep(UINT64_MAX); }, undo);
+    PSTN_TRACE2(call_wakes, call.ep(), r);
     if (r == -EINTR && restarts && !endless && t_interrupts == interrupts) continue;
     // One look: what it sees may be another thread's a moment later. That ends no time.
     const bool came = ready();
     if (!came && r != -EINTR && until.left_ns() != 0) continue;
-    PSTN_TRACE2(call_wakes, call.ep(), r);
     HandOn(*call.ep(), word, bit);
     return came ? Wait::kReady : r == -EINTR ? Wait::kInterrupted : Wait::kTimeout;
   }

@@ -55,6 +55,7 @@ Look TakeLook(const std::string& runtime_dir, const TopRequest& request) {
         sockets += stack.value("endpoints", uint32_t{0});
       answered.push_back(daemon);
     } catch (const AskError&) {
+      if (!request.all && request.user.empty()) throw;  // the only one that was asked
       look.silent++;
     }
   }
