@@ -33,7 +33,6 @@ using ctl::Type;
 void RenewLine(Family&) {}
 PSTN_LOCK_ENTRY(ctl_lock, fam.ctl_lock, RenewLine);
 
-constexpr uint64_t kRetryNs = 200'000'000;  // between attempts to reach a posternd that is gone
 constexpr uint32_t kReplyMs = 3000;
 // A posternd that lives and does not answer (stopped, or at its limits) may come to at any time. So
 // it is asked again, but threads wait for no more than a 25th of their time.
@@ -150,7 +149,11 @@ void Disconnect(Family& fam) {
   StoreRelaxed(fam.ctl_fd, -1);
   kVerbs.line_lost(fam, line, fd);
   CloseInternal(fam, fd);
-  RetryLater(fam);
+  // The next one may be there already, and have made link groups for this process to serve. It is
+  // given some time to come before this process starts one: it may be restarted by its keeper.
+  if (fam.ctl_silent_ms != 0) RetryLater(fam);
+  const uint64_t spawn_ns = MonotonicNs() + kRetryNs;
+  if (fam.spawn_not_before_ns < spawn_ns) fam.spawn_not_before_ns = spawn_ns;
 }
 
 namespace {

@@ -43,6 +43,7 @@ void Disconnect(Family& fam) PSTN_REQUIRES(fam.ctl_lock);
 // How long a reply is waited for: less after each time that posternd has been silent.
 void SetPatience(const Family& fam, int line) PSTN_REQUIRES(fam.ctl_lock);
 void NoteSilence(Family& fam) PSTN_REQUIRES(fam.ctl_lock);
+inline constexpr uint64_t kRetryNs = 200'000'000;  // between attempts to reach one that is gone
 void RetryLater(Family& fam) PSTN_REQUIRES(fam.ctl_lock);
 
 }  // namespace postern

@@ -29,7 +29,8 @@ int CtlExportOf(Family& fam, uint32_t pid, int target,
                 int fd);     // the same for number `target` of another family's process
 void CtlLeave(Family& fam);  // the line is over: the process leaves the family
 void CtlDrain(Family& fam);  // takes what posternd pushed
-uint8_t* MapLgrOf(Family& fam, uint32_t idx);  // EnsureLgr, where it is not mapped
+uint8_t* MapLgrOf(Family& fam, uint32_t idx);    // EnsureLgr, where it is not mapped
+uint8_t* AwaitLgrOf(Family& fam, uint32_t idx);  // AwaitLgr, where it is not mapped
 // In a child of fork: lets its parent's line go, and later has one of its own.
 void CtlForked(Family& fam);
 void CtlAfterFork(Family& fam);

@@ -35,18 +35,25 @@ using ctl::Type;
 
 constexpr uint64_t kSpawnNs = 1'000'000'000;
 
-// What posternd must know again after it was away: our link groups and listeners.
+// What posternd must know again after it was away: our link groups and listeners. And what it has
+// made meanwhile.
 void Reintroduce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   StackMap& s = Stack(fam);
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     if (LoadRelaxed(fam.ctl_fd) < 0) break;
     const uint32_t i = s.lgrs.IndexOf(ref).word();
-    if (LgrBase(fam.view, i) == nullptr || LoadRelaxed(ref.state) != 1) continue;
+    if (LoadRelaxed(ref.state) != 1) continue;
     Msg m;
-    m.type = Type::kAddLgr;
     m.a = i;
-    m.uuid = ref.peer;
-    (void)Ask(fam, m, fam.view.lgr_fd[i], nullptr);
+    if (LgrBase(fam.view, i) != nullptr) {
+      m.type = Type::kAddLgr;
+      m.uuid = ref.peer;
+      (void)Ask(fam, m, fam.view.lgr_fd[i], nullptr);
+    } else if (LoadRelaxed(ref.side) == 1) {  // made while we had no line: its clients come to us
+      m.type = Type::kGetLgr;
+      int fd = -1;
+      if (Ask(fam, m, -1, &fd) == 0) TakeLgr(fam, i, fd);
+    }
   }
   const LineAsk ask = [](Family& f, Msg& m, int fd, int* reply) {
     AssertHeld(f.ctl_lock);
@@ -165,6 +172,8 @@ bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   if (LoadRelaxed(fam.ctl_fd) >= 0) return true;
   if (MonotonicNs() < LoadRelaxed(fam.ctl_retry_ns) || fam.socket_path[0] == 0) return false;
   CheckMayWait();
+  // One that ends at once is not asked again at once.
+  StoreRelaxed(fam.ctl_retry_ns, MonotonicNs() + kRetryNs);
   int fd = static_cast<int>(
       sys::MakeOurs([] { return long{sys::Socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)}; }));
   if (fd < 0) return false;
@@ -212,7 +221,9 @@ bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   StoreRelease(fam.dir, dir);  // [T4]
   TakeWideSender(fam, *dir);
   Reintroduce(fam);
-  return LoadRelaxed(fam.ctl_fd) >= 0;
+  if (LoadRelaxed(fam.ctl_fd) < 0) return false;
+  StoreRelaxed(fam.ctl_retry_ns, 0);
+  return true;
 }
 
 }  // namespace

@@ -176,4 +176,36 @@ uint8_t* MapLgrOf(Family& fam, uint32_t idx) {
   return LgrBase(fam.view, idx);
 }
 
+namespace {
+
+// The link group is there, and not for want of addresses.
+bool MayCome(Family& fam, uint32_t idx) {
+  const pstn_lgr_ref* const ref = Stack(fam).lgrs.At(LgrIndex(idx));
+  return ref != nullptr && LoadAcquire(ref->state) != 0 && fam.socket_path[0] != 0 &&  // [L1]
+         LoadRelaxed(Stack(fam).hdr.short_slot) != fam.slot + 1;
+}
+
+}  // namespace
+
+// A connection of a link group that another process of the family has mapped, and this one has not
+// heard of: posternd was just gone. Its bytes are there, so it is no lost one. The next posternd,
+// which this process starts if need be, has the link group from those that have it.
+uint8_t* AwaitLgrOf(Family& fam, uint32_t idx) {
+  constexpr uint64_t kAwaitNs = 3'000'000'000, kNoAwaitNs = 10'000'000'000, kLookNs = 2'000'000;
+  uint8_t* base = MapLgrOf(fam, idx);
+  if (base != nullptr || HoldsEngine() || MonotonicNs() < LoadRelaxed(fam.no_await_until_ns))
+    return base;
+  CheckMayWait();
+  const uint64_t end_ns = MonotonicNs() + kAwaitNs;
+  while (base == nullptr && MayCome(fam, idx)) {
+    if (MonotonicNs() > end_ns) {
+      StoreRelaxed(fam.no_await_until_ns, MonotonicNs() + kNoAwaitNs);
+      break;
+    }
+    sys::Nap(kLookNs);
+    base = MapLgrOf(fam, idx);
+  }
+  return base;
+}
+
 }  // namespace postern

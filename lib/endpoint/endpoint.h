@@ -35,7 +35,7 @@ inline bool ResolveMapped(Family& fam, pstn_ep& ep, ConnEnd& e) {
 }
 inline bool Resolve(Family& fam, pstn_ep& ep, ConnEnd& e) {
   return ResolveMapped(fam, ep, e) ||
-         (EnsureLgr(fam, LoadRelaxed(ep.lgr_idx)) != nullptr && ResolveMapped(fam, ep, e));
+         (AwaitLgr(fam, LoadRelaxed(ep.lgr_idx)) != nullptr && ResolveMapped(fam, ep, e));
 }
 // [E1]
 inline bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }

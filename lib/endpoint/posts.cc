@@ -50,7 +50,7 @@ uint32_t OnlyPoller(const pstn_ep& ep) PSTN_REQUIRES(ep.item_lock) {
 }  // namespace
 
 void MapForRenotify(Family& fam, const pstn_ep& ep) {
-  if (LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED) (void)EnsureLgr(fam, LoadRelaxed(ep.lgr_idx));
+  if (LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED) (void)AwaitLgr(fam, LoadRelaxed(ep.lgr_idx));
 }
 
 void RenotifyLocked(Family& fam, pstn_ep& ep) {

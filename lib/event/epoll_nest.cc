@@ -60,7 +60,7 @@ bool AnyReady(Family& fam, int epfd, pstn_epoll& set, uint32_t idx) {
   do {
     unmapped = PSTN_NONE;
     any = AnyOnList(fam, set, &moved, failed ? nullptr : &unmapped);
-    failed = unmapped != PSTN_NONE && EnsureLgr(fam, unmapped) == nullptr;
+    failed = unmapped != PSTN_NONE && AwaitLgr(fam, unmapped) == nullptr;
   } while (!any && unmapped != PSTN_NONE);
   if (moved) MoveMembers(fam, epfd, set, idx);  // the kernel's set tells of these from now on
   return any;

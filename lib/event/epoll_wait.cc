@@ -225,7 +225,7 @@ int LookAtOurs(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epo
       n = Harvest(fam, set, out, max, &moved, failed ? nullptr : &unmapped);
     }
     // posternd is asked for it, for which no thread is to wait.
-    failed = unmapped != PSTN_NONE && EnsureLgr(fam, unmapped) == nullptr;
+    failed = unmapped != PSTN_NONE && AwaitLgr(fam, unmapped) == nullptr;
   } while (n == 0 && unmapped != PSTN_NONE);
   if (n != 0) StoreRelaxed(fam.sets->local[idx].ours_ns, MonotonicNs());
   if (moved) {

@@ -38,7 +38,7 @@ constexpr size_t kMaxPoll = kFdMax;
 short Answer(Family& fam, pstn_ep& ep, short events) {
   uint32_t mask = Readiness(fam, ep);
   if (mask == kNotMapped) {
-    (void)EnsureLgr(fam, LoadRelaxed(ep.lgr_idx));
+    (void)AwaitLgr(fam, LoadRelaxed(ep.lgr_idx));
     mask = Readiness(fam, ep);
     if (mask == kNotMapped) mask = kConnectionLost;
   }

@@ -93,6 +93,7 @@ struct Family {
   // How long to wait for a posternd that was silent; 0: it was not.
   uint32_t ctl_silent_ms PSTN_GUARDED_BY(ctl_lock) = 0;
   uint64_t spawn_not_before_ns PSTN_GUARDED_BY(ctl_lock) = 0;
+  uint64_t no_await_until_ns = 0;  // (a) no thread waits for a link group before this (MapLgrOf)
   // Of event sets that a family which this process has left still has (event/epoll_set.h); 0: none.
   uint64_t left_magic = 0;
   uint32_t attend = 0;  // (a) kAttend*: posternd wants something of our listeners
@@ -117,6 +118,12 @@ inline uint8_t* EnsureLgrTables(Family& fam, uint32_t idx) {
 // The same for a connection: with the rings.
 inline uint8_t* EnsureLgr(Family& fam, uint32_t idx) {
   uint8_t* base = EnsureLgrTables(fam, idx);
+  return base != nullptr && HasRings(base) ? base : nullptr;
+}
+// The same for a connection that the family has: waits for a posternd that is being started anew.
+inline uint8_t* AwaitLgr(Family& fam, uint32_t idx) {
+  uint8_t* base = LgrBase(fam.view, idx);
+  if (base == nullptr) base = kVerbs.await_lgr(fam, idx);
   return base != nullptr && HasRings(base) ? base : nullptr;
 }
 

@@ -23,8 +23,9 @@ using LineAsk = int (*)(Family& fam, ctl::Msg& m, int fd, int* reply_fd);
 
 struct Verbs {
   // ---- a process and its stack
-  bool (*make_stack)(Family& fam);                   // EnsureStack, where there is none yet
-  uint8_t* (*map_lgr)(Family& fam, uint32_t index);  // maps a link group; null: it can't be had
+  bool (*make_stack)(Family& fam);                     // EnsureStack, where there is none yet
+  uint8_t* (*map_lgr)(Family& fam, uint32_t index);    // maps a link group; null: it can't be had
+  uint8_t* (*await_lgr)(Family& fam, uint32_t index);  // the same, and waits for posternd
   // ---- endpoints and event sets
   void (*last_reference)(Family& fam, uint32_t entry);  // PSTN_FD_*: no number refers to it now
   long (*leave_to_kernel)(Family& fam, int fd);         // SockExport

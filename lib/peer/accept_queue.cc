@@ -345,22 +345,27 @@ static void CountPending(Family& fam, const pstn_ep& listener, pstn_ep& ep) {
 uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
   StackMap& s = Stack(fam);
   if (LoadAcquire(listener.accept_count) == 0) return PSTN_NONE;  // [E8]
-  QueueGuard g(fam, listener);
-  uint32_t idx = LoadRelaxed(listener.accept_head);
-  if (!PSTN_CHECK((EpAt(s, idx) != nullptr) == (listener.accept_count != 0)))
-    MendChain(fam, listener);
-  pstn_ep* const ep = EpAt(s, idx);
-  if (ep == nullptr) return PSTN_NONE;
-  FollowUsers(*ep);
-  ep->owner_slot = fam.slot;  // until its fd is in the table: see RecoverConns
-  TakeInHands(*ep, listener.accept_lock);
-  listener.accept_head = LoadRelaxed(ep->next);
-  if (listener.accept_head == PSTN_NONE) listener.accept_tail = PSTN_NONE;
-  StoreRelease(listener.accept_count, listener.accept_count - 1);  // [E8]
-  // A death between the two counts one client too many, and none too few.
-  StoreRelaxed(ep->backlog, kNotPending);
+  pstn_ep* ep = nullptr;
+  uint32_t idx;
+  {
+    QueueGuard g(fam, listener);
+    idx = LoadRelaxed(listener.accept_head);
+    if (!PSTN_CHECK((EpAt(s, idx) != nullptr) == (listener.accept_count != 0)))
+      MendChain(fam, listener);
+    ep = EpAt(s, idx);
+    if (ep == nullptr) return PSTN_NONE;
+    FollowUsers(*ep);
+    ep->owner_slot = fam.slot;  // until its fd is in the table: see RecoverConns
+    TakeInHands(*ep, listener.accept_lock);
+    listener.accept_head = LoadRelaxed(ep->next);
+    if (listener.accept_head == PSTN_NONE) listener.accept_tail = PSTN_NONE;
+    StoreRelease(listener.accept_count, listener.accept_count - 1);  // [E8]
+    // A death between the two counts one client too many, and none too few.
+    StoreRelaxed(ep->backlog, kNotPending);
+  }
   DeathFence();  // [Z1]
-  uint8_t* lgr = LgrBase(fam.view, ep->lgr_idx);
+  // Another process has admitted it, perhaps from a link group that this one has not heard of.
+  uint8_t* lgr = AwaitLgr(fam, LoadRelaxed(ep->lgr_idx));
   if (lgr != nullptr) FetchSub(PendingOf(lgr, EpIdx(s, listener)), 1u);
   return idx;
 }

@@ -118,6 +118,13 @@ namespace {
 
 enum class End : uint8_t { kOrderly, kReset };
 
+// This process has not got the link group (AwaitLgrOf), in which the peer is to be told.
+bool IsOutOfReach(Family& fam, const pstn_ep& ep) {
+  const pstn_lgr_ref* const ref = Stack(fam).lgrs.At(LgrIndex(LoadRelaxed(ep.lgr_idx)));
+  return fam.slot != PSTN_NONE && ref != nullptr && LoadAcquire(ref->state) != 0 &&  // [L1]
+         LgrBase(fam.view, LoadRelaxed(ep.lgr_idx)) == nullptr;
+}
+
 void CloseConnection(Family& fam, pstn_ep& ep, End end) {
   ConnEnd e;
   if (!Resolve(fam, ep, e) || !StillInSlot(e, EpIdx(Stack(fam), ep))) return;
@@ -152,6 +159,7 @@ void CloseConnection(Family& fam, pstn_ep& ep, End end) {
 void FinishClose(Family& fam, pstn_ep& ep) {
   DropItemsOfEp(fam, ep);
   CloseConnection(fam, ep, End::kOrderly);
+  if (IsOutOfReach(fam, ep)) return;  // the reaper does it, when this process has ended
   SetState(ep, PSTN_EP_FREE);
   GiveEp(Stack(fam), EpIdx(Stack(fam), ep));
 }

@@ -32,6 +32,7 @@ void WireLeave(Family& fam, pstn_ep& ep) { WireUnlisten(fam, ep, Unfilter::kLeav
 constexpr Verbs kVerbs = {
     .make_stack = MakeStack,
     .map_lgr = MapLgrOf,
+    .await_lgr = AwaitLgrOf,
     .last_reference = LastReference,
     .leave_to_kernel = SockExport,
     .admit_syns = AdmitSyns,

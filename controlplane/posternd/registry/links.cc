@@ -164,6 +164,23 @@ void Registry::PushLink(const LinkGroup& link, uint32_t side) {
   Push(*link.end[side].stack, message, link.fd);
 }
 
+// After our restart the processes of a stack bring its link groups one by one, after their hello.
+// Without them a reaper could tell no peer of the dead that it is dead.
+bool Registry::AwaitsLinks(const Stack& stack) const {
+  if (Clock::now() - stack.known_since > kPeerGrace) return false;
+  const uint32_t end = stack.s->lgrs.Clamp(LoadAcquire(stack.s->hdr.lgrs_hw));  // [L2]
+  for (uint32_t idx = 0; idx < end; ++idx) {
+    if (RefState(stack, idx) == kRefUsed && stack.links.count(idx) == 0) return true;
+  }
+  return false;
+}
+
+// After our restart a process may have come back before the one that brings the link group, which
+// was made while the former had no line: its clients come to both.
+void Registry::TellFamily(const LinkGroup& link, uint32_t side) {
+  if (side == 1 && link.end[side].stack->processes.size() > 1) PushLink(link, side);
+}
+
 void Registry::Push(const Stack& stack, const ctl::Msg& message, const SharedFd& fd) {
   for (const auto& [slot, process] : stack.processes) {
     if (process->client != nullptr) process->client->Send(message, fd);
@@ -250,6 +267,7 @@ int Registry::AddLink(Stack& stack, uint32_t idx, UniqueFd memfd) {
   if (link.end[side].stack == &stack && link.end[side].idx == idx) return 0;
   if (link.end[side].stack != nullptr) return -EEXIST;
   AttachEnd(link, side, stack, idx);
+  TellFamily(link, side);
   if (link.dead) {
     KillLink(link, 1 - side);
   } else if (link.remote[1 - side]) {
@@ -276,6 +294,7 @@ void Registry::AttachWaiting(Stack& stack) {
         KillLink(*link, side);  // it has given its end up
       } else {
         AttachEnd(*link, side, stack, idx);
+        TellFamily(*link, side);
         if (link->dead) KillLink(*link, 1 - side);
       }
     }

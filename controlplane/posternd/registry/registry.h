@@ -99,6 +99,7 @@ struct Stack {
   uid_t uid = 0;  // the memory's: ours, or a guest's (lib/life/depart.h)
   gid_t gid = 0;
   const StackLook* s = nullptr;
+  Clock::time_point known_since = Clock::now();
   bool ending = false;  // no process is left: its reaper ends what it had
   bool broken = false;  // its reaper has failed: all that is left is to wait for its processes' end
   bool refused_links = false;    // some user's, and that was logged
@@ -239,6 +240,8 @@ class Registry {
   void KillLink(LinkGroup& link, uint32_t dead_side);
   void EraseIfUnused(LinkGroup& link);
   void PushLink(const LinkGroup& link, uint32_t side);
+  void TellFamily(const LinkGroup& link, uint32_t side);
+  bool AwaitsLinks(const Stack& stack) const;
   std::multimap<uint64_t, pid_t> MappersOfAlone(Clock::time_point begin);
   static bool PeerMayLive(const LinkGroup& link, const std::multimap<uint64_t, pid_t>& mappers);
   void LinkTimer();

@@ -33,6 +33,10 @@ ctl::Msg JobOf(ctl::Type type, uint32_t slot, pid_t pid) {
 // so do other daemons (Withdrawn).
 void Registry::Reap(Stack& stack, uint32_t slot, pid_t pid, std::function<void(int)> done) {
   if (stack.broken) return done ? done(-ECONNRESET) : void();
+  if (!done && AwaitsLinks(stack)) {  // the timer finds it dead once more
+    if (!slot_timer_.pending()) slot_timer_.AddMs(kAgainMs);
+    return;
+  }
   const auto [it, is_new] = stack.reaping.try_emplace(slot);
   if (done && it->second.waiters.size() >= kWaitersMax) return done(-EBUSY);
   if (done) it->second.waiters.push_back(std::move(done));
