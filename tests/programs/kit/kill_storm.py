@@ -10,6 +10,7 @@
 #   worker    connections that end as TCP ends them: reset, or end of stream; never a refused connection or a hang
 #   master    nothing: orphaned workers go on serving
 #   posternd  nothing: what is open goes on, what is new is made somehow
+#   both      posternd and a worker, one soon after the other: what of a worker
 # The daemon of this run is its own (POSTERN_RUNTIME_DIR), so that nobody else's is killed.
 
 import argparse
@@ -26,9 +27,9 @@ import posternview
 from harness import Fail, check
 from nginxkit import Nginx, documents
 
-VICTIMS = ("client", "worker", "master", "posternd")
+VICTIMS = ("client", "worker", "master", "posternd", "both")
 # What a load client may count, by victim. `idle_close` is no error: see http_load.py.
-ALLOWED = {"client": (), "worker": ("error_reset", "error_eof"), "master": (), "posternd": ()}
+ALLOWED = {"client": (), "worker": ("error_reset", "error_eof"), "master": (), "posternd": (), "both": ("error_reset", "error_eof")}
 CLIENTS = 3
 
 
@@ -65,6 +66,11 @@ class Storm:
     def kill(self, victim):
         """Kills and returns the pids that have to live on."""
         nginx = self.nginx
+        if victim == "both":
+            first, second = self.random.sample(("posternd", "worker"), 2)
+            survivors = self.kill(first)
+            time.sleep(self.random.random() * 0.4)
+            return [pid for pid in self.kill(second) if pid in survivors]
         if victim == "client":
             target = self.random.choice(self.clients)
             self.clients.remove(target)
@@ -140,11 +146,11 @@ def nothing_left(ctx, runtime, shm_before):
 
 
 def storm(ctx, rounds, seed, victims=None, say=lambda text: None):
-    victims = victims or [v for v in VICTIMS if v != "posternd" or (ctx.mode != "kernel" and ctx.config.posternctl)]
+    victims = victims or [v for v in VICTIMS if v not in ("posternd", "both") or (ctx.mode != "kernel" and ctx.config.posternctl)]
     runtime, shm_before = own_runtime(ctx), posternview.shm_files()
     run = Storm(ctx, seed)
     for number in range(rounds):
-        # Each victim comes up in each four rounds; the order and the moments are random.
+        # Each comes up once first; then the order and the moments are random.
         victim = victims[number % len(victims)] if number < len(victims) else run.random.choice(victims)
         try:
             run.round(victim)
