@@ -2,8 +2,10 @@
 // block.h - how a call on a connection blocks: it spins, then sleeps on a futex of its own ctl
 // line.
 #pragma once
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <initializer_list>
 
 #include "base/clock.h"
 #include "base/log/trace.h"
@@ -11,6 +13,7 @@
 #include "endpoint/call.h"
 #include "endpoint/cancel.h"
 #include "endpoint/endpoint.h"
+#include "event/line_watch.h"
 #include "event/spin.h"
 #include "event/wait.h"
 #include "family/family.h"
@@ -121,6 +124,7 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
   SleepWord on(word);
   Sleeper sleeper(*call.ep());
   const uint32_t handlers = t_handlers;
+  LineWatch line(fam, LineWatch::Sleeps::kElsewhere);
   Count(Stack(fam).hdr, kCounterSleeps);
   NoteNews(fam.bells);  // if this process dies when it is woken, others have to be told
   PayRings(fam);
@@ -133,14 +137,12 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
     if (t_interrupts != interrupts) return Wait::kInterrupted;
     if (t_handlers != handlers && restart == Restart::kIfAsked && call.moved())
       return Wait::kRestarts;
-    // The kernel restarts a wait that has no end.
     const bool restarts = until.never() && restart == Restart::kIfAsked;
-    const bool endless = restarts && held_ns == UINT64_MAX;
     const WireSleep wire(fam);
     const auto sleep = [&](uint64_t most_ns) {
       const uint64_t longest_ns = held_ns == UINT64_MAX ? held_ns : LongestNs(held_ns);
-      const timespec left = until.LeftTimespec(most_ns < longest_ns ? most_ns : longest_ns);
-      return sys::FutexWait(&word, value, endless ? nullptr : &left);
+      const timespec left = until.LeftTimespec(std::min({most_ns, longest_ns, line.left_ns()}));
+      return sys::FutexWait(&word, value, &left);
     };
     const auto undo = [&] {
       HandOn(*call.ep(), word, bit);
@@ -151,7 +153,9 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
                                               : Cancellable(
                                                     fam, [&] { return sleep(UINT64_MAX); }, undo);
     PSTN_TRACE2(call_wakes, call.ep(), r);
-    if (r == -EINTR && restarts && !endless && t_interrupts == interrupts) continue;
+    // A kernel's wait that has no end is restarted.
+    if (r == -EINTR && restarts && t_interrupts == interrupts) continue;
+    if (r == -ETIMEDOUT) line.Look();
     // One look: what it sees may be another thread's a moment later. That ends no time.
     const bool came = ready();
     if (!came && r != -EINTR && until.left_ns() != 0) continue;

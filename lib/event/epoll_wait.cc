@@ -16,6 +16,7 @@
 #include "event/epoll.h"
 #include "event/epoll_set.h"
 #include "event/held.h"
+#include "event/line_watch.h"
 #include "event/spin.h"
 #include "event/wait.h"
 #include "family/family.h"
@@ -267,7 +268,7 @@ long LookOnce(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epol
 // 4. Sleeps until something may have happened. Events of the kernel's fds that end the sleep go to
 // `out`.
 long Sleep(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_event* out, int max,
-           Deadline until, const sigset_t* mask, uint32_t interrupts) {
+           Deadline until, const sigset_t* mask, uint32_t interrupts, LineWatch& line) {
   long r;
   {
     const ByNumber asks(call);
@@ -284,12 +285,12 @@ long Sleep(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epoll_e
   if (!WaiterHasNews(fam, w, listens) && LoadRelaxed(set.ready_count) == 0) {
     Count(Stack(fam).hdr, kCounterSleeps);
     PSTN_TRACE2(set_sleeps, w, listens);
-    if (listens && LoadRelaxed(fam.ctl_fd) < 0 && until.left_ns() > kDaemonRetryNs)
-      until = Deadline::AfterNs(kDaemonRetryNs);
+    const Deadline look = Deadline::AfterNs(line.left_ns());
+    if (look.at_ns < until.at_ns) until = look;
     const WireSleep wire(fam);
     r = LookAtKernel(fam, call, set, idx, out, max, SleepUntil(fam, until), true, mask, interrupts);
     PSTN_TRACE2(set_wakes, w, r);
-    if (listens && LoadRelaxed(fam.ctl_fd) < 0) CtlReconnect(fam);
+    line.Look(listens);
   }
   AnnounceSleep(fam, w, FetchSub(set.sleepers, 1u) != 1);  // others may sleep on
   SpreadPosts(fam);                                        // it may have been rung for all
@@ -337,6 +338,8 @@ long WaitOnSet(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epo
   }
   if (until.left_ns() == 0) return 0;
   bool swept = false;
+  using Sleeps = LineWatch::Sleeps;
+  LineWatch line(fam, LoadRelaxed(set.listeners) != 0 ? Sleeps::kAtLine : Sleeps::kElsewhere);
   for (;;) {
     if (flows && Spin(fam, news, until)) return n;
     flows = false;
@@ -344,7 +347,7 @@ long WaitOnSet(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epo
     Deadline end = until;
     bool sweep = !swept && HasRings(fam) && until.left_ns() > kIdleSweepNs;
     if (sweep) end = Deadline::AfterNs(kIdleSweepNs);
-    n = Sleep(fam, call, set, idx, out, max, end, mask, interrupts);
+    n = Sleep(fam, call, set, idx, out, max, end, mask, interrupts, line);
     if (n != 0) return n;
     n = LookOnce(fam, call, set, idx, out, max, false);
     if (n != 0) return n;

@@ -19,6 +19,7 @@
 #include "endpoint/endpoint.h"
 #include "endpoint/posts.h"
 #include "event/epoll.h"
+#include "event/line_watch.h"
 #include "event/poll.h"
 #include "event/poll_one.h"
 #include "event/poll_set.h"
@@ -168,18 +169,18 @@ void GetUp(Family& fam, const Bed& bed, size_t n, KernelSet& k) {
 
 // Sleeps until something may have happened, or the time is up. 0, or -errno of the kernel's call.
 long Sleep(Family& fam, Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool listeners,
-           const Deadline& until, const sigset_t* mask, uint32_t interrupts) {
+           const Deadline& until, const sigset_t* mask, uint32_t interrupts, LineWatch& line) {
   AnnounceSleep(fam, bed.waiter, true);
   long r = 0;
   if (!WaiterHasNews(fam, bed.waiter, listeners) && LookAgain(fam, fds, n, k, false) == 0) {
     Count(Stack(fam).hdr, kCounterSleeps);
     PSTN_TRACE2(set_sleeps, bed.waiter, listeners);
     k.fds[k.count] = {bed.bell, POLLIN, 0};
-    // A listener also hears from posternd: a first contact, or that it has to be reached again.
+    // What posternd has to say: a first contact, or that it has to be reached again.
     k.fds[k.count + 1] = {LoadRelaxed(fam.ctl_fd), POLLIN, 0};
-    bool retry = listeners && LoadRelaxed(fam.ctl_fd) < 0;
     const Deadline sleep = SleepUntil(fam, until);
-    timespec left = sleep.LeftTimespec(retry ? kDaemonRetryNs : UINT64_MAX);
+    const uint64_t look_ns = line.left_ns();
+    timespec left = sleep.LeftTimespec(look_ns);
     const WireSleep wire(fam);
     const ByNumber asks(k.held);
     k.Renumber();
@@ -187,13 +188,12 @@ long Sleep(Family& fam, Bed& bed, pollfd* fds, size_t n, KernelSet& k, bool list
         fam,
         [&] {
           return SleepUnlessInterrupted(interrupts, {fam, bed.waiter}, [&] {
-            return sys::Call(SYS_ppoll, k.fds, k.count + (listeners ? 2u : 1u),
-                             sleep.never() && !retry ? nullptr : &left, mask, 8L);
+            return sys::Call(SYS_ppoll, k.fds, k.count + 2u,
+                             sleep.never() && look_ns == UINT64_MAX ? nullptr : &left, mask, 8L);
           });
         },
         [&] { GetUp(fam, bed, n, k); }, [&] { return k.AnyLeft(fds, n); });
     PSTN_TRACE2(set_wakes, bed.waiter, r);
-    if (retry) CtlReconnect(fam);
     if (r > 0 && k.fds[k.count].revents != 0 && !DrainBell(fam.bells, bed.bell)) {
       SpoiltBell(fam);
       bed.bell = -1;  // the kernel's poll() passes over it
@@ -323,6 +323,7 @@ long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t
   Register(fam, bed.waiter, fds, n,
            k);  // which may bring link groups that this process had not mapped
   MarkWaiter(fam, bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
+  LineWatch line(fam, LineWatch::Sleeps::kAtLine);
   for (uint32_t cancels = LoadRelaxed(fam.cancels);;) {
     ClearNews(fam, bed.waiter);
     ready = LookAgain(fam, fds, n, k, true);
@@ -337,8 +338,9 @@ long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t
       if (k.AnyLeft(fds, n)) ready = LookByNumber(fam, fds, n, k);
       if (ready != 0) break;
     }
-    long r = Sleep(fam, bed, fds, n, k, listeners, until, mask, interrupts);
+    long r = Sleep(fam, bed, fds, n, k, listeners, until, mask, interrupts, line);
     CtlDrain(fam);
+    line.Look(listeners);
     listeners = k.Fill(fds, n);  // one of ours may have become the kernel's
     MarkWaiter(fam, bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
     if (r == 0) continue;

@@ -8,8 +8,6 @@
 
 namespace postern {
 
-inline constexpr uint64_t kDaemonRetryNs = 300'000'000;  // a sleeping listener looks for posternd
-
 // A place to sleep for a set of descriptors: a waiter of the stack, and its doorbell.
 struct Bed {
   uint32_t waiter;  // PSTN_NONE: there is none, and `bell` is -errno

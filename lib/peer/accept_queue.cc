@@ -5,6 +5,7 @@
 // comes by first takes the bits, makes an endpoint for each connection and puts it into the accept
 // queue of its listener (in the stack, so that every process that shares the listener can accept).
 #include "base/clock.h"
+#include "control/posternd.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/inherit.h"
 #include "endpoint/kept_options.h"
@@ -512,6 +513,9 @@ void AdmitDeferred(Family& fam, pstn_ep& listener) {
 }
 
 void AdmitSyns(Family& fam, uint32_t looks) {
+  // A server that has always something to do, and never sleeps, comes back to posternd as well.
+  if (LoadRelaxed(fam.ctl_fd) < 0 && fam.beds != nullptr && !HoldsEngine()) [[unlikely]]
+    CtlReconnect(fam);
   if (LoadRelaxed(fam.attend) != 0) [[unlikely]]
     AttendListeners(fam);
   if (fam.beds != nullptr && LoadRelaxed(fam.beds->deferred_ns) != 0) [[unlikely]]

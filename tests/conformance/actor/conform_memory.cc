@@ -195,7 +195,8 @@ std::string Waits(const Call& c) {
   constexpr int kAll = 8 * sizeof(long);
   if (c.what == "selectr") return Outcome(select(kAll, at, nullptr, nullptr, &zero));
   if (c.what == "selectw") return Outcome(select(kAll, nullptr, at, nullptr, &zero));
-  if (c.what == "pselect") return Outcome(pselect(kAll, at, at, at, &now, nullptr));
+  if (c.what == "pselect")
+    return Outcome(pselect(kAll, at, bits.As<fd_set>(), bits.As<fd_set>(), &now, nullptr));
   const Memory fine(c.where, now), coarse(c.where, zero);
   sigset_t none;
   sigemptyset(&none);

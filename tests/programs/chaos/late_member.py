@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 #
 # late_member.py connect PORT: says what it got for what it sent.
+# late_member.py wait PORT: three threads that each wait for an answer in a way of their own, and say how that has ended.
 
 import os
 import select
@@ -18,7 +19,7 @@ class Member:
     """One of the two, `a` or `b`."""
 
     def __init__(self, name, listener):
-        self.name, self.listener, self.conn = name, listener, None
+        self.name, self.listener, self.conn, self.kept = name, listener, None, []
 
     def poll(self):
         poller = select.poll()
@@ -31,6 +32,7 @@ class Member:
         threading.Thread(target=other.accept, daemon=True).start()
 
     def accept(self):
+        self.kept.append(self.conn)
         self.conn, _ = self.listener.accept()
 
     def echo(self):
@@ -89,5 +91,37 @@ def connect(port):
             print("error", repr(error), flush=True)
 
 
+def by_recv(_conn):
+    pass
+
+
+def by_poll(conn):
+    never = socket.socketpair()
+    poller = select.poll()
+    for sock in (conn, never[0]):
+        poller.register(sock, select.POLLIN)
+    poller.poll()
+
+
+def by_epoll(conn):
+    with select.epoll() as events:
+        events.register(conn, select.EPOLLIN)
+        events.poll()
+
+
+def wait(port):
+    def one(way):
+        with socket.create_connection((HOST, port)) as conn:
+            conn.sendall(b"hello")
+            print("connected", flush=True)
+            way(conn)
+            try:
+                print(way.__name__, conn.recv(100), flush=True)
+            except OSError as error:
+                print(way.__name__, type(error).__name__, flush=True)
+    for way in (by_recv, by_poll, by_epoll):
+        threading.Thread(target=one, args=(way,)).start()
+
+
 if __name__ == "__main__":
-    {"serve": serve, "connect": connect}[sys.argv[1]](int(sys.argv[2]))
+    {"serve": serve, "connect": connect, "wait": wait}[sys.argv[1]](int(sys.argv[2]))

@@ -1,4 +1,5 @@
-# t_late_member.py - a process of a family that has not heard of posternd's restart gets a connection which came after it.
+# t_late_member.py - a process of a family that has not heard of posternd's restart gets a connection which came after it. And who is
+# told of a death that no posternd has seen.
 # SPDX-License-Identifier: Apache-2.0
 #
 # The link group of that connection was made by the posternd that this process has no line to yet, or by one that is gone again.
@@ -139,3 +140,25 @@ def member_dies_without_posternd(ctx):
     members.start_posternd()
     said = members.end()
     check(said == ["connected", "got hello", "end b''"], lambda: f"the client: {said}")
+
+
+@test(modes=("both",))
+def server_dies_without_posternd(ctx):
+    """Its clients sleep. One of them notices after ten seconds that there is no posternd, and starts one."""
+    runtime, shm = own_runtime(ctx), posternview.shm_files()
+    port, script = ctx.port(), os.path.join(os.path.dirname(os.path.abspath(__file__)), "late_member.py")
+    server = ctx.start("server", ["python3", script, "serve", port], name="members", stdin=subprocess.PIPE)
+    ctx.wait_listening(port, server)
+    client = ctx.start("client", ["python3", script, "wait", port], name="client")
+    end = time.monotonic() + 20
+    while client.output().count("connected") < 3:
+        check(time.monotonic() < end, "no three connections")
+        time.sleep(0.01)
+    posternview.expect_path(ctx.config.posternctl, port, ctx.mode)
+    os.kill(posternview.daemon_pid(), signal.SIGKILL)
+    os.killpg(server.pid, signal.SIGKILL)
+    client.wait(30)
+    said = sorted(client.output().split("\n")[3:-1])
+    check(said == ["by_epoll ConnectionResetError", "by_poll ConnectionResetError", "by_recv ConnectionResetError"], f"the client: {said}")
+    server.wait(expect=None)
+    nothing_left(ctx, runtime, shm)
