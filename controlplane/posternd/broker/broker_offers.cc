@@ -70,8 +70,8 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
     held = quota_.offers.Take(stack->who.uid, policy_.listeners_max);
     if (!held.ok()) error = -ENOSPC;
   }
-  fd.Reset();  // a copy kept here would keep the port taken
   if (error != 0) {
+    fd.Reset();
     Warn("daemon %d may not offer a listener: %s", member.who.pid, strerror(-error));
     return client.Reply(message, -error);
   }
@@ -85,7 +85,6 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
   offer.by = stack->who;
   Index(key, offer);
   if (held.ok()) offer.held = std::move(held);
-  if (listener.netns_ino == OwnNetnsIno()) listening_.Add(listener);
   offered_[key] = &client;
   std::set<Client*> hear = told_all_;
   if (const auto its = seekers_.find(offer.local.port); its != seekers_.end())
@@ -94,6 +93,11 @@ void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {
     Member& to = *MemberOf(*other);
     if (MayShow(member, to, offer)) NewFor(to, key, offer.by.uid);
   }
+  if (listener.netns_ino == OwnNetnsIno()) {
+    listening_.Add(listener);
+    listening_.Hear(listener, fd.get());
+  }
+  fd.Reset();  // a copy kept here would keep the port taken
   client.Reply(message, 0);
 }
 

@@ -43,12 +43,11 @@ bool Watches(Netlink& line) {
 }  // namespace
 
 ListenerWatch::ListenerWatch(event_base* base, std::function<void(uint64_t)> ended)
-    : ended_(std::move(ended)),
-      deaths_(NETLINK_SOCK_DIAG),
-      readable_(base, deaths_.fd(), static_cast<short>(EV_READ | EV_PERSIST), [this] { Drain(); }),
-      now_and_then_(base, -1, 0, [this] { LookAround(); }) {
-  if (Watches(deaths_)) readable_.Add();
-}
+    : base_(base),
+      ended_(std::move(ended)),
+      closes_(
+          base, [this](uint64_t cookie) { Ended(cookie); }, [this] { LookAtAll(); }),
+      now_and_then_(base, -1, 0, [this] { LookAround(); }) {}
 
 void ListenerWatch::Add(const Listener& listener) {
   const auto [first, last] = all_.equal_range(listener.cookie);
@@ -59,12 +58,34 @@ void ListenerWatch::Add(const Listener& listener) {
   if (!now_and_then_.pending()) now_and_then_.AddMs(kLookMs);
 }
 
+void ListenerWatch::Hear(const Listener& listener, int socket) {
+  if (socket >= 0 && closes_.Add(socket, listener.cookie)) return;
+  unwatched_.insert(listener.cookie);
+  if (deaths_ != nullptr) return;
+  deaths_ = std::make_unique<Netlink>(NETLINK_SOCK_DIAG);
+  readable_ = std::make_unique<Event>(
+      base_, deaths_->fd(), static_cast<short>(EV_READ | EV_PERSIST), [this] { Drain(); });
+  if (Watches(*deaths_)) readable_->Add();
+  // It may have ended before.
+  if (StillListens(listener) == -ENOENT) Ended(listener.cookie);
+}
+
 void ListenerWatch::Ended(uint64_t cookie) {
+  if (unwatched_.erase(cookie) != 0 && unwatched_.empty()) {
+    readable_.reset();
+    deaths_.reset();
+  }
   const auto it = all_.find(cookie);
   if (it == all_.end()) return;
   Note("what listened on port %u has ended", it->second.local.port);
   all_.erase(cookie);
   ended_(cookie);
+}
+
+void ListenerWatch::LookAtAll() {
+  std::vector<Listener> all;
+  for (const auto& [cookie, l] : all_) all.push_back(l);
+  for (const uint64_t cookie : LookWhichListen(all).ended) Ended(cookie);
 }
 
 void ListenerWatch::LookAt(const pstn_uuid& stack) {
@@ -88,7 +109,7 @@ void ListenerWatch::LookForGuest(const pstn_uuid& stack) {
 // What was lost by an overrun is seen by those that ask.
 void ListenerWatch::Drain() {
   std::set<uint64_t> gone;
-  (void)deaths_.Drain([&gone](const nlmsghdr* message) {
+  (void)deaths_->Drain([&gone](const nlmsghdr* message) {
     if (mnl_nlmsg_get_payload_len(message) < sizeof(inet_diag_msg)) return;
     const auto& of = *static_cast<const inet_diag_msg*>(mnl_nlmsg_get_payload(message));
     gone.insert(of.id.idiag_cookie[0] | static_cast<uint64_t>(of.id.idiag_cookie[1]) << 32);

@@ -89,6 +89,7 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
   }
   if (error == 0) error = directory_.Publish(listener);
   if (error == 0) {
+    listeners_.Hear(listener, fd.get());
     PutUnlisted(*client.process->stack, message.a, false);
     negotiator_.ListenerHere(listener.stack, listener.ep_idx, listener.ep_gen);
     upstream_.teller().Offer(listener, std::move(fd));

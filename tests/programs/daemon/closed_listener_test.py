@@ -5,6 +5,7 @@
 # usage: closed_listener_test.py BUILD_DIR [-v] [TEST...]
 # Each server here is Postern's and forgets to say that it closes; the one that comes after it is the kernel's alone.
 
+import contextlib
 import os
 import signal
 import socket
@@ -33,6 +34,17 @@ for line in sys.stdin:
     if line == "close\\n": print(close(s.fileno(), 0), flush=True)
     if line == "shutdown\\n": print(shutdown(s.fileno(), 0), flush=True)
 """
+
+
+def groups_of(pid):
+    """Of that process's sockets of sock_diag(7), those that are in a group."""
+    inodes = set()
+    for number in os.listdir(f"/proc/{pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            inodes.add(os.readlink(f"/proc/{pid}/fd/{number}"))
+    with open(f"/proc/{pid}/net/netlink", encoding="utf-8") as table:
+        lines = [line.split() for line in table][1:]
+    return [l for l in lines if l[1] == "4" and f"socket:[{l[9]}]" in inodes and int(l[3], 16) != 0]
 
 
 class ClosedListener(broker_test.Broker):
@@ -73,6 +85,12 @@ class ClosedListener(broker_test.Broker):
         client, port = self.met("b", "close")
         self.wait_for("b", f"port {port} has ended")
         self.reaches(client, self.plain_server(port))
+
+    def test_no_daemon_hears_of_all_sockets(self):
+        """Each that did would make every connection of the host's slower."""
+        self.met("b", "close")
+        for name, process in self.processes.items():
+            self.assertEqual(groups_of(process.pid), [], name)
 
     def test_shut_down(self):
         client, port = self.met("b", "shutdown")
