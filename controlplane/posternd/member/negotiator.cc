@@ -127,10 +127,7 @@ void Negotiator::Do(Talk& talk, const ClcActions& actions) {
       // The first bytes on a new connection: they fit, or it has ended.
       sent = talk.socket.Send({bytes.data(), bytes.size()}) == static_cast<ssize_t>(bytes.size());
     } else if (actions.list[i] == ClcDo::kRelease && (actions.release & kClcHeldDmb) != 0) {
-      ctl::Msg message;
-      message.type = ctl::Type::kRelease;
-      message.cookie = talk.machine.own_token;
-      upstream_.Send(message);
+      upstream_.Release(talk.machine.own_token);
     }
   }
   ClcActed(talk.machine);
@@ -160,10 +157,7 @@ Asks::Done Negotiator::Later(const Talk& talk,
     const auto it = talks_.find(id);
     if (it != talks_.end() && !it->second->over) return (this->*then)(*it->second, status, answer);
     if (status != 0 || then != &Negotiator::Registered) return;
-    ctl::Msg message;  // a token that no client waits for any more
-    message.type = ctl::Type::kRelease;
-    message.cookie = answer.cookie;
-    upstream_.Send(message);
+    upstream_.Release(answer.cookie);  // no client waits for it any more
   };
 }
 

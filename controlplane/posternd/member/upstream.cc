@@ -30,6 +30,15 @@ constexpr uint32_t kTellAgainMs = 1000;
 // So much may wait for the broker: each process asks one thing at a time, but there may be many.
 // What is refused then is done without the broker. The line is kept.
 constexpr size_t kWaitingMost = kOutQueueMax / 2;
+// Of what has to arrive: by default the broker keeps half as many tokens of a user, and a process
+// has one question under way.
+constexpr size_t kKeptMost = 8192;
+
+// What gives back something of the broker's, or is asked once. Tokens are Release()'s.
+bool HasToArrive(const ctl::Msg& message) {
+  if (message.type == ctl::Type::kSeek) return message.a == 0;
+  return message.type == ctl::Type::kFilter && message.a != ctl::kFilterAdd;
+}
 
 }  // namespace
 
@@ -69,7 +78,10 @@ void Upstream::Connect() {
       base_, std::move(fd), peer,
       [this](Client&, const ctl::Msg& m, UniqueFd with) { OnMessage(m, std::move(with)); },
       [this](Client&) { OnGone(); });
-  line_->on_drained = [this] { teller_.Pump(); };
+  line_->on_drained = [this] {
+    SayKept();
+    teller_.Pump();
+  };
   ctl::Msg message;
   message.type = ctl::Type::kJoin;
   message.a = seeks_all_ ? 0 : ctl::kJoinSeeks;
@@ -103,6 +115,9 @@ void Upstream::OnGone() {
   teller_.End();
   asks_.OnGone(*line_);
   line_.reset();
+  for (const Kept& kept : std::exchange(kept_, {})) {
+    if (kept.done) kept.done(EPIPE, {}, {});
+  }
   Inform("the broker is gone");
   directory_.WithdrawIf([](const Listener& l) { return l.foreign; });
   learnt_.clear();
@@ -190,14 +205,31 @@ void Upstream::TellAddresses() {
   line_->Send(message, Share(std::move(route)));
 }
 
-bool Upstream::IsLong() const { return line_->queued() >= kWaitingMost; }
+bool Upstream::IsLong() const { return queued() >= kWaitingMost; }
 
 void Upstream::Ask(const ctl::Msg& message, Asks::Done done, SharedFd with) {
   if (!joined_) return done(ENOTCONN, {}, {});
-  if (IsLong()) return done(EAGAIN, {}, {});
   ctl::Msg question = message;
   SayWhose(question, message.uuid);
-  asks_.Ask(*line_, question, std::move(with), std::move(done));
+  if (!IsLong()) return asks_.Ask(*line_, question, std::move(with), std::move(done));
+  if (!HasToArrive(message)) return done(EAGAIN, {}, {});
+  Keep(question, std::move(done));
+}
+
+// More than that is no honest program's. The broker forgets what it had for a line that ends.
+void Upstream::Keep(const ctl::Msg& message, Asks::Done done) {
+  if (kept_.size() >= kKeptMost) line_->Break();
+  if (!line_->broken()) return kept_.push_back({message, std::move(done)});
+  if (done) done(EPIPE, {}, {});
+}
+
+void Upstream::SayKept() {
+  while (!kept_.empty() && !line_->broken() && line_->queued() < kWaitingMost) {
+    const Kept next = std::move(kept_.front());
+    kept_.pop_front();
+    if (!next.done) line_->Send(next.message);
+    if (next.done) asks_.Ask(*line_, next.message, {}, next.done);
+  }
 }
 
 void Upstream::SayWhose(ctl::Msg& message, const pstn_uuid& stack) const {
@@ -208,7 +240,9 @@ void Upstream::Release(uint64_t token) {
   ctl::Msg message;
   message.type = ctl::Type::kRelease;
   message.cookie = token;
-  Send(message);
+  if (!joined_) return;
+  if (IsLong()) return Keep(message, {});
+  line_->Send(message);
 }
 
 void Upstream::Send(const ctl::Msg& message) {

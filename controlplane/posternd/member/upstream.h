@@ -4,6 +4,7 @@
 // While there is none, or it has gone, everything here is a no-op that succeeds: what others offer
 // is withdrawn, link groups that are there go on.
 #pragma once
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -39,12 +40,13 @@ class Upstream {
   // To the daemon of the server's stack; its status, a positive errno.
   void Link(const LinkGroup& link, std::function<void(int)> done);
   // What the broker's device is asked (ctl/proto.h). `done` may be called at once, with ENOTCONN,
-  // or EAGAIN: too much waits for the broker already.
+  // or EAGAIN: too much waits for the broker already. A filter that is removed waits, too.
   void Ask(const ctl::Msg& message, Asks::Done done, SharedFd with = {});
+  // Of a token. It arrives, or the broker has forgotten the token with the line.
   void Release(uint64_t token);
   // How many messages wait to be taken by the broker.
-  size_t queued() const { return line_ != nullptr ? line_->queued() : 0; }
-  // What has no answer, and may be lost.
+  size_t queued() const { return line_ != nullptr ? line_->queued() + kept_.size() : 0; }
+  // What has no answer, and may be lost: a hint.
   void Send(const ctl::Msg& message);
   // A guest's stack is not our user's: the broker is told whose it is.
   void SayWhose(ctl::Msg& message, const pstn_uuid& stack) const;
@@ -68,6 +70,8 @@ class Upstream {
   void TellAgain();
   void Sought(uint16_t port, int status, bool all);
   bool IsLong() const;
+  void Keep(const ctl::Msg& message, Asks::Done done);
+  void SayKept();
   void Settle();
 
   event_base* base_;
@@ -77,6 +81,12 @@ class Upstream {
   std::unique_ptr<Client> line_;
   bool joined_ = false, settled_ = false;
   bool seeks_all_ = false;
+  // What has to arrive, and waits until the broker takes more. Without `done` it has no answer.
+  struct Kept {
+    ctl::Msg message;
+    Asks::Done done;
+  };
+  std::deque<Kept> kept_;
   std::map<uint16_t, std::vector<std::function<void()>>> seeking_;
   Asks asks_;
   Teller teller_;

@@ -5,6 +5,7 @@
 # The broker is played, message by message: it sees how much is under way, and knows in the end what there is. With a real one the same
 # numbers are told; root runs that, for members of several users.
 
+import errno
 import os
 import resource
 import signal
@@ -19,7 +20,7 @@ for room in ("daemon", "kit"):
     sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", room))
 import broker_test
 import daemon_test
-from actorkit import GONE, HOST, JOIN, LISTENER, OFFER, PATIENCE_SEC, SEEK, UNOFFER, Line
+from actorkit import FILTER, GONE, HOST, JOIN, LISTENER, OFFER, PATIENCE_SEC, RELEASE, SEEK, UNOFFER, Line
 from broker_test import Broker
 from daemon_test import HELLO, LISTEN, UNLISTEN, Client, Stack
 from memberkit import family, line_of
@@ -27,6 +28,7 @@ from memberkit import family, line_of
 MANY = 3000
 UNDER_WAY_MOST = 64
 QUESTIONS = 1 << 31  # a broker's numbers
+FILTER_ADD, FILTER_REMOVE = 1, 2
 
 
 def listening(test, n):
@@ -171,6 +173,35 @@ class ManyOffers(unittest.TestCase):
             broker.answer(1)
             time.sleep(0.5)
         broker.hear_until({(*stack.id, i) for i in range(40)})
+
+    def test_what_has_to_arrive(self):
+        """The broker takes nothing for a while: what gives back something of its arrives in the end, what can be asked again is refused."""
+        _, client = family(self, self.path)
+        line = Line(client.sock)
+        broker = self.broker()
+        broker.hear()
+        tokens = list(range(1, MANY + 1))
+        for token in tokens:
+            line.send(RELEASE, cookie=token)
+        self.assertEqual(line.status(FILTER, a=FILTER_ADD), errno.EAGAIN)
+        line.send(FILTER, seq=77, a=FILTER_REMOVE, d=5)
+        heard = []
+        while not heard or heard[-1].kind != FILTER:
+            heard.append(broker.line.receive())
+        self.assertEqual([m.cookie for m in heard if m.kind == RELEASE], tokens)
+        self.assertEqual((heard[-1].a, heard[-1].d), (FILTER_REMOVE, 5))
+        broker.line.send(FILTER, seq=heard[-1].seq, status=errno.ENOENT)
+        self.assertEqual(line.receive().status, errno.ENOENT)
+
+    def test_a_flood_of_what_has_to_arrive(self):
+        """More than that is no honest program's: the line ends, with all that the broker had for it, and posternd joins anew."""
+        _, client = family(self, self.path)
+        line = Line(client.sock)
+        broker = self.broker()
+        for token in range(1, 10 * MANY):
+            line.send(RELEASE, cookie=token)
+        self.assertTrue(broker.line.has_ended())
+        PlayedBroker(self, self.door).hear()
 
 
 class RealBroker(Broker):
