@@ -20,6 +20,7 @@
 #include "family/turn.h"
 #include "family/verbs.h"
 #include "stream/io_checks.h"
+#include "stream/now_pipe.h"
 #include "stream/stream.h"
 #include "stream/urgent.h"
 #include "stream/zerocopy.h"
@@ -112,19 +113,10 @@ void LetFill(Family& fam, const pstn_ep& ep) {
   for (const uint64_t start = MonotonicNs(); MonotonicNs() - start < pause;) CpuRelax();
 }
 
-// 0: the urgent mark ends a read that has begun (`first` is false), or the peer has lied before.
-long RecvOnce(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool first,
-              ReadMode mode) {
-  NoteNews(fam.bells);
-  Lock(e.ep->rx.lock);
-  if (!StillHere(e)) {
-    Unlock(e.ep->rx.lock);
-    return NotHere(e);
-  }
-  if ((LoadRelaxed(e.ep->rx.gate) & PSTN_RXG_BROKEN) != 0) [[unlikely]] {
-    Unlock(e.ep->rx.lock);
-    return 0;
-  }
+// `to` null: counted only.
+ReadResult ReadHere(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool first,
+                    ReadMode mode) PSTN_REQUIRES(e.ep->rx.lock) {
+  AssertHeld(e.ep->rx.lock);
   const bool closed = (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_CLOSED) != 0;  // [C2]
   ReadResult r;
   if (to == nullptr && mode == ReadMode::kPeek) {
@@ -141,10 +133,32 @@ long RecvOnce(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool fi
     ReturnSpace(fam.bells, e);
     if (closed && TooMuchAfterEnd(e.ep->rx, r.bytes)) r.status = ReadStatus::kViolation;
   }
+  return r;
+}
+
+// 0: go on.
+long ReadFailed(Family& fam, const ConnEnd& e, ReadStatus status) {
+  if (status == ReadStatus::kViolation) return Violation(fam, e);
+  return status == ReadStatus::kNoMemory ? NoMemory(fam, e) : 0;
+}
+
+// 0: the urgent mark ends a read that has begun (`first` is false), or the peer has lied before.
+long RecvOnce(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool first,
+              ReadMode mode) {
+  NoteNews(fam.bells);
+  Lock(e.ep->rx.lock);
+  if (!StillHere(e)) {
+    Unlock(e.ep->rx.lock);
+    return NotHere(e);
+  }
+  if ((LoadRelaxed(e.ep->rx.gate) & PSTN_RXG_BROKEN) != 0) [[unlikely]] {
+    Unlock(e.ep->rx.lock);
+    return 0;
+  }
+  const ReadResult r = ReadHere(fam, e, to, want, first, mode);
   Unlock(e.ep->rx.lock);
   PSTN_TRACE2(received, e.ep, r.bytes);
-  if (r.status == ReadStatus::kViolation) return Violation(fam, e);
-  if (r.status == ReadStatus::kNoMemory) return NoMemory(fam, e);
+  if (const long failed = ReadFailed(fam, e, r.status); failed != 0) return failed;
   if (r.bytes == 0 && to != nullptr && to->fault()) return -EFAULT;
   return r.bytes != 0 || r.status == ReadStatus::kOk ? static_cast<long>(r.bytes) : -EAGAIN;
 }
@@ -189,6 +203,31 @@ long RecvRest(const Call& call, IovCursor& to, size_t done, ReadMode mode) {
 }
 
 }  // namespace
+
+long StreamMove(Family& fam, const Call& call, uint8_t* bounce, size_t bytes, NowPipe& pipe) {
+  ConnEnd e;
+  if (!Resolve(fam, *call.ep(), e)) return -ECONNRESET;
+  iovec iov = {bounce, bytes};
+  IovCursor to(&iov, 1);
+  NoteNews(fam.bells);
+  ReadResult r = {0, ReadStatus::kEmpty};
+  long wrote = 0;
+  {
+    Guard g(e.ep->rx.lock);
+    if (!StillHere(e)) return NotHere(e);
+    if ((LoadRelaxed(e.ep->rx.gate) & PSTN_RXG_BROKEN) != 0) return 0;
+    if (!LookAtMark(e).at) r = ReadHere(fam, e, &to, bytes, true, ReadMode::kPeek);
+    if (r.bytes != 0) wrote = pipe.Write(bounce, r.bytes);
+    if (wrote > 0)
+      r = ReadHere(fam, e, nullptr, static_cast<size_t>(wrote), true, ReadMode::kDiscard);
+    // No honest peer changes what it has written.
+    if (wrote > 0 && r.bytes != static_cast<size_t>(wrote)) r.status = ReadStatus::kViolation;
+  }
+  PSTN_TRACE2(received, e.ep, r.bytes);
+  const long failed = ReadFailed(fam, e, r.status);
+  if (wrote != 0) return wrote;
+  return failed != 0 ? failed : kNothingThere;
+}
 
 long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int flags) {
   pstn_ep& ep = *call.ep();

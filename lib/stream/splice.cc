@@ -15,6 +15,7 @@
 #include "event/spin.h"
 #include "family/family.h"
 #include "stream/bounces.h"
+#include "stream/now_pipe.h"
 #include "stream/stream.h"
 
 namespace postern {
@@ -149,38 +150,28 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
   return w == Wait::kInterrupted || w == Wait::kRestarts ? WaitFailed(w) : 0;
 }
 
-// Socket to pipe: what the pipe takes is taken from the ring, so nothing is lost in between.
-// `wait`: for data, unless the socket is non-blocking; SPLICE_F_NONBLOCK (`nonblock`) is the
-// pipe's.
-[[gnu::noinline]] long SpliceOut(Family& fam, Call& call, int pipe, size_t len, bool wait,
+// Socket to pipe. `wait`: for data, unless the socket is non-blocking; SPLICE_F_NONBLOCK
+// (`nonblock`) is the pipe's.
+[[gnu::noinline]] long SpliceOut(Family& fam, Call& call, NowPipe& pipe, size_t len, bool wait,
                                  bool nonblock) {
-  bool ended = false;
-  long stop = StopAtMark(fam, call, !wait, &ended);
-  if (stop != 0 || ended) return stop;
   uint8_t small[kSmallBounce];
   for (;;) {
-    iovec iov = {small, len != 0 ? size_t{1} : 0};
-    long got = StreamRecv(fam, call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
-    if (got <= 0) return got;
-    const Bounce bounce(fam, small);
-    // A write of up to PIPE_BUF to a pipe that is ready does not block and is not cut short.
-    const size_t most = bounce.bytes() < PIPE_BUF ? bounce.bytes() : PIPE_BUF;
-    iov = {bounce.data(), len < most ? len : most};
-    got = StreamRecv(fam, call, &iov, 1, MSG_PEEK | MSG_DONTWAIT);
-    if (got == -EAGAIN && wait) continue;  // another thread has taken it
-    if (got <= 0) return got;
-    pollfd p = {pipe, POLLOUT, 0};
-    long room = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
+    bool ended = false;
+    const long stop = StopAtMark(fam, call, !wait, &ended);
+    if (stop != 0 || ended) return stop;
+    iovec iov = {small, size_t{1}};
+    const long there = StreamRecv(fam, call, &iov, 1, MSG_PEEK | (wait ? 0 : MSG_DONTWAIT));
+    if (there <= 0) return there;
+    const long room = pipe.Await(POLLOUT, !nonblock);
     if (room < 0) return room;
     if (room == 0) return -EAGAIN;
-    long wrote = sys::Call(SYS_write, pipe, iov.iov_base, got);
-    if (wrote <= 0) return wrote;
-    iov.iov_len = static_cast<size_t>(wrote);
-    long taken = StreamRecv(fam, call, &iov, 1, MSG_DONTWAIT);
-    if (taken != kPass) return taken;
-    return sys::Call(SYS_recvfrom, call.fd(), iov.iov_base, iov.iov_len,
-                     static_cast<long>(MSG_WAITALL), 0L,
-                     0L);  // it is on its way there
+    const Bounce bounce(fam, small);
+    // A write of up to PIPE_BUF to a pipe that is ready is not cut short.
+    const size_t most = bounce.bytes() < PIPE_BUF ? bounce.bytes() : PIPE_BUF;
+    const long went = StreamMove(fam, call, bounce.data(), len < most ? len : most, pipe);
+    // Another thread has taken what was there, or the room.
+    if ((went == kNothingThere && wait) || (went == -EAGAIN && !nonblock)) continue;
+    return went == kNothingThere ? -EAGAIN : went;
   }
 }
 
@@ -285,9 +276,10 @@ long StreamSplice(Family& fam, Call& call_in, Call& call_out, int fd_in, int fd_
   long other = in != nullptr ? CheckPipe(fd_out, O_RDONLY) : CheckPipe(fd_in, O_WRONLY);
   if (other != 0) return other;
   size_t done = 0;
+  NowPipe pipe(in != nullptr ? fd_out : fd_in);
   while (done < len) {
     long r = in != nullptr
-                 ? SpliceOut(fam, call_in, fd_out, len - done, done == 0, nonblock || done != 0)
+                 ? SpliceOut(fam, call_in, pipe, len - done, done == 0, nonblock || done != 0)
                  : SpliceIn(fam, fd_in, call_out, len - done, nonblock || done != 0,
                             (flags & SPLICE_F_MORE) != 0 ? MSG_MORE : 0);
     if (r < 0 && r != -EAGAIN && r != -EINTR && r != kRestart && done != 0 && in != nullptr)
