@@ -208,7 +208,7 @@ TEST_CASE("ring death: a writer at any instruction of attaching, writing, wrappi
         write(500);
       },
       [&] { return w.WriterDied(got, p->done, p->begun); }, kEach);
-  CheckSteps(r, 500, 1000);
+  CheckSteps(r, 500, 100);  // libc's copy may store a record in a few instructions
 }
 
 TEST_CASE("ring death: a writer whose ring has wrapped, and who grows where a mark was") {
