@@ -3,6 +3,7 @@
 #include "runtime_dir.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -22,6 +23,7 @@ constexpr int kListenBacklog = 128;
 // then.
 constexpr int kLockTries = 60;
 constexpr useconds_t kLockPauseUsec = 50000;
+constexpr int kDyingMs = 50;
 
 bool FillAddress(const std::string& path, sockaddr_un& address) {
   address = {};
@@ -54,8 +56,11 @@ bool RuntimeDir::SomebodyAnswers() const {
   if (!FillAddress(Own(".sock"), address)) return false;
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.ok()) return false;
-  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0) return true;
-  return errno == EAGAIN;  // its queue is full: it lives
+  if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
+    return errno == EAGAIN;  // its queue is full: it lives
+  // One that was just killed has its sockets and its lock until the last of its threads has ended.
+  pollfd hears{fd.get(), POLLIN, 0};
+  return poll(&hears, 1, kDyingMs) == 0;
 }
 
 int RuntimeDir::Lock() {

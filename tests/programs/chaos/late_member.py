@@ -21,6 +21,9 @@ class Member:
     def __init__(self, name, listener):
         self.name, self.listener, self.conn, self.kept = name, listener, None, []
 
+    def ready(self):
+        pass
+
     def poll(self):
         poller = select.poll()
         poller.register(self.listener, select.POLLIN)

@@ -10,10 +10,14 @@ import subprocess
 import time
 
 import posternview
-from harness import check, is_gone, test
+from harness import check, test
 from kill_storm import nothing_left, own_runtime
 
 TRIES = 40
+
+
+def start_posternd(ctx, runtime):
+    subprocess.run([os.path.join(ctx.config.build, "posternd"), "--runtime-dir", runtime], check=True)
 
 
 class Members:
@@ -28,6 +32,7 @@ class Members:
             self.start_posternd()
         self.server = ctx.start("server", ["python3", script, "serve", self.port], name="members", env=env, stdin=subprocess.PIPE)
         ctx.wait_listening(self.port, self.server)
+        self.expect("b", "ready", "None")  # and has a line to posternd
         self.kill_posternd()
         if not spawn:
             self.start_posternd()
@@ -42,14 +47,10 @@ class Members:
         check(False, "no connection is accelerated after posternd's restart")
 
     def kill_posternd(self):
-        pid = posternview.daemon_pid()
-        os.kill(pid, signal.SIGKILL)
-        end = time.monotonic() + 10
-        while not is_gone(pid) and time.monotonic() < end:  # until then the next one leaves at once
-            time.sleep(0.002)
+        os.kill(posternview.daemon_pid(), signal.SIGKILL)
 
     def start_posternd(self):
-        subprocess.run([os.path.join(self.ctx.config.build, "posternd"), "--runtime-dir", self.runtime], check=True)
+        start_posternd(self.ctx, self.runtime)
 
     def is_ours(self):
         found = posternview.connections_of(posternview.sockets(self.ctx.config.posternctl), self.port)
@@ -165,4 +166,17 @@ def server_dies_without_posternd(ctx):
     said = sorted(client.output().split("\n")[3:-1])
     check(said == ["by_epoll ConnectionResetError", "by_poll ConnectionResetError", "by_recv ConnectionResetError"], f"the client: {said}")
     server.wait(expect=None)
+    nothing_left(ctx, runtime, shm)
+
+
+@test(modes=("both",))
+def posternd_is_killed_and_started(ctx):
+    """Until the last of its threads has ended it has its lock, and its socket takes connections."""
+    runtime, shm = own_runtime(ctx), posternview.shm_files()
+    start_posternd(ctx, runtime)
+    for _ in range(40):
+        pid = posternview.daemon_pid()
+        os.kill(pid, signal.SIGKILL)
+        start_posternd(ctx, runtime)
+        check(posternview.daemon_pid() != pid, "the next one has left, though nobody answers")
     nothing_left(ctx, runtime, shm)
