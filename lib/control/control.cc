@@ -149,9 +149,9 @@ void Disconnect(Family& fam) {
   StoreRelaxed(fam.ctl_fd, -1);
   kVerbs.line_lost(fam, line, fd);
   CloseInternal(fam, fd);
-  // Where it has died, the next one may be there already, and have made link groups for this process
-  // to serve. It is given some time to come before this process starts one: it may be restarted by
-  // its keeper. One that lives, and has ended the line, is not asked at once.
+  // Where it has died, the next one may be there already, and have made link groups that this
+  // process is to serve. It is given some time to come before this process starts one: its keeper
+  // may start it anew. One that lives, and has ended the line, is not asked at once.
   if (fam.ctl_silent_ms != 0 || DaemonAlive(fam)) RetryLater(fam);
   const uint64_t spawn_ns = MonotonicNs() + kRetryNs;
   if (fam.spawn_not_before_ns < spawn_ns) fam.spawn_not_before_ns = spawn_ns;
