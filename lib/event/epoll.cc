@@ -307,6 +307,7 @@ bool HandOver(Family& fam, int epfd, pstn_epoll& set, pstn_ep& ep, int fd, const
 // registrations of others with a number that is not this endpoint's here: the kernel knows a
 // registration by its number.
 void MoveItemsToKernel(Family& fam, int fd, pstn_ep& ep) {
+  if (InVfork()) return PostEp(fam, ep);  // the sets' numbers are the parent's: it does
   StackMap& s = Stack(fam);
   const uint32_t entry = PSTN_FD_EP | EpIdx(s, ep);
   Guard g(ep.item_lock);

@@ -11,6 +11,8 @@
 
 namespace postern {
 
+constinit thread_local uint32_t t_vforked __attribute__((tls_model("initial-exec"))) = 0;
+
 namespace {
 
 constexpr uint64_t kFreezeNapNs = 20'000;

@@ -44,6 +44,11 @@ void ForgetFd(Family& fam, int fd);
 inline bool IsInternalFd(Family& fam, int fd) {
   return (FdEntry(fam, fd) & PSTN_FD_KIND) == PSTN_FD_INTERNAL;
 }
+// This thread is in a child of vfork(). The tables are its parent's, whose other threads go on and
+// change them; the child's descriptors are copies of what its parent had. So a number that the
+// table has may be another file here.
+extern constinit thread_local uint32_t t_vforked __attribute__((tls_model("initial-exec")));
+inline bool InVfork() { return t_vforked != 0; }
 // While a thread changes what numbers mean, to the kernel and in the tables, no other thread forks:
 // a child would get one without the other. Does not nest with a fork of the same thread's handler:
 // handlers wait, as under a lock.

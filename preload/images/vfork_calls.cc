@@ -24,7 +24,6 @@
 
 namespace postern {
 
-constinit thread_local uint32_t t_vforked __attribute__((tls_model("initial-exec"))) = 0;
 constinit thread_local VforkChild t_vfork_child __attribute__((tls_model("initial-exec"))) = {};
 
 namespace {

@@ -24,10 +24,6 @@ struct VforkChild {
 inline constexpr size_t kAttachBytes = 4096;
 
 // Of the thread that has called vfork(), and so of its child.
-extern constinit thread_local uint32_t t_vforked __attribute__((tls_model("initial-exec")));
 extern constinit thread_local VforkChild t_vfork_child __attribute__((tls_model("initial-exec")));
-
-// This is such a child.
-inline bool InVfork() { return t_vforked != 0; }
 
 }  // namespace postern

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -165,7 +166,53 @@ void EchoBesideMany(int fd) {
   runner.join();
 }
 
-constexpr int kWays = 5;
+void EchoBySet(int set, int fd) {
+  char text[64];
+  for (;;) {
+    epoll_event event = {};
+    Check(epoll_wait(set, &event, 1, -1) == 1, "epoll_wait");
+    const ssize_t n = recv(fd, text, sizeof text, MSG_DONTWAIT);
+    if (n == 0) return;
+    Check(n > 0 && write(fd, text, static_cast<size_t>(n)) == n, "write");
+  }
+}
+
+// A child makes the connection the kernel's, since its next image has no library, while another
+// thread waits for it by a set whose number is a pipe in the child: it came after vfork().
+void EchoBesideHolder(int fd, const char* program) {
+  int number[2], go[2];
+  Check(pipe2(number, O_CLOEXEC) == 0 && pipe2(go, O_CLOEXEC) == 0, "pipe2");
+  Check(fcntl(fd, F_SETFD, 0) == 0, "F_SETFD");
+  std::atomic<int> step = 0;
+  std::thread echoes([&] {
+    while (step < 1) usleep(100);
+    const int set = epoll_create1(EPOLL_CLOEXEC);
+    Check(dup3(set, number[0], O_CLOEXEC) == number[0], "dup3");
+    close(set);
+    epoll_event event = {};
+    event.events = EPOLLIN;
+    Check(epoll_ctl(number[0], EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl");
+    step = 2;
+    while (step < 3) usleep(100);
+    EchoBySet(number[0], fd);
+  });
+  const pid_t child = vfork();
+  if (child == 0) {
+    step = 1;
+    while (step < 2) usleep(100);
+    dup2(go[0], 0);
+    execl(program, program, "hold", nullptr);
+    _exit(127);
+  }
+  Check(child > 0, "vfork");
+  step = 3;  // the next image is there
+  echoes.join();
+  close(go[1]);
+  Ended(child, 0);
+  for (int one : {number[0], number[1], go[0]}) close(one);
+}
+
+constexpr int kWays = 6;
 
 void Serve(uint16_t port, const char* static_cat) {
   const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), on = 1;
@@ -184,6 +231,7 @@ void Serve(uint16_t port, const char* static_cat) {
     if (way == 2) EchoByImage(fd);
     if (way == 3) EchoByStatic(fd, static_cast<const char*>(static_cat));
     if (way == 4) EchoBesideMany(fd);
+    if (way == 5) EchoBesideHolder(fd, static_cat);
     close(fd);
   }
   puts("as on Linux");
@@ -222,6 +270,11 @@ void Connect(uint16_t port) {
   puts("each byte right");
 }
 
+void StaticHold() {
+  char end;
+  Check(read(0, &end, 1) == 0, "read");
+}
+
 void StaticCat() {
   Echo(0);
   // Its output is the same socket.
@@ -233,6 +286,7 @@ int main(int argc, char** argv) {
   signal(SIGPIPE, SIG_IGN);
   if (argc == 2 && strcmp(argv[1], "plain") == 0) return Plain(), 0;
   if (argc == 2 && strcmp(argv[1], "cat") == 0) return StaticCat(), 0;
+  if (argc == 2 && strcmp(argv[1], "hold") == 0) return StaticHold(), 0;
   if (argc == 4 && strcmp(argv[1], "serve") == 0)
     return Serve(static_cast<uint16_t>(atoi(argv[2])), argv[3]), 0;
   if (argc == 3 && strcmp(argv[1], "connect") == 0)
