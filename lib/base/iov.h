@@ -51,6 +51,8 @@ class IovCursor {
   size_t ahead = 0;
   // What is copied out is not to be read yet (smcd/hold.h): PSTN_HELD_* and the time; 0: it is.
   uint64_t held = 0;
+  // Room was made for all of it (RingMakeRoom).
+  bool promised = false;
 
   // Copies up to `bytes` between the program's buffers and `at`. 0: a fault.
   size_t CopyOut(uint8_t* at, size_t bytes) {

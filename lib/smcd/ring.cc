@@ -257,7 +257,7 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from)
   pstn_tx& tx = e.ep->tx;
   AssertHeld(tx.lock);
   size_t want = from.left() < kChunk ? from.left() : kChunk;
-  if (LoadRelaxed(tx.budget) != 0) [[unlikely]] {
+  if (LoadRelaxed(tx.budget) != 0 && !from.promised) [[unlikely]] {
     want = Within(e, ring.bytes, want);
     if (want == 0) return 0;
   }
@@ -324,18 +324,56 @@ size_t Broken(const ConnEnd& e) {
   return 0;
 }
 
+// The ring to write to, which is a new one of the class for `bytes` if there was none. Null base:
+// there is none to be had.
+RingPlace BeginWrite(const ConnEnd& e, size_t bytes, const RingLimits& limits)
+    PSTN_REQUIRES(e.ep->tx.lock) {
+  pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
+  if (tx.ring == 0 && !Attach(e, ClassFor(bytes, limits))) return {};
+  if ((tx.ring & PSTN_RING_F_PENDING) != 0) [[unlikely]]
+    FinishMove(e);
+  DropOldRing(e);
+  const RingPlace ring = RingAt(e.lgr, e.side, tx.ring);
+  if (!PSTN_CHECK(ring.base != nullptr && tx.off < ring.bytes)) {
+    (void)Broken(e);
+    return {};
+  }
+  if (LoadRelaxed(HeaderAt(ring.base, tx.off)) != 0) RepairWriter(e, ring);
+  return ring;
+}
+
 }  // namespace
+
+size_t RingMakeRoom(const ConnEnd& e, const RingLimits& limits, size_t want) {
+  pstn_tx& tx = e.ep->tx;
+  AssertHeld(tx.lock);
+  // Headers and padding of two records, and the next header. They are next to each other, or the
+  // first wraps early: where at least a quarter of the ring is free.
+  constexpr uint32_t kWaste = 5 * kLine;
+  RingPlace ring = BeginWrite(e, want, limits);
+  if (want > kChunk) want = kChunk;
+  while (ring.base != nullptr) {
+    LearnReadOffset(e, ring.bytes);
+    if (LoadRelaxed(tx.budget) != 0) want = Within(e, ring.bytes, want);
+    if (want == 0) return 0;
+    const uint32_t end = RoomAt(tx, ring.bytes), start = RoomAtStart(tx);
+    const uint32_t room = end >= start ? end : start;
+    const uint32_t most = room < ring.bytes / 8 + kWaste ? room - kWaste : ring.bytes / 8;
+    if (room > kWaste) return want < most ? want : most;
+    const uint32_t cls = RingClass(tx.ring);
+    const uint32_t next = NextClass(cls, tx.blocked, want, limits, Growth::kNow);
+    if (next == cls || !Grow(e, next)) return 0;
+    ring = RingAt(e.lgr, e.side, tx.ring);
+  }
+  return 0;
+}
 
 size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Growth growth) {
   pstn_tx& tx = e.ep->tx;
   AssertHeld(tx.lock);
-  if (tx.ring == 0 && !Attach(e, ClassFor(from.left() + from.ahead, limits))) return 0;
-  if ((tx.ring & PSTN_RING_F_PENDING) != 0) [[unlikely]]
-    FinishMove(e);
-  DropOldRing(e);
-  RingPlace ring = RingAt(e.lgr, e.side, tx.ring);
-  if (!PSTN_CHECK(ring.base != nullptr && tx.off < ring.bytes)) return Broken(e);
-  if (LoadRelaxed(HeaderAt(ring.base, tx.off)) != 0) RepairWriter(e, ring);
+  RingPlace ring = BeginWrite(e, from.left() + from.ahead, limits);
+  if (ring.base == nullptr) return 0;
   size_t done = 0;
   while (from.left() != 0) {
     uint32_t n = PutSome(e, ring, from);

@@ -67,6 +67,12 @@ enum class Growth : uint8_t { kWhenUseful, kNow };
 size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits,
                  Growth growth = Growth::kWhenUseful) PSTN_REQUIRES(e.ep->tx.lock);
 
+// Bytes, of at most `want`, that the next write takes whole (`promised`), in two records at most.
+// It has to come before the lock is released. The ring grows for them. 0: it is full, or none is to
+// be had.
+size_t RingMakeRoom(const ConnEnd& e, const RingLimits& limits, size_t want)
+    PSTN_REQUIRES(e.ep->tx.lock);
+
 // The line of `bytes` and those before it, as tx.budget and rcv_lines count them: not 0.
 uint16_t RingLines(uint64_t bytes);
 // Bytes that both programs let be unread, the reader's by what it says; 0: what the ring holds.

@@ -13,6 +13,7 @@
 
 namespace postern {
 
+inline constexpr uint64_t kNoRingNs = 1'000'000;  // to the next look for a ring, if none is free
 inline constexpr size_t kRestMax = 64;  // pieces of a call that is continued in the kernel
 
 // What a call comes to where that is not so: kPass if the kernel serves it.

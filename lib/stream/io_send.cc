@@ -6,6 +6,7 @@
 // smcd/notify.h.
 #include <cerrno>
 
+#include "base/check.h"
 #include "base/log/trace.h"
 #include "base/sys.h"
 #include "base/user_memory.h"
@@ -21,6 +22,7 @@
 #include "peer/kernel_half.h"
 #include "stream/corked.h"
 #include "stream/io_checks.h"
+#include "stream/now_pipe.h"
 #include "stream/stream.h"
 #include "stream/urgent.h"
 #include "stream/zerocopy.h"
@@ -28,7 +30,6 @@
 namespace postern {
 namespace {
 
-constexpr uint64_t kNoRingNs = 1'000'000;
 
 // Of what goes nowhere, as much as the kernel queues before it looks at the answer: whole segments,
 // of which each is that much of its send buffer, until that is full, but 16 at most.
@@ -118,7 +119,28 @@ void AnnounceSent(Family& fam, const ConnEnd& e) {
 // for writing.
 constexpr size_t kMoved = ~size_t{0}, kShut = ~size_t{1};
 
-size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, const Marks& marks) {
+// Where the bytes come from that are to be sent: of a pipe are read no more than the ring takes.
+struct FromPipe {
+  NowPipe& pipe;
+  iovec bounce;
+  long got = kNothingThere;
+};
+
+// False: there is nothing to be sent (`got` says why).
+bool Fetch(Family& fam, const ConnEnd& e, FromPipe& source, IovCursor& to)
+    PSTN_REQUIRES(e.ep->tx.lock) {
+  AssertHeld(e.ep->tx.lock);
+  const size_t room = RingMakeRoom(e, LimitsOf(fam, e), source.bounce.iov_len);
+  if (room != 0) source.got = source.pipe.Read(source.bounce.iov_base, room);
+  if (source.got <= 0) return false;
+  source.bounce.iov_len = static_cast<size_t>(source.got);
+  to = IovCursor(&source.bounce, 1);
+  to.promised = true;
+  return true;
+}
+
+size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, const Marks& marks,
+                FromPipe* source = nullptr) {
   Lock(e.ep->tx.lock);
   if (!StillHere(e)) {  // as in RecvOnce
     Unlock(e.ep->tx.lock);
@@ -130,6 +152,12 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, c
     return kShut;
   }
   uint64_t before = e.ep->tx.ring;
+  if (source != nullptr && !Fetch(fam, e, *source, from)) {
+    const uint64_t after = e.ep->tx.ring;
+    Unlock(e.ep->tx.lock);
+    if (before != after || after == 0) NoteRing(fam, e, before, after);
+    return 0;
+  }
   uint64_t mark_before = 0, more_before = 0;
   if (marks.iov != nullptr) [[unlikely]] {  // first the mark, or the byte is read as any other
     mark_before = LoadRelaxed(e.ctl().urgent);
@@ -185,6 +213,26 @@ long SendRest(const Call& call, IovCursor& from, size_t done, int flags) {
 }
 
 }  // namespace
+
+long StreamFill(Family& fam, const Call& call, uint8_t* bounce, size_t bytes, NowPipe& pipe,
+                int flags) {
+  pstn_ep& ep = *call.ep();
+  ConnEnd e;
+  if (!Resolve(fam, ep, e)) return -ECONNRESET;
+  NoteNews(fam.bells);
+  IovCursor from(nullptr, 0);
+  FromPipe source = {pipe, {bounce, bytes}};
+  const Marks marks = {nullptr, 0, (flags & MSG_MORE) != 0, false, CorkedBy(ep, flags)};
+  if (SendOnce(fam, e, from, Growth::kNow, marks, &source) == kMoved)
+    return LoadAcquire(ep.state) == PSTN_EP_KERNEL ? kPass : -EPIPE;  // [E1]
+  // Room that was made under the lock is there. There is no way back into the pipe.
+  if (!PSTN_CHECK(from.left() == 0)) {
+    FetchOr(ep.flags, PSTN_EPF_HUNG | PSTN_EPF_SHUT_WR);
+    FetchOr(e.ctl().flags, PSTN_CF_RST);
+    AnnounceData(fam.bells, e);
+  }
+  return source.got;
+}
 
 long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int flags, size_t ahead) {
   pstn_ep& ep = *call.ep();

@@ -176,80 +176,97 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
 }
 
 // Not inlined, as the next one: their bounces together are more of the caller's stack than is ours.
-[[gnu::noinline]] size_t DiscardPipe(int pipe, size_t len, size_t most) {
+[[gnu::noinline]] size_t DiscardPipe(NowPipe& pipe, size_t len, size_t most) {
   uint8_t bounce[kSmallBounce];
   size_t done = 0;
   if (len > most) len = most;
   while (done < len) {
-    pollfd p = {pipe, POLLIN, 0};
-    if (sys::Call(SYS_poll, &p, 1L, 0L) != 1 || (p.revents & POLLIN) == 0) break;
-    const size_t want = len - done < sizeof bounce ? len - done : sizeof bounce;
-    const long got = sys::Call(SYS_read, pipe, static_cast<uint8_t*>(bounce), want);
+    const long got = pipe.Read(bounce, len - done < sizeof bounce ? len - done : sizeof bounce);
     if (got <= 0) break;
     done += static_cast<size_t>(got);
   }
   return done;
 }
 
-// Pipe to socket: only as much as the ring surely takes, decided before the pipe is read.
-[[gnu::noinline]] long SpliceIn(Family& fam, int pipe, Call& call, size_t len, bool nonblock,
+// A peer that has gone takes all that the kernel would hand to TCP.
+[[gnu::noinline]] long SpliceNowhere(Family& fam, NowPipe& pipe, Call& call, size_t len,
+                                     int flags) {
+  pstn_ep& ep = *call.ep();
+  uint8_t bounce[kSmallBounce];
+  const long got = pipe.Read(bounce, len < sizeof bounce ? len : sizeof bounce);
+  if (got <= 0) return got;
+  iovec iov = {bounce, static_cast<size_t>(got)};
+  long r = StreamSend(fam, call, &iov, 1, MSG_NOSIGNAL | MSG_DONTWAIT | flags);
+  if (r == kPass)
+    r = sys::Call(SYS_sendto, call.fd(), iov.iov_base, iov.iov_len,
+                  static_cast<long>(MSG_NOSIGNAL | flags), 0L, 0L);
+  const auto done = static_cast<size_t>(got);
+  if (r == got) return static_cast<long>(done + DiscardPipe(pipe, len - done, kTogether - done));
+  // What was read is taken: there is no way back into a pipe. A peer that has gone and comes back,
+  // to have no room, is no honest one.
+  const bool gone = IsGone(ep, r), lies = r >= 0 || r == -EAGAIN || r == -EINTR;
+  if (!gone && !lies) return r;
+  StoreRelaxed(ep.error, gone ? static_cast<uint32_t>(-r) : uint32_t{EPIPE});  // for what follows
+  return got;
+}
+
+// Until the socket may have room: 0.
+long AwaitRoom(const Call& call, const ConnEnd& e) {
+  const Wait w = WaitFor(
+      call, ForSpace(e), [&] { return WritableOrEnded(e); },
+      Deadline::AfterTimeout(LoadRelaxed(e.ep->sndtimeo_ns)), t_interrupts, Restart::kIfAsked);
+  if (LoadRelaxed(e.ep->tx.ring) == 0) sys::Nap(kNoRingNs);  // all are in use by others
+  return w == Wait::kReady ? 0 : WaitFailed(w);
+}
+
+// Pipe to socket.
+[[gnu::noinline]] long SpliceIn(Family& fam, NowPipe& pipe, Call& call, size_t len, bool nonblock,
                                 int more) {
   pstn_ep& ep = *call.ep();
   ConnEnd e;
-  const uint32_t state = LoadAcquire(ep.state);  // [E1]
-  if (state == PSTN_EP_CONNECTING) {
-    const long r = nonblock ? -EAGAIN : AwaitConnected(fam, ep);
-    return r == kAgain ? SpliceIn(fam, pipe, call, len, nonblock, more) : r;
-  }
-  if (state != PSTN_EP_ESTABLISHED)  // exported, perhaps, since this call began
-    return state == PSTN_EP_KERNEL ? kPass : SendUnconnected(ep);
-  if (!Resolve(fam, ep, e)) return -ECONNRESET;
-  iovec none = {nullptr, 0};
-  long stop = StreamSend(fam, call, &none, 1, MSG_NOSIGNAL);  // an error leaves the pipe as it was
-  if (stop < 0) return stop;
-  auto takes = [&] { return WritableOrEnded(e) || Writable(fam, e); };  // it may grow
-  if (!takes()) {
-    if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) {
+  uint8_t small[kSmallBounce];
+  for (;;) {
+    const uint32_t state = LoadAcquire(ep.state);  // [E1]
+    if (state == PSTN_EP_CONNECTING) {
+      const long r = nonblock ? -EAGAIN : AwaitConnected(fam, ep);
+      if (r == kAgain) continue;
+      return r;
+    }
+    if (state != PSTN_EP_ESTABLISHED)  // exported, perhaps, since this call began
+      return state == PSTN_EP_KERNEL ? kPass : SendUnconnected(ep);
+    if (!Resolve(fam, ep, e)) return -ECONNRESET;
+    iovec none = {nullptr, 0};
+    // An error leaves the pipe as it was.
+    if (const long stop = StreamSend(fam, call, &none, 1, MSG_NOSIGNAL); stop < 0) return stop;
+    if (const long there = pipe.Await(POLLIN, false); there <= 0) {
+      if (there < 0 || nonblock) return there < 0 ? there : -EAGAIN;
+      if (const long came = pipe.Await(POLLIN, true); came < 0) return came;
+      continue;
+    }
+    // [C2]
+    if ((LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0) {
+      const long r = SpliceNowhere(fam, pipe, call, len, more);
+      if (r == -EAGAIN && !nonblock) continue;
+      return r;
+    }
+    const Bounce bounce(fam, small);
+    const size_t most = len < bounce.bytes() ? len : bounce.bytes();
+    long r = StreamFill(fam, call, bounce.data(), most, pipe, more);
+    const bool full = r == kNothingThere;
+    if (full && (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0)) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
       FullFence();  // [F1]
-      if (!takes()) return -EAGAIN;
-    } else {
-      const Wait w =
-          WaitFor(call, ForSpace(e), takes, Deadline::Never(), t_interrupts, Restart::kIfAsked);
-      if (w == Wait::kInterrupted || w == Wait::kRestarts) return WaitFailed(w);
+      r = StreamFill(fam, call, bounce.data(), most, pipe, more);
+      if (r == kNothingThere) {  // or shut meanwhile
+        const long stop = StreamSend(fam, call, &none, 1, MSG_NOSIGNAL);
+        return stop < 0 ? stop : -EAGAIN;
+      }
+    } else if (full) {
+      if (const long failed = AwaitRoom(call, e); failed != 0) return failed;
+      continue;
     }
+    if (r != -EAGAIN || nonblock) return r;  // else another thread has read what was there
   }
-  // A writable ring has an eighth free, 512 bytes at the least; a peer that is gone takes it all.
-  constexpr size_t kSurelyTaken = 448;
-  uint8_t bounce[kSmallBounce];
-  // [C2]
-  const bool gone = (LoadAcquire(e.peer_ctl().flags) & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0;
-  const size_t most = gone ? sizeof bounce : kSurelyTaken;
-  pollfd p = {pipe, POLLIN, 0};
-  long there = sys::Call(SYS_poll, &p, 1L, nonblock ? 0L : -1L);
-  if (there < 0) return there;
-  if (there == 0) return -EAGAIN;
-  long got = sys::Call(SYS_read, pipe, static_cast<uint8_t*>(bounce), len < most ? len : most);
-  if (got <= 0) return got;
-  size_t done = 0;
-  while (done < static_cast<size_t>(got)) {
-    iovec iov = {bounce + done, static_cast<size_t>(got) - done};
-    long r = StreamSend(fam, call, &iov, 1, MSG_NOSIGNAL | more);
-    if (r == kPass)
-      r = sys::Call(SYS_sendto, call.fd(), iov.iov_base, iov.iov_len,
-                    static_cast<long>(MSG_NOSIGNAL | more), 0L, 0L);
-    if (r > 0) done += static_cast<size_t>(r);
-    if (r < 0 && r != -EAGAIN && r != -EINTR) {
-      const bool taken = IsGone(ep, r);  // all that has been read: there is no way back into a pipe
-      if (taken || (done != 0 && r != -EPIPE))
-        StoreRelaxed(ep.error, static_cast<uint32_t>(-r));  // for what follows
-      return taken ? got : done != 0 ? static_cast<long>(done) : r;
-    }
-    if (r == -EAGAIN)
-      (void)Spin(
-          fam, [&] { return WritableOrEnded(e); }, Deadline::AfterMs(1));
-  }
-  return static_cast<long>(gone ? done + DiscardPipe(pipe, len - done, kTogether - done) : done);
 }
 
 // The other end has to be a pipe, and not its `wrong` end.
@@ -280,13 +297,13 @@ long StreamSplice(Family& fam, Call& call_in, Call& call_out, int fd_in, int fd_
   while (done < len) {
     long r = in != nullptr
                  ? SpliceOut(fam, call_in, pipe, len - done, done == 0, nonblock || done != 0)
-                 : SpliceIn(fam, fd_in, call_out, len - done, nonblock || done != 0,
+                 : SpliceIn(fam, pipe, call_out, len - done, nonblock || done != 0,
                             (flags & SPLICE_F_MORE) != 0 ? MSG_MORE : 0);
     if (r < 0 && r != -EAGAIN && r != -EINTR && r != kRestart && done != 0 && in != nullptr)
       StoreRelaxed(in->error, static_cast<uint32_t>(-r));  // for the next call
     if (out != nullptr && GoneWithin(*out, r, done)) {
       StoreRelaxed(out->error, static_cast<uint32_t>(-r));  // the same
-      done += DiscardPipe(fd_in, len - done, kTogether - done % kTogether);
+      done += DiscardPipe(pipe, len - done, kTogether - done % kTogether);
     }
     if (r <= 0) return done != 0 ? static_cast<long>(done) : r;
     done += static_cast<size_t>(r);

@@ -19,6 +19,10 @@ long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int fla
 // kNothingThere: nothing was read, or the urgent mark stops it.
 inline constexpr long kNothingThere = kPass - 3;
 long StreamMove(Family& fam, const Call& call, uint8_t* bounce, size_t bytes, NowPipe& pipe);
+// The same from the pipe: no more is read than the connection takes. 0: the pipe has ended.
+// kNothingThere: there is no room, or the end is shut.
+long StreamFill(Family& fam, const Call& call, uint8_t* bounce, size_t bytes, NowPipe& pipe,
+                int flags);
 long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t count);
 long StreamSplice(Family& fam, Call& in, Call& out, int fd_in, int fd_out, size_t len,
                   unsigned flags);

@@ -6,11 +6,13 @@
 //           mixed  a thread splices, one reads and one peeks the same connection
 //           in     two threads, each from a pipe, into one connection
 //           fan    two threads from one pipe, into a connection each
+//           full   from a pipe into a connection that becomes full while splice() waits
 //   nonblock: of sockets, and of splice(); small: pipes of a page; fifo: pipes with a name;
 //   signals: the threads are interrupted all the time
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -243,6 +245,45 @@ bool Fan() {
   return AllOnce(counts, "fan");
 }
 
+// A thread that waits for a pipe, to write to a socket that is full by then: it is told so, and
+// what came into the pipe stays there.
+bool Full() {
+  nonblock = true;
+  const Ends connection = Connect(), pipe = Pipe();
+  std::atomic<pid_t> tid = 0;
+  ssize_t went = 0;
+  int error = 0;
+  Threads splicer;
+  splicer.Add([&] {
+    tid = gettid();
+    went = splice(pipe.in, nullptr, connection.out, nullptr, 100, 0);
+    error = errno;
+  });
+  while (tid == 0) sched_yield();
+  // What it has looked at before it sleeps must not matter.
+  const std::string stat = "/proc/self/task/" + std::to_string(tid) + "/stat";
+  for (char state = 0; state != 'S';) {
+    FILE* const file = fopen(stat.c_str(), "r");
+    if (file == nullptr || fscanf(file, "%*d %*s %c", &state) != 1) Die("stat");
+    fclose(file);
+  }
+  const std::vector<uint8_t> data(10000);
+  size_t sent = 0;
+  for (ssize_t n; (n = write(connection.out, data.data(), data.size())) > 0;)
+    sent += static_cast<size_t>(n);
+  if (write(pipe.out, data.data(), 100) != 100) Die("write");
+  close(pipe.out);
+  splicer.Join();
+  shutdown(connection.out, SHUT_WR);
+  size_t got = 0, kept = 0;
+  Drain(pipe.in, [&kept](const uint8_t*, size_t n) { kept += n; });
+  Drain(connection.in, [&got](const uint8_t*, size_t n) { got += n; });
+  const bool right = went == -1 && error == EAGAIN && kept == 100 && got == sent;
+  printf("full: splice() says %zd, %s; %zu of 100 bytes are in the pipe: %s\n", went,
+         strerror(error), kept, right ? "each once" : "not as it should be");
+  return right;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -266,6 +307,7 @@ int main(int argc, char** argv) {
                      : what == "mixed" ? Mixed()
                      : what == "in"    ? In()
                      : what == "fan"   ? Fan()
+                     : what == "full"  ? Full()
                                        : false;
   return right ? 0 : 1;
 }

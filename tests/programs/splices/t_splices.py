@@ -25,3 +25,10 @@ def splice_out_of_one_connection(ctx):
 @test(modes=("kernel", "both"), watchdog_s=120)
 def splice_into_one_connection(ctx):
     spliced(ctx, "in", "fan")
+
+
+@test(modes=("kernel", "both"))
+def splice_into_one_that_becomes_full(ctx):
+    proc = ctx.start("server", [ctx.built("splices"), "full"], name="splices-full")
+    proc.wait(30)
+    check("each once" in proc.output(), proc.output())
