@@ -35,8 +35,8 @@ long ExportPassed(int by, const msghdr* from) {
   socklen_t len = sizeof domain;
   // Nothing is passed by what is no such socket: the call fails, and nothing has happened.
   if (by != kAnySocket && (sys::Call(SYS_getsockopt, by, static_cast<long>(SOL_SOCKET),
-                            static_cast<long>(SO_DOMAIN), &domain, &len) != 0 ||
-                  domain != AF_UNIX))
+                                     static_cast<long>(SO_DOMAIN), &domain, &len) != 0 ||
+                           domain != AF_UNIX))
     return 0;
   for (cmsghdr* c = CMSG_FIRSTHDR(&m); c != nullptr; c = CMSG_NXTHDR(&m, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS || c->cmsg_len < CMSG_LEN(0))
@@ -205,6 +205,7 @@ int Aside(int fd) {
 void ExportConfined() {
   if (g_family.bells.confined) return;
   g_family.bells.confined = true;
+  g_family.opt.spin_yield = 0;  // its filter may not let it
   FenceWithoutKernel(g_family);
   StepAside(kReasonSandbox);
   g_family.bells.mute = true;

@@ -45,6 +45,10 @@ constexpr uint64_t kAsideNs = 20'000'000'000;
 uint32_t PatienceMs(const Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   return fam.ctl_silent_ms != 0 ? fam.ctl_silent_ms : kReplyMs;
 }
+uint64_t PatienceNs(const Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
+  constexpr uint64_t kMsNs = 1'000'000;
+  return LoadRelaxed(fam.aside) != 0 ? kAsideNs : PatienceMs(fam) * kMsNs;
+}
 
 }  // namespace
 
@@ -71,10 +75,18 @@ namespace {
 
 // Sends one message, with an fd beside it if `fd` >= 0. 0 or -errno.
 int SendMsg(Family& fam, const Msg& m, int fd, int flags = 0) PSTN_REQUIRES(fam.ctl_lock) {
+  constexpr uint64_t kTakenNs = 1'000'000;
   ctl::Packet packet(m, fd);
-  for (;;) {
+  for (const Deadline until = Deadline::AfterNs(PatienceNs(fam));;) {
     long r =
         sys::Call(SYS_sendmsg, fam.ctl_fd, &packet.header, static_cast<long>(flags | MSG_NOSIGNAL));
+    // More of its user's descriptors are under way than RLIMIT_NOFILE, which a sandbox makes 1:
+    // until they have been taken.
+    const bool may_wait = (flags & MSG_DONTWAIT) == 0 && until.left_ns() != 0;
+    if (r == -ETOOMANYREFS && may_wait) {
+      sys::Nap(kTakenNs);
+      continue;
+    }
     if (r != -EINTR) return r < 0 ? static_cast<int>(r) : 0;
   }
 }
@@ -221,6 +233,7 @@ int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit) {
     }
     DropLate(fam, in, in_fd);
   }
+  if (r == -ETOOMANYREFS) return r;  // it was not sent, and the line is as it was
   if (r == -EAGAIN) NoteSilence(fam);
   Disconnect(fam);
   return r;

@@ -3,10 +3,12 @@
 
 import os
 import signal
+import subprocess
 import time
 
 import posternview
 from harness import Skip, check, test
+from otheruser import OtherUser
 
 STOPPED_S = 5  # longer than a reply of posternd's is waited for in any other place
 
@@ -59,3 +61,26 @@ def confines_while_posternd_is_stopped(ctx):
             os.kill(daemon, signal.SIGCONT)
     echo(ctx, "filter", stop_posternd)
     os.kill(posternview.daemon_pid(), signal.SIGTERM)
+
+
+# Three descriptors that nobody takes for a while.
+UNDER_WAY = """
+import socket, time
+one, other = socket.socketpair()
+socket.send_fds(one, [b"!"], [0, 0, 0])
+print("sent", flush=True)
+time.sleep(1)
+"""
+
+
+@test(modes=("both",))
+def confines_beside_descriptors_under_way(ctx):
+    """The kernel counts those of a user, and refuses a process one more that may itself have none."""
+    user = OtherUser(ctx, ("nobody",))
+
+    def send_some(server):
+        with subprocess.Popen([*user.prefix, "python3", "-c", UNDER_WAY], stdout=subprocess.PIPE, text=True) as sender:
+            check(sender.stdout.readline() == "sent\n", "no descriptors under way")
+            server.go_on()
+    echo(ctx, "filter", send_some)
+    user.leave()
