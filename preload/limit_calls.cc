@@ -7,6 +7,7 @@
 #include "base/user_memory.h"
 #include "endpoint/call.h"
 #include "family/family.h"
+#include "leaving.h"
 #include "life/depart.h"
 #include "real.h"
 #include "sock/own_family.h"
@@ -16,13 +17,21 @@ using namespace postern;
 
 namespace {
 
-// Before: afterwards there may be no room to leave in.
+// A process that allows itself no more is about to enter a sandbox. (OpenSSH's: 1.)
+constexpr rlim_t kNoDescriptors = 1;
+
+// Before: afterwards there may be no room to leave in. And the kernel refuses to send a descriptor
+// while its user has more of them under way than the process may have (ETOOMANYREFS).
 void BeforeLimit(int resource, const void* limit) {
-  if (resource != RLIMIT_AS || limit == nullptr || !g_family.attached || InVfork()) return;
+  if ((resource != RLIMIT_AS && resource != RLIMIT_NOFILE) || limit == nullptr ||
+      !g_family.attached || InVfork())
+    return;
   rlim_t soft;
   if (!GetUser(soft, &static_cast<const rlimit*>(limit)->rlim_cur)) return;
   const int e = errno;
-  if (!AddressesIn(soft == RLIM_INFINITY ? kUnbounded : soft).HoldAStack())
+  if (resource == RLIMIT_NOFILE) {
+    if (soft <= kNoDescriptors) StepAside(kReasonSandbox);
+  } else if (!AddressesIn(soft == RLIM_INFINITY ? kUnbounded : soft).HoldAStack())
     LeaveForGood(g_family, kReasonLimits);
   errno = e;
 }
