@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -48,8 +49,8 @@ int NamedStacks::Find(pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out) {
   return error;
 }
 
-int NamedStacks::FindGuests(const pstn_uuid& origin, pid_t pid, uid_t uid, UniqueFd memfd,
-                            SharedFd& out, pstn_uuid& id) {
+int NamedStacks::FindGuests(const Registry& registry, const pstn_uuid& origin, pid_t pid, uid_t uid,
+                            UniqueFd memfd, SharedFd& out, pstn_uuid& id) {
   const StackLook* const stack = LookAtStack(memfd.get());
   if (stack == nullptr) return -EINVAL;
   const pstn_uuid own = stack->hdr.id;
@@ -57,7 +58,8 @@ int NamedStacks::FindGuests(const pstn_uuid& origin, pid_t pid, uid_t uid, Uniqu
   // No program's own name begins so.
   Key key{uid, NetnsIno(pid), PidnsIno(pid), "\nguests of " + Text(origin)};
   if (key.netns == 0 || key.pidns == 0) return -EINVAL;
-  if (entries_.find(key) == entries_.end() && GuestsOf(uid) >= kGuestStacksMost) return -EDQUOT;
+  if (entries_.find(key) == entries_.end() && GuestsOf(registry, uid) >= kGuestStacksMost)
+    return -EDQUOT;
   const Entry* entry = nullptr;
   const int error = Enter(std::move(key), own, pid, std::move(memfd), entry);
   if (error != 0) return error;
@@ -66,16 +68,24 @@ int NamedStacks::FindGuests(const pstn_uuid& origin, pid_t pid, uid_t uid, Uniqu
   return 0;
 }
 
-size_t NamedStacks::GuestsOf(uid_t uid) {
+size_t NamedStacks::GuestsOf(const Registry& registry, uid_t uid) {
   const auto now = Clock::now();
   size_t count = 0;
   std::erase_if(entries_, [&](const auto& one) {
-    if (one.first.uid != uid || one.first.uid == geteuid()) return false;
-    const bool came = one.second.known || now - one.second.since < kHelloWithin;
-    count += came ? 1 : 0;
-    return !came;
+    if (one.first.uid != uid || one.first.uid == geteuid() || one.second.known) return false;
+    const bool waits = now - one.second.since < kHelloWithin;
+    count += waits ? 1u : 0u;
+    return !waits;
   });
+  for (const auto& [id, stack] : registry.stacks()) count += stack->uid == uid ? 1u : 0u;
   return count;
+}
+
+bool NamedStacks::MayBring(const Registry& registry, const pstn_uuid& stack, uid_t uid) {
+  const bool expected = std::any_of(entries_.begin(), entries_.end(), [&](const auto& one) {
+    return one.first.uid == uid && SameUuid(one.second.id, stack);
+  });
+  return expected || GuestsOf(registry, uid) < kGuestStacksMost;
 }
 
 int NamedStacks::Enter(Key key, const pstn_uuid& id, pid_t pid, UniqueFd memfd,

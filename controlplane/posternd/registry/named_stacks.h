@@ -19,8 +19,10 @@ class NamedStacks {
   int Find(pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out);
   // A process that has left `origin` for the user `uid` offers `memfd`; `out` is the stack of all
   // that have done so, and `id` its id. 0 or -errno; -EDQUOT: that user has as many as one may.
-  int FindGuests(const pstn_uuid& origin, pid_t pid, uid_t uid, UniqueFd memfd, SharedFd& out,
-                 pstn_uuid& id);
+  int FindGuests(const Registry& registry, const pstn_uuid& origin, pid_t pid, uid_t uid,
+                 UniqueFd memfd, SharedFd& out, pstn_uuid& id);
+  // Whether that guest's user, who brings this stack, has it already or may have one more.
+  bool MayBring(const Registry& registry, const pstn_uuid& stack, uid_t uid);
   // A stack whose process has said hello: after a restart we know its name by that.
   void Learn(const Stack& stack, pid_t pid, uid_t uid);
   // Those of stacks that have gone go, too. Others wait for their first hello.
@@ -41,7 +43,7 @@ class NamedStacks {
   };
   int Enter(Key key, const pstn_uuid& id, pid_t pid, UniqueFd memfd, const Entry*& entry);
   // Stacks of that user's, who is a guest, without those that it has not taken.
-  size_t GuestsOf(uid_t uid);
+  size_t GuestsOf(const Registry& registry, uid_t uid);
   static bool KeyOf(const StackLook& stack, pid_t pid, uid_t uid, Key& key);
 
   std::map<Key, Entry> entries_;

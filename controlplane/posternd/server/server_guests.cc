@@ -74,7 +74,8 @@ bool Server::MayHello(const Client& client, const ctl::Msg& message, const Uniqu
     return mapped == Mapped::kYes || mapped == Mapped::kUnknown;
   }
   return client.uid() == owner && message.cookie == tickets_.Of(message.uuid, owner) &&
-         (registry_.Find(message.uuid) != nullptr || !IsAnothers(message.uuid));
+         (registry_.Find(message.uuid) != nullptr ||
+          (!IsAnothers(message.uuid) && names_.MayBring(registry_, message.uuid, owner)));
 }
 
 // A stack is known by its name, which its programs have chosen: as that of another user's, of whose
@@ -99,8 +100,8 @@ void Server::Guest(Client& client, const ctl::Msg& message, UniqueFd fd) {
   reply.type = message.type;
   reply.seq = message.seq;
   SharedFd stack;
-  const int error =
-      names_.FindGuests(message.uuid, client.pid(), client.uid(), std::move(fd), stack, reply.uuid);
+  const int error = names_.FindGuests(registry_, message.uuid, client.pid(), client.uid(),
+                                      std::move(fd), stack, reply.uuid);
   if (error != 0) return client.Reply(message, -error);
   reply.cookie = tickets_.Of(reply.uuid, client.uid());
   client.Send(reply, stack);

@@ -7,6 +7,7 @@
 import json
 import os
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -38,6 +39,36 @@ def stick(number, *args):
         time.sleep(0.05)
         if tids and open("/proc/self/task/%d/syscall" % tids[0]).read().split()[0] == str(number): return
 """
+
+
+def ticket(key, uuid, uid):
+    """As posternd makes it: SipHash-2-4."""
+    mask = (1 << 64) - 1
+
+    def turn(x, n):
+        return (x << n | x >> (64 - n)) & mask
+
+    k = struct.unpack("=QQ", key)
+    v = [k[i % 2] ^ int.from_bytes(text, "big") for i, text in enumerate((b"somepseu", b"dorandom", b"lygenera", b"tedbytes"))]
+
+    def rounds(n):
+        for _ in range(n):
+            v[0] = (v[0] + v[1]) & mask
+            v[2] = (v[2] + v[3]) & mask
+            v[1], v[3] = turn(v[1], 13) ^ v[0], turn(v[3], 16) ^ v[2]
+            v[0] = turn(v[0], 32)
+            v[2] = (v[2] + v[1]) & mask
+            v[0] = (v[0] + v[3]) & mask
+            v[1], v[3] = turn(v[1], 17) ^ v[2], turn(v[3], 21) ^ v[0]
+            v[2] = turn(v[2], 32)
+
+    for word in (*uuid, uid, 24 << 56):
+        v[3] ^= word
+        rounds(2)
+        v[0] ^= word
+    v[2] ^= 0xff
+    rounds(4)
+    return v[0] ^ v[1] ^ v[2] ^ v[3]
 
 
 class Attacks(Trespass):
@@ -103,6 +134,31 @@ class Attacks(Trespass):
         self.assertLessEqual(said.count(0), GUESTS_MOST)
         server.do("fork('c')", f"c: become({OTHER})", "c: k = listener()")
         self.until(lambda: self.stacks(OTHER), "another user gets none")
+
+
+    def test_stacks_of_before(self):
+        """With tickets that it has kept: no more than it may ask for. What it has is heard of all the same."""
+        server = self.guest()
+        self.own_slot(server)
+        with open(f"{self.runtime}/posternd.guests", "rb") as file:
+            key = file.read(16)
+        uuids = [(7, i) for i in range(1, GUESTS_MOST + 20)]
+        script = f"{self.top}/bring.py"
+        with open(script, "w", encoding="ascii") as file:
+            file.write("import fcntl, mmap\nlines, maps = [], []\ndef bring(uuid, cookie):\n"
+                       "  n = os.memfd_create('x', 3); os.ftruncate(n, os.fstat(m).st_size); os.pwrite(n, os.pread(m, 1 << 20, 0), 0)\n"
+                       f"  os.pwrite(n, struct.pack('=QQ', *uuid), {L['hdr_id']}); fcntl.fcntl(n, 1033, 6); maps.append(mmap.mmap(n, 4096))\n"
+                       f"  lines.append(line()); return say(lines[-1], {HELLO}, fd=n, a=SLOT, uuid=uuid, cookie=cookie)\n")
+        server.do(f"a: exec(open({script!r}).read(), globals())")
+        self.assertEqual(self.stacks(NOBODY).__len__(), 1)
+        own = json.loads(server.ask("a: list(me)"))
+        self.assertEqual(int(server.ask(f"a: word(m, {L['ticket']})")), ticket(key, own, NOBODY))
+        said = [server.ask(f"a: bring({uuid}, {ticket(key, uuid, NOBODY)})") for uuid in uuids]
+        self.assertEqual(said.count("0"), GUESTS_MOST - 1, said)
+        self.assertEqual(said[:3], ["0"] * 3)
+        self.assertEqual(len(self.stacks(NOBODY)), GUESTS_MOST)
+        server.do(f"a: l = line(); r = say(l, {HELLO}, fd=m, a=SLOT, uuid=me, cookie=word(m, {L['ticket']}))")
+        self.assertEqual(server.ask("a: r"), "0")
 
 
 def load_tests(_loader, _tests, _pattern):
