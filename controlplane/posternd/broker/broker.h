@@ -166,8 +166,7 @@ class Broker {
   void ForgetIfDead(const pstn_uuid& stack);
 
   // broker_offers.cc: listeners
-  static int Check(const Member& member, const ctl::Msg& message, const UniqueFd& fd,
-                   Listener& listener);
+  int Check(const Member& member, const ctl::Msg& message, const UniqueFd& fd, Listener& listener);
   void Offer(Client& client, const ctl::Msg& message, UniqueFd fd);
   void DropOffer(const OfferKey& key);
   void Index(const OfferKey& key, const Offered& offer);
@@ -268,8 +267,9 @@ class Broker {
   std::set<Client*> told_all_;
   std::map<OfferKey, std::set<Client*>> knowers_;  // members that know it, or are being told
   std::map<uid_t, std::chrono::steady_clock::time_point> slow_until_;
-  std::map<uint64_t, Dmb> dmbs_;       // by token
-  std::list<uint64_t> dmbs_in_order_;  // the oldest first
+  std::map<uid_t, std::chrono::steady_clock::time_point> rests_;  // no list for it until then
+  std::map<uint64_t, Dmb> dmbs_;                                  // by token
+  std::list<uint64_t> dmbs_in_order_;                             // the oldest first
   BellSpace& bells_;
   Vis& vis_;
   const bool has_syn_option_;

@@ -16,6 +16,7 @@ namespace postern::daemon {
 namespace {
 
 constexpr uint32_t kPatienceMs = 50;
+constexpr int kListsRest = 20;  // of the time that a look at the list takes
 
 }  // namespace
 
@@ -53,9 +54,22 @@ int Broker::Check(const Member& member, const ctl::Msg& message, const UniqueFd&
   listener = ListenerIn(message);
   listener.netns_ino = member.who.netns;
   // A guest's may be one that root has bound.
-  const int error = FindListener(listener, member.who.uid);
   const uid_t guest = WhoIs(member, message).uid;
-  return error == -ENOENT && guest != member.who.uid ? FindListener(listener, guest) : error;
+  const auto find = [&](int (*in)(const Listener&, uid_t)) {
+    const int error = in(listener, member.who.uid);
+    return error == -ENOENT && guest != member.who.uid ? in(listener, guest) : error;
+  };
+  const int error = find(FindListener);
+  if (error != -ENOENT) return error;
+  // It may share its port. Others wait while the list is read: a user who has had it read shows the
+  // socket next time, as one of another network namespace does.
+  const auto begin = std::chrono::steady_clock::now();
+  std::erase_if(rests_, [begin](const auto& one) { return one.second <= begin; });
+  if (rests_.count(member.who.uid) != 0) return -EXDEV;
+  const int listed = find(FindInList);
+  const auto end = std::chrono::steady_clock::now();
+  rests_[member.who.uid] = end + kListsRest * (end - begin);
+  return listed;
 }
 
 void Broker::Offer(Client& client, const ctl::Msg& message, UniqueFd fd) {

@@ -19,8 +19,10 @@ namespace postern::daemon {
 int CheckListener(int fd, pid_t owner, uid_t whose, uint64_t netns, Listener& listener);
 
 // Whether there is such a listener, of that user, in our network namespace; asked of sock_diag(7).
-// 0, -ENOENT, or -errno.
+// 0, -ENOENT, or -errno. The one that the kernel finds at its address; or among all that listen,
+// which takes as long as there are many.
 int FindListener(const Listener& listener, uid_t uid);
+int FindInList(const Listener& listener, uid_t uid);
 
 // Whether the socket that is known by its cookie still listens, in our network namespace. 0;
 // -ENOENT: no, whatever listens there now; or -errno: the kernel does not say.

@@ -132,8 +132,11 @@ WhichListen LookWhichListen(const std::vector<Listener>& all) {
 
 int FindListener(const Listener& listener, uid_t uid) {
   ListenerSearch search{listener, uid};
-  // A list of a host's listeners takes as long as there are many.
-  if (AskFor(listener, Compare, &search) == 0 && search.found) return 0;
+  return AskFor(listener, Compare, &search) == 0 && search.found ? 0 : -ENOENT;
+}
+
+int FindInList(const Listener& listener, uid_t uid) {
+  ListenerSearch search{listener, uid};
   const int error = DumpSockets(static_cast<uint8_t>(listener.family), 1u << TCP_LISTEN,
                                 listener.local.port, Compare, &search);
   return error != 0 ? error : search.found ? 0 : -ENOENT;

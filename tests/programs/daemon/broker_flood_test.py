@@ -9,6 +9,8 @@ import errno
 import os
 import resource
 import signal
+import socket
+import struct
 import sys
 import unittest
 
@@ -16,9 +18,9 @@ import broker_lies_test
 from broker_lies_test import A, B, C, Lies
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
-from actorkit import ALIVE, BELL, HAVE_LINK, HOST, LINK_END, LISTENER, OFFER, REGISTER, UNOFFER, CutOff
+from actorkit import ALIVE, BELL, HAVE_LINK, HOST, LINK_END, LISTENER, OFFER, REGISTER, UNOFFER, CutOff, name
 
-MANY = 1500
+MANY, SO_COOKIE = 1500, 57
 
 
 def has_ended_already(line):
@@ -133,6 +135,20 @@ class Told(Lies):
             self.assertEqual(line.status(OFFER, fd=tcp.fileno(), uuid=(1, 1), a=50), 0)
             while not any(m.kind == LISTENER and m.a == 50 for m in watcher.news):
                 watcher.take(watcher.receive())
+
+    def test_offers_of_what_is_not_there(self):
+        """Each would have the list of all listeners read: a user's are few, and what needs no list is taken all the same."""
+        actor, line = self.member(A)
+        nowhere = {"uuid": (1, 1), "addr": name("127.0.0.1", 9)}
+        said = [line.status(OFFER, a=i, cookie=1000 + i, **nowhere) for i in range(MANY)]
+        self.assertEqual(said[0], errno.ENOENT)
+        self.assertEqual(set(said), {errno.ENOENT, errno.EXDEV})
+        self.assertLess(said.count(errno.ENOENT), MANY // 2)
+        with actor.listener() as tcp:
+            here = {"uuid": (1, 1), "a": MANY, "addr": name(*tcp.getsockname())}
+            cookie = struct.unpack("=Q", tcp.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8))[0]
+            self.assertEqual(line.status(OFFER, cookie=cookie, **here), 0)
+            self.assertEqual(line.status(OFFER, fd=tcp.fileno(), **here), 0)
 
     def test_close_does_not_wait_for_who_reads_nothing(self):
         actor, line = self.member(A)
