@@ -15,6 +15,7 @@
 #include "event/spin.h"
 #include "family/family.h"
 #include "stream/bounces.h"
+#include "stream/io_checks.h"
 #include "stream/now_pipe.h"
 #include "stream/stream.h"
 
