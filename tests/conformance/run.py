@@ -43,6 +43,7 @@ SHRINK_HANG_S = 1.0
 SHRINK_S = 30.0
 KERNEL_TRIES = 20  # the kernel is asked so often whether it says what Postern has said
 PATIENCE = 20  # times the pause after a line, over a wire; longer than acknowledgements are delayed
+FORCES = re.compile(r"(buffers_fit|sndbuf_raised)\w*FORCE")
 FALLBACK = ["-o", "ports.exclude=1-65535"]
 
 
@@ -324,6 +325,10 @@ def main():
     args.program = os.path.join(build, "tests", "conformance", "conform")
     args.wrapper = args.wrapper.split() if args.wrapper else [os.path.join(build, "postern")]
     cases, here = load_cases()
+    if os.geteuid() != 0:
+        allowed = [case for case in cases if not FORCES.match(case[0])]
+        print(f"{len(cases) - len(allowed)} written cases left out: they force sizes of buffers, which is root's")
+        cases = allowed
     cases = [c for c in cases if any(fnmatch.fnmatchcase(c[0], p) for p in args.only.split(","))]
     names = [name for name, _ in cases]
     if len(set(names)) != len(names):

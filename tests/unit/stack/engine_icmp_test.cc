@@ -167,9 +167,11 @@ TEST_CASE("engine: a packet that was too big is cut and sent again; other connec
 
 TEST_CASE("engine: what a path takes only becomes less, not too little, and is forgotten in time") {
   World w;
-  auto [client, server] = Established(w);
+  const Opened ends = Established(w);
+  PlainEnd* const client = ends.client;
+  PlainEnd* const server = ends.server;
   stack::Conn& c = w.ConnOf(w.a, *client);
-  const auto say = [&, client = client, server = server](uint32_t mtu) {
+  const auto say = [&](uint32_t mtu) {
     SendUnanswered(w, *client, 100);
     w.Put(w.b, ErrorAbout(c, c.tcb.snd_una, {3, 4, mtu}));
     w.Pass(1000);

@@ -122,23 +122,25 @@ void AddChanges(Causes& causes) {
 }
 
 void AddLosses(Causes& causes) {
-  for (const auto& [name, type] : kMessages) {
+  for (const auto& each : kMessages) {
+    const char* const name = each.name;
+    const ClcType type = each.type;
     Add(causes, std::string("cut-before/") + name, "FIN in both directions", Again(),
-        [type = type](Relay& r) {
+        [type](Relay& r) {
           r.ComeTo(type);
           (void)r.Next(type);
           r.Cut();
           return r.Serve();
         });
     Add(causes, std::string("lost/") + name, "the message never arrives", Again(),
-        [type = type](Relay& r) {
+        [type](Relay& r) {
           r.ComeTo(type);
           (void)r.Next(type);
           return r.Serve();
         });
     Add(causes, std::string("late/") + name,
         "the client has given up when it arrives: the server must not begin", Again(),
-        [type = type](Relay& r) {
+        [type](Relay& r) {
           r.ComeTo(type);
           const Bytes message = r.Next(type);
           Outcome outcome = r.front().Serve("");
@@ -286,19 +288,19 @@ Outcome StopServer(Relay& r, ClcType type) {
 
 void AddDeaths(Causes& causes) {
   const Outcome any = {"", "", "", true, ""};
-  for (const auto& [name, type] : kMessages) {
+  for (const auto& each : kMessages) {
+    const char* const name = each.name;
+    const ClcType type = each.type;
     for (const Victim& victim : kVictims) {
       Add(causes, std::string(victim.name) + "-killed/" + name, "while that message is on its way",
-          any,
-          [&victim, type = type](Relay& r) { return Kill(r, type, victim.process(r.world())); });
+          any, [&victim, type](Relay& r) { return Kill(r, type, victim.process(r.world())); });
       Add(causes, std::string(victim.name) + "-stopped/" + name, "while that message is on its way",
-          any,
-          [&victim, type = type](Relay& r) { return Stop(r, type, victim.process(r.world())); });
+          any, [&victim, type](Relay& r) { return Stop(r, type, victim.process(r.world())); });
     }
     Add(causes, std::string("server-killed/") + name, "while that message is on its way", any,
-        [type = type](Relay& r) { return KillServer(r, type); });
+        [type](Relay& r) { return KillServer(r, type); });
     Add(causes, std::string("server-stopped/") + name, "while that message is on its way", any,
-        [type = type](Relay& r) { return StopServer(r, type); });
+        [type](Relay& r) { return StopServer(r, type); });
   }
 }
 

@@ -66,23 +66,25 @@ void AddFailures(Causes& causes) {
     const char* name;
     uint32_t code;
   } kCodes[] = {{"no-memory", kClcDiagNoMemory}, {"dmb-limit", kClcDiagDmbLimit}};
-  for (const auto& [name, code] : kCodes) {
+  for (const auto& kind : kCodes) {
+    const char* const name = kind.name;
+    const uint32_t code = kind.code;
     const std::string text = CodeText(code);
     Add(causes, std::string(name) + "/client-register", "the client's device has no buffer",
         {kTcp, "peer declined", text, true, ""},
-        [code = code](SimPlan& p) { p.client.fault.register_diagnosis = code; });
+        [code](SimPlan& p) { p.client.fault.register_diagnosis = code; });
     Add(causes, std::string(name) + "/server-register", "the server's device has no buffer",
         {kTcp, "declined", text, true, ""},
-        [code = code](SimPlan& p) { p.server.fault.register_diagnosis = code; });
+        [code](SimPlan& p) { p.server.fault.register_diagnosis = code; });
     Add(causes, std::string(name) + "/client-attach", "the client can't attach",
         {kTcp, "peer declined", text, true, ""},
-        [code = code](SimPlan& p) { p.client.fault.attach_diagnosis = code; });
+        [code](SimPlan& p) { p.client.fault.attach_diagnosis = code; });
     Add(causes, std::string(name) + "/server-attach", "the server can't attach",
         {kTcp, "declined", text, true, ""},
-        [code = code](SimPlan& p) { p.server.fault.attach_diagnosis = code; });
+        [code](SimPlan& p) { p.server.fault.attach_diagnosis = code; });
     Add(causes, std::string(name) + "/server-attach-plain-peer",
         "the server can't attach, and the client knows no acknowledgement",
-        {kTcpAgain, "committed", text, true, ""}, [code = code](SimPlan& p) {
+        {kTcpAgain, "committed", text, true, ""}, [code](SimPlan& p) {
           p.server.fault.attach_diagnosis = code;
           p.client.local.features = 0;
         });
@@ -117,14 +119,16 @@ void AddDeclines(Causes& causes) {
     bool client;
     unsigned message;
   } kPlaces[] = {{"proposal", true, 1}, {"accept", false, 1}, {"confirm", true, 2}};
-  for (const auto& [name, client, message] : kPlaces) {
+  for (const auto& place : kPlaces) {
+    const char* const name = place.name;
+    const bool client = place.client;
+    const unsigned message = place.message;
     for (uint32_t i = 0; i < kClcDiagnosisCount; i++) {
       const uint32_t code = ClcDiagnosisAt(i);
       // The end that has sent it is a machine no more; the other one tells.
       Add(causes, std::string("declines-instead-of-") + name + "/" + ClcDiagnosisName(code),
           std::string("a Decline in place of the ") + name,
-          {kTcp, "peer declined", CodeText(code), true, ""},
-          [client = client, message = message, code](SimPlan& p) {
+          {kTcp, "peer declined", CodeText(code), true, ""}, [client, message, code](SimPlan& p) {
             SimFault& fault = client ? p.client.fault : p.server.fault;
             fault.decline_instead = code;
             fault.instead_of_message = message;
@@ -146,13 +150,15 @@ void AddDeaths(Causes& causes) {
     SimEnd end;
   } kEnds[] = {
       {"closes", SimEnd::kCloses}, {"resets", SimEnd::kResets}, {"silent", SimEnd::kSilent}};
-  for (const auto& [name, end] : kEnds) {
+  for (const auto& way : kEnds) {
+    const char* const name = way.name;
+    const SimEnd end = way.end;
     for (const bool client : {true, false}) {
       for (unsigned step = 0; step < 4; step++) {
         Add(causes, std::string(client ? "client-" : "server-") + name + "/" + std::to_string(step),
             end == SimEnd::kSilent ? "nothing comes for 6 s" : "it is gone before that step",
             {kTcpAgain, end == SimEnd::kSilent ? "timeout" : "", "", true, ""},
-            [client, end = end, step](SimPlan& p) {
+            [client, end, step](SimPlan& p) {
               SimFault& fault = client ? p.client.fault : p.server.fault;
               fault.end = end;
               fault.after_events = step;
