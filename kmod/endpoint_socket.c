@@ -148,6 +148,7 @@ static int find_lines(struct pstn_endpoint *ep, const struct pstn_seat *seat)
 		u64 off;
 	} lines[] = {
 		{ (void **)&e->flags, &ep->stack->seg, own + offsetof(struct pstn_ep, flags) },
+		{ (void **)&ep->place, &ep->stack->seg, own + offsetof(struct pstn_ep, lgr_idx) },
 		{ (void **)&e->hold, &ep->stack->seg, own + offsetof(struct pstn_ep, hold) },
 		{ (void **)&e->tx, &ep->stack->seg, own + offsetof(struct pstn_ep, tx) },
 		{ (void **)&e->rx, &ep->stack->seg, own + offsetof(struct pstn_ep, rx) },
@@ -208,6 +209,7 @@ static int go(struct pstn_endpoint *ep, const struct pstn_ioc_go *arg)
 		forget_lines(ep);
 		return err;
 	}
+	atomic_or(PSTN_CF_MODULE, (atomic_t *)&ep->lines.ctl->flags);
 	smp_store_release(&ep->accelerated, 1); /* [M1] */
 	return 0;
 }

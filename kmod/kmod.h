@@ -94,6 +94,8 @@ struct pstn_stack {
 	struct list_head released;       /* of endpoints, under released_lock */
 	u32 released_count;              /* likewise */
 	wait_queue_head_t released_wait;
+	spinlock_t bells_lock;
+	struct file *bells; /* a socket out of which doorbells are rung, or NULL; under bells_lock */
 };
 
 /* A process that has made the stack known by a descriptor of its own. */
@@ -131,6 +133,8 @@ struct pstn_seat {
 
 int pstn_link_sit(struct pstn_stack *stack, const struct pstn_ioc_link *arg);
 void pstn_link_leave(struct pstn_stack *stack); /* all of its seats, under pstn_lists */
+/* The seat of an index that may say anything; NULL: there is none. */
+struct pstn_seat *pstn_link_seat(struct pstn_stack *stack, u32 lgr_idx);
 /* Wakes what sleeps at that end: PSTN_RING_*. */
 void pstn_link_wake(struct pstn_link *link, u32 side, u32 conn_idx, unsigned int what);
 
@@ -158,6 +162,7 @@ struct pstn_endpoint {
 	struct page *pages[PSTN_END_PAGES];
 	unsigned int page_count;
 	struct pstn_end lines; /* with no env: each call has its own */
+	const u32 *place;      /* lgr_idx, conn_idx and conn_gen of the endpoint's entry */
 	int polled;            /* (a) 1: an event set or a poll() may wait here for the next bell */
 	struct timer_list held_timer; /* what the peer holds back can be read then */
 	struct mutex rx_mutex, tx_mutex;
@@ -180,6 +185,7 @@ struct pstn_env {
 	bool starved; /* there was no memory for a page */
 };
 
+bool pstn_endpoint_is_here(const struct pstn_endpoint *ep);
 /* False: the connection is another one by now. */
 bool pstn_env_begin(struct pstn_env *env, struct pstn_endpoint *ep);
 void pstn_env_end(struct pstn_env *env);
@@ -200,6 +206,18 @@ int pstn_stream_sendmsg(struct pstn_endpoint *ep, struct msghdr *msg, size_t siz
 int pstn_stream_shutdown(struct pstn_endpoint *ep, int how);
 int pstn_stream_ioctl(struct pstn_endpoint *ep, unsigned int cmd, unsigned long arg);
 void pstn_stream_close(struct pstn_endpoint *ep);
+
+/* ---- library_sleep.c: threads of the library that sleep in the module. */
+
+void pstn_sleepers_init(void);
+int pstn_sleepers_wait(struct pstn_stack *stack, const struct pstn_ioc_wait *arg);
+void pstn_sleepers_wake(struct pstn_link *link, u32 side, u32 conn_idx, unsigned int what);
+
+/* ---- library_post.c: event sets of the library at the other end. */
+
+/* Posts news to what the other end's library waits with: PSTN_RING_*. May sleep for memory. */
+void pstn_library_post(struct pstn_endpoint *ep, unsigned int what);
+int pstn_library_bells(struct pstn_stack *stack, const struct pstn_ioc_bells *arg);
 
 /* ---- posternfs.c, proc_list.c, compat/ */
 

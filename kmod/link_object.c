@@ -138,6 +138,13 @@ void pstn_link_leave(struct pstn_stack *stack)
 	}
 }
 
+struct pstn_seat *pstn_link_seat(struct pstn_stack *stack, u32 lgr_idx)
+{
+	if (lgr_idx >= stack->counts.lgrs)
+		return NULL;
+	return xa_load(&stack->seats, array_index_nospec(lgr_idx, stack->counts.lgrs));
+}
+
 void pstn_link_wake(struct pstn_link *link, u32 side, u32 conn_idx, unsigned int what)
 {
 	struct xarray *ends = &link->ends[side & 1];
@@ -148,4 +155,5 @@ void pstn_link_wake(struct pstn_link *link, u32 side, u32 conn_idx, unsigned int
 	if (ep)
 		pstn_endpoint_wake(ep, what);
 	xa_unlock(ends);
+	pstn_sleepers_wake(link, side & 1, conn_idx, what);
 }

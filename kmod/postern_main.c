@@ -15,7 +15,7 @@ static long device_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	const struct pstn_ioc_version version = {
 		.kmod_version = PSTN_KMOD_VERSION,
 		.abi_version = PSTN_ABI_VERSION,
-		.features = PSTN_KMOD_HAS_STREAM,
+		.features = PSTN_KMOD_HAS_STREAM | PSTN_KMOD_HAS_LIBRARY,
 	};
 	struct pstn_ioc_stack stack;
 
@@ -49,6 +49,7 @@ static int __init postern_init(void)
 {
 	int err = pstn_fs_init();
 
+	pstn_sleepers_init();
 	if (err)
 		return err;
 	err = pstn_socket_init();

@@ -289,7 +289,7 @@ static int check_send(struct pstn_endpoint *ep, size_t size)
 	const u32 peer = smp_load_acquire(&e->peer_ctl->flags); /* [C2] */
 	const u32 own = READ_ONCE(*e->flags);
 
-	if (READ_ONCE(e->setup->gen) != ep->gen)
+	if (!pstn_endpoint_is_here(ep))
 		return -ECONNABORTED;
 	pstn_endpoint_note_reset(ep, e);
 	if (READ_ONCE(sk->sk_err) != 0)
@@ -447,7 +447,7 @@ int pstn_stream_shutdown(struct pstn_endpoint *ep, int how)
 
 	if (how < SHUT_RD || how > SHUT_RDWR)
 		return -EINVAL;
-	if (READ_ONCE(e->setup->gen) != ep->gen ||
+	if (!pstn_endpoint_is_here(ep) ||
 	    (READ_ONCE(e->peer_ctl->flags) & PSTN_CF_RST) != 0 ||
 	    (READ_ONCE(*e->flags) & PSTN_EPF_HUNG) != 0)
 		return -ENOTCONN;

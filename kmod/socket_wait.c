@@ -53,6 +53,7 @@ void pstn_endpoint_tell(struct pstn_endpoint *ep, unsigned int what)
 		asleep |= PSTN_RING_SPACE;
 	if (asleep != 0)
 		pstn_link_wake(ep->seat->link, ep->side ^ 1, ep->conn_idx, asleep);
+	pstn_library_post(ep, what);
 }
 
 void pstn_endpoint_wake(struct pstn_endpoint *ep, unsigned int what)

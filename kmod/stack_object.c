@@ -104,6 +104,8 @@ static void stack_free(struct pstn_stack *stack)
 		pstn_endpoint_free(ep);
 	}
 	xa_destroy(&stack->seats);
+	if (stack->bells)
+		fput(stack->bells);
 	if (stack->inode)
 		iput(stack->inode);
 	if (stack->user) {
@@ -145,6 +147,7 @@ static struct pstn_stack *stack_new(const struct pstn_segment *seg)
 	INIT_LIST_HEAD(&stack->members);
 	INIT_LIST_HEAD(&stack->released);
 	spin_lock_init(&stack->released_lock);
+	spin_lock_init(&stack->bells_lock);
 	init_waitqueue_head(&stack->released_wait);
 	user = pstn_user_get(file_inode(seg->file)->i_uid);
 	if (user) {
@@ -266,8 +269,30 @@ static long stack_released(struct pstn_stack *stack, struct pstn_ioc_released __
 	return 0;
 }
 
+static int member_open(const struct pstn_segment *seg, u32 flags);
+
+/* Whoever has the descriptor may wake, and sleep, whatever his user is by now: it costs a look. */
+static long stack_wake(struct pstn_stack *stack, const struct pstn_ioc_wake *arg)
+{
+	const u32 own = arg->what & PSTN_RING_OWN;
+	const struct pstn_seat *seat;
+
+	if (arg->zero != 0 || arg->conn_idx >= PSTN_CONNS ||
+	    (arg->what & ~(PSTN_RING_DATA | PSTN_RING_SPACE | PSTN_RING_OWN)) != 0)
+		return -EINVAL;
+	seat = pstn_link_seat(stack, arg->lgr_idx);
+	if (!seat)
+		return -EINVAL;
+	pstn_link_wake(seat->link, own ? seat->side : seat->side ^ 1, arg->conn_idx,
+		       arg->what ^ own);
+	return 0;
+}
+
 union stack_request {
 	struct pstn_ioc_join join;
+	struct pstn_ioc_bells bells;
+	struct pstn_ioc_wake wake;
+	struct pstn_ioc_wait wait;
 	struct pstn_ioc_link link;
 	struct pstn_ioc_endpoint endpoint;
 };
@@ -279,16 +304,25 @@ static long stack_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	long err;
 
 	if (cmd != PSTN_IOC_JOIN && cmd != PSTN_IOC_LINK && cmd != PSTN_IOC_ENDPOINT &&
-	    cmd != PSTN_IOC_RELEASED)
+	    cmd != PSTN_IOC_RELEASED && cmd != PSTN_IOC_MEMBER && cmd != PSTN_IOC_BELLS &&
+	    cmd != PSTN_IOC_WAKE && cmd != PSTN_IOC_WAIT)
 		return -ENOTTY;
-	err = pstn_stack_may(member->stack);
+	err = cmd == PSTN_IOC_WAKE || cmd == PSTN_IOC_WAIT ? 0 : pstn_stack_may(member->stack);
 	if (err)
 		return err;
 	if (cmd == PSTN_IOC_RELEASED)
 		return stack_released(member->stack, (void __user *)arg);
+	if (cmd == PSTN_IOC_MEMBER)
+		return member_open(&member->stack->seg, PSTN_STACK_CLOEXEC);
 	if (copy_from_user(&r, (void __user *)arg, _IOC_SIZE(cmd)))
 		return -EFAULT;
 	switch (cmd) {
+	case PSTN_IOC_WAKE:
+		return stack_wake(member->stack, &r.wake);
+	case PSTN_IOC_WAIT:
+		return pstn_sleepers_wait(member->stack, &r.wait);
+	case PSTN_IOC_BELLS:
+		return pstn_library_bells(member->stack, &r.bells);
 	case PSTN_IOC_JOIN:
 		return stack_join(member, &r.join);
 	case PSTN_IOC_LINK:

@@ -4,8 +4,9 @@
  * Three kinds of descriptor, each with its own requests (docs/kmod.md):
  *
  *   /dev/postern    PSTN_IOC_VERSION, PSTN_IOC_STACK
- *   a stack         PSTN_IOC_JOIN, PSTN_IOC_LINK, PSTN_IOC_ENDPOINT, PSTN_IOC_RELEASED; poll():
- *                   readable when PSTN_IOC_RELEASED has something to say
+ *   a stack         PSTN_IOC_JOIN, PSTN_IOC_LINK, PSTN_IOC_ENDPOINT, PSTN_IOC_RELEASED,
+ *                   PSTN_IOC_MEMBER, PSTN_IOC_BELLS, and of whoever has it PSTN_IOC_WAKE and
+ *                   PSTN_IOC_WAIT; poll(): readable when PSTN_IOC_RELEASED has something to say
  *   an endpoint     is a socket: every call on sockets, and PSTN_IOC_GO, PSTN_IOC_RING,
  *                   PSTN_IOC_WHAT
  *
@@ -37,6 +38,9 @@ struct pstn_ioc_version {
   pstn_u64 features;     /* PSTN_KMOD_HAS_* */
 };
 #define PSTN_KMOD_HAS_STREAM 1ull /* AF_INET and AF_INET6, SOCK_STREAM */
+/* PSTN_IOC_MEMBER, PSTN_IOC_BELLS, PSTN_IOC_WAKE and PSTN_IOC_WAIT; it posts to event maps, and
+ * rings the doorbells of the library's event sets */
+#define PSTN_KMOD_HAS_LIBRARY 2ull
 
 /* Returns a descriptor of the stack whose memory `memfd` is: of the one that there is, if another
  * process has asked before. EINVAL: no sealed memory, no stack of this version. */
@@ -77,7 +81,7 @@ struct pstn_ioc_endpoint {
 /* The socket is end `ep_idx` of connection `conn_idx` of the link group `lgr_idx`, from now on and
  * for good: calls read and write the rings. `gen`: pstn_conn_setup.gen. EISCONN: it is one already,
  * or the kernel's socket is connected or listens; EBUSY: another socket is that end; ESTALE: that
- * connection is another one by now. */
+ * connection is another one by now. This end's ctl.flags then has PSTN_CF_MODULE. */
 struct pstn_ioc_go {
   pstn_u32 ep_idx;
   pstn_u32 lgr_idx;
@@ -109,6 +113,40 @@ struct pstn_ioc_released {
   pstn_u32 ep_idx[62];
 };
 
+/* PSTN_IOC_MEMBER returns one more descriptor of the stack, the calling process's own: a child's,
+ * or the next image's, from the one that it has inherited. */
+
+/* The doorbells of the stack's peers are rung out of `fd`, an AF_UNIX datagram socket, also when
+ * its process has gone. Without, they are rung in the network namespace of the socket whose call
+ * brings the news. EINVAL: not such a socket. */
+struct pstn_ioc_bells {
+  pstn_u32 fd;
+  pstn_u32 zero;
+};
+
+/* Wakes what sleeps in the module at connection `conn_idx` of link group `lgr_idx` of the stack: at
+ * the other end, or with PSTN_RING_OWN at this one. As PSTN_IOC_RING, from a process that has no
+ * socket of that connection. EINVAL: no such link group. */
+#define PSTN_RING_OWN 4u
+struct pstn_ioc_wake {
+  pstn_u32 lgr_idx;
+  pstn_u32 conn_idx;
+  pstn_u32 what; /* PSTN_RING_* */
+  pstn_u32 zero;
+};
+
+/* Sleeps as FUTEX_WAIT does: while this end's ctl.rx_wait (`what` PSTN_RING_DATA) or ctl.tx_wait
+ * (PSTN_RING_SPACE) is `value`, until woken. 0: it was; EAGAIN: the word is another; ETIMEDOUT;
+ * EINTR: a signal's handler has run. Without an end it goes on behind a handler with SA_RESTART. */
+struct pstn_ioc_wait {
+  pstn_u32 lgr_idx;
+  pstn_u32 conn_idx;
+  pstn_u32 what;
+  pstn_u32 value;
+  pstn_u64 timeout_ns; /* PSTN_WAIT_FOREVER: no end */
+};
+#define PSTN_WAIT_FOREVER (~0ull)
+
 #define PSTN_IOC_NR 0xb8
 #define PSTN_IOC_VERSION _IOR(PSTN_IOC_NR, 0, struct pstn_ioc_version)
 #define PSTN_IOC_STACK _IOW(PSTN_IOC_NR, 1, struct pstn_ioc_stack)
@@ -116,6 +154,10 @@ struct pstn_ioc_released {
 #define PSTN_IOC_LINK _IOW(PSTN_IOC_NR, 3, struct pstn_ioc_link)
 #define PSTN_IOC_ENDPOINT _IOW(PSTN_IOC_NR, 4, struct pstn_ioc_endpoint)
 #define PSTN_IOC_RELEASED _IOR(PSTN_IOC_NR, 5, struct pstn_ioc_released)
+#define PSTN_IOC_MEMBER _IO(PSTN_IOC_NR, 6)
+#define PSTN_IOC_BELLS _IOW(PSTN_IOC_NR, 7, struct pstn_ioc_bells)
+#define PSTN_IOC_WAKE _IOW(PSTN_IOC_NR, 8, struct pstn_ioc_wake)
+#define PSTN_IOC_WAIT _IOW(PSTN_IOC_NR, 9, struct pstn_ioc_wait)
 #define PSTN_IOC_GO _IOW(PSTN_IOC_NR, 16, struct pstn_ioc_go)
 #define PSTN_IOC_RING _IO(PSTN_IOC_NR, 17)
 #define PSTN_IOC_WHAT _IOR(PSTN_IOC_NR, 18, struct pstn_ioc_what)

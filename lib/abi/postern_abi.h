@@ -40,7 +40,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 15u
+#define PSTN_ABI_VERSION 16u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -188,6 +188,9 @@ enum {
 #define PSTN_CF_REUSEADDR 32u
 #define PSTN_CF_REUSEPORT 64u
 #define PSTN_CF_SECOND 128u /* this side has closed when the other had ended: no TIME_WAIT is its */
+/* the kernel module has this end (abi/kmod_abi.h): what sleeps at the other end does so where the
+ * module can wake it */
+#define PSTN_CF_MODULE 256u
 
 #define PSTN_TXW_FUTEX 1u /* a thread sleeps on tx_wait */
 #define PSTN_TXW_POST 2u  /* post to rx_notify's evmap */
@@ -239,6 +242,9 @@ struct pstn_lgr_hdr {
   pstn_u32 conns_hw;                /* (a) first connection that was never used */
   pstn_u32 chunks[2];               /* (a) that side: as in its pstn_lgr_ref, for the other one */
   PSTN_LINE pstn_u32 pending[PSTN_PENDING]; /* (a) not yet accepted, by listener modulo this */
+  /* (a) 1: the kernel module knows the link group from that side, all of whose processes can wake
+   * what sleeps in it */
+  PSTN_LINE pstn_u32 module[2];
 };
 
 #define PSTN_LGR_EVMAP_OFF 4096ull
@@ -558,7 +564,8 @@ struct PSTN_LINE pstn_lgr_ref {
   pstn_u32 wire_hand; /* (a) where the engine's next look at its bits begins */
   /* (a) a process of ours whose limits are low maps so many chunks of each class (state/chunks.h);
    * 0: all */
-  pstn_u32 chunks, pad;
+  pstn_u32 chunks;
+  pstn_u32 module; /* (a) 1: the kernel module knows it (pstn_lgr_hdr.module) */
   /* transmit ring that a zombie still holds */
   pstn_u64 zombie_ring[PSTN_CONNS] PSTN_GUARDED_BY(lock);
   /* the ring before that one, if the peer had not left it */
@@ -602,6 +609,11 @@ struct PSTN_LINE pstn_check {
 };
 #define PSTN_CHECK_PLACES 16u
 
+/* pstn_stack_hdr.module: whether the stack is at level 2. */
+#define PSTN_MODULE_OFF 0u /* not asked for */
+#define PSTN_MODULE_ON 1u  /* each of its processes has a descriptor of the kernel module's */
+#define PSTN_MODULE_NONE 2u
+
 struct pstn_stack_hdr {
   pstn_u32 magic, abi_version; /* (c) */
   pstn_u64 size_bytes;         /* (c) */
@@ -614,6 +626,8 @@ struct pstn_stack_hdr {
   pstn_u32 short_slot; /* (a) slot + 1 of a process that has no room for one more link group; 0 */
   pstn_u32 wide_bells; /* (c) 1: its doorbells can be rung from every network namespace */
   pstn_u32 wire_error; /* (a) errno with which its VIs could not be had; 0 */
+  pstn_u32 module;     /* (c) PSTN_MODULE_* */
+  pstn_u32 module_error;           /* (c) errno with which the kernel module was not to be had; 0 */
   struct pstn_stack_counts counts; /* (c) */
   struct pstn_pool eps, items, fdchunks, epolls, waiters;
   PSTN_LINE struct pstn_lock slot_lock;

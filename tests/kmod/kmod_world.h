@@ -164,6 +164,7 @@ class KmodWorld {
     ep.lgr_idx = ref_[side];
     ep.conn_idx = conn;
     ep.side = static_cast<uint16_t>(side);
+    ep.conn_gen = LoadRelaxed(LgrConn(lgr_, conn).setup.gen);
     StoreRelaxed(ep.state, static_cast<uint32_t>(PSTN_EP_ESTABLISHED));
     return {&ep, &s_->lgrs.Own(LgrIndex(ref_[side])), lgr_, &LgrConn(lgr_, conn), side};
   }
