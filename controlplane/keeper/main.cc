@@ -3,11 +3,13 @@
 // it.
 //
 // One for each stack that needs it, started by posternd with the stack in descriptor 3. Today it
-// carries connections whose descriptors have left the family (lib/peer/export.cc); it ends when the
-// last of them has ended. It is a process of the family: what it holds is dropped like any other
-// process's when it dies, so that a killed keeper resets its connections and harms nothing else.
+// carries connections whose descriptors have left the family (lib/peer/export.cc), or at level 2
+// holds their endpoints for the kernel module; it ends when the last of them has ended. It is a
+// process of the family: what it holds is dropped like any other process's when it dies, so that a
+// killed keeper resets its connections and harms nothing else.
 #include <signal.h>
 #include <sys/epoll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -22,6 +24,7 @@
 #include <vector>
 
 #include "../posternd/guard/become.h"
+#include "abi/kmod_abi.h"
 #include "base/clock.h"
 #include "bridge.h"
 #include "control/posternd.h"
@@ -49,7 +52,7 @@ constexpr uint64_t kRetryMs = 300;            // to reach a posternd that is gon
 constexpr uint64_t kAloneNs = 1'000'000'000;  // without a posternd: then none may come soon
 constexpr int kEventsPerLook = 64;
 constexpr uint64_t kLineTag = ~uint64_t{0}, kWireTag = ~uint64_t{0} - 1,
-                   kPlaceTag = ~uint64_t{0} - 2;
+                   kPlaceTag = ~uint64_t{0} - 2, kModuleTag = ~uint64_t{0} - 3;
 constexpr uint64_t kFetchNs = 10'000'000'000;  // a process of the next family comes at once
 constexpr uint64_t kFetchLookMs = 1000;
 
@@ -70,6 +73,8 @@ class Keeper {
   void Expect(int ring_fd, const pstn_uuid& stack, ctl::Msg& reply);
   void MeetGuests();
   void GiveUpGuests();
+  void HoldForModule(int ring_fd);
+  void GiveBackReleased();
 
   int set_;
   int line_ = -1;  // posternd; the library has one of its own, for what it asks itself
@@ -86,6 +91,9 @@ class Keeper {
   int place_ = -1;
   uint32_t next_tag_ = kTagMin;
   std::map<uint32_t, Expected> expected_;  // by tag
+  // Endpoints whose sockets the kernel module has, by index: our numbers for them.
+  std::unordered_map<uint32_t, int> modules_;
+  bool watches_module_ = false;
 };
 
 void Keeper::Connect() {
@@ -138,6 +146,7 @@ void Keeper::Take(const ctl::Msg& job, int fd) {
   } context{this, -1};
   const auto carry = [](void* to, int ring_fd, int kernel_fd) {
     auto& here = *static_cast<Context*>(to);
+    if (kernel_fd == kHeldForModule) return here.keeper->HoldForModule(ring_fd);
     if (kernel_fd >= 0) return here.keeper->Carry({ring_fd, true}, {kernel_fd, false});
     here.handed_on = ring_fd;
   };
@@ -231,6 +240,32 @@ void Keeper::GiveUpGuests() {
   });
 }
 
+void Keeper::HoldForModule(int ring_fd) {
+  if (!watches_module_) {
+    epoll_event ev{};
+    ev.events = EPOLLIN;
+    ev.data.u64 = kModuleTag;
+    watches_module_ = epoll_ctl(set_, EPOLL_CTL_ADD, g_family.bells.module, &ev) == 0;
+  }
+  const Call call(g_family, ring_fd);
+  modules_[EpIdx(Stack(g_family), *call.ep())] = ring_fd;
+}
+
+// The last descriptor of such a socket is gone, and the peer has been told. What is left is what
+// the connection has in the stack's tables.
+void Keeper::GiveBackReleased() {
+  pstn_ioc_released released{};
+  do {
+    if (ioctl(g_family.bells.module, PSTN_IOC_RELEASED, &released) != 0) return;
+    for (uint32_t i = 0; i < released.count; ++i) {
+      const auto it = modules_.find(released.ep_idx[i]);
+      if (it == modules_.end()) continue;
+      (void)SockClose(g_family, it->second, FdEntry(g_family, it->second));
+      modules_.erase(it);
+    }
+  } while (released.more != 0);
+}
+
 void Keeper::PumpAll() {
   std::vector<uint64_t> now;
   now.swap(busy_);
@@ -256,8 +291,8 @@ int Keeper::Run() {
   for (;;) {
     if (line_ >= 0) company_ns = MonotonicNs();
     GiveUpGuests();
-    const bool needed =
-        !bridges_.empty() || !expected_.empty() || (wire_.started() && wire_.IsNeeded());
+    const bool needed = !bridges_.empty() || !expected_.empty() || !modules_.empty() ||
+                        (wire_.started() && wire_.IsNeeded());
     if (needed) idle_since = MonotonicNs();
     const uint64_t idle_ms = (MonotonicNs() - idle_since) / 1'000'000;
     const uint64_t last_ms = wire_.started() ? kLetGoMs : kIdleMs;
@@ -283,6 +318,8 @@ int Keeper::Run() {
       if (tag == kWireTag) continue;  // Work() comes
       if (tag == kPlaceTag) {
         MeetGuests();
+      } else if (tag == kModuleTag) {
+        GiveBackReleased();
       } else if (tag == kLineTag) {
         ReadLine();
       } else if (std::find(busy_.begin(), busy_.end(), tag) == busy_.end()) {

@@ -66,6 +66,13 @@ void ShowCounters(std::ostream& out, const Json& stack) {
         << check.at("count") << " times\n";
 }
 
+void ShowLevel(std::ostream& out, const Json& stack) {
+  if (!stack.contains("level")) return;  // an older posternd
+  out << "  level " << stack.at("level");
+  if (stack.contains("no_module")) out << ", no kernel module: " << String(stack, "no_module");
+  out << '\n';
+}
+
 }  // namespace
 
 void ShowStatus(std::ostream& out, const Json& status) {
@@ -83,6 +90,7 @@ void ShowStatus(std::ostream& out, const Json& status) {
     out << "\nstack " << String(stack, "id") << ": " << stack.at("endpoints") << " sockets, "
         << stack.at("link_groups") << " link groups, "
         << Size(stack.at("memory_bytes").get<uint64_t>()) << '\n';
+    ShowLevel(out, stack);
     for (const Json& process : stack.at("processes")) {
       out << "  process " << process.at("pid") << " " << String(process, "comm") << '\n';
     }

@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "abi/kmod_abi.h"
 #include "base/sanitized.h"
 
 namespace postern::reaper {
@@ -58,41 +59,13 @@ constexpr uint32_t ArgOff(uint32_t i) {
 
 // Each needs nothing of its arguments.
 constexpr long kFree[] = {
-    SYS_read,
-    SYS_write,
-    SYS_writev,
-    SYS_sendto,
-    SYS_sendmsg,
-    SYS_recvmsg,
-    SYS_recvfrom,
-    SYS_futex,
-    SYS_munmap,
-    SYS_madvise,
-    SYS_mremap,
-    SYS_lseek,
-    SYS_fstat,
-    SYS_fcntl,
-    SYS_fstatfs,
-    SYS_close,
-    SYS_pidfd_open,
-    SYS_ppoll,
-    SYS_nanosleep,
-    SYS_clock_nanosleep,
-    SYS_clock_gettime,
-    SYS_gettid,
-    SYS_getpid,
-    SYS_geteuid,
-    SYS_getrandom,
-    SYS_getrusage,
-    SYS_setitimer,
-    SYS_exit,
-    SYS_exit_group,
-    SYS_rt_sigreturn,
-    SYS_rt_sigprocmask,
-    SYS_restart_syscall,
-    SYS_sched_yield,
-    SYS_brk,
-    SYS_prlimit64,
+    SYS_read,           SYS_write,           SYS_writev,      SYS_sendto,     SYS_sendmsg,
+    SYS_recvmsg,        SYS_recvfrom,        SYS_futex,       SYS_munmap,     SYS_madvise,
+    SYS_mremap,         SYS_lseek,           SYS_fstat,       SYS_fcntl,      SYS_fstatfs,
+    SYS_close,          SYS_pidfd_open,      SYS_ppoll,       SYS_nanosleep,  SYS_clock_nanosleep,
+    SYS_clock_gettime,  SYS_gettid,          SYS_getpid,      SYS_geteuid,    SYS_getrandom,
+    SYS_getrusage,      SYS_setitimer,       SYS_exit,        SYS_exit_group, SYS_rt_sigreturn,
+    SYS_rt_sigprocmask, SYS_restart_syscall, SYS_sched_yield, SYS_brk,        SYS_prlimit64,
 #if defined(__x86_64__)
     SYS_poll,
 #endif
@@ -104,8 +77,11 @@ struct Checked {
 };
 constexpr Checked kChecked[] = {
     {SYS_kill, 1, ~0u, 0},  // only whether a process is there
-    {SYS_tgkill, 2, ~0u, 0},         {SYS_mmap, 2, PROT_EXEC, 0},
-    {SYS_mprotect, 2, PROT_EXEC, 0}, {SYS_socket, 0, ~0u, AF_UNIX},
+    {SYS_tgkill, 2, ~0u, 0},
+    {SYS_mmap, 2, PROT_EXEC, 0},
+    {SYS_mprotect, 2, PROT_EXEC, 0},
+    {SYS_socket, 0, ~0u, AF_UNIX},
+    {SYS_ioctl, 1, ~0u, PSTN_IOC_WAKE},
 };
 constexpr size_t kFreeCount = sizeof(kFree) / sizeof(kFree[0]);
 constexpr size_t kCheckedCount = sizeof(kChecked) / sizeof(kChecked[0]);

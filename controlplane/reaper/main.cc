@@ -6,6 +6,7 @@
 // or wait. So it is a process of its own, with no more rights than the family; posternd kills it
 // when a job takes too long, and a crash costs that family alone (docs/adr/0014). It has no heap,
 // no exceptions and no C++ runtime, so that it is there within a millisecond.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -17,6 +18,7 @@
 #include <cstring>
 
 #include "../posternd/guard/become.h"
+#include "abi/kmod_abi.h"
 #include "base/clock.h"
 #include "base/start_time.h"
 #include "base/sys.h"
@@ -61,6 +63,17 @@ bool WouldWait(uint32_t slot) {
   return ReapWouldWait(Stack(g_family), slot, StaysHeld);
 }
 
+int OpenModule(int stack_fd) {
+  const auto device =
+      static_cast<int>(sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), PSTN_KMOD_DEVICE,
+                                 static_cast<long>(O_RDWR | O_CLOEXEC)));
+  if (device < 0) return -1;
+  const pstn_ioc_stack arg = {static_cast<uint32_t>(stack_fd), PSTN_STACK_CLOEXEC};
+  const long module = sys::Call(SYS_ioctl, device, PSTN_IOC_STACK, &arg);
+  sys::Close(device);
+  return module < 0 ? -1 : static_cast<int>(module);
+}
+
 int32_t Attach(int fd) {
   StackMap* s = g_family.view.s == nullptr && fd >= 0 ? MapStack(fd) : nullptr;
   if (s == nullptr) return EINVAL;
@@ -69,6 +82,8 @@ int32_t Attach(int fd) {
   StoreRelaxed(s->hdr.reaper_start, StartTimeOf(SelfTid()));
   StoreRelease(s->hdr.reaper_pidns, OwnPidns(g_family));  // [P8]
   UseReaperLocks(g_family);
+  // What sleeps in the kernel module is woken there.
+  if (LoadRelaxed(s->hdr.module) == PSTN_MODULE_ON) g_family.bells.module = OpenModule(fd);
   return FilterCalls() ? 0 : EPERM;
 }
 

@@ -21,6 +21,7 @@ namespace {
 
 uint64_t nobodys_count;
 
+constexpr uint64_t kModuleNapNs = 20'000;
 constexpr int kSpins = 200;  // about 5 us: longer than any critical section
 
 // Of the process's own locks.
@@ -115,6 +116,10 @@ bool LockSlow(pstn_lock& lock, uint32_t self) {
       continue;
     }
     if (until_ns != 0 && MonotonicNs() > until_ns) g_lock_given_up();
+    if ((seen & ~kLockSleepers) == kLockModule) {
+      sys::Nap(kModuleNapNs);
+      continue;
+    }
     if ((seen & kLockSleepers) == 0 && !CompareExchange(lock.word, seen, seen | kLockSleepers)) {
       continue;
     }

@@ -22,6 +22,9 @@ namespace postern {
 class StackMap;  // state/stack_map.h
 
 inline constexpr uint32_t kLockSleepers = 0x80000000u;
+// A call in the kernel module has it (PSTN_LOCK_MODULE of abi/kmod_abi.h), which gives it back soon
+// and wakes no thread.
+inline constexpr uint32_t kLockModule = PSTN_LOCK_REAPER << PSTN_LOCK_SLOT_SHIFT;
 
 // Thread id, kept in thread-local memory after the first call in each process.
 extern constinit thread_local uint32_t t_self_tid __attribute__((tls_model("initial-exec")));

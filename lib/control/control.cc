@@ -19,6 +19,7 @@
 #include "family/family.h"
 #include "family/fdtab.h"
 #include "family/local_lock.h"
+#include "family/module.h"
 #include "family/verbs.h"
 #include "state/address_limit.h"
 
@@ -116,6 +117,10 @@ void TakeLgr(Family& fam, uint32_t idx, int fd) {
   const LgrHere at = LgrAt(fam.view, LgrIndex(idx));
   const bool known = at.ref != nullptr && LoadAcquire(at.ref->state) != 0;  // [L1]
   uint8_t* base = known && at.base == nullptr ? MapLgr(fd, &at.ref->id) : nullptr;
+  if (base != nullptr && !ModuleLink(fam, *at.ref, fd)) {
+    UnmapLgr(base);
+    base = nullptr;
+  }
   if (base == nullptr) {
     sys::Close(fd);
     return;

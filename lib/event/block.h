@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 
+#include "abi/kmod_abi.h"
 #include "base/clock.h"
 #include "base/log/trace.h"
 #include "base/sys.h"
@@ -82,30 +83,43 @@ class Sleeper {
   pstn_ep* ep_;
 };
 
-// Puts `bit` into `word`. A wake of the peer's takes it out and is for kWakesPerPost threads
+// What a thread sleeps on: a futex of its ctl line, into which `bit` is put, or `module_bit` where
+// the module has the other end: it can't wake a futex, and so has the thread sleep with it. A
+// reader gets up when what its peer holds back can be read.
+struct SleepsOn {
+  const ConnEnd& end;
+  uint32_t& word;
+  uint32_t bit, module_bit;
+  uint32_t what;  // PSTN_RING_*
+};
+inline SleepsOn ForData(const ConnEnd& e) {
+  return {e, e.ctl().rx_wait, 1, PSTN_RXW_MODULE, PSTN_RING_DATA};
+}
+inline SleepsOn ForSpace(const ConnEnd& e) {
+  return {e, e.ctl().tx_wait, PSTN_TXW_FUTEX, PSTN_TXW_MODULE, PSTN_RING_SPACE};
+}
+inline bool SleepsInModule(Family& fam, const ConnEnd& e) {
+  return PeerIsModules(e) && LoadRelaxed(fam.bells.module) >= 0;
+}
+
+// Puts `bit` into the word. A wake of the peer's takes it out and is for kWakesPerPost threads
 // (smcd/notify.cc): the peer does not pay for a crowd. The thread that is the first to put it in
 // again wakes the rest of the crowd, if there is one. Returns the word.
-inline uint32_t Arm(const pstn_ep& ep, uint32_t& word, uint32_t bit) {
-  const uint32_t old = FetchOr(word, bit);
-  if ((old & bit) == 0 && LoadRelaxed(ep.sleepers) > 1) [[unlikely]]
-    (void)sys::FutexWake(&word, INT32_MAX);
+inline uint32_t Arm(Family& fam, const SleepsOn& on, uint32_t bit) {
+  const uint32_t old = FetchOr(on.word, bit);
+  if ((old & bit) == 0 && LoadRelaxed(on.end.ep->sleepers) > 1) [[unlikely]] {
+    if (bit == on.bit)
+      (void)sys::FutexWake(&on.word, INT32_MAX);
+    else
+      WakeInModule(fam.bells, on.end, on.what | PSTN_RING_OWN);
+  }
   return old | bit;
 }
 // For a thread that was woken and leaves.
-inline void HandOn(const pstn_ep& ep, uint32_t& word, uint32_t bit) {
-  if (LoadRelaxed(ep.sleepers) > 1) [[unlikely]]
-    (void)Arm(ep, word, bit);
+inline void HandOn(Family& fam, const SleepsOn& on, uint32_t bit) {
+  if (LoadRelaxed(on.end.ep->sleepers) > 1) [[unlikely]]
+    (void)Arm(fam, on, bit);
 }
-
-// What a thread sleeps on: a futex of its ctl line, into which `bit` is put. A reader gets up when
-// what its peer holds back can be read.
-struct SleepsOn {
-  uint32_t& word;
-  uint32_t bit;
-  const ConnEnd* reader = nullptr;
-};
-inline SleepsOn ForData(const ConnEnd& e) { return {e.ctl().rx_wait, 1, &e}; }
-inline SleepsOn ForSpace(const ConnEnd& e) { return {e.ctl().tx_wait, PSTN_TXW_FUTEX}; }
 
 // How long such a sleep may last; a peer may say that its time is always near.
 inline uint64_t LongestNs(uint64_t held_ns) {
@@ -119,7 +133,6 @@ template <typename Ready>
 Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadline& until,
              uint32_t interrupts, Restart restart) {
   uint32_t& word = on_what.word;
-  const uint32_t bit = on_what.bit;
   Family& fam = call.family();
   SleepWord on(word);
   Sleeper sleeper(*call.ep());
@@ -128,11 +141,15 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
   Count(Stack(fam).hdr, kCounterSleeps);
   NoteNews(fam.bells);  // if this process dies when it is woken, others have to be told
   PayRings(fam);
-  for (;;) {
-    const uint32_t value = Arm(*call.ep(), word, bit);
+  for (bool by_module = false;;) {
+    by_module = by_module || SleepsInModule(fam, on_what.end);
+    const uint32_t bit = by_module ? on_what.module_bit : on_what.bit;
+    const uint32_t value = Arm(fam, on_what, bit);
     FullFence();  // [F1]
+    if (!by_module && SleepsInModule(fam, on_what.end)) [[unlikely]]
+      continue;  // since a moment, and its keeper may have been at the word already
     const uint64_t held_ns =
-        on_what.reader != nullptr ? PeersHoldEnds(*on_what.reader) : UINT64_MAX;
+        on_what.what == PSTN_RING_DATA ? PeersHoldEnds(on_what.end) : UINT64_MAX;
     if (ready()) return Wait::kReady;
     if (t_interrupts != interrupts) return Wait::kInterrupted;
     if (t_handlers != handlers && restart == Restart::kIfAsked && call.moved())
@@ -142,10 +159,12 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
     const auto sleep = [&](uint64_t most_ns) {
       const uint64_t longest_ns = held_ns == UINT64_MAX ? held_ns : LongestNs(held_ns);
       const timespec left = until.LeftTimespec(std::min({most_ns, longest_ns, line.left_ns()}));
+      if (by_module) [[unlikely]]
+        return SleepInModule(fam.bells, on_what.end, on_what.what, value, &left);
       return sys::FutexWait(&word, value, &left);
     };
     const auto undo = [&] {
-      HandOn(*call.ep(), word, bit);
+      HandOn(fam, on_what, bit);
       sleeper.Off();
     };
     PSTN_TRACE2(call_sleeps, call.ep(), call.fd());
@@ -159,7 +178,7 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
     // One look: what it sees may be another thread's a moment later. That ends no time.
     const bool came = ready();
     if (!came && r != -EINTR && until.left_ns() != 0) continue;
-    HandOn(*call.ep(), word, bit);
+    HandOn(fam, on_what, bit);
     return came ? Wait::kReady : r == -EINTR ? Wait::kInterrupted : Wait::kTimeout;
   }
 }

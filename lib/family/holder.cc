@@ -71,6 +71,7 @@ bool OwnerLivesFor(const LockOwner& me, uint32_t word, bool asks_proc) {
   // No thread waits for what it has itself: it has got the number of a dead one.
   if (mark != 0 && mark == holder.mark >> PSTN_LOCK_SLOT_SHIFT && tid == SelfTid()) return false;
   if (mark == 0) return JoinerLives(holder, tid);
+  if (mark == PSTN_LOCK_REAPER && tid == 0) return true;  // PSTN_LOCK_MODULE
   if (mark == PSTN_LOCK_REAPER) return ReaperLives(holder, tid, asks_proc);
   const pstn_slot* const slot = s.slots.At(ProcIndex(mark - 1));
   if (slot == nullptr) return false;  // no process ever wrote that

@@ -22,6 +22,7 @@
 #include "family/fdcache.h"
 #include "family/fdtab.h"
 #include "family/holder.h"
+#include "family/module.h"
 #include "family/telling.h"
 #include "life/luggage.h"
 #include "life/process.h"
@@ -85,6 +86,7 @@ void GiveBack(Family& fam) {
     CloseInternal(fam, *sender);
     *sender = -1;
   }
+  ModuleLeave(fam);
   memset(fam.peers->hints, 0, sizeof fam.peers->hints);
   ForgetContacts(fam);
   StoreRelaxed(fam.attend, 0u);
@@ -216,7 +218,7 @@ void LeaveFamily(Family& fam) {
   GiveBack(fam);
   Unmap(fam);
   fam.attached = false;
-  if (Join(fam, guest, PSTN_NONE) && FillSlot(fam)) {
+  if (JoinAs(fam, guest, PSTN_NONE) && FillSlot(fam)) {
     StoreRelaxed(Stack(fam).hdr.ticket, ticket);
     fam.attached = true;
     CtlReconnect(fam);

@@ -18,6 +18,7 @@
 #include "family/fdcache.h"
 #include "family/fdtab.h"
 #include "family/holder.h"
+#include "family/module.h"
 #include "family/open_fds.h"
 #include "life/depart.h"
 #include "life/hands.h"
@@ -41,6 +42,17 @@ int PassedFd(Family& fam, int fd, bool spawned) {
   long r = sys::Call(SYS_openat, static_cast<long>(AT_FDCWD), &path[0],
                      static_cast<long>(O_RDWR | O_CLOEXEC));
   return r < 0 ? -1 : MoveHigh(fam, static_cast<int>(r));
+}
+
+// The module's descriptor that was left open for us; -1: none is named.
+int PassedModule(const char* end) {
+  while (*end == ':') {
+    const uint64_t idx = Number(++end);
+    if (*end != '=') break;
+    const auto fd = static_cast<int>(Number(++end));
+    if (idx == kModuleInAttach) return fd;
+  }
+  return -1;
 }
 
 // After an exec each number means what it meant, or is closed. The slot's table becomes that.
@@ -130,7 +142,7 @@ void AttachAfterExec(Family& fam, const char* text) {
   end += 2;
   fd = PassedFd(fam, fd, spawned);
   if (fd < 0) return;
-  if (!Join(fam, fd, static_cast<uint32_t>(slot))) return;
+  if (!JoinAs(fam, fd, static_cast<uint32_t>(slot), PassedModule(end))) return;
   pstn_slot& mine = Stack(fam).slots.Own(ProcIndex(fam.slot));
   uint32_t state = LoadAcquire(mine.state);  // [P1]
   bool fits =
@@ -152,10 +164,13 @@ void AttachAfterExec(Family& fam, const char* text) {
   while (*end == ':') {
     uint64_t idx = Number(++end);
     if (*end != '=') break;
-    int lgr_fd = PassedFd(fam, static_cast<int>(Number(++end)), spawned);
+    const auto passed = static_cast<int>(Number(++end));
+    if (idx == kModuleInAttach) continue;
+    int lgr_fd = PassedFd(fam, passed, spawned);
     if (lgr_fd < 0) continue;
-    const pstn_lgr_ref* const ref = Stack(fam).lgrs.At(LgrIndex(static_cast<uint32_t>(idx)));
-    uint8_t* base = ref != nullptr ? MapLgr(lgr_fd, &ref->id) : nullptr;
+    pstn_lgr_ref* const ref = Stack(fam).lgrs.At(LgrIndex(static_cast<uint32_t>(idx)));
+    if (ref == nullptr || !ModuleLink(fam, *ref, lgr_fd)) continue;
+    uint8_t* base = MapLgr(lgr_fd, &ref->id);
     if (base == nullptr) continue;
     (void)sys::Fcntl(lgr_fd, F_SETFD, FD_CLOEXEC);
     MarkPrivate(fam, lgr_fd, PSTN_FD_INTERNAL);
@@ -183,6 +198,12 @@ size_t ExecPrepare(Family& fam, char* variable, size_t bytes, uint32_t slot, boo
   if (n < 0 || static_cast<size_t>(n) >= bytes) return 0;
   size_t at = static_cast<size_t>(n);
   (void)sys::Fcntl(fam.stack_fd, F_SETFD, 0);
+  if (AtLevel2(fam)) {  // first: there may be no room for all
+    n = snprintf(variable + at, bytes - at, ":%u=%d", kModuleInAttach, fam.bells.module);
+    if (n < 0 || static_cast<size_t>(n) >= bytes - at) return 0;
+    at += static_cast<size_t>(n);
+    (void)sys::Fcntl(fam.bells.module, F_SETFD, 0);
+  }
   for (uint32_t i = 0; i < Stack(fam).lgrs.count() && i < LoadRelaxed(Stack(fam).hdr.lgrs_hw);
        i++) {
     if (LgrBase(fam.view, i) == nullptr || fam.view.lgr_fd[i] <= 0 ||
@@ -216,6 +237,7 @@ void ExecFailed(Family& fam) {
   if (!fam.attached) return;
   StoreRelease(Stack(fam).slots.Own(ProcIndex(fam.slot)).exec_pending, PSTN_EXEC_NONE);  // [P6]
   (void)sys::Fcntl(fam.stack_fd, F_SETFD, FD_CLOEXEC);
+  if (AtLevel2(fam)) (void)sys::Fcntl(fam.bells.module, F_SETFD, FD_CLOEXEC);
   for (uint32_t i = 0; i < kGroups.most; i++) {
     if (fam.view.lgr_fd[i] > 0) (void)sys::Fcntl(fam.view.lgr_fd[i], F_SETFD, FD_CLOEXEC);
   }

@@ -15,6 +15,7 @@
 #include "family/fdtab.h"
 #include "family/holder.h"
 #include "family/local_lock.h"
+#include "family/module.h"
 #include "life/depart.h"
 #include "life/process.h"
 #include "life/reap.h"
@@ -52,6 +53,7 @@ void LeaveAllToKernel(Family& fam) {
 void ForkedWithoutSlot(Family& fam) {
   fam.slot = PSTN_NONE;
   fam.enabled = fam.attached = false;
+  ModuleLeave(fam);
   LeaveLocks(fam);
   StoreRelease(fam.wire_on, 0u);  // [T3]
   UsesForget(fam);
@@ -120,6 +122,7 @@ void ForkChild(Family& fam) {
   fam.bells.noted = 0;
   if (!FillSlot(fam)) return ForkedWithoutSlot(fam);
   Count(Stack(fam).hdr, kCounterForks);
+  ModuleForked(fam);
   // What the parent's other threads are in calls on is not the child's.
   UsesAfterFork(fam);
   CtlAfterFork(fam);  // the last reference to a listener may be among those that follow

@@ -16,6 +16,7 @@
 #include "family/fdtab.h"
 #include "family/io_uring.h"
 #include "family/local_lock.h"
+#include "family/module.h"
 #include "family/telling.h"
 #include "life/process.h"
 #include "life/slot.h"
@@ -136,7 +137,13 @@ int JoinNamed(Family& fam, int own) {
   int fd = FindNamedStack(fam, own, NetnsIno());
   if (fd < 0) return own;
   fd = MoveHigh(fam, fd);
-  const bool joined = Join(fam, fd, PSTN_NONE);
+  const int module = fam.bells.module;
+  StoreRelaxed(fam.bells.module, -1);
+  const bool joined = JoinAs(fam, fd, PSTN_NONE);
+  if (joined)
+    CloseInternal(fam, module);
+  else
+    StoreRelaxed(fam.bells.module, module);
   CloseInternal(fam, joined ? own : fd);
   return joined ? fd : own;
 }
@@ -183,9 +190,11 @@ bool MakeStack(Family& fam) {
     return false;
   }
   fd = MoveHigh(fam, fd);
+  ModuleFind(fam, fd);
   if (fam.opt.stack_name[0] != 0) fd = JoinNamed(fam, fd);
-  if (!fam.view.s && !Join(fam, fd, PSTN_NONE)) {
+  if (!fam.view.s && !JoinAs(fam, fd, PSTN_NONE)) {
     CloseInternal(fam, fd);
+    ModuleLeave(fam);
     fam.enabled = false;
     return false;
   }
@@ -203,7 +212,7 @@ bool MakeStack(Family& fam) {
 bool JoinStack(Family& fam, int stack_fd) {
   stack_fd = MoveHigh(fam, stack_fd);
   fam.whom = For::kKeeper;
-  if (!fam.enabled || !Join(fam, stack_fd, PSTN_NONE)) return false;
+  if (!fam.enabled || !JoinAs(fam, stack_fd, PSTN_NONE)) return false;
   (void)FillSlot(fam);
   fam.attached = true;
   CtlReconnect(fam);

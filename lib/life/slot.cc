@@ -12,6 +12,8 @@
 #include "endpoint/refs.h"
 #include "family/fdtab.h"
 #include "family/holder.h"
+#include "family/module.h"
+#include "life/reap.h"
 #include "state/address_limit.h"
 
 namespace postern {
@@ -114,7 +116,16 @@ bool Join(Family& fam, int stack_fd, uint32_t slot) {
   return true;
 }
 
+bool JoinAs(Family& fam, int stack_fd, uint32_t slot, int module) {
+  if (!Join(fam, stack_fd, slot)) return false;
+  if (ModuleJoin(fam, module)) return true;
+  if (slot == PSTN_NONE) ReapSlot(fam, fam.slot);
+  Unjoin(fam);
+  return false;
+}
+
 void Unjoin(Family& fam) {
+  ModuleLeave(fam);
   CountChecksIn(nullptr);
 #if defined(PSTN_CHECKS)
   g_forbids_waits = ForbidsNone;

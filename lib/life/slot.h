@@ -16,6 +16,8 @@ bool FillSlot(Family& fam);
 bool CopyTable(Family& fam, uint32_t to);
 // Maps the stack and takes a slot, or `slot`. False: it can't be had, or there is no room.
 bool Join(Family& fam, int stack_fd, uint32_t slot);
+// The same at the stack's level, for which `module` may be a descriptor that was inherited.
+bool JoinAs(Family& fam, int stack_fd, uint32_t slot, int module = -1);
 // Undoes Join: nothing points into the mapping any more.
 void Unjoin(Family& fam);
 

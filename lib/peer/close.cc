@@ -131,8 +131,11 @@ void CloseConnection(Family& fam, pstn_ep& ep, End end) {
   NoteNews(fam.bells);
   uint32_t peer = LoadAcquire(e.peer_ctl().flags);  // [C2]
   const Lingering lingering = LingeringOf(ep);
-  bool reset = end == End::kReset || (LoadRelaxed(e.ctl().flags) & PSTN_CF_RST) != 0 ||
-               (!BothEnded(e, peer) && (RingReadable(e) || (lingering.on && lingering.sec == 0)));
+  const uint32_t own = LoadRelaxed(e.ctl().flags);
+  // One that the module has closed has said how.
+  bool reset = end == End::kReset || (own & PSTN_CF_RST) != 0 ||
+               ((own & PSTN_CF_CLOSED) == 0 && !BothEnded(e, peer) &&
+                (RingReadable(e) || (lingering.on && lingering.sec == 0)));
   const bool second = (LoadRelaxed(e.ctl().flags) & PSTN_CF_SECOND) != 0 ||
                       ((peer & (PSTN_CF_FIN | PSTN_CF_CLOSED | PSTN_CF_RST)) != 0 && !HasEnded(e));
   Lock(ep.tx.lock);

@@ -10,6 +10,9 @@
 // lost: the endpoint changes hands under both its locks, with all that the ring holds.
 // docs/adr/0005 has the reasons.
 //
+// Where both stacks have the kernel module (level 2) there is no bridge: the socket is the
+// module's, which reads and writes the rings of the endpoint that the keeper holds (ADR 27).
+//
 // A keeper that dies at any step leaves either an endpoint that is still ours, or one that the
 // kernel serves and whose other end is closed (FinishTakeOver).
 #include <netinet/in.h>
@@ -33,6 +36,7 @@
 #include "event/epoll.h"
 #include "family/family.h"
 #include "family/fdtab.h"
+#include "family/module.h"
 #include "family/telling.h"
 #include "family/verbs.h"
 #include "peer/close.h"
@@ -125,7 +129,7 @@ long ExportFor(Family& fam, int fd, Reason why) {
       if (ExportListener(fam, number, *ep, why)) return 0;
     } else if (state == PSTN_EP_ESTABLISHED) {
       const int r = ExportConnection(fam, number, *ep);
-      if (r == 0) StoreRelaxed(ep->reason, why);
+      if (r == 0 && LoadRelaxed(ep->reason) != kReasonModule) StoreRelaxed(ep->reason, why);
       if (r == 0 || LoadAcquire(ep->state) == state) return r;  // [E1]
     } else {
       return 0;
@@ -270,14 +274,32 @@ void CopyConnection(pstn_ep& to, const pstn_ep& from) {
   CopyButLock(to.rx, from.rx);
 }
 
-// The step that counts. After each store a death is mended by FinishTakeOver.
-bool ChangeHands(Family& fam, pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
+// Whether the kernel module can be the end: not of a connection that is the engine's, either side.
+bool CanBeModules(Family& fam, const ConnEnd& e) {
+  return AtLevel2(fam) && BothHaveModule(*e.ref, e.lgr) && !PeerIsEngine(e) && !IsEngines(e);
+}
+
+// From now on `fd` is the module's socket, for the endpoint `to`. The module looks where the entry
+// says that its connection is.
+bool GiveToModule(Family& fam, int fd, const pstn_ep& from, pstn_ep& to) {
+  SetPlace(to, from.lgr_idx, from.conn_idx, from.conn_gen, from.side);
+  to.local = from.local;
+  to.peer = from.peer;
+  if (ModuleGo(fam, fd, to) == 0) return true;
+  StoreRelaxed(to.lgr_idx, PSTN_NONE);
+  return false;
+}
+
+// The step that counts. After each store a death is mended by FinishTakeOver. `module_fd`: the
+// socket that is to be the module's, or -1.
+bool ChangeHands(Family& fam, pstn_ep& from, const ConnEnd& e, pstn_ep& to, int module_fd) {
   StackMap& s = Stack(fam);
   Guard tx(from.tx.lock);
   Guard rx(from.rx.lock);
   if (LoadAcquire(from.state) != PSTN_EP_ESTABLISHED) return false;  // [E1]
   Guard to_tx(to.tx.lock);
   Guard to_rx(to.rx.lock);
+  if (module_fd >= 0 && !GiveToModule(fam, module_fd, from, to)) return false;
   AssertHeld(e.ep->tx.lock);
   (void)HoldRelease(e);  // the kernel's half is not told of it
   CopyConnection(to, from);
@@ -286,17 +308,53 @@ bool ChangeHands(Family& fam, pstn_ep& from, const ConnEnd& e, pstn_ep& to) {
   StoreRelease(e.ref->conn_ep[from.conn_idx % PSTN_CONNS], EpIdx(s, to) + 1);  // [E4]
   StoreRelaxed(from.tx.ring, 0u);  // they are `to`'s to give back
   StoreRelaxed(from.tx.old_ring, 0u);
-  StoreRelaxed(from.reason, kReasonExported);
+  StoreRelaxed(from.reason, module_fd >= 0 ? kReasonModule : kReasonExported);
   FetchOr(from.flags, PSTN_EPF_EXPORTED | PSTN_EPF_DIRTY);
   SetState(from, PSTN_EP_KERNEL);
   StoreRelease(to.took_over, 0u);  // [E12]
   return true;
 }
 
+// At level 2: the kernel's module is the other half, and this process only holds the endpoint until
+// the module says that the socket's last descriptor is gone.
+long TakeOverForModule(Family& fam, int fd, pstn_ep& from, const ConnEnd& e, Taken taken,
+                       void* context) {
+  const uint32_t idx = NewEp(fam, from.family);
+  if (idx == PSTN_NONE) return -ENOBUFS;
+  pstn_ep& to = Stack(fam).eps.Own(EpIndex(idx));
+  const long number = OpenFdFor(fam, to, idx, false, true);
+  if (number < 0) {
+    GiveEp(Stack(fam), idx);
+    return number;
+  }
+  const uint32_t before = LoadRelaxed(from.flags);
+  FetchOr(from.flags, PSTN_EPF_DIRTY | PSTN_EPF_DUPPED);  // never again for the fd cache
+  if (!ChangeHands(fam, from, e, to, fd)) {
+    (void)SockClose(fam, static_cast<int>(number), PSTN_FD_EP | idx);
+    return -EOPNOTSUPP;
+  }
+  ApplyOptions(fd, from);
+  SetBlocking(fd, (before & PSTN_EPF_NONBLOCK) == 0);
+  FetchOr(to.flags, before & PSTN_EPF_SHUT_RD);
+  Count(Stack(fam).hdr, kCounterModuleSockets);
+  // The peer's threads that sleep on futexes sleep where the module can wake them; ours go on in
+  // the kernel, and event sets look there.
+  AnnounceData(fam.bells, e);
+  AnnounceSpace(fam.bells, e);
+  AnnounceLocal(fam.bells, e);
+  PostEp(fam, from);
+  taken(context, static_cast<int>(number), kHeldForModule);
+  return 0;
+}
+
 long TakeOverConnection(Family& fam, int fd, pstn_ep& from, bool hand_on, Taken taken,
                         void* context) {
   ConnEnd e;
   if (!Resolve(fam, from, e)) return -ECONNRESET;
+  if (!hand_on && CanBeModules(fam, e)) {
+    const long r = TakeOverForModule(fam, fd, from, e, taken, context);
+    if (r == 0) return r;
+  }
   FetchOr(from.flags, PSTN_EPF_DIRTY | PSTN_EPF_DUPPED);  // never again for the fd cache
   const uint32_t early = HasEnded(e) ? 0u : LoadRelaxed(from.flags);
   const long end = hand_on ? -1 : ConnectPair(fd, from, early);
@@ -312,7 +370,7 @@ long TakeOverConnection(Family& fam, int fd, pstn_ep& from, bool hand_on, Taken 
   }
   if (!hand_on) ApplyOptions(fd, from);
   if (!hand_on) SetBlocking(fd, (LoadRelaxed(from.flags) & PSTN_EPF_NONBLOCK) == 0);
-  if (!ChangeHands(fam, from, e, Stack(fam).eps.Own(EpIndex(idx)))) {
+  if (!ChangeHands(fam, from, e, Stack(fam).eps.Own(EpIndex(idx)), -1)) {
     (void)SockClose(fam, static_cast<int>(ring_fd), PSTN_FD_EP | idx);
     if (end >= 0) sys::Close(static_cast<int>(end));
     if (hand_on) return -ESTALE;

@@ -23,6 +23,9 @@ void SockAdopt(Family& fam, int fd, int pidfd, int target);
 // connection goes on in shared memory (meet.h): there is no kernel socket, -1. A listener whose
 // processes have all died has no socket here: then `fd` is any, and `at` is where it listens.
 using Taken = void (*)(void* context, int ring_fd, int kernel_fd);
+// In the place of `kernel_fd`: the kernel module has the socket, and reads and writes the
+// endpoint's rings; `ring_fd` is held until the module says that it has closed the connection.
+inline constexpr int kHeldForModule = -2;
 struct ListensAt {
   sockaddr_storage name;
   socklen_t len;

@@ -12,6 +12,7 @@
 #include "family/family.h"
 #include "family/fdcache.h"
 #include "family/fdtab.h"
+#include "family/module.h"
 #include "family/telling.h"
 #include "family/verbs.h"
 #include "peer/close.h"
@@ -25,10 +26,10 @@ long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool 
   CachedFd c = CacheTake(fam, ep.family, want_bound, cloexec);
   if (c.fd < 0) {
     int type = SOCK_STREAM | (cloexec ? SOCK_CLOEXEC : 0);
-    long r = sys::Socket(static_cast<int>(ep.family), type, 0);
+    long r = ModuleSocket(fam, static_cast<int>(ep.family), type);
     if (r == -EMFILE || r == -ENFILE) {
       (void)CacheFlush(fam);
-      r = sys::Socket(static_cast<int>(ep.family), type, 0);
+      r = ModuleSocket(fam, static_cast<int>(ep.family), type);
     }
     if (r < 0) return r;
     Count(Stack(fam).hdr, kCounterFdcacheMisses);

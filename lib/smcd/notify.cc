@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <string_view>
 
+#include "abi/kmod_abi.h"
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/log/trace.h"
@@ -58,11 +59,19 @@ BellName BellIn(uint8_t* lgr, uint32_t side, uint32_t waiter) {
 }
 
 void WakeFutex(Bells& b, uint32_t& word) {
-  if (LoadRelaxed(word) == 0) return;
-  if (Exchange(word, 0u) == 0) return;
   Count(b, kCounterFutexWakes);
   PSTN_TRACE2(wakes_call, &word, kWakesPerPost);
   (void)sys::FutexWake(&word, kWakesPerPost);
+}
+
+// What of the peer waits for data on the connection's own word.
+void WakeReaders(Bells& b, const ConnEnd& e) {
+  uint32_t& word = e.peer_ctl().rx_wait;
+  if (LoadRelaxed(word) == 0) return;
+  const uint32_t how = Exchange(word, 0u);
+  if ((how & PSTN_RXW_MODULE) != 0) [[unlikely]]
+    WakeInModule(b, e, PSTN_RING_DATA);
+  if ((how & ~PSTN_RXW_MODULE) != 0) WakeFutex(b, word);
 }
 
 void SetBits(pstn_evmap& map, uint32_t conn) {
@@ -85,6 +94,27 @@ int BellSocket() {
 }
 
 }  // namespace
+
+void WakeInModule(const Bells& b, const ConnEnd& e, uint32_t what) {
+  const int module = LoadRelaxed(b.module);
+  if (module < 0 || b.mute) return;
+  const pstn_ioc_wake arg = {LoadRelaxed(e.ep->lgr_idx), LoadRelaxed(e.ep->conn_idx), what, 0};
+  (void)sys::Call(SYS_ioctl, module, PSTN_IOC_WAKE, &arg);
+}
+
+long SleepInModule(const Bells& b, const ConnEnd& e, uint32_t what, uint32_t value,
+                   const timespec* left) {
+  constexpr uint64_t kNsPerSec = 1'000'000'000;
+  pstn_ioc_wait arg = {};
+  arg.lgr_idx = LoadRelaxed(e.ep->lgr_idx);
+  arg.conn_idx = LoadRelaxed(e.ep->conn_idx);
+  arg.what = what;
+  arg.value = value;
+  arg.timeout_ns = left == nullptr ? PSTN_WAIT_FOREVER
+                                   : static_cast<uint64_t>(left->tv_sec) * kNsPerSec +
+                                         static_cast<uint64_t>(left->tv_nsec);
+  return sys::Call(SYS_ioctl, LoadRelaxed(b.module), PSTN_IOC_WAIT, &arg);
+}
 
 int OpenBell(const BellName& name) {
   sockaddr_un a;
@@ -295,7 +325,7 @@ void AnnounceData(Bells& b, const ConnEnd& e) {
   } else {
     FullFence();  // [F1] between the record's header and the look at rx_wait
   }
-  WakeFutex(b, e.peer_ctl().rx_wait);
+  WakeReaders(b, e);
 }
 
 void AnnounceHold(Bells& b, const ConnEnd& e) {
@@ -310,7 +340,7 @@ void AnnounceHold(Bells& b, const ConnEnd& e) {
   } else if (notify != 0) {
     (void)RingIfAsleep(b, e.lgr, side, (notify - 1) % PSTN_WAITERS);
   }
-  WakeFutex(b, e.peer_ctl().rx_wait);
+  WakeReaders(b, e);
 }
 
 void PostHeldOver(Bells& b, uint8_t* lgr, uint32_t side, uint32_t conn) {
@@ -318,7 +348,10 @@ void PostHeldOver(Bells& b, uint8_t* lgr, uint32_t side, uint32_t conn) {
   FullFence();  // [F1]
   pstn_conn_ctl& own = LgrConn(lgr, conn).ctl[side & 1u];
   PostTo(b, lgr, side, LoadRelaxed(own.rx_notify), conn);
-  WakeFutex(b, own.rx_wait);
+  // What sleeps in the module has a clock of its own.
+  if ((LoadRelaxed(own.rx_wait) & ~PSTN_RXW_MODULE) != 0 &&
+      (FetchAnd(own.rx_wait, PSTN_RXW_MODULE) & ~PSTN_RXW_MODULE) != 0)
+    WakeFutex(b, own.rx_wait);
 }
 
 void PostEngine(Bells& b, const ConnEnd& e) {
@@ -340,6 +373,8 @@ void AnnounceSpace(Bells& b, const ConnEnd& e) {
     Count(b, kCounterFutexWakes);
     (void)sys::FutexWake(&peer.tx_wait, kWakesPerPost);
   }
+  if ((how & PSTN_TXW_MODULE) != 0) [[unlikely]]
+    WakeInModule(b, e, PSTN_RING_SPACE);
   if ((how & PSTN_TXW_POST) != 0)
     PostTo(b, e.lgr, e.side ^ 1u, LoadRelaxed(peer.rx_notify), e.ep->conn_idx);
 }
@@ -368,6 +403,7 @@ void AnnounceLocal(Bells& b, const ConnEnd& e) {
     if (Exchange(*word, 0u) != 0) Count(b, kCounterFutexWakes);
     (void)sys::FutexWake(word, kAll);  // whatever it says: the peer may have changed it
   }
+  if (PeerIsModules(e)) WakeInModule(b, e, PSTN_RING_OWN | PSTN_RING_DATA | PSTN_RING_SPACE);
 }
 
 void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn) {
@@ -393,6 +429,8 @@ void PostTaken(Bells& b, const ConnEnd& e) {
     (void)sys::FutexWake(&ctl.rx_wait, kAll);
     (void)sys::FutexWake(&ctl.tx_wait, kAll);
   }
+  WakeInModule(b, e, PSTN_RING_DATA | PSTN_RING_SPACE);
+  WakeInModule(b, e, PSTN_RING_OWN | PSTN_RING_DATA | PSTN_RING_SPACE);
 }
 
 void RingTaken(Bells& b, uint8_t* lgr, uint32_t side) {
@@ -433,6 +471,7 @@ void PostEnded(Bells& b, StackMap& s, const ConnEnd& e) {
     StoreRelease(*word, 0u);  // [R5]
     (void)sys::FutexWake(word, kAll);
   }
+  WakeInModule(b, e, PSTN_RING_OWN | PSTN_RING_DATA | PSTN_RING_SPACE);
 }
 
 void RingInside(Bells& b, StackMap& s) {

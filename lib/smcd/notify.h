@@ -42,6 +42,7 @@ struct Bells {
   uint32_t rights = 0;            // (a) PassRights: whether descriptors may come with a ring
   uint32_t owed = 0;              // (a) 1: a sleeper could not be rung, see RingOwed
   uint64_t no_wait_until_ns = 0;  // (a) no ring waits for room before that
+  int module = -1;                // (a) the kernel module's descriptor of the stack; -1: none
 };
 enum class PassRights : uint32_t { kUnknown = 0, kNever = 1, kPerhaps = 2 };
 // Takes what has come, but no more than a few: the one who rings may be faster. Any process can
@@ -71,6 +72,17 @@ inline void NoteNews(Bells& b) {
 // Sleepers that a post rings which is for all, or for all waiters of a listener. More would be rung
 // by these: see SpreadPosts and AdmitSyns.
 inline constexpr uint32_t kRingsPerPost = 8;
+
+// Where the kernel module has an end of a connection (PSTN_CF_MODULE), what sleeps there, and the
+// threads of the other end that sleep for it, are woken by it (abi/kmod_abi.h). `what`:
+// PSTN_RING_*.
+void WakeInModule(const Bells& b, const ConnEnd& e, uint32_t what);
+inline bool PeerIsModules(const ConnEnd& e) {
+  return (LoadRelaxed(e.peer_ctl().flags) & PSTN_CF_MODULE) != 0;
+}
+// A futex wait for our own rx_wait or tx_wait, of which the module can wake us.
+long SleepInModule(const Bells& b, const ConnEnd& e, uint32_t what, uint32_t value,
+                   const timespec* left);
 
 // Sets the bit of `conn` in evmap `waiter` of `side` and wakes its owner if it sleeps.
 void PostBit(Bells& b, uint8_t* lgr, uint32_t side, uint32_t waiter, uint32_t conn);

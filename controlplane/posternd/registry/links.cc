@@ -9,8 +9,12 @@
 // whose other stack has not come yet waits; a group whose other stack has ended must be ended too,
 // or its connections would hang for ever. posternd tells the two apart by the processes that still
 // map the memory.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
+#include <cstring>
 #include <iterator>
 
 #include "../kit/log.h"
@@ -123,6 +127,16 @@ int Registry::Introduce(Stack& client, Stack& server, uint32_t full, LinkGroup*&
   return Reachable(server) ? CreateLink(client, server, link) : -EAGAIN;
 }
 
+// That side's processes make the link group known to the kernel module before they look at it
+// (lib/family/module.h), so the other side may count on it from the beginning.
+void Registry::SayLevel(const LinkGroup& link, uint32_t side) {
+  const uint32_t on = 1;
+  if (LoadRelaxed(link.end[side].stack->s->hdr.module) != PSTN_MODULE_ON) return;
+  if (pwrite(link.fd->get(), &on, sizeof(on),
+             static_cast<off_t>(offsetof(pstn_lgr_hdr, module) + side * sizeof(on))) != sizeof(on))
+    Warn("link group %s: its level can't be written: %s", Text(link.id).c_str(), strerror(errno));
+}
+
 int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {
   auto fresh = std::make_unique<LinkGroup>();
   fresh->id = NewUuid();
@@ -139,6 +153,7 @@ int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {
     const uint32_t idx = AddRef(*owner[side], side, fresh->id, fresh->owner[1 - side], who);
     if (idx == PSTN_NONE) error = -ENOSPC;
     if (error == 0) AttachEnd(*fresh, side, *owner[side], idx);
+    if (error == 0) SayLevel(*fresh, side);
   }
   if (error != 0) {
     if (Stack* half = fresh->end[0].stack) {

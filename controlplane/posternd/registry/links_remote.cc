@@ -20,6 +20,7 @@ int Registry::AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who
   if (idx == PSTN_NONE) return -ENOSPC;
   link.remote[1 - side] = true;
   AttachEnd(link, side, own, idx);
+  SayLevel(link, side);
   return 0;
 }
 

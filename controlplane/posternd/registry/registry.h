@@ -233,6 +233,7 @@ class Registry {
   static bool Reachable(const Stack& server);
   static bool IsShort(const Stack& stack);
   static bool MayTakeMore(const Stack& own, uid_t maker);
+  static void SayLevel(const LinkGroup& link, uint32_t side);
   int AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who);
   void AttachEnd(LinkGroup& link, uint32_t side, Stack& stack, uint32_t idx);
   void AttachWaiting(Stack& stack);

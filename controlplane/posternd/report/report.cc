@@ -12,6 +12,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 
@@ -62,6 +63,24 @@ Json FallbacksJson(const pstn_stack_hdr& hdr) {
   return fallbacks;
 }
 
+constexpr int kErrnoEnd = 4096;
+
+std::string NoModule(int error) {
+  switch (error) {
+    case ENOENT:
+    case ENXIO:
+    case ENODEV:
+      return "postern.ko is not loaded, or /dev/postern is not to be seen from there";
+    case EPROTO:
+    case ENOTTY:
+      return "postern.ko is of another version";
+    case EDQUOT:
+      return "the user has as many stacks in postern.ko as it gives to one";
+    default:
+      return std::string("/dev/postern: ") + strerror(error);
+  }
+}
+
 // Texts of the family's, which are cut here.
 Json ChecksJson(const pstn_stack_hdr& hdr) {
   constexpr uint32_t kEntered = 2;
@@ -86,22 +105,33 @@ Json LiveJson(const Stack& stack) {
   return {{"bytes_sent", sent}, {"bytes_received", received}};
 }
 
-Json StackJson(const Stack& stack) {
+// At which level its programs are (docs/kmod.md), and what was in the way of the kernel module.
+Json LevelJson(const pstn_stack_hdr& hdr, const DaemonState& state) {
+  const uint32_t module = LoadRelaxed(hdr.module);
+  Json level = {{"level", module == PSTN_MODULE_ON ? 2 : state.has_broker ? 1 : 0}};
+  if (module == PSTN_MODULE_NONE)
+    level["no_module"] = NoModule(static_cast<int>(LoadRelaxed(hdr.module_error) % kErrnoEnd));
+  return level;
+}
+
+Json StackJson(const Stack& stack, const DaemonState& state) {
   const pstn_stack_hdr& hdr = stack.s->hdr;
   Json processes = Json::array();
   for (const auto& [slot, process] : stack.processes) {
     processes.push_back({{"pid", process->pid}, {"comm", Comm(process->pid)}, {"slot", slot}});
   }
-  return {{"id", Text(stack.id)},
-          {"processes", processes},
-          {"endpoints", std::min(PoolUsed(hdr.eps), stack.s->eps.count())},
-          {"link_groups", stack.links.size()},
-          {"counters", CountersJson(hdr)},
-          {"live", LiveJson(stack)},
-          {"fallbacks", FallbacksJson(hdr)},
-          {"checks", ChecksJson(hdr)},
-          {"memory_bytes", MemoryBytes(stack.fd->get())},
-          {"uid", stack.uid}};
+  Json json = {{"id", Text(stack.id)},
+               {"processes", processes},
+               {"endpoints", std::min(PoolUsed(hdr.eps), stack.s->eps.count())},
+               {"link_groups", stack.links.size()},
+               {"counters", CountersJson(hdr)},
+               {"live", LiveJson(stack)},
+               {"fallbacks", FallbacksJson(hdr)},
+               {"checks", ChecksJson(hdr)},
+               {"memory_bytes", MemoryBytes(stack.fd->get())},
+               {"uid", stack.uid}};
+  json.update(LevelJson(hdr, state));
+  return json;
 }
 
 // Of what one end has given out. A slot that it has left counts until the other end has left it,
@@ -140,7 +170,7 @@ std::string StatusReport(const Registry& registry, const Directory& directory,
                          const DaemonState& state) {
   Json stacks = Json::array(), links = Json::array(), listeners = Json::array(),
        addresses = Json::array();
-  for (const auto& [id, stack] : registry.stacks()) stacks.push_back(StackJson(*stack));
+  for (const auto& [id, stack] : registry.stacks()) stacks.push_back(StackJson(*stack, state));
   for (const auto& [id, link] : registry.links()) links.push_back(LinkJson(*link));
   for (const auto& [entry, l] : directory.listeners()) {
     listeners.push_back({{"local", AddressText(l.local, l.family)},
