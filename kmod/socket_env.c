@@ -4,15 +4,17 @@
 
 #include "kmod.h"
 
-/* Neither the connection's place nor the endpoint's is another connection's by now. A family that
- * lies about that spoils what is its own.
+/* Neither the connection's place nor the endpoint's is another connection's by now, and the family
+ * has not ended it, as after the death of the process that held the endpoint. A family that lies
+ * about that spoils what is its own.
  */
 bool pstn_endpoint_is_here(const struct pstn_endpoint *ep)
 {
 	BUILD_BUG_ON(offsetof(struct pstn_ep, conn_idx) != offsetof(struct pstn_ep, lgr_idx) + 4 ||
 		     offsetof(struct pstn_ep, conn_gen) != offsetof(struct pstn_ep, lgr_idx) + 8);
 	return READ_ONCE(ep->lines.setup->gen) == ep->gen && READ_ONCE(ep->place[0]) == ep->lgr_idx &&
-	       READ_ONCE(ep->place[1]) == ep->conn_idx && READ_ONCE(ep->place[2]) == ep->gen;
+	       READ_ONCE(ep->place[1]) == ep->conn_idx && READ_ONCE(ep->place[2]) == ep->gen &&
+	       (READ_ONCE(ep->lines.ctl->flags) & PSTN_CF_CLOSED) == 0;
 }
 
 bool pstn_env_begin(struct pstn_env *env, struct pstn_endpoint *ep)

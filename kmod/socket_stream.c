@@ -107,7 +107,7 @@ static ssize_t receive_once(struct pstn_endpoint *ep, struct receive *how, size_
 	if (n != 0)
 		return n;
 	if (!pstn_env_begin(&env, ep)) {
-		n = -ECONNABORTED;
+		n = -ECONNRESET;
 	} else if ((READ_ONCE(env.end.rx->gate) & PSTN_RXG_BROKEN) == 0) {
 		pstn_ring_read(&env.end, how->to ? &copy.copy : NULL, want, how->mode, &r);
 		broken = r.status == PSTN_LOOK_LIE || r.status == PSTN_LOOK_NO_MEMORY;
@@ -137,7 +137,7 @@ static int when_empty(struct pstn_endpoint *ep)
 	u32 flags;
 
 	if (!pstn_env_begin(&env, ep))
-		return -ECONNABORTED;
+		return -ECONNRESET;
 	flags = smp_load_acquire(&env.end.peer_ctl->flags); /* [C2] */
 	if ((flags & (PSTN_CF_FIN | PSTN_CF_RST | PSTN_CF_CLOSED)) != 0) {
 		pstn_endpoint_note_reset(ep, &env.end);
@@ -163,7 +163,7 @@ static int receive_nothing(struct pstn_endpoint *ep, bool nonblock, long timeo)
 		int r;
 
 		if (!pstn_env_begin(&env, ep))
-			return -ECONNABORTED;
+			return -ECONNRESET;
 		some = pstn_ring_readable(&env.end);
 		pstn_env_end(&env);
 		r = some ? 0 : when_empty(ep);
@@ -197,7 +197,7 @@ static int keep_error(struct sock *sk, size_t copied, int err)
 {
 	if (copied == 0)
 		return err == -EBUSY ? -EAGAIN : err;
-	if (err == -ECONNRESET || err == -ECONNABORTED)
+	if (err == -ECONNRESET)
 		WRITE_ONCE(sk->sk_err, -err);
 	return copied;
 }
@@ -290,7 +290,7 @@ static int check_send(struct pstn_endpoint *ep, size_t size)
 	const u32 own = READ_ONCE(*e->flags);
 
 	if (!pstn_endpoint_is_here(ep))
-		return -ECONNABORTED;
+		return -ECONNRESET;
 	pstn_endpoint_note_reset(ep, e);
 	if (READ_ONCE(sk->sk_err) != 0)
 		return sock_error(sk);
@@ -327,7 +327,7 @@ static ssize_t transmit_once(struct pstn_endpoint *ep, struct transmit *how)
 	if (n != 0)
 		return n;
 	if (!pstn_env_begin(&env, ep)) {
-		n = -ECONNABORTED;
+		n = -ECONNRESET;
 	} else if ((READ_ONCE(env.end.ctl->flags) & (PSTN_CF_FIN | PSTN_CF_RST)) != 0) {
 		n = -EPIPE;
 	} else {

@@ -10,6 +10,7 @@
 
 #include <cerrno>
 
+#include "abi/kmod_abi.h"
 #include "base/clock.h"
 #include "base/ip_address.h"
 #include "base/log/trace.h"
@@ -152,6 +153,9 @@ void CloseConnection(Family& fam, pstn_ep& ep, End end) {
     NotePast(fam, e, second ? Turn::kSecond : Turn::kFirst);
   AnnounceData(fam.bells, e);
   AnnounceSpace(fam.bells, e);
+  // The process that held the endpoint has died, and strangers have the module's socket.
+  if ((own & (PSTN_CF_MODULE | PSTN_CF_CLOSED)) == PSTN_CF_MODULE)
+    WakeInModule(fam.bells, e, PSTN_RING_OWN | PSTN_RING_DATA | PSTN_RING_SPACE);
   FetchAdd(Stack(fam).hdr.counters[kCounterBytesSent], LoadRelaxed(ep.tx.bytes));
   FetchAdd(Stack(fam).hdr.counters[kCounterBytesReceived], LoadRelaxed(ep.rx.bytes));
   LeaveConn(e);
