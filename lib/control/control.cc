@@ -246,6 +246,7 @@ int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit) {
 
 void CtlReconnect(Family& fam) {
   if (!fam.attached || (LoadRelaxed(fam.ctl_fd) >= 0 && DaemonAlive(fam))) return;
+  if (fam.bells.confined) return;  // a filter (seccomp) may end the process for socket()
   if (MonotonicNs() < LoadRelaxed(fam.ctl_retry_ns)) return;
   const LineGuard line(fam);  // the second thread finds it connected
   if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam))

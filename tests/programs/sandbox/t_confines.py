@@ -13,7 +13,7 @@ from otheruser import OtherUser
 STOPPED_S = 5  # longer than a reply of posternd's is waited for in any other place
 
 
-def echo(ctx, how, meanwhile=None):
+def echo(ctx, how, meanwhile=None, ends=True):
     program, port = ctx.built("confines"), ctx.port()
     server = ctx.start("server", [program, "serve", port, how], name="serve")
     ctx.wait_listening(port, server)
@@ -23,11 +23,13 @@ def echo(ctx, how, meanwhile=None):
         time.sleep(0.01)
     ctx.expect_path(port)
     if meanwhile:
-        meanwhile(server)
+        meanwhile(server, client)
     else:
         server.go_on()
     client.wait(40)
-    server.wait(20)
+    if not ends:
+        server.stop(signal.SIGKILL)
+    server.wait(20, expect=0 if ends else -signal.SIGKILL)
     check("each byte right" in client.output(), client.output())
 
 
@@ -51,7 +53,7 @@ def confines_while_posternd_is_stopped(ctx):
     os.chmod(runtime, 0o700)
     os.environ["POSTERN_RUNTIME_DIR"] = runtime  # a daemon of our own: others' programs must not stand still for us
 
-    def stop_posternd(server):
+    def stop_posternd(server, _client):
         daemon = posternview.daemon_pid()
         os.kill(daemon, signal.SIGSTOP)
         try:
@@ -78,9 +80,26 @@ def confines_beside_descriptors_under_way(ctx):
     """The kernel counts those of a user, and refuses a process one more that may itself have none."""
     user = OtherUser(ctx, ("nobody",))
 
-    def send_some(server):
+    def send_some(server, _client):
         with subprocess.Popen([*user.prefix, "python3", "-c", UNDER_WAY], stdout=subprocess.PIPE, text=True) as sender:
             check(sender.stdout.readline() == "sent\n", "no descriptors under way")
             server.go_on()
     echo(ctx, "filter", send_some)
     user.leave()
+
+
+@test(modes=("both",))
+def confines_without_posternd(ctx):
+    """Nobody takes its connection, so it goes on with it; and while it sleeps it does not look for a posternd, which its filter forbids."""
+    runtime = ctx.path("runtime", "x")[:-2]
+    os.chmod(runtime, 0o700)
+    os.environ.update(POSTERN_RUNTIME_DIR=runtime, POSTERN_DAEMON_SPAWN="off")
+    subprocess.run([os.path.join(ctx.config.build, "posternd"), "--runtime-dir", runtime], check=True)
+
+    def kill_posternd(server, client):
+        client.popen.send_signal(signal.SIGSTOP)
+        os.kill(posternview.daemon_pid(), signal.SIGKILL)
+        server.go_on()
+        time.sleep(4)  # two until it gives its export up, and then it sleeps
+        client.popen.send_signal(signal.SIGCONT)
+    echo(ctx, "filter", kill_posternd, ends=False)  # there is nobody to tell it of the client's end
