@@ -112,16 +112,20 @@ def by_epoll(conn):
         events.poll()
 
 
+def say(line):
+    os.write(1, f"{line}\n".encode())  # at once, whatever other threads say
+
+
 def wait(port):
     def one(way):
         with socket.create_connection((HOST, port)) as conn:
             conn.sendall(b"hello")
-            print("connected", flush=True)
+            say("connected")
             way(conn)
             try:
-                print(way.__name__, conn.recv(100), flush=True)
+                say(f"{way.__name__} {conn.recv(100)}")
             except OSError as error:
-                print(way.__name__, type(error).__name__, flush=True)
+                say(f"{way.__name__} {type(error).__name__}")
     for way in (by_recv, by_poll, by_epoll):
         threading.Thread(target=one, args=(way,)).start()
 
