@@ -440,6 +440,17 @@ def rule_no_machine_paths(files):
                 yield f"{f.path}:{number}: path of one machine"
 
 
+def rule_which_python(files):
+    # The first one of PATH may be private to one user, and another Python than the one that was tested.
+    bare = re.compile(r"""(?<!/usr/bin/python3', \[)["']python3["'], """)
+    for f in files:
+        if f.ext != ".py":
+            continue
+        for number, line in enumerate(f.lines, 1):
+            if bare.search(line) and "plugin" not in line:
+                yield f"{f.path}:{number}: starts the python3 of PATH, not /usr/bin/python3"
+
+
 def rule_comment_width(files):
     # clang-format keeps code within its columns, and leaves comments alone (.clang-format).
     for f in files:

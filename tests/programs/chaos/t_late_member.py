@@ -10,7 +10,7 @@ import subprocess
 import time
 
 import posternview
-from harness import check, test
+from harness import PYTHON, check, test
 from kill_storm import nothing_left, own_runtime
 
 TRIES = 40
@@ -30,14 +30,14 @@ class Members:
         env = {} if spawn else {"POSTERN_DAEMON_SPAWN": "off"}
         if not spawn:
             self.start_posternd()
-        self.server = ctx.start("server", ["python3", script, "serve", self.port], name="members", env=env, stdin=subprocess.PIPE)
+        self.server = ctx.start("server", [PYTHON, script, "serve", self.port], name="members", env=env, stdin=subprocess.PIPE)
         ctx.wait_listening(self.port, self.server)
         self.expect("b", "ready", "None")  # and has a line to posternd
         self.kill_posternd()
         if not spawn:
             self.start_posternd()
         for _ in range(TRIES):
-            self.client = ctx.start("client", ["python3", script, "connect", self.port], name="client", env=env)
+            self.client = ctx.start("client", [PYTHON, script, "connect", self.port], name="client", env=env)
             check(self.tell("a", "poll") == "1", "no client comes")
             if self.is_ours():
                 return
@@ -152,9 +152,9 @@ def server_dies_without_posternd(ctx):
     """Its clients sleep. One of them notices after ten seconds that there is no posternd, and starts one."""
     runtime, shm = own_runtime(ctx), posternview.shm_files()
     port, script = ctx.port(), os.path.join(os.path.dirname(os.path.abspath(__file__)), "late_member.py")
-    server = ctx.start("server", ["python3", script, "serve", port], name="members", stdin=subprocess.PIPE)
+    server = ctx.start("server", [PYTHON, script, "serve", port], name="members", stdin=subprocess.PIPE)
     ctx.wait_listening(port, server)
-    client = ctx.start("client", ["python3", script, "wait", port], name="client")
+    client = ctx.start("client", [PYTHON, script, "wait", port], name="client")
     end = time.monotonic() + 20
     while client.output().count("connected") < 3:
         check(time.monotonic() < end, "no three connections")

@@ -7,7 +7,7 @@ import subprocess
 import time
 
 import posternview
-from harness import Skip, check, test
+from harness import PYTHON, Skip, check, test
 from otheruser import OtherUser
 
 STOPPED_S = 5  # longer than a reply of posternd's is waited for in any other place
@@ -81,7 +81,7 @@ def confines_beside_descriptors_under_way(ctx):
     user = OtherUser(ctx, ("nobody",))
 
     def send_some(server, _client):
-        with subprocess.Popen([*user.prefix, "python3", "-c", UNDER_WAY], stdout=subprocess.PIPE, text=True) as sender:
+        with subprocess.Popen([*user.prefix, PYTHON, "-c", UNDER_WAY], stdout=subprocess.PIPE, text=True) as sender:
             check(sender.stdout.readline() == "sent\n", "no descriptors under way")
             server.go_on()
     echo(ctx, "filter", send_some)

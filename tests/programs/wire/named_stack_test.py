@@ -89,7 +89,7 @@ class NamedStackTest(wirekit.WireTest):
         """A port means another one there: that name is for that namespace's posternd to give, of which none is started here."""
         first = self.server()
         with self.lab.inside("a"):
-            other = subprocess.run([f"{self.build}/postern", "-o", "stack.name=web", "python3", "-c", "import socket; socket.socket()"],
+            other = subprocess.run([f"{self.build}/postern", "-o", "stack.name=web", "/usr/bin/python3", "-c", "import socket; socket.socket()"],
                                    check=False, env=self.environment("b"), capture_output=True)
         self.assertEqual(other.returncode, 0, other.stderr)
         self.assertEqual(self.log("b").count("makes stack 'web'"), 1)
