@@ -112,13 +112,15 @@ int Duplicate(int fd, Make make) {
     if (IsHidden(call.entry())) return Ret<int>(-EBADF);
     TableChange change(g_family);
     const Fresh fresh;
+    const bool kernel_set = call.entry() == 0 && MayBeSet(g_family, fd);
+    if (kernel_set) SockEpollDups(g_family, fd);
     int r = make();
     if (OutOfFds(r)) r = make();
     if (r < 0) return r;
     fresh.Fd(r);
     if (FdEntry(g_family, fd) == call.entry()) {
       if (call.entry() != 0) SockDup(g_family, call.entry(), r);
-      if (call.entry() == 0 && MayBeSet(g_family, fd)) SockEpollMade(g_family, r);
+      if (kernel_set) SockEpollDuped(g_family, r);
       return r;
     }
     sys::Close(r);
@@ -171,11 +173,13 @@ int ReplaceNumber(const Call& call, int from, int to, int flags, bool is_fresh) 
     if (static_cast<uint32_t>(to) < kFdMax) (void)CompareExchange(g_family.fd[to], claimed, 0u);
     return static_cast<int>(kPass);
   }
+  const bool kernel_set = call.entry() == 0 && MayBeSet(g_family, from);
+  if (kernel_set) SockEpollDups(g_family, from);
   // By the number that this call has: the program's may mean another file by now (Duplicate).
   int r = PSTN_REAL(dup3)(call.fd(), to, flags);
   const int e = errno;
   if (r >= 0 && MayBeSet(g_family, to)) SockEpollGone(g_family, to);
-  if (r >= 0 && call.entry() == 0 && MayBeSet(g_family, from)) SockEpollMade(g_family, to);
+  if (r >= 0 && kernel_set) SockEpollDuped(g_family, to);
   if (r < 0) {
     MarkPrivate(g_family, to, old);
   } else {
@@ -231,7 +235,7 @@ PSTN_EXPORT int fcntl(int fd, int cmd, ...) {
     return dups ? DupInVfork(fd, r) : r;
   }
   uint32_t e = FdMeans(g_family, fd);
-  if (e == 0) {
+  if (e == 0 && !(dups && MayBeSet(g_family, fd))) {
     const Fresh fresh;
     int r = PSTN_REAL(fcntl)(fd, cmd, arg);
     return dups ? fresh.Fd(r) : r;

@@ -18,6 +18,7 @@
 #include <cstring>
 
 #include "base/sys.h"
+#include "event/epoll.h"
 #include "family/family.h"
 #include "family/fdtab.h"
 #include "leaving.h"
@@ -275,7 +276,8 @@ PSTN_EXPORT long syscall(long n, ...) noexcept {
   if (g_family.enabled) {
     long r;
     if (Forks(n, a)) return ForkRaw(n, a);
-    if (FdMeans(g_family, a.Fd(0)) != 0 && (Data(n, a, &r) || Control(n, a, &r))) return r;
+    const bool known = FdMeans(g_family, a.Fd(0)) != 0 || MayBeSet(g_family, a.Fd(0));
+    if (known && (Data(n, a, &r) || Control(n, a, &r))) return r;
     if (Others(n, a, &r)) return r;
   }
   return Result(sys::Call6(n, a.v[0], a.v[1], a.v[2], a.v[3], a.v[4], a.v[5]));

@@ -26,6 +26,10 @@ long SockEpollFilter(Family& fam, int epfd, epoll_event* events, long count);
 // Sets in other sets: notes a registration that the kernel has taken; drops events that are over;
 // makes the kernel's fd of a set tell, by being readable, whether members of ours are ready.
 void SockEpollMade(Family& fam, int fd);  // epoll_create gave this number, in a TableChange
+// A set that is the kernel's is about to have one more number: before the kernel gives that. Then
+// that number is told of.
+void SockEpollDups(Family& fam, int fd);
+void SockEpollDuped(Family& fam, int to);
 void SockEpollGone(Family& fam, int fd);  // it is about to be closed, in a TableChange
 // Might `fd` be a set itself? If not, SockEpollNest has nothing to do.
 inline bool MayBeSet(Family& fam, int fd) {

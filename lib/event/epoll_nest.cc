@@ -117,8 +117,9 @@ bool StillReady(Family& fam, const Nested& n, int depth = 0) {
 
 }  // namespace
 
-void SockEpollMade(Family& fam, int fd) {
-  if (static_cast<uint32_t>(fd) >= kFdMax) return;
+namespace {
+
+void NoteMade(Family& fam, int fd) {
   const uint32_t word = static_cast<uint32_t>(fd) / 64;
   FetchOr(fam.epolls_made[word], 1ull << (fd & 63));
   for (uint32_t hw = LoadRelaxed(fam.sets->made_hw);
@@ -134,6 +135,25 @@ void SockEpollMade(Family& fam, int fd) {
       i++;
     }
   }
+}
+
+}  // namespace
+
+void SockEpollMade(Family& fam, int fd) {
+  if (static_cast<uint32_t>(fd) >= kFdMax) return;
+  FetchAnd(fam.epolls_duped[fd / 64], ~(1ull << (fd & 63)));
+  NoteMade(fam, fd);
+}
+
+void SockEpollDups(Family& fam, int fd) {
+  FetchOr(fam.epolls_duped[fd / 64], 1ull << (fd & 63));
+  FullFence();  // [F1] against AdoptDups
+}
+
+void SockEpollDuped(Family& fam, int to) {
+  if (static_cast<uint32_t>(to) >= kFdMax) return;
+  FetchOr(fam.epolls_duped[to / 64], 1ull << (to & 63));
+  NoteMade(fam, to);
 }
 
 void SockEpollGone(Family& fam, int fd) {

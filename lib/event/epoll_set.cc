@@ -57,8 +57,18 @@ SetLocal& LocalOf(Family& fam, const pstn_epoll& set, uint32_t idx) {
 
 namespace {
 
+// A set that this process has made has no other number but by dup(), which says so. One that it was
+// given, or came with, may.
+bool HasOneNumber(Family& fam, int epfd) {
+  const uint64_t bit = 1ull << (epfd & 63);
+  FullFence();  // [F1] against SockEpollDups: the table says by now that the set is ours
+  return (LoadRelaxed(fam.epolls_made[epfd / 64]) & bit) != 0 &&
+         (LoadRelaxed(fam.epolls_duped[epfd / 64]) & bit) == 0;
+}
+
 // dup() of the set's fd from before it was ours: the table has to know those, too.
 void AdoptDups(Family& fam, int epfd, uint32_t idx) {
+  if (HasOneNumber(fam, epfd)) return;  // a look at each open number costs most of all
   bool may_ask = true;
   EachOpen([&](int fd) {
     if (!may_ask || fd == epfd || FdEntry(fam, fd) != 0) return;

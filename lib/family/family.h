@@ -65,11 +65,12 @@ struct Family {
   // What its descriptors mean (family/fdtab.h): PSTN_FD_* of each number, or 0. A mirror of the
   // slot's chunks. No entry was ever set from `fd_hw` on.
   uint32_t* fd = nullptr;
-  uint32_t fd_hw = 0;               // (a)
-  uint64_t* epolls_made = nullptr;  // (a) a bit a number that epoll_create gave: a hint
-  uint32_t wire_on = 0;             // (a) 1: its threads poll the wire
-  uint32_t light_fences = 0;        // (a) see LightFence (endpoint/call.h)
-  stack::Engine* engine = nullptr;  // (a) the wire as this process has it; null: there is none
+  uint32_t fd_hw = 0;                // (a)
+  uint64_t* epolls_made = nullptr;   // (a) a bit a number that epoll_create gave: a hint
+  uint64_t* epolls_duped = nullptr;  // (a) of those: a dup() of it may be open, or it is one
+  uint32_t wire_on = 0;              // (a) 1: its threads poll the wire
+  uint32_t light_fences = 0;         // (a) see LightFence (endpoint/call.h)
+  stack::Engine* engine = nullptr;   // (a) the wire as this process has it; null: there is none
   TableGate gate{};
   uint32_t replaced = 0;  // (a) counts dup2() over numbers that had meant nothing here
 

@@ -15,6 +15,7 @@ namespace postern {
 struct Rooms {
   uint32_t fd[kFdMax];
   uint64_t epolls_made[kFdMax / 64];
+  uint64_t epolls_duped[kFdMax / 64];
   FdCache cache;
   Uses uses;
   Sets sets;
@@ -28,6 +29,7 @@ constexpr Family FamilyIn(Rooms& rooms) {
   Family fam;
   fam.fd = rooms.fd;
   fam.epolls_made = rooms.epolls_made;
+  fam.epolls_duped = rooms.epolls_duped;
   fam.cache = &rooms.cache;
   fam.uses = &rooms.uses;
   fam.sets = &rooms.sets;

@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -526,6 +527,40 @@ void ManySets() {
   for (int ep : sets) close(ep);
 }
 
+// A set that has two numbers before its first connection, made in any way: either is the set.
+void SetOfTwoNumbers() {
+  Pair p;
+  using Copy = int (*)(int set, int free);
+  const Copy copies[] = {
+      [](int set, int) { return dup(set); },
+      [](int set, int to) { return dup2(set, to); },
+      [](int set, int to) { return dup3(set, to, O_CLOEXEC); },
+      [](int set, int) { return fcntl(set, F_DUPFD, 3); },
+      [](int set, int) { return fcntl(set, F_DUPFD_CLOEXEC, 200); },
+      [](int set, int) { return static_cast<int>(syscall(SYS_dup, set)); },
+      [](int set, int to) { return static_cast<int>(syscall(SYS_dup3, set, to, 0)); },
+      [](int set, int) { return static_cast<int>(syscall(SYS_fcntl, set, F_DUPFD, 3)); },
+  };
+  for (const Copy copy : copies) {
+    for (const bool by_copy : {false, true}) {
+      const int set = epoll_create1(0), other = copy(set, 100);
+      const int adds = by_copy ? other : set, waits = by_copy ? set : other;
+      epoll_event got = {};
+      Check("a set by either number", Add(adds, p.server, EPOLLIN) == 0);
+      Check("nothing yet", epoll_wait(waits, &got, 1, 0) == 0);
+      (void)!write(p.client, "x", 1);
+      Check("an event by the other number",
+            epoll_wait(waits, &got, 1, 1000) == 1 && got.data.fd == p.server);
+      close(adds);
+      Check("once more", epoll_wait(waits, &got, 1, 1000) == 1 && got.data.fd == p.server);
+      char c;
+      (void)!read(p.server, &c, 1);
+      Check("it is over", epoll_wait(waits, &got, 1, 0) == 0);
+      close(waits);
+    }
+  }
+}
+
 // A set that has been waited on before the two programs met, and then shares a connection with
 // another.
 void SetOlderThanLink() {
@@ -589,6 +624,7 @@ const Named kAll[] = {
     {"backlog_count", BacklogCount},
     {"limits", Limits},
     {"many_sets", ManySets},
+    {"set_of_two_numbers", SetOfTwoNumbers},
     {"set_older_than_link", SetOlderThanLink},
     {"close_twice", CloseTwice},
     {"poll_reused_number", PollReusedNumber},
