@@ -17,7 +17,8 @@ import sys
 import tempfile
 import time
 
-from bench import checks, columns, machine, process, report, runner, svg, workload
+from bench import checks, columns, machine, process, report, runner, svg
+from bench.loads import load_all
 from bench.session import Session
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -44,7 +45,7 @@ def parse_arguments():
 
 
 def choose_workloads(parser, only):
-    available = workload.load_all()
+    available = load_all()
     if not only:
         return available
     chosen = []

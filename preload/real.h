@@ -103,12 +103,8 @@ class WaitsForMany {
 // (stdio_calls.cc).
 void StdioAttach();
 // 0, 1 or 2 has been given to something else. `copied`: by a call that copies descriptors.
-void StandardChanged(int fd, bool copied);
-inline int NoteStandard(int fd, bool copied) {
-  if (static_cast<unsigned>(fd) <= 2 && g_family.attached) [[unlikely]]
-    StandardChanged(fd, copied);
-  return fd;
-}
+// Any other number is left alone. Returns it.
+int NoteStandard(int fd, bool copied);
 
 // Around a call that makes a descriptor and that we only watch: if the table still has the number,
 // it was closed behind our back. But not if another thread may have put one of ours there since the

@@ -232,7 +232,9 @@ void StdioAttach() {
   }
 }
 
-void StandardChanged(int fd, bool copied) {
+int NoteStandard(int fd, bool copied) {
+  if (static_cast<unsigned>(fd) >= kStandard || !g_family.attached) [[likely]]
+    return fd;
   const int e = errno;
   if (!NeedsCookie(fd)) {
     PutBack(fd);
@@ -242,6 +244,7 @@ void StandardChanged(int fd, bool copied) {
     Replace(fd);
   }
   errno = e;
+  return fd;
 }
 
 }  // namespace postern

@@ -1,4 +1,4 @@
-# workload.py - what a workload is, and the list of all of them.
+# workload.py - what a workload is.
 # SPDX-License-Identifier: Apache-2.0
 """A workload knows its programs and their parameters; runner.py decides how often and in what order they are run."""
 
@@ -40,11 +40,3 @@ class Workload:
     def run(self, session, column):
         """One run. Returns a Sample; raises BenchError if there is nothing to return."""
         raise NotImplementedError
-
-
-def load_all():
-    """All workloads, in the order of the report."""
-    from .loads import loads_bulk, loads_containers, loads_http, loads_idle, loads_overhead, loads_redis, loads_rate, loads_wire
-
-    return (loads_rate.WORKLOADS + loads_bulk.WORKLOADS + loads_http.WORKLOADS + loads_redis.WORKLOADS +
-            loads_containers.WORKLOADS + loads_wire.WORKLOADS + loads_idle.WORKLOADS + loads_overhead.WORKLOADS)
