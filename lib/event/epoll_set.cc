@@ -4,6 +4,7 @@
 #include <cerrno>
 
 #include "base/sys.h"
+#include "endpoint/items.h"
 #include "endpoint/posts.h"
 #include "endpoint/refs.h"
 #include "event/epoll.h"

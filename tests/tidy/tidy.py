@@ -197,6 +197,55 @@ def rule_includes_exist(files):
                 yield f"{f.path}:{number}: no file {target}"
 
 
+# What a header declares: a type, or a function at the left margin.
+DECLARED = re.compile(r"\s*(?:class|struct|union|enum|enum class) (?:PSTN_\w+(?:\([^)]*\))? |alignas\([^)]*\) )*([A-Z]\w+)\b(?! *;)"
+                      r"|(?:\[\[.*?\]\] )?[\w:<>,&*\[\] ]+[ *&]([A-Z]\w+)\(")
+
+# The same, and what is nested or only named as a type, in the file itself.
+OWN = re.compile(r"(?:enum class|class|struct|union|enum|using|typename|namespace)\s+(?:PSTN_\w+(?:\([^)]*\))? )*(\w+)|^(?:\[\[.*?\]\] )?[\w:<>,&*\[\] ]+[ *&](\w+)\(")
+
+
+class Names:
+    """The headers that each name is declared in, and what a file comes to by its includes."""
+
+    FOLDERS = ("", "lib", "preload", "controlplane", "controlplane/posternd")
+
+    def __init__(self, files):
+        self.code = {f.path: without_comments_and_strings(f.lines) for f in files if f.ext in CODE}
+        self.words = {path: set(re.findall(r"\w+", " ".join(code))) for path, code in self.code.items()}
+        self.files = {f.path: f for f in files}
+        self.where = {}
+        for path, code in self.code.items():
+            for name in (m[1] or m[2] for m in map(DECLARED.match, code) if m and path.endswith(".h")):
+                self.where.setdefault(name, set()).add(path)
+
+    def reached(self, path, seen):
+        for _, target in included(self.files[path]):
+            tries = [os.path.normpath(os.path.join(folder, target)) for folder in (os.path.dirname(path), *self.FOLDERS)]
+            found = next((q for q in tries if q in self.code), None)
+            if found and found not in seen:
+                seen.add(found)
+                self.reached(found, seen)
+        return seen
+
+
+def rule_includes_what_it_names(files):
+    """A build of many files in one (unity) compiles without; ./run fuzz and ./run lint do not."""
+    files = [f for f in files if f.ext in CODE and f.under("lib", "preload", "controlplane")]
+    names = Names(files)
+    for f in files:
+        reached = names.reached(f.path, {f.path})
+        told = set().union(*(names.words[path] for path in reached if path != f.path))
+        missing = {name for name in names.words[f.path] - told if len(names.where.get(name, ())) == 1 and not names.where[name] & reached}
+        if not missing:
+            continue
+        own = {name for line in names.code[f.path] for pair in OWN.findall(line) for name in pair}
+        for number, code in enumerate(names.code[f.path], 1):
+            for name in set(re.findall(r"(?<![\w.>:~])([A-Z]\w*[a-z]\w*)\b", code)) & missing - own:
+                if not code.endswith("\\"):
+                    yield f"{f.path}:{number}: {name} is declared in {next(iter(names.where[name]))}, which is not included"
+
+
 def rule_braced_lists(files):
     # GCC 12's headers include <initializer_list> for each other; GCC 14's do not.
     needs = re.compile(r"\bfor\s*\((?:[^;{}()]*;)?[^;{}]*?[^:;{}]:\s*\{|\bstd::(?:min|max|minmax)(?:<[^<>]*>)?\s*\(\s*\{|\binitializer_list\s*<")

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "../kit/log.h"
+#include "../registry/slot_copy.h"
 
 namespace postern::daemon {
 namespace {

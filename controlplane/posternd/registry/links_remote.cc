@@ -12,6 +12,7 @@
 #include "../kit/log.h"
 #include "base/atomic.h"
 #include "registry.h"
+#include "slot_copy.h"
 #include "stack_words.h"
 
 namespace postern::daemon {
