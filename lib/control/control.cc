@@ -247,7 +247,10 @@ int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit) {
 void CtlReconnect(Family& fam) {
   if (!fam.attached || (LoadRelaxed(fam.ctl_fd) >= 0 && DaemonAlive(fam))) return;
   if (fam.bells.confined) return;  // a filter (seccomp) may end the process for socket()
-  if (MonotonicNs() < LoadRelaxed(fam.ctl_retry_ns)) return;
+  // While another thread is at it, this one waits for what comes of that: its socket would be the
+  // kernel's for good.
+  const bool under_way = LoadAcquire(fam.ctl_lock.word) != 0;  // [E6]
+  if (!under_way && MonotonicNs() < LoadRelaxed(fam.ctl_retry_ns)) return;
   const LineGuard line(fam);  // the second thread finds it connected
   if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam))
     Disconnect(fam), StoreRelaxed(fam.ctl_retry_ns, 0);

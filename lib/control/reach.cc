@@ -189,7 +189,9 @@ bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
       fam.ctl_silent_ms = 0;  // it is gone, and the next one has not been silent
     }
     RetryLater(fam);
-    if (r == -ECONNREFUSED || r == -ENOENT) Spawn(fam);
+    const bool nobody = r == -ECONNREFUSED || r == -ENOENT;
+    if (nobody) Spawn(fam);
+    fam.ctl_await = fam.ctl_await && nobody;
     return false;
   }
   StoreRelaxed(fam.ctl_fd, fd);
@@ -204,6 +206,8 @@ bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   StoreRelaxed(fam.ctl_version, said == -EPROTONOSUPPORT ? 1u : 0u);
   if (said != 0 || dir_fd < 0) {
     Disconnect(fam);
+    fam.ctl_await =
+        fam.ctl_await && (said == -EPIPE || said == -ECONNRESET);  // it was just leaving
     if (said == -EXDEV) (void)GoToNamespace(fam, Stack(fam).hdr.netns_ino);
     return false;
   }
@@ -230,7 +234,8 @@ bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
 
 bool ConnectLocked(Family& fam) {
   if (ConnectOnce(fam)) return true;
-  // A namespace's own posternd may have to be started first, and its first sockets are to have it.
+  // The first sockets of a program, and of a network namespace, are to have a posternd that has to
+  // be started first: the last one may have been leaving when the wrapper looked.
   constexpr uint64_t kStartsNs = 500'000'000, kLookNs = 2'000'000;
   const uint64_t end_ns = fam.ctl_await ? MonotonicNs() + kStartsNs : 0;
   for (; fam.ctl_await && MonotonicNs() < end_ns; sys::Nap(kLookNs)) {

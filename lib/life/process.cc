@@ -200,6 +200,7 @@ bool MakeStack(Family& fam) {
   }
   if (SameUuid(Stack(fam).hdr.id, id)) Describe(Stack(fam).hdr, fam);
   (void)FillSlot(fam);
+  fam.ctl_await = true;
   fam.attached = true;
   g_watch_faults();
   CountRing(fam);
