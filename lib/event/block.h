@@ -60,8 +60,8 @@ class SleepWord {
 };
 
 // A handler that asks for it (SA_RESTART) lets a call go on that has not moved a byte yet. kNever:
-// it has.
-enum class Restart : uint8_t { kIfAsked, kNever };
+// it has. kPoll: nor does a poll(), and what it finds counts for more than a cancellation.
+enum class Restart : uint8_t { kIfAsked, kNever, kPoll };
 
 // Threads of ours that sleep on a connection are counted where the peer can't write: an end on this
 // side need not ask the kernel in vain (AnnounceLocal).
@@ -168,9 +168,10 @@ Wait SleepOn(const Call& call, const SleepsOn& on_what, Ready ready, const Deadl
       sleeper.Off();
     };
     PSTN_TRACE2(call_sleeps, call.ep(), call.fd());
-    const long r = restart == Restart::kNever ? CancellableMoved(fam, sleep, undo)
-                                              : Cancellable(
-                                                    fam, [&] { return sleep(UINT64_MAX); }, undo);
+    const auto for_long = [&] { return sleep(UINT64_MAX); };
+    const long r = restart == Restart::kNever  ? CancellableMoved(fam, sleep, undo)
+                   : restart == Restart::kPoll ? CancellablePoll(fam, for_long, undo, ready)
+                                               : Cancellable(fam, for_long, undo);
     PSTN_TRACE2(call_wakes, call.ep(), r);
     // A kernel's wait that has no end is restarted.
     if (r == -EINTR && restarts && t_interrupts == interrupts) continue;

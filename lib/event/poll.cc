@@ -305,6 +305,7 @@ long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t
   if (t_interrupts != interrupts) return Last(fam, fds, n, k, -EINTR);
   if (slept != nullptr) *slept = true;
 
+  uint32_t cancels = LoadRelaxed(fam.cancels);
   while (mask == nullptr && WaitsForOne(k, fds, n)) {
     const auto found = [&] { return LookAgain(fam, fds, n, k, false) != 0; };
     const Wait w = WaitForOne(fam, k, fds[0].fd, found, until, interrupts);
@@ -324,7 +325,7 @@ long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t
            k);  // which may bring link groups that this process had not mapped
   MarkWaiter(fam, bed.waiter, PSTN_EV_USED | (listeners ? PSTN_EV_SYN : 0u));
   LineWatch line(fam, LineWatch::Sleeps::kAtLine);
-  for (uint32_t cancels = LoadRelaxed(fam.cancels);;) {
+  for (;;) {
     ClearNews(fam, bed.waiter);
     ready = LookAgain(fam, fds, n, k, true);
     if (ready != 0 || until.left_ns() == 0) break;

@@ -30,7 +30,7 @@ Wait WaitForOne(Family& fam, const KernelSet& k, int fd, Ready ready, const Dead
   const auto look = [&] {
     return ready() || LoadRelaxed(call.ep()->state) != PSTN_EP_ESTABLISHED || call.moved();
   };
-  return SleepOn(call, ForData(e), look, until, interrupts, Restart::kIfAsked);
+  return SleepOn(call, ForData(e), look, until, interrupts, Restart::kPoll);
 }
 
 }  // namespace postern

@@ -8,6 +8,9 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "control/control_smc.h"
+#include "endpoint/cancel.h"
+#include "endpoint/endpoint.h"
+#include "endpoint/parked.h"
 #include "endpoint/posts.h"
 #include "event/held.h"
 #include "event/spin.h"
@@ -222,6 +225,20 @@ void WakeOwnSleepers(Family& fam) {
   for (const pstn_waiter& w : s.waiters.Before(LoadRelaxed(s.hdr.waiters.hw))) {
     if (LoadRelaxed(w.state) != 0 && w.owner_slot == fam.slot)
       (void)RingBell(fam.bells, BellOf(s, s.waiters.IndexOf(w).word()));
+  }
+  if (!CancelSparesWhatMoved()) return;
+  const uint32_t n = LoadAcquire(fam.uses->records);  // [U1]
+  for (uint32_t i = 0; i < n; i++) {
+    ThreadUses* const t = Record(fam, i);
+    // A poll() of one connection. A call that has moved bytes has to hear of the signal.
+    if (t == nullptr || LoadAcquire(t->many_count) == 0) continue;  // [U5]
+    for (const Use& u : t->at) {
+      const uint32_t entry = LoadAcquire(u.entry);  // [H2]
+      pstn_ep* const ep =
+          (entry & PSTN_FD_KIND) == PSTN_FD_EP ? EpAt(s, entry & PSTN_FD_IDX) : nullptr;
+      ConnEnd e;
+      if (ep != nullptr && Resolve(fam, *ep, e)) WakeOwnThreads(fam.bells, e);
+    }
   }
 }
 

@@ -398,7 +398,12 @@ void AnnounceLocal(Bells& b, const ConnEnd& e) {
   FullFence();  // [F1]
   pstn_conn_ctl& own = e.ctl();
   PostTo(b, e.lgr, e.side, LoadRelaxed(own.rx_notify), e.ep->conn_idx);
+  WakeOwnThreads(b, e);
+}
+
+void WakeOwnThreads(Bells& b, const ConnEnd& e) {
   if (LoadRelaxed(e.ep->sleepers) == 0) return;
+  pstn_conn_ctl& own = e.ctl();
   for (uint32_t* word : {&own.rx_wait, &own.tx_wait}) {
     if (Exchange(*word, 0u) != 0) Count(b, kCounterFutexWakes);
     (void)sys::FutexWake(word, kAll);  // whatever it says: the peer may have changed it

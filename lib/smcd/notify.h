@@ -122,6 +122,8 @@ void ReturnSpace(Bells& b, const ConnEnd& e) PSTN_REQUIRES(e.ep->rx.lock);
 // AnnounceData and AnnounceSpace towards our own side: for threads of ours that wait on `e`
 // (shutdown, close, death).
 void AnnounceLocal(Bells& b, const ConnEnd& e);
+// Of these, those that sleep on the connection's own words, and nothing else: there is no news.
+void WakeOwnThreads(Bells& b, const ConnEnd& e);
 // A new connection: bit in the server's SYN map, and its waiters that want such news.
 void AnnounceSyn(Bells& b, uint8_t* lgr, uint32_t conn);
 // Wakes every waiter of `side` (death of the other).
