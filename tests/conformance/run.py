@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 
+import lanes
 import wire
 from actors import Here, Stage, Unhurried, broken
 from generate import Generator, MemoryGenerator, PortGenerator, generate, shrink
@@ -101,14 +102,17 @@ class Comparison:
     def __init__(self, args, here):
         self.args, self.known, self.here = args, deviations(), here
         self.wires, self.all_wires = queue.SimpleQueue(), []  # those that nobody is at; all
+        self.lanes = None  # of stages that have no wire
         self.count = {"equal": 0, "late": 0, "varies": 0, "different": 0, "deviation": 0}
         self.calls = collections.Counter()  # by (call, path)
         self.place, self.program = Here, args.program  # of actors on one host; what they are
 
     @contextlib.contextmanager
     def stage(self, layout, wrap=((), ()), hang_s=HANG_S, patience=1):
-        """Each stage over a wire has one of its own: families see it when another one's actor dies."""
+        """Each stage over a wire has one of its own: families see it when another one's actor dies. The others have a lane each."""
         place = self.wires.get() if layout == "wire" else self.place
+        lane = self.lanes.get() if layout != "wire" else []
+        wrap = [[*lane, *one] for one in wrap]
         try:
             with Stage(self.program, layout, *wrap, show=self.args.show, hang_s=hang_s, ports_last=hang_s == HANG_S,
                        place=place if patience == 1 else place.patient(patience), fresh=self.takes_time(layout) and layout != "wire") as stage:
@@ -116,6 +120,8 @@ class Comparison:
         finally:
             if layout == "wire":
                 self.wires.put(place)
+            else:
+                self.lanes.put(lane)
 
     def takes_time(self, layout):
         """Whether what one actor has sent is there a moment later only."""
@@ -352,6 +358,7 @@ def main():
     comparison = Comparison(args, here)
     with contextlib.ExitStack() as stack:
         stack.enter_context(own_runtime())
+        comparison.lanes = stack.enter_context(lanes.opened(args.jobs + 2))  # two more for what is played once more, and reduced
         if any(layout == "wire" for layout, _ in runs):
             try:
                 for _ in range(args.jobs + 2):  # two more for what is played once more, and reduced

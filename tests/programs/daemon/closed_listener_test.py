@@ -14,10 +14,11 @@ import tempfile
 import unittest
 
 import broker_test
-from broker_test import CLIENT, JOIN, OFFER, Program, copied
+from broker_test import CLIENT, JOIN, OFFER, Program, copied, on_free_port
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
 from actorkit import LISTENER, Line
+from harness import free_port
 
 # close() and shutdown(SHUT_RD) as a program that has no libc makes them: mov eax, 3 (or 48); syscall; ret.
 FORGETFUL = """
@@ -67,7 +68,7 @@ class ClosedListener(broker_test.Broker):
 
     def met(self, daemon, how):
         """A client of that daemon, whose server, which it has met, has ended its listener."""
-        server = Program(self, "a", FORGETFUL)
+        server = Program(self, "a", on_free_port(FORGETFUL))
         port = int(server.line())
         self.wait_for("a", f"listens on port {port}")
         client = Program(self, daemon, CLIENT)
@@ -99,7 +100,7 @@ class ClosedListener(broker_test.Broker):
 
     def test_first_contact(self):
         """Shut down, which the kernel tells of no process: asked when the two are introduced."""
-        server = Program(self, "a", FORGETFUL)
+        server = Program(self, "a", on_free_port(FORGETFUL))
         port = int(server.line())
         self.wait_for("a", f"listens on port {port}")
         clients = [Program(self, daemon, CLIENT) for daemon in "ab"]
@@ -117,7 +118,7 @@ class ClosedListener(broker_test.Broker):
         self.assertEqual(line.status(JOIN), 0)
         with socket.socket() as tcp:
             tcp.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tcp.bind(("127.0.0.1", 0))
+            tcp.bind(("127.0.0.1", free_port()))
             tcp.listen()
             port = tcp.getsockname()[1]
             self.assertEqual(line.status(OFFER, fd=tcp.fileno(), uuid=(5, 6)), 0)

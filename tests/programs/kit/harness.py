@@ -115,6 +115,24 @@ def kill_pids(pids, sig=signal.SIGKILL):
             pass
 
 
+def free_port(taken=()):
+    """Below the ephemeral range, so that no outgoing connection takes it meanwhile, nor a server that asks for any."""
+    for _ in range(200):
+        port = random.SystemRandom().randrange(20000, 32000)
+        if port in taken:
+            continue
+        try:
+            for family, host in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+                with socket.socket(family) as probe:
+                    if family == socket.AF_INET6:
+                        probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    probe.bind((host, port))
+            return port
+        except OSError:
+            continue
+    raise Fail("no free port")
+
+
 def listens(port):
     """Whether somebody does, on whatever address of IPv4 or IPv6. Asks sock_diag(7) for listeners: /proc/net/tcp has also the thousands
     of TIME_WAIT that a load leaves."""
@@ -241,23 +259,10 @@ class Context:
             yield path
 
     def port(self):
-        """A free port below the ephemeral range, so that no outgoing connection takes it meanwhile. A test gets each port once: one that
-        it has may still have to be bound."""
-        for _ in range(200):
-            port = random.SystemRandom().randrange(20000, 32000)
-            if port in self.ports:
-                continue
-            try:
-                for family, host in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
-                    with socket.socket(family) as probe:
-                        if family == socket.AF_INET6:
-                            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-                        probe.bind((host, port))
-                self.ports.add(port)
-                return port
-            except OSError:
-                continue
-        raise Fail("no free port")
+        """A free port. A test gets each once: one that it has may still have to be bound."""
+        port = free_port(self.ports)
+        self.ports.add(port)
+        return port
 
     def wait_listening(self, port, proc=None, timeout=20.0):
         """A probing connect would be a client that the server under test didn't expect."""
