@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 OR GPL-2.0 */
 /* postern_abi.h - layout of the memory that Postern's processes share (C11 = C++20 = kernel C). */
 /*
- * Three kinds of segment, each a sealed memfd; docs/shared-state.md draws them:
+ * Four kinds of segment, each a sealed memfd; docs/shared-state.md draws them:
  *
  *   stack       one family of processes (fork, exec), which trust each other
  *   link group  one for each (client stack, server stack) pair that has met, and more when it is
  *               full; both write it, and neither believes what the other wrote
  *   directory   written by posternd, mapped read-only by all programs
+ *   queues      one for each stack that listens; written by it and by the stacks that have met it
+ *               as clients, and believed by none
  *
  * Everything is addressed by index; nothing here is a pointer. A key behind each field names its
  * writer: (c) constant after create, (a) atomic, any owner, (l:x) under lock x (PSTN_GUARDED_BY
@@ -40,7 +42,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 16u
+#define PSTN_ABI_VERSION 17u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -175,7 +177,10 @@ enum {
   /* Filled in by a client whose handshake (smcd/clc_fsm.h) is not over: becomes SYN when the
    * server's posternd has attached it, or FREE when the client withdraws it; the second of
    * the two finds out. */
-  PSTN_CS_OFFERED = 7
+  PSTN_CS_OFFERED = 7,
+  /* The listener's queue is full: connect() is not over. Becomes SYN when the server or, if there
+   * is room already, the client has taken a place for it, or SERVER_GONE. */
+  PSTN_CS_WAITS = 8
 };
 
 #define PSTN_CF_FIN 1u      /* done writing: data, then EOF */
@@ -241,7 +246,8 @@ struct pstn_lgr_hdr {
   PSTN_LINE pstn_u32 waiters_hw[2]; /* (a) first evmap index that side never used */
   pstn_u32 conns_hw;                /* (a) first connection that was never used */
   pstn_u32 chunks[2];               /* (a) that side: as in its pstn_lgr_ref, for the other one */
-  PSTN_LINE pstn_u32 pending[PSTN_PENDING]; /* (a) not yet accepted, by listener modulo this */
+  /* (a) not yet accepted, by listener modulo this, where pstn_lgr_ref.queued is 0 */
+  PSTN_LINE pstn_u32 pending[PSTN_PENDING];
   /* (a) 1: the kernel module knows the link group from that side, all of whose processes can wake
    * what sleeps in it */
   PSTN_LINE pstn_u32 module[2];
@@ -323,11 +329,21 @@ struct PSTN_LINE pstn_ep {
   pstn_u16 family; /* (c) AF_INET or AF_INET6 */
   /* the sum of the pollers' waiters: of one, its waiter */
   pstn_u16 poller PSTN_GUARDED_BY(item_lock);
-  pstn_u32 flags;             /* (a) PSTN_EPF_* */
-  pstn_u16 reason;            /* (a) why it is not accelerated; base/schema/reasons.def */
-  pstn_u16 side;              /* (c once established) */
-  pstn_u32 lgr_idx, conn_idx; /* (c once established) */
-  pstn_u32 conn_gen;
+  pstn_u32 flags;   /* (a) PSTN_EPF_* */
+  pstn_u16 reason;  /* (a) why it is not accelerated; base/schema/reasons.def */
+  pstn_u16 side;    /* (c once established) */
+  pstn_u32 lgr_idx; /* (c once established) */
+  union {
+    pstn_u32 conn_idx; /* (c once established) */
+    /* (a; changed under accept_lock) listener: CLOCK_MONOTONIC in ms, since when its count of
+     * places has said that it is full while its queue was not; 0: it fits */
+    pstn_u32 misfit_ms;
+  };
+  union {
+    pstn_u32 conn_gen;
+    /* (a; changed under accept_lock) listener: 1: clients may wait for a place, and were seen */
+    pstn_u32 waits;
+  };
   pstn_u32 error;  /* (a) SO_ERROR */
   pstn_u32 next;   /* free list, or accept queue (l: listener's lock) */
   pstn_u64 cookie; /* (c) SO_COOKIE of the kernel's socket */
@@ -342,6 +358,7 @@ struct PSTN_LINE pstn_ep {
   pstn_u32 accept_head PSTN_GUARDED_BY(accept_lock);
   pstn_u32 accept_tail PSTN_GUARDED_BY(accept_lock);
   pstn_u32 accept_count;
+  /* a client that waits for a place: 31..8 its listener's, 7..0 how often it has come again */
   pstn_u32 backlog;
   pstn_u32 listener; /* the endpoint through whose queue this one came */
   struct pstn_addr local, peer;
@@ -566,6 +583,8 @@ struct PSTN_LINE pstn_lgr_ref {
    * 0: all */
   pstn_u32 chunks;
   pstn_u32 module; /* (a) 1: the kernel module knows it (pstn_lgr_hdr.module) */
+  pstn_u32 queued; /* (c) 1: its connections count in the pstn_queues of the server's stack */
+  pstn_u32 pad;
   /* transmit ring that a zombie still holds */
   pstn_u64 zombie_ring[PSTN_CONNS] PSTN_GUARDED_BY(lock);
   /* the ring before that one, if the peer had not left it */
@@ -700,6 +719,19 @@ struct pstn_dir {
   struct pstn_dir_listener listeners[PSTN_DIR_LISTENERS];
 };
 
+/* ---------------------------------------------------------------- queues -------------------- */
+/* How many clients wait to be accepted by each listener of a stack, whichever link group they came
+ * by (endpoint/places/places.h). A wrong count has clients wait that need not, or more of them wait
+ * than the backlog says; the server mends it. */
+struct PSTN_LINE pstn_places {
+  pstn_u32 taken; /* (a) by clients that are connected and not yet accepted */
+  pstn_u32 pad[15];
+};
+#define PSTN_PLACES 8192u
+struct pstn_queues {
+  struct pstn_places at[PSTN_PLACES]; /* by listener modulo this */
+};
+
 PSTN_STATIC_ASSERT(sizeof(struct pstn_evmap) == 576, "evmap is a line and a leaf array");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_ctl) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_conn_pos) == 64, "one line");
@@ -708,6 +740,7 @@ PSTN_STATIC_ASSERT(sizeof(struct pstn_conn) == 320, "five lines");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_tx) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_rx) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_check) == 64, "one line");
+PSTN_STATIC_ASSERT(sizeof(struct pstn_places) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_item) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_waiter) == 64, "one line");
 PSTN_STATIC_ASSERT(sizeof(struct pstn_epoll) == 64, "one line");

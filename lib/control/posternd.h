@@ -14,6 +14,9 @@ long CtlReach(Family& fam, int fd, uint32_t uid);
 // From now on it is the one of that network namespace. False: it is already, or there can be none.
 bool GoToNamespace(Family& fam, uint64_t netns_ino);
 int CtlListen(Family& fam, pstn_ep& ep, int fd);
+// The memory in which clients of the server behind that link group count, or (kOwnQueues) those of
+// our own stack, is here as our posternd has it; if not, that is asked.
+int CtlQueues(Family& fam, uint32_t which);
 int CtlUnlisten(Family& fam, pstn_ep& ep);
 // `known`: the link groups with that stack that are full.
 int CtlIntroduce(Family& fam, const pstn_uuid& peer, uint32_t known, uint32_t* lgr_idx);

@@ -8,6 +8,7 @@
 #include "control/line.h"
 #include "control/posternd.h"
 #include "endpoint/call.h"
+#include "endpoint/places/places.h"
 #include "family/family.h"
 
 namespace postern {
@@ -15,7 +16,41 @@ namespace postern {
 using ctl::Msg;
 using ctl::Type;
 
+namespace {
+
+bool HasQueues(Family& fam, uint32_t which) {
+  const pstn_dir* const dir = LoadAcquire(fam.dir);                                   // [T4]
+  return dir != nullptr && LoadAcquire(fam.view.queues[which].daemon) == dir->id.lo;  // [V6]
+}
+
+int TakeQueues(Family& fam, uint32_t which) PSTN_REQUIRES(fam.ctl_lock) {
+  if (HasQueues(fam, which)) return 0;
+  Msg m;
+  m.type = Type::kQueues;
+  m.a = which == kOwnQueues ? PSTN_NONE : which;
+  int fd = -1;
+  const int r = Ask(fam, m, -1, &fd);
+  const pstn_dir* const dir = LoadAcquire(fam.dir);  // [T4]
+  pstn_queues* const map = r == 0 && fd >= 0 ? MapQueues(fd) : nullptr;
+  if (fd >= 0) sys::Close(fd);
+  if (map == nullptr) return r != 0 ? r : -ENOMEM;
+  SetQueuesMapping(fam.view, which, map, dir->id.lo);
+  return 0;
+}
+
+}  // namespace
+
+int CtlQueues(Family& fam, uint32_t which) {
+  if (HasQueues(fam, which)) return 0;
+  const LineGuard line(fam);
+  return ConnectLocked(fam) ? TakeQueues(fam, which) : -ENOTCONN;
+}
+
+// Before a client finds the listener. Those of the listener that had its place before are gone, and
+// a new posternd's memory has none yet.
 int ListenLocked(Family& fam, pstn_ep& ep, int fd) {
+  if (const int r = TakeQueues(fam, kOwnQueues); r != 0) return r;
+  BeginPlaces(fam, ep);
   Msg m;
   m.type = Type::kListen;
   m.a = EpIdx(Stack(fam), ep);

@@ -116,6 +116,9 @@ enum class Type : uint32_t {
           // status, when they are. Then daemon: the same, or a = 0: of all ports. Reply: status,
           // after kListener of each; a = the port, or 0: all ports are told of from now on
 
+  kQueues,  // process: a = lgr index in its stack, as a client; or ~0: of its own stack. Reply:
+            // fd = memfd with the pstn_queues of the server's stack
+
   // Between posternd and a family's reaper (controlplane/reaper), on a line of their own. These
   // have no reply:
   kJobStack = 64,  // first: fd = stack memfd

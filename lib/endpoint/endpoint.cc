@@ -7,6 +7,7 @@
 #include "base/sys.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/marks.h"
+#include "endpoint/places/places.h"
 #include "endpoint/state.h"
 #include "family/family.h"
 #include "family/verbs.h"
@@ -128,7 +129,7 @@ bool BeforeShutPeer(Family& fam, const ConnEnd& e, uint32_t peer) {
 }
 
 uint32_t Readiness(Family& fam, pstn_ep& ep) {
-  switch (LoadAcquire(ep.state)) {  // [E1]
+  switch (StateNow(fam, ep)) {
     case PSTN_EP_NEW:  // shutdown() says ENOTCONN but leaves its mark, as with the kernel
       return EPOLLOUT | EPOLLHUP | (LoadRelaxed(ep.error) != 0 ? EPOLLERR : 0u) |
              ((LoadRelaxed(ep.flags) & PSTN_EPF_SHUT_RD) != 0 ? EPOLLIN | EPOLLRDNORM | EPOLLRDHUP

@@ -9,6 +9,12 @@ namespace postern {
 
 namespace {
 
+// Has a place in a link group, and news to wait for there.
+bool HasPlace(const pstn_ep& ep) {
+  const uint32_t state = LoadRelaxed(ep.state);
+  return state == PSTN_EP_ESTABLISHED || state == PSTN_EP_CONNECTING;
+}
+
 uint64_t NonceOf(Family& fam, uint32_t waiter) {
   const pstn_waiter* const w = Stack(fam).waiters.At(WaiterIndex(waiter));
   return w != nullptr ? LoadRelaxed(w->nonce) : 0;
@@ -50,11 +56,11 @@ uint32_t OnlyPoller(const pstn_ep& ep) PSTN_REQUIRES(ep.item_lock) {
 }  // namespace
 
 void MapForRenotify(Family& fam, const pstn_ep& ep) {
-  if (LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED) (void)AwaitLgr(fam, LoadRelaxed(ep.lgr_idx));
+  if (HasPlace(ep)) (void)AwaitLgr(fam, LoadRelaxed(ep.lgr_idx));
 }
 
 void RenotifyLocked(Family& fam, pstn_ep& ep) {
-  if (LoadRelaxed(ep.state) != PSTN_EP_ESTABLISHED) return;
+  if (!HasPlace(ep)) return;
   ConnEnd e;
   // Not mapped: it is connected since MapForRenotify, by a process that does this then.
   if (!ResolveMapped(fam, ep, e)) return;

@@ -11,6 +11,7 @@
 #include "endpoint/cancel.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/parked.h"
+#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "event/held.h"
 #include "event/spin.h"
@@ -140,6 +141,21 @@ void RingOwn(Family& fam, uint32_t waiter) {
   (void)RingBell(fam.bells, BellOf(Stack(fam), waiter));
 }
 
+namespace {
+
+// When connects that wait for room are to be looked at next.
+uint64_t WaitsUntil(Family& fam) {
+  constexpr uint64_t kEachNs = 1'000'000'000;
+  uint64_t& at = fam.beds->waits_ns;
+  uint64_t due = LoadRelaxed(at);
+  if (due == 0 || MonotonicNs() < due || !CompareExchange(at, due, uint64_t{0})) return due;
+  uint64_t none = 0;
+  if (LookAtWaits(fam)) (void)CompareExchange(at, none, MonotonicNs() + kEachNs);
+  return LoadRelaxed(at);
+}
+
+}  // namespace
+
 Deadline SleepUntil(Family& fam, const Deadline& until) {
   PayRings(fam);
   uint64_t deferred_ns = LoadRelaxed(fam.beds->deferred_ns);
@@ -150,6 +166,10 @@ Deadline SleepUntil(Family& fam, const Deadline& until) {
   const bool shorten = LoadRelaxed(fam.beds->narrow) != 0 && until.left_ns() > kNarrowNs;
   Deadline sleep = shorten ? Deadline::AfterNs(kNarrowNs) : until;
   if (deferred_ns != 0 && deferred_ns < sleep.at_ns) sleep = Deadline{deferred_ns};
+  if (LoadRelaxed(fam.beds->waits_ns) != 0) [[unlikely]] {
+    const uint64_t waits_ns = WaitsUntil(fam);
+    if (waits_ns != 0 && waits_ns < sleep.at_ns) sleep = Deadline{waits_ns};
+  }
   const uint64_t held_ns = HeldUntil(fam);
   if (held_ns < sleep.at_ns) [[unlikely]] {
     const Deadline soon = Deadline::AfterNs(kHeldNapNs);  // a peer may say that it is always near

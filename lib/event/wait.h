@@ -26,6 +26,8 @@ struct Beds {
   // (a) When a client has to be admitted that a listener has left where it is (TCP_DEFER_ACCEPT;
   // peer/accept_queue.cc); 0: there is none. No thread sleeps longer.
   uint64_t deferred_ns;
+  // (a) When a connect() of the stack's that waits for room is to be looked at; 0: none is known.
+  uint64_t waits_ns;
   uint64_t paid_ns;  // (a) when PayRings last made a sender
 };
 // A doorbell for a waiter of ours, which peers wherever they are can ring. fd or -errno.

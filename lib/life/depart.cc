@@ -100,17 +100,24 @@ void Unmap(Family& fam) {
     if (fam.view.lgr_fd[i] > 0) CloseInternal(fam, fam.view.lgr_fd[i]);
     fam.view.lgr_fd[i] = 0;
   }
+  DropQueuesMapping(fam.view, kOwnQueues);
   CloseInternal(fam, fam.stack_fd);
   Unjoin(fam);
   if (fam.dir != nullptr) UnmapDir(fam.dir);
   StoreRelease(fam.dir, nullptr);  // [T4]
 }
 
+void MoveOver(void* own, void* at, size_t bytes) {
+  if (own == nullptr) return sys::Unmap(at, bytes);  // better a crash than another one's memory
+  (void)sys::Call(SYS_mremap, own, bytes, bytes, static_cast<long>(MREMAP_MAYMOVE | MREMAP_FIXED),
+                  at);
+}
+
 // In the place of shared memory, which begins at `off` of `fd`, memory of this process's own, that
 // has the same in it.
 void MakeOwn(void* at, size_t bytes, int fd, long off) {
   void* const copy = sys::MapPrivate(bytes);
-  if (copy == nullptr) return sys::Unmap(at, bytes);  // better a crash than another one's memory
+  if (copy == nullptr) return MoveOver(copy, at, bytes);
   const long end = off + static_cast<long>(bytes);
   for (long data = off, hole; data < end; data = hole) {
     data = sys::Call(SYS_lseek, fd, data, static_cast<long>(SEEK_DATA));
@@ -119,8 +126,7 @@ void MakeOwn(void* at, size_t bytes, int fd, long off) {
     if (hole > end) hole = end;
     (void)sys::Call(SYS_pread64, fd, static_cast<uint8_t*>(copy) + (data - off), hole - data, data);
   }
-  (void)sys::Call(SYS_mremap, copy, bytes, bytes, static_cast<long>(MREMAP_MAYMOVE | MREMAP_FIXED),
-                  at);
+  MoveOver(copy, at, bytes);
 }
 
 // Threads that are in calls go on with a copy, and find that the kernel has their sockets.
@@ -133,6 +139,10 @@ void MakeAllOwn(Family& fam) {
       MakeOwn(part.at, part.bytes, fam.view.lgr_fd[i], static_cast<long>(part.off));
     CloseInternal(fam, fam.view.lgr_fd[i]);
     fam.view.lgr_fd[i] = 0;
+  }
+  for (const QueuesHere& here : fam.view.queues) {  // in which nobody counts any more
+    for (pstn_queues* const map : {here.map, here.retired})
+      if (map != nullptr) MoveOver(sys::MapPrivate(sizeof *map), map, sizeof *map);
   }
   auto* const stack = reinterpret_cast<uint8_t*>(&Stack(fam).hdr);
   for (uint32_t i = 0; i < kStackParts; i++) {

@@ -11,6 +11,7 @@
 #include "control/posternd.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
+#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "family/fdtab.h"
@@ -45,7 +46,7 @@ bool Meet(Family& fam, pstn_ep& ep, const Place& place) {
       TakeConnSlot(fam, place.stack, slot) != kReasonNone)
     return false;
   const pstn_addr local = LoadAddr(ep.local), peer = LoadAddr(ep.peer);
-  FetchAdd(LgrHdr(slot.lgr).pending[place.ep_idx % PSTN_PENDING], 1u);
+  AddPlace(TakenAt(fam, Stack(fam).lgrs.Own(LgrIndex(slot.lgr_idx)), slot.lgr, place.ep_idx));
   FillConn(fam, ep, slot, place.ep_idx, place.ep_gen, Named(kPlacePort), Named(place.tag));
   StoreAddr(ep.local, local);  // as the program knows it
   StoreAddr(ep.peer, peer);

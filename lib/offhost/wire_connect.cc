@@ -15,6 +15,7 @@
 #include "base/sys.h"
 #include "endpoint/cancel.h"
 #include "endpoint/endpoint.h"
+#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "event/block.h"
@@ -214,7 +215,7 @@ Reason WireConnect(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to) {
 }
 
 long WireAwaitConnected(Family& fam, pstn_ep& ep, const Interrupts& since) {
-  auto done = [&] { return LoadAcquire(ep.state) != PSTN_EP_CONNECTING; };  // [E1]
+  auto done = [&] { return StateNow(fam, ep) != PSTN_EP_CONNECTING; };
   const uint64_t timeout_ns = LoadRelaxed(ep.sndtimeo_ns);
   const bool timed = timeout_ns != 0;
   const Deadline until = Deadline::AfterTimeout(timeout_ns);

@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "endpoint/endpoint.h"
+#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "family/family.h"
@@ -318,10 +319,8 @@ bool RingStreams::MayAccept(const stack::Listener& l) {
   if (!Listens(l)) return false;
   const pstn_ep* ep = EpAt(Stack(fam_), l.owner);
   // Those in its queue, and those that are on their way there.
-  uint32_t waiting = 0;
-  EachSelf(fam_, [&](pstn_lgr_ref& ref, uint8_t* lgr) {
-    if (ref.side == 0) waiting += LoadRelaxed(LgrHdr(lgr).pending[l.owner % PSTN_PENDING]);
-  });
+  const uint32_t* const taken = TakenIn(fam_.view, kOwnQueues, l.owner);
+  const uint32_t waiting = LoadRelaxed(taken != nullptr ? *taken : ep->accept_count);
   return waiting <= LoadRelaxed(ep->backlog) && HasSlots(fam_);
 }
 
@@ -351,7 +350,7 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   StoreRelaxed(fam_.engine->state().settings_used, 1u);
   c.owner = idx;
   LeaveHands(ep);  // the next holder of the engine's lock finds it there
-  FetchAdd(LgrHdr(slot.lgr).pending[l.owner % PSTN_PENDING], 1u);
+  AddPlace(TakenAt(fam_, s.lgrs.Own(LgrIndex(slot.lgr_idx)), slot.lgr, l.owner));
   StoreRelease(conn.setup.state, PSTN_CS_SYN);  // [C1]
   AnnounceSyn(fam_.bells, slot.lgr, slot.conn);
   return true;

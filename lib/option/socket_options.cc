@@ -17,6 +17,7 @@
 #include "endpoint/endpoint.h"
 #include "endpoint/inherit.h"
 #include "endpoint/kept_options.h"
+#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "family/family.h"
 #include "family/verbs.h"
@@ -343,7 +344,7 @@ long GivePeerName(const pstn_ep& ep, void* value, socklen_t* len) {
 
 long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* value,
                 socklen_t* len) {
-  uint32_t state = LoadAcquire(ep.state);  // [E1]
+  uint32_t state = StateNow(fam, ep);
   if (state == PSTN_EP_KERNEL)
     return IsDatagram(ep) ? DatagramGetOpt(fam, ep, level, name, value, len) : kPass;
   socklen_t room;  // that comes first: the error stays
@@ -357,7 +358,8 @@ long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* val
     if (error == 0) error = WireTakeSoftError(fam, ep);
     return GiveInt(error, value, len);
   }
-  if (level == IPPROTO_TCP && name == TCP_INFO && state == PSTN_EP_ESTABLISHED)
+  if (level == IPPROTO_TCP && name == TCP_INFO &&
+      (state == PSTN_EP_ESTABLISHED || state == PSTN_EP_CONNECTING))
     return GiveTcpInfo(fam, fd, ep, value, len);
   if (level == IPPROTO_IPV6 && name == IPV6_ADDRFORM && state == PSTN_EP_ESTABLISHED &&
       ep.family == AF_INET6)

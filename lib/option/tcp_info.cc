@@ -83,6 +83,7 @@ long GiveTcpInfo(Family& fam, int fd, pstn_ep& ep, void* value, socklen_t* len) 
   tcp_info info;
   memcpy(&info, all, sizeof info);
   info.tcpi_state = Resolve(fam, ep, e) ? StateOf(e) : static_cast<uint8_t>(TCP_CLOSE);
+  if (LoadAcquire(ep.state) == PSTN_EP_CONNECTING) info.tcpi_state = TCP_SYN_SENT;  // [E1]
   info.tcpi_rcv_mss = 536;
   const bool v4 = AddrIsV4(LoadAddr(ep.peer));
   info.tcpi_pmtu = v4 ? 65535 : 65536;

@@ -254,8 +254,13 @@ long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags
       long r = AcceptKernel(fam, call, sa, len, flags, handed);
       if (r != -EAGAIN) return r;
     }
+    if (LoadRelaxed(ep.accept_count) != 0) (void)CtlQueues(fam, kOwnQueues);
     uint32_t idx = DequeueEmbryo(fam, ep);
-    if (idx != PSTN_NONE) return AcceptOurs(fam, call, idx, sa, len, flags);
+    if (idx != PSTN_NONE) {
+      const long got = AcceptOurs(fam, call, idx, sa, len, flags);
+      AdmitWaiting(fam, ep);
+      return got;
+    }
     if (LoadAcquire(ep.held) != 0) [[unlikely]] {  // [E9]
       const long held = AcceptHeld(fam, ep, sa, len, flags);
       if (held != -EAGAIN) return held;

@@ -9,6 +9,7 @@
 #include "endpoint/endpoint.h"
 #include "endpoint/inherit.h"
 #include "endpoint/kept_options.h"
+#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "event/wait.h"
@@ -25,9 +26,16 @@ namespace postern {
 namespace {
 
 // Clients count those that wait for a listener, so as not to overrun its backlog; one that no
-// longer waits is taken off.
-uint32_t& PendingOf(uint8_t* lgr, uint32_t listener_idx) {
-  return LgrHdr(lgr).pending[listener_idx % PSTN_PENDING];
+// longer waits is taken off (endpoint/places/places.h).
+uint32_t* TakenOf(Family& fam, const pstn_ep& listener) {
+  return TakenIn(fam.view, kOwnQueues, EpIdx(Stack(fam), listener));
+}
+// Where a client counts that does not count in the queues of our stack; else null.
+uint32_t* PendingOf(Family& fam, const pstn_ep& ep, const pstn_ep& listener) {
+  const LgrHere at = LgrAt(fam.view, LgrIndex(ep.lgr_idx));
+  return at.base != nullptr && !IsQueued(*at.ref)
+             ? TakenAt(fam, *at.ref, at.base, EpIdx(Stack(fam), listener))
+             : nullptr;
 }
 
 // The client that finds its listener gone takes its SYN back, and may use the slot again
@@ -74,7 +82,7 @@ void Refuse(Family& fam, const ConnEnd& e, uint32_t listener_idx) {
   uint32_t nobody = 0;
   if (!CompareExchange(place, nobody, kRefusing | HandsMark(e.ref->lock))) return;
   if (Claim(*e.conn)) {
-    FetchSub(PendingOf(e.lgr, listener_idx), 1u);
+    GivePlace(TakenAt(fam, *e.ref, e.lgr, listener_idx));
     Count(Stack(fam).hdr, kCounterSynsRefused);
     TellRefused(fam, e);
   }
@@ -120,7 +128,7 @@ class PSTN_SCOPED_CAPABILITY QueueGuard {
 // In the order in which the clients connected, which is not that of the map's bits. Most come last.
 // Far from both ends the order is not worth the way, which clients could have us go each time.
 constexpr uint32_t kQueueWalk = 512;
-constexpr uint32_t kNotPending = 1;  // `backlog` of an embryo: PendingOf does not count it any more
+constexpr uint32_t kNotPending = 1;  // `backlog` of an embryo: it has given its place back
 
 void QueueAccepted(Family& fam, pstn_ep& listener, uint32_t idx)
     PSTN_REQUIRES(listener.accept_lock) {
@@ -198,11 +206,10 @@ bool IsDeferred(Family& fam, const pstn_ep& listener, uint8_t* lgr, uint32_t con
   return true;
 }
 
-// Of one link group more connections wait than an honest client lets wait (TakePlace in
-// connect.cc): this one does not count itself. What accept() could not give a number goes back to
-// the queue, where its place may have been taken meanwhile: as many as there may be threads that do
-// so are let pass. Handshakes with other network namespaces are bounded otherwise (HandOver in
-// accept.cc).
+// Of one link group more connections wait than an honest client lets wait (TakePlace): this one
+// does not count itself. What accept() could not give a number goes back to the queue, where its
+// place may have been taken meanwhile: as many as there may be threads that do so are let pass.
+// Handshakes with other network namespaces are bounded otherwise (HandOver in accept.cc).
 constexpr uint32_t kGivenBackMax = 16;
 
 bool IsOverBacklog(Family& fam, const pstn_ep& listener, const pstn_lgr_ref& ref)
@@ -299,6 +306,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
     }
   }
   if (same && !lies) {
+    RaisePlaces(TakenOf(fam, *listener), LoadRelaxed(listener->accept_count));
     PostEp(fam, *listener);
     return Admission::kDone;
   }
@@ -321,10 +329,72 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
 // nothing else would have most of our time.
 constexpr uint32_t kSynCost = 64, kRefusedCost = 192, kNoSynCost = 6;
 
+// Whether the queue has room, whatever the count of places says: if it has said otherwise for a
+// second, at each look. Then some places are nobody's: of clients that died before their SYN was
+// there, or that lie. These may go on, so from then on the queue's length is what counts for those
+// that wait, for a minute. Until then a count that fits once is believed.
+constexpr uint32_t kSureMs = 900, kDoubtMs = 60'000;  // a client comes again after 1000
+bool SeesRoom(pstn_ep& listener, uint32_t* taken, bool fits) PSTN_REQUIRES(listener.accept_lock) {
+  constexpr uint64_t kMsNs = 1'000'000;
+  const uint32_t since_ms = LoadRelaxed(listener.misfit_ms);
+  if (fits && since_ms == 0) return false;
+  const auto now_ms = static_cast<uint32_t>(MonotonicCoarseNs() / kMsNs) | 1u;
+  const uint32_t for_ms = since_ms != 0 ? now_ms - since_ms : 0;
+  if (for_ms < kSureMs || for_ms > kDoubtMs) {
+    if (fits || for_ms == 0 || for_ms > kDoubtMs)
+      StoreRelaxed(listener.misfit_ms, fits ? 0u : now_ms);
+    return false;
+  }
+  if (!fits && taken != nullptr) StoreRelaxed(*taken, LoadRelaxed(listener.accept_count) + 1);
+  return !fits;
+}
+
+bool TakeForClient(pstn_ep& listener, uint32_t* taken) PSTN_REQUIRES(listener.accept_lock) {
+  const uint32_t backlog = LoadRelaxed(listener.backlog);
+  const bool took = taken != nullptr && TakePlace(*taken, backlog);
+  const bool full = Defers(listener) || LoadRelaxed(listener.accept_count) > backlog;
+  if (SeesRoom(listener, taken, took || full) || took) return true;
+  StoreRelaxed(listener.waits, 1u);
+  return false;
+}
+
+enum class LetIn : uint8_t { kIn, kGone, kNoRoom };
+
+// A client that waits for a place (endpoint/places/places.h) gets one, if there is one: its slot
+// says SYN then, and it is to be admitted. So is one whose listener has gone, to be refused. The
+// lock says that the listener is one, and places are given back under it: the thread that does so
+// sees afterwards that a client waits.
+LetIn TryLetIn(Family& fam, const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {
+  pstn_conn& c = LgrConn(lgr, conn);
+  pstn_ep* const listener = EpAt(Stack(fam), LoadRelaxed(c.setup.listener_idx));
+  uint32_t state = PSTN_CS_WAITS;
+  uint32_t* taken = nullptr;
+  bool listens = listener != nullptr;
+  if (listens) {
+    QueueGuard g(fam, *listener);
+    listens = LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
+              LoadRelaxed(listener->gen) == LoadRelaxed(c.setup.listener_gen);
+    if (listens && !IsQueued(ref)) return LetIn::kGone;  // it was not told to wait
+    taken = TakenOf(fam, *listener);
+    if (listens && !TakeForClient(*listener, taken)) return LetIn::kNoRoom;
+  }
+  if (!CompareExchange(c.setup.state, state, PSTN_CS_SYN)) {
+    if (listens) GivePlace(taken);
+    return LetIn::kGone;
+  }
+  if (!listens) return LetIn::kIn;
+  pstn_ep none = {};
+  none.conn_idx = conn;
+  AnnounceData(fam.bells, {&none, nullptr, lgr, &c, 1});
+  return LetIn::kIn;
+}
+
 void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
   pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(lgr_idx));
   TakeBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), ref.syn_hand, [&](uint32_t conn) {
-    if (!WaitsForServer(LoadRelaxed(LgrConn(lgr, conn).setup.state))) return kNoSynCost;
+    const uint32_t state = LoadRelaxed(LgrConn(lgr, conn).setup.state);
+    if (state == PSTN_CS_WAITS && TryLetIn(fam, ref, lgr, conn) != LetIn::kIn) return kSynCost;
+    if (state != PSTN_CS_WAITS && !WaitsForServer(state)) return kNoSynCost;
     Admission a = Admission::kChanged;
     for (int i = 0; i < kAdmitTries && a == Admission::kChanged; i++)
       a = Admit(fam, lgr_idx, lgr, conn);
@@ -337,8 +407,8 @@ void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
 // What came off the queue goes back to it.
 static void CountPending(Family& fam, const pstn_ep& listener, pstn_ep& ep) {
   if (LoadRelaxed(ep.backlog) != kNotPending) return;
-  uint8_t* lgr = LgrBase(fam.view, ep.lgr_idx);
-  if (lgr != nullptr) FetchAdd(PendingOf(lgr, EpIdx(Stack(fam), listener)), 1u);
+  AddPlace(PendingOf(fam, ep, listener));
+  AddPlace(TakenOf(fam, listener));
   DeathFence();  // [Z1]
   StoreRelaxed(ep.backlog, 0u);
 }
@@ -363,11 +433,13 @@ uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener) {
     StoreRelease(listener.accept_count, listener.accept_count - 1);  // [E8]
     // A death between the two counts one client too many, and none too few.
     StoreRelaxed(ep->backlog, kNotPending);
+    DeathFence();  // [Z1]
+    // Under the lock: a client that finds no place says under it that some wait (AdmitWaiting).
+    GivePlace(TakenOf(fam, listener));
   }
-  DeathFence();  // [Z1]
   // Another process has admitted it, perhaps from a link group that this one has not heard of.
-  uint8_t* lgr = AwaitLgr(fam, LoadRelaxed(ep->lgr_idx));
-  if (lgr != nullptr) FetchSub(PendingOf(lgr, EpIdx(s, listener)), 1u);
+  (void)AwaitLgr(fam, LoadRelaxed(ep->lgr_idx));
+  GivePlace(PendingOf(fam, *ep, listener));
   return idx;
 }
 
@@ -507,6 +579,70 @@ void AdmitLate(Family& fam) {
 }
 
 }  // namespace
+
+namespace {
+
+// `fn` gets the connections that wait for a place at `listener`.
+template <typename Fn>
+void EachWaiting(Family& fam, const pstn_ep& listener, Fn fn) {
+  StackMap& s = Stack(fam);
+  for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
+    if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]
+    const uint32_t i = s.lgrs.IndexOf(ref).word();
+    uint8_t* lgr = EnsureLgrTables(fam, i);
+    const uint32_t hw = lgr != nullptr ? LoadRelaxed(LgrHdr(lgr).conns_hw) : 0;
+    for (uint32_t c = 0; c < hw && c < PSTN_CONNS; c++) {
+      const pstn_conn_setup& setup = LgrConn(lgr, c).setup;
+      if (LoadAcquire(setup.state) == PSTN_CS_WAITS &&  // [C1]
+          EpAt(s, LoadRelaxed(setup.listener_idx)) == &listener)
+        fn(ref, i, lgr, c);
+    }
+  }
+}
+
+// Whether some did.
+bool SayWhetherWait(Family& fam, pstn_ep& listener, uint32_t some) {
+  QueueGuard g(fam, listener);
+  return LoadAcquire(listener.state) == PSTN_EP_LISTEN &&  // [E1]
+         Exchange(listener.waits, some) != 0;
+}
+
+}  // namespace
+
+// Those that have waited longest, as many as there are places.
+void AdmitWaiting(Family& fam, pstn_ep& listener) {
+  if (LoadRelaxed(listener.waits) == 0) [[likely]]
+    return;
+  bool some = SayWhetherWait(fam, listener, 0);
+  for (int gone = 0; some && gone < kAdmitTries;) {
+    uint32_t lgr_idx = PSTN_NONE, conn = 0;
+    uint64_t first = UINT64_MAX;
+    EachWaiting(fam, listener, [&](const pstn_lgr_ref&, uint32_t i, uint8_t* lgr, uint32_t c) {
+      const uint64_t since = SynTime(LgrConn(lgr, c));
+      if (since < first) first = since, lgr_idx = i, conn = c;
+    });
+    uint8_t* const lgr = lgr_idx != PSTN_NONE ? LgrBase(fam.view, lgr_idx) : nullptr;
+    some = lgr != nullptr;
+    if (!some) break;
+    switch (TryLetIn(fam, Stack(fam).lgrs.Own(LgrIndex(lgr_idx)), lgr, conn)) {
+      case LetIn::kNoRoom:
+        return;  // it has said that some wait
+      case LetIn::kGone:
+        gone++;
+        break;
+      case LetIn::kIn:
+        (void)Admit(fam, lgr_idx, lgr, conn);
+        break;
+    }
+  }
+  if (some) (void)SayWhetherWait(fam, listener, 1);
+}
+
+void RefuseWaiting(Family& fam, pstn_ep& listener) {
+  EachWaiting(fam, listener, [&](const pstn_lgr_ref& ref, uint32_t i, uint8_t* lgr, uint32_t c) {
+    if (TryLetIn(fam, ref, lgr, c) == LetIn::kIn) (void)Admit(fam, i, lgr, c);
+  });
+}
 
 void AdmitDeferred(Family& fam, pstn_ep& listener) {
   if (Exchange(listener.defer_accept, 0u) != 0) AdmitLeft(fam, &listener);

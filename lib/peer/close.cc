@@ -60,6 +60,10 @@ void LeaveConn(const ConnEnd& e) {
     if (state == peer_gone || state == PSTN_CS_FREE ||
         LoadRelaxed(LgrHdr(e.lgr).side_dead[e.side ^ 1u]) != 0)
       break;
+    if (e.side == 0 && state == PSTN_CS_WAITS && i < kTries) {  // the server does not know it
+      if (CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE)) break;
+      continue;
+    }
     const uint32_t gone = GoneState(e.side, state);
     if (i == kTries) StoreRelease(e.conn->setup.state, gone);  // [C1] the slot is that peer's loss
     if (i == kTries || CompareExchange(e.conn->setup.state, state, gone)) return;
@@ -110,7 +114,9 @@ void StopListening(Family& fam, pstn_ep& ep, uint32_t state) {
     StoreRelaxed(ep.unlisted, 0u);
     FetchAnd(ep.flags, ~PSTN_EPF_BROUGHT);
   }
+  const bool some_wait = LoadRelaxed(ep.waits) != 0;
   Unlock(ep.accept_lock);
+  if (some_wait) RefuseWaiting(fam, ep);
   ResetQueue(fam, ep);
   AdmitSyns(fam, kAllLooks);  // refuses what is still on its way
 }

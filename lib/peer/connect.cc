@@ -18,8 +18,10 @@
 #include "control/posternd.h"
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
+#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
+#include "event/wait.h"
 #include "family/family.h"
 #include "family/interrupts.h"
 #include "family/telling.h"
@@ -188,33 +190,37 @@ void ShowConnected(Family& fam, pstn_ep& ep) {
 
 namespace {
 
-// A place in the listener's queue, before there is a SYN for it: of clients that come at once none
-// is beyond the backlog, for the server refuses what is.
-bool TakePlace(uint32_t& pending, uint32_t backlog) {
-  constexpr int kTries = 64;  // the server's side may change it all the time
-  uint32_t had = LoadRelaxed(pending);
-  for (int i = 0; i < kTries && had <= backlog; i++)
-    if (CompareExchange(pending, had, had + 1)) return true;
-  return false;
-}
-
 Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
                  const pstn_addr& from) {
   ConnSlot slot;
   Reason why = TakeConnSlot(fam, t.stack, slot);
   if (why != kReasonNone) return why;
   const auto [idx, conn, lgr] = slot;
-  uint32_t& pending = LgrHdr(lgr).pending[t.ep_idx % PSTN_PENDING];
-  if (!TakePlace(pending, t.backlog)) {
-    GiveConn(Stack(fam).lgrs.Own(LgrIndex(idx)), conn);
-    return kReasonBacklogFull;
+  pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(idx));
+  const bool queued = IsQueued(ref);
+  const int here = queued ? CtlQueues(fam, QueuesBehind(fam, ref)) : 0;
+  uint32_t* const taken = here == 0 ? TakenAt(fam, ref, lgr, t.ep_idx) : nullptr;
+  // Before there is a SYN for it: of clients that come at once none is beyond the backlog.
+  if (taken == nullptr || (!queued && !TakePlace(*taken, t.backlog))) {
+    GiveConn(ref, conn);
+    return taken != nullptr ? kReasonBacklogFull : ReasonOf(fam, here);
   }
   FillConn(fam, ep, slot, t.ep_idx, t.ep_gen, to, from);
   BeginAnew(fam, to);
   pstn_conn& c = LgrConn(lgr, conn);
   NoteNews(fam.bells);
-  SetState(ep, PSTN_EP_ESTABLISHED);
-  StoreRelease(c.setup.state, PSTN_CS_SYN);  // [C1]
+  // One that can wait takes its place last: a death between the two costs that place.
+  if (queued && !TakePlace(*taken, t.backlog)) {
+    const ConnEnd e = {&ep, &ref, lgr, &c, 0};
+    SetState(ep, PSTN_EP_CONNECTING);
+    BeginWait(fam, e, t.backlog);
+    StoreRelaxed(fam.beds->waits_ns, MonotonicNs());
+    if (!TakeForWaiting(fam, e)) return kReasonNone;
+    (void)StateNow(fam, ep);
+  } else {
+    SetState(ep, PSTN_EP_ESTABLISHED);
+    StoreRelease(c.setup.state, PSTN_CS_SYN);  // [C1]
+  }
   AnnounceSyn(fam.bells, lgr, conn);
   return kReasonNone;
 }
@@ -242,12 +248,16 @@ bool StillListed(Family& fam, const pstn_dir& d, pstn_ep& ep, const Target& t,
   if (!Resolve(fam, ep, e)) return true;
   uint32_t state = PSTN_CS_SYN;
   if (CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE)) {
-    FetchOr(e.peer_ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
-    FetchSub(LgrHdr(e.lgr).pending[t.ep_idx % PSTN_PENDING], 1u);
+    GivePlace(TakenAt(fam, *e.ref, e.lgr, t.ep_idx));
+  } else if (state == PSTN_CS_WAITS) {
+    (void)CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE);
   }
   // An admitted client has a connection, whatever has become of the listener since.
-  if (state != PSTN_CS_SYN && (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_REFUSED) == 0)  // [C2]
+  if (state != PSTN_CS_SYN && state != PSTN_CS_WAITS &&
+      (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_REFUSED) == 0)  // [C2]
     return true;
+  FetchOr(e.peer_ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
+  GiveUpWait(fam, ep);
   (void)ResetConnection(fam, ep);  // no call has seen it: the endpoint is as before
   StoreRelaxed(ep.error, 0u);
   return false;
@@ -395,7 +405,7 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
   pstn_ep& ep = *call.ep();
   AssertHeld(ep.setup_lock);
   int fd = call.fd();
-  uint32_t state = LoadAcquire(ep.state);  // [E1]
+  uint32_t state = StateNow(fam, ep);
   if (state == PSTN_EP_KERNEL)
     return IsDatagram(ep) ? kVerbs.datagram_connect(fam, fd, ep, sa, len) : kPass;
   if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC)
@@ -427,6 +437,7 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
     return (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0 ? -EINPROGRESS : 0;
   Count(Stack(fam).hdr, kCounterConnects);
   PSTN_TRACE2(connected, fd, &ep);
+  if (StateNow(fam, ep) == PSTN_EP_CONNECTING) return OnTheWire(ep, a, -EINPROGRESS);
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0) return 0;
   FetchOr(ep.flags, PSTN_EPF_CONNECTING);
   return -EINPROGRESS;  // as the kernel, whose handshake is never done by then

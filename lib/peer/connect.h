@@ -24,6 +24,10 @@ void AdmitSyns(Family& fam, uint32_t looks = 1);
 // Takes those that TCP_DEFER_ACCEPT has left where they were, too: their bits are gone. The
 // listener defers no more.
 void AdmitDeferred(Family& fam, pstn_ep& listener);
+// After one has been taken from the queue: clients that wait for a place get it.
+void AdmitWaiting(Family& fam, pstn_ep& listener);
+// The listener listens no more: those that were seen to wait are refused.
+void RefuseWaiting(Family& fam, pstn_ep& listener);
 // The next connection of the accept queue, or PSTN_NONE.
 uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener);
 // Puts it back, as the first: the program has no number free.

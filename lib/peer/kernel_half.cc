@@ -6,6 +6,7 @@
 #include "base/ip_address.h"
 #include "base/sys.h"
 #include "endpoint/kept_options.h"
+#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "event/epoll.h"
@@ -119,6 +120,7 @@ void UnlistenEp(Family& fam, int fd, pstn_ep& ep) {
 
 bool DisconnectEp(Family& fam, int fd, pstn_ep& ep) {
   kVerbs.wire_give_up(fam, ep);
+  GiveUpWait(fam, ep);
   // [E1]
   if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && !ResetConnection(fam, ep)) return false;
   FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));

@@ -8,6 +8,7 @@
 #include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/control_smc.h"
+#include "endpoint/places/places.h"
 #include "endpoint/state.h"
 #include "family/family.h"
 #include "peer/connect.h"
@@ -75,11 +76,11 @@ bool AdmitOffered(Family& fam, uint32_t lgr_idx, Admitted& as) {
   // The program sees the names that TCP has here, where addresses were translated.
   c.setup.client = as.client;
   c.setup.server = as.server;
-  uint32_t& pending = LgrHdr(lgr).pending[as.ep_idx % PSTN_PENDING];
-  FetchAdd(pending, 1u);  // before it can be accepted
+  uint32_t* const taken = TakenAt(fam, Stack(fam).lgrs.Own(LgrIndex(lgr_idx)), lgr, as.ep_idx);
+  AddPlace(taken);  // before it can be accepted
   uint32_t state = PSTN_CS_OFFERED;
   if (!CompareExchange(c.setup.state, state, PSTN_CS_SYN)) {
-    FetchSub(pending, 1u);
+    GivePlace(taken);
     return false;
   }
   AnnounceSyn(fam.bells, lgr, as.conn);

@@ -63,6 +63,8 @@ bool TakeSwept(Family& fam, const pstn_uuid& stack, ConnSlot& out) {
   });
 }
 
+}  // namespace
+
 Reason ReasonOf(const Family& fam, int error) {
   switch (error) {
     case -ENOTCONN:
@@ -77,6 +79,8 @@ Reason ReasonOf(const Family& fam, int error) {
       return kReasonDaemonRefused;
   }
 }
+
+namespace {
 
 // A link group that the pair does not have yet: the first, or one more.
 Reason TakeInNew(Family& fam, const pstn_uuid& stack, ConnSlot& out) {

@@ -17,6 +17,8 @@ struct ConnSlot {
 enum class MayAsk : uint8_t { kNo, kYes };
 Reason TakeConnSlot(Family& fam, const pstn_uuid& stack, ConnSlot& out,
                     MayAsk may_ask = MayAsk::kYes);
+// Why posternd has not given what the connection needs, by its -errno.
+Reason ReasonOf(const Family& fam, int error);
 // How many link groups with it there are, and about how many slots of them are free.
 uint32_t LinksKnown(Family& fam, const pstn_uuid& stack, uint32_t* free_slots = nullptr);
 

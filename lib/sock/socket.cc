@@ -11,6 +11,7 @@
 #include "control/posternd.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/kept_options.h"
+#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "event/epoll.h"
@@ -21,6 +22,7 @@
 #include "offhost/datagram.h"
 #include "offhost/wire.h"
 #include "offhost/wire_calls.h"
+#include "peer/connect.h"
 #include "peer/kernel_half.h"
 #include "peer/negotiate.h"
 #include "peer/port.h"
@@ -166,6 +168,8 @@ long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog) {
   if (state == PSTN_EP_NEW) {
     StoreRelaxed(ep.acceptor, 0u);
     StoreRelaxed(ep.unlisted, 0u);
+    StoreRelaxed(ep.waits, 0u);
+    StoreRelaxed(ep.misfit_ms, 0u);
   }
   SetState(ep, PSTN_EP_LISTEN);
   WatchListener(fam, fd, ep);
@@ -177,6 +181,10 @@ long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog) {
     StoreRelaxed(ep.reason, WhyUnlisted(fam, p));
   }
   WireListen(fam, fd, ep);
+  if (state == PSTN_EP_LISTEN) {  // again, perhaps with a larger backlog: clients may wait for that
+    AdmitSyns(fam, kAllLooks);
+    AdmitWaiting(fam, ep);
+  }
   return 0;
 }
 
@@ -204,7 +212,7 @@ static long NameWithoutPort(int fd, const pstn_ep& ep, sockaddr* sa, socklen_t* 
 }
 
 long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len, bool peer) {
-  uint32_t state = LoadAcquire(ep.state);  // [E1]
+  uint32_t state = StateNow(fam, ep);
   bool moved = state == PSTN_EP_KERNEL && (LoadRelaxed(ep.flags) & PSTN_EPF_EXPORTED) != 0 &&
                ep.peer.port != 0;
   if (state == PSTN_EP_KERNEL && !peer && (LoadRelaxed(ep.flags) & PSTN_EPF_PORT_GIVEN_UP) != 0)
@@ -259,7 +267,7 @@ static bool ShutConnecting(Family& fam, int fd, pstn_ep& ep) {
 }
 
 long SockShutdown(Family& fam, int fd, pstn_ep& ep, int how) {
-  uint32_t state = LoadAcquire(ep.state);  // [E1]
+  uint32_t state = StateNow(fam, ep);
   if (state == PSTN_EP_KERNEL) {
     if (IsDatagram(ep) && (how == SHUT_WR || how == SHUT_RDWR)) FetchOr(ep.flags, PSTN_EPF_SHUT_WR);
     return kPass;

@@ -121,6 +121,8 @@ int CreateLgr(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& ser
   return fd;
 }
 
+int CreateQueues() { return CreateSegment("postern-queues", sizeof(pstn_queues)); }
+
 namespace {
 
 bool IsSegment(int fd, size_t bytes) { return SegmentBytes(fd) == bytes; }
@@ -222,6 +224,11 @@ const pstn_dir* MapDir(int fd) {
   return nullptr;
 }
 
+// Nothing in it says what it is: all who have it write there.
+pstn_queues* MapQueues(int fd) {
+  return static_cast<pstn_queues*>(MapChecked(fd, sizeof(pstn_queues), PROT_READ | PROT_WRITE));
+}
+
 const pstn_routes* MapRoutes(int fd) {
   auto* r = static_cast<const pstn_routes*>(MapChecked(fd, sizeof(pstn_routes), PROT_READ));
   if (r == nullptr) return nullptr;
@@ -233,6 +240,7 @@ const pstn_routes* MapRoutes(int fd) {
 void UnmapStack(const StackMap* stack) { UnmapWhole(stack); }
 void UnmapStack(const StackLook* stack) { UnmapWhole(stack); }
 void UnmapDir(const pstn_dir* dir) { sys::Unmap(const_cast<pstn_dir*>(dir), sizeof(pstn_dir)); }
+void UnmapQueues(pstn_queues* queues) { sys::Unmap(queues, sizeof(pstn_queues)); }
 void UnmapRoutes(const pstn_routes* routes) {
   sys::Unmap(const_cast<pstn_routes*>(routes), sizeof(pstn_routes));
 }

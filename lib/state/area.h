@@ -26,6 +26,7 @@ inline bool SameUuid(const pstn_uuid& a, const pstn_uuid& b) {
 // A new memfd (close-on-exec) or -errno. The stack's tables are initialised; no slot is taken.
 int CreateStack(const pstn_uuid& id, const StackSizes& sizes = {});
 int CreateLgr(const pstn_uuid& id, const pstn_uuid& client, const pstn_uuid& server);
+int CreateQueues();
 
 // Null if the fd is not such a segment, of this version, with its seals. `expected_id` may be null.
 StackMap* MapStack(int fd);
@@ -39,11 +40,13 @@ uint8_t* MapKnownLgr(int fd);
 bool OwnersOfLgr(int fd, const pstn_uuid& id, pstn_uuid (&owner)[2]);
 uint32_t ConnsOfLgr(int fd);  // hdr.conns_hw
 const pstn_dir* MapDir(int fd);
+pstn_queues* MapQueues(int fd);
 const pstn_routes* MapRoutes(int fd);
 
 void UnmapStack(const StackMap* stack);
 void UnmapStack(const StackLook* stack);
 void UnmapDir(const pstn_dir* dir);
+void UnmapQueues(pstn_queues* queues);
 void UnmapRoutes(const pstn_routes* routes);
 
 }  // namespace postern

@@ -3,6 +3,7 @@
 #include "state/view.h"
 
 #include <cstring>
+#include <initializer_list>
 
 #include "base/lock.h"
 
@@ -41,6 +42,25 @@ void DropLgrMapping(StackView& v, uint32_t idx) {
   v.retired[idx] = nullptr;
   StoreRelaxed(v.lgr[idx], nullptr);
   v.lgr_fd[idx] = 0;  // the caller, which knows whose fds these are, closes it
+  DropQueuesMapping(v, idx);
+}
+
+void DropQueuesMapping(StackView& v, uint32_t which) {
+  for (pstn_queues* const map : {v.queues[which].map, v.queues[which].retired})
+    if (map != nullptr) UnmapQueues(map);
+  v.queues[which] = {};
+}
+
+void SetQueuesMapping(StackView& v, uint32_t which, pstn_queues* map, uint64_t daemon) {
+  QueuesHere& here = v.queues[which];
+  if (here.map == nullptr && map == nullptr) return;
+  StoreRelaxed(here.daemon, uint64_t{0});
+  if (here.map != nullptr) {
+    if (here.retired != nullptr) UnmapQueues(here.retired);
+    here.retired = here.map;
+  }
+  StoreRelease(here.map, map);        // [V6]
+  StoreRelease(here.daemon, daemon);  // [V6]
 }
 
 void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd) {
@@ -54,6 +74,7 @@ void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd, const pstn
     v.retired[idx] = v.lgr[idx];
     StoreRelaxed(v.lgr[idx], nullptr);
   }
+  SetQueuesMapping(v, idx, nullptr, 0);
   StoreRelease(v.lgr_id[idx].hi, id.hi);  // [V2] a reader of this name does not see the old mapping
   StoreRelease(v.lgr_id[idx].lo, id.lo);  // [V2] who sees this name does not see the old mapping
   v.lgr_fd[idx] = fd;

@@ -14,12 +14,21 @@
 
 namespace postern {
 
+// The memory in which clients of a server's stack count, as one posternd gave it to this process.
+struct QueuesHere {
+  pstn_queues* map;      // (a) null: it is not here
+  pstn_queues* retired;  // mapping before that one: a thread may still look at it
+  uint64_t daemon;       // (a) which posternd (of its id); a later one has made another memory
+};
+inline constexpr uint32_t kOwnQueues = kGroups.most;
+
 struct StackView {
   StackMap* s = nullptr;
-  uint8_t* lgr[kGroups.most] = {};      // null: not mapped here
-  pstn_uuid lgr_id[kGroups.most] = {};  // which link group that mapping is
-  int lgr_fd[kGroups.most] = {};        // 0: none kept
-  uint8_t* retired[kGroups.most] = {};  // mapping before that one: a thread may still look at it
+  uint8_t* lgr[kGroups.most] = {};         // null: not mapped here
+  pstn_uuid lgr_id[kGroups.most] = {};     // which link group that mapping is
+  int lgr_fd[kGroups.most] = {};           // 0: none kept
+  uint8_t* retired[kGroups.most] = {};     // mapping before that one: a thread may still look at it
+  QueuesHere queues[kOwnQueues + 1] = {};  // of each link group's server; and of this stack
 };
 
 inline pstn_ep* EpAt(const StackMap& s, uint32_t idx) { return s.eps.At(EpIndex(idx)); }
@@ -82,6 +91,9 @@ void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd);
 // The same for one whose name is known, whatever its header says.
 void SetLgrMapping(StackView& v, uint32_t idx, uint8_t* base, int fd, const pstn_uuid& id);
 void DropLgrMapping(StackView& v, uint32_t idx);
+// The same for queues. A null `map`: they are another server's from now on.
+void SetQueuesMapping(StackView& v, uint32_t which, pstn_queues* map, uint64_t daemon);
+void DropQueuesMapping(StackView& v, uint32_t which);
 
 inline uint32_t TakeEp(StackMap& s) { return PoolTake(s.hdr.eps, s.eps); }
 inline void GiveEp(StackMap& s, uint32_t idx) { PoolGive(s.hdr.eps, s.eps, idx); }

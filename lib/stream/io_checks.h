@@ -7,6 +7,7 @@
 
 #include "base/sys.h"
 #include "endpoint/endpoint.h"
+#include "endpoint/places/places.h"
 #include "family/family.h"
 #include "family/interrupts.h"
 #include "family/verbs.h"
@@ -52,6 +53,7 @@ inline long SendUnconnected(pstn_ep& ep) {
 // As in the kernel: a blocking call waits for the end of the handshake first. kAgain: look again.
 inline constexpr long kAgain = kPass - 1;
 inline long AwaitConnected(Family& fam, pstn_ep& ep) {
+  if (StateNow(fam, ep) != PSTN_EP_CONNECTING) return kAgain;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
   const long r = kVerbs.wire_await_connected(fam, ep, Interrupts());
   return r == 0 ? kAgain : r == -EINPROGRESS ? -EAGAIN : r;

@@ -13,6 +13,7 @@
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/marks.h"
+#include "endpoint/places/places.h"
 #include "event/block.h"
 #include "event/wait.h"
 #include "family/family.h"
@@ -245,7 +246,10 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
       (void)LeaveUnconnected(fam, call.fd(), ep, kReasonFastOpen), state = LoadAcquire(ep.state);
     if (state == PSTN_EP_KERNEL) return kPass;
     if (state == PSTN_EP_CONNECTING) {
-      const long r = (flags & MSG_DONTWAIT) != 0 ? -EAGAIN : AwaitConnected(fam, ep);
+      const bool waits = StateNow(fam, ep) == PSTN_EP_CONNECTING;
+      const long r = !waits                        ? kAgain
+                     : (flags & MSG_DONTWAIT) != 0 ? -EAGAIN
+                                                   : AwaitConnected(fam, ep);
       return r == kAgain ? StreamSend(fam, call, iov, count, flags, ahead) : r;
     }
     return SendUnconnected(ep);

@@ -11,6 +11,7 @@
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/marks.h"
+#include "endpoint/places/places.h"
 #include "event/block.h"
 #include "event/spin.h"
 #include "family/family.h"
@@ -79,7 +80,7 @@ bool GoneWithin(const pstn_ep& ep, long error, size_t done) {
 
 long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t count) {
   pstn_ep& ep = *call.ep();
-  const uint32_t state = LoadAcquire(ep.state);  // [E1]
+  const uint32_t state = StateNow(fam, ep);
   if (state == PSTN_EP_KERNEL) return kPass;
   off_t from = 0;
   if (offset != nullptr && !GetUser(from, offset)) return -EFAULT;
@@ -227,7 +228,7 @@ long AwaitRoom(const Call& call, const ConnEnd& e) {
   ConnEnd e;
   uint8_t small[kSmallBounce];
   for (;;) {
-    const uint32_t state = LoadAcquire(ep.state);  // [E1]
+    const uint32_t state = StateNow(fam, ep);
     if (state == PSTN_EP_CONNECTING) {
       const long r = nonblock ? -EAGAIN : AwaitConnected(fam, ep);
       if (r == kAgain) continue;

@@ -6,6 +6,10 @@
 
 SIZES = ("SNDBUF 1", "SNDBUF 5000", "SNDBUF 40000", "SNDBUF 200000", "SNDBUFFORCE 9000", "RCVBUF 1", "RCVBUF 5000", "RCVBUF 60000",
          "RCVBUFFORCE 9000", "NOTSENT_LOWAT 1", "NOTSENT_LOWAT 20000")
+# Of a socket whose connect() waits.
+ASKS_WAITING = ("poll 20 {n}:IN,OUT,RDHUP,PRI", "select 0 {n}:rwx", "getopt {n} ERROR", "peer {n}", "send {n} x NOSIGNAL", "recv {n} 5", "sendfile {n} abc",
+                "readv {n} 3 3", "writev {n} a b", "ioctl {n} FIONREAD", "tcpstate {n}", "listen {n} 2", "bind {n} 127.0.0.1 0", "shutdown {n} wr",
+                "shutdown {n} rdwr", "connect {n} unspec 0")
 
 
 class PortSteps:
@@ -229,7 +233,34 @@ class PortSteps:
         self.emit(server, f"close {l}")
         return True
 
-    PORT_STEPS = ((bind_to_taken, 3), (reusing_listener, 0.7), (same_names, 0.7), (bounded, 0.15))
+    def beyond_queue(self):
+        """One more client than a listener's queue takes: it waits. What it would get when there is room again takes the kernel a second."""
+        backlog = self.r.randrange(1, 4)
+        server, client, l, port = self.small_server(backlog)
+        self.made += backlog + 2
+        clients = [f"c{self.made - i}" for i in range(backlog + 1)]
+        late = f"c{self.made - backlog - 1}"
+        for c in clients:
+            self.emit(client, f"socketconnect {c} inet 127.0.0.1 ${port}")
+        nonblock = self.r.random() < 0.8
+        self.emit(client, f"socket {late} inet stream{' nonblock' * nonblock}")
+        if not nonblock:
+            self.emit(client, f"setopt {late} SNDTIMEO 5")
+        self.emit(client, f"connect {late} 127.0.0.1 ${port}")
+        if not nonblock:
+            self.emit(client, f"setfl {late} nonblock")
+        for ask in self.r.sample(ASKS_WAITING, self.r.randrange(1, 6)):
+            self.emit(client, ask.format(n=late))
+        self.emit(client, f"close {late}")
+        for c in clients:
+            self.emit(server, f"accept {l} a{c}")
+        for c in self.r.sample(clients, len(clients)):
+            self.emit(client, f"close {c}")
+            self.emit(server, f"close a{c}")
+        self.emit(server, f"close {l}")
+        return True
+
+    PORT_STEPS = ((bind_to_taken, 3), (reusing_listener, 0.7), (same_names, 0.7), (bounded, 0.15), (beyond_queue, 0.3))
     # These bind to ports that are free again, which the kernel may give to another program of this host first: for a host, and a run
     # (--jobs 1), in which no other one asks for ports.
     FREED_STEPS = ((ended_port, 20), (renamed, 10), (whole_queue, 10))

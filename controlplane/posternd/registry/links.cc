@@ -47,6 +47,12 @@ bool EndWorks(const LinkGroup& link, uint32_t side) {
   return link.remote[side] || (end.stack != nullptr && RefState(*end.stack, end.idx) == kRefUsed);
 }
 
+// Whether connections count in the memory that all clients of the server write which it is true of:
+// our own user's programs, and the server's own user's. A guest's counts where nobody else does.
+bool IsQueued(const Stack& client, const Stack& server) {
+  return client.uid == server.uid || !IsGuests(client);
+}
+
 // The index under which the stack itself knows the link group.
 uint32_t FindRef(const Stack& stack, const LinkGroup& link, uint32_t side) {
   const uint32_t end = stack.s->lgrs.Clamp(LoadAcquire(stack.s->hdr.lgrs_hw));  // [L2]
@@ -150,7 +156,8 @@ int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {
   const uint32_t who = client.uid != server.uid ? PSTN_LGR_GUEST : PSTN_LGR_SAME_USER;
   int error = 0;
   for (uint32_t side = 0; side < 2 && error == 0; ++side) {
-    const uint32_t idx = AddRef(*owner[side], side, fresh->id, fresh->owner[1 - side], who);
+    const uint32_t idx = AddRef(*owner[side], side, fresh->id, fresh->owner[1 - side], who,
+                                IsQueued(client, server) ? 1 : 0);
     if (idx == PSTN_NONE) error = -ENOSPC;
     if (error == 0) AttachEnd(*fresh, side, *owner[side], idx);
     if (error == 0) SayLevel(*fresh, side);
@@ -169,6 +176,27 @@ int Registry::CreateLink(Stack& client, Stack& server, LinkGroup*& link) {
   PushLink(*link, 1);
   PushLink(*link, 0);
   return 0;
+}
+
+int Registry::QueuesOf(Stack& stack, SharedFd& queues) {
+  if (stack.queues == nullptr) {
+    UniqueFd memfd(CreateQueues());
+    if (!memfd.ok()) return -ENOMEM;
+    stack.queues = Share(std::move(memfd));
+  }
+  queues = stack.queues;
+  return 0;
+}
+
+// What a client says that it has is believed where the server's table has it, too.
+int Registry::QueuesBehind(const Stack& client, uint32_t link_idx, SharedFd& queues) {
+  const auto it = client.links.find(link_idx);
+  if (it == client.links.end()) return -ENOENT;
+  const LinkGroup& link = *it->second;
+  if (link.dead || link.end[0].stack != &client || link.end[0].idx != link_idx) return -ENOENT;
+  Stack* const server = link.end[1].stack;
+  if (server == nullptr || !EndWorks(link, 1) || !IsQueued(client, *server)) return -ENOENT;
+  return QueuesOf(*server, queues);
 }
 
 void Registry::PushLink(const LinkGroup& link, uint32_t side) {

@@ -17,7 +17,7 @@
 
 namespace postern::daemon {
 int Registry::AddRemote(LinkGroup& link, uint32_t side, Stack& own, uint32_t who) {
-  const uint32_t idx = AddRef(own, side, link.id, link.owner[1 - side], who);
+  const uint32_t idx = AddRef(own, side, link.id, link.owner[1 - side], who, 0);
   if (idx == PSTN_NONE) return -ENOSPC;
   link.remote[1 - side] = true;
   AttachEnd(link, side, own, idx);

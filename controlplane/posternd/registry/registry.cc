@@ -243,7 +243,8 @@ bool Registry::HasRoomForGuest(uid_t uid) const {
   size_t of_user = 0, of_all = 0;
   for (const auto& [id, stack] : stacks_) {
     if (!IsGuests(*stack)) continue;
-    const size_t has = 1 + 2 * stack->processes.size() + stack->links.size();
+    const size_t has =
+        1 + (stack->queues != nullptr ? 1 : 0) + 2 * stack->processes.size() + stack->links.size();
     of_all += has;
     of_user += stack->uid == uid ? has : 0;
   }

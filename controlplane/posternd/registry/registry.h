@@ -94,7 +94,8 @@ struct Reaping {
 struct Stack {
   pstn_uuid id{};
   SharedFd fd;
-  SharedFd wire;  // the bundle, see ctl::Type::kWire; null: it has none
+  SharedFd queues;  // its clients count there (pstn_queues); null: nobody has asked for it
+  SharedFd wire;    // the bundle, see ctl::Type::kWire; null: it has none
   uint64_t inode = 0;
   uid_t uid = 0;  // the memory's: ours, or a guest's (lib/life/depart.h)
   gid_t gid = 0;
@@ -137,6 +138,10 @@ class Registry {
   // one is made known to all first.
   int Introduce(Stack& client, Stack& server, uint32_t full, LinkGroup*& link);
   int AddLink(Stack& stack, uint32_t idx, UniqueFd memfd);
+  // The memory in which clients of that stack count, or of the one with which it has a link group
+  // as a client. 0 or -errno.
+  static int QueuesOf(Stack& stack, SharedFd& queues);
+  static int QueuesBehind(const Stack& client, uint32_t link_idx, SharedFd& queues);
   // The same with a server of another daemon: made here, and told of by PushLink() when that one
   // has taken it.
   int MakeRemote(Stack& client, const pstn_uuid& server, uint32_t full, LinkGroup*& link);

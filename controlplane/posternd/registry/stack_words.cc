@@ -30,7 +30,7 @@ bool PutWord(const Stack& stack, size_t off, uint32_t value) {
 }
 
 bool Fill(const Stack& stack, const pstn_lgr_ref& ref, uint32_t side, const pstn_uuid& id,
-          const pstn_uuid& peer, uint32_t remote) {
+          const pstn_uuid& peer, uint32_t remote, uint32_t queued) {
   // A place that was used before has stale maps; a fresh one is zero and stays untouched.
   static const pstn_lgr_ref zero = {};
   const size_t at = stack.s->OffOf(&ref);
@@ -39,17 +39,18 @@ bool Fill(const Stack& stack, const pstn_lgr_ref& ref, uint32_t side, const pstn
          Put(stack, at + offsetof(pstn_lgr_ref, id), &id, sizeof(id)) &&
          Put(stack, at + offsetof(pstn_lgr_ref, peer), &peer, sizeof(peer)) &&
          PutWord(stack, at + offsetof(pstn_lgr_ref, remote), remote) &&
+         PutWord(stack, at + offsetof(pstn_lgr_ref, queued), queued) &&
          PutWord(stack, at + offsetof(pstn_lgr_ref, state), 1);
 }
 
 }  // namespace
 
 uint32_t AddRef(const Stack& stack, uint32_t side, const pstn_uuid& id, const pstn_uuid& peer,
-                uint32_t remote) {
+                uint32_t remote, uint32_t queued) {
   for (const pstn_lgr_ref& ref : stack.s->lgrs.All()) {
     const uint32_t i = stack.s->lgrs.IndexOf(ref).word();
     if (LoadAcquire(ref.state) != 0 || stack.links.count(i) != 0) continue;
-    if (!Fill(stack, ref, side, id, peer, remote)) return PSTN_NONE;
+    if (!Fill(stack, ref, side, id, peer, remote, queued)) return PSTN_NONE;
     const size_t hw = offsetof(pstn_stack_hdr, lgrs_hw);
     const bool seen = i < LoadAcquire(stack.s->hdr.lgrs_hw) || PutWord(stack, hw, i + 1);
     return seen ? i : PSTN_NONE;

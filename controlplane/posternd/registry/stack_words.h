@@ -12,7 +12,7 @@ namespace postern::daemon {
 
 // A place for a link group; PSTN_NONE when there is none, or the memory can't be written.
 uint32_t AddRef(const Stack& stack, uint32_t side, const pstn_uuid& id, const pstn_uuid& peer,
-                uint32_t remote);
+                uint32_t remote, uint32_t queued);
 void FreeRef(const Stack& stack, uint32_t idx);
 // What accept() is told of connections that posternd has for it.
 void PutHeld(const Stack& stack, uint32_t ep_idx, uint32_t held, uint32_t in_talks);

@@ -177,6 +177,8 @@ Server::Handler Server::HandlerOf(ctl::Type type) {
       return &Server::Hello;
     case ctl::Type::kListen:
       return &Server::Listen;
+    case ctl::Type::kQueues:
+      return &Server::Queues;
     case ctl::Type::kUnlisten:
       return &Server::Unlisten;
     case ctl::Type::kIntroduce:

@@ -73,6 +73,7 @@ class Server {
   void Named(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Guest(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Listen(Client& client, const ctl::Msg& message, UniqueFd fd);
+  void Queues(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Unlisten(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Seek(Client& client, const ctl::Msg& message, UniqueFd fd);
   void Introduce(Client& client, const ctl::Msg& message, UniqueFd fd);

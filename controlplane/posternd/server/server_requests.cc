@@ -99,6 +99,18 @@ void Server::Listen(Client& client, const ctl::Msg& message, UniqueFd fd) {
   client.Reply(message, -error);
 }
 
+void Server::Queues(Client& client, const ctl::Msg& message, UniqueFd) {
+  Stack& stack = *client.process->stack;
+  ctl::Msg reply;
+  reply.type = message.type;
+  reply.seq = message.seq;
+  SharedFd queues;
+  const int error = message.a == PSTN_NONE ? Registry::QueuesOf(stack, queues)
+                                           : Registry::QueuesBehind(stack, message.a, queues);
+  if (error != 0) return client.Reply(message, -error);
+  client.Send(reply, queues);
+}
+
 void Server::Unlisten(Client& client, const ctl::Msg& message, UniqueFd) {
   Listener listener;
   listener.stack = client.process->stack->id;

@@ -160,6 +160,19 @@ std::vector<Link> Links() {
   return found;
 }
 
+pstn_queues* Queues() {
+  FILE* maps = fopen("/proc/self/maps", "re");
+  if (maps == nullptr) Die("maps");
+  char line[512];
+  unsigned long begin = 0;
+  while (fgets(line, sizeof line, maps) != nullptr) {
+    if (strstr(line, "postern-queues") != nullptr) (void)sscanf(line, "%lx", &begin);
+  }
+  fclose(maps);
+  if (begin == 0) Die("no queues");
+  return reinterpret_cast<pstn_queues*>(begin);
+}
+
 int Connect(int port) {
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in a = {};

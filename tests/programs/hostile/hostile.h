@@ -53,6 +53,7 @@ int Honest(int port, double seconds, uint64_t seed);
 }
 int Connect(int port);      // -1: refused
 std::vector<Link> Links();  // all that this process has mapped as a client
+pstn_queues* Queues();      // where it counts as one
 
 // hostile_promise.cc
 int Believer(int port);

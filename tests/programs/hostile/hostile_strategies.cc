@@ -111,6 +111,19 @@ void SynsForged(const Link& l, Random& r) {
   if (r.Below(16) == 0) Put(l.conn(r.Below(PSTN_CONNS)).setup.state, r.Below(8));
 }
 
+// Clients that wait for a place, and say so.
+void WaitsForged(const Link& l, Random& r) {
+  Syn(l, r, l.conn(0).setup.listener_idx, l.conn(0).setup.listener_gen);
+  Put(l.conn(kConnsUsed + r.Below(PSTN_CONNS - kConnsUsed)).setup.state, PSTN_CS_WAITS);
+}
+// How many places of the victim's queue are taken.
+void Places(const Link&, Random& r) {
+  static pstn_queues* const queues = Queues();
+  for (pstn_places& place : queues->at) {
+    if (&place - queues->at < 64) Put(place.taken, r.Below(4) != 0 ? ~0u : r.Next() >> r.Below(64));
+  }
+}
+
 void EventBits(const Link& l, Random&) {
   for (uint32_t w = 0; w < 8; w++) {
     pstn_evmap& map = l.map(kVictim, w);
@@ -248,6 +261,8 @@ constexpr Named kAll[] = {
     {"syn-bits", SynBits},
     {"syns-nowhere", SynsNowhere},
     {"syns-forged", SynsForged},
+    {"waits-forged", WaitsForged},
+    {"places", Places},
     {"event-bits", EventBits},
     {"all-asleep", AllAsleep},
     {"victims-sleep", VictimsSleep},

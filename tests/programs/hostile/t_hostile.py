@@ -18,7 +18,7 @@ from harness import Skip, check, need, test
 from kill_storm import nothing_left, own_runtime
 
 STRATEGIES = ("none", "cursor-back", "cursor-forward", "wrap-jump", "length-too-large", "length-zero", "length-off", "flags", "victims-flags",
-              "control-lines", "urgent", "syn-bits", "syns-nowhere", "syns-forged", "event-bits", "all-asleep", "victims-sleep", "rings",
+              "control-lines", "urgent", "syn-bits", "syns-nowhere", "syns-forged", "waits-forged", "places", "event-bits", "all-asleep", "victims-sleep", "rings",
               "addresses", "states", "futexes", "doorbells", "memory", "head", "anything")
 CAUGHT = ("wrap-jump", "length-too-large", "length-off", "rings")  # connections end for a reason that is counted: peer_violations
 SLOWER_AT_MOST = 2.0

@@ -178,12 +178,16 @@ class Proc:
             check(code == expect, lambda: f"{self.name}: exit {code}, expected {expect}: {self.output()[-1500:]}")
         return code
 
-    def go_on(self):
-        """SIGUSR1 to all its processes, once one has said that it holds its connection open to be looked at and waits for this."""
+    def wait_holding(self):
+        """Until one of its processes has said that it holds its connection open to be looked at."""
         end = time.monotonic() + 60
         while self.held == self.output().count("holding\n"):
             check(self.alive() and time.monotonic() < end, lambda: f"{self.name} does not get to hold its connection: {self.output()[-800:]}")
             time.sleep(0.01)
+
+    def go_on(self):
+        """SIGUSR1 to all its processes, which the one that holds its connection waits for."""
+        self.wait_holding()
         self.held += 1
         os.killpg(self.pid, signal.SIGUSR1)
 

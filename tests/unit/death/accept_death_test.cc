@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "../kit/catch.h"
+#include "endpoint/places/places.h"
 #include "family_world.h"
 #include "peer/connect.h"
 #include "smcd/notify.h"
@@ -18,10 +19,14 @@ constexpr uint8_t kHere[16] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 127, 0,
 // A listener that the survivor has, too, and clients that have announced themselves.
 struct Listener {
   FamilyWorld w;
+  SharedPage<pstn_queues> queues;
   int fd;
   uint32_t entry, idx;
 
-  Listener() {
+  // queued: clients count in the memory that all of them share.
+  explicit Listener(bool queued = false) {
+    if (queued) w.fam().view.queues[kOwnQueues].map = &*queues;
+    w.ring.ref(1).queued = queued ? 1 : 0;
     fd = static_cast<int>(SockSocket(w.fam(), AF_INET, SOCK_STREAM, 0));
     REQUIRE(fd >= 0);
     entry = FdEntry(w.fam(), fd);
@@ -32,6 +37,7 @@ struct Listener {
     memcpy(l.local.ip, kHere, sizeof kHere);
     l.local.port = 80;
     FetchOr(l.flags, PSTN_EPF_NONBLOCK);
+    w.Save(&queues->at[idx], sizeof queues->at[idx]);
     LgrHdr(w.ring.lgr()).conns_hw = kClients;
     for (uint32_t c = 0; c < kClients; c++) {
       pstn_conn& conn = Conn(c);
@@ -49,7 +55,7 @@ struct Listener {
   }
   pstn_ep& ep() { return w.s().eps.Own(EpIndex(idx)); }
   pstn_conn& Conn(uint32_t c) { return LgrConn(w.ring.lgr(), c); }
-  uint32_t& Pending() { return LgrHdr(w.ring.lgr()).pending[idx % PSTN_PENDING]; }
+  uint32_t& Pending() { return *TakenAt(w.fam(), w.ring.ref(1), w.ring.lgr(), idx); }
   static bool Ended(const pstn_conn& c) { return (c.ctl[1].flags & PSTN_CF_CLOSED) != 0; }
 
   void Hold() { w.Hold(fd); }
@@ -84,7 +90,7 @@ struct Listener {
 };
 
 TEST_CASE("accept death: clients are admitted") {
-  Listener l;
+  Listener l(GENERATE(false, true));
   l.Hold();
   const StepResult r =
       l.w.Step([&] { AdmitSyns(l.w.fam(), kAllLooks); }, [&] { return l.Survives(); });
@@ -92,7 +98,7 @@ TEST_CASE("accept death: clients are admitted") {
 }
 
 TEST_CASE("accept death: clients are accepted") {
-  Listener l;
+  Listener l(GENERATE(false, true));
   l.Hold();
   const StepResult r = l.w.Step(
       [&] {
@@ -105,7 +111,7 @@ TEST_CASE("accept death: clients are accepted") {
 
 // What accept() does when it can't have a number.
 TEST_CASE("accept death: a client goes back to the queue") {
-  Listener l;
+  Listener l(GENERATE(false, true));
   l.Hold();
   AdmitSyns(l.w.fam(), kAllLooks);
   const StepResult r = l.w.Step(
@@ -116,6 +122,42 @@ TEST_CASE("accept death: a client goes back to the queue") {
       },
       [&] { return l.Survives(); });
   CheckSteps(r, 100, 15);
+}
+
+// One is accepted, and lets the next one in, which waits for a place.
+TEST_CASE("accept death: clients wait for a place") {
+  Listener l(true);
+  l.Hold();
+  l.ep().backlog = 0;
+  l.Pending() = 1;
+  for (uint32_t c = 1; c < kClients; c++) l.Conn(c).setup.state = PSTN_CS_WAITS;
+  AdmitSyns(l.w.fam(), kAllLooks);
+  REQUIRE(l.ep().accept_count == 1);
+  REQUIRE(l.ep().waits == 1);
+  const StepResult r = l.w.Step(
+      [&] {
+        Call call(l.w.fam(), l.fd);
+        (void)SockAccept(l.w.fam(), call, nullptr, nullptr, 0);
+      },
+      [&]() -> const char* {
+        uint32_t came = 0;
+        for (uint32_t second = 0; second < 2 * kClients; second++) {
+          if (l.ep().misfit_ms != 0) l.ep().misfit_ms -= 1100;
+          for (uint32_t c = 0; c < kClients; c++) {
+            if (l.Conn(c).setup.state == PSTN_CS_WAITS)
+              AnnounceSyn(l.w.fam().bells, l.w.ring.lgr(), c);
+          }
+          if (l.ep().accept_count > 1) return "more wait than the backlog says";
+          const char* const wrong = l.AcceptRest();
+          if (second + 1 == 2 * kClients && wrong != nullptr) return wrong;
+          AdmitWaiting(l.w.fam(), l.ep());
+        }
+        for (uint32_t c = 0; c < kClients; c++)
+          came += l.Conn(c).setup.state != PSTN_CS_WAITS ? 1u : 0u;
+        if (came != kClients) return "a client waits for ever";
+        return l.Pending() <= 1 ? nullptr : "the backlog counts clients that are not there";
+      });
+  CheckSteps(r, 500, 15);
 }
 
 // It shut its listener down: clients that come are refused.

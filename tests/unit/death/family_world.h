@@ -13,6 +13,7 @@
 #include <sys/socket.h>
 
 #include <initializer_list>
+#include <utility>
 
 #include "../kit/single_step.h"
 #include "../smcd/ring_pair.h"
@@ -127,15 +128,21 @@ class FamilyWorld {
     saved_.Add(ring.lgr(), 4096);
   }
 
-  // Each process that is not the survivor is dead, and is reaped.
+  // Besides those.
+  void Save(void* at, size_t bytes) { saved_.Add(at, bytes); }
+
+  // Each process that is not the survivor is dead, and is reaped. The reaper has no queues.
   void Reap() {
     AsReaper();
+    QueuesHere& queues = fam_.view.queues[kOwnQueues];
+    const QueuesHere had = std::exchange(queues, {});
     for (uint32_t i = 0; i < s().slots.count(); i++) {
       if (i == kSurvivor || s().slots.Own(ProcIndex(i)).state == PSTN_SL_FREE) continue;
       (void)ClaimDead(fam_, i, s().slots.Own(ProcIndex(i)).pid);
       ReapListeners(fam_, i);
       ReapSlot(fam_, i);
     }
+    queues = had;
   }
   // Null, or what is wrong after a death: reaped, the survivor's `live`, and when that has died.
   template <typename Live>

@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // backlog_test.cc - a listener's backlog binds clients that do not count themselves.
+#include <algorithm>
 #include <cstring>
+#include <memory>
 
 #include "../death/family_world.h"
 #include "../kit/catch.h"
+#include "base/clock.h"
+#include "endpoint/places/places.h"
 #include "peer/connect.h"
 #include "smcd/notify.h"
 #include "sock/socket.h"
@@ -35,7 +39,17 @@ struct CrowdedListener {
   pstn_conn& Conn(uint32_t c) { return LgrConn(w.ring.lgr(), c); }
   uint32_t& Pending() { return LgrHdr(w.ring.lgr()).pending[idx % PSTN_PENDING]; }
   void Come(uint32_t c) {
-    LgrHdr(w.ring.lgr()).conns_hw = lies ? 0 : c + 1;  // no slot was ever used, it says
+    Fill(c);
+    Conn(c).setup.state = PSTN_CS_SYN;
+    Announce(c);
+  }
+  void Announce(uint32_t c) {
+    AnnounceSyn(w.fam().bells, w.ring.lgr(), c);
+    AdmitSyns(w.fam(), kAllLooks);
+  }
+  void Fill(uint32_t c) {
+    uint32_t& hw = LgrHdr(w.ring.lgr()).conns_hw;
+    hw = lies ? 0 : std::max(hw, c + 1);  // no slot was ever used, it says
     pstn_conn& conn = Conn(c);
     memcpy(conn.setup.client.ip, kSameHost, sizeof kSameHost);
     memcpy(conn.setup.server.ip, kSameHost, sizeof kSameHost);
@@ -44,9 +58,6 @@ struct CrowdedListener {
     conn.setup.listener_idx = idx;
     conn.setup.listener_gen = ep().gen;
     conn.setup.gen = conn.ctl[0].gen = c + 1;
-    conn.setup.state = PSTN_CS_SYN;
-    AnnounceSyn(w.fam().bells, w.ring.lgr(), c);
-    AdmitSyns(w.fam(), kAllLooks);
   }
   bool IsRefused(uint32_t c) { return (Conn(c).ctl[1].flags & PSTN_CF_REFUSED) != 0; }
 };
@@ -66,6 +77,154 @@ TEST_CASE("backlog: a client that does not count itself fills the queue, and is 
   CHECK(!l.IsRefused(2 * kQueueMost));
   l.Come(2 * kQueueMost + 1);
   CHECK(l.IsRefused(2 * kQueueMost + 1));
+}
+
+// Clients of all link groups count in one memory, which each of them can write.
+struct SharedQueue : CrowdedListener {
+  std::unique_ptr<pstn_queues> queues = std::make_unique<pstn_queues>();
+
+  SharedQueue() {
+    w.ring.ref(1).queued = 1;
+    w.fam().view.queues[kOwnQueues].map = queues.get();
+  }
+  ~SharedQueue() { w.fam().view.queues[kOwnQueues].map = nullptr; }
+  uint32_t& Taken() { return queues->at[idx].taken; }
+  void ComeHonestly(uint32_t c) {
+    REQUIRE(TakePlace(Taken(), kListenBacklog));
+    Come(c);
+  }
+  uint32_t StateOf(uint32_t c) { return Conn(c).setup.state; }
+  void ComeToWait(uint32_t c) {
+    Fill(c);
+    Conn(c).setup.state = PSTN_CS_WAITS;
+    Announce(c);
+  }
+  // A second passes, and it comes again.
+  void ComeAgain(uint32_t c) {
+    if (ep().misfit_ms != 0) ep().misfit_ms -= 1100;
+    Announce(c);
+  }
+};
+
+TEST_CASE("backlog: clients without a place wait, and get the next one in their order") {
+  SharedQueue l;
+  for (uint32_t c = 0; c <= kListenBacklog; c++) l.ComeHonestly(c);
+  CHECK_FALSE(TakePlace(l.Taken(), kListenBacklog));
+  const uint32_t first = kListenBacklog + 2, second = kListenBacklog + 1;  // not the map's order
+  l.ComeToWait(first);
+  l.ComeToWait(second);
+  l.Conn(first).ctl[0].syn_ns = MonotonicNs() - 2'000'000;
+  l.Conn(second).ctl[0].syn_ns = MonotonicNs() - 1'000'000;
+  CHECK(l.StateOf(first) == PSTN_CS_WAITS);
+  CHECK(l.StateOf(second) == PSTN_CS_WAITS);
+  CHECK(DequeueEmbryo(l.w.fam(), l.ep()) != PSTN_NONE);
+  AdmitWaiting(l.w.fam(), l.ep());
+  CHECK(l.StateOf(first) == PSTN_CS_ESTABLISHED);
+  CHECK(l.StateOf(second) == PSTN_CS_WAITS);
+  CHECK(l.ep().accept_count == kListenBacklog + 1);
+  CHECK(DequeueEmbryo(l.w.fam(), l.ep()) != PSTN_NONE);
+  AdmitWaiting(l.w.fam(), l.ep());
+  CHECK(l.StateOf(second) == PSTN_CS_ESTABLISHED);
+  // Nobody waits any more: the place is free.
+  CHECK(DequeueEmbryo(l.w.fam(), l.ep()) != PSTN_NONE);
+  AdmitWaiting(l.w.fam(), l.ep());
+  CHECK(l.ep().waits == 0);
+  CHECK(l.Taken() == kListenBacklog);
+}
+
+TEST_CASE("backlog: a place that no client has is free again after a second") {
+  SharedQueue l;
+  l.ComeHonestly(0);
+  l.Taken() = 1000;  // some client says
+  l.ComeToWait(1);
+  CHECK(l.StateOf(1) == PSTN_CS_WAITS);
+  l.Announce(1);
+  CHECK(l.StateOf(1) == PSTN_CS_WAITS);
+  l.ComeAgain(1);
+  CHECK(l.StateOf(1) == PSTN_CS_ESTABLISHED);
+  CHECK(l.Taken() == 2);
+}
+
+TEST_CASE(
+    "backlog: a client that says that all is taken, and does not stop, holds nobody up for long") {
+  SharedQueue l;
+  l.Taken() = 1000;
+  l.ComeToWait(0);
+  l.ComeAgain(0);
+  CHECK(l.StateOf(0) == PSTN_CS_ESTABLISHED);
+  for (uint32_t c = 1; c <= kListenBacklog + 1; c++) {
+    l.Taken() = 1000;
+    l.ComeToWait(c);
+    CHECK(l.StateOf(c) ==
+          (c <= kListenBacklog ? uint32_t{PSTN_CS_ESTABLISHED} : uint32_t{PSTN_CS_WAITS}));
+  }
+  CHECK(l.ep().accept_count == kListenBacklog + 1);
+}
+
+TEST_CASE("backlog: a queue that is full has no place, however long a client waits") {
+  SharedQueue l;
+  for (uint32_t c = 0; c <= kListenBacklog; c++) l.ComeHonestly(c);
+  l.ComeToWait(kListenBacklog + 1);
+  for (int i = 0; i < 3; i++) l.ComeAgain(kListenBacklog + 1);
+  CHECK(l.StateOf(kListenBacklog + 1) == PSTN_CS_WAITS);
+}
+
+TEST_CASE("backlog: clients that say that none waits are counted when the next one comes") {
+  SharedQueue l;
+  l.ComeHonestly(0);
+  l.ComeHonestly(1);
+  l.Taken() = 0;
+  l.ComeHonestly(2);
+  CHECK(l.Taken() == 3);
+  l.Taken() = 0;
+  CHECK(DequeueEmbryo(l.w.fam(), l.ep()) != PSTN_NONE);
+  CHECK(l.Taken() == 0);  // not less than nothing
+}
+
+TEST_CASE("backlog: clients that count in their link group count in the queue, too") {
+  SharedQueue l;
+  l.w.ring.ref(1).queued = 0;
+  l.Pending() = 1;
+  l.Come(0);
+  CHECK(l.Taken() == 1);
+  CHECK(DequeueEmbryo(l.w.fam(), l.ep()) != PSTN_NONE);
+  CHECK(l.Pending() == 0);
+  CHECK(l.Taken() == 0);
+}
+
+TEST_CASE(
+    "backlog: a process that does not have the memory lets clients in as its queue has room") {
+  SharedQueue l;
+  l.w.fam().view.queues[kOwnQueues].map = nullptr;
+  l.ComeToWait(0);
+  CHECK(l.StateOf(0) == PSTN_CS_WAITS);
+  l.ComeAgain(0);
+  CHECK(l.StateOf(0) == PSTN_CS_ESTABLISHED);
+}
+
+// What an earlier listener had there, and what a client of an earlier one does not give back.
+TEST_CASE("backlog: a listener that begins has all its places") {
+  SharedQueue l;
+  l.Taken() = 7;
+  BeginPlaces(l.w.fam(), l.ep());
+  CHECK(l.Taken() == 0);
+  l.ep().flags |= PSTN_EPF_PUBLISHED;
+  l.ComeHonestly(0);
+  BeginPlaces(l.w.fam(), l.ep());  // it listens once more, or a new posternd is told of it
+  CHECK(l.Taken() == 1);
+  l.Taken() = 0;  // the new posternd's memory
+  BeginPlaces(l.w.fam(), l.ep());
+  CHECK(l.Taken() == 1);
+}
+
+TEST_CASE("backlog: who waits at a listener that ends is refused") {
+  SharedQueue l;
+  for (uint32_t c = 0; c <= kListenBacklog; c++) l.ComeHonestly(c);
+  l.ComeToWait(kListenBacklog + 1);
+  l.ep().state = PSTN_EP_CLOSED;
+  RefuseWaiting(l.w.fam(), l.ep());
+  CHECK(l.IsRefused(kListenBacklog + 1));
+  CHECK(l.StateOf(kListenBacklog + 1) == PSTN_CS_SERVER_GONE);
 }
 
 }  // namespace
