@@ -141,16 +141,20 @@ void RingOwn(Family& fam, uint32_t waiter) {
   (void)RingBell(fam.bells, BellOf(Stack(fam), waiter));
 }
 
+void NoteWait(Family& fam) {
+  constexpr uint64_t kEachNs = 1'000'000'000;
+  uint64_t none = 0;
+  (void)CompareExchange(fam.beds->waits_ns, none, MonotonicNs() + kEachNs);
+}
+
 namespace {
 
 // When connects that wait for room are to be looked at next.
 uint64_t WaitsUntil(Family& fam) {
-  constexpr uint64_t kEachNs = 1'000'000'000;
   uint64_t& at = fam.beds->waits_ns;
   uint64_t due = LoadRelaxed(at);
   if (due == 0 || MonotonicNs() < due || !CompareExchange(at, due, uint64_t{0})) return due;
-  uint64_t none = 0;
-  if (LookAtWaits(fam)) (void)CompareExchange(at, none, MonotonicNs() + kEachNs);
+  if (LookAtWaits(fam)) NoteWait(fam);
   return LoadRelaxed(at);
 }
 

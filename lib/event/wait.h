@@ -30,6 +30,8 @@ struct Beds {
   uint64_t waits_ns;
   uint64_t paid_ns;  // (a) when PayRings last made a sender
 };
+// A connect() of ours waits for room.
+void NoteWait(Family& fam);
 // A doorbell for a waiter of ours, which peers wherever they are can ring. fd or -errno.
 int NewBell(Family& fam, uint32_t waiter);
 // Before a sleep, and now and then by a process that does not sleep (kIfDue): sleepers of peers

@@ -27,6 +27,7 @@
 #include "life/luggage.h"
 #include "life/process.h"
 #include "life/slot.h"
+#include "peer/connect.h"
 #include "peer/contact/contact.h"
 #include "peer/export.h"
 #include "peer/kernel_half.h"
@@ -61,7 +62,8 @@ void LeaveToKernel(Family& fam, bool all) {
     LeaveAcceptor(fam, fam.slot, *ep);
     const bool goes_along =
         !all && (Listens(*ep) || state == PSTN_EP_NEW) && !Luggage::IsLast(fam, entry, *ep);
-    if (state == PSTN_EP_CONNECTING) {
+    if (state == PSTN_EP_CONNECTING) (void)LeaveWaiting(fam, fd, *ep, kReasonExported);
+    if (LoadAcquire(ep->state) == PSTN_EP_CONNECTING) {  // [E1]
       Guard g(ep->setup_lock);
       (void)DisconnectEp(fam, fd, *ep);
     }

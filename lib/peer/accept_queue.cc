@@ -329,33 +329,40 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
 // nothing else would have most of our time.
 constexpr uint32_t kSynCost = 64, kRefusedCost = 192, kNoSynCost = 6;
 
-// Whether the queue has room, whatever the count of places says: if it has said otherwise for a
-// second, at each look. Then some places are nobody's: of clients that died before their SYN was
-// there, or that lie. These may go on, so from then on the queue's length is what counts for those
-// that wait, for a minute. Until then a count that fits once is believed.
+// Whether the queue has room, whatever the count of places says: after a second in which clients
+// had to wait beside a queue that was not full. Then some places are nobody's: of clients that died
+// before their SYN was there, or that lie. These may go on, and say now and then that there is
+// room; so from then on the queue's length is what counts for those that wait, for a minute.
 constexpr uint32_t kSureMs = 900, kDoubtMs = 60'000;  // a client comes again after 1000
-bool SeesRoom(pstn_ep& listener, uint32_t* taken, bool fits) PSTN_REQUIRES(listener.accept_lock) {
-  constexpr uint64_t kMsNs = 1'000'000;
-  const uint32_t since_ms = LoadRelaxed(listener.misfit_ms);
-  if (fits && since_ms == 0) return false;
-  const auto now_ms = static_cast<uint32_t>(MonotonicCoarseNs() / kMsNs) | 1u;
+uint32_t NowMs() { return static_cast<uint32_t>(MonotonicCoarseNs() / 1'000'000) | 1u; }
+
+bool SeesRoom(pstn_ep& listener, uint32_t* taken) PSTN_REQUIRES(listener.accept_lock) {
+  const uint32_t since_ms = LoadRelaxed(listener.misfit_ms), now_ms = NowMs();
   const uint32_t for_ms = since_ms != 0 ? now_ms - since_ms : 0;
-  if (for_ms < kSureMs || for_ms > kDoubtMs) {
-    if (fits || for_ms == 0 || for_ms > kDoubtMs)
-      StoreRelaxed(listener.misfit_ms, fits ? 0u : now_ms);
-    return false;
+  if (since_ms == 0 || for_ms > kDoubtMs) StoreRelaxed(listener.misfit_ms, now_ms);
+  if (for_ms < kSureMs || for_ms > kDoubtMs) return false;
+  if (Defers(listener)) {  // some have their place, and are not in the queue
+    AddPlace(taken);
+  } else if (taken != nullptr) {
+    StoreRelaxed(*taken, LoadRelaxed(listener.accept_count) + 1);
   }
-  if (!fits && taken != nullptr) StoreRelaxed(*taken, LoadRelaxed(listener.accept_count) + 1);
-  return !fits;
+  return true;
 }
 
-bool TakeForClient(pstn_ep& listener, uint32_t* taken) PSTN_REQUIRES(listener.accept_lock) {
+// Which room a client that waits may take: a place that the count says is free; that, or what the
+// queue has, once all whose SYN is there are in it; or any.
+enum class Room : uint8_t { kCounted, kInQueue, kAny };
+
+bool TakeForClient(pstn_ep& listener, uint32_t* taken, Room room)
+    PSTN_REQUIRES(listener.accept_lock) {
   const uint32_t backlog = LoadRelaxed(listener.backlog);
-  const bool took = taken != nullptr && TakePlace(*taken, backlog);
-  const bool full = Defers(listener) || LoadRelaxed(listener.accept_count) > backlog;
-  if (SeesRoom(listener, taken, took || full) || took) return true;
-  StoreRelaxed(listener.waits, 1u);
-  return false;
+  if (taken != nullptr && TakePlace(*taken, backlog)) return true;
+  if (room == Room::kInQueue && LoadRelaxed(listener.accept_count) <= backlog &&
+      SeesRoom(listener, taken))
+    return true;
+  if (room == Room::kAny) AddPlace(taken);
+  if (room != Room::kAny) StoreRelaxed(listener.waits, 1u);
+  return room == Room::kAny;
 }
 
 enum class LetIn : uint8_t { kIn, kGone, kNoRoom };
@@ -364,7 +371,7 @@ enum class LetIn : uint8_t { kIn, kGone, kNoRoom };
 // says SYN then, and it is to be admitted. So is one whose listener has gone, to be refused. The
 // lock says that the listener is one, and places are given back under it: the thread that does so
 // sees afterwards that a client waits.
-LetIn TryLetIn(Family& fam, const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn) {
+LetIn TryLetIn(Family& fam, const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn, Room room) {
   pstn_conn& c = LgrConn(lgr, conn);
   pstn_ep* const listener = EpAt(Stack(fam), LoadRelaxed(c.setup.listener_idx));
   uint32_t state = PSTN_CS_WAITS;
@@ -376,7 +383,7 @@ LetIn TryLetIn(Family& fam, const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn
               LoadRelaxed(listener->gen) == LoadRelaxed(c.setup.listener_gen);
     if (listens && !IsQueued(ref)) return LetIn::kGone;  // it was not told to wait
     taken = TakenOf(fam, *listener);
-    if (listens && !TakeForClient(*listener, taken)) return LetIn::kNoRoom;
+    if (listens && !TakeForClient(*listener, taken, room)) return LetIn::kNoRoom;
   }
   if (!CompareExchange(c.setup.state, state, PSTN_CS_SYN)) {
     if (listens) GivePlace(taken);
@@ -389,11 +396,46 @@ LetIn TryLetIn(Family& fam, const pstn_lgr_ref& ref, uint8_t* lgr, uint32_t conn
   return LetIn::kIn;
 }
 
-void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr) {
+// Clients that wait, and found no place; the oldest first, where they come in another order. The
+// others come again.
+struct Waiting {
+  static constexpr uint32_t kMost = 8;
+  struct {
+    uint64_t since;
+    uint32_t lgr_idx, conn;
+  } at[kMost];
+  uint32_t count = 0;
+
+  void Add(uint64_t since, uint32_t lgr_idx, uint32_t conn) {
+    if (count == kMost && at[kMost - 1].since <= since) return;
+    uint32_t i = count < kMost ? count++ : kMost - 1;
+    for (; i != 0 && at[i - 1].since > since; i--) at[i] = at[i - 1];
+    at[i] = {since, lgr_idx, conn};
+  }
+};
+
+// As many as there is room for: what came of the last one.
+LetIn LetInAll(Family& fam, const Waiting& waiting) {
+  LetIn last = LetIn::kGone;
+  for (uint32_t i = 0; i < waiting.count && last != LetIn::kNoRoom; i++) {
+    const auto& w = waiting.at[i];
+    const LgrHere here = LgrAt(fam.view, LgrIndex(w.lgr_idx));
+    if (here.base == nullptr) continue;
+    last = TryLetIn(fam, *here.ref, here.base, w.conn, Room::kInQueue);
+    if (last == LetIn::kIn) (void)Admit(fam, w.lgr_idx, here.base, w.conn);
+  }
+  return last;
+}
+
+void AdmitFrom(Family& fam, uint32_t lgr_idx, uint8_t* lgr, Waiting& waiting) {
   pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(lgr_idx));
   TakeBits(LgrEvmap(lgr, 1, PSTN_EVMAP_SYN), ref.syn_hand, [&](uint32_t conn) {
     const uint32_t state = LoadRelaxed(LgrConn(lgr, conn).setup.state);
-    if (state == PSTN_CS_WAITS && TryLetIn(fam, ref, lgr, conn) != LetIn::kIn) return kSynCost;
+    if (state == PSTN_CS_WAITS) {
+      const LetIn let = TryLetIn(fam, ref, lgr, conn, Room::kCounted);
+      if (let == LetIn::kNoRoom) waiting.Add(SynTime(LgrConn(lgr, conn)), lgr_idx, conn);
+      if (let != LetIn::kIn) return kSynCost;
+    }
     if (state != PSTN_CS_WAITS && !WaitsForServer(state)) return kNoSynCost;
     Admission a = Admission::kChanged;
     for (int i = 0; i < kAdmitTries && a == Admission::kChanged; i++)
@@ -600,11 +642,19 @@ void EachWaiting(Family& fam, const pstn_ep& listener, Fn fn) {
   }
 }
 
-// Whether some did.
+// Whether some did. Where none does, the count and the queue fit.
 bool SayWhetherWait(Family& fam, pstn_ep& listener, uint32_t some) {
   QueueGuard g(fam, listener);
-  return LoadAcquire(listener.state) == PSTN_EP_LISTEN &&  // [E1]
-         Exchange(listener.waits, some) != 0;
+  if (LoadAcquire(listener.state) != PSTN_EP_LISTEN) return false;  // [E1]
+  return Exchange(listener.waits, some) != 0;
+}
+
+void NoneWaits(Family& fam, pstn_ep& listener) {
+  QueueGuard g(fam, listener);
+  const uint32_t since_ms = LoadRelaxed(listener.misfit_ms);
+  if (LoadAcquire(listener.state) == PSTN_EP_LISTEN && since_ms != 0 &&  // [E1]
+      LoadRelaxed(listener.waits) == 0 && NowMs() - since_ms < kSureMs)
+    StoreRelaxed(listener.misfit_ms, 0u);
 }
 
 }  // namespace
@@ -613,34 +663,24 @@ bool SayWhetherWait(Family& fam, pstn_ep& listener, uint32_t some) {
 void AdmitWaiting(Family& fam, pstn_ep& listener) {
   if (LoadRelaxed(listener.waits) == 0) [[likely]]
     return;
-  bool some = SayWhetherWait(fam, listener, 0);
-  for (int gone = 0; some && gone < kAdmitTries;) {
-    uint32_t lgr_idx = PSTN_NONE, conn = 0;
-    uint64_t first = UINT64_MAX;
-    EachWaiting(fam, listener, [&](const pstn_lgr_ref&, uint32_t i, uint8_t* lgr, uint32_t c) {
-      const uint64_t since = SynTime(LgrConn(lgr, c));
-      if (since < first) first = since, lgr_idx = i, conn = c;
+  if (!SayWhetherWait(fam, listener, 0)) return;
+  for (int gone = 0; gone < kAdmitTries;) {
+    Waiting waiting;
+    EachWaiting(fam, listener, [&](const pstn_lgr_ref&, uint32_t idx, uint8_t* lgr, uint32_t c) {
+      waiting.Add(SynTime(LgrConn(lgr, c)), idx, c);
     });
-    uint8_t* const lgr = lgr_idx != PSTN_NONE ? LgrBase(fam.view, lgr_idx) : nullptr;
-    some = lgr != nullptr;
-    if (!some) break;
-    switch (TryLetIn(fam, Stack(fam).lgrs.Own(LgrIndex(lgr_idx)), lgr, conn)) {
-      case LetIn::kNoRoom:
-        return;  // it has said that some wait
-      case LetIn::kGone:
-        gone++;
-        break;
-      case LetIn::kIn:
-        (void)Admit(fam, lgr_idx, lgr, conn);
-        break;
-    }
+    if (waiting.count == 0) return NoneWaits(fam, listener);
+    const LetIn last = LetInAll(fam, waiting);
+    if (last == LetIn::kNoRoom) return;  // it has said that some wait
+    if (last == LetIn::kGone) gone++;
   }
-  if (some) (void)SayWhetherWait(fam, listener, 1);
+  (void)SayWhetherWait(fam, listener, 1);
 }
 
-void RefuseWaiting(Family& fam, pstn_ep& listener) {
+void EndWaiting(Family& fam, pstn_ep& listener) {
+  if (LoadRelaxed(listener.waits) == 0) return;
   EachWaiting(fam, listener, [&](const pstn_lgr_ref& ref, uint32_t i, uint8_t* lgr, uint32_t c) {
-    if (TryLetIn(fam, ref, lgr, c) == LetIn::kIn) (void)Admit(fam, i, lgr, c);
+    if (TryLetIn(fam, ref, lgr, c, Room::kAny) == LetIn::kIn) (void)Admit(fam, i, lgr, c);
   });
 }
 
@@ -658,15 +698,19 @@ void AdmitSyns(Family& fam, uint32_t looks) {
     AdmitLate(fam);
   PayRings(fam, Pay::kIfDue);
   StackMap& s = Stack(fam);
+  Waiting waiting;
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]
     const uint32_t i = s.lgrs.IndexOf(ref).word();
     uint8_t* lgr = LgrBase(fam.view, i);
     if (lgr == nullptr) lgr = EnsureLgrTables(fam, i);
     if (lgr == nullptr) continue;
-    const uint64_t& waiting = LgrEvmap(lgr, 1, PSTN_EVMAP_SYN).summary;
-    for (uint32_t n = 0; n < looks && LoadRelaxed(waiting) != 0; n++) AdmitFrom(fam, i, lgr);
+    const uint64_t& posted = LgrEvmap(lgr, 1, PSTN_EVMAP_SYN).summary;
+    for (uint32_t n = 0; n < looks && LoadRelaxed(posted) != 0; n++)
+      AdmitFrom(fam, i, lgr, waiting);
   }
+  if (waiting.count != 0) [[unlikely]]
+    (void)LetInAll(fam, waiting);
 }
 
 }  // namespace postern

@@ -114,9 +114,8 @@ void StopListening(Family& fam, pstn_ep& ep, uint32_t state) {
     StoreRelaxed(ep.unlisted, 0u);
     FetchAnd(ep.flags, ~PSTN_EPF_BROUGHT);
   }
-  const bool some_wait = LoadRelaxed(ep.waits) != 0;
   Unlock(ep.accept_lock);
-  if (some_wait) RefuseWaiting(fam, ep);
+  EndWaiting(fam, ep);
   ResetQueue(fam, ep);
   AdmitSyns(fam, kAllLooks);  // refuses what is still on its way
 }

@@ -214,7 +214,7 @@ Reason Establish(Family& fam, pstn_ep& ep, const Target& t, const pstn_addr& to,
     const ConnEnd e = {&ep, &ref, lgr, &c, 0};
     SetState(ep, PSTN_EP_CONNECTING);
     BeginWait(fam, e, t.backlog);
-    StoreRelaxed(fam.beds->waits_ns, MonotonicNs());
+    NoteWait(fam);
     if (!TakeForWaiting(fam, e)) return kReasonNone;
     (void)StateNow(fam, ep);
   } else {
@@ -257,7 +257,7 @@ bool StillListed(Family& fam, const pstn_dir& d, pstn_ep& ep, const Target& t,
       (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_REFUSED) == 0)  // [C2]
     return true;
   FetchOr(e.peer_ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
-  GiveUpWait(fam, ep);
+  (void)GiveUpWait(fam, ep);
   (void)ResetConnection(fam, ep);  // no call has seen it: the endpoint is as before
   StoreRelaxed(ep.error, 0u);
   return false;
@@ -335,6 +335,20 @@ long KernelConnectBegun(Family& fam, int fd, pstn_ep& ep, const sockaddr* sa, so
   return begun == -EINPROGRESS ? kBegun : begun;
 }
 
+bool LeaveWaiting(Family& fam, int fd, pstn_ep& ep, Reason why) {
+  Guard g(ep.setup_lock);
+  if (LoadAcquire(ep.state) != PSTN_EP_CONNECTING || !GiveUpWait(fam, ep)) return false;  // [E1]
+  sockaddr_storage ss = {};
+  socklen_t len = sizeof ss;
+  auto* const sa = reinterpret_cast<sockaddr*>(&ss);
+  (void)AddrToSockaddr(LoadAddr(ep.peer), ep.family, sa, &len);
+  (void)ResetConnection(fam, ep);
+  StoreRelaxed(ep.error, 0u);
+  (void)KernelConnectBegun(fam, fd, ep, sa, len, why);
+  PostEp(fam, ep);
+  return true;
+}
+
 namespace {
 
 // Another network namespace of this host, perhaps. False: the kernel's connect() is still to be
@@ -391,6 +405,7 @@ long AwaitWired(Family& fam, pstn_ep& ep, Awaited& a, const Interrupts& since) {
   if (r != 0) return r == -EINPROGRESS ? a.otherwise : r;
   Guard g(ep.setup_lock);
   if (Which(ep) != a.which) return -ECONNABORTED;
+  if (LoadAcquire(ep.state) == PSTN_EP_KERNEL) return kPass;  // [E1] LeaveWaiting
   // Another thread has waited, too, and has found it reset; or has reset it. As the kernel's
   // sock_error().
   if (LoadAcquire(ep.state) == PSTN_EP_NEW) {  // [E1]

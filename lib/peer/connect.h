@@ -26,8 +26,11 @@ void AdmitSyns(Family& fam, uint32_t looks = 1);
 void AdmitDeferred(Family& fam, pstn_ep& listener);
 // After one has been taken from the queue: clients that wait for a place get it.
 void AdmitWaiting(Family& fam, pstn_ep& listener);
-// The listener listens no more: those that were seen to wait are refused.
-void RefuseWaiting(Family& fam, pstn_ep& listener);
+// Those that were seen to wait are refused if the listener listens no more; else they are let in,
+// whatever room there is.
+void EndWaiting(Family& fam, pstn_ep& listener);
+// A connect() that waits for room goes on over the kernel. False: it is none, or has ended.
+bool LeaveWaiting(Family& fam, int fd, pstn_ep& ep, Reason why);
 // The next connection of the accept queue, or PSTN_NONE.
 uint32_t DequeueEmbryo(Family& fam, pstn_ep& listener);
 // Puts it back, as the first: the program has no number free.

@@ -30,6 +30,7 @@
 #include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/kept_options.h"
+#include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/refs.h"
 #include "endpoint/state.h"
@@ -71,6 +72,7 @@ bool ExportListener(Family& fam, int fd, pstn_ep& ep, Reason why) {
   if (LoadRelaxed(ep.wire) != 0) kVerbs.wire_leave(fam, ep);
   AdmitSyns(fam, kAllLooks);
   AdmitDeferred(fam, ep);
+  EndWaiting(fam, ep);
   FetchOr(ep.flags, PSTN_EPF_EXPORTED);
   MendQueue(fam, ep);
   Lock(ep.accept_lock);
@@ -122,7 +124,7 @@ long ExportFor(Family& fam, int fd, Reason why) {
   Count(Stack(fam).hdr, kCounterFdsExported);
   // Another thread may connect it meanwhile, listen, or disconnect: then it is looked at again.
   for (;;) {
-    const uint32_t state = LoadAcquire(ep->state);  // [E1]
+    const uint32_t state = StateNow(fam, *ep);
     if (state == PSTN_EP_NEW) {
       if (LeaveUnconnected(fam, number, *ep, why)) return 0;
     } else if (state == PSTN_EP_LISTEN) {
@@ -131,6 +133,9 @@ long ExportFor(Family& fam, int fd, Reason why) {
       const int r = ExportConnection(fam, number, *ep);
       if (r == 0 && LoadRelaxed(ep->reason) != kReasonModule) StoreRelaxed(ep->reason, why);
       if (r == 0 || LoadAcquire(ep->state) == state) return r;  // [E1]
+    } else if (state == PSTN_EP_CONNECTING) {
+      if (LeaveWaiting(fam, number, *ep, why)) return 0;
+      if (LoadAcquire(ep->state) == state) return 0;  // [E1] the engine's
     } else {
       return 0;
     }

@@ -120,7 +120,7 @@ void UnlistenEp(Family& fam, int fd, pstn_ep& ep) {
 
 bool DisconnectEp(Family& fam, int fd, pstn_ep& ep) {
   kVerbs.wire_give_up(fam, ep);
-  GiveUpWait(fam, ep);
+  (void)GiveUpWait(fam, ep);
   // [E1]
   if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && !ResetConnection(fam, ep)) return false;
   FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));

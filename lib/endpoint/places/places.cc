@@ -104,14 +104,17 @@ uint32_t Waited(Family& fam, pstn_ep& ep) {
     const uint64_t began = LoadRelaxed(e.conn->ctl[0].syn_ns), now = MonotonicNs();
     const uint64_t took = now > began ? now - began : 0;
     const auto turn = static_cast<uint32_t>(took / kSynNs) % kTurns;
-    late = took >= kSynsNs && CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE);
+    const bool dead = LoadRelaxed(LgrHdr(e.lgr).side_dead[1]) != 0;
+    const bool over = (dead || took >= kSynsNs) &&
+                      CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE);
+    late = over && !dead;
     uint32_t had = LoadRelaxed(ep.backlog);
-    if (!late && turn > had % kTurns &&
+    if (!over && turn > had % kTurns &&
         CompareExchange(ep.backlog, had, had - had % kTurns + turn)) {
       if (TakeForWaiting(fam, e)) state = PSTN_CS_SYN;
       AnnounceSyn(fam.bells, e.lgr, ep.conn_idx);
     }
-    if (!late && state == PSTN_CS_WAITS) return PSTN_EP_CONNECTING;
+    if (!over && state == PSTN_CS_WAITS) return PSTN_EP_CONNECTING;
   }
   if (late) FetchOr(e.peer_ctl().flags, PSTN_CF_RST | PSTN_CF_CLOSED);
   const bool refused = (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_REFUSED) != 0 ||  // [C2]
@@ -120,12 +123,13 @@ uint32_t Waited(Family& fam, pstn_ep& ep) {
   return LoadAcquire(ep.state);  // [E1]
 }
 
-void GiveUpWait(Family& fam, pstn_ep& ep) {
+bool GiveUpWait(Family& fam, pstn_ep& ep) {
   ConnEnd e;
-  if (!WaitsFor(fam, ep, e)) return;
+  if (!WaitsFor(fam, ep, e)) return false;
   uint32_t state = PSTN_CS_WAITS;
-  (void)CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE);
+  const bool waited = CompareExchange(e.conn->setup.state, state, PSTN_CS_SERVER_GONE);
   End(e, 0);
+  return waited;
 }
 
 bool LookAtWaits(Family& fam) {

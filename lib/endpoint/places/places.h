@@ -51,8 +51,8 @@ inline uint32_t StateNow(Family& fam, pstn_ep& ep) {
   const uint32_t state = LoadAcquire(ep.state);  // [E1]
   return state == PSTN_EP_CONNECTING ? Waited(fam, ep) : state;
 }
-// Ends a wait as if the connection had been made: ResetConnection does the rest.
-void GiveUpWait(Family& fam, pstn_ep& ep);
+// Ends a wait as if the connection had been made: ResetConnection does the rest. False: it is made.
+bool GiveUpWait(Family& fam, pstn_ep& ep);
 // For all endpoints of the stack that wait: tells of those that do so no more. False: none does.
 bool LookAtWaits(Family& fam);
 

@@ -3,7 +3,9 @@
 
 import os
 import random
+import select
 import signal
+import socket
 import sys
 import time
 
@@ -205,3 +207,45 @@ def backlog_after_restart(ctx):
     check(f"accepted {first + late} " in server.output(), server.output())
     server.wait(20)
     os.kill(posternview.daemon_pid(), signal.SIGTERM)
+
+
+# Waits for a place, and gives the descriptor away meanwhile: on its standard input by a Unix socket.
+GIVER = """
+import signal, socket, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+sock, way = socket.socket(), socket.socket(socket.AF_UNIX)
+way.connect(sys.argv[2])
+sock.setblocking(False)
+sock.connect_ex(("127.0.0.1", int(sys.argv[1])))
+socket.send_fds(way, [b"x"], [sock.fileno()])
+print("holding", flush=True)
+signal.sigwait({signal.SIGUSR1})
+"""
+
+
+@test(modes=("both", "client"))
+def backlog_waiter_leaves(ctx):
+    """A socket that waits for a place goes to a program without Postern: it is connected when there is one."""
+    port, path = ctx.port(), os.path.join(ctx.dir, "way")
+    server = ctx.start("server", [sys.executable, "-c", SERVER, port, BACKLOG + 2], name="server")
+    ctx.wait_listening(port, server)
+    client = ctx.start("client", [sys.executable, "-c", CLIENT, port, BACKLOG + 1], name="client")
+    client.wait_holding()
+    with socket.socket(socket.AF_UNIX) as way:
+        way.bind(path)
+        way.listen()
+        giver = ctx.start("client", [sys.executable, "-c", GIVER, port, path], name="giver")
+        with way.accept()[0] as line:
+            given = socket.socket(fileno=socket.recv_fds(line, 1, 1)[1][0])
+    with given:
+        giver.wait_holding()
+        server.go_on()
+        poll = select.poll()
+        poll.register(given, select.POLLOUT)
+        check(poll.poll(20000), "it never connects")
+        check(given.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0, "it is not connected")
+        server.wait_holding()
+        check(f"accepted {BACKLOG + 2} " in server.output(), server.output())
+    for proc in (server, client, giver):
+        proc.go_on()
+        proc.wait(50)

@@ -161,6 +161,52 @@ TEST_CASE(
   CHECK(l.ep().accept_count == kListenBacklog + 1);
 }
 
+TEST_CASE("backlog: a client that says now and then that there is room holds nobody up for long") {
+  SharedQueue l;
+  l.Taken() = 1000;
+  l.ComeToWait(0);
+  for (uint32_t c = 1; c <= 3; c++) {  // within the second after which the other one comes again
+    l.ep().misfit_ms -= 300;
+    l.Taken() = 0;
+    l.ComeToWait(c);
+    CHECK(l.StateOf(c) == PSTN_CS_ESTABLISHED);
+    l.Taken() = 1000;
+  }
+  l.ep().misfit_ms -= 100;
+  l.Announce(0);
+  CHECK(l.StateOf(0) == PSTN_CS_ESTABLISHED);
+}
+
+TEST_CASE("backlog: a lost place comes back where clients are left until they have written") {
+  SharedQueue l;
+  l.ep().defer_accept = 1;
+  l.Taken() = kListenBacklog + 1;
+  l.ComeToWait(0);
+  CHECK(l.StateOf(0) == PSTN_CS_WAITS);
+  l.ComeAgain(0);
+  CHECK(l.StateOf(0) != PSTN_CS_WAITS);
+}
+
+TEST_CASE("backlog: those that have their place come first, where the count is not believed") {
+  SharedQueue l;
+  l.Taken() = 1000;
+  l.ComeToWait(0);
+  l.ComeAgain(0);
+  REQUIRE(l.ep().accept_count == 1);
+  l.Taken() = 1;
+  l.Fill(1);
+  l.Conn(1).setup.state = PSTN_CS_WAITS;
+  for (uint32_t c = 2; c <= kListenBacklog + 1; c++) {
+    REQUIRE(TakePlace(l.Taken(), kListenBacklog));
+    l.Fill(c);
+    l.Conn(c).setup.state = PSTN_CS_SYN;
+    AnnounceSyn(l.w.fam().bells, l.w.ring.lgr(), c);
+  }
+  l.Announce(1);
+  CHECK(l.StateOf(1) == PSTN_CS_WAITS);
+  CHECK(l.ep().accept_count == kListenBacklog + 1);
+}
+
 TEST_CASE("backlog: a queue that is full has no place, however long a client waits") {
   SharedQueue l;
   for (uint32_t c = 0; c <= kListenBacklog; c++) l.ComeHonestly(c);
@@ -217,12 +263,22 @@ TEST_CASE("backlog: a listener that begins has all its places") {
   CHECK(l.Taken() == 1);
 }
 
+TEST_CASE("backlog: who waits at a listener that leaves its family goes with the others") {
+  SharedQueue l;
+  for (uint32_t c = 0; c <= kListenBacklog; c++) l.ComeHonestly(c);
+  l.ComeToWait(kListenBacklog + 1);
+  EndWaiting(l.w.fam(), l.ep());
+  CHECK(l.StateOf(kListenBacklog + 1) == PSTN_CS_ESTABLISHED);
+  CHECK(l.ep().accept_count == kListenBacklog + 2);
+  CHECK(l.Taken() == kListenBacklog + 2);
+}
+
 TEST_CASE("backlog: who waits at a listener that ends is refused") {
   SharedQueue l;
   for (uint32_t c = 0; c <= kListenBacklog; c++) l.ComeHonestly(c);
   l.ComeToWait(kListenBacklog + 1);
   l.ep().state = PSTN_EP_CLOSED;
-  RefuseWaiting(l.w.fam(), l.ep());
+  EndWaiting(l.w.fam(), l.ep());
   CHECK(l.IsRefused(kListenBacklog + 1));
   CHECK(l.StateOf(kListenBacklog + 1) == PSTN_CS_SERVER_GONE);
 }
