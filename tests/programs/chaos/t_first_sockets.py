@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import posternview
-from harness import check, is_gone, test
+from harness import PYTHON, check, is_gone, test
 from kill_storm import nothing_left, own_runtime
 
 THREADS = 4
@@ -89,12 +89,12 @@ def go_on(proc):
 def first_sockets_of_threads(ctx):
     """A thread that comes while another one is on its way to posternd waits for what comes of that."""
     shm, runtime, port = posternview.shm_files(), own_runtime(ctx), ctx.port()
-    server = ctx.start("server", ["python3", "-c", SERVER, port, THREADS], name="server", stdin=subprocess.PIPE)
+    server = ctx.start("server", [PYTHON, "-c", SERVER, port, THREADS], name="server", stdin=subprocess.PIPE)
     ctx.wait_listening(port, server)
     daemon = posternview.daemon_pid()
     os.kill(daemon, signal.SIGSTOP)
     try:
-        client = ctx.start("client", ["python3", "-c", CLIENT, port, THREADS], name="client", stdin=subprocess.PIPE)
+        client = ctx.start("client", [PYTHON, "-c", CLIENT, port, THREADS], name="client", stdin=subprocess.PIPE)
         until("no thread asks posternd", lambda: threads_in(client.pid, 47) == 1)  # recvmsg()
         go_on(client)
         until("the threads do not wait", lambda: all_sleep(client.pid, 1 + THREADS))
@@ -112,7 +112,7 @@ def first_sockets_of_threads(ctx):
 def first_sockets_start_posternd(ctx):
     """The posternd that the wrapper has found was about to leave."""
     shm, runtime, port = posternview.shm_files(), own_runtime(ctx), ctx.port()
-    program = ctx.start("server", ["python3", "-c", BOTH, port], name="both", stdin=subprocess.PIPE)
+    program = ctx.start("server", [PYTHON, "-c", BOTH, port], name="both", stdin=subprocess.PIPE)
     until("it does not begin", lambda: "ready" in program.output())
     daemon = posternview.daemon_pid()
     os.kill(daemon, signal.SIGTERM)
