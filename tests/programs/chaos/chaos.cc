@@ -195,8 +195,13 @@ int RunLoad(int port, int threads, uint64_t seed, long seconds) {
 }  // namespace
 
 void Bad(const Stream* s, const char* what, long value) {
-  char text[400];
-  int n = snprintf(text, sizeof text, "BAD pid %d: %s (%ld)", getpid(), what, value);
+  char text[400], image[100];
+  const ssize_t length = readlink("/proc/self/exe", image, sizeof image);
+  const char* name =
+      static_cast<char*>(memrchr(image, '/', static_cast<size_t>(length > 0 ? length : 0)));
+  int n =
+      snprintf(text, sizeof text, "BAD pid %d of %d, %.*s: %s (%ld)", getpid(), getppid(),
+               name != nullptr ? static_cast<int>(image + length - name) : 0, name, what, value);
   if (s != nullptr)
     n += snprintf(
         text + n, sizeof text - static_cast<size_t>(n),
