@@ -42,14 +42,17 @@ struct Balance {
 };
 constexpr int64_t kSavedNs = 8'000;
 constexpr int64_t kMostNs = 200'000;  // what it may lose after a long time of gains
-constexpr uint32_t kPass = 16;        // doubles with each loss ...
-constexpr uint32_t kDoublings = 6;    // ... up to 1024
-constexpr uint32_t kPassUnpaid = 4;   // after a CPU was wanted, where spins need not pay
+// What it may lose when it tries again. One end that sleeps has the other one wait longer, which
+// loses by it and sleeps, too: they come out of that only if both spin for some waits at once.
+constexpr int64_t kTrialNs = 100'000;
+constexpr uint32_t kPass = 16;       // doubles with each loss ...
+constexpr uint32_t kDoublings = 6;   // ... up to 1024
+constexpr uint32_t kPassUnpaid = 4;  // after a CPU was wanted, where spins need not pay
 constinit thread_local Balance t_balance
     __attribute__((tls_model("initial-exec"))) = {kMostNs, 0, 0, 0};
 
 void Lose(uint32_t times) {
-  t_balance.ns = 0;
+  t_balance.ns = kTrialNs;
   t_balance.pass = kPass << t_balance.losses;
   t_balance.losses = std::min(t_balance.losses + times, kDoublings);
 }
