@@ -29,7 +29,7 @@ void postern::Adopted(uint32_t slot, pid_t pid) {
   int e = errno;
   uint32_t own = SelfTid();
   if (pid < 0) {
-    ReapSlot(g_family, slot);
+    EndEmbryo(g_family, slot);
   } else {
     CompareExchange(Stack(g_family).slots.Own(ProcIndex(slot)).pid, own,
                     static_cast<uint32_t>(pid));

@@ -77,7 +77,7 @@ void SpawnPrepare(Family& fam, void (*leave_to_kernel)(Family& fam)) {
     if (LoadRelaxed(fam.aside) == 0) AdoptBeforeFork(fam);
     if (!CopyTable(fam, slot)) {  // no room for its table, either
       TableThaw(fam);
-      ReapSlot(fam, slot);
+      EndEmbryo(fam, slot);
       slot = PSTN_NONE;
       leave_to_kernel(fam);
       TableFreeze(fam);
@@ -113,7 +113,7 @@ void ForkChild(Family& fam) {
     slot = TakeSlot(fam, PSTN_SL_EMBRYO);
     if (slot == PSTN_NONE) return ForkedWithoutSlot(fam);
     if (!CopyTable(fam, slot)) {
-      ReapSlot(fam, slot);
+      EndEmbryo(fam, slot);
       return ForkedWithoutSlot(fam);
     }
   }

@@ -189,8 +189,11 @@ bool ClaimDead(Family& fam, uint32_t slot_idx, uint32_t pid) {
 }
 
 void ReapListeners(Family& fam, uint32_t slot_idx) {
-  pstn_slot* const slot = Stack(fam).slots.At(ProcIndex(slot_idx));
-  if (slot != nullptr) DropListeners(fam, Stack(fam), *slot);
+  StackMap& s = Stack(fam);
+  pstn_slot* const slot = s.slots.At(ProcIndex(slot_idx));
+  if (slot == nullptr) return;
+  Guard reaps(s.hdr.reap_lock);
+  if (LoadAcquire(slot->state) == PSTN_SL_DEAD) DropListeners(fam, s, *slot);  // [P1]
 }
 
 void ReapSlot(Family& fam, uint32_t slot_idx) {
@@ -198,11 +201,10 @@ void ReapSlot(Family& fam, uint32_t slot_idx) {
   pstn_slot* const place = s.slots.At(ProcIndex(slot_idx));
   if (place == nullptr) return;
   pstn_slot& slot = *place;
-  // One at a time: what is marked must not be ended twice, nor a slot that has its next process.
+  // One at a time: what is marked must not be ended twice, nor a slot that has its next process, or
+  // is kept for the next child.
   Guard reaps(s.hdr.reap_lock);
-  const uint32_t state = LoadAcquire(slot.state);  // [P1]
-  if (state != PSTN_SL_DEAD && state != PSTN_SL_EMBRYO) return;
-  StoreRelease(slot.state, PSTN_SL_DEAD);  // [P1]
+  if (LoadAcquire(slot.state) != PSTN_SL_DEAD) return;  // [P1]
   // Before its entries are looked at: what it was in the middle of is mended by the next holder.
   TakeOverLocksOf(fam, slot_idx);
   Touched touched(fam);
@@ -220,6 +222,13 @@ void ReapSlot(Family& fam, uint32_t slot_idx) {
   StoreRelease(slot.pid, 0u);    // [P2]
   uint32_t dead = PSTN_SL_DEAD;  // another one that reaps may have been quicker
   (void)CompareExchange(slot.state, dead, uint32_t{PSTN_SL_FREE});
+}
+
+void EndEmbryo(Family& fam, uint32_t slot_idx) {
+  uint32_t embryo = PSTN_SL_EMBRYO;
+  if (CompareExchange(Stack(fam).slots.Own(ProcIndex(slot_idx)).state, embryo,
+                      uint32_t{PSTN_SL_DEAD}))
+    ReapSlot(fam, slot_idx);
 }
 
 bool EndStack(Family& fam) {

@@ -14,10 +14,12 @@ namespace postern {
 // The process `pid` of `slot` has died: from here on its locks can be taken over. False: the slot
 // is free, or another process's by now.
 bool ClaimDead(Family& fam, uint32_t slot, uint32_t pid);
-// Drops everything that the process of `slot` held, which is claimed (ClaimDead) or never came;
-// what was the last reference is shut down as the kernel would have done it. The slot is free
-// afterwards.
+// Drops everything that the process of `slot` held, which is claimed (ClaimDead); what was the last
+// reference is shut down as the kernel would have done it. The slot is free afterwards. If another
+// one that reaps was quicker, nothing happens: the slot may have its next process.
 void ReapSlot(Family& fam, uint32_t slot);
+// The caller's own slot for a child, which does not come. One that has come keeps it.
+void EndEmbryo(Family& fam, uint32_t slot);
 // Takes over the locks that bear the slot, and mends what they guard. The threads that took them
 // are dead, but a thread that waits for one cannot see that: it may be in another PID namespace, or
 // the owner's process has exec'd, and the thread id is there still.

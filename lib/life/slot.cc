@@ -119,7 +119,7 @@ bool Join(Family& fam, int stack_fd, uint32_t slot) {
 bool JoinAs(Family& fam, int stack_fd, uint32_t slot, int module) {
   if (!Join(fam, stack_fd, slot)) return false;
   if (ModuleJoin(fam, module)) return true;
-  if (slot == PSTN_NONE) ReapSlot(fam, fam.slot);
+  if (slot == PSTN_NONE) EndEmbryo(fam, fam.slot);
   Unjoin(fam);
   return false;
 }

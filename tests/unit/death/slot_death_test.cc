@@ -35,11 +35,38 @@ struct Parent {
     const uint32_t slot = EmbryoSlot(w.fam());
     if (slot == PSTN_NONE) return "there is no slot for a child of the survivor";
     if (RefsOf(ep).count() != 2) return "the survivor's child does not have its socket";
-    ReapSlot(w.fam(), slot);
+    EndEmbryo(w.fam(), slot);
     w.CloseHeld();
     return ep.state == PSTN_EP_FREE ? nullptr : "the last close did not close";
   }
 };
+
+// Two reap the same dead process: posternd's reaper and, say, the process itself, which ends in
+// order.
+TEST_CASE("slot: who comes late to a dead process leaves its slot to the next child") {
+  Parent p;
+  SpawnPrepare(p.w.fam(), LeaveNothing);
+  SpawnDone(p.w.fam());
+  const uint32_t slot = EmbryoSlot(p.w.fam());
+  pstn_slot& place = p.w.s().slots.Own(ProcIndex(slot));
+  const uint32_t pid = place.pid;
+  REQUIRE(ClaimDead(p.w.fam(), slot, pid));
+  REQUIRE(ClaimDead(p.w.fam(), slot, pid));  // by the second
+  ReapSlot(p.w.fam(), slot);
+  REQUIRE(place.state == PSTN_SL_FREE);
+  for (const bool lives : {false, true}) {
+    SpawnPrepare(p.w.fam(), LeaveNothing);
+    SpawnDone(p.w.fam());
+    REQUIRE(EmbryoSlot(p.w.fam()) == slot);
+    if (lives) place.state = PSTN_SL_LIVE;
+    ReapListeners(p.w.fam(), slot);
+    ReapSlot(p.w.fam(), slot);
+    CHECK(place.state == (lives ? PSTN_SL_LIVE : PSTN_SL_EMBRYO));
+    CHECK(RefsOf(p.w.s().eps.Own(EpIndex(p.idx))).count() == 3);  // ours, another's, the child's
+    place.state = PSTN_SL_EMBRYO;
+    EndEmbryo(p.w.fam(), slot);
+  }
+}
 
 TEST_CASE("slot death: the parent of a child that never comes") {
   Parent p;

@@ -190,6 +190,7 @@ TEST_CASE("reap: listeners go before connections") {
   p.l().refs = 1;
   p.s().fdchunks.Own(ChunkIndex(chunk)).fd[3] = PSTN_FD_EP | p.listener;
   p.s().fdchunks.Own(ChunkIndex(chunk)).fd[2] = PSTN_FD_EP | accepted;
+  slot.state = PSTN_SL_DEAD;
   ReapListeners(g_family, kDead);
   CHECK(p.s().eps.Own(EpIndex(p.listener)).state == PSTN_EP_FREE);
   CHECK((p.conn().ctl[1].flags & PSTN_CF_CLOSED) == 0);
