@@ -151,6 +151,9 @@ long SockListen(Family& fam, int fd, pstn_ep& ep, int backlog) {
   FetchOr(ep.flags, PSTN_EPF_DIRTY);
   MarkListener(fam, fd, ep);
   if (state == PSTN_EP_NEW) WireBeforeListen(fam, ep);
+  // Whoever sees the kernel listen may connect at once: until posternd lists it, past us. What the
+  // first listener of a process has to ask for besides is asked for before.
+  (void)CtlQueues(fam, kOwnQueues);
   long r = sys::Call(SYS_listen, fd, static_cast<long>(backlog));
   if (r < 0) return r;
   if (state == PSTN_EP_NEW) ResetForListen(ep);
