@@ -160,9 +160,6 @@ void Keeper::Take(const ctl::Msg& job, int fd) {
     if (is_dead) AddrToSockaddr(job.addr, job.c, reinterpret_cast<sockaddr*>(&at.name), &at.len);
     r = TakeOver(g_family, fd, job.a, job.b, job.d != 0, is_dead ? &at : nullptr, carry, &context);
   }
-  if (r < 0)
-    fprintf(stderr, "postern-keeper: endpoint %u can't be taken over: %s\n", job.a,
-            strerror(static_cast<int>(-r)));
   if (context.handed_on >= 0) Expect(context.handed_on, job.uuid, reply);
   PumpAll();  // the process that goes on with it sees earlier data, end or reset now
   Answer(job, static_cast<int32_t>(-r), reply);

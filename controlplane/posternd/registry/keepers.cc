@@ -129,6 +129,9 @@ bool Keepers::OnAnswer(Client& client, const ctl::Msg& answer) {
     if (keeper.line != &client) continue;
     const auto job = keeper.jobs.find(answer.seq);
     if (job == keeper.jobs.end()) return true;
+    if (answer.status != 0)
+      Inform("stack %s: its keeper could not take endpoint %u over: %s", Text(stack).c_str(),
+             job->second.request.a, strerror(answer.status));
     if (job->second.asker != nullptr) {
       ctl::Msg reply;
       reply.type = job->second.request.type;
