@@ -28,7 +28,7 @@ import socket, sys, threading
 def echo():
     with socket.create_connection(("127.0.0.1", int(sys.argv[1]))) as conn:
         conn.sendall(b"x")
-        print(conn.recv(1).decode(), flush=True)
+        print(conn.recv(1).decode() + "\\n", end="", flush=True)  # one write: print() makes another of its end
 threads = [threading.Thread(target=echo) for _ in range(int(sys.argv[2]))]
 threads[0].start()
 sys.stdin.readline()
