@@ -9,7 +9,6 @@
 #include "family/family.h"
 #include "family/fdtab.h"
 #include "family/telling.h"
-#include "life/slot.h"
 #include "peer/export.h"
 #include "real.h"
 #include "sock/own_family.h"
@@ -171,17 +170,19 @@ void NoteMoved(int fd) {
     FetchOr(action_sources[fd / 64], uint64_t{1} << (fd % 64));
 }
 
+bool OutlivesExec(int fd, bool spawn) {
+  const int flags = sys::Fcntl(fd, F_GETFD, 0);
+  const auto n = static_cast<uint32_t>(fd);
+  return flags >= 0 && ((flags & FD_CLOEXEC) == 0 ||
+                        (spawn && (LoadRelaxed(action_sources[n / 64]) >> (n % 64) & 1u) != 0));
+}
+
 void ExportInherited(bool spawn) {
-  uint32_t hw = LoadAcquire(g_family.fd_hw);  // [T1]
+  const uint32_t hw = LoadAcquire(g_family.fd_hw);  // [T1]
   for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
-    int fd = static_cast<int>(n);
-    const uint32_t entry = FdMeans(g_family, fd);
-    if ((entry & PSTN_FD_KIND) != PSTN_FD_EP || (InVfork() && !IsSocketOf(g_family, fd, entry)))
-      continue;  // that number of the child's is another file by now
-    int flags = sys::Fcntl(fd, F_GETFD, 0);
-    bool survives = flags >= 0 && (flags & FD_CLOEXEC) == 0;
-    bool named = spawn && (LoadRelaxed(action_sources[n / 64]) >> (n % 64) & 1u) != 0;
-    if (survives || named) (void)SockExport(g_family, fd);
+    const int fd = static_cast<int>(n);
+    if ((FdMeans(g_family, fd) & PSTN_FD_KIND) == PSTN_FD_EP && OutlivesExec(fd, spawn))
+      (void)SockExport(g_family, fd);
   }
 }
 

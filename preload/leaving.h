@@ -19,8 +19,10 @@ long ExportPassed(int by, const msghdr* m);
 // set-user-id, or written in Go, which calls the kernel itself. `search`: along PATH, as execvp
 // does.
 bool LosesLibrary(const char* path, bool search);
-// Every socket that survives an exec becomes the kernel's. `spawn`: so does every one that was ever
-// named as the source of a file action, since it can be made to survive.
+// Whether the next image has the number, or may have it as another: with `spawn`, each that was
+// ever named as the source of a file action.
+bool OutlivesExec(int fd, bool spawn);
+// Every socket that does (OutlivesExec) becomes the kernel's.
 void ExportInherited(bool spawn);
 // A spawned image, or one of a child of vfork(), may have this number's socket as another number.
 void NoteMoved(int fd);

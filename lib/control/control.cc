@@ -208,7 +208,7 @@ bool ComesBefore(Family& fam, CutShort* limit) {
 
 int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit) {
   CheckMayWait();
-  if (LoadRelaxed(fam.ctl_fd) < 0) return -ENOTCONN;
+  if (LoadRelaxed(fam.ctl_fd) < 0 || InVfork()) return -ENOTCONN;
   m.seq = NextSeq(fam);
   uint32_t seq = m.seq;
   const uint64_t aside_ns = LoadRelaxed(fam.aside) != 0 ? MonotonicNs() + kAsideNs : 0;
@@ -246,7 +246,8 @@ int Ask(Family& fam, Msg& m, int fd, int* reply_fd, CutShort* limit) {
 
 void CtlReconnect(Family& fam) {
   if (!fam.attached || (LoadRelaxed(fam.ctl_fd) >= 0 && DaemonAlive(fam))) return;
-  if (fam.bells.confined) return;  // a filter (seccomp) may end the process for socket()
+  if (fam.bells.confined || InVfork())
+    return;  // a filter (seccomp) may end the process for socket()
   // While another thread is at it, this one waits for what comes of that: its socket would be the
   // kernel's for good.
   const bool under_way = LoadAcquire(fam.ctl_lock.word) != 0;  // [E6]
@@ -299,7 +300,7 @@ void DrainLocked(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
 }  // namespace
 
 void CtlDrain(Family& fam) {
-  if (LoadRelaxed(fam.ctl_fd) < 0) return;
+  if (LoadRelaxed(fam.ctl_fd) < 0 || InVfork()) return;
   if (!TryLock(fam.ctl_lock)) return;
   DrainLocked(fam);
   CtlLeaveLine(fam);
@@ -308,7 +309,7 @@ void CtlDrain(Family& fam) {
 }
 
 bool CtlTryLine(Family& fam) {
-  if (LoadRelaxed(fam.ctl_fd) < 0) return false;
+  if (LoadRelaxed(fam.ctl_fd) < 0 || InVfork()) return false;
   if (!TryLock(fam.ctl_lock)) return false;
   DrainLocked(fam);  // posternd cuts off a process that does not read its answers
   if (LoadRelaxed(fam.ctl_fd) >= 0) return true;

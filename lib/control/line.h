@@ -29,6 +29,8 @@ class PSTN_SCOPED_CAPABILITY LineGuard {
 };
 
 // Connected, or connected anew: hello, directory, and what posternd has to know of us. (reach.cc)
+// False in a child of vfork(), in all of this room: the line, and what comes over it, has numbers
+// of its parent.
 bool ConnectLocked(Family& fam) PSTN_REQUIRES(fam.ctl_lock);
 // Sends a request and waits for its reply; what is pushed meanwhile is taken. -ETIMEDOUT: no answer
 // before `limit`, and the line is kept; a posternd that is silent for as long as the line waits is

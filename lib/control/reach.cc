@@ -233,6 +233,7 @@ bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
 }  // namespace
 
 bool ConnectLocked(Family& fam) {
+  if (InVfork()) return false;
   if (ConnectOnce(fam)) return true;
   // The first sockets of a program, and of a network namespace, are to have a posternd that has to
   // be started first: the last one may have been leaving when the wrapper looked.

@@ -40,7 +40,10 @@ bool Grow(Family& fam, uint32_t chunk) {
   return true;
 }
 
+// What is parked has numbers of the process. A child of vfork() has others: its parent settles, in
+// this thread's next call.
 void SettleOwed(Family& fam, uint32_t& owed) {
+  if (InVfork()) return;
   const uint32_t at = Exchange(owed, 0u);
   if (at != 0) DropUser(fam, at - 1);
 }
@@ -248,7 +251,8 @@ void Call::Settle(Family& fam, Use& use) { SettleOwed(fam, use.owed); }
 
 static int NumberOwed(Family& fam, const uint32_t& to, uint32_t entry) {
   const uint32_t owed = LoadAcquire(to);  // [U4]
-  if (owed == 0 || LoadRelaxed(fam.uses->parked[owed - 1].entry) != entry) return kOwesNothing;
+  if (owed == 0 || InVfork() || LoadRelaxed(fam.uses->parked[owed - 1].entry) != entry)
+    return kOwesNothing;
   return FileOf(fam.uses->parked[owed - 1]);
 }
 int Call::ParkedNumber(Family& fam, const Use& use, uint32_t entry) {
@@ -257,7 +261,7 @@ int Call::ParkedNumber(Family& fam, const Use& use, uint32_t entry) {
 int Call::PinnedNumber() const { return FileOf(fam_.uses->parked[pin_ - 1]); }
 
 long Call::Pin() {
-  if (pin_ != 0) return 0;
+  if (pin_ != 0 || InVfork()) return 0;  // no other thread has a vfork() child's numbers
   TableChange change(fam_);
   const bool was_moved = moved();
   const uint32_t at = Park(fam_, fd(), entry_);

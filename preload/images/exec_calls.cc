@@ -148,10 +148,7 @@ template <typename Call>
 int ExecInVfork(const char* path, bool search, char* const envp[], Call exec) {
   VforkChild& child = t_vfork_child;
   if (!child.prepared || !AreReadable(path, envp)) return exec(envp);
-  if (TakesNothing(path, search)) {
-    ExportInherited(true);
-    return exec(envp);
-  }
+  if (TakesNothing(path, search)) return ExportByChild(child) ? exec(envp) : Ret<int>(-EAGAIN);
   if (child.attach == nullptr || child.attach[0] == 0) return exec(envp);
   if (child.env != nullptr) sys::Unmap(child.env, child.env_bytes);
   child.env_bytes = EnvBytes(envp);

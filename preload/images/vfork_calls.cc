@@ -6,20 +6,26 @@
 //      |-- vfork ---> child         has a copy of the descriptors
 //      |              postern_vfork_after(0)    the table thawed, the mask as it was
 //      |              close, dup2, ...          the kernel's alone (InVfork)
-//      |              exec or _exit
+//      |              exec or _exit             an image without the library: ExportByChild
 //   postern_vfork_after(pid)        what was made for the child is given back
 //
 // The system call itself is in vfork_entry.S: the child returns from vfork() first, so nothing of
 // the parent's may stand on the stack meanwhile.
 #include "vforking.h"
 
+#include <sys/wait.h>
+
+#include <cerrno>
 #include <csignal>
 
 #include "../leaving.h"
 #include "../real.h"
 #include "base/sys.h"
 #include "family/family.h"
+#include "family/fdtab.h"
+#include "family/local_lock.h"
 #include "life/process.h"
+#include "life/slot.h"
 #include "sock/own_family.h"
 
 namespace postern {
@@ -48,8 +54,10 @@ void PrepareVfork(VforkChild& child) {
 }
 
 void EndVfork(VforkChild& child, long pid) {
-  SpawnDone(g_family);  // the child has, unless it was killed before it could
+  SpawnDone(g_family);    // the child has, unless it was killed before it could
+  TableFreeze(g_family);  // another thread's exec needs what its ExecPrepare has done
   ExecFailed(g_family);
+  TableThaw(g_family);
   if (child.slot != PSTN_NONE) Adopted(child.slot, pid > 0 ? static_cast<pid_t>(pid) : -1);
   if (child.env != nullptr) sys::Unmap(child.env, child.env_bytes);
   if (child.attach != nullptr) sys::Unmap(child.attach, kAttachBytes);
@@ -59,7 +67,55 @@ void EndVfork(VforkChild& child, long pid) {
   SetVforkMask(&child.mask, nullptr);
 }
 
+template <typename Fn>
+void EachInherited(uint32_t slot, Fn fn) {
+  EachFd(g_family, Stack(g_family).slots.Own(ProcIndex(slot)), [&](int fd, uint32_t entry) {
+    // What the child has opened there since is another file.
+    if (IsSocketOf(g_family, fd, entry)) fn(fd, entry);
+  });
+}
+
+// The child of a child of vfork(): its memory is a copy, and its numbers mean what they did when
+// its parent was made. Event sets are left to the first parent, which waits by them.
+[[noreturn]] void ExportAndExit(uint32_t slot) {
+  t_vforked = 0;
+  for (uint32_t fd = 0; fd < g_family.fd_hw; fd++) {
+    const uint32_t kind = FdEntry(g_family, static_cast<int>(fd)) & PSTN_FD_KIND;
+    if (kind == PSTN_FD_EP || kind == PSTN_FD_EPOLL) MarkPrivate(g_family, static_cast<int>(fd), 0);
+  }
+  EachInherited(slot, [](int fd, uint32_t entry) { MarkPrivate(g_family, fd, entry); });
+  ForkChild(g_family);  // in `slot`
+  ExportInherited(true);
+  for (;;) (void)sys::Call(SYS_exit_group, 0L);
+}
+
 }  // namespace
+
+// The tables, the line to posternd and what is parked have numbers of the parent, whose threads go
+// on meanwhile: so the work is done in a process with memory of its own.
+bool ExportByChild(VforkChild& child) {
+  if (child.slot == PSTN_NONE || child.attach == nullptr || child.attach[0] == 0) return true;
+  bool any = false;
+  EachInherited(child.slot, [&](int fd, uint32_t) { any = any || OutlivesExec(fd, true); });
+  if (!any) return true;
+  constexpr uint64_t kAllSignals = ~uint64_t{0};
+  uint64_t mask = 0;
+  SetVforkMask(&kAllSignals, &mask);
+  TableFreeze(g_family);
+  LocalLocksTake(g_family);
+  const long pid = sys::Call(SYS_clone, 0L, 0L, 0L, 0L, 0L);  // exit signal 0: no SIGCHLD
+  if (pid == 0) ExportAndExit(child.slot);
+  LocalLocksGive(g_family);
+  TableThaw(g_family);
+  int status = 0;
+  while (pid > 0 && sys::Call(SYS_wait4, pid, &status, long{__WCLONE}, nullptr) == -EINTR) {
+  }
+  SetVforkMask(&mask, nullptr);
+  if (pid < 0) return false;
+  child.attach[0] = 0;  // the slot has been that process's
+  return true;
+}
+
 }  // namespace postern
 
 using namespace postern;

@@ -26,4 +26,8 @@ inline constexpr size_t kAttachBytes = 4096;
 // Of the thread that has called vfork(), and so of its child.
 extern constinit thread_local VforkChild t_vfork_child __attribute__((tls_model("initial-exec")));
 
+// In a child of vfork(), whose next image has no library: what that inherits becomes the kernel's.
+// False: there is no room for the process that would do it.
+bool ExportByChild(VforkChild& child);
+
 }  // namespace postern

@@ -177,8 +177,18 @@ void EchoBySet(int set, int fd) {
   }
 }
 
+// Whether the program sees no number but its own, which are low.
+bool SeesItsOwn() {
+  constexpr int kLow = 64, kMost = 65536;
+  for (int fd = kLow; fd < kMost; fd++) {
+    if (fcntl(fd, F_GETFD) >= 0) return false;
+  }
+  return true;
+}
+
 // A child makes the connection the kernel's, since its next image has no library, while another
-// thread waits for it by a set whose number is a pipe in the child: it came after vfork().
+// thread waits for it by a set whose number is a pipe in the child: it came after vfork(). So have
+// the library's own numbers for that wait.
 void EchoBesideHolder(int fd, const char* program) {
   int number[2], go[2];
   Check(pipe2(number, O_CLOEXEC) == 0 && pipe2(go, O_CLOEXEC) == 0, "pipe2");
@@ -192,6 +202,7 @@ void EchoBesideHolder(int fd, const char* program) {
     epoll_event event = {};
     event.events = EPOLLIN;
     Check(epoll_ctl(number[0], EPOLL_CTL_ADD, fd, &event) == 0, "epoll_ctl");
+    Check(epoll_wait(number[0], &event, 1, 1) >= 0, "epoll_wait");
     step = 2;
     while (step < 3) usleep(100);
     EchoBySet(number[0], fd);
@@ -205,6 +216,7 @@ void EchoBesideHolder(int fd, const char* program) {
     _exit(127);
   }
   Check(child > 0, "vfork");
+  Check(SeesItsOwn(), "a number that is not the program's");
   step = 3;  // the next image is there
   echoes.join();
   close(go[1]);
