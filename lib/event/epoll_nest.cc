@@ -9,6 +9,7 @@
 #include "endpoint/endpoint.h"
 #include "endpoint/items.h"
 #include "endpoint/posts.h"
+#include "event/ask_for_room.h"
 #include "event/epoll.h"
 #include "event/epoll_set.h"
 #include "event/wait.h"
@@ -45,6 +46,7 @@ bool AnyOnList(Family& fam, pstn_epoll& set, bool* moved, uint32_t* unmapped) {
       continue;
     }
     if (got == kNotMapped) got = kConnectionLost;
+    got = AskForRoom(fam, *ep, item.events, got);
     if ((got & ((item.events & kEventMask) | EPOLLERR | EPOLLHUP)) != 0) return true;
   }
   return false;

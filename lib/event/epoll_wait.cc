@@ -13,6 +13,7 @@
 #include "endpoint/endpoint.h"
 #include "endpoint/items.h"
 #include "endpoint/posts.h"
+#include "event/ask_for_room.h"
 #include "event/epoll.h"
 #include "event/epoll_set.h"
 #include "event/held.h"
@@ -64,16 +65,8 @@ int Harvest(Family& fam, pstn_epoll& set, epoll_event* out, int max, bool* moved
       got |= EPOLLIN | EPOLLRDNORM;
       item.flags &= ~PSTN_IT_KREADY;
     }
+    got = AskForRoom(fam, *ep, item.events, got);
     got &= (item.events & kEventMask) | EPOLLERR | EPOLLHUP;
-    if ((item.events & EPOLLOUT) != 0 && (got & EPOLLOUT) == 0 &&
-        LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
-      ConnEnd e;
-      if (ResolveMapped(fam, *ep, e)) {
-        FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
-        FenceAfterLocked();                     // [F1] against AnnounceSpace
-        if (Writable(fam, e)) got |= EPOLLOUT;  // it has become so meanwhile
-      }
-    }
     if (got == 0) continue;
     epoll_event event = {};
     event.events = got;

@@ -18,6 +18,7 @@
 #include "endpoint/cancel.h"
 #include "endpoint/endpoint.h"
 #include "endpoint/posts.h"
+#include "event/ask_for_room.h"
 #include "event/epoll.h"
 #include "event/line_watch.h"
 #include "event/poll.h"
@@ -44,8 +45,9 @@ short Answer(Family& fam, pstn_ep& ep, short events) {
     if (mask == kNotMapped) mask = kConnectionLost;
   }
   // EPOLL* and POLL* have the same values on Linux.
-  return static_cast<short>(
-      mask & (static_cast<uint32_t>(static_cast<uint16_t>(events)) | POLLERR | POLLHUP));
+  const uint32_t asked = static_cast<uint16_t>(events);
+  mask = AskForRoom(fam, ep, asked, mask);
+  return static_cast<short>(mask & (asked | POLLERR | POLLHUP));
 }
 
 // A set's doorbell may have rung for news that are no event, or for one that is over.
@@ -75,12 +77,6 @@ long LookOnce(Family& fam, pollfd* fds, size_t n, KernelSet& k, bool ask_kernel)
     }
     fds[i].revents = Answer(fam, *ep, fds[i].events);
     if (fds[i].revents != 0) ready++;
-    if ((fds[i].events & POLLOUT) != 0 && (fds[i].revents & POLLOUT) == 0 &&
-        LoadRelaxed(ep->state) == PSTN_EP_ESTABLISHED) {
-      ConnEnd e;
-      // tidy-allow: the fence is AnnounceSleep's, and all are looked at once more behind it
-      if (Resolve(fam, *ep, e)) FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
-    }
   }
   if (k.count == 0 || !ask_kernel) return ready;
   for (size_t i = 0; k.sets && i < k.count; i++) {

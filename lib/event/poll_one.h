@@ -6,6 +6,7 @@
 #include <poll.h>
 
 #include "endpoint/call.h"
+#include "event/ask_for_room.h"
 #include "event/block.h"
 #include "event/poll_set.h"
 
@@ -14,7 +15,7 @@ namespace postern {
 // Whether this poll() is such a one: nothing of the kernel's, and no space to wait for.
 inline bool WaitsForOne(const KernelSet& k, const pollfd* fds, size_t n) {
   return n == 1 && k.count == 0 && k.held == nullptr && k.calls.entry(0) != 0 &&
-         (fds[0].events & POLLOUT) == 0;
+         (static_cast<uint16_t>(fds[0].events) & kForRoom) == 0;
 }
 
 // Sleeps until `ready()`, a signal or the time. kRestarts: it has to wait in the other way.

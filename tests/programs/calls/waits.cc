@@ -604,6 +604,52 @@ void CloseTwice() {
   Check("closed once", twice == 0);
 }
 
+// A writer waits for room by other ways than EPOLLOUT and epoll_wait() on its set. What it asked
+// the reader for when it met the full connection has been answered by then.
+void RoomByOtherWays() {
+  enum Way { kPollSet, kSetInSet, kPollNorm, kSetNorm, kSelect, kWays };
+  for (int way = 0; way < kWays; way++) {
+    Pair p;
+    static char bytes[65536];
+    size_t filled = 0;
+    for (ssize_t n; (n = send(p.client, bytes, sizeof bytes, MSG_DONTWAIT)) > 0;)
+      filled += static_cast<size_t>(n);
+    const size_t first = filled / 8 < sizeof bytes ? filled / 8 : sizeof bytes;
+    Check("a part", recv(p.server, bytes, first, MSG_WAITALL) == static_cast<ssize_t>(first));
+    const int set = epoll_create1(0), outer = epoll_create1(0);
+    Add(set, p.client, way == kSetNorm ? EPOLLWRNORM : EPOLLOUT);
+    Add(outer, set, EPOLLIN);
+    std::thread reader([&] {
+      static char got[65536];
+      SleepMs(100);
+      for (size_t left = filled - first; left != 0;) {
+        const ssize_t n = recv(p.server, got, sizeof got, 0);
+        if (n <= 0) break;
+        left -= static_cast<size_t>(n);
+      }
+    });
+    constexpr int kPatienceMs = 10000;  // at whose end a wait looks once more
+    const long before = NowMs();
+    epoll_event event = {};
+    fd_set out;
+    FD_ZERO(&out);
+    FD_SET(p.client, &out);
+    timeval patience = {kPatienceMs / 1000, 0};
+    pollfd one = {way == kPollSet ? set : p.client,
+                  static_cast<short>(way == kPollSet ? POLLIN : POLLWRNORM), 0};
+    const int n = way == kSetInSet  ? epoll_wait(outer, &event, 1, kPatienceMs)
+                  : way == kSetNorm ? epoll_wait(set, &event, 1, kPatienceMs)
+                  : way == kSelect  ? select(p.client + 1, nullptr, &out, nullptr, &patience)
+                                    : poll(&one, 1, kPatienceMs);
+    const long took = NowMs() - before;
+    if (n != 1 || took > kPatienceMs / 2) printf("way %d: %d, after %ld ms\n", way, n, took);
+    Check("the reader makes room, and the writer hears of it", n == 1 && took <= kPatienceMs / 2);
+    reader.join();
+    close(set);
+    close(outer);
+  }
+}
+
 struct Named {
   const char* name;
   void (*run)();
@@ -628,6 +674,7 @@ const Named kAll[] = {
     {"set_older_than_link", SetOlderThanLink},
     {"close_twice", CloseTwice},
     {"poll_reused_number", PollReusedNumber},
+    {"room_by_other_ways", RoomByOtherWays},
 };
 
 }  // namespace
