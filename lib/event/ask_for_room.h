@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ask_for_room.h - a writer that waits for room, by poll() or an event set: the reader posts only if
+// ask_for_room.h - a writer that waits for room by poll() or an event set: the reader posts only if
 // it has been asked to, and each answer takes the question away.
 #pragma once
 #include <sys/epoll.h>
