@@ -38,9 +38,8 @@ inline bool BadPointer(const void* p) {
 
 class IovCursor {
  public:
-  IovCursor(const iovec* iov, size_t count) : iov_(iov), count_(count) {
-    for (size_t i = 0; i < count; i++) left_ += iov[i].iov_len;
-  }
+  IovCursor(const iovec* iov, size_t count)
+      : iov_(iov), count_(count), left_(count == 1 ? iov->iov_len : SumOf(iov, count)) {}
   size_t left() const { return left_ - aside_; }
   // The last `bytes` are not to be copied yet, and don't count as left.
   void SetAside(size_t bytes) { aside_ = bytes; }
@@ -94,8 +93,31 @@ class IovCursor {
   }
 
  private:
+  static size_t SumOf(const iovec* iov, size_t count) {
+    size_t sum = 0;
+    for (size_t i = 0; i < count; i++) sum += iov[i].iov_len;
+    return sum;
+  }
+  // Most calls name one piece, and most copies stay within one.
   template <typename Fn>
-  size_t Walk(size_t bytes, Fn fn) {
+  [[gnu::always_inline]] size_t Walk(size_t bytes, Fn fn) {
+    if (count_ == 0 || bytes > iov_->iov_len - used_) return WalkOver(bytes, fn);
+    if (bytes != 0 && !fn(static_cast<uint8_t*>(iov_->iov_base) + used_, bytes)) [[unlikely]] {
+      fault_ = true;
+      return 0;
+    }
+    used_ += bytes;
+    left_ -= bytes;
+    if (used_ == iov_->iov_len) NextPiece();
+    return bytes;
+  }
+  void NextPiece() {
+    iov_++;
+    count_--;
+    used_ = 0;
+  }
+  template <typename Fn>
+  size_t WalkOver(size_t bytes, Fn fn) {
     size_t done = 0;
     while (done < bytes && count_ > 0) {
       size_t n = iov_->iov_len - used_;
@@ -106,11 +128,7 @@ class IovCursor {
       }
       done += n;
       used_ += n;
-      if (used_ == iov_->iov_len) {
-        iov_++;
-        count_--;
-        used_ = 0;
-      }
+      if (used_ == iov_->iov_len) NextPiece();
     }
     left_ -= done;
     return done;
@@ -119,7 +137,7 @@ class IovCursor {
   const iovec* iov_;
   size_t count_;
   size_t used_ = 0;
-  size_t left_ = 0;
+  size_t left_;
   size_t aside_ = 0;
   bool fault_ = false;
 };

@@ -46,14 +46,18 @@ class Call {
  public:
   Call(Family& fam, int fd) : fam_(fam), fd_(fd), entry_(FdMeans(fam, fd)) {
     if (IsObject(entry_)) Begin(__builtin_frame_address(0), nullptr);
+    FindEp();
   }
   // The second descriptor of one call.
   Call(Family& fam, int fd, const Call& first) : fam_(fam), fd_(fd), entry_(FdMeans(fam, fd)) {
     if (IsObject(entry_)) Begin(__builtin_frame_address(0), &first);
+    FindEp();
   }
   // Without a number, on an endpoint to which the caller has a reference of its own.
   Call(Family& fam, const pstn_ep& held)
-      : fam_(fam), fd_(-1), entry_(PSTN_FD_EP | EpIdx(Stack(fam), held)) {}
+      : fam_(fam), fd_(-1), entry_(PSTN_FD_EP | EpIdx(Stack(fam), held)) {
+    FindEp();
+  }
   ~Call() { End(); }
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -63,7 +67,7 @@ class Call {
   Family& family() const { return fam_; }
   // The endpoint, if it is one.
   bool is_ep() const { return (entry_ & PSTN_FD_KIND) == PSTN_FD_EP; }
-  pstn_ep* ep() const { return is_ep() ? EpAt(Stack(fam_), entry_ & PSTN_FD_IDX) : nullptr; }
+  pstn_ep* ep() const { return ep_; }
   // The number to use for the kernel's half: the program's, or ours since another thread has closed
   // that; -1: there was none left for us.
   int fd() const {
@@ -120,6 +124,9 @@ class Call {
       if (!IsObject(now)) return End();
     }
   }
+  void FindEp() {
+    if (is_ep()) ep_ = EpAt(Stack(fam_), entry_ & PSTN_FD_IDX);
+  }
   // A record with a free place, for a call that is not the thread's first, or only. Null: the call
   // has what it needs (Pin), or nothing.
   friend class ByNumber;
@@ -136,6 +143,7 @@ class Call {
   Family& fam_;
   int fd_;
   uint32_t entry_;
+  pstn_ep* ep_ = nullptr;
   Use* use_ = nullptr;
   uint32_t pin_ = 0;  // 1 + its place among the parked
 };

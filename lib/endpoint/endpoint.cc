@@ -128,6 +128,10 @@ bool BeforeShutPeer(Family& fam, const ConnEnd& e, uint32_t peer) {
   return (peer & (PSTN_CF_RD_SHUT | PSTN_CF_CLOSED)) == PSTN_CF_RD_SHUT && !Writable(fam, e);
 }
 
+bool ResolveUnmapped(Family& fam, pstn_ep& ep, ConnEnd& e) {
+  return AwaitLgr(fam, LoadRelaxed(ep.lgr_idx)) != nullptr && ResolveMapped(fam, ep, e);
+}
+
 uint32_t Readiness(Family& fam, pstn_ep& ep) {
   switch (StateNow(fam, ep)) {
     case PSTN_EP_NEW:  // shutdown() says ENOTCONN but leaves its mark, as with the kernel

@@ -33,9 +33,9 @@ inline bool ResolveMapped(Family& fam, pstn_ep& ep, ConnEnd& e) {
       which};
   return true;
 }
+bool ResolveUnmapped(Family& fam, pstn_ep& ep, ConnEnd& e);
 inline bool Resolve(Family& fam, pstn_ep& ep, ConnEnd& e) {
-  return ResolveMapped(fam, ep, e) ||
-         (AwaitLgr(fam, LoadRelaxed(ep.lgr_idx)) != nullptr && ResolveMapped(fam, ep, e));
+  return ResolveMapped(fam, ep, e) || ResolveUnmapped(fam, ep, e);
 }
 // [E1]
 inline bool Here(const pstn_ep& ep) { return LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED; }

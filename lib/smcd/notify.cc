@@ -386,8 +386,10 @@ void AnnounceSpace(Bells& b, const ConnEnd& e) {
 void ReturnSpace(Bells& b, const ConnEnd& e) {
   pstn_rx& rx = e.ep->rx;
   AssertHeld(rx.lock);
-  bool taken_away = (rx.ring & PSTN_RING_PLACE) == 0;
-  uint32_t enough = taken_away ? 1 : RingBytes(RingClass(rx.ring) % PSTN_SLAB_CLASSES) / 16;
+  const bool taken_away = (rx.ring & PSTN_RING_PLACE) == 0;
+  if (rx.unreturned < PSTN_RING0_BYTES / 16 && !taken_away) [[likely]]
+    return;
+  const uint32_t enough = taken_away ? 1 : RingBytes(RingClass(rx.ring) % PSTN_SLAB_CLASSES) / 16;
   if (rx.unreturned < enough) return;
   rx.unreturned = 0;
   AnnounceSpace(b, e);

@@ -326,7 +326,8 @@ size_t Broken(const ConnEnd& e) {
 
 // The ring to write to, which is a new one of the class for `bytes` if there was none. Null base:
 // there is none to be had.
-RingPlace BeginWrite(const ConnEnd& e, size_t bytes, const RingLimits& limits)
+[[gnu::always_inline]] inline RingPlace BeginWrite(const ConnEnd& e, size_t bytes,
+                                                   const RingLimits& limits)
     PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
   AssertHeld(tx.lock);

@@ -44,9 +44,9 @@ Look Nowhere(const ConnEnd& e, uint64_t desc) {
   return IsUnmappedRing(e.lgr, e.side ^ 1u, desc) ? Look::kNoMemory : Look::kViolation;
 }
 
-}  // namespace
-
-Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
+// Inlined where each message is read.
+[[gnu::always_inline]] inline Look LookHere(const ConnEnd& e, Place& p, uint64_t& len,
+                                            RingPlace& ring) {
   for (int steps = 0; steps < 6; steps++) {
     if ((p.ring & PSTN_RING_PLACE) == 0) {
       uint64_t desc = PeerRing(e);  // [R2]
@@ -98,6 +98,12 @@ Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
   return Look::kViolation;
 }
 
+}  // namespace
+
+Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
+  return LookHere(e, p, len, ring);
+}
+
 namespace {
 
 void Publish(const ConnEnd& e, const pstn_rx& rx) PSTN_REQUIRES(rx.lock) {
@@ -143,7 +149,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     RingPlace ring = {nullptr, 0};
     if (rec_done == 0 || mode == ReadMode::kPeek) {
       Place before = p;
-      Look look = LookAt(e, p, len, ring);
+      Look look = LookHere(e, p, len, ring);
       if (mode != ReadMode::kPeek && before.ring != p.ring)
         GoToRing(rx, p.ring);  // each ring begins at 0
       else if (mode != ReadMode::kPeek && before.off != p.off)

@@ -22,7 +22,7 @@ namespace {
 
 long ReceiveVector(Family& fam, Call& call, const iovec* iov, size_t count, int flags) {
   const long r = StreamRecv(fam, call, iov, count, flags);
-  if (!IsUdp(r, *call.ep())) [[likely]]
+  if (!IsUdp(r, call)) [[likely]]
     return r;
   msghdr m = {};
   m.msg_iov = const_cast<iovec*>(iov);
@@ -63,7 +63,7 @@ long SockRecvfrom(Family& fam, Call& call, void* buf, size_t n, int flags, socka
   const long r = StreamRecv(fam, call, &iov, 1, flags);
   const bool named = sa != nullptr;
   socklen_t room = 0;
-  if (!IsUdp(r, *call.ep())) [[likely]] {
+  if (!IsUdp(r, call)) [[likely]] {
     if (r < 0 || !named) return r;
     if (!GetUser(room, len)) return -EFAULT;
     if (static_cast<int>(room) < 0) return -EINVAL;
@@ -108,7 +108,7 @@ long SockRecvmsg(Family& fam, Call& call, msghdr* to, int flags) {
     return r < 0 ? r : Describe(r, to, m);
   }
   long r = StreamRecv(fam, call, m.msg_iov, m.msg_iovlen, flags);
-  if (IsUdp(r, ep)) [[unlikely]] {
+  if (IsUdp(r, call)) [[unlikely]] {
     r = DatagramRecv(fam, call, m, flags);
     return r < 0 ? r : Describe(r, to, m);
   }

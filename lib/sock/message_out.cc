@@ -27,7 +27,7 @@ long Sent(long r, int flags) {
 
 long TransmitVector(Family& fam, Call& call, const iovec* iov, size_t count, int flags) {
   const long r = StreamSend(fam, call, iov, count, flags);
-  if (!IsUdp(r, *call.ep())) [[likely]]
+  if (!IsUdp(r, call)) [[likely]]
     return Sent(r, flags);
   msghdr m = {};
   m.msg_iov = const_cast<iovec*>(iov);
@@ -88,7 +88,7 @@ long SockSendto(Family& fam, Call& call, const void* buf, size_t n, int flags, c
     if (bad != 0) return bad;
   }
   const long r = StreamSend(fam, call, &iov, 1, flags);
-  if (!IsUdp(r, *call.ep())) [[likely]]
+  if (!IsUdp(r, call)) [[likely]]
     return Sent(r, flags);
   msghdr m = {};
   m.msg_name = const_cast<sockaddr*>(sa);
@@ -119,7 +119,7 @@ long SockSendmsg(Family& fam, Call& call, const msghdr* from, int flags) {
       return -EINVAL;
   }
   const long r = StreamSend(fam, call, m.msg_iov, m.msg_iovlen, flags);
-  return IsUdp(r, ep) ? DatagramSend(fam, call, m, flags) : Sent(r, flags);
+  return IsUdp(r, call) ? DatagramSend(fam, call, m, flags) : Sent(r, flags);
 }
 
 long SockSendmmsg(Family& fam, Call& call, mmsghdr* v, unsigned n, int flags) {

@@ -10,6 +10,7 @@
 
 #include "base/sys.h"
 #include "base/user_memory.h"
+#include "endpoint/call.h"
 #include "endpoint/endpoint.h"
 
 namespace postern {
@@ -55,7 +56,7 @@ inline size_t LengthOf(const msghdr& m) {
 }
 
 // StreamSend and StreamRecv pass what is not a stream of ours: a UDP socket may be on the wire.
-inline bool IsUdp(long r, const pstn_ep& ep) { return r == kPass && IsDatagram(ep); }
+inline bool IsUdp(long r, const Call& call) { return r == kPass && IsDatagram(*call.ep()); }
 
 // preadv2 and pwritev2 work on sockets when the offset is -1. 0, kPass or -errno.
 inline long BadPosition(const pstn_ep& ep, off_t offset, int flags) {

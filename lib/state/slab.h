@@ -35,12 +35,13 @@ constexpr uint32_t RingClass(uint64_t desc) {
 
 // First page of a side's slab, counted from the segment's start.
 constexpr uint64_t SlabPage(uint32_t side) {
-  return (PSTN_LGR_SLAB_OFF + (side & 1u) * PSTN_SLAB_BYTES) / 4096u;
+  static_assert(PSTN_LGR_SLAB_OFF % 4096u == 0 && PSTN_SLAB_BYTES % 4096u == 0);
+  return PSTN_LGR_SLAB_OFF / 4096u + (side & 1u) * (PSTN_SLAB_BYTES / 4096u);
 }
 
 // A class's rings, in pages: looked up for each record, so nothing is divided.
 struct ClassPlace {
-  uint64_t first_page;
+  uint64_t first_page, last;  // the last ring begins so many pages behind the first
   uint32_t pages_shift, count, bytes;
 };
 constexpr ClassPlace PlaceOf(uint32_t cls) {
@@ -48,8 +49,9 @@ constexpr ClassPlace PlaceOf(uint32_t cls) {
                     (PSTN_RING1_BYTES & (PSTN_RING1_BYTES - 1)) == 0 &&
                     (PSTN_RING2_BYTES & (PSTN_RING2_BYTES - 1)) == 0,
                 "ring sizes are powers of two");
-  return {ClassOff(cls) / 4096u, static_cast<uint32_t>(__builtin_ctz(RingBytes(cls) / 4096u)),
-          RingCount(cls), RingBytes(cls)};
+  return {ClassOff(cls) / 4096u, (RingCount(cls) - 1) * uint64_t{RingBytes(cls) / 4096u},
+          static_cast<uint32_t>(__builtin_ctz(RingBytes(cls) / 4096u)), RingCount(cls),
+          RingBytes(cls)};
 }
 inline constexpr ClassPlace kPlaces[PSTN_SLAB_CLASSES] = {PlaceOf(0), PlaceOf(1), PlaceOf(2)};
 
@@ -60,7 +62,7 @@ inline bool IsRing(uint32_t side, uint64_t desc) {
   if (cls >= PSTN_SLAB_CLASSES) return false;
   const ClassPlace& c = kPlaces[cls];
   uint64_t beyond = (desc & PSTN_RING_PLACE) - (SlabPage(side) + c.first_page);  // huge before it
-  return beyond >> c.pages_shift < c.count && (beyond & ((1u << c.pages_shift) - 1)) == 0;
+  return beyond <= c.last && (beyond & (c.bytes / 4096u - 1)) == 0;
 }
 // Where that ring is; {null, 0} for anything else, and where the ring can't be mapped.
 inline RingPlace RingAt(uint8_t* lgr, uint32_t side, uint64_t desc) {

@@ -70,7 +70,7 @@ struct LgrHere {
 };
 // Another thread may put in the next mapping meanwhile (SetLgrMapping): a mapping that still stands
 // when its name has been read is the one of that name.
-inline LgrHere LgrAt(const StackView& v, LgrIndex idx) {
+[[gnu::always_inline]] inline LgrHere LgrAt(const StackView& v, LgrIndex idx) {
   pstn_lgr_ref* const ref = v.s->lgrs.At(idx);
   if (ref == nullptr) return {nullptr, nullptr};
   uint8_t* base = LoadAcquire(v.lgr[idx.word()]);  // [V1] in view.cc: its name is there

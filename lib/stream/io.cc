@@ -114,8 +114,9 @@ void LetFill(Family& fam, const pstn_ep& ep) {
 }
 
 // `to` null: counted only.
-ReadResult ReadHere(Family& fam, const ConnEnd& e, IovCursor* to, size_t want, bool first,
-                    ReadMode mode) PSTN_REQUIRES(e.ep->rx.lock) {
+[[gnu::always_inline]] inline ReadResult ReadHere(Family& fam, const ConnEnd& e, IovCursor* to,
+                                                  size_t want, bool first, ReadMode mode)
+    PSTN_REQUIRES(e.ep->rx.lock) {
   AssertHeld(e.ep->rx.lock);
   const bool closed = (LoadAcquire(e.peer_ctl().flags) & PSTN_CF_CLOSED) != 0;  // [C2]
   ReadResult r;

@@ -23,7 +23,10 @@ inline long NotHere(const ConnEnd& e) {
   return LoadAcquire(e.ep->state) == PSTN_EP_KERNEL ? kPass : -ECONNABORTED;  // [E1]
 }
 
+// Each of these for one piece, as most calls have it, and for more.
 inline bool TooMuch(const iovec* iov, size_t count) {
+  if (count == 1) [[likely]]
+    return iov->iov_len > static_cast<size_t>(INT64_MAX);
   if (count > 1024) return true;
   size_t sum = 0;
   for (size_t i = 0; i < count; i++) {
@@ -34,6 +37,8 @@ inline bool TooMuch(const iovec* iov, size_t count) {
 }
 
 inline bool BadBuffer(const iovec* iov, size_t count) {
+  if (count == 1) [[likely]]
+    return iov->iov_len != 0 && BadPointer(iov->iov_base);
   for (size_t i = 0; i < count; i++) {
     if (iov[i].iov_len != 0 && BadPointer(iov[i].iov_base)) return true;
   }
@@ -42,6 +47,8 @@ inline bool BadBuffer(const iovec* iov, size_t count) {
 
 // The same of the first bytes: what arrives may not need the rest.
 inline bool BadStart(const iovec* iov, size_t count) {
+  if (count == 1) [[likely]]
+    return BadBuffer(iov, count);
   while (count != 0 && iov->iov_len == 0) iov++, count--;
   return BadBuffer(iov, count != 0 ? 1 : 0);
 }
