@@ -21,6 +21,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import netlab
 import posternview
 from harness import free_port
+from readable import copied
 
 BUILD = "build"
 SERVER = """
@@ -392,15 +393,6 @@ class Mistakes(Broker):
         line.send(b"short")
         self.assertEqual(line.recv(10), b"")  # cut off
         self.echo(server, client)
-
-
-def copied(build, to):
-    """What the programs need, where another user can read it: a home directory is often closed."""
-    os.chmod(to, 0o755)
-    for name in ("postern", "libpostern.so", "posternd", "postern-keeper", "postern-reaper"):
-        shutil.copy(f"{build}/{name}", to)
-    shutil.copytree(f"{build}/profiles", f"{to}/profiles")
-    return to
 
 
 if __name__ == "__main__":

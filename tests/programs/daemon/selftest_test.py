@@ -12,6 +12,9 @@ import sys
 import time
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
+from readable import readable
+
 BUILD = "build"
 NOBODY = 65534
 
@@ -91,6 +94,7 @@ class Selftest(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BUILD = os.path.abspath(sys.argv.pop(1))
     signal.alarm(480)
-    unittest.main(warnings="ignore")
+    with readable(sys.argv.pop(1)) as BUILD:
+        ended = unittest.main(warnings="ignore", exit=False)
+    sys.exit(not ended.result.wasSuccessful())

@@ -24,6 +24,7 @@ from actorkit import FILTER, GONE, HOST, JOIN, LISTENER, OFFER, PATIENCE_SEC, RE
 from broker_test import Broker
 from daemon_test import HELLO, LISTEN, UNLISTEN, Client, Stack
 from memberkit import family, line_of
+from readable import readable
 
 MANY = 3000
 UNDER_WAY_MOST = 64
@@ -241,5 +242,7 @@ if __name__ == "__main__":
     daemon_test.load_layout()
     files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (files[1], files[1]))
-    BUILD = broker_test.BUILD = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    with readable(sys.argv.pop(1)) as BUILD:
+        broker_test.BUILD = BUILD
+        ended = unittest.main(exit=False)
+    sys.exit(not ended.result.wasSuccessful())

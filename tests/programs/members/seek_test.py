@@ -16,6 +16,7 @@ import daemon_test
 from broker_test import CLIENT, SERVER, Broker, Program
 from daemon_test import Client
 from memberkit import family
+from readable import readable
 
 
 class Seeks(Broker):
@@ -86,5 +87,6 @@ class Seeks(Broker):
 if __name__ == "__main__":
     signal.alarm(220)
     daemon_test.load_layout()
-    broker_test.BUILD = os.path.abspath(sys.argv.pop(1))
-    unittest.main()
+    with readable(sys.argv.pop(1)) as broker_test.BUILD:
+        ended = unittest.main(exit=False)
+    sys.exit(not ended.result.wasSuccessful())

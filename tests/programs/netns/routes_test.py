@@ -23,6 +23,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
 import netlab
 from netlab import CLONE_NEWNET, Unavailable
+from readable import readable
 
 BUILD = "build"
 SEED = int(os.environ.get("SEED", "1"))
@@ -547,7 +548,7 @@ class RoutesTest(unittest.TestCase):
 
     def test_without_privileges(self):
         """Another user's posternd may not look at netfilter: alone it is undecided, with a broker it hands out the broker's tables."""
-        nobody = 65534
+        nobody, build = 65534, self.enterContext(readable(BUILD))
         top = tempfile.mkdtemp(prefix="pstn-routes-")
         self.addCleanup(shutil.rmtree, top, ignore_errors=True)
         self.addCleanup(netlab.forget_bells, f"{top}/system")
@@ -558,7 +559,7 @@ class RoutesTest(unittest.TestCase):
         def start(name, user, *options):
             os.mkdir(f"{top}/{name}")
             os.chown(f"{top}/{name}", user, user)
-            process = subprocess.Popen([f"{BUILD}/posternd", "--foreground", "--verbose", "--runtime-dir", f"{top}/{name}", *options],
+            process = subprocess.Popen([f"{build}/posternd", "--foreground", "--verbose", "--runtime-dir", f"{top}/{name}", *options],
                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=lambda: os.setresuid(user, user, user))
             self.addCleanup(process.stderr.close)
             self.addCleanup(process.wait)
@@ -569,7 +570,7 @@ class RoutesTest(unittest.TestCase):
             return f"{top}/{name}"
 
         def reason(directory):
-            done = subprocess.run([f"{BUILD}/posternctl", "--runtime-dir", directory, "route", "get", "10.0.0.2", "--json"], capture_output=True,
+            done = subprocess.run([f"{build}/posternctl", "--runtime-dir", directory, "route", "get", "10.0.0.2", "--json"], capture_output=True,
                                   text=True, check=True, timeout=30, preexec_fn=lambda: os.setresuid(nobody, nobody, nobody))
             return json.loads(done.stdout)["reason"]
 

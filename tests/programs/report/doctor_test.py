@@ -13,7 +13,9 @@ import sys
 import tempfile
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
 import refusing_posternd
+from readable import readable
 
 BUILD = "build"
 PYTHON = "/usr/bin/python3"  # other users may run it
@@ -313,6 +315,7 @@ class Doctor(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BUILD = os.path.abspath(sys.argv.pop(1))
     signal.alarm(300)
-    unittest.main()
+    with readable(sys.argv.pop(1)) as BUILD:
+        ended = unittest.main(exit=False)
+    sys.exit(not ended.result.wasSuccessful())

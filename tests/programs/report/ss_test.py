@@ -15,6 +15,9 @@ import tempfile
 import threading
 import unittest
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
+from readable import readable
+
 BUILD = "build"
 PYTHON = "/usr/bin/python3"  # other users may run it
 NOBODY = 65534
@@ -201,6 +204,7 @@ class Ss(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    BUILD = os.path.abspath(sys.argv.pop(1))
     signal.alarm(200)
-    unittest.main()
+    with readable(sys.argv.pop(1)) as BUILD:
+        ended = unittest.main(exit=False)
+    sys.exit(not ended.result.wasSuccessful())

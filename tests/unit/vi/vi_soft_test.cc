@@ -295,7 +295,7 @@ void ProgramTurn(SoftWorld& w) {
 }
 
 #if defined(__SANITIZE_ADDRESS__)
-constexpr uint32_t kSoftStride = 23;
+constexpr uint32_t kSoftStride = 11;
 #else
 constexpr uint32_t kSoftStride = 1;
 #endif
