@@ -352,6 +352,15 @@ long TakeOverForModule(Family& fam, int fd, pstn_ep& from, const ConnEnd& e, Tak
   return 0;
 }
 
+// What the kernel's socket is to be shut for. One that was reset, and has said so, is closed.
+uint32_t ShutOf(const ConnEnd& e) {
+  const pstn_ep& ep = *e.ep;
+  const uint32_t flags = LoadRelaxed(ep.flags);
+  if ((LoadRelaxed(ep.rx.gate) & PSTN_RXG_RESET) != 0 && LoadRelaxed(ep.error) == 0)
+    return flags | PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR;
+  return HasEnded(e) ? flags : flags & ~PSTN_EPF_SHUT_WR;
+}
+
 long TakeOverConnection(Family& fam, int fd, pstn_ep& from, bool hand_on, Taken taken,
                         void* context) {
   ConnEnd e;
@@ -383,8 +392,7 @@ long TakeOverConnection(Family& fam, int fd, pstn_ep& from, bool hand_on, Taken 
   }
   NoteFallback(fam, kReasonExported, fd);
   kVerbs.wire_rehouse(fam, fd, Stack(fam).eps.Own(EpIndex(idx)));
-  if (!hand_on)
-    ShutKernelSocket(fd, LoadRelaxed(from.flags) & (HasEnded(e) ? ~0u : ~PSTN_EPF_SHUT_WR));
+  if (!hand_on) ShutKernelSocket(fd, ShutOf(e));
   AnnounceData(fam.bells, e);  // what was held back
   // Threads that sleep on the ring go on in the kernel, and event sets look there.
   AnnounceLocal(fam.bells, e);
