@@ -46,13 +46,6 @@ class IovCursor {
   // A copy has met memory that is not there. It counts as not made, and there is none after it.
   bool fault() const { return fault_; }
   void TakeFault(const IovCursor& from) { fault_ = fault_ || from.fault_; }
-  // What the caller will send behind this, as far as it knows: room is made for that, too.
-  size_t ahead = 0;
-  // What is copied out is not to be read yet (smcd/hold.h): PSTN_HELD_* and the time; 0: it is.
-  uint64_t held = 0;
-  // Room was made for all of it (RingMakeRoom).
-  bool promised = false;
-
   // Copies up to `bytes` between the program's buffers and `at`. 0: a fault.
   size_t CopyOut(uint8_t* at, size_t bytes) {
     return Walk(bytes, [&](void* user, size_t n) {
@@ -136,10 +129,22 @@ class IovCursor {
 
   const iovec* iov_;
   size_t count_;
-  size_t used_ = 0;
   size_t left_;
+
+ public:
+  // What the caller will send behind this, as far as it knows: room is made for that, too.
+  size_t ahead = 0;
+  // What is copied out is not to be read yet (smcd/hold.h): PSTN_HELD_* and the time; 0: it is.
+  uint64_t held = 0;
+
+ private:
+  size_t used_ = 0;
   size_t aside_ = 0;
   bool fault_ = false;
+
+ public:
+  // Room was made for all of it (RingMakeRoom).
+  bool promised = false;
 };
 
 }  // namespace postern

@@ -24,6 +24,8 @@ inline constexpr size_t kSmallCopy = 128;
 extern "C" int pstn_user_copy(void* to, const void* from, size_t bytes);  // at most kSmallCopy
 extern "C" int pstn_user_read(const void* at);
 extern "C" int pstn_user_write(void* at);
+// 1: the CPU has registers of 32 bytes for pstn_user_copy. For tests to change.
+extern "C" __attribute__((visibility("hidden"))) uint8_t pstn_user_wide;
 inline bool CopySmall(void* to, const void* from, size_t bytes) {
   return pstn_user_copy(to, from, bytes) != 0;
 }

@@ -24,7 +24,7 @@ inline void SetPlace(pstn_ep& ep, uint32_t lgr_idx, uint32_t conn, uint32_t gen,
 }
 // Without asking posternd for a link group that is not mapped: for a thread with a lock that others
 // wait for.
-inline bool ResolveMapped(Family& fam, pstn_ep& ep, ConnEnd& e) {
+[[gnu::always_inline]] inline bool ResolveMapped(Family& fam, pstn_ep& ep, ConnEnd& e) {
   uint64_t which = Which(ep);
   const LgrHere at = LgrAt(fam.view, LgrIndex(LoadRelaxed(ep.lgr_idx)));
   if (at.base == nullptr || !HasRings(at.base)) return false;

@@ -15,7 +15,7 @@ namespace postern {
 namespace {
 
 constexpr uint32_t kWindow = 512;   // look for an early wrap each so many bytes, at first
-constexpr uint32_t kAhead = 512;    // lines so far before the write offset are fetched
+constexpr uint32_t kAhead = 1024;   // lines so far before the write offset are fetched
 constexpr uint32_t kChunk = 16384;  // longer writes become several records: the reader
                                     // copies one while the writer fills the next
 constexpr uint64_t kPlaceMask = (1ull << 44) - 1;  // class and page of a descriptor
@@ -213,16 +213,24 @@ uint32_t RoomAtStart(const pstn_tx& tx) PSTN_REQUIRES(tx.lock) {
 // The next records' lines were last read by the other core, and are its to give. To ask for them
 // while this call goes on takes their way out of the next calls, whose locked instructions wait for
 // stores. Only what is known to be free: the reader needs the rest.
+void FetchToWrite(const void* at) {
+#if defined(__x86_64__)
+  // For any x86-64 the compiler would have it fetched for reading, and the first store ask again.
+  __asm__ volatile("prefetchw %0" : : "m"(*static_cast<const char*>(at)));
+#else
+  __builtin_prefetch(at, 1);
+#endif
+}
 void FetchAhead(const pstn_tx& tx, const RingPlace& ring, uint32_t bytes) PSTN_REQUIRES(tx.lock) {
   if (bytes > kAhead || RoomAt(tx, ring.bytes) < kAhead + bytes) return;
   const uint8_t* at = ring.base + tx.off + kAhead;
-  for (uint32_t i = 0; i < bytes; i += kLine) __builtin_prefetch(at + i, 1);
+  for (uint32_t i = 0; i < bytes; i += kLine) FetchToWrite(at + i);
 }
 
 // Puts one record of `len` bytes at `at` (not the write offset: a wrap) or at the write offset.
 // False: the program's memory is not there; nothing has happened.
-bool Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len, bool wrap)
-    PSTN_REQUIRES(e.ep->tx.lock) {
+[[gnu::always_inline]] inline bool Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from,
+                                       uint32_t len, bool wrap) PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
   AssertHeld(tx.lock);
   uint32_t at = wrap ? 0 : tx.off;
@@ -251,17 +259,22 @@ bool Put(const ConnEnd& e, const RingPlace& ring, IovCursor& from, uint32_t len,
   return true;
 }
 
-// One record. 0 when the ring is full, or the copy has met a fault.
-uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from)
+// A record to be written: so long, and where. Of no bytes: the ring is full.
+struct NextRecord {
+  uint32_t len = 0;
+  bool wrap = false;
+};
+
+NextRecord PlanRecord(const ConnEnd& e, const RingPlace& ring, const IovCursor& from)
     PSTN_REQUIRES(e.ep->tx.lock) {
   pstn_tx& tx = e.ep->tx;
   AssertHeld(tx.lock);
   size_t want = from.left() < kChunk ? from.left() : kChunk;
   if (LoadRelaxed(tx.budget) != 0 && !from.promised) [[unlikely]] {
     want = Within(e, ring.bytes, want);
-    if (want == 0) return 0;
+    if (want == 0) return {};
   }
-  uint32_t need = RecordBytes(want);
+  const uint32_t all = static_cast<uint32_t>(want), need = RecordBytes(want);
   bool looked = false;
   if (tx.off >= tx.window) {
     LearnReadOffset(e, ring.bytes);
@@ -277,32 +290,23 @@ uint32_t PutSome(const ConnEnd& e, const RingPlace& ring, IovCursor& from)
       // that a reader that drains what blocks us has taken enough to think of us.
       // Nor with a budget, which what is skipped counts against.
       if (tx.off >= ring.bytes / 4 && RoomAtStart(tx) >= need + 2 * tx.burst &&
-          LoadRelaxed(tx.budget) == 0) {
-        return Put(e, ring, from, static_cast<uint32_t>(want), true) ? static_cast<uint32_t>(want)
-                                                                     : 0;
-      }
+          LoadRelaxed(tx.budget) == 0)
+        return {all, true};
     }
     tx.window = tx.off + tx.step;
   }
   for (;;) {
-    if (RoomAt(tx, ring.bytes) >= need) {
-      return Put(e, ring, from, static_cast<uint32_t>(want), false) ? static_cast<uint32_t>(want)
-                                                                    : 0;
-    }
-    if (RoomAtStart(tx) >= need) {
-      return Put(e, ring, from, static_cast<uint32_t>(want), true) ? static_cast<uint32_t>(want)
-                                                                   : 0;
-    }
+    if (RoomAt(tx, ring.bytes) >= need) return {all, false};
+    if (RoomAtStart(tx) >= need) return {all, true};
     if (looked) break;
     LearnReadOffset(e, ring.bytes);
     looked = true;
   }
   // Not all of it: fill what is there, if that is worth a record.
-  uint32_t end = RoomAt(tx, ring.bytes), start = RoomAtStart(tx);
-  uint32_t room = end >= start ? end : start;
-  if (room < kLine || (room < 512 && room < ring.bytes / 8)) return 0;
-  uint32_t len = room - (room < kLongRecord ? PSTN_REC_HDR : kLine);
-  return Put(e, ring, from, len, end < start) ? len : 0;
+  const uint32_t end = RoomAt(tx, ring.bytes), start = RoomAtStart(tx);
+  const uint32_t room = end >= start ? end : start;
+  if (room < kLine || (room < 512 && room < ring.bytes / 8)) return {};
+  return {room - (room < kLongRecord ? PSTN_REC_HDR : kLine), end < start};
 }
 
 // The class of the ring that follows a full one of class `cls`; `cls` itself: stay. A stream that
@@ -334,7 +338,7 @@ size_t Broken(const ConnEnd& e) {
   if (tx.ring == 0 && !Attach(e, ClassFor(bytes, limits))) return {};
   if ((tx.ring & PSTN_RING_F_PENDING) != 0) [[unlikely]]
     FinishMove(e);
-  DropOldRing(e);
+  if (LoadRelaxed(tx.old_ring) != 0) DropOldRing(e);
   const RingPlace ring = RingAt(e.lgr, e.side, tx.ring);
   if (!PSTN_CHECK(ring.base != nullptr && tx.off < ring.bytes)) {
     (void)Broken(e);
@@ -377,15 +381,17 @@ size_t RingWrite(const ConnEnd& e, IovCursor& from, const RingLimits& limits, Gr
   if (ring.base == nullptr) return 0;
   size_t done = 0;
   while (from.left() != 0) {
-    uint32_t n = PutSome(e, ring, from);
-    done += n;
-    if (n != 0) continue;
-    if (from.fault()) break;
+    const NextRecord next = PlanRecord(e, ring, from);
+    if (next.len != 0) [[likely]] {
+      if (!Put(e, ring, from, next.len, next.wrap)) break;
+      done += next.len;
+      continue;
+    }
     if (LoadRelaxed(tx.budget) != 0 && Within(e, ring.bytes, 1) == 0) break;
     uint32_t cls = RingClass(tx.ring);
     if (tx.blocked < UINT8_MAX) tx.blocked++;
-    uint32_t next = NextClass(cls, tx.blocked, from.left() + from.ahead, limits, growth);
-    if (next == cls || !Grow(e, next)) break;
+    const uint32_t larger = NextClass(cls, tx.blocked, from.left() + from.ahead, limits, growth);
+    if (larger == cls || !Grow(e, larger)) break;
     ring = RingAt(e.lgr, e.side, tx.ring);
   }
   tx.records++;

@@ -241,7 +241,7 @@ long StreamRecv(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     return r != kPass && (flags & MSG_OOB) != 0 && state == PSTN_EP_NEW ? -EINVAL : r;
   }
   ConnEnd e;
-  if (!Resolve(fam, ep, e)) return -ECONNRESET;
+  if (!ResolveMapped(fam, ep, e) && !ResolveUnmapped(fam, ep, e)) return -ECONNRESET;
   if ((flags & MSG_OOB) != 0) {
     if (!BadBuffer(iov, count)) return RecvUrgent(e, iov, count, flags);
     return LookAtMark(e).ready ? -EFAULT : -EINVAL;

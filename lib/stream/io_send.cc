@@ -31,7 +31,6 @@
 namespace postern {
 namespace {
 
-
 // Of what goes nowhere, as much as the kernel queues before it looks at the answer: whole segments,
 // of which each is that much of its send buffer, until that is full, but 16 at most.
 constexpr size_t kSegment = 32768, kOfSendBuffer = 33600, kSegmentsMost = 16;
@@ -140,8 +139,9 @@ bool Fetch(Family& fam, const ConnEnd& e, FromPipe& source, IovCursor& to)
   return true;
 }
 
-size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, const Marks& marks,
-                FromPipe* source = nullptr) {
+// Inlined for the first try of each send().
+[[gnu::always_inline]] inline size_t SendHere(Family& fam, const ConnEnd& e, IovCursor& from,
+                                              Growth growth, const Marks& marks, FromPipe* source) {
   Lock(e.ep->tx.lock);
   if (!StillHere(e)) {  // as in RecvOnce
     Unlock(e.ep->tx.lock);
@@ -202,6 +202,11 @@ size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, c
   return n;
 }
 
+size_t SendOnce(Family& fam, const ConnEnd& e, IovCursor& from, Growth growth, const Marks& marks,
+                FromPipe* source = nullptr) {
+  return SendHere(fam, e, from, growth, marks, source);
+}
+
 // A send() that has begun here goes on in the kernel.
 long SendRest(const Call& call, IovCursor& from, size_t done, int flags) {
   iovec rest[kRestMax];
@@ -235,72 +240,78 @@ long StreamFill(Family& fam, const Call& call, uint8_t* bounce, size_t bytes, No
   return source.got;
 }
 
-long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int flags, size_t ahead) {
-  pstn_ep& ep = *call.ep();
-  if ((flags & MSG_ZEROCOPY) != 0) [[unlikely]]
-    return SendZerocopy(fam, call, iov, count, flags);
-  uint32_t state = LoadAcquire(ep.state);  // [E1]
-  if (state != PSTN_EP_ESTABLISHED) {
-    if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0)
-      // [E1]
-      (void)LeaveUnconnected(fam, call.fd(), ep, kReasonFastOpen), state = LoadAcquire(ep.state);
-    if (state == PSTN_EP_KERNEL) return kPass;
-    if (state == PSTN_EP_CONNECTING) {
-      const bool waits = StateNow(fam, ep) == PSTN_EP_CONNECTING;
-      const long r = !waits                        ? kAgain
-                     : (flags & MSG_DONTWAIT) != 0 ? -EAGAIN
-                                                   : AwaitConnected(fam, ep);
-      return r == kAgain ? StreamSend(fam, call, iov, count, flags, ahead) : r;
-    }
-    return SendUnconnected(ep);
+namespace {
+
+// A send() of a call that is connected here.
+struct SendCall {
+  Family& fam;
+  Call& call;
+  const ConnEnd& e;
+  const iovec* iov;
+  size_t count, bytes;
+  int flags;
+  uint32_t interrupts;
+  bool bad;  // a piece lies where no program's memory is
+
+  Marks marks() const {
+    return {(flags & MSG_OOB) != 0 ? iov : nullptr, bytes, (flags & MSG_MORE) != 0,
+            (flags & MSG_EOR) != 0, CorkedBy(*e.ep, flags)};
   }
-  ConnEnd e;
-  if (!Resolve(fam, ep, e)) return -ECONNRESET;
-  if ((flags & MSG_FASTOPEN) != 0) [[unlikely]]
-    return -EISCONN;
-  if (TooMuch(iov, count)) return -EINVAL;
-  IovCursor from(iov, count);
-  from.ahead = ahead;
-  NoteNews(fam.bells);
-  const size_t want = from.left();
-  const bool bad = want != 0 && BadBuffer(iov, count);
-  const Marks marks = {(flags & MSG_OOB) != 0 ? iov : nullptr, want, (flags & MSG_MORE) != 0,
-                       (flags & MSG_EOR) != 0, CorkedBy(ep, flags)};
+};
+
+// Whether CheckSend has nothing to say.
+bool MayJustSend(const SendCall& s) {
+  return s.bytes != 0 && !s.bad &&
+         (LoadRelaxed(s.e.ep->flags) & (PSTN_EPF_SHUT_WR | PSTN_EPF_HUNG)) == 0 &&
+         // [C2]
+         (LoadAcquire(s.e.peer_ctl().flags) & (PSTN_CF_RST | PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) ==
+             0;
+}
+
+constexpr size_t kNotTried = ~size_t{2};
+
+// Until all of it has been sent, or what else ends the call. `sent`: what the first try came to.
+[[gnu::noinline]] long SendOn(const SendCall& s, IovCursor& from, size_t sent) {
+  Family& fam = s.fam;
+  const ConnEnd& e = s.e;
+  pstn_ep& ep = *e.ep;
   const bool nonblock =
-      (flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
+      (s.flags & MSG_DONTWAIT) != 0 || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0;
+  const Marks marks = s.marks();
   Deadline until = Deadline::Never();
   bool timed = false;
-  const uint32_t interrupts = t_interrupts;
-  for (;;) {
-    bool swallow = false;
-    long stop = CheckSend(fam, e, {iov, count, bad ? 0 : want}, swallow);
-    if (!Here(ep)) stop = 0, swallow = false;  // what it saw may not have been ours
-    if (swallow) {
-      if (marks.iov != nullptr) {  // the mark outruns the reset
-        Guard g(e.ep->tx.lock);
-        if (StillHere(e)) MarkUrgent(e, iov, 0, want);
+  for (;; sent = kNotTried) {
+    size_t done = s.bytes - from.left();
+    if (sent == kNotTried) {
+      bool swallow = false;
+      long stop = CheckSend(fam, e, {s.iov, s.count, s.bad ? 0 : s.bytes}, swallow);
+      if (!Here(ep)) stop = 0, swallow = false;  // what it saw may not have been ours
+      if (swallow) {
+        if (marks.iov != nullptr) {  // the mark outruns the reset
+          Guard g(e.ep->tx.lock);
+          if (StillHere(e)) MarkUrgent(e, s.iov, 0, s.bytes);
+        }
+        return static_cast<long>(Swallowed(ep, s.bytes));
       }
-      return static_cast<long>(Swallowed(ep, want));
+      if (stop != 0 && done != 0) {
+        if (stop != -EPIPE && stop != -EFAULT)
+          StoreRelaxed(ep.error, static_cast<uint32_t>(-stop));  // the next call's
+        return static_cast<long>(done);
+      }
+      if (stop != 0) return stop;
+      if (s.bytes == 0) return 0;
+      if (s.bad) return -EFAULT;
+      if (from.fault()) return done != 0 ? static_cast<long>(done) : -EFAULT;
+      sent = SendOnce(fam, e, from, Growth::kWhenUseful, marks);
     }
-    size_t done = want - from.left();
-    if (stop != 0 && done != 0) {
-      if (stop != -EPIPE && stop != -EFAULT)
-        StoreRelaxed(ep.error, static_cast<uint32_t>(-stop));  // the next call's
-      return static_cast<long>(done);
-    }
-    if (stop != 0) return stop;
-    if (want == 0) return 0;
-    if (bad) return -EFAULT;
-    if (from.fault()) return done != 0 ? static_cast<long>(done) : -EFAULT;
-    size_t sent = SendOnce(fam, e, from, Growth::kWhenUseful, marks);
     if (sent == kMoved) {
       if (LoadAcquire(ep.state) != PSTN_EP_KERNEL)  // [E1]
         return done != 0 ? static_cast<long>(done) : -EPIPE;
-      return done != 0 ? SendRest(call, from, done, flags) : kPass;
+      return done != 0 ? SendRest(s.call, from, done, s.flags) : kPass;
     }
     if (sent == kShut) continue;  // CheckSend says so
-    done = want - from.left();
-    if (from.left() == 0) return static_cast<long>(want);
+    done = s.bytes - from.left();
+    if (from.left() == 0) return static_cast<long>(s.bytes);
     if (from.fault()) continue;
     if (nonblock) {
       FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
@@ -312,16 +323,60 @@ long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int fla
     if (!timed) until = Deadline::AfterTimeout(LoadRelaxed(ep.sndtimeo_ns));
     timed = true;
     Wait w = WaitFor(
-        call, ForSpace(e), [&] { return WritableOrEnded(e); }, until, interrupts,
+        s.call, ForSpace(e), [&] { return WritableOrEnded(e); }, until, s.interrupts,
         done == 0 ? Restart::kIfAsked : Restart::kNever,
         [&] { return SendOnce(fam, e, from, Growth::kNow, marks) != 0 || from.fault(); });
     if (LoadRelaxed(ep.tx.ring) == 0)
       sys::Nap(kNoRingNs);  // none is free: all are in use by others
     if (w == Wait::kReady) continue;
-    done = want - from.left();
+    done = s.bytes - from.left();
     if (done != 0) return static_cast<long>(done);
     return WaitFailed(w);
   }
+}
+
+// What a connection that is not here, or not yet, makes of a send().
+[[gnu::noinline]] long SendElsewhere(Family& fam, Call& call, const iovec* iov, size_t count,
+                                     int flags, size_t ahead) {
+  pstn_ep& ep = *call.ep();
+  uint32_t state = LoadAcquire(ep.state);  // [E1]
+  if (state == PSTN_EP_NEW && (flags & MSG_FASTOPEN) != 0)
+    // [E1]
+    (void)LeaveUnconnected(fam, call.fd(), ep, kReasonFastOpen), state = LoadAcquire(ep.state);
+  if (state == PSTN_EP_KERNEL) return kPass;
+  if (state == PSTN_EP_ESTABLISHED) return StreamSend(fam, call, iov, count, flags, ahead);
+  if (state != PSTN_EP_CONNECTING) return SendUnconnected(ep);
+  const bool waits = StateNow(fam, ep) == PSTN_EP_CONNECTING;
+  const long r = !waits ? kAgain : (flags & MSG_DONTWAIT) != 0 ? -EAGAIN : AwaitConnected(fam, ep);
+  return r == kAgain ? StreamSend(fam, call, iov, count, flags, ahead) : r;
+}
+
+}  // namespace
+
+long StreamSend(Family& fam, Call& call, const iovec* iov, size_t count, int flags, size_t ahead) {
+  pstn_ep& ep = *call.ep();
+  if ((flags & MSG_ZEROCOPY) != 0) [[unlikely]]
+    return SendZerocopy(fam, call, iov, count, flags);
+  if (LoadAcquire(ep.state) != PSTN_EP_ESTABLISHED) [[unlikely]]  // [E1]
+    return SendElsewhere(fam, call, iov, count, flags, ahead);
+  ConnEnd e;
+  if (!ResolveMapped(fam, ep, e) && !ResolveUnmapped(fam, ep, e)) return -ECONNRESET;
+  if ((flags & MSG_FASTOPEN) != 0) [[unlikely]]
+    return -EISCONN;
+  if (TooMuch(iov, count)) return -EINVAL;
+  IovCursor from(iov, count);
+  from.ahead = ahead;
+  NoteNews(fam.bells);
+  const size_t want = from.left();
+  const SendCall s = {
+      fam, call, e, iov, count, want, flags, t_interrupts, want != 0 && BadBuffer(iov, count)};
+  size_t sent = kNotTried;
+  if (MayJustSend(s)) [[likely]] {
+    sent = SendHere(fam, e, from, Growth::kWhenUseful, s.marks(), nullptr);
+    if (from.left() == 0) [[likely]]
+      return static_cast<long>(want);
+  }
+  return SendOn(s, from, sent);
 }
 
 }  // namespace postern

@@ -55,9 +55,34 @@ bool CanFault() {
   return !kSanitized;
 }
 
+// What the CPU has, or only what each has.
+class Width {
+ public:
+  explicit Width(bool may_be_wide) {
+#if defined(__x86_64__)
+    if (!may_be_wide) pstn_user_wide = 0;
+#else
+    (void)may_be_wide;
+#endif
+  }
+  ~Width() {
+#if defined(__x86_64__)
+    pstn_user_wide = before_;
+#endif
+  }
+  Width(const Width&) = delete;
+  Width& operator=(const Width&) = delete;
+
+ private:
+#if defined(__x86_64__)
+  const uint8_t before_ = pstn_user_wide;
+#endif
+};
+
 }  // namespace
 
 TEST_CASE("user memory: any length, any alignment", "[user_memory]") {
+  const Width width(GENERATE(true, false));
   std::vector<uint8_t> from(400), to(400);
   for (size_t i = 0; i < from.size(); i++) from[i] = static_cast<uint8_t>(i * 7 + 1);
   for (size_t bytes = 0; bytes <= 300; bytes++) {
@@ -74,6 +99,7 @@ TEST_CASE("user memory: any length, any alignment", "[user_memory]") {
 TEST_CASE("user memory: a copy that begins where something is, and ends where nothing is",
           "[user_memory]") {
   if (!CanFault()) return;
+  const Width width(GENERATE(true, false));
   const Edge edge;
   alignas(64) static uint8_t other[kPages * kBytesOfPage];
   for (size_t bytes : {1u,  2u,  3u,  4u,  7u,   8u,   15u,  16u,   17u,   31u,  32u,
