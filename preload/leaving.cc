@@ -181,8 +181,13 @@ void ExportInherited(bool spawn) {
   const uint32_t hw = LoadAcquire(g_family.fd_hw);  // [T1]
   for (uint32_t n = 0; n < hw && n < kFdMax; n++) {
     const int fd = static_cast<int>(n);
-    if ((FdMeans(g_family, fd) & PSTN_FD_KIND) == PSTN_FD_EP && OutlivesExec(fd, spawn))
-      (void)SockExport(g_family, fd);
+    if ((FdMeans(g_family, fd) & PSTN_FD_KIND) != PSTN_FD_EP || !OutlivesExec(fd, spawn)) continue;
+    const long r = SockExport(g_family, fd);
+    if (r == 0) continue;
+    char why[64];
+    snprintf(why, sizeof why, "descriptor %d (errno %ld)", fd, -r);
+    LogText(g_family, LogLevel::kWarn,
+            "starts a program without the library, which can't use its connection: ", why);
   }
 }
 

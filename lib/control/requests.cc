@@ -77,27 +77,33 @@ int CtlUnlisten(Family& fam, pstn_ep& ep) {
 
 namespace {
 
+// What is not handed over is lost to the program that gets it. A posternd that is gone is started
+// again (ConnectLocked), and a keeper that was just leaving (EIO). One that lives may have a busy
+// machine, or a keeper with all the jobs that it takes (EBUSY): it gets more time.
+constexpr uint64_t kGoneNs = 2'000'000'000, kBusyNs = 20'000'000'000;
+
 int ExportWith(Family& fam, Msg& m, int fd) {
   const Msg request = m;
-  constexpr int kTries = 20;
   constexpr timespec kPause = {0, 100'000'000};
-  // A posternd that is gone is started again (ConnectLocked), and a keeper that was just leaving
-  // (EIO); a keeper may have all the jobs that it takes (EBUSY).
-  const auto may_help = [](int r) { return r == -ENOTCONN || r == -EIO || r == -EBUSY; };
-  int r = -ENOTCONN;
-  for (int i = 0; i < kTries && may_help(r); i++) {
-    if (i != 0) (void)sys::Call(SYS_nanosleep, &kPause, nullptr);
-    const LineGuard line(fam);
-    if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam)) Disconnect(fam);
-    StoreRelaxed(fam.ctl_retry_ns, 0);
-    if (!ConnectLocked(fam)) continue;
-    m = request;
-    r = Ask(fam, m, fd, nullptr);
-    // No answer in time, on a busy machine: what was asked for may be done by now, and asking again
-    // does no harm.
-    if (r == -EPIPE || r == -ECONNRESET || r == -EAGAIN) r = -ENOTCONN;
+  const Deadline gone = Deadline::AfterNs(kGoneNs), busy = Deadline::AfterNs(kBusyNs);
+  for (;;) {
+    int r = -ENOTCONN;
+    {
+      const LineGuard line(fam);
+      if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam)) Disconnect(fam);
+      StoreRelaxed(fam.ctl_retry_ns, 0);
+      if (ConnectLocked(fam)) {
+        m = request;
+        r = Ask(fam, m, fd, nullptr);
+      }
+    }
+    // No answer in time: what was asked for may be done by now, and asking again does no harm.
+    const bool was_cut = r == -EPIPE || r == -ECONNRESET || r == -EAGAIN;
+    if (r == 0 || (!was_cut && r != -ENOTCONN && r != -EIO && r != -EBUSY)) return r;
+    const bool lives = r != -ENOTCONN && DaemonAlive(fam);
+    if ((lives ? busy : gone).left_ns() == 0) return was_cut ? -ENOTCONN : r;
+    (void)sys::Call(SYS_nanosleep, &kPause, nullptr);
   }
-  return r;
 }
 
 Msg Exported(Family& fam, const pstn_ep& ep) {

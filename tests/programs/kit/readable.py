@@ -9,15 +9,15 @@ import tempfile
 PROGRAMS = ("postern", "libpostern.so", "posternd", "postern-keeper", "postern-reaper", "posternctl")
 
 
-def copied(build, to):
+def copied(build, to, names=PROGRAMS):
     os.chmod(to, 0o755)
-    for name in PROGRAMS:
+    for name in names:
         shutil.copy(f"{build}/{name}", to)
     shutil.copytree(f"{build}/profiles", f"{to}/profiles")
     return to
 
 
 @contextlib.contextmanager
-def readable(build):
+def readable(build, names=PROGRAMS):
     with tempfile.TemporaryDirectory(prefix="pstn-build-") as directory:
-        yield copied(os.path.abspath(build), directory)
+        yield copied(os.path.abspath(build), directory, names)

@@ -548,7 +548,7 @@ class RoutesTest(unittest.TestCase):
 
     def test_without_privileges(self):
         """Another user's posternd may not look at netfilter: alone it is undecided, with a broker it hands out the broker's tables."""
-        nobody, build = 65534, self.enterContext(readable(BUILD))
+        nobody, build = 65534, self.enterContext(readable(BUILD, ("posternd", "posternctl")))
         top = tempfile.mkdtemp(prefix="pstn-routes-")
         self.addCleanup(shutil.rmtree, top, ignore_errors=True)
         self.addCleanup(netlab.forget_bells, f"{top}/system")
