@@ -30,7 +30,7 @@ void postern::Adopted(uint32_t slot, pid_t pid) {
   uint32_t own = SelfTid();
   if (pid < 0) {
     EndEmbryo(g_family, slot);
-  } else {
+  } else if (pid != 0) {  // 0: it could not be found out
     CompareExchange(Stack(g_family).slots.Own(ProcIndex(slot)).pid, own,
                     static_cast<uint32_t>(pid));
   }

@@ -142,9 +142,6 @@ long ExportFor(Family& fam, int fd, Reason why) {
   }
 }
 
-namespace {
-
-// The process behind a pidfd; 0 if it has ended or is in another pid namespace.
 uint32_t PidOf(int pidfd) {
   char path[64], text[512];
   snprintf(path, sizeof path, "/proc/self/fdinfo/%d", pidfd);
@@ -161,6 +158,8 @@ uint32_t PidOf(int pidfd) {
     pid = pid * 10 + static_cast<uint32_t>(*at - '0');
   return pid;
 }
+
+namespace {
 
 // What number `fd` of process `pid` means in our stack; 0: nothing, or it is not of our family.
 uint32_t EntryOf(Family& fam, uint32_t pid, int fd, bool* family) {

@@ -14,6 +14,8 @@ long SockExport(Family& fam, int fd);
 long ExportFor(Family& fam, int fd, Reason why);  // with the reason that is shown
 // Whether the kernel knows all of that number: what it does with it is what the library would do.
 bool KernelKnows(Family& fam, int fd);
+// The process behind a pidfd; 0 if it has ended or is in another pid namespace.
+uint32_t PidOf(int pidfd);
 // `fd` was taken from another process (pidfd_getfd), where its number is `target`.
 void SockAdopt(Family& fam, int fd, int pidfd, int target);
 // The keeper's part; `fd`, the endpoint's kernel socket, is taken. Of a connection: that socket

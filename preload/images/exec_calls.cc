@@ -273,20 +273,3 @@ int postern::SpawnWith(pid_t* pid, const char* path, bool search, char* const en
   if (slot != PSTN_NONE) Adopted(slot, r == 0 ? *pid : -1);
   return r;
 }
-
-PSTN_EXPORT int posix_spawn(pid_t* pid, const char* path, const posix_spawn_file_actions_t* actions,
-                            const posix_spawnattr_t* attr, char* const argv[], char* const envp[]) {
-  return SpawnBy(pid, path, false, envp, [&](pid_t* p, char* const* env) {
-    const posix_spawnattr_t with = WithProgramMask(attr);
-    return PSTN_REAL(posix_spawn)(p, path, actions, &with, argv, env);
-  });
-}
-PSTN_EXPORT int posix_spawnp(pid_t* pid, const char* file,
-                             const posix_spawn_file_actions_t* actions,
-                             const posix_spawnattr_t* attr, char* const argv[],
-                             char* const envp[]) {
-  return SpawnBy(pid, file, true, envp, [&](pid_t* p, char* const* env) {
-    const posix_spawnattr_t with = WithProgramMask(attr);
-    return PSTN_REAL(posix_spawnp)(p, file, actions, &with, argv, env);
-  });
-}

@@ -1,6 +1,7 @@
 // mistakes_process.cc - fork, exec, spawn, passed descriptors and death.
 // SPDX-License-Identifier: Apache-2.0
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sched.h>
@@ -195,20 +196,46 @@ void InheritServe(int listener, bool stranger) {
 void CatServe(int listener) { InheritServe(listener, false); }
 void CatStrangerServe(int listener) { InheritServe(listener, true); }
 
-void SpawnServe(int listener) {
-  const int fd = Accept(listener);
-  ExpectText(fd, "first");
+// `cat` with the connection as its input and output, started by `spawn(actions, argv)`.
+template <typename Spawn>
+void SpawnCat(int fd, Spawn spawn) {
   posix_spawn_file_actions_t actions;
   EXPECT(posix_spawn_file_actions_init(&actions) == 0);
   EXPECT(posix_spawn_file_actions_adddup2(&actions, fd, 0) == 0);
   EXPECT(posix_spawn_file_actions_adddup2(&actions, fd, 1) == 0);
   EXPECT(posix_spawn_file_actions_addclosefrom_np(&actions, 3) == 0);
-  pid_t child = -1;
   char name[] = "cat";
   char* argv[] = {name, nullptr};
-  EXPECT(posix_spawnp(&child, "cat", &actions, nullptr, argv, environ) == 0);
+  EXPECT(spawn(&actions, argv) == 0);
+  (void)posix_spawn_file_actions_destroy(&actions);
   close(fd);
+}
+
+void SpawnServe(int listener) {
+  const int fd = Accept(listener);
+  ExpectText(fd, "first");
+  pid_t child = -1;
+  SpawnCat(fd, [&](const posix_spawn_file_actions_t* actions, char** argv) {
+    return posix_spawnp(&child, "cat", actions, nullptr, argv, environ);
+  });
   ExpectChild(child);
+}
+
+// Which glibc has since 2.39, and older headers do not.
+void PidfdSpawnServe(int listener) {
+  using Function = int (*)(int*, const char*, const posix_spawn_file_actions_t*,
+                           const posix_spawnattr_t*, char* const*, char* const*);
+  const auto spawn = reinterpret_cast<Function>(dlsym(RTLD_DEFAULT, "pidfd_spawnp"));
+  const int fd = Accept(listener);
+  ExpectText(fd, "first");
+  int pidfd = -1;
+  SpawnCat(fd, [&](const posix_spawn_file_actions_t* actions, char** argv) {
+    return spawn(&pidfd, "cat", actions, nullptr, argv, environ);
+  });
+  siginfo_t ended = {};
+  constexpr auto kByPidfd = static_cast<idtype_t>(3);  // P_PIDFD
+  EXPECT(waitid(kByPidfd, static_cast<id_t>(pidfd), &ended, WEXITED) == 0);
+  EXPECT(ended.si_code == CLD_EXITED && ended.si_status == 0);
 }
 
 // The shell is started inside libc, past every hook on exec.
@@ -506,6 +533,7 @@ const Case kProcessCases[] = {{"fork_two_producers", TwoProducersServe, TwoProdu
                               {"inherited_by_exec", CatServe, EchoedConnect},
                               {"inherited_by_stranger", CatStrangerServe, EchoedConnect},
                               {"posix_spawn", SpawnServe, EchoedConnect},
+                              {"pidfd_spawn", PidfdSpawnServe, EchoedConnect},
                               {"system", SystemServe, EchoedConnect},
                               {"popen", PopenServe, EchoedConnect},
                               {"clone", CloneServe, EchoedConnect},

@@ -6,6 +6,7 @@
 
 import contextlib
 import os
+import platform
 import re
 import signal
 import stat
@@ -59,6 +60,15 @@ simple("mistake_inherited_by_exec", "inherited_by_exec")
 simple("mistake_inherited_by_stranger", "inherited_by_stranger")
 simple("mistake_posix_spawn", "posix_spawn")
 simple("mistake_clone3", "clone3")
+
+
+@test()
+def mistake_pidfd_spawn(ctx):
+    if tuple(int(part) for part in platform.libc_ver()[1].split(".")[:2]) < (2, 39):
+        raise Skip("this C library has no pidfd_spawn()")
+    pair(ctx, "pidfd_spawn")
+
+
 simple("mistake_underscore_fork", "_Fork")
 simple("mistake_crowd_fork", "crowd_fork")
 simple("mistake_crowd_spawn", "crowd_spawn")
