@@ -125,6 +125,12 @@ PSTN_EXPORT int ioctl(int fd, unsigned long request, ...) noexcept {
       [&](int real_fd) { return PSTN_REAL(ioctl)(real_fd, request, arg); });
 }
 
+// The C library's asks the kernel past our ioctl().
+PSTN_EXPORT int sockatmark(int fd) noexcept {
+  int at = 0;
+  return ioctl(fd, SIOCATMARK, &at) == 0 ? at : -1;
+}
+
 // ---------------------------------------------------------------- receiving
 
 PSTN_EXPORT ssize_t read(int fd, void* buf, size_t n) {

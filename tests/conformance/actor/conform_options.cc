@@ -286,7 +286,10 @@ std::string Ioctl(const Args& args) {
       {"SIOCGPGRP", SIOCGPGRP},     {"FIOQSIZE", FIOQSIZE},     {"SIOCGSTAMP", SIOCGSTAMP},
       {"UNKNOWN", 0x12345678}};
   int value[8] = {};
-  return ioctl(Fd(args[0]), kRequests.at(args[1]), value) != 0 ? Errno() : std::to_string(value[0]);
+  if (ioctl(Fd(args[0]), kRequests.at(args[1]), value) != 0) return Errno();
+  const std::string said = std::to_string(value[0]);
+  // The C library's own way to ask the same.
+  return args[1] == "SIOCATMARK" ? said + " " + std::to_string(sockatmark(Fd(args[0]))) : said;
 }
 
 std::string FioClex(const Args& args) {
