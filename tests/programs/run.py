@@ -27,7 +27,7 @@ import sanitizer
 import shards
 
 MODULES = ("t_storm", "t_nginx", "t_apache", "t_curl", "t_redis", "t_rediscluster", "t_memcached", "t_iperf3", "t_sockperf", "t_python", "t_haproxy",
-           "t_apps", "t_xfer", "t_mistakes", "t_postgres", "t_uwsgi", "t_ssh", "t_export", "t_signals", "t_faults", "t_stdio", "t_waits", "t_backlog", "t_syscalls", "t_uring", "t_confines", "t_families", "t_sizes", "t_splices", "t_hostile", "t_chaos", "t_descriptors", "t_late_member", "t_first_sockets", "t_environments", "t_many")
+           "t_apps", "t_xfer", "t_mistakes", "t_postgres", "t_uwsgi", "t_ssh", "t_export", "t_signals", "t_faults", "t_stdio", "t_sessions", "t_waits", "t_backlog", "t_syscalls", "t_uring", "t_confines", "t_families", "t_sizes", "t_splices", "t_hostile", "t_chaos", "t_descriptors", "t_late_member", "t_first_sockets", "t_environments", "t_many")
 
 
 def arguments():
