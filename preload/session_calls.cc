@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// session_calls.cc - daemon, login_tty, forkpty: libc puts other files on 0, 1 and 2 inside, past our
-// dup2.
+// session_calls.cc - daemon, login_tty, forkpty: libc puts other files on 0, 1 and 2 inside, past
+// our dup2.
 #include <pty.h>
 #include <unistd.h>
 #include <utmp.h>

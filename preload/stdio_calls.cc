@@ -32,6 +32,7 @@ using namespace postern;
 extern "C" ssize_t read(int fd, void* buf, size_t n);
 extern "C" ssize_t write(int fd, const void* buf, size_t n);
 extern "C" int close(int fd);
+extern "C" int dup2(int from, int to) noexcept;
 extern "C" int __vdprintf_chk(int fd, int flag, const char* format, va_list ap);
 
 namespace {
@@ -286,4 +287,58 @@ PSTN_EXPORT int __dprintf_chk(int fd, int flag, const char* format, ...) {
   int r = __vdprintf_chk(fd, flag, format, ap);
   va_end(ap);
   return r;
+}
+
+namespace {
+
+// A FILE of fdopen() is made for a socket, and goes on with another file under the same number.
+FILE* ReopenStream(Stream& s, const char* path, const char* mode) {
+  constexpr int kNoReads = 4, kNoWrites = 8;  // of _flags
+  FILE* const f = s.file;
+  (void)fflush(f);
+  FILE* const fresh = path != nullptr ? fopen(path, mode) : nullptr;  // tidy-allow: the program's
+  if (fresh == nullptr || dup2(fileno(fresh), s.fd) < 0) {
+    const int e = path != nullptr ? errno : ENXIO;  // as of a socket by its name in /proc
+    if (fresh != nullptr) (void)fclose(fresh);
+    (void)fclose(f);
+    errno = e;
+    return nullptr;
+  }
+  (void)fclose(fresh);
+  __fpurge(f);
+  clearerr(f);
+  const bool both = strchr(mode, '+') != nullptr;
+  f->_flags &= ~(kNoReads | kNoWrites);
+  if (!both) f->_flags |= mode[0] == 'r' ? kNoWrites : kNoReads;
+  return f;
+}
+
+// libc closes the number inside, and opens another file there.
+template <typename Real>
+FILE* Reopen(const char* path, const char* mode, FILE* f, Real real) {
+  for (int fd = 0; fd < kStandard; fd++) {
+    if (f == nullptr || f != standard[fd].ours) continue;
+    PutBack(fd);
+    f = standard[fd].libcs;
+  }
+  if (Stream* const stream = f != nullptr ? StreamOf(f) : nullptr; stream != nullptr)
+    return ReopenStream(*stream, path, mode);
+  const int fd = f != nullptr ? fileno(f) : -1;
+  FILE* const done = real(path, mode, f);
+  const int e = errno;
+  if (fd >= 0 && !InVfork()) {
+    TakeNumber(fd);
+    (void)NoteStandard(fd, true);
+  }
+  errno = e;
+  return done;
+}
+
+}  // namespace
+
+PSTN_EXPORT FILE* freopen(const char* path, const char* mode, FILE* f) {
+  return Reopen(path, mode, f, PSTN_REAL(freopen));
+}
+PSTN_EXPORT FILE* freopen64(const char* path, const char* mode, FILE* f) {
+  return Reopen(path, mode, f, PSTN_REAL(freopen64));
 }

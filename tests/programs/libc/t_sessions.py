@@ -1,4 +1,4 @@
-# t_sessions.py - daemon() and forkpty() of a process whose standard files are a connection.
+# t_sessions.py - what libc puts on numbers inside: daemon(), forkpty() and freopen() where a connection was.
 # SPDX-License-Identifier: Apache-2.0
 
 import os
@@ -26,3 +26,9 @@ def sessions(ctx):
     said = ctx.run("client", [PYTHON, "-c", CLIENT, port]).splitlines()
     check(said == ["daemon: read b'', wrote 7", "forkpty: for the terminal"], lambda: f"said {said}, server: {server.output()}")
     server.wait()
+
+
+@test()
+def reopen(ctx):
+    said = ctx.run("server", [ctx.built("reopen"), os.path.join(ctx.dir, "file")])
+    check("as on Linux" in said, said)
