@@ -210,9 +210,6 @@ uint32_t RoomAtStart(const pstn_tx& tx) PSTN_REQUIRES(tx.lock) {
   return tx.off >= tx.peer && tx.peer >= 2 * kLine ? tx.peer - kLine : 0;
 }
 
-// The next records' lines were last read by the other core, and are its to give. To ask for them
-// while this call goes on takes their way out of the next calls, whose locked instructions wait for
-// stores. Only what is known to be free: the reader needs the rest.
 void FetchToWrite(const void* at) {
 #if defined(__x86_64__)
   // For any x86-64 the compiler would have it fetched for reading, and the first store ask again.
@@ -221,6 +218,9 @@ void FetchToWrite(const void* at) {
   __builtin_prefetch(at, 1);
 #endif
 }
+// The next records' lines were last read by the other core, and are its to give. To ask for them
+// while this call goes on takes their way out of the next calls, whose locked instructions wait for
+// stores. Only what is known to be free: the reader needs the rest.
 void FetchAhead(const pstn_tx& tx, const RingPlace& ring, uint32_t bytes) PSTN_REQUIRES(tx.lock) {
   if (bytes > kAhead || RoomAt(tx, ring.bytes) < kAhead + bytes) return;
   const uint8_t* at = ring.base + tx.off + kAhead;

@@ -34,6 +34,8 @@ constinit thread_local VforkChild t_vfork_child __attribute__((tls_model("initia
 
 namespace {
 
+constexpr uint64_t kAllSignals = ~uint64_t{0};
+
 void SetVforkMask(const uint64_t* mask, uint64_t* old) {
   (void)sys::Call(SYS_rt_sigprocmask, static_cast<long>(SIG_SETMASK), mask, old, 8L);
 }
@@ -42,7 +44,6 @@ void InheritAsKernels(Family&) { ExportInherited(true); }
 
 // A handler that runs here would wait for the child, or run in it.
 void PrepareVfork(VforkChild& child) {
-  constexpr uint64_t kAllSignals = ~uint64_t{0};
   SetVforkMask(&kAllSignals, &child.mask);
   child.attach = static_cast<char*>(sys::MapPrivate(kAttachBytes));
   if (child.attach == nullptr) ExportInherited(true);
@@ -98,7 +99,6 @@ bool ExportByChild(VforkChild& child) {
   bool any = false;
   EachInherited(child.slot, [&](int fd, uint32_t) { any = any || OutlivesExec(fd, true); });
   if (!any) return true;
-  constexpr uint64_t kAllSignals = ~uint64_t{0};
   uint64_t mask = 0;
   SetVforkMask(&kAllSignals, &mask);
   TableFreeze(g_family);
