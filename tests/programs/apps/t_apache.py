@@ -6,9 +6,9 @@ import shutil
 import signal
 import time
 
-from harness import Skip, check, need, test
+from harness import Skip, check, need, test, wait_until
 from nginxkit import documents
-from t_nginx import expect_clean, load, load_result, wait_until
+from t_nginx import expect_clean, load, load_result
 
 MODULES = "/usr/lib/apache2/modules"
 CONF = """

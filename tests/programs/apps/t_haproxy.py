@@ -5,9 +5,9 @@ import hashlib
 import os
 import signal
 
-from harness import check, need, test
-from nginxkit import Nginx, documents
-from t_nginx import expect_clean, load_result, wait_until
+from harness import check, need, test, wait_until
+from nginxkit import Nginx, documents, expect_going
+from t_nginx import expect_clean, load_result
 
 CONF = """
 global
@@ -68,7 +68,7 @@ def haproxy_reload_under_load(ctx):
         with open(f"/proc/{proxy.pid}/task/{proxy.pid}/children", encoding="ascii") as file:
             return {int(pid) for pid in file.read().split()}
     client = ctx.script("client", "http_load.py", f"--port={port}", f"--docs={nginx.docs}", "--threads=6", "--close=0.3")
-    wait_until(lambda: client.output().startswith("going"), "no load")
+    expect_going(client)
     if ctx.mode == "both":  # as in nginx_binary_upgrade
         ctx.expect_path(port)
     for number in range(2 if ctx.fast else 20):

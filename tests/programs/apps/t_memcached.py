@@ -4,8 +4,7 @@
 import os
 import signal
 
-from harness import check, need, test
-from t_nginx import wait_until
+from harness import check, need, test, wait_until
 
 
 def memcached(ctx, port):

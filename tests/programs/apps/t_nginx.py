@@ -8,8 +8,8 @@ import re
 import signal
 import time
 
-from harness import check, is_gone, need, test
-from nginxkit import Nginx, documents
+from harness import check, is_gone, need, test, wait_until
+from nginxkit import Nginx, documents, expect_going
 
 
 def load_result(proc):
@@ -22,13 +22,6 @@ def expect_clean(result, allowed=()):
     check(result["counts"].get("ok", 0) > 0, f"no request succeeded: {result}")
 
 
-def wait_until(condition, complaint, timeout=20.0):
-    end = time.monotonic() + timeout
-    while not condition():
-        check(time.monotonic() < end, complaint)
-        time.sleep(0.03)
-
-
 def expect_healthy(nginx):
     check(nginx.proc.alive(), "nginx ended")
     check(not nginx.errors(), lambda: f"nginx complains: {nginx.errors()[:3]}")
@@ -36,8 +29,10 @@ def expect_healthy(nginx):
 
 def load(ctx, nginx, seconds, **options):
     args = [f"--{k}={v}" for k, v in options.items()]
-    return ctx.script("client", "http_load.py", f"--port={nginx.port}", f"--docs={nginx.docs}", f"--seconds={seconds}",
-                      f"--seed={ctx.config.seed}", *args)
+    client = ctx.script("client", "http_load.py", f"--port={nginx.port}", f"--docs={nginx.docs}", f"--seconds={seconds}",
+                        f"--seed={ctx.config.seed}", *args)
+    expect_going(client)
+    return client
 
 
 @test()
@@ -139,7 +134,6 @@ def nginx_kill_worker(ctx):
     """kill -9 of a worker: its connections end as TCP ends them, the other worker's go on, nobody is refused. See also kill_storm."""
     nginx, kills, threads = Nginx(ctx, docs=documents(ctx)), 3 if ctx.fast else 40, 8
     client = load(ctx, nginx, 3600, threads=threads, close=0.1)
-    wait_until(lambda: client.output().startswith("going"), "no load")
     for _ in range(kills):
         if ctx.mode == "both":  # as below
             ctx.expect_path(nginx.port)

@@ -7,8 +7,7 @@
 import os
 import signal
 
-from harness import check, need, test
-from t_nginx import wait_until
+from harness import check, need, test, wait_until
 from t_redis import cli, redis
 
 OPTIONS = ("--cluster-enabled", "yes", "--cluster-node-timeout", 2000, "--cluster-replica-validity-factor", 0, "--appendfsync", "no")

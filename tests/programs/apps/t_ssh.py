@@ -10,9 +10,9 @@ import pwd
 import signal
 import subprocess
 
-from harness import check, need, test
+from harness import check, need, test, wait_until
 from nginxkit import Nginx, documents
-from t_nginx import expect_clean, expect_healthy, load_result, wait_until
+from t_nginx import expect_clean, expect_healthy, load_result
 
 CONF = """
 Port {port}

@@ -8,9 +8,9 @@ import os
 import signal
 import socket
 
-from harness import HERE, check, need, test
+from harness import HERE, check, need, test, wait_until
 from nginxkit import Nginx, documents
-from t_nginx import expect_clean, expect_healthy, load, load_result, wait_until
+from t_nginx import expect_clean, expect_healthy, load, load_result
 
 WORKERS = 4
 WAITS = {"232", "281", "441"}  # epoll_wait, epoll_pwait, epoll_pwait2: the kernel's and Postern's ways to wait for a request

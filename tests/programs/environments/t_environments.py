@@ -9,9 +9,8 @@ import os
 import subprocess
 
 import posternview
-from harness import PYTHON, Fail, Skip, check, need, test
+from harness import PYTHON, Fail, Skip, check, need, test, wait_until
 from surroundings import confined, nobody, posternd_of_its_own
-from t_nginx import wait_until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SIDES = ("both", "server", "client")

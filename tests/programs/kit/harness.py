@@ -80,6 +80,13 @@ def check(condition, message):
         raise Fail(message() if callable(message) else message)
 
 
+def wait_until(condition, complaint, timeout=20.0):
+    end = time.monotonic() + timeout
+    while not condition():
+        check(time.monotonic() < end, complaint)
+        time.sleep(0.03)
+
+
 def session_members(sids):
     """{pid: comm} of living processes in the sessions; zombies have nothing left to do and are not strays."""
     found = {}

@@ -25,7 +25,7 @@ import time
 import harness
 import posternview
 from harness import Fail, check
-from nginxkit import Nginx, documents
+from nginxkit import Nginx, documents, expect_going
 
 VICTIMS = ("client", "worker", "master", "posternd", "both")
 # What a load client may count, by victim. `idle_close` is no error: see http_load.py.
@@ -56,6 +56,7 @@ class Storm:
     def finish_clients(self, victim):
         """Ends the load and judges what it met; `ok` after the kill is sure, as a client that hangs does not end in time."""
         for client in self.clients:
+            expect_going(client)
             client.stop(expect=0, timeout=60)
             counts = json.loads(client.output().strip().splitlines()[-1])
             bad = {k: v for k, v in counts["counts"].items() if k.startswith("error_") and k not in ALLOWED[victim]}

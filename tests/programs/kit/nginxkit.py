@@ -7,7 +7,7 @@ import random
 import shutil
 
 import posternview
-from harness import need
+from harness import need, wait_until
 
 CONF = """
 {user}worker_processes {workers};
@@ -95,3 +95,8 @@ def documents(ctx, sizes=(0, 1, 100, 1024, 4095, 65536, 300001)):
     for size in sizes:
         ctx.write(f"docs/f{size}", random.Random(size).randbytes(size))
     return os.path.join(ctx.dir, "docs")
+
+
+def expect_going(client):
+    """Waits until http_load.py has been served. Before that SIGTERM may end it, as its interpreter is still starting."""
+    wait_until(lambda: client.output().startswith("going"), "no load", timeout=60.0)

@@ -8,8 +8,9 @@ import re
 import signal
 import time
 
-from harness import check
-from t_nginx import expect_clean, load_result, wait_until
+from harness import check, wait_until
+from nginxkit import expect_going
+from t_nginx import expect_clean, load_result
 
 WORKERS, THREADS = 4, 8
 
@@ -26,7 +27,7 @@ class Prefork:
 
     def start_load(self, docs, *options):
         client = self.ctx.script("client", "http_load.py", f"--port={self.port}", f"--docs={docs}", f"--threads={THREADS}", "--close=0.1", *options)
-        wait_until(lambda: client.output().startswith("going"), "no load")
+        expect_going(client)
         return client
 
     def expect_accelerated(self):
