@@ -11,6 +11,7 @@
 // which a connection of the kernel's would slow down; there, too, the three variables change, and
 // what waits in their buffers moves.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio_ext.h>
 
 #include <cstdarg>
@@ -305,6 +306,8 @@ FILE* ReopenStream(Stream& s, const char* path, const char* mode) {
     return nullptr;
   }
   (void)fclose(fresh);
+  const size_t flags = strcspn(mode, ",");  // what follows is a character set's name
+  if (memchr(mode, 'e', flags) != nullptr) (void)fcntl(s.fd, F_SETFD, FD_CLOEXEC);
   __fpurge(f);
   clearerr(f);
   const bool both = strchr(mode, '+') != nullptr;

@@ -83,6 +83,7 @@ namespace {
 constexpr uint64_t kGoneNs = 2'000'000'000, kBusyNs = 20'000'000'000;
 
 int ExportWith(Family& fam, Msg& m, int fd) {
+  if (InVfork()) return -ENOTCONN;  // the line is its parent's, and it gets none
   const Msg request = m;
   constexpr timespec kPause = {0, 100'000'000};
   const Deadline gone = Deadline::AfterNs(kGoneNs), busy = Deadline::AfterNs(kBusyNs);
