@@ -42,7 +42,7 @@ typedef uint8_t pstn_u8;
 #define PSTN_LINE __attribute__((aligned(64)))
 #endif
 
-#define PSTN_ABI_VERSION 17u
+#define PSTN_ABI_VERSION 18u
 #define PSTN_MAGIC_STACK 0x6b6e7473u /* "stnk" */
 #define PSTN_MAGIC_LGR 0x72676c70u   /* "plgr" */
 #define PSTN_MAGIC_DIR 0x72696470u   /* "pdir" */
@@ -128,7 +128,7 @@ struct PSTN_LINE pstn_conn_ctl {
   pstn_u32 tx_wait;   /* (a) PSTN_TXW_*: this side wants to hear of returned space */
   pstn_u32 gen;       /* (o) the connection's generation as this side knows it */
   pstn_u32 rcv_room;  /* (o) bytes that this side's SO_RCVBUF has room for; 0: it is not set */
-  pstn_u64 urgent;    /* (o) stream position behind the urgent byte << 8 | the byte; 0 = none yet */
+  pstn_u64 urgent;    /* (o) the urgent byte (endpoint/marks.h); 0 = none yet */
   pstn_u64 prev_ring; /* (o) the ring before `ring`, if that has PSTN_RING_F_SWITCH */
   pstn_u64 syn_ns;    /* (o: client) CLOCK_MONOTONIC of its connect(): the order of accept queues */
   union {

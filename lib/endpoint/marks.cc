@@ -9,16 +9,20 @@ namespace postern {
 uint8_t NoticeMark(const ConnEnd& e) {
   pstn_rx& rx = e.ep->rx;
   AssertHeld(rx.lock);
-  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);  // [R4] once: position and byte agree
-  const uint8_t byte = static_cast<uint8_t>(mark);
-  const uint64_t end = mark >> 8;
-  if (end == rx.urgent_end) return byte;
+  const uint64_t word = LoadAcquire(e.peer_ctl().urgent);  // [R4] once: position and byte agree
+  const Mark mark = Mark::Of(word, rx.bytes);
+  if (word == 0 || mark.end == rx.urgent_end) return mark.byte;
   // The reader stands before the old byte: a newer mark makes it an ordinary one, but it stays out.
-  if (MarkIsAhead(rx) && rx.bytes + 1 == rx.urgent_end && !MarkIsInline(*e.ep))
-    (void)RingRead(e, nullptr, 1, ReadMode::kDiscard);
-  rx.urgent_end = end;
+  // So do those in between, if that was the next to come each time.
+  if (!MarkIsInline(*e.ep)) {
+    if (rx.bytes + 1 == rx.urgent_end) (void)RingRead(e, nullptr, 1, ReadMode::kDiscard);
+    const uint64_t between = mark.end - 1 - rx.bytes;
+    if (rx.bytes >= rx.urgent_end && between != 0 && between <= mark.row)
+      (void)RingRead(e, nullptr, between, ReadMode::kDiscard);
+  }
+  rx.urgent_end = mark.end;
   FetchAnd(rx.gate, ~PSTN_RXG_URGENT_TAKEN);
-  return byte;
+  return mark.byte;
 }
 
 MarkState LookAtMark(const ConnEnd& e) {

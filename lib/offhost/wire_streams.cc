@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "endpoint/endpoint.h"
+#include "endpoint/marks.h"
 #include "endpoint/places/places.h"
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
@@ -60,26 +61,29 @@ void EachSelf(Family& fam, Fn fn) {
 
 constexpr uint32_t kPiece = 1448;  // what segments usually carry
 
+// From what comes next to behind the urgent byte.
+uint32_t UrgentAhead(const tcp::Tcb& t) { return static_cast<uint32_t>(t.rcv_up - t.rcv_nxt); }
+
 // The urgent byte among what is to be delivered is marked before it is there, as any writer does
 // (urgent.cc). A pointer that runs ahead of its byte is no news for the program: with Linux the
 // byte comes with it. Under tx.lock.
 void MarkUrgentIn(const Conn& c, const ConnEnd& e, const uint8_t* data, uint32_t bytes)
     PSTN_REQUIRES(e.ep->tx.lock) {
-  const tcp::Tcb& t = c.tcb;
-  const int32_t end = t.rcv_up - t.rcv_nxt;
-  if (end <= 0 || static_cast<uint32_t>(end) > bytes) return;
-  // [R4]
-  StoreRelease(e.ctl().urgent, (e.ep->tx.bytes + static_cast<uint32_t>(end)) << 8 | data[end - 1]);
+  const uint32_t end = UrgentAhead(c.tcb);
+  if (static_cast<int32_t>(end) <= 0 || end > bytes) return;
+  const uint64_t at = e.ep->tx.bytes + end;
+  StoreRelease(e.ctl().urgent,  // [R4]
+               Mark::After(LoadRelaxed(e.ctl().urgent), at, data[end - 1]));
 }
 
 // The mark of the program's urgent byte is there before the byte (urgent.cc): a reader that has
 // seen the data sees it.
 void MarkUrgentOut(Conn& c, const ConnEnd& e) {
-  const uint64_t mark = LoadAcquire(e.peer_ctl().urgent);  // [R4]
-  const uint64_t done = LoadRelaxed(e.ep->rx.bytes);
+  const uint64_t word = LoadAcquire(e.peer_ctl().urgent);  // [R4]
+  const uint64_t done = LoadRelaxed(e.ep->rx.bytes), end = Mark::Of(word, done).end;
   constexpr uint64_t kMost = 1u << 30;  // sequence numbers would not tell what is ahead
-  if (mark >> 8 > done && (mark >> 8) - done <= kMost)
-    tcp::MarkUrgent(c.tcb, static_cast<uint32_t>((mark >> 8) - done));
+  if (word != 0 && end > done && end - done <= kMost)
+    tcp::MarkUrgent(c.tcb, static_cast<uint32_t>(end - done));
 }
 
 // The last write with MSG_MORE or MSG_EOR.
@@ -218,8 +222,7 @@ void RingStreams::Report(Conn& c, tcp::Event event, int error) {
     case tcp::Event::kUrgent:  // where no program reads it outruns the reset (RecvUrgent)
       if ((c.tcb.flags & tcp::kNoReader) == 0) break;
       Lock(e.ep->tx.lock);
-      StoreRelease(e.ctl().urgent,  // [R4]
-                   (e.ep->tx.bytes + static_cast<uint32_t>(c.tcb.rcv_up - c.tcb.rcv_nxt)) << 8);
+      StoreRelease(e.ctl().urgent, Mark::After(0, e.ep->tx.bytes + UrgentAhead(c.tcb), 0));  // [R4]
       Unlock(e.ep->tx.lock);
       break;
     case tcp::Event::kReset:

@@ -349,7 +349,9 @@ long SockGetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, void* val
     return IsDatagram(ep) ? DatagramGetOpt(fam, ep, level, name, value, len) : kPass;
   socklen_t room;  // that comes first: the error stays
   if (level == SOL_SOCKET && name == SO_ERROR && !GetUser(room, len)) return -EFAULT;
-  if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_NEW && LoadRelaxed(ep.error) != 0)
+  // A listener shows that of the connection that it has given up before.
+  if (level == SOL_SOCKET && name == SO_ERROR &&
+      (state == PSTN_EP_NEW || state == PSTN_EP_LISTEN) && LoadRelaxed(ep.error) != 0)
     return GiveInt(static_cast<int>(Exchange(ep.error, 0u)), value, len);
   if (level == SOL_SOCKET && name == SO_ERROR && state == PSTN_EP_ESTABLISHED) {
     ConnEnd e;

@@ -162,7 +162,7 @@ bool Fetch(Family& fam, const ConnEnd& e, FromPipe& source, IovCursor& to)
   uint64_t mark_before = 0, more_before = 0;
   if (marks.iov != nullptr) [[unlikely]] {  // first the mark, or the byte is read as any other
     mark_before = LoadRelaxed(e.ctl().urgent);
-    MarkUrgent(e, marks.iov, marks.bytes - from.left(), from.left());
+    MarkUrgent(e, mark_before, marks.iov, marks.bytes - from.left(), from.left());
   }
   const bool corks = (marks.corked != Corked::kNo || e.ep->tx.holds != 0) && !PeerIsEngine(e);
   const bool ends = (marks.more || marks.record) && PeerIsEngine(e);
@@ -183,7 +183,7 @@ bool Fetch(Family& fam, const ConnEnd& e, FromPipe& source, IovCursor& to)
     if (from.left() == marks.bytes) {
       StoreRelease(e.ctl().urgent, mark_before);  // [R4]
     } else {
-      MarkUrgent(e, marks.iov, marks.bytes - from.left(), 0);
+      MarkUrgent(e, mark_before, marks.iov, marks.bytes - from.left(), 0);
     }
   }
   if (ends && from.fault()) [[unlikely]]  // what it was to stand behind is not sent
@@ -289,7 +289,7 @@ constexpr size_t kNotTried = ~size_t{2};
       if (swallow) {
         if (marks.iov != nullptr) {  // the mark outruns the reset
           Guard g(e.ep->tx.lock);
-          if (StillHere(e)) MarkUrgent(e, s.iov, 0, s.bytes);
+          if (StillHere(e)) MarkUrgent(e, LoadRelaxed(e.ctl().urgent), s.iov, 0, s.bytes);
         }
         return static_cast<long>(Swallowed(ep, s.bytes));
       }

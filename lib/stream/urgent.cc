@@ -61,14 +61,14 @@ long RecvUrgent(const ConnEnd& e, const iovec* iov, size_t count, int flags) {
   return 0;
 }
 
-void MarkUrgent(const ConnEnd& e, const iovec* iov, size_t sent, size_t more) {
+void MarkUrgent(const ConnEnd& e, uint64_t before, const iovec* iov, size_t sent, size_t more) {
   size_t at = sent + more;
   if (at == 0) return;
   at--;
   while (at >= iov->iov_len) at -= iov++->iov_len;
   uint8_t byte = 0;  // if there is none, it is not sent either
   (void)GetUser(byte, static_cast<const uint8_t*>(iov->iov_base) + at);
-  StoreRelease(e.ctl().urgent, (e.ep->tx.bytes + more) << 8 | byte);  // [R4]
+  StoreRelease(e.ctl().urgent, Mark::After(before, e.ep->tx.bytes + more, byte));  // [R4]
 }
 
 }  // namespace postern

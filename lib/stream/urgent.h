@@ -18,8 +18,8 @@ ReadResult ReadToMark(const ConnEnd& e, IovCursor* to, size_t want, bool first, 
 long RecvUrgent(const ConnEnd& e, const iovec* iov, size_t count, int flags)
     PSTN_EXCLUDES(e.ep->rx.lock);
 // Of `iov`, `sent` bytes are in the ring and `more` will follow, the last of which is the urgent
-// one. Under tx.lock.
-void MarkUrgent(const ConnEnd& e, const iovec* iov, size_t sent, size_t more)
+// one. The writer's mark before it was `before`. Under tx.lock.
+void MarkUrgent(const ConnEnd& e, uint64_t before, const iovec* iov, size_t sent, size_t more)
     PSTN_REQUIRES(e.ep->tx.lock);
 
 }  // namespace postern

@@ -55,7 +55,8 @@ struct OtherWorld {
     IovCursor left(&iov, 1);
     Lock(from.ep->tx.lock);
     REQUIRE(RingWrite(from, left, {}) == bytes);
-    StoreRelease(from.ctl().urgent, from.ep->tx.bytes << 8 | static_cast<uint8_t>(text[bytes - 1]));
+    StoreRelease(from.ctl().urgent,
+                 Mark::After(0, from.ep->tx.bytes, static_cast<uint8_t>(text[bytes - 1])));
     Unlock(from.ep->tx.lock);
   }
   // The endpoint has a connection that is not the one with which `to` began.
