@@ -102,6 +102,11 @@ long KernelSetOpt(int fd, int level, int name, const void* value, socklen_t len)
 void ApplyOptions(int fd, const pstn_ep& ep);
 // What an accepted endpoint has of the options that its listener keeps.
 void InheritKeptOptions(pstn_ep& ep, const pstn_ep& listener);
+// The kernel's socket is bound to an address that the program did not ask for, and bind() sets
+// IPV6_V6ONLY: the endpoint's own value is what the program sees.
+inline void KeepV6only(pstn_ep& ep) {
+  if (ep.family == AF_INET6) FetchOr(ep.opt_set, 1u << kV6only);
+}
 // The kernel begins the acknowledgements' state anew: TCP_QUICKACK has to be set behind listen().
 void ResetForListen(pstn_ep& ep);
 

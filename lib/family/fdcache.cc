@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // fdcache.cc - kernel sockets of closed connections, kept so that the next needs no system call.
 //
-// Clients' sockets stay bound to the ephemeral port they were given, so that a port is unique and
-// really reserved, and still costs a bind() only once. Two connections to one server never have the
-// same port at a time: the one before must have ended on both sides. Only sockets go in to which no
-// other number refers (no dup, no fork), and of which the kernel knows nothing (no option, no
-// connection).
+// Clients' sockets stay bound to the address and the ephemeral port that they were given, so that a
+// name is unique and really reserved, and still costs a bind() only once. Two connections to one
+// server never have the same name at a time: the one before must have ended on both sides. Only
+// sockets go in to which no other number refers (no dup, no fork), and of which the kernel knows
+// nothing (no option, no connection).
 #include <utility>
 
 #include "base/sys.h"
@@ -65,9 +65,7 @@ CachedFd Pop(Family& fam, Shelf& shelf, bool want_bound) PSTN_REQUIRES(fam.cache
 CachedFd CacheTake(Family& fam, uint32_t family, bool want_bound, bool cloexec) {
   CachedFd got = kNoCachedFd;
   Lock(fam.cache->lock);
-  Shelf* shelf = &ShelfFor(fam, family, want_bound);
-  if (shelf->count == 0 && !want_bound) shelf = &ShelfFor(fam, family, true);
-  got = Pop(fam, *shelf, want_bound);
+  got = Pop(fam, ShelfFor(fam, family, want_bound), want_bound);
   if (got.fd < 0 && want_bound) got = Pop(fam, ShelfFor(fam, family, false), false);
   Unlock(fam.cache->lock);
   if (got.fd >= 0 && got.cloexec != cloexec) {
@@ -82,7 +80,7 @@ bool CachePut(Family& fam, uint32_t family, const CachedFd& c) {
   uint64_t limit = static_cast<uint64_t>(fam.opt.fdcache_max);
   if (limit > kCacheMax) limit = kCacheMax;
   Guard g(fam.cache->lock);
-  Shelf& shelf = ShelfFor(fam, family, c.port != 0);
+  Shelf& shelf = ShelfFor(fam, family, c.name.port != 0);
   if (shelf.count >= limit) return false;
   shelf.at[shelf.count++] = c;
   MarkPrivate(fam, c.fd, PSTN_FD_CACHED);
@@ -110,7 +108,7 @@ bool CacheGivePort(Family& fam, uint16_t port) {
   bool given = false;
   Each(fam, [&](Shelf& shelf) {
     for (uint32_t i = shelf.count; i-- != 0;) {
-      if (shelf.at[i].port != port || !LeftNothing(fam, shelf.at[i])) continue;
+      if (shelf.at[i].name.port != port || !LeftNothing(fam, shelf.at[i])) continue;
       (void)CloseClaimed(fam, shelf.at[i].fd);
       shelf.at[i] = shelf.at[--shelf.count];
       given = true;

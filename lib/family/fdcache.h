@@ -7,8 +7,9 @@
 namespace postern {
 
 struct CachedFd {
-  int fd;         // -1: none
-  uint16_t port;  // bound to this ephemeral port; 0 = unbound
+  int fd;  // -1: none
+  // Bound to this address and ephemeral port; port 0 = unbound.
+  pstn_addr name;
   bool cloexec;
   // The connection that had the port: until its peer has closed, too, the names are taken.
   uint32_t lgr_idx, conn_idx, conn_gen;
@@ -23,7 +24,7 @@ struct FdCache {
   Shelf shelves[2][2] PSTN_GUARDED_BY(lock);  // [family is IPv6][bound]
   uint32_t turn PSTN_GUARDED_BY(lock);        // of Pop
 };
-inline constexpr CachedFd kNoCachedFd = {-1, 0, false, PSTN_NONE, 0, 0};
+inline constexpr CachedFd kNoCachedFd = {-1, {}, false, PSTN_NONE, 0, 0};
 CachedFd CacheTake(Family& fam, uint32_t family, bool want_bound, bool cloexec);
 bool CachePut(Family& fam, uint32_t family, const CachedFd& c);
 // Closes those with that port whose connection the kernel would have nothing left of (TIME_WAIT):

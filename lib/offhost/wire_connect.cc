@@ -177,7 +177,7 @@ bool FreePort(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& 
     PSTN_REQUIRES(ep.setup_lock) {
   constexpr int kTries = 16;
   const pstn_dir* dir = LoadAcquire(fam.dir);  // [T4]
-  for (int i = 0; dir != nullptr && i < kTries && ReservePort(fam, fd, ep, *dir); i++) {
+  for (int i = 0; dir != nullptr && i < kTries && ReservePort(fam, fd, ep, *dir, from); i++) {
     from.port = ep.local.port;
     fam.engine->Acquire();
     const bool taken = fam.engine->IsTaken(from, to);
@@ -193,7 +193,7 @@ bool FreePort(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to, pstn_addr& 
 Reason WireConnect(Family& fam, int fd, pstn_ep& ep, const pstn_addr& to) {
   if (fam.opt.vi[0] == 0 || AddrIsLoopback(to)) return kReasonNotLocal;
   if (!WireStart(fam)) return kReasonNoVi;
-  pstn_addr from = ep.local;
+  pstn_addr from = IsNamedByUs(ep) ? pstn_addr{} : LoadAddr(ep.local);
   uint32_t vi = kAreaVis;
   Reason why = WayTo(fam, to, from, &vi);
   if (why != kReasonNone) return why;

@@ -309,9 +309,13 @@ long EndNumber(Family& fam, int fd, pstn_ep& ep) {
     constexpr uint32_t kNot = PSTN_EPF_DIRTY | PSTN_EPF_DUPPED | PSTN_EPF_BOUND;
     const uint32_t flags = LoadRelaxed(ep.flags);
     reusable = (flags & kNot) == 0 && LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED;
-    c = {fd, ep.kernel_port, (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0, 0};
-    if (ep.side == 0 && c.port != 0)
+    c = {fd, {}, (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0, 0};
+    if ((flags & PSTN_EPF_BOUND_AUTO) != 0) {
+      c.name = LoadAddr(ep.local);
       c.lgr_idx = ep.lgr_idx, c.conn_idx = ep.conn_idx, c.conn_gen = ep.conn_gen;
+      // The kernel's socket has another name than the connection (offhost/wire_connect.cc).
+      reusable = reusable && (flags & PSTN_EPF_PORT_LENT) == 0;
+    }
     CloseEp(fam, ep);  // before the fd can be taken again: its port is the connection's
     (void)WireWrote(fam);
   }

@@ -150,7 +150,7 @@ void NormaliseDestination(pstn_addr& to) {
 
 // The source address that the kernel's routing would choose for a local destination.
 void ChooseSource(const pstn_addr& to, pstn_addr& from) {
-  if (!AddrIsAny(from) && from.port != 0) return;  // bound to an address
+  if (!AddrIsAny(from)) return;  // bound to an address
   const bool v4_loopback = AddrIsV4(to) && AddrIsLoopback(to);
   SetIp(from, v4_loopback ? IpAddress::V4(127, 0, 0, 1) : IpOf(to));
 }
@@ -281,9 +281,10 @@ Reason TryConnect(Family& fam, int fd, pstn_ep& ep, pstn_addr to) PSTN_REQUIRES(
   if (!FindListener(fam, d, to, !local, t)) return local ? kReasonNoListener : kReasonNotLocal;
   if (LoadRelaxed(d.closed) != 0) return local ? kReasonPolicy : kReasonNotLocal;
   if (!local && !HasReached(fam, to)) return kReasonNotLocal;
-  if (!ReservePort(fam, fd, ep, d)) return kReasonNoPort;
-  pstn_addr from = ep.local;
+  pstn_addr from = IsNamedByUs(ep) ? pstn_addr{} : LoadAddr(ep.local);
   ChooseSource(local ? to : t.source, from);
+  if (!ReservePort(fam, fd, ep, d, from)) return kReasonNoPort;
+  from.port = ep.local.port;
   // What the server can't be told in a way that it could believe (claim.cc).
   if (from.port < kFreePorts) return kReasonPrivilegedPort;
   if (local && !SameIp(from, to) && !IsLocalAddress(d, from)) return kReasonNotLocal;
@@ -355,8 +356,10 @@ namespace {
 // made, for the reason `why`; at once, if `cut`.
 bool ConnectFurther(Family& fam, Call& call, pstn_addr to, Reason& why, bool& cut) {
   pstn_ep& ep = *call.ep();
+  AssertHeld(ep.setup_lock);
   NormaliseDestination(to);
   if (why != kReasonNotLocal || !MayNegotiate(fam, to)) return false;
+  if (IsNamedByUs(ep)) (void)Unbind(call.fd(), ep);  // an address of this network's alone
   const Negotiated n = Negotiate(fam, call, to);
   why = n.why;
   if (n.became == Became::kOurs) NoteReached(fam, to);
@@ -421,8 +424,11 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
   AssertHeld(ep.setup_lock);
   int fd = call.fd();
   uint32_t state = StateNow(fam, ep);
-  if (state == PSTN_EP_KERNEL)
-    return IsDatagram(ep) ? kVerbs.datagram_connect(fam, fd, ep, sa, len) : kPass;
+  if (state == PSTN_EP_KERNEL) {
+    if (IsDatagram(ep)) return kVerbs.datagram_connect(fam, fd, ep, sa, len);
+    ForgetIdleAddress(fd, ep);
+    return kPass;
+  }
   if (len >= sizeof(sa_family_t) && sa->sa_family == AF_UNSPEC)
     return SockDisconnect(fam, fd, ep, sa, len);
   if (state == PSTN_EP_LISTEN) return kPass;

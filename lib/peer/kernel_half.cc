@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // kernel_half.cc - the kernel's socket behind an endpoint: how it comes, and how it takes over.
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+
 #include <cerrno>
 
 #include "base/ip_address.h"
@@ -19,6 +22,7 @@
 #include "peer/close.h"
 #include "peer/kernel_half.h"
 #include "peer/negotiate.h"
+#include "peer/port.h"
 
 namespace postern {
 
@@ -40,11 +44,12 @@ long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool 
   } else {
     Count(Stack(fam).hdr, kCounterFdcacheHits);
   }
-  ep.kernel_port = c.port;
+  ep.kernel_port = c.name.port;
   if (cloexec) FetchOr(ep.flags, PSTN_EPF_CLOEXEC);
-  if (c.port != 0) {
+  if (c.name.port != 0) {  // not an accepted connection's, which has its listener's
     FetchOr(ep.flags, PSTN_EPF_BOUND_AUTO);
-    if (want_bound) ep.local.port = c.port;  // else it is the listener's: an accepted connection
+    StoreAddr(ep.local, c.name);
+    KeepV6only(ep);
   }
   SetFd(fam, c.fd, PSTN_FD_EP | ep_idx);
   return c.fd;
@@ -61,16 +66,77 @@ void FallBack(Family& fam, int fd, pstn_ep& ep, Reason reason) {
   MoveItemsToKernel(fam, fd, ep);
 }
 
+namespace {
+
 // The kernel's socket gives up the port that we chose: a listener that stops does, if the port was
 // the kernel's choice. The socket itself stays, with its options, and for its duplicates.
-long Unbind(int fd, pstn_ep& ep) {
-  long r = sys::Call(SYS_listen, fd, 0L);
+long GiveUpPort(int fd) {
+  const long r = sys::Call(SYS_listen, fd, 0L);
   if (r < 0) return r;
   const sockaddr none = {AF_UNSPEC, {}};
-  r = sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
+  return sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
+}
+
+// The address that it was bound to stays, and the kernel would connect from there.
+long ForgetAddress(int fd, const pstn_ep& ep) {
+  int before = 0, on = 1;
+  socklen_t size = sizeof before;
+  const auto option = [fd](long call, int& value, auto size_of) {
+    return sys::Call(call, fd, static_cast<long>(IPPROTO_IP),
+                     static_cast<long>(IP_BIND_ADDRESS_NO_PORT), &value, size_of);
+  };
+  if (ep.family == AF_INET6) {
+    const int v6only = (LoadRelaxed(ep.flags) & PSTN_EPF_V6ONLY) != 0;
+    (void)KernelSetOpt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &v6only, sizeof v6only);
+  }
+  if ((LoadRelaxed(ep.flags) & PSTN_EPF_KERNEL_OPTIONS) != 0)
+    (void)option(SYS_getsockopt, before, &size);
+  long r = option(SYS_setsockopt, on, sizeof on);
+  if (r < 0) return r;
+  const pstn_addr any = {};
+  sockaddr_storage ss;
+  socklen_t len = sizeof ss;
+  AddrToSockaddr(any, ep.family, reinterpret_cast<sockaddr*>(&ss), &len);
+  r = sys::Call(SYS_bind, fd, &ss, static_cast<long>(len));
+  (void)option(SYS_setsockopt, before, sizeof before);
+  return r;
+}
+
+}  // namespace
+
+bool NeverConnected(int fd) {
+  struct {
+    uint8_t state, others[135];
+    uint32_t segs_out, segs_in;  // what C's library does not know of TCP_INFO
+  } info = {};
+  static_assert(sizeof info == 144);
+  socklen_t len = sizeof info;
+  return sys::Call(SYS_getsockopt, fd, static_cast<long>(IPPROTO_TCP), static_cast<long>(TCP_INFO),
+                   &info, &len) == 0 &&
+         info.state == TCP_CLOSE && info.segs_in == 0 && info.segs_out == 0;
+}
+
+void ForgetIdleAddress(int fd, const pstn_ep& ep) {
+  constexpr uint32_t kHas = PSTN_EPF_PORT_GIVEN_UP | PSTN_EPF_BOUND;
+  if ((LoadRelaxed(ep.flags) & kHas) == PSTN_EPF_PORT_GIVEN_UP && NeverConnected(fd))
+    (void)ForgetAddress(fd, ep);
+}
+
+namespace {
+
+bool IsBoundByProgram(const pstn_ep& ep) { return (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0; }
+
+}  // namespace
+
+long Unbind(int fd, pstn_ep& ep) {
+  long r = GiveUpPort(fd);
+  if (r == 0 && !IsBoundByProgram(ep)) r = ForgetAddress(fd, ep);
   if (r < 0) return r;
   FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
-  ep.local.port = 0;
+  pstn_addr name = LoadAddr(ep.local);
+  if (!IsBoundByProgram(ep)) name = {};
+  name.port = 0;
+  StoreAddr(ep.local, name);
   ep.kernel_port = 0;
   return 0;
 }
@@ -124,10 +190,13 @@ bool DisconnectEp(Family& fam, int fd, pstn_ep& ep) {
   // [E1]
   if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && !ResetConnection(fam, ep)) return false;
   FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
-  // A port that the program did not ask for is given up.
+  // A port that the program did not ask for is given up, and Linux goes on showing it.
+  const bool named = IsNamedByUs(ep);
+  const uint16_t port = ep.local.port;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
   const bool holds = (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0;
-  ep.kernel_port = holds ? ep.local.port : uint16_t{0};
+  ep.kernel_port = holds ? ep.local.port : named ? port : uint16_t{0};
+  if (named && !holds) FetchOr(ep.flags, PSTN_EPF_PORT_GIVEN_UP);
   if (ep.local.port == 0) FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
   PostEp(fam, ep);
   return true;

@@ -1,21 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // port.cc - a local port for a connection, reserved at the kernel.
 //
-// The kernel's socket behind the descriptor is bound, so the port is real and no other's. That
-// takes it away whole: connect() of the kernel, which has many connections share a port as long as
-// their destinations differ, passes over a port that has been bound. With all of them bound, no
+// The kernel's socket behind the descriptor is bound to the address that the connection comes from,
+// so the port is real and no other's there; at other addresses programs may have it. For connect()
+// of the kernel it is taken whole: that has many connections share a port as long as their
+// destinations differ, but passes over a port that has been bound. With all of them bound, no
 // program of the network namespace could connect anywhere. So half of them are left alone: bind()
 // gives out the ports of one parity first, connect() takes those of the other first (Linux since
-// 4.2). When bind() comes to the other half, its own is used up, and the connection is the
-// kernel's. A program that needs more accelerated ones binds its sockets to several addresses.
+// 4.2). When bind() comes to the other half, its own is used up at this address, and the connection
+// is the kernel's. A program that needs more accelerated ones has several addresses.
 #include <netinet/in.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/clock.h"
 #include "base/ip_address.h"
 #include "base/sys.h"
 #include "endpoint/endpoint.h"
+#include "endpoint/kept_options.h"
 #include "family/verbs.h"
 #include "peer/kernel_half.h"
 #include "peer/peers.h"
@@ -31,35 +34,54 @@ constexpr uint64_t kPauseNs = 100'000'000;  // to look for a port where few are 
 // known).
 bool IsConnects(uint16_t port, uint32_t low) { return low != 0 && ((port ^ low) & 1u) == 0; }
 
-bool TakePort(int fd, pstn_ep& ep) {
+long BindWithoutPort(int fd, const pstn_ep& ep, pstn_addr at) {
   sockaddr_storage ss;
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
   socklen_t len = sizeof ss;
-  AddrToSockaddr(ep.local, ep.family, sa, &len);  // any, or bound to an address without a port
-  if (sys::Call(SYS_bind, fd, sa, len) < 0) return false;
-  len = sizeof ss;
+  at.port = 0;
+  AddrToSockaddr(at, ep.family, sa, &len);
+  return sys::Call(SYS_bind, fd, sa, len);
+}
+
+bool TakePort(int fd, pstn_ep& ep, const pstn_addr& at) {
+  long r = BindWithoutPort(fd, ep, at);
+  // An address of a VI may be none of the kernel's: the port is taken at all of them.
+  if ((r == -EADDRNOTAVAIL || r == -EINVAL) && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) == 0)
+    r = BindWithoutPort(fd, ep, {});
+  if (r < 0) return false;
+  sockaddr_storage ss;
+  auto* sa = reinterpret_cast<sockaddr*>(&ss);
+  socklen_t len = sizeof ss;
   pstn_addr got;
   if (sys::Call(SYS_getsockname, fd, sa, &len) < 0 || !AddrFromSockaddr(sa, len, ep.family, got))
     return false;
-  ep.local.port = got.port;
+  StoreAddr(ep.local, got);
   ep.kernel_port = got.port;
+  FetchAnd(ep.flags, ~PSTN_EPF_PORT_GIVEN_UP);
   FetchOr(ep.flags, PSTN_EPF_BOUND_AUTO);
+  KeepV6only(ep);
   return true;
 }
 
 }  // namespace
 
-bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir) {
-  if (ep.local.port != 0) return true;
+bool IsNamedByUs(const pstn_ep& ep) {
+  return (LoadRelaxed(ep.flags) & (PSTN_EPF_BOUND_AUTO | PSTN_EPF_BOUND)) == PSTN_EPF_BOUND_AUTO;
+}
+
+bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir, const pstn_addr& from) {
+  if (ep.local.port != 0 && (!IsNamedByUs(ep) || AddrIsAny(ep.local) || SameIp(ep.local, from)))
+    return true;
+  if (ep.local.port != 0 && Unbind(fd, ep) != 0) return false;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0) {
     // To an address, under IP_BIND_ADDRESS_NO_PORT: now it takes a port of that address.
     int off = 0;
     (void)sys::Call(SYS_setsockopt, fd, static_cast<long>(IPPROTO_IP),
                     static_cast<long>(IP_BIND_ADDRESS_NO_PORT), &off, sizeof off);
-    return TakePort(fd, ep);
+    return TakePort(fd, ep, ep.local);
   }
   if (LoadRelaxed(fam.peers->port_pause_until_ns) > MonotonicNs()) return false;
-  if (TakePort(fd, ep) && !IsConnects(ep.local.port, dir.port_low)) return true;
+  if (TakePort(fd, ep, from) && !IsConnects(ep.local.port, dir.port_low)) return true;
   if (ep.local.port != 0) (void)Unbind(fd, ep);
   StoreRelaxed(fam.peers->port_pause_until_ns, MonotonicNs() + kPauseNs);
   return false;

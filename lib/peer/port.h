@@ -6,9 +6,12 @@
 
 namespace postern {
 
-// Reserves an ephemeral port at the kernel for the endpoint's socket, which keeps it for life.
-bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir)
+// Reserves an ephemeral port at the kernel for the endpoint's socket, which keeps it for life: of
+// the address `from`, or of the one that the program has bound it to.
+bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir, const pstn_addr& from)
     PSTN_REQUIRES(ep.setup_lock);
+// Whether its name is one that we have chosen, and not the program's business before connect().
+bool IsNamedByUs(const pstn_ep& ep);
 
 // Whether an accepted connection, of this family or of one that it is connected to, keeps the
 // endpoint from being bound to `name`, as the kernel's bind() has it. An accepted connection has no

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // socket.cc - socket, bind, listen, shutdown and names.
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 
 #include <cerrno>
 
@@ -207,10 +206,17 @@ static long NameWithoutPort(int fd, const pstn_ep& ep, sockaddr* sa, socklen_t* 
   long r = sys::Call(SYS_getsockname, fd, &ss, &room);
   socklen_t had;
   if (r < 0 || BadPointer(sa) || !GetUser(had, len) || static_cast<int>(had) < 0 ||
-      !AddrFromSockaddr(reinterpret_cast<sockaddr*>(&ss), room, ep.family, name) ||
-      !AddrIsAny(name) || name.port != ep.kernel_port)
+      !AddrFromSockaddr(reinterpret_cast<sockaddr*>(&ss), room, ep.family, name))
     return kPass;
-  name.port = 0;
+  // It was bound to an address once, and keeps that of its last connection.
+  if (!AddrIsAny(name) && NeverConnected(fd)) {
+    const uint16_t port = name.port;
+    name = {};
+    name.port = port;
+  } else if (!AddrIsAny(name) || name.port != ep.kernel_port) {
+    return kPass;
+  }
+  if (name.port == ep.kernel_port) name.port = 0;
   return AddrToSockaddr(name, ep.family, sa, len) ? 0 : -EFAULT;
 }
 
@@ -237,8 +243,10 @@ long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len,
   }
   if (peer) return give(LoadAddr(ep.peer));
   if (state == PSTN_EP_NEW) {
-    if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0) return kPass;
+    const uint32_t flags = LoadRelaxed(ep.flags);
+    if ((flags & (PSTN_EPF_BOUND_AUTO | PSTN_EPF_PORT_GIVEN_UP)) == 0) return kPass;
     pstn_addr none = {};  // the port that we chose is not the program's business yet
+    if ((flags & PSTN_EPF_BOUND_AUTO) == 0) none.port = ep.kernel_port;
     return give(none);
   }
   return give(LoadAddr(ep.local));

@@ -260,7 +260,23 @@ class PortSteps:
         self.emit(server, f"close {l}")
         return True
 
-    PORT_STEPS = ((bind_to_taken, 3), (reusing_listener, 0.7), (same_names, 0.7), (bounded, 0.15), (beyond_queue, 0.3))
+    def bind_beside(self):
+        """The port of a client that was not bound, at its address, at another one, at all."""
+        server, client, l, port = self.small_server(2)
+        self.made += 2
+        c, s, taken = f"c{self.made - 1}", f"a{self.made}", f"q{self.made}"
+        self.emit(client, f"socketconnect {c} inet 127.0.0.1 ${port}")
+        self.emit(client, f"name {c} => {taken}")
+        self.emit(server, f"accept {l} {s} nonblock")
+        for i, host in enumerate(self.r.sample(("127.0.0.1", "127.0.0.2", "127.0.0.77", "0.0.0.0"), self.r.randrange(1, 4))):
+            actor = self.r.choice("AB")
+            self.emit(actor, f"socketbind b{i}{s} inet {host} ${taken} REUSEADDR {self.r.randrange(2)}")
+            self.emit(actor, f"close b{i}{s}")
+        for actor, name in ((client, c), (server, s), (server, l)):
+            self.emit(actor, f"close {name}")
+        return True
+
+    PORT_STEPS = ((bind_to_taken, 3), (reusing_listener, 0.7), (same_names, 0.7), (bounded, 0.15), (beyond_queue, 0.3), (bind_beside, 0.5))
     # These bind to ports that are free again, which the kernel may give to another program of this host first: for a host, and a run
     # (--jobs 1), in which no other one asks for ports.
     FREED_STEPS = ((ended_port, 20), (renamed, 10), (whole_queue, 10))
