@@ -132,7 +132,8 @@ long StreamSendFile(Family& fam, Call& call, int in_fd, off_t* offset, size_t co
 
 namespace {
 
-// The kernel's splice() does not step over the urgent byte: it waits there. 0: go on.
+// The kernel's splice() does not step over the urgent byte: where that is next it returns 0, as at
+// an end (`ended`). 0: go on.
 long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
   pstn_ep& ep = *call.ep();
   ConnEnd e;
@@ -146,7 +147,8 @@ long StopAtMark(Family& fam, const Call& call, bool nonblock, bool* ended) {
     return 0;
   }
   if (nonblock || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return -EAGAIN;
-  auto past = [&] { return PeerEnded(e) || !Here(ep) || !LookAtMark(e).at; };
+  // The mark is there before the byte.
+  auto past = [&] { return RingReadable(e) || PeerEnded(e) || !Here(ep) || !LookAtMark(e).at; };
   Wait w = WaitFor(call, ForData(e), past, Deadline::Never(), t_interrupts, Restart::kIfAsked);
   *ended = Here(ep) && LookAtMark(e).at;
   return w == Wait::kInterrupted || w == Wait::kRestarts ? WaitFailed(w) : 0;
