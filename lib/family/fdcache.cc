@@ -65,7 +65,10 @@ CachedFd Pop(Family& fam, Shelf& shelf, bool want_bound) PSTN_REQUIRES(fam.cache
 CachedFd CacheTake(Family& fam, uint32_t family, bool want_bound, bool cloexec) {
   CachedFd got = kNoCachedFd;
   Lock(fam.cache->lock);
-  got = Pop(fam, ShelfFor(fam, family, want_bound), want_bound);
+  // One that is kept has a number, which would be missing at the low end: any serves to accept.
+  Shelf* shelf = &ShelfFor(fam, family, want_bound);
+  if (shelf->count == 0 && !want_bound) shelf = &ShelfFor(fam, family, true);
+  got = Pop(fam, *shelf, want_bound);
   if (got.fd < 0 && want_bound) got = Pop(fam, ShelfFor(fam, family, false), false);
   Unlock(fam.cache->lock);
   if (got.fd >= 0 && got.cloexec != cloexec) {

@@ -32,6 +32,7 @@
 #include "peer/close.h"
 #include "peer/connect.h"
 #include "peer/export.h"
+#include "peer/kernel_half.h"
 #include "peer/port.h"
 #include "smcd/hold.h"
 
@@ -310,11 +311,14 @@ long EndNumber(Family& fam, int fd, pstn_ep& ep) {
     const uint32_t flags = LoadRelaxed(ep.flags);
     reusable = (flags & kNot) == 0 && LoadRelaxed(ep.state) == PSTN_EP_ESTABLISHED;
     c = {fd, {}, (flags & PSTN_EPF_CLOEXEC) != 0, PSTN_NONE, 0, 0};
-    if ((flags & PSTN_EPF_BOUND_AUTO) != 0) {
+    const bool bound = (flags & PSTN_EPF_BOUND_AUTO) != 0;
+    if (bound && LoadRelaxed(ep.side) == 0) {
       c.name = LoadAddr(ep.local);
       c.lgr_idx = ep.lgr_idx, c.conn_idx = ep.conn_idx, c.conn_gen = ep.conn_gen;
       // The kernel's socket has another name than the connection (offhost/wire_connect.cc).
       reusable = reusable && (flags & PSTN_EPF_PORT_LENT) == 0;
+    } else if (bound && reusable) {  // a client's before, which an accepted one has got
+      reusable = LearnName(fd, family, c.name);
     }
     CloseEp(fam, ep);  // before the fd can be taken again: its port is the connection's
     (void)WireWrote(fam);

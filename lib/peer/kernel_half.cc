@@ -46,9 +46,9 @@ long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool 
   }
   ep.kernel_port = c.name.port;
   if (cloexec) FetchOr(ep.flags, PSTN_EPF_CLOEXEC);
-  if (c.name.port != 0) {  // not an accepted connection's, which has its listener's
+  if (c.name.port != 0) {
     FetchOr(ep.flags, PSTN_EPF_BOUND_AUTO);
-    StoreAddr(ep.local, c.name);
+    if (want_bound) StoreAddr(ep.local, c.name);  // else it has its listener's: accepted
     KeepV6only(ep);
   }
   SetFd(fam, c.fd, PSTN_FD_EP | ep_idx);
@@ -166,13 +166,14 @@ bool LeaveUnconnected(Family& fam, int fd, pstn_ep& ep, Reason why) {
   return true;
 }
 
-void LearnLocal(int fd, pstn_ep& ep) {
+bool LearnName(int fd, uint32_t family, pstn_addr& name) {
   sockaddr_storage ss;
   socklen_t len = sizeof ss;
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
-  if (sys::Call(SYS_getsockname, fd, sa, &len) == 0)
-    (void)AddrFromSockaddr(sa, len, ep.family, ep.local);
+  return sys::Call(SYS_getsockname, fd, sa, &len) == 0 && AddrFromSockaddr(sa, len, family, name);
 }
+
+void LearnLocal(int fd, pstn_ep& ep) { (void)LearnName(fd, ep.family, ep.local); }
 
 void UnlistenEp(Family& fam, int fd, pstn_ep& ep) {
   StopListening(fam, ep, PSTN_EP_NEW);
@@ -185,13 +186,13 @@ void UnlistenEp(Family& fam, int fd, pstn_ep& ep) {
 }
 
 bool DisconnectEp(Family& fam, int fd, pstn_ep& ep) {
+  const bool named = IsNamedByUs(ep);
   kVerbs.wire_give_up(fam, ep);
   (void)GiveUpWait(fam, ep);
   // [E1]
   if (LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && !ResetConnection(fam, ep)) return false;
   FetchAnd(ep.flags, ~(PSTN_EPF_SHUT_RD | PSTN_EPF_SHUT_WR));
   // A port that the program did not ask for is given up, and Linux goes on showing it.
-  const bool named = IsNamedByUs(ep);
   const uint16_t port = ep.local.port;
   if ((LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) == 0 || Unbind(fd, ep) < 0) LearnLocal(fd, ep);
   const bool holds = (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0;

@@ -49,12 +49,8 @@ bool TakePort(int fd, pstn_ep& ep, const pstn_addr& at) {
   if ((r == -EADDRNOTAVAIL || r == -EINVAL) && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) == 0)
     r = BindWithoutPort(fd, ep, {});
   if (r < 0) return false;
-  sockaddr_storage ss;
-  auto* sa = reinterpret_cast<sockaddr*>(&ss);
-  socklen_t len = sizeof ss;
   pstn_addr got;
-  if (sys::Call(SYS_getsockname, fd, sa, &len) < 0 || !AddrFromSockaddr(sa, len, ep.family, got))
-    return false;
+  if (!LearnName(fd, ep.family, got)) return false;
   StoreAddr(ep.local, got);
   ep.kernel_port = got.port;
   FetchAnd(ep.flags, ~PSTN_EPF_PORT_GIVEN_UP);
@@ -66,7 +62,8 @@ bool TakePort(int fd, pstn_ep& ep, const pstn_addr& at) {
 }  // namespace
 
 bool IsNamedByUs(const pstn_ep& ep) {
-  return (LoadRelaxed(ep.flags) & (PSTN_EPF_BOUND_AUTO | PSTN_EPF_BOUND)) == PSTN_EPF_BOUND_AUTO;
+  return (LoadRelaxed(ep.flags) & (PSTN_EPF_BOUND_AUTO | PSTN_EPF_BOUND)) == PSTN_EPF_BOUND_AUTO &&
+         LoadRelaxed(ep.side) == 0;
 }
 
 bool ReservePort(Family& fam, int fd, pstn_ep& ep, const pstn_dir& dir, const pstn_addr& from) {

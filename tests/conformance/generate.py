@@ -53,9 +53,10 @@ class Object:
         self.ended = False   # its peer has closed or shut down
         self.odd = False     # reset, or something that makes the model's knowledge void
         self.refused = False  # a connect() failed: the kernel's from then on
+        self.passed = False  # to another process, or to its own: the same
 
     def way(self):
-        return self.actor, self.refused, self.epoch
+        return self.actor, self.refused, self.epoch, self.passed
 
 
 class Generator(WaitingSteps, PortSteps):

@@ -147,6 +147,7 @@ class WaitingSteps:
         if not some:
             return False
         o = self.r.choice(some)
+        o.passed = True
         self.made += 1
         y, z = f"y{self.made}", f"z{self.made}"
         old = self.r.choice(o.names)
@@ -172,7 +173,7 @@ class WaitingSteps:
         self.emit(o.actor, f"passfd {line[o.actor]} {old}")
         self.emit(o.actor, f"close {old}")
         self.emit(other, f"takefd {line[other]} {self.name(o, 'd')}")
-        o.actor = other
+        o.actor, o.passed = other, True
         return True
 
     def image(self):
