@@ -102,6 +102,8 @@ void Keeper::Connect() {
   hello.type = ctl::Type::kKeeper;
   hello.uuid = Stack(g_family).hdr.id;
   CtlReconnect(g_family);  // first as a process of the stack, then for this
+  // Clients that come by a VI while the program sleeps are counted by who drives the engine.
+  (void)CtlQueues(g_family, kOwnQueues);
   epoll_event ev{};
   ev.events = EPOLLIN;
   ev.data.u64 = kLineTag;

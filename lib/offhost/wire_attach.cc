@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/sys.h"
 #include "control/control.h"
+#include "control/posternd.h"
 #include "event/epoll_set.h"
 #include "family/family.h"
 #include "family/fdtab.h"
@@ -278,6 +279,7 @@ bool WireStart(Family& fam, uint64_t patience_ns) {
     TearDown(fam);
     return false;
   }
+  (void)CtlQueues(fam, kOwnQueues);  // this process drives the engine for others' listeners, too
   WireUse(fam, reinterpret_cast<stack::Engine*>(fam.wire->engine_at));
   return true;
 }
