@@ -228,6 +228,9 @@ long ConnectPair(int fd, const pstn_ep& ep, uint32_t early) {
     const sockaddr none = {AF_UNSPEC, {}};
     (void)sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
   }
+  // A client's before, which an accepted connection has got.
+  if (LoadRelaxed(ep.side) != 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0)
+    (void)LoseName(fd, ep);
   ShutKernelSocket(fd, early);
   int listener = sys::Socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (listener < 0) return listener;

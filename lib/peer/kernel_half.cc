@@ -122,6 +122,11 @@ void ForgetIdleAddress(int fd, const pstn_ep& ep) {
     (void)ForgetAddress(fd, ep);
 }
 
+long LoseName(int fd, const pstn_ep& ep) {
+  const long r = GiveUpPort(fd);
+  return r < 0 ? r : ForgetAddress(fd, ep);
+}
+
 namespace {
 
 bool IsBoundByProgram(const pstn_ep& ep) { return (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND) != 0; }
@@ -129,8 +134,7 @@ bool IsBoundByProgram(const pstn_ep& ep) { return (LoadRelaxed(ep.flags) & PSTN_
 }  // namespace
 
 long Unbind(int fd, pstn_ep& ep) {
-  long r = GiveUpPort(fd);
-  if (r == 0 && !IsBoundByProgram(ep)) r = ForgetAddress(fd, ep);
+  const long r = IsBoundByProgram(ep) ? GiveUpPort(fd) : LoseName(fd, ep);
   if (r < 0) return r;
   FetchAnd(ep.flags, ~PSTN_EPF_BOUND_AUTO);
   pstn_addr name = LoadAddr(ep.local);

@@ -15,6 +15,8 @@ long OpenFdFor(Family& fam, pstn_ep& ep, uint32_t ep_idx, bool want_bound, bool 
 void FallBack(Family& fam, int fd, pstn_ep& ep, Reason reason);
 // Gives up the port that we chose for the kernel's socket. 0 or -errno. Under ep.setup_lock.
 long Unbind(int fd, pstn_ep& ep) PSTN_REQUIRES(ep.setup_lock);
+// The same, for the kernel's socket alone: its name is none of the endpoint's.
+long LoseName(int fd, const pstn_ep& ep);
 // The name that the kernel's socket has. False: it tells none.
 bool LearnName(int fd, uint32_t family, pstn_addr& name);
 // Whether a socket of the kernel's has no connection, and had none, or disconnected it.

@@ -198,6 +198,14 @@ static bool HasPeer(Family& fam, pstn_ep& ep, uint32_t state) {
          !BothEnded(e, LoadRelaxed(e.peer_ctl().flags));
 }
 
+// The kernel's socket has served before, and its name may say so: the program has none, or has
+// bound it to any address.
+static bool MayShowOldName(const pstn_ep& ep) {
+  const uint32_t flags = LoadRelaxed(ep.flags);
+  return (flags & PSTN_EPF_PORT_GIVEN_UP) != 0 ||
+         ((flags & PSTN_EPF_BOUND) != 0 && AddrIsAny(LoadAddr(ep.local)));
+}
+
 // getsockname() of the kernel's socket, which may show a port that it has given up.
 static long NameWithoutPort(int fd, const pstn_ep& ep, sockaddr* sa, socklen_t* len) {
   sockaddr_storage ss;
@@ -224,7 +232,7 @@ long SockGetName(Family& fam, int fd, pstn_ep& ep, sockaddr* sa, socklen_t* len,
   uint32_t state = StateNow(fam, ep);
   bool moved = state == PSTN_EP_KERNEL && (LoadRelaxed(ep.flags) & PSTN_EPF_EXPORTED) != 0 &&
                ep.peer.port != 0;
-  if (state == PSTN_EP_KERNEL && !peer && (LoadRelaxed(ep.flags) & PSTN_EPF_PORT_GIVEN_UP) != 0)
+  if (state == PSTN_EP_KERNEL && !peer && MayShowOldName(ep))
     return NameWithoutPort(fd, ep, sa, len);
   if ((state == PSTN_EP_KERNEL && !moved) || state == PSTN_EP_LISTEN) return kPass;
   if (peer && !moved && !HasPeer(fam, ep, state)) return -ENOTCONN;
