@@ -77,6 +77,19 @@ long GiveUpPort(int fd) {
   return sys::Call(SYS_connect, fd, &none, static_cast<long>(sizeof none));
 }
 
+}  // namespace
+
+long BindWithoutPort(int fd, const pstn_ep& ep, pstn_addr at) {
+  sockaddr_storage ss;
+  auto* sa = reinterpret_cast<sockaddr*>(&ss);
+  socklen_t len = sizeof ss;
+  at.port = 0;
+  AddrToSockaddr(at, ep.family, sa, &len);
+  return sys::Call(SYS_bind, fd, sa, static_cast<long>(len));
+}
+
+namespace {
+
 // The address that it was bound to stays, and the kernel would connect from there.
 long ForgetAddress(int fd, const pstn_ep& ep) {
   int before = 0, on = 1;
@@ -93,11 +106,7 @@ long ForgetAddress(int fd, const pstn_ep& ep) {
     (void)option(SYS_getsockopt, before, &size);
   long r = option(SYS_setsockopt, on, sizeof on);
   if (r < 0) return r;
-  const pstn_addr any = {};
-  sockaddr_storage ss;
-  socklen_t len = sizeof ss;
-  AddrToSockaddr(any, ep.family, reinterpret_cast<sockaddr*>(&ss), &len);
-  r = sys::Call(SYS_bind, fd, &ss, static_cast<long>(len));
+  r = BindWithoutPort(fd, ep, {});
   (void)option(SYS_setsockopt, before, sizeof before);
   return r;
 }

@@ -17,6 +17,8 @@ void FallBack(Family& fam, int fd, pstn_ep& ep, Reason reason);
 long Unbind(int fd, pstn_ep& ep) PSTN_REQUIRES(ep.setup_lock);
 // The same, for the kernel's socket alone: its name is none of the endpoint's.
 long LoseName(int fd, const pstn_ep& ep);
+// The kernel's bind() to that address and port 0, in the endpoint's family. 0 or -errno.
+long BindWithoutPort(int fd, const pstn_ep& ep, pstn_addr at);
 // The name that the kernel's socket has. False: it tells none.
 bool LearnName(int fd, uint32_t family, pstn_addr& name);
 // Whether a socket of the kernel's has no connection, and had none, or disconnected it.

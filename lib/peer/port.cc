@@ -34,15 +34,6 @@ constexpr uint64_t kPauseNs = 100'000'000;  // to look for a port where few are 
 // known).
 bool IsConnects(uint16_t port, uint32_t low) { return low != 0 && ((port ^ low) & 1u) == 0; }
 
-long BindWithoutPort(int fd, const pstn_ep& ep, pstn_addr at) {
-  sockaddr_storage ss;
-  auto* sa = reinterpret_cast<sockaddr*>(&ss);
-  socklen_t len = sizeof ss;
-  at.port = 0;
-  AddrToSockaddr(at, ep.family, sa, &len);
-  return sys::Call(SYS_bind, fd, sa, len);
-}
-
 bool TakePort(int fd, pstn_ep& ep, const pstn_addr& at) {
   long r = BindWithoutPort(fd, ep, at);
   // An address of a VI may be none of the kernel's: the port is taken at all of them.
