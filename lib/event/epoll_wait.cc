@@ -221,7 +221,10 @@ int LookAtOurs(Family& fam, const Call& call, pstn_epoll& set, uint32_t idx, epo
     // posternd is asked for it, for which no thread is to wait.
     failed = unmapped != PSTN_NONE && AwaitLgr(fam, unmapped) == nullptr;
   } while (n == 0 && unmapped != PSTN_NONE);
-  if (n != 0) StoreRelaxed(fam.sets->local[idx].ours_ns, MonotonicNs());
+  if (n > 0) {
+    StoreRelaxed(fam.sets->local[idx].ours_ns, MonotonicNs());
+    SpinEarned(static_cast<uint32_t>(n));
+  }
   if (moved) {
     const ByNumber asks(call);
     MoveMembers(fam, call.fd(), set, idx);

@@ -15,6 +15,8 @@ namespace postern {
 bool SpinAllowed(Family& fam);
 // What a spin has come to (wait.cc).
 void SpinEnded(Family& fam, bool found, uint64_t took_ns);
+// One look at a set has found so many events, at least one.
+void SpinEarned(uint32_t events);
 // Another thread had been waiting for this CPU.
 void SpinLost(Family& fam);
 

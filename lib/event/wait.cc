@@ -32,7 +32,9 @@ constinit thread_local uint32_t* t_sleep_word __attribute__((tls_model("initial-
 namespace {
 
 // Spinning has to pay for itself. A spin that finds something saves both ends a sleep and a
-// wake-up, and costs the time that it takes, as does one that finds nothing. A thread that has lost
+// wake-up, and costs the time that it takes, as does one that finds nothing. Each further event of
+// the same look at a set saves a passage through the kernel's stack: a thread that serves many
+// connections may wait longer for the next of them than a sleep would cost. A thread that has lost
 // by it of late sleeps at once for some waits, and then tries again.
 struct Balance {
   int64_t ns;
@@ -41,6 +43,7 @@ struct Balance {
   uint32_t uncounted;  // spins that the stack's counter has not yet
 };
 constexpr int64_t kSavedNs = 8'000;
+constexpr int64_t kEventNs = 1'000;
 constexpr int64_t kMostNs = 200'000;  // what it may lose after a long time of gains
 // What it may lose when it tries again. One end that sleeps has the other one wait longer, which
 // loses by it and sleeps, too: they come out of that only if both spin for some waits at once.
@@ -94,6 +97,10 @@ void SpinEnded(Family& fam, bool found, uint64_t took_ns) {
   t_balance.ns = std::min(ns, kMostNs);
   if (ns < 0) return Lose(1);
   if (found && t_balance.losses != 0) t_balance.losses--;
+}
+
+void SpinEarned(uint32_t events) {
+  t_balance.ns = std::min(t_balance.ns + int64_t{events - 1} * kEventNs, kMostNs);
 }
 
 void SpinLost(Family& fam) {
