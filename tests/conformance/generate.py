@@ -294,6 +294,7 @@ class Generator(WaitingSteps, PortSteps):
             what = self.r.choice(("epadd", "epadd", "epadd", "epmod", "epdel"))
             events = self.r.choice(EVENTS if x.kind != "set" else ("IN", "IN,OUT"))
             self.emit(o.actor, f"{what} {name} {self.r.choice(x.names)}" + (f" {events}" if what != "epdel" else ""))
+            x.edge = x.edge or "ET" in events
         else:
             self.emit(o.actor, self.r.choice(("epwait {n} 0", "epwait {n} 0", "epwait2 {n} 0", "epwaitm {n} 0 empty")).format(n=name))
         return True
@@ -386,6 +387,7 @@ Object.epoch = 0      # which of its actor's ways to connect was the one at that
 Object.early = 0      # bytes written before the connection was accepted
 Object.gone = False   # closed or shut down by its owner
 Object.any = False
+Object.edge = False   # it may be in a set that tells of edges
 Object.lowat = False  # it has SO_RCVLOWAT: a reader may wait for more than is sent
 
 

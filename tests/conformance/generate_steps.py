@@ -142,8 +142,8 @@ class WaitingSteps:
         return True
 
     def passed_to_oneself(self):
-        """Nothing that is connected: the connection is bridged, and a bridge has a time of its own."""
-        some = [o for o in self.alive("new", "listener") if not o.waiting and not o.odd]
+        """Nothing that is connected: the connection is bridged, and a bridge has a time of its own. No edge comes twice (deviations.txt)."""
+        some = [o for o in self.alive("new", "listener") if not o.waiting and not o.odd and not o.edge]
         if not some:
             return False
         o = self.r.choice(some)
@@ -163,7 +163,7 @@ class WaitingSteps:
 
     def passed_on(self):
         """To the other actor, which goes on with it."""
-        some = [o for o in self.alive("new", "listener") if not o.waiting and not o.odd and len(o.names) == 1]
+        some = [o for o in self.alive("new", "listener") if not o.waiting and not o.odd and not o.edge and len(o.names) == 1]
         if not some:
             return False
         o = self.r.choice(some)
