@@ -51,13 +51,19 @@ bool IsOver(Family& fam, const CachedFd& c) {
 constexpr uint32_t kTries = 4;
 
 // The last one in; where that can't serve yet, others in turn.
-CachedFd Pop(Family& fam, Shelf& shelf, bool want_bound) PSTN_REQUIRES(fam.cache->lock) {
+CachedFd Pop(Family& fam, Shelf& shelf) PSTN_REQUIRES(fam.cache->lock) {
   for (uint32_t i = 0; i < kTries && i < shelf.count; i++) {
     CachedFd& last = shelf.at[shelf.count - 1];
-    if (!want_bound || IsOver(fam, last)) return shelf.at[--shelf.count];
+    if (IsOver(fam, last)) return shelf.at[--shelf.count];
     std::swap(last, shelf.at[fam.cache->turn++ % shelf.count]);
   }
   return kNoCachedFd;
+}
+
+// For an accepted connection, which has another name than its socket.
+CachedFd PopAny(Family& fam, Shelf& shelf) PSTN_REQUIRES(fam.cache->lock) {
+  const CachedFd over = Pop(fam, shelf);
+  return over.fd >= 0 || shelf.count == 0 ? over : shelf.at[--shelf.count];
 }
 
 }  // namespace
@@ -65,11 +71,9 @@ CachedFd Pop(Family& fam, Shelf& shelf, bool want_bound) PSTN_REQUIRES(fam.cache
 CachedFd CacheTake(Family& fam, uint32_t family, bool want_bound, bool cloexec) {
   CachedFd got = kNoCachedFd;
   Lock(fam.cache->lock);
-  // One that is kept has a number, which would be missing at the low end: any serves to accept.
-  Shelf* shelf = &ShelfFor(fam, family, want_bound);
-  if (shelf->count == 0 && !want_bound) shelf = &ShelfFor(fam, family, true);
-  got = Pop(fam, *shelf, want_bound);
-  if (got.fd < 0 && want_bound) got = Pop(fam, ShelfFor(fam, family, false), false);
+  got = Pop(fam, ShelfFor(fam, family, want_bound));
+  // One that is kept has a number, which would be missing at the low end: any serves.
+  if (got.fd < 0) got = PopAny(fam, ShelfFor(fam, family, !want_bound));
   Unlock(fam.cache->lock);
   if (got.fd >= 0 && got.cloexec != cloexec) {
     if (sys::Fcntl(got.fd, F_SETFD, cloexec ? FD_CLOEXEC : 0) < 0) return kNoCachedFd;
