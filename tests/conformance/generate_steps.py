@@ -177,8 +177,9 @@ class WaitingSteps:
         return True
 
     def image(self):
-        """A new image goes on where the actor was. What close-on-exec would close is kept, so that the model knows what there is."""
-        if self.images == 1:
+        """A new image goes on where the actor was. What close-on-exec would close is kept, so that the model knows what there is. No edge of a
+        listener comes twice (deviations.txt)."""
+        if self.images == 1 or any(o.edge for o in self.alive("listener")):
             return False
         self.images = 1
         for o in self.alive():
