@@ -95,9 +95,9 @@ enum class Type : uint32_t {
   kFilter,  // process, then daemon (uuid): cookie = the VI's id; a = 1, add: fd = the kernel's
             // socket, b = kFilter* flags, c = VLAN or 0, addr = peer, port 0: of any; with a peer
             // and a socket that is bound to any address, id = the local one's 16 bytes. Reply: d =
-            // its number. a = 1 with kFilterOutgoing: no fd, c = 4 or 6, addr.port = the one that
-            // it has to be, or 0. Reply: a = the port, too. a = 2, remove: d; a = 3, its socket
-            // listens no more: d; a = 4, the same, but others have it now, and go on: d
+            // its number. a = 1 with kFilterOutgoing: no fd, addr = an address of the host's, its
+            // port the one that it has to be, or 0. Reply: a = the port, too. a = 2, remove: d; a
+            // = 3, its socket listens no more: d; a = 4, the same, but others have it now: d
   kWire,  // process: a = 1, fd = the bundle of its stack's wire (offhost/wire_bundle.h), which the
           // keeper gets, too. Reply: status. a = 2: the same to a new posternd. a = 0. Reply: fd
           // = that bundle, or ENOENT

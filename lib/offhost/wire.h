@@ -106,7 +106,7 @@ void WireNeverWaits(Family& fam);
 
 // ---- wire_ports.cc: ports that connections are made from (stack/source_ports.h)
 // One more. False: posternd has none for us, or there are enough.
-bool WireNewPort(Family& fam, uint32_t vi, bool is_ipv6);
+bool WireNewPort(Family& fam, uint32_t vi, const pstn_addr& at);
 // Gives it back, so that a program can bind it. False: it is none of ours, or in use.
 bool WireGivePort(Family& fam, uint16_t port);
 void WireSweepPorts(Family& fam);              // gives back what was not needed for a while

@@ -142,7 +142,7 @@ int Connect(Family& fam, Attempt& a, const stack::OpenWish& wish) {
     const int r = ConnectLocked(fam, a, wish, port);
     WireRelease(fam, *fam.engine);
     if (r != EADDRNOTAVAIL || a.from.port != 0 || i == kTries) return r;
-    if (WireNewPort(fam, a.vi, !AddrIsV4(a.to))) continue;
+    if (WireNewPort(fam, a.vi, a.from)) continue;
     if (port == stack::PortWish::kAny) return r;
     port = stack::PortWish::kAny;
   }

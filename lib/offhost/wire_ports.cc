@@ -24,20 +24,19 @@ constexpr uint64_t kSweepNs = 5'000'000'000;
 constexpr uint32_t kGivenAtOnce = 64;
 constexpr uint64_t kRefusedNs = 1'000'000'000;
 
-// `port` 0: any.
-int Ask(Family& fam, LineAsk ask, uint32_t vi, bool is_ipv6, uint16_t& port, uint32_t& number) {
+// Port 0: any.
+int Ask(Family& fam, LineAsk ask, uint32_t vi, pstn_addr& local, uint32_t& number) {
   ctl::Msg m;
   m.type = ctl::Type::kFilter;
   m.cookie = fam.engine->state().grant[vi % kAreaVis];
   m.a = ctl::kFilterAdd;
   m.b = ctl::kFilterFragments | ctl::kFilterOutgoing;
-  m.addr.port = port;
-  m.c = is_ipv6 ? 6 : 4;
+  m.addr = local;
   const int r = ask(fam, m, -1, nullptr);
   if (r != 0) return r;
-  port = static_cast<uint16_t>(m.a);
+  local.port = static_cast<uint16_t>(m.a);
   number = m.d;
-  return port == 0 || number == 0 ? -EPROTO : 0;
+  return local.port == 0 || number == 0 ? -EPROTO : 0;
 }
 
 // Takes it out if no connection has had it since it was found unused.
@@ -52,17 +51,18 @@ bool Give(Family& fam, stack::WireState& w, uint32_t idx, uint64_t used_ns) {
 
 }  // namespace
 
-bool WireNewPort(Family& fam, uint32_t vi, bool is_ipv6) {
+bool WireNewPort(Family& fam, uint32_t vi, const pstn_addr& at) {
   const uint64_t now = MonotonicNs();
   stack::WireState& w = fam.engine->state();
   if (now < LoadRelaxed(fam.wire->port_not_before_ns)) return false;
   SourcePort p = {};
-  p.vi = static_cast<uint8_t>(vi);
-  p.is_ipv6 = is_ipv6 ? 1 : 0;
+  p.vi = vi;
+  p.local = at;
+  p.local.port = 0;
   p.epoch = static_cast<uint32_t>(w.grant[0]);
   p.used_ns = now - stack::kPortRestNs;
   bool added = false;
-  if (Ask(fam, AskNow, vi, is_ipv6, p.port, p.filter) == 0) {
+  if (Ask(fam, AskNow, vi, p.local, p.filter) == 0) {
     fam.engine->Acquire();
     added = stack::AddSourcePort(w, p);
     fam.engine->Release();
@@ -79,7 +79,7 @@ bool WireGivePort(Family& fam, uint16_t port) {
   for (uint32_t i = 0; i < LoadAcquire(w.sources.hw) && i < stack::kSourcePorts; i++) {  // [G2]
     const SourcePort& p = w.sources.at[i];
     const uint64_t used_ns = LoadRelaxed(p.used_ns);
-    if (LoadAcquire(p.filter) != 0 && p.port == port &&  // [G1]
+    if (LoadAcquire(p.filter) != 0 && p.local.port == port &&  // [G1]
         !stack::IsPortUsed(w, port, stack::TimeWait::kDoesNot))
       given = Give(fam, w, i, used_ns) || given;
   }
@@ -98,7 +98,7 @@ void WireSweepPorts(Family& fam) {
     const SourcePort& p = w.sources.at[i];
     const uint64_t used_ns = LoadRelaxed(p.used_ns);
     // [G1]
-    if (LoadAcquire(p.filter) == 0 || now < used_ns + kIdleNs || used.Has(p.port)) continue;
+    if (LoadAcquire(p.filter) == 0 || now < used_ns + kIdleNs || used.Has(p.local.port)) continue;
     if (Give(fam, w, i, used_ns) && ++given == kGivenAtOnce) return;
   }
 }
@@ -109,12 +109,12 @@ void WireKeepPorts(Family& fam, LineAsk ask) {
   for (uint32_t i = 0; i < LoadAcquire(w.sources.hw) && i < stack::kSourcePorts; i++) {  // [G2]
     SourcePort& p = w.sources.at[i];
     if (LoadAcquire(p.filter) == 0 || Exchange(p.epoch, epoch) == epoch) continue;  // [G1]
-    uint16_t port = p.port;
+    pstn_addr local = p.local;
     uint32_t number = 0;
     // Refused: another stack has it by now. Connections that are under way keep it as long as the
     // interface's program remembers.
     // [G1]
-    StoreRelease(p.filter, Ask(fam, ask, p.vi, p.is_ipv6 != 0, port, number) == 0 ? number : 0u);
+    StoreRelease(p.filter, Ask(fam, ask, p.vi, local, number) == 0 ? number : 0u);
   }
 }
 

@@ -19,17 +19,16 @@ bool TakeSourcePort(Engine& engine, uint32_t vi, pstn_addr& from, const pstn_add
   SourcePorts& ports = engine.state().sources;
   const uint32_t hw = ports.hw < kSourcePorts ? ports.hw : kSourcePorts;
   if (hw == 0) return false;
-  const uint32_t is_ipv6 = AddrIsV4(to) ? 0 : 1;
   const uint32_t first = static_cast<uint32_t>(engine.Random() % hw);
   SourcePort* tired = nullptr;
   uint32_t looks = 0;
   for (uint32_t i = 0; i < hw && looks < kLooks; i++) {
     SourcePort& p = ports.at[(first + i) % hw];
-    if (LoadRelaxed(p.filter) == 0 || p.vi != vi || p.is_ipv6 != is_ipv6) continue;
+    if (LoadRelaxed(p.filter) == 0 || p.vi != vi || !SameIp(p.local, from)) continue;
     looks++;
     const bool rested = now >= p.used_ns + kPortRestNs;
     if (!rested && tired != nullptr) continue;
-    from.port = p.port;
+    from.port = p.local.port;
     if (engine.IsTaken(from, to)) continue;
     if (!rested) {
       tired = &p;
@@ -39,7 +38,7 @@ bool TakeSourcePort(Engine& engine, uint32_t vi, pstn_addr& from, const pstn_add
     return true;
   }
   if (tired == nullptr || (wish == PortWish::kRested && looks < kLooks)) return false;
-  from.port = tired->port;
+  from.port = tired->local.port;
   StoreRelaxed(tired->used_ns, now);
   return true;
 }
@@ -49,9 +48,8 @@ bool AddSourcePort(WireState& w, const SourcePort& p) {
   for (uint32_t i = 0; i < kSourcePorts; i++) {
     SourcePort& at = ports.at[i];
     if (i < ports.hw && LoadRelaxed(at.filter) != 0) continue;
-    at.port = p.port;
+    at.local = p.local;
     at.vi = p.vi;
-    at.is_ipv6 = p.is_ipv6;
     StoreRelaxed(at.used_ns, p.used_ns);
     StoreRelaxed(at.epoch, p.epoch);
     StoreRelease(at.filter, p.filter);  // [G1] last: who dies before has added nothing

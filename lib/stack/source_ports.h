@@ -25,10 +25,8 @@ inline constexpr uint64_t kPortRestNs = 1'000'000'000;
 struct SourcePort {
   uint32_t filter;  // (a) posternd's number; 0: the place is free
   uint32_t epoch;   // (a) of the grant that it is kept under
-  uint16_t port;
-  uint8_t vi;
-  uint8_t is_ipv6;
-  uint32_t zero;
+  pstn_addr local;  // at other addresses of this host programs may have it
+  uint32_t vi, zero;
   uint64_t used_ns;  // when a connection was last begun from it
 };
 
@@ -37,8 +35,8 @@ struct SourcePorts {
   SourcePort at[kSourcePorts];
 };
 
-// A port for a connection to `to` by that VI goes into `from`. False: there is none. kRested: none
-// of a few that have all just been used either, so that there will be more of them.
+// A port of `from`'s address, for a connection to `to` by that VI, goes into it. False: there is
+// none. kRested: none of a few that have all just been used either, so that there will be more.
 enum class PortWish : uint8_t { kRested, kAny };
 bool TakeSourcePort(Engine& engine, uint32_t vi, pstn_addr& from, const pstn_addr& to,
                     PortWish wish, uint64_t now) PSTN_REQUIRES(engine);

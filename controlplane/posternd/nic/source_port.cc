@@ -27,37 +27,30 @@ Range EphemeralPorts() {
 }
 
 // Binds it, and says to which port.
-int Bind(int fd, bool is_ipv6, uint16_t& port) {
-  const uint32_t family = is_ipv6 ? AF_INET6 : AF_INET;
+int Bind(int fd, pstn_addr& name) {
+  const uint32_t family = AddrIsV4(name) ? AF_INET : AF_INET6;
   sockaddr_storage storage{};
   socklen_t size = sizeof(storage);
   auto* const place = reinterpret_cast<sockaddr*>(&storage);
-  pstn_addr name = NameOf(IpAddress{}, port);
   AddrToSockaddr(name, family, place, &size);
-  const int one = 1;
-  if (is_ipv6 && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one)) != 0) return -errno;
   if (bind(fd, place, size) != 0 || getsockname(fd, place, &size) != 0) return -errno;
-  if (!AddrFromSockaddr(place, size, family, name)) return -EINVAL;
-  port = name.port;
-  return 0;
+  return AddrFromSockaddr(place, size, family, name) ? 0 : -EINVAL;
 }
 
 }  // namespace
 
-int KeepSourcePort(uint32_t family, uint16_t wanted, UniqueFd& socket, pstn_xdp_port& key) {
-  if (family != 4 && family != 6) return -EINVAL;
+int KeepSourcePort(const pstn_addr& wanted, UniqueFd& socket, pstn_xdp_port& key) {
+  if (AddrIsAny(wanted)) return -EINVAL;
   const Range range = EphemeralPorts();
-  if (wanted != 0 && (wanted < range.low || wanted > range.high)) return -EPERM;
-  const bool is_ipv6 = family == 6;
-  UniqueFd fd(::socket(is_ipv6 ? AF_INET6 : AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (wanted.port != 0 && (wanted.port < range.low || wanted.port > range.high)) return -EPERM;
+  UniqueFd fd(::socket(AddrIsV4(wanted) ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.ok()) return -errno;
-  uint16_t port = wanted;
-  if (const int error = Bind(fd.get(), is_ipv6, port); error != 0) return error;
-  if (wanted == 0 && ((port ^ range.low) & 1U) == 0) return -EADDRNOTAVAIL;
+  pstn_addr name = wanted;
+  if (const int error = Bind(fd.get(), name); error != 0) return error;
+  if (wanted.port == 0 && ((name.port ^ range.low) & 1U) == 0) return -EADDRNOTAVAIL;
   key = {};
-  const IpAddress any = is_ipv6 ? IpAddress{} : IpAddress::V4(0, 0, 0, 0);
-  memcpy(key.local.byte, any.bytes, sizeof(key.local.byte));
-  key.port = htons(port);
+  memcpy(key.local.byte, wanted.ip, sizeof(key.local.byte));
+  key.port = htons(name.port);
   key.protocol = IPPROTO_TCP;
   socket = std::move(fd);
   return 0;

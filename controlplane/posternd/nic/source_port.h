@@ -7,13 +7,14 @@
 #pragma once
 #include "../bpf/xdp_maps.h"
 #include "../kit/fd.h"
+#include "abi/postern_abi.h"
 
 namespace postern::daemon {
 
-// Of the present network namespace, on any address of IPv4 or (`family` 6) IPv6. `wanted` 0: one
-// that bind() gives out first, of which there are as many again for the kernel's connect() (see
-// lib/peer/port.cc); else an ephemeral port. 0 or -errno: EADDRINUSE, EPERM it is no such port,
-// EADDRNOTAVAIL bind() has no more of its own.
-int KeepSourcePort(uint32_t family, uint16_t wanted, UniqueFd& socket, pstn_xdp_port& key);
+// Of the present network namespace, at `wanted`'s address. Its port 0: one that bind() gives out
+// first, of which there are as many again for the kernel's connect() (see lib/peer/port.cc); else
+// an ephemeral port. 0 or -errno: EADDRINUSE, EPERM it is no such port, EADDRNOTAVAIL bind() has no
+// more of its own, or it is no address of this host, EINVAL it is any address.
+int KeepSourcePort(const pstn_addr& wanted, UniqueFd& socket, pstn_xdp_port& key);
 
 }  // namespace postern::daemon

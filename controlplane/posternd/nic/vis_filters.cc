@@ -72,7 +72,7 @@ int Vis::KeepPort(One& vi, const ctl::Msg& request, ctl::Msg& answer) {
   filter.is_kept_port = true;
   pstn_xdp_port key{};
   const int error = In(*vi.interface, [&] {
-    const int failed = KeepSourcePort(request.c, request.addr.port, filter.socket, key);
+    const int failed = KeepSourcePort(request.addr, filter.socket, key);
     if (failed != 0) return failed;
     filter.keys.ports.push_back(key);
     return Install(vi, filter.keys, request.b);

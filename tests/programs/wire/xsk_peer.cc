@@ -290,7 +290,9 @@ std::string Keep(World& w, Words& words) {
   m.cookie = w.vis.begin()->second.grant_id;
   m.a = ctl::kFilterAdd;
   m.b = ctl::kFilterOutgoing | ctl::kFilterFragments;
-  words >> m.c >> m.addr.port;
+  std::string local;
+  words >> local >> m.addr.port;
+  ToBytes(local, m.addr.ip);
   int with = -1;
   if (const int error = w.daemon.Ask(m, -1, with); error != 0) return Status(error);
   w.sockets[m.d] = -1;

@@ -12,7 +12,7 @@ using namespace stack;  // NOLINT(google-build-using-namespace): what is tested
 
 namespace {
 
-SourcePort Kept(uint16_t port, uint8_t is_ipv6 = 0) { return {port, 1, port, 0, is_ipv6, 0, 5}; }
+SourcePort Kept(World& w, uint16_t port) { return {port, 1, w.a.At(port), 0, 0, 5}; }
 
 bool IsUsed(World& w, uint16_t port, TimeWait time_wait) {
   UsedPorts used;
@@ -39,7 +39,7 @@ TEST_CASE("source ports: one for each connection to a peer, and the same for ano
   w.Listen(81);
   stack::WireState& s = w.a.state();
   CHECK(ConnectTo(w, w.b.At(80)) == 0);
-  for (uint16_t port = 40001; port <= 40003; port++) REQUIRE(AddSourcePort(s, Kept(port)));
+  for (uint16_t port = 40001; port <= 40003; port++) REQUIRE(AddSourcePort(s, Kept(w, port)));
   for (const uint16_t server : {uint16_t{80}, uint16_t{81}}) {
     std::set<uint16_t> had;
     for (int i = 0; i < 3; i++) had.insert(ConnectTo(w, w.b.At(server)));
@@ -51,13 +51,15 @@ TEST_CASE("source ports: one for each connection to a peer, and the same for ano
   CHECK(w.b.accepted[81].size() == 3);
 }
 
-TEST_CASE("source ports: those of the family, and of the VI, that the way there has") {
+TEST_CASE("source ports: those of the address, and of the VI, that the way there has") {
   World w;
   stack::WireState& s = w.a.state();
-  REQUIRE(AddSourcePort(s, Kept(40001, 1)));
+  SourcePort others = Kept(w, 40001);
+  others.local.ip[15] ^= 1;
+  REQUIRE(AddSourcePort(s, others));
   pstn_addr from = w.a.At(0);
   CHECK_FALSE(TakeSourcePort(*w.a.engine, 0, from, w.b.At(80), PortWish::kAny, w.now));
-  REQUIRE(AddSourcePort(s, Kept(40002)));
+  REQUIRE(AddSourcePort(s, Kept(w, 40002)));
   CHECK_FALSE(TakeSourcePort(*w.a.engine, 1, from, w.b.At(80), PortWish::kAny, w.now));
   CHECK(TakeSourcePort(*w.a.engine, 0, from, w.b.At(80), PortWish::kAny, w.now));
   CHECK(from.port == 40002);
@@ -67,8 +69,8 @@ TEST_CASE("source ports: one that has just been used rests, if there may be more
   World w;
   w.Listen(80);
   stack::WireState& s = w.a.state();
-  REQUIRE(AddSourcePort(s, Kept(40001)));
-  REQUIRE(AddSourcePort(s, Kept(40002)));
+  REQUIRE(AddSourcePort(s, Kept(w, 40001)));
+  REQUIRE(AddSourcePort(s, Kept(w, 40002)));
   w.Pass(1'001);
   std::set<uint16_t> had;
   for (int i = 0; i < 2; i++) had.insert(ConnectTo(w, w.b.At(80), nullptr, PortWish::kRested));
@@ -78,7 +80,7 @@ TEST_CASE("source ports: one that has just been used rests, if there may be more
   w.Pass(1'001);
   CHECK(ConnectTo(w, w.b.At(82), nullptr, PortWish::kRested) != 0);
   // Of many there is one that has not been used for longest, or nearly: none is waited for.
-  for (uint16_t port = 40003; port < 40100; port++) REQUIRE(AddSourcePort(s, Kept(port)));
+  for (uint16_t port = 40003; port < 40100; port++) REQUIRE(AddSourcePort(s, Kept(w, port)));
   for (int i = 0; i < 200; i++)
     CHECK(ConnectTo(w, w.b.At(static_cast<uint16_t>(1000 + i)), nullptr, PortWish::kRested) != 0);
 }
@@ -88,7 +90,7 @@ TEST_CASE("source ports: TIME_WAIT takes a pair of names, and keeps the port") {
   w.Listen(80);
   w.Listen(81);
   stack::WireState& s = w.a.state();
-  REQUIRE(AddSourcePort(s, Kept(40001)));
+  REQUIRE(AddSourcePort(s, Kept(w, 40001)));
   PlainEnd* client = nullptr;
   REQUIRE(ConnectTo(w, w.b.At(80), &client) == 40001);
   w.Settle();
@@ -114,13 +116,13 @@ TEST_CASE("source ports: one that was found unused goes only if it has not been 
   World w;
   w.Listen(80);
   stack::WireState& s = w.a.state();
-  REQUIRE(AddSourcePort(s, Kept(40001)));
+  REQUIRE(AddSourcePort(s, Kept(w, 40001)));
   SourcePort was = {};
   const uint64_t seen = s.sources.at[0].used_ns;
   REQUIRE(ConnectTo(w, w.b.At(80)) == 40001);
   CHECK_FALSE(RemoveSourcePort(s, 0, seen, was));
   REQUIRE(RemoveSourcePort(s, 0, s.sources.at[0].used_ns, was));
-  CHECK(was.port == 40001);
+  CHECK(was.local.port == 40001);
   CHECK_FALSE(RemoveSourcePort(s, 0, was.used_ns, was));
   CHECK(ConnectTo(w, w.b.At(80)) == 0);
 }
@@ -130,12 +132,12 @@ TEST_CASE(
   World w;
   stack::WireState& s = w.a.state();
   for (uint32_t i = 0; i < kSourcePorts; i++)
-    REQUIRE(AddSourcePort(s, Kept(static_cast<uint16_t>(1 + i))));
-  CHECK_FALSE(AddSourcePort(s, Kept(60000)));
+    REQUIRE(AddSourcePort(s, Kept(w, static_cast<uint16_t>(1 + i))));
+  CHECK_FALSE(AddSourcePort(s, Kept(w, 60000)));
   SourcePort was = {};
   REQUIRE(RemoveSourcePort(s, 7, s.sources.at[7].used_ns, was));
-  CHECK(AddSourcePort(s, Kept(60000)));
-  CHECK(s.sources.at[7].port == 60000);
+  CHECK(AddSourcePort(s, Kept(w, 60000)));
+  CHECK(s.sources.at[7].local.port == 60000);
 }
 
 }  // namespace postern::test
