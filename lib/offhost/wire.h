@@ -19,7 +19,7 @@ class RingStreams final : public stack::Streams {
   tcp::Cursor Begin(stack::Conn& c) override;
   uint32_t Available(stack::Conn& c, const tcp::Cursor& at, uint32_t limit) override;
   tcp::Cursor Skip(stack::Conn& c, const tcp::Cursor& at, uint32_t bytes) override;
-  bool Copy(stack::Conn& c, const tcp::Cursor& at, uint32_t bytes, uint8_t* to,
+  bool Copy(stack::Conn& c, tcp::Cursor& at, uint32_t bytes, uint8_t* to,
             wire::Checksummer& sum) override;
   void Release(stack::Conn& c, uint32_t bytes) override;
   bool MoreFollows(stack::Conn& c, uint32_t ahead) override;
@@ -27,6 +27,8 @@ class RingStreams final : public stack::Streams {
   uint32_t Room(stack::Conn& c) override;
   uint32_t RoomMax(stack::Conn& c) override;
   uint32_t Deliver(stack::Conn& c, const uint8_t* data, uint32_t bytes) override;
+  uint32_t DeliverRun(stack::Conn& c, const tcp::SegmentIn& run, uint32_t skip,
+                      uint32_t bytes) override;
   void Report(stack::Conn& c, tcp::Event event, int error) override;
   uint32_t Look(stack::Conn& c) override;
   bool Accept(stack::Conn& c, uint32_t idx, const stack::Listener& l) override;
@@ -40,6 +42,8 @@ class RingStreams final : public stack::Streams {
   void DatagramsLeave(stack::DatagramSocket& s) override;
 
  private:
+  uint32_t Write(stack::Conn& c, const iovec* iov, uint32_t count);
+
   Family& fam_;
 };
 

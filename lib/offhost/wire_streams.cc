@@ -130,7 +130,7 @@ tcp::Cursor RingStreams::Skip(Conn& c, const tcp::Cursor& at, uint32_t bytes) {
   return Out(to);
 }
 
-bool RingStreams::Copy(Conn& c, const tcp::Cursor& at, uint32_t bytes, uint8_t* to,
+bool RingStreams::Copy(Conn& c, tcp::Cursor& at, uint32_t bytes, uint8_t* to,
                        wire::Checksummer& sum) {
   ConnEnd e;
   if (!EndOf(fam_, c, e)) return false;
@@ -143,6 +143,7 @@ bool RingStreams::Copy(Conn& c, const tcp::Cursor& at, uint32_t bytes, uint8_t* 
     to += n;
     bytes -= n;
   }
+  at = Out(from);
   return true;
 }
 
@@ -186,14 +187,32 @@ uint32_t RingStreams::RoomMax(Conn& c) {
 }
 
 uint32_t RingStreams::Deliver(Conn& c, const uint8_t* data, uint32_t bytes) {
+  const iovec iov = {const_cast<uint8_t*>(data), bytes};
+  return Write(c, &iov, 1);
+}
+
+uint32_t RingStreams::DeliverRun(Conn& c, const tcp::SegmentIn& run, uint32_t skip,
+                                 uint32_t bytes) {
+  iovec iov[kViBatchMax];
+  uint32_t count = 0;
+  (void)tcp::EachPart(run, skip, bytes, [&](const uint8_t* data, uint32_t n) {
+    iov[count++ % kViBatchMax] = {const_cast<uint8_t*>(data), n};
+    return n;
+  });
+  return Write(c, iov, count);
+}
+
+// Urgent data come alone: the first of `iov` is all.
+uint32_t RingStreams::Write(Conn& c, const iovec* iov, uint32_t count) {
   ConnEnd e;
   if (!EndOf(fam_, c, e)) return 0;
-  const iovec iov = {const_cast<uint8_t*>(data), bytes};
-  IovCursor from(&iov, 1);
+  IovCursor from(iov, count);
+  const size_t bytes = from.left();
   NoteNews(fam_.bells);
   Lock(e.ep->tx.lock);
   if ((c.tcb.flags & tcp::kUrgentIn) != 0) [[unlikely]]
-    MarkUrgentIn(c, e, data, bytes);
+    MarkUrgentIn(c, e, static_cast<const uint8_t*>(iov[0].iov_base),
+                 static_cast<uint32_t>(iov[0].iov_len));
   const size_t taken = RingWrite(e, from, fam_.limits, Growth::kNow);
   Unlock(e.ep->tx.lock);
   if (taken != 0) (void)AnnounceUnlocked(fam_.bells, e);

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "stack/datagrams.h"
+#include "stack/run.h"
 #include "stack/wire_state.h"
 #include "tcp/tcp.h"
 #include "vi/packet_area.h"
@@ -37,8 +38,9 @@ class Streams {
   virtual tcp::Cursor Begin(Conn& c) = 0;
   virtual uint32_t Available(Conn& c, const tcp::Cursor& at, uint32_t limit) = 0;
   virtual tcp::Cursor Skip(Conn& c, const tcp::Cursor& at, uint32_t bytes) = 0;
-  // Copies `bytes` from `at` on, which are there. False: they are not (a peer that lies, to us).
-  virtual bool Copy(Conn& c, const tcp::Cursor& at, uint32_t bytes, uint8_t* to,
+  // Copies `bytes` from `at` on, which are there; `at` is behind them then. False: they are not (a
+  // peer that lies, to us).
+  virtual bool Copy(Conn& c, tcp::Cursor& at, uint32_t bytes, uint8_t* to,
                     wire::Checksummer& sum) = 0;
   virtual void Release(Conn& c, uint32_t bytes) = 0;
   virtual bool MoreFollows(Conn&, uint32_t /*ahead*/) { return false; }
@@ -46,6 +48,10 @@ class Streams {
   virtual uint32_t Room(Conn& c) = 0;
   virtual uint32_t RoomMax(Conn& c) = 0;
   virtual uint32_t Deliver(Conn& c, const uint8_t* data, uint32_t bytes) = 0;
+  virtual uint32_t DeliverRun(Conn& c, const tcp::SegmentIn& run, uint32_t skip, uint32_t bytes) {
+    return tcp::EachPart(run, skip, bytes,
+                         [&](const uint8_t* data, uint32_t n) { return Deliver(c, data, n); });
+  }
   virtual void Report(Conn& c, tcp::Event event, int error) = 0;
   // kEnd* of the program's end; and the options as they are now go into c.tcb.settings.
   virtual uint32_t Look(Conn& c) = 0;
@@ -109,6 +115,7 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   Engine(WireState& state, Area& area, Streams& streams, Paths& paths)
       : w_(state), area_(area), streams_(streams), paths_(paths) {
     settings_ = &state.settings.tcp;
+    row_max_ = kViBatchMax / 2;  // two of them are a batch
   }
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -204,6 +211,10 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   uint32_t Deliver(tcp::Tcb& t, const uint8_t* data, uint32_t bytes) override {
     return HasEnd(t) ? streams_.Deliver(Of(t), data, bytes) : 0;
   }
+  uint32_t DeliverRun(tcp::Tcb& t, const tcp::SegmentIn& run, uint32_t skip,
+                      uint32_t bytes) override {
+    return HasEnd(t) ? streams_.DeliverRun(Of(t), run, skip, bytes) : 0;
+  }
   void Report(tcp::Tcb& t, tcp::Event event, int error) PSTN_REQUIRES(this) override;
   bool Keep(uint32_t packet) PSTN_REQUIRES(this) override;
   void Drop(uint32_t packet) override { area_.Give(packet); }
@@ -241,11 +252,18 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
 
   // frame_in.cc
   uint32_t ReceiveAll() PSTN_REQUIRES(this);
-  void Frame(const ViRx& rx, uint32_t vi) PSTN_REQUIRES(this);
-  void Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi) PSTN_REQUIRES(this);
+  enum class Behind : uint8_t { kNothing, kMore };  // frames that came with it
+  void Frame(const ViRx& rx, uint32_t vi, Behind behind) PSTN_REQUIRES(this);
+  void Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi, Behind behind)
+      PSTN_REQUIRES(this);
   void AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi) PSTN_REQUIRES(this);
 
   void NoteData(uint32_t packet, uint32_t off) PSTN_REQUIRES(this);
+
+  // runs.cc
+  void BeginRun(uint32_t idx, const wire::Packet& p, const tcp::SegmentIn& s) PSTN_REQUIRES(this);
+  bool GoesOn(const wire::Packet& p, const tcp::SegmentIn& s) PSTN_REQUIRES(this);
+  void EndRun() PSTN_REQUIRES(this);
 
   // passive.cc
   // `iss`: one that the last connection of these names, in TIME_WAIT, has left us; null: there was
@@ -277,6 +295,8 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   bool TakeFrame(uint32_t vi, uint32_t& frame) PSTN_REQUIRES(this);
   bool PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip, const wire::Ports& ports,
                   const tcp::SegmentOut& s, Conn* payload_of) PSTN_REQUIRES(this);
+  bool PutRow(Conn& c, wire::IpOut& ip, const wire::Ports& ports, const tcp::SegmentOut& s)
+      PSTN_REQUIRES(this);
   // The whole payload of `d`, which the caller knows to fit. False: no room now.
   bool PutDatagram(const Path& path, const udp::DatagramOut& d, wire::IpOut& ip)
       PSTN_REQUIRES(this);
@@ -306,6 +326,8 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   // is left over has to be given back for others to have.
   uint32_t took_[kViBatchMax];
   uint32_t took_count_ = 0, take_next_ = 1;
+  Run run_ PSTN_GUARDED_BY(this);
+  tcp::Cursor behind_;   // what PutSegment() has copied
   bool full_ = false;    // a VI had more packets than are taken in one round
   bool closed_ = false;  // kClosed was reported in the present call
 };

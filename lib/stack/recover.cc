@@ -25,6 +25,7 @@ void Engine::Recover(uint64_t now) {
   w_.counters.taken_over++;
   now_ns = now;
   took_count_ = 0;
+  run_.count = 0;
   closed_ = false;
   memset(out_count_, 0, sizeof out_count_);
   for (Vi* vi : vi_)

@@ -65,9 +65,30 @@ bool Engine::Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) {
   ip.id = c.ip_id++;
   ip.dont_fragment = (c.flags & kMayFragment) == 0;
   ip.flow_label = c.flow_label;
-  if (PutSegment(c.path.vi, c.path.link, ip, {c.local.port, c.peer.port}, s, &c)) return true;
-  c.flags |= kNoRoom;
-  return false;
+  const wire::Ports ports = {c.local.port, c.peer.port};
+  const bool put =
+      s.size != 0 ? PutRow(c, ip, ports, s) : PutSegment(c.path.vi, c.path.link, ip, ports, s, &c);
+  if (!put) c.flags |= kNoRoom;
+  return put;
+}
+
+// No VI takes one as a whole: each segment is a frame. All of them have their frames first.
+bool Engine::PutRow(Conn& c, wire::IpOut& ip, const wire::Ports& ports, const tcp::SegmentOut& s) {
+  const uint32_t vi = c.path.vi;
+  const uint32_t count = (s.bytes + s.size - 1) / s.size;
+  if (vi < kAreaVis && out_count_[vi] + count > kViBatchMax) Flush();
+  if (vi < kAreaVis && out_count_[vi] + count > kViBatchMax) return false;
+  if (took_count_ < count) took_count_ += area_.Take(took_ + took_count_, count - took_count_);
+  if (took_count_ < count) {
+    w_.counters.no_frame++;
+    return false;
+  }
+  return tcp::EachOf(s, [&](tcp::SegmentOut& one) {
+    if (one.seq != s.seq) ip.id = c.ip_id++;
+    const bool put = PutSegment(vi, c.path.link, ip, ports, one, &c);
+    one.from = behind_;
+    return put;
+  });
 }
 
 // The frame is the caller's with the next `took_count_--`. False: there is no room now.
@@ -103,8 +124,9 @@ bool Engine::PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip,
   if (s.probe) {
     header[tcp_head] = 0;
     sum.Add(header + tcp_head, 1);
-  } else if (payload != 0 && (payload_of == nullptr || !streams_.Copy(*payload_of, s.from, payload,
-                                                                      header + tcp_head, sum))) {
+  } else if (payload != 0 &&
+             (payload_of == nullptr ||
+              !streams_.Copy(*payload_of, behind_ = s.from, payload, header + tcp_head, sum))) {
     w_.counters.lost_payload++;
     return true;
   }

@@ -29,6 +29,8 @@ enum class Event : uint8_t {
 };
 #pragma GCC diagnostic pop
 
+inline constexpr uint32_t kRowMax = 64;  // segments of a row (SegmentOut)
+
 class Host {
  public:
   uint64_t now_ns = 0;  // CLOCK_MONOTONIC, one value for the whole of a call
@@ -41,7 +43,9 @@ class Host {
 
   // ---- the wire. False: no room now; TCP keeps what it wanted to say, and says it in the Output()
   // that the Host makes once there is room again. Nothing is counted as sent.
+  // A row goes as a whole or not at all, and has at most row_max() segments.
   virtual bool Transmit(Tcb& tcb, const SegmentOut& segment) = 0;
+  uint32_t row_max() const { return row_max_; }
 
   // ---- the program's stream, from its first byte that is not acknowledged on. Cursors stay valid
   // until what they point to has been released.
@@ -61,6 +65,11 @@ class Host {
   virtual uint32_t RoomMax(Tcb& tcb) = 0;  // the same if the program had read all
   // How many were taken. The first one's number is tcb.rcv_nxt, which moves afterwards.
   virtual uint32_t Deliver(Tcb& tcb, const uint8_t* data, uint32_t bytes) = 0;
+  // The same of `bytes` of a run, `skip` behind its first one.
+  virtual uint32_t DeliverRun(Tcb& tcb, const SegmentIn& run, uint32_t skip, uint32_t bytes) {
+    return EachPart(run, skip, bytes,
+                    [&](const uint8_t* data, uint32_t n) { return Deliver(tcb, data, n); });
+  }
   virtual void Report(Tcb& tcb, Event event, int error) = 0;
 
   // ---- packets that wait for a hole to be filled. False: not to be kept (memory), it is dropped.
@@ -80,6 +89,7 @@ class Host {
  protected:
   ~Host() = default;
   const Sysctls* settings_ = &kSysctlsDefault;
+  uint32_t row_max_ = 1;  // at most kRowMax
 };
 
 }  // namespace postern::tcp

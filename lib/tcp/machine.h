@@ -127,7 +127,7 @@ void SetMss(Tcb& t, uint32_t mss_path);  // recomputes mss_bytes
 void TakeSynOptions(Tcb& t, const SegmentIn& s, const Host& h);
 
 // ---- emit.cc: segments leave here
-bool EmitData(Tcb& t, const TxSeg& seg, uint8_t flags, Ecn ecn, Host& h);
+bool EmitData(Tcb& t, const TxSeg& seg, uint8_t flags, Ecn ecn, Host& h, uint32_t count = 1);
 bool EmitAck(Tcb& t, Host& h);
 bool EmitProbe(Tcb& t, Host& h);  // an old sequence number: the peer has to answer
 void FillTimestamps(const Tcb& t, SegmentOut& out, const Host& h);  // if they were agreed

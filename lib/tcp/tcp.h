@@ -32,6 +32,12 @@ void OpenFromCookie(Tcb& tcb, const OpenArgs& args, const CookieState& cookie, c
 
 // ---- running
 void Input(Tcb& tcb, const SegmentIn& segment, Host& host);
+// Whether `segment` may be the first one of a run: it is what comes next, brings data and nothing
+// else that has to be seen by itself.
+bool MayRun(const Tcb& tcb, const SegmentIn& segment);
+// Whether `segment`, of the same connection, may come behind a run whose first one has `size`
+// bytes, and all together `run.bytes`. It is the last one if it is smaller, or has PSH.
+bool Follows(const SegmentIn& run, uint32_t size, const SegmentIn& segment);
 // The program has written, ended, read (the window may open), changed an option; or the wire has
 // room again.
 void Output(Tcb& tcb, Host& host);

@@ -3,6 +3,7 @@
 // thread.
 //
 //   stackcost [TRANSACTIONS [BYTES]]    default 2000000, of 1 and of 1024 bytes
+//   stackcost bulk [ROUNDS]             64 KiB from A to B in each, default 20000
 //
 // A transaction is a request of BYTES from A and a response of as many from B: two segments, each
 // with data and the acknowledgement of the other, so two go out and two come in. Each end calls the
@@ -16,7 +17,7 @@
 // rings of lib/smcd: the ends are plain memory.
 //
 // Instructions for each: valgrind --tool=callgrind --toggle-collect='*Transaction*' stackcost
-// 100000
+// 100000; of bulk, by end: '*BulkOut*' and '*BulkIn*'.
 #include <sys/mman.h>
 #include <sys/socket.h>
 
@@ -33,7 +34,7 @@ namespace {
 
 using namespace postern;  // NOLINT(google-build-using-namespace)
 
-constexpr uint32_t kFrames = 4096, kRoom = 1u << 20, kBytesMax = 1400;
+constexpr uint32_t kFrames = 4096, kRoom = 1u << 20, kBytesMax = 1400, kSegmentMax = 2048;
 constexpr uint16_t kPort = 80, kClientPort = 20000;
 
 [[noreturn]] void Die(const char* what) {
@@ -74,10 +75,11 @@ class End final : public stack::Streams, public stack::Paths {
   tcp::Cursor Skip(stack::Conn&, const tcp::Cursor& at, uint32_t bytes) override {
     return {at.ring + bytes, 0, 0};
   }
-  bool Copy(stack::Conn&, const tcp::Cursor&, uint32_t bytes, uint8_t* to,
+  bool Copy(stack::Conn&, tcp::Cursor& at, uint32_t bytes, uint8_t* to,
             wire::Checksummer& sum) override {
     if (bytes > sizeof out_) return false;
     sum.Copy(to, out_, bytes);
+    at.ring += bytes;
     return true;
   }
   void Release(stack::Conn&, uint32_t bytes) override { released_ += bytes; }
@@ -128,7 +130,7 @@ class End final : public stack::Streams, public stack::Paths {
  private:
   stack::WireState& state_;
   uint64_t written_ = 0, released_ = 0;
-  uint8_t out_[kBytesMax] = {}, in_[kBytesMax] = {};
+  uint8_t out_[kSegmentMax] = {}, in_[kSegmentMax] = {};
 };
 
 struct World {
@@ -170,6 +172,14 @@ struct World {
   w.a.engine->Poll(w.now);
 }
 
+[[gnu::noinline]] void BulkOut(World& w, uint32_t bytes) {
+  if (bytes != 0)
+    w.a.Write(bytes, w.now);
+  else
+    w.a.engine->Poll(w.now);
+}
+[[gnu::noinline]] void BulkIn(World& w) { w.b.engine->Poll(w.now); }
+
 // Of the processor: others may be on it as well.
 double ThreadNs() {
   timespec t;
@@ -193,9 +203,46 @@ void Measure(uint64_t transactions, uint32_t bytes) {
          ns, ns / 2);
 }
 
+void MeasureBulk(uint64_t rounds) {
+  constexpr uint32_t kBytes = 65536, kTurnsMax = 1000;
+  auto world = std::make_unique<World>();
+  double out_ns = 0, in_ns = 0;
+  uint64_t packets = 0, acks = 0;
+  constexpr uint64_t kWarm = 200;  // windows, caches
+  for (uint64_t i = 0; i < rounds + kWarm; i++) {
+    if (i == kWarm) {
+      out_ns = in_ns = 0;
+      packets = world->a.counters().packets_out;
+      acks = world->b.counters().packets_out;
+    }
+    const uint64_t due = world->b.received + kBytes;
+    uint32_t turns = 0;
+    for (uint32_t more = kBytes; world->b.received != due && turns < kTurnsMax; more = 0, turns++) {
+      world->now += 5000;
+      const double begin_ns = ThreadNs();
+      BulkOut(*world, more);
+      const double sent_ns = ThreadNs();
+      BulkIn(*world);
+      out_ns += sent_ns - begin_ns;
+      in_ns += ThreadNs() - sent_ns;
+    }
+    if (turns == kTurnsMax) Die("the bytes do not come");
+  }
+  packets = world->a.counters().packets_out - packets;
+  acks = world->b.counters().packets_out - acks;
+  const double kib = static_cast<double>(rounds) * kBytes / 1024;
+  printf("bulk  out %6.1f ns/KiB  in %6.1f ns/KiB  %llu packets, %llu acknowledgements\n",
+         out_ns / kib, in_ns / kib, static_cast<unsigned long long>(packets),
+         static_cast<unsigned long long>(acks));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 1 && strcmp(argv[1], "bulk") == 0) {
+    MeasureBulk(argc > 2 ? strtoull(argv[2], nullptr, 0) : 20'000);
+    return 0;
+  }
   const uint64_t transactions = argc > 1 ? strtoull(argv[1], nullptr, 0) : 2'000'000;
   if (argc > 2) {
     const uint32_t bytes = static_cast<uint32_t>(strtoul(argv[2], nullptr, 0));

@@ -189,6 +189,35 @@ void PutSegment(World& w, In& in) {
   }
 }
 
+// Segments in a row, alike but for what `in` says: the engine makes runs of them.
+void PutRow(World& w, In& in) {
+  const uint8_t who = in.Byte();
+  const stack::Conn* c = w.ConnWith(who);
+  if (c == nullptr) return;
+  const uint32_t size = 1 + in.Byte() * 5u, count = 2 + in.Byte() % 12u;
+  uint32_t at = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    const uint8_t odd = in.Byte() % 32;
+    wire_test::FrameSpec f = FrameTo(w, odd == 1 ? in.Byte() : who);
+    wire_test::Put16(f.l4, w.PeerAt(who).port);
+    wire_test::Put16(f.l4, c->local.port);
+    wire_test::Put32(f.l4, c->tcb.rcv_nxt.value() + at + (odd == 2 ? in.Byte() - 128u : 0));
+    wire_test::Put32(f.l4, c->tcb.snd_nxt.value() - (odd == 3 ? in.Byte() : 0));
+    const Bytes options = odd == 4 ? wire_test::TimestampOptions() : Bytes{};
+    f.l4.push_back(static_cast<uint8_t>((20 + options.size()) / 4 << 4));
+    f.l4.push_back(odd == 5 ? in.Byte() : odd == 6 ? 0x18 : 0x10);
+    wire_test::Put16(f.l4, odd == 7 ? in.Byte() : 0x4000);
+    wire_test::Put32(f.l4, 0);
+    wire_test::Put(f.l4, options);
+    const uint32_t bytes = odd == 8 ? in.Byte() * 6u : size;
+    wire_test::Put(f.l4, wire_test::Counting(bytes));
+    f.tos = odd == 9 ? 3 : 0;
+    wire_test::FixChecksum(f);
+    w.Put(wire_test::MakeFrame(f));
+    at += odd == 10 ? 0 : bytes;
+  }
+}
+
 void PutIcmp(World& w, In& in) {
   const uint8_t who = in.Byte(), type = in.Byte(), code = in.Byte(), off = in.Byte();
   const stack::Conn* c = w.ConnWith(who);
@@ -256,8 +285,10 @@ void One(std::span<const uint8_t> bytes) {
   }
   while (!in.empty()) {
     const uint8_t op = in.Byte();
-    if (op < 150) {
+    if (op < 125) {
       PutSegment(w, in);
+    } else if (op < 150) {
+      PutRow(w, in);
     } else if (op < 180) {
       PutIcmp(w, in);
     } else if (op < 190) {

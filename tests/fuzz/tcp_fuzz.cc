@@ -38,6 +38,7 @@ class FuzzHost final : public Host {
     over = wire_full_ = ended_ = false;
     written_ = released_ = unread_ = 0;
     transmitted_ = 0;
+    row_max_ = 1 + static_cast<uint32_t>(seed % kRowMax);
     Fill(tx_free_, kTxSegs);
     Fill(rx_free_, kRxSegs);
     std::memset(refs_, 0, sizeof refs_);
@@ -47,7 +48,8 @@ class FuzzHost final : public Host {
   bool Transmit(Tcb&, const SegmentOut& s) override {
     FUZZ_CHECK(s.bytes == 0 || s.from.ring + s.bytes <= written_);
     FUZZ_CHECK(s.bytes == 0 || s.from.ring >= released_);
-    FUZZ_CHECK(s.bytes <= 65'535);
+    FUZZ_CHECK((s.size != 0 ? s.size : s.bytes) <= 65'535);
+    FUZZ_CHECK(s.size == 0 || (s.bytes % s.size == 0 && s.bytes / s.size <= row_max_));
     FUZZ_CHECK(s.options.sack_count <= kSackBlocksMax);
     FUZZ_CHECK(++transmitted_ < 100'000);  // in one step
     return !wire_full_;
@@ -219,6 +221,19 @@ SegmentIn Segment(const Tcb& t, Bytes in, FuzzHost& h) {
   return s;
 }
 
+// Now and then it is the first of a run, as large as the Host likes.
+void Arrive(FuzzHost& h, SegmentIn s) {
+  RunPart parts[8];
+  const uint32_t more = static_cast<uint32_t>(h.Random() >> 60);
+  if (more < std::size(parts) && MayRun(h.t, s)) {
+    s.segments = more + 1;
+    s.run = parts;
+    for (uint32_t i = 0; i <= more; i++) parts[i] = {s.data, s.bytes};
+    s.bytes *= s.segments;
+  }
+  Input(h.t, s, h);
+}
+
 void Program(FuzzHost& h, Bytes in) {
   Tcb& t = h.t;
   const uint8_t what = in.Next(), a = in.Next(), b = in.Next();
@@ -320,7 +335,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     const uint8_t* at = data + 1 + i * kStepBytes;
     const Bytes rest = {at + 1};
     if (*at % 8 < 4) {
-      Input(h.t, Segment(h.t, rest, h), h);
+      Arrive(h, Segment(h.t, rest, h));
     } else if (*at % 8 < 6) {
       Program(h, rest);
     } else {

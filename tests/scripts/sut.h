@@ -38,6 +38,7 @@ class Sut {
   // ---- the configuration: `name` as in /proc/sys, with dots. False: it means nothing here.
   virtual bool Sysctl(const std::string& name, const std::string& value) = 0;
   virtual void SetMtu(uint32_t mtu) = 0;
+  virtual void UseRows() = 0;  // TCP hands over as many segments at once as it may
 
   // ---- socket calls
   virtual long Socket(int domain, int type, int protocol) = 0;

@@ -138,6 +138,12 @@ void TcpSut::OnReport(sim::Conn& base, tcp::Event event, int error) {
 // ---- the wire
 
 bool TcpSut::Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& segment) {
+  if (segment.size != 0)
+    return tcp::EachOf(segment, [&](tcp::SegmentOut& one) {
+      const bool out = Transmit(tcb, one);
+      one.from = Skip(tcb, one.from, one.bytes);
+      return out;
+    });
   SutConn& conn = static_cast<SutConn&>(tcb);
   Bytes payload(segment.bytes);
   CopyPayload(conn, segment, payload.data());

@@ -48,6 +48,7 @@ class TcpSut final : public Sut, private sim::StreamHost {
   bool PacketOut(Bytes& packet, uint64_t& sent_ns) override;
   bool Sysctl(const std::string& name, const std::string& value) override;
   void SetMtu(uint32_t mtu) override { mtu_ = mtu; }
+  void UseRows() override { row_max_ = tcp::kRowMax; }
   std::string Problem() const override { return problem(); }
 
   long Socket(int domain, int type, int protocol) override;

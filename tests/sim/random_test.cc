@@ -115,6 +115,11 @@ void Play(uint64_t seed) {
   pair.client_host = AnyHost(dice);
   pair.server_host = AnyHost(dice);
   AnyPrograms(dice, pair);
+  Dice ways(seed ^ 0x9e3779b97f4a7c15u);  // of their own: older seeds play as they did
+  for (HostSettings* host : {&pair.client_host, &pair.server_host}) {
+    if (ways.Once(2)) host->gather_ns = 1 + ways.Size(2 * kMillisecond);
+    if (ways.Once(2)) host->row_max = 1 + static_cast<uint32_t>(ways.To(tcp::kRowMax - 1));
+  }
   // A link that is bad enough may make anybody give up, which is no fault as long as it is said.
   pair.client.may_fail = pair.server.may_fail = true;
   pair.limit_ns = 40'000 * kSecond;

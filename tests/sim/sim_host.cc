@@ -14,7 +14,7 @@ constexpr uint64_t kWireFullNs = 50 * kMicrosecond;
 constexpr uint64_t kIssTickNs = 64;  // as lib/tcp/segment/isn.cc
 
 // An event of a host: what, and the connection.
-enum class What : uint64_t { kTimer, kWake, kWire, kTooBig };
+enum class What : uint64_t { kTimer, kWake, kWire, kTooBig, kGather };
 constexpr uint64_t Word(What what, uint32_t conn) {
   return static_cast<uint64_t>(what) << 32 | conn;
 }
@@ -60,6 +60,7 @@ tcp::SegmentIn AsReceived(const tcp::SegmentOut& out) {
 
 SimHost::SimHost(World& world, uint32_t id, const HostSettings& settings, uint64_t seed)
     : StreamHost(settings.limits), world_(world), id_(id), settings_(settings), random_(seed) {
+  row_max_ = settings.row_max;
   // Half of all hosts begin just below the wrap of sequence numbers.
   const uint32_t random = static_cast<uint32_t>(random_.Next());
   ts_offset_ = static_cast<uint32_t>(random_.Next());
@@ -191,6 +192,7 @@ void SimHost::Arm(SimConn& conn) {
 }
 
 void SimHost::Happen(uint64_t what) {
+  if (static_cast<What>(what >> 32) == What::kGather) return TakeGathered();
   SimConn& conn = *conns_[what & 0xffffffff];
   const What kind = static_cast<What>(what >> 32);
   if (kind == What::kTimer) {
@@ -266,6 +268,16 @@ bool SimHost::Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& segment) {
     return false;
   }
   if (conn.closed) Problem("a segment is sent after kClosed");
+  if (segment.size == 0) return Launch(conn, segment);
+  if (segment.bytes > row_max() * segment.size) Problem("a row is too long");
+  return tcp::EachOf(segment, [&](tcp::SegmentOut& one) {
+    const bool out = Launch(conn, one);
+    one.from = Skip(tcb, one.from, one.bytes);
+    return out;
+  });
+}
+
+bool SimHost::Launch(SimConn& conn, const tcp::SegmentOut& segment) {
   Account(conn, segment);
   Segment out;
   out.from = id_;
@@ -301,6 +313,59 @@ bool SimHost::AcceptSyn(const Segment& segment, tcp::Seq iss_from) {
 
 void SimHost::Arrive(Segment&& segment) {
   if (segment.corrupt) return;  // the checksum says so
+  if (settings_.gather_ns == 0) return Take(std::move(segment));
+  if (gathered_.empty())
+    world_.events().At(now() + settings_.gather_ns, *this, Word(What::kGather, 0));
+  gathered_.push_back(std::move(segment));
+}
+
+// As lib/stack/input/runs.cc does it with what one Receive() has brought.
+void SimHost::TakeGathered() {
+  std::vector<Segment> all;
+  all.swap(gathered_);
+  for (size_t i = 0; i < all.size();) {
+    SimConn* conn = Find(all[i].to_port, all[i].from, all[i].from_port);
+    const tcp::SegmentIn& in = all[i].in;
+    const uint32_t size = static_cast<uint32_t>(all[i].payload.size());
+    tcp::SegmentIn run = in;
+    run.bytes = size;
+    size_t end = i + 1;
+    const bool begins = conn != nullptr && tcp::MayRun(*conn, run);
+    for (bool last = !begins; !last && end < all.size(); end++) {
+      const Segment& s = all[end];
+      tcp::SegmentIn next = s.in;
+      next.bytes = static_cast<uint32_t>(s.payload.size());
+      if (s.from != all[i].from || s.from_port != all[i].from_port || s.to_port != all[i].to_port ||
+          !tcp::Follows(run, size, next))
+        break;
+      run.bytes += next.bytes;
+      run.flags |= next.flags;
+      last = next.bytes < size || (next.flags & tcp::kPsh) != 0;
+    }
+    if (end == i + 1) {
+      Take(std::move(all[i]));
+    } else {
+      TakeRun(*conn, run, std::span(all).subspan(i, end - i));
+    }
+    i = end;
+  }
+}
+
+void SimHost::TakeRun(SimConn& conn, tcp::SegmentIn& run, std::span<Segment> segments) {
+  std::vector<tcp::RunPart> parts;
+  std::vector<uint32_t> names;
+  for (Segment& s : segments) names.push_back(PacketIn(std::move(s.payload)));
+  for (const uint32_t name : names)
+    parts.push_back({packet(name).data(), static_cast<uint32_t>(packet(name).size())});
+  run.segments = static_cast<uint32_t>(parts.size());
+  run.run = parts.data();
+  now_ns = now();
+  tcp::Input(conn, run, *this);
+  for (const uint32_t name : names) PacketDone(name);
+  After(conn);
+}
+
+void SimHost::Take(Segment&& segment) {
   SimConn* conn = Find(segment.to_port, segment.from, segment.from_port);
   tcp::Seq iss;
   if (conn != nullptr && tcp::MayReuse(*conn, segment.in, iss)) {

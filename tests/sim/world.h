@@ -12,6 +12,8 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "events.h"
 #include "link_model.h"
@@ -56,6 +58,8 @@ struct HostSettings {
   bool ecn = false;
   double wire_full = 0;        // how often the wire has no room
   uint64_t timer_late_ns = 0;  // timers come up to so much too late
+  uint32_t row_max = 1;        // segments that TCP may hand over at once
+  uint64_t gather_ns = 0;      // what comes in that time is taken at once, as runs; 0: one by one
   HostLimits limits;
 };
 
@@ -111,6 +115,7 @@ class SimHost final : public StreamHost, public Actor {
   void WakeAt(SimConn& conn, uint64_t at_ns);
 
   void Arrive(Segment&& segment);
+  void TakeGathered();
   void TooBig(uint16_t local_port, uint32_t peer_host, uint16_t peer_port, uint32_t mtu);
   void Happen(uint64_t what) override;
   void OpenAll();  // settings were changed: Output on each connection
@@ -126,6 +131,8 @@ class SimHost final : public StreamHost, public Actor {
   uint32_t Deliver(tcp::Tcb& tcb, const uint8_t* data, uint32_t bytes) override;
 
  private:
+  void Take(Segment&& segment);
+  void TakeRun(SimConn& conn, tcp::SegmentIn& run, std::span<Segment> segments);
   void OnReport(Conn&, tcp::Event, int) override {}
   SimConn* Find(uint16_t local_port, uint32_t peer_host, uint16_t peer_port);
   SimConn& NewConn(uint32_t peer_host, uint16_t peer_port, uint16_t local_port,
@@ -135,6 +142,7 @@ class SimHost final : public StreamHost, public Actor {
   void After(SimConn& conn);  // each entry into TCP
   void Arm(SimConn& conn);
   void Account(SimConn& conn, const tcp::SegmentOut& segment);
+  bool Launch(SimConn& conn, const tcp::SegmentOut& segment);
   void Put(SimConn* conn, const tcp::SegmentOut& segment, Segment&& out);
 
   World& world_;
@@ -147,6 +155,7 @@ class SimHost final : public StreamHost, public Actor {
   std::map<uint16_t, AppMaker> listeners_;
   std::map<uint64_t, SimConn*> by_key_;
   uint64_t segments_out_ = 0, bytes_delivered_ = 0;
+  std::vector<Segment> gathered_;  // settings().gather_ns
 };
 
 class World {

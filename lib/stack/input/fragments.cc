@@ -100,7 +100,7 @@ void Engine::Piecewise(const Gathered& whole, const wire::Packet& p, const tcp::
     memcpy(&kept, area_.At(piece.packet, kHeadOff), sizeof kept);
     NoteData(piece.packet, kept.data_off + piece.off + cut);
     const uint64_t strangers = w_.counters.not_ours;
-    Segment(p, part, vi);
+    Segment(p, part, vi, Behind::kNothing);
     // One answer is enough; and a RST ends what the rest would be for.
     if (w_.counters.not_ours != strangers || (s.flags & tcp::kRst) != 0) return;
   }

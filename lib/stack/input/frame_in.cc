@@ -31,9 +31,11 @@ uint32_t Engine::ReceiveAll() {
     const uint32_t n = vi_[v]->Receive(rx, kViBatchMax);
     for (uint32_t i = 0; i < n; i++) {
       if (i + 1 < n) __builtin_prefetch(area_.At(rx[i + 1].frame, rx[i + 1].off));
-      Frame(rx[i], v);
-      if (area_.UseAt(rx[i].frame) == kFrameRx) area_.Give(rx[i].frame);  // else it is kept
+      Frame(rx[i], v, i + 1 < n ? Behind::kMore : Behind::kNothing);
+      const bool in_run = run_.count != 0 && run_.frames[run_.count - 1] == rx[i].frame;
+      if (!in_run && area_.UseAt(rx[i].frame) == kFrameRx) area_.Give(rx[i].frame);  // else kept
     }
+    if (run_.count != 0) EndRun();
     done += n;
     full_ |= n == kViBatchMax;
   }
@@ -41,7 +43,7 @@ uint32_t Engine::ReceiveAll() {
   return done;
 }
 
-void Engine::Frame(const ViRx& rx, uint32_t vi) {
+void Engine::Frame(const ViRx& rx, uint32_t vi, Behind behind) {
   const uint8_t* frame = area_.At(rx.frame, rx.off);
   if (frame == nullptr || rx.bytes > kFrameBytes - rx.off) return;
   if ((rx.flags & kRxMore) != 0 || rx.off < kHeadOff + sizeof(KeptHead)) {
@@ -58,20 +60,24 @@ void Engine::Frame(const ViRx& rx, uint32_t vi) {
     return;
   }
   if (p.ip.is_multicast != 0 || p.link.is_multicast != 0) return;
-  if (p.ip.is_fragment != 0) [[unlikely]]
-    return Fragment(p, rx, vi);
-  if (p.ip.protocol != wire::kProtocolTcp) {
-    if (p.ip.protocol == wire::kProtocolUdp) return datagrams_.Frame(p, rx, vi);
-    return IcmpError(frame, p, vi);
+  if (p.ip.protocol == wire::kProtocolTcp && p.ip.is_fragment == 0) [[likely]] {
+    tcp::SegmentIn s;
+    if (!wire::ParseTcp(frame, p, s)) return;
+    s.packet = rx.frame;
+    NoteData(rx.frame, rx.off + p.payload_off);
+    if (run_.count != 0) {
+      if (GoesOn(p, s)) return;
+      EndRun();
+    }
+    return Segment(p, s, vi, behind);
   }
-  tcp::SegmentIn s;
-  if (!wire::ParseTcp(frame, p, s)) return;
-  s.packet = rx.frame;
-  NoteData(rx.frame, rx.off + p.payload_off);
-  Segment(p, s, vi);
+  if (run_.count != 0) EndRun();
+  if (p.ip.is_fragment != 0) return Fragment(p, rx, vi);
+  if (p.ip.protocol == wire::kProtocolUdp) return datagrams_.Frame(p, rx, vi);
+  IcmpError(frame, p, vi);
 }
 
-void Engine::Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi) {
+void Engine::Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi, Behind behind) {
   const pstn_addr local = NameOf(p.ip.destination, p.destination_port);
   const pstn_addr peer = NameOf(p.ip.source, p.source_port);
   const uint32_t idx = FindConn(local, peer);
@@ -94,6 +100,8 @@ void Engine::Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi) {
         FreeConn(idx);
         return;
       }
+      if (behind == Behind::kMore && (c.flags & kEmbryo) == 0 && tcp::MayRun(c.tcb, s))
+        return BeginRun(idx, p, s);
       Hold(idx);
       tcp::Input(c.tcb, s, *this);
       Touch(idx);

@@ -54,10 +54,11 @@ void TakeCumulative(Tcb& t, const SegmentIn& s, AckNews& news, Host& h) {
 //# SND.WL1 <- SEG.SEQ, and set SND.WL2 <- SEG.ACK.
 bool TakeWindow(Tcb& t, const SegmentIn& s) {
   const uint32_t window = static_cast<uint32_t>(s.window) << t.snd_wscale;
-  const bool newer = After(s.ack, t.snd_una) || After(s.seq, t.snd_wl1) ||
-                     (s.seq == t.snd_wl1 && (window > t.snd_wnd || window == 0));
+  const Seq seq = LastSeqOf(s);
+  const bool newer = After(s.ack, t.snd_una) || After(seq, t.snd_wl1) ||
+                     (seq == t.snd_wl1 && (window > t.snd_wnd || window == 0));
   if (!newer) return false;
-  t.snd_wl1 = s.seq;
+  t.snd_wl1 = seq;
   t.snd_wl2 = s.ack;
   if (window == t.snd_wnd) return false;
   t.snd_wnd = window;

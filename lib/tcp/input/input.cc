@@ -141,8 +141,25 @@ void InputTimeWait(Tcb& t, const SegmentIn& s, Host& h) {
 
 }  // namespace
 
+// Early, late, urgent data and holes are for segments one by one: each is told to the peer.
+bool MayRun(const Tcb& t, const SegmentIn& s) {
+  return StateOf(t) == State::kEstablished && s.seq == t.rcv_nxt && s.flags == kAck &&
+         s.bytes != 0 && s.options.sack_count == 0 && t.rx_head == kNone &&
+         !Has(t, kUrgentIn | kNoReader);
+}
+
+// Linux's rules, net/ipv4/tcp_offload.c: an acknowledgement, a window, a time stamp or a mark of
+// the network's that is news is seen when it comes.
+bool Follows(const SegmentIn& run, uint32_t size, const SegmentIn& s) {
+  const SegmentOptions &a = run.options, &b = s.options;
+  return s.seq == run.seq + run.bytes && s.bytes != 0 && s.bytes <= size &&
+         (s.flags & ~kPsh) == kAck && s.ack == run.ack && s.window == run.window &&
+         s.ecn == run.ecn && b.sack_count == 0 && a.has_timestamps == b.has_timestamps &&
+         a.ts_value == b.ts_value && a.ts_echo == b.ts_echo;
+}
+
 void Input(Tcb& t, const SegmentIn& s, Host& h) {
-  t.segments_in++;
+  t.segments_in += s.segments;
   switch (StateOf(t)) {
     case State::kClosed:
       return;

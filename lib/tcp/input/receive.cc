@@ -54,7 +54,9 @@ Fresh Trim(Tcb& t, const SegmentIn& s) {
 void TakeInOrder(Tcb& t, const SegmentIn& s, const Fresh& f, Host& h) {
   bool fin = f.fin;
   if (f.bytes != 0) {
-    const uint32_t taken = std::min(h.Deliver(t, s.data + f.off, f.bytes), f.bytes);
+    const uint32_t taken = std::min(s.segments == 1 ? h.Deliver(t, s.data + f.off, f.bytes)
+                                                    : h.DeliverRun(t, s, f.off, f.bytes),
+                                    f.bytes);
     t.rcv_nxt += taken;
     t.bytes_received += taken;
     if (taken != f.bytes) {
@@ -115,8 +117,8 @@ uint32_t QuickAcks(const Tcb& t) {
 //# an ACK should be generated for at least every second full-sized segment or 2*RMSS bytes of new
 //# data [...] the delay MUST be less than 0.5 seconds
 void ScheduleAck(Tcb& t, const SegmentIn& s, Host& h) {
-  if (s.bytes >= t.rcv_mss)
-    t.rcv_mss = std::clamp(s.bytes, kMssMin, std::max(kMssMin, AdvertisedMss(t)));
+  if (const uint32_t size = SizeOf(s); size >= t.rcv_mss)
+    t.rcv_mss = std::clamp(size, kMssMin, std::max(kMssMin, AdvertisedMss(t)));
   t.unacked_bytes += s.bytes;
   MeasurePause(t, h);
   MeasureReceiver(t, s, h);
@@ -191,13 +193,17 @@ void TakeData(Tcb& t, const SegmentIn& s, Host& h) {
     Fail(t, ECONNRESET, h);
     return;
   }
-  t.data_segments_in++;
+  t.data_segments_in += s.segments;
   const Fresh f = Trim(t, s);
   if (f.nothing) return;
   if (f.seq == t.rcv_nxt) {
     TakeInOrder(t, s, f, h);
     if (StateOf(t) == State::kClosed) return;
     if (f.bytes != 0) ScheduleAck(t, s, h);
+    return;
+  }
+  if (s.segments != 1) {  // a run is made of what is in order: as if lost
+    t.flags |= kAckNow;
     return;
   }
   //= rfc5681#4.2

@@ -35,7 +35,7 @@ void UrgentPointer(const Tcb& t, SegmentOut& out) {
   out.urgent = static_cast<uint16_t>(std::min(ahead, 0xffffu));
 }
 
-bool Emit(Tcb& t, SegmentOut& out, Host& h) {
+bool Emit(Tcb& t, SegmentOut& out, Host& h, uint32_t segments = 1) {
   const uint32_t window = OfferWindow(t, h);
   out.ack = t.rcv_nxt;
   out.window = static_cast<uint16_t>(window >> t.rcv_wscale);
@@ -46,7 +46,7 @@ bool Emit(Tcb& t, SegmentOut& out, Host& h) {
   UrgentPointer(t, out);
   if (!h.Transmit(t, out)) return false;
   t.rcv_adv = t.rcv_nxt + window;
-  t.segments_out++;
+  t.segments_out += segments;
   if (out.options.sack_count != 0) t.flags &= ~kDsackOut;  // else there was no room for it
   AckSent(t);
   return true;
@@ -69,24 +69,27 @@ void AckSent(Tcb& t) {
   if (t.quick_acks != 0 && --t.quick_acks == 0) t.ato_ns = kDelayedAckMinNs;
 }
 
-// `flags`: CWR, PSH. What has to be said of `seg` itself is added here.
-bool EmitData(Tcb& t, const TxSeg& seg, uint8_t flags, Ecn ecn, Host& h) {
+// `flags`: CWR, PSH. What has to be said of `seg` itself is added here. `count`: of a row, whose
+// first one `seg` is.
+bool EmitData(Tcb& t, const TxSeg& seg, uint8_t flags, Ecn ecn, Host& h, uint32_t count) {
   SegmentOut out;
   out.seq = seg.seq;
   out.from = seg.from;
-  out.bytes = seg.bytes;
+  out.bytes = seg.bytes * count;
+  out.size = count > 1 ? seg.bytes : 0;
   out.flags = flags;
   out.ecn = ecn;
   if ((seg.flags & kTxFin) != 0) out.flags |= kFin;
   if ((seg.flags & kTxPsh) != 0) out.flags |= kPsh;
   const uint64_t before_ns = t.sent_ns;
   t.sent_ns = std::max(h.now_ns, before_ns + 1);
-  if (!Emit(t, out, h)) {
+  if (!Emit(t, out, h, count)) {
     t.sent_ns = before_ns;
     return false;
   }
-  t.data_segments_out++;
-  t.bytes_sent += seg.bytes;
+  t.sent_ns += count - 1;
+  t.data_segments_out += count;
+  t.bytes_sent += out.bytes;
   return true;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // newdata.cc - what may be sent for the first time: the peer's window, congestion window, Nagle,
 // cork, pacing, and how the stream is cut into segments.
+#include <initializer_list>
+
 #include "tcp/machine.h"
 
 namespace postern::tcp {
@@ -95,6 +97,13 @@ Blocked MaySendPiece(Tcb& t, Piece& p, uint32_t mss, Host& h) {
   return Blocked::kNothing;
 }
 
+// Linux's ping-pong mode: a program that answers carries our acknowledgements.
+void NoteAnswers(Tcb& t, uint32_t segments, const Host& h) {
+  if (Has(t, kPingPong) || t.bytes_received == 0 || h.now_ns - t.last_data_ns >= t.ato_ns) return;
+  t.answers += segments;
+  if (t.answers >= h.sysctls().tcp_pingpong_thresh) t.flags |= kPingPong;
+}
+
 Blocked SendPiece(Tcb& t, const Piece& p, uint32_t mss, Host& h) {
   const uint32_t idx = t.tx_count < kTxSegsMax ? h.TakeTxSeg() : kNone;
   if (idx == kNone) return Blocked::kStarved;
@@ -134,10 +143,7 @@ Blocked SendPiece(Tcb& t, const Piece& p, uint32_t mss, Host& h) {
     t.flags |= kFinSent;
     SetState(t, StateOf(t) == State::kCloseWait ? State::kLastAck : State::kFinWait1);
   }
-  // Linux's ping-pong mode: a program that answers carries our acknowledgements.
-  if (!Has(t, kPingPong) && p.bytes != 0 && t.bytes_received != 0 &&
-      h.now_ns - t.last_data_ns < t.ato_ns && ++t.answers >= h.sysctls().tcp_pingpong_thresh)
-    t.flags |= kPingPong;
+  if (p.bytes != 0) NoteAnswers(t, 1, h);
   return Blocked::kNothing;
 }
 
@@ -162,15 +168,75 @@ void BeginBurst(const Tcb& t, uint32_t mss, Burst& burst, const Host& h) {
   burst.segments = 0;
 }
 
+// Whether no full segment more can go with the `bytes` that are about to.
+bool EndsBurst(const Tcb& t, uint32_t bytes, uint32_t mss, const Burst& burst) {
+  return burst.left_bytes < mss || WindowRoom(t) < bytes + mss ||
+         CongestionRoom(t.cc, PipeBytes(t) + bytes) < mss;
+}
+
 // `p` may go, and there is more behind it. Whether it is the last one of several.
 void PushBurst(const Tcb& t, Piece& p, uint32_t mss, Burst& burst, const Host& h) {
   if (burst.left_bytes < mss) BeginBurst(t, mss, burst, h);
   burst.segments++;
   burst.left_bytes -= std::min(burst.left_bytes, p.bytes);
-  const uint32_t pipe = PipeBytes(t) + p.bytes;
-  const bool last =
-      burst.left_bytes < mss || WindowRoom(t) < p.bytes + mss || CongestionRoom(t.cc, pipe) < mss;
+  const bool last = EndsBurst(t, p.bytes, mss, burst);
   if (last && burst.segments > 1 && p.push == Push::kIfLast) p.push = Push::kNow;
+}
+
+// What a segment of a row can't say by itself: where it ends, and that only it says so.
+bool MaySendRow(const Tcb& t) {
+  constexpr uint64_t kAlone = kUrgentOut | kMoreOut | kRecordOut | kEcnCwr | kDsackOut;
+  return !Has(t, kAlone) && t.sack_out_count == 0 && t.settings.max_pacing_rate == 0 &&
+         !HasSetting(t, kSetPacing) && static_cast<Recovery>(t.recovery) == Recovery::kOpen;
+}
+
+// How many full segments may go at once of which `p` is the first: as if each had been asked for
+// (MaySendPiece), up to the end of the burst. There is something behind each of them.
+uint32_t RowLength(Tcb& t, const Piece& p, uint32_t mss, const Burst& burst, Host& h) {
+  if (h.row_max() <= 1 || p.bytes != mss || p.push != Push::kIfLast || !MaySendRow(t)) return 1;
+  const uint32_t spare = kTxSegsMax - std::min(t.tx_count, kTxSegsMax);
+  uint32_t most = std::min({h.row_max(), burst.left_bytes / mss + 1, WindowRoom(t) / mss, spare});
+  most = std::min(most, std::max(CongestionRoom(t.cc, PipeBytes(t)) / mss, 1u));
+  if (most <= 1) return 1;
+  const uint32_t there = h.Available(t, t.snd_cursor, most * mss + 1);
+  if (!MaySendRow(t)) return 1;  // a mark, which has come with what is behind `p`
+  return there > mss ? (there - 1) / mss : 1;
+}
+
+// In one step of the Host's; PushBurst() has counted the first one. False: it is not possible now,
+// and nothing has happened.
+bool SendRow(Tcb& t, uint32_t count, uint32_t mss, Burst& burst, Host& h) {
+  const Burst rest = {burst.segments + count - 1, burst.left_bytes - (count - 1) * mss};
+  const uint8_t flags = EndsBurst(t, count * mss, mss, rest) ? kPsh : 0;
+  uint32_t idx[kRowMax];
+  for (uint32_t i = 0; i < count; i++) {
+    idx[i] = h.TakeTxSeg();
+    if (idx[i] != kNone) continue;
+    while (i != 0) h.GiveTxSeg(idx[--i]);
+    return false;
+  }
+  TxSeg one = {};
+  one.from = t.snd_cursor;
+  one.seq = t.snd_nxt;
+  one.bytes = mss;
+  if (!EmitData(t, one, flags, Has(t, kEcnOk) ? Ecn::kEct0 : Ecn::kNotEct, h, count)) {
+    for (uint32_t i = 0; i < count; i++) h.GiveTxSeg(idx[i]);
+    return false;
+  }
+  if (t.tx_head == kNone) t.stalled_ns = 0;
+  for (uint32_t i = 0; i < count; i++) {
+    one.sent_ns = one.first_ns = t.sent_ns - (count - 1 - i);
+    h.TxSegAt(idx[i]) = one;
+    TxAppend(t, idx[i], h);
+    one.from = h.Skip(t, one.from, mss);
+    one.seq += mss;
+  }
+  t.snd_nxt = one.seq;
+  t.snd_cursor = one.from;
+  t.cork_deadline_ns = 0;
+  NoteAnswers(t, count, h);
+  burst = rest;
+  return true;
 }
 
 void NoteBlocked(Tcb& t, Blocked why, Host& h) {
@@ -222,8 +288,14 @@ uint32_t SendNew(Tcb& t, Host& h) {
     }
     why = MaySendPiece(t, p, mss, h);
     if (why != Blocked::kNothing) break;
-    if (!p.last) [[unlikely]]
+    if (!p.last) [[unlikely]] {
       PushBurst(t, p, mss, burst, h);
+      const uint32_t count = RowLength(t, p, mss, burst, h);
+      if (count > 1 && SendRow(t, count, mss, burst, h)) {
+        sent += count * mss;
+        continue;
+      }
+    }
     why = SendPiece(t, p, mss, h);
     if (why != Blocked::kNothing) break;
     Pace(t, p.bytes, h);

@@ -31,6 +31,15 @@ struct SegmentOptions {
   bool has_smc = false;  // experimental option of SMC (RFC 7609); abi/syn_option.h
 };
 
+// The payload of one segment of a run.
+struct RunPart {
+  const uint8_t* data;
+  uint32_t bytes;
+};
+
+// Of a segment, or of a *run*: several that came in a row, one behind the other, and differ in
+// nothing but their numbers and the last one's PSH. A run is taken in one step, and acknowledged as
+// one (Linux: what GRO hands to TCP). The Host makes one only where MayRun() (tcp.h) allows it.
 struct SegmentIn {
   Seq seq, ack;
   uint16_t window = 0;  // as on the wire
@@ -38,10 +47,38 @@ struct SegmentIn {
   uint8_t flags = 0;
   Ecn ecn = Ecn::kNotEct;
   SegmentOptions options;
-  const uint8_t* data = nullptr;
-  uint32_t bytes = 0;   // payload
-  uint32_t packet = 0;  // the Host's name for the buffer that `data` lies in
+  const uint8_t* data = nullptr;  // of a run: the first one's
+  uint32_t bytes = 0;             // payload; of a run: of all together
+  uint32_t packet = 0;            // the Host's name for the buffer that `data` lies in
+  uint32_t segments = 1;
+  const RunPart* run = nullptr;  // so many, if there are more than one
 };
+
+// `take(data, bytes)` for what lies `skip` behind the first byte of a run, `bytes` of it. It says
+// how many it took, and is not asked any more when that is less. How many all together.
+template <typename Take>
+uint32_t EachPart(const SegmentIn& run, uint32_t skip, uint32_t bytes, Take take) {
+  uint32_t taken = 0;
+  for (uint32_t i = 0; i < run.segments && taken < bytes; i++) {
+    const RunPart& part = run.run[i];
+    const uint32_t cut = skip < part.bytes ? skip : part.bytes;
+    const uint32_t there = part.bytes - cut, left = bytes - taken;
+    const uint32_t want = there < left ? there : left;
+    skip -= cut;
+    if (want == 0) continue;
+    const uint32_t got = take(part.data + cut, want);
+    taken += got;
+    if (got < want) break;
+  }
+  return taken;
+}
+
+// Where the last one of a run begins.
+inline Seq LastSeqOf(const SegmentIn& s) {
+  return s.segments == 1 ? s.seq : s.seq + (s.bytes - s.run[s.segments - 1].bytes);
+}
+// What the peer takes for a full segment, as far as this one tells.
+inline uint32_t SizeOf(const SegmentIn& s) { return s.segments == 1 ? s.bytes : s.run[0].bytes; }
 
 // Where a byte of the program's stream lies; only the Host knows how.
 struct Cursor {
@@ -49,6 +86,8 @@ struct Cursor {
   uint32_t off = 0, done = 0;
 };
 
+// What leaves: a segment, or a *row* of them, one behind the other, which are alike but for their
+// numbers and for PSH, which only the last one has. The Host cuts it, or its device does (EachOf).
 struct SegmentOut {
   Seq seq, ack;
   uint16_t window = 0;
@@ -57,8 +96,24 @@ struct SegmentOut {
   Ecn ecn = Ecn::kNotEct;
   SegmentOptions options;
   Cursor from;         // payload in the program's stream
-  uint32_t bytes = 0;  // of it
+  uint32_t bytes = 0;  // of it; of a row: of all together
+  uint32_t size = 0;   // of each of a row; 0: it is none
   bool probe = false;  // a byte of its own choice in place of the stream's (keepalive of old peers)
 };
+
+// `put(segment)` for each of a row, until one says false. It moves `from` behind what it took.
+template <typename Put>
+bool EachOf(const SegmentOut& row, Put put) {
+  SegmentOut one = row;
+  one.size = 0;
+  for (uint32_t left = row.bytes; left != 0; left -= one.bytes) {
+    one.bytes = left < row.size ? left : row.size;
+    one.flags = static_cast<uint8_t>(row.flags & (one.bytes != left ? ~kPsh : 0xff));
+    const bool good = put(one);
+    if (!good) return false;
+    one.seq += one.bytes;
+  }
+  return true;
+}
 
 }  // namespace postern::tcp

@@ -28,6 +28,7 @@ struct PlainEnd {
   bool connected = false, fin = false, reset = false, gone = false;
   int error = 0;
   uint32_t conn = PSTN_NONE;
+  uint32_t deliveries = 0;  // of segments, or of runs of them
 };
 
 class PlainHost final : public stack::Streams, public stack::Paths {
@@ -76,11 +77,12 @@ class PlainHost final : public stack::Streams, public stack::Paths {
   tcp::Cursor Skip(stack::Conn&, const tcp::Cursor& at, uint32_t bytes) override {
     return {at.ring + bytes, 0, 0};
   }
-  bool Copy(stack::Conn& c, const tcp::Cursor& at, uint32_t bytes, uint8_t* to,
+  bool Copy(stack::Conn& c, tcp::Cursor& at, uint32_t bytes, uint8_t* to,
             wire::Checksummer& sum) override {
     PlainEnd& e = End(c);
     if (at.ring < e.released || at.ring + bytes > e.released + e.out.size()) return false;
     sum.Copy(to, reinterpret_cast<const uint8_t*>(e.out.data()) + (at.ring - e.released), bytes);
+    at.ring += bytes;
     return true;
   }
   void Release(stack::Conn& c, uint32_t bytes) override {
@@ -99,10 +101,14 @@ class PlainHost final : public stack::Streams, public stack::Paths {
     return c.owner == PSTN_NONE ? 1u << 20 : End(c).room;
   }
   uint32_t Deliver(stack::Conn& c, const uint8_t* data, uint32_t bytes) override {
-    PlainEnd& e = End(c);
-    const uint32_t n = bytes < Room(c) ? bytes : Room(c);
-    e.in.append(reinterpret_cast<const char*>(data), n);
-    return n;
+    End(c).deliveries++;
+    return Append(c, data, bytes);
+  }
+  uint32_t DeliverRun(stack::Conn& c, const tcp::SegmentIn& run, uint32_t skip,
+                      uint32_t bytes) override {
+    End(c).deliveries++;
+    return tcp::EachPart(run, skip, bytes,
+                         [&](const uint8_t* data, uint32_t n) { return Append(c, data, n); });
   }
   void Report(stack::Conn& c, tcp::Event event, int error) override {
     PlainEnd& e = End(c);
@@ -169,6 +175,11 @@ class PlainHost final : public stack::Streams, public stack::Paths {
     return std::unique_ptr<void, Free>(p);
   }
   PlainEnd& End(const stack::Conn& c) { return *ends.at(c.owner); }
+  uint32_t Append(stack::Conn& c, const uint8_t* data, uint32_t bytes) {
+    const uint32_t n = bytes < Room(c) ? bytes : Room(c);
+    End(c).in.append(reinterpret_cast<const char*>(data), n);
+    return n;
+  }
 
   std::unique_ptr<void, Free> memory_;
   stack::WireState* state_;
