@@ -84,6 +84,7 @@ bool Engine::PutRow(Conn& c, wire::IpOut& ip, const wire::Ports& ports, const tc
     return false;
   }
   return tcp::EachOf(s, [&](tcp::SegmentOut& one) {
+    AssertHeld();
     if (one.seq != s.seq) ip.id = c.ip_id++;
     const bool put = PutSegment(vi, c.path.link, ip, ports, one, &c);
     one.from = behind_;
