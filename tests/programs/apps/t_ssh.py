@@ -76,7 +76,8 @@ def ssh_login_and_bulk(ctx):
     said = sshd.run("echo out; echo err >&2; exit 7", expect=7)
     check(sorted(said.split()) == ["err", "out"], said)
     quiet, hold = os.pipe()  # a session that says nothing, to be looked at
-    held = sshd.start("cat", name="held", stdin=quiet)
+    held = sshd.start("echo going >&2; cat", name="held", stdin=quiet)
+    wait_until(lambda: "going" in held.output(), "no session")  # until then a child in a sandbox has the connection, too (sshd-auth)
     ctx.expect_path(sshd.port)
     many = [sshd.start(f"echo {n}; exit {n}", name=f"ssh{n}") for n in range(8 if ctx.fast else 40)]
     for n, ssh in enumerate(many):
