@@ -249,8 +249,9 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   uint32_t state = LoadAcquire(c.setup.state);  // [C1]
   // [E4]
   if (!WaitsForServer(state) || LoadAcquire(ref.conn_ep[conn]) != 0) return Admission::kDone;
-  pstn_conn_setup setup = c.setup;
-  pstn_ep* listener = EpAt(s, setup.listener_idx);
+  const uint32_t gen = LoadRelaxed(c.setup.gen), at = LoadRelaxed(c.setup.listener_idx),
+                 listener_gen = LoadRelaxed(c.setup.listener_gen);
+  pstn_ep* listener = EpAt(s, at);
   pstn_ep none;
   ConnEnd e = {&none, &ref, lgr, &c, 1};
   none.conn_idx = conn;
@@ -261,12 +262,12 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   const bool room = listener != nullptr && HasRings(lgr);
   uint32_t idx = room ? NewEp(fam, LoadRelaxed(listener->family)) : PSTN_NONE;
   if (idx == PSTN_NONE) {
-    Refuse(fam, e, setup.listener_idx);
+    Refuse(fam, e, at);
     return Admission::kRefused;
   }
   pstn_ep& ep = s.eps.Own(EpIndex(idx));
-  SetPlace(ep, lgr_idx, conn, setup.gen, 1);
-  StoreRelaxed(ep.listener, setup.listener_idx);
+  SetPlace(ep, lgr_idx, conn, gen, 1);
+  StoreRelaxed(ep.listener, at);
   StoreRelaxed(ep.syn_ns, SynTime(c));
   // The thread that enters its endpoint here has admitted it: a bit may come twice, from a strange
   // client or for a process that died with it (RecoverConns).
@@ -280,13 +281,13 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   {
     QueueGuard g(fam, *listener);
     open = LoadAcquire(listener->state) == PSTN_EP_LISTEN &&  // [E1]
-           LoadRelaxed(listener->gen) == setup.listener_gen &&
+           LoadRelaxed(listener->gen) == listener_gen &&
            (LoadRelaxed(listener->flags) & PSTN_EPF_SHUT_RD) == 0;
     over = open && IsOverBacklog(fam, *listener, ref);
     claimed = open && !over && Claim(c);
     // The copy was made while the client might write; from the claim on it doesn't.
-    same = claimed && LoadRelaxed(c.setup.gen) == setup.gen &&
-           c.setup.listener_idx == setup.listener_idx && c.setup.listener_gen == setup.listener_gen;
+    same = claimed && LoadRelaxed(c.setup.gen) == gen && LoadRelaxed(c.setup.listener_idx) == at &&
+           LoadRelaxed(c.setup.listener_gen) == listener_gen;
     if (same) {
       ep.local = c.setup.server;  // loaded once
       ep.peer = c.setup.client;
@@ -316,12 +317,12 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
   GiveEp(s, idx);
   if (over) Count(s.hdr, kCounterPeerViolations);
   if (!open || over) {
-    Refuse(fam, e, setup.listener_idx);
+    Refuse(fam, e, at);
     return Admission::kRefused;
   }
   if (!lies) return Admission::kChanged;
   Count(s.hdr, kCounterPeerViolations);
-  Refuse(fam, e, setup.listener_idx);
+  Refuse(fam, e, at);
   return Admission::kRefused;
 }
 
