@@ -64,6 +64,10 @@ void WireErrands(Family& fam);
 bool WireStart(Family& fam, uint64_t patience_ns = 0);
 // Enough for the keeper of a program that has ended to leave.
 inline constexpr uint64_t kTakenNs = 1'000'000'000;
+// ctl.rcv_room of the engine's ends. The program's bytes leave its ring when they are acknowledged,
+// so there is no buffer besides it; but the kernel fills a last segment of this size while its send
+// buffer has room for one byte of it.
+inline constexpr uint32_t kLastSegmentBytes = 65536;
 void WireForget(Family& fam);  // a process of one thread leaves the stack
 void WireRetry(Family& fam);   // there is a reason to try again at once
 // wire_settings.cc

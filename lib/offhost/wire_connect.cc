@@ -83,6 +83,7 @@ bool MakeEngineEnd(Family& fam, Attempt& a) {
   end.peer = a.ep.local;
   end.listener = a.slot.lgr_idx;
   UseWaiter(fam, a.slot.lgr, 1, PSTN_EVMAP_WIRE);  // or a program's posts ring no bell
+  StoreRelaxed(a.conn().ctl[1].rcv_room, kLastSegmentBytes);
   StoreRelease(a.conn().ctl[1].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
   StoreRelease(ref->conn_ep[a.slot.conn], a.end + 1);            // [E4]
   SetState(end, PSTN_EP_ESTABLISHED);

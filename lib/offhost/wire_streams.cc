@@ -147,9 +147,15 @@ bool RingStreams::Copy(Conn& c, tcp::Cursor& at, uint32_t bytes, uint8_t* to,
   return true;
 }
 
+// What is not acknowledged lies in the program's ring, besides what is not sent: SO_SNDBUF counts
+// both, TCP_NOTSENT_LOWAT does not.
 void RingStreams::Release(Conn& c, uint32_t bytes) {
   ConnEnd e;
   if (!EndOf(fam_, c, e)) return;
+  const tcp::Tcb& t = c.tcb;
+  if (t.settings.notsent_lowat != 0) [[unlikely]]
+    StoreRelaxed(e.ctl().rcv_room,
+                 kLastSegmentBytes + static_cast<uint32_t>(t.snd_nxt - t.snd_una));
   Lock(e.ep->rx.lock);
   (void)RingRead(e, nullptr, bytes, ReadMode::kDiscard);
   ReturnSpace(fam_.bells, e);
@@ -278,6 +284,10 @@ void LearnSettings(const pstn_ep& program, Conn& c) {
   s.keepalive_interval_s = LoadRelaxed(program.keepintvl);
   s.keepalive_probes = LoadRelaxed(program.keepcnt);
   s.user_timeout_ms = LoadRelaxed(program.user_timeout);
+  // Where SO_SNDBUF is less, that is what bounds the program.
+  const uint32_t lowat = LoadRelaxed(program.notsent_lowat),
+                 budget = LoadRelaxed(program.tx.budget);
+  s.notsent_lowat = lowat != 0 && budget == RingLines(lowat) ? lowat : 0;
 }
 
 }  // namespace
@@ -290,6 +300,8 @@ uint32_t RingStreams::Look(Conn& c) {
   if ((flags & (PSTN_CF_FIN | PSTN_CF_CLOSED)) != 0) FetchOr(e.ep->flags, PSTN_EPF_SHUT_RD);
   const pstn_ep* program = ProgramOf(fam_, e);
   if (program != nullptr) LearnSettings(*program, c);
+  if (c.tcb.settings.notsent_lowat == 0 && LoadRelaxed(e.ctl().rcv_room) != kLastSegmentBytes)
+    StoreRelaxed(e.ctl().rcv_room, kLastSegmentBytes);
   return ((flags & PSTN_CF_RST) != 0 ? stack::kEndAborted : 0) |
          ((flags & (PSTN_CF_CLOSED | PSTN_CF_RD_SHUT)) != 0 ? stack::kEndClosed : 0);
 }
@@ -366,6 +378,7 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   StoreRelaxed(ep.accept_head, conn_idx);  // an engine's end has no accept queue
   pstn_conn& conn = LgrConn(slot.lgr, slot.conn);
   UseWaiter(fam_, slot.lgr, 0, PSTN_EVMAP_WIRE);
+  StoreRelaxed(conn.ctl[0].rcv_room, kLastSegmentBytes);
   StoreRelease(conn.ctl[0].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
   NoteNews(fam_.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);

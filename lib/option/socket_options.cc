@@ -116,8 +116,6 @@ void SizesChanged(Family& fam, int fd, pstn_ep& ep) {
   ConnEnd e;
   const bool connected =
       LoadAcquire(ep.state) == PSTN_EP_ESTABLISHED && Resolve(fam, ep, e);  // [E1]
-  if (connected && kVerbs.wire_is_end(fam, LoadRelaxed(ep.lgr_idx), LoadRelaxed(ep.conn_idx)))
-    return;
   const uint16_t budget = snd != 0 ? RingLines(snd) : 0;
   const uint16_t before = Exchange(ep.tx.budget, budget);
   if (!connected) return;

@@ -300,7 +300,7 @@ Admission Admit(Family& fam, uint32_t lgr_idx, uint8_t* lgr, uint32_t conn) {
       BuryZombie(ref, lgr, conn);  // of the slot's last use: before the claim, perhaps of this one
       InheritKeptOptions(ep, *listener);
       ShowReuse(ep, c.ctl[1]);
-      if (!kVerbs.wire_is_end(fam, lgr_idx, conn)) InheritBuffers(ep, *listener, c);
+      InheritBuffers(ep, *listener, c);
       StoreRelaxed(c.ctl[1].rx_notify, 0u);
       SetState(ep, PSTN_EP_EMBRYO);
       QueueAccepted(fam, *listener, idx);

@@ -451,7 +451,6 @@ long ConnectOnce(Family& fam, Call& call, const sockaddr* sa, socklen_t len, Awa
     if (why != kReasonNone) return KernelConnect(fam, fd, ep, sa, len, why);
     Count(Stack(fam).hdr, kCounterConnects);
     PSTN_TRACE2(connected, fd, &ep);
-    StoreRelaxed(ep.tx.budget, 0u);  // what is not acknowledged lies in the ring as well
     return OnTheWire(ep, a, -EINPROGRESS);
   }
   if (LoadRelaxed(ep.state) == PSTN_EP_KERNEL)

@@ -411,11 +411,11 @@ uint64_t RingBudget(const ConnEnd& e) {
 
 namespace {
 
-// As the kernel's sk_stream_is_writeable(): a third of it is free.
+// As the kernel's sk_stream_is_writeable(): a third of the writer's own is free.
 bool HasBudget(const ConnEnd& e, const pstn_tx& tx, uint32_t budget, uint32_t ring_bytes)
     PSTN_REQUIRES(tx.lock) {
   return budget == 0 ||
-         uint64_t{Unread(e, tx, ring_bytes)} * 3 <= Allowed(e, budget, ring_bytes) * 2;
+         Unread(e, tx, ring_bytes) + uint64_t{budget} * kLine / 3 <= Allowed(e, budget, ring_bytes);
 }
 
 // `fn` gets what is known of a ring in use, and if that is false once more, with what the reader
