@@ -19,11 +19,10 @@ namespace postern::daemon {
 namespace {
 
 constexpr int kListenBacklog = 128;
-// An old posternd that is leaving gives its lock up within this; one that starts up listens by
-// then.
+// An old posternd that is leaving gives its lock up within this; one that starts up answers by then.
 constexpr int kLockTries = 60;
 constexpr useconds_t kLockPauseUsec = 50000;
-constexpr int kDyingMs = 50;
+constexpr int kAnswerMs = 50;
 
 bool FillAddress(const std::string& path, sockaddr_un& address) {
   address = {};
@@ -58,9 +57,13 @@ bool RuntimeDir::SomebodyAnswers() const {
   if (!fd.ok()) return false;
   if (connect(fd.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0)
     return errno == EAGAIN;  // its queue is full: it lives
-  // One that was just killed has its sockets and its lock until the last of its threads has ended.
+  // One that was killed has its sockets and its lock until the last of its threads has had the CPU
+  // to end. So it is asked: a message of no type is refused, which only a living one does.
+  ctl::Msg message;
+  if (send(fd.get(), &message, sizeof message, MSG_NOSIGNAL) != sizeof message) return false;
   pollfd hears{fd.get(), POLLIN, 0};
-  return poll(&hears, 1, kDyingMs) == 0;
+  return poll(&hears, 1, kAnswerMs) == 1 &&
+         recv(fd.get(), &message, sizeof message, MSG_DONTWAIT) == sizeof message;
 }
 
 int RuntimeDir::Lock() {

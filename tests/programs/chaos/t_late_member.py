@@ -7,6 +7,7 @@
 import os
 import signal
 import subprocess
+import threading
 import time
 
 import posternview
@@ -179,4 +180,19 @@ def posternd_is_killed_and_started(ctx):
         os.kill(pid, signal.SIGKILL)
         start_posternd(ctx, runtime)
         check(posternview.daemon_pid() != pid, "the next one has left, though nobody answers")
+    nothing_left(ctx, runtime, shm)
+
+
+@test(modes=("both",))
+def posternd_is_killed_without_the_cpu(ctx):
+    """As above, and the last one has no time to end: it stands still for a second."""
+    runtime, shm = own_runtime(ctx), posternview.shm_files()
+    start_posternd(ctx, runtime)
+    pid = posternview.daemon_pid()
+    os.kill(pid, signal.SIGSTOP)
+    later = threading.Timer(1, os.kill, (pid, signal.SIGKILL))
+    later.start()
+    start_posternd(ctx, runtime)
+    later.join()
+    check(posternview.daemon_pid() != pid, "the next one has left, though nobody answers")
     nothing_left(ctx, runtime, shm)

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -14,6 +15,7 @@
 #include <cstring>
 #include <initializer_list>
 #include <string>
+#include <thread>
 
 #include "../../../controlplane/posternd/directory/directory.h"
 #include "../../../controlplane/posternd/directory/listener_check.h"
@@ -294,7 +296,17 @@ TEST_CASE("posternd: runtime directory") {
   REQUIRE(first.Lock() == 0);
   UniqueFd listener = first.Listen();
   REQUIRE(listener.ok());
+  std::thread answers([&listener] {
+    pollfd comes{listener.get(), POLLIN, 0};
+    while (poll(&comes, 1, -1) != 1) {
+    }
+    const UniqueFd line(accept(listener.get(), nullptr, nullptr));
+    ctl::Msg message;
+    CHECK(recv(line.get(), &message, sizeof message, 0) == sizeof message);
+    CHECK(send(line.get(), &message, sizeof message, 0) == sizeof message);
+  });
   CHECK(second.Lock() == -EALREADY);
+  answers.join();
   CHECK(first.WritePid() == 0);
   first.RemoveSocket();
   chmod(place, 0777);
