@@ -23,12 +23,12 @@ extern "C" {
 // The stack of the copy that this thread is at, to which it goes back; null: it is at none.
 extern constinit thread_local void* pstn_user_copying
     __attribute__((visibility("hidden"), tls_model("initial-exec")));
-constinit thread_local void* pstn_user_copying = nullptr;
+[[gnu::used]] constinit thread_local void* pstn_user_copying = nullptr;
 
 extern const char pstn_user_begin[], pstn_user_failed[], pstn_user_resume[];
 int pstn_user_call(void* to, const void* from, size_t bytes, void* copy);
 
-constinit uint8_t pstn_user_wide = 0;
+[[gnu::used]] constinit uint8_t pstn_user_wide = 0;  // the assembler asks for it by name
 }
 
 namespace {

@@ -14,7 +14,7 @@ RingCursor RingBegin(const ConnEnd& e) {
 }
 
 uint32_t RingPiece(const ConnEnd& e, RingCursor& at, uint32_t want, const uint8_t** data) {
-  Place p = {at.ring, at.off};
+  ReadPlace p = {at.ring, at.off};
   uint64_t len = 0;
   RingPlace ring;
   if (want == 0 || LookAt(e, p, len, ring) != Look::kRecord) return 0;

@@ -49,7 +49,7 @@ Look Nowhere(const ConnEnd& e, uint64_t desc) {
 }
 
 // Inlined where each message is read.
-[[gnu::always_inline]] inline Look LookHere(const ConnEnd& e, Place& p, uint64_t& len,
+[[gnu::always_inline]] inline Look LookHere(const ConnEnd& e, ReadPlace& p, uint64_t& len,
                                             RingPlace& ring) {
   for (int steps = 0; steps < 6; steps++) {
     if ((p.ring & PSTN_RING_PLACE) == 0) {
@@ -104,7 +104,7 @@ Look Nowhere(const ConnEnd& e, uint64_t desc) {
 
 }  // namespace
 
-Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring) {
+Look LookAt(const ConnEnd& e, ReadPlace& p, uint64_t& len, RingPlace& ring) {
   return LookHere(e, p, len, ring);
 }
 
@@ -144,7 +144,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
   AssertHeld(rx.lock);
   if ((rx.ring & PSTN_RING_F_FRESH) != 0) [[unlikely]]
     GoToRing(rx, rx.ring & ~PSTN_RING_F_FRESH);
-  Place p = {rx.ring, rx.off};
+  ReadPlace p = {rx.ring, rx.off};
   uint32_t rec_done = rx.rec_done;
   size_t done = 0, unpublished = 0;
   ReadStatus status = ReadStatus::kOk;
@@ -152,7 +152,7 @@ ReadResult RingRead(const ConnEnd& e, IovCursor* to, size_t want, ReadMode mode)
     uint64_t len = rx.rec_len;
     RingPlace ring = {nullptr, 0};
     if (rec_done == 0 || mode == ReadMode::kPeek) {
-      Place before = p;
+      ReadPlace before = p;
       Look look = LookHere(e, p, len, ring);
       if (mode != ReadMode::kPeek && before.ring != p.ring)
         GoToRing(rx, p.ring);  // each ring begins at 0
@@ -225,7 +225,7 @@ constexpr int kLooks = 1000;
 
 bool FindsSome(const ConnEnd& e, const ReaderPlace& at) {
   if (at.rec_done != 0) return true;
-  Place p = {at.ring, at.off};
+  ReadPlace p = {at.ring, at.off};
   uint64_t len;
   RingPlace ring;
   return LookAt(e, p, len, ring) != Look::kEmpty;
@@ -269,7 +269,7 @@ bool RingTakenBack(const ConnEnd& e) {
 namespace {
 
 size_t CountFrom(const ConnEnd& e, const ReaderPlace& at, size_t limit) {
-  Place p = {at.ring, at.off};
+  ReadPlace p = {at.ring, at.off};
   size_t total = 0;
   uint64_t len = 0;
   RingPlace ring;

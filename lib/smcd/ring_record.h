@@ -37,13 +37,13 @@ inline ReaderPlace ReaderAt(const pstn_rx& rx) {
 
 enum class Look : uint8_t { kRecord, kEmpty, kViolation, kNoMemory };
 
-struct Place {
+struct ReadPlace {
   uint64_t ring;
   uint32_t off;
 };
 
 // What is at `p` in the peer's ring, following marks and changes of ring. On kRecord `len` is the
 // checked length of what lies in `ring`.
-Look LookAt(const ConnEnd& e, Place& p, uint64_t& len, RingPlace& ring);
+Look LookAt(const ConnEnd& e, ReadPlace& p, uint64_t& len, RingPlace& ring);
 
 }  // namespace postern
