@@ -123,7 +123,8 @@ bool TakeFromLastImage(pstn_lock& lock);
 void UnlockWake(pstn_lock& lock);
 
 // True: taken over from an owner that died with it, perhaps in the middle of a change.
-inline bool Lock(pstn_lock& lock) PSTN_ACQUIRE(lock) PSTN_NO_THREAD_SAFETY_ANALYSIS {
+[[gnu::always_inline]] inline bool Lock(pstn_lock& lock)
+    PSTN_ACQUIRE(lock) PSTN_NO_THREAD_SAFETY_ANALYSIS {
   EnterLocked();
   uint32_t self = LockWord(lock);
   uint32_t free = 0;
@@ -141,7 +142,8 @@ inline bool TryLock(pstn_lock& lock) PSTN_TRY_ACQUIRE(true, lock) PSTN_NO_THREAD
     LeaveLocked();
   return taken;
 }
-inline void Unlock(pstn_lock& lock) PSTN_RELEASE(lock) PSTN_NO_THREAD_SAFETY_ANALYSIS {
+[[gnu::always_inline]] inline void Unlock(pstn_lock& lock)
+    PSTN_RELEASE(lock) PSTN_NO_THREAD_SAFETY_ANALYSIS {
   NoteGiven(lock);
   if ((Exchange(lock.word, 0u) & kLockSleepers) != 0) UnlockWake(lock);  // [E6]
   LeaveLocked();
@@ -153,8 +155,10 @@ inline void AssertHeld(const pstn_lock& lock) PSTN_ASSERT_CAPABILITY(lock) { (vo
 
 class PSTN_SCOPED_CAPABILITY Guard {
  public:
-  explicit Guard(pstn_lock& lock) PSTN_ACQUIRE(lock) : lock_(lock) { Lock(lock_); }
-  ~Guard() PSTN_RELEASE() { Unlock(lock_); }
+  [[gnu::always_inline]] explicit Guard(pstn_lock& lock) PSTN_ACQUIRE(lock) : lock_(lock) {
+    Lock(lock_);
+  }
+  [[gnu::always_inline]] ~Guard() PSTN_RELEASE() { Unlock(lock_); }
   Guard(const Guard&) = delete;
   Guard& operator=(const Guard&) = delete;
 

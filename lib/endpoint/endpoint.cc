@@ -14,11 +14,18 @@
 
 namespace postern {
 
+namespace {
+
+template <typename... T>
+[[gnu::always_inline]] inline void Follow(const T&... words) {
+  ((void)LoadAcquire(words), ...);  // [E6]
+}
+
+}  // namespace
+
 void FollowUsers(const pstn_ep& ep) {
-  for (const uint32_t* word : {&ep.tx.lock.word, &ep.rx.lock.word, &ep.item_lock.word,
-                               &ep.accept_lock.word, &ep.setup_lock.word, &ep.state, &ep.flags})
-    (void)LoadAcquire(*word);  // [E6]
-  (void)LoadAcquire(ep.refs);  // [E6]
+  Follow(ep.tx.lock.word, ep.rx.lock.word, ep.item_lock.word, ep.accept_lock.word,
+         ep.setup_lock.word, ep.state, ep.flags, ep.refs);
 }
 
 namespace {

@@ -38,25 +38,50 @@ void ResetForListen(pstn_ep& ep) {
   FetchAnd(ep.opt_set, ~(1u << kQuickack));
 }
 
-void InheritKeptOptions(pstn_ep& ep, const pstn_ep& listener) {
-  uint32_t flags = 0, kept = 0, set = 0;
-  for (const FlaggedOption& o : kFlagged) flags |= o.flag;
+namespace {
+
+// What an accepted endpoint has of its listener's, by bits of opt_set and by flags.
+struct Inherited {
+  uint32_t options = 1u << kRcvlowat | 1u << kLinger | 1u << kRcvtimeo | 1u << kSndtimeo;
+  uint32_t fields = 0;  // those with a field in kKept
+  uint32_t flags = 0, option_flags = 0;
+};
+constexpr Inherited FindInherited() {
+  Inherited all;
   for (uint32_t i = 0; i < sizeof kKept / sizeof kKept[0]; i++) {
-    const KeptOption& o = kKept[i];
-    if (o.child == Child::kHasNot) continue;
-    kept |= 1u << i;
-    flags |= o.flag;
-    if (o.field != nullptr) StoreRelaxed(ep.*o.field, LoadRelaxed(listener.*o.field));
-    // bind() sets IPV6_V6ONLY, too.
-    if ((LoadRelaxed(listener.flags) & o.flag) != 0) set |= 1u << i;
+    if (kKept[i].child == Child::kHasNot) continue;
+    all.options |= 1u << i;
+    if (kKept[i].field != nullptr) all.fields |= 1u << i;
+    all.option_flags |= kKept[i].flag;
   }
-  for (const uint32_t i : {kRcvlowat, kLinger, kRcvtimeo, kSndtimeo}) kept |= 1u << i;
-  StoreRelaxed(ep.rcvlowat, LoadRelaxed(listener.rcvlowat));
-  SetLingering(ep, LingeringOf(listener));
-  StoreRelaxed(ep.rcvtimeo_ns, LoadRelaxed(listener.rcvtimeo_ns));
-  StoreRelaxed(ep.sndtimeo_ns, LoadRelaxed(listener.sndtimeo_ns));
-  StoreRelaxed(ep.flags, LoadRelaxed(listener.flags) & flags);
-  StoreRelaxed(ep.opt_set, (LoadRelaxed(listener.opt_set) & kept) | set);
+  all.flags = all.option_flags;
+  for (const FlaggedOption& o : kFlagged) all.flags |= o.flag;
+  return all;
+}
+constexpr Inherited kInherited = FindInherited();
+
+}  // namespace
+
+// Most listeners have set one or two.
+void InheritKeptOptions(pstn_ep& ep, const pstn_ep& listener) {
+  uint32_t set = LoadAcquire(listener.opt_set) & kInherited.options;  // [E13]
+  for (uint32_t rest = set & kInherited.fields; rest != 0; rest &= rest - 1) {
+    pstn_u32 pstn_ep::*const field = kKept[__builtin_ctz(rest)].field;
+    StoreRelaxed(ep.*field, LoadRelaxed(listener.*field));
+  }
+  if ((set >> kRcvlowat & 1u) != 0) StoreRelaxed(ep.rcvlowat, LoadRelaxed(listener.rcvlowat));
+  if ((set >> kLinger & 1u) != 0) SetLingering(ep, LingeringOf(listener));
+  if ((set >> kRcvtimeo & 1u) != 0) StoreRelaxed(ep.rcvtimeo_ns, LoadRelaxed(listener.rcvtimeo_ns));
+  if ((set >> kSndtimeo & 1u) != 0) StoreRelaxed(ep.sndtimeo_ns, LoadRelaxed(listener.sndtimeo_ns));
+  const uint32_t flags = LoadRelaxed(listener.flags) & kInherited.flags;
+  StoreRelaxed(ep.flags, flags);
+  if ((flags & kInherited.option_flags) != 0) {
+    for (uint32_t i = 0; i < sizeof kKept / sizeof kKept[0]; i++) {
+      // bind() sets IPV6_V6ONLY, too.
+      if ((flags & kKept[i].flag) != 0 && kKept[i].child == Child::kHas) set |= 1u << i;
+    }
+  }
+  StoreRelaxed(ep.opt_set, set);
 }
 
 void ApplyOptions(int fd, const pstn_ep& ep) {

@@ -279,7 +279,7 @@ long SockSetOpt(Family& fam, int fd, pstn_ep& ep, int level, int name, const voi
       StoreRelaxed(ep.*kKept[i].field, static_cast<uint32_t>(v));
     }
   }
-  FetchOr(ep.opt_set, 1u << i);
+  FetchOr(ep.opt_set, 1u << i);  // [E13]
   if (i == kSndbuf || i == kRcvbuf || i == kNotsentLowat) {
     if (ep.listener != PSTN_NONE) ApplySizes(fd, ep);
     SizesChanged(fam, fd, ep);

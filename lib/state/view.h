@@ -80,7 +80,9 @@ struct LgrHere {
   const bool stands = SameUuid(ref->id, id) && LoadRelaxed(v.lgr[idx.word()]) == base;
   return {ref, stands ? base : nullptr};
 }
-inline uint8_t* LgrBase(const StackView& v, uint32_t idx) { return LgrAt(v, LgrIndex(idx)).base; }
+[[gnu::always_inline]] inline uint8_t* LgrBase(const StackView& v, uint32_t idx) {
+  return LgrAt(v, LgrIndex(idx)).base;
+}
 
 // Link-group references of a stack. Index, or PSTN_NONE when the table is full.
 uint32_t AddLgrRef(StackMap& s, uint32_t side, const pstn_uuid& id, const pstn_uuid& peer);
