@@ -20,6 +20,7 @@
 #include "endpoint/posts.h"
 #include "endpoint/state.h"
 #include "event/poll.h"
+#include "event/spin.h"
 #include "family/family.h"
 #include "family/fdcache.h"
 #include "family/fdtab.h"
@@ -167,6 +168,25 @@ long AcceptHeld(Family& fam, pstn_ep& listener, sockaddr* sa, socklen_t* len, in
   return r < 0 ? r : GiveKernels(fam, fd, listener, flags, kReasonDeclined);
 }
 
+// accept4() makes a socket before it finds that there is no client for it, which takes it some
+// microseconds; this look takes a fraction of one.
+bool KernelHasClient(const Call& call) {
+  const ByNumber asks(call);
+  pollfd p = {call.fd(), POLLIN, 0};
+  return sys::Call(SYS_poll, &p, 1L, 0L) != 0;
+}
+
+// A server that serves one client after the other waits for some microseconds for each. While they
+// are ours, it looks so long for the next of ours before it asks the kernel.
+constexpr uint64_t kOursFirstNs = 10'000;
+bool OneOfOursComes(Family& fam, const pstn_ep& listener) {
+  const auto look = [&] {
+    AdmitSyns(fam);
+    return LoadRelaxed(listener.accept_count) != 0;
+  };
+  return Spin(fam, look, Deadline::AfterNs(kOursFirstNs));
+}
+
 // So long an accept() waits for the end of a handshake that it has begun. On one host it takes
 // microseconds, if the client goes on with it.
 constexpr uint64_t kHandshakeNs = 20'000'000;
@@ -243,6 +263,8 @@ long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags
   if ((flags & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != 0) return -EINVAL;
   if (sa == nullptr) len = nullptr;
   static thread_local uint32_t turn = 0;
+  static thread_local bool last_was_ours = false;
+  bool spins = last_was_ours && (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) == 0;
   const uint32_t interrupts = t_interrupts;
   Deadline until = Deadline::AfterTimeout(LoadRelaxed(ep.rcvtimeo_ns));
   bool handed = false;
@@ -250,7 +272,7 @@ long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags
   for (;;) {
     WaitsAt(fam, call.fd(), ep);
     AdmitSyns(fam);
-    if (++turn % kKernelTurn == 0) {
+    if (++turn % kKernelTurn == 0 && KernelHasClient(call)) {
       long r = AcceptKernel(fam, call, sa, len, flags, handed);
       if (r != -EAGAIN) return r;
     }
@@ -258,6 +280,7 @@ long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags
     uint32_t idx = DequeueEmbryo(fam, ep);
     if (idx != PSTN_NONE) {
       const long got = AcceptOurs(fam, call, idx, sa, len, flags);
+      last_was_ours = true;
       AdmitWaiting(fam, ep);
       return got;
     }
@@ -266,6 +289,11 @@ long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags
       if (held != -EAGAIN) return held;
       handed = true;  // poll() may have said so
     }
+    if (spins) {
+      spins = false;
+      if (OneOfOursComes(fam, ep)) continue;
+    }
+    last_was_ours = false;
     long r = AcceptKernel(fam, call, sa, len, flags, handed);
     if (r != -EAGAIN || (LoadRelaxed(ep.flags) & PSTN_EPF_NONBLOCK) != 0) return r;
     pollfd p = {call.fd(), POLLIN, 0};
