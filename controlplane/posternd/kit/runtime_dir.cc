@@ -19,7 +19,8 @@ namespace postern::daemon {
 namespace {
 
 constexpr int kListenBacklog = 128;
-// An old posternd that is leaving gives its lock up within this; one that starts up answers by then.
+// An old posternd that is leaving gives its lock up within this; one that starts up answers by
+// then.
 constexpr int kLockTries = 60;
 constexpr useconds_t kLockPauseUsec = 50000;
 constexpr int kAnswerMs = 50;
