@@ -292,6 +292,7 @@ long SockAccept(Family& fam, Call& call, sockaddr* sa, socklen_t* len, int flags
     if (spins) {
       spins = false;
       if (OneOfOursComes(fam, ep)) continue;
+      if (t_interrupts != interrupts) return -EINTR;
     }
     last_was_ours = false;
     long r = AcceptKernel(fam, call, sa, len, flags, handed);
