@@ -140,7 +140,8 @@ Blocked SendPiece(Tcb& t, const Piece& p, uint32_t mss, Host& h) {
   if (p.bytes < mss) t.snd_sml = t.snd_nxt;
   t.cork_deadline_ns = 0;
   if (p.fin) {
-    t.flags |= kFinSent;
+    t.record_ends = 0;  // of what the program has marked, and then not written
+    t.flags = (t.flags & ~kRecordOut) | kFinSent;
     SetState(t, StateOf(t) == State::kCloseWait ? State::kLastAck : State::kFinWait1);
   }
   if (p.bytes != 0) NoteAnswers(t, 1, h);

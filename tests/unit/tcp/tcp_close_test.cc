@@ -70,6 +70,16 @@ TEST_CASE("tcp close: the peer first") {
   w.ExpectClosed();
 }
 
+TEST_CASE("tcp close: a record that was marked and never written") {
+  TcpWorld w;
+  w.Establish();
+  MarkRecord(w.t, 1 + GENERATE(0u, 1u, 5u));  // the FIN has the number behind the first byte
+  w.Write("a");
+  w.End();
+  w.ExpectState(State::kFinWait1);
+  CHECK(w.t.record_ends == 0);
+}
+
 TEST_CASE("tcp close: a FIN rides on the last data") {
   TcpWorld w;
   w.Establish();
