@@ -285,12 +285,16 @@ long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t
   bool listeners = k.Fill(fds, n);
   if (LoadRelaxed(fam.ctl_fd) >= 0 && !DaemonAlive(fam)) CtlReconnect(fam);
   WireTurn(fam);
-  long ready = LookOnce(fam, fds, n, k, true);
+  // A call that waits for its own descriptor has just asked the kernel for more than that.
+  long ready = LookOnce(fam, fds, n, k, held == nullptr);
   if (ready != 0) return ready;
   if (until.left_ns() == 0) return mask != nullptr ? LetIn(mask) : 0;
   uint32_t interrupts = t_interrupts;
+  // A call that waits for its own descriptor is as likely to hear of it from the kernel as from us.
+  constexpr uint64_t kOwnNs = 4000;
   uint64_t kernel_ns = static_cast<uint64_t>(fam.opt.epoll_kernel_usec) * 1000u,
            last = MonotonicNs();
+  if (held != nullptr && kernel_ns > kOwnNs) kernel_ns = kOwnNs;
   auto look = [&] {
     bool ask = k.count != 0 && MonotonicNs() - last >= kernel_ns;
     if (ask) last = MonotonicNs();
