@@ -671,7 +671,8 @@ bool pstn_ring_writable(struct pstn_end *e)
 
 	if (!glimpse(e, &w))
 		return true; /* the next write makes one, or says what is wrong */
-	if (w.budget != 0 && (u64)unread(e, &w) * 3 > allowed(e, &w) * 2)
+	/* As sk_stream_is_writeable(): a third of the writer's own is free. */
+	if (w.budget != 0 && unread(e, &w) + (u64)w.budget * LINE / 3 > allowed(e, &w))
 		return false;
 	/* An eighth of the ring in one piece: no wake-up for each freed line. */
 	end = room_at(&w);
