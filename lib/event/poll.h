@@ -10,8 +10,8 @@
 
 namespace postern {
 
-// `held`: accept() and recv() wait for what they have, whatever becomes of its number, and have just
-// asked the kernel about it. `slept`: set when it had to.
+// `held`: accept() and recv() wait for what they have, whatever becomes of its number, and have
+// just asked the kernel about it. `slept`: set when it had to.
 long SockPoll(Family& fam, pollfd* fds, size_t n, Deadline until, const sigset_t* mask,
               const Call* held = nullptr, bool* slept = nullptr);
 long SockSelect(Family& fam, int n, fd_set* r, fd_set* w, fd_set* x, Deadline until,

@@ -15,7 +15,6 @@
 #include <cstring>
 #include <initializer_list>
 #include <string>
-#include <thread>
 
 #include "../../../controlplane/posternd/directory/directory.h"
 #include "../../../controlplane/posternd/directory/listener_check.h"
@@ -296,17 +295,20 @@ TEST_CASE("posternd: runtime directory") {
   REQUIRE(first.Lock() == 0);
   UniqueFd listener = first.Listen();
   REQUIRE(listener.ok());
-  std::thread answers([&listener] {
+  const pid_t answers = fork();
+  if (answers == 0) {
     pollfd comes{listener.get(), POLLIN, 0};
     while (poll(&comes, 1, -1) != 1) {
     }
     const UniqueFd line(accept(listener.get(), nullptr, nullptr));
     ctl::Msg message;
-    CHECK(recv(line.get(), &message, sizeof message, 0) == sizeof message);
-    CHECK(send(line.get(), &message, sizeof message, 0) == sizeof message);
-  });
+    const bool asked = recv(line.get(), &message, sizeof message, 0) == sizeof message;
+    _exit(asked && send(line.get(), &message, sizeof message, 0) == sizeof message ? 0 : 1);
+  }
   CHECK(second.Lock() == -EALREADY);
-  answers.join();
+  int status = -1;
+  REQUIRE(waitpid(answers, &status, 0) == answers);
+  CHECK(status == 0);
   CHECK(first.WritePid() == 0);
   first.RemoveSocket();
   chmod(place, 0777);
