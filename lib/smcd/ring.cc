@@ -411,11 +411,13 @@ uint64_t RingBudget(const ConnEnd& e) {
 
 namespace {
 
-// As the kernel's sk_stream_is_writeable(): a third of the writer's own is free.
+// As the kernel's sk_stream_is_writeable(): a third of the writer's own is free; and what Within()
+// asks for.
 bool HasBudget(const ConnEnd& e, const pstn_tx& tx, uint32_t budget, uint32_t ring_bytes)
     PSTN_REQUIRES(tx.lock) {
-  return budget == 0 ||
-         Unread(e, tx, ring_bytes) + uint64_t{budget} * kLine / 3 <= Allowed(e, budget, ring_bytes);
+  const uint64_t third = uint64_t{budget} * kLine / 3,
+                 least = third > 2 * kLine ? third : 2 * kLine;
+  return budget == 0 || Unread(e, tx, ring_bytes) + least <= Allowed(e, budget, ring_bytes);
 }
 
 // `fn` gets what is known of a ring in use, and if that is false once more, with what the reader
