@@ -668,15 +668,10 @@ bool pstn_ring_writable(struct pstn_end *e)
 {
 	struct writer w;
 	u32 end, start;
-	u64 least;
 
 	if (!glimpse(e, &w))
 		return true; /* the next write makes one, or says what is wrong */
-	/* As sk_stream_is_writeable(): a third of the writer's own is free; and what within() asks for. */
-	least = (u64)w.budget * LINE / 3;
-	if (least < 2 * LINE)
-		least = 2 * LINE;
-	if (w.budget != 0 && unread(e, &w) + least > allowed(e, &w))
+	if (w.budget != 0 && (u64)unread(e, &w) * 3 > allowed(e, &w) * 2)
 		return false;
 	/* An eighth of the ring in one piece: no wake-up for each freed line. */
 	end = room_at(&w);

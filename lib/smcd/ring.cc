@@ -8,6 +8,7 @@
 #include "base/sys.h"
 #include "base/tsan.h"
 #include "smcd/hold.h"
+#include "smcd/notify.h"
 #include "smcd/ring_record.h"
 #include "state/address_limit.h"
 
@@ -411,13 +412,16 @@ uint64_t RingBudget(const ConnEnd& e) {
 
 namespace {
 
-// As the kernel's sk_stream_is_writeable(): a third of the writer's own is free; and what Within()
-// asks for.
+// As the kernel's sk_stream_is_writeable(): a third of it is free. Over a VI that is a third of the
+// writer's own, since what is under way counts with TCP_NOTSENT_LOWAT as what the reader has room
+// for; and what Within() asks for.
 bool HasBudget(const ConnEnd& e, const pstn_tx& tx, uint32_t budget, uint32_t ring_bytes)
     PSTN_REQUIRES(tx.lock) {
-  const uint64_t third = uint64_t{budget} * kLine / 3,
-                 least = third > 2 * kLine ? third : 2 * kLine;
-  return budget == 0 || Unread(e, tx, ring_bytes) + least <= Allowed(e, budget, ring_bytes);
+  if (budget == 0) return true;
+  const uint64_t unread = Unread(e, tx, ring_bytes), all = Allowed(e, budget, ring_bytes);
+  if (!PeerIsEngine(e)) return unread * 3 <= all * 2;
+  const uint64_t third = uint64_t{budget} * kLine / 3;
+  return unread + (third > 2 * kLine ? third : 2 * kLine) <= all;
 }
 
 // `fn` gets what is known of a ring in use, and if that is false once more, with what the reader
