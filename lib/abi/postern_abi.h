@@ -127,7 +127,9 @@ struct PSTN_LINE pstn_conn_ctl {
   pstn_u32 rx_wait;   /* (a) futex: 1 = a thread of this side sleeps until data or flags come */
   pstn_u32 tx_wait;   /* (a) PSTN_TXW_*: this side wants to hear of returned space */
   pstn_u32 gen;       /* (o) the connection's generation as this side knows it */
-  pstn_u32 rcv_room;  /* (o) bytes that this side's SO_RCVBUF has room for; 0: it is not set */
+  /* (o) bytes that this side's SO_RCVBUF has room for; 0: it is not set. Of the engine's:
+   * kLastSegmentBytes in offhost/wire.h, and with TCP_NOTSENT_LOWAT what is under way */
+  pstn_u32 rcv_room;
   pstn_u64 urgent;    /* (o) the urgent byte (endpoint/marks.h); 0 = none yet */
   pstn_u64 prev_ring; /* (o) the ring before `ring`, if that has PSTN_RING_F_SWITCH */
   pstn_u64 syn_ns;    /* (o: client) CLOCK_MONOTONIC of its connect(): the order of accept queues */

@@ -58,16 +58,16 @@ void WireSleeps(Family& fam);
 void WireAwake(Family& fam);
 // Tells posternd what came up under the engine's lock, without a wait (wire_errands.cc).
 void WireErrands(Family& fam);
+// ctl.rcv_room of the engine's ends. The program's bytes leave its ring when they are acknowledged,
+// so there is no buffer besides it; but the kernel fills a last segment of this size while its send
+// buffer has room for one byte of it.
+inline constexpr uint32_t kLastSegmentBytes = 65536;
 // wire_attach.cc. Makes the stack's wire, or joins it. False: the kernel does it all.
 // `patience_ns`: so long the interface's queues may be those of a stack that is just ending (a
 // server that is restarted).
 bool WireStart(Family& fam, uint64_t patience_ns = 0);
 // Enough for the keeper of a program that has ended to leave.
 inline constexpr uint64_t kTakenNs = 1'000'000'000;
-// ctl.rcv_room of the engine's ends. The program's bytes leave its ring when they are acknowledged,
-// so there is no buffer besides it; but the kernel fills a last segment of this size while its send
-// buffer has room for one byte of it.
-inline constexpr uint32_t kLastSegmentBytes = 65536;
 void WireForget(Family& fam);  // a process of one thread leaves the stack
 void WireRetry(Family& fam);   // there is a reason to try again at once
 // wire_settings.cc

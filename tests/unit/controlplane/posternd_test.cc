@@ -298,8 +298,7 @@ TEST_CASE("posternd: runtime directory") {
   const pid_t answers = fork();
   if (answers == 0) {
     pollfd comes{listener.get(), POLLIN, 0};
-    while (poll(&comes, 1, -1) != 1) {
-    }
+    if (poll(&comes, 1, 20'000) != 1) _exit(1);  // nobody asks
     const UniqueFd line(accept(listener.get(), nullptr, nullptr));
     ctl::Msg message;
     const bool asked = recv(line.get(), &message, sizeof message, 0) == sizeof message;
