@@ -17,8 +17,8 @@ bool SpinAllowed(Family& fam);
 void SpinEnded(Family& fam, bool found, uint64_t took_ns);
 // One look at a set has found so many events, at least one.
 void SpinEarned(uint32_t events);
-// Another thread had been waiting for this CPU.
-void SpinLost(Family& fam);
+// Another thread had been waiting for this CPU, and has had it. `took_ns`: until then.
+void SpinLost(Family& fam, bool found, uint64_t took_ns);
 
 // Spins while `ready()` is false, as options and the load of this CPU allow. True: it became ready.
 template <typename Ready>
@@ -45,8 +45,9 @@ bool Spin(Family& fam, Ready ready, const Deadline& until) {
       now = MonotonicNs();
       // The keeper's look, each millisecond, does not count.
       if (now - before > (LoadRelaxed(fam.wire_on) != 0 ? 30'000u : 8'000u)) {
-        SpinLost(fam);
-        return ready();
+        const bool found = ready();
+        SpinLost(fam, found, before - start);
+        return found;
       }
     } else {
       now = MonotonicNs();

@@ -40,6 +40,7 @@ struct Balance {
   int64_t ns;
   uint32_t pass;  // waits that don't spin
   uint32_t losses;
+  uint32_t events;     // of the last look at a set that found some
   uint32_t uncounted;  // spins that the stack's counter has not yet
 };
 constexpr int64_t kSavedNs = 8'000;
@@ -52,7 +53,7 @@ constexpr uint32_t kPass = 16;       // doubles with each loss ...
 constexpr uint32_t kDoublings = 6;   // ... up to 1024
 constexpr uint32_t kPassUnpaid = 4;  // after a CPU was wanted, where spins need not pay
 constinit thread_local Balance t_balance
-    __attribute__((tls_model("initial-exec"))) = {kMostNs, 0, 0, 0};
+    __attribute__((tls_model("initial-exec"))) = {kMostNs, 0, 0, 0, 0};
 
 void Lose(uint32_t times) {
   t_balance.ns = kTrialNs;
@@ -101,9 +102,16 @@ void SpinEnded(Family& fam, bool found, uint64_t took_ns) {
 
 void SpinEarned(uint32_t events) {
   t_balance.ns = std::min(t_balance.ns + int64_t{events - 1} * kEventNs, kMostNs);
+  t_balance.events = events;
 }
 
-void SpinLost(Family& fam) {
+void SpinLost(Family& fam, bool found, uint64_t took_ns) {
+  // The other thread has had the CPU, and there is enough for this one now: a sleep would have come
+  // to the same, and have cost each of the peers a wake-up.
+  const int64_t earned = found ? (int64_t{t_balance.events} - 1) * kEventNs : 0;
+  t_balance.events = 0;
+  if (HasToPay(fam) && earned >= static_cast<int64_t>(took_ns))
+    return SpinEnded(fam, true, took_ns);
   CountSpin(fam);
   if (HasToPay(fam)) return Lose(2);
   t_balance.pass = kPassUnpaid;
