@@ -43,6 +43,7 @@ class RingStreams final : public stack::Streams {
 
  private:
   uint32_t Write(stack::Conn& c, const iovec* iov, uint32_t count);
+  const pstn_ep* ListenerOf(const stack::Conn& c) const;  // of a handshake; null: it has gone
 
   Family& fam_;
 };

@@ -61,6 +61,11 @@ void EachSelf(Family& fam, Fn fn) {
 
 constexpr uint32_t kPiece = 1448;  // what segments usually carry
 
+// The receive buffer that the listener's program has asked for; 0: it has not.
+uint32_t BufferOf(const pstn_ep* listener) {
+  return listener == nullptr ? 0 : uint32_t{LoadRelaxed(listener->rcv_lines)} * PSTN_REC_ALIGN;
+}
+
 // From what comes next to behind the urgent byte.
 uint32_t UrgentAhead(const tcp::Tcb& t) { return static_cast<uint32_t>(t.rcv_up - t.rcv_nxt); }
 
@@ -171,25 +176,35 @@ bool RingStreams::Ended(Conn& c) {
 uint32_t RingStreams::Room(Conn& c) {
   ConnEnd e;
   constexpr uint32_t kFirstWindow = 65535;
-  if (c.owner == PSTN_NONE) return kFirstWindow;
+  if (c.owner == PSTN_NONE) return std::min(kFirstWindow, RoomMax(c));
   if (!EndOf(fam_, c, e)) return 0;
+  const RingLimits limits = RingLimitsFor(e, fam_.limits);
   Lock(e.ep->tx.lock);
-  uint32_t room = RingRoom(e, fam_.limits, kPiece);
+  uint32_t room = RingRoom(e, limits, kPiece);
   // The program gives some back: then TCP may have to say so.
-  if (room < RingRoomMax(e, fam_.limits, kPiece) / 2 &&
+  if (room < RingRoomMax(e, limits, kPiece) / 2 &&
       (LoadRelaxed(e.ctl().tx_wait) & PSTN_TXW_POST) == 0) {
     FetchOr(e.ctl().tx_wait, PSTN_TXW_POST);
     FenceAfterLocked();  // [F1] against AnnounceSpace
-    room = RingRoom(e, fam_.limits, kPiece);
+    room = RingRoom(e, limits, kPiece);
   }
   Unlock(e.ep->tx.lock);
   return room;
 }
 
+const pstn_ep* RingStreams::ListenerOf(const Conn& c) const {
+  if (c.listener >= stack::kListeners) return nullptr;
+  return EpAt(Stack(fam_), fam_.engine->state().listeners[c.listener].owner);
+}
+
+// In its handshake a connection has no ring: its listener's receive buffer counts.
 uint32_t RingStreams::RoomMax(Conn& c) {
-  if (c.owner == PSTN_NONE) return RingBytes(fam_.limits.class_max) / 8 * 7;
+  if (c.owner == PSTN_NONE) {
+    const uint32_t most = RingBytes(fam_.limits.class_max) / 8 * 7, said = BufferOf(ListenerOf(c));
+    return said != 0 ? std::min(most, RingPayloadFor(said)) : most;
+  }
   ConnEnd e;
-  return EndOf(fam_, c, e) ? RingRoomMax(e, fam_.limits, kPiece) : 0;
+  return EndOf(fam_, c, e) ? RingRoomMax(e, RingLimitsFor(e, fam_.limits), kPiece) : 0;
 }
 
 uint32_t RingStreams::Deliver(Conn& c, const uint8_t* data, uint32_t bytes) {
@@ -219,7 +234,7 @@ uint32_t RingStreams::Write(Conn& c, const iovec* iov, uint32_t count) {
   if ((c.tcb.flags & tcp::kUrgentIn) != 0) [[unlikely]]
     MarkUrgentIn(c, e, static_cast<const uint8_t*>(iov[0].iov_base),
                  static_cast<uint32_t>(iov[0].iov_len));
-  const size_t taken = RingWrite(e, from, fam_.limits, Growth::kNow);
+  const size_t taken = RingWrite(e, from, RingLimitsFor(e, fam_.limits), Growth::kNow);
   Unlock(e.ep->tx.lock);
   if (taken != 0) (void)AnnounceUnlocked(fam_.bells, e);
   // The program frees some: then TCP has to say so.
@@ -379,6 +394,7 @@ bool RingStreams::Accept(Conn& c, uint32_t conn_idx, const stack::Listener& l) {
   pstn_conn& conn = LgrConn(slot.lgr, slot.conn);
   UseWaiter(fam_, slot.lgr, 0, PSTN_EVMAP_WIRE);
   StoreRelaxed(conn.ctl[0].rcv_room, kLastSegmentBytes);
+  StoreRelaxed(conn.ctl[1].rcv_room, BufferOf(listener));    // until accept() says it
   StoreRelease(conn.ctl[0].rx_notify, PSTN_EVMAP_WIRE + 1);  // [C3]
   NoteNews(fam_.bells);
   SetState(ep, PSTN_EP_ESTABLISHED);

@@ -2,6 +2,8 @@
 // ring_ahead.cc - see ring_ahead.h.
 #include "smcd/ring_ahead.h"
 
+#include <algorithm>
+
 #include "base/lock.h"
 #include "smcd/ring_record.h"
 #include "state/address_limit.h"
@@ -67,7 +69,28 @@ uint32_t LargestClass(const ConnEnd& e, uint32_t from, const RingLimits& limits)
   return from;
 }
 
+// What the reader's program lets be unread, of what fits in `bytes` of ring. At least an eighth of
+// the ring, of which the reader tells by sixteenths (ReturnSpace).
+uint32_t Most(const ConnEnd& e, uint32_t bytes, uint32_t piece) {
+  const uint32_t said = LoadRelaxed(e.peer_ctl().rcv_room);
+  const uint32_t fits = PayloadOf(bytes, piece);
+  if (said == 0) return fits;
+  return std::min(fits, std::max(RingPayloadFor(said), PayloadOf(bytes / 8, piece)));
+}
+
 }  // namespace
+
+uint32_t RingPayloadFor(uint32_t rcvbuf) { return rcvbuf / 2; }
+
+RingLimits RingLimitsFor(const ConnEnd& e, RingLimits limits) {
+  const uint32_t said = LoadRelaxed(e.peer_ctl().rcv_room);
+  if (said == 0) return limits;
+  // A ring of 4 KiB would have room for a piece at its start alone.
+  uint32_t cls = std::min(std::max(limits.class_min, 1u), limits.class_max);
+  while (cls < limits.class_max && RingBytes(cls) < RingPayloadFor(said)) cls++;
+  limits.class_max = cls;
+  return limits;
+}
 
 uint32_t RingRoom(const ConnEnd& e, const RingLimits& limits, uint32_t piece) {
   const pstn_tx& tx = e.ep->tx;
@@ -79,7 +102,7 @@ uint32_t RingRoom(const ConnEnd& e, const RingLimits& limits, uint32_t piece) {
   const bool followed = static_cast<uint32_t>(read >> 32) == RingGen(tx.ring);
   if (followed || tx.old_ring == 0) {
     const uint32_t larger = LargestClass(e, cls, limits);
-    if (larger > cls) return PayloadOf(RingBytes(larger), piece);
+    if (larger > cls) return Most(e, RingBytes(larger), piece);
   }
   const uint32_t reader = followed ? static_cast<uint32_t>(read) : tx.peer;
   if (reader >= bytes || tx.off >= bytes) return 0;
@@ -87,13 +110,16 @@ uint32_t RingRoom(const ConnEnd& e, const RingLimits& limits, uint32_t piece) {
   // Two pieces of room, at the end and at the start: each has its own waste.
   const uint32_t end = tx.off >= reader ? bytes - tx.off : bytes - used;
   const uint32_t start = tx.off >= reader ? reader : 0;
-  return PayloadOf(end, piece) + PayloadOf(start, piece);
+  const uint32_t free = PayloadOf(end, piece) + PayloadOf(start, piece);
+  const uint32_t most = Most(e, bytes, piece);
+  const auto unread = static_cast<uint32_t>(uint64_t{used} * piece / RecordBytes(piece));
+  return most > unread ? std::min(free, most - unread) : 0;
 }
 
 uint32_t RingRoomMax(const ConnEnd& e, const RingLimits& limits, uint32_t piece) {
   const uint64_t ring = LoadRelaxed(e.ep->tx.ring);
   const uint32_t cls = ring == 0 ? limits.class_min : RingClass(ring) % PSTN_SLAB_CLASSES;
-  return PayloadOf(RingBytes(LargestClass(e, cls, limits)), piece);
+  return Most(e, RingBytes(LargestClass(e, cls, limits)), piece);
 }
 
 }  // namespace postern

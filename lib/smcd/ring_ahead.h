@@ -25,8 +25,16 @@ uint32_t RingAhead(const ConnEnd& e, RingCursor at, uint32_t limit);
 // Moves `at` on by so many bytes, which are there.
 void RingSkip(const ConnEnd& e, RingCursor& at, uint32_t bytes);
 
+// Of a receive buffer of this size (SO_RCVBUF as getsockopt says it: doubled, since segments take
+// more than their payload), what may be unread.
+uint32_t RingPayloadFor(uint32_t rcvbuf);
+// `limits` for a ring whose reader's program has set its receive buffer (ctl.rcv_room): no larger
+// than that needs.
+RingLimits RingLimitsFor(const ConnEnd& e, RingLimits limits);
+
 // Payload that RingWrite is sure to take if it comes in pieces of `piece` bytes: what a receiver
-// may promise. 0 when there is no ring to be had. Under ep.tx.lock.
+// may promise, of a receive buffer that its program has set. 0 when there is no ring to be had.
+// Under ep.tx.lock.
 uint32_t RingRoom(const ConnEnd& e, const RingLimits& limits, uint32_t piece)
     PSTN_REQUIRES(e.ep->tx.lock);
 // The same of a drained ring. Needs no lock.
