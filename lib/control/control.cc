@@ -347,6 +347,8 @@ void WatchLocks(Family& fam) {
 }
 
 void CtlForked(Family& fam) {
+  const pstn_dir* const dir = LoadAcquire(fam.dir);  // [T4]
+  fam.ctl_introduced = LoadRelaxed(fam.ctl_fd) >= 0 && dir != nullptr ? dir->id.lo : 0;
   CloseInternal(fam, fam.ctl_fd);  // what sets have of it is the parent's
   StoreRelaxed(fam.ctl_fd, -1);
   FetchAdd(fam.ctl_line, 1u);  // [S7]

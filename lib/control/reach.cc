@@ -35,9 +35,9 @@ using ctl::Type;
 
 constexpr uint64_t kSpawnNs = 1'000'000'000;
 
-// What posternd must know again after it was away: our link groups and listeners. And what it has
-// made meanwhile.
-void Reintroduce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
+// What posternd must know again after it was away: our link groups and listeners; `introduced`: it
+// was not, and our parent has told it. And what it has made meanwhile.
+void Reintroduce(Family& fam, bool introduced) PSTN_REQUIRES(fam.ctl_lock) {
   StackMap& s = Stack(fam);
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
     if (LoadRelaxed(fam.ctl_fd) < 0) break;
@@ -48,7 +48,7 @@ void Reintroduce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
     if (LgrBase(fam.view, i) != nullptr) {
       m.type = Type::kAddLgr;
       m.uuid = ref.peer;
-      (void)Ask(fam, m, fam.view.lgr_fd[i], nullptr);
+      if (!introduced) (void)Ask(fam, m, fam.view.lgr_fd[i], nullptr);
     } else if (LoadRelaxed(ref.side) == 1) {  // made while we had no line: its clients come to us
       m.type = Type::kGetLgr;
       int fd = -1;
@@ -59,6 +59,7 @@ void Reintroduce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
     AssertHeld(f.ctl_lock);
     return Ask(f, m, fd, reply);
   };
+  if (introduced) return;
   const bool wired = kVerbs.wire_reintroduce(fam, ask);
   const pstn_slot& slot = s.slots.Own(ProcIndex(fam.slot));
   for (uint32_t c = 0; c < PSTN_SLOT_CHUNKS; c++) {
@@ -224,7 +225,9 @@ bool ConnectOnce(Family& fam) PSTN_REQUIRES(fam.ctl_lock) {
   if (fam.dir != nullptr) Count(Stack(fam).hdr, kCounterDaemonReconnects);
   StoreRelease(fam.dir, dir);  // [T4]
   TakeWideSender(fam, *dir);
-  Reintroduce(fam);
+  // With a VI, a child has a part in what its line carries.
+  const bool introduced = std::exchange(fam.ctl_introduced, 0u) == dir->id.lo;
+  Reintroduce(fam, introduced && LoadRelaxed(fam.wire_on) == 0);
   if (LoadRelaxed(fam.ctl_fd) < 0) return false;
   StoreRelaxed(fam.ctl_retry_ns, 0);
   return true;

@@ -89,6 +89,7 @@ struct Family {
   pstn_lock ctl_lock{};
   uint64_t ctl_retry_ns = 0;  // not before this
   bool ctl_below = false;     // socket_path is that of this network namespace (control/reach.cc)
+  uint64_t ctl_introduced = 0;  // the posternd (dir.id.lo) that had been told of all by our parent
   bool ctl_await = false;     // none has been reached yet: one that is being started is waited for
   uint32_t ctl_version = 0;   // (a) 1: the posternd that is there is of another version
   // How long to wait for a posternd that was silent; 0: it was not.

@@ -23,7 +23,7 @@ bool HasNumbers() {
   rlimit limit = {0, 0};
   (void)sys::Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), nullptr, &limit);
   if (limit.rlim_cur > sys::AboveLimit::kHighest) return true;
-  {
+  if (limit.rlim_cur <= sys::AboveLimit::kSmall) {
     const sys::AboveLimit above;
     if (above.raised()) return true;
   }

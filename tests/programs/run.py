@@ -35,6 +35,7 @@ def arguments():
     parser.add_argument("--build", default="build", help="meson build directory (default: build)")
     parser.add_argument("--only", default="*", help="names to run: shell patterns, comma separated")
     parser.add_argument("--servers", action="store_true", help="the tier of the distribution's servers (servers/t_servers.py) in place of the others")
+    parser.add_argument("--rates", action="store_true", help="what programs do in a second, beside the kernel (servers/t_rates.py), in place of the others")
     parser.add_argument("--list", action="store_true", help="print the names and their modes, run nothing")
     parser.add_argument("--mode", default="both,server,client", help="all, or any of " + ",".join(harness.MODES) + " (default: all but kernel); turns: both, and of server and client one for each test")
     parser.add_argument("--tier", default="fast", choices=("fast", "long"), help="long includes the fast tests")
@@ -165,7 +166,7 @@ def main():
     modes = list(harness.MODES) if args.mode == "all" else args.mode.replace("turns", "both,server,client").split(",")
     if not set(modes) <= set(harness.MODES):
         sys.exit(f"run.py: --mode knows all, {', '.join(harness.MODES)}")
-    for module in ("t_servers",) if args.servers else MODULES:
+    for module in ("t_servers",) if args.servers else ("t_rates",) if args.rates else MODULES:
         importlib.import_module(module)
     chosen = list(selected(args, modes))
     if args.list:

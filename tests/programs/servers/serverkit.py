@@ -171,21 +171,28 @@ def path_of(ctx, place, look):
     return f"kernel ({', '.join(sorted(slow))})" if slow or not found else ACCELERATED
 
 
-def run(ctx, server, label, look, user=0):
-    """One run: what came of it, and the path if it was looked at. `user`: whose it is from the start, unless root's."""
-    place = Place(ctx, server, label, user)
+def start(ctx, server, place):
+    """The server and those behind it, which listen."""
     place.make()
     behind = []
     for number, line in enumerate(server.beside):
-        behind.append(ctx.start("server", place.words(line), name=f"{label}-behind{number}"))
+        behind.append(ctx.start("server", place.words(line), name=f"{place.label}-behind{number}"))
         ctx.wait_listening(int(place.names["PORT2"]), behind[-1])
     env = {name: place.text(value) for name, value in server.env.items()}
-    proc = ctx.start("server", place.words(server.argv), name=f"{label}-{server.name}", env=env)
+    proc = ctx.start("server", place.words(server.argv), name=f"{place.label}-{server.name}", env=env)
     ctx.wait_listening(place.port, proc, timeout=40)
-    threads, end = threads_of(proc), time.monotonic() + 40
+    end = time.monotonic() + 40
     while server.ready not in proc.output():
         check(time.monotonic() < end, lambda: f"not ready: {proc.output()[-1500:]}")
         time.sleep(0.02)
+    return proc, behind
+
+
+def run(ctx, server, label, look, user=0):
+    """One run: what came of it, and the path if it was looked at. `user`: whose it is from the start, unless root's."""
+    place = Place(ctx, server, label, user)
+    proc, behind = start(ctx, server, place)
+    threads = threads_of(proc)
     clients = [talk_to(ctx, place, client, number) for number, client in enumerate(server.clients)]
     path = path_of(ctx, place, look)
     check(proc.alive(), f"{server.name} has ended: {proc.output()[-1500:]}")
