@@ -122,6 +122,11 @@ void Broker::Index(const OfferKey& key, const Offered& offer) {
 
 void Broker::Unindex(const OfferKey& key, const Offered& offer) {
   cookies_.erase({offer.cookie, key});
+  const auto next = cookies_.lower_bound({offer.cookie, KeyOf(offer.stack, 0, 0)});
+  const bool has_another = next != cookies_.end() && next->first == offer.cookie &&
+                           std::get<0>(next->second) == offer.stack.hi &&
+                           std::get<1>(next->second) == offer.stack.lo;
+  if (!has_another) listening_.Forget(offer);
   const auto there = at_port_.find({offer.netns_ino, offer.local.port});
   if (there == at_port_.end()) return;
   there->second.erase(key);

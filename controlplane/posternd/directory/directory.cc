@@ -263,9 +263,11 @@ bool Directory::HasRoomFor(const Listener& guests) const {
 int Directory::Publish(const Listener& listener) {
   WithdrawEnded(listener);
   uint32_t entry = FindEntry(listener.stack, listener.ep_idx, listener.ep_gen);
+  Listener before;
   if (entry != PSTN_NONE) {
     Change change(dir_);
-    Unlink(entry, listeners_[entry].local.port);
+    before = listeners_[entry];
+    Unlink(entry, before.local.port);
     Write(entry, listener);
     Link(entry, listener.local.port);
   } else {
@@ -287,25 +289,37 @@ int Directory::Publish(const Listener& listener) {
   }
   listeners_[entry] = listener;
   entries_[ListenerKeyOf(listener)] = entry;
+  TellForeignGone(before);
   if (on_listed && !listener.learnt) on_listed(listener);
   return 0;
 }
 
+void Directory::TellForeignGone(const Listener& gone) const {
+  if (!on_foreign_gone || !gone.foreign || gone.learnt) return;
+  for (const uint32_t entry : EntriesAt(gone.local.port)) {
+    const Listener& l = listeners_.at(entry);
+    if (l.cookie == gone.cookie && IsOf(l, gone.stack)) return;
+  }
+  on_foreign_gone(gone);
+}
+
 void Directory::Remove(uint32_t entry) {
+  const Listener gone = listeners_[entry];
   {
     Change change(dir_);
-    Unlink(entry, listeners_[entry].local.port);
+    Unlink(entry, gone.local.port);
     StoreRelaxed(dir_->listeners[entry].used, 0);
   }
-  foreign_ -= listeners_[entry].foreign ? 1u : 0u;
-  if (listeners_[entry].guests) {
+  foreign_ -= gone.foreign ? 1u : 0u;
+  if (gone.guests) {
     --guests_;
-    const auto of = guests_of_.find(listeners_[entry].uid);
+    const auto of = guests_of_.find(gone.uid);
     if (--of->second == 0) guests_of_.erase(of);
   }
-  entries_.erase(ListenerKeyOf(listeners_[entry]));
+  entries_.erase(ListenerKeyOf(gone));
   listeners_.erase(entry);
   free_entries_.push_back(entry);
+  TellForeignGone(gone);
 }
 
 bool Directory::Withdraw(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) {

@@ -92,6 +92,9 @@ class Directory {
   std::function<void(const Listener&)> on_lost;
   // Called for what Publish enters, if it is not learnt.
   std::function<void(const Listener&)> on_listed;
+  // Called for another user's that is out of the directory again, if it is not learnt, when its
+  // stack has no other one of the same socket here.
+  std::function<void(const Listener&)> on_foreign_gone;
   // Whether new connections may take a path through memory.
   void SetOpen(bool open);
   // As the broker has it; nothing when there is none.
@@ -111,6 +114,7 @@ class Directory {
   uint32_t FindEntry(const pstn_uuid& stack, uint32_t ep_idx, uint32_t ep_gen) const;
   bool HasRoomFor(const Listener& guests) const;
   void Remove(uint32_t entry);
+  void TellForeignGone(const Listener& gone) const;
   void Link(uint32_t entry, uint16_t port);
   void Unlink(uint32_t entry, uint16_t port);
   void Write(uint32_t entry, const Listener& listener);

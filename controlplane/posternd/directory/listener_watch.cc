@@ -50,12 +50,14 @@ ListenerWatch::ListenerWatch(event_base* base, std::function<void(uint64_t)> end
       now_and_then_(base, -1, 0, [this] { LookAround(); }) {}
 
 void ListenerWatch::Add(const Listener& listener) {
-  const auto [first, last] = all_.equal_range(listener.cookie);
-  const auto known = std::find_if(first, last, [&](const auto& entry) {
-    return entry.second.stack.hi == listener.stack.hi && entry.second.stack.lo == listener.stack.lo;
-  });
-  if (known == last) all_.emplace(listener.cookie, listener);
+  all_.try_emplace(PlaceOf(listener), listener);
   if (!now_and_then_.pending()) now_and_then_.AddMs(kLookMs);
+}
+
+void ListenerWatch::Forget(const Listener& listener) { all_.erase(PlaceOf(listener)); }
+
+ListenerWatch::Place ListenerWatch::PlaceOf(const Listener& listener) {
+  return {listener.cookie, listener.stack.hi, listener.stack.lo};
 }
 
 void ListenerWatch::Hear(const Listener& listener, int socket) {
@@ -75,22 +77,23 @@ void ListenerWatch::Ended(uint64_t cookie) {
     readable_.reset();
     deaths_.reset();
   }
-  const auto it = all_.find(cookie);
-  if (it == all_.end()) return;
-  Note("what listened on port %u has ended", it->second.local.port);
-  all_.erase(cookie);
+  const auto first = all_.lower_bound({cookie, 0, 0});
+  const auto last = all_.upper_bound({cookie, UINT64_MAX, UINT64_MAX});
+  if (first == last) return;
+  Note("what listened on port %u has ended", first->second.local.port);
+  all_.erase(first, last);
   ended_(cookie);
 }
 
 void ListenerWatch::LookAtAll() {
   std::vector<Listener> all;
-  for (const auto& [cookie, l] : all_) all.push_back(l);
+  for (const auto& [place, l] : all_) all.push_back(l);
   for (const uint64_t cookie : LookWhichListen(all).ended) Ended(cookie);
 }
 
 void ListenerWatch::LookAt(const pstn_uuid& stack) {
   std::vector<Listener> its;
-  for (const auto& [cookie, l] : all_) {
+  for (const auto& [place, l] : all_) {
     if (l.stack.hi == stack.hi && l.stack.lo == stack.lo) its.push_back(l);
   }
   for (const uint64_t cookie : LookWhichListen(its).ended) Ended(cookie);
@@ -120,9 +123,9 @@ void ListenerWatch::Drain() {
 void ListenerWatch::LookAround() {
   std::vector<Listener> some;
   for (uint32_t i = 0; i < kLooksMax && i < all_.size(); ++i) {
-    auto it = all_.upper_bound(seen_);
+    auto it = all_.upper_bound({seen_, UINT64_MAX, UINT64_MAX});
     if (it == all_.end()) it = all_.begin();
-    seen_ = it->first;
+    seen_ = it->second.cookie;
     some.push_back(it->second);
   }
   for (const uint64_t cookie : LookWhichListen(some).ended) Ended(cookie);

@@ -21,6 +21,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <tuple>
 
 #include "../kit/event.h"
 #include "../kit/netlink.h"
@@ -36,6 +37,9 @@ class ListenerWatch {
   ListenerWatch(event_base* base, std::function<void(uint64_t cookie)> ended);
 
   void Add(const Listener& listener);
+  // That stack has no listener with this socket any more. So who offers one socket again and again,
+  // for ever new stacks, has no more kept here than is listed.
+  void Forget(const Listener& listener);
   // Its close is heard of, for one that was added. The socket is open here, or -1.
   void Hear(const Listener& listener, int socket);
   // Asks for each of that stack. `ended` is called from in here.
@@ -45,6 +49,8 @@ class ListenerWatch {
 
  private:
   using Moment = std::chrono::steady_clock::time_point;
+  using Place = std::tuple<uint64_t, uint64_t, uint64_t>;  // cookie, stack
+  static Place PlaceOf(const Listener& listener);
   void Drain();
   void LookAround();
   void LookAtAll();
@@ -52,7 +58,7 @@ class ListenerWatch {
 
   event_base* base_;
   std::function<void(uint64_t)> ended_;
-  std::multimap<uint64_t, Listener> all_;        // by cookie
+  std::map<Place, Listener> all_;                // once for each socket and stack
   std::map<pstn_uuid, Moment, UuidLess> rests_;  // for guests: until then
   uint64_t seen_ = 0;                            // of those asked for now and then, the last one
   CloseWatch closes_;

@@ -18,9 +18,10 @@ import broker_lies_test
 from broker_lies_test import A, B, C, Lies
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
+import sanitizer
 from actorkit import ALIVE, BELL, HAVE_LINK, HOST, LINK_END, LISTENER, OFFER, REGISTER, UNOFFER, CutOff, name
 
-MANY, SO_COOKIE = 1500, 57
+MANY, OFTEN, SO_COOKIE = 1500, 12000, 57
 
 
 def has_ended_already(line):
@@ -149,6 +150,22 @@ class Told(Lies):
             cookie = struct.unpack("=Q", tcp.getsockopt(socket.SOL_SOCKET, SO_COOKIE, 8))[0]
             self.assertEqual(line.status(OFFER, cookie=cookie, **here), 0)
             self.assertEqual(line.status(OFFER, fd=tcp.fileno(), **here), 0)
+
+    def memory_kb(self):
+        with open(f"/proc/{self.broker.process.pid}/status", encoding="ascii") as file:
+            return next(int(line.split()[1]) for line in file if line.startswith("VmRSS:"))
+
+    def test_one_socket_for_ever_new_stacks(self):
+        """It is offered for one after the other, and withdrawn each time: nothing is left of them, though the socket goes on listening."""
+        actor, line = self.member(A)
+        with actor.listener() as tcp:
+            for i in range(OFTEN):
+                if i == OFTEN // 4:
+                    before = self.memory_kb()
+                self.assertEqual(line.status(OFFER, fd=tcp.fileno(), uuid=(1, 1 + i)), 0)
+                self.assertEqual(line.status(UNOFFER, uuid=(1, 1 + i)), 0)
+            if sanitizer.kind_of(f"{broker_lies_test.BUILD}/posternd") is None:
+                self.assertLess(self.memory_kb() - before, OFTEN // 4 * 3 * 150 // 1024 // 2)
 
     def test_close_does_not_wait_for_who_reads_nothing(self):
         actor, line = self.member(A)

@@ -102,6 +102,26 @@ TEST_CASE("of a listener without its socket the kernel tells, as long as there i
   CHECK(HearOfAll() == 0);
 }
 
+TEST_CASE("nothing is kept of a listener that is forgotten, but of another stack's") {
+  Watched here;
+  Listener listener;
+  const int fd = Listening(listener);
+  here.watch.Add(listener);
+  here.watch.Hear(listener, fd);
+  here.watch.Forget(listener);
+  CHECK(shutdown(fd, SHUT_RDWR) == 0);
+  here.watch.LookAt(listener.stack);
+  CHECK(here.ended.empty());
+  Listener others = listener;
+  others.stack.lo = 1;
+  here.watch.Add(listener);
+  here.watch.Add(others);
+  here.watch.Forget(listener);
+  here.watch.LookAt(others.stack);
+  CHECK(here.ended == std::vector<uint64_t>{listener.cookie});
+  close(fd);
+}
+
 TEST_CASE("a listener without its socket that has ended before") {
   Watched here;
   Listener listener;
