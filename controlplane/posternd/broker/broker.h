@@ -86,8 +86,12 @@ class Broker {
     std::set<OfferKey> stale;  // to be told how these are now
     std::set<OfferKey> asked;  // told, and not answered yet
     // Those that want to know when it has heard: called by the last copy's end.
-    std::map<OfferKey, std::vector<std::shared_ptr<void>>> awaited;
-    std::chrono::steady_clock::time_point awaited_since;
+    struct Awaited {
+      std::vector<std::shared_ptr<void>> by;
+      std::chrono::steady_clock::time_point since;
+    };
+    std::map<OfferKey, Awaited> awaited;
+    std::chrono::steady_clock::time_point awaited_since;  // or since its last answer
     // Those whose answer goes behind the news of it (Seek): called likewise.
     std::map<OfferKey, std::vector<std::shared_ptr<void>>> before;
     OfferKey next{};            // all before this one were looked at since it joined

@@ -175,8 +175,9 @@ void Broker::Withdraw(const OfferKey& key, std::function<void()> done) {
     Member& member = *MemberOf(*line);
     Told& told = member.told;
     if (!IsSlow(member.who.uid)) {
-      if (told.awaited.empty()) told.awaited_since = std::chrono::steady_clock::now();
-      told.awaited[key].push_back(last);
+      const auto now = std::chrono::steady_clock::now();
+      if (told.awaited.empty()) told.awaited_since = now;
+      told.awaited.try_emplace(key, Told::Awaited{{}, now}).first->second.by.push_back(last);
       if (!patience_.pending()) patience_.AddMs(kPatienceMs);
     }
     Changed(member, key);

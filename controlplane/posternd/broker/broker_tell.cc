@@ -12,8 +12,9 @@
 // of all that it has places for (told_all_).
 //
 // Others wait for it where a listener is withdrawn, so that no client of it is led to a listener
-// that is gone. They wait for a moment only: one that is later than that is not waited for in the
-// next seconds, nor are other members of its user.
+// that is gone. They wait for a moment only, or, while it answers, for some: what it is to hear
+// before may be its own user's making, and never end. One that is later than that is not waited for
+// in the next seconds, nor are other members of its user.
 #include <algorithm>
 #include <cerrno>
 #include <utility>
@@ -29,7 +30,8 @@ constexpr size_t kSoughtMost = 1024;  // ports of one member, each an entry of o
 constexpr int kLookedAtOnce = 256;
 constexpr uint32_t kWaitMs = 50;
 constexpr uint32_t kRefillMs = 10000;
-constexpr auto kWaitMost = std::chrono::milliseconds(100);
+constexpr auto kWaitMost = std::chrono::milliseconds(100);      // for an answer
+constexpr auto kWaitLongest = std::chrono::milliseconds(1000);  // for the one that is wanted
 constexpr auto kSlowFor = std::chrono::seconds(10);
 
 }  // namespace
@@ -264,17 +266,19 @@ void Broker::DoNotWait() {
   const auto now = std::chrono::steady_clock::now();
   std::vector<std::shared_ptr<void>> no_more;  // what they call may change all this
   bool wait = false;
+  const auto is_late = [now](const auto& one) { return now - one.second.since >= kWaitLongest; };
   for (const auto& [line, member] : members_) {
     Told& told = member->told;
     if (told.awaited.empty()) continue;
-    if (now - told.awaited_since < kWaitMost) {
+    if (now - told.awaited_since < kWaitMost &&
+        std::none_of(told.awaited.begin(), told.awaited.end(), is_late)) {
       wait = true;
       continue;
     }
     slow_until_[member->who.uid] = now + kSlowFor;
-    for (auto& [key, all] : told.awaited)
-      no_more.insert(no_more.end(), std::make_move_iterator(all.begin()),
-                     std::make_move_iterator(all.end()));
+    for (auto& [key, one] : told.awaited)
+      no_more.insert(no_more.end(), std::make_move_iterator(one.by.begin()),
+                     std::make_move_iterator(one.by.end()));
     told.awaited.clear();
   }
   if (wait) patience_.AddMs(kWaitMs);

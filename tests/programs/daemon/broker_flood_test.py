@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import sys
+import time
 import unittest
 
 import broker_lies_test
@@ -22,6 +23,7 @@ import sanitizer
 from actorkit import ALIVE, BELL, HAVE_LINK, HOST, LINK_END, LISTENER, OFFER, REGISTER, UNOFFER, CutOff, name
 
 MANY, OFTEN, SO_COOKIE = 1500, 12000, 57
+KEPT_BUSY_SEC, CLOSES_SEC = 2, 8
 
 
 def has_ended_already(line):
@@ -33,6 +35,15 @@ def has_ended_already(line):
         return True
     except BlockingIOError:
         return False
+
+
+def what_is_there(line):
+    """To be read of it."""
+    while True:
+        try:
+            yield line.receive(wait=False)
+        except BlockingIOError:
+            return
 
 
 class Quotas(Lies):
@@ -175,6 +186,37 @@ class Told(Lies):
             self.assertEqual(line.status(UNOFFER, uuid=(1, 1)), 0)
         line.barrier()
         self.assertFalse(has_ended_already(silent), "it was waited for until it was cut off")
+
+    def test_close_does_not_wait_for_who_is_always_told_of_something_else(self):
+        """It answers, now and then; and another member of its user sees to it that there is always something that it is to hear first."""
+        victims, victim = self.member(A)
+        self.offers(victims, victim, (0xa, 1))
+        accomplices, accomplice = self.member(C)
+        _, slow = self.member(C)
+        slow.barrier()
+        tcp = accomplices.listener()
+        self.addCleanup(tcp.close)
+        offer = lambda i: self.assertEqual(accomplice.status(OFFER, fd=tcp.fileno(), uuid=(0, 1), a=i), 0)
+        for i in range(40):
+            offer(i)
+        asked, said, answered = [], 0, False
+        begin = answers_at = time.monotonic()
+        while not answered and time.monotonic() < begin + KEPT_BUSY_SEC + CLOSES_SEC:
+            asked += [m for m in what_is_there(slow) if m.seq >> 31]
+            if asked and time.monotonic() >= answers_at:
+                if asked[0].kind == LISTENER and asked[0].uuid_hi == 0:
+                    offer(asked[0].a)
+                slow.send(asked[0].kind, seq=asked.pop(0).seq)
+                answers_at = time.monotonic() + 0.04
+            if not said and time.monotonic() >= begin + KEPT_BUSY_SEC:
+                said = victim.seq = 1 << 20
+                victim.send(UNOFFER, seq=said, uuid=(0xa, 1))
+            for message in what_is_there(victim):
+                victim.take(message)
+                answered = answered or message.seq == 1 << 20
+            list(map(accomplice.take, what_is_there(accomplice)))
+            time.sleep(0.005)
+        self.assertTrue(answered, "it waits for as long as others like")
 
     def test_news_of_link_groups_that_it_does_not_have(self):
         victim_actor, victim = self.member(A)
