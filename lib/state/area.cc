@@ -15,6 +15,10 @@
 #include "base/space/room.h"
 #include "base/sys.h"
 
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
 namespace postern {
 namespace {
 
@@ -32,6 +36,15 @@ int CreateSegment(const char* name, size_t bytes) {
   if (r == 0) return f;
   sys::Close(f);
   return static_cast<int>(r);
+}
+
+// Whether each process that gets it can map it to write, and no one can change that. One that can't
+// would ask for it again and again.
+bool IsWritable(int fd) {
+  const int mode = sys::Fcntl(fd, F_GETFL, 0), seals = sys::Fcntl(fd, F_GET_SEALS, 0);
+  constexpr auto kNoWrite = static_cast<unsigned>(F_SEAL_WRITE | F_SEAL_FUTURE_WRITE);
+  return mode >= 0 && (mode & O_ACCMODE) == O_RDWR && seals >= 0 &&
+         (static_cast<unsigned>(seals) & (kSeals | kNoWrite)) == kSeals;
 }
 
 // Memory of huge pages can be sealed, too; a hole in it is a SIGBUS when none is free.
@@ -199,7 +212,7 @@ uint8_t* MapLgr(int fd, const pstn_uuid* expected_id) {
 
 bool OwnersOfLgr(int fd, const pstn_uuid& id, pstn_uuid (&owner)[2]) {
   pstn_lgr_hdr h;
-  if (!IsSegment(fd, PSTN_LGR_BYTES) ||
+  if (!IsSegment(fd, PSTN_LGR_BYTES) || !IsWritable(fd) ||
       sys::Call(SYS_pread64, fd, &h, sizeof h, 0L) != static_cast<long>(sizeof h) ||
       h.magic != PSTN_MAGIC_LGR || h.abi_version != PSTN_ABI_VERSION || !SameUuid(h.id, id))
     return false;

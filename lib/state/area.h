@@ -36,7 +36,8 @@ const StackLook* LookAtStack(int fd);  // the same, to be read only
 uint8_t* MapLgr(int fd, const pstn_uuid* expected_id);
 // Whatever its header says by now: posternd has said that it is one (controlplane/reaper).
 uint8_t* MapKnownLgr(int fd);
-// The stacks of a link group, which is not mapped for that. False: it is no such segment.
+// The stacks of a link group, which is not mapped for that. False: it is no such segment, or not
+// every process that gets this descriptor can map it to write, now and later.
 bool OwnersOfLgr(int fd, const pstn_uuid& id, pstn_uuid (&owner)[2]);
 uint32_t ConnsOfLgr(int fd);  // hdr.conns_hw
 const pstn_dir* MapDir(int fd);

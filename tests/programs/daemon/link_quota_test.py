@@ -25,6 +25,7 @@ from broker_test import CLIENT, JOIN, LINK, MSG, OFFER, Broker, Program
 GREEDY = 60003
 TRIED = 300  # more than a table has
 F_ADD_SEALS, F_SEALS = 1033, 7  # SEAL | SHRINK | GROW
+F_SEAL_WRITE, F_SEAL_FUTURE_WRITE = 8, 16
 TABLES_MOST, USED_MOST = 5 << 20, 16 << 20  # of a link group: what is mapped before a connection, and with one
 NUMBERS = itertools.count(1)
 
@@ -41,23 +42,48 @@ def ask(line, kind, fd, **fields):
             return answer[3]
 
 
-def link_group(header, size, number, client, server):
+def link_group(header, size, number, client, server, seals=F_SEALS):
     """Memory as posternd makes it: its own number, and whose it is."""
     fd = os.memfd_create("postern-lgr", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     os.ftruncate(fd, size)
     os.pwrite(fd, header[:16] + b"".join(word.to_bytes(8, "little") for word in (*number, *client, *server)), 0)
-    fcntl.fcntl(fd, F_ADD_SEALS, F_SEALS)
+    fcntl.fcntl(fd, F_ADD_SEALS, seals)
     return fd
 
 
-def take_all(line, server, header, size):
-    """How often the server's daemon has agreed, and what it says at last."""
+def to_read(fd):
+    """The same memory."""
+    try:
+        return os.open(f"/proc/self/fd/{fd}", os.O_RDONLY)
+    finally:
+        os.close(fd)
+
+
+def joins(line):
+    """The statuses of what it takes to be a member that may be linked."""
     statuses = [ask(line, JOIN, None)]
     with socket.socket() as tcp:
         tcp.bind(("127.0.0.1", 0))
         tcp.listen()
         statuses.append(ask(line, OFFER, tcp.fileno(), uuid=(9, 1)))
-    if any(statuses):
+    return statuses
+
+
+def offer_no_writers(line, server, header, size):
+    """What the server's daemon says to memory that its programs could not map, or not for long: to be read, and with other seals."""
+    said = {"joins": joins(line)}
+    for i, (what, seals, change) in enumerate((("to read", F_SEALS, to_read), ("no writes", F_SEALS | F_SEAL_WRITE, int),
+                                               ("no more writes", F_SEALS | F_SEAL_FUTURE_WRITE, int), ("open to seals", F_SEALS & ~1, int))):
+        client, number = (2000 + i, 9), (2000 + i, 10)
+        fd = change(link_group(header, size, number, client, server, seals))
+        said[what] = ask(line, LINK, fd, uuid=server, peer=client, id=number)
+        os.close(fd)
+    return said
+
+
+def take_all(line, server, header, size):
+    """How often the server's daemon has agreed, and what it says at last."""
+    if any(statuses := joins(line)):
         return {"not admitted": statuses}
     agreed, last = 0, 0
     for i in range(TRIED):
@@ -93,7 +119,7 @@ class LinkQuota(Broker):
                 segments[fields[4]] = segments.get(fields[4], 0) + end - begin
         return segments
 
-    def greedy(self, server):
+    def by_another_user(self, what, server):
         """In a process of a third user, which lives on."""
         header, size = self.header_of_a_link()
         read_fd, write_fd = os.pipe()
@@ -108,7 +134,7 @@ class LinkQuota(Broker):
                 line = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)  # as long as this process lives
                 line.settimeout(20)
                 line.connect(f"{self.system}/broker.sock")
-                result = take_all(line, server, header, size)
+                result = what(line, server, header, size)
             except BaseException as error:  # told to the parent
                 result = {"error": repr(error)}
             os.write(write_fd, json.dumps(result).encode())
@@ -119,10 +145,22 @@ class LinkQuota(Broker):
         with os.fdopen(read_fd, "rb", buffering=0) as pipe:
             return json.loads(pipe.read(1000))
 
+    def stack(self):
+        """The server's."""
+        words = re.findall(r"stack ([0-9a-f-]{32,36})", self.log("a").split("listens on")[0])[-1].replace("-", "")
+        return int(words[:16], 16), int(words[16:], 16)
+
+    def test_memory_that_can_not_be_written(self):
+        """Each look of the server's for clients would have it ask for that link group once more."""
+        server, _, first = self.connected()
+        said = self.by_another_user(offer_no_writers, self.stack())
+        self.assertEqual(said.pop("joins", said), [0, 0])
+        self.assertEqual(set(said.values()), {errno.EINVAL}, said)
+        self.echo(server, first)
+
     def test_one_user_leaves_room(self):
         server, port, first = self.connected()
-        words = re.findall(r"stack ([0-9a-f-]{32,36})", self.log("a").split("listens on")[0])[-1].replace("-", "")
-        got = self.greedy((int(words[:16], 16), int(words[16:], 16)))
+        got = self.by_another_user(take_all, self.stack())
         self.assertEqual(got.get("last"), errno.ENOSPC, got)
         self.assertGreater(got["agreed"], 0)
         self.assertLess(got["agreed"], TRIED // 2)

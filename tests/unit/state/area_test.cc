@@ -8,6 +8,7 @@
 
 #include <initializer_list>
 #include <set>
+#include <string>
 
 #include "../kit/catch.h"
 #include "state/view.h"
@@ -67,6 +68,32 @@ TEST_CASE("area: a link group of another id is refused") {
   uint8_t* base = MapLgr(lgr.fd, nullptr);
   REQUIRE(base != nullptr);
   UnmapLgr(base);
+}
+
+// As another user's daemon could send it: with the header of a good one.
+int ForgedLgr(const pstn_uuid& id, int seals) {
+  const Fd good(CreateLgr(id, id, id));
+  pstn_lgr_hdr header;
+  REQUIRE(pread(good.fd, &header, sizeof header, 0) == sizeof header);
+  const int fd = Forged(PSTN_LGR_BYTES, 0, 0, 0);
+  REQUIRE(pwrite(fd, &header, sizeof header, 0) == sizeof header);
+  REQUIRE(fcntl(fd, F_ADD_SEALS, seals) == 0);
+  return fd;
+}
+
+TEST_CASE("area: a link group that a process could not map to write is none") {
+  constexpr int kSealed = kLinkSeals | F_SEAL_SEAL, kFutureWrite = 0x10;
+  const pstn_uuid id = NewUuid();
+  pstn_uuid owner[2];
+  const Fd good(ForgedLgr(id, kSealed)), open_to_seals(ForgedLgr(id, kLinkSeals)),
+      no_write(ForgedLgr(id, kSealed | F_SEAL_WRITE)),
+      no_more_write(ForgedLgr(id, kSealed | kFutureWrite));
+  const std::string path = "/proc/self/fd/" + std::to_string(good.fd);
+  const Fd to_read(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  REQUIRE(to_read.fd >= 0);
+  CHECK(OwnersOfLgr(good.fd, id, owner));
+  for (const int fd : {open_to_seals.fd, no_write.fd, no_more_write.fd, to_read.fd})
+    CHECK(!OwnersOfLgr(fd, id, owner));
 }
 
 TEST_CASE("area: one kind of segment is not another") {
