@@ -29,6 +29,9 @@ struct Beds {
   // (a) When a connect() of the stack's that waits for room is to be looked at; 0: none is known.
   uint64_t waits_ns;
   uint64_t paid_ns;  // (a) when PayRings last made a sender
+  // Where the next look at what peers hold back begins (held.h): the link group, and the word of
+  // each one's bits.
+  uint32_t held_group, held_word[kGroups.most];  // (a)
 };
 // A connect() of ours waits for room.
 void NoteWait(Family& fam);

@@ -3,6 +3,9 @@
 // ours: what we try with that word has an end.
 #include "../death/family_world.h"
 #include "../kit/catch.h"
+#include "base/clock.h"
+#include "event/held.h"
+#include "event/wait.h"
 #include "peer/close.h"
 #include "state/view.h"
 
@@ -50,6 +53,29 @@ TEST_CASE("restless peer: a mark is raised while the peer lowers it") {
   CHECK(*mark == kEnd);
   RaiseMark(*mark, 2, kMost);
   CHECK(*mark == kEnd);
+}
+
+// In ctl.held of each connection that there may be, and all their bits.
+TEST_CASE("restless peer: it says of all connections that it holds something back") {
+  constexpr uint64_t kAnHourNs = 3'600'000'000'000;
+  constexpr uint32_t kLast = PSTN_CONNS - 1, kWords = PSTN_CONNS / 64;
+  FamilyWorld w;
+  Beds& beds = *w.fam().beds;
+  uint8_t* const lgr = w.ring.lgr();
+  pstn_evmap& map = LgrEvmap(lgr, 1, PSTN_EVMAP_HELD);
+  for (uint32_t c = 0; c < PSTN_CONNS; c++) LgrConn(lgr, c).ctl[0].held = MonotonicNs() + kAnHourNs;
+  for (uint64_t& leaf : map.leaf) leaf = ~uint64_t{0};
+  map.summary = ~uint64_t{0};
+  const StepResult r = Beside([&] { (void)HeldUntil(w.fam()); }, [](uint32_t) {});
+  CheckSteps(r, 100);
+  // What another one has sent is found all the same, some looks later.
+  LgrConn(lgr, kLast).ctl[0].held = 1;
+  beds.held_word[w.s().lgrs.IndexOf(w.ring.ref(1)).word()] = 0;
+  uint32_t looks = 0;
+  for (; looks <= kWords && (map.leaf[kLast / 64] >> (kLast % 64) & 1u) != 0; looks++)
+    CHECK(HeldUntil(w.fam()) == 0);
+  CHECK(looks <= kWords);
+  CHECK((map.leaf[kLast / 64] >> (kLast % 64) & 1u) == 0);
 }
 
 }  // namespace
