@@ -625,12 +625,13 @@ void AdmitLate(Family& fam) {
 
 namespace {
 
-// `fn` gets the connections that wait for a place at `listener`.
+// `fn` gets the connections that wait for a place at `listener`. None of a link group in which
+// clients count by themselves: who says so there was not told to, and would be in the others' way.
 template <typename Fn>
 void EachWaiting(Family& fam, const pstn_ep& listener, Fn fn) {
   StackMap& s = Stack(fam);
   for (const pstn_lgr_ref& ref : s.lgrs.Before(LoadRelaxed(s.hdr.lgrs_hw))) {
-    if (LoadAcquire(ref.state) == 0 || ref.side != 1) continue;  // [L1]
+    if (LoadAcquire(ref.state) == 0 || ref.side != 1 || !IsQueued(ref)) continue;  // [L1]
     const uint32_t i = s.lgrs.IndexOf(ref).word();
     uint8_t* lgr = EnsureLgrTables(fam, i);
     const uint32_t hw = lgr != nullptr ? LoadRelaxed(LgrHdr(lgr).conns_hw) : 0;

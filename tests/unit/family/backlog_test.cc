@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // backlog_test.cc - a listener's backlog binds clients that do not count themselves.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -11,6 +13,8 @@
 #include "peer/connect.h"
 #include "smcd/notify.h"
 #include "sock/socket.h"
+#include "state/area.h"
+#include "state/view.h"
 
 namespace postern {
 namespace {
@@ -130,6 +134,58 @@ TEST_CASE("backlog: clients without a place wait, and get the next one in their 
   AdmitWaiting(l.w.fam(), l.ep());
   CHECK(l.ep().waits == 0);
   CHECK(l.Taken() == kListenBacklog);
+}
+
+// Another user's client, which counts in its own link group, and is not told to wait.
+struct Stranger {
+  static constexpr uint32_t kGroup = 2, kClaims = 16;
+  FamilyWorld& w;
+  const pstn_uuid id = NewUuid();
+  const int fd = CreateLgr(id, {8, 8}, w.s().hdr.id);
+  uint8_t* const lgr = MapLgr(fd, &id);
+
+  explicit Stranger(FamilyWorld& of) : w(of) {
+    REQUIRE(lgr != nullptr);
+    pstn_lgr_ref& ref = w.s().lgrs.Own(LgrIndex(kGroup));
+    ref.side = 1;
+    ref.id = id;
+    ref.peer = {8, 8};
+    ref.remote = PSTN_LGR_OTHER_USER;
+    ref.state = 1;
+    w.s().hdr.lgrs_hw = kGroup + 1;
+    SetLgrMapping(w.fam().view, kGroup, lgr, fd);
+  }
+  ~Stranger() {
+    w.s().lgrs.Own(LgrIndex(kGroup)).state = 0;
+    DropLgrMapping(w.fam().view, kGroup);
+    close(fd);
+  }
+  Stranger(const Stranger&) = delete;
+  Stranger& operator=(const Stranger&) = delete;
+  void ClaimToWait(const CrowdedListener& l, uint32_t gen) {
+    LgrHdr(lgr).conns_hw = kClaims;
+    for (uint32_t c = 0; c < kClaims; c++) {
+      pstn_conn& conn = LgrConn(lgr, c);
+      conn.setup.listener_idx = l.idx;
+      conn.setup.listener_gen = gen;
+      conn.ctl[0].syn_ns = MonotonicNs() - 9'000'000'000;
+      conn.setup.state = PSTN_CS_WAITS;
+    }
+  }
+};
+
+TEST_CASE("backlog: clients that wait are let in beside another user's that say they do") {
+  SharedQueue l;
+  Stranger stranger(l.w);
+  for (uint32_t c = 0; c <= kListenBacklog; c++) l.ComeHonestly(c);
+  const uint32_t honest = kListenBacklog + 1;
+  l.ComeToWait(honest);
+  CHECK(l.StateOf(honest) == PSTN_CS_WAITS);
+  l.Conn(honest).ctl[0].syn_ns = MonotonicNs();
+  stranger.ClaimToWait(l, l.ep().gen);
+  CHECK(DequeueEmbryo(l.w.fam(), l.ep()) != PSTN_NONE);
+  AdmitWaiting(l.w.fam(), l.ep());
+  CHECK(l.StateOf(honest) == PSTN_CS_ESTABLISHED);
 }
 
 TEST_CASE("backlog: a place that no client has is free again after a second") {
