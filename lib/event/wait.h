@@ -26,6 +26,7 @@ struct Beds {
   // (a) When a client has to be admitted that a listener has left where it is (TCP_DEFER_ACCEPT;
   // peer/accept_queue.cc); 0: there is none. No thread sleeps longer.
   uint64_t deferred_ns;
+  uint64_t deferred_rest_ns;  // (a) not before this: a look for them takes its time
   // (a) When a connect() of the stack's that waits for room is to be looked at; 0: none is known.
   uint64_t waits_ns;
   uint64_t paid_ns;  // (a) when PayRings last made a sender

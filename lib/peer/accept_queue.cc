@@ -196,9 +196,11 @@ uint64_t SynTime(const pstn_conn& c) {
 // A client that has only connected is left where it is, until its listener's time has passed. The
 // process that finds it looks again then (AdmitLate); its threads don't sleep longer (SleepUntil).
 bool IsDeferred(Family& fam, const pstn_ep& listener, uint8_t* lgr, uint32_t conn) {
-  const uint64_t until = SynTime(LgrConn(lgr, conn)) + DeferNs(LoadRelaxed(listener.defer_accept));
+  uint64_t until = SynTime(LgrConn(lgr, conn)) + DeferNs(LoadRelaxed(listener.defer_accept));
   if (until <= MonotonicNs() || !Defer(lgr, conn)) return false;
   if (fam.beds == nullptr) return true;  // in the reaper
+  const uint64_t rest = LoadRelaxed(fam.beds->deferred_rest_ns);
+  if (until < rest) until = rest;
   uint64_t& first = fam.beds->deferred_ns;
   for (uint64_t seen = LoadRelaxed(first);
        (seen == 0 || until < seen) && !CompareExchange(first, seen, until);) {
@@ -612,13 +614,23 @@ void AdmitLeft(Family& fam, const pstn_ep* listener) {
   }
 }
 
-// TCP_DEFER_ACCEPT's time has passed for one at least.
+// TCP_DEFER_ACCEPT's time has passed for one at least. A client says when it connected, and peers
+// how many connections there are to be looked at: so this has a small share of the time.
+constexpr uint64_t kLateRest = 20;  // of the time that a look takes, on a machine that is not busy
+constexpr uint64_t kLateRestMostNs = 500'000'000;
+
 void AdmitLate(Family& fam) {
+  const uint64_t begin = MonotonicNs();
   uint64_t until = LoadRelaxed(fam.beds->deferred_ns);
-  if (until == 0 || until > MonotonicNs() ||
-      !CompareExchange(fam.beds->deferred_ns, until, uint64_t{0}))
+  if (until == 0 || until > begin || !CompareExchange(fam.beds->deferred_ns, until, uint64_t{0}))
     return;
   AdmitLeft(fam, nullptr);
+  const uint64_t end = MonotonicNs(), share = kLateRest * (end - begin);
+  const uint64_t rest = end + (share < kLateRestMostNs ? share : kLateRestMostNs);
+  StoreRelaxed(fam.beds->deferred_rest_ns, rest);
+  until = LoadRelaxed(fam.beds->deferred_ns);
+  while (until != 0 && until < rest && !CompareExchange(fam.beds->deferred_ns, until, rest)) {
+  }
 }
 
 }  // namespace

@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <initializer_list>
 #include <memory>
 
 #include "../death/family_world.h"
 #include "../kit/catch.h"
 #include "base/clock.h"
 #include "endpoint/places/places.h"
+#include "event/wait.h"
 #include "peer/connect.h"
 #include "smcd/notify.h"
 #include "sock/socket.h"
@@ -241,6 +243,28 @@ TEST_CASE("backlog: a lost place comes back where clients are left until they ha
   CHECK(l.StateOf(0) == PSTN_CS_WAITS);
   l.ComeAgain(0);
   CHECK(l.StateOf(0) != PSTN_CS_WAITS);
+}
+
+TEST_CASE("backlog: looks at clients that are left where they are keep apart, whatever these say") {
+  constexpr uint64_t kStepNs = 1'000'000'000;
+  CrowdedListener l;
+  Beds& beds = *l.w.fam().beds;
+  l.ep().defer_accept = 1;
+  for (uint32_t c : {0u, 1u}) {
+    l.Fill(c);
+    l.Conn(c).ctl[0].syn_ns = MonotonicNs() - kStepNs + 20'000'000 + c;  // one after the other
+    l.Conn(c).setup.state = PSTN_CS_SYN;
+    l.Announce(c);
+    CHECK(l.Conn(c).setup.state == PSTN_CS_SYN);
+  }
+  LgrHdr(l.w.ring.lgr()).conns_hw = PSTN_CONNS;  // all are to be looked at
+  const uint64_t first = beds.deferred_ns;
+  REQUIRE(first != 0);
+  while (l.Conn(0).setup.state == PSTN_CS_SYN) AdmitSyns(l.w.fam(), kAllLooks);
+  CHECK(beds.deferred_rest_ns > first);
+  CHECK((beds.deferred_ns == 0 || beds.deferred_ns >= beds.deferred_rest_ns));
+  while (l.Conn(1).setup.state == PSTN_CS_SYN) AdmitSyns(l.w.fam(), kAllLooks);
+  CHECK(l.ep().accept_count == 2);
 }
 
 TEST_CASE("backlog: those that have their place come first, where the count is not believed") {
