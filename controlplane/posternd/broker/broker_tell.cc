@@ -150,11 +150,15 @@ void Broker::ForgetKnower(const Member& member, const OfferKey& key) {
   if (it->second.empty()) knowers_.erase(it);
 }
 
-// The answer goes behind the news of what is there.
+// The answer goes behind the news of what is there. Once for each port: to look for what is there
+// takes time, and each answer that waits takes room for each listener. What a member was told of
+// all, or has asked for before, it hears of by itself.
 void Broker::Seek(Client& client, const ctl::Msg& message, UniqueFd) {
   Member& member = *MemberOf(client);
   if (message.a > UINT16_MAX) return client.Reply(message, EINVAL);
   const auto port = static_cast<uint16_t>(message.a);
+  if (member.sought.count(port) != 0) return client.Reply(message, EALREADY);
+  const bool is_told_all = !member.seeks;
   if (member.seeks && (port == 0 || member.sought.size() >= kSoughtMost)) SeekAll(member);
   ctl::Msg reply;
   reply.type = message.type;
@@ -163,7 +167,7 @@ void Broker::Seek(Client& client, const ctl::Msg& message, UniqueFd) {
   const std::shared_ptr<void> last(nullptr, [this, line = &client, reply](void*) {
     if (members_.count(line) != 0) line->Send(reply);
   });
-  if (port == 0) return;
+  if (port == 0 || is_told_all) return;
   if (member.seeks && member.sought.insert(port).second) seekers_[port].insert(&client);
   const auto there = at_port_.find({member.who.netns, port});
   if (there == at_port_.end()) return;

@@ -20,7 +20,7 @@ from broker_lies_test import A, B, C, Lies
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "kit"))
 import sanitizer
-from actorkit import ALIVE, BELL, HAVE_LINK, HOST, LINK_END, LISTENER, OFFER, REGISTER, UNOFFER, CutOff, name
+from actorkit import ALIVE, BELL, HAVE_LINK, HOST, JOIN, LINK_END, LISTENER, OFFER, REGISTER, SEEK, UNOFFER, CutOff, name
 
 MANY, OFTEN, SO_COOKIE = 1500, 12000, 57
 KEPT_BUSY_SEC, CLOSES_SEC = 2, 8
@@ -105,10 +105,15 @@ class Quotas(Lies):
 
 
 class Told(Lies):
+    def setUp(self):
+        super().setUp()
+        self.ports = []
+
     def offer_many(self, actor, line, n):
         """All by one socket, which is several endpoints'."""
         tcp = actor.listener()
         self.addCleanup(tcp.close)
+        self.ports.append(tcp.getsockname()[1])
         for i in range(n):
             line.send(OFFER, fd=tcp.fileno(), seq=i + 1, uuid=(id(line), 1), a=i)
             if i % 100 == 99:
@@ -177,6 +182,25 @@ class Told(Lies):
                 self.assertEqual(line.status(UNOFFER, uuid=(1, 1 + i)), 0)
             if sanitizer.kind_of(f"{broker_lies_test.BUILD}/posternd") is None:
                 self.assertLess(self.memory_kb() - before, OFTEN // 4 * 3 * 150 // 1024 // 2)
+
+    def test_seeking_one_port_again_and_again(self):
+        """What it is told is not answered, so there is much that an answer would have to wait for."""
+        self.offer_many(*self.member(A), MANY)
+        actor, line = self.member(B)
+        seeker = actor.line(self.path)
+        self.addCleanup(seeker.close)
+        self.assertEqual(seeker.status(JOIN, a=1), 0)
+        port = self.ports[-1]
+        before = self.memory_kb()
+        for i in range(MANY):
+            seeker.send(SEEK, seq=1 + i, a=port)
+            if i % 50 == 0:
+                said = [m.status for m in what_is_there(seeker) if m.kind == SEEK]
+                self.assertEqual(set(said) - {errno.EALREADY}, set())
+        line.barrier()
+        self.assertEqual(line.status(SEEK, a=port), 0, "one that is told of all")
+        if sanitizer.kind_of(f"{broker_lies_test.BUILD}/posternd") is None:
+            self.assertLess(self.memory_kb() - before, 4096)
 
     def test_close_does_not_wait_for_who_reads_nothing(self):
         actor, line = self.member(A)
