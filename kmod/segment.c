@@ -2,9 +2,13 @@
 /* segment.c - sealed memory: what is believed of it, and how a page of it is reached. */
 /*
  * A segment is a memfd of ordinary pages whose seals forbid that it shrinks or grows, as lib/state
- * makes them. The module maps none of it. A page is looked up in the page cache, held for as long
- * as it is used, and found by its kernel address. So a family that gives pages of free rings back
- * to the system (MADV_REMOVE) takes none from under the module: what is looked up next is new.
+ * makes them. The module writes its pages past write() and mmap(), which is what seals bind: so it
+ * takes no memory that is sealed against writing, nor any that may become so. Whoever is shown such
+ * memory counts on it that nobody changes it.
+ *
+ * The module maps none of it. A page is looked up in the page cache, held for as long as it is
+ * used, and found by its kernel address. So a family that gives pages of free rings back to the
+ * system (MADV_REMOVE) takes none from under the module: what is looked up next is new.
  *
  * A page that is not there yet is made and charged as if the calling process had touched it.
  */
@@ -19,7 +23,8 @@
 
 int pstn_segment_open(struct pstn_segment *seg, unsigned int memfd)
 {
-	const unsigned int seals = F_SEAL_SHRINK | F_SEAL_GROW;
+	const unsigned int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+	const unsigned int writes = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
 	struct file *file = fget(memfd);
 	struct inode *inode;
 
@@ -27,7 +32,7 @@ int pstn_segment_open(struct pstn_segment *seg, unsigned int memfd)
 		return -EBADF;
 	inode = file_inode(file);
 	if (!shmem_mapping(file->f_mapping) || !S_ISREG(inode->i_mode) ||
-	    (READ_ONCE(SHMEM_I(inode)->seals) & seals) != seals ||
+	    (READ_ONCE(SHMEM_I(inode)->seals) & (seals | writes)) != seals ||
 	    (file->f_mode & (FMODE_READ | FMODE_WRITE)) != (FMODE_READ | FMODE_WRITE)) {
 		fput(file);
 		return -EINVAL;

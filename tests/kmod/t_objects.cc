@@ -101,10 +101,14 @@ KMOD_TEST(stack_refuses_other_memory) {
   EXPECT_ERRNO(OpenStack(device, memfd, 2), EINVAL);
   EXPECT_ERRNO(OpenStack(device, CopyOfMemory(memfd, 0)), EINVAL);
   EXPECT_ERRNO(OpenStack(device, CopyOfMemory(memfd, F_SEAL_SHRINK)), EINVAL);
-  const int sealed = CopyOfMemory(memfd, F_SEAL_SHRINK | F_SEAL_GROW);
-  EXPECT(OpenStack(device, sealed) >= 0);
+  constexpr unsigned kFutureWrite = 0x10, kSealed = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+  // What nobody may write, now or later: others count on that.
+  EXPECT_ERRNO(OpenStack(device, CopyOfMemory(memfd, F_SEAL_SHRINK | F_SEAL_GROW)), EINVAL);
+  EXPECT_ERRNO(OpenStack(device, CopyOfMemory(memfd, kSealed | F_SEAL_WRITE)), EINVAL);
+  EXPECT_ERRNO(OpenStack(device, CopyOfMemory(memfd, kSealed | kFutureWrite)), EINVAL);
+  EXPECT(OpenStack(device, CopyOfMemory(memfd, kSealed)) >= 0);
   const auto spoilt = [&](size_t off, uint32_t value) {
-    const int copy = CopyOfMemory(memfd, F_SEAL_SHRINK | F_SEAL_GROW);
+    const int copy = CopyOfMemory(memfd, kSealed);
     EXPECT_IS(pwrite(copy, &value, 4, static_cast<off_t>(off)), 4);
     EXPECT_ERRNO(OpenStack(device, copy), EINVAL);
     close(copy);
