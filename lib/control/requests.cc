@@ -200,6 +200,14 @@ int CtlIntroduce(Family& fam, const pstn_uuid& peer, uint32_t known, uint32_t* l
   return LgrBase(fam.view, m.a) != nullptr ? 0 : -ENOMEM;
 }
 
+namespace {
+
+// One that posternd does not give, or that can't be mapped here, for want of addresses perhaps, is
+// not asked for by each look for clients: a server looks many times in a millisecond.
+constexpr uint64_t kAskAgainNs = 10'000'000, kMapAgainNs = 200'000'000;
+
+}  // namespace
+
 uint8_t* MapLgrOf(Family& fam, uint32_t idx) {
   uint8_t* base = LgrBase(fam.view, idx);
   if (base != nullptr || idx >= Stack(fam).lgrs.count()) return base;
@@ -209,13 +217,16 @@ uint8_t* MapLgrOf(Family& fam, uint32_t idx) {
   if (base != nullptr || HoldsEngine()) return base;
   const LineGuard line(fam);
   base = LgrBase(fam.view, idx);
-  if (base != nullptr || !ConnectLocked(fam)) return base;
+  if (base != nullptr || MonotonicNs() < fam.no_get_until_ns || !ConnectLocked(fam)) return base;
   Msg m;
   m.type = Type::kGetLgr;
   m.a = idx;
   int fd = -1;
-  if (Ask(fam, m, -1, &fd) == 0) TakeLgr(fam, idx, fd);
-  return LgrBase(fam.view, idx);
+  const bool came = Ask(fam, m, -1, &fd) == 0;
+  if (came) TakeLgr(fam, idx, fd);
+  base = LgrBase(fam.view, idx);
+  if (base == nullptr) fam.no_get_until_ns = MonotonicNs() + (came ? kMapAgainNs : kAskAgainNs);
+  return base;
 }
 
 namespace {

@@ -95,7 +95,8 @@ struct Family {
   // How long to wait for a posternd that was silent; 0: it was not.
   uint32_t ctl_silent_ms PSTN_GUARDED_BY(ctl_lock) = 0;
   uint64_t spawn_not_before_ns PSTN_GUARDED_BY(ctl_lock) = 0;
-  uint64_t no_await_until_ns = 0;  // (a) no thread waits for a link group before this (MapLgrOf)
+  uint64_t no_get_until_ns PSTN_GUARDED_BY(ctl_lock) = 0;  // posternd is asked for no link group
+  uint64_t no_await_until_ns = 0;  // (a) no thread waits for one before this (AwaitLgrOf)
   // Of event sets that a family which this process has left still has (event/epoll_set.h); 0: none.
   uint64_t left_magic = 0;
   uint32_t attend = 0;  // (a) kAttend*: posternd wants something of our listeners

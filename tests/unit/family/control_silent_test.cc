@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // control_silent_test.cc - a posternd that lives and does not answer: what it costs its programs.
+#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
@@ -12,9 +14,9 @@
 #include <vector>
 
 #include "../../../controlplane/posternd/directory/directory.h"
+#include "../kit/catch.h"
 #include "base/atomic.h"
 #include "base/clock.h"
-#include "../kit/catch.h"
 #include "control/posternd.h"
 #include "ctl/msg_packet.h"
 #include "family/family.h"
@@ -73,6 +75,17 @@ class Silent {
     ctl::Packet packet(m, directory.fd()->get());
     (void)sendmsg(lines_.back(), &packet.header, MSG_NOSIGNAL);
   }
+  // Of each question for a link group, that one, until the line ends. How many there were.
+  uint32_t AnswerAll(int lgr) {
+    uint32_t asked = 0;
+    ctl::Msg m;
+    while (recv(lines_.back(), &m, sizeof m, 0) == sizeof m) {
+      asked += m.type == ctl::Type::kGetLgr ? 1u : 0u;
+      const ctl::Packet packet(m, lgr);
+      (void)sendmsg(lines_.back(), &packet.header, MSG_NOSIGNAL);
+    }
+    return asked;
+  }
 
  private:
   char dir_[32] = "/tmp/pstn-silent-XXXXXX";
@@ -122,6 +135,38 @@ TEST_CASE("control: a silent posternd is waited for once, and then for a part of
   answers.join();
   REQUIRE(LoadRelaxed(fam.ctl_fd) >= 0);
   CHECK(PatienceMs(fam.ctl_fd) == 3000);
+}
+
+TEST_CASE("control: a link group that can't be mapped is not asked for by each look") {
+  constexpr int kLooks = 2000;
+  Silent posternd;
+  Family& fam = g_family;
+  daemon::Directory directory;
+  REQUIRE(directory.Create({7, 8}) == 0);
+  const pstn_uuid id = NewUuid();
+  const int lgr = memfd_create("forged", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  REQUIRE(ftruncate(lgr, PSTN_LGR_BYTES) == 0);
+  REQUIRE(fcntl(lgr, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) == 0);
+  uint32_t asked = 0;
+  std::thread answers([&] {
+    posternd.TakeLine();
+    posternd.AnswerHello(directory);
+    asked = posternd.AnswerAll(lgr);
+  });
+  CtlReconnect(fam);
+  REQUIRE(LoadRelaxed(fam.ctl_fd) >= 0);
+  pstn_lgr_ref& ref = Stack(fam).lgrs.Own(LgrIndex(0));
+  ref.side = 1;
+  ref.id = id;
+  ref.state = 1;
+  const uint64_t began = MonotonicNs();
+  for (int i = 0; i < kLooks; i++) CHECK(MapLgrOf(fam, 0) == nullptr);
+  const uint64_t took_ms = (MonotonicNs() - began) / 1'000'000;
+  shutdown(LoadRelaxed(fam.ctl_fd), SHUT_RDWR);
+  answers.join();
+  CHECK(asked >= 1);
+  CHECK(asked <= 2 + took_ms / 100);
+  close(lgr);
 }
 
 }  // namespace postern
