@@ -24,6 +24,7 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "base/clock.h"
 #include "base/ip_address.h"
 #include "base/sys.h"
 #include "control/posternd.h"
@@ -232,7 +233,7 @@ long ConnectPair(int fd, const pstn_ep& ep, uint32_t early) {
   if (LoadRelaxed(ep.side) != 0 && (LoadRelaxed(ep.flags) & PSTN_EPF_BOUND_AUTO) != 0)
     (void)LoseName(fd, ep);
   ShutKernelSocket(fd, early);
-  int listener = sys::Socket(family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  int listener = sys::Socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
   if (listener < 0) return listener;
   sockaddr_storage ss = {};
   auto* sa = reinterpret_cast<sockaddr*>(&ss);
@@ -241,15 +242,22 @@ long ConnectPair(int fd, const pstn_ep& ep, uint32_t early) {
   if (r == 0) r = sys::Call(SYS_listen, listener, 1L);
   if (r == 0) r = sys::Call(SYS_getsockname, listener, sa, &len);
   if (r == 0) r = sys::Call(SYS_connect, fd, sa, static_cast<long>(len));
-  pollfd p = {listener, POLLIN, 0};
-  constexpr long kWaitMs = 2000;
-  if (r == -EINPROGRESS || r == 0) r = sys::Call(SYS_poll, &p, 1L, kWaitMs) == 1 ? 0 : -ETIMEDOUT;
-  // Anybody on the host can connect: the one we want has the name of our socket.
-  while (r == 0) {
+  if (r == -EINPROGRESS) r = 0;
+  // Anybody on the host can connect: the one we want has the name of our socket. Others may have
+  // filled the queue, and ours may never come.
+  constexpr uint64_t kWaitNs = 2'000'000'000;
+  for (const Deadline until = Deadline::AfterNs(kWaitNs); r == 0;) {
+    pollfd p = {listener, POLLIN, 0};
+    const timespec left = until.LeftTimespec(kWaitNs);
+    if (sys::Call(SYS_ppoll, &p, 1L, &left, nullptr, 0L) != 1) {
+      r = -ETIMEDOUT;
+      break;
+    }
     sockaddr_storage mine = {}, other = {};
     socklen_t mine_len = sizeof mine, other_len = sizeof other;
     long end = sys::Call(SYS_accept4, listener, &other, &other_len,
                          static_cast<long>(SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (end == -EAGAIN || end == -ECONNABORTED) continue;  // it has gone again
     if (end < 0) {
       r = end;
     } else if (sys::Call(SYS_getsockname, fd, &mine, &mine_len) == 0 && mine_len == other_len &&

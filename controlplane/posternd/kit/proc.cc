@@ -5,9 +5,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/sysmacros.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -17,6 +19,7 @@
 #include <string_view>
 
 #include "../guard/patience.h"
+#include "fd.h"
 
 #ifndef SO_PEERPIDFD
 #define SO_PEERPIDFD 77
@@ -56,6 +59,19 @@ uint64_t NsInoAt(const std::string& path) {
   return stat(path.c_str(), &st) == 0 ? st.st_ino : 0;
 }
 
+// The device of memfds, as maps shows it. A file of another file system may have any name and number.
+const std::string& MemfdDevice() {
+  static const std::string device = [] {
+    const UniqueFd fd(memfd_create("postern-device", MFD_CLOEXEC));
+    struct stat st {};
+    char text[32] = "";
+    if (fd.ok() && fstat(fd.get(), &st) == 0)
+      snprintf(text, sizeof(text), "%02x:%02x", major(st.st_dev), minor(st.st_dev));
+    return std::string(text);
+  }();
+  return device;
+}
+
 // Calls `take` with the inode of each until it says that it has seen enough.
 template <typename Take>
 void EachMemfdMapped(pid_t pid, Take take) {
@@ -65,10 +81,10 @@ void EachMemfdMapped(pid_t pid, Take take) {
     // address perms offset dev inode path; only memfds are of interest.
     if (line.find("/memfd:") == std::string::npos) continue;
     std::istringstream fields(line);
-    std::string skipped;
+    std::string skipped, device;
     uint64_t found = 0;
-    fields >> skipped >> skipped >> skipped >> skipped >> found;
-    if (take(found)) return;
+    fields >> skipped >> skipped >> skipped >> device >> found;
+    if (device == MemfdDevice() && take(found)) return;
   }
 }
 
