@@ -109,7 +109,9 @@ inline long FutexWake(uint32_t* word, int count) {
   return Call(SYS_futex, word, FUTEX_WAKE, static_cast<long>(count), 0L, 0L, 0L);
 }
 
-inline constexpr long kSelectable = 1024;  // FD_SETSIZE
+// Where our numbers begin under a large limit: behind what select() can name, and where no program
+// would put one of its own. dup2() over one of ours is EBADF.
+inline constexpr long kOursFrom = 1747;
 
 // While one exists, the limit on numbers is higher than the program has set it, where that is
 // allowed. One thread at a time: two would each put back what they have found.
@@ -146,13 +148,13 @@ class AboveLimit {
 
 // A duplicate out of the program's way, close-on-exec. Under a small limit on numbers that is
 // raised for the moment, where that is allowed: no call of the program can then mean ours, or count
-// it; else it is among the highest numbers. Under a large one it is right behind what select() can
-// name: each fork copies the table up to the highest number (at 20,000 that took 0.2 ms of 0.9).
+// it; else it is among the highest numbers. Under a large one it is low, since each fork copies the
+// table up to the highest number (at 20,000 that took 0.2 ms of 0.9).
 inline int DupHigh(int fd) {
   constexpr uint64_t kOurs = 512;
   rlimit limit = {1024, 1024};
   (void)Call(SYS_prlimit64, 0L, static_cast<long>(RLIMIT_NOFILE), nullptr, &limit);
-  if (limit.rlim_cur > AboveLimit::kSmall) return Fcntl(fd, F_DUPFD_CLOEXEC, kSelectable);
+  if (limit.rlim_cur > AboveLimit::kSmall) return Fcntl(fd, F_DUPFD_CLOEXEC, kOursFrom);
   {
     const AboveLimit above;
     const int high = above.raised() ? Fcntl(fd, F_DUPFD_CLOEXEC, above.programs()) : -1;
