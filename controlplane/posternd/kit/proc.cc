@@ -59,7 +59,7 @@ uint64_t NsInoAt(const std::string& path) {
   return stat(path.c_str(), &st) == 0 ? st.st_ino : 0;
 }
 
-// The device of memfds, as maps shows it. A file of another file system may have any name and number.
+// The device of memfds, as maps shows it: files of other file systems may have any name and number.
 const std::string& MemfdDevice() {
   static const std::string device = [] {
     const UniqueFd fd(memfd_create("postern-device", MFD_CLOEXEC));
