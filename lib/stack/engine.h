@@ -107,6 +107,12 @@ struct KeptHead {
   uint32_t data_off;
 };
 inline constexpr uint32_t kHeadOff = 0;
+// In a frame to be sent, before the Ethernet header: the payload's line is its own.
+inline constexpr uint32_t kFrameHead = 64;
+
+// Segments of a row, at most: two of them are a batch of frames; or, where a VI takes them as one,
+// what a packet of IP's can be, of Ethernet's segments (1,448 bytes).
+inline constexpr uint32_t kRowFrames = kViBatchMax / 2, kRowLarge = 45;
 
 // What is called by a part of the engine, or by TCP (tcp::Host), is called under the lock, too; of
 // these the analysis checks those that have PSTN_REQUIRES().
@@ -115,7 +121,7 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   Engine(WireState& state, Area& area, Streams& streams, Paths& paths)
       : w_(state), area_(area), streams_(streams), paths_(paths) {
     settings_ = &state.settings.tcp;
-    row_max_ = kViBatchMax / 2;  // two of them are a batch
+    row_max_ = kRowFrames;
   }
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -123,6 +129,7 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   // `idx` as in the area. The object stays the caller's.
   void SetVi(uint32_t idx, Vi* vi) {
     vi_[idx % kAreaVis] = vi;
+    if (vi != nullptr && TakesLarge(idx % kAreaVis)) row_max_ = kRowLarge;
     if (vi_end_ <= idx % kAreaVis) vi_end_ = idx % kAreaVis + 1;
   }
 
@@ -257,6 +264,8 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   void Segment(const wire::Packet& p, tcp::SegmentIn& s, uint32_t vi, Behind behind)
       PSTN_REQUIRES(this);
   void AnswerReset(const wire::Packet& p, const tcp::SegmentIn& s, uint32_t vi) PSTN_REQUIRES(this);
+  uint32_t KnownOf(const ViRx& rx, uint32_t vi);
+  bool TakesLarge(uint32_t vi) { return (vi_[vi]->info().caps & kCapLarge) != 0; }
 
   void NoteData(uint32_t packet, uint32_t off) PSTN_REQUIRES(this);
 
@@ -264,6 +273,14 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   void BeginRun(uint32_t idx, const wire::Packet& p, const tcp::SegmentIn& s) PSTN_REQUIRES(this);
   bool GoesOn(const wire::Packet& p, const tcp::SegmentIn& s) PSTN_REQUIRES(this);
   void EndRun() PSTN_REQUIRES(this);
+
+  // large.cc
+  // The packet that `rx` begins with, of at most `count` frames: of how many. They are given back.
+  uint32_t Large(const ViRx* rx, uint32_t count, uint32_t vi) PSTN_REQUIRES(this);
+  bool ReadLarge(const ViRx* rx, uint32_t frames, uint32_t vi, LargePacket& large)
+      PSTN_REQUIRES(this);
+  bool TakeAsRun(const LargePacket& large) PSTN_REQUIRES(this);
+  void TakeApart(const LargePacket& large, uint32_t vi) PSTN_REQUIRES(this);
 
   // passive.cc
   // `iss`: one that the last connection of these names, in TIME_WAIT, has left us; null: there was
@@ -295,7 +312,13 @@ class PSTN_CAPABILITY("engine") Engine final : public tcp::Host {
   bool TakeFrame(uint32_t vi, uint32_t& frame) PSTN_REQUIRES(this);
   bool PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip, const wire::Ports& ports,
                   const tcp::SegmentOut& s, Conn* payload_of) PSTN_REQUIRES(this);
+  // transmit_row.cc
   bool PutRow(Conn& c, wire::IpOut& ip, const wire::Ports& ports, const tcp::SegmentOut& s)
+      PSTN_REQUIRES(this);
+  bool TakeFrames(uint32_t vi, uint32_t count) PSTN_REQUIRES(this);
+  bool PutLargeRow(Conn& c, wire::IpOut& ip, const wire::Ports& ports, const tcp::SegmentOut& s)
+      PSTN_REQUIRES(this);
+  void PutLarge(Conn& c, const wire::IpOut& ip, const wire::Ports& ports, const tcp::SegmentOut& s)
       PSTN_REQUIRES(this);
   // The whole payload of `d`, which the caller knows to fit. False: no room now.
   bool PutDatagram(const Path& path, const udp::DatagramOut& d, wire::IpOut& ip)

@@ -18,4 +18,12 @@ struct Run {
   uint32_t frames[kViBatchMax];
 };
 
+// A large packet that has been read: what several segments in a row have in common, and where their
+// payload lies.
+struct LargePacket {
+  wire::Packet packet;
+  tcp::SegmentIn s;  // as if it were one; `run` is `parts`
+  tcp::RunPart parts[kViBatchMax];
+};
+
 }  // namespace postern::stack

@@ -9,11 +9,6 @@
 #include "wire/packet/udp_header.h"
 
 namespace postern::stack {
-namespace {
-
-constexpr uint32_t kFrameHead = 64;  // before the Ethernet header: the payload's line is its own
-
-}  // namespace
 
 // True: c.path is good. False: nothing can be sent now; `error` if that is for good.
 bool Engine::FindPath(Conn& c, int& error) {
@@ -72,26 +67,6 @@ bool Engine::Transmit(tcp::Tcb& tcb, const tcp::SegmentOut& s) {
   return put;
 }
 
-// No VI takes one as a whole: each segment is a frame. All of them have their frames first.
-bool Engine::PutRow(Conn& c, wire::IpOut& ip, const wire::Ports& ports, const tcp::SegmentOut& s) {
-  const uint32_t vi = c.path.vi;
-  const uint32_t count = (s.bytes + s.size - 1) / s.size;
-  if (vi < kAreaVis && out_count_[vi] + count > kViBatchMax) Flush();
-  if (vi < kAreaVis && out_count_[vi] + count > kViBatchMax) return false;
-  if (took_count_ < count) took_count_ += area_.Take(took_ + took_count_, count - took_count_);
-  if (took_count_ < count) {
-    w_.counters.no_frame++;
-    return false;
-  }
-  return tcp::EachOf(s, [&](tcp::SegmentOut& one) {
-    AssertHeld();
-    if (one.seq != s.seq) ip.id = c.ip_id++;
-    const bool put = PutSegment(vi, c.path.link, ip, ports, one, &c);
-    one.from = behind_;
-    return put;
-  });
-}
-
 // The frame is the caller's with the next `took_count_--`. False: there is no room now.
 inline bool Engine::TakeFrame(uint32_t vi, uint32_t& frame) {
   if (out_count_[vi] == kViBatchMax) Flush();
@@ -131,13 +106,19 @@ bool Engine::PutSegment(uint32_t vi, const wire::LinkOut& link, wire::IpOut& ip,
     w_.counters.lost_payload++;
     return true;
   }
-  wire::CompleteTcp(
-      header, tcp_head,
-      wire::PseudoSum(ip.family, ip.source, ip.destination, wire::kProtocolTcp, tcp_head + payload),
-      sum.sum());
+  const uint32_t pseudo =
+      wire::PseudoSum(ip.family, ip.source, ip.destination, wire::kProtocolTcp, tcp_head + payload);
   took_count_--;
-  out_[vi][out_count_[vi]++] = {frame, static_cast<uint16_t>(kFrameHead),
-                                static_cast<uint16_t>(off + tcp_head + payload), 0, 0};
+  ViTx& out = out_[vi][out_count_[vi]++];
+  out = {frame, static_cast<uint16_t>(kFrameHead), static_cast<uint16_t>(off + tcp_head + payload),
+         0, 0};
+  if ((vi_[vi]->info().caps & kCapTxChecksum) != 0) {
+    out.flags = kTxChecksum;
+    out.l4_off = static_cast<uint16_t>(off);
+    wire::CompleteTcpOffloaded(header, pseudo);
+  } else {
+    wire::CompleteTcp(header, tcp_head, pseudo, sum.sum());
+  }
   return true;
 }
 

@@ -39,11 +39,19 @@ bool RingVi::Bind(Area& area, uint32_t vi) {
 
 // ---- towards the engine ------------------------------------------------------------------------
 
+// How many of `count` slots hold whole packets. A packet that no call could return is none: its
+// parts are returned, and the engine drops them.
+uint32_t RingVi::Whole(const Ring<xdp_desc>& ring, uint32_t at, uint32_t count) {
+  uint32_t whole = count;
+  while (whole != 0 && (LoadRelaxed(ring.At(at + whole - 1).options) & kDescMore) != 0) whole--;
+  return whole == 0 && count == kViBatchMax ? count : whole;
+}
+
 uint32_t RingVi::ReceiveFrom(uint32_t queue, ViRx* rx, uint32_t max) {
   const Ring<xdp_desc>& ring = rings_[queue].rx;
-  const uint32_t count = std::min(ring.Filled(), max);
-  if (count == 0) return 0;
   const uint32_t at = LoadRelaxed(*ring.consumer);
+  const uint32_t count = Whole(ring, at, std::min(ring.Filled(), max));
+  if (count == 0) return 0;
   uint32_t good = 0;
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < count; i++) {
@@ -55,8 +63,9 @@ uint32_t RingVi::ReceiveFrom(uint32_t queue, ViRx* rx, uint32_t max) {
     }
     area_->SetOwner(frame, kFrameRx, 0);
     const uint16_t more = (d.options & kDescMore) != 0 ? kRxMore : uint16_t{0};
-    rx[good++] = {frame, static_cast<uint16_t>(off), static_cast<uint16_t>(d.len), more,
-                  static_cast<uint16_t>(queue)};
+    rx[good++] = {
+        frame, static_cast<uint16_t>(off),   static_cast<uint16_t>(d.len),
+        more,  static_cast<uint16_t>(queue), static_cast<uint16_t>(d.options >> kDescSegmentShift)};
     bytes += d.len;
   }
   StoreRelease(*ring.consumer, at + count);  // [I1]: the driver may use the slots again
@@ -170,7 +179,8 @@ uint32_t RingVi::SendOn(uint32_t queue, const ViTx* tx, uint32_t count) {
   uint64_t bytes = 0;
   for (uint32_t i = 0; i < valid; i++) {
     const uint32_t more = (tx[i].flags & kTxMore) != 0 ? kDescMore : 0;
-    ring.At(at + i) = {AddrOf(tx[i].frame, tx[i].off), tx[i].bytes, more};
+    const uint32_t segment = uint32_t{tx[i].segment} << kDescSegmentShift;
+    ring.At(at + i) = {AddrOf(tx[i].frame, tx[i].off), tx[i].bytes, more | segment};
     bytes += tx[i].bytes;
   }
   Announce(intent, at, valid);

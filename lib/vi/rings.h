@@ -30,8 +30,10 @@
 
 namespace postern {
 
-// The multi-buffer bit of xdp_desc::options (Linux 6.6).
+// The multi-buffer bit of xdp_desc::options (Linux 6.6). Where driver and VI are both ours
+// (kCapLarge), the upper half has ViTx::segment.
 inline constexpr uint32_t kDescMore = 1;
+inline constexpr uint32_t kDescSegmentShift = 16;
 
 // One ring as this process has it mapped.
 template <typename Slot>
@@ -86,6 +88,7 @@ class RingVi : public Vi {
   QueueRings rings_[kViQueues];
 
  private:
+  static uint32_t Whole(const Ring<xdp_desc>& ring, uint32_t at, uint32_t count);
   uint32_t ReceiveFrom(uint32_t queue, ViRx* rx, uint32_t max);
   uint32_t RefillOne(uint32_t queue, const uint32_t* frames, uint32_t count);
   uint32_t SendOn(uint32_t queue, const ViTx* tx, uint32_t count);

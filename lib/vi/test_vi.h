@@ -10,7 +10,9 @@
 //   wire.Format();
 //   TestVi a(wire, 0, area_a, 0), b(wire, 1, area_b, 0);   // the areas may be one, the VIs not
 //
-// Each packet goes to the queue of the other end that `queue` of its ViTx names.
+// Each packet goes to the queue of the other end that `queue` of its ViTx names. With kLarge the
+// ends take and hand over large packets, as a TAP with the kernel's segmentation does, and leave
+// out the checksums; where the other end has no frames for all of one, it loses the whole.
 #pragma once
 #include "vi/rings.h"
 
@@ -42,7 +44,9 @@ struct TestWire {
   TestEnd end[2];
   uint32_t queue_count;
   uint32_t cut;  // 1: both ends are down
-  void Format(uint32_t queues = 1);
+  uint32_t large;
+  enum class Packets : uint8_t { kFrames, kLarge };
+  void Format(uint32_t queues = 1, Packets packets = Packets::kFrames);
 };
 
 class TestVi final : public RingVi {
@@ -61,6 +65,7 @@ class TestVi final : public RingVi {
   TestQueue& queue(uint32_t q) { return wire_.end[side_].queue[q]; }
 
  private:
+  bool HasRoom(uint32_t queue, uint32_t frames) const;
   void Deliver(uint32_t queue, const uint8_t* data, const xdp_desc& d);
   void Drive(uint32_t queue);
 

@@ -32,8 +32,12 @@ struct ViRx {
   uint16_t bytes;  // without FCS
   uint16_t flags;
   uint16_t queue;  // it came by
+  // In the first frame of a large packet of TCP, which stands for several that came in a row
+  // (kCapLarge): how many bytes of payload each has but the last one, which has the rest. 0: it is
+  // one. Flags and checksum are those of all together.
+  uint16_t segment = 0;
 };
-static_assert(sizeof(ViRx) == 12);
+static_assert(sizeof(ViRx) == 16);
 
 // ViTx::flags
 inline constexpr uint16_t kTxMore = 1;      // the packet goes on in the next one (kCapMultiBuffer)
@@ -44,9 +48,11 @@ struct ViTx {
   uint16_t off;
   uint16_t bytes;  // without FCS; what is shorter than Ethernet wants is filled up by the driver
   uint16_t flags;
-  uint16_t queue;  // to go out by; modulo queue_count
+  uint16_t queue;        // to go out by; modulo queue_count
+  uint16_t segment = 0;  // as in ViRx: the driver, or its device, makes segments of it (kCapLarge)
+  uint16_t l4_off = 0;   // with kTxChecksum: where TCP's or UDP's header begins, from `off` on
 };
-static_assert(sizeof(ViTx) == 12);
+static_assert(sizeof(ViTx) == 16);
 
 // pstn_vi::caps
 inline constexpr uint32_t kCapRxChecksum = 1;  // packets come with kRxChecksumGood
@@ -57,6 +63,7 @@ inline constexpr uint32_t kCapRxPartial = 2;
 inline constexpr uint32_t kCapTxChecksum = 4;
 inline constexpr uint32_t kCapMultiBuffer = 8;  // packets of more than one frame, both ways
 inline constexpr uint32_t kCapZeroCopy = 16;    // for people to see
+inline constexpr uint32_t kCapLarge = 32;       // large packets of TCP, of up to 64 KiB, both ways
 
 enum class ViStatus : uint8_t {
   kOk,
@@ -74,7 +81,7 @@ class Vi {
   const pstn_vi& info() { return shared(); }
 
   // Up to `max` frames that have come (at most kViBatchMax); they are kFrameRx now, and go back by
-  // Area::Give() or are kept by Area::Keep().
+  // Area::Give() or are kept by Area::Keep(). All parts of a packet or none.
   virtual uint32_t Receive(ViRx* rx, uint32_t max) = 0;
   // How many frames Refill() would take. It gets hungry only by Receive().
   virtual uint32_t RefillRoom() = 0;

@@ -226,7 +226,8 @@ void Arrive(FuzzHost& h, SegmentIn s) {
   RunPart parts[8];
   const uint32_t more = static_cast<uint32_t>(h.Random() >> 60);
   if (more < std::size(parts) && MayRun(h.t, s)) {
-    s.segments = more + 1;
+    s.segments = s.parts = more + 1;
+    s.size = s.bytes;
     s.run = parts;
     for (uint32_t i = 0; i <= more; i++) parts[i] = {s.data, s.bytes};
     s.bytes *= s.segments;

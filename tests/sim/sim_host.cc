@@ -357,7 +357,8 @@ void SimHost::TakeRun(SimConn& conn, tcp::SegmentIn& run, std::span<Segment> seg
   for (Segment& s : segments) names.push_back(PacketIn(std::move(s.payload)));
   for (const uint32_t name : names)
     parts.push_back({packet(name).data(), static_cast<uint32_t>(packet(name).size())});
-  run.segments = static_cast<uint32_t>(parts.size());
+  run.segments = run.parts = static_cast<uint32_t>(parts.size());
+  run.size = parts.front().bytes;
   run.run = parts.data();
   now_ns = now();
   tcp::Input(conn, run, *this);

@@ -25,22 +25,6 @@ class Frames final : public FrameOwner {
   Area& area_;
 };
 
-// The part of `s` that begins `skip` bytes behind its first one. `last`: there is none behind it.
-tcp::SegmentIn Part(const tcp::SegmentIn& s, uint32_t skip, uint32_t last) {
-  tcp::SegmentIn part = s;
-  if (last == 0) part.flags &= static_cast<uint8_t>(~(tcp::kFin | tcp::kPsh));
-  if (skip == 0) return part;
-  const uint32_t before = skip + ((s.flags & tcp::kSyn) != 0 ? 1 : 0);
-  part.flags &= static_cast<uint8_t>(~tcp::kSyn);
-  part.seq = s.seq + before;
-  if ((s.flags & tcp::kUrg) == 0) return part;
-  if (s.urgent > before)
-    part.urgent = static_cast<uint16_t>(s.urgent - before);
-  else
-    part.flags &= static_cast<uint8_t>(~tcp::kUrg);
-  return part;
-}
-
 }  // namespace
 
 void Engine::Fragment(const wire::Packet& p, const ViRx& rx, uint32_t vi) {
@@ -90,7 +74,7 @@ void Engine::Piecewise(const Gathered& whole, const wire::Packet& p, const tcp::
     const Piece& piece = whole.pieces[i];
     const uint32_t cut = i == 0 ? header : 0;
     if (piece.bytes == cut && i + 1 < whole.piece_count) continue;
-    tcp::SegmentIn part = Part(s, skip, i + 1 == whole.piece_count ? 1 : 0);
+    tcp::SegmentIn part = tcp::PartOf(s, skip, i + 1 == whole.piece_count);
     part.ecn = static_cast<tcp::Ecn>(wire::EcnOf(p.ip.tos));
     part.packet = piece.packet;
     part.data = PacketAt(piece.packet, piece.off + cut);

@@ -30,6 +30,10 @@ uint32_t Engine::ReceiveAll() {
     ViRx rx[kViBatchMax];
     const uint32_t n = vi_[v]->Receive(rx, kViBatchMax);
     for (uint32_t i = 0; i < n; i++) {
+      if ((rx[i].flags & kRxMore) != 0 || rx[i].segment != 0) {
+        i += Large(rx + i, n - i, v) - 1;
+        continue;
+      }
       if (i + 1 < n) __builtin_prefetch(area_.At(rx[i + 1].frame, rx[i + 1].off));
       Frame(rx[i], v, i + 1 < n ? Behind::kMore : Behind::kNothing);
       const bool in_run = run_.count != 0 && run_.frames[run_.count - 1] == rx[i].frame;
@@ -37,24 +41,29 @@ uint32_t Engine::ReceiveAll() {
     }
     if (run_.count != 0) EndRun();
     done += n;
-    full_ |= n == kViBatchMax;
+    // A large packet leaves no room for another one in a batch.
+    full_ |= n == kViBatchMax || (n != 0 && TakesLarge(v) && vi_[v]->Pending());
   }
   w_.counters.packets_in += done;
   return done;
 }
 
+// What the VI says of a frame. Of the IPv4 header's checksum it says nothing: no device verifies
+// that one for all that it marks as good.
+uint32_t Engine::KnownOf(const ViRx& rx, uint32_t vi) {
+  return ((rx.flags & kRxChecksumGood) != 0 ? wire::kRxL4Verified : 0) |
+         ((vi_[vi]->info().caps & kCapRxPartial) != 0 ? wire::kRxMayBePartial : 0);
+}
+
 void Engine::Frame(const ViRx& rx, uint32_t vi, Behind behind) {
   const uint8_t* frame = area_.At(rx.frame, rx.off);
   if (frame == nullptr || rx.bytes > kFrameBytes - rx.off) return;
-  if ((rx.flags & kRxMore) != 0 || rx.off < kHeadOff + sizeof(KeptHead)) {
+  if (rx.off < kHeadOff + sizeof(KeptHead)) {
     w_.counters.no_headroom++;
     return;
   }
-  const uint32_t known =
-      ((rx.flags & kRxChecksumGood) != 0 ? wire::kRxIpVerified | wire::kRxL4Verified : 0) |
-      ((vi_[vi]->info().caps & kCapRxPartial) != 0 ? wire::kRxMayBePartial : 0);
   wire::Packet p;
-  const wire::Refusal why = wire::ParseFrame(frame, rx.bytes, known, p);
+  const wire::Refusal why = wire::ParseFrame(frame, rx.bytes, KnownOf(rx, vi), p);
   if (why != wire::Refusal::kNone) {
     w_.counters.refused[static_cast<uint32_t>(why) % 64]++;
     return;

@@ -50,8 +50,11 @@ bool Engine::GoesOn(const wire::Packet& p, const tcp::SegmentIn& s) {
 void Engine::EndRun() {
   const uint32_t count = run_.count;
   run_.count = 0;
-  run_.first.segments = count;
-  run_.first.run = run_.parts;
+  if (count > 1) {
+    run_.first.segments = run_.first.parts = count;
+    run_.first.size = run_.parts[0].bytes;
+    run_.first.run = run_.parts;
+  }
   Hold(run_.conn);
   tcp::Input(w_.conns[run_.conn].tcb, run_.first, *this);
   Touch(run_.conn);

@@ -54,7 +54,7 @@ Fresh Trim(Tcb& t, const SegmentIn& s) {
 void TakeInOrder(Tcb& t, const SegmentIn& s, const Fresh& f, Host& h) {
   bool fin = f.fin;
   if (f.bytes != 0) {
-    const uint32_t taken = std::min(s.segments == 1 ? h.Deliver(t, s.data + f.off, f.bytes)
+    const uint32_t taken = std::min(s.run == nullptr ? h.Deliver(t, s.data + f.off, f.bytes)
                                                     : h.DeliverRun(t, s, f.off, f.bytes),
                                     f.bytes);
     t.rcv_nxt += taken;
@@ -202,7 +202,7 @@ void TakeData(Tcb& t, const SegmentIn& s, Host& h) {
     if (f.bytes != 0) ScheduleAck(t, s, h);
     return;
   }
-  if (s.segments != 1) {  // a run is made of what is in order: as if lost
+  if (s.run != nullptr) {  // a run is made of what is in order: as if lost
     t.flags |= kAckNow;
     return;
   }

@@ -31,7 +31,7 @@ struct SegmentOptions {
   bool has_smc = false;  // experimental option of SMC (RFC 7609); abi/syn_option.h
 };
 
-// The payload of one segment of a run.
+// A piece of a run's payload: one segment's, or what one buffer has of a large packet's.
 struct RunPart {
   const uint8_t* data;
   uint32_t bytes;
@@ -50,8 +50,10 @@ struct SegmentIn {
   const uint8_t* data = nullptr;  // of a run: the first one's
   uint32_t bytes = 0;             // payload; of a run: of all together
   uint32_t packet = 0;            // the Host's name for the buffer that `data` lies in
-  uint32_t segments = 1;
-  const RunPart* run = nullptr;  // so many, if there are more than one
+  uint32_t segments = 1;          // of a run: how many the peer has sent
+  uint32_t size = 0;              // of a run: of each of them but the last one, which has the rest
+  uint32_t parts = 0;             // of a run: where their payload lies; they need not end where
+  const RunPart* run = nullptr;   // segments end. Null: it is none
 };
 
 // `take(data, bytes)` for what lies `skip` behind the first byte of a run, `bytes` of it. It says
@@ -59,7 +61,7 @@ struct SegmentIn {
 template <typename Take>
 uint32_t EachPart(const SegmentIn& run, uint32_t skip, uint32_t bytes, Take take) {
   uint32_t taken = 0;
-  for (uint32_t i = 0; i < run.segments && taken < bytes; i++) {
+  for (uint32_t i = 0; i < run.parts && taken < bytes; i++) {
     const RunPart& part = run.run[i];
     const uint32_t cut = skip < part.bytes ? skip : part.bytes;
     const uint32_t there = part.bytes - cut, left = bytes - taken;
@@ -73,12 +75,31 @@ uint32_t EachPart(const SegmentIn& run, uint32_t skip, uint32_t bytes, Take take
   return taken;
 }
 
+// The part of `s` that begins `skip` bytes behind its first one, as a segment of its own, but for
+// its payload. What only the first one or the last one says, only that one has.
+inline SegmentIn PartOf(const SegmentIn& s, uint32_t skip, bool is_last) {
+  SegmentIn part = s;
+  part.segments = 1;
+  part.run = nullptr;
+  if (!is_last) part.flags &= static_cast<uint8_t>(~(kFin | kPsh));
+  if (skip == 0) return part;
+  const uint32_t before = skip + ((s.flags & kSyn) != 0 ? 1 : 0);
+  part.flags &= static_cast<uint8_t>(~(kSyn | kCwr));
+  part.seq = s.seq + before;
+  if ((s.flags & kUrg) == 0) return part;
+  if (s.urgent > before)
+    part.urgent = static_cast<uint16_t>(s.urgent - before);
+  else
+    part.flags &= static_cast<uint8_t>(~kUrg);
+  return part;
+}
+
 // Where the last one of a run begins.
 inline Seq LastSeqOf(const SegmentIn& s) {
-  return s.segments == 1 ? s.seq : s.seq + (s.bytes - s.run[s.segments - 1].bytes);
+  return s.run == nullptr ? s.seq : s.seq + (s.segments - 1) * s.size;
 }
 // What the peer takes for a full segment, as far as this one tells.
-inline uint32_t SizeOf(const SegmentIn& s) { return s.segments == 1 ? s.bytes : s.run[0].bytes; }
+inline uint32_t SizeOf(const SegmentIn& s) { return s.run == nullptr ? s.bytes : s.size; }
 
 // Where a byte of the program's stream lies; only the Host knows how.
 struct Cursor {

@@ -94,8 +94,7 @@ Refusal VerifyL4(uint32_t sum, Packet& out) {
   return Refusal::kNone;
 }
 
-// Whether the checksum field was never completed (kRxMayBePartial).
-static bool IsPartial(const uint8_t* frame, const Packet& p) {
+bool IsPartial(const uint8_t* frame, const Packet& p) {
   const bool tcp = p.ip.protocol == kProtocolTcp;
   if (!tcp && p.ip.protocol != kProtocolUdp) return false;
   const uint32_t at = p.ip.l4_off + (tcp ? 16 : 6);  // both headers are known to be there
@@ -157,6 +156,39 @@ Refusal ParseFrame(const uint8_t* frame, uint32_t bytes, uint32_t rx, Packet& ou
     return bad;
   }
   return ParseIpFrame(frame, out.link.bytes, bytes, rx, out);
+}
+
+namespace {
+
+// Nothing is read behind `here`: the longest headers of IPv4 and TCP are within, and extension
+// headers of IPv6, which may be longer, are refused.
+Refusal ParseLargeIp(const uint8_t* frame, uint32_t here, uint32_t bytes, uint32_t rx,
+                     Packet& out) {
+  constexpr uint32_t kIpv4HeaderBytesMax = 60, kIpv6NextOff = 6;
+  const uint32_t ip_off = out.link.bytes;
+  if (here < bytes && here < ip_off + kIpv4HeaderBytesMax + kTcpHeaderBytesMax)
+    return Refusal::kLarge;
+  if (out.link.type == kEtherIpv4) return ParseIpv4(frame, ip_off, bytes, rx, out.ip);
+  if (out.link.type != kEtherIpv6) return Refusal::kEtherType;
+  if (here < ip_off + kIpv6HeaderBytes) return Refusal::kIpShort;
+  if (frame[ip_off + kIpv6NextOff] != kProtocolTcp) return Refusal::kLarge;
+  return ParseIpv6(frame, ip_off, bytes, out.ip);
+}
+
+}  // namespace
+
+Refusal ParseLargeFrame(const uint8_t* frame, uint32_t here, uint32_t bytes, uint32_t rx,
+                        Packet& out) {
+  out = Packet{};
+  Refusal bad = ParseEthernet(frame, here, out.link);
+  if (bad == Refusal::kNone) bad = ParseLargeIp(frame, here, bytes, rx, out);
+  if (bad != Refusal::kNone) return bad;
+  if (out.ip.is_fragment != 0 || out.ip.protocol != kProtocolTcp) return Refusal::kLarge;
+  if ((out.link.is_multicast | out.ip.is_multicast) != 0) return Refusal::kMartian;
+  if (here <= out.ip.l4_off) return Refusal::kL4Short;
+  bad = ParseL4(frame + out.ip.l4_off, here - out.ip.l4_off, out);
+  if (bad == Refusal::kNone && (rx & kRxL4Verified) != 0) out.l4_state = L4State::kVerified;
+  return bad;
 }
 
 }  // namespace postern::wire

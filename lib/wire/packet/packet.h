@@ -40,6 +40,13 @@ Refusal ParseFrame(const uint8_t* frame, uint32_t bytes, uint32_t rx, Packet& ou
 Refusal ParseIpFrame(const uint8_t* frame, uint32_t ip_off, uint32_t bytes, uint32_t rx,
                      Packet& out);
 
+// The same of a large packet: its first `here` bytes are at `frame`, all its headers among them;
+// the rest lies elsewhere, and `bytes` are all. Only TCP's, and no fragments, which no device
+// gathers. l4_state is kUnknown unless `rx` has kRxL4Verified: VerifyL4() has to follow, or
+// IsPartial().
+Refusal ParseLargeFrame(const uint8_t* frame, uint32_t here, uint32_t bytes, uint32_t rx,
+                        Packet& out);
+
 // ---- a datagram that has been put together: `out.ip` is the first fragment's, with l4_bytes of
 // all.
 
@@ -53,5 +60,7 @@ inline uint32_t CoveredBytes(const Packet& packet) {
 }
 // `sum` is that of all covered bytes, without pseudo header.
 Refusal VerifyL4(uint32_t sum, Packet& out);
+// Whether TCP's or UDP's checksum was never completed (kRxMayBePartial). `frame` has their header.
+bool IsPartial(const uint8_t* frame, const Packet& packet);
 
 }  // namespace postern::wire

@@ -51,8 +51,8 @@ struct World {
   std::unique_ptr<TestVi> own_a, own_b;
   uint64_t now = 1000 * kMs;
 
-  World() {
-    wire->Format();
+  explicit World(TestWire::Packets packets = TestWire::Packets::kFrames) {
+    wire->Format(1, packets);
     own_a = std::make_unique<TestVi>(*wire, 0, a.area, 0);
     own_b = std::make_unique<TestVi>(*wire, 1, b.area, 0);
     vi_a = own_a.get();
