@@ -13,21 +13,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "wire/packet/packet.h"
+#include "wire/packet/virtio_net.h"
 
 namespace postern::softnic {
 namespace {
-
-// struct virtio_net_hdr, whose header C++ does not understand.
-struct VnetHeader {
-  uint8_t flags, gso_type;
-  uint16_t header_bytes, gso_bytes;
-  uint16_t checksum_start, checksum_off;
-};
-static_assert(sizeof(VnetHeader) == 10);
-constexpr uint8_t kNeedsChecksum = 1;  // VIRTIO_NET_HDR_F_NEEDS_CSUM
-
-constexpr uint16_t kTcpChecksumOff = 16, kUdpChecksumOff = 6;
 
 bool Exists(const ifreq& tap) {
   const UniqueFd fd(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
@@ -74,7 +63,7 @@ void Tap::SetCarrier(bool on) const {
 }
 
 uint32_t Tap::Read(uint8_t* frame, uint32_t max) const {
-  VnetHeader head;
+  wire::VnetHeader head;
   const iovec parts[2] = {{&head, sizeof(head)}, {frame, max}};
   const ssize_t got = readv(fd_.get(), parts, 2);
   constexpr ssize_t kHead = sizeof(head);
@@ -82,14 +71,14 @@ uint32_t Tap::Read(uint8_t* frame, uint32_t max) const {
 }
 
 bool Tap::Write(const uint8_t* frame, uint32_t bytes, bool may_be_partial) const {
-  VnetHeader head{};
+  wire::VnetHeader head{};
   wire::Packet packet;
   if (may_be_partial && wire::ParseFrame(frame, bytes, 0, packet) == wire::Refusal::kL4Checksum &&
       wire::ParseFrame(frame, bytes, wire::kRxMayBePartial, packet) == wire::Refusal::kNone) {
-    head.flags = kNeedsChecksum;  // the kernel may do without, it comes from a kernel
+    head.flags = wire::kVnetNeedsChecksum;  // the kernel may do without, it comes from a kernel
     head.checksum_start = static_cast<uint16_t>(packet.ip.l4_off);
     head.checksum_off =
-        packet.ip.protocol == wire::kProtocolTcp ? kTcpChecksumOff : kUdpChecksumOff;
+        packet.ip.protocol == wire::kProtocolTcp ? wire::kTcpChecksumOff : wire::kUdpChecksumOff;
   }
   const iovec parts[2] = {{&head, sizeof(head)}, {const_cast<uint8_t*>(frame), bytes}};
   return writev(fd_.get(), parts, 2) == static_cast<ssize_t>(sizeof(head) + bytes);

@@ -4,12 +4,14 @@
 // The answer to kVi carries one end of a Unix socket pair (SOCK_SEQPACKET), in which one message
 // waits: a ViGrant, and as its descriptors one for each queue, and last one that keeps the VI. For
 // kGrantXsk those are AF_XDP sockets and the link of the XDP program; for kGrantSoft the rings (a
-// memfd, vi/soft/soft_rings.h) and the program's end of the bell. A process that uses the VI keeps
-// a copy of all of them, the line included:
+// memfd, vi/soft/soft_rings.h) and the program's end of the bell; for kGrantTap the TAP, the map
+// with its bell (vi/tap/tap_vi.h), and the link of the tcx program. A process that uses the VI
+// keeps a copy of all of them, the line included:
 //
 //   the line   when its last copy is closed, posternd knows that no process uses the VI now, and
 //              takes its filters out; when posternd dies, it ends on this side
 //   the link   while a process has it the program stays, whatever becomes of posternd
+//   the TAP    with the last copy the kernel takes it away, and its packets pass to the kernel
 //   the sockets with the last copy the kernel takes them out of the program's map, and what was
 //              steered to them goes to the kernel
 //   the bell   with the last copy the driver ends the VI: its packets go to the kernel
@@ -24,7 +26,7 @@ namespace postern::ctl {
 inline constexpr uint32_t kGrantQueuesMax = 32;
 inline constexpr uint32_t kGrantFdsMax = kGrantQueuesMax + 1;
 inline constexpr uint32_t kGrantMagic = 0x74677669u;
-inline constexpr uint32_t kGrantXsk = 0, kGrantSoft = 1;  // ViGrant::kind
+inline constexpr uint32_t kGrantXsk = 0, kGrantSoft = 1, kGrantTap = 2;  // ViGrant::kind
 
 struct ViGrant {
   uint32_t magic = kGrantMagic;
@@ -39,6 +41,10 @@ struct ViGrant {
   uint64_t id = 0;  // names the VI in kFilter
 };
 static_assert(sizeof(ViGrant) == 56);
+// How many descriptors come with it.
+inline uint32_t FdsOf(const ViGrant& grant) {
+  return grant.queue_count + (grant.kind == kGrantTap ? 2 : 1);
+}
 
 // A ViGrant and its descriptors, as sendmsg() and recvmsg() want them.
 class GrantPacket {

@@ -69,7 +69,7 @@ int PeekGrant(int line, ctl::ViGrant& grant, int (&fds)[ctl::kGrantFdsMax], uint
                            static_cast<long>(MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC));
   count = r > 0 ? packet.TakeFds(fds) : 0;
   if (r == static_cast<long>(sizeof grant) && grant.magic == ctl::kGrantMagic &&
-      count == grant.queue_count + 1 && grant.queue_count <= kViQueues)
+      grant.queue_count <= kViQueues && count == ctl::FdsOf(grant))
     return 0;
   for (uint32_t i = 0; i < count; i++) sys::Close(fds[i]);
   return r < 0 ? static_cast<int>(r) : -EPROTO;

@@ -7,6 +7,7 @@
 #include "stack/source_ports.h"
 #include "state/area.h"
 #include "vi/soft/soft.h"
+#include "vi/tap/tap_vi.h"
 #include "vi/xsk.h"
 
 namespace postern {
@@ -14,24 +15,34 @@ namespace postern {
 // Of the family `of`. Under the engine's lock: an errand (wire_attach.cc).
 void AskNeighbour(void* of, uint32_t ifindex, const uint8_t ip[16]);
 
-// A VI of either kind: what its grant says.
+// A VI of any kind: what its grant says.
 struct AnyVi {
   XskVi xsk;
   SoftVi soft;
+  TapVi tap;
   uint32_t kind = ctl::kGrantXsk;
 
-  Vi& vi() { return kind == ctl::kGrantSoft ? static_cast<Vi&>(soft) : xsk; }
+  Vi& vi() {
+    if (kind == ctl::kGrantTap) return tap;
+    return kind == ctl::kGrantSoft ? static_cast<Vi&>(soft) : xsk;
+  }
   // What a new posternd knows it by.
-  int token() const { return kind == ctl::kGrantSoft ? soft.rings_fd() : xsk.FdOf(0); }
+  int token() const {
+    if (kind == ctl::kGrantTap) return tap.bell_fd();
+    return kind == ctl::kGrantSoft ? soft.rings_fd() : xsk.FdOf(0);
+  }
   // The last descriptor stays the caller's, the others are the VI's; unless it fails.
   int Attach(Area& area, uint32_t idx, const ctl::ViGrant& grant, const int* fds) {
     kind = grant.kind;
     if (kind == ctl::kGrantXsk) return xsk.Attach(area, idx, fds, grant.queue_count);
-    if (kind != ctl::kGrantSoft || grant.queue_count != 1) return -EPROTO;
-    return soft.Attach(area, idx, fds[0], fds[1]);
+    if (grant.queue_count != 1) return -EPROTO;
+    if (kind == ctl::kGrantTap) return tap.Attach(area, idx, fds[0], fds[1]);
+    return kind == ctl::kGrantSoft ? soft.Attach(area, idx, fds[0], fds[1]) : -EPROTO;
   }
   void Detach() {
-    if (kind == ctl::kGrantSoft)
+    if (kind == ctl::kGrantTap)
+      tap.Detach();
+    else if (kind == ctl::kGrantSoft)
       soft.Detach();
     else
       xsk.Detach();

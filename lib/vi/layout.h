@@ -83,10 +83,12 @@ struct alignas(64) pstn_vi {
   uint32_t caps;  // kCap*, vi.h
   uint8_t mac[6];
   uint8_t zero_mac[2];
-  uint32_t mtu;         // of the interface, without its link-layer header; (o)
-  uint32_t next_queue;  // whose turn it is in Receive(); (o)
-  int32_t error;        // errno with which it was lost; (o)
-  uint32_t zero[3];
+  uint32_t mtu;               // of the interface, without its link-layer header; (o)
+  uint32_t next_queue;        // whose turn it is in Receive(); (o)
+  int32_t error;              // errno with which it was lost; (o)
+  uint32_t taken;             // of a TAP (tap/tap_vi.h): how far we are behind its bell; (o)
+  uint32_t misses;            // ... looks in a row that found nothing where the bell had rung; (o)
+  uint32_t look;              // (a) ... 1: Receive() looks, whatever the bell says
   pstn_vi_counters counters;  // (o)
   pstn_vi_queue queue[kViQueues];
 };

@@ -21,7 +21,7 @@ int TakeGrant(int line, ctl::ViGrant& grant, int (&fds)[ctl::kGrantFdsMax]) {
   const long got = sys::Call(SYS_recvmsg, line, &packet.header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
   const uint32_t count = got >= 0 ? packet.TakeFds(fds) : 0;
   const bool whole = got == static_cast<long>(sizeof grant) && grant.magic == ctl::kGrantMagic &&
-                     grant.queue_count <= kViQueues && count == grant.queue_count + 1;
+                     grant.queue_count <= kViQueues && count == ctl::FdsOf(grant);
   if (whole) return 0;
   for (uint32_t i = 0; i < count; i++) sys::Close(fds[i]);
   return got < 0 ? static_cast<int>(got) : -EPROTO;

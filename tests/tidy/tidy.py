@@ -34,7 +34,7 @@ ROOMS = {
     "lib/base": (".", "schema space", "log"),
     "lib/tcp": ("segment", "congestion", ".", "input output recovery"),
     "lib/wire": (".", "clc ip", "packet"),
-    "lib/vi": (".", "soft decorator"),
+    "lib/vi": (".", "tap soft decorator"),
     "lib/stack": ("route reassembly", ".", "input"),
     "controlplane/posternd": ("bpf", "guard", "kit", "line directory routes", "registry nic", "report", "member broker", "server"),
     "controlplane/posternctl": ("line", "host", "doctor metrics ss top", "selftest", "selftest/causes", "."),

@@ -86,11 +86,14 @@ bool Engine::ReadLarge(const ViRx* rx, uint32_t frames, uint32_t vi, LargePacket
   wire::Refusal why = wire::ParseLargeFrame(frame, large.parts[0].bytes, bytes, known, p);
   if (why == wire::Refusal::kNone && p.l4_state != wire::L4State::kVerified)
     why = Verify(large, frame, known, p);
+  if (why == wire::Refusal::kNone && !wire::ParseTcp(frame, p, large.s))
+    why = wire::Refusal::kL4Length;
+  // No device gathers a SYN, and taken apart it would be one only in part.
+  if (why == wire::Refusal::kNone && (large.s.flags & tcp::kSyn) != 0) why = wire::Refusal::kLarge;
   if (why != wire::Refusal::kNone) {
     w_.counters.refused[static_cast<uint32_t>(why) % 64]++;
     return false;
   }
-  if (!wire::ParseTcp(frame, p, large.s)) return false;
   Trim(large, p.payload_off, p.payload_bytes);
   const uint32_t size = rx[0].segment;
   large.s.size = size == 0 || size > large.s.bytes ? large.s.bytes : size;

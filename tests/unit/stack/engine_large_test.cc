@@ -205,6 +205,8 @@ TEST_CASE("large: lengths, headers and checksums that are wrong are refused") {
   CHECK(put(frame, 60) == 0);  // headers in pieces
   frame[14 + 9] = 17;          // not TCP's
   CHECK(put(frame) == 0);
+  CHECK(put(wire_test::MakeFrame(
+            SegmentOf(l.A(), tcp::kAck | tcp::kSyn, 0, Bytes(text.begin(), text.end())))) == 0);
   FrameSpec fragment = good;
   fragment.fragment = 0x2000;
   CHECK(put(wire_test::MakeFrame(fragment)) == 0);
