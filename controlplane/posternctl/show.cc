@@ -40,7 +40,7 @@ std::string PathSentence(const Json& socket) {
     return local + " <-> " + peer + " is accelerated: both ends are in this program.";
   if (path == "vi")
     return local + " <-> " + peer +
-           " is accelerated: its packets pass the kernel by (AF_XDP), and TCP is ours.";
+           " is accelerated: its packets pass the kernel's TCP by (a VI), and TCP is ours.";
   if (path == "listen")
     return "listens on " + local +
            (fine ? " and is found by accelerated clients" : " for the kernel's clients only") +

@@ -36,7 +36,7 @@ ROOMS = {
     "lib/wire": (".", "clc ip", "packet"),
     "lib/vi": (".", "tap soft decorator"),
     "lib/stack": ("route reassembly", ".", "input"),
-    "controlplane/posternd": ("bpf", "guard", "kit", "line directory routes", "registry nic", "report", "member broker", "server"),
+    "controlplane/posternd": ("bpf", "guard", "kit", "line directory routes steer", "registry nic", "report", "member broker", "server"),
     "controlplane/posternctl": ("line", "host", "doctor metrics ss top", "selftest", "selftest/causes", "."),
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0 OR GPL-2.0
-// xdp_maps.h - keys and values of xdp_filter.bpf.c's maps, for the program and for posternd, which
-// fills them.
+// xdp_maps.h - keys and values of the maps of xdp_filter.bpf.c and tap_filter.bpf.c, for them and
+// for posternd, which fills them.
 //
 // Addresses are 16 bytes, IPv4 as ::ffff:a.b.c.d; "any" is :: or ::ffff:0.0.0.0, so a wildcard is
 // of one family. Ports are as on the wire. A change of a layout is a change of PSTN_XDP_PROGRAM's
@@ -13,6 +13,8 @@
 #endif
 
 #define PSTN_XDP_PROGRAM "pstn_xdp3_vi"
+#define PSTN_TAP_PROGRAM "pstn_tap1_vi"  // tap_filter.bpf.c's, at the interface
+#define PSTN_TAP_OUT "pstn_tap1_out"     // ... and at each TAP
 #define PSTN_XDP_SLOTS 64        // VIs of one interface
 #define PSTN_XDP_SLOT_QUEUES 32  // of each; index in the XSKMAP: slot * 32 + queue
 #define PSTN_XDP_FLOWS_MAX 262144
@@ -54,6 +56,12 @@ struct pstn_xdp_target {
   __u32 uid;  // of the kernel's socket that justifies it; another user's packets are not for it
 };
 
+// A TAP: whose it is, and by which interface leaves what is written to it.
+struct pstn_xdp_tap {
+  __u32 slot;
+  __u32 out;
+};
+
 // Fragments of one packet, after the first has been seen.
 struct pstn_xdp_fragments {
   struct pstn_xdp_ip src, dst;
@@ -67,6 +75,7 @@ enum {
   PSTN_XDP_COUNT_FRAGMENTS,  // fragments that went to the kernel
   PSTN_XDP_COUNT_ODD,        // not understood; to the kernel
   PSTN_XDP_COUNT_KERNELS,    // of a port with a filter, but of a connection that the kernel has
+  PSTN_XDP_COUNT_FORBIDDEN,  // written to a TAP by a stack that may not send it
   PSTN_XDP_COUNTS
 };
 

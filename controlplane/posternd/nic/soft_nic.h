@@ -11,7 +11,7 @@
 #include "../../softnic/softnic_proto.h"
 #include "../kit/fd.h"
 #include "ctl/vi_grant.h"
-#include "steering.h"
+#include "../steer/steering.h"
 
 namespace postern::daemon {
 

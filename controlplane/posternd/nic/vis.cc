@@ -17,6 +17,7 @@
 #include <cstring>
 
 #include "../kit/log.h"
+#include "../steer/tap_open.h"
 #include "base/ip_address.h"
 
 namespace postern::daemon {
@@ -27,7 +28,7 @@ namespace {
 constexpr uint32_t kFreeSoonMs = 50, kFreeMs = 1000;
 constexpr uint32_t kOwnerGraceMs = 30'000;  // for owners to come to a new posternd
 constexpr uint32_t kDriverRetryMs = 100, kDriverMuteMs = 10'000;
-constexpr char kSoft[] = "soft:";
+constexpr char kSoft[] = "soft:", kTap[] = "tap:";
 
 std::vector<std::string> Split(const std::string& list) {
   std::vector<std::string> names;
@@ -65,8 +66,10 @@ Vis::Vis(event_base* base, const std::string& interfaces)
       listeners_(base) {
   if (enabled()) worker_.Start();
   for (const std::string& name : interfaces_allowed_) {
-    if (name != "any" && !name.starts_with(kSoft) && if_nametoindex(name.c_str()) == 0)
-      Warn("VI on %s: there is no such interface here; it may come", name.c_str());
+    const bool is_tap = name.starts_with(kTap);
+    const char* const here = name.c_str() + (is_tap ? sizeof(kTap) - 1 : 0);
+    if (name != "any" && !name.starts_with(kSoft) && if_nametoindex(here) == 0)
+      Warn("VI on %s: there is no such interface here; it may come", here);
   }
 }
 
@@ -79,7 +82,7 @@ bool Vis::IsListed(const std::string& word) const {
 
 bool Vis::IsAllowed(const ViAsker& asker, const std::string& name) const {
   if (asker.may_have && !asker.may_have(name)) return false;
-  return IsListed("any") || IsListed(name) || IsListed(kSoft + name);
+  return IsListed("any") || IsListed(name) || IsListed(kTap + name) || IsListed(kSoft + name);
 }
 
 // ---- interfaces --------------------------------------------------------------------------------
@@ -139,6 +142,13 @@ int Vis::Attach(Interface& interface) {
     interface.soft = soft.get();
     interface.steering = std::move(soft);
     return 0;
+  }
+  if (IsListed(kTap + interface.name)) {
+    auto tap = std::make_unique<TapProgram>();
+    const int error = tap->Attach(interface.key.second, interface.name);
+    interface.tap = tap.get();
+    interface.steering = std::move(tap);
+    return error;
   }
   auto xdp = spare_ != nullptr ? std::move(spare_) : std::make_unique<XdpProgram>();
   const int error = xdp->Attach(interface.key.second, interface.name);
@@ -200,6 +210,9 @@ int Vis::MakeInterface(const ViAsker& asker, const UniqueFd& netns, const Key& k
     Inform("VI on %s: the XDP program %s%s", i.name.c_str(),
            i.xdp->taken_over() ? "was attached" : "is attached",
            i.xdp->generic() ? ", in generic mode" : "");
+  } else if (i.tap != nullptr) {
+    Inform("VI on %s: the tcx program %s", i.name.c_str(),
+           i.tap->taken_over() ? "was attached" : "is attached");
   } else {
     Inform("VI on %s: its driver is there", i.name.c_str());
   }
@@ -228,6 +241,7 @@ void Vis::DropIfUnused(Interface& interface) {
   bool again = false;
   (void)In(interface, [&] {
     again = interface.xdp != nullptr && interface.xdp->Detach();
+    if (interface.tap != nullptr) interface.tap->Detach();
     return 0;
   });
   if (again) spare_.reset(static_cast<XdpProgram*>(interface.steering.release()));
@@ -321,6 +335,29 @@ int Vis::OpenXsk(Interface& interface, const ctl::Msg& request, const UniqueFd& 
   return slot;
 }
 
+// Others may have VIs of this kind on the interface: each has a TAP of its own.
+int Vis::OpenTapVi(Interface& interface, ctl::ViGrant& grant, std::vector<UniqueFd>& fds) {
+  NetInterface about;
+  UniqueFd tap, bell;
+  uint32_t ifindex = 0;
+  int error = ReadInterface(interface.key.second, about);
+  if (error == 0) error = OpenTap(about, tap, ifindex);
+  if (error != 0) return error;
+  const auto is_taken = [&](uint32_t slot) { return FindVi(interface, slot) != vis_.end(); };
+  const int slot = interface.tap->AddTap(ifindex, is_taken, bell);
+  if (slot < 0) return slot;
+  error = RaiseTap(ifindex, about.mtu);
+  if (error != 0) {
+    interface.tap->DropSlot(static_cast<uint32_t>(slot));
+    return error;
+  }
+  DescribeTap(about, grant);
+  fds.push_back(std::move(tap));
+  fds.push_back(std::move(bell));
+  fds.push_back(interface.tap->CopyLink());
+  return slot;
+}
+
 int Vis::OpenSoft(Interface& interface, UniqueFd area, ctl::ViGrant& grant,
                   std::vector<UniqueFd>& fds) {
   NetInterface about;
@@ -338,6 +375,7 @@ int Vis::Open(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& reque
   std::vector<UniqueFd> fds;
   ctl::ViGrant grant;
   const int slot = In(*interface, [&] {
+    if (interface->tap != nullptr) return OpenTapVi(*interface, grant, fds);
     return interface->soft != nullptr ? OpenSoft(*interface, std::move(area), grant, fds)
                                       : OpenXsk(*interface, request, area, grant, fds);
   });
@@ -347,12 +385,16 @@ int Vis::Open(const ViAsker& asker, const UniqueFd& netns, const ctl::Msg& reque
   return error;
 }
 
-// Which slot the VI has whose socket, or whose rings, that is; and what its new line has to carry.
+// Which slot the VI has whose socket, bell or rings that is; and what its new line has to carry.
 int Vis::Recognise(Interface& interface, UniqueFd token, std::vector<UniqueFd>& fds) {
   if (interface.soft != nullptr) {
     const int slot = interface.soft->Adopt(token);
     fds.push_back(std::move(token));
     return slot;
+  }
+  if (interface.tap != nullptr) {
+    fds.push_back(interface.tap->CopyLink());
+    return interface.tap->FindBell(token);
   }
   uint64_t cookie = 0;
   int domain = 0;

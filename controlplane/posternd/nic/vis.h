@@ -1,7 +1,7 @@
 // vis.h - the VIs that this posternd has granted, and what is steered to them.
 // SPDX-License-Identifier: Apache-2.0
 //
-//   Interface (network namespace, ifindex): XdpProgram or SoftNic, addresses
+//   Interface (network namespace, ifindex): XdpProgram, TapProgram or SoftNic, addresses
 //     `-- VI: its stack, its slot in the program's maps, its line
 //          `-- Filter: the kernel's socket that justifies it, its keys in the maps
 //
@@ -24,13 +24,14 @@
 #include "../kit/event.h"
 #include "../kit/uuid.h"
 #include "../routes/addresses.h"
+#include "../steer/tap_program.h"
+#include "../steer/xdp_program.h"
+#include "../steer/xsk_open.h"
 #include "ctl/proto.h"
 #include "filter_check.h"
 #include "netns_worker.h"
 #include "soft_nic.h"
 #include "state_watch.h"
-#include "xdp_program.h"
-#include "xsk_open.h"
 
 namespace postern::daemon {
 
@@ -44,8 +45,8 @@ struct ViAsker {
 
 class Vis {
  public:
-  // interfaces: names separated by commas, "any", or "off"; "soft:NAME" for one that
-  // postern-softnic has made. To be made while posternd still has the capabilities that it takes.
+  // interfaces: names separated by commas, "any", or "off"; "tap:NAME" for one that gets TAPs beside
+  // it, "soft:NAME" for one that postern-softnic has made. To be made while posternd still has the capabilities that it takes.
   Vis(event_base* base, const std::string& interfaces);
   ~Vis();
   Vis(const Vis&) = delete;
@@ -76,6 +77,7 @@ class Vis {
     std::string name;
     std::unique_ptr<Steering> steering;
     XdpProgram* xdp = nullptr;  // it is either this
+    TapProgram* tap = nullptr;  // or this
     SoftNic* soft = nullptr;    // or this
     std::vector<pstn_addr> addresses;
     UniqueFd netlink;
@@ -127,6 +129,7 @@ class Vis {
   bool IsHeld(const Interface& interface) const;
   int OpenXsk(Interface& interface, const ctl::Msg& request, const UniqueFd& area,
               ctl::ViGrant& grant, std::vector<UniqueFd>& fds);
+  int OpenTapVi(Interface& interface, ctl::ViGrant& grant, std::vector<UniqueFd>& fds);
   int OpenSoft(Interface& interface, UniqueFd area, ctl::ViGrant& grant,
                std::vector<UniqueFd>& fds);
   int Recognise(Interface& interface, UniqueFd token, std::vector<UniqueFd>& fds);

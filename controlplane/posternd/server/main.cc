@@ -240,7 +240,8 @@ int ParseAndRun(int argc, char** argv) {
       .Needs(system);
   line.Option("--vi", arguments.vi,
               "Interfaces, separated by commas, of which programs may have their packets "
-              "themselves (AF_XDP; needs root); any; soft:NAME: one of postern-softnic's; off");
+              "themselves (AF_XDP; needs root); any; tap:NAME: by a TAP, with the kernel's "
+              "segmentation; soft:NAME: one of postern-softnic's; off");
   line.Option("--broker", arguments.broker, "Socket of the host's broker, if there is one");
   line.Option("--idle-sec", arguments.idle_sec,
               "Leave after so many seconds without a client; 0: never (daemon.idle_sec)")

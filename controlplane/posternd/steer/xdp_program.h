@@ -12,11 +12,11 @@
 #include <vector>
 
 #include "../kit/fd.h"
-#include "steering.h"
+#include "filter_maps.h"
 
 namespace postern::daemon {
 
-class XdpProgram final : public Steering {
+class XdpProgram final : public FilterMaps {
  public:
   // Whether this posternd was built with it.
   static bool Built();
@@ -40,28 +40,17 @@ class XdpProgram final : public Steering {
   // out that are closed, but their slot is to be dropped yet.
   using IsTaken = std::function<bool(uint32_t slot)>;
   int AddSockets(const std::vector<UniqueFd>& sockets, const IsTaken& is_taken);
-  // The owner of a slot before posternd was started anew: by the cookie of its first socket.
-  int FindSlot(uint64_t cookie) const;
+  // Its owner is entered as the cookie of its first socket (FindSlot()).
   void DropSlot(uint32_t slot) override;
-
-  int AddFlow(const pstn_xdp_flow& flow, const pstn_xdp_target& target) override;
-  int AddPort(const pstn_xdp_port& port, const pstn_xdp_target& target) override;
-  int SlotOf(const pstn_xdp_flow& flow) const override;
-  int SlotOf(const pstn_xdp_port& port) const override;
-  void RemoveFlow(const pstn_xdp_flow& flow, uint32_t slot) override;
-  void RemovePort(const pstn_xdp_port& port, uint32_t slot) override;
-  void Sweep(const Keep& keep) override;
-  void SetLocal(const std::vector<pstn_addr>& addresses) override;
-  // PSTN_XDP_COUNT_*, over all processors.
-  uint64_t Count(uint32_t which) const;
 
  private:
   int Load(const std::string& name);
   int AttachNew(uint32_t ifindex, const std::string& name);
   int TakeOver(uint32_t ifindex, uint32_t program);
-  void PurgeSlot(uint32_t slot);
+  void TakeOne(const std::string& name, UniqueFd& map);
+  bool HasAll() const;
 
-  UniqueFd program_, link_, xsks_, flows_, ports_, local_, owners_, counts_;
+  UniqueFd program_, link_, xsks_;
   bool generic_ = false, taken_over_ = false;
 };
 
