@@ -128,7 +128,7 @@ def markdown(document, figures=()):
                   "says that connections were accelerated.", ""]
         lines += table(pairs, ["kernel", "postern"], notes, 0) + [""]
     if wire:
-        lines += ["## Over the wire", "", "A veth pair between two network namespaces, of whose packets Postern's sides take theirs with AF_XDP. "
+        lines += ["## Over the wire", "", "A veth pair between two network namespaces, of whose packets Postern's sides take theirs with AF_XDP, or (TAP) from the kernel's segmentation. "
                   "*Postern* is the server alone, its client is on the kernel's TCP.", ""]
         for index in (0, 1) if any(len(result["metrics"]) > 1 for result in wire) else (0,):
             lines += table(wire, ["kernel", "postern", "both"], notes, index) + [""]

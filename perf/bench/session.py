@@ -46,7 +46,8 @@ class Session:
         self.program_dir = program_dir
         self._programs_ready = False
         self._wrapper = wrapper
-        self._place = self._wire_place = None
+        self._place = None
+        self._wire_places = {}
 
     def place(self):
         """The two containers, made at the first call."""
@@ -54,14 +55,14 @@ class Session:
             self._place = Place(self.work_dir, self.program_dir, self._wrapper)
         return self._place
 
-    def wire_place(self):
-        """The two containers between which there are only packets."""
-        if self._wire_place is None:
-            self._wire_place = WirePlace(self.work_dir, self.program_dir, self._wrapper)
-        return self._wire_place
+    def wire_place(self, kind=""):
+        """The two containers between which there are only packets, with VIs of that kind."""
+        if kind not in self._wire_places:
+            self._wire_places[kind] = WirePlace(self.work_dir, self.program_dir, self._wrapper, kind)
+        return self._wire_places[kind]
 
     def close(self):
-        for place in (self._place, self._wire_place):
+        for place in (self._place, *self._wire_places.values()):
             if place:
                 place.close()
 

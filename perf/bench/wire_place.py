@@ -1,7 +1,8 @@
 # wire_place.py - where a workload over the wire runs: two containers, and in each a posternd that grants VIs.
 # SPDX-License-Identifier: Apache-2.0
 """Client and server in network namespaces joined by a veth pair, as in place.py, but neither can see the other's memory: what they have
-in common is packets. Postern's sides take theirs from AF_XDP queues of the veth, the kernel's column from the same veth.
+in common is packets. Postern's sides take theirs from AF_XDP queues of the veth, or from TAPs beside it, the kernel's column from the
+same veth.
 """
 
 import functools
@@ -28,16 +29,16 @@ def why_not():
 
 
 class WirePlace:
-    """From __init__ to close(). Without a wrapper, there is kernel TCP only."""
+    """From __init__ to close(). Without a wrapper, there is kernel TCP only. `kind` is what --vi has before the interface's name."""
 
-    def __init__(self, work_dir, program_dir, wrapper=None):
+    def __init__(self, work_dir, program_dir, wrapper=None, kind=""):
         self.cgroup = self.pair = None
         self._logs = []
         shared = {work_dir, program_dir, *([os.path.dirname(wrapper)] if wrapper else [])}
         try:
             self.pair = containers.Containers(None, sorted(path for path in shared if os.path.isdir(path)))
             for container in (self.pair.a, self.pair.b) if wrapper else ():
-                self._start_daemon(container, beside(wrapper, "posternd"), os.path.join(work_dir, f"posternd-{container.name}.log"))
+                self._start_daemon(container, beside(wrapper, "posternd"), kind, os.path.join(work_dir, f"posternd-{container.name}.log"))
         except (netlab.Unavailable, OSError) as error:
             self.close()
             raise BenchError(str(error)) from error
@@ -46,8 +47,8 @@ class WirePlace:
             raise
 
     @staticmethod
-    def _start_daemon(container, posternd, log_path):
-        argv = [posternd, "--foreground", "--verbose", "--idle-sec", "0", "--vi", INTERFACE, "--runtime-dir", DIRECTORY]
+    def _start_daemon(container, posternd, kind, log_path):
+        argv = [posternd, "--foreground", "--verbose", "--idle-sec", "0", "--vi", kind + INTERFACE, "--runtime-dir", DIRECTORY]
         with open(log_path, "wb") as log:
             daemon = container.popen(["sh", "-c", f'umask 077; mkdir -p {DIRECTORY}; exec "$@"', "sh", *argv], stderr=log)
         end = time.monotonic() + READY_SEC

@@ -20,9 +20,9 @@ class OverTheWire(Workload):
     place = "wire"
     no_unix = None
 
-    def __init__(self, name, inner):
-        self.inner = inner
-        self.name, self.title = name, f"{inner.title}, veth"
+    def __init__(self, name, inner, kind=""):
+        self.inner, self.kind = inner, kind
+        self.name, self.title = name, f"{inner.title}, veth{' and TAP' if kind else ''}"
         self.metrics = inner.metrics
 
     def columns(self, columns):
@@ -40,7 +40,7 @@ class OverTheWire(Workload):
         return column.unavailable or wire_place.why_not()
 
     def run(self, session, column):
-        column.place = session.wire_place()
+        column.place = session.wire_place(self.kind)
         column.cgroup = None
         return self.inner.run(session, column)
 
@@ -53,4 +53,8 @@ WORKLOADS = [
     OverTheWire("wire-sockperf-pp-14", SockperfLatency()),
     OverTheWire("wire-iperf3", Iperf()),
     OverTheWire("wire-iperf3-back", Iperf(back=True)),
+    OverTheWire("wire-tap-nginx-c100", Http("", "nginx 1 KiB, wrk -t 1 -c 100", 1, 100, 10), "tap:"),
+    OverTheWire("wire-tap-sockperf-pp-14", SockperfLatency(), "tap:"),
+    OverTheWire("wire-tap-iperf3", Iperf(), "tap:"),
+    OverTheWire("wire-tap-iperf3-back", Iperf(back=True), "tap:"),
 ]

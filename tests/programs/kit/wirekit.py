@@ -21,7 +21,7 @@ import netlab
 from netlab import MAC, V4, V6
 
 READY_SEC = 20
-NOT_HERE = ("was built without", "lacks", "not permitted", "older than 6.4")
+NOT_HERE = ("was built without", "lacks", "not permitted", "older than 6.4", "older than 6.6", "/dev/net/tun")
 PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 OTHER = {"a": "b", "b": "a"}
 
@@ -201,6 +201,7 @@ class Program:
 
 class WireTest(unittest.TestCase):
     build = None
+    kind = "xsk"  # of the VIs: or "tap" (main())
 
     def new_lab(self):
         return Pair()
@@ -235,13 +236,19 @@ class WireTest(unittest.TestCase):
         with open(f"{self.temp.name}/{side}.log", encoding="utf-8") as file:
             return file.read()
 
+    def vi_words(self, vi):
+        """For --vi: interfaces of the kind that is tested."""
+        if self.kind == "xsk" or vi == "off":
+            return vi
+        return ",".join(f"tap:{name}" for name in (["va", "vb"] if vi == "any" else vi.split(",")))
+
     def start_daemon(self, side, vi="any"):
-        self.start_posternd(side, side, ["--runtime-dir", self.runtime_dir(side), "--idle-sec", "0", "--vi", vi,
+        self.start_posternd(side, side, ["--runtime-dir", self.runtime_dir(side), "--idle-sec", "0", "--vi", self.vi_words(vi),
                                          "--broker", f"{self.temp.name}/broker/broker.sock"])
 
     def start_broker(self, side, vi="any"):
         """The host's, in that namespace; it makes VIs for posternds that may not."""
-        self.start_posternd("broker", side, ["--system", "--runtime-dir", f"{self.temp.name}/broker", "--vi", vi, "--syn-option", "off",
+        self.start_posternd("broker", side, ["--system", "--runtime-dir", f"{self.temp.name}/broker", "--vi", self.vi_words(vi), "--syn-option", "off",
                                              "--policy", f"{self.temp.name}/none"])
 
     def start_posternd(self, name, side, arguments):
@@ -268,9 +275,17 @@ class WireTest(unittest.TestCase):
 
     def attached(self, side="b"):
         """Whether somebody has a VI of the interface."""
+        if self.kind == "tap":
+            return bool(self.taps(side))
         with self.lab.inside(side):
             shown = subprocess.run(["ip", "-d", "link", "show", "dev", f"v{side}"], capture_output=True, text=True, check=False)
         return "xdp" in shown.stdout
+
+    def taps(self, side="b"):
+        """The TAPs there."""
+        with self.lab.inside(side):
+            shown = subprocess.run(["ip", "-json", "link", "show"], capture_output=True, text=True, check=True)
+        return [link["ifname"] for link in json.loads(shown.stdout) if link["ifname"].startswith("pstn-tap")]
 
     def sockets(self, program, side="b"):
         shown = subprocess.run([f"{self.build}/posternctl", "ss", "--json", "--pid", str(program.pid)], capture_output=True, text=True,
@@ -347,6 +362,9 @@ def exchange(sock, data, end=True):
 def main(find_missing):
     """The program's own mount and network namespace, and all of its tests. Exit 77: why nothing can be tested here is printed (find_missing(build))."""
     build = sys.argv.pop(1)
+    if "--tap" in sys.argv:
+        sys.argv.remove("--tap")
+        WireTest.kind = "tap"
     try:
         if os.geteuid() != 0:
             raise netlab.Unavailable("not root")

@@ -379,6 +379,8 @@ asker = threading.Thread(target=ask, daemon=True)
 
     def test_taken(self):
         """A listener that finds the interface taken by a draining stack gets it afterwards, without another listen()."""
+        if self.kind == "tap":
+            self.skipTest("each stack has a TAP of its own")
         first, second, third = self.program(), self.program(), self.program()
         first.do("listener = socket.create_server((HOST, PORT))", HOST="0.0.0.0", PORT=self.port)
         with self.connected() as old:
@@ -751,7 +753,7 @@ class BrokerTest(wirekit.WireTest):
         self.assertTrue(self.steered(first))
         self.port += 1
         self.echo_server(second)
-        self.assertFalse(self.steered(second))
+        self.assertEqual(self.steered(second), self.kind == "tap")  # then the interface has room for both
         first.kill()
         self.until(lambda: self.steered(second), lambda: f"it is never looked after: {self.log('b')} {self.log('broker')}")
         before = self.lab.segments("b")
