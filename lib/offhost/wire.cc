@@ -159,7 +159,13 @@ void GiveUp(Family& fam, stack::Engine& engine, uint32_t at, Unfilter how) {
 
 void WireUnlisten(Family& fam, pstn_ep& ep, Unfilter how) {
   stack::Engine* engine = LoadAcquire(fam.engine);  // [T3]
-  if (engine == nullptr) return;                    // in the reaper: the keeper sees to it
+  if (engine == nullptr) {
+    if (fam.beds == nullptr) return;  // in the reaper: the keeper sees to it
+    // An image that has the listener from the one before, and has not come to the wire yet.
+    if (LoadRelaxed(ep.wire) == 0 || !WireStart(fam)) return;
+    engine = LoadAcquire(fam.engine);  // [T3]
+    if (engine == nullptr) return;
+  }
   FetchAnd(ep.flags, ~PSTN_EPF_STEERED);
   const uint32_t at = Exchange(ep.wire, uint16_t{0});
   if (at != 0 && at <= stack::kListeners) GiveUp(fam, *engine, at - 1, how);
