@@ -126,7 +126,7 @@ void Broker::Unindex(const OfferKey& key, const Offered& offer) {
   const bool has_another = next != cookies_.end() && next->first == offer.cookie &&
                            std::get<0>(next->second) == offer.stack.hi &&
                            std::get<1>(next->second) == offer.stack.lo;
-  if (!has_another) listening_.Forget(offer);
+  if (!has_another) (void)listening_.Forget(offer);
   const auto there = at_port_.find({offer.netns_ino, offer.local.port});
   if (there == at_port_.end()) return;
   there->second.erase(key);

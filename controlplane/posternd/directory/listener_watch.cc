@@ -54,7 +54,7 @@ void ListenerWatch::Add(const Listener& listener) {
   if (!now_and_then_.pending()) now_and_then_.AddMs(kLookMs);
 }
 
-void ListenerWatch::Forget(const Listener& listener) { all_.erase(PlaceOf(listener)); }
+bool ListenerWatch::Forget(const Listener& listener) { return all_.erase(PlaceOf(listener)) != 0; }
 
 ListenerWatch::Place ListenerWatch::PlaceOf(const Listener& listener) {
   return {listener.cookie, listener.stack.hi, listener.stack.lo};

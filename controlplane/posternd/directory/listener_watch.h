@@ -38,8 +38,8 @@ class ListenerWatch {
 
   void Add(const Listener& listener);
   // That stack has no listener with this socket any more. So who offers one socket again and again,
-  // for ever new stacks, has no more kept here than is listed.
-  void Forget(const Listener& listener);
+  // for ever new stacks, has no more kept here than is listed. False: it was not known.
+  bool Forget(const Listener& listener);
   // Its close is heard of, for one that was added. The socket is open here, or -1.
   void Hear(const Listener& listener, int socket);
   // Asks for each of that stack. `ended` is called from in here.

@@ -88,7 +88,10 @@ Server::Server(event_base* base, Directory& directory, UniqueFd listener, Unique
   keepers_.on_lost = [this] { wires_.AddMs(kKeeperAgainMs); };
   registry_.on_process = [&teller](const Process& p) { teller.Alive(p); };
   directory_.on_listed = [this](const Listener& l) { listeners_.Add(l); };
-  directory_.on_foreign_gone = [this](const Listener& l) { listeners_.Forget(l); };
+  directory_.on_foreign_gone = [this](const Listener& l) {
+    if (listeners_.Forget(l))
+      Note("the broker says that what listened on port %u has ended", l.local.port);
+  };
   directory_.on_lost = [this, &teller](const Listener& l) {
     negotiator_.ListenerGone(l.stack, l.ep_idx, l.ep_gen);
     teller.Unoffer(l, [] {});

@@ -108,7 +108,7 @@ TEST_CASE("nothing is kept of a listener that is forgotten, but of another stack
   const int fd = Listening(listener);
   here.watch.Add(listener);
   here.watch.Hear(listener, fd);
-  here.watch.Forget(listener);
+  CHECK(here.watch.Forget(listener));
   CHECK(shutdown(fd, SHUT_RDWR) == 0);
   here.watch.LookAt(listener.stack);
   CHECK(here.ended.empty());
@@ -116,7 +116,7 @@ TEST_CASE("nothing is kept of a listener that is forgotten, but of another stack
   others.stack.lo = 1;
   here.watch.Add(listener);
   here.watch.Add(others);
-  here.watch.Forget(listener);
+  CHECK(here.watch.Forget(listener));
   here.watch.LookAt(others.stack);
   CHECK(here.ended == std::vector<uint64_t>{listener.cookie});
   close(fd);
