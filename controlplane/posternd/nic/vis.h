@@ -46,7 +46,8 @@ struct ViAsker {
 class Vis {
  public:
   // interfaces: names separated by commas, "any", or "off"; "tap:NAME" for one that gets TAPs beside
-  // it, "soft:NAME" for one that postern-softnic has made. To be made while posternd still has the capabilities that it takes.
+  // it, "soft:NAME" for one that postern-softnic has made. To be made while posternd still has the
+  // capabilities that it takes.
   Vis(event_base* base, const std::string& interfaces);
   ~Vis();
   Vis(const Vis&) = delete;

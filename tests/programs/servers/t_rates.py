@@ -23,7 +23,7 @@ import s_runtimes
 import s_web
 import serverkit
 from harness import check, test
-from serverkit import Server
+from serverkit import ACCELERATED, Server
 from surroundings import posternd_of_its_own
 
 ROUNDS = 5
@@ -59,6 +59,7 @@ Group www-data
 MaxKeepAliveRequests 0
 DocumentRoot @DOCS@
 """})
+
 
 def with_nginx_behind(name):
     """A relay of the tables, with a server behind it that is no bottleneck."""
@@ -197,7 +198,10 @@ def rate_of(record):
                     rate, spent = measured(ctx, record, places[column])
                     rates[column].append(rate)
                     cpu[column].append(spent)
-            path = serverkit.path_of(ctx, places["postern"], bool(ctx.config.posternctl))
+            look = bool(ctx.config.posternctl)
+            path = serverkit.path_of(ctx, places["postern"], look)
+            check(not look or (path == ACCELERATED) == (server.path == ACCELERATED),
+                  f"connections are '{path}', expected: '{server.path}'")
             for proc, signal in started:
                 proc.stop(*([signal] if signal else []), timeout=40)
             serverkit.nobody_left(ctx)
